@@ -1,0 +1,9 @@
+// Package assets holds the files that the profiles of slimctl lay on a base: `source: asset:NAME` is NAME in FS.
+package assets
+
+import "embed"
+
+// FS holds every asset by its path below this directory, such as nginx/nginx.conf.
+//
+//go:embed all:nginx all:supervisord all:policy all:skill mcp-hub.json.template no-mcp-servers.json
+var FS embed.FS

@@ -1,0 +1,89 @@
+package assets_test
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/profiles"
+)
+
+var lines = []profile.Line{"A", "B", "C"}
+
+// tool gives the path of a program that a test needs. Where it is missing the test is skipped, but in CI it fails.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	p, err := exec.LookPath(name)
+	if err != nil {
+		missing(t, "needs %s: %v", name, err)
+	}
+	return p
+}
+
+func missing(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+func loadProfile(t *testing.T, name string) *profile.Profile {
+	t.Helper()
+	p, err := profile.Loader{Builtin: profiles.FS}.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func holds(w profile.When, line profile.Line) bool {
+	return len(w.Line) == 0 || slices.Contains(w.Line, line)
+}
+
+// laid gives what the profile's overlays put on a base of one line, by path in the image.
+func laid(t *testing.T, p *profile.Profile, line profile.Line) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, o := range p.Overlays {
+		if !holds(o.When, line) {
+			continue
+		}
+		for _, f := range o.Files {
+			name, ok := strings.CutPrefix(f.Source, "asset:")
+			if !holds(f.When, line) || !ok {
+				continue
+			}
+			data, err := fs.ReadFile(assets.FS, name)
+			if err != nil {
+				t.Errorf("overlay %s, %s: %v", o.Name, f.Path, err)
+				continue
+			}
+			if _, twice := out[f.Path]; twice {
+				t.Errorf("%s is laid twice on line %s", f.Path, line)
+			}
+			out[f.Path] = string(data)
+		}
+	}
+	return out
+}
+
+var reference = regexp.MustCompile(`\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
+
+// envsubst does what envsubst does when it is given a list of names, as the base's start scripts do: it replaces these in
+// both spellings and leaves every other one alone.
+func envsubst(text string, names []string, value func(string) string) string {
+	return reference.ReplaceAllStringFunc(text, func(ref string) string {
+		name := strings.Trim(ref, "${}")
+		if !slices.Contains(names, name) {
+			return ref
+		}
+		return value(name)
+	})
+}

@@ -1,0 +1,279 @@
+// Package buildkit is the engine that lets a BuildKit daemon build and write the image: all platforms in one solve, in
+// the overlay form of LLB, so that its image has the digest that the embedded engine gives.
+package buildkit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/platforms"
+	"github.com/docker/cli/cli/config"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/moby/buildkit/client"
+	"github.com/moby/buildkit/client/llb"
+	"github.com/moby/buildkit/exporter/containerimage/exptypes"
+	gateway "github.com/moby/buildkit/frontend/gateway/client"
+	"github.com/moby/buildkit/session"
+	"github.com/moby/buildkit/session/auth/authprovider"
+	"github.com/moby/buildkit/util/progress/progressui"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/build"
+	slimllb "github.com/slimctl/slimctl/build/llb"
+)
+
+// overlayStore is the name under which the daemon asks for our layers.
+const overlayStore = "slimctl-overlay"
+
+// Engine solves on the daemon at Addr.
+type Engine struct {
+	// Addr is the daemon's address, such as unix:///run/buildkit/buildkitd.sock.
+	Addr string
+	// Form is the form of LLB to solve; empty is Overlay, the only one with the embedded engine's digest.
+	Form slimllb.Form
+	// Insecure allows plain HTTP to the registry pushed to.
+	Insecure bool
+	// CacheFrom and CacheTo are passed through.
+	CacheFrom, CacheTo []client.CacheOptionsEntry
+	// Progress takes BuildKit's own progress, in Mode: auto, tty, plain, quiet, rawjson. Nil discards it.
+	Progress io.Writer
+	Mode     string
+}
+
+var _ build.Engine = Engine{}
+
+// Build solves all recipes at once and has the daemon write every output.
+func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, err error) {
+	if len(req.Recipes) == 0 {
+		return build.Result{}, errors.New("no recipe to build")
+	}
+	tmp, err := os.MkdirTemp("", "slimctl-buildkit-")
+	if err != nil {
+		return build.Result{}, err
+	}
+	defer os.RemoveAll(tmp)
+	s := &solve{engine: e, req: req, tmp: tmp, stores: map[string]content.Store{}}
+	if err := s.prepare(); err != nil {
+		return build.Result{}, err
+	}
+	exports, err := s.exports()
+	if err != nil {
+		return build.Result{}, err
+	}
+	defer func() { err = errors.Join(err, s.finish(err == nil)) }()
+
+	c, err := client.New(ctx, e.Addr)
+	if err != nil {
+		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
+	}
+	defer c.Close()
+	if _, err := c.Info(ctx); err != nil {
+		return build.Result{}, fmt.Errorf("buildkitd at %s doesn't answer: %w", e.Addr, err)
+	}
+	opt := client.SolveOpt{
+		Exports: exports, OCIStores: s.stores, LocalMounts: s.locals, CacheImports: e.CacheFrom, CacheExports: e.CacheTo,
+		Session: []session.Attachable{authprovider.NewDockerAuthProvider(authprovider.DockerAuthProviderConfig{
+			AuthConfigProvider: authprovider.LoadAuthConfig(config.LoadDefaultConfigFile(io.Discard)),
+		})},
+	}
+	response, err := e.run(ctx, c, opt, s.frontend)
+	if err != nil {
+		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
+	}
+	return result(response)
+}
+
+// run solves and shows the daemon's progress meanwhile.
+func (e Engine) run(ctx context.Context, c *client.Client, opt client.SolveOpt, frontend gateway.BuildFunc) (*client.SolveResponse, error) {
+	status := make(chan *client.SolveStatus)
+	out, mode := e.Progress, progressui.DisplayMode(e.Mode)
+	if out == nil {
+		out, mode = io.Discard, progressui.QuietMode
+	}
+	display, err := progressui.NewDisplay(out, mode)
+	if err != nil {
+		return nil, err
+	}
+	var response *client.SolveResponse
+	g := new(errgroup.Group)
+	g.Go(func() (err error) {
+		response, err = c.Build(ctx, opt, "", frontend, status)
+		return err
+	})
+	g.Go(func() error {
+		_, err := display.UpdateFrom(context.WithoutCancel(ctx), status)
+		return err
+	})
+	return response, g.Wait()
+}
+
+// solve is one build under way.
+type solve struct {
+	engine   Engine
+	req      build.Request
+	tmp      string
+	stores   map[string]content.Store
+	locals   localMounts
+	overlays map[string]overlay // by platform
+	renames  []rename
+	files    []*os.File
+}
+
+// overlay is what a recipe adds to its base, ready for the daemon.
+type overlay struct {
+	digest v1.Hash
+	config []byte
+}
+
+type rename struct{ from, to string }
+
+// prepare writes each recipe's layers as an image of their own into a layout that the daemon reads them from.
+func (s *solve) prepare() error {
+	dir := filepath.Join(s.tmp, "overlay")
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	s.overlays = map[string]overlay{}
+	for _, r := range s.req.Recipes {
+		layers, config, err := r.Render()
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Platform, err)
+		}
+		o := overlay{config: config}
+		img, err := overlayImage(r, layers)
+		if err != nil {
+			return err
+		}
+		if o.digest, err = img.Digest(); err != nil {
+			return err
+		}
+		if err := l.AppendImage(img); err != nil {
+			return err
+		}
+		s.overlays[r.Platform.String()] = o
+	}
+	if s.stores[overlayStore], err = local.NewStore(dir); err != nil {
+		return err
+	}
+	if s.engine.Form != "" && s.engine.Form != slimllb.Overlay {
+		if err := s.context(); err != nil {
+			return err
+		}
+	}
+	return s.base()
+}
+
+func overlayImage(r *build.Recipe, layers []v1.Layer) (v1.Image, error) {
+	img, err := mutate.ConfigFile(mutate.MediaType(empty.Image, ocispec.MediaTypeImageManifest), &v1.ConfigFile{
+		OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant,
+		RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(mutate.ConfigMediaType(img, ocispec.MediaTypeImageConfig), layers...)
+}
+
+// base offers a base that lies on this machine to the daemon.
+func (s *solve) base() error {
+	src := s.req.Source
+	if src == nil || src.Name() != nil {
+		return nil
+	}
+	dir, ok := src.Layout()
+	if !ok {
+		return fmt.Errorf("base %s: a BuildKit daemon reads a base from a registry or an OCI layout (oci:DIR) only", src.Reference())
+	}
+	var err error
+	s.stores[slimllb.BaseStore], err = local.NewStore(dir)
+	return err
+}
+
+func (s *solve) state(r *build.Recipe) (llb.State, error) {
+	o := slimllb.Options{Form: s.engine.Form}
+	if o.Form == "" {
+		o.Form = slimllb.Overlay
+	}
+	p := llb.Platform(slimllb.Platform(r.Platform))
+	o.Overlay = llb.OCILayout("slimctl/overlay@"+s.overlays[r.Platform.String()].digest.String(), llb.OCIStore("", overlayStore), p,
+		llb.WithCustomNamef("[%s] overlay of %s", r.Platform, r.Profile))
+	if s.stores[slimllb.BaseStore] != nil {
+		base := slimllb.LocalBase(r)
+		o.Base = &base
+	}
+	return slimllb.State(r, o)
+}
+
+// frontend is what the daemon calls: it gives one reference a platform, with its config.
+func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result, error) {
+	res := gateway.NewResult()
+	var all exptypes.Platforms
+	for _, r := range s.req.Recipes {
+		state, err := s.state(r)
+		if err != nil {
+			return nil, err
+		}
+		p := platforms.Normalize(slimllb.Platform(r.Platform))
+		def, err := state.Marshal(ctx, llb.Platform(p))
+		if err != nil {
+			return nil, err
+		}
+		solved, err := c.Solve(ctx, gateway.SolveRequest{Definition: def.ToPB()})
+		if err != nil {
+			return nil, err
+		}
+		ref, err := solved.SingleRef()
+		if err != nil {
+			return nil, err
+		}
+		base, err := r.Base.Image.RawConfigFile()
+		if err != nil {
+			return nil, err
+		}
+		id := platforms.FormatAll(p)
+		res.AddMeta(exptypes.ExporterImageConfigKey+"/"+id, s.overlays[r.Platform.String()].config)
+		// Without the base's config BuildKit takes the base's layers for ours, and may rewrite them.
+		res.AddMeta(exptypes.ExporterImageBaseConfigKey+"/"+id, base)
+		all.Platforms = append(all.Platforms, exptypes.Platform{ID: id, Platform: p})
+		if len(s.req.Recipes) == 1 {
+			res.SetRef(ref)
+		} else {
+			res.AddRef(id, ref)
+		}
+	}
+	meta, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	res.AddMeta(exptypes.ExporterPlatformsKey, meta)
+	return res, nil
+}
+
+func result(response *client.SolveResponse) (build.Result, error) {
+	var r build.Result
+	digest := response.ExporterResponse[exptypes.ExporterImageDigestKey]
+	var err error
+	if r.Digest, err = v1.NewHash(digest); err != nil {
+		return r, fmt.Errorf("buildkitd told no image digest: %w", err)
+	}
+	var desc ocispec.Descriptor
+	if raw := response.ExporterResponse[exptypes.ExporterImageDescriptorKey]; raw != "" {
+		if err := decode(raw, &desc); err != nil {
+			return r, err
+		}
+		r.MediaType, r.Size = desc.MediaType, desc.Size
+	}
+	return r, nil
+}

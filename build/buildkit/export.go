@@ -1,0 +1,147 @@
+package buildkit
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/buildkit/client"
+	"github.com/tonistiigi/fsutil"
+
+	slimllb "github.com/slimctl/slimctl/build/llb"
+	"github.com/slimctl/slimctl/image"
+)
+
+type localMounts map[string]fsutil.FS
+
+// context writes the directory that the forms other than Overlay read.
+func (s *solve) context() error {
+	dir := filepath.Join(s.tmp, "context")
+	if err := slimllb.WriteContext(dir, s.engine.Form, s.req.Recipes); err != nil {
+		return err
+	}
+	local, err := fsutil.NewFS(dir)
+	if err != nil {
+		return err
+	}
+	s.locals = localMounts{slimllb.LocalName: local}
+	return nil
+}
+
+// exports says where the daemon writes. Files and directories get a temporary name, which finish changes.
+func (s *solve) exports() ([]client.ExportEntry, error) {
+	var exports []client.ExportEntry
+	add := func(kind string, e client.ExportEntry, attrs map[string]string) {
+		e.Type, e.Attrs = kind, s.attrs(attrs)
+		exports = append(exports, e)
+	}
+	for _, out := range s.req.Outputs {
+		switch out.Type {
+		case image.OutputOCI:
+			tmp, err := image.TempBeside(out.Dest)
+			if err != nil {
+				return nil, err
+			}
+			s.renames = append(s.renames, rename{tmp, out.Dest})
+			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, map[string]string{"tar": "false"})
+		case image.OutputOCIArchive, image.OutputDockerArchive:
+			kind := client.ExporterOCI
+			if out.Type == image.OutputDockerArchive {
+				if len(s.req.Recipes) > 1 {
+					return nil, fmt.Errorf("output %s holds one platform only; choose it with --platform", out)
+				}
+				kind = client.ExporterDocker
+			}
+			w, err := s.file(out.Dest)
+			if err != nil {
+				return nil, err
+			}
+			add(kind, client.ExportEntry{Output: func(map[string]string) (io.WriteCloser, error) { return w, nil }}, nil)
+		default:
+			return nil, fmt.Errorf("output %s can't be written by a BuildKit daemon", out)
+		}
+	}
+	if s.req.Push || len(exports) == 0 {
+		attrs := map[string]string{}
+		if s.req.Push {
+			attrs["push"] = "true"
+			if s.engine.Insecure {
+				attrs["registry.insecure"] = "true"
+			}
+		}
+		add(client.ExporterImage, client.ExportEntry{}, attrs)
+	}
+	return exports, nil
+}
+
+func (s *solve) attrs(attrs map[string]string) map[string]string {
+	out := map[string]string{"oci-mediatypes": "true"}
+	var names []string
+	for _, t := range s.req.Tags {
+		names = append(names, t.Name())
+	}
+	if len(names) > 0 {
+		out["name"] = strings.Join(names, ",")
+	}
+	for k, v := range attrs {
+		out[k] = v
+	}
+	for k, v := range s.req.Annotations.Manifest {
+		out["annotation."+k] = v
+	}
+	if len(s.req.Recipes) > 1 {
+		for k, v := range s.req.Annotations.Index {
+			out["annotation-index."+k] = v
+		}
+	}
+	return out
+}
+
+// file opens a temporary file that becomes dest at the end.
+func (s *solve) file(dest string) (io.WriteCloser, error) {
+	if dest == "-" {
+		return nopCloser{os.Stdout}, nil
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
+	if err != nil {
+		return nil, err
+	}
+	s.renames = append(s.renames, rename{tmp.Name(), dest})
+	return tmp, tmp.Chmod(0o644)
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// finish gives every output its name, or takes away what there is of it.
+func (s *solve) finish(ok bool) error {
+	var errs []error
+	for _, r := range s.renames {
+		if !ok {
+			errs = append(errs, os.RemoveAll(r.from))
+			continue
+		}
+		if info, err := os.Stat(r.to); err == nil && info.IsDir() {
+			errs = append(errs, os.Remove(r.to)) // empty, or it would have been refused
+		}
+		errs = append(errs, os.Rename(r.from, r.to))
+	}
+	return errors.Join(errs...)
+}
+
+func decode(base64JSON string, into any) error {
+	raw, err := base64.StdEncoding.DecodeString(base64JSON)
+	if err != nil {
+		return fmt.Errorf("buildkitd's answer: %w", err)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("buildkitd's answer: %w", err)
+	}
+	return nil
+}

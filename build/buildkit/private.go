@@ -1,0 +1,86 @@
+package buildkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/moby/buildkit/client"
+)
+
+// Private starts a daemon of our own from the buildkitd in PATH, on a socket in a temporary directory, with its state
+// in stateDir. It needs neither root nor an OCI runtime, since our LLB runs nothing. stop ends it.
+func Private(ctx context.Context, stateDir string) (addr string, stop func() error, err error) {
+	bin, err := exec.LookPath("buildkitd")
+	if err != nil {
+		return "", nil, fmt.Errorf("--builder auto: %w; install buildkitd, name a running daemon, or leave --builder out", err)
+	}
+	run, err := os.MkdirTemp("", "slimctl-bk-") // short: a socket's path is limited to 108 bytes
+	if err != nil {
+		return "", nil, err
+	}
+	addr = "unix://" + filepath.Join(run, "s")
+	args := []string{bin, "--config", "/dev/null", "--root", stateDir, "--addr", addr, "--containerd-worker=false",
+		"--oci-worker-net=host", "--oci-worker-binary=/bin/true"}
+	if os.Geteuid() != 0 {
+		args = append([]string{"unshare", "--user", "--map-root-user", "--mount"}, append(args, "--rootless", "--oci-worker-no-process-sandbox")...)
+	}
+	log, err := os.Create(filepath.Join(run, "log"))
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(run))
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // our Ctrl-C must not reach it before our own clean-up
+	if err := cmd.Start(); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("--builder auto: %w", err), log.Close(), os.RemoveAll(run))
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	stop = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-exited:
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-exited
+		}
+		return errors.Join(log.Close(), os.RemoveAll(run))
+	}
+	if err := ready(ctx, addr, exited); err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return "", nil, errors.Join(fmt.Errorf("--builder auto: %s: %w\n%s", bin, err, tail(said)), stop())
+	}
+	return addr, stop, nil
+}
+
+// ready waits until the daemon answers, 30 seconds at most.
+func ready(ctx context.Context, addr string, exited chan error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("it didn't answer within 30 s"))
+	defer cancel()
+	for {
+		c, err := client.New(ctx, addr)
+		if err == nil {
+			_, err = c.Info(ctx)
+			c.Close()
+			if err == nil {
+				return nil
+			}
+		}
+		select {
+		case err := <-exited:
+			exited <- err
+			return fmt.Errorf("it ended: %w", err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func tail(b []byte) []byte { return b[max(0, len(b)-2000):] }

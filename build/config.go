@@ -1,0 +1,276 @@
+package build
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// ConfigChange is what a recipe changes in the image config; a zero field keeps what the base has.
+type ConfigChange struct {
+	// Env sets or replaces variables; a replaced one keeps its place.
+	Env      map[string]string
+	UnsetEnv []string
+	// Labels sets or replaces labels.
+	Labels     map[string]string
+	WorkingDir string
+	User       string
+	// ExposedPorts replaces the base's, as port/protocol.
+	ExposedPorts []string
+	Entrypoint   []string
+	Cmd          []string
+	Healthcheck  *v1.HealthConfig
+}
+
+// Change gives all of the recipe's Configure steps as one.
+func (r *Recipe) Change() ConfigChange {
+	for _, s := range r.Steps {
+		if s, ok := s.(Configure); ok {
+			return s.Change
+		}
+	}
+	return ConfigChange{}
+}
+
+// Render writes the layers that the recipe adds to its base, and the image config that goes with them.
+func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
+	plans, err := r.Layers()
+	if err != nil {
+		return nil, nil, err
+	}
+	rootfs, base, err := r.baseConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
+	}
+	for _, p := range plans {
+		l, err := image.NewLayer(p.Files)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		d, err := l.DiffID()
+		if err != nil {
+			return nil, nil, err
+		}
+		layers = append(layers, l)
+		rootfs.RootFS.DiffIDs = append(rootfs.RootFS.DiffIDs, digestOf(d))
+	}
+	config, err = r.config(rootfs, base, plans)
+	if err != nil {
+		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
+	}
+	return layers, config, nil
+}
+
+func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error) {
+	var typed ocispec.Image
+	top := map[string]json.RawMessage{}
+	raw, err := r.Base.Image.RawConfigFile()
+	if err != nil {
+		return typed, nil, err
+	}
+	return typed, top, errors.Join(json.Unmarshal(raw, &top), json.Unmarshal(raw, &typed))
+}
+
+// config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,
+// keys sorted as BuildKit's exporter sorts them (exporter/containerimage/writer.go, patchImageConfig), with one history
+// entry for each layer, so that BuildKit has nothing to add.
+func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, layers []Layer) (_ []byte, err error) {
+	inner := map[string]json.RawMessage{}
+	if c, ok := top["config"]; ok && string(c) != "null" {
+		if err := json.Unmarshal(c, &inner); err != nil {
+			return nil, err
+		}
+	}
+	// What Docker recorded of the container that a base was committed from says nothing true of ours.
+	for _, key := range []string{"container", "container_config", "docker_version", "id", "parent", "throwaway"} {
+		delete(top, key)
+	}
+	if err := r.Change().apply(inner); err != nil {
+		return nil, err
+	}
+	typed.RootFS.Type = "layers"
+	for key, value := range map[string]any{
+		"os": r.Platform.OS, "architecture": r.Platform.Architecture, "created": r.Epoch.UTC(),
+		"config": inner, "rootfs": typed.RootFS, "history": r.history(typed, layers),
+	} {
+		if top[key], err = json.Marshal(value); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(top)
+}
+
+// history is the base's, with a time and a layer for every entry, and an entry for each of our layers.
+func (r *Recipe) history(image ocispec.Image, layers []Layer) []ocispec.History {
+	inBase := len(image.RootFS.DiffIDs) - len(layers)
+	history := slices.Clone(image.History)
+	have := 0
+	for i, h := range history {
+		if h.Created == nil {
+			history[i].Created = &r.Epoch
+		}
+		if !h.EmptyLayer {
+			have++
+		}
+		if have > inBase {
+			history[i].EmptyLayer = true
+		}
+	}
+	for ; have < inBase; have++ {
+		history = append(history, ocispec.History{Created: &r.Epoch, Comment: "layer of the base"})
+	}
+	for _, l := range layers {
+		history = append(history, ocispec.History{Created: &r.Epoch, CreatedBy: l.CreatedBy, Comment: "slimctl"})
+	}
+	return history
+}
+
+func (c ConfigChange) apply(config map[string]json.RawMessage) error {
+	var env []string
+	if err := get(config, "Env", &env); err != nil {
+		return err
+	}
+	if err := set(config, "Env", c.env(env), len(c.Env)+len(c.UnsetEnv) > 0); err != nil {
+		return err
+	}
+	labels := map[string]string{}
+	if err := get(config, "Labels", &labels); err != nil {
+		return err
+	}
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for k, v := range c.Labels {
+		labels[k] = v
+	}
+	ports := map[string]struct{}{}
+	for _, p := range c.ExposedPorts {
+		ports[p] = struct{}{}
+	}
+	// A new entrypoint makes the base's arguments meaningless, as in a Dockerfile.
+	if len(c.Entrypoint) > 0 && len(c.Cmd) == 0 {
+		delete(config, "Cmd")
+	}
+	for _, s := range []struct {
+		key    string
+		value  any
+		wanted bool
+	}{
+		{"Labels", labels, len(c.Labels) > 0},
+		{"WorkingDir", c.WorkingDir, c.WorkingDir != ""},
+		{"User", c.User, c.User != ""},
+		{"ExposedPorts", ports, len(ports) > 0},
+		{"Entrypoint", c.Entrypoint, len(c.Entrypoint) > 0},
+		{"Cmd", c.Cmd, len(c.Cmd) > 0},
+		{"Healthcheck", c.Healthcheck, c.Healthcheck != nil},
+	} {
+		if err := set(config, s.key, s.value, s.wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c ConfigChange) env(base []string) []string {
+	var out []string
+	done := map[string]bool{}
+	for _, kv := range base {
+		k, _, _ := strings.Cut(kv, "=")
+		if v, ok := c.Env[k]; ok {
+			kv = k + "=" + v
+		}
+		if !slices.Contains(c.UnsetEnv, k) && !done[k] {
+			out = append(out, kv)
+		}
+		done[k] = true
+	}
+	added := make([]string, 0, len(c.Env))
+	for k, v := range c.Env {
+		if !done[k] {
+			added = append(added, k+"="+v)
+		}
+	}
+	sort.Strings(added)
+	return append(out, added...)
+}
+
+func get(config map[string]json.RawMessage, key string, into any) error {
+	raw, ok := config[key]
+	if !ok {
+		return nil
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("config.%s: %w", key, err)
+	}
+	return nil
+}
+
+func set(config map[string]json.RawMessage, key string, value any, wanted bool) error {
+	if !wanted {
+		return nil
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	config[key] = raw
+	return nil
+}
+
+// EpochOf is the time a build gives to all it adds when SOURCE_DATE_EPOCH doesn't say: that of the newest base image.
+func EpochOf(bases ...v1.Image) (time.Time, error) {
+	var newest time.Time
+	for _, b := range bases {
+		c, err := b.ConfigFile()
+		if err != nil {
+			return time.Time{}, err
+		}
+		if c.Created.After(newest) {
+			newest = c.Created.Time
+		}
+	}
+	return newest.UTC().Truncate(time.Second), nil
+}
+
+// Lines says each change in one line, for reading.
+func (c ConfigChange) Lines() []string {
+	var out []string
+	for _, m := range []struct {
+		key    string
+		values map[string]string
+	}{{"env", c.Env}, {"label", c.Labels}} {
+		for _, k := range slices.Sorted(maps.Keys(m.values)) {
+			out = append(out, fmt.Sprintf("%s %s=%s", m.key, k, m.values[k]))
+		}
+	}
+	for _, k := range c.UnsetEnv {
+		out = append(out, "env "+k+" unset")
+	}
+	for _, s := range []struct{ key, value string }{{"workdir", c.WorkingDir}, {"user", c.User}} {
+		if s.value != "" {
+			out = append(out, s.key+" "+s.value)
+		}
+	}
+	for _, s := range []struct {
+		key    string
+		values []string
+	}{{"expose", c.ExposedPorts}, {"entrypoint", c.Entrypoint}, {"cmd", c.Cmd}} {
+		if len(s.values) > 0 {
+			out = append(out, fmt.Sprintf("%s %q", s.key, s.values))
+		}
+	}
+	if h := c.Healthcheck; h != nil {
+		out = append(out, fmt.Sprintf("healthcheck %q every %s, timeout %s, start period %s, %d retries", h.Test, h.Interval, h.Timeout, h.StartPeriod, h.Retries))
+	}
+	return out
+}

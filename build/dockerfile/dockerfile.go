@@ -1,0 +1,244 @@
+// Package dockerfile renders recipes as a Dockerfile with its complete build context, for builds with nothing but
+// Docker or BuildKit. What it gives has the same merged tree and config as the image slimctl builds itself; what a
+// Dockerfile can't say it refuses, naming the step.
+package dockerfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+)
+
+// Options choose between forms of the Dockerfile.
+type Options struct {
+	// Whiteouts makes removals whiteout files that are copied in, instead of a RUN of the base's own rm. BuildKit then
+	// neither pulls nor unpacks the base, and no emulation is needed for foreign platforms, but only images that are
+	// pushed or written as archives lose the removed paths.
+	Whiteouts bool
+	// Base is the registry reference that FROM names, without digest; the recipe's own when empty. A base that isn't
+	// in a registry (oci:, standin:, ...) needs it.
+	Base string
+}
+
+// Context is a Dockerfile with all that it copies.
+type Context struct {
+	Dockerfile string
+	// Ignore is .dockerignore: it lets in what the Dockerfile copies and nothing else.
+	Ignore string
+	// Bake is docker-bake.hcl.
+	Bake  string
+	files []contextFile
+}
+
+// contextFile is one file of the context; path is slash-separated and relative.
+type contextFile struct {
+	path string
+	image.File
+}
+
+// Render gives the Dockerfile and context of recipes, one a platform, all of one base. It fails on a step that a
+// Dockerfile can't express, and on names and values that it can't carry unchanged.
+func Render(recipes []*build.Recipe, o Options) (*Context, error) {
+	base, err := baseReference(recipes, o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPlan(recipes, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &document{}
+	d.header(p, base)
+	d.line(`ARG BASE=%s`, base)
+	for _, s := range p.stages {
+		d.blank()
+		d.stage(s)
+	}
+	d.blank()
+	d.comment("What is built for a platform is that platform's stage; other platforms than those above have none.")
+	d.line("FROM slim-${TARGETARCH}${TARGETVARIANT}")
+	if p.sameConfig {
+		d.config(p.stages[0].config)
+	}
+	text, err := d.text()
+	if err != nil {
+		return nil, err
+	}
+	return &Context{Dockerfile: text, Ignore: ignore(p), Bake: bake(p, base), files: p.files}, nil
+}
+
+// plan is all that is known before the first line is written.
+type plan struct {
+	profile, line string
+	epoch         int64
+	stages        []*stage
+	// sameConfig says that the config of all stages is one, so that the last stage can say it once.
+	sameConfig bool
+	files      []contextFile
+	have       map[string]bool // paths of files
+	// sources are the paths in the context that the Dockerfile copies.
+	sources []string
+}
+
+// stage is what is done for one platform.
+type stage struct {
+	platform string // linux/amd64
+	name     string // slim-amd64
+	removals []build.Remove
+	// whiteouts is the tar that stands for removals.
+	whiteouts string
+	// user is the base's user, when RUN can't have it.
+	user        string
+	overlays    []overlay
+	directories string
+	// lost are the directories of the base whose user.* attributes the layer of directories can't hold.
+	lost     []string
+	config   []instruction
+	perStage bool
+}
+
+func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
+	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix(), have: map[string]bool{}}
+	overlays, err := planOverlays(p, recipes)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range recipes {
+		s, err := p.newStage(r, overlays[i], o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Platform.String(), err)
+		}
+		if slices.ContainsFunc(p.stages, func(t *stage) bool { return t.name == s.name }) {
+			return nil, fmt.Errorf("two recipes for %s", s.platform)
+		}
+		p.stages = append(p.stages, s)
+	}
+	p.sameConfig = true
+	for _, s := range p.stages {
+		p.sameConfig = p.sameConfig && slices.Equal(s.config, p.stages[0].config)
+	}
+	for _, s := range p.stages {
+		s.perStage = !p.sameConfig
+	}
+	slices.Sort(p.sources)
+	p.sources = slices.Compact(p.sources)
+	return p, nil
+}
+
+func (p *plan) newStage(r *build.Recipe, overlays []overlay, o Options) (*stage, error) {
+	arch, platform, err := stageNames(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range r.Steps {
+		if _, strips := step.(build.Strip); strips {
+			return nil, fmt.Errorf("step %q: a Dockerfile can't rewrite the base's own layers: use slimctl build", step)
+		}
+	}
+	layers, err := r.Layers()
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{platform: platform, name: "slim-" + arch, removals: r.Removals(), overlays: overlays}
+	if err := checkRemovals(s.removals, o); err != nil {
+		return nil, err
+	}
+	if len(s.removals) > 0 && o.Whiteouts {
+		if s.whiteouts, err = p.tar("whiteouts-"+arch+".tar", layers[0].Files); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.removals) > 0 && !o.Whiteouts {
+		if s.user, err = runUser(r); err != nil {
+			return nil, err
+		}
+		layers = layers[1:] // rm leaves the directories as they are
+	}
+	dirs, lost, err := directories(layers)
+	if err != nil {
+		return nil, err
+	}
+	s.lost = lost
+	if len(dirs) > 0 {
+		if s.directories, err = p.tar("directories-"+arch+".tar", dirs); err != nil {
+			return nil, err
+		}
+	}
+	s.config, err = configure(r)
+	return s, err
+}
+
+// stageNames gives what BuildKit's TARGETARCH and TARGETVARIANT make together, and the platform as FROM takes it.
+func stageNames(r *build.Recipe) (arch, platform string, err error) {
+	n := platforms.Normalize(ocispec.Platform{
+		OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant,
+	})
+	if n.OS != "linux" || !simple.MatchString(n.Architecture) || n.Variant != "" && !simple.MatchString(n.Variant) {
+		return "", "", fmt.Errorf("platform %q: want linux/ARCHITECTURE", r.Platform.String())
+	}
+	return n.Architecture + n.Variant, platforms.Format(n), nil
+}
+
+func (d *document) header(p *plan, base string) {
+	d.line("# check=skip=FromPlatformFlagConstDisallowed")
+	d.blank()
+	d.comment("Made by slimctl dockerfile from profile %s for line %s of the base. Don't edit: change the profile and "+
+		"render it again.", p.profile, p.line)
+	d.line("#")
+	d.comment("Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... BASE=a mirror of %s.", base)
+	d.line("#")
+	d.comment("There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has " +
+		"built in, and a syntax line would fetch a program from Docker Hub and run it.")
+	d.line("#")
+	d.comment("Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, " +
+		"as docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes /dev, /proc and /sys, where the base has none.")
+	d.blank()
+}
+
+func (d *document) stage(s *stage) {
+	d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
+	d.removals(s)
+	for _, lay := range s.overlays {
+		d.blank()
+		d.comment("%s: %s", lay.name, lay.why)
+		for _, c := range lay.copies {
+			d.line("%s", c)
+		}
+	}
+	if s.directories != "" {
+		d.blank()
+		d.comment("COPY --link makes the directories above its files anew. This gives them back the base's own mode and " +
+			"owner, such as 1777 of /tmp, and gives new ones theirs.")
+		for _, p := range s.lost {
+			d.comment("Limit: BuildKit's layer doesn't repeat the user.* attributes of %s.", p)
+		}
+		d.line("ADD --link %s /", s.directories)
+	}
+	if s.perStage {
+		d.config(s.config)
+	}
+}
+
+func (d *document) config(instructions []instruction) {
+	if len(instructions) > 0 {
+		d.blank()
+	}
+	for _, i := range instructions {
+		d.line("%s", i)
+	}
+}
+
+func ignore(p *plan) string {
+	var b strings.Builder
+	b.WriteString("# Only what the Dockerfile copies.\n*\n")
+	for _, s := range p.sources {
+		fmt.Fprintf(&b, "!%s\n", s)
+	}
+	return b.String()
+}

@@ -1,0 +1,335 @@
+package dockerfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+)
+
+// overlay is what one stage copies of one overlay.
+type overlay struct {
+	name, why string
+	copies    []instruction
+}
+
+// common is the folder of the files that all platforms share.
+const common = "common"
+
+// laid is one overlay of one recipe, with its folder's name.
+type laid struct {
+	build.Lay
+	folder string
+	files  map[string]image.File
+}
+
+// planOverlays puts the overlays' files in the context and gives, for each recipe, what its stage copies. Files that
+// need the same flags lie in one folder, so that no path of an overlay is ever written into the Dockerfile.
+func planOverlays(p *plan, recipes []*build.Recipe) ([][]overlay, error) {
+	all := make([][]laid, len(recipes))
+	names := folders{}
+	for i, r := range recipes {
+		seen := map[string]int{}
+		for _, s := range r.Overlays() {
+			seen[s.Name]++
+			l := laid{Lay: s, folder: names.of(s.Name, seen[s.Name]), files: map[string]image.File{}}
+			for _, f := range s.Files {
+				if f.ModTime.IsZero() {
+					f.ModTime = r.Epoch
+				}
+				l.files[f.Path] = f
+			}
+			if err := checkFiles(l); err != nil {
+				return nil, fmt.Errorf("%s: step %q: %w", r.Platform.String(), s, err)
+			}
+			all[i] = append(all[i], l)
+		}
+	}
+	out := make([][]overlay, len(recipes))
+	for i, r := range recipes {
+		arch, _, err := stageNames(r)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range all[i] {
+			o, err := p.overlay(l, arch, others(all, i, l.folder))
+			if err != nil {
+				return nil, fmt.Errorf("%s: step %q: %w", r.Platform.String(), l.Lay, err)
+			}
+			out[i] = append(out[i], o)
+		}
+	}
+	return out, nil
+}
+
+// others gives the same overlay of the other recipes; nil stands for a recipe without it.
+func others(all [][]laid, self int, folder string) []map[string]image.File {
+	var out []map[string]image.File
+	for i := range all {
+		if i == self {
+			continue
+		}
+		at := slices.IndexFunc(all[i], func(l laid) bool { return l.folder == folder })
+		if at < 0 {
+			out = append(out, nil)
+			continue
+		}
+		out = append(out, all[i][at].files)
+	}
+	return out
+}
+
+func (p *plan) overlay(l laid, arch string, others []map[string]image.File) (overlay, error) {
+	o := overlay{name: l.Name, why: l.Why}
+	groups := map[string]instruction{}
+	var special []image.File
+	for _, name := range slices.Sorted(maps.Keys(l.files)) {
+		f := l.files[name]
+		if f.IsDir() {
+			continue // directories come last, in one archive
+		}
+		if isSpecial(f) {
+			special = append(special, f)
+			continue
+		}
+		scope := common
+		shared, err := everywhere(f, others)
+		if err != nil {
+			return o, err
+		}
+		if !shared {
+			scope = arch
+		}
+		folder, flags := grouping(f)
+		source := path.Join("overlay", scope, l.folder, folder)
+		groups[source] = instruction(fmt.Sprintf("COPY --link %s %s/ /", flags, source))
+		p.put(source, f)
+	}
+	for _, source := range slices.Sorted(maps.Keys(groups)) {
+		o.copies = append(o.copies, groups[source])
+	}
+	if len(special) > 0 {
+		special, err := withLinked(special, l.files)
+		if err != nil {
+			return o, err
+		}
+		archive, err := p.tar(path.Join("overlay", arch, l.folder, "special.tar"), special)
+		if err != nil {
+			return o, err
+		}
+		o.copies = append(o.copies, instruction(fmt.Sprintf("ADD --link %s /", archive)))
+	}
+	return o, nil
+}
+
+// put adds f below the folder source; a file that all platforms share is there once.
+func (p *plan) put(source string, f image.File) {
+	p.sources = append(p.sources, source)
+	at := source + f.Path
+	if !p.have[at] {
+		p.have[at] = true
+		p.files = append(p.files, contextFile{path: at, File: f})
+	}
+}
+
+// grouping gives the folder of f within its overlay, and the flags that make what is copied from there right even when
+// the context was checked out with other modes and owners.
+func grouping(f image.File) (folder, flags string) {
+	owner := ""
+	if f.UID != 0 || f.GID != 0 {
+		owner = fmt.Sprintf("-%d-%d", f.UID, f.GID)
+	}
+	flags = fmt.Sprintf("--chown=%d:%d", f.UID, f.GID)
+	if f.Type == image.TypeSymlink {
+		return "symlinks" + owner, flags
+	}
+	return fmt.Sprintf("%04o", f.Mode) + owner, flags + fmt.Sprintf(" --chmod=%04o", f.Mode)
+}
+
+// isSpecial reports whether f can't be a plain file or symlink of the context and goes into an archive instead.
+func isSpecial(f image.File) bool {
+	return f.Type != image.TypeFile && f.Type != image.TypeSymlink || f.Mode&^0o777 != 0 || len(f.Xattrs) > 0
+}
+
+// withLinked adds the files that hard links among special are names of: one archive must hold all names.
+func withLinked(special []image.File, files map[string]image.File) ([]image.File, error) {
+	for _, f := range special {
+		if f.Type != image.TypeLink {
+			continue
+		}
+		target, ok := files[f.Link]
+		if !ok || target.Type != image.TypeFile {
+			return nil, fmt.Errorf("%s is a hard link to %s, which isn't a file of the same overlay", f.Path, f.Link)
+		}
+		if !slices.ContainsFunc(special, func(s image.File) bool { return s.Path == target.Path }) {
+			special = append(special, target)
+		}
+	}
+	return special, nil
+}
+
+// everywhere reports whether all of others have the same file.
+func everywhere(f image.File, others []map[string]image.File) (bool, error) {
+	for _, files := range others {
+		g, ok := files[f.Path]
+		if !ok || g.Type != f.Type || g.Mode != f.Mode || g.UID != f.UID || g.GID != f.GID || g.Link != f.Link ||
+			g.Size != f.Size || !g.ModTime.Equal(f.ModTime) || isSpecial(g) {
+			return false, nil
+		}
+		if f.Type != image.TypeFile {
+			continue
+		}
+		a, err := contentHash(f)
+		if err != nil {
+			return false, err
+		}
+		b, err := contentHash(g)
+		if err != nil || !bytes.Equal(a, b) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func contentHash(f image.File) ([]byte, error) {
+	h := sha256.New()
+	if err := copyContent(h, f); err != nil {
+		return nil, err
+	}
+	return h.Sum(nil), nil
+}
+
+// copyContent writes what f holds and makes sure that it is as long as f says.
+func copyContent(w io.Writer, f image.File) error {
+	if f.Open == nil {
+		if f.Size == 0 {
+			return nil
+		}
+		return fmt.Errorf("%s: a regular file of %d bytes without content", f.Path, f.Size)
+	}
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	n, err := io.Copy(w, r)
+	if err == nil && n != f.Size {
+		err = fmt.Errorf("it has %d bytes, not %d", n, f.Size)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	return nil
+}
+
+// checkFiles refuses paths that mean something else to BuildKit or to the file system that the context lies in.
+func checkFiles(l laid) error {
+	if len(l.files) != len(l.Files) {
+		return fmt.Errorf("a path is there twice")
+	}
+	for _, f := range l.files {
+		switch base := path.Base(f.Path); {
+		case image.Clean(f.Path) != f.Path || f.Path == "/":
+			return fmt.Errorf("%q isn't an absolute, clean path below the root", f.Path)
+		case !utf8.ValidString(f.Path+f.Link) || strings.Contains(f.Path+f.Link, "\x00"):
+			return fmt.Errorf("%q isn't UTF-8 without NUL, which BuildKit's contexts must be", f.Path)
+		case strings.HasPrefix(base, ".wh."):
+			return fmt.Errorf("%s: a name with .wh. removes a file of the base: use a Remove step", f.Path)
+		}
+		for _, dir := range image.Parents(f.Path) {
+			if d, ok := l.files[dir]; ok && !d.IsDir() {
+				return fmt.Errorf("%s lies below %s, which is a %s", f.Path, dir, d.Type)
+			}
+		}
+		if _, err := keepable(f.Entry, f.IsDir()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepable gives the extended attributes of e that come out of a build. BuildKit's layers hold security.capability and
+// no other (containerd, pkg/archive/tar.go, ChangeWriter). An attribute that is lost is an error, but for a user.* one
+// of a directory of the base: that one decides nothing, and most unpackers leave it where it is.
+func keepable(e image.Entry, ofBase bool) (map[string]string, error) {
+	var kept map[string]string
+	for name, value := range e.Xattrs {
+		switch {
+		case name == "security.capability":
+			kept = map[string]string{name: value}
+		case !ofBase || !strings.HasPrefix(name, "user."):
+			return nil, fmt.Errorf("%s has the extended attribute %s, which BuildKit would lose: use slimctl build", e.Path, name)
+		}
+	}
+	return kept, nil
+}
+
+// directories gives every directory that layers hold, as the last of them has it, and those of the base whose user.*
+// attributes are lost.
+func directories(layers []build.Layer) (dirs []image.File, lost []string, err error) {
+	last := map[string]image.File{}
+	for _, l := range layers {
+		for _, f := range l.Files {
+			if !f.IsDir() {
+				maps.DeleteFunc(last, func(p string, _ image.File) bool { return image.Within(p, f.Path) })
+				continue
+			}
+			kept, err := keepable(f.Entry, l.Parents[f.Path])
+			if err != nil {
+				return nil, nil, fmt.Errorf("overlay %s: %w", l.Name, err)
+			}
+			if len(kept) < len(f.Xattrs) {
+				lost = append(lost, f.Path)
+			}
+			f.Xattrs = kept
+			last[f.Path] = f
+		}
+	}
+	slices.Sort(lost)
+	return slices.Collect(maps.Values(last)), slices.Compact(lost), nil
+}
+
+// tar adds an archive of files to the context.
+func (p *plan) tar(name string, files []image.File) (string, error) {
+	var b bytes.Buffer
+	if err := image.WriteTar(&b, files); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	f := image.Bytes("/"+name, 0o644, b.Bytes())
+	p.sources = append(p.sources, name)
+	p.files = append(p.files, contextFile{path: name, File: f})
+	return name, nil
+}
+
+var notInFolder = regexp.MustCompile(`[^a-z0-9_-]+`)
+
+// folders gives each overlay a folder of its own with a plain name.
+type folders map[string]string
+
+func (n folders) of(overlay string, occurrence int) string {
+	key := overlay + "\x00" + strconv.Itoa(occurrence)
+	if got, ok := n[key]; ok {
+		return got
+	}
+	plain := strings.Trim(notInFolder.ReplaceAllString(strings.ToLower(overlay), "-"), "-_")
+	if plain == "" {
+		plain = "overlay"
+	}
+	plain = plain[:min(len(plain), 64)]
+	unique := plain
+	for i := 2; slices.Contains(slices.Collect(maps.Values(n)), unique); i++ {
+		unique = plain + "-" + strconv.Itoa(i)
+	}
+	n[key] = unique
+	return unique
+}

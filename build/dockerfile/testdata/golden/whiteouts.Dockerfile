@@ -1,0 +1,75 @@
+# check=skip=FromPlatformFlagConstDisallowed
+
+# Made by slimctl dockerfile from profile l0 for line B of the base. Don't edit: change the profile and render
+# it again.
+#
+# Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... BASE=a mirror of
+# registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111.
+#
+# There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has
+# built in, and a syntax line would fetch a program from Docker Hub and run it.
+#
+# Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, as
+# docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes
+# /dev, /proc and /sys, where the base has none.
+
+ARG BASE=registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111
+
+FROM --platform=linux/amd64 ${BASE} AS slim-amd64
+
+# The removals as whiteouts (OCI image specification, layer.md). BuildKit itself doesn't obey them: a RUN
+# after this line would still see the removed paths, and so may an image that is loaded into a local store.
+# What is pushed or written as an archive is right. whiteouts-amd64.tar removes:
+# - a second way to drive the browser; only browser-shell may
+# /srv/app/a
+# /tmp/x
+# - an editor
+# /opt/gone
+ADD --link whiteouts-amd64.tar /
+
+# payload: agent-browser 0.8.10
+COPY --link --chown=0:0 --chmod=0755 overlay/amd64/payload/0755/ /
+COPY --link --chown=0:0 --chmod=0644 overlay/common/payload/0644/ /
+COPY --link --chown=0:0 overlay/common/payload/symlinks/ /
+
+# confs: one public server
+COPY --link --chown=1000:1000 --chmod=0640 overlay/common/confs/0640-1000-1000/ /
+ADD --link overlay/amd64/confs/special.tar /
+
+# COPY --link makes the directories above its files anew. This gives them back the base's own mode and owner,
+# such as 1777 of /tmp, and gives new ones theirs.
+ADD --link directories-amd64.tar /
+
+FROM --platform=linux/arm64 ${BASE} AS slim-arm64
+
+# The removals as whiteouts (OCI image specification, layer.md). BuildKit itself doesn't obey them: a RUN
+# after this line would still see the removed paths, and so may an image that is loaded into a local store.
+# What is pushed or written as an archive is right. whiteouts-arm64.tar removes:
+# - a second way to drive the browser; only browser-shell may
+# /srv/app/a
+# /tmp/x
+# - an editor
+# /opt/gone
+ADD --link whiteouts-arm64.tar /
+
+# payload: agent-browser 0.8.10
+COPY --link --chown=0:0 --chmod=0755 overlay/arm64/payload/0755/ /
+COPY --link --chown=0:0 --chmod=0644 overlay/common/payload/0644/ /
+COPY --link --chown=0:0 overlay/common/payload/symlinks/ /
+
+# confs: one public server
+COPY --link --chown=1000:1000 --chmod=0640 overlay/common/confs/0640-1000-1000/ /
+ADD --link overlay/arm64/confs/special.tar /
+
+# COPY --link makes the directories above its files anew. This gives them back the base's own mode and owner,
+# such as 1777 of /tmp, and gives new ones theirs.
+ADD --link directories-arm64.tar /
+
+# What is built for a platform is that platform's stage; other platforms than those above have none.
+FROM slim-${TARGETARCH}${TARGETVARIANT}
+
+ENV CHANGE="a \"b\" \$c \\"
+LABEL "org.example.title"="slim"
+WORKDIR "/srv/app/keep"
+HEALTHCHECK --interval=1m0s CMD ["/bin/agent", "ok"]
+ENTRYPOINT ["/bin/agent", "$HOME"]

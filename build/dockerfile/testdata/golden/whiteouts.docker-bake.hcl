@@ -1,0 +1,31 @@
+# docker buildx bake            builds
+# docker buildx bake --push     builds and pushes
+variable "TAGS" {
+  description = "names of the image, separated by commas"
+  default     = "slim-l0:latest"
+}
+
+variable "BASE" {
+  description = "the base, by digest; a mirror's name may stand before the digest"
+  default     = "registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+}
+
+variable "SOURCE_DATE_EPOCH" {
+  description = "the image's time, in seconds since 1970"
+  default     = "1772600767"
+}
+
+group "default" {
+  targets = ["image"]
+}
+
+target "image" {
+  context    = "."
+  dockerfile = "Dockerfile"
+  platforms  = ["linux/amd64", "linux/arm64"]
+  tags       = compact(split(",", TAGS))
+  args = {
+    BASE              = BASE
+    SOURCE_DATE_EPOCH = SOURCE_DATE_EPOCH
+  }
+}

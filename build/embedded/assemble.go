@@ -1,0 +1,164 @@
+package embedded
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/platforms"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+)
+
+// assembled is an image whose manifest and config are kept as the bytes they were written as.
+type assembled struct {
+	platform         ocispec.Platform
+	manifest, config []byte
+	layers           []v1.Layer
+}
+
+func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error) {
+	base, err := r.Base.Image.Layers()
+	if err != nil {
+		return nil, err
+	}
+	own, config, err := r.Render()
+	if err != nil {
+		return nil, err
+	}
+	baseManifest, err := r.Base.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	m := ocispec.Manifest{
+		Versioned:   specs.Versioned{SchemaVersion: 2},
+		MediaType:   ocispec.MediaTypeImageManifest,
+		Config:      ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		Annotations: annotations,
+	}
+	for _, d := range baseManifest.Layers {
+		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ociLayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size})
+	}
+	for _, l := range own {
+		d, err := partial.Descriptor(l)
+		if err != nil {
+			return nil, err
+		}
+		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: string(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size})
+	}
+	a := &assembled{
+		platform: platforms.Normalize(ocispec.Platform{OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant}),
+		config:   config,
+		layers:   append(base[:len(base):len(base)], own...),
+	}
+	a.manifest, err = json.MarshalIndent(m, "", "  ")
+	return a, err
+}
+
+// ociLayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.
+func ociLayerType(t types.MediaType) string {
+	switch t {
+	case types.DockerLayer:
+		return ocispec.MediaTypeImageLayerGzip
+	case types.DockerUncompressedLayer:
+		return ocispec.MediaTypeImageLayer
+	case types.DockerForeignLayer:
+		return ocispec.MediaTypeImageLayerNonDistributableGzip //nolint:staticcheck // old bases have them
+	}
+	return string(t)
+}
+
+func (a *assembled) Layers() ([]v1.Layer, error)         { return a.layers, nil }
+func (a *assembled) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+func (a *assembled) Size() (int64, error)                { return int64(len(a.manifest)), nil }
+func (a *assembled) ConfigName() (v1.Hash, error)        { return partial.ConfigName(a) }
+func (a *assembled) ConfigFile() (*v1.ConfigFile, error) { return partial.ConfigFile(a) }
+func (a *assembled) RawConfigFile() ([]byte, error)      { return a.config, nil }
+func (a *assembled) Digest() (v1.Hash, error)            { return partial.Digest(a) }
+func (a *assembled) Manifest() (*v1.Manifest, error)     { return partial.Manifest(a) }
+func (a *assembled) RawManifest() ([]byte, error)        { return a.manifest, nil }
+func (a *assembled) LayerByDiffID(h v1.Hash) (v1.Layer, error) {
+	return a.find(h, func(l v1.Layer) (v1.Hash, error) { return l.DiffID() })
+}
+
+func (a *assembled) LayerByDigest(h v1.Hash) (v1.Layer, error) {
+	if name, err := a.ConfigName(); err != nil {
+		return nil, err
+	} else if name == h {
+		return partial.ConfigLayer(a)
+	}
+	return a.find(h, func(l v1.Layer) (v1.Hash, error) { return l.Digest() })
+}
+
+func (a *assembled) find(h v1.Hash, of func(v1.Layer) (v1.Hash, error)) (v1.Layer, error) {
+	for _, l := range a.layers {
+		if got, err := of(l); err != nil {
+			return nil, err
+		} else if got == h {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("no layer %s", h)
+}
+
+// index is an image index kept as the bytes it was written as.
+type index struct {
+	raw    []byte
+	images []*assembled
+}
+
+func newIndex(images []*assembled, annotations map[string]string) (*index, error) {
+	idx := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Annotations: annotations}
+	for _, a := range images {
+		idx.Manifests = append(idx.Manifests, ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(a.manifest), Size: int64(len(a.manifest)), Platform: &a.platform,
+		})
+	}
+	raw, err := json.MarshalIndent(idx, "", "  ")
+	return &index{raw: raw, images: images}, err
+}
+
+func (x *index) MediaType() (types.MediaType, error) { return types.OCIImageIndex, nil }
+func (x *index) Digest() (v1.Hash, error)            { return partial.Digest(x) }
+func (x *index) Size() (int64, error)                { return int64(len(x.raw)), nil }
+func (x *index) IndexManifest() (*v1.IndexManifest, error) {
+	return v1.ParseIndexManifest(bytes.NewReader(x.raw))
+}
+func (x *index) RawManifest() ([]byte, error) { return x.raw, nil }
+func (x *index) ImageIndex(h v1.Hash) (v1.ImageIndex, error) {
+	return nil, fmt.Errorf("no image index %s", h)
+}
+
+func (x *index) Image(h v1.Hash) (v1.Image, error) {
+	for _, a := range x.images {
+		if d, err := a.Digest(); err != nil {
+			return nil, err
+		} else if d == h {
+			return a, nil
+		}
+	}
+	return nil, fmt.Errorf("no image %s", h)
+}
+
+func describe(b image.Built) (mediaType string, size int64, err error) {
+	var d interface {
+		MediaType() (types.MediaType, error)
+		Size() (int64, error)
+	} = b.Index
+	if b.Index == nil {
+		d = b.Image
+	}
+	t, err := d.MediaType()
+	if err != nil {
+		return "", 0, err
+	}
+	size, err = d.Size()
+	return string(t), size, err
+}

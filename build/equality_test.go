@@ -1,0 +1,357 @@
+package build_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/buildkit"
+	"github.com/slimctl/slimctl/build/embedded"
+	"github.com/slimctl/slimctl/build/llb"
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/ocitest"
+	"github.com/slimctl/slimctl/internal/registry"
+	"github.com/slimctl/slimctl/internal/standin"
+	"github.com/slimctl/slimctl/profiles"
+)
+
+// traps is what L0 alone doesn't meet of what engines are known to disagree on: a removal in a sticky directory and in
+// one of mode 750 that isn't root's, overlays in both, a file that takes a symlink's place, a path that leads through a
+// symlinked directory, an empty directory, an owner that isn't root, and names that need care in a Dockerfile.
+const traps = `
+version: 1
+name: traps
+extends: l0
+remove:
+  - path: /tmp/traps-file
+    why: /tmp must stay 1777
+  - path: /srv/traps/private
+    why: a parent of mode 750 that belongs to 1000:1000
+  - glob: /srv/traps/many/*.x
+    why: a glob
+overlays:
+  - name: traps
+    why: places where renderings differ
+    files:
+      - {path: /tmp/traps-new, content: "new\n"}
+      - {path: /srv/traps/own, content: "own\n", owner: "1000:1000", mode: "0640"}
+      - {path: /srv/traps/empty, dir: true, mode: "0711"}
+      - {path: /srv/traps/link, content: "was a symlink\n"}
+      - {path: /bin/traps-tool, content: "#!/bin/sh\n", mode: "0755"}
+      - {path: "/srv/traps/a $name \"with\" [odd] 'signs'", content: "x"}
+`
+
+// trapFiles is what the stand-in gets for it.
+func trapFiles() []image.File {
+	owned := func(f image.File) image.File { f.UID, f.GID = 1000, 1000; return f }
+	return []image.File{
+		{Entry: image.Entry{Path: "/tmp", Type: image.TypeDir, Mode: 0o1777}},
+		image.Bytes("/tmp/traps-file", 0o600, []byte("x")),
+		owned(image.File{Entry: image.Entry{Path: "/srv/traps", Type: image.TypeDir, Mode: 0o750, Xattrs: map[string]string{"user.mark": "kept"}}}),
+		owned(image.Bytes("/srv/traps/private", 0o600, []byte("x"))),
+		owned(image.Bytes("/srv/traps/stays", 0o600, []byte("stays"))),
+		image.Dir("/srv/traps/many", 0o2775),
+		image.Bytes("/srv/traps/many/a.x", 0o644, []byte("a")),
+		image.Bytes("/srv/traps/many/b.x", 0o644, []byte("b")),
+		image.Bytes("/srv/traps/many/c.y", 0o644, []byte("c")),
+		image.Symlink("/srv/traps/link", "/etc/passwd"),
+	}
+}
+
+// world is a base in a registry, and recipes resolved against it.
+type world struct {
+	t         *testing.T
+	host      *registry.Server
+	layout    string // the base as an OCI layout
+	reference string // the base in the registry
+	cache     string
+}
+
+func newWorld(t *testing.T, line string) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{t: t, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
+	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: trapFiles()}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.host, err = registry.Serve(t.Context(), "", registry.Options{Dir: filepath.Join(dir, "registry")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.host.Stop)
+	if err := w.host.LoadLayout("base/aio", "1", w.layout); err != nil {
+		t.Fatal(err)
+	}
+	w.reference = w.host.Host + "/base/aio:1"
+	return w
+}
+
+// resolve resolves the traps profile. lock may be nil.
+func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...string) ([]*build.Recipe, *image.Source, *resolve.Lock) {
+	w.t.Helper()
+	ctx := w.t.Context()
+	file := filepath.Join(w.t.TempDir(), "traps.yaml")
+	if err := os.WriteFile(file, []byte(traps), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	p, err := profile.Loader{Builtin: profiles.FS}.Load(file)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	src, err := image.Open(ctx, reference, image.Options{CacheDir: w.cache})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(platforms) == 0 {
+		platforms = []string{"linux/amd64", "linux/arm64"}
+	}
+	in := resolve.Input{
+		Profile: p, Reference: reference, Source: src, Assets: assets.FS, Lock: lock, Cache: image.IndexCache{Dir: w.cache},
+		Overlays: func(ctx context.Context, p1 v1.Platform) ([]build.Lay, error) {
+			payload, err := overlays.Fetch(ctx, p.Payload.AgentBrowser.Version, p.Payload.AgentBrowser.Integrity, overlays.Options{})
+			if err != nil {
+				return nil, err
+			}
+			files, err := payload.Files(p1.Architecture)
+			if err != nil {
+				return nil, err
+			}
+			server, err := overlays.Server(ctx, p1.Architecture, overlays.Options{})
+			return []build.Lay{{Name: "payload", Why: "payload", Files: files}, {Name: "browser-shell", Why: "server", Files: server}}, err
+		},
+	}
+	for _, s := range platforms {
+		parsed, err := v1.ParsePlatform(s)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		in.Platforms = append(in.Platforms, *parsed)
+	}
+	recipes, written, err := resolve.Resolve(ctx, in)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return recipes, src, written
+}
+
+func (w *world) tag(repo string) name.Tag {
+	tag, err := name.NewTag(w.host.Host + "/" + repo + ":1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return tag
+}
+
+var annotations = build.Annotations{
+	Index:    map[string]string{"org.opencontainers.image.base.name": "base", "z": "<&>"},
+	Manifest: map[string]string{"a": "b"},
+}
+
+func lines(t *testing.T, test func(t *testing.T, w *world)) {
+	for _, line := range []string{"A", "B", "C"} {
+		t.Run(line, func(t *testing.T) { test(t, newWorld(t, line)) })
+	}
+}
+
+// TestEnginesGiveOneDigest holds the embedded engine against a real buildkitd, bit for bit.
+func TestEnginesGiveOneDigest(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	lines(t, func(t *testing.T, w *world) {
+		for _, c := range []struct {
+			name, base string
+			platforms  []string
+		}{
+			{"registry", w.reference, nil},
+			{"layout", "oci:" + w.layout, nil},
+			{"one platform", w.reference, []string{"linux/arm64"}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				recipes, src, _ := w.resolve(c.base, nil, c.platforms...)
+				req := build.Request{Recipes: recipes, Source: src, Annotations: annotations}
+				ours, err := embedded.Engine{}.Build(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := filepath.Join(t.TempDir(), "out")
+				req.Outputs = []image.Output{{Type: image.OutputOCI, Dest: out}}
+				req.Push, req.Tags = true, []name.Tag{w.tag("slim/" + filepath.Base(out))}
+				theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ours.Digest != theirs.Digest {
+					t.Errorf("embedded engine: %s, buildkitd: %s", ours.Digest, theirs.Digest)
+				}
+				pushed, err := remote.Head(req.Tags[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if pushed.Digest != ours.Digest {
+					t.Errorf("buildkitd pushed %s, the embedded engine builds %s", pushed.Digest, ours.Digest)
+				}
+				if n := len(ocitest.Layout(t, out)); n != len(recipes) {
+					t.Errorf("buildkitd's layout holds %d images, want %d", n, len(recipes))
+				}
+			})
+		}
+	})
+}
+
+// TestRenderingsGiveOneTree holds the other renderings against the embedded engine by merged tree and config; the
+// oracle is the simple form, in which BuildKit itself works on the unpacked base.
+func TestRenderingsGiveOneTree(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	lines(t, func(t *testing.T, w *world) {
+		recipes, src, _ := w.resolve(w.reference, nil)
+		built, err := embedded.Assemble(t.Context(), recipes, build.Annotations{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ocitest.Index(t, built.Index)
+		for _, form := range []llb.Form{llb.Simple, llb.Merge} {
+			t.Run(string(form), func(t *testing.T) {
+				out := filepath.Join(t.TempDir(), "out")
+				_, err := buildkit.Engine{Addr: daemon.Addr, Form: form}.Build(t.Context(), build.Request{
+					Recipes: recipes, Source: src, Outputs: []image.Output{{Type: image.OutputOCI, Dest: out}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sameImages(t, want, ocitest.Layout(t, out))
+			})
+		}
+	})
+}
+
+func sameImages(t *testing.T, want, got map[string]v1.Image) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d images, want %d", len(got), len(want))
+	}
+	for platform, img := range want {
+		if diff := ocitest.Diff(withoutUserXattrs(ocitest.Tree(t, img)), withoutUserXattrs(ocitest.Tree(t, got[platform]))); diff != "" {
+			t.Errorf("%s: tree:\n%s", platform, diff)
+		}
+		if diff := ocitest.Diff(ocitest.Config(t, img), ocitest.Config(t, got[platform])); diff != "" {
+			t.Errorf("%s: config:\n%s", platform, diff)
+		}
+	}
+}
+
+// withoutUserXattrs drops what BuildKit can't keep: the layers that it makes itself carry security.capability and no
+// other extended attribute (containerd, pkg/archive, ChangeWriter). Layers that slimctl makes carry them all.
+func withoutUserXattrs(tree map[string]ocitest.Node) map[string]ocitest.Node {
+	for p, n := range tree {
+		maps.DeleteFunc(n.Xattrs, func(k, _ string) bool { return strings.HasPrefix(k, "user.") })
+		if len(n.Xattrs) == 0 {
+			n.Xattrs = nil
+			tree[p] = n
+		}
+	}
+	return tree
+}
+
+// TestParentsKeepTheBasesMetadata looks at the directories that the traps touch, in the embedded engine's image.
+func TestParentsKeepTheBasesMetadata(t *testing.T) {
+	w := newWorld(t, "B")
+	recipes, _, _ := w.resolve("oci:"+w.layout, nil, "linux/amd64")
+	built, err := embedded.Assemble(t.Context(), recipes, build.Annotations{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := ocitest.Tree(t, built.Image)
+	for p, want := range map[string]ocitest.Node{
+		"/tmp":            {Mode: 0o1777},
+		"/srv/traps":      {Mode: 0o750, UID: 1000, GID: 1000, Xattrs: map[string]string{"user.mark": "kept"}},
+		"/srv/traps/many": {Mode: 0o2775},
+	} {
+		want.Path, want.Type = p, image.TypeDir
+		if diff := cmp.Diff(want, tree[p]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", p, diff)
+		}
+	}
+	for _, gone := range []string{"/tmp/traps-file", "/srv/traps/private", "/srv/traps/many/a.x", "/bin/traps-tool"} {
+		if _, ok := tree[gone]; ok {
+			t.Errorf("%s is still there", gone)
+		}
+	}
+	for _, there := range []string{"/srv/traps/stays", "/srv/traps/many/c.y", "/usr/bin/traps-tool", "/tmp/traps-new"} {
+		if _, ok := tree[there]; !ok {
+			t.Errorf("%s is missing", there)
+		}
+	}
+}
+
+// TestLockNeedsNoBaseLayer counts what a build with a lock pulls, by the registry's own log.
+func TestLockNeedsNoBaseLayer(t *testing.T) {
+	w := newWorld(t, "B")
+	recipes, src, lock := w.resolve(w.reference, nil)
+	first, err := embedded.Engine{}.Build(t.Context(), build.Request{Recipes: recipes, Source: src, Annotations: annotations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), resolve.LockName)
+	if err := lock.Write(file); err != nil {
+		t.Fatal(err)
+	}
+	if lock, err = resolve.ReadLock(file); err != nil {
+		t.Fatal(err)
+	}
+	w.cache = t.TempDir() // no index to help
+	w.host.Reset()
+	recipes, src, _ = w.resolve(w.reference, lock)
+	req := build.Request{Recipes: recipes, Source: src, Annotations: annotations, Push: true, Tags: []name.Tag{w.tag("slim/locked")}}
+	second, err := embedded.Engine{}.Build(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Digest != second.Digest {
+		t.Errorf("without the lock %s, with it %s", first.Digest, second.Digest)
+	}
+	stats := w.host.Stats()
+	if stats.BytesOut >= 64<<10 {
+		t.Errorf("%d bytes were pulled with a lock, want less than 64 KiB", stats.BytesOut)
+	}
+	t.Logf("%d requests, %d bytes pulled, %d pushed, %d mounts, %d round trips", stats.Requests, stats.BytesOut, stats.BytesIn, stats.Mounts, stats.RoundTrips)
+
+	w.host.Reset()
+	if _, err := (embedded.Engine{}).Build(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if stats := w.host.Stats(); stats.BytesIn != 0 {
+		t.Errorf("a second push of the same image uploaded %d bytes", stats.BytesIn)
+	}
+}
+
+// TestBuildsRepeat builds in two directories, at two times, from nothing.
+func TestBuildsRepeat(t *testing.T) {
+	var digests []v1.Hash
+	for range 2 {
+		w := newWorld(t, "B")
+		recipes, src, _ := w.resolve("oci:"+w.layout, nil)
+		r, err := embedded.Engine{}.Build(t.Context(), build.Request{Recipes: recipes, Source: src})
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, r.Digest)
+		time.Sleep(1100 * time.Millisecond) // file times have whole seconds
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("two builds gave %s and %s", digests[0], digests[1])
+	}
+}

@@ -1,0 +1,236 @@
+// Package llb renders a recipe as BuildKit LLB.
+package llb
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/moby/buildkit/client/llb"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+)
+
+// Form is one way to say a recipe in LLB. All of them give the same merged tree.
+type Form string
+
+const (
+	// Merge is Merge(base, Diff(stub, stub without the removed paths), overlays…): BuildKit never fetches a base layer.
+	Merge Form = "merge"
+	// Simple does file operations on the base itself, as a Dockerfile does: BuildKit pulls, unpacks and pushes all of
+	// it. It's the oracle that the other forms are tested against.
+	Simple Form = "simple"
+	// Overlay is Merge(base, overlay image): the layers come ready-made from an OCI layout, so that the image's digest
+	// is that of the embedded engine.
+	Overlay Form = "overlay"
+)
+
+// Forms lists the forms that a context directory is enough for.
+var Forms = []Form{Merge, Simple}
+
+// LocalName is the name of the local directory that the Merge and Simple forms read: WriteContext makes it.
+const LocalName = "slimctl"
+
+// Options says how to render.
+type Options struct {
+	Form Form
+	// Base is where BuildKit gets the base; nil takes the registry reference that the recipe names.
+	Base *llb.State
+	// Overlay is the overlay image of the Overlay form.
+	Overlay llb.State
+}
+
+// Image is the base as a registry gives it: by digest, for one platform.
+func Image(r *build.Recipe) llb.State {
+	return llb.Image(pinned(r.Base), llb.Platform(Platform(r.Platform)), named(r, "base %s", r.Base.Reference))
+}
+
+// BaseStore is the name of the OCI layout that LocalBase reads from the client.
+const BaseStore = "slimctl-base"
+
+// LocalBase is the base as an OCI layout on the client gives it.
+func LocalBase(r *build.Recipe) llb.State {
+	return llb.OCILayout("slimctl/base@"+r.Base.Index.String(), llb.OCIStore("", BaseStore), llb.Platform(Platform(r.Platform)),
+		named(r, "base %s", r.Base.Reference))
+}
+
+// pinned is the base's reference with its digest and without its tag, which LLB has no use for.
+func pinned(b build.Base) string {
+	ref, _, _ := strings.Cut(b.Reference, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	return ref + "@" + b.Index.String()
+}
+
+// Platform is p as LLB writes it.
+func Platform(p v1.Platform) ocispec.Platform {
+	return ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
+}
+
+func named(r *build.Recipe, format string, args ...any) llb.ConstraintsOpt {
+	return llb.WithCustomNamef("["+r.Platform.String()+"] "+format, args...)
+}
+
+// State renders the recipe. It fails on a step that the form can't express.
+func State(r *build.Recipe, o Options) (llb.State, error) {
+	for _, s := range r.Steps {
+		if s, ok := s.(build.Strip); ok {
+			return llb.State{}, fmt.Errorf("llb form %s can't express step %q", o.Form, s)
+		}
+	}
+	base := o.Base
+	if base == nil {
+		b := Image(r)
+		base = &b
+	}
+	switch o.Form {
+	case Merge, "":
+		return merge(r, *base), nil
+	case Simple:
+		return simple(r, *base), nil
+	case Overlay:
+		return llb.Merge([]llb.State{*base, o.Overlay}, named(r, "%s on %s", r.Profile, r.Base.Reference)), nil
+	}
+	return llb.State{}, fmt.Errorf("unknown llb form %q; there are %s, %s and %s", o.Form, Merge, Simple, Overlay)
+}
+
+func merge(r *build.Recipe, base llb.State) llb.State {
+	inputs := []llb.State{base}
+	if removals := r.Removals(); len(removals) > 0 {
+		stub := llb.Scratch().File(unpack(r, stubTar), named(r, "stub of what is removed, with the base's directories"))
+		inputs = append(inputs, llb.Diff(stub, stub.File(rm(removals), named(r, "remove %d paths", len(removals))), named(r, "removals as whiteouts")))
+	}
+	for _, lay := range r.Overlays() {
+		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
+	}
+	return llb.Merge(inputs, named(r, "%s on %s", r.Profile, r.Base.Reference))
+}
+
+func simple(r *build.Recipe, base llb.State) llb.State {
+	if removals := r.Removals(); len(removals) > 0 {
+		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
+	}
+	for _, lay := range r.Overlays() {
+		base = base.File(unpack(r, filesTar(lay)), named(r, "%s", lay))
+	}
+	return base
+}
+
+// rm removes what the recipe knows to be there. BuildKit looks through a symlink for that, and would call a dangling one
+// missing (solver/llbsolver/file/backend.go, rmPath): hence AllowNotFound.
+func rm(removals []build.Remove) *llb.FileAction {
+	var a *llb.FileAction
+	for _, s := range removals {
+		if a == nil {
+			a = llb.Rm(s.Path, llb.WithAllowNotFound(true))
+		} else {
+			a = a.Rm(s.Path, llb.WithAllowNotFound(true))
+		}
+	}
+	return a
+}
+
+// unpack takes a tree out of the context as a tar, since that is how owners, the sticky bit and xattrs get through
+// whatever file system the context lies on.
+func unpack(r *build.Recipe, name string) *llb.FileAction {
+	dir := platformDir(r.Platform)
+	local := llb.Local(LocalName, llb.IncludePatterns([]string{dir}), llb.SharedKeyHint(LocalName+"-"+dir), named(r, "context"))
+	return llb.Copy(local, path.Join("/", dir, name), "/", &llb.CopyInfo{AttemptUnpack: true})
+}
+
+const stubTar = "stub.tar"
+
+// layerTar holds an overlay with its parent directories, filesTar without.
+func layerTar(l build.Lay) string { return l.Name + ".layer.tar" }
+func filesTar(l build.Lay) string { return l.Name + ".files.tar" }
+
+func platformDir(p v1.Platform) string { return strings.ReplaceAll(p.String(), "/", "-") }
+
+// WriteContext writes, into dir, the local directory that a form reads, for every recipe, and each platform's image
+// config as config.json. dir must not exist or be empty; it appears whole or not at all.
+func WriteContext(dir string, form Form, recipes []*build.Recipe) error {
+	return image.WriteDir(dir, func(tmp string) error {
+		for _, r := range recipes {
+			if err := writeContext(filepath.Join(tmp, platformDir(r.Platform)), form, r); err != nil {
+				return fmt.Errorf("%s: %w", r.Platform, err)
+			}
+		}
+		return nil
+	})
+}
+
+func writeContext(dir string, form Form, r *build.Recipe) error {
+	_, config, err := r.Render()
+	if err != nil {
+		return err
+	}
+	err = image.WriteFile(filepath.Join(dir, "config.json"), 0o644, func(w io.Writer) error {
+		_, err := w.Write(config)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if form == Simple {
+		for _, lay := range r.Overlays() {
+			files := make([]image.File, len(lay.Files))
+			for i, f := range lay.Files {
+				if f.ModTime.IsZero() {
+					f.ModTime = r.Epoch
+				}
+				if base, ok := r.Dirs[f.Path]; ok && f.IsDir() {
+					f.Entry = base
+				}
+				files[i] = f
+			}
+			if err := writeTar(filepath.Join(dir, filesTar(lay)), files); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	layers, err := r.Layers()
+	if err != nil {
+		return err
+	}
+	for _, l := range layers {
+		name, files := l.Name+".layer.tar", l.Files
+		if l.Name == build.RemoveLayer {
+			name, files = stubTar, stub(r, l)
+		}
+		if err := writeTar(filepath.Join(dir, name), files); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stub is the smallest tree that the removed paths can be removed from.
+func stub(r *build.Recipe, removals build.Layer) []image.File {
+	var files []image.File
+	for _, f := range removals.Files {
+		if removals.Parents[f.Path] {
+			files = append(files, f)
+		}
+	}
+	for _, s := range r.Removals() {
+		f := image.Bytes(s.Path, 0o644, nil)
+		f.ModTime = r.Epoch
+		files = append(files, f)
+	}
+	return files
+}
+
+func writeTar(file string, files []image.File) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return image.WriteFile(file, 0o644, func(w io.Writer) error { return image.WriteTar(w, files) })
+}

@@ -1,0 +1,197 @@
+package overlays
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// manifestName is the file beside a payload's own that lists them.
+const manifestName = "payload.json"
+
+// manifest says all that a payload is; it does not list itself.
+type manifest struct {
+	Version string `json:"version"`
+	// Integrity is npm's of the agent-browser package; empty for a directory prepared by hand.
+	Integrity string         `json:"integrity,omitempty"`
+	Native    bool           `json:"native"`
+	Files     []manifestFile `json:"files"`
+}
+
+// manifestFile is one regular file: payloads hold nothing else.
+type manifestFile struct {
+	// Path is relative and slash-separated.
+	Path   string `json:"path"`
+	Mode   mode   `json:"mode"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// mode is a file mode that JSON shows in octal.
+type mode int64
+
+func (m mode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o", int64(m)), nil }
+
+func (m *mode) UnmarshalText(b []byte) error {
+	_, err := fmt.Sscanf(string(b), "%o", (*int64)(m))
+	return err
+}
+
+// modeOf is the mode of a payload's file, whatever npm's tarball or the disk says: the binaries come as 0644.
+func modeOf(name string) mode {
+	if path.Dir(name) == "bin" {
+		return 0o755
+	}
+	return 0o644
+}
+
+func parseManifest(data []byte) (manifest, error) {
+	var m manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("%s: %w", manifestName, err)
+	}
+	for _, f := range m.Files {
+		if !fs.ValidPath(f.Path) || f.Mode != modeOf(f.Path) {
+			return m, fmt.Errorf("%s: %q, mode %04o: not a payload's file", manifestName, f.Path, int64(f.Mode))
+		}
+	}
+	return m, nil
+}
+
+func readManifest(dir string) (manifest, error) {
+	data, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err != nil {
+		return manifest{}, err
+	}
+	m, err := parseManifest(data)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// encode gives the bytes of payload.json: the same for the same manifest.
+func (m manifest) encode() []byte {
+	data, err := json.MarshalIndent(m, "", " ")
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return append(data, '\n')
+}
+
+func (m manifest) digest() string {
+	sum := sha256.Sum256(m.encode())
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// scan lists the regular files of dir in the order of their paths, with their hashes. Anything but files and
+// directories is an error.
+func scan(dir string) ([]manifestFile, error) {
+	var out []manifestFile
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if !d.Type().IsRegular() {
+			return fmt.Errorf("%s: %s: a payload holds regular files only", p, d.Type())
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(rel)
+		if name == manifestName {
+			return nil
+		}
+		f, err := hashFile(p)
+		if err != nil {
+			return err
+		}
+		f.Path, f.Mode = name, modeOf(name)
+		out = append(out, f)
+		return nil
+	})
+	slices.SortFunc(out, func(a, b manifestFile) int { return strings.Compare(a.Path, b.Path) })
+	return out, err
+}
+
+func hashFile(p string) (manifestFile, error) {
+	f, err := os.Open(p)
+	if err != nil {
+		return manifestFile{}, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return manifestFile{Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, err
+}
+
+// verify compares what dir holds with m: nothing changed, missing or added. The error names the first difference
+// and is an ErrIntegrity.
+func (m manifest) verify(dir string) error {
+	got, err := scan(dir)
+	if err != nil {
+		return err
+	}
+	have := map[string]manifestFile{}
+	for _, f := range got {
+		have[f.Path] = f
+	}
+	for _, want := range m.Files {
+		f, ok := have[want.Path]
+		switch {
+		case !ok:
+			return fmt.Errorf("%s: %w: missing", filepath.Join(dir, want.Path), ErrIntegrity)
+		case f != want:
+			return fmt.Errorf("%s: %w: sha256 %s, want %s", filepath.Join(dir, want.Path), ErrIntegrity, f.SHA256, want.SHA256)
+		}
+		delete(have, want.Path)
+	}
+	for _, f := range got {
+		if _, extra := have[f.Path]; extra {
+			return fmt.Errorf("%s: %w: not part of the payload", filepath.Join(dir, f.Path), ErrIntegrity)
+		}
+	}
+	return nil
+}
+
+// openVerified opens dir's file and fails at its end when it isn't what the manifest says, so that a file changed
+// after verify can't reach an image either.
+func (f manifestFile) openVerified(dir string) (io.ReadCloser, error) {
+	file, err := os.Open(filepath.Join(dir, filepath.FromSlash(f.Path)))
+	if err != nil {
+		return nil, err
+	}
+	return &verifiedReader{file: file, want: f, hash: sha256.New()}, nil
+}
+
+type verifiedReader struct {
+	file *os.File
+	want manifestFile
+	hash interface {
+		io.Writer
+		Sum([]byte) []byte
+	}
+	size int64
+}
+
+func (r *verifiedReader) Read(p []byte) (int, error) {
+	n, err := r.file.Read(p)
+	r.size += int64(n)
+	r.hash.Write(p[:n])
+	if r.size > r.want.Size || errors.Is(err, io.EOF) && hex.EncodeToString(r.hash.Sum(nil)) != r.want.SHA256 {
+		return 0, fmt.Errorf("%s: %w: changed while in use", r.file.Name(), ErrIntegrity)
+	}
+	return n, err
+}
+
+func (r *verifiedReader) Close() error { return r.file.Close() }

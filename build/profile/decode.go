@@ -1,0 +1,370 @@
+package profile
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// source is one profile file while it is read.
+type source struct {
+	file string // as errors show it
+	dir  string // absolute; "" for an embedded profile
+}
+
+// decoder fills Go values from YAML nodes by the struct tags and collects every problem on the way.
+type decoder struct {
+	source
+	errs  Errors
+	nodes int
+	open  map[*yaml.Node]bool
+	// seen places the keys of the sections that `extends` merges, those with a wrong value included.
+	seen map[string]Position
+	// opaque are the sections that are no mappings: it makes no sense to say which keys they lack.
+	opaque map[string]bool
+}
+
+// decode reads a whole file into a Profile of its own, nothing merged.
+func decode(src source, root *yaml.Node) (*Profile, *decoder) {
+	d := &decoder{source: src, open: map[*yaml.Node]bool{}, seen: map[string]Position{}, opaque: map[string]bool{}}
+	p := new(Profile)
+	if newer := d.newerVersion(root); newer != nil {
+		d.errs, d.opaque[""] = Errors{newer}, true
+		return p, d
+	}
+	d.value(root, reflect.ValueOf(p).Elem(), field{}, "", true)
+	return p, d
+}
+
+// newerVersion finds a version that this program cannot know; the other keys then say nothing.
+func (d *decoder) newerVersion(root *yaml.Node) *Error {
+	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
+		key, val := root.Content[i], root.Content[i+1]
+		if v, err := strconv.ParseUint(val.Value, 10, 64); err == nil && key.Value == "version" && val.ShortTag() == "!!int" && v > 1 {
+			return &Error{Position: d.at(val), Path: "version",
+				Msg:  fmt.Sprintf("the profile is of version %d, newer than the 1 that this slimctl knows", v),
+				Hint: "use a newer slimctl"}
+		}
+	}
+	return nil
+}
+
+func (d *decoder) at(n *yaml.Node) Position { return Position{d.file, n.Line, n.Column} }
+
+func (d *decoder) fail(n *yaml.Node, path, msg, hint string) {
+	d.errs = append(d.errs, &Error{Position: d.at(n), Path: path, Msg: msg, Hint: hint})
+}
+
+// value decodes n into v. merged says that v belongs to a section that `extends` merges.
+func (d *decoder) value(n *yaml.Node, v reflect.Value, f field, path string, merged bool) bool {
+	if d.nodes++; d.nodes > maxNodes {
+		if d.nodes == maxNodes+1 {
+			d.fail(n, path, fmt.Sprintf("the file holds more than %d values", maxNodes), "are its aliases meant?")
+		}
+		return false
+	}
+	if n.Kind == yaml.AliasNode {
+		if d.open[n.Alias] {
+			d.fail(n, path, fmt.Sprintf("the alias *%s holds itself", n.Value), "")
+			return false
+		}
+		d.open[n.Alias] = true
+		defer delete(d.open, n.Alias)
+		return d.value(n.Alias, v, f, path, merged)
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		d.fail(n, path, fmt.Sprintf("the YAML tag %s", quote(n.Tag)), "write the value without a tag")
+		return false
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return d.text(n, f, path, text.UnmarshalText)
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		return d.object(n, v, path, merged)
+	case reflect.Map:
+		return d.dict(n, v, f, path)
+	case reflect.Slice:
+		return d.list(n, v, f, path)
+	case reflect.Bool:
+		v.SetBool(true)
+		return d.scalar(n, f, path, "!!bool")
+	case reflect.Int:
+		return d.number(n, v, f, path)
+	default:
+		return d.text(n, f, path, func(b []byte) error { v.SetString(string(b)); return nil })
+	}
+}
+
+// scalar checks a scalar's type and its rule.
+func (d *decoder) scalar(n *yaml.Node, f field, path, tag string) bool {
+	r := rules[f.check]
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != tag {
+		hint := ""
+		if msg, _ := r.verdict(n.Value); tag == "!!str" && n.Kind == yaml.ScalarNode && !isNull(n) && msg == "" {
+			hint = fmt.Sprintf("write %q, in quotes", n.Value)
+		}
+		d.fail(n, path, fmt.Sprintf("expected %s, found %s", r.want, found(n)), hint)
+		return false
+	}
+	msg, hint := r.verdict(n.Value)
+	if msg != "" {
+		d.fail(n, path, msg, hint)
+	}
+	return msg == ""
+}
+
+func (d *decoder) text(n *yaml.Node, f field, path string, set func([]byte) error) bool {
+	if !d.scalar(n, f, path, "!!str") {
+		return false
+	}
+	if err := set([]byte(n.Value)); err != nil {
+		d.fail(n, path, fmt.Sprintf("expected %s, found %s", rules[f.check].want, quote(n.Value)), "")
+		return false
+	}
+	return true
+}
+
+func (d *decoder) number(n *yaml.Node, v reflect.Value, f field, path string) bool {
+	want := fmt.Sprintf("a whole number from %d to %d", f.low, f.high)
+	if f.low == f.high {
+		want = fmt.Sprintf("the number %d", f.low)
+	}
+	i, err := strconv.Atoi(n.Value)
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || i < f.low || i > f.high {
+		d.fail(n, path, fmt.Sprintf("expected %s, found %s", want, found(n)), "")
+		return false
+	}
+	v.SetInt(int64(i))
+	return true
+}
+
+func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, path, fmt.Sprintf("expected a list, found %s", found(n)), "")
+		return false
+	}
+	if f.nonEmpty && len(n.Content) == 0 {
+		d.fail(n, path, "the list is empty", "")
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, len(n.Content)))
+	first := map[string]int{}
+	for i, item := range n.Content {
+		one := reflect.New(v.Type().Elem()).Elem()
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !d.value(item, one, f, at, false) {
+			continue
+		}
+		v.Set(reflect.Append(v, one))
+		id, word := identity(one, f)
+		if line, again := first[id]; again && id != "" {
+			d.fail(item, at, fmt.Sprintf("%s is here twice, first in line %d", word, line), "")
+		} else {
+			first[id] = item.Line
+		}
+	}
+	return true
+}
+
+// identity is what an item of a list may be only once by, and how to call it; "" for an item that may come again.
+func identity(item reflect.Value, f field) (id, word string) {
+	if k, ok := item.Interface().(keyed); ok {
+		return k.identity(), quote(k.key())
+	}
+	if f.unique {
+		return item.String(), quote(item.String())
+	}
+	return "", ""
+}
+
+func (d *decoder) dict(n *yaml.Node, v reflect.Value, f field, path string) bool {
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, path, fmt.Sprintf("expected a mapping, found %s", found(n)), "")
+		return false
+	}
+	if f.nonEmpty && len(n.Content) == 0 {
+		d.fail(n, path, "the mapping is empty", "")
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for key, val := range d.entries(n, path) {
+		at := join(path, key.Value)
+		if msg, hint := rules[f.keys].verdict(key.Value); msg != "" {
+			d.fail(key, at, msg, hint)
+			continue
+		}
+		one := reflect.New(v.Type().Elem()).Elem()
+		if d.value(val, one, f, at, false) {
+			v.SetMapIndex(reflect.ValueOf(key.Value), one)
+		}
+	}
+	return true
+}
+
+// entries gives the keys and values of a mapping, and fails on keys that are no plain text or are there twice.
+func (d *decoder) entries(n *yaml.Node, path string) func(func(key, val *yaml.Node) bool) {
+	return func(yield func(key, val *yaml.Node) bool) {
+		first := map[string]int{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, val := n.Content[i], n.Content[i+1]
+			switch line, again := first[key.Value]; {
+			case key.Kind != yaml.ScalarNode || key.Style&yaml.TaggedStyle != 0:
+				d.fail(key, path, "a key that is not plain text", "")
+				continue
+			case key.Value == "<<":
+				d.fail(key, path, "a YAML merge key", "write the keys out, or use extends")
+				continue
+			case again:
+				d.fail(key, join(path, key.Value), fmt.Sprintf("the key is here twice, first in line %d", line), "")
+				continue
+			}
+			first[key.Value] = key.Line
+			if !yield(key, val) {
+				return
+			}
+		}
+	}
+}
+
+func (d *decoder) object(n *yaml.Node, v reflect.Value, path string, merged bool) bool {
+	if n.Kind != yaml.MappingNode {
+		d.opaque[path] = true
+		d.fail(n, path, fmt.Sprintf("expected a mapping, found %s", found(n)), "")
+		return false
+	}
+	fields := fieldsOf(v.Type())
+	have := map[string]*yaml.Node{}
+	before := len(d.errs)
+	for key, val := range d.entries(n, path) {
+		i, ok := indexOf(fields, key.Value)
+		if !ok {
+			d.unknownKey(key, path, fields, have, merged)
+			continue
+		}
+		f := fields[i]
+		at := join(path, f.key)
+		have[f.key] = val
+		if merged {
+			d.seen[at] = d.at(key)
+		}
+		_, isSection := section(v.Type().Field(f.index).Type)
+		d.value(val, v.Field(f.index), f, at, merged && isSection)
+	}
+	d.presence(n, fields, have, path, merged)
+	if p := v.FieldByName("Position"); p.IsValid() {
+		p.Set(reflect.ValueOf(d.at(n)))
+	}
+	if c, ok := v.Addr().Interface().(checked); ok {
+		c.check(&d.source, func(key, msg, hint string) {
+			at := n
+			if val := have[key]; val != nil {
+				at = val
+			}
+			d.fail(at, join(path, key), msg, hint)
+		})
+	}
+	return len(d.errs) == before
+}
+
+// checked is a type with rules that join several keys, or that need the file system.
+type checked interface {
+	check(src *source, fail func(key, msg, hint string))
+}
+
+// unknownKey says which key was meant; that one then counts as present, so that one slip gives one error.
+func (d *decoder) unknownKey(key *yaml.Node, path string, fields []field, have map[string]*yaml.Node, merged bool) {
+	valid := keysOf(fields)
+	hint := "valid keys: " + strings.Join(valid, ", ")
+	if best := nearest(key.Value, valid); best != "" {
+		hint = fmt.Sprintf("did you mean %q?", best)
+		if have[best] == nil {
+			have[best] = key
+		}
+		if at := join(path, best); merged && d.seen[at].Line == 0 {
+			d.seen[at] = d.at(key)
+		}
+	} else if place := home(reflect.TypeFor[Profile](), key.Value, ""); place != "" && place != path {
+		hint = fmt.Sprintf("%q belongs in %q", key.Value, place)
+	}
+	d.fail(key, join(path, key.Value), "unknown key", hint)
+}
+
+// presence checks which keys are there.
+func (d *decoder) presence(n *yaml.Node, fields []field, have map[string]*yaml.Node, path string, merged bool) {
+	for _, f := range fields {
+		if f.required && have[f.key] == nil && (f.each || !merged) {
+			d.fail(n, join(path, f.key), "the key is missing", "")
+		}
+		if f.needs != "" && have[f.key] != nil && have[f.needs] == nil {
+			d.fail(have[f.key], join(path, f.key), fmt.Sprintf("it makes sense only beside %q", f.needs), "")
+		}
+	}
+	for _, group := range groups(fields) {
+		var set []string
+		for _, key := range group {
+			if have[key] != nil {
+				set = append(set, key)
+			}
+		}
+		if all := strings.Join(group, ", "); len(set) == 0 {
+			d.fail(n, path, "none of the keys "+all+" is there", "set exactly one")
+		} else if len(set) > 1 {
+			d.fail(n, path, strings.Join(set, " and ")+" exclude each other", "set exactly one of "+all)
+		}
+	}
+}
+
+func indexOf(fields []field, key string) (int, bool) {
+	for i, f := range fields {
+		if f.key == key {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// join writes a key path: config.env.PATH, or config.labels["org.example.x"].
+func join(path, key string) string {
+	switch {
+	case key == "":
+		return path
+	case !plainKey.MatchString(key):
+		return path + "[" + quote(key) + "]"
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}
+
+// found names what a node is, in the words of a person who writes YAML.
+func found(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	words := map[string]string{
+		"!!int": "the number ", "!!float": "the number ", "!!bool": "the truth value ", "!!timestamp": "the date ", "!!str": "",
+	}
+	word, ok := words[n.ShortTag()]
+	switch {
+	case isNull(n):
+		return "nothing"
+	case !ok || word == "":
+		return quote(n.Value)
+	}
+	return word + strings.Trim(quote(n.Value), `"`)
+}

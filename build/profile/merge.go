@@ -1,0 +1,88 @@
+package profile
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// merge gives parent with child laid over it, by the rules of Profile's comment.
+func merge(parent, child *Profile) *Profile {
+	out := *parent
+	overlay(reflect.ValueOf(&out).Elem(), reflect.ValueOf(*child))
+	for name := range child.Config.Env {
+		out.Config.UnsetEnv = slices.DeleteFunc(out.Config.UnsetEnv, func(n string) bool { return n == name })
+	}
+	for _, name := range child.Config.UnsetEnv {
+		delete(out.Config.Env, name)
+	}
+	out.Name, out.Extends = child.Name, child.Extends
+	return &out
+}
+
+// overlay lays the child's struct over the parent's. It changes no slice or map that the parent shares.
+func overlay(parent, child reflect.Value) {
+	for _, f := range fieldsOf(parent.Type()) {
+		p, c := parent.Field(f.index), child.Field(f.index)
+		switch {
+		case p.Kind() == reflect.Struct:
+			overlay(p, c)
+		case c.IsZero():
+		case p.IsZero():
+			p.Set(clone(c))
+		case p.Kind() == reflect.Map:
+			p.Set(clone(p))
+			for key, val := range c.Seq2() {
+				p.SetMapIndex(key, val)
+			}
+		case p.Kind() == reflect.Pointer:
+			both := reflect.New(p.Type().Elem())
+			both.Elem().Set(p.Elem())
+			overlay(both.Elem(), c.Elem())
+			p.Set(both)
+		case f.merge == "union":
+			p.Set(reflect.ValueOf(union(p.Interface().([]string), c.Interface().([]string))))
+		case f.merge == "key":
+			p.Set(byKey(p, c))
+		default:
+			p.Set(c)
+		}
+	}
+}
+
+func clone(v reflect.Value) reflect.Value {
+	switch x := v.Interface().(type) {
+	case map[string]string:
+		return reflect.ValueOf(maps.Clone(x))
+	case map[string]Server:
+		return reflect.ValueOf(maps.Clone(x))
+	case []string:
+		return reflect.ValueOf(slices.Clone(x))
+	}
+	return v
+}
+
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, s := range b {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// byKey gives the parent's items whose key the child does not use, then all of the child's.
+func byKey(parent, child reflect.Value) reflect.Value {
+	used := map[string]bool{}
+	for i := range child.Len() {
+		used[child.Index(i).Interface().(keyed).key()] = true
+	}
+	out := reflect.MakeSlice(parent.Type(), 0, parent.Len()+child.Len())
+	for i := range parent.Len() {
+		if item := parent.Index(i); !used[item.Interface().(keyed).key()] {
+			out = reflect.Append(out, item)
+		}
+	}
+	return reflect.AppendSlice(out, child)
+}

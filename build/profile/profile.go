@@ -1,0 +1,244 @@
+// Package profile reads a profile: the YAML file that says what the slim image is.
+//
+// The types are the format: one generic decoder, the merge of `extends` and the JSON Schema all read the struct tags.
+//
+//	yaml    the key; without "omitempty" the key must be there (in sections that `extends` merges: somewhere in the chain)
+//	each    the key must be there in every file of the chain
+//	check   the rule (rules.go) for the value, or for each item of a list or map
+//	keys    the rule for the keys of a map
+//	list    "min": not empty; "unique": no item twice
+//	range   lowest and highest value of a number
+//	oneof   exactly one key of the fields with the same word is set
+//	needs   the key makes sense only beside this one
+//	merge   how a list is merged: "key" (by name, path or glob) or "union"; without it the child's list replaces
+package profile
+
+// Profile is a profile after its `extends` chain was merged. docs/profile.md describes every key.
+//
+// A profile adds to the one it extends by these rules. Single values and maps: the child's wins, key by key (a server of
+// `hub.servers` is one value). Lists: the child's list, even an empty one, replaces the parent's. Three kinds of lists
+// differ: in `overlays`, `remove`, `strip` and `expect.closed` the parent's items come first and then the child's, and a
+// child's item takes the place of every parent's item with the same name (overlays), path or glob (the others);
+// `config.unsetEnv` is the union of both, and the child's `env` and `unsetEnv` undo each other's in the parent.
+// `version` and `name` are never inherited, and a name may appear only once in a chain.
+type Profile struct {
+	// Version is the version of the profile format: 1.
+	Version int `yaml:"version" each:"file" range:"1,1"`
+	// Name is what --profile takes for an embedded profile, and what labels and lock carry: [a-z0-9][a-z0-9._-]*.
+	Name string `yaml:"name" each:"file" check:"name"`
+	// Description is one sentence for `slimctl profile list`.
+	Description string `yaml:"description,omitempty" check:"text"`
+	// Extends names the profile that this one adds to: an embedded name, or a file relative to this one (anything with a
+	// path separator or ending in .yaml or .yml).
+	Extends string `yaml:"extends,omitempty" check:"text"`
+
+	// Base is the image derived from.
+	Base Base `yaml:"base"`
+	// Platforms are the platforms that the image is built for.
+	Platforms []Platform `yaml:"platforms" check:"platform" list:"min,unique"`
+	// Payload is the agent-browser runtime.
+	Payload Payload `yaml:"payload"`
+	// Overlays are the trees of files laid on the base.
+	Overlays []Overlay `yaml:"overlays,omitempty" merge:"key"`
+	// Remove takes paths away in the image's merged tree; the base's layers keep their digests.
+	Remove []Removal `yaml:"remove,omitempty" merge:"key"`
+	// Strip takes paths out of the base's layers themselves, which makes the image smaller and gives its layers new digests.
+	Strip []Removal `yaml:"strip,omitempty" merge:"key"`
+	// Config changes the image config; what is not named stays as the base has it.
+	Config Config `yaml:"config,omitempty"`
+	// Hub is what mcp-hub.json and its template hold.
+	Hub Hub `yaml:"hub"`
+	// Expect is what may remain in the image.
+	Expect Expect `yaml:"expect"`
+
+	// Chain lists what was read, the profile itself first, then what it extends: file names, or "embedded:l0.yaml".
+	Chain []string `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// Base is the image derived from.
+type Base struct {
+	// Reference is a registry reference, such as ghcr.io/agent-infra/sandbox:latest, or one of the forms --base takes.
+	Reference string `yaml:"reference" check:"reference"`
+	// Lines are the base lines that the profile was written for; any other stops the build.
+	Lines []Line `yaml:"lines" check:"line" list:"min,unique"`
+}
+
+// Line is the generation of the base's layout: A, B or C.
+type Line string
+
+// Platform is linux/amd64 or linux/arm64: what the payload has binaries for.
+type Platform string
+
+// Payload is the agent-browser runtime.
+type Payload struct {
+	// AgentBrowser pins the npm package agent-browser.
+	AgentBrowser AgentBrowser `yaml:"agentBrowser"`
+}
+
+// AgentBrowser pins the npm package agent-browser.
+type AgentBrowser struct {
+	// Version is a plain version, such as 0.8.10: no range, no tag.
+	Version string `yaml:"version" check:"version"`
+	// Integrity is npm's: "sha512-" and base64.
+	Integrity string `yaml:"integrity" check:"integrity"`
+}
+
+// Overlay is a named tree of files laid on the base.
+type Overlay struct {
+	// Name is the overlay's name in the recipe and for `extends`: [a-z0-9][a-z0-9._-]*.
+	Name string `yaml:"name" check:"name"`
+	// Why says why the overlay is laid.
+	Why string `yaml:"why" check:"text"`
+	// When restricts the overlay; without it the overlay is always laid.
+	When When `yaml:"when,omitempty"`
+	// Files are laid in the order of their paths, not in the order written.
+	Files []File `yaml:"files" list:"min"`
+	// Position is where the overlay was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// File is one item of an overlay: exactly one of Source, Content, Link and Dir is set.
+type File struct {
+	// Path is the absolute path in the image.
+	Path string `yaml:"path" check:"path"`
+	// Source is asset:NAME (a file below assets/, embedded) or a path relative to the profile file that wrote it, which
+	// Load makes absolute; it stays below that file's directory, also through symbolic links.
+	Source string `yaml:"source,omitempty" check:"source" oneof:"content"`
+	// Content is the content itself; it may be empty.
+	Content *string `yaml:"content,omitempty" check:"any" oneof:"content"`
+	// Link makes a symbolic link with this target.
+	Link string `yaml:"link,omitempty" check:"target" oneof:"content"`
+	// Dir makes an empty directory; the one value is true.
+	Dir bool `yaml:"dir,omitempty" check:"true" oneof:"content"`
+	// Mode is octal, "0644" when absent ("0755" for a directory).
+	Mode Mode `yaml:"mode,omitempty" check:"mode"`
+	// Owner is UID:GID in numbers, "0:0" when absent.
+	Owner string `yaml:"owner,omitempty" check:"owner"`
+	// Why says why this file is there, when the overlay's own words do not.
+	Why string `yaml:"why,omitempty" check:"text"`
+	// When restricts the file, beside what restricts its overlay.
+	When When `yaml:"when,omitempty"`
+	// Written is Source relative to the directory of the profile that was loaded: what Marshal shows.
+	Written string `yaml:"-" json:"-" jsonschema:"-"`
+	// Position is where the file was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// Mode is a file mode, written in octal and quoted: "0644". It is 1 to 07777; 0 is an absent one.
+type Mode int64
+
+// Removal takes a path, or everything that a glob matches, away from the base: exactly one of Path and Glob is set.
+type Removal struct {
+	// Path is absolute.
+	Path string `yaml:"path,omitempty" check:"path" oneof:"what"`
+	// Glob is an absolute pattern with *, ?, [..], {a,b} and **, where ** stands alone between two slashes.
+	Glob string `yaml:"glob,omitempty" check:"glob" oneof:"what"`
+	// Except keeps what it matches from a glob.
+	Except []string `yaml:"except,omitempty" check:"glob" list:"min,unique" needs:"glob"`
+	// Why says why it goes.
+	Why string `yaml:"why" check:"text"`
+	// When restricts the removal; without it the removal always holds.
+	When When `yaml:"when,omitempty"`
+	// IfMissing says what a removal that matches nothing is: "fail" (when absent) or "ignore".
+	IfMissing string `yaml:"ifMissing,omitempty" check:"ifMissing"`
+	// Position is where the removal was written, for errors and for `slimctl plan`.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// When restricts an overlay, a file or a removal; all the conditions that are set must hold.
+type When struct {
+	// Line lists the base lines for which it holds.
+	Line []Line `yaml:"line,omitempty" check:"line" list:"min,unique"`
+	// Platform lists the platforms for which it holds.
+	Platform []Platform `yaml:"platform,omitempty" check:"platform" list:"min,unique"`
+	// Exists is an absolute path that the base must have.
+	Exists string `yaml:"exists,omitempty" check:"path"`
+	// Missing is an absolute path that the base must not have.
+	Missing string `yaml:"missing,omitempty" check:"path"`
+}
+
+// Config changes the image config; what is not named stays as the base has it.
+type Config struct {
+	// Env sets variables.
+	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
+	// UnsetEnv names the variables of the base that go.
+	UnsetEnv []string `yaml:"unsetEnv,omitempty" check:"envName" list:"unique" merge:"union"`
+	// Labels sets image labels.
+	Labels map[string]string `yaml:"labels,omitempty" keys:"label" check:"value"`
+	// WorkingDir is the absolute directory that the image starts in.
+	WorkingDir string `yaml:"workingDir,omitempty" check:"dir"`
+	// User is a name or number, with :group if wanted.
+	User string `yaml:"user,omitempty" check:"user"`
+	// ExposedPorts takes the place of the base's ports: "8080" or "8080/tcp", quoted. An empty list exposes none.
+	ExposedPorts []string `yaml:"exposedPorts,omitempty" check:"port" list:"unique"`
+	// Entrypoint takes the place of the base's.
+	Entrypoint []string `yaml:"entrypoint,omitempty" check:"arg"`
+	// Cmd takes the place of the base's.
+	Cmd []string `yaml:"cmd,omitempty" check:"arg"`
+	// Healthcheck takes the place of the base's.
+	Healthcheck *Healthcheck `yaml:"healthcheck,omitempty"`
+}
+
+// Healthcheck is Docker's HEALTHCHECK; times are Go durations of at least 1ms.
+type Healthcheck struct {
+	// Test is ["CMD", program, argument...], ["CMD-SHELL", line] or ["NONE"].
+	Test []string `yaml:"test" check:"arg" list:"min"`
+	// Interval is the time between two tests.
+	Interval Duration `yaml:"interval,omitempty" check:"duration"`
+	// Timeout is how long one test may take.
+	Timeout Duration `yaml:"timeout,omitempty" check:"duration"`
+	// StartPeriod is how long failures do not count after the start.
+	StartPeriod Duration `yaml:"startPeriod,omitempty" check:"duration"`
+	// Retries is how many failures in a row make the container unhealthy: 1 to 1000.
+	Retries int `yaml:"retries,omitempty" range:"1,1000"`
+}
+
+// Hub is what mcp-hub.json and its template hold.
+type Hub struct {
+	// Servers holds exactly one server, browser_shell.
+	Servers map[string]Server `yaml:"servers" keys:"hubServer" list:"min"`
+}
+
+// Server is one stdio MCP server of the hub.
+type Server struct {
+	// Command is the absolute path of the program.
+	Command string `yaml:"command" check:"path"`
+	// Args are the program's arguments; no shell reads them.
+	Args []string `yaml:"args,omitempty" check:"arg"`
+	// Env is added to the environment that the hub gives the program.
+	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
+}
+
+// Expect is what may remain: anything else is a finding, and where `closed` covers it, the build stops.
+type Expect struct {
+	// Programs are the supervisord programs that may remain.
+	Programs []string `yaml:"programs" check:"text" list:"unique"`
+	// Routes are the nginx routes that may answer.
+	Routes []string `yaml:"routes" check:"text" list:"unique"`
+	// MCPServers are the servers of mcp-hub.json: browser_shell.
+	MCPServers []string `yaml:"mcpServers" check:"hubServer" list:"min,unique"`
+	// Tools are the tools that /mcp lists: browser-shell.
+	Tools []string `yaml:"tools" check:"tool" list:"min,unique"`
+	// Closed are the directories in which every path that remains is named.
+	Closed []Closed `yaml:"closed,omitempty" merge:"key"`
+}
+
+// Closed names every path that may be left, after the build, of those that Glob matches.
+type Closed struct {
+	// Glob is an absolute pattern, as a removal's.
+	Glob string `yaml:"glob" check:"glob"`
+	// Allow lists absolute paths or globs; without it nothing that Glob matches may be left.
+	Allow []string `yaml:"allow,omitempty" check:"glob" list:"unique"`
+	// Why says why nothing else may be there.
+	Why string `yaml:"why" check:"text"`
+	// When restricts the rule; without it the rule always holds.
+	When When `yaml:"when,omitempty"`
+	// Position is where the rule was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// Position is a place in a profile file; Line and Column count from 1.
+type Position struct {
+	File         string
+	Line, Column int
+}

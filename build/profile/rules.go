@@ -1,0 +1,265 @@
+package profile
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agext/levenshtein"
+	"github.com/bmatcuk/doublestar/v4"
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+// rule says what a text may be. Patterns are written in what RE2 and ECMA-262 share, since the JSON Schema carries them.
+type rule struct {
+	want    string         // what is expected, for "expected WANT, found ..."
+	values  []string       // the only texts, when there is such a list
+	pattern *regexp.Regexp // the text must match it
+	reject  *regexp.Regexp // the text must not match it
+	max     int            // most characters; 0 means 4096
+	// check finds what patterns cannot say: a reason, or "".
+	check func(string) string
+}
+
+const (
+	noControl = `[^\x00-\x1f\x7f-\x9f]`
+	slug      = `[a-z0-9][a-z0-9._-]*`
+	semver    = `(0|[1-9][0-9]{0,8})`
+	id        = `(0|[1-9][0-9]{0,9})`
+	portRange = `([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
+	account   = `[A-Za-z0-9_][A-Za-z0-9_.-]*`
+	dots      = `(^|/)\.\.?(/|$)|//|/\.wh\.`
+)
+
+func whole(p string) *regexp.Regexp { return regexp.MustCompile(`^(` + p + `)$`) }
+
+// stars finds a ** that does not stand between two slashes.
+var stars = regexp.MustCompile(`[^/{,]\*\*|\*\*[^/},]`)
+
+var baseLines = []string{"A", "B", "C"}
+
+// rules are the words of the check and keys tags.
+var rules = map[string]rule{
+	"any":  {want: "text", pattern: whole(`[^\x00]*`), max: maxSize},
+	"text": {want: "text that is not blank", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`), reject: regexp.MustCompile(`^\s*$`)},
+	"name": {want: "a name of lower-case letters, digits, '.', '_' and '-'", pattern: whole(slug), max: 64},
+	"line": {want: "a base line (A, B or C)", values: baseLines},
+	"platform": {want: "a platform that the payload has a binary for (linux/amd64 or linux/arm64)",
+		values: []string{"linux/amd64", "linux/arm64"}},
+	"version": {want: "a plain version such as 0.8.10", pattern: whole(semver + `\.` + semver + `\.` + semver)},
+	// 64 bytes in base64: 85 digits carry 510 bits, so the last one carries two bits and four zeros.
+	"integrity": {want: `npm's integrity: "sha512-" and 88 base64 digits`, pattern: whole(`sha512-[A-Za-z0-9+/]{85}[AQgw]==`)},
+	"reference": {want: "a registry reference, oci:DIR[:TAG], oci-archive:FILE, docker-archive:FILE or standin:LINE",
+		pattern: whole(`[^\s\x00-\x1f\x7f-\x9f]+`), check: checkReference},
+	"path": {want: "an absolute path below /", pattern: whole(`(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
+		reject: regexp.MustCompile(dots), check: checkPath},
+	"dir": {want: "an absolute directory", pattern: whole(`/|(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
+		reject: regexp.MustCompile(dots), check: checkDir},
+	"glob": {want: "an absolute glob", pattern: whole(`/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`),
+		reject: regexp.MustCompile(dots + "|" + stars.String()), max: 1024, check: checkGlob},
+	"source": {want: "asset:NAME or a file below the profile's directory", pattern: whole(`(asset:)?[^:\\\x00-\x1f\x7f-\x9f]+`),
+		reject: regexp.MustCompile(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource},
+	"target":    {want: "the target of a symbolic link", pattern: whole(noControl + `+`)},
+	"true":      {want: "true", values: []string{"true"}},
+	"mode":      {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: regexp.MustCompile(`^0+$`)},
+	"owner":     {want: `UID:GID in numbers, such as "0:0"`, pattern: whole(id + `:` + id), check: checkOwner},
+	"ifMissing": {want: "fail or ignore", values: []string{"fail", "ignore"}},
+	"envName":   {want: "a variable's name: letters, digits and '_', no digit first", pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), max: 256},
+	"label":     {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},
+	"value":     {want: "one line of text", pattern: whole(noControl + `*`)},
+	"arg":       {want: "text", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
+	"user":      {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
+	"port":      {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
+	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},
+	"hubServer": {want: "browser_shell, the one server of the hub", values: []string{"browser_shell"}},
+	"tool":      {want: "browser-shell, the one tool", values: []string{"browser-shell"}},
+}
+
+// verdict says what is wrong with s, and what to do; both empty when nothing is.
+func (r rule) verdict(s string) (msg, hint string) {
+	if n := utf8.RuneCountInString(s); n > r.limit() {
+		return fmt.Sprintf("expected %s, found %d characters, more than %d", r.want, n, r.limit()), ""
+	}
+	if r.values != nil {
+		if slices.Contains(r.values, s) {
+			return "", ""
+		}
+		return fmt.Sprintf("expected %s, found %s", r.want, quote(s)), didYouMean(s, r.values)
+	}
+	if r.check != nil {
+		if reason := r.check(s); reason != "" {
+			return fmt.Sprintf("expected %s, found %s: %s", r.want, quote(s), reason), ""
+		}
+	}
+	if !r.pattern.MatchString(s) || r.reject != nil && r.reject.MatchString(s) {
+		msg := fmt.Sprintf("expected %s, found %s", r.want, quote(s))
+		if strings.ContainsFunc(s, unicode.IsControl) {
+			msg += ": it holds a control character or line break"
+		}
+		return msg, ""
+	}
+	return "", ""
+}
+
+func (r rule) limit() int { return cmp.Or(r.max, 4096) }
+
+// quote shows the beginning of s on one line, with control characters escaped.
+func quote(s string) string {
+	const limit = 80
+	if r := []rune(s); len(r) > limit {
+		return strconv.Quote(string(r[:limit])) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// didYouMean names the nearest of the valid words, if one is near.
+func didYouMean(word string, valid []string) string {
+	if best := nearest(word, valid); best != "" {
+		return fmt.Sprintf("did you mean %q?", best)
+	}
+	return ""
+}
+
+func nearest(word string, valid []string) string {
+	best, least := "", math.MaxInt
+	if len(word) > 64 {
+		return ""
+	}
+	for _, v := range valid {
+		if d := levenshtein.Distance(fold(word), fold(v), nil); d < least {
+			best, least = v, d
+		}
+	}
+	if least > max(1, min(len(word), len(best))/3) {
+		return ""
+	}
+	return best
+}
+
+func fold(s string) string {
+	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
+}
+
+func checkPath(p string) string {
+	switch {
+	case p == "/":
+		return "it is the root itself"
+	case strings.ContainsAny(p, "*?"):
+		return "only glob expands * and ?"
+	}
+	return checkSegments(p)
+}
+
+func checkDir(p string) string {
+	if p == "/" {
+		return ""
+	}
+	return checkPath(p)
+}
+
+func checkGlob(g string) string {
+	if path.Clean(g) == "/" {
+		return "it is the root itself"
+	}
+	if reason := checkSegments(g); reason != "" {
+		return reason
+	}
+	if stars.MatchString(g) {
+		return "a ** that is not a whole segment is the same as *"
+	}
+	if !doublestar.ValidatePattern(g) {
+		return "a bracket, brace or backslash in it is not closed"
+	}
+	for _, probe := range []string{"/", "/~any~", "/~any~/~any~"} {
+		if ok, err := doublestar.Match(g, probe); err != nil || ok {
+			return "it matches everything"
+		}
+	}
+	return ""
+}
+
+// checkSegments says of an absolute path or glob what the patterns refuse without a reason.
+func checkSegments(p string) string {
+	rest, absolute := strings.CutPrefix(p, "/")
+	if !absolute {
+		return "it does not start with /"
+	}
+	for segment := range strings.SplitSeq(strings.TrimSuffix(rest, "/"), "/") {
+		switch {
+		case segment == "":
+			return "a segment is empty"
+		case segment == "." || segment == "..":
+			return fmt.Sprintf("%q is a segment of it", segment)
+		case strings.HasPrefix(segment, ".wh."):
+			return `names that start with ".wh." are a layer's own marks`
+		case len(segment) > 255:
+			return "a segment is longer than 255 bytes"
+		}
+	}
+	if strings.HasSuffix(p, "/") {
+		return "it ends in /"
+	}
+	return ""
+}
+
+func checkSource(s string) string {
+	name, isAsset := strings.CutPrefix(s, "asset:")
+	switch {
+	case strings.HasPrefix(name, "/"):
+		return "it is absolute"
+	case isAsset && name == "":
+		return "no name follows asset:"
+	case name != "" && checkSegments("/"+name) != "":
+		return checkSegments("/" + name)
+	}
+	return ""
+}
+
+func checkOwner(s string) string {
+	for part := range strings.SplitSeq(s, ":") {
+		if n, err := strconv.ParseInt(part, 10, 64); err == nil && n >= math.MaxUint32 {
+			return "a number is above 4294967294"
+		}
+	}
+	return ""
+}
+
+func checkDuration(s string) string {
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return "" // the pattern says it, but for one that is too long
+	case d < time.Millisecond:
+		return "it is shorter than 1ms"
+	}
+	return ""
+}
+
+// transports are the forms of a base reference that name no registry.
+var transports = []string{"oci:", "oci-archive:", "docker-archive:", "standin:"}
+
+func checkReference(s string) string {
+	for _, t := range transports {
+		if rest, ok := strings.CutPrefix(s, t); ok {
+			if rest == "" {
+				return "nothing follows " + t
+			}
+			if t == "standin:" && !slices.Contains(baseLines, rest) {
+				return "a stand-in's line is A, B or C"
+			}
+			return ""
+		}
+	}
+	if _, err := name.ParseReference(s); err != nil {
+		return "it does not parse as one"
+	}
+	return ""
+}

@@ -1,0 +1,221 @@
+// Package build holds the recipe, the one form between a profile and an image, and the Engine that carries it out.
+package build
+
+import (
+	"fmt"
+	"path"
+	"sort"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// Recipe is a profile resolved against one base, one lock and one platform: an ordered list of plain steps, with no
+// glob and no condition left.
+type Recipe struct {
+	// Profile is the profile's name.
+	Profile  string
+	Platform v1.Platform
+	Base     Base
+	Steps    []Step
+	// Dirs holds the base's true metadata of each of its directories that a step touches, by path. A layer that
+	// carried them otherwise would change them (facts: /tmp from 1777 to 755).
+	Dirs map[string]image.Entry
+	// Epoch is the time of everything the recipe adds: the image, its history and its files.
+	Epoch time.Time
+}
+
+// Base is the image that a recipe derives from, for one platform.
+type Base struct {
+	// Reference is the base as the user named it.
+	Reference string
+	// Index is the digest of the base's image index, or of its manifest when it has no index.
+	Index v1.Hash
+	// Manifest is the digest of this platform's manifest.
+	Manifest v1.Hash
+	// Line is the generation of the base's layout: A, B or C.
+	Line string
+	// Image gives the base's manifest and config; a recipe never reads its layers.
+	Image v1.Image
+}
+
+// Step is one thing a recipe does: Remove, Lay, Configure or Strip.
+type Step interface {
+	// String says what the step does, for the history, for errors and for `slimctl plan`.
+	String() string
+}
+
+// Remove takes a path of the base away, with everything below it.
+type Remove struct {
+	Path string
+	// Type is what the base has there.
+	Type image.Type
+	Why  string
+	// Source is the profile line that asked for it, as file:line:column; empty for what slimctl does of itself.
+	Source string
+}
+
+// Lay lays one overlay on the image.
+type Lay struct {
+	Name string
+	Why  string
+	// Files holds the overlay's content without the directories of the base that it lies in.
+	Files []image.File
+}
+
+// Configure changes the image config.
+type Configure struct {
+	Change ConfigChange
+}
+
+// Strip takes a path out of the base's own layers, so that its bytes are gone.
+type Strip struct {
+	Path string
+	Why  string
+}
+
+func (s Remove) String() string    { return "remove " + s.Path }
+func (s Lay) String() string       { return fmt.Sprintf("lay %s (%d files)", s.Name, len(s.Files)) }
+func (s Configure) String() string { return "configure" }
+func (s Strip) String() string     { return "strip " + s.Path }
+
+// RemoveLayer is the name of the layer that holds a recipe's removals.
+const RemoveLayer = "remove"
+
+// Layer is one layer that a recipe adds, complete: every file with all its parent directories.
+type Layer struct {
+	// Name is RemoveLayer or the overlay's name.
+	Name string
+	// CreatedBy goes to the history.
+	CreatedBy string
+	Files     []image.File
+	// Parents marks the paths in Files that are there only as parent directories.
+	Parents map[string]bool
+}
+
+// Layers gives the layers that the recipe adds to the base, lowest first: all removals in one, then one for each
+// overlay. It fails on a step that layers can't express.
+func (r *Recipe) Layers() ([]Layer, error) {
+	dirs := map[string]image.Entry{} // of the image so far
+	for p, e := range r.Dirs {
+		dirs[p] = e
+	}
+	var layers []Layer
+	if removals := r.Removals(); len(removals) > 0 {
+		l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
+		for _, s := range removals {
+			l.add(image.Whiteout(s.Path))
+		}
+		for _, s := range removals {
+			for p := range dirs {
+				if image.Within(p, s.Path) {
+					delete(dirs, p)
+				}
+			}
+		}
+		layers = append(layers, l.layer(RemoveLayer, fmt.Sprintf("slimctl %s: remove %d paths", r.Profile, len(removals))))
+	}
+	for _, step := range r.Steps {
+		switch s := step.(type) {
+		case Remove, Configure:
+		case Lay:
+			l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
+			for _, f := range s.Files {
+				if f.IsDir() && dirs[f.Path].Path == "" {
+					dirs[f.Path] = l.dated(f).Entry
+				}
+			}
+			for _, f := range s.Files {
+				l.add(f)
+			}
+			layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
+		default:
+			return nil, fmt.Errorf("step %q can't be done by adding layers to the base", step)
+		}
+	}
+	return layers, nil
+}
+
+// Removals lists the recipe's Remove steps in order.
+func (r *Recipe) Removals() []Remove {
+	var out []Remove
+	for _, s := range r.Steps {
+		if s, ok := s.(Remove); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Overlays lists the recipe's Lay steps in order.
+func (r *Recipe) Overlays() []Lay {
+	var out []Lay
+	for _, s := range r.Steps {
+		if s, ok := s.(Lay); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+type layerBuilder struct {
+	dirs    map[string]image.Entry
+	epoch   time.Time
+	files   map[string]image.File
+	parents map[string]bool
+}
+
+func (l *layerBuilder) dated(f image.File) image.File {
+	if f.ModTime.IsZero() {
+		f.ModTime = l.epoch
+	}
+	return f
+}
+
+func (l *layerBuilder) add(f image.File) {
+	for _, p := range image.Parents(f.Path) {
+		if _, ok := l.files[p]; ok {
+			continue
+		}
+		dir, ok := l.dirs[p]
+		if !ok {
+			dir = image.Dir(p, 0o755).Entry
+			dir.ModTime = l.epoch
+			l.dirs[p] = dir
+		}
+		l.files[p] = image.File{Entry: dir}
+		l.parents[p] = true
+	}
+	if f.IsDir() {
+		f = image.File{Entry: l.dirs[f.Path]}
+		delete(l.parents, f.Path)
+	}
+	l.files[f.Path] = l.dated(f)
+}
+
+func (l *layerBuilder) layer(name, createdBy string) Layer {
+	out := Layer{Name: name, CreatedBy: createdBy, Parents: l.parents}
+	for _, f := range l.files {
+		out.Files = append(out.Files, f)
+	}
+	sort.Slice(out.Files, func(i, j int) bool { return out.Files[i].Path < out.Files[j].Path })
+	return out
+}
+
+// ParentsOf lists the directories that the files of paths lie in, each once, topmost first.
+func ParentsOf(paths []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, p := range paths {
+		for _, dir := range image.Parents(path.Clean(p)) {
+			if !seen[dir] {
+				seen[dir] = true
+				out = append(out, dir)
+			}
+		}
+	}
+	sort.Strings(out)
+	return out
+}

@@ -1,0 +1,39 @@
+package resolve
+
+import (
+	"fmt"
+
+	"github.com/slimctl/slimctl/build/profile"
+)
+
+// lineMarks tell the lines apart by files that only one of them has. C is asked first: it also has what B has.
+var lineMarks = []struct {
+	line profile.Line
+	// one set of paths that must all be there is enough
+	sets [][]string
+}{
+	{"C", [][]string{{"/opt/gem/gem_init.sh"}, {"/opt/gem/gem.sh"}}},
+	{"A", [][]string{{"/opt/gem/entrypoint.sh", "/opt/gem/nginx.srv.conf"}}},
+	{"B", [][]string{{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}}},
+}
+
+// detectLine tells the base's line. An unknown one is an error: nothing that a profile says would hold there.
+func detectLine(base view) (profile.Line, error) {
+	for _, m := range lineMarks {
+		for _, set := range m.sets {
+			all := true
+			for _, p := range set {
+				_, ok, err := base.Lookup(p)
+				if err != nil {
+					return "", err
+				}
+				all = all && ok
+			}
+			if all {
+				return m.line, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("not an AIO Sandbox base: none of the files that mark line A (%s), B (%s) or C (%s) is there",
+		lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
+}

@@ -1,0 +1,146 @@
+package resolve
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
+)
+
+// LockName is the name of a lock file; it lies beside the profile.
+const LockName = "slim.lock"
+
+const lockVersion = 1
+
+// Lock pins a profile to one base: with it a build reads no base layer, and always gives the same image.
+type Lock struct {
+	Version int         `json:"version"`
+	Profile LockProfile `json:"profile"`
+	Base    LockBase    `json:"base"`
+	Payload LockPayload `json:"payload"`
+	// Platforms has one entry a platform, by its name: linux/amd64.
+	Platforms map[string]*LockPlatform `json:"platforms"`
+}
+
+// LockProfile names the profile that was locked. Digest covers the effective profile.
+type LockProfile struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+// LockBase is the base as the profile or --base names it, and the digest it had.
+type LockBase struct {
+	Reference string  `json:"reference"`
+	Digest    v1.Hash `json:"digest"`
+}
+
+// LockPayload pins agent-browser.
+type LockPayload struct {
+	Version   string `json:"version"`
+	Integrity string `json:"integrity"`
+}
+
+// LockPlatform is what resolving found in one platform's base.
+type LockPlatform struct {
+	Manifest v1.Hash `json:"manifest"`
+	Line     string  `json:"line"`
+	// Removals are the paths that the profile's removals came to.
+	Removals  []string  `json:"removals"`
+	Footprint Footprint `json:"footprint"`
+}
+
+// Footprint is the part of the base index that resolving looked at.
+type Footprint struct {
+	// Entries were there: the removed paths, and each directory above what is laid or removed.
+	Entries []image.Entry `json:"entries"`
+	// Absent were looked for and weren't there.
+	Absent []string `json:"absent,omitempty"`
+	// Globs has what each pattern matched.
+	Globs map[string][]string `json:"globs,omitempty"`
+	// Links has each path that a symlink among its parents leads elsewhere.
+	Links map[string]string `json:"links,omitempty"`
+}
+
+// maxLock bounds what a lock file may make us read.
+const maxLock = 64 << 20
+
+// ReadLock reads a lock file. A file that isn't there gives an error for which errors.Is(err, fs.ErrNotExist) holds.
+func ReadLock(file string) (*Lock, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxLock+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxLock {
+		return nil, fmt.Errorf("%s: larger than %d bytes", file, maxLock)
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var l Lock
+	if err := dec.Decode(&l); err != nil {
+		return nil, fmt.Errorf("%s:%s: %w; write it anew with `slimctl lock`", file, position(data, err, dec.InputOffset()), err)
+	}
+	if l.Version != lockVersion {
+		return nil, fmt.Errorf("%s: lock version %d, this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, lockVersion)
+	}
+	for name, p := range l.Platforms {
+		if p == nil {
+			return nil, fmt.Errorf("%s: platform %s is empty; write it anew with `slimctl lock`", file, name)
+		}
+	}
+	return &l, nil
+}
+
+// position gives the line and column of a JSON error.
+func position(data []byte, err error, offset int64) string {
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	case errors.As(err, &typ):
+		offset = typ.Offset
+	}
+	before := data[:min(int(offset), len(data))]
+	line := 1 + bytes.Count(before, []byte("\n"))
+	return fmt.Sprintf("%d:%d", line, len(before)-bytes.LastIndexByte(before, '\n'))
+}
+
+// Write writes the lock to file, whole or not at all.
+func (l *Lock) Write(file string) error {
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(l)
+	})
+}
+
+// Matches tells whether the lock is one of p on the base named reference for the platforms; the error says what differs.
+func (l *Lock) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
+	switch {
+	case l.Profile.Digest != p.Digest():
+		return fmt.Errorf("profile %s changed since it was locked", p.Name)
+	case l.Base.Reference != reference:
+		return fmt.Errorf("it locks base %s, not %s", l.Base.Reference, reference)
+	case l.Payload.Version != p.Payload.AgentBrowser.Version || l.Payload.Integrity != p.Payload.AgentBrowser.Integrity:
+		return fmt.Errorf("it locks agent-browser %s, not %s", l.Payload.Version, p.Payload.AgentBrowser.Version)
+	}
+	for _, want := range platforms {
+		if l.Platforms[want.String()] == nil {
+			return fmt.Errorf("it has no platform %s", want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+// Package resolve turns profile × base × lock × platform into a recipe: it detects the base's line, expands globs and
+// conditions, follows the base's symlinks, and stops at anything that the profile doesn't name.
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
+)
+
+// Input is what Resolve works on.
+type Input struct {
+	Profile *profile.Profile
+	// Reference is the base as the user named it; Source is it, opened.
+	Reference string
+	Source    *image.Source
+	Platforms []v1.Platform
+	// Overlays gives the overlays that no profile writes, such as the payload, for one platform.
+	Overlays func(ctx context.Context, p v1.Platform) ([]build.Lay, error)
+	// Assets holds what a profile's `source: asset:NAME` names.
+	Assets fs.FS
+	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
+	Lock *Lock
+	// Cache keeps the base index of each layer that has to be read.
+	Cache    image.IndexCache
+	Progress image.Progress
+	// Epoch is the time of everything added; zero takes the newest base image's.
+	Epoch time.Time
+}
+
+// Resolve gives one recipe a platform, in the order asked for, and the lock that says what they rest on. Everything
+// that is wrong with a platform is told at once.
+func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *Lock, error) {
+	lock := &Lock{
+		Version:   lockVersion,
+		Profile:   LockProfile{Name: in.Profile.Name, Digest: in.Profile.Digest()},
+		Base:      LockBase{Reference: in.Reference, Digest: in.Source.Digest()},
+		Payload:   LockPayload{Version: in.Profile.Payload.AgentBrowser.Version, Integrity: in.Profile.Payload.AgentBrowser.Integrity},
+		Platforms: map[string]*LockPlatform{},
+	}
+	images := make([]v1.Image, len(in.Platforms))
+	for i, p := range in.Platforms {
+		img, err := in.Source.Image(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		images[i] = img
+	}
+	if in.Epoch.IsZero() {
+		var err error
+		if in.Epoch, err = build.EpochOf(images...); err != nil {
+			return nil, nil, err
+		}
+	}
+	var recipes []*build.Recipe
+	for i, p := range in.Platforms {
+		r, locked, err := in.platform(ctx, p, images[i])
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", p, err)
+		}
+		recipes = append(recipes, r)
+		lock.Platforms[p.String()] = locked
+	}
+	return recipes, lock, nil
+}
+
+func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*build.Recipe, *LockPlatform, error) {
+	manifest, err := img.Digest()
+	if err != nil {
+		return nil, nil, err
+	}
+	locked := &LockPlatform{Manifest: manifest, Footprint: Footprint{Globs: map[string][]string{}, Links: map[string]string{}}}
+	var base view
+	if in.Lock != nil {
+		l := in.Lock.Platforms[p.String()]
+		if l == nil {
+			return nil, nil, fmt.Errorf("the lock has no such platform")
+		}
+		if l.Manifest != manifest {
+			return nil, nil, fmt.Errorf("the lock names manifest %s, the base has %s", l.Manifest, manifest)
+		}
+		locked, base = l, newReplay(&l.Footprint)
+	} else {
+		tree, err := in.Cache.Tree(ctx, img, in.Progress)
+		if err != nil {
+			return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
+		}
+		base = newRecorder(tree, &locked.Footprint)
+	}
+	line, err := detectLine(base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
+	}
+	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
+		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Dirs: map[string]image.Entry{},
+		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
+	}}
+	if err := w.run(ctx); err != nil {
+		return nil, nil, err
+	}
+	if in.Lock == nil {
+		locked.Line = string(line)
+		locked.Removals = []string{}
+		for _, s := range w.recipe.Removals() {
+			locked.Removals = append(locked.Removals, s.Path)
+		}
+		locked.Footprint.sorted()
+	}
+	return w.recipe, locked, nil
+}
+
+// ClosedError lists what would stay in the image although the profile doesn't name it.
+type ClosedError struct {
+	Findings []string
+}
+
+func (e *ClosedError) Error() string {
+	errs := make([]error, len(e.Findings))
+	for i, f := range e.Findings {
+		errs[i] = errors.New(f)
+	}
+	return errors.Join(errs...).Error()
+}

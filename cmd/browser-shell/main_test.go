@@ -1,0 +1,212 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// binary is browser-shell, built once as the image has it.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "bs-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "browser-shell")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v9.9.9-test", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %s\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// lab is a private place with a fake agent-browser and a policy file.
+type lab struct {
+	dir    string // fake, its notes, policy.json
+	state  string
+	policy map[string]any
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	// Not t.TempDir: its path is too long for sockets.
+	dir, err := os.MkdirTemp("", "bsl-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l := &lab{dir: dir, state: filepath.Join(dir, "state")}
+	script, err := os.ReadFile(filepath.Join("testdata", "fake-agent-browser.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.write(t, "agent-browser", string(script), 0o755)
+	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
+	l.policy = map[string]any{
+		"state_dir":     l.state,
+		"agent_browser": map[string]any{"path": filepath.Join(dir, "agent-browser")},
+	}
+	return l
+}
+
+func (l *lab) write(t *testing.T, name, text string, mode os.FileMode) string {
+	t.Helper()
+	path := filepath.Join(l.dir, name)
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (l *lab) note(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(l.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(string(b), "\n")
+}
+
+func (l *lab) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	text, err := json.Marshal(l.policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := l.write(t, "policy.json", string(text), 0o600)
+	cmd := exec.Command(binary, append(args, "--policy", file)...)
+	cmd.Env = append(os.Environ(), "AGENT_BROWSER_SESSION=evil", "NODE_OPTIONS=--require=/evil", "SECRET_TOKEN=s3cret")
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// client is a session with a browser-shell over stdio.
+type client struct {
+	*mcp.ClientSession
+	cmd *exec.Cmd
+}
+
+func (l *lab) connect(t *testing.T) *client {
+	t.Helper()
+	cmd := l.command(t, "mcp")
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	session, err := c.Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() })
+	return &client{session, cmd}
+}
+
+// answer is a result as a program sees it.
+type answer struct {
+	SessionID string `json:"session_id"`
+	ExitCode  int    `json:"exit_code"`
+	Stdout    string `json:"stdout"`
+	Stderr    string `json:"stderr"`
+
+	raw *mcp.CallToolResult
+}
+
+func (a answer) rule() any { return a.raw.Meta["rule"] }
+
+func call(ctx context.Context, s *mcp.ClientSession, args any) (answer, error) {
+	res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "browser-shell", Arguments: args})
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{raw: res}
+	text, ok := res.Content[0].(*mcp.TextContent)
+	if !ok {
+		return a, fmt.Errorf("content[0] is %T", res.Content[0])
+	}
+	dec := json.NewDecoder(strings.NewReader(text.Text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&a); err != nil {
+		return a, fmt.Errorf("%w in %s", err, text.Text)
+	}
+	structured, err := json.Marshal(res.StructuredContent)
+	if err != nil {
+		return a, err
+	}
+	var b answer
+	if err := json.Unmarshal(structured, &b); err != nil {
+		return a, err
+	}
+	if b.raw = res; a != b {
+		return a, fmt.Errorf("structuredContent differs: %s", structured)
+	}
+	if res.IsError != (a.ExitCode != 0) || (a.ExitCode == 0) != (a.Stdout != "") {
+		return a, fmt.Errorf("isError %v does not fit %+v", res.IsError, a)
+	}
+	return a, nil
+}
+
+// do runs argv in session "s".
+func (c *client) do(t *testing.T, argv ...string) answer {
+	t.Helper()
+	return c.raw(t, map[string]any{"session_id": "s", "argv": argv})
+}
+
+func (c *client) raw(t *testing.T, args any) answer {
+	t.Helper()
+	a, err := call(t.Context(), c.ClientSession, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// processes counts the living processes that a browser-shell with this state
+// directory started.
+func (l *lab) processes(t *testing.T) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "BROWSER_SHELL_RUN="+l.state+"/") {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *lab) wantProcesses(t *testing.T, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		n := l.processes(t)
+		if n == want {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d processes are left, want %d", n, want)
+		}
+	}
+}
+
+// wantClean checks that no run directory is left.
+func (l *lab) wantClean(t *testing.T) {
+	t.Helper()
+	if left, _ := filepath.Glob(filepath.Join(l.state, "run-*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}

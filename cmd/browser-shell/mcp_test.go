@@ -1,0 +1,431 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func wantOneTool(t *testing.T, s *mcp.ClientSession) {
+	t.Helper()
+	list, err := s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Tools) != 1 || list.Tools[0].Name != "browser-shell" {
+		t.Fatalf("tools: %+v", list.Tools)
+	}
+	a := list.Tools[0].Annotations
+	if a == nil || a.ReadOnlyHint || a.IdempotentHint || a.DestructiveHint == nil || !*a.DestructiveHint || a.OpenWorldHint == nil || !*a.OpenWorldHint {
+		t.Errorf("annotations: %+v", a)
+	}
+}
+
+func TestListsOneTool(t *testing.T) {
+	s := newLab(t).connect(t)
+	wantOneTool(t, s.ClientSession)
+	caps := s.InitializeResult().Capabilities
+	if caps.Prompts != nil || caps.Resources != nil || caps.Completions != nil || caps.Tools == nil {
+		t.Errorf("capabilities: %+v", caps)
+	}
+}
+
+func TestUnknownTool(t *testing.T) {
+	s := newLab(t).connect(t)
+	for _, name := range []string{"run_shell", "Browser-Shell", "sandbox_execute_bash"} {
+		if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}}); err == nil {
+			t.Errorf("%s was answered", name)
+		}
+	}
+}
+
+// TestHandover: what agent-browser gets is built by browser-shell alone.
+func TestHandover(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	a := s.do(t, "fill", "#a b", "$(id) `id` \"'\n;|&")
+	if a.ExitCode != 0 || a.Stdout != "{\"done\":true}\n" || a.Stderr != "" || a.SessionID != "s" {
+		t.Fatalf("got %+v", a)
+	}
+	words := strings.Split(l.note(t, "argv"), "|")
+	name := words[1]
+	want := []string{"--session", name, "--cdp", "9222", "--json", "fill", "#a b", "$(id) `id` \"'\n;", "&", ""}
+	if d := cmp.Diff(want, words); d != "" {
+		t.Error(d)
+	}
+	if got := l.note(t, "stdin"); got != "/dev/null" {
+		t.Errorf("stdin is %s", got)
+	}
+	if cwd := strings.Split(l.note(t, "cwd"), "\n"); len(cwd) != 1 || !strings.HasPrefix(cwd[0], l.state) {
+		t.Errorf("working directory and its content: %q", cwd)
+	}
+	var names []string
+	for _, e := range strings.Split(l.note(t, "environ"), "\n") {
+		key, value, _ := strings.Cut(e, "=")
+		names = append(names, key)
+		if strings.Contains(value, "evil") || strings.Contains(value, "s3cret") {
+			t.Errorf("inherited %s", e)
+		}
+	}
+	slices.Sort(names)
+	wantNames := strings.Fields("AGENT_BROWSER_CONFIG AGENT_BROWSER_IDLE_TIMEOUT_MS AGENT_BROWSER_NO_VERSION_CHECK AGENT_BROWSER_SOCKET_DIR BROWSER_SHELL_RUN BROWSER_SHELL_SESSION HOME LANG PATH TMPDIR")
+	if d := cmp.Diff(wantNames, names); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestNativeGetsPinTab(t *testing.T) {
+	l := newLab(t)
+	l.write(t, "version", "agent-browser 0.41.2\n", 0o644)
+	s := l.connect(t)
+	if a := s.do(t, "snapshot", "-u"); a.ExitCode != 0 {
+		t.Fatalf("got %+v", a)
+	}
+	if got := l.note(t, "argv"); !strings.HasSuffix(got, "|--cdp|9222|--json|--pin-tab|snapshot|--urls|") {
+		t.Errorf("argv %s", got)
+	}
+}
+
+// TestRefusals: a refusal is a result, says its rule to people and programs,
+// and runs nothing.
+func TestRefusals(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	for _, tt := range []struct {
+		args string
+		exit int
+		code float64
+		name string
+		rule string
+	}{
+		{`{"session_id":"s","argv":["eval","1"]}`, 126, -32004, "POLICY_BLOCKED", "command.not-allowed"},
+		{`{"session_id":"s","argv":["fill","@e1","--session"]}`, 126, -32004, "POLICY_BLOCKED", "option.forced"},
+		{`{"session_id":"s","argv":["wait","--fn","1"]}`, 126, -32004, "POLICY_BLOCKED", "wait.script"},
+		{`{"session_id":"s","argv":["open","file:///etc/passwd"]}`, 126, -32004, "POLICY_BLOCKED", "url.scheme"},
+		{`{"session_id":"s","argv":["open","http://127.0.0.1:9222/"]}`, 126, -32004, "POLICY_BLOCKED", "url.loopback"},
+		{`{"session_id":"s","argv":["screenshot","../x"]}`, 126, -32006, "SANDBOX_VIOLATION", "screenshot.path"},
+		{`{"session_id":"../x","argv":["close"]}`, 126, -32006, "SANDBOX_VIOLATION", "session.path"},
+		{`{"session_id":"s","argv":["fill","@e1","` + strings.Repeat("a", 64<<10+1) + `"]}`, 75, -32005, "BUDGET_EXCEEDED", "argv.size"},
+		{`{"session_id":"s","argv":["fill","@e1","\ud800"]}`, 126, -32004, "POLICY_BLOCKED", "argv.encoding"},
+		{`{"session_id":"s","argv":["close"],"x":1}`, 64, -32602, "INVALID_PARAMS", "args.unknown-key"},
+		{`{"session_id":"s","argv":["close"],"argv":["close"]}`, 64, -32602, "INVALID_PARAMS", "args.object"},
+		{`{"session_id":"s","argv":[]}`, 64, -32602, "INVALID_PARAMS", "argv.empty"},
+	} {
+		t.Run(tt.rule, func(t *testing.T) {
+			a := s.raw(t, json.RawMessage(tt.args))
+			want := mcp.Meta{"code": tt.code, "name": tt.name, "rule": tt.rule, "retryable": false, "retry_after_ms": 0.0}
+			meta := mcp.Meta{}
+			for k := range want {
+				meta[k] = a.raw.Meta[k]
+			}
+			if d := cmp.Diff(want, meta); d != "" {
+				t.Error(d)
+			}
+			if a.ExitCode != tt.exit || a.Stdout != "" || !strings.HasPrefix(a.Stderr, tt.name+" (-32") || !strings.Contains(a.Stderr, ") "+tt.rule+": ") {
+				t.Errorf("got %+v", a)
+			}
+		})
+	}
+	if _, err := os.Stat(filepath.Join(l.dir, "argv")); err == nil {
+		t.Error("agent-browser was run")
+	}
+}
+
+// TestFaults: nothing but the promised JSON passes as data, and a success is
+// the only way to exit code 0.
+func TestFaults(t *testing.T) {
+	s := newLab(t).connect(t)
+	for selector, want := range map[string]struct {
+		exit  int
+		words string
+	}{
+		"#exit0":   {1, "it failed"},
+		"#exit3":   {3, "exited with 3"},
+		"#text":    {70, "no valid answer"},
+		"#nothing": {70, "no valid answer"},
+		"#endless": {75, "output.size"},
+		"#large":   {75, "output.size"},
+	} {
+		t.Run(selector, func(t *testing.T) {
+			a := s.do(t, "click", selector)
+			if a.ExitCode != want.exit || !strings.Contains(a.Stderr, want.words) {
+				t.Errorf("got %d %s", a.ExitCode, a.Stderr)
+			}
+		})
+	}
+	if a := s.do(t, "click", "#fine"); a.ExitCode != 0 {
+		t.Errorf("the next call: %+v", a)
+	}
+}
+
+func TestTimeoutEndsEverything(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	for _, selector := range []string{"#hang", "#late"} {
+		if a := s.do(t, "open", "https://example.com"); a.ExitCode != 0 {
+			t.Fatalf("open: %+v", a)
+		}
+		start := time.Now()
+		a := s.raw(t, map[string]any{"session_id": "s", "argv": []string{"click", selector}, "timeout_sec": 1})
+		if a.ExitCode != 124 || a.rule() != "timeout.run" || a.raw.Meta["retryable"] != true {
+			t.Errorf("%s: got %+v", selector, a)
+		}
+		if d := time.Since(start); d > 4*time.Second {
+			t.Errorf("%s: the answer took %s", selector, d)
+		}
+		l.wantProcesses(t, 0) // the CLI, its children and the daemon
+	}
+	if a := s.do(t, "click", "#fine"); a.ExitCode != 0 {
+		t.Errorf("the next call: %+v", a)
+	}
+}
+
+func TestCancelEndsTheProgram(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, s.ClientSession, map[string]any{"session_id": "s", "argv": []string{"click", "#hang"}})
+		done <- err
+	}()
+	l.wantProcesses(t, 2)
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("a cancelled call was answered")
+	}
+	l.wantProcesses(t, 0)
+	if a := s.do(t, "click", "#fine"); a.ExitCode != 0 {
+		t.Errorf("the next call: %+v", a)
+	}
+}
+
+// together runs the same argv in several sessions at once.
+func together(t *testing.T, s *client, argv []string, sessions ...string) []answer {
+	t.Helper()
+	answers := make([]answer, len(sessions))
+	var wg sync.WaitGroup
+	for i, id := range sessions {
+		wg.Go(func() {
+			a, err := call(t.Context(), s.ClientSession, map[string]any{"session_id": id, "argv": argv})
+			if err != nil {
+				t.Error(err)
+			}
+			answers[i] = a
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+func TestOneCallAtATimePerSession(t *testing.T) {
+	s := newLab(t).connect(t)
+	for _, a := range together(t, s, []string{"hover", "#alone"}, "s", "s", "s", "s") {
+		if a.ExitCode != 0 {
+			t.Errorf("got %+v", a)
+		}
+	}
+	for _, a := range together(t, s, []string{"hover", "#meet"}, "one", "two") {
+		if a.ExitCode != 0 {
+			t.Errorf("two sessions do not run at the same time: %+v", a)
+		}
+	}
+}
+
+func TestSessionLimit(t *testing.T) {
+	l := newLab(t)
+	l.policy["limits"] = map[string]any{"max_sessions": 2}
+	s := l.connect(t)
+	open := func(id string) answer {
+		return s.raw(t, map[string]any{"session_id": id, "argv": []string{"open", "https://example.com"}})
+	}
+	open("a")
+	open("b")
+	if a := open("c"); a.ExitCode != 75 || a.rule() != "sessions.count" {
+		t.Errorf("got %+v", a)
+	}
+	if a := s.raw(t, map[string]any{"session_id": "a", "argv": []string{"close"}}); a.Stdout != "{\"closed\":true}\n" {
+		t.Errorf("close: %+v", a)
+	}
+	l.wantProcesses(t, 1)
+	if a := open("c"); a.ExitCode != 0 {
+		t.Errorf("after close: %+v", a)
+	}
+}
+
+func TestScreenshot(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	a := s.do(t, "screenshot", "#x", "shot.png")
+	var data struct{ Path string }
+	if err := json.Unmarshal([]byte(a.Stdout), &data); err != nil {
+		t.Fatalf("%v in %+v", err, a)
+	}
+	if !strings.HasPrefix(data.Path, filepath.Join(l.state, "artifacts")+"/") || filepath.Base(data.Path) != "shot.png" {
+		t.Errorf("path %s", data.Path)
+	}
+	file, err := os.ReadFile(data.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.raw.Content) != 2 {
+		t.Fatalf("content: %+v", a.raw.Content)
+	}
+	if image, ok := a.raw.Content[1].(*mcp.ImageContent); !ok || image.MIMEType != "image/png" || !bytes.Equal(image.Data, file) {
+		t.Errorf("content[1]: %+v", a.raw.Content[1])
+	}
+	for _, selector := range []string{"#link", "#none"} { // a link to a file, a path elsewhere
+		if a := s.do(t, "screenshot", selector); a.ExitCode != 70 || len(a.raw.Content) != 1 {
+			t.Errorf("%s: %+v", selector, a)
+		}
+	}
+}
+
+func TestNoAgentBrowser(t *testing.T) {
+	l := newLab(t)
+	l.policy["agent_browser"] = map[string]any{"path": filepath.Join(l.dir, "missing")}
+	s := l.connect(t)
+	if a := s.do(t, "snapshot"); a.ExitCode != 127 || !strings.Contains(a.Stderr, "install it") {
+		t.Errorf("got %+v", a)
+	}
+	if a := s.do(t, "eval", "1"); a.ExitCode != 126 {
+		t.Errorf("a refusal does not need the program: %+v", a)
+	}
+}
+
+func TestUnknownVersion(t *testing.T) {
+	l := newLab(t)
+	l.write(t, "version", "agent-browser 0.99.0\n", 0o644)
+	s := l.connect(t)
+	if a := s.do(t, "snapshot"); a.ExitCode != 127 || !strings.Contains(a.Stderr, "0.99.0 has no known grammar") {
+		t.Errorf("got %+v", a)
+	}
+	l.write(t, "version", "agent-browser 0.19.0\n", 0o644)
+	if a := s.do(t, "snapshot"); a.ExitCode != 0 {
+		t.Errorf("after it was replaced: %+v", a)
+	}
+}
+
+// TestEnds: end of input, SIGTERM and SIGINT end it with 0, with no process
+// and no directory left; what a killed one leaves, the next one ends.
+func TestEnds(t *testing.T) {
+	for name, end := range map[string]func(*client) error{
+		"end of input": func(c *client) error { return c.Close() },
+		"SIGTERM":      func(c *client) error { return c.cmd.Process.Signal(syscall.SIGTERM) },
+		"SIGINT":       func(c *client) error { return c.cmd.Process.Signal(syscall.SIGINT) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			s := l.connect(t)
+			s.do(t, "open", "https://example.com")
+			l.wantProcesses(t, 1)
+			if err := end(s); err != nil {
+				t.Fatal(err)
+			}
+			s.Close()
+			if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			l.wantProcesses(t, 0)
+			l.wantClean(t)
+		})
+	}
+	t.Run("SIGKILL", func(t *testing.T) {
+		l := newLab(t)
+		s := l.connect(t)
+		s.do(t, "open", "https://example.com")
+		if err := s.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		l.wantProcesses(t, 1)
+		next := l.connect(t)
+		next.do(t, "open", "https://example.com")
+		l.wantProcesses(t, 1) // the new one's
+		next.Close()
+		l.wantProcesses(t, 0)
+		l.wantClean(t)
+	})
+}
+
+// TestTwoAtOnce: a second browser-shell with the same state directory leaves
+// the first one's daemons alone.
+func TestTwoAtOnce(t *testing.T) {
+	l := newLab(t)
+	first := l.connect(t)
+	first.do(t, "open", "https://example.com")
+	second := l.connect(t)
+	second.do(t, "open", "https://example.com")
+	l.wantProcesses(t, 2)
+	second.Close()
+	l.wantProcesses(t, 1)
+}
+
+func TestStartRefused(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken.json")
+	if err := os.WriteFile(broken, []byte(`{"commands":["open"],}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shared := filepath.Join(dir, "shared")
+	if err := os.Mkdir(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(dir, "shared.json")
+	if err := os.WriteFile(open, []byte(`{"state_dir":"`+shared+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"mcp", "--policy", broken}, 1, "broken.json:1:"},
+		{[]string{"mcp", "--policy", filepath.Join(dir, "missing.json")}, 1, "missing.json"},
+		{[]string{"mcp", "--policy", open}, 1, "mode 0700"},
+		{[]string{"hub", "--listen", "0.0.0.0:0"}, 1, "not loopback"},
+		{[]string{"hub", "--listen", "localhost:0"}, 1, "IP address"},
+		{[]string{"mcp", "extra"}, 2, "unexpected argument"},
+		{[]string{"mcp", "--no-such"}, 2, "no-such"},
+		{[]string{"shell"}, 2, "no command"},
+		{nil, 2, "browser-shell mcp"},
+	} {
+		cmd := exec.Command(binary, tt.args...)
+		cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || stdout.Len() > 0 || !strings.Contains(stderr.String(), tt.want) {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", tt.args, code, &stdout, &stderr)
+		}
+	}
+}
+
+func TestVersionAndSize(t *testing.T) {
+	out, err := exec.Command(binary, "version").Output()
+	if err != nil || string(out) != "browser-shell v9.9.9-test\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	info, err := os.Stat(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 12<<20 {
+		t.Errorf("the binary has %d bytes, more than 12 MiB", info.Size())
+	}
+}

@@ -1,0 +1,50 @@
+#!/bin/sh
+# A stand-in for agent-browser that can fail in every way the real one can.
+# It keeps its notes beside itself.
+D=${0%/*}
+if [ "$1" = --version ]; then
+	cat "$D/version"
+	exit 0
+fi
+for a; do printf '%s|' "$a"; done >"$D/argv"
+tr '\0' '\n' <"/proc/$$/environ" >"$D/environ"
+{ pwd; ls -A; } >"$D/cwd"
+readlink /proc/self/fd/0 >"$D/stdin"
+session=$2
+shift 5
+[ "$1" = --pin-tab ] && shift
+
+ok() { printf '{"success":true,"data":%s,"error":null}\n' "$1"; }
+
+case "$1 $2" in
+"open "*) # starts a daemon, as the real one does
+	pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
+	if [ ! -e "$pid" ]; then
+		setsid sleep 600 </dev/null >/dev/null 2>&1 &
+		echo $! >"$pid"
+	fi
+	ok '{"title":"T","url":"'"$2"'"}' ;;
+"click #exit0") printf '{"success":false,"error":"it failed"}\n' ;;
+"click #exit3") ok '{"secret":1}'; exit 3 ;;
+"click #text") echo 'Usage: agent-browser' ;;
+"click #nothing") ;;
+"click #endless") yes ;;
+"click #large") printf '{"success":true,"data":"'; head -c 300000 /dev/zero | tr '\0' a; printf '"}\n' ;;
+"click #hang") sleep 600 & wait ;;
+"click #late") sleep 0.2; setsid sleep 600 </dev/null >/dev/null 2>&1 & wait; sleep 600 ;;
+"hover #alone") # fails when another one runs at the same time
+	if ! mkdir "$D/alone" 2>/dev/null; then printf '{"success":false,"error":"overlap"}\n'; exit 1; fi
+	sleep 0.1; rmdir "$D/alone"; ok '{"hovered":true}' ;;
+"hover #meet") # succeeds only when two run at the same time
+	: >"$D/meet.$session"
+	for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+		set -- "$D"/meet.*
+		[ $# -ge 2 ] && { ok '{"met":true}'; exit 0; }
+		sleep 0.1
+	done
+	printf '{"success":false,"error":"alone"}\n'; exit 1 ;;
+"screenshot #link") ln -s /etc/hostname "$3"; ok '{"path":"'"$3"'"}' ;;
+"screenshot #none") ok '{"path":"/etc/hostname"}' ;;
+"screenshot "*) shift; [ $# -gt 1 ] && shift; printf '\211PNG\r\n\032\n' >"$1"; ok '{"path":"'"$1"'","annotations":[]}' ;;
+*) ok '{"done":true}' ;;
+esac

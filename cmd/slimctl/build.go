@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/moby/buildkit/cmd/buildctl/build"
+	"github.com/spf13/cobra"
+
+	slim "github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/buildkit"
+	"github.com/slimctl/slimctl/build/embedded"
+	"github.com/slimctl/slimctl/image"
+)
+
+type buildFlags struct {
+	recipeFlags
+	tags, outputs, labels, annotations []string
+	cacheFrom, cacheTo                 []string
+	push, load                         bool
+	builder, metadata                  string
+}
+
+func (a *app) build() *cobra.Command {
+	f := &buildFlags{}
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Build the slim image",
+		Long: `Build resolves the profile against the base and builds the image, for all platforms at once.
+
+It prints one line on standard output: the image's reference with its digest. No daemon is
+needed, and the base is neither unpacked nor, when it lies in the registry that is pushed
+to, transferred. With --builder a BuildKit daemon does it; the digest is the same.`,
+		Example: `  slimctl build --profile l0 --base standin:B --output type=oci,dest=out
+  slimctl build --profile l0 -t registry.example/team/slim:1 --push
+  slimctl build --profile ./my.yaml --platform linux/arm64 --output type=docker-archive,dest=slim.tar`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runBuild(cmd.Context(), f) },
+	}
+	f.add(cmd)
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&f.tags, "tag", "t", nil, "name of the image, as HOST/REPO:TAG (repeatable)")
+	flags.BoolVar(&f.push, "push", false, "push to every --tag")
+	flags.BoolVar(&f.load, "load", false, "load into Docker; one platform only")
+	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci|oci-archive|docker-archive,dest=PATH (repeatable)")
+	flags.StringVar(&f.builder, "builder", os.Getenv("BUILDKIT_HOST"), "address of a BuildKit daemon, or auto to start one from PATH")
+	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
+	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
+	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
+	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
+	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation, as [index:|manifest:]key=value (repeatable; both when not said)")
+	return cmd
+}
+
+func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
+	req, err := f.request()
+	if err != nil {
+		return usage(err)
+	}
+	for _, l := range f.labels {
+		k, v, ok := strings.Cut(l, "=")
+		if !ok || k == "" {
+			return usage(fmt.Errorf("--label %q: want key=value", l))
+		}
+		f.set = append(f.set, "config.labels."+fmt.Sprintf("%q", k)+"="+v)
+	}
+	r, err := a.resolve(ctx, &f.recipeFlags, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.progress.Close()) }()
+	req.Recipes, req.Source = r.recipes, r.source
+	req.Annotations = r.annotations(req.Annotations)
+	engine, stop, err := a.engine(ctx, f, r.options)
+	if err != nil {
+		return err
+	}
+	result, err := engine.Build(ctx, req)
+	if err := errors.Join(err, stop()); err != nil {
+		return err
+	}
+	if f.load {
+		if err := a.load(ctx, req, r.options); err != nil {
+			return err
+		}
+	}
+	if f.metadata != "" {
+		if err := writeMetadata(f.metadata, req, result); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintln(a.stdout, resultReference(req, result))
+	return err
+}
+
+// request checks what the flags say before anything is read.
+func (f *buildFlags) request() (slim.Request, error) {
+	req := slim.Request{Push: f.push}
+	for _, t := range f.tags {
+		tag, err := name.NewTag(t)
+		if err != nil {
+			return req, fmt.Errorf("--tag %q: %w", t, err)
+		}
+		req.Tags = append(req.Tags, tag)
+	}
+	if f.push && len(req.Tags) == 0 {
+		return req, errors.New("--push needs a --tag to push to")
+	}
+	for _, o := range f.outputs {
+		out, err := image.ParseOutput(o)
+		if err != nil {
+			return req, fmt.Errorf("--output %q: %w", o, err)
+		}
+		req.Outputs = append(req.Outputs, out)
+	}
+	var err error
+	req.Annotations, err = parseAnnotations(f.annotations)
+	if err == nil && f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0 {
+		err = errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
+	}
+	if err == nil && f.builder != "" && f.load {
+		err = errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
+	}
+	return req, err
+}
+
+func parseAnnotations(flags []string) (slim.Annotations, error) {
+	a := slim.Annotations{Index: map[string]string{}, Manifest: map[string]string{}}
+	for _, s := range flags {
+		to := []map[string]string{a.Index, a.Manifest}
+		rest := s
+		if r, ok := strings.CutPrefix(s, "index:"); ok {
+			rest, to = r, to[:1]
+		} else if r, ok := strings.CutPrefix(s, "manifest:"); ok {
+			rest, to = r, to[1:]
+		}
+		k, v, ok := strings.Cut(rest, "=")
+		if !ok || k == "" {
+			return a, fmt.Errorf("--annotation %q: want [index:|manifest:]key=value", s)
+		}
+		for _, m := range to {
+			m[k] = v
+		}
+	}
+	return a, nil
+}
+
+// annotations adds what the image specification has for the base (annotations.md) to the user's own.
+func (r *resolved) annotations(user slim.Annotations) slim.Annotations {
+	base := map[string]string{"org.opencontainers.image.base.digest": r.source.Digest().String()}
+	if n := r.source.Name(); n != nil {
+		base["org.opencontainers.image.base.name"] = n.Name()
+	}
+	for k, v := range base {
+		for _, m := range []map[string]string{user.Index, user.Manifest} {
+			if _, set := m[k]; !set {
+				m[k] = v
+			}
+		}
+	}
+	return user
+}
+
+// engine chooses the engine; stop ends what it started.
+func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ slim.Engine, stop func() error, err error) {
+	stop = func() error { return nil }
+	if f.builder == "" {
+		return embedded.Engine{Options: o}, stop, nil
+	}
+	e := buildkit.Engine{Addr: f.builder, Insecure: f.insecure, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	if e.Mode == "" {
+		e.Mode = f.progress
+	}
+	if e.CacheFrom, err = build.ParseImportCache(f.cacheFrom); err != nil {
+		return nil, nil, usage(fmt.Errorf("--cache-from: %w", err))
+	}
+	if e.CacheTo, err = build.ParseExportCache(f.cacheTo); err != nil {
+		return nil, nil, usage(fmt.Errorf("--cache-to: %w", err))
+	}
+	if f.builder == "auto" {
+		e.Addr, stop, err = buildkit.Private(ctx, filepath.Join(a.cacheDir, "buildkitd"))
+	}
+	return e, stop, err
+}
+
+func (a *app) load(ctx context.Context, req slim.Request, o image.Options) error {
+	built, err := embedded.Assemble(ctx, req.Recipes, req.Annotations)
+	if err != nil {
+		return err
+	}
+	if len(req.Recipes) != 1 {
+		return usage(errors.New("--load takes one platform; choose it with --platform"))
+	}
+	return image.Load(ctx, built, req.Recipes[0].Platform, req.Tags, o)
+}
+
+// resultReference is the line on standard output: the first tag's repository, or nothing but the digest.
+func resultReference(req slim.Request, r slim.Result) string {
+	if len(req.Tags) > 0 {
+		return req.Tags[0].String() + "@" + r.Digest.String()
+	}
+	return r.Digest.String()
+}
+
+// writeMetadata writes what buildx writes to its --metadata-file, and what a push moved.
+func writeMetadata(file string, req slim.Request, r slim.Result) error {
+	var names []string
+	for _, t := range req.Tags {
+		names = append(names, t.Name())
+	}
+	var platforms []string
+	for _, recipe := range req.Recipes {
+		platforms = append(platforms, recipe.Platform.String())
+	}
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(map[string]any{
+			"containerimage.digest":     r.Digest,
+			"containerimage.descriptor": map[string]any{"mediaType": r.MediaType, "digest": r.Digest, "size": r.Size},
+			"image.name":                strings.Join(names, ","),
+			"slimctl.base":              map[string]any{"reference": req.Recipes[0].Base.Reference, "digest": req.Recipes[0].Base.Index, "line": req.Recipes[0].Base.Line},
+			"slimctl.platforms":         platforms,
+			"slimctl.push":              r.Ledger,
+		})
+	})
+}

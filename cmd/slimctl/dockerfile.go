@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/build/dockerfile"
+)
+
+func (a *app) dockerfile() *cobra.Command {
+	f := &recipeFlags{}
+	var output string
+	var o dockerfile.Options
+	cmd := &cobra.Command{
+		Use:   "dockerfile",
+		Short: "Render the recipe as a Dockerfile with its whole context",
+		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, the trees it
+copies, .dockerignore and docker-bake.hcl. It prints the directory on standard output.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if output == "" {
+				return usage(errors.New("--output is missing: the directory to write"))
+			}
+			r, err := a.resolve(cmd.Context(), f, true)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, r.progress.Close()) }()
+			files, err := dockerfile.Render(r.recipes, o)
+			if err != nil {
+				return err
+			}
+			if err := files.Write(output); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, output)
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write")
+	cmd.Flags().BoolVar(&o.Whiteouts, "whiteouts", false, "remove by whiteout files: lazy, and right only for pushes and archives")
+	return cmd
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+)
+
+// The exit codes; exitHelp documents them.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitGate        = 3
+	exitAuth        = 10
+	exitNotFound    = 11
+	exitRegistry    = 12
+	exitIntegrity   = 13
+	exitInterrupted = 130
+)
+
+const exitHelp = `Exit status:
+  0    success
+  1    error
+  2    usage, or a profile that isn't valid
+  3    something would stay in the image that the profile doesn't name
+  10   a registry refused the credentials
+  11   the image or platform isn't there
+  12   a registry can't be reached, limits us, or fails
+  13   content isn't what its digest or integrity says
+  130  interrupted`
+
+var errInterrupted = errors.New("interrupted; nothing was written, and no tag moved")
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usage(err error) error { return usageError{err} }
+
+// report writes the error and, where one helps, a hint, and gives the exit code.
+func report(w io.Writer, err error) int {
+	code, hint := classify(err)
+	for i, line := range strings.Split(err.Error(), "\n") {
+		if i == 0 {
+			line = "slimctl: error: " + line
+		}
+		fmt.Fprintln(w, line)
+	}
+	if hint != "" {
+		fmt.Fprintln(w, "slimctl: hint: "+hint)
+	}
+	return code
+}
+
+func classify(err error) (code int, hint string) {
+	var closed *resolve.ClosedError
+	var digest *image.DigestError
+	var platform *image.PlatformError
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case is(errInterrupted):
+		return exitInterrupted, ""
+	case errors.As(err, new(usageError)):
+		return exitUsage, "see --help"
+	case errors.As(err, new(profile.Errors)):
+		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
+	case errors.As(err, &closed):
+		return exitGate, ""
+	case errors.As(err, &digest):
+		return exitIntegrity, "the base was changed or damaged on its way; fetch it again"
+	case is(overlays.ErrIntegrity):
+		return exitIntegrity, ""
+	case errors.As(err, &platform):
+		return exitNotFound, ""
+	case is(image.ErrAuth):
+		return exitAuth, "log in with `docker login`, or set DOCKER_CONFIG to where the credentials are"
+	case is(image.ErrNotFound):
+		return exitNotFound, ""
+	case is(image.ErrRateLimited):
+		return exitRegistry, "wait, or log in: registries allow more to those they know"
+	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):
+		return exitRegistry, "without a registry, --base standin:B builds on a stand-in of the base"
+	case is(overlays.ErrNoTool):
+		return exitError, "--payload DIR takes a payload prepared elsewhere with `slimctl payload fetch`"
+	}
+	return exitError, ""
+}

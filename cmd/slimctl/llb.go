@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/moby/buildkit/client/llb"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	slimllb "github.com/slimctl/slimctl/build/llb"
+)
+
+func (a *app) llb() *cobra.Command {
+	f := &recipeFlags{}
+	var form, format, contextDir string
+	cmd := &cobra.Command{
+		Use:   "llb",
+		Short: "Render the recipe as BuildKit LLB",
+		Long: `LLB prints the definition for one platform, for ` + "`buildctl build`" + `. The trees it lays come from
+a directory that --context writes, given to buildctl as --local slimctl=DIR; the image
+config is in it as PLATFORM/config.json.
+
+The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
+does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all.`,
+		Example: `  slimctl llb --base standin:B --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
+  slimctl llb --platform linux/amd64 --context ctx | buildctl build --local slimctl=ctx --output type=oci,dest=slim.tar`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.runLLB(cmd.Context(), f, slimllb.Form(form), format, contextDir)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVar(&form, "form", string(slimllb.Merge), "merge or simple")
+	cmd.Flags().StringVar(&format, "format", "pb", "pb, json or dot")
+	cmd.Flags().StringVar(&contextDir, "context", "", "write the local directory that the definition reads")
+	return cmd
+}
+
+func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) (err error) {
+	write, ok := map[string]func(io.Writer, *llb.Definition) error{
+		"pb":   func(w io.Writer, d *llb.Definition) error { return llb.WriteTo(d, w) },
+		"json": slimllb.WriteJSON,
+		"dot":  slimllb.WriteDot,
+	}[format]
+	if !ok {
+		return usage(fmt.Errorf("--format %q: want pb, json or dot", format))
+	}
+	if form != slimllb.Merge && form != slimllb.Simple {
+		return usage(fmt.Errorf("--form %q: want %s or %s", form, slimllb.Merge, slimllb.Simple))
+	}
+	if out, ok := a.stdout.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
+		return usage(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
+	}
+	r, err := a.resolve(ctx, f, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.progress.Close()) }()
+	if contextDir != "" {
+		if err := slimllb.WriteContext(contextDir, form, r.recipes); err != nil {
+			return err
+		}
+	}
+	if len(r.recipes) != 1 {
+		return usage(errors.New("a definition is for one platform; choose it with --platform"))
+	}
+	o := slimllb.Options{Form: form}
+	if dir, local := r.source.Layout(); local {
+		base := slimllb.LocalBase(r.recipes[0])
+		o.Base = &base
+		r.progress.Printf("the base is read from the client: add --oci-layout %s=%s to buildctl", slimllb.BaseStore, filepath.Clean(dir))
+	}
+	state, err := slimllb.State(r.recipes[0], o)
+	if err != nil {
+		return err
+	}
+	def, err := state.Marshal(ctx, llb.Platform(slimllb.Platform(r.recipes[0].Platform)))
+	if err != nil {
+		return err
+	}
+	return write(a.stdout, def)
+}

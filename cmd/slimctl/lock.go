@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) lock() *cobra.Command {
+	f := &recipeFlags{}
+	var output string
+	cmd := &cobra.Command{
+		Use:   "lock",
+		Short: "Pin the base and all that resolving found in it",
+		Long: `Lock resolves the profile and writes slim.lock beside it: the base's digests, its line, the
+paths that the removals came to, the metadata of the directories they lie in, and the
+payload's integrity. With it a build reads no base layer, and gives the same image always.
+
+It prints the lock's path on standard output.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			r, err := a.resolve(cmd.Context(), f, false)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, r.progress.Close()) }()
+			if output == "" {
+				output = f.lock
+			}
+			if output == "" {
+				output = lockBeside(f.profile)
+			}
+			if err := r.lock.Write(output); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, output)
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "where to write the lock (default: slim.lock beside the profile)")
+	return cmd
+}

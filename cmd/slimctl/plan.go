@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/build"
+)
+
+func (a *app) plan() *cobra.Command {
+	f := &recipeFlags{}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Print what a build would lay, remove and set, and why",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			r, err := a.resolve(cmd.Context(), f, true)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, r.progress.Close()) }()
+			var plans []plan
+			for _, recipe := range r.recipes {
+				plans = append(plans, planOf(recipe))
+			}
+			if asJSON {
+				enc := json.NewEncoder(a.stdout)
+				enc.SetIndent("", "  ")
+				return enc.Encode(plans)
+			}
+			for _, p := range plans {
+				if err := p.print(a.stdout); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// plan is a recipe for reading.
+type plan struct {
+	Platform string             `json:"platform"`
+	Profile  string             `json:"profile"`
+	Base     planBase           `json:"base"`
+	Remove   []planRemoval      `json:"remove"`
+	Lay      []planOverlay      `json:"lay"`
+	Set      build.ConfigChange `json:"set"`
+}
+
+type planBase struct {
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Manifest  string `json:"manifest"`
+	Line      string `json:"line"`
+}
+
+type planRemoval struct {
+	Path   string `json:"path"`
+	Type   string `json:"type"`
+	Why    string `json:"why"`
+	Source string `json:"source,omitempty"`
+}
+
+type planOverlay struct {
+	Name  string     `json:"name"`
+	Why   string     `json:"why"`
+	Bytes int64      `json:"bytes"`
+	Files []planFile `json:"files"`
+}
+
+type planFile struct {
+	Path string `json:"path"`
+	Mode string `json:"mode"`
+	Size int64  `json:"size,omitempty"`
+	Link string `json:"link,omitempty"`
+}
+
+func planOf(r *build.Recipe) plan {
+	p := plan{
+		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change(), Remove: []planRemoval{}, Lay: []planOverlay{},
+		Base: planBase{Reference: r.Base.Reference, Digest: r.Base.Index.String(), Manifest: r.Base.Manifest.String(), Line: r.Base.Line},
+	}
+	for _, s := range r.Removals() {
+		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source})
+	}
+	for _, s := range r.Overlays() {
+		o := planOverlay{Name: s.Name, Why: s.Why}
+		for _, f := range s.Files {
+			o.Bytes += f.Size
+			o.Files = append(o.Files, planFile{Path: f.Path, Mode: fmt.Sprintf("%04o", f.Mode), Size: f.Size, Link: f.Link})
+		}
+		p.Lay = append(p.Lay, o)
+	}
+	return p
+}
+
+// maxListed is how many files of one overlay the text names; --json names all.
+const maxListed = 12
+
+func (p plan) print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Digest)
+	fmt.Fprintf(t, "\nremove %d paths\n", len(p.Remove))
+	for _, r := range p.Remove {
+		fmt.Fprintf(t, "  - %s\t%s\n", r.Path, r.Why)
+	}
+	for _, o := range p.Lay {
+		fmt.Fprintf(t, "\nlay %s: %d files, %d bytes\t%s\n", o.Name, len(o.Files), o.Bytes, o.Why)
+		for i, f := range o.Files {
+			if i == maxListed {
+				fmt.Fprintf(t, "  + … and %d more\n", len(o.Files)-maxListed)
+				break
+			}
+			what := fmt.Sprintf("%s %d bytes", f.Mode, f.Size)
+			if f.Link != "" {
+				what = "-> " + f.Link
+			}
+			fmt.Fprintf(t, "  + %s\t%s\n", f.Path, what)
+		}
+	}
+	fmt.Fprintln(t, "\nset")
+	for _, line := range p.Set.Lines() {
+		fmt.Fprintf(t, "  ~ %s\n", line)
+	}
+	fmt.Fprintln(t)
+	return t.Flush()
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/build/profile"
+)
+
+func (a *app) profile() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "profile",
+		Short: "List, show and check profiles",
+	}
+	cmd.AddCommand(a.profileList(), a.profileShow(), a.profileValidate(), a.profileSchema())
+	return cmd
+}
+
+func (a *app) profileList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the built-in profiles",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			list, err := loader(nil).List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(a.stdout).Encode(list)
+			}
+			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			for _, s := range list {
+				fmt.Fprintf(t, "%s\t%s\n", s.Name, s.Description)
+			}
+			return t.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (a *app) profileShow() *cobra.Command {
+	var set []string
+	cmd := &cobra.Command{
+		Use:   "show NAME|FILE",
+		Short: "Print a profile with all that it extends merged in",
+		Args:  oneArg("a profile"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			p, err := loader(set).Load(args[0])
+			if err != nil {
+				return err
+			}
+			data, err := p.Marshal()
+			if err != nil {
+				return err
+			}
+			_, err = a.stdout.Write(data)
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	return cmd
+}
+
+func (a *app) profileValidate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate NAME|FILE",
+		Short: "Check a profile and tell everything that is wrong with it",
+		Args:  oneArg("a profile"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			p, err := loader(nil).Load(args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s: valid (%s)\n", args[0], p.Digest())
+			return err
+		},
+	}
+}
+
+func (a *app) profileSchema() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of profiles",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			schema, err := profile.Schema()
+			if err != nil {
+				return err
+			}
+			_, err = a.stdout.Write(schema)
+			return err
+		},
+	}
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/progress"
+	"github.com/slimctl/slimctl/internal/standin"
+	"github.com/slimctl/slimctl/profiles"
+)
+
+// recipeFlags say which recipes a command is about.
+type recipeFlags struct {
+	profile   string
+	base      string
+	platforms []string
+	set       []string
+	payload   string
+	lock      string
+	progress  string
+	insecure  bool
+}
+
+func (f *recipeFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or standin:A|B|C (default: the profile's)")
+	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
+	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	flags.StringVar(&f.payload, "payload", "", "directory of an agent-browser payload made by `slimctl payload fetch` (default: fetched by npm)")
+	flags.StringVar(&f.lock, "lock", "", "lock file (default: slim.lock beside the profile, when it is there and matches)")
+	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
+}
+
+// resolved is a profile resolved, with what it was resolved against.
+type resolved struct {
+	profile  *profile.Profile
+	source   *image.Source
+	recipes  []*build.Recipe
+	lock     *resolve.Lock
+	progress progress.Reporter
+	options  image.Options
+}
+
+func loader(set []string) profile.Loader { return profile.Loader{Builtin: profiles.FS, Set: set} }
+
+// resolve does all that comes before a recipe is rendered or built. The caller closes r.progress. useLock is false
+// for `slimctl lock`, which asks the base itself.
+func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *resolved, err error) {
+	p, err := loader(f.set).Load(f.profile)
+	if err != nil {
+		return nil, err
+	}
+	platforms, err := parsePlatforms(f.platforms, p)
+	if err != nil {
+		return nil, err
+	}
+	epoch, err := sourceDateEpoch()
+	if err != nil {
+		return nil, err
+	}
+	bars, err := progress.New(f.progress, a.stderr)
+	if err != nil {
+		return nil, usage(err)
+	}
+	defer func() {
+		if err != nil {
+			bars.Close()
+		}
+	}()
+	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure}}
+	reference := p.Base.Reference
+	if f.base != "" {
+		reference = f.base
+	}
+	var lock *resolve.Lock
+	if useLock {
+		if lock, err = a.findLock(f, p, reference, platforms, bars); err != nil {
+			return nil, err
+		}
+	}
+	if r.source, err = a.open(ctx, reference, lock, r.options); err != nil {
+		return nil, err
+	}
+	r.recipes, r.lock, err = resolve.Resolve(ctx, resolve.Input{
+		Profile: p, Reference: reference, Source: r.source, Platforms: platforms, Assets: assets.FS, Lock: lock,
+		Cache: image.IndexCache{Dir: a.cacheDir}, Progress: bars, Epoch: epoch,
+		Overlays: a.overlays(f, p, bars),
+	})
+	return r, err
+}
+
+// open opens the base, at the digest that the lock has for it.
+func (a *app) open(ctx context.Context, reference string, lock *resolve.Lock, o image.Options) (*image.Source, error) {
+	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
+		dir, err := standin.Cached(ctx, a.cacheDir, line)
+		if err != nil {
+			return nil, err
+		}
+		return image.Open(ctx, "oci:"+dir, o)
+	}
+	if lock != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {
+		reference = pin(reference, lock.Base.Digest)
+	}
+	src, err := image.Open(ctx, reference, o)
+	if err != nil {
+		return nil, err
+	}
+	if lock != nil && src.Digest() != lock.Base.Digest {
+		return nil, fmt.Errorf("base %s is %s, and the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), lock.Base.Digest)
+	}
+	return src, nil
+}
+
+// pin puts the digest in the place of a registry reference's tag.
+func pin(reference string, digest v1.Hash) string {
+	reference, _, _ = strings.Cut(reference, "@")
+	if i := strings.LastIndexByte(reference, ':'); i > strings.LastIndexByte(reference, '/') {
+		reference = reference[:i]
+	}
+	return reference + "@" + digest.String()
+}
+
+// findLock finds the lock that goes with the profile, and says what it made of it.
+func (a *app) findLock(f *recipeFlags, p *profile.Profile, reference string, platforms []v1.Platform, say progress.Reporter) (*resolve.Lock, error) {
+	file := f.lock
+	if file == "" {
+		file = lockBeside(f.profile)
+	}
+	lock, err := resolve.ReadLock(file)
+	if errors.Is(err, fs.ErrNotExist) && f.lock == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Matches(p, reference, platforms); err != nil {
+		if f.lock != "" {
+			return nil, fmt.Errorf("%s: %w; run `slimctl lock` again", file, err)
+		}
+		say.Printf("lock %s isn't used: %v", file, err)
+		return nil, nil
+	}
+	say.Printf("lock %s is used: base %s, no base layer is read", file, lock.Base.Digest)
+	return lock, nil
+}
+
+// lockBeside is where the lock of a profile lies: beside its file, in the current directory for a built-in one.
+func lockBeside(nameOrFile string) string {
+	if profile.IsFile(nameOrFile) {
+		return filepath.Join(filepath.Dir(nameOrFile), resolve.LockName)
+	}
+	return resolve.LockName
+}
+
+// overlays gives the overlays that every profile has: the payload and our server.
+func (a *app) overlays(f *recipeFlags, p *profile.Profile, say progress.Reporter) func(context.Context, v1.Platform) ([]build.Lay, error) {
+	o := overlays.Options{CacheDir: a.cacheDir, Log: say.Printf}
+	var payload *overlays.Payload
+	return func(ctx context.Context, platform v1.Platform) ([]build.Lay, error) {
+		if payload == nil {
+			var err error
+			if payload, err = fetchPayload(ctx, f.payload, p.Payload.AgentBrowser, o); err != nil {
+				return nil, err
+			}
+		}
+		files, err := payload.Files(platform.Architecture)
+		if err != nil {
+			return nil, err
+		}
+		server, err := overlays.Server(ctx, platform.Architecture, o)
+		if err != nil {
+			return nil, err
+		}
+		return []build.Lay{
+			{Name: "payload", Why: "agent-browser " + payload.Version + ", the only program that drives the browser", Files: files},
+			{Name: "browser-shell", Why: "the one MCP tool", Files: server},
+		}, nil
+	}
+}
+
+func fetchPayload(ctx context.Context, dir string, want profile.AgentBrowser, o overlays.Options) (*overlays.Payload, error) {
+	if dir == "" {
+		return overlays.Fetch(ctx, want.Version, want.Integrity, o)
+	}
+	p, err := overlays.Prepared(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Matches(want.Version, want.Integrity); err != nil {
+		return nil, fmt.Errorf("--payload %s: %w", dir, err)
+	}
+	return p, nil
+}
+
+func parsePlatforms(flags []string, p *profile.Profile) ([]v1.Platform, error) {
+	if len(flags) == 0 {
+		for _, s := range p.Platforms {
+			flags = append(flags, string(s))
+		}
+	}
+	var out []v1.Platform
+	seen := map[string]bool{}
+	for _, s := range flags {
+		parsed, err := v1.ParsePlatform(s)
+		if err != nil || parsed.OS == "" || parsed.Architecture == "" {
+			return nil, usage(fmt.Errorf("--platform %q: a platform is os/arch, such as linux/arm64", s))
+		}
+		known := false
+		for _, have := range p.Platforms {
+			known = known || string(have) == parsed.String()
+		}
+		if !known {
+			return nil, usage(fmt.Errorf("--platform %s: profile %s is for %v", s, p.Name, p.Platforms))
+		}
+		if !seen[parsed.String()] {
+			seen[parsed.String()] = true
+			out = append(out, *parsed)
+		}
+	}
+	return out, nil
+}
+
+// sourceDateEpoch reads SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/); zero when unset.
+func sourceDateEpoch() (time.Time, error) {
+	s := os.Getenv("SOURCE_DATE_EPOCH")
+	if s == "" {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > 253402300799 {
+		return time.Time{}, usage(fmt.Errorf("SOURCE_DATE_EPOCH=%q: want seconds since 1970-01-01 UTC", s))
+	}
+	return time.Unix(n, 0).UTC(), nil
+}

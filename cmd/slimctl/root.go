@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// app is what every command shares.
+type app struct {
+	stdout, stderr io.Writer
+	cacheDir       string
+}
+
+// run is main without the process around it: it gives the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if ctx.Err() != nil {
+		err = errInterrupted
+	}
+	return report(stderr, err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "slimctl",
+		Short: "Turn a huge all-in-one sandbox image into a slim, closed, provable one",
+		Long: `slimctl derives, from the AIO Sandbox image, one with a single job: an agent drives the
+visible Chromium through one MCP tool, browser-shell. A profile says what is laid on the
+base, what is removed, and what may remain.
+
+` + exitHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version(),
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
+	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
+	for group, commands := range map[string][]*cobra.Command{
+		"common": {a.build(), a.plan(), a.lock(), a.profile()},
+		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin()},
+	} {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	return root
+}
+
+// noArgs and exactArgs are cobra's, as usage errors.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(fmt.Errorf("%s takes no arguments, and got %q", cmd.CommandPath(), args))
+	}
+	return nil
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usage(fmt.Errorf("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args)))
+		}
+		return nil
+	}
+}
+
+func defaultCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "slimctl")
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+func (a *app) standin() *cobra.Command {
+	var o standin.Options
+	var output string
+	cmd := &cobra.Command{
+		Use:   "standin",
+		Short: "Write a stand-in of the AIO base, for trying slimctl without a registry",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output == "" {
+				return usage(errors.New("--output is missing: the directory for the OCI layout"))
+			}
+			digest, err := standin.Write(cmd.Context(), output, o)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "oci:%s@%s\n", output, digest)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&output, "output", "o", "", "directory for the OCI layout")
+	flags.StringVar(&o.Line, "line", "B", "the base line: A, B or C")
+	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
+	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes that don't compress, per platform")
+	return cmd
+}

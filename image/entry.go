@@ -1,0 +1,103 @@
+// Package image knows OCI images and nothing of profiles: references, layers, merged trees, the base index and its
+// cache, and the outputs an image can be written to.
+package image
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+)
+
+// Type is the type of a file system object, by the words of the OCI image specification's layer page.
+type Type string
+
+// The types that a layer can hold.
+const (
+	TypeFile    Type = "file"
+	TypeDir     Type = "dir"
+	TypeSymlink Type = "symlink"
+	TypeLink    Type = "hardlink"
+	TypeChar    Type = "char"
+	TypeBlock   Type = "block"
+	TypeFifo    Type = "fifo"
+)
+
+// Entry is what a layer says of one path: everything but the content.
+type Entry struct {
+	// Path is absolute and clean: "/etc/passwd". The root is "/".
+	Path string `json:"path"`
+	Type Type   `json:"type"`
+	// Mode holds the permission bits and setuid, setgid and sticky as a tar header does: 0 to 07777.
+	Mode int64 `json:"mode"`
+	UID  int   `json:"uid,omitempty"`
+	GID  int   `json:"gid,omitempty"`
+	// Size is in bytes; 0 for anything but a regular file.
+	Size    int64     `json:"size,omitempty"`
+	ModTime time.Time `json:"mtime,omitzero"`
+	// Link is the target of a symlink as written, or the absolute path of a hard link's other name.
+	Link string `json:"link,omitempty"`
+	// Xattrs maps a name such as "security.capability" to its raw value.
+	Xattrs map[string]string `json:"xattrs,omitempty"`
+}
+
+// IsDir reports whether the entry is a directory.
+func (e Entry) IsDir() bool { return e.Type == TypeDir }
+
+// File is an entry with its content: one item of an overlay.
+type File struct {
+	Entry
+	// Open gives the content of a regular file; nil for every other type. It can be called more than once.
+	Open func() (io.ReadCloser, error)
+}
+
+// Bytes makes a root-owned regular file that holds data.
+func Bytes(p string, mode int64, data []byte) File {
+	return File{
+		Entry: Entry{Path: Clean(p), Type: TypeFile, Mode: mode, Size: int64(len(data))},
+		Open:  func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil },
+	}
+}
+
+// Symlink makes a root-owned symbolic link at p to target.
+func Symlink(p, target string) File {
+	return File{Entry: Entry{Path: Clean(p), Type: TypeSymlink, Mode: 0o777, Link: target}}
+}
+
+// Dir makes a root-owned directory.
+func Dir(p string, mode int64) File {
+	return File{Entry: Entry{Path: Clean(p), Type: TypeDir, Mode: mode}}
+}
+
+// FromFS makes a root-owned regular file of the given mode whose content is name in fsys, opened anew at each Open.
+func FromFS(p string, mode int64, fsys fs.FS, name string) (File, error) {
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return File{}, err
+	}
+	return File{
+		Entry: Entry{Path: Clean(p), Type: TypeFile, Mode: mode, Size: info.Size()},
+		Open:  func() (io.ReadCloser, error) { return fsys.Open(name) },
+	}, nil
+}
+
+// Clean gives p as an Entry writes it: absolute, slash-separated, with no "." or ".." left.
+func Clean(p string) string { return path.Clean("/" + p) }
+
+// Parents lists the directories above p, topmost first, without the root: "/a/b/c" gives "/a", "/a/b".
+func Parents(p string) []string {
+	var out []string
+	for i := 1; i < len(p); i++ {
+		if p[i] == '/' {
+			out = append(out, p[:i])
+		}
+	}
+	return out
+}
+
+// Within reports whether p is dir or lies below it.
+func Within(p, dir string) bool {
+	return dir == "/" || p == dir || strings.HasPrefix(p, dir+"/")
+}

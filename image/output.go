@@ -1,0 +1,351 @@
+package image
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+)
+
+// Built is an image that was made: exactly one of the two is set.
+type Built struct {
+	Index v1.ImageIndex // several platforms
+	Image v1.Image      // one platform
+}
+
+// Digest is that of the index or of the image's manifest.
+func (b Built) Digest() (v1.Hash, error) {
+	if b.Index != nil {
+		return b.Index.Digest()
+	}
+	return b.Image.Digest()
+}
+
+// MediaType is that of the index or of the image's manifest.
+func (b Built) MediaType() (ocitypes.MediaType, error) {
+	if b.Index != nil {
+		return b.Index.MediaType()
+	}
+	return b.Image.MediaType()
+}
+
+// The types of output.
+const (
+	OutputOCI           = "oci"
+	OutputOCIArchive    = "oci-archive"
+	OutputDockerArchive = "docker-archive"
+)
+
+var outputTypes = []string{OutputOCI, OutputOCIArchive, OutputDockerArchive}
+
+// Output is where and as what an image is written to this machine.
+type Output struct {
+	// Type is "oci" (a layout directory), "oci-archive" or "docker-archive" (uncompressed tar).
+	Type string
+	// Dest is a path that does not exist yet or an empty directory; "-" is standard output, for archives only.
+	Dest string
+}
+
+// ParseOutput reads "type=oci,dest=DIR" as buildx does: comma-separated, quoted where a value holds a comma. buildx's
+// "tar=true" makes an archive of "oci", and "tar=false" says that a directory is really meant.
+func ParseOutput(s string) (Output, error) {
+	bad := func(format string, args ...any) (Output, error) {
+		return Output{}, fmt.Errorf("output %q: %w", s, fmt.Errorf(format, args...))
+	}
+	if strings.TrimSpace(s) == "" {
+		return Output{}, errors.New("empty output: write type=oci,dest=DIR")
+	}
+	r := csv.NewReader(strings.NewReader(s))
+	fields, err := r.Read()
+	if err != nil {
+		return bad("%w", err)
+	}
+	if _, err := r.Read(); err != io.EOF {
+		return bad("more than one line")
+	}
+	var o Output
+	seen := map[string]string{}
+	for _, f := range fields {
+		key, value, ok := strings.Cut(f, "=")
+		key = strings.ToLower(strings.TrimSpace(key))
+		if !ok {
+			return bad("%q is no key=value: write type=oci,dest=%s", f, f)
+		}
+		if _, twice := seen[key]; twice {
+			return bad("%s is given twice", key)
+		}
+		seen[key] = value
+		switch key {
+		case "type":
+			o.Type = value
+		case "dest":
+			o.Dest = value
+		case "tar":
+		case "name":
+			return bad("name is not an attribute here: use --tag")
+		default:
+			return bad("unknown attribute %q: did you mean %q? (type, dest, tar)", key, nearest(key, []string{"type", "dest", "tar"}))
+		}
+	}
+	if o.Type == "" {
+		return bad("type is missing: one of %s", strings.Join(outputTypes, ", "))
+	}
+	if !slices.Contains(outputTypes, o.Type) {
+		if o.Type == "registry" || o.Type == "image" {
+			return bad("type %q: use --push", o.Type)
+		}
+		return bad("unknown type %q: did you mean %q? (%s)", o.Type, nearest(o.Type, outputTypes), strings.Join(outputTypes, ", "))
+	}
+	if o.Dest == "" {
+		return bad("dest is missing: a path, or - for standard output")
+	}
+	tar, given := seen["tar"]
+	if given {
+		archive, err := strconv.ParseBool(tar)
+		switch {
+		case err != nil:
+			return bad("tar=%q is neither true nor false", tar)
+		case archive && o.Type == OutputOCI:
+			o.Type = OutputOCIArchive
+		case !archive && o.Type != OutputOCI:
+			return bad("tar=false does not go with type %s", o.Type)
+		}
+	}
+	if o.Type == OutputOCI {
+		if o.Dest == "-" {
+			return bad("a directory can't go to standard output: use type=%s", OutputOCIArchive)
+		}
+		if !given && strings.HasSuffix(o.Dest, ".tar") {
+			return bad("type=oci writes a directory: use type=%s for a file, or add tar=false", OutputOCIArchive)
+		}
+	}
+	return o, nil
+}
+
+func nearest(word string, valid []string) string {
+	for _, v := range valid {
+		if word != "" && strings.HasPrefix(v, word) {
+			return v
+		}
+	}
+	return slices.MinFunc(valid, func(a, b string) int {
+		return levenshtein.Distance(word, a, nil) - levenshtein.Distance(word, b, nil)
+	})
+}
+
+// Check tells early, before anything is built, whether the destination can be written.
+func (o Output) Check() error {
+	if o.Dest == "-" {
+		return nil
+	}
+	if info, err := os.Stat(filepath.Dir(o.Dest)); err != nil {
+		return fmt.Errorf("destination %s: %w: make the directory first", o.Dest, err)
+	} else if !info.IsDir() {
+		return fmt.Errorf("destination %s: %s is no directory", o.Dest, filepath.Dir(o.Dest))
+	}
+	info, err := os.Stat(o.Dest)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Lstat(o.Dest); err == nil {
+			return fmt.Errorf("destination %s is a link to nothing: %w", o.Dest, fs.ErrExist)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("destination: %w", err)
+	case o.Type != OutputOCI && !info.Mode().IsRegular() && !info.IsDir():
+		return nil // a pipe or a device: streamed into
+	case o.Type != OutputOCI || !info.IsDir():
+		return &existsError{o.Dest}
+	}
+	names, err := os.ReadDir(o.Dest)
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	if len(names) > 0 {
+		return &existsError{o.Dest}
+	}
+	return nil
+}
+
+// existsError is errors.Is fs.ErrExist.
+type existsError struct{ dest string }
+
+func (e *existsError) Error() string {
+	return fmt.Sprintf("destination %s exists: remove it or choose another", e.dest)
+}
+
+func (e *existsError) Unwrap() error { return fs.ErrExist }
+
+// Write writes b to the destination, whole or not at all: under a temporary name beside it, renamed at the end. The
+// blobs of src, when it is a local base, are linked instead of copied where the file system can. tags name the image
+// inside. src may be nil.
+func (o Output) Write(ctx context.Context, b Built, tags []name.Tag, src *Source, opt Options) error {
+	opt = opt.withDefaults()
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if o.Type == OutputDockerArchive {
+		img, err := onlyImage(b)
+		if err != nil {
+			return err
+		}
+		b = Built{Image: img}
+	}
+	c, err := contentsOf(b)
+	if err != nil {
+		return err
+	}
+	cp := &copier{opt: opt, local: localBlobs(src)}
+	if o.Type == OutputOCI {
+		return writeLayout(ctx, o.Dest, c, tags, cp)
+	}
+	plan, err := planArchive(c, tags, o.Type == OutputDockerArchive)
+	if err != nil {
+		return err
+	}
+	if o.Dest == "-" {
+		if f, ok := opt.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			return errors.New("standard output is a terminal: send it to a file or a pipe")
+		}
+		return plan.stream(ctx, opt.Stdout, cp)
+	}
+	if info, err := os.Stat(o.Dest); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(o.Dest, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(plan.stream(ctx, f, cp), f.Close())
+	}
+	return plan.write(ctx, o, cp)
+}
+
+func localBlobs(src *Source) *blobs {
+	if src == nil {
+		return nil
+	}
+	return src.blobs
+}
+
+// onlyImage gives the image of a single-platform result.
+func onlyImage(b Built) (v1.Image, error) {
+	if b.Image != nil {
+		return b.Image, nil
+	}
+	m, err := b.Index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	var images, have = []v1.Hash{}, []string{}
+	for _, d := range m.Manifests {
+		if isImage(d) {
+			images = append(images, d.Digest)
+			if d.Platform != nil {
+				have = append(have, d.Platform.String())
+			}
+		}
+	}
+	if len(images) != 1 {
+		return nil, fmt.Errorf("a docker archive holds one platform and the image has %d (%s): choose one with --platform",
+			len(images), strings.Join(have, ", "))
+	}
+	return b.Index.Image(images[0])
+}
+
+// layoutMarker is the file oci-layout (OCI image specification, image-layout.md).
+const layoutMarker = `{"imageLayoutVersion":"1.0.0"}`
+
+// topIndex is index.json: one entry a tag, or one without a name.
+func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
+	plain := v1.Descriptor{MediaType: root.MediaType, Size: root.Size, Digest: root.Digest, Platform: root.Platform}
+	top := v1.IndexManifest{SchemaVersion: 2, MediaType: ocitypes.OCIImageIndex, Manifests: []v1.Descriptor{}}
+	for _, t := range tags {
+		d := plain
+		d.Annotations = map[string]string{
+			annotationImageName: dockerName(t.Name()), annotationRefName: t.TagStr(),
+		}
+		top.Manifests = append(top.Manifests, d)
+	}
+	if len(tags) == 0 {
+		top.Manifests = append(top.Manifests, plain)
+	}
+	return json.Marshal(top)
+}
+
+// dockerName writes Docker Hub's host as everybody but go-containerregistry does.
+func dockerName(n string) string {
+	if rest, ok := strings.CutPrefix(n, name.DefaultRegistry+"/"); ok {
+		return "docker.io/" + rest
+	}
+	return n
+}
+
+// writeLayout writes an OCI image layout directory.
+func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag, cp *copier) (err error) {
+	mode := fs.FileMode(0o755)
+	if p, err := filepath.EvalSymlinks(dest); err == nil {
+		dest = p // an empty directory, perhaps behind a link: it is the directory that is replaced
+		if info, err := os.Stat(dest); err == nil {
+			mode = info.Mode().Perm()
+		}
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(tmp)
+		}
+	}()
+	index, err := topIndex(c.root.desc, tags)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "oci-layout"), []byte(layoutMarker), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, "index.json"), index, 0o644); err != nil {
+		return err
+	}
+	if err := writeBlobs(ctx, filepath.Join(tmp, "blobs"), c, cp); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, mode); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if err := os.Remove(dest); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &existsError{dest} // no longer empty
+	}
+	return os.Rename(tmp, dest)
+}
+
+func writeBlobs(ctx context.Context, dir string, c *contents, cp *copier) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(copyJobs)
+	for _, it := range c.all() {
+		d := filepath.Join(dir, it.desc.Digest.Algorithm)
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error { return cp.file(ctx, filepath.Join(d, it.desc.Digest.Hex), it) })
+	}
+	return g.Wait()
+}

@@ -1,0 +1,143 @@
+package image
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// item is one blob of an image: a document that is in memory, or a layer.
+type item struct {
+	desc  v1.Descriptor
+	raw   []byte
+	layer v1.Layer
+}
+
+// contents is everything that an image consists of, each blob once, in the order of its manifests.
+type contents struct {
+	root      item   // the index, or the manifest of a single image
+	manifests []item // below an index
+	blobs     []item // configs and layers
+	images    []v1.Image
+	seen      map[v1.Hash]bool
+}
+
+// all is in the order in which archives hold it: documents first, so that a reader of a stream knows what follows.
+func (c *contents) all() []item {
+	out := append([]item{c.root}, c.manifests...)
+	return append(out, c.blobs...)
+}
+
+func contentsOf(b Built) (*contents, error) {
+	c := &contents{seen: map[v1.Hash]bool{}}
+	if (b.Index == nil) == (b.Image == nil) {
+		return nil, errors.New("image: neither an index nor an image, or both")
+	}
+	if b.Image != nil {
+		root, err := c.image(b.Image)
+		c.root = root
+		return c, err
+	}
+	raw, err := b.Index.RawManifest()
+	if err != nil {
+		return nil, err
+	}
+	mt, err := b.Index.MediaType()
+	if err != nil {
+		return nil, err
+	}
+	if c.root, err = document(raw, v1.Descriptor{MediaType: mt}); err != nil {
+		return nil, err
+	}
+	m, err := b.Index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range m.Manifests {
+		if !d.MediaType.IsImage() {
+			return nil, fmt.Errorf("index %s: %s is no image but %s", c.root.desc.Digest, d.Digest, d.MediaType)
+		}
+		img, err := b.Index.Image(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		it, err := c.image(img)
+		if err != nil {
+			return nil, err
+		}
+		if it.desc.Digest != d.Digest || it.desc.Size != d.Size {
+			return nil, fmt.Errorf("index %s names %s and holds %s", c.root.desc.Digest, d.Digest, it.desc.Digest)
+		}
+		if !c.seen[d.Digest] {
+			c.seen[d.Digest] = true
+			c.manifests = append(c.manifests, it)
+		}
+	}
+	return c, nil
+}
+
+// image adds the blobs of one image and gives its manifest.
+func (c *contents) image(img v1.Image) (item, error) {
+	raw, err := img.RawManifest()
+	if err != nil {
+		return item{}, err
+	}
+	mt, err := img.MediaType()
+	if err != nil {
+		return item{}, err
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return item{}, err
+	}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return item{}, err
+	}
+	conf, err := document(config, m.Config)
+	if err != nil {
+		return item{}, fmt.Errorf("config: %w", err)
+	}
+	c.add(conf)
+	layers, err := img.Layers()
+	if err != nil {
+		return item{}, err
+	}
+	if len(layers) != len(m.Layers) {
+		return item{}, fmt.Errorf("the manifest names %d layers, the image has %d", len(m.Layers), len(layers))
+	}
+	for i, l := range layers {
+		h, err := l.Digest()
+		if err != nil {
+			return item{}, err
+		}
+		if h != m.Layers[i].Digest {
+			return item{}, fmt.Errorf("layer %d is %s, the manifest says %s", i, h, m.Layers[i].Digest)
+		}
+		c.add(item{desc: m.Layers[i], layer: l})
+	}
+	c.images = append(c.images, img)
+	return document(raw, v1.Descriptor{MediaType: mt})
+}
+
+func (c *contents) add(it item) {
+	if !c.seen[it.desc.Digest] {
+		c.seen[it.desc.Digest] = true
+		c.blobs = append(c.blobs, it)
+	}
+}
+
+// document makes an item of bytes in memory; a digest that want states must be theirs.
+func document(raw []byte, want v1.Descriptor) (item, error) {
+	h, size, err := v1.SHA256(bytes.NewReader(raw))
+	if err != nil {
+		return item{}, err
+	}
+	if want.Digest.Hex != "" && want.Digest != h {
+		return item{}, &DigestError{Want: want.Digest, Got: h, Where: "image"}
+	}
+	want.Digest, want.Size = h, size
+	return item{desc: want, raw: raw}, nil
+}

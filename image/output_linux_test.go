@@ -1,0 +1,41 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestDiskFull writes to a file system of 1 MB.
+func TestDiskFull(t *testing.T) {
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	srcs, _ := bothSources(t, 400_000)
+	for from, src := range srcs {
+		b := derive(t, src, 10, 70)
+		for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+			err := (Output{kind, filepath.Join(disk, "x")}).Write(context.Background(), b, nil, src, testOptions())
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("%s, %s: %v", from, kind, err)
+			}
+			if got := files(t, disk); len(got) != 0 {
+				t.Errorf("%s, %s: left behind: %v", from, kind, got)
+			}
+		}
+	}
+}

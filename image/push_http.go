@@ -1,0 +1,316 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// The requests of a push, by the OCI distribution specification, "Pushing". They are our own because
+// go-containerregistry asks for each blob before it mounts it, and pings and authenticates anew for each scope: twice
+// the requests and half as many round trips again.
+
+// connect authenticates: to push to the repository and to read those that are mounted from.
+func (p *pusher) connect(ctx context.Context, mounts []name.Repository) error {
+	return p.retry(ctx, "connect to push to", func() error {
+		auth, err := authn.Resolve(ctx, p.opt.Keychain, p.repo)
+		if err != nil {
+			return err
+		}
+		scopes := []string{p.repo.Scope(transport.PushScope)}
+		for _, r := range mounts {
+			scopes = append(scopes, r.Scope(transport.PullScope))
+		}
+		t := transport.NewUserAgent(p.transport, userAgent)
+		rt, err := transport.NewWithContext(ctx, p.repo.Registry, auth, t, scopes)
+		if err != nil {
+			return err
+		}
+		p.client = &http.Client{Transport: rt, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) >= 10 {
+				return errors.New("more than 10 redirects")
+			}
+			return checkHost(via[0].URL, req.URL)
+		}}
+		return nil
+	})
+}
+
+// checkHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:
+// only the host that we were told to speak to may be there.
+func checkHost(from, to *url.URL) error {
+	if to.Hostname() == from.Hostname() {
+		return nil
+	}
+	ip, err := netip.ParseAddr(to.Hostname())
+	if err != nil {
+		if h := strings.TrimSuffix(to.Hostname(), "."); h == "localhost" || strings.HasSuffix(h, ".localhost") {
+			return fmt.Errorf("registry %s leads to %s: refused", from.Host, to.Host)
+		}
+		return nil
+	}
+	ip = ip.Unmap()
+	if ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
+		return fmt.Errorf("registry %s leads to the private address %s: refused", from.Host, to.Host)
+	}
+	return nil
+}
+
+func (p *pusher) url(kind, rest string) *url.URL {
+	return &url.URL{
+		Scheme: p.repo.Scheme(), Host: p.repo.RegistryStr(),
+		Path: "/v2/" + p.repo.RepositoryStr() + "/" + kind + "/" + rest,
+	}
+}
+
+// do sends a request and gives the response of one of the wanted statuses with its body closed.
+func (p *pusher) do(req *http.Request, want ...int) (*http.Response, error) {
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if err := transport.CheckError(resp, want...); err != nil {
+		return nil, err
+	}
+	// What is left of a short body is read, so that the connection can be used again.
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	return resp, err
+}
+
+// points reports whether ref points at digest already.
+func (p *pusher) points(ctx context.Context, ref name.Reference, digest v1.Hash) (there bool, err error) {
+	err = p.retry(ctx, "look up "+ref.Identifier()+" in", func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodHead, p.url("manifests", ref.Identifier()).String(), nil)
+		if err != nil {
+			return err
+		}
+		for _, mt := range []ocitypes.MediaType{
+			ocitypes.OCIImageIndex, ocitypes.OCIManifestSchema1, ocitypes.DockerManifestList, ocitypes.DockerManifestSchema2,
+		} {
+			req.Header.Add("Accept", string(mt))
+		}
+		// Some registries answer 403 where there is nothing (Artifactory); the push itself will tell.
+		resp, err := p.do(req, http.StatusOK, http.StatusNotFound, http.StatusForbidden)
+		if err != nil {
+			return err
+		}
+		there = resp.StatusCode == http.StatusOK && resp.Header.Get("Docker-Content-Digest") == digest.String()
+		return nil
+	})
+	return there, err
+}
+
+// hasBlob asks for a blob and counts it when it is there.
+func (p *pusher) hasBlob(ctx context.Context, h v1.Hash) (bool, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, p.url("blobs", h.String()).String(), nil)
+	if err != nil {
+		return false, err
+	}
+	resp, err := p.do(req, http.StatusOK, http.StatusNotFound)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return false, err
+	}
+	p.book.existing.Add(1)
+	return true, nil
+}
+
+// start begins an upload, or mounts a blob when from is given.
+func (p *pusher) start(ctx context.Context, mount v1.Hash, from string) (location string, mounted bool, err error) {
+	u := p.url("blobs", "uploads/")
+	if from != "" {
+		u.RawQuery = url.Values{"mount": {mount.String()}, "from": {from}}.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), nil)
+	if err != nil {
+		return "", false, err
+	}
+	want := []int{http.StatusAccepted}
+	if from != "" {
+		want = append(want, http.StatusCreated)
+	}
+	resp, err := p.do(req, want...)
+	if err != nil {
+		return "", false, err
+	}
+	if resp.StatusCode == http.StatusCreated {
+		return "", true, nil
+	}
+	loc := resp.Header.Get("Location")
+	if loc == "" {
+		return "", false, errNoLocation
+	}
+	to, err := resp.Request.URL.Parse(loc)
+	if err != nil {
+		return "", false, err
+	}
+	if err := checkHost(resp.Request.URL, to); err != nil {
+		return "", false, err
+	}
+	return to.String(), false, nil
+}
+
+// put sends a whole blob in one request.
+func (p *pusher) put(ctx context.Context, location string, it item, task Task) error {
+	u, err := url.Parse(location)
+	if err != nil {
+		return err
+	}
+	q := u.Query()
+	q.Set("digest", it.desc.Digest.String())
+	u.RawQuery = q.Encode()
+	up := &uploading{}
+	body := func() (io.ReadCloser, error) { return p.body(it, task, up) }
+	first, err := body()
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, u.String(), first)
+	if err != nil {
+		first.Close()
+		return err
+	}
+	req.GetBody = body
+	req.ContentLength = it.desc.Size
+	if it.desc.Size == 0 {
+		first.Close()
+		req.Body, req.GetBody = http.NoBody, nil
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	_, err = p.do(req, http.StatusCreated, http.StatusNoContent)
+	if err != nil {
+		task.Add(-up.take())
+	}
+	// When our own side failed to read, what net/http or the registry makes of it says less. A body that is closed
+	// under the reader's hands because the registry answered early is no such failure.
+	var answer *transport.Error
+	var corrupt *DigestError
+	if own := up.failure(); err != nil && own != nil && (!errors.As(err, &answer) || errors.As(own, &corrupt)) {
+		return own
+	}
+	return err
+}
+
+// body opens a blob to be sent.
+func (p *pusher) body(it item, task Task, up *uploading) (io.ReadCloser, error) {
+	task.Add(-up.take())
+	b := &upload{task: task, up: up, book: p.book}
+	if it.raw != nil {
+		b.in = io.NopCloser(bytes.NewReader(it.raw))
+		return b, nil
+	}
+	cp := copier{opt: p.opt, local: localBlobs(p.src)}
+	in, err := cp.open(it)
+	if err != nil {
+		return nil, err
+	}
+	_, b.down = p.home(it)
+	b.in = in
+	return b, nil
+}
+
+// uploading is what one request has sent so far.
+type uploading struct {
+	mu   sync.Mutex
+	sent int64
+	err  error
+}
+
+func (u *uploading) take() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := u.sent
+	u.sent = 0
+	return n
+}
+
+func (u *uploading) failure() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err
+}
+
+type upload struct {
+	in   io.ReadCloser
+	task Task
+	up   *uploading
+	book *ledger
+	down bool
+}
+
+func (b *upload) Read(d []byte) (int, error) {
+	n, err := b.in.Read(d)
+	b.up.mu.Lock()
+	b.up.sent += int64(n)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) && b.up.err == nil {
+		b.up.err = err
+	}
+	b.up.mu.Unlock()
+	b.task.Add(int64(n))
+	b.book.up.Add(int64(n))
+	if b.down {
+		b.book.down.Add(int64(n))
+	}
+	return n, err
+}
+
+func (b *upload) Close() error { return b.in.Close() }
+
+// manifest puts a manifest or an index under ref.
+func (p *pusher) manifest(ctx context.Context, ref name.Reference, it item) error {
+	return p.retry(ctx, "push manifest "+ref.Identifier()+" to", func() error {
+		u := p.url("manifests", ref.Identifier())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, u.String(), bytes.NewReader(it.raw))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", string(it.desc.MediaType))
+		resp, err := p.do(req, http.StatusCreated, http.StatusOK, http.StatusAccepted)
+		if err != nil {
+			return err
+		}
+		p.book.up.Add(it.desc.Size)
+		if got := resp.Header.Get("Docker-Content-Digest"); got != "" && got != it.desc.Digest.String() {
+			return fmt.Errorf("the registry stored %s as %s", it.desc.Digest, oneLine(got, 80))
+		}
+		return nil
+	})
+}
+
+var temporaryStatus = []int{
+	http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+	http.StatusServiceUnavailable, http.StatusGatewayTimeout, 499, 522,
+}
+
+// isTemporary reports whether trying again may help, by go-containerregistry's rules.
+func isTemporary(err error) bool {
+	var de *DigestError
+	if errors.As(err, &de) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	var te *transport.Error
+	if errors.As(err, &te) {
+		return slices.Contains(temporaryStatus, te.StatusCode)
+	}
+	return isCut(err)
+}
+
+// isAnswer reports whether err is what a registry answered, rather than trouble on the way.
+func isAnswer(err error) bool {
+	var te *transport.Error
+	return errors.As(err, &te) && te.StatusCode != http.StatusUnauthorized
+}

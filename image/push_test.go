@@ -1,0 +1,391 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/slimctl/slimctl/internal/registry"
+)
+
+// pushBase serves a base as HOST/aio/base:1 and opens it.
+func pushBase(t testing.TB, o registry.Options, size int) (*registry.Server, *Source) {
+	t.Helper()
+	dir := writeBase(t, testBase(t, size), "1")
+	reg := serveRegistry(t, o)
+	if err := reg.LoadLayout("aio/base", "1", dir); err != nil {
+		t.Fatal(err)
+	}
+	src := open(t, reg.Host+"/aio/base:1", testOptions())
+	return reg, src
+}
+
+// pullBack reads everything that a tag names and checks every digest.
+func pullBack(t testing.TB, ref string, want v1.Hash) {
+	t.Helper()
+	n := refs(t, ref)[0]
+	idx, err := remote.Index(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hexDigest(t, idx); got != want {
+		t.Errorf("%s is %s, want %s", ref, got, want)
+	}
+	if err := validate.Index(idx); err != nil {
+		t.Error(err)
+	}
+}
+
+const baseLayers = 2*layersEach - 1 // one is shared
+
+func TestPushMounts(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		o      registry.Options
+		repo   string
+		ledger Ledger // bytes are looked at otherwise
+	}{
+		{"another repository", registry.Options{}, "team/slim", Ledger{Mounted: baseLayers, Uploaded: 4}},
+		{"the base's own repository", registry.Options{}, "aio/base", Ledger{Existing: baseLayers, Uploaded: 4}},
+		{"mounts refused", registry.Options{NoMount: true}, "team/slim", Ledger{Uploaded: baseLayers + 4}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const size = 2_000_000
+			reg, src := pushBase(t, tt.o, size)
+			b := derive(t, src, 1_500_000, 70)
+			reg.Reset()
+			ref := reg.Host + "/" + tt.repo + ":l0"
+			got, err := Push(context.Background(), b, refs(t, ref), src, testOptions())
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := reg.Stats()
+			if got.Mounted != tt.ledger.Mounted || got.Uploaded != tt.ledger.Uploaded || got.Existing != tt.ledger.Existing {
+				t.Errorf("ledger %+v, want %+v; registry %+v", got, tt.ledger, st)
+			}
+			if got.BytesUp != st.BytesIn {
+				t.Errorf("bytes up: %d, the registry counts %d", got.BytesUp, st.BytesIn)
+			}
+			if got.BytesDown != st.BlobBytesOut {
+				t.Errorf("bytes down: %d, the registry counts %d", got.BytesDown, st.BlobBytesOut)
+			}
+			if moved := st.BlobBytesIn > 4*size; moved != tt.o.NoMount {
+				t.Errorf("%d bytes of blobs went up", st.BlobBytesIn)
+			}
+			pullBack(t, ref, hexDigest(t, b))
+
+			reg.Reset()
+			again, err := Push(context.Background(), b, refs(t, ref), src, testOptions())
+			if err != nil || again != (Ledger{}) {
+				t.Errorf("second push: %+v, %v", again, err)
+			}
+			if st := reg.Stats(); st.BytesIn != 0 || st.ByKind["PUT manifest"] != 0 {
+				t.Errorf("second push: %+v", st)
+			}
+
+			reg.Reset() // another tag: all blobs are there
+			more, err := Push(context.Background(), b, refs(t, ref, reg.Host+"/"+tt.repo+":other"), src, testOptions())
+			if err != nil || more.Uploaded != 0 && !tt.o.NoMount {
+				t.Errorf("another tag: %+v, %v", more, err)
+			}
+			if st := reg.Stats(); st.BlobBytesIn > 10_000 {
+				t.Errorf("another tag: %d bytes of blobs", st.BlobBytesIn)
+			}
+		})
+	}
+}
+
+// TestPushHiddenLayers has a wrapper that hides what kind of layer it holds: mounts must not turn into uploads.
+func TestPushHiddenLayers(t *testing.T) {
+	_, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 10, 70)
+	p := &pusher{src: src, repo: refs(t, src.Name().Context().RegistryStr()+"/x")[0].Context()}
+	d := baseLayer(t, src, 0)
+	img, _ := src.Image(amd64)
+	l, err := img.LayerByDigest(d.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from, ok := p.home(item{desc: d, layer: hidden{l}}); !ok || from.RepositoryStr() != "aio/base" {
+		t.Errorf("from %v, %v", from, ok)
+	}
+	c, err := contentsOf(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for _, it := range c.blobs {
+		if _, ok := p.home(it); !ok {
+			own++
+		}
+	}
+	if own != 4 {
+		t.Errorf("%d blobs are our own, want 2 layers and 2 configs", own)
+	}
+}
+
+type hidden struct{ v1.Layer }
+
+// TestPushRoundTrips counts what a whole build costs whose base index is at hand: open, read both images, push.
+func TestPushRoundTrips(t *testing.T) {
+	for _, bearer := range []bool{false, true} {
+		o := registry.Options{}
+		opt := testOptions()
+		if bearer {
+			o = registry.Options{User: "u", Password: "p", Bearer: true}
+		}
+		dir := writeBase(t, testBase(t, 100_000), "1")
+		reg := serveRegistry(t, o)
+		if err := reg.LoadLayout("aio/base", "1", dir); err != nil {
+			t.Fatal(err)
+		}
+		if bearer {
+			config := t.TempDir()
+			t.Setenv("DOCKER_CONFIG", config)
+			data := `{"auths":{"` + reg.Host + `":{"username":"u","password":"p"}}}`
+			if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			opt.Keychain = nil
+		}
+		reg.SetLatency(30 * time.Millisecond)
+		src := open(t, reg.Host+"/aio/base:1", opt)
+		b := derive(t, src, 1_500_000, 70)
+		if _, err := Push(context.Background(), b, refs(t, reg.Host+"/slim:1"), src, opt); err != nil {
+			t.Fatal(err)
+		}
+		st := reg.Stats()
+		t.Logf("bearer=%v: %d round trips, %d requests: %v", bearer, st.RoundTrips, st.Requests, st.ByKind)
+		limit := 10
+		if bearer {
+			limit = 12
+		}
+		if st.RoundTrips > limit {
+			t.Errorf("bearer=%v: %d round trips, want at most %d", bearer, st.RoundTrips, limit)
+		}
+		if st.ByKind["GET blob"] != 2 { // two configs
+			t.Errorf("%v", st.ByKind)
+		}
+	}
+}
+
+// TestPushToAnotherRegistry moves the base's bytes once.
+func TestPushToAnotherRegistry(t *testing.T) {
+	from, src := pushBase(t, registry.Options{}, 300_000)
+	to := serveRegistry(t, registry.Options{})
+	b := derive(t, src, 1000, 70)
+	from.Reset()
+	got, err := Push(context.Background(), b, refs(t, to.Host+"/slim:1"), src, testOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Uploaded != baseLayers+4 || got.BytesDown != from.Stats().BlobBytesOut || got.BytesDown < baseLayers*300_000 {
+		t.Errorf("%+v; %+v", got, from.Stats())
+	}
+	pullBack(t, to.Host+"/slim:1", hexDigest(t, b))
+}
+
+// TestPushFromLayout pushes a local base.
+func TestPushFromLayout(t *testing.T) {
+	src := open(t, "oci:"+writeBase(t, testBase(t, 100_000), "1"), testOptions())
+	to := serveRegistry(t, registry.Options{})
+	b := derive(t, src, 1000, 70)
+	if _, err := Push(context.Background(), b, refs(t, to.Host+"/slim:1"), src, testOptions()); err != nil {
+		t.Fatal(err)
+	}
+	pullBack(t, to.Host+"/slim:1", hexDigest(t, b))
+
+	d := baseLayer(t, src, 1)
+	flip(t, filepath.Join(src.dir, "blobs", "sha256", d.Digest.Hex), 50_000)
+	to.Reset()
+	_, err := Push(context.Background(), b, refs(t, to.Host+"/other:1"), src, testOptions())
+	mustBeDigestError(t, err, d.Digest)
+	if to.Stats().ByKind["PUT manifest"] != 0 {
+		t.Error("a manifest was pushed")
+	}
+}
+
+// TestPushFaults spoils requests in every way: the tag must not move, whatever happens.
+func TestPushFaults(t *testing.T) {
+	isUpload := func(r *http.Request) bool {
+		return r.Method == "PUT" && strings.Contains(r.URL.Path, "/blobs/uploads/")
+	}
+	isMount := func(r *http.Request) bool { return r.URL.Query().Has("mount") }
+	isManifest := func(r *http.Request) bool { return r.Method == "PUT" && strings.Contains(r.URL.Path, "/manifests/") }
+	isChild := func(r *http.Request) bool { return isManifest(r) && strings.Contains(r.URL.Path, "sha256:") }
+	isHead := func(r *http.Request) bool { return r.Method == "HEAD" && strings.Contains(r.URL.Path, "/manifests/") }
+	for _, tt := range []struct {
+		name  string
+		which func(*http.Request) bool
+		fault registry.Fault
+		kind  error
+	}{
+		{"401 at the tag", isHead, registry.Fault{Status: 401}, ErrAuth},
+		{"403 at upload", isUpload, registry.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED"}]}`}, ErrAuth},
+		{"404 at upload", isUpload, registry.Fault{Status: 404}, ErrNotFound},
+		{"429 at upload", isUpload, registry.Fault{Status: 429}, ErrRateLimited},
+		{"429 at mount", isMount, registry.Fault{Status: 429}, ErrRateLimited},
+		{"500 at manifest", isChild, registry.Fault{Status: 500}, ErrRegistry},
+		{"500 at tag", isManifest, registry.Fault{Status: 500}, ErrRegistry},
+		{"hang at upload", isUpload, registry.Fault{Hang: true}, ErrTimeout},
+		{"hang at mount", isMount, registry.Fault{Hang: true}, ErrTimeout},
+		{"cut upload", isUpload, registry.Fault{CutAfter: 1000}, ErrUnreachable},
+		{"no answer to a manifest", isChild, registry.Fault{CutAfter: -1}, ErrUnreachable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			reg, src := pushBase(t, registry.Options{}, 1000)
+			old := derive(t, src, 10, 1)
+			ref := reg.Host + "/slim:1"
+			if _, err := Push(context.Background(), old, refs(t, ref), src, testOptions()); err != nil {
+				t.Fatal(err)
+			}
+			reg.Fault(func(r *http.Request) *registry.Fault {
+				if tt.which(r) {
+					return &tt.fault
+				}
+				return nil
+			})
+			o := testOptions()
+			o.IdleTimeout = 150 * time.Millisecond
+			src = open(t, src.Reference(), o)
+			_, err := Push(context.Background(), derive(t, src, 100_000, 2), refs(t, ref), src, o)
+			if !errors.Is(err, tt.kind) {
+				t.Errorf("got %v", err)
+			}
+			var re *RegistryError
+			if errors.As(err, &re) && !strings.Contains(err.Error(), reg.Host+"/slim") {
+				t.Errorf("%v does not say where", err)
+			}
+			reg.Fault(nil)
+			pullBack(t, ref, hexDigest(t, old))
+		})
+	}
+}
+
+// TestPushRetries fails each request once: the push must come through all the same.
+func TestPushRetries(t *testing.T) {
+	for _, fault := range []registry.Fault{{Status: 503}, {Status: 429}, {CutAfter: -1}} {
+		reg, src := pushBase(t, registry.Options{}, 1000)
+		b := derive(t, src, 50_000, 2)
+		var met sync.Map
+		reg.Fault(func(r *http.Request) *registry.Fault {
+			key := r.Method + r.URL.Query().Get("mount") + r.URL.Query().Get("digest")
+			if strings.Contains(r.URL.Path, "/manifests/") {
+				key += r.URL.Path
+			}
+			if _, again := met.LoadOrStore(key, true); r.Method != "GET" && !again {
+				return &fault
+			}
+			return nil
+		})
+		if _, err := Push(context.Background(), b, refs(t, reg.Host+"/slim:1"), src, testOptions()); err != nil {
+			t.Errorf("%+v: %v", fault, err)
+			continue
+		}
+		reg.Fault(nil)
+		pullBack(t, reg.Host+"/slim:1", hexDigest(t, b))
+	}
+}
+
+// TestPushMountError has a registry that answers mounts with an error, not with an upload.
+func TestPushMountError(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	reg.Fault(func(r *http.Request) *registry.Fault {
+		if r.URL.Query().Has("mount") {
+			return &registry.Fault{Status: 405, Body: `{"errors":[{"code":"UNSUPPORTED"}]}`}
+		}
+		return nil
+	})
+	got, err := Push(context.Background(), b, refs(t, reg.Host+"/slim:1"), src, testOptions())
+	if err != nil || got.Uploaded != baseLayers+4 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestPushInterrupted(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	for _, at := range []string{"HEAD manifest", "POST", "PUT upload", "PUT manifest"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		method, rest, _ := strings.Cut(at, " ")
+		reg.Fault(func(r *http.Request) *registry.Fault {
+			if r.Method == method && strings.Contains(r.URL.Path, strings.TrimSuffix(rest, " ")) {
+				cancel()
+			}
+			return nil
+		})
+		_, err := Push(ctx, b, refs(t, reg.Host+"/slim:1"), src, testOptions())
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", at, err)
+		}
+		reg.Fault(nil)
+		if at != "PUT manifest" { // the manifest that was on its way may have been the tag's
+			if _, err := remote.Head(refs(t, reg.Host+"/slim:1")[0]); err == nil {
+				t.Errorf("%s: the tag is there", at)
+			}
+		}
+	}
+}
+
+// TestPushTagsLast pushes to two repositories; one fails, so no tag moves in the other either.
+func TestPushTagsLast(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	reg.Fault(func(r *http.Request) *registry.Fault {
+		if strings.HasPrefix(r.URL.Path, "/v2/two/") && r.Method == "PUT" {
+			return &registry.Fault{Status: 403}
+		}
+		return nil
+	})
+	_, err := Push(context.Background(), b, refs(t, reg.Host+"/one:1", reg.Host+"/two:1"), src, testOptions())
+	if !errors.Is(err, ErrAuth) {
+		t.Errorf("got %v", err)
+	}
+	for _, r := range reg.Records() {
+		if r.Method == "PUT" && strings.HasSuffix(r.Path, "/manifests/1") {
+			t.Errorf("%s %s", r.Method, r.Path)
+		}
+	}
+}
+
+func TestPushDigestReference(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	other, _ := name.NewDigest(reg.Host + "/slim@" + src.Digest().String())
+	if _, err := Push(context.Background(), b, []name.Reference{other}, src, testOptions()); err == nil {
+		t.Error("pushed under another's digest")
+	}
+	own, _ := name.NewDigest(reg.Host + "/slim@" + hexDigest(t, b).String())
+	if _, err := Push(context.Background(), b, []name.Reference{own}, src, testOptions()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPushSSRF has a registry that sends the upload elsewhere.
+func TestPushSSRF(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	for _, to := range []string{"http://169.254.169.254/latest", "http://10.0.0.1/x", "http://localhost/x", "http://[::1]/", "http://[::ffff:10.1.1.1]/"} {
+		reg.Fault(func(r *http.Request) *registry.Fault {
+			if r.Method == "POST" {
+				return &registry.Fault{Status: 202, Header: http.Header{"Location": {to}}}
+			}
+			return nil
+		})
+		_, err := Push(context.Background(), derive(t, src, 10, 3), refs(t, reg.Host+"/slim:1"), src, testOptions())
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+}

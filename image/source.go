@@ -1,0 +1,292 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/errgroup"
+)
+
+// Options are what sources and outputs need of the world. The zero value works.
+type Options struct {
+	// Keychain finds credentials; nil is the Docker config with its credential helpers.
+	Keychain authn.Keychain
+	// Transport speaks to registries; nil is go-containerregistry's default.
+	Transport http.RoundTripper
+	// Progress may be nil.
+	Progress Progress
+	// CacheDir keeps what was once verified about blobs on this machine; empty for no such memory.
+	CacheDir string
+	// Insecure allows plain HTTP to any registry. Without it only registries on this machine or in a private
+	// network are tried over plain HTTP, after TLS.
+	Insecure bool
+	// IdleTimeout is how long a registry may stay silent within one request; 0 is DefaultIdleTimeout.
+	IdleTimeout time.Duration
+	// Jobs bounds registry requests in flight; 0 is 48.
+	Jobs int
+	// Stdout takes an archive whose destination is "-"; nil is os.Stdout.
+	Stdout io.Writer
+
+	backoff time.Duration // before the first retry; tests shorten it
+}
+
+func (o Options) withDefaults() Options {
+	if o.Keychain == nil {
+		o.Keychain = authn.DefaultKeychain
+	}
+	if o.Progress == nil {
+		o.Progress = NoProgress
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = DefaultIdleTimeout
+	}
+	if o.Jobs <= 0 {
+		o.Jobs = defaultJobs
+	}
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.backoff <= 0 {
+		o.backoff = time.Second
+	}
+	return o
+}
+
+// Source is a base opened for reading: an index of images or a single one. It is safe for concurrent use. The context
+// it was opened with bounds every read from it.
+type Source struct {
+	ref       string
+	name      name.Reference
+	digest    v1.Hash
+	children  []*child
+	dir       string
+	blobs     *blobs // of a local source
+	transport http.RoundTripper
+}
+
+// child is one image of a source, read when first asked for.
+type child struct {
+	platform v1.Platform
+	load     func() (v1.Image, error)
+
+	once   sync.Once
+	img    v1.Image
+	err    error
+	loaded atomic.Bool
+}
+
+func (c *child) image() (v1.Image, error) {
+	c.once.Do(func() {
+		c.img, c.err = c.load()
+		c.loaded.Store(c.err == nil)
+	})
+	return c.img, c.err
+}
+
+// Open finds a base. ref is one of
+//
+//	[docker://]HOST/REPO[:TAG][@DIGEST]   a registry; on localhost over plain HTTP
+//	oci:DIR[:TAG]                         an OCI image layout
+//	oci-archive:FILE[:TAG]                an uncompressed tar of such a layout, read in place
+//	docker-archive:FILE[:REF]             what docker save writes; one platform
+//
+// Every layer that it gives checks its digest when read to the end (*DigestError). Trouble with a registry is a
+// *RegistryError.
+func Open(ctx context.Context, ref string, o Options) (*Source, error) {
+	o = o.withDefaults()
+	ref = strings.TrimSpace(ref)
+	kind, rest, _ := strings.Cut(ref, ":")
+	switch kind {
+	case "oci":
+		return openLayout(rest, o)
+	case "oci-archive":
+		return openLayoutArchive(rest, o)
+	case "docker-archive":
+		return openDockerArchive(ctx, rest, o)
+	}
+	return openRegistry(ctx, ref, o)
+}
+
+// Reference is the base as it was given, without white space and "docker://".
+func (s *Source) Reference() string { return s.ref }
+
+// Name is the registry reference, nil for a local base.
+func (s *Source) Name() name.Reference { return s.name }
+
+// Digest is that of the index, or of the manifest when the base is a single image.
+func (s *Source) Digest() v1.Hash { return s.digest }
+
+// Platforms lists what the base has, in its own order, without attestations.
+func (s *Source) Platforms() []v1.Platform {
+	out := make([]v1.Platform, 0, len(s.children))
+	for _, c := range s.children {
+		out = append(out, c.platform)
+	}
+	return out
+}
+
+// Layout is the directory of an OCI layout base; ok is false for every other form.
+func (s *Source) Layout() (dir string, ok bool) { return s.dir, s.dir != "" }
+
+// Image gives the image for one platform: its manifest exactly, its config read. *PlatformError when there is none.
+func (s *Source) Image(p v1.Platform) (v1.Image, error) {
+	for _, c := range s.children {
+		if samePlatform(c.platform, p) {
+			return c.image()
+		}
+	}
+	return nil, &PlatformError{Ref: s.ref, Want: p, Have: s.Platforms()}
+}
+
+// Images gives the images for several platforms, fetched at the same time.
+func (s *Source) Images(ps ...v1.Platform) ([]v1.Image, error) {
+	out := make([]v1.Image, len(ps))
+	var g errgroup.Group
+	for i, p := range ps {
+		g.Go(func() (err error) {
+			out[i], err = s.Image(p)
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// holds reports whether a layer belongs to one of the images that were read from s.
+func (s *Source) holds(h v1.Hash) bool {
+	for _, c := range s.children {
+		if !c.loaded.Load() {
+			continue
+		}
+		m, err := c.img.Manifest()
+		if err != nil {
+			continue
+		}
+		if slices.ContainsFunc(m.Layers, func(d v1.Descriptor) bool { return d.Digest == h }) {
+			return true
+		}
+	}
+	return false
+}
+
+// samePlatform compares OS, architecture and variant; "arm64" is "arm64/v8", "arm" is "arm/v7", "amd64" is "amd64/v1"
+// (containerd's normal forms). An OS version counts only when it is asked for.
+func samePlatform(have, want v1.Platform) bool {
+	return have.OS == want.OS && have.Architecture == want.Architecture && variant(have) == variant(want) &&
+		(want.OSVersion == "" || want.OSVersion == have.OSVersion)
+}
+
+func variant(p v1.Platform) string {
+	usual := map[string]string{"arm64": "v8", "arm": "v7", "amd64": "v1"}
+	if p.Variant == "" {
+		return usual[p.Architecture]
+	}
+	return p.Variant
+}
+
+// isImage tells an index entry that is an image from attestations and other artifacts (BuildKit marks attestations
+// by the platform unknown/unknown and by an annotation).
+func isImage(d v1.Descriptor) bool {
+	if !d.MediaType.IsImage() || d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+		return false
+	}
+	return d.Platform == nil || d.Platform.OS != "unknown" || d.Platform.Architecture != "unknown"
+}
+
+// checked reads an image's manifest and config, so that later uses can't fail for want of them, and refuses a config
+// that does not go with its manifest: go-containerregistry indexes one by the other.
+func checked(ref string, img v1.Image) (v1.Image, error) {
+	m, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	if len(c.RootFS.DiffIDs) != len(m.Layers) {
+		return nil, fmt.Errorf("base %s: the manifest names %d layers, its config %s names %d", ref, len(m.Layers),
+			m.Config.Digest, len(c.RootFS.DiffIDs))
+	}
+	return img, nil
+}
+
+// platformOf is the platform that an image's own config states.
+func platformOf(img v1.Image) (v1.Platform, error) {
+	c, err := img.ConfigFile()
+	if err != nil {
+		return v1.Platform{}, err
+	}
+	if p := c.Platform(); p != nil {
+		return *p, nil
+	}
+	return v1.Platform{}, nil
+}
+
+// openIndex makes the children of an index. get reads one child by its descriptor.
+func openIndex(ref string, m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) ([]*child, error) {
+	var out []*child
+	for _, d := range m.Manifests {
+		if !isImage(d) {
+			continue
+		}
+		c := &child{load: func() (v1.Image, error) {
+			img, err := get(d)
+			if err != nil {
+				return nil, err
+			}
+			return checked(ref, img)
+		}}
+		if d.Platform != nil {
+			c.platform = *d.Platform
+		} else {
+			img, err := c.image()
+			if err != nil {
+				return nil, err
+			}
+			if c.platform, err = platformOf(img); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("base %s: the index holds no image", ref)
+	}
+	return out, nil
+}
+
+// single makes the one child of a base that is no index.
+func single(ref string, img v1.Image) ([]*child, error) {
+	img, err := checked(ref, img)
+	if err != nil {
+		return nil, err
+	}
+	p, err := platformOf(img)
+	if err != nil {
+		return nil, err
+	}
+	return []*child{{platform: p, load: func() (v1.Image, error) { return img, nil }}}, nil
+}
+
+// remoteOptions are go-containerregistry's options for reads from a registry.
+func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote.Option {
+	return []remote.Option{
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(t),
+		remote.WithJobs(o.Jobs), remote.WithUserAgent(userAgent),
+		remote.WithRetryBackoff(remote.Backoff{Duration: o.backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
+	}
+}
+
+const userAgent = "slimctl"

@@ -1,0 +1,211 @@
+package image
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// maxDocument bounds manifests, indexes and configs, which are read into memory: 32 MiB, in bytes.
+const maxDocument = 32 << 20
+
+// blobs is the content of an OCI layout on this machine: a directory, or a tar archive of one.
+type blobs struct {
+	root  string
+	files map[string]span // of an archive: where each file lies
+	known *verified
+}
+
+// span is a part of a file.
+type span struct {
+	path      string
+	off, size int64
+}
+
+func dirBlobs(dir string, known *verified) *blobs { return &blobs{root: dir, known: known} }
+
+// tarBlobs reads the headers of an archive once, skipping the content, so that everything can be read by its offset.
+func tarBlobs(file string, known *verified) (*blobs, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", file)
+	}
+	b := &blobs{root: file, files: map[string]span{}, known: known}
+	links := map[string]string{}
+	tr := tar.NewReader(f)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: not an uncompressed tar archive, or cut short: %w", file, err)
+		}
+		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		switch h.Typeflag {
+		case tar.TypeReg:
+			off, err := f.Seek(0, io.SeekCurrent)
+			if err != nil {
+				return nil, err
+			}
+			if off+h.Size > info.Size() {
+				return nil, fmt.Errorf("%s: cut short: %s ends behind the end of the file", file, name)
+			}
+			b.files[name] = span{path: file, off: off, size: h.Size}
+		case tar.TypeLink:
+			links[name] = strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
+		case tar.TypeSymlink:
+			links[name] = strings.TrimPrefix(path.Join("/", path.Dir(name), h.Linkname), "/")
+		}
+	}
+	for name := range links {
+		to := name
+		for range 8 { // docker save of old links one layer to another; never deep
+			next, ok := links[to]
+			if !ok {
+				break
+			}
+			to = next
+		}
+		if s, ok := b.files[to]; ok {
+			b.files[name] = s
+		}
+	}
+	return b, nil
+}
+
+// find tells where a file of the layout lies.
+func (b *blobs) find(name string) (span, error) {
+	if b.files != nil {
+		s, ok := b.files[name]
+		if !ok {
+			return span{}, fmt.Errorf("%s: no %s in the archive: %w", b.root, name, fs.ErrNotExist)
+		}
+		return s, nil
+	}
+	// Symbolic links are followed (some builders lay them): it is the digest that guards the content.
+	p, err := filepath.EvalSymlinks(filepath.Join(b.root, filepath.FromSlash(name)))
+	if err != nil {
+		return span{}, err
+	}
+	info, err := os.Stat(p)
+	if err != nil {
+		return span{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return span{}, fmt.Errorf("%s is not a regular file", p)
+	}
+	return span{path: p, size: info.Size()}, nil
+}
+
+// blob tells where the blob of a digest lies, and refuses one whose size is already wrong.
+func (b *blobs) blob(d v1.Descriptor) (span, error) {
+	if _, err := v1.Hasher(d.Digest.Algorithm); err != nil {
+		return span{}, fmt.Errorf("%s: digest %q: %w", b.root, d.Digest, err)
+	}
+	s, err := b.find("blobs/" + d.Digest.Algorithm + "/" + d.Digest.Hex)
+	if errors.Is(err, fs.ErrNotExist) {
+		return span{}, fmt.Errorf("%s: blob %s is missing: %w", b.root, d.Digest, err)
+	}
+	if err == nil && s.size != d.Size {
+		return span{}, &DigestError{Want: d.Digest, WantSize: d.Size, GotSize: s.size, Where: s.path}
+	}
+	return s, err
+}
+
+// document reads a small file of the layout.
+func (b *blobs) document(name string) ([]byte, error) {
+	s, err := b.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if s.size > maxDocument {
+		return nil, fmt.Errorf("%s: %s has %d bytes, more than %d", b.root, name, s.size, maxDocument)
+	}
+	r, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// read gives a blob that is a document, checked.
+func (b *blobs) read(d v1.Descriptor) ([]byte, error) {
+	if d.Size > maxDocument {
+		return nil, fmt.Errorf("%s: blob %s has %d bytes, more than %d for a document", b.root, d.Digest, d.Size, maxDocument)
+	}
+	r, err := b.open(d)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// open gives a blob that checks itself when read to the end. What was checked before and has not changed since is not
+// hashed again.
+func (b *blobs) open(d v1.Descriptor) (io.ReadCloser, error) {
+	s, err := b.blob(d)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	before, ok := r.identity()
+	if ok && b.known.has(d.Digest, before) {
+		return r, nil
+	}
+	good := func() {
+		if after, ok := r.identity(); ok && after == before {
+			b.known.add(d.Digest, after)
+		}
+	}
+	return newVerifyReader(r, d.Digest, d.Size, s.path, good)
+}
+
+// spanReader reads a span. It is an io.WriterTo no more than os.File is: copies go through ReadFrom of the target.
+type spanReader struct {
+	*io.SectionReader
+	file *os.File
+	off  int64
+}
+
+func (s span) open() (*spanReader, error) {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return nil, err
+	}
+	return &spanReader{SectionReader: io.NewSectionReader(f, s.off, s.size), file: f, off: s.off}, nil
+}
+
+func (r *spanReader) Close() error { return r.file.Close() }
+
+// identity tells the file's state now; ok is false where the system can't tell.
+func (r *spanReader) identity() (fileID, bool) {
+	info, err := r.file.Stat()
+	if err != nil {
+		return fileID{}, false
+	}
+	id, ok := identify(info)
+	id.Off = r.off
+	return id, ok
+}

@@ -1,0 +1,236 @@
+package image
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// The annotations by which containerd and BuildKit name the images of a layout.
+const (
+	annotationRefName   = "org.opencontainers.image.ref.name"
+	annotationImageName = "io.containerd.image.name"
+)
+
+func openLayout(spec string, o Options) (*Source, error) {
+	dir, tag, err := splitPath(spec)
+	if err != nil {
+		return nil, fmt.Errorf("base oci:%s: %w", spec, err)
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("base oci:%s: %w", spec, err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("base oci:%s: %s is a file, not a layout directory: write oci-archive:%s", spec, dir, spec)
+	}
+	s, err := openBlobs("oci:"+spec, tag, dirBlobs(dir, newVerified(o.CacheDir)))
+	if err != nil {
+		return nil, err
+	}
+	s.dir = dir
+	return s, nil
+}
+
+func openLayoutArchive(spec string, o Options) (*Source, error) {
+	file, tag, err := splitPath(spec)
+	if err != nil {
+		return nil, fmt.Errorf("base oci-archive:%s: %w", spec, err)
+	}
+	b, err := tarBlobs(file, newVerified(o.CacheDir))
+	if err != nil {
+		return nil, fmt.Errorf("base oci-archive:%s: %w", spec, err)
+	}
+	return openBlobs("oci-archive:"+spec, tag, b)
+}
+
+// splitPath takes PATH[:TAG] apart at the first colon that leaves an existing path: both may hold colons.
+func splitPath(spec string) (file, tag string, err error) {
+	if spec == "" {
+		return "", "", errors.New("no path given")
+	}
+	if _, err := os.Stat(spec); err == nil {
+		return filepath.Clean(spec), "", nil
+	}
+	for i := range len(spec) {
+		if spec[i] != ':' || i == 0 {
+			continue
+		}
+		if _, err := os.Stat(spec[:i]); err == nil {
+			return filepath.Clean(spec[:i]), spec[i+1:], nil
+		}
+	}
+	file, _, _ = strings.Cut(spec, ":")
+	return "", "", &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}
+}
+
+// openBlobs opens the image called tag, or the only one, of a layout.
+func openBlobs(ref, tag string, b *blobs) (*Source, error) {
+	s := &Source{ref: ref, blobs: b}
+	marker, err := b.document("oci-layout")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("base %s: no OCI image layout: the file oci-layout is missing", ref)
+	} else if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	var version struct {
+		ImageLayoutVersion string `json:"imageLayoutVersion"`
+	}
+	if err := json.Unmarshal(marker, &version); err != nil || !strings.HasPrefix(version.ImageLayoutVersion, "1.") {
+		return nil, fmt.Errorf("base %s: oci-layout states no version 1 layout", ref)
+	}
+	raw, err := b.document("index.json")
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	top, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("base %s: index.json: %w", ref, err)
+	}
+	d, err := pick(top, tag)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	get := func(d v1.Descriptor) (v1.Image, error) { return b.image(d) }
+	switch {
+	case d == nil: // index.json is itself the index of one image for several platforms
+		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))
+		if err == nil {
+			s.children, err = openIndex(ref, top, get)
+		}
+	case d.MediaType.IsIndex():
+		var m *v1.IndexManifest
+		s.digest = d.Digest
+		if raw, err = b.read(*d); err == nil {
+			if m, err = v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
+				s.children, err = openIndex(ref, m, get)
+			}
+		}
+	default:
+		s.digest = d.Digest
+		var img v1.Image
+		if img, err = b.image(*d); err == nil {
+			s.children, err = single(ref, img)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	return s, nil
+}
+
+// pick finds the entry of index.json that is meant; nil when all of them together are one image.
+func pick(top *v1.IndexManifest, tag string) (*v1.Descriptor, error) {
+	var names []string
+	var found []v1.Descriptor
+	platforms := map[string]bool{}
+	for _, d := range top.Manifests {
+		if !d.MediaType.IsIndex() && !isImage(d) {
+			continue
+		}
+		refName, full := d.Annotations[annotationRefName], d.Annotations[annotationImageName]
+		for _, n := range []string{refName, full} {
+			if n != "" && !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+		if tag != "" && tag != refName && tag != full {
+			continue
+		}
+		if !slices.ContainsFunc(found, func(o v1.Descriptor) bool { return o.Digest == d.Digest }) {
+			found = append(found, d)
+		}
+		if d.MediaType.IsImage() && d.Platform != nil {
+			platforms[d.Platform.String()] = true
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return &found[0], nil
+	case len(found) == 0 && tag != "":
+		return nil, fmt.Errorf("no image is called %q: there is %s", tag, orNone(names))
+	case len(found) == 0:
+		return nil, errors.New("index.json holds no image")
+	case tag == "" && len(platforms) == len(found):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("there are %d images: add the name of one, :TAG: %s", len(found), orNone(names))
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none with a name"
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// image gives the image that d describes, manifest read and checked.
+func (b *blobs) image(d v1.Descriptor) (v1.Image, error) {
+	raw, err := b.read(d)
+	if err != nil {
+		return nil, err
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
+	}
+	return partial.CompressedToImage(&storedImage{blobs: b, desc: d, raw: raw, manifest: m})
+}
+
+// storedImage is an image in a layout on this machine.
+type storedImage struct {
+	blobs    *blobs
+	desc     v1.Descriptor
+	raw      []byte
+	manifest *v1.Manifest
+
+	once   sync.Once
+	config []byte
+	err    error
+}
+
+func (i *storedImage) MediaType() (ocitypes.MediaType, error) { return i.desc.MediaType, nil }
+func (i *storedImage) RawManifest() ([]byte, error)           { return i.raw, nil }
+func (i *storedImage) Manifest() (*v1.Manifest, error)        { return i.manifest, nil }
+func (i *storedImage) ConfigFile() (*v1.ConfigFile, error)    { return partial.ConfigFile(i) }
+func (i *storedImage) Descriptor() (*v1.Descriptor, error)    { return &i.desc, nil }
+
+func (i *storedImage) RawConfigFile() ([]byte, error) {
+	i.once.Do(func() { i.config, i.err = i.blobs.read(i.manifest.Config) })
+	return i.config, i.err
+}
+
+func (i *storedImage) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
+	if h == i.manifest.Config.Digest {
+		return &storedLayer{image: i, desc: i.manifest.Config}, nil
+	}
+	for _, d := range i.manifest.Layers {
+		if d.Digest == h {
+			return &storedLayer{image: i, desc: d}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: image %s has no layer %s", i.blobs.root, i.desc.Digest, h)
+}
+
+type storedLayer struct {
+	image *storedImage
+	desc  v1.Descriptor
+}
+
+func (l *storedLayer) Digest() (v1.Hash, error)               { return l.desc.Digest, nil }
+func (l *storedLayer) Size() (int64, error)                   { return l.desc.Size, nil }
+func (l *storedLayer) MediaType() (ocitypes.MediaType, error) { return l.desc.MediaType, nil }
+func (l *storedLayer) Descriptor() (*v1.Descriptor, error)    { return &l.desc, nil }
+func (l *storedLayer) Compressed() (io.ReadCloser, error)     { return l.image.blobs.open(l.desc) }
+func (l *storedLayer) DiffID() (v1.Hash, error)               { return partial.BlobToDiffID(l.image, l.desc.Digest) }

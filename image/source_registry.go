@@ -1,0 +1,214 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// ParseReference reads a registry reference as Open does. insecure allows plain HTTP whatever the host.
+func ParseReference(ref string, insecure bool) (name.Reference, error) {
+	ref = strings.TrimPrefix(ref, "docker://")
+	switch {
+	case ref == "":
+		return nil, fmt.Errorf("empty image reference")
+	case strings.Contains(ref, "://"):
+		return nil, fmt.Errorf("image reference %q: leave out the scheme: HOST/REPO:TAG", ref)
+	case strings.HasPrefix(ref, "/"), strings.HasPrefix(ref, "."), strings.HasPrefix(ref, "~"):
+		return nil, fmt.Errorf("image reference %q looks like a path: write oci:%s, oci-archive:%s or docker-archive:%s",
+			ref, ref, ref, ref)
+	}
+	opts := []name.Option{name.WeakValidation}
+	if insecure {
+		opts = append(opts, name.Insecure)
+	}
+	r, err := name.ParseReference(ref, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("image reference %q: %w", ref, err)
+	}
+	return r, nil
+}
+
+func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
+	ref = strings.TrimPrefix(ref, "docker://")
+	n, err := ParseReference(ref, o.Insecure)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{ref: ref, name: n, transport: newTransport(o)}
+	host := n.Context().RegistryStr()
+	desc, err := remote.Get(n, remoteOptions(ctx, o, s.transport)...)
+	if err != nil {
+		return nil, registryError("read manifest of", ref, host, err)
+	}
+	s.digest = desc.Digest
+	wrap := func(img v1.Image, err error) (v1.Image, error) {
+		if err != nil {
+			return nil, registryError("read manifest of", ref, host, err)
+		}
+		return &remoteImage{Image: img, ref: ref, host: host}, nil
+	}
+	if !desc.MediaType.IsIndex() {
+		if desc.MediaType.IsSchema1() {
+			return nil, fmt.Errorf("base %s: image manifests of schema 1 are not read", ref)
+		}
+		img, err := wrap(desc.Image())
+		if err != nil {
+			return nil, err
+		}
+		s.children, err = single(ref, img)
+		return s, err
+	}
+	index, err := desc.ImageIndex()
+	if err != nil {
+		return nil, registryError("read index", ref, host, err)
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, registryError("read index", ref, host, err)
+	}
+	s.children, err = openIndex(ref, m, func(d v1.Descriptor) (v1.Image, error) { return wrap(index.Image(d.Digest)) })
+	return s, err
+}
+
+// remoteImage words the errors of an image in a registry. Its layers stay *remote.MountableLayer: a pusher mounts
+// what has that type and uploads everything else.
+type remoteImage struct {
+	v1.Image
+	ref, host string
+}
+
+func (i *remoteImage) Manifest() (*v1.Manifest, error) {
+	m, err := i.Image.Manifest()
+	return m, registryError("read manifest of", i.ref, i.host, err)
+}
+
+func (i *remoteImage) RawConfigFile() ([]byte, error) {
+	b, err := i.Image.RawConfigFile()
+	return b, i.configError(err)
+}
+
+func (i *remoteImage) ConfigFile() (*v1.ConfigFile, error) {
+	c, err := i.Image.ConfigFile()
+	return c, i.configError(err)
+}
+
+func (i *remoteImage) configError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if m, merr := i.Image.Manifest(); merr == nil {
+		if de := asDigestError(err, m.Config.Digest, i.ref); de != nil {
+			return de
+		}
+	}
+	return registryError("read config of", i.ref, i.host, err)
+}
+
+func (i *remoteImage) Layers() ([]v1.Layer, error) {
+	ls, err := i.Image.Layers()
+	if err != nil {
+		return nil, registryError("read layers of", i.ref, i.host, err)
+	}
+	for n, l := range ls {
+		ls[n] = i.wrap(l)
+	}
+	return ls, nil
+}
+
+func (i *remoteImage) LayerByDigest(h v1.Hash) (v1.Layer, error) {
+	l, err := i.Image.LayerByDigest(h)
+	if err != nil {
+		return nil, err
+	}
+	return i.wrap(l), nil
+}
+
+func (i *remoteImage) LayerByDiffID(h v1.Hash) (v1.Layer, error) {
+	l, err := i.Image.LayerByDiffID(h)
+	if err != nil {
+		return nil, err
+	}
+	return i.wrap(l), nil
+}
+
+// Descriptor keeps what the index says of the image; see partial.Descriptor.
+func (i *remoteImage) Descriptor() (*v1.Descriptor, error) { return partial.Descriptor(i.Image) }
+
+func (i *remoteImage) wrap(l v1.Layer) v1.Layer {
+	if m, ok := l.(*remote.MountableLayer); ok {
+		return &remote.MountableLayer{Layer: &remoteLayer{Layer: m.Layer, image: i}, Reference: m.Reference}
+	}
+	return &remoteLayer{Layer: l, image: i}
+}
+
+type remoteLayer struct {
+	v1.Layer
+	image *remoteImage
+}
+
+// Descriptor keeps what the manifest says of the layer, its annotations too; see partial.Descriptor.
+func (l *remoteLayer) Descriptor() (*v1.Descriptor, error) { return partial.Descriptor(l.Layer) }
+
+func (l *remoteLayer) Compressed() (io.ReadCloser, error) {
+	rc, err := l.Layer.Compressed()
+	if err != nil {
+		return nil, l.error(err)
+	}
+	return &remoteBlob{ReadCloser: rc, layer: l}, nil
+}
+
+func (l *remoteLayer) Uncompressed() (io.ReadCloser, error) { return uncompress(l.Compressed()) }
+
+func (l *remoteLayer) error(err error) error {
+	h, _ := l.Digest() // from the manifest, which was read before
+	if de := asDigestError(err, h, l.image.ref); de != nil {
+		return de
+	}
+	return registryError("read blob "+h.String()+" of", l.image.ref, l.image.host, err)
+}
+
+type remoteBlob struct {
+	io.ReadCloser
+	layer *remoteLayer
+}
+
+func (b *remoteBlob) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = b.layer.error(err)
+	}
+	return n, err
+}
+
+// uncompress gives the content of a compressed blob; closing it closes the blob.
+func uncompress(blob io.ReadCloser, err error) (io.ReadCloser, error) {
+	if err != nil {
+		return nil, err
+	}
+	raw, err := inflate(blob)
+	if err != nil {
+		blob.Close()
+		return nil, err
+	}
+	return &unzipped{Reader: raw, raw: raw, blob: blob}, nil
+}
+
+type unzipped struct {
+	io.Reader
+	raw, blob io.Closer
+}
+
+func (u *unzipped) Close() error {
+	err := u.raw.Close()
+	if cerr := u.blob.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}

@@ -1,0 +1,166 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// DefaultIdleTimeout is how long a registry may stay silent.
+const DefaultIdleTimeout = 60 * time.Second
+
+// defaultJobs bounds requests in flight: mounting is round trips only, so there are many.
+const defaultJobs = 48
+
+// newTransport is the stack below go-containerregistry's authentication and retries.
+func newTransport(o Options) http.RoundTripper {
+	base := o.Transport
+	if base == nil {
+		base = defaultTransport()
+	}
+	return &pingOnce{inner: &idleTransport{inner: base, after: o.IdleTimeout}}
+}
+
+// defaultTransport keeps as many connections to one host as there are jobs: net/http would close and dial again.
+var defaultTransport = sync.OnceValue(func() http.RoundTripper {
+	t, ok := remote.DefaultTransport.(*http.Transport)
+	if !ok {
+		return remote.DefaultTransport
+	}
+	t = t.Clone()
+	t.MaxIdleConnsPerHost = defaultJobs
+	return t
+})
+
+// idleTransport ends a request whose connection says nothing for a while. The clock runs only while the transport is
+// at work: a reader or a writer on our side may take its time.
+type idleTransport struct {
+	inner http.RoundTripper
+	after time.Duration
+}
+
+func (t *idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	w := &watch{after: t.after, cancel: cancel}
+	w.idle = &idleError{host: req.URL.Host, step: req.Method + " " + req.URL.Path, after: t.after}
+	w.timer = time.AfterFunc(t.after, func() { cancel(w.idle) })
+	out := req.Clone(ctx)
+	if req.Body != nil && req.Body != http.NoBody {
+		out.Body = &sent{in: req.Body, watch: w}
+		if req.GetBody != nil {
+			out.GetBody = func() (io.ReadCloser, error) {
+				b, err := req.GetBody()
+				return &sent{in: b, watch: w}, err
+			}
+		}
+	}
+	resp, err := t.inner.RoundTrip(out)
+	w.answered.Store(true)
+	w.timer.Stop()
+	if err != nil {
+		err = w.cause(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &received{in: resp.Body, watch: w, ctx: ctx}
+	return resp, nil
+}
+
+type watch struct {
+	after  time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+	idle   *idleError
+	// answered says that the response is there; a body still being sent no longer sets the clock.
+	answered atomic.Bool
+}
+
+func (w *watch) cause(ctx context.Context, err error) error {
+	if context.Cause(ctx) == error(w.idle) {
+		return w.idle
+	}
+	return err
+}
+
+// sent stops the clock while our side makes the next bytes.
+type sent struct {
+	in io.ReadCloser
+	*watch
+}
+
+func (s *sent) Read(p []byte) (int, error) {
+	s.timer.Stop()
+	n, err := s.in.Read(p)
+	if !s.answered.Load() {
+		s.timer.Reset(s.after)
+	}
+	return n, err
+}
+
+func (s *sent) Close() error { return s.in.Close() }
+
+type received struct {
+	in io.ReadCloser
+	*watch
+	ctx context.Context
+}
+
+func (r *received) Read(p []byte) (int, error) {
+	r.timer.Reset(r.after)
+	n, err := r.in.Read(p)
+	r.timer.Stop()
+	if err != nil && err != io.EOF {
+		err = r.cause(r.ctx, err)
+	}
+	return n, err
+}
+
+func (r *received) Close() error {
+	r.timer.Stop()
+	err := r.in.Close()
+	r.cancel(nil)
+	return err
+}
+
+// pingOnce answers the "GET /v2/" that go-containerregistry sends before each new repository from memory after the
+// first time: what it learns (the scheme, the challenge) is a matter of the host alone.
+type pingOnce struct {
+	inner http.RoundTripper
+	mu    sync.Mutex
+	known map[string]http.Response
+}
+
+func (t *pingOnce) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodGet || req.URL.Path != "/v2/" || req.URL.RawQuery != "" {
+		return t.inner.RoundTrip(req)
+	}
+	key := req.URL.Scheme + "://" + req.URL.Host
+	t.mu.Lock()
+	resp, ok := t.known[key]
+	t.mu.Unlock()
+	if !ok {
+		got, err := t.inner.RoundTrip(req)
+		if err != nil || (got.StatusCode != http.StatusOK && got.StatusCode != http.StatusUnauthorized) {
+			return got, err
+		}
+		io.Copy(io.Discard, io.LimitReader(got.Body, 1<<16)) //nolint:errcheck // the body is of no use
+		got.Body.Close()
+		resp = *got
+		t.mu.Lock()
+		if t.known == nil {
+			t.known = map[string]http.Response{}
+		}
+		t.known[key] = resp
+		t.mu.Unlock()
+	}
+	resp.Header = resp.Header.Clone()
+	resp.Request = req
+	resp.Body = io.NopCloser(bytes.NewReader(nil))
+	return &resp, nil
+}

@@ -1,0 +1,219 @@
+package image
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// Tree is the merged tree of an image's layers, as a container sees it.
+type Tree struct{ root *node }
+
+type node struct {
+	entry    Entry
+	children map[string]*node
+}
+
+// NewTree makes a tree that holds the root only.
+func NewTree() *Tree {
+	return &Tree{root: &node{entry: Entry{Path: "/", Type: TypeDir, Mode: 0o755}}}
+}
+
+// Apply lays one layer's entries on the tree: first its whiteouts, which only hide what is below it, then its files.
+func (t *Tree) Apply(entries []Entry) error {
+	for _, e := range entries {
+		switch e.Type {
+		case typeWhiteout:
+			if dir, ok := t.dir(path.Dir(e.Path)); ok {
+				delete(dir.children, path.Base(e.Path))
+			}
+		case typeOpaque:
+			if dir, ok := t.dir(e.Path); ok {
+				dir.children = nil
+			}
+		}
+	}
+	for _, e := range entries {
+		if e.Type == typeWhiteout || e.Type == typeOpaque {
+			continue
+		}
+		if err := t.put(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put follows a parent that is a symlink, as container runtimes do when they unpack a layer over the ones below.
+func (t *Tree) put(e Entry) error {
+	if e.Path == "/" {
+		e.Type = TypeDir
+		t.root.entry = e
+		return nil
+	}
+	dirPath, err := t.follow(path.Dir(e.Path))
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.Path, err)
+	}
+	dir := t.root
+	at := ""
+	for _, name := range split(dirPath) {
+		at += "/" + name
+		child := dir.children[name]
+		if child == nil || !child.entry.IsDir() {
+			child = &node{entry: Entry{Path: at, Type: TypeDir, Mode: 0o755}}
+			dir.set(name, child)
+		}
+		dir = child
+	}
+	e.Path = path.Join(dirPath, path.Base(e.Path))
+	n := &node{entry: e}
+	if old := dir.children[path.Base(e.Path)]; old != nil && old.entry.IsDir() && e.IsDir() {
+		n.children = old.children
+	}
+	dir.set(path.Base(e.Path), n)
+	return nil
+}
+
+func (n *node) set(name string, child *node) {
+	if n.children == nil {
+		n.children = map[string]*node{}
+	}
+	n.children[name] = child
+}
+
+func split(p string) []string {
+	if p == "/" {
+		return nil
+	}
+	return strings.Split(strings.TrimPrefix(p, "/"), "/")
+}
+
+// Lookup gives what is at p; symlinks are not followed, neither in p's parents nor at its end.
+func (t *Tree) Lookup(p string) (Entry, bool) {
+	n := t.node(Clean(p))
+	if n == nil {
+		return Entry{}, false
+	}
+	return n.entry, true
+}
+
+func (t *Tree) node(p string) *node {
+	n := t.root
+	for _, name := range split(p) {
+		if n = n.children[name]; n == nil {
+			return nil
+		}
+	}
+	return n
+}
+
+func (t *Tree) dir(p string) (*node, bool) {
+	p, err := t.follow(p)
+	if err != nil {
+		return nil, false
+	}
+	n := t.node(p)
+	return n, n != nil && n.entry.IsDir()
+}
+
+// maxSymlinks is Linux's limit (path_resolution(7)).
+const maxSymlinks = 40
+
+// Resolve gives p with the symlinks among its parents followed, each inside the tree; its last element stays as it is.
+// A parent that isn't there is taken as a directory to be made. A loop of symlinks is an error, and so is a parent
+// that is neither directory nor symlink.
+func (t *Tree) Resolve(p string) (string, error) {
+	p = Clean(p)
+	if p == "/" {
+		return p, nil
+	}
+	dir, err := t.follow(path.Dir(p))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", p, err)
+	}
+	for _, at := range append(Parents(dir), dir) {
+		if n := t.node(at); n != nil && !n.entry.IsDir() {
+			return "", fmt.Errorf("%s: %s is a %s, not a directory", p, at, n.entry.Type)
+		}
+	}
+	return path.Join(dir, path.Base(p)), nil
+}
+
+// follow resolves every symlink in p, the last element's too.
+func (t *Tree) follow(p string) (string, error) {
+	rest, done, links := split(p), "/", 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		if name == "" || name == "." {
+			continue
+		}
+		if name == ".." {
+			done = path.Dir(done)
+			continue
+		}
+		done = path.Join(done, name)
+		n := t.node(done)
+		if n == nil || n.entry.Type != TypeSymlink {
+			continue
+		}
+		if links++; links > maxSymlinks {
+			return "", fmt.Errorf("more than %d symlinks to follow", maxSymlinks)
+		}
+		target := n.entry.Link
+		done = path.Dir(done)
+		if strings.HasPrefix(target, "/") {
+			done = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return done, nil
+}
+
+// Glob lists the paths that pattern matches, sorted. Symlinks are matched, never followed.
+func (t *Tree) Glob(pattern string) ([]string, error) {
+	pattern = strings.TrimPrefix(pattern, "/")
+	if !doublestar.ValidatePattern(pattern) {
+		return nil, fmt.Errorf("bad glob %q", pattern)
+	}
+	start, _ := doublestar.SplitPattern(pattern)
+	if start == "." {
+		start = ""
+	}
+	from := t.node(Clean(start))
+	if from == nil {
+		return nil, nil
+	}
+	var out []string
+	from.walk(func(n *node) {
+		if n.entry.Path != "/" && doublestar.MatchUnvalidated(pattern, n.entry.Path[1:]) {
+			out = append(out, n.entry.Path)
+		}
+	})
+	sort.Strings(out)
+	return out, nil
+}
+
+// Entries lists everything in the tree, parents before their content, names in byte order.
+func (t *Tree) Entries() []Entry {
+	var out []Entry
+	t.root.walk(func(n *node) { out = append(out, n.entry) })
+	return out
+}
+
+func (n *node) walk(visit func(*node)) {
+	visit(n)
+	names := make([]string, 0, len(n.children))
+	for name := range n.children {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		n.children[name].walk(visit)
+	}
+}

@@ -1,0 +1,129 @@
+package image
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"regexp"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// DigestError tells that bytes are not what their digest says: a corrupt or forged blob.
+type DigestError struct {
+	Want v1.Hash
+	// Got is the digest of the bytes read; empty when there were fewer or more bytes than the descriptor says.
+	Got v1.Hash
+	// WantSize and GotSize are in bytes. They are set only when the sizes differ; GotSize is then a lower bound.
+	WantSize, GotSize int64
+	// Where is the file or the reference that the bytes came from.
+	Where string
+}
+
+func (e *DigestError) Error() string {
+	if e.Got.Hex == "" {
+		return fmt.Sprintf("%s: blob %s is corrupt: %d bytes, want %d", e.Where, e.Want, e.GotSize, e.WantSize)
+	}
+	return fmt.Sprintf("%s: blob %s is corrupt: its bytes have digest %s", e.Where, e.Want, e.Got)
+}
+
+// verifyReader reads a blob of a known size and gives its last bytes only once the digest is found to match. So who
+// copies by size rather than to the end is safe too.
+type verifyReader struct {
+	in    io.ReadCloser
+	hash  hash.Hash
+	want  v1.Hash
+	size  int64
+	where string
+
+	read int64
+	err  error
+	good func() // called once, when the whole blob has matched
+}
+
+// newVerifyReader checks in against want and size; good may be nil.
+func newVerifyReader(in io.ReadCloser, want v1.Hash, size int64, where string, good func()) (io.ReadCloser, error) {
+	h, err := v1.Hasher(want.Algorithm)
+	if err != nil {
+		in.Close()
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	return &verifyReader{in: in, hash: h, want: want, size: size, where: where, good: good}, nil
+}
+
+func (r *verifyReader) Read(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if r.read == r.size { // only an empty blob comes here
+		r.err = r.finish()
+		return 0, r.err
+	}
+	n, err := r.in.Read(p)
+	r.read += int64(n)
+	if r.read > r.size {
+		r.err = r.wrongSize()
+		return 0, r.err
+	}
+	r.hash.Write(p[:n])
+	switch {
+	case r.read == r.size:
+		if r.err = r.finish(); r.err != io.EOF {
+			return 0, r.err
+		}
+		return n, nil
+	case err == io.EOF:
+		r.err = r.wrongSize()
+	case err != nil:
+		r.err = err
+	}
+	return n, r.err
+}
+
+// finish is called with all bytes hashed: it looks for one byte too many and compares.
+func (r *verifyReader) finish() error {
+	var more [1]byte
+	n, err := io.ReadFull(r.in, more[:])
+	if n > 0 {
+		r.read++
+		return r.wrongSize()
+	}
+	if err != nil && err != io.EOF {
+		return err
+	}
+	got := v1.Hash{Algorithm: r.want.Algorithm, Hex: hex.EncodeToString(r.hash.Sum(nil))}
+	if got != r.want {
+		return &DigestError{Want: r.want, Got: got, Where: r.where}
+	}
+	if r.good != nil {
+		r.good()
+	}
+	return io.EOF
+}
+
+func (r *verifyReader) wrongSize() error {
+	return &DigestError{Want: r.want, WantSize: r.size, GotSize: r.read, Where: r.where}
+}
+
+func (r *verifyReader) Close() error { return r.in.Close() }
+
+// remoteMismatch is how go-containerregistry's own check of downloaded blobs words a mismatch; its type is internal.
+var remoteMismatch = regexp.MustCompile(`error verifying sha256 checksum after reading (\d+) bytes; got "sha256:([0-9a-f]{64})"`)
+
+// asDigestError turns a mismatch that go-containerregistry found into a *DigestError; nil when err is none.
+func asDigestError(err error, want v1.Hash, where string) error {
+	var de *DigestError
+	if err == nil || errors.As(err, &de) {
+		return err
+	}
+	m := remoteMismatch.FindStringSubmatch(err.Error())
+	if m == nil {
+		return nil
+	}
+	return &DigestError{Want: want, Got: v1.Hash{Algorithm: "sha256", Hex: m[2]}, Where: where}
+}

@@ -1,0 +1,77 @@
+package buildkitd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestVersionIsTheOneOfGoMod(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "github.com/moby/buildkit " + Version + "\n"; !strings.Contains(string(mod), want) {
+		t.Errorf("go.mod doesn't require %s", want)
+	}
+}
+
+func TestDaemonComesAndGoes(t *testing.T) {
+	var d *Daemon
+	t.Run("up", func(t *testing.T) {
+		d = Start(t)
+		workers, err := d.Client(t).ListWorkers(t.Context())
+		if err != nil || len(workers) != 1 {
+			t.Fatalf("workers %v, %v", workers, err)
+		}
+		t.Logf("worker: %v", workers[0].Labels)
+	})
+	if d == nil {
+		t.SkipNow()
+	}
+	if _, err := os.Stat(d.Root); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", d.Root, err)
+	}
+	if _, err := os.Stat(strings.TrimPrefix(d.Addr, "unix://")); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", d.Addr, err)
+	}
+}
+
+func TestArm64IsRegisteredForTheTestOnly(t *testing.T) {
+	before, _ := os.ReadFile(binfmtArm64)
+	t.Run("registered", func(t *testing.T) {
+		RegisterArm64(t)
+		c := Start(t).Client(t)
+		workers, err := c.ListWorkers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range workers[0].Platforms {
+			if p.OS == "linux" && p.Architecture == "arm64" {
+				return
+			}
+		}
+		t.Errorf("no linux/arm64 among %v", workers[0].Platforms)
+	})
+	if after, _ := os.ReadFile(binfmtArm64); string(before) != string(after) {
+		if busy := locked(t); !busy {
+			t.Errorf("registration was %q, is %q", before, after)
+		}
+	}
+}
+
+// locked reports whether another process holds the registration.
+func locked(t *testing.T) bool {
+	dir, err := toolsDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(filepath.Dir(dir), "binfmt.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}

@@ -1,0 +1,246 @@
+// Package ocitest reads images for tests: their merged trees and configs in a form that two images can be compared in.
+// It is written independently of package image, so that a test which compares images made by slimctl with images made
+// by BuildKit doesn't see both through slimctl's own eyes.
+package ocitest
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// Node is one path of a merged tree, without its times.
+type Node struct {
+	Path string
+	Type image.Type
+	// Mode holds permissions, setuid, setgid and sticky; 0777 for a symlink.
+	Mode     int64
+	UID, GID int
+	Size     int64
+	// SHA256 is that of a regular file's content, in hex.
+	SHA256 string
+	// Link is a symlink's target as written, or for a file with several names the first of them in byte order.
+	Link         string
+	Major, Minor int64
+	Xattrs       map[string]string
+}
+
+// Tree gives the merged tree of img's layers by path, the root left out. It ends the test when a layer can't be read.
+func Tree(t testing.TB, img v1.Image) map[string]Node {
+	t.Helper()
+	tree, err := merge(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree.nodes()
+}
+
+func merge(img v1.Image) (*tree, error) {
+	layers, err := img.Layers()
+	if err != nil {
+		return nil, err
+	}
+	m := &tree{inodes: map[string]*Node{}}
+	for i, l := range layers {
+		if err := m.layer(l); err != nil {
+			return nil, fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	return m, nil
+}
+
+// tree maps paths to inodes; the names of a hard-linked file share one.
+type tree struct{ inodes map[string]*Node }
+
+// layer reads l twice: a whiteout hides what the layers below have, wherever in the archive it stands.
+func (m *tree) layer(l v1.Layer) error {
+	for _, visit := range []func(string, *tar.Header, io.Reader) error{m.whiteout, m.put} {
+		r, err := l.Uncompressed()
+		if err != nil {
+			return err
+		}
+		err = each(r, visit)
+		if err = errors.Join(err, r.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func each(r io.Reader, visit func(string, *tar.Header, io.Reader) error) error {
+	archive := tar.NewReader(r)
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			// What stands behind the end of the archive counts for the layer's digest.
+			_, err = io.Copy(io.Discard, r)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		if err := visit(path.Clean("/"+h.Name), h, archive); err != nil {
+			return fmt.Errorf("%s: %w", h.Name, err)
+		}
+	}
+}
+
+func (m *tree) whiteout(p string, _ *tar.Header, _ io.Reader) error {
+	name, ok := strings.CutPrefix(path.Base(p), ".wh.")
+	if !ok {
+		return nil
+	}
+	dir := m.real(path.Dir(p))
+	if name == ".wh..opq" {
+		m.clear(dir)
+	} else {
+		gone := path.Join(dir, name)
+		m.clear(gone)
+		delete(m.inodes, gone)
+	}
+	return nil
+}
+
+func (m *tree) put(p string, h *tar.Header, r io.Reader) error {
+	if p == "/" || strings.HasPrefix(path.Base(p), ".wh.") {
+		return nil
+	}
+	p = path.Join(m.makeDirs(path.Dir(p)), path.Base(p))
+	if h.Typeflag == tar.TypeLink {
+		target := path.Clean("/" + h.Linkname)
+		target = path.Join(m.real(path.Dir(target)), path.Base(target))
+		n := m.inodes[target]
+		if n == nil {
+			return fmt.Errorf("hard link to %s, which isn't there", target)
+		}
+		m.clear(p)
+		m.inodes[p] = n
+		return nil
+	}
+	n, err := newNode(h, r)
+	if err != nil {
+		return err
+	}
+	if n.Type != image.TypeDir {
+		m.clear(p)
+	}
+	m.inodes[p] = n
+	return nil
+}
+
+func newNode(h *tar.Header, r io.Reader) (*Node, error) {
+	n := &Node{Mode: h.Mode & 0o7777, UID: h.Uid, GID: h.Gid, Xattrs: xattrs(h)}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		sum := sha256.New()
+		size, err := io.Copy(sum, r)
+		if err != nil {
+			return nil, err
+		}
+		n.Type, n.Size, n.SHA256 = image.TypeFile, size, hex.EncodeToString(sum.Sum(nil))
+	case tar.TypeDir:
+		n.Type = image.TypeDir
+	case tar.TypeSymlink:
+		n.Type, n.Link, n.Mode = image.TypeSymlink, h.Linkname, 0o777
+	case tar.TypeFifo:
+		n.Type = image.TypeFifo
+	case tar.TypeChar, tar.TypeBlock:
+		n.Type, n.Major, n.Minor = image.TypeChar, h.Devmajor, h.Devminor
+		if h.Typeflag == tar.TypeBlock {
+			n.Type = image.TypeBlock
+		}
+	default:
+		return nil, fmt.Errorf("unknown type %q", h.Typeflag)
+	}
+	return n, nil
+}
+
+func xattrs(h *tar.Header) map[string]string {
+	var out map[string]string
+	for k, v := range h.PAXRecords {
+		if name, ok := strings.CutPrefix(k, "SCHILY.xattr."); ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// makeDirs makes p where it is missing, as an unpacker does, and gives its path with symlinks followed.
+func (m *tree) makeDirs(p string) string {
+	p = m.real(p)
+	for dir := p; dir != "/"; dir = path.Dir(dir) {
+		if n := m.inodes[dir]; n == nil || n.Type != image.TypeDir {
+			m.inodes[dir] = &Node{Type: image.TypeDir, Mode: 0o755}
+		}
+	}
+	return p
+}
+
+// real follows every symlink in p inside the tree. A loop ends after 40 links, the kernel's limit, where it stands.
+func (m *tree) real(p string) string {
+	for range 40 {
+		next, found := m.step(p)
+		if !found {
+			break
+		}
+		p = next
+	}
+	return p
+}
+
+// step replaces the first symlink in p.
+func (m *tree) step(p string) (string, bool) {
+	for i := 1; i <= len(p); i++ {
+		if i < len(p) && p[i] != '/' {
+			continue
+		}
+		if n := m.inodes[p[:i]]; n != nil && n.Type == image.TypeSymlink {
+			target := n.Link
+			if !path.IsAbs(target) {
+				target = path.Dir(p[:i]) + "/" + target
+			}
+			return path.Clean("/" + target + p[i:]), true
+		}
+	}
+	return p, false
+}
+
+// clear removes what is below p.
+func (m *tree) clear(p string) {
+	below := strings.TrimSuffix(p, "/") + "/"
+	maps.DeleteFunc(m.inodes, func(at string, _ *Node) bool { return strings.HasPrefix(at, below) })
+}
+
+func (m *tree) nodes() map[string]Node {
+	names := map[*Node][]string{}
+	for _, p := range slices.Sorted(maps.Keys(m.inodes)) {
+		names[m.inodes[p]] = append(names[m.inodes[p]], p)
+	}
+	out := map[string]Node{}
+	for n, paths := range names {
+		for _, p := range paths {
+			c := *n
+			c.Path = p
+			if len(paths) > 1 {
+				c.Link = paths[0]
+			}
+			out[p] = c
+		}
+	}
+	return out
+}

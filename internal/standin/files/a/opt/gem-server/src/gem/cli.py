@@ -1,0 +1,1 @@
+"""Stand-in: the server is /usr/local/bin/gem-server."""

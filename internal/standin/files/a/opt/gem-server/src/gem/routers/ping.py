@@ -1,0 +1,1 @@
+"""Stand-in for gem-server's ping routes."""

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+exec tinyproxy -d -c /etc/tinyproxy.conf

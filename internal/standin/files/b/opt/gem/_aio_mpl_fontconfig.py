@@ -1,0 +1,1 @@
+"""Stand-in: points matplotlib at the image's fonts."""

@@ -1,0 +1,126 @@
+package standin
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// arch is what differs between two platforms' files.
+type arch struct {
+	name    string // as GOARCH says it
+	npm     string // as npm packages say it
+	triplet string // Debian's multiarch directory
+	machine uint16 // e_machine of an ELF header
+	exit    []byte // machine code of exit(69)
+}
+
+var arches = map[string]arch{
+	"linux/amd64": {
+		name: "amd64", npm: "x64", triplet: "x86_64-linux-gnu", machine: 62,
+		exit: []byte{0xbf, 69, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05}, // mov edi,69; mov eax,60; syscall
+	},
+	"linux/arm64": {
+		name: "arm64", npm: "arm64", triplet: "aarch64-linux-gnu", machine: 183,
+		exit: []byte{0xa0, 0x08, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 0x01, 0, 0, 0xd4}, // mov x0,69; mov x8,93; svc 0
+	},
+}
+
+func archOf(platform string) arch { return arches[platform] }
+
+// elf is a program that does nothing but exit with 69 (EX_UNAVAILABLE); name makes each one's content its own.
+func (a arch) elf(name string) []byte {
+	const header, programHeader, base = 64, 56, 0x400000
+	code := a.exit
+	note := "stand-in for " + name + "\n"
+	size := uint64(header + programHeader + len(code) + len(note))
+	var b bytes.Buffer
+	b.Write([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	for _, v := range []any{
+		uint16(2), a.machine, uint32(1), // executable, machine, version
+		uint64(base + header + programHeader), uint64(header), uint64(0), // entry, program headers, section headers
+		uint32(0), uint16(header), uint16(programHeader), uint16(1), uint16(0), uint16(0), uint16(0),
+		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(0x1000), // one segment, r-x
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, v) // to a buffer: cannot fail
+	}
+	b.Write(code)
+	b.WriteString(note)
+	return b.Bytes()
+}
+
+// random gives n bytes that depend on seed only.
+func random(seed string, n int64) image.File {
+	return image.File{
+		Entry: image.Entry{Type: image.TypeFile, Mode: 0o644, Size: n},
+		Open: func() (io.ReadCloser, error) {
+			return io.NopCloser(io.LimitReader(rand.NewChaCha8(sha256.Sum256([]byte(seed))), n)), nil
+		},
+	}
+}
+
+// prose gives n bytes of words, which compress to about a fifth, and depend on seed only.
+func prose(seed string, n int) []byte {
+	r := rand.New(rand.NewChaCha8(sha256.Sum256([]byte(seed))))
+	var words [256]string
+	for i := range words {
+		words[i] = fmt.Sprintf("%x", r.Uint64())[:4+r.IntN(8)]
+	}
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(words[r.IntN(len(words))])
+		b.WriteByte(" \n"[r.IntN(8)/7])
+	}
+	return []byte(b.String()[:n])
+}
+
+const (
+	weightLayerCount = 10
+	weightFileSize   = 32 << 20
+)
+
+// weightLayers spreads total bytes over layers of their own.
+func weightLayers(platform string, total int64) []layer {
+	var out []layer
+	for i := int64(0); i < weightLayerCount && total > 0; i++ {
+		left := total/weightLayerCount + boolInt(i < total%weightLayerCount)
+		if left == 0 {
+			break
+		}
+		l := layer{by: fmt.Sprintf("COPY weight/%d /usr/share/standin/weight # %d bytes", i, left), stored: true}
+		for part := 0; left > 0; part++ {
+			n := min(left, weightFileSize)
+			p := fmt.Sprintf("/usr/share/standin/weight/%02d-%04d.bin", i, part)
+			f := random(platform+p, n)
+			f.Path = p
+			l.files = append(l.files, f)
+			left -= n
+		}
+		l.files = withParents(l.files, nil)
+		out = append(out, l)
+	}
+	return out
+}
+
+func boolInt(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// level is the gzip level: what does not compress is only stored.
+func (l layer) level() int {
+	if l.stored {
+		return gzip.NoCompression
+	}
+	return gzip.DefaultCompression
+}

@@ -1,0 +1,214 @@
+// Package standin writes stand-ins for the base image, the AIO Sandbox, of lines A, B and C: OCI layouts with the real
+// paths, names, environment, start scripts and open holes, and with stubs instead of the services. They serve tests and
+// trying slimctl with no registry at hand. README.md says what is a guess and what a stand-in cannot do.
+package standin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// Options says which stand-in to write.
+type Options struct {
+	// Line is "A", "B" or "C".
+	Line string
+	// Platforms are linux/amd64 and linux/arm64, or one of them; both when empty.
+	Platforms []string
+	// Weight is a number of extra bytes per platform that do not compress: pseudo-random, the same at every call,
+	// spread over 10 layers of their own. They are streamed, never held in memory.
+	Weight int64
+	// Extra is laid as one more, topmost layer on every platform.
+	Extra []image.File
+}
+
+var defaultPlatforms = []string{"linux/amd64", "linux/arm64"}
+
+func (o Options) check() (line, []string, error) {
+	l, ok := lines[o.Line]
+	if !ok {
+		return line{}, nil, fmt.Errorf("stand-in: no line %q; there are A, B and C", o.Line)
+	}
+	if o.Weight < 0 {
+		return line{}, nil, fmt.Errorf("stand-in: a weight of %d bytes; it must be 0 or more", o.Weight)
+	}
+	platforms := o.Platforms
+	if len(platforms) == 0 {
+		platforms = defaultPlatforms
+	}
+	for i, p := range platforms {
+		if !slices.Contains(defaultPlatforms, p) {
+			return line{}, nil, fmt.Errorf("stand-in: no platform %q; there are %s", p, strings.Join(defaultPlatforms, " and "))
+		}
+		if slices.Contains(platforms[:i], p) {
+			return line{}, nil, fmt.Errorf("stand-in: platform %s is named twice", p)
+		}
+	}
+	return l, platforms, nil
+}
+
+// Write writes an OCI layout to dir, which must not exist or must be empty, and returns the digest of the one image index
+// that its index.json points to. The same options give the same digest. The layout appears whole or not at all; an
+// existing destination is an error that wraps fs.ErrExist.
+func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
+	l, platforms, err := o.check()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	dir = filepath.Clean(dir)
+	if err := free(dir); err != nil {
+		return v1.Hash{}, err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".tmp-")
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
+	}
+	defer os.RemoveAll(tmp) // nothing is left there once it was renamed
+	digest, err := writeLayout(ctx, tmp, l, platforms, o)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("stand-in of line %s: %w", o.Line, err)
+	}
+	if err := free(dir); err != nil { // another writer may have been here since
+		return v1.Hash{}, err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
+	}
+	return digest, nil
+}
+
+// free tells whether dir can be written to: absent, or an empty directory.
+func free(dir string) error {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("stand-in: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("stand-in: %s: %w and is no directory", dir, fs.ErrExist)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("stand-in: %w", err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("stand-in: %s: %w and is not empty", dir, fs.ErrExist)
+	}
+	return nil
+}
+
+var generating singleflight.Group
+
+// Cached returns the layout of line's stand-in (both platforms, no weight) below cacheRoot, and writes it when it is not
+// there. The directory is named by the content, so that a changed stand-in gets a new one. Any number of callers, in any
+// number of processes, may ask at once.
+func Cached(ctx context.Context, cacheRoot, line string) (dir string, err error) {
+	o := Options{Line: line}
+	key, err := cacheKey(line)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(cacheRoot, "standin-"+strings.ToLower(line)+"-"+key[:16])
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "index.json")); err == nil {
+			return dir, nil
+		}
+		done := generating.DoChan(dir, func() (any, error) { return Write(ctx, dir, o) })
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case r := <-done:
+			switch {
+			case r.Err == nil:
+				return dir, nil
+			case ctx.Err() != nil:
+				return "", ctx.Err()
+			case errors.Is(r.Err, context.Canceled), errors.Is(r.Err, context.DeadlineExceeded):
+				// It was another caller's context that ended: try again with our own.
+			case errors.Is(r.Err, fs.ErrExist):
+				// Another process was quicker.
+				if _, err := os.Stat(filepath.Join(dir, "index.json")); err != nil {
+					return "", r.Err
+				}
+			default:
+				return "", r.Err
+			}
+		}
+	}
+}
+
+var cacheKeys sync.Map // of line to string
+
+// cacheKey is the fingerprint of line's stand-in, worked out once in a process.
+func cacheKey(line string) (string, error) {
+	if key, ok := cacheKeys.Load(line); ok {
+		return key.(string), nil
+	}
+	key, err := fingerprint(Options{Line: line})
+	if err == nil {
+		cacheKeys.Store(line, key)
+	}
+	return key, err
+}
+
+// fingerprint hashes what o's stand-in would hold, without compressing it.
+func fingerprint(o Options) (string, error) {
+	l, platforms, err := o.check()
+	if err != nil {
+		return "", err
+	}
+	sums := make([][sha256.Size]byte, len(platforms))
+	var g errgroup.Group
+	for i, p := range platforms {
+		g.Go(func() error {
+			h := sha256.New()
+			layers, err := l.layers(p)
+			if err != nil {
+				return err
+			}
+			for _, layer := range layers {
+				if err := image.WriteTar(h, layer.files); err != nil {
+					return err
+				}
+			}
+			config := l.config(p)
+			config.History = l.history(layers)
+			if err := json.NewEncoder(h).Encode(config); err != nil {
+				return err
+			}
+			copy(sums[i][:], h.Sum(nil))
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return "", err
+	}
+	all := sha256.New()
+	for _, s := range sums {
+		all.Write(s[:])
+	}
+	return hex.EncodeToString(all.Sum(nil)), nil
+}

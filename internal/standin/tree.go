@@ -1,0 +1,219 @@
+package standin
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// files holds what can be read as a file: files/common is in every line, files/a and files/b are their line's, and
+// files/c lies over files/b. Modes, owners, links and programs are in tables.go.
+//
+//go:embed all:files
+var files embed.FS
+
+// layer is one layer of a stand-in.
+type layer struct {
+	by     string // what the history says made it
+	files  []image.File
+	stored bool // not compressed
+}
+
+// stages are the layers from the bottom up. A path belongs to the stage with the longest prefix of it.
+var stages = []struct {
+	by    string
+	under []string
+}{
+	{"ADD rootfs.tar.xz /", []string{"/"}},
+	{"RUN apt-get install -y nginx supervisor tigervnc-standalone-server openbox sudo", []string{
+		"/etc/nginx", "/etc/sudoers", "/etc/sudoers.d", "/etc/alternatives", "/usr/bin", "/usr/sbin", "/var/lib/apt", "/var/lib/nginx",
+	}},
+	{"RUN install python, node and command line tools", []string{
+		"/opt/fnm", "/opt/nodejs", "/opt/runtime", "/opt/python3.11", "/opt/python3.12", "/usr/lib/node_modules", "/usr/local",
+	}},
+	{"RUN install the browser", []string{"/opt/browser", "/etc/browser", "/etc/alternatives/browser", "/usr/local/bin/browser"}},
+	{"COPY rootfs/opt/gem /opt/gem", []string{"/opt/gem"}},
+	{"RUN install the services", []string{
+		"/opt/gem-server", "/opt/repl-servers", "/opt/jupyter", "/usr/local/bin/gem-server", "/usr/local/bin/python-server",
+		"/opt/python3.12/bin/python-server", "/opt/python3.12/lib/python3.12/site-packages", "/etc/profile.d",
+	}},
+	{"COPY rootfs/opt /opt # user interfaces", []string{
+		"/opt/novnc", "/opt/terminal", "/opt/aio", "/opt/browser-ui", "/opt/skills", "/opt/aio-staged-configs", "/var/www",
+	}},
+}
+
+// layers makes the layers of one platform, bottom first, without weight and Options.Extra.
+func (l line) layers(platform string) ([]layer, error) {
+	a := archOf(platform)
+	tree := map[string]image.File{}
+	put := func(files ...image.File) {
+		for _, f := range files {
+			tree[f.Path] = f
+		}
+	}
+	for _, name := range l.trees {
+		embedded, err := l.embedded(name)
+		if err != nil {
+			return nil, err
+		}
+		put(embedded...)
+	}
+	put(skeleton(a)...)
+	put(programs(l, a)...)
+	put(l.node22(a)...)
+	if l.old() {
+		put(onlyA(a)...)
+	} else {
+		put(onlyB(l, a)...)
+	}
+	put(image.Bytes("/etc/aio_version", 0o644, []byte(l.tag+"\n")), image.Symlink("/opt/application/run.sh", "/opt/gem/run.sh"))
+
+	out := make([]layer, len(stages))
+	for i, s := range stages {
+		out[i].by = s.by
+	}
+	for _, p := range slices.Sorted(maps.Keys(tree)) {
+		i := stageOf(p)
+		out[i].files = append(out[i].files, tree[p])
+	}
+	heavy := l.heavy()
+	put(heavy...)
+	out = append(out,
+		layer{by: "RUN install the heavy parts", files: append(heavy, sizes(tree))},
+		layer{by: "RUN clean up and set the version", files: finish()})
+
+	notDirs := map[string]bool{}
+	for _, layer := range out {
+		for _, f := range layer.files {
+			notDirs[f.Path] = !f.IsDir()
+		}
+	}
+	for i := range out {
+		out[i].files = withParents(out[i].files, notDirs)
+		for j := range out[i].files {
+			out[i].files[j].ModTime = l.created
+		}
+	}
+	return out, nil
+}
+
+func stageOf(p string) int {
+	best, length := 0, 0
+	for i, s := range stages {
+		for _, dir := range s.under {
+			if len(dir) > length && image.Within(p, dir) {
+				best, length = i, len(dir)
+			}
+		}
+	}
+	return best
+}
+
+// embedded reads one tree of files. Scripts are executable; "@node22" stands for the directory of line B's and C's
+// default Node.
+func (l line) embedded(name string) ([]image.File, error) {
+	root := path.Join("files", name)
+	var out []image.File
+	err := fs.WalkDir(files, root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := files.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		to := strings.TrimPrefix(p, root)
+		if rest, ok := strings.CutPrefix(to, "/@node22/"); ok {
+			to = l.nodeDir("22") + "/" + rest
+		}
+		mode := int64(0o644)
+		if bytes.HasPrefix(data, []byte("#!")) || strings.HasSuffix(p, ".sh") {
+			mode = 0o755
+		}
+		f := image.Bytes(to, mode, data)
+		if special, ok := specialFiles[to]; ok {
+			f.Mode, f.UID, f.GID = special.mode, special.uid, special.gid
+		}
+		out = append(out, f)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", name, err)
+	}
+	return out, nil
+}
+
+// extraLayer lays a test's own files on top, with the parents as the base below has them.
+func extraLayer(below []layer, extra []image.File) []layer {
+	if len(extra) == 0 {
+		return nil
+	}
+	notDirs := map[string]bool{}
+	for _, l := range below {
+		for _, f := range l.files {
+			notDirs[f.Path] = !f.IsDir()
+		}
+	}
+	return []layer{{by: "COPY extra / # planted by a test", files: withParents(slices.Clone(extra), notDirs)}}
+}
+
+// withParents adds the directories above files, as dirAt has them, where files does not hold them itself. A parent that
+// is known not to be a directory (a symbolic link below) is left out: an entry would replace it.
+func withParents(files []image.File, notDirs map[string]bool) []image.File {
+	have := map[string]bool{}
+	for _, f := range files {
+		have[f.Path] = true
+	}
+	for _, f := range files {
+		for _, p := range image.Parents(f.Path) {
+			if !have[p] && !notDirs[p] {
+				have[p] = true
+				files = append(files, dirAt(p))
+			}
+		}
+	}
+	return files
+}
+
+// dirAt is the directory p with its mode, owner and attributes, the same in every layer.
+func dirAt(p string) image.File {
+	f := image.Dir(p, 0o755)
+	if s, ok := specialDirs[p]; ok {
+		f.Mode, f.UID, f.GID, f.Xattrs = s.mode, s.uid, s.gid, s.xattrs
+	}
+	return f
+}
+
+// sizes is the manifest of what each removable component weighs, so that a purge can be measured.
+func sizes(tree map[string]image.File) image.File {
+	type weight struct {
+		Bytes int64 `json:"bytes"`
+		Files int   `json:"files"`
+	}
+	total := map[string]weight{}
+	for _, dir := range components {
+		var w weight
+		for p, f := range tree {
+			if f.Type == image.TypeFile && image.Within(p, dir) {
+				w.Bytes += f.Size
+				w.Files++
+			}
+		}
+		if w.Files > 0 {
+			total[dir] = w
+		}
+	}
+	data, err := json.MarshalIndent(total, "", "  ")
+	if err != nil {
+		panic(err) // a map of plain structs
+	}
+	return image.Bytes("/usr/share/standin/sizes.json", 0o644, append(data, '\n'))
+}

@@ -1,0 +1,283 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agext/levenshtein"
+)
+
+// Command is an argv that passed the grammar, in canonical form.
+type Command struct {
+	Name    string   // the subcommand
+	Args    []string // positionals, without a screenshot's file name
+	Options []string // long names, each followed by its value if it has one
+	Shot    string   // screenshot only: the file name asked for, may be empty
+}
+
+// Argv is what to hand to agent-browser after the forced options. path is the
+// absolute path that a screenshot is written to, and empty for the rest.
+func (c Command) Argv(path string) []string {
+	argv := append([]string{c.Name}, c.Args...)
+	if path != "" {
+		argv = append(argv, path)
+	}
+	return append(argv, c.Options...)
+}
+
+// Check reads argv by the grammar of one generation. What it gives may be run;
+// everything else is a refusal. Where several rules apply the class decides:
+// TIMEOUT, BUDGET_EXCEEDED, SANDBOX_VIOLATION, POLICY_BLOCKED, INVALID_PARAMS.
+func (p *Policy) Check(gen Generation, argv []string) (Command, *Refusal) {
+	if r := checkSize(argv); r != nil {
+		return Command{}, r
+	}
+	if r := checkCharacters(argv); r != nil {
+		return Command{}, r
+	}
+	row, r := p.lookup(argv)
+	if r != nil {
+		return Command{}, r
+	}
+	c := reader{policy: p, gen: gen, row: row}
+	c.read(argv)
+	if r := worst(c.refusals); r != nil {
+		return Command{}, r
+	}
+	return c.command(), nil
+}
+
+func checkSize(argv []string) *Refusal {
+	if len(argv) == 0 {
+		return refuse(InvalidParams, "argv.empty", "argv is empty; give a subcommand and its arguments, for instance [\"snapshot\",\"-i\"]")
+	}
+	if len(argv) > maxArgs {
+		return refuse(BudgetExceeded, "argv.count", "argv has more than %d elements; send fewer", maxArgs)
+	}
+	total := 0
+	for i, a := range argv {
+		if len(a) > maxArgBytes {
+			return refuse(BudgetExceeded, "argv.size", "argv[%d] is larger than %d bytes; send less", i, maxArgBytes)
+		}
+		total += len(a)
+	}
+	if total > maxArgvSize {
+		return refuse(BudgetExceeded, "argv.size", "argv is larger than %d bytes in all; send less", maxArgvSize)
+	}
+	return nil
+}
+
+// checkCharacters refuses what cannot be carried (NUL), what a decoder had to
+// replace (U+FFFD) and control characters other than line feed and tab.
+func checkCharacters(argv []string) *Refusal {
+	for i, a := range argv {
+		if !utf8.ValidString(a) || strings.ContainsRune(a, utf8.RuneError) {
+			return blocked("argv.encoding", "argv[%d] is not clean UTF-8; send whole characters", i)
+		}
+		for _, c := range a {
+			if unicode.IsControl(c) && c != '\n' && c != '\t' {
+				return blocked("argv.control", "argv[%d] holds a control character; remove it", i)
+			}
+		}
+	}
+	return nil
+}
+
+// lookup finds the row for argv, or says what would be right.
+func (p *Policy) lookup(argv []string) (command, *Refusal) {
+	sub := argv[0]
+	if flagLike(sub) || strings.HasPrefix(sub, "-") {
+		return command{}, blocked("command.first", "argv[0] must be the subcommand; one of %s", p.allowedList())
+	}
+	if right, ok := aliases[sub]; ok {
+		return command{}, blocked("command.alias", "this is another name for %s; send %s", right, right)
+	}
+	rows := rowsOf(sub)
+	if !slices.Contains(p.Commands, sub) {
+		if len(rows) > 0 {
+			return command{}, blocked("command.off", "%s is switched off by the policy; one of %s", sub, p.allowedList())
+		}
+		return command{}, blocked("command.not-allowed", "this subcommand is not allowed%s; one of %s", p.nearest(sub), p.allowedList())
+	}
+	if len(rows) > 1 { // told apart by their first word
+		for _, r := range rows {
+			if len(argv) > 1 {
+				if _, no := r.args[0](p, "", argv[1]); no == nil {
+					return r, nil
+				}
+			}
+		}
+		return command{}, blocked("value.word", "argv[1] is no known kind of %s", sub)
+	}
+	return rows[0], nil
+}
+
+func rowsOf(sub string) []command {
+	var rows []command
+	for _, r := range table {
+		if r.name == sub {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+func (p *Policy) allowedList() string { return strings.Join(p.Commands, ", ") }
+
+// nearest gives a hint for a mistyped subcommand.
+func (p *Policy) nearest(sub string) string {
+	for _, c := range p.Commands {
+		if strings.EqualFold(sub, c) || len(sub) < 32 && levenshtein.Distance(sub, c, nil) == 1 {
+			return fmt.Sprintf(" (did you mean %s?)", c)
+		}
+	}
+	return ""
+}
+
+// reader walks one argv along one row.
+type reader struct {
+	policy   *Policy
+	gen      Generation
+	row      command
+	args     []string
+	options  []string
+	forms    int // options that are not modifiers
+	seen     map[string]bool
+	refusals []*Refusal
+}
+
+func (c *reader) refuse(r *Refusal) { c.refusals = append(c.refusals, r) }
+
+func (c *reader) read(argv []string) {
+	var positionals, at []string
+	for i := 1; i < len(argv); i++ {
+		place := fmt.Sprintf("argv[%d]", i)
+		if !flagLike(argv[i]) {
+			positionals, at = append(positionals, argv[i]), append(at, place)
+			continue
+		}
+		opt := c.option(place, argv[i])
+		if opt == nil || opt.value == nil {
+			continue
+		}
+		if i++; i == len(argv) {
+			c.refuse(blocked("option.value", "the option %s needs a value after it", opt.long))
+			break
+		}
+		c.value(opt, fmt.Sprintf("argv[%d]", i), argv[i])
+	}
+	c.positionals(positionals, at)
+	if c.row.oneForm && len(positionals)+c.forms != 1 {
+		c.refuse(blocked(c.row.name+".form", "%s takes exactly one of: a selector, milliseconds, %s", c.row.name, c.formList()))
+	}
+}
+
+// option admits an option, or refuses it with the most telling rule.
+func (c *reader) option(at, word string) *option {
+	for _, o := range c.row.options {
+		if word != o.long && (o.short == "" || word != o.short) || o.only != "" && o.only != c.gen {
+			continue
+		}
+		if c.seen[o.long] {
+			c.refuse(blocked("option.twice", "the option %s is given twice", o.long))
+		}
+		if c.seen == nil {
+			c.seen = map[string]bool{}
+		}
+		c.seen[o.long] = true
+		c.options = append(c.options, o.long)
+		if !o.modifier {
+			c.forms++
+		}
+		return &o
+	}
+	bare, _, _ := strings.Cut(word, "=")
+	d, own := c.row.denied[bare]
+	switch {
+	case own:
+		c.refuse(refuse(d.code, d.rule, "%s: %s", at, d.why))
+	case forced[bare]:
+		c.refuse(blocked("option.forced", "%s is an option that browser-shell sets itself; leave it out (the session comes from session_id)", at))
+	default:
+		c.refuse(blocked("option.not-allowed", "%s looks like an option that %s does not take%s; text that looks like an option cannot be passed", at, c.row.name, c.optionList()))
+	}
+	return nil
+}
+
+func (c *reader) value(o *option, at, s string) {
+	if flagLike(s) {
+		c.refuse(blocked("option.value", "%s must be the value of %s but looks like an option", at, o.long))
+		return
+	}
+	v, r := o.value(c.policy, at, s)
+	if r != nil {
+		c.refuse(r)
+		return
+	}
+	c.options = append(c.options, v)
+}
+
+func (c *reader) positionals(words, at []string) {
+	least, most := len(c.row.args)-c.row.optional, len(c.row.args)+c.row.repeat
+	if len(words) < least || len(words) > most {
+		c.refuse(blocked("argv.arity", "%s takes %s, not %d", c.row.name, span(least, most), len(words)))
+	}
+	for i, w := range words {
+		if len(c.row.args) == 0 {
+			return
+		}
+		v, r := c.row.args[min(i, len(c.row.args)-1)](c.policy, at[i], w)
+		if r != nil {
+			c.refuse(r)
+			continue
+		}
+		c.args = append(c.args, v)
+	}
+	if c.row.name == "screenshot" && len(words) == 2 && (shotName.MatchString(words[0]) || !shotName.MatchString(words[1])) {
+		c.refuse(blocked("screenshot.form", "screenshot takes a selector, then a file name"))
+	}
+}
+
+func (c *reader) command() Command {
+	cmd := Command{Name: c.row.name, Args: c.args, Options: c.options}
+	if n := len(cmd.Args); cmd.Name == "screenshot" && n > 0 && shotName.MatchString(cmd.Args[n-1]) {
+		cmd.Args, cmd.Shot = cmd.Args[:n-1], cmd.Args[n-1]
+	}
+	return cmd
+}
+
+func (c *reader) optionList() string {
+	var names []string
+	for _, o := range c.row.options {
+		if o.only == "" || o.only == c.gen {
+			names = append(names, o.long)
+		}
+	}
+	if len(names) == 0 {
+		return " (it takes none)"
+	}
+	return " (it takes " + strings.Join(names, ", ") + ")"
+}
+
+func (c *reader) formList() string {
+	var names []string
+	for _, o := range c.row.options {
+		if !o.modifier {
+			names = append(names, o.long)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func span(least, most int) string {
+	switch {
+	case most == 0:
+		return "no arguments"
+	case least == most:
+		return fmt.Sprintf("exactly %d", most)
+	}
+	return fmt.Sprintf("%d to %d arguments", least, most)
+}

@@ -1,0 +1,253 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func argv(words ...string) []string { return words }
+
+// TestCheckRefuses holds the attacks: each must end in its rule, in both
+// generations unless gen is set.
+func TestCheckRefuses(t *testing.T) {
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = "x"
+	}
+	tests := []struct {
+		name string
+		argv []string
+		gen  Generation
+		code Code
+		rule string
+	}{
+		// Option smuggling: agent-browser reads options anywhere.
+		{"session in a text slot", argv("fill", "@e1", "--session"), "", PolicyBlocked, "option.forced"},
+		{"session with a value", argv("fill", "@e1", "--session", "evil"), "", PolicyBlocked, "option.forced"},
+		{"session assigned", argv("fill", "@e1", "--session=evil"), "", PolicyBlocked, "option.forced"},
+		{"cdp after a URL", argv("open", "https://example.com", "--cdp", "1"), "", PolicyBlocked, "option.forced"},
+		{"json off", argv("click", "@e1", "--json", "false"), "", PolicyBlocked, "option.forced"},
+		{"pin undone", argv("click", "@e1", "--no-pin-tab"), "", PolicyBlocked, "option.forced"},
+		{"help as text", argv("fill", "@e1", "-h"), "", PolicyBlocked, "option.not-allowed"},
+		{"full as text", argv("fill", "@e1", "-f"), "", PolicyBlocked, "option.not-allowed"},
+		{"restore assigned", argv("type", "@e1", "--restore=x"), "", PolicyBlocked, "option.not-allowed"},
+		{"restore assigned with a blank", argv("type", "@e1", "--restore=a b"), "", PolicyBlocked, "option.not-allowed"},
+		{"config in select", argv("select", "@e1", "--config"), "", PolicyBlocked, "option.not-allowed"},
+		{"headers", argv("open", "https://example.com", "--headers", "{}"), "", PolicyBlocked, "option.not-allowed"},
+		{"init script", argv("open", "https://example.com", "--init-script", "/etc/passwd"), "", PolicyBlocked, "option.not-allowed"},
+		{"new tab", argv("click", "@e1", "--new-tab"), "", PolicyBlocked, "option.not-allowed"},
+		{"close all", argv("close", "--all"), "", PolicyBlocked, "option.not-allowed"},
+		{"option before the URL", argv("open", "--x", "https://example.com"), "", PolicyBlocked, "option.not-allowed"},
+		{"short option as URL", argv("open", "-x"), "", PolicyBlocked, "option.not-allowed"},
+		{"long odd option", argv("fill", "@e1", "--no_such.option"), "", PolicyBlocked, "option.not-allowed"},
+		{"option as an option's value", argv("snapshot", "-s", "--json"), "", PolicyBlocked, "option.value"},
+		{"option without its value", argv("snapshot", "-d"), "", PolicyBlocked, "option.value"},
+		{"option twice", argv("snapshot", "-d", "1", "--depth", "2"), "", PolicyBlocked, "option.twice"},
+		{"selector with a dash", argv("click", "-5"), "", PolicyBlocked, "value.dash"},
+		{"option first", argv("--session", "x", "open", "https://example.com"), "", PolicyBlocked, "command.first"},
+		{"version first", argv("--version"), "", PolicyBlocked, "command.first"},
+
+		// Code and files.
+		{"wait fn", argv("wait", "--fn", "document.title='X'"), "", PolicyBlocked, "wait.script"},
+		{"wait fn after a positional", argv("wait", "200", "--fn", "1"), "", PolicyBlocked, "wait.script"},
+		{"wait -f", argv("wait", "-f", "1"), "", PolicyBlocked, "wait.script"},
+		{"wait fn assigned", argv("wait", "--fn=1"), "", PolicyBlocked, "wait.script"},
+		{"wait download", argv("wait", "--download", "/tmp/x"), "", SandboxViolation, "wait.download"},
+		{"path wins over option", argv("screenshot", "../x", "--session", "a"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot parent", argv("screenshot", "../x"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot absolute", argv("screenshot", "/etc/cron.d/x"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot subdirectory", argv("screenshot", "a/b.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot second path", argv("screenshot", "@e1", "/tmp/x.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot hidden name", argv("screenshot", ".png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot odd name", argv("screenshot", "a b.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot upper ending", argv("screenshot", "x.PNG"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot two names", argv("screenshot", "a.png", "b.png"), "", PolicyBlocked, "screenshot.form"},
+		{"screenshot dir", argv("screenshot", "--screenshot-dir", "tmp"), "", PolicyBlocked, "option.not-allowed"},
+
+		// Waits.
+		{"wait too long", argv("wait", "99999"), "", PolicyBlocked, "value.number"},
+		{"wait huge", argv("wait", "99999999999999999999"), "", PolicyBlocked, "value.number"},
+		{"wait signed", argv("wait", "+30000"), "", PolicyBlocked, "value.number"},
+		{"wait nothing", argv("wait"), "", PolicyBlocked, "wait.form"},
+		{"wait two forms", argv("wait", "@e1", "--text", "x"), "", PolicyBlocked, "wait.form"},
+		{"wait load word", argv("wait", "--load", "idle"), "", PolicyBlocked, "value.word"},
+		{"wait state is a file in 0.8", argv("wait", "@e1", "--state", "x.json"), "", PolicyBlocked, "option.not-allowed"},
+		{"wait timeout in 0.8", argv("wait", "@e1", "--timeout", "5"), Node, PolicyBlocked, "option.not-allowed"},
+		{"snapshot urls in 0.8", argv("snapshot", "-u"), Node, PolicyBlocked, "option.not-allowed"},
+
+		// Arity and values.
+		{"two URLs", argv("open", "https://example.com", "http://127.0.0.1"), "", PolicyBlocked, "argv.arity"},
+		{"no URL", argv("open"), "", PolicyBlocked, "argv.arity"},
+		{"text in two words", argv("fill", "@e1", "two", "words"), "", PolicyBlocked, "argv.arity"},
+		{"snapshot with a word", argv("snapshot", "x"), "", PolicyBlocked, "argv.arity"},
+		{"close with a word", argv("close", "x"), "", PolicyBlocked, "argv.arity"},
+		{"too many values", append(argv("select", "@e1"), many[:17]...), "", PolicyBlocked, "argv.arity"},
+		{"unknown key", argv("press", "NoSuchKey"), "", PolicyBlocked, "press.key"},
+		{"depth no number", argv("snapshot", "-d", "x"), "", PolicyBlocked, "value.number"},
+		{"depth too large", argv("snapshot", "-d", "101"), "", PolicyBlocked, "value.number"},
+		{"empty selector", argv("click", ""), "", PolicyBlocked, "value.empty"},
+		{"long selector", argv("click", strings.Repeat("a", 2049)), "", PolicyBlocked, "value.length"},
+		{"line break in a selector", argv("click", "a\nb"), "", PolicyBlocked, "argv.control"},
+
+		// Characters and size.
+		{"NUL", argv("fill", "@e1", "a\x00b"), "", PolicyBlocked, "argv.control"},
+		{"escape", argv("fill", "@e1", "a\x1b[0m"), "", PolicyBlocked, "argv.control"},
+		{"C1", argv("fill", "@e1", "a\u009bb"), "", PolicyBlocked, "argv.control"},
+		{"broken UTF-8", argv("fill", "@e1", "\xff"), "", PolicyBlocked, "argv.encoding"},
+		{"replaced character", argv("fill", "@e1", "\ufffd"), "", PolicyBlocked, "argv.encoding"},
+		{"nothing", nil, "", InvalidParams, "argv.empty"},
+		{"too many words", many, "", BudgetExceeded, "argv.count"},
+		{"too large a word", argv("fill", "@e1", strings.Repeat("a", 64<<10+1)), "", BudgetExceeded, "argv.size"},
+		{"too large in all", argv("a", strings.Repeat("a", 64<<10), strings.Repeat("a", 64<<10), strings.Repeat("a", 64<<10), strings.Repeat("a", 64<<10)), "", BudgetExceeded, "argv.size"},
+
+		// Subcommands.
+		{"eval", argv("eval", "1"), "", PolicyBlocked, "command.not-allowed"},
+		{"run_shell", argv("run_shell", "id"), "", PolicyBlocked, "command.not-allowed"},
+		{"tab", argv("tab", "2"), "", PolicyBlocked, "command.not-allowed"},
+		{"connect", argv("connect", "9333"), "", PolicyBlocked, "command.not-allowed"},
+		{"read", argv("read", "http://127.0.0.1"), "", PolicyBlocked, "command.not-allowed"},
+		{"batch", argv("batch"), "", PolicyBlocked, "command.not-allowed"},
+		{"upper case", argv("OPEN", "https://example.com"), "", PolicyBlocked, "command.not-allowed"},
+		{"blank", argv("open ", "https://example.com"), "", PolicyBlocked, "command.not-allowed"},
+		{"a whole line", argv("open https://example.com"), "", PolicyBlocked, "command.not-allowed"},
+		{"alias", argv("goto", "https://example.com"), "", PolicyBlocked, "command.alias"},
+		{"off by default", argv("get", "url"), "", PolicyBlocked, "command.off"},
+		{"off by default, no form", argv("scroll"), "", PolicyBlocked, "command.off"},
+		{"file URL", argv("open", "file:///etc/hostname"), "", PolicyBlocked, "url.scheme"},
+	}
+	p := Default()
+	for _, tt := range tests {
+		for _, gen := range []Generation{Node, Native} {
+			if tt.gen != "" && tt.gen != gen {
+				continue
+			}
+			t.Run(tt.name+"/"+string(gen), func(t *testing.T) {
+				cmd, r := p.Check(gen, tt.argv)
+				if r == nil {
+					t.Fatalf("let through as %q", cmd.Argv(""))
+				}
+				if r.Code != tt.code || r.Rule != tt.rule {
+					t.Errorf("got %s %s (%s), want %s %s", r.Code.Name(), r.Rule, r.Message, tt.code.Name(), tt.rule)
+				}
+				if !strings.Contains(r.Message, " ") {
+					t.Errorf("the message %q does not say what to do", r.Message)
+				}
+			})
+		}
+	}
+}
+
+func TestCheckAdmits(t *testing.T) {
+	tests := []struct {
+		argv []string
+		gen  Generation // empty: both
+		shot string     // path handed to Argv
+		want []string
+	}{
+		{argv("open", "example.com"), "", "", argv("open", "https://example.com/")},
+		{argv("snapshot"), "", "", argv("snapshot")},
+		{argv("snapshot", "-d", "3", "-i", "-c", "-s", "#main"), "", "", argv("snapshot", "--depth", "3", "--interactive", "--compact", "--selector", "#main")},
+		{argv("snapshot", "-u"), Native, "", argv("snapshot", "--urls")},
+		{argv("click", "@e12"), "", "", argv("click", "@e12")},
+		{argv("fill", "@e1", ""), "", "", argv("fill", "@e1", "")},
+		{argv("fill", "@e1", "-5"), "", "", argv("fill", "@e1", "-5")},
+		{argv("fill", "@e1", "--- x"), "", "", argv("fill", "@e1", "--- x")},
+		{argv("fill", "@e1", "--json is an option"), "", "", argv("fill", "@e1", "--json is an option")},
+		{argv("fill", "@e1", "$(id); `id` | cat\n\tx"), "", "", argv("fill", "@e1", "$(id); `id` | cat\n\tx")},
+		{argv("type", "#a > b", "ü€"), "", "", argv("type", "#a > b", "ü€")},
+		{argv("press", "Control+Shift+a"), "", "", argv("press", "Control+Shift+a")},
+		{argv("press", "-"), "", "", argv("press", "-")},
+		{argv("select", "#c", "a", "b"), "", "", argv("select", "#c", "a", "b")},
+		{argv("wait", "0200"), "", "", argv("wait", "200")},
+		{argv("wait", "@e1"), "", "", argv("wait", "@e1")},
+		{argv("wait", "--text", "Hello you"), "", "", argv("wait", "--text", "Hello you")},
+		{argv("wait", "--url", "**/done"), "", "", argv("wait", "--url", "**/done")},
+		{argv("wait", "--load", "networkidle"), "", "", argv("wait", "--load", "networkidle")},
+		{argv("wait", "--timeout", "500", "@e1"), Native, "", argv("wait", "@e1", "--timeout", "500")},
+		{argv("screenshot"), "", "/p.png", argv("screenshot", "/p.png")},
+		{argv("screenshot", "--full", "x.png"), "", "/p.png", argv("screenshot", "/p.png", "--full")},
+		{argv("screenshot", "#name"), "", "/p.png", argv("screenshot", "#name", "/p.png")},
+		{argv("screenshot", "#name", "x.png"), "", "/p.png", argv("screenshot", "#name", "/p.png")},
+		{argv("close"), "", "", argv("close")},
+	}
+	p := Default()
+	for _, tt := range tests {
+		for _, gen := range []Generation{Node, Native} {
+			if tt.gen != "" && tt.gen != gen {
+				continue
+			}
+			t.Run(strings.Join(tt.argv, " ")+"/"+string(gen), func(t *testing.T) {
+				cmd, r := p.Check(gen, tt.argv)
+				if r != nil {
+					t.Fatal(r)
+				}
+				if d := cmp.Diff(tt.want, cmd.Argv(tt.shot)); d != "" {
+					t.Error(d)
+				}
+			})
+		}
+	}
+}
+
+func TestCheckExtras(t *testing.T) {
+	p := Default()
+	p.Commands = append(p.Commands, "get", "scroll", "is", "back")
+	for _, ok := range [][]string{argv("get", "url"), argv("get", "attr", "@e1", "href"), argv("get", "text", "@e1"), argv("scroll", "down"), argv("scroll", "up", "300"), argv("is", "visible", "@e1"), argv("back")} {
+		if _, r := p.Check(Node, ok); r != nil {
+			t.Errorf("%q: %v", ok, r)
+		}
+	}
+	for _, bad := range [][]string{argv("get", "cdp-url"), argv("get"), argv("get", "url", "x"), argv("get", "attr", "@e1", "a b"), argv("scroll", "down", "10001"), argv("reload")} {
+		if _, r := p.Check(Node, bad); r == nil {
+			t.Errorf("%q was let through", bad)
+		}
+	}
+}
+
+// TestHints: a near miss is told the right form.
+func TestHints(t *testing.T) {
+	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?"} {
+		_, r := Default().Check(Node, argv(word, "x"))
+		if r == nil || !strings.Contains(r.Message, want) {
+			t.Errorf("%s: got %v, want a hint %q", word, r, want)
+		}
+	}
+}
+
+// TestNoEcho: refusals may be logged, so they hold nothing of the caller's.
+func TestNoEcho(t *testing.T) {
+	const secret = "hunter2-s3cret"
+	for _, a := range [][]string{argv(secret), argv("open", "https://u:"+secret+"@example.com"), argv("fill", "@e1", "--"+secret), argv("press", secret), argv("screenshot", "../"+secret), argv("wait", "--fn", secret)} {
+		_, r := Default().Check(Node, a)
+		if r == nil || strings.Contains(r.Error(), secret) {
+			t.Errorf("%q: %v", a[0], r)
+		}
+	}
+}
+
+func TestDefaultAllowlist(t *testing.T) {
+	want := strings.Fields("open snapshot click fill type press wait screenshot close dblclick hover focus check uncheck select")
+	if d := cmp.Diff(want, Default().Commands); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for _, tt := range []struct {
+		out  string
+		gen  Generation
+		pins bool
+	}{{"agent-browser 0.8.10\n", Node, false}, {"agent-browser 0.19.0", Node, false}, {"agent-browser 0.20.0", Native, false}, {"agent-browser 0.34.0", Native, true}, {"agent-browser 0.41.2\n", Native, true}} {
+		v, err := ParseVersion(tt.out)
+		if err != nil || v.Generation() != tt.gen || v.PinsTabs() != tt.pins {
+			t.Errorf("%q: %v %v %v, want %s %v", tt.out, v, v.Generation(), err, tt.gen, tt.pins)
+		}
+	}
+	for _, out := range []string{"", "0.8.10", "agent-browser 0.7.9", "agent-browser 0.42.0", "agent-browser 1.8.10", "agent-browser 0.8.10-rc1", "agent-browser 0.8.10\nmore"} {
+		if v, err := ParseVersion(out); err == nil {
+			t.Errorf("%q was read as %s", out, v)
+		}
+	}
+}

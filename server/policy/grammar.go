@@ -1,0 +1,110 @@
+package policy
+
+// This file is the whole grammar: what is not written here cannot be run.
+//
+// A row reads: subcommand, its positionals, its options. A positional or an
+// option's value is checked by its slot (slot.go). An option that is not in the
+// row is refused wherever it stands, text positions included, because
+// agent-browser reads options anywhere in argv and has no `--`.
+
+// command is one row.
+type command struct {
+	name string
+	off  bool // known, but not on the default allowlist
+
+	args     []slot // positionals, in order
+	optional int    // how many of args, from the end, may be missing
+	repeat   int    // how many more times the last slot may follow
+
+	options []option
+	// oneForm: exactly one of the positional and the options that are not
+	// modifiers must be given.
+	oneForm bool
+	// denied names options that deserve a rule of their own.
+	denied map[string]denial
+}
+
+// option is one flag that a row admits.
+type option struct {
+	long, short string
+	value       slot       // nil: takes no value
+	only        Generation // empty: both
+	modifier    bool       // see command.oneForm
+}
+
+type denial struct {
+	code Code
+	rule string
+	why  string
+}
+
+var table = []command{
+	// On by default.
+	{name: "open", args: []slot{webURL}},
+	{name: "snapshot", options: []option{
+		{long: "--interactive", short: "-i"},
+		{long: "--compact", short: "-c"},
+		{long: "--depth", short: "-d", value: depth},
+		{long: "--selector", short: "-s", value: selector},
+		{long: "--urls", short: "-u", only: Native},
+		{long: "--delta", only: Native},
+		{long: "--full", only: Native},
+	}},
+	{name: "click", args: []slot{selector}},
+	{name: "fill", args: []slot{selector, text}},
+	{name: "type", args: []slot{selector, text}},
+	{name: "press", args: []slot{key}},
+	{name: "wait", args: []slot{waitTarget}, optional: 1, oneForm: true,
+		options: []option{
+			{long: "--text", value: filledText},
+			{long: "--url", value: pattern},
+			{long: "--load", value: oneOf("load", "domcontentloaded", "networkidle")},
+			{long: "--timeout", value: millis, only: Native, modifier: true},
+		},
+		denied: map[string]denial{
+			"--fn":       {PolicyBlocked, "wait.script", "a wait for a script runs code in the page; wait for a selector, --text, --url, --load or milliseconds"},
+			"-f":         {PolicyBlocked, "wait.script", "a wait for a script runs code in the page; wait for a selector, --text, --url, --load or milliseconds"},
+			"--download": {SandboxViolation, "wait.download", "a wait for a download writes a file; downloads are not available"},
+			"-d":         {SandboxViolation, "wait.download", "a wait for a download writes a file; downloads are not available"},
+		}},
+	// A selector and/or a bare file name; the path is browser-shell's own.
+	{name: "screenshot", args: []slot{shotTarget, shotTarget}, optional: 2, options: []option{
+		{long: "--full", short: "-f"},
+		{long: "--annotate", only: Native},
+	}},
+	{name: "close"},
+	{name: "dblclick", args: []slot{selector}},
+	{name: "hover", args: []slot{selector}},
+	{name: "focus", args: []slot{selector}},
+	{name: "check", args: []slot{selector}},
+	{name: "uncheck", args: []slot{selector}},
+	{name: "select", args: []slot{selector, text}, repeat: 15},
+
+	// Read-only or harmless; off until the policy file names them.
+	{name: "get", off: true, args: []slot{oneOf("url", "title")}},
+	{name: "get", off: true, args: []slot{oneOf("text", "html", "value", "count", "box"), selector}},
+	{name: "get", off: true, args: []slot{oneOf("attr"), selector, name}},
+	{name: "is", off: true, args: []slot{oneOf("visible", "enabled", "checked"), selector}},
+	{name: "scroll", off: true, args: []slot{oneOf("up", "down", "left", "right"), pixels}, optional: 1},
+	{name: "back", off: true},
+	{name: "forward", off: true},
+	{name: "reload", off: true},
+}
+
+// aliases are agent-browser's other names for allowed subcommands. They are
+// refused, with the right name in the error, so that logs know one name only.
+var aliases = map[string]string{
+	"goto": "open", "navigate": "open", "key": "press", "quit": "close", "exit": "close",
+}
+
+// forced are the options that browser-shell sets itself on every call.
+var forced = map[string]bool{
+	"--session": true, "--cdp": true, "--json": true, "--pin-tab": true, "--no-pin-tab": true,
+}
+
+// Limits on argv.
+const (
+	maxArgs     = 64
+	maxArgBytes = 64 << 10
+	maxArgvSize = 256 << 10
+)
