@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -141,7 +142,9 @@ func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) 
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	shut := sync.OnceFunc(func() { r.Close() })
+	defer shut()
+	defer context.AfterFunc(ctx, shut)() // another blob failed: don't wait for a slow registry
 	if s, ok := r.(*spanReader); ok { // known to be good: the kernel may copy it without our seeing it
 		if f, ok := w.(*os.File); ok {
 			return s.copyTo(ctx, f, add)
@@ -191,9 +194,9 @@ func (r *spanReader) copyTo(ctx context.Context, dst *os.File, add func(int64)) 
 	return nil
 }
 
-// copyAll copies with a buffer that makes long writes.
+// copyAll copies by pieces that stay in a processor's cache between being hashed and being written.
 func copyAll(w io.Writer, r io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 512<<10))
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 64<<10))
 	return err
 }
 

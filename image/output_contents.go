@@ -8,6 +8,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+// maxLayer bounds the size that a manifest may state for a layer: 16 TiB, in bytes. It keeps sums from overflowing.
+const maxLayer = 16 << 40
+
 // item is one blob of an image: a document that is in memory, or a layer.
 type item struct {
 	desc  v1.Descriptor
@@ -115,6 +118,9 @@ func (c *contents) image(img v1.Image) (item, error) {
 		}
 		if h != m.Layers[i].Digest {
 			return item{}, fmt.Errorf("layer %d is %s, the manifest says %s", i, h, m.Layers[i].Digest)
+		}
+		if s := m.Layers[i].Size; s < 0 || s > maxLayer {
+			return item{}, fmt.Errorf("layer %s: the manifest states a size of %d bytes", h, s)
 		}
 		c.add(item{desc: m.Layers[i], layer: l})
 	}

@@ -370,6 +370,28 @@ func TestRegistryTroubleWhileWriting(t *testing.T) {
 	}
 }
 
+// TestFailureDoesNotWait has one blob that is missing and one that hangs: the error must not wait for the idle timeout.
+func TestFailureDoesNotWait(t *testing.T) {
+	srcs, reg := bothSources(t, 50_000)
+	src := srcs["registry"]
+	b := derive(t, src, 10, 70)
+	missing, hangs := baseLayer(t, src, 2).Digest.String(), baseLayer(t, src, 1).Digest.String()
+	reg.Fault(func(r *http.Request) *registry.Fault {
+		switch {
+		case strings.HasSuffix(r.URL.Path, missing):
+			return &registry.Fault{Status: 404}
+		case strings.HasSuffix(r.URL.Path, hangs):
+			return &registry.Fault{Hang: true}
+		}
+		return nil
+	})
+	start := time.Now()
+	err := (Output{OutputOCI, filepath.Join(t.TempDir(), "x")}).Write(context.Background(), b, nil, src, testOptions())
+	if !errors.Is(err, ErrNotFound) || time.Since(start) > 10*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(start))
+	}
+}
+
 // TestInterruptedWrite cancels at several moments.
 func TestInterruptedWrite(t *testing.T) {
 	srcs, _ := bothSources(t, 200_000)

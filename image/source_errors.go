@@ -94,9 +94,21 @@ func oneLine(s string, limit int) string {
 }
 
 // plain words an error without the URL that net/http puts around it: a redirected URL holds a signature.
+//
+// A registry on this machine is tried by TLS and then plainly, and both errors come joined: silence or a broken
+// connection says more than "server gave HTTP response to HTTPS client".
 func plain(err error) string {
+	var idle *idleError
+	var op *net.OpError
 	var ue *url.Error
-	if errors.As(err, &ue) {
+	switch {
+	case errors.As(err, &idle):
+		err = idle
+	case errors.As(err, &op):
+		err = op
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection was closed in the middle"
+	case errors.As(err, &ue):
 		err = ue.Err
 	}
 	return oneLine(err.Error(), 500)
@@ -144,10 +156,11 @@ func kindOf(status int) error {
 	return ErrRegistry
 }
 
+// isNetwork reports whether err kept a request from being answered: no route, no name, a certificate not trusted.
 func isNetwork(err error) bool {
 	var op *net.OpError
-	var dns *net.DNSError
-	return errors.As(err, &op) || errors.As(err, &dns) || isCut(err)
+	var ue *url.Error
+	return errors.As(err, &op) || errors.As(err, &ue) || isCut(err)
 }
 
 // isCut reports whether err is a connection that ended in the middle.

@@ -43,14 +43,21 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	s := &Source{ref: ref, name: n, transport: newTransport(o)}
 	host := n.Context().RegistryStr()
+	manifestError := func(err error, h v1.Hash) error {
+		if de := asDigestError(err, h, ref); de != nil {
+			return de
+		}
+		return registryError("read manifest of", ref, host, err)
+	}
 	desc, err := remote.Get(n, remoteOptions(ctx, o, s.transport)...)
 	if err != nil {
-		return nil, registryError("read manifest of", ref, host, err)
+		h, _ := v1.NewHash(n.Identifier()) // stays empty for a tag, which can't mismatch
+		return nil, manifestError(err, h)
 	}
 	s.digest = desc.Digest
-	wrap := func(img v1.Image, err error) (v1.Image, error) {
+	wrap := func(img v1.Image, err error, h v1.Hash) (v1.Image, error) {
 		if err != nil {
-			return nil, registryError("read manifest of", ref, host, err)
+			return nil, manifestError(err, h)
 		}
 		return &remoteImage{Image: img, ref: ref, host: host}, nil
 	}
@@ -58,8 +65,8 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		if desc.MediaType.IsSchema1() {
 			return nil, fmt.Errorf("base %s: image manifests of schema 1 are not read", ref)
 		}
-		img, err := wrap(desc.Image())
-		if err != nil {
+		img, err := desc.Image()
+		if img, err = wrap(img, err, desc.Digest); err != nil {
 			return nil, err
 		}
 		s.children, err = single(ref, img)
@@ -73,7 +80,10 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, registryError("read index", ref, host, err)
 	}
-	s.children, err = openIndex(ref, m, func(d v1.Descriptor) (v1.Image, error) { return wrap(index.Image(d.Digest)) })
+	s.children, err = openIndex(ref, m, func(d v1.Descriptor) (v1.Image, error) {
+		img, err := index.Image(d.Digest)
+		return wrap(img, err, d.Digest)
+	})
 	return s, err
 }
 

@@ -3,8 +3,11 @@ package image
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -215,12 +218,29 @@ func TestCorruptLayerIsNamed(t *testing.T) {
 	_, err = readAll(t, l)
 	mustBeDigestError(t, err, d.Digest)
 
-	reg.Fault(func(r *http.Request) *registry.Fault {
-		if strings.HasSuffix(r.URL.Path, baseLayer(t, local, 1).Digest.String()) {
-			return &registry.Fault{Corrupt: true}
-		}
-		return nil
-	})
+	spoil := func(h v1.Hash) {
+		reg.Fault(func(r *http.Request) *registry.Fault {
+			if strings.HasSuffix(r.URL.Path, h.String()) {
+				return &registry.Fault{Corrupt: true}
+			}
+			return nil
+		})
+	}
+	manifest := hexDigest(t, img)
+	config, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []v1.Hash{manifest, config} {
+		spoil(h)
+		_, err := open(t, reg.Host+"/b:a", testOptions()).Image(amd64)
+		mustBeDigestError(t, err, h)
+	}
+	spoil(hexDigest(t, idx))
+	_, err = Open(context.Background(), reg.Host+"/b@"+hexDigest(t, idx).String(), testOptions())
+	mustBeDigestError(t, err, hexDigest(t, idx))
+
+	spoil(baseLayer(t, local, 1).Digest)
 	rs := open(t, reg.Host+"/b:a", testOptions())
 	rimg, err := rs.Image(amd64)
 	if err != nil {
@@ -281,9 +301,28 @@ func TestRegistryErrors(t *testing.T) {
 			}
 		})
 	}
+	t.Run("hang at once", func(t *testing.T) {
+		reg.Fault(func(*http.Request) *registry.Fault { return &registry.Fault{Hang: true} })
+		o := testOptions()
+		o.IdleTimeout = 100 * time.Millisecond
+		_, err := Open(context.Background(), reg.Host+"/b:a", o)
+		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), reg.Host+" sent nothing for 100ms at GET /v2/") {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("unreachable", func(t *testing.T) {
 		_, err := Open(context.Background(), "127.0.0.1:1/b:a", testOptions())
-		if !errors.Is(err, ErrUnreachable) {
+		if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("not trusted", func(t *testing.T) {
+		s := httptest.NewUnstartedServer(reg)
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		defer s.Close()
+		_, err := Open(context.Background(), strings.TrimPrefix(s.URL, "https://")+"/b:a", testOptions())
+		if err == nil || !errors.Is(err, ErrUnreachable) && !errors.Is(err, ErrRegistry) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -123,9 +123,8 @@ func (r *received) Read(p []byte) (int, error) {
 
 func (r *received) Close() error {
 	r.timer.Stop()
-	err := r.in.Close()
-	r.cancel(nil)
-	return err
+	r.cancel(nil) // first, so that a Read that waits on another goroutine ends
+	return r.in.Close()
 }
 
 // pingOnce answers the "GET /v2/" that go-containerregistry sends before each new repository from memory after the

@@ -112,8 +112,9 @@ func (r *verifyReader) wrongSize() error {
 
 func (r *verifyReader) Close() error { return r.in.Close() }
 
-// remoteMismatch is how go-containerregistry's own check of downloaded blobs words a mismatch; its type is internal.
-var remoteMismatch = regexp.MustCompile(`error verifying sha256 checksum after reading (\d+) bytes; got "sha256:([0-9a-f]{64})"`)
+// remoteMismatch is how go-containerregistry's own checks word a mismatch; their types are internal.
+var remoteMismatch = regexp.MustCompile(`error verifying sha256 checksum after reading \d+ bytes; got "sha256:([0-9a-f]{64})"` +
+	`|manifest digest: "sha256:([0-9a-f]{64})" does not match requested digest`)
 
 // asDigestError turns a mismatch that go-containerregistry found into a *DigestError; nil when err is none.
 func asDigestError(err error, want v1.Hash, where string) error {
@@ -125,5 +126,5 @@ func asDigestError(err error, want v1.Hash, where string) error {
 	if m == nil {
 		return nil
 	}
-	return &DigestError{Want: want, Got: v1.Hash{Algorithm: "sha256", Hex: m[2]}, Where: where}
+	return &DigestError{Want: want, Got: v1.Hash{Algorithm: "sha256", Hex: m[1] + m[2]}, Where: where}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"syscall"
 	"time"
@@ -16,7 +17,7 @@ const maxRaw = 8 << 20
 // runResult is how one run of agent-browser ended.
 type runResult struct {
 	stdout, stderr []byte
-	exitCode       int  // -1 when it was killed
+	exitCode       int  // -1 when it did not start
 	killed         bool // the context ended or it printed too much
 	tooMuch        bool // it printed more than maxRaw
 }
@@ -40,20 +41,25 @@ func run(ctx context.Context, program string, argv, env []string, dir string) (r
 		stdout:   stdout.buf.Bytes(),
 		stderr:   stderr.buf.Bytes(),
 		tooMuch:  stdout.full || stderr.full,
-		exitCode: cmd.ProcessState.ExitCode(), // -1 on a nil state
+		exitCode: exitCode(cmd.ProcessState),
+		killed:   ctx.Err() != nil,
 	}
 	var exit *exec.ExitError
-	switch {
-	case cmd.ProcessState == nil:
-		return res, err
-	case errors.As(err, &exit) || errors.Is(err, exec.ErrWaitDelay) || err == nil:
-		res.killed = ctx.Err() != nil
-		return res, nil
-	case ctx.Err() != nil:
-		res.killed = true
+	if res.killed || errors.As(err, &exit) || errors.Is(err, exec.ErrWaitDelay) {
 		return res, nil
 	}
 	return res, err
+}
+
+// exitCode is the program's, or 128 and the signal's number as a shell has it.
+func exitCode(st *os.ProcessState) int {
+	if st == nil {
+		return -1
+	}
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return st.ExitCode()
 }
 
 // capped keeps up to maxRaw bytes and calls over when there is more. (It must

@@ -148,6 +148,9 @@ func (s *Server) execute(ctx context.Context, id string, version policy.Version,
 		path = file.path()
 		defer file.discard()
 	}
+	if res, ok := s.prepare(ctx, id, version, ses); !ok && ctx.Err() == nil {
+		return res, nil, nil
+	}
 	out, err := s.cli.call(ctx, version, ses.name, cmd, path)
 	if out.killed {
 		// The daemon may still be at it, deaf to the next command.
@@ -168,6 +171,25 @@ func (s *Server) execute(ctx context.Context, id string, version policy.Version,
 		return res, nil, nil
 	}
 	return s.withImage(res, file)
+}
+
+// prepare starts a newer daemon with its HTTP port closed: any page could
+// otherwise talk to it. On failure it gives the result to answer with.
+func (s *Server) prepare(ctx context.Context, id string, version policy.Version, ses *session) (Result, bool) {
+	if !version.PinsTabs() || s.st.hasDaemon(ses.name) {
+		return Result{}, true
+	}
+	out, err := s.cli.call(ctx, version, ses.name, policy.Command{Name: "stream", Args: []string{"disable"}}, "")
+	if err != nil {
+		return Result{SessionID: id, ExitCode: exitNoRun, Stderr: fmt.Sprintf("agent-browser cannot be started: %s\n", err)}, false
+	}
+	res := normalise(id, out)
+	if res.ExitCode == 0 {
+		return res, true
+	}
+	s.st.endDaemon(ses.name, true) // the next call starts over, with the port closed
+	res.Stdout, res.Stderr = "", joinLines("the session could not be started", res.Stderr)
+	return res, false
 }
 
 // withImage keeps the screenshot and adds it to the answer.

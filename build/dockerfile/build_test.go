@@ -2,8 +2,11 @@ package dockerfile
 
 import (
 	"io"
-	"log"
+	"io/fs"
+	stdlog "log"
+	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,6 +58,7 @@ func TestBuiltImageIsTheRecipes(t *testing.T) {
 			if err := rendered.Write(dir); err != nil {
 				t.Fatal(err)
 			}
+			checkOutElsewhere(t, dir)
 			got := solve(t, daemon, dir, tt.platforms)
 			if len(got) != len(recipes) {
 				t.Fatalf("%d images for %d recipes", len(got), len(recipes))
@@ -63,6 +67,68 @@ func TestBuiltImageIsTheRecipes(t *testing.T) {
 				compare(t, r, got[r.Platform.String()])
 			}
 		})
+	}
+}
+
+// checkOutElsewhere does to the modes what a checkout under another umask does.
+func checkOutElsewhere(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil || d.Type() == fs.ModeSymlink:
+			return err
+		case d.IsDir():
+			return os.Chmod(p, 0o700)
+		}
+		return os.Chmod(p, 0o777)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhiteoutsLeaveTheBaseWhereItIs pushes to the registry that has the base and counts what is fetched of it.
+func TestWhiteoutsLeaveTheBaseWhereItIs(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	fetched := 0
+	recipes := pushBase(t, baseConfig, []v1.Platform{amd64, arm64}, func(r *http.Request) {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			fetched++
+		}
+	})
+	for _, r := range recipes {
+		// WORKDIR would look into the base.
+		last := r.Steps[len(r.Steps)-1].(build.Configure)
+		last.Change.WorkingDir = ""
+		r.Steps[len(r.Steps)-1] = last
+	}
+	rendered, err := Render(recipes, Options{Whiteouts: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "context")
+	if err := rendered.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	host, _, _ := strings.Cut(recipes[0].Base.Reference, "/")
+	export := client.ExportEntry{Type: client.ExporterImage, Attrs: map[string]string{"name": host + "/slim:1", "push": "true"}}
+	if err := run(t, daemon, dir, []v1.Platform{amd64, arm64}, export); err != nil {
+		t.Fatal(err)
+	}
+	if fetched > len(recipes) { // the two configs
+		t.Errorf("%d blobs of the base were fetched", fetched)
+	}
+	ref, err := name.ParseReference(host + "/slim:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := remote.Index(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ocitest.Index(t, index)
+	for _, r := range recipes {
+		compare(t, r, got[r.Platform.String()])
 	}
 }
 
@@ -99,9 +165,15 @@ func embedded(t *testing.T, r *build.Recipe) v1.Image {
 }
 
 // pushBase puts the base into a registry of the test and gives a recipe for each platform.
-func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform) []*build.Recipe {
+func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform, log ...func(*http.Request)) []*build.Recipe {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	store := registry.New(registry.Logger(stdlog.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, l := range log {
+			l(r)
+		}
+		store.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	ref, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/aio:1")
 	if err != nil {
@@ -132,6 +204,16 @@ func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform) []*build.
 // solve builds the context in dir and gives the images by platform.
 func solve(t *testing.T, daemon *buildkitd.Daemon, dir string, platforms []v1.Platform) map[string]v1.Image {
 	t.Helper()
+	out := t.TempDir()
+	export := client.ExportEntry{Type: client.ExporterOCI, Attrs: map[string]string{"tar": "false"}, OutputDir: out}
+	if err := run(t, daemon, dir, platforms, export); err != nil {
+		t.Fatal(err)
+	}
+	return ocitest.Layout(t, out)
+}
+
+func run(t *testing.T, daemon *buildkitd.Daemon, dir string, platforms []v1.Platform, export client.ExportEntry) error {
+	t.Helper()
 	context, err := fsutil.NewFS(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -140,15 +222,11 @@ func solve(t *testing.T, daemon *buildkitd.Daemon, dir string, platforms []v1.Pl
 	for _, p := range platforms {
 		names = append(names, p.String())
 	}
-	out := t.TempDir()
 	_, err = daemon.Client(t).Solve(t.Context(), nil, client.SolveOpt{
 		Frontend:      "dockerfile.v0",
 		FrontendAttrs: map[string]string{"platform": strings.Join(names, ",")},
 		LocalMounts:   map[string]fsutil.FS{"context": context, "dockerfile": context},
-		Exports:       []client.ExportEntry{{Type: client.ExporterOCI, Attrs: map[string]string{"tar": "false"}, OutputDir: out}},
+		Exports:       []client.ExportEntry{export},
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ocitest.Layout(t, out)
+	return err
 }

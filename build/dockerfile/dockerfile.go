@@ -61,6 +61,10 @@ func Render(recipes []*build.Recipe, o Options) (*Context, error) {
 		d.stage(s)
 	}
 	d.blank()
+	if o.Whiteouts && p.makesDir() {
+		d.comment("WORKDIR below looks into the base, so that BuildKit has to fetch and unpack it in spite of the whiteouts.")
+		d.line("#")
+	}
 	d.comment("What is built for a platform is that platform's stage; other platforms than those above have none.")
 	d.line("FROM slim-${TARGETARCH}${TARGETVARIANT}")
 	if p.sameConfig {
@@ -149,22 +153,17 @@ func (p *plan) newStage(r *build.Recipe, overlays []overlay, o Options) (*stage,
 	if err := checkRemovals(s.removals, o); err != nil {
 		return nil, err
 	}
-	if len(s.removals) > 0 && o.Whiteouts {
-		if s.whiteouts, err = p.tar("whiteouts-"+arch+".tar", layers[0].Files); err != nil {
+	if len(s.removals) > 0 {
+		if err := p.remove(s, r, layers[0], arch, o); err != nil {
 			return nil, err
 		}
-	}
-	if len(s.removals) > 0 && !o.Whiteouts {
-		if s.user, err = runUser(r); err != nil {
-			return nil, err
-		}
-		layers = layers[1:] // rm leaves the directories as they are
+		layers = layers[1:]
 	}
 	dirs, lost, err := directories(layers)
 	if err != nil {
 		return nil, err
 	}
-	s.lost = lost
+	s.lost = append(s.lost, lost...)
 	if len(dirs) > 0 {
 		if s.directories, err = p.tar("directories-"+arch+".tar", dirs); err != nil {
 			return nil, err
@@ -172,6 +171,33 @@ func (p *plan) newStage(r *build.Recipe, overlays []overlay, o Options) (*stage,
 	}
 	s.config, err = configure(r)
 	return s, err
+}
+
+// makesDir reports whether there is a WORKDIR.
+func (p *plan) makesDir() bool {
+	return slices.ContainsFunc(p.stages, func(s *stage) bool {
+		return slices.ContainsFunc(s.config, func(i instruction) bool { return strings.HasPrefix(string(i), "WORKDIR ") })
+	})
+}
+
+// remove prepares the removals of s. rm leaves the directories as they are; whiteouts come with theirs.
+func (p *plan) remove(s *stage, r *build.Recipe, layer build.Layer, arch string, o Options) (err error) {
+	if !o.Whiteouts {
+		s.user, err = runUser(r)
+		return err
+	}
+	files, lost, err := directories([]build.Layer{layer})
+	if err != nil {
+		return err
+	}
+	for _, f := range layer.Files {
+		if !f.IsDir() {
+			files = append(files, f)
+		}
+	}
+	s.lost = lost
+	s.whiteouts, err = p.tar("whiteouts-"+arch+".tar", files)
+	return err
 }
 
 // stageNames gives what BuildKit's TARGETARCH and TARGETVARIANT make together, and the platform as FROM takes it.
@@ -215,10 +241,10 @@ func (d *document) stage(s *stage) {
 		d.blank()
 		d.comment("COPY --link makes the directories above its files anew. This gives them back the base's own mode and " +
 			"owner, such as 1777 of /tmp, and gives new ones theirs.")
-		for _, p := range s.lost {
-			d.comment("Limit: BuildKit's layer doesn't repeat the user.* attributes of %s.", p)
-		}
 		d.line("ADD --link %s /", s.directories)
+	}
+	for _, p := range slices.Compact(slices.Sorted(slices.Values(s.lost))) {
+		d.comment("Limit: the layer above doesn't repeat the user.* attributes of %s.", p)
 	}
 	if s.perStage {
 		d.config(s.config)

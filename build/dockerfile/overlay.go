@@ -92,14 +92,16 @@ func others(all [][]laid, self int, folder string) []map[string]image.File {
 func (p *plan) overlay(l laid, arch string, others []map[string]image.File) (overlay, error) {
 	o := overlay{name: l.Name, why: l.Why}
 	groups := map[string]instruction{}
-	var special []image.File
+	special, err := specials(l.files)
+	if err != nil {
+		return o, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.files)) {
 		f := l.files[name]
 		if f.IsDir() {
 			continue // directories come last, in one archive
 		}
-		if isSpecial(f) {
-			special = append(special, f)
+		if slices.ContainsFunc(special, func(s image.File) bool { return s.Path == name }) {
 			continue
 		}
 		scope := common
@@ -119,10 +121,6 @@ func (p *plan) overlay(l laid, arch string, others []map[string]image.File) (ove
 		o.copies = append(o.copies, groups[source])
 	}
 	if len(special) > 0 {
-		special, err := withLinked(special, l.files)
-		if err != nil {
-			return o, err
-		}
 		archive, err := p.tar(path.Join("overlay", arch, l.folder, "special.tar"), special)
 		if err != nil {
 			return o, err
@@ -161,21 +159,23 @@ func isSpecial(f image.File) bool {
 	return f.Type != image.TypeFile && f.Type != image.TypeSymlink || f.Mode&^0o777 != 0 || len(f.Xattrs) > 0
 }
 
-// withLinked adds the files that hard links among special are names of: one archive must hold all names.
-func withLinked(special []image.File, files map[string]image.File) ([]image.File, error) {
-	for _, f := range special {
+// specials gives the special files, with the files that hard links are names of: one archive must hold all names.
+func specials(files map[string]image.File) ([]image.File, error) {
+	out := map[string]image.File{}
+	for p, f := range files {
+		if !f.IsDir() && isSpecial(f) {
+			out[p] = f
+		}
 		if f.Type != image.TypeLink {
 			continue
 		}
 		target, ok := files[f.Link]
 		if !ok || target.Type != image.TypeFile {
-			return nil, fmt.Errorf("%s is a hard link to %s, which isn't a file of the same overlay", f.Path, f.Link)
+			return nil, fmt.Errorf("%s is a hard link to %s, which isn't a file of the same overlay", p, f.Link)
 		}
-		if !slices.ContainsFunc(special, func(s image.File) bool { return s.Path == target.Path }) {
-			special = append(special, target)
-		}
+		out[f.Link] = target
 	}
-	return special, nil
+	return slices.Collect(maps.Values(out)), nil
 }
 
 // everywhere reports whether all of others have the same file.

@@ -134,10 +134,48 @@ func TestRealBrowser(t *testing.T) {
 			}
 			s := l.connect(t)
 			drive(t, s)
+			if a := s.do(t, "snapshot"); a.ExitCode != 0 {
+				t.Fatalf("got %+v", a)
+			}
+			wantNoPort(t, l)
 			s.Close()
 			l.wantProcesses(t, 0)
 			l.wantClean(t)
 		})
+	}
+}
+
+// wantNoPort checks that no process of ours listens on a TCP port, where a
+// page could reach it.
+func wantNoPort(t *testing.T, l *lab) {
+	t.Helper()
+	listening := map[string]bool{} // socket inodes
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(table)
+		if err != nil {
+			continue // no IPv6 here
+		}
+		for _, line := range strings.Split(string(b), "\n") {
+			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" {
+				listening["socket:["+f[9]+"]"] = true
+			}
+		}
+	}
+	if len(listening) == 0 {
+		t.Fatal("no listening socket was found, not even Chromium's")
+	}
+	l.wantProcesses(t, 1)
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), "BROWSER_SHELL_RUN="+l.state+"/") {
+			continue
+		}
+		fds, _ := filepath.Glob(filepath.Join(filepath.Dir(f), "fd", "*"))
+		for _, fd := range fds {
+			if to, err := os.Readlink(fd); err == nil && listening[to] {
+				t.Errorf("%s listens on a TCP port", filepath.Dir(f))
+			}
+		}
 	}
 }
 

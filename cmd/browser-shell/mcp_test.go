@@ -86,15 +86,32 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-func TestNativeGetsPinTab(t *testing.T) {
+// TestNative: a newer version gets its own tab, and its HTTP port is closed
+// before the daemon's first command, or there is no command.
+func TestNative(t *testing.T) {
 	l := newLab(t)
 	l.write(t, "version", "agent-browser 0.41.2\n", 0o644)
 	s := l.connect(t)
-	if a := s.do(t, "snapshot", "-u"); a.ExitCode != 0 {
-		t.Fatalf("got %+v", a)
+	l.write(t, "stream-fails", "", 0o644)
+	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no stream") {
+		t.Errorf("got %+v", a)
 	}
-	if got := l.note(t, "argv"); !strings.HasSuffix(got, "|--cdp|9222|--json|--pin-tab|snapshot|--urls|") {
-		t.Errorf("argv %s", got)
+	if err := os.Remove(filepath.Join(l.dir, "stream-fails")); err != nil {
+		t.Fatal(err)
+	}
+	for _, argv := range [][]string{{"open", "https://example.com"}, {"snapshot", "-u"}} {
+		if a := s.do(t, argv...); a.ExitCode != 0 {
+			t.Errorf("got %+v", a)
+		}
+	}
+	var got []string
+	for _, line := range strings.Split(l.note(t, "calls"), "\n") {
+		_, rest, _ := strings.Cut(line, " --cdp ")
+		got = append(got, rest)
+	}
+	want := []string{"9222 --json --pin-tab stream disable", "9222 --json --pin-tab stream disable", "9222 --json --pin-tab open https://example.com/", "9222 --json --pin-tab snapshot --urls"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }
 

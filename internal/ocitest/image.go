@@ -89,14 +89,14 @@ func Config(t testing.TB, img v1.Image) map[string]any {
 		"os": top.OS, "architecture": top.Architecture, "variant": top.Variant, "os.version": top.OSVersion,
 	}
 	for k, v := range top.Config {
-		if !empty(v) && k != "ArgsEscaped" {
+		if !isEmpty(v) && k != "ArgsEscaped" {
 			out["config."+k] = v
 		}
 	}
 	return out
 }
 
-func empty(v any) bool {
+func isEmpty(v any) bool {
 	switch v := v.(type) {
 	case []any:
 		return len(v) == 0

@@ -7,6 +7,7 @@ if [ "$1" = --version ]; then
 	exit 0
 fi
 for a; do printf '%s|' "$a"; done >"$D/argv"
+printf '%s\n' "$*" >>"$D/calls"
 tr '\0' '\n' <"/proc/$$/environ" >"$D/environ"
 { pwd; ls -A; } >"$D/cwd"
 readlink /proc/self/fd/0 >"$D/stdin"
@@ -24,6 +25,9 @@ case "$1 $2" in
 		echo $! >"$pid"
 	fi
 	ok '{"title":"T","url":"'"$2"'"}' ;;
+"stream disable")
+	if [ -e "$D/stream-fails" ]; then printf '{"success":false,"error":"no stream"}\n'; exit 1; fi
+	ok '{"disabled":true}' ;;
 "click #exit0") printf '{"success":false,"error":"it failed"}\n' ;;
 "click #exit3") ok '{"secret":1}'; exit 3 ;;
 "click #text") echo 'Usage: agent-browser' ;;

@@ -65,6 +65,8 @@ ADD --link overlay/arm64/confs/special.tar /
 # such as 1777 of /tmp, and gives new ones theirs.
 ADD --link directories-arm64.tar /
 
+# WORKDIR below looks into the base, so that BuildKit has to fetch and unpack it in spite of the whiteouts.
+#
 # What is built for a platform is that platform's stage; other platforms than those above have none.
 FROM slim-${TARGETARCH}${TARGETVARIANT}
 

@@ -1,0 +1,100 @@
+// Package depcheck holds the map of rooms: which of our packages may import which, and who may speak BuildKit.
+package depcheck
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/slimctl/slimctl/"
+
+// rooms has, for each package, what it may import of ours. "*" at the end of a name stands for any rest. A package
+// that isn't here may not exist: put it on the map, and think where it belongs.
+var rooms = map[string][]string{
+	"image":    {},
+	"assets":   {},
+	"profiles": {},
+
+	"build":            {"image"},
+	"build/profile":    {},
+	"build/resolve":    {"build", "build/profile", "image"},
+	"build/overlays":   {"image"},
+	"build/llb":        {"build", "image"},
+	"build/dockerfile": {"build", "image"},
+	"build/embedded":   {"build", "image"},
+	"build/buildkit":   {"build", "build/llb", "image"},
+
+	"server":        {"server/policy"},
+	"server/policy": {},
+	"server/hub":    {"server"},
+
+	"internal/buildkitd":             {},
+	"internal/depcheck":              {},
+	"internal/ocitest":               {"image"},
+	"internal/progress":              {"image"},
+	"internal/registry":              {},
+	"internal/registry/testregistry": {"internal/registry"},
+	"internal/standin":               {"image"},
+
+	"build/profile/internal/*": {"build/profile"},
+	"bench/*":                  {"internal/*", "image", "build", "build/*"},
+	"cmd/browser-shell":        {"server", "server/*"},
+	"cmd/slimctl":              {"assets", "profiles", "image", "build", "build/*", "internal/progress", "internal/standin"},
+}
+
+// speakers are the packages that may import BuildKit, which weighs more than all the rest.
+var speakers = []string{"build/llb", "build/dockerfile", "build/buildkit", "internal/buildkitd", "cmd/slimctl", "bench/*"}
+
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		name, ok := strings.CutPrefix(fields[0], module)
+		if !ok {
+			continue
+		}
+		seen++
+		allowed, ok := room(name)
+		if !ok {
+			t.Errorf("%s isn't on the map", name)
+			continue
+		}
+		for _, imported := range fields[1:] {
+			ours, isOurs := strings.CutPrefix(imported, module)
+			if isOurs && !matches(allowed, ours) {
+				t.Errorf("%s imports %s; it may import %v", name, ours, allowed)
+			}
+			if strings.HasPrefix(imported, "github.com/moby/buildkit/") && !matches(speakers, name) {
+				t.Errorf("%s imports %s; BuildKit is for %v", name, imported, speakers)
+			}
+		}
+	}
+	if seen < 15 {
+		t.Fatalf("go list told of %d packages only", seen)
+	}
+}
+
+func room(name string) ([]string, bool) {
+	if allowed, ok := rooms[name]; ok {
+		return allowed, true
+	}
+	for pattern, allowed := range rooms {
+		if strings.HasSuffix(pattern, "*") && matches([]string{pattern}, name) {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		prefix, isPattern := strings.CutSuffix(p, "*")
+		return p == name || isPattern && strings.HasPrefix(name, prefix)
+	})
+}
