@@ -78,7 +78,13 @@ func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error)
 	if err != nil {
 		return typed, nil, err
 	}
-	return typed, top, errors.Join(json.Unmarshal(raw, &top), json.Unmarshal(raw, &typed))
+	if err := errors.Join(json.Unmarshal(raw, &top), json.Unmarshal(raw, &typed)); err != nil {
+		return typed, nil, err
+	}
+	if top == nil {
+		return typed, nil, errors.New("it is null")
+	}
+	return typed, top, nil
 }
 
 // config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,

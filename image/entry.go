@@ -4,6 +4,7 @@ package image
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"io/fs"
 	"path"
@@ -40,7 +41,32 @@ type Entry struct {
 	// Link is the target of a symlink as written, or the absolute path of a hard link's other name.
 	Link string `json:"link,omitempty"`
 	// Xattrs maps a name such as "security.capability" to its raw value.
-	Xattrs map[string]string `json:"xattrs,omitempty"`
+	Xattrs Xattrs `json:"xattrs,omitempty"`
+}
+
+// Xattrs are extended attributes. Their values are bytes, not text, and so are base64 in JSON.
+type Xattrs map[string]string
+
+// MarshalJSON writes the values in base64.
+func (x Xattrs) MarshalJSON() ([]byte, error) {
+	raw := make(map[string][]byte, len(x))
+	for k, v := range x {
+		raw[k] = []byte(v)
+	}
+	return json.Marshal(raw)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (x *Xattrs) UnmarshalJSON(data []byte) error {
+	var raw map[string][]byte
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	*x = make(Xattrs, len(raw))
+	for k, v := range raw {
+		(*x)[k] = string(v)
+	}
+	return nil
 }
 
 // IsDir reports whether the entry is a directory.

@@ -138,19 +138,44 @@ func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) 
 		_, err := io.Copy(w, bytes.NewReader(it.raw))
 		return err
 	}
-	r, err := c.open(it)
+	r, err := c.openUntil(ctx, it)
 	if err != nil {
 		return err
 	}
 	shut := sync.OnceFunc(func() { r.Close() })
 	defer shut()
 	defer context.AfterFunc(ctx, shut)() // another blob failed: don't wait for a slow registry
-	if s, ok := r.(*spanReader); ok { // known to be good: the kernel may copy it without our seeing it
+	if s, ok := r.(*spanReader); ok {    // known to be good: the kernel may copy it without our seeing it
 		if f, ok := w.(*os.File); ok {
 			return s.copyTo(ctx, f, add)
 		}
 	}
 	return copyAll(w, &countingReader{ctx: ctx, r: r, add: add})
+}
+
+// openUntil is open, but doesn't wait any longer when ctx ends: a remote layer is bound to another context, and its
+// registry may hang until the idle timeout.
+func (c *copier) openUntil(ctx context.Context, it item) (io.ReadCloser, error) {
+	type opened struct {
+		r   io.ReadCloser
+		err error
+	}
+	got := make(chan opened, 1)
+	go func() {
+		r, err := c.open(it)
+		got <- opened{r, err}
+	}()
+	select {
+	case o := <-got:
+		return o.r, o.err
+	case <-ctx.Done():
+		go func() {
+			if o := <-got; o.err == nil {
+				o.r.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
 }
 
 // open gives a layer that fails before its last bytes when it is corrupt.

@@ -192,8 +192,8 @@ func (e *existsError) Error() string {
 func (e *existsError) Unwrap() error { return fs.ErrExist }
 
 // Write writes b to the destination, whole or not at all: under a temporary name beside it, renamed at the end. The
-// blobs of src, when it is a local base, are linked instead of copied where the file system can. tags name the image
-// inside. src may be nil.
+// blobs of src, when it is a layout directory, are reflinked or hard-linked instead of copied where the file system
+// can: who changes such a file in place changes both. tags name the image inside. src may be nil.
 func (o Output) Write(ctx context.Context, b Built, tags []name.Tag, src *Source, opt Options) error {
 	opt = opt.withDefaults()
 	if err := o.Check(); err != nil {

@@ -174,7 +174,7 @@ func (p *pusher) put(ctx context.Context, location string, it item, task Task) e
 	q.Set("digest", it.desc.Digest.String())
 	u.RawQuery = q.Encode()
 	up := &uploading{}
-	body := func() (io.ReadCloser, error) { return p.body(it, task, up) }
+	body := func() (io.ReadCloser, error) { return p.body(ctx, it, task, up) }
 	first, err := body()
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (p *pusher) put(ctx context.Context, location string, it item, task Task) e
 }
 
 // body opens a blob to be sent.
-func (p *pusher) body(it item, task Task, up *uploading) (io.ReadCloser, error) {
+func (p *pusher) body(ctx context.Context, it item, task Task, up *uploading) (io.ReadCloser, error) {
 	task.Add(-up.take())
 	b := &upload{task: task, up: up, book: p.book}
 	if it.raw != nil {
@@ -214,7 +214,7 @@ func (p *pusher) body(it item, task Task, up *uploading) (io.ReadCloser, error) 
 		return b, nil
 	}
 	cp := copier{opt: p.opt, local: localBlobs(p.src)}
-	in, err := cp.open(it)
+	in, err := cp.openUntil(ctx, it)
 	if err != nil {
 		return nil, err
 	}

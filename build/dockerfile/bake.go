@@ -12,25 +12,25 @@ func bake(p *plan, base string) string {
 	for i, s := range p.stages {
 		quoted[i] = strconv.Quote(s.platform)
 	}
-	name := strings.Trim(notInFolder.ReplaceAllString(strings.ToLower(p.profile), "-"), "-_")
+	name := plainName(p.profile)
 	if name == "" {
 		name = "image"
 	}
 	return fmt.Sprintf(`# docker buildx bake            builds
 # docker buildx bake --push     builds and pushes
+# Names of the image, separated by commas.
 variable "TAGS" {
-  description = "names of the image, separated by commas"
-  default     = "slim-%s:latest"
+  default = "slim-%s:latest"
 }
 
+# The base, by digest; a mirror's name may stand before the digest.
 variable "BASE" {
-  description = "the base, by digest; a mirror's name may stand before the digest"
-  default     = %q
+  default = %q
 }
 
+# The image's time, in seconds since 1970.
 variable "SOURCE_DATE_EPOCH" {
-  description = "the image's time, in seconds since 1970"
-  default     = "%d"
+  default = "%d"
 }
 
 group "default" {

@@ -93,15 +93,15 @@ type plan struct {
 // stage is what is done for one platform.
 type stage struct {
 	platform string // linux/amd64
+	arch     string // amd64
 	name     string // slim-amd64
 	removals []build.Remove
 	// whiteouts is the tar that stands for removals.
 	whiteouts string
 	// user is the base's user, when RUN can't have it.
-	user        string
-	overlays    []overlay
-	directories string
-	// lost are the directories of the base whose user.* attributes the layer of directories can't hold.
+	user     string
+	overlays []overlay
+	// lost are the directories of the base whose user.* attributes the layers can't hold.
 	lost     []string
 	config   []instruction
 	perStage bool
@@ -109,17 +109,27 @@ type stage struct {
 
 func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix(), have: map[string]bool{}}
-	overlays, err := planOverlays(p, recipes)
+	for _, r := range recipes {
+		for _, step := range r.Steps {
+			if _, strips := step.(build.Strip); strips {
+				return nil, fmt.Errorf("step %q: a Dockerfile can't rewrite the base's own layers: use slimctl build", step)
+			}
+		}
+	}
+	overlays, err := readOverlays(recipes)
 	if err != nil {
 		return nil, err
 	}
 	for i, r := range recipes {
-		s, err := p.newStage(r, overlays[i], o)
+		s, err := p.newStage(r, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Platform.String(), err)
 		}
 		if slices.ContainsFunc(p.stages, func(t *stage) bool { return t.name == s.name }) {
 			return nil, fmt.Errorf("two recipes for %s", s.platform)
+		}
+		if err := p.layOverlays(s, overlays, i); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.platform, err)
 		}
 		p.stages = append(p.stages, s)
 	}
@@ -135,37 +145,17 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	return p, nil
 }
 
-func (p *plan) newStage(r *build.Recipe, overlays []overlay, o Options) (*stage, error) {
-	arch, platform, err := stageNames(r)
+func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
+	s, err := stageOf(r)
 	if err != nil {
 		return nil, err
 	}
-	for _, step := range r.Steps {
-		if _, strips := step.(build.Strip); strips {
-			return nil, fmt.Errorf("step %q: a Dockerfile can't rewrite the base's own layers: use slimctl build", step)
-		}
-	}
-	layers, err := r.Layers()
-	if err != nil {
-		return nil, err
-	}
-	s := &stage{platform: platform, name: "slim-" + arch, removals: r.Removals(), overlays: overlays}
+	s.removals = r.Removals()
 	if err := checkRemovals(s.removals, o); err != nil {
 		return nil, err
 	}
 	if len(s.removals) > 0 {
-		if err := p.remove(s, r, layers[0], arch, o); err != nil {
-			return nil, err
-		}
-		layers = layers[1:]
-	}
-	dirs, lost, err := directories(layers)
-	if err != nil {
-		return nil, err
-	}
-	s.lost = append(s.lost, lost...)
-	if len(dirs) > 0 {
-		if s.directories, err = p.tar("directories-"+arch+".tar", dirs); err != nil {
+		if err := p.remove(s, r, o); err != nil {
 			return nil, err
 		}
 	}
@@ -181,34 +171,39 @@ func (p *plan) makesDir() bool {
 }
 
 // remove prepares the removals of s. rm leaves the directories as they are; whiteouts come with theirs.
-func (p *plan) remove(s *stage, r *build.Recipe, layer build.Layer, arch string, o Options) (err error) {
+func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
 	if !o.Whiteouts {
 		s.user, err = runUser(r)
 		return err
 	}
-	files, lost, err := directories([]build.Layer{layer})
+	layers, err := r.Layers()
 	if err != nil {
 		return err
 	}
-	for _, f := range layer.Files {
+	files, lost, err := directories(layers[0])
+	if err != nil {
+		return err
+	}
+	for _, f := range layers[0].Files {
 		if !f.IsDir() {
 			files = append(files, f)
 		}
 	}
-	s.lost = lost
-	s.whiteouts, err = p.tar("whiteouts-"+arch+".tar", files)
+	s.lost = append(s.lost, lost...)
+	s.whiteouts, err = p.tar("overlay/"+s.arch+"/whiteouts.tar", files)
 	return err
 }
 
-// stageNames gives what BuildKit's TARGETARCH and TARGETVARIANT make together, and the platform as FROM takes it.
-func stageNames(r *build.Recipe) (arch, platform string, err error) {
+// stageOf gives an empty stage with its names: arch is what BuildKit's TARGETARCH and TARGETVARIANT make together.
+func stageOf(r *build.Recipe) (*stage, error) {
 	n := platforms.Normalize(ocispec.Platform{
 		OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant,
 	})
 	if n.OS != "linux" || !simple.MatchString(n.Architecture) || n.Variant != "" && !simple.MatchString(n.Variant) {
-		return "", "", fmt.Errorf("platform %q: want linux/ARCHITECTURE", r.Platform.String())
+		return nil, fmt.Errorf("platform %q: want linux/ARCHITECTURE", r.Platform.String())
 	}
-	return n.Architecture + n.Variant, platforms.Format(n), nil
+	arch := n.Architecture + n.Variant
+	return &stage{arch: arch, platform: platforms.Format(n), name: "slim-" + arch}, nil
 }
 
 func (d *document) header(p *plan, base string) {
@@ -222,29 +217,34 @@ func (d *document) header(p *plan, base string) {
 	d.comment("There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has " +
 		"built in, and a syntax line would fetch a program from Docker Hub and run it.")
 	d.line("#")
+	d.comment("Each overlay is put together in a stage of its own, with its modes, its owners and, from directories.tar, the " +
+		"base's own mode and owner of every directory it lies in, such as 1777 of /tmp. COPY --link then adds it as one layer " +
+		"that doesn't depend on the base; it does so only without --chmod.")
+	d.line("#")
 	d.comment("Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, " +
 		"as docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes /dev, /proc and /sys, where the base has none.")
 	d.blank()
 }
 
 func (d *document) stage(s *stage) {
-	d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
-	d.removals(s)
 	for _, lay := range s.overlays {
-		d.blank()
 		d.comment("%s: %s", lay.name, lay.why)
+		d.line("FROM scratch AS %s", lay.stage)
 		for _, c := range lay.copies {
 			d.line("%s", c)
 		}
-	}
-	if s.directories != "" {
 		d.blank()
-		d.comment("COPY --link makes the directories above its files anew. This gives them back the base's own mode and " +
-			"owner, such as 1777 of /tmp, and gives new ones theirs.")
-		d.line("ADD --link %s /", s.directories)
+	}
+	d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
+	d.removals(s)
+	if len(s.overlays) > 0 {
+		d.blank()
+	}
+	for _, lay := range s.overlays {
+		d.line("COPY --link --from=%s / /", lay.stage)
 	}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(s.lost))) {
-		d.comment("Limit: the layer above doesn't repeat the user.* attributes of %s.", p)
+		d.comment("Limit: the layers above don't repeat the user.* attributes of %s.", p)
 	}
 	if s.perStage {
 		d.config(s.config)

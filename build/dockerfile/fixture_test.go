@@ -57,6 +57,8 @@ func newBase(t testing.TB, p v1.Platform, rm []byte, config v1.Config) v1.Image 
 		image.Bytes("/opt/new\nline \\\"", 0o644, []byte("gone too")),
 		image.Bytes("/opt/x.txt", 0o644, []byte("a glob would take it")),
 		image.Bytes("/etc/both", 0o644, []byte("the base's")),
+		image.Symlink("/etc/link", "passwd"),
+		image.Bytes("/opt/dir-to-file/x", 0o644, []byte("below what becomes a file")),
 		image.Symlink("/lib", "usr/lib"),
 		image.Symlink("/var/run", "/run"),
 		image.Bytes("/usr/lib/libx", 0o644, []byte("lib")),
@@ -103,6 +105,13 @@ var baseConfig = v1.Config{
 	StopSignal:   "SIGINT",
 }
 
+// capable has cap_net_bind_service as setcap(8) writes it.
+var capable = func() image.File {
+	f := image.Bytes("/usr/bin/capable", 0o755, []byte("binds port 80"))
+	f.Xattrs = map[string]string{"security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}
+	return f
+}()
+
 // newRecipe is a recipe with everything that is hard for a Dockerfile.
 func newRecipe(base build.Base, p v1.Platform) *build.Recipe {
 	remove := func(path, why string) build.Step { return build.Remove{Path: path, Type: image.TypeFile, Why: why} }
@@ -128,6 +137,12 @@ func newRecipe(base build.Base, p v1.Platform) *build.Recipe {
 			}},
 			build.Lay{Name: "Confs & more", Why: "ours", Files: []image.File{
 				image.Bytes("/etc/both", 0o600, []byte("ours")),
+				image.Bytes("/etc/link", 0o644, []byte("no symlink any more")),
+				image.Bytes("/opt/dir-to-file", 0o644, []byte("no directory any more")),
+				image.Bytes("/opt/gone/again", 0o644, []byte("laid where a directory was removed")),
+				image.Bytes("/srv/app/a", 0o644, []byte("laid where a file was removed")),
+				{Entry: image.Entry{Path: "/run/fifo", Type: image.TypeFifo, Mode: 0o620}},
+				capable,
 				owned(image.Bytes("/srv/app/keep/mine", 0, []byte("mine")), 0o440, 1000, 2000),
 				owned(image.Symlink("/srv/app/keep/sym", "../nowhere"), 0o777, 1000, 1000),
 				owned(image.Dir("/srv/app/new", 0), 0o1770, 1000, 1000),

@@ -17,30 +17,31 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// overlay is what one stage copies of one overlay.
+// overlay is the stage that puts one overlay of one platform together.
 type overlay struct {
-	name, why string
-	copies    []instruction
+	name, why, stage string
+	copies           []instruction
 }
 
 // common is the folder of the files that all platforms share.
 const common = "common"
 
-// laid is one overlay of one recipe, with its folder's name.
+// laid is one overlay of one recipe, with its folder's name and the layer that it makes.
 type laid struct {
 	build.Lay
 	folder string
 	files  map[string]image.File
+	layer  build.Layer
 }
 
-// planOverlays puts the overlays' files in the context and gives, for each recipe, what its stage copies. Files that
-// need the same flags lie in one folder, so that no path of an overlay is ever written into the Dockerfile.
-func planOverlays(p *plan, recipes []*build.Recipe) ([][]overlay, error) {
+// readOverlays gives the overlays of each recipe, checked, in order.
+func readOverlays(recipes []*build.Recipe) ([][]laid, error) {
 	all := make([][]laid, len(recipes))
 	names := folders{}
 	for i, r := range recipes {
+		var layers []build.Layer
 		seen := map[string]int{}
-		for _, s := range r.Overlays() {
+		for n, s := range r.Overlays() {
 			seen[s.Name]++
 			l := laid{Lay: s, folder: names.of(s.Name, seen[s.Name]), files: map[string]image.File{}}
 			for _, f := range s.Files {
@@ -52,24 +53,40 @@ func planOverlays(p *plan, recipes []*build.Recipe) ([][]overlay, error) {
 			if err := checkFiles(l); err != nil {
 				return nil, fmt.Errorf("%s: step %q: %w", r.Platform.String(), s, err)
 			}
+			if n == 0 {
+				var err error
+				if layers, err = overlayLayers(r); err != nil {
+					return nil, err
+				}
+			}
+			l.layer = layers[n]
 			all[i] = append(all[i], l)
 		}
 	}
-	out := make([][]overlay, len(recipes))
-	for i, r := range recipes {
-		arch, _, err := stageNames(r)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range all[i] {
-			o, err := p.overlay(l, arch, others(all, i, l.folder))
-			if err != nil {
-				return nil, fmt.Errorf("%s: step %q: %w", r.Platform.String(), l.Lay, err)
-			}
-			out[i] = append(out[i], o)
-		}
+	return all, nil
+}
+
+// overlayLayers gives the layers of r's overlays, one for each.
+func overlayLayers(r *build.Recipe) ([]build.Layer, error) {
+	layers, err := r.Layers()
+	if err == nil && len(r.Removals()) > 0 {
+		layers = layers[1:]
 	}
-	return out, nil
+	return layers, err
+}
+
+// layOverlays puts the files of recipe i's overlays into the context and the stages that copy them before s. Files
+// that need the same flags lie in one folder, so that no path of an overlay is ever written into the Dockerfile.
+func (p *plan) layOverlays(s *stage, all [][]laid, i int) error {
+	for _, l := range all[i] {
+		o, lost, err := p.overlay(l, s.arch, others(all, i, l.folder))
+		if err != nil {
+			return fmt.Errorf("step %q: %w", l.Lay, err)
+		}
+		s.overlays = append(s.overlays, o)
+		s.lost = append(s.lost, lost...)
+	}
+	return nil
 }
 
 // others gives the same overlay of the other recipes; nil stands for a recipe without it.
@@ -89,45 +106,52 @@ func others(all [][]laid, self int, folder string) []map[string]image.File {
 	return out
 }
 
-func (p *plan) overlay(l laid, arch string, others []map[string]image.File) (overlay, error) {
-	o := overlay{name: l.Name, why: l.Why}
-	groups := map[string]instruction{}
+func (p *plan) overlay(l laid, arch string, others []map[string]image.File) (o overlay, lost []string, err error) {
+	o = overlay{name: l.Name, why: l.Why, stage: "overlay-" + l.folder + "-" + arch}
 	special, err := specials(l.files)
 	if err != nil {
-		return o, err
+		return o, nil, err
 	}
+	groups := map[string]instruction{}
 	for _, name := range slices.Sorted(maps.Keys(l.files)) {
 		f := l.files[name]
-		if f.IsDir() {
-			continue // directories come last, in one archive
-		}
-		if slices.ContainsFunc(special, func(s image.File) bool { return s.Path == name }) {
+		if f.IsDir() || slices.ContainsFunc(special, func(s image.File) bool { return s.Path == name }) {
 			continue
 		}
 		scope := common
 		shared, err := everywhere(f, others)
 		if err != nil {
-			return o, err
+			return o, nil, err
 		}
 		if !shared {
 			scope = arch
 		}
 		folder, flags := grouping(f)
 		source := path.Join("overlay", scope, l.folder, folder)
-		groups[source] = instruction(fmt.Sprintf("COPY --link %s %s/ /", flags, source))
+		groups[source] = instruction(fmt.Sprintf("COPY %s %s/ /", flags, source))
 		p.put(source, f)
 	}
 	for _, source := range slices.Sorted(maps.Keys(groups)) {
 		o.copies = append(o.copies, groups[source])
 	}
-	if len(special) > 0 {
-		archive, err := p.tar(path.Join("overlay", arch, l.folder, "special.tar"), special)
-		if err != nil {
-			return o, err
-		}
-		o.copies = append(o.copies, instruction(fmt.Sprintf("ADD --link %s /", archive)))
+	dirs, lost, err := directories(l.layer)
+	if err != nil {
+		return o, nil, err
 	}
-	return o, nil
+	for _, a := range []struct {
+		name  string
+		files []image.File
+	}{{"special.tar", special}, {"directories.tar", dirs}} {
+		if len(a.files) == 0 {
+			continue
+		}
+		archive, err := p.tar(path.Join("overlay", arch, l.folder, a.name), a.files)
+		if err != nil {
+			return o, nil, err
+		}
+		o.copies = append(o.copies, instruction(fmt.Sprintf("ADD %s /", archive)))
+	}
+	return o, lost, nil
 }
 
 // put adds f below the folder source; a file that all platforms share is there once.
@@ -243,6 +267,8 @@ func checkFiles(l laid) error {
 			return fmt.Errorf("%q isn't an absolute, clean path below the root", f.Path)
 		case !utf8.ValidString(f.Path+f.Link) || strings.Contains(f.Path+f.Link, "\x00"):
 			return fmt.Errorf("%q isn't UTF-8 without NUL, which BuildKit's contexts must be", f.Path)
+		case f.Type == image.TypeChar || f.Type == image.TypeBlock:
+			return fmt.Errorf("%s is a device, which an overlay can't hold", f.Path)
 		case strings.HasPrefix(base, ".wh."):
 			return fmt.Errorf("%s: a name with .wh. removes a file of the base: use a Remove step", f.Path)
 		}
@@ -274,29 +300,23 @@ func keepable(e image.Entry, ofBase bool) (map[string]string, error) {
 	return kept, nil
 }
 
-// directories gives every directory that layers hold, as the last of them has it, and those of the base whose user.*
-// attributes are lost.
-func directories(layers []build.Layer) (dirs []image.File, lost []string, err error) {
-	last := map[string]image.File{}
-	for _, l := range layers {
-		for _, f := range l.Files {
-			if !f.IsDir() {
-				maps.DeleteFunc(last, func(p string, _ image.File) bool { return image.Within(p, f.Path) })
-				continue
-			}
-			kept, err := keepable(f.Entry, l.Parents[f.Path])
-			if err != nil {
-				return nil, nil, fmt.Errorf("overlay %s: %w", l.Name, err)
-			}
-			if len(kept) < len(f.Xattrs) {
-				lost = append(lost, f.Path)
-			}
-			f.Xattrs = kept
-			last[f.Path] = f
+// directories gives every directory that a layer holds, and the paths of those whose user.* attributes are lost.
+func directories(l build.Layer) (dirs []image.File, lost []string, err error) {
+	for _, f := range l.Files {
+		if !f.IsDir() {
+			continue
 		}
+		kept, err := keepable(f.Entry, l.Parents[f.Path])
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(kept) < len(f.Xattrs) {
+			lost = append(lost, f.Path)
+		}
+		f.Xattrs = kept
+		dirs = append(dirs, f)
 	}
-	slices.Sort(lost)
-	return slices.Collect(maps.Values(last)), slices.Compact(lost), nil
+	return dirs, lost, nil
 }
 
 // tar adds an archive of files to the context.
@@ -311,7 +331,13 @@ func (p *plan) tar(name string, files []image.File) (string, error) {
 	return name, nil
 }
 
-var notInFolder = regexp.MustCompile(`[^a-z0-9_-]+`)
+var notPlain = regexp.MustCompile(`[^a-z0-9]+`)
+
+// plainName makes of name what can be part of a path, a stage's name and an image's; it may be empty.
+func plainName(name string) string {
+	plain := notPlain.ReplaceAllString(strings.ToLower(name), "-")
+	return strings.Trim(plain[:min(len(plain), 64)], "-")
+}
 
 // folders gives each overlay a folder of its own with a plain name.
 type folders map[string]string
@@ -321,11 +347,10 @@ func (n folders) of(overlay string, occurrence int) string {
 	if got, ok := n[key]; ok {
 		return got
 	}
-	plain := strings.Trim(notInFolder.ReplaceAllString(strings.ToLower(overlay), "-"), "-_")
+	plain := plainName(overlay)
 	if plain == "" {
 		plain = "overlay"
 	}
-	plain = plain[:min(len(plain), 64)]
 	unique := plain
 	for i := 2; slices.Contains(slices.Collect(maps.Values(n)), unique); i++ {
 		unique = plain + "-" + strconv.Itoa(i)

@@ -70,7 +70,12 @@ func (w *work) run(ctx context.Context) error {
 		return err
 	}
 	overlays = append(overlays, hub)
+	names := map[string]bool{build.RemoveLayer: true}
 	for i := range overlays {
+		if names[overlays[i].Name] {
+			errs = append(errs, fmt.Errorf("overlay %s: the name is slimctl's own; choose another", overlays[i].Name))
+		}
+		names[overlays[i].Name] = true
 		if err := w.lay(&overlays[i]); err != nil {
 			errs = append(errs, fmt.Errorf("overlay %s: %w", overlays[i].Name, err))
 		}
@@ -387,10 +392,10 @@ func (w *work) closed() error {
 		}
 		slices.Sort(paths)
 		for _, p := range slices.Compact(paths) {
-			if !slices.ContainsFunc(c.Allow, func(a string) bool { return a == path.Base(p) || doublestar.MatchUnvalidated(a, p) }) {
+			if !slices.ContainsFunc(c.Allow, func(a string) bool { return doublestar.MatchUnvalidated(a, p) }) {
 				findings = append(findings, fmt.Sprintf(
 					"%s would stay in the image, and profile %s doesn't name it (line %s): remove it, or add %q to expect.closed[%d].allow (%s)",
-					p, w.in.Profile.Name, w.line, path.Base(p), i, c.Glob))
+					p, w.in.Profile.Name, w.line, p, i, c.Glob))
 			}
 		}
 	}

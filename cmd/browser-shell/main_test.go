@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +38,22 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
+// touchSources opens what the binary is built from, so that go test's cache
+// knows of it: this package's tests do not call that code. (What TestMain
+// opens before m.Run is not recorded.)
+var touchSources = sync.OnceValue(func() error {
+	return filepath.WalkDir(filepath.Join("..", "..", "server"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
+})
+
 // lab is a private place with a fake agent-browser and a policy file.
 type lab struct {
 	dir    string // fake, its notes, policy.json
@@ -45,6 +63,9 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
+	if err := touchSources(); err != nil {
+		t.Fatal(err)
+	}
 	// Not t.TempDir: its path is too long for sockets.
 	dir, err := os.MkdirTemp("", "bsl-")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	slim "github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/buildkit"
 	"github.com/slimctl/slimctl/build/embedded"
+	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -25,7 +26,7 @@ type buildFlags struct {
 	tags, outputs, labels, annotations []string
 	cacheFrom, cacheTo                 []string
 	push, load                         bool
-	builder, metadata                  string
+	builder, metadata, llbForm         string
 }
 
 func (a *app) build() *cobra.Command {
@@ -53,6 +54,8 @@ to, transferred. With --builder a BuildKit daemon does it; the digest is the sam
 	flags.StringVar(&f.builder, "builder", os.Getenv("BUILDKIT_HOST"), "address of a BuildKit daemon, or auto to start one from PATH")
 	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
 	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
+	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
+	_ = flags.MarkHidden("llb-form") // only overlay gives the digest of the embedded engine
 	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
 	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation, as [index:|manifest:]key=value (repeatable; both when not said)")
@@ -174,7 +177,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if f.builder == "" {
 		return embedded.Engine{Options: o}, stop, nil
 	}
-	e := buildkit.Engine{Addr: f.builder, Insecure: f.insecure, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}

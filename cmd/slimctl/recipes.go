@@ -35,6 +35,7 @@ type recipeFlags struct {
 	lock      string
 	progress  string
 	insecure  bool
+	silence   time.Duration
 }
 
 func (f *recipeFlags) add(cmd *cobra.Command) {
@@ -47,6 +48,7 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.lock, "lock", "", "lock file (default: slim.lock beside the profile, when it is there and matches)")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
+	flags.DurationVar(&f.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
 }
 
 // resolved is a profile resolved, with what it was resolved against.
@@ -85,7 +87,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 			bars.Close()
 		}
 	}()
-	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure}}
+	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Stdout: a.stdout}}
 	reference := p.Base.Reference
 	if f.base != "" {
 		reference = f.base

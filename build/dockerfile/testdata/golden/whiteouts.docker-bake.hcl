@@ -1,18 +1,18 @@
 # docker buildx bake            builds
 # docker buildx bake --push     builds and pushes
+# Names of the image, separated by commas.
 variable "TAGS" {
-  description = "names of the image, separated by commas"
-  default     = "slim-l0:latest"
+  default = "slim-l0:latest"
 }
 
+# The base, by digest; a mirror's name may stand before the digest.
 variable "BASE" {
-  description = "the base, by digest; a mirror's name may stand before the digest"
-  default     = "registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+  default = "registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 }
 
+# The image's time, in seconds since 1970.
 variable "SOURCE_DATE_EPOCH" {
-  description = "the image's time, in seconds since 1970"
-  default     = "1772600767"
+  default = "1772600767"
 }
 
 group "default" {

@@ -1,0 +1,231 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slimctl/slimctl/internal/registry"
+	"golang.org/x/sys/unix"
+)
+
+// sample is one measured process. Sizes are in bytes.
+type sample struct {
+	Table   string         `json:"table"` // push, latency, archive
+	Row     string         `json:"row"`
+	Latency time.Duration  `json:"latency"` // added to each request
+	Wall    float64        `json:"wall"`    // seconds of the whole process
+	Peak    int64          `json:"peak"`    // resident memory of the process at its most
+	Daemon  int64          `json:"daemon"`  // and of buildkitd, meanwhile
+	Stats   registry.Stats `json:"stats"`
+}
+
+// child starts a process that ends with ctx, and not by our Ctrl-C's own signal.
+func child(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// maxTime bounds one process.
+const maxTime = 5 * time.Minute
+
+// measure runs a process with the registry's counters at zero.
+func (b *bench) measure(ctx context.Context, cmd func(context.Context) *exec.Cmd) (s sample, err error) {
+	if err := b.reg.control("POST", "/_reset", nil); err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	defer cancel()
+	c := cmd(ctx)
+	begin := time.Now()
+	_, err = output(c)
+	s.Wall = time.Since(begin).Seconds()
+	if err != nil {
+		return s, err
+	}
+	s.Peak = c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	return s, b.reg.control("GET", "/_stats", &s.Stats)
+}
+
+// command is slimctl with an environment that the machine's own settings don't reach.
+func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := child(ctx, b.slimctl, args...)
+	cmd.Dir = b.tmp
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.Contains([]string{"BUILDKIT_HOST", "SOURCE_DATE_EPOCH", "DOCKER_CONFIG"}, name) {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(cmd.Env, "DOCKER_CONFIG="+filepath.Join(b.tmp, "docker"))
+	return cmd
+}
+
+func (b *bench) output(ctx context.Context, args ...string) (string, error) {
+	return output(b.command(ctx, args...))
+}
+
+// registryProcess is testregistry.
+type registryProcess struct {
+	cmd  *exec.Cmd
+	host string
+}
+
+func (b *bench) startRegistry(ctx context.Context) error {
+	cmd := child(context.WithoutCancel(ctx), filepath.Join(b.tmp, "bin", "testregistry"),
+		"-dir", filepath.Join(b.tmp, "registry"), "-load", baseRepo+":"+baseTag+"="+b.layout)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	b.reg = &registryProcess{cmd: cmd}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("the registry didn't start: %w", err)
+	}
+	b.reg.host = strings.TrimSpace(line)
+	return nil
+}
+
+func (r *registryProcess) stop() {
+	_ = r.cmd.Process.Signal(syscall.SIGTERM)
+	_ = r.cmd.Wait()
+}
+
+// control asks the registry outside of what it counts; into may be nil.
+func (r *registryProcess) control(method, path string, into any) error {
+	req, err := http.NewRequest(method, "http://"+r.host+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("registry %s: %s: %s", path, resp.Status, body)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(body, into)
+}
+
+func (r *registryProcess) latency(d time.Duration) error {
+	return r.control("POST", "/_latency?d="+url.QueryEscape(d.String()), nil)
+}
+
+// daemon is a buildkitd with an empty root.
+type daemon struct {
+	cmd       *exec.Cmd
+	root, run string
+	addr      string
+}
+
+func (b *bench) startDaemon(ctx context.Context) (d *daemon, err error) {
+	d = &daemon{root: filepath.Join(b.tmp, "buildkitd")}
+	if d.run, err = os.MkdirTemp("", "sb-"); err != nil { // short: a socket's path has at most 107 bytes
+		return nil, err
+	}
+	socket := filepath.Join(d.run, "s")
+	d.addr = "unix://" + socket
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		runc = "/bin/true" // never run: the daemon only insists on finding one
+	}
+	d.cmd = child(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr,
+		"--containerd-worker=false", "--oci-worker-binary="+runc, "--oci-worker-snapshotter=auto",
+		"--oci-worker-net=host", "--oci-worker-gc=false")
+	var log bytes.Buffer
+	d.cmd.Stdout, d.cmd.Stderr = &log, &log
+	if err := d.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for begin := time.Now(); time.Since(begin) < 30*time.Second && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		// It listens when its worker is ready (cmd/buildkitd/main.go).
+		if c, err := net.Dial("unix", socket); err == nil {
+			return d, c.Close()
+		}
+	}
+	if err := d.stop(); err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("buildkitd did not listen within 30 s: %s", tail(log.Bytes()))
+}
+
+func (d *daemon) stop() error {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	kill := time.AfterFunc(15*time.Second, func() { _ = d.cmd.Process.Kill() })
+	defer kill.Stop()
+	_ = d.cmd.Wait()
+	if err := os.RemoveAll(d.run); err != nil {
+		return err
+	}
+	return removeAll(d.root)
+}
+
+// forgetPeak sets the process's peak to what it has now (proc(5), clear_refs).
+func (d *daemon) forgetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", d.cmd.Process.Pid), []byte("5"), 0)
+}
+
+func (d *daemon) peak() (int64, error) { return peakOf(strconv.Itoa(d.cmd.Process.Pid)) }
+
+func peakOf(pid string) (int64, error) {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, fmt.Errorf("no VmHWM of process %s", pid)
+}
+
+// removeAll unmounts what a daemon may have left mounted below dir, and removes dir.
+func removeAll(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(mounts), "\n")
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			if err := unix.Unmount(f[4], unix.MNT_DETACH); err != nil {
+				return fmt.Errorf("unmount %s: %w", f[4], err)
+			}
+		}
+	}
+	return os.RemoveAll(dir)
+}

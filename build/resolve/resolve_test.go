@@ -1,0 +1,251 @@
+package resolve_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+// header is a whole profile but for what a test adds.
+const header = `version: 1
+name: test
+base: {reference: example.org/base, lines: [B]}
+platforms: [linux/amd64]
+payload: {agentBrowser: {version: 0.8.10, integrity: "sha512-tL5ZfnAa+vZQfEUkEVyyZQFzF6+r9nE07UnjCFMhNFZA709dRc9KYIK1AOXwzBKNHrnxrCaAMgeNJin7NO7j5g=="}}
+hub: {servers: {browser_shell: {command: /usr/local/bin/browser-shell, args: [mcp]}}}
+`
+
+const expect = "expect: {programs: [], routes: [], mcpServers: [browser_shell], tools: [browser-shell]}\n"
+
+// base writes a stand-in of line B with the files of this test in it, once for all tests.
+func base(t *testing.T, line string) *image.Source {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "base")
+	_, err := standin.Write(t.Context(), dir, standin.Options{Line: line, Platforms: []string{"linux/amd64"}, Extra: []image.File{
+		image.Dir("/t", 0o755), image.Dir("/t/dir", 0o710), image.Bytes("/t/dir/file", 0o644, nil), image.Bytes("/t/a.conf", 0o644, nil),
+		image.Bytes("/t/b.conf", 0o644, nil), image.Symlink("/t/link", "a.conf"), image.Symlink("/t/dirlink", "dir"), image.Symlink("/t/loop", "loop"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+func load(t *testing.T, text string) *profile.Profile {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "test.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.Loader{}.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func input(src *image.Source, p *profile.Profile) resolve.Input {
+	return resolve.Input{
+		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{{OS: "linux", Architecture: "amd64"}},
+		Assets:   fstest.MapFS{"x.conf": {Data: []byte("asset")}},
+		Overlays: func(context.Context, v1.Platform) ([]build.Lay, error) { return nil, nil },
+	}
+}
+
+// steps shows what a recipe does, but for the hub's file that every one has.
+func steps(r *build.Recipe) []string {
+	var out []string
+	for _, s := range r.Removals() {
+		out = append(out, "- "+s.Path)
+	}
+	for _, l := range r.Overlays() {
+		for _, f := range l.Files {
+			if l.Name != "hub" {
+				out = append(out, "+ "+f.Path)
+			}
+		}
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	src := base(t, "B")
+	for _, c := range []struct {
+		name, profile string
+		want          []string
+		err           string
+	}{
+		{name: "a path", profile: "remove: [{path: /t/a.conf, why: w}]", want: []string{"- /t/a.conf"}},
+		{name: "a glob with an exception", profile: "remove: [{glob: '/t/*.conf', except: [/t/b.conf], why: w}]", want: []string{"- /t/a.conf"}},
+		{name: "a removal within a removal", profile: "remove: [{path: /t/dir, why: w}, {path: /t/dir/file, why: w}]", want: []string{"- /t/dir"}},
+		{name: "a path through a symlink", profile: "remove: [{path: /t/dirlink/file, why: w}]", want: []string{"- /t/dir/file"}},
+		{name: "a symlink itself", profile: "remove: [{path: /t/link, why: w}]", want: []string{"- /t/link"}},
+		{name: "another line's removal", profile: "remove: [{path: /none, why: w, when: {line: [A]}}]"},
+		{name: "another platform's removal", profile: "remove: [{path: /none, why: w, when: {platform: [linux/arm64]}}]"},
+		{name: "when a file is there", profile: "remove: [{path: /t/a.conf, why: w, when: {exists: /t/dir}}]", want: []string{"- /t/a.conf"}},
+		{name: "when a file isn't there", profile: "remove: [{path: /t/a.conf, why: w, when: {exists: /none}}]"},
+		{name: "when a file is missing", profile: "remove: [{path: /t/a.conf, why: w, when: {missing: /none}}]", want: []string{"- /t/a.conf"}},
+		{name: "nothing to remove", profile: "remove: [{path: /none, why: w, ifMissing: ignore}]"},
+
+		{name: "a removal of nothing", profile: "remove:\n  - {path: /t/gone, why: w}", err: "test.yaml:8:5: remove[0]: /t/gone matches nothing in base base (line B)"},
+		{name: "a glob of nothing", profile: "remove: [{glob: /t/*.none, why: w}]", err: "glob /t/*.none matches nothing"},
+		{name: "all that is wrong at once", profile: "remove: [{path: /n1, why: w}, {path: /n2, why: w}]", err: "/n1 matches nothing in base base (line B); correct it, or write `ifMissing: ignore`\n"},
+		{name: "a loop in the base", profile: "remove: [{path: /t/loop/x, why: w}]", err: "symlinks to follow"},
+		{name: "a path below a file", profile: "remove: [{path: /t/a.conf/x, why: w}]", err: "/t/a.conf is a file, not a directory"},
+
+		{name: "a file of each kind", profile: "overlays: [{name: o, why: w, files: [{path: /t/new, source: 'asset:x.conf'}, {path: /t/l, link: x}, {path: /t/d, dir: true}]}]",
+			want: []string{"+ /t/new", "+ /t/l", "+ /t/d"}},
+		{name: "a file through a symlink", profile: "overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]", want: []string{"+ /usr/bin/new"}},
+		{name: "a file in a symlink's place", profile: "overlays: [{name: o, why: w, files: [{path: /t/link, content: x}]}]", want: []string{"- /t/link", "+ /t/link"}},
+		{name: "a symlink in a file's place", profile: "overlays: [{name: o, why: w, files: [{path: /t/a.conf, link: b.conf}]}]", want: []string{"- /t/a.conf", "+ /t/a.conf"}},
+		{name: "a file over a file", profile: "overlays: [{name: o, why: w, files: [{path: /t/a.conf, content: x}]}]", want: []string{"+ /t/a.conf"}},
+		{name: "a file in a removed directory's place", profile: "remove: [{path: /t/dir, why: w}]\noverlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]",
+			want: []string{"- /t/dir", "+ /t/dir"}},
+		{name: "another line's overlay", profile: "overlays: [{name: o, why: w, when: {line: [A]}, files: [{path: /t/new, content: x}]}]"},
+
+		{name: "a file over a directory", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]", err: "/t/dir is a directory in the base; remove it first"},
+		{name: "one path twice", profile: "overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}, {name: p, why: w, files: [{path: /usr/bin/new, content: y}]}]", err: "/usr/bin/new is laid by overlay o too"},
+		{name: "the hub's file", profile: "overlays: [{name: o, why: w, files: [{path: /opt/gem/mcp-hub.json, content: x}]}]", err: "laid by overlay o too"},
+		{name: "an asset that isn't there", profile: "overlays: [{name: o, why: w, files: [{path: /x, source: 'asset:none'}]}]", err: "none"},
+		{name: "a name that is taken", profile: "overlays: [{name: hub, why: w, files: [{path: /x, content: x}]}]", err: "overlay hub"},
+
+		{name: "closed, and it is", profile: "remove: [{path: /t/a.conf, why: w}]\n" + closed("allow: [/t/b.conf]")},
+		{name: "closed, by pattern", profile: closed("allow: [/t/*.conf]")},
+		{name: "closed, and something stays", profile: closed("allow: [/t/b.conf]"), err: `/t/a.conf would stay in the image, and profile test doesn't name it (line B): remove it, or add "/t/a.conf" to expect.closed[0].allow (/t/*.conf)`},
+		{name: "closed, and something is laid", profile: "overlays: [{name: o, why: w, files: [{path: /t/c.conf, content: x}]}]\n" + closed("allow: [/t/a.conf, /t/b.conf]"), err: "/t/c.conf would stay"},
+
+		{name: "strip", profile: "strip: [{path: /t/dir, why: w}]", err: "no engine can do yet"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := header + c.profile + "\n"
+			if !strings.Contains(text, "expect:") {
+				text += expect
+			}
+			recipes, _, err := resolve.Resolve(t.Context(), input(src, load(t, text)))
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error is %v\nwant one that says %s", err, c.err)
+				}
+				if strings.HasPrefix(c.name, "closed") != errors.As(err, new(*resolve.ClosedError)) {
+					t.Errorf("%T is the wrong kind of error", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.want
+			if c.name == "closed, and it is" {
+				want = []string{"- /t/a.conf"}
+			}
+			if diff := cmp.Diff(want, steps(recipes[0])); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func closed(allow string) string {
+	return strings.Replace(strings.TrimSpace(expect), "}", ", closed: [{glob: '/t/*.conf', why: w, "+allow+"}]}", 1)
+}
+
+func TestLines(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		p := load(t, strings.Replace(header, "lines: [B]", "lines: [A, B, C]", 1)+expect)
+		recipes, _, err := resolve.Resolve(t.Context(), input(base(t, line), p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := recipes[0].Base.Line; got != line {
+			t.Errorf("the stand-in of line %s is taken for %s", line, got)
+		}
+	}
+	_, _, err := resolve.Resolve(t.Context(), input(base(t, "A"), load(t, header+expect)))
+	if err == nil || !strings.Contains(err.Error(), "is of line A; profile test is for B") {
+		t.Errorf("error for a line that the profile isn't for: %v", err)
+	}
+}
+
+// TestLockAnswersForTheBase resolves again from the lock alone, and holds the lock against what changed.
+func TestLockAnswersForTheBase(t *testing.T) {
+	src := base(t, "B")
+	text := header + `remove: [{glob: '/t/*.conf', why: w}, {path: /t/dirlink/file, why: w}, {path: /none, why: w, ifMissing: ignore}]
+overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
+` + expect
+	in := input(src, load(t, text))
+	recipes, lock, err := resolve.Resolve(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), resolve.LockName)
+	if err := lock.Write(file); err != nil {
+		t.Fatal(err)
+	}
+	if in.Lock, err = resolve.ReadLock(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Lock.Matches(in.Profile, "base", in.Platforms); err != nil {
+		t.Errorf("the lock doesn't match what it was made of: %v", err)
+	}
+	again, _, err := resolve.Resolve(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(steps(recipes[0]), steps(again[0])); diff != "" {
+		t.Errorf("(-tree +lock):\n%s", diff)
+	}
+	if diff := cmp.Diff(recipes[0].Dirs, again[0].Dirs); diff != "" {
+		t.Errorf("directories (-tree +lock):\n%s", diff)
+	}
+
+	changed := load(t, strings.Replace(text, "/none", "/other", 1))
+	if err := in.Lock.Matches(changed, "base", in.Platforms); err == nil {
+		t.Error("a changed profile matches")
+	}
+	if err := in.Lock.Matches(in.Profile, "elsewhere", in.Platforms); err == nil {
+		t.Error("another base matches")
+	}
+	if err := in.Lock.Matches(in.Profile, "base", []v1.Platform{{OS: "linux", Architecture: "arm64"}}); err == nil {
+		t.Error("a platform that isn't locked matches")
+	}
+	in.Profile = changed // used all the same, it must not guess
+	if _, _, err := resolve.Resolve(t.Context(), in); err == nil || !strings.Contains(err.Error(), "slimctl lock") {
+		t.Errorf("error for a question that the lock can't answer: %v", err)
+	}
+}
+
+func TestReadLockRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "slim.lock:1:1",
+		"{\n \"version\": x}":             "slim.lock:2:",
+		`{"version": 2}`:                  "lock version 2",
+		`{"version": 1, "colour": "red"}`: "colour",
+		`{"version": 1, "platforms": {"a": null}}`: "platform a is empty",
+		`{"version": "1"}`:                         "slim.lock:1:",
+	} {
+		file := filepath.Join(t.TempDir(), resolve.LockName)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := resolve.ReadLock(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error is %v, want one that says %s", text, err, want)
+		}
+	}
+}

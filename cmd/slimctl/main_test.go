@@ -1,0 +1,138 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/internal/standin"
+	"github.com/slimctl/slimctl/profiles"
+)
+
+// TestMain makes of this test binary the program slimctl, too: scripts and the tests of interruption run it as a process
+// of its own.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// Most of these tests wait: for retries, for timeouts, for registries.
+	if set := false; true {
+		flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+		if !set {
+			_ = flag.Set("test.parallel", "12")
+		}
+	}
+	testscript.Main(m, map[string]func(){"slimctl": main})
+}
+
+// need skips a test where a program is missing, and fails it in CI.
+func need(t *testing.T, program string) string {
+	t.Helper()
+	p, err := exec.LookPath(program)
+	if err != nil {
+		missing(t, "needs %s: %v", program, err)
+	}
+	return p
+}
+
+func missing(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// shared is made once for all tests: the payload and the stand-ins, in the user's own cache.
+var shared = sync.OnceValues(func() (paths []string, err error) {
+	cache := defaultCache()
+	p, err := profile.Loader{Builtin: profiles.FS}.Load("l0")
+	if err != nil {
+		return nil, err
+	}
+	want := p.Payload.AgentBrowser
+	ctx := testContext
+	if _, err := overlays.Fetch(ctx, want.Version, want.Integrity, overlays.Options{CacheDir: cache}); err != nil {
+		return nil, err
+	}
+	paths = []string{filepath.Join(cache, "payload")}
+	for _, line := range []string{"A", "B", "C"} {
+		dir, err := standin.Cached(ctx, cache, line)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, dir)
+	}
+	return paths, nil
+})
+
+// warmCache makes dir a cache directory that holds the shared payload and stand-ins, and nothing that was learned about
+// any base.
+func warmCache(dir string) error {
+	paths, err := shared()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range paths {
+		if err := os.Symlink(p, filepath.Join(dir, filepath.Base(p))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layoutOf is the stand-in of a line, which must not be changed.
+func layoutOf(t *testing.T, line string) string {
+	t.Helper()
+	paths, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range paths {
+		if strings.HasPrefix(filepath.Base(p), "standin-"+strings.ToLower(line)+"-") {
+			return p
+		}
+	}
+	t.Fatalf("no stand-in of line %s", line)
+	return ""
+}
+
+// goEnv is what the Go tool needs to find its caches when HOME is another one.
+var goEnv = sync.OnceValues(func() ([]string, error) {
+	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOPROXY", "GOTOOLCHAIN", "GOENV"}
+	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	if err != nil {
+		return nil, err
+	}
+	values := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	env := make([]string, len(names))
+	for i, n := range names {
+		env[i] = n + "=" + values[i]
+	}
+	return env, nil
+})
+
+// privateEnv is the environment of a slimctl process with a home and a cache of its own below dir.
+func privateEnv(dir string) ([]string, error) {
+	env, err := goEnv()
+	if err != nil {
+		return nil, err
+	}
+	home := filepath.Join(dir, "home")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return nil, err
+	}
+	if err := warmCache(filepath.Join(dir, "cache", "slimctl")); err != nil {
+		return nil, err
+	}
+	return append(env, "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "PATH="+os.Getenv("PATH")), nil
+}

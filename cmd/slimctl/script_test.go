@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/ocitest"
+	"github.com/slimctl/slimctl/internal/registry"
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+// testContext outlives each test; what belongs to one is stopped by it.
+var testContext = context.Background()
+
+// TestScripts runs testdata/script. Each script says in its first comment what it guards; commands below are the words
+// that scripts have beside testscript's own.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:   filepath.Join("testdata", "script"),
+		Setup: setupScript,
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Getuid() == 0, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "tree": cmdTree, "file": cmdFile,
+			"elf": cmdELF, "config": cmdConfig, "digest": cmdDigest, "same": cmdSame, "ls": cmdLs, "flip": cmdFlip,
+		},
+		RequireUniqueNames: true,
+	})
+}
+
+func setupScript(e *testscript.Env) error {
+	env, err := privateEnv(e.WorkDir)
+	if err != nil {
+		return err
+	}
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		if k != "PATH" { // testscript's own has slimctl
+			e.Setenv(k, v)
+		}
+	}
+	for _, line := range []string{"A", "B", "C"} {
+		paths, err := shared()
+		if err != nil {
+			return err
+		}
+		for _, p := range paths {
+			if strings.HasPrefix(filepath.Base(p), "standin-"+strings.ToLower(line)+"-") {
+				e.Setenv("LINE_"+line, p)
+			}
+		}
+	}
+	e.Values[registryKey{}] = new(atomic.Pointer[registry.Server])
+	return nil
+}
+
+type registryKey struct{}
+
+// scriptTB lets helpers for testing.TB fail a script.
+type scriptTB struct {
+	testing.TB
+	ts *testscript.TestScript
+}
+
+func (s scriptTB) Helper()                           {}
+func (s scriptTB) Fatal(args ...any)                 { s.ts.Fatalf("%s", fmt.Sprint(args...)) }
+func (s scriptTB) Fatalf(format string, args ...any) { s.ts.Fatalf(format, args...) }
+
+// fails CODE PROGRAM ARGS...: the program must end with that code and say so properly.
+func cmdFails(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: fails CODE PROGRAM ARGS...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	code := 0
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	stderr := ts.ReadFile("stderr")
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s; stderr:\n%s", code, args[0], stderr)
+	}
+	if code == 0 {
+		return
+	}
+	if bad := badFailure(ts.ReadFile("stdout"), stderr); bad != "" {
+		ts.Fatalf("%s", bad)
+	}
+}
+
+var progressLine = regexp.MustCompile(`^(compiling|layer|verify|push|lock|fetching|cached) `)
+
+// badFailure tells what is wrong with how a failure was reported.
+func badFailure(stdout, stderr string) string {
+	switch {
+	case stdout != "":
+		return fmt.Sprintf("a failure prints no result, and this one printed %q", stdout)
+	case strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "panic:"):
+		return "panic: " + stderr
+	case strings.Contains(stderr, "failed to"):
+		return "the error says that something failed, and not what is wrong: " + stderr
+	case strings.Contains(stderr, "%!"):
+		return "the error's format is wrong: " + stderr
+	}
+	if n := strings.Count(stderr, "slimctl: error: "); n != 1 {
+		return fmt.Sprintf("%d errors on stderr, want one: %s", n, stderr)
+	}
+	return ""
+}
+
+// registry start [user:password] | load REPO:TAG LAYOUT | fault METHOD PATH ACTION [COUNT] | fault off |
+// latency DURATION | reset | pulled-less BYTES | pushed-blobs BYTES | requests REGEXP COUNT
+func cmdRegistry(ts *testscript.TestScript, neg bool, args []string) {
+	slot := ts.Value(registryKey{}).(*atomic.Pointer[registry.Server])
+	if len(args) == 0 || neg {
+		ts.Fatalf("usage: registry start|load|fault|latency|reset|...")
+	}
+	if args[0] == "start" {
+		var o registry.Options
+		if len(args) > 1 {
+			o.User, o.Password, _ = strings.Cut(args[1], ":")
+			o.Bearer = len(args) > 2 && args[2] == "bearer"
+		}
+		s, err := registry.Serve(testContext, "", o)
+		ts.Check(err)
+		ts.Defer(s.Stop)
+		slot.Store(s)
+		ts.Setenv("REGISTRY", s.Host)
+		return
+	}
+	s := slot.Load()
+	if s == nil {
+		ts.Fatalf("registry start comes first")
+	}
+	switch args[0] {
+	case "load":
+		repo, tag, _ := strings.Cut(args[1], ":")
+		ts.Check(s.LoadLayout(repo, tag, ts.MkAbs(args[2])))
+	case "fault":
+		if args[1] == "off" {
+			s.Fault(nil)
+			return
+		}
+		action, err := parseFault(args[3])
+		ts.Check(err)
+		s.Fault(faultOn(args[1], args[2], action))
+	case "latency":
+		d, err := time.ParseDuration(args[1])
+		ts.Check(err)
+		s.SetLatency(d)
+	case "reset":
+		s.Reset()
+	case "pulled-less", "pushed-blobs", "pulled-blobs":
+		want, err := strconv.ParseInt(args[1], 10, 64)
+		ts.Check(err)
+		st := s.Stats()
+		switch {
+		case args[0] == "pulled-less" && (st.BytesOut >= want || st.BytesOut == 0):
+			ts.Fatalf("%d bytes were pulled, want less than %d and more than none: %v", st.BytesOut, want, st.ByKind)
+		case args[0] == "pushed-blobs" && st.BlobBytesIn != want:
+			ts.Fatalf("%d bytes of blobs were pushed, want %d: %v", st.BlobBytesIn, want, st.ByKind)
+		case args[0] == "pulled-blobs" && st.BlobBytesOut != want:
+			ts.Fatalf("%d bytes of blobs were pulled, want %d: %v", st.BlobBytesOut, want, st.ByKind)
+		}
+	case "tag": // registry tag REPO:TAG VARIABLE
+		n, err := name.ParseReference(s.Host + "/" + args[1])
+		ts.Check(err)
+		desc, err := remote.Head(n)
+		ts.Check(err)
+		ts.Setenv(args[2], desc.Digest.String())
+	case "requests":
+		re := regexp.MustCompile(args[1])
+		n := 0
+		for _, r := range s.Records() {
+			if re.MatchString(r.Method + " " + r.Path) {
+				n++
+			}
+		}
+		if strconv.Itoa(n) != args[2] {
+			ts.Fatalf("%d requests match %s, want %s", n, args[1], args[2])
+		}
+	default:
+		ts.Fatalf("registry %s: unknown", args[0])
+	}
+}
+
+// parseFault reads 401, hang, cut, cut=N, gone (done, but not answered) or corrupt.
+func parseFault(s string) (registry.Fault, error) {
+	word, number, _ := strings.Cut(s, "=")
+	switch word {
+	case "hang":
+		return registry.Fault{Hang: true}, nil
+	case "gone":
+		return registry.Fault{CutAfter: -1}, nil
+	case "corrupt":
+		return registry.Fault{Corrupt: true}, nil
+	case "cut":
+		n, err := strconv.ParseInt(number, 10, 64)
+		if number == "" {
+			n, err = 100, nil
+		}
+		return registry.Fault{CutAfter: n}, err
+	}
+	status, err := strconv.Atoi(word)
+	return registry.Fault{Status: status, Body: `{"errors":[{"code":"TEST","message":"the test says so"}]}`}, err
+}
+
+// faultOn plays f at every request of the method whose path matches.
+func faultOn(method, path string, f registry.Fault) func(*http.Request) *registry.Fault {
+	re := regexp.MustCompile(path)
+	return func(r *http.Request) *registry.Fault {
+		if r.Method == method && re.MatchString(r.URL.Path) {
+			return &f
+		}
+		return nil
+	}
+}
+
+// planted DIR LINE PATH...: a stand-in with one more file at each path.
+func cmdPlanted(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: planted DIR LINE PATH...")
+	}
+	o := standin.Options{Line: args[1], Platforms: []string{"linux/amd64"}}
+	for _, p := range args[2:] {
+		o.Extra = append(o.Extra, image.Bytes(p, 0o644, []byte("planted\n")))
+	}
+	_, err := standin.Write(testContext, ts.MkAbs(args[0]), o)
+	ts.Check(err)
+}
+
+// scriptImage opens IMAGE for PLATFORM, the first two arguments.
+func scriptImage(ts *testscript.TestScript, args []string, usage string) v1.Image {
+	if len(args) != len(strings.Fields(usage))-1 {
+		ts.Fatalf("usage: %s", usage)
+	}
+	kind, rest, ok := strings.Cut(args[0], ":")
+	ref := args[0]
+	if ok && slices.Contains([]string{"oci", "oci-archive", "docker-archive"}, kind) {
+		ref = kind + ":" + ts.MkAbs(rest)
+	}
+	images := imagesOf(scriptTB{ts: ts}, ref, ts.Getenv("WORK"))
+	img, ok := images[args[1]]
+	if !ok {
+		ts.Fatalf("%s has no platform %s: %v", args[0], args[1], slices.Sorted(maps.Keys(images)))
+	}
+	return img
+}
+
+// tree IMAGE PLATFORM prints the merged tree.
+func cmdTree(ts *testscript.TestScript, _ bool, args []string) {
+	img := scriptImage(ts, args, "tree IMAGE PLATFORM")
+	listing(ts.Stdout(), ocitest.Tree(scriptTB{ts: ts}, img))
+}
+
+// file IMAGE PLATFORM PATH prints a file of the merged tree.
+func cmdFile(ts *testscript.TestScript, _ bool, args []string) {
+	img := scriptImage(ts, args, "file IMAGE PLATFORM PATH")
+	data, err := fileIn(img, args[2])
+	ts.Check(err)
+	_, err = ts.Stdout().Write(data)
+	ts.Check(err)
+}
+
+// elf IMAGE PLATFORM PATH prints the machine of a program in the merged tree.
+func cmdELF(ts *testscript.TestScript, _ bool, args []string) {
+	img := scriptImage(ts, args, "elf IMAGE PLATFORM PATH")
+	data, err := fileIn(img, args[2])
+	ts.Check(err)
+	machine, err := machineOf(data)
+	ts.Check(err)
+	fmt.Fprintln(ts.Stdout(), machine)
+}
+
+// config IMAGE PLATFORM prints the image config and the manifest's annotations.
+func cmdConfig(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(describeImage(ts.Stdout(), scriptImage(ts, args, "config IMAGE PLATFORM")))
+}
+
+var resultLine = regexp.MustCompile(`^(?:\S+@)?(sha256:[0-9a-f]{64})\n$`)
+
+// digest VARIABLE: the last program printed exactly one line, and the digest in it goes to the variable.
+func cmdDigest(ts *testscript.TestScript, _ bool, args []string) {
+	m := resultLine.FindStringSubmatch(ts.ReadFile("stdout"))
+	if m == nil || len(args) != 1 {
+		ts.Fatalf("standard output is not one line with a digest: %q", ts.ReadFile("stdout"))
+	}
+	ts.Setenv(args[0], m[1])
+}
+
+// [!] same A B
+func cmdSame(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 || args[0] == "" || (args[0] == args[1]) == neg {
+		ts.Fatalf("%q: unexpected", args)
+	}
+}
+
+// ls DIR NAME...: the directory holds these and nothing else, hidden files included.
+func cmdLs(ts *testscript.TestScript, _ bool, args []string) {
+	got := entries(ts.MkAbs(args[0]))
+	want := slices.Sorted(slices.Values(args[1:]))
+	if !slices.Equal(got, want) {
+		ts.Fatalf("%s holds %q, want %q", args[0], got, want)
+	}
+}
+
+// flip LAYOUT: changes one byte of its largest layer, whose digest goes to FLIPPED.
+func cmdFlip(ts *testscript.TestScript, _ bool, args []string) {
+	blob, err := largestBlob(ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Check(flipByte(blob))
+	ts.Setenv("FLIPPED", "sha256:"+filepath.Base(blob))
+}
