@@ -27,16 +27,19 @@ import (
 
 // sample is one measured process. Sizes are in bytes.
 type sample struct {
-	Table   string         `json:"table"` // push, latency, archive
-	Row     string         `json:"row"`
-	Latency time.Duration  `json:"latency"` // added to each request
-	Wall    float64        `json:"wall"`    // seconds of the whole process
-	Peak    int64          `json:"peak"`    // resident memory of the process at its most
-	Daemon  int64          `json:"daemon"`  // and of buildkitd, meanwhile
-	Stats   registry.Stats `json:"stats"`
+	Table   string        `json:"table"` // push, latency, archive
+	Row     string        `json:"row"`
+	Latency time.Duration `json:"latency"` // added to each request
+	Wall    float64       `json:"wall"`    // seconds of the whole process
+	Peak    int64         `json:"peak"`    // resident memory of the process at its most
+	Daemon  int64         `json:"daemon"`  // and of buildkitd, meanwhile
+	// BasePulled is what was pulled of the base's layers.
+	BasePulled int64          `json:"basePulled"`
+	Stats      registry.Stats `json:"stats"`
+	Said       string         `json:"said"` // on stdout
 }
 
-// child starts a process that ends with ctx, and not by our Ctrl-C's own signal.
+// child is a process that ends by SIGTERM when ctx does, and not by a Ctrl-C that was meant for us.
 func child(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -49,26 +52,26 @@ func child(ctx context.Context, name string, args ...string) *exec.Cmd {
 const maxTime = 5 * time.Minute
 
 // measure runs a process with the registry's counters at zero.
-func (b *bench) measure(ctx context.Context, cmd func(context.Context) *exec.Cmd) (s sample, err error) {
-	if err := b.reg.control("POST", "/_reset", nil); err != nil {
+func (b *bench) measure(ctx context.Context, args []string) (s sample, err error) {
+	if err := b.reg.control(http.MethodPost, "/_reset", nil); err != nil {
 		return s, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
-	c := cmd(ctx)
+	c := b.command(ctx, args...)
 	begin := time.Now()
-	_, err = output(c)
+	s.Said, err = output(c)
 	s.Wall = time.Since(begin).Seconds()
 	if err != nil {
 		return s, err
 	}
 	s.Peak = c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
-	return s, b.reg.control("GET", "/_stats", &s.Stats)
+	return s, b.reg.control(http.MethodGet, "/_stats", &s.Stats)
 }
 
-// command is slimctl with an environment that the machine's own settings don't reach.
+// command is a program with an environment that the machine's own settings don't reach.
 func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := child(ctx, b.slimctl, args...)
+	cmd := child(ctx, args[0], args[1:]...)
 	cmd.Dir = b.tmp
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
@@ -80,8 +83,9 @@ func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (b *bench) output(ctx context.Context, args ...string) (string, error) {
-	return output(b.command(ctx, args...))
+// run runs slimctl and gives its stdout.
+func (b *bench) run(ctx context.Context, args ...string) (string, error) {
+	return output(b.command(ctx, append([]string{b.slimctl}, args...)...))
 }
 
 // registryProcess is testregistry.
@@ -140,7 +144,7 @@ func (r *registryProcess) control(method, path string, into any) error {
 }
 
 func (r *registryProcess) latency(d time.Duration) error {
-	return r.control("POST", "/_latency?d="+url.QueryEscape(d.String()), nil)
+	return r.control(http.MethodPost, "/_latency?d="+url.QueryEscape(d.String()), nil)
 }
 
 // daemon is a buildkitd with an empty root.

@@ -30,6 +30,10 @@ type bench struct {
 	reg     *registryProcess
 	machine []string
 	base    string
+	layers  map[string]bool // of the base, by digest
+	repos   int             // so many names of repositories were given away
+	slim    string          // the last image that was pushed with the lock
+	digest  string          // of the image that three of the rows must all give
 	samples []sample
 }
 
@@ -183,7 +187,7 @@ func (b *bench) findDaemon(ctx context.Context) error {
 // makeBase writes the heavy stand-in once for ever. It is named by what the light one is made of.
 func (b *bench) makeBase(ctx context.Context) error {
 	light := filepath.Join(b.tmp, "light")
-	said, err := output(exec.CommandContext(ctx, b.slimctl, "standin", "-o", light))
+	said, err := b.run(ctx, "standin", "-o", light)
 	if err != nil {
 		return err
 	}
@@ -196,7 +200,7 @@ func (b *bench) makeBase(ctx context.Context) error {
 		return nil
 	}
 	b.logf("writing a base of %.1f GB to %s", gb(2*b.weight), b.layout)
-	_, err = output(exec.CommandContext(ctx, b.slimctl, "standin", "-o", b.layout, "--weight", fmt.Sprint(b.weight)))
+	_, err = b.run(ctx, "standin", "-o", b.layout, "--weight", fmt.Sprint(b.weight))
 	return err
 }
 
@@ -211,7 +215,7 @@ func (b *bench) reference() string { return b.reg.host + "/" + baseRepo + ":" + 
 func (b *bench) prepare(ctx context.Context) error {
 	b.cache = filepath.Join(b.tmp, "cache")
 	b.logf("fetching the payload")
-	if _, err := b.output(ctx, "payload", "fetch", "--cache-dir", filepath.Join(b.dir, "cache")); err != nil {
+	if _, err := b.run(ctx, "payload", "fetch", "--cache-dir", filepath.Join(b.dir, "cache")); err != nil {
 		return err
 	}
 	b.payload = filepath.Join(b.dir, "cache", "payload")
@@ -223,7 +227,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	b.logf("writing the locks")
 	for lock, base := range map[string]string{b.lock("registry"): b.reference(), b.lock("layout"): "oci:" + b.layout} {
-		if _, err := b.output(ctx, "lock", "--cache-dir", b.cache, "--progress", "quiet", "--profile", b.profile(), "--base", base, "-o", lock); err != nil {
+		if _, err := b.run(ctx, "lock", "--cache-dir", b.cache, "--progress", "quiet", "--profile", b.profile(), "--base", base, "-o", lock); err != nil {
 			return err
 		}
 	}

@@ -13,10 +13,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/moby/buildkit/client"
+	"github.com/tonistiigi/fsutil"
 
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/buildkit"
+	"github.com/slimctl/slimctl/build/dockerfile"
 	"github.com/slimctl/slimctl/build/embedded"
 	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/build/overlays"
@@ -82,11 +85,11 @@ type world struct {
 	cache     string
 }
 
-func newWorld(t *testing.T, line string) *world {
+func newWorld(t *testing.T, line string, extra ...image.File) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
-	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: trapFiles()}); err != nil {
+	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: append(trapFiles(), extra...)}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
@@ -236,6 +239,59 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestDockerfileGivesTheSameTree builds the Dockerfile with BuildKit's own frontend. Its RUN needs an rm in the base,
+// which the stand-in hasn't, and so a base of its own for each platform.
+func TestDockerfileGivesTheSameTree(t *testing.T) {
+	buildkitd.RegisterArm64(t)
+	daemon := buildkitd.Start(t)
+	daemon.RequireRun(t)
+	both := []string{"linux/amd64", "linux/arm64"}
+	for _, line := range []string{"A", "B", "C"} {
+		t.Run(line+" whiteouts", func(t *testing.T) {
+			sameAsDockerfile(t, daemon, newWorld(t, line), dockerfile.Options{Whiteouts: true}, both...)
+		})
+		for _, platform := range both {
+			t.Run(line+" run "+platform, func(t *testing.T) {
+				w := newWorld(t, line, image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, strings.TrimPrefix(platform, "linux/"))))
+				sameAsDockerfile(t, daemon, w, dockerfile.Options{}, platform)
+			})
+		}
+	}
+}
+
+func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o dockerfile.Options, platforms ...string) {
+	recipes, _, _ := w.resolve(w.reference, nil, platforms...)
+	want := map[string]v1.Image{}
+	for _, r := range recipes {
+		built, err := embedded.Assemble(t.Context(), []*build.Recipe{r}, build.Annotations{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[r.Platform.String()] = built.Image
+	}
+	rendered, err := dockerfile.Render(recipes, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, out := filepath.Join(t.TempDir(), "context"), t.TempDir()
+	if err := rendered.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	context, err := fsutil.NewFS(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = daemon.Client(t).Solve(t.Context(), nil, client.SolveOpt{
+		Frontend: "dockerfile.v0", FrontendAttrs: map[string]string{"platform": strings.Join(platforms, ",")},
+		LocalMounts: map[string]fsutil.FS{"context": context, "dockerfile": context},
+		Exports:     []client.ExportEntry{{Type: client.ExporterOCI, Attrs: map[string]string{"tar": "false"}, OutputDir: out}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameImages(t, want, ocitest.Layout(t, out))
 }
 
 func sameImages(t *testing.T, want, got map[string]v1.Image) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/log"
 	"github.com/containerd/platforms"
 	"github.com/docker/cli/cli/config"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -58,6 +59,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 	if len(req.Recipes) == 0 {
 		return build.Result{}, errors.New("no recipe to build")
 	}
+	_ = log.SetLevel("error") // containerd's content store warns when a file system has no fs-verity
 	tmp, err := os.MkdirTemp("", "slimctl-buildkit-")
 	if err != nil {
 		return build.Result{}, err

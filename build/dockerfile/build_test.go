@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -141,6 +142,13 @@ func compare(t *testing.T, r *build.Recipe, got v1.Image) {
 	if d := ocitest.Diff(ocitest.Config(t, want), ocitest.Config(t, got)); d != "" {
 		t.Errorf("%s: the config differs:\n%s", r.Platform.String(), d)
 	}
+	config, err := got.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !config.Created.Equal(r.Epoch) {
+		t.Errorf("%s: created %s, not %s", r.Platform.String(), config.Created, r.Epoch)
+	}
 }
 
 // recipeImage is the base with a recipe's layers and config.
@@ -182,7 +190,7 @@ func pushBase(t *testing.T, config v1.Config, platforms []v1.Platform, log ...fu
 	var index v1.ImageIndex = empty.Index
 	images := map[string]v1.Image{}
 	for _, p := range platforms {
-		img := newBase(t, p, compileRm(t, p), config)
+		img := newBase(t, p, buildkitd.Rm(t, p.String()), config)
 		images[p.String()] = img
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &p}})
 	}
@@ -223,10 +231,12 @@ func run(t *testing.T, daemon *buildkitd.Daemon, dir string, platforms []v1.Plat
 		names = append(names, p.String())
 	}
 	_, err = daemon.Client(t).Solve(t.Context(), nil, client.SolveOpt{
-		Frontend:      "dockerfile.v0",
-		FrontendAttrs: map[string]string{"platform": strings.Join(names, ",")},
-		LocalMounts:   map[string]fsutil.FS{"context": context, "dockerfile": context},
-		Exports:       []client.ExportEntry{export},
+		Frontend: "dockerfile.v0",
+		FrontendAttrs: map[string]string{
+			"platform": strings.Join(names, ","), "build-arg:SOURCE_DATE_EPOCH": strconv.FormatInt(epoch.Unix(), 10), // as docker-bake.hcl
+		},
+		LocalMounts: map[string]fsutil.FS{"context": context, "dockerfile": context},
+		Exports:     []client.ExportEntry{export},
 	}, nil)
 	return err
 }

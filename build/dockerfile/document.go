@@ -31,14 +31,8 @@ func (d *document) line(format string, args ...any) {
 
 // comment writes text as comment lines of at most commentWidth, whatever is in it.
 func (d *document) comment(format string, args ...any) {
-	text := strings.Map(func(r rune) rune {
-		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
-			return ' '
-		}
-		return r
-	}, fmt.Sprintf(format, args...))
 	line := "#"
-	for _, word := range strings.Fields(text) {
+	for _, word := range strings.Fields(oneLine(fmt.Sprintf(format, args...))) {
 		if len(line)+1+len(word) > commentWidth && line != "#" {
 			d.line("%s", line)
 			line = "#"
@@ -49,6 +43,16 @@ func (d *document) comment(format string, args ...any) {
 		line += " " + word
 	}
 	d.line("%s", line)
+}
+
+// oneLine gives text with a space for all that isn't seen and for what ends a line.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // text gives the whole, or an error when the parser couldn't read it.

@@ -1,10 +1,6 @@
 package dockerfile
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -179,20 +175,4 @@ func testBase(t testing.TB, p v1.Platform, config v1.Config) build.Base {
 		Reference: "registry.test/aio/sandbox:1.0", Line: "B", Image: newBase(t, p, []byte("rm"), config),
 		Index: v1.Hash{Algorithm: "sha256", Hex: "1111111111111111111111111111111111111111111111111111111111111111"},
 	}
-}
-
-// compileRm builds testdata/rm for p, static.
-func compileRm(t testing.TB, p v1.Platform) []byte {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "rm")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./testdata/rm")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+p.Architecture)
-	if msg, err := cmd.CombinedOutput(); err != nil {
-		t.Fatal(fmt.Errorf("%w\n%s", err, msg))
-	}
-	data, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }

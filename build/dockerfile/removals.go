@@ -64,7 +64,7 @@ func (d *document) removals(s *stage) {
 		for _, g := range byWhy(s.removals) {
 			d.comment("- %s", g.why)
 			for _, p := range g.paths {
-				d.comment("%s", p)
+				d.line("#     %s", oneLine(p))
 			}
 		}
 		d.line("ADD --link %s /", s.whiteouts)

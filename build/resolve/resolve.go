@@ -46,16 +46,11 @@ func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *Lock, error) {
 		Payload:   LockPayload{Version: in.Profile.Payload.AgentBrowser.Version, Integrity: in.Profile.Payload.AgentBrowser.Integrity},
 		Platforms: map[string]*LockPlatform{},
 	}
-	images := make([]v1.Image, len(in.Platforms))
-	for i, p := range in.Platforms {
-		img, err := in.Source.Image(p)
-		if err != nil {
-			return nil, nil, err
-		}
-		images[i] = img
+	images, err := in.Source.Images(in.Platforms...)
+	if err != nil {
+		return nil, nil, err
 	}
 	if in.Epoch.IsZero() {
-		var err error
 		if in.Epoch, err = build.EpochOf(images...); err != nil {
 			return nil, nil, err
 		}

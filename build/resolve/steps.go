@@ -184,13 +184,94 @@ func (w *work) remove(r profile.Removal) error {
 }
 
 func (w *work) glob(pattern string, except []string) ([]string, error) {
-	paths, err := w.base.Glob(pattern)
+	paths, err := w.match(pattern)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(paths), func(p string) bool {
-		return slices.ContainsFunc(except, func(e string) bool { return doublestar.MatchUnvalidated(e, p) })
-	}), nil
+	for _, e := range except {
+		real, err := w.real(e)
+		if err != nil {
+			return nil, err
+		}
+		paths = slices.DeleteFunc(paths, func(p string) bool { return matchesAny(real, p) })
+	}
+	return paths, nil
+}
+
+// match lists what a pattern matches in the base. Symlinks in the part of it that has no wildcard are followed, as they
+// are in a path without any; what a wildcard matches is not.
+func (w *work) match(pattern string) ([]string, error) {
+	patterns, err := w.real(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range patterns {
+		paths, err := w.base.Glob(p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, paths...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// real gives the patterns that a pattern's alternatives come to with the base's symlinks followed.
+func (w *work) real(pattern string) ([]string, error) {
+	var out []string
+	for _, p := range expandBraces(pattern) {
+		dir, rest := doublestar.SplitPattern(p)
+		below, err := w.base.Resolve(path.Join("/", dir, "x"))
+		if err != nil {
+			return nil, err
+		}
+		if real := path.Dir(below); real != path.Clean("/"+dir) {
+			p = path.Join(globEscape.Replace(real), rest)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`)
+
+func matchesAny(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(e string) bool { return doublestar.MatchUnvalidated(e, p) })
+}
+
+// expandBraces writes a pattern's alternatives out: /{a,b}/c is /a/c and /b/c.
+func expandBraces(pattern string) []string {
+	open, class := -1, false
+	depth, start := 0, 0
+	var parts []string
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
+		case c == '\\':
+			i++
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '{':
+			if depth == 0 {
+				open, start = i, i+1
+			}
+			depth++
+		case c == ',' && depth == 1:
+			parts, start = append(parts, pattern[start:i]), i+1
+		case c == '}' && depth == 1:
+			parts = append(parts, pattern[start:i])
+			var out []string
+			for _, part := range parts {
+				out = append(out, expandBraces(pattern[:open]+part+pattern[i+1:])...)
+			}
+			return out
+		case c == '}' && depth > 1:
+			depth--
+		}
+	}
+	return []string{pattern}
 }
 
 // removals lists what is removed, without what lies below another removal.
@@ -380,13 +461,17 @@ func (w *work) closed() error {
 		if !ok {
 			continue
 		}
-		paths, err := w.base.Glob(c.Glob)
+		paths, err := w.match(c.Glob)
 		if err != nil {
 			return err
 		}
-		paths = slices.DeleteFunc(slices.Clone(paths), w.gone)
+		real, err := w.real(c.Glob)
+		if err != nil {
+			return err
+		}
+		paths = slices.DeleteFunc(paths, w.gone)
 		for p := range w.laid {
-			if doublestar.MatchUnvalidated(c.Glob, p) {
+			if matchesAny(real, p) {
 				paths = append(paths, p)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -74,11 +75,19 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 		}
 		f.set = append(f.set, "config.labels."+fmt.Sprintf("%q", k)+"="+v)
 	}
+	for _, o := range req.Outputs {
+		if err := o.Check(); err != nil {
+			return err
+		}
+	}
 	r, err := a.resolve(ctx, &f.recipeFlags, true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.progress.Close()) }()
+	if err := onePlatform(req, f.load, len(r.recipes)); err != nil {
+		return err
+	}
 	req.Recipes, req.Source = r.recipes, r.source
 	req.Annotations = r.annotations(req.Annotations)
 	engine, stop, err := a.engine(ctx, f, r.options)
@@ -99,8 +108,28 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 			return err
 		}
 	}
-	_, err = fmt.Fprintln(a.stdout, resultReference(req, result))
+	out := a.stdout
+	if slices.ContainsFunc(req.Outputs, func(o image.Output) bool { return o.Dest == "-" }) {
+		out = a.stderr // standard output has the archive
+	}
+	_, err = fmt.Fprintln(out, resultReference(req, result))
 	return err
+}
+
+// onePlatform refuses several platforms for what holds one.
+func onePlatform(req slim.Request, load bool, platforms int) error {
+	if platforms == 1 {
+		return nil
+	}
+	for _, o := range req.Outputs {
+		if o.Type == image.OutputDockerArchive {
+			return usage(fmt.Errorf("--output type=%s holds one platform and these are %d; choose one with --platform", o.Type, platforms))
+		}
+	}
+	if load {
+		return usage(errors.New("--load takes one platform; choose it with --platform"))
+	}
+	return nil
 }
 
 // request checks what the flags say before anything is read.
@@ -120,6 +149,9 @@ func (f *buildFlags) request() (slim.Request, error) {
 		out, err := image.ParseOutput(o)
 		if err != nil {
 			return req, fmt.Errorf("--output %q: %w", o, err)
+		}
+		if slices.ContainsFunc(req.Outputs, func(o image.Output) bool { return o.Dest == out.Dest }) {
+			return req, fmt.Errorf("--output: two outputs go to %s", out.Dest)
 		}
 		req.Outputs = append(req.Outputs, out)
 	}
@@ -158,8 +190,11 @@ func parseAnnotations(flags []string) (slim.Annotations, error) {
 // annotations adds what the image specification has for the base (annotations.md) to the user's own.
 func (r *resolved) annotations(user slim.Annotations) slim.Annotations {
 	base := map[string]string{"org.opencontainers.image.base.digest": r.source.Digest().String()}
-	if n := r.source.Name(); n != nil {
-		base["org.opencontainers.image.base.name"] = n.Name()
+	if r.source.Name() != nil {
+		// As it was asked for: a lock pins the source to a digest, and must not change the image.
+		if n, err := image.ParseReference(r.recipes[0].Base.Reference, false); err == nil {
+			base["org.opencontainers.image.base.name"] = n.Name()
+		}
 	}
 	for k, v := range base {
 		for _, m := range []map[string]string{user.Index, user.Manifest} {
@@ -197,9 +232,6 @@ func (a *app) load(ctx context.Context, req slim.Request, o image.Options) error
 	built, err := embedded.Assemble(ctx, req.Recipes, req.Annotations)
 	if err != nil {
 		return err
-	}
-	if len(req.Recipes) != 1 {
-		return usage(errors.New("--load takes one platform; choose it with --platform"))
 	}
 	return image.Load(ctx, built, req.Recipes[0].Platform, req.Tags, o)
 }

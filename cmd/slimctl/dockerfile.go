@@ -42,5 +42,6 @@ copies, .dockerignore and docker-bake.hcl. It prints the directory on standard o
 	f.add(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write")
 	cmd.Flags().BoolVar(&o.Whiteouts, "whiteouts", false, "remove by whiteout files: lazy, and right only for pushes and archives")
+	cmd.Flags().StringVar(&o.Base, "from", "", "registry reference of the base for FROM, when --base is not in a registry")
 	return cmd
 }

@@ -36,7 +36,7 @@ const exitHelp = `Exit status:
   13   content isn't what its digest or integrity says
   130  interrupted`
 
-var errInterrupted = errors.New("interrupted; nothing was written, and no tag moved")
+var errInterrupted = errors.New("interrupted; nothing half-written is left, and what was not finished yet is as it was")
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
@@ -64,6 +64,7 @@ func classify(err error) (code int, hint string) {
 	var closed *resolve.ClosedError
 	var digest *image.DigestError
 	var platform *image.PlatformError
+	var registry *image.RegistryError
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
 	case is(errInterrupted):
@@ -87,7 +88,10 @@ func classify(err error) (code int, hint string) {
 	case is(image.ErrRateLimited):
 		return exitRegistry, "wait, or log in: registries allow more to those they know"
 	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):
-		return exitRegistry, "without a registry, --base standin:B builds on a stand-in of the base"
+		if errors.As(err, &registry) && strings.HasPrefix(registry.Op, "read ") {
+			hint = "without a registry, --base standin:B builds on a stand-in of the base"
+		}
+		return exitRegistry, hint
 	case is(overlays.ErrNoTool):
 		return exitError, "--payload DIR takes a payload prepared elsewhere with `slimctl payload fetch`"
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -32,7 +33,7 @@ func imagesOf(t testing.TB, ref, tmp string) map[string]v1.Image {
 	kind, rest, _ := strings.Cut(ref, ":")
 	switch kind {
 	case "oci":
-		return ocitest.Layout(t, rest)
+		return layoutImages(t, rest)
 	case "oci-archive":
 		dir, err := os.MkdirTemp(tmp, "unpacked-")
 		if err != nil {
@@ -46,7 +47,7 @@ func imagesOf(t testing.TB, ref, tmp string) map[string]v1.Image {
 		if err := unpack(f, dir, ""); err != nil {
 			t.Fatal(err)
 		}
-		return ocitest.Layout(t, dir)
+		return layoutImages(t, dir)
 	case "docker-archive":
 		img, err := tarball.ImageFromPath(rest, nil)
 		if err != nil {
@@ -74,6 +75,36 @@ func imagesOf(t testing.TB, ref, tmp string) map[string]v1.Image {
 		t.Fatal(err)
 	}
 	return map[string]v1.Image{platformOf(t, img): img}
+}
+
+// layoutImages gives the images of a layout in which several names may stand for one image.
+func layoutImages(t testing.TB, dir string) map[string]v1.Image {
+	t.Helper()
+	top, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := top.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range m.Manifests[1:] {
+		if d.Digest != m.Manifests[0].Digest {
+			return ocitest.Layout(t, dir)
+		}
+	}
+	if !m.Manifests[0].MediaType.IsIndex() {
+		img, err := top.Image(m.Manifests[0].Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string]v1.Image{platformOf(t, img): img}
+	}
+	idx, err := top.ImageIndex(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ocitest.Index(t, idx)
 }
 
 func platformOf(t testing.TB, img v1.Image) string {

@@ -20,11 +20,11 @@ import (
 // TestMain makes of this test binary the program slimctl, too: scripts and the tests of interruption run it as a process
 // of its own.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	// Most of these tests wait: for retries, for timeouts, for registries.
-	if set := false; true {
+	if filepath.Base(os.Args[0]) != "slimctl" {
+		flag.Parse()
+		set := false
 		flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
-		if !set {
+		if !set { // most of these tests wait: for retries, for timeouts, for registries
 			_ = flag.Set("test.parallel", "12")
 		}
 	}

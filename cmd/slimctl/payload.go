@@ -12,6 +12,8 @@ func (a *app) payload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "payload",
 		Short: "Fetch the agent-browser runtime",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
 	}
 	var nameOrFile, output string
 	fetch := &cobra.Command{
@@ -19,7 +21,7 @@ func (a *app) payload() *cobra.Command {
 		Short: "Fetch a profile's payload by npm into the cache, or into a directory for --payload",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := loader(nil).Load(nameOrFile)
+			p, err := load(nameOrFile, nil)
 			if err != nil {
 				return err
 			}

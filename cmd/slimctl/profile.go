@@ -14,6 +14,8 @@ func (a *app) profile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile",
 		Short: "List, show and check profiles",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
 	}
 	cmd.AddCommand(a.profileList(), a.profileShow(), a.profileValidate(), a.profileSchema())
 	return cmd
@@ -51,7 +53,7 @@ func (a *app) profileShow() *cobra.Command {
 		Short: "Print a profile with all that it extends merged in",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := loader(set).Load(args[0])
+			p, err := load(args[0], set)
 			if err != nil {
 				return err
 			}
@@ -73,7 +75,7 @@ func (a *app) profileValidate() *cobra.Command {
 		Short: "Check a profile and tell everything that is wrong with it",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := loader(nil).Load(args[0])
+			p, err := load(args[0], nil)
 			if err != nil {
 				return err
 			}

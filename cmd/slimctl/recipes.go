@@ -63,10 +63,19 @@ type resolved struct {
 
 func loader(set []string) profile.Loader { return profile.Loader{Builtin: profiles.FS, Set: set} }
 
+// load loads a profile with settings laid over it. Naming one that isn't there is a usage error.
+func load(nameOrFile string, set []string) (*profile.Profile, error) {
+	p, err := loader(set).Load(nameOrFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usage(err)
+	}
+	return p, err
+}
+
 // resolve does all that comes before a recipe is rendered or built. The caller closes r.progress. useLock is false
 // for `slimctl lock`, which asks the base itself.
 func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *resolved, err error) {
-	p, err := loader(f.set).Load(f.profile)
+	p, err := load(f.profile, f.set)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +121,9 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 // open opens the base, at the digest that the lock has for it.
 func (a *app) open(ctx context.Context, reference string, lock *resolve.Lock, o image.Options) (*image.Source, error) {
 	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
+		if err := checkLine(line); err != nil {
+			return nil, err
+		}
 		dir, err := standin.Cached(ctx, a.cacheDir, line)
 		if err != nil {
 			return nil, err

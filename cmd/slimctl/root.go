@@ -44,8 +44,10 @@ base, what is removed, and what may remain.
 
 ` + exitHelp,
 		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
 		Version:       version(),
+		RunE:          group,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
@@ -60,6 +62,19 @@ base, what is removed, and what may remain.
 		}
 	}
 	return root
+}
+
+// group runs a command that has only subcommands: it prints its help, and refuses what it doesn't know.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w: did you mean %q?", err, near[0])
+	}
+	return usage(err)
 }
 
 // noArgs and exactArgs are cobra's, as usage errors.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +21,10 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -46,6 +52,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "tree": cmdTree, "file": cmdFile,
 			"elf": cmdELF, "config": cmdConfig, "digest": cmdDigest, "same": cmdSame, "ls": cmdLs, "flip": cmdFlip,
+			"other": cmdOther, "append": cmdAppend, "cache": cmdCache, "onlypath": cmdOnlyPath, "login": cmdLogin,
 		},
 		RequireUniqueNames: true,
 	})
@@ -335,5 +342,55 @@ func cmdFlip(ts *testscript.TestScript, _ bool, args []string) {
 	blob, err := largestBlob(ts.MkAbs(args[0]))
 	ts.Check(err)
 	ts.Check(flipByte(blob))
+	ts.Setenv("FLIPPED_HEX", filepath.Base(blob))
 	ts.Setenv("FLIPPED", "sha256:"+filepath.Base(blob))
+}
+
+// other DIR: a layout of an image for linux/amd64 that is no AIO Sandbox.
+func cmdOther(ts *testscript.TestScript, _ bool, args []string) {
+	img, err := random.Image(1000, 2)
+	ts.Check(err)
+	config, err := img.ConfigFile()
+	ts.Check(err)
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	img, err = mutate.ConfigFile(img, config)
+	ts.Check(err)
+	p, err := layout.Write(ts.MkAbs(args[0]), empty.Index)
+	ts.Check(err)
+	ts.Check(p.AppendImage(img))
+}
+
+// append FILE: one more byte.
+func cmdAppend(ts *testscript.TestScript, _ bool, args []string) {
+	data := ts.ReadFile(args[0])
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(data+" "), 0o644))
+}
+
+// cache DIR: a cache with the shared payload and stand-ins in it, that knows no base.
+func cmdCache(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(warmCache(ts.MkAbs(args[0])))
+}
+
+// onlypath DIR PROGRAM...: makes DIR the only directory on PATH, with these programs in it.
+func cmdOnlyPath(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o755))
+	for _, program := range args[1:] {
+		p, err := exec.LookPath(program)
+		ts.Check(err)
+		ts.Check(os.Symlink(p, filepath.Join(dir, program)))
+	}
+	ts.Setenv("PATH", dir)
+}
+
+// login USER:PASSWORD: writes $DOCKER_CONFIG/config.json for the registry.
+func cmdLogin(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.Getenv("DOCKER_CONFIG")
+	ts.Check(os.MkdirAll(dir, 0o755))
+	config, err := json.Marshal(map[string]any{"auths": map[string]any{
+		ts.Getenv("REGISTRY"): map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(args[0]))},
+	}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
 }

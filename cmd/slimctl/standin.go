@@ -20,6 +20,9 @@ func (a *app) standin() *cobra.Command {
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory for the OCI layout"))
 			}
+			if err := checkLine(o.Line); err != nil {
+				return err
+			}
 			digest, err := standin.Write(cmd.Context(), output, o)
 			if err != nil {
 				return err
@@ -34,4 +37,11 @@ func (a *app) standin() *cobra.Command {
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes that don't compress, per platform")
 	return cmd
+}
+
+func checkLine(line string) error {
+	if line != "A" && line != "B" && line != "C" {
+		return usage(fmt.Errorf("stand-in: no line %q; there are A, B and C", line))
+	}
+	return nil
 }

@@ -38,10 +38,10 @@ FROM --platform=linux/amd64 ${BASE} AS slim-amd64
 # after this line would still see the removed paths, and so may an image that is loaded into a local store.
 # What is pushed or written as an archive is right. overlay/amd64/whiteouts.tar removes:
 # - a second way to drive the browser; only browser-shell may
-# /srv/app/a
-# /tmp/x
+#     /srv/app/a
+#     /tmp/x
 # - an editor
-# /opt/gone
+#     /opt/gone
 ADD --link overlay/amd64/whiteouts.tar /
 
 COPY --link --from=overlay-payload-amd64 / /
@@ -66,10 +66,10 @@ FROM --platform=linux/arm64 ${BASE} AS slim-arm64
 # after this line would still see the removed paths, and so may an image that is loaded into a local store.
 # What is pushed or written as an archive is right. overlay/arm64/whiteouts.tar removes:
 # - a second way to drive the browser; only browser-shell may
-# /srv/app/a
-# /tmp/x
+#     /srv/app/a
+#     /tmp/x
 # - an editor
-# /opt/gone
+#     /opt/gone
 ADD --link overlay/arm64/whiteouts.tar /
 
 COPY --link --from=overlay-payload-arm64 / /

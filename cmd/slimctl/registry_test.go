@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/slimctl/slimctl/internal/registry"
+)
+
+// site is a registry with the stand-in of line B at base/aio:1 and another image at slim/a:1, and a directory to build in.
+type site struct {
+	*registry.Server
+	dir string
+	old v1.Hash // of slim/a:1
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{dir: t.TempDir()}
+	if err := warmCache(filepath.Join(s.dir, "cache")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "out"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.Server, err = registry.Serve(t.Context(), "", registry.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := s.LoadLayout("base/aio", "1", layoutOf(t, "B")); err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(s.tag(t), empty.Image); err != nil {
+		t.Fatal(err)
+	}
+	if s.old, err = empty.Image.Digest(); err != nil {
+		t.Fatal(err)
+	}
+	s.Reset()
+	return s
+}
+
+func (s *site) tag(t *testing.T) name.Tag {
+	t.Helper()
+	tag, err := name.NewTag(s.Host + "/slim/a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
+}
+
+// untouched checks that the tag is as it was and that out holds nothing, hidden files included.
+func (s *site) untouched(t *testing.T) {
+	t.Helper()
+	s.Fault(nil)
+	s.SetLatency(0)
+	if got := entries(filepath.Join(s.dir, "out")); len(got) > 0 {
+		t.Errorf("the destination's directory holds %q", got)
+	}
+	desc, err := remote.Head(s.tag(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if desc.Digest != s.old {
+		t.Errorf("the tag moved to %s", desc.Digest)
+	}
+}
+
+// slimctl runs the CLI in this process.
+func slimctl(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(ctx, args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+const pushManifest = "push manifest" // there is one to push when there are two platforms
+
+// stages are the steps at which a registry can go wrong, as the requests that they are.
+var stages = []struct {
+	name, method, path string
+	push               bool
+}{
+	{"pull index", "GET", "/v2/base/aio/manifests/1$", false},
+	{"pull manifest", "GET", "/v2/base/aio/manifests/sha256:", false},
+	{"pull config or layer", "GET", "/v2/base/aio/blobs/", false},
+	{"look up tag", "HEAD", "/v2/slim/a/manifests/1$", true},
+	{"push blob", "PUT", "/v2/slim/a/blobs/uploads/", true},
+	{"start upload", "POST", "/v2/slim/a/blobs/uploads/", true},
+	{pushManifest, "PUT", "/v2/slim/a/manifests/sha256:", true},
+	{"push tag", "PUT", "/v2/slim/a/manifests/1$", true},
+}
+
+// TestRegistryTrouble plays each trouble at each stage.
+func TestRegistryTrouble(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"401": {exitAuth, "401"}, "403": {exitAuth, "403"}, "404": {exitNotFound, "404"}, "429": {exitRegistry, "429"},
+		"500": {exitRegistry, "500"}, "hang": {exitRegistry, "sent nothing for"}, "cut": {exitRegistry, "EOF|reset|closed|broken"},
+	} {
+		for _, stage := range stages {
+			t.Run(stage.name+" "+action, func(t *testing.T) {
+				if stage.push && (stage.method == "HEAD" || stage.method == "POST") && action == "cut" {
+					t.Skip("there is no body to cut")
+				}
+				if stage.method == "HEAD" && (action == "404" || action == "403") {
+					t.Skip("these say that there is no such tag yet")
+				}
+				silence := "30s"
+				if action == "hang" {
+					silence = "1s"
+				}
+				t.Parallel()
+				s := newSite(t)
+				fault, err := parseFault(action)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Fault(faultOn(stage.method, stage.path, fault))
+				code, stdout, stderr := slimctl(t.Context(), append(s.args(stage.push, stage.name == pushManifest), "--registry-timeout", silence)...)
+				if code != want.code || !anyIn(stderr, want.says) {
+					t.Errorf("exit code %d, want %d with %q:\n%s", code, want.code, want.says, stderr)
+				}
+				if bad := badFailure(stdout, stderr); bad != "" {
+					t.Error(bad)
+				}
+				if !strings.Contains(stderr, s.Host) {
+					t.Errorf("the error doesn't name the registry:\n%s", stderr)
+				}
+				s.untouched(t)
+			})
+		}
+	}
+}
+
+// args builds one platform or both, to a file or to the registry.
+func (s *site) args(push, both bool) []string {
+	args := []string{"--cache-dir", filepath.Join(s.dir, "cache"), "build", "--base", s.Host + "/base/aio:1", "--progress", "plain"}
+	if !both {
+		args = append(args, "--platform", "linux/amd64")
+	}
+	if push {
+		return append(args, "-t", s.Host+"/slim/a:1", "--push")
+	}
+	return append(args, "--output", "type=oci,dest="+filepath.Join(s.dir, "out", "x"))
+}
+
+func anyIn(text, words string) bool {
+	for _, w := range strings.Split(words, "|") {
+		if strings.Contains(text, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestCorruptAnswers: what a registry sends isn't what its digest says, at each stage.
+func TestCorruptAnswers(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/v2/base/aio/manifests/sha256:", "/v2/base/aio/blobs/"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.Fault(faultOn("GET", path, registry.Fault{Corrupt: true}))
+			code, stdout, stderr := slimctl(t.Context(), s.args(false, false)...)
+			if code != exitIntegrity || !strings.Contains(stderr, "sha256:") {
+				t.Errorf("exit code %d, want %d and a digest:\n%s", code, exitIntegrity, stderr)
+			}
+			if bad := badFailure(stdout, stderr); bad != "" {
+				t.Error(bad)
+			}
+			s.untouched(t)
+		})
+	}
+}
+
+// TestPassingTrouble: what passes by itself doesn't end a build.
+func TestPassingTrouble(t *testing.T) {
+	t.Parallel()
+	for _, stage := range stages {
+		t.Run(stage.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			var once onceFault
+			s.Fault(once.play(faultOn(stage.method, stage.path, registry.Fault{Status: http.StatusServiceUnavailable})))
+			code, _, stderr := slimctl(t.Context(), s.args(stage.push, stage.name == pushManifest)...)
+			if code != exitOK {
+				t.Errorf("exit code %d:\n%s", code, stderr)
+			}
+			if !once.played.Load() {
+				t.Error("the registry was never asked")
+			}
+		})
+	}
+}
+
+// onceFault plays a fault the first time it is due.
+type onceFault struct{ played atomic.Bool }
+
+func (o *onceFault) play(f func(*http.Request) *registry.Fault) func(*http.Request) *registry.Fault {
+	return func(r *http.Request) *registry.Fault {
+		if fault := f(r); fault != nil && o.played.CompareAndSwap(false, true) {
+			return fault
+		}
+		return nil
+	}
+}
