@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
@@ -47,6 +48,9 @@ func (b *bench) archives(ctx context.Context) error {
 	}
 	layout := "oci:" + b.layout
 	for n := range b.runs {
+		if b.enough(n, 8*time.Minute) {
+			break
+		}
 		b.logf("archives, run %d of %d", n+1, b.runs)
 		for _, r := range []struct {
 			row   string

@@ -75,13 +75,13 @@ func run(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
+	b.begin = time.Now()
 	for _, phase := range []func(context.Context) error{b.pushes, b.latencies, b.archives} {
 		if err := phase(ctx); err != nil {
 			return err
 		}
 	}
-	b.logf("measured in %.0f s", time.Since(begin).Seconds())
+	b.logf("measured in %.0f s", time.Since(b.begin).Seconds())
 	if err := b.report(stdout); err != nil || o.json == "" {
 		return err
 	}

@@ -35,6 +35,9 @@ var forms = []struct{ row, form string }{{rowMerge, "merge"}, {rowOverlay, "over
 // pushes is the main table: every row once, then every row again.
 func (b *bench) pushes(ctx context.Context) error {
 	for n := range b.runs {
+		if b.enough(n, 4*time.Minute) {
+			break
+		}
 		b.logf("push, run %d of %d", n+1, b.runs)
 		if err := b.embeddedCold(ctx); err != nil {
 			return err
@@ -55,6 +58,9 @@ func (b *bench) pushes(ctx context.Context) error {
 func (b *bench) latencies(ctx context.Context) error {
 	for _, d := range []time.Duration{measuredTrips, highestLatency} {
 		for n := range b.runs {
+			if b.enough(n, 6*time.Minute) {
+				break
+			}
 			b.logf("%s latency, run %d of %d", d, n+1, b.runs)
 			if err := b.embedded(ctx, d); err != nil {
 				return err

@@ -100,7 +100,7 @@ func (b *bench) report(w io.Writer) error {
 	for _, m := range b.machine {
 		fmt.Fprintf(w, "- %s\n", m)
 	}
-	fmt.Fprintf(w, "- base: %s; registry on loopback, a process of its own\n- %d runs, interleaved; times are of whole processes\n\n", b.base, b.runs)
+	fmt.Fprintf(w, "- base: %s; registry on loopback, a process of its own\n- up to %d runs, interleaved; times are of whole processes\n\n", b.base, b.runs)
 	for _, part := range []func(io.Writer) error{b.pushTable, b.latencyTable, b.archiveTable, b.goals} {
 		if err := part(w); err != nil {
 			return err
@@ -119,7 +119,7 @@ func pushRows() []string {
 
 func (b *bench) pushTable(w io.Writer) error {
 	fmt.Fprintf(w, "## Push to another repository of the base's registry\n\n")
-	t := newTable(w, "row", "wall s: median", "min", "max", "× lock", "base layers pulled", "pulled in all", "pushed", "requests",
+	t := newTable(w, "row", "runs", "wall s: median", "min", "max", "× lock", "base layers pulled", "pulled in all", "pushed", "requests",
 		"round trips*", "mounts", "peak slimctl", "peak buildkitd")
 	for _, row := range pushRows() {
 		s := b.of(row, 0)
@@ -130,7 +130,7 @@ func (b *bench) pushTable(w io.Writer) error {
 		if n := highest(s, func(s sample) int64 { return s.Daemon }); n > 0 {
 			daemon = size(n)
 		}
-		t.row(row, sec(b.wall(row, 0)), sec(s[0].Wall), sec(s[len(s)-1].Wall), times(b.wall(row, 0), b.wall(rowLock, 0)),
+		t.row(row, fmt.Sprint(len(s)), sec(b.wall(row, 0)), sec(s[0].Wall), sec(s[len(s)-1].Wall), times(b.wall(row, 0), b.wall(rowLock, 0)),
 			size(highest(s, func(s sample) int64 { return s.BasePulled })),
 			size(highest(s, func(s sample) int64 { return s.Stats.BytesOut })),
 			size(highest(s, func(s sample) int64 { return s.Stats.BytesIn })),
@@ -182,13 +182,13 @@ func (b *bench) latencyTable(w io.Writer) error {
 
 func (b *bench) archiveTable(w io.Writer) error {
 	fmt.Fprintf(w, "## Outputs on this machine\n\n")
-	t := newTable(w, "row", "wall s: median", "min", "max", "× floor", "pulled", "peak")
+	t := newTable(w, "row", "runs", "wall s: median", "min", "max", "× floor", "pulled", "peak")
 	for _, group := range [][]string{
 		{rowFetch, rowFetchHash, rowFromRegistry}, {rowCopy, rowFromLayout, rowFromLayout2}, {rowLink, rowToLayout, rowToLayout2},
 	} {
 		for _, row := range group {
 			s := b.of(row, 0)
-			t.row(row, fmt.Sprintf("%.3f", b.wall(row, 0)), fmt.Sprintf("%.3f", s[0].Wall), fmt.Sprintf("%.3f", s[len(s)-1].Wall),
+			t.row(row, fmt.Sprint(len(s)), fmt.Sprintf("%.3f", b.wall(row, 0)), fmt.Sprintf("%.3f", s[0].Wall), fmt.Sprintf("%.3f", s[len(s)-1].Wall),
 				times(b.wall(row, 0), b.wall(group[0], 0)),
 				size(highest(s, func(s sample) int64 { return s.Stats.BytesOut })),
 				size(highest(s, func(s sample) int64 { return s.Peak })))
@@ -206,18 +206,20 @@ func (b *bench) goals(w io.Writer) error {
 	yes := map[bool]string{true: "yes", false: "**no**"}
 	lock := b.of(rowLock, 0)
 	if b.daemon != "" {
-		a := b.wall(rowSimple+cold, 0) / b.wall(rowLock, 0)
-		t.row("(a) cold takes ≥ 100× as long as embedded with lock", fmt.Sprintf("%.0f×", a), yes[a >= 100])
+		for _, row := range []string{rowLock, rowLockAgain} {
+			a := b.wall(rowSimple+cold, 0) / b.wall(row, 0)
+			t.row("(a) cold takes ≥ 100× as long as "+row, fmt.Sprintf("%.0f×", a), yes[a >= 100])
+		}
 		m := b.wall(rowMerge+cold, 0) / b.wall(rowLock, 0)
-		t.row("embedded with lock is faster than (b) cold", fmt.Sprintf("%.2f×", m), yes[m > 1])
+		t.row(rowLock+" is faster than (b) cold", fmt.Sprintf("%.2f×", m), yes[m > 1])
 	}
 	pulled := highest(lock, func(s sample) int64 { return s.BasePulled })
 	t.row("0 bytes of base layers pulled", size(pulled), yes[pulled == 0])
 	trips := highest(b.of(rowLock, measuredTrips), func(s sample) int64 { return int64(s.Stats.RoundTrips) })
 	t.row("≤ 12 round trips", fmt.Sprint(trips), yes[trips <= 12])
-	for _, g := range [][2]string{{rowFromRegistry, rowFetch}, {rowFromLayout, rowCopy}, {rowFromLayout2, rowCopy}} {
+	for _, g := range [][2]string{{rowFromRegistry, rowFetch}, {rowFromRegistry, rowFetchHash}, {rowFromLayout, rowCopy}, {rowFromLayout2, rowCopy}} {
 		r := b.wall(g[0], 0) / b.wall(g[1], 0)
-		t.row(strings.TrimPrefix(g[0], "slimctl: ")+" ≤ 1.1× the floor", fmt.Sprintf("%.2f×", r), yes[r <= 1.1])
+		t.row(strings.TrimPrefix(g[0], "slimctl: ")+" ≤ 1.1× the "+g[1], fmt.Sprintf("%.2f×", r), yes[r <= 1.1])
 	}
 	return t.w.Flush()
 }

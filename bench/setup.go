@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +35,17 @@ type bench struct {
 	repos   int             // so many names of repositories were given away
 	slim    string          // the last image that was pushed with the lock
 	digest  string          // of the image that three of the rows must all give
+	begin   time.Time       // of the first measurement
 	samples []sample
+}
+
+// enough tells a repetition, counted from 0, to be left out because what came before took long already.
+func (b *bench) enough(n int, budget time.Duration) bool {
+	late := n > 0 && time.Since(b.begin) > budget
+	if late {
+		b.logf("the machine is slow: no more repetitions of this part")
+	}
+	return late
 }
 
 func (b *bench) logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -5,7 +5,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,16 +128,7 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 	in := resolve.Input{
 		Profile: p, Reference: reference, Source: src, Assets: assets.FS, Lock: lock, Cache: image.IndexCache{Dir: w.cache},
 		Overlays: func(ctx context.Context, p1 v1.Platform) ([]build.Lay, error) {
-			payload, err := overlays.Fetch(ctx, p.Payload.AgentBrowser.Version, p.Payload.AgentBrowser.Integrity, overlays.Options{})
-			if err != nil {
-				return nil, err
-			}
-			files, err := payload.Files(p1.Architecture)
-			if err != nil {
-				return nil, err
-			}
-			server, err := overlays.Server(ctx, p1.Architecture, overlays.Options{})
-			return []build.Lay{{Name: "payload", Why: "payload", Files: files}, {Name: "browser-shell", Why: "server", Files: server}}, err
+			return ownOverlays(ctx, p.Payload.AgentBrowser, p1.Architecture)
 		},
 	}
 	for _, s := range platforms {
@@ -150,6 +143,30 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 		w.t.Fatal(err)
 	}
 	return recipes, src, written
+}
+
+var laid sync.Map // of ownOverlays, by architecture: compiling the server takes a second each time
+
+// ownOverlays gives the payload, by npm, and the server, compiled here.
+func ownOverlays(ctx context.Context, want profile.AgentBrowser, arch string) ([]build.Lay, error) {
+	if have, ok := laid.Load(arch); ok {
+		return slices.Clone(have.([]build.Lay)), nil
+	}
+	payload, err := overlays.Fetch(ctx, want.Version, want.Integrity, overlays.Options{})
+	if err != nil {
+		return nil, err
+	}
+	files, err := payload.Files(arch)
+	if err != nil {
+		return nil, err
+	}
+	server, err := overlays.Server(ctx, arch, overlays.Options{})
+	if err != nil {
+		return nil, err
+	}
+	out := []build.Lay{{Name: "payload", Why: "payload", Files: files}, {Name: "browser-shell", Why: "server", Files: server}}
+	laid.Store(arch, out)
+	return slices.Clone(out), nil
 }
 
 func (w *world) tag(repo string) name.Tag {

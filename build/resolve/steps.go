@@ -389,6 +389,7 @@ func hubOverlay(h profile.Hub) (build.Lay, error) {
 // lay moves each file to where the base's symlinks lead, and clears its way: what a file replaces in the base must
 // be a regular file, or it is removed first, since engines differ on the rest.
 func (w *work) lay(o *build.Lay) error {
+	o.Files = slices.Clone(o.Files) // the caller may use them for another platform
 	var errs []error
 	for i := range o.Files {
 		if err := w.layFile(o.Name, &o.Files[i]); err != nil {

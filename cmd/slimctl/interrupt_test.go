@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -80,12 +81,13 @@ func (p *process) interrupted(t *testing.T, s *site) {
 // cleanedUp looks for temporary files, also in the cache.
 func (p *process) cleanedUp(t *testing.T, s *site) {
 	t.Helper()
-	for _, dir := range []string{"tmp", "cache/server", "cache/index", "cache/verified"} {
-		for _, name := range entries(filepath.Join(s.dir, dir)) {
-			if strings.Contains(name, "tmp") || strings.HasPrefix(name, ".") {
-				t.Errorf("%s holds %s", dir, name)
+	for _, root := range []string{"tmp", "cache", "cold"} {
+		_ = filepath.WalkDir(filepath.Join(s.dir, root), func(path string, _ fs.DirEntry, err error) error {
+			if name := filepath.Base(path); err == nil && path != filepath.Join(s.dir, root) && (strings.Contains(name, "tmp") || name[0] == '.') {
+				t.Errorf("%s is left", path)
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -127,7 +129,7 @@ func TestInterruptedAtAnyMoment(t *testing.T) {
 		t.Run(fmt.Sprint("push ", push), func(t *testing.T) {
 			t.Parallel()
 			codes := map[int]int{}
-			for delay := 30 * time.Millisecond; codes[exitOK] == 0 && delay < time.Minute; delay += delay / 2 {
+			for delay := 40 * time.Millisecond; codes[exitOK] == 0 && delay < time.Minute; delay *= 2 {
 				s := newSite(t)
 				s.SetLatency(30 * time.Millisecond)
 				p := start(t, s, s.args(push, false)...)

@@ -28,7 +28,21 @@ func TestMain(m *testing.M) {
 			_ = flag.Set("test.parallel", "12")
 		}
 	}
-	testscript.Main(m, map[string]func(){"slimctl": main})
+	testscript.Main(scratched{m}, map[string]func(){"slimctl": main})
+}
+
+// scratch is a directory for what tests share, of one test run.
+var scratch string
+
+type scratched struct{ m *testing.M }
+
+func (s scratched) Run() int {
+	var err error
+	if scratch, err = os.MkdirTemp("", "slimctl-test-"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(scratch)
+	return s.m.Run()
 }
 
 // need skips a test where a program is missing, and fails it in CI.

@@ -20,7 +20,7 @@ import (
 const Version = "v0.33.1"
 
 // buildTimeout is in minutes what a first build needs on two busy cores, three times over.
-const buildTimeout = 8 * time.Minute
+const buildTimeout = 15 * time.Minute
 
 // The cache directory is read before any test can set HOME or XDG_CACHE_HOME to a directory of its own.
 var cacheDir, cacheErr = os.UserCacheDir()

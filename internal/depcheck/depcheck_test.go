@@ -31,6 +31,7 @@ var rooms = map[string][]string{
 	"server/hub":    {"server"},
 
 	"internal/buildkitd":             {},
+	"internal/buildkitd/testdata/rm": {},
 	"internal/depcheck":              {},
 	"internal/ocitest":               {"image"},
 	"internal/progress":              {"image"},
@@ -39,13 +40,13 @@ var rooms = map[string][]string{
 	"internal/standin":               {"image"},
 
 	"build/profile/internal/*": {"build/profile"},
-	"bench/*":                  {"internal/*", "image", "build", "build/*"},
+	"bench":                    {"internal/*", "image", "build", "build/*"},
 	"cmd/browser-shell":        {"server", "server/*"},
 	"cmd/slimctl":              {"assets", "profiles", "image", "build", "build/*", "internal/progress", "internal/standin"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.
-var speakers = []string{"build/llb", "build/dockerfile", "build/buildkit", "internal/buildkitd", "cmd/slimctl", "bench/*"}
+var speakers = []string{"build/llb", "build/dockerfile", "build/buildkit", "internal/buildkitd", "cmd/slimctl", "bench"}
 
 func TestImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, module+"...").Output()
