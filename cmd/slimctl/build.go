@@ -68,13 +68,6 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 	if err != nil {
 		return usage(err)
 	}
-	for _, l := range f.labels {
-		k, v, ok := strings.Cut(l, "=")
-		if !ok || k == "" {
-			return usage(fmt.Errorf("--label %q: want key=value", l))
-		}
-		f.set = append(f.set, "config.labels."+fmt.Sprintf("%q", k)+"="+v)
-	}
 	for _, o := range req.Outputs {
 		if err := o.Check(); err != nil {
 			return err
@@ -156,6 +149,9 @@ func (f *buildFlags) request() (slim.Request, error) {
 		req.Outputs = append(req.Outputs, out)
 	}
 	var err error
+	if f.recipeFlags.labels, err = parseLabels(f.labels); err != nil {
+		return req, err
+	}
 	req.Annotations, err = parseAnnotations(f.annotations)
 	if err == nil && f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0 {
 		err = errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
@@ -164,6 +160,18 @@ func (f *buildFlags) request() (slim.Request, error) {
 		err = errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
 	}
 	return req, err
+}
+
+func parseLabels(flags []string) (map[string]string, error) {
+	labels := map[string]string{}
+	for _, l := range flags {
+		k, v, ok := strings.Cut(l, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("--label %q: want key=value", l)
+		}
+		labels[k] = v
+	}
+	return labels, nil
 }
 
 func parseAnnotations(flags []string) (slim.Annotations, error) {

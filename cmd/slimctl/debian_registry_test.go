@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +33,12 @@ func (s *syncBuffer) Write(p []byte) (int, error) {
 	return s.b.Write(p)
 }
 
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
 func (s *syncBuffer) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,19 +46,15 @@ func (s *syncBuffer) take() string {
 	return s.b.String()
 }
 
+var listening = regexp.MustCompile(`listening on (127\.0\.0\.1:\d+)`)
+
 // startDebianRegistry runs the distribution registry that Debian packages, with the stand-in of line B at base/aio:1.
 func startDebianRegistry(t *testing.T) (host string, log *syncBuffer) {
 	t.Helper()
 	program := need(t, "docker-registry")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	host = free.Addr().String()
-	free.Close()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {accesslog: {disabled: false}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", filepath.Join(dir, "data"), host)
+	text := fmt.Sprintf("version: 0.1\nlog: {accesslog: {disabled: false}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: \"127.0.0.1:0\"}\n", filepath.Join(dir, "data"))
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -68,16 +69,13 @@ func startDebianRegistry(t *testing.T) (host string, log *syncBuffer) {
 		_ = cmd.Wait()
 	})
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		resp, err := http.Get("http://" + host + "/v2/")
-		if err == nil {
-			resp.Body.Close()
-			break
+		if m := listening.FindStringSubmatch(log.String()); m != nil {
+			return m[1], log
 		}
 		if time.Since(began) > 20*time.Second {
-			t.Fatalf("docker-registry doesn't listen: %v\n%s", err, log.take())
+			t.Fatalf("docker-registry doesn't listen:\n%s", log.take())
 		}
 	}
-	return host, log
 }
 
 // TestDebianRegistry pushes to a registry that is not ours and pulls back by tools that are not ours.

@@ -81,6 +81,8 @@ func classify(err error) (code int, hint string) {
 		return exitIntegrity, ""
 	case errors.As(err, &platform):
 		return exitNotFound, ""
+	case errors.As(err, new(*credentialsError)):
+		return exitError, ""
 	case is(image.ErrAuth):
 		return exitAuth, "log in with `docker login`, or set DOCKER_CONFIG to where the credentials are"
 	case is(image.ErrNotFound):

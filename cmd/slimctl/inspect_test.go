@@ -193,7 +193,7 @@ func listing(w io.Writer, tree map[string]ocitest.Node) {
 	}
 }
 
-// manifestAnnotations and the config, as JSON of one line a key.
+// describeImage writes the config and the manifest's annotations, one line a value.
 func describeImage(w io.Writer, img v1.Image) error {
 	c, err := img.ConfigFile()
 	if err != nil {

@@ -146,9 +146,6 @@ func TestInterruptedAtAnyMoment(t *testing.T) {
 					s.untouched(t)
 					p.cleanedUp(t, s)
 				case -1: // killed by the signal, before the program had set up anything
-					if delay > 2*time.Second {
-						t.Errorf("after %s: %s", delay, p.ProcessState)
-					}
 					s.untouched(t)
 				default:
 					t.Errorf("after %s: exit code %d: %s", delay, code, p.stderr.String())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,6 +37,8 @@ type recipeFlags struct {
 	progress  string
 	insecure  bool
 	silence   time.Duration
+	// labels go over the profile's once a lock was found: what a lock pins doesn't depend on them.
+	labels map[string]string
 }
 
 func (f *recipeFlags) add(cmd *cobra.Command) {
@@ -96,7 +99,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 			bars.Close()
 		}
 	}()
-	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Stdout: a.stdout}}
+	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.stdout}}
 	reference := p.Base.Reference
 	if f.base != "" {
 		reference = f.base
@@ -106,6 +109,14 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 		if lock, err = a.findLock(f, p, reference, platforms, bars); err != nil {
 			return nil, err
 		}
+	}
+	if len(f.labels) > 0 {
+		labels := maps.Clone(p.Config.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, f.labels)
+		p.Config.Labels = labels
 	}
 	if r.source, err = a.open(ctx, reference, lock, r.options); err != nil {
 		return nil, err

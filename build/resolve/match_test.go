@@ -1,0 +1,70 @@
+package resolve
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+func TestExpandBraces(t *testing.T) {
+	for pattern, want := range map[string][]string{
+		"/a/b":                  {"/a/b"},
+		"/{a,b}/c":              {"/a/c", "/b/c"},
+		"/{a,b}/{c,d}.conf":     {"/a/c.conf", "/a/d.conf", "/b/c.conf", "/b/d.conf"},
+		"/{a,{b,c}/d}/e":        {"/a/e", "/b/d/e", "/c/d/e"},
+		"/x/{nginx.,}{a,b}":     {"/x/nginx.a", "/x/nginx.b", "/x/a", "/x/b"},
+		`/a/\{b,c\}`:            {`/a/\{b,c\}`},
+		"/a/[{,}]x":             {"/a/[{,}]x"},
+		"/a/{b,[,}]}":           {"/a/b", "/a/[,}]"},
+		"/a/{b":                 {"/a/{b"},
+		"/opt/*/{x,y*}/z/**":    {"/opt/*/x/z/**", "/opt/*/y*/z/**"},
+		"/opt/gem/nginx*.conf*": {"/opt/gem/nginx*.conf*"},
+	} {
+		if got := expandBraces(pattern); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+}
+
+// A base may reach a directory by a symlink; a glob must not miss there what a path would find.
+func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
+	w := &work{base: newRecorder(treeOf(t,
+		image.Bytes("/opt/fnm/[22]/bin/tool-real", 0o755, nil),
+		image.Bytes("/opt/fnm/[22]/bin/node", 0o755, nil),
+		image.Bytes("/opt/fnm/2/bin/tool-real", 0o755, nil), // what [22] would match, unescaped
+		image.Symlink("/opt/nodejs/22", "/opt/fnm/[22]"),
+		image.Bytes("/usr/local/bin/tool-real", 0o755, nil),
+	), &Footprint{Globs: map[string][]string{}, Links: map[string]string{}})}
+	for pattern, want := range map[string][]string{
+		"/{usr/local/bin,opt/nodejs/22/bin,opt/nodejs/20/bin}/tool-real": {"/opt/fnm/[22]/bin/tool-real", "/usr/local/bin/tool-real"},
+		"/opt/nodejs/22/bin/*": {"/opt/fnm/[22]/bin/node", "/opt/fnm/[22]/bin/tool-real"},
+		"/opt/nodejs/*":        {"/opt/nodejs/22"},
+		"/nothing/here/*":      nil,
+	} {
+		got, err := w.match(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+	}
+	got, err := w.glob("/opt/nodejs/22/bin/*", []string{"/opt/nodejs/22/bin/node"})
+	if err != nil || !slices.Equal(got, []string{"/opt/fnm/[22]/bin/tool-real"}) {
+		t.Errorf("with an exception: %q, %v", got, err)
+	}
+}
+
+func treeOf(t *testing.T, files ...image.File) *image.Tree {
+	t.Helper()
+	tree := image.NewTree()
+	var entries []image.Entry
+	for _, f := range files {
+		entries = append(entries, f.Entry)
+	}
+	if err := tree.Apply(entries); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
