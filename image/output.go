@@ -61,6 +61,9 @@ type Output struct {
 	Dest string
 }
 
+// String is the output as ParseOutput reads it.
+func (o Output) String() string { return "type=" + o.Type + ",dest=" + o.Dest }
+
 // ParseOutput reads "type=oci,dest=DIR" as buildx does: comma-separated, quoted where a value holds a comma. buildx's
 // "tar=true" makes an archive of "oci", and "tar=false" says that a directory is really meant.
 func ParseOutput(s string) (Output, error) {

@@ -50,6 +50,8 @@ type Engine struct {
 	// Progress takes BuildKit's own progress, in Mode: auto, tty, plain, quiet, rawjson. Nil discards it.
 	Progress io.Writer
 	Mode     string
+	// Stdout takes an archive whose destination is "-".
+	Stdout io.Writer
 }
 
 var _ build.Engine = Engine{}
@@ -203,7 +205,7 @@ func (s *solve) base() error {
 	return err
 }
 
-func (s *solve) state(r *build.Recipe) (llb.State, error) {
+func (s *solve) definition(ctx context.Context, r *build.Recipe) (*llb.Definition, error) {
 	o := slimllb.Options{Form: s.engine.Form}
 	if o.Form == "" {
 		o.Form = slimllb.Overlay
@@ -215,7 +217,7 @@ func (s *solve) state(r *build.Recipe) (llb.State, error) {
 		base := slimllb.LocalBase(r)
 		o.Base = &base
 	}
-	return slimllb.State(r, o)
+	return slimllb.Marshal(ctx, r, o)
 }
 
 // frontend is what the daemon calls: it gives one reference a platform, with its config.
@@ -223,15 +225,11 @@ func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result
 	res := gateway.NewResult()
 	var all exptypes.Platforms
 	for _, r := range s.req.Recipes {
-		state, err := s.state(r)
+		def, err := s.definition(ctx, r)
 		if err != nil {
 			return nil, err
 		}
 		p := platforms.Normalize(slimllb.Platform(r.Platform))
-		def, err := state.Marshal(ctx, llb.Platform(p))
-		if err != nil {
-			return nil, err
-		}
 		solved, err := c.Solve(ctx, gateway.SolveRequest{Definition: def.ToPB()})
 		if err != nil {
 			return nil, err

@@ -105,7 +105,7 @@ func (s *solve) attrs(attrs map[string]string) map[string]string {
 // file opens a temporary file that becomes dest at the end.
 func (s *solve) file(dest string) (io.WriteCloser, error) {
 	if dest == "-" {
-		return nopCloser{os.Stdout}, nil
+		return nopCloser{s.engine.Stdout}, nil
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/solver/pb"
 	"github.com/opencontainers/go-digest"
+	"google.golang.org/protobuf/proto"
 )
 
 // Vertex is one operation of a definition, for reading.
@@ -42,6 +43,16 @@ func Vertices(def *llb.Definition) ([]Vertex, error) {
 		out = append(out, v)
 	}
 	return out, nil
+}
+
+// WritePB writes what `buildctl build` reads, the same bytes each time.
+func WritePB(w io.Writer, def *llb.Definition) error {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(def.ToPB())
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(data)
+	return err
 }
 
 // WriteJSON writes one line a vertex.

@@ -2,6 +2,7 @@
 package llb
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client/llb"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/slimctl/slimctl/build"
@@ -78,11 +80,12 @@ func named(r *build.Recipe, format string, args ...any) llb.ConstraintsOpt {
 	return llb.WithCustomNamef("["+r.Platform.String()+"] "+format, args...)
 }
 
-// State renders the recipe. It fails on a step that the form can't express.
-func State(r *build.Recipe, o Options) (llb.State, error) {
+// Marshal renders the recipe: one recipe gives one definition, byte for byte. It fails on a step that the form can't
+// express.
+func Marshal(ctx context.Context, r *build.Recipe, o Options) (*llb.Definition, error) {
 	for _, s := range r.Steps {
 		if s, ok := s.(build.Strip); ok {
-			return llb.State{}, fmt.Errorf("llb form %s can't express step %q", o.Form, s)
+			return nil, fmt.Errorf("llb form %s can't express step %q", o.Form, s)
 		}
 	}
 	base := o.Base
@@ -90,15 +93,24 @@ func State(r *build.Recipe, o Options) (llb.State, error) {
 		b := Image(r)
 		base = &b
 	}
+	var state llb.State
 	switch o.Form {
 	case Merge, "":
-		return merge(r, *base), nil
+		state = merge(r, *base)
 	case Simple:
-		return simple(r, *base), nil
+		state = simple(r, *base)
 	case Overlay:
-		return llb.Merge([]llb.State{*base, o.Overlay}, named(r, "%s on %s", r.Profile, r.Base.Reference)), nil
+		state = llb.Merge([]llb.State{*base, o.Overlay}, named(r, "%s on %s", r.Profile, r.Base.Reference))
+	default:
+		return nil, fmt.Errorf("unknown llb form %q; there are %s, %s and %s", o.Form, Merge, Simple, Overlay)
 	}
-	return llb.State{}, fmt.Errorf("unknown llb form %q; there are %s, %s and %s", o.Form, Merge, Simple, Overlay)
+	_, config, err := r.Render()
+	if err != nil {
+		return nil, err
+	}
+	// BuildKit may share what it has of the local directory between builds with one such ID, which is random by default.
+	content := llb.LocalUniqueID(digest.FromBytes(config).String())
+	return state.Marshal(ctx, llb.Platform(Platform(r.Platform)), content)
 }
 
 func merge(r *build.Recipe, base llb.State) llb.State {

@@ -87,6 +87,9 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	if len(req.Outputs) == 0 && !req.Push && !f.load {
+		r.progress.Printf("no --output, --push or --load: the digest is worked out and nothing is written")
+	}
 	result, err := engine.Build(ctx, req)
 	if err := errors.Join(err, stop()); err != nil {
 		return err
@@ -220,7 +223,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if f.builder == "" {
 		return embedded.Engine{Options: o}, stop, nil
 	}
-	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}

@@ -43,7 +43,7 @@ does file operations on the base, as a Dockerfile does: BuildKit fetches and unp
 
 func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) (err error) {
 	write, ok := map[string]func(io.Writer, *llb.Definition) error{
-		"pb":   func(w io.Writer, d *llb.Definition) error { return llb.WriteTo(d, w) },
+		"pb":   slimllb.WritePB,
 		"json": slimllb.WriteJSON,
 		"dot":  slimllb.WriteDot,
 	}[format]
@@ -75,11 +75,7 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 		o.Base = &base
 		r.progress.Printf("the base is read from the client: add --oci-layout %s=%s to buildctl", slimllb.BaseStore, filepath.Clean(dir))
 	}
-	state, err := slimllb.State(r.recipes[0], o)
-	if err != nil {
-		return err
-	}
-	def, err := state.Marshal(ctx, llb.Platform(slimllb.Platform(r.recipes[0].Platform)))
+	def, err := slimllb.Marshal(ctx, r.recipes[0], o)
 	if err != nil {
 		return err
 	}
