@@ -93,14 +93,14 @@ func (b *bench) tearDown() error {
 	return removeAll(b.tmp)
 }
 
-// checkDisk asks for what file operations on the base take (3.5 times the base in buildkitd's root), the base and one
-// copy of it in the registry or an archive.
+// checkDisk asks for what file operations on the base take (4 times the base in buildkitd's root: its blobs, and
+// unpacked), the base and one copy of it in the registry or an archive.
 func (b *bench) checkDisk(context.Context) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(b.tmp, &s); err != nil {
 		return err
 	}
-	need := 11*b.weight + 1<<30
+	need := 12*b.weight + 1<<30
 	if free := int64(s.Bavail) * s.Bsize; free < need {
 		return fmt.Errorf("%s has %.1f GB free and %.1f GB are needed: choose another --dir or a smaller --weight", b.dir, gb(free), gb(need))
 	}
@@ -195,10 +195,13 @@ func (b *bench) findDaemon(ctx context.Context) error {
 	return nil
 }
 
-// makeBase writes the heavy stand-in once for ever. It is named by what the light one is made of.
+// sampleWeight is enough for some of every kind of file that a heavy stand-in holds.
+const sampleWeight = 20_000_000
+
+// makeBase writes the heavy stand-in once for ever. It is named by a light one of the same making, so that a slimctl that
+// makes other content doesn't find it.
 func (b *bench) makeBase(ctx context.Context) error {
-	light := filepath.Join(b.tmp, "light")
-	said, err := b.run(ctx, "standin", "-o", light)
+	said, err := b.run(ctx, "standin", "-o", filepath.Join(b.tmp, "sample"), "--weight", fmt.Sprint(sampleWeight))
 	if err != nil {
 		return err
 	}

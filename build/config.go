@@ -12,8 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/slimctl/slimctl/image"
+	"golang.org/x/sync/errgroup"
 )
 
 // ConfigChange is what a recipe changes in the image config; a zero field keeps what the base has.
@@ -52,16 +51,24 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
 	}
-	for _, p := range plans {
-		l, err := image.NewLayer(p.Files)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
-		}
+	layers = make([]v1.Layer, len(plans))
+	var g errgroup.Group
+	for i, p := range plans {
+		g.Go(func() (err error) {
+			if layers[i], err = r.Cache.Layer(p.Files); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for _, l := range layers {
 		d, err := l.DiffID()
 		if err != nil {
 			return nil, nil, err
 		}
-		layers = append(layers, l)
 		rootfs.RootFS.DiffIDs = append(rootfs.RootFS.DiffIDs, digestOf(d))
 	}
 	config, err = r.config(rootfs, base, plans)

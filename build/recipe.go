@@ -25,6 +25,8 @@ type Recipe struct {
 	Dirs map[string]image.Entry
 	// Epoch is the time of everything the recipe adds: the image, its history and its files.
 	Epoch time.Time
+	// Cache is where Render keeps the layers that it compressed.
+	Cache image.LayerCache
 }
 
 // Base is the image that a recipe derives from, for one platform.

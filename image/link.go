@@ -219,9 +219,10 @@ func (r *spanReader) copyTo(ctx context.Context, dst *os.File, add func(int64)) 
 	return nil
 }
 
-// copyAll copies by pieces that stay in a processor's cache between being hashed and being written.
+// copyAll copies by pieces that stay in a processor's second cache between being hashed and being written, and are large
+// enough that system calls and the file system's own pages (large folios) cost little.
 func copyAll(w io.Writer, r io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 64<<10))
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 512<<10))
 	return err
 }
 

@@ -355,6 +355,60 @@ func TestNewLayerIsDeterministic(t *testing.T) {
 	}
 }
 
+func TestLayerCache(t *testing.T) {
+	cache := image.LayerCache{Dir: t.TempDir()}
+	files := func(content string) []image.File { return []image.File{image.Bytes("/a", 0o644, []byte(content))} }
+	build := func(content string) (digest v1.Hash, blob []byte) {
+		t.Helper()
+		l, err := cache.Layer(files(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := l.Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		blob, err = io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, err = l.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return digest, blob
+	}
+	cold, blob := build("one")
+	warm, same := build("one")
+	if cold != warm || !bytes.Equal(blob, same) {
+		t.Error("the cache changes a layer")
+	}
+	if other, _ := build("two"); other == cold {
+		t.Error("another content gives the cached layer")
+	}
+	kept, err := filepath.Glob(filepath.Join(cache.Dir, "layers", "*", "*"))
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("the cache holds %v, %v", kept, err)
+	}
+	for _, file := range kept {
+		if err := os.WriteFile(file, []byte("tampered"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, b := build("one"); again != cold || !bytes.Equal(b, blob) {
+		t.Errorf("a damaged cache gives %s", again)
+	}
+}
+
+func TestLayerOfAChangingFile(t *testing.T) {
+	n := 0
+	f := image.Bytes("/a", 0o644, []byte("x"))
+	f.Open = func() (io.ReadCloser, error) { n++; return io.NopCloser(strings.NewReader(string(rune('a' + n)))), nil }
+	if _, err := image.NewLayer([]image.File{f}); err == nil {
+		t.Error("a file that changes between two readings is accepted")
+	}
+}
+
 func TestNewLayerRefuses(t *testing.T) {
 	short := image.Bytes("/x", 0o644, []byte("12345"))
 	short.Size = 9

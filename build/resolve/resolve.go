@@ -29,7 +29,7 @@ type Input struct {
 	Assets fs.FS
 	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
 	Lock *Lock
-	// Cache keeps the base index of each layer that has to be read.
+	// Cache keeps the base index of each layer that has to be read, and the layers that the recipes add.
 	Cache    image.IndexCache
 	Progress image.Progress
 	// Epoch is the time of everything added; zero takes the newest base image's.
@@ -95,7 +95,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
-		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Dirs: map[string]image.Entry{},
+		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache(in.Cache), Dirs: map[string]image.Entry{},
 		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
 	}}
 	if err := w.run(ctx); err != nil {

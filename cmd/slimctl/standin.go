@@ -35,7 +35,7 @@ func (a *app) standin() *cobra.Command {
 	flags.StringVarP(&output, "output", "o", "", "directory for the OCI layout")
 	flags.StringVar(&o.Line, "line", "B", "the base line: A, B or C")
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
-	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes that don't compress, per platform")
+	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
 	return cmd
 }
 

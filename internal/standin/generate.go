@@ -5,13 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"strings"
-
-	"github.com/klauspost/compress/gzip"
-
-	"github.com/slimctl/slimctl/image"
 )
 
 // arch is what differs between two platforms' files.
@@ -57,16 +52,6 @@ func (a arch) elf(name string) []byte {
 	return b.Bytes()
 }
 
-// random gives n bytes that depend on seed only.
-func random(seed string, n int64) image.File {
-	return image.File{
-		Entry: image.Entry{Type: image.TypeFile, Mode: 0o644, Size: n},
-		Open: func() (io.ReadCloser, error) {
-			return io.NopCloser(io.LimitReader(rand.NewChaCha8(sha256.Sum256([]byte(seed))), n)), nil
-		},
-	}
-}
-
 // prose gives n bytes of words, which compress to about a fifth, and depend on seed only.
 func prose(seed string, n int) []byte {
 	r := rand.New(rand.NewChaCha8(sha256.Sum256([]byte(seed))))
@@ -80,47 +65,4 @@ func prose(seed string, n int) []byte {
 		b.WriteByte(" \n"[r.IntN(8)/7])
 	}
 	return []byte(b.String()[:n])
-}
-
-const (
-	weightLayerCount = 10
-	weightFileSize   = 32 << 20
-)
-
-// weightLayers spreads total bytes over layers of their own.
-func weightLayers(platform string, total int64) []layer {
-	var out []layer
-	for i := int64(0); i < weightLayerCount && total > 0; i++ {
-		left := total/weightLayerCount + boolInt(i < total%weightLayerCount)
-		if left == 0 {
-			break
-		}
-		l := layer{by: fmt.Sprintf("COPY weight/%d /usr/share/standin/weight # %d bytes", i, left), stored: true}
-		for part := 0; left > 0; part++ {
-			n := min(left, weightFileSize)
-			p := fmt.Sprintf("/usr/share/standin/weight/%02d-%04d.bin", i, part)
-			f := random(platform+p, n)
-			f.Path = p
-			l.files = append(l.files, f)
-			left -= n
-		}
-		l.files = withParents(l.files, nil)
-		out = append(out, l)
-	}
-	return out
-}
-
-func boolInt(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// level is the gzip level: what does not compress is only stored.
-func (l layer) level() int {
-	if l.stored {
-		return gzip.NoCompression
-	}
-	return gzip.DefaultCompression
 }

@@ -99,12 +99,16 @@ func writeLayer(ctx context.Context, dir string, l layer) (v1.Descriptor, v1.Has
 	defer os.Remove(f.Name())
 	defer f.Close()
 	raw, blob := sha256.New(), sha256.New()
-	zw, err := gzip.NewWriterLevel(io.MultiWriter(f, blob), l.level())
+	files, level := l.files, gzip.DefaultCompression
+	if l.weight != nil {
+		files, level = l.weight(), gzip.BestSpeed
+	}
+	zw, err := gzip.NewWriterLevel(io.MultiWriter(f, blob), level)
 	if err != nil {
 		return v1.Descriptor{}, v1.Hash{}, err
 	}
 	zw.OS = 255 // unknown, so that the header does not tell where it was written
-	if err := image.WriteTar(io.MultiWriter(stopper{ctx}, zw, raw), l.files); err != nil {
+	if err := image.WriteTar(io.MultiWriter(stopper{ctx}, zw, raw), files); err != nil {
 		return v1.Descriptor{}, v1.Hash{}, err
 	}
 	if err := zw.Close(); err != nil {

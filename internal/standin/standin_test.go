@@ -1,8 +1,10 @@
 package standin
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -10,16 +12,19 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/klauspost/compress/gzip"
 
 	"github.com/slimctl/slimctl/image"
 )
@@ -153,7 +158,8 @@ func TestWeight(t *testing.T) {
 		if len(extra) != 10 {
 			t.Fatalf("%s: %d layers of weight, want 10", platform, len(extra))
 		}
-		var raw, compressed int64
+		var compressed int64
+		var entries []entry
 		for i, l := range extra {
 			digest, err := l.Digest()
 			if err != nil {
@@ -165,19 +171,116 @@ func TestWeight(t *testing.T) {
 				t.Fatal(err)
 			}
 			compressed += size
-			for _, e := range layerEntries(t, l, i) {
-				raw += e.Size
-			}
+			entries = append(entries, layerEntries(t, l, i)...)
 		}
-		if raw != weight {
-			t.Errorf("%s: the files of the weight layers hold %d bytes, want %d", platform, raw, weight)
+		if d := compressed - weight; max(d, -d) > weight/10 {
+			t.Errorf("%s: %d bytes of layers, want %d, give or take a tenth", platform, compressed, weight)
 		}
-		if compressed < weight {
-			t.Errorf("%s: %d bytes of weight became %d: they compress", platform, weight, compressed)
-		}
+		checkWeightFiles(t, platform, entries, compressed)
 	}
 	if len(blobs) != 20 {
 		t.Errorf("%d different weight layers, want 20: every platform has its own", len(blobs))
+	}
+}
+
+// checkWeightFiles asks whether the files are as a root file system's are.
+func checkWeightFiles(t *testing.T, platform string, entries []entry, compressed int64) {
+	t.Helper()
+	var raw int64
+	var files, small, large int
+	children := map[string]map[string]bool{}
+	contents := map[[sha256.Size]byte]bool{}
+	for _, e := range entries {
+		p := path.Clean(e.Name)
+		if children[path.Dir(p)] == nil {
+			children[path.Dir(p)] = map[string]bool{}
+		}
+		children[path.Dir(p)][p] = true
+		if e.Typeflag != tar.TypeReg {
+			continue
+		}
+		files++
+		raw += e.Size
+		contents[sha256.Sum256(e.data)] = true
+		switch {
+		case e.Size < 64<<10:
+			small++
+		case e.Size >= 1<<20:
+			large++
+		}
+		if e.Size < 1 || e.Size >= 8<<20 {
+			t.Errorf("%s: %s has %d bytes", platform, p, e.Size)
+		}
+		// One file alone compresses too: it is no noise beside text.
+		if e.Size > 1<<20 {
+			if ratio := float64(e.Size) / float64(gzipped(t, e.data)); ratio < 2.2 || ratio > 2.8 {
+				t.Errorf("%s: %s compresses %.2f:1, want about 2.5:1", platform, p, ratio)
+			}
+		}
+	}
+	if ratio := float64(raw) / float64(compressed); ratio < 2.3 || ratio > 2.7 {
+		t.Errorf("%s: the weight compresses %.2f:1, want about 2.5:1", platform, ratio)
+	}
+	if small < 9*files/10 || large == 0 || raw/int64(files) > 150_000 {
+		t.Errorf("%s: %d files, %d small and %d large, of %d bytes in all", platform, files, small, large, raw)
+	}
+	if len(contents) < files {
+		t.Errorf("%s: %d files have %d contents", platform, files, len(contents))
+	}
+	for dir, names := range children {
+		if len(names) > 100 {
+			t.Errorf("%s: %s has %d entries", platform, dir, len(names))
+		}
+	}
+}
+
+func gzipped(t *testing.T, data []byte) int {
+	t.Helper()
+	var b bytes.Buffer
+	zw, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := zw.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Len()
+}
+
+// What a file holds must not depend on how it is read.
+func TestWeightFileReads(t *testing.T) {
+	const size = 100_000
+	open := func() io.ReadCloser {
+		r, err := weightFile("linux/amd64", "/x", size).Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	whole, err := io.ReadAll(open())
+	if err != nil || len(whole) != size {
+		t.Fatalf("%d bytes, %v", len(whole), err)
+	}
+	if err := iotest.TestReader(open(), whole); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSmallWeight(t *testing.T) {
+	for weight, layers := range map[int64]int{1: 1, 9: 9, 10: 10, 11: 10} {
+		got := weightLayers("linux/amd64", weight)
+		var total int64
+		for _, l := range got {
+			for _, f := range l.weight() {
+				total += f.Size
+			}
+		}
+		if len(got) != layers || total < 2*weight || total > 3*weight {
+			t.Errorf("weight %d: %d layers, want %d, with files of %d bytes", weight, len(got), layers, total)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ var files embed.FS
 type layer struct {
 	by     string // what the history says made it
 	files  []image.File
-	stored bool // not compressed
+	weight func() []image.File // instead of files, which are too many to hold those of all layers at once
 }
 
 // stages are the layers from the bottom up. A path belongs to the stage with the longest prefix of it.
