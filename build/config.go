@@ -24,7 +24,7 @@ type ConfigChange struct {
 	Labels     map[string]string
 	WorkingDir string
 	User       string
-	// ExposedPorts replaces the base's, as port/protocol.
+	// ExposedPorts replaces the base's, as port/protocol; nil keeps them, an empty list exposes none.
 	ExposedPorts []string
 	Entrypoint   []string
 	Cmd          []string
@@ -91,7 +91,29 @@ func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error)
 	if top == nil {
 		return typed, nil, errors.New("it is null")
 	}
+	if err := exactKeys(top); err != nil {
+		return typed, nil, err
+	}
 	return typed, top, nil
+}
+
+// configKeys are the keys of an image config and of its "config" object that mean something to who runs the image.
+var configKeys = []string{
+	"os", "architecture", "variant", "config", "rootfs", "history", "created",
+	"Env", "Cmd", "Entrypoint", "User", "WorkingDir", "ExposedPorts", "Volumes", "Labels", "StopSignal", "StopTimeout", "Healthcheck", "Shell", "OnBuild",
+}
+
+// exactKeys refuses a key that is one of configKeys but for its case: Go's decoders take both, the last one wins, and a
+// base could so overrule what a profile sets.
+func exactKeys(object map[string]json.RawMessage) error {
+	for key := range object {
+		for _, known := range configKeys {
+			if key != known && strings.EqualFold(key, known) {
+				return fmt.Errorf("key %q is %q in another case", key, known)
+			}
+		}
+	}
+	return nil
 }
 
 // config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,
@@ -103,6 +125,9 @@ func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, lay
 		if err := json.Unmarshal(c, &inner); err != nil {
 			return nil, err
 		}
+	}
+	if err := exactKeys(inner); err != nil {
+		return nil, err
 	}
 	// What Docker recorded of the container that a base was committed from says nothing true of ours.
 	for _, key := range []string{"container", "container_config", "docker_version", "id", "parent", "throwaway"} {
@@ -182,7 +207,7 @@ func (c ConfigChange) apply(config map[string]json.RawMessage) error {
 		{"Labels", labels, len(c.Labels) > 0},
 		{"WorkingDir", c.WorkingDir, c.WorkingDir != ""},
 		{"User", c.User, c.User != ""},
-		{"ExposedPorts", ports, len(ports) > 0},
+		{"ExposedPorts", ports, c.ExposedPorts != nil},
 		{"Entrypoint", c.Entrypoint, len(c.Entrypoint) > 0},
 		{"Cmd", c.Cmd, len(c.Cmd) > 0},
 		{"Healthcheck", c.Healthcheck, c.Healthcheck != nil},
@@ -251,6 +276,9 @@ func EpochOf(bases ...v1.Image) (time.Time, error) {
 		if c.Created.After(newest) {
 			newest = c.Created.Time
 		}
+	}
+	if newest.IsZero() {
+		return time.Unix(0, 0).UTC(), nil
 	}
 	return newest.UTC().Truncate(time.Second), nil
 }

@@ -1,7 +1,9 @@
 package build_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/moby/buildkit/client"
 	"github.com/tonistiigi/fsutil"
 
@@ -230,6 +233,88 @@ func TestEnginesGiveOneDigest(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestEnginesAgreeOnOtherBases is about what a manifest may say that the stand-in's doesn't.
+func TestEnginesAgreeOnOtherBases(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	for title, change := range map[string]func(*v1.Manifest){
+		"Docker's media types": func(m *v1.Manifest) {
+			m.MediaType, m.Config.MediaType = types.DockerManifestSchema2, types.DockerConfigJSON
+			for i := range m.Layers {
+				m.Layers[i].MediaType = types.DockerLayer
+			}
+		},
+		"annotations of layers": func(m *v1.Manifest) {
+			for i := range m.Layers {
+				m.Layers[i].Annotations = map[string]string{"containerd.io/snapshot/stargz/toc.digest": "sha256:" + strings.Repeat("ab", 32), "other": "x"}
+			}
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			w := newWorld(t, "B")
+			ref, err := name.ParseReference(w.reference)
+			if err != nil {
+				t.Fatal(err)
+			}
+			img, err := remote.Image(ref, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := w.tag("base/changed")
+			if err := remote.Write(changed, newManifest(t, img, change)); err != nil {
+				t.Fatal(err)
+			}
+			recipes, src, _ := w.resolve(changed.String(), nil, "linux/amd64")
+			req := build.Request{Recipes: recipes, Source: src}
+			ours, err := embedded.Engine{}.Build(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ours.Digest != theirs.Digest {
+				t.Errorf("embedded engine: %s, buildkitd: %s", ours.Digest, theirs.Digest)
+			}
+		})
+	}
+}
+
+// remanifested is an image with another manifest.
+type remanifested struct {
+	v1.Image
+	raw []byte
+}
+
+func newManifest(t *testing.T, img v1.Image, change func(*v1.Manifest)) v1.Image {
+	t.Helper()
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.DeepCopy()
+	change(m)
+	raw, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return remanifested{img, raw}
+}
+
+func (r remanifested) RawManifest() ([]byte, error) { return r.raw, nil }
+func (r remanifested) Manifest() (*v1.Manifest, error) {
+	return v1.ParseManifest(bytes.NewReader(r.raw))
+}
+func (r remanifested) Digest() (v1.Hash, error) {
+	h, _, err := v1.SHA256(bytes.NewReader(r.raw))
+	return h, err
+}
+func (r remanifested) Size() (int64, error) { return int64(len(r.raw)), nil }
+func (r remanifested) MediaType() (types.MediaType, error) {
+	m, err := r.Manifest()
+	return m.MediaType, err
 }
 
 // TestRenderingsGiveOneTree holds the other renderings against the embedded engine by merged tree and config; the

@@ -149,7 +149,7 @@ func (p *archivePlan) write(ctx context.Context, o Output, cp *copier) (err erro
 			os.Remove(f.Name())
 		}
 	}()
-	if err := f.Truncate(p.size); err != nil {
+	if err := reserve(f, p.size); err != nil {
 		return err
 	}
 	if err := p.fill(ctx, f, cp); err != nil {

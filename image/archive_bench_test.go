@@ -50,7 +50,7 @@ func BenchmarkArchive(b *testing.B) {
 		{"registry/floor", func(out string) error { return fetchInto(host, c, out, false) }},
 		{"registry/floor-hashed", func(out string) error { return fetchInto(host, c, out, true) }},
 		{"registry/archive", write(built, remote)},
-		{"layout/floor", func(out string) error { return exec.Command("cp", "-r", dir, out).Run() }},
+		{"layout/floor", func(out string) error { return exec.CommandContext(ctx, "cp", "-r", dir, out).Run() }},
 		{"layout/archive", write(fromLayout, local)},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
@@ -95,7 +95,7 @@ func bigLayout(b *testing.B, layers, size int) string {
 func registryProcess(b *testing.B, load string) string {
 	b.Helper()
 	bin := filepath.Join(b.TempDir(), "testregistry")
-	if out, err := exec.Command("go", "build", "-o", bin, "../internal/registry/testregistry").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(b.Context(), "go", "build", "-o", bin, "../internal/registry/testregistry").CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

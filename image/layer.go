@@ -84,28 +84,27 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	return l, c.write(l)
 }
 
-// file is where the cache keeps a layer: its name has both digests, so that a damaged one is seen.
-func (c LayerCache) file(diffID v1.Hash, digest string) string {
-	return filepath.Join(c.Dir, "layers", layerVersion, diffID.Hex+"-"+digest+".tar.gz")
+func (c LayerCache) file(diffID v1.Hash) string {
+	return filepath.Join(c.Dir, "layers", layerVersion, diffID.Hex+".tar.gz")
 }
 
 func (c LayerCache) read(l *layer) bool {
 	if c.Dir == "" {
 		return false
 	}
-	matches, err := filepath.Glob(c.file(l.diffID, "*"))
-	if err != nil || len(matches) != 1 {
-		return false
-	}
-	blob, err := os.ReadFile(matches[0])
+	blob, err := os.ReadFile(c.file(l.diffID))
 	if err != nil {
 		return false
 	}
-	digest := digestOf(blob)
-	if matches[0] != c.file(l.diffID, digest.Hex) {
+	raw, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
 		return false
 	}
-	l.blob, l.digest = blob, digest
+	diff := sha256.New()
+	if _, err := io.Copy(diff, raw); err != nil || hashOf(diff) != l.diffID {
+		return false // damaged, or made to be taken for ours
+	}
+	l.blob, l.digest = blob, digestOf(blob)
 	return true
 }
 
@@ -113,7 +112,7 @@ func (c LayerCache) write(l *layer) error {
 	if c.Dir == "" {
 		return nil
 	}
-	err := WriteFile(c.file(l.diffID, l.digest.Hex), 0o644, func(w io.Writer) error {
+	err := WriteFile(c.file(l.diffID), 0o644, func(w io.Writer) error {
 		_, err := w.Write(l.blob)
 		return err
 	})

@@ -145,11 +145,6 @@ func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) 
 	shut := sync.OnceFunc(func() { r.Close() })
 	defer shut()
 	defer context.AfterFunc(ctx, shut)() // another blob failed: don't wait for a slow registry
-	if s, ok := r.(*spanReader); ok {    // known to be good: the kernel may copy it without our seeing it
-		if f, ok := w.(*os.File); ok {
-			return s.copyTo(ctx, f, add)
-		}
-	}
 	return copyAll(w, &countingReader{ctx: ctx, r: r, add: add})
 }
 
@@ -196,33 +191,11 @@ func (c *copier) open(it item) (io.ReadCloser, error) {
 	return newVerifyReader(r, it.desc.Digest, it.desc.Size, "layer", nil)
 }
 
-// copyTo copies the span in pieces by copy_file_range or sendfile where the system has it.
-func (r *spanReader) copyTo(ctx context.Context, dst *os.File, add func(int64)) error {
-	const piece = 64 << 20
-	if _, err := r.file.Seek(r.off, io.SeekStart); err != nil {
-		return err
-	}
-	for left := r.Size(); left > 0; {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		n, err := io.CopyN(dst, r.file, min(left, piece))
-		add(n)
-		left -= n
-		if err == io.EOF {
-			return io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyAll copies by pieces that stay in a processor's second cache between being hashed and being written, and are large
-// enough that system calls and the file system's own pages (large folios) cost little.
+// copyAll copies by pieces that stay in a processor's cache between being hashed and being written, and that are large
+// enough for the file system to take them in few big pages. On ext4 that is faster than copy_file_range(2), which
+// copies page by page where it can't share blocks.
 func copyAll(w io.Writer, r io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 512<<10))
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 1<<20))
 	return err
 }
 

@@ -196,7 +196,9 @@ func (e *existsError) Unwrap() error { return fs.ErrExist }
 
 // Write writes b to the destination, whole or not at all: under a temporary name beside it, renamed at the end. The
 // blobs of src, when it is a layout directory, are reflinked or hard-linked instead of copied where the file system
-// can: who changes such a file in place changes both. tags name the image inside. src may be nil.
+// can: who changes such a file in place changes both. Linking, and removing a linked output, changes the change time by
+// which a blob is known to be good; what we link ourselves we remember, but after such an output was removed the next
+// build hashes its blobs once more. tags name the image inside. src may be nil.
 func (o Output) Write(ctx context.Context, b Built, tags []name.Tag, src *Source, opt Options) error {
 	opt = opt.withDefaults()
 	if err := o.Check(); err != nil {

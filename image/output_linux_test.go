@@ -29,7 +29,13 @@ func TestDiskFull(t *testing.T) {
 	for from, src := range srcs {
 		b := derive(t, src, 10, 70)
 		for _, kind := range []string{OutputOCI, OutputOCIArchive} {
-			err := (Output{kind, filepath.Join(disk, "x")}).Write(context.Background(), b, nil, src, testOptions())
+			w := &watcher{}
+			o := testOptions()
+			o.Progress = w
+			err := (Output{kind, filepath.Join(disk, "x")}).Write(context.Background(), b, nil, src, o)
+			if kind == OutputOCIArchive && len(w.tasks) != 0 {
+				t.Errorf("%s, %s: %v before the disk was found full", from, kind, w.tasks)
+			}
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("%s, %s: %v", from, kind, err)
 			}

@@ -109,12 +109,25 @@ func (p *pusher) prepare(ctx context.Context, c *contents) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	if err := p.parallel(ctx, c.blobs, p.blob); err != nil {
+	if err := p.parallel(ctx, p.ownFirst(c.blobs), p.blob); err != nil {
 		return err
 	}
 	return p.parallel(ctx, c.manifests, func(ctx context.Context, it item) error {
 		return p.manifest(ctx, p.repo.Digest(it.desc.Digest.String()), it)
 	})
+}
+
+// ownFirst puts what has to be sent before what is mounted: long work starts while there are jobs free.
+func (p *pusher) ownFirst(items []item) []item {
+	var own, base []item
+	for _, it := range items {
+		if _, ofBase := p.home(it); ofBase {
+			base = append(base, it)
+		} else {
+			own = append(own, it)
+		}
+	}
+	return append(own, base...)
 }
 
 // point pushes the root manifest under each reference.

@@ -339,6 +339,32 @@ func TestPushInterrupted(t *testing.T) {
 	}
 }
 
+// TestPushOwnFirst has one job only, so that the requests show the order.
+func TestPushOwnFirst(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	reg.Reset()
+	o := testOptions()
+	o.Jobs = 1
+	if _, err := Push(context.Background(), b, refs(t, reg.Host+"/slim:1"), src, o); err != nil {
+		t.Fatal(err)
+	}
+	var puts, mounts int
+	for _, r := range reg.Records() {
+		switch {
+		case r.Kind == "mount":
+			mounts++
+		case r.Kind == "PUT upload" && mounts > 0:
+			t.Errorf("a blob of our own was sent after %d mounts", mounts)
+		case r.Kind == "PUT upload":
+			puts++
+		}
+	}
+	if puts != 4 || mounts != baseLayers {
+		t.Errorf("%d blobs sent and %d mounted, want 4 and %d", puts, mounts, baseLayers)
+	}
+}
+
 // TestPushTagsLast pushes to two repositories; one fails, so no tag moves in the other either.
 func TestPushTagsLast(t *testing.T) {
 	reg, src := pushBase(t, registry.Options{}, 1000)

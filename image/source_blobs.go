@@ -182,7 +182,7 @@ func (b *blobs) open(d v1.Descriptor) (io.ReadCloser, error) {
 	return newVerifyReader(r, d.Digest, d.Size, s.path, good)
 }
 
-// spanReader reads a span. It is an io.WriterTo no more than os.File is: copies go through ReadFrom of the target.
+// spanReader reads a span of a file.
 type spanReader struct {
 	*io.SectionReader
 	file *os.File

@@ -11,10 +11,14 @@ import (
 )
 
 // Tree is the merged tree of an image's layers, as a container sees it.
-type Tree struct{ root *node }
+type Tree struct {
+	root  *node
+	layer int // the one being applied
+}
 
 type node struct {
 	entry    Entry
+	layer    int // that brought the entry
 	children map[string]*node
 }
 
@@ -24,17 +28,35 @@ func NewTree() *Tree {
 }
 
 // Apply lays one layer's entries on the tree: first its whiteouts, which only hide what is below it, then its files.
+//
+// A layer that names a path below a symlink of a layer under it is refused: containerd and Docker unpack each layer by
+// itself, so that a directory takes the link's place, while a tool that unpacks onto the merged tree writes where the
+// link leads. No tool that makes layers of a running system writes such a one.
 func (t *Tree) Apply(entries []Entry) error {
+	t.layer++
+	own := map[string]bool{} // directories that the layer makes, in the place of a symlink too
 	for _, e := range entries {
+		own[e.Path] = own[e.Path] || e.IsDir()
+	}
+	for _, e := range entries {
+		at := e.Path
 		switch e.Type {
 		case typeWhiteout:
-			if dir, ok := t.dir(path.Dir(e.Path)); ok {
-				delete(dir.children, path.Base(e.Path))
-			}
+			at = path.Dir(e.Path)
 		case typeOpaque:
-			if dir, ok := t.dir(e.Path); ok {
-				dir.children = nil
+		default:
+			continue
+		}
+		if link := t.lowerLink(at); link != nil {
+			if own[link.entry.Path] {
+				continue // what is below it goes with the link
 			}
+			return fmt.Errorf("%s: %w", e.Path, link.below())
+		}
+		if dir := t.node(at); dir != nil && e.Type == typeWhiteout {
+			delete(dir.children, path.Base(e.Path))
+		} else if dir != nil {
+			dir.children = nil
 		}
 	}
 	for _, e := range entries {
@@ -48,12 +70,29 @@ func (t *Tree) Apply(entries []Entry) error {
 	return nil
 }
 
-// put follows a parent that is a symlink, as container runtimes do when they unpack a layer over the ones below.
+// lowerLink finds a symlink of a lower layer in p.
+func (t *Tree) lowerLink(p string) *node {
+	for _, at := range append(Parents(p), p) {
+		if n := t.node(at); n != nil && n.entry.Type == TypeSymlink && n.layer < t.layer {
+			return n
+		}
+	}
+	return nil
+}
+
+func (n *node) below() error {
+	return fmt.Errorf("it lies below %s, which a lower layer made a symlink to %s: runtimes differ on what that means", n.entry.Path, n.entry.Link)
+}
+
+// put follows a parent that the same layer made a symlink, as container runtimes do when they unpack it.
 func (t *Tree) put(e Entry) error {
 	if e.Path == "/" {
 		e.Type = TypeDir
 		t.root.entry = e
 		return nil
+	}
+	if link := t.lowerLink(path.Dir(e.Path)); link != nil {
+		return fmt.Errorf("%s: %w", e.Path, link.below())
 	}
 	dirPath, err := t.follow(path.Dir(e.Path))
 	if err != nil {
@@ -65,13 +104,13 @@ func (t *Tree) put(e Entry) error {
 		at += "/" + name
 		child := dir.children[name]
 		if child == nil || !child.entry.IsDir() {
-			child = &node{entry: Entry{Path: at, Type: TypeDir, Mode: 0o755}}
+			child = &node{entry: Entry{Path: at, Type: TypeDir, Mode: 0o755}, layer: t.layer}
 			dir.set(name, child)
 		}
 		dir = child
 	}
 	e.Path = path.Join(dirPath, path.Base(e.Path))
-	n := &node{entry: e}
+	n := &node{entry: e, layer: t.layer}
 	if old := dir.children[path.Base(e.Path)]; old != nil && old.entry.IsDir() && e.IsDir() {
 		n.children = old.children
 	}
@@ -110,15 +149,6 @@ func (t *Tree) node(p string) *node {
 		}
 	}
 	return n
-}
-
-func (t *Tree) dir(p string) (*node, bool) {
-	p, err := t.follow(p)
-	if err != nil {
-		return nil, false
-	}
-	n := t.node(p)
-	return n, n != nil && n.entry.IsDir()
 }
 
 // maxSymlinks is Linux's limit (path_resolution(7)).

@@ -95,13 +95,16 @@ func TestTreeMergesLayers(t *testing.T) {
 		{"a directory takes a file's place", ls{{file("/d")}, {dir("/d"), file("/d/x")}}, []string{"dir /d", "file /d/x"}},
 		{"a directory keeps its content", ls{{dir("/d"), file("/d/x")}, {image.Dir("/d", 0o700)}}, []string{"dir /d", "file /d/x"}},
 		{"a parent is made when it is missing", ls{{file("/d/e/x")}}, []string{"dir /d", "dir /d/e", "file /d/e/x"}},
-		{"a symlinked parent is followed", ls{{dir("/usr"), dir("/usr/bin"), image.Symlink("/bin", "usr/bin")}, {file("/bin/x")}},
+		{"a symlinked parent of the same layer is followed", ls{{dir("/usr"), dir("/usr/bin"), image.Symlink("/bin", "usr/bin"), file("/bin/x")}},
 			[]string{"symlink /bin", "dir /usr", "dir /usr/bin", "file /usr/bin/x"}},
-		{"a whiteout follows a symlinked parent", ls{{dir("/usr"), dir("/usr/bin"), file("/usr/bin/x"), image.Symlink("/bin", "usr/bin")}, {image.Whiteout("/bin/x")}},
-			[]string{"symlink /bin", "dir /usr", "dir /usr/bin"}},
+		{"a directory takes a symlink's place", ls{{dir("/usr"), image.Symlink("/bin", "usr")}, {dir("/bin"), file("/bin/x")}},
+			[]string{"dir /bin", "file /bin/x", "dir /usr"}},
+		{"an opaque directory takes a symlink's place", ls{{dir("/usr"), file("/usr/y"), image.Symlink("/bin", "usr")},
+			{dir("/bin"), image.Bytes("/bin/.wh..wh..opq", 0, nil), image.Whiteout("/bin/y"), file("/bin/x")}},
+			[]string{"dir /bin", "file /bin/x", "dir /usr", "file /usr/y"}},
 		{"a whiteout of nothing that is there", ls{{file("/a")}, {image.Whiteout("/b")}}, []string{"file /a"}},
-		{"a link out of the tree stays inside", ls{{image.Symlink("/up", "../../../etc"), dir("/etc")}, {file("/up/x")}},
-			[]string{"dir /etc", "file /etc/x", "symlink /up"}},
+		{"a link out of the tree stays inside", ls{{image.Symlink("/a-up", "../../../etc"), dir("/etc"), file("/a-up/x")}},
+			[]string{"symlink /a-up", "dir /etc", "file /etc/x"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var l []v1.Layer
@@ -132,6 +135,23 @@ func TestTreeOfHostileNames(t *testing.T) {
 	}
 	if root, _ := tree.Lookup("/"); root.Mode != 0o700 || !root.IsDir() {
 		t.Errorf("root is %+v", root)
+	}
+}
+
+// TestTreeRefusesToGuess covers layers that runtimes read differently: with /bin a link to /opt, our own server would be
+// laid where nobody looks for it, and the layer's file stay where it is.
+func TestTreeRefusesToGuess(t *testing.T) {
+	link := layerOf(t, image.Dir("/opt", 0o755), image.Symlink("/bin", "/opt"))
+	for name, files := range map[string][]image.File{
+		"a file":           {image.Bytes("/bin/x", 0o755, nil)},
+		"a deeper file":    {image.Bytes("/bin/a/b", 0o755, nil)},
+		"a whiteout":       {image.Whiteout("/bin/x")},
+		"an opaque marker": {image.Bytes("/bin/.wh..wh..opq", 0, nil)},
+	} {
+		_, err := image.IndexCache{}.Tree(t.Context(), newImage(t, link, layerOf(t, files...)), nil)
+		if err == nil || !strings.Contains(err.Error(), "below /bin, which a lower layer made a symlink to /opt") {
+			t.Errorf("%s below a lower layer's symlink: error is %v", name, err)
+		}
 	}
 }
 
@@ -390,13 +410,21 @@ func TestLayerCache(t *testing.T) {
 	if err != nil || len(kept) != 2 {
 		t.Fatalf("the cache holds %v, %v", kept, err)
 	}
-	for _, file := range kept {
-		if err := os.WriteFile(file, []byte("tampered"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	other, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
 	}
-	if again, b := build("one"); again != cold || !bytes.Equal(b, blob) {
-		t.Errorf("a damaged cache gives %s", again)
+	for _, tampered := range [][]byte{[]byte("tampered"), nil, other} {
+		for _, file := range kept {
+			if err := os.WriteFile(file, tampered, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, content := range []string{"one", "two"} {
+			if again, b := build(content); content == "one" && (again != cold || !bytes.Equal(b, blob)) {
+				t.Errorf("a damaged cache gives %s", again)
+			}
+		}
 	}
 }
 

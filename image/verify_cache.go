@@ -14,6 +14,8 @@ import (
 
 // fileID is the state of a file, or of a part of it that starts at Off: as long as it is the same, so is the content,
 // unless somebody sets the system's clock back or writes to the disk below the file system. Times are in nanoseconds.
+// CTime is what can't be set by a program; the same MTime, Size and link count less one would not tell a link removed
+// from a content changed with its MTime set back and a link removed.
 type fileID struct {
 	Dev, Ino uint64
 	Size     int64

@@ -14,31 +14,40 @@ import (
 )
 
 // Private starts a daemon of our own from the buildkitd in PATH, on a socket in a temporary directory, with its state
-// in stateDir. It needs neither root nor an OCI runtime, since our LLB runs nothing. stop ends it.
-func Private(ctx context.Context, stateDir string) (addr string, stop func() error, err error) {
+// in a directory of its own below dir. It needs neither root nor an OCI runtime, since our LLB runs nothing. stop ends
+// it and takes its state away: the overlay form has nothing that is worth keeping.
+func Private(ctx context.Context, dir string) (addr string, stop func() error, err error) {
 	bin, err := exec.LookPath("buildkitd")
 	if err != nil {
 		return "", nil, fmt.Errorf("--builder auto: %w; install buildkitd, name a running daemon, or leave --builder out", err)
 	}
-	run, err := os.MkdirTemp("", "slimctl-bk-") // short: a socket's path is limited to 108 bytes
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", nil, err
+	}
+	state, err := os.MkdirTemp(dir, "buildkitd-")
 	if err != nil {
 		return "", nil, err
 	}
+	run, err := os.MkdirTemp("", "slimctl-bk-") // short: a socket's path is limited to 108 bytes
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(state))
+	}
+	remove := func() error { return errors.Join(os.RemoveAll(run), os.RemoveAll(state)) }
 	addr = "unix://" + filepath.Join(run, "s")
-	args := []string{bin, "--config", "/dev/null", "--root", stateDir, "--addr", addr, "--containerd-worker=false",
+	args := []string{bin, "--config", "/dev/null", "--root", state, "--addr", addr, "--containerd-worker=false",
 		"--oci-worker-net=host", "--oci-worker-binary=/bin/true"}
 	if os.Geteuid() != 0 {
 		args = append([]string{"unshare", "--user", "--map-root-user", "--mount"}, append(args, "--rootless", "--oci-worker-no-process-sandbox")...)
 	}
 	log, err := os.Create(filepath.Join(run, "log"))
 	if err != nil {
-		return "", nil, errors.Join(err, os.RemoveAll(run))
+		return "", nil, errors.Join(err, remove())
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // our Ctrl-C must not reach it before our own clean-up
 	if err := cmd.Start(); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("--builder auto: %w", err), log.Close(), os.RemoveAll(run))
+		return "", nil, errors.Join(fmt.Errorf("--builder auto: %w", err), log.Close(), remove())
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
@@ -50,7 +59,7 @@ func Private(ctx context.Context, stateDir string) (addr string, stop func() err
 			_ = cmd.Process.Kill()
 			<-exited
 		}
-		return errors.Join(log.Close(), os.RemoveAll(run))
+		return errors.Join(log.Close(), remove())
 	}
 	if err := ready(ctx, addr, exited); err != nil {
 		said, _ := os.ReadFile(log.Name())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/platforms"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -44,7 +45,9 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 		Annotations: annotations,
 	}
 	for _, d := range baseManifest.Layers {
-		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ociLayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size})
+		m.Layers = append(m.Layers, ocispec.Descriptor{
+			MediaType: ociLayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: keptAnnotations(d.Annotations),
+		})
 	}
 	for _, l := range own {
 		d, err := partial.Descriptor(l)
@@ -69,10 +72,24 @@ func ociLayerType(t types.MediaType) string {
 		return ocispec.MediaTypeImageLayerGzip
 	case types.DockerUncompressedLayer:
 		return ocispec.MediaTypeImageLayer
-	case types.DockerForeignLayer:
-		return ocispec.MediaTypeImageLayerNonDistributableGzip //nolint:staticcheck // old bases have them
 	}
 	return string(t)
+}
+
+// keptAnnotations are those by which lazy pulling works; BuildKit keeps no others of a base's layers
+// (cache/refs.go, additionalAnnotations).
+func keptAnnotations(have map[string]string) map[string]string {
+	var kept map[string]string
+	for k, v := range have {
+		if k == "containerd.io/snapshot/stargz/toc.digest" || k == "io.containers.estargz.uncompressed-size" ||
+			strings.HasPrefix(k, "containerd.io/snapshot/overlaybd") {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[k] = v
+		}
+	}
+	return kept
 }
 
 func (a *assembled) Layers() ([]v1.Layer, error)         { return a.layers, nil }

@@ -33,9 +33,6 @@ const (
 	Overlay Form = "overlay"
 )
 
-// Forms lists the forms that a context directory is enough for.
-var Forms = []Form{Merge, Simple}
-
 // LocalName is the name of the local directory that the Merge and Simple forms read: WriteContext makes it.
 const LocalName = "slimctl"
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -72,6 +73,16 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if err != nil {
 		return nil, nil, err
 	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := ownLayers(img); err != nil {
+		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
+	}
+	if config.OS != p.OS || config.Architecture != p.Architecture {
+		return nil, nil, fmt.Errorf("base %s: the image that its index gives for this platform says that it is %s/%s", in.Reference, config.OS, config.Architecture)
+	}
 	locked := &LockPlatform{Manifest: manifest, Footprint: Footprint{Globs: map[string][]string{}, Links: map[string]string{}}}
 	var base view
 	if in.Lock != nil {
@@ -101,15 +112,34 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if err := w.run(ctx); err != nil {
 		return nil, nil, err
 	}
+	removals := []string{}
+	for _, s := range w.recipe.Removals() {
+		removals = append(removals, s.Path)
+	}
+	if in.Lock != nil && (locked.Line != string(line) || !slices.Equal(locked.Removals, removals)) {
+		return nil, nil, errors.New("the lock contradicts itself: its footprint gives another line, or other removals, than it names; run `slimctl lock` again")
+	}
 	if in.Lock == nil {
 		locked.Line = string(line)
-		locked.Removals = []string{}
-		for _, s := range w.recipe.Removals() {
-			locked.Removals = append(locked.Removals, s.Path)
-		}
+		locked.Removals = removals
 		locked.Footprint.sorted()
 	}
 	return w.recipe, locked, nil
+}
+
+// ownLayers refuses a base with layers that its registry doesn't hold: they can't be published with the image, and who
+// wrote the manifest could send us anywhere for them.
+func ownLayers(img v1.Image) error {
+	m, err := img.Manifest()
+	if err != nil {
+		return err
+	}
+	for _, l := range m.Layers {
+		if !l.MediaType.IsDistributable() || len(l.URLs) > 0 {
+			return fmt.Errorf("layer %s is foreign (%s, %d urls)", l.Digest, l.MediaType, len(l.URLs))
+		}
+	}
+	return nil
 }
 
 // ClosedError lists what would stay in the image although the profile doesn't name it.

@@ -72,6 +72,11 @@ func input(src *image.Source, p *profile.Profile) resolve.Input {
 // steps shows what a recipe does, but for the hub's file that every one has.
 func steps(r *build.Recipe) []string {
 	var out []string
+	for _, s := range r.Steps {
+		if s, ok := s.(build.Strip); ok {
+			out = append(out, s.String())
+		}
+	}
 	for _, s := range r.Removals() {
 		out = append(out, "- "+s.Path)
 	}
@@ -131,7 +136,12 @@ func TestResolve(t *testing.T) {
 		{name: "closed, and something stays", profile: closed("allow: [/t/b.conf]"), err: `/t/a.conf would stay in the image, and profile test doesn't name it (line B): remove it, or add "/t/a.conf" to expect.closed[0].allow (/t/*.conf)`},
 		{name: "closed, and something is laid", profile: "overlays: [{name: o, why: w, files: [{path: /t/c.conf, content: x}]}]\n" + closed("allow: [/t/a.conf, /t/b.conf]"), err: "/t/c.conf would stay"},
 
-		{name: "strip", profile: "strip: [{path: /t/dir, why: w}]", err: "no engine can do yet"},
+		{name: "a file below a laid file", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/new, content: x}]}, {name: p, why: w, files: [{path: /bin/new/x, content: y}]}]",
+			err: "/usr/bin/new/x lies below /usr/bin/new, which overlay o lays as a file"},
+		{name: "a directory of another mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0700'}]}]", err: "with mode 0710 and owner 0:0"},
+		{name: "a directory of the same mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0710'}]}]", want: []string{"+ /t/dir"}},
+		{name: "one directory in two overlays", profile: "overlays: [{name: o, why: w, files: [{path: /t/d, dir: true}]}, {name: p, why: w, files: [{path: /t/d, dir: true}]}]", want: []string{"+ /t/d"}},
+		{name: "strip", profile: "strip: [{path: /t/dir, why: w}]", want: []string{"strip /t/dir"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := header + c.profile + "\n"
@@ -213,6 +223,23 @@ overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 	}
 	if diff := cmp.Diff(recipes[0].Dirs, again[0].Dirs); diff != "" {
 		t.Errorf("directories (-tree +lock):\n%s", diff)
+	}
+
+	for name, tamper := range map[string]func(*resolve.LockPlatform){
+		"another line":    func(p *resolve.LockPlatform) { p.Line = "A" },
+		"fewer removals":  func(p *resolve.LockPlatform) { p.Removals = p.Removals[1:] },
+		"an entry hidden": func(p *resolve.LockPlatform) { p.Footprint.Globs["/t/*.conf"] = nil },
+	} {
+		bad, err := resolve.ReadLock(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tamper(bad.Platforms["linux/amd64"])
+		with := in
+		with.Lock = bad
+		if _, _, err := resolve.Resolve(t.Context(), with); err == nil {
+			t.Errorf("a lock with %s is believed", name)
+		}
 	}
 
 	changed := load(t, strings.Replace(text, "/none", "/other", 1))

@@ -33,23 +33,42 @@ type work struct {
 	platform v1.Platform
 	recipe   *build.Recipe
 	removed  map[string]build.Remove
-	laid     map[string]string // path → overlay
+	laid     map[string]laid
+}
+
+// laid is what an overlay puts at a path.
+type laid struct {
+	overlay string
+	dir     bool
+	mode    int64
 }
 
 func (w *work) run(ctx context.Context) error {
-	w.removed, w.laid = map[string]build.Remove{}, map[string]string{}
+	w.removed, w.laid = map[string]build.Remove{}, map[string]laid{}
 	p := w.in.Profile
 	if !slices.Contains(p.Base.Lines, w.line) {
 		return fmt.Errorf("base %s is of line %s; profile %s is for %s: add the line to base.lines once its removals are known to fit",
 			w.in.Reference, w.line, p.Name, joinLines(p.Base.Lines))
 	}
-	if len(p.Strip) > 0 {
-		return fmt.Errorf("profile %s strips paths out of base layers, which no engine can do yet; use a profile without `strip`", p.Name)
-	}
 	var errs []error
 	for i, r := range p.Remove {
-		if err := w.remove(r); err != nil {
+		found, err := w.find(r)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: remove[%d]: %w", at(r.Position), i, err))
+		}
+		for _, e := range found {
+			if _, again := w.removed[e.Path]; !again {
+				w.removed[e.Path] = build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: at(r.Position)}
+			}
+		}
+	}
+	for i, r := range p.Strip {
+		found, err := w.find(r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: strip[%d]: %w", at(r.Position), i, err))
+		}
+		for _, e := range found {
+			w.recipe.Steps = append(w.recipe.Steps, build.Strip{Path: e.Path, Why: r.Why})
 		}
 	}
 	overlays, err := w.in.Overlays(ctx, w.platform)
@@ -80,6 +99,7 @@ func (w *work) run(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("overlay %s: %w", overlays[i].Name, err))
 		}
 	}
+	errs = append(errs, w.notDirectories(overlays)...)
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -121,16 +141,21 @@ func (w *work) holds(c profile.When) (bool, error) {
 	if len(c.Platform) > 0 && !slices.Contains(c.Platform, profile.Platform(w.platform.String())) {
 		return false, nil
 	}
-	for p, want := range map[string]bool{c.Exists: true, c.Missing: false} {
-		if p == "" {
+	holds := true
+	for _, ask := range []struct {
+		path string
+		want bool
+	}{{c.Exists, true}, {c.Missing, false}} {
+		if ask.path == "" {
 			continue
 		}
-		_, ok, err := w.lookup(p)
-		if err != nil || ok != want {
+		_, ok, err := w.lookup(ask.path) // both are asked always, so that a lock has both answers
+		if err != nil {
 			return false, err
 		}
+		holds = holds && ok == ask.want
 	}
-	return true, nil
+	return holds, nil
 }
 
 // lookup finds what is at p in the base, with symlinks among its parents followed.
@@ -142,45 +167,42 @@ func (w *work) lookup(p string) (image.Entry, bool, error) {
 	return w.base.Lookup(real)
 }
 
-func (w *work) remove(r profile.Removal) error {
+// find gives what a removal is about in this base.
+func (w *work) find(r profile.Removal) ([]image.Entry, error) {
 	if ok, err := w.holds(r.When); err != nil || !ok {
-		return err
+		return nil, err
 	}
 	var paths []string
 	var err error
 	if r.Glob != "" {
 		if paths, err = w.glob(r.Glob, r.Except); err != nil {
-			return err
+			return nil, err
 		}
 	} else {
 		real, err := w.base.Resolve(r.Path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		paths = []string{real}
 	}
-	found := false
+	var found []image.Entry
 	for _, p := range paths {
 		e, ok, err := w.base.Lookup(p)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !ok {
-			continue
-		}
-		found = true
-		if _, again := w.removed[p]; !again {
-			w.removed[p] = build.Remove{Path: p, Type: e.Type, Why: r.Why, Source: at(r.Position)}
+		if ok {
+			found = append(found, e)
 		}
 	}
-	if !found && r.IfMissing != "ignore" {
+	if len(found) == 0 && r.IfMissing != "ignore" {
 		what := r.Path
 		if r.Glob != "" {
 			what = "glob " + r.Glob
 		}
-		return fmt.Errorf("%s matches nothing in base %s (line %s); correct it, or write `ifMissing: ignore`", what, w.in.Reference, w.line)
+		return nil, fmt.Errorf("%s matches nothing in base %s (line %s); correct it, or write `ifMissing: ignore`", what, w.in.Reference, w.line)
 	}
-	return nil
+	return found, nil
 }
 
 func (w *work) glob(pattern string, except []string) ([]string, error) {
@@ -309,6 +331,7 @@ func (w *work) overlay(o profile.Overlay) (build.Lay, bool, error) {
 			var file image.File
 			if file, err = w.file(f); err == nil {
 				lay.Files = append(lay.Files, file)
+				err = w.sameDir(f, file.Entry)
 			}
 		}
 		if err != nil {
@@ -316,6 +339,22 @@ func (w *work) overlay(o profile.Overlay) (build.Lay, bool, error) {
 		}
 	}
 	return lay, true, errors.Join(errs...)
+}
+
+// sameDir refuses a directory whose mode or owner the profile gives, when the base has it with others: it stays as the
+// base has it.
+func (w *work) sameDir(f profile.File, want image.Entry) error {
+	if !f.Dir || f.Mode == 0 && f.Owner == "" {
+		return nil
+	}
+	have, ok, err := w.lookup(f.Path)
+	if err != nil || !ok || !have.IsDir() || w.gone(have.Path) {
+		return err
+	}
+	if f.Mode != 0 && have.Mode != want.Mode || f.Owner != "" && (have.UID != want.UID || have.GID != want.GID) {
+		return fmt.Errorf("the base has this directory with mode %04o and owner %d:%d, which an overlay doesn't change", have.Mode, have.UID, have.GID)
+	}
+	return nil
 }
 
 func (w *work) file(f profile.File) (image.File, error) {
@@ -389,26 +428,47 @@ func hubOverlay(h profile.Hub) (build.Lay, error) {
 // lay moves each file to where the base's symlinks lead, and clears its way: what a file replaces in the base must
 // be a regular file, or it is removed first, since engines differ on the rest.
 func (w *work) lay(o *build.Lay) error {
-	o.Files = slices.Clone(o.Files) // the caller may use them for another platform
+	files := o.Files
+	o.Files = make([]image.File, 0, len(files)) // the caller may use the old ones for another platform
 	var errs []error
-	for i := range o.Files {
-		if err := w.layFile(o.Name, &o.Files[i]); err != nil {
+	for _, f := range files {
+		real, err := w.base.Resolve(f.Path)
+		if err != nil {
 			errs = append(errs, err)
+			continue
 		}
+		f.Path = real
+		if other, ok := w.laid[real]; ok {
+			if f.IsDir() && other.dir && f.Mode == other.mode {
+				continue
+			}
+			errs = append(errs, fmt.Errorf("%s is laid by overlay %s too", real, other.overlay))
+			continue
+		}
+		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), mode: f.Mode}
+		o.Files = append(o.Files, f)
+		errs = append(errs, w.clear(o.Name, f))
 	}
 	return errors.Join(errs...)
 }
 
-func (w *work) layFile(overlay string, f *image.File) error {
-	real, err := w.base.Resolve(f.Path)
-	if err != nil {
-		return err
+// notDirectories finds laid files that something else is laid below.
+func (w *work) notDirectories(overlays []build.Lay) (errs []error) {
+	for _, o := range overlays {
+		for _, f := range o.Files {
+			for _, dir := range image.Parents(f.Path) {
+				if above, ok := w.laid[dir]; ok && !above.dir {
+					errs = append(errs, fmt.Errorf("overlay %s: %s lies below %s, which overlay %s lays as a file", o.Name, f.Path, dir, above.overlay))
+				}
+			}
+		}
 	}
-	f.Path = real
-	if other, ok := w.laid[real]; ok {
-		return fmt.Errorf("%s is laid by overlay %s too", real, other)
-	}
-	w.laid[real] = overlay
+	return errs
+}
+
+// clear removes what an overlay's file can't simply replace.
+func (w *work) clear(overlay string, f image.File) error {
+	real := f.Path
 	e, ok, err := w.base.Lookup(real)
 	if err != nil || !ok || w.gone(real) {
 		return err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -73,6 +72,9 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 			return err
 		}
 	}
+	if info, err := os.Stat(f.metadata); err == nil && info.IsDir() {
+		return usage(fmt.Errorf("--metadata-file %s is a directory", f.metadata))
+	}
 	r, err := a.resolve(ctx, &f.recipeFlags, true)
 	if err != nil {
 		return err
@@ -131,8 +133,12 @@ func onePlatform(req slim.Request, load bool, platforms int) error {
 // request checks what the flags say before anything is read.
 func (f *buildFlags) request() (slim.Request, error) {
 	req := slim.Request{Push: f.push}
+	var insecure []name.Option
+	if f.insecure {
+		insecure = append(insecure, name.Insecure)
+	}
 	for _, t := range f.tags {
-		tag, err := name.NewTag(t)
+		tag, err := name.NewTag(t, insecure...)
 		if err != nil {
 			return req, fmt.Errorf("--tag %q: %w", t, err)
 		}
@@ -234,7 +240,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 		return nil, nil, usage(fmt.Errorf("--cache-to: %w", err))
 	}
 	if f.builder == "auto" {
-		e.Addr, stop, err = buildkit.Private(ctx, filepath.Join(a.cacheDir, "buildkitd"))
+		e.Addr, stop, err = buildkit.Private(ctx, a.cacheDir)
 	}
 	return e, stop, err
 }

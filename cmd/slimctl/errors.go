@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
@@ -49,6 +50,7 @@ func usage(err error) error { return usageError{err} }
 func report(w io.Writer, err error) int {
 	code, hint := classify(err)
 	for i, line := range strings.Split(err.Error(), "\n") {
+		line = printable(line)
 		if i == 0 {
 			line = "slimctl: error: " + line
 		}
@@ -98,4 +100,14 @@ func classify(err error) (code int, hint string) {
 		return exitError, "--payload DIR takes a payload prepared elsewhere with `slimctl payload fetch`"
 	}
 	return exitError, ""
+}
+
+// printable takes away what could move a terminal's cursor: paths and texts of a base end up in errors and plans.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
 }

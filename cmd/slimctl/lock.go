@@ -16,6 +16,7 @@ func (a *app) lock() *cobra.Command {
 		Long: `Lock resolves the profile and writes slim.lock beside it: the base's digests, its line, the
 paths that the removals came to, the metadata of the directories they lie in, and the
 payload's integrity. With it a build reads no base layer, and gives the same image always.
+A build believes a lock as it believes the profile: keep both in the same place.
 
 It prints the lock's path on standard output.`,
 		Args: noArgs,

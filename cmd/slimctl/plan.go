@@ -49,12 +49,14 @@ func (a *app) plan() *cobra.Command {
 
 // plan is a recipe for reading.
 type plan struct {
-	Platform string             `json:"platform"`
-	Profile  string             `json:"profile"`
-	Base     planBase           `json:"base"`
-	Remove   []planRemoval      `json:"remove"`
-	Lay      []planOverlay      `json:"lay"`
-	Set      build.ConfigChange `json:"set"`
+	Platform string        `json:"platform"`
+	Profile  string        `json:"profile"`
+	Base     planBase      `json:"base"`
+	Remove   []planRemoval `json:"remove"`
+	// Strip are the paths to take out of the base's own layers, which no engine does yet.
+	Strip []planRemoval      `json:"strip,omitempty"`
+	Lay   []planOverlay      `json:"lay"`
+	Set   build.ConfigChange `json:"set"`
 }
 
 type planBase struct {
@@ -66,7 +68,7 @@ type planBase struct {
 
 type planRemoval struct {
 	Path   string `json:"path"`
-	Type   string `json:"type"`
+	Type   string `json:"type,omitempty"`
 	Why    string `json:"why"`
 	Source string `json:"source,omitempty"`
 }
@@ -93,6 +95,11 @@ func planOf(r *build.Recipe) plan {
 	for _, s := range r.Removals() {
 		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source})
 	}
+	for _, s := range r.Steps {
+		if s, ok := s.(build.Strip); ok {
+			p.Strip = append(p.Strip, planRemoval{Path: s.Path, Why: s.Why})
+		}
+	}
 	for _, s := range r.Overlays() {
 		o := planOverlay{Name: s.Name, Why: s.Why}
 		for _, f := range s.Files {
@@ -112,7 +119,13 @@ func (p plan) print(w io.Writer) error {
 	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Digest)
 	fmt.Fprintf(t, "\nremove %d paths\n", len(p.Remove))
 	for _, r := range p.Remove {
-		fmt.Fprintf(t, "  - %s\t%s\n", r.Path, r.Why)
+		fmt.Fprintf(t, "  - %s\t%s\n", printable(r.Path), r.Why)
+	}
+	if len(p.Strip) > 0 {
+		fmt.Fprintf(t, "\nstrip %d paths (no engine can yet)\n", len(p.Strip))
+	}
+	for _, s := range p.Strip {
+		fmt.Fprintf(t, "  - %s\t%s\n", printable(s.Path), s.Why)
 	}
 	for _, o := range p.Lay {
 		fmt.Fprintf(t, "\nlay %s: %d files, %d bytes\t%s\n", o.Name, len(o.Files), o.Bytes, o.Why)
@@ -125,7 +138,7 @@ func (p plan) print(w io.Writer) error {
 			if f.Link != "" {
 				what = "-> " + f.Link
 			}
-			fmt.Fprintf(t, "  + %s\t%s\n", f.Path, what)
+			fmt.Fprintf(t, "  + %s\t%s\n", printable(f.Path), printable(what))
 		}
 	}
 	fmt.Fprintln(t, "\nset")

@@ -47,7 +47,7 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or standin:A|B|C (default: the profile's)")
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
-	flags.StringVar(&f.payload, "payload", "", "directory of an agent-browser payload made by `slimctl payload fetch` (default: fetched by npm)")
+	flags.StringVar(&f.payload, "payload", "", "`DIR` with an agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
 	flags.StringVar(&f.lock, "lock", "", "lock file (default: slim.lock beside the profile, when it is there and matches)")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
