@@ -134,7 +134,7 @@ func (r *Recipe) Layers() ([]Layer, error) {
 			}
 			layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
 		default:
-			return nil, fmt.Errorf("step %q can't be done by adding layers to the base", step)
+			return nil, fmt.Errorf("step %q: no engine takes paths out of base layers yet; use a profile without strip", step.String())
 		}
 	}
 	return layers, nil
