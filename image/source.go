@@ -290,3 +290,12 @@ func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote
 }
 
 const userAgent = "slimctl"
+
+// Pin puts digest in the place of a registry reference's tag and digest.
+func Pin(reference string, digest v1.Hash) string {
+	reference, _, _ = strings.Cut(reference, "@")
+	if i := strings.LastIndexByte(reference, ':'); i > strings.LastIndexByte(reference, '/') {
+		reference = reference[:i]
+	}
+	return reference + "@" + digest.String()
+}

@@ -47,7 +47,7 @@ type Options struct {
 
 // Image is the base as a registry gives it: by digest, for one platform.
 func Image(r *build.Recipe) llb.State {
-	return llb.Image(pinned(r.Base), llb.Platform(Platform(r.Platform)), named(r, "base %s", r.Base.Reference))
+	return llb.Image(image.Pin(r.Base.Reference, r.Base.Index), llb.Platform(Platform(r.Platform)), named(r, "base %s", r.Base.Reference))
 }
 
 // BaseStore is the name of the OCI layout that LocalBase reads from the client.
@@ -57,15 +57,6 @@ const BaseStore = "slimctl-base"
 func LocalBase(r *build.Recipe) llb.State {
 	return llb.OCILayout("slimctl/base@"+r.Base.Index.String(), llb.OCIStore("", BaseStore), llb.Platform(Platform(r.Platform)),
 		named(r, "base %s", r.Base.Reference))
-}
-
-// pinned is the base's reference with its digest and without its tag, which LLB has no use for.
-func pinned(b build.Base) string {
-	ref, _, _ := strings.Cut(b.Reference, "@")
-	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
-		ref = ref[:i]
-	}
-	return ref + "@" + b.Index.String()
 }
 
 // Platform is p as LLB writes it.

@@ -104,6 +104,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 	if f.base != "" {
 		reference = f.base
 	}
+	reference = strings.TrimPrefix(reference, "docker://")
 	var lock *resolve.Lock
 	if useLock {
 		if lock, err = a.findLock(f, p, reference, platforms, bars); err != nil {
@@ -142,7 +143,7 @@ func (a *app) open(ctx context.Context, reference string, lock *resolve.Lock, o 
 		return image.Open(ctx, "oci:"+dir, o)
 	}
 	if lock != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {
-		reference = pin(reference, lock.Base.Digest)
+		reference = image.Pin(reference, lock.Base.Digest)
 	}
 	src, err := image.Open(ctx, reference, o)
 	if err != nil {
@@ -152,15 +153,6 @@ func (a *app) open(ctx context.Context, reference string, lock *resolve.Lock, o 
 		return nil, fmt.Errorf("base %s is %s, and the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), lock.Base.Digest)
 	}
 	return src, nil
-}
-
-// pin puts the digest in the place of a registry reference's tag.
-func pin(reference string, digest v1.Hash) string {
-	reference, _, _ = strings.Cut(reference, "@")
-	if i := strings.LastIndexByte(reference, ':'); i > strings.LastIndexByte(reference, '/') {
-		reference = reference[:i]
-	}
-	return reference + "@" + digest.String()
 }
 
 // findLock finds the lock that goes with the profile, and says what it made of it.
