@@ -268,7 +268,6 @@ func checkDump(t *testing.T, p *profile.Profile, dump string, auth bool) {
 
 // A request of the tables below. Every case must leave all stubs untouched but the one that it names.
 type request struct {
-	name   string
 	line   string   // method and target
 	header []string // beside Host
 	host   string   // "sandbox" when empty

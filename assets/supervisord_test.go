@@ -240,9 +240,8 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 				cmd.Process.Signal(syscall.SIGTERM)
 				cmd.Wait()
 			})
-			var info os.FileInfo
 			for end := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-				if info, err = os.Stat(filepath.Join(dir, "sock")); err == nil {
+				if _, err = os.Stat(filepath.Join(dir, "sock")); err == nil {
 					break
 				}
 				if time.Now().After(end) {
@@ -261,7 +260,8 @@ supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("programs (-want +got):\n%s%s", diff, said())
 			}
-			if info, err = os.Stat(filepath.Join(dir, "sock")); err != nil {
+			info, err := os.Stat(filepath.Join(dir, "sock"))
+			if err != nil {
 				t.Fatal(err)
 			}
 			if owner := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o700 || owner.Uid != 0 || owner.Gid != 0 {

@@ -206,7 +206,7 @@ func readTar(r io.Reader) ([]Entry, error) {
 }
 
 var tarTypes = map[byte]Type{
-	tar.TypeReg: TypeFile, tar.TypeRegA: TypeFile, tar.TypeGNUSparse: TypeFile, tar.TypeDir: TypeDir, //nolint:staticcheck // old archives have TypeRegA
+	tar.TypeReg: TypeFile, tar.TypeGNUSparse: TypeFile, tar.TypeDir: TypeDir,
 	tar.TypeSymlink: TypeSymlink, tar.TypeLink: TypeLink,
 	tar.TypeChar: TypeChar, tar.TypeBlock: TypeBlock, tar.TypeFifo: TypeFifo,
 }

@@ -357,9 +357,8 @@ func TestHangInTheMiddle(t *testing.T) {
 	}
 	defer s.Stop()
 	o := testOptions()
-	src := open(t, s.Host+"/b:a", o)
 	o.IdleTimeout = 150 * time.Millisecond
-	src = open(t, s.Host+"/b:a", o)
+	src := open(t, s.Host+"/b:a", o)
 	img, err := src.Image(amd64)
 	if err != nil {
 		t.Fatal(err)

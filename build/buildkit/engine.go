@@ -131,7 +131,6 @@ type solve struct {
 	locals   localMounts
 	overlays map[string]overlay // by platform
 	renames  []rename
-	files    []*os.File
 }
 
 // overlay is what a recipe adds to its base, ready for the daemon.

@@ -60,7 +60,7 @@ func (d *document) text() (string, error) {
 	text := d.b.String()
 	for line := range strings.Lines(text) {
 		if len(line) > maxLine {
-			return "", fmt.Errorf("a line is longer than the %d bytes a Dockerfile's may have: %.80s...", maxLine, line)
+			return "", fmt.Errorf("a line is longer than the %d bytes a Dockerfile's may have; it begins %.80q", maxLine, line)
 		}
 	}
 	return text, nil
