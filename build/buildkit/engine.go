@@ -71,11 +71,11 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 	if err := s.prepare(); err != nil {
 		return build.Result{}, err
 	}
+	defer func() { err = errors.Join(err, s.finish(err == nil)) }()
 	exports, err := s.exports()
 	if err != nil {
 		return build.Result{}, err
 	}
-	defer func() { err = errors.Join(err, s.finish(err == nil)) }()
 
 	c, err := client.New(ctx, e.Addr)
 	if err != nil {

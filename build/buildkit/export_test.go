@@ -1,0 +1,132 @@
+package buildkit
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+// recipes lay one file on a stand-in.
+func recipes(t *testing.T, platforms ...string) ([]*build.Recipe, *image.Source) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "base")
+	if _, err := standin.Write(t.Context(), dir, standin.Options{Line: "A", Platforms: platforms}); err != nil {
+		t.Fatal(err)
+	}
+	src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*build.Recipe
+	for _, s := range platforms {
+		p, err := v1.ParsePlatform(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := src.Image(*p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, &build.Recipe{
+			Profile: "test", Platform: *p, Epoch: time.Unix(1e9, 0), Base: build.Base{Reference: "base", Index: src.Digest(), Image: img},
+			Steps: []build.Step{build.Lay{Name: "one", Files: []image.File{image.Bytes("/new", 0o644, []byte("new"))}}, build.Configure{}},
+		})
+	}
+	return out, src
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestOutputs(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	dir := t.TempDir()
+	one, src := recipes(t, "linux/arm64")
+	var outputs []image.Output
+	for _, kind := range []string{image.OutputOCI, image.OutputOCIArchive, image.OutputDockerArchive} {
+		outputs = append(outputs, image.Output{Type: kind, Dest: filepath.Join(dir, kind)})
+	}
+	result, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: one, Source: src, Outputs: outputs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"docker-archive", "oci", "oci-archive"}, names(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, base := range []string{"oci:" + outputs[0].Dest, "oci-archive:" + outputs[1].Dest} {
+		got, err := image.Open(t.Context(), base, image.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Digest() != result.Digest {
+			t.Errorf("%s holds %s, the daemon told %s", base, got.Digest(), result.Digest)
+		}
+	}
+	if _, err := image.Open(t.Context(), "docker-archive:"+outputs[2].Dest, image.Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNothingIsLeftOfAFailure covers what the daemon can't do, what we refuse, and a cancelled build.
+func TestNothingIsLeftOfAFailure(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	both, src := recipes(t, "linux/amd64", "linux/arm64")
+	broken, _ := recipes(t, "linux/amd64")
+	broken[0].Base.Index.Hex = "00" + broken[0].Base.Index.Hex[2:] // the daemon won't find it
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx     context.Context
+		recipes []*build.Recipe
+		addr    string
+		kind    string
+	}{
+		"no daemon":                    {t.Context(), both, "unix:///nowhere/buildkitd.sock", image.OutputOCI},
+		"a base that isn't there":      {t.Context(), broken, daemon.Addr, image.OutputOCIArchive},
+		"two platforms in one archive": {t.Context(), both, daemon.Addr, image.OutputDockerArchive},
+		"cancelled before it began":    {cancelled, both, daemon.Addr, image.OutputOCI},
+	} {
+		dir := t.TempDir()
+		_, err := Engine{Addr: c.addr}.Build(c.ctx, build.Request{
+			Recipes: c.recipes, Source: src,
+			Outputs: []image.Output{{Type: image.OutputOCI, Dest: filepath.Join(dir, "first")}, {Type: c.kind, Dest: filepath.Join(dir, "out")}},
+		})
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if left := names(t, dir); len(left) > 0 {
+			t.Errorf("%s: %v is left", name, left)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: both, Source: src, Outputs: []image.Output{{Type: image.OutputOCI, Dest: dir}}})
+	if err == nil {
+		t.Error("a directory with something in it is overwritten")
+	}
+	if diff := cmp.Diff([]string{"mine"}, names(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
