@@ -66,12 +66,9 @@ func checkStatic(data []byte, want elf.Machine) error {
 
 // compile builds pkg of the source checkout.
 func compile(ctx context.Context, arch, pkg string, o Options) ([]byte, error) {
+	// The source this program was built from, and no other: the working directory may be anybody's.
 	_, caller, _, _ := runtime.Caller(0)
-	cwd, err := os.Getwd()
-	if err != nil {
-		return nil, err
-	}
-	root, err := moduleRoot(filepath.Dir(caller), cwd)
+	root, err := moduleRoot(filepath.Dir(caller))
 	if err != nil {
 		return nil, err
 	}
@@ -119,21 +116,18 @@ func goEnv(env []string, arch string) []string {
 
 var moduleLine = regexp.MustCompile(`(?m)^module[ \t]+(\S+)`)
 
-// moduleRoot gives the first directory, going up from each of starts, whose go.mod is slimctl's. A start that isn't
-// there (a caller's path from another machine or of -trimpath) is passed over.
-func moduleRoot(starts ...string) (string, error) {
-	for _, dir := range starts {
-		for filepath.IsAbs(dir) {
-			data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-			if m := moduleLine.FindSubmatch(data); err == nil && m != nil && string(m[1]) == modulePath {
-				return dir, nil
-			}
-			if filepath.Dir(dir) == dir {
-				break
-			}
-			dir = filepath.Dir(dir)
+// moduleRoot gives the first directory, going up from dir, whose go.mod is slimctl's. A dir that isn't there (a path from
+// another machine or of -trimpath) has none.
+func moduleRoot(dir string) (string, error) {
+	for ; filepath.IsAbs(dir); dir = filepath.Dir(dir) {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if m := moduleLine.FindSubmatch(data); err == nil && m != nil && string(m[1]) == modulePath {
+			return dir, nil
+		}
+		if filepath.Dir(dir) == dir {
+			break
 		}
 	}
-	return "", fmt.Errorf("this slimctl carries no browser-shell binary and there is no source checkout of %s here: "+
-		"run it in a checkout, or use a released slimctl", modulePath)
+	return "", fmt.Errorf("this slimctl carries no browser-shell binary, and the source of %s that it was built from isn't here: "+
+		"use a released slimctl, or `go run ./cmd/slimctl` in a checkout", modulePath)
 }

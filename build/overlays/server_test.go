@@ -94,16 +94,15 @@ func TestModuleRoot(t *testing.T) {
 	foreign := t.TempDir()
 	put(t, filepath.Join(foreign, "go.mod"), "module example.test/github.com/slimctl/slimctl\n")
 	for name, c := range map[string]struct {
-		starts []string
-		want   string
+		start, want string
 	}{
-		"here":             {[]string{root}, root},
-		"above":            {[]string{deep}, root},
-		"second":           {[]string{filepath.Join(foreign, "gone"), deep}, root},
-		"a trimmed caller": {[]string{modulePath + "/build/overlays", deep}, root},
-		"another module":   {[]string{foreign}, ""},
+		"here":             {root, root},
+		"above":            {deep, root},
+		"gone":             {filepath.Join(foreign, "gone"), ""},
+		"a trimmed caller": {modulePath + "/build/overlays", ""},
+		"another module":   {foreign, ""},
 	} {
-		got, err := moduleRoot(c.starts...)
+		got, err := moduleRoot(c.start)
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
 		}
