@@ -46,8 +46,10 @@ func (b *bench) archives(ctx context.Context) error {
 	// base's blobs again.
 	linked := filepath.Join(b.tmp, "linked")
 	build := func(base, lock, output string) []string {
-		return []string{b.slimctl, "build", "--progress", "quiet", "--profile", b.profile(), "--base", base, "--lock", b.lock(lock),
-			"--cache-dir", cache, "--output", "type=" + output + ",dest=" + dest}
+		return []string{
+			b.slimctl, "build", "--progress", "quiet", "--profile", b.profile(), "--base", base, "--lock", b.lock(lock),
+			"--cache-dir", cache, "--output", "type=" + output + ",dest=" + dest,
+		}
 	}
 	layout := "oci:" + b.layout
 	for n := range b.runs {

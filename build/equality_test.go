@@ -307,6 +307,7 @@ func (r remanifested) RawManifest() ([]byte, error) { return r.raw, nil }
 func (r remanifested) Manifest() (*v1.Manifest, error) {
 	return v1.ParseManifest(bytes.NewReader(r.raw))
 }
+
 func (r remanifested) Digest() (v1.Hash, error) {
 	h, _, err := v1.SHA256(bytes.NewReader(r.raw))
 	return h, err

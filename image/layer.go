@@ -221,6 +221,7 @@ func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, ni
 func (l *layer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.blob)), nil
 }
+
 func (l *layer) Uncompressed() (io.ReadCloser, error) {
 	return gzip.NewReader(bytes.NewReader(l.blob))
 }

@@ -255,7 +255,7 @@ func onlyImage(b Built) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	var images, have = []v1.Hash{}, []string{}
+	images, have := []v1.Hash{}, []string{}
 	for _, d := range m.Manifests {
 		if isImage(d) {
 			images = append(images, d.Digest)

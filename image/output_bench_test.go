@@ -27,7 +27,7 @@ func BenchmarkOutputs(b *testing.B) {
 	data := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{1})
 	r.Read(data) //nolint:errcheck // never fails
-	var ps = []v1.Platform{amd64, arm64}
+	ps := []v1.Platform{amd64, arm64}
 	var imgs []v1.Image
 	for i := range ps {
 		var ls []v1.Layer

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -83,7 +84,7 @@ func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) er
 			}
 			defer r.Close()
 			got, _, err := v1.SHA256(&countingReader{ctx: ctx, r: r, add: task.Add})
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				return fmt.Errorf("%s: layer %s: %w", file, want, err)
 			}
 			if got != want {

@@ -145,12 +145,12 @@ func registryError(op, ref, host string, err error) error {
 }
 
 func kindOf(status int) error {
-	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden:
 		return ErrAuth
-	case status == http.StatusNotFound:
+	case http.StatusNotFound:
 		return ErrNotFound
-	case status == http.StatusTooManyRequests:
+	case http.StatusTooManyRequests:
 		return ErrRateLimited
 	}
 	return ErrRegistry

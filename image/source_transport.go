@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -82,7 +83,7 @@ type watch struct {
 }
 
 func (w *watch) cause(ctx context.Context, err error) error {
-	if context.Cause(ctx) == error(w.idle) {
+	if errors.Is(context.Cause(ctx), w.idle) {
 		return w.idle
 	}
 	return err
@@ -115,7 +116,7 @@ func (r *received) Read(p []byte) (int, error) {
 	r.timer.Reset(r.after)
 	n, err := r.in.Read(p)
 	r.timer.Stop()
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.cause(r.ctx, err)
 	}
 	return n, err

@@ -87,24 +87,44 @@ func TestTreeMergesLayers(t *testing.T) {
 	}{
 		{"a whiteout hides a file", ls{{file("/a"), file("/b")}, {image.Whiteout("/a")}}, []string{"file /b"}},
 		{"a whiteout hides a directory and all below", ls{{dir("/d"), file("/d/x")}, {image.Whiteout("/d")}}, nil},
-		{"a whiteout doesn't hide its own layer", ls{{dir("/d"), file("/d/old")}, {image.Whiteout("/d"), dir("/d"), file("/d/new")}},
-			[]string{"dir /d", "file /d/new"}},
-		{"an opaque directory hides what is below it", ls{{dir("/d"), file("/d/old")}, {dir("/d"), image.Bytes("/d/.wh..wh..opq", 0, nil), file("/d/new")}},
-			[]string{"dir /d", "file /d/new"}},
+		{
+			"a whiteout doesn't hide its own layer",
+			ls{{dir("/d"), file("/d/old")}, {image.Whiteout("/d"), dir("/d"), file("/d/new")}},
+			[]string{"dir /d", "file /d/new"},
+		},
+		{
+			"an opaque directory hides what is below it",
+			ls{{dir("/d"), file("/d/old")}, {dir("/d"), image.Bytes("/d/.wh..wh..opq", 0, nil), file("/d/new")}},
+			[]string{"dir /d", "file /d/new"},
+		},
 		{"a file takes a directory's place", ls{{dir("/d"), file("/d/x")}, {file("/d")}}, []string{"file /d"}},
 		{"a directory takes a file's place", ls{{file("/d")}, {dir("/d"), file("/d/x")}}, []string{"dir /d", "file /d/x"}},
 		{"a directory keeps its content", ls{{dir("/d"), file("/d/x")}, {image.Dir("/d", 0o700)}}, []string{"dir /d", "file /d/x"}},
 		{"a parent is made when it is missing", ls{{file("/d/e/x")}}, []string{"dir /d", "dir /d/e", "file /d/e/x"}},
-		{"a symlinked parent of the same layer is followed", ls{{dir("/usr"), dir("/usr/bin"), image.Symlink("/bin", "usr/bin"), file("/bin/x")}},
-			[]string{"symlink /bin", "dir /usr", "dir /usr/bin", "file /usr/bin/x"}},
-		{"a directory takes a symlink's place", ls{{dir("/usr"), image.Symlink("/bin", "usr")}, {dir("/bin"), file("/bin/x")}},
-			[]string{"dir /bin", "file /bin/x", "dir /usr"}},
-		{"an opaque directory takes a symlink's place", ls{{dir("/usr"), file("/usr/y"), image.Symlink("/bin", "usr")},
-			{dir("/bin"), image.Bytes("/bin/.wh..wh..opq", 0, nil), image.Whiteout("/bin/y"), file("/bin/x")}},
-			[]string{"dir /bin", "file /bin/x", "dir /usr", "file /usr/y"}},
+		{
+			"a symlinked parent of the same layer is followed",
+			ls{{dir("/usr"), dir("/usr/bin"), image.Symlink("/bin", "usr/bin"), file("/bin/x")}},
+			[]string{"symlink /bin", "dir /usr", "dir /usr/bin", "file /usr/bin/x"},
+		},
+		{
+			"a directory takes a symlink's place",
+			ls{{dir("/usr"), image.Symlink("/bin", "usr")}, {dir("/bin"), file("/bin/x")}},
+			[]string{"dir /bin", "file /bin/x", "dir /usr"},
+		},
+		{
+			"an opaque directory takes a symlink's place",
+			ls{
+				{dir("/usr"), file("/usr/y"), image.Symlink("/bin", "usr")},
+				{dir("/bin"), image.Bytes("/bin/.wh..wh..opq", 0, nil), image.Whiteout("/bin/y"), file("/bin/x")},
+			},
+			[]string{"dir /bin", "file /bin/x", "dir /usr", "file /usr/y"},
+		},
 		{"a whiteout of nothing that is there", ls{{file("/a")}, {image.Whiteout("/b")}}, []string{"file /a"}},
-		{"a link out of the tree stays inside", ls{{image.Symlink("/a-up", "../../../etc"), dir("/etc"), file("/a-up/x")}},
-			[]string{"symlink /a-up", "dir /etc", "file /etc/x"}},
+		{
+			"a link out of the tree stays inside",
+			ls{{image.Symlink("/a-up", "../../../etc"), dir("/etc"), file("/a-up/x")}},
+			[]string{"symlink /a-up", "dir /etc", "file /etc/x"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var l []v1.Layer
@@ -252,7 +272,8 @@ func TestTreeAgreesWithIndependentReading(t *testing.T) {
 // unreadable fails when its content is asked for.
 type unreadable struct{ v1.Layer }
 
-func (unreadable) Compressed() (io.ReadCloser, error)   { return nil, errors.New("the layer was read") }
+func (unreadable) Compressed() (io.ReadCloser, error) { return nil, errors.New("the layer was read") }
+
 func (unreadable) Uncompressed() (io.ReadCloser, error) { return nil, errors.New("the layer was read") }
 
 func TestIndexIsReadOnce(t *testing.T) {

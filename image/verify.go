@@ -73,7 +73,7 @@ func (r *verifyReader) Read(p []byte) (int, error) {
 	r.hash.Write(p[:n])
 	switch {
 	case r.read == r.size:
-		if r.err = r.finish(); r.err != io.EOF {
+		if r.err = r.finish(); !errors.Is(r.err, io.EOF) {
 			return 0, r.err
 		}
 		return n, nil

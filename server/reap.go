@@ -60,7 +60,7 @@ func signalAll(sig syscall.Signal, marks []string) int {
 		if marked(dir, marks) && p.Signal(sig) == nil {
 			n++
 		}
-		p.Release()
+		_ = p.Release()
 	}
 	return n
 }

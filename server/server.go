@@ -211,14 +211,20 @@ func (s *Server) withImage(res Result, file shot) (Result, *mcp.ImageContent, *p
 
 func killed(out runResult) *policy.Refusal {
 	if out.tooMuch {
-		return &policy.Refusal{Code: policy.BudgetExceeded, Rule: "output.size",
-			Message: fmt.Sprintf("agent-browser printed more than %d bytes and was ended; ask for less (snapshot -i -c -d 3)", maxRaw)}
+		return &policy.Refusal{
+			Code: policy.BudgetExceeded, Rule: "output.size",
+			Message: fmt.Sprintf("agent-browser printed more than %d bytes and was ended; ask for less (snapshot -i -c -d 3)", maxRaw),
+		}
 	}
-	return &policy.Refusal{Code: policy.Timeout, Rule: "timeout.run", Retryable: true,
-		Message: "the command did not finish in time and was ended with its session; the page may have changed: open or snapshot again before going on"}
+	return &policy.Refusal{
+		Code: policy.Timeout, Rule: "timeout.run", Retryable: true,
+		Message: "the command did not finish in time and was ended with its session; the page may have changed: open or snapshot again before going on",
+	}
 }
 
 func tooLarge(limit int) *policy.Refusal {
-	return &policy.Refusal{Code: policy.BudgetExceeded, Rule: "output.size",
-		Message: fmt.Sprintf("the answer is larger than %d bytes; ask for less (snapshot -i -c, -d 3 or -s SELECTOR)", limit)}
+	return &policy.Refusal{
+		Code: policy.BudgetExceeded, Rule: "output.size",
+		Message: fmt.Sprintf("the answer is larger than %d bytes; ask for less (snapshot -i -c, -d 3 or -s SELECTOR)", limit),
+	}
 }

@@ -44,8 +44,10 @@ func (s *sessions) enter(ctx context.Context, id string) (*session, *policy.Refu
 	if ses == nil {
 		if len(s.all) >= s.max {
 			s.mu.Unlock()
-			return nil, &policy.Refusal{Code: policy.BudgetExceeded, Rule: "sessions.count", Retryable: true,
-				Message: "too many sessions are open; send close for one that is done, or go on in one of them"}
+			return nil, &policy.Refusal{
+				Code: policy.BudgetExceeded, Rule: "sessions.count", Retryable: true,
+				Message: "too many sessions are open; send close for one that is done, or go on in one of them",
+			}
 		}
 		ses = &session{name: daemonName(id), gate: make(chan struct{}, 1)}
 		s.all[id] = ses
@@ -62,8 +64,10 @@ func (s *sessions) enter(ctx context.Context, id string) (*session, *policy.Refu
 	case <-ctx.Done():
 	}
 	s.drop(id, ses, true)
-	return nil, &policy.Refusal{Code: policy.Timeout, Rule: "timeout.queue", Retryable: true,
-		Message: "other calls of this session took all the time; nothing was done: send the call again"}
+	return nil, &policy.Refusal{
+		Code: policy.Timeout, Rule: "timeout.queue", Retryable: true,
+		Message: "other calls of this session took all the time; nothing was done: send the call again",
+	}
 }
 
 // leave lets the next call in. A session that has no daemon is forgotten.

@@ -34,8 +34,10 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(run), os.RemoveAll(state)) }
 	addr = "unix://" + filepath.Join(run, "s")
-	args := []string{bin, "--config", "/dev/null", "--root", state, "--addr", addr, "--containerd-worker=false",
-		"--oci-worker-net=host", "--oci-worker-binary=/bin/true"}
+	args := []string{
+		bin, "--config", "/dev/null", "--root", state, "--addr", addr, "--containerd-worker=false",
+		"--oci-worker-net=host", "--oci-worker-binary=/bin/true",
+	}
 	if os.Geteuid() != 0 {
 		args = append([]string{"unshare", "--user", "--map-root-user", "--mount"}, append(args, "--rootless", "--oci-worker-no-process-sandbox")...)
 	}
@@ -49,8 +51,9 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	if err := cmd.Start(); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("--builder auto: %w", err), log.Close(), remove())
 	}
-	exited := make(chan error, 1)
-	go func() { exited <- cmd.Wait() }()
+	exited := make(chan struct{})
+	var ended error
+	go func() { ended = cmd.Wait(); close(exited) }()
 	stop = func() error {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
@@ -61,15 +64,15 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 		}
 		return errors.Join(log.Close(), remove())
 	}
-	if err := ready(ctx, addr, exited); err != nil {
+	if err := ready(ctx, addr, exited, &ended); err != nil {
 		said, _ := os.ReadFile(log.Name())
 		return "", nil, errors.Join(fmt.Errorf("--builder auto: %s: %w\n%s", bin, err, tail(said)), stop())
 	}
 	return addr, stop, nil
 }
 
-// ready waits until the daemon answers, 30 seconds at most.
-func ready(ctx context.Context, addr string, exited chan error) error {
+// ready waits until the daemon answers, 30 seconds at most. ended is why it ended, once exited is closed.
+func ready(ctx context.Context, addr string, exited chan struct{}, ended *error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("it didn't answer within 30 s"))
 	defer cancel()
 	for {
@@ -82,9 +85,8 @@ func ready(ctx context.Context, addr string, exited chan error) error {
 			}
 		}
 		select {
-		case err := <-exited:
-			exited <- err
-			return fmt.Errorf("it ended: %w", err)
+		case <-exited:
+			return fmt.Errorf("it ended: %w", *ended)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(50 * time.Millisecond):

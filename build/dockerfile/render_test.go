@@ -101,8 +101,11 @@ func TestValuesComeOutAsTheyWentIn(t *testing.T) {
 				Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "h", s}},
 			}}}
 			want := []command{
-				{name: "ARG"}, {name: "FROM"}, {name: "FROM"},
-				{name: "ENV", args: []string{"A", s}}, {name: "ENV", args: []string{"B", "b"}},
+				{name: "ARG"},
+				{name: "FROM"},
+				{name: "FROM"},
+				{name: "ENV", args: []string{"A", s}},
+				{name: "ENV", args: []string{"B", "b"}},
 				{name: "LABEL", args: []string{"k", s}},
 				{name: "LABEL", args: []string{"l" + strings.NewReplacer("=", "", "\t", "").Replace(s), "l"}},
 				{name: "WORKDIR", args: []string{image.Clean("/w" + s)}},
@@ -125,8 +128,12 @@ func TestRemovalsComeOutAsTheyWentIn(t *testing.T) {
 		want = append(want, p)
 	}
 	same(t, []command{
-		{name: "ARG"}, {name: "FROM"}, {name: "USER", args: []string{"0:0"}},
-		{name: "RUN", args: want, json: true}, {name: "USER", args: []string{"gem"}}, {name: "FROM"},
+		{name: "ARG"},
+		{name: "FROM"},
+		{name: "USER", args: []string{"0:0"}},
+		{name: "RUN", args: want, json: true},
+		{name: "USER", args: []string{"gem"}},
+		{name: "FROM"},
 	}, render(t, r, Options{}))
 	same(t, []command{
 		{name: "ARG"}, {name: "FROM"}, {name: "ADD", args: []string{"overlay/amd64/whiteouts.tar", "/"}}, {name: "FROM"},
@@ -352,10 +359,14 @@ func TestHealthcheckForms(t *testing.T) {
 		want   command
 	}{
 		{v1.HealthConfig{Test: []string{"NONE"}}, command{args: []string{"NONE"}}},
-		{v1.HealthConfig{Test: []string{"CMD-SHELL", `curl  -f "$HOME" || exit 1 # x`}, Retries: 2},
-			command{flags: []string{"--retries=2"}, args: []string{"CMD", `curl  -f "$HOME" || exit 1 # x`}}},
-		{v1.HealthConfig{Test: []string{"CMD", "--x"}, StartPeriod: 1500 * time.Millisecond},
-			command{flags: []string{"--start-period=1.5s"}, args: []string{"CMD", "--x"}, json: true}},
+		{
+			v1.HealthConfig{Test: []string{"CMD-SHELL", `curl  -f "$HOME" || exit 1 # x`}, Retries: 2},
+			command{flags: []string{"--retries=2"}, args: []string{"CMD", `curl  -f "$HOME" || exit 1 # x`}},
+		},
+		{
+			v1.HealthConfig{Test: []string{"CMD", "--x"}, StartPeriod: 1500 * time.Millisecond},
+			command{flags: []string{"--start-period=1.5s"}, args: []string{"CMD", "--x"}, json: true},
+		},
 	} {
 		r := small(t, amd64)
 		r.Steps = []build.Step{build.Configure{Change: build.ConfigChange{Healthcheck: &tt.health}}}

@@ -21,11 +21,14 @@ import (
 func recipe() *build.Recipe {
 	return &build.Recipe{
 		Profile: "l0", Platform: v1.Platform{OS: "linux", Architecture: "arm64"}, Epoch: time.Unix(1e9, 0).UTC(),
-		Base: build.Base{Reference: "registry.example:5000/aio/sandbox:1.9.3@sha256:" + strings.Repeat("0", 64), Image: empty.Image,
-			Index: v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("ab", 32)}},
+		Base: build.Base{
+			Reference: "registry.example:5000/aio/sandbox:1.9.3@sha256:" + strings.Repeat("0", 64), Image: empty.Image,
+			Index: v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("ab", 32)},
+		},
 		Dirs: map[string]image.Entry{"/opt": {Path: "/opt", Type: image.TypeDir, Mode: 0o755}},
 		Steps: []build.Step{
-			build.Remove{Path: "/opt/a"}, build.Remove{Path: "/opt/b"},
+			build.Remove{Path: "/opt/a"},
+			build.Remove{Path: "/opt/b"},
 			build.Lay{Name: "payload", Files: []image.File{image.Bytes("/opt/c", 0o644, []byte("c"))}},
 			build.Configure{},
 		},

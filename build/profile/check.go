@@ -108,8 +108,10 @@ func clashes(p *Profile) Errors {
 		return !disjoint([]When{a.When, a.overlay.When}, []When{b.When, b.overlay.When})
 	}
 	report := func(l laid, msg string) {
-		errs = append(errs, &Error{Position: l.Position, Path: "overlays", Msg: msg,
-			Hint: "give them conditions (when) that exclude each other, or drop one"})
+		errs = append(errs, &Error{
+			Position: l.Position, Path: "overlays", Msg: msg,
+			Hint: "give them conditions (when) that exclude each other, or drop one",
+		})
 	}
 	each(func(l laid) {
 		for _, other := range at[l.Path] {

@@ -46,9 +46,11 @@ func (d *decoder) newerVersion(root *yaml.Node) *Error {
 	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
 		key, val := root.Content[i], root.Content[i+1]
 		if v, err := strconv.ParseUint(val.Value, 10, 64); err == nil && key.Value == "version" && val.ShortTag() == "!!int" && v > 1 {
-			return &Error{Position: d.at(val), Path: "version",
+			return &Error{
+				Position: d.at(val), Path: "version",
 				Msg:  fmt.Sprintf("the profile is of version %d, newer than the 1 that this slimctl knows", v),
-				Hint: "use a newer slimctl"}
+				Hint: "use a newer slimctl",
+			}
 		}
 	}
 	return nil

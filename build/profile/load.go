@@ -87,24 +87,24 @@ func (l Loader) read(nameOrFile string) (chain, error) {
 		if parent == "" || last.broken {
 			return c, nil
 		}
-		stop := func(msg, hint string) (chain, error) {
-			last.errs = append(last.errs, &Error{Position: last.seen["extends"], Path: "extends", Msg: msg, Hint: hint})
+		stop := func(msg string) (chain, error) {
+			last.errs = append(last.errs, &Error{Position: last.seen["extends"], Path: "extends", Msg: msg})
 			last.broken = true
 			return c, nil
 		}
 		if IsFile(parent) && last.dir == "" {
-			return stop("an embedded profile can extend only an embedded one", "")
+			return stop("an embedded profile can extend only an embedded one")
 		}
 		src, data, err := l.open(parent, last.file)
 		if err != nil {
-			return stop(reason(err), "")
+			return stop(reason(err))
 		}
 		next := readLink(src, parent, data, nil)
 		if i := slices.IndexFunc(c, func(x link) bool { return x.id == next.id }); i >= 0 {
-			return stop("the profiles extend one another in a circle: "+strings.Join(append(c.files()[i:], src.file), " -> "), "")
+			return stop("the profiles extend one another in a circle: " + strings.Join(append(c.files()[i:], src.file), " -> "))
 		}
 		if len(c) == maxChain {
-			return stop(fmt.Sprintf("more than %d profiles extend one another", maxChain), "")
+			return stop(fmt.Sprintf("more than %d profiles extend one another", maxChain))
 		}
 		c = append(c, next)
 	}
@@ -163,9 +163,11 @@ func (c chain) sameNames() (errs Errors) {
 	for i, child := range c {
 		for _, parent := range c[i+1:] {
 			if name := child.profile.Name; name != "" && name == parent.profile.Name {
-				errs = append(errs, &Error{Position: child.seen["name"], Path: "name",
+				errs = append(errs, &Error{
+					Position: child.seen["name"], Path: "name",
 					Msg:  fmt.Sprintf("%q is the name of a profile that this one extends, %s", name, parent.file),
-					Hint: "give it another name"})
+					Hint: "give it another name",
+				})
 			}
 		}
 	}
@@ -223,8 +225,10 @@ func readLink(src source, nameOrFile string, data []byte, assignments []string) 
 	out.profile, out.errs, out.seen, out.opaque = p, d.errs, d.seen, d.opaque
 	out.broken = d.nodes > maxNodes || d.opaque[""]
 	if src.dir == "" && p.Name != "" && p.Name != nameOrFile {
-		out.errs = append(out.errs, &Error{Position: d.seen["name"], Path: "name",
-			Msg: fmt.Sprintf("the file is %s.yaml, but the name is %q", nameOrFile, p.Name)})
+		out.errs = append(out.errs, &Error{
+			Position: d.seen["name"], Path: "name",
+			Msg: fmt.Sprintf("the file is %s.yaml, but the name is %q", nameOrFile, p.Name),
+		})
 	}
 	return out
 }

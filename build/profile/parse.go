@@ -32,8 +32,10 @@ func parse(file string, data []byte) (*yaml.Node, *Error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	doc, err := next(dec)
 	if errors.Is(err, io.EOF) || err == nil && isNull(doc.Content[0]) {
-		return nil, &Error{Position: Position{file, 1, 1}, Msg: "the file is empty",
-			Hint: "a profile starts with \"version: 1\" and \"name:\""}
+		return nil, &Error{
+			Position: Position{file, 1, 1}, Msg: "the file is empty",
+			Hint: "a profile starts with \"version: 1\" and \"name:\"",
+		}
 	}
 	if err != nil {
 		return nil, syntaxError(file, data, err)
@@ -44,8 +46,10 @@ func parse(file string, data []byte) (*yaml.Node, *Error) {
 	case err != nil:
 		return nil, syntaxError(file, data, err)
 	default:
-		return nil, &Error{Position: Position{file, second.Line, second.Column}, Msg: "a second YAML document",
-			Hint: "keep one document in a file"}
+		return nil, &Error{
+			Position: Position{file, second.Line, second.Column}, Msg: "a second YAML document",
+			Hint: "keep one document in a file",
+		}
 	}
 }
 

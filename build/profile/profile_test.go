@@ -182,12 +182,14 @@ func TestSchemaAgrees(t *testing.T) {
 
 // TestRulesAgree holds each rule against the schema made of it, on texts that are near the edge of one rule or other.
 func TestRulesAgree(t *testing.T) {
-	texts := []string{"", " ", "a", "A", "0", "0644", "01777", "0000", "4755", "/", "/a", "/a/", "a/b", "/a/../b", "/a//b", "/./a",
+	texts := []string{
+		"", " ", "a", "A", "0", "0644", "01777", "0000", "4755", "/", "/a", "/a/", "a/b", "/a/../b", "/a//b", "/./a",
 		"/a/.wh.b", "/a*", "/**", "/a/**/b", "/a/**b", "/a/b**", "/a/{b,c}", "asset:x", "asset:/x", "asset:../x", "../x", "x/../y",
 		"x/", "./x", "x:y", "1.2.3", "1.2", "v1.2.3", "01.2.3", "sha512-x", "8080", "0", "65535", "65536", "80/tcp", "80/icmp",
 		"0:0", "00:1", "1", "A_B", "1A", "org.example.x", "x y", "x\ny", "x\x1by", "x\u009by", "10s", "1m30s", "s", "-1s",
 		"fail", "ignore", "B", "linux/amd64", "windows/amd64", "browser_shell", "browser-shell", "user:group", "fail\n", "A\n",
-		strings.Repeat("a", 5000), "/" + strings.Repeat("a", 1100)}
+		strings.Repeat("a", 5000), "/" + strings.Repeat("a", 1100),
+	}
 	for name, r := range rules {
 		if name == "true" {
 			continue

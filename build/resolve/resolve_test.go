@@ -115,14 +115,18 @@ func TestResolve(t *testing.T) {
 		{name: "a loop in the base", profile: "remove: [{path: /t/loop/x, why: w}]", err: "symlinks to follow"},
 		{name: "a path below a file", profile: "remove: [{path: /t/a.conf/x, why: w}]", err: "/t/a.conf is a file, not a directory"},
 
-		{name: "a file of each kind", profile: "overlays: [{name: o, why: w, files: [{path: /t/new, source: 'asset:x.conf'}, {path: /t/l, link: x}, {path: /t/d, dir: true}]}]",
-			want: []string{"+ /t/new", "+ /t/l", "+ /t/d"}},
+		{
+			name: "a file of each kind", profile: "overlays: [{name: o, why: w, files: [{path: /t/new, source: 'asset:x.conf'}, {path: /t/l, link: x}, {path: /t/d, dir: true}]}]",
+			want: []string{"+ /t/new", "+ /t/l", "+ /t/d"},
+		},
 		{name: "a file through a symlink", profile: "overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]", want: []string{"+ /usr/bin/new"}},
 		{name: "a file in a symlink's place", profile: "overlays: [{name: o, why: w, files: [{path: /t/link, content: x}]}]", want: []string{"- /t/link", "+ /t/link"}},
 		{name: "a symlink in a file's place", profile: "overlays: [{name: o, why: w, files: [{path: /t/a.conf, link: b.conf}]}]", want: []string{"- /t/a.conf", "+ /t/a.conf"}},
 		{name: "a file over a file", profile: "overlays: [{name: o, why: w, files: [{path: /t/a.conf, content: x}]}]", want: []string{"+ /t/a.conf"}},
-		{name: "a file in a removed directory's place", profile: "remove: [{path: /t/dir, why: w}]\noverlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]",
-			want: []string{"- /t/dir", "+ /t/dir"}},
+		{
+			name: "a file in a removed directory's place", profile: "remove: [{path: /t/dir, why: w}]\noverlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]",
+			want: []string{"- /t/dir", "+ /t/dir"},
+		},
 		{name: "another line's overlay", profile: "overlays: [{name: o, why: w, when: {line: [A]}, files: [{path: /t/new, content: x}]}]"},
 
 		{name: "a file over a directory", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]", err: "/t/dir is a directory in the base; remove it first"},
@@ -136,8 +140,10 @@ func TestResolve(t *testing.T) {
 		{name: "closed, and something stays", profile: closed("allow: [/t/b.conf]"), err: `/t/a.conf would stay in the image, and profile test doesn't name it (line B): remove it, or add "/t/a.conf" to expect.closed[0].allow (/t/*.conf)`},
 		{name: "closed, and something is laid", profile: "overlays: [{name: o, why: w, files: [{path: /t/c.conf, content: x}]}]\n" + closed("allow: [/t/a.conf, /t/b.conf]"), err: "/t/c.conf would stay"},
 
-		{name: "a file below a laid file", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/new, content: x}]}, {name: p, why: w, files: [{path: /bin/new/x, content: y}]}]",
-			err: "/usr/bin/new/x lies below /usr/bin/new, which overlay o lays as a file"},
+		{
+			name: "a file below a laid file", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/new, content: x}]}, {name: p, why: w, files: [{path: /bin/new/x, content: y}]}]",
+			err: "/usr/bin/new/x lies below /usr/bin/new, which overlay o lays as a file",
+		},
 		{name: "a directory of another mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0700'}]}]", err: "with mode 0710 and owner 0:0"},
 		{name: "a directory of the same mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0710'}]}]", want: []string{"+ /t/dir"}},
 		{name: "one directory in two overlays", profile: "overlays: [{name: o, why: w, files: [{path: /t/d, dir: true}]}, {name: p, why: w, files: [{path: /t/d, dir: true}]}]", want: []string{"+ /t/d"}},

@@ -96,7 +96,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 	}
 	defer func() {
 		if err != nil {
-			bars.Close()
+			_ = bars.Close()
 		}
 	}()
 	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.stdout}}

@@ -20,7 +20,7 @@ import (
 // imageOf makes an image whose layers hold headers; a regular file's content is its Gname.
 func imageOf(t *testing.T, layers ...[]tar.Header) v1.Image {
 	t.Helper()
-	img := v1.Image(empty.Image)
+	img := empty.Image
 	for _, headers := range layers {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -81,8 +81,11 @@ func TestTree(t *testing.T) {
 			{dir("usr/bin/", 0o755), file("usr/bin/a", ""), link(tar.TypeSymlink, "bin", "usr/bin"), link(tar.TypeSymlink, "abs", "/bin")},
 			{file("abs/b", "x"), file("bin/.wh.a", "")},
 		}, "/abs:symlink /bin:symlink /usr:dir /usr/bin:dir /usr/bin/b:file:1"},
-		{"a loop of symlinks ends", [][]tar.Header{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "a")}, {file("a/x/.wh.y", "")}},
-			"/a:symlink /b:symlink"},
+		{
+			"a loop of symlinks ends",
+			[][]tar.Header{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "a")}, {file("a/x/.wh.y", "")}},
+			"/a:symlink /b:symlink",
+		},
 		{"one of two names goes", [][]tar.Header{{file("a", "x"), link(tar.TypeLink, "b", "a")}, {file(".wh.a", "")}}, "/b:file:1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

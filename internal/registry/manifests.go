@@ -90,8 +90,10 @@ func (r *Registry) checkReferences(name string, m *manifest) error {
 
 func checkReference(d v1.Descriptor, size int64, ok bool) error {
 	if !ok {
-		return &apiError{http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", fmt.Sprintf("%s is not in the repository", d.Digest),
-			map[string]string{"digest": d.Digest.String()}}
+		return &apiError{
+			http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", fmt.Sprintf("%s is not in the repository", d.Digest),
+			map[string]string{"digest": d.Digest.String()},
+		}
 	}
 	if d.Size != size {
 		return errManifest("%s has %d bytes, its descriptor says %d", d.Digest, size, d.Size)

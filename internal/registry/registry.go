@@ -115,11 +115,14 @@ var routes = []struct {
 	{"upload", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/uploads/?$`), map[string]handler{"POST": (*Registry).startUpload}},
 	{"upload", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/uploads/([^/]+)$`), map[string]handler{
 		"GET": (*Registry).uploadStatus, "PATCH": (*Registry).patchUpload,
-		"PUT": (*Registry).putUpload, "DELETE": (*Registry).deleteUpload}},
+		"PUT": (*Registry).putUpload, "DELETE": (*Registry).deleteUpload,
+	}},
 	{"blob", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/([^/]+)$`), map[string]handler{
-		"GET": (*Registry).getBlob, "HEAD": (*Registry).getBlob}},
+		"GET": (*Registry).getBlob, "HEAD": (*Registry).getBlob,
+	}},
 	{"manifest", regexp.MustCompile(`(?s)^/v2/(.+)/manifests/([^/]+)$`), map[string]handler{
-		"GET": (*Registry).getManifest, "HEAD": (*Registry).getManifest, "PUT": (*Registry).putManifest}},
+		"GET": (*Registry).getManifest, "HEAD": (*Registry).getManifest, "PUT": (*Registry).putManifest,
+	}},
 	{"tags", regexp.MustCompile(`(?s)^/v2/(.+)/tags/list$`), map[string]handler{"GET": (*Registry).listTags}},
 }
 

@@ -105,7 +105,8 @@ type entry struct {
 
 func (c *recorder) start(req *http.Request) *entry {
 	e := &entry{mu: &c.mu, rec: Record{
-		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Kind: "other", Start: time.Now()}}
+		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery, Kind: "other", Start: time.Now(),
+	}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entries = append(c.entries, e)

@@ -54,8 +54,10 @@ func TestStatsCountBodies(t *testing.T) {
 	s.do(t, "GET", "/v2/a/manifests/v1", nil)
 	want := Stats{
 		Requests: 8,
-		ByKind: map[string]int{"POST upload": 1, "GET blob": 2, "HEAD blob": 1, "mount": 1, "mount refused": 1,
-			"PUT manifest": 1, "GET manifest": 1},
+		ByKind: map[string]int{
+			"POST upload": 1, "GET blob": 2, "HEAD blob": 1, "mount": 1, "mount refused": 1,
+			"PUT manifest": 1, "GET manifest": 1,
+		},
 		BytesIn:     int64(10 + len(m)),
 		BytesOut:    int64(4 + len(missing.body) + len(m)),
 		BlobBytesIn: 10, BlobBytesOut: 4, Mounts: 1,

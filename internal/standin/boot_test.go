@@ -334,14 +334,22 @@ func TestNginxHoles(t *testing.T) {
 		requests  []request
 	}{
 		"A": {"A", "", []request{
-			{"/v1/docs", "", "", 200}, {"/jsonx", "", "", 200}, {"/cdp/json/version", "", "", 200}, {"/actions", "", "", 200},
-			{"/proxy/1234/x", "", "", 200}, {"/mcpfoo", "", "", 200}, {"/nothing", "Host", up + "-x", 200},
+			{"/v1/docs", "", "", 200},
+			{"/jsonx", "", "", 200},
+			{"/cdp/json/version", "", "", 200},
+			{"/actions", "", "", 200},
+			{"/proxy/1234/x", "", "", 200},
+			{"/mcpfoo", "", "", 200},
+			{"/nothing", "Host", up + "-x", 200},
 		}},
 		"A with auth": {"A", "key", []request{
 			{"/mcp", "", "", 401}, {"/mcp?x=.js", "", "", 200}, {"/v1/docs?x=.ico", "", "", 200}, {"/mcp", "Host", up + "-x", 200},
 		}},
 		"B": {"B", "", []request{
-			{"/nothing", "", "", 404}, {"/nothing", "X-Aio-Proxy-Port", up, 200}, {"/v1/mcp", "", "", 200}, {"/health", "", "", 200},
+			{"/nothing", "", "", 404},
+			{"/nothing", "X-Aio-Proxy-Port", up, 200},
+			{"/v1/mcp", "", "", 200},
+			{"/health", "", "", 200},
 			{"/nothing", "Host", up + "-x", 200},
 		}},
 		"C": {"C", "", []request{{"/codex", "", "", 302}, {"/claudecode", "", "", 302}, {"/opencode", "", "", 302}}},

@@ -54,7 +54,8 @@ var table = []command{
 	{name: "fill", args: []slot{selector, text}},
 	{name: "type", args: []slot{selector, text}},
 	{name: "press", args: []slot{key}},
-	{name: "wait", args: []slot{waitTarget}, optional: 1, oneForm: true,
+	{
+		name: "wait", args: []slot{waitTarget}, optional: 1, oneForm: true,
 		options: []option{
 			{long: "--text", value: filledText},
 			{long: "--url", value: pattern},
@@ -66,7 +67,8 @@ var table = []command{
 			"-f":         {PolicyBlocked, "wait.script", "a wait for a script runs code in the page; wait for a selector, --text, --url, --load or milliseconds"},
 			"--download": {SandboxViolation, "wait.download", "a wait for a download writes a file; downloads are not available"},
 			"-d":         {SandboxViolation, "wait.download", "a wait for a download writes a file; downloads are not available"},
-		}},
+		},
+	},
 	// A selector and/or a bare file name; the path is browser-shell's own.
 	{name: "screenshot", args: []slot{shotTarget, shotTarget}, optional: 2, options: []option{
 		{long: "--full", short: "-f"},
