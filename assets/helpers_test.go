@@ -2,8 +2,6 @@ package assets_test
 
 import (
 	"io/fs"
-	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,24 +13,6 @@ import (
 )
 
 var lines = []profile.Line{"A", "B", "C"}
-
-// tool gives the path of a program that a test needs. Where it is missing the test is skipped, but in CI it fails.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		missing(t, "needs %s: %v", name, err)
-	}
-	return p
-}
-
-func missing(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
 
 func loadProfile(t *testing.T, name string) *profile.Profile {
 	t.Helper()

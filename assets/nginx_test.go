@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // upstream is a stub on loopback that keeps what reached it.
@@ -152,7 +153,7 @@ func (s *sandbox) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(tool(t, "nginx"), "-c", s.conf, "-g", "daemon off;")
+	cmd := exec.Command(need.Program(t, "nginx"), "-c", s.conf, "-g", "daemon off;")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -193,7 +194,7 @@ func (s *sandbox) send(t *testing.T, raw string) *http.Response {
 }
 
 func TestNginxAcceptsEveryLine(t *testing.T) {
-	program := tool(t, "nginx")
+	program := need.Program(t, "nginx")
 	for _, line := range lines {
 		for _, active := range []string{withAuth, withoutAuth} {
 			t.Run(string(line)+filepath.Base(active), func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -61,7 +62,7 @@ func TestRenderingChangesNothing(t *testing.T) {
 
 // envsubst of these tests is the real one, as far as it is used.
 func TestEnvsubst(t *testing.T) {
-	program := tool(t, "envsubst")
+	program := need.Program(t, "envsubst")
 	text := "listen ${PORT} $PORT $PORTX ${OTHER} $uri $PORT; ${PORT:-1} $$PORT {PORT}\n"
 	cmd := exec.Command(program, "${PORT}")
 	cmd.Env = []string{"PORT=81"}

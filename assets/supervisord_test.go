@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // parseINI reads what supervisord takes: sections, keys, and indented lines that go on with the value above.
@@ -177,9 +178,9 @@ func TestWaitPorts(t *testing.T) {
 
 // The real supervisord reads the confs behind the base's main file, and its socket is root's.
 func TestSupervisord(t *testing.T) {
-	daemon, ctl := tool(t, "supervisord"), tool(t, "supervisorctl")
+	daemon, ctl := need.Program(t, "supervisord"), need.Program(t, "supervisorctl")
 	if os.Getuid() != 0 {
-		missing(t, "needs root, because the base's supervisord.conf gives its socket to a group")
+		need.Missing(t, "needs root, because the base's supervisord.conf gives its socket to a group")
 	}
 	p := loadProfile(t, "l0")
 	for _, line := range lines {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 func read(t *testing.T, f image.File) []byte {
@@ -148,7 +149,7 @@ func fakeNpm(t *testing.T, script string) Options {
 // npmFrom is an npm that installs p again, without a registry.
 func npmFrom(t *testing.T, p *Payload) Options {
 	t.Helper()
-	need(t, "sh")
+	need.Program(t, "sh")
 	return fakeNpm(t, fmt.Sprintf(`set -e
 cd '%s'
 mkdir -p "$OLDPWD/node_modules/agent-browser"
@@ -159,7 +160,7 @@ cp "$OLDPWD/package-lock.json" "$OLDPWD/node_modules/.package-lock.json"
 }
 
 func TestNpmErrors(t *testing.T) {
-	need(t, "sh")
+	need.Program(t, "sh")
 	for code, says := range map[string]string{
 		"E404":         "no such version",
 		"EINTEGRITY":   "integrity mismatch",
@@ -186,7 +187,7 @@ func TestNpmErrors(t *testing.T) {
 
 // TestOffline: real npm, no registry, an empty npm cache.
 func TestOffline(t *testing.T) {
-	need(t, "npm")
+	need.Program(t, "npm")
 	t.Setenv("npm_config_registry", "http://127.0.0.1:1/")
 	t.Setenv("npm_config_cache", t.TempDir())
 	t.Setenv("npm_config_fetch_retries", "0")
@@ -217,7 +218,7 @@ func TestTwoAtOnce(t *testing.T) {
 
 // TestUserConfig: settings of the user that would change the tree, or stop npm, don't.
 func TestUserConfig(t *testing.T) {
-	need(t, "npm")
+	need.Program(t, "npm")
 	rc := filepath.Join(t.TempDir(), "npmrc")
 	put(t, rc, readString(filepath.Join(os.Getenv("HOME"), ".npmrc"))+`
 engine-strict=true
@@ -235,7 +236,7 @@ loglevel=silent
 
 // TestNpmLies: an npm that ends well but installed something else.
 func TestNpmLies(t *testing.T) {
-	need(t, "sh")
+	need.Program(t, "sh")
 	for name, c := range map[string]struct{ script, says string }{
 		"nothing":         {"exit 0", "no list"},
 		"other integrity": {`mkdir node_modules; echo '{"packages":{"node_modules/agent-browser":{"integrity":"sha512-x"}}}' >node_modules/.package-lock.json`, "sha512-x"},
@@ -257,7 +258,7 @@ ln -s /etc/passwd node_modules/agent-browser/LICENSE`, "regular files only"},
 
 // TestCancelled: npm and its children end at once, and nothing stays.
 func TestCancelled(t *testing.T) {
-	need(t, "sh")
+	need.Program(t, "sh")
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	o := fakeNpm(t, fmt.Sprintf("sleep 300 & echo $! >'%s.tmp'; mv '%s.tmp' '%s'; wait", pidFile, pidFile, pidFile))
 	ctx, cancel := context.WithCancel(context.Background())

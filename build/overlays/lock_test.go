@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 var update = flag.Bool("update", false, "write npm/<version>/payload.json anew from what npm gives")
@@ -43,7 +45,7 @@ func TestCommittedLocks(t *testing.T) {
 
 func updateManifest(t *testing.T, version string) {
 	t.Helper()
-	need(t, "npm")
+	need.Program(t, "npm")
 	l, err := lockFor(version, "")
 	if err != nil {
 		t.Fatal(err)

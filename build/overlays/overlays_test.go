@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -17,27 +18,13 @@ const (
 	nativeSum     = "sha512-/agCKB5rw1EEK8SKWo4zid7a5kOwlclqALC0P3c69buJvKdhrl/dJkKdfLqGGaiNIbWzRdqqT0PxZVkwVEf2fg=="
 )
 
-// need skips a test whose tool is missing, except in CI, where nothing may be missing.
-func need(t *testing.T, tool string) string {
-	t.Helper()
-	path, err := exec.LookPath(tool)
-	if err == nil {
-		return path
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing in CI", tool)
-	}
-	t.Skipf("%s is missing", tool)
-	return ""
-}
-
 // fetched gives a real payload from the user's cache, which tests share between runs.
 func fetched(t *testing.T, version, integrity string) *Payload {
 	t.Helper()
 	p, err := Fetch(context.Background(), version, integrity, Options{Log: t.Logf})
 	if err != nil {
 		if _, missing := exec.LookPath("npm"); missing != nil {
-			need(t, "npm")
+			need.Program(t, "npm")
 		}
 		t.Fatal(err)
 	}

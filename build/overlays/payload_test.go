@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 func TestFiles(t *testing.T) {
@@ -249,12 +250,12 @@ type lab struct {
 
 func newLab(t *testing.T, p *Payload) lab {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("agent-browser's Linux program can't run here")
+	if runtime.GOOS != "linux" || arches[runtime.GOARCH].machine == 0 {
+		t.Skip("agent-browser's Linux programs can't run here")
 	}
 	files, err := p.Files(runtime.GOARCH)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	l := lab{root: t.TempDir()}
 	write(t, l.root, files)
@@ -264,7 +265,7 @@ func newLab(t *testing.T, p *Payload) lab {
 	t.Cleanup(func() { os.RemoveAll(l.sockets) })
 	l.env = []string{"HOME=" + l.sockets, "AGENT_BROWSER_SOCKET_DIR=" + l.sockets}
 	if !p.Native {
-		l.env = append(l.env, "PATH="+filepath.Dir(need(t, "node")))
+		l.env = append(l.env, "PATH="+filepath.Dir(need.Program(t, "node")))
 	}
 	return l
 }
@@ -287,7 +288,7 @@ func TestVersionRuns(t *testing.T) {
 // TestDaemonStarts: the pruned tree holds all that the daemon of a version with Node imports.
 func TestDaemonStarts(t *testing.T) {
 	l := newLab(t, fetched(t, nodeVersion, nodeSum))
-	cmd := exec.Command(need(t, "node"), filepath.Join(l.root, payloadRoot, "dist", "daemon.js"))
+	cmd := exec.Command(need.Program(t, "node"), filepath.Join(l.root, payloadRoot, "dist", "daemon.js"))
 	var out tail
 	cmd.Env = append(l.env, "AGENT_BROWSER_DAEMON=1", "AGENT_BROWSER_SESSION=s")
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -392,7 +393,7 @@ func (l lab) stopDaemon(session string) {
 func startChromium(t *testing.T) string {
 	t.Helper()
 	data := t.TempDir()
-	cmd := exec.Command(need(t, "chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+	cmd := exec.Command(need.Program(t, "chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 		"--disable-back-forward-cache",
 		"--remote-debugging-port=0", "--user-data-dir="+data, "about:blank")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // module writes a source checkout with one program in ./cmd/browser-shell and gives its root.
@@ -25,7 +26,7 @@ const program = "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(\"h
 
 // TestCompileReproducible: other directories, other times, another user's settings: the same bytes.
 func TestCompileReproducible(t *testing.T) {
-	need(t, "go")
+	need.Program(t, "go")
 	for arch, want := range arches {
 		t.Run(arch, func(t *testing.T) {
 			first, err := compileIn(context.Background(), module(t, program), arch, serverPackage, Options{CacheDir: t.TempDir()})
@@ -49,7 +50,7 @@ func TestCompileReproducible(t *testing.T) {
 }
 
 func TestCompileErrors(t *testing.T) {
-	need(t, "go")
+	need.Program(t, "go")
 	cache := t.TempDir()
 	_, err := compileIn(context.Background(), module(t, "package main\nfunc main() { wrong }\n"), "amd64", serverPackage, Options{CacheDir: cache})
 	if err == nil || !strings.Contains(err.Error(), "main.go:2") {
@@ -111,7 +112,7 @@ func TestModuleRoot(t *testing.T) {
 
 // TestServer: the real browser-shell, for both architectures.
 func TestServer(t *testing.T) {
-	need(t, "go")
+	need.Program(t, "go")
 	for _, arch := range []string{"amd64", "arm64"} {
 		files, err := Server(context.Background(), arch, Options{CacheDir: t.TempDir(), Log: t.Logf})
 		must(t, err)

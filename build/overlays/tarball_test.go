@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -51,7 +53,7 @@ func TestUncommittedVersion(t *testing.T) {
 }
 
 func TestUncommittedWrongIntegrity(t *testing.T) {
-	need(t, "npm")
+	need.Program(t, "npm")
 	wrong := "sha512-" + strings.Repeat("A", 86) + "=="
 	o := Options{CacheDir: t.TempDir()}
 	_, err := Fetch(context.Background(), loneVersion, wrong, o)
@@ -86,7 +88,7 @@ func tarball(t *testing.T, members ...member) (string, string) {
 }
 
 func TestBadTarballs(t *testing.T) {
-	need(t, "sh")
+	need.Program(t, "sh")
 	pkg := member{"package/package.json", `{"name":"agent-browser","version":"0.99.0"}`, tar.TypeReg}
 	for name, c := range map[string]struct {
 		members []member

@@ -38,9 +38,10 @@ type work struct {
 
 // laid is what an overlay puts at a path.
 type laid struct {
-	overlay string
-	dir     bool
-	mode    int64
+	overlay  string
+	dir      bool
+	mode     int64
+	uid, gid int
 }
 
 func (w *work) run(ctx context.Context) error {
@@ -439,13 +440,13 @@ func (w *work) lay(o *build.Lay) error {
 		}
 		f.Path = real
 		if other, ok := w.laid[real]; ok {
-			if f.IsDir() && other.dir && f.Mode == other.mode {
+			if f.IsDir() && other == (laid{overlay: other.overlay, dir: true, mode: f.Mode, uid: f.UID, gid: f.GID}) {
 				continue
 			}
 			errs = append(errs, fmt.Errorf("%s is laid by overlay %s too", real, other.overlay))
 			continue
 		}
-		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), mode: f.Mode}
+		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), mode: f.Mode, uid: f.UID, gid: f.GID}
 		o.Files = append(o.Files, f)
 		errs = append(errs, w.clear(o.Name, f))
 	}

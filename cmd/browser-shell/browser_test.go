@@ -16,35 +16,26 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // The tests in this file drive a real Chromium with real agent-browser builds
 // from npm. They take a minute and the network, so they run only with
-// SLIMCTL_BROWSER_TESTS=1; in CI a missing part is then a failure.
+// SLIMCTL_BROWSER_TESTS=1, and in CI.
 
 func needBrowser(t *testing.T) (chromium string) {
 	t.Helper()
-	if os.Getenv("SLIMCTL_BROWSER_TESTS") != "1" {
+	if os.Getenv("SLIMCTL_BROWSER_TESTS") != "1" && os.Getenv("CI") != "true" {
 		t.Skip("set SLIMCTL_BROWSER_TESTS=1 to run it with a real Chromium (needs chromium, node, npm)")
 	}
 	for _, program := range []string{"chromium", "node", "npm"} {
-		path, err := exec.LookPath(program)
-		if err != nil {
-			missing(t, program+" is not installed")
-		}
+		path := need.Program(t, program)
 		if program == "chromium" {
 			chromium = path
 		}
 	}
 	return chromium
-}
-
-func missing(t *testing.T, why string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
 }
 
 // install gets one agent-browser version and gives its program.
@@ -54,7 +45,7 @@ func install(t *testing.T, version string) string {
 	npm := exec.Command("npm", "install", "--prefix", dir, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "agent-browser@"+version)
 	npm.Dir = dir
 	if out, err := npm.CombinedOutput(); err != nil {
-		missing(t, fmt.Sprintf("npm install agent-browser@%s: %v\n%s", version, err, out))
+		need.Missing(t, "npm install agent-browser@%s: %v\n%s", version, err, out)
 	}
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	program := filepath.Join(dir, "node_modules", "agent-browser", "bin", "agent-browser-linux-"+arch)

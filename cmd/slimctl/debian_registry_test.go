@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/ocitest"
 )
 
@@ -51,7 +52,7 @@ var listening = regexp.MustCompile(`listening on (127\.0\.0\.1:\d+)`)
 // startDebianRegistry runs the distribution registry that Debian packages, with the stand-in of line B at base/aio:1.
 func startDebianRegistry(t *testing.T) (host string, log *syncBuffer) {
 	t.Helper()
-	program := need(t, "docker-registry")
+	program := need.Program(t, "docker-registry")
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yml")
 	text := fmt.Sprintf("version: 0.1\nlog: {accesslog: {disabled: false}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: \"127.0.0.1:0\"}\n", filepath.Join(dir, "data"))

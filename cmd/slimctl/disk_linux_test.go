@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // smallDisk mounts a file system of that size, such as "2m".
@@ -13,7 +15,7 @@ func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		missing(t, "mounting a small disk: %v", err)
+		need.Missing(t, "mounting a small disk: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {
@@ -94,7 +96,7 @@ func TestUnwritableDestination(t *testing.T) {
 	t.Parallel()
 	disk := smallDisk(t, "64k")
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		missing(t, "a read-only disk: %v", err)
+		need.Missing(t, "a read-only disk: %v", err)
 	}
 	cache := filepath.Join(t.TempDir(), "cache")
 	if err := warmCache(cache); err != nil {

@@ -16,6 +16,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // built is the L0 image of a line, built once by the CLI.
@@ -99,7 +101,7 @@ var envsubstLine = regexp.MustCompile(`envsubst '([^']*)' (?:\\\n\s*)?<(/opt/gem
 // and with its own environment, and lets the real nginx check the result.
 func TestNginxTakesTheBuiltConfiguration(t *testing.T) {
 	t.Parallel()
-	nginx, envsubst := need(t, "nginx"), need(t, "envsubst")
+	nginx, envsubst := need.Program(t, "nginx"), need.Program(t, "envsubst")
 	for _, line := range []string{"A", "B", "C"} {
 		for _, auth := range []string{"with", "without"} {
 			t.Run(line+" "+auth+" auth", func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/registry"
 )
 
@@ -34,7 +35,7 @@ func start(t *testing.T, s *site, args ...string) *process {
 	if err := os.MkdirAll(tmp, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(need(t, "slimctl"), args...)}
+	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), args...)}
 	p.Env, p.Dir = append(env, "TMPDIR="+tmp), s.dir
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
@@ -175,7 +176,7 @@ func TestInterruptedWhileNpmRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(need(t, "slimctl"), "--cache-dir", filepath.Join(s.dir, "cold"), "payload", "fetch", "-o", filepath.Join(s.dir, "out", "payload"))}
+	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), "--cache-dir", filepath.Join(s.dir, "cold"), "payload", "fetch", "-o", filepath.Join(s.dir, "out", "payload"))}
 	p.Env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }), "PATH="+bin+":"+os.Getenv("PATH"))
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {

@@ -45,24 +45,6 @@ func (s scratched) Run() int {
 	return s.m.Run()
 }
 
-// need skips a test where a program is missing, and fails it in CI.
-func need(t *testing.T, program string) string {
-	t.Helper()
-	p, err := exec.LookPath(program)
-	if err != nil {
-		missing(t, "needs %s: %v", program, err)
-	}
-	return p
-}
-
-func missing(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // shared is made once for all tests: the payload and the stand-ins, in the user's own cache.
 var shared = sync.OnceValues(func() (paths []string, err error) {
 	cache := defaultCache()

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -29,7 +31,7 @@ func RegisterArm64(t testing.TB) {
 	}
 	dir, err := toolsDir()
 	if err != nil {
-		missing(t, "no place for the binfmt lock: %v", err)
+		need.Missing(t, "no place for the binfmt lock: %v", err)
 	}
 	lock := flock.New(filepath.Join(filepath.Dir(dir), "binfmt.lock"))
 	if err := lock.RLock(); err != nil {
@@ -54,15 +56,15 @@ func RegisterArm64(t testing.TB) {
 		return
 	}
 	if os.Getuid() != 0 {
-		missing(t, "registering qemu for linux/arm64 needs root")
+		need.Missing(t, "registering qemu for linux/arm64 needs root")
 	}
 	conf, err := os.ReadFile(binfmtConf)
 	if err != nil {
-		missing(t, "no qemu for linux/arm64: apt-get install qemu-user-static: %v", err)
+		need.Missing(t, "no qemu for linux/arm64: apt-get install qemu-user-static: %v", err)
 	}
 	if _, err := os.Stat(binfmtDir + "/register"); err != nil {
 		if err := unix.Mount("binfmt_misc", binfmtDir, "binfmt_misc", 0, ""); err != nil {
-			missing(t, "mount binfmt_misc: %v", err)
+			need.Missing(t, "mount binfmt_misc: %v", err)
 		}
 		mark(t, mounted)
 	}
@@ -70,7 +72,7 @@ func RegisterArm64(t testing.TB) {
 	switch {
 	case errors.Is(err, fs.ErrExist): // another process was faster
 	case err != nil:
-		missing(t, "register qemu for linux/arm64: %v", err)
+		need.Missing(t, "register qemu for linux/arm64: %v", err)
 	default:
 		mark(t, registered)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/moby/buildkit/client"
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -41,7 +43,7 @@ func Start(t testing.TB) *Daemon {
 	t.Helper()
 	bin, _ := Ensure(t)
 	if os.Getuid() != 0 {
-		missing(t, "buildkitd with file operations and RUN needs root")
+		need.Missing(t, "buildkitd with file operations and RUN needs root")
 	}
 	// Not t.TempDir: a socket's path may have no more than 107 bytes.
 	sockDir := tempDir(t, "/tmp", "bkd-")
@@ -62,7 +64,7 @@ func Start(t testing.TB) *Daemon {
 func (d *Daemon) RequireRun(t testing.TB) {
 	t.Helper()
 	if !d.CanRun {
-		missing(t, "no runc in PATH, so that buildkitd can't do RUN: apt-get install runc")
+		need.Missing(t, "no runc in PATH, so that buildkitd can't do RUN: apt-get install runc")
 	}
 }
 

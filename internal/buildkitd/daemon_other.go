@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/moby/buildkit/client"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // Daemon is a private buildkitd of one test.
@@ -25,18 +27,18 @@ func Start(t testing.TB) *Daemon {
 // RequireRun ends the test.
 func (d *Daemon) RequireRun(t testing.TB) {
 	t.Helper()
-	missing(t, "no RUN on %s", runtime.GOOS)
+	need.Missing(t, "no RUN on %s", runtime.GOOS)
 }
 
 // Client ends the test.
 func (d *Daemon) Client(t testing.TB) *client.Client {
 	t.Helper()
-	missing(t, "no buildkitd on %s", runtime.GOOS)
+	need.Missing(t, "no buildkitd on %s", runtime.GOOS)
 	return nil
 }
 
 // RegisterArm64 ends the test.
 func RegisterArm64(t testing.TB) {
 	t.Helper()
-	missing(t, "no binfmt_misc on %s", runtime.GOOS)
+	need.Missing(t, "no binfmt_misc on %s", runtime.GOOS)
 }

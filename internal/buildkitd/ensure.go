@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // Version is the BuildKit release that tests run: the one in go.mod.
@@ -31,25 +33,16 @@ var cacheDir, cacheErr = os.UserCacheDir()
 func Ensure(t testing.TB) (buildkitd, buildctl string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		missing(t, "buildkitd runs on linux, not on %s", runtime.GOOS)
+		need.Missing(t, "buildkitd runs on linux, not on %s", runtime.GOOS)
 	}
 	dir, err := toolsDir()
 	if err == nil {
 		err = build(dir)
 	}
 	if err != nil {
-		missing(t, "no buildkitd: %v", err)
+		need.Missing(t, "no buildkitd: %v", err)
 	}
 	return filepath.Join(dir, "buildkitd"), filepath.Join(dir, "buildctl")
-}
-
-// missing ends a test that lacks a part of the machine it runs on.
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 func toolsDir() (string, error) {

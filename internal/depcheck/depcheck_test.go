@@ -30,7 +30,8 @@ var rooms = map[string][]string{
 	"server/policy": {},
 	"server/hub":    {"server"},
 
-	"internal/buildkitd":             {},
+	"internal/buildkitd":             {"internal/need"},
+	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
 	"internal/depcheck":              {},
 	"internal/ocitest":               {"image"},

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // booted is a stand-in's tree in a directory, with its start script run there up to supervisord.
@@ -48,7 +50,7 @@ var stubs = map[string]string{
 func boot(t *testing.T, line string, change func(booted), env ...string) booted {
 	t.Helper()
 	for _, name := range []string{"bash", "envsubst", "jq"} {
-		tool(t, name)
+		need.Program(t, name)
 	}
 	b := booted{root: t.TempDir()}
 	img := imageOf(t, cached(t, line), "linux/amd64")
@@ -259,7 +261,7 @@ func nginxTest(t *testing.T, b booted) (string, error) {
 	if b.err != nil {
 		t.Fatalf("%v\n%s", b.err, b.out)
 	}
-	out, err := exec.Command(tool(t, "nginx"), "-t", "-e", "stderr", "-p", b.root, "-c", b.path("/opt/gem/nginx.conf")).CombinedOutput()
+	out, err := exec.Command(need.Program(t, "nginx"), "-t", "-e", "stderr", "-p", b.root, "-c", b.path("/opt/gem/nginx.conf")).CombinedOutput()
 	return string(out), err
 }
 
@@ -275,7 +277,7 @@ func freePort(t *testing.T) string {
 }
 
 func TestNginxAccepts(t *testing.T) {
-	tool(t, "nginx")
+	need.Program(t, "nginx")
 	for _, line := range []string{"A", "B", "C"} {
 		for _, key := range []string{"", "a-key"} {
 			b := boot(t, line, nil, "JWT_PUBLIC_KEY="+key, "PUBLIC_PORT="+freePort(t), "AUTH_BACKEND_PORT="+freePort(t))
@@ -288,7 +290,7 @@ func TestNginxAccepts(t *testing.T) {
 
 // What the usual "deny all" file meets in the real image (duplicate location, unrendered template) must be met here.
 func TestNginxTraps(t *testing.T) {
-	tool(t, "nginx")
+	need.Program(t, "nginx")
 	port := "PUBLIC_PORT=" + freePort(t)
 	deny := func(b booted) {
 		if err := os.WriteFile(b.path("/opt/gem/nginx/zz_deny_all.conf"), []byte("location / { return 403; }\n"), 0o644); err != nil {
@@ -315,7 +317,7 @@ func TestNginxTraps(t *testing.T) {
 
 // The holes of the real nginx files, asked of a running nginx.
 func TestNginxHoles(t *testing.T) {
-	nginx := tool(t, "nginx")
+	nginx := need.Program(t, "nginx")
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/auth" {
 			w.WriteHeader(http.StatusUnauthorized)

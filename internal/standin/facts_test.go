@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // The lists here were written from the facts on the real image, never from what the stand-in happens to hold.
@@ -460,7 +462,7 @@ func TestScriptsParse(t *testing.T) {
 				continue
 			}
 			count++
-			cmd := exec.Command(tool(t, shell), "-n")
+			cmd := exec.Command(need.Program(t, shell), "-n")
 			cmd.Stdin = bytes.NewReader(e.data)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("line %s: %s: %v\n%s", line, p, err, out)

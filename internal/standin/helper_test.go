@@ -5,9 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -183,22 +181,4 @@ func lookup(tree map[string]entry, p string) (entry, bool) {
 	}
 	e, ok := tree[at]
 	return e, ok
-}
-
-// tool finds a program, and skips the test without it, except in CI.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	p, err := exec.LookPath(name)
-	if err != nil {
-		for _, dir := range []string{"/usr/sbin", "/sbin"} { // where Debian has nginx, outside of a user's PATH
-			if p := filepath.Join(dir, name); exec.Command("test", "-x", p).Run() == nil {
-				return p
-			}
-		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed", name)
-		}
-		t.Skipf("%s is not installed", name)
-	}
-	return p
 }

@@ -1,0 +1,34 @@
+// Package need says what a test needs of the machine it runs on. Where that is missing the test is skipped; in CI
+// (CI=true) it fails, since there nothing may be missing.
+package need
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Program gives the path of a program.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin"} { // where Debian has nginx, outside of a user's PATH
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return p
+		}
+	}
+	Missing(t, "%s is not installed", name)
+	return ""
+}
+
+// Missing ends a test that lacks something.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
