@@ -1,4 +1,4 @@
-.PHONY: build test lint generate bench release
+.PHONY: build test lint generate bench conformance release
 
 build: ## ./slimctl
 	go build -o slimctl ./cmd/slimctl
@@ -9,8 +9,14 @@ test: ## all tests, with what they need
 lint: ## golangci-lint, in the version that .golangci.yml was written for
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run
 
-generate: ## profiles/schema.json
+generate: ## the schemas, and what makes Chromium use the proxy
 	go generate ./build/profile
+	go test ./server/policy -run TestSchemaAsset -update
+	go run ./cmd/browser-shell chromium-policy --policy assets/policy/browser-shell.policy.json >managed-policy.tmp
+	mv managed-policy.tmp assets/chromium/managed-policy.json
+
+conformance: ## the MCP conformance suite and Inspector against browser-shell; see docs/mcp.md
+	scripts/conformance
 
 bench: ## embedded engine against buildkitd; see bench/README.md
 	bash bench/run

@@ -5,5 +5,5 @@ import "embed"
 
 // FS holds every asset by its path below this directory, such as nginx/nginx.conf.
 //
-//go:embed all:nginx all:supervisord all:policy all:skill mcp-hub.json.template no-mcp-servers.json
+//go:embed all:nginx all:supervisord all:chromium policy/browser-shell.policy.json all:skill mcp-hub.json.template no-mcp-servers.json
 var FS embed.FS

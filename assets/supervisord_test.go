@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,8 +78,8 @@ func environmentOf(conf map[string]string) map[string]string {
 func TestPrograms(t *testing.T) {
 	p := loadProfile(t, "l0")
 	want := map[profile.Line][]string{
-		"A": {"browser", "gem-server", "mcp-hub", "nginx", "openbox", "tigervnc", "websocat"},
-		"B": {"browser", "browser-shell-hub", "nginx", "openbox", "python-server", "tigervnc", "websocat"},
+		"A": {"browser", "browser-shell-egress", "gem-server", "mcp-hub", "nginx", "openbox", "tigervnc", "websocat"},
+		"B": {"browser", "browser-shell-egress", "browser-shell-hub", "nginx", "openbox", "python-server", "tigervnc", "websocat"},
 	}
 	want["C"] = want["B"]
 	for _, line := range lines {
@@ -147,6 +148,48 @@ func TestBrowserFlags(t *testing.T) {
 	}
 	if !strings.Contains(command, "\n--remote-debugging-port=9222\n") {
 		t.Errorf("no debugging port: %s", command)
+	}
+}
+
+// Of two policy files that set one key, Chromium takes the last by name; the start scripts write two at run time, out of
+// variables.
+func TestPolicyFileIsTheLast(t *testing.T) {
+	const dir = "/etc/browser/policies/managed/"
+	p := loadProfile(t, "l0")
+	for _, line := range lines {
+		var got []string
+		for path := range laid(t, p, line) {
+			if name, ok := strings.CutPrefix(path, dir); ok {
+				got = append(got, name)
+			}
+		}
+		if len(got) != 1 || got[0] <= "dns_over_https.json" || got[0] <= "url_filter.json" {
+			t.Errorf("line %s: policy files %q", line, got)
+		}
+	}
+}
+
+// The proxy is there before what sends requests through it. A lower number starts first.
+func TestEgressStartsFirst(t *testing.T) {
+	p := loadProfile(t, "l0")
+	for _, line := range lines {
+		priority := map[string]int{}
+		for _, conf := range confs(t, p, line) {
+			for section, c := range conf {
+				if name, ok := strings.CutPrefix(section, "program:"); ok {
+					n, err := strconv.Atoi(c["priority"])
+					if err != nil {
+						t.Fatal(err)
+					}
+					priority[name] = n
+				}
+			}
+		}
+		for _, name := range []string{"browser", "browser-shell-hub", "mcp-hub"} {
+			if n, ok := priority[name]; ok && n <= priority["browser-shell-egress"] {
+				t.Errorf("line %s: %s has priority %d, browser-shell-egress %d", line, name, n, priority["browser-shell-egress"])
+			}
+		}
 	}
 }
 

@@ -1,31 +1,55 @@
 // Package server is browser-shell: one MCP tool that hands a checked argv to
 // agent-browser, which drives the one Chromium of the image.
+//
+// A call goes through a chain of hooks (hook.go, and Server.build for their
+// order): validate, budget, address, inject; then it runs (browser.go); then
+// normalise, screenshot, redact, truncate, record.
 package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// nodeDeadline is the longest run of a 0.8 to 0.19 agent-browser: after 30 s
-// it sends the command again by itself, which could click twice.
-const nodeDeadline = 28 * time.Second
+// Config is what a server is made of.
+type Config struct {
+	Policy  *policy.Policy
+	Version string         // browser-shell's own
+	Log     *slog.Logger   // may be nil
+	Network policy.Network // the zero value is the real one
+}
+
+// listTTL is for how many milliseconds a client may keep the tool's
+// description, which never changes while the process lives.
+const listTTL = 5 * 60 * 1000
 
 // Server serves the one tool. Close it, or its daemons stay.
 type Server struct {
-	policy   *policy.Policy
-	st       *state
-	cli      *cli
-	sessions *sessions
-	mcp      *mcp.Server
+	st        *state
+	log       *audit.Log
+	artifacts *artifacts
+	cli       *cli
+	browser   *browser
+	budget    *budget
+	mcp       *mcp.Server
+
+	current atomic.Pointer[rules]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -34,28 +58,136 @@ type Server struct {
 	calls  sync.WaitGroup
 }
 
-// New makes a server for a policy. version is browser-shell's own; log may be
-// nil. agent-browser is not looked at before the first call.
-func New(p *policy.Policy, version string, log *slog.Logger) (*Server, error) {
-	st, err := openState(p.StateDir)
+// rules is a policy and the chain that was built from it.
+type rules struct {
+	policy *policy.Policy
+	digest string
+	hooks  chain
+}
+
+// New makes a server. Neither agent-browser nor Chromium is looked at before
+// the first call. It is an error if the state directory or the audit log
+// cannot be used.
+func New(conf Config) (_ *Server, err error) {
+	p := conf.Policy
+	st, err := openState(p.StateDir, time.Duration(p.Limits.SessionIdleSec)*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{policy: p, st: st, cli: &cli{conf: p.AgentBrowser, st: st}, sessions: newSessions(p.Limits.MaxSessions)}
+	s := &Server{st: st}
+	defer func() {
+		if err != nil {
+			s.release()
+		}
+	}()
+	if s.log, err = audit.Open(orDefault(p.Audit.File, st.base, "audit.jsonl"), p.Audit.MaxBytes, p.Audit.Keep); err != nil {
+		return nil, err
+	}
+	if s.artifacts, err = openArtifacts(orDefault(p.ArtifactsDir, st.base, "artifacts"), filepath.Base(st.run)); err != nil {
+		return nil, err
+	}
+	sessions := newSessions()
+	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: newTurn()}
+	s.budget = newBudget(p.Limits, sessions)
+	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network, proxy: p.Egress.Proxy, dialing: newTurn()}
+	if err := s.use(p, audit.Start); err != nil {
+		return nil, err
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mcp = mcp.NewServer(
-		&mcp.Implementation{Name: ToolName, Title: "Browser", Version: version},
-		&mcp.ServerOptions{Logger: log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}},
+		&mcp.Implementation{Name: policy.ToolName, Title: "Browser", Version: conf.Version},
+		&mcp.ServerOptions{
+			Logger: conf.Log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs = listTTL },
+		},
 	)
-	s.mcp.AddTool(tool(), s.handle)
+	s.mcp.AddTool(tool(p.ToolName), s.handle)
+	s.mcp.AddReceivingMiddleware(s.executors)
+	go s.browser.reap(s.ctx, func() time.Duration {
+		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second
+	})
 	return s, nil
+}
+
+func orDefault(path, dir, name string) string {
+	if path != "" {
+		return path
+	}
+	return filepath.Join(dir, name)
+}
+
+// use goes on with a policy, once that is on record.
+func (s *Server) use(p *policy.Policy, event string) error {
+	next, err := s.build(p)
+	if err != nil {
+		return err
+	}
+	if err := s.note(event, next); err != nil {
+		return err
+	}
+	s.current.Store(next)
+	s.budget.setLimits(p.Limits)
+	return nil
+}
+
+// build makes the chain for a policy. A new hook is a line here.
+func (s *Server) build(p *policy.Policy) (*rules, error) {
+	redactor, err := output.NewRedactor(p.Redaction.Keys, p.Redaction.Patterns, output.Secrets(os.Environ()))
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	digest := hex.EncodeToString(sum[:])
+	return &rules{p, digest, chain{
+		validate{policy: p, generation: s.cli.ask},
+		s.budget,
+		address{policy: p, network: s.browser.network},
+		inject{cdpPort: p.AgentBrowser.CDPPort, output: s.artifacts.dir},
+		normalise{},
+		screenshot{policy: p, artifacts: s.artifacts},
+		redact{redactor: redactor},
+		truncate{policy: p},
+		record{log: s.log, redactor: redactor, policy: p, digest: digest, runID: filepath.Base(s.st.run)},
+	}}, nil
+}
+
+// Reload goes on with another policy; calls that run finish with theirs. What
+// was set up at the start cannot change: an error names it, and the old policy
+// stays.
+func (s *Server) Reload(p *policy.Policy) error {
+	old := s.current.Load().policy
+	for _, f := range []struct {
+		key  string
+		same bool
+	}{
+		{"tool_name", p.ToolName == old.ToolName},
+		{"agent_browser", p.AgentBrowser == old.AgentBrowser},
+		{"egress.proxy", p.Egress.Proxy == old.Egress.Proxy},
+		{"audit", p.Audit == old.Audit},
+		{"artifacts_dir", p.ArtifactsDir == old.ArtifactsDir},
+		{"state_dir", p.StateDir == old.StateDir},
+	} {
+		if !f.same {
+			return fmt.Errorf("%s cannot change while browser-shell runs: restart it", f.key)
+		}
+	}
+	return s.use(p, audit.Reload)
+}
+
+// note records an event that is no call.
+func (s *Server) note(event string, now *rules) error {
+	return s.log.Write(audit.Record{Event: event, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
 }
 
 // MCP is the protocol server, for a transport to run.
 func (s *Server) MCP() *mcp.Server { return s.mcp }
 
-// Close ends the running calls, then the daemons, and removes their files.
-// Later calls do nothing.
+// Close ends the running calls, then the daemons and tabs, and removes their
+// files. Later calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
 	closed := s.closed
@@ -66,7 +198,19 @@ func (s *Server) Close() {
 	}
 	s.cancel()
 	s.calls.Wait()
+	s.browser.close()
+	_ = s.note(audit.Stop, s.current.Load()) // nothing can be refused any more
+	s.release()
+}
+
+func (s *Server) release() {
 	s.st.close()
+	if s.artifacts != nil {
+		s.artifacts.close()
+	}
+	if s.log != nil {
+		s.log.Close()
+	}
 }
 
 // begin counts a call in; false when the server is closing.
@@ -90,141 +234,55 @@ func (s *Server) handle(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 		return nil, errClosing
 	}
 	defer s.calls.Done()
-	call, r := parseCall(req.Params.Arguments, s.policy.Limits)
-	if r != nil {
-		return refused(call.SessionID, r).answer(r, nil), nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, call.Timeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-
-	res, image, r := s.do(ctx, call)
-	if errors.Is(ctx.Err(), context.Canceled) {
+	res := s.call(ctx, Call{Tool: req.Params.Name, Arguments: req.Params.Arguments, Origin: origin(req), Received: time.Now()})
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if r != nil {
-		return refused(call.SessionID, r).answer(r, nil), nil
-	}
-	return res.answer(nil, image), nil
+	return res.answer(), nil
 }
 
-// do checks and runs one call.
-func (s *Server) do(ctx context.Context, call Call) (Result, *mcp.ImageContent, *policy.Refusal) {
-	version, missing := s.cli.ask(ctx)
-	gen := policy.Node // the narrower grammar, when the version is not known
-	if missing == nil {
-		gen = version.Generation()
+// call takes one call through the chain. It is one policy from end to end.
+func (s *Server) call(ctx context.Context, c Call) Result {
+	now := s.current.Load()
+	c, denied := now.hooks.before(ctx, c)
+	res := Result{SessionID: c.SessionID}
+	if denied != nil {
+		res = res.refuse(denied)
+	} else {
+		within, cancel := c.deadline(ctx)
+		res = s.browser.run(within, now.policy, c)
+		cancel()
 	}
-	cmd, r := s.policy.Check(gen, call.Argv)
-	if r != nil {
-		return Result{}, nil, r
-	}
-	if missing != nil {
-		return Result{SessionID: call.SessionID, ExitCode: exitNoRun, Stderr: missing.Error() + "\n"}, nil, nil
-	}
-	ses, r := s.sessions.enter(ctx, call.SessionID)
-	if r != nil {
-		return Result{}, nil, r
-	}
-	defer func() { s.sessions.leave(call.SessionID, ses, s.st.hasDaemon(ses.name)) }()
-	if cmd.Name == "close" {
-		s.st.endDaemon(ses.name, false)
-		return Result{SessionID: call.SessionID, Stdout: "{\"closed\":true}\n"}, nil, nil
-	}
-	if gen == policy.Node {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, nodeDeadline)
-		defer cancel()
-	}
-	return s.execute(ctx, call.SessionID, version, ses, cmd)
+	return now.hooks.after(context.WithoutCancel(ctx), c, res)
 }
 
-// execute runs a checked command in its session.
-func (s *Server) execute(ctx context.Context, id string, version policy.Version, ses *session, cmd policy.Command) (Result, *mcp.ImageContent, *policy.Refusal) {
-	var file shot
-	var path string
-	if cmd.Name == "screenshot" {
-		file = s.st.newShot(ses.name, cmd.Shot)
-		path = file.path()
-		defer file.discard()
-	}
-	if res, ok := s.prepare(ctx, id, version, ses); !ok && ctx.Err() == nil {
-		return res, nil, nil
-	}
-	out, err := s.cli.call(ctx, version, ses.name, cmd, path)
-	if out.killed {
-		// The daemon may still be at it, deaf to the next command.
-		s.st.endDaemon(ses.name, true)
-		return Result{}, nil, killed(out)
-	}
-	if err != nil {
-		return Result{SessionID: id, ExitCode: exitNoRun, Stderr: fmt.Sprintf("agent-browser cannot be started: %s\n", err)}, nil, nil
-	}
-	res := normalise(id, out)
-	if res.ExitCode != 0 {
-		return res, nil, nil
-	}
-	if limit := s.policy.Limits.OutputBytes; len(res.Stdout) > limit {
-		return Result{}, nil, tooLarge(limit)
-	}
-	if path == "" {
-		return res, nil, nil
-	}
-	return s.withImage(res, file)
+// generalExecutors are tools of the base and of others that run anything.
+// They are not registered; a call is refused by name, and recorded.
+var generalExecutors = map[string]bool{
+	"run_shell": true, "shell": true, "bash": true, "sh": true, "terminal": true, "eval": true,
+	"exec": true, "execute": true, "execute_bash": true, "execute_command": true, "run_command": true,
+	"sandbox_execute_bash": true, "sandbox_execute_code": true, "sandbox_execute_jupyter": true,
 }
 
-// prepare starts a newer daemon with its HTTP port closed: any page could
-// otherwise talk to it. On failure it gives the result to answer with.
-func (s *Server) prepare(ctx context.Context, id string, version policy.Version, ses *session) (Result, bool) {
-	if !version.PinsTabs() || s.st.hasDaemon(ses.name) {
-		return Result{}, true
-	}
-	out, err := s.cli.call(ctx, version, ses.name, policy.Command{Name: "stream", Args: []string{"disable"}}, "")
-	if err != nil {
-		return Result{SessionID: id, ExitCode: exitNoRun, Stderr: fmt.Sprintf("agent-browser cannot be started: %s\n", err)}, false
-	}
-	res := normalise(id, out)
-	if res.ExitCode == 0 {
-		return res, true
-	}
-	s.st.endDaemon(ses.name, true) // the next call starts over, with the port closed
-	res.Stdout, res.Stderr = "", joinLines("the session could not be started", res.Stderr)
-	return res, false
-}
-
-// withImage keeps the screenshot and adds it to the answer.
-func (s *Server) withImage(res Result, file shot) (Result, *mcp.ImageContent, *policy.Refusal) {
-	data, image, err := file.keep(res.Stdout, s.policy.Screenshot.MaxImageBytes)
-	if err != nil {
-		res.ExitCode, res.Stdout, res.Stderr = exitProtocol, "", joinLines(err.Error(), res.Stderr)
-		return res, nil, nil
-	}
-	res.Stdout = data
-	if !s.policy.Screenshot.ReturnImage {
-		return res, nil, nil
-	}
-	if image == nil {
-		res.Stderr = joinLines("the image is too large to return; it is kept at the path", res.Stderr)
-	}
-	return res, image, nil
-}
-
-func killed(out runResult) *policy.Refusal {
-	if out.tooMuch {
-		return &policy.Refusal{
-			Code: policy.BudgetExceeded, Rule: "output.size",
-			Message: fmt.Sprintf("agent-browser printed more than %d bytes and was ended; ask for less (snapshot -i -c -d 3)", maxRaw),
+// executors answers calls of general executors; any other unknown tool is the
+// protocol's own error.
+func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		call, ok := req.(*mcp.CallToolRequest)
+		now := s.current.Load()
+		switch {
+		case !ok || call.Params.Name == now.policy.ToolName:
+		case generalExecutors[call.Params.Name]:
+			return s.handle(ctx, call)
+		default: // on record too; without its name, which may be anything
+			err := s.log.Write(audit.Record{Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
+			if err != nil {
+				return nil, errors.New("the audit log cannot be written")
+			}
 		}
-	}
-	return &policy.Refusal{
-		Code: policy.Timeout, Rule: "timeout.run", Retryable: true,
-		Message: "the command did not finish in time and was ended with its session; the page may have changed: open or snapshot again before going on",
-	}
-}
-
-func tooLarge(limit int) *policy.Refusal {
-	return &policy.Refusal{
-		Code: policy.BudgetExceeded, Rule: "output.size",
-		Message: fmt.Sprintf("the answer is larger than %d bytes; ask for less (snapshot -i -c, -d 3 or -s SELECTOR)", limit),
+		return next(ctx, method, req)
 	}
 }

@@ -4,9 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
+	"os"
 	"strings"
 	"sync"
+	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/slimctl/slimctl/server/cdp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -19,67 +24,122 @@ func daemonName(id string) string {
 	return "bs-" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:28])
 }
 
-// sessions lets one call at a time through for each session: two at once on a
-// new session make agent-browser leak daemons.
+// sessions are the open ones and those that calls wait for. One call at a time
+// runs in each: two at once on a new session make agent-browser leak daemons.
 type sessions struct {
-	max int
 	mu  sync.Mutex
 	all map[string]*session
 }
 
 type session struct {
-	name  string        // for agent-browser
-	gate  chan struct{} // holds one token while a call runs
-	users int           // calls that run or wait
+	id, name string // name is agent-browser's
+	turn     turn   // of one call at a time
+
+	// Under sessions.mu.
+	users int // calls that run or wait
+	calls int
+	bytes int64
+	last  time.Time // when the last call ended
+	open  bool      // there is a tab
+	rate  *rate.Limiter
+
+	// Of the call whose turn it is.
+	chromium *cdp.Browser
+	tab      *cdp.Tab             // nil before the first command
+	alone    *os.File             // 0.8 to 0.19: the lock that keeps others out
+	daemon   *os.Process          // 0.34 and later: it has its port closed
+	checked  map[string]time.Time // hosts that were resolved and found public
 }
 
-func newSessions(limit int) *sessions {
-	return &sessions{max: limit, all: map[string]*session{}}
+func newSessions() *sessions { return &sessions{all: map[string]*session{}} }
+
+// admit counts a call into its session, or says which bound it breaks. close
+// is always let in.
+// It gives the session's own rate if it has a page.
+func (s *sessions) admit(c Call, l policy.Limits) (*rate.Limiter, *policy.Refusal) {
+	if c.SessionID == "" {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.all[c.SessionID]
+	most := l.MaxSessions
+	if c.Generation == policy.Node {
+		most = 1 // it drives the first tab that it finds, whoever's it is
+	}
+	var r *policy.Refusal
+	switch closing := c.Command.Name == "close"; {
+	case closing:
+	case ses == nil && len(s.all) >= most:
+		r = overBudget("sessions.count", time.Second, "too many sessions are open; send close for one that is done, or go on in one of them")
+	case ses == nil:
+	case ses.users >= l.SessionQueue:
+		r = overBudget("session.queue", 100*time.Millisecond, "too many calls of this session wait; send them one after the other")
+	case ses.calls >= l.SessionCalls:
+		r = &policy.Refusal{Code: policy.BudgetExceeded, Rule: "session.calls", Message: "this session has made all its calls; close it and go on in a new one"}
+	case ses.bytes >= l.SessionBytes:
+		r = &policy.Refusal{Code: policy.BudgetExceeded, Rule: "session.bytes", Message: "this session was sent all its bytes; close it and go on in a new one"}
+	}
+	if ses == nil {
+		ses = &session{id: c.SessionID, name: daemonName(c.SessionID), turn: newTurn(), rate: newRate(l), checked: map[string]time.Time{}}
+		s.all[c.SessionID] = ses
+	}
+	ses.users++
+	ses.calls++
+	if !ses.open {
+		return nil, r
+	}
+	return ses.rate, r
 }
 
-// enter waits for the session's turn.
+// release counts a call out. A session without a tab is forgotten.
+func (s *sessions) release(c Call, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.all[c.SessionID]
+	if ses == nil {
+		return
+	}
+	ses.users--
+	ses.bytes += bytes
+	ses.last = time.Now()
+	if ses.users == 0 && !ses.open {
+		delete(s.all, c.SessionID)
+	}
+}
+
+// enter waits for the turn of an admitted call; leave ends it.
 func (s *sessions) enter(ctx context.Context, id string) (*session, *policy.Refusal) {
 	s.mu.Lock()
 	ses := s.all[id]
-	if ses == nil {
-		if len(s.all) >= s.max {
-			s.mu.Unlock()
-			return nil, &policy.Refusal{
-				Code: policy.BudgetExceeded, Rule: "sessions.count", Retryable: true,
-				Message: "too many sessions are open; send close for one that is done, or go on in one of them",
-			}
-		}
-		ses = &session{name: daemonName(id), gate: make(chan struct{}, 1)}
-		s.all[id] = ses
-	}
-	ses.users++
 	s.mu.Unlock()
-
-	select {
-	case ses.gate <- struct{}{}:
-		if ctx.Err() == nil {
-			return ses, nil
-		}
-		<-ses.gate
-	case <-ctx.Done():
+	if ses.turn.take(ctx) == nil {
+		return ses, nil
 	}
-	s.drop(id, ses, true)
-	return nil, &policy.Refusal{
-		Code: policy.Timeout, Rule: "timeout.queue", Retryable: true,
-		Message: "other calls of this session took all the time; nothing was done: send the call again",
-	}
+	r := late()
+	r.Message = "other calls of this session took all the time; nothing was done: send the call again"
+	return nil, r
 }
 
-// leave lets the next call in. A session that has no daemon is forgotten.
-func (s *sessions) leave(id string, ses *session, alive bool) {
-	<-ses.gate
-	s.drop(id, ses, alive)
+func (s *sessions) leave(ses *session) {
+	s.mu.Lock()
+	ses.open = ses.tab != nil
+	s.mu.Unlock()
+	ses.turn.give()
 }
 
-func (s *sessions) drop(id string, ses *session, alive bool) {
+// idle takes the sessions that nobody has used since a time, one turn each.
+// The caller leaves and forgets them.
+func (s *sessions) idle(since time.Time) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ses.users--; ses.users == 0 && !alive {
-		delete(s.all, id)
+	var out []*session
+	for _, ses := range s.all {
+		if ses.users == 0 && ses.last.Before(since) {
+			ses.users++
+			ses.turn <- struct{}{} // free: there are no users
+			out = append(out, ses)
+		}
 	}
+	return out
 }

@@ -251,7 +251,7 @@ type lab struct {
 func newLab(t *testing.T, p *Payload) lab {
 	t.Helper()
 	if runtime.GOOS != "linux" || arches[runtime.GOARCH].machine == 0 {
-		t.Skip("agent-browser's Linux programs can't run here")
+		need.Missing(t, "agent-browser's Linux programs can't run here")
 	}
 	files, err := p.Files(runtime.GOARCH)
 	if err != nil {

@@ -1,8 +1,12 @@
 package main_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,15 +30,9 @@ import (
 
 func needBrowser(t *testing.T) (chromium string) {
 	t.Helper()
-	if os.Getenv("SLIMCTL_BROWSER_TESTS") != "1" && os.Getenv("CI") != "true" {
-		t.Skip("set SLIMCTL_BROWSER_TESTS=1 to run it with a real Chromium (needs chromium, node, npm)")
-	}
-	for _, program := range []string{"chromium", "node", "npm"} {
-		path := need.Program(t, program)
-		if program == "chromium" {
-			chromium = path
-		}
-	}
+	chromium = need.Chromium(t)
+	need.Program(t, "node")
+	need.Program(t, "npm")
 	return chromium
 }
 
@@ -61,13 +59,15 @@ const page = `<!doctype html><title>Start</title>
 <label>Colour <select id="c"><option value="r">Red<option value="g">Green</select></label>
 <label><input id="k" type="checkbox"> Agree</label>
 <button id="go">Send</button></form>
-<p id="out"></p>
+<p id="out"></p><a id="dl" href="/file.sh">File</a>
+<button id="ask" onclick="out.textContent='answer '+confirm('Really?')">Ask</button>
+<button id="hang" onclick="for(;;);">Hang</button>
 <button id="later" onclick="setTimeout(()=>{let d=document.createElement('i');d.id='late';d.textContent='Arrived';document.body.append(d)},300)">Later</button>`
 
-// startChromium starts a browser for which site.test is the given server, as
-// a public site would be, and gives its DevTools port. The port is the
-// browser's own choice: a fixed one may be another browser's.
-func startChromium(t *testing.T, chromium, server string) int {
+// startChromium starts a browser that can resolve nothing by itself and gives
+// its DevTools port: the one asked for, or with 0 the browser's own choice (a
+// fixed one may be another browser's).
+func startChromium(t *testing.T, chromium string, port int) (int, *os.Process) {
 	t.Helper()
 	profile, err := os.MkdirTemp("", "bs-chromium-")
 	if err != nil {
@@ -75,7 +75,7 @@ func startChromium(t *testing.T, chromium, server string) int {
 	}
 	cmd := exec.Command(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
-		"--remote-debugging-port=0", "--user-data-dir="+profile, "--host-resolver-rules=MAP site.test "+server, "about:blank")
+		fmt.Sprintf("--remote-debugging-port=%d", port), "--user-data-dir="+profile, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -91,48 +91,165 @@ func startChromium(t *testing.T, chromium, server string) int {
 		}
 	})
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if port != 0 { // then Chromium doesn't write it down
+			if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				c.Close()
+				return port, cmd.Process
+			}
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
 		if line, _, ok := strings.Cut(string(b), "\n"); err == nil && ok {
 			port, err := strconv.Atoi(line)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return port
+			return port, cmd.Process
 		}
 	}
 	t.Fatal("Chromium did not say its DevTools port within 20 s")
-	return 0
+	return 0, nil
+}
+
+// site serves a page on an address that counts as public in these tests.
+func site(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.77.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return fmt.Sprintf("http://site.test:%d/", l.Addr().(*net.TCPAddr).Port)
+}
+
+// realBrowser puts a real Chromium, a real agent-browser and a running egress
+// proxy into the lab.
+func (l *lab) realBrowser(t *testing.T, version string) (chromium *os.Process) {
+	t.Helper()
+	program := needBrowser(t)
+	port, chromium := startChromium(t, program, 0)
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.policy["agent_browser"] = map[string]any{
+		"path": install(t, version), "cdp_port": port, "search_path": filepath.Dir(node) + ":/usr/bin:/bin",
+	}
+	l.egress(t)
+	return chromium
+}
+
+// egress starts the proxy that the policy names.
+func (l *lab) egress(t *testing.T) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	l.policy["egress"] = map[string]any{"proxy": address}
+	cmd := l.command(t, "egress")
+	cmd.Stderr = nil
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewReader(pipe)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, address) {
+		t.Fatalf("egress: %q %v", line, err)
+	}
+	go io.Copy(os.Stderr, lines)
+}
+
+// download is what the page's link to a file gives.
+const download = "#!/bin/sh\necho a page chose this\n"
+
+func servePage(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/file.sh" {
+		w.Header().Set("Content-Disposition", "attachment; filename=file.sh")
+		fmt.Fprint(w, download)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html")
+	fmt.Fprint(w, page)
 }
 
 func TestRealBrowser(t *testing.T) {
-	chromium := needBrowser(t)
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		t.Run(version, func(t *testing.T) {
-			site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "text/html")
-				fmt.Fprint(w, page)
-			}))
-			t.Cleanup(site.Close)
 			l := newLab(t)
-			node, err := exec.LookPath("node")
-			if err != nil {
-				t.Fatal(err)
-			}
-			l.policy["agent_browser"] = map[string]any{
-				"path":        install(t, version),
-				"cdp_port":    startChromium(t, chromium, site.Listener.Addr().String()),
-				"search_path": filepath.Dir(node) + ":/usr/bin:/bin",
-			}
+			l.realBrowser(t, version)
 			s := l.connect(t)
-			drive(t, s)
-			if a := s.do(t, "snapshot"); a.ExitCode != 0 {
-				t.Fatalf("got %+v", a)
+			drive(t, s, site(t, servePage))
+			l.wantNoDownload(t)
+			if a := s.do(t, "snapshot"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no page") {
+				t.Fatalf("after close: %+v", a)
+			}
+			if a := s.do(t, "open", site(t, servePage)); a.ExitCode != 0 {
+				t.Fatalf("open again: %+v", a)
 			}
 			wantNoPort(t, l)
+			if version == "0.41.2" { // a daemon that takes a dead one's place has its port open
+				if !killOne(l, "AGENT_BROWSER_DAEMON=") {
+					t.Fatal("no daemon to kill")
+				}
+				if a := s.do(t, "snapshot"); a.ExitCode != 0 { // it was still dying
+					a = s.do(t, "snapshot")
+					if a.ExitCode != 0 {
+						t.Errorf("after the daemon died: %+v", a)
+					}
+				}
+				wantNoPort(t, l)
+			}
+			a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"click", "#hang"}, "timeout_sec": 4})
+			for i := 0; a.ExitCode == 0 && i < 3; i++ { // 0.41.2 does not wait for what a click does
+				a = s.raw(t, map[string]any{"session_id": "s", "argv": []any{"snapshot"}, "timeout_sec": 4})
+			}
+			if a.ExitCode != 124 || !strings.Contains(a.Stderr, "the page hung") {
+				t.Errorf("a page that hangs: %+v", a)
+			}
+			if a := s.do(t, "open", site(t, servePage)); a.ExitCode != 0 {
+				t.Errorf("open after that: %+v", a)
+			}
 			s.Close()
 			l.wantProcesses(t, 0)
 			l.wantClean(t)
 		})
+	}
+}
+
+// wantNoDownload checks that no file is what the page offered.
+func (l *lab) wantNoDownload(t *testing.T) {
+	t.Helper()
+	for _, dir := range []string{l.dir, filepath.Join(os.Getenv("HOME"), "Downloads"), os.Getenv("HOME") + "/.agent-browser", "."} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return nil // not there
+			}
+			info, err := d.Info()
+			if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(download)) {
+				return nil
+			}
+			if b, _ := os.ReadFile(path); string(b) == download {
+				t.Errorf("the page stored %s", path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -171,7 +288,7 @@ func wantNoPort(t *testing.T, l *lab) {
 }
 
 // drive goes through the whole default allowlist on the test page.
-func drive(t *testing.T, s *client) {
+func drive(t *testing.T, s *client, url string) {
 	t.Helper()
 	done := func(argv ...string) answer {
 		t.Helper()
@@ -181,7 +298,7 @@ func drive(t *testing.T, s *client) {
 		}
 		return a
 	}
-	if a := done("open", "http://site.test/"); !strings.Contains(a.Stdout, `"title":"Start"`) {
+	if a := done("open", url); !strings.Contains(a.Stdout, `"title":"Start"`) {
 		t.Errorf("open: %s", a.Stdout)
 	}
 	var snap struct {
@@ -222,6 +339,12 @@ func drive(t *testing.T, s *client) {
 		t.Errorf("content[1]: %+v", a.raw.Content[1])
 	}
 	done("screenshot", "#go")
+	done("click", "#ask")
+	if a := done("snapshot"); !strings.Contains(a.Stdout, "answer false") {
+		t.Errorf("a question was not dismissed: %s", a.Stdout)
+	}
+	done("click", "#dl")
+	done("wait", "500")
 
 	if a := s.do(t, "wait", "--fn", "document.title='Owned'"); a.rule() != "wait.script" {
 		t.Errorf("a script ran: %+v", a)

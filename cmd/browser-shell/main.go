@@ -15,55 +15,88 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
+	"sync"
 	"syscall"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"text/tabwriter"
 
 	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/hub"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/process"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // version is set by the linker: -X main.version=v1.2.3.
 var version string
 
-const usage = `browser-shell drives the browser for an agent through one MCP tool.
+// stdio is what a command reads and writes.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
 
-  browser-shell mcp [--policy FILE]                       MCP over stdio
-  browser-shell hub [--policy FILE] [--listen IP:PORT]    MCP over HTTP at /mcp
-  browser-shell version
+// command is one word after the program's name.
+type command struct {
+	name, args, does string
+	run              func(ctx context.Context, args []string, std stdio) error
+}
 
-Flags of a command: browser-shell COMMAND -h
-`
+func commands() []command {
+	return []command{
+		{"mcp", "[--policy FILE]", "MCP over stdio", runMCP},
+		{"hub", "[--policy FILE] [--listen IP:PORT]", "MCP over HTTP at /mcp", runHub},
+		{"explain", "[--policy FILE] [--generation 0.8|native] [--resolve HOST=ANSWER]...", "what would become of calls, without running them", runExplain},
+		{"audit", "verify FILE... [--head HASH] [--json]", "whether an audit log is as it was written", runAudit},
+		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
+		{"chromium-policy", "[--policy FILE] [--format managed|flags]", "settings that make Chromium use the proxy, on stdout", runChromiumPolicy},
+		{"version", "", "the version", runVersion},
+	}
+}
+
+func usage() string {
+	var b strings.Builder
+	b.WriteString("browser-shell drives the browser for an agent through one MCP tool.\n\n")
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  browser-shell %s %s\t%s\n", c.name, c.args, c.does)
+	}
+	_ = w.Flush() // a Builder takes everything
+	b.WriteString("\nFlags of a command: browser-shell COMMAND -h\n")
+	return b.String()
+}
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	os.Exit(dispatch(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
 // errUsage is for a command line that was already explained on stderr.
 var errUsage = errors.New("usage")
 
-func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func dispatch(ctx context.Context, args []string, std stdio) int {
 	if len(args) == 0 {
-		fmt.Fprint(stderr, usage)
+		fmt.Fprint(std.err, usage())
 		return 2
 	}
-	var err error
 	switch args[0] {
-	case "mcp":
-		err = runMCP(ctx, args[1:], stderr)
-	case "hub":
-		err = runHub(ctx, args[1:], stderr)
-	case "version", "--version":
-		fmt.Fprintln(stdout, "browser-shell", ownVersion())
 	case "help", "-h", "--help":
-		fmt.Fprint(stdout, usage)
-	default:
-		fmt.Fprintf(stderr, "browser-shell: no command %q\n%s", args[0], usage)
-		return 2
+		fmt.Fprint(std.out, usage())
+		return 0
+	case "--version":
+		args[0] = "version"
 	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return exitCode(c.run(ctx, args[1:], std), std.err)
+		}
+	}
+	fmt.Fprintf(std.err, "browser-shell: no command %q\n%s", args[0], usage())
+	return 2
+}
+
+func exitCode(err error, stderr io.Writer) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
@@ -72,6 +105,11 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	fmt.Fprintln(stderr, "browser-shell:", err)
 	return 1
+}
+
+func runVersion(_ context.Context, _ []string, std stdio) error {
+	_, err := fmt.Fprintln(std.out, "browser-shell", ownVersion())
+	return err
 }
 
 func ownVersion() string {
@@ -104,52 +142,107 @@ func policyFlag(flags *flag.FlagSet) *string {
 	return flags.String("policy", policy.DefaultPath, "policy `file`; only the default one may be missing")
 }
 
-// open loads the policy and makes the server.
-func open(path string, log *slog.Logger) (*server.Server, error) {
+// serving is a running server with what reloads its policy.
+type serving struct {
+	*server.Server
+	stop func()
+}
+
+// open makes the server for a policy file. SIGHUP reads the file again: a
+// broken one is reported and the old policy stays.
+func open(path string, stderr io.Writer) (*serving, error) {
 	p, err := policy.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	return server.New(p, ownVersion(), log)
+	if err := harden(); err != nil {
+		return nil, err
+	}
+	s, err := server.New(server.Config{
+		Policy: p, Version: ownVersion(), Network: network,
+		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.MCP().AddReceivingMiddleware(protocol.Middleware())
+	return &serving{s, onHangup(path, stderr, s.Reload)}, nil
 }
 
-func runMCP(ctx context.Context, args []string, stderr io.Writer) error {
+// harden is for a process that stays: nobody traces it, and SIGHUP does not
+// end it before there is something to reload.
+func harden() error {
+	signal.Ignore(syscall.SIGHUP)
+	return process.Harden()
+}
+
+// Close ends the server.
+func (s *serving) Close() {
+	s.stop()
+	s.Server.Close()
+	process.EndChildren()
+}
+
+// onHangup calls reload with the policy file's content at each SIGHUP, until
+// the function it gives is called.
+func onHangup(path string, stderr io.Writer, reload func(*policy.Policy) error) func() {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			p, err := policy.Load(path)
+			if err == nil {
+				err = reload(p)
+			}
+			if err != nil {
+				fmt.Fprintf(stderr, "browser-shell: the policy was not reloaded, the old one stays: %s\n", err)
+				continue
+			}
+			fmt.Fprintln(stderr, "browser-shell: policy reloaded")
+		}
+	}()
+	return sync.OnceFunc(func() {
+		signal.Ignore(syscall.SIGHUP) // while everything is being ended
+		signal.Stop(hangups)
+		close(hangups)
+	})
+}
+
+// network is what lies outside; tests put a local site there.
+var network policy.Network
+
+func runMCP(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("mcp", flag.ContinueOnError)
 	file := policyFlag(flags)
-	if err := parse(flags, args, stderr); err != nil {
+	if err := parse(flags, args, std.err); err != nil {
 		return err
 	}
-	s, err := open(*file, nil)
+	s, err := open(*file, std.err)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	err = s.MCP().Run(ctx, &mcp.StdioTransport{})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
-		return nil
-	}
-	return err
+	return protocol.Serve(ctx, s.MCP(), std.in, std.out)
 }
 
-func runHub(ctx context.Context, args []string, stderr io.Writer) error {
+func runHub(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("hub", flag.ContinueOnError)
 	file := policyFlag(flags)
 	listen := flags.String("listen", "127.0.0.1:8079", "`address` to listen on")
 	remote := flags.Bool("allow-remote", false, "allow an address that is not loopback; the endpoint asks for no credentials")
-	if err := parse(flags, args, stderr); err != nil {
+	if err := parse(flags, args, std.err); err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	l, err := hub.Listen(*listen, *remote)
 	if err != nil {
 		return err
 	}
-	s, err := open(*file, log)
+	s, err := open(*file, std.err)
 	if err != nil {
 		l.Close()
 		return err
 	}
 	defer s.Close()
-	fmt.Fprintf(stderr, "browser-shell: serving http://%s%s\n", l.Addr(), hub.Path)
+	fmt.Fprintf(std.err, "browser-shell: serving http://%s%s\n", l.Addr(), hub.Path)
 	return hub.Serve(ctx, l, hub.Handler(s.MCP()), s.Close)
 }

@@ -4,22 +4,60 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	main "github.com/slimctl/slimctl/cmd/browser-shell"
+	"github.com/slimctl/slimctl/server/cdp/cdptest"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // binary is browser-shell, built once as the image has it.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if site := os.Getenv(siteVariable); site != "" {
+		os.Exit(main.MainWith(siteNetwork(site)))
+	}
+	os.Exit(testMain(m))
+}
+
+// siteVariable makes the test binary a browser-shell for which every name has
+// the address that it holds, and the addresses of siteRange are public. The
+// name flip.test has it the first time, and the loopback address from then on.
+const siteVariable = "BROWSER_SHELL_TEST_SITE"
+
+var siteRange = netip.MustParsePrefix("127.77.0.0/16")
+
+func siteNetwork(address string) policy.Network {
+	return policy.Network{
+		Resolver: &siteResolver{address: netip.MustParseAddr(address)},
+		Public:   func(a netip.Addr) bool { return siteRange.Contains(a) || policy.Public(a) },
+	}
+}
+
+type siteResolver struct {
+	address netip.Addr
+	flipped atomic.Bool
+}
+
+func (s *siteResolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	if strings.HasPrefix(host, "flip.test") && s.flipped.Swap(true) {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	return []netip.Addr{s.address}, nil
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "bs-test-")
@@ -54,11 +92,14 @@ var touchSources = sync.OnceValue(func() error {
 	})
 })
 
-// lab is a private place with a fake agent-browser and a policy file.
+// lab is a private place with a fake agent-browser, a fake browser and a
+// policy file.
 type lab struct {
-	dir    string // fake, its notes, policy.json
-	state  string
-	policy map[string]any
+	dir     string // fake, its notes, policy.json
+	state   string
+	site    string // the address of every name
+	browser *cdptest.Server
+	policy  map[string]any
 }
 
 func newLab(t *testing.T) *lab {
@@ -72,16 +113,16 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	l := &lab{dir: dir, state: filepath.Join(dir, "state")}
+	l := &lab{dir: dir, state: filepath.Join(dir, "state"), site: "127.77.0.1", browser: cdptest.New(t)}
 	script, err := os.ReadFile(filepath.Join("testdata", "fake-agent-browser.sh"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.write(t, "agent-browser", string(script), 0o755)
-	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
+	l.write(t, "version", "agent-browser 0.41.2\n", 0o644)
 	l.policy = map[string]any{
 		"state_dir":     l.state,
-		"agent_browser": map[string]any{"path": filepath.Join(dir, "agent-browser")},
+		"agent_browser": map[string]any{"path": filepath.Join(dir, "agent-browser"), "cdp_port": l.browser.Port},
 	}
 	return l
 }
@@ -111,8 +152,12 @@ func (l *lab) command(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	file := l.write(t, "policy.json", string(text), 0o600)
-	cmd := exec.Command(binary, append(args, "--policy", file)...)
-	cmd.Env = append(os.Environ(), "AGENT_BROWSER_SESSION=evil", "NODE_OPTIONS=--require=/evil", "SECRET_TOKEN=s3cret")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, append(args, "--policy", file)...)
+	cmd.Env = append(os.Environ(), siteVariable+"="+l.site, "AGENT_BROWSER_SESSION=evil", "NODE_OPTIONS=--require=/evil", "SECRET_TOKEN=s3cret-of-the-environment")
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -125,7 +170,13 @@ type client struct {
 
 func (l *lab) connect(t *testing.T) *client {
 	t.Helper()
+	return l.connectWith(t, os.Stderr)
+}
+
+func (l *lab) connectWith(t *testing.T, stderr io.Writer) *client {
+	t.Helper()
 	cmd := l.command(t, "mcp")
+	cmd.Stderr = stderr
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	session, err := c.Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
@@ -133,6 +184,20 @@ func (l *lab) connect(t *testing.T) *client {
 	}
 	t.Cleanup(func() { session.Close() })
 	return &client{session, cmd}
+}
+
+// opened is connect with a page open in session "s".
+func (l *lab) opened(t *testing.T) *client {
+	t.Helper()
+	c := l.connect(t)
+	if a := c.do(t, "open", "https://example.com"); a.ExitCode != 0 {
+		t.Fatalf("open: %+v", a)
+	}
+	return c
+}
+
+func (l *lab) cdpPort() string {
+	return fmt.Sprint(l.policy["agent_browser"].(map[string]any)["cdp_port"])
 }
 
 // answer is a result as a program sees it.
@@ -152,6 +217,11 @@ func call(ctx context.Context, s *mcp.ClientSession, args any) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	return read(res)
+}
+
+// read checks a result's form.
+func read(res *mcp.CallToolResult) (answer, error) {
 	a := answer{raw: res}
 	text, ok := res.Content[0].(*mcp.TextContent)
 	if !ok {

@@ -44,24 +44,83 @@ func TestListsOneTool(t *testing.T) {
 
 func TestUnknownTool(t *testing.T) {
 	s := newLab(t).connect(t)
-	for _, name := range []string{"run_shell", "Browser-Shell", "sandbox_execute_bash"} {
+	for _, name := range []string{"Browser-Shell", "browser_navigate", ""} {
 		if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}}); err == nil {
 			t.Errorf("%s was answered", name)
 		}
 	}
 }
 
+// TestNoGeneralExecutor: what runs anything elsewhere is refused here by name,
+// and the refusal is on record.
+func TestNoGeneralExecutor(t *testing.T) {
+	l := newLab(t)
+	s := l.connect(t)
+	for _, name := range []string{"run_shell", "sandbox_execute_bash", "bash"} {
+		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"session_id": "s", "argv": []string{"snapshot"}, "cmd": "id"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := read(res)
+		if err != nil || a.ExitCode != 126 || a.rule() != "tool.executor" || !strings.HasPrefix(a.Stderr, "POLICY_BLOCKED (-32004) tool.executor: ") {
+			t.Errorf("%s: %+v %v", name, a, err)
+		}
+	}
+	log, err := os.ReadFile(filepath.Join(l.state, "audit.jsonl"))
+	if err != nil || strings.Count(string(log), `"event":"POLICY_BLOCKED"`) != 3 || !strings.Contains(string(log), `"tool":"run_shell"`) {
+		t.Errorf("audit: %s %v", log, err)
+	}
+}
+
+// TestCompatibilityName: the base's tool name is the same chain in other
+// clothes, and still the only tool.
+func TestCompatibilityName(t *testing.T) {
+	l := newLab(t)
+	l.policy["tool_name"] = "sandbox_execute_bash"
+	s := l.connect(t)
+	list, err := s.ListTools(t.Context(), nil)
+	if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "sandbox_execute_bash" {
+		t.Fatalf("%+v %v", list, err)
+	}
+	for _, tt := range []struct{ cmd, rule string }{
+		{"agent-browser open https://example.com", ""},
+		{`fill '#a b' "x y"`, ""},
+		{"snapshot | sh", "shell.syntax"},
+		{"open $(id)", "shell.syntax"},
+		{"ls -la", "command.not-allowed"},
+		{"wait --fn 1", "wait.script"},
+		{"open file:///etc/passwd", "url.scheme"},
+	} {
+		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_execute_bash", Arguments: map[string]any{"cmd": tt.cmd, "timeout": 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := read(res)
+		rule, _ := a.rule().(string)
+		if err != nil || rule != tt.rule || a.SessionID != "default" {
+			t.Errorf("%s: %+v %v", tt.cmd, a, err)
+		}
+	}
+	if words := l.note(t, "argv"); !strings.HasSuffix(words, "|fill|#a b|x y|") {
+		t.Errorf("argv %s", words)
+	}
+	if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{}}); err == nil {
+		t.Error("a second tool answers")
+	}
+}
+
 // TestHandover: what agent-browser gets is built by browser-shell alone.
 func TestHandover(t *testing.T) {
 	l := newLab(t)
-	s := l.connect(t)
+	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
+	s := l.opened(t)
 	a := s.do(t, "fill", "#a b", "$(id) `id` \"'\n;|&")
 	if a.ExitCode != 0 || a.Stdout != "{\"done\":true}\n" || a.Stderr != "" || a.SessionID != "s" {
 		t.Fatalf("got %+v", a)
 	}
 	words := strings.Split(l.note(t, "argv"), "|")
 	name := words[1]
-	want := []string{"--session", name, "--cdp", "9222", "--json", "fill", "#a b", "$(id) `id` \"'\n;", "&", ""}
+	want := []string{"--session", name, "--cdp", l.cdpPort(), "--json", "fill", "#a b", "$(id) `id` \"'\n;", "&", ""}
 	if d := cmp.Diff(want, words); d != "" {
 		t.Error(d)
 	}
@@ -80,7 +139,7 @@ func TestHandover(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	wantNames := strings.Fields("AGENT_BROWSER_CONFIG AGENT_BROWSER_IDLE_TIMEOUT_MS AGENT_BROWSER_NO_VERSION_CHECK AGENT_BROWSER_SOCKET_DIR BROWSER_SHELL_RUN BROWSER_SHELL_SESSION HOME LANG PATH TMPDIR")
+	wantNames := strings.Fields("AGENT_BROWSER_ACTION_POLICY AGENT_BROWSER_CONFIG AGENT_BROWSER_IDLE_TIMEOUT_MS AGENT_BROWSER_NO_VERSION_CHECK AGENT_BROWSER_SOCKET_DIR BROWSER_SHELL_RUN BROWSER_SHELL_SESSION HOME LANG PATH TMPDIR")
 	if d := cmp.Diff(wantNames, names); d != "" {
 		t.Error(d)
 	}
@@ -90,7 +149,6 @@ func TestHandover(t *testing.T) {
 // before the daemon's first command, or there is no command.
 func TestNative(t *testing.T) {
 	l := newLab(t)
-	l.write(t, "version", "agent-browser 0.41.2\n", 0o644)
 	s := l.connect(t)
 	l.write(t, "stream-fails", "", 0o644)
 	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no stream") {
@@ -109,7 +167,8 @@ func TestNative(t *testing.T) {
 		_, rest, _ := strings.Cut(line, " --cdp ")
 		got = append(got, rest)
 	}
-	want := []string{"9222 --json --pin-tab stream disable", "9222 --json --pin-tab stream disable", "9222 --json --pin-tab open https://example.com/", "9222 --json --pin-tab snapshot --urls"}
+	forced := l.cdpPort() + " --json --pin-tab "
+	want := []string{forced + "stream disable", forced + "stream disable", forced + "open https://example.com/", forced + "snapshot --urls"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -135,9 +194,7 @@ func TestRefusals(t *testing.T) {
 		{`{"session_id":"s","argv":["screenshot","../x"]}`, 126, -32006, "SANDBOX_VIOLATION", "screenshot.path"},
 		{`{"session_id":"../x","argv":["close"]}`, 126, -32006, "SANDBOX_VIOLATION", "session.path"},
 		{`{"session_id":"s","argv":["fill","@e1","` + strings.Repeat("a", 64<<10+1) + `"]}`, 75, -32005, "BUDGET_EXCEEDED", "argv.size"},
-		{`{"session_id":"s","argv":["fill","@e1","\ud800"]}`, 126, -32004, "POLICY_BLOCKED", "argv.encoding"},
 		{`{"session_id":"s","argv":["close"],"x":1}`, 64, -32602, "INVALID_PARAMS", "args.unknown-key"},
-		{`{"session_id":"s","argv":["close"],"argv":["close"]}`, 64, -32602, "INVALID_PARAMS", "args.object"},
 		{`{"session_id":"s","argv":[]}`, 64, -32602, "INVALID_PARAMS", "argv.empty"},
 	} {
 		t.Run(tt.rule, func(t *testing.T) {
@@ -163,7 +220,7 @@ func TestRefusals(t *testing.T) {
 // TestFaults: nothing but the promised JSON passes as data, and a success is
 // the only way to exit code 0.
 func TestFaults(t *testing.T) {
-	s := newLab(t).connect(t)
+	s := newLab(t).opened(t)
 	for selector, want := range map[string]struct {
 		exit  int
 		words string
@@ -173,7 +230,6 @@ func TestFaults(t *testing.T) {
 		"#text":    {70, "no valid answer"},
 		"#nothing": {70, "no valid answer"},
 		"#endless": {75, "output.size"},
-		"#large":   {75, "output.size"},
 	} {
 		t.Run(selector, func(t *testing.T) {
 			a := s.do(t, "click", selector)
@@ -182,8 +238,11 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	if a := s.do(t, "click", "#fine"); a.ExitCode != 0 {
+	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 0 {
 		t.Errorf("the next call: %+v", a)
+	}
+	if a := s.do(t, "click", "#large"); a.ExitCode != 0 || len(a.Stdout) > 30000 || !strings.Contains(a.Stdout, "truncated") || !json.Valid([]byte(a.Stdout)) {
+		t.Errorf("a long answer: exit %d, %d bytes", a.ExitCode, len(a.Stdout))
 	}
 }
 
@@ -211,14 +270,14 @@ func TestTimeoutEndsEverything(t *testing.T) {
 
 func TestCancelEndsTheProgram(t *testing.T) {
 	l := newLab(t)
-	s := l.connect(t)
+	s := l.opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		_, err := call(ctx, s.ClientSession, map[string]any{"session_id": "s", "argv": []string{"click", "#hang"}})
 		done <- err
 	}()
-	l.wantProcesses(t, 2)
+	l.wantProcesses(t, 3) // the daemon, the command line and its child
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("a cancelled call was answered")
@@ -249,6 +308,7 @@ func together(t *testing.T, s *client, argv []string, sessions ...string) []answ
 
 func TestOneCallAtATimePerSession(t *testing.T) {
 	s := newLab(t).connect(t)
+	together(t, s, []string{"open", "https://example.com"}, "s", "one", "two")
 	for _, a := range together(t, s, []string{"hover", "#alone"}, "s", "s", "s", "s") {
 		if a.ExitCode != 0 {
 			t.Errorf("got %+v", a)
@@ -284,7 +344,7 @@ func TestSessionLimit(t *testing.T) {
 
 func TestScreenshot(t *testing.T) {
 	l := newLab(t)
-	s := l.connect(t)
+	s := l.opened(t)
 	a := s.do(t, "screenshot", "#x", "shot.png")
 	var data struct{ Path string }
 	if err := json.Unmarshal([]byte(a.Stdout), &data); err != nil {
@@ -312,7 +372,7 @@ func TestScreenshot(t *testing.T) {
 
 func TestNoAgentBrowser(t *testing.T) {
 	l := newLab(t)
-	l.policy["agent_browser"] = map[string]any{"path": filepath.Join(l.dir, "missing")}
+	l.policy["agent_browser"].(map[string]any)["path"] = filepath.Join(l.dir, "missing")
 	s := l.connect(t)
 	if a := s.do(t, "snapshot"); a.ExitCode != 127 || !strings.Contains(a.Stderr, "install it") {
 		t.Errorf("got %+v", a)
@@ -330,7 +390,7 @@ func TestUnknownVersion(t *testing.T) {
 		t.Errorf("got %+v", a)
 	}
 	l.write(t, "version", "agent-browser 0.19.0\n", 0o644)
-	if a := s.do(t, "snapshot"); a.ExitCode != 0 {
+	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 0 {
 		t.Errorf("after it was replaced: %+v", a)
 	}
 }

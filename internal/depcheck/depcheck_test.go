@@ -26,9 +26,16 @@ var rooms = map[string][]string{
 	"build/embedded":   {"build", "image"},
 	"build/buildkit":   {"build", "build/llb", "image"},
 
-	"server":        {"server/policy"},
-	"server/policy": {},
-	"server/hub":    {"server"},
+	"server":             {"server/audit", "server/cdp", "server/output", "server/policy", "server/process"},
+	"server/audit":       {},
+	"server/cdp":         {},
+	"server/cdp/cdptest": {},
+	"server/egress":      {"server/audit", "server/policy"},
+	"server/hub":         {"server", "server/protocol"},
+	"server/output":      {},
+	"server/policy":      {},
+	"server/process":     {},
+	"server/protocol":    {},
 
 	"internal/buildkitd":             {"internal/need"},
 	"internal/need":                  {},
@@ -41,6 +48,8 @@ var rooms = map[string][]string{
 	"internal/standin":               {"image"},
 
 	"build/profile/internal/*": {"build/profile"},
+	"bench/mcp":                {},
+	"bench/mcp/standin":        {},
 	"bench":                    {"internal/*", "image", "build", "build/*"},
 	"cmd/browser-shell":        {"server", "server/*"},
 	"cmd/slimctl":              {"assets", "profiles", "image", "build", "build/*", "internal/progress", "internal/standin"},

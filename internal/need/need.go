@@ -32,3 +32,13 @@ func Missing(t testing.TB, format string, args ...any) {
 	}
 	t.Skipf(format, args...)
 }
+
+// Chromium gives the path of a real browser. The tests that drive one take minutes, so outside of CI they run only with
+// SLIMCTL_BROWSER_TESTS=1.
+func Chromium(t testing.TB) string {
+	t.Helper()
+	if os.Getenv("SLIMCTL_BROWSER_TESTS") != "1" && os.Getenv("CI") != "true" {
+		Missing(t, "set SLIMCTL_BROWSER_TESTS=1 to run it with a real Chromium")
+	}
+	return Program(t, "chromium")
+}

@@ -122,6 +122,26 @@ func TestPathsOfTheFacts(t *testing.T) {
 	}
 }
 
+// The directory that Chromium reads policies from leads to the base's own, by the link that browser-ctl.sh makes for the
+// browser it installs.
+func TestPolicyLinks(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		for _, platform := range defaultPlatforms {
+			tree := merged(t, imageOf(t, cached(t, line), platform))
+			want, other := "/etc/chromium", "/etc/opt/chrome"
+			if line != "A" && platform == "linux/amd64" {
+				want, other = other, want
+			}
+			if e, ok := tree[want]; !ok || e.Linkname != "/etc/browser" {
+				t.Errorf("%s %s: %s is no link to /etc/browser", line, platform, want)
+			}
+			if _, ok := tree[other]; ok {
+				t.Errorf("%s %s: there is %s", line, platform, other)
+			}
+		}
+	}
+}
+
 func TestLineCanBeTold(t *testing.T) {
 	for _, line := range []string{"A", "B", "C"} {
 		tree := merged(t, imageOf(t, cached(t, line), "linux/amd64"))

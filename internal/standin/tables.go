@@ -128,6 +128,7 @@ func onlyA(a arch) []image.File {
 		hardLink("/opt/runtime/nodejs/bin/node", "/opt/runtime/code-server/lib/node"),
 		elfAt(a, "/opt/browser/current/chrome", 0o755), elfAt(a, "/opt/browser/current/chrome-sandbox", 0o4755),
 		image.Symlink("/opt/browser/chrome", "/opt/browser/current/chrome"),
+		image.Symlink("/etc/chromium", "/etc/browser"),
 	}
 }
 
@@ -152,9 +153,11 @@ func onlyB(l line, a arch) []image.File {
 	}
 	if a.name == "amd64" { // Google Chrome there, Playwright's Chromium on arm64
 		out = append(out, elfAt(a, "/opt/browser/chrome-sandbox", 0o4755),
-			image.Bytes("/opt/browser/product", 0o644, []byte("Google Chrome 139.0.7258.127\n")))
+			image.Bytes("/opt/browser/product", 0o644, []byte("Google Chrome 139.0.7258.127\n")),
+			image.Symlink("/etc/opt/chrome", "/etc/browser"))
 	} else {
-		out = append(out, image.Bytes("/opt/browser/product", 0o644, []byte("Chromium, Playwright build 1194\n")))
+		out = append(out, image.Bytes("/opt/browser/product", 0o644, []byte("Chromium, Playwright build 1194\n")),
+			image.Symlink("/etc/chromium", "/etc/browser"))
 	}
 	for _, v := range []string{"20", "22", "24"} {
 		out = append(out, elfAt(a, l.nodeDir(v)+"/bin/node", 0o755), image.Symlink("/opt/nodejs/"+v, l.nodeDir(v)))

@@ -39,7 +39,7 @@ var stages = []struct {
 	{"RUN install python, node and command line tools", []string{
 		"/opt/fnm", "/opt/nodejs", "/opt/runtime", "/opt/python3.11", "/opt/python3.12", "/usr/lib/node_modules", "/usr/local",
 	}},
-	{"RUN install the browser", []string{"/opt/browser", "/etc/browser", "/etc/alternatives/browser", "/usr/local/bin/browser"}},
+	{"RUN install the browser", []string{"/opt/browser", "/etc/browser", "/etc/chromium", "/etc/opt", "/etc/alternatives/browser", "/usr/local/bin/browser"}},
 	{"COPY rootfs/opt/gem /opt/gem", []string{"/opt/gem"}},
 	{"RUN install the services", []string{
 		"/opt/gem-server", "/opt/repl-servers", "/opt/jupyter", "/usr/local/bin/gem-server", "/usr/local/bin/python-server",

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/netutil"
+
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // Path is the one path that is served.
@@ -19,10 +22,14 @@ const Path = "/mcp"
 // shutdownTime bounds how long running calls may hold up an orderly end.
 const shutdownTime = 5 * time.Second
 
-// Bounds on a request; argv holds at most 256 KiB.
+// Bounds on clients; how long a call may run is not theirs.
 const (
-	maxBody  = 1 << 20
-	readTime = 30 * time.Second
+	maxBody    = protocol.MaxFrame
+	maxClients = 128              // connections; further ones wait to be accepted
+	headerTime = 5 * time.Second  // for a request's headers to arrive
+	readTime   = 30 * time.Second // for all of it
+	writeTime  = 30 * time.Second // for the client to take what was written to it
+	idleTime   = 30 * time.Second // between two requests of a connection
 )
 
 // Listen opens host:port. Anything but a literal loopback address needs
@@ -47,14 +54,15 @@ func Handler(server *mcp.Server) http.Handler {
 		&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true},
 	)
 	mux := http.NewServeMux()
-	mux.Handle(Path, http.NewCrossOriginProtection().Handler(h))
+	mux.Handle(Path, http.NewCrossOriginProtection().Handler(protocol.Handler(h)))
 	return mux
 }
 
 // Serve answers on l until ctx ends. end is called first then, to end the
 // calls that still run.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, end func()) error {
-	srv := newServer(h, readTime)
+	srv := newServer(h, readTime, writeTime)
+	l = netutil.LimitListener(l, maxClients)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {
@@ -71,8 +79,42 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, end func()) erro
 	return nil
 }
 
-// newServer bounds how long a request may take to arrive, not how long a call
-// may take to run.
-func newServer(h http.Handler, read time.Duration) *http.Server {
-	return &http.Server{Handler: h, ReadTimeout: read, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+// newServer bounds how long a request may take to arrive and an answer to be
+// taken, not how long a call may run.
+func newServer(h http.Handler, read, write time.Duration) *http.Server {
+	timely := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(&timed{w, http.NewResponseController(w), write}, r)
+	})
+	return &http.Server{Handler: timely, ReadHeaderTimeout: headerTime, ReadTimeout: read, IdleTimeout: idleTime, MaxHeaderBytes: 64 << 10}
+}
+
+// timed is a ResponseWriter that gives each write a deadline of its own.
+// http.Server's WriteTimeout would begin with the request.
+type timed struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	most    time.Duration
+}
+
+// Unwrap is for http.ResponseController.
+func (t *timed) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func (t *timed) WriteHeader(status int) {
+	t.extend()
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *timed) Write(p []byte) (int, error) {
+	t.extend()
+	return t.ResponseWriter.Write(p)
+}
+
+// FlushError is for http.ResponseController.
+func (t *timed) FlushError() error {
+	t.extend()
+	return t.control.Flush()
+}
+
+func (t *timed) extend() {
+	_ = t.control.SetWriteDeadline(time.Now().Add(t.most)) // TCP connections have deadlines
 }

@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -8,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // TestSlow: a slow request is cut off, a slow call is not.
@@ -26,7 +30,7 @@ func TestSlow(t *testing.T) {
 		case <-time.After(4 * d):
 			_, _ = w.Write(body)
 		}
-	}), d)
+	}), d, time.Minute)
 	srv.Start()
 	defer srv.Close()
 
@@ -57,6 +61,132 @@ func TestSlow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNeverReads: a client that doesn't take its answer holds nothing up for long.
+func TestNeverReads(t *testing.T) {
+	ended := make(chan error, 1)
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config = newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for range 64 {
+			if _, err = w.Write(make([]byte, 1<<20)); err != nil {
+				break
+			}
+		}
+		ended <- err
+	}), time.Minute, 200*time.Millisecond)
+	srv.Start()
+	defer srv.Close()
+	c := dial(t, srv.Listener.Addr())
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("64 MiB were taken by nobody")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is still being written to")
+	}
+}
+
+func dial(t *testing.T, a net.Addr) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", a.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// serve serves an MCP server without tools until the test ends.
+func serve(t *testing.T) net.Addr {
+	t.Helper()
+	l, err := Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
+	go func() { done <- Serve(ctx, l, Handler(s), func() {}) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done // slow clients are cut off
+	})
+	return l.Addr()
+}
+
+const post = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "
+
+// TestSlowClients: 100 clients that send slowly, some of them large bodies,
+// don't keep another one waiting.
+func TestSlowClients(t *testing.T) {
+	addr := serve(t)
+	for i := range 100 {
+		c := dial(t, addr)
+		switch i % 4 {
+		case 0: // nothing
+		case 1:
+			fmt.Fprint(c, post[:50])
+		case 2:
+			fmt.Fprint(c, post+"900000\r\n\r\n{")
+		case 3:
+			fmt.Fprint(c, post+"900000\r\n\r\n"+strings.Repeat(" ", 100<<10))
+		}
+	}
+	begin := time.Now()
+	if got := ping(t, addr); !strings.Contains(got, `"result":{}`) {
+		t.Errorf("answered %s", got)
+	}
+	if d := time.Since(begin); d > time.Second {
+		t.Errorf("it took %s", d)
+	}
+}
+
+// TestTooManyClients: those beyond the limit are let in when others leave.
+func TestTooManyClients(t *testing.T) {
+	addr := serve(t)
+	var clients []net.Conn
+	for range maxClients {
+		c := dial(t, addr)
+		fmt.Fprint(c, post+"900000\r\n\r\n{")
+		clients = append(clients, c)
+	}
+	time.Sleep(100 * time.Millisecond) // all are accepted
+	got := make(chan string, 1)
+	go func() { got <- ping(t, addr) }()
+	select {
+	case s := <-got:
+		t.Fatalf("one too many is answered: %s", s)
+	case <-time.After(300 * time.Millisecond):
+	}
+	clients[5].Close()
+	select {
+	case s := <-got:
+		if !strings.Contains(s, `"result":{}`) {
+			t.Errorf("answered %s", s)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer after another client left")
+	}
+}
+
+func ping(t *testing.T, a net.Addr) string {
+	c, err := net.Dial("tcp", a.String())
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer c.Close()
+	const body = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	fmt.Fprintf(c, "%s%d\r\nConnection: close\r\n\r\n%s", post, len(body), body)
+	b, err := io.ReadAll(c)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
 }
 
 func TestListen(t *testing.T) {

@@ -35,16 +35,14 @@ func (p *Policy) Check(gen Generation, argv []string) (Command, *Refusal) {
 	if r := checkSize(argv); r != nil {
 		return Command{}, r
 	}
-	if r := checkCharacters(argv); r != nil {
-		return Command{}, r
-	}
+	unclean := checkCharacters(argv)
 	row, r := p.lookup(argv)
-	if r != nil {
+	if r = Worst(unclean, r); r != nil && row.name == "" {
 		return Command{}, r
 	}
 	c := reader{policy: p, gen: gen, row: row}
 	c.read(argv)
-	if r := worst(c.refusals); r != nil {
+	if r = Worst(append([]*Refusal{r}, c.refusals...)...); r != nil {
 		return Command{}, r
 	}
 	return c.command(), nil
@@ -129,12 +127,24 @@ func (p *Policy) allowedList() string { return strings.Join(p.Commands, ", ") }
 
 // nearest gives a hint for a mistyped subcommand.
 func (p *Policy) nearest(sub string) string {
+	if words := strings.Fields(sub); len(words) > 1 && slices.Contains(p.Commands, words[0]) {
+		return fmt.Sprintf(" (send %s and each of its arguments as an element of its own)", words[0])
+	}
+	sub = strings.ToLower(strings.TrimSpace(sub))
+	best, within := "", 3
 	for _, c := range p.Commands {
-		if strings.EqualFold(sub, c) || len(sub) < 32 && levenshtein.Distance(sub, c, nil) == 1 {
-			return fmt.Sprintf(" (did you mean %s?)", c)
+		d := len(sub)
+		if len(sub) < 32 {
+			d = levenshtein.Distance(sub, c, nil)
+		}
+		if d < within && d*3 <= len(c) { // one slip in three letters
+			best, within = c, d
 		}
 	}
-	return ""
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s?)", best)
 }
 
 // reader walks one argv along one row.
@@ -170,6 +180,11 @@ func (c *reader) read(argv []string) {
 		c.value(opt, fmt.Sprintf("argv[%d]", i), argv[i])
 	}
 	c.positionals(positionals, at)
+	for _, o := range c.row.options {
+		if o.withArgs && c.seen[o.long] && len(positionals) == 0 {
+			c.refuse(blocked(c.row.name+".form", "%s goes with a selector", o.long))
+		}
+	}
 	if c.row.oneForm && len(positionals)+c.forms != 1 {
 		c.refuse(blocked(c.row.name+".form", "%s takes exactly one of: a selector, milliseconds, %s", c.row.name, c.formList()))
 	}

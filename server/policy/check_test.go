@@ -56,6 +56,13 @@ func TestCheckRefuses(t *testing.T) {
 		{"wait fn assigned", argv("wait", "--fn=1"), "", PolicyBlocked, "wait.script"},
 		{"wait download", argv("wait", "--download", "/tmp/x"), "", SandboxViolation, "wait.download"},
 		{"path wins over option", argv("screenshot", "../x", "--session", "a"), "", SandboxViolation, "screenshot.path"},
+		{"path wins over a control character", argv("screenshot", "../x\x01"), "", SandboxViolation, "screenshot.path"},
+		{"path wins over a control character elsewhere", argv("screenshot", "a\x1b", "../x"), "", SandboxViolation, "screenshot.path"},
+		{"size wins over a path", argv("screenshot", "../"+strings.Repeat("x", 64<<10)), "", BudgetExceeded, "argv.size"},
+		{"screenshot home", argv("screenshot", "~x.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot file URL", argv("screenshot", "FILE:x.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot backslash", argv("screenshot", "a\\b.png"), "", SandboxViolation, "screenshot.path"},
+		{"screenshot path after a double dash", argv("screenshot", "--", "../x"), "", SandboxViolation, "screenshot.path"},
 		{"screenshot parent", argv("screenshot", "../x"), "", SandboxViolation, "screenshot.path"},
 		{"screenshot absolute", argv("screenshot", "/etc/cron.d/x"), "", SandboxViolation, "screenshot.path"},
 		{"screenshot subdirectory", argv("screenshot", "a/b.png"), "", SandboxViolation, "screenshot.path"},
@@ -73,7 +80,10 @@ func TestCheckRefuses(t *testing.T) {
 		{"wait nothing", argv("wait"), "", PolicyBlocked, "wait.form"},
 		{"wait two forms", argv("wait", "@e1", "--text", "x"), "", PolicyBlocked, "wait.form"},
 		{"wait load word", argv("wait", "--load", "idle"), "", PolicyBlocked, "value.word"},
-		{"wait state is a file in 0.8", argv("wait", "@e1", "--state", "x.json"), "", PolicyBlocked, "option.not-allowed"},
+		{"wait state is a file in 0.8", argv("wait", "@e1", "--state", "hidden"), Node, PolicyBlocked, "option.not-allowed"},
+		{"wait state as a file", argv("wait", "@e1", "--state", "x.json"), Native, PolicyBlocked, "value.word"},
+		{"wait state without a selector", argv("wait", "--text", "x", "--state", "hidden"), Native, PolicyBlocked, "wait.form"},
+		{"wait state alone", argv("wait", "--state", "hidden"), Native, PolicyBlocked, "wait.form"},
 		{"wait timeout in 0.8", argv("wait", "@e1", "--timeout", "5"), Node, PolicyBlocked, "option.not-allowed"},
 		{"snapshot urls in 0.8", argv("snapshot", "-u"), Node, PolicyBlocked, "option.not-allowed"},
 
@@ -166,6 +176,7 @@ func TestCheckAdmits(t *testing.T) {
 		{argv("wait", "--url", "**/done"), "", "", argv("wait", "--url", "**/done")},
 		{argv("wait", "--load", "networkidle"), "", "", argv("wait", "--load", "networkidle")},
 		{argv("wait", "--timeout", "500", "@e1"), Native, "", argv("wait", "@e1", "--timeout", "500")},
+		{argv("wait", "#spinner", "--state", "hidden"), Native, "", argv("wait", "#spinner", "--state", "hidden")},
 		{argv("screenshot"), "", "/p.png", argv("screenshot", "/p.png")},
 		{argv("screenshot", "--full", "x.png"), "", "/p.png", argv("screenshot", "/p.png", "--full")},
 		{argv("screenshot", "#name"), "", "/p.png", argv("screenshot", "#name", "/p.png")},
@@ -199,7 +210,7 @@ func TestCheckExtras(t *testing.T) {
 			t.Errorf("%q: %v", ok, r)
 		}
 	}
-	for _, bad := range [][]string{argv("get", "cdp-url"), argv("get"), argv("get", "url", "x"), argv("get", "attr", "@e1", "a b"), argv("scroll", "down", "10001"), argv("reload")} {
+	for _, bad := range [][]string{argv("get", "cdp-url"), argv("get"), argv("get", "url", "x"), argv("get", "attr", "@e1", "a b"), argv("scroll", "down", "10001"), argv("scroll", "down", "0"), argv("scroll", "in"), argv("is", "selected", "@e1"), argv("is", "visible"), argv("back", "2"), argv("reload")} {
 		if _, r := p.Check(Node, bad); r == nil {
 			t.Errorf("%q was let through", bad)
 		}
@@ -208,11 +219,39 @@ func TestCheckExtras(t *testing.T) {
 
 // TestHints: a near miss is told the right form.
 func TestHints(t *testing.T) {
-	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?"} {
+	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?", "sanpshot": "did you mean snapshot?", " open": "did you mean open?", "open https://example.com": "send open and each"} {
 		_, r := Default().Check(Node, argv(word, "x"))
 		if r == nil || !strings.Contains(r.Message, want) {
 			t.Errorf("%s: got %v, want a hint %q", word, r, want)
 		}
+	}
+}
+
+// TestNoHint: what is no near miss gets no guess.
+func TestNoHint(t *testing.T) {
+	for _, word := range []string{"eval", "x", "", "tab", "run_shell", strings.Repeat("click", 100)} {
+		_, r := Default().Check(Node, argv(word, "x"))
+		if r == nil || strings.Contains(r.Message, "did you mean") {
+			t.Errorf("%s: got %v", word, r)
+		}
+	}
+}
+
+func TestWorst(t *testing.T) {
+	byClass := []*Refusal{{Code: Timeout}, {Code: BudgetExceeded}, {Code: SandboxViolation}, {Code: PolicyBlocked}, {Code: InvalidParams}}
+	for i := range byClass {
+		for j := i; j < len(byClass); j++ {
+			if got := Worst(nil, byClass[j], nil, byClass[i]); got != byClass[i] {
+				t.Errorf("of %s and %s it is %s", byClass[i].Code.Name(), byClass[j].Code.Name(), got.Code.Name())
+			}
+		}
+	}
+	first := &Refusal{Code: PolicyBlocked, Rule: "a"}
+	if got := Worst(first, &Refusal{Code: PolicyBlocked, Rule: "b"}); got != first {
+		t.Errorf("got %s", got.Rule)
+	}
+	if Worst() != nil || Worst(nil, nil) != nil {
+		t.Error("no refusal became one")
 	}
 }
 
@@ -235,17 +274,13 @@ func TestDefaultAllowlist(t *testing.T) {
 }
 
 func TestParseVersion(t *testing.T) {
-	for _, tt := range []struct {
-		out  string
-		gen  Generation
-		pins bool
-	}{{"agent-browser 0.8.10\n", Node, false}, {"agent-browser 0.19.0", Node, false}, {"agent-browser 0.20.0", Native, false}, {"agent-browser 0.34.0", Native, true}, {"agent-browser 0.41.2\n", Native, true}} {
-		v, err := ParseVersion(tt.out)
-		if err != nil || v.Generation() != tt.gen || v.PinsTabs() != tt.pins {
-			t.Errorf("%q: %v %v %v, want %s %v", tt.out, v, v.Generation(), err, tt.gen, tt.pins)
+	for out, gen := range map[string]Generation{"agent-browser 0.8.10\n": Node, "agent-browser 0.19.0": Node, "agent-browser 0.34.0": Native, "agent-browser 0.41.2\n": Native} {
+		v, err := ParseVersion(out)
+		if err != nil || v.Generation() != gen {
+			t.Errorf("%q: %v %v %v, want %s", out, v, v.Generation(), err, gen)
 		}
 	}
-	for _, out := range []string{"", "0.8.10", "agent-browser 0.7.9", "agent-browser 0.42.0", "agent-browser 1.8.10", "agent-browser 0.8.10-rc1", "agent-browser 0.8.10\nmore"} {
+	for _, out := range []string{"", "0.8.10", "agent-browser 0.7.9", "agent-browser 0.20.0", "agent-browser 0.33.2", "agent-browser 0.42.0", "agent-browser 1.8.10", "agent-browser 0.8.10-rc1", "agent-browser 0.8.10\nmore"} {
 		if v, err := ParseVersion(out); err == nil {
 			t.Errorf("%q was read as %s", out, v)
 		}

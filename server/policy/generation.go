@@ -13,19 +13,22 @@ type Generation string
 // The two generations. The empty Generation in a table row means both.
 const (
 	Node   Generation = "0.8"    // 0.8 to 0.19: Rust CLI, Node daemon
-	Native Generation = "native" // 0.20 and later: one native binary
+	Native Generation = "native" // 0.34 and later: one native binary that pins its tab
 )
 
-// The minor versions whose behaviour is known; others are refused.
+// The minor versions whose behaviour is known; others are refused. 0.20 to
+// 0.33 are native without a way to hold a session to its tab.
 const (
 	firstMinor  = 8
-	firstNative = 20
-	firstPinTab = 34
+	lastNode    = 19
+	firstNative = 34
 	lastMinor   = 41
 )
 
 // Version is the version of an agent-browser binary: 0.Minor.Patch.
 type Version struct{ Minor, Patch int }
+
+var install = fmt.Sprintf("install a version from 0.%d to 0.%d or from 0.%d to 0.%d", firstMinor, lastNode, firstNative, lastMinor)
 
 var versionLine = regexp.MustCompile(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
 
@@ -35,13 +38,13 @@ var versionLine = regexp.MustCompile(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4
 func ParseVersion(out string) (Version, error) {
 	m := versionLine.FindStringSubmatch(strings.TrimSpace(out))
 	if m == nil {
-		return Version{}, fmt.Errorf("agent-browser --version did not answer `agent-browser 0.x.y`: install a version from 0.%d to 0.%d", firstMinor, lastMinor)
+		return Version{}, fmt.Errorf("agent-browser --version did not answer `agent-browser 0.x.y`: %s", install)
 	}
 	minor, _ := strconv.Atoi(m[1]) // the pattern admits digits only
 	patch, _ := strconv.Atoi(m[2])
 	v := Version{Minor: minor, Patch: patch}
-	if minor < firstMinor || minor > lastMinor {
-		return Version{}, fmt.Errorf("agent-browser %s has no known grammar: install a version from 0.%d to 0.%d", v, firstMinor, lastMinor)
+	if minor < firstMinor || minor > lastNode && minor < firstNative || minor > lastMinor {
+		return Version{}, fmt.Errorf("agent-browser %s has no known grammar: %s", v, install)
 	}
 	return v, nil
 }
@@ -55,7 +58,3 @@ func (v Version) Generation() Generation {
 	}
 	return Node
 }
-
-// PinsTabs tells whether the version has --pin-tab, which gives each session
-// its own tab.
-func (v Version) PinsTabs() bool { return v.Minor >= firstPinTab }

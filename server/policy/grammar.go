@@ -30,6 +30,7 @@ type option struct {
 	value       slot       // nil: takes no value
 	only        Generation // empty: both
 	modifier    bool       // see command.oneForm
+	withArgs    bool       // only besides a positional
 }
 
 type denial struct {
@@ -61,6 +62,7 @@ var table = []command{
 			{long: "--url", value: pattern},
 			{long: "--load", value: oneOf("load", "domcontentloaded", "networkidle")},
 			{long: "--timeout", value: millis, only: Native, modifier: true},
+			{long: "--state", value: oneOf("visible", "hidden", "attached", "detached"), only: Native, modifier: true, withArgs: true},
 		},
 		denied: map[string]denial{
 			"--fn":       {PolicyBlocked, "wait.script", "a wait for a script runs code in the page; wait for a selector, --text, --url, --load or milliseconds"},

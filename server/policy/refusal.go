@@ -62,11 +62,12 @@ func blocked(rule, format string, args ...any) *Refusal {
 	return refuse(PolicyBlocked, rule, format, args...)
 }
 
-// worst picks the refusal whose class wins; the first one among equals.
-func worst(all []*Refusal) *Refusal {
+// Worst picks the refusal whose class wins, the first one among equals. Nil
+// entries are no refusal; of none it gives nil.
+func Worst(all ...*Refusal) *Refusal {
 	var w *Refusal
 	for _, r := range all {
-		if w == nil || classes[r.Code].rank < classes[w.Code].rank {
+		if r != nil && (w == nil || classes[r.Code].rank < classes[w.Code].rank) {
 			w = r
 		}
 	}

@@ -91,15 +91,15 @@ func name(_ *Policy, at, s string) (string, *Refusal) {
 	return s, nil
 }
 
-func depth(_ *Policy, at, s string) (string, *Refusal)  { return bounded(at, s, maxDepth) }
-func millis(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, maxWaitMS) }
-func pixels(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, maxPixels) }
+func depth(_ *Policy, at, s string) (string, *Refusal)  { return bounded(at, s, 0, maxDepth) }
+func millis(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 0, maxWaitMS) }
+func pixels(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 1, maxPixels) }
 
-// bounded: a whole number from 0 to limit.
-func bounded(at, s string, limit int) (string, *Refusal) {
+// bounded: a whole number from least to most.
+func bounded(at, s string, least, most int) (string, *Refusal) {
 	n, err := strconv.Atoi(s)
-	if err != nil || !number.MatchString(s) || n > limit {
-		return "", blocked("value.number", "%s must be a whole number from 0 to %d", at, limit)
+	if err != nil || !number.MatchString(s) || n < least || n > most {
+		return "", blocked("value.number", "%s must be a whole number from %d to %d", at, least, most)
 	}
 	return strconv.Itoa(n), nil
 }
@@ -136,4 +136,7 @@ func shotTarget(p *Policy, at, s string) (string, *Refusal) {
 }
 
 // webURL: a page that open may go to; see url.go.
-func webURL(p *Policy, _, s string) (string, *Refusal) { return p.CheckURL(s) }
+func webURL(p *Policy, _, s string) (string, *Refusal) {
+	u, r := p.CheckURL(s)
+	return u.Href, r
+}

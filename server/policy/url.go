@@ -7,91 +7,80 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
+
+	whatwg "github.com/nlnwa/whatwg-url/url"
 )
 
 // Open says where `open` may go.
 type Open struct {
-	AllowSchemes      []string `json:"allow_schemes"`       // some of https, http
-	AllowAboutBlank   bool     `json:"allow_about_blank"`   // about:blank, to leave a page
-	AllowHosts        []string `json:"allow_hosts"`         // exact names; empty with no suffixes: any
-	AllowHostSuffixes []string `json:"allow_host_suffixes"` // "example.com" admits it and what ends in ".example.com"
+	AllowSchemes      []string `json:"allow_schemes" enum:"https,http" doc:"some of https and http"`
+	AllowAboutBlank   bool     `json:"allow_about_blank" doc:"whether about:blank may be opened, to leave a page"`
+	AllowHosts        []string `json:"allow_hosts" pattern:"^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$" must:"be a lower-case host name (no wildcard, no port)" doc:"exact lower-case names; empty, and no suffixes: any public host"`
+	AllowHostSuffixes []string `json:"allow_host_suffixes" pattern:"^\\.?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$" must:"be a lower-case host name (no wildcard, no port)" doc:"\"example.com\" admits it and what ends in \".example.com\", \".example.com\" only the latter"`
 }
 
-const maxURL = 8192
+const (
+	maxURL  = 8192 // bytes, as given and in canonical form
+	maxHost = 253  // bytes of a name, RFC 1035 2.3.4 without the root's dot
+)
 
 var (
 	urlScheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*):`)
-	// The authority is held so narrow that no two URL parsers can read a
-	// different host from it: no userinfo, no percent, no Unicode.
-	authority = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
+	// The authority is split so narrowly that no two URL parsers can read a
+	// different host from it: no userinfo, no percent, one colon at most.
+	bareHost  = regexp.MustCompile(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+	authority = regexp.MustCompile(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]*))?$`)
 	hostLabel = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
-	numeric   = regexp.MustCompile(`^(0x[0-9a-f]*|[0-9]+)$`)
+	// remapped are characters that IDNA maps to others since Unicode 15.1.
+	remapped = &unicode.RangeTable{R16: []unicode.Range16{{0x1E9E, 0x1E9E, 1}}}
+	numeric  = regexp.MustCompile(`^(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 )
 
-// special are the address ranges that are not the public internet: loopback,
-// private, link-local, shared, documentation, benchmark, translated and
-// reserved ones, and Azure's WireServer. (IANA special-purpose registries.)
-var special = prefixes(
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
-	"198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
-	"::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32",
-	"2002::/16", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
-)
-
-func prefixes(all ...string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range all {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
+// URL is an address that passed the policy.
+type URL struct {
+	Href string // canonical; what must be passed on instead of the input
+	Host string // canonical name or address ("[v6]" in brackets), without a port; empty for about:blank
 }
 
-// CheckURL reads an address for `open` and gives its canonical form, which is
-// what must be passed on.
+func trimBrackets(host string) string { return strings.Trim(host, "[]") }
+
+// CheckURL reads an address for `open` and gives its canonical form (WHATWG URL
+// Standard), which is what must be passed on: then it does not matter whether
+// agent-browser or Chromium would read the input in another way.
 //
 // It looks at the text only. It is NOT a boundary: a name may resolve to an
 // internal address, a page may redirect, and a click goes anywhere. The
 // boundary is the egress proxy, which checks the address it dials.
-func (p *Policy) CheckURL(s string) (string, *Refusal) {
+func (p *Policy) CheckURL(s string) (URL, *Refusal) {
+	if strings.HasPrefix(s, "-") {
+		return URL{}, blocked("url.characters", "the address begins with a dash")
+	}
 	if r := urlCharacters(s); r != nil {
-		return "", r
+		return URL{}, r
 	}
 	if s == "about:blank" && p.Open.AllowAboutBlank {
-		return s, nil
+		return URL{Href: s}, nil
 	}
-	scheme, rest := "https", s
-	if !authority.MatchString(s) { // a bare host or host:port is https
-		m := urlScheme.FindStringSubmatch(s)
-		if m == nil {
-			return "", blocked("url.scheme", "the address needs a scheme; write it out as https://host/path")
-		}
-		scheme = strings.ToLower(m[1])
-		if rest = s[len(m[0]):]; scheme == "http" || scheme == "https" {
-			if !strings.HasPrefix(rest, "//") {
-				return "", blocked("url.form", "the address must read %s://host/path", scheme)
-			}
-			rest = rest[2:]
-		}
+	scheme, rest, r := splitScheme(s)
+	if r != nil {
+		return URL{}, r
+	}
+	if len(p.Open.AllowSchemes) == 0 {
+		return URL{}, blocked("url.scheme", "the policy allows no scheme, so nothing can be opened")
 	}
 	if !slices.Contains(p.Open.AllowSchemes, scheme) {
-		return "", blocked("url.scheme", "the address must begin with %s", strings.Join(p.Open.AllowSchemes, ":// or ")+"://")
+		return URL{}, blocked("url.scheme", "the address must begin with %s", strings.Join(p.Open.AllowSchemes, ":// or ")+"://")
 	}
 	auth, tail := rest, ""
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		auth, tail = rest[:i], rest[i:]
 	}
-	if strings.Contains(auth, "@") {
-		return "", blocked("url.userinfo", "the address may not hold a user name or password")
-	}
-	host, r := p.checkAuthority(auth)
+	host, port, r := p.checkAuthority(auth)
 	if r != nil {
-		return "", r
+		return URL{}, r
 	}
-	if !strings.HasPrefix(tail, "/") {
-		tail = "/" + tail
-	}
-	return scheme + "://" + host + tail, nil
+	return canonical(scheme, host, port, tail)
 }
 
 func urlCharacters(s string) *Refusal {
@@ -99,91 +88,202 @@ func urlCharacters(s string) *Refusal {
 	case s == "":
 		return blocked("url.empty", "the address is empty; give https://host/path")
 	case len(s) > maxURL:
-		return blocked("url.length", "the address is longer than %d bytes", maxURL)
-	case strings.HasPrefix(s, "-"):
-		return blocked("url.characters", "the address begins with a dash")
+		return tooLong()
+	case !utf8.ValidString(s):
+		return blocked("url.characters", "the address is not clean UTF-8; percent-encode it")
 	}
 	for _, c := range s {
-		if c == '\\' || unicode.IsControl(c) || unicode.IsSpace(c) || unicode.In(c, unicode.Cf) {
+		if c == '\\' || c == utf8.RuneError || unicode.IsControl(c) || unicode.IsSpace(c) || unicode.In(c, unicode.Cf) {
 			return blocked("url.characters", "the address holds a backslash, a blank or an invisible character; percent-encode it")
 		}
 	}
 	return nil
 }
 
-// checkAuthority checks host and port and gives them in canonical form.
-func (p *Policy) checkAuthority(auth string) (string, *Refusal) {
-	m := authority.FindStringSubmatch(auth)
-	if m == nil {
-		return "", blocked("url.host", "the host must be a plain name or address (a name with other letters in its xn-- form)")
-	}
-	host, r := p.checkHost(strings.ToLower(m[1]))
-	if r != nil {
-		return "", r
-	}
-	if m[2] == "" {
-		return host, nil
-	}
-	port, _ := strconv.Atoi(m[2]) // the pattern admits digits only
-	if port < 1 || port > 65535 {
-		return "", blocked("url.port", "the port must lie between 1 and 65535")
-	}
-	return host + ":" + strconv.Itoa(port), nil
+func tooLong() *Refusal {
+	return blocked("url.length", "the address is longer than %d bytes", maxURL)
 }
 
-func (p *Policy) checkHost(host string) (string, *Refusal) {
-	name := strings.TrimSuffix(host, ".")
-	labels := strings.Split(name, ".")
-	if strings.HasPrefix(host, "[") || numeric.MatchString(labels[len(labels)-1]) {
-		addr, r := checkLiteral(host)
-		if r != nil {
-			return "", r
-		}
-		return addr, p.checkAllowed(addr)
+// splitScheme gives the scheme in lower case and what follows "//". A bare
+// host and host:port are https; any other address without a scheme is not
+// guessed at.
+func splitScheme(s string) (scheme, rest string, r *Refusal) {
+	if bareHost.MatchString(s) {
+		return "https", s, nil
 	}
-	if labels[len(labels)-1] == "localhost" {
+	m := urlScheme.FindStringSubmatch(s)
+	if m == nil {
+		return "", "", blocked("url.scheme", "the address needs a scheme; write it out as https://host/path")
+	}
+	scheme = strings.ToLower(m[1])
+	rest, ok := strings.CutPrefix(s[len(m[0]):], "//")
+	if !ok && (scheme == "http" || scheme == "https") {
+		return "", "", blocked("url.form", "the address must read %s://host/path", scheme)
+	}
+	return scheme, rest, nil
+}
+
+// checkAuthority checks host and port and gives them in canonical form; the
+// port with its colon.
+func (p *Policy) checkAuthority(auth string) (host, port string, r *Refusal) {
+	if strings.Contains(auth, "@") {
+		return "", "", blocked("url.userinfo", "the address may not hold a user name or password")
+	}
+	m := authority.FindStringSubmatch(auth)
+	if m == nil {
+		return "", "", badHost()
+	}
+	host, r = p.CheckHost(m[1])
+	if r != nil || m[2] == "" {
+		return host, "", r
+	}
+	n, err := strconv.ParseUint(m[2], 10, 16)
+	if err != nil || n == 0 {
+		return "", "", blocked("url.port", "the port must lie between 1 and 65535")
+	}
+	return host, ":" + strconv.FormatUint(n, 10), nil
+}
+
+// canonical puts checked parts together. The library must read the same host
+// from them; were it otherwise, the address is not let through.
+func canonical(scheme, host, port, tail string) (URL, *Refusal) {
+	u, err := whatwg.Parse(scheme + "://" + host + port + tail)
+	if err != nil || u.Scheme() != scheme || u.Hostname() != host || u.Username()+u.Password() != "" {
+		return URL{}, blocked("url.form", "the address is not a well-formed URL; write it as %s://host/path", scheme)
+	}
+	href := u.Href(false)
+	if len(href) > maxURL {
+		return URL{}, tooLong()
+	}
+	return URL{Href: href, Host: host}, nil
+}
+
+// CheckHost checks the host of an address, by its text and the policy's list
+// of hosts, and gives it in canonical form: a lower-case ASCII name (after
+// IDNA) without a final dot, or an address ("[v6]" in brackets).
+func (p *Policy) CheckHost(host string) (string, *Refusal) {
+	if r := urlCharacters(host); r != nil {
+		return "", r
+	}
+	if m := authority.FindStringSubmatch(host); m == nil || m[1] != host {
+		return "", badHost()
+	}
+	if strings.HasPrefix(host, "[") {
+		return p.checkLiteral(host)
+	}
+	if ambiguous(host) {
+		return "", badHost()
+	}
+	u, err := whatwg.Parse("http://" + host + "/")
+	if err != nil {
+		if numeric.MatchString(lastLabel(host)) {
+			return "", oddAddress()
+		}
+		return "", badHost()
+	}
+	if u.IsIPv4() || numeric.MatchString(lastLabel(u.Hostname())) {
+		if host != u.Hostname() {
+			return "", oddAddress()
+		}
+		return p.checkLiteral(host)
+	}
+	return p.checkName(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// ambiguous tells of a name in other letters whether two IDNA implementations
+// could give it two ASCII forms.
+func ambiguous(host string) bool {
+	ascii := true
+	for _, c := range host {
+		ascii = ascii && c < utf8.RuneSelf
+		if unicode.In(c, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point, remapped) {
+			return true
+		}
+	}
+	// An xn-- label is ASCII; x/net/idna also decodes others.
+	return !ascii && (strings.Contains(host, "--") || strings.ContainsAny(host, "\uFF0D\uFE63"))
+}
+
+func lastLabel(host string) string {
+	host = strings.TrimSuffix(host, ".")
+	return host[strings.LastIndexByte(host, '.')+1:]
+}
+
+func (p *Policy) checkName(name string) (string, *Refusal) {
+	labels := strings.Split(name, ".")
+	switch labels[len(labels)-1] {
+	case "localhost", "localdomain", "localdomain6": // Chromium resolves the first itself
 		return "", blocked("url.loopback", "localhost is this machine; open a public site")
 	}
 	if len(labels) < 2 {
 		return "", blocked("url.host", "the host has a single label; write the full name")
 	}
 	for _, l := range labels {
-		if len(l) > 63 || !hostLabel.MatchString(l) {
-			return "", blocked("url.host", "the host is not a well-formed name")
+		if len(l) > 63 || len(name) > maxHost || !hostLabel.MatchString(l) {
+			return "", badHost()
 		}
 	}
-	return name, p.checkAllowed(name)
+	return name, p.checkAllowed(name, false)
 }
 
-// checkLiteral admits a public address in its one canonical spelling; the odd
-// ones (decimal, octal, hex, short) are how filters are fooled.
-func checkLiteral(host string) (string, *Refusal) {
-	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+// checkLiteral admits a public address. An IPv4 address has one spelling; the
+// odd ones (decimal, octal, hex, short, inside IPv6) are how filters are fooled.
+func (p *Policy) checkLiteral(host string) (string, *Refusal) {
+	a, err := netip.ParseAddr(trimBrackets(host))
 	if err != nil || a.Zone() != "" || a.Is4() == strings.HasPrefix(host, "[") {
-		return "", blocked("url.address", "the host is an address in an unusual spelling; write it as a.b.c.d or [v6]")
+		return "", oddAddress()
 	}
-	plain := a.Unmap()
-	if plain.IsLoopback() {
+	switch {
+	case a.Unmap().IsLoopback():
 		return "", blocked("url.loopback", "the address is this machine; open a public site")
+	case !Public(a):
+		return "", notPublic()
+	case a.Is4In6():
+		return "", oddAddress()
+	case a.Is6():
+		host = "[" + a.String() + "]"
 	}
-	if !plain.IsGlobalUnicast() || slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(plain) }) {
-		return "", blocked("url.private", "the address is not on the public internet; open a public site")
-	}
-	if a.Is6() {
-		return "[" + a.String() + "]", nil
-	}
-	return a.String(), nil
+	return host, p.checkAllowed(host, true)
 }
 
-func (p *Policy) checkAllowed(host string) *Refusal {
+func badHost() *Refusal {
+	return blocked("url.host", "the host must be a plain public name or address: letters, digits, `-` and `.`, no percent-encoding")
+}
+
+func oddAddress() *Refusal {
+	return blocked("url.address", "the host is an address in an unusual spelling; write it as a.b.c.d or [v6]")
+}
+
+// checkAllowed looks the host up in the policy's lists; suffixes are for names.
+func (p *Policy) checkAllowed(host string, address bool) *Refusal {
 	o := p.Open
 	if len(o.AllowHosts) == 0 && len(o.AllowHostSuffixes) == 0 || slices.Contains(o.AllowHosts, host) {
 		return nil
 	}
 	for _, s := range o.AllowHostSuffixes {
-		if host == s || strings.HasSuffix(host, "."+s) {
+		if !address && (host == s || strings.HasSuffix(host, "."+strings.TrimPrefix(s, "."))) {
 			return nil
 		}
 	}
 	return blocked("url.host-not-allowed", "the policy does not allow this host")
+}
+
+// CheckPage tells whether a tab that shows this address, in Chromium's own
+// spelling, may be read. A web page and a blob: of one give their origin as
+// Href and their host, which is still to be looked up; an empty page gives no
+// host. Refused are hosts as in CheckURL and, as page.forbidden, whatever is
+// no page of a site: files, data:, Chromium's own pages and all else.
+func (p *Policy) CheckPage(href string) (URL, *Refusal) {
+	if href == "about:blank" || href == "chrome-error://chromewebdata/" {
+		return URL{Href: href}, nil
+	}
+	web := strings.TrimPrefix(href, "blob:")
+	scheme, rest, ok := strings.Cut(web, "://")
+	if !ok || scheme != "http" && scheme != "https" {
+		return URL{}, blocked("page.forbidden", "the tab shows something that is no web page; open a public site")
+	}
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 { // the rest may be of any length
+		rest = rest[:i]
+	}
+	return p.CheckURL(scheme + "://" + rest + "/")
 }

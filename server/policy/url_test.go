@@ -17,10 +17,60 @@ func TestCheckURL(t *testing.T) {
 		{"https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/", ""},
 		{"https://8.8.8.8/", "https://8.8.8.8/", ""},
 		{"https://[2606:4700::1111]/", "https://[2606:4700::1111]/", ""},
-		{"https://example.com/ü", "https://example.com/ü", ""},
+		{"https://example.com/ü", "https://example.com/%C3%BC", ""},
 		{"https://example.com/a@b", "https://example.com/a@b", ""},
 
+		{"http://a.example:/", "http://a.example/", ""},
+		{"http://a.example:00080/", "http://a.example/", ""},
+		{"https://a.example/b/../c/%2e%2e/d", "https://a.example/d", ""},
+		{"https://a.example/" + strings.Repeat("a", 8000) + "#f", "https://a.example/" + strings.Repeat("a", 8000) + "#f", ""},
+		{"https://a.example//127.0.0.1/", "https://a.example//127.0.0.1/", ""},
+		{"https://[2606:4700:0:0::1111]/", "https://[2606:4700::1111]/", ""},
+		{"bücher.example:8080", "https://xn--bcher-kva.example:8080/", ""},
+		{"https://ｅｘａｍｐｌｅ。com/", "https://example.com/", ""},
+		{"https://faß.example/", "https://xn--fa-hia.example/", ""},
+
 		{"", "", "url.empty"},
+		{"http://\xff.example/", "", "url.characters"},
+		{"http://a.example/\ufffd", "", "url.characters"},
+		{"http://ex\u00adample.com/", "", "url.characters"},
+		{"http://ex\u2028ample.com/", "", "url.characters"},
+		{"http://ex\tample.com/", "", "url.characters"},
+		{"http://127.0.0.1\ufe0f/", "", "url.host"},
+		{"http://localhost\ufe0f/", "", "url.host"},
+		{"http://ẞ.example/", "", "url.host"}, // two IDNA versions, two names
+		{"http://XN--ßBCHER-KVA.example/", "", "url.host"},
+		{"http://xn--zz--.example/", "", "url.host"},
+		{"http://ｌｏｃａｌｈｏｓｔ/", "", "url.loopback"},
+		{"http://localhost.localdomain/", "", "url.loopback"},
+		{"http://１２７.０.０.１/", "", "url.address"},
+		{"http://127。0。0。1/", "", "url.address"},
+		{"http://8.8.8.8./", "", "url.address"},
+		{"http://010.8.8.8/", "", "url.address"},
+		{"http://example.0x/", "", "url.address"},
+		{"http://256.1.1.1/", "", "url.address"},
+		{"http://[::ffff:8.8.8.8]/", "", "url.address"},
+		{"http://[2606:4700::1111%25eth0]/", "", "url.host"},
+		{"http://[fe80::1%eth0]/", "", "url.host"},
+		{"http://[[2606:4700::1111]]/", "", "url.host"},
+		{"http://[]/", "", "url.host"},
+		{"http://[:]/", "", "url.address"},
+		{"http://[2001:0:7f00:1::]/", "", "url.private"},
+		{"http://[2606:4700::5efe:a00:1]/", "", "url.private"},
+		{"http://[4000::1]/", "", "url.private"},
+		{"http://a\\.example/", "", "url.characters"},
+		{"http://example.com%2f@127.0.0.1/", "", "url.userinfo"},
+		{"http://example.com%40127.0.0.1/", "", "url.host"},
+		{"http://example.com＠127.0.0.1/", "", "url.address"},
+		{"http://example.com：80/", "", "url.host"},
+		{"http://example.com:８０/", "", "url.host"},
+		{"http://example.com:80:80/", "", "url.host"},
+		{"http://example.com:4294967376/", "", "url.port"},
+		{"http://" + strings.Repeat("a", 64) + ".example/", "", "url.host"},
+		{"http://" + strings.Repeat("a.", 127) + "example/", "", "url.host"},
+		{"https://a.example/" + strings.Repeat("ü", 3000), "", "url.length"}, // three times as long in canonical form
+		{"javascript:1", "", "url.host"},
+		{"blob:https://example.com/1", "", "url.scheme"},
 		{"file:///etc/hostname", "", "url.scheme"},
 		{"data:text/html,x", "", "url.scheme"},
 		{"javascript:alert(1)", "", "url.scheme"},
@@ -41,8 +91,8 @@ func TestCheckURL(t *testing.T) {
 		{"https://@example.com/", "", "url.userinfo"},
 		{"http:///x", "", "url.host"},
 		{"http://exa%6dple.com/", "", "url.host"},
-		{"http://①②⑦.0.0.1/", "", "url.host"},
-		{"http://bücher.example/", "", "url.host"},
+		{"http://①②⑦.0.0.1/", "", "url.address"},
+		{"http://bücher.example/", "http://xn--bcher-kva.example/", ""},
 		{"http://intranet/", "", "url.host"},
 		{"http://a..example.com/", "", "url.host"},
 		{"http://-a.example.com/", "", "url.host"},
@@ -81,8 +131,8 @@ func TestCheckURL(t *testing.T) {
 	p := Default()
 	for _, tt := range tests {
 		t.Run(tt.url[:min(len(tt.url), 60)], func(t *testing.T) {
-			got, r := p.CheckURL(tt.url)
-			rule := ""
+			u, r := p.CheckURL(tt.url)
+			got, rule := u.Href, ""
 			if r != nil {
 				rule, got = r.Rule, ""
 			}
@@ -104,6 +154,82 @@ func TestCheckURLPolicy(t *testing.T) {
 		_, r := p.CheckURL(url)
 		if got := ruleOf(r); got != rule {
 			t.Errorf("%s: got %q, want %q", url, got, rule)
+		}
+	}
+}
+
+// TestCheckURLLists: suffixes are for names, and IDNA does not go round a list.
+func TestCheckURLLists(t *testing.T) {
+	p := Default()
+	p.Open.AllowHosts = []string{"xn--bcher-kva.example", "8.8.8.8"}
+	p.Open.AllowHostSuffixes = []string{".b.example", "8.4"}
+	for url, rule := range map[string]string{
+		"https://bücher.example": "", "https://8.8.8.8": "", "https://a.b.example": "", "https://a。b。example": "",
+		"https://b.example": "url.host-not-allowed", "https://8.8.8.4": "url.host-not-allowed", "https://1.1.8.4": "url.host-not-allowed",
+		"https://[2606:4700::1111]": "url.host-not-allowed", "https://bucher.example": "url.host-not-allowed",
+	} {
+		if _, r := p.CheckURL(url); ruleOf(r) != rule {
+			t.Errorf("%s: got %v, want %q", url, r, rule)
+		}
+	}
+	p.Open.AllowSchemes = nil
+	if _, r := p.CheckURL("https://8.8.8.8"); ruleOf(r) != "url.scheme" {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestCheckPage(t *testing.T) {
+	long := strings.Repeat("a", 100000)
+	p := Default()
+	for _, tt := range []struct{ page, href, host, rule string }{
+		{"about:blank", "about:blank", "", ""},
+		{"chrome-error://chromewebdata/", "chrome-error://chromewebdata/", "", ""},
+		{"https://example.com/a?b#c", "https://example.com/", "example.com", ""},
+		{"http://example.com:8080/", "http://example.com:8080/", "example.com", ""},
+		{"https://example.com/" + long, "https://example.com/", "example.com", ""},
+		{"https://example.com/a b\\c", "https://example.com/", "example.com", ""},
+		{"https://8.8.8.8/", "https://8.8.8.8/", "8.8.8.8", ""},
+		{"blob:https://example.com/0b8f", "https://example.com/", "example.com", ""},
+
+		{"http://127.0.0.1:9222/json", "", "", "url.loopback"},
+		{"http://localhost/", "", "", "url.loopback"},
+		{"http://10.0.0.1/", "", "", "url.private"},
+		{"https://user@example.com/", "", "", "url.userinfo"},
+		{"http:///etc/passwd", "", "", "url.host"},
+		{"blob:http://127.0.0.1/0b8f", "", "", "url.loopback"},
+		{"blob:null/0b8f", "", "", "page.forbidden"},
+		{"blob:file:///0b8f", "", "", "page.forbidden"},
+		{"blob:blob:https://example.com/1", "", "", "page.forbidden"},
+		{"", "", "", "page.forbidden"},
+		{"example.com", "", "", "page.forbidden"},
+		{"about:srcdoc", "", "", "page.forbidden"},
+		{"about:version", "", "", "page.forbidden"},
+		{"about:blank#x", "", "", "page.forbidden"},
+		{"data:text/html,x", "", "", "page.forbidden"},
+		{"data:text/html,https://example.com/", "", "", "page.forbidden"},
+		{"file:///etc/passwd", "", "", "page.forbidden"},
+		{"chrome://version/", "", "", "page.forbidden"},
+		{"chrome-error://other/", "", "", "page.forbidden"},
+		{"chrome-extension://abcdef/x.html", "", "", "page.forbidden"},
+		{"devtools://devtools/bundled/inspector.html", "", "", "page.forbidden"},
+		{"view-source:https://example.com/", "", "", "page.forbidden"},
+		{"javascript:'x'", "", "", "page.forbidden"},
+		{"javascript:https://example.com/", "", "", "page.forbidden"},
+		{"filesystem:https://example.com/temporary/x", "", "", "page.forbidden"},
+		{"ftp://example.com/", "", "", "page.forbidden"},
+		{" https://example.com/", "", "", "page.forbidden"},
+	} {
+		u, r := p.CheckPage(tt.page)
+		if want := (URL{tt.href, tt.host}); u != want || ruleOf(r) != tt.rule {
+			t.Errorf("%.60s: got %+v %v, want %+v %q", tt.page, u, r, want, tt.rule)
+		}
+	}
+	p.Open = Open{AllowSchemes: []string{"https"}, AllowHosts: []string{"a.example"}}
+	for page, rule := range map[string]string{
+		"about:blank": "", "https://a.example/x": "", "http://a.example/": "url.scheme", "https://b.example/": "url.host-not-allowed", "blob:https://b.example/1": "url.host-not-allowed",
+	} {
+		if _, r := p.CheckPage(page); ruleOf(r) != rule {
+			t.Errorf("%s: got %v, want %q", page, r, rule)
 		}
 	}
 }

@@ -17,18 +17,24 @@ shift 5
 
 ok() { printf '{"success":true,"data":%s,"error":null}\n' "$1"; }
 
+pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
+if [ ! -e "$pid" ]; then # start a daemon, as the real one does
+	setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$pid" </dev/null >/dev/null 2>&1 &
+	while [ ! -s "$pid" ]; do sleep 0.01; done # until it has left this process group
+fi
+
 case "$1 $2" in
-"open "*) # starts a daemon, as the real one does
-	pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
-	if [ ! -e "$pid" ]; then
-		setsid sleep 600 </dev/null >/dev/null 2>&1 &
-		echo $! >"$pid"
-	fi
-	ok '{"title":"T","url":"'"$2"'"}' ;;
+"open "*) ok '{"title":"T","url":"'"$2"'"}' ;;
 "stream disable")
 	if [ -e "$D/stream-fails" ]; then printf '{"success":false,"error":"no stream"}\n'; exit 1; fi
 	ok '{"disabled":true}' ;;
 "click #exit0") printf '{"success":false,"error":"it failed"}\n' ;;
+"click #replaced") # the daemon ends, another one takes its place and answers
+	kill "$(cat "$pid")"; rm "$pid"
+	setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$pid" </dev/null >/dev/null 2>&1 &
+	while [ ! -s "$pid" ]; do sleep 0.01; done
+	sleep 0.1
+	ok '{"clicked":true}' ;;
 "click #exit3") ok '{"secret":1}'; exit 3 ;;
 "click #text") echo 'Usage: agent-browser' ;;
 "click #nothing") ;;

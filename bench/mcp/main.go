@@ -1,0 +1,84 @@
+//go:build linux
+
+// Command mcp measures `browser-shell mcp` against a minimal MCP server on the
+// official TypeScript SDK, in one run and by the same code. bench/README.md
+// says how to run it and what each figure means.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+// plan is how much is measured.
+type plan struct {
+	starts  int // of each server
+	batches int // of calls, by turns
+	batch   int // calls in one
+	rounds  int // of 64 calls at once
+}
+
+var (
+	full  = plan{starts: 25, batches: 60, batch: 50, rounds: 20}
+	quick = plan{starts: 5, batches: 4, batch: 25, rounds: 3}
+)
+
+func main() {
+	dir := flag.String("dir", "", "`directory` with browser-shell, standin and node/, as bench/mcp/run makes it")
+	program := flag.String("browser-shell", "", "another browser-shell `file` to measure")
+	brief := flag.Bool("quick", false, "little of everything: to see that it works")
+	flag.Parse()
+	p := full
+	if *brief {
+		p = quick
+	}
+	if *program == "" {
+		*program = filepath.Join(*dir, "browser-shell")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *dir, *program, p); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/mcp:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir, program string, p plan) (err error) {
+	if dir == "" || flag.NArg() > 0 {
+		return errors.New("run it by `bash bench/mcp/run`")
+	}
+	tmp, err := os.MkdirTemp("", "bsb-") // short: sockets have paths of at most 107 bytes
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	br, err := startBrowser()
+	if err != nil {
+		return err
+	}
+	defer br.stop()
+	standin := filepath.Join(dir, "standin")
+	policy, err := writePolicy(tmp, standin, br.port())
+	if err != nil {
+		return err
+	}
+	b := &bench{
+		plan:    p,
+		program: program,
+		standin: standin,
+		ours:    &contestant{name: "browser-shell", argv: []string{program, "mcp", "--policy", policy}},
+		node:    &contestant{name: "Node", argv: []string{"node", filepath.Join(dir, "node", "server.mjs"), standin}},
+	}
+	for _, phase := range []func(context.Context) error{b.starts, b.serve} {
+		if err := phase(ctx); err != nil {
+			return err
+		}
+	}
+	return b.report(os.Stdout)
+}

@@ -1,0 +1,27 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+)
+
+// writePolicy writes a policy file whose budgets don't stop the benchmark.
+func writePolicy(tmp, standin string, port int) (string, error) {
+	b, err := json.Marshal(map[string]any{
+		"version":       1,
+		"state_dir":     filepath.Join(tmp, "state"),
+		"agent_browser": map[string]any{"path": standin, "cdp_port": port},
+		"limits": map[string]any{
+			"max_sessions": sessions, "max_calls": parallel, "session_queue": parallel,
+			"rate_per_sec": 1000, "rate_burst": 10000, "session_calls": 1000000,
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(tmp, "policy.json")
+	return file, os.WriteFile(file, b, 0o600)
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slimctl/slimctl/server/audit"
+)
+
+// errBroken is for a chain that does not hold, which was printed on stdout.
+var errBroken = errors.New("the audit log is not as it was written")
+
+func runAudit(_ context.Context, args []string, std stdio) error {
+	if len(args) == 0 || args[0] != "verify" {
+		fmt.Fprintln(std.err, "usage: browser-shell audit verify FILE... [--head HASH] [--json]")
+		if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+			return nil
+		}
+		return errUsage
+	}
+	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
+	anchor := flags.String("head", "", "`hash` of a line that must be in the log, kept from an earlier run")
+	asJSON := flags.Bool("json", false, "print a JSON object")
+	files, err := parseMixed(flags, args[1:], std)
+	if err != nil {
+		return err
+	}
+	report, err := audit.Verify(*anchor, files...)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		err = json.NewEncoder(std.out).Encode(report)
+	} else {
+		_, err = fmt.Fprintln(std.out, describe(report))
+	}
+	if err == nil && !report.OK {
+		return errBroken
+	}
+	return err
+}
+
+// parseMixed reads flags before, between and after at least one file.
+func parseMixed(flags *flag.FlagSet, args []string, std stdio) ([]string, error) {
+	flags.SetOutput(std.err)
+	var files []string
+	for {
+		if err := flags.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			return nil, errUsage
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		files, args = append(files, flags.Arg(0)), flags.Args()[1:]
+	}
+	if len(files) == 0 {
+		fmt.Fprintf(std.err, "browser-shell %s: name the files of one log\n", flags.Name())
+		return nil, errUsage
+	}
+	return files, nil
+}
+
+func describe(r audit.Report) string {
+	var b strings.Builder
+	switch {
+	case r.Break != nil:
+		fmt.Fprintf(&b, "%s:%d: %s: %s", r.Break.File, r.Break.Line, r.Break.Kind, r.Break.Text)
+		fmt.Fprintf(&b, "\nlines before it that hold: %d", r.Lines)
+	case r.Lines == 0:
+		return "no lines"
+	default:
+		fmt.Fprintf(&b, "whole: %d lines, %s to %s", r.Lines, r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339))
+	}
+	if r.Lines > 0 {
+		fmt.Fprintf(&b, "\nhead: %s (seq %d)", r.Head, r.LastSeq)
+		if !r.Complete {
+			fmt.Fprintf(&b, "\nit begins with seq %d: older lines are not in these files", r.FirstSeq)
+		}
+	}
+	return b.String()
+}

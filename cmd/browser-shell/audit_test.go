@@ -1,0 +1,73 @@
+package main_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slimctl/slimctl/server/audit"
+)
+
+func TestAuditVerify(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := audit.Open(path, 1<<20, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := l.Write(audit.Record{Event: audit.ToolFinished, Tool: "browser-shell"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, head := l.Head()
+	l.Close()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(b), "\n")
+	short := filepath.Join(t.TempDir(), "short")
+	gap := filepath.Join(t.TempDir(), "gap")
+	if err := os.WriteFile(short, []byte(lines[0]+lines[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(gap, []byte(lines[0]+lines[2]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args string
+		code int
+		want string // in stdout
+	}{
+		{path, 0, "whole: 3 lines"},
+		{path, 0, "head: " + head + " (seq 3)"},
+		{path + " --head " + head, 0, "whole"},
+		{"--head " + head + " " + path, 0, "whole"},
+		{short, 0, "whole: 2 lines"},
+		{short + " --head " + head, 1, short + ":2: cut:"},
+		{gap, 1, gap + ":2: removed: seq 2 to 2 are missing"},
+		{gap + " --json", 1, `"kind":"removed"`},
+		{path + " --json", 0, `"ok":true`},
+		{path + ".none", 1, ""},
+		{path + " --head x", 1, ""},
+		{"", 2, ""},
+		{"--no-such-flag " + path, 2, ""},
+	} {
+		cmd := exec.Command(binary, append([]string{"audit", "verify"}, strings.Fields(tt.args)...)...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, _ := cmd.Output()
+		if cmd.ProcessState.ExitCode() != tt.code || !strings.Contains(string(out), tt.want) || (stderr.Len() > 0) != (tt.code != 0) {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", tt.args, cmd.ProcessState.ExitCode(), out, stderr.String())
+		}
+		if strings.Contains(tt.args, "--json") && !json.Valid(out) {
+			t.Errorf("%q: not JSON: %s", tt.args, out)
+		}
+	}
+	if err := exec.Command(binary, "audit", "prune").Run(); err == nil {
+		t.Error("an unknown word was taken")
+	}
+}

@@ -1,0 +1,163 @@
+package main_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startEgress starts the proxy on a port of its choice and gives its address
+// and what it says.
+func startEgress(t *testing.T, l *lab) (string, *exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := l.command(t, "egress", "--listen", "127.0.0.1:0")
+	cmd.Stderr = nil
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewScanner(pipe)
+	if !lines.Scan() {
+		t.Fatal("it said nothing")
+	}
+	addr, ok := strings.CutPrefix(lines.Text(), "browser-shell: egress proxy on ")
+	if !ok {
+		t.Fatalf("it said %q", lines.Text())
+	}
+	return addr, cmd, lines
+}
+
+func through(t *testing.T, proxy, target string) (int, string) {
+	t.Helper()
+	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy}), DisableKeepAlives: true,
+	}}
+	res, err := c.Get(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+func TestEgress(t *testing.T) {
+	l := newLab(t)
+	addr, cmd, lines := startEgress(t, l)
+	if code, body := through(t, addr, "http://127.0.0.1:9/"); code != 403 || !strings.Contains(body, "url.loopback") {
+		t.Errorf("got %d %q", code, body)
+	}
+
+	// SIGHUP: a new policy counts, a broken one leaves the old.
+	next := func(want string) {
+		t.Helper()
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
+			t.Fatalf("it said %q, not %q", lines.Text(), want)
+		}
+	}
+	l.policy["open"] = map[string]any{"allow_hosts": []string{"site.example"}}
+	l.command(t, "egress")
+	next("policy reloaded")
+	l.write(t, "policy.json", `{"open":{"allow_hosts":`, 0o600)
+	next("the old one stays")
+	if code, body := through(t, addr, "http://other.example/"); code != 403 || !strings.Contains(body, "url.host-not-allowed") {
+		t.Errorf("got %d %q", code, body)
+	}
+
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	b, err := os.ReadFile(filepath.Join(l.state, "egress.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(b)) {
+		var rec struct{ Event, Host, Decision, Rule string }
+		if err := json.Unmarshal([]byte(line), &rec); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSpace(rec.Event+" "+rec.Decision+" "+rec.Rule))
+	}
+	want := "START, MCP_NETWORK_BLOCKED deny url.loopback, RELOAD, MCP_NETWORK_BLOCKED deny url.host-not-allowed, STOP"
+	if text := strings.Join(got, ", "); text != want {
+		t.Errorf("recorded %s", text)
+	}
+}
+
+func TestEgressStartRefused(t *testing.T) {
+	for _, listen := range []string{"0.0.0.0:0", "localhost:0", "x"} {
+		var exit *exec.ExitError
+		if out, err := newLab(t).command(t, "egress", "--listen", listen).Output(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("%s: %v %s", listen, err, out)
+		}
+	}
+	l := newLab(t)
+	if err := os.Mkdir(l.state, 0o755); err != nil { // anyone may look in
+		t.Fatal(err)
+	}
+	if err := l.command(t, "egress", "--listen", "127.0.0.1:0").Run(); err == nil {
+		t.Error("an open state directory is taken")
+	}
+}
+
+func TestChromiumPolicy(t *testing.T) {
+	l := newLab(t)
+	l.policy["egress"] = map[string]any{"proxy": "127.0.0.1:4711"}
+	l.policy["open"] = map[string]any{"allow_schemes": []string{"https"}, "allow_hosts": []string{"a.example"}, "allow_host_suffixes": []string{".b.example"}}
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := l.command(t, append([]string{"chromium-policy"}, args...)...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	text := run()
+	if text != run("--format", "managed") {
+		t.Error("two runs differ")
+	}
+	var m struct {
+		ProxySettings              map[string]string
+		URLBlocklist, URLAllowlist []string
+	}
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.ProxySettings["ProxyServer"] != "http://127.0.0.1:4711" || m.ProxySettings["ProxyBypassList"] != "<-loopback>" ||
+		strings.Join(m.URLBlocklist, " ") != "*" || strings.Join(m.URLAllowlist, " ") != "https://.a.example https://b.example" {
+		t.Errorf("got %+v", m)
+	}
+	flags := strings.Split(strings.TrimSuffix(run("--format", "flags"), "\n"), "\n")
+	if flags[0] != "--proxy-server=http://127.0.0.1:4711" || flags[1] != "--proxy-bypass-list=<-loopback>" {
+		t.Errorf("got %q", flags)
+	}
+	for _, f := range flags {
+		if !strings.HasPrefix(f, "--") {
+			t.Errorf("%q is no flag", f)
+		}
+	}
+	if err := l.command(t, "chromium-policy", "--format", "x").Run(); err == nil {
+		t.Error("an unknown format is taken")
+	}
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// MainWith is main with another network, for tests that run this test binary
+// as browser-shell: a site on this machine can stand for a public one there,
+// which no setting of the real binary allows.
+func MainWith(n policy.Network) int {
+	network = n
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr})
+}

@@ -1,0 +1,24 @@
+package server
+
+import "encoding/json"
+
+// actions is the action policy that newer versions enforce themselves, behind
+// the grammar: the names of their daemon's actions (run with 0.41.2), not of
+// subcommands. Evaluation, files, cookies, tabs and the rest are denied.
+func actions() string {
+	text, err := json.Marshal(map[string]any{
+		"default": "deny",
+		"allow": []string{
+			"launch", "stream_disable",
+			"navigate", "snapshot", "screenshot", "close",
+			"click", "dblclick", "hover", "focus", "check", "uncheck", "select", "fill", "type", "press",
+			"wait", "waitforurl", "waitforloadstate",
+			"url", "title", "gettext", "innerhtml", "inputvalue", "count", "boundingbox", "getattribute",
+			"isvisible", "isenabled", "ischecked", "scroll", "back", "forward", "reload",
+		},
+	})
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return string(text)
+}

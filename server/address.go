@@ -1,0 +1,27 @@
+package server
+
+import (
+	"context"
+
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// address resolves the host that `open` names: each of its addresses must be
+// public. It saves an agent a useless page; the boundary is the egress proxy,
+// which resolves again and connects to what it checked.
+type address struct {
+	pass
+	policy  *policy.Policy
+	network policy.Network
+}
+
+func (a address) OnBefore(ctx context.Context, c Call) (Call, Decision) {
+	if c.Command.Name != "open" || c.denied { // a refused call asks no resolver
+		return c, Decision{}
+	}
+	u, r := a.policy.CheckURL(c.Command.Args[0])
+	if r == nil && u.Host != "" {
+		_, r = a.network.Lookup(ctx, u.Host)
+	}
+	return c, deny(r)
+}

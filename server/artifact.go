@@ -1,0 +1,230 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// maxFiles bounds the screenshots of one run, besides their bytes.
+const maxFiles = 1000
+
+// evidenceName is the file that lists a run's artifacts.
+const evidenceName = "evidence.json"
+
+// artifacts is the output directory of one run: screenshots, a directory a
+// session, and evidence.json. It stays when the run ends.
+type artifacts struct {
+	dir  string
+	root *os.Root // of dir: never follows a link out of it
+
+	mu       sync.Mutex
+	evidence evidence
+	bytes    int64
+}
+
+// evidence is evidence.json.
+type evidence struct {
+	RunID   string     `json:"run_id"`
+	Started time.Time  `json:"started"`
+	Files   []artifact `json:"files"`
+}
+
+type artifact struct {
+	Path    string    `json:"path"` // below the directory of evidence.json
+	SHA256  string    `json:"sha256"`
+	Size    int64     `json:"size"`
+	Type    string    `json:"type"` // as the content says, not the name
+	Created time.Time `json:"created"`
+}
+
+// openArtifacts makes the directory of a run.
+func openArtifacts(parent, runID string) (*artifacts, error) {
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return nil, fmt.Errorf("artifacts directory: %w", err)
+	}
+	dir := filepath.Join(parent, runID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("artifacts directory: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("artifacts directory: %w", err)
+	}
+	return &artifacts{dir: dir, root: root, evidence: evidence{RunID: runID, Started: time.Now().UTC(), Files: []artifact{}}}, nil
+}
+
+// close removes the directory if nothing was written to it.
+func (a *artifacts) close() {
+	a.root.Close()
+	entries, err := os.ReadDir(a.dir)
+	if err == nil && len(entries) == 0 {
+		_ = os.Remove(a.dir)
+	}
+}
+
+// tidy removes a session's directory if nothing is in it.
+func (a *artifacts) tidy(session string) { _ = a.root.Remove(session) }
+
+// prepare makes room for a screenshot: agent-browser gets a place where there
+// is nothing to follow.
+func (a *artifacts) prepare(name string) error {
+	if err := a.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return fmt.Errorf("the screenshot cannot be kept: %w", err)
+	}
+	if err := a.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the screenshot cannot be kept: %w", err)
+	}
+	return nil
+}
+
+// add reads what was written to tmp, gives it its name and lists it.
+func (a *artifacts) add(tmp, name string, most int64) ([]byte, string, error) {
+	info, err := a.root.Lstat(tmp)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, "", errors.New("agent-browser reported a screenshot but wrote no file")
+	}
+	f, err := a.root.Open(tmp)
+	if err != nil {
+		return nil, "", fmt.Errorf("the screenshot cannot be read: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("it has more than %d bytes", most)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("the screenshot cannot be read: %w", err)
+	}
+	kind := http.DetectContentType(b)
+	if !strings.HasPrefix(kind, "image/") {
+		return nil, "", errors.New("what agent-browser wrote is not an image")
+	}
+	if err := a.root.Rename(tmp, name); err != nil {
+		return nil, "", fmt.Errorf("the screenshot cannot be kept: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return b, kind, a.list(artifact{Path: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(b)), Type: kind, Created: time.Now().UTC()})
+}
+
+// list writes evidence.json with one file more; a name that is used again has
+// its new content.
+func (a *artifacts) list(file artifact) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.evidence.Files = slices.DeleteFunc(a.evidence.Files, func(f artifact) bool {
+		if f.Path == file.Path {
+			a.bytes -= f.Size
+		}
+		return f.Path == file.Path
+	})
+	a.bytes += file.Size
+	a.evidence.Files = append(a.evidence.Files, file)
+	return a.write()
+}
+
+func (a *artifacts) write() error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(a.evidence); err != nil {
+		return err
+	}
+	const tmp = "." + evidenceName
+	if err := a.root.WriteFile(tmp, b.Bytes(), 0o600); err != nil {
+		return fmt.Errorf("the list of artifacts cannot be written: %w", err)
+	}
+	if err := a.root.Rename(tmp, evidenceName); err != nil {
+		return fmt.Errorf("the list of artifacts cannot be written: %w", err)
+	}
+	return nil
+}
+
+// drop removes what a failed screenshot may have written.
+func (a *artifacts) drop(tmp string) { _ = a.root.Remove(tmp) }
+
+// full tells which bound of a run is reached.
+func (a *artifacts) full(most int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes >= most || len(a.evidence.Files) >= maxFiles
+}
+
+// screenshot keeps the image of a screenshot and shows it.
+type screenshot struct {
+	policy    *policy.Policy
+	artifacts *artifacts
+}
+
+func (s screenshot) OnBefore(_ context.Context, c Call) (Call, Decision) {
+	if c.Command.Name != "screenshot" {
+		return c, Decision{}
+	}
+	if s.artifacts.full(s.policy.Limits.ArtifactBytes) {
+		return c, deny(&policy.Refusal{
+			Code: policy.BudgetExceeded, Rule: "artifacts.full",
+			Message: "there is no room for more screenshots in this run; use snapshot to read the page",
+		})
+	}
+	return c, Decision{}
+}
+
+func (s screenshot) OnAfter(_ context.Context, c Call, r Result) Result {
+	if c.Command.Name != "screenshot" || !r.ran {
+		return r
+	}
+	defer s.artifacts.drop(shotTmp(c))
+	if r.ExitCode != 0 || r.raw == nil {
+		return r
+	}
+	b, kind, err := s.artifacts.add(shotTmp(c), shotName(c), maxArtifact)
+	if err == nil {
+		r.Stdout, err = withPath(r.Stdout, filepath.Join(s.artifacts.dir, shotName(c)))
+	}
+	if err != nil {
+		r.ExitCode, r.Stdout, r.Stderr = exitProtocol, "", err.Error()+"\n"+r.Stderr
+		return r
+	}
+	switch conf := s.policy.Screenshot; {
+	case !conf.ReturnImage:
+	case len(b) > conf.MaxImageBytes:
+		r.Stderr = "the image is too large to return; it is kept at the path\n" + r.Stderr
+	default:
+		r.Image = &mcp.ImageContent{Data: b, MIMEType: kind}
+	}
+	return r.event("MCP_FILE_WRITE")
+}
+
+// maxArtifact bounds one screenshot, in bytes.
+const maxArtifact = 64 << 20
+
+// withPath puts the artifact's place into the data.
+func withPath(data, path string) (string, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(data), &fields); err != nil || fields == nil {
+		return "", errors.New("agent-browser's answer to screenshot is not an object")
+	}
+	var err error
+	if fields["path"], err = json.Marshal(path); err != nil {
+		return "", err
+	}
+	out, err := json.Marshal(fields)
+	return string(out) + "\n", err
+}

@@ -1,0 +1,206 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// openPrivate opens a file of the log that nobody else can have put there or
+// can read. flags are added to O_RDWR.
+func openPrivate(path string, flags int) (*os.File, error) {
+	// O_NONBLOCK: a FIFO must not hold us up.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|flags, 0o600)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("audit log %s is a symbolic link; name the file itself", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	if err := private(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func private(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("audit log %s is not a regular file", f.Name())
+	case !ok || int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("audit log %s belongs to another user; move it away or run as its owner", f.Name())
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("audit log %s may be read or written by others (mode %04o); chmod 600 it", f.Name(), info.Mode().Perm())
+	case st.Nlink > 1:
+		return fmt.Errorf("audit log %s has %d names (hard links); remove the others", f.Name(), st.Nlink)
+	}
+	return nil
+}
+
+// checkDir refuses a directory in which others may rename files.
+func checkDir(path string) error {
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("audit log: %w", err)
+	}
+	if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return fmt.Errorf("audit log: others may replace files in %s (mode %04o); chmod go-w it", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// lockWait is how long another process may hold the file.
+const lockWait = 5 * time.Second
+
+// lock takes the file for this open file description.
+func lock(f *os.File) error {
+	deadline := time.Now().Add(lockWait)
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			return fmt.Errorf("audit log %s cannot be locked: %w", f.Name(), err)
+		case time.Now().After(deadline):
+			return fmt.Errorf("audit log %s is locked by another process for more than %s", f.Name(), lockWait)
+		}
+		time.Sleep(pause)
+	}
+}
+
+func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
+// isAt says whether path still names the open file.
+func isAt(f *os.File, path string) (bool, error) {
+	var here, there syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &here); err != nil {
+		return false, fmt.Errorf("audit log: %w", err)
+	}
+	if err := syscall.Lstat(path, &there); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("audit log: %w", err)
+	}
+	return here.Dev == there.Dev && here.Ino == there.Ino, nil
+}
+
+func size(f *os.File) (int64, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, fmt.Errorf("audit log: %w", err)
+	}
+	return st.Size, nil
+}
+
+// rotate gives the file the number 1, and every older one the next number.
+func rotate(path string, keep int) error {
+	for n := keep; n > 0; n-- {
+		err := os.Rename(numbered(path, n-1), numbered(path, n))
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || n == 1) {
+			return fmt.Errorf("audit log: %w", err)
+		}
+	}
+	return nil
+}
+
+func numbered(path string, n int) string {
+	if n == 0 {
+		return path
+	}
+	return fmt.Sprintf("%s.%d", path, n)
+}
+
+// last reads the file's last line. It gives the offset behind it, which is not
+// the file's size when the rest is torn (has no newline).
+func last(f *os.File) (entry, int64, error) {
+	total, err := size(f)
+	if err != nil {
+		return entry{}, 0, err
+	}
+	from := max(0, total-2*maxLine)
+	b := make([]byte, total-from)
+	if _, err := f.ReadAt(b, from); err != nil && !errors.Is(err, io.EOF) {
+		return entry{}, 0, fmt.Errorf("audit log: %w", err)
+	}
+	n := bytes.LastIndexByte(b, '\n')
+	if n < 0 {
+		if from > 0 {
+			return entry{}, 0, errNotOurs(f.Name())
+		}
+		return entry{}, 0, nil
+	}
+	e := parse(b[bytes.LastIndexByte(b[:n], '\n')+1 : n])
+	if !e.ok || !e.true {
+		return entry{}, 0, errNotOurs(f.Name())
+	}
+	return e, from + int64(n) + 1, nil
+}
+
+func errNotOurs(name string) error {
+	return fmt.Errorf("audit log %s: its last line is not one of this log's; see what happened with `browser-shell audit verify %s`, then move the file away", name, name)
+}
+
+// follow reads the lines from offset on, which must go on from h. It gives the
+// last one and the offset behind it.
+func follow(f *os.File, offset int64, h head) (head, int64, error) {
+	r := bufio.NewReaderSize(io.NewSectionReader(f, offset, 1<<62), maxLine)
+	for {
+		b, err := r.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			return h, offset, nil // b is torn, if there is any
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return h, offset, fmt.Errorf("audit log: %w", err)
+		}
+		e := parse(bytes.TrimSuffix(b, []byte("\n")))
+		if err != nil || !e.follows(h) {
+			return h, offset, tampered("audit log %s: what follows line seq %d was not written by this log", f.Name(), h.seq)
+		}
+		h, offset = e.head, offset+int64(len(b))
+	}
+}
+
+// setAside moves what lies behind offset, a line without an end, into a file
+// of its own and says so.
+func setAside(f *os.File, offset int64, now time.Time) (string, error) {
+	total, err := size(f)
+	if err != nil {
+		return "", err
+	}
+	if total-offset >= maxLine {
+		return "", errNotOurs(f.Name())
+	}
+	torn := make([]byte, total-offset)
+	if _, err := f.ReadAt(torn, offset); err != nil {
+		return "", fmt.Errorf("audit log: %w", err)
+	}
+	name := fmt.Sprintf("%s.torn-%s", f.Name(), now.UTC().Format("20060102T150405.000000000"))
+	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("audit log: %w", err)
+	}
+	_, err = out.Write(torn)
+	if err = errors.Join(err, out.Close()); err == nil {
+		err = f.Truncate(offset)
+	}
+	if err != nil {
+		_ = os.Remove(name)
+		return "", fmt.Errorf("audit log: a torn line cannot be put aside: %w", err)
+	}
+	return fmt.Sprintf("a last line without an end (%d bytes, sha256 %s) was moved to %s", len(torn), sum(torn), filepath.Base(name)), nil
+}

@@ -1,0 +1,614 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// TestMain lets the test binary be a second process that writes the log.
+func TestMain(m *testing.M) {
+	switch os.Getenv("AUDIT_TEST_CHILD") {
+	case "write":
+		os.Exit(childWrites())
+	case "full":
+		os.Exit(childIsFull())
+	}
+	os.Exit(m.Run())
+}
+
+const perChild = 300
+
+func childWrites() int {
+	l, err := Open(os.Getenv("AUDIT_TEST_FILE"), 20000, 50)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer l.Close()
+	for i := range perChild {
+		if err := errors.Join(l.Ready(), l.Write(call(fmt.Sprint(os.Getpid(), "-", i)))); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	return 0
+}
+
+// childIsFull may write files of 3000 bytes only: as a full disk it takes a
+// part of a line.
+func childIsFull() int {
+	signal.Ignore(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	_ = syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 3000, Max: old.Max}); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	path := os.Getenv("AUDIT_TEST_FILE")
+	l, err := Open(path, 1<<20, 2)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	written := 0
+	for ; err == nil && written < 1000; written++ {
+		err = l.Write(call("x"))
+	}
+	info, _ := os.Stat(path) // not even a shorter line may fit
+	_ = syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(info.Size()) + 10, Max: old.Max})
+	if err == nil || l.Ready() == nil || l.Write(call("y")) == nil {
+		fmt.Println("a full disk was not noticed:", err)
+		return 1
+	}
+	if r, err := Verify("", path); err != nil || !r.OK || r.Lines != written-1 {
+		fmt.Println("after the full disk:", r, err)
+		return 1
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	if err := errors.Join(l.Ready(), l.Write(call("z"))); err != nil {
+		fmt.Println("there is room again:", err)
+		return 1
+	}
+	return 0
+}
+
+func call(id string) Record {
+	return Record{
+		Event: ToolFinished, Events: []string{ToolCall, SandboxExec, ToolFinished}, RequestID: id, Session: "0011223344556677",
+		ClientName: "test", ClientVersion: "1", Protocol: "2026-07-28", Tool: "browser-shell", Subcommand: "open",
+		Argv: []string{"open", "[address]"}, URLHost: "example.com", Decision: "allow", DurationMS: 12, BytesOut: 34,
+	}
+}
+
+func open(t *testing.T, path string) *Log {
+	t.Helper()
+	l, err := Open(path, 1<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func write(t *testing.T, l *Log, n int) {
+	t.Helper()
+	for i := range n {
+		if err := l.Write(call(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "audit.jsonl") }
+
+func lines(t *testing.T, path string) []string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Collect(strings.Lines(string(b)))
+}
+
+func wantWhole(t *testing.T, n int, files ...string) Report {
+	t.Helper()
+	r, err := Verify("", files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK || r.Lines != n {
+		t.Fatalf("%+v, break %+v; want %d whole lines", r, r.Break, n)
+	}
+	return r
+}
+
+// TestLine pins the form that others read, and the recipe of the package
+// comment.
+func TestLine(t *testing.T) {
+	path := newPath(t)
+	l := open(t, path)
+	write(t, l, 1)
+	if err := l.Write(Record{Event: NetworkBlocked, Host: "a<b>.example", Port: 443, Address: "10.0.0.1", Decision: "deny", Rule: "url.private"}); err != nil {
+		t.Fatal(err)
+	}
+	got := lines(t, path)
+	keys := `"ts" "seq" "event" "events" "request_id" "session" "client" "name" "version" "protocol" "tool" "subcommand" "argv" "url_host" "decision" "exit_code" "duration_ms" "bytes_out" "prev" "hash"`
+	rest := got[0]
+	for _, k := range strings.Fields(keys) {
+		var ok bool
+		if _, rest, ok = strings.Cut(rest, k+":"); !ok {
+			t.Errorf("%s is missing or out of place in %s", k, got[0])
+		}
+	}
+	if strings.Contains(got[1], "exit_code") || !strings.Contains(got[1], `"host":"a<b>.example","port":443,"address":"10.0.0.1","decision":"deny"`) {
+		t.Errorf("egress line: %s", got[1])
+	}
+	prev := strings.Repeat("0", 64)
+	for _, s := range got {
+		var v struct{ Prev, Hash string }
+		if err := json.Unmarshal([]byte(s), &v); err != nil {
+			t.Fatal(err)
+		}
+		bare := strings.Replace(strings.TrimSuffix(s, "\n"), `,"hash":"`+v.Hash+`"`, "", 1)
+		if v.Prev != prev || v.Hash != sum([]byte(bare)) {
+			t.Errorf("prev %s, hash %s of %s", v.Prev, v.Hash, bare)
+		}
+		prev = v.Hash
+	}
+	if seq, hash := l.Head(); seq != 2 || hash != prev {
+		t.Errorf("head %d %s", seq, hash)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// TestLongFields: whatever a caller sends, a line has at most 64 KiB, is valid
+// and says that something was cut.
+func TestLongFields(t *testing.T) {
+	path := newPath(t)
+	l := open(t, path)
+	for _, s := range []string{strings.Repeat("\x00", 1<<20), strings.Repeat("é", 1<<18), "\xff\xfe" + strings.Repeat("\"", 1<<17), `","prev":"` + strings.Repeat("0", 64) + `","hash":"` + strings.Repeat("0", 64) + "\"}\n"} {
+		argv := make([]string, 5000)
+		for i := range argv {
+			argv[i] = s
+		}
+		rec := call(s)
+		rec.Argv, rec.Events, rec.Rule, rec.ClientName, rec.Note = argv, argv, s, s, s
+		if err := l.Write(rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range lines(t, path) {
+		if len(s) > 64<<10 || !json.Valid([]byte(s)) || !strings.Contains(s, " more cut]") {
+			t.Errorf("%d bytes: %.200s", len(s), s)
+		}
+	}
+	wantWhole(t, 4, path)
+}
+
+func TestGoesOn(t *testing.T) {
+	path := newPath(t)
+	for range 3 {
+		l := open(t, path)
+		write(t, l, 2)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if l.Ready() == nil || l.Write(call("")) == nil {
+			t.Fatal("a closed log takes lines")
+		}
+	}
+	if r := wantWhole(t, 6, path); !r.Complete || r.LastSeq != 6 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRotation(t *testing.T) {
+	path := newPath(t)
+	l, err := Open(path, 2000, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	write(t, l, 30)
+	files := []string{path, path + ".1", path + ".2", path + ".3"}
+	n := 0
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil || info.Size() > 2000 || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%s: %v, %v", f, info, err)
+		}
+		n += len(lines(t, f))
+	}
+	if _, err := os.Stat(path + ".4"); err == nil {
+		t.Error("a fourth rotated file stayed")
+	}
+	r := wantWhole(t, n, files...)
+	if r.Complete || r.LastSeq != 30 || r.FirstSeq != int64(30-n+1) {
+		t.Errorf("%+v", r)
+	}
+	// A file in the middle is gone.
+	if r, _ := Verify("", path, path+".1", path+".3"); r.OK || r.Break.Kind != Removed || r.Break.File != path+".1" || r.Break.Line != 1 {
+		t.Errorf("%+v", r.Break)
+	}
+	// A crash between the rename and the first line of the new file.
+	l.Close()
+	if err := rotate(path, 3); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, path)
+	write(t, l, 1)
+	if r, _ := Verify("", files...); !r.OK || r.LastSeq != 31 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestTwoProcesses: three processes and eight goroutines write one log that is
+// rotated often; the chain holds and no line is lost.
+func TestTwoProcesses(t *testing.T) {
+	path := newPath(t)
+	var wg sync.WaitGroup
+	for range 3 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "AUDIT_TEST_CHILD=write", "AUDIT_TEST_FILE="+path)
+		wg.Go(func() {
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	l, err := Open(path, 20000, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range perChild / 8 {
+				if err := l.Write(call(fmt.Sprint(g, "-", i))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	files, err := filepath.Glob(path + "*")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	if r := wantWhole(t, 3*perChild+8*(perChild/8), files...); !r.Complete {
+		t.Errorf("%+v", r)
+	}
+	if err := l.Ready(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	path := newPath(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "AUDIT_TEST_CHILD=full", "AUDIT_TEST_FILE="+path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got := lines(t, path)
+	note := got[len(got)-2]
+	if !strings.Contains(note, `"event":"AUDIT_REPAIRED"`) || !strings.Contains(note, "2 records could not be written") {
+		t.Errorf("%s", note)
+	}
+	wantWhole(t, len(got), path)
+	if torn, _ := filepath.Glob(path + ".torn-*"); len(torn) > 0 {
+		t.Errorf("%q is left", torn)
+	}
+}
+
+// TestDevFull: write(2) itself fails, after Ready.
+func TestDevFull(t *testing.T) {
+	path := newPath(t)
+	l := open(t, path)
+	write(t, l, 1)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		need.Missing(t, "%v", err)
+	}
+	defer full.Close()
+	good := l.file
+	l.mu.Lock()
+	l.file = full
+	err = l.append(call("x"))
+	l.file = good
+	l.mu.Unlock()
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	wantWhole(t, 1, path)
+}
+
+func TestTornLine(t *testing.T) {
+	for name, torn := range map[string]string{"half a line": `{"ts":"2026-`, "zeros": strings.Repeat("\x00", 4096)} {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			l := open(t, path)
+			write(t, l, 3)
+			appendTo(t, path, torn)
+			other := open(t, path) // a new process repairs it, a running one goes on
+			write(t, other, 1)
+			write(t, l, 1)
+			r := wantWhole(t, 6, path)
+			if got := lines(t, path)[3]; !strings.Contains(got, Repaired) || !strings.Contains(got, sum([]byte(torn))) {
+				t.Errorf("%s", got)
+			}
+			kept, _ := filepath.Glob(path + ".torn-*")
+			if len(kept) != 1 {
+				t.Fatalf("%q", kept)
+			}
+			if b, _ := os.ReadFile(kept[0]); string(b) != torn {
+				t.Errorf("%q is kept", b)
+			}
+			appendTo(t, path, torn) // and once more, for the running one
+			write(t, l, 1)
+			if r2 := wantWhole(t, 8, path); r2.Head == r.Head {
+				t.Error("nothing was written")
+			}
+		})
+	}
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTampering: what others do to the file of a running process breaks the
+// log until a new start, and Open refuses what is not a log.
+func TestTampering(t *testing.T) {
+	tests := map[string]struct {
+		do     func(path string) error
+		reopen bool // a new Open goes on
+	}{
+		"removed":   {func(p string) error { return os.Remove(p) }, true},
+		"truncated": {func(p string) error { return os.Truncate(p, 0) }, true},
+		"cut":       {func(p string) error { return os.Truncate(p, 100) }, true},
+		"replaced":  {func(p string) error { return errors.Join(os.Remove(p), os.WriteFile(p, nil, 0o600)) }, true},
+		"foreign":   {func(p string) error { return errors.Join(os.Remove(p), os.WriteFile(p, []byte("hello\n"), 0o600)) }, false},
+		"added": {func(p string) error {
+			b, err := os.ReadFile(p)
+			return errors.Join(err, os.WriteFile(p, append(b, "{}\n"...), 0o600))
+		}, false},
+		"repeated": {func(p string) error {
+			b, err := os.ReadFile(p)
+			return errors.Join(err, os.WriteFile(p, append(b, b...), 0o600))
+		}, true},
+		"symlink": {func(p string) error { return errors.Join(os.Rename(p, p+".x"), os.Symlink(p+".x", p)) }, false},
+		"fifo":    {func(p string) error { return errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600)) }, false},
+		"mode":    {func(p string) error { return errors.Join(os.Rename(p, p+".x"), os.WriteFile(p, nil, 0o644)) }, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			l := open(t, path)
+			write(t, l, 3)
+			if err := tt.do(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Ready(); err == nil {
+				t.Error("Ready did not notice")
+			}
+			if err := l.Write(call("x")); err == nil {
+				t.Error("Write did not notice")
+			}
+			again, err := Open(path, 1<<20, 3)
+			if err == nil {
+				again.Close()
+			}
+			if (err == nil) != tt.reopen {
+				t.Errorf("Open gives %v", err)
+			}
+		})
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	target := filepath.Join(dir, "target")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(target, nil, 0o600))
+	link, hard, wide, sub := filepath.Join(dir, "link"), filepath.Join(dir, "hard"), filepath.Join(dir, "wide"), filepath.Join(dir, "sub")
+	must(os.Symlink(target, link))
+	must(os.Symlink(filepath.Join(dir, "nothing"), filepath.Join(dir, "dangling")))
+	must(os.Link(target, hard))
+	must(os.WriteFile(wide, nil, 0o600))
+	must(os.Chmod(wide, 0o620))
+	must(os.Mkdir(sub, 0o700))
+	must(os.Chmod(sub, 0o777))
+	for path, want := range map[string]string{
+		link: "symbolic link", filepath.Join(dir, "dangling"): "symbolic link", hard: "2 names", wide: "chmod 600",
+		sub: "", filepath.Join(sub, "log"): "chmod go-w", filepath.Join(dir, "none", "log"): "no such file", "/dev/full": "",
+	} {
+		l, err := Open(path, 1<<20, 3)
+		if err == nil {
+			l.Close()
+			t.Errorf("%s was opened", path)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "nothing")); err == nil {
+		t.Error("a link was followed")
+	}
+	if os.Geteuid() == 0 {
+		foreign := filepath.Join(dir, "foreign")
+		must(os.WriteFile(foreign, nil, 0o600))
+		must(os.Chown(foreign, 12345, 12345))
+		if l, err := Open(foreign, 1<<20, 3); err == nil {
+			l.Close()
+			t.Error("a file of another user was opened")
+		}
+	}
+}
+
+func TestVerify(t *testing.T) {
+	path := newPath(t)
+	l := open(t, path)
+	write(t, l, 10)
+	good := lines(t, path)
+	hash := func(i int) string { return parse([]byte(strings.TrimSuffix(good[i], "\n"))).hash }
+	// forge makes a line that is right in itself.
+	forge := func(after int) string {
+		e := parse([]byte(strings.TrimSuffix(good[after], "\n")))
+		b, _, _ := call("forged").encode(e.ts, e.head)
+		return string(b)
+	}
+	change := func(f func(s []string) []string) []string { return f(slices.Clone(good)) }
+	tests := []struct {
+		name, anchor string
+		lines        []string
+		kind         string
+		line         int
+	}{
+		{"whole", "", good, "", 0},
+		{"whole with head", hash(9), good, "", 0},
+		{"grown since the head", hash(4), good, "", 0},
+		{"empty", "", nil, "", 0},
+		{"empty with head", hash(9), nil, Cut, 1},
+		{"tail cut", hash(9), good[:7], Cut, 7},
+		{"written anew", hash(9), []string{forge(0)}, Cut, 1},
+		{"changed byte", "", change(func(s []string) []string { s[4] = strings.Replace(s[4], "example", "exampla", 1); return s }), Changed, 5},
+		{"changed last", "", change(func(s []string) []string { s[9] = strings.Replace(s[9], "example", "exampla", 1); return s }), Changed, 10},
+		{"changed first", "", change(func(s []string) []string { s[0] = strings.Replace(s[0], "example", "exampla", 1); return s }), Changed, 1},
+		{"changed and hashed again", "", change(func(s []string) []string { s[4] = forge(3); return s }), Inserted, 6},
+		{"changed hash", "", change(func(s []string) []string { s[4] = strings.Replace(s[4], hash(4), hash(5), 1); return s }), Changed, 5},
+		{"space added", "", change(func(s []string) []string { s[4] = " " + s[4]; return s }), Changed, 5},
+		{"not JSON", "", change(func(s []string) []string { s[4] = "hello\n"; return s }), Changed, 5},
+		{"too long", "", change(func(s []string) []string { s[4] = strings.Repeat("x", 200000) + "\n"; return s }), Changed, 5},
+		{"removed", "", change(func(s []string) []string { return slices.Delete(s, 4, 5) }), Removed, 5},
+		{"three removed", "", change(func(s []string) []string { return slices.Delete(s, 4, 7) }), Removed, 5},
+		{"swapped", "", change(func(s []string) []string { s[4], s[5] = s[5], s[4]; return s }), Reordered, 5},
+		{"moved", "", change(func(s []string) []string { return append(slices.Insert(slices.Delete(s, 8, 9), 2, good[8]), "") }), Reordered, 3},
+		{"inserted", "", change(func(s []string) []string { return slices.Insert(s, 4, forge(1)) }), Inserted, 5},
+		{"inserted, fitting", "", change(func(s []string) []string { return slices.Insert(s, 4, forge(3)) }), Inserted, 5},
+		{"inserted, not a line", "", change(func(s []string) []string { return slices.Insert(s, 4, "\n") }), Inserted, 5},
+		{"repeated", "", change(func(s []string) []string { return slices.Insert(s, 4, s[2]) }), Inserted, 5},
+		{"torn", "", change(func(s []string) []string { s[9] = s[9][:50]; return s }), Torn, 10},
+		{"no newline", "", change(func(s []string) []string { s[9] = s[9][:len(s[9])-1]; return s }), Torn, 10},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := filepath.Join(t.TempDir(), "f")
+			if err := os.WriteFile(f, []byte(strings.Join(tt.lines, "")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r, err := Verify(tt.anchor, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case tt.kind == "":
+				if !r.OK || r.Lines != len(tt.lines) {
+					t.Errorf("%+v %+v", r, r.Break)
+				}
+			case r.OK || r.Break.Kind != tt.kind || r.Break.Line != tt.line:
+				t.Errorf("got %+v, want %s in line %d", r.Break, tt.kind, tt.line)
+			}
+		})
+	}
+	if _, err := Verify("abc", path); err == nil {
+		t.Error("a short head was taken")
+	}
+	if _, err := Verify("", path, path+".none"); err == nil {
+		t.Error("a missing file was passed over")
+	}
+}
+
+// TestEveryByte: no single byte can be changed unseen.
+func TestEveryByte(t *testing.T) {
+	path := newPath(t)
+	l := open(t, path)
+	write(t, l, 3)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, anchor := l.Head()
+	f := filepath.Join(t.TempDir(), "f")
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 1
+		if err := os.WriteFile(f, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := Verify(anchor, f); err != nil || r.OK {
+			t.Fatalf("byte %d: %+v, %v", i, r, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	b, _, _ := call("x").encode(time.Unix(0, 0), genesis)
+	f.Add(bytes.TrimSuffix(b, []byte("\n")))
+	f.Add([]byte(`{"ts":"","seq":1,"prev":"","hash":""}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e := parse(b)
+		if e.true && !e.ok || e.ok && (!json.Valid(b) || e.seq < 1) {
+			t.Errorf("%+v of %q", e, b)
+		}
+	})
+}
+
+func BenchmarkWrite(b *testing.B) {
+	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), 64<<20, 2)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	rec := call("1")
+	for b.Loop() {
+		if err := l.Write(rec); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkReady(b *testing.B) {
+	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), 64<<20, 2)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	for b.Loop() {
+		if err := l.Ready(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

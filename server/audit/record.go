@@ -1,0 +1,186 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+)
+
+// Names for Record.Event and Record.Events. A call has one line: Event is its
+// outcome (ToolFinished or PolicyBlocked), Events lists all that happened, in
+// order.
+const (
+	ToolCall       = "MCP_TOOL_CALL"
+	PolicyBlocked  = "POLICY_BLOCKED"
+	SandboxExec    = "SANDBOX_EXEC"
+	ToolFinished   = "TOOL_FINISHED"
+	NetworkBlocked = "MCP_NETWORK_BLOCKED"
+	NetworkAllowed = "MCP_NETWORK_ALLOWED"
+	CommandBlocked = "MCP_COMMAND_BLOCKED"
+	FileWrite      = "MCP_FILE_WRITE"
+	Start          = "START"
+	Stop           = "STOP"
+	Reload         = "RELOAD"
+
+	// Repaired is the log's own: a torn last line was put aside, or lines
+	// could not be written for a while. Note says which.
+	Repaired = "AUDIT_REPAIRED"
+)
+
+// Record is one line of the log. Empty fields are left out. Texts must be
+// redacted by the caller; long ones are cut so that a line has at most 64 KiB.
+// ts, seq, prev and hash are the log's own.
+type Record struct {
+	Event  string
+	Events []string
+
+	RequestID, TraceID        string
+	Session                   string // a hash of the session's id
+	ClientName, ClientVersion string
+	Protocol                  string // MCP revision
+
+	Tool, Subcommand string
+	Argv             []string
+	URLHost          string // never the whole URL
+
+	Host    string // of the egress proxy: what was asked for
+	Port    int
+	Address string // of the egress proxy: what was dialled or refused
+
+	Decision, Rule, ErrorName string // allow or deny; the rule's id; POLICY_BLOCKED and so on
+
+	// Of a call, that is, where Tool is not empty; also when they are 0.
+	ExitCode   int
+	DurationMS int64
+	BytesOut   int
+	Truncated  bool
+
+	PolicySHA256, RunID string
+	Note                string
+}
+
+// line is a Record as it is written. Verify relies on ts and seq being first,
+// prev and hash last.
+type line struct {
+	TS       string   `json:"ts"`
+	Seq      int64    `json:"seq"`
+	Event    string   `json:"event"`
+	Events   []string `json:"events,omitempty"`
+	Request  string   `json:"request_id,omitempty"`
+	Trace    string   `json:"trace_id,omitempty"`
+	Session  string   `json:"session,omitempty"`
+	Client   *client  `json:"client,omitempty"`
+	Protocol string   `json:"protocol,omitempty"`
+	Tool     string   `json:"tool,omitempty"`
+	Command  string   `json:"subcommand,omitempty"`
+	Argv     []string `json:"argv,omitempty"`
+	URLHost  string   `json:"url_host,omitempty"`
+	Host     string   `json:"host,omitempty"`
+	Port     int      `json:"port,omitempty"`
+	Address  string   `json:"address,omitempty"`
+	Decision string   `json:"decision,omitempty"`
+	Rule     string   `json:"rule,omitempty"`
+	Error    string   `json:"error_name,omitempty"`
+	*outcome
+	Policy string `json:"policy_sha256,omitempty"`
+	Run    string `json:"run_id,omitempty"`
+	Note   string `json:"note,omitempty"`
+	Prev   string `json:"prev"`
+}
+
+type client struct {
+	Name    string `json:"name,omitempty"`
+	Version string `json:"version,omitempty"`
+}
+
+type outcome struct {
+	ExitCode   int   `json:"exit_code"`
+	DurationMS int64 `json:"duration_ms"`
+	BytesOut   int   `json:"bytes_out"`
+	Truncated  bool  `json:"truncated,omitempty"`
+}
+
+// maxLine bounds a line, newline included.
+const maxLine = 64 << 10
+
+// encode gives the record's line, newline included, and its hash.
+func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
+	for most := 4096; ; most /= 2 {
+		b, err := r.cut(most).marshal(at, last)
+		if err != nil {
+			return nil, head{}, err
+		}
+		next := head{seq: last.seq + 1, hash: sum(b)}
+		if len(b)+len(hashField(next.hash)) > maxLine && most > 1 {
+			continue
+		}
+		b = append(b[:len(b)-1], hashField(next.hash)...)
+		return b, next, nil
+	}
+}
+
+// marshal gives the line without hash and newline.
+func (r Record) marshal(at time.Time, last head) ([]byte, error) {
+	l := line{
+		TS: at.UTC().Format(timeFormat), Seq: last.seq + 1, Event: r.Event, Events: r.Events,
+		Request: r.RequestID, Trace: r.TraceID, Session: r.Session, Protocol: r.Protocol,
+		Tool: r.Tool, Command: r.Subcommand, Argv: r.Argv, URLHost: r.URLHost,
+		Host: r.Host, Port: r.Port, Address: r.Address,
+		Decision: r.Decision, Rule: r.Rule, Error: r.ErrorName,
+		Policy: r.PolicySHA256, Run: r.RunID, Note: r.Note, Prev: last.hash,
+	}
+	if r.ClientName != "" || r.ClientVersion != "" {
+		l.Client = &client{r.ClientName, r.ClientVersion}
+	}
+	if r.Tool != "" {
+		l.outcome = &outcome{r.ExitCode, r.DurationMS, r.BytesOut, r.Truncated}
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(l); err != nil {
+		return nil, fmt.Errorf("audit record: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// cut bounds every text to most bytes and every list to 64 elements.
+func (r Record) cut(most int) Record {
+	for _, s := range []*string{
+		&r.Event, &r.RequestID, &r.TraceID, &r.Session, &r.ClientName, &r.ClientVersion, &r.Protocol, &r.Tool,
+		&r.Subcommand, &r.URLHost, &r.Host, &r.Address, &r.Decision, &r.Rule, &r.ErrorName, &r.PolicySHA256, &r.RunID, &r.Note,
+	} {
+		*s = cutText(*s, most)
+	}
+	r.Events, r.Argv = cutList(r.Events, most), cutList(r.Argv, most)
+	return r
+}
+
+const maxList = 64
+
+func cutList(list []string, most int) []string {
+	if list == nil {
+		return nil
+	}
+	out := make([]string, 0, min(len(list), maxList+1))
+	for i, s := range list {
+		if i == maxList {
+			return append(out, fmt.Sprintf("[%d more cut]", len(list)-i))
+		}
+		out = append(out, cutText(s, most))
+	}
+	return out
+}
+
+func cutText(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	n := most
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + fmt.Sprintf("[%d bytes cut]", len(s)-n)
+}

@@ -1,0 +1,181 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Kinds of a Break.
+const (
+	Changed   = "changed"   // the content does not have the line's hash
+	Removed   = "removed"   // one or more lines are missing before this one
+	Inserted  = "inserted"  // the line does not belong here; the next one goes on without it
+	Reordered = "reordered" // the line stands before one that came earlier
+	Torn      = "torn"      // the last line has no end
+	Cut       = "cut"       // the head given is not in the chain: the end is missing, or it was written anew
+)
+
+// Report is what Verify found.
+type Report struct {
+	OK       bool      `json:"ok"`
+	Lines    int       `json:"lines"` // that follow each other, from the first on
+	FirstSeq int64     `json:"first_seq"`
+	First    time.Time `json:"first"`
+	Last     time.Time `json:"last"`
+	LastSeq  int64     `json:"last_seq"`
+	Head     string    `json:"head"`     // hash of the last good line
+	Complete bool      `json:"complete"` // it begins with the very first line; otherwise older files are not here
+	Break    *Break    `json:"break,omitempty"`
+}
+
+// Break is the first place where the chain does not hold. What comes after it
+// proves nothing.
+type Break struct {
+	File string `json:"file"`
+	Line int    `json:"line"` // from 1
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+}
+
+// place is a line with where it was read.
+type place struct {
+	entry
+	file string
+	line int
+	torn bool
+}
+
+var isHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Verify walks the files of one log, in any order. anchor is the hash of a
+// line that must be in the chain, for instance the head of an earlier run; ""
+// for none. The error is for files that cannot be read; a broken chain is not
+// an error.
+func Verify(anchor string, files ...string) (Report, error) {
+	if anchor != "" && !isHash.MatchString(anchor) {
+		return Report{}, errors.New("the head must be 64 lower-case hexadecimal digits")
+	}
+	var chains [][]place
+	for _, name := range files {
+		lines, err := read(name)
+		if err != nil {
+			return Report{}, err
+		}
+		if len(lines) > 0 {
+			chains = append(chains, lines)
+		}
+	}
+	// Oldest first. Whether they fit is for the chain to say.
+	slices.SortStableFunc(chains, func(a, b []place) int { return int(a[0].seq - b[0].seq) })
+	lines := slices.Concat(chains...)
+	r := walk(lines, anchor)
+	if len(lines) == 0 && anchor != "" {
+		r.Break = &Break{File: files[0], Line: 1, Kind: Cut, Text: "there is no line at all"}
+	}
+	r.OK = r.Break == nil
+	return r, nil
+}
+
+func read(name string) ([]place, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), err)
+	}
+	var lines []place
+	r := bufio.NewReaderSize(f, maxLine)
+	for n := 1; ; n++ {
+		b, err := r.ReadSlice('\n')
+		p := place{file: name, line: n}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull): // too long for a line: not one of ours
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = r.ReadSlice('\n')
+			}
+			if err != nil && !errors.Is(err, io.EOF) {
+				return nil, err
+			}
+		case errors.Is(err, io.EOF):
+			if len(b) > 0 {
+				p.torn = true
+				lines = append(lines, p)
+			}
+			return lines, nil
+		case err != nil:
+			return nil, err
+		default:
+			p.entry = parse(bytes.TrimSuffix(b, []byte("\n")))
+		}
+		lines = append(lines, p)
+	}
+}
+
+func walk(lines []place, anchor string) Report {
+	var r Report
+	last := genesis
+	found := anchor == ""
+	for i, p := range lines {
+		if i == 0 && p.ok && p.true && (p.seq > 1 || p.prev == genesis.hash) {
+			// Older files may have been rotated away: begin here.
+			last = head{p.seq - 1, p.prev}
+			r.FirstSeq, r.First, r.Complete = p.seq, p.ts, p.seq == 1
+		}
+		if !p.follows(last) {
+			r.Break = diagnose(lines, i, last)
+			return r
+		}
+		last = p.head
+		found = found || p.hash == anchor
+		r.Lines, r.Last, r.LastSeq, r.Head = i+1, p.ts, p.seq, p.hash
+	}
+	if !found && len(lines) > 0 {
+		p := lines[len(lines)-1]
+		r.Break = &Break{p.file, p.line, Cut, "the head is not in the chain: lines after this one were removed, or the log was written anew"}
+	}
+	return r
+}
+
+// diagnose says what is wrong with line i, which does not follow last.
+func diagnose(lines []place, i int, last head) *Break {
+	p := lines[i]
+	b := &Break{File: p.file, Line: p.line}
+	next := func(from int) int { // the line that would follow
+		return slices.IndexFunc(lines[from:], func(q place) bool { return q.follows(last) })
+	}
+	goesOn := next(i + 1)
+	switch {
+	case p.torn:
+		b.Kind, b.Text = Torn, "the line has no end"
+	case goesOn == 0 && !known(lines[i+1:], p.prev):
+		b.Kind, b.Text = Inserted, "the line does not belong here: the next one goes on without it"
+	case !p.ok:
+		b.Kind, b.Text = Changed, "this is not a line of an audit log"
+	case !p.true:
+		b.Kind, b.Text = Changed, fmt.Sprintf("the content of seq %d does not have its hash", p.seq)
+	case goesOn >= 0:
+		b.Kind, b.Text = Reordered, fmt.Sprintf("seq %d stands before seq %d", p.seq, last.seq+1)
+	case p.seq > last.seq+1:
+		b.Kind, b.Text = Removed, fmt.Sprintf("seq %d to %d are missing", last.seq+1, p.seq-1)
+	case i > 1 && p.prev == lines[i-2].hash:
+		q := lines[i-1]
+		b.File, b.Line, b.Kind, b.Text = q.file, q.line, Inserted, "the line does not belong here: the next one goes on without it"
+	default:
+		b.Kind, b.Text = Inserted, fmt.Sprintf("seq %d does not follow seq %d", p.seq, last.seq)
+	}
+	return b
+}
+
+func known(lines []place, hash string) bool {
+	return slices.ContainsFunc(lines, func(q place) bool { return q.ok && q.hash == hash })
+}

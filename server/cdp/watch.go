@@ -1,0 +1,82 @@
+package cdp
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// watch has a session on every page of one tab and dismisses the dialogs, which
+// would block the page and agent-browser. It is a connection of its own because
+// a page can make the events of its session long and many: that must end its
+// own tab only.
+type watch struct {
+	*conn
+	session string // the tab's own page
+	dialogs chan dialog
+}
+
+type dialog struct{ session, kind string }
+
+// dialWatch connects for one tab; browser is the connection that it ends with.
+func dialWatch(ctx context.Context, port int, browser *conn) (*watch, error) {
+	w := &watch{dialogs: make(chan dialog, maxPages)}
+	var err error
+	if w.conn, err = dial(ctx, port, w.event); err != nil {
+		return nil, err
+	}
+	go w.dismiss(browser)
+	return w, nil
+}
+
+// page watches a page and gives its session.
+func (w *watch) page(ctx context.Context, id string) (session string, err error) {
+	var s struct {
+		ID string `json:"sessionId"`
+	}
+	if err := w.call(ctx, "", "Target.attachToTarget", map[string]any{"targetId": id, "flatten": true}, &s, nil); err != nil {
+		return "", err
+	}
+	return s.ID, w.call(ctx, s.ID, "Page.enable", nil, nil, nil)
+}
+
+// popup watches a page that may be gone already, or hang.
+func (w *watch) popup(id string) {
+	_ = bounded(func(ctx context.Context) error {
+		_, err := w.page(ctx, id)
+		return err
+	})
+}
+
+func (w *watch) event(session, method string, params json.RawMessage) {
+	if method != "Page.javascriptDialogOpening" {
+		return
+	}
+	var p struct {
+		Type string `json:"type"`
+	}
+	_ = json.Unmarshal(params, &p) // a type that is not known is dismissed
+	select {
+	case w.dialogs <- dialog{session, p.Type}:
+	default: // only a page that opens them without end
+	}
+}
+
+// dismiss closes the dialogs, one after the other and 50 a second at most: a
+// page may open them without end. A page may be left.
+func (w *watch) dismiss(browser *conn) {
+	for {
+		select {
+		case <-browser.alive.Done():
+			w.end(nil)
+			return
+		case <-w.alive.Done():
+			return
+		case d := <-w.dialogs:
+			_ = bounded(func(ctx context.Context) error { // agent-browser may have closed it
+				err := w.call(ctx, d.session, "Page.handleJavaScriptDialog", map[string]any{"accept": d.kind == "beforeunload"}, nil, nil)
+				_ = pause(ctx)
+				return err
+			})
+		}
+	}
+}

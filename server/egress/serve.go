@@ -1,0 +1,73 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+)
+
+// Listen opens ip:port. The address must be loopback, since the proxy asks for
+// no credentials; port 0 is any free one.
+func Listen(address string) (net.Listener, error) {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil || !ap.Addr().IsLoopback() {
+		return nil, fmt.Errorf("listen address %q: give a loopback address and a port, for instance 127.0.0.1:8118", address)
+	}
+	return net.Listen("tcp", address)
+}
+
+// Serve answers on l until ctx ends, which also ends what is open.
+func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
+	if ap, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
+		own := ap.Addr().Unmap()
+		p.listen.Store(&own)
+	}
+	srv := &http.Server{
+		Handler:                      p,
+		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
+		ReadHeaderTimeout:            p.header,
+		IdleTimeout:                  keepTime,
+		MaxHeaderBytes:               maxHeader,
+		ErrorLog:                     log.New(io.Discard, "", 0), // full of what clients send
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
+		ConnState:                    p.bound,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("egress proxy on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if err := srv.Shutdown(within); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	ended := make(chan struct{})
+	go func() { p.running.Wait(); close(ended) }()
+	select {
+	case <-ended: // tunnels are recorded
+		return nil
+	case <-within.Done():
+		return fmt.Errorf("egress proxy on %s: requests did not end in time", l.Addr())
+	}
+}
+
+// bound closes connections to the proxy beyond twice max_connections: those
+// that send nothing never become a request that is counted.
+func (p *Proxy) bound(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		if p.clients.Add(1) > 2*int64(p.policy.Load().Egress.MaxConnections) {
+			c.Close()
+		}
+	case http.StateClosed, http.StateHijacked:
+		p.clients.Add(-1)
+	}
+}

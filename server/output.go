@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/server/output"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// normalise turns what agent-browser printed into data or words.
+type normalise struct{ pass }
+
+func (normalise) OnAfter(_ context.Context, c Call, r Result) Result {
+	if r.raw == nil || r.Refusal != nil {
+		return r
+	}
+	r.Stdout, r.Stderr, r.ExitCode = output.Normalise(c.Command.Name, arguments(c.Command), output.Run{
+		Stdout: r.raw.Stdout, Stderr: r.raw.Stderr, ExitCode: r.raw.ExitCode,
+	})
+	return r
+}
+
+// arguments are the positionals and the values of options.
+func arguments(c policy.Command) []string {
+	return slices.DeleteFunc(c.Argv("")[1:], func(word string) bool { return strings.HasPrefix(word, "--") })
+}
+
+// redact hides what looks like a secret, before anything is cut.
+type redact struct {
+	pass
+	redactor *output.Redactor
+}
+
+func (h redact) OnAfter(_ context.Context, _ Call, r Result) Result {
+	r.Stdout, r.Stderr = h.redactor.JSON(r.Stdout), h.redactor.String(r.Stderr)
+	return r
+}
+
+// truncate keeps an answer within the policy's size.
+type truncate struct {
+	pass
+	policy *policy.Policy
+}
+
+func (h truncate) OnAfter(_ context.Context, _ Call, r Result) Result {
+	limit := h.policy.Limits.OutputBytes
+	var cutOut, cutErr int
+	r.Stdout, cutOut = output.Truncate(r.Stdout, limit)
+	r.Stderr, cutErr = output.TruncateText(r.Stderr, limit)
+	r.Truncated = cutOut+cutErr > 0
+	return r
+}

@@ -1,0 +1,214 @@
+package output
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// askLess ends a snapshot that was cut.
+const askLess = "; ask for less: snapshot -i, -c, -d 3 or -s SELECTOR"
+
+// room is what a marker takes at most, its escaped newline included.
+const room = len(`\n[truncated:  characters removed]`) + 20
+
+// Truncate bounds a line of JSON to limit bytes (of UTF-8, newline included)
+// and gives the number of characters that were cut. What it gives is valid
+// JSON. It cuts the snapshot between two lines, with the refs that it no longer
+// names, then the longest texts; a marker inside says how much is missing. If
+// that is not enough the whole becomes {"truncated":true,"removed":N}.
+func Truncate(stdout string, limit int) (string, int) {
+	if len(stdout) <= limit {
+		return stdout, 0
+	}
+	before := utf8.RuneCountInString(strings.TrimSuffix(stdout, "\n"))
+	limit-- // the newline
+	data, err := parse(stdout, false)
+	if err != nil {
+		return lastResort(before, limit)
+	}
+	cut := 0
+	over := data.size() - limit
+	if over <= 0 {
+		return data.String() + "\n", 0
+	}
+	if s := data.member("snapshot"); s != nil && s.kind == '"' {
+		cut += cutSnapshot(&data, s, limit)
+		over = data.size() - limit
+	}
+	if over > 0 {
+		cut += cutTexts(&data, over)
+	}
+	if out := data.String(); len(out) <= limit {
+		return out + "\n", cut
+	}
+	return lastResort(before, limit)
+}
+
+func lastResort(removed, limit int) (string, int) {
+	for _, s := range []string{fmt.Sprintf(`{"truncated":true,"removed":%d}`, removed), "{}"} {
+		if len(s) <= limit {
+			return s + "\n", removed
+		}
+	}
+	return "", removed
+}
+
+// cutSnapshot keeps as many lines of the snapshot, with their refs, as fit.
+func cutSnapshot(data, snapshot *node, limit int) int {
+	text := unquote(snapshot.raw)
+	snapshot.raw = quote(text)
+	refs := data.member("refs")
+	cost := refCosts(refs)
+	total := data.size() - (len(snapshot.raw) - 2) + room + len(askLess) // without the text
+	for _, n := range cost {
+		total -= n
+	}
+	kept := 0
+	for kept < len(text) {
+		end := kept + 1 + strings.IndexByte(text[kept:], '\n')
+		if end == kept {
+			end = len(text)
+		}
+		line := text[kept:end]
+		size := len(quote(line)) - 2
+		for ref := range refsIn(line) {
+			size += cost[ref]
+			delete(cost, ref)
+		}
+		if total+size > limit {
+			if kept == 0 { // one long line
+				kept = beforeBracket(line[:fitting(line, limit-total)])
+			}
+			break
+		}
+		total, kept = total+size, end
+	}
+	keep := strings.TrimSuffix(text[:kept], "\n")
+	if refs != nil {
+		named := refsIn(keep)
+		refs.keep(func(ref string) bool { return named[ref] })
+	}
+	return mark(snapshot, text, keep, askLess)
+}
+
+// beforeBracket is the length of text without a bracket that was cut: half a
+// ref is a wrong one.
+func beforeBracket(text string) int {
+	i := strings.LastIndexByte(text, '[')
+	if i >= 0 && len(text)-i < 200 && strings.IndexByte(text[i:], ']') < 0 {
+		return i
+	}
+	return len(text)
+}
+
+// refCosts is what each member of refs adds to the size, its comma included.
+func refCosts(refs *node) map[string]int {
+	cost := map[string]int{}
+	if refs != nil && refs.kind == '{' {
+		for i, k := range refs.keys {
+			cost[unquote(k)] = len(k) + 2 + refs.kids[i].size()
+		}
+	}
+	return cost
+}
+
+// refsIn lists what stands behind "ref=" in a text.
+func refsIn(text string) map[string]bool {
+	found := map[string]bool{}
+	for {
+		_, rest, ok := strings.Cut(text, "ref=")
+		if !ok {
+			return found
+		}
+		if n := strings.IndexAny(rest[:min(len(rest), 32)], "], \n"); n > 0 {
+			found[rest[:n]] = true
+		}
+		text = rest
+	}
+}
+
+// cutTexts cuts the longest texts by over bytes in all.
+func cutTexts(data *node, over int) int {
+	var texts []*node
+	var collect func(n *node)
+	collect = func(n *node) {
+		if n.kind == '"' && len(n.raw) > 2*room {
+			texts = append(texts, n)
+		}
+		for i := range n.kids {
+			collect(&n.kids[i])
+		}
+	}
+	collect(data)
+	slices.SortStableFunc(texts, func(a, b *node) int { return len(b.raw) - len(a.raw) })
+	cut := 0
+	for _, n := range texts {
+		if over <= 0 {
+			break
+		}
+		was := len(n.raw)
+		text := unquote(n.raw)
+		n.raw = quote(text)
+		if over -= was - len(n.raw); over <= 0 {
+			break
+		}
+		was = len(n.raw)
+		cut += mark(n, text, text[:fitting(text, was-2-over-room)], "")
+		over -= was - len(n.raw)
+	}
+	return cut
+}
+
+// fitting is the length of the longest beginning of whole runes that takes at
+// most most bytes in JSON.
+func fitting(text string, most int) int {
+	size := 0
+	for i, r := range text {
+		if size += width(r); size > most {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// width is what a rune takes in a raw string; see quote.
+func width(r rune) int {
+	switch {
+	case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':
+		return 2
+	case r < ' ':
+		return 6
+	}
+	return utf8.RuneLen(r)
+}
+
+// mark sets n to keep, a beginning of text, and a word about the rest.
+func mark(n *node, text, keep, hint string) int {
+	cut := utf8.RuneCountInString(text) - utf8.RuneCountInString(keep)
+	if cut == 0 {
+		return 0
+	}
+	n.raw = quote(fmt.Sprintf("%s\n[truncated: %d characters removed%s]", keep, cut, hint))
+	return cut
+}
+
+// TruncateText bounds plain text to limit bytes and gives the number of
+// characters that were cut.
+func TruncateText(stderr string, limit int) (string, int) {
+	if len(stderr) <= limit {
+		return stderr, 0
+	}
+	const form = "\n[stderr truncated: %d characters removed]\n"
+	n := max(0, limit-len(fmt.Sprintf(form, len(stderr))))
+	for n > 0 && !utf8.RuneStart(stderr[n]) {
+		n--
+	}
+	cut := utf8.RuneCountInString(stderr[n:])
+	out := stderr[:n] + fmt.Sprintf(form, cut)
+	if len(out) > limit {
+		return "", utf8.RuneCountInString(stderr)
+	}
+	return out, cut
+}

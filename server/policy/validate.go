@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (p *Policy) validate() error {
+	if err := eachKey(reflect.ValueOf(*p), "", validateKey); err != nil {
+		return err
+	}
+	l := p.Limits
+	if l.TimeoutSec > l.MaxTimeoutSec {
+		return wrong("limits.timeout_sec", "must lie between 1 and max_timeout_sec, which is %d, not %d", l.MaxTimeoutSec, l.TimeoutSec)
+	}
+	if l.SessionQueue > l.MaxCalls {
+		return wrong("limits.session_queue", "must lie between 1 and max_calls, which is %d, not %d", l.MaxCalls, l.SessionQueue)
+	}
+	ap, err := netip.ParseAddrPort(p.Egress.Proxy)
+	if err != nil || !ap.Addr().IsLoopback() || ap.Port() == 0 || ap.Addr().Is4In6() {
+		return wrong("egress.proxy", "must be a loopback address and port, for instance 127.0.0.1:8118")
+	}
+	return p.validateLists()
+}
+
+// eachKey calls do for each key that is no object.
+func eachKey(v reflect.Value, path string, do func(key string, f reflect.StructField, v reflect.Value) error) error {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		key := path + f.Tag.Get("json")
+		var err error
+		if f.Type.Kind() == reflect.Struct {
+			err = eachKey(v.Field(i), key+".", do)
+		} else {
+			err = do(key, f, v.Field(i))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateKey holds one key, of a list each value, against its field's tags.
+func validateKey(key string, f reflect.StructField, v reflect.Value) error {
+	var pattern *regexp.Regexp
+	if text := f.Tag.Get("pattern"); text != "" {
+		pattern = regexp.MustCompile(text)
+	}
+	if v.Kind() != reflect.Slice {
+		return validateValue(key, f, pattern, v)
+	}
+	for i := range v.Len() {
+		if err := validateValue(key+"["+strconv.Itoa(i)+"]", f, pattern, v.Index(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func validateValue(key string, f reflect.StructField, pattern *regexp.Regexp, v reflect.Value) error {
+	if least, most, ok := bounds(f); ok && (v.Int() < least || v.Int() > most) {
+		return wrong(key, "must lie between %d and %d, not %d", least, most, v.Int())
+	}
+	if words := f.Tag.Get("enum"); words != "" && !slices.Contains(strings.Split(words, ","), v.String()) {
+		return wrong(key, "must be one of %s", strings.ReplaceAll(words, ",", ", "))
+	}
+	if pattern != nil && (!pattern.MatchString(v.String()) || strings.ContainsRune(v.String(), 0)) {
+		return wrong(key, "must %s", f.Tag.Get("must"))
+	}
+	return nil
+}
+
+// bounds reads the tags of a number's field.
+func bounds(f reflect.StructField) (least, most int64, ok bool) {
+	least, err1 := strconv.ParseInt(f.Tag.Get("least"), 10, 64)
+	most, err2 := strconv.ParseInt(f.Tag.Get("most"), 10, 64)
+	return least, most, err1 == nil && err2 == nil
+}
+
+func (p *Policy) validateLists() error {
+	for i, c := range p.Commands {
+		key := "commands[" + strconv.Itoa(i) + "]"
+		if len(rowsOf(c)) == 0 {
+			return wrong(key, "is no subcommand of the grammar: %q", c)
+		}
+		if slices.Contains(p.Commands[:i], c) {
+			return wrong(key, "is given twice: %q", c)
+		}
+	}
+	for i, expr := range p.Redaction.Patterns {
+		key := "redaction.patterns[" + strconv.Itoa(i) + "]"
+		re, err := regexp.Compile(expr)
+		if err != nil {
+			return wrong(key, "is no RE2 expression: %s", err)
+		}
+		if re.MatchString("") {
+			return wrong(key, "matches the empty text")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package policy
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Words splits the string form of a call into argv, for clients that know only
+// sandbox_execute_bash. No shell reads it: only what every shell reads the same
+// way is admitted, one command of plain and quoted words. A first word
+// agent-browser is dropped.
+//
+// It refuses with argv.empty (no words), argv.size (more than 256 KiB),
+// argv.count (more than 65 words) and, for all that only a shell could
+// give a meaning, SANDBOX_VIOLATION shell.syntax.
+func Words(cmd string) ([]string, *Refusal) {
+	if r := scan(cmd); r != nil {
+		return nil, r
+	}
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(strings.NewReader(cmd), "")
+	if err != nil {
+		return nil, notWords("an unfinished or unknown form")
+	}
+	words, r := simpleCommand(file)
+	if r != nil {
+		return nil, r
+	}
+	if len(words) > 0 && words[0] == "agent-browser" {
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return nil, refuse(InvalidParams, "argv.empty", "the command is empty; give a subcommand and its arguments, for instance snapshot -i")
+	}
+	return words, nil
+}
+
+func notWords(what string) *Refusal {
+	return refuse(SandboxViolation, "shell.syntax", "the command holds %s, and no shell reads it: send one agent-browser command of plain words, and put a word with other characters in single quotes, for instance open 'https://example.com/?a=1&b=2'", what)
+}
+
+// unquoted are the characters that mean something to a shell outside quotes.
+var unquoted = map[rune]string{
+	'\n': "a line break outside quotes", '\\': "a backslash", '$': "an expansion ($)", '`': "a command substitution",
+	'*': "a pattern (*)", '?': "a pattern (?)", '[': "a pattern ([)", ']': "a pattern (])", '{': "a brace", '}': "a brace",
+	'~': "a tilde", '(': "a parenthesis", ')': "a parenthesis", '<': "a redirection", '>': "a redirection",
+	'|': "a pipe", '&': "a background or && sign", ';': "a second command (;)", '!': "an exclamation mark", '^': "a caret",
+}
+
+// scan bounds what the parser gets, since its recursion is not bounded: few
+// words, and outside quotes no character that opens a nested form. It also is
+// a second opinion: what either of the two does not take is refused.
+func scan(cmd string) *Refusal {
+	if len(cmd) > maxArgvSize {
+		return refuse(BudgetExceeded, "argv.size", "the command is larger than %d bytes; send less", maxArgvSize)
+	}
+	if !utf8.ValidString(cmd) || strings.ContainsRune(cmd, utf8.RuneError) {
+		return notWords("bytes that are not clean UTF-8")
+	}
+	quote, between, words := rune(0), true, 0
+	for _, c := range cmd {
+		blank := c == ' ' || c == '\t'
+		begins := between && !blank
+		between = quote == 0 && blank
+		if begins {
+			words++
+		}
+		switch {
+		case unicode.IsControl(c) && c != '\n' && c != '\t':
+			return notWords("a control character")
+		case quote == '"' && (c == '$' || c == '`' || c == '\\'):
+			return notWords(unquoted[c] + " in double quotes")
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case unquoted[c] != "":
+			return notWords(unquoted[c])
+		case begins && c == '#':
+			return notWords("a comment (#)")
+		case !blank && (unicode.IsSpace(c) || unicode.In(c, unicode.Cf)):
+			return notWords("an invisible character or a blank that is no space")
+		}
+	}
+	if quote != 0 {
+		return notWords("a quote that is not closed")
+	}
+	if words > maxArgs+1 {
+		return refuse(BudgetExceeded, "argv.count", "the command has more than %d words; send fewer", maxArgs)
+	}
+	return nil
+}
+
+// simpleCommand gives the words of a file that is one simple command.
+func simpleCommand(file *syntax.File) ([]string, *Refusal) {
+	if len(file.Stmts) == 0 && len(file.Last) == 0 {
+		return nil, nil
+	}
+	if len(file.Stmts) != 1 || len(file.Last) != 0 {
+		return nil, notWords("more than one command, or a comment")
+	}
+	s := file.Stmts[0]
+	if s.Negated || s.Background || s.Coprocess || s.Disown || s.Semicolon.IsValid() || len(s.Redirs) > 0 || len(s.Comments) > 0 {
+		return nil, notWords("a redirection, a comment or an operator")
+	}
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok {
+		return nil, notWords("a keyword of the shell's language")
+	}
+	if len(call.Assigns) > 0 {
+		return nil, notWords("an assignment")
+	}
+	var words []string
+	for _, w := range call.Args {
+		text, r := literal(w.Parts)
+		if r != nil {
+			return nil, r
+		}
+		words = append(words, text)
+	}
+	return words, nil
+}
+
+// literal joins the parts of a word if they are all plain or quoted text.
+func literal(parts []syntax.WordPart) (string, *Refusal) {
+	var b strings.Builder
+	for _, p := range parts {
+		switch p := p.(type) {
+		case *syntax.Lit:
+			b.WriteString(p.Value)
+			continue
+		case *syntax.SglQuoted:
+			if !p.Dollar {
+				b.WriteString(p.Value)
+				continue
+			}
+		case *syntax.DblQuoted:
+			if !p.Dollar {
+				text, r := literal(p.Parts)
+				if r != nil {
+					return "", r
+				}
+				b.WriteString(text)
+				continue
+			}
+		}
+		return "", notWords("a word that a shell would expand")
+	}
+	return b.String(), nil
+}

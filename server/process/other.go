@@ -1,0 +1,26 @@
+//go:build !linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+)
+
+// Run gives an error: it works on Linux alone.
+func Run(context.Context, Command) (Result, error) {
+	return Result{ExitCode: -1}, errors.New("programs are run on Linux only")
+}
+
+// End does nothing.
+func End(...string) int { return 0 }
+
+// Ended says that it has.
+func Ended(*os.Process) bool { return true }
+
+// EndChildren does nothing.
+func EndChildren() int { return 0 }
+
+// Harden does nothing.
+func Harden() error { return nil }

@@ -1,0 +1,79 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"regexp"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// texts are said in place of go-sdk's, which repeat names and params.
+var texts = map[int64]string{
+	jsonrpc.CodeParseError:             "the frame is not JSON in UTF-8",
+	jsonrpc.CodeInvalidRequest:         "invalid request, or not at this time: initialize comes first, and once",
+	jsonrpc.CodeMethodNotFound:         "the method is not offered: this server has tools only",
+	jsonrpc.CodeInvalidParams:          "invalid params: use a tool and arguments that tools/list shows, and from revision 2026-07-28 on all fields of _meta",
+	jsonrpc.CodeInternalError:          "internal error",
+	mcp.CodeHeaderMismatch:             "the Mcp headers are missing or don't match the body",
+	mcp.CodeUnsupportedProtocolVersion: "unsupported protocol version",
+}
+
+// ownError keeps the code of an error, or takes the one given, and says it in
+// our words. Only an unknown revision has data.
+func ownError(err error, code int64) *jsonrpc.Error {
+	var given *jsonrpc.Error
+	if errors.As(err, &given) && given.Code != 0 {
+		code = given.Code
+	}
+	own := &jsonrpc.Error{Code: code, Message: texts[code]}
+	if own.Message == "" {
+		own.Message = "the request is refused"
+	}
+	if code == mcp.CodeUnsupportedProtocolVersion && given != nil {
+		var data mcp.UnsupportedProtocolVersionData
+		_ = json.Unmarshal(given.Data, &data) // not given: left out
+		own.Data = versionData(data.Requested)
+	}
+	return own
+}
+
+// plain makes an answer of go-sdk fit to be sent. An error without a code is of
+// a request that came at the wrong time: Middleware has seen to the others.
+func plain(res *jsonrpc.Response) *jsonrpc.Response {
+	if res.Error == nil {
+		return res
+	}
+	return &jsonrpc.Response{ID: res.ID, Error: ownError(res.Error, jsonrpc.CodeInvalidRequest)}
+}
+
+// plainText is plain for an encoded message.
+func plainText(data []byte) []byte {
+	if !bytes.Contains(data, []byte(`"error":`)) {
+		return data
+	}
+	msg, err := jsonrpc.DecodeMessage(bytes.TrimSpace(data))
+	res, ok := msg.(*jsonrpc.Response)
+	if err != nil || !ok || res.Error == nil {
+		return data
+	}
+	if again, err := jsonrpc.EncodeMessage(plain(res)); err == nil {
+		return again
+	}
+	return data
+}
+
+var harmlessVersion = regexp.MustCompile(`^[0-9A-Za-z.-]{1,32}$`)
+
+// versionData is the data of an unknown revision (MCP 2026-07-28 schema
+// UnsupportedProtocolVersionError), without one that looks like none.
+func versionData(requested string) json.RawMessage {
+	data := map[string]any{"supported": mcp.SupportedProtocolVersions()}
+	if harmlessVersion.MatchString(requested) {
+		data["requested"] = requested
+	}
+	text, _ := json.Marshal(data) // strings encode
+	return text
+}

@@ -1,0 +1,183 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Bounds on a frame, which is one line on stdio and one body on HTTP.
+const (
+	MaxFrame = 1 << 20 // bytes, without the newline
+	MaxDepth = 64      // objects and arrays inside one another
+
+	MaxValues = 10_000 // in all objects and arrays: each costs memory beyond its bytes
+)
+
+const maxSafeInteger = 1<<53 - 1 // RFC 8259 section 6; what go-sdk keeps of an id
+
+// noID is for a refusal of a frame that has no id which is sure to be its own.
+var noID jsonrpc.ID
+
+func refuse(id jsonrpc.ID, code int64, message string) *jsonrpc.Response {
+	return &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: code, Message: message}}
+}
+
+func invalid(id jsonrpc.ID, message string) *jsonrpc.Response {
+	return refuse(id, jsonrpc.CodeInvalidRequest, message)
+}
+
+func tooLong() *jsonrpc.Response {
+	return invalid(noID, fmt.Sprintf("the frame is longer than %d bytes", MaxFrame))
+}
+
+// parse reads one frame as JSON-RPC 2.0 and MCP have it
+// (jsonrpc.org/specification section 4, MCP basic/index.mdx "Messages"), and
+// so that no two readers of it can differ. It gives the message or a refusal;
+// neither for a bad notification or a bad answer, which JSON-RPC leaves
+// unanswered.
+func parse(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
+	text = bytes.Trim(text, blanks)
+	if !utf8.Valid(text) || !json.Valid(text) {
+		return nil, refuse(noID, jsonrpc.CodeParseError, "the frame is not JSON in UTF-8")
+	}
+	if text[0] != '{' {
+		return nil, invalid(noID, "the frame is not an object; batches are not supported")
+	}
+	if values(text) > MaxValues {
+		return nil, invalid(noID, fmt.Sprintf("the frame has more than %d values", MaxValues))
+	}
+	var top map[string]json.RawMessage
+	_ = json.Unmarshal(text, &top) // it is an object
+	id, fault := check(text, top["id"])
+	if isAnswer(top) {
+		return parseAnswer(text, fault == "" && id.IsValid()), nil
+	}
+	req, refused := parseRequest(top, id)
+	if fault != "" {
+		refused = invalid(id, fault)
+	}
+	switch {
+	case refused == nil:
+		return req, nil
+	case req != nil && top["id"] == nil:
+		return nil, nil
+	}
+	return nil, refused
+}
+
+// check gives the frame's id, if it is one that can be trusted, and what is
+// wrong with the frame whatever it says.
+func check(text []byte, rawID json.RawMessage) (id jsonrpc.ID, fault string) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber() // 1e999 is a number too
+	fault, own := walk(dec, 0)
+	if !own { // else it may be the id that is there twice
+		id = makeID(rawID)
+	}
+	if fault == "" {
+		fault = badEscape(text)
+	}
+	if fault == "" && rawID != nil && !id.IsValid() {
+		fault = "id is not a string, nor an integer of at most 2^53-1 written without a fraction or an exponent"
+	}
+	return id, fault
+}
+
+// isAnswer also says yes to a broken one: who answers those, starts a storm.
+func isAnswer(top map[string]json.RawMessage) bool {
+	return top["method"] == nil && (top["result"] != nil || top["error"] != nil)
+}
+
+func parseAnswer(text []byte, good bool) jsonrpc.Message {
+	if !good {
+		return nil
+	}
+	msg, err := jsonrpc.DecodeMessage(text)
+	if err != nil {
+		return nil
+	}
+	return msg
+}
+
+// parseRequest gives a request together with a refusal when only what it
+// carries is wrong.
+func parseRequest(top map[string]json.RawMessage, id jsonrpc.ID) (*jsonrpc.Request, *jsonrpc.Response) {
+	if string(top["jsonrpc"]) != `"2.0"` {
+		return nil, invalid(id, `"jsonrpc" is not "2.0"`)
+	}
+	method, ok := readString(top["method"])
+	if !ok {
+		return nil, invalid(id, `"method" is not a string`)
+	}
+	req := &jsonrpc.Request{ID: id, Method: method}
+	if top["result"] != nil || top["error"] != nil {
+		return req, invalid(id, "the frame is a request and a response at once")
+	}
+	switch params := top["params"]; {
+	case params == nil || string(params) == "null": // some clients send null
+	case params[0] == '{':
+		req.Params = params
+	default:
+		return req, refuse(id, jsonrpc.CodeInvalidParams, `"params" is not an object`)
+	}
+	return req, nil
+}
+
+// checkVersion refuses a request of a revision that is not known (MCP
+// 2026-07-28 basic/versioning.mdx "Protocol Version Negotiation"). go-sdk takes
+// one that sorts below 2026-07-28 for no revision at all.
+func checkVersion(msg jsonrpc.Message) *jsonrpc.Response {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok || !req.IsCall() {
+		return nil
+	}
+	version, given, ok := versionOf(req)
+	known := mcp.SupportedProtocolVersions()
+	switch {
+	case !given || slices.Contains(known, version):
+		return nil
+	case !ok:
+		return refuse(req.ID, jsonrpc.CodeInvalidParams, "_meta."+mcp.MetaKeyProtocolVersion+" is not a string")
+	}
+	refused := ownError(nil, mcp.CodeUnsupportedProtocolVersion)
+	refused.Data = versionData(version)
+	return &jsonrpc.Response{ID: req.ID, Error: refused}
+}
+
+// versionOf reads the revision that a request names; ok tells that it is a
+// string.
+func versionOf(req *jsonrpc.Request) (version string, given, ok bool) {
+	var params, meta map[string]json.RawMessage // structs would take keys in other cases too
+	if json.Unmarshal(req.Params, &params) != nil || json.Unmarshal(params["_meta"], &meta) != nil {
+		return "", false, false
+	}
+	raw := meta[mcp.MetaKeyProtocolVersion]
+	version, ok = readString(raw)
+	return version, raw != nil, ok
+}
+
+// makeID reads an id that go-sdk gives back as it came; of all else it makes
+// one that is not valid.
+func makeID(raw json.RawMessage) jsonrpc.ID {
+	var value any
+	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil && -maxSafeInteger <= n && n <= maxSafeInteger {
+		value = float64(n)
+	} else if s, ok := readString(raw); ok && badEscape(raw) == "" {
+		value = s
+	}
+	id, _ := jsonrpc.MakeID(value) // takes a float64, a string and nil
+	return id
+}
+
+// readString reads a JSON string. (json.Unmarshal alone takes null for one.)
+func readString(raw json.RawMessage) (s string, ok bool) {
+	ok = len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &s) == nil
+	return s, ok
+}

@@ -1,0 +1,183 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestHandler(t *testing.T) {
+	const supported = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	unknown := strings.Replace(supported, "2026-07-28", "1900-01-01", 1)
+	for name, c := range map[string]struct {
+		body, version string
+		status        int
+		code          int64 // 0: handed on
+	}{
+		"good":             {supported, "2026-07-28", 200, 0},
+		"notification":     {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, "", 200, 0},
+		"not JSON":         {`nope`, "", 400, -32700},
+		"batch":            {`[` + supported + `]`, "", 400, -32600},
+		"null id":          {`{"jsonrpc":"2.0","id":null,"method":"ping"}`, "", 400, -32600},
+		"fraction":         {`{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, "", 400, -32600},
+		"name twice":       {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}`, "", 400, -32600},
+		"deep":             {`{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}}`, "", 400, -32600},
+		"too long":         {strings.Repeat(" ", MaxFrame) + supported, "", 413, -32600},
+		"unknown version":  {unknown, "1900-01-01", 400, -32022},
+		"header mismatch":  {unknown, "2026-07-28", 200, 0}, // for go-sdk to refuse
+		"bad notification": {`{"jsonrpc":"2.0","method":"x","params":[]}`, "", 400, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen []byte
+			h := Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen, _ = io.ReadAll(r.Body) }))
+			r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(c.body))
+			r.Header.Set("Mcp-Protocol-Version", c.version)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != c.status {
+				t.Errorf("status %d, want %d", w.Code, c.status)
+			}
+			switch {
+			case c.code == 0:
+				if string(seen) != c.body {
+					t.Errorf("%d bytes were handed on, want all %d", len(seen), len(c.body))
+				}
+			case seen != nil:
+				t.Error("it was handed on")
+			case c.code == 1: // JSON-RPC has no answer to a notification
+				if w.Body.Len() != 0 {
+					t.Errorf("answered %s", w.Body)
+				}
+			default:
+				var res struct{ Error struct{ Code int64 } }
+				if err := json.Unmarshal(w.Body.Bytes(), &res); err != nil || res.Error.Code != c.code {
+					t.Errorf("answered %s, want code %d", w.Body, c.code)
+				}
+			}
+		})
+	}
+}
+
+// TestTooBusy: those with large bodies wait for one another, but a call with a
+// small one never waits for them, nor for bodies that come slowly.
+func TestTooBusy(t *testing.T) {
+	frame := func(n int) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"` + strings.Repeat("a", n) + `"}}`
+	}
+	begun, end := make(chan bool, places), make(chan bool)
+	h := Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b, _ := io.ReadAll(r.Body); len(b) > smallFrame {
+			begun <- true
+			<-end
+		}
+		w.WriteHeader(http.StatusOK)
+	})).(*handler)
+	h.patience = 50 * time.Millisecond
+	post := func(body io.Reader) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", body))
+		return w
+	}
+	var all sync.WaitGroup
+	for range places {
+		all.Go(func() { post(strings.NewReader(frame(2 * smallFrame))) })
+		<-begun
+	}
+	slow, stop := io.Pipe()
+	for range 100 {
+		all.Go(func() { post(slow) })
+	}
+	if w := post(strings.NewReader(frame(2 * smallFrame))); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "-32603") {
+		t.Errorf("one too many: %d %v %s", w.Code, w.Header(), w.Body)
+	}
+	if w := post(strings.NewReader(frame(10))); w.Code != http.StatusOK {
+		t.Errorf("a small one: %d %s", w.Code, w.Body)
+	}
+	for range places {
+		h.parsing <- struct{}{}
+	}
+	if w := post(strings.NewReader(frame(10))); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("when no place to parse is free: %d", w.Code)
+	}
+	for range places {
+		h.parsing.leave()
+	}
+	close(end)
+	stop.Close()
+	all.Wait()
+	if w := post(strings.NewReader(frame(2 * smallFrame))); w.Code != http.StatusOK || len(h.large)+len(h.parsing) != 0 {
+		t.Errorf("afterwards: %d, %d and %d places taken", w.Code, len(h.large), len(h.parsing))
+	}
+}
+
+// TestHTTPErrorsRepeatNothing: here go-sdk writes its errors itself.
+func TestHTTPErrorsRepeatNothing(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
+	server.AddReceivingMiddleware(Middleware())
+	h := Handler(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	for name, c := range map[string]struct {
+		version, method, params string
+		status                  int
+		want                    string
+	}{
+		"an old unknown method": {"2025-11-25", "s3cret", `{}`, 400, "Bad Request"},
+		"an unknown method":     {"2026-07-28", "s3cret", `{` + meta + `}`, 404, "-32601"},
+		"prompts":               {"2025-11-25", "prompts/get", `{"name":"s3cret"}`, 200, "-32601"},
+		"an unknown tool":       {"2025-11-25", "tools/call", `{"name":"s3cret"}`, 200, "-32602"},
+		"a name of two":         {"2025-11-25", "tools/call", `{"name":["s3cret"]}`, 200, "-32602"},
+		"initialize":            {"2025-11-25", "initialize", `{"protocolVersion":["s3cret"]}`, 200, "-32600"},
+		"listen":                {"2026-07-28", "subscriptions/listen", `{"notifications":["s3cret"],` + meta + `}`, 400, "-32602"},
+		"the headers":           {"s3cret", "tools/list", `{` + meta + `}`, 400, "-32020"},
+		"fine":                  {"2025-11-25", "tools/list", `{}`, 200, `"tools":[]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+c.method+`","params":`+c.params+`}`))
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Accept", "application/json, text/event-stream")
+			r.Header.Set("Mcp-Protocol-Version", c.version)
+			r.Header.Set("Mcp-Method", c.method)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.want) || strings.Contains(w.Body.String(), "s3cret") {
+				t.Errorf("got %d %s", w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestCheckVersion(t *testing.T) {
+	for version, code := range map[string]int64{
+		`"2026-07-28"`: 0,
+		`"2025-11-25"`: 0,
+		`"1900-01-01"`: -32022, // sorts below 2026-07-28
+		`"2099-01-01"`: -32022,
+		`""`:           -32022,
+		`5`:            -32602,
+		`null`:         -32602,
+	} {
+		msg, r := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":` + version + `}}}`))
+		if r == nil {
+			r = checkVersion(msg)
+		}
+		if code == 0 {
+			if r != nil {
+				t.Errorf("%s: %s", version, r.Error)
+			}
+			continue
+		}
+		var got *jsonrpc.Error
+		if r == nil || !errors.As(r.Error, &got) || got.Code != code {
+			t.Errorf("%s: %+v, want code %d", version, r, code)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/output"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// record writes the audit log: a line a call, before its answer leaves. A call
+// that cannot be recorded is not run, and an answer that could not be recorded
+// is not given.
+type record struct {
+	log      *audit.Log
+	redactor *output.Redactor
+	policy   *policy.Policy
+	digest   string // of the policy
+	runID    string
+}
+
+func (h record) OnBefore(_ context.Context, c Call) (Call, Decision) {
+	if err := h.log.Ready(); err != nil {
+		return c, deny(unrecorded())
+	}
+	return c, Decision{}
+}
+
+func (h record) OnAfter(_ context.Context, c Call, r Result) Result {
+	if err := h.log.Write(h.line(c, r)); err != nil {
+		return r.refuse(unrecorded())
+	}
+	return r
+}
+
+func unrecorded() *policy.Refusal {
+	return &policy.Refusal{
+		Code: policy.PolicyBlocked, Rule: "audit.unavailable", Retryable: true,
+		Message: "the audit log cannot be written, so nothing is run or shown; tell the operator",
+	}
+}
+
+func (h record) line(c Call, r Result) audit.Record {
+	rec := audit.Record{
+		Event: audit.ToolFinished, Events: events(r),
+		TraceID:    c.Origin.TraceID,
+		ClientName: h.redactor.String(c.Origin.ClientName), ClientVersion: h.redactor.String(c.Origin.ClientVersion), Protocol: h.redactor.String(c.Origin.Protocol),
+		RunID: h.runID, PolicySHA256: h.digest,
+		Tool: c.Tool, Subcommand: c.Command.Name, URLHost: h.host(c),
+		Decision: "allow", ExitCode: r.ExitCode, DurationMS: time.Since(c.Received).Milliseconds(),
+		BytesOut: len(r.Stdout) + len(r.Stderr), Truncated: r.Truncated,
+	}
+	if c.SessionID != "" {
+		sum := sha256.Sum256([]byte(c.SessionID))
+		rec.Session = hex.EncodeToString(sum[:8])
+	}
+	if r.Refusal == nil {
+		rec.Argv = h.argv(c.Argv)
+		return rec
+	}
+	rec.Rule, rec.ErrorName = r.Refusal.Rule, r.Refusal.Code.Name()
+	if r.Refusal.Code != policy.Timeout {
+		rec.Decision = "deny"
+	}
+	if !r.ran {
+		rec.Event = audit.PolicyBlocked
+	}
+	if !strings.HasPrefix(rec.Rule, "calls.") { // a flood says nothing new
+		rec.Argv = few(h.argv(c.Argv))
+	}
+	return rec
+}
+
+// few bounds the words of a refused call, so that refused calls can't push the
+// others out of the log.
+func few(argv []string) []string {
+	const most = 1024
+	room := most
+	for i, a := range argv {
+		if room -= len(a); room < 0 {
+			return append(slices.Clone(argv[:i]), fmt.Sprintf("[%d more words cut]", len(argv)-i))
+		}
+	}
+	return argv
+}
+
+// events lists what happened, in order.
+func events(r Result) []string {
+	all := []string{audit.ToolCall}
+	if r.ran {
+		all = append(all, audit.SandboxExec)
+	}
+	all = append(all, r.Events...)
+	if r.Refusal != nil {
+		if !r.ran {
+			all = append(all, audit.PolicyBlocked)
+		}
+		switch family, _, _ := strings.Cut(r.Refusal.Rule, "."); family {
+		case "url", "page":
+			all = append(all, audit.NetworkBlocked)
+		case "command", "option", "wait", "tool", "shell":
+			all = append(all, audit.CommandBlocked)
+		}
+	}
+	return append(all, audit.ToolFinished)
+}
+
+func (h record) host(c Call) string {
+	if c.Command.Name != "open" {
+		return ""
+	}
+	u, _ := h.policy.CheckURL(c.Command.Args[0])
+	return u.Host
+}
+
+// argv is what was asked for, without what may be a secret whatever it looks
+// like: texts for a field, and all of an address. A refused argv is as the
+// caller wrote it, so every word goes through the redactor.
+func (h record) argv(argv []string) []string {
+	var out []string
+	for i, a := range h.redactor.Argv(argv) {
+		switch {
+		case i > 1 && (argv[0] == "fill" || argv[0] == "type" || argv[0] == "select"):
+			a = fmt.Sprintf("[%d characters]", utf8.RuneCountInString(argv[i]))
+		case i > 0 && argv[0] == "open":
+			a = "[address]"
+		}
+		out = append(out, a)
+	}
+	return out
+}

@@ -1,0 +1,185 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// validate reads the tool's arguments and puts argv through the grammar.
+type validate struct {
+	pass
+	policy     *policy.Policy
+	generation func(context.Context) (policy.Generation, error)
+}
+
+func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
+	if c.Tool != v.policy.ToolName {
+		return c, deny(&policy.Refusal{
+			Code: policy.PolicyBlocked, Rule: "tool.executor",
+			Message: "there is no general executor here, and no setting that adds one; drive the browser with " + v.policy.ToolName,
+		})
+	}
+	c, r := v.arguments(c)
+	if r != nil {
+		return c, deny(r)
+	}
+	ctx, cancel := c.deadline(ctx)
+	defer cancel()
+	c.Generation, c.missing = v.generation(ctx)
+	if c.missing != nil {
+		c.Generation = policy.Node // the narrower grammar
+	}
+	c.Command, r = v.policy.Check(c.Generation, c.Argv)
+	return c, deny(r)
+}
+
+func deny(r *policy.Refusal) Decision { return Decision{Refusal: r} }
+
+var (
+	sessionID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+
+	argvKeys   = map[string]bool{"session_id": true, "argv": true, "timeout_sec": true}
+	compatKeys = map[string]bool{"session_id": true, "cmd": true, "timeout": true}
+)
+
+// compatSession is the session of clients that know of none.
+const compatSession = "default"
+
+// arguments fills in the session, argv and the timeout. The session id comes
+// back also with a refusal, when it is well-formed.
+func (v validate) arguments(c Call) (Call, *policy.Refusal) {
+	compat := c.Tool == policy.CompatName
+	args, err := decodeObject(c.Arguments)
+	if err != nil {
+		return c, invalid("args.object", "%s", err)
+	}
+	var r *policy.Refusal
+	if id := args["session_id"]; compat && id == nil {
+		c.SessionID = compatSession
+	} else if c.SessionID, r = parseSession(id); r != nil {
+		return c, r
+	}
+	keys, timeout := argvKeys, args["timeout_sec"]
+	if compat {
+		keys, timeout = compatKeys, args["timeout"]
+	}
+	for key := range args {
+		if !keys[key] {
+			return c, invalid("args.unknown-key", "only %s are known (in this spelling); remove the rest", strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
+		}
+	}
+	if c.Timeout, r = parseTimeout(timeout, v.policy.Limits); r != nil {
+		return c, r
+	}
+	if compat {
+		c.Argv, r = parseCmd(args["cmd"])
+	} else {
+		c.Argv, r = parseArgv(args["argv"])
+	}
+	return c, r
+}
+
+func parseCmd(raw json.RawMessage) ([]string, *policy.Refusal) {
+	var s *string
+	if json.Unmarshal(raw, &s) != nil || s == nil {
+		return nil, invalid("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
+	}
+	return policy.Words(*s)
+}
+
+func invalid(rule, format string, args ...any) *policy.Refusal {
+	return &policy.Refusal{Code: policy.InvalidParams, Rule: rule, Message: fmt.Sprintf(format, args...)}
+}
+
+func parseSession(raw json.RawMessage) (string, *policy.Refusal) {
+	var s *string
+	if json.Unmarshal(raw, &s) != nil || s == nil {
+		return "", invalid("session.format", "session_id must be a string of 1 to 64 letters, digits, `.`, `_` or `-`")
+	}
+	if strings.ContainsAny(*s, "/\\\x00") {
+		return "", &policy.Refusal{Code: policy.SandboxViolation, Rule: "session.path", Message: "session_id is a name, not a path: 1 to 64 letters, digits, `.`, `_` or `-`"}
+	}
+	if !sessionID.MatchString(*s) {
+		return "", invalid("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
+	}
+	return *s, nil
+}
+
+func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var elems []any
+	if err := dec.Decode(&elems); err != nil || elems == nil {
+		return nil, invalid("argv.type", "argv must be an array of strings, numbers or booleans, for instance [\"open\",\"https://example.com\"]")
+	}
+	argv := make([]string, len(elems))
+	for i, e := range elems {
+		switch v := e.(type) {
+		case string:
+			argv[i] = v
+		case json.Number:
+			argv[i] = v.String()
+		case bool:
+			argv[i] = strconv.FormatBool(v)
+		default:
+			return nil, invalid("argv.type", "argv[%d] must be a string, a number or a boolean", i)
+		}
+	}
+	return argv, nil
+}
+
+func parseTimeout(raw json.RawMessage, limits policy.Limits) (time.Duration, *policy.Refusal) {
+	if raw == nil {
+		return time.Duration(limits.TimeoutSec) * time.Second, nil
+	}
+	var n *float64
+	if json.Unmarshal(raw, &n) != nil || n == nil || *n != math.Trunc(*n) || *n < 1 || *n > float64(limits.MaxTimeoutSec) {
+		return 0, invalid("args.timeout", "the timeout must be a whole number from 1 to %d", limits.MaxTimeoutSec)
+	}
+	return time.Duration(*n) * time.Second, nil
+}
+
+// decodeObject reads one JSON object with exact, unrepeated keys, which
+// encoding/json does not insist on.
+func decodeObject(raw json.RawMessage) (map[string]json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
+		return nil, errors.New("the arguments must be an object with session_id and argv")
+	}
+	out := map[string]json.RawMessage{}
+	for dec.More() {
+		tok, err := dec.Token()
+		if err != nil {
+			return nil, errors.New("the arguments are not valid JSON")
+		}
+		key, _ := tok.(string) // the decoder yields only strings here
+		if _, twice := out[key]; twice {
+			return nil, errors.New("a key is given twice; give each key once")
+		}
+		var v json.RawMessage
+		if err := dec.Decode(&v); err != nil {
+			return nil, errors.New("the arguments are not valid JSON")
+		}
+		out[key] = v
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, errors.New("the arguments are not valid JSON")
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errors.New("there is text after the arguments")
+	}
+	return out, nil
+}
