@@ -144,10 +144,22 @@ func killOne(l *lab, word string) bool {
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			awaitGone(dir)
 			return true
 		}
 	}
 	return false
+}
+
+// awaitGone waits until a killed process has died: a signal takes its time on a
+// busy machine, and nobody can tell before.
+func awaitGone(dir string) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		status, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil || bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX")) {
+			return
+		}
+	}
 }
 
 func openFiles(t *testing.T, pid int) int {
