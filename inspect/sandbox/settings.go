@@ -1,0 +1,45 @@
+// Package sandbox runs an image in a closed container, with Docker or with runc alone, and keeps evidence of the run.
+package sandbox
+
+import "time"
+
+// Settings are how an image is run, as data: the runners, the compose file and the Kubernetes manifest come from them.
+type Settings struct {
+	// Network is "none" (loopback only), "path:FILE" (a network namespace that exists) or, with Docker, the name of a network.
+	Network string `json:"network" yaml:"network"`
+	// Publish are addresses of the host that lead to a port inside, such as 127.0.0.1:8080:8080. With network none too.
+	Publish []string `json:"publish,omitempty" yaml:"publish,omitempty"`
+
+	Memory  int64         `json:"memory" yaml:"memory"`   // bytes
+	CPUs    float64       `json:"cpus" yaml:"cpus"`       // 1.0 is one core
+	PIDs    int64         `json:"pids" yaml:"pids"`       // processes and threads
+	Timeout time.Duration `json:"timeout" yaml:"timeout"` // of the run; 0: until it is stopped
+	ShmSize int64         `json:"shm_size" yaml:"shm_size"`
+
+	User            string            `json:"user,omitempty" yaml:"user,omitempty"` // uid:gid; empty: the image's
+	CapAdd          []string          `json:"cap_add" yaml:"cap_add"`               // all others are dropped
+	NoNewPrivileges bool              `json:"no_new_privileges" yaml:"no_new_privileges"`
+	ReadOnly        bool              `json:"read_only" yaml:"read_only"` // the root file system
+	Tmpfs           []string          `json:"tmpfs,omitempty" yaml:"tmpfs,omitempty"`
+	Env             map[string]string `json:"env,omitempty" yaml:"env,omitempty"`
+
+	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
+	Work   string `json:"work,omitempty" yaml:"work,omitempty"`
+	Output string `json:"output,omitempty" yaml:"output,omitempty"`
+}
+
+// CapsNeeded are the capabilities that the closed image uses when it starts as root: directories for its accounts, changing
+// to them, ending their processes. Started as uid 1000 it needs none.
+var CapsNeeded = []string{"CHOWN", "SETUID", "SETGID", "KILL"}
+
+// WritablePaths must be writable; with a read-only root each is a tmpfs or a volume.
+var WritablePaths = []string{"/run", "/tmp", "/home/gem", "/var/log/gem", "/var/lib/browser-shell", "/output"}
+
+// Default are the settings of the closed image: no network, 1 GiB of memory, one core, 120 s, a read-only root, all
+// capabilities dropped but the needed ones.
+func Default() Settings {
+	return Settings{
+		Network: "none", Memory: 1 << 30, CPUs: 1, PIDs: 512, Timeout: 120 * time.Second, ShmSize: 256 << 20,
+		CapAdd: CapsNeeded, NoNewPrivileges: true, ReadOnly: true, Tmpfs: WritablePaths,
+	}
+}
