@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// slimctl compiles the command once.
+var slimctl = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "slimctl-e2e-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "slimctl")
+	cmd := exec.Command("go", "build", "-o", bin, "github.com/slimctl/slimctl/cmd/slimctl")
+	cmd.Stderr = os.Stderr
+	return bin, cmd.Run()
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := slimctl(); err == nil {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	bin, err := slimctl()
+	if err != nil {
+		t.Fatalf("go build ./cmd/slimctl: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, args...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("slimctl %s: %v\n%s", strings.Join(args, " "), err, errs.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// buildL0 builds the closed image on a stand-in that boots, and gives its reference.
+func buildL0(t *testing.T, line string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need.Missing(t, "a root file system and containers need root")
+	}
+	dir := filepath.Join(t.TempDir(), "image")
+	run(t, "build", "--profile", "l0", "--base", "standin-live:"+line, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+	return "oci:" + dir
+}
+
+// sdkClient is a client on an official TypeScript SDK that runs in the world.
+type sdkClient struct {
+	t   *testing.T
+	in  io.WriteCloser
+	out *bufio.Scanner
+	// What it found.
+	Hello struct {
+		Protocol string
+		Tools    []string
+	}
+}
+
+// startSDK connects one. sdk is "1" or "2", era "legacy" or "modern".
+func startSDK(t *testing.T, w *world, key, sdk, era string) *sdkClient {
+	t.Helper()
+	cmd := w.command(t.Context(), need.Program(t, "node"), filepath.Join(nodeModules(t), "client.mjs"), "http://"+public+"/mcp", key, era, sdk)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("client.mjs: %s", errs.String())
+		}
+	})
+	c := &sdkClient{t: t, in: in, out: bufio.NewScanner(out)}
+	c.out.Buffer(nil, 16<<20)
+	c.read(&c.Hello)
+	return c
+}
+
+func (c *sdkClient) read(into any) {
+	c.t.Helper()
+	if !c.out.Scan() {
+		c.t.Fatalf("the client ended: %v", c.out.Err())
+	}
+	if err := json.Unmarshal(c.out.Bytes(), into); err != nil {
+		c.t.Fatalf("%v: %.300s", err, c.out.Text())
+	}
+}
+
+// result is what the tool answers.
+type result struct {
+	IsError           bool
+	Error             string
+	StructuredContent struct {
+		ExitCode       int `json:"exit_code"`
+		Stdout, Stderr string
+	}
+}
+
+// call calls browser-shell.
+func (c *sdkClient) call(argv ...string) result {
+	c.t.Helper()
+	line, err := json.Marshal(map[string]any{"tool": "browser-shell", "args": map[string]any{"session_id": "e2e", "argv": argv}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.in.Write(append(line, '\n')); err != nil {
+		c.t.Fatal(err)
+	}
+	var r result
+	c.read(&r)
+	return r
+}
+
+// must is call, for what has to work.
+func (c *sdkClient) must(argv ...string) string {
+	c.t.Helper()
+	r := c.call(argv...)
+	if r.Error != "" || r.IsError || r.StructuredContent.ExitCode != 0 {
+		c.t.Fatalf("%v: %+v", argv, r)
+	}
+	return r.StructuredContent.Stdout
+}
+
+// nodeModules installs the pinned SDKs, once a machine, and puts the client beside them.
+func nodeModules(t *testing.T) string {
+	t.Helper()
+	npm := need.Program(t, "npm")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "slimctl", "e2e-client")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh := true
+	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
+		text, err := os.ReadFile(filepath.Join("testdata", "client", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, _ := os.ReadFile(filepath.Join(dir, name)) // not there: not the same
+		if string(old) == string(text) {
+			continue
+		}
+		fresh = fresh && name == "client.mjs"
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil && fresh {
+		return dir
+	}
+	cmd := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	return dir
+}

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// page is a tab of a second, headless Chromium: a person's, who looks on from outside.
+type page struct {
+	conn *websocket.Conn
+	id   int
+}
+
+// openPage starts a Chromium in the world and opens an address.
+func openPage(t *testing.T, w *world, address string) *page {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := w.command(t.Context(), need.Program(t, "chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,900",
+		"--user-data-dir="+dir, "--remote-debugging-port=0", "about:blank")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	var port string
+	await(t, time.Minute, "Chromium's debugging port", func() error {
+		text, err := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
+		port, _, _ = strings.Cut(string(text), "\n")
+		if err == nil && port == "" {
+			err = fmt.Errorf("DevToolsActivePort is empty")
+		}
+		return err
+	})
+	local := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return w.dial(ctx, "tcp", "127.0.0.1:"+port)
+	}}}
+	var tabs []struct{ Type, WebSocketDebuggerURL string }
+	await(t, time.Minute, "a tab", func() error {
+		res, err := local.Get("http://127.0.0.1:" + port + "/json")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if err := json.NewDecoder(res.Body).Decode(&tabs); err != nil {
+			return err
+		}
+		if len(tabs) == 0 || tabs[0].Type != "page" {
+			return fmt.Errorf("tabs: %v", tabs)
+		}
+		return nil
+	})
+	conn, _, err := websocket.Dial(t.Context(), tabs[0].WebSocketDebuggerURL, &websocket.DialOptions{HTTPClient: local})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(64 << 20)
+	p := &page{conn: conn}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	if _, err := p.call(t.Context(), "Page.navigate", map[string]any{"url": address}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// call makes one call of the DevTools protocol.
+func (p *page) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	p.id++
+	if err := wsjson.Write(ctx, p.conn, map[string]any{"id": p.id, "method": method, "params": params}); err != nil {
+		return nil, err
+	}
+	for {
+		var m struct {
+			ID     int
+			Result json.RawMessage
+			Error  *struct{ Message string }
+		}
+		if err := wsjson.Read(ctx, p.conn, &m); err != nil {
+			return nil, fmt.Errorf("%s: %w", method, err)
+		}
+		if m.ID != p.id {
+			continue
+		}
+		if m.Error != nil {
+			return nil, fmt.Errorf("%s: %s", method, m.Error.Message)
+		}
+		return m.Result, nil
+	}
+}
+
+// eval gives the value of an expression.
+func (p *page) eval(ctx context.Context, expression string) (any, error) {
+	text, err := p.call(ctx, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true})
+	if err != nil {
+		return nil, err
+	}
+	var r struct{ Result struct{ Value any } }
+	err = json.Unmarshal(text, &r)
+	return r.Result.Value, err
+}
+
+// screenshot gives the page as PNG.
+func (p *page) screenshot(ctx context.Context) ([]byte, error) {
+	text, err := p.call(ctx, "Page.captureScreenshot", map[string]any{"format": "png"})
+	if err != nil {
+		return nil, err
+	}
+	var r struct{ Data string }
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, err
+	}
+	return base64.StdEncoding.DecodeString(r.Data)
+}
+
+// await calls f until it gives no error.
+func await(t *testing.T, most time.Duration, what string, f func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("%s did not come within %s: %v", what, most, err)
+}
