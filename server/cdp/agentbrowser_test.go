@@ -2,6 +2,7 @@ package cdp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,6 +119,13 @@ func (c *chromium) at(t *testing.T, tab *cdp.Tab, path string) {
 	}
 }
 
+// comes waits until the tab is where a click sent it: no command waits for that.
+func (c *chromium) comes(t *testing.T, tab *cdp.Tab, path string) {
+	t.Helper()
+	eventually(t, func() bool { sync_(t, tab); return tab.Pages()[0].URL == c.site.URL+path },
+		func() string { return fmt.Sprint(tab.Pages()) })
+}
+
 func (c *chromium) sentCookie(path string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +159,7 @@ func TestNativeSessionsAreApart(t *testing.T) {
 				sync_(t, tab)
 				t.Logf("right after a click: %s", tab.Pages()[0].URL)
 				a.ok(t, who, "snapshot")
-				c.at(t, tab, "/next")
+				c.comes(t, tab, "/next")
 			}
 			// The daemon dies: the next one finds the same tab.
 			a.kill(filepath.Join(a.dir, "s", "ann.pid"))
@@ -159,7 +167,7 @@ func TestNativeSessionsAreApart(t *testing.T) {
 				t.Errorf("a new daemon is at %v", got)
 			}
 			// The tab goes.
-			if err := tabs["ann"].Close(within(t, 3*time.Second)); err != nil {
+			if err := tabs["ann"].Close(within(t, patience)); err != nil {
 				t.Fatal(err)
 			}
 			began := time.Now()
@@ -202,7 +210,7 @@ func TestNodeDrivesOurTab(t *testing.T) {
 			tab := c.tab(t, b)
 			alone := func() {
 				t.Helper()
-				if err := b.CloseOthers(within(t, 3*time.Second), tab); err != nil {
+				if err := b.CloseOthers(within(t, patience), tab); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -224,7 +232,7 @@ func TestNodeDrivesOurTab(t *testing.T) {
 			c.at(t, tab, "/links")
 			a.ok(t, "s", "click", "#next")
 			a.ok(t, "s", "snapshot")
-			c.at(t, tab, "/next")
+			c.comes(t, tab, "/next")
 			a.ok(t, "s", "open", c.site.URL+"/links")
 			a.ok(t, "s", "click", "#pop")
 			// The daemon dies while there is a popup: without it the next one drives
@@ -238,16 +246,15 @@ func TestNodeDrivesOurTab(t *testing.T) {
 			}
 			// A person at the screen opens a tab.
 			c.other(t, "").do("Target.createTarget", map[string]any{"url": c.site.URL + "/person"})
-			if err := tab.Sync(within(t, 3*time.Second)); err == nil || tab.Alive() {
-				t.Error("not noticed that there is another tab")
-			}
+			eventually(t, func() bool { return tab.Sync(within(t, patience)) != nil && !tab.Alive() },
+				func() string { return "not noticed that there is another tab" })
 			// The next session: own cookies, though the daemon's name is the same.
 			a.kill(filepath.Join(a.dir, "s", "s.pid"))
-			if err := tab.Close(within(t, 3*time.Second)); err != nil {
+			if err := tab.Close(within(t, patience)); err != nil {
 				t.Fatal(err)
 			}
 			next := c.tab(t, b)
-			if err := b.CloseOthers(within(t, 3*time.Second), next); err != nil {
+			if err := b.CloseOthers(within(t, patience), next); err != nil {
 				t.Fatal(err)
 			}
 			a.ok(t, "s", "open", c.site.URL+"/next-session")

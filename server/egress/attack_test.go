@@ -60,7 +60,7 @@ func startBrowser(t *testing.T, argv []string, flags ...string) *browser {
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		text, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
 		port, path, ok := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		if err != nil || !ok {
@@ -74,7 +74,7 @@ func startBrowser(t *testing.T, argv []string, flags ...string) *browser {
 		t.Cleanup(func() { conn.CloseNow() })
 		return &browser{t: t, conn: conn}
 	}
-	t.Fatal("Chromium did not say its DevTools port within 30 s")
+	t.Fatalf("Chromium did not say its DevTools port within %s", need.Patience)
 	return nil
 }
 
@@ -83,7 +83,7 @@ type object map[string]any
 // call makes one DevTools call; in a page if session is set.
 func (b *browser) call(session, method string, params object) object {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), need.Patience)
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,14 +159,10 @@ func (c *trap) all() []string {
 	return out
 }
 
-// newTrap listens on ip, on the port that is given if it is not 0.
-func newTrap(t *testing.T, ip, port string) *trap {
+// newTrap listens on l and on an UDP port of its address.
+func newTrap(t *testing.T, l net.Listener) *trap {
 	t.Helper()
 	c := &trap{hits: map[string]int{}}
-	l, err := net.Listen("tcp", net.JoinHostPort(ip, port))
-	if err != nil {
-		t.Fatal(err)
-	}
 	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.hit(strings.TrimPrefix(r.URL.Path, "/"))
@@ -180,7 +176,7 @@ func newTrap(t *testing.T, ip, port string) *trap {
 		},
 	}
 	go func() { _ = srv.Serve(l) }()
-	u, err := net.ListenPacket("udp", net.JoinHostPort(ip, "0"))
+	u, err := net.ListenUDP("udp", &net.UDPAddr{IP: l.Addr().(*net.TCPAddr).IP})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,14 +258,10 @@ type arena struct {
 func newArena(t *testing.T) *arena {
 	t.Helper()
 	a := &arena{}
-	l, err := net.Listen("tcp", publicIP+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, a.port, _ = net.SplitHostPort(l.Addr().String())
-	main := newTrap(t, "127.0.0.1", a.port) // the site's own port, for rebinding
-	second, v6 := newTrap(t, canaryIP, "0"), newTrap(t, "::1", a.port)
-	a.traps = []*trap{main, second, v6}
+	ls := samePort(t, publicIP, "127.0.0.1", "::1") // the site's own port, for rebinding
+	_, a.port, _ = net.SplitHostPort(ls[0].Addr().String())
+	second := newTrap(t, samePort(t, canaryIP)[0])
+	a.traps = []*trap{newTrap(t, ls[1]), second, newTrap(t, ls[2])}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/redirect" {
 			http.Redirect(w, r, r.URL.RawQuery, http.StatusTemporaryRedirect)
@@ -280,7 +272,7 @@ func newArena(t *testing.T) *arena {
 		_, _ = io.WriteString(w, strings.NewReplacer("HOST", canaryIP, "PORT", second.tcp, "UDP", second.udp).Replace(text))
 	}))
 	s.Listener.Close()
-	s.Listener = l
+	s.Listener = ls[0]
 	s.Start()
 	t.Cleanup(s.Close)
 	return a
@@ -295,34 +287,48 @@ func (a *arena) hits() []string {
 	return slices.Compact(out)
 }
 
-// attack opens every attack page in the browser.
-func (a *arena) attack(b *browser, where string) {
+// attack opens every attack page in the browser, and waits until done says that
+// they did what they can.
+func (a *arena) attack(b *browser, where string, done func() bool) {
 	b.t.Helper()
-	var opened []string
-	for name := range attacks {
-		session := b.open(where, "http://site.test:"+a.port+"/"+name)
-		opened = append(opened, session)
+	site := "http://site.test:" + a.port + "/"
+	clicked, named := map[string]string{}, map[string]string{} // sessions
+	for name, text := range attacks {
+		session := b.open(where, site+name)
+		if strings.Contains(text, "go=()=>") {
+			clicked[session] = site + name
+		}
 	}
 	for _, h := range spellings {
-		session := b.open(where, "http://site.test:"+a.port+"/")
-		opened = append(opened, session)
+		named[h] = b.open(where, site)
 		b.open(where, "http://"+h+":"+a.port+"/open-"+h)
 	}
 	flip := b.open(where, "http://flip.test:"+a.port+"/")
-	time.Sleep(time.Second)
-	for i, session := range opened {
-		if i < len(attacks) {
-			b.eval(session, "try{go()}catch(e){}")
-			continue
-		}
-		h := spellings[i-len(attacks)]
+	b.loaded(flip, "http://flip.test:"+a.port+"/")
+	for session, url := range clicked {
+		b.loaded(session, url)
+		b.eval(session, "go()")
+	}
+	for h, session := range named {
+		b.loaded(session, site)
 		b.eval(session, fmt.Sprintf(`for(let t of ['img','iframe']){let e=document.createElement(t);e.src='http://%s:%s/'+t+'-%s';document.body.append(e)};new WebSocket('ws://%s:%s/ws-%s');0`, h, a.port, h, h, a.port, h))
 	}
 	for range 4 {
 		b.eval(flip, `fetch('/flip',{cache:'no-store'}).then(r=>r.text()).catch(e=>''+e)`)
 	}
 	b.call(flip, "Page.navigate", object{"url": "http://flip.test:" + a.port + "/flip"})
-	time.Sleep(3 * time.Second)
+	for deadline := time.Now().Add(need.Patience); !done() && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	}
+}
+
+// loaded waits until a page is there with all that it loads at once.
+func (b *browser) loaded(session, url string) {
+	b.t.Helper()
+	var at any
+	need.Eventually(b.t, func() bool {
+		at = b.eval(session, "document.readyState+' '+location.href")
+		return at == "complete "+url
+	}, func() string { return fmt.Sprintf("%v, not %s", at, url) })
 }
 
 // lnaOff takes away Chromium's own guard of local addresses, so that it is the
@@ -350,13 +356,33 @@ func attackLab(t *testing.T) *lab {
 	return l
 }
 
-// wantSafe checks that the browser did get to the site, and nowhere else.
-func wantSafe(t *testing.T, l *lab, a *arena) {
+// wantSafe attacks, and checks that the browser did get to the site, and
+// nowhere else.
+func wantSafe(t *testing.T, l *lab, a *arena, b *browser, where string) {
 	t.Helper()
+	a.attack(b, where, func() bool {
+		rules, _ := l.rules()
+		return took(rules)
+	})
+	time.Sleep(3 * time.Second) // what else they may try
 	if hits := a.hits(); len(hits) > 0 {
 		t.Errorf("reached: %v", hits)
 	}
-	rules, outside := map[string]int{}, map[string]int{}
+	rules, outside := l.rules()
+	if !took(rules) {
+		t.Errorf("the attacks did not take place: %v", rules)
+	}
+	t.Logf("decisions: %v; the browser's own hosts: %v", rules, outside)
+}
+
+// took tells whether the attacks took place.
+func took(rules map[string]int) bool {
+	return rules["allowed site.test"] >= len(attacks) && rules["allowed flip.test"] > 0 && rules["url.loopback"] > 0 && rules["url.private"] > 0
+}
+
+// rules counts the decisions, and hosts that have no address.
+func (l *lab) rules() (rules, outside map[string]int) {
+	rules, outside = map[string]int{}, map[string]int{}
 	for _, d := range l.decisions() {
 		if d.Allowed && !d.Done {
 			rules["allowed "+d.Host]++
@@ -367,10 +393,7 @@ func wantSafe(t *testing.T, l *lab, a *arena) {
 			}
 		}
 	}
-	if rules["allowed site.test"] < len(attacks) || rules["allowed flip.test"] == 0 || rules["url.loopback"] == 0 || rules["url.private"] == 0 {
-		t.Errorf("the attacks did not take place: %v", rules)
-	}
-	t.Logf("decisions: %v; the browser's own hosts: %v", rules, outside)
+	return rules, outside
 }
 
 func TestAttack(t *testing.T) {
@@ -381,18 +404,21 @@ func TestAttack(t *testing.T) {
 		a := newArena(t)
 		names := fmt.Sprintf("--host-resolver-rules=MAP site.test %s,MAP internal.test 127.0.0.1,MAP mixed.test 127.0.0.1,MAP flip.test 127.0.0.1", publicIP)
 		b := startBrowser(t, []string{chromium}, append(a.weaker(nil), names, "--no-proxy-server")...)
-		a.attack(b, "")
-		hits := a.hits()
-		for _, want := range []string{
+		var missing []string
+		wanted := []string{
 			"link", "redirected", "refresh", "jsnav", "replace", "form", "formget", "popup", "popup2", "bloburl",
 			"img", "script", "css", "prefetch", "iframe", "frameredirect", "srcdoc", "object", "embed", "font", "bg", "fetch", "nocors", "fetchredirect",
 			"xhr", "beacon", "ws", "eventsource", "worker", "import", "ping", "flip", "TCP", "UDP-stun", "UDP-quic", "open-localhost", "img-internal.test", "ws-[::1]",
-		} {
-			if !slices.Contains(hits, want) {
-				t.Errorf("%s did not arrive", want)
-			}
 		}
-		t.Logf("arrived: %v", hits)
+		a.attack(b, "", func() bool {
+			hits := a.hits()
+			missing = slices.DeleteFunc(slices.Clone(wanted), func(want string) bool { return slices.Contains(hits, want) })
+			return len(missing) == 0
+		})
+		if len(missing) > 0 {
+			t.Errorf("did not arrive: %v", missing)
+		}
+		t.Logf("arrived: %v", a.hits())
 	})
 
 	t.Run("flags", func(t *testing.T) {
@@ -400,8 +426,7 @@ func TestAttack(t *testing.T) {
 		pol := policy.Default()
 		pol.Egress.Proxy = l.addr
 		b := startBrowser(t, []string{chromium}, a.weaker(Flags(pol))...)
-		a.attack(b, "")
-		wantSafe(t, l, a)
+		wantSafe(t, l, a, b, "")
 	})
 
 	// A session's own context in a browser that knows no proxy. WebRTC belongs to
@@ -410,8 +435,7 @@ func TestAttack(t *testing.T) {
 		l, a := attackLab(t), newArena(t)
 		b := startBrowser(t, []string{chromium}, a.weaker([]string{"--webrtc-ip-handling-policy=disable_non_proxied_udp"})...)
 		where, _ := b.call("", "Target.createBrowserContext", object{"proxyServer": "http://" + l.addr, "proxyBypassList": bypass})["browserContextId"].(string)
-		a.attack(b, where)
-		wantSafe(t, l, a)
+		wantSafe(t, l, a, b, where)
 	})
 }
 
@@ -450,8 +474,7 @@ func TestManagedPolicy(t *testing.T) {
 	b := startBrowser(t, managed(t, chromium, pol), a.weaker(nil)...)
 
 	t.Run("attack", func(t *testing.T) {
-		a.attack(b, "")
-		wantSafe(t, l, a)
+		wantSafe(t, l, a, b, "")
 	})
 
 	// Each setting is known to this Chromium and in force.
@@ -461,12 +484,10 @@ func TestManagedPolicy(t *testing.T) {
 out.push([s.querySelector('.name')?.textContent.trim(),s.querySelector('.value')?.textContent.trim(),s.querySelector('.messages')?.textContent.trim()].join('|'))}
 if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 		var rows []any
-		for range 50 {
-			if rows, _ = b.eval(page, script).([]any); len(rows) > 30 {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		need.Eventually(t, func() bool {
+			rows, _ = b.eval(page, script).([]any)
+			return len(rows) > 30
+		}, func() string { return fmt.Sprint(rows) })
 		status := map[string]string{}
 		for _, row := range rows {
 			if f := strings.Split(fmt.Sprint(row), "|"); len(f) == 3 && f[1] != "" {
@@ -505,13 +526,10 @@ if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 		where, _ := b.call("", "Target.createBrowserContext", object{"proxyServer": "http://" + l.addr, "proxyBypassList": bypass})["browserContextId"].(string)
 		page := b.open(where, "http://site.test:"+a.port+"/")
 		var title any
-		for range 100 {
-			if title = b.eval(page, "document.title"); title == "page" {
-				return
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		t.Errorf("context %q, title %v", where, title)
+		need.Eventually(t, func() bool {
+			title = b.eval(page, "document.title")
+			return title == "page"
+		}, func() string { return fmt.Sprintf("context %q, title %v", where, title) })
 	})
 }
 
@@ -519,7 +537,7 @@ if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 func (b *browser) refused(url string) bool {
 	b.t.Helper()
 	page, text := b.open("", url), ""
-	for range 100 {
+	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		text, _ = b.eval(page, "location.href+' '+document.documentElement.outerText").(string)
 		switch {
 		case strings.HasPrefix(text, "chrome-error:"):
@@ -532,7 +550,6 @@ func (b *browser) refused(url string) bool {
 		case url == "about:blank" || text != "" && !strings.HasPrefix(text, "about:blank"):
 			return false
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	b.t.Errorf("%s was neither opened nor refused: %q", url, text)
 	return false
@@ -610,12 +627,9 @@ try{new WebTransport('https://transport.TAG.leak.example:4433/')}catch(e){}; new
 	pol := policy.Default()
 	pol.Egress.Proxy = l.addr
 	secure := "--unsafely-treat-insecure-origin-as-secure=http://site.test:" + port
-	look := func(b *browser, where, site, tag string) []string {
-		b.open(where, "http://"+site+":"+port+"/"+tag)
-		time.Sleep(3 * time.Second)
+	names := func(tag string) (out []string) {
 		mu.Lock()
 		defer mu.Unlock()
-		var out []string
 		for _, name := range asked {
 			if strings.Contains(name, tag) {
 				out = append(out, name)
@@ -623,24 +637,31 @@ try{new WebTransport('https://transport.TAG.leak.example:4433/')}catch(e){}; new
 		}
 		return out
 	}
-	nameserver := instead(conf, "/etc/resolv.conf", chromium)
-	if got := look(startBrowser(t, nameserver, "--no-proxy-server"), "", publicIP, "control"); len(got) < 3 {
-		t.Errorf("without the proxy only %q were asked", got)
+	// look opens the page and waits until it did what it can, and for what else
+	// it may try.
+	look := func(b *browser, where, site, tag string, done func() bool) []string {
+		t.Helper()
+		b.open(where, "http://"+site+":"+port+"/"+tag)
+		need.Eventually(t, done, func() string { return tag + ": no attempt was seen" })
+		time.Sleep(3 * time.Second)
+		return names(tag)
 	}
-	if got := look(startBrowser(t, nameserver, append(Flags(pol), secure)...), "", "site.test", "flags"); len(got) > 0 {
+	tried := func(tag string) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(l.decisions(), func(d Decision) bool { return d.Host == "turn."+tag+".leak.example" })
+		}
+	}
+	nameserver := instead(conf, "/etc/resolv.conf", chromium)
+	look(startBrowser(t, nameserver, "--no-proxy-server"), "", publicIP, "control", func() bool { return len(names("control")) >= 3 })
+	if got := look(startBrowser(t, nameserver, append(Flags(pol), secure)...), "", "site.test", "flags", tried("flags")); len(got) > 0 {
 		t.Errorf("with the flags: %q", got)
 	}
 	both := append(instead(conf, "/etc/resolv.conf"), managed(t, chromium, pol)...)
-	if got := look(startBrowser(t, both, secure), "", "site.test", "managed"); len(got) > 0 {
+	if got := look(startBrowser(t, both, secure), "", "site.test", "managed", tried("managed")); len(got) > 0 {
 		t.Errorf("with the managed policy: %q", got)
-	}
-	for _, tag := range []string{"flags", "managed"} { // the page did try
-		if !slices.ContainsFunc(l.decisions(), func(d Decision) bool { return d.Host == "turn."+tag+".leak.example" }) {
-			t.Errorf("%s: no attempt was seen", tag)
-		}
 	}
 	// A context's proxy alone is not enough.
 	b := startBrowser(t, nameserver, secure)
 	where, _ := b.call("", "Target.createBrowserContext", object{"proxyServer": "http://" + l.addr, "proxyBypassList": bypass})["browserContextId"].(string)
-	t.Logf("with a context's proxy alone: %q", look(b, where, "site.test", "context"))
+	t.Logf("with a context's proxy alone: %q", look(b, where, "site.test", "context", func() bool { return true }))
 }

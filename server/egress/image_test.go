@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,7 +23,7 @@ import (
 const (
 	imagePolicy  = "../../assets/policy/browser-shell.policy.json"
 	imageManaged = "../../assets/chromium/managed-policy.json"
-	imageBrowser = "../../assets/supervisord/browser.conf"
+	imageBrowser = "../../assets/supervisord/supervisord.conf"
 )
 
 func TestImageManagedPolicy(t *testing.T) {
@@ -81,22 +82,25 @@ func TestImageBrowserFlags(t *testing.T) {
 	}
 }
 
-// browserArgs lets the real supervisord start the browser's conf, with a script in the browser's place.
+// browserArgs lets the real supervisord start the browser's part of the conf, with a script in the browser's place.
 func browserArgs(t *testing.T) []string {
 	t.Helper()
 	daemon := need.Program(t, "supervisord")
 	dir := t.TempDir()
 	args := filepath.Join(dir, "args")
-	conf, err := os.ReadFile(imageBrowser)
+	whole, err := os.ReadFile(imageBrowser)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const program, user = "command=/usr/local/bin/browser\n", "user=%(ENV_USER)s\n"
-	if !bytes.Contains(conf, []byte(program)) || !bytes.Contains(conf, []byte(user)) {
-		t.Fatalf("%s has not %q and %q", imageBrowser, program, user)
+	_, conf, _ := strings.Cut(string(whole), "[program:browser]\n")
+	conf, _, _ = strings.Cut(conf, "\n[program:")
+	conf = regexp.MustCompile(`(?m)^(directory|user|stdout_logfile)=.*\n`).ReplaceAllString(conf, "")
+	const program = "command=/usr/local/bin/browser\n"
+	if !strings.Contains(conf, program) {
+		t.Fatalf("%s has not %q for the browser", imageBrowser, program)
 	}
 	script := filepath.Join(dir, "browser")
-	text := strings.NewReplacer(program, "command="+script+"\n", user, "").Replace(string(conf))
+	text := "[program:browser]\n" + strings.Replace(conf, program, "command="+script+"\n", 1)
 	for path, text := range map[string]string{
 		filepath.Join(dir, "main"):         "[supervisord]\nnodaemon=true\npidfile=" + dir + "/pid\nlogfile=/dev/null\nlogfile_maxbytes=0\n[include]\nfiles=" + dir + "/*.conf\n",
 		filepath.Join(dir, "browser.conf"): text,
@@ -108,7 +112,7 @@ func browserArgs(t *testing.T) []string {
 	}
 	var said bytes.Buffer
 	cmd := exec.Command(daemon, "-n", "-c", filepath.Join(dir, "main"))
-	cmd.Env = []string{"USER=nobody", "LOG_DIR=" + dir, "PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"SLIM_DESKTOP_USER=nobody", "PATH=/usr/bin:/bin"}
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -118,7 +122,7 @@ func browserArgs(t *testing.T) []string {
 		_ = cmd.Wait()
 	}
 	defer stop()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(need.Patience); ; time.Sleep(50 * time.Millisecond) {
 		if raw, err := os.ReadFile(args); err == nil {
 			return strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
 		}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -67,6 +68,31 @@ func (n *names) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, 
 	return out, nil
 }
 
+// samePort listens on a free port, which is the same on all the addresses.
+func samePort(t testing.TB, ips ...string) []net.Listener {
+	t.Helper()
+	var err error
+	for range 100 { // the port that is free on the first may be taken on the others
+		port, ls := "0", []net.Listener(nil)
+		for _, ip := range ips {
+			var l net.Listener
+			if l, err = net.Listen("tcp", net.JoinHostPort(ip, port)); err != nil {
+				break
+			}
+			ls = append(ls, l)
+			_, port, _ = net.SplitHostPort(l.Addr().String())
+		}
+		if err == nil {
+			return ls
+		}
+		for _, l := range ls {
+			l.Close()
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
 // canary counts every connection made to it.
 type canary struct {
 	net.Listener
@@ -75,10 +101,11 @@ type canary struct {
 
 func newCanary(t testing.TB, ip string) *canary {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	return canaryOn(t, samePort(t, ip)[0])
+}
+
+func canaryOn(t testing.TB, l net.Listener) *canary {
+	t.Helper()
 	c := &canary{Listener: l}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
@@ -131,6 +158,7 @@ func newLabWith(t testing.TB, change func(*policy.Policy), tune func(*Proxy)) *l
 		l.events = append(l.events, d)
 		return nil
 	})
+	l.dial, l.header = need.Patience, need.Patience // a busy machine takes longer than a person would wait
 	tune(l.Proxy)
 	listener, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -158,14 +186,14 @@ func (l *lab) decisions() []Decision {
 // last waits for the decision that ends a request.
 func (l *lab) last(t testing.TB) Decision {
 	t.Helper()
-	for range 200 {
-		if all := l.decisions(); len(all) > 0 && (all[len(all)-1].Done || !all[len(all)-1].Allowed) {
-			return all[len(all)-1]
+	var last Decision
+	need.Eventually(t, func() bool {
+		if all := l.decisions(); len(all) > 0 {
+			last = all[len(all)-1]
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("no end was recorded in %+v", l.decisions())
-	return Decision{}
+		return last.Done || last.Rule != "" && !last.Allowed
+	}, func() string { return fmt.Sprintf("no end was recorded in %+v", l.decisions()) })
+	return last
 }
 
 // serve starts a site on a "public" address and gives its port.
@@ -203,7 +231,7 @@ func serveTLS(t testing.TB, ip string, h http.HandlerFunc) (port string, roots *
 func (l *lab) client(roots *x509.CertPool) *http.Client {
 	u := &url.URL{Scheme: "http", Host: l.addr}
 	return &http.Client{
-		Timeout:   20 * time.Second,
+		Timeout:   need.Patience,
 		Transport: &http.Transport{Proxy: http.ProxyURL(u), TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"}},
 	}
 }
@@ -216,7 +244,7 @@ func (l *lab) raw(t testing.TB, text string) (*http.Response, string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(need.Patience))
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}

@@ -2,24 +2,105 @@
 package gate
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/netip"
+	"strings"
 	"time"
 )
 
 // Config is the gate's; `browser-shell init` writes it as JSON for the hub's process. It holds no key, only what checks one.
 type Config struct {
 	APIKeySHA256 string        `json:"api_key_sha256,omitempty"` // hex
-	JWTPublicKey string        `json:"jwt_public_key,omitempty"` // PEM, RSA of 2048 bits or more
-	TicketTTL    time.Duration `json:"ticket_ttl"`               // 1 s to 1 h
-	Anonymous    bool          `json:"anonymous,omitempty"`      // let everybody in
+	JWTPublicKey string        `json:"jwt_public_key,omitempty"` // PEM, RSA of 2048 to 8192 bits
+	TicketTTL    time.Duration `json:"ticket_ttl"`               // 1 s to 1 h, in nanoseconds
+	Anonymous    bool          `json:"anonymous,omitempty"`      // let everybody in; never together with a key
 }
 
-// FromEnv reads SANDBOX_API_KEY, JWT_PUBLIC_KEY, TICKET_TTL_SECONDS, SLIM_ALLOW_ANONYMOUS and SLIM_LISTEN. Without any key it
-// is an error unless SLIM_ALLOW_ANONYMOUS is true or SLIM_LISTEN is loopback. It says which variable is wrong, never its value.
-func FromEnv(getenv func(string) string) (Config, error) { panic("not built") }
+type gate struct {
+	checks
+	tickets tickets
+	desktop desktop
+}
 
-// Load reads a Config that was written as JSON. Unknown keys are an error.
-func Load(path string) (Config, error) { panic("not built") }
+// New gives the handler of /tickets, /auth and /websockify, which leads to the VNC server at vnc, a loopback address and
+// port (127.0.0.1:5900). Everything else is 404, and no answer but a new ticket has a body. The server around it has to
+// bound the size and time of a request's head; when the request's context ends, an open desktop closes.
+func New(c Config, vnc string) (http.Handler, error) {
+	k, err := c.checks()
+	if err != nil {
+		return nil, fmt.Errorf("gate: %w", err)
+	}
+	if ap, err := netip.ParseAddrPort(vnc); err != nil || !ap.Addr().IsLoopback() || ap.Port() == 0 {
+		return nil, fmt.Errorf("gate: VNC address %q: give a loopback address and a port, for instance 127.0.0.1:5900", vnc)
+	}
+	return &gate{checks: k, tickets: newTickets(c.TicketTTL), desktop: newDesktop(vnc)}, nil
+}
 
-// New gives the handler of /tickets, /auth and /websockify, which leads to the VNC server at vnc (127.0.0.1:5900).
-func New(c Config, vnc string) (http.Handler, error) { panic("not built") }
+// ServeHTTP compares the path as it was sent: another spelling of a name is another name.
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	switch path {
+	case "/tickets":
+		if only(http.MethodPost, w, r) && g.enter(w, g.mayAsk(r)) {
+			g.issue(w)
+		}
+	case "/auth":
+		if only(http.MethodGet, w, r) && g.enter(w, g.mayPass(r)) {
+			w.WriteHeader(http.StatusNoContent)
+		}
+	case "/websockify":
+		if only(http.MethodGet, w, r) && g.enter(w, g.mayPass(r)) {
+			g.desktop.ServeHTTP(w, r)
+		}
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func only(method string, w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == method {
+		return true
+	}
+	w.Header().Set("Allow", method)
+	w.WriteHeader(http.StatusMethodNotAllowed)
+	return false
+}
+
+func (g *gate) enter(w http.ResponseWriter, may bool) bool {
+	if may || g.anonymous {
+		return true
+	}
+	w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 11.6.1: a 401 has one
+	w.WriteHeader(http.StatusUnauthorized)
+	return false
+}
+
+// mayAsk says whether a request may have a ticket. A ticket counts for nothing here: it would renew itself for ever.
+func (g *gate) mayAsk(r *http.Request) bool {
+	_, query, ok := asked(r)
+	return ok && g.known(r.Header, query)
+}
+
+// mayPass says whether a request may go where it wants to. If that is the desktop and there is a ticket, the ticket alone
+// decides, as in the base: clients learn of an old ticket by the 401.
+func (g *gate) mayPass(r *http.Request) bool {
+	path, query, ok := asked(r)
+	if !ok {
+		return false
+	}
+	if given := query["ticket"]; len(given) > 0 && desktopPath.MatchString(path) {
+		return g.tickets.valid(given[len(given)-1])
+	}
+	return g.known(r.Header, query)
+}
+
+func (g *gate) issue(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct { // who asked may be gone
+		Ticket    string `json:"ticket"`
+		ExpiresIn int    `json:"expires_in"` // seconds
+	}{g.tickets.issue(), int(g.tickets.ttl.Seconds())})
+}

@@ -1,120 +1,302 @@
-// Package hub serves browser-shell over streamable HTTP.
+// Package hub puts MCP servers behind one endpoint: it runs those of
+// mcp-hub.json, gathers what they offer, and hands requests on to them, over
+// streamable HTTP for both protocol eras and over HTTP+SSE for old clients.
+//
+// What a server answers reaches the client as it is: results, errors with code
+// and data, progress, log messages, requests for input. The hub itself says
+// something only where a call is denied, a server is down, or a name is not known.
 package hub
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/net/netutil"
 
-	"github.com/slimctl/slimctl/server/protocol"
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/hub/admin"
+	"github.com/slimctl/slimctl/server/hub/guard"
+	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
 // Path is the one path that is served.
 const Path = "/mcp"
 
-// shutdownTime bounds how long running calls may hold up an orderly end.
-const shutdownTime = 5 * time.Second
+// Options are what a hub is made from.
+type Options struct {
+	Config  string // path of mcp-hub.json
+	Policy  string // path of hub.policy.json
+	Version string // of this program
 
-// Bounds on clients; how long a call may run is not theirs.
-const (
-	maxBody    = protocol.MaxFrame
-	maxClients = 128              // connections; further ones wait to be accepted
-	headerTime = 5 * time.Second  // for a request's headers to arrive
-	readTime   = 30 * time.Second // for all of it
-	writeTime  = 30 * time.Second // for the client to take what was written to it
-	idleTime   = 30 * time.Second // between two requests of a connection
-)
+	// Audit is the path of the audit log, which is rotated at AuditBytes and
+	// kept AuditKeep times (0: 10 MiB, 5).
+	Audit      string
+	AuditBytes int64
+	AuditKeep  int
 
-// Listen opens host:port. Anything but a literal loopback address needs
-// remote, because the endpoint asks for no credentials.
-func Listen(address string, remote bool) (net.Listener, error) {
-	ap, err := netip.ParseAddrPort(address)
+	// Lock is a file of which one hub at a time may hold the lock. Empty: none.
+	Lock string
+
+	Metrics *admin.Metrics // nil: a new one
+	Log     *slog.Logger   // nil: nothing is logged
+
+	// For tests.
+	policy  func() (checker, error)
+	metrics meter
+}
+
+// checker is what the hub needs of a guard.Policy.
+type checker interface {
+	Check(guard.Call) *guard.Denial
+	Visible(server, tool, alias string) bool
+	Timeout(server string, configured time.Duration) time.Duration
+}
+
+// meter is what the hub needs of admin.Metrics.
+type meter interface {
+	Operation(client bool, method, tool, errorType string, d time.Duration)
+	Denied(server, tool, rule string)
+}
+
+// Hub is a running hub. Its methods may be called from anywhere.
+type Hub struct {
+	opts    Options
+	mcp     *mcp.Server
+	record  *record
+	lock    io.Closer
+	name    string // for the programs it starts; empty without a lock
+	log     *slog.Logger
+	meter   meter
+	web     *web
+	levels  levels
+	watched sync.Map // *mcp.ServerSession: those with something to free
+
+	running atomic.Int64 // requests
+
+	changing sync.Mutex // held by Reload and Close
+
+	mu      sync.Mutex
+	closed  bool
+	naming  Naming
+	policy  checker
+	servers []*server // in the order of the file
+	catalog *catalog
+
+	publishing sync.Mutex
+	shown      shown // what the MCP server was told
+}
+
+// New reads the configuration and the policy. Nothing is started yet, but the
+// lock and the audit log are held until Close.
+func New(o Options) (_ *Hub, err error) {
+	if o.policy == nil {
+		o.policy = func() (checker, error) { return guard.Load(o.Policy) }
+	}
+	if o.metrics == nil {
+		if o.Metrics == nil {
+			o.Metrics = admin.NewMetrics()
+		}
+		o.metrics = o.Metrics
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Version = cmp.Or(o.Version, "(devel)") // clients want one
+	h := &Hub{opts: o, log: o.Log, meter: o.metrics, catalog: &catalog{}}
+	config, policy, err := h.load()
 	if err != nil {
-		return nil, fmt.Errorf("listen address %q: give an IP address and a port, for instance 127.0.0.1:8079", address)
+		return nil, err
 	}
-	if !ap.Addr().Unmap().IsLoopback() && !remote {
-		return nil, fmt.Errorf("listen address %s is not loopback and the endpoint asks for no credentials: use 127.0.0.1, or add --allow-remote where something else guards it", address)
+	if h.lock, err = acquire(o.Lock); err != nil {
+		return nil, err
 	}
-	return net.Listen("tcp", address)
+	defer func() {
+		if err != nil {
+			h.lock.Close()
+		}
+	}()
+	if h.record, err = newRecord(o); err != nil {
+		return nil, err
+	}
+	if o.Lock != "" { // so no other hub of this name runs
+		sum := sha256.Sum256([]byte(o.Lock))
+		h.name = hex.EncodeToString(sum[:8])
+		if n := upstream.Sweep(h.name); n > 0 {
+			h.log.Warn("programs of an earlier hub do not end", "processes", n)
+		}
+	}
+	h.mcp = newMCP(h)
+	h.web = newWeb(h.mcp)
+	h.policy, h.naming = policy, config.Naming
+	for _, c := range config.Servers {
+		h.servers = append(h.servers, h.newServer(c))
+	}
+	h.misspelt()
+	return h, nil
 }
 
-// Handler serves the MCP server at Path and nothing else. It keeps no
-// sessions, which lets clients of both protocol eras in, and refuses requests
-// that a web page made (by Origin and Host).
-func Handler(server *mcp.Server) http.Handler {
-	h := mcp.NewStreamableHTTPHandler(
-		func(*http.Request) *mcp.Server { return server },
-		&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true},
+func (h *Hub) load() (*Config, checker, error) {
+	c, err := LoadConfig(h.opts.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := h.opts.policy()
+	return c, p, err
+}
+
+// newMCP makes the server that clients see. What it can do is said in
+// middleware, because that changes with the servers behind.
+func newMCP(h *Hub) *mcp.Server {
+	s := mcp.NewServer(
+		&mcp.Implementation{Name: "browser-shell hub", Version: h.opts.Version},
+		&mcp.ServerOptions{
+			Capabilities: &mcp.ServerCapabilities{
+				Tools:     &mcp.ToolCapabilities{ListChanged: true},
+				Prompts:   &mcp.PromptCapabilities{ListChanged: true},
+				Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
+				Logging:   &mcp.LoggingCapabilities{},
+			},
+			CompletionHandler:  h.complete,
+			SubscribeHandler:   h.subscribe,
+			UnsubscribeHandler: h.unsubscribe,
+		},
 	)
-	mux := http.NewServeMux()
-	mux.Handle(Path, http.NewCrossOriginProtection().Handler(protocol.Handler(h)))
-	return mux
+	s.AddReceivingMiddleware(h.receive)
+	return s
 }
 
-// Serve answers on l until ctx ends. end is called first then, to end the
-// calls that still run.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, end func()) error {
-	srv := newServer(h, readTime, writeTime)
-	l = netutil.LimitListener(l, maxClients)
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
+// StartAll begins to start all servers and returns at once.
+func (h *Hub) StartAll() error {
+	if err := h.record.note(audit.Start, "hub"); err != nil {
+		return err
 	}
-	end()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := srv.Shutdown(ctx); err != nil {
-		return errors.Join(err, srv.Close())
+	for _, s := range h.all() {
+		s.up.Start()
 	}
 	return nil
 }
 
-// newServer bounds how long a request may take to arrive and an answer to be
-// taken, not how long a call may run.
-func newServer(h http.Handler, read, write time.Duration) *http.Server {
-	timely := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(&timed{w, http.NewResponseController(w), write}, r)
-	})
-	return &http.Server{Handler: timely, ReadHeaderTimeout: headerTime, ReadTimeout: read, IdleTimeout: idleTime, MaxHeaderBytes: 64 << 10}
+// Handler serves MCP at Path and nothing else.
+func (h *Hub) Handler() http.Handler { return h.web.handler() }
+
+// Serve answers on l until ctx ends; calls that run are ended then.
+func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
+	return Serve(ctx, l, h.Handler(), h.web.end)
 }
 
-// timed is a ResponseWriter that gives each write a deadline of its own.
-// http.Server's WriteTimeout would begin with the request.
-type timed struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	most    time.Duration
+// Close ends all servers, with everything that they started.
+func (h *Hub) Close() error {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	h.mu.Lock()
+	closed := h.closed
+	h.closed = true
+	h.mu.Unlock()
+	if closed {
+		return nil
+	}
+	h.web.end()
+	for ss := range h.mcp.Sessions() {
+		ss.Close()
+	}
+	err := errors.Join(h.stop(h.all()), h.record.note(audit.Stop, "hub"), h.record.log.Close())
+	return errors.Join(err, h.lock.Close())
 }
 
-// Unwrap is for http.ResponseController.
-func (t *timed) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+// stopTime bounds the end of a server.
+const stopTime = 5 * time.Second
 
-func (t *timed) WriteHeader(status int) {
-	t.extend()
-	t.ResponseWriter.WriteHeader(status)
+// stop ends servers, all at once.
+func (h *Hub) stop(servers []*server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		wg.Go(func() { errs[i] = s.end(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
-func (t *timed) Write(p []byte) (int, error) {
-	t.extend()
-	return t.ResponseWriter.Write(p)
+// Reload reads both files again. Servers whose entry is the same run on
+// untouched; of a broken file nothing is taken.
+func (h *Hub) Reload() error {
+	h.changing.Lock()
+	defer h.changing.Unlock()
+	config, policy, err := h.load()
+	if err != nil {
+		return err
+	}
+	if err := h.record.note(audit.Reload, "hub"); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return errors.New("the hub is closed")
+	}
+	old := h.servers
+	var next, fresh []*server
+	for _, c := range config.Servers {
+		i := slices.IndexFunc(old, func(s *server) bool { return reflect.DeepEqual(s.config, c) })
+		if i >= 0 {
+			next = append(next, old[i])
+			continue
+		}
+		s := h.newServer(c)
+		next, fresh = append(next, s), append(fresh, s)
+	}
+	h.policy, h.naming, h.servers = policy, config.Naming, next
+	h.mu.Unlock()
+	gone := slices.DeleteFunc(slices.Clone(old), func(s *server) bool { return slices.Contains(next, s) })
+	h.misspelt()
+	err = h.stop(gone) // first, since two of one kind may want the same port
+	for _, s := range fresh {
+		s.up.Start()
+	}
+	h.publish()
+	return err
 }
 
-// FlushError is for http.ResponseController.
-func (t *timed) FlushError() error {
-	t.extend()
-	return t.control.Flush()
+// misspelt warns of rules that hold for nothing.
+func (h *Hub) misspelt() {
+	h.mu.Lock()
+	p, ok := h.policy.(interface{ Servers() []string })
+	h.mu.Unlock()
+	if !ok {
+		return
+	}
+	for _, name := range p.Servers() {
+		if _, ok := h.find(name); !ok {
+			h.log.Warn("the policy has rules for a server that there is none of", "server", name, "policy", h.opts.Policy)
+		}
+	}
 }
 
-func (t *timed) extend() {
-	_ = t.control.SetWriteDeadline(time.Now().Add(t.most)) // TCP connections have deadlines
+func (h *Hub) all() []*server {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.servers)
+}
+
+func (h *Hub) find(name string) (*server, bool) {
+	for _, s := range h.all() {
+		if s.config.Name == name {
+			return s, true
+		}
+	}
+	return nil, false
 }

@@ -84,8 +84,8 @@ type Limits struct {
 	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots of one run; 1 MiB to 16 GiB"`
 }
 
-// Default is the policy without a file. It is also the file that the image
-// carries, assets/policy/browser-shell.policy.json.
+// Default is the policy without a file. The file that the image carries,
+// assets/policy/browser-shell.policy.json, says the same but for its directories.
 func Default() *Policy {
 	return &Policy{
 		Version:  1,

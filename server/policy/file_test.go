@@ -13,13 +13,16 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// TestAsset: the file in the image says what the program does without a file.
+// TestAsset: the file in the image says what the program does without a file,
+// and which of the image's directories it has.
 func TestAsset(t *testing.T) {
 	p, err := Load(filepath.FromSlash("../../assets/policy/browser-shell.policy.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(Default(), p); d != "" {
+	want := Default()
+	want.StateDir, want.ArtifactsDir = "/var/lib/browser-shell/state", "/output"
+	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("the asset differs from the built-in default (-built-in +asset):\n%s", d)
 	}
 }

@@ -5,6 +5,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const searchPath = "PATH=/usr/local/bin:/usr/bin:/bin"
@@ -90,21 +93,31 @@ func TestEndlessOutput(t *testing.T) {
 // TestCancel: when ctx ends, the program and its helpers are gone within 200 ms.
 func TestCancel(t *testing.T) {
 	for name, script := range map[string]string{
-		"alone":           `sleep 60`,
-		"with helpers":    `sleep 60 & sh -c 'sleep 60 & sleep 60' & wait`,
-		"deaf to signals": `trap '' TERM INT HUP QUIT; while :; do sleep 1; done`,
-		"stopped":         `kill -STOP $$`,
+		"alone":           `echo >"$UP"; sleep 60`,
+		"with helpers":    `sleep 60 & sh -c 'sleep 60 & echo >"$UP"; sleep 60' & wait`,
+		"deaf to signals": `trap '' TERM INT HUP QUIT; echo >"$UP"; while :; do sleep 1; done`,
+		"stopped":         `echo >"$UP"; kill -STOP $$`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			mark := "PROCESS_TEST=" + t.TempDir()
-			ctx, cancel := context.WithCancel(t.Context())
-			var at time.Time
-			time.AfterFunc(100*time.Millisecond, func() { at = time.Now(); cancel() })
-			r := sh(t, ctx, script, mark)
-			if took := time.Since(at); !r.Killed && !r.TooMuch || took > 200*time.Millisecond {
-				t.Errorf("%s after the cancel: %+v", took, r.Killed)
-			}
-			awaitNone(t, at.Add(200*time.Millisecond), mark)
+			need.Within(t, 200*time.Millisecond, func() time.Duration {
+				dir := t.TempDir()
+				up, mark := filepath.Join(dir, "up"), "PROCESS_TEST="+dir
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var at time.Time
+				go func() {
+					for _, err := os.Stat(up); err != nil && ctx.Err() == nil; _, err = os.Stat(up) {
+						time.Sleep(time.Millisecond)
+					}
+					at = time.Now()
+					cancel()
+				}()
+				if r := sh(t, ctx, script, mark, "UP="+up); !r.Killed || r.TooMuch {
+					t.Errorf("got %+v", r)
+				}
+				awaitNone(t, mark)
+				return time.Since(at)
+			})
 		})
 	}
 	t.Run("over before the start", func(t *testing.T) {
@@ -124,24 +137,16 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// awaitNone fails the test when a process with the mark is there at the time.
-func awaitNone(t *testing.T, until time.Time, mark string) {
+// awaitNone waits until no process has the mark.
+func awaitNone(t *testing.T, mark string) {
 	t.Helper()
-	for {
-		ps := find([]string{mark})
+	t.Cleanup(func() { End(mark) })
+	var ps processes
+	need.Eventually(t, func() bool {
+		ps = find([]string{mark})
 		ps.release()
-		if len(ps) == 0 {
-			return
-		}
-		if time.Now().After(until) {
-			for _, p := range ps {
-				t.Errorf("process %d is still there", p.Pid)
-			}
-			End(mark)
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return len(ps) == 0
+	}, func() string { return fmt.Sprint(len(ps), " processes are still there") })
 }
 
 // TestHelperLeftBehind: what stays in the program's group ends with it and
@@ -150,16 +155,18 @@ func awaitNone(t *testing.T, until time.Time, mark string) {
 func TestHelperLeftBehind(t *testing.T) {
 	mark := "PROCESS_TEST=" + t.TempDir()
 	defer End(mark)
-	begin := time.Now()
-	r := sh(t, t.Context(), `sleep 60 & echo done`, mark)
-	if string(r.Stdout) != "done\n" || r.ExitCode != 0 || r.Killed || time.Since(begin) > pipeDelay {
-		t.Errorf("got %+v after %s", r, time.Since(begin))
-	}
-	awaitNone(t, time.Now().Add(200*time.Millisecond), mark)
+	need.Within(t, pipeDelay, func() time.Duration {
+		begin := time.Now()
+		if r := sh(t, t.Context(), `sleep 60 & echo done`, mark); string(r.Stdout) != "done\n" || r.ExitCode != 0 || r.Killed {
+			t.Errorf("got %+v", r)
+		}
+		return time.Since(begin)
+	})
+	awaitNone(t, mark)
 
-	begin = time.Now()
-	r = sh(t, t.Context(), `exec 3>&1; x=$(setsid sh -c 'sleep 60 >&3 2>&3 & echo up'); echo $x`, mark)
-	if string(r.Stdout) != "up\n" || r.ExitCode != 0 || r.Killed || time.Since(begin) > pipeDelay+time.Second {
+	begin := time.Now()
+	r := sh(t, t.Context(), `exec 3>&1; x=$(setsid sh -c 'sleep 300 >&3 2>&3 & echo up'); echo $x`, mark)
+	if string(r.Stdout) != "up\n" || r.ExitCode != 0 || r.Killed || time.Since(begin) > need.Patience {
 		t.Errorf("got %+v after %s", r, time.Since(begin))
 	}
 	ps := find([]string{mark})

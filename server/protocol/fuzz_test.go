@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
@@ -112,7 +113,7 @@ func (a *awaited) Write(p []byte) (int, error) {
 func (a *awaited) Read([]byte) (int, error) {
 	select {
 	case <-a.came:
-	case <-time.After(10 * time.Second):
+	case <-time.After(need.Patience):
 	}
 	return 0, io.EOF
 }

@@ -38,6 +38,7 @@ func (g gate) leave() { <-g }
 // handler reads and checks requests before next sees them.
 type handler struct {
 	next           http.Handler
+	asIs           bool // what next says is not touched
 	large, parsing gate
 	patience       time.Duration
 }
@@ -49,6 +50,12 @@ type handler struct {
 // It belongs inside of what checks the Origin.
 func Handler(next http.Handler) http.Handler {
 	return &handler{next: next, large: make(gate, places), parsing: make(gate, places), patience: patience}
+}
+
+// Frames is Handler for a server whose errors are those of other servers: what
+// next says passes as it is.
+func Frames(next http.Handler) http.Handler {
+	return &handler{next: next, asIs: true, large: make(gate, places), parsing: make(gate, places), patience: patience}
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -98,6 +105,10 @@ func (h *handler) check(r *http.Request, body []byte) (good bool, refused *jsonr
 }
 
 func (h *handler) hand(w http.ResponseWriter, r *http.Request) {
+	if h.asIs {
+		h.next.ServeHTTP(w, r)
+		return
+	}
 	s := &screen{ResponseWriter: w}
 	h.next.ServeHTTP(s, r)
 	s.finish()

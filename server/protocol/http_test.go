@@ -81,7 +81,7 @@ func TestTooBusy(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusOK)
 	})).(*handler)
-	h.patience = 50 * time.Millisecond
+	patient := h.patience // only what has to be refused is short of it
 	post := func(body io.Reader) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/mcp", body))
@@ -96,12 +96,15 @@ func TestTooBusy(t *testing.T) {
 	for range 100 {
 		all.Go(func() { post(slow) })
 	}
+	h.patience = 50 * time.Millisecond
 	if w := post(strings.NewReader(frame(2 * smallFrame))); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "-32603") {
 		t.Errorf("one too many: %d %v %s", w.Code, w.Header(), w.Body)
 	}
+	h.patience = patient
 	if w := post(strings.NewReader(frame(10))); w.Code != http.StatusOK {
 		t.Errorf("a small one: %d %s", w.Code, w.Body)
 	}
+	h.patience = 50 * time.Millisecond
 	for range places {
 		h.parsing <- struct{}{}
 	}
@@ -111,6 +114,7 @@ func TestTooBusy(t *testing.T) {
 	for range places {
 		h.parsing.leave()
 	}
+	h.patience = patient
 	close(end)
 	stop.Close()
 	all.Wait()
@@ -178,6 +182,28 @@ func TestCheckVersion(t *testing.T) {
 		var got *jsonrpc.Error
 		if r == nil || !errors.As(r.Error, &got) || got.Code != code {
 			t.Errorf("%s: %+v, want code %d", version, r, code)
+		}
+	}
+}
+
+// TestFrames: a bad frame is refused as by Handler, and what the server says
+// passes as it is, errors too.
+func TestFrames(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"own words","data":[1]}}`
+	h := Frames(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(answer))
+	}))
+	for body, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":1,"method":"x"}`:        answer,
+		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`: "a key occurs twice",
+		`x`: "not JSON",
+	} {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
+		if got := rec.Body.String(); !strings.Contains(got, want) {
+			t.Errorf("%s: %d %s", body, rec.Code, got)
 		}
 	}
 }

@@ -2,10 +2,21 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/slimctl/slimctl/server/hub/upstream"
+	"github.com/slimctl/slimctl/server/output"
 )
 
 // Tool is a tool as the hub lists it.
@@ -30,17 +41,230 @@ type Hub interface {
 	Ready() error
 }
 
-// Metrics counts what the hub does, as Prometheus text with the OTel MCP names.
-type Metrics struct{}
-
-// NewMetrics gives counters at 0.
-func NewMetrics() *Metrics { panic("not built") }
-
-// Operation is one request served (mcp.server.operation.duration) or made to a server (mcp.client.operation.duration).
-// errorType is empty, "tool_error", or a JSON-RPC code as text.
-func (m *Metrics) Operation(client bool, method, tool, errorType string, d time.Duration) {
-	panic("not built")
+// Server is one server with the end of what it wrote besides MCP.
+type Server struct {
+	upstream.Status
+	Log string `json:"log"`
 }
 
-// Denied counts a call that the guard denied.
-func (m *Metrics) Denied(server, tool, rule string) { panic("not built") }
+// Detail is how much /healthz tells.
+type Detail string
+
+// Minimal is the default: a health page that others may see tells of no server, process or path.
+const (
+	Minimal Detail = "minimal" // the status
+	Basic   Detail = "basic"   // and each server's state
+	Full    Detail = "full"    // and why, with all that is known of the servers
+)
+
+// Health is the answer of /healthz.
+type Health struct {
+	Status  string                    `json:"status"`            // ok (200) or down (503)
+	Servers map[string]upstream.State `json:"servers,omitempty"` // Basic
+	Reason  string                    `json:"reason,omitempty"`  // Full
+	Details []upstream.Status         `json:"details,omitempty"` // Full
+}
+
+// Bounds on clients.
+const (
+	maxClients = 32
+	headerTime = 5 * time.Second
+	idleTime   = 30 * time.Second
+	stopTime   = 30 * time.Second // for a server to end; it goes on when the client has gone
+	writeTime  = stopTime + 30*time.Second
+	endTime    = 5 * time.Second
+)
+
+// Serve answers on l until ctx ends. l is of Listen or ListenTCP; any other TCP address than a loopback one is refused.
+func Serve(ctx context.Context, l net.Listener, h Hub, m *Metrics) error {
+	handler, err := newAPI(l.Addr(), h, m)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: 16 << 10,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(netutil.LimitListener(l, maxClients)) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("management API on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	return nil
+}
+
+// api is the handler.
+type api struct {
+	Hub
+	metrics  *Metrics
+	mux      *http.ServeMux
+	redactor *output.Redactor
+	tcp      bool
+}
+
+func newAPI(addr net.Addr, h Hub, m *Metrics) (*api, error) {
+	redactor, err := output.NewRedactor(nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	a := &api{Hub: h, metrics: m, mux: http.NewServeMux(), redactor: redactor, tcp: addr.Network() == "tcp"}
+	if t, ok := addr.(*net.TCPAddr); ok && !t.IP.IsLoopback() {
+		return nil, fmt.Errorf("management API on %s: it asks for no credentials, so it listens on loopback only", addr)
+	}
+	a.mux.HandleFunc("GET /healthz", a.health)
+	a.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(a.metrics.text(a.Servers()))
+	})
+	a.mux.HandleFunc("GET /v1/mcp/servers", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, map[string]any{"servers": a.statuses()})
+	})
+	a.mux.HandleFunc("GET /v1/mcp/tools", func(w http.ResponseWriter, _ *http.Request) {
+		tools := append([]Tool{}, a.Tools()...)
+		slices.SortFunc(tools, func(a, b Tool) int { return cmp.Or(cmp.Compare(a.Server, b.Server), cmp.Compare(a.Name, b.Name)) })
+		reply(w, http.StatusOK, map[string]any{"tools": tools})
+	})
+	a.mux.HandleFunc("GET /v1/mcp/servers/{name}", a.known(func(w http.ResponseWriter, _ *http.Request, s upstream.Status) {
+		reply(w, http.StatusOK, Server{s, a.redactor.String(string(a.Log(s.Name)))})
+	}))
+	for action, do := range map[string]func(context.Context, string) error{
+		"start": func(_ context.Context, name string) error { return a.Start(name) }, "stop": a.Stop, "restart": a.Restart,
+	} {
+		a.mux.HandleFunc("POST /v1/mcp/servers/{name}/"+action, a.known(func(w http.ResponseWriter, r *http.Request, s upstream.Status) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), stopTime)
+			defer cancel()
+			if err := do(ctx, s.Name); err != nil {
+				refuse(w, http.StatusInternalServerError, "%s %s: %s", action, s.Name, a.redactor.String(err.Error()))
+				return
+			}
+			now, _ := a.Server(s.Name)
+			reply(w, http.StatusOK, a.clean(now))
+		}))
+	}
+	a.mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, _ *http.Request) {
+		if err := a.Reload(); err != nil {
+			refuse(w, http.StatusUnprocessableEntity, "not reloaded, what was before stays: %s", a.redactor.String(err.Error()))
+			return
+		}
+		reply(w, http.StatusOK, map[string]any{"servers": a.statuses()})
+	})
+	return a, nil
+}
+
+// known is for the routes of one server.
+func (a *api) known(do func(http.ResponseWriter, *http.Request, upstream.Status)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s, ok := a.Server(r.PathValue("name"))
+		if !ok {
+			refuse(w, http.StatusNotFound, "no server of this name; GET /v1/mcp/servers lists them")
+			return
+		}
+		do(w, r, a.clean(s))
+	}
+}
+
+// clean hides secrets in what a server said.
+func (a *api) clean(s upstream.Status) upstream.Status {
+	s.LastError = a.redactor.String(s.LastError)
+	return s
+}
+
+func (a *api) statuses() []upstream.Status {
+	all := []upstream.Status{}
+	for _, s := range a.Servers() {
+		all = append(all, a.clean(s))
+	}
+	return all
+}
+
+func (a *api) health(w http.ResponseWriter, r *http.Request) {
+	detail := Detail(r.URL.Query().Get("detail"))
+	h, status := Health{Status: "ok"}, http.StatusOK
+	err := a.Ready()
+	if err != nil {
+		h.Status, status = "down", http.StatusServiceUnavailable
+	}
+	switch detail {
+	case "", Minimal:
+	case Basic, Full:
+		h.Servers = map[string]upstream.State{}
+		for _, s := range a.Servers() {
+			h.Servers[s.Name] = s.State
+		}
+		if detail == Full {
+			h.Details = a.statuses()
+			if err != nil {
+				h.Reason = a.redactor.String(err.Error())
+			}
+		}
+	default:
+		refuse(w, http.StatusBadRequest, "detail must be minimal, basic or full")
+		return
+	}
+	reply(w, status, h)
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if why := a.foreign(r); why != "" {
+		refuse(w, http.StatusForbidden, "%s", why)
+		return
+	}
+	h, pattern := a.mux.Handler(r)
+	if pattern != "" {
+		a.mux.ServeHTTP(w, r)
+		return
+	}
+	p := probe{header: w.Header()} // the mux's own answer is text
+	h.ServeHTTP(&p, r)
+	refuse(w, p.status, "%s", http.StatusText(p.status))
+}
+
+// foreign refuses what a web page made. There are no credentials, so a browser on this machine is as good as its user;
+// none has business here. A name that was rebound to this machine shows in Host.
+func (a *api) foreign(r *http.Request) string {
+	for _, header := range []string{"Origin", "Sec-Fetch-Site"} {
+		if r.Header.Get(header) != "" {
+			return "a browser made this request (it has " + header + ")"
+		}
+	}
+	if a.tcp && !loopbackHost(r.Host) {
+		return "Host names another machine; use the loopback address"
+	}
+	return ""
+}
+
+func loopbackHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// probe keeps the status and the headers of an answer.
+type probe struct {
+	header http.Header
+	status int
+}
+
+func (p *probe) Header() http.Header         { return p.header }
+func (p *probe) WriteHeader(status int)      { p.status = status }
+func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
+
+func refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	reply(w, status, map[string]string{"error": fmt.Sprintf(format, args...)})
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client has gone
+}

@@ -1,0 +1,211 @@
+package gate
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+const (
+	minKey     = 16 // characters of an API key; there is no limit on guesses, so it must not be guessable
+	maxKey     = 1024
+	minRSA     = 2048 // bits
+	maxRSA     = 8192 // bits; a check costs with their square
+	minTTL     = time.Second
+	maxTTL     = time.Hour
+	defaultTTL = 30 * time.Second // as in the base
+	maxConfig  = 64 << 10         // bytes
+)
+
+// FromEnv reads SANDBOX_API_KEY, JWT_PUBLIC_KEY, TICKET_TTL_SECONDS, SLIM_ALLOW_ANONYMOUS and SLIM_LISTEN. Without any key it
+// is an error unless SLIM_ALLOW_ANONYMOUS is true or SLIM_LISTEN is loopback; with a key these two open nothing. It says
+// which variables are wrong, all of them, never their values.
+func FromEnv(getenv func(string) string) (Config, error) {
+	c := Config{TicketTTL: defaultTTL}
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if key := getenv("SANDBOX_API_KEY"); key != "" {
+		if len(key) < minKey || len(key) > maxKey || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			wrong("SANDBOX_API_KEY: must be %d to %d letters, digits and signs of ASCII without spaces; make one with: openssl rand -hex 32", minKey, maxKey)
+		}
+		sum := sha256.Sum256([]byte(key))
+		c.APIKeySHA256 = hex.EncodeToString(sum[:])
+	}
+	if text := strings.TrimSpace(getenv("JWT_PUBLIC_KEY")); text != "" {
+		key, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			wrong("JWT_PUBLIC_KEY: must be the base64 of a PEM file: %w", err)
+		} else if _, err = publicKey(key); err != nil {
+			wrong("JWT_PUBLIC_KEY: %w", err)
+		}
+		c.JWTPublicKey = string(key)
+	}
+	if text := getenv("TICKET_TTL_SECONDS"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		c.TicketTTL = time.Duration(n) * time.Second
+		if err != nil || c.TicketTTL < minTTL || c.TicketTTL > maxTTL {
+			wrong("TICKET_TTL_SECONDS: must be a whole number from %.0f to %.0f", minTTL.Seconds(), maxTTL.Seconds())
+		}
+	}
+	allow, listen := cmp.Or(getenv("SLIM_ALLOW_ANONYMOUS"), "false"), getenv("SLIM_LISTEN")
+	if allow != "true" && allow != "false" {
+		wrong("SLIM_ALLOW_ANONYMOUS: must be true or false")
+	}
+	if listen != "" && listen != "loopback" {
+		wrong("SLIM_LISTEN: must be loopback or empty")
+	}
+	if c.APIKeySHA256 == "" && c.JWTPublicKey == "" {
+		c.Anonymous = allow == "true" || listen == "loopback"
+		if !c.Anonymous && len(errs) == 0 {
+			wrong("no key is set, so nobody could come in: set SANDBOX_API_KEY or JWT_PUBLIC_KEY; or let everybody in who " +
+				"reaches the port with SLIM_ALLOW_ANONYMOUS=true, or who is in the container's network with SLIM_LISTEN=loopback")
+		}
+	}
+	if len(errs) > 0 {
+		return Config{}, errors.Join(errs...)
+	}
+	return c, nil
+}
+
+// Load reads a Config that was written as JSON. Unknown and doubled keys are an error, and so is a file that another user
+// owns or may write, that is no regular file or is larger than 64 KiB.
+func Load(path string) (Config, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("gate configuration: %w", err)
+	}
+	c, err := parse(text)
+	if err != nil {
+		return Config{}, fmt.Errorf("gate configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// readFile checks what it opened, so that nothing can be put in its place.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case !ok || st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s belongs to another user; chown it to user %d or root", path, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("others may write %s (mode %04o); chmod go-w", path, info.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxConfig {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxConfig)
+	}
+	return text, nil
+}
+
+func parse(text []byte) (Config, error) {
+	var c Config
+	if err := checkKeys(text); err != nil {
+		return Config{}, err
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return Config{}, err
+	}
+	if _, err := c.checks(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// checkKeys is there because encoding/json takes keys in any case, lets a second one win and takes null for nothing.
+func checkKeys(text []byte) error {
+	left := []string{"api_key_sha256", "jwt_public_key", "ticket_ttl", "anonymous"}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return errors.New("must be a JSON object")
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		name, _ := key.(string) // the decoder yields only strings here
+		i := slices.Index(left, name)
+		if i < 0 {
+			return fmt.Errorf("key %q is unknown or given twice", name)
+		}
+		left = slices.Delete(left, i, i+1)
+		if value, err := dec.Token(); err != nil || value == nil {
+			return fmt.Errorf("key %q has no value", name)
+		}
+	}
+	return nil // the rest is json.Unmarshal's
+}
+
+// checks makes ready what decides on a key or a token.
+func (c Config) checks() (checks, error) {
+	k := checks{anonymous: c.Anonymous}
+	if c.TicketTTL < minTTL || c.TicketTTL > maxTTL {
+		return k, fmt.Errorf("ticket_ttl: must be %d to %d nanoseconds", minTTL, maxTTL)
+	}
+	if c.APIKeySHA256 != "" {
+		sum, err := hex.DecodeString(c.APIKeySHA256)
+		if err != nil || len(sum) != sha256.Size {
+			return k, fmt.Errorf("api_key_sha256: must be %d hexadecimal digits", 2*sha256.Size)
+		}
+		k.key = sum
+	}
+	if c.JWTPublicKey != "" {
+		key, err := publicKey([]byte(c.JWTPublicKey))
+		if err != nil {
+			return k, fmt.Errorf("jwt_public_key: %w", err)
+		}
+		k.token = key
+	}
+	if keyless := k.key == nil && k.token == nil; keyless != c.Anonymous {
+		return k, errors.New("needs api_key_sha256 or jwt_public_key, or else anonymous")
+	}
+	return k, nil
+}
+
+// publicKey reads a PEM file that holds one RSA public key and nothing else.
+func publicKey(text []byte) (*rsa.PublicKey, error) {
+	text = bytes.TrimSpace(text)
+	block, rest := pem.Decode(text)
+	if block == nil || !bytes.HasPrefix(text, []byte("-----BEGIN ")) || block.Type != "PUBLIC KEY" && block.Type != "RSA PUBLIC KEY" || len(rest) > 0 {
+		return nil, errors.New("must be one public key in PEM, as openssl rsa -pubout writes it")
+	}
+	key, err := jwt.ParseRSAPublicKeyFromPEM(text)
+	if err != nil {
+		return nil, fmt.Errorf("must be an RSA public key: %w", err)
+	}
+	if n := key.N.BitLen(); n < minRSA || n > maxRSA {
+		return nil, fmt.Errorf("the RSA key has %d bits; must have %d to %d", n, minRSA, maxRSA)
+	}
+	return key, nil
+}

@@ -1,0 +1,516 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// patience is for what is sure to come, on a machine that is busy.
+const patience = 30 * time.Second
+
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+// fakeVNC listens like a VNC server; each connection is given to serve, which may leave closing to us.
+func fakeVNC(t testing.TB, serve func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.SetDeadline(time.Now().Add(2 * patience))
+			small(c)
+			running.Go(func() {
+				defer c.Close()
+				serve(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); running.Wait() })
+	return l.Addr().String()
+}
+
+func echo(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, c) }
+
+// serve gives an anonymous gate before vnc and its address; change may change the gate before it serves.
+func serve(t testing.TB, vnc string, change func(*gate, *http.Server)) (*gate, string) {
+	t.Helper()
+	g := newAnonymous(t)
+	g.desktop.vnc = vnc
+	s := httptest.NewUnstartedServer(g)
+	s.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { small(c); return ctx }
+	if change != nil {
+		change(g, s.Config)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Close()
+		until(t, "no desktop is left open", func() bool { return len(g.desktop.slots) == 0 })
+	})
+	return g, "ws" + strings.TrimPrefix(s.URL, "http")
+}
+
+func dial(t testing.TB, url string) *websocket.Conn {
+	t.Helper()
+	c, _, err := websocket.Dial(soon(t), url, &websocket.DialOptions{
+		Subprotocols: []string{"binary"}, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dialSmall}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadLimit(-1)
+	t.Cleanup(func() { c.CloseNow() })
+	return c
+}
+
+// small keeps the system from buffering, so that what a test sends comes to a stop.
+func small(c net.Conn) {
+	_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
+	_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10)
+}
+
+func dialSmall(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err == nil {
+		small(c)
+	}
+	return c, err
+}
+
+// readAll reads to the end and gives the close code.
+func readAll(t testing.TB, c *websocket.Conn) ([]byte, websocket.StatusCode) {
+	t.Helper()
+	ctx := soon(t)
+	var all []byte
+	for {
+		kind, b, err := c.Read(ctx)
+		if err != nil {
+			return all, websocket.CloseStatus(err)
+		}
+		if kind != websocket.MessageBinary {
+			t.Errorf("a frame of type %v", kind)
+		}
+		all = append(all, b...)
+	}
+}
+
+func write(t testing.TB, c *websocket.Conn, b []byte) {
+	t.Helper()
+	if err := c.Write(soon(t), websocket.MessageBinary, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBridge(t *testing.T) {
+	_, url := serve(t, fakeVNC(t, echo), nil)
+	c := dial(t, url+"/websockify")
+	if c.Subprotocol() != "binary" {
+		t.Errorf("subprotocol %q", c.Subprotocol())
+	}
+	sent := make([]byte, 3*chunk+17)
+	rand.Read(sent)
+	go func() {
+		for rest := sent; len(rest) > 0; {
+			n := min(len(rest), 10_007)
+			_ = c.Write(context.Background(), websocket.MessageBinary, rest[:n])
+			rest = rest[n:]
+		}
+	}()
+	var got []byte
+	for len(got) < len(sent) {
+		_, b, err := c.Read(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, b...)
+	}
+	if !bytes.Equal(got, sent) {
+		t.Error("what came back is not what was sent")
+	}
+	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+
+	plain, _, err := websocket.Dial(soon(t), url+"/websockify", nil)
+	if err != nil || plain.Subprotocol() != "" {
+		t.Errorf("without a subprotocol: %v", err)
+	} else {
+		plain.CloseNow()
+	}
+}
+
+func TestWhoMayConnect(t *testing.T) {
+	g := newGate(t)
+	g.desktop.vnc = fakeVNC(t, echo)
+	s := httptest.NewServer(g)
+	defer s.Close()
+	ticket, host := g.tickets.issue(), strings.TrimPrefix(s.URL, "http://")
+	for name, c := range map[string]struct {
+		path    string
+		headers []string
+		want    int
+	}{
+		"ticket":               {"/websockify?ticket=" + ticket, nil, 101},
+		"ticket by nginx":      {"/websockify", []string{"X-Original-URI", "/vnc/websockify?ticket=" + ticket}, 101},
+		"key":                  {"/websockify", []string{"X-AIO-API-Key", apiKey}, 101},
+		"own page":             {"/websockify", []string{"X-AIO-API-Key", apiKey, "Origin", s.URL}, 101},
+		"own page over TLS":    {"/websockify", []string{"X-AIO-API-Key", apiKey, "Origin", "https://" + host}, 101},
+		"nothing":              {"/websockify", nil, 401},
+		"old ticket and key":   {"/websockify?ticket=x", []string{"X-AIO-API-Key", apiKey}, 401},
+		"nginx tells no query": {"/websockify?ticket=" + ticket, []string{"X-Original-URI", "/websockify"}, 401},
+		"ticket for mcp":       {"/websockify", []string{"X-Original-URI", "/mcp?ticket=" + ticket}, 401},
+		"other page":           {"/websockify?ticket=" + ticket, []string{"Origin", "http://evil.test"}, 403},
+		"other port":           {"/websockify?ticket=" + ticket, []string{"Origin", "http://127.0.0.1:1"}, 403},
+		"page without origin":  {"/websockify?ticket=" + ticket, []string{"Origin", "null"}, 403},
+		"odd origin":           {"/websockify?ticket=" + ticket, []string{"Origin", "http://" + host + "@evil.test"}, 403},
+		"other spelling":       {"/%77ebsockify?ticket=" + ticket, nil, 404},
+		"nginx's spelling":     {"/vnc/websockify?ticket=" + ticket, nil, 404},
+	} {
+		o := &websocket.DialOptions{HTTPHeader: http.Header{}}
+		for i := 0; i < len(c.headers); i += 2 {
+			o.HTTPHeader.Add(c.headers[i], c.headers[i+1])
+		}
+		ws, answer, err := websocket.Dial(soon(t), s.URL+c.path, o)
+		var body []byte
+		switch {
+		case err == nil:
+			ws.CloseNow()
+		case answer == nil:
+			t.Errorf("%s: %v", name, err)
+			continue
+		default:
+			body, _ = io.ReadAll(answer.Body)
+		}
+		if answer.StatusCode != c.want || len(body) > 0 {
+			t.Errorf("%s: %d %q, want %d", name, answer.StatusCode, body, c.want)
+		}
+	}
+
+	// What is no handshake learns nothing from it.
+	for _, headers := range [][]string{nil, {"Upgrade", "websocket"}, {"Connection", "Upgrade", "Upgrade", "h2c"},
+		{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "8"},
+		{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "<b>"}} {
+		if w := send(t, newAnonymous(t), "GET", "/websockify", headers...); w.Code != 426 && w.Code != 400 {
+			t.Errorf("%q: %d", headers, w.Code)
+		}
+	}
+	until(t, "no desktop is left open", func() bool { return len(g.desktop.slots) == 0 })
+}
+
+func TestCloseCodes(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	last := bytes.Repeat([]byte("last words "), 100_000)
+	for name, c := range map[string]struct {
+		vnc  string
+		do   func(*websocket.Conn)
+		want websocket.StatusCode
+		data []byte
+	}{
+		"VNC server is down": {vnc: nobody.Addr().String(), want: 1013},
+		"VNC server ends":    {vnc: fakeVNC(t, func(c *net.TCPConn) { c.Write(last) }), want: 1000, data: last},
+		"VNC server sends no more but reads on": {vnc: fakeVNC(t, func(c *net.TCPConn) {
+			c.Write(last)
+			c.CloseWrite()
+			io.Copy(io.Discard, c)
+		}), want: 1000, data: last},
+		"VNC server breaks off": {vnc: fakeVNC(t, func(c *net.TCPConn) {
+			io.ReadFull(c, make([]byte, 1))
+			c.SetLinger(0)
+		}), want: 1011, do: func(c *websocket.Conn) { c.Write(context.Background(), websocket.MessageBinary, []byte{1}) }},
+		"text": {vnc: fakeVNC(t, echo), want: 1003, do: func(c *websocket.Conn) {
+			c.Write(context.Background(), websocket.MessageText, []byte("RFB 003.008\n"))
+		}},
+		"too large": {vnc: fakeVNC(t, func(c *net.TCPConn) { io.Copy(io.Discard, c) }), want: 1009, do: func(c *websocket.Conn) {
+			c.Write(context.Background(), websocket.MessageBinary, make([]byte, maxMessage+1))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, url := serve(t, c.vnc, nil)
+			ws := dial(t, url+"/websockify")
+			if c.do != nil {
+				go c.do(ws)
+			}
+			data, code := readAll(t, ws)
+			if code != c.want || !bytes.Equal(data, c.data) {
+				t.Errorf("%d bytes and close code %d, want %d and %d", len(data), code, len(c.data), c.want)
+			}
+		})
+	}
+}
+
+func TestServerEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	_, url := serve(t, fakeVNC(t, echo), func(_ *gate, s *http.Server) {
+		s.BaseContext = func(net.Listener) context.Context { return ctx }
+	})
+	c := dial(t, url+"/websockify")
+	write(t, c, []byte("x"))
+	if _, b, err := c.Read(soon(t)); err != nil || string(b) != "x" {
+		t.Fatalf("%q, %v", b, err)
+	}
+	cancel()
+	if data, code := readAll(t, c); code != 1001 || len(data) > 0 {
+		t.Errorf("%q and close code %d", data, code)
+	}
+}
+
+// TestLastInputArrives: a client that sends and goes at once, while the VNC server is busy sending, loses nothing: no
+// reset of the connection overtakes it.
+func TestLastInputArrives(t *testing.T) {
+	got := make(chan []byte, 1)
+	_, url := serve(t, fakeVNC(t, func(c *net.TCPConn) {
+		_, _ = c.Write(make([]byte, 100_000)) // nobody reads it
+		b, err := io.ReadAll(c)
+		if err != nil {
+			t.Errorf("the VNC server sees %v for an end", err)
+		}
+		got <- b
+	}), nil)
+	c := dial(t, url+"/websockify")
+	sent := bytes.Repeat([]byte("input"), 50_000)
+	write(t, c, sent)
+	go func() { _ = c.Close(websocket.StatusNormalClosure, "") }()
+	select {
+	case b := <-got:
+		if !bytes.Equal(b, sent) {
+			t.Errorf("%d bytes of %d arrived", len(b), len(sent))
+		}
+	case <-time.After(patience):
+		t.Fatal("the VNC server saw no end")
+	}
+}
+
+func TestClientsAreBounded(t *testing.T) {
+	g, url := serve(t, fakeVNC(t, echo), nil)
+	open := make([]*websocket.Conn, maxClients)
+	for i := range open {
+		open[i] = dial(t, url+"/websockify")
+	}
+	_, answer, err := websocket.Dial(soon(t), url+"/websockify", nil)
+	if err == nil || answer == nil || answer.StatusCode != 503 {
+		t.Fatalf("one too many: %v", err)
+	}
+	if code := auth(t, g, "/mcp"); code != 204 {
+		t.Errorf("/auth meanwhile: %d", code)
+	}
+	open[0].CloseNow()
+	until(t, "the place is free again", func() bool { return len(g.desktop.slots) < maxClients })
+	dial(t, url+"/websockify")
+}
+
+// TestBackpressure: who doesn't read makes the other side wait instead of filling our memory, and gets everything in the end.
+func TestBackpressure(t *testing.T) {
+	const most = 32 << 20 // more than the system's buffers of the two connections hold
+	part := make([]byte, 1<<20)
+	rand.Read(part)
+	stalled := func(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+	t.Run("client", func(t *testing.T) {
+		wrote := make(chan int64, 1)
+		_, url := serve(t, fakeVNC(t, func(c *net.TCPConn) {
+			var sum int64
+			for sum < most {
+				_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+				n, err := c.Write(part)
+				sum += int64(n)
+				if stalled(err) {
+					break
+				}
+			}
+			wrote <- sum
+		}), nil)
+		c := dial(t, url+"/websockify")
+		sum := <-wrote
+		if sum >= most {
+			t.Fatal("the VNC server never had to wait")
+		}
+		if data, code := readAll(t, c); int64(len(data)) != sum || code != 1000 || !bytes.Equal(data[:min(len(data), len(part))], part[:min(len(data), len(part))]) {
+			t.Errorf("%d of %d bytes arrived, close code %d", len(data), sum, code)
+		}
+	})
+
+	t.Run("VNC server", func(t *testing.T) {
+		var got atomic.Int64
+		read := make(chan struct{})
+		_, url := serve(t, fakeVNC(t, func(c *net.TCPConn) {
+			<-read
+			n, _ := io.Copy(io.Discard, c)
+			got.Store(n)
+		}), nil)
+		c := dial(t, url+"/websockify")
+		half := part[:maxMessage/2]
+		var sent atomic.Int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for sent.Load() < most {
+				if c.Write(context.Background(), websocket.MessageBinary, half) != nil {
+					return
+				}
+				sent.Add(int64(len(half)))
+			}
+			_ = c.Close(websocket.StatusNormalClosure, "")
+		}()
+		at := int64(-1)
+		for at != sent.Load() {
+			at = sent.Load()
+			time.Sleep(time.Second)
+		}
+		if at >= most {
+			t.Fatal("the client never had to wait")
+		}
+		close(read)
+		select {
+		case <-done:
+		case <-time.After(2 * patience):
+			t.Fatal("the client waits for ever")
+		}
+		until(t, "all arrived", func() bool { return got.Load() == most })
+	})
+}
+
+func TestLivingClientStays(t *testing.T) {
+	var pings atomic.Int32
+	_, url := serve(t, fakeVNC(t, echo), func(g *gate, _ *http.Server) { g.desktop.pingEvery = 5 * time.Millisecond })
+	c, _, err := websocket.Dial(soon(t), url+"/websockify", &websocket.DialOptions{
+		OnPingReceived: func(context.Context, []byte) bool { pings.Add(1); return true },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	answers := make(chan byte)
+	go func() {
+		for {
+			_, b, err := c.Read(context.Background())
+			if err != nil {
+				close(answers)
+				return
+			}
+			answers <- b[0]
+		}
+	}()
+	until(t, "five pings", func() bool { return pings.Load() >= 5 })
+	write(t, c, []byte("x"))
+	if b := <-answers; b != 'x' {
+		t.Errorf("after the pings %q", b)
+	}
+}
+
+// handshake opens a WebSocket by hand, for clients that don't keep to the protocol.
+func handshake(t *testing.T, url string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "ws://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "GET /websockify HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	var head []byte
+	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b[0]) {
+		if _, err := c.Read(b); err != nil {
+			t.Fatalf("%q: %v", head, err)
+		}
+	}
+	if !bytes.HasPrefix(head, []byte("HTTP/1.1 101 ")) {
+		t.Fatalf("%q", head)
+	}
+	return c
+}
+
+// TestBadClients: each of them loses its place, and the VNC server sees the end of its connection.
+func TestBadClients(t *testing.T) {
+	flood := func(c *net.TCPConn) { // until the end of the connection stops it
+		for b := make([]byte, chunk); ; {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		vnc func(*net.TCPConn)
+		do  func(net.Conn)
+	}{
+		"answers no ping":      {echo, func(net.Conn) {}},
+		"reads nothing":        {flood, func(net.Conn) {}},
+		"half a frame head":    {echo, func(c net.Conn) { c.Write([]byte{0x82}) }},
+		"half a frame":         {echo, func(c net.Conn) { c.Write([]byte{0x82, 0xfe, 0xff, 0xff, 1, 2, 3, 4, 5}) }},
+		"a frame of 2^63":      {echo, func(c net.Conn) { c.Write([]byte{0x82, 0xff, 0x7f, 255, 255, 255, 255, 255, 255, 255, 1, 2, 3, 4}) }},
+		"negative length":      {echo, func(c net.Conn) { c.Write([]byte{0x82, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 1, 2, 3, 4}) }},
+		"endless small frames": {echo, func(c net.Conn) { c.Write(bytes.Repeat([]byte{0x02, 0x80, 1, 2, 3, 4}, 10_000)) }},
+		"no mask":              {echo, func(c net.Conn) { c.Write([]byte{0x82, 0x01, 'x'}) }},
+		"reserved bits":        {echo, func(c net.Conn) { c.Write([]byte{0xf2, 0x80, 1, 2, 3, 4}) }},
+		"unknown opcode":       {echo, func(c net.Conn) { c.Write([]byte{0x83, 0x80, 1, 2, 3, 4}) }},
+		"large ping":           {echo, func(c net.Conn) { c.Write([]byte{0x89, 0xfe, 1, 0, 1, 2, 3, 4}) }},
+		"pings, reads nothing": {flood, func(c net.Conn) { c.Write(bytes.Repeat([]byte{0x89, 0x80, 1, 2, 3, 4}, 10_000)) }},
+		"goes":                 {echo, func(c net.Conn) { c.Close() }},
+		"resets":               {flood, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }},
+		"goes; VNC is stuck": {func(c *net.TCPConn) { // reads nothing and doesn't end by itself
+			time.Sleep(500 * time.Millisecond)
+		}, func(c net.Conn) { c.Close() }},
+		"half a frame; VNC goes": {func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 1)) }, func(c net.Conn) {
+			c.Write([]byte{0x82, 0xfe, 0xff, 0xff, 1, 2, 3, 4, 5})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began, ended := make(chan struct{}), make(chan struct{})
+			g, url := serve(t, fakeVNC(t, func(vnc *net.TCPConn) {
+				close(began)
+				c.vnc(vnc)
+				close(ended)
+			}), func(g *gate, _ *http.Server) {
+				g.desktop.pingEvery, g.desktop.pongTime, g.desktop.endTime = 20*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+			})
+			client := handshake(t, url)
+			<-began // one that goes before that is not bridged at all
+			c.do(client)
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Fatal("the VNC server sees no end")
+			}
+			until(t, "its place is free", func() bool { return len(g.desktop.slots) == 0 })
+		})
+	}
+}

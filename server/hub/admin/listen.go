@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultSocket is where the image has its socket.
+const DefaultSocket = "/run/browser-shell/hub.sock"
+
+// maxPath is what a socket's address holds on Linux, in bytes.
+const maxPath = 107
+
+// Listen opens a unix socket that its owner alone may use (0600). A directory that others may write is refused: they
+// could put a socket of their own in its place. A socket that nobody answers on any more is replaced; one that somebody
+// answers on, and what is no socket, is an error. Closing the listener removes the socket.
+func Listen(path string) (net.Listener, error) {
+	if !filepath.IsAbs(path) || len(path) > maxPath {
+		return nil, fmt.Errorf("management socket %q: give an absolute path of at most %d bytes", path, maxPath)
+	}
+	dir, err := openOwn(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("management socket: %w", err)
+	}
+	defer dir.Close()
+	// Of two hubs that start at once, the second finds the first's socket alive.
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("management socket: lock %s: %w", dir.Name(), err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("management socket: %w", err)
+	}
+	// Linux makes the socket's file with the mode of the socket itself, so it is private from the beginning.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("management socket: %w", err)
+	}
+	return l, nil
+}
+
+// openOwn opens a directory that only this user and root may write.
+func openOwn(path string) (*os.File, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := dir.Stat()
+	if err == nil {
+		st, ok := info.Sys().(*syscall.Stat_t)
+		switch {
+		case !ok || !info.IsDir():
+			err = fmt.Errorf("%s is not a directory", path)
+		case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+			err = fmt.Errorf("directory %s belongs to user %d; use one of user %d", path, st.Uid, os.Geteuid())
+		case info.Mode().Perm()&0o022 != 0:
+			err = fmt.Errorf("others may write directory %s (mode %04o); chmod go-w or use another", path, info.Mode().Perm())
+		}
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is there and is no socket; remove it or use another path", path)
+	}
+	c, err := net.DialTimeout("unix", path, 5*time.Second)
+	if err == nil {
+		c.Close()
+		return fmt.Errorf("another hub answers on %s; stop it first", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("whether another hub answers on %s is not known: %w", path, err)
+	}
+	return os.Remove(path)
+}
+
+// ListenTCP opens a loopback port. It is for those who ask for it: everyone on the machine may use it.
+func ListenTCP(address string) (net.Listener, error) {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil || !ap.Addr().IsLoopback() {
+		return nil, fmt.Errorf("management address %q: give a loopback IP address and a port, for instance 127.0.0.1:8078; it asks for no credentials", address)
+	}
+	return net.Listen("tcp", address)
+}

@@ -1,0 +1,242 @@
+package hub
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// maxName bounds a name that clients see: some models take no longer ones.
+const maxName = 64
+
+// catalog is what all servers offer together. It is never changed.
+type catalog struct {
+	tools     map[string]*tool
+	prompts   map[string]*prompt
+	resources map[string]*resource
+	templates map[string]*template
+	problems  []error // what is offered but can't be
+}
+
+type tool struct {
+	server  *server
+	alias   string
+	tool    *mcp.Tool // as the server has it
+	blocked bool
+}
+
+type prompt struct {
+	server *server
+	alias  string
+	prompt *mcp.Prompt
+}
+
+type resource struct {
+	server   *server
+	resource *mcp.Resource
+}
+
+type template struct {
+	server   *server
+	template *mcp.ResourceTemplate
+}
+
+// gather makes the catalog. Where two servers offer the same name, the one
+// that the file has first keeps it, so that no other can take its calls over.
+func gather(servers []*server, naming Naming, policy checker) *catalog {
+	c := &catalog{tools: map[string]*tool{}, prompts: map[string]*prompt{}, resources: map[string]*resource{}, templates: map[string]*template{}}
+	for _, s := range servers {
+		s.mu.Lock()
+		o := s.offer
+		s.mu.Unlock()
+		name := s.config.Name
+		for _, t := range o.tools {
+			alias := naming.alias(name, t.Name)
+			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias)}
+			switch old := c.tools[alias]; {
+			case old != nil && here.blocked: // nobody sees it
+			case old != nil && !old.blocked:
+				c.collision("tool", alias, old.server, s)
+			case c.fits("tool", alias, s):
+				c.tools[alias] = here
+			}
+		}
+		for _, p := range o.prompts {
+			alias := naming.alias(name, p.Name)
+			if old, ok := c.prompts[alias]; ok {
+				c.collision("prompt", alias, old.server, s)
+			} else if c.fits("prompt", alias, s) {
+				c.prompts[alias] = &prompt{s, alias, p}
+			}
+		}
+		for _, r := range o.resources {
+			if old, ok := c.resources[r.URI]; ok {
+				c.collision("resource", r.URI, old.server, s)
+			} else {
+				c.resources[r.URI] = &resource{s, r}
+			}
+		}
+		for _, t := range o.templates {
+			if old, ok := c.templates[t.URITemplate]; ok {
+				c.collision("resource template", t.URITemplate, old.server, s)
+			} else {
+				c.templates[t.URITemplate] = &template{s, t}
+			}
+		}
+	}
+	return c
+}
+
+// alias is the name that clients see.
+func (n Naming) alias(server, name string) string {
+	if n == Prefixed {
+		return server + "__" + name
+	}
+	return name
+}
+
+func (c *catalog) collision(kind, name string, first, second *server) {
+	if first == second {
+		c.problems = append(c.problems, fmt.Errorf("server %s offers the %s %q twice; the first is taken", first.config.Name, kind, name))
+		return
+	}
+	remedy := `set "naming": "server__tool" in mcp-hub.json, or let hub.policy.json block one of them`
+	if kind != "tool" && kind != "prompt" {
+		remedy = "remove one of the servers"
+	}
+	c.problems = append(c.problems, fmt.Errorf("servers %s and %s both offer the %s %q; only that of %s is served: %s",
+		first.config.Name, second.config.Name, kind, name, first.config.Name, remedy))
+}
+
+func (c *catalog) fits(kind, alias string, s *server) bool {
+	if len(alias) <= maxName {
+		return true
+	}
+	c.problems = append(c.problems, fmt.Errorf("the %s %.80q of server %s has a name longer than %d characters and is not served: give the server a shorter name",
+		kind, alias, s.config.Name, maxName))
+	return false
+}
+
+// shown is what the MCP server was told, by kind and key.
+type shown [4]map[string]digest
+
+type digest = [sha256.Size]byte
+
+// Kinds of features, as indices of shown.
+const (
+	kindTool = iota
+	kindPrompt
+	kindResource
+	kindTemplate
+)
+
+// kinds is a set of lists.
+type kinds int
+
+const (
+	tools     kinds = 1 << kindTool
+	prompts   kinds = 1 << kindPrompt
+	resources kinds = 1 << kindResource
+)
+
+// forget has lists of a server told again, which tells the clients: the server
+// said that something changed, and whoever waits for that must hear it even if
+// it looks the same.
+func (h *Hub) forget(s *server, said kinds) {
+	h.publishing.Lock()
+	defer h.publishing.Unlock()
+	h.mu.Lock()
+	c := h.catalog
+	h.mu.Unlock()
+	if said&tools != 0 {
+		maps.DeleteFunc(h.shown[kindTool], func(alias string, _ digest) bool { return c.tools[alias] != nil && c.tools[alias].server == s })
+	}
+	if said&prompts != 0 {
+		maps.DeleteFunc(h.shown[kindPrompt], func(alias string, _ digest) bool { return c.prompts[alias] != nil && c.prompts[alias].server == s })
+	}
+	if said&resources != 0 {
+		maps.DeleteFunc(h.shown[kindResource], func(uri string, _ digest) bool { return c.resources[uri] != nil && c.resources[uri].server == s })
+	}
+}
+
+// publish tells the MCP server what has changed; it tells the clients.
+func (h *Hub) publish() {
+	h.publishing.Lock()
+	defer h.publishing.Unlock()
+	h.mu.Lock()
+	c := gather(h.servers, h.naming, h.policy)
+	h.catalog = c
+	h.mu.Unlock()
+	for _, p := range c.problems {
+		h.log.Warn(p.Error())
+	}
+	var next shown
+	next[kindTool] = update(h.shown[kindTool], c.tools, h.log.Warn, func(alias string, t *tool) *mcp.Tool {
+		if t.blocked {
+			return nil
+		}
+		seen := *t.tool
+		seen.Name = alias
+		return &seen
+	}, func(t *mcp.Tool) { h.mcp.AddTool(t, h.callTool) }, h.mcp.RemoveTools)
+	next[kindPrompt] = update(h.shown[kindPrompt], c.prompts, h.log.Warn, func(alias string, p *prompt) *mcp.Prompt {
+		seen := *p.prompt
+		seen.Name = alias
+		return &seen
+	}, func(p *mcp.Prompt) { h.mcp.AddPrompt(p, h.getPrompt) }, h.mcp.RemovePrompts)
+	next[kindResource] = update(h.shown[kindResource], c.resources, h.log.Warn, func(_ string, r *resource) *mcp.Resource {
+		return r.resource
+	}, func(r *mcp.Resource) { h.mcp.AddResource(r, h.readResource) }, h.mcp.RemoveResources)
+	next[kindTemplate] = update(h.shown[kindTemplate], c.templates, h.log.Warn, func(_ string, t *template) *mcp.ResourceTemplate {
+		return t.template
+	}, func(t *mcp.ResourceTemplate) { h.mcp.AddResourceTemplate(t, h.readResource) }, h.mcp.RemoveResourceTemplates)
+	h.shown = next
+}
+
+// update adds what is new or different and removes what is gone. go-sdk panics
+// on features that break its rules, for instance a schema that is no object:
+// those are left out.
+func update[K, V any](old map[string]digest, now map[string]*K, warn func(string, ...any), see func(string, *K) *V, add func(*V), remove func(...string)) map[string]digest {
+	next := map[string]digest{}
+	var gone []string
+	for key, item := range now {
+		seen := see(key, item)
+		if seen == nil {
+			continue
+		}
+		text, err := json.Marshal(seen)
+		sum := sha256.Sum256(text)
+		if err == nil && old[key] != sum {
+			err = try(func() { add(seen) })
+		}
+		if err != nil {
+			warn("what a server offers can't be served", "name", key, "error", err)
+			continue
+		}
+		next[key] = sum
+	}
+	for key := range old {
+		if _, ok := next[key]; !ok {
+			gone = append(gone, key)
+		}
+	}
+	if len(gone) > 0 {
+		slices.Sort(gone)
+		remove(gone...)
+	}
+	return next
+}
+
+func try(f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	f()
+	return nil
+}

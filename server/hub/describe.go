@@ -1,0 +1,87 @@
+package hub
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// capabilities is what the servers can do together. Of one that has never been
+// up nothing is known, so tools are said to be there.
+func (h *Hub) capabilities() *mcp.ServerCapabilities {
+	all := &mcp.ServerCapabilities{}
+	for _, s := range h.all() {
+		s.mu.Lock()
+		c := s.offer.capabilities
+		s.mu.Unlock()
+		if c == nil {
+			c = &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+		}
+		if c.Tools != nil {
+			all.Tools = &mcp.ToolCapabilities{ListChanged: true}
+		}
+		if c.Prompts != nil {
+			all.Prompts = &mcp.PromptCapabilities{ListChanged: true}
+		}
+		if c.Resources != nil {
+			follow := c.Resources.Subscribe || all.Resources != nil && all.Resources.Subscribe
+			all.Resources = &mcp.ResourceCapabilities{ListChanged: true, Subscribe: follow}
+		}
+		if c.Completions != nil {
+			all.Completions = c.Completions
+		}
+		if c.Logging != nil {
+			all.Logging = c.Logging
+		}
+	}
+	return all
+}
+
+// offers tells whether some server has the family of a method; go-sdk would
+// answer with an empty list.
+func (h *Hub) offers(method string) bool {
+	c := h.capabilities()
+	family, _, _ := strings.Cut(method, "/")
+	switch family {
+	case "tools":
+		return c.Tools != nil
+	case "prompts":
+		return c.Prompts != nil
+	case "resources":
+		return c.Resources != nil
+	case "completion":
+		return c.Completions != nil
+	case "logging":
+		return c.Logging != nil
+	}
+	return true
+}
+
+// describe says in go-sdk's answer what the servers can do and how to use them.
+func (h *Hub) describe(res mcp.Result) {
+	capabilities, instructions := h.capabilities(), h.instructions()
+	switch r := res.(type) {
+	case *mcp.InitializeResult:
+		r.Capabilities, r.Instructions = capabilities, instructions
+	case *mcp.DiscoverResult:
+		r.Capabilities, r.Instructions = capabilities, instructions
+	}
+}
+
+func (h *Hub) instructions() string {
+	servers := h.all()
+	var parts []string
+	for _, s := range servers {
+		s.mu.Lock()
+		text := s.offer.instructions
+		s.mu.Unlock()
+		if text != "" && len(servers) > 1 {
+			text = fmt.Sprintf("# %s\n\n%s", s.config.Name, text)
+		}
+		if text != "" {
+			parts = append(parts, text)
+		}
+	}
+	return strings.Join(parts, "\n\n")
+}

@@ -1,0 +1,278 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/hub/guard"
+)
+
+// Bounds on requests.
+const (
+	// maxRequests run at once. Connections are bounded too, but a call of the
+	// older era goes on when its connection has gone.
+	maxRequests = 256
+	// patience is how long after its making a server is waited for that has
+	// never been up.
+	patience = 10 * time.Second
+)
+
+// receive is put before go-sdk's own handling of each request.
+func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+		if method == "ping" || strings.HasPrefix(method, "notifications/") {
+			return next(ctx, method, req)
+		}
+		begin, tool := time.Now(), ""
+		defer func() {
+			if p := recover(); p != nil {
+				slog.Error("panic", "method", method, "stack", string(debug.Stack())) // its value may hold arguments
+				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+			err = coded(err)
+			h.meter.Operation(false, method, tool, errorType(res, err), time.Since(begin))
+		}()
+		if h.running.Add(1); h.running.Load() > maxRequests {
+			h.running.Add(-1)
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many requests at once; try again"}
+		}
+		defer h.running.Add(-1)
+		h.settled(ctx, method)
+		if !h.offers(method) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no server behind the hub offers " + method}
+		}
+		switch method {
+		case "initialize", "server/discover":
+			if res, err = next(ctx, method, req); err == nil {
+				h.describe(res)
+			}
+			return res, err
+		case "tools/call":
+			res, tool, err = h.guarded(ctx, next, req.(*mcp.CallToolRequest))
+			return res, err
+		case "resources/read":
+			return h.read(ctx, next, req.(*mcp.ReadResourceRequest))
+		case "logging/setLevel":
+			if p, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
+				ss := req.GetSession().(*mcp.ServerSession)
+				h.levels.set(ss, p.Level)
+				h.watch(ss)
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// settled waits for the first start of every server before a client is told
+// what there is, so that one which comes at once sees all of it.
+func (h *Hub) settled(ctx context.Context, method string) {
+	if method != "initialize" && method != "server/discover" && !strings.HasSuffix(method, "/list") {
+		return
+	}
+	for _, s := range h.all() {
+		late := time.After(time.Until(s.made.Add(patience)))
+		select {
+		case <-s.settled:
+		case <-late:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// guarded lets a call through if the policy does and it can be recorded.
+func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.CallToolRequest) (_ mcp.Result, name string, err error) {
+	h.mu.Lock()
+	t, policy := h.catalog.tools[req.Params.Name], h.policy
+	h.mu.Unlock()
+	r := h.record.begin(req, t)
+	if err := h.record.log.Ready(); err != nil {
+		return unrecorded(), "", nil
+	}
+	if t == nil {
+		err := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.100q", req.Params.Name)}
+		return nil, "", r.end(nil, "tool.unknown", err)
+	}
+	server := t.server.config
+	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, Shell: server.Shell})
+	if d != nil {
+		h.meter.Denied(server.Name, t.alias, d.Rule)
+		res := denied(d)
+		if r.end(res, d.Rule, nil) != nil {
+			res = unrecorded()
+		}
+		return res, t.alias, nil
+	}
+	res, err := next(ctx, "tools/call", req)
+	answer, _ := res.(*mcp.CallToolResult)
+	if e := r.end(answer, "", err); e != nil && err == nil {
+		return unrecorded(), t.alias, nil
+	}
+	return res, t.alias, err
+}
+
+// callTool is the handler of every tool.
+func (h *Hub) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	h.mu.Lock()
+	t := h.catalog.tools[req.Params.Name]
+	h.mu.Unlock()
+	if t == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the tool is gone; list the tools again"}
+	}
+	var res *mcp.CallToolResult
+	err := h.forward(ctx, t.server, "tools/call", t.alias, req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+		params := &mcp.CallToolParams{Meta: meta, Name: t.tool.Name, InputResponses: req.Params.InputResponses, RequestState: req.Params.RequestState}
+		if req.Params.Arguments != nil {
+			params.Arguments = req.Params.Arguments
+		}
+		res, err = up.CallTool(ctx, params)
+		return err
+	})
+	if f := (*failure)(nil); errors.As(err, &f) {
+		return f.result(), nil
+	}
+	return res, err
+}
+
+func (h *Hub) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	h.mu.Lock()
+	p := h.catalog.prompts[req.Params.Name]
+	h.mu.Unlock()
+	if p == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the prompt is gone; list the prompts again"}
+	}
+	var res *mcp.GetPromptResult
+	err := h.forward(ctx, p.server, "prompts/get", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+		params := *req.Params
+		params.Meta, params.Name = meta, p.prompt.Name
+		res, err = up.GetPrompt(ctx, &params)
+		return err
+	})
+	return res, err
+}
+
+// read asks the one server of a hub also for what it does not list.
+func (h *Hub) read(ctx context.Context, next mcp.MethodHandler, req *mcp.ReadResourceRequest) (mcp.Result, error) {
+	h.mu.Lock()
+	_, listed := h.catalog.resources[req.Params.URI]
+	alone := len(h.servers) == 1
+	h.mu.Unlock()
+	if listed || !alone {
+		return next(ctx, "resources/read", req)
+	}
+	res, err := h.readResource(ctx, req)
+	if err == nil && res.NeedsInput() && older(req.Session) {
+		return next(ctx, "resources/read", req) // go-sdk asks the client
+	}
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (h *Hub) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	s := h.owner(req.Params.URI)
+	if s == nil {
+		return nil, mcp.ResourceNotFoundError(req.Params.URI)
+	}
+	var res *mcp.ReadResourceResult
+	err := h.forward(ctx, s, "resources/read", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) error {
+		params := *req.Params
+		params.Meta = meta
+		got, err := up.ReadResource(ctx, &params)
+		if err != nil {
+			return err
+		}
+		own := *got // it may be the session's own copy
+		own.Meta = maps.Clone(own.Meta)
+		res = &own
+		return nil
+	})
+	return res, err
+}
+
+func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+	params := *req.Params
+	ref := *params.Ref
+	var s *server
+	h.mu.Lock()
+	if p := h.catalog.prompts[ref.Name]; ref.Type == "ref/prompt" && p != nil {
+		s, ref.Name = p.server, p.prompt.Name
+	} else if t := h.catalog.templates[ref.URI]; ref.Type == "ref/resource" && t != nil {
+		s = t.server
+	} else if len(h.servers) == 1 {
+		s = h.servers[0]
+	}
+	h.mu.Unlock()
+	if s == nil {
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown reference"}
+	}
+	var res *mcp.CompleteResult
+	err := h.forward(ctx, s, "completion/complete", "", req.Session, params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+		params.Meta, params.Ref = meta, &ref
+		res, err = up.Complete(ctx, &params)
+		return err
+	})
+	return res, err
+}
+
+// owner is the server that a resource belongs to: the one that lists it, or
+// the only one, or the one with the template that begins most alike.
+func (h *Hub) owner(uri string) *server {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r, ok := h.catalog.resources[uri]; ok {
+		return r.server
+	}
+	if len(h.servers) == 1 {
+		return h.servers[0]
+	}
+	var best *server
+	longest := -1
+	for _, t := range h.catalog.templates {
+		begin, _, _ := strings.Cut(t.template.URITemplate, "{")
+		if strings.HasPrefix(uri, begin) && len(begin) > longest {
+			best, longest = t.server, len(begin)
+		}
+	}
+	return best
+}
+
+// forward hands a request on to a server. What the server says of it while it
+// runs goes to the client. Errors are the server's own, or a *failure.
+func (h *Hub) forward(ctx context.Context, s *server, method, tool string, ss *mcp.ServerSession, meta mcp.Meta,
+	do func(context.Context, *mcp.ClientSession, mcp.Meta) error,
+) error {
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, h.callTimeout(s))
+	defer cancel()
+	session, flight, done, err := s.session(ctx, ss)
+	if err != nil {
+		return h.failed(outer, s, err)
+	}
+	defer done()
+	begin := time.Now()
+	meta = h.upstreamMeta(session, ss, meta)
+	h.setLevel(ctx, session, flight, meta)
+	logs := levelOf(meta) != ""
+	c, meta := flight.begin(ctx, ss, strip(session, meta), logs)
+	err = do(ctx, session, meta)
+	flight.end(c)
+	h.meter.Operation(true, method, tool, errorType(nil, coded(err)), time.Since(begin))
+	return h.failed(outer, s, err)
+}
+
+func (h *Hub) callTimeout(s *server) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.policy.Timeout(s.config.Name, s.config.CallTimeout)
+}

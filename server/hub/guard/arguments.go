@@ -1,0 +1,170 @@
+package guard
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Bounds on what a server has to parse. More digits than maxNumber are slow to read for languages with big integers.
+const (
+	maxDepth  = 64
+	maxNumber = 128
+)
+
+// scan looks through the arguments of one call.
+type scan struct {
+	paths []string // lower case; nil: not looked for
+	shell string   // characters; "": not looked for
+}
+
+func (s scan) arguments(raw json.RawMessage) *Denial {
+	if text := string(bytes.TrimSpace(raw)); text == "" || text == "null" {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
+		return deny(RuleJSON, "the arguments are not a JSON object")
+	}
+	open := []byte{'{'}
+	name := true // the next string is an object's key
+	for len(open) > 0 {
+		tok, err := dec.Token()
+		if err != nil {
+			return deny(RuleJSON, "the arguments are not JSON")
+		}
+		var d *Denial
+		switch tok := tok.(type) {
+		case json.Delim:
+			if tok == '{' || tok == '[' {
+				open = append(open, byte(tok))
+			} else {
+				open = open[:len(open)-1]
+			}
+			if len(open) > maxDepth {
+				d = deny(RuleJSON, "the arguments are nested more than %d levels deep", maxDepth)
+			}
+			name = len(open) > 0 && open[len(open)-1] == '{'
+		case string:
+			d = s.text(tok, name)
+			name = !name && open[len(open)-1] == '{'
+		default:
+			if n, ok := tok.(json.Number); ok && !inRange(n) {
+				d = deny(RuleJSON, "the arguments hold a number that is too long or too large")
+			}
+			name = open[len(open)-1] == '{'
+		}
+		if d != nil {
+			return d
+		}
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return deny(RuleJSON, "there is text after the arguments")
+	}
+	return nil
+}
+
+func inRange(n json.Number) bool {
+	_, err := strconv.ParseFloat(string(n), 64)
+	return err == nil && len(n) <= maxNumber
+}
+
+// text looks at one string. A key names what an argument is for ("password") and is a path only if it looks like one.
+func (s scan) text(t string, isName bool) *Denial {
+	folded := fold(t)
+	if s.shell != "" && (strings.ContainsAny(t, s.shell) || strings.ContainsAny(folded, s.shell) || strings.ContainsFunc(t, unicode.IsControl)) {
+		return deny(RuleInjection, "an argument holds a control character or one of %s, which a shell takes for more than text; leave them out", s.shell)
+	}
+	if len(s.paths) == 0 {
+		return nil
+	}
+	forms := []string{folded}
+	if strings.Contains(folded, "%") {
+		forms = append(forms, fold(unescape(folded)))
+	}
+	for _, f := range forms {
+		if isName && !strings.ContainsAny(f, `/\`) && !strings.HasPrefix(f, ".") && !strings.HasPrefix(f, "~") {
+			continue
+		}
+		clean := path.Clean(strings.ReplaceAll(f, `\`, "/")) // for patterns with slashes
+		for _, p := range s.paths {
+			if strings.Contains(f, p) || strings.Contains(clean, p) {
+				return deny(RulePath, "an argument holds %q, which the hub's policy lists under sensitive_paths; use another file", p)
+			}
+		}
+	}
+	return nil
+}
+
+// other stands for what is no ASCII, since no pattern has any.
+var other = []byte("·")
+
+// fold makes one ASCII text of those that a file system, a URL parser or a careless server may take for the same: lower
+// case (also of ſ and K), no compatibility forms (．ｓｓｈ), no accents (credentİals), and nothing that is not seen.
+func fold(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return strings.ToLower(s)
+	}
+	out := make([]byte, 0, len(s))
+	for i, r := range s {
+		if r >= utf8.RuneSelf {
+			if long := norm.NFKD.PropertiesString(s[i:]).Decomposition(); long != nil {
+				for _, r := range string(long) {
+					out = appendFolded(out, r)
+				}
+				continue
+			}
+		}
+		out = appendFolded(out, r)
+	}
+	return string(out)
+}
+
+func appendFolded(out []byte, r rune) []byte {
+	switch {
+	case r >= 'A' && r <= 'Z':
+		return append(out, byte(r)+'a'-'A')
+	case r >= ' ' && r <= '~':
+		return append(out, byte(r))
+	case r == 'ı':
+		return append(out, 'i')
+	case bytes.HasSuffix(out, other), r == utf8.RuneError, unicode.In(r, unicode.Mn, unicode.Cf, unicode.Cc, unicode.Other_Default_Ignorable_Code_Point):
+		return out
+	}
+	return append(out, other...)
+}
+
+// unescape decodes percent-encoding until nothing is encoded any more (%252e is a dot), and the overlong UTF-8 of ASCII
+// (%c0%ae is one to old decoders). Each step back shortens the text, so the time is linear.
+func unescape(s string) string {
+	var c [1]byte
+	out := make([]byte, 0, len(s))
+	for i := range len(s) {
+		out = append(out, s[i])
+		for {
+			n := len(out)
+			if n >= 3 && out[n-3] == '%' {
+				if _, err := hex.Decode(c[:], out[n-2:]); err == nil {
+					out = append(out[:n-3], c[0])
+					continue
+				}
+			}
+			if n >= 2 && out[n-2]&^1 == 0xc0 && out[n-1]&^0x3f == 0x80 {
+				out = append(out[:n-2], out[n-2]&1<<6|out[n-1]&0x3f)
+				continue
+			}
+			break
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,103 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/slimctl/slimctl/server/hub/admin"
+	"github.com/slimctl/slimctl/server/hub/upstream"
+)
+
+// What follows is for the management API.
+var _ admin.Hub = (*Hub)(nil)
+
+// Servers tells the state of all, in the order of the file.
+func (h *Hub) Servers() []upstream.Status {
+	var list []upstream.Status
+	for _, s := range h.all() {
+		list = append(list, s.up.Status())
+	}
+	return list
+}
+
+// Server tells the state of one.
+func (h *Hub) Server(name string) (upstream.Status, bool) {
+	s, ok := h.find(name)
+	if !ok {
+		return upstream.Status{}, false
+	}
+	return s.up.Status(), true
+}
+
+// Log gives what a server wrote last; nil if there is none of that name.
+func (h *Hub) Log(name string) []byte {
+	if s, ok := h.find(name); ok {
+		return s.up.Log()
+	}
+	return nil
+}
+
+func (h *Hub) must(name string) (*server, error) {
+	s, ok := h.find(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no server %q in %s", name, h.opts.Config)
+	}
+	return s, nil
+}
+
+// Start starts one server.
+func (h *Hub) Start(name string) error {
+	s, err := h.must(name)
+	if err != nil {
+		return err
+	}
+	s.up.Start()
+	return nil
+}
+
+// Stop ends one server until it is started again; its tools are not listed
+// then.
+func (h *Hub) Stop(ctx context.Context, name string) error {
+	s, err := h.must(name)
+	if err != nil {
+		return err
+	}
+	return s.stop(ctx)
+}
+
+// Restart ends one server and starts it.
+func (h *Hub) Restart(ctx context.Context, name string) error {
+	s, err := h.must(name)
+	if err != nil {
+		return err
+	}
+	return s.restart(ctx)
+}
+
+// Ready says what keeps the hub from serving everything it should.
+func (h *Hub) Ready() error {
+	var errs []error
+	for _, s := range h.all() {
+		if st := s.up.Status(); st.State != upstream.Running {
+			errs = append(errs, fmt.Errorf("server %s is %s", st.Name, st.State))
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Join(append(errs, h.catalog.problems...)...)
+}
+
+// Tools lists what the servers offer, also what the policy hides.
+func (h *Hub) Tools() []admin.Tool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []admin.Tool
+	for _, alias := range slices.Sorted(maps.Keys(h.catalog.tools)) {
+		t := h.catalog.tools[alias]
+		list = append(list, admin.Tool{Name: t.alias, Server: t.server.config.Name, Description: t.tool.Description, Blocked: t.blocked})
+	}
+	return list
+}

@@ -1,0 +1,127 @@
+package hub
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/output"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// record writes the audit log: a line a call, before its answer leaves. No
+// argument is in it.
+type record struct {
+	log      *audit.Log
+	redactor *output.Redactor
+}
+
+const (
+	auditBytes = 10 << 20
+	auditKeep  = 5
+)
+
+func newRecord(o Options) (*record, error) {
+	redactor, err := output.NewRedactor(nil, nil, output.Secrets(os.Environ()))
+	if err != nil {
+		return nil, err
+	}
+	log, err := audit.Open(o.Audit, cmp.Or(o.AuditBytes, auditBytes), cmp.Or(o.AuditKeep, auditKeep))
+	if err != nil {
+		return nil, err
+	}
+	return &record{log, redactor}, nil
+}
+
+// note records an event that is no call.
+func (r *record) note(event, what string) error {
+	return r.log.Write(audit.Record{Event: event, Note: what})
+}
+
+// line is a call that is being recorded.
+type line struct {
+	record *record
+	since  time.Time
+	audit.Record
+}
+
+// traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
+var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+func (r *record) begin(req *mcp.CallToolRequest, t *tool) *line {
+	l := &line{record: r, since: time.Now()}
+	l.Tool = r.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
+	if t != nil {
+		l.Note = "server " + t.server.config.Name
+	}
+	l.Protocol = r.redactor.String(req.ProtocolVersion())
+	if info := req.ClientInfo(); info != nil {
+		l.ClientName, l.ClientVersion = r.redactor.String(info.Name), r.redactor.String(info.Version)
+	}
+	if id := req.Session.ID(); id != "" {
+		sum := sha256.Sum256([]byte(id))
+		l.Session = hex.EncodeToString(sum[:8])
+	}
+	if s, ok := req.Params.Meta["traceparent"].(string); ok {
+		if m := traceparent.FindStringSubmatch(s); m != nil {
+			l.TraceID = m[1]
+		}
+	}
+	return l
+}
+
+// end writes the line. It gives err, or why it could not be written.
+func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
+	l.Event, l.Decision, l.Rule = audit.ToolFinished, "allow", rule
+	l.DurationMS = time.Since(l.since).Milliseconds()
+	if rule != "" {
+		l.Event, l.Decision = audit.PolicyBlocked, "deny"
+		l.ExitCode = policy.PolicyBlocked.ExitCode()
+	}
+	l.Events = []string{audit.ToolCall, l.Event}
+	var known *jsonrpc.Error
+	switch {
+	case errors.As(err, &known):
+		l.ErrorName, l.ExitCode = fmt.Sprint(known.Code), 1
+	case err != nil:
+		l.ErrorName, l.ExitCode = "CANCELLED", 1
+	case res != nil && res.IsError:
+		l.ErrorName = "tool_error"
+		l.ExitCode = max(l.ExitCode, 1)
+		if name, ok := res.Meta["name"].(string); ok && (rule != "" || res.Meta["rule"] != nil) {
+			l.ErrorName = l.record.redactor.String(fmt.Sprintf("%.64s", name))
+		}
+	}
+	if res != nil {
+		l.BytesOut = size(res)
+	}
+	if e := l.record.log.Write(l.Record); e != nil {
+		return e
+	}
+	return err
+}
+
+// size is about how much text a result has.
+func size(res *mcp.CallToolResult) int {
+	n := 0
+	for _, c := range res.Content {
+		switch c := c.(type) {
+		case *mcp.TextContent:
+			n += len(c.Text)
+		case *mcp.ImageContent:
+			n += len(c.Data)
+		case *mcp.AudioContent:
+			n += len(c.Data)
+		}
+	}
+	return n
+}

@@ -1,0 +1,274 @@
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	// maxCalls bounds the requests of a server that wait for their answer;
+	// further ones are refused.
+	maxCalls = 128
+	// maxNotes bounds its notifications that wait to be handled; further ones
+	// are dropped. go-sdk's queues have no bound.
+	maxNotes = 1024
+	// maxRefusals bounds the refusals that wait to be written.
+	maxRefusals = 16
+)
+
+// errStuck is for a program that leaves its stdin unread.
+var errStuck = errors.New("it does not read its stdin")
+
+// notes are the notifications that go-sdk's client knows.
+var notes = []string{
+	"notifications/cancelled", "notifications/elicitation/complete", "notifications/message",
+	"notifications/progress", "notifications/prompts/list_changed", "notifications/resources/list_changed",
+	"notifications/resources/updated", "notifications/subscriptions/acknowledged", "notifications/tools/list_changed",
+}
+
+// conn is an mcp.Connection over a program's pipes that no line of the program
+// can end.
+type conn struct {
+	lines scanner
+	out   *os.File
+	times *times
+
+	read   chan []jsonrpc.Message
+	queue  []jsonrpc.Message // Read's: what is left of a batch
+	ended  chan struct{}     // there is nothing more to read
+	closed chan struct{}
+	close  sync.Once
+
+	turn     chan struct{} // holds one token while a line is being written
+	refusals chan struct{} // holds one for each that waits
+
+	waiting atomic.Int64 // notifications not handled yet
+	tooMany sync.Once
+
+	mu    sync.Mutex
+	calls map[jsonrpc.ID]bool // the program's, not answered yet
+	probe jsonrpc.ID          // ours for server/discover, not answered yet
+	late  *time.Timer         // when it is given up
+}
+
+var _ mcp.Connection = (*conn)(nil)
+
+// newConn reads until the end of in, or Close and one more line.
+func newConn(in io.Reader, out *os.File, log io.Writer, t *times) *conn {
+	c := &conn{
+		lines: scanner{bufio.NewReaderSize(in, 16<<10), log}, out: out, times: t,
+		read: make(chan []jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
+		turn: make(chan struct{}, 1), refusals: make(chan struct{}, maxRefusals), calls: map[jsonrpc.ID]bool{},
+	}
+	go c.scan()
+	return c
+}
+
+// Connect makes conn its own mcp.Transport.
+func (c *conn) Connect(context.Context) (mcp.Connection, error) { return c, nil }
+
+// SessionID is empty: there is one session.
+func (c *conn) SessionID() string { return "" }
+
+// Close ends Read and Write. The pipes are not conn's to close.
+func (c *conn) Close() error {
+	c.close.Do(func() { close(c.closed) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late != nil {
+		c.late.Stop()
+	}
+	return nil
+}
+
+func (c *conn) scan() {
+	defer close(c.ended)
+	for {
+		msgs, err := c.lines.next()
+		if err != nil || !c.hand(msgs) {
+			return
+		}
+	}
+}
+
+// hand gives messages to Read.
+func (c *conn) hand(msgs []jsonrpc.Message) bool {
+	select {
+	case c.read <- msgs:
+		return true
+	case <-c.closed:
+		return false
+	}
+}
+
+// Read gives the next message that go-sdk has to see.
+func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	for {
+		for len(c.queue) > 0 {
+			msg := c.queue[0]
+			c.queue = c.queue[1:]
+			if c.admit(msg) {
+				return msg, nil
+			}
+		}
+		select {
+		case c.queue = <-c.read:
+		case <-c.ended:
+			return nil, io.EOF
+		case <-c.closed:
+			return nil, io.EOF
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// admit tells whether go-sdk has to see a message, and keeps count.
+func (c *conn) admit(msg jsonrpc.Message) bool {
+	req, ok := msg.(*jsonrpc.Request)
+	if !ok {
+		c.answered(msg.(*jsonrpc.Response).ID)
+		return true
+	}
+	if !req.IsCall() {
+		return c.admitNote(req.Method)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.calls) >= maxCalls || c.calls[req.ID] {
+		go c.refuse(req.ID)
+		return false
+	}
+	c.calls[req.ID] = true
+	return true
+}
+
+func (c *conn) admitNote(method string) bool {
+	if !slices.Contains(notes, method) {
+		return false
+	}
+	if c.waiting.Add(1) > maxNotes {
+		c.waiting.Add(-1)
+		c.tooMany.Do(func() {
+			fmt.Fprintf(c.lines.log, "hub: more than %d of its notifications wait to be handled; some are dropped\n", maxNotes)
+		})
+		return false
+	}
+	return true
+}
+
+// handled is a middleware that counts the notifications. (One with bad
+// params doesn't come here. A program that sends many of those gets no more
+// notifications through.)
+func (c *conn) handled(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if strings.HasPrefix(method, "notifications/") {
+			defer c.waiting.Add(-1)
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// refuse answers a request that is one too many.
+func (c *conn) refuse(id jsonrpc.ID) {
+	select {
+	case c.refusals <- struct{}{}:
+		defer func() { <-c.refusals }()
+		_ = c.send(context.Background(), &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
+			Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("%d requests are in flight; wait for their answers", maxCalls),
+		}})
+	default: // it doesn't read the ones before
+	}
+}
+
+// Write writes a message of go-sdk as one line.
+func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
+	switch m := msg.(type) {
+	case *jsonrpc.Response:
+		c.mu.Lock()
+		delete(c.calls, m.ID)
+		c.mu.Unlock()
+	case *jsonrpc.Request:
+		if m.Method == "server/discover" {
+			c.mu.Lock()
+			c.probe = m.ID
+			c.late = time.AfterFunc(c.times.probe, func() { c.giveUp(m.ID) })
+			c.mu.Unlock()
+		}
+	}
+	return c.send(ctx, msg)
+}
+
+// giveUp answers the probe of a program that knows no server/discover and
+// ignores what it doesn't know, so that initialize comes next.
+func (c *conn) giveUp(id jsonrpc.ID) {
+	if c.answered(id) {
+		c.hand([]jsonrpc.Message{&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
+			Code: jsonrpc.CodeMethodNotFound, Message: "no answer to server/discover",
+		}}})
+	}
+}
+
+// answered tells whether an answer is the first to the probe.
+func (c *conn) answered(id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is := id.IsValid() && id == c.probe
+	if is {
+		c.probe = jsonrpc.ID{}
+		c.late.Stop()
+	}
+	return is
+}
+
+// send writes a line when it is its turn. The caller doesn't wait longer than
+// ctx, but the line is always written whole, or the connection is over.
+func (c *conn) send(ctx context.Context, msg jsonrpc.Message) error {
+	data, err := jsonrpc.EncodeMessage(msg)
+	if err != nil {
+		return err
+	}
+	select {
+	case c.turn <- struct{}{}:
+	case <-c.closed:
+		return io.ErrClosedPipe
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- c.write(append(data, '\n'))
+		<-c.turn
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *conn) write(line []byte) error {
+	_ = c.out.SetWriteDeadline(time.Now().Add(c.times.write)) // pipes have deadlines
+	_, err := c.out.Write(line)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errStuck
+	}
+	if err != nil {
+		fmt.Fprintf(c.lines.log, "hub: nothing more can be written to it: %s\n", err)
+		c.Close()
+	}
+	return err
+}

@@ -1,0 +1,177 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// The transports of remote servers, as Config and Status name them.
+const (
+	streamable = "streamable-http"
+	sse        = "sse"
+)
+
+// pingEvery is how often a remote server of the older era is asked whether it
+// is there. The newer one has no ping; its servers keep no connection either.
+const pingEvery = 30 * time.Second
+
+// httpLink is a connection to a remote server.
+type httpLink struct {
+	mcp  mcp.Transport
+	http *http.Transport
+	stop context.CancelFunc // ends all requests
+
+	failing sync.Once
+	failed  chan struct{} // nobody is there
+	why     error
+
+	mu   sync.Mutex
+	conn mcp.Connection
+}
+
+func dialRemote(s *Server) (*httpLink, error) {
+	u, err := url.Parse(s.config.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("address %q: not http://host or https://host", s.config.URL)
+	}
+	l := &httpLink{failed: make(chan struct{})}
+	var ctx context.Context
+	ctx, l.stop = context.WithCancel(context.Background())
+	l.http = &http.Transport{ // no proxy: the operator named the server
+		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
+	}
+	client := &http.Client{Transport: &roundTripper{ctx: ctx, link: l, origin: u.Scheme + "://" + u.Host}}
+	if s.config.Transport == sse {
+		l.mcp = &mcp.SSEClientTransport{Endpoint: s.config.URL, HTTPClient: client}
+	} else {
+		l.mcp = &mcp.StreamableClientTransport{Endpoint: s.config.URL, HTTPClient: client}
+	}
+	return l, nil
+}
+
+// Connect keeps the connection, since only it can be closed at once: a session
+// waits for what is in flight.
+func (l *httpLink) Connect(ctx context.Context) (mcp.Connection, error) {
+	conn, err := l.mcp.Connect(ctx)
+	l.mu.Lock()
+	l.conn = conn
+	l.mu.Unlock()
+	return conn, err
+}
+
+func (l *httpLink) transport() mcp.Transport { return l }
+
+func (l *httpLink) watch(*mcp.Client) {}
+
+func (l *httpLink) pid() int { return 0 }
+
+func (l *httpLink) gone() <-chan struct{} { return l.failed }
+
+func (l *httpLink) cause(session error) error {
+	select {
+	case <-l.failed:
+		return l.why
+	default:
+	}
+	if session == nil {
+		return errors.New("the connection ended")
+	}
+	return session
+}
+
+func (l *httpLink) fail(err error) {
+	l.failing.Do(func() {
+		l.why = err
+		close(l.failed)
+	})
+}
+
+// end tells the server, if it listens, and ends all requests.
+func (l *httpLink) end() error {
+	late := time.AfterFunc(time.Second, l.stop)
+	defer late.Stop()
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // what it tells the server is a courtesy
+	}
+	l.stop()
+	l.http.CloseIdleConnections()
+	return nil
+}
+
+var _ link = (*httpLink)(nil)
+
+// roundTripper keeps requests to the one origin that the configuration names,
+// whatever a redirect or an SSE endpoint event says, bounds answers, and ends
+// requests with the link.
+type roundTripper struct {
+	ctx    context.Context
+	link   *httpLink
+	origin string
+}
+
+func (t *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	if origin := req.URL.Scheme + "://" + req.URL.Host; origin != t.origin {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, fmt.Errorf("%s sends on to %s, which the configuration does not name", t.origin, origin)
+	}
+	ctx, cancel := context.WithCancel(req.Context())
+	unlink := context.AfterFunc(t.ctx, cancel)
+	done := func() { unlink(); cancel() }
+	res, err := t.link.http.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		// Nobody is there. All else may be about this request alone.
+		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" && ctx.Err() == nil {
+			t.link.fail(err)
+		}
+		done()
+		return nil, err
+	}
+	body := &body{ReadCloser: res.Body, done: done, room: maxLine}
+	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		body.room = -1 // go-sdk bounds each event
+	}
+	res.Body = body
+	return res, nil
+}
+
+// body bounds an answer: go-sdk reads those that are no streams as a whole.
+type body struct {
+	io.ReadCloser
+	done func()
+	room int64 // for so many more bytes; negative: any number
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.room == 0 {
+		return 0, fmt.Errorf("the answer is longer than %d bytes", maxLine)
+	}
+	if b.room > 0 && int64(len(p)) > b.room {
+		p = p[:b.room]
+	}
+	n, err := b.ReadCloser.Read(p)
+	if b.room > 0 {
+		b.room -= int64(n)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	b.done()
+	return b.ReadCloser.Close()
+}

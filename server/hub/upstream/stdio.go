@@ -1,0 +1,133 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/process"
+)
+
+// inherited is what programs get of the hub's own environment.
+var inherited = []string{"PATH", "HOME", "LANG"}
+
+// Names of the marks in a program's environment.
+const (
+	hubVar    = "BROWSER_SHELL_HUB"
+	serverVar = "BROWSER_SHELL_SERVER"
+)
+
+// Sweep ends what a hub of the same name (Options.Hub) left when it was
+// killed, and tells how many processes are left.
+func Sweep(hub string) int {
+	if hub == "" {
+		return 0
+	}
+	return process.End(hubVar + "=" + hub)
+}
+
+func environment(c Config, hub string) []string {
+	vars := map[string]string{}
+	for _, name := range inherited {
+		if v, ok := os.LookupEnv(name); ok {
+			vars[name] = v
+		}
+	}
+	maps.Copy(vars, c.Env)
+	if hub != "" {
+		vars[hubVar] = hub
+	}
+	delete(vars, serverVar) // Program.Mark is it
+	env := make([]string, 0, len(vars))
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		env = append(env, name+"="+vars[name])
+	}
+	return env
+}
+
+// stdioLink is a program and the connection over its pipes.
+type stdioLink struct {
+	child  *process.Child
+	conn   *conn
+	times  *times
+	copied chan struct{} // its stderr has ended
+}
+
+func startProgram(s *Server) (*stdioLink, error) {
+	child, err := process.Start(process.Program{
+		Path: s.config.Command, Argv: s.config.Args, Dir: s.config.Cwd,
+		Env: environment(s.config, s.options.Hub), Mark: s.mark,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", s.config.Command, err)
+	}
+	l := &stdioLink{child: child, times: s.times, copied: make(chan struct{})}
+	l.conn = newConn(child.Stdout, child.Stdin, &s.log, s.times)
+	go func() {
+		defer close(l.copied)
+		_, _ = io.CopyBuffer(struct{ io.Writer }{&s.log}, struct{ io.Reader }{child.Stderr}, make([]byte, 4<<10))
+	}()
+	go l.drain()
+	return l, nil
+}
+
+// drain ends the connection when the program has ended and what it said last
+// was read. Who else holds its pipes does not hold this up for long.
+func (l *stdioLink) drain() {
+	<-l.child.Done()
+	late := time.NewTimer(l.times.drain)
+	defer late.Stop()
+	for _, ended := range []<-chan struct{}{l.conn.ended, l.copied} {
+		select {
+		case <-ended:
+		case <-late.C:
+			l.child.ClosePipes()
+			l.conn.Close()
+			return
+		}
+	}
+}
+
+func (l *stdioLink) transport() mcp.Transport { return l.conn }
+
+func (l *stdioLink) watch(c *mcp.Client) { c.AddReceivingMiddleware(l.conn.handled) }
+
+func (l *stdioLink) pid() int { return l.child.PID }
+
+func (l *stdioLink) gone() <-chan struct{} { return l.child.Done() }
+
+// cause waits a little for the end of a program whose pipe has ended.
+func (l *stdioLink) cause(session error) error {
+	late := time.NewTimer(l.times.drain)
+	defer late.Stop()
+	select {
+	case <-l.child.Done():
+		return fmt.Errorf("the program ended: %s", l.child.Ending())
+	case <-late.C:
+	}
+	if session == nil || errors.Is(session, mcp.ErrConnectionClosed) || errors.Is(session, io.EOF) {
+		return errors.New("the program closed its stdout or does not read its stdin")
+	}
+	return session
+}
+
+// end ends the program with all that it has started.
+func (l *stdioLink) end() error {
+	left := l.child.End(l.times.grace)
+	l.conn.Close()
+	l.child.ClosePipes()
+	<-l.copied
+	<-l.conn.ended
+	if left > 0 {
+		return fmt.Errorf("%d of its processes can't be ended", left)
+	}
+	return nil
+}
+
+var _ link = (*stdioLink)(nil)

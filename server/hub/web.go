@@ -1,0 +1,284 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/protocol"
+)
+
+// Handler serves one MCP server at Path and nothing else. It keeps no
+// sessions, which lets clients of both protocol eras in, and refuses requests
+// that a web page made (by Origin and Host).
+func Handler(server *mcp.Server) http.Handler {
+	h := mcp.NewStreamableHTTPHandler(
+		func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true},
+	)
+	mux := http.NewServeMux()
+	mux.Handle(Path, local(protocol.Handler(h)))
+	return mux
+}
+
+// web is the HTTP side: three ways to speak MCP on one path.
+type web struct {
+	server    *mcp.Server
+	stateless http.Handler // the newer era, and requests of the older one that need no session
+	stateful  http.Handler // sessions of the older era
+	sessions  sessions
+	old       oldSSE
+	streams   streams
+
+	ctx context.Context
+	end func()
+}
+
+func newWeb(s *mcp.Server) *web {
+	get := func(*http.Request) *mcp.Server { return s }
+	w := &web{
+		server:    s,
+		stateless: mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true}),
+		stateful:  mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{MaxRequestBodyBytes: maxBody, SessionTimeout: sessionIdle}),
+	}
+	w.sessions.delete = w.drop
+	w.ctx, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+func (w *web) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(Path, local(protocol.Frames(w)))
+	return mux
+}
+
+// Headers that tell the ways apart.
+const (
+	headerSession  = "Mcp-Session-Id"
+	headerProtocol = "Mcp-Protocol-Version"
+)
+
+// ServeHTTP takes checked frames.
+func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(w.ctx, cancel)()
+	r = r.WithContext(ctx)
+	out := &stream{ResponseWriter: rw, control: http.NewResponseController(rw)}
+	defer out.close()
+
+	session := r.Header.Get(headerSession)
+	switch newer := r.Header.Get(headerProtocol) >= newEra; {
+	case r.Method == http.MethodPost && !newer && r.URL.RawQuery != "":
+		w.old.post(out, r)
+	case r.Method == http.MethodPost && (newer || session == ""):
+		w.post(out, r, newer, cancel)
+	case r.Method == http.MethodPost || r.Method == http.MethodDelete && session != "":
+		w.sessions.serve(w.stateful, out, r)
+	case r.Method == http.MethodGet && session != "" && !newer:
+		defer w.streams.open(out, cancel)()
+		w.sessions.serve(w.stateful, out, r)
+	case r.Method == http.MethodGet && r.Header.Get(headerProtocol) == "" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
+		defer w.streams.open(out, cancel)()
+		w.old.open(w.server, out, r)
+	default:
+		out.Header().Set("Allow", "POST")
+		http.Error(out, "Method Not Allowed", http.StatusMethodNotAllowed)
+	}
+}
+
+// post serves a request that belongs to no session: one that begins one, or
+// one that needs none.
+func (w *web) post(out *stream, r *http.Request, newer bool, cancel func()) {
+	body, err := io.ReadAll(r.Body) // it is in memory already
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	switch method := methodOf(body); {
+	case method == "initialize" && !newer:
+		w.sessions.begin(w.stateful, out, r)
+		return
+	case method == "subscriptions/listen":
+		defer w.streams.open(out, cancel)()
+	}
+	w.stateless.ServeHTTP(out, r)
+}
+
+func methodOf(body []byte) (method string) {
+	var frame map[string]json.RawMessage // a struct would take Method too
+	if json.Unmarshal(body, &frame) == nil {
+		_ = json.Unmarshal(frame["method"], &method) // "" then
+	}
+	return method
+}
+
+// drop ends a session.
+func (w *web) drop(id string) {
+	for ss := range w.server.Sessions() {
+		if ss.ID() == id {
+			ss.Close()
+		}
+	}
+}
+
+// local refuses what a web page may have sent: a request of another origin,
+// whatever its method, and one for a name that was made to lead here (MCP
+// basic/transports "Security Warning").
+func local(next http.Handler) http.Handler {
+	origin := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		as := *r
+		as.Method = http.MethodPost // a stream, too, is not for another site's page
+		if origin.Check(&as) != nil || rebound(r) {
+			http.Error(w, "Forbidden", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// rebound tells whether a request that came in by loopback names another host.
+func rebound(r *http.Request) bool {
+	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return false
+	}
+	ap, err := netip.ParseAddrPort(addr.String())
+	if err != nil || !ap.Addr().Unmap().IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if host == "localhost" {
+		return false
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil || !ip.Unmap().IsLoopback()
+}
+
+// Bounds on what lasts.
+const (
+	// maxStreams is half of maxClients: streams that only wait can't keep
+	// requests out.
+	maxStreams = maxClients / 2
+	// keepAlive is how often a stream that says nothing shows that it is there:
+	// proxies end silent ones, often after 60 s.
+	keepAlive = 25 * time.Second
+)
+
+// streams are the connections that last as long as their client wants. When
+// there are too many the oldest one is ended; its client opens another. So
+// nobody can be kept out for ever, by however many.
+type streams struct {
+	mu   sync.Mutex
+	list []*func()
+}
+
+// open gives what to call at the end. The connection ends with the stream.
+func (s *streams) open(w http.ResponseWriter, cancel func()) func() {
+	w.Header().Set("Connection", "close")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.list) >= maxStreams {
+		(*s.list[0])()
+		s.list = s.list[1:]
+	}
+	own := &cancel
+	s.list = append(s.list, own)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for i, f := range s.list {
+			if f == own {
+				s.list = append(s.list[:i:i], s.list[i+1:]...)
+				return
+			}
+		}
+	}
+}
+
+// stream is a ResponseWriter that sends comments while it has nothing to say.
+type stream struct {
+	http.ResponseWriter
+	control *http.ResponseController
+
+	onHeader func(http.Header) // called before they are sent; nil: not
+
+	mu     sync.Mutex // go-sdk writes an event at once
+	timer  *time.Timer
+	begun  bool
+	closed bool
+}
+
+// Unwrap is for http.ResponseController.
+func (s *stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+func (s *stream) WriteHeader(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin()
+	s.ResponseWriter.WriteHeader(status)
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin()
+	return s.ResponseWriter.Write(p)
+}
+
+// FlushError is for http.ResponseController.
+func (s *stream) FlushError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin()
+	return s.control.Flush()
+}
+
+// begin sees whether it is a stream of events.
+func (s *stream) begin() {
+	if s.begun {
+		return
+	}
+	s.begun = true
+	if s.onHeader != nil {
+		s.onHeader(s.Header())
+	}
+	if strings.HasPrefix(s.Header().Get("Content-Type"), "text/event-stream") {
+		s.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold events back
+		s.timer = time.AfterFunc(keepAlive, s.comment)
+	}
+}
+
+func (s *stream) comment() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	if _, err := s.ResponseWriter.Write([]byte(": still here\n\n")); err != nil || s.control.Flush() != nil {
+		return // the handler hears of it by itself
+	}
+	s.timer.Reset(keepAlive)
+}
+
+func (s *stream) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}

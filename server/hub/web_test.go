@@ -1,0 +1,288 @@
+package hub
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	listFrame = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`
+	initFrame = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+)
+
+// request sends a frame as a client does.
+func request(t *testing.T, method, url, body string, header map[string]string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range header {
+		if k == "Host" {
+			req.Host = v
+		}
+		req.Header.Set(k, v)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(text)
+}
+
+func TestRequests(t *testing.T) {
+	url := newTestHub(t, servers(t, "new")).serve(t)
+	base := strings.TrimSuffix(url, Path)
+	const newList = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	newer := map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}
+	for _, tt := range []struct {
+		name, method, url, body string
+		header                  map[string]string
+		status                  int
+		want                    string
+	}{
+		{"older era, first request", "POST", url, initFrame, nil, 200, `"protocolVersion":"2025-11-25"`},
+		{"older era, no session", "POST", url, listFrame, map[string]string{"Mcp-Protocol-Version": "2025-06-18"}, 200, `"structured"`},
+		{"older era, a session that is none", "POST", url, listFrame, map[string]string{"Mcp-Session-Id": "x"}, 404, "session not found"},
+		{"newer era", "POST", url, newList, newer, 200, `"structured"`},
+		{"newer era, with a session", "POST", url, newList, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list", "Mcp-Session-Id": "x"}, 200, `"structured"`},
+		{"newer era, no header", "POST", url, newList, nil, 400, "-32020"},
+		{"a newer era than there is", "POST", url, strings.ReplaceAll(newList, "2026-07-28", "2099-01-01"), map[string]string{"Mcp-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"}, 400, "-32022"},
+		{"newer era has no streams", "GET", url, "", map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 405, ""},
+		{"nor sessions to end", "DELETE", url, "", nil, 405, ""},
+		{"a stream of no session", "GET", url, "", map[string]string{"Mcp-Session-Id": "x"}, 404, ""},
+		{"no stream is wanted", "GET", url, "", map[string]string{"Accept": "text/html"}, 405, ""},
+		{"another method", "PUT", url, "", nil, 405, ""},
+		{"a page of another site", "POST", url, listFrame, map[string]string{"Origin": "https://evil.example"}, 403, ""},
+		{"a page, by fetch metadata", "POST", url, listFrame, map[string]string{"Sec-Fetch-Site": "cross-site"}, 403, ""},
+		{"a stream for a page of another site", "GET", url, "", map[string]string{"Origin": "https://evil.example"}, 403, ""},
+		{"a rebound name", "POST", url, listFrame, map[string]string{"Host": "evil.example"}, 403, ""},
+		{"a rebound name like ours", "POST", url, listFrame, map[string]string{"Host": "127.0.0.1.evil.example"}, 403, ""},
+		{"a rebound name with a port", "GET", url, "", map[string]string{"Host": "evil.example:80"}, 403, ""},
+		{"localhost", "POST", url, listFrame, map[string]string{"Host": "localhost:1"}, 200, `"structured"`},
+		{"a stream that is none", "POST", url + "?sessionId=x", listFrame, nil, 404, "session not found"},
+		{"another argument", "POST", url + "?x=y", listFrame, nil, 404, ""},
+		{"another path", "POST", base + "/x", listFrame, nil, 404, ""},
+		{"root", "GET", base + "/..", "", nil, 404, ""},
+		{"not JSON", "POST", url, "x", nil, 400, "-32700"},
+		{"a key twice", "POST", url, `{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}`, nil, 400, "-32600"},
+		{"a batch", "POST", url, "[" + listFrame + "]", nil, 400, "-32600"},
+		{"too large", "POST", url, strings.Repeat(" ", 2<<20), nil, 413, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			res, body := request(t, tt.method, tt.url, tt.body, tt.header)
+			if res.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+				t.Errorf("got %d %s", res.StatusCode, body)
+			}
+		})
+	}
+}
+
+// TestOldSSE: a client of the first revision has a stream on the same path,
+// and names it in nothing but the one argument.
+func TestOldSSE(t *testing.T) {
+	url := newTestHub(t, servers(t, "old")).serve(t)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "tester", Version: "7"}, &mcp.ClientOptions{ElicitationHandler: accept}).
+		Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: "2024-11-05"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if got := s.InitializeResult().ProtocolVersion; got != "2024-11-05" {
+		t.Errorf("speaks %s", got)
+	}
+	if !slices.Contains(names(t, s), "echo") {
+		t.Error("no tools")
+	}
+	if text, _ := run(t, s, "ask", nil); text != "accept" {
+		t.Errorf("answered %q", text)
+	}
+	line := openStream(t, url)
+	if !strings.HasPrefix(line, "data: /mcp?sessionId=") {
+		t.Errorf("the endpoint is %q", line)
+	}
+}
+
+// openStream opens one that stays until the test ends, and gives its first data.
+func openStream(t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	res, err := (&http.Transport{}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	if res.StatusCode != 200 || res.Header.Get("X-Accel-Buffering") != "no" {
+		t.Fatalf("%s %v", res.Status, res.Header)
+	}
+	r := bufio.NewReader(res.Body)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(line, "data: ") {
+			return line
+		}
+	}
+}
+
+// TestStreams: any number of clients that only hold streams keep nobody out.
+func TestStreams(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	url := h.serve(t)
+	for range maxStreams * 3 {
+		openStream(t, url)
+	}
+	if _, body := request(t, "POST", url, listFrame, nil); !strings.Contains(body, `"structured"`) {
+		t.Errorf("got %s", body)
+	}
+	until(t, "the oldest are ended", func() bool {
+		h.web.streams.mu.Lock()
+		defer h.web.streams.mu.Unlock()
+		h.web.old.mu.Lock()
+		defer h.web.old.mu.Unlock()
+		return len(h.web.streams.list) <= maxStreams && len(h.web.old.by) <= maxStreams
+	})
+}
+
+// TestSessions: there are only so many; the one that was idle longest goes.
+func TestSessions(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	url := h.serve(t)
+	var ids []string
+	for i := range maxSessions + 1 {
+		if i == maxSessions { // the first is in use
+			if res, _ := request(t, "POST", url, listFrame, map[string]string{"Mcp-Session-Id": ids[0]}); res.StatusCode != 200 {
+				t.Fatal(res.Status)
+			}
+		}
+		res, body := request(t, "POST", url, initFrame, nil)
+		if res.StatusCode != 200 {
+			t.Fatalf("%s %s", res.Status, body)
+		}
+		ids = append(ids, res.Header.Get("Mcp-Session-Id"))
+	}
+	for i, want := range map[int]int{0: 200, 1: 404, 2: 200, maxSessions: 200} {
+		if res, body := request(t, "POST", url, listFrame, map[string]string{"Mcp-Session-Id": ids[i]}); res.StatusCode != want {
+			t.Errorf("session %d: %s %s", i, res.Status, body)
+		}
+	}
+	if res, _ := request(t, "DELETE", url, "", map[string]string{"Mcp-Session-Id": ids[0]}); res.StatusCode != 204 {
+		t.Error(res.Status)
+	}
+	if res, _ := request(t, "POST", url, listFrame, map[string]string{"Mcp-Session-Id": ids[0]}); res.StatusCode != 404 {
+		t.Errorf("a session that was ended: %s", res.Status)
+	}
+	n := 0
+	for range h.mcp.Sessions() {
+		n++
+	}
+	if n > maxSessions {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// TestLongStream: the time that a request may take to arrive does not end a
+// stream, which shows now and then that it is there.
+func TestLongStream(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 100 * time.Millisecond
+	srv := newServer(h.Handler(), most, time.Minute)
+	go srv.Serve(l)
+	defer srv.Close()
+	c := dial(t, l.Addr())
+	fmt.Fprint(c, "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
+	r := bufio.NewReader(c)
+	for line := ""; !strings.HasPrefix(line, "data: "); {
+		if line, err = r.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = c.SetReadDeadline(time.Now().Add(10 * most))
+	for {
+		if _, err := r.ReadByte(); err != nil {
+			if ne, ok := err.(net.Error); !ok || !ne.Timeout() {
+				t.Errorf("the stream ends: %v", err)
+			}
+			return
+		}
+	}
+}
+
+// TestKeepAlive: comments come between events, never within one.
+func TestKeepAlive(t *testing.T) {
+	rec := &recorder{header: http.Header{"Content-Type": {"text/event-stream"}}}
+	s := &stream{ResponseWriter: rec, control: http.NewResponseController(rec)}
+	s.WriteHeader(200)
+	s.comment()
+	_, _ = s.Write([]byte("data: x\n\n"))
+	s.comment()
+	s.close()
+	s.comment()
+	if got := rec.body.String(); got != ": still here\n\ndata: x\n\n: still here\n\n" {
+		t.Errorf("wrote %q", got)
+	}
+}
+
+type recorder struct {
+	header http.Header
+	body   strings.Builder
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(int)             {}
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+func (r *recorder) FlushError() error           { return nil }
+
+// TestEnd: what still runs is ended with the server.
+func TestEnd(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	l, err := Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(ctx, l) }()
+	url := "http://" + l.Addr().String() + Path
+	s := client(t, url, eras[0], nil)
+	called := make(chan error, 1)
+	go func() {
+		_, err := s.CallTool(context.Background(), &mcp.CallToolParams{Name: "wait", Arguments: map[string]any{"began": h.dir + "/began", "ended": h.dir + "/ended"}})
+		called <- err
+	}()
+	until(t, "the call runs", func() bool { return exists(h.dir + "/began") })
+	openStream(t, url)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	<-called
+	until(t, "the server was told", func() bool { return exists(h.dir + "/ended") })
+}
