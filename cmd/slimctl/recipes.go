@@ -22,7 +22,6 @@ import (
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/progress"
-	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/profiles"
 )
 
@@ -44,7 +43,7 @@ type recipeFlags struct {
 func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
-	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF] or standin:A|B|C (default: the profile's)")
+	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], standin:A|B|C or standin-live:A|B|C (default: the profile's)")
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
 	flags.StringVar(&f.payload, "payload", "", "`DIR` with an agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
@@ -132,14 +131,9 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 
 // open opens the base, at the digest that the lock has for it.
 func (a *app) open(ctx context.Context, reference string, lock *resolve.Lock, o image.Options) (*image.Source, error) {
-	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
-		if err := checkLine(line); err != nil {
-			return nil, err
-		}
-		dir, err := standin.Cached(ctx, a.cacheDir, line)
-		if err != nil {
-			return nil, err
-		}
+	if dir, ok, err := a.cachedStandin(ctx, reference); err != nil {
+		return nil, err
+	} else if ok {
 		return image.Open(ctx, "oci:"+dir, o)
 	}
 	if lock != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,6 +32,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if ctx.Err() != nil {
 		err = errInterrupted
 	}
+	if status := (statusError{}); errors.As(err, &status) {
+		return reportStatus(stderr, status)
+	}
 	return report(stderr, err)
 }
 
@@ -53,7 +57,7 @@ base, what is removed, and what may remain.
 	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"common": {a.build(), a.plan(), a.lock(), a.profile()},
+		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.compose()},
 		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin()},
 	} {
 		for _, c := range commands {

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/internal/standin"
+	"github.com/slimctl/slimctl/internal/standin/live"
 )
 
 func (a *app) standin() *cobra.Command {
 	var o standin.Options
 	var output string
+	var boots bool
 	cmd := &cobra.Command{
 		Use:   "standin",
 		Short: "Write a stand-in of the AIO base, for trying slimctl without a registry",
@@ -23,7 +28,10 @@ func (a *app) standin() *cobra.Command {
 			if err := checkLine(o.Line); err != nil {
 				return err
 			}
-			digest, err := standin.Write(cmd.Context(), output, o)
+			if boots && len(o.Platforms) > 0 {
+				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is for this machine's %s", live.Platform))
+			}
+			digest, err := a.writeStandin(cmd.Context(), output, o, boots)
 			if err != nil {
 				return err
 			}
@@ -36,7 +44,41 @@ func (a *app) standin() *cobra.Command {
 	flags.StringVar(&o.Line, "line", "B", "the base line: A, B or C")
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
+	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root, mmdebstrap and, once, minutes)")
 	return cmd
+}
+
+func (a *app) writeStandin(ctx context.Context, dir string, o standin.Options, boots bool) (v1.Hash, error) {
+	if !boots {
+		return standin.Write(ctx, dir, o)
+	}
+	a.warnOfMinutes()
+	return live.Write(ctx, a.cacheDir, dir, o)
+}
+
+// cachedStandin gives the layout of the base that standin:LINE and standin-live:LINE stand for; ok is false for any other
+// reference.
+func (a *app) cachedStandin(ctx context.Context, reference string) (dir string, ok bool, err error) {
+	kind, line, _ := strings.Cut(reference, ":")
+	if kind != "standin" && kind != "standin-live" {
+		return "", false, nil
+	}
+	if err := checkLine(line); err != nil {
+		return "", true, err
+	}
+	if kind == "standin" {
+		dir, err = standin.Cached(ctx, a.cacheDir, line)
+		return dir, true, err
+	}
+	a.warnOfMinutes()
+	dir, err = live.Cached(ctx, a.cacheDir, line)
+	return dir, true, err
+}
+
+func (a *app) warnOfMinutes() {
+	if !live.Ready(a.cacheDir) {
+		fmt.Fprintln(a.stderr, "the live stand-ins' root file system is made now, once; that takes a few minutes")
+	}
 }
 
 func checkLine(line string) error {

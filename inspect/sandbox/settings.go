@@ -22,6 +22,7 @@ type Settings struct {
 	ReadOnly        bool              `json:"read_only" yaml:"read_only"` // the root file system
 	Tmpfs           []string          `json:"tmpfs,omitempty" yaml:"tmpfs,omitempty"`
 	Env             map[string]string `json:"env,omitempty" yaml:"env,omitempty"`
+	Command         []string          `json:"command,omitempty" yaml:"command,omitempty"` // in the place of the image's CMD
 
 	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
 	Work   string `json:"work,omitempty" yaml:"work,omitempty"`

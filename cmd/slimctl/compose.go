@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/sandbox/compose"
+)
+
+// renderers are what --format takes.
+var renderers = map[string]func(compose.Service) ([]byte, error){
+	"compose":    compose.Compose,
+	"kubernetes": compose.Kubernetes,
+}
+
+func (a *app) compose() *cobra.Command {
+	var format, output, publish, policy, work, artifacts string
+	var resolve bool
+	s := compose.Service{}
+	cmd := &cobra.Command{
+		Use:   "compose IMAGE",
+		Short: "Write a docker-compose.yml or a Kubernetes manifest for a built image",
+		Long: `Compose writes how to run a built image as a service, closed as slimctl runs it itself: a
+read-only root, no capability but the few that are needed, limits on memory, processor and
+processes, the port on loopback. The file holds no key: it names the variable or the
+Secret that does.`,
+		Example: `  slimctl compose registry.example/slim@sha256:… --output docker-compose.yml
+  slimctl compose registry.example/slim:1 --resolve-image-digests --format kubernetes --rootless | kubectl apply -f -`,
+		Args: oneArg("an image reference"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			render, ok := renderers[format]
+			if !ok {
+				return usage(fmt.Errorf("--format %q: compose or kubernetes", format))
+			}
+			s.Image = strings.TrimPrefix(args[0], "docker://")
+			s.Settings = compose.Settings(publish)
+			for _, p := range []struct{ given, to *string }{{&policy, &s.PolicyFile}, {&work, &s.Settings.Work}, {&artifacts, &s.Settings.Output}} {
+				if *p.given == "" {
+					continue
+				}
+				abs, err := filepath.Abs(*p.given)
+				if err != nil {
+					return err
+				}
+				*p.to = abs
+			}
+			if s.PolicyFile != "" {
+				text, err := os.ReadFile(s.PolicyFile)
+				if err != nil {
+					return usage(fmt.Errorf("--policy: %w", err))
+				}
+				s.Policy = text
+			}
+			text, err := render(s) // before a registry is asked
+			if err != nil {
+				return usage(err)
+			}
+			if resolve {
+				src, err := image.Open(cmd.Context(), s.Image, image.Options{CacheDir: a.cacheDir, Keychain: keychain{}})
+				if err != nil {
+					return err
+				}
+				s.Image = image.Pin(s.Image, src.Digest())
+				if text, err = render(s); err != nil {
+					return err
+				}
+			}
+			if !strings.Contains(s.Image, "@") {
+				fmt.Fprintln(a.stderr, "slimctl: warning: the image isn't pinned; give it with its digest, or with --resolve-image-digests")
+			}
+			if output == "" || output == "-" {
+				_, err = a.stdout.Write(text)
+				return err
+			}
+			return image.WriteFile(output, 0o644, func(w io.Writer) error {
+				_, err := w.Write(text)
+				return err
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&format, "format", "compose", "compose or kubernetes")
+	f.StringVarP(&output, "output", "o", "", "`FILE` to write (default: standard output)")
+	f.BoolVar(&resolve, "resolve-image-digests", false, "ask the registry for the image's digest, and pin it")
+	f.StringVar(&s.Name, "name", "browser", "name of the service and of all objects")
+	f.StringVarP(&s.Namespace, "namespace", "n", "", "Kubernetes namespace (default: the one that kubectl has)")
+	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "`ADDRESS:PORT` of this machine's loopback that leads to the image, with compose")
+	f.StringVar(&policy, "policy", "", "`FILE` with the browser-shell policy, in the place of the image's own")
+	f.StringVar(&work, "work", "", "`DIR` that the tool may read at /work, with compose")
+	f.StringVar(&artifacts, "artifacts", "", "`DIR` that /output is kept in, with compose")
+	f.BoolVar(&s.Rootless, "rootless", false, "start as uid 1000, without any capability")
+	return cmd
+}

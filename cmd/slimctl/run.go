@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/progress"
+)
+
+// Exit codes of run beside the container's own, as docker run and timeout(1) have them.
+const (
+	exitTimeout = 124
+	exitNoStart = 125 // and 126, 127: sandbox.StartError
+)
+
+// statusError is a container's exit status, which becomes slimctl's. With no words nothing is printed: a container that
+// ended by itself has said what it had to say.
+type statusError struct {
+	code  int
+	words string
+}
+
+func (e statusError) Error() string { return e.words }
+
+type runFlags struct {
+	settings                    sandbox.Settings
+	memory, shm                 string
+	env                         []string
+	runtime, evidence, progress string
+	strict, insecure            bool
+}
+
+func (a *app) run() *cobra.Command {
+	f := &runFlags{settings: sandbox.Default()}
+	s := &f.settings
+	cmd := &cobra.Command{
+		Use:   "run IMAGE [-- COMMAND...]",
+		Short: "Run an image in a closed container and keep evidence of it",
+		Long: `Run runs an image with no network, a read-only root, all capabilities dropped but the needed
+ones, and limits: with Docker when one answers, otherwise with runc, which needs root.
+
+Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
+it could not be started, as with docker run, and 124 that it ran into --timeout. However it
+ends, nothing of it is left. With --artifacts, what it wrote to /output is collected to
+DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
+		Example: `  slimctl run oci:out -p 127.0.0.1:8080:8080 -e SANDBOX_API_KEY=... --timeout 0
+  slimctl run docker-archive:slim.tar --work . --artifacts artifacts -- /usr/bin/env`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				s.Command, args = args[dash:], args[:dash]
+			}
+			return oneArg("the image")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runImage(cmd.Context(), args[0], f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.Network, "network", s.Network, "none, path:FILE of a network namespace, or with Docker the name of a network")
+	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "lead [ADDRESS:][PORT:]PORT of this machine to a port inside; the address is 127.0.0.1 when not said (repeatable)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
+	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")
+	flags.Float64Var(&s.CPUs, "cpus", s.CPUs, "number of cores; 0 for no limit")
+	flags.Int64Var(&s.PIDs, "pids-limit", s.PIDs, "number of processes and threads; 0 for no limit")
+	flags.StringVar(&f.shm, "shm-size", "256m", "size of /dev/shm")
+	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
+	flags.StringVar(&s.Work, "work", "", "`DIR` to mount at /work, read-only")
+	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for what is written to /output, and the evidence")
+	flags.StringVarP(&s.User, "user", "u", "", "user, as USER[:GROUP] (default: the image's)")
+	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
+	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
+	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "paths for a tmpfs, as PATH[:OPTIONS] (repeatable)")
+	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
+	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
+	flags.StringVar(&f.evidence, "json", "", "write the evidence to this `FILE`, too")
+	flags.StringVar(&f.progress, "progress", "quiet", "auto, tty, plain, json or quiet")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
+	return cmd
+}
+
+func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {
+	if err := f.parse(); err != nil {
+		return usage(err)
+	}
+	bars, err := progress.New(f.progress, a.stderr)
+	if err != nil {
+		return usage(err)
+	}
+	src, err := a.open(ctx, reference, nil, image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, Keychain: keychain{}})
+	if err != nil {
+		return errors.Join(err, bars.Close())
+	}
+	img, err := sandbox.From(src)
+	if err != nil {
+		return errors.Join(err, bars.Close())
+	}
+	runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, Stdout: a.stdout, Stderr: a.stderr, Progress: bars}
+	sb, err := runner.Start(ctx, img, f.settings)
+	if err := errors.Join(err, bars.Close()); err != nil {
+		return startStatus(err)
+	}
+	later := context.WithoutCancel(ctx) // the end of ctx ends the container; what comes then is still waited for
+	defer func() { _, _ = sb.Stop(later) }()
+	for _, p := range sb.Published() {
+		fmt.Fprintf(a.stderr, "slimctl: %s leads to port %d\n", p.Host, p.Port)
+	}
+	st, err := sb.Wait(later)
+	ev := sb.Evidence()
+	for _, limit := range ev.NotApplied {
+		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+printable(limit))
+	}
+	if f.evidence != "" {
+		err = errors.Join(err, image.WriteFile(f.evidence, 0o644, ev.Write))
+	}
+	switch {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return errInterrupted
+	case st.TimedOut:
+		return statusError{exitTimeout, fmt.Sprintf("the container ran for %s, its --timeout, and was ended", f.settings.Timeout)}
+	case st.OOMKilled:
+		return statusError{st.ExitCode, fmt.Sprintf("the container ran out of memory: --memory is %s", f.memory)}
+	case st.ExitCode != 0:
+		return statusError{code: st.ExitCode}
+	}
+	return nil
+}
+
+// startStatus gives an image that can't be started docker run's exit code.
+func startStatus(err error) error {
+	var start *sandbox.StartError
+	if errors.As(err, &start) {
+		return statusError{start.Code, err.Error()}
+	}
+	return err
+}
+
+// parse reads what the flags have as text.
+func (f *runFlags) parse() error {
+	var err error
+	if f.settings.Memory, err = parseBytes(f.memory); err != nil {
+		return fmt.Errorf("--memory %q: %w", f.memory, err)
+	}
+	if f.settings.ShmSize, err = parseBytes(f.shm); err != nil {
+		return fmt.Errorf("--shm-size %q: %w", f.shm, err)
+	}
+	f.settings.Env = map[string]string{}
+	for _, e := range f.env {
+		k, v, ok := strings.Cut(e, "=")
+		if !ok {
+			if v, ok = os.LookupEnv(k); !ok {
+				continue // as with docker run: what isn't set isn't passed on
+			}
+		}
+		f.settings.Env[k] = v
+	}
+	if !slices.Contains([]string{sandbox.Auto, sandbox.Docker, sandbox.Runc}, f.runtime) {
+		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
+	}
+	return f.settings.Check()
+}
+
+// parseBytes reads a size as docker run does: a number with b, k, m or g, each 1024 of the one before.
+func parseBytes(s string) (int64, error) {
+	units := map[string]int64{"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+	number, unit := s, int64(1)
+	if s != "" {
+		if u, ok := units[strings.ToLower(s[len(s)-1:])]; ok {
+			number, unit = s[:len(s)-1], u
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("want a number of bytes, with %s when it counts more of them", strings.Join(slices.Sorted(maps.Keys(units)), ", "))
+	}
+	return n * unit, nil
+}
+
+// reportStatus ends slimctl as the container ended.
+func reportStatus(w io.Writer, e statusError) int {
+	if e.words != "" {
+		fmt.Fprintln(w, "slimctl: error: "+printable(e.words))
+	}
+	return e.code
+}

@@ -1,0 +1,194 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// guestLayout is an image whose entrypoint is the guest, for a test that runs it with runc.
+func guestLayout(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		need.Missing(t, "runc needs root")
+	}
+	need.Program(t, "runc")
+	dir := t.TempDir()
+	p, err := layout.Write(dir, empty.Index)
+	if err == nil {
+		err = p.AppendImage(sandboxtest.Image(t, sandboxtest.Guest, sandboxtest.GuestLayer(t)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestRunScripts runs testdata/run, whose scripts have an image at $IMAGE.
+func TestRunScripts(t *testing.T) {
+	img := guestLayout(t)
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "run"),
+		Setup: func(e *testscript.Env) error {
+			if err := setupScript(e); err != nil {
+				return err
+			}
+			e.Setenv("IMAGE", img)
+			e.Setenv("DOCKER_HOST", "unix:///nowhere") // runc is what these are about
+			return nil
+		},
+		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"fails": cmdFails, "status": cmdStatus},
+		RequireUniqueNames: true,
+	})
+}
+
+// status CODE PROGRAM ARGS...: the program must end with that code.
+func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status CODE PROGRAM ARGS...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || strconv.Itoa(exit.ExitCode()) != args[0] {
+		ts.Fatalf("%v, want exit status %s; stderr:\n%s", err, args[0], ts.ReadFile("stderr"))
+	}
+}
+
+// runProcess starts `slimctl run` of a guest and waits until it has said that it is ready.
+func runProcess(t *testing.T, dir, img string, command ...string) (*process, *safeBuffer) {
+	t.Helper()
+	out := &safeBuffer{}
+	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), append([]string{"run", "oci:" + img, "--artifacts", "artifacts", "--"}, command...)...)}
+	p.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
+	p.Dir, p.Stdout, p.Stderr = dir, out, &p.stderr
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	for began := time.Now(); !strings.Contains(out.String(), "ready"); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("it was never ready: %s", p.stderr.String())
+		}
+	}
+	return p, out
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// traces are what a run has on this machine outside of its directory: mounts, cgroups, processes.
+func traces(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			out = append(out, line)
+		}
+	}
+	runs, _ := filepath.Glob(filepath.Join(dir, "cache", "slimctl", "runs", "*-*"))
+	return append(out, runs...)
+}
+
+// cgroupsOf finds the cgroups and processes of a run by its id.
+func cgroupsOf(id string) (out []string) {
+	for _, pattern := range []string{"/sys/fs/cgroup/slimctl-", "/sys/fs/cgroup/*/slimctl-"} {
+		found, _ := filepath.Glob(pattern + id)
+		out = append(out, found...)
+	}
+	return out
+}
+
+// TestRunInterrupted: after Ctrl-C, and after a kill at a bad moment, nothing is left in the end.
+func TestRunInterrupted(t *testing.T) {
+	t.Parallel()
+	img := guestLayout(t)
+	t.Run("SIGINT", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		p, out := runProcess(t, dir, img, "sleep")
+		if err := p.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.end(t); code != exitInterrupted || !strings.Contains(out.String(), "got terminated") {
+			t.Errorf("exit code %d: %s %s", code, out.String(), p.stderr.String())
+		}
+		if left := traces(t, dir); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "evidence.json"))
+		if len(files) != 1 {
+			t.Fatalf("evidence: %q", files)
+		}
+		text, err := os.ReadFile(files[0])
+		var ev sandbox.Evidence
+		if err := errors.Join(err, json.Unmarshal(text, &ev)); err != nil || ev.ExitCode != 7 || ev.Events[len(ev.Events)-1].Event != sandbox.EventCleanup {
+			t.Errorf("%v: %s", err, text)
+		}
+		if left := cgroupsOf(ev.Run); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	})
+	t.Run("SIGKILL", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		p, _ := runProcess(t, dir, img, "deaf")
+		if err := p.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		p.end(t)
+		runs, _ := filepath.Glob(filepath.Join(dir, "cache", "slimctl", "runs", "*-*"))
+		if len(runs) != 1 || len(cgroupsOf(filepath.Base(runs[0]))) == 0 {
+			t.Fatalf("the killed run left %q: it should have left a container for this test", runs)
+		}
+		next, _ := runProcess(t, dir, img, "sleep")
+		if left := cgroupsOf(filepath.Base(runs[0])); len(left) > 0 {
+			t.Errorf("left after the next run's start: %q", left)
+		}
+		if _, err := os.Stat(runs[0]); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", runs[0], err)
+		}
+		if err := next.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		next.end(t)
+		if left := traces(t, dir); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	})
+}

@@ -1,0 +1,200 @@
+// Package compose writes the settings of a sandbox as files that other tools run: a docker-compose.yml and a Kubernetes
+// manifest. No file holds a key, nothing listens beyond loopback or the cluster, and the same service gives the same bytes.
+package compose
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// What the closed image has inside.
+const (
+	port       = 8080
+	policyPath = "/etc/agent-browser/browser-shell.policy.json"
+	account    = 1000 // the uid and gid of a start without root
+	keyName    = "SANDBOX_API_KEY"
+)
+
+// health is the image's own health check, which Kubernetes doesn't read from the image.
+var health = []string{"/usr/local/bin/browser-shell", "health"}
+
+// maxPolicy is how long a policy file may be: a ConfigMap holds 1 MiB, and the whole object has to fit.
+const maxPolicy = 512 << 10
+
+// Service is the closed image as a service that stays.
+type Service struct {
+	// Image is a registry reference, best with its digest.
+	Image string
+	// Name is that of the service and of all objects: a DNS label of at most 40 characters, as room for endings.
+	Name string
+	// Namespace is the Kubernetes namespace, empty for the one that kubectl has.
+	Namespace string
+	// Settings are taken but for three: a service has no Timeout, its Network is its own (a browser without one shows
+	// nothing), and what is in /output is collected from a directory, not copied at an end. Output is that directory.
+	// Publish is one address of this machine's loopback and a port, such as 127.0.0.1:8080.
+	Settings sandbox.Settings
+	// Rootless starts the image as uid 1000, which needs no capability.
+	Rootless bool
+	// PolicyFile is an absolute path on this machine, and Policy what it holds; empty for the policy in the image.
+	PolicyFile string
+	Policy     []byte
+}
+
+var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+// volumeName is what Kubernetes allows for a volume (RFC 1123).
+var volumeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// check refuses what can't be written, or would open more than the settings say.
+func (s Service) check() error {
+	if err := checkImage(s.Image); err != nil {
+		return err
+	}
+	if !label.MatchString(s.Name) {
+		return fmt.Errorf("name %q: use at most 40 lower-case letters, digits and dashes, a letter first", s.Name)
+	}
+	if s.Namespace != "" && !label.MatchString(s.Namespace) {
+		return fmt.Errorf("namespace %q: use at most 40 lower-case letters, digits and dashes, a letter first", s.Namespace)
+	}
+	set := s.Settings
+	if set.Memory <= 0 || set.CPUs <= 0 || set.PIDs <= 0 || set.ShmSize <= 0 {
+		return errors.New("memory, CPUs, PIDs and the size of /dev/shm need a limit each")
+	}
+	if !set.NoNewPrivileges {
+		return errors.New("no_new_privileges can't be left out")
+	}
+	if s.Rootless && set.User != "" {
+		return fmt.Errorf("user %q: a start without root is always as %d:%d", set.User, account, account)
+	}
+	if set.User != "" && set.User != fmt.Sprintf("%d:%d", account, account) {
+		return fmt.Errorf("user %q: the closed image starts as root or as %d:%d", set.User, account, account)
+	}
+	for _, c := range set.CapAdd {
+		if !slices.Contains(sandbox.CapsNeeded, c) {
+			return fmt.Errorf("capability %q: the closed image uses none but %s", c, strings.Join(sandbox.CapsNeeded, ", "))
+		}
+	}
+	for _, p := range set.Tmpfs {
+		if !filepath.IsAbs(p) || filepath.Clean(p) != p || strings.Contains(p, ":") || checkText(p) != nil {
+			return fmt.Errorf("tmpfs %q: want a clean absolute path without a colon", p)
+		}
+	}
+	for _, p := range []string{s.PolicyFile, set.Work, set.Output} {
+		if err := checkHostPath(p); err != nil {
+			return err
+		}
+	}
+	if len(s.Policy) > maxPolicy {
+		return fmt.Errorf("policy of %d bytes: a manifest takes at most %d", len(s.Policy), maxPolicy)
+	}
+	if !utf8.Valid(s.Policy) {
+		return errors.New("the policy isn't UTF-8 text")
+	}
+	return checkEnv(set.Env)
+}
+
+func checkImage(ref string) error {
+	if kind, _, _ := strings.Cut(ref, ":"); kind == "oci" || strings.HasSuffix(kind, "-archive") {
+		return fmt.Errorf("image %q: Docker and Kubernetes take images from a registry; push it and give HOST/REPO@DIGEST", ref)
+	}
+	if _, err := name.ParseReference(ref, name.WeakValidation); err != nil { // it also bounds the characters
+		return fmt.Errorf("image %q: %w", ref, err)
+	}
+	return nil
+}
+
+// checkHostPath takes an empty path too. Quoted YAML can hold any text, but a person who reads the file must not be
+// misled by it.
+func checkHostPath(p string) error {
+	if p == "" {
+		return nil
+	}
+	if !filepath.IsAbs(p) || filepath.Clean(p) != p {
+		return fmt.Errorf("path %q: want a clean absolute path", p)
+	}
+	if err := checkText(p); err != nil {
+		return fmt.Errorf("path %q: %w", p, err)
+	}
+	return nil
+}
+
+func checkText(s string) error {
+	if !utf8.ValidString(s) {
+		return errors.New("it isn't UTF-8")
+	}
+	if strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+	}) {
+		return errors.New("it has control characters")
+	}
+	return nil
+}
+
+// settable are the image's variables that hold no secret.
+var settable = []string{"TZ", "TICKET_TTL_SECONDS", "JWT_PUBLIC_KEY"}
+
+func checkEnv(env map[string]string) error {
+	for k, v := range env {
+		if k == keyName {
+			return fmt.Errorf("%s is never written into a file: it comes from the environment or from a Secret", keyName)
+		}
+		if !slices.Contains(settable, k) {
+			return fmt.Errorf("variable %q: the closed image reads none but %s and %s", k, keyName, strings.Join(settable, ", "))
+		}
+		if err := checkText(v); err != nil {
+			return fmt.Errorf("variable %s: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// published gives the one address of this machine that leads to the image.
+func (s Service) published() (netip.AddrPort, error) {
+	if len(s.Settings.Publish) != 1 {
+		return netip.AddrPort{}, fmt.Errorf("publish %q: want one address, such as 127.0.0.1:%d", s.Settings.Publish, port)
+	}
+	text := s.Settings.Publish[0]
+	a, err := netip.ParseAddrPort(text)
+	if err != nil || a.Addr().Zone() != "" || a.Port() == 0 {
+		return a, fmt.Errorf("port %q: want an IP address and a port, such as 127.0.0.1:%d", text, port)
+	}
+	if !a.Addr().IsLoopback() {
+		return a, fmt.Errorf("port %q: the image speaks plain HTTP, so only this machine may reach it; let a proxy with TLS in front of it serve others", text)
+	}
+	return a, nil
+}
+
+// pinned tells whether the image's digest is in its reference.
+func (s Service) pinned() bool { return strings.Contains(s.Image, "@sha256:") }
+
+// rootless is also what a user in the settings asks for.
+func (s Service) rootless() bool { return s.Rootless || s.Settings.User != "" }
+
+// caps are sorted, so that the file is the same whatever their order was.
+func (s Service) caps() []string {
+	if s.rootless() {
+		return nil
+	}
+	return slices.Sorted(slices.Values(s.Settings.CapAdd))
+}
+
+// writable are the paths that need a file system in memory.
+func (s Service) writable() []string {
+	if !s.Settings.ReadOnly {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(s.Settings.Tmpfs))), func(p string) bool {
+		return p == "/output" && s.Settings.Output != ""
+	})
+}

@@ -1,0 +1,178 @@
+//go:build linux
+
+package sandbox
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+)
+
+// TestCopiedRuns: a container runs where overlayfs is refused, and the evidence says so.
+func TestCopiedRuns(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	e.noOverlay = true
+	sb := e.start(guestImage(t), settings("both"))
+	if st := finish(t, sb); st.ExitCode != 0 || !strings.HasPrefix(sb.Evidence().Engine.RootFS, "copied: ") {
+		t.Errorf("%+v, %q", st, sb.Evidence().Engine.RootFS)
+	}
+}
+
+// TestHostileImage: what an image says of users, mount points and its own files leads nowhere outside of it.
+func TestHostileImage(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "passwd"), []byte("evil:x:0:0::/:\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	img := guestImage(t, sandboxtest.Layer(t,
+		sandboxtest.File("etc/.wh.passwd", ""), sandboxtest.File("etc/.wh.hosts", ""),
+		sandboxtest.Symlink("etc/group", "../../../../../../../.."+outside+"/passwd"), sandboxtest.Symlink("etc/hosts", outside+"/hosts"), sandboxtest.Symlink("etc/resolv.conf", "/proc/self/environ"),
+		sandboxtest.Symlink("output", "../../../../../../.."+outside), sandboxtest.Symlink("work", outside), sandboxtest.Symlink("run", outside+"/run"), sandboxtest.Symlink("home", "/")),
+		sandboxtest.Layer(t, sandboxtest.Symlink("etc/passwd", outside+"/passwd")))
+	s := settings("report", "/output")
+	s.Work, s.Output = t.TempDir(), t.TempDir()
+	sb, err := e.Start(t.Context(), img, s)
+	if err == nil { // runc may refuse such mount points
+		finish(t, sb)
+		nothingLeft(t, sb.run)
+	}
+	found, rerr := os.ReadDir(outside)
+	if rerr != nil || len(found) != 1 {
+		t.Errorf("outside of the image there is %v, %v (%v)", found, rerr, err)
+	}
+	s = settings("exit", "0")
+	s.User, s.Tmpfs = "evil", nil
+	var start *StartError
+	if _, err := e.Start(t.Context(), img, s); !errors.As(err, &start) || !strings.Contains(err.Error(), "evil") {
+		t.Errorf("a user of the host's passwd: %v", err)
+	}
+}
+
+// TestBadImages: no panic, an error, and nothing left.
+func TestBadImages(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	good := guestImage(t)
+	entry := v1.Config{Entrypoint: []string{"/guest"}}
+	for name, img := range map[string]Image{
+		"no layers":            build(t, entry),
+		"a hostile layer":      build(t, entry, sandboxtest.Layer(t, sandboxtest.Hardlink("a", "/etc/shadow"))),
+		"a layer cut short":    build(t, entry, sandboxtest.Layer(t, sandboxtest.File("guest", "x"))[:700]),
+		"no program":           build(t, entry, sandboxtest.Layer(t, sandboxtest.Dir("d", 0o755))),
+		"a device for the dir": build(t, entry, sandboxtest.Layer(t, sandboxtest.Item{Header: tar.Header{Typeflag: tar.TypeChar, Name: "proc", Devmajor: 1, Devminor: 3}})),
+	} {
+		s := settings()
+		s.Output = t.TempDir()
+		sb, err := e.Start(t.Context(), img, s)
+		if err == nil {
+			t.Errorf("%s: it runs", name)
+			_, _ = sb.Stop(t.Context())
+		}
+		files, _ := filepath.Glob(filepath.Join(s.Output, "*", "evidence.json"))
+		if len(files) != 1 {
+			t.Errorf("%s: evidence %q", name, files)
+			continue
+		}
+		if text, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(text), `"error": "`) {
+			t.Errorf("%s: %v, %s", name, err, text)
+		}
+		if points := pointsBelow(t, e.CacheDir, filepath.Base(filepath.Dir(files[0]))); len(points) > 0 {
+			t.Errorf("%s: still mounted: %q", name, points)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if sb, err := e.Start(over, good, settings("sleep")); err == nil {
+		t.Errorf("a context that is over: %v", sb)
+	}
+	s := settings("exit", "0")
+	s.Output = "/proc/nowhere"
+	sb, err := e.Start(t.Context(), good, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := sb.Wait(ctx); err == nil {
+		t.Error("artifacts that can't be written: no error")
+	}
+	nothingLeft(t, sb.run)
+}
+
+func pointsBelow(t *testing.T, dir, id string) (out []string) {
+	t.Helper()
+	if err := mounts(func(point, _, _ string) {
+		if strings.HasPrefix(point, dir) && strings.Contains(point, id) {
+			out = append(out, point)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestFlood: a container that prints without end costs no more memory than its logs may have, and a reader that goes away
+// doesn't hold it up.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	broken := &brokenWriter{}
+	e.Stdout = broken
+	sb := e.start(guestImage(t), settings("flood"))
+	until(t, "the logs are full", func() bool { return len(sb.Logs()) == maxLogs })
+	if st, err := sb.Stop(t.Context()); err != nil || st.ExitCode == 0 || len(sb.Logs()) != maxLogs || broken.calls != 1 {
+		t.Errorf("%+v, %v, %d bytes, %d writes", st, err, len(sb.Logs()), broken.calls)
+	}
+}
+
+type brokenWriter struct{ calls int }
+
+func (b *brokenWriter) Write([]byte) (int, error) {
+	b.calls++
+	return 0, errors.New("gone")
+}
+
+// TestJoinNetwork: path:FILE joins a network namespace that is there, and nothing in it is changed.
+func TestJoinNetwork(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	first := e.start(guestImage(t), settings("serve", "0.0.0.0:7000"))
+	until(t, "ready", says(first, "ready"))
+	s := settings("serve", "0.0.0.0:7001")
+	s.Network, s.Publish = "path:"+first.Netns(t.Context()), []string{"7001"}
+	second := e.start(guestImage(t), s)
+	until(t, "ready", says(second, "ready"))
+	for _, addr := range []string{"127.0.0.1:7000", "127.0.0.1:7001"} {
+		c, err := second.Dial(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Errorf("%s: %v", addr, err)
+			continue
+		}
+		c.Close()
+	}
+	c, err := net.Dial("tcp", second.Published()[0].Host.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	for _, network := range []string{"path:/nowhere", "path:/etc/passwd", "some-docker-network"} {
+		s := settings("exit", "0")
+		s.Network = network
+		if sb, err := e.Start(t.Context(), guestImage(t), s); err == nil {
+			_, _ = sb.Stop(t.Context())
+			t.Errorf("%s: it runs", network)
+		}
+	}
+}

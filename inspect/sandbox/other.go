@@ -1,0 +1,47 @@
+//go:build !linux
+
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+)
+
+const noFollow = 0
+
+var errNotLinux = errors.New("this needs Linux")
+
+type netSpace struct{ addr netip.Addr }
+
+func (*netSpace) dial(context.Context, string, string) (net.Conn, error) { return nil, errNotLinux }
+func (*netSpace) close()                                                 {}
+
+func owned(fs.FileInfo) bool { return true }
+
+func (r Runner) runc(context.Context, *Sandbox) (engine, error) {
+	return nil, errors.New("no Docker answers, and runc runs on Linux only: start Docker")
+}
+
+func mountScratch(s *Sandbox) error {
+	s.notApplied("size of /output: a limit needs Linux")
+	return nil
+}
+
+func (s *Sandbox) openNetwork(context.Context) error { return nil }
+
+func processesOf(pids []int) []Process {
+	var out []Process
+	for _, pid := range pids {
+		out = append(out, Process{PID: pid})
+	}
+	return out
+}
+
+func socketsOf([]int) ([]Socket, error) { return nil, errNotLinux }
+
+func sweepHost(string, string) error { return nil }
+
+func belongs(int, string) bool { return false }

@@ -1,0 +1,119 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// processesOf reads what /proc says of processes; one that has ended is left out.
+func processesOf(pids []int) []Process {
+	var out []Process
+	for _, pid := range pids {
+		dir := filepath.Join("/proc", strconv.Itoa(pid))
+		status, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil {
+			continue
+		}
+		p := Process{PID: pid}
+		for line := range strings.Lines(string(status)) {
+			key, value, _ := strings.Cut(line, ":")
+			words := strings.Fields(value)
+			if len(words) == 0 {
+				continue
+			}
+			n, _ := strconv.Atoi(words[len(words)-1])
+			first, _ := strconv.Atoi(words[0])
+			switch key {
+			case "Name":
+				p.Name = words[0]
+			case "State":
+				p.State = words[0]
+			case "PPid":
+				p.Parent = n
+			case "NSpid":
+				p.Inside = n
+			case "Uid":
+				p.UID = first
+			case "VmRSS":
+				p.RSS = int64(first) << 10
+			}
+		}
+		cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if cmdline = bytes.TrimRight(cmdline, "\x00"); len(cmdline) > 0 {
+			p.Args = strings.Split(string(cmdline), "\x00")
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// socketsOf lists what listens in the network namespace of the processes, with the process that holds each.
+func socketsOf(pids []int) ([]Socket, error) {
+	holders := map[string]int{}
+	for _, pid := range pids {
+		fds, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd", "*")) // the pattern is well-formed
+		for _, fd := range fds {
+			if link, err := os.Readlink(fd); err == nil && strings.HasPrefix(link, "socket:[") {
+				if inode := strings.Trim(link, "socket:[]"); holders[inode] == 0 {
+					holders[inode] = pid
+				}
+			}
+		}
+	}
+	var out []Socket
+	var last error
+	for _, pid := range pids {
+		var found []Socket
+		last = nil
+		for _, proto := range []string{"tcp", "tcp6", "udp", "udp6"} {
+			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "net", proto))
+			if err != nil {
+				last = err
+				break
+			}
+			found = append(found, listening(proto, string(text), holders)...)
+		}
+		if last == nil {
+			out = found
+			break // they are all in one network
+		}
+	}
+	return out, last
+}
+
+// listening reads a table of sockets (proc(5), /proc/net/tcp): state 0A is TCP's LISTEN, 07 a UDP socket that isn't
+// connected.
+func listening(proto, table string, holders map[string]int) []Socket {
+	var out []Socket
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) < 10 || f[3] != map[bool]string{true: "0A", false: "07"}[strings.HasPrefix(proto, "tcp")] {
+			continue
+		}
+		if addr, ok := tableAddr(f[1]); ok {
+			out = append(out, Socket{Network: proto, Address: addr, PID: holders[f[9]]})
+		}
+	}
+	return out
+}
+
+// tableAddr reads 0100007F:1F90. Each four bytes of the address are in this machine's order.
+func tableAddr(s string) (netip.AddrPort, bool) {
+	host, port, _ := strings.Cut(s, ":")
+	raw, err := hex.DecodeString(host)
+	n, perr := strconv.ParseUint(port, 16, 16)
+	if err != nil || perr != nil || len(raw)%4 != 0 {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i < len(raw); i += 4 {
+		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(addr, uint16(n)), ok
+}

@@ -1,0 +1,174 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLowers keeps the mount's options within the page that the kernel reads of them.
+const maxLowers = 150
+
+// Mounter makes a root file system.
+type Mounter struct {
+	// Scratch is an empty directory, best a tmpfs of its own: what is written to the root file system goes there.
+	Scratch string
+	// Copy is where the layers are copied when overlayfs is refused. It must not be there.
+	Copy string
+	// NoOverlay copies at once.
+	NoOverlay bool
+}
+
+// Mount lays the layers over one another, the lowest first, with a private upper layer, and gives the directory. Where the
+// kernel refuses overlayfs they are copied, and refused says why. Whoever calls it unmounts dir, or removes it.
+func (m Mounter) Mount(layers []Layer) (dir, refused string, err error) {
+	for i := range slices.Backward(layers) {
+		if layers[i].OpaqueRoot {
+			layers = layers[i:]
+			break
+		}
+	}
+	dir = filepath.Join(m.Scratch, "rootfs")
+	err = errors.New("not wanted")
+	if !m.NoOverlay {
+		err = overlay(m.Scratch, dir, layers)
+	}
+	if err != nil {
+		refused, dir = err.Error(), m.Copy
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return "", refused, err
+		}
+		for i, l := range layers {
+			if err := copyLayer(l.dir, dir); err != nil {
+				return "", refused, fmt.Errorf("copy layer %d: %w", i, err)
+			}
+		}
+	}
+	return dir, refused, inherit(dir, layers)
+}
+
+func overlay(scratch, dir string, layers []Layer) error {
+	upper, work := filepath.Join(scratch, "upper"), filepath.Join(scratch, "work")
+	for _, d := range []string{upper, work, dir} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if len(layers) > maxLowers {
+		return fmt.Errorf("%d layers, more than %d", len(layers), maxLowers)
+	}
+	var lowers []string
+	for _, l := range slices.Backward(layers) {
+		// A path by file descriptor is short, and has none of the characters that part options.
+		f, err := os.OpenFile(l.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		lowers = append(lowers, fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	}
+	up, err := os.OpenFile(scratch, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer up.Close()
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lowers, ":"), at(up, "upper"), at(up, "work"))
+	if len(lowers) == 0 {
+		return errors.New("no layers")
+	}
+	// Device files of an image are of no use to it: those that a container needs are in its own /dev.
+	if err := unix.Mount("overlay", dir, "overlay", unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("overlayfs: %w", err)
+	}
+	return nil
+}
+
+// inherit gives the root, and each directory that a layer has content in but doesn't name, the owner and mode that the
+// layers say it has. Overlayfs takes them from the uppermost layer that has the directory, and the root's from none.
+func inherit(dir string, layers []Layer) error {
+	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	done := map[string]bool{}
+	for _, l := range append([]Layer{{unpacked: unpacked{Implicit: []string{"/"}}}}, layers...) {
+		for _, p := range l.Implicit {
+			if done[p] {
+				continue
+			}
+			done[p] = true
+			st, err := named(p, layers)
+			if err == nil && st != nil {
+				err = inheritDir(root, p, st)
+			}
+			if err != nil {
+				return fmt.Errorf("owner of %s: %w", p, err)
+			}
+		}
+	}
+	return nil
+}
+
+// named finds the uppermost layer that names the directory; nil when no layer that counts does.
+func named(p string, layers []Layer) (*unix.Stat_t, error) {
+	for _, l := range slices.Backward(layers) {
+		st, more, err := statDir(l.dir, p)
+		if err != nil {
+			return nil, err
+		}
+		if st != nil && !slices.Contains(l.Implicit, p) {
+			return st, nil
+		}
+		if !more {
+			return nil, nil
+		}
+	}
+	return nil, nil
+}
+
+// statDir looks for a directory of a layer without following any symlink. more tells that lower layers count too.
+func statDir(root, p string) (st *unix.Stat_t, more bool, err error) {
+	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { dir.Close() }()
+	more = true
+	for name := range strings.SplitSeq(strings.Trim(p, "/"), "/") {
+		if name == "" {
+			break
+		}
+		fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return nil, more, nil
+		case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+			return nil, false, nil // a file, a symlink or a whiteout
+		case err != nil:
+			return nil, false, err
+		}
+		dir.Close()
+		dir = os.NewFile(uintptr(fd), name)
+		more = more && !opaque(at(dir, "."))
+	}
+	st = new(unix.Stat_t)
+	return st, more, unix.Fstatat(int(dir.Fd()), "", st, unix.AT_EMPTY_PATH)
+}
+
+func inheritDir(root *os.File, p string, st *unix.Stat_t) error {
+	dir, err := openIn(root, p, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil // it isn't seen: an upper layer has hidden it
+	}
+	defer dir.Close()
+	if err := unix.Fchownat(int(dir.Fd()), "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	return unix.Fchmodat(int(dir.Fd()), ".", st.Mode&0o7777, 0)
+}

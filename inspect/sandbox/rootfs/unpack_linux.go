@@ -1,0 +1,385 @@
+package rootfs
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// What one hostile layer can make us write at most.
+const (
+	maxLayerEntries = 5_000_000
+	maxLayerBytes   = 64 << 30
+)
+
+const (
+	whiteoutPrefix = ".wh."
+	opaqueMarker   = ".wh..wh..opq"
+	opaqueXattr    = "trusted.overlay.opaque" // Documentation/filesystems/overlayfs.rst
+	paxXattr       = "SCHILY.xattr."
+)
+
+// unpacker lays one layer in a directory of its own, in the form that overlayfs takes: a whiteout is the character device
+// 0:0, an opaque directory has an attribute. The layer is taken as hostile: each path is resolved by the kernel with the
+// directory as its root (openat2, RESOLVE_IN_ROOT), and its last element is never followed.
+type unpacker struct {
+	root     *os.File
+	entries  int
+	bytes    int64
+	implicit map[string]bool // directories that the layer has content in and doesn't name
+	dirs     []*tar.Header   // their times are set at the end
+	// Whiteouts are about lower layers only, wherever they stand in the archive, so they are laid at the end.
+	whiteouts, opaque []string
+}
+
+// unpacked is what overlayfs can't be told of a layer by the layer's own directory.
+type unpacked struct {
+	// Implicit are the directories that the layer has content in and doesn't name: what a lower layer says of them holds.
+	Implicit []string `json:"implicit"`
+	// OpaqueRoot tells that nothing of the lower layers is seen.
+	OpaqueRoot bool `json:"opaque_root,omitempty"`
+}
+
+// unpack writes the layer's content into dir, which is empty. An error leaves part of the layer in dir.
+func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*unpacked, error) {
+	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	u := &unpacker{root: root, implicit: map[string]bool{"/": true}}
+	hash := sha256.New()
+	content := io.TeeReader(&bounded{ctx: ctx, r: layer}, hash)
+	if err := u.archive(content); err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, content); err != nil { // what follows the archive's end belongs to its digest
+		return nil, err
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != diffID.Hex {
+		return nil, fmt.Errorf("its content is sha256:%s, the image config says %s", got, diffID)
+	}
+	return &unpacked{Implicit: slices.Sorted(maps.Keys(u.implicit)), OpaqueRoot: slices.Contains(u.opaque, "/")}, nil
+}
+
+// bounded reads until ctx ends or there is more than a layer may have.
+type bounded struct {
+	ctx  context.Context
+	r    io.Reader
+	read int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if err := context.Cause(b.ctx); err != nil {
+		return 0, err
+	}
+	n, err := b.r.Read(p)
+	if b.read += int64(n); b.read > maxLayerBytes {
+		return n, fmt.Errorf("it is larger than %d bytes", int64(maxLayerBytes))
+	}
+	return n, err
+}
+
+func (u *unpacker) archive(r io.Reader) error {
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		if u.entries++; u.entries > maxLayerEntries {
+			return fmt.Errorf("it has more than %d entries", maxLayerEntries)
+		}
+		if u.bytes += h.Size; h.Size < 0 || u.bytes > maxLayerBytes {
+			return fmt.Errorf("%q: its files are larger than %d bytes", h.Name, int64(maxLayerBytes))
+		}
+		if err := u.entry(h, tr); err != nil {
+			return fmt.Errorf("%q: %w", h.Name, err)
+		}
+	}
+	return u.finish()
+}
+
+func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	p := image.Clean(h.Name)
+	dir, base := path.Split(p)
+	if hidden, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
+		switch {
+		case base == opaqueMarker:
+			u.opaque = append(u.opaque, image.Clean(dir))
+		case strings.HasPrefix(hidden, whiteoutPrefix): // AUFS's own records; no runtime acts on them
+		case hidden == "", hidden == ".", hidden == "..":
+			return errors.New("a whiteout of nothing")
+		default:
+			u.whiteouts = append(u.whiteouts, path.Join(dir, hidden))
+		}
+		return nil
+	}
+	delete(u.implicit, p)
+	if p == "/" {
+		if h.Typeflag != tar.TypeDir {
+			return errors.New("the root is no directory")
+		}
+		return u.dirMeta(h, u.root, ".")
+	}
+	parent, err := u.open(dir)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if err := vacate(parent, base, h.Typeflag == tar.TypeDir); err != nil {
+		return err
+	}
+	return u.create(h, content, parent, base)
+}
+
+// vacate takes away what an earlier entry of the same layer put there; a directory stays for a directory.
+func vacate(parent *os.File, base string, forDir bool) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(parent.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || err == nil && forDir && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(at(parent, base))
+}
+
+// at is a path to base in an open directory, for calls that have no at-form. base is one element.
+func at(dir *os.File, base string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), base) }
+
+func (u *unpacker) create(h *tar.Header, content io.Reader, parent *os.File, base string) error {
+	fd, mode := int(parent.Fd()), uint32(h.Mode&0o7777)
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeGNUSparse:
+		return file(h, content, parent, base)
+	case tar.TypeDir:
+		if err := unix.Mkdirat(fd, base, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return u.dirMeta(h, parent, base)
+	case tar.TypeLink:
+		target := image.Clean(h.Linkname)
+		from, err := u.lookup(path.Dir(target))
+		if err != nil {
+			return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+		}
+		defer from.Close()
+		if err := unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0); err != nil {
+			return fmt.Errorf("hard link to %q: %w", h.Linkname, err)
+		}
+		return nil
+	case tar.TypeSymlink:
+		if err := unix.Symlinkat(h.Linkname, fd, base); err != nil {
+			return err
+		}
+		return meta(h, parent, base)
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		kind := map[byte]uint32{tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK, tar.TypeFifo: unix.S_IFIFO}[h.Typeflag]
+		dev := unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))
+		if err := unix.Mknodat(fd, base, kind|0o600, int(dev)); err != nil {
+			return err
+		}
+		if err := meta(h, parent, base); err != nil {
+			return err
+		}
+		return unix.Fchmodat(fd, base, mode, 0)
+	}
+	return fmt.Errorf("unknown tar entry type %q", h.Typeflag)
+}
+
+func file(h *tar.Header, content io.Reader, parent *os.File, base string) (err error) {
+	fd, err := unix.Openat(int(parent.Fd()), base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := io.Copy(f, content); err != nil {
+		return err
+	}
+	if err := f.Chown(h.Uid, h.Gid); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil { // after the owner: that clears setuid
+		return err
+	}
+	return meta(h, parent, base) // after the owner too: that clears security.capability
+}
+
+func (u *unpacker) dirMeta(h *tar.Header, parent *os.File, base string) error {
+	if err := meta(h, parent, base); err != nil {
+		return err
+	}
+	u.dirs = append(u.dirs, h)
+	return unix.Fchmodat(int(parent.Fd()), base, uint32(h.Mode&0o7777), 0)
+}
+
+// meta sets owner, attributes and time; the mode, which a symlink has none of, is left to the caller.
+func meta(h *tar.Header, parent *os.File, base string) error {
+	fd := int(parent.Fd())
+	if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeGNUSparse {
+		if err := unix.Fchownat(fd, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, paxXattr)
+		if !ok {
+			continue
+		}
+		keep, err := keepXattr(name)
+		if err != nil {
+			return err
+		}
+		if !keep {
+			continue
+		}
+		if err := unix.Lsetxattr(at(parent, base), name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("attribute %q: %w", name, err)
+		}
+	}
+	return setTime(fd, base, h.ModTime)
+}
+
+func setTime(fd int, base string, t time.Time) error {
+	ts := unix.NsecToTimespec(max(0, t.UnixNano()))
+	if t.Year() > 2200 || t.Year() < 1970 { // UnixNano has no such years
+		ts = unix.Timespec{}
+	}
+	return unix.UtimesNanoAt(fd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// keepXattr tells which attributes a layer may set. Those of overlayfs would tell the kernel to take a file's content from
+// elsewhere.
+func keepXattr(name string) (bool, error) {
+	switch {
+	case strings.HasPrefix(name, "trusted.overlay."), strings.HasPrefix(name, "user.overlay."):
+		return false, fmt.Errorf("attribute %q is for overlayfs alone", name)
+	case name == "security.capability", strings.HasPrefix(name, "user."):
+		return true, nil
+	}
+	return false, nil // what another kernel or security module would do with it is not ours to say
+}
+
+// lookup opens a directory of the layer. Symlinks among its parents are followed with the layer's directory as their root.
+func (u *unpacker) lookup(p string) (*os.File, error) {
+	return openIn(u.root, p, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// openIn opens a path with root as its root, whatever symlinks or dots it has.
+func openIn(root *os.File, p string, flags uint64) (*os.File, error) {
+	name := strings.TrimPrefix(p, "/")
+	if name == "" {
+		name = "."
+	}
+	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p, Err: err}
+	}
+	return os.NewFile(uintptr(fd), p), nil
+}
+
+// open opens a directory of the layer and makes what is missing on the way to it.
+func (u *unpacker) open(dir string) (*os.File, error) {
+	dir = image.Clean(dir)
+	f, err := u.lookup(dir)
+	if dir == "/" || !errors.Is(err, unix.ENOENT) {
+		return f, err
+	}
+	parent, err := u.open(path.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	if err := unix.Mkdirat(int(parent.Fd()), path.Base(dir), 0o755); err != nil {
+		return nil, fmt.Errorf("make %s: %w", dir, err) // EEXIST: a symlink that leads nowhere
+	}
+	u.implicit[dir] = true
+	return u.lookup(dir)
+}
+
+func (u *unpacker) finish() error {
+	for _, p := range u.whiteouts {
+		if err := u.whiteout(p); err != nil {
+			return fmt.Errorf("whiteout of %q: %w", p, err)
+		}
+	}
+	for _, p := range u.opaque {
+		if err := u.makeOpaque(p); err != nil {
+			return fmt.Errorf("opaque directory %q: %w", p, err)
+		}
+	}
+	for _, h := range u.dirs {
+		p := image.Clean(h.Name)
+		parent, err := u.lookup(path.Dir(p))
+		if err != nil {
+			continue // a later entry took its place
+		}
+		base := path.Base(p)
+		if p == "/" {
+			base = "."
+		}
+		err = setTime(int(parent.Fd()), base, h.ModTime)
+		parent.Close()
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// whiteout hides p of the lower layers. Where the layer has a directory itself, that becomes opaque.
+func (u *unpacker) whiteout(p string) error {
+	parent, err := u.open(path.Dir(p))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	var st unix.Stat_t
+	err = unix.Fstatat(int(parent.Fd()), path.Base(p), &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return unix.Mknodat(int(parent.Fd()), path.Base(p), unix.S_IFCHR, 0)
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return setOpaque(parent, path.Base(p))
+	}
+	return err
+}
+
+func (u *unpacker) makeOpaque(p string) error {
+	dir, err := u.open(p)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return setOpaque(dir, ".")
+}
+
+func setOpaque(dir *os.File, base string) error {
+	return unix.Lsetxattr(at(dir, base), opaqueXattr, []byte("y"), 0)
+}

@@ -1,0 +1,263 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/go-runc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/rootfs"
+)
+
+// runcEngine runs a container with runc alone.
+type runcEngine struct {
+	s       *Sandbox
+	runc    *runc.Runc
+	cgroups cgroups
+	name    string
+	dir     string // the run's
+	process *specs.Process
+
+	pid   int
+	ended chan struct{} // closed when the container has ended
+	code  int
+}
+
+func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("running an image with runc needs root: run slimctl as root, or start Docker")
+	}
+	path, err := exec.LookPath("runc")
+	if err != nil {
+		return nil, fmt.Errorf("neither Docker answers nor is runc installed (apt-get install runc): %w", err)
+	}
+	e := &runcEngine{s: s, runc: &runc.Runc{Command: path, Setpgid: true, PdeathSignal: unix.SIGKILL}, ended: make(chan struct{})}
+	if e.cgroups, err = findCgroups(); err != nil {
+		return nil, err
+	}
+	// Orphans of our children become ours: so do containers, whose exit status no one else would tell us.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("become a subreaper: %w", err)
+	}
+	version, err := e.runc.Version(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("runc --version: %w", err)
+	}
+	s.evident.Engine.Name, s.evident.Engine.Version = Runc, version.Runc
+	return e, nil
+}
+
+// sweep needs no runc: all that a container is made of has the run's name or lies in its directory.
+func (e *runcEngine) sweep(id, dir string) error {
+	return sweepHost(id, dir)
+}
+
+func (e *runcEngine) start(ctx context.Context, s *Sandbox) error {
+	e.name, e.dir = s.run.name(), s.run.dir
+	e.runc.Root = filepath.Join(e.dir, "runc")
+	e.runc.Log, e.runc.LogFormat = filepath.Join(e.dir, "runc.log"), runc.JSON
+	if e.s.plan.netns == "" && e.s.plan.Network != "none" {
+		return fmt.Errorf("network %q: with runc there are none and path:FILE; a Docker network needs --runtime docker", e.s.plan.Network)
+	}
+	cache := rootfs.Cache{Dir: filepath.Join(s.runner.CacheDir, "unpacked")}
+	if err := privateDir(cache.Dir); err != nil {
+		return err
+	}
+	if err := cache.Sweep(); err != nil {
+		s.note("layers that a killed process left: " + err.Error())
+	}
+	layers, err := cache.Layers(ctx, s.image, s.runner.Progress)
+	if err != nil {
+		return err
+	}
+	config, err := s.image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	root, refused, err := rootfs.Mounter{Scratch: scratch(e.dir), Copy: filepath.Join(e.dir, "rootfs"), NoOverlay: s.runner.noOverlay}.Mount(layers)
+	if err != nil {
+		return err
+	}
+	s.evident.Engine.RootFS = "overlayfs"
+	if refused != "" {
+		s.evident.Engine.RootFS = "copied: " + refused
+	}
+	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
+	spec, err := b.write()
+	s.notApplied(b.missing...)
+	if err != nil {
+		return &StartError{125, err}
+	}
+	e.process = spec.Process
+	if s.runner.Strict && len(b.missing) > 0 {
+		return nil // the caller says so
+	}
+	if err := e.launch(ctx); err != nil {
+		return err
+	}
+	s.notApplied(e.cgroups.verify(e.name, s.plan.Settings)...)
+	return nil
+}
+
+// launch starts the container. It is then a child of ours: runc itself is gone.
+func (e *runcEngine) launch(ctx context.Context) error {
+	out, err := newStreams(nil, e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr))
+	if err != nil {
+		return err
+	}
+	pidFile := filepath.Join(e.dir, "pid")
+	status, err := e.runc.Run(ctx, e.name, filepath.Join(e.dir, "bundle"), &runc.CreateOpts{IO: out, PidFile: pidFile, Detach: true})
+	if e.pid = readPID(pidFile); err != nil || e.pid == 0 {
+		out.Close()
+		if e.pid != 0 { // it runs, and something went wrong after that
+			_ = unix.Kill(e.pid, unix.SIGKILL)
+			reap(e.pid)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return e.startError(e.runc.Log, status)
+	}
+	out.started()
+	go func() {
+		defer close(e.ended)
+		e.code = reap(e.pid)
+		out.finish()
+	}()
+	return nil
+}
+
+func readPID(file string) int {
+	text, _ := os.ReadFile(file)
+	pid, err := strconv.Atoi(string(text))
+	if err != nil || pid < 2 {
+		return 0
+	}
+	return pid
+}
+
+// reap waits for the end of a process whose parent has become ours, since runc ended.
+func reap(pid int) int {
+	var ws unix.WaitStatus
+	for {
+		_, err := unix.Wait4(pid, &ws, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return -1
+		case ws.Signaled():
+			return 128 + int(ws.Signal())
+		default:
+			return ws.ExitStatus()
+		}
+	}
+}
+
+// startError finds in runc's log why a program was not started.
+func (e *runcEngine) startError(log string, status int) *StartError {
+	text, _ := os.ReadFile(log)
+	why := fmt.Sprintf("it ended with status %d and gave no reason", status)
+	for line := range bytes.Lines(text) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
+			why = entry.Msg
+		}
+	}
+	return &StartError{startCode(why), fmt.Errorf("runc: %s", why)}
+}
+
+func (e *runcEngine) wait() (int, error) {
+	<-e.ended
+	return e.code, nil
+}
+
+func (e *runcEngine) signal(ctx context.Context, signal string) error {
+	n := unix.SignalNum("SIG" + strings.TrimPrefix(signal, "SIG"))
+	if i, err := strconv.Atoi(signal); err == nil {
+		n = unix.Signal(i)
+	}
+	if n == 0 {
+		n = unix.SIGTERM
+	}
+	return e.runc.Kill(ctx, e.name, int(n), nil)
+}
+
+func (e *runcEngine) pids(context.Context) ([]int, error) {
+	pids, err := e.cgroups.pids(e.name)
+	for i, pid := range pids {
+		if pid == e.pid {
+			copy(pids[1:i+1], pids[:i])
+			pids[0] = pid
+		}
+	}
+	return pids, err
+}
+
+func (e *runcEngine) memory(context.Context) (Memory, error) {
+	return e.cgroups.memory(e.name), nil
+}
+
+func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error) {
+	p := *e.process
+	p.Args, p.Env = argv, append(append([]string{}, p.Env...), o.Env...)
+	if o.Dir != "" {
+		p.Cwd = o.Dir
+	}
+	if o.User != "" {
+		var err error
+		if p.User, _, err = rootfs.Account(fmt.Sprintf("/proc/%d/root", e.pid), o.User); err != nil {
+			return -1, err
+		}
+		p.Capabilities = &specs.LinuxCapabilities{Bounding: e.s.plan.caps}
+		if p.User.UID == 0 {
+			p.Capabilities.Effective, p.Capabilities.Permitted = e.s.plan.caps, e.s.plan.caps
+		}
+	}
+	dir, err := os.MkdirTemp(e.dir, "exec-")
+	if err != nil {
+		return -1, err
+	}
+	defer os.RemoveAll(dir)
+	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
+	out, err := newStreams(o.Stdin, stdout, stderr)
+	if err != nil {
+		return -1, err
+	}
+	err = e.runc.Exec(context.WithoutCancel(ctx), e.name, p, &runc.ExecOpts{IO: out, PidFile: pidFile, LogFile: log, Detach: true})
+	pid := readPID(pidFile)
+	if err != nil && pid == 0 {
+		out.Close()
+		return e.startError(log, 0).Code, nil
+	}
+	out.started()
+	child, err := os.FindProcess(pid) // a handle, so that no successor with its number can be meant
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = child.Release() }()
+	stop := context.AfterFunc(ctx, func() { _ = child.Kill() })
+	code := reap(pid)
+	stop()
+	out.finish()
+	return code, nil
+}
+
+// remove needs no runc, as sweep.
+func (e *runcEngine) remove(context.Context) error {
+	err := e.sweep(e.s.run.id, e.s.run.dir)
+	if e.pid != 0 {
+		<-e.ended
+	}
+	return err
+}

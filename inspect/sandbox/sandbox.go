@@ -1,0 +1,418 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// Image is an image to run.
+type Image struct {
+	Reference string // as it was asked for
+	v1.Image
+}
+
+// From takes the image for this machine's architecture.
+func From(src *image.Source) (Image, error) {
+	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	return Image{Reference: src.Reference(), Image: img}, err
+}
+
+// Engines that a Runner can be told to take.
+const (
+	Auto   = "auto"   // Docker when one answers, runc otherwise
+	Docker = "docker" // the Docker Engine at DOCKER_HOST, or the default socket
+	Runc   = "runc"   // runc, from the image's layers; it needs root
+)
+
+// Runner is how this machine runs images. The zero value works.
+type Runner struct {
+	Runtime  string // Auto, Docker or Runc; "" is Auto
+	CacheDir string // for unpacked layers and what runs; "" is slimctl in the user's cache directory
+	// Strict refuses to run where a limit can't be set. Otherwise the evidence has what did not apply.
+	Strict bool
+	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
+	Stdout, Stderr io.Writer
+	Progress       image.Progress
+
+	noOverlay bool // tests: as if the kernel refused
+}
+
+// engine is one way to run a container.
+type engine interface {
+	// sweep ends and removes what is left of a run whose process was killed.
+	sweep(id, dir string) error
+	// start starts the container of s. What it made before an error it leaves to remove.
+	start(ctx context.Context, s *Sandbox) error
+	// wait gives the exit status once the container has ended.
+	wait() (int, error)
+	// signal sends a signal to the container's first process.
+	signal(ctx context.Context, signal string) error
+	exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error)
+	// pids lists the container's processes as this machine numbers them, the first one first.
+	pids(ctx context.Context) ([]int, error)
+	memory(ctx context.Context) (Memory, error)
+	// remove takes away everything: processes, container, cgroups, mounts. It can be called at any time, and again.
+	remove(ctx context.Context) error
+}
+
+// Status is how a container ended.
+type Status struct {
+	ExitCode  int  `json:"exit_code"` // 128 + n after signal n; -1 when it is not known
+	OOMKilled bool `json:"oom_killed"`
+	TimedOut  bool `json:"timed_out"`
+}
+
+// Sandbox is an image that runs. Its methods may be called by several goroutines.
+type Sandbox struct {
+	ID string
+
+	runner Runner
+	image  Image
+	plan   *plan
+	run    *run
+	engine engine
+	logs   *ring
+	net    *netSpace
+	ports  []*forward
+
+	stop    context.CancelCauseFunc
+	done    chan struct{} // closed when all is cleaned up
+	status  Status
+	err     error
+	mu      sync.Mutex // guards evidence and peak
+	evident Evidence
+	peak    Memory
+}
+
+var (
+	errStopped = errors.New("it was stopped")
+	errTimeout = errors.New("it ran into its timeout")
+)
+
+// Start runs an image with Runner's zero value.
+func Start(ctx context.Context, img Image, s Settings) (*Sandbox, error) {
+	return Runner{}.Start(ctx, img, s)
+}
+
+// Start runs an image. When ctx ends, so does the container: however it ends, everything is cleaned up, and /output and
+// evidence.json lie at Settings.Output/ID when Wait returns. An error is a *StartError when the image itself can't be run.
+func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *Sandbox, err error) {
+	p, err := settings.parse()
+	if err != nil {
+		return nil, err
+	}
+	if r.Progress == nil {
+		r.Progress = image.NoProgress
+	}
+	if r.CacheDir == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return nil, err
+		}
+		r.CacheDir = filepath.Join(dir, "slimctl")
+	}
+	if r.CacheDir, err = filepath.Abs(r.CacheDir); err != nil {
+		return nil, err
+	}
+	s := &Sandbox{runner: r, image: img, plan: p, logs: &ring{}, done: make(chan struct{})}
+	if s.engine, err = r.engine(ctx, s); err != nil {
+		return nil, err
+	}
+	var left error
+	if s.run, left, err = newRun(r.CacheDir, s.engine.sweep); err != nil {
+		return nil, err
+	}
+	if left != nil {
+		s.note("what a killed process left is still there: " + left.Error())
+	}
+	s.ID = s.run.id
+	ctx, s.stop = context.WithCancelCause(ctx)
+	if err := s.begin(ctx); err != nil {
+		s.end(ctx, -1, err)
+		return nil, s.err
+	}
+	if p.Timeout > 0 { // it is the container's: to fetch and unpack an image takes what it takes
+		timer := time.AfterFunc(p.Timeout, func() { s.stop(errTimeout) })
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	}
+	go s.supervise(ctx)
+	return s, nil
+}
+
+// begin does all up to a container that runs and can be reached.
+func (s *Sandbox) begin(ctx context.Context) error {
+	if err := s.describe(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(outputDir(s.run.dir), 0o755); err != nil {
+		return err
+	}
+	if err := mountScratch(s); err != nil {
+		return err
+	}
+	s.event(EventSpawn, s.image.Reference)
+	if err := s.engine.start(ctx, s); err != nil {
+		return err
+	}
+	if s.runner.Strict && len(s.Evidence().NotApplied) > 0 {
+		return fmt.Errorf("limits that can't be set here: %q", s.Evidence().NotApplied)
+	}
+	if err := s.openNetwork(ctx); err != nil {
+		return err
+	}
+	if len(s.ports) > 0 { // the engine did it itself
+		return nil
+	}
+	for _, pub := range s.plan.publish {
+		if s.net == nil || !s.net.addr.IsValid() {
+			return errors.New("publish: the container's network has no address beyond loopback that could be led to")
+		}
+		target := netip.AddrPortFrom(s.net.addr, pub.Port).String()
+		f, err := newForward(pub, func(ctx context.Context) (net.Conn, error) { return s.net.dial(ctx, "tcp", target) })
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		s.ports = append(s.ports, f)
+	}
+	return nil
+}
+
+// supervise waits for the container's end, or brings it about, and cleans up.
+func (s *Sandbox) supervise(ctx context.Context) {
+	type exit struct {
+		code int
+		err  error
+	}
+	ended := make(chan exit, 1)
+	go func() {
+		code, err := s.engine.wait()
+		ended <- exit{code, err}
+	}()
+	var e exit
+	select {
+	case e = <-ended:
+	case <-ctx.Done():
+		work := context.WithoutCancel(ctx)
+		signal := "TERM"
+		if c, err := s.image.ConfigFile(); err == nil && c.Config.StopSignal != "" {
+			signal = c.Config.StopSignal
+		}
+		_ = s.engine.signal(work, signal) // fails when it ends by itself just now
+		timer := time.NewTimer(stopGrace)
+		select {
+		case e = <-ended:
+		case <-timer.C:
+			_ = s.engine.signal(work, "KILL")
+			select {
+			case e = <-ended:
+			case <-time.After(stopGrace):
+				e = exit{-1, errors.New("the container can't be killed")}
+			}
+		}
+		timer.Stop()
+	}
+	s.end(ctx, e.code, e.err)
+}
+
+// end collects what is to stay, cleans up and writes the evidence.
+func (s *Sandbox) end(ctx context.Context, code int, cause error) {
+	defer close(s.done)
+	defer s.stop(errStopped)
+	work := context.WithoutCancel(ctx)
+	for _, f := range s.ports {
+		f.close()
+	}
+	s.status = Status{ExitCode: code, TimedOut: context.Cause(ctx) == errTimeout} //nolint:errorlint // the cause is never wrapped
+	if m, err := s.engine.memory(work); err == nil {
+		s.notePeak(m)
+	}
+	s.status.OOMKilled = s.peak.OOMKills > 0
+	err := s.collect(func() error {
+		err := s.engine.remove(work)
+		if s.net != nil {
+			s.net.close()
+		}
+		err = errors.Join(err, s.run.remove())
+		s.event(EventCleanup, map[bool]string{true: "all is removed", false: fmt.Sprint(err)}[err == nil])
+		return err
+	}, cause)
+	s.err = errors.Join(cause, err)
+}
+
+// Wait waits until the container has ended and all is cleaned up. The error is for what could not be cleaned up or
+// collected; how the container ended is in the status. When ctx ends first, Wait does, and nothing else.
+func (s *Sandbox) Wait(ctx context.Context) (Status, error) {
+	select {
+	case <-s.done:
+		return s.status, s.err
+	case <-ctx.Done():
+		return Status{ExitCode: -1}, context.Cause(ctx)
+	}
+}
+
+// Stop ends the container (its stop signal, and SIGKILL five seconds later) and waits as Wait does. It may be called
+// again, and after the container's end.
+func (s *Sandbox) Stop(ctx context.Context) (Status, error) {
+	s.stop(errStopped)
+	return s.Wait(ctx)
+}
+
+// ExecOptions are how Exec runs a program.
+type ExecOptions struct {
+	User  string    // as Settings.User has it; "" is the container's
+	Env   []string  // beside the container's
+	Dir   string    // "" is the container's
+	Stdin io.Reader // nil for none
+}
+
+// ExecResult is how a program ended that Exec ran. Of what it printed the first 16 MiB are kept.
+type ExecResult struct {
+	Stdout, Stderr []byte
+	ExitCode       int // 126: it can't be run; 127: it isn't there (Docker 20.10 has 126 for that too)
+	Truncated      bool
+}
+
+const maxExecOutput = 16 << 20
+
+// Exec runs a program in the container and waits for it. When ctx ends the program is killed.
+func (s *Sandbox) Exec(ctx context.Context, argv []string, o ExecOptions) (ExecResult, error) {
+	if len(argv) == 0 {
+		return ExecResult{}, errors.New("exec: no program was given")
+	}
+	select {
+	case <-s.done:
+		return ExecResult{ExitCode: -1}, errors.New("exec: the container has ended")
+	default:
+	}
+	s.event(EventExec, fmt.Sprintf("%q", argv))
+	out, err := &head{room: maxExecOutput}, &head{room: maxExecOutput}
+	code, eerr := s.engine.exec(ctx, argv, o, out, err)
+	if cause := context.Cause(ctx); cause != nil {
+		eerr = cause
+	}
+	return ExecResult{Stdout: out.bytes(), Stderr: err.bytes(), ExitCode: code, Truncated: out.over() || err.over()}, eerr
+}
+
+// Logs is what the container has printed, both streams as they came; of much the last 4 MiB.
+func (s *Sandbox) Logs() []byte { return s.logs.bytes() }
+
+// Process is one process of a container.
+type Process struct {
+	PID    int      `json:"pid"`    // on this machine
+	Inside int      `json:"inside"` // in the container
+	Parent int      `json:"parent"`
+	UID    int      `json:"uid"`
+	State  string   `json:"state"` // R, S, D, Z … as ps(1) has it
+	Name   string   `json:"name"`
+	Args   []string `json:"args"`
+	RSS    int64    `json:"rss"` // bytes
+}
+
+// Processes lists what runs in the container.
+func (s *Sandbox) Processes(ctx context.Context) ([]Process, error) {
+	pids, err := s.engine.pids(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return processesOf(pids), nil
+}
+
+// Socket is one that listens in a container.
+type Socket struct {
+	Network string         `json:"network"` // tcp, tcp6, udp, udp6
+	Address netip.AddrPort `json:"address"`
+	PID     int            `json:"pid"` // on this machine; 0 when it isn't known
+}
+
+// Sockets lists what listens in the container's network.
+func (s *Sandbox) Sockets(ctx context.Context) ([]Socket, error) {
+	pids, err := s.engine.pids(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return socketsOf(pids)
+}
+
+// Memory is what the container's cgroup counts, in bytes.
+type Memory struct {
+	Current  int64 `json:"current"` // with its files in the page cache and on tmpfs
+	RSS      int64 `json:"rss"`
+	Peak     int64 `json:"peak"`
+	OOMKills int64 `json:"oom_kills"`
+}
+
+// Memory asks for it now.
+func (s *Sandbox) Memory(ctx context.Context) (Memory, error) {
+	m, err := s.engine.memory(ctx)
+	if err == nil {
+		s.notePeak(m)
+	}
+	return m, err
+}
+
+func (s *Sandbox) notePeak(m Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peak.Peak, s.peak.OOMKills = max(s.peak.Peak, m.Peak, m.Current), max(s.peak.OOMKills, m.OOMKills)
+}
+
+// Netns is the file of the container's network namespace; "" when it has ended or isn't on this machine.
+func (s *Sandbox) Netns(ctx context.Context) string {
+	pids, err := s.engine.pids(ctx)
+	if err != nil || len(pids) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", pids[0])
+}
+
+// Dial connects from inside of the container's network: tcp or udp, to an IP address and port. What listens on the
+// container's loopback is reached too.
+func (s *Sandbox) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if s.net == nil {
+		return nil, errors.New("dial: the container's network can't be entered: this needs Linux, root and an engine on this machine")
+	}
+	return s.net.dial(ctx, network, addr)
+}
+
+// Published are the addresses of this machine that lead into the container, in the order of Settings.Publish, with the
+// ports that were found free.
+func (s *Sandbox) Published() []Publication {
+	var out []Publication
+	for _, f := range s.ports {
+		out = append(out, f.Publication)
+	}
+	return slices.Clip(out)
+}
+
+// Evidence is what is known of the run by now.
+func (s *Sandbox) Evidence() Evidence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.evident
+	e.Events, e.NotApplied, e.Notes = slices.Clone(e.Events), slices.Clone(e.NotApplied), slices.Clone(e.Notes)
+	return e
+}
+
+// StartError tells that an image can't be run as it was asked for. Code is docker run's: 127 when the program isn't there,
+// 126 when it can't be run, 125 for the rest.
+type StartError struct {
+	Code int
+	Err  error
+}
+
+func (e *StartError) Error() string { return e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }

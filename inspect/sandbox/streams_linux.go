@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// drainTime is how long what a program left behind may go on holding its output open.
+const drainTime = 500 * time.Millisecond
+
+// streams are the standard streams of a program that runc starts. They implement runc.IO. Pipes of our own, for a daemon that
+// keeps one open must not keep us waiting.
+type streams struct {
+	stdin          *os.File
+	outR, outW     *os.File
+	errR, errW     *os.File
+	stdout, stderr io.Writer
+	wg             sync.WaitGroup
+}
+
+func newStreams(stdin io.Reader, stdout, stderr io.Writer) (s *streams, err error) {
+	s = &streams{stdout: stdout, stderr: stderr}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if s.outR, s.outW, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	if s.errR, s.errW, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	if stdin == nil {
+		s.stdin, err = os.Open(os.DevNull)
+		return s, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	s.stdin = r
+	go func() {
+		_, _ = io.Copy(w, stdin) // the program may not want it all
+		w.Close()
+	}()
+	return s, nil
+}
+
+// started lets what is printed through. Before the program itself runs, it is runc that prints.
+func (s *streams) started() {
+	s.outW.Close()
+	s.errW.Close()
+	s.wg.Go(func() { _, _ = io.Copy(s.stdout, s.outR) })
+	s.wg.Go(func() { _, _ = io.Copy(s.stderr, s.errR) })
+}
+
+// finish is called when the program has ended: it waits for the rest of what it printed.
+func (s *streams) finish() {
+	deadline := time.Now().Add(drainTime)
+	_ = s.outR.SetReadDeadline(deadline)
+	_ = s.errR.SetReadDeadline(deadline)
+	s.wg.Wait()
+	s.Close()
+}
+
+// Set gives the program its streams.
+func (s *streams) Set(cmd *exec.Cmd) { cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.outW, s.errW }
+
+// Close closes all ends that are ours.
+func (s *streams) Close() error {
+	for _, f := range []*os.File{s.stdin, s.outR, s.outW, s.errR, s.errW} {
+		f.Close() // a second time is no harm
+	}
+	return nil
+}
+
+// Stdin, Stdout and Stderr are of runc.IO, for who reads by itself.
+func (s *streams) Stdin() io.WriteCloser { return nil }
+
+// Stdout see Stdin.
+func (s *streams) Stdout() io.ReadCloser { return nil }
+
+// Stderr see Stdin.
+func (s *streams) Stderr() io.ReadCloser { return nil }
