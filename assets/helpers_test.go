@@ -2,7 +2,6 @@ package assets_test
 
 import (
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,18 +51,4 @@ func laid(t *testing.T, p *profile.Profile, line profile.Line) map[string]string
 		}
 	}
 	return out
-}
-
-var reference = regexp.MustCompile(`\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
-
-// envsubst does what envsubst does when it is given a list of names, as the base's start scripts do: it replaces these in
-// both spellings and leaves every other one alone.
-func envsubst(text string, names []string, value func(string) string) string {
-	return reference.ReplaceAllStringFunc(text, func(ref string) string {
-		name := strings.Trim(ref, "${}")
-		if !slices.Contains(names, name) {
-			return ref
-		}
-		return value(name)
-	})
 }

@@ -2,7 +2,10 @@ package assets_test
 
 import (
 	"bufio"
-	"fmt"
+	"encoding/xml"
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +16,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/internal/need"
 )
+
+const supervisordConf = "/opt/gem/supervisord.conf"
 
 // parseINI reads what supervisord takes: sections, keys, and indented lines that go on with the value above.
 func parseINI(t *testing.T, path, text string) map[string]map[string]string {
@@ -52,19 +56,14 @@ func parseINI(t *testing.T, path, text string) map[string]map[string]string {
 	return out
 }
 
-func confs(t *testing.T, p *profile.Profile, line profile.Line) map[string]map[string]map[string]string {
-	out := map[string]map[string]map[string]string{}
-	for path, text := range laid(t, p, line) {
-		if strings.HasPrefix(path, "/opt/gem/supervisord/") {
-			out[path] = parseINI(t, path, text)
-		}
-	}
-	return out
+// conf gives the sections of the image's supervisord.conf.
+func conf(t *testing.T) map[string]map[string]string {
+	return parseINI(t, supervisordConf, laid(t, loadProfile(t, "l0"), "A")[supervisordConf])
 }
 
 var (
 	environment = regexp.MustCompile(`(?:^|,)([A-Z_]+)="([^"]*)"`)
-	expansion   = regexp.MustCompile(`%\(ENV_([A-Z_]+)\)s`)
+	expansion   = regexp.MustCompile(`%\(([A-Za-z_]+)\)`)
 )
 
 func environmentOf(conf map[string]string) map[string]string {
@@ -75,73 +74,57 @@ func environmentOf(conf map[string]string) map[string]string {
 	return out
 }
 
+// The programs are the profile's, each under its account, with nothing of the environment but what init writes there.
 func TestPrograms(t *testing.T) {
-	p := loadProfile(t, "l0")
-	want := map[profile.Line][]string{
-		"A": {"browser", "browser-shell-egress", "gem-server", "mcp-hub", "nginx", "openbox", "tigervnc", "websocat"},
-		"B": {"browser", "browser-shell-egress", "browser-shell-hub", "nginx", "openbox", "python-server", "tigervnc", "websocat"},
-	}
-	want["C"] = want["B"]
-	for _, line := range lines {
-		var got []string
-		for path, conf := range confs(t, p, line) {
-			for section, c := range conf {
-				name, ok := strings.CutPrefix(section, "program:")
-				if !ok {
-					continue
+	const service, desktop = "%(ENV_SLIM_SERVICE_USER)s", "%(ENV_SLIM_DESKTOP_USER)s"
+	users := map[string]string{"browser": desktop, "browser-shell": service, "nginx": "", "openbox": desktop, "tigervnc": desktop}
+	var got []string
+	for section, c := range conf(t) {
+		if section == "include" {
+			t.Error("what lies elsewhere would be started")
+		}
+		name, ok := strings.CutPrefix(section, "program:")
+		for key, value := range c {
+			for _, m := range expansion.FindAllStringSubmatch(value, -1) {
+				if !slices.Contains([]string{"ENV_SLIM_SERVICE_USER", "ENV_SLIM_DESKTOP_USER", "ENV_SLIM_NGINX_CONF"}, m[1]) {
+					t.Errorf("%s: %s takes %s from elsewhere", section, key, m[1])
 				}
-				got = append(got, name)
-				if !slices.Contains(p.Expect.Programs, name) {
-					t.Errorf("line %s, %s: the profile doesn't expect %s", line, path, name)
-				}
-				checkProgram(t, fmt.Sprintf("line %s, %s", line, name), c)
+			}
+			if strings.Contains(value, "0.0.0.0") {
+				t.Errorf("%s: %s: %s", section, key, value)
 			}
 		}
-		sort.Strings(got)
-		if diff := cmp.Diff(want[line], got); diff != "" {
-			t.Errorf("line %s (-want +got):\n%s", line, diff)
+		if !ok {
+			continue
+		}
+		got = append(got, name)
+		if c["user"] != users[name] {
+			t.Errorf("%s: user %q, want %q", name, c["user"], users[name])
+		}
+		env, path := environmentOf(c), "/usr/local/bin:/usr/bin:/bin"
+		if name == "nginx" {
+			path = "/usr/sbin:/usr/bin:/sbin:/bin"
+		}
+		if env["PATH"] != path || env["HOME"] == "" {
+			t.Errorf("%s: PATH %q and HOME %q", name, env["PATH"], env["HOME"])
+		}
+		if program, _, _ := strings.Cut(strings.Fields(c["command"])[0], " "); !filepath.IsAbs(program) {
+			t.Errorf("%s: %s is looked up in PATH", name, program)
+		}
+		if c["autorestart"] != "true" || c["autostart"] != "" || !strings.HasPrefix(c["stdout_logfile"], "/var/log/gem/") || c["stdout_logfile_maxbytes"] == "" {
+			t.Errorf("%s: %v", name, c)
 		}
 	}
-}
-
-// checkProgram holds a program to what a variable at run time must not change.
-func checkProgram(t *testing.T, name string, c map[string]string) {
-	t.Helper()
-	env := environmentOf(c)
-	switch c["user"] {
-	case "root":
-		if env["PATH"] != "/usr/sbin:/usr/bin:/sbin:/bin" || env["HOME"] != "/root" {
-			t.Errorf("%s: root with PATH %q and HOME %q", name, env["PATH"], env["HOME"])
-		}
-		if v, ok := env["BASH_ENV"]; !ok || v != "" {
-			t.Errorf("%s: root's shell reads BASH_ENV", name)
-		}
-	case "%(ENV_USER)s":
-		if env["PATH"] != "/usr/local/bin:/usr/bin:/bin" {
-			t.Errorf("%s: PATH %q", name, env["PATH"])
-		}
-	default:
-		t.Errorf("%s: user %q", name, c["user"])
-	}
-	for key, value := range c {
-		for _, m := range expansion.FindAllStringSubmatch(value, -1) {
-			if m[1] != "USER" && (m[1] != "LOG_DIR" || !strings.HasSuffix(key, "_logfile")) {
-				t.Errorf("%s: %s takes %s from the environment", name, key, m[1])
-			}
-		}
-		if strings.Contains(value, "0.0.0.0") {
-			t.Errorf("%s: %s: %s", name, key, value)
-		}
-	}
-	if c["autostart"] != "true" || c["autorestart"] != "true" {
-		t.Errorf("%s: autostart %q, autorestart %q", name, c["autostart"], c["autorestart"])
+	sort.Strings(got)
+	if diff := cmp.Diff(loadProfile(t, "l0").Expect.Programs, got); diff != "" {
+		t.Errorf("programs (-profile +conf):\n%s", diff)
 	}
 }
 
 // Flags that would open the browser or make it another one, and the one without which nothing can drive it.
 func TestBrowserFlags(t *testing.T) {
-	command := confs(t, loadProfile(t, "l0"), "B")["/opt/gem/supervisord/browser.conf"]["program:browser"]["command"]
-	for _, bad := range []string{"--remote-allow-origins", "--disable-web-security", "--disable-site-isolation", "--remote-debugging-address", "%(ENV_BROWSER"} {
+	command := conf(t)["program:browser"]["command"]
+	for _, bad := range []string{"--remote-allow-origins", "--disable-web-security", "--disable-site-isolation", "--remote-debugging-address"} {
 		if strings.Contains(command, bad) {
 			t.Errorf("%s in the browser's command", bad)
 		}
@@ -169,147 +152,185 @@ func TestPolicyFileIsTheLast(t *testing.T) {
 	}
 }
 
-// The proxy is there before what sends requests through it. A lower number starts first.
-func TestEgressStartsFirst(t *testing.T) {
-	p := loadProfile(t, "l0")
-	for _, line := range lines {
-		priority := map[string]int{}
-		for _, conf := range confs(t, p, line) {
-			for section, c := range conf {
-				if name, ok := strings.CutPrefix(section, "program:"); ok {
-					n, err := strconv.Atoi(c["priority"])
-					if err != nil {
-						t.Fatal(err)
-					}
-					priority[name] = n
-				}
-			}
+// The proxy is there before what sends requests through it, and the desktop before its windows. A lower number starts first.
+func TestOrder(t *testing.T) {
+	last := 0
+	for _, name := range []string{"browser-shell", "tigervnc", "openbox", "browser", "nginx"} {
+		n, err := strconv.Atoi(conf(t)["program:"+name]["priority"])
+		if err != nil || n <= last {
+			t.Errorf("%s has priority %d after %d: %v", name, n, last, err)
 		}
-		for _, name := range []string{"browser", "browser-shell-hub", "mcp-hub"} {
-			if n, ok := priority[name]; ok && n <= priority["browser-shell-egress"] {
-				t.Errorf("line %s: %s has priority %d, browser-shell-egress %d", line, name, n, priority["browser-shell-egress"])
+		last = n
+	}
+}
+
+// Nobody logs in: no account has a password or a shell, the two of the image are what the programs are run as, and none is
+// in a second group.
+func TestAccounts(t *testing.T) {
+	read := func(name string, fields int) map[string][]string {
+		t.Helper()
+		data, err := fs.ReadFile(assets.FS, "accounts/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string][]string{}
+		for line := range strings.Lines(string(data)) {
+			f := strings.Split(strings.TrimSuffix(line, "\n"), ":")
+			if len(f) != fields || out[f[0]] != nil {
+				t.Errorf("%s: %q", name, line)
 			}
+			out[f[0]] = f
+		}
+		return out
+	}
+	users, groups, shadow := read("passwd", 7), read("group", 4), read("shadow", 9)
+	ids := map[string]string{}
+	for name, u := range users {
+		if u[1] != "x" || shadow[name] == nil || shadow[name][1] != "*" {
+			t.Errorf("%s may have a password", name)
+		}
+		if u[6] != "/usr/sbin/nologin" {
+			t.Errorf("%s has the shell %s", name, u[6])
+		}
+		if ids[u[2]] != "" {
+			t.Errorf("%s and %s are both user %s", name, ids[u[2]], u[2])
+		}
+		ids[u[2]] = name
+	}
+	if len(shadow) != len(users) {
+		t.Errorf("%d users, %d passwords", len(users), len(shadow))
+	}
+	for name, g := range groups {
+		if g[1] != "x" || g[3] != "" {
+			t.Errorf("group %s: %q", name, g)
+		}
+	}
+	for name, want := range map[string]string{"root": "0:0 /root", "gem": "1000:1000 /home/gem", "browser-shell": "1001:1001 /var/lib/browser-shell"} {
+		if u := users[name]; u == nil || u[2]+":"+u[3]+" "+u[5] != want || groups[name] == nil || groups[name][2] != u[3] {
+			t.Errorf("%s: %q", name, u)
+		}
+	}
+	if users["nobody"] == nil || groups["nogroup"] == nil {
+		t.Error("nginx needs nobody and nogroup")
+	}
+}
+
+// A person at the desktop starts no program by the window manager.
+func TestOpenboxStartsNothing(t *testing.T) {
+	data, err := fs.ReadFile(assets.FS, "openbox/openbox.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := []string{"Focus", "Raise", "Move"}
+	for d := xml.NewDecoder(strings.NewReader(string(data))); ; {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, ok := tok.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		if slices.Contains([]string{"keybind", "menu", "execute", "command"}, e.Name.Local) {
+			t.Errorf("<%s>", e.Name.Local)
+		}
+		if e.Name.Local == "action" && !slices.Contains(allowed, e.Attr[0].Value) {
+			t.Errorf("action %s", e.Attr[0].Value)
 		}
 	}
 }
 
-// nginx waits for ports that something listens on; one that is dead keeps it down for ever.
-func TestWaitPorts(t *testing.T) {
-	p := loadProfile(t, "l0")
-	server := regexp.MustCompile(`server 127\.0\.0\.1:(\d+);`)
-	for _, line := range lines {
-		var known []string
-		for _, m := range server.FindAllStringSubmatch(laid(t, p, line)["/opt/gem/nginx-upstreams.conf"], -1) {
-			known = append(known, m[1])
-		}
-		env := environmentOf(confs(t, p, line)["/opt/gem/supervisord/nginx.conf"]["program:nginx"])
-		ports := strings.Split(env["WAIT_PORTS"], ",")
-		if len(ports) != 2 {
-			t.Errorf("line %s: WAIT_PORTS %q", line, env["WAIT_PORTS"])
-		}
-		for _, port := range ports {
-			if !slices.Contains(known, port) {
-				t.Errorf("line %s: nginx waits for %s, and has upstreams %v", line, port, known)
-			}
-		}
-	}
-	hub := environmentOf(confs(t, p, "A")["/opt/gem/supervisord/supervisord.mcp_hub.conf"]["program:mcp-hub"])
-	if hub["FASTAPI_WAIT_SKIP"] != "1" || hub["MCP_HUB_WAIT_PORTS"] != "9222" {
-		t.Errorf("line A: the hub waits for %v", hub)
-	}
-}
-
-// The real supervisord reads the confs behind the base's main file, and its socket is root's.
+// The real supervisord takes the conf, as root and as another user, and starts each program as whom it should, with the
+// environment that is written there; and its socket is its own.
 func TestSupervisord(t *testing.T) {
 	daemon, ctl := need.Program(t, "supervisord"), need.Program(t, "supervisorctl")
 	if os.Getuid() != 0 {
-		need.Missing(t, "needs root, because the base's supervisord.conf gives its socket to a group")
+		need.Missing(t, "needs root, because programs change their user")
 	}
-	p := loadProfile(t, "l0")
-	for _, line := range lines {
-		t.Run(string(line), func(t *testing.T) {
+	// daemon and bin stand for gem and browser-shell, who are no users of the machine that tests.
+	for _, tt := range []struct {
+		name             string
+		uid              uint32
+		desktop, service string
+	}{{"root", 0, "daemon", "bin"}, {"rootless", 1, "daemon", "daemon"}} {
+		t.Run(tt.name, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "sv") // the socket's path must be short
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { os.RemoveAll(dir) })
-			main := strings.ReplaceAll(`[supervisord]
-nodaemon=true
-user=root
-pidfile=DIR/pid
-logfile=/dev/null
-logfile_maxbytes=0
-[include]
-files=DIR/*.conf
-[unix_http_server]
-file=DIR/sock
-chmod=0770
-chown=root:%(ENV_USER)s
-[supervisorctl]
-serverurl=unix://DIR/sock
-[rpcinterface:supervisor]
-supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
-`, "DIR", dir)
-			if err := os.WriteFile(filepath.Join(dir, "main"), []byte(main), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			var want []string
-			for path, text := range laid(t, p, line) {
-				if !strings.HasPrefix(path, "/opt/gem/supervisord/") {
-					continue
-				}
-				for section := range parseINI(t, path, text) {
-					if name, ok := strings.CutPrefix(section, "program:"); ok {
-						want = append(want, name+" STOPPED")
-					}
-				}
-				text = strings.ReplaceAll(text, "autostart=true", "autostart=false")
-				if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), []byte(text), 0o644); err != nil {
+			for _, d := range []string{"", "/run", "/log", "/said"} {
+				if err := errors.Join(os.MkdirAll(dir+d, 0o755), os.Chmod(dir+d, 0o755), os.Chown(dir+d, int(tt.uid), -1)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			log, err := os.Create(filepath.Join(dir, "log"))
+			if err := os.Chmod(dir+"/said", 0o777); err != nil {
+				t.Fatal(err)
+			}
+			stub := dir + "/stub"
+			script := "#!/bin/sh\n{ id -un; env; } >" + dir + "/said/$1.new && mv " + dir + "/said/$1.new " + dir + "/said/$1\nexec sleep 600\n"
+			if err := os.WriteFile(stub, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			// The commands are longer than their first line; of each the stub hears the program's name.
+			text := laid(t, loadProfile(t, "l0"), "A")[supervisordConf]
+			text = regexp.MustCompile(`(?m)(\[program:(.*)\]\ncommand=).*\n(?:  .*\n)*`).ReplaceAllString(text, "${1}"+stub+" ${2}\n")
+			text = regexp.MustCompile(`(?m)^directory=.*\n`).ReplaceAllString(text, "")
+			text = strings.NewReplacer("/run/supervisor", dir+"/run", "/var/log/gem", dir+"/log").Replace(text)
+			if err := os.WriteFile(dir+"/conf", []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			log, err := os.Create(dir + "/out")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer log.Close()
-			said := func() string { b, _ := os.ReadFile(log.Name()); return string(b) }
-			cmd := exec.Command(daemon, "-n", "-c", filepath.Join(dir, "main"))
-			cmd.Env = []string{"USER=daemon", "LOG_DIR=" + dir, "PATH=/usr/bin:/bin"}
+			output := func() string { b, _ := os.ReadFile(log.Name()); return string(b) }
+			cmd := exec.Command(daemon, "-n", "-c", dir+"/conf")
+			cmd.Dir = "/"
+			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x"}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.uid}}
 			cmd.Stdout, cmd.Stderr = log, log
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				cmd.Process.Signal(syscall.SIGTERM)
-				cmd.Wait()
+				_ = cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+				_ = cmd.Wait()
 			})
-			for end := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-				if _, err = os.Stat(filepath.Join(dir, "sock")); err == nil {
-					break
+			self := map[uint32]string{0: "root", 1: "daemon"}[tt.uid]
+			users := map[string]string{"browser": tt.desktop, "browser-shell": tt.service, "nginx": self, "openbox": tt.desktop, "tigervnc": tt.desktop}
+			for name, user := range users {
+				var said []byte
+				need.Eventually(t, func() bool {
+					said, err = os.ReadFile(dir + "/said/" + name)
+					return err == nil
+				}, output)
+				who, env, _ := strings.Cut(string(said), "\n")
+				if who != user {
+					t.Errorf("%s runs as %s, want %s", name, who, user)
 				}
-				if time.Now().After(end) {
-					t.Fatalf("no socket: %s", said())
+				for _, want := range []string{"LANG=C.UTF-8", "TZ=UTC", "PATH=" + environmentOf(conf(t)["program:"+name])["PATH"]} {
+					if !strings.Contains("\n"+env, "\n"+want+"\n") {
+						t.Errorf("%s has no %s in its environment:\n%s", name, want, env)
+					}
 				}
 			}
-			status := exec.Command(ctl, "-c", filepath.Join(dir, "main"), "status")
-			status.Env = cmd.Env
-			text, _ := status.Output() // it exits with 3 when programs are stopped
-			var got []string
-			for l := range strings.Lines(string(text)) {
-				got = append(got, strings.Join(strings.Fields(l)[:2], " "))
-			}
-			sort.Strings(want)
-			sort.Strings(got)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("programs (-want +got):\n%s%s", diff, said())
-			}
-			info, err := os.Stat(filepath.Join(dir, "sock"))
+			info, err := os.Stat(dir + "/run/sock")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if owner := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o700 || owner.Uid != 0 || owner.Gid != 0 {
-				t.Errorf("socket %v %d:%d, want 0700 0:0", info.Mode().Perm(), owner.Uid, owner.Gid)
+			if owner := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o700 || owner.Uid != tt.uid {
+				t.Errorf("socket %v of user %d", info.Mode().Perm(), owner.Uid)
+			}
+			status := exec.Command(ctl, "-c", dir+"/conf", "status")
+			status.Env = cmd.Env
+			out, _ := status.Output() // it exits with 3 as long as a program is starting
+			if n := strings.Count(string(out), "\n"); n != len(users) {
+				t.Errorf("%d programs:\n%s", n, out)
 			}
 		})
 	}

@@ -54,11 +54,18 @@ func run(t *testing.T, args ...string) string {
 // buildL0 builds the closed image on a stand-in that boots, and gives its reference.
 func buildL0(t *testing.T, line string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need.Missing(t, "a root file system and containers need root")
-	}
+	need.Containers(t)
+	need.Program(t, "mmdebstrap")
 	dir := filepath.Join(t.TempDir(), "image")
 	run(t, "build", "--profile", "l0", "--base", "standin-live:"+line, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+	return "oci:" + dir
+}
+
+// standin gives the base that the image of a line is made from.
+func standin(t *testing.T, line string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "base")
+	run(t, "standin", "--live", "--line", line, "--output", dir)
 	return "oci:" + dir
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -244,7 +243,7 @@ func surface(target string) bool {
 	if err != nil {
 		return false
 	}
-	clean := path.Clean(p)
+	clean := (&url.URL{Path: "/"}).ResolveReference(&url.URL{Path: p}).Path // dots go (RFC 3986 5.2.4), doubled slashes stay
 	return slices.Contains([]string{"/mcp", "/tickets", "/vnc", "/websockify"}, clean) || strings.HasPrefix(clean, "/vnc/")
 }
 

@@ -28,7 +28,11 @@ type page struct {
 // openPage starts a Chromium in the world and opens an address.
 func openPage(t *testing.T, w *world, address string) *page {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "slimctl-e2e-chromium-") // Chromium's children may still write when it has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	cmd := w.command(t.Context(), need.Program(t, "chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,900",
 		"--user-data-dir="+dir, "--remote-debugging-port=0", "about:blank")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -35,9 +34,7 @@ type world struct {
 // newWorld makes both namespaces and the cable. They are gone at the end of the test.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		need.Missing(t, "network namespaces need root")
-	}
+	need.Containers(t)
 	id := rand.Text()[:8]
 	inside, outside := "slim-in-"+id, "slim-out-"+id
 	runtime.LockOSThread()

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/registry"
 )
 
@@ -387,7 +388,7 @@ func TestFailureDoesNotWait(t *testing.T) {
 	})
 	start := time.Now()
 	err := (Output{OutputOCI, filepath.Join(t.TempDir(), "x")}).Write(context.Background(), b, nil, src, testOptions())
-	if !errors.Is(err, ErrNotFound) || time.Since(start) > 10*time.Second {
+	if !errors.Is(err, ErrNotFound) || time.Since(start) > DefaultIdleTimeout/2 {
 		t.Errorf("got %v after %v", err, time.Since(start))
 	}
 }
@@ -577,11 +578,11 @@ func TestLoad(t *testing.T) {
 	if err := load(context.Background(), arm64); err == nil || !strings.Contains(err.Error(), "Cannot connect") {
 		t.Errorf("got %v", err)
 	}
-	docker(`exec sleep 60`)
+	docker(`exec sleep 300`)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if err := load(ctx, arm64); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 20*time.Second {
+	if err := load(ctx, arm64); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > need.Patience {
 		t.Errorf("got %v after %v", err, time.Since(start))
 	}
 	t.Setenv("PATH", t.TempDir())

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -158,17 +159,25 @@ func TestPushRoundTrips(t *testing.T) {
 			}
 			opt.Keychain = nil
 		}
-		reg.SetLatency(30 * time.Millisecond)
-		src := open(t, reg.Host+"/aio/base:1", opt)
-		b := derive(t, src, 1_500_000, 70)
-		if _, err := Push(context.Background(), b, refs(t, reg.Host+"/slim:1"), src, opt); err != nil {
-			t.Fatal(err)
-		}
-		st := reg.Stats()
-		t.Logf("bearer=%v: %d round trips, %d requests: %v", bearer, st.RoundTrips, st.Requests, st.ByKind)
 		limit := 10
 		if bearer {
 			limit = 12
+		}
+		var st registry.Stats
+		// Requests that are made at once follow one another on a machine that takes longer than the latency to make them.
+		for i, latency := range []time.Duration{30 * time.Millisecond, 200 * time.Millisecond, time.Second, 5 * time.Second} {
+			reg.SetLatency(latency)
+			reg.Reset()
+			src := open(t, reg.Host+"/aio/base:1", opt)
+			b := derive(t, src, 1_500_000, uint64(70+i)) // other layers each time
+			if _, err := Push(context.Background(), b, refs(t, fmt.Sprintf("%s/slim%d:1", reg.Host, i)), src, opt); err != nil {
+				t.Fatal(err)
+			}
+			st = reg.Stats()
+			t.Logf("bearer=%v, %s: %d round trips, %d requests: %v", bearer, latency, st.RoundTrips, st.Requests, st.ByKind)
+			if st.RoundTrips <= limit {
+				break
+			}
 		}
 		if st.RoundTrips > limit {
 			t.Errorf("bearer=%v: %d round trips, want at most %d", bearer, st.RoundTrips, limit)
@@ -256,7 +265,9 @@ func TestPushFaults(t *testing.T) {
 				return nil
 			})
 			o := testOptions()
-			o.IdleTimeout = 150 * time.Millisecond
+			if tt.fault.Hang {
+				o.IdleTimeout = hangTime
+			}
 			src = open(t, src.Reference(), o)
 			_, err := Push(context.Background(), derive(t, src, 100_000, 2), refs(t, ref), src, o)
 			if !errors.Is(err, tt.kind) {

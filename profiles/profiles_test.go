@@ -69,7 +69,7 @@ func TestEveryStepSaysWhy(t *testing.T) {
 			say(o.Name, o.Why)
 			for _, f := range o.Files {
 				say(f.Path, f.Why)
-				if f.Link != "" {
+				if f.Link != "" || f.Dir {
 					continue
 				}
 				if asset, ok := strings.CutPrefix(f.Source, "asset:"); !ok {
@@ -109,39 +109,61 @@ func TestNoAssetIsLeftOver(t *testing.T) {
 	}
 }
 
-// The hub's list that a start script may render is the one that the profile's hub block gives.
-func TestTemplateIsTheHub(t *testing.T) {
-	raw, err := fs.ReadFile(assets.FS, "mcp-hub.json.template")
+// One MCP server with one tool, and the hub's policy knows it.
+func TestOneServer(t *testing.T) {
+	raw, err := fs.ReadFile(assets.FS, "policy/hub.policy.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var template struct {
-		MCPServers map[string]struct {
-			Type    string            `json:"type"`
-			Command string            `json:"command"`
-			Args    []string          `json:"args"`
-			Env     map[string]string `json:"env"`
-		} `json:"mcpServers"`
+	var policy struct {
+		Servers map[string]json.RawMessage `json:"servers"`
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&template); err != nil {
+	if err := json.Unmarshal(raw, &policy); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names(t) {
 		p := load(t, name)
-		got := map[string]profile.Server{}
-		for n, s := range template.MCPServers {
-			if s.Type != "stdio" {
-				t.Errorf("%s: type %q; the base's hubs take another type when it is not named", n, s.Type)
-			}
-			got[n] = profile.Server{Command: s.Command, Args: s.Args, Env: s.Env}
-		}
-		if !reflect.DeepEqual(got, p.Hub.Servers) {
-			t.Errorf("%s: hub is %+v, the template says %+v", name, p.Hub.Servers, got)
+		want := map[string]profile.Server{"browser_shell": {Command: "/usr/local/bin/browser-shell", Args: []string{"mcp"}}}
+		if !reflect.DeepEqual(want, p.Hub.Servers) {
+			t.Errorf("%s: hub is %+v", name, p.Hub.Servers)
 		}
 		if !slices.Equal(p.Expect.MCPServers, []string{"browser_shell"}) || !slices.Equal(p.Expect.Tools, []string{"browser-shell"}) {
 			t.Errorf("%s: expects %v with %v", name, p.Expect.MCPServers, p.Expect.Tools)
+		}
+		for server := range policy.Servers {
+			if _, ok := p.Hub.Servers[server]; !ok {
+				t.Errorf("%s: the hub's policy is about %s, which isn't there", name, server)
+			}
+		}
+	}
+}
+
+// The image starts with our program, passes none of the base's words to it, and asks it how it is.
+func TestEntry(t *testing.T) {
+	for _, name := range names(t) {
+		c := load(t, name).Config
+		if !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/browser-shell", "init"}) || len(c.Cmd) > 0 || c.WorkingDir != "/" {
+			t.Errorf("%s: starts %q %q in %s", name, c.Entrypoint, c.Cmd, c.WorkingDir)
+		}
+		if c.Healthcheck == nil || !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/usr/local/bin/browser-shell", "health"}) {
+			t.Errorf("%s: healthcheck %+v", name, c.Healthcheck)
+		}
+		for variable, value := range c.Env {
+			if value != "" && variable != "PATH" {
+				t.Errorf("%s: sets %s=%s, which nothing reads", name, variable, value)
+			}
+		}
+	}
+}
+
+// Every variable that the base sets and that would have started something is blank.
+func TestSwitchesAreBlank(t *testing.T) {
+	env := load(t, "l0").Config.Env
+	for _, variable := range strings.Fields(`BROWSER_COMMANDLINE_ARGS BROWSER_EXTRA_ARGS DISABLE_BROWSER DISABLE_CODE_SERVER DISABLE_JUPYTER
+		DISABLE_MCP_BROWSER DISABLE_NODEJS_REPL DISABLE_VNC ENABLE_CJK_IME EXTRA_MCP_SERVERS LOG_STDOUT_SERVER PROXY_BYPASS_LIST RUN_HOOK_INIT
+		RUN_HOOK_POST_READY RUN_HOOK_PRE_SERVICES SANDBOX_SHUTDOWN_HOOKS WAIT_PORTS`) {
+		if value, ok := env[variable]; !ok || value != "" {
+			t.Errorf("%s is %q", variable, value)
 		}
 	}
 }
@@ -188,24 +210,18 @@ func standinPaths(t *testing.T, line profile.Line) map[string]bool {
 	}
 }
 
-// bootCritical are the files without which the base's start scripts die (facts: run.sh and entrypoint.sh run under set -e).
-var bootCritical = map[profile.Line][]string{
-	"A": {
-		"/opt/gem/run.sh", "/opt/gem/entrypoint.sh", "/opt/gem/nginx-wait.sh", "/opt/gem/mcp-hub-wait.sh", "/opt/gem/wait-for-python-server.sh",
-		"/opt/gem/supervisord.conf", "/opt/gem/mcp.disabled", "/opt/gem/nginx.legacy.conf", "/opt/gem/nginx.srv.conf", "/opt/gem/nginx.vnc.conf",
-		"/opt/gem/nginx-server-with-auth.conf", "/opt/gem/nginx-server-without-auth.conf", "/opt/gem/nginx-server-port-proxy.conf.template",
-		"/opt/jupyter", "/opt/gem/matplotlibrc", "/opt/gem/preferences.json", "/opt/gem/nginx", "/opt/gem/tinyproxy/base.conf",
-		"/opt/gem/openbox.xml", "/opt/novnc", "/usr/local/bin/gem-server", "/etc/nginx/mime.types", "/etc/aio_version",
-	},
-	"B": {
-		"/opt/gem/run.sh", "/opt/gem/nginx-wait.sh", "/opt/gem/supervisord.conf", "/opt/gem/nginx.legacy.conf", "/opt/gem/nginx.vnc.conf",
-		"/opt/gem/nginx-server-with-auth.conf", "/opt/gem/nginx-server-without-auth.conf", "/opt/gem/nginx-server-port-proxy.conf.template",
-		"/opt/jupyter", "/opt/gem/matplotlibrc", "/opt/gem/preferences.json", "/opt/gem/nginx", "/etc/profile.d/nodejs.sh",
-		"/opt/gem/nodejs.sh", "/opt/gem/openbox.xml", "/opt/novnc", "/usr/local/bin/python-server", "/etc/nginx/mime.types",
-	},
+// needed is what the image's programs are and read, besides our own files.
+var needed = []string{
+	"/usr/bin/supervisord", "/usr/bin/python3", "/usr/sbin/nginx", "/usr/bin/Xvnc", "/usr/bin/Xtigervnc", "/usr/bin/openbox",
+	"/usr/local/bin/browser", "/opt/browser/chrome", "/opt/novnc/index.html", "/opt/novnc/vnc.html",
+	// Ours.
+	"/opt/gem/supervisord.conf", "/opt/gem/nginx.conf", "/opt/gem/nginx-ipv4.conf", "/opt/gem/nginx-loopback.conf",
+	"/opt/gem/nginx-loopback-ipv4.conf", "/opt/gem/nginx-main.conf", "/opt/gem/nginx-http.conf", "/opt/gem/nginx-server.conf",
+	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/agent-browser/hub.policy.json",
+	"/etc/agent-browser/browser-shell.policy.json",
+	// Where it writes.
+	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/gem", "/run/browser-shell", "/run/nginx", "/run/supervisor",
 }
-
-func init() { bootCritical["C"] = append(bootCritical["B"], "/opt/gem/gem_init.sh", "/opt/gem/gem.sh") }
 
 // On every line: what must go is there, what must stay stays, and nothing that the profile closes is left.
 func TestRemovalsOnStandins(t *testing.T) {
@@ -223,9 +239,14 @@ func TestRemovalsOnStandins(t *testing.T) {
 						}
 					}
 				}
-				for _, f := range bootCritical[line] {
+				for _, f := range needed {
 					if !paths[f] {
 						t.Errorf("%s is gone, and the image does not start without it", f)
+					}
+				}
+				for f := range paths {
+					if strings.HasPrefix(f, "/opt/gem/") && strings.HasSuffix(f, ".sh") || strings.HasPrefix(f, "/home/gem/") {
+						t.Errorf("%s is left", f)
 					}
 				}
 				closed(t, p, line, paths)

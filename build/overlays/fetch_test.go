@@ -262,16 +262,16 @@ func TestCancelled(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	o := fakeNpm(t, fmt.Sprintf("sleep 300 & echo $! >'%s.tmp'; mv '%s.tmp' '%s'; wait", pidFile, pidFile, pidFile))
 	ctx, cancel := context.WithCancel(context.Background())
+	var start time.Time
 	go func() {
-		for range 200 {
+		for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			if _, err := os.Stat(pidFile); err == nil {
 				break
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
+		start = time.Now()
 		cancel()
 	}()
-	start := time.Now()
 	_, err := Fetch(ctx, nodeVersion, nodeSum, o)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
@@ -282,13 +282,8 @@ func TestCancelled(t *testing.T) {
 	noLeftovers(t, o.CacheDir, "payload")
 	pid, err := os.ReadFile(pidFile)
 	must(t, err)
-	for range 100 {
-		if !running(strings.TrimSpace(string(pid))) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Errorf("npm's child %s still runs", pid)
+	need.Eventually(t, func() bool { return !running(strings.TrimSpace(string(pid))) },
+		func() string { return fmt.Sprintf("npm's child %s still runs", pid) })
 }
 
 // running reports whether a process is there and no zombie.

@@ -295,7 +295,7 @@ func TestDaemonStarts(t *testing.T) {
 	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	for range 1000 {
+	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); {
 		select {
 		case err := <-ended:
 			t.Fatalf("the daemon ended: %v\n%s", err, out.data)
@@ -403,14 +403,13 @@ func startChromium(t *testing.T) string {
 		_ = killGroup(cmd)
 		_ = cmd.Wait()
 	})
-	for range 1500 {
+	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		port, _, found := strings.Cut(readString(filepath.Join(data, "DevToolsActivePort")), "\n")
 		if found {
 			return port
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatal("chromium opened no debugging port in 30 s")
+	t.Fatalf("chromium opened no debugging port within %s", need.Patience)
 	return ""
 }
 

@@ -124,7 +124,11 @@ func attack(t *testing.T, s *client, how, url string, c *canary) {
 	if n := c.hits.Load() - before; n != 0 {
 		t.Errorf("%s, %s: the canary was reached %d times", how, url, n)
 	}
-	if a := s.do(t, "open", strings.Split(url, "?")[0]); a.ExitCode != 0 {
+	a := s.do(t, "open", strings.Split(url, "?")[0])
+	for try := 0; a.ExitCode == 126 && try < 3; try++ { // on a busy machine the page may go where it wanted only now
+		a = s.do(t, "open", strings.Split(url, "?")[0])
+	}
+	if a.ExitCode != 0 {
 		t.Errorf("%s: the session does not go on: %+v", how, a)
 	}
 }

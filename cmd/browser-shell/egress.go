@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"path/filepath"
 
 	"github.com/slimctl/slimctl/server/audit"
@@ -18,55 +19,89 @@ func runEgress(ctx context.Context, args []string, std stdio) error {
 	if err := parse(flags, args, std.err); err != nil {
 		return err
 	}
-	p, err := policy.Load(*file)
+	hangups, err := harden()
 	if err != nil {
 		return err
 	}
-	if err := harden(); err != nil {
+	p, err := policy.Load(*file)
+	if err != nil {
 		return err
 	}
 	if *listen == "" {
 		*listen = p.Egress.Proxy
 	}
-	log, err := egressLog(p)
+	proxy, err := openEgress(p, *listen)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	l, err := egress.Listen(*listen)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if err := log.Write(audit.Record{Event: audit.Start, Note: "egress proxy on " + l.Addr().String()}); err != nil {
-		return err
-	}
-	proxy := egress.New(p, network, func(d egress.Decision) error { return log.Write(networkRecord(d)) })
-	defer onHangup(*file, std.err, func(p *policy.Policy) error {
-		if err := log.Write(audit.Record{Event: audit.Reload}); err != nil {
-			return err
-		}
-		proxy.Reload(p)
-		return nil
-	})()
-	fmt.Fprintf(std.err, "browser-shell: egress proxy on %s\n", l.Addr())
-	if err := proxy.Serve(ctx, l); err != nil {
-		return err
-	}
-	return log.Write(audit.Record{Event: audit.Stop})
+	defer proxy.Close()
+	defer onHangup(hangups, std.err, withPolicy(*file, proxy.Reload))()
+	fmt.Fprintf(std.err, "browser-shell: egress proxy on %s\n", proxy.listener.Addr())
+	return proxy.Serve(ctx)
 }
 
-// egressLog opens egress.jsonl: beside the audit log if the policy names one,
-// or else in the state directory.
-func egressLog(p *policy.Policy) (*audit.Log, error) {
-	dir := filepath.Dir(p.Audit.File)
-	if p.Audit.File == "" {
-		var err error
-		if dir, err = policy.OpenStateDir(p.StateDir); err != nil {
-			return nil, err
-		}
+// egressProxy is the proxy with its log, egress.jsonl.
+type egressProxy struct {
+	proxy    *egress.Proxy
+	log      *audit.Log
+	listener net.Listener
+}
+
+func openEgress(p *policy.Policy, listen string) (_ *egressProxy, err error) {
+	file, err := logFile(p, "egress.jsonl")
+	if err != nil {
+		return nil, err
 	}
-	return audit.Open(filepath.Join(dir, "egress.jsonl"), p.Audit.MaxBytes, p.Audit.Keep)
+	log, err := audit.Open(file, p.Audit.MaxBytes, p.Audit.Keep)
+	if err != nil {
+		return nil, err
+	}
+	l, err := egress.Listen(listen)
+	if err != nil {
+		log.Close()
+		return nil, err
+	}
+	proxy := egress.New(p, network, func(d egress.Decision) error { return log.Write(networkRecord(d)) })
+	return &egressProxy{proxy, log, l}, nil
+}
+
+// Serve answers until ctx ends.
+func (e *egressProxy) Serve(ctx context.Context) error {
+	if err := e.log.Write(audit.Record{Event: audit.Start, Note: "egress proxy on " + e.listener.Addr().String()}); err != nil {
+		return err
+	}
+	if err := e.proxy.Serve(ctx, e.listener); err != nil {
+		return err
+	}
+	return e.log.Write(audit.Record{Event: audit.Stop})
+}
+
+// Reload takes another policy.
+func (e *egressProxy) Reload(p *policy.Policy) error {
+	if err := e.log.Write(audit.Record{Event: audit.Reload}); err != nil {
+		return err
+	}
+	e.proxy.Reload(p)
+	return nil
+}
+
+// Close gives back what openEgress took.
+func (e *egressProxy) Close() error {
+	e.listener.Close() // by Serve already, if there was one
+	return e.log.Close()
+}
+
+// logFile is a log beside the audit log if the policy names one, or else in
+// the state directory.
+func logFile(p *policy.Policy, name string) (string, error) {
+	if p.Audit.File != "" {
+		if name == "audit.jsonl" {
+			return p.Audit.File, nil
+		}
+		return filepath.Join(filepath.Dir(p.Audit.File), name), nil
+	}
+	dir, err := policy.OpenStateDir(p.StateDir)
+	return filepath.Join(dir, name), err
 }
 
 // networkClosed is the event of the second line about a request that was

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // startEgress starts the proxy on a port of its choice and gives its address
@@ -43,7 +44,7 @@ func startEgress(t *testing.T, l *lab) (string, *exec.Cmd, *bufio.Scanner) {
 
 func through(t *testing.T, proxy, target string) (int, string) {
 	t.Helper()
-	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	c := &http.Client{Timeout: need.Patience, Transport: &http.Transport{
 		Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy}), DisableKeepAlives: true,
 	}}
 	res, err := c.Get(target)

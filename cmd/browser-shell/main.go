@@ -2,7 +2,7 @@
 // stdio (`mcp`) or streamable HTTP (`hub`).
 //
 // Exit codes: 0 done (end of input, SIGTERM), 1 could not start or serve,
-// 2 wrong usage.
+// 2 wrong usage, 78 the container's variables have to be set otherwise (init).
 package main
 
 import (
@@ -21,7 +21,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/slimctl/slimctl/server"
-	"github.com/slimctl/slimctl/server/hub"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 	"github.com/slimctl/slimctl/server/protocol"
@@ -45,11 +44,14 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"mcp", "[--policy FILE]", "MCP over stdio", runMCP},
-		{"hub", "[--policy FILE] [--listen IP:PORT]", "MCP over HTTP at /mcp", runHub},
+		{"hub", "[--config FILE] [--listen IP:PORT] [--gate FILE] [--egress]", "MCP servers behind HTTP at /mcp, and what the image serves besides", runHub},
+		{"hub ctl", "servers|server|start|stop|restart|tools|health|metrics|reload", "what a hub does, and orders for it", runHubCtl},
 		{"explain", "[--policy FILE] [--generation 0.8|native] [--resolve HOST=ANSWER]...", "what would become of calls, without running them", runExplain},
 		{"audit", "verify FILE... [--head HASH] [--json]", "whether an audit log is as it was written", runAudit},
 		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
 		{"chromium-policy", "[--policy FILE] [--format managed|flags]", "settings that make Chromium use the proxy, on stdout", runChromiumPolicy},
+		{"init", "", "the image's entry: prepares its directories and starts its programs", runInit},
+		{"health", "", "whether all programs of the image answer", runHealth},
 		{"version", "", "the version", runVersion},
 	}
 }
@@ -104,6 +106,9 @@ func exitCode(err error, stderr io.Writer) int {
 		return 2
 	}
 	fmt.Fprintln(stderr, "browser-shell:", err)
+	if errors.Is(err, errConfig) {
+		return 78
+	}
 	return 1
 }
 
@@ -151,11 +156,12 @@ type serving struct {
 // open makes the server for a policy file. SIGHUP reads the file again: a
 // broken one is reported and the old policy stays.
 func open(path string, stderr io.Writer) (*serving, error) {
-	p, err := policy.Load(path)
+	hangups, err := harden()
 	if err != nil {
 		return nil, err
 	}
-	if err := harden(); err != nil {
+	p, err := policy.Load(path)
+	if err != nil {
 		return nil, err
 	}
 	s, err := server.New(server.Config{
@@ -166,14 +172,16 @@ func open(path string, stderr io.Writer) (*serving, error) {
 		return nil, err
 	}
 	s.MCP().AddReceivingMiddleware(protocol.Middleware())
-	return &serving{s, onHangup(path, stderr, s.Reload)}, nil
+	return &serving{s, onHangup(hangups, stderr, withPolicy(path, s.Reload))}, nil
 }
 
 // harden is for a process that stays: nobody traces it, and SIGHUP does not
-// end it before there is something to reload.
-func harden() error {
-	signal.Ignore(syscall.SIGHUP)
-	return process.Harden()
+// end it. It gives the SIGHUPs from then on; one that comes before there is
+// something to reload waits. So it is called before the policy is read.
+func harden() (<-chan os.Signal, error) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups, process.Harden()
 }
 
 // Close ends the server.
@@ -183,29 +191,35 @@ func (s *serving) Close() {
 	process.EndChildren()
 }
 
-// onHangup calls reload with the policy file's content at each SIGHUP, until
-// the function it gives is called.
-func onHangup(path string, stderr io.Writer, reload func(*policy.Policy) error) func() {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
+// onHangup calls reload at each SIGHUP until the function it gives is called.
+func onHangup(hangups <-chan os.Signal, stderr io.Writer, reload func() error) func() {
+	stop := make(chan struct{})
 	go func() {
-		for range hangups {
-			p, err := policy.Load(path)
-			if err == nil {
-				err = reload(p)
+		for {
+			select {
+			case <-stop: // later ones do nothing while everything is being ended
+				return
+			case <-hangups:
 			}
-			if err != nil {
+			if err := reload(); err != nil {
 				fmt.Fprintf(stderr, "browser-shell: the policy was not reloaded, the old one stays: %s\n", err)
 				continue
 			}
 			fmt.Fprintln(stderr, "browser-shell: policy reloaded")
 		}
 	}()
-	return sync.OnceFunc(func() {
-		signal.Ignore(syscall.SIGHUP) // while everything is being ended
-		signal.Stop(hangups)
-		close(hangups)
-	})
+	return sync.OnceFunc(func() { close(stop) })
+}
+
+// withPolicy reads a policy file for what takes another policy.
+func withPolicy(path string, reload func(*policy.Policy) error) func() error {
+	return func() error {
+		p, err := policy.Load(path)
+		if err != nil {
+			return err
+		}
+		return reload(p)
+	}
 }
 
 // network is what lies outside; tests put a local site there.
@@ -223,26 +237,4 @@ func runMCP(ctx context.Context, args []string, std stdio) error {
 	}
 	defer s.Close()
 	return protocol.Serve(ctx, s.MCP(), std.in, std.out)
-}
-
-func runHub(ctx context.Context, args []string, std stdio) error {
-	flags := flag.NewFlagSet("hub", flag.ContinueOnError)
-	file := policyFlag(flags)
-	listen := flags.String("listen", "127.0.0.1:8079", "`address` to listen on")
-	remote := flags.Bool("allow-remote", false, "allow an address that is not loopback; the endpoint asks for no credentials")
-	if err := parse(flags, args, std.err); err != nil {
-		return err
-	}
-	l, err := hub.Listen(*listen, *remote)
-	if err != nil {
-		return err
-	}
-	s, err := open(*file, std.err)
-	if err != nil {
-		l.Close()
-		return err
-	}
-	defer s.Close()
-	fmt.Fprintf(std.err, "browser-shell: serving http://%s%s\n", l.Addr(), hub.Path)
-	return hub.Serve(ctx, l, hub.Handler(s.MCP()), s.Close)
 }

@@ -14,11 +14,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	main "github.com/slimctl/slimctl/cmd/browser-shell"
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/cdp/cdptest"
 	"github.com/slimctl/slimctl/server/policy"
 )
@@ -178,7 +178,7 @@ func (l *lab) connectWith(t *testing.T, stderr io.Writer) *client {
 	cmd := l.command(t, "mcp")
 	cmd.Stderr = stderr
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	session, err := c.Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+	session, err := c.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: need.Patience}, nil) // 5 s by itself, and then it is killed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,11 +257,26 @@ func (c *client) do(t *testing.T, argv ...string) answer {
 
 func (c *client) raw(t *testing.T, args any) answer {
 	t.Helper()
-	a, err := call(t.Context(), c.ClientSession, args)
-	if err != nil {
-		t.Fatal(err)
+	for try := 0; ; try++ {
+		a, err := call(t.Context(), c.ClientSession, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A real agent-browser waits 5 s for its daemon, which a busy machine may
+		// not start in time.
+		if try == 3 || !strings.Contains(a.Stderr, "Daemon failed to start") {
+			return a
+		}
 	}
-	return a
+}
+
+// settle waits until browser-shell has taken in what its browser said before:
+// another session asks the browser something, and all answers come in order.
+func (c *client) settle(t *testing.T) {
+	t.Helper()
+	for _, argv := range [][]string{{"open", "https://example.com"}, {"close"}} {
+		c.raw(t, map[string]any{"session_id": "settle", "argv": argv}) // fails when the browser is gone: then it knows that
+	}
 }
 
 // processes counts the living processes that a browser-shell with this state
@@ -283,15 +298,11 @@ func (l *lab) processes(t *testing.T) int {
 
 func (l *lab) wantProcesses(t *testing.T, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		n := l.processes(t)
-		if n == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d processes are left, want %d", n, want)
-		}
-	}
+	n := 0
+	need.Eventually(t, func() bool {
+		n = l.processes(t)
+		return n == want
+	}, func() string { return fmt.Sprintf("%d processes are left, want %d", n, want) })
 }
 
 // wantClean checks that no run directory is left.

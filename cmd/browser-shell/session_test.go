@@ -1,10 +1,12 @@
 package main_test
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/cdp/cdptest"
 )
 
@@ -66,9 +69,9 @@ func TestForbiddenPage(t *testing.T) {
 		t.Run(url, func(t *testing.T) {
 			l := newLab(t)
 			s := l.opened(t)
-			calls := l.note(t, "calls")
 			l.browser.Navigate(l.tab(t).ID, url)
-			time.Sleep(50 * time.Millisecond) // until it is heard of; later, the page is caught after the run
+			s.settle(t) // later, the page is caught after the run
+			calls := l.note(t, "calls")
 			a := s.do(t, "snapshot")
 			if a.ExitCode != 126 || a.rule() != rule || strings.Contains(a.Stderr, url) {
 				t.Errorf("got %+v", a)
@@ -121,7 +124,7 @@ func TestBrowserGone(t *testing.T) {
 			l := newLab(t)
 			s := l.opened(t)
 			end(l)
-			time.Sleep(50 * time.Millisecond) // until it is heard of
+			s.settle(t)
 			if a := s.do(t, "snapshot"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no page") {
 				t.Errorf("got %+v", a)
 			}
@@ -135,6 +138,7 @@ func TestBrowserGone(t *testing.T) {
 		l := newLab(t)
 		s := l.opened(t)
 		l.browser.Stop()
+		s.settle(t)
 		if a := s.do(t, "open", "https://example.com"); a.ExitCode != 69 || !strings.Contains(a.Stderr, "Chromium does not answer") {
 			t.Errorf("got %+v", a)
 		}
@@ -149,7 +153,7 @@ func TestBrowserGone(t *testing.T) {
 		if a.ExitCode == 0 || a.Stdout != "" {
 			t.Errorf("got %+v", a)
 		}
-		if d := time.Since(start); d > 12*time.Second {
+		if d := time.Since(start); d > need.Patience/2 {
 			t.Errorf("the answer took %s", d)
 		}
 	})
@@ -209,11 +213,7 @@ func TestIdleSession(t *testing.T) {
 	l := newLab(t)
 	l.policy["limits"] = map[string]any{"session_idle_sec": 10}
 	s := l.opened(t)
-	for deadline := time.Now().Add(20 * time.Second); l.browser.Contexts() > 0; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the session is still open")
-		}
-	}
+	need.Eventually(t, func() bool { return l.browser.Contexts() == 0 }, func() string { return "the session is still open" })
 	l.wantProcesses(t, 0)
 	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 0 {
 		t.Errorf("open again: %+v", a)
@@ -224,15 +224,27 @@ func TestIdleSession(t *testing.T) {
 // restart leaves the old one as it is.
 func TestReload(t *testing.T) {
 	l := newLab(t)
-	s := l.opened(t)
+	r, stderr := io.Pipe()
+	s := l.connectWith(t, stderr)
+	said := make(chan string, 100)
+	go func() {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			said <- lines.Text()
+		}
+	}()
+	if a := s.do(t, "open", "https://example.com"); a.ExitCode != 0 {
+		t.Fatalf("open: %+v", a)
+	}
+	const reloaded, stays = "policy reloaded", "the old one stays"
 	for _, tt := range []struct {
 		change  func()
-		refused bool // of hover, afterwards
+		says    string
+		refused bool // hover, afterwards
 	}{
-		{func() { l.policy["commands"] = []string{"open", "close"} }, true},
-		{func() { l.policy["commands"] = []string{"open", "close", "run_shell"} }, true},
-		{func() { l.policy["commands"] = []string{"hover"}; l.policy["state_dir"] = "/elsewhere" }, true},
-		{func() { l.policy["state_dir"] = l.state }, false},
+		{func() { l.policy["commands"] = []string{"open", "close"} }, reloaded, true},
+		{func() { l.policy["commands"] = []string{"open", "close", "run_shell"} }, stays, true},
+		{func() { l.policy["commands"] = []string{"hover"}; l.policy["state_dir"] = "/elsewhere" }, stays, true},
+		{func() { l.policy["state_dir"] = l.state }, reloaded, false},
 	} {
 		tt.change()
 		text, err := json.Marshal(l.policy)
@@ -243,7 +255,13 @@ func TestReload(t *testing.T) {
 		if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(300 * time.Millisecond)
+		for text := ""; !strings.Contains(text, tt.says); {
+			select {
+			case text = <-said:
+			case <-time.After(need.Patience):
+				t.Fatalf("it did not say %q", tt.says)
+			}
+		}
 		if a := s.do(t, "hover", "#x"); (a.ExitCode != 0) != tt.refused {
 			t.Errorf("%s: %+v", text, a)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/cdp/cdptest"
 )
 
@@ -93,7 +94,7 @@ func (w *wire) next(t *testing.T) wireAnswer {
 			t.Fatal("the output ended")
 		}
 		return a
-	case <-time.After(10 * time.Second):
+	case <-time.After(need.Patience):
 		t.Fatal("no answer")
 	}
 	return wireAnswer{}
@@ -119,11 +120,7 @@ func (w *wire) hang(t *testing.T, l *lab) (before int) {
 	t.Helper()
 	before = l.processes(t)
 	w.send(t, w.call("5", `["click","#hang"]`))
-	for begin := time.Now(); l.processes(t) < before+2; time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatal("the program does not start")
-		}
-	}
+	need.Eventually(t, func() bool { return l.processes(t) >= before+2 }, func() string { return "the program does not start" })
 	return before
 }
 
@@ -142,7 +139,7 @@ func (w *wire) wantExit(t *testing.T, code int) {
 	go func() { done <- w.cmd.Wait() }()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(need.Patience):
 		t.Fatal("it does not exit")
 	}
 	if state := w.cmd.ProcessState; state.ExitCode() != code {
@@ -218,18 +215,15 @@ func TestStdioCancel(t *testing.T) {
 		l := newLab(t)
 		w := l.wire(t, version)
 		w.open(t)
-		before := w.hang(t, l)
-		begin := time.Now()
-		w.send(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`)
-		for l.processes(t) > before && time.Since(begin) < 5*time.Second {
-			time.Sleep(time.Millisecond)
-		}
-		if d := time.Since(begin); d > 200*time.Millisecond {
-			t.Errorf("its program was there for %s", d)
-		} else {
-			t.Logf("its program was gone after %s", d)
-		}
-		w.open(t) // the next answer, and a new page in case the daemon was ended too
+		need.Within(t, 200*time.Millisecond, func() time.Duration {
+			before := w.hang(t, l)
+			begin := time.Now()
+			w.send(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`)
+			need.Eventually(t, func() bool { return l.processes(t) <= before }, func() string { return "its program is still there" })
+			took := time.Since(begin)
+			w.open(t) // the next answer, and a new page in case the daemon was ended too
+			return took
+		})
 		w.send(t, w.call("5", `["click","#again"]`))
 		if a := w.next(t); string(a.ID) != "5" || !strings.Contains(string(a.Result), `"exit_code":0`) {
 			t.Errorf("the id again: %s %s %+v", a.ID, a.Result, a.Error)

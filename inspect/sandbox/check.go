@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -128,7 +129,7 @@ func (s Settings) parse() (*plan, error) {
 			errs = append(errs, err)
 		}
 		if t.path != "/output" || s.Output == "" {
-			p.tmpfs = append(p.tmpfs, t)
+			p.tmpfs = append(p.tmpfs, t.ownedBy(s.User))
 		}
 	}
 	if slices.ContainsFunc(s.Command, func(a string) bool { return strings.ContainsRune(a, 0) }) {
@@ -181,6 +182,19 @@ func parseTmpfs(text string) (tmpfs, error) {
 		}
 	}
 	return t, nil
+}
+
+var numericUser = regexp.MustCompile(`^(\d+)(?::(\d+))?$`)
+
+// ownedBy gives a tmpfs to the user that the container starts as, who could not write to it otherwise, unless its options
+// say whose it is. A user given by name keeps root's: only the image knows the number.
+func (t tmpfs) ownedBy(user string) tmpfs {
+	m := numericUser.FindStringSubmatch(user)
+	if m == nil || slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "uid=") }) {
+		return t
+	}
+	t.options = append(t.options, "uid="+m[1], "gid="+cmp.Or(m[2], "0"))
+	return t
 }
 
 // capabilities are those of capabilities(7).

@@ -33,12 +33,27 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Chromium gives the path of a real browser. The tests that drive one take minutes, so outside of CI they run only with
-// SLIMCTL_BROWSER_TESTS=1.
+// Chromium gives the path of a real browser, for a long test.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	if os.Getenv("SLIMCTL_BROWSER_TESTS") != "1" && os.Getenv("CI") != "true" {
-		Missing(t, "set SLIMCTL_BROWSER_TESTS=1 to run it with a real Chromium")
-	}
+	long(t, "with a real Chromium")
 	return Program(t, "chromium")
+}
+
+// Containers is for a long test that boots images: it needs root and runc.
+func Containers(t testing.TB) {
+	t.Helper()
+	long(t, "in real containers")
+	if os.Geteuid() != 0 {
+		Missing(t, "containers need root")
+	}
+	Program(t, "runc")
+}
+
+// long skips tests that take minutes, unless SLIMCTL_LONG_TESTS=1 or in CI.
+func long(t testing.TB, how string) {
+	t.Helper()
+	if os.Getenv("SLIMCTL_LONG_TESTS") != "1" && os.Getenv("CI") != "true" {
+		Missing(t, "set SLIMCTL_LONG_TESTS=1 to run it %s", how)
+	}
 }

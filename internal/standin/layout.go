@@ -60,13 +60,13 @@ func writeLayout(ctx context.Context, dir string, l line, platforms []string, o 
 
 // writeImage writes one platform's layers, config and manifest.
 func writeImage(ctx context.Context, dir string, l line, platform string, o Options) (v1.Descriptor, error) {
-	layers, err := l.layers(platform)
+	layers, err := l.layers(platform, o.Rootfs)
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
 	config := l.config(platform)
 	config.History = l.history(layers)
-	for _, top := range append(weightLayers(platform, o.Weight), extraLayer(layers, o.Extra)...) {
+	for _, top := range append(weightLayers(platform, o.Weight), extraLayer(layers, o.Extra, o.Rootfs)...) {
 		layers = append(layers, top)
 		config.History = append(config.History, v1.History{Created: config.Created, CreatedBy: top.by})
 	}
@@ -83,6 +83,11 @@ func writeImage(ctx context.Context, dir string, l line, platform string, o Opti
 	}
 	if err := g.Wait(); err != nil {
 		return v1.Descriptor{}, err
+	}
+	if o.Rootfs != nil {
+		if err := o.Rootfs.below(dir, &m, config); err != nil {
+			return v1.Descriptor{}, err
+		}
 	}
 	if m.Config, err = writeJSON(dir, types.OCIConfigJSON, config); err != nil {
 		return v1.Descriptor{}, err

@@ -47,7 +47,7 @@ func (l line) config(platform string) *v1.ConfigFile {
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":       "aio-sandbox-standin-" + l.name,
-				"org.opencontainers.image.description": "Stand-in for ghcr.io/agent-infra/sandbox, line " + l.name + ": its paths and holes, not its services",
+				"org.opencontainers.image.description": "Stand-in for ghcr.io/agent-infra/sandbox, line " + l.name + ": its paths and holes",
 				"org.opencontainers.image.version":     l.tag,
 			},
 		},

@@ -36,6 +36,8 @@ type Options struct {
 	Weight int64
 	// Extra is laid as one more, topmost layer on every platform.
 	Extra []image.File
+	// Rootfs goes below the stand-in's files when it is not nil, and is of the one platform in Platforms.
+	Rootfs *Rootfs
 }
 
 var defaultPlatforms = []string{"linux/amd64", "linux/arm64"}
@@ -51,6 +53,9 @@ func (o Options) check() (line, []string, error) {
 	platforms := o.Platforms
 	if len(platforms) == 0 {
 		platforms = defaultPlatforms
+	}
+	if o.Rootfs != nil && len(platforms) != 1 {
+		return line{}, nil, fmt.Errorf("stand-in: %d platforms on a root file system, which is of one", len(platforms))
 	}
 	for i, p := range platforms {
 		if !slices.Contains(defaultPlatforms, p) {
@@ -127,12 +132,25 @@ var generating singleflight.Group
 // there. The directory is named by the content, so that a changed stand-in gets a new one. Any number of callers, in any
 // number of processes, may ask at once.
 func Cached(ctx context.Context, cacheRoot, line string) (dir string, err error) {
-	o := Options{Line: line}
 	key, err := cacheKey(line)
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(cacheRoot, "standin-"+strings.ToLower(line)+"-"+key[:16])
+	return kept(ctx, filepath.Join(cacheRoot, "standin-"+strings.ToLower(line)+"-"+key[:16]), Options{Line: line})
+}
+
+// CachedOn is Cached for a stand-in on a real root file system.
+func CachedOn(ctx context.Context, cacheRoot, line, platform string, rootfs *Rootfs) (dir string, err error) {
+	o := Options{Line: line, Platforms: []string{platform}, Rootfs: rootfs}
+	key, err := fingerprint(o)
+	if err != nil {
+		return "", err
+	}
+	return kept(ctx, filepath.Join(cacheRoot, "standin-live-"+strings.ToLower(line)+"-"+key[:16]), o)
+}
+
+// kept writes a stand-in to dir unless it is there.
+func kept(ctx context.Context, dir string, o Options) (string, error) {
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "index.json")); err == nil {
 			return dir, nil
@@ -186,9 +204,12 @@ func fingerprint(o Options) (string, error) {
 	for i, p := range platforms {
 		g.Go(func() error {
 			h := sha256.New()
-			layers, err := l.layers(p)
+			layers, err := l.layers(p, o.Rootfs)
 			if err != nil {
 				return err
+			}
+			if o.Rootfs != nil {
+				h.Write([]byte(o.Rootfs.DiffID.String()))
 			}
 			for _, layer := range layers {
 				if err := image.WriteTar(h, layer.files); err != nil {

@@ -99,6 +99,8 @@ func programs(l line, a arch) []image.File {
 		image.Symlink("/usr/local/bin/xdg-settings", "/opt/gem/xdg-settings"),
 		// A copy on line B; line A answers /vnc/index.html too.
 		image.Bytes("/opt/novnc/index.html", 0o644, mustRead("files/common/opt/novnc/vnc.html")),
+		shared("/opt/python3.12/lib/python3.12/site-packages/app/stub.py", "stub.py"),
+		shared("/opt/python3.12/bin/jupyter", "jupyter"),
 	}
 	ping := elfAt(a, "/usr/bin/ping", 0o755)
 	ping.Xattrs = map[string]string{"security.capability": capNetRaw}
@@ -115,7 +117,10 @@ func programs(l line, a arch) []image.File {
 
 // onlyA is line A's share of the tables.
 func onlyA(a arch) []image.File {
-	return []image.File{
+	return append(nodeServers("/usr/lib/node_modules"),
+		shared("/usr/lib/node_modules/@agent-infra/mcp-hub/dist/mcp.cjs", "mcp.cjs"),
+		shared("/opt/gem-server/src/gem/stub.py", "stub.py"),
+		shared("/opt/runtime/code-server/bin/code-server", "code-server"),
 		elfAt(a, "/usr/bin/node", 0o755), elfAt(a, "/usr/bin/tinyproxy", 0o755),
 		image.Symlink("/usr/bin/npm", "../lib/node_modules/npm/bin/npm-cli.js"),
 		image.Bytes("/usr/lib/node_modules/npm/bin/npm-cli.js", 0o755, []byte("#!/usr/bin/env node\n// stand-in\n")),
@@ -129,6 +134,16 @@ func onlyA(a arch) []image.File {
 		elfAt(a, "/opt/browser/current/chrome", 0o755), elfAt(a, "/opt/browser/current/chrome-sandbox", 0o4755),
 		image.Symlink("/opt/browser/chrome", "/opt/browser/current/chrome"),
 		image.Symlink("/etc/chromium", "/etc/browser"),
+	)
+}
+
+// nodeServers is what npm put into a directory of packages on every line.
+func nodeServers(modules string) []image.File {
+	return []image.File{
+		shared(modules+"/@agent-infra/mcp-server-browser/dist/index.cjs", "mcp-server-browser.cjs"),
+		shared(modules+"/@agent-infra/mcp-server-browser/dist/mcp.cjs", "mcp.cjs"),
+		shared(modules+"/chrome-devtools-mcp/build/src/index.js", "chrome-devtools-mcp.js"),
+		shared(modules+"/chrome-devtools-mcp/build/src/mcp.cjs", "mcp.cjs"),
 	}
 }
 
@@ -141,6 +156,7 @@ func onlyB(l line, a arch) []image.File {
 		image.Symlink("/usr/local/bin/agent-browser", "/opt/gem/agent-browser-wrapper.sh"),
 		image.Symlink("/usr/local/bin/python-server", "/opt/python3.12/bin/python-server"),
 		image.Symlink("/usr/bin/code-server", "/usr/local/code-server-4.104.0/bin/code-server"),
+		shared("/usr/local/code-server-4.104.0/bin/code-server", "code-server"),
 		elfAt(a, "/usr/local/bin/gost", 0o755), elfAt(a, "/usr/bin/fcitx5", 0o755), elfAt(a, "/usr/bin/autocutsel", 0o755), elfAt(a, "/opt/fnm/fnm", 0o755),
 		elfAt(a, "/usr/local/bin/linux_"+a.name+"_ve", 0o755),
 		elfAt(a, "/opt/browser/chrome", 0o755),
@@ -190,25 +206,25 @@ func (l line) node22(a arch) []image.File {
 	if l.old() {
 		return nil
 	}
-	bin, modules := l.nodeDir("22")+"/bin/", l.nodeDir("22")+"/lib/node_modules/"
-	out := []image.File{
+	bin, modules := l.nodeDir("22")+"/bin/", l.nodeDir("22")+"/lib/node_modules"
+	out := append(nodeServers(modules),
 		elfAt(a, bin+"bun", 0o755),
 		image.Symlink(bin+"mcp-server-browser", "../lib/node_modules/@agent-infra/mcp-server-browser/dist/index.cjs"),
 		image.Symlink(bin+"chrome-devtools-mcp", "../lib/node_modules/chrome-devtools-mcp/build/src/index.js"),
 		image.Symlink(bin+"agent-browser-real", "../lib/node_modules/agent-browser/bin/agent-browser-linux-"+a.npm),
-	}
+	)
 	for _, other := range arches { // the package brings every platform's program, executable only where it was made so
 		mode := int64(0o644)
 		if other.npm == a.npm {
 			mode = 0o755
 		}
 		name := "agent-browser-linux-" + other.npm
-		out = append(out, image.Bytes(modules+"agent-browser/bin/"+name, mode, other.elf(name)))
+		out = append(out, image.Bytes(modules+"/agent-browser/bin/"+name, mode, other.elf(name)))
 	}
 	if l.name == "C" {
 		out = append(out,
-			elfAt(a, modules+"@openai/codex/bin/codex", 0o755), image.Symlink(bin+"codex", "../lib/node_modules/@openai/codex/bin/codex"),
-			elfAt(a, modules+"@anthropic-ai/claude-code/claude", 0o755),
+			elfAt(a, modules+"/@openai/codex/bin/codex", 0o755), image.Symlink(bin+"codex", "../lib/node_modules/@openai/codex/bin/codex"),
+			elfAt(a, modules+"/@anthropic-ai/claude-code/claude", 0o755),
 			image.Symlink(bin+"claude", "../lib/node_modules/@anthropic-ai/claude-code/claude"))
 	}
 	return out
@@ -270,6 +286,12 @@ func owned(f image.File, uid, gid int) image.File {
 // hardLink is p as another name of target, which must sort before it and lie in the same layer.
 func hardLink(p, target string) image.File {
 	return image.File{Entry: image.Entry{Path: p, Type: image.TypeLink, Mode: 0o755, Link: target}}
+}
+
+// shared is p as a copy of a file in files/shared; a script is executable.
+func shared(p, name string) image.File {
+	data := mustRead("files/shared/" + name)
+	return image.Bytes(p, modeOf(name, data), data)
 }
 
 func mustRead(name string) []byte {

@@ -15,7 +15,8 @@ import (
 )
 
 // files holds what can be read as a file: files/common is in every line, files/a and files/b are their line's, and
-// files/c lies over files/b. Modes, owners, links and programs are in tables.go.
+// files/c lies over files/b; files/shared has what goes to more than one place, and files/live what takes a placeholder's
+// place on a real root file system. Modes, owners, links and programs are in tables.go.
 //
 //go:embed all:files
 var files embed.FS
@@ -50,8 +51,8 @@ var stages = []struct {
 	}},
 }
 
-// layers makes the layers of one platform, bottom first, without weight and Options.Extra.
-func (l line) layers(platform string) ([]layer, error) {
+// layers makes the layers of one platform, bottom first, without weight, Options.Extra and the root file system below.
+func (l line) layers(platform string, below *Rootfs) ([]layer, error) {
 	a := archOf(platform)
 	tree := map[string]image.File{}
 	put := func(files ...image.File) {
@@ -76,6 +77,7 @@ func (l line) layers(platform string) ([]layer, error) {
 	}
 	put(image.Bytes("/etc/aio_version", 0o644, []byte(l.tag+"\n")), image.Symlink("/opt/application/run.sh", "/opt/gem/run.sh"))
 
+	below.lay(tree)
 	out := make([]layer, len(stages))
 	for i, s := range stages {
 		out[i].by = s.by
@@ -97,7 +99,7 @@ func (l line) layers(platform string) ([]layer, error) {
 		}
 	}
 	for i := range out {
-		out[i].files = withParents(out[i].files, notDirs)
+		out[i].files = withParents(out[i].files, notDirs, below)
 		for j := range out[i].files {
 			out[i].files[j].ModTime = l.created
 		}
@@ -134,11 +136,7 @@ func (l line) embedded(name string) ([]image.File, error) {
 		if rest, ok := strings.CutPrefix(to, "/@node22/"); ok {
 			to = l.nodeDir("22") + "/" + rest
 		}
-		mode := int64(0o644)
-		if bytes.HasPrefix(data, []byte("#!")) || strings.HasSuffix(p, ".sh") {
-			mode = 0o755
-		}
-		f := image.Bytes(to, mode, data)
+		f := image.Bytes(to, modeOf(p, data), data)
 		if special, ok := specialFiles[to]; ok {
 			f.Mode, f.UID, f.GID = special.mode, special.uid, special.gid
 		}
@@ -151,23 +149,30 @@ func (l line) embedded(name string) ([]image.File, error) {
 	return out, nil
 }
 
+func modeOf(name string, data []byte) int64 {
+	if bytes.HasPrefix(data, []byte("#!")) || strings.HasSuffix(name, ".sh") {
+		return 0o755
+	}
+	return 0o644
+}
+
 // extraLayer lays a test's own files on top, with the parents as the base below has them.
-func extraLayer(below []layer, extra []image.File) []layer {
+func extraLayer(layers []layer, extra []image.File, below *Rootfs) []layer {
 	if len(extra) == 0 {
 		return nil
 	}
 	notDirs := map[string]bool{}
-	for _, l := range below {
+	for _, l := range layers {
 		for _, f := range l.files {
 			notDirs[f.Path] = !f.IsDir()
 		}
 	}
-	return []layer{{by: "COPY extra / # planted by a test", files: withParents(slices.Clone(extra), notDirs)}}
+	return []layer{{by: "COPY extra / # planted by a test", files: withParents(slices.Clone(extra), notDirs, below)}}
 }
 
-// withParents adds the directories above files, as dirAt has them, where files does not hold them itself. A parent that
-// is known not to be a directory (a symbolic link below) is left out: an entry would replace it.
-func withParents(files []image.File, notDirs map[string]bool) []image.File {
+// withParents adds the directories above files, as below or dirAt has them, where files does not hold them itself. A parent
+// that is known not to be a directory (a symbolic link below) is left out: an entry would replace it.
+func withParents(files []image.File, notDirs map[string]bool, below *Rootfs) []image.File {
 	have := map[string]bool{}
 	for _, f := range files {
 		have[f.Path] = true
@@ -176,7 +181,7 @@ func withParents(files []image.File, notDirs map[string]bool) []image.File {
 		for _, p := range image.Parents(f.Path) {
 			if !have[p] && !notDirs[p] {
 				have[p] = true
-				files = append(files, dirAt(p))
+				files = append(files, below.dirAt(p))
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func weightFiles(platform, dir string, total int64) []image.File {
 		out = append(out, weightFile(platform, p, n))
 		total -= n
 	}
-	return withParents(out, nil)
+	return withParents(out, nil, nil)
 }
 
 // weightSize is 1 to 64 KiB, the small more often than the large, and 1 to 8 MiB for one file in 64: 90 KB on average.

@@ -25,7 +25,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// The tests in this file drive a real Chromium, with SLIMCTL_BROWSER_TESTS=1
+// The tests in this file drive a real Chromium, with SLIMCTL_LONG_TESTS=1
 // and in CI.
 
 // browser is a Chromium, spoken to over its DevTools socket.

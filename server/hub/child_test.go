@@ -24,8 +24,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is a server with a tool for each thing that a hub can lose.
 func child(kind string) {
+	if err := childServer(kind).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		os.Exit(1)
+	}
+}
+
+// childServer has a tool for each thing that a hub can lose.
+func childServer(kind string) *mcp.Server {
 	o := &mcp.ServerOptions{
 		Instructions:       "instructions of " + kind,
 		SubscribeHandler:   func(context.Context, *mcp.SubscribeRequest) error { return nil },
@@ -126,7 +132,5 @@ func child(kind string) {
 	if kind == "late" {
 		time.Sleep(time.Second) // a client that comes before must still see everything
 	}
-	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		os.Exit(1)
-	}
+	return s
 }

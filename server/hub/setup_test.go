@@ -63,7 +63,7 @@ type testHub struct {
 	meter *fakeMeter
 }
 
-func newTestHub(t *testing.T, config string, change ...func(*Options)) *testHub {
+func newTestHub(t testing.TB, config string, change ...func(*Options)) *testHub {
 	t.Helper()
 	dir := t.TempDir()
 	h := &testHub{dir: dir, meter: &fakeMeter{}}
@@ -96,7 +96,7 @@ func newTestHub(t *testing.T, config string, change ...func(*Options)) *testHub 
 
 func (h *testHub) config() string { return filepath.Join(h.dir, "mcp-hub.json") }
 
-func (h *testHub) write(t *testing.T, config string) {
+func (h *testHub) write(t testing.TB, config string) {
 	t.Helper()
 	if err := os.WriteFile(h.config(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func (h *testHub) write(t *testing.T, config string) {
 }
 
 // serve gives the endpoint.
-func (h *testHub) serve(t *testing.T) string {
+func (h *testHub) serve(t testing.TB) string {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", false)
 	if err != nil {
@@ -121,7 +121,7 @@ func (h *testHub) serve(t *testing.T) string {
 }
 
 // servers is a configuration of children by name, with more keys of an entry.
-func servers(t *testing.T, kinds ...string) string {
+func servers(t testing.TB, kinds ...string) string {
 	t.Helper()
 	all := map[string]any{}
 	for _, kind := range kinds {
@@ -134,7 +134,7 @@ func servers(t *testing.T, kinds ...string) string {
 	return string(text)
 }
 
-func entryOf(t *testing.T, kind string) map[string]any {
+func entryOf(t testing.TB, kind string) map[string]any {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -144,7 +144,7 @@ func entryOf(t *testing.T, kind string) map[string]any {
 }
 
 // with gives a configuration of one child with more keys.
-func with(t *testing.T, kind string, more map[string]any) string {
+func with(t testing.TB, kind string, more map[string]any) string {
 	t.Helper()
 	e := entryOf(t, kind)
 	maps.Copy(e, more)
@@ -156,7 +156,7 @@ func with(t *testing.T, kind string, more map[string]any) string {
 }
 
 // client speaks to a hub in one of the eras.
-func client(t *testing.T, url, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
+func client(t testing.TB, url, revision string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	s, err := mcp.NewClient(&mcp.Implementation{Name: "tester", Version: "7"}, o).
 		Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
@@ -171,7 +171,7 @@ func client(t *testing.T, url, revision string, o *mcp.ClientOptions) *mcp.Clien
 }
 
 // run gives the text of a tool's answer.
-func run(t *testing.T, s *mcp.ClientSession, tool string, args any) (string, *mcp.CallToolResult) {
+func run(t testing.TB, s *mcp.ClientSession, tool string, args any) (string, *mcp.CallToolResult) {
 	t.Helper()
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
 	if err != nil {
@@ -191,7 +191,7 @@ func textOf(res *mcp.CallToolResult) string {
 	return c.Text
 }
 
-func names(t *testing.T, s *mcp.ClientSession) []string {
+func names(t testing.TB, s *mcp.ClientSession) []string {
 	t.Helper()
 	var list []string
 	for tool, err := range s.Tools(t.Context(), nil) {
@@ -204,7 +204,7 @@ func names(t *testing.T, s *mcp.ClientSession) []string {
 }
 
 // until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
+func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	late := time.Now().Add(30 * time.Second)
 	for !ok() {

@@ -30,10 +30,10 @@ case "$1 $2" in
 	ok '{"disabled":true}' ;;
 "click #exit0") printf '{"success":false,"error":"it failed"}\n' ;;
 "click #replaced") # the daemon ends, another one takes its place and answers
-	kill "$(cat "$pid")"; rm "$pid"
+	old=$(cat "$pid"); kill "$old"; rm "$pid"
+	while grep -q '^State:.[^ZX]' "/proc/$old/status" 2>/dev/null; do sleep 0.01; done
 	setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$pid" </dev/null >/dev/null 2>&1 &
 	while [ ! -s "$pid" ]; do sleep 0.01; done
-	sleep 0.1
 	ok '{"clicked":true}' ;;
 "click #exit3") ok '{"secret":1}'; exit 3 ;;
 "click #text") echo 'Usage: agent-browser' ;;
@@ -47,7 +47,7 @@ case "$1 $2" in
 	sleep 0.1; rmdir "$D/alone"; ok '{"hovered":true}' ;;
 "hover #meet") # succeeds only when two run at the same time
 	: >"$D/meet.$session"
-	for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+	for i in $(seq 200); do
 		set -- "$D"/meet.*
 		[ $# -ge 2 ] && { ok '{"met":true}'; exit 0; }
 		sleep 0.1

@@ -21,9 +21,12 @@ const (
 	// maxCalls bounds the requests of a server that wait for their answer;
 	// further ones are refused.
 	maxCalls = 128
-	// maxNotes bounds its notifications that wait to be handled; further ones
-	// are dropped. go-sdk's queues have no bound.
+	// maxNotes bounds its notifications that wait to be handled; go-sdk's queues
+	// have no bound.
 	maxNotes = 1024
+	// fenceTime is how long they may hold up what comes after them; then further
+	// ones are dropped until they are handled.
+	fenceTime = time.Second
 	// maxRefusals bounds the refusals that wait to be written.
 	maxRefusals = 16
 )
@@ -45,20 +48,25 @@ type conn struct {
 	out   *os.File
 	times *times
 
-	read   chan []jsonrpc.Message
-	queue  []jsonrpc.Message // Read's: what is left of a batch
-	ended  chan struct{}     // there is nothing more to read
+	read  chan []jsonrpc.Message
+	queue []jsonrpc.Message // Read's: what is left of a batch
+	notes int               // Read's: notifications since the last fence
+	fence chan struct{}     // Read's: closed when those before it are handled; nil: none
+
+	mark    string      // what makes a notification a fence; no program can know it
+	fences  chan func() // that were read and not handled
+	tooMany sync.Once
+
+	ended  chan struct{} // there is nothing more to read
 	closed chan struct{}
 	close  sync.Once
 
 	turn     chan struct{} // holds one token while a line is being written
 	refusals chan struct{} // holds one for each that waits
 
-	waiting atomic.Int64 // notifications not handled yet
-	tooMany sync.Once
-
 	mu    sync.Mutex
 	calls map[jsonrpc.ID]bool // the program's, not answered yet
+	taps  map[jsonrpc.ID]*Tap // of ours, not answered yet
 	probe jsonrpc.ID          // ours for server/discover, not answered yet
 	late  *time.Timer         // when it is given up
 }
@@ -118,6 +126,11 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
 		for len(c.queue) > 0 {
 			msg := c.queue[0]
+			if c.fence != nil {
+				c.await(ctx)
+			} else if _, answer := msg.(*jsonrpc.Response); c.notes == maxNotes || answer && c.notes > 0 {
+				return c.newFence(), nil
+			}
 			c.queue = c.queue[1:]
 			if c.admit(msg) {
 				return msg, nil
@@ -159,23 +172,40 @@ func (c *conn) admitNote(method string) bool {
 	if !slices.Contains(notes, method) {
 		return false
 	}
-	if c.waiting.Add(1) > maxNotes {
-		c.waiting.Add(-1)
+	if c.fence != nil {
 		c.tooMany.Do(func() {
-			fmt.Fprintf(c.lines.log, "hub: more than %d of its notifications wait to be handled; some are dropped\n", maxNotes)
+			fmt.Fprintf(c.lines.log, "hub: its notifications are not handled within %s; some are dropped\n", fenceTime)
 		})
 		return false
 	}
+	c.notes++
 	return true
 }
 
-// handled is a middleware that counts the notifications. (One with bad
-// params doesn't come here. A program that sends many of those gets no more
-// notifications through.)
+// newFence gives a notification of our own. go-sdk hands an answer on at once
+// but notifications one after the other by another goroutine: when this one is
+// handled, those before it have been, and the answer that waits may follow.
+func (c *conn) newFence() jsonrpc.Message {
+	c.notes, c.fence = 0, make(chan struct{})
+	passed := c.fence
+	c.fences <- func() { close(passed) } // there is one at a time
+	params, _ := json.Marshal(map[string]any{"progressToken": c.mark, "progress": 0}) // it encodes
+	return &jsonrpc.Request{Method: "notifications/progress", Params: params}
+}
+
+// await waits for the fence, but not for ever.
+func (c *conn) await(ctx context.Context) {
+	if c.slow { // it has been waited for
+		...
+	}
+}
+
+// handled is a middleware that sees the fences.
 func (c *conn) handled(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if strings.HasPrefix(method, "notifications/") {
-			defer c.waiting.Add(-1)
+		if p, ok := req.GetParams().(*mcp.ProgressNotificationParams); ok && p.ProgressToken == c.mark {
+			(<-c.fences)()
+			return nil, nil
 		}
 		return next(ctx, method, req)
 	}

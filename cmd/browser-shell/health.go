@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slimctl/slimctl/server/hub/admin"
+)
+
+// healthTime bounds all checks together; Docker's own timeout is a second longer.
+const healthTime = 4 * time.Second
+
+// parts is where the parts of the running image answer.
+type parts struct {
+	public, browser, egress, vnc string // host:port
+	hub                          dialer
+}
+
+func runHealth(ctx context.Context, args []string, std stdio) error {
+	if err := parse(flag.NewFlagSet("health", flag.ContinueOnError), args, std.err); err != nil {
+		return err
+	}
+	a, err := accountsOf(os.Getuid())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub}
+	if err := i.check(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(std.out, "healthy")
+	return err
+}
+
+// dialHub connects to the management socket, which lies in a directory of the service's account.
+func (a accounts) dialHub(context.Context) (c net.Conn, err error) {
+	err = as(a.service, a.self, func() error {
+		c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: admin.DefaultSocket, Net: "unix"})
+		return err
+	})
+	return c, err
+}
+
+// check asks all parts at once. Its error is one line that names each part that doesn't answer as it should.
+func (i parts) check(ctx context.Context) error {
+	checks := []struct {
+		part string
+		ask  func(context.Context) error
+	}{
+		{"nginx", func(ctx context.Context) error {
+			return get(ctx, tcp(i.public), "/", func(status int) bool { return status == http.StatusForbidden })
+		}},
+		{"/mcp", func(ctx context.Context) error { // 401 without a key; with none a hub likes no bare GET
+			return get(ctx, tcp(i.public), "/mcp", func(status int) bool {
+				return status < http.StatusInternalServerError && status != http.StatusForbidden && status != http.StatusNotFound
+			})
+		}},
+		{"hub", func(ctx context.Context) error {
+			return get(ctx, i.hub, "/healthz", func(status int) bool { return status == http.StatusOK })
+		}},
+		{"browser", func(ctx context.Context) error {
+			return get(ctx, tcp(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
+		}},
+		{"egress proxy", func(ctx context.Context) error {
+			c, err := tcp(i.egress)(ctx)
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}},
+		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
+	}
+	failed := make([]string, len(checks))
+	var all sync.WaitGroup
+	for n, c := range checks {
+		all.Go(func() {
+			if err := c.ask(ctx); err != nil {
+				failed[n] = c.part + ": " + strings.ReplaceAll(err.Error(), "\n", " ")
+			}
+		})
+	}
+	all.Wait()
+	var said []string
+	for _, f := range failed {
+		if f != "" {
+			said = append(said, f)
+		}
+	}
+	if len(said) > 0 {
+		return errors.New("unhealthy: " + strings.Join(said, "; "))
+	}
+	return nil
+}
+
+type dialer = func(context.Context) (net.Conn, error)
+
+func tcp(address string) dialer {
+	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
+}
+
+// get asks for a path without following where it may lead.
+func get(ctx context.Context, dial dialer, path string, well func(status int) bool) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+path, nil)
+	if err != nil {
+		return err
+	}
+	t := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close() // only the status counts
+	if !well(resp.StatusCode) {
+		return fmt.Errorf("GET %s: status %d", path, resp.StatusCode)
+	}
+	return nil
+}
+
+// greet speaks RFB (RFC 6143 7.1) as far as security type None: TigerVNC counts a client that leaves earlier as an attack,
+// and shuts its address out after a few.
+func greet(ctx context.Context, dial dialer) error {
+	c, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if end, ok := ctx.Deadline(); ok {
+		if err := c.SetDeadline(end); err != nil {
+			return err
+		}
+	}
+	var version [12]byte
+	if _, err := io.ReadFull(c, version[:]); err != nil {
+		return err
+	}
+	if string(version[:8]) != "RFB 003." {
+		return fmt.Errorf("%q is no VNC server's greeting", version)
+	}
+	const none = 1
+	if _, err := io.WriteString(c, "RFB 003.008\n"); err != nil {
+		return err
+	}
+	var count [1]byte
+	if _, err := io.ReadFull(c, count[:]); err != nil {
+		return err
+	}
+	types := make([]byte, count[0])
+	if _, err := io.ReadFull(c, types); err != nil {
+		return err
+	}
+	if bytes.IndexByte(types, none) < 0 {
+		return fmt.Errorf("the VNC server asks for a password (security types %v)", types)
+	}
+	if _, err := c.Write([]byte{none}); err != nil {
+		return err
+	}
+	var result [4]byte
+	if _, err := io.ReadFull(c, result[:]); err != nil {
+		return err
+	}
+	if result != [4]byte{} {
+		return fmt.Errorf("the VNC server refuses: %v", result)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// listener gives each connection to handle and closes it then.
+func listener(t *testing.T, handle func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); handle(c) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// vnc is a server that takes security types and a result, and tells of each client that went the whole way.
+func vnc(t *testing.T, greeting string, types []byte, result []byte, greeted chan<- bool) string {
+	return listener(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, greeting)
+		version := make([]byte, 12)
+		if _, err := io.ReadFull(c, version); err != nil {
+			return
+		}
+		_, _ = c.Write(append([]byte{byte(len(types))}, types...))
+		choice := make([]byte, 1)
+		if _, err := io.ReadFull(c, choice); err != nil {
+			return
+		}
+		_, _ = c.Write(result)
+		greeted <- string(version) == "RFB 003.008\n" && choice[0] == 1
+	})
+}
+
+func TestHealth(t *testing.T) {
+	const greeting = "RFB 003.008\n"
+	greeted := make(chan bool, 100)
+	gone := listener(t, func(net.Conn) {})
+	silent := listener(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	well := parts{
+		public:  serve(t, routes(403, 401)),
+		browser: serve(t, status(200)),
+		egress:  gone,
+		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
+		hub:     tcp(serve(t, status(200))),
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*parts)
+		want   []string // in the error; none: healthy
+	}{
+		{"well", func(*parts) {}, nil},
+		{"well, without a key", func(p *parts) { p.public = serve(t, routes(403, 405)) }, nil},
+		{"open", func(p *parts) { p.public = serve(t, routes(200, 401)) }, []string{"nginx: GET /: status 200"}},
+		{"no gate", func(p *parts) { p.public = serve(t, routes(403, 500)) }, []string{"/mcp: GET /mcp: status 500"}},
+		{"no route", func(p *parts) { p.public = serve(t, routes(403, 403)) }, []string{"/mcp: GET /mcp: status 403"}},
+		{"leads away", func(p *parts) { p.public = serve(t, routes(301, 401)) }, []string{"nginx: GET /: status 301"}},
+		{"no nginx", func(p *parts) { p.public = gone }, []string{"nginx: ", "/mcp: "}},
+		{"hub down", func(p *parts) { p.hub = tcp(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
+		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
+		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
+		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
+		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"no VNC server's greeting"}},
+		{"a password", func(p *parts) { p.vnc = vnc(t, greeting, []byte{2}, nil, greeted) }, []string{"asks for a password"}},
+		{"refused", func(p *parts) { p.vnc = vnc(t, greeting, nil, nil, greeted) }, []string{"desktop: "}},
+		{"shut out", func(p *parts) { p.vnc = vnc(t, greeting, []byte{1}, []byte{0, 0, 0, 1}, greeted) }, []string{"the VNC server refuses"}},
+		{"two at once", func(p *parts) { p.browser, p.vnc = gone, gone }, []string{"browser: ", "; desktop: "}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := well
+			tt.change(&p)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := p.check(ctx)
+			if tt.want == nil && err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error is %v, want one that says %q", err, want)
+				}
+			}
+			if err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %q", err)
+			}
+		})
+	}
+	if ok := <-greeted; !ok {
+		t.Error("the VNC server did not see the client through, and would count it as an attack")
+	}
+
+	t.Run("nobody answers", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := parts{silent, silent, silent, silent, tcp(silent)}.check(ctx)
+		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
+			if err == nil || !strings.Contains(err.Error(), part+": ") {
+				t.Errorf("%s isn't named: %v", part, err)
+			}
+		}
+	})
+}
+
+func routes(root, mcp int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		code := map[string]int{"/": root, "/mcp": mcp}[r.URL.Path]
+		if code == 301 {
+			w.Header().Set("Location", "/mcp")
+		}
+		w.WriteHeader(code)
+	}
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/server/hub"
+	"github.com/slimctl/slimctl/server/hub/admin"
+	"github.com/slimctl/slimctl/server/hub/guard"
+	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/process"
+)
+
+// hubSettings are the flags of `browser-shell hub`.
+type hubSettings struct {
+	policy, config, tools string
+	listen                string
+	remote                bool
+	socket, audit         string
+	gate, gateListen      string
+	egress                bool
+}
+
+func readHubSettings(args []string, stderr io.Writer) (s hubSettings, err error) {
+	flags := flag.NewFlagSet("hub", flag.ContinueOnError)
+	file := policyFlag(flags)
+	flags.StringVar(&s.config, "config", hub.DefaultConfig, "`file` with the servers (mcpServers)")
+	flags.StringVar(&s.tools, "hub-policy", guard.DefaultPath, "`file` that says which calls are let through; only the default one may be missing")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8079", "`address` to listen on")
+	flags.BoolVar(&s.remote, "allow-remote", false, "allow an address that is not loopback; the endpoint asks for no credentials")
+	flags.StringVar(&s.socket, "socket", "", "unix `socket` of the management API (default: none)")
+	flags.StringVar(&s.audit, "audit", "", "audit log `file` (default: that of the policy)")
+	flags.StringVar(&s.gate, "gate", "", "`file` by which to serve tickets, auth and the desktop's socket (default: don't)")
+	flags.StringVar(&s.gateListen, "gate-listen", "127.0.0.1:8088", "loopback `address` for --gate")
+	flags.BoolVar(&s.egress, "egress", false, "be the browser's proxy too")
+	err = parse(flags, args, stderr)
+	s.policy = *file
+	return s, err
+}
+
+// runHub serves all that the image serves behind nginx, in one process: MCP,
+// with --gate also tickets, auth and the desktop's socket, with --egress the
+// browser's proxy. The tool itself is a server of the hub's, a process of its own.
+func runHub(ctx context.Context, args []string, std stdio) (err error) {
+	if len(args) > 0 && args[0] == "ctl" {
+		return runHubCtl(ctx, args[1:], std)
+	}
+	set, err := readHubSettings(args, std.err)
+	if err != nil {
+		return err
+	}
+	hangups, err := harden()
+	if err != nil {
+		return err
+	}
+	defer process.EndChildren()
+	p, err := policy.Load(set.policy)
+	if err != nil {
+		return err
+	}
+	m, err := openHub(set, p, std.err)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	all, err := m.open(set, p)
+	defer all.close()
+	if err != nil {
+		return err
+	}
+	defer onHangup(hangups, std.err, m.Reload)()
+	if err := m.StartAll(); err != nil {
+		return err
+	}
+	for _, s := range all[1:] {
+		fmt.Fprintf(std.err, "browser-shell: %s on %s\n", s.name, s.listener.Addr())
+	}
+	fmt.Fprintf(std.err, "browser-shell: serving http://%s%s\n", all[0].listener.Addr(), hub.Path)
+	return all.serve(ctx)
+}
+
+// managed is the hub with all else that is read again together with its files.
+type managed struct {
+	*hub.Hub
+	metrics *admin.Metrics
+	policy  string // file
+	config  string // file
+	egress  *egressProxy
+
+	reloading sync.Mutex // by signal, by order
+}
+
+func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, error) {
+	log := set.audit
+	var err error
+	if log == "" {
+		if log, err = logFile(p, "audit.jsonl"); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := hubLock(p, set.config)
+	if err != nil {
+		return nil, err
+	}
+	metrics := admin.NewMetrics()
+	h, err := hub.New(hub.Options{
+		Config: set.config, Policy: set.tools, Version: ownVersion(), Lock: lock, Metrics: metrics,
+		Audit: log, AuditBytes: p.Audit.MaxBytes, AuditKeep: p.Audit.Keep,
+		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &managed{Hub: h, metrics: metrics, policy: set.policy, config: set.config}, nil
+}
+
+// hubLock is the file by which two hubs of one configuration refuse each other.
+func hubLock(p *policy.Policy, config string) (string, error) {
+	dir, err := policy.OpenStateDir(p.StateDir)
+	if err != nil {
+		return "", err
+	}
+	if config, err = filepath.EvalSymlinks(config); err != nil {
+		return "", fmt.Errorf("hub configuration: %w", err)
+	}
+	if config, err = filepath.Abs(config); err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, fmt.Sprintf("hub-%.8x.lock", sha256.Sum256([]byte(config)))), nil
+}
+
+// open opens all that listens, the hub first. Also with an error it gives
+// what is to be closed.
+func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err error) {
+	l, err := hub.Listen(set.listen, set.remote)
+	if err != nil {
+		return all, err
+	}
+	all = append(all, service{"hub", l, func(ctx context.Context) error { return m.Serve(ctx, l) }, l.Close})
+	if set.socket != "" {
+		l, err := admin.Listen(set.socket)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, service{"management API", l, func(ctx context.Context) error { return admin.Serve(ctx, l, m, m.metrics) }, l.Close})
+	}
+	if set.gate != "" {
+		s, err := openGate(set.gate, set.gateListen)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, s)
+	}
+	if set.egress {
+		proxy, err := openEgress(p, p.Egress.Proxy)
+		if err != nil {
+			return all, err
+		}
+		m.egress = proxy
+		all = append(all, service{"egress proxy", proxy.listener, proxy.Serve, proxy.Close})
+	}
+	return all, nil
+}
+
+// Reload reads again what the programs here and the tool go by: the hub's two
+// files and the policy. It is also the management API's. Of broken files none
+// is taken.
+func (m *managed) Reload() error {
+	m.reloading.Lock()
+	defer m.reloading.Unlock()
+	p, err := policy.Load(m.policy)
+	if err != nil {
+		return err
+	}
+	config, err := hub.LoadConfig(m.config)
+	if err != nil {
+		return err
+	}
+	if err := m.Hub.Reload(); err != nil {
+		return err
+	}
+	if m.egress != nil {
+		if err := m.egress.Reload(p); err != nil {
+			return err
+		}
+	}
+	return m.hangUp(config)
+}
+
+// hangUp passes SIGHUP on to the servers that are this same program: they have
+// the policy too. One that is down will read it when it starts; one that has
+// only just started may end, which is a start too.
+func (m *managed) hangUp(config *hub.Config) error {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range config.Servers {
+		info, err := os.Stat(s.Command)
+		if err != nil || !os.SameFile(self, info) {
+			continue
+		}
+		status, _ := m.Server(s.Name)
+		if status.PID == 0 {
+			continue
+		}
+		if err := syscall.Kill(status.PID, syscall.SIGHUP); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("server %s: %w", s.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// service is one of the servers in this process.
+type service struct {
+	name     string
+	listener net.Listener
+	serve    func(context.Context) error
+	close    func() error
+}
+
+type services []service
+
+// serve serves all until ctx ends, or until one fails: then none is left.
+func (all services) serve(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range all {
+		g.Go(func() error {
+			err := s.serve(ctx)
+			if err == nil && ctx.Err() == nil {
+				err = errors.New("it ended by itself")
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (all services) close() {
+	for _, s := range all {
+		_ = s.close() // those that have served are closed already
+	}
+}

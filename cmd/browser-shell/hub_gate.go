@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/slimctl/slimctl/server/gate"
+	"github.com/slimctl/slimctl/server/hub"
+)
+
+// vncAddress is where the desktop is; tests put another one there.
+var vncAddress = "127.0.0.1:5900"
+
+// Bounds on the gate's one client, nginx, which asks about each of its up to
+// 320 requests and keeps a connection for 20 s. How long a desktop is looked
+// at has none.
+const (
+	gateClients = 512             // connections; further ones wait to be accepted
+	gateHeader  = 5 * time.Second // for a request's head to arrive
+	gateHead    = 64 << 10        // bytes of it: nginx takes 16 KiB a line and passes on four
+	gateIdle    = time.Minute     // or nginx would use a connection that is being closed
+	gateEnd     = 3 * time.Second // for desktops to take their leave
+)
+
+// openGate serves /tickets, /auth and /websockify for nginx.
+func openGate(file, listen string) (service, error) {
+	c, err := gate.Load(file)
+	if err != nil {
+		return service{}, err
+	}
+	h, err := gate.New(c, vncAddress)
+	if err != nil {
+		return service{}, err
+	}
+	l, err := hub.Listen(listen, false)
+	if err != nil {
+		return service{}, fmt.Errorf("gate: %w", err)
+	}
+	return service{"gate", l, func(ctx context.Context) error { return serveGate(ctx, l, h) }, l.Close}, nil
+}
+
+// serveGate answers on l until ctx ends; desktops are closed then.
+func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
+	var running sync.WaitGroup
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Done()
+			h.ServeHTTP(w, r)
+		}),
+		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
+		ReadHeaderTimeout:            gateHeader,
+		IdleTimeout:                  gateIdle,
+		MaxHeaderBytes:               gateHead,
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(netutil.LimitListener(l, gateClients)) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), gateEnd)
+	defer cancel()
+	if err := srv.Shutdown(within); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	select {
+	case <-ended: // Shutdown knows nothing of WebSockets
+	case <-within.Done(): // a client that doesn't answer is no error
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"regexp"
+
+	"github.com/slimctl/slimctl/server/gate"
+)
+
+// gateFile is what `init` writes for `hub --gate`.
+const gateFile = "/run/browser-shell/gate.json"
+
+// supervisor is what `init` becomes.
+var supervisor = []string{"/usr/bin/supervisord", "-n", "-c", "/opt/gem/supervisord.conf"}
+
+// errConfig is for what the operator has to set otherwise: exit code 78, EX_CONFIG of sysexits.h. Starting again is no help.
+var errConfig = errors.New("configuration")
+
+// account is one of /etc/passwd of the image.
+type account struct {
+	name     string
+	uid, gid int
+}
+
+var (
+	root           = account{"root", 0, 0}
+	desktopAccount = account{"gem", 1000, 1000}           // Xvnc, openbox, the browser
+	serviceAccount = account{"browser-shell", 1001, 1001} // browser-shell and agent-browser
+)
+
+// accounts are who runs what. Started as root, supervisord and nginx's master stay root; otherwise all three are gem.
+type accounts struct{ self, desktop, service account }
+
+func accountsOf(uid int) (accounts, error) {
+	switch uid {
+	case root.uid:
+		return accounts{root, desktopAccount, serviceAccount}, nil
+	case desktopAccount.uid:
+		return accounts{desktopAccount, desktopAccount, desktopAccount}, nil
+	}
+	return accounts{}, fmt.Errorf("started as user %d: start the container as root, or as %[2]d:%[2]d with --user %[2]d:%[2]d (runAsUser: %[2]d)", uid, desktopAccount.uid)
+}
+
+// place is a directory that is written to.
+type place struct {
+	path  string
+	owner account
+	mode  fs.FileMode
+}
+
+// places are all of them, in the order in which they are made. With a read-only root the top directories are mounts.
+func (a accounts) places() []place {
+	return []place{
+		{"/tmp", a.self, 0o777 | fs.ModeSticky},
+		{"/tmp/.X11-unix", a.self, 0o777 | fs.ModeSticky},
+		{"/home/gem", a.desktop, 0o700},
+		{"/output", a.service, 0o755},
+		{"/run/browser-shell", a.service, 0o700},
+		{"/run/nginx", a.self, 0o755},
+		{"/run/supervisor", a.self, 0o700},
+		{"/var/lib/browser-shell", a.service, 0o700},
+		{logDir, a.self, 0o755},
+	}
+}
+
+const logDir = "/var/log/gem"
+
+// plan is what the operator's variables come to.
+type plan struct {
+	accounts
+	gate gate.Config
+	env  []string // the whole environment of the programs
+}
+
+// planOf reads the operator's variables and no others. hasIPv6 says whether a socket can be bound to an address.
+func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bool) (plan, error) {
+	a, err := accountsOf(uid)
+	if err != nil {
+		return plan{}, err
+	}
+	g, err1 := gate.FromEnv(getenv)
+	conf, err2 := nginxConf(getenv("SLIM_LISTEN"), hasIPv6)
+	zone, err3 := timeZone(getenv("TZ"))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return plan{}, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	home := "/root"
+	if a.self != root {
+		home = "/home/gem"
+	}
+	return plan{a, g, []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + home,
+		"LANG=C.UTF-8",
+		"TZ=" + zone,
+		"SLIM_DESKTOP_USER=" + a.desktop.name,
+		"SLIM_SERVICE_USER=" + a.service.name,
+		"SLIM_NGINX_CONF=" + conf,
+	}}, nil
+}
+
+// nginxConf picks one of nginx's main files. SLIM_LISTEN can narrow what is listened to, not widen it.
+func nginxConf(listen string, hasIPv6 func(address string) bool) (string, error) {
+	name, address := "/opt/gem/nginx", "[::]:0"
+	switch listen {
+	case "":
+	case "loopback":
+		name, address = name+"-loopback", "[::1]:0"
+	default:
+		return "", errors.New("SLIM_LISTEN: must be loopback or empty")
+	}
+	if !hasIPv6(address) {
+		name += "-ipv4"
+	}
+	return name + ".conf", nil
+}
+
+func canListen(address string) bool {
+	l, err := net.Listen("tcp6", address)
+	if err == nil {
+		_ = l.Close() // nothing was accepted
+	}
+	return err == nil
+}
+
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
+
+// timeZone takes a name of the time zone database. The C library would open any file that TZ names.
+func timeZone(name string) (string, error) {
+	name = cmp.Or(name, "UTC")
+	if len(name) > 64 || !zoneName.MatchString(name) {
+		return "", errors.New("TZ: must be the name of a time zone, such as Europe/Berlin")
+	}
+	return name, nil
+}
+
+// runInit is the image's entry: it prepares what the programs need and becomes supervisord.
+func runInit(_ context.Context, args []string, std stdio) error {
+	if err := parse(flag.NewFlagSet("init", flag.ContinueOnError), args, std.err); err != nil {
+		return err
+	}
+	p, err := planOf(os.Getenv, os.Getuid(), canListen)
+	if err != nil {
+		return err
+	}
+	if err := p.prepare("/"); err != nil {
+		return err
+	}
+	return replace(supervisor, p.env)
+}

@@ -1,0 +1,410 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+const key = "e2e-key-0123456789abcdef"
+
+// programs are what runs in the closed image, on every line.
+var programs = []string{"browser", "browser-shell", "nginx", "openbox", "tigervnc"}
+
+// inside is what listens in the closed image, all but the first on loopback.
+var inside = []string{"*:8080", "127.0.0.1:5900", "127.0.0.1:8079", "127.0.0.1:8088", "127.0.0.1:8118", "127.0.0.1:9222", "::1:5900"}
+
+// box is a running closed image.
+type box struct {
+	*sandbox.Sandbox
+	w    *world
+	keep map[string][]byte // files to lay beside the evidence at the end
+}
+
+// boot runs an image in a container whose cable leads to the world. Its evidence is kept where ARTIFACTS says, if it does.
+func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *box {
+	t.Helper()
+	settings := sandbox.Default()
+	settings.Network, settings.Timeout = w.sandbox, 20*time.Minute
+	settings.CPUs = 2
+	settings.Env = map[string]string{"SANDBOX_API_KEY": key}
+	settings.Output = os.Getenv("ARTIFACTS")
+	if settings.Output == "" {
+		settings.Output = t.TempDir()
+	}
+	if change != nil {
+		change(&settings)
+	}
+	src, err := image.Open(t.Context(), ref, image.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := sandbox.From(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := sandbox.Runner{Runtime: sandbox.Runc}.Start(context.WithoutCancel(t.Context()), img, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{s, w, map[string][]byte{}}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if t.Failed() {
+			t.Logf("%s", b.Logs())
+			for _, file := range []string{"browser-shell.log", "browser.log", "nginx-error.log", "tigervnc.log"} {
+				if r, err := s.Exec(ctx, []string{"/usr/bin/tail", "-n", "30", "/var/log/gem/" + file}, sandbox.ExecOptions{}); err == nil {
+					t.Logf("%s:\n%s%s", file, r.Stdout, r.Stderr)
+				}
+			}
+		}
+		if _, err := s.Stop(ctx); err != nil {
+			t.Errorf("cleaning up: %v", err)
+		}
+		for name, data := range b.keep {
+			if err := os.WriteFile(filepath.Join(settings.Output, s.ID, name), data, 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return b
+}
+
+// healthy waits until the image's own health check passes.
+func (b *box) healthy(t *testing.T) time.Duration {
+	t.Helper()
+	began := time.Now()
+	await(t, 3*time.Minute, "health", func() error {
+		r, err := b.Exec(t.Context(), []string{"/usr/local/bin/browser-shell", "health"}, sandbox.ExecOptions{})
+		if err == nil && r.ExitCode != 0 {
+			err = fmt.Errorf("%s%s", r.Stdout, r.Stderr)
+		}
+		return err
+	})
+	return time.Since(began)
+}
+
+// supervised are the names of supervisord's programs that run, from the control socket of the one who may.
+func (b *box) supervised(t *testing.T) []string {
+	t.Helper()
+	r, err := b.Exec(t.Context(), []string{"/usr/bin/supervisorctl", "-c", "/opt/gem/supervisord.conf", "status"}, sandbox.ExecOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(string(r.Stdout)) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] == "RUNNING" {
+			names = append(names, f[0])
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// listening are the sockets of the container, an address that means all of them as "*".
+func (b *box) listening(t *testing.T) []string {
+	t.Helper()
+	sockets, err := b.Sockets(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, s := range sockets {
+		host := s.Address.Addr().Unmap().String()
+		if s.Address.Addr().IsUnspecified() {
+			host = "*"
+		}
+		if strings.HasPrefix(s.Network, "udp") { // Chromium's multicast sockets and the like are named too
+			host = s.Network + " " + host
+		}
+		out = append(out, host+":"+strconv.Itoa(int(s.Address.Port())))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// closed checks what every boot of a closed image has to hold.
+func (b *box) closed(t *testing.T) {
+	t.Helper()
+	if got := b.supervised(t); !slices.Equal(got, programs) {
+		t.Errorf("programs: %v, want %v", got, programs)
+	}
+	if got := b.listening(t); !slices.Equal(got, inside) {
+		t.Errorf("sockets: %v, want %v", got, inside)
+	}
+	for p, want := range map[string]int{"/": 403, "/json/version": 403, "/v1/shell": 403, "/mcp": 401, "/tickets": 405} {
+		if a := b.w.raw(t, "GET", get(p)); a.Status != want && !(p == "/tickets" && a.Status == 403) {
+			t.Errorf("GET %s: %d, want %d", p, a.Status, want)
+		}
+	}
+}
+
+// TestClosed boots the closed image of each line and tries all that it is for, and all that it must not do.
+func TestClosed(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		t.Run(line, func(t *testing.T) {
+			ref := buildL0(t, line)
+			w := newWorld(t)
+			b := boot(t, w, ref, nil)
+			ready := b.healthy(t)
+			b.closed(t)
+			own, whole := b.resident(t)
+			t.Logf("line %s: ready after %s; programs %v; sockets %v; %d MiB, of which hub and tool %d MiB",
+				line, ready.Round(10*time.Millisecond), b.supervised(t), b.listening(t), whole>>20, own>>20)
+
+			t.Run("base", func(t *testing.T) { compareBase(t, line, whole) })
+			t.Run("holes", func(t *testing.T) { testHoles(t, w) })
+			t.Run("tickets", func(t *testing.T) { testTickets(t, w) })
+			t.Run("agent", func(t *testing.T) { testAgent(t, b) })
+			t.Run("routes", func(t *testing.T) { testRoutes(t, w, 10_000, "") })
+			t.Run("routes with a key", func(t *testing.T) { testRoutes(t, w, 2_000, key) })
+			b.closed(t)
+		})
+	}
+}
+
+// resident gives resident bytes: of browser-shell's processes, and of the whole container as its cgroup counts them.
+func (b *box) resident(t *testing.T) (own, whole int64) {
+	t.Helper()
+	procs, err := b.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		if p.Name == "browser-shell" {
+			own += p.RSS
+		}
+	}
+	m, err := b.Memory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own, m.RSS
+}
+
+// compareBase boots what the closed image was made from.
+func compareBase(t *testing.T, line string, whole int64) {
+	w := newWorld(t)
+	base := boot(t, w, standin(t, line), func(s *sandbox.Settings) {
+		s.ReadOnly, s.NoNewPrivileges, s.Tmpfs, s.Env = false, false, nil, nil
+		s.Memory, s.PIDs = 4<<30, 4096
+		s.CapAdd = append(slices.Clone(s.CapAdd), "FOWNER", "DAC_OVERRIDE")
+	})
+	began := time.Now()
+	await(t, 5*time.Minute, "the base's routes", func() error {
+		res, err := w.client().Get("http://" + public + "/v1/ping")
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode != http.StatusOK {
+				err = fmt.Errorf("/v1/ping: %s", res.Status)
+			}
+		}
+		return err
+	})
+	ready := time.Since(began)
+	running := base.supervised(t)
+	_, its := base.resident(t)
+	t.Logf("base of line %s: ready after %s; programs %v; sockets %v; %d MiB: the closed image takes %.2f of it",
+		line, ready.Round(10*time.Millisecond), running, base.listening(t), its>>20, float64(whole)/float64(its))
+	if 2*len(programs) >= len(running) {
+		t.Errorf("%d programs of %d: not fewer than half", len(programs), len(running))
+	}
+}
+
+// ticket buys one.
+func ticket(t *testing.T, w *world, header, value string) (string, int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+public+"/tickets", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if header != "" {
+		req.Header.Set(header, value)
+	}
+	res, err := w.client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var body struct {
+		Ticket  string
+		Expires int `json:"expires_in"`
+	}
+	if res.StatusCode == http.StatusOK {
+		if err := json.NewDecoder(res.Body).Decode(&body); err != nil || body.Expires != 30 {
+			t.Errorf("ticket: %+v %v", body, err)
+		}
+	}
+	return body.Ticket, res.StatusCode
+}
+
+func testTickets(t *testing.T, w *world) {
+	good, status := ticket(t, w, "X-AIO-API-Key", key)
+	if status != 200 || good == "" {
+		t.Fatalf("a ticket with the key: %d", status)
+	}
+	if _, status := ticket(t, w, "Authorization", "Bearer "+key); status != 200 {
+		t.Errorf("with the key as Bearer: %d", status)
+	}
+	for _, wrong := range []string{"", key + "x", key[:len(key)-1]} {
+		if _, status := ticket(t, w, "X-AIO-API-Key", wrong); status != 401 {
+			t.Errorf("with key %q: %d", wrong, status)
+		}
+	}
+	for target, want := range map[string]int{
+		"/vnc/index.html?ticket=" + good:            200,
+		"/vnc/index.html?ticket=x":                  401,
+		"/vnc/index.html":                           401,
+		"/vnc/core/rfb.js":                          200,
+		"/mcp?ticket=" + good:                       401,
+		"/mcp/../vnc/index.html?ticket=" + good:     401, // nobody needs another spelling
+		"/vnc/..%2fmcp?ticket=" + good:              401,
+		"/vnc/../mcp?ticket=" + good:                401,
+		"/vnc/../tickets?ticket=" + good:            403,
+		"/vnc/index.html?x=" + good + "&api_key=no": 401,
+	} {
+		if a := w.raw(t, "GET", get(target)); a.Status != want && !(want == 403 && a.Status == 405) {
+			t.Errorf("GET %s: %d, want %d", strings.ReplaceAll(target, good, "TICKET"), a.Status, want)
+		}
+	}
+	mint := "POST /tickets?ticket=" + good + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+	if a := w.raw(t, "POST", mint); a.Status != 401 {
+		t.Errorf("a ticket buys a ticket: %d", a.Status)
+	}
+}
+
+// desktop connects to the screen with a ticket, as noVNC does.
+func desktop(t *testing.T, w *world, at string) *rfb {
+	t.Helper()
+	good, _ := ticket(t, w, "X-AIO-API-Key", key)
+	conn, res, err := websocket.Dial(t.Context(), "ws://"+public+at+"?ticket="+good, &websocket.DialOptions{HTTPClient: w.client(), Subprotocols: []string{"binary"}})
+	if err != nil {
+		t.Fatalf("%s: %v (%v)", at, err, res)
+	}
+	conn.SetReadLimit(64 << 20)
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	screen, err := openRFB(websocket.NetConn(t.Context(), conn, websocket.MessageBinary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return screen
+}
+
+func (c *rfb) must(t *testing.T) picture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := c.Picture(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// changes waits until the screen is another one.
+func (c *rfb) changes(t *testing.T, from picture, why string) picture {
+	t.Helper()
+	var now picture
+	await(t, time.Minute, "a change of the screen: "+why, func() error {
+		if now = c.must(t); now.Hash == from.Hash {
+			return fmt.Errorf("it is as before (%d colours)", now.Colors)
+		}
+		return nil
+	})
+	return now
+}
+
+const sitePage = `<!doctype html><title>e2e site</title>
+<style>body { background: linear-gradient(90deg, #204060, #e0a040); font: 40px sans-serif } .on { background: linear-gradient(0deg, #00ff00, #ff00ff) }</style>
+<h1>Hello</h1><button onclick="document.body.classList.add('on'); this.textContent = 'Done'">Press me</button>`
+
+var reference = regexp.MustCompile(`Press me[^\n]*?ref=(e\d+)|@?(e\d+)[^\n]*Press me`)
+
+// testAgent drives the visible browser by clients on the official TypeScript SDKs, while an RFB client and a person's
+// browser look on.
+func testAgent(t *testing.T, b *box) {
+	site := &httptest.Server{Listener: b.w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, sitePage)
+	})}}
+	site.Start()
+	defer site.Close()
+
+	screen := desktop(t, b.w, "/websockify")
+	other := desktop(t, b.w, "/vnc/websockify")
+	if other.Width != screen.Width || screen.Width < 1000 {
+		t.Errorf("screens of %d and %d pixels", screen.Width, other.Width)
+	}
+	for _, sdk := range []struct{ sdk, era, protocol string }{{"1", "legacy", "2025-11-25"}, {"2", "legacy", "2025-11-25"}, {"2", "modern", "2026-07-28"}} {
+		t.Run("SDK "+sdk.sdk+" "+sdk.era, func(t *testing.T) {
+			c := startSDK(t, b.w, key, sdk.sdk, sdk.era)
+			if !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) || c.Hello.Protocol != sdk.protocol {
+				t.Fatalf("tools %v, protocol %s", c.Hello.Tools, c.Hello.Protocol)
+			}
+			before := screen.must(t)
+			c.must("open", "http://"+siteIP+"/")
+			opened := screen.changes(t, before, "a page was opened")
+			snapshot := c.must("snapshot", "-i")
+			m := reference.FindStringSubmatch(snapshot)
+			if m == nil {
+				t.Fatalf("no button in the snapshot: %s", snapshot)
+			}
+			c.must("click", "@"+m[1]+m[2])
+			clicked := screen.changes(t, opened, "the button was pressed")
+			if sdk.era == "modern" {
+				person(t, b)
+			}
+			c.must("close")
+			screen.changes(t, clicked, "the page was closed")
+			for _, argv := range [][]string{{"open", "http://127.0.0.1:8088/tickets"}, {"open", "file:///etc/passwd"}, {"eval", "1"}, {"open", "http://" + sandboxIP + ":8080/"}} {
+				if r := c.call(argv...); argv[1] != "http://"+sandboxIP+":8080/" && r.StructuredContent.ExitCode != 126 {
+					t.Errorf("%v: %+v", argv, r)
+				}
+			}
+			c.call("close")
+		})
+	}
+}
+
+// person opens noVNC in a browser of their own, and must see the desktop.
+func person(t *testing.T, b *box) {
+	good, _ := ticket(t, b.w, "X-AIO-API-Key", key)
+	address := "http://" + public + "/vnc/index.html?autoconnect=1&resize=scale&ticket=" + good + "&path=" + url.QueryEscape("websockify?ticket="+good)
+	p := openPage(t, b.w, address)
+	const colors = `(() => {
+		const c = document.querySelector('canvas');
+		if (!document.documentElement.classList.contains('noVNC_connected') || !c || c.width < 1000) return 0;
+		const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
+		for (let i = 0; i < d.length; i += 404) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
+		return seen.size;
+	})()`
+	await(t, 2*time.Minute, "the desktop in noVNC", func() error {
+		v, err := p.eval(t.Context(), colors)
+		if n, _ := v.(float64); err == nil && n < 20 {
+			err = fmt.Errorf("%v colours", v)
+		}
+		return err
+	})
+	png, err := p.screenshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.keep["novnc.png"] = png
+}

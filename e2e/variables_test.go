@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// hostile sets every variable that opens a base at run time (facts/aio-base.md 6.3), each to what would be seen.
+var hostile = map[string]string{
+	"DISABLE_JUPYTER": "false", "DISABLE_CODE_SERVER": "false", "DISABLE_BROWSER": "true", "DISABLE_MCP_BROWSER": "false", "DISABLE_VNC": "true",
+	"DISABLE_NODEJS_REPL": "false", "ENABLE_CJK_IME": "true",
+	"AUTOSTART_JUPYTER": "true", "AUTOSTART_CODE_SERVER": "true", "AUTOSTART_BROWSER": "false", "AUTOSTART_VNC": "false", "AUTOSTART_NODEJS_REPL_22": "true",
+	"EXTRA_MCP_SERVERS": `{"evil":{"type":"stdio","command":"touch","args":["/tmp/EXTRA_MCP_SERVERS"]}}`,
+	"MCP_HUB_CONFIG":    "/tmp/evil.json",
+	"RUN_HOOK_INIT":     "touch /tmp/RUN_HOOK_INIT", "RUN_HOOK_PRE_SERVICES": "touch /tmp/RUN_HOOK_PRE_SERVICES",
+	"RUN_HOOK_POST_READY": "touch /tmp/RUN_HOOK_POST_READY", "RUN_HOOKS_STRICT": "1",
+	"SANDBOX_SHUTDOWN_HOOKS": `["touch /tmp/SANDBOX_SHUTDOWN_HOOKS"]`,
+	"PROXY_SERVER":           "http://192.0.2.1:3128", "PROXY_AUTH_CMD": "touch /tmp/PROXY_AUTH_CMD", "PROXY_AUTH_WATCH": "1",
+	"PROXY_MAP": "example.com=127.0.0.1:9222", "PROXY_EXCLUDE": "*", "PROXY_INCLUDE": "*", "PROXY_BYPASS_LIST": "*",
+	"BROWSER_EXTRA_ARGS":       "--remote-debugging-address=0.0.0.0 --remote-debugging-port=9333 --proxy-server=direct://",
+	"BROWSER_COMMANDLINE_ARGS": "--remote-debugging-port=9444", "BROWSER_NO_SANDBOX": "", "CHROMIUM_FLAGS": "--remote-debugging-port=9555",
+	"PUBLIC_PORT": "9090", "PUBLIC_LISTEN_IPV4": "0.0.0.0:9091", "PUBLIC_LISTEN_IPV6": "[::]:9092", "RUNTIME_LISTEN": "listen 9093;",
+	"_BYTEFAAS_RUNTIME_PORT": "9094", "FAAS_SANDBOX_RUNTIME_INJECTION_ENABLE_SANDBOXD": "true",
+	"WAIT_PORTS": "1", "WAIT_FILES": "/nowhere", "WAIT_TIMEOUT": "100000", "MCP_HUB_WAIT_PORTS": "1", "FASTAPI_WAIT_SKIP": "0",
+	"MCP_HUB_PORT": "9095", "GEM_SERVER_PORT": "9096", "SANDBOX_SRV_PORT": "9097", "BROWSER_REMOTE_DEBUGGING_PORT": "9098",
+	"WEBSOCKET_PROXY_PORT": "9099", "AUTH_BACKEND_PORT": "9100", "TINYPROXY_PORT": "9101", "VNC_SERVER_PORT": "9102",
+	"USER": "root", "AIO_USER": "root", "USER_UID": "0", "USER_GID": "0", "WORKSPACE": "/etc", "HOME": "/tmp",
+	"SRV_PYTHONPATH": "/tmp", "PYTHONPATH": "/tmp", "PYTHONSTARTUP": "/tmp/x.py", "AIO_SKILLS_PATH": "/tmp", "OPENCODE_CONFIG": "/tmp/x", "CODEX_HOME": "/tmp",
+	"DNS_OVER_HTTPS_TEMPLATES": "https://192.0.2.1/dns", "BROWSER_URL_BLOCKLIST": "", "BROWSER_URL_ALLOWLIST": "*",
+	"MAX_SHELL_SESSIONS": "1000", "LOG_STDOUT_SERVER": "true", "DISPLAY_WIDTH": "1 -localhost=0", "DISPLAY": ":1", "LOG_DIR": "/tmp",
+	"PATH": "/tmp:/usr/bin", "LD_PRELOAD": "/tmp/evil.so", "LD_LIBRARY_PATH": "/tmp", "BASH_ENV": "/tmp/evil.sh", "NODE_OPTIONS": "--require /tmp/evil.js",
+	"GODEBUG": "x=1", "HTTP_PROXY": "http://192.0.2.1:3128", "http_proxy": "http://192.0.2.1:3128", "NO_PROXY": "*", "XDG_CONFIG_HOME": "/tmp",
+	"AGENT_BROWSER_EXECUTABLE_PATH": "/tmp/evil", "AGENT_BROWSER_CONFIG": "/tmp/evil.json", "BROWSER_SHELL_TEST_SITE": "127.0.0.1:1",
+	"SLIM_DESKTOP_USER": "root", "SLIM_SERVICE_USER": "root", "SLIM_NGINX_CONF": "/tmp/evil.conf", "NGINX_CONF": "/tmp/evil.conf",
+	"SUPERVISOR_SERVER_URL": "http://0.0.0.0:9001", "ENV_X": "%(ENV_PATH)s", "A=B": "%", "TICKET_TTL_SECONDS": "30",
+}
+
+// TestVariables boots the closed image with every one of them: nothing is other than without.
+func TestVariables(t *testing.T) {
+	for _, line := range []string{"A", "B"} {
+		t.Run(line, func(t *testing.T) {
+			ref := buildL0(t, line)
+			w := newWorld(t)
+			b := boot(t, w, ref, func(s *sandbox.Settings) {
+				for name, value := range hostile {
+					if !strings.Contains(name, "=") {
+						s.Env[name] = value
+					}
+				}
+			})
+			b.healthy(t)
+			b.closed(t)
+			c := startSDK(t, w, key, "2", "modern")
+			if !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {
+				t.Errorf("tools: %v", c.Hello.Tools)
+			}
+			procs, err := b.Processes(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// No variable of the operator's reaches a program; nor does the key.
+			for _, p := range procs {
+				r, err := b.Exec(t.Context(), []string{"/bin/cat", fmt.Sprintf("/proc/%d/environ", p.Inside)}, sandbox.ExecOptions{})
+				if err != nil || p.State == "Z" {
+					continue
+				}
+				for v := range strings.SplitSeq(string(r.Stdout), "\x00") {
+					name, value, _ := strings.Cut(v, "=")
+					if strings.Contains(value, key) {
+						t.Errorf("%s has the key in %s", p.Name, name)
+					}
+					if set, ok := hostile[name]; ok && set == value && value != "" && name != "TICKET_TTL_SECONDS" && name != "HOME" {
+						t.Errorf("%s has %s=%s", p.Name, name, value)
+					}
+				}
+			}
+			r, err := b.Exec(t.Context(), []string{"/bin/ls", "-A", "/tmp"}, sandbox.ExecOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name := range hostile {
+				if slices.Contains(strings.Fields(string(r.Stdout)), name) {
+					t.Errorf("%s was obeyed", name)
+				}
+			}
+			if open := openPorts(t, w); !slices.Equal(open, []int{8080}) {
+				t.Errorf("open from outside: %v", open)
+			}
+		})
+	}
+}
+
+// TestNoKey: without a key the image does not start, unless it is told to let everybody in or to stay on loopback.
+func TestNoKey(t *testing.T) {
+	ref := buildL0(t, "B")
+	for name, env := range map[string]map[string]string{
+		"none": {}, "blank": {"SANDBOX_API_KEY": ""}, "said otherwise": {"SLIM_ALLOW_ANONYMOUS": "yes"}, "widened": {"SLIM_LISTEN": "0.0.0.0:8080"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := boot(t, newWorld(t), ref, func(s *sandbox.Settings) { s.Env = env })
+			status, err := b.Wait(t.Context())
+			if err != nil || status.ExitCode != 78 {
+				t.Errorf("%+v %v, want exit status 78", status, err)
+			}
+			if !strings.Contains(string(b.Logs()), "SANDBOX_API_KEY") && !strings.Contains(string(b.Logs()), "SLIM_") {
+				t.Errorf("it does not say what to set: %s", b.Logs())
+			}
+		})
+	}
+	t.Run("anonymous", func(t *testing.T) {
+		w := newWorld(t)
+		b := boot(t, w, ref, func(s *sandbox.Settings) { s.Env = map[string]string{"SLIM_ALLOW_ANONYMOUS": "true"} })
+		b.healthy(t)
+		if c := startSDK(t, w, "", "2", "modern"); !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {
+			t.Errorf("tools: %v", c.Hello.Tools)
+		}
+	})
+	t.Run("loopback", func(t *testing.T) {
+		w := newWorld(t)
+		b := boot(t, w, ref, func(s *sandbox.Settings) { s.Env = map[string]string{"SLIM_LISTEN": "loopback"} })
+		b.healthy(t)
+		if open := openPorts(t, w); len(open) > 0 {
+			t.Errorf("open from outside: %v", open)
+		}
+	})
+}
+
+// TestRootless: started as an ordinary user it needs no capability at all.
+func TestRootless(t *testing.T) {
+	ref := buildL0(t, "A")
+	w := newWorld(t)
+	b := boot(t, w, ref, func(s *sandbox.Settings) { s.User, s.CapAdd = "1000:1000", nil })
+	b.healthy(t)
+	procs, err := b.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		if p.UID != 1000 {
+			t.Errorf("%s runs as %d", p.Name, p.UID)
+		}
+	}
+	if c := startSDK(t, w, key, "2", "modern"); !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {
+		t.Errorf("tools: %v", c.Hello.Tools)
+	}
+}

@@ -1,0 +1,80 @@
+// Package live makes stand-ins of the base image that boot: a real Debian 12 root file system with the stand-in's files on
+// it, for this machine's architecture. internal/standin/README.md says what is real in them and what is a stub.
+package live
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+// Platform is the one platform of every live stand-in: this machine's.
+const Platform = "linux/" + runtime.GOARCH
+
+// Cached returns the directory of an OCI layout of line's ("A", "B" or "C") live stand-in below cacheRoot. The first call
+// makes the root file system that all lines share; that takes root, mmdebstrap, a Debian 12 machine's apt sources and
+// about two minutes. Any number of callers, in any number of processes, may ask at once. When ctx ends nothing is left:
+// no process, no mount, no half-made directory.
+func Cached(ctx context.Context, cacheRoot, line string) (layoutDir string, err error) {
+	rootfs, err := rootfs(ctx, cacheRoot)
+	if err != nil {
+		return "", err
+	}
+	return standin.CachedOn(ctx, cacheRoot, line, Platform, rootfs)
+}
+
+// Write is standin.Write on the root file system that Cached keeps below cacheRoot. o's platform is Platform.
+func Write(ctx context.Context, cacheRoot, dir string, o standin.Options) (v1.Hash, error) {
+	rootfs, err := rootfs(ctx, cacheRoot)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	o.Platforms, o.Rootfs = []string{Platform}, rootfs
+	return standin.Write(ctx, dir, o)
+}
+
+func rootfs(ctx context.Context, cacheRoot string) (*standin.Rootfs, error) {
+	dir, b, err := debian(ctx, cacheRoot)
+	if err != nil {
+		return nil, fmt.Errorf("root file system of the live stand-in: %w", err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer{b, b.file(dir)})
+	if err != nil {
+		return nil, err
+	}
+	tree, err := image.IndexCache{Dir: cacheRoot}.Tree(ctx, img, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w; remove %s to make it anew", err, dir)
+	}
+	return &standin.Rootfs{File: b.file(dir), Layer: b.Layer, DiffID: b.DiffID, Tree: tree}, nil
+}
+
+// layer is the root file system as a v1.Layer.
+type layer struct {
+	blob
+	path string
+}
+
+func (l layer) Digest() (v1.Hash, error)            { return l.Layer.Digest, nil }
+func (l layer) DiffID() (v1.Hash, error)            { return l.blob.DiffID, nil }
+func (l layer) Size() (int64, error)                { return l.Layer.Size, nil }
+func (l layer) MediaType() (types.MediaType, error) { return l.Layer.MediaType, nil }
+func (l layer) Compressed() (io.ReadCloser, error)  { return os.Open(l.path) }
+func (l layer) Uncompressed() (io.ReadCloser, error) {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return nil, err
+	}
+	return gzip.NewReader(f)
+}
