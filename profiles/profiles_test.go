@@ -109,6 +109,32 @@ func TestNoAssetIsLeftOver(t *testing.T) {
 	}
 }
 
+// template is what assets/mcp-hub.json.template says.
+func template(t *testing.T) map[string]profile.Server {
+	t.Helper()
+	raw, err := fs.ReadFile(assets.FS, "mcp-hub.json.template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		MCPServers map[string]struct {
+			Type, Command string
+			Args          []string
+		}
+	}
+	if err := json.Unmarshal(raw, &file); err != nil {
+		t.Fatal(err)
+	}
+	servers := map[string]profile.Server{}
+	for name, s := range file.MCPServers {
+		if s.Type != "stdio" {
+			t.Errorf("mcp-hub.json.template: %s is %s", name, s.Type)
+		}
+		servers[name] = profile.Server{Command: s.Command, Args: s.Args}
+	}
+	return servers
+}
+
 // One MCP server with one tool, and the hub's policy knows it.
 func TestOneServer(t *testing.T) {
 	raw, err := fs.ReadFile(assets.FS, "policy/hub.policy.json")
@@ -129,6 +155,9 @@ func TestOneServer(t *testing.T) {
 		}
 		if !slices.Equal(p.Expect.MCPServers, []string{"browser_shell"}) || !slices.Equal(p.Expect.Tools, []string{"browser-shell"}) {
 			t.Errorf("%s: expects %v with %v", name, p.Expect.MCPServers, p.Expect.Tools)
+		}
+		if got := template(t); !reflect.DeepEqual(got, p.Hub.Servers) {
+			t.Errorf("%s: mcp-hub.json.template is %+v", name, got)
 		}
 		for server := range policy.Servers {
 			if _, ok := p.Hub.Servers[server]; !ok {
