@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -29,7 +30,7 @@ const key = "e2e-key-0123456789abcdef"
 var programs = []string{"browser", "browser-shell", "nginx", "openbox", "tigervnc"}
 
 // inside is what listens in the closed image, all but the first on loopback.
-var inside = []string{"*:8080", "127.0.0.1:5900", "127.0.0.1:8079", "127.0.0.1:8088", "127.0.0.1:8118", "127.0.0.1:9222", "::1:5900"}
+var inside = []string{"*:8080", "127.0.0.1:5900", "127.0.0.1:8118", "127.0.0.1:9222", "::1:5900"}
 
 // box is a running closed image.
 type box struct {
@@ -173,6 +174,9 @@ func TestClosed(t *testing.T) {
 			t.Run("base", func(t *testing.T) { compareBase(t, line, whole) })
 			t.Run("holes", func(t *testing.T) { testHoles(t, w) })
 			t.Run("tickets", func(t *testing.T) { testTickets(t, w) })
+			t.Run("takeover", func(t *testing.T) { testTakeover(t, b) })
+			t.Run("crowd", func(t *testing.T) { testCrowd(t, w) })
+			t.Run("ticket holder", func(t *testing.T) { testTicketHolder(t, b) })
 			t.Run("agent", func(t *testing.T) { testAgent(t, b) })
 			t.Run("routes", func(t *testing.T) { testRoutes(t, w, 10_000, "") })
 			t.Run("routes with a key", func(t *testing.T) { testRoutes(t, w, 2_000, key) })
@@ -291,8 +295,8 @@ func testTickets(t *testing.T, w *world) {
 	}
 }
 
-// desktop connects to the screen with a ticket, as noVNC does.
-func desktop(t *testing.T, w *world, at string) *rfb {
+// dialDesktop connects to the screen with a ticket, as noVNC does.
+func dialDesktop(t *testing.T, w *world, at string) net.Conn {
 	t.Helper()
 	good, _ := ticket(t, w, "X-AIO-API-Key", key)
 	conn, res, err := websocket.Dial(t.Context(), "ws://"+public+at+"?ticket="+good, &websocket.DialOptions{HTTPClient: w.client(), Subprotocols: []string{"binary"}})
@@ -301,7 +305,13 @@ func desktop(t *testing.T, w *world, at string) *rfb {
 	}
 	conn.SetReadLimit(64 << 20)
 	t.Cleanup(func() { _ = conn.CloseNow() })
-	screen, err := openRFB(websocket.NetConn(t.Context(), conn, websocket.MessageBinary))
+	return websocket.NetConn(t.Context(), conn, websocket.MessageBinary)
+}
+
+// desktop is dialDesktop with the handshake done.
+func desktop(t *testing.T, w *world, at string) *rfb {
+	t.Helper()
+	screen, err := openRFB(dialDesktop(t, w, at))
 	if err != nil {
 		t.Fatal(err)
 	}

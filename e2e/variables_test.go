@@ -118,6 +118,16 @@ func TestNoKey(t *testing.T) {
 		if c := startSDK(t, w, "", "2", "modern"); !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {
 			t.Errorf("tools: %v", c.Hello.Tools)
 		}
+		// A web page whose name was made to mean this machine (DNS rebinding) is let in nowhere.
+		for _, q := range []string{
+			"POST /mcp HTTP/1.1\r\nHost: evil.example:8080\r\nOrigin: http://evil.example:8080\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+			"POST /tickets HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+			"GET /websockify HTTP/1.1\r\nHost: evil.example\r\nOrigin: http://evil.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+		} {
+			if a := w.raw(t, "POST", q); a.Status != 401 && a.Status != 403 {
+				t.Errorf("%q: %d", q, a.Status)
+			}
+		}
 	})
 	t.Run("loopback", func(t *testing.T) {
 		w := newWorld(t)

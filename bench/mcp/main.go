@@ -64,7 +64,11 @@ func run(ctx context.Context, dir, program string, p plan) (err error) {
 	}
 	defer br.stop()
 	standin := filepath.Join(dir, "standin")
-	policy, err := writePolicy(tmp, standin, br.port())
+	proxy, err := freePort()
+	if err != nil {
+		return err
+	}
+	policy, err := writePolicy(tmp, standin, br.port(), proxy)
 	if err != nil {
 		return err
 	}
@@ -72,10 +76,11 @@ func run(ctx context.Context, dir, program string, p plan) (err error) {
 		plan:    p,
 		program: program,
 		standin: standin,
+		policy:  policy,
 		ours:    &contestant{name: "browser-shell", argv: []string{program, "mcp", "--policy", policy}},
 		node:    &contestant{name: "Node", argv: []string{"node", filepath.Join(dir, "node", "server.mjs"), standin}},
 	}
-	for _, phase := range []func(context.Context) error{b.starts, b.serve} {
+	for _, phase := range []func(context.Context) error{b.starts, b.serve, b.hub} {
 		if err := phase(ctx); err != nil {
 			return err
 		}

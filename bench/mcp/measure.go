@@ -24,9 +24,10 @@ var click = []string{"click", "#a"}
 // bench is one run of the benchmark.
 type bench struct {
 	plan
-	program, standin string
-	ours, node       *contestant
-	bare             []time.Duration // of the command line without any server
+	program, standin, policy string
+	ours, node               *contestant
+	bare                     []time.Duration // of the command line without any server
+	hubIdle                  int64           // resident bytes of hub and tool
 }
 
 // starts measures from before the process exists to the first answer, the

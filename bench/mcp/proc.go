@@ -71,11 +71,30 @@ func processor(pid int) (time.Duration, error) {
 
 // descendants counts the processes below one.
 func descendants(pid int) (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	all, err := parents()
 	if err != nil {
 		return 0, err
 	}
-	children := map[int][]int{}
+	n := 0
+	for todo := all[pid]; len(todo) > 0; n++ {
+		todo = append(todo[1:], all[todo[0]]...)
+	}
+	return n, nil
+}
+
+// children lists the processes right below one.
+func children(pid int) ([]int, error) {
+	all, err := parents()
+	return all[pid], err
+}
+
+// parents gives the children of each process.
+func parents() (map[int][]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	all := map[int][]int{}
 	for _, f := range files {
 		stat, err := os.ReadFile(f)
 		if err != nil {
@@ -88,11 +107,7 @@ func descendants(pid int) (int, error) {
 		}
 		child, _ := strconv.Atoi(own) // the kernel writes numbers
 		parent, _ := strconv.Atoi(fields[1])
-		children[parent] = append(children[parent], child)
+		all[parent] = append(all[parent], child)
 	}
-	n := 0
-	for todo := children[pid]; len(todo) > 0; n++ {
-		todo = append(todo[1:], children[todo[0]]...)
-	}
-	return n, nil
+	return all, nil
 }

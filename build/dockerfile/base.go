@@ -10,7 +10,7 @@ import (
 )
 
 // transports are the prefixes of bases that no Dockerfile can name.
-var transports = []string{"oci:", "oci-archive:", "docker-archive:", "standin:"}
+var transports = []string{"oci:", "oci-archive:", "docker-archive:", "standin:", "standin-live:"}
 
 // baseReference gives what FROM names: a registry reference with the digest that the recipes were made for.
 func baseReference(recipes []*build.Recipe, o Options) (string, error) {

@@ -318,6 +318,7 @@ func TestRefuses(t *testing.T) {
 		{"hard link out of the overlay", file(image.File{Entry: image.Entry{Path: "/tmp/l", Type: image.TypeLink, Link: "/etc/passwd"}}), Options{}, "hard link to /etc/passwd"},
 		{"base in a layout", nil, Options{Base: "oci:/tmp/x"}, "isn't in a registry"},
 		{"base is a stand-in", nil, Options{Base: "standin:B"}, "isn't in a registry"},
+		{"base is a live stand-in", nil, Options{Base: "standin-live:B"}, "isn't in a registry"},
 		{"base with newline", nil, Options{Base: "x\nRUN evil"}, "base: "},
 		{"base expands", nil, Options{Base: "$x/y"}, "base: "},
 		{"platform", func(r *build.Recipe) { r.Platform.OS = "windows" }, Options{}, "windows/amd64"},

@@ -404,13 +404,15 @@ func (w *work) file(f profile.File) (image.File, error) {
 	return out, nil
 }
 
-// hubOverlay writes the hub's configuration: the profile's servers and no other.
+// hubOverlay writes the hub's configuration: the profile's servers and no other. Each is one process for all clients, since
+// two of browser-shell would fight over the one browser.
 func hubOverlay(h profile.Hub) (build.Lay, error) {
 	type server struct {
 		Type    string            `json:"type"`
 		Command string            `json:"command"`
 		Args    []string          `json:"args,omitempty"`
 		Env     map[string]string `json:"env,omitempty"`
+		Many    bool              `json:"perSession"`
 	}
 	servers := map[string]server{}
 	for name, s := range h.Servers {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -70,10 +71,8 @@ func (e *egressProxy) Serve(ctx context.Context) error {
 	if err := e.log.Write(audit.Record{Event: audit.Start, Note: "egress proxy on " + e.listener.Addr().String()}); err != nil {
 		return err
 	}
-	if err := e.proxy.Serve(ctx, e.listener); err != nil {
-		return err
-	}
-	return e.log.Write(audit.Record{Event: audit.Stop})
+	err := e.proxy.Serve(ctx, e.listener)
+	return errors.Join(err, e.log.Write(audit.Record{Event: audit.Stop}))
 }
 
 // Reload takes another policy.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"os/signal"
@@ -11,9 +12,10 @@ import (
 
 // MainWith is main with another network, for tests that run this test binary
 // as browser-shell: a site on this machine can stand for a public one there,
-// which no setting of the real binary allows.
-func MainWith(n policy.Network) int {
+// which no setting of the real binary allows. The desktop is at vnc, if given.
+func MainWith(n policy.Network, vnc string) int {
 	network = n
+	vncAddress = cmp.Or(vnc, vncAddress)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	return dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr})

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +27,7 @@ const healthTime = 4 * time.Second
 type parts struct {
 	public, browser, egress, vnc string // host:port
 	hub                          dialer
+	proc                         string // where processes are looked for
 }
 
 func runHealth(ctx context.Context, args []string, std stdio) error {
@@ -36,7 +40,7 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc"}
 	if err := i.check(ctx); err != nil {
 		return err
 	}
@@ -81,6 +85,7 @@ func (i parts) check(ctx context.Context) error {
 			return err
 		}},
 		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
+		{"window manager", func(context.Context) error { return running(i.proc, "openbox") }},
 	}
 	failed := make([]string, len(checks))
 	var all sync.WaitGroup
@@ -131,8 +136,22 @@ func get(ctx context.Context, dial dialer, path string, well func(status int) bo
 	return nil
 }
 
-// greet speaks RFB (RFC 6143 7.1) as far as security type None: TigerVNC counts a client that leaves earlier as an attack,
-// and shuts its address out after a few.
+// running looks for a program that answers nobody by its name.
+func running(proc, name string) error {
+	found, err := filepath.Glob(proc + "/[0-9]*/comm")
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if comm, err := os.ReadFile(f); err == nil && string(comm) == name+"\n" { // one that has just ended can't be read
+			return nil
+		}
+	}
+	return fmt.Errorf("%s does not run", name)
+}
+
+// greet speaks RFB (RFC 6143 7.1) as far as security type None: a client that leaves earlier is one that TigerVNC complains
+// of in its log.
 func greet(ctx context.Context, dial dialer) error {
 	c, err := dial(ctx)
 	if err != nil {
@@ -159,6 +178,9 @@ func greet(ctx context.Context, dial dialer) error {
 	if _, err := io.ReadFull(c, count[:]); err != nil {
 		return err
 	}
+	if count[0] == 0 {
+		return fmt.Errorf("the VNC server lets nobody in: %s", reason(c))
+	}
 	types := make([]byte, count[0])
 	if _, err := io.ReadFull(c, types); err != nil {
 		return err
@@ -174,7 +196,17 @@ func greet(ctx context.Context, dial dialer) error {
 		return err
 	}
 	if result != [4]byte{} {
-		return fmt.Errorf("the VNC server refuses: %v", result)
+		return fmt.Errorf("the VNC server refuses: %s", reason(c))
 	}
 	return nil
+}
+
+// reason reads why a VNC server refuses (RFC 6143 7.1.2 and 7.1.3), as far as a line of text goes.
+func reason(r io.Reader) string {
+	var length uint32
+	if err := binary.Read(r, binary.BigEndian, &length); err != nil {
+		return "without a reason"
+	}
+	text, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 200)))) // a part is better than none
+	return strconv.Quote(string(text))
 }

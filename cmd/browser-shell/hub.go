@@ -11,6 +11,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -66,6 +70,7 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 		return err
 	}
 	defer process.EndChildren()
+	debug.SetGCPercent(50) // of a heap of 2 MB: less memory for little work
 	p, err := policy.Load(set.policy)
 	if err != nil {
 		return err
@@ -96,7 +101,6 @@ type managed struct {
 	*hub.Hub
 	metrics *admin.Metrics
 	policy  string // file
-	config  string // file
 	egress  *egressProxy
 
 	reloading sync.Mutex // by signal, by order
@@ -123,7 +127,7 @@ func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, err
 	if err != nil {
 		return nil, err
 	}
-	return &managed{Hub: h, metrics: metrics, policy: set.policy, config: set.config}, nil
+	return &managed{Hub: h, metrics: metrics, policy: set.policy}, nil
 }
 
 // hubLock is the file by which two hubs of one configuration refuse each other.
@@ -184,10 +188,6 @@ func (m *managed) Reload() error {
 	if err != nil {
 		return err
 	}
-	config, err := hub.LoadConfig(m.config)
-	if err != nil {
-		return err
-	}
 	if err := m.Hub.Reload(); err != nil {
 		return err
 	}
@@ -196,29 +196,31 @@ func (m *managed) Reload() error {
 			return err
 		}
 	}
-	return m.hangUp(config)
+	return passOn(syscall.SIGHUP)
 }
 
-// hangUp passes SIGHUP on to the servers that are this same program: they have
-// the policy too. One that is down will read it when it starts; one that has
-// only just started may end, which is a start too.
-func (m *managed) hangUp(config *hub.Config) error {
-	self, err := os.Stat("/proc/self/exe")
+// passOn signals the programs started here that are this same program: they
+// have the policy too. Others may take SIGHUP for their end. One that starts at
+// this moment may end, and is started again.
+func passOn(sig syscall.Signal) error {
+	own, err := os.ReadFile("/proc/self/comm") // exe may not be read of one that forbids tracing
+	if err != nil {
+		return err
+	}
+	// Fields 1 to 4 of proc_pid_stat(5): its number, name, state and parent.
+	like := regexp.MustCompile(`^(\d+) \(` + regexp.QuoteMeta(strings.TrimSpace(string(own))) + `\) [A-Y] ` + strconv.Itoa(os.Getpid()) + " ")
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, s := range config.Servers {
-		info, err := os.Stat(s.Command)
-		if err != nil || !os.SameFile(self, info) {
-			continue
-		}
-		status, _ := m.Server(s.Name)
-		if status.PID == 0 {
-			continue
-		}
-		if err := syscall.Kill(status.PID, syscall.SIGHUP); err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs = append(errs, fmt.Errorf("server %s: %w", s.Name, err))
+	for _, name := range stats {
+		stat, _ := os.ReadFile(name) // it may have ended
+		if is := like.FindSubmatch(stat); is != nil {
+			pid, _ := strconv.Atoi(string(is[1]))
+			if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+				errs = append(errs, fmt.Errorf("signal process %d: %w", pid, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -240,7 +242,10 @@ func (all services) serve(ctx context.Context) error {
 	for _, s := range all {
 		g.Go(func() error {
 			err := s.serve(ctx)
-			if err == nil && ctx.Err() == nil {
+			switch stopped := ctx.Err() != nil; {
+			case stopped && errors.Is(err, context.DeadlineExceeded): // a client was cut off: no failure of ours
+				return nil
+			case !stopped && err == nil:
 				err = errors.New("it ended by itself")
 			}
 			if err != nil {

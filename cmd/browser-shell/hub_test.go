@@ -2,53 +2,173 @@ package main_test
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/hub/admin"
+	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
-// startHub gives the endpoint of a running hub.
-func startHub(t *testing.T, l *lab) (string, *exec.Cmd) {
+// runningHub is a hub of this test binary, with tools that are it too.
+type runningHub struct {
+	cmd  *exec.Cmd
+	url  string
+	on   map[string]string // the addresses of what else it serves
+	ctl  *admin.Client
+	said said
+}
+
+// said is what a process writes.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// hubConfig writes mcp-hub.json with the tool under each of the names.
+func (l *lab) hubConfig(t *testing.T, names ...string) string {
 	t.Helper()
-	cmd := l.command(t, "hub", "--listen", "127.0.0.1:0")
-	cmd.Stderr = nil
-	pipe, err := cmd.StderrPipe()
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	servers := map[string]any{}
+	for _, name := range names {
+		servers[name] = map[string]any{
+			"command": self, "args": []string{"mcp", "--policy", filepath.Join(l.dir, "policy.json")},
+			"env":        map[string]string{siteVariable: l.site}, // it gets no variable but these
+			"perSession": l.perSession,
+		}
+	}
+	text, err := json.Marshal(map[string]any{"mcpServers": servers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.write(t, "mcp-hub.json", string(text), 0o600)
+}
+
+// hubCommand is a hub of the lab's that listens where it likes to.
+func (l *lab) hubCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	return l.command(t, append([]string{"hub", "--config", filepath.Join(l.dir, "mcp-hub.json"), "--listen", "127.0.0.1:0"}, args...)...)
+}
+
+// startHub starts a hub with one server, browser_shell, unless the lab has
+// another mcp-hub.json.
+func startHub(t *testing.T, l *lab, args ...string) *runningHub {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(l.dir, "mcp-hub.json")); err != nil {
+		l.hubConfig(t, "browser_shell")
+	}
+	socket := filepath.Join(l.dir, "hub.sock")
+	return startHubCommand(t, l.hubCommand(t, append(args, "--socket", socket)...), socket)
+}
+
+func startHubCommand(t *testing.T, cmd *exec.Cmd, socket string) *runningHub {
+	t.Helper()
+	h := &runningHub{cmd: cmd, on: map[string]string{}, ctl: admin.NewClient(socket)}
+	h.cmd.Stderr = &h.said
+	if err := h.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		_ = h.cmd.Process.Signal(syscall.SIGTERM)
+		_ = h.cmd.Wait()
+		if t.Failed() {
+			t.Logf("the hub said: %s", &h.said)
+		}
 	})
-	lines := bufio.NewReader(pipe)
-	line, err := lines.ReadString('\n')
+	need.Eventually(t, func() bool {
+		_, after, ok := strings.Cut(h.said.String(), "browser-shell: serving ")
+		h.url, _, _ = strings.Cut(after, "\n")
+		return ok && strings.Contains(after, "\n")
+	}, h.said.String)
+	for lines := bufio.NewScanner(strings.NewReader(h.said.String())); lines.Scan(); {
+		if what, address, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "browser-shell: "), " on "); ok {
+			h.on[what] = address
+		}
+	}
+	return h
+}
+
+func (h *runningHub) connect(t *testing.T) *mcp.ClientSession {
+	t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: h.url}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	go io.Copy(io.Discard, lines)
-	_, url, ok := strings.Cut(strings.TrimSpace(line), "serving ")
-	if !ok {
-		t.Fatalf("stderr: %s", line)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// server waits until a server runs and gives what it is then.
+func (h *runningHub) server(t *testing.T, name string) upstream.Status {
+	t.Helper()
+	var s admin.Server
+	var err error
+	need.Eventually(t, func() bool {
+		s, err = h.ctl.Server(t.Context(), name)
+		return err == nil && s.State == upstream.Running && s.Tools > 0
+	}, func() string { return fmt.Sprintf("%+v %v", s, err) })
+	return s.Status
+}
+
+// stop ends the hub as supervisord does, and its tool must be gone then.
+func (h *runningHub) stop(t *testing.T) {
+	t.Helper()
+	all, err := h.ctl.Servers(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return url, cmd
+	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cmd.Wait(); err != nil {
+		t.Errorf("the hub ended with %v and said %s", err, &h.said)
+	}
+	for _, s := range all {
+		if s.PID > 0 && syscall.Kill(s.PID, 0) == nil {
+			t.Errorf("server %s still runs", s.Name)
+		}
+	}
+}
+
+// output runs a command that ends by itself and gives all that it writes.
+func output(cmd *exec.Cmd) (string, error) {
+	cmd.Stderr = nil
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 func TestHub(t *testing.T) {
 	l := newLab(t)
-	url, cmd := startHub(t, l)
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := startHub(t, l)
+	s := h.connect(t)
 	wantOneTool(t, s)
 	a, err := call(t.Context(), s, map[string]any{"session_id": "s", "argv": []string{"open", "https://example.com"}})
 	if err != nil || a.ExitCode != 0 {
@@ -60,18 +180,20 @@ func TestHub(t *testing.T) {
 	s.Close()
 	l.wantProcesses(t, 1) // the daemon outlives the HTTP request
 
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	h.stop(t)
 	l.wantProcesses(t, 0)
 	l.wantClean(t)
+	if _, err := os.Stat(filepath.Join(l.dir, "hub.sock")); err == nil {
+		t.Error("the socket is left")
+	}
+	// One log for both, and whole: nobody's lines are between another's.
+	if out, err := exec.Command(binary, "audit", "verify", filepath.Join(l.state, "audit.jsonl")).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 func TestHubRequests(t *testing.T) {
-	url, _ := startHub(t, newLab(t))
+	h := startHub(t, newLab(t))
 	const (
 		list = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`
 		init = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
@@ -87,15 +209,17 @@ func TestHubRequests(t *testing.T) {
 		{"older era, no session", "POST", "", list, map[string]string{"Mcp-Protocol-Version": "2025-06-18"}, "", 200, `"browser-shell"`},
 		{"a page of another site", "POST", "", list, map[string]string{"Origin": "https://evil.example"}, "", 403, ""},
 		{"a page, by fetch metadata", "POST", "", list, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403, ""},
+		{"a page that opens a stream", "GET", "", "", map[string]string{"Origin": "https://evil.example"}, "", 403, ""},
 		{"a rebound name", "POST", "", list, nil, "evil.example", 403, ""},
-		{"no stream", "GET", "", "", map[string]string{"Accept": "text/event-stream"}, "", 405, ""},
+		{"no stream wanted", "GET", "", "", map[string]string{"Accept": "application/json"}, "", 405, ""},
+		{"no stream without a session in the newer era", "GET", "", "", map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, "", 405, ""},
 		{"another path", "POST", "/x", list, nil, "", 404, ""},
 		{"root", "GET", "/..", "", nil, "", 404, ""},
 		{"not JSON", "POST", "", "x", nil, "", 400, ""},
 		{"too large", "POST", "", strings.Repeat(" ", 2<<20), nil, "", 413, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			req, err := http.NewRequestWithContext(t.Context(), tt.method, url+tt.path, strings.NewReader(tt.body))
+			req, err := http.NewRequestWithContext(t.Context(), tt.method, h.url+tt.path, strings.NewReader(tt.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,4 +245,58 @@ func TestHubRequests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHubOldTransport: a client of 2024-11-05 works over HTTP+SSE.
+func TestHubOldTransport(t *testing.T) {
+	h := startHub(t, newLab(t))
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	s, err := c.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: h.url}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	wantOneTool(t, s)
+}
+
+// TestHubStartRefused: what is wrong is told before anything runs, and nothing
+// is left that a second attempt would meet.
+func TestHubStartRefused(t *testing.T) {
+	l := newLab(t)
+	l.hubConfig(t, "browser_shell")
+	gate := l.write(t, "gate.json", gateAnonymous, 0o600)
+	open := l.write(t, "open.json", gateAnonymous, 0o600)
+	if err := os.Chmod(open, 0o622); err != nil {
+		t.Fatal(err)
+	}
+	broken := l.write(t, "broken.json", `{"mcpServers":{"x":{"comand":"/bin/cat"}}}`, 0o600)
+	socket := filepath.Join(l.dir, "hub.sock")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--listen", "0.0.0.0:0"}, "not loopback"},
+		{[]string{"--listen", "localhost:0"}, "IP address"},
+		{[]string{"--config", broken}, "broken.json:1:21: "},
+		{[]string{"--config", filepath.Join(l.dir, "none.json")}, "none.json"},
+		{[]string{"--hub-policy", filepath.Join(l.dir, "none.json")}, "none.json"},
+		{[]string{"--socket", "hub.sock"}, "absolute path"},
+		{[]string{"--gate", open, "--socket", socket}, "others may write"},
+		{[]string{"--gate", filepath.Join(l.dir, "none.json")}, "none.json"},
+		{[]string{"--gate", gate, "--gate-listen", "0.0.0.0:0"}, "not loopback"},
+	} {
+		out, err := output(l.hubCommand(t, tt.args...))
+		if err == nil || !strings.Contains(out, tt.want) || strings.Contains(out, "serving") {
+			t.Errorf("%q: %v, said %s", tt.args, err, out)
+		}
+	}
+	if _, err := os.Stat(socket); err == nil {
+		t.Error("the socket is left")
+	}
+	h := startHub(t, l)
+	h.server(t, "browser_shell") // it has read the policy, which is written anew below
+	if out, err := output(l.hubCommand(t)); err == nil || !strings.Contains(out, "another hub") {
+		t.Errorf("a second hub: %v, said %s", err, out)
+	}
+	wantOneTool(t, h.connect(t)) // and the first does not mind
 }

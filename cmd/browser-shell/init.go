@@ -63,10 +63,11 @@ func (a accounts) places() []place {
 		{"/home/gem", a.desktop, 0o700},
 		{"/output", a.service, 0o755},
 		{"/run/browser-shell", a.service, 0o700},
+		{"/run/browser-shell-front", a.service, 0o710}, // the sockets of hub and gate; nginx's worker is in the group
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
-		{logDir, a.self, 0o755},
+		{logDir, a.self, 0o700}, // a browser may log what it is sent to
 	}
 }
 
@@ -86,9 +87,8 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 		return plan{}, err
 	}
 	g, err1 := gate.FromEnv(getenv)
-	conf, err2 := nginxConf(getenv("SLIM_LISTEN"), hasIPv6)
-	zone, err3 := timeZone(getenv("TZ"))
-	if err := errors.Join(err1, err2, err3); err != nil {
+	zone, err2 := timeZone(getenv("TZ"))
+	if err := errors.Join(err1, err2); err != nil {
 		return plan{}, fmt.Errorf("%w: %w", errConfig, err)
 	}
 	home := "/root"
@@ -100,26 +100,24 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 		"HOME=" + home,
 		"LANG=C.UTF-8",
 		"TZ=" + zone,
+		"SLIM_SUPERVISOR_USER=" + a.self.name,
 		"SLIM_DESKTOP_USER=" + a.desktop.name,
 		"SLIM_SERVICE_USER=" + a.service.name,
-		"SLIM_NGINX_CONF=" + conf,
+		"SLIM_NGINX_CONF=" + nginxConf(getenv("SLIM_LISTEN"), hasIPv6),
 	}}, nil
 }
 
-// nginxConf picks one of nginx's main files. SLIM_LISTEN can narrow what is listened to, not widen it.
-func nginxConf(listen string, hasIPv6 func(address string) bool) (string, error) {
+// nginxConf picks one of nginx's main files. SLIM_LISTEN, which gate.FromEnv has checked, can narrow what is listened to,
+// not widen it.
+func nginxConf(listen string, hasIPv6 func(address string) bool) string {
 	name, address := "/opt/gem/nginx", "[::]:0"
-	switch listen {
-	case "":
-	case "loopback":
+	if listen != "" {
 		name, address = name+"-loopback", "[::1]:0"
-	default:
-		return "", errors.New("SLIM_LISTEN: must be loopback or empty")
 	}
 	if !hasIPv6(address) {
 		name += "-ipv4"
 	}
-	return name + ".conf", nil
+	return name + ".conf"
 }
 
 func canListen(address string) bool {
@@ -152,6 +150,9 @@ func runInit(_ context.Context, args []string, std stdio) error {
 	}
 	if err := p.prepare("/"); err != nil {
 		return err
+	}
+	if err := p.dropProfileLocks("/"); err != nil {
+		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
 	}
 	return replace(supervisor, p.env)
 }

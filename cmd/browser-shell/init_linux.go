@@ -75,7 +75,11 @@ func (d place) give(dir *os.File, self account) error {
 			return err
 		}
 	}
-	if err := unix.Fchmodat(int(dir.Fd()), ".", mode, 0); err != nil {
+	err := unix.Fchmodat(int(dir.Fd()), ".", mode, 0)
+	if errors.Is(err, unix.EACCES) { // "." is looked up in it, for which an owner who left it without x has no right
+		err = unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), mode)
+	}
+	if err != nil {
 		return fmt.Errorf("chmod %04o: %w", mode, err)
 	}
 	if self.uid != 0 {
@@ -172,19 +176,38 @@ func setFS(who account) error {
 	return nil
 }
 
-// dropLocks removes what programs of an earlier run left to say that they run: their process ids may be others' now.
+// dropLocks removes what X of an earlier run left to say that it runs: its process id may be another's now.
 func (p plan) dropLocks(root string) error {
 	for dir, name := range map[string]string{"/tmp": ".X99-lock", "/tmp/.X11-unix": "X99"} {
-		d, err := openDir(filepath.Join(root, dir))
-		if err != nil {
-			return err
-		}
-		err = unix.Unlinkat(int(d.Fd()), name, 0)
-		d.Close()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.dropLock(filepath.Join(root, dir), name); err != nil {
 			return fmt.Errorf("remove %s/%s: %w", dir, name, err)
 		}
 	}
+	return nil
+}
+
+// dropLock removes a name from a directory of everybody's. A directory may stand there, which may be full: the name is
+// what must go.
+func (p plan) dropLock(dir, name string) error {
+	d, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	err = unix.Unlinkat(int(d.Fd()), name, 0)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	old := ".init-" + rand.Text()
+	if err := unix.Renameat(int(d.Fd()), name, int(d.Fd()), old); err != nil {
+		return err
+	}
+	_ = as(p.desktop, p.self, func() error { return os.RemoveAll(filepath.Join(dir, old)) }) // what stays is in nobody's way
+	return nil
+}
+
+// dropProfileLocks does the same in the browser's profile. What stands in its way there is gem's own matter.
+func (p plan) dropProfileLocks(root string) error {
 	return as(p.desktop, p.self, func() error { // links lead gem nowhere where it could not go by itself
 		for _, name := range []string{"SingletonLock", "SingletonSocket", "SingletonCookie"} {
 			err := os.Remove(filepath.Join(root, "home/gem/.config/browser", name))

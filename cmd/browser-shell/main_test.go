@@ -28,7 +28,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	if site := os.Getenv(siteVariable); site != "" {
-		os.Exit(main.MainWith(siteNetwork(site)))
+		os.Exit(main.MainWith(siteNetwork(site), os.Getenv(vncVariable)))
 	}
 	os.Exit(testMain(m))
 }
@@ -37,6 +37,10 @@ func TestMain(m *testing.M) {
 // the address that it holds, and the addresses of siteRange are public. The
 // name flip.test has it the first time, and the loopback address from then on.
 const siteVariable = "BROWSER_SHELL_TEST_SITE"
+
+// vncVariable is where that browser-shell finds the desktop, if not at the
+// usual address.
+const vncVariable = "BROWSER_SHELL_TEST_VNC"
 
 var siteRange = netip.MustParsePrefix("127.77.0.0/16")
 
@@ -100,6 +104,8 @@ type lab struct {
 	site    string // the address of every name
 	browser *cdptest.Server
 	policy  map[string]any
+
+	perSession bool // of mcp-hub.json
 }
 
 func newLab(t *testing.T) *lab {

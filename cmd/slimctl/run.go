@@ -48,15 +48,19 @@ func (a *app) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run IMAGE [-- COMMAND...]",
 		Short: "Run an image in a closed container and keep evidence of it",
-		Long: `Run runs an image with no network, a read-only root, all capabilities dropped but the needed
-ones, and limits: with Docker when one answers, otherwise with runc, which needs root.
+		Long: `Run runs an image with no network, a read-only root, all capabilities dropped but those that
+the closed image needs, and limits: with Docker when one answers, otherwise with runc, for which
+slimctl has to be root on Linux. IMAGE is what build's --base takes, or an image that build wrote;
+of several platforms this machine's is run.
 
 Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
 it could not be started, as with docker run, and 124 that it ran into --timeout. However it
 ends, nothing of it is left. With --artifacts, what it wrote to /output is collected to
 DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
-		Example: `  slimctl run oci:out -p 127.0.0.1:8080:8080 -e SANDBOX_API_KEY=... --timeout 0
-  slimctl run docker-archive:slim.tar --work . --artifacts artifacts -- /usr/bin/env`,
+		Example: `  # The closed image, until Ctrl-C; /mcp, /tickets and /vnc/ are at http://127.0.0.1:8080.
+  slimctl run oci:out -p 127.0.0.1:8080:8080 -e SANDBOX_API_KEY="$(openssl rand -hex 16)" --timeout 0
+  # One program of a base that boots.
+  slimctl run standin-live:B --work . --artifacts artifacts -- /usr/bin/env`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				s.Command, args = args[dash:], args[:dash]
@@ -91,6 +95,9 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {
 	if err := f.parse(); err != nil {
 		return usage(err)
+	}
+	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
+		return usage(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
 	}
 	bars, err := progress.New(f.progress, a.stderr)
 	if err != nil {

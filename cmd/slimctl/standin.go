@@ -29,7 +29,7 @@ func (a *app) standin() *cobra.Command {
 				return err
 			}
 			if boots && len(o.Platforms) > 0 {
-				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is for this machine's %s", live.Platform))
+				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is always for this machine's %s", live.Platform))
 			}
 			digest, err := a.writeStandin(cmd.Context(), output, o, boots)
 			if err != nil {

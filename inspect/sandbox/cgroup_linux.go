@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,26 +16,6 @@ import (
 
 // cgroups are the hierarchies of this machine: of version 1 by controller, of version 2 under "".
 type cgroups map[string]string
-
-// mounts reads the mount table: of each mount its point, its type and its super options (proc(5), mountinfo).
-func mounts(each func(point, fstype, options string)) error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for lines.Scan() {
-		left, right, _ := strings.Cut(lines.Text(), " - ")
-		a, b := strings.Fields(left), strings.Fields(right)
-		if len(a) > 4 && len(b) > 2 {
-			each(unescape.Replace(a[4]), b[0], b[2])
-		}
-	}
-	return lines.Err()
-}
 
 func findCgroups() (cgroups, error) {
 	c := cgroups{}
@@ -197,25 +176,6 @@ func (c cgroups) remove(name string) error {
 			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, &fs.PathError{Op: "remove cgroup", Path: dir, Err: err})
 			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// unmountAll takes away every mount below dir, the last one first.
-func unmountAll(dir string) error {
-	var below []string
-	if err := mounts(func(point, _, _ string) {
-		if strings.HasPrefix(point, dir+"/") {
-			below = append(below, point)
-		}
-	}); err != nil {
-		return err
-	}
-	var errs []error
-	for _, m := range slices.Backward(below) {
-		if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -84,7 +84,7 @@ func (s Settings) parse() (*plan, error) {
 	case !networkName.MatchString(s.Network):
 		bad("network %q: want none, path:FILE or the name of a Docker network", s.Network)
 	case s.Network == "host":
-		bad("network host: the container would have all of this machine's network; want none, path:FILE or a Docker network")
+		bad("network host: the container would share this machine's network; want none, path:FILE or the name of a Docker network")
 	}
 	for _, text := range s.Publish {
 		pub, err := ParsePublish(text)
@@ -186,14 +186,14 @@ func parseTmpfs(text string) (tmpfs, error) {
 
 var numericUser = regexp.MustCompile(`^(\d+)(?::(\d+))?$`)
 
-// ownedBy gives a tmpfs to the user that the container starts as, who could not write to it otherwise, unless its options
-// say whose it is. A user given by name keeps root's: only the image knows the number.
+// ownedBy gives a tmpfs to the user that the container starts as, who could not write to one with a mode of its own
+// otherwise, unless its options say whose it is. With a user given by name it stays root's: only the image knows the number.
 func (t tmpfs) ownedBy(user string) tmpfs {
 	m := numericUser.FindStringSubmatch(user)
-	if m == nil || slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "uid=") }) {
-		return t
+	owned := slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "uid=") || strings.HasPrefix(o, "gid=") })
+	if m != nil && !owned {
+		t.options = append(t.options, "uid="+m[1], "gid="+cmp.Or(m[2], "0"))
 	}
-	t.options = append(t.options, "uid="+m[1], "gid="+cmp.Or(m[2], "0"))
 	return t
 }
 

@@ -7,20 +7,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
-	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 )
 
@@ -33,33 +27,11 @@ const (
 	loadedName = "slimctl-run"
 )
 
-// engine chooses the engine.
-func (r Runner) engine(ctx context.Context, s *Sandbox) (engine, error) {
-	switch r.Runtime {
-	case Runc:
-		return r.runc(ctx, s)
-	case Docker:
-		if s.plan.netns != "" {
-			return nil, errors.New("network path: with Docker a container can't join a network namespace by its file; use --runtime runc")
-		}
-		return r.docker(ctx, s)
-	case Auto, "":
-		if s.plan.netns == "" {
-			if e, err := r.docker(ctx, s); err == nil {
-				return e, nil
-			}
-		}
-		return r.runc(ctx, s)
-	}
-	return nil, fmt.Errorf("runtime %q: want docker, runc or auto", r.Runtime)
-}
-
 // dockerEngine runs a container by the Docker Engine API.
 type dockerEngine struct {
 	s      *Sandbox
 	api    *client.Client
 	id     string // the container's
-	loaded bool
 	exit   client.ContainerWaitResult
 	output chan struct{} // closed when all that the container printed has been read
 }
@@ -157,147 +129,6 @@ func dockerStartError(err error) error {
 	return &StartError{startCode(err.Error()), fmt.Errorf("docker: %w", err)}
 }
 
-// imageID gives a name of the image in Docker, and loads it there when it isn't.
-func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
-	img := e.s.image
-	config, err := img.ConfigName()
-	if err != nil {
-		return "", err
-	}
-	manifest, err := img.Digest()
-	if err != nil {
-		return "", err
-	}
-	for _, id := range []string{config.String(), manifest.String()} { // by what the daemon's image store numbers them
-		if found, err := e.api.ImageInspect(ctx, id); err == nil {
-			return found.ID, nil
-		}
-	}
-	tag, err := name.NewTag(loadedName + ":" + e.s.run.id)
-	if err != nil {
-		return "", err
-	}
-	r, w := io.Pipe()
-	defer r.Close()
-	go func() { w.CloseWithError(tarball.Write(tag, img, w)) }()
-	e.loaded = true
-	answer, err := e.api.ImageLoad(ctx, r, client.ImageLoadWithQuiet(true))
-	if err != nil {
-		return "", fmt.Errorf("load the image into docker: %w", err)
-	}
-	defer answer.Close()
-	for dec := json.NewDecoder(answer); ; {
-		var message struct{ Error string }
-		if err := dec.Decode(&message); errors.Is(err, io.EOF) {
-			return loadedName + ":" + e.s.run.id, nil
-		} else if err != nil {
-			return "", fmt.Errorf("load the image into docker: %w", err)
-		}
-		if message.Error != "" {
-			return "", fmt.Errorf("load the image into docker: %s", message.Error)
-		}
-	}
-}
-
-func (e *dockerEngine) config(ref string) (*container.Config, *container.HostConfig, error) {
-	p := e.s.plan
-	c := &container.Config{
-		Image: ref, User: p.User, Cmd: p.Command, Hostname: e.s.run.name(), AttachStdout: true, AttachStderr: true,
-		Env:    environment(nil, nil, p.Env),
-		Labels: map[string]string{labelRun: e.s.run.id, labelCache: e.s.runner.CacheDir},
-		// What an image's health check would print and use isn't part of the run.
-		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-	}
-	if p.Network != "none" {
-		c.ExposedPorts = network.PortSet{}
-	}
-	h := &container.HostConfig{
-		NetworkMode: container.NetworkMode(p.Network), ReadonlyRootfs: p.ReadOnly, ShmSize: p.ShmSize,
-		CapDrop: []string{"ALL"}, CapAdd: p.caps, Tmpfs: map[string]string{}, PortBindings: network.PortMap{},
-		LogConfig: container.LogConfig{Type: "none"}, // they are read as they come
-		Resources: container.Resources{
-			Memory: p.Memory, MemorySwap: p.Memory, NanoCPUs: int64(p.CPUs * 1e9),
-			Ulimits: []*container.Ulimit{{Name: "core"}},
-		},
-	}
-	if p.PIDs > 0 {
-		h.PidsLimit = &p.PIDs
-	}
-	if p.NoNewPrivileges {
-		h.SecurityOpt = []string{"no-new-privileges"}
-	}
-	for _, t := range p.tmpfs {
-		h.Tmpfs[t.path] = strings.Join(t.options, ",")
-	}
-	bind := func(source, target string, readOnly bool) {
-		h.Mounts = append(h.Mounts, mount.Mount{
-			Type: mount.TypeBind, Source: source, Target: target, ReadOnly: readOnly,
-			BindOptions: &mount.BindOptions{NonRecursive: true},
-		})
-	}
-	if p.Work != "" {
-		bind(p.Work, "/work", true)
-	}
-	if p.Output != "" {
-		who := p.User
-		if config, err := e.s.image.ConfigFile(); err == nil && who == "" {
-			who = config.Config.User
-		}
-		if err := giveTo(outputDir(e.s.run.dir), who); err != nil {
-			return nil, nil, err
-		}
-		bind(outputDir(e.s.run.dir), "/output", false)
-	}
-	if p.Network == "none" {
-		return c, h, nil // what is published is led into its network by ourselves
-	}
-	for _, pub := range p.publish {
-		port, _ := network.PortFrom(pub.Port, network.TCP) // never an error for tcp
-		c.ExposedPorts[port] = struct{}{}
-		h.PortBindings[port] = append(h.PortBindings[port], network.PortBinding{
-			HostIP: pub.Host.Addr(), HostPort: strconv.Itoa(int(pub.Host.Port())),
-		})
-	}
-	return c, h, nil
-}
-
-// giveTo lets USER[:GROUP] write to a directory: numbers become its owner; a name, which only the image can tell, means that
-// everybody may. The directory above is closed to others of this machine.
-func giveTo(dir, user string) error {
-	u, g, _ := strings.Cut(user, ":")
-	uid, uerr := strconv.Atoi(u + map[bool]string{true: "0"}[u == ""])
-	gid, gerr := strconv.Atoi(g + map[bool]string{true: "0"}[g == ""])
-	if uerr == nil && gerr == nil && os.Chown(dir, uid, gid) == nil {
-		return nil
-	}
-	return os.Chmod(dir, 0o777|os.ModeSticky)
-}
-
-// published asks which ports Docker chose.
-func (e *dockerEngine) published(ctx context.Context) error {
-	if e.s.plan.Network == "none" || len(e.s.plan.publish) == 0 {
-		return nil
-	}
-	info, err := e.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
-	if err != nil {
-		return fmt.Errorf("docker: %w", err)
-	}
-	taken := map[netip.AddrPort]bool{}
-	for _, pub := range e.s.plan.publish {
-		port, _ := network.PortFrom(pub.Port, network.TCP)
-		for _, b := range info.Container.NetworkSettings.Ports[port] {
-			n, err := strconv.ParseUint(b.HostPort, 10, 16)
-			host := netip.AddrPortFrom(b.HostIP, uint16(n))
-			if err == nil && b.HostIP == pub.Host.Addr() && !taken[host] && (pub.Host.Port() == 0 || pub.Host.Port() == uint16(n)) {
-				taken[host] = true
-				e.s.ports = append(e.s.ports, &forward{Publication: Publication{host, pub.Port}})
-				break
-			}
-		}
-	}
-	return nil
-}
-
 func (e *dockerEngine) wait() (int, error) {
 	select {
 	case r := <-e.exit.Result:
@@ -318,7 +149,7 @@ func (e *dockerEngine) signal(ctx context.Context, signal string) error {
 
 func (e *dockerEngine) exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error) {
 	made, err := e.api.ExecCreate(ctx, e.id, client.ExecCreateOptions{
-		User: o.User, Env: o.Env, WorkingDir: o.Dir, Cmd: argv, AttachStdin: o.Stdin != nil, AttachStdout: true, AttachStderr: true,
+		User: o.User, Cmd: argv, AttachStdout: true, AttachStderr: true,
 	})
 	if err != nil {
 		return -1, fmt.Errorf("docker: %w", err)
@@ -335,12 +166,6 @@ func (e *dockerEngine) exec(ctx context.Context, argv []string, o ExecOptions, s
 		streams.Close()
 	})
 	defer stop()
-	if o.Stdin != nil {
-		go func() {
-			_, _ = io.Copy(streams.Conn, o.Stdin) // the program may not want it all
-			_ = streams.CloseWrite()
-		}()
-	}
 	if _, err := stdcopy.StdCopy(stdout, stderr, streams.Reader); err != nil && ctx.Err() == nil {
 		return -1, fmt.Errorf("docker: %w", err)
 	}
@@ -418,20 +243,4 @@ func (e *dockerEngine) memory(ctx context.Context) (Memory, error) {
 func (e *dockerEngine) remove(context.Context) error {
 	defer e.api.Close()
 	return e.sweep(e.s.run.id, e.s.run.dir)
-}
-
-// startCode gives what a shell, and docker run, make of a program that can't be started.
-func startCode(why string) int {
-	in := func(parts ...string) bool {
-		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(why, p) })
-	}
-	switch {
-	case !in("exec"):
-		return 125
-	case in("executable file not found", "no such file or directory"):
-		return 127
-	case in("permission denied", "is a directory", "exec format error"):
-		return 126
-	}
-	return 125
 }

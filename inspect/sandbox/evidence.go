@@ -42,8 +42,7 @@ type Evidence struct {
 	Engine   struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
-		// RootFS is overlayfs, or why the layers were copied instead; with Docker its storage driver.
-		RootFS string `json:"rootfs"`
+		RootFS  string `json:"rootfs"` // overlayfs; with Docker its storage driver
 	} `json:"engine"`
 	Host struct {
 		OS   string `json:"os"`
@@ -139,16 +138,12 @@ func (s *Sandbox) collect(remove func() error, cause error) error {
 			out, cerr = collectOutput(outputDir(s.run.dir), dir)
 		}
 		err = finish(out, cerr)
-		return s.writeEvidence(filepath.Join(tmp, "evidence.json"))
+		return image.WriteFile(filepath.Join(tmp, "evidence.json"), 0o644, s.Evidence().Write)
 	})
 	if werr != nil && s.Evidence().Ended.IsZero() { // the directory can't be made: clean up all the same
 		err = finish(Output{}, nil)
 	}
 	return errors.Join(err, werr)
-}
-
-func (s *Sandbox) writeEvidence(file string) error {
-	return image.WriteFile(file, 0o644, s.Evidence().Write)
 }
 
 // Write writes the evidence as indented JSON.

@@ -1,23 +1,15 @@
 package sandbox
 
 import (
-	"context"
+	"bufio"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-const noFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK
-
-func owned(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
-}
 
 // mountScratch mounts what the container writes to: a tmpfs for its root file system and one for /output. Each is bounded by
 // the memory that the container may have, and gone with its mount.
@@ -47,26 +39,6 @@ func mountScratch(s *Sandbox) error {
 	return nil
 }
 
-// openNetwork opens the container's network namespace, if that can be. A container that has ended already has none.
-func (s *Sandbox) openNetwork(ctx context.Context) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	path, own := s.plan.netns, false
-	if path == "" {
-		path, own = s.Netns(ctx), s.plan.Network == "none"
-	}
-	if path == "" {
-		return nil
-	}
-	n, err := openNetwork(path, own)
-	if errors.Is(err, fs.ErrNotExist) && s.plan.netns == "" {
-		return nil
-	}
-	s.net = n
-	return err
-}
-
 // sweepHost ends and takes away what a run has on this machine: processes, cgroups, mounts.
 func sweepHost(id, dir string) error {
 	if os.Geteuid() != 0 {
@@ -79,9 +51,41 @@ func sweepHost(id, dir string) error {
 	return errors.Join(c.end(namePrefix+id), unmountAll(dir))
 }
 
-// belongs tells whether a process of that number on this machine is one of the container: with an engine elsewhere, or in
-// a virtual machine, it would be another.
-func belongs(pid int, container string) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return err == nil && pid > 1 && container != "" && strings.Contains(string(text), container)
+// unmountAll takes away every mount below dir, the last one first.
+func unmountAll(dir string) error {
+	var below []string
+	if err := mounts(func(point, _, _ string) {
+		if strings.HasPrefix(point, dir+"/") {
+			below = append(below, point)
+		}
+	}); err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range slices.Backward(below) {
+		if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mounts reads the mount table: of each mount its point, its type and its super options (proc(5), mountinfo).
+func mounts(each func(point, fstype, options string)) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for lines.Scan() {
+		left, right, _ := strings.Cut(lines.Text(), " - ")
+		a, b := strings.Fields(left), strings.Fields(right)
+		if len(a) > 4 && len(b) > 2 {
+			each(unescape.Replace(a[4]), b[0], b[2])
+		}
+	}
+	return lines.Err()
 }

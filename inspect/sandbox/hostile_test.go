@@ -17,17 +17,6 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 )
 
-// TestCopiedRuns: a container runs where overlayfs is refused, and the evidence says so.
-func TestCopiedRuns(t *testing.T) {
-	t.Parallel()
-	e := runcEngineUnderTest(t)
-	e.noOverlay = true
-	sb := e.start(guestImage(t), settings("both"))
-	if st := finish(t, sb); st.ExitCode != 0 || !strings.HasPrefix(sb.Evidence().Engine.RootFS, "copied: ") {
-		t.Errorf("%+v, %q", st, sb.Evidence().Engine.RootFS)
-	}
-}
-
 // TestHostileImage: what an image says of users, mount points and its own files leads nowhere outside of it.
 func TestHostileImage(t *testing.T) {
 	t.Parallel()
@@ -151,7 +140,7 @@ func TestJoinNetwork(t *testing.T) {
 	first := e.start(guestImage(t), settings("serve", "0.0.0.0:7000"))
 	until(t, "ready", says(first, "ready"))
 	s := settings("serve", "0.0.0.0:7001")
-	s.Network, s.Publish = "path:"+first.Netns(t.Context()), []string{"7001"}
+	s.Network, s.Publish = "path:"+first.netns(t.Context()), []string{"7001"}
 	second := e.start(guestImage(t), s)
 	until(t, "ready", says(second, "ready"))
 	for _, addr := range []string{"127.0.0.1:7000", "127.0.0.1:7001"} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,26 @@ var outside = netip.AddrFrom4([4]byte{192, 0, 2, 2})
 type netSpace struct {
 	file *os.File
 	addr netip.Addr // where it is reached from outside; not valid when it has only loopback
+}
+
+// openNetwork opens the container's network namespace, if that can be. A container that has ended already has none.
+func (s *Sandbox) openNetwork(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	path, own := s.plan.netns, false
+	if path == "" {
+		path, own = s.netns(ctx), s.plan.Network == "none"
+	}
+	if path == "" {
+		return nil
+	}
+	n, err := openNetwork(path, own)
+	if errors.Is(err, fs.ErrNotExist) && s.plan.netns == "" {
+		return nil
+	}
+	s.net = n
+	return err
 }
 
 // openNetwork opens a network namespace; own tells that it is the container's alone and may be given an address.

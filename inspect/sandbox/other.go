@@ -5,12 +5,9 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"net"
 	"net/netip"
 )
-
-const noFollow = 0
 
 var errNotLinux = errors.New("this needs Linux")
 
@@ -19,10 +16,8 @@ type netSpace struct{ addr netip.Addr }
 func (*netSpace) dial(context.Context, string, string) (net.Conn, error) { return nil, errNotLinux }
 func (*netSpace) close()                                                 {}
 
-func owned(fs.FileInfo) bool { return true }
-
 func (r Runner) runc(context.Context, *Sandbox) (engine, error) {
-	return nil, errors.New("no Docker answers, and runc runs on Linux only: start Docker")
+	return nil, errors.New("runc runs images on Linux only: start Docker")
 }
 
 func mountScratch(s *Sandbox) error {

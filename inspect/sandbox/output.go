@@ -8,6 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // What is collected of /output at most. What is beyond is left out, and the evidence says so.
@@ -68,9 +71,7 @@ func (c *collector) dir(name string, depth int) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
-		return map[bool]int{true: -1, false: 1}[a.Name() < b.Name()]
-	})
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
 		if err := c.entry(filepath.Join(name, e.Name()), depth); err != nil {
 			return err
@@ -106,7 +107,7 @@ func (c *collector) entry(name string, depth int) error {
 }
 
 func (c *collector) file(name string, info fs.FileInfo) (err error) {
-	in, err := c.src.OpenFile(name, os.O_RDONLY|noFollow, 0)
+	in, err := c.src.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		c.skip(name, "it can't be read")
 		return nil

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestLimits: each limit is the kernel's, and holds.
@@ -112,7 +111,7 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	}
 }
 
-// TestOutputOfAnother: files of the machine that a container could name are never opened.
+// TestCollectOutput: files of the machine that a container could name are never opened.
 func TestCollectOutput(t *testing.T) {
 	t.Parallel()
 	from, to, secret := t.TempDir(), t.TempDir(), t.TempDir()
@@ -141,56 +140,3 @@ func TestCollectOutput(t *testing.T) {
 		t.Error("no error for what isn't there")
 	}
 }
-
-// TestSettings: what is wrong with settings is told before anything is done.
-func TestSettings(t *testing.T) {
-	t.Parallel()
-	if err := Default().Check(); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*Settings){
-		"network host":           func(s *Settings) { s.Network = "host" },
-		"network by container":   func(s *Settings) { s.Network = "container:other" },
-		"no network":             func(s *Settings) { s.Network = "" },
-		"a relative namespace":   func(s *Settings) { s.Network = "path:ns" },
-		"publish no port":        func(s *Settings) { s.Publish = []string{"127.0.0.1"} },
-		"publish port 0":         func(s *Settings) { s.Publish = []string{"127.0.0.1:8080:0"} },
-		"publish a name":         func(s *Settings) { s.Publish = []string{"localhost:8080:8080"} },
-		"publish udp":            func(s *Settings) { s.Publish = []string{"53:53/udp"} },
-		"publish a large port":   func(s *Settings) { s.Publish = []string{"65536:1"} },
-		"little memory":          func(s *Settings) { s.Memory = 1 },
-		"memory below 0":         func(s *Settings) { s.Memory = -1 },
-		"cpus below 0":           func(s *Settings) { s.CPUs = -1 },
-		"pids below 0":           func(s *Settings) { s.PIDs = -1 },
-		"shm below 0":            func(s *Settings) { s.ShmSize = -1 },
-		"timeout below 0":        func(s *Settings) { s.Timeout = -time.Second },
-		"user with a path":       func(s *Settings) { s.User = "../root" },
-		"user of three parts":    func(s *Settings) { s.User = "1:2:3" },
-		"capability":             func(s *Settings) { s.CapAdd = []string{"ALL"} },
-		"tmpfs on the root":      func(s *Settings) { s.Tmpfs = []string{"/"} },
-		"tmpfs on the root's ..": func(s *Settings) { s.Tmpfs = []string{"/a/.."} },
-		"a relative tmpfs":       func(s *Settings) { s.Tmpfs = []string{"tmp"} },
-		"a tmpfs with devices":   func(s *Settings) { s.Tmpfs = []string{"/tmp:dev"} },
-		"env with =":             func(s *Settings) { s.Env = map[string]string{"A=B": ""} },
-		"env with NUL":           func(s *Settings) { s.Env = map[string]string{"A": "\x00"} },
-		"command with NUL":       func(s *Settings) { s.Command = []string{"\x00"} },
-		"work that isn't there":  func(s *Settings) { s.Work = "/nowhere/at/all" },
-		"work that is a file":    func(s *Settings) { s.Work = "/etc/passwd" },
-	} {
-		s := Default()
-		change(&s)
-		if err := s.Check(); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-	for text, want := range map[string]string{
-		"8080": "127.0.0.1:0 8080", "80:8080": "127.0.0.1:80 8080", "0.0.0.0:80:8080": "0.0.0.0:80 8080", "[::1]:80:8080/tcp": "[::1]:80 8080", "127.0.0.1::8080": "127.0.0.1:0 8080",
-	} {
-		p, err := ParsePublish(text)
-		if got := p.Host.String() + " " + itoa(p.Port); err != nil || got != want {
-			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
-		}
-	}
-}
-
-func itoa(n uint16) string { b, _ := json.Marshal(n); return string(b) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -116,4 +117,11 @@ func tableAddr(s string) (netip.AddrPort, bool) {
 	}
 	addr, ok := netip.AddrFromSlice(raw)
 	return netip.AddrPortFrom(addr, uint16(n)), ok
+}
+
+// belongs tells whether a process of that number on this machine is one of the container: with an engine elsewhere, or in
+// a virtual machine, it would be another.
+func belongs(pid int, container string) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && pid > 1 && container != "" && strings.Contains(string(text), container)
 }

@@ -36,11 +36,11 @@ type runcEngine struct {
 
 func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("running an image with runc needs root: run slimctl as root, or start Docker")
+		return nil, errors.New("to run an image with runc takes root: run slimctl as root, or start Docker")
 	}
 	path, err := exec.LookPath("runc")
 	if err != nil {
-		return nil, fmt.Errorf("neither Docker answers nor is runc installed (apt-get install runc): %w", err)
+		return nil, fmt.Errorf("runc is not installed: install it (apt-get install runc), or start Docker: %w", err)
 	}
 	e := &runcEngine{s: s, runc: &runc.Runc{Command: path, Setpgid: true, PdeathSignal: unix.SIGKILL}, ended: make(chan struct{})}
 	if e.cgroups, err = findCgroups(); err != nil {
@@ -85,14 +85,11 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) error {
 	if err != nil {
 		return err
 	}
-	root, refused, err := rootfs.Mounter{Scratch: scratch(e.dir), Copy: filepath.Join(e.dir, "rootfs"), NoOverlay: s.runner.noOverlay}.Mount(layers)
+	root, err := rootfs.Mount(layers, scratch(e.dir))
 	if err != nil {
 		return err
 	}
 	s.evident.Engine.RootFS = "overlayfs"
-	if refused != "" {
-		s.evident.Engine.RootFS = "copied: " + refused
-	}
 	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
 	spec, err := b.write()
 	s.notApplied(b.missing...)
@@ -112,7 +109,7 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) error {
 
 // launch starts the container. It is then a child of ours: runc itself is gone.
 func (e *runcEngine) launch(ctx context.Context) error {
-	out, err := newStreams(nil, e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr))
+	out, err := newStreams(e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr))
 	if err != nil {
 		return err
 	}
@@ -210,10 +207,7 @@ func (e *runcEngine) memory(context.Context) (Memory, error) {
 
 func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error) {
 	p := *e.process
-	p.Args, p.Env = argv, append(append([]string{}, p.Env...), o.Env...)
-	if o.Dir != "" {
-		p.Cwd = o.Dir
-	}
+	p.Args = argv
 	if o.User != "" {
 		var err error
 		if p.User, _, err = rootfs.Account(fmt.Sprintf("/proc/%d/root", e.pid), o.User); err != nil {
@@ -230,7 +224,7 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 	}
 	defer os.RemoveAll(dir)
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
-	out, err := newStreams(o.Stdin, stdout, stderr)
+	out, err := newStreams(stdout, stderr)
 	if err != nil {
 		return -1, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -29,44 +28,6 @@ type Image struct {
 func From(src *image.Source) (Image, error) {
 	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
 	return Image{Reference: src.Reference(), Image: img}, err
-}
-
-// Engines that a Runner can be told to take.
-const (
-	Auto   = "auto"   // Docker when one answers, runc otherwise
-	Docker = "docker" // the Docker Engine at DOCKER_HOST, or the default socket
-	Runc   = "runc"   // runc, from the image's layers; it needs root
-)
-
-// Runner is how this machine runs images. The zero value works.
-type Runner struct {
-	Runtime  string // Auto, Docker or Runc; "" is Auto
-	CacheDir string // for unpacked layers and what runs; "" is slimctl in the user's cache directory
-	// Strict refuses to run where a limit can't be set. Otherwise the evidence has what did not apply.
-	Strict bool
-	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
-	Stdout, Stderr io.Writer
-	Progress       image.Progress
-
-	noOverlay bool // tests: as if the kernel refused
-}
-
-// engine is one way to run a container.
-type engine interface {
-	// sweep ends and removes what is left of a run whose process was killed.
-	sweep(id, dir string) error
-	// start starts the container of s. What it made before an error it leaves to remove.
-	start(ctx context.Context, s *Sandbox) error
-	// wait gives the exit status once the container has ended.
-	wait() (int, error)
-	// signal sends a signal to the container's first process.
-	signal(ctx context.Context, signal string) error
-	exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error)
-	// pids lists the container's processes as this machine numbers them, the first one first.
-	pids(ctx context.Context) ([]int, error)
-	memory(ctx context.Context) (Memory, error)
-	// remove takes away everything: processes, container, cgroups, mounts. It can be called at any time, and again.
-	remove(ctx context.Context) error
 }
 
 // Status is how a container ended.
@@ -102,11 +63,6 @@ var (
 	errStopped = errors.New("it was stopped")
 	errTimeout = errors.New("it ran into its timeout")
 )
-
-// Start runs an image with Runner's zero value.
-func Start(ctx context.Context, img Image, s Settings) (*Sandbox, error) {
-	return Runner{}.Start(ctx, img, s)
-}
 
 // Start runs an image. When ctx ends, so does the container: however it ends, everything is cleaned up, and /output and
 // evidence.json lie at Settings.Output/ID when Wait returns. An error is a *StartError when the image itself can't be run.
@@ -273,10 +229,7 @@ func (s *Sandbox) Stop(ctx context.Context) (Status, error) {
 
 // ExecOptions are how Exec runs a program.
 type ExecOptions struct {
-	User  string    // as Settings.User has it; "" is the container's
-	Env   []string  // beside the container's
-	Dir   string    // "" is the container's
-	Stdin io.Reader // nil for none
+	User string // as Settings.User has it; "" is the container's
 }
 
 // ExecResult is how a program ended that Exec ran. Of what it printed the first 16 MiB are kept.
@@ -370,8 +323,8 @@ func (s *Sandbox) notePeak(m Memory) {
 	s.peak.Peak, s.peak.OOMKills = max(s.peak.Peak, m.Peak, m.Current), max(s.peak.OOMKills, m.OOMKills)
 }
 
-// Netns is the file of the container's network namespace; "" when it has ended or isn't on this machine.
-func (s *Sandbox) Netns(ctx context.Context) string {
+// netns is the file of the container's network namespace; "" when it has ended or isn't on this machine.
+func (s *Sandbox) netns(ctx context.Context) string {
 	pids, err := s.engine.pids(ctx)
 	if err != nil || len(pids) == 0 {
 		return ""
@@ -406,13 +359,3 @@ func (s *Sandbox) Evidence() Evidence {
 	e.Events, e.NotApplied, e.Notes = slices.Clone(e.Events), slices.Clone(e.NotApplied), slices.Clone(e.Notes)
 	return e
 }
-
-// StartError tells that an image can't be run as it was asked for. Code is docker run's: 127 when the program isn't there,
-// 126 when it can't be run, 125 for the rest.
-type StartError struct {
-	Code int
-	Err  error
-}
-
-func (e *StartError) Error() string { return e.Err.Error() }
-func (e *StartError) Unwrap() error { return e.Err }

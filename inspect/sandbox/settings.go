@@ -6,27 +6,27 @@ import "time"
 // Settings are how an image is run, as data: the runners, the compose file and the Kubernetes manifest come from them.
 type Settings struct {
 	// Network is "none" (loopback only), "path:FILE" (a network namespace that exists) or, with Docker, the name of a network.
-	Network string `json:"network" yaml:"network"`
+	Network string `json:"network"`
 	// Publish are addresses of the host that lead to a port inside, such as 127.0.0.1:8080:8080. With network none too.
-	Publish []string `json:"publish,omitempty" yaml:"publish,omitempty"`
+	Publish []string `json:"publish,omitempty"`
 
-	Memory  int64         `json:"memory" yaml:"memory"`   // bytes
-	CPUs    float64       `json:"cpus" yaml:"cpus"`       // 1.0 is one core
-	PIDs    int64         `json:"pids" yaml:"pids"`       // processes and threads
-	Timeout time.Duration `json:"timeout" yaml:"timeout"` // of the run; 0: until it is stopped
-	ShmSize int64         `json:"shm_size" yaml:"shm_size"`
+	Memory  int64         `json:"memory"`  // bytes
+	CPUs    float64       `json:"cpus"`    // 1.0 is one core
+	PIDs    int64         `json:"pids"`    // processes and threads
+	Timeout time.Duration `json:"timeout"` // of the run; 0: until it is stopped
+	ShmSize int64         `json:"shm_size"`
 
-	User            string            `json:"user,omitempty" yaml:"user,omitempty"` // uid:gid; empty: the image's
-	CapAdd          []string          `json:"cap_add" yaml:"cap_add"`               // all others are dropped
-	NoNewPrivileges bool              `json:"no_new_privileges" yaml:"no_new_privileges"`
-	ReadOnly        bool              `json:"read_only" yaml:"read_only"` // the root file system
-	Tmpfs           []string          `json:"tmpfs,omitempty" yaml:"tmpfs,omitempty"`
-	Env             map[string]string `json:"env,omitempty" yaml:"env,omitempty"`
-	Command         []string          `json:"command,omitempty" yaml:"command,omitempty"` // in the place of the image's CMD
+	User            string            `json:"user,omitempty"` // uid:gid; empty: the image's
+	CapAdd          []string          `json:"cap_add"`        // all others are dropped
+	NoNewPrivileges bool              `json:"no_new_privileges"`
+	ReadOnly        bool              `json:"read_only"` // the root file system
+	Tmpfs           []string          `json:"tmpfs,omitempty"`
+	Env             map[string]string `json:"env,omitempty"`
+	Command         []string          `json:"command,omitempty"` // in the place of the image's CMD
 
 	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
-	Work   string `json:"work,omitempty" yaml:"work,omitempty"`
-	Output string `json:"output,omitempty" yaml:"output,omitempty"`
+	Work   string `json:"work,omitempty"`
+	Output string `json:"output,omitempty"`
 }
 
 // CapsNeeded are the capabilities that the closed image uses when it starts as root: directories for its accounts, changing

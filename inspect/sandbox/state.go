@@ -5,9 +5,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -127,4 +129,9 @@ func privateDir(dir string) error {
 		return fmt.Errorf("%s belongs to another user; choose another --cache-dir", dir)
 	}
 	return os.Chmod(dir, 0o700)
+}
+
+func owned(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
 }

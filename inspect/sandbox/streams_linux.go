@@ -14,40 +14,25 @@ const drainTime = 500 * time.Millisecond
 // streams are the standard streams of a program that runc starts. They implement runc.IO. Pipes of our own, for a daemon that
 // keeps one open must not keep us waiting.
 type streams struct {
-	stdin          *os.File
+	stdin          *os.File // empty
 	outR, outW     *os.File
 	errR, errW     *os.File
 	stdout, stderr io.Writer
 	wg             sync.WaitGroup
 }
 
-func newStreams(stdin io.Reader, stdout, stderr io.Writer) (s *streams, err error) {
+func newStreams(stdout, stderr io.Writer) (s *streams, err error) {
 	s = &streams{stdout: stdout, stderr: stderr}
-	defer func() {
-		if err != nil {
-			s.Close()
-		}
-	}()
-	if s.outR, s.outW, err = os.Pipe(); err != nil {
-		return nil, err
+	if s.stdin, err = os.Open(os.DevNull); err == nil {
+		s.outR, s.outW, err = os.Pipe()
 	}
-	if s.errR, s.errW, err = os.Pipe(); err != nil {
-		return nil, err
+	if err == nil {
+		s.errR, s.errW, err = os.Pipe()
 	}
-	if stdin == nil {
-		s.stdin, err = os.Open(os.DevNull)
-		return s, err
-	}
-	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		s.Close()
 	}
-	s.stdin = r
-	go func() {
-		_, _ = io.Copy(w, stdin) // the program may not want it all
-		w.Close()
-	}()
-	return s, nil
+	return s, err
 }
 
 // started lets what is printed through. Before the program itself runs, it is runc that prints.

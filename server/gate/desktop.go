@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	maxClients = 32       // desktops open at once
 	maxMessage = 1 << 20  // bytes of a client's message; the largest is a clipboard
 	chunk      = 64 << 10 // bytes that are on their way in one direction
 	dialTime   = 5 * time.Second
@@ -24,36 +23,35 @@ const (
 // side that doesn't read makes the other one wait.
 type desktop struct {
 	vnc       string
-	slots     chan struct{}
+	places    places
 	pingEvery time.Duration // nothing may happen on a screen for hours, so a client's life is seen only by its pongs
 	pongTime  time.Duration // and a slow line may have megabytes to bring before the ping
 	endTime   time.Duration // for both sides to take what is left
+	leaveTime time.Duration // the same, while a newer desktop waits for the place
 }
 
 func newDesktop(vnc string) desktop {
 	return desktop{
-		vnc: vnc, slots: make(chan struct{}, maxClients),
-		pingEvery: 30 * time.Second, pongTime: 90 * time.Second, endTime: 10 * time.Second,
+		vnc:       vnc,
+		pingEvery: 30 * time.Second, pongTime: 90 * time.Second, endTime: 10 * time.Second, leaveTime: time.Second,
 	}
 }
 
-// ServeHTTP serves a client that may come in. A page of another site may not, even then: Origin, if there is one, must
-// name the Host of the request.
-func (d *desktop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	select {
-	case d.slots <- struct{}{}:
-		defer func() { <-d.slots }()
-	default:
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
+// serve serves a client that may come in, by ticket if that is not empty. A page of another site may not, even then:
+// Origin, if there is one, must name the Host of the request.
+func (d *desktop) serve(w http.ResponseWriter, r *http.Request, ticket string) {
 	silent := &silent{ResponseWriter: w}
 	ws, err := websocket.Accept(silent, r, &websocket.AcceptOptions{Subprotocols: []string{"binary"}})
 	if err != nil {
 		return // and answered
 	}
+	defer ws.CloseNow()
 	ws.SetReadLimit(maxMessage)
-	d.bridge(r.Context(), ws, silent.conn)
+	ctx, leave := d.places.take(r.Context(), ticket)
+	defer leave()
+	if ctx.Err() == nil {
+		d.bridge(ctx, ws, silent.conn)
+	}
 }
 
 // silent keeps the explanations of a refused handshake from the client, and the connection of an accepted one for us.
@@ -80,6 +78,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn)
 		defer force.Stop()
 		_ = ws.Close(code, "") // the client may be gone
 	}
+	defer d.hurry(ctx, conn)()
 	dialer := net.Dialer{Timeout: dialTime}
 	to, err := dialer.DialContext(ctx, "tcp", d.vnc)
 	if err != nil {
@@ -87,6 +86,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn)
 		return
 	}
 	defer to.Close()
+	defer d.hurry(ctx, to)()
 	vnc := to.(*net.TCPConn)
 
 	// A context that ends would break the socket off before a close code is out.
@@ -114,6 +114,15 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn)
 	cancel()
 	running.Wait()
 	_, _ = io.Copy(io.Discard, vnc)
+}
+
+// hurry breaks c off, whatever goes on there, when a newer desktop waits for the place of ctx's.
+func (d *desktop) hurry(ctx context.Context, c net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) == errReplaced {
+			time.AfterFunc(d.leaveTime, func() { c.Close() })
+		}
+	})
 }
 
 func fromClient(ctx context.Context, ws *websocket.Conn, vnc io.Writer) websocket.StatusCode {

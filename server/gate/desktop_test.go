@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,7 +80,7 @@ func serve(t testing.TB, vnc string, change func(*gate, *http.Server)) (*gate, s
 	s.Start()
 	t.Cleanup(func() {
 		s.Close()
-		until(t, "no desktop is left open", func() bool { return len(g.desktop.slots) == 0 })
+		until(t, "no desktop is left open", func() bool { return g.desktop.places.count() == 0 })
 	})
 	return g, "ws" + strings.TrimPrefix(s.URL, "http")
 }
@@ -228,7 +229,7 @@ func TestWhoMayConnect(t *testing.T) {
 			t.Errorf("%q: %d", headers, w.Code)
 		}
 	}
-	until(t, "no desktop is left open", func() bool { return len(g.desktop.slots) == 0 })
+	until(t, "no desktop is left open", func() bool { return g.desktop.places.count() == 0 })
 }
 
 func TestCloseCodes(t *testing.T) {
@@ -318,22 +319,151 @@ func TestLastInputArrives(t *testing.T) {
 	}
 }
 
+// isOpen says whether a desktop whose VNC server is echo answers.
+func isOpen(t testing.TB, c *websocket.Conn) bool {
+	t.Helper()
+	if c.Write(soon(t), websocket.MessageBinary, []byte("?")) != nil {
+		return false
+	}
+	_, b, err := c.Read(soon(t))
+	return err == nil && string(b) == "?"
+}
+
+// mustBeReplaced expects the end that makes room for a newer desktop.
+func mustBeReplaced(t testing.TB, what string, c *websocket.Conn) {
+	t.Helper()
+	if _, code := readAll(t, c); code != 1001 {
+		t.Errorf("%s ends with %d", what, code)
+	}
+}
+
+// TestPlaces: there is always room for one more; who has to go for it is told so.
+func TestPlaces(t *testing.T) {
+	for name, c := range map[string]struct {
+		open []string // who is there, oldest first; a number behind a name says how many
+		next string
+		goes int // of open
+	}{
+		"the oldest goes":                         {[]string{"key 32"}, "key", 0},
+		"one ticket has 8":                        {[]string{"key 2", "a 8", "b 1"}, "a", 2},
+		"a ticket gives way to a key":             {[]string{"key 3", "a 8", "b 8", "c 8", "key 5"}, "key", 3},
+		"the oldest ticket gives way":             {[]string{"key 3", "b 1", "a 8", "b 7", "c 8", "key 5"}, "d", 3},
+		"a first ticket is let in among all keys": {[]string{"key 32"}, "a", 0},
+		"a second one does not cost a key":        {[]string{"key 31", "a 1"}, "b", 31},
+		"room for a key":                          {[]string{"key 20", "a 8"}, "key", -1},
+		"room for a ticket":                       {[]string{"key 20", "a 7"}, "a", -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p places
+			var all []context.Context
+			take := func(who string) {
+				ctx, leave := p.take(t.Context(), strings.TrimPrefix(who, "key"))
+				context.AfterFunc(ctx, leave)
+				all = append(all, ctx)
+			}
+			for _, s := range c.open {
+				who, n, _ := strings.Cut(s, " ")
+				many, err := strconv.Atoi(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range many {
+					take(who)
+				}
+			}
+			before := len(all)
+			take(c.next)
+			for i, ctx := range all {
+				if gone := ctx.Err() != nil; gone != (i == c.goes) {
+					t.Errorf("number %d of %d: gone %v", i, before, gone)
+				}
+			}
+			until(t, "those that went give nothing back twice", func() bool {
+				if c.goes < 0 {
+					return p.count() == before+1
+				}
+				return p.count() == before
+			})
+		})
+	}
+}
+
 func TestClientsAreBounded(t *testing.T) {
-	g, url := serve(t, fakeVNC(t, echo), nil)
+	var vncs, most atomic.Int32
+	g, url := serve(t, fakeVNC(t, func(c *net.TCPConn) {
+		now := vncs.Add(1)
+		defer vncs.Add(-1)
+		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+		}
+		echo(c)
+	}), nil)
 	open := make([]*websocket.Conn, maxClients)
 	for i := range open {
 		open[i] = dial(t, url+"/websockify")
+		if !isOpen(t, open[i]) {
+			t.Fatalf("number %d is not open", i)
+		}
 	}
-	_, answer, err := websocket.Dial(soon(t), url+"/websockify", nil)
-	if err == nil || answer == nil || answer.StatusCode != 503 {
-		t.Fatalf("one too many: %v", err)
+	for i := range 3 {
+		next := dial(t, url+"/websockify")
+		mustBeReplaced(t, "the oldest", open[i])
+		if !isOpen(t, next) {
+			t.Error("one more is not open")
+		}
 	}
 	if code := auth(t, g, "/mcp"); code != 204 {
 		t.Errorf("/auth meanwhile: %d", code)
 	}
-	open[0].CloseNow()
-	until(t, "the place is free again", func() bool { return len(g.desktop.slots) < maxClients })
-	dial(t, url+"/websockify")
+	for i, c := range open[3:] {
+		if !isOpen(t, c) {
+			t.Errorf("number %d had to go", i+3)
+		}
+	}
+	if n := g.desktop.places.count(); n != maxClients {
+		t.Errorf("%d are open", n)
+	}
+	// The VNC server may see an end late, but no more than those that went.
+	if n := most.Load(); n > maxClients+3 {
+		t.Errorf("%d connections to the VNC server", n)
+	}
+	if w := send(t, g, "GET", "/websockify"); w.Code != 426 || g.desktop.places.count() != maxClients {
+		t.Errorf("what is no handshake: %d", w.Code)
+	}
+}
+
+// TestTicketKeepsNobodyOut: who opens as many desktops as one ticket can, and lets none of them end, has 8, costs others
+// none and doesn't keep out the holder of a key, or itself.
+func TestTicketKeepsNobodyOut(t *testing.T) {
+	g := newGate(t)
+	g.desktop.vnc = fakeVNC(t, echo)
+	g.desktop.leaveTime = 50 * time.Millisecond
+	s := httptest.NewServer(g)
+	defer s.Close()
+	ticket := g.tickets.issue()
+	withKey := func() *websocket.Conn {
+		t.Helper()
+		c, _, err := websocket.Dial(soon(t), s.URL+"/websockify", &websocket.DialOptions{HTTPHeader: http.Header{"X-Aio-Api-Key": {apiKey}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.CloseNow() })
+		return c
+	}
+	owner := withKey()
+	for range 5 * maxPerTicket { // none of which reads or answers a close
+		handshakeAt(t, "ws"+strings.TrimPrefix(s.URL, "http"), "/websockify?ticket="+ticket)
+	}
+	until(t, "the ticket has its share", func() bool { return g.desktop.places.count() == 1+maxPerTicket })
+	if !isOpen(t, owner) || !isOpen(t, withKey()) {
+		t.Error("a key is kept out")
+	}
+	last, _, err := websocket.Dial(soon(t), s.URL+"/websockify?ticket="+ticket, nil)
+	if err != nil || !isOpen(t, last) {
+		t.Fatalf("the ticket itself is kept out: %v", err)
+	}
+	last.CloseNow()
+	until(t, "its place is free", func() bool { return g.desktop.places.count() == 2+maxPerTicket-1 })
 }
 
 // TestBackpressure: who doesn't read makes the other side wait instead of filling our memory, and gets everything in the end.
@@ -438,13 +568,18 @@ func TestLivingClientStays(t *testing.T) {
 // handshake opens a WebSocket by hand, for clients that don't keep to the protocol.
 func handshake(t *testing.T, url string) net.Conn {
 	t.Helper()
+	return handshakeAt(t, url, "/websockify")
+}
+
+func handshakeAt(t *testing.T, url, target string) net.Conn {
+	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "ws://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
-	_, _ = io.WriteString(c, "GET /websockify HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+	_, _ = io.WriteString(c, "GET "+target+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 	var head []byte
 	for b := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, b[0]) {
@@ -510,7 +645,7 @@ func TestBadClients(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the VNC server sees no end")
 			}
-			until(t, "its place is free", func() bool { return len(g.desktop.slots) == 0 })
+			until(t, "its place is free", func() bool { return g.desktop.places.count() == 0 })
 		})
 	}
 }

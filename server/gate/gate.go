@@ -26,7 +26,8 @@ type gate struct {
 
 // New gives the handler of /tickets, /auth and /websockify, which leads to the VNC server at vnc, a loopback address and
 // port (127.0.0.1:5900). Everything else is 404, and no answer but a new ticket has a body. The server around it has to
-// bound the size and time of a request's head; when the request's context ends, an open desktop closes.
+// bound the size and time of a request's head; when the request's context ends, an open desktop closes. It may be served
+// on a unix socket: nothing depends on who is at the other end.
 func New(c Config, vnc string) (http.Handler, error) {
 	k, err := c.checks()
 	if err != nil {
@@ -44,16 +45,16 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	switch path {
 	case "/tickets":
-		if only(http.MethodPost, w, r) && g.enter(w, g.mayAsk(r)) {
+		if only(http.MethodPost, w, r) && g.enter(w, r, g.mayAsk(r)) {
 			g.issue(w)
 		}
 	case "/auth":
-		if only(http.MethodGet, w, r) && g.enter(w, g.mayPass(r)) {
+		if _, may := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, may) {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	case "/websockify":
-		if only(http.MethodGet, w, r) && g.enter(w, g.mayPass(r)) {
-			g.desktop.ServeHTTP(w, r)
+		if ticket, may := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, may) {
+			g.desktop.serve(w, r, ticket)
 		}
 	default:
 		w.WriteHeader(http.StatusNotFound)
@@ -69,7 +70,11 @@ func only(method string, w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-func (g *gate) enter(w http.ResponseWriter, may bool) bool {
+func (g *gate) enter(w http.ResponseWriter, r *http.Request, may bool) bool {
+	if !g.ownPage(r) {
+		w.WriteHeader(http.StatusForbidden)
+		return false
+	}
 	if may || g.anonymous {
 		return true
 	}
@@ -85,16 +90,19 @@ func (g *gate) mayAsk(r *http.Request) bool {
 }
 
 // mayPass says whether a request may go where it wants to. If that is the desktop and there is a ticket, the ticket alone
-// decides, as in the base: clients learn of an old ticket by the 401.
-func (g *gate) mayPass(r *http.Request) bool {
+// decides, as in the base: clients learn of an old ticket by the 401. It gives the ticket that let the request in, if one did.
+func (g *gate) mayPass(r *http.Request) (ticket string, may bool) {
 	path, query, ok := asked(r)
 	if !ok {
-		return false
+		return "", false
 	}
 	if given := query["ticket"]; len(given) > 0 && desktopPath.MatchString(path) {
-		return g.tickets.valid(given[len(given)-1])
+		if last := given[len(given)-1]; g.tickets.valid(last) {
+			return last, true
+		}
+		return "", false
 	}
-	return g.known(r.Header, query)
+	return "", g.known(r.Header, query)
 }
 
 func (g *gate) issue(w http.ResponseWriter) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -60,7 +61,7 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 			switch old := c.tools[alias]; {
 			case old != nil && here.blocked: // nobody sees it
 			case old != nil && !old.blocked:
-				c.collision("tool", alias, old.server, s)
+				c.collision("tool", alias, old.server, s, naming)
 			case c.fits("tool", alias, s):
 				c.tools[alias] = here
 			}
@@ -68,21 +69,21 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 		for _, p := range o.prompts {
 			alias := naming.alias(name, p.Name)
 			if old, ok := c.prompts[alias]; ok {
-				c.collision("prompt", alias, old.server, s)
+				c.collision("prompt", alias, old.server, s, naming)
 			} else if c.fits("prompt", alias, s) {
 				c.prompts[alias] = &prompt{s, alias, p}
 			}
 		}
 		for _, r := range o.resources {
 			if old, ok := c.resources[r.URI]; ok {
-				c.collision("resource", r.URI, old.server, s)
+				c.collision("resource", r.URI, old.server, s, naming)
 			} else {
 				c.resources[r.URI] = &resource{s, r}
 			}
 		}
 		for _, t := range o.templates {
 			if old, ok := c.templates[t.URITemplate]; ok {
-				c.collision("resource template", t.URITemplate, old.server, s)
+				c.collision("resource template", t.URITemplate, old.server, s, naming)
 			} else {
 				c.templates[t.URITemplate] = &template{s, t}
 			}
@@ -99,14 +100,22 @@ func (n Naming) alias(server, name string) string {
 	return name
 }
 
-func (c *catalog) collision(kind, name string, first, second *server) {
+func (c *catalog) collision(kind, name string, first, second *server, naming Naming) {
 	if first == second {
 		c.problems = append(c.problems, fmt.Errorf("server %s offers the %s %q twice; the first is taken", first.config.Name, kind, name))
 		return
 	}
-	remedy := `set "naming": "server__tool" in mcp-hub.json, or let hub.policy.json block one of them`
-	if kind != "tool" && kind != "prompt" {
-		remedy = "remove one of the servers"
+	remedy := "remove one of the servers" // an address is the same with any naming
+	switch {
+	case kind == "resource" || kind == "resource template":
+	case naming == Flat:
+		remedy = `set "naming": "server__tool" in mcp-hub.json`
+	default: // a__b of c and b of c__a, for instance
+		remedy = "give one of the servers another name in mcp-hub.json"
+	}
+	if kind == "tool" {
+		own := strings.TrimPrefix(name, naming.alias(second.config.Name, ""))
+		remedy += fmt.Sprintf(", or block %q in hub.policy.json", second.config.Name+"/"+own)
 	}
 	c.problems = append(c.problems, fmt.Errorf("servers %s and %s both offer the %s %q; only that of %s is served: %s",
 		first.config.Name, second.config.Name, kind, name, first.config.Name, remedy))
@@ -171,9 +180,7 @@ func (h *Hub) publish() {
 	c := gather(h.servers, h.naming, h.policy)
 	h.catalog = c
 	h.mu.Unlock()
-	for _, p := range c.problems {
-		h.log.Warn(p.Error())
-	}
+	h.warn(c.problems)
 	var next shown
 	next[kindTool] = update(h.shown[kindTool], c.tools, h.log.Warn, func(alias string, t *tool) *mcp.Tool {
 		if t.blocked {

@@ -5,7 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,9 +30,37 @@ func TestMain(m *testing.M) {
 }
 
 func child(kind string) {
-	if err := childServer(kind).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	if kind == "single" { // the second of a hub's ends at once
+		lock, err := net.Listen("unix", fmt.Sprintf("@hub-test-%d", os.Getppid()))
+		if err != nil {
+			os.Exit(4)
+		}
+		defer lock.Close()
+		kind = "old"
+	}
+	var transport mcp.Transport = &mcp.StdioTransport{}
+	if kind == "new" || kind == "old" {
+		transport = &mcp.IOTransport{Reader: os.Stdin, Writer: oddWriter{os.Stdout}}
+	}
+	if kind == "stubborn" {
+		signal.Ignore(syscall.SIGTERM)
+		defer func() { select {} }()
+	}
+	if err := childServer(kind).Run(context.Background(), transport); err != nil && kind != "stubborn" {
 		os.Exit(1)
 	}
+}
+
+// oddWriter puts into results what go-sdk's types have no place for.
+type oddWriter struct{ io.WriteCloser }
+
+func (w oddWriter) Write(p []byte) (int, error) {
+	line := strings.NewReplacer(`"structuredContent":"odd"`, `"structuredContent":{"n":12345678901234567890.25},"later":"field"`,
+		`"text":"odd"`, `"text":"odd","more":"odd"`, `"big":"odd"`, `"big":12345678901234567890`).Replace(string(p))
+	if _, err := io.WriteString(w.WriteCloser, line); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // childServer has a tool for each thing that a hub can lose.
@@ -66,6 +99,11 @@ func childServer(kind string) *mcp.Server {
 			res.Meta = mcp.Meta{"own": "meta"}
 			return res, nil
 		})
+		tool("odd", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			res := text("odd")
+			res.StructuredContent, res.Meta = "odd", mcp.Meta{"big": "odd"}
+			return res, nil
+		})
 		tool("bad", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			res := text("it went wrong")
 			res.IsError = true
@@ -89,6 +127,12 @@ func childServer(kind string) *mcp.Server {
 			<-ctx.Done()
 			_ = os.WriteFile(args.Ended, nil, 0o600)
 			return nil, ctx.Err()
+		})
+		tool("hang", func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			var args struct{ Began string }
+			_ = json.Unmarshal(r.Params.Arguments, &args)
+			_ = os.WriteFile(args.Began, nil, 0o600)
+			select {}
 		})
 		tool("crash", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			os.Exit(3)

@@ -1,22 +1,19 @@
 package hub
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/slimctl/slimctl/server/hub/upstream"
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 // DefaultConfig is where the image has its file.
@@ -40,13 +37,14 @@ type Config struct {
 type Server struct {
 	upstream.Config
 
-	// PerSession gives each session of the older era a process of its own, as
-	// stdio was meant to be: what the server asks or tells its client then has
-	// one client to go to. Requests without a session share one process.
-	PerSession bool
+	// PerSession says which sessions of the older era have a process of their
+	// own, as stdio was meant to be: all, none, or if it is nil those whose
+	// client can be asked for something, so that what the server asks has one
+	// client to go to. All other requests share one process.
+	PerSession *bool
 }
 
-// entry is what the file says of a server; see its keys in known.
+// entry is what the file says of a server.
 type entry struct {
 	Type, Transport string
 	Command         string
@@ -56,12 +54,10 @@ type entry struct {
 	URL             string
 	Timeout         float64
 	Shell           bool
-	PerSession      bool
+	PerSession      *bool
 }
 
 var (
-	knownTop   = []string{"$schema", "mcpServers", "naming"}
-	knownEntry = []string{"args", "command", "cwd", "env", "perSession", "shell", "timeout", "transport", "type", "url"}
 	serverName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
@@ -76,7 +72,7 @@ const (
 // LoadConfig reads a file. It refuses unknown and doubled keys, null, and
 // files that others may write; errors say where: file:line:column.
 func LoadConfig(path string) (*Config, error) {
-	text, err := readConfig(path)
+	text, err := strictjson.Read(path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("hub configuration: %w", err)
 	}
@@ -87,161 +83,80 @@ func LoadConfig(path string) (*Config, error) {
 	return c, nil
 }
 
-// readConfig checks what it opened, so that nothing can be put in its place.
-func readConfig(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case info.Mode().Perm()&0o002 != 0: // it names programs to run
-		return nil, fmt.Errorf("anyone may write %s (mode %04o); chmod o-w", path, info.Mode().Perm())
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err == nil && len(text) > maxConfig {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxConfig)
-	}
-	return text, err
-}
-
-// fault is what is wrong at a place of the file.
-type fault struct {
-	at   int64
-	text string
-}
-
-func (f *fault) Error() string { return f.text }
-
-// reader walks through the text, because encoding/json would let a second key
-// win, take keys in any case, and lose their order and places.
-type reader struct {
-	text []byte
-	dec  *json.Decoder
-}
-
 func parseConfig(text []byte) (*Config, error) {
-	r := &reader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
-	c := &Config{}
-	err := r.top(c)
-	if err == nil {
-		return c, nil
+	c, err := readConfig(text)
+	if err != nil {
+		return nil, strictjson.Locate(text, err)
 	}
-	at := r.dec.InputOffset()
-	var f *fault
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &f):
-		at = f.at
-	case errors.As(err, &syntax):
-		at = syntax.Offset
-	case errors.Is(err, io.EOF):
-		err = errors.New("the file ends too early")
-	}
-	head := text[:min(int(at), len(text))]
-	return nil, fmt.Errorf("%d:%d: %w", 1+bytes.Count(head, []byte("\n")), len(head)-bytes.LastIndexByte(head, '\n'), err)
+	return c, nil
 }
 
-func (r *reader) top(c *Config) error {
-	names := map[string]bool{}
-	err := r.object("the file", knownTop, func(key string, at int64) error {
-		switch key {
-		case "naming":
-			return r.decode(key, at, &c.Naming)
-		case "mcpServers":
-			return r.object("mcpServers", nil, func(name string, at int64) error {
-				s, err := r.server(name, at)
-				c.Servers = append(c.Servers, s)
-				names[name] = true
-				return err
-			})
-		}
-		return r.decode(key, at, new(string))
-	})
+func readConfig(text []byte) (*Config, error) {
+	root, err := strictjson.Parse(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is text after the object; remove it")
+	members, err := root.Object("the file", "$schema", "mcpServers", "naming")
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{}
+	naming := root.At
+	for _, m := range members {
+		switch m.Name {
+		case "$schema":
+			err = decode(m, new(string))
+		case "naming":
+			naming, err = m.Node.At, decode(m, &c.Naming)
+		case "mcpServers":
+			c.Servers, err = readServers(m.Node)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case len(c.Servers) == 0:
-		return errors.New("mcpServers has no server")
-	case len(c.Servers) > maxServers:
-		return fmt.Errorf("mcpServers has %d servers; at most %d", len(c.Servers), maxServers)
-	}
-	switch c.Naming {
-	case Flat, Prefixed:
-	case "":
+		return nil, strictjson.Errorf(root.At, "mcpServers has no server")
+	case c.Naming == "" && len(c.Servers) > 1:
+		c.Naming = Prefixed
+	case c.Naming == "":
 		c.Naming = Flat
-		if len(c.Servers) > 1 {
-			c.Naming = Prefixed
-		}
-	default:
-		return fmt.Errorf("naming is %q; use %q or %q", c.Naming, Flat, Prefixed)
+	case c.Naming != Flat && c.Naming != Prefixed:
+		return nil, strictjson.Errorf(naming, "naming is %q; use %q or %q", c.Naming, Flat, Prefixed)
 	}
-	return nil
+	return c, nil
 }
 
-// object reads one object and gives each of its keys, which must be in known
-// unless that is nil, to value.
-func (r *reader) object(what string, known []string, value func(key string, at int64) error) error {
-	at := r.place()
-	tok, err := r.dec.Token()
+func readServers(n strictjson.Node) (list []Server, err error) {
+	members, err := n.Object("mcpServers")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if tok != json.Delim('{') {
-		return &fault{at, what + " must be an object"}
+	if len(members) > maxServers {
+		return nil, strictjson.Errorf(members[maxServers].At, "mcpServers has %d servers; at most %d", len(members), maxServers)
 	}
-	seen := map[string]bool{}
-	for r.dec.More() {
-		at := r.place()
-		tok, err := r.dec.Token()
+	for _, m := range members {
+		s, err := readServer(m)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		key, _ := tok.(string) // the decoder gives strings here
-		switch {
-		case seen[key]:
-			return &fault{at, fmt.Sprintf("%s has the key %q twice", what, key)}
-		case known != nil && !slices.Contains(known, key):
-			return &fault{at, fmt.Sprintf("%s has an unknown key %q; known are %s", what, key, strings.Join(known, ", "))}
-		}
-		seen[key] = true
-		if err := value(key, at); err != nil {
-			return err
-		}
+		list = append(list, s)
 	}
-	_, err = r.dec.Token()
-	return err
+	return list, nil
 }
 
-// place is where the next token begins.
-func (r *reader) place() int64 {
-	rest := r.text[r.dec.InputOffset():]
-	return r.dec.InputOffset() + int64(len(rest)-len(bytes.TrimLeft(rest, ",: \t\r\n")))
-}
-
-// decode reads the value of a key.
-func (r *reader) decode(key string, at int64, into any) error {
-	var raw json.RawMessage
-	if err := r.dec.Decode(&raw); err != nil {
-		return err
-	}
-	if string(raw) == "null" {
-		return &fault{at, key + " may not be null; leave it out"}
+func decode(m strictjson.Member, into any) error {
+	if _, isMap := into.(*map[string]string); isMap {
+		if _, err := m.Object(m.Name); err != nil { // of two variables of one name the second would win
+			return err
+		}
 	}
 	var wrong *json.UnmarshalTypeError
-	if err := json.Unmarshal(raw, into); errors.As(err, &wrong) {
-		return &fault{at, fmt.Sprintf("%s must be %s, found %s", key, mustBe[key], wrong.Value)}
+	if err := json.Unmarshal(m.Raw, into); errors.As(err, &wrong) {
+		return strictjson.Errorf(m.Node.At, "%s must be %s, found %s", m.Name, mustBe[m.Name], wrong.Value)
 	} else if err != nil {
-		return &fault{at, key + ": " + err.Error()}
+		return strictjson.Errorf(m.Node.At, "%s: %s", m.Name, err)
 	}
 	return nil
 }
@@ -252,29 +167,33 @@ var mustBe = map[string]string{
 	"args": "a list of strings", "env": "an object of strings", "timeout": "a number of seconds", "shell": "true or false", "perSession": "true or false",
 }
 
-func (r *reader) server(name string, at int64) (Server, error) {
+func readServer(m strictjson.Member) (Server, error) {
 	var e entry
 	into := map[string]any{
 		"type": &e.Type, "transport": &e.Transport, "command": &e.Command, "args": &e.Args, "env": &e.Env,
 		"cwd": &e.Cwd, "url": &e.URL, "timeout": &e.Timeout, "shell": &e.Shell, "perSession": &e.PerSession,
 	}
-	places := map[string]int64{}
-	err := r.object("server "+name, knownEntry, func(key string, at int64) error {
-		places[key] = at
-		return r.decode(key, at, into[key])
-	})
+	if !serverName.MatchString(m.Name) {
+		return Server{}, strictjson.Errorf(m.At, "a server's name has 1 to 32 of a-z 0-9 _ -, not %q", m.Name)
+	}
+	members, err := m.Object("server "+m.Name, slices.Sorted(maps.Keys(into))...)
 	if err != nil {
 		return Server{}, err
 	}
-	if !serverName.MatchString(name) {
-		return Server{}, &fault{at, fmt.Sprintf("a server's name has 1 to 32 of a-z 0-9 _ -, not %q", name)}
-	}
-	s, key, why := e.server(name, places)
-	if why != "" {
-		if p, ok := places[key]; ok {
-			at = p
+	places := map[string]int64{}
+	for _, k := range members {
+		places[k.Name] = k.At
+		if err := decode(k, into[k.Name]); err != nil {
+			return Server{}, err
 		}
-		return Server{}, &fault{at, fmt.Sprintf("server %s: %s", name, why)}
+	}
+	s, key, why := e.server(m.Name, places)
+	if why != "" {
+		at, ok := places[key]
+		if !ok {
+			at = m.At
+		}
+		return Server{}, strictjson.Errorf(at, "server %s: %s", m.Name, why)
 	}
 	return s, nil
 }

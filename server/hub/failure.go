@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -50,8 +52,8 @@ func (f *failure) result() *mcp.CallToolResult {
 	}
 }
 
-func denied(d *guard.Denial) *mcp.CallToolResult {
-	return (&failure{name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: d.Rule, text: d.Message}).result()
+func denied(d *guard.Denial) *failure {
+	return &failure{name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: d.Rule, text: d.Message}
 }
 
 func unrecorded() *mcp.CallToolResult {
@@ -70,6 +72,9 @@ func coded(err error) error {
 	own := &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 	if f := (*failure)(nil); errors.As(err, &f) {
 		own.Data, _ = json.Marshal(f.meta()) // strings and numbers encode
+		if f.code == int(policy.PolicyBlocked) {
+			own.Code = jsonrpc.CodeInvalidParams
+		}
 	}
 	return own
 }
@@ -80,7 +85,14 @@ func errorType(res mcp.Result, err error) string {
 	if errors.As(err, &known) {
 		return fmt.Sprint(known.Code)
 	}
-	if r, ok := res.(*mcp.CallToolResult); ok && r != nil && r.IsError {
+	failed := false
+	switch r := res.(type) {
+	case *mcp.CallToolResult:
+		failed = r != nil && r.IsError
+	case written:
+		failed = r.IsError
+	}
+	if failed {
 		return "tool_error"
 	}
 	return ""
@@ -105,7 +117,7 @@ func (h *Hub) failed(outer context.Context, s *server, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &failure{name: "TIMEOUT", code: codeTimeout, rule: "call.timeout", retryable: true,
 			text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.config.Name, h.callTimeout(s))}
-	case errors.Is(err, mcp.ErrConnectionClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrClosedPipe):
+	case errors.Is(err, mcp.ErrConnectionClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrClosedPipe):
 		return &failure{name: "SERVER_DOWN", rule: "server.ended", text: fmt.Sprintf("server %s ended during the call; it is started again", s.config.Name), retryable: true}
 	}
 	return &failure{name: "SERVER_FAILED", rule: "server.answer", text: fmt.Sprintf("server %s: %v", s.config.Name, err)}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -33,19 +32,14 @@ type call struct {
 	ss    *mcp.ServerSession
 	token any     // the client's
 	given float64 // the server's; 0: none
-	talks bool    // the client wants to be told things
 	news  chan func()
 	told  chan struct{}
 }
 
-// straggle is how long a call stays that is told things. go-sdk hands an answer
-// on at once, but notifications that came before it by another goroutine.
-const straggle = 3 * time.Millisecond
-
 // begin gives the call and its _meta, in which the progress token is one that
 // no other call of the process ever had: clients choose the same ones.
-func (f *flight) begin(ctx context.Context, ss *mcp.ServerSession, meta mcp.Meta, logs bool) (*call, mcp.Meta) {
-	c := &call{ctx: ctx, ss: ss, talks: logs, news: make(chan func(), maxPending), told: make(chan struct{})}
+func (f *flight) begin(ctx context.Context, ss *mcp.ServerSession, meta mcp.Meta) (*call, mcp.Meta) {
+	c := &call{ctx: ctx, ss: ss, news: make(chan func(), maxPending), told: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.calls == nil {
@@ -55,7 +49,7 @@ func (f *flight) begin(ctx context.Context, ss *mcp.ServerSession, meta mcp.Meta
 	switch token := meta["progressToken"].(type) {
 	case string, float64:
 		f.minted++
-		c.token, c.given, c.talks = token, f.minted, true
+		c.token, c.given = token, f.minted
 		meta["progressToken"] = c.given
 		f.tokens[c.given] = c
 	default:
@@ -76,9 +70,6 @@ func (c *call) tell() {
 
 // end waits until the client was told everything: the answer comes last.
 func (f *flight) end(c *call) {
-	if c.talks {
-		time.Sleep(straggle)
-	}
 	f.mu.Lock()
 	delete(f.calls, c)
 	delete(f.tokens, c.given)

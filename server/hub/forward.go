@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/slimctl/slimctl/server/hub/guard"
+	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
 // Bounds on requests.
@@ -94,7 +96,12 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	h.mu.Lock()
 	t, policy := h.catalog.tools[req.Params.Name], h.policy
 	h.mu.Unlock()
-	r := h.record.begin(req, t)
+	var s *server
+	if t != nil {
+		s = t.server
+	}
+	r := h.record.begin(req.Session, s, req.Params.Meta)
+	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
 	if err := h.record.log.Ready(); err != nil {
 		return unrecorded(), "", nil
 	}
@@ -106,18 +113,38 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, Shell: server.Shell})
 	if d != nil {
 		h.meter.Denied(server.Name, t.alias, d.Rule)
-		res := denied(d)
+		res := denied(d).result()
 		if r.end(res, d.Rule, nil) != nil {
 			res = unrecorded()
 		}
 		return res, t.alias, nil
 	}
-	res, err := next(ctx, "tools/call", req)
+	var as written
+	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)
 	if e := r.end(answer, "", err); e != nil && err == nil {
 		return unrecorded(), t.alias, nil
 	}
+	if err == nil && answer != nil && answer == as.CallToolResult {
+		res = as
+	}
 	return res, t.alias, err
+}
+
+// admits checks what reaches a server otherwise than by a call of a tool.
+func (h *Hub) admits(s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...string) error {
+	h.mu.Lock()
+	policy := h.policy
+	h.mu.Unlock()
+	d := policy.CheckText(s.config.Name, s.config.Shell, texts...)
+	if d == nil {
+		return nil
+	}
+	h.meter.Denied(s.config.Name, "", d.Rule)
+	if err := h.record.begin(ss, s, meta).end(nil, d.Rule, nil); err != nil {
+		h.log.Warn("a denial is not in the audit log", "error", err)
+	}
+	return denied(d)
 }
 
 // callTool is the handler of every tool.
@@ -134,7 +161,11 @@ func (h *Hub) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Call
 		if req.Params.Arguments != nil {
 			params.Arguments = req.Params.Arguments
 		}
+		ctx, tap := upstream.WithTap(ctx)
 		res, err = up.CallTool(ctx, params)
+		if text := tap.Result(); err == nil && text != nil {
+			keep(ctx, written{res, text, !older(req.Session) && !newer(up)})
+		}
 		return err
 	})
 	if f := (*failure)(nil); errors.As(err, &f) {
@@ -149,6 +180,9 @@ func (h *Hub) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.Ge
 	h.mu.Unlock()
 	if p == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the prompt is gone; list the prompts again"}
+	}
+	if err := h.admits(p.server, req.Session, req.Params.Meta, slices.Collect(maps.Values(req.Params.Arguments))...); err != nil {
+		return nil, err
 	}
 	var res *mcp.GetPromptResult
 	err := h.forward(ctx, p.server, "prompts/get", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
@@ -184,6 +218,9 @@ func (h *Hub) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*
 	if s == nil {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
+	if err := h.admits(s, req.Session, req.Params.Meta, req.Params.URI); err != nil {
+		return nil, err
+	}
 	var res *mcp.ReadResourceResult
 	err := h.forward(ctx, s, "resources/read", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) error {
 		params := *req.Params
@@ -215,6 +252,13 @@ func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.Comp
 	h.mu.Unlock()
 	if s == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown reference"}
+	}
+	texts := []string{ref.URI, params.Argument.Value}
+	if params.Context != nil {
+		texts = slices.AppendSeq(texts, maps.Values(params.Context.Arguments))
+	}
+	if err := h.admits(s, req.Session, params.Meta, texts...); err != nil {
+		return nil, err
 	}
 	var res *mcp.CompleteResult
 	err := h.forward(ctx, s, "completion/complete", "", req.Session, params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
@@ -263,8 +307,7 @@ func (h *Hub) forward(ctx context.Context, s *server, method, tool string, ss *m
 	begin := time.Now()
 	meta = h.upstreamMeta(session, ss, meta)
 	h.setLevel(ctx, session, flight, meta)
-	logs := levelOf(meta) != ""
-	c, meta := flight.begin(ctx, ss, strip(session, meta), logs)
+	c, meta := flight.begin(ctx, ss, strip(session, meta))
 	err = do(ctx, session, meta)
 	flight.end(c)
 	h.meter.Operation(true, method, tool, errorType(nil, coded(err)), time.Since(begin))

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -63,12 +65,76 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// TestAsWritten: a result passes with what go-sdk's types can't hold.
+func TestAsWritten(t *testing.T) {
+	for _, kind := range []string{"new", "old"} {
+		h := newTestHub(t, servers(t, kind))
+		until(t, "it is up", func() bool { return ready(h) })
+		url := h.serve(t)
+		for _, era := range eras {
+			t.Run(era+" to "+kind, func(t *testing.T) {
+				res := raw(t, url, era, "odd")
+				var got struct {
+					Meta struct {
+						Big        json.Number
+						ServerInfo struct{ Name string } `json:"io.modelcontextprotocol/serverInfo"`
+					} `json:"_meta"`
+					Content           []map[string]any
+					StructuredContent json.RawMessage
+					Later, ResultType string
+				}
+				if err := json.Unmarshal(res, &got); err != nil {
+					t.Fatal(err)
+				}
+				if string(got.StructuredContent) != `{"n":12345678901234567890.25}` || got.Meta.Big != "12345678901234567890" || got.Later != "field" || got.Content[0]["more"] != "odd" {
+					t.Errorf("got %s", res)
+				}
+				if era == newEra && (got.ResultType != "complete" || got.Meta.ServerInfo.Name == "") {
+					t.Errorf("what each result of the newer era has is missing: %s", res)
+				}
+			})
+		}
+	}
+}
+
+// raw calls a tool by hand, without a session, and gives the result.
+func raw(t *testing.T, url, era, tool string) json.RawMessage {
+	t.Helper()
+	meta := ""
+	if era == newEra {
+		meta = `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + era + `","io.modelcontextprotocol/clientCapabilities":{}}`
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{}`+meta+`}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": era, "Mcp-Method": "tools/call", "Mcp-Name": tool} {
+		req.Header.Set(k, v)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, data, _ := strings.Cut(string(body), "data: ")
+	var answer struct{ Result json.RawMessage }
+	if err := json.Unmarshal([]byte(data), &answer); err != nil || answer.Result == nil {
+		t.Fatalf("%d %s: %v", res.StatusCode, body, err)
+	}
+	return answer.Result
+}
+
 // TestMeta: what a request carries besides its arguments reaches the server,
 // but nothing that would be of the wrong era there.
 func TestMeta(t *testing.T) {
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, kind := range []string{"new", "old"} {
-		url := newTestHub(t, servers(t, kind)).serve(t)
+		url := newTestHub(t, with(t, kind, map[string]any{"perSession": false})).serve(t)
 		for _, era := range eras {
 			t.Run(era+" to "+kind, func(t *testing.T) {
 				s := client(t, url, era, &mcp.ClientOptions{ElicitationHandler: accept})
@@ -106,18 +172,17 @@ func accept(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 	return &mcp.ElicitResult{Action: "accept"}, nil
 }
 
-// TestProgress: each call hears of its own progress, also when two clients
-// chose the same token, and before its answer.
+// TestProgress: each call hears of all its own progress, also when two clients
+// chose the same token, in order.
 func TestProgress(t *testing.T) {
 	for _, era := range eras {
 		t.Run(era, func(t *testing.T) {
 			url := newTestHub(t, servers(t, "new")).serve(t)
 			var wg sync.WaitGroup
-			var total atomic.Int64
 			for i := range 8 {
 				wg.Go(func() {
 					var mu sync.Mutex
-					var heard []string
+					var heard, want []string
 					s := client(t, url, era, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 						mu.Lock()
 						defer mu.Unlock()
@@ -126,31 +191,29 @@ func TestProgress(t *testing.T) {
 						}
 						heard = append(heard, r.Params.Message)
 					}})
+					args := fmt.Sprintf(`{"a":%d}`, i)
 					for range 5 {
-						p := &mcp.CallToolParams{Name: "progress", Arguments: json.RawMessage(`{"a":` + string(rune('0'+i)) + `}`)}
+						p := &mcp.CallToolParams{Name: "progress", Arguments: json.RawMessage(args)}
 						p.Meta = mcp.Meta{"progressToken": "same"}
 						if _, err := s.CallTool(t.Context(), p); err != nil {
 							t.Error(err)
 						}
+						want = append(want, args+" 0", args+" 1", args+" 2")
 					}
+					// The last may come after the answer here: the client is go-sdk's too.
+					until(t, "all is heard", func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						return len(heard) >= len(want)
+					})
 					mu.Lock()
 					defer mu.Unlock()
-					last := -1
-					for _, m := range heard {
-						args, n, _ := strings.Cut(m, " ")
-						now := int(n[0] - '0')
-						if args != `{"a":`+string(rune('0'+i))+`}` || now <= last && now != 0 && last != 2 {
-							t.Errorf("heard %q after %d", m, last)
-						}
-						last = now
+					if !slices.Equal(heard, want) {
+						t.Errorf("heard %q", heard)
 					}
-					total.Add(int64(len(heard)))
 				})
 			}
 			wg.Wait()
-			if total.Load() == 0 {
-				t.Error("nobody heard of any progress")
-			}
 		})
 	}
 }
@@ -199,8 +262,10 @@ func TestInput(t *testing.T) {
 // TestAsk: a server of the older era asks the client that it works for.
 func TestAsk(t *testing.T) {
 	for _, tt := range []struct{ name, config, era, want string }{
-		{"one process for all", servers(t, "old"), "2025-11-25", "accept"},
-		{"one for the session", with(t, "new", map[string]any{"perSession": true}), "2025-11-25", "accept"},
+		{"one process for all", with(t, "old", map[string]any{"perSession": false}), "2025-11-25", "accept"},
+		{"one for each session", with(t, "new", map[string]any{"perSession": true}), "2025-11-25", "accept"},
+		{"one for the session, because it can be asked", servers(t, "new"), "2025-11-25", "accept"},
+		{"there can be only one", servers(t, "single"), "2025-11-25", "accept"},
 		{"the client's era has no such request", servers(t, "old"), "2026-07-28", "no answer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -215,7 +280,7 @@ func TestAsk(t *testing.T) {
 // TestAskOthers: while calls of two clients run in one process, neither is
 // asked what may be meant for the other.
 func TestAskOthers(t *testing.T) {
-	url := newTestHub(t, servers(t, "old")).serve(t)
+	url := newTestHub(t, with(t, "old", map[string]any{"perSession": false})).serve(t)
 	dir := t.TempDir()
 	began := filepath.Join(dir, "began")
 	waiting := client(t, url, "2025-11-25", &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -282,6 +347,28 @@ func TestPerSession(t *testing.T) {
 	}
 }
 
+// TestOwnProcess: by default only sessions whose client can be asked have a
+// process of their own; those beyond the bound share, and none is ended.
+func TestOwnProcess(t *testing.T) {
+	url := newTestHub(t, servers(t, "new")).serve(t)
+	shared, _ := run(t, client(t, url, "2025-11-25", nil), "pid", nil)
+	var pids []string
+	var sessions []*mcp.ClientSession
+	for i := range maxOwn + 2 {
+		s := client(t, url, "2025-11-25", &mcp.ClientOptions{ElicitationHandler: accept})
+		pid, _ := run(t, s, "pid", nil)
+		if slices.Contains(pids, pid) && pid != shared || (pid == shared) != (i >= maxOwn) {
+			t.Errorf("session %d has process %s, others have %v, most have %s", i, pid, pids, shared)
+		}
+		pids, sessions = append(pids, pid), append(sessions, s)
+	}
+	for i, s := range sessions {
+		if pid, _ := run(t, s, "pid", nil); pid != pids[i] {
+			t.Errorf("session %d had process %s, now %s", i, pids[i], pid)
+		}
+	}
+}
+
 // TestLog: a client hears what is logged for it if it wants to.
 func TestLog(t *testing.T) {
 	for _, kind := range []string{"new", "old"} {
@@ -301,21 +388,14 @@ func TestLog(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					if level == "debug" { // a message right before the answer may come too late
-						until(t, "the message is heard", func() bool {
-							if _, err := s.CallTool(t.Context(), p); err != nil {
-								t.Fatal(err)
-							}
-							return len(heard) > 0
-						})
-						return
-					}
 					for range 5 {
 						if _, err := s.CallTool(t.Context(), p); err != nil {
 							t.Fatal(err)
 						}
 					}
-					if len(heard) != 0 {
+					if level == "debug" {
+						until(t, "all messages are heard", func() bool { return len(heard) == 5 })
+					} else if len(heard) != 0 {
 						t.Errorf("heard %d messages that it does not want", len(heard))
 					}
 				})

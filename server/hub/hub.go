@@ -16,7 +16,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -60,6 +59,8 @@ type Options struct {
 // checker is what the hub needs of a guard.Policy.
 type checker interface {
 	Check(guard.Call) *guard.Denial
+	CheckText(server string, marked bool, texts ...string) *guard.Denial
+	Servers() []string
 	Visible(server, tool, alias string) bool
 	Timeout(server string, configured time.Duration) time.Duration
 }
@@ -79,6 +80,7 @@ type Hub struct {
 	name    string // for the programs it starts; empty without a lock
 	log     *slog.Logger
 	meter   meter
+	closing func() error
 	web     *web
 	levels  levels
 	watched sync.Map // *mcp.ServerSession: those with something to free
@@ -137,13 +139,14 @@ func New(o Options) (_ *Hub, err error) {
 			h.log.Warn("programs of an earlier hub do not end", "processes", n)
 		}
 	}
+	h.closing = sync.OnceValue(h.end)
 	h.mcp = newMCP(h)
 	h.web = newWeb(h.mcp)
 	h.policy, h.naming = policy, config.Naming
 	for _, c := range config.Servers {
 		h.servers = append(h.servers, h.newServer(c))
 	}
-	h.misspelt()
+	h.warn(h.Warnings())
 	return h, nil
 }
 
@@ -188,40 +191,50 @@ func (h *Hub) StartAll() error {
 	return nil
 }
 
-// Handler serves MCP at Path and nothing else.
-func (h *Hub) Handler() http.Handler { return h.web.handler() }
-
-// Serve answers on l until ctx ends; calls that run are ended then.
+// Serve answers on l until ctx ends; calls that run are ended then. So are the
+// servers: their end and that of the clients may take 2 s each, and both together
+// must not take longer.
 func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
-	return Serve(ctx, l, h.Handler(), h.web.end)
+	return Serve(ctx, l, h.web.handler(), func() {
+		go func() { _ = h.Close() }() // the caller's own Close gives the error
+	})
 }
 
-// Close ends all servers, with everything that they started.
-func (h *Hub) Close() error {
-	h.changing.Lock()
-	defer h.changing.Unlock()
-	h.mu.Lock()
-	closed := h.closed
-	h.closed = true
-	h.mu.Unlock()
-	if closed {
-		return nil
-	}
+// Close ends all servers, with everything that they started. It takes 4 s at
+// most, even if a server can't be ended.
+func (h *Hub) Close() error { return h.closing() }
+
+func (h *Hub) end() error {
 	h.web.end()
-	for ss := range h.mcp.Sessions() {
-		ss.Close()
-	}
-	err := errors.Join(h.stop(h.all()), h.record.note(audit.Stop, "hub"), h.record.log.Close())
-	return errors.Join(err, h.lock.Close())
-}
-
-// stopTime bounds the end of a server.
-const stopTime = 5 * time.Second
-
-// stop ends servers, all at once.
-func (h *Hub) stop(servers []*server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 	defer cancel()
+	h.mu.Lock()
+	h.closed = true // so Reload starts nothing more
+	h.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var wg sync.WaitGroup
+		for ss := range h.mcp.Sessions() {
+			wg.Go(func() { ss.Close() }) // it waits for its calls, which end with their servers
+		}
+		wg.Wait()
+	}()
+	err := h.stop(ctx, h.all())
+	h.changing.Lock() // a Reload stops others
+	defer h.changing.Unlock()
+	select {
+	case <-ended: // and have written the audit log
+	case <-ctx.Done():
+	}
+	return errors.Join(err, h.record.note(audit.Stop, "hub"), h.record.log.Close(), h.lock.Close())
+}
+
+// stopTime bounds the end of servers: of the 5 s that the hub has in all.
+const stopTime = 4 * time.Second
+
+// stop ends servers, all at once.
+func (h *Hub) stop(ctx context.Context, servers []*server) error {
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
@@ -262,27 +275,24 @@ func (h *Hub) Reload() error {
 	h.policy, h.naming, h.servers = policy, config.Naming, next
 	h.mu.Unlock()
 	gone := slices.DeleteFunc(slices.Clone(old), func(s *server) bool { return slices.Contains(next, s) })
-	h.misspelt()
-	err = h.stop(gone) // first, since two of one kind may want the same port
-	for _, s := range fresh {
-		s.up.Start()
+	h.warn(h.Warnings())
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	err = h.stop(ctx, gone) // first, since two of one kind may want the same port
+	h.mu.Lock()
+	if !h.closed {
+		for _, s := range fresh {
+			s.up.Start()
+		}
 	}
+	h.mu.Unlock()
 	h.publish()
 	return err
 }
 
-// misspelt warns of rules that hold for nothing.
-func (h *Hub) misspelt() {
-	h.mu.Lock()
-	p, ok := h.policy.(interface{ Servers() []string })
-	h.mu.Unlock()
-	if !ok {
-		return
-	}
-	for _, name := range p.Servers() {
-		if _, ok := h.find(name); !ok {
-			h.log.Warn("the policy has rules for a server that there is none of", "server", name, "policy", h.opts.Policy)
-		}
+func (h *Hub) warn(problems []error) {
+	for _, p := range problems {
+		h.log.Warn(p.Error())
 	}
 }
 

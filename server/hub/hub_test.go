@@ -1,17 +1,15 @@
 package hub
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // TestSlow: a slow request is cut off, a slow call is not.
@@ -100,22 +98,18 @@ func dial(t *testing.T, a net.Addr) net.Conn {
 	return c
 }
 
-// serve serves an MCP server without tools until the test ends.
+// serve gives the address of a hub.
 func serve(t *testing.T) net.Addr {
 	t.Helper()
-	l, err := Listen("127.0.0.1:0", false)
+	u, err := url.Parse(newTestHub(t, servers(t, "bare")).serve(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	s := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
-	go func() { done <- Serve(ctx, l, Handler(s), func() {}) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done // slow clients are cut off
-	})
-	return l.Addr()
+	addr, err := net.ResolveTCPAddr("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
 }
 
 const post = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "

@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/net/netutil"
 
+	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
@@ -27,12 +29,20 @@ const (
 	idleTime   = 30 * time.Second // between two requests of a connection
 )
 
-// Listen opens host:port. Anything but a literal loopback address needs
-// remote, because the endpoint asks for no credentials.
+// Listen opens host:port, or a unix socket for unix:/absolute/path, which its
+// owner and group may use (0660). Any other address but a literal loopback one
+// needs remote, because the endpoint asks for no credentials.
 func Listen(address string, remote bool) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		l, err := admin.ListenUnix(path, 0o660)
+		if err != nil {
+			return nil, fmt.Errorf("listen address %q: %w", address, err)
+		}
+		return l, nil
+	}
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("listen address %q: give an IP address and a port, for instance 127.0.0.1:8079", address)
+		return nil, fmt.Errorf("listen address %q: give an IP address and a port, for instance 127.0.0.1:8079, or unix:/absolute/path", address)
 	}
 	if !ap.Addr().Unmap().IsLoopback() && !remote {
 		return nil, fmt.Errorf("listen address %s is not loopback and the endpoint asks for no credentials: use 127.0.0.1, or add --allow-remote where something else guards it", address)

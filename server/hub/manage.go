@@ -12,7 +12,10 @@ import (
 )
 
 // What follows is for the management API.
-var _ admin.Hub = (*Hub)(nil)
+var (
+	_ admin.Hub     = (*Hub)(nil)
+	_ admin.Careful = (*Hub)(nil)
+)
 
 // Servers tells the state of all, in the order of the file.
 func (h *Hub) Servers() []upstream.Status {
@@ -41,6 +44,12 @@ func (h *Hub) Log(name string) []byte {
 }
 
 func (h *Hub) must(name string) (*server, error) {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed {
+		return nil, errors.New("the hub is ending")
+	}
 	s, ok := h.find(name)
 	if !ok {
 		return nil, fmt.Errorf("there is no server %q in %s", name, h.opts.Config)
@@ -77,7 +86,7 @@ func (h *Hub) Restart(ctx context.Context, name string) error {
 	return s.restart(ctx)
 }
 
-// Ready says what keeps the hub from serving everything it should.
+// Ready says what keeps the hub from serving everything as it should.
 func (h *Hub) Ready() error {
 	var errs []error
 	for _, s := range h.all() {
@@ -88,6 +97,19 @@ func (h *Hub) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return errors.Join(append(errs, h.catalog.problems...)...)
+}
+
+// Warnings give the rules that hold for nothing.
+func (h *Hub) Warnings() (errs []error) {
+	h.mu.Lock()
+	p := h.policy
+	h.mu.Unlock()
+	for _, name := range p.Servers() {
+		if _, ok := h.find(name); !ok {
+			errs = append(errs, fmt.Errorf("%s has rules for server %q, which %s does not have: they hold for nothing", h.opts.Policy, name, h.opts.Config))
+		}
+	}
+	return errs
 }
 
 // Tools lists what the servers offer, also what the policy hides.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -220,6 +221,110 @@ func TestBare(t *testing.T) {
 	_, err := s.ListPrompts(t.Context(), nil)
 	if e := (*jsonrpc.Error)(nil); !errors.As(err, &e) || e.Code != jsonrpc.CodeMethodNotFound {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTexts: what reaches a server otherwise than by a call of a tool is
+// checked too.
+func TestTexts(t *testing.T) {
+	const secret = "test://new/.ssh"
+	h := newTestHub(t, servers(t, "new"), func(o *Options) {
+		o.policy = func() (checker, error) { return fakePolicy{deny: map[string]bool{secret: true}}, nil }
+	})
+	url := h.serve(t)
+	for _, era := range eras {
+		s := client(t, url, era, nil)
+		for what, do := range map[string]func() error{
+			"read": func() error {
+				_, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: secret})
+				return err
+			},
+			"prompt": func() error {
+				_, err := s.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "greet", Arguments: map[string]string{"a": "fine", "b": secret}})
+				return err
+			},
+			"complete": func() error {
+				_, err := s.Complete(t.Context(), &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "greet"}, Argument: mcp.CompleteParamsArgument{Name: "a", Value: secret}})
+				return err
+			},
+			"context of complete": func() error {
+				_, err := s.Complete(t.Context(), &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "greet"}, Argument: mcp.CompleteParamsArgument{Name: "a", Value: "v"}, Context: &mcp.CompleteContext{Arguments: map[string]string{"b": secret}}})
+				return err
+			},
+			"subscribe": func() error {
+				if era == newEra { // it is subscriptions/listen there, which reaches no server
+					return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Data: json.RawMessage(`"arguments.path"`)}
+				}
+				return s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: secret})
+			},
+		} {
+			var e *jsonrpc.Error
+			if err := do(); !errors.As(err, &e) || e.Code != jsonrpc.CodeInvalidParams || !strings.Contains(string(e.Data), "arguments.path") {
+				t.Errorf("%s, %s: %v", era, what, err)
+			}
+		}
+		if r, err := s.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "test://new"}); err != nil || r.Contents[0].Text != "of new" {
+			t.Errorf("what is fine: %v %v", r, err)
+		}
+	}
+	log, err := os.ReadFile(h.dir + "/audit.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(log), `"arguments.path"`); n != 9 || strings.Contains(string(log), secret) {
+		t.Errorf("%d denials on record: %s", n, log)
+	}
+	if n := len(h.meter.denied); n != 9 {
+		t.Errorf("%d denials counted", n)
+	}
+}
+
+// TestMisspelt: rules for a server that there is none of show.
+func TestMisspelt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hub.policy.json")
+	if err := os.WriteFile(file, []byte(`{"servers": {"new": {}, "nwe": {"block": ["*"]}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newTestHub(t, servers(t, "new"), func(o *Options) { o.Policy, o.policy = file, nil })
+	until(t, "it is up", func() bool { return ready(h) })
+	if w := h.Warnings(); len(w) != 1 || !strings.Contains(w[0].Error(), `rules for server "nwe"`) {
+		t.Errorf("warnings: %v", w)
+	}
+	if err := h.Ready(); err != nil {
+		t.Errorf("it is not down: %v", err)
+	}
+}
+
+// TestStubborn: a server that nothing but SIGKILL ends, with a call of a session
+// that never ends either, doesn't hold up the hub's end.
+func TestStubborn(t *testing.T) {
+	h := newTestHub(t, with(t, "stubborn", map[string]any{"timeout": 600}))
+	l, err := Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(ctx, l) }()
+	s := client(t, "http://"+l.Addr().String()+Path, "2025-11-25", nil)
+	began := filepath.Join(t.TempDir(), "began")
+	go func() {
+		_, _ = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "hang", Arguments: map[string]any{"began": began}})
+	}()
+	until(t, "the call runs", func() bool { return exists(began) })
+	ending := time.Now()
+	cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(<-served, h.Close()) }()
+	select {
+	case err := <-ended:
+		t.Logf("it took %s: %v", time.Since(ending), err)
+	case <-time.After(60 * time.Second):
+		t.Fatal("it does not end")
+	}
+	log, err := os.ReadFile(h.dir + "/audit.jsonl")
+	if err != nil || !strings.Contains(string(log), `"hang"`) {
+		t.Errorf("the call is not on record: %s %v", log, err)
 	}
 }
 

@@ -57,21 +57,23 @@ type line struct {
 // traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-func (r *record) begin(req *mcp.CallToolRequest, t *tool) *line {
+// begin is given no server if the tool is of none.
+func (r *record) begin(ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {
 	l := &line{record: r, since: time.Now()}
-	l.Tool = r.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
-	if t != nil {
-		l.Note = "server " + t.server.config.Name
+	if s != nil {
+		l.Note = "server " + s.config.Name
 	}
-	l.Protocol = r.redactor.String(req.ProtocolVersion())
-	if info := req.ClientInfo(); info != nil {
-		l.ClientName, l.ClientVersion = r.redactor.String(info.Name), r.redactor.String(info.Version)
+	if p := ss.InitializeParams(); p != nil {
+		l.Protocol = r.redactor.String(p.ProtocolVersion)
+		if p.ClientInfo != nil {
+			l.ClientName, l.ClientVersion = r.redactor.String(p.ClientInfo.Name), r.redactor.String(p.ClientInfo.Version)
+		}
 	}
-	if id := req.Session.ID(); id != "" {
+	if id := ss.ID(); id != "" {
 		sum := sha256.Sum256([]byte(id))
 		l.Session = hex.EncodeToString(sum[:8])
 	}
-	if s, ok := req.Params.Meta["traceparent"].(string); ok {
+	if s, ok := meta["traceparent"].(string); ok {
 		if m := traceparent.FindStringSubmatch(s); m != nil {
 			l.TraceID = m[1]
 		}

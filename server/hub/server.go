@@ -37,8 +37,9 @@ type server struct {
 	restarting atomic.Bool // so that its tools stay meanwhile
 
 	mu         sync.Mutex
+	ended      bool
 	offer      offer
-	own        map[*mcp.ServerSession]*process // of sessions, where each has one
+	own        map[*mcp.ServerSession]*process // of sessions; nil: it had none and shares the one of all
 	subscribed subscriptions
 	following  *mcp.ClientSession // where they were made
 }
@@ -47,6 +48,7 @@ type server struct {
 type process struct {
 	up      *upstream.Server
 	flight  flight
+	ran     bool
 	running int // calls
 	used    time.Time
 }
@@ -201,9 +203,8 @@ const maxOwn = 8
 // session gives the live session for a client, and what ends the use of it. A
 // process of its own is waited for, since the client's own call starts it.
 func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.ClientSession, _ *flight, done func(), err error) {
-	if !s.config.PerSession || !stateful(ss) {
-		session, err := s.up.Session()
-		return session, &s.flight, func() {}, err
+	if !s.alone(ss) {
+		return s.shared()
 	}
 	if st := s.up.Status().State; st == upstream.Stopped {
 		return nil, nil, nil, &upstream.DownError{Name: s.config.Name, State: st}
@@ -212,17 +213,48 @@ func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.Cli
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	done = func() {
+	if p == nil {
+		return s.shared()
+	}
+	session, err := p.up.Await(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.ran = p.ran || err == nil
+	if err != nil {
+		p.running--
+		if p.ran || s.config.PerSession != nil || ctx.Err() != nil {
+			return nil, nil, nil, err
+		}
+		// The server may be one that there can be only one of, or that knows the newer era only.
+		if s.own[ss] == p {
+			s.own[ss] = nil
+			go s.endOwn(p)
+		}
+		return s.shared()
+	}
+	return session, &p.flight, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p.running--
 		p.used = time.Now()
+	}, nil
+}
+
+func (s *server) shared() (*mcp.ClientSession, *flight, func(), error) {
+	session, err := s.up.Session()
+	return session, &s.flight, func() {}, err
+}
+
+// alone tells whether a session is to have a process of its own.
+func (s *server) alone(ss *mcp.ServerSession) bool {
+	if s.config.Command == "" || !stateful(ss) {
+		return false
 	}
-	session, err := p.up.Await(ctx)
-	if err != nil {
-		done()
+	if s.config.PerSession != nil {
+		return *s.config.PerSession
 	}
-	return session, &p.flight, done, err
+	c := ss.InitializeParams().Capabilities
+	return c.Sampling != nil || c.Elicitation != nil
 }
 
 // stateful tells whether a client has a session of the older era, which it can
@@ -232,28 +264,48 @@ func stateful(ss *mcp.ServerSession) bool {
 	return older(ss) && p.Capabilities != nil
 }
 
+// processOf gives nil to a session that shares the process of all.
 func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.own[ss]
-	if p == nil {
-		if len(s.own) >= maxOwn && !s.evict() {
-			return nil, &failure{name: "SERVER_BUSY", rule: "server.sessions", retryable: true,
-				text: fmt.Sprintf("%d sessions are at work at server %s, each with a process of its own", maxOwn, s.config.Name)}
-		}
-		p = &process{}
-		o := s.options(&p.flight, nil)
-		o.Sending = []mcp.Middleware{noDiscover}
-		p.up = upstream.New(s.config.Config, o)
-		p.up.Start()
+	if s.ended {
+		return nil, &upstream.DownError{Name: s.config.Name, State: upstream.Stopped}
+	}
+	p, known := s.own[ss]
+	if !known {
 		if s.own == nil {
 			s.own = map[*mcp.ServerSession]*process{}
+		}
+		full := s.processes() >= maxOwn
+		switch {
+		case full && s.config.PerSession == nil: // for good: it may begin something there
+		case full && !s.evict():
+			return nil, &failure{name: "SERVER_BUSY", rule: "server.sessions", retryable: true,
+				text: fmt.Sprintf("%d sessions are at work at server %s, each with a process of its own", maxOwn, s.config.Name)}
+		default:
+			p = &process{}
+			o := s.options(&p.flight, nil)
+			o.Sending = []mcp.Middleware{noDiscover}
+			p.up = upstream.New(s.config.Config, o)
+			p.up.Start()
 		}
 		s.own[ss] = p
 		s.hub.watch(ss)
 	}
-	p.running++
+	if p != nil {
+		p.running++
+	}
 	return p, nil
+}
+
+// processes counts; s.mu is held.
+func (s *server) processes() (n int) {
+	for _, p := range s.own {
+		if p != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // evict ends the session that was idle longest, with its process: without the
@@ -261,7 +313,7 @@ func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
 func (s *server) evict() bool {
 	var idle *mcp.ServerSession
 	for ss, p := range s.own {
-		if p.running == 0 && (idle == nil || p.used.Before(s.own[idle].used)) {
+		if p != nil && p.running == 0 && (idle == nil || p.used.Before(s.own[idle].used)) {
 			idle = ss
 		}
 	}
@@ -299,7 +351,7 @@ func noDiscover(next mcp.MethodHandler) mcp.MethodHandler {
 // stop ends all processes of the server.
 func (s *server) stop(ctx context.Context) error {
 	s.mu.Lock()
-	own := slices.Collect(maps.Values(s.own))
+	own := slices.DeleteFunc(slices.Collect(maps.Values(s.own)), func(p *process) bool { return p == nil })
 	clear(s.own)
 	s.mu.Unlock()
 	errs := make([]error, len(own)+1)
@@ -325,5 +377,8 @@ func (s *server) restart(ctx context.Context) error {
 func (s *server) end(ctx context.Context) error {
 	defer s.settle()
 	defer s.finish()
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
 	return s.stop(ctx)
 }

@@ -29,6 +29,17 @@ func (p fakePolicy) Check(c guard.Call) *guard.Denial {
 
 func (p fakePolicy) Visible(_, tool, _ string) bool { return !p.hide[tool] }
 
+func (p fakePolicy) CheckText(_ string, _ bool, texts ...string) *guard.Denial {
+	for _, text := range texts {
+		if p.deny[text] {
+			return &guard.Denial{Rule: "arguments.path", Message: "the text is denied"}
+		}
+	}
+	return nil
+}
+
+func (p fakePolicy) Servers() []string { return nil }
+
 func (p fakePolicy) Timeout(_ string, configured time.Duration) time.Duration {
 	return cmp.Or(configured, 30*time.Second)
 }

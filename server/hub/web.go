@@ -17,19 +17,6 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// Handler serves one MCP server at Path and nothing else. It keeps no
-// sessions, which lets clients of both protocol eras in, and refuses requests
-// that a web page made (by Origin and Host).
-func Handler(server *mcp.Server) http.Handler {
-	h := mcp.NewStreamableHTTPHandler(
-		func(*http.Request) *mcp.Server { return server },
-		&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true},
-	)
-	mux := http.NewServeMux()
-	mux.Handle(Path, local(protocol.Handler(h)))
-	return mux
-}
-
 // web is the HTTP side: three ways to speak MCP on one path.
 type web struct {
 	server    *mcp.Server
@@ -65,6 +52,7 @@ func (w *web) handler() http.Handler {
 const (
 	headerSession  = "Mcp-Session-Id"
 	headerProtocol = "Mcp-Protocol-Version"
+	headerMethod   = "Mcp-Method"
 )
 
 // ServeHTTP takes checked frames.
@@ -104,11 +92,11 @@ func (w *web) post(out *stream, r *http.Request, newer bool, cancel func()) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	switch method := methodOf(body); {
-	case method == "initialize" && !newer:
+	switch {
+	case !newer && methodOf(body) == "initialize":
 		w.sessions.begin(w.stateful, out, r)
 		return
-	case method == "subscriptions/listen":
+	case newer && r.Header.Get(headerMethod) == "subscriptions/listen": // go-sdk compares it with the body
 		defer w.streams.open(out, cancel)()
 	}
 	w.stateless.ServeHTTP(out, r)
@@ -147,14 +135,15 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// rebound tells whether a request that came in by loopback names another host.
+// rebound tells whether a request that came in by loopback, or by a unix
+// socket, names another host.
 func rebound(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
 		return false
 	}
 	ap, err := netip.ParseAddrPort(addr.String())
-	if err != nil || !ap.Addr().Unmap().IsLoopback() {
+	if addr.Network() != "unix" && (err != nil || !ap.Addr().Unmap().IsLoopback()) {
 		return false
 	}
 	host := r.Host

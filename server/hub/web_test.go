@@ -213,7 +213,7 @@ func TestLongStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = 100 * time.Millisecond
-	srv := newServer(h.Handler(), most, time.Minute)
+	srv := newServer(h.web.handler(), most, time.Minute)
 	go srv.Serve(l)
 	defer srv.Close()
 	c := dial(t, l.Addr())

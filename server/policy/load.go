@@ -1,18 +1,17 @@
 package policy
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 // maxFile bounds a policy file, in bytes.
@@ -28,7 +27,7 @@ func load(path string, optional bool) (*Policy, error) {
 	if _, err := os.Lstat(path); optional && errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil
 	}
-	b, err := readFile(path)
+	b, err := strictjson.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("policy file: %w", err)
 	}
@@ -39,44 +38,12 @@ func load(path string, optional bool) (*Policy, error) {
 	return p, nil
 }
 
-// readFile checks what it opened, so that nothing can be put in its place.
-func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	mode := info.Mode().Perm()
-	if mode&0o002 != 0 {
-		return nil, fmt.Errorf("anyone may write %s (mode %04o); chmod o-w", path, mode)
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid() {
-		return nil, fmt.Errorf("group %d may write %s (mode %04o); chmod g-w", st.Gid, path, mode)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
-	}
-	return b, nil
-}
-
 // Parse reads the text of a policy file over the defaults. It refuses unknown,
 // doubled and differently cased keys and every null; errors begin with
 // line:column. The key "$schema" may name the JSON Schema.
 func Parse(b []byte) (*Policy, error) {
-	w := walker{text: b, dec: json.NewDecoder(bytes.NewReader(b)), keys: map[string]int64{}}
+	w := walker{text: b, keys: map[string]int64{}}
 	p := Default()
-	w.dec.UseNumber()
 	err := w.file(p)
 	if err == nil {
 		err = json.Unmarshal(b, p)
@@ -100,12 +67,9 @@ func wrong(key, format string, args ...any) error {
 	return &keyError{key, key + " " + fmt.Sprintf(format, args...)}
 }
 
-// walker compares a file with the keys that a policy has, because
-// encoding/json lets a second key win, takes keys in any case and takes null
-// for nothing.
+// walker compares a file with the keys that a policy has.
 type walker struct {
 	text []byte
-	dec  *json.Decoder
 	keys map[string]int64 // where each key was seen
 }
 
@@ -119,95 +83,56 @@ func (w walker) file(model *Policy) error {
 		return err
 	}
 	known["$schema"] = ""
-	tok, err := w.dec.Token()
+	root, err := strictjson.Parse(w.text)
 	if err != nil {
-		return fmt.Errorf("not JSON: %w", err)
-	}
-	if tok != json.Delim('{') {
-		return errors.New("a policy is a JSON object")
-	}
-	if err := w.object(known, ""); err != nil {
 		return err
 	}
-	if _, err := w.dec.Token(); err != io.EOF {
-		return errors.New("there is text after the policy; remove it")
+	if root.Members == nil {
+		return strictjson.Errorf(root.At, "a policy is a JSON object")
 	}
-	return nil
+	return w.object(root, known, "")
 }
 
-// object reads the rest of an object whose brace was read.
-func (w walker) object(known map[string]any, path string) error {
-	for w.dec.More() {
-		before := w.dec.InputOffset()
-		tok, err := w.dec.Token()
-		if err != nil {
-			return err
-		}
-		name, _ := tok.(string) // the decoder yields only strings here
-		key := path + name
+func (w walker) object(n strictjson.Node, known map[string]any, path string) error {
+	for _, m := range n.Members {
+		key := path + m.Name
 		_, twice := w.keys[key]
-		w.keys[key] = before + int64(len(w.text[before:])-len(bytes.TrimLeft(w.text[before:], ", \t\r\n")))
-		want, ok := known[name]
+		w.keys[key] = m.At
+		want, ok := known[m.Name]
 		switch {
 		case !ok:
 			return &keyError{key, fmt.Sprintf("unknown key %q; known here: %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
 		case twice:
 			return wrong(key, "is given twice")
 		}
-		if err := w.value(want, key); err != nil {
-			return err
+		if sub, ok := want.(map[string]any); ok {
+			if m.Members == nil {
+				return wrong(key, "must be an object")
+			}
+			if err := w.object(m.Node, sub, key+"."); err != nil {
+				return err
+			}
 		}
-	}
-	_, err := w.dec.Token() // the closing brace
-	return err
-}
-
-func (w walker) value(want any, key string) error {
-	if sub, ok := want.(map[string]any); ok {
-		if tok, err := w.dec.Token(); err != nil || tok != json.Delim('{') {
-			return wrong(key, "must be an object")
+		if _, ok := m.Value.(string); key == "$schema" && !ok {
+			return wrong(key, "must be a string")
 		}
-		return w.object(sub, key+".")
-	}
-	var v any
-	if err := w.dec.Decode(&v); err != nil {
-		return err
-	}
-	list, _ := v.([]any)
-	if v == nil || slices.Contains(list, nil) {
-		return wrong(key, "may not be null; leave the key out for its default")
-	}
-	if _, ok := v.(string); key == "$schema" && !ok {
-		return wrong(key, "must be a string")
 	}
 	return nil
 }
 
-// locate puts line:column before an error: of the key that it is about where
-// the file has it, otherwise of the place where reading stopped.
+// locate puts line:column before an error, of the key that it is about.
 func (w walker) locate(err error) error {
-	offset, key := w.dec.InputOffset(), ""
 	var (
 		ke *keyError
 		te *json.UnmarshalTypeError
-		se *json.SyntaxError
 	)
 	switch {
-	case errors.As(err, &ke):
-		key = ke.key
 	case errors.As(err, &te):
-		key = te.Field
-		err = wrong(key, "must be %s, found %s", kindName(te.Type), te.Value)
-	case errors.As(err, &se):
-		offset = se.Offset
+		return w.locate(wrong(te.Field, "must be %s, found %s", kindName(te.Type), te.Value))
+	case errors.As(err, &ke):
+		err = strictjson.Errorf(w.find(ke.key), "%s", ke.text)
 	}
-	if key != "" {
-		offset = w.find(key)
-	}
-	head := w.text[:min(int(offset), len(w.text))]
-	line := 1 + bytes.Count(head, []byte("\n"))
-	column := len(head) - bytes.LastIndexByte(head, '\n')
-	return fmt.Errorf("%d:%d: %w", line, column, err)
+	return strictjson.Locate(w.text, err)
 }
 
 // find gives the place of a key, or of the nearest one around it.

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -47,22 +46,6 @@ func plain(res *jsonrpc.Response) *jsonrpc.Response {
 		return res
 	}
 	return &jsonrpc.Response{ID: res.ID, Error: ownError(res.Error, jsonrpc.CodeInvalidRequest)}
-}
-
-// plainText is plain for an encoded message.
-func plainText(data []byte) []byte {
-	if !bytes.Contains(data, []byte(`"error":`)) {
-		return data
-	}
-	msg, err := jsonrpc.DecodeMessage(bytes.TrimSpace(data))
-	res, ok := msg.(*jsonrpc.Response)
-	if err != nil || !ok || res.Error == nil {
-		return data
-	}
-	if again, err := jsonrpc.EncodeMessage(plain(res)); err == nil {
-		return again
-	}
-	return data
 }
 
 var harmlessVersion = regexp.MustCompile(`^[0-9A-Za-z.-]{1,32}$`)

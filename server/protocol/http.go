@@ -38,29 +38,22 @@ func (g gate) leave() { <-g }
 // handler reads and checks requests before next sees them.
 type handler struct {
 	next           http.Handler
-	asIs           bool // what next says is not touched
 	large, parsing gate
 	patience       time.Duration
 }
 
-// Handler hands on only bodies that are good frames, by the rules that Serve
+// Frames hands on only bodies that are good frames, by the rules that Serve
 // has for lines; others are answered with 400, or 413 if they are longer than
 // MaxFrame. 16 frames are parsed at once, and as many requests with more than
 // 64 KiB may be there; others wait for 5 s and are answered with 503 then.
 // It belongs inside of what checks the Origin.
-func Handler(next http.Handler) http.Handler {
-	return &handler{next: next, large: make(gate, places), parsing: make(gate, places), patience: patience}
-}
-
-// Frames is Handler for a server whose errors are those of other servers: what
-// next says passes as it is.
 func Frames(next http.Handler) http.Handler {
-	return &handler{next: next, asIs: true, large: make(gate, places), parsing: make(gate, places), patience: patience}
+	return &handler{next: next, large: make(gate, places), parsing: make(gate, places), patience: patience}
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
-		h.hand(w, r)
+		h.next.ServeHTTP(w, r)
 		return
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, smallFrame+1))
@@ -91,7 +84,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	h.hand(w, r)
+	h.next.ServeHTTP(w, r)
 }
 
 // check parses a body and frees the place for that.
@@ -102,16 +95,6 @@ func (h *handler) check(r *http.Request, body []byte) (good bool, refused *jsonr
 		refused = checkVersion(msg)
 	}
 	return msg != nil && refused == nil, refused
-}
-
-func (h *handler) hand(w http.ResponseWriter, r *http.Request) {
-	if h.asIs {
-		h.next.ServeHTTP(w, r)
-		return
-	}
-	s := &screen{ResponseWriter: w}
-	h.next.ServeHTTP(s, r)
-	s.finish()
 }
 
 func busy(w http.ResponseWriter) {

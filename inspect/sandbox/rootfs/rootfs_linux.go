@@ -11,56 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLowers keeps the mount's options within the page that the kernel reads of them.
-const maxLowers = 150
+// maxLayers keeps the mount's options within the page that the kernel reads of them. Docker has 127.
+const maxLayers = 150
 
-// Mounter makes a root file system.
-type Mounter struct {
-	// Scratch is an empty directory, best a tmpfs of its own: what is written to the root file system goes there.
-	Scratch string
-	// Copy is where the layers are copied when overlayfs is refused. It must not be there.
-	Copy string
-	// NoOverlay copies at once.
-	NoOverlay bool
-}
-
-// Mount lays the layers over one another, the lowest first, with a private upper layer, and gives the directory. Where the
-// kernel refuses overlayfs they are copied, and refused says why. Whoever calls it unmounts dir, or removes it.
-func (m Mounter) Mount(layers []Layer) (dir, refused string, err error) {
+// Mount lays the layers over one another by overlayfs, the lowest first, and gives the directory. What is written there goes
+// to scratch, an empty directory, best a tmpfs of its own. Whoever calls it unmounts dir, also after an error.
+func Mount(layers []Layer, scratch string) (dir string, err error) {
 	for i := range slices.Backward(layers) {
 		if layers[i].OpaqueRoot {
 			layers = layers[i:]
 			break
 		}
 	}
-	dir = filepath.Join(m.Scratch, "rootfs")
-	err = errors.New("not wanted")
-	if !m.NoOverlay {
-		err = overlay(m.Scratch, dir, layers)
+	dir = filepath.Join(scratch, "rootfs")
+	if err := overlay(layers, scratch, dir); err != nil {
+		return "", fmt.Errorf("root file system of %d layers by overlayfs: %w", len(layers), err)
 	}
-	if err != nil {
-		refused, dir = err.Error(), m.Copy
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return "", refused, err
-		}
-		for i, l := range layers {
-			if err := copyLayer(l.dir, dir); err != nil {
-				return "", refused, fmt.Errorf("copy layer %d: %w", i, err)
-			}
-		}
-	}
-	return dir, refused, inherit(dir, layers)
+	return dir, inherit(dir, layers)
 }
 
-func overlay(scratch, dir string, layers []Layer) error {
-	upper, work := filepath.Join(scratch, "upper"), filepath.Join(scratch, "work")
-	for _, d := range []string{upper, work, dir} {
+func overlay(layers []Layer, scratch, dir string) error {
+	if len(layers) == 0 || len(layers) > maxLayers {
+		return fmt.Errorf("want 1 to %d", maxLayers)
+	}
+	for _, d := range []string{filepath.Join(scratch, "upper"), filepath.Join(scratch, "work"), dir} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
-	}
-	if len(layers) > maxLowers {
-		return fmt.Errorf("%d layers, more than %d", len(layers), maxLowers)
 	}
 	var lowers []string
 	for _, l := range slices.Backward(layers) {
@@ -78,14 +55,8 @@ func overlay(scratch, dir string, layers []Layer) error {
 	}
 	defer up.Close()
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lowers, ":"), at(up, "upper"), at(up, "work"))
-	if len(lowers) == 0 {
-		return errors.New("no layers")
-	}
 	// Device files of an image are of no use to it: those that a container needs are in its own /dev.
-	if err := unix.Mount("overlay", dir, "overlay", unix.MS_NODEV, options); err != nil {
-		return fmt.Errorf("overlayfs: %w", err)
-	}
-	return nil
+	return unix.Mount("overlay", dir, "overlay", unix.MS_NODEV, options)
 }
 
 // inherit gives the root, and each directory that a layer has content in but doesn't name, the owner and mode that the
@@ -159,6 +130,12 @@ func statDir(root, p string) (st *unix.Stat_t, more bool, err error) {
 	}
 	st = new(unix.Stat_t)
 	return st, more, unix.Fstatat(int(dir.Fd()), "", st, unix.AT_EMPTY_PATH)
+}
+
+func opaque(dir string) bool {
+	var v [1]byte
+	n, err := unix.Lgetxattr(dir, opaqueXattr, v[:])
+	return err == nil && n == 1 && v[0] == 'y'
 }
 
 func inheritDir(root *os.File, p string, st *unix.Stat_t) error {

@@ -1,53 +1,47 @@
 package live
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	"github.com/coder/websocket"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// container is a booted live stand-in in runc, in a network of its own with nothing but loopback.
+// patience is how long a boot may take on a machine that does much else.
+const patience = 4 * time.Minute
+
+// container is a booted live stand-in, in a network of its own with nothing but loopback.
 type container struct {
+	*sandbox.Sandbox
 	t      *testing.T
-	id     string
-	dir    string
-	root   string // its files, as this machine sees them
-	pid    int
 	client *http.Client
+	key    string // the API key that requests carry; none when empty
 }
 
-// boot starts line's entry with more environment. It does not wait.
+// boot starts line's entry with more environment, NAME=VALUE each, and waits for nginx. The stand-in comes from slimctl's own
+// cache, so that a machine makes the root file system once.
 func boot(t *testing.T, line string, env ...string) *container {
 	t.Helper()
-	root := cacheRoot(t)
-	layout, err := Cached(t.Context(), root, line)
+	need.Containers(t)
+	need.Program(t, "mmdebstrap")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout, err := Cached(t.Context(), filepath.Join(cache, "slimctl"), line)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,186 +49,56 @@ func boot(t *testing.T, line string, env ...string) *container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	img, err := sandbox.From(src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := img.ConfigFile()
+	s := sandbox.Default()
+	// What the base can't do without: it was never made for less.
+	s.ReadOnly, s.NoNewPrivileges, s.Tmpfs = false, false, nil
+	s.CapAdd = append(slices.Clone(s.CapAdd), "AUDIT_WRITE", "DAC_OVERRIDE", "FOWNER") // the first for sudo
+	s.Memory, s.PIDs, s.CPUs, s.Timeout = 4<<30, 4096, 0, 5*patience
+	s.Env = map[string]string{}
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		s.Env[k] = v
+	}
+	sb, err := sandbox.Runner{Runtime: sandbox.Runc}.Start(context.WithoutCancel(t.Context()), img, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{t: t, id: fmt.Sprintf("live-%s-%d", strings.ToLower(line), time.Now().UnixNano()), dir: t.TempDir()}
-	c.mount(img)
-	c.spec(config.Config, env)
-	log, err := os.Create(filepath.Join(c.dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	run := exec.Command("runc", "--root", c.dir+"/state", "run", "--detach", "--bundle", c.dir, "--pid-file", c.dir+"/pid", c.id)
-	run.Stdout, run.Stderr = log, log
+	c := &container{Sandbox: sb, t: t}
+	c.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: sb.Dial, DisableKeepAlives: true}}
 	t.Cleanup(func() {
-		if out, err := exec.Command("runc", "--root", c.dir+"/state", "delete", "--force", c.id).CombinedOutput(); err != nil {
-			t.Errorf("runc delete: %v\n%s", err, out)
-		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
 		if t.Failed() {
-			c.logs()
+			logs, _ := sb.Exec(ctx, []string{"/bin/sh", "-c", "tail -n 20 /var/log/gem/*"}, sandbox.ExecOptions{})
+			t.Logf("%s\n%s", tail(string(sb.Logs()), 20), logs.Stdout)
+		}
+		if _, err := sb.Stop(ctx); err != nil {
+			t.Errorf("cleaning up: %v", err)
 		}
 	})
-	if err := run.Run(); err != nil {
-		c.logs()
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(c.dir + "/pid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscan(string(raw), &c.pid); err != nil {
-		t.Fatal(err)
-	}
-	c.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
+	began := time.Now()
+	c.until(func() string {
+		if a, err := c.try("GET", "/v1/ping", ""); err != nil || a.code != 200 {
+			return fmt.Sprintf("not ready: %v %v", a, err)
+		}
+		return ""
+	})
+	t.Logf("ready after %v", time.Since(began).Round(100*time.Millisecond))
 	return c
 }
 
-// debianRoot is the bottom layer unpacked, once for all containers of this run.
-var debianRoot struct {
-	sync.Once
-	dir string
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if debianRoot.dir != "" {
-		os.RemoveAll(debianRoot.dir)
-	}
-	os.Exit(code)
-}
-
-// mount lays the image's other layers over the bottom one.
-func (c *container) mount(img v1.Image) {
+// exec runs a program in the container, as root with the image's environment, and gives what it prints and its exit code.
+func (c *container) exec(argv ...string) (string, int) {
 	c.t.Helper()
-	layers, err := img.Layers()
+	r, err := c.Exec(c.t.Context(), argv, sandbox.ExecOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	debianRoot.Do(func() {
-		if debianRoot.dir, err = os.MkdirTemp("", "live-debian-"); err != nil {
-			return
-		}
-		var raw io.ReadCloser
-		if raw, err = layers[0].Uncompressed(); err == nil {
-			defer raw.Close()
-			err = unpack(c.t.Context(), raw, debianRoot.dir)
-		}
-	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	upper, work := filepath.Join(c.dir, "upper"), filepath.Join(c.dir, "work")
-	c.root = filepath.Join(c.dir, "rootfs")
-	for _, dir := range []string{upper, work, c.root} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	rest, err := mutate.AppendLayers(empty.Image, layers[1:]...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	raw := mutate.Extract(rest)
-	defer raw.Close()
-	if err := unpack(c.t.Context(), raw, upper); err != nil {
-		c.t.Fatal(err)
-	}
-	// As Docker and Kubernetes do; runc does not, and the start scripts ask localhost.
-	const hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 sandbox\n"
-	if err := os.WriteFile(filepath.Join(upper, "etc/hosts"), []byte(hosts), 0o644); err != nil {
-		c.t.Fatal(err)
-	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", debianRoot.dir, upper, work)
-	if err := unix.Mount("overlay", c.root, "overlay", 0, options); err != nil {
-		need.Missing(c.t, "overlay mount: %v", err)
-	}
-	c.t.Cleanup(func() { _ = unix.Unmount(c.root, unix.MNT_DETACH) })
-}
-
-func unpack(ctx context.Context, raw io.Reader, dir string) error {
-	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "--numeric-owner", "--xattrs", "--xattrs-include=*", "-C", dir)
-	cmd.Stdin = raw
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("tar: %w\n%s", err, out)
-	}
-	return os.Chmod(dir, 0o755)
-}
-
-func (c *container) spec(config v1.Config, env []string) {
-	c.t.Helper()
-	// Docker's default set, which is what the base is run with.
-	caps := []string{
-		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
-		"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-	}
-	spec := specs.Spec{
-		Version:  "1.0.2",
-		Hostname: "sandbox",
-		Root:     &specs.Root{Path: c.root},
-		Process: &specs.Process{
-			Args: append(slices.Clone(config.Entrypoint), config.Cmd...), Env: append(slices.Clone(config.Env), env...), Cwd: "/",
-			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
-		},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc"},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
-			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-			{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=256m"}},
-			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-		},
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
-			{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
-		}},
-	}
-	if config.WorkingDir != "" {
-		spec.Process.Cwd = config.WorkingDir
-	}
-	raw, err := json.Marshal(spec)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(c.dir, "config.json"), raw, 0o644); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// dial opens a connection inside the container's network.
-func (c *container) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	runtime.LockOSThread()
-	here, err := netns.Get()
-	if err != nil {
-		return nil, err
-	}
-	defer here.Close()
-	there, err := netns.GetFromPid(c.pid)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return nil, err
-	}
-	defer there.Close()
-	if err := netns.Set(there); err != nil {
-		runtime.UnlockOSThread()
-		return nil, err
-	}
-	conn, dialErr := (&net.Dialer{}).DialContext(ctx, network, addr)
-	if err := netns.Set(here); err != nil {
-		return nil, errors.Join(err, dialErr) // the thread stays locked, and so ends with its goroutine
-	}
-	runtime.UnlockOSThread()
-	return conn, dialErr
-}
-
-// exec runs a program in the container, as root with the image's environment.
-func (c *container) exec(argv ...string) (string, error) {
-	out, err := exec.CommandContext(c.t.Context(), "runc", append([]string{"--root", c.dir + "/state", "exec", c.id}, argv...)...).CombinedOutput()
-	return string(out), err
+	return string(r.Stdout), r.ExitCode
 }
 
 // answer is what came back of a request.
@@ -258,6 +122,9 @@ func (c *container) try(method, path, body string, headers ...string) (answer, e
 	if err != nil {
 		return answer{}, err
 	}
+	if c.key != "" {
+		req.Header.Set("X-AIO-API-Key", c.key)
+	}
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i] == "Host" {
 			req.Host = headers[i+1]
@@ -273,7 +140,9 @@ func (c *container) try(method, path, body string, headers ...string) (answer, e
 	return answer{resp.StatusCode, string(data)}, err
 }
 
-// tools is what tools/list on /mcp gives now.
+var mcpHeaders = []string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"}
+
+// tools is what tools/list on /mcp gives now, sorted.
 func (c *container) tools(headers ...string) []string {
 	c.t.Helper()
 	a := c.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, append(mcpHeaders, headers...)...)
@@ -287,34 +156,53 @@ func (c *container) tools(headers ...string) []string {
 	for _, tool := range m.Result.Tools {
 		out = append(out, tool.Name)
 	}
+	slices.Sort(out)
 	return out
 }
 
-var mcpHeaders = []string{"Content-Type", "application/json", "Accept", "application/json, text/event-stream"}
+func (c *container) ticket(path string, headers ...string) string {
+	c.t.Helper()
+	a := c.do("POST", path, "", headers...)
+	var got struct {
+		Ticket  string
+		Expires int `json:"expires_in"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &got); a.code != 200 || err != nil || len(got.Ticket) != 36 || got.Expires != 30 {
+		c.t.Errorf("POST %s: %v", path, a)
+	}
+	return got.Ticket
+}
+
+// banner is the first message on a WebSocket: a VNC server speaks first.
+func (c *container) banner(path string) string {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://127.0.0.1:8080"+path, &websocket.DialOptions{
+		HTTPClient: c.client, HTTPHeader: http.Header{"X-Aio-Api-Key": {c.key}}, Subprotocols: []string{"binary"},
+	})
+	if err != nil {
+		c.t.Error(err)
+		return ""
+	}
+	defer func() { _ = ws.CloseNow() }()
+	_, data, err := ws.Read(ctx)
+	if err != nil {
+		c.t.Error(err)
+	}
+	return string(data)
+}
 
 // until waits for a condition; what tells what is not so yet.
 func (c *container) until(what func() string) {
 	c.t.Helper()
 	var last string
-	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if last = what(); last == "" {
 			return
 		}
 	}
 	c.t.Fatal(last)
-}
-
-// ready waits for nginx.
-func (c *container) ready() {
-	c.t.Helper()
-	began := time.Now()
-	c.until(func() string {
-		if a, err := c.try("GET", "/v1/ping", ""); err != nil || a.code != 200 {
-			return fmt.Sprintf("not ready: %v %v", a, err)
-		}
-		return ""
-	})
-	c.t.Logf("ready after %v", time.Since(began).Round(100*time.Millisecond))
 }
 
 // programs gives the supervisord programs in a state.
@@ -330,44 +218,19 @@ func (c *container) programs(state string) []string {
 	return names
 }
 
-// listening gives the container's listening TCP sockets, from /proc/PID/net/tcp (proc_pid_net(5)).
+// listening gives the container's listening TCP sockets.
 func (c *container) listening() []string {
 	c.t.Helper()
+	sockets, err := c.Sockets(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	var out []string
-	for _, name := range []string{"tcp", "tcp6"} {
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", c.pid, name))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		for s := bufio.NewScanner(bytes.NewReader(raw)); s.Scan(); {
-			f := strings.Fields(s.Text())
-			if len(f) < 4 || f[3] != "0A" {
-				continue
-			}
-			host, port, _ := strings.Cut(f[1], ":")
-			b, err := hex.DecodeString(host)
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			for i := 0; i < len(b); i += 4 { // words in the machine's order, which is little-endian on both our platforms
-				slices.Reverse(b[i : i+4])
-			}
-			addr, _ := netip.AddrFromSlice(b)
-			var n uint16
-			if _, err := fmt.Sscanf(port, "%x", &n); err != nil {
-				c.t.Fatal(err)
-			}
-			out = append(out, netip.AddrPortFrom(addr, n).String())
+	for _, s := range sockets {
+		if strings.HasPrefix(s.Network, "tcp") {
+			out = append(out, s.Address.String())
 		}
 	}
 	slices.Sort(out)
 	return out
-}
-
-func (c *container) logs() {
-	files, _ := filepath.Glob(filepath.Join(c.dir, "upper/var/log/gem/*"))
-	for _, file := range append(files, filepath.Join(c.dir, "log")) {
-		raw, _ := os.ReadFile(file)
-		c.t.Logf("%s:\n%s", file, tail(string(raw), 20))
-	}
 }

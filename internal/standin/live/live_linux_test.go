@@ -1,7 +1,6 @@
 package live
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -9,31 +8,13 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/coder/websocket"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/slimctl/slimctl/internal/need"
 )
-
-// cacheRoot is where slimctl keeps its cache, so that a machine makes the root file system once.
-func cacheRoot(t *testing.T) string {
-	t.Helper()
-	need.Containers(t)
-	need.Program(t, "mmdebstrap")
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "slimctl")
-}
 
 var browserTools = []string{
 	"browser_click", "browser_close", "browser_close_tab", "browser_evaluate", "browser_form_input_fill",
@@ -42,9 +23,14 @@ var browserTools = []string{
 	"browser_screenshot", "browser_scroll", "browser_select", "browser_switch_tab", "browser_tab_list",
 }
 
-// What the facts say of each line: programs, sockets and tools.
-var lines = map[string]struct{ programs, sockets, tools []string }{
-	"A": {
+// line is what the facts say of one.
+type line struct {
+	programs, sockets, tools []string
+	proxyPort                int // the status of a route with X-Aio-Proxy-Port
+}
+
+var (
+	lineA = line{
 		programs: []string{
 			"browser", "code-server", "gem-server", "jupyter", "mcp-hub", "mcp-server-browser", "nginx", "openbox", "python-server",
 			"tigervnc", "websocat",
@@ -58,42 +44,83 @@ var lines = map[string]struct{ programs, sockets, tools []string }{
 			"sandbox_convert_to_markdown", "sandbox_execute_bash", "sandbox_execute_code", "sandbox_file_operations", "sandbox_get_browser_info",
 			"sandbox_get_context", "sandbox_get_packages", "sandbox_str_replace_editor",
 		}, browserTools...),
-	},
-	"B": {programs: programsB, sockets: socketsB, tools: toolsB},
-	"C": {programs: programsB, sockets: socketsB, tools: toolsB},
-}
-
-var (
-	programsB = []string{
-		"autocutsel-clipboard", "autocutsel-primary", "browser", "code-server", "dbus", "fcitx5", "jupyter", "mcp-server-browser", "nginx",
-		"nodejs-repl-server-22", "openbox", "python-server", "tigervnc", "websocat",
+		proxyPort: 404, // its nginx has no such header, and its own page of errors
 	}
-	socketsB = []string{
-		"0.0.0.0:8080", "127.0.0.1:5900", "127.0.0.1:6080", "127.0.0.1:8091", "127.0.0.1:8092", "127.0.0.1:8100", "127.0.0.1:8200",
-		"127.0.0.1:8888", "127.0.0.1:9222", "[::1]:5900", "[::]:8080",
+	// lineB is line C's, too.
+	lineB = line{
+		programs: []string{
+			"autocutsel-clipboard", "autocutsel-primary", "browser", "code-server", "dbus", "fcitx5", "jupyter", "mcp-server-browser", "nginx",
+			"nodejs-repl-server-22", "openbox", "python-server", "tigervnc", "websocat",
+		},
+		sockets: []string{
+			"0.0.0.0:8080", "127.0.0.1:5900", "127.0.0.1:6080", "127.0.0.1:8091", "127.0.0.1:8092", "127.0.0.1:8100", "127.0.0.1:8200",
+			"127.0.0.1:8888", "127.0.0.1:9222", "[::1]:5900", "[::]:8080",
+		},
+		tools: append([]string{
+			"browser_get_info", "browser_gui_execute_action", "browser_gui_screenshot", "sandbox_convert_to_markdown", "sandbox_execute_bash",
+			"sandbox_execute_code", "sandbox_file_operations", "sandbox_get_context", "sandbox_get_packages", "sandbox_load_skill",
+			"sandbox_str_replace_editor",
+		}, browserTools...),
+		proxyPort: 200,
 	}
-	toolsB = append([]string{
-		"browser_get_info", "browser_gui_execute_action", "browser_gui_screenshot", "sandbox_convert_to_markdown", "sandbox_execute_bash",
-		"sandbox_execute_code", "sandbox_file_operations", "sandbox_get_context", "sandbox_get_packages", "sandbox_load_skill",
-		"sandbox_str_replace_editor",
-	}, browserTools...)
 )
 
+// Each line boots once: A as it is, B with the variables that run programs, C, whose scripts are B's, with those of access.
 func TestBoot(t *testing.T) {
-	for _, line := range []string{"A", "B", "C"} {
-		t.Run(line, func(t *testing.T) {
-			c := boot(t, line)
-			c.ready()
-			want := lines[line]
-			slices.Sort(want.tools)
-			c.until(func() string { return cmp.Diff(want.programs, c.programs("RUNNING")) })
-			c.until(func() string { return cmp.Diff(want.sockets, c.listening()) })
-			c.until(func() string { return cmp.Diff(want.tools, slices.Sorted(slices.Values(c.tools()))) })
-			t.Logf("%d programs, %d sockets, %d tools", len(want.programs), len(want.sockets), len(want.tools))
-			c.surfaces()
-			c.holes(line)
-		})
-	}
+	t.Run("A", func(t *testing.T) {
+		t.Parallel()
+		boot(t, "A").is(lineA)
+	})
+	t.Run("B", func(t *testing.T) {
+		t.Parallel()
+		c := boot(t, "B",
+			`EXTRA_MCP_SERVERS={"evil":{"type":"stdio","command":"touch","args":["/tmp/evil"]},"browser":null}`,
+			"RUN_HOOK_INIT=id -u >/tmp/init", "RUN_HOOK_PRE_SERVICES=id -u >/tmp/services", "RUN_HOOK_POST_READY=id -u >/tmp/ready")
+		want := lineB
+		want.tools = slices.DeleteFunc(slices.Clone(want.tools), func(tool string) bool { return slices.Contains(browserTools, tool) })
+		c.is(want)
+		for _, hook := range []string{"init", "services", "ready"} {
+			c.until(func() string {
+				if got, _ := c.exec("cat", "/tmp/"+hook); got != "0\n" {
+					return fmt.Sprintf("the hook that writes /tmp/%s wrote %q, want root's 0", hook, got)
+				}
+				return ""
+			})
+		}
+		if _, code := c.exec("test", "-e", "/tmp/evil"); code != 0 {
+			t.Error("EXTRA_MCP_SERVERS ran nothing")
+		}
+	})
+	t.Run("C", func(t *testing.T) {
+		t.Parallel()
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.MarshalPKIXPublicKey(key.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		public := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+		c := boot(t, "C", "SANDBOX_API_KEY=open sesame", "JWT_PUBLIC_KEY="+public)
+		c.key = "open sesame"
+		want := lineB
+		want.sockets = slices.Sorted(slices.Values(append([]string{"127.0.0.1:8081"}, want.sockets...))) // what asks for keys
+		c.is(want)
+		c.key = ""
+		c.access(key, public)
+	})
+}
+
+// is waits until the container is as the line, and checks what is open.
+func (c *container) is(l line) {
+	slices.Sort(l.tools)
+	c.until(func() string { return cmp.Diff(l.programs, c.programs("RUNNING")) })
+	c.until(func() string { return cmp.Diff(l.sockets, c.listening()) })
+	c.until(func() string { return cmp.Diff(l.tools, c.tools()) })
+	c.t.Logf("%d programs, %d sockets, %d tools", len(l.programs), len(l.sockets), len(l.tools))
+	c.surfaces()
+	c.holes(l)
 }
 
 // surfaces checks the three routes that a slim image keeps.
@@ -112,39 +139,8 @@ func (c *container) surfaces() {
 	}
 }
 
-func (c *container) ticket(path string, headers ...string) string {
-	c.t.Helper()
-	a := c.do("POST", path, "", headers...)
-	var got struct {
-		Ticket  string
-		Expires int `json:"expires_in"`
-	}
-	if err := json.Unmarshal([]byte(a.body), &got); a.code != 200 || err != nil || len(got.Ticket) != 36 || got.Expires != 30 {
-		c.t.Errorf("POST %s: %v", path, a)
-	}
-	return got.Ticket
-}
-
-// banner is the first message on a WebSocket: a VNC server speaks first.
-func (c *container) banner(path string) string {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-	defer cancel()
-	ws, _, err := websocket.Dial(ctx, "ws://127.0.0.1:8080"+path, &websocket.DialOptions{HTTPClient: c.client, Subprotocols: []string{"binary"}})
-	if err != nil {
-		c.t.Error(err)
-		return ""
-	}
-	defer func() { _ = ws.CloseNow() }()
-	_, data, err := ws.Read(ctx)
-	if err != nil {
-		c.t.Error(err)
-	}
-	return string(data)
-}
-
 // holes tries what is open in the base: each must be open here too, or a test that it is closed proves nothing.
-func (c *container) holes(line string) {
+func (c *container) holes(l line) {
 	shell := func(command string) string {
 		a := c.do("POST", "/v1/shell/exec", fmt.Sprintf(`{"command":%q}`, command))
 		var got struct{ Data struct{ Output string } }
@@ -176,54 +172,27 @@ func (c *container) holes(line string) {
 			c.t.Errorf("GET %s %s %s: %v, want %s", r.path, r.header, r.value, a, r.want)
 		}
 	}
-	want := 404 // line A's nginx has no such header, and its own page of errors
-	if line != "A" {
-		want = 200
+	if a := c.do("GET", "/nothing", "", "X-Aio-Proxy-Port", "8200"); a.code != l.proxyPort {
+		c.t.Errorf("X-Aio-Proxy-Port: %v, want %d", a, l.proxyPort)
 	}
-	if a := c.do("GET", "/nothing", "", "X-Aio-Proxy-Port", "8200"); a.code != want {
-		c.t.Errorf("X-Aio-Proxy-Port: %v, want %d", a, want)
-	}
-	if names, _ := filepath.Glob(filepath.Join(c.root, "tmp/.X11-unix/X99")); len(names) != 1 {
+	if _, code := c.exec("test", "-S", "/tmp/.X11-unix/X99"); code != 0 {
 		c.t.Error("no X server")
 	}
 }
 
-// The variables that open line B, and the rules of its auth, flaws included.
-func TestVariables(t *testing.T) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	public := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
-	c := boot(t, "B",
-		`EXTRA_MCP_SERVERS={"evil":{"type":"stdio","command":"touch","args":["/tmp/evil"]},"browser":null}`,
-		"RUN_HOOK_INIT=id -u >/tmp/init", "RUN_HOOK_PRE_SERVICES=id -u >/tmp/services", "RUN_HOOK_POST_READY=id -u >/tmp/ready",
-		"SANDBOX_API_KEY=open sesame", "JWT_PUBLIC_KEY="+public)
-	c.ready()
-
-	for _, name := range []string{"init", "services", "ready"} {
-		c.until(func() string {
-			raw, _ := os.ReadFile(filepath.Join(c.root, "tmp", name))
-			if string(raw) != "0\n" {
-				return fmt.Sprintf("the hook that writes /tmp/%s wrote %q, want root's 0", name, raw)
-			}
-			return ""
-		})
-	}
+// access tries the rules of the auth, flaws included, with a token of the key whose public half it has.
+func (c *container) access(key *rsa.PrivateKey, public string) {
+	c.t.Helper()
 	token := func(claims jwt.MapClaims) string {
 		signed, err := jwt.NewWithClaims(jwt.SigningMethodRS256, claims).SignedString(key)
 		if err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
 		return "Bearer " + signed
 	}
 	forged, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{}).SignedString([]byte(public))
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	noExp := token(jwt.MapClaims{"aud": "somebody else"})
 	ticket := c.ticket("/tickets", "X-AIO-API-Key", "open sesame")
@@ -247,16 +216,13 @@ func TestVariables(t *testing.T) {
 		{"/v1/docs?ticket=bad&ticket=" + ticket, "Accept", "*/*", 200}, // the last one counts
 	} {
 		if a := c.do("GET", r.path, "", r.header, r.value); a.code != r.want {
-			t.Errorf("GET %s %s %s: %d, want %d", r.path, r.header, r.value, a.code, r.want)
+			c.t.Errorf("GET %s %s %s: %d, want %d", r.path, r.header, r.value, a.code, r.want)
 		}
 	}
 	if next := c.ticket("/tickets?ticket=" + ticket); next == ticket {
-		t.Error("a ticket gives itself and no new one")
+		c.t.Error("a ticket gives itself and no new one")
 	}
-	if got := c.tools("Authorization", noExp); slices.Contains(got, "browser_navigate") || !slices.Contains(got, "sandbox_execute_bash") {
-		t.Errorf("tools without the browser server: %v", got)
-	}
-	if _, err := os.Stat(filepath.Join(c.root, "tmp/evil")); err != nil {
-		t.Errorf("EXTRA_MCP_SERVERS ran nothing: %v", err)
+	if got := c.tools("Authorization", noExp); !slices.Contains(got, "sandbox_execute_bash") {
+		c.t.Errorf("tools by a token: %v", got)
 	}
 }

@@ -57,12 +57,18 @@ const (
 	Full    Detail = "full"    // and why, with all that is known of the servers
 )
 
+// Careful is a Hub that can say what its operator may have meant otherwise.
+type Careful interface {
+	Warnings() []error
+}
+
 // Health is the answer of /healthz.
 type Health struct {
-	Status  string                    `json:"status"`            // ok (200) or down (503)
-	Servers map[string]upstream.State `json:"servers,omitempty"` // Basic
-	Reason  string                    `json:"reason,omitempty"`  // Full
-	Details []upstream.Status         `json:"details,omitempty"` // Full
+	Status   string                    `json:"status"`             // ok (200) or down (503)
+	Servers  map[string]upstream.State `json:"servers,omitempty"`  // Basic
+	Reason   string                    `json:"reason,omitempty"`   // Full
+	Warnings []string                  `json:"warnings,omitempty"` // Full
+	Details  []upstream.Status         `json:"details,omitempty"`  // Full
 }
 
 // Bounds on clients.
@@ -200,6 +206,11 @@ func (a *api) health(w http.ResponseWriter, r *http.Request) {
 		}
 		if detail == Full {
 			h.Details = a.statuses()
+			if careful, ok := a.Hub.(Careful); ok {
+				for _, w := range careful.Warnings() {
+					h.Warnings = append(h.Warnings, a.redactor.String(w.Error()))
+				}
+			}
 			if err != nil {
 				h.Reason = a.redactor.String(err.Error())
 			}

@@ -140,7 +140,7 @@ func TestHealth(t *testing.T) {
 	f.down = errDown
 	w := request(t, unixAPI(t, f), "GET", "/healthz?detail=full", nil)
 	var h Health
-	if err := json.Unmarshal(w.Body.Bytes(), &h); err != nil || w.Code != 503 || h.Reason != errDown.Error() || len(h.Details) != 2 || h.Details[1].PID != 4711 {
+	if err := json.Unmarshal(w.Body.Bytes(), &h); err != nil || w.Code != 503 || h.Reason != errDown.Error() || len(h.Details) != 2 || h.Details[1].PID != 4711 || len(h.Warnings) != 1 {
 		t.Errorf("full: %d %s", w.Code, w.Body)
 	}
 }

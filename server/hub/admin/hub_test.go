@@ -84,6 +84,8 @@ func (f *fake) Tools() []Tool {
 func (f *fake) Reload() error { return f.reload }
 func (f *fake) Ready() error  { return f.down }
 
+func (f *fake) Warnings() []error { return []error{errors.New("misspelt")} }
+
 var errDown = errors.New("server files is error: /opt/files is missing")
 
 // socket gives a path that is short enough for one.

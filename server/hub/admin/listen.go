@@ -21,33 +21,46 @@ const DefaultSocket = "/run/browser-shell/hub.sock"
 // maxPath is what a socket's address holds on Linux, in bytes.
 const maxPath = 107
 
-// Listen opens a unix socket that its owner alone may use (0600). A directory that others may write is refused: they
-// could put a socket of their own in its place. A socket that nobody answers on any more is replaced; one that somebody
-// answers on, and what is no socket, is an error. Closing the listener removes the socket.
+// Listen opens a unix socket that its owner alone may use (0600), as ListenUnix does.
 func Listen(path string) (net.Listener, error) {
+	l, err := ListenUnix(path, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("management socket: %w", err)
+	}
+	return l, nil
+}
+
+// ListenUnix opens a unix socket of a mode. A directory that others may write is refused: they could put a socket of
+// their own in its place. A socket that nobody answers on any more is replaced; one that somebody answers on, and what is
+// no socket, is an error. Closing the listener removes the socket.
+func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if !filepath.IsAbs(path) || len(path) > maxPath {
-		return nil, fmt.Errorf("management socket %q: give an absolute path of at most %d bytes", path, maxPath)
+		return nil, fmt.Errorf("%q: give an absolute path of at most %d bytes", path, maxPath)
 	}
 	dir, err := openOwn(filepath.Dir(path))
 	if err != nil {
-		return nil, fmt.Errorf("management socket: %w", err)
+		return nil, err
 	}
 	defer dir.Close()
 	// Of two hubs that start at once, the second finds the first's socket alive.
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("management socket: lock %s: %w", dir.Name(), err)
+		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
 	}
 	if err := removeStale(path); err != nil {
-		return nil, fmt.Errorf("management socket: %w", err)
+		return nil, err
 	}
-	// Linux makes the socket's file with the mode of the socket itself, so it is private from the beginning.
+	// Linux makes the socket's file with the mode of the socket itself, so it is never wider.
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(mode)) }), err)
 	}}
 	l, err := private.Listen(context.Background(), "unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("management socket: %w", err)
+		return nil, err
+	}
+	if err := os.Chmod(path, mode); err != nil { // the umask made it narrower
+		l.Close()
+		return nil, err
 	}
 	return l, nil
 }

@@ -11,12 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 // file is the first level of hub.policy.json.
 type file struct {
-	def     node
-	servers []member
+	def     []strictjson.Node // one, or none
+	servers []strictjson.Member
 }
 
 // serverName is what mcp-hub.json lets a server be called.
@@ -28,106 +30,90 @@ var serverName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 func Parse(b []byte) (*Policy, error) {
 	over, err := readPolicy(b)
 	if err != nil {
-		return nil, locate(b, err)
+		return nil, strictjson.Locate(b, err)
 	}
 	under, err := readPolicy([]byte(builtin))
 	if err != nil {
 		return nil, fmt.Errorf("built-in policy: %w", err)
 	}
 	p := &Policy{servers: map[string]rules{}, timeouts: map[string]time.Duration{}}
-	for _, def := range []node{under.def, over.def} {
+	for _, def := range slices.Concat(under.def, over.def) {
 		if err := p.base.bind(def, "default"); err != nil {
-			return nil, locate(b, err)
+			return nil, strictjson.Locate(b, err)
 		}
+	}
+	for _, s := range over.servers {
+		p.named = append(p.named, s.Name)
 	}
 	p.CallTimeout = time.Duration(p.base.CallTimeoutSec) * time.Second
 	for _, s := range slices.Concat(under.servers, over.servers) {
-		r, ok := p.servers[s.name]
+		r, ok := p.servers[s.Name]
 		if !ok {
 			r = p.base
 		}
 		block := r.Block
-		if err := r.bind(s.node, "servers."+s.name); err != nil {
-			return nil, locate(b, err)
+		if err := r.bind(s.Node, "servers."+s.Name); err != nil {
+			return nil, strictjson.Locate(b, err)
 		}
-		if slices.ContainsFunc(s.members, func(m member) bool { return m.name == "block" }) {
+		if s.Has("block") {
 			r.Block = slices.Concat(block, r.Block)
 		}
-		if slices.ContainsFunc(s.members, func(m member) bool { return m.name == "call_timeout_sec" }) {
-			p.timeouts[s.name] = time.Duration(r.CallTimeoutSec) * time.Second
+		if s.Has("call_timeout_sec") {
+			p.timeouts[s.Name] = time.Duration(r.CallTimeoutSec) * time.Second
 		}
-		p.servers[s.name] = r
+		p.servers[s.Name] = r
 	}
 	return p, nil
 }
 
 func readPolicy(b []byte) (f file, err error) {
-	root, err := parseTree(b)
+	root, err := strictjson.Parse(b)
 	if err != nil {
 		return f, err
 	}
-	f.def.members = []member{}
-	members, err := object(root, "a policy", "$schema", "default", "servers", "version")
+	members, err := root.Object("a policy", "$schema", "default", "servers", "version")
 	for _, m := range members {
-		switch m.name {
+		switch m.Name {
 		case "$schema":
-			if _, ok := m.value.(string); !ok {
-				return f, wrong(m.at, "$schema must be a string")
+			if _, ok := m.Value.(string); !ok {
+				return f, strictjson.Errorf(m.At, "$schema must be a string")
 			}
 		case "version":
-			if m.value != json.Number("1") {
-				return f, wrong(m.at, "version must be 1")
+			if m.Value != json.Number("1") {
+				return f, strictjson.Errorf(m.At, "version must be 1")
 			}
 		case "default":
-			f.def = m.node
+			f.def = append(f.def, m.Node)
 		case "servers":
-			if f.servers, err = object(m.node, "servers"); err != nil {
+			if f.servers, err = m.Object("servers"); err != nil {
 				return f, err
 			}
 		}
 	}
 	for _, s := range f.servers {
-		if !serverName.MatchString(s.name) {
-			return f, wrong(s.at, "servers: %q is not a server's name; use 1 to 32 of a-z, 0-9, `_` and `-`", s.name)
+		if !serverName.MatchString(s.Name) {
+			return f, strictjson.Errorf(s.At, "servers: %q is not a server's name; use 1 to 32 of a-z, 0-9, `_` and `-`", s.Name)
 		}
 	}
 	if len(f.servers) > maxNamed {
-		return f, wrong(f.servers[maxNamed].at, "servers holds more than %d", maxNamed)
+		return f, strictjson.Errorf(f.servers[maxNamed].At, "servers holds more than %d", maxNamed)
 	}
 	return f, err
 }
 
-// object gives an object's members, each of them once and known. No names: any.
-func object(n node, what string, known ...string) ([]member, error) {
-	if n.members == nil {
-		return nil, wrong(n.at, "%s must be an object", what)
-	}
-	seen := map[string]bool{}
-	for _, m := range n.members {
-		if len(known) > 0 && !slices.Contains(known, m.name) {
-			return nil, wrong(m.at, "unknown key %q in %s; known here: %s", m.name, what, strings.Join(known, ", "))
-		}
-		if seen[m.name] {
-			return nil, wrong(m.at, "%s: %q is given twice", what, m.name)
-		}
-		seen[m.name] = true
-	}
-	return n.members, nil
-}
-
 // bind sets the keys that n has.
-func (r *rules) bind(n node, what string) error {
+func (r *rules) bind(n strictjson.Node, what string) error {
 	fields := map[string]reflect.StructField{}
 	for f := range reflect.TypeFor[rules]().Fields() {
 		fields[f.Tag.Get("json")] = f
 	}
-	members, err := object(n, what, slices.Sorted(maps.Keys(fields))...)
+	members, err := n.Object(what, slices.Sorted(maps.Keys(fields))...)
 	if err != nil {
 		return err
 	}
 	for _, m := range members {
-		f := fields[m.name]
-		if err := set(reflect.ValueOf(r).Elem().FieldByIndex(f.Index), m.node, f.Tag, what+"."+m.name); err != nil {
+		f := fields[m.Name]
+		if err := set(reflect.ValueOf(r).Elem().FieldByIndex(f.Index), m.Node, f.Tag, what+"."+m.Name); err != nil {
 			return err
 		}
 	}
@@ -138,33 +124,33 @@ func (r *rules) bind(n node, what string) error {
 }
 
 // set puts one value where it belongs if the field's tags let it.
-func set(v reflect.Value, n node, tag reflect.StructTag, what string) error {
+func set(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string) error {
 	switch v.Interface().(type) {
 	case bool:
-		b, ok := n.value.(bool)
+		b, ok := n.Value.(bool)
 		if !ok {
-			return wrong(n.at, "%s must be true or false", what)
+			return strictjson.Errorf(n.At, "%s must be true or false", what)
 		}
 		v.SetBool(b)
 	case int:
-		num, _ := n.value.(json.Number)
+		num, _ := n.Value.(json.Number)
 		i, err := strconv.Atoi(string(num))
 		if least, most := bounds(tag); err != nil || i < least || i > most {
-			return wrong(n.at, "%s must be a whole number from %d to %d", what, least, most)
+			return strictjson.Errorf(n.At, "%s must be a whole number from %d to %d", what, least, most)
 		}
 		v.SetInt(int64(i))
 	case string:
-		s, ok := n.value.(string)
+		s, ok := n.Value.(string)
 		if !ok || !regexp.MustCompile(tag.Get("pattern")).MatchString(s) {
-			return wrong(n.at, "%s must %s", what, tag.Get("must"))
+			return strictjson.Errorf(n.At, "%s must %s", what, tag.Get("must"))
 		}
 		v.SetString(s)
 	case []string:
-		if n.items == nil || len(n.items) > maxList {
-			return wrong(n.at, "%s must be a list of at most %d", what, maxList)
+		if n.Items == nil || len(n.Items) > maxList {
+			return strictjson.Errorf(n.At, "%s must be a list of at most %d", what, maxList)
 		}
-		list := make([]string, len(n.items))
-		for i, item := range n.items {
+		list := make([]string, len(n.Items))
+		for i, item := range n.Items {
 			if err := set(reflect.ValueOf(&list[i]).Elem(), item, tag, fmt.Sprintf("%s[%d]", what, i)); err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ func TestParseSaysWhere(t *testing.T) {
 		{`{"servers": {"b":{"Shell": true}}}`, `1:19: unknown key "Shell" in servers.b`},
 		{`{"servers": {"a b": {}}}`, `1:14: servers: "a b" is not a server's name`},
 		{`{"default": {"call_timeout_sec": 0}}`, "1:34: default.call_timeout_sec must be a whole number from 1 to 600"},
-		{"{}\n{}", "2:1: there is text after the policy"},
+		{"{}\n{}", "2:1: there is text after the object"},
 		{"{\n]", "2:1: not JSON"},
 		{strings.Repeat(`{"servers":`, 100000), "nested more than 8 levels"},
 		{strings.Repeat(`[`, 100000), "nested more than 8 levels"},
@@ -96,7 +96,7 @@ func TestLayers(t *testing.T) {
 	if r := p.rules("nobody"); r.MaxArgumentBytes != 200 || r.SensitivePaths[0] != "/etc/" {
 		t.Errorf("%+v", r)
 	}
-	if d := cmp.Diff([]string{"browser_shell", "files", "other"}, p.Servers()); d != "" {
+	if d := cmp.Diff([]string{"files", "browser_shell", "other"}, p.Servers()); d != "" {
 		t.Error(d)
 	}
 	for _, tt := range []struct {

@@ -7,8 +7,6 @@ package guard
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 )
 
@@ -29,6 +27,7 @@ type Policy struct {
 	// CallTimeout is for a server that sets none.
 	CallTimeout time.Duration
 
+	named    []string // servers that the file speaks of
 	base     rules
 	servers  map[string]rules
 	timeouts map[string]time.Duration // of servers whose entry sets one
@@ -76,9 +75,9 @@ func Default() *Policy {
 	return p
 }
 
-// Servers gives the names that the policy has an entry for, sorted. One that the hub does not know may be misspelt, and
-// then nothing of the entry holds: say so.
-func (p *Policy) Servers() []string { return slices.Sorted(maps.Keys(p.servers)) }
+// Servers gives the names that the file has an entry for, in its order. One that the hub does not know may be misspelt,
+// and then nothing of the entry holds: say so.
+func (p *Policy) Servers() []string { return p.named }
 
 // Timeout gives how long a call to a server may run: as long as its entry here says, otherwise configured (what
 // mcp-hub.json says; 0: nothing), otherwise the default. It is never more than 10 minutes.

@@ -107,6 +107,7 @@ func TestAssetIsDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.named = nil // a file that speaks of it is another thing
 	if d := cmp.Diff(Default(), p, cmp.AllowUnexported(Policy{}, rules{})); d != "" {
 		t.Errorf("built-in and file differ (-built-in +file):\n%s", d)
 	}

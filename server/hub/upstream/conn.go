@@ -3,14 +3,14 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -50,11 +50,14 @@ type conn struct {
 
 	read  chan []jsonrpc.Message
 	queue []jsonrpc.Message // Read's: what is left of a batch
-	notes int               // Read's: notifications since the last fence
-	fence chan struct{}     // Read's: closed when those before it are handled; nil: none
 
-	mark    string      // what makes a notification a fence; no program can know it
-	fences  chan func() // that were read and not handled
+	// Read's: notifications since the last fence, whether that is still on its
+	// way, and whether it has been waited for in vain.
+	notes        int
+	fenced, slow bool
+
+	mark    string        // of a fence; no program can know it
+	passed  chan struct{} // holds one when the fence was handled
 	tooMany sync.Once
 
 	ended  chan struct{} // there is nothing more to read
@@ -78,7 +81,8 @@ func newConn(in io.Reader, out *os.File, log io.Writer, t *times) *conn {
 	c := &conn{
 		lines: scanner{bufio.NewReaderSize(in, 16<<10), log}, out: out, times: t,
 		read: make(chan []jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
-		turn: make(chan struct{}, 1), refusals: make(chan struct{}, maxRefusals), calls: map[jsonrpc.ID]bool{},
+		turn: make(chan struct{}, 1), refusals: make(chan struct{}, maxRefusals), calls: map[jsonrpc.ID]bool{}, taps: map[jsonrpc.ID]*Tap{},
+		mark: rand.Text(), passed: make(chan struct{}, 1),
 	}
 	go c.scan()
 	return c
@@ -126,8 +130,8 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
 		for len(c.queue) > 0 {
 			msg := c.queue[0]
-			if c.fence != nil {
-				c.await(ctx)
+			if c.fenced {
+				c.pass(ctx)
 			} else if _, answer := msg.(*jsonrpc.Response); c.notes == maxNotes || answer && c.notes > 0 {
 				return c.newFence(), nil
 			}
@@ -152,7 +156,9 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 func (c *conn) admit(msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok {
-		c.answered(msg.(*jsonrpc.Response).ID)
+		res := msg.(*jsonrpc.Response)
+		c.answered(res.ID)
+		c.tapped(res)
 		return true
 	}
 	if !req.IsCall() {
@@ -172,7 +178,7 @@ func (c *conn) admitNote(method string) bool {
 	if !slices.Contains(notes, method) {
 		return false
 	}
-	if c.fence != nil {
+	if c.fenced {
 		c.tooMany.Do(func() {
 			fmt.Fprintf(c.lines.log, "hub: its notifications are not handled within %s; some are dropped\n", fenceTime)
 		})
@@ -183,20 +189,29 @@ func (c *conn) admitNote(method string) bool {
 }
 
 // newFence gives a notification of our own. go-sdk hands an answer on at once
-// but notifications one after the other by another goroutine: when this one is
-// handled, those before it have been, and the answer that waits may follow.
+// but notifications one by one in another goroutine: when the fence is handled,
+// those before it have been, and the answer that waits may follow.
 func (c *conn) newFence() jsonrpc.Message {
-	c.notes, c.fence = 0, make(chan struct{})
-	passed := c.fence
-	c.fences <- func() { close(passed) } // there is one at a time
+	c.notes, c.fenced, c.slow = 0, true, false
 	params, _ := json.Marshal(map[string]any{"progressToken": c.mark, "progress": 0}) // it encodes
 	return &jsonrpc.Request{Method: "notifications/progress", Params: params}
 }
 
-// await waits for the fence, but not for ever.
-func (c *conn) await(ctx context.Context) {
-	if c.slow { // it has been waited for
-		...
+// pass waits until the fence is handled, but not for ever.
+func (c *conn) pass(ctx context.Context) {
+	most := fenceTime
+	if c.slow {
+		most = 0
+	}
+	late := time.NewTimer(most)
+	defer late.Stop()
+	select {
+	case <-c.passed:
+		c.fenced = false
+	case <-late.C:
+		c.slow = true
+	case <-c.closed:
+	case <-ctx.Done():
 	}
 }
 
@@ -204,7 +219,7 @@ func (c *conn) await(ctx context.Context) {
 func (c *conn) handled(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if p, ok := req.GetParams().(*mcp.ProgressNotificationParams); ok && p.ProgressToken == c.mark {
-			(<-c.fences)()
+			c.passed <- struct{}{} // there is one fence at a time
 			return nil, nil
 		}
 		return next(ctx, method, req)
@@ -236,6 +251,9 @@ func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
 			c.probe = m.ID
 			c.late = time.AfterFunc(c.times.probe, func() { c.giveUp(m.ID) })
 			c.mu.Unlock()
+		}
+		if tap, ok := ctx.Value(tapKey{}).(*Tap); ok && m.IsCall() {
+			c.tap(m.ID, tap)
 		}
 	}
 	return c.send(ctx, msg)

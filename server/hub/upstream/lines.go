@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -81,27 +82,41 @@ func (s *scanner) noise(text []byte, size int) {
 // decode gives nil for what is no message.
 func decode(text []byte) []jsonrpc.Message {
 	text = bytes.TrimSpace(text)
-	if len(text) == 0 || text[0] != '{' && text[0] != '[' || !utf8.Valid(text) || !json.Valid(text) {
+	if len(text) == 0 || text[0] != '{' && text[0] != '[' || !utf8.Valid(text) {
 		return nil
 	}
-	if text[0] == '{' {
-		msg, err := jsonrpc.DecodeMessage(text)
-		if err != nil {
-			return nil
-		}
-		return []jsonrpc.Message{msg}
-	}
 	var batch []json.RawMessage
-	if json.Unmarshal(text, &batch) != nil {
+	if text[0] == '{' {
+		batch = append(batch, text)
+	} else if json.Unmarshal(text, &batch) != nil {
 		return nil
 	}
 	var msgs []jsonrpc.Message
 	for _, raw := range batch {
-		msg, err := jsonrpc.DecodeMessage(raw)
-		if err != nil {
+		msg := decodeOne(raw)
+		if msg == nil {
 			return nil
 		}
 		msgs = append(msgs, msg)
 	}
 	return msgs
+}
+
+// decodeOne reads results itself: it is what most messages are, and
+// DecodeMessage takes 32 KiB of memory for each.
+func decodeOne(text []byte) jsonrpc.Message {
+	var fields map[string]json.RawMessage // a struct would take keys in any case
+	if json.Unmarshal(text, &fields) != nil {
+		return nil
+	}
+	id, err := strconv.ParseInt(string(fields["id"]), 10, 32) // we give small ones
+	if err == nil && fields["method"] == nil && fields["error"] == nil && fields["result"] != nil && string(fields["jsonrpc"]) == `"2.0"` {
+		id, _ := jsonrpc.MakeID(float64(id)) // it takes a number
+		return &jsonrpc.Response{ID: id, Result: fields["result"]}
+	}
+	msg, err := jsonrpc.DecodeMessage(text)
+	if err != nil {
+		return nil
+	}
+	return msg
 }

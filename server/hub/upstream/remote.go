@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -72,7 +73,29 @@ func (l *httpLink) Connect(ctx context.Context) (mcp.Connection, error) {
 
 func (l *httpLink) transport() mcp.Transport { return l }
 
-func (l *httpLink) watch(*mcp.Client) {}
+// straggle is how long an answer is held back of a request that the server may
+// have said something of: conn's way is not open here.
+const straggle = 3 * time.Millisecond
+
+func (l *httpLink) watch(c *mcp.Client) {
+	var heard atomic.Bool // of a level that was set no request speaks
+	c.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			heard.Store(true)
+			return next(ctx, method, req)
+		}
+	})
+	c.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			res, err := next(ctx, method, req)
+			meta := req.GetParams().GetMeta()
+			if heard.Load() || meta["progressToken"] != nil || meta[mcp.MetaKeyLogLevel] != nil {
+				time.Sleep(straggle)
+			}
+			return res, err
+		}
+	})
+}
 
 func (l *httpLink) pid() int { return 0 }
 

@@ -18,8 +18,8 @@ import (
 
 func main() {
 	verbs := map[string]func([]string){
-		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "write": write, "exit": exit,
-		"cat": cat, "both": both, "mess": mess, "spin": spin, "daemon": daemon, "flood": flood,
+		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "exit": exit,
+		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood,
 	}
 	if len(os.Args) < 2 || verbs[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "guest: unknown verb", os.Args)
@@ -136,29 +136,12 @@ func fork(args []string) {
 	deaf(nil)
 }
 
-func write(args []string) {
-	n, _ := strconv.Atoi(args[1])
-	f, err := os.Create(args[0])
-	check(err)
-	_, err = io.CopyN(f, zero{}, int64(n))
-	check(err)
-}
-
-type zero struct{}
-
-func (zero) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
 func exit(args []string) {
 	n, _ := strconv.Atoi(args[0])
 	os.Exit(n)
 }
 
 func cat(args []string) {
-	if len(args) == 0 {
-		_, err := io.Copy(os.Stdout, os.Stdin)
-		check(err)
-		return
-	}
 	text, err := os.ReadFile(args[0])
 	check(err)
 	_, _ = os.Stdout.Write(text)
@@ -189,11 +172,6 @@ func mess([]string) {
 	check(os.MkdirAll(deep, 0o755))
 	_, err = net.Listen("unix", "/output/socket")
 	check(err)
-}
-
-func spin([]string) {
-	for {
-	}
 }
 
 // daemon leaves a program behind that holds its streams.

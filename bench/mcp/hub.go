@@ -1,0 +1,104 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// hub measures what the closed image has running besides the desktop: hub with
+// gate and proxy in one process, and the tool behind it.
+func (b *bench) hub(ctx context.Context) (err error) {
+	dir := filepath.Dir(b.policy)
+	for name, content := range map[string]any{
+		"mcp-hub.json": map[string]any{"mcpServers": map[string]any{
+			"browser_shell": map[string]any{"command": b.program, "args": []string{"mcp", "--policy", b.policy}, "perSession": false},
+		}},
+		"gate.json": map[string]any{"ticket_ttl": 30 * time.Second, "anonymous": true},
+	} {
+		text, err := json.Marshal(content)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(ctx, b.program, "hub", "--policy", b.policy, "--config", filepath.Join(dir, "mcp-hub.json"), "--listen", "127.0.0.1:0",
+		"--gate", filepath.Join(dir, "gate.json"), "--gate-listen", "127.0.0.1:0", "--egress", "--socket", filepath.Join(dir, "hub.sock"))
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		err = errors.Join(err, cmd.Wait())
+	}()
+	var log bytes.Buffer
+	lines := bufio.NewScanner(io.TeeReader(said, &log))
+	url, ok := "", false
+	for !ok && lines.Scan() {
+		url, ok = strings.CutPrefix(lines.Text(), "browser-shell: serving ")
+	}
+	if !ok {
+		return fmt.Errorf("the hub does not serve: %s", &log)
+	}
+	go io.Copy(io.Discard, said)
+	for range 10 { // clients that have gone
+		if err := list(ctx, url); err != nil {
+			return err
+		}
+	}
+	time.Sleep(settle)
+	tool, err := children(cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	for _, pid := range append(tool, cmd.Process.Pid) {
+		n, err := resident(pid)
+		if err != nil {
+			return err
+		}
+		b.hubIdle += n
+	}
+	return nil
+}
+
+// list asks a hub for its tools; it must have one.
+func list(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(body, []byte(`"name":"browser-shell"`)) {
+		return fmt.Errorf("the hub has no tool: %s", body)
+	}
+	return nil
+}

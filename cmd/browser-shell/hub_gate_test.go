@@ -1,0 +1,169 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+const gateAnonymous = `{"ticket_ttl":30000000000,"anonymous":true}`
+
+// startGate starts a hub with a gate whose desktop is a server that sends back
+// what it gets.
+func startGate(t *testing.T, config string) *runningHub {
+	t.Helper()
+	vnc, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { vnc.Close() })
+	go func() {
+		for {
+			c, err := vnc.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buf := make([]byte, 1024)
+				for n, err := c.Read(buf); err == nil; n, err = c.Read(buf) {
+					_, _ = c.Write(buf[:n])
+				}
+			}()
+		}
+	}()
+	l := newLab(t)
+	l.hubConfig(t, "browser_shell")
+	gate := l.write(t, "gate.json", config, 0o600)
+	socket := l.dir + "/hub.sock"
+	cmd := l.hubCommand(t, "--gate", gate, "--gate-listen", "127.0.0.1:0", "--socket", socket)
+	cmd.Env = append(cmd.Env, vncVariable+"="+vnc.Addr().String())
+	return startHubCommand(t, cmd, socket)
+}
+
+func (h *runningHub) ask(t *testing.T, method, path string, header ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+h.on["gate"]+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var body bytes.Buffer
+	if _, err := body.ReadFrom(res.Body); err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, body.String()
+}
+
+// TestHubGate: with --gate the same process gives tickets and answers nginx.
+func TestHubGate(t *testing.T) {
+	const key = "a-key-of-enough-characters"
+	h := startGate(t, fmt.Sprintf(`{"ticket_ttl":30000000000,"api_key_sha256":"%x"}`, sha256.Sum256([]byte(key))))
+	if code, _ := h.ask(t, "POST", "/tickets"); code != 401 {
+		t.Errorf("a ticket without a key: %d", code)
+	}
+	code, body := h.ask(t, "POST", "/tickets", "X-AIO-API-Key", key)
+	var given struct{ Ticket string }
+	if err := json.Unmarshal([]byte(body), &given); err != nil || code != 200 {
+		t.Fatalf("%d %q %v", code, body, err)
+	}
+	long := strings.Repeat("x", 15<<10) // nginx lets three such lines through
+	for _, tt := range []struct {
+		uri  string
+		want int
+	}{{"/vnc/index.html?ticket=" + given.Ticket, 204}, {"/mcp?ticket=" + given.Ticket, 401}, {"/mcp", 401}} {
+		if code, _ := h.ask(t, "GET", "/auth", "X-Original-URI", tt.uri, "X-Long", long, "Authorization", "Basic "+long); code != tt.want {
+			t.Errorf("%s: %d, want %d", tt.uri, code, tt.want)
+		}
+	}
+	if code, _ := h.ask(t, "POST", "/mcp"); code != 404 {
+		t.Errorf("MCP at the gate: %d", code)
+	}
+	c, err := net.Dial("tcp", h.on["gate"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	answer := make([]byte, 12)
+	if _, err := c.Read(answer); err != nil || string(answer) != "HTTP/1.1 404" {
+		t.Errorf("OPTIONS *: %q %v", answer, err)
+	}
+}
+
+// TestHubDesktop: a desktop on which nothing happens stays, longer than any
+// deadline of the server's; when the image stops its client is told.
+func TestHubDesktop(t *testing.T) {
+	t.Parallel() // it waits
+	h := startGate(t, gateAnonymous)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*need.Patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+h.on["gate"]+"/websockify", &websocket.DialOptions{Subprotocols: []string{"binary"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	for _, idle := range []time.Duration{0, 7 * time.Second} {
+		time.Sleep(idle) // a request's head has 5 s
+		if err := ws.Write(ctx, websocket.MessageBinary, []byte("RFB")); err != nil {
+			t.Fatal(err)
+		}
+		if _, b, err := ws.Read(ctx); err != nil || string(b) != "RFB" {
+			t.Fatalf("after %s: %q %v", idle, b, err)
+		}
+	}
+	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var closed websocket.CloseError
+	if _, _, err := ws.Read(ctx); !errors.As(err, &closed) || closed.Code != websocket.StatusGoingAway {
+		t.Errorf("at the end: %v", err)
+	}
+	if err := h.cmd.Wait(); err != nil {
+		t.Errorf("the hub ended with %v", err)
+	}
+}
+
+// TestHubEgress: with --egress the same process is the browser's proxy.
+func TestHubEgress(t *testing.T) {
+	l := newLab(t)
+	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	h := startHub(t, l, "--egress")
+	proxy := h.on["egress proxy"]
+	if code, body := through(t, proxy, "http://127.0.0.1:9/"); code != 403 || !strings.Contains(body, "url.loopback") {
+		t.Errorf("got %d %q", code, body)
+	}
+	if out, err := output(l.command(t, "egress")); err == nil || !strings.Contains(out, "address already in use") {
+		t.Errorf("a second proxy: %v %s", err, out)
+	}
+	l.policy["open"] = map[string]any{"allow_hosts": []string{"site.example"}}
+	l.hubCommand(t) // writes the policy
+	h.reload(t)
+	if code, body := through(t, proxy, "http://other.example/"); code != 403 || !strings.Contains(body, "url.host-not-allowed") {
+		t.Errorf("got %d %q", code, body)
+	}
+	h.stop(t)
+	if log := l.log(t, "egress.jsonl"); !strings.Contains(log, `"START"`) || !strings.Contains(log, `"RELOAD"`) || !strings.Contains(log, `"STOP"`) {
+		t.Errorf("recorded %s", log)
+	}
+}

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// testTakeover does what a taken-over Chromium would: it runs as the desktop's account inside.
+func testTakeover(t *testing.T, b *box) {
+	as := func(argv ...string) string {
+		t.Helper()
+		r, err := b.Exec(t.Context(), argv, sandbox.ExecOptions{User: "1000:1000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Stdout) + string(r.Stderr)
+	}
+	// What decides is out of its reach: the hub's and the gate's sockets, which it could otherwise take over, the key's hash,
+	// the logs, supervisor, other accounts' processes and files.
+	for _, p := range []string{"/run/browser-shell-front", "/run/browser-shell", "/var/log/gem", "/var/lib/browser-shell/state", "/run/supervisor"} {
+		if out := as("/bin/ls", "-A", p); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
+			t.Errorf("it reads %s: %s", p, out)
+		}
+	}
+	procs, err := b.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		if p.UID == 1000 {
+			continue
+		}
+		if out := as("/bin/cat", fmt.Sprintf("/proc/%d/environ", p.Inside)); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
+			t.Errorf("it reads the environment of %s", p.Name)
+		}
+	}
+	if out := as("/usr/bin/find", "/", "-xdev", "-perm", "/6000", "-type", "f", "-not", "-path", "/proc/*"); strings.Contains(strings.ReplaceAll(out, "Permission denied", ""), "\n/") || strings.HasPrefix(out, "/") {
+		t.Errorf("set-user-id and set-group-id files: %s", out)
+	}
+	// What it can write is its own and nobody else's.
+	for _, p := range []string{"/", "/etc", "/opt/gem", "/run", "/usr/local/bin", "/output", "/var/lib/browser-shell"} {
+		if out := as("/usr/bin/touch", p+"/x"); out == "" {
+			t.Errorf("it writes to %s", p)
+		}
+	}
+}
+
+// testCrowd holds connections open without a key: the owner must get through all the same.
+func testCrowd(t *testing.T, w *world) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 300 {
+		c, err := w.dial(ctx, "tcp", public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for ctx.Err() == nil {
+				if _, err := c.Write([]byte(" ")); err != nil {
+					return
+				}
+				time.Sleep(500 * time.Millisecond)
+			}
+		}()
+	}
+	for range 5 {
+		if _, status := ticket(t, w, "X-AIO-API-Key", key); status != http.StatusOK {
+			t.Errorf("the owner is shut out: %d", status)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// testTicketHolder does the worst that a person who may only look on can do to the desktop.
+func testTicketHolder(t *testing.T, b *box) {
+	screen := desktop(t, b.w, "/websockify")
+	// SetDesktopSize (RFB extension, message 251) to what would take a gigabyte.
+	size := []byte{251, 0}
+	size = binary.BigEndian.AppendUint16(size, 16000)
+	size = binary.BigEndian.AppendUint16(size, 16000)
+	size = append(size, 1, 0)
+	size = binary.BigEndian.AppendUint32(size, 1)
+	size = append(size, 0, 0, 0, 0)
+	size = binary.BigEndian.AppendUint16(size, 16000)
+	size = binary.BigEndian.AppendUint16(size, 16000)
+	size = append(size, 0, 0, 0, 0)
+	if _, err := screen.conn.Write(size); err != nil {
+		t.Fatal(err)
+	}
+	// Connections that end before the handshake, which a VNC server may hold against everybody.
+	for range 12 {
+		c := dialDesktop(t, b.w, "/websockify")
+		_, _ = io.ReadFull(c, make([]byte, 12))
+		c.Close()
+	}
+	if now := desktop(t, b.w, "/websockify"); now.Width != screen.Width {
+		t.Errorf("the screen is %d pixels wide now, it was %d", now.Width, screen.Width)
+	}
+	b.healthy(t)
+}

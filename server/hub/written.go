@@ -1,0 +1,55 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// written is a result that goes to the client as the server wrote it.
+type written struct {
+	*mcp.CallToolResult
+	text  json.RawMessage
+	dress bool // its server is of the older era, its client is not
+}
+
+// writtenKey is of the place in a request's context for its *written: a
+// handler gives go-sdk its own type.
+type writtenKey struct{}
+
+func keep(ctx context.Context, w written) {
+	if place, ok := ctx.Value(writtenKey{}).(*written); ok {
+		*place = w
+	}
+}
+
+// MarshalJSON adds what each result of the newer era has, as go-sdk does.
+func (w written) MarshalJSON() ([]byte, error) {
+	if !w.dress {
+		return w.text, nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(w.text, &fields); err != nil {
+		return nil, err
+	}
+	meta := map[string]any{}
+	if raw := fields["_meta"]; raw != nil {
+		var given map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &given); err != nil {
+			return nil, err
+		}
+		for k, v := range given {
+			meta[k] = v
+		}
+	}
+	if info, ok := w.Meta[mcp.MetaKeyServerInfo]; ok {
+		meta[mcp.MetaKeyServerInfo] = info
+	}
+	text, err := json.Marshal(meta)
+	fields["_meta"], fields["resultType"] = text, json.RawMessage(`"complete"`)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}

@@ -1,0 +1,194 @@
+// Package strictjson reads files that an operator writes by hand: it takes
+// nothing that could be meant otherwise and says where what is wrong stands.
+// encoding/json lets a second key win, takes keys in any case, takes null for
+// nothing and tells no places.
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const maxNest = 8 // levels
+
+// Read reads a file of at most so many bytes. It refuses what others may write
+// and what is no regular file. What was opened is checked, so that nothing can
+// be put in its place.
+func Read(path string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	mode := info.Mode().Perm()
+	if mode&0o002 != 0 {
+		return nil, fmt.Errorf("anyone may write %s (mode %04o); chmod o-w", path, mode)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid() {
+		return nil, fmt.Errorf("group %d may write %s (mode %04o); chmod g-w", st.Gid, path, mode)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", path, most)
+	}
+	return text, err
+}
+
+// Node is a JSON value with its place.
+type Node struct {
+	At    int64           // offset of its first byte
+	Raw   json.RawMessage // as it is written
+	Value any             // string, bool or json.Number
+	Items []Node          // of a list, which is not nil
+
+	Members []Member // of an object, which is not nil; see Object
+}
+
+// Member is a key of an object with its place, and its value.
+type Member struct {
+	Name string
+	At   int64
+	Node
+}
+
+// fault is an error about a place.
+type fault struct {
+	at   int64
+	text string
+}
+
+func (f *fault) Error() string { return f.text }
+
+// Errorf makes an error about a place.
+func Errorf(at int64, format string, args ...any) error {
+	return &fault{at, fmt.Sprintf(format, args...)}
+}
+
+// Locate puts line:column before an error that was made by this package.
+func Locate(text []byte, err error) error {
+	var f *fault
+	if !errors.As(err, &f) {
+		return err
+	}
+	head := text[:min(int(f.at), len(text))]
+	return fmt.Errorf("%d:%d: %w", 1+bytes.Count(head, []byte("\n")), len(head)-bytes.LastIndexByte(head, '\n'), err)
+}
+
+// Parse reads one JSON value without any null.
+func Parse(text []byte) (Node, error) {
+	r := reader{text, json.NewDecoder(bytes.NewReader(text))}
+	r.dec.UseNumber()
+	root, err := r.value(0)
+	if err != nil {
+		return root, err
+	}
+	at := r.next()
+	if _, err := r.dec.Token(); err != io.EOF {
+		return root, Errorf(at, "there is text after the object; remove it")
+	}
+	return root, nil
+}
+
+type reader struct {
+	text []byte
+	dec  *json.Decoder
+}
+
+// next is where the next token begins.
+func (r reader) next() int64 {
+	rest := r.text[r.dec.InputOffset():]
+	return int64(len(r.text) - len(bytes.TrimLeft(rest, ":, \t\r\n")))
+}
+
+func (r reader) token() (json.Token, error) {
+	tok, err := r.dec.Token()
+	if err == nil {
+		return tok, nil
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return nil, Errorf(syntax.Offset, "not JSON: %s", err)
+	}
+	return nil, Errorf(r.dec.InputOffset(), "not JSON: the text ends too early")
+}
+
+func (r reader) value(depth int) (n Node, err error) {
+	n.At = r.next()
+	tok, err := r.token()
+	if err != nil {
+		return n, err
+	}
+	if depth > maxNest {
+		return n, Errorf(n.At, "nested more than %d levels deep", maxNest)
+	}
+	switch tok {
+	case json.Delim('{'):
+		n.Members = []Member{}
+		for r.dec.More() {
+			m := Member{At: r.next()}
+			key, err := r.token()
+			if err != nil {
+				return n, err
+			}
+			m.Name, _ = key.(string) // the decoder yields only strings here
+			if m.Node, err = r.value(depth + 1); err != nil {
+				return n, err
+			}
+			n.Members = append(n.Members, m)
+		}
+		_, err = r.token()
+	case json.Delim('['):
+		n.Items = []Node{}
+		for r.dec.More() {
+			item, err := r.value(depth + 1)
+			if err != nil {
+				return n, err
+			}
+			n.Items = append(n.Items, item)
+		}
+		_, err = r.token()
+	case nil:
+		return n, Errorf(n.At, "null says nothing; leave it out")
+	default:
+		n.Value = tok
+	}
+	n.Raw = r.text[n.At:r.dec.InputOffset()]
+	return n, err
+}
+
+// Object gives an object's members, each of them once and known. No names: any.
+func (n Node) Object(what string, known ...string) ([]Member, error) {
+	if n.Members == nil {
+		return nil, Errorf(n.At, "%s must be an object", what)
+	}
+	seen := map[string]bool{}
+	for _, m := range n.Members {
+		if len(known) > 0 && !slices.Contains(known, m.Name) {
+			return nil, Errorf(m.At, "unknown key %q in %s; known here: %s", m.Name, what, strings.Join(known, ", "))
+		}
+		if seen[m.Name] {
+			return nil, Errorf(m.At, "%s: %q is given twice", what, m.Name)
+		}
+		seen[m.Name] = true
+	}
+	return n.Members, nil
+}
+
+// Has tells whether an object has a key.
+func (n Node) Has(key string) bool {
+	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Name == key })
+}
