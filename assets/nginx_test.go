@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,21 +29,43 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// upstream is a stub on loopback that keeps what reached it.
+// upstream is a stub on a unix socket that keeps what reached it.
 type upstream struct {
 	*httptest.Server
 	mu   sync.Mutex
 	seen []*http.Request
 }
 
-func startUpstream(t *testing.T, answer http.HandlerFunc) *upstream {
+// front is who browser-shell stands for on the machine that tests, and who its group is.
+var front = struct {
+	uid, gid int
+	group    string
+}{2, 1, "daemon"}
+
+// startUpstream listens as the image's hub and gate do: its socket is its own's and its group's.
+func startUpstream(t *testing.T, path string, answer http.HandlerFunc) *upstream {
+	t.Helper()
 	u := &upstream{}
-	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	u.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u.mu.Lock()
 		u.seen = append(u.seen, r)
 		u.mu.Unlock()
 		answer(w, r)
 	}))
+	u.Listener.Close()
+	var err error
+	if u.Listener, err = net.Listen("unix", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(path, front.uid, front.gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.Start()
 	t.Cleanup(u.Close)
 	return u
 }
@@ -55,8 +78,6 @@ func (u *upstream) take() []*http.Request {
 	u.seen = nil
 	return seen
 }
-
-func (u *upstream) address() string { return u.Listener.Addr().String() }
 
 // sandbox is nginx with the image's configuration, in front of stubs.
 type sandbox struct {
@@ -121,15 +142,23 @@ func place(t *testing.T, main string, anonymous bool) *sandbox {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Mkdir(dir+"/front", 0o710); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir+"/front", front.uid, front.gid); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := &sandbox{
 		addr: filepath.Join(dir, "socket"),
 		conf: filepath.Join(dir, main),
-		hub:  startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hub") }),
-		gate: startUpstream(t, gate(anonymous)),
+		hub:  startUpstream(t, dir+"/front/hub.sock", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hub") }),
+		gate: startUpstream(t, dir+"/front/gate.sock", gate(anonymous)),
 	}
 	move := strings.NewReplacer(
 		"/opt/gem/", dir+"/", "/opt/novnc/", dir+"/novnc/", "/run/nginx/", dir+"/tmp/", "/dev/stdout", dir+"/access.log",
-		"127.0.0.1:8079;", s.hub.address()+";", "127.0.0.1:8088;", s.gate.address()+";",
+		"/run/browser-shell-front/", dir+"/front/", "user nobody browser-shell;", "user nobody "+front.group+";",
 		"listen 8080 ", "listen unix:"+s.addr+" ", "listen 127.0.0.1:8080 ", "listen unix:"+s.addr+" ",
 		"listen [::]:8080 ", "listen unix:"+s.addr+"6 ", "listen [::1]:8080 ", "listen unix:"+s.addr+"6 ")
 	write := func(name, text string) {
@@ -520,26 +549,88 @@ func TestGateDown(t *testing.T) {
 	}
 }
 
-// The access log must not hold tickets and keys.
-func TestAccessLogHasNoQuery(t *testing.T) {
+// No log holds tickets and keys, whatever goes wrong.
+func TestLogsHaveNoQuery(t *testing.T) {
 	s := place(t, "nginx.conf", true)
 	s.start(t)
-	s.send(t, request{line: "GET /vnc/?ticket=good&api_key=secret"}.raw())
-	name := filepath.Join(filepath.Dir(s.conf), "access.log")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	for {
-		log, _ := os.ReadFile(name)
-		if bytes.Contains(log, []byte("/vnc/")) {
-			if bytes.Contains(log, []byte("good")) || bytes.Contains(log, []byte("secret")) {
-				t.Errorf("access log: %s", log)
+	dir := filepath.Dir(s.conf)
+	logs := func() string {
+		access, _ := os.ReadFile(dir + "/access.log")
+		said, _ := os.ReadFile(dir + "/start.log")
+		return string(access) + string(said)
+	}
+	raw := func(line string, header ...string) string { return request{line: line, header: header}.raw() }
+	end := "Connection: close"
+	n := 0
+	for _, step := range []struct {
+		change   func()
+		requests []string
+	}{
+		{func() {}, []string{
+			raw("GET /vnc/?ticket=good&api_key=secret", end),
+			raw("GET /vnc/nothing?api_key=secret", end),
+			raw("GET /vnc/app/?api_key=secret", end),
+			raw("PUT /mcp?api_key=secret", end),
+			raw("POST /mcp?api_key=secret", "Content-Length: 1048577"),
+			raw("POST /mcp?api_key=secret", "Transfer-Encoding: x"),
+			raw("GET /vnc/?api_key=secret", "X: "+strings.Repeat("x", 20_000), end),
+			raw("GET /vnc/?api_key=secret&x=" + strings.Repeat("x", 20_000)),
+			"GET /vnc/?api_key=secret HTTP/9.9\r\nHost: x\r\n\r\n",
+			"GET /vnc/\x01?api_key=secret HTTP/1.1\r\nHost: x\r\n\r\n",
+		}},
+		{s.hub.Close, []string{raw("POST /mcp?api_key=secret", end)}}, // its socket is gone
+		{s.gate.Close, []string{raw("POST /mcp?api_key=secret", end), raw("GET /websockify?ticket=secret", ws...)}},
+		{func() { // a socket at which nobody listens any more
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/front/gate.sock", Net: "unix"})
+			if err != nil {
+				t.Fatal(err)
 			}
-			return
+			l.SetUnlinkOnClose(false)
+			l.Close()
+			if err := os.Chmod(dir+"/front/gate.sock", 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{raw("GET /vnc/?ticket=secret", end)}},
+	} {
+		step.change()
+		for _, r := range step.requests {
+			s.send(t, r)
+			n++
 		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("nothing in the access log: %q", log)
-		case <-time.After(20 * time.Millisecond):
+	}
+	need.Eventually(t, func() bool { return strings.Count(logs(), "[20") >= n }, logs)
+	if got := logs(); strings.Contains(got, "secret") || strings.Contains(got, "good") {
+		t.Errorf("logs: %s", got)
+	}
+}
+
+// The gate decides by Host and Origin too, and hears them from nginx alone.
+func TestGateHearsHostAndOrigin(t *testing.T) {
+	s := place(t, "nginx.conf", true)
+	s.start(t)
+	forged := []string{"X-Original-Host: localhost", "X-Original-Origin: http://localhost"}
+	for _, line := range []string{"POST /mcp", "POST /tickets", "GET /vnc/", "GET /websockify", "GET /vnc/websockify"} {
+		for _, origin := range []string{"", "http://box.example:8080"} {
+			header := forged
+			if origin != "" {
+				header = append([]string{"Origin: " + origin}, header...)
+			}
+			if strings.HasSuffix(line, "websockify") {
+				header = append(header, ws...)
+			}
+			s.send(t, request{line: line, host: "box.example:8080", header: header}.raw())
+			seen := s.gate.take()
+			if len(seen) == 0 {
+				t.Errorf("%s: the gate isn't asked", line)
+			}
+			for _, r := range seen {
+				if got := r.Header["X-Original-Host"]; !slices.Equal(got, []string{"box.example:8080"}) {
+					t.Errorf("%s: %s hears of the host %q", line, r.URL, got)
+				}
+				if got := r.Header["X-Original-Origin"]; strings.Join(got, " ") != origin {
+					t.Errorf("%s: %s hears of the origin %q, want %q", line, r.URL, got, origin)
+				}
+			}
 		}
 	}
 }
@@ -597,13 +688,15 @@ func (s *sandbox) exchange(t *testing.T, raw string) []byte {
 	return got
 }
 
-// A connection is held by no more requests than are allowed; one more is told to come later.
-func TestConnectionsOfOneAddress(t *testing.T) {
-	const most = 128
+// The hub gets no more requests at a time than it takes; one more fails at once. The desktop goes on.
+func TestRequestsAtTheHub(t *testing.T) {
+	const most = 120
 	s := place(t, "nginx.conf", true)
 	block := make(chan struct{})
 	defer close(block)
+	var got atomic.Int32
 	s.hub.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Add(1)
 		select {
 		case <-block:
 		case <-r.Context().Done():
@@ -633,11 +726,61 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		last, err = http.ReadResponse(bufio.NewReader(c), nil)
 		return err == nil
 	}, func() string { return "no request is refused" })
-	if last.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("status %d, want 429", last.StatusCode)
+	if last.StatusCode != http.StatusBadGateway {
+		t.Errorf("status %d, want 502", last.StatusCode)
+	}
+	if n := got.Load(); n != most {
+		t.Errorf("the hub got %d requests, want %d", n, most)
+	}
+	if got := s.send(t, request{line: "GET /vnc/"}.raw()).StatusCode; got != http.StatusOK {
+		t.Errorf("the desktop's page: %d", got)
 	}
 	if body, _ := io.ReadAll(last.Body); len(body) > 0 {
 		t.Errorf("with a body: %s", body)
+	}
+}
+
+// Strangers who send their bodies a byte at a time, and come back when they are let go, don't keep the owner out.
+func TestSlowStrangers(t *testing.T) {
+	const strangers = 140
+	s := place(t, "nginx.conf", false)
+	s.start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	held := make(chan bool, strangers)
+	for range strangers {
+		all.Go(func() {
+			for first := true; ctx.Err() == nil; first = false {
+				c, err := net.Dial("unix", s.addr)
+				if err != nil {
+					continue
+				}
+				_, err = io.WriteString(c, "POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
+				if first {
+					held <- true
+				}
+				for err == nil && ctx.Err() == nil {
+					time.Sleep(50 * time.Millisecond)
+					_, err = io.WriteString(c, "a")
+				}
+				c.Close()
+			}
+		})
+	}
+	for range strangers {
+		<-held
+	}
+	for range 20 {
+		if got := s.send(t, request{line: "POST /mcp", header: []string{"Authorization: Bearer key", "Connection: close"}}.raw()).StatusCode; got != http.StatusOK {
+			t.Errorf("the owner is answered %d", got)
+		}
+	}
+	for _, r := range s.hub.take() {
+		if r.ContentLength > 0 {
+			t.Error("a stranger reaches the hub")
+		}
 	}
 }
 
@@ -649,10 +792,11 @@ func TestSlowClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := bytes.Count(text, []byte("timeout 10s;")); n != 2 {
-		t.Errorf("%d time-outs of ten seconds, want those of header and body", n)
+	timeout := regexp.MustCompile(`(client_(?:header|body)_timeout) (?:5|10)s;`)
+	if n := len(timeout.FindAll(text, -1)); n != 2 {
+		t.Errorf("%d time-outs of at most ten seconds, want those of header and body", n)
 	}
-	if err := os.WriteFile(name, bytes.ReplaceAll(text, []byte("timeout 10s;"), []byte("timeout 1s;")), 0o644); err != nil {
+	if err := os.WriteFile(name, timeout.ReplaceAll(text, []byte("$1 1s;")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.start(t)

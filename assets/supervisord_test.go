@@ -86,7 +86,7 @@ func TestPrograms(t *testing.T) {
 		name, ok := strings.CutPrefix(section, "program:")
 		for key, value := range c {
 			for _, m := range expansion.FindAllStringSubmatch(value, -1) {
-				if !slices.Contains([]string{"ENV_SLIM_SERVICE_USER", "ENV_SLIM_DESKTOP_USER", "ENV_SLIM_NGINX_CONF"}, m[1]) {
+				if !slices.Contains([]string{"ENV_SLIM_SUPERVISOR_USER", "ENV_SLIM_SERVICE_USER", "ENV_SLIM_DESKTOP_USER", "ENV_SLIM_NGINX_CONF"}, m[1]) {
 					t.Errorf("%s: %s takes %s from elsewhere", section, key, m[1])
 				}
 			}
@@ -118,6 +118,22 @@ func TestPrograms(t *testing.T) {
 	sort.Strings(got)
 	if diff := cmp.Diff(loadProfile(t, "l0").Expect.Programs, got); diff != "" {
 		t.Errorf("programs (-profile +conf):\n%s", diff)
+	}
+}
+
+// A viewer neither shuts out the others nor chooses how much memory the screen takes, and Xvnc knows the flags for it.
+func TestDesktopFlags(t *testing.T) {
+	words := strings.Fields(conf(t)["program:tigervnc"]["command"])
+	for _, flag := range []string{"-localhost", "-UseBlacklist=0", "-AcceptSetDesktopSize=0"} {
+		if !slices.Contains(words, flag) {
+			t.Errorf("no %s: %q", flag, words)
+		}
+	}
+	help, err := exec.Command(need.Program(t, "Xvnc"), "-help").CombinedOutput() // it ends with 1
+	for _, name := range []string{"UseBlacklist", "AcceptSetDesktopSize"} {
+		if !strings.Contains(string(help), name) {
+			t.Errorf("Xvnc knows no %s: %v", name, err)
+		}
 	}
 }
 
@@ -291,7 +307,8 @@ func TestSupervisord(t *testing.T) {
 			output := func() string { b, _ := os.ReadFile(log.Name()); return string(b) }
 			cmd := exec.Command(daemon, "-n", "-c", dir+"/conf")
 			cmd.Dir = "/"
-			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x"}
+			self := map[uint32]string{0: "root", 1: "daemon"}[tt.uid]
+			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_SUPERVISOR_USER=" + self, "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x"}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.uid}}
 			cmd.Stdout, cmd.Stderr = log, log
 			if err := cmd.Start(); err != nil {
@@ -301,7 +318,6 @@ func TestSupervisord(t *testing.T) {
 				_ = cmd.Process.Signal(syscall.SIGTERM) // it may be gone
 				_ = cmd.Wait()
 			})
-			self := map[uint32]string{0: "root", 1: "daemon"}[tt.uid]
 			users := map[string]string{"browser": tt.desktop, "browser-shell": tt.service, "nginx": self, "openbox": tt.desktop, "tigervnc": tt.desktop}
 			for name, user := range users {
 				var said []byte
@@ -318,6 +334,9 @@ func TestSupervisord(t *testing.T) {
 						t.Errorf("%s has no %s in its environment:\n%s", name, want, env)
 					}
 				}
+			}
+			if strings.Contains(output(), "as root") {
+				t.Errorf("supervisord warns of what it runs as: %s", output())
 			}
 			info, err := os.Stat(dir + "/run/sock")
 			if err != nil {

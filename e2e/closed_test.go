@@ -71,7 +71,7 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 		defer cancel()
 		if t.Failed() {
 			t.Logf("%s", b.Logs())
-			for _, file := range []string{"browser-shell.log", "browser.log", "nginx-error.log", "tigervnc.log"} {
+			for _, file := range []string{"browser-shell.log", "browser.log", "nginx.log", "tigervnc.log"} {
 				if r, err := s.Exec(ctx, []string{"/usr/bin/tail", "-n", "30", "/var/log/gem/" + file}, sandbox.ExecOptions{}); err == nil {
 					t.Logf("%s:\n%s%s", file, r.Stdout, r.Stderr)
 				}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,9 +63,25 @@ func vnc(t *testing.T, greeting string, types []byte, result []byte, greeted cha
 	})
 }
 
+// refuse has no security type for its client, and says why (RFC 6143 7.1.2).
+func refuse(reason string) func(net.Conn) {
+	return func(c net.Conn) {
+		_, _ = io.WriteString(c, "RFB 003.008\n")
+		if _, err := io.ReadFull(c, make([]byte, 12)); err == nil {
+			_, _ = io.WriteString(c, "\x00"+reason)
+		}
+	}
+}
+
 func TestHealth(t *testing.T) {
 	const greeting = "RFB 003.008\n"
 	greeted := make(chan bool, 100)
+	proc := t.TempDir()
+	for pid, comm := range map[string]string{"1": "supervisord", "12": "openbox", "self": "health"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(proc, pid), 0o755), os.WriteFile(filepath.Join(proc, pid, "comm"), []byte(comm+"\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	gone := listener(t, func(net.Conn) {})
 	silent := listener(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	well := parts{
@@ -71,6 +90,7 @@ func TestHealth(t *testing.T) {
 		egress:  gone,
 		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
 		hub:     tcp(serve(t, status(200))),
+		proc:    proc,
 	}
 	for _, tt := range []struct {
 		name   string
@@ -90,8 +110,13 @@ func TestHealth(t *testing.T) {
 		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
 		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"no VNC server's greeting"}},
 		{"a password", func(p *parts) { p.vnc = vnc(t, greeting, []byte{2}, nil, greeted) }, []string{"asks for a password"}},
-		{"refused", func(p *parts) { p.vnc = vnc(t, greeting, nil, nil, greeted) }, []string{"desktop: "}},
-		{"shut out", func(p *parts) { p.vnc = vnc(t, greeting, []byte{1}, []byte{0, 0, 0, 1}, greeted) }, []string{"the VNC server refuses"}},
+		{"refused", func(p *parts) { p.vnc = listener(t, refuse("\x00\x00\x00\x0dToo many\nauth")) }, []string{`desktop: the VNC server lets nobody in: "Too many\nauth"`}},
+		{"refused at length", func(p *parts) { p.vnc = listener(t, refuse("\xff\xff\xff\xff"+strings.Repeat("x", 1000))) }, []string{`"` + strings.Repeat("x", 200) + `"`}},
+		{"refused without a word", func(p *parts) { p.vnc = listener(t, refuse("")) }, []string{"lets nobody in: without a reason"}},
+		{"shut out", func(p *parts) {
+			p.vnc = vnc(t, greeting, []byte{1}, []byte("\x00\x00\x00\x01\x00\x00\x00\x02no"), greeted)
+		}, []string{`the VNC server refuses: "no"`}},
+		{"no window manager", func(p *parts) { p.proc = t.TempDir() }, []string{"window manager: openbox does not run"}},
 		{"two at once", func(p *parts) { p.browser, p.vnc = gone, gone }, []string{"browser: ", "; desktop: "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,7 +145,7 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		err := parts{silent, silent, silent, silent, tcp(silent)}.check(ctx)
+		err := parts{silent, silent, silent, silent, tcp(silent), proc}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)

@@ -42,12 +42,12 @@ func readHubSettings(args []string, stderr io.Writer) (s hubSettings, err error)
 	file := policyFlag(flags)
 	flags.StringVar(&s.config, "config", hub.DefaultConfig, "`file` with the servers (mcpServers)")
 	flags.StringVar(&s.tools, "hub-policy", guard.DefaultPath, "`file` that says which calls are let through; only the default one may be missing")
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:8079", "`address` to listen on")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:8079", "`address` to listen on: IP:PORT, or unix:PATH")
 	flags.BoolVar(&s.remote, "allow-remote", false, "allow an address that is not loopback; the endpoint asks for no credentials")
 	flags.StringVar(&s.socket, "socket", "", "unix `socket` of the management API (default: none)")
 	flags.StringVar(&s.audit, "audit", "", "audit log `file` (default: that of the policy)")
 	flags.StringVar(&s.gate, "gate", "", "`file` by which to serve tickets, auth and the desktop's socket (default: don't)")
-	flags.StringVar(&s.gateListen, "gate-listen", "127.0.0.1:8088", "loopback `address` for --gate")
+	flags.StringVar(&s.gateListen, "gate-listen", "127.0.0.1:8088", "`address` for --gate: a loopback one, or unix:PATH")
 	flags.BoolVar(&s.egress, "egress", false, "be the browser's proxy too")
 	err = parse(flags, args, stderr)
 	s.policy = *file
@@ -92,8 +92,16 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	for _, s := range all[1:] {
 		fmt.Fprintf(std.err, "browser-shell: %s on %s\n", s.name, s.listener.Addr())
 	}
-	fmt.Fprintf(std.err, "browser-shell: serving http://%s%s\n", all[0].listener.Addr(), hub.Path)
+	fmt.Fprintf(std.err, "browser-shell: serving %s\n", endpoint(all[0].listener.Addr()))
 	return all.serve(ctx)
+}
+
+// endpoint is what to tell people of the hub's address.
+func endpoint(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String() + ", path " + hub.Path
+	}
+	return "http://" + a.String() + hub.Path
 }
 
 // managed is the hub with all else that is read again together with its files.

@@ -67,7 +67,7 @@ func (a accounts) places() []place {
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
-		{logDir, a.self, 0o700}, // a browser may log what it is sent to
+		{logDir, a.self, 0o700}, // addresses that pages and agents used
 	}
 }
 

@@ -4,6 +4,7 @@ package main_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,8 +59,9 @@ func TestInit(t *testing.T) {
 	for _, tt := range []struct {
 		uid     uint32
 		home    string
+		self    string
 		service string
-	}{{0, "/root", "browser-shell"}, {1000, "/home/gem", "gem"}} {
+	}{{0, "/root", "root", "browser-shell"}, {1000, "/home/gem", "gem", "gem"}} {
 		t.Run(fmt.Sprint(tt.uid), func(t *testing.T) {
 			root := t.TempDir()
 			for d := root; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
@@ -120,7 +122,8 @@ func TestInit(t *testing.T) {
 			}
 			want := []string{
 				"HOME=" + tt.home, "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-				"SLIM_DESKTOP_USER=gem", "SLIM_NGINX_CONF=/opt/gem/nginx", "SLIM_SERVICE_USER=" + tt.service, "TZ=UTC",
+				"SLIM_DESKTOP_USER=gem", "SLIM_NGINX_CONF=/opt/gem/nginx", "SLIM_SERVICE_USER=" + tt.service,
+				"SLIM_SUPERVISOR_USER=" + tt.self, "TZ=UTC",
 			}
 			slices.Sort(got.Env)
 			for i, kv := range got.Env { // what the machine has of IPv6 decides on the rest of it
@@ -135,6 +138,30 @@ func TestInit(t *testing.T) {
 			if err != nil || strings.Contains(string(written), key) || !strings.Contains(string(written), "api_key_sha256") {
 				t.Errorf("gate.json: %s: %v", written, err)
 			}
+
+			t.Run("what gem leaves", func(t *testing.T) {
+				proc := filepath.Join(root, "proc")
+				if err := errors.Join(os.Mkdir(proc, 0o755), syscall.Mount("/proc", proc, "", syscall.MS_BIND|syscall.MS_REC, "")); err != nil {
+					need.Missing(t, "needs mounts: %v", err)
+				}
+				defer syscall.Unmount(proc, syscall.MNT_DETACH)
+				for _, d := range []string{"tmp/.X99-lock/full", "home/gem/.config/browser"} {
+					for d = filepath.Join(root, d); filepath.Base(d) != "gem" && filepath.Base(d) != "tmp"; d = filepath.Dir(d) {
+						if err := errors.Join(os.MkdirAll(d, 0o700), os.Chown(d, 1000, 1000)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for _, d := range []string{"tmp/.X99-lock", "home/gem/.config", "home/gem"} {
+					if err := os.Chmod(filepath.Join(root, d), 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, out, said, err := run(hostile)
+				if err != nil || !strings.Contains(out, "supervisord") || !strings.Contains(said, "the browser may not start: ") || !strings.Contains(said, "permission denied") {
+					t.Errorf("%v: %q, %q", err, said, out)
+				}
+			})
 
 			_, out, said, err = run([]string{"SLIM_LISTEN=0.0.0.0", "SANDBOX_API_KEY=" + key[:9]})
 			if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 78 || out != "" {

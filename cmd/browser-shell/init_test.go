@@ -73,6 +73,9 @@ func TestInitRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("error is %v, want one that says %s", err, tt.want)
 			}
+			if n := strings.Count(err.Error(), "SLIM_LISTEN: "); n > 1 {
+				t.Errorf("the error says it %d times: %v", n, err)
+			}
 			if strings.Contains(err.Error(), apiKey) || strings.Contains(err.Error(), apiKey[:8]) {
 				t.Errorf("the error shows a key: %v", err)
 			}
@@ -100,7 +103,7 @@ func TestInitEnvironment(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "TZ=Europe/Berlin",
-		"SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=browser-shell", "SLIM_NGINX_CONF=/opt/gem/nginx.conf",
+		"SLIM_SUPERVISOR_USER=root", "SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=browser-shell", "SLIM_NGINX_CONF=/opt/gem/nginx.conf",
 	}, p.env); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -111,7 +114,7 @@ func TestInitEnvironment(t *testing.T) {
 	if p, err = planOf(getenv, 1000, func(string) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.env[4:6]; !slices.Equal(got, []string{"SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=gem"}) || p.env[1] != "HOME=/home/gem" {
+	if got := p.env[4:7]; !slices.Equal(got, []string{"SLIM_SUPERVISOR_USER=gem", "SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=gem"}) || p.env[1] != "HOME=/home/gem" {
 		t.Errorf("rootless: %q", p.env)
 	}
 }
@@ -132,8 +135,8 @@ func TestNginxConf(t *testing.T) {
 		{"loopback", none, "/opt/gem/nginx-loopback-ipv4.conf"},
 		{"loopback", noLoopback, "/opt/gem/nginx-loopback-ipv4.conf"},
 	} {
-		if got, err := nginxConf(tt.listen, tt.ipv6); err != nil || got != tt.want {
-			t.Errorf("%q: %s, %v; want %s", tt.listen, got, err, tt.want)
+		if got := nginxConf(tt.listen, tt.ipv6); got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.listen, got, tt.want)
 		}
 	}
 }
@@ -282,7 +285,7 @@ func TestPrepareFollowsNoLink(t *testing.T) {
 		"nginx's temporary":     {link("run/nginx/body"), "body is a link"},
 		"supervisord's pid":     {link("run/supervisor/pid"), "pid is a link"},
 		"file as a directory":   {file("output"), "/output is a link or a file"},
-		"directory as X's lock": {dir("tmp/.X99-lock"), "remove /tmp/.X99-lock"},
+		"directory as X's lock": {dir("tmp/.X99-lock"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, p := system(t)
@@ -294,6 +297,9 @@ func TestPrepareFollowsNoLink(t *testing.T) {
 			dirMode, dirUID := stat(t, target)
 			tt.plant(t, root, target)
 			err := p.prepare(root)
+			if err == nil {
+				err = p.dropProfileLocks(root)
+			}
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), root, ""), tt.want)) {
 				t.Errorf("error is %v, want one that says %q", err, tt.want)
 			}
@@ -323,7 +329,10 @@ func TestPrepareRemovesAsGem(t *testing.T) {
 	if err := errors.Join(os.Mkdir(target, 0o755), os.WriteFile(lock, nil, 0o644), os.Mkdir(home, 0o700), os.Chown(home, 1000, 1000), os.Symlink(filepath.Join(root, "etc"), filepath.Join(home, ".config"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.prepare(root); !errors.Is(err, fs.ErrPermission) {
+	if err := p.prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.dropProfileLocks(root); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("error is %v, want one of permissions", err)
 	}
 	if _, err := os.Stat(lock); err != nil {
@@ -351,13 +360,42 @@ func TestPrepareDropsLocks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := p.prepare(root); err != nil {
+	if err := errors.Join(p.prepare(root), p.dropProfileLocks(root)); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range locks {
 		if _, err := os.Lstat(filepath.Join(root, l)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left: %v", l, err)
 		}
+	}
+}
+
+// What is in the way of X's locks goes, and what can't be removed is moved.
+func TestPrepareDropsDirectories(t *testing.T) {
+	root, p := system(t)
+	if err := p.prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tmp/.X99-lock", "tmp/.X11-unix/X99"} {
+		for dir := filepath.Join(root, name, "full"); dir != filepath.Dir(filepath.Join(root, name)); dir = filepath.Dir(dir) {
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, p.desktop.uid, p.desktop.gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Chmod(filepath.Join(root, "tmp/.X99-lock"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tmp/.X99-lock", "tmp/.X11-unix/X99"} {
+		if _, err := os.Lstat(filepath.Join(root, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+	if entries, _ := os.ReadDir(filepath.Join(root, "tmp/.X11-unix")); len(entries) > 0 {
+		t.Errorf("%v could have been removed", entries)
 	}
 }
 

@@ -108,7 +108,8 @@ func TestNginxTakesTheBuiltConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			gem := filepath.Join(dir, "opt", "gem")
-			move := strings.NewReplacer("/opt/gem/", gem+"/", "/opt/novnc/", dir+"/novnc/", "/run/nginx/", dir+"/", "/dev/stdout", dir+"/access.log")
+			move := strings.NewReplacer("/opt/gem/", gem+"/", "/opt/novnc/", dir+"/novnc/", "/run/nginx/", dir+"/", "/dev/stdout", dir+"/access.log",
+				"user nobody browser-shell;", "user nobody nogroup;")
 			confs, err := filepath.Glob(filepath.Join(gem, "nginx*.conf"))
 			if err != nil {
 				t.Fatal(err)

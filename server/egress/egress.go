@@ -35,10 +35,12 @@ const (
 )
 
 // Decision tells about one request. A refused one is told once; an allowed
-// one before anything is sent out, and again with Done when it has ended.
+// one before anything is sent out, and again with Done when it has ended. Of
+// refusals that are alike and follow each other fast the first is told, and
+// later one Decision for all the others.
 type Decision struct {
 	Time     time.Time
-	Method   string // CONNECT or the method of a plain request
+	Method   string // CONNECT or the method of a plain request; "and N more" of refusals like an earlier one
 	Host     string // canonical; empty when the request named none that can be read
 	Port     int
 	Allowed  bool
@@ -56,6 +58,7 @@ type Proxy struct {
 	network policy.Network // as it was given
 	sites   policy.Network // the same, where this machine's addresses are not public
 	record  func(Decision) error
+	denied  denials
 	plain   http.Handler
 	local   localAddresses
 	listen  atomic.Pointer[netip.Addr] // where it listens
@@ -68,10 +71,11 @@ type Proxy struct {
 }
 
 // New makes a proxy. record is told every decision, from many goroutines; while
-// it fails nothing gets out.
+// it fails nothing gets out. It is told all of them when Serve returns.
 func New(p *policy.Policy, network policy.Network, record func(Decision) error) *Proxy {
 	proxy := &Proxy{network: network, record: record, idle: idleTime, dial: dialTime, header: headerTime}
 	proxy.sites = policy.Network{Resolver: network.Resolver, Public: proxy.outside}
+	proxy.denied = denials{record: record, every: denialTime, most: maxDenials, counts: map[denial]int{}}
 	proxy.plain = newPlain()
 	proxy.policy.Store(p)
 	return proxy
@@ -176,7 +180,7 @@ func (q *request) target(r *http.Request) (scheme, host string, refusal *policy.
 // deny records a refusal and answers with it.
 func (q *request) deny(w http.ResponseWriter, r *policy.Refusal) {
 	q.Rule, q.Duration = r.Rule, time.Since(q.Time)
-	if q.record(q.Decision) != nil {
+	if q.denied.add(q.Decision) != nil {
 		r = unrecorded
 	}
 	answer(w, r)

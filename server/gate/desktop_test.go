@@ -397,7 +397,7 @@ func TestClientsAreBounded(t *testing.T) {
 		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
 		}
 		echo(c)
-	}), nil)
+	}), func(g *gate, _ *http.Server) { g.desktop.leaveTime = patience })
 	open := make([]*websocket.Conn, maxClients)
 	for i := range open {
 		open[i] = dial(t, url+"/websockify")
@@ -423,8 +423,7 @@ func TestClientsAreBounded(t *testing.T) {
 	if n := g.desktop.places.count(); n != maxClients {
 		t.Errorf("%d are open", n)
 	}
-	// The VNC server may see an end late, but no more than those that went.
-	if n := most.Load(); n > maxClients+3 {
+	if n := most.Load(); n != maxClients {
 		t.Errorf("%d connections to the VNC server", n)
 	}
 	if w := send(t, g, "GET", "/websockify"); w.Code != 426 || g.desktop.places.count() != maxClients {

@@ -105,7 +105,7 @@ func Default() *Policy {
 			SessionCalls: 5000, SessionBytes: 64 << 20, SessionIdleSec: 600, ArtifactBytes: 256 << 20,
 		},
 		Redaction: Redaction{Keys: []string{}, Patterns: []string{}},
-		Audit:     Audit{MaxBytes: 64 << 20, Keep: 4},
+		Audit:     Audit{MaxBytes: 8 << 20, Keep: 3},
 	}
 }
 
