@@ -82,8 +82,8 @@ func TestChaos(t *testing.T) {
 				} else {
 					step = 0 // as an agent would: open the page again, after a moment
 					time.Sleep(100 * time.Millisecond)
-					restart.RLock() // a slow start of the browser is one failure, not a hundred
-					restart.RUnlock()
+					restart.RLock()   // a slow start of the browser is one failure, not a hundred
+					restart.RUnlock() //nolint:staticcheck // it waits, and that is all
 					why, _, _ := strings.Cut(a.Stderr, "\n")
 					n, _ := failures.LoadOrStore(why, new(atomic.Int64))
 					n.(*atomic.Int64).Add(1)

@@ -146,7 +146,7 @@ func serverTable(w io.Writer, all ...upstream.Status) {
 
 func serverPage(w io.Writer, s admin.Server) {
 	serverTable(w, s.Status)
-	for _, line := range [][2]string{{"server", s.Status.Server}, {"protocol", s.Protocol}, {"last error", s.LastError}} {
+	for _, line := range [][2]string{{"server", s.Server}, {"protocol", s.Protocol}, {"last error", s.LastError}} {
 		if line[1] != "" {
 			fmt.Fprintf(w, "%s: %s\n", line[0], shown(line[1]))
 		}

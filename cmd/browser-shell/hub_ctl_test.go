@@ -29,6 +29,7 @@ func (oneServer) Server(name string) (upstream.Status, bool) {
 		LastError: "ended with 1\x1b[2J", Restarts: 7, Server: "files \u202e1.0", Tools: 2,
 	}, name == "files"
 }
+
 func (oneServer) Log(string) []byte                     { return []byte("first\n\x1b]0;title\x07\tsecond\r\n") }
 func (oneServer) Start(string) error                    { return nil }
 func (oneServer) Stop(context.Context, string) error    { return errors.New("it does not end") }

@@ -158,8 +158,8 @@ func TestHubCycles(t *testing.T) {
 	pid := h.cmd.Process.Pid
 	var files int
 	for i := range cycles {
-		switch {
-		case i%2 == 0:
+		switch i % 2 {
+		case 0:
 			if _, err := h.ctl.Restart(t.Context(), "browser_shell"); err != nil {
 				t.Fatal(err)
 			}

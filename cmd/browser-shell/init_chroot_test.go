@@ -100,11 +100,11 @@ func TestInit(t *testing.T) {
 				return cmd, out.String(), said.String(), err
 			}
 
-			cmd, out, said, err := run(hostile)
-			if err != nil || said != "" {
+			if _, _, said, err := run(hostile); err != nil || said != "" {
 				t.Fatalf("%v: %s", err, said)
 			}
-			if cmd, out, said, err = run(hostile); err != nil || said != "" { // a container may be started again
+			cmd, out, said, err := run(hostile) // a container may be started again
+			if err != nil || said != "" {
 				t.Fatalf("the second time: %v: %s", err, said)
 			}
 			var got struct {

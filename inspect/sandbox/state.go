@@ -50,7 +50,7 @@ func newRun(cacheDir string, sweep func(id, dir string) error) (_ *run, left, er
 	if err := lock.Lock(); err != nil {
 		return nil, nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
-	defer lock.Unlock()
+	defer func() { _ = lock.Unlock() }() // closing gives it back too
 	left = sweepRuns(base, sweep)
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never an error

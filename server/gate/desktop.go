@@ -45,7 +45,7 @@ func (d *desktop) serve(w http.ResponseWriter, r *http.Request, ticket string) {
 	if err != nil {
 		return // and answered
 	}
-	defer ws.CloseNow()
+	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(maxMessage)
 	ctx, leave := d.places.take(r.Context(), ticket)
 	defer leave()
@@ -119,7 +119,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn)
 // hurry breaks c off, whatever goes on there, when a newer desktop waits for the place of ctx's.
 func (d *desktop) hurry(ctx context.Context, c net.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
-		if context.Cause(ctx) == errReplaced {
+		if errors.Is(context.Cause(ctx), errReplaced) {
 			time.AfterFunc(d.leaveTime, func() { c.Close() })
 		}
 	})

@@ -222,9 +222,13 @@ func TestWhoMayConnect(t *testing.T) {
 	}
 
 	// What is no handshake learns nothing from it.
-	for _, headers := range [][]string{nil, {"Upgrade", "websocket"}, {"Connection", "Upgrade", "Upgrade", "h2c"},
+	for _, headers := range [][]string{
+		nil,
+		{"Upgrade", "websocket"},
+		{"Connection", "Upgrade", "Upgrade", "h2c"},
 		{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "8"},
-		{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "<b>"}} {
+		{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "<b>"},
+	} {
 		if w := send(t, newAnonymous(t), "GET", "/websockify", headers...); w.Code != 426 && w.Code != 400 {
 			t.Errorf("%q: %d", headers, w.Code)
 		}
@@ -435,8 +439,11 @@ func TestClientsAreBounded(t *testing.T) {
 // none and doesn't keep out the holder of a key, or itself.
 func TestTicketKeepsNobodyOut(t *testing.T) {
 	g := newGate(t)
-	g.desktop.vnc = fakeVNC(t, echo)
-	g.desktop.leaveTime = 50 * time.Millisecond
+	stuck := make(chan struct{})
+	g.desktop.vnc = fakeVNC(t, func(c *net.TCPConn) { echo(c); <-stuck }) // which sees no end either
+	release := sync.OnceFunc(func() { close(stuck) })
+	t.Cleanup(release)
+	g.desktop.leaveTime, g.desktop.endTime = 50*time.Millisecond, time.Hour
 	s := httptest.NewServer(g)
 	defer s.Close()
 	ticket := g.tickets.issue()
@@ -450,8 +457,9 @@ func TestTicketKeepsNobodyOut(t *testing.T) {
 		return c
 	}
 	owner := withKey()
-	for range 5 * maxPerTicket { // none of which reads or answers a close
-		handshakeAt(t, "ws"+strings.TrimPrefix(s.URL, "http"), "/websockify?ticket="+ticket)
+	for range 5 * maxPerTicket { // in the middle of a frame none of them sees a close
+		c := handshakeAt(t, "ws"+strings.TrimPrefix(s.URL, "http"), "/websockify?ticket="+ticket)
+		_, _ = c.Write([]byte{0x82, 0xfe, 0xff, 0xff, 1, 2, 3, 4, 5})
 	}
 	until(t, "the ticket has its share", func() bool { return g.desktop.places.count() == 1+maxPerTicket })
 	if !isOpen(t, owner) || !isOpen(t, withKey()) {
@@ -461,6 +469,7 @@ func TestTicketKeepsNobodyOut(t *testing.T) {
 	if err != nil || !isOpen(t, last) {
 		t.Fatalf("the ticket itself is kept out: %v", err)
 	}
+	release()
 	last.CloseNow()
 	until(t, "its place is free", func() bool { return g.desktop.places.count() == 2+maxPerTicket-1 })
 }

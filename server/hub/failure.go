@@ -115,8 +115,10 @@ func (h *Hub) failed(outer context.Context, s *server, err error) error {
 	case outer.Err() != nil:
 		return outer.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{name: "TIMEOUT", code: codeTimeout, rule: "call.timeout", retryable: true,
-			text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.config.Name, h.callTimeout(s))}
+		return &failure{
+			name: "TIMEOUT", code: codeTimeout, rule: "call.timeout", retryable: true,
+			text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.config.Name, h.callTimeout(s)),
+		}
 	case errors.Is(err, mcp.ErrConnectionClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrClosedPipe):
 		return &failure{name: "SERVER_DOWN", rule: "server.ended", text: fmt.Sprintf("server %s ended during the call; it is started again", s.config.Name), retryable: true}
 	}

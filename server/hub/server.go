@@ -228,7 +228,7 @@ func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.Cli
 		// The server may be one that there can be only one of, or that knows the newer era only.
 		if s.own[ss] == p {
 			s.own[ss] = nil
-			go s.endOwn(p)
+			go s.endOwn(p) //nolint:gosec // it ends whether or not this client waits
 		}
 		return s.shared()
 	}
@@ -280,8 +280,10 @@ func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
 		switch {
 		case full && s.config.PerSession == nil: // for good: it may begin something there
 		case full && !s.evict():
-			return nil, &failure{name: "SERVER_BUSY", rule: "server.sessions", retryable: true,
-				text: fmt.Sprintf("%d sessions are at work at server %s, each with a process of its own", maxOwn, s.config.Name)}
+			return nil, &failure{
+				name: "SERVER_BUSY", rule: "server.sessions", retryable: true,
+				text: fmt.Sprintf("%d sessions are at work at server %s, each with a process of its own", maxOwn, s.config.Name),
+			}
 		default:
 			p = &process{}
 			o := s.options(&p.flight, nil)

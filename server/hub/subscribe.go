@@ -142,7 +142,7 @@ func (s *server) resubscribe(ctx context.Context, session *mcp.ClientSession) {
 func (s *server) updated(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) {
 	params := *req.Params
 	delete(params.Meta, mcp.MetaKeySubscriptionID) // the server's, not the client's
-	go func() {
+	go func() {                                    //nolint:gosec // to all clients, not for the one request
 		_ = s.hub.mcp.ResourceUpdated(context.Background(), &params) // who has gone hears nothing
 	}()
 }

@@ -81,7 +81,7 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, diffID v1.Hash, p image
 	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
-	defer lock.Unlock()
+	defer func() { _ = lock.Unlock() }() // closing gives it back too
 	if l, err := readLayer(dir); !errors.Is(err, fs.ErrNotExist) {
 		return l, err // another process was faster
 	}

@@ -185,7 +185,7 @@ var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 // labels writes name="value" pairs; the format wants UTF-8 and knows these three escapes only.
 func labels(pairs ...string) string {
 	var b strings.Builder
-	for i := 0; i < len(pairs); i += 2 {
+	for i := 0; i+1 < len(pairs); i += 2 {
 		if i > 0 {
 			b.WriteByte(',')
 		}

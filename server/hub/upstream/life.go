@@ -36,7 +36,7 @@ func (t *times) wait(n int) time.Duration {
 		return 0
 	}
 	d := t.backoff[min(n, len(t.backoff))-1]
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // jitter is no secret
 }
 
 // link is a program or a connection: one attempt.
