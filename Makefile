@@ -23,7 +23,7 @@ bench: ## embedded engine against buildkitd; see bench/README.md
 
 release: ## dist/slimctl-OS-ARCH, with browser-shell for both architectures inside
 	for arch in amd64 arm64; do \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -buildvcs=false -ldflags '-s -w -buildid=' \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -tags nethttpomithttp2 -trimpath -buildvcs=false -ldflags '-s -w -buildid=' \
 	    -o build/overlays/bin/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
 	done
 	for target in linux/amd64 linux/arm64 darwin/arm64; do \

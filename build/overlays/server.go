@@ -88,8 +88,9 @@ func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, 
 	defer os.RemoveAll(tmp)
 	o.log("compiling browser-shell for %s in %s", arch, root)
 	out := filepath.Join(tmp, "browser-shell")
+	// Nothing in the image speaks HTTP/2, so nothing of it is in there.
 	err = run(ctx, root, goEnv(os.Environ(), arch), "go",
-		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", out, pkg)
+		"build", "-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", out, pkg)
 	if errors.Is(err, ErrNoTool) {
 		return nil, fmt.Errorf("%w: install Go to compile browser-shell, or use a released slimctl, which carries it", err)
 	}
