@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && docker
 
 package sandbox
 
@@ -12,22 +12,23 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// dockerEngineUnderTest needs a Docker Engine that runs already. It is skipped in CI, too: the engine that must work
-// everywhere is runc, and a Docker daemon is a hundred megabytes to install and takes over a machine's firewall.
+// dockerEngineUnderTest needs root and a Docker Engine that runs already: `go test -tags docker ./inspect/sandbox`. These
+// tests are not part of the usual ones, since the engine that must work everywhere is runc, and a Docker daemon takes over a
+// machine's firewall.
 func dockerEngineUnderTest(t testing.TB) engineUnderTest {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("what these tests look at in a container's network and processes needs root")
+		t.Fatal("what these tests look at in a container's network and processes needs root")
 	}
 	api, err := client.New(client.FromEnv)
 	if err != nil {
-		t.Skipf("no Docker: %v", err)
+		t.Fatalf("no Docker: %v", err)
 	}
 	defer api.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := api.Ping(ctx, client.PingOptions{}); err != nil {
-		t.Skipf("no Docker Engine answers (set DOCKER_HOST to test with one): %v", err)
+		t.Fatalf("no Docker Engine answers (set DOCKER_HOST to test with one): %v", err)
 	}
 	e := engineUnderTest{Runner{Runtime: Docker, CacheDir: t.TempDir()}, t}
 	t.Cleanup(func() { noContainerLeft(t, e.CacheDir) })
