@@ -31,6 +31,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/buildkitd"
 	"github.com/slimctl/slimctl/internal/ocitest"
 	"github.com/slimctl/slimctl/internal/registry"
@@ -129,7 +130,7 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 		platforms = []string{"linux/amd64", "linux/arm64"}
 	}
 	in := resolve.Input{
-		Profile: p, Reference: reference, Source: src, Assets: assets.FS, Lock: lock, Cache: image.IndexCache{Dir: w.cache},
+		Profile: p, Reference: reference, Source: src, Assets: assets.FS, Lock: lock, Cache: tree.Cache{Dir: w.cache},
 		Overlays: func(ctx context.Context, p1 v1.Platform) ([]build.Lay, error) {
 			return ownOverlays(ctx, p.Payload.AgentBrowser, p1.Architecture)
 		},

@@ -225,7 +225,7 @@ func streamItem(ctx context.Context, w io.Writer, it item, cp *copier) (err erro
 		_, err := w.Write(it.raw)
 		return err
 	}
-	task := cp.opt.Progress.Task("layer "+short(it.desc.Digest), it.desc.Size)
+	task := cp.opt.Progress.Task("layer "+Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	return cp.to(ctx, w, it, task.Add)
 }

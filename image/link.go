@@ -78,7 +78,7 @@ func (c *copier) verifyOnce(ctx context.Context, src *spanReader, it item, where
 	if ok && c.local.known.has(it.desc.Digest, before) {
 		return nil
 	}
-	task := c.opt.Progress.Task("verify "+short(it.desc.Digest), it.desc.Size)
+	task := c.opt.Progress.Task("verify "+Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	r, err := newVerifyReader(io.NopCloser(src), it.desc.Digest, it.desc.Size, where, func() {
 		if after, same := src.identity(); ok && same && after == before {
@@ -88,7 +88,7 @@ func (c *copier) verifyOnce(ctx context.Context, src *spanReader, it item, where
 	if err != nil {
 		return err
 	}
-	return copyAll(io.Discard, &countingReader{ctx: ctx, r: r, add: task.Add})
+	return copyAll(io.Discard, Counting(ctx, r, task.Add))
 }
 
 func clone(dst string, src *os.File) bool {
@@ -112,7 +112,7 @@ func (c *copier) at(ctx context.Context, f *os.File, off int64, it item) (err er
 		_, err := f.WriteAt(it.raw, off)
 		return err
 	}
-	task := c.opt.Progress.Task("layer "+short(it.desc.Digest), it.desc.Size)
+	task := c.opt.Progress.Task("layer "+Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	wait := c.opt.backoff
 	for try := 1; ; try++ {
@@ -145,7 +145,7 @@ func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) 
 	shut := sync.OnceFunc(func() { r.Close() })
 	defer shut()
 	defer context.AfterFunc(ctx, shut)() // another blob failed: don't wait for a slow registry
-	return copyAll(w, &countingReader{ctx: ctx, r: r, add: add})
+	return copyAll(w, Counting(ctx, r, add))
 }
 
 // openUntil is open, but doesn't wait any longer when ctx ends: a remote layer is bound to another context, and its

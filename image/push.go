@@ -249,7 +249,7 @@ func (p *pusher) upload(ctx context.Context, it item, location string) (err erro
 			return err
 		}
 	}
-	task := p.opt.Progress.Task("push "+short(it.desc.Digest), it.desc.Size)
+	task := p.opt.Progress.Task("push "+Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	if err := p.put(ctx, location, it, task); err != nil {
 		return err

@@ -76,14 +76,14 @@ func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) er
 			if err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}
-			task := p.Task("verify "+short(want), 0)
+			task := p.Task("verify "+Short(want), 0)
 			defer func() { task.Done(err) }()
 			r, err := l.Uncompressed()
 			if err != nil {
 				return fmt.Errorf("%s: layer %s: %w", file, want, err)
 			}
 			defer r.Close()
-			got, _, err := v1.SHA256(&countingReader{ctx: ctx, r: r, add: task.Add})
+			got, _, err := v1.SHA256(Counting(ctx, r, task.Add))
 			if err != nil && !errors.Is(err, io.EOF) {
 				return fmt.Errorf("%s: layer %s: %w", file, want, err)
 			}

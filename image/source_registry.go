@@ -203,7 +203,7 @@ func uncompress(blob io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := inflate(blob)
+	raw, err := Inflate(blob)
 	if err != nil {
 		blob.Close()
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 func TestExpandBraces(t *testing.T) {
@@ -56,15 +57,15 @@ func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
 	}
 }
 
-func treeOf(t *testing.T, files ...image.File) *image.Tree {
+func treeOf(t *testing.T, files ...image.File) *tree.Tree {
 	t.Helper()
-	tree := image.NewTree()
 	var entries []image.Entry
 	for _, f := range files {
 		entries = append(entries, f.Entry)
 	}
-	if err := tree.Apply(entries); err != nil {
+	merged, err := tree.Of(entries...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return tree
+	return merged
 }

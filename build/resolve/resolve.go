@@ -15,6 +15,7 @@ import (
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // Input is what Resolve works on.
@@ -31,7 +32,7 @@ type Input struct {
 	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
 	Lock *Lock
 	// Cache keeps the base index of each layer that has to be read, and the layers that the recipes add.
-	Cache    image.IndexCache
+	Cache    tree.Cache
 	Progress image.Progress
 	// Epoch is the time of everything added; zero takes the newest base image's.
 	Epoch time.Time
@@ -95,18 +96,18 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		}
 		locked, base = l, newReplay(&l.Footprint)
 	} else {
-		tree, err := in.Cache.Tree(ctx, img, in.Progress)
+		files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress})
 		if err != nil {
 			return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 		}
-		base = newRecorder(tree, &locked.Footprint)
+		base = newRecorder(files.Tree, &locked.Footprint)
 	}
 	line, err := detectLine(base)
 	if err != nil {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
-		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache(in.Cache), Dirs: map[string]image.Entry{},
+		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir}, Dirs: map[string]image.Entry{},
 		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
 	}}
 	if err := w.run(ctx); err != nil {

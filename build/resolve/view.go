@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // view is what resolving asks of a base's merged tree. The answers, all together, are what a lock must hold.
@@ -20,17 +21,18 @@ type view interface {
 
 // recorder answers from the tree and notes each answer in the footprint.
 type recorder struct {
-	tree *image.Tree
-	foot *Footprint
-	seen map[string]bool
+	files *tree.Tree
+	foot  *Footprint
+	seen  map[string]bool
 }
 
-func newRecorder(tree *image.Tree, foot *Footprint) *recorder {
-	return &recorder{tree: tree, foot: foot, seen: map[string]bool{}}
+func newRecorder(files *tree.Tree, foot *Footprint) *recorder {
+	return &recorder{files: files, foot: foot, seen: map[string]bool{}}
 }
 
 func (r *recorder) Lookup(p string) (image.Entry, bool, error) {
-	e, ok := r.tree.Lookup(p)
+	found, ok := r.files.Lookup(p)
+	e := found.Entry
 	if !r.seen[p] {
 		r.seen[p] = true
 		if ok {
@@ -43,7 +45,7 @@ func (r *recorder) Lookup(p string) (image.Entry, bool, error) {
 }
 
 func (r *recorder) Resolve(p string) (string, error) {
-	to, err := r.tree.Resolve(p)
+	to, err := r.files.Resolve(p)
 	if err == nil && to != p {
 		r.foot.Links[p] = to
 	}
@@ -51,7 +53,7 @@ func (r *recorder) Resolve(p string) (string, error) {
 }
 
 func (r *recorder) Glob(pattern string) ([]string, error) {
-	paths, err := r.tree.Glob(pattern)
+	paths, err := r.files.Glob(pattern)
 	if err == nil {
 		r.foot.Globs[pattern] = paths
 	}

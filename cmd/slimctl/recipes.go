@@ -21,6 +21,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/profiles"
 )
@@ -123,7 +124,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 	}
 	r.recipes, r.lock, err = resolve.Resolve(ctx, resolve.Input{
 		Profile: p, Reference: reference, Source: r.source, Platforms: platforms, Assets: assets.FS, Lock: lock,
-		Cache: image.IndexCache{Dir: a.cacheDir}, Progress: bars, Epoch: epoch,
+		Cache: tree.Cache{Dir: a.cacheDir}, Progress: bars, Epoch: epoch,
 		Overlays: a.overlays(f, p, bars),
 	})
 	return r, err

@@ -13,13 +13,14 @@ const module = "github.com/slimctl/slimctl/"
 // rooms has, for each package, what it may import of ours. "*" at the end of a name stands for any rest. A package
 // that isn't here may not exist: put it on the map, and think where it belongs.
 var rooms = map[string][]string{
-	"image":    {},
-	"assets":   {},
-	"profiles": {},
+	"image":      {},
+	"image/tree": {"image"},
+	"assets":     {},
+	"profiles":   {},
 
 	"build":            {"image"},
 	"build/profile":    {},
-	"build/resolve":    {"build", "build/profile", "image"},
+	"build/resolve":    {"build", "build/profile", "image", "image/tree"},
 	"build/overlays":   {"image"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
@@ -42,6 +43,19 @@ var rooms = map[string][]string{
 	"server/protocol":     {},
 	"server/strictjson":   {},
 
+	"inspect":             {"image", "image/tree", "inspect/accounts", "inspect/mcp", "inspect/nginx", "inspect/packages", "inspect/start", "inspect/supervisord"},
+	"inspect/accounts":    {"image", "image/tree"},
+	"inspect/mcp":         {"image", "image/tree"},
+	"inspect/nginx":       {"image", "image/tree"},
+	"inspect/packages":    {"image", "image/tree"},
+	"inspect/start":       {"image", "image/tree"},
+	"inspect/supervisord": {"image", "image/tree"},
+	"inspect/expect":      {},
+	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*"},
+	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*"},
+	"inspect/acceptance":  {"image", "inspect/verify", "inspect/sandbox"},
+	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
+
 	"inspect/sandbox":             {"image", "inspect/sandbox/rootfs"},
 	"inspect/sandbox/rootfs":      {"image"},
 	"inspect/sandbox/sandboxtest": {},
@@ -55,16 +69,16 @@ var rooms = map[string][]string{
 	"internal/progress":              {"image"},
 	"internal/registry":              {},
 	"internal/registry/testregistry": {"internal/registry"},
-	"internal/standin":               {"image"},
-	"internal/standin/live":          {"image", "internal/standin"},
+	"internal/standin":               {"image", "image/tree"},
+	"internal/standin/live":          {"image", "image/tree", "internal/standin"},
 
 	"build/profile/internal/*": {"build/profile"},
 	"e2e":                      {},
 	"bench/mcp":                {},
 	"bench/mcp/standin":        {},
-	"bench":                    {"internal/*", "image", "build", "build/*"},
+	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"server", "server/*"},
-	"cmd/slimctl":              {"assets", "profiles", "image", "build", "build/*", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live"},
+	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // Rootfs is a real root file system, as one layer, for the stand-in's files to lie on. Then the stand-in boots: what the
@@ -20,7 +21,7 @@ type Rootfs struct {
 	Layer  v1.Descriptor
 	DiffID v1.Hash
 	// Tree is what the layer holds.
-	Tree *image.Tree
+	Tree *tree.Tree
 }
 
 // overReal are the stand-in's files that hide the root file system's: links that the base has at these names.
@@ -84,7 +85,7 @@ func (r *Rootfs) program(f image.File) image.File {
 func (r *Rootfs) dirAt(p string) image.File {
 	if r != nil {
 		if e, ok := r.Tree.Lookup(p); ok && e.IsDir() {
-			return image.File{Entry: e}
+			return image.File{Entry: e.Entry}
 		}
 	}
 	return dirAt(p)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // onRootfs writes line's stand-in on a root file system of the given entries.
@@ -19,14 +20,15 @@ func onRootfs(t *testing.T, line string, real ...image.File) map[string]entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Rootfs{File: filepath.Join(t.TempDir(), "blob"), Tree: image.NewTree()}
 	var entries []image.Entry
 	for _, f := range real {
 		entries = append(entries, f.Entry)
 	}
-	if err := r.Tree.Apply(entries); err != nil {
+	laid, err := tree.Of(entries...)
+	if err != nil {
 		t.Fatal(err)
 	}
+	r := &Rootfs{File: filepath.Join(t.TempDir(), "blob"), Tree: laid}
 	blob, err := below.Compressed()
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +109,7 @@ func TestRootfsComesFirst(t *testing.T) {
 }
 
 func TestRootfsIsOfOnePlatform(t *testing.T) {
-	o := Options{Line: "A", Rootfs: &Rootfs{Tree: image.NewTree(), DiffID: v1.Hash{Algorithm: "sha256"}}}
+	o := Options{Line: "A", Rootfs: &Rootfs{Tree: tree.New(), DiffID: v1.Hash{Algorithm: "sha256"}}}
 	if _, err := Write(t.Context(), filepath.Join(t.TempDir(), "layout"), o); err == nil {
 		t.Error("no error for two platforms")
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
@@ -53,11 +53,11 @@ func rootfs(ctx context.Context, cacheRoot string) (*standin.Rootfs, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree, err := image.IndexCache{Dir: cacheRoot}.Tree(ctx, img, nil)
+	files, err := tree.Cache{Dir: cacheRoot}.Open(ctx, img, tree.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("%w; remove %s to make it anew", err, dir)
 	}
-	return &standin.Rootfs{File: b.file(dir), Layer: b.Layer, DiffID: b.DiffID, Tree: tree}, nil
+	return &standin.Rootfs{File: b.file(dir), Layer: b.Layer, DiffID: b.DiffID, Tree: files.Tree}, nil
 }
 
 // layer is the root file system as a v1.Layer.

@@ -1,13 +1,16 @@
-package image
+package tree
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"sort"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // Tree is the merged tree of an image's layers, as a container sees it.
@@ -18,13 +21,12 @@ type Tree struct {
 
 type node struct {
 	entry    Entry
-	layer    int // that brought the entry
 	children map[string]*node
 }
 
-// NewTree makes a tree that holds the root only.
-func NewTree() *Tree {
-	return &Tree{root: &node{entry: Entry{Path: "/", Type: TypeDir, Mode: 0o755}}}
+// New makes a tree that holds the root only.
+func New() *Tree {
+	return &Tree{root: &node{entry: Entry{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755}, Layer: -1}}, layer: -1}
 }
 
 // Apply lays one layer's entries on the tree: first its whiteouts, which only hide what is below it, then its files.
@@ -41,9 +43,9 @@ func (t *Tree) Apply(entries []Entry) error {
 	for _, e := range entries {
 		at := e.Path
 		switch e.Type {
-		case typeWhiteout:
+		case TypeWhiteout:
 			at = path.Dir(e.Path)
-		case typeOpaque:
+		case TypeOpaque:
 		default:
 			continue
 		}
@@ -53,14 +55,14 @@ func (t *Tree) Apply(entries []Entry) error {
 			}
 			return fmt.Errorf("%s: %w", e.Path, link.below())
 		}
-		if dir := t.node(at); dir != nil && e.Type == typeWhiteout {
+		if dir := t.node(at); dir != nil && e.Type == TypeWhiteout {
 			delete(dir.children, path.Base(e.Path))
 		} else if dir != nil {
 			dir.children = nil
 		}
 	}
 	for _, e := range entries {
-		if e.Type == typeWhiteout || e.Type == typeOpaque {
+		if e.Type == TypeWhiteout || e.Type == TypeOpaque {
 			continue
 		}
 		if err := t.put(e); err != nil {
@@ -72,8 +74,8 @@ func (t *Tree) Apply(entries []Entry) error {
 
 // lowerLink finds a symlink of a lower layer in p.
 func (t *Tree) lowerLink(p string) *node {
-	for _, at := range append(Parents(p), p) {
-		if n := t.node(at); n != nil && n.entry.Type == TypeSymlink && n.layer < t.layer {
+	for _, at := range append(image.Parents(p), p) {
+		if n := t.node(at); n != nil && n.entry.Type == image.TypeSymlink && n.entry.Layer < t.layer {
 			return n
 		}
 	}
@@ -87,7 +89,8 @@ func (n *node) below() error {
 // put follows a parent that the same layer made a symlink, as container runtimes do when they unpack it.
 func (t *Tree) put(e Entry) error {
 	if e.Path == "/" {
-		e.Type = TypeDir
+		e.Type = image.TypeDir
+		e.Layer = t.layer
 		t.root.entry = e
 		return nil
 	}
@@ -104,13 +107,14 @@ func (t *Tree) put(e Entry) error {
 		at += "/" + name
 		child := dir.children[name]
 		if child == nil || !child.entry.IsDir() {
-			child = &node{entry: Entry{Path: at, Type: TypeDir, Mode: 0o755}, layer: t.layer}
+			child = &node{entry: Entry{Entry: image.Entry{Path: at, Type: image.TypeDir, Mode: 0o755}, Layer: t.layer}}
 			dir.set(name, child)
 		}
 		dir = child
 	}
 	e.Path = path.Join(dirPath, path.Base(e.Path))
-	n := &node{entry: e, layer: t.layer}
+	e.Layer = t.layer
+	n := &node{entry: e}
 	if old := dir.children[path.Base(e.Path)]; old != nil && old.entry.IsDir() && e.IsDir() {
 		n.children = old.children
 	}
@@ -134,11 +138,33 @@ func split(p string) []string {
 
 // Lookup gives what is at p; symlinks are not followed, neither in p's parents nor at its end.
 func (t *Tree) Lookup(p string) (Entry, bool) {
-	n := t.node(Clean(p))
+	n := t.node(image.Clean(p))
 	if n == nil {
 		return Entry{}, false
 	}
 	return n.entry, true
+}
+
+// Stat gives what is at p with every symlink followed, p's own too.
+func (t *Tree) Stat(p string) (Entry, bool) {
+	to, err := t.follow(image.Clean(p))
+	if err != nil {
+		return Entry{}, false
+	}
+	return t.Lookup(to)
+}
+
+// Dir lists what lies directly in the directory p, by name; nothing when it is none.
+func (t *Tree) Dir(p string) []Entry {
+	n := t.node(image.Clean(p))
+	if n == nil {
+		return nil
+	}
+	var out []Entry
+	for _, name := range slices.Sorted(maps.Keys(n.children)) {
+		out = append(out, n.children[name].entry)
+	}
+	return out
 }
 
 func (t *Tree) node(p string) *node {
@@ -158,7 +184,7 @@ const maxSymlinks = 40
 // A parent that isn't there is taken as a directory to be made. A loop of symlinks is an error, and so is a parent
 // that is neither directory nor symlink.
 func (t *Tree) Resolve(p string) (string, error) {
-	p = Clean(p)
+	p = image.Clean(p)
 	if p == "/" {
 		return p, nil
 	}
@@ -166,7 +192,7 @@ func (t *Tree) Resolve(p string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p, err)
 	}
-	for _, at := range append(Parents(dir), dir) {
+	for _, at := range append(image.Parents(dir), dir) {
 		if n := t.node(at); n != nil && !n.entry.IsDir() {
 			return "", fmt.Errorf("%s: %s is a %s, not a directory", p, at, n.entry.Type)
 		}
@@ -189,7 +215,7 @@ func (t *Tree) follow(p string) (string, error) {
 		}
 		done = path.Join(done, name)
 		n := t.node(done)
-		if n == nil || n.entry.Type != TypeSymlink {
+		if n == nil || n.entry.Type != image.TypeSymlink {
 			continue
 		}
 		if links++; links > maxSymlinks {
@@ -215,7 +241,7 @@ func (t *Tree) Glob(pattern string) ([]string, error) {
 	if start == "." {
 		start = ""
 	}
-	from := t.node(Clean(start))
+	from := t.node(image.Clean(start))
 	if from == nil {
 		return nil, nil
 	}
@@ -246,4 +272,14 @@ func (n *node) walk(visit func(*node)) {
 	for _, name := range names {
 		n.children[name].walk(visit)
 	}
+}
+
+// Of makes the tree of one layer that holds entries.
+func Of(entries ...image.Entry) (*Tree, error) {
+	t := New()
+	layer := make([]Entry, len(entries))
+	for i, e := range entries {
+		layer[i] = Entry{Entry: e}
+	}
+	return t, t.Apply(layer)
 }

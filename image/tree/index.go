@@ -1,4 +1,4 @@
-package image
+package tree
 
 import (
 	"archive/tar"
@@ -13,21 +13,26 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
 )
+
+// whiteoutPrefix marks a removed path in a layer (OCI image specification, layer.md, "Whiteouts").
+const whiteoutPrefix = ".wh."
+
+// paxXattr is the key prefix under which GNU tar, Docker and BuildKit keep extended attributes.
+const paxXattr = "SCHILY.xattr."
 
 // Types of an Entry that only a layer index has: what a layer takes away from the layers below it.
 const (
-	// typeWhiteout hides Path.
-	typeWhiteout Type = "whiteout"
-	// typeOpaque hides everything below the directory Path.
-	typeOpaque Type = "opaque"
+	// TypeWhiteout hides Path.
+	TypeWhiteout image.Type = "whiteout"
+	// TypeOpaque hides everything below the directory Path.
+	TypeOpaque image.Type = "opaque"
 )
 
 // opaqueMarker is the name of the file that makes its directory opaque (OCI image specification, layer.md).
@@ -37,53 +42,9 @@ const opaqueMarker = whiteoutPrefix + whiteoutPrefix + ".opq"
 const maxEntries = 5_000_000
 
 // indexVersion is part of the cache's path: a change of Entry or of how a layer is read needs a new one.
-const indexVersion = "v1"
+const indexVersion = "v2"
 
-// IndexCache remembers the index of each layer by the layer's digest, for ever. The zero value remembers nothing.
-type IndexCache struct {
-	// Dir is the directory of the cache; it is made when needed.
-	Dir string
-}
-
-// Tree gives the merged tree of img: the base index. Each layer that the cache doesn't hold is streamed once, several
-// at a time, and checked against its digest and its diffID.
-func (c IndexCache) Tree(ctx context.Context, img v1.Image, p Progress) (*Tree, error) {
-	layers, err := img.Layers()
-	if err != nil {
-		return nil, err
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	if len(config.RootFS.DiffIDs) != len(layers) {
-		return nil, fmt.Errorf("base config names %d layers, its manifest %d", len(config.RootFS.DiffIDs), len(layers))
-	}
-	if p == nil {
-		p = NoProgress
-	}
-	indexes := make([][]Entry, len(layers))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
-	for i, l := range layers {
-		g.Go(func() (err error) {
-			indexes[i], err = c.layer(ctx, l, config.RootFS.DiffIDs[i], p)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	t := NewTree()
-	for i, entries := range indexes {
-		if err := t.Apply(entries); err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, config.RootFS.DiffIDs[i], err)
-		}
-	}
-	return t, nil
-}
-
-func (c IndexCache) layer(ctx context.Context, l v1.Layer, diffID v1.Hash, p Progress) ([]Entry, error) {
+func (c Cache) layer(ctx context.Context, l v1.Layer, diffID v1.Hash, p image.Progress) ([]Entry, error) {
 	digest, err := l.Digest()
 	if err != nil {
 		return nil, err
@@ -106,20 +67,20 @@ func (c IndexCache) layer(ctx context.Context, l v1.Layer, diffID v1.Hash, p Pro
 	return entries, nil
 }
 
-func indexLayer(ctx context.Context, l v1.Layer, digest, diffID v1.Hash, p Progress) (_ []Entry, err error) {
+func indexLayer(ctx context.Context, l v1.Layer, digest, diffID v1.Hash, p image.Progress) (_ []Entry, err error) {
 	size, err := l.Size()
 	if err != nil {
 		return nil, err
 	}
-	task := p.Task("index "+short(digest), size)
+	task := p.Task("index "+image.Short(digest), size)
 	defer func() { task.Done(err) }()
 	blob, err := l.Compressed()
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", digest, err)
 	}
 	defer blob.Close()
-	counted := &countingReader{ctx: ctx, r: blob, add: task.Add}
-	raw, err := inflate(counted)
+	counted := image.Counting(ctx, blob, task.Add)
+	raw, err := image.Inflate(counted)
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", digest, err)
 	}
@@ -143,43 +104,6 @@ func indexLayer(ctx context.Context, l v1.Layer, digest, diffID v1.Hash, p Progr
 	return entries, nil
 }
 
-func short(h v1.Hash) string { return h.Hex[:min(12, len(h.Hex))] }
-
-type countingReader struct {
-	ctx context.Context
-	r   io.Reader
-	add func(int64)
-}
-
-func (c *countingReader) Read(b []byte) (int, error) {
-	if err := context.Cause(c.ctx); err != nil {
-		return 0, err
-	}
-	n, err := c.r.Read(b)
-	c.add(int64(n))
-	return n, err
-}
-
-// inflate tells gzip, zstd and plain tar apart by their first bytes, since media types lie.
-func inflate(r io.Reader) (io.ReadCloser, error) {
-	b := bufio.NewReaderSize(r, 256<<10)
-	magic, err := b.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	switch {
-	case strings.HasPrefix(string(magic), "\x1f\x8b"):
-		return gzip.NewReader(b)
-	case string(magic) == "\x28\xb5\x2f\xfd":
-		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, err
-		}
-		return z.IOReadCloser(), nil
-	}
-	return io.NopCloser(b), nil
-}
-
 func readTar(r io.Reader) ([]Entry, error) {
 	var entries []Entry
 	tr := tar.NewReader(r)
@@ -198,6 +122,13 @@ func readTar(r io.Reader) ([]Entry, error) {
 		if !ok {
 			continue
 		}
+		if e.Type == image.TypeFile {
+			sum := sha256.New()
+			if _, err := io.Copy(sum, tr); err != nil {
+				return nil, err
+			}
+			e.Digest = Digest(sum.Sum(nil))
+		}
 		if len(entries) == maxEntries {
 			return nil, fmt.Errorf("more than %d entries", maxEntries)
 		}
@@ -205,10 +136,10 @@ func readTar(r io.Reader) ([]Entry, error) {
 	}
 }
 
-var tarTypes = map[byte]Type{
-	tar.TypeReg: TypeFile, tar.TypeGNUSparse: TypeFile, tar.TypeDir: TypeDir,
-	tar.TypeSymlink: TypeSymlink, tar.TypeLink: TypeLink,
-	tar.TypeChar: TypeChar, tar.TypeBlock: TypeBlock, tar.TypeFifo: TypeFifo,
+var tarTypes = map[byte]image.Type{
+	tar.TypeReg: image.TypeFile, tar.TypeGNUSparse: image.TypeFile, tar.TypeDir: image.TypeDir,
+	tar.TypeSymlink: image.TypeSymlink, tar.TypeLink: image.TypeLink,
+	tar.TypeChar: image.TypeChar, tar.TypeBlock: image.TypeBlock, tar.TypeFifo: image.TypeFifo,
 }
 
 func entryOf(h *tar.Header) (Entry, bool, error) {
@@ -219,11 +150,11 @@ func entryOf(h *tar.Header) (Entry, bool, error) {
 	if !ok {
 		return Entry{}, false, fmt.Errorf("%s: unknown tar entry type %q", h.Name, h.Typeflag)
 	}
-	p := Clean(h.Name)
+	p := image.Clean(h.Name)
 	dir, base := path.Split(p)
 	switch {
 	case base == opaqueMarker:
-		return Entry{Path: Clean(dir), Type: typeOpaque}, true, nil
+		return Entry{Entry: image.Entry{Path: image.Clean(dir), Type: TypeOpaque}}, true, nil
 	case strings.HasPrefix(base, whiteoutPrefix+whiteoutPrefix):
 		return Entry{}, false, nil // AUFS's own records; no runtime acts on them
 	case strings.HasPrefix(base, whiteoutPrefix):
@@ -231,16 +162,16 @@ func entryOf(h *tar.Header) (Entry, bool, error) {
 		if hidden == "" || hidden == "." || hidden == ".." {
 			return Entry{}, false, fmt.Errorf("%s: a whiteout of nothing", h.Name)
 		}
-		return Entry{Path: path.Join(dir, hidden), Type: typeWhiteout}, true, nil
+		return Entry{Entry: image.Entry{Path: path.Join(dir, hidden), Type: TypeWhiteout}}, true, nil
 	}
-	e := Entry{Path: p, Type: typ, Mode: h.Mode & 0o7777, UID: h.Uid, GID: h.Gid, ModTime: h.ModTime.UTC()}
+	e := Entry{Entry: image.Entry{Path: p, Type: typ, Mode: h.Mode & 0o7777, UID: h.Uid, GID: h.Gid, ModTime: h.ModTime.UTC()}}
 	switch typ {
-	case TypeFile:
+	case image.TypeFile:
 		e.Size = h.Size
-	case TypeSymlink:
+	case image.TypeSymlink:
 		e.Link = h.Linkname
-	case TypeLink:
-		e.Link = Clean(h.Linkname)
+	case image.TypeLink:
+		e.Link = image.Clean(h.Linkname)
 	}
 	for k, v := range h.PAXRecords {
 		if name, ok := strings.CutPrefix(k, paxXattr); ok {
@@ -291,7 +222,7 @@ func readIndex(file string, diffID v1.Hash) ([]Entry, error) {
 }
 
 func writeIndex(file string, diffID v1.Hash, entries []Entry) error {
-	return WriteFile(file, 0o644, func(w io.Writer) error {
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
 		z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package image_test
+package tree_test
 
 import (
 	"archive/tar"
@@ -21,6 +21,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/ocitest"
 	"github.com/slimctl/slimctl/internal/standin"
 )
@@ -59,18 +60,18 @@ func rawLayer(t *testing.T, headers ...tar.Header) v1.Layer {
 	return static.NewLayer(b.Bytes(), types.OCIUncompressedLayer)
 }
 
-func treeOf(t *testing.T, layers ...v1.Layer) *image.Tree {
+func treeOf(t *testing.T, layers ...v1.Layer) *tree.Tree {
 	t.Helper()
-	tree, err := image.IndexCache{}.Tree(t.Context(), newImage(t, layers...), nil)
+	merged, err := tree.Cache{}.Open(t.Context(), newImage(t, layers...), tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tree
+	return merged.Tree
 }
 
-func paths(tree *image.Tree) []string {
+func paths(t *tree.Tree) []string {
 	var out []string
-	for _, e := range tree.Entries()[1:] {
+	for _, e := range t.Entries()[1:] {
 		out = append(out, string(e.Type)+" "+e.Path)
 	}
 	return out
@@ -168,7 +169,7 @@ func TestTreeRefusesToGuess(t *testing.T) {
 		"a whiteout":       {image.Whiteout("/bin/x")},
 		"an opaque marker": {image.Bytes("/bin/.wh..wh..opq", 0, nil)},
 	} {
-		_, err := image.IndexCache{}.Tree(t.Context(), newImage(t, link, layerOf(t, files...)), nil)
+		_, err := tree.Cache{}.Open(t.Context(), newImage(t, link, layerOf(t, files...)), tree.Options{})
 		if err == nil || !strings.Contains(err.Error(), "below /bin, which a lower layer made a symlink to /opt") {
 			t.Errorf("%s below a lower layer's symlink: error is %v", name, err)
 		}
@@ -189,7 +190,7 @@ func TestTreeRefuses(t *testing.T) {
 		{"an unknown type", "unknown tar entry type", rawLayer(t, tar.Header{Name: "x", Typeflag: 'Z'})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := image.IndexCache{}.Tree(t.Context(), newImage(t, c.layer), nil)
+			_, err := tree.Cache{}.Open(t.Context(), newImage(t, c.layer), tree.Options{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want one that says %q", err, c.want)
 			}
@@ -245,12 +246,12 @@ func TestTreeAgreesWithIndependentReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	img := ocitest.Layout(t, dir)["linux/amd64"]
-	tree, err := image.IndexCache{}.Tree(t.Context(), img, nil)
+	merged, err := tree.Cache{}.Open(t.Context(), img, tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]ocitest.Node{}
-	for _, e := range tree.Entries()[1:] {
+	for _, e := range merged.Entries()[1:] {
 		got[e.Path] = ocitest.Node{Path: e.Path, Type: e.Type, Mode: e.Mode, UID: e.UID, GID: e.GID, Xattrs: e.Xattrs}
 	}
 	want := map[string]ocitest.Node{}
@@ -277,15 +278,15 @@ func (unreadable) Compressed() (io.ReadCloser, error) { return nil, errors.New("
 func (unreadable) Uncompressed() (io.ReadCloser, error) { return nil, errors.New("the layer was read") }
 
 func TestIndexIsReadOnce(t *testing.T) {
-	cache := image.IndexCache{Dir: t.TempDir()}
+	cache := tree.Cache{Dir: t.TempDir()}
 	l := layerOf(t, image.Bytes("/a", 0o4755, []byte("x")), image.File{Entry: image.Entry{
 		Path: "/d", Type: image.TypeDir, Mode: 0o1777, UID: 7, GID: 8, Xattrs: map[string]string{"user.x": "\x00\xff"}, ModTime: time.Unix(5, 0),
 	}})
-	first, err := cache.Tree(t.Context(), newImage(t, l), nil)
+	first, err := cache.Open(t.Context(), newImage(t, l), tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := cache.Tree(t.Context(), newImage(t, unreadable{l}), nil)
+	second, err := cache.Open(t.Context(), newImage(t, unreadable{l}), tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +305,7 @@ func TestIndexIsReadOnce(t *testing.T) {
 		if err := os.WriteFile(files[0], damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		again, err := cache.Tree(t.Context(), newImage(t, l), nil)
+		again, err := cache.Open(t.Context(), newImage(t, l), tree.Options{})
 		if err != nil {
 			t.Fatalf("%s index: %v", name, err)
 		}
@@ -364,8 +365,8 @@ func TestIndexOfDamagedLayers(t *testing.T) {
 		"another layer's diffID": compressed{l, other},
 		"no archive":             static.NewLayer(bytes.Repeat([]byte("no tar"), 1000), types.OCILayer),
 	} {
-		cache := image.IndexCache{Dir: t.TempDir()}
-		_, err := cache.Tree(t.Context(), newImage(t, damaged), nil)
+		cache := tree.Cache{Dir: t.TempDir()}
+		_, err := cache.Open(t.Context(), newImage(t, damaged), tree.Options{})
 		digest, _ := damaged.Digest()
 		if err == nil || !strings.Contains(err.Error(), digest.String()) {
 			t.Errorf("%s: error is %v, want one that names %s", name, err, digest)
@@ -380,98 +381,8 @@ func TestIndexStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
 	cancel(reason)
-	_, err := image.IndexCache{}.Tree(ctx, newImage(t, layerOf(t, image.Bytes("/a", 0o644, []byte("x")))), nil)
+	_, err := tree.Cache{}.Open(ctx, newImage(t, layerOf(t, image.Bytes("/a", 0o644, []byte("x")))), tree.Options{})
 	if !errors.Is(err, reason) {
 		t.Errorf("error is %v, want %v", err, reason)
-	}
-}
-
-func TestNewLayerIsDeterministic(t *testing.T) {
-	a, b := image.Bytes("/d/a", 0o644, []byte("a")), image.Bytes("/d-b", 0o644, []byte("b"))
-	dir := image.File{Entry: image.Entry{Path: "/d", Type: image.TypeDir, Mode: 0o755, Xattrs: map[string]string{"user.b": "1", "user.a": "2"}}}
-	one, _ := layerOf(t, a, b, dir).Digest()
-	two, _ := layerOf(t, dir, b, a).Digest()
-	if one != two {
-		t.Errorf("the order of files changes the digest: %s, %s", one, two)
-	}
-}
-
-func TestLayerCache(t *testing.T) {
-	cache := image.LayerCache{Dir: t.TempDir()}
-	files := func(content string) []image.File { return []image.File{image.Bytes("/a", 0o644, []byte(content))} }
-	build := func(content string) (digest v1.Hash, blob []byte) {
-		t.Helper()
-		l, err := cache.Layer(files(content))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := l.Compressed()
-		if err != nil {
-			t.Fatal(err)
-		}
-		blob, err = io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		digest, err = l.Digest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return digest, blob
-	}
-	cold, blob := build("one")
-	warm, same := build("one")
-	if cold != warm || !bytes.Equal(blob, same) {
-		t.Error("the cache changes a layer")
-	}
-	if other, _ := build("two"); other == cold {
-		t.Error("another content gives the cached layer")
-	}
-	kept, err := filepath.Glob(filepath.Join(cache.Dir, "layers", "*", "*"))
-	if err != nil || len(kept) != 2 {
-		t.Fatalf("the cache holds %v, %v", kept, err)
-	}
-	other, err := os.ReadFile(kept[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tampered := range [][]byte{[]byte("tampered"), nil, other} {
-		for _, file := range kept {
-			if err := os.WriteFile(file, tampered, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, content := range []string{"one", "two"} {
-			if again, b := build(content); content == "one" && (again != cold || !bytes.Equal(b, blob)) {
-				t.Errorf("a damaged cache gives %s", again)
-			}
-		}
-	}
-}
-
-func TestLayerOfAChangingFile(t *testing.T) {
-	n := 0
-	f := image.Bytes("/a", 0o644, []byte("x"))
-	f.Open = func() (io.ReadCloser, error) { n++; return io.NopCloser(strings.NewReader(string(rune('a' + n)))), nil }
-	if _, err := image.NewLayer([]image.File{f}); err == nil {
-		t.Error("a file that changes between two readings is accepted")
-	}
-}
-
-func TestNewLayerRefuses(t *testing.T) {
-	short := image.Bytes("/x", 0o644, []byte("12345"))
-	short.Size = 9
-	long := image.Bytes("/x", 0o644, []byte("12345"))
-	long.Size = 2
-	for name, files := range map[string][]image.File{
-		"one path twice":    {image.Bytes("/x", 0o644, nil), image.Bytes("/x", 0o644, nil)},
-		"content too short": {short},
-		"content too long":  {long},
-		"no content":        {{Entry: image.Entry{Path: "/x", Type: image.TypeFile, Size: 1}}},
-		"unknown type":      {{Entry: image.Entry{Path: "/x", Type: "socket"}}},
-	} {
-		if _, err := image.NewLayer(files); err == nil || !strings.Contains(err.Error(), "/x") {
-			t.Errorf("%s: error is %v, want one that names /x", name, err)
-		}
 	}
 }
