@@ -26,6 +26,12 @@ type Request struct {
 	Tags    []name.Tag
 	Push    bool
 	Outputs []image.Output
+
+	// Verify is shown the image before it gets a name anywhere; its error ends the build, and all is as it was. An engine that
+	// doesn't have the image in hand is told Digest instead. nil verifies nothing.
+	Verify func(ctx context.Context, built image.Built) error
+	// Digest is what the image must come to; another one is an error, and no output or tag appears. Zero takes any.
+	Digest v1.Hash
 }
 
 // Annotations go to the image index (when there are several platforms) and to each manifest.

@@ -85,6 +85,38 @@ func Push(ctx context.Context, b Built, refs []name.Reference, src *Source, opt 
 	return book.sum(), err
 }
 
+// Tag lets refs point at an index or manifest that is in each of their repositories already. What isn't there is
+// ErrNotFound, and then no reference moves.
+func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt Options) error {
+	opt = opt.withDefaults()
+	transport := newTransport(opt)
+	todo, roots := make([]*pusher, len(refs)), make([]item, len(refs))
+	each := func(step func(context.Context, int) error) error {
+		g, ctx := errgroup.WithContext(ctx)
+		for i := range refs {
+			g.Go(func() error { return step(ctx, i) })
+		}
+		return g.Wait()
+	}
+	err := each(func(ctx context.Context, i int) error {
+		at := refs[i].Context().Digest(digest.String())
+		d, err := remote.Get(at, remoteOptions(ctx, opt, transport)...)
+		if err != nil {
+			return registryError("read manifest", at.String(), at.RegistryStr(), err)
+		}
+		roots[i] = item{desc: d.Descriptor, raw: d.Manifest}
+		todo[i] = &pusher{repo: at.Context(), transport: transport, opt: opt, book: &ledger{}}
+		return todo[i].connect(ctx, nil)
+	})
+	if err == nil {
+		err = each(func(ctx context.Context, i int) error { return todo[i].manifest(ctx, refs[i], roots[i]) })
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("push interrupted: %w", cause)
+	}
+	return err
+}
+
 // pusher pushes to one repository.
 type pusher struct {
 	repo      name.Repository

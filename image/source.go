@@ -67,13 +67,14 @@ func (o Options) withDefaults() Options {
 // Source is a base opened for reading: an index of images or a single one. It is safe for concurrent use. The context
 // it was opened with bounds every read from it.
 type Source struct {
-	ref       string
-	name      name.Reference
-	digest    v1.Hash
-	children  []*child
-	dir       string
-	blobs     *blobs // of a local source
-	transport http.RoundTripper
+	ref         string
+	name        name.Reference
+	annotations map[string]string // of the index
+	digest      v1.Hash
+	children    []*child
+	dir         string
+	blobs       *blobs // of a local source
+	transport   http.RoundTripper
 }
 
 // child is one image of a source, read when first asked for.
@@ -127,6 +128,9 @@ func (s *Source) Name() name.Reference { return s.name }
 
 // Digest is that of the index, or of the manifest when the base is a single image.
 func (s *Source) Digest() v1.Hash { return s.digest }
+
+// Annotations are those of the index; nil when there is none.
+func (s *Source) Annotations() map[string]string { return s.annotations }
 
 // Platforms lists what the base has, in its own order, without attestations.
 func (s *Source) Platforms() []v1.Platform {

@@ -106,6 +106,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	case d == nil: // index.json is itself the index of one image for several platforms
 		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))
 		if err == nil {
+			s.annotations = top.Annotations
 			s.children, err = openIndex(ref, top, get)
 		}
 	case d.MediaType.IsIndex():
@@ -113,6 +114,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		s.digest = d.Digest
 		if raw, err = b.read(*d); err == nil {
 			if m, err = v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
+				s.annotations = m.Annotations
 				s.children, err = openIndex(ref, m, get)
 			}
 		}

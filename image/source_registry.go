@@ -81,6 +81,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, registryError("read index", ref, host, err)
 	}
+	s.annotations = m.Annotations
 	s.children, err = openIndex(ref, m, func(d v1.Descriptor) (v1.Image, error) {
 		img, err := index.Image(d.Digest)
 		return wrap(img, err, d.Digest)

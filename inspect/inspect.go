@@ -2,7 +2,7 @@
 package inspect
 
 import (
-	"context"
+	"fmt"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -82,7 +82,10 @@ type Listener struct {
 	Place    tree.Place `json:"place"`
 }
 
-// Read reads the surface of files.
-func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image) (*Image, error) {
-	panic("not yet")
+// String is "ADDRESS:PORT", or "unix:/path".
+func (l Listener) String() string {
+	if l.Port == 0 {
+		return l.Address
+	}
+	return fmt.Sprintf("%s:%d", l.Address, l.Port)
 }

@@ -32,6 +32,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	slimllb "github.com/slimctl/slimctl/build/llb"
+	"github.com/slimctl/slimctl/image"
 )
 
 // overlayStore is the name under which the daemon asks for our layers.
@@ -45,6 +46,9 @@ type Engine struct {
 	Form slimllb.Form
 	// Insecure allows plain HTTP to the registry pushed to.
 	Insecure bool
+	// Options are for the tags of a push whose digest the Request gives: the daemon pushes without them, and they are put
+	// from here.
+	Options image.Options
 	// CacheFrom and CacheTo are passed through.
 	CacheFrom, CacheTo []client.CacheOptionsEntry
 	// Progress takes BuildKit's own progress, in Mode: auto, tty, plain, quiet, rawjson. Nil discards it.
@@ -56,7 +60,8 @@ type Engine struct {
 
 var _ build.Engine = Engine{}
 
-// Build solves all recipes at once and has the daemon write every output.
+// Build solves all recipes at once and has the daemon write every output. Where the Request has a digest, files and tags get
+// their names only when the daemon came to it; an archive that goes to standard output is out by then.
 func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, err error) {
 	if len(req.Recipes) == 0 {
 		return build.Result{}, errors.New("no recipe to build")
@@ -95,8 +100,23 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 	if err != nil {
 		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
 	}
-	return result(response)
+	r, err := result(response)
+	if err != nil {
+		return build.Result{}, err
+	}
+	if s.exact() && r.Digest != req.Digest {
+		return build.Result{}, fmt.Errorf("buildkitd at %s came to %s, and what was verified is %s: nothing got a name", e.Addr, r.Digest, req.Digest)
+	}
+	if s.exact() && req.Push {
+		if err := image.Tag(ctx, r.Digest, req.Tags, e.Options); err != nil {
+			return build.Result{}, err
+		}
+	}
+	return r, nil
 }
+
+// exact says that the daemon must come to a digest that is known.
+func (s *solve) exact() bool { return s.req.Digest != v1.Hash{} }
 
 // run solves and shows the daemon's progress meanwhile.
 func (e Engine) run(ctx context.Context, c *client.Client, opt client.SolveOpt, frontend gateway.BuildFunc) (*client.SolveResponse, error) {

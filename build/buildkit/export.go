@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/moby/buildkit/client"
 	"github.com/tonistiigi/fsutil"
 
@@ -70,6 +72,9 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 		attrs := map[string]string{}
 		if s.req.Push {
 			attrs["push"] = "true"
+			if s.exact() { // tags come when the digest is known
+				attrs["push-by-digest"], attrs["name"] = "true", strings.Join(repositories(s.req.Tags), ",")
+			}
 			if s.engine.Insecure {
 				attrs["registry.insecure"] = "true"
 			}
@@ -77,6 +82,17 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 		add(client.ExporterImage, client.ExportEntry{}, attrs)
 	}
 	return exports, nil
+}
+
+// repositories are those of tags, each once.
+func repositories(tags []name.Tag) []string {
+	var out []string
+	for _, t := range tags {
+		if r := t.Repository.Name(); !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 func (s *solve) attrs(attrs map[string]string) map[string]string {

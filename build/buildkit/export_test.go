@@ -4,15 +4,19 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/registry"
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
@@ -128,5 +132,56 @@ func TestNothingIsLeftOfAFailure(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"mine"}, names(t, dir)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestAnotherDigest: what didn't come to the digest that was verified gets no name, on disk or in a registry.
+func TestAnotherDigest(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	one, src := recipes(t, "linux/amd64")
+	reg, err := registry.Serve(t.Context(), "", registry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reg.Stop)
+	var tags []name.Tag
+	for _, s := range []string{"/slim/a:1", "/slim/a:2", "/slim/b:1"} {
+		tag, err := name.NewTag(reg.Host + s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags = append(tags, tag)
+	}
+	dir := t.TempDir()
+	try := func(kind string, digest v1.Hash) (build.Result, error) {
+		req := build.Request{Recipes: one, Source: src, Tags: tags, Push: true, Digest: digest, Outputs: []image.Output{{Type: image.OutputOCI, Dest: filepath.Join(dir, kind)}}}
+		return Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+	}
+	other := v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}
+	if _, err := try("other", other); err == nil || !strings.Contains(err.Error(), other.String()) {
+		t.Errorf("error is %v, want one that names %s", err, other)
+	}
+	if left := names(t, dir); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	for _, tag := range tags {
+		if d, err := remote.Head(tag); err == nil {
+			t.Errorf("%s points at %s", tag, d.Digest)
+		}
+	}
+	free, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: one, Source: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := try("same", free.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"same"}, names(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, tag := range tags {
+		if d, err := remote.Head(tag); err != nil || d.Digest != free.Digest {
+			t.Errorf("%s: %v %v, want %s", tag, d, err, free.Digest)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/build"
@@ -20,7 +21,8 @@ type Engine struct {
 
 var _ build.Engine = Engine{}
 
-// Build assembles the image and writes it to every output, files first, the registry last.
+// Build assembles the image, has it verified, and writes it to every output, files first, the registry last. What is verified
+// are the very bytes that are written: manifests, configs and layers.
 func (e Engine) Build(ctx context.Context, req build.Request) (build.Result, error) {
 	built, err := Assemble(ctx, req.Recipes, req.Annotations)
 	if err != nil {
@@ -32,6 +34,14 @@ func (e Engine) Build(ctx context.Context, req build.Request) (build.Result, err
 	}
 	if result.MediaType, result.Size, err = describe(built); err != nil {
 		return build.Result{}, err
+	}
+	if req.Digest != (v1.Hash{}) && req.Digest != result.Digest {
+		return build.Result{}, fmt.Errorf("the image came to %s, not to %s", result.Digest, req.Digest)
+	}
+	if req.Verify != nil {
+		if err := req.Verify(ctx, built); err != nil {
+			return build.Result{}, err
+		}
 	}
 	for _, out := range req.Outputs {
 		if err := out.Write(ctx, built, req.Tags, req.Source, e.Options); err != nil {

@@ -219,6 +219,14 @@ type Expect struct {
 	MCPServers []string `yaml:"mcpServers" check:"hubServer" list:"min,unique"`
 	// Tools are the tools that /mcp lists: browser-shell.
 	Tools []string `yaml:"tools" check:"tool" list:"min,unique"`
+	// Listeners are the addresses that may be listened on: "*:8080", "[::1]:8080", "127.0.0.1:5900", "unix:/run/x.sock";
+	// none when absent. "*" is every IPv4 address, "[::]" every IPv6 one.
+	Listeners []string `yaml:"listeners,omitempty" check:"listener" list:"unique"`
+	// Privileged are absolute paths or globs of the files that may have setuid, setgid or capabilities, or be writable by
+	// everybody; none when absent.
+	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`
+	// Switches are the environment variables that may change what the image does; none when absent.
+	Switches []string `yaml:"switches,omitempty" check:"envName" list:"unique"`
 	// Closed are the directories in which every path that remains is named.
 	Closed []Closed `yaml:"closed,omitempty" merge:"key"`
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -90,6 +91,11 @@ var rules = map[string]rule{
 	"arg":       {want: "text", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
 	"user":      {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
 	"port":      {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
+	"listener": {
+		want:    `an address that is listened on, such as "*:8080", "[::1]:8080", "127.0.0.1:5900" or "unix:/run/x.sock"`,
+		pattern: whole(`(\*|[0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9a-f:.]+\]):` + portRange + `|unix:(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
+		check:   checkListener,
+	},
 	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},
 	"hubServer": {want: "browser_shell, the one server of the hub", values: []string{"browser_shell"}},
 	"tool":      {want: "browser-shell, the one tool", values: []string{"browser-shell"}},
@@ -240,6 +246,27 @@ func checkOwner(s string) string {
 		if n, err := strconv.ParseInt(part, 10, 64); err == nil && n >= math.MaxUint32 {
 			return "a number is above 4294967294"
 		}
+	}
+	return ""
+}
+
+func checkListener(s string) string {
+	if file, ok := strings.CutPrefix(s, "unix:"); ok {
+		return checkPath(file)
+	}
+	host, _, ok := strings.Cut(strings.TrimPrefix(s, "["), "]:")
+	if !ok {
+		host, _, _ = strings.Cut(s, ":")
+	}
+	if host == "*" {
+		return ""
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err != nil:
+		return "it has no IP address"
+	case ip.String() != host:
+		return fmt.Sprintf("the address is written %s", ip)
 	}
 	return ""
 }

@@ -25,7 +25,7 @@ type buildFlags struct {
 	recipeFlags
 	tags, outputs, labels, annotations []string
 	cacheFrom, cacheTo                 []string
-	push, load                         bool
+	push, load, verify                 bool
 	builder, metadata, llbForm         string
 }
 
@@ -38,7 +38,11 @@ func (a *app) build() *cobra.Command {
 
 It prints one line on standard output: the image's reference with its digest. No daemon is
 needed, and the base is neither unpacked nor, when it lies in the registry that is pushed
-to, transferred. With --builder a BuildKit daemon does it; the digest is the same.`,
+to, transferred. With --builder a BuildKit daemon does it; the digest is the same.
+
+What was built is held against the profile, as by slimctl verify, before a tag moves or an output
+appears; a finding of the severity error ends the build with exit status 3, and all is as it was.
+With a lock, base layers that slimctl never read stay unread, and what they hold unchecked.`,
 		Example: `  slimctl build --profile l0 --base standin:B --output type=oci,dest=out
   slimctl build --profile l0 -t registry.example/team/slim:1 --push
   slimctl build --profile ./my.yaml --platform linux/arm64 --output type=docker-archive,dest=slim.tar`,
@@ -56,6 +60,7 @@ to, transferred. With --builder a BuildKit daemon does it; the digest is the sam
 	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
 	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
 	_ = flags.MarkHidden("llb-form") // only overlay gives the digest of the embedded engine
+	flags.BoolVar(&f.verify, "verify", true, "hold the image against the profile before it gets a name; --verify=false leaves it out")
 	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
 	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation, as [index:|manifest:]key=value (repeatable; both when not said)")
@@ -92,7 +97,13 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 	if len(req.Outputs) == 0 && !req.Push && !f.load {
 		r.progress.Printf("no --output, --push or --load: the digest is worked out and nothing is written")
 	}
-	result, err := engine.Build(ctx, req)
+	if f.verify {
+		err = a.verifyRequest(ctx, r, &req, f.builder != "")
+	}
+	var result slim.Result
+	if err == nil {
+		result, err = engine.Build(ctx, req)
+	}
 	if err := errors.Join(err, stop()); err != nil {
 		return err
 	}
@@ -112,6 +123,25 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 	}
 	_, err = fmt.Fprintln(out, resultReference(req, result))
 	return err
+}
+
+// verifyRequest has the image verified. An engine that builds elsewhere is told the digest of what was.
+func (a *app) verifyRequest(ctx context.Context, r *resolved, req *slim.Request, elsewhere bool) error {
+	verify := func(ctx context.Context, built image.Built) error {
+		return a.verifyBuilt(ctx, r, req.Annotations, built)
+	}
+	if !elsewhere {
+		req.Verify = verify
+		return nil
+	}
+	built, err := embedded.Assemble(ctx, req.Recipes, req.Annotations)
+	if err != nil {
+		return err
+	}
+	if req.Digest, err = built.Digest(); err != nil {
+		return err
+	}
+	return verify(ctx, built)
 }
 
 // onePlatform refuses several platforms for what holds one.
@@ -164,6 +194,9 @@ func (f *buildFlags) request() (slim.Request, error) {
 	req.Annotations, err = parseAnnotations(f.annotations)
 	if err == nil && f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0 {
 		err = errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
+	}
+	if err == nil && f.verify && f.builder != "" && f.llbForm != "" && f.llbForm != string(llb.Overlay) {
+		err = fmt.Errorf("--llb-form %s gives an image that can't be verified: add --verify=false", f.llbForm)
 	}
 	if err == nil && f.builder != "" && f.load {
 		err = errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
@@ -229,7 +262,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if f.builder == "" {
 		return embedded.Engine{Options: o}, stop, nil
 	}
-	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Options: o, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}

@@ -30,7 +30,7 @@ const exitHelp = `Exit status:
   0    success
   1    error
   2    usage, or a profile that isn't valid
-  3    something would stay in the image that the profile doesn't name
+  3    the gate fails: something is in the image, or would stay, that the profile doesn't name
   10   a registry refused the credentials
   11   the image or platform isn't there
   12   a registry can't be reached, limits us, or fails
@@ -46,8 +46,8 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usage(err error) error { return usageError{err} }
 
-// report writes the error and, where one helps, a hint, and gives the exit code.
-func report(w io.Writer, err error) int {
+// reportError writes the error and, where one helps, a hint, and gives the exit code.
+func reportError(w io.Writer, err error) int {
 	code, hint := classify(err)
 	for i, line := range strings.Split(err.Error(), "\n") {
 		line = printable(line)
@@ -75,7 +75,7 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, "see --help"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
-	case errors.As(err, &closed):
+	case errors.As(err, &closed), errors.As(err, new(*gateError)):
 		return exitGate, ""
 	case errors.As(err, &digest):
 		return exitIntegrity, "the base was changed or damaged on its way; fetch it again"

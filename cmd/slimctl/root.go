@@ -35,7 +35,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if status := (statusError{}); errors.As(err, &status) {
 		return reportStatus(stderr, status)
 	}
-	return report(stderr, err)
+	return reportError(stderr, err)
 }
 
 func (a *app) root() *cobra.Command {
@@ -55,9 +55,10 @@ base, what is removed, and what may remain.
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
-	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
+	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.compose()},
+		"look":   {a.inspect(), a.diff(), a.verify(), a.why()},
 		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin()},
 	} {
 		for _, c := range commands {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,18 +58,6 @@ func TestRunScripts(t *testing.T) {
 		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"fails": cmdFails, "status": cmdStatus},
 		RequireUniqueNames: true,
 	})
-}
-
-// status CODE PROGRAM ARGS...: the program must end with that code.
-func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: status CODE PROGRAM ARGS...")
-	}
-	err := ts.Exec(args[1], args[2:]...)
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || strconv.Itoa(exit.ExitCode()) != args[0] {
-		ts.Fatalf("%v, want exit status %s; stderr:\n%s", err, args[0], ts.ReadFile("stderr"))
-	}
 }
 
 // runProcess starts `slimctl run` of a guest and waits until it has said that it is ready.

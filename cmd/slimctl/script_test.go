@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "tree": cmdTree, "file": cmdFile,
 			"elf": cmdELF, "config": cmdConfig, "digest": cmdDigest, "same": cmdSame, "ls": cmdLs, "flip": cmdFlip,
-			"other": cmdOther, "append": cmdAppend, "cache": cmdCache, "onlypath": cmdOnlyPath, "login": cmdLogin,
+			"other": cmdOther, "append": cmdAppend, "cache": cmdCache, "onlypath": cmdOnlyPath, "login": cmdLogin, "status": cmdStatus,
 		},
 		RequireUniqueNames: true,
 	})
@@ -117,6 +117,18 @@ func cmdFails(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if bad := badFailure(ts.ReadFile("stdout"), stderr); bad != "" {
 		ts.Fatalf("%s", bad)
+	}
+}
+
+// status CODE PROGRAM ARGS...: the program must end with that code.
+func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status CODE PROGRAM ARGS...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || strconv.Itoa(exit.ExitCode()) != args[0] {
+		ts.Fatalf("%v, want exit status %s; stderr:\n%s", err, args[0], ts.ReadFile("stderr"))
 	}
 }
 

@@ -3,14 +3,12 @@
 package tree
 
 import (
-	"archive/tar"
+	"cmp"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"runtime"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -33,7 +31,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = hex.Decode(d[:], []byte(h.Hex))
+	*d, err = digestOf(h)
 	return err
 }
 
@@ -48,11 +46,20 @@ func (d Digest) String() string {
 // MarshalText writes what String gives.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
+// Device is the number of a character or block device.
+type Device struct {
+	Major uint32 `json:"major"`
+	Minor uint32 `json:"minor"`
+}
+
 // Entry is what an image says of one path.
 type Entry struct {
 	image.Entry
-	// Digest is that of a regular file's content; a hard link has that of the file it leads to.
+	// Digest is that of a regular file's content. A hard link has the Digest and the Size of the file it leads to, and
+	// Link is the path of that file.
 	Digest Digest `json:"digest,omitzero"`
+	// Device is zero for what is no device.
+	Device Device `json:"device,omitzero"`
 	// Layer is the position of the layer that brought the entry: 0 is the lowest. -1 is the root that no layer names.
 	Layer int `json:"layer"`
 }
@@ -66,8 +73,10 @@ type Layer struct {
 	Size, Unpacked int64
 	// CreatedBy is what the image's history says of it; may be empty.
 	CreatedBy string
-	// Entries are what the layer says, sorted by path as a walk has them, with whiteouts (TypeWhiteout, TypeOpaque).
-	// They are shared with the cache of other images: read only.
+	// Entries are what the layer makes of an empty directory, in the order of a walk, with whiteouts (TypeWhiteout,
+	// TypeOpaque) before what has the same path: of several entries with one path the last one counts, symlinks among the
+	// parents are followed, and a hard link to a file of a lower layer has no Digest. Entry.Layer is not set. They are
+	// shared with other images that have the layer: read only.
 	Entries []Entry
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
 	Unread bool
@@ -80,7 +89,7 @@ type Image struct {
 	Config *v1.ConfigFile
 
 	blobs []v1.Layer
-	cache Cache
+	packs []pack
 }
 
 // Options say how Cache.Open goes about it. The zero value works.
@@ -97,8 +106,8 @@ type Cache struct {
 	Dir string
 }
 
-// Open gives the layers and the merged tree of img. Each layer that the cache doesn't hold is streamed once, several at a
-// time, and checked against its digest and its diffID.
+// Open gives the layers and the merged tree of img. Each layer that the cache doesn't hold is streamed once, the biggest
+// first and one per core at a time, and checked against its digest and its diffID.
 func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error) {
 	blobs, err := img.Layers()
 	if err != nil {
@@ -114,33 +123,21 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 	if o.Progress == nil {
 		o.Progress = image.NoProgress
 	}
-	im := &Image{Tree: New(), Layers: make([]Layer, len(blobs)), Config: config, blobs: blobs, cache: c}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, blobs: blobs, packs: make([]pack, len(blobs))}
 	for i, blob := range blobs {
-		g.Go(func() (err error) {
-			l := &im.Layers[i]
-			l.DiffID = config.RootFS.DiffIDs[i]
-			if l.Digest, err = blob.Digest(); err != nil {
-				return err
-			}
-			if l.Size, err = blob.Size(); err != nil {
-				return err
-			}
-			mt, err := blob.MediaType()
-			if err != nil {
-				return err
-			}
-			l.MediaType = string(mt)
-			l.Entries, err = c.layer(gctx, blob, l.DiffID, o.Progress)
-			for _, e := range l.Entries {
-				l.Unpacked += e.Size
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
+		l := &im.Layers[i]
+		l.DiffID = config.RootFS.DiffIDs[i]
+		if l.Digest, err = blob.Digest(); err != nil {
+			return nil, err
+		}
+		if l.Size, err = blob.Size(); err != nil {
+			return nil, err
+		}
+		mt, err := blob.MediaType()
+		if err != nil {
+			return nil, err
+		}
+		l.MediaType = string(mt)
 	}
 	n := 0
 	for _, h := range config.History {
@@ -149,102 +146,86 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 			n++
 		}
 	}
-	for i, l := range im.Layers {
-		if err := im.Apply(l.Entries); err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.DiffID, err)
-		}
+	limits := newLimits()
+	if err := c.load(ctx, im, limits, o); err != nil {
+		return nil, err
 	}
-	return im, nil
+	im.Tree, err = merged(limits, im.Layers...)
+	return im, err
 }
 
-// MaxRead is the largest file that ReadFile gives.
-const MaxRead = 16 << 20
+// load fills in the indexes of the layers.
+func (c Cache) load(ctx context.Context, im *Image, l *limits, o Options) error {
+	// An image may have a layer twice.
+	positions := map[[2]v1.Hash][]int{}
+	for i := range im.Layers {
+		key := [2]v1.Hash{im.Layers[i].Digest, im.Layers[i].DiffID}
+		positions[key] = append(positions[key], i)
+	}
+	var work [][]int
+	for _, at := range positions {
+		work = append(work, at)
+	}
+	slices.SortFunc(work, func(a, b []int) int {
+		return cmp.Or(cmp.Compare(im.Layers[b[0]].Size, im.Layers[a[0]].Size), cmp.Compare(a[0], b[0]))
+	})
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	for _, at := range work {
+		g.Go(func() error {
+			first := &im.Layers[at[0]]
+			x, err := c.layer(ctx, im.blobs[at[0]], first, l, o)
+			if err != nil {
+				return fmt.Errorf("layer %s: %w", first.Digest, err)
+			}
+			var unpacked int64
+			for i := range x.entries {
+				if x.entries[i].Type == image.TypeFile {
+					unpacked += x.entries[i].Size
+				}
+			}
+			for n, i := range at {
+				if n > 0 {
+					if err := l.take(int64(len(x.entries)), 0); err != nil {
+						return err
+					}
+				}
+				im.Layers[i].Entries, im.Layers[i].Unpacked, im.Layers[i].Unread = x.entries, unpacked, x.unread
+				im.packs[i] = x.pack
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
 
-// ReadFile gives the content of the file at p, symlinks followed inside the image. What isn't there is fs.ErrNotExist;
-// what is no regular file, or larger than MaxRead, is an error.
-func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
-	files, err := im.ReadFiles(ctx, p)
+// layer gives the index of one layer.
+func (c Cache) layer(ctx context.Context, blob v1.Layer, layer *Layer, l *limits, o Options) (*index, error) {
+	digest, err := digestOf(layer.Digest)
 	if err != nil {
 		return nil, err
 	}
-	return files[p], nil
-}
-
-// ReadFiles is ReadFile for several paths, with each layer read once at most.
-func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]byte, error) {
-	wanted := make([]map[string]bool, len(im.blobs)) // by layer, the entry's path
-	at := map[string]Entry{}
-	for _, p := range paths {
-		e, err := im.file(p)
-		if err != nil {
-			return nil, err
-		}
-		at[p] = e
-		if wanted[e.Layer] == nil {
-			wanted[e.Layer] = map[string]bool{}
-		}
-		wanted[e.Layer][e.Path] = true
-	}
-	content := map[string][]byte{}
-	for i, w := range wanted {
-		if len(w) == 0 {
-			continue
-		}
-		if err := readContents(ctx, im.blobs[i], w, content); err != nil {
-			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, err)
-		}
-	}
-	out := map[string][]byte{}
-	for p, e := range at {
-		out[p] = content[e.Path]
-	}
-	return out, nil
-}
-
-// file finds the regular file that p leads to.
-func (im *Image) file(p string) (Entry, error) {
-	e, ok := im.Stat(p)
-	for range maxSymlinks {
-		if !ok || e.Type != image.TypeLink {
-			break
-		}
-		e, ok = im.Lookup(e.Link)
-	}
-	switch {
-	case !ok:
-		return Entry{}, &fs.PathError{Op: "read", Path: p, Err: fs.ErrNotExist}
-	case e.Type != image.TypeFile:
-		return Entry{}, &fs.PathError{Op: "read", Path: p, Err: fmt.Errorf("it is a %s", e.Type)}
-	case e.Size > MaxRead:
-		return Entry{}, &fs.PathError{Op: "read", Path: p, Err: fmt.Errorf("it has %d bytes, more than the %d that are read of a file", e.Size, MaxRead)}
-	}
-	return e, nil
-}
-
-func readContents(ctx context.Context, blob v1.Layer, wanted map[string]bool, into map[string][]byte) error {
-	raw, err := blob.Uncompressed()
+	diffID, err := digestOf(layer.DiffID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer raw.Close()
-	tr := tar.NewReader(raw)
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		h, err := tr.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if p := image.Clean(h.Name); wanted[p] && tarTypes[h.Typeflag] == image.TypeFile {
-			if into[p], err = io.ReadAll(io.LimitReader(tr, MaxRead)); err != nil {
-				return err
-			}
+	file := c.indexFile(layer.Digest)
+	if c.Dir != "" {
+		if x, err := readIndex(file, digest, diffID, l); err == nil {
+			return x, nil
 		}
 	}
+	if o.Skip != nil && o.Skip(layer.Digest) {
+		return &index{unread: true}, nil
+	}
+	x, err := scan(ctx, blob, layer.DiffID, l, o.Progress)
+	if err != nil || c.Dir == "" {
+		return x, err
+	}
+	if err := x.write(file, digest, diffID); err != nil {
+		return nil, fmt.Errorf("keep its index: %w", err)
+	}
+	return readIndex(file, digest, diffID, newLimits()) // smaller than x, and what everyone sees later
 }
 
 // FromFiles makes an image of one layer out of files, for tests of what asks images questions. Config may be nil.
@@ -253,17 +234,12 @@ func FromFiles(ctx context.Context, config *v1.Config, files ...image.File) (*Im
 	if err != nil {
 		return nil, err
 	}
-	img, err := fromLayers(config, l)
+	img, err := mutate.AppendLayers(empty.Image, l)
+	if err == nil && config != nil {
+		img, err = mutate.Config(img, *config)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return Cache{}.Open(ctx, img, Options{})
-}
-
-func fromLayers(config *v1.Config, layers ...v1.Layer) (v1.Image, error) {
-	img, err := mutate.AppendLayers(empty.Image, layers...)
-	if err != nil || config == nil {
-		return img, err
-	}
-	return mutate.Config(img, *config)
 }

@@ -2,7 +2,7 @@ package tree
 
 import (
 	"fmt"
-	"maps"
+	"iter"
 	"path"
 	"slices"
 	"sort"
@@ -13,136 +13,84 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Tree is the merged tree of an image's layers, as a container sees it.
+// Tree is the merged tree of an image's layers, as a container sees it. Once made it never changes, so that several
+// goroutines may ask it.
 type Tree struct {
-	root  *node
-	layer int // the one being applied
+	// layers are the entries of each layer, in the order of a walk; layers[0] has what the merge made itself.
+	layers [][]Entry
+	// refs are the entries that are seen, in the order of a walk: a directory stands before its content.
+	refs []ref
 }
 
-type node struct {
-	entry    Entry
-	children map[string]*node
-}
+// ref is one entry: layers[layer][index].
+type ref struct{ layer, index int32 }
 
 // New makes a tree that holds the root only.
 func New() *Tree {
-	return &Tree{root: &node{entry: Entry{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755}, Layer: -1}}, layer: -1}
+	root := Entry{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755}, Layer: -1}
+	return &Tree{layers: [][]Entry{{root}}, refs: []ref{{}}}
 }
 
-// Apply lays one layer's entries on the tree: first its whiteouts, which only hide what is below it, then its files.
-//
-// A layer that names a path below a symlink of a layer under it is refused: containerd and Docker unpack each layer by
-// itself, so that a directory takes the link's place, while a tool that unpacks onto the merged tree writes where the
-// link leads. No tool that makes layers of a running system writes such a one.
-func (t *Tree) Apply(entries []Entry) error {
-	t.layer++
-	own := map[string]bool{} // directories that the layer makes, in the place of a symlink too
+// Of makes the tree of one layer that holds entries.
+func Of(entries ...image.Entry) (*Tree, error) {
+	l := newLimits()
+	u := newUnpacker(l)
 	for _, e := range entries {
-		own[e.Path] = own[e.Path] || e.IsDir()
-	}
-	for _, e := range entries {
-		at := e.Path
-		switch e.Type {
-		case TypeWhiteout:
-			at = path.Dir(e.Path)
-		case TypeOpaque:
-		default:
-			continue
-		}
-		if link := t.lowerLink(at); link != nil {
-			if own[link.entry.Path] {
-				continue // what is below it goes with the link
-			}
-			return fmt.Errorf("%s: %w", e.Path, link.below())
-		}
-		if dir := t.node(at); dir != nil && e.Type == TypeWhiteout {
-			delete(dir.children, path.Base(e.Path))
-		} else if dir != nil {
-			dir.children = nil
+		if err := u.add(Entry{Entry: e}); err != nil {
+			return nil, err
 		}
 	}
-	for _, e := range entries {
-		if e.Type == TypeWhiteout || e.Type == TypeOpaque {
-			continue
-		}
-		if err := t.put(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lowerLink finds a symlink of a lower layer in p.
-func (t *Tree) lowerLink(p string) *node {
-	for _, at := range append(image.Parents(p), p) {
-		if n := t.node(at); n != nil && n.entry.Type == image.TypeSymlink && n.entry.Layer < t.layer {
-			return n
-		}
-	}
-	return nil
-}
-
-func (n *node) below() error {
-	return fmt.Errorf("it lies below %s, which a lower layer made a symlink to %s: runtimes differ on what that means", n.entry.Path, n.entry.Link)
-}
-
-// put follows a parent that the same layer made a symlink, as container runtimes do when they unpack it.
-func (t *Tree) put(e Entry) error {
-	if e.Path == "/" {
-		e.Type = image.TypeDir
-		e.Layer = t.layer
-		t.root.entry = e
-		return nil
-	}
-	if link := t.lowerLink(path.Dir(e.Path)); link != nil {
-		return fmt.Errorf("%s: %w", e.Path, link.below())
-	}
-	dirPath, err := t.follow(path.Dir(e.Path))
+	layer, err := u.finish()
 	if err != nil {
-		return fmt.Errorf("%s: %w", e.Path, err)
+		return nil, err
 	}
-	dir := t.root
-	at := ""
-	for _, name := range split(dirPath) {
-		at += "/" + name
-		child := dir.children[name]
-		if child == nil || !child.entry.IsDir() {
-			child = &node{entry: Entry{Entry: image.Entry{Path: at, Type: image.TypeDir, Mode: 0o755}, Layer: t.layer}}
-			dir.set(name, child)
-		}
-		dir = child
-	}
-	e.Path = path.Join(dirPath, path.Base(e.Path))
-	e.Layer = t.layer
-	n := &node{entry: e}
-	if old := dir.children[path.Base(e.Path)]; old != nil && old.entry.IsDir() && e.IsDir() {
-		n.children = old.children
-	}
-	dir.set(path.Base(e.Path), n)
-	return nil
+	return merged(l, Layer{Entries: layer})
 }
 
-func (n *node) set(name string, child *node) {
-	if n.children == nil {
-		n.children = map[string]*node{}
+func (t *Tree) at(r ref) *Entry { return &t.layers[r.layer][r.index] }
+
+func (t *Tree) entry(r ref) Entry {
+	e := *t.at(r)
+	if r.layer > 0 {
+		e.Layer = int(r.layer) - 1
 	}
-	n.children[name] = child
+	return e
 }
 
-func split(p string) []string {
-	if p == "/" {
-		return nil
+// find gives the position of p, or the one it would have.
+func (t *Tree) find(p string) (int, bool) {
+	return sort.Find(len(t.refs), func(i int) int { return comparePaths(p, t.at(t.refs[i]).Path) })
+}
+
+// after gives the position behind i and everything below it.
+func (t *Tree) after(i int) int {
+	dir := t.at(t.refs[i]).Path
+	return i + 1 + leading(t.refs[i+1:], func(r ref) bool { return within(t.at(r).Path, dir) })
+}
+
+// leading counts the refs that ok holds for; all of them stand before those that it doesn't hold for. It takes the logarithm
+// of the count.
+func leading(refs []ref, ok func(ref) bool) int {
+	n := 1
+	for n <= len(refs) && ok(refs[n-1]) {
+		n *= 2
 	}
-	return strings.Split(strings.TrimPrefix(p, "/"), "/")
+	low := n / 2
+	return low + sort.Search(min(n, len(refs)+1)-1-low, func(i int) bool { return !ok(refs[low+i]) })
+}
+
+// within reports whether p lies below dir.
+func within(p, dir string) bool {
+	return dir == "/" || len(p) > len(dir) && p[len(dir)] == '/' && p[:len(dir)] == dir
 }
 
 // Lookup gives what is at p; symlinks are not followed, neither in p's parents nor at its end.
 func (t *Tree) Lookup(p string) (Entry, bool) {
-	n := t.node(image.Clean(p))
-	if n == nil {
+	i, ok := t.find(image.Clean(p))
+	if !ok {
 		return Entry{}, false
 	}
-	return n.entry, true
+	return t.entry(t.refs[i]), true
 }
 
 // Stat gives what is at p with every symlink followed, p's own too.
@@ -156,25 +104,44 @@ func (t *Tree) Stat(p string) (Entry, bool) {
 
 // Dir lists what lies directly in the directory p, by name; nothing when it is none.
 func (t *Tree) Dir(p string) []Entry {
-	n := t.node(image.Clean(p))
-	if n == nil {
+	i, ok := t.find(image.Clean(p))
+	if !ok {
 		return nil
 	}
 	var out []Entry
-	for _, name := range slices.Sorted(maps.Keys(n.children)) {
-		out = append(out, n.children[name].entry)
+	end := t.after(i)
+	for i++; i < end; i = t.after(i) {
+		out = append(out, t.entry(t.refs[i]))
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+// Entries lists everything in the tree, parents before their content, names in byte order. Walk does so without a copy.
+func (t *Tree) Entries() []Entry {
+	out := make([]Entry, 0, len(t.refs))
+	for _, r := range t.refs {
+		out = append(out, t.entry(r))
 	}
 	return out
 }
 
-func (t *Tree) node(p string) *node {
-	n := t.root
-	for _, name := range split(p) {
-		if n = n.children[name]; n == nil {
-			return nil
+// Len is the number of entries in the tree, the root too.
+func (t *Tree) Len() int { return len(t.refs) }
+
+// Walk goes through p and everything below it, parents before their content, names in byte order. Symlinks are not followed.
+func (t *Tree) Walk(p string) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		i, ok := t.find(image.Clean(p))
+		if !ok {
+			return
+		}
+		for _, r := range t.refs[i:t.after(i)] {
+			if !yield(t.entry(r)) {
+				return
+			}
 		}
 	}
-	return n
 }
 
 // maxSymlinks is Linux's limit (path_resolution(7)).
@@ -192,9 +159,9 @@ func (t *Tree) Resolve(p string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", p, err)
 	}
-	for _, at := range append(image.Parents(dir), dir) {
-		if n := t.node(at); n != nil && !n.entry.IsDir() {
-			return "", fmt.Errorf("%s: %s is a %s, not a directory", p, at, n.entry.Type)
+	for at := dir; at != "/"; at = path.Dir(at) {
+		if e, ok := t.Lookup(at); ok && !e.IsDir() {
+			return "", fmt.Errorf("%s: %s is a %s, not a directory", p, at, e.Type)
 		}
 	}
 	return path.Join(dir, path.Base(p)), nil
@@ -202,84 +169,84 @@ func (t *Tree) Resolve(p string) (string, error) {
 
 // follow resolves every symlink in p, the last element's too.
 func (t *Tree) follow(p string) (string, error) {
-	rest, done, links := split(p), "/", 0
-	for len(rest) > 0 {
-		name := rest[0]
-		rest = rest[1:]
-		if name == "" || name == "." {
-			continue
-		}
-		if name == ".." {
-			done = path.Dir(done)
+	rest, done, links := p, "/", 0
+	for rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(strings.TrimLeft(rest, "/"), "/")
+		if name == "" {
 			continue
 		}
 		done = path.Join(done, name)
-		n := t.node(done)
-		if n == nil || n.entry.Type != image.TypeSymlink {
+		if len(done) > maxPath {
+			return "", fmt.Errorf("symlinks make it a path of more than %d bytes", maxPath)
+		}
+		i, ok := t.find(done)
+		if !ok || t.at(t.refs[i]).Type != image.TypeSymlink {
 			continue
 		}
 		if links++; links > maxSymlinks {
 			return "", fmt.Errorf("more than %d symlinks to follow", maxSymlinks)
 		}
-		target := n.entry.Link
+		target := t.at(t.refs[i]).Link
 		done = path.Dir(done)
 		if strings.HasPrefix(target, "/") {
 			done = "/"
 		}
-		rest = append(strings.Split(target, "/"), rest...)
+		rest = target + "/" + rest
 	}
 	return done, nil
 }
 
-// Glob lists the paths that pattern matches, sorted. Symlinks are matched, never followed.
+// Glob lists the paths that pattern matches, sorted. Symlinks are matched, never followed. The syntax is doublestar's.
 func (t *Tree) Glob(pattern string) ([]string, error) {
 	pattern = strings.TrimPrefix(pattern, "/")
 	if !doublestar.ValidatePattern(pattern) {
 		return nil, fmt.Errorf("bad glob %q", pattern)
 	}
+	if !strings.ContainsAny(pattern, `{[\`) && !strings.Contains(pattern, "**") {
+		out := t.level(nil, 0, strings.Split(pattern, "/"))
+		sort.Strings(out)
+		return out, nil
+	}
 	start, _ := doublestar.SplitPattern(pattern)
 	if start == "." {
 		start = ""
 	}
-	from := t.node(image.Clean(start))
-	if from == nil {
+	var out []string
+	from, ok := t.find(image.Clean(start))
+	if !ok {
 		return nil, nil
 	}
-	var out []string
-	from.walk(func(n *node) {
-		if n.entry.Path != "/" && doublestar.MatchUnvalidated(pattern, n.entry.Path[1:]) {
-			out = append(out, n.entry.Path)
+	for _, r := range t.refs[from:t.after(from)] {
+		if p := t.at(r).Path; p != "/" && doublestar.MatchUnvalidated(pattern, p[1:]) {
+			out = append(out, p)
 		}
-	})
+	}
 	sort.Strings(out)
 	return out, nil
 }
 
-// Entries lists everything in the tree, parents before their content, names in byte order.
-func (t *Tree) Entries() []Entry {
-	var out []Entry
-	t.root.walk(func(n *node) { out = append(out, n.entry) })
+// level matches the first of names in the directory at position dir, and the rest below what it finds.
+func (t *Tree) level(out []string, dir int, names []string) []string {
+	if !strings.ContainsAny(names[0], "*?") {
+		i, ok := t.find(path.Join(t.at(t.refs[dir]).Path, names[0]))
+		if ok {
+			out = t.descend(out, i, names)
+		}
+		return out
+	}
+	end := t.after(dir)
+	for i := dir + 1; i < end; i = t.after(i) {
+		if doublestar.MatchUnvalidated(names[0], path.Base(t.at(t.refs[i]).Path)) {
+			out = t.descend(out, i, names)
+		}
+	}
 	return out
 }
 
-func (n *node) walk(visit func(*node)) {
-	visit(n)
-	names := make([]string, 0, len(n.children))
-	for name := range n.children {
-		names = append(names, name)
+func (t *Tree) descend(out []string, i int, names []string) []string {
+	if len(names) == 1 {
+		return append(out, t.at(t.refs[i]).Path)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		n.children[name].walk(visit)
-	}
-}
-
-// Of makes the tree of one layer that holds entries.
-func Of(entries ...image.Entry) (*Tree, error) {
-	t := New()
-	layer := make([]Entry, len(entries))
-	for i, e := range entries {
-		layer[i] = Entry{Entry: e}
-	}
-	return t, t.Apply(layer)
+	return t.level(out, i, names[1:])
 }

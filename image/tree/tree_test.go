@@ -26,7 +26,7 @@ import (
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
-func newImage(t *testing.T, layers ...v1.Layer) v1.Image {
+func newImage(t testing.TB, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {

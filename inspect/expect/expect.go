@@ -54,9 +54,11 @@ type File struct {
 	Source string
 }
 
-// Removed is a path or glob that must match nothing but laid files.
+// Removed is a path or glob that must match nothing but laid files, nor may anything else be below what it matches.
 type Removed struct {
-	Glob   string
+	Glob string
+	// Except are globs of what Glob does not mean.
+	Except []string
 	Why    string
 	Source string
 }

@@ -4,7 +4,11 @@ package nginx
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"maps"
 
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
@@ -15,13 +19,15 @@ type Config struct {
 	// Variant names the choice of rendered templates where there are several, such as
 	// "/opt/gem/nginx-server-active.conf from /opt/gem/nginx-server-with-auth.conf".
 	Variant string `json:"variant,omitempty"`
-	// User is the user directive's.
-	User string `json:"user,omitempty"`
+	// User and Group are the user directive's: whom the workers run as when nginx is started as root.
+	User  string `json:"user,omitempty"`
+	Group string `json:"group,omitempty"`
 	// Files are all files read, in the order that nginx reads them; of a rendered file the template.
 	Files []string `json:"files"`
 	// Includes are all include directives.
 	Includes []Include `json:"includes,omitempty"`
-	// Upstreams maps the name of each upstream block to its servers' addresses.
+	// Upstreams maps the name of each upstream block to its servers' addresses. Names of stream's blocks start with
+	// "stream:".
 	Upstreams map[string][]string `json:"upstreams,omitempty"`
 	Maps      []Map               `json:"maps,omitempty"`
 	Servers   []Server            `json:"servers"`
@@ -32,9 +38,15 @@ type Config struct {
 
 // Include is an include directive.
 type Include struct {
+	// Pattern is as written; Files are the paths that nginx opens for it, in its order: of a rendered file the one that is
+	// made, not the template.
 	Pattern string     `json:"pattern"`
 	Files   []string   `json:"files,omitempty"`
 	Place   tree.Place `json:"place"`
+	// Glob is true for a pattern: whatever file appears there later is read too.
+	Glob bool `json:"glob,omitempty"`
+	// Missing is true for a file that is neither in the image nor made at start: whoever may write there brings it.
+	Missing bool `json:"missing,omitempty"`
 }
 
 // Map is a map directive: Variable has a value by Source.
@@ -43,6 +55,14 @@ type Map struct {
 	Variable string            `json:"variable"`
 	Values   map[string]string `json:"values"`
 	Place    tree.Place        `json:"place"`
+	// Keys are those of Values, as ordered in the file: the first regular expression that matches counts.
+	Keys []string `json:"keys,omitempty"`
+	// Parts are the parts of the request that choose the value, through other maps and set too: "$request_uri".
+	Parts []string `json:"parts,omitempty"`
+	// Decides says what the value is used for, as far as it matters who gets where: "location" (which location answers),
+	// "if" (a condition), "address" (of a proxy), "auth", "files" (which directory). Empty when it is used for headers, logs
+	// and the like only.
+	Decides []string `json:"decides,omitempty"`
 }
 
 // Listen is a listen directive.
@@ -54,20 +74,37 @@ type Listen struct {
 	Address string `json:"address"`
 	Port    int    `json:"port,omitempty"`
 	// Loopback is true for 127.0.0.0/8, ::1, localhost and unix sockets.
-	Loopback bool       `json:"loopback"`
-	Default  bool       `json:"default,omitempty"`
-	Place    tree.Place `json:"place"`
+	Loopback bool `json:"loopback"`
+	// Default is true for the server that answers on the socket when no name fits: the one that says so, or the first.
+	Default bool       `json:"default,omitempty"`
+	Place   tree.Place `json:"place"`
+	// Options are the other arguments: "ssl", "udp", "proxy_protocol".
+	Options []string `json:"options,omitempty"`
 }
+
+// Protocols of a Server. An HTTP server has none.
+const (
+	Stream = "stream" // TCP or UDP, by stream {}
+	Mail   = "mail"   // IMAP, POP3 or SMTP, by mail {}
+)
 
 // Server is a server block.
 type Server struct {
-	Listen []Listen `json:"listen"`
+	// Protocol is "" for HTTP, or one of the constants.
+	Protocol string   `json:"protocol,omitempty"`
+	Listen   []Listen `json:"listen"`
 	// Names are the server_name arguments; a regular expression starts with "~".
 	Names []string `json:"names,omitempty"`
 	// Direct is what the server block itself does with every request (return, rewrite), before any location.
-	Direct    *Target    `json:"direct,omitempty"`
+	Direct *Target `json:"direct,omitempty"`
+	// Cases are what it does with some requests, before any location.
+	Cases     []Case     `json:"cases,omitempty"`
 	Locations []Location `json:"locations"`
-	Place     tree.Place `json:"place"`
+	// Unmatched is what answers a path that no location takes; nil when there is a location for every path.
+	Unmatched *Location `json:"unmatched,omitempty"`
+	// KeepSlashes is merge_slashes off: //x is not /x.
+	KeepSlashes bool       `json:"keepSlashes,omitempty"`
+	Place       tree.Place `json:"place"`
 }
 
 // Location is a location block.
@@ -75,14 +112,38 @@ type Location struct {
 	// Modifier is "", "=", "^~", "~", "~*" or "@".
 	Modifier string `json:"modifier,omitempty"`
 	Pattern  string `json:"pattern"`
-	// Internal is true for what no request from outside reaches.
+	// Internal is true for what no request from outside reaches. A rewrite, an error_page, a try_files, or an upstream's
+	// X-Accel-Redirect may lead there.
 	Internal bool `json:"internal,omitempty"`
-	// Auth is the URI of the auth_request in force, with inheritance; empty when there is none or it is off.
-	Auth   string `json:"auth,omitempty"`
+	// Auth is the URI of the auth_request in force, with inheritance; empty when there is none or it is off, when satisfy
+	// any lets somebody in without it, when Target answers before nginx asks (return, rewrite), and when the location that is
+	// asked lets everybody in by itself.
+	Auth string `json:"auth,omitempty"`
+	// Basic is the realm of the auth_basic in force.
+	Basic string `json:"basic,omitempty"`
+	// Access are the allow and deny rules in force, the first that fits counts.
+	Access []string `json:"access,omitempty"`
+	// Methods are those that limit_except lets through when it denies all others; empty for every method. HEAD goes with GET.
+	Methods []string `json:"methods,omitempty"`
+	// Target is what answers when no case does.
 	Target Target `json:"target"`
+	// Cases are what answers some requests instead: by if, rewrite, limit_except, try_files or error_page.
+	Cases []Case `json:"cases,omitempty"`
+	// SlashRedirect is true when nginx answers the path without the last slash with a redirect to the one with it.
+	SlashRedirect bool `json:"slashRedirect,omitempty"`
 	// Locations are those nested in it.
 	Locations []Location `json:"locations,omitempty"`
 	Place     tree.Place `json:"place"`
+}
+
+// Case is what answers a part of the requests.
+type Case struct {
+	// When is the directive that chooses: "if ($request_method = GET)", "error_page 404 = @x".
+	When   string `json:"when"`
+	Target Target `json:"target"`
+	// Auth is as a Location's.
+	Auth  string     `json:"auth,omitempty"`
+	Place tree.Place `json:"place"`
 }
 
 // Kinds of a Target.
@@ -93,45 +154,36 @@ const (
 	Rewrite  = "rewrite"  // another location of the same server
 	Deny     = "deny"     // access rules refuse everybody
 	Redirect = "redirect" // a 3xx to somewhere else
+	Handler  = "handler"  // a module of nginx: stub_status, empty_gif, dav_methods, perl
 )
 
 // Target is what answers.
 type Target struct {
 	// Kind is one of the constants.
 	Kind string `json:"kind"`
-	// Value is as written: an URL, a directory, an URI.
+	// Value is as written: an URL, a directory, an URI, a directive's name for Handler.
 	Value string `json:"value,omitempty"`
-	// Status is that of Return and Redirect.
+	// Status is that of Return and Redirect. Of a Rewrite it is the one that the answer has instead of its own; 0 for its own.
 	Status int `json:"status,omitempty"`
-	// Addresses are what Value means once upstreams are looked up: "127.0.0.1:8091", "unix:/run/x.sock".
+	// Addresses are what Value means once upstreams are looked up: "127.0.0.1:8091", "unix:/run/x.sock". Where maps choose
+	// it is all that they can choose. Of a Rewrite they are the URIs that Value can mean, when it has variables and all of
+	// them are known.
 	Addresses []string `json:"addresses,omitempty"`
 	// RawURI is true when the path goes on as the client wrote it: a proxy_pass without URI (hole h).
 	RawURI bool `json:"rawURI,omitempty"`
 	// Chosen names the parts of the request that choose the address, host or port: "$http_x_aio_proxy_port", "$host",
-	// "server_name capture $port" (holes b, c, f).
+	// "server_name capture $port" (holes b, c, f). Of a Rewrite they choose the location.
 	Chosen []string `json:"chosen,omitempty"`
-}
-
-// Route is a location as a request meets it, for lists.
-type Route struct {
-	// Server names the server: its listeners and names.
-	Server string `json:"server"`
-	// Path is modifier and pattern: "= /mcp", "/v1", "~ ^/(tickets|actions)$". Pattern is the pattern alone.
-	Path    string `json:"path"`
-	Pattern string `json:"pattern"`
-	Target  Target `json:"target"`
-	Auth    string `json:"auth,omitempty"`
-	// Public is false when every listener of the server is on loopback.
-	Public bool `json:"public"`
-	// Answers is true when something other than an error (4xx, 5xx, deny, internal) answers.
-	Answers bool       `json:"answers"`
-	Place   tree.Place `json:"place"`
+	// Free is true when the request writes a part of the address itself; false when it only chooses among Addresses.
+	Free bool `json:"free,omitempty"`
+	// Escapes is true for an alias that ends in "/" below a prefix that does not: /x../ leads to the directory above.
+	Escapes bool `json:"escapes,omitempty"`
 }
 
 // Options say what is known of a run.
 type Options struct {
 	// Rendered maps a file that is made at start to the templates it can be made from. Where one has several, Read gives
-	// a Config for each.
+	// a Config for each. Templates that are not in the image make nothing.
 	Rendered map[string][]Template
 	// Env is the environment that placeholders are filled from. What it lacks stays as written: ${NAME}.
 	Env map[string]string
@@ -139,24 +191,62 @@ type Options struct {
 
 // Template is a file that envsubst turns into another.
 type Template struct {
+	// Path is the template; empty for the choice that the file is not made.
 	Path string
 	// Variables are those that envsubst replaces; nil for all.
 	Variables []string
+	// Once is true when the template is deleted after it was rendered, so that no include meets it.
+	Once bool
 }
 
 // Read reads the configuration whose main file is at path. A main file that isn't there is fs.ErrNotExist; whatever else
-// is wrong is a Note, and never an error or a panic.
+// is wrong is a Note, and never an error or a panic, but for a ctx that ends.
 func Read(ctx context.Context, img *tree.Image, path string, o Options) ([]Config, error) {
-	panic("not yet")
+	s := newSource(ctx, img, path, o)
+	if e, ok := img.Stat(s.main); s.outputs[s.resolve(s.main)] == nil && (!ok || e.Type != image.TypeFile && e.Type != image.TypeLink) {
+		return nil, &fs.PathError{Op: "read", Path: s.main, Err: fs.ErrNotExist}
+	}
+	var out []Config
+	pending := []map[string]int{{}}
+	for len(pending) > 0 {
+		v := s.variant(pending[0])
+		pending = pending[1:]
+		v.firstOnly = s.firstOnly
+		block := v.readAll()
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if v.open != "" {
+			n := len(s.outputs[v.open])
+			if s.firstOnly = len(out)+len(pending)+n > maxVariants; s.firstOnly {
+				n = 1
+			}
+			var more []map[string]int
+			for i := range n {
+				choice := maps.Clone(v.choice)
+				choice[v.open] = i
+				more = append(more, choice)
+			}
+			pending = append(more, pending...)
+			continue
+		}
+		if v.firstOnly {
+			v.noteAt(tree.Place{Path: s.main}, "there are more choices of templates than the %d that are read", maxVariants)
+		}
+		v.model(block)
+		out = append(out, *v.config)
+	}
+	return out, nil
 }
 
-// Routes lists every location of every server, nested ones too, and each server's Direct.
-func (c *Config) Routes() []Route { panic("not yet") }
+// readAll gives the statements of the main file; a panic, which would be a fault of this package, becomes a Note.
+func (s *source) readAll() (block []*statement) {
+	defer s.recovered()
+	return s.parse(s.main, nil)
+}
 
-// Server finds the server that answers on the listener at address:port for the Host given (nginx's order: exact name,
-// longest wildcard before, longest wildcard after, first regular expression, default server).
-func (c *Config) Server(address string, port int, host string) *Server { panic("not yet") }
-
-// Match finds the location for a path that is decoded and normalised as nginx does it: exact, then the longest prefix
-// unless it is ^~, then the first regular expression in order, nested locations included. nil when none is there.
-func (s *Server) Match(path string) *Location { panic("not yet") }
+func (s *source) recovered() {
+	if r := recover(); r != nil {
+		s.config.Notes = append(s.config.Notes, tree.Note{Place: tree.Place{Path: s.main}, Text: fmt.Sprintf("the configuration can't be read: %v", r)})
+	}
+}

@@ -2,6 +2,11 @@
 package size
 
 import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/packages"
 )
@@ -49,8 +54,153 @@ type Directory struct {
 	Files int    `json:"files"`
 }
 
-// Of gives the sizes of img; db may be nil. Directories are those of at most depth levels, biggest first.
-func Of(img *tree.Image, db *packages.Database, depth int) Sizes { panic("not yet") }
+// maxDirectories bounds Sizes.Directories.
+const maxDirectories = 10_000
 
-// ComponentOf names the component of a path.
-func ComponentOf(path string, db *packages.Database) string { panic("not yet") }
+// Of gives the sizes of img; db may be nil. Directories are those of at most depth levels, biggest first, and of a hostile
+// image's the first 10,000.
+func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
+	s := Sizes{Layers: make([]Layer, len(img.Layers))}
+	blobs := map[string]bool{}
+	for i, l := range img.Layers {
+		digest := l.Digest.String()
+		s.Layers[i] = Layer{
+			Digest: digest, CreatedBy: l.CreatedBy, Size: l.Size, Unpacked: l.Unpacked, Entries: len(l.Entries), Unread: l.Unread,
+		}
+		s.Unpacked += l.Unpacked
+		if !blobs[digest] {
+			blobs[digest] = true
+			s.Transfer += l.Size
+		}
+	}
+	from := borrowed(img.Layers)
+	in := &sorter{db: db, debs: map[string]string{}}
+	components, directories := map[string]*Component{}, map[string]*Directory{}
+	for e := range img.Walk("/") {
+		if e.Path == "/" {
+			continue
+		}
+		s.Files++
+		if e.IsDir() {
+			for dir := range above(e.Path+"/", depth) {
+				directory(directories, dir)
+			}
+			continue
+		}
+		size := e.Size
+		if e.Type == image.TypeLink {
+			size = 0 // counted at the file's other name
+		}
+		s.Visible += size
+		layer := e.Layer
+		if to, ok := from[name{layer, e.Path}]; ok {
+			layer = to
+		}
+		if layer >= 0 && layer < len(s.Layers) {
+			s.Layers[layer].Visible += size
+		}
+		of := in.component(e.Path)
+		c := components[of]
+		if c == nil {
+			c = &Component{Name: of}
+			components[of] = c
+		}
+		c.Size += size
+		c.Files++
+		for dir := range above(e.Path, depth) {
+			d := directory(directories, dir)
+			d.Size += size
+			d.Files++
+		}
+	}
+	s.Hidden = s.Unpacked - s.Visible
+	for _, c := range components {
+		s.Components = append(s.Components, *c)
+	}
+	slices.SortFunc(s.Components, func(a, b Component) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(b.Size, a.Size), cmp.Compare(a.Name, b.Name))
+	})
+	for _, d := range directories {
+		s.Directories = append(s.Directories, *d)
+	}
+	slices.SortFunc(s.Directories, func(a, b Directory) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), cmp.Compare(a.Path, b.Path))
+	})
+	s.Directories = s.Directories[:min(len(s.Directories), maxDirectories)]
+	return s
+}
+
+// name is a path in a layer.
+type name struct {
+	layer int
+	path  string
+}
+
+// borrowed finds hard links to files of lower layers, and which layer has the bytes. Once the file's own name is gone the
+// merged tree has such a link in its place, as a file of the link's layer.
+func borrowed(layers []tree.Layer) map[name]int {
+	links, targets := map[name]string{}, map[name]bool{}
+	for i, l := range layers {
+		for j := range l.Entries {
+			if e := &l.Entries[j]; e.Type == image.TypeLink && e.Digest == (tree.Digest{}) {
+				links[name{i, e.Path}] = e.Link
+			}
+		}
+	}
+	if len(links) == 0 {
+		return nil
+	}
+	wanted := map[string]bool{}
+	for _, link := range links {
+		wanted[link] = true
+	}
+	for i, l := range layers {
+		for j := range l.Entries {
+			if e := &l.Entries[j]; wanted[e.Path] && e.Type == image.TypeFile {
+				targets[name{i, e.Path}] = true
+			}
+		}
+	}
+	from := map[name]int{}
+	for n, link := range links {
+		for i := n.layer - 1; i >= 0; i-- {
+			if targets[name{i, link}] {
+				from[n] = i
+				break
+			}
+		}
+	}
+	return from
+}
+
+// rank puts Other behind everything that has a name.
+func rank(c Component) int {
+	if c.Name == Other {
+		return 1
+	}
+	return 0
+}
+
+func directory(of map[string]*Directory, path string) *Directory {
+	d := of[path]
+	if d == nil {
+		d = &Directory{Path: path}
+		of[path] = d
+	}
+	return d
+}
+
+// above gives the directories above p, topmost first, without the root, at most depth of them.
+func above(p string, depth int) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		n := 0
+		for i := 1; i < len(p) && n < depth; i++ {
+			if p[i] == '/' {
+				if !yield(p[:i]) {
+					return
+				}
+				n++
+			}
+		}
+	}
+}

@@ -2,8 +2,17 @@
 package supervisord
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
@@ -17,6 +26,8 @@ type Config struct {
 	Includes []string `json:"includes,omitempty"`
 	// User is that of [supervisord]; empty for whoever starts it.
 	User string `json:"user,omitempty"`
+	// Environment is that of [supervisord], which every program gets; values as written.
+	Environment map[string]string `json:"environment,omitempty"`
 	// Sockets are the control sockets: who reaches one stops and starts programs.
 	Sockets []Socket `json:"sockets,omitempty"`
 	// Programs are what this supervisord manages, in the order of their sections.
@@ -27,12 +38,14 @@ type Config struct {
 
 // Socket is a control socket of supervisord: [unix_http_server] or [inet_http_server].
 type Socket struct {
-	// Address is a path, or HOST:PORT.
+	// Address is a path, or HOST:PORT; a HOST of "*" is every address.
 	Address string `json:"address"`
 	// Mode is the chmod of a unix socket as written; supervisord's default is 0700.
-	Mode  string     `json:"mode,omitempty"`
-	Owner string     `json:"owner,omitempty"`
-	Place tree.Place `json:"place"`
+	Mode  string `json:"mode,omitempty"`
+	Owner string `json:"owner,omitempty"`
+	// Password is true when a user name and a password are asked for.
+	Password bool       `json:"password,omitempty"`
+	Place    tree.Place `json:"place"`
 }
 
 // Program is a [program:x], [eventlistener:x] or [fcgi-program:x] section.
@@ -40,30 +53,390 @@ type Program struct {
 	Name string `json:"name"`
 	// Kind is the section's: "program", "eventlistener" or "fcgi-program".
 	Kind string `json:"kind"`
+	// Group is the [group:x] that it belongs to; empty for one of its own.
+	Group string `json:"group,omitempty"`
 	// Command is as written, continuation lines joined by a space, %(ENV_X)s not expanded.
 	Command string `json:"command"`
 	// User is as written; empty is supervisord's own.
 	User string `json:"user,omitempty"`
-	// Priority is 999 when not said; lower starts first.
+	// Directory is where it is started; empty is where supervisord is.
+	Directory string `json:"directory,omitempty"`
+	// Priority is 999 when not said, and -1 for an eventlistener; lower starts first.
 	Priority int `json:"priority"`
 	// Autostart is "true", "false", or an expression such as "%(ENV_AUTOSTART_VNC)s".
 	Autostart string `json:"autostart"`
+	// Processes is numprocs as written: how many of it are started; empty is 1.
+	Processes string `json:"processes,omitempty"`
 	// Variables are the environment variables that command, user, autostart or numprocs take in, sorted.
 	Variables []string `json:"variables,omitempty"`
 	// Environment is what `environment=` sets, values as written.
 	Environment map[string]string `json:"environment,omitempty"`
-	Place       tree.Place        `json:"place"`
+	// Socket is what supervisord listens on for an fcgi-program: "unix:///path" or "tcp://HOST:PORT".
+	Socket string     `json:"socket,omitempty"`
+	Place  tree.Place `json:"place"`
+
+	section string // what follows the colon in its header
 }
+
+// Bounds on what is read of an image.
+const (
+	maxFile  = 1 << 20 // bytes of one file
+	maxFiles = 2000    // that the patterns of [include] match, or that Dormant looks into
+)
 
 // Read reads the configuration whose main file is at path. env is the environment that %(ENV_X)s is looked up in for
 // includes and the like; what it lacks stays as written. A main file that isn't there is fs.ErrNotExist; whatever else is
 // wrong is a Note, and never an error or a panic.
 func Read(ctx context.Context, img *tree.Image, path string, env map[string]string) (*Config, error) {
-	panic("not yet")
+	path = image.Clean(path)
+	if _, ok := img.Stat(path); !ok {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fs.ErrNotExist}
+	}
+	r := &reader{img: img, env: env, ini: newINI(), config: &Config{Path: path, Files: []string{path}}}
+	content, err := r.contents(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	r.add(path, content)
+	if err := r.include(ctx); err != nil {
+		return nil, err
+	}
+	r.build()
+	return r.config, nil
 }
+
+// dormantDirs are where a copy of a configuration may lie.
+var dormantDirs = []string{"/opt/gem", "/etc/supervisor", "/etc/supervisord.d", "/usr/local/etc"}
 
 // Dormant reads files that look like supervisord's but are read by none of configs: a copy that something could put in
 // place. Each Config has the programs of one file.
 func Dormant(ctx context.Context, img *tree.Image, configs ...*Config) ([]Config, error) {
-	panic("not yet")
+	live := map[string]bool{}
+	for _, c := range configs {
+		for _, p := range c.Files {
+			if e, ok := img.Stat(p); ok {
+				live[e.Path] = true
+			}
+		}
+	}
+	var r reader
+	r.img, r.config = img, &Config{}
+	var paths []string
+	for _, e := range img.Entries() {
+		if e.Type != image.TypeFile && e.Type != image.TypeLink || !strings.HasSuffix(e.Path, ".conf") || live[e.Path] ||
+			!slices.ContainsFunc(dormantDirs, func(dir string) bool { return strings.HasPrefix(e.Path, dir+"/") }) {
+			continue
+		}
+		if len(paths) == maxFiles {
+			r.note(e.Path, 0, "this file and what follows is not looked into: more than %d files of that kind", maxFiles)
+			break
+		}
+		paths = append(paths, e.Path)
+	}
+	content, err := r.contents(ctx, paths...)
+	if err != nil {
+		return nil, err
+	}
+	var out []Config
+	for _, p := range paths {
+		one := &reader{img: img, ini: newINI(), config: &Config{Path: p, Files: []string{p}}, dormant: true}
+		one.add(p, content)
+		one.build()
+		if len(one.config.Programs) > 0 {
+			out = append(out, *one.config)
+		}
+	}
+	if len(r.config.Notes) > 0 { // of files that can't be read
+		out = append(out, Config{Path: r.config.Notes[0].Place.Path, Notes: r.config.Notes})
+	}
+	return out, nil
+}
+
+// Variables are the names of the environment variables that a value as written takes in by %(ENV_X)s, sorted.
+func Variables(text string) []string {
+	var out []string
+	for _, m := range envName.FindAllStringSubmatch(text, -1) {
+		out = append(out, m[1])
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)`)
+
+// Args are the words of the command as supervisord runs them, without a shell, %(ENV_X)s looked up in env and in the
+// program's own environment; what both lack stays as written. A command that supervisord can't split gives what comes before.
+func (p *Program) Args(env map[string]string) ([]string, error) {
+	lookup := func(name string) (string, bool) {
+		switch name {
+		case "program_name":
+			return p.Name, true
+		case "group_name":
+			return cmp.Or(p.Group, p.Name), true
+		}
+		return fromEnv(name, env)
+	}
+	own := map[string]string{}
+	for k, v := range p.Environment {
+		own[k], _ = expand(v, lookup)
+	}
+	command, err := expand(p.Command, func(name string) (string, bool) {
+		if v, ok := fromEnv(name, own); ok {
+			return v, true
+		}
+		return lookup(name)
+	})
+	words, err2 := split(command)
+	return words, cmp.Or(err, err2)
+}
+
+func fromEnv(name string, env map[string]string) (string, bool) {
+	key, ok := strings.CutPrefix(name, "ENV_")
+	if !ok {
+		return "", false
+	}
+	v, ok := env[key]
+	return v, ok
+}
+
+// reader reads one configuration.
+type reader struct {
+	img     *tree.Image
+	env     map[string]string
+	ini     *ini
+	config  *Config
+	dormant bool // a file by itself, which need not be whole
+}
+
+func (r *reader) note(path string, line int, format string, args ...any) {
+	const maxNotes = 200
+	if len(r.config.Notes) < maxNotes {
+		r.config.Notes = append(r.config.Notes, tree.Note{Place: r.img.Place(path, line), Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (r *reader) noteAt(at tree.Place, format string, args ...any) {
+	r.note(at.Path, at.Line, format, args...)
+}
+
+// contents reads files; one that can't be read is a Note, and not in the result.
+func (r *reader) contents(ctx context.Context, paths ...string) (map[string][]byte, error) {
+	var readable []string
+	for _, p := range paths {
+		switch e, ok := r.img.Stat(p); {
+		case !ok:
+			r.note(p, 0, "it leads nowhere")
+		case e.Type != image.TypeFile && e.Type != image.TypeLink:
+			r.note(p, 0, "it is a %s, no file", e.Type)
+		case e.Size > maxFile:
+			r.note(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+		default:
+			readable = append(readable, p)
+		}
+	}
+	if len(readable) == 0 {
+		return nil, nil
+	}
+	return r.img.ReadFiles(ctx, readable...)
+}
+
+// add reads one file, with %(here)s put in.
+func (r *reader) add(p string, content map[string][]byte) {
+	data, ok := content[p]
+	if !ok {
+		return
+	}
+	r.ini.read(string(data), func(line int) tree.Place { return r.img.Place(p, line) },
+		func(line int, format string, args ...any) { r.note(p, line, format, args...) })
+	r.here(path.Dir(p))
+}
+
+// here puts the directory in for %(here)s in all sections read until now, as supervisord does after each file. What they
+// have of [DEFAULT] becomes their own by it.
+func (r *reader) here(dir string) {
+	for _, s := range r.ini.order {
+		for _, name := range r.ini.names(s) {
+			if o, _ := r.ini.get(s, name); strings.Contains(o.value, "%(here)s") {
+				o.value = strings.ReplaceAll(o.value, "%(here)s", dir)
+				s.options[name] = o
+			}
+		}
+	}
+}
+
+func (r *reader) include(ctx context.Context) error {
+	s := r.ini.sections["include"]
+	if s == nil {
+		return nil
+	}
+	files, ok := r.ini.get(s, "files")
+	if !ok {
+		r.noteAt(s.headers[0], "[include] has no files: supervisord does not start")
+		return nil
+	}
+	value := r.expand(files, "include.files")
+	var paths []string
+	for _, pattern := range strings.FieldsFunc(value, isSpace) {
+		if !strings.HasPrefix(pattern, "/") {
+			pattern = path.Dir(r.config.Path) + "/" + pattern
+		}
+		r.config.Includes = append(r.config.Includes, pattern)
+		if strings.Contains(pattern, "%(") {
+			r.noteAt(files.place, "what %q includes depends on the environment", pattern)
+			continue
+		}
+		found, whole := glob(r.img, pattern, maxFiles-len(paths))
+		if !whole {
+			r.noteAt(files.place, "%q matches too much: what is beyond %d files is not read", pattern, maxFiles)
+		}
+		paths = append(paths, found...)
+	}
+	content, err := r.contents(ctx, paths...)
+	if err != nil {
+		return err
+	}
+	for _, p := range paths {
+		if _, ok := content[p]; ok {
+			r.config.Files = append(r.config.Files, p)
+			r.add(p, content)
+		}
+	}
+	return nil
+}
+
+// expand fills in what is known; name is for the Note.
+func (r *reader) expand(o option, name string) string {
+	value, err := expand(o.value, func(name string) (string, bool) { return fromEnv(name, r.env) })
+	if err != nil {
+		r.noteAt(o.place, "%s: %v: supervisord does not start", name, err)
+	}
+	return value
+}
+
+// build makes the Config out of the sections.
+func (r *reader) build() {
+	groups := r.groups()
+	for _, s := range r.ini.order {
+		if len(s.headers) > 1 {
+			r.noteAt(s.headers[1], "[%s] is also at %s: supervisord takes both as one, and of each option the last", s.name, s.headers[0])
+		}
+		kind, _, named := strings.Cut(s.name, ":")
+		switch {
+		case named && (kind == "program" || kind == "eventlistener" || kind == "fcgi-program"):
+			r.program(s, kind, groups)
+		case s.name == "supervisord":
+			r.config.User = r.text(s, "user")
+			r.config.Environment = r.environment(s)
+			r.check(s, mainOptions)
+		case strings.HasPrefix(s.name, "unix_http_server"), strings.HasPrefix(s.name, "inet_http_server"):
+			r.socket(s)
+		case named && kind == "rpcinterface":
+			if f := r.text(s, "supervisor.rpcinterface_factory"); f != "supervisor.rpcinterface:make_main_rpcinterface" {
+				r.noteAt(s.headers[0], "[%s] loads Python code by %q", s.name, f)
+			}
+		case named && kind == "group":
+			r.check(s, groupOptions)
+		case s.name == "include", s.name == "supervisorctl", named && kind == "ctlplugin":
+		default:
+			r.noteAt(s.headers[0], "[%s] means nothing to supervisord", s.name)
+		}
+	}
+	if r.ini.sections["supervisord"] == nil && !r.dormant {
+		r.note(r.config.Path, 0, "there is no [supervisord]: supervisord does not start")
+	}
+}
+
+// groups gives the group of each program by its section's name.
+func (r *reader) groups() map[string]string {
+	out := map[string]string{}
+	for _, s := range r.ini.order {
+		name, ok := strings.CutPrefix(s.name, "group:")
+		if !ok {
+			continue
+		}
+		for _, p := range strings.Split(r.text(s, "programs"), ",") {
+			p = strings.TrimFunc(p, isSpace)
+			switch {
+			case r.ini.sections["program:"+p] != nil:
+				out["program:"+p] = name
+			case r.ini.sections["fcgi-program:"+p] != nil:
+				out["fcgi-program:"+p] = name
+			case !r.dormant:
+				r.noteAt(s.headers[0], "[%s] names a program %q that isn't there: supervisord does not start", s.name, p)
+			}
+		}
+	}
+	return out
+}
+
+// text is an option's value on one line; empty when it isn't there.
+func (r *reader) text(s *section, name string) string {
+	o, _ := r.ini.get(s, name)
+	return strings.Join(strings.FieldsFunc(o.value, func(r rune) bool { return r == '\n' }), " ")
+}
+
+func (r *reader) environment(s *section) map[string]string {
+	o, ok := r.ini.get(s, "environment")
+	if !ok {
+		return nil
+	}
+	env, err := pairs(o.value)
+	if err != nil {
+		r.noteAt(o.place, "environment: %v: supervisord does not start", err)
+	}
+	return env
+}
+
+func (r *reader) socket(s *section) {
+	kind := "port"
+	if strings.HasPrefix(s.name, "unix") {
+		kind = "file"
+	}
+	o, ok := r.ini.get(s, kind)
+	if !ok {
+		r.noteAt(s.headers[0], "[%s] has no %s: supervisord does not start", s.name, kind)
+		return
+	}
+	address := strings.TrimFunc(r.expand(o, s.name+"."+kind), isSpace)
+	if kind == "port" {
+		i := strings.LastIndexByte(address, ':')
+		address = cmp.Or(address[:max(i, 0)], "*") + ":" + address[i+1:]
+	}
+	r.check(s, socketOptions)
+	_, password := r.ini.get(s, "password")
+	if _, user := r.ini.get(s, "username"); user != password {
+		r.noteAt(s.headers[0], "[%s] needs both username and password, or neither"+dies, s.name)
+	}
+	r.config.Sockets = append(r.config.Sockets, Socket{
+		Address: address, Mode: r.text(s, "chmod"), Owner: r.text(s, "chown"), Password: password, Place: o.place,
+	})
+}
+
+func (r *reader) program(s *section, kind string, groups map[string]string) {
+	_, name, _ := strings.Cut(s.name, ":")
+	p := Program{
+		Name: strings.TrimFunc(name, isSpace), Kind: kind, Group: groups[s.name], Command: r.text(s, "command"), User: r.text(s, "user"),
+		Directory: r.text(s, "directory"), Priority: 999, Autostart: "true", Processes: r.text(s, "numprocs"),
+		Environment: r.environment(s), Place: s.headers[0], section: name,
+	}
+	if kind == "eventlistener" {
+		p.Priority = -1
+	}
+	if kind == "fcgi-program" {
+		p.Socket = r.text(s, "socket")
+	}
+	if o, ok := r.ini.get(s, "priority"); ok {
+		if n, ok := integer(r.known(o)); ok {
+			p.Priority = n
+		}
+	}
+	if o, ok := r.ini.get(s, "autostart"); ok {
+		p.Autostart = o.value
+		if b, ok := boolean(o.value); ok {
+			p.Autostart = strconv.FormatBool(b)
+		}
+	}
+	p.Variables = Variables(strings.Join([]string{p.Command, p.User, p.Autostart, p.Processes}, "\n"))
+	r.checkProgram(s, &p)
+	r.config.Programs = append(r.config.Programs, p)
 }

@@ -2,7 +2,12 @@
 package verify
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
@@ -71,7 +76,119 @@ type Report struct {
 }
 
 // Rules lists every rule, static ones first, sorted by ID.
-func Rules() []Rule { panic("not yet") }
+func Rules() []Rule {
+	out := make([]Rule, 0, len(rules)+len(dynamicRules))
+	for _, r := range rules {
+		out = append(out, r.Rule)
+	}
+	for _, r := range dynamicRules {
+		r.Dynamic = true
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b Rule) int {
+		if a.Dynamic != b.Dynamic {
+			return cmp.Compare(order(a.Dynamic), order(b.Dynamic))
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return out
+}
 
-// Check checks every static rule.
-func Check(ctx context.Context, in Input) (*Report, error) { panic("not yet") }
+func order(dynamic bool) int {
+	if dynamic {
+		return 1
+	}
+	return 0
+}
+
+// Check checks every static rule. An error is trouble with reading an image; what an image does not say is a finding.
+func Check(ctx context.Context, in Input) (*Report, error) {
+	if len(in.Images) == 0 {
+		return nil, errors.New("no image to verify")
+	}
+	k := &checker{ctx: ctx, in: in, count: map[[2]string]int{}, report: &Report{Reference: in.Images[0].Reference, Findings: []Finding{}}}
+	if len(in.Images) == 1 {
+		k.report.Digest = in.Images[0].Digest.String()
+	}
+	for _, img := range in.Images {
+		want := in.Expect[platformOf(img)]
+		k.report.Platforms = append(k.report.Platforms, platformOf(img))
+		if want != nil {
+			k.report.Profile = want.Profile
+			k.held = append(k.held, newHeld(k, img, want))
+		}
+	}
+	slices.Sort(k.report.Platforms)
+	k.report.Platforms = slices.Compact(k.report.Platforms)
+	for _, r := range rules {
+		k.rule = r.Rule
+		k.report.Rules = append(k.report.Rules, r.ID)
+		if r.all != nil {
+			if err := r.all(k); err != nil {
+				return nil, fmt.Errorf("rule %s: %w", r.ID, err)
+			}
+		}
+		for _, h := range k.held {
+			if err := context.Cause(ctx); err != nil {
+				return nil, err
+			}
+			if r.each == nil {
+				continue
+			}
+			if err := r.each(h); err != nil {
+				return nil, fmt.Errorf("rule %s, %s: %w", r.ID, platformOf(h.Image), err)
+			}
+		}
+		k.more()
+	}
+	slices.Sort(k.report.Rules)
+	slices.Sort(k.report.Unchecked)
+	k.report.Unchecked = slices.Compact(k.report.Unchecked)
+	k.report.Add()
+	return k.report, nil
+}
+
+// Add adds findings, puts all in order and says anew whether the image passed. Findings that differ in nothing but their
+// places become one.
+func (r *Report) Add(findings ...Finding) {
+	type key struct{ rule, platform, subject, message string }
+	at := map[key]int{}
+	var out []Finding
+	for _, f := range slices.Concat(r.Findings, findings) {
+		k := key{f.Rule, f.Platform, f.Subject, f.Message}
+		i, ok := at[k]
+		if !ok {
+			i = len(out)
+			at[k] = i
+			out = append(out, f)
+			out[i].Places = nil
+		}
+		for _, p := range f.Places {
+			if len(out[i].Places) < mostPlacesKept && !slices.Contains(out[i].Places, p) {
+				out[i].Places = append(out[i].Places, p)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Finding) int {
+		return cmp.Or(
+			cmp.Compare(rank(a.Severity), rank(b.Severity)), strings.Compare(a.Rule, b.Rule),
+			strings.Compare(a.Subject, b.Subject), strings.Compare(a.Message, b.Message), strings.Compare(a.Platform, b.Platform),
+		)
+	})
+	r.Findings = slices.Concat([]Finding{}, out)
+	r.Passed = !slices.ContainsFunc(r.Findings, func(f Finding) bool { return rank(f.Severity) == 0 })
+}
+
+// mostPlacesKept is how many places a finding has at most.
+const mostPlacesKept = 100
+
+// rank puts the gravest first; a severity that isn't one counts as an error.
+func rank(severity string) int {
+	switch severity {
+	case Info:
+		return 2
+	case Warning:
+		return 1
+	}
+	return 0
+}

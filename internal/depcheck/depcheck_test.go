@@ -77,6 +77,7 @@ var rooms = map[string][]string{
 	"e2e":                      {},
 	"bench/mcp":                {},
 	"bench/mcp/standin":        {},
+	"bench/inspect":            {"image"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"server", "server/*"},
 	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live"},

@@ -1,0 +1,314 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+type bench struct {
+	options
+	tmp                       string
+	size, many                sizes
+	old, new, slim, manyImage string
+	samples                   []sample
+}
+
+// sample is one process.
+type sample struct {
+	row  string
+	wall float64 // seconds
+	cpu  float64
+	peak int64 // bytes
+	err  string
+}
+
+// The rows; each is run in turn, so that a change of the machine's mood meets all of them.
+const (
+	rowFloor    = "floor: inflate + sha256, all cores, both images"
+	rowTar      = "gzip -dc, tar -t, sha256sum, all cores, both images"
+	rowCold     = "slimctl diff, cold"
+	rowWarm     = "slimctl diff, warm"
+	rowL0Cold   = "slimctl diff to L0, cold (one image read)"
+	rowL0       = "slimctl diff to L0, warm"
+	rowInspect  = "slimctl inspect, cold"
+	rowInspectW = "slimctl inspect, warm"
+	rowDive     = "dive --ci, both images one after the other"
+	rowCD       = "container-diff diff --type=file --type=size"
+	rowOCI      = "diffoci diff --semantic (loaded before)"
+	rowMany     = "slimctl inspect, cold, many files"
+	rowManyW    = "slimctl inspect, warm, many files"
+	rowManyF    = "floor, many files"
+)
+
+func (b *bench) measure(ctx context.Context) error {
+	slimctl := filepath.Join(b.bin, "slimctl")
+	cache := func(name string) string { return filepath.Join(b.tmp, "cache-"+name) }
+	diff := func(cache, a, z string) []string {
+		return []string{slimctl, "--cache-dir", cache, "diff", "--progress", "quiet", "--format", "json", "-o", filepath.Join(b.tmp, "diff.json"), "oci:" + a, "oci:" + z}
+	}
+	look := func(cache, a string) []string {
+		return []string{slimctl, "--cache-dir", cache, "inspect", "--progress", "quiet", "--format", "json", "-o", filepath.Join(b.tmp, "inspect.json"), "oci:" + a}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for range b.runs {
+		for _, c := range []string{"diff", "l0", "inspect", "many"} {
+			if err := os.RemoveAll(cache(c)); err != nil {
+				return err
+			}
+		}
+		for _, r := range []struct {
+			row  string
+			args []string
+		}{
+			{rowFloor, []string{self, "floor", b.old, b.new}},
+			{rowTar, []string{"bash", "-c", tarScript, "tar", b.old, b.new}},
+			{rowCold, diff(cache("diff"), b.old, b.new)},
+			{rowWarm, diff(cache("diff"), b.old, b.new)},
+			{rowL0Cold, diff(cache("l0"), b.old, b.slim)},
+			{rowL0, diff(cache("l0"), b.old, b.slim)},
+			{rowInspect, look(cache("inspect"), b.old)},
+			{rowInspectW, look(cache("inspect"), b.old)},
+			{rowManyF, []string{self, "floor", b.manyImage}},
+			{rowMany, look(cache("many"), b.manyImage)},
+			{rowManyW, look(cache("many"), b.manyImage)},
+		} {
+			if err := b.one(ctx, r.row, true, r.args); err != nil {
+				return err
+			}
+		}
+		if err := b.peers(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tarScript is what one does by hand: each layer to tar and to sha256sum, a process for each core.
+const tarScript = `ls "$1"/blobs/sha256/* "$2"/blobs/sha256/* | xargs -P "$(nproc)" -I{} bash -c 'gzip -dc {} 2>/dev/null | tee >(tar -t >/dev/null 2>&1) | sha256sum >/dev/null'`
+
+// peers are run on the same images. One that fails is said to.
+func (b *bench) peers(ctx context.Context) error {
+	peer := func(name string) string {
+		found, _ := filepath.Glob(filepath.Join(b.bin, "peers", name+"-*"))
+		if len(found) == 0 {
+			return ""
+		}
+		return found[0]
+	}
+	if p := peer("dive"); p != "" {
+		script := `"$0" --ci --source docker-archive "$1" && "$0" --ci --source docker-archive "$2"`
+		if err := b.one(ctx, rowDive, false, []string{"bash", "-c", script, p, b.old + ".tar", b.new + ".tar"}); err != nil {
+			return err
+		}
+	}
+	if p := peer("container-diff"); p != "" {
+		args := []string{p, "diff", "--no-cache", "--json", "--type=file", "--type=size", b.old + ".tar", b.new + ".tar"}
+		if err := b.one(ctx, rowCD, false, args); err != nil {
+			return err
+		}
+	}
+	if p := peer("diffoci"); p != "" {
+		home := filepath.Join(b.tmp, "diffoci")
+		for _, i := range []string{b.old, b.new} {
+			cmd := b.command(ctx, []string{p, "--backend", "local", "load"}, home)
+			f, err := os.Open(i + ".tar")
+			if err != nil {
+				return err
+			}
+			cmd.Stdin = f
+			out, err := cmd.CombinedOutput()
+			f.Close()
+			if err != nil {
+				b.samples = append(b.samples, sample{row: rowOCI, err: "load: " + last(string(out))})
+				return nil
+			}
+		}
+		args := []string{p, "--backend", "local", "diff", "--semantic", "bench/old:1", "bench/new:1"}
+		if err := b.one(ctx, rowOCI, false, args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxTime bounds one process.
+const maxTime = 10 * time.Minute
+
+func (b *bench) command(ctx context.Context, args []string, home string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, ".cache"), "TMPDIR="+b.tmp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// one measures a process. must says that a failure ends the run; a peer that finds differences may say so by its status.
+func (b *bench) one(ctx context.Context, row string, must bool, args []string) error {
+	limited, cancel := context.WithTimeout(ctx, maxTime)
+	defer cancel()
+	home := filepath.Join(b.tmp, "home")
+	cmd := b.command(limited, args, home)
+	var said strings.Builder
+	cmd.Stderr = &said
+	begin := time.Now()
+	err := cmd.Run()
+	s := sample{row: row, wall: time.Since(begin).Seconds()}
+	if cmd.ProcessState != nil {
+		usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		s.peak = usage.Maxrss << 10
+		s.cpu = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	}
+	if err != nil && (must || ctx.Err() != nil) {
+		return fmt.Errorf("%s: %w: %s", row, err, last(said.String()))
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() != 1 {
+		s.err = fmt.Sprintf("%v: %s", err, last(said.String()))
+	}
+	fmt.Fprintf(os.Stderr, "%8.2f s %7.1f MiB  %s %s\n", s.wall, float64(s.peak)/(1<<20), row, s.err)
+	b.samples = append(b.samples, s)
+	return nil
+}
+
+func last(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1][:min(200, len(lines[len(lines)-1]))]
+}
+
+// floor inflates and hashes every layer of the layouts, all cores at work, the biggest first: what nothing that reads the
+// images once can be faster than.
+func floor(dirs []string) error {
+	type blob struct {
+		file string
+		size int64
+	}
+	var blobs []blob
+	for _, dir := range dirs {
+		files, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			info, err := os.Stat(f)
+			if err != nil {
+				return err
+			}
+			blobs = append(blobs, blob{f, info.Size()})
+		}
+	}
+	slices.SortFunc(blobs, func(a, b blob) int { return int(b.size - a.size) })
+	var g errgroup.Group
+	g.SetLimit(runtime.NumCPU())
+	for _, b := range blobs {
+		g.Go(func() error {
+			f, err := os.Open(b.file)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			raw, err := image.Inflate(f)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(sha256.New(), raw)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// report prints medians, and ratios to the floor.
+func (b *bench) report(w io.Writer) error {
+	fmt.Fprintf(w, "Images: %d files, %.1f GB in %d layers each; many files: %d.\n\n", b.size.files, float64(b.size.bytes)/1e9, b.size.layers, b.many.files)
+	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
+	fmt.Fprintln(t, "|row\tseconds\tto floor\tCPU s\tpeak MiB\t")
+	fmt.Fprintln(t, "|---\t---\t---\t---\t---\t")
+	floors := map[string]string{rowMany: rowManyF, rowManyW: rowManyF, rowManyF: rowManyF}
+	var rows []string
+	for _, s := range b.samples {
+		if !slices.Contains(rows, s.row) {
+			rows = append(rows, s.row)
+		}
+	}
+	for _, row := range rows {
+		s, failed := b.median(row)
+		if failed != "" {
+			fmt.Fprintf(t, "|%s\tdid not work: %s\t\t\t\t\n", row, failed)
+			continue
+		}
+		base := floors[row]
+		if base == "" {
+			base = rowFloor
+		}
+		f, _ := b.median(base)
+		ratio := s.wall / f.wall
+		fmt.Fprintf(t, "|%s\t%.2f\t%.2f\t%.2f\t%.0f\t\n", row, s.wall, ratio, s.cpu, float64(s.peak)/(1<<20))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	var read struct {
+		Platforms []struct {
+			Counts json.RawMessage `json:"counts"`
+		} `json:"platforms"`
+	}
+	data, err := os.ReadFile(filepath.Join(b.tmp, "diff.json"))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	if len(read.Platforms) > 0 {
+		fmt.Fprintf(w, "\nThe last diff counted %s\n", read.Platforms[0].Counts)
+	}
+	return nil
+}
+
+func (b *bench) median(row string) (sample, string) {
+	var out []sample
+	for _, s := range b.samples {
+		if s.row == row {
+			if s.err != "" {
+				return s, s.err
+			}
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b sample) int {
+		if a.wall < b.wall {
+			return -1
+		}
+		return 1
+	})
+	if len(out) == 0 {
+		return sample{}, "not run"
+	}
+	m := out[len(out)/2]
+	for _, s := range out {
+		m.peak = max(m.peak, s.peak)
+	}
+	return m, ""
+}

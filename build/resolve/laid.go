@@ -1,0 +1,61 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/profile"
+)
+
+// Laid gives what a profile lays on a base that isn't known: own, the profile's overlays and the hub's, at the paths that
+// they are written with. What a condition on the base decides is left out and named in unsure.
+func Laid(ctx context.Context, p *profile.Profile, platform v1.Platform, assets fs.FS,
+	own func(context.Context, v1.Platform) ([]build.Lay, error),
+) (lays []build.Lay, unsure []string, err error) {
+	if lays, err = own(ctx, platform); err != nil {
+		return nil, nil, err
+	}
+	w := &work{in: Input{Assets: assets}}
+	var errs []error
+	for _, o := range p.Overlays {
+		lay := build.Lay{Name: o.Name, Why: o.Why}
+		for _, f := range o.Files {
+			here, sure := CanHold(o.When, "", platform)
+			holds, too := CanHold(f.When, "", platform)
+			switch {
+			case !here || !holds:
+				continue
+			case !sure || !too:
+				unsure = append(unsure, f.Path)
+				continue
+			}
+			file, err := w.file(f)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("overlay %s: %s: %w", o.Name, f.Path, err))
+				continue
+			}
+			lay.Files = append(lay.Files, file)
+		}
+		lays = append(lays, lay)
+	}
+	hub, err := hubOverlay(p.Hub)
+	return append(lays, hub), unsure, errors.Join(append(errs, err)...)
+}
+
+// CanHold tells whether a condition can hold on some base for a platform, and whether it holds on every one. line is empty
+// when the base's isn't known.
+func CanHold(c profile.When, line profile.Line, p v1.Platform) (can, always bool) {
+	if len(c.Platform) > 0 && !slices.Contains(c.Platform, profile.Platform(p.String())) {
+		return false, false
+	}
+	if len(c.Line) > 0 && line != "" && !slices.Contains(c.Line, line) {
+		return false, false
+	}
+	return true, (len(c.Line) == 0 || line != "") && c.Exists == "" && c.Missing == ""
+}

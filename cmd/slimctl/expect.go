@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/expect"
+)
+
+const (
+	annotationBaseName   = "org.opencontainers.image.base.name"
+	annotationBaseDigest = "org.opencontainers.image.base.digest"
+)
+
+// expectRecipe says what the image of a recipe has to hold: exactly what the recipe lays, removes and sets. The annotations
+// are those that the build writes to each manifest.
+func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]string) (*expect.Expect, error) {
+	e := expectProfile(p, profile.Line(r.Base.Line), r.Platform)
+	for _, s := range r.Removals() {
+		e.Removed = append(e.Removed, expect.Removed{Glob: escapeGlob(s.Path), Why: s.Why, Source: s.Source})
+	}
+	layers, err := r.Layers()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range layers {
+		if l.Name == build.RemoveLayer {
+			continue
+		}
+		for _, f := range l.Files {
+			if l.Parents[f.Path] {
+				continue
+			}
+			if err := expectFile(e, p, l.Name, f, f.Path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	config, err := r.Base.Image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range config.RootFS.DiffIDs {
+		e.Base.Layers = append(e.Base.Layers, d.String())
+	}
+	e.Base.Name, e.Base.Digest = annotations[annotationBaseName], annotations[annotationBaseDigest]
+	return e, nil
+}
+
+// expectImage says what img has to hold by a profile whose base isn't known: what the profile removes on any line has to be
+// gone. unchecked names what can't be said without the base.
+func (a *app) expectImage(ctx context.Context, p *profile.Profile, img *inspect.Image, own func(context.Context, v1.Platform) ([]build.Lay, error)) (e *expect.Expect, unchecked []string, err error) {
+	platform := profilePlatform(img.Platform)
+	e = expectProfile(p, "", platform)
+	lays, unsure, err := resolve.Laid(ctx, p, platform, assets.FS, own)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range unsure {
+		unchecked = append(unchecked, fmt.Sprintf("%s: whether %s has to be there: that depends on the base; name it with --base", platform, name))
+	}
+	for _, lay := range lays {
+		for _, f := range lay.Files {
+			written := f.Path
+			if f.Path, err = img.Files.Resolve(f.Path); err != nil {
+				f.Path = written // it is not there, then
+			}
+			if err := expectFile(e, p, lay.Name, f, written); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return e, unchecked, nil
+}
+
+// profilePlatform is a platform as profiles write it, without the variant that goes without saying.
+func profilePlatform(p v1.Platform) v1.Platform {
+	if p.Architecture == "arm64" && p.Variant == "v8" {
+		p.Variant = ""
+	}
+	return p
+}
+
+// expectProfile says what a profile tells by itself. line is empty when the base's isn't known.
+func expectProfile(p *profile.Profile, line profile.Line, platform v1.Platform) *expect.Expect {
+	x, c := p.Expect, p.Config
+	e := &expect.Expect{
+		Profile: p.Name, Platform: platform.String(),
+		Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
+		Listeners: x.Listeners, Privileged: x.Privileged, Switches: x.Switches,
+		Config: expect.Config{
+			Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Env: c.Env, Unset: c.UnsetEnv,
+			ExposedPorts: c.ExposedPorts, Labels: c.Labels,
+		},
+	}
+	if c.Healthcheck != nil {
+		e.Config.Healthcheck = c.Healthcheck.Test
+	}
+	for _, c := range x.Closed {
+		if can, _ := resolve.CanHold(c.When, line, platform); can {
+			e.Closed = append(e.Closed, expect.Closed{Glob: c.Glob, Allow: c.Allow, Why: c.Why, Source: position(c.Position)})
+		}
+	}
+	for _, list := range [][]profile.Removal{p.Remove, p.Strip} {
+		for _, r := range list {
+			can, always := resolve.CanHold(r.When, line, platform)
+			if !can || line != "" && !always { // with a line there is a recipe, which knows
+				continue
+			}
+			glob := r.Glob
+			if glob == "" {
+				glob = escapeGlob(r.Path)
+			}
+			e.Removed = append(e.Removed, expect.Removed{Glob: glob, Except: r.Except, Why: r.Why, Source: position(r.Position)})
+		}
+	}
+	return e
+}
+
+// expectFile adds a laid file, which the profile has at the path written.
+func expectFile(e *expect.Expect, p *profile.Profile, overlay string, f image.File, written string) error {
+	out := expect.File{
+		Path: f.Path, Type: string(f.Type), Mode: f.Mode, UID: f.UID, GID: f.GID, Link: f.Link, Overlay: overlay, Source: sourceOf(p, overlay, written),
+	}
+	if f.Type == image.TypeFile {
+		digest, size, err := contentOf(f)
+		if err != nil {
+			return fmt.Errorf("overlay %s: %s: %w", overlay, f.Path, err)
+		}
+		out.SHA256, out.Size = digest, size
+	}
+	e.Files = append(e.Files, out)
+	return nil
+}
+
+func contentOf(f image.File) (digest string, size int64, err error) {
+	h := sha256.New()
+	if f.Open != nil {
+		r, err := f.Open()
+		if err != nil {
+			return "", 0, err
+		}
+		if size, err = io.Copy(h, r); err != nil {
+			return "", 0, errors.Join(err, r.Close())
+		}
+		if err := r.Close(); err != nil {
+			return "", 0, err
+		}
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, nil
+}
+
+// sourceOf is the profile's line for a file of an overlay, or for the overlay; empty for what slimctl lays of itself.
+func sourceOf(p *profile.Profile, overlay, written string) string {
+	for _, o := range p.Overlays {
+		if o.Name != overlay {
+			continue
+		}
+		for _, f := range o.Files {
+			if image.Clean(f.Path) == written {
+				return position(f.Position)
+			}
+		}
+		return position(o.Position)
+	}
+	return ""
+}
+
+func position(p profile.Position) string {
+	if p.File == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+}
+
+var globMeta = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`)
+
+func escapeGlob(path string) string { return globMeta.Replace(path) }

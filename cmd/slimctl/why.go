@@ -1,0 +1,243 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/report"
+)
+
+// profileLine is a line of a profile that is about a path.
+type profileLine struct {
+	Source string `json:"source"` // file:line:column
+	Does   string `json:"does"`   // "removes", "strips", "lays", "closes", "allows"
+	What   string `json:"what"`   // the path or glob that it names
+	Why    string `json:"why,omitempty"`
+	When   string `json:"when,omitempty"`
+}
+
+// story is what `slimctl why --format json` prints for one platform.
+type story struct {
+	Platform string `json:"platform"`
+	*inspect.Why
+	Profile []profileLine `json:"profile"`
+}
+
+func (a *app) why() *cobra.Command {
+	var o openOptions
+	var nameOrFile, format string
+	var set []string
+	cmd := &cobra.Command{
+		Use:   "why IMAGE PATH",
+		Short: "Print which layer brought a path, whose it is, and which profile line keeps or removes it",
+		Example: `  slimctl why oci:out /usr/bin/sudo
+  slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage(fmt.Errorf("%s takes two arguments, the image and a path in it, and got %d", cmd.CommandPath(), len(args)))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
+				return err
+			}
+			p, err := load(nameOrFile, set)
+			if err != nil {
+				return err
+			}
+			images, err := a.openImages(cmd.Context(), o, args[0])
+			if err != nil {
+				return err
+			}
+			var stories []story
+			known := false
+			for _, img := range images[0].images {
+				s := story{img.Surface.Platform, img.Why(args[1]), nil}
+				s.Profile = linesAbout(p, s.Path)
+				stories = append(stories, s)
+				known = known || len(s.Steps) > 0 || len(s.Unread) > 0
+			}
+			if format == report.JSON {
+				enc := json.NewEncoder(a.stdout)
+				enc.SetIndent("", "  ")
+				err = enc.Encode(stories)
+			} else {
+				err = printStories(a.stdout, stories)
+			}
+			if err == nil && !known {
+				err = fmt.Errorf("%s: no layer of %s names it: %w", stories[0].Path, args[0], image.ErrNotFound)
+			}
+			return err
+		},
+	}
+	o.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	flags.StringArrayVar(&set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	flags.StringVar(&format, "format", report.Text, "text or json")
+	return cmd
+}
+
+// linesAbout finds what a profile says of a path, or of a directory above it.
+func linesAbout(p *profile.Profile, at string) []profileLine {
+	out := []profileLine{}
+	removals := func(does string, list []profile.Removal) {
+		for _, r := range list {
+			what := r.Path + r.Glob
+			if covers(what, at) && !coversAny(r.Except, at) {
+				out = append(out, profileLine{r.Position.String(), does, what, r.Why, when(r.When)})
+			}
+		}
+	}
+	removals("removes", p.Remove)
+	removals("strips", p.Strip)
+	for _, o := range p.Overlays {
+		for _, f := range o.Files {
+			if f.Path != at {
+				continue
+			}
+			why := f.Why
+			if why == "" {
+				why = o.Why
+			}
+			out = append(out, profileLine{f.Position.String(), "lays", f.Path, why, when(f.When)})
+		}
+	}
+	for _, c := range p.Expect.Closed {
+		if !covers(c.Glob, at) {
+			continue
+		}
+		does := "closes"
+		if coversAny(c.Allow, at) {
+			does = "allows"
+		}
+		out = append(out, profileLine{c.Position.String(), does, c.Glob, c.Why, when(c.When)})
+	}
+	return out
+}
+
+// covers reports whether a path or glob matches at or a directory above it.
+func covers(pattern, at string) bool {
+	for ; at != "/"; at = path.Dir(at) {
+		if doublestar.MatchUnvalidated(pattern, at) {
+			return true
+		}
+	}
+	return false
+}
+
+func coversAny(patterns []string, at string) bool {
+	for _, p := range patterns {
+		if covers(p, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// when words a condition.
+func when(w profile.When) string {
+	var words []string
+	if len(w.Line) > 0 {
+		words = append(words, fmt.Sprintf("line %s", join(w.Line)))
+	}
+	if len(w.Platform) > 0 {
+		words = append(words, join(w.Platform))
+	}
+	if w.Exists != "" {
+		words = append(words, "the base has "+w.Exists)
+	}
+	if w.Missing != "" {
+		words = append(words, "the base lacks "+w.Missing)
+	}
+	return strings.Join(words, ", ")
+}
+
+func join[T ~string](list []T) string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ", ")
+}
+
+func printStories(w io.Writer, stories []story) error {
+	var b strings.Builder
+	for i, s := range stories {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		s.print(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (s story) print(b *strings.Builder) {
+	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
+	line("%s: %s", s.Platform, s.Path)
+	if s.Asked != s.Path {
+		line("  asked for as %s", s.Asked)
+	}
+	switch {
+	case s.Entry == nil:
+		line("  is not in the image")
+	case s.Target != "":
+		line("  is %s, which leads to %s", describe(*s.Entry), s.Target)
+	default:
+		line("  is %s", describe(*s.Entry))
+	}
+	for _, step := range s.Steps {
+		words := step.Does + " it"
+		if step.Entry != nil {
+			words += ": " + describe(*step.Entry)
+		} else if step.By != "" {
+			words += ", with " + step.By
+		}
+		line("  layer %d %s", step.Layer, words)
+		line("    %s %s", step.Digest, step.CreatedBy)
+	}
+	for _, digest := range s.Unread {
+		line("  layer %s was not read", digest)
+	}
+	if p := s.Package; p != nil {
+		line("  belongs to the %s package %s %s", p.Kind, p.Name, p.Version)
+	} else if len(s.Steps) > 0 {
+		line("  belongs to no package")
+	}
+	for _, l := range s.Profile {
+		words := fmt.Sprintf("%s %s %s", l.Source, l.Does, l.What)
+		if l.When != "" {
+			words += " (" + l.When + ")"
+		}
+		line("  %s", words)
+		line("    %s", l.Why)
+	}
+	if len(s.Profile) == 0 {
+		line("  the profile doesn't name it")
+	}
+}
+
+// describe words an entry: type, mode, owner and size.
+func describe(e tree.Entry) string {
+	words := fmt.Sprintf("a %s, %04o, owner %d:%d", e.Type, e.Mode, e.UID, e.GID)
+	switch e.Type {
+	case image.TypeFile:
+		words += ", " + humanize.Bytes(uint64(max(0, e.Size)))
+	case image.TypeSymlink, image.TypeLink:
+		words += ", to " + e.Link
+	}
+	return words
+}

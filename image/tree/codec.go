@@ -1,0 +1,447 @@
+package tree
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// index is what is remembered of one layer.
+type index struct {
+	unread  bool
+	entries []Entry
+	pack    pack
+}
+
+// indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
+// need a new one.
+const indexVersion = "v3"
+
+// indexFile is where the cache keeps the index of a layer.
+func (c Cache) indexFile(digest v1.Hash) string {
+	return filepath.Join(c.Dir, "index", indexVersion, digest.Algorithm+"-"+digest.Hex+".idx")
+}
+
+// The file is a header, the compressed records, and the chunks of the pack. Numbers are little-endian in the header, and
+// varints in the records, which are
+//
+//	the pack's chunks, and where each content of the pack begins
+//	owners: the combinations of type, mode, uid and gid
+//	per entry: owner, flags, path (what it shares with the path before, and the rest), time since the entry before; and by
+//	    type size, link, device; and attributes
+//	the digests of the entries that have one, one behind the other
+type header struct {
+	Magic [8]byte
+	// Blob and DiffID are the layer's digests.
+	Blob, DiffID [32]byte
+	// FileSize is the size of the whole file; Packed and Records are that of the records, compressed and not.
+	FileSize, Packed, Records uint64
+	// Entries and Names are how many entries there are, and how many bytes their paths, links and attributes have.
+	Entries, Names uint64
+	// Sum is the CRC-32C of the header without Sum, and of the compressed records, which zstd sums up too. Contents have
+	// their digests. Who can write to the cache can write an index: it is damage that the sums are for.
+	Sum uint32
+}
+
+var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 3}
+
+// Flags of an entry.
+const (
+	hasXattrs = 1 << iota
+	hasNanos
+	hasDigest
+)
+
+// maxRecords bounds the records of one index, in bytes.
+const maxRecords = 1 << 30
+
+var encoder = sync.OnceValue(func() *zstd.Encoder {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(err) // of the options alone
+	}
+	return z
+})
+
+var decoder = sync.OnceValue(func() *zstd.Decoder {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		panic(err) // of the options alone
+	}
+	return z
+})
+
+// inflate gives what packed holds if that is size bytes.
+func inflate(packed []byte, size int64) ([]byte, error) {
+	raw, err := decoder().DecodeAll(packed, make([]byte, 0, size))
+	if err == nil && int64(len(raw)) != size {
+		err = errors.New("another size than promised")
+	}
+	return raw, err
+}
+
+func digestOf(h v1.Hash) (d Digest, err error) {
+	if h.Algorithm != "sha256" || len(h.Hex) != 64 {
+		return d, fmt.Errorf("digest %s: only sha256 is known", h)
+	}
+	_, err = hex.Decode(d[:], []byte(h.Hex))
+	return d, err
+}
+
+func (h *header) sum(packed []byte) uint32 {
+	without := *h
+	without.Sum = 0
+	sum := crc32.New(castagnoli)
+	_ = binary.Write(sum, binary.LittleEndian, without) // a hash takes everything
+	return crc32.Update(sum.Sum32(), castagnoli, packed)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// write puts the index into file, from where read gets it.
+func (x *index) write(file string, blob, diffID Digest) error {
+	h := header{Magic: magic, Blob: blob, DiffID: diffID, Entries: uint64(len(x.entries))}
+	records, names := x.records()
+	packed := encoder().EncodeAll(records, nil)
+	h.Records, h.Packed, h.Names = uint64(len(records)), uint64(len(packed)), names
+	h.FileSize = uint64(binary.Size(h)+len(packed)) + uint64(len(x.pack.data))
+	h.Sum = h.sum(packed)
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+		if err := binary.Write(w, binary.LittleEndian, h); err != nil {
+			return err
+		}
+		if _, err := w.Write(packed); err != nil {
+			return err
+		}
+		_, err := w.Write(x.pack.data)
+		return err
+	})
+}
+
+func (x *index) records() (b []byte, names uint64) {
+	uvarint := func(v uint64) { b = binary.AppendUvarint(b, v) }
+	text := func(s string) {
+		uvarint(uint64(len(s)))
+		b = append(b, s...)
+		names += uint64(len(s))
+	}
+	uvarint(uint64(len(x.pack.chunks)))
+	for _, c := range x.pack.chunks {
+		uvarint(uint64(c.size))
+		uvarint(uint64(c.packedSize))
+	}
+	uvarint(uint64(len(x.pack.start)))
+	for _, d := range slices.SortedFunc(maps.Keys(x.pack.start), func(a, b Digest) int { return bytes.Compare(a[:], b[:]) }) {
+		b = append(b, d[:]...)
+		uvarint(uint64(x.pack.start[d]))
+	}
+	owners := map[owner]uint64{}
+	var list []owner
+	for i := range x.entries {
+		if o := x.entries[i].owner(); owners[o] == 0 {
+			list = append(list, o)
+			owners[o] = uint64(len(list))
+		}
+	}
+	uvarint(uint64(len(list)))
+	for _, o := range list {
+		b = append(b, byte(slices.Index(types, o.Type)))
+		uvarint(uint64(o.Mode))
+		b = binary.AppendVarint(b, int64(o.UID))
+		b = binary.AppendVarint(b, int64(o.GID))
+	}
+	before := &Entry{}
+	var digests []byte
+	for i := range x.entries {
+		e := &x.entries[i]
+		uvarint(owners[e.owner()] - 1)
+		var flags byte
+		if len(e.Xattrs) > 0 {
+			flags |= hasXattrs
+		}
+		if e.ModTime.Nanosecond() != 0 {
+			flags |= hasNanos
+		}
+		if e.Digest != (Digest{}) {
+			flags |= hasDigest
+			digests = append(digests, e.Digest[:]...)
+		}
+		b = append(b, flags)
+		shared := sharedPrefix(before.Path, e.Path)
+		uvarint(uint64(shared))
+		names += uint64(shared)
+		text(e.Path[shared:])
+		b = binary.AppendVarint(b, e.ModTime.Unix()-before.ModTime.Unix())
+		if flags&hasNanos != 0 {
+			uvarint(uint64(e.ModTime.Nanosecond()))
+		}
+		switch e.Type {
+		case image.TypeFile:
+			uvarint(uint64(e.Size))
+		case image.TypeLink:
+			uvarint(uint64(e.Size))
+			text(e.Link)
+		case image.TypeSymlink:
+			text(e.Link)
+		case image.TypeChar, image.TypeBlock:
+			uvarint(uint64(e.Device.Major))
+			uvarint(uint64(e.Device.Minor))
+		}
+		if flags&hasXattrs != 0 {
+			uvarint(uint64(len(e.Xattrs)))
+			for _, k := range slices.Sorted(maps.Keys(e.Xattrs)) {
+				text(k)
+				text(e.Xattrs[k])
+			}
+		}
+		before = e
+	}
+	return append(b, digests...), names
+}
+
+// owner is what many entries share.
+type owner struct {
+	Type image.Type
+	Mode int64
+	UID  int
+	GID  int
+}
+
+func (e *Entry) owner() owner { return owner{e.Type, e.Mode, e.UID, e.GID} }
+
+// types are in the order that the file has them in.
+var types = []image.Type{
+	image.TypeFile, image.TypeDir, image.TypeSymlink, image.TypeLink, image.TypeChar, image.TypeBlock, image.TypeFifo,
+	TypeWhiteout, TypeOpaque,
+}
+
+func sharedPrefix(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// errIndex is a file in the cache that is not what it should be: damaged, foreign, or of another layer.
+var errIndex = errors.New("not the index of the layer")
+
+// readIndex reads what write wrote. It believes nothing but a file whose sum, digests and order are right.
+func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var h header
+	if err := binary.Read(f, binary.LittleEndian, &h); err != nil {
+		return nil, err
+	}
+	fixed := uint64(binary.Size(h))
+	if h.Magic != magic || h.Blob != blob || h.DiffID != diffID || h.FileSize != uint64(info.Size()) ||
+		h.Packed > h.FileSize-fixed || h.Records > maxRecords || h.Entries > maxEntries || h.Names > maxNames {
+		return nil, errIndex
+	}
+	packed := make([]byte, h.Packed)
+	if _, err := io.ReadFull(f, packed); err != nil {
+		return nil, err
+	}
+	if h.Sum != h.sum(packed) {
+		return nil, errIndex
+	}
+	records, err := inflate(packed, int64(h.Records))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.take(int64(h.Entries), int64(h.Names)); err != nil {
+		return nil, err
+	}
+	x := &index{entries: make([]Entry, h.Entries)}
+	x.pack.file, x.pack.offset = file, int64(fixed+h.Packed)
+	r := &recordReader{left: records}
+	r.names.Grow(int(h.Names))
+	r.pack(&x.pack)
+	r.entries(x.entries)
+	if r.bad || len(r.left) > 0 {
+		return nil, errors.Join(errIndex, l.take(-int64(h.Entries), -int64(h.Names)))
+	}
+	return x, nil
+}
+
+// recordReader takes records apart. Once something is wrong, bad is true and all that it gives is zero.
+type recordReader struct {
+	left []byte
+	bad  bool
+	// names is all text, so that it is allocated once.
+	names strings.Builder
+}
+
+func (r *recordReader) fail() { r.bad, r.left = true, nil }
+
+func (r *recordReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.left)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.left = r.left[n:]
+	return v
+}
+
+func (r *recordReader) varint() int64 {
+	v, n := binary.Varint(r.left)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.left = r.left[n:]
+	return v
+}
+
+// count reads the number of things that have at least size bytes each.
+func (r *recordReader) count(size int) int {
+	n := r.uvarint()
+	if n > uint64(len(r.left)/size) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *recordReader) bytes(n int) []byte {
+	if n > len(r.left) {
+		r.fail()
+		return nil
+	}
+	b := r.left[:n]
+	r.left = r.left[n:]
+	return b
+}
+
+func (r *recordReader) byte() byte {
+	if b := r.bytes(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// text reads a text, with before in front of it.
+func (r *recordReader) text(before string) string {
+	b := r.bytes(r.count(1))
+	start := r.names.Len()
+	if r.names.Cap()-start < len(before)+len(b) {
+		r.fail() // more than promised
+		return ""
+	}
+	r.names.WriteString(before)
+	r.names.Write(b)
+	return r.names.String()[start:]
+}
+
+func (r *recordReader) pack(p *pack) {
+	var raw, packed int64
+	for range r.count(2) {
+		size, packedSize := int64(r.uvarint()), int64(r.uvarint())
+		if size <= 0 || packedSize <= 0 || size > chunkSize+maxDatabase || packedSize > chunkSize+maxDatabase+1<<20 {
+			r.fail()
+			return
+		}
+		raw, packed = raw+size, packed+packedSize
+		p.chunks = append(p.chunks, chunk{raw, size, packed, packedSize})
+	}
+	n := r.count(33)
+	p.start = make(map[Digest]int64, n)
+	for range n {
+		if d := r.bytes(32); d != nil {
+			p.start[Digest(d)] = int64(r.uvarint() & (1<<62 - 1))
+		}
+	}
+}
+
+func (r *recordReader) entries(into []Entry) {
+	owners := make([]owner, r.count(4))
+	for i := range owners {
+		t := int(r.byte())
+		if t >= len(types) {
+			r.fail()
+			return
+		}
+		owners[i] = owner{types[t], int64(r.uvarint()), int(r.varint()), int(r.varint())}
+	}
+	before := &Entry{}
+	withDigest := make([]int32, 0, len(into))
+	for i := range into {
+		e := &into[i]
+		o := r.uvarint()
+		if o >= uint64(len(owners)) {
+			r.fail()
+			return
+		}
+		e.Type, e.Mode, e.UID, e.GID = owners[o].Type, owners[o].Mode, owners[o].UID, owners[o].GID
+		flags := r.byte()
+		shared := r.uvarint()
+		if shared > uint64(len(before.Path)) {
+			r.fail()
+			return
+		}
+		e.Path = r.text(before.Path[:shared])
+		seconds := before.ModTime.Unix() + r.varint()
+		var nanos uint64
+		if flags&hasNanos != 0 {
+			nanos = r.uvarint() % 1e9
+		}
+		e.ModTime = time.Unix(seconds, int64(nanos)).UTC()
+		switch e.Type {
+		case image.TypeFile:
+			e.Size = int64(r.uvarint())
+		case image.TypeLink:
+			e.Size = int64(r.uvarint())
+			e.Link = r.text("")
+		case image.TypeSymlink:
+			e.Link = r.text("")
+		case image.TypeChar, image.TypeBlock:
+			e.Device = Device{uint32(r.uvarint()), uint32(r.uvarint())}
+		}
+		if flags&hasXattrs != 0 {
+			n := r.count(2)
+			e.Xattrs = image.Xattrs{}
+			for range n {
+				k := r.text("")
+				e.Xattrs[k] = r.text("")
+			}
+		}
+		if flags&hasDigest != 0 {
+			withDigest = append(withDigest, int32(i))
+		}
+		if r.bad || !strings.HasPrefix(e.Path, "/") || e.Size < 0 || i > 0 && before.compare(e) >= 0 {
+			r.fail()
+			return
+		}
+		before = e
+	}
+	for _, i := range withDigest {
+		if d := r.bytes(32); d != nil {
+			into[i].Digest = Digest(d)
+		}
+	}
+}

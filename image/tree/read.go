@@ -1,0 +1,161 @@
+package tree
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// MaxRead is the largest file that ReadFile gives, in bytes; MaxReadAll is how much ReadFiles gives at once.
+const (
+	MaxRead    = 16 << 20
+	MaxReadAll = 256 << 20
+)
+
+// ReadFile gives the content of the file at p, symlinks followed inside the image. What isn't there is fs.ErrNotExist;
+// what is no regular file, or larger than MaxRead, is an error.
+func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
+	files, err := im.ReadFiles(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return files[p], nil
+}
+
+// ReadFiles is ReadFile for several paths. What the index keeps comes from the cache; for everything else each layer is read
+// once at most. Each content is checked against its digest. Paths with the same content share it: read only.
+func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]byte, error) {
+	at := make(map[string]Digest, len(paths))
+	wanted := map[Digest]int64{} // their sizes
+	from := make([]map[Digest]int64, len(im.Layers))
+	for _, p := range paths {
+		e, err := im.file(p)
+		if err != nil {
+			return nil, err
+		}
+		at[p] = e.Digest
+		if _, ok := wanted[e.Digest]; ok || e.Size == 0 {
+			continue
+		}
+		wanted[e.Digest] = e.Size
+		layer := im.source(e)
+		if from[layer] == nil {
+			from[layer] = map[Digest]int64{}
+		}
+		from[layer][e.Digest] = e.Size
+	}
+	var all int64
+	for _, size := range wanted {
+		if all += size; all > MaxReadAll {
+			return nil, fmt.Errorf("%d files have together more than the %d bytes that are read at once", len(paths), MaxReadAll)
+		}
+	}
+	content := make(map[Digest][]byte, len(wanted))
+	for i, wanted := range from {
+		im.packs[i].read(wanted, content)
+		for d := range wanted {
+			if _, ok := content[d]; ok {
+				delete(wanted, d)
+			}
+		}
+		if len(wanted) == 0 {
+			continue
+		}
+		if err := readContents(ctx, im.blobs[i], wanted, content); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, err)
+		}
+	}
+	out := make(map[string][]byte, len(at))
+	for p, d := range at {
+		if out[p] = content[d]; out[p] == nil {
+			out[p] = []byte{}
+		}
+	}
+	return out, nil
+}
+
+// file finds the regular file that p leads to.
+func (im *Image) file(p string) (Entry, error) {
+	e, ok := im.Stat(p)
+	var err error
+	switch regular := e.Type == image.TypeFile || e.Type == image.TypeLink; {
+	case !ok:
+		err = fs.ErrNotExist
+	case !regular:
+		err = fmt.Errorf("it is a %s", e.Type)
+	case e.Digest == (Digest{}):
+		err = errors.New("it is in a layer that was not read")
+	case e.Size > MaxRead:
+		err = fmt.Errorf("it has %d bytes, more than the %d that are read of a file", e.Size, MaxRead)
+	}
+	if err != nil {
+		return e, &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return e, nil
+}
+
+// source is the layer that has the content of e: its own, unless it is a hard link to a file of a lower one.
+func (im *Image) source(e Entry) int {
+	for i := e.Layer; i >= 0; i-- {
+		if _, ok := im.packs[i].start[e.Digest]; ok {
+			return i
+		}
+		for j := range im.Layers[i].Entries {
+			if x := &im.Layers[i].Entries[j]; x.Digest == e.Digest {
+				return i
+			}
+		}
+	}
+	return e.Layer
+}
+
+// readContents looks for contents in a layer: whatever its names, it is the digest that tells.
+func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, into map[Digest][]byte) error {
+	sizes := map[int64]int{}
+	for _, size := range wanted {
+		sizes[size]++
+	}
+	compressed, err := blob.Compressed()
+	if err != nil {
+		return err
+	}
+	defer compressed.Close()
+	raw, err := image.Inflate(image.Counting(ctx, compressed, func(int64) {}))
+	if err != nil {
+		return err
+	}
+	defer raw.Close()
+	tr := tar.NewReader(raw)
+	for len(sizes) > 0 {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return errors.New("it lacks a file that its index has")
+		}
+		if err != nil {
+			return err
+		}
+		if tarTypes[h.Typeflag] != image.TypeFile || sizes[h.Size] == 0 {
+			continue
+		}
+		content, err := io.ReadAll(tr)
+		if err != nil {
+			return err
+		}
+		d := Digest(sha256.Sum256(content))
+		if size, ok := wanted[d]; ok && into[d] == nil {
+			into[d] = content
+			if sizes[size]--; sizes[size] == 0 {
+				delete(sizes, size)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// box is a running image.
+type box struct {
+	*trial
+	*sandbox.Sandbox
+	address string // of this machine, that leads to port 8080
+	key     string
+}
+
+// port is where the closed image answers.
+const port = 8080
+
+// start boots the image; nil when it could not be, which is a finding.
+func (t *trial) start(ctx context.Context, how string, env map[string]string) (*sandbox.Sandbox, error) {
+	s := sandbox.Default()
+	s.Publish = []string{fmt.Sprintf("127.0.0.1::%d", port)}
+	s.Env, s.Output = env, t.Artifacts
+	s.CPUs = 0                               // it is no measurement
+	s.Timeout = 4*t.Patience + 2*time.Minute // of a container that is forgotten
+	t.Log("%s: booting %s, %s", t.Expect.Platform, t.Image.Reference, how)
+	sb, err := t.Runner.Start(ctx, t.Image, s)
+	var start *sandbox.StartError
+	if errors.As(err, &start) {
+		t.find("run-start", how, "the image can't be started: %s", quote(err.Error()))
+		return nil, nil
+	}
+	return sb, err
+}
+
+// boot starts the image, waits until it is healthy, has try look at it, and ends it.
+func (t *trial) boot(ctx context.Context, how string, env map[string]string, try func(context.Context, *box) error) (err error) {
+	sb, err := t.start(ctx, how, env)
+	if err != nil || sb == nil {
+		return err
+	}
+	b := &box{trial: t, Sandbox: sb, key: t.key}
+	known := len(t.findings)
+	if published := sb.Published(); len(published) == 1 {
+		b.address = published[0].Host.String()
+		if b.healthy(ctx, how) {
+			err = try(ctx, b)
+		}
+	} else {
+		err = fmt.Errorf("port %d of the container could not be published", port)
+	}
+	later := context.WithoutCancel(ctx)
+	var logs map[string][]byte
+	if len(t.findings) > known && t.Artifacts != "" {
+		logs = b.logs(later)
+	}
+	b.end(later, how)
+	return errors.Join(err, b.keep(logs), context.Cause(ctx))
+}
+
+// end stops the container.
+func (b *box) end(ctx context.Context, how string) {
+	status, err := b.Stop(ctx)
+	switch {
+	case err != nil:
+		b.find("run-stop", how, "what the container left behind can't be removed: %s", quote(err.Error()))
+	case status.TimedOut:
+		b.find("run-stop", how, "the container ran into the time that was set for it")
+	case status.ExitCode != 0:
+		b.find("run-stop", how, "told to end, the container ended with exit status %d", status.ExitCode)
+	}
+}
+
+// healthy waits until the image's own health check passes.
+func (b *box) healthy(ctx context.Context, how string) bool {
+	config, err := b.Image.ConfigFile()
+	if err != nil {
+		b.find("run-start", how, "%s", quote(err.Error()))
+		return false
+	}
+	check := func(ctx context.Context) error {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	if h := config.Config.Healthcheck; h != nil && len(h.Test) > 1 && h.Test[0] == "CMD" {
+		check = func(ctx context.Context) error {
+			r, err := b.Exec(ctx, h.Test[1:], sandbox.ExecOptions{})
+			if err == nil && r.ExitCode != 0 {
+				err = fmt.Errorf("%s%s", r.Stdout, r.Stderr)
+			}
+			return err
+		}
+	}
+	err = b.await(ctx, check)
+	if err != nil {
+		b.find("run-start", how, "after %s the image isn't healthy: %s", b.Patience, quote(err.Error()))
+	}
+	return err == nil
+}
+
+// await tries until check has nothing to say, for as long as the patience lasts or the container runs.
+func (b *box) await(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.Patience)
+	defer cancel()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if _, ended := b.Wait(done); ended == nil {
+			return fmt.Errorf("the container has ended: %s", quote(string(tail(b.Logs()))))
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// done is a context that has ended: with it, Wait only looks.
+var done = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func tail(text []byte) []byte { return text[max(0, len(text)-200):] }
+
+// logs are the ends of the programs' logs.
+func (b *box) logs(ctx context.Context) map[string][]byte {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out := map[string][]byte{}
+	for _, p := range b.Expect.Programs {
+		name := path.Base(path.Clean("/" + p))
+		r, err := b.Exec(ctx, []string{"/usr/bin/tail", "-c", "65536", "/var/log/gem/" + name + ".log"}, sandbox.ExecOptions{})
+		if err == nil && r.ExitCode == 0 {
+			out[name+".log"] = r.Stdout
+		}
+	}
+	return out
+}
+
+// keep lays logs beside the evidence, once the container has ended.
+func (b *box) keep(logs map[string][]byte) error {
+	for name, data := range logs {
+		if err := os.WriteFile(filepath.Join(b.Artifacts, b.ID, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// client speaks HTTP to the image: no proxy, no redirect followed, nothing read without a limit.
+func (b *box) client(header http.Header) *http.Client {
+	return &http.Client{
+		Timeout:       30 * time.Second,
+		Transport:     &bounded{header: header, next: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}

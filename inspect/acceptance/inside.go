@@ -1,0 +1,286 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// settle is how long programs and sockets that aren't as expected are looked at again: one that came up before the display
+// was there is started once more.
+const settle = 20 * time.Second
+
+// inside looks at programs, processes and sockets. when begins each message.
+func (b *box) inside(ctx context.Context, when string) {
+	ctx, cancel := context.WithTimeout(ctx, b.Patience)
+	defer cancel()
+	var s state
+	var err error
+	for began := time.Now(); ; {
+		s, err = b.look(ctx)
+		if err == nil && len(s.wrong) == 0 || time.Since(began) > settle || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+	if err != nil {
+		b.find("run-programs", "", "%swhat runs can't be seen: %s", when, quote(err.Error()))
+		return
+	}
+	for _, w := range s.wrong {
+		b.find(w.rule, w.subject, "%s%s", when, w.message)
+	}
+}
+
+// state is what was seen at one moment.
+type state struct {
+	wrong []wrong
+}
+
+type wrong struct{ rule, subject, message string }
+
+func (s *state) add(rule, subject, format string, args ...any) {
+	s.wrong = append(s.wrong, wrong{rule, subject, fmt.Sprintf(format, args...)})
+}
+
+func (b *box) look(ctx context.Context) (s state, err error) {
+	programs, err := b.supervised(ctx)
+	if err != nil {
+		return s, err
+	}
+	sockets, err := b.Sockets(ctx)
+	if err != nil {
+		return s, err
+	}
+	processes, err := b.Processes(ctx)
+	if err != nil {
+		return s, err
+	}
+	for name, p := range programs {
+		if !slices.Contains(b.Expect.Programs, name) {
+			s.add("run-programs", name, "supervisord has the program %s (%s), which profile %s doesn't name", quote(name), quote(p.state), b.Expect.Profile)
+		}
+	}
+	for _, name := range b.Expect.Programs {
+		if p, ok := programs[name]; !ok {
+			s.add("run-programs", name, "supervisord has no program %s", name)
+		} else if p.state != "RUNNING" {
+			s.add("run-programs", name, "program %s does not run: %s", name, quote(p.state))
+		}
+	}
+	b.lookAtProcesses(&s, programs, processes)
+	b.lookAtSockets(&s, sockets, processes)
+	return s, nil
+}
+
+// supervised is a program as supervisord tells of it.
+type supervised struct {
+	state string
+	pid   int // inside
+}
+
+// supervised asks supervisord by the control socket of the one who may.
+func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
+	r, err := b.Exec(ctx, []string{"/usr/bin/supervisorctl", "-c", "/opt/gem/supervisord.conf", "status"}, sandbox.ExecOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]supervised{}
+	for line := range strings.Lines(string(r.Stdout)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		p := supervised{state: f[1]}
+		if len(f) > 3 && f[2] == "pid" {
+			p.pid, _ = strconv.Atoi(strings.TrimSuffix(f[3], ",")) // 0 fits no process
+		}
+		out[f[0]] = p
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("supervisorctl tells of no program: %s%s", r.Stdout, r.Stderr)
+	}
+	return out, nil
+}
+
+// lookAtProcesses finds those that no program of the profile started, and those that are root.
+func (b *box) lookAtProcesses(s *state, programs map[string]supervised, processes []sandbox.Process) {
+	byPID := map[int]sandbox.Process{} // as this machine numbers them
+	for _, p := range processes {
+		byPID[p.PID] = p
+	}
+	of := map[int]string{} // a program's first process, inside
+	for _, name := range b.Expect.Programs {
+		if p, ok := programs[name]; ok && p.pid > 1 {
+			of[p.pid] = name
+		}
+	}
+	for _, p := range processes {
+		if p.Inside == 1 || p.State == "Z" {
+			continue
+		}
+		name, at := "", p
+		for range len(processes) { // no longer than that is any line of ancestors
+			if name = of[at.Inside]; name != "" {
+				break
+			}
+			at = byPID[at.Parent]
+		}
+		if p.UID == 0 && of[p.Inside] != "nginx" {
+			s.add("run-root", p.Name, "process %s runs as root: %s", quote(p.Name), quote(strings.Join(p.Args, " ")))
+		}
+		if name == "" && !adopted(p) {
+			s.add("run-processes", p.Name, "process %s comes from no program of profile %s: %s", quote(p.Name), b.Expect.Profile, quote(strings.Join(p.Args, " ")))
+		}
+	}
+}
+
+// adopted tells Chromium's crash reporter, which leaves the browser's process tree on purpose. (A name is easily taken; what
+// it does not hide are sockets, and files that nobody laid.)
+func adopted(p sandbox.Process) bool {
+	return p.UID != 0 && len(p.Args) > 0 && slices.Contains([]string{"chrome_crashpad_handler", "crashpad_handler"}, path.Base(p.Args[0]))
+}
+
+// lookAtSockets finds what listens and isn't named. What is named need not be there: a profile names alternatives.
+func (b *box) lookAtSockets(s *state, sockets []sandbox.Socket, processes []sandbox.Process) {
+	var want []string
+	for _, l := range b.Expect.Listeners {
+		if !strings.HasPrefix(l, "unix:") {
+			want = append(want, listener(l))
+		}
+	}
+	seen := map[string]bool{}
+	for _, l := range sockets {
+		a := socketAddress(l)
+		if seen[a] || slices.Contains(want, a) {
+			seen[a] = true
+			continue
+		}
+		seen[a] = true
+		by := "a process that can't be told"
+		if i := slices.IndexFunc(processes, func(p sandbox.Process) bool { return p.PID == l.PID }); i >= 0 {
+			by = quote(strings.Join(processes[i].Args, " "))
+		}
+		s.add("run-listeners", a, "%s is listened on, by %s; profile %s doesn't name it", a, by, b.Expect.Profile)
+	}
+}
+
+// socketAddress writes a socket as expect.Listeners has it; UDP has its name before it.
+func socketAddress(s sandbox.Socket) string {
+	addr := s.Address.Addr().Unmap()
+	host := addr.String()
+	if addr == netip.IPv4Unspecified() {
+		host = "*"
+	}
+	a := net.JoinHostPort(host, strconv.Itoa(int(s.Address.Port())))
+	if strings.HasPrefix(s.Network, "udp") {
+		a = "udp " + a
+	}
+	return a
+}
+
+// listener gives an address that a profile names the form of socketAddress.
+func listener(l string) string {
+	a, err := netip.ParseAddrPort(l)
+	if err != nil {
+		return l
+	}
+	return socketAddress(sandbox.Socket{Address: a})
+}
+
+// maxEnviron is how much of a process's environment is looked at, in bytes; ARG_MAX is less.
+const maxEnviron = 4 << 20
+
+// secrets looks for the key, and for variables that were set, in the environment of every process.
+func (b *box) secrets(ctx context.Context, set map[string]string) {
+	processes, err := b.Processes(ctx)
+	if err != nil {
+		b.unchecked("the environment of the programs: %v", err)
+		return
+	}
+	read := 0
+	for _, p := range processes {
+		env, err := environ(p.PID)
+		if errors.Is(err, os.ErrNotExist) || p.State == "Z" {
+			continue // it has ended
+		}
+		if err != nil {
+			b.unchecked("the environment of %s: %v", quote(p.Name), err)
+			continue
+		}
+		read++
+		for v := range strings.SplitSeq(env, "\x00") {
+			name, value, _ := strings.Cut(v, "=")
+			if strings.Contains(value, b.key) {
+				b.find("run-environment", name, "process %s has the key in %s", quote(p.Name), quote(name))
+			}
+			if given, ok := set[name]; ok && given != "" && given == value {
+				b.find("run-environment", name, "process %s has %s as the container was given it", quote(p.Name), name)
+			}
+		}
+	}
+	if read == 0 {
+		b.unchecked("the environment of the programs: none could be read")
+	}
+}
+
+func environ(pid int) (string, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxEnviron))
+	return string(data), err
+}
+
+// setuid looks for files with rights of their own, in the file system as it runs.
+func (b *box) setuid(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	r, err := b.Exec(ctx, []string{"/usr/bin/find", "/", "-xdev", "-type", "f", "-perm", "/6000"}, sandbox.ExecOptions{})
+	if err != nil || r.Truncated || r.ExitCode > 1 { // 1: it could not look everywhere
+		b.unchecked("files with setuid in the running image: %v %s", err, quote(string(r.Stderr)))
+		return
+	}
+	for file := range strings.Lines(string(r.Stdout)) {
+		file = strings.TrimSuffix(file, "\n")
+		allowed := slices.ContainsFunc(b.Expect.Privileged, func(glob string) bool {
+			ok, _ := doublestar.Match(glob, file) // a bad glob allows nothing
+			return ok
+		})
+		if !allowed {
+			b.find("run-setuid", file, "%s has setuid or setgid", quote(file))
+		}
+	}
+}
+
+// obeyed looks for what the commands among the variables would have made.
+func (b *box) obeyed(ctx context.Context) {
+	r, err := b.Exec(ctx, []string{"/bin/ls", "-A", "/tmp"}, sandbox.ExecOptions{})
+	if err != nil || r.ExitCode != 0 {
+		b.unchecked("what the variables' commands made: %v %s", err, quote(string(r.Stderr)))
+		return
+	}
+	for _, name := range strings.Fields(string(r.Stdout)) {
+		if _, ok := variables[name]; ok {
+			b.find("run-variables", name, "the command in %s was run: it made /tmp/%s", name, name)
+		}
+	}
+}

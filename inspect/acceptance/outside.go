@@ -1,0 +1,238 @@
+package acceptance
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// answer is what came back for a request as it was written. Status 0 is a connection that was closed without one.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// maxBody is how much of an answer is read, in bytes.
+const maxBody = 1 << 20
+
+// raw sends bytes that need be no HTTP, and reads one answer.
+func (b *box) raw(ctx context.Context, method, request string) (answer, error) {
+	const patience = 20 * time.Second
+	c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", b.address)
+	if err != nil {
+		return answer{}, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return answer{}, err
+	}
+	if _, err := io.WriteString(c, request); err != nil {
+		return answer{}, nil //nolint:nilerr // refused before it was read: no answer
+	}
+	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, maxBody)), &http.Request{Method: method})
+	if err != nil {
+		return answer{}, nil //nolint:nilerr // no answer
+	}
+	defer res.Body.Close()
+	body, _ := io.ReadAll(res.Body) // what there is of it
+	return answer{res.StatusCode, res.Header, string(body)}, nil
+}
+
+// request writes one. A target that isn't a path is the absolute form.
+func request(method, target, host string, headers ...string) string {
+	lines := append([]string{method + " " + target + " HTTP/1.1", "Host: " + host}, headers...)
+	return strings.Join(append(lines, "Connection: close"), "\r\n") + "\r\n\r\n"
+}
+
+// probe is a request that must be refused.
+type probe struct {
+	hole           string // a letter of the list of holes, or empty
+	method, target string
+	host           string
+	headers        []string
+	want           []int // nil: refused
+}
+
+var refused = []int{400, 403, 405}
+
+// paths are what bases answer, beside what a profile lets answer.
+var paths = []struct{ hole, path string }{
+	{"a", "/"}, {"a", "/v1/docs"}, {"a", "/v1/shell"}, {"a", "/v1/shell/ws"}, {"a", "/v1/ping"}, {"a", "/v1/proxy"}, {"a", "/v1/sandbox/hooks"},
+	{"a", "/json"}, {"a", "/json/version"}, {"a", "/json/list"}, {"a", "/jsonx"}, {"a", "/devtools/page/1"}, {"a", "/devtools/browser/x"},
+	{"a", "/cdp/"}, {"a", "/cdp/json/version"}, {"a", "/cdp/devtools/x"}, {"a", "/auth"}, {"a", "/_auth"}, {"a", "/_empty"}, {"a", "/actions"},
+	{"a", "/screenshot"}, {"a", "/code-server/"}, {"a", "/proxy/9222/json"}, {"a", "/proxy/8079/mcp"}, {"a", "/absproxy/8079/mcp"},
+	{"a", "/jupyter"}, {"a", "/terminal"}, {"a", "/terminal/"}, {"a", "/browser-ui"}, {"a", "/static/sandbox/x"}, {"a", "/opencode"},
+	{"a", "/codex"}, {"a", "/claudecode"}, {"a", "/index.html"}, {"a", "/health"}, {"a", "/healthz"}, {"a", "/metrics"}, {"a", "/favicon.ico"},
+	{"a", "/robots.txt"}, {"a", "/.well-known/x"}, {"a", "/v1/mcp/servers"}, {"a", "/server/discover"},
+	{"g", "/v1/mcp"}, {"h", "/mcp/../v1/docs"}, {"h", "/mcp/%2e%2e/json/version"}, {"h", "/mcp%2f..%2fjson"}, {"h", "/mcpfoo"}, {"h", "/mcp/x"},
+	{"h", "/mcp/"}, {"h", "//mcp"}, {"h", "/MCP"}, {"h", "/vnc/..%2f..%2fetc/passwd"}, {"h", "/vnc../gem/supervisord.conf"}, {"h", "/tickets/"},
+	{"h", "/tickets/x"}, {"j", "/llms.txt"}, {"k", "/ws"}, {"k", "/websockify/x"}, {"l", "/sse"}, {"l", "/message"}, {"l", "/messages"},
+	{"m", "/v1/proxy/map"},
+}
+
+// probes makes every request that must be refused, with a key or without: each path of the bases by each trick.
+func probes() []probe {
+	var out []probe
+	for _, p := range paths {
+		out = append(out,
+			probe{hole: p.hole, method: "GET", target: p.path, host: "sandbox"},
+			probe{hole: p.hole, method: "POST", target: p.path, host: "sandbox", headers: []string{"Content-Length: 0"}},
+			probe{hole: "i", method: "GET", target: p.path + "?x=.js", host: "sandbox"},
+			probe{hole: "b", method: "GET", target: p.path, host: "9222-x"},
+			probe{hole: "b", method: "GET", target: p.path, host: "8079-evil.example"},
+			probe{hole: "c", method: "GET", target: "http://9222-evil" + p.path, host: "sandbox"},
+			probe{hole: "f", method: "GET", target: p.path, host: "sandbox", headers: []string{"x-aio-proxy-port: 9222"}},
+			probe{hole: "k", method: "GET", target: p.path, host: "localhost", headers: []string{
+				"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+			}},
+		)
+	}
+	for _, method := range []string{"PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "PROPFIND", "FOO"} {
+		for _, target := range []string{"/", "/v1/docs", "/json/version"} {
+			out = append(out, probe{method: method, target: target, host: "sandbox", headers: []string{"Content-Length: 0"}})
+		}
+	}
+	return append(out,
+		probe{method: "CONNECT", target: "127.0.0.1:9222", host: "127.0.0.1:9222"},
+		probe{hole: "d", method: "GET", target: "/auth", host: "8088-x"},
+		probe{hole: "a", method: "GET", target: "/", host: "sandbox", headers: []string{"X-Original-URI: /vnc/?ticket=x", "X-Accel-Redirect: /mcp"}},
+	)
+}
+
+// strangers tries the surfaces without a good key.
+func (b *box) strangers(ctx context.Context) {
+	upgrade := []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
+	closed := []int{401, 403}
+	var all []probe
+	for _, key := range []string{"", "X-AIO-API-Key: wrong", "X-AIO-API-Key: " + b.key[1:], "Authorization: Bearer " + b.key + "x", "X-AIO-API-Key: "} {
+		var with []string
+		if key != "" {
+			with = []string{key}
+		}
+		for _, target := range []string{"/mcp", "/mcp?x=.js", "/mcp?api_key=wrong", "/vnc/index.html", "/vnc/index.html?x=.js", "/vnc/?ticket=x", "/vnc/index.html?ticket="} {
+			all = append(all, probe{hole: "i", method: "GET", target: target, host: "sandbox", headers: with, want: closed})
+		}
+		for _, target := range []string{"/websockify", "/websockify?x=.js", "/vnc/websockify", "/websockify?ticket=x"} {
+			all = append(all, probe{hole: "i", method: "GET", target: target, host: "sandbox", headers: slices.Concat(upgrade, with), want: closed})
+		}
+		all = append(all,
+			probe{hole: "d", method: "POST", target: "/tickets", host: "8088-x", headers: append([]string{"Content-Length: 0"}, with...), want: closed},
+			probe{method: "POST", target: "/mcp", host: "sandbox", headers: append([]string{"Content-Length: 0"}, with...), want: closed},
+		)
+	}
+	// A page of another site, in the browser of somebody who has the key.
+	foreign := []string{"Origin: https://evil.example", "X-AIO-API-Key: " + b.key, "Content-Length: 0"}
+	all = append(all,
+		probe{method: "POST", target: "/mcp", host: "sandbox", headers: foreign, want: closed},
+		probe{method: "POST", target: "/tickets", host: "sandbox", headers: foreign, want: closed},
+		probe{method: "GET", target: "/websockify", host: "sandbox", headers: slices.Concat(upgrade, foreign[:2]), want: closed},
+	)
+	b.try(ctx, "run-auth", all)
+}
+
+// routes tries what no profile lets answer, and a profile's own routes not at all.
+func (b *box) routes(ctx context.Context, key string) {
+	all := slices.DeleteFunc(probes(), func(p probe) bool { return b.named(p.target) })
+	if key != "" {
+		for i := range all {
+			all[i].headers = append(slices.Clone(all[i].headers), "X-AIO-API-Key: "+key)
+		}
+	}
+	b.try(ctx, "run-routes", all)
+}
+
+// named tells whether a profile lets a target answer, by a reading of it that is not nginx's.
+func (b *box) named(target string) bool {
+	target, _, _ = strings.Cut(target, "?")
+	if u, err := url.Parse(target); err == nil && u.IsAbs() {
+		target = u.Path
+	}
+	return slices.ContainsFunc(b.Expect.Routes, func(r string) bool {
+		return r == target || r != "/" && strings.HasSuffix(r, "/") && strings.HasPrefix(target, r) && !strings.Contains(target, "%2f")
+	})
+}
+
+// try sends requests, several at a time, and finds those that get another answer than they should.
+func (b *box) try(ctx context.Context, rule string, all []probe) {
+	answers, errs := make([]answer, len(all)), make([]error, len(all))
+	limited, cancel := context.WithTimeout(ctx, b.Patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	const workers = 8
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < len(all) && limited.Err() == nil; i += workers {
+				answers[i], errs[i] = b.raw(limited, all[i].method, request(all[i].method, all[i].target, all[i].host, all[i].headers...))
+			}
+		})
+	}
+	wg.Wait()
+	silent := 0
+	for i, p := range all {
+		a, want := answers[i], p.want
+		if want == nil {
+			want = refused
+		}
+		shown := fmt.Sprintf("%s %s (Host: %s%s)", p.method, p.target, p.host, b.hide(p.headers))
+		if p.hole != "" {
+			shown += ", hole " + p.hole
+		}
+		switch {
+		case errs[i] != nil:
+			b.find(rule, p.target, "%s can't be tried: %s", shown, quote(errs[i].Error()))
+		case a.status == 0:
+			silent++
+		case !slices.Contains(want, a.status):
+			b.find(rule, p.target, "%s is answered with %d, want one of %v: %s", shown, a.status, want, quote(a.body))
+		case a.body != "":
+			b.find("run-answers", p.target, "%s is refused with %d and a text: %s", shown, a.status, quote(a.body))
+		case strings.ContainsAny(a.header.Get("Server"), "/0123456789"):
+			b.find("run-answers", "Server", "a refusal names its server: %s", quote(a.header.Get("Server")))
+		}
+	}
+	if silent > len(all)/20 {
+		b.find(rule, "", "%d of %d requests got no answer", silent, len(all))
+	}
+}
+
+// hide shows headers without the key.
+func (b *box) hide(headers []string) string {
+	var out strings.Builder
+	for _, h := range headers {
+		out.WriteString(", " + strings.ReplaceAll(h, b.key, "KEY"))
+	}
+	return out.String()
+}
+
+// bounded adds headers to requests and limits what is read of an answer.
+type bounded struct {
+	header http.Header
+	next   http.RoundTripper
+}
+
+func (t *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for k, v := range t.header {
+		r.Header[k] = v
+	}
+	res, err := t.next.RoundTrip(r)
+	if err == nil {
+		if _, both := res.Body.(io.Writer); !both { // an upgraded connection stays one
+			res.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.LimitReader(res.Body, 8*maxBody), res.Body}
+		}
+	}
+	return res, err
+}

@@ -1,0 +1,106 @@
+package nginx
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// listeners reads the listen directives; without one nginx listens on *:80.
+func (b *builder) listeners(s *Server, st *statement) {
+	for _, l := range only(st.block, "listen") {
+		s.Listen = append(s.Listen, b.listen(l)...)
+	}
+	if s.Listen == nil && b.protocol == "" {
+		s.Listen = []Listen{{Value: "*:80", Address: "*", Port: 80, Place: b.place(st)}}
+	} else if s.Listen == nil {
+		b.note(st, "no \"listen\" is defined for the server: nginx would not start")
+	}
+}
+
+// How many listeners a range of ports makes, and how many there are.
+const (
+	maxPorts   = 64
+	maxListens = 5000
+)
+
+// listen reads one listen directive, which may name a range of ports.
+func (b *builder) listen(st *statement) []Listen {
+	l := Listen{Value: st.arg(1), Place: b.place(st), Options: slices.Clone(st.words[min(2, len(st.words)):])}
+	l.Options = slices.DeleteFunc(l.Options, func(o string) bool {
+		isDefault := o == "default_server" || o == "default"
+		l.Default = l.Default || isDefault
+		return isDefault
+	})
+	if len(l.Options) == 0 {
+		l.Options = nil
+	}
+	if strings.HasPrefix(l.Value, "unix:") {
+		l.Address, l.Loopback = l.Value, true
+		return []Listen{l}
+	}
+	host, port := l.Value, "80"
+	if b.protocol != "" {
+		port = ""
+	}
+	switch colon := lastColon(l.Value); {
+	case colon >= 0:
+		host, port = l.Value[:colon], l.Value[colon+1:]
+	case isPorts(l.Value) || strings.HasPrefix(l.Value, "${"):
+		host, port = "*", l.Value
+	}
+	l.Address = normalAddress(host)
+	l.Loopback = loopback(l.Address)
+	first, last, isRange := strings.Cut(port, "-")
+	from, to := number(first), number(first)
+	if isRange {
+		to = number(last)
+	}
+	switch {
+	case from < 1 || from > 65535 || to < from || to > 65535:
+		if !b.isPlaceholder(port) {
+			b.note(st, "invalid port in %q: nginx would not start", cut(l.Value))
+		}
+		return []Listen{l}
+	case host == "" || strings.Contains(host, "$") && !b.isPlaceholder(host):
+		b.note(st, "no host in %q: nginx would not start", cut(l.Value))
+	case to-from >= maxPorts:
+		b.note(st, "it listens on %d ports; only the first %d are listed", to-from+1, maxPorts)
+		to = from + maxPorts - 1
+	}
+	var out []Listen
+	for l.Port = from; l.Port <= to; l.Port++ {
+		if b.listens++; b.listens > maxListens {
+			b.note(st, "there are more than %d listeners: only these are listed", maxListens)
+			break
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// isPlaceholder says whether word is a placeholder that nothing is known of.
+func (b *builder) isPlaceholder(word string) bool {
+	for _, name := range names(word) {
+		if b.variables.unfilled[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// lastColon finds the colon before a port; -1 when there is none.
+func lastColon(address string) int {
+	colon := strings.LastIndexByte(address, ':')
+	if strings.HasSuffix(address, "]") || colon < strings.LastIndexByte(address, ']') {
+		return -1
+	}
+	return colon
+}
+
+func isPorts(s string) bool { return s != "" && strings.Trim(s, "0123456789-") == "" }
+
+func loopback(address string) bool {
+	ip, err := netip.ParseAddr(strings.Trim(address, "[]"))
+	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(address, "localhost")
+}

@@ -1,0 +1,187 @@
+package nginx
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// addLocation reads a location and those nested in it.
+func (b *builder) addLocation(to []Location, st *statement, outer scope) []Location {
+	if b.locations++; b.locations > maxLocations {
+		b.note(st, "there are more than %d locations: only these are read", maxLocations)
+		return to
+	}
+	l := Location{Place: b.place(st), Pattern: st.arg(1)}
+	switch {
+	case len(st.words) == 3:
+		if l.Modifier, l.Pattern = st.arg(1), st.arg(2); !slices.Contains([]string{"=", "^~", "~", "~*"}, l.Modifier) {
+			b.note(st, "invalid location modifier %q: nginx would not start", cut(l.Modifier))
+			l.Modifier = ""
+		}
+	default:
+		for _, modifier := range []string{"=", "^~", "~*", "~", "@"} {
+			if rest, ok := strings.CutPrefix(l.Pattern, modifier); ok {
+				l.Modifier = modifier
+				if modifier != "@" {
+					l.Pattern = rest
+				}
+				break
+			}
+		}
+	}
+	own := outer
+	own.enter(st.block)
+	if l.isRegexp() {
+		own.regex = append(slices.Clone(outer.regex), "location")
+	}
+	l.Internal = l.Modifier == "@" || len(only(st.block, "internal")) > 0
+	b.scopes = append(b.scopes, own)
+	b.content(&l, st.block, own, b.phase(st.block, own))
+	for _, inner := range only(st.block, "location") {
+		l.Locations = b.addLocation(l.Locations, inner, own)
+	}
+	return append(to, l)
+}
+
+// content settles what answers in a location, once its phase of rewriting is known.
+func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
+	l.Basic, l.Access = own.basic, own.access
+	if len(l.Access) > maxValues {
+		b.noteAt(l.Place, "more than %d access rules: only these are listed", maxValues)
+		l.Access = l.Access[:maxValues]
+	}
+	b.use(own.auth, "auth")
+	b.use(own.basic, "auth")
+	b.use(own.root, "files")
+	auth := own.authURI()
+	handled, at := b.handler(l, block, own)
+	if handled.Kind == "" {
+		handled = b.files(l, own)
+	}
+	l.SlashRedirect = handled.Kind == Proxy && strings.HasSuffix(l.Pattern, "/") && !l.isRegexp()
+	b.otherMethods(l, block, own, handled)
+	handled.RawURI = handled.RawURI && !p.cooked
+	if own.denied() {
+		handled, auth = Target{Kind: Deny, Value: "deny all"}, ""
+	}
+	add := func(when string, t Target, auth string, at tree.Place) {
+		l.Cases = append(l.Cases, Case{When: when, Target: t, Auth: auth, Place: at})
+	}
+	// A request that comes past the rewriting meets the content of the if that it went through, if that has one.
+	past := p.ifs
+	l.Cases = append(p.cases, l.Cases...)
+	if l.Target, l.Auth = handled, auth; p.end != nil {
+		l.Target, l.Auth, past = *p.end, "", p.escapes
+	}
+	for _, inner := range past {
+		t, place := b.handler(l, inner.block, own)
+		switch t.RawURI = t.RawURI && !p.cooked; {
+		case handled.Kind == Deny:
+		case t.Kind != "":
+			add(inner.when, t, auth, place)
+		case p.end != nil:
+			add(inner.when, handled, auth, at)
+		}
+	}
+	if p.end == nil {
+		b.tryFiles(l, block)
+	}
+	for _, st := range own.also {
+		switch {
+		case st.arg(1) == "off":
+		case st.name() == "dav_methods":
+			add(cut(st.String()), Target{Kind: Handler, Value: st.name()}, auth, b.place(st))
+		default:
+			add(cut(st.String()), b.rewriteTo(st.arg(1), own.regex), auth, b.place(st))
+		}
+	}
+}
+
+// otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
+// left out, and only what passes requests on is inherited.
+func (b *builder) otherMethods(l *Location, block []*statement, own scope, handled Target) {
+	for _, st := range only(block, "limit_except") {
+		inner := own
+		inner.enter(st.block)
+		if inner.denied() {
+			l.Methods = append(l.Methods, st.words[1:]...)
+			continue
+		}
+		t, _ := b.handler(l, st.block, inner)
+		switch {
+		case t.Kind != "":
+		case handled.Kind == Proxy:
+			t = handled
+		default:
+			t = b.files(l, inner)
+		}
+		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Auth: inner.authURI(), Place: b.place(st)})
+	}
+}
+
+// tryFiles settles what answers where there is no file.
+func (b *builder) tryFiles(l *Location, block []*statement) {
+	for _, st := range only(block, "try_files") {
+		if len(st.words) < 3 {
+			continue
+		}
+		for _, w := range st.words[1:] {
+			b.use(w, "location")
+		}
+		last := st.last()
+		t := b.rewriteTo(last, nil)
+		if code, ok := strings.CutPrefix(last, "="); ok {
+			t = Target{Kind: Return, Status: max(0, number(code))}
+		}
+		if strings.Join(st.words[1:len(st.words)-1], "") == "" { // nothing that could be a file
+			l.Target, l.Auth = t, ""
+			continue
+		}
+		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Place: b.place(st)})
+	}
+}
+
+// files is what answers where no directive sets a handler.
+func (b *builder) files(l *Location, in scope) Target {
+	t := Target{Kind: Static, Value: in.root}
+	if in.alias && (l.Modifier == "" || l.Modifier == "^~") {
+		t.Escapes = strings.HasSuffix(in.root, "/") && l.Pattern != "" && !strings.HasSuffix(l.Pattern, "/")
+	}
+	return t
+}
+
+// handler gives what answers by the directives of block: the last one that sets a handler counts, as in nginx. A Target
+// without a kind is none.
+func (b *builder) handler(l *Location, block []*statement, in scope) (t Target, at tree.Place) {
+	at = l.Place
+	for _, st := range block {
+		switch name := st.name(); name {
+		case "proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass":
+			value, port := st.arg(1), 80
+			if name != "proxy_pass" && !strings.Contains(value, "://") {
+				value, port = strings.TrimSuffix(name, "_pass")+"://"+value, 0
+			}
+			if name == "memcached_pass" {
+				port = 11211
+			}
+			t = b.passTo(st, value, port, in.regex)
+			t.Value = st.arg(1)
+			t.RawURI = t.RawURI && name == "proxy_pass"
+			if _, uri := b.authority(value); name == "proxy_pass" && uri != "" && !strings.Contains(value, "$") && (l.isRegexp() || l.Modifier == "@") {
+				b.note(st, `"proxy_pass" cannot have an URI in a location given by a regular expression or a name: nginx would not start`)
+			}
+		case "stub_status", "empty_gif", "perl", "js_content", "random_index", "api", "status", "hls", "f4f", "upstream_conf",
+			"content_by_lua", "content_by_lua_block", "content_by_lua_file":
+			if st.arg(1) == "off" {
+				continue
+			}
+			t = Target{Kind: Handler, Value: name}
+		default:
+			continue
+		}
+		at = b.place(st)
+	}
+	return t, at
+}

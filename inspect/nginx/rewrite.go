@@ -1,0 +1,136 @@
+package nginx
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// phase is what the directives of the rewrite module do in a block, in their order.
+type phase struct {
+	end     *Target // what every request ends in that does not meet a case; nil when it goes on to the content
+	at      tree.Place
+	cases   []Case
+	escapes []ifBlock // under these a request goes on to the content before end is reached
+	ifs     []ifBlock
+	cooked  bool // the path or its arguments are nginx's own now, not as the client wrote them
+}
+
+type ifBlock struct {
+	when  string
+	block []*statement
+}
+
+// always are regular expressions that match every path.
+var always = []string{"^", "", ".*", "^.*", "^/", "/", "^(.*)$", "(.*)", "^(.*)", "^/(.*)$", "^/(.*)", "^.*$", "^/.*$", "^/.*"}
+
+// phase runs through the rewriting of a server or location.
+func (b *builder) phase(block []*statement, own scope) phase {
+	var p phase
+	var moved *Case // by a rewrite without a flag: it counts when nothing else ends the phase
+	b.steps(&p, &moved, block, own, "")
+	switch {
+	case moved == nil, p.end != nil && len(p.escapes) == 0:
+	case p.end == nil && moved.When == "":
+		p.end, p.at = &moved.Target, moved.Place
+	default:
+		p.cases = append(p.cases, *moved)
+	}
+	return p
+}
+
+// steps gives true when nothing after the block is run.
+func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, when string) (done bool) {
+	end := func(st *statement, t Target, when string) bool {
+		if when == "" {
+			p.end, p.at = &t, b.place(st)
+			return true
+		}
+		p.cases = append(p.cases, Case{When: when, Target: t, Place: b.place(st)})
+		return false
+	}
+	for _, st := range block {
+		switch st.name() {
+		case "set":
+			if when == "" && strings.EqualFold(st.arg(1), "$args") {
+				p.cooked = true
+			}
+		case "return":
+			end(st, b.returned(st), when)
+			return true
+		case "break":
+			if when != "" {
+				p.escapes = append(p.escapes, ifBlock{when, block})
+			}
+			return true
+		case "rewrite":
+			if len(st.words) < 3 {
+				continue
+			}
+			matches := slices.Contains(always, st.arg(1))
+			cond := when
+			if !matches {
+				cond = strings.TrimSpace(when + " rewrite " + st.arg(1))
+			}
+			flag := st.arg(3)
+			t := b.rewriteTo(st.arg(2), append(slices.Clone(own.regex), "rewrite"))
+			if flag == "redirect" || flag == "permanent" {
+				t.Kind, t.Status, t.Addresses = Redirect, 302, nil
+				if flag == "permanent" {
+					t.Status = 301
+				}
+			}
+			switch {
+			case t.Kind == Redirect || flag == "last":
+				if end(st, t, cond); matches {
+					return true
+				}
+			case flag == "break":
+				if cond == "" {
+					p.cooked, *moved = true, nil
+				} else {
+					p.escapes = append(p.escapes, ifBlock{cond, block})
+				}
+				if matches {
+					return true
+				}
+			default:
+				if *moved == nil || cond == "" {
+					*moved = &Case{When: cond, Target: t, Place: b.place(st)}
+				} else {
+					p.cases = append(p.cases, Case{When: cond, Target: t, Place: b.place(st)})
+				}
+			}
+		case "if":
+			for _, w := range st.words[1:] {
+				if strings.Contains(w, "$") {
+					b.use(strings.Trim(w, "()"), "if")
+				}
+			}
+			cond := strings.TrimSpace(when + " " + cut(st.String()))
+			p.ifs = append(p.ifs, ifBlock{cond, st.block})
+			b.steps(p, moved, st.block, own, cond)
+		}
+		if p.end != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// returned makes the target of a return directive (ngx_http_rewrite_return).
+func (b *builder) returned(st *statement) Target {
+	code, value := number(st.arg(1)), st.arg(2)
+	if code < 0 || len(st.arg(1)) > 4 {
+		code, value = 302, st.arg(1)
+		if !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") && !strings.HasPrefix(value, "$scheme") {
+			b.note(st, "invalid return code %q: nginx would not start", cut(value))
+		}
+	}
+	switch code {
+	case 301, 302, 303, 307, 308:
+		return Target{Kind: Redirect, Status: code, Value: value}
+	}
+	return Target{Kind: Return, Status: code, Value: value}
+}

@@ -1,0 +1,309 @@
+package nginx
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Route is a location as a request meets it, for lists.
+type Route struct {
+	// Server names the server: its listeners and names.
+	Server string `json:"server"`
+	// Path is modifier and pattern: "= /mcp", "/v1", "~ ^/(tickets|actions)$". Pattern is the pattern alone. What the
+	// server block itself does has the path "(server)", what it does with some requests "(server) if …", and what answers
+	// where there is no location "(no location)"; their Pattern is empty.
+	Path    string `json:"path"`
+	Pattern string `json:"pattern"`
+	Target  Target `json:"target"`
+	Auth    string `json:"auth,omitempty"`
+	// Public is false when every listener of the server is on loopback.
+	Public bool `json:"public"`
+	// Answers is true when something other than an error (4xx, 5xx, deny, internal) answers.
+	Answers bool `json:"answers"`
+	// Open is true when some of that asks no auth_request.
+	Open  bool       `json:"open"`
+	Place tree.Place `json:"place"`
+	// Also are the other ends that answer, where conditions or redirects inside of nginx lead to them.
+	Also []Outcome `json:"also,omitempty"`
+}
+
+// Outcome is what a request that comes to a location can end in, once rewrites, try_files and error pages are followed.
+type Outcome struct {
+	// When are the conditions on the way, Via the locations that it is led through after the first one.
+	When []string `json:"when,omitempty"`
+	Via  []string `json:"via,omitempty"`
+	// Target is what answers. A Rewrite is one whose goal is not known.
+	Target Target `json:"target"`
+	// Auth is the auth_request that the request passes on the way; empty for none.
+	Auth string `json:"auth,omitempty"`
+	// Answers is true when it is no error.
+	Answers bool       `json:"answers"`
+	Place   tree.Place `json:"place"`
+}
+
+// Routes lists every location of every server, nested ones too, and each server's Direct.
+func (c *Config) Routes() []Route {
+	var out []Route
+	for i := range c.Servers {
+		s := &c.Servers[i]
+		f := newFollower(s)
+		name, public := s.Label(), s.Public()
+		add := func(r Route, ends []Outcome) {
+			r.Server, r.Public = name, public
+			for _, o := range ends {
+				r.Answers = r.Answers || o.Answers
+				r.Open = r.Open || o.Answers && o.Auth == ""
+				if o.Answers && (len(o.When) > 0 || len(o.Via) > 0) {
+					r.Also = append(r.Also, o)
+				}
+			}
+			out = append(out, r)
+		}
+		for _, cs := range s.Cases {
+			add(Route{Path: "(server) " + cs.When, Target: cs.Target, Place: cs.Place}, f.follow(cs.Target, "", cs.Place))
+		}
+		if s.Direct != nil {
+			add(Route{Path: "(server)", Target: *s.Direct, Place: s.Place}, f.follow(*s.Direct, "", s.Place))
+		}
+		s.eachLocation(func(l *Location) {
+			r := Route{Path: l.Path(), Pattern: l.Pattern, Target: l.Target, Auth: l.Auth, Place: l.Place}
+			if l == s.Unmatched {
+				r.Path = "(no location)"
+			}
+			var ends []Outcome
+			switch {
+			case !s.reached() || l.Modifier == "@":
+			case l.Internal: // nginx answers 404, with the location's own error page
+				inner := Location{Target: Target{Kind: Return, Status: 404}, Place: l.Place}
+				for _, c := range l.Cases {
+					if strings.HasPrefix(c.When, "error_page ") {
+						inner.Cases = append(inner.Cases, c)
+					}
+				}
+				ends = f.outcomes(&inner)
+			default:
+				ends = f.outcomes(l)
+			}
+			add(r, ends)
+		})
+	}
+	return out
+}
+
+func answers(o Outcome) bool { return o.Answers }
+
+// reached is false when the server block answers every request itself.
+func (s *Server) reached() bool {
+	return s.Direct == nil || s.Direct.Kind == Rewrite
+}
+
+// Label names the server by its listeners and names: "*:8080 [::]:8080 example.org". Of very many it has the first ones.
+func (s *Server) Label() string {
+	var out []string
+	for _, l := range s.Listen {
+		out = append(out, l.String())
+	}
+	out = append(out, s.Names...)
+	if len(out) > maxLabel {
+		out = append(out[:maxLabel], "…")
+	}
+	return strings.Join(out, " ")
+}
+
+const maxLabel = 16
+
+// String is address and port: "*:8080", "unix:/run/x.sock". A port that is not known is as it is written.
+func (l Listen) String() string {
+	switch {
+	case strings.HasPrefix(l.Address, "unix:"):
+		return l.Address
+	case l.Port == 0:
+		return l.Value
+	}
+	return l.Address + ":" + strconv.Itoa(l.Port)
+}
+
+// eachLocation visits every location, those nested in one after it, and Unmatched at last.
+func (s *Server) eachLocation(visit func(*Location)) {
+	var walk func(locations []Location)
+	walk = func(locations []Location) {
+		for i := range locations {
+			visit(&locations[i])
+			walk(locations[i].Locations)
+		}
+	}
+	walk(s.Locations)
+	if s.Unmatched != nil {
+		visit(s.Unmatched)
+	}
+}
+
+// How far outcomes are followed. nginx gives up after 10 redirects inside of it (NGX_HTTP_MAX_URI_CHANGES).
+const (
+	maxRedirects = 10
+	maxOutcomes  = 64
+	maxGoals     = 2000
+)
+
+// Outcomes follows what the location l does to its end. What can't be told counts as an answer.
+func (s *Server) Outcomes(l *Location) []Outcome { return newFollower(s).outcomes(l) }
+
+// follower follows targets of one server.
+type follower struct {
+	server *Server
+	paths  matcher
+	goals  map[string]*Location // where the URIs that were asked for lead
+	out    []Outcome
+	steps  int
+}
+
+func newFollower(s *Server) *follower {
+	return &follower{server: s, paths: matcher{}, goals: map[string]*Location{}}
+}
+
+func (f *follower) outcomes(l *Location) []Outcome {
+	f.out, f.steps = nil, 0
+	f.location(l, Outcome{}, 0, 0)
+	return f.out
+}
+
+func (f *follower) follow(t Target, when string, at tree.Place) []Outcome {
+	o := Outcome{Place: at}
+	if when != "" {
+		o.When = []string{when}
+	}
+	f.out, f.steps = nil, 0
+	f.target(t, o, 0, 0)
+	return f.out
+}
+
+func (f *follower) location(l *Location, o Outcome, status, redirects int) {
+	o.Place = l.Place
+	main := o
+	if l.Auth != "" {
+		main.Auth = l.Auth
+	}
+	f.target(l.Target, main, status, redirects)
+	for _, c := range l.Cases {
+		o := o
+		o.Place = c.Place
+		o.When = append(slices.Clone(o.When), c.When)
+		if c.Auth != "" {
+			o.Auth = c.Auth
+		}
+		f.target(c.Target, o, status, redirects)
+	}
+}
+
+// target ends at t; status is what an error_page has sent instead, 0 for none.
+func (f *follower) target(t Target, o Outcome, status, redirects int) {
+	o.Target = t
+	if f.steps++; f.steps > 10*maxOutcomes || len(f.out) >= maxOutcomes { // more than are looked at: the last one stands for all
+		if f.steps < 1<<20 {
+			o.Answers, f.steps = true, 1<<20
+			f.out = append(f.out, o)
+		}
+		return
+	}
+	switch t.Kind {
+	case Return:
+		if status == 0 {
+			status = t.Status
+		}
+		o.Answers = status < 400
+	case Static:
+		o.Answers = status < 400
+	case Deny:
+	case Rewrite:
+		if t.Status != 0 {
+			status = t.Status
+		}
+		goals := t.Addresses
+		if len(goals) == 0 {
+			goals = []string{t.Value}
+		}
+		for _, goal := range goals {
+			next, known := f.goal(goal)
+			switch {
+			case !known:
+				o.Answers = true
+				f.out = append(f.out, o)
+			case next == nil, redirects == maxRedirects: // nginx answers 500
+				f.out = append(f.out, o)
+			default:
+				o := o
+				o.Via = append(slices.Clone(o.Via), goal)
+				f.location(next, o, status, redirects+1)
+			}
+		}
+		return
+	default:
+		o.Answers = true
+	}
+	f.out = append(f.out, o)
+}
+
+// goal finds the location that an URI or a name leads to; false when that depends on the request.
+func (f *follower) goal(uri string) (l *Location, known bool) {
+	l, known = f.goals[uri]
+	switch {
+	case known:
+		return l, true
+	case strings.Contains(uri, "$"), len(f.goals) == maxGoals:
+		return nil, false
+	case strings.HasPrefix(uri, "@"):
+		for i := range f.server.Locations {
+			if n := &f.server.Locations[i]; n.Modifier == "@" && n.Pattern == uri {
+				l = n
+				break
+			}
+		}
+	default:
+		path, _, _ := strings.Cut(uri, "?")
+		if l = f.paths.find(f.server.Locations, path); l == nil {
+			l = f.server.Unmatched
+		}
+	}
+	f.goals[uri] = l
+	return l, true
+}
+
+// Socket is an address and port, with the servers that share it: which one answers is the Host header's choice.
+type Socket struct {
+	Listen
+	// Servers are those that listen there, in order.
+	Servers []*Server
+}
+
+// Sockets lists the sockets of HTTP servers, in the order in which they are met.
+func (c *Config) Sockets() []Socket {
+	var out []Socket
+	at := map[string]int{}
+	for i := range c.Servers {
+		s := &c.Servers[i]
+		if s.Protocol != "" {
+			continue
+		}
+		for j := range s.Listen {
+			key := s.Listen[j].key()
+			n, ok := at[key]
+			if !ok {
+				n = len(out)
+				at[key] = n
+				out = append(out, Socket{Listen: s.Listen[j]})
+			}
+			if !slices.Contains(out[n].Servers, s) {
+				out[n].Servers = append(out[n].Servers, s)
+			}
+		}
+	}
+	return out
+}
+
+// Answering lists the routes that answer on a listener that is not on loopback.
+func (c *Config) Answering() []Route {
+	return slices.DeleteFunc(c.Routes(), func(r Route) bool { return !r.Public || !r.Answers })
+}

@@ -1,0 +1,454 @@
+package nginx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// What one configuration may cost. nginx has no such limits; real files stay far below them.
+const (
+	maxVariants   = 16
+	maxInclusions = 2000
+	maxBytes      = 8 << 20
+	maxStatements = 20_000
+	maxWords      = 100_000 // in all statements together
+	maxLocations  = 2000
+	maxDepth      = 50 // of includes in each other, and of blocks in each other
+	maxNotes      = 500
+)
+
+// source reads one variant of a configuration into statements.
+type source struct {
+	ctx  context.Context
+	img  *tree.Image
+	opt  Options
+	main string
+	// outputs are the files that are made at start, by resolved path; gone the templates that are deleted then.
+	outputs map[string][]Template
+	gone    map[string]bool
+	files   map[string][]byte // what was read of the image so far, by path: shared by all variants
+	likely  []tree.Entry      // files that are read along with another one of their layer
+
+	choice map[string]int // which of its templates an output is made from
+	// open is an output that needs a choice; firstOnly has the first template taken instead.
+	open      string
+	firstOnly bool
+
+	config     *Config
+	stack      []string
+	inclusions int
+	bytes      int
+	statements int
+	words      int
+	// unfilled are the placeholders that Env has no value for, in lower case as nginx would look for them.
+	unfilled map[string]bool
+	noted    map[string]bool
+}
+
+func newSource(ctx context.Context, img *tree.Image, main string, o Options) *source {
+	s := &source{
+		ctx: ctx, img: img, opt: o, main: image.Clean(main),
+		outputs: map[string][]Template{}, gone: map[string]bool{}, files: map[string][]byte{},
+	}
+	for output, templates := range o.Rendered {
+		var there []Template
+		for _, t := range templates {
+			if e, ok := img.Stat(t.Path); t.Path == "" || ok && e.Type == image.TypeFile {
+				there = append(there, t)
+				if t.Once {
+					s.gone[s.resolve(t.Path)] = true
+				}
+			}
+		}
+		if len(there) > 0 {
+			s.outputs[s.resolve(output)] = there
+		}
+	}
+	s.likely = s.likelyFiles()
+	return s
+}
+
+// variant starts a reading with the given choice of templates.
+func (s *source) variant(choice map[string]int) *source {
+	v := *s
+	v.choice, v.config = choice, &Config{Path: s.main, Upstreams: map[string][]string{}}
+	v.unfilled, v.noted = map[string]bool{}, map[string]bool{}
+	var names []string
+	for _, output := range slices.Sorted(maps.Keys(choice)) {
+		from := s.outputs[output][choice[output]].Path
+		if from == "" {
+			names = append(names, output+" not made")
+		} else {
+			names = append(names, output+" from "+from)
+		}
+	}
+	v.config.Variant = strings.Join(names, ", ")
+	return &v
+}
+
+// resolve follows the symlinks among p's parents, one name after the other as the kernel does: "link/.." is the directory
+// above the one that the link leads to. What isn't there, or can't be followed, is taken as it is written.
+func (s *source) resolve(p string) string {
+	at := "/"
+	parts := strings.Split(p, "/")
+	for i, part := range parts {
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			at = path.Dir(at)
+			continue
+		}
+		at = path.Join(at, part)
+		if e, ok := s.img.Lookup(at); ok && e.Type == image.TypeSymlink && strings.Trim(strings.Join(parts[i+1:], ""), "/") != "" {
+			if e, ok := s.img.Stat(at); ok {
+				at = e.Path
+			}
+		}
+	}
+	return at
+}
+
+func (s *source) place(st *statement) tree.Place { return s.img.Place(st.file, st.line) }
+
+func (s *source) note(st *statement, format string, args ...any) {
+	s.noteAt(s.place(st), format, args...)
+}
+
+func (s *source) noteAt(at tree.Place, format string, args ...any) {
+	n := tree.Note{Place: at, Text: fmt.Sprintf(format, args...)}
+	key := n.String()
+	if s.noted[key] || len(s.config.Notes) > maxNotes {
+		return
+	}
+	s.noted[key] = true
+	if len(s.config.Notes) == maxNotes {
+		n = tree.Note{Place: tree.Place{Path: s.main}, Text: fmt.Sprintf("there are more than %d notes", maxNotes)}
+	}
+	s.config.Notes = append(s.config.Notes, n)
+}
+
+// likelyFiles are small files beside the main one and in nginx's own directory: reading one file of a layer means to go
+// through the layer, so whatever may be needed is read with it.
+func (s *source) likelyFiles() []tree.Entry {
+	var out []tree.Entry
+	visited := 0
+	var walk func(dir string, depth int)
+	walk = func(dir string, depth int) {
+		for _, e := range s.img.Dir(dir) {
+			if visited++; visited > 5000 || depth > 8 {
+				return
+			}
+			switch {
+			case e.IsDir():
+				walk(e.Path, depth+1)
+			case e.Type == image.TypeFile && e.Size < 256<<10 && (strings.Contains(e.Path, ".conf") || path.Base(e.Path) == "mime.types"):
+				out = append(out, e)
+			}
+		}
+	}
+	dirs := []string{"/etc/nginx"}
+	if dir := s.resolve(path.Dir(s.main)); dir != "/" && dir != "/etc" && dir != "/etc/nginx" {
+		dirs = append(dirs, dir)
+	}
+	for _, dir := range dirs {
+		walk(dir, 0)
+	}
+	return out
+}
+
+// shown is p as it is named in what is said of it.
+func (s *source) shown(p string) string {
+	if strings.Contains(p, "..") {
+		return s.resolve(p)
+	}
+	return image.Clean(p)
+}
+
+// readFile gives the file at p as it is in the image.
+func (s *source) readFile(p string) ([]byte, error) {
+	e, ok := s.img.Stat(s.resolve(p))
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	if data, ok := s.files[e.Path]; ok {
+		return data, nil
+	}
+	if e.Size > maxBytes {
+		return nil, fmt.Errorf("it has %d bytes, more than the %d that are read", e.Size, maxBytes)
+	}
+	wanted := []string{e.Path}
+	size := int64(0)
+	for _, l := range s.likely {
+		if _, done := s.files[l.Path]; !done && l.Layer == e.Layer && l.Path != e.Path && size+l.Size < maxBytes {
+			wanted = append(wanted, l.Path)
+			size += l.Size
+		}
+	}
+	got, err := s.img.ReadFiles(s.ctx, wanted...)
+	if err != nil {
+		data, err := s.img.ReadFile(s.ctx, e.Path)
+		if err != nil {
+			return nil, err
+		}
+		got = map[string][]byte{e.Path: data}
+	}
+	maps.Copy(s.files, got)
+	return got[e.Path], nil
+}
+
+// content gives what nginx finds at p when it starts: from is the file that lines are counted in.
+func (s *source) content(p string) (t text, from string, err error) {
+	templates, ok := s.outputs[s.resolve(p)]
+	if !ok {
+		if s.gone[s.resolve(p)] {
+			return text{}, "", fmt.Errorf("it is deleted at start, after it was rendered: %w", fs.ErrNotExist)
+		}
+		data, err := s.readFile(p)
+		if err != nil {
+			return text{}, "", err
+		}
+		return newText(string(data)), s.shown(p), nil
+	}
+	n, chosen := s.choice[s.resolve(p)]
+	if !chosen && len(templates) > 1 && !s.firstOnly {
+		s.open = s.resolve(p)
+		return text{}, "", errors.New("no choice made")
+	}
+	tpl := templates[n]
+	if tpl.Path == "" {
+		return text{}, "", fs.ErrNotExist
+	}
+	data, err := s.readFile(tpl.Path)
+	if err != nil {
+		return text{}, "", err
+	}
+	return s.render(string(data), tpl), tpl.Path, nil
+}
+
+// render does what envsubst does (GNU gettext, envsubst.c): $NAME and ${NAME} are replaced, nothing else is.
+func (s *source) render(content string, tpl Template) text {
+	var out strings.Builder
+	t := text{starts: []int{0}}
+	for i := 0; i < len(content); {
+		name, n := placeholder(content[i:])
+		value, known := s.opt.Env[name]
+		wanted := n > 0 && (tpl.Variables == nil || slices.Contains(tpl.Variables, name))
+		switch {
+		case wanted && known:
+			if strings.ContainsAny(value, "\n\r;{}#'\"\\") {
+				s.noteAt(s.img.Place(tpl.Path, len(t.starts)), "the value of %s is more than a word: %q", name, cut(value))
+			}
+			out.WriteString(value)
+			i += n
+		case wanted:
+			s.noteUnfilled(s.img.Place(tpl.Path, len(t.starts)), name, tpl)
+			out.WriteString(content[i : i+n])
+			i += n
+		default:
+			out.WriteByte(content[i])
+			if i++; content[i-1] == '\n' {
+				t.starts = append(t.starts, out.Len())
+			}
+		}
+		if out.Len() > maxBytes {
+			s.noteAt(s.img.Place(tpl.Path, len(t.starts)), "rendered it has more than the %d bytes that are read", maxBytes)
+			break
+		}
+	}
+	t.content = out.String()
+	return t
+}
+
+func (s *source) noteUnfilled(at tree.Place, name string, tpl Template) {
+	if tpl.Variables == nil && knownVariable(strings.ToLower(name)) {
+		if !s.unfilled["$"+name] {
+			s.unfilled["$"+name] = true
+			s.noteAt(at, "envsubst without a list of names empties $%s, which nginx would fill", name)
+		}
+		return
+	}
+	if !s.unfilled[strings.ToLower(name)] {
+		s.unfilled[strings.ToLower(name)] = true
+		s.noteAt(at, "nothing is known of the value of ${%s}", name)
+	}
+}
+
+// placeholder gives the name of the $NAME or ${NAME} that s starts with, and its length; 0 when there is none.
+func placeholder(s string) (name string, length int) {
+	if s[0] != '$' || len(s) < 2 {
+		return "", 0
+	}
+	rest, braces := s[1:], 0
+	if rest[0] == '{' {
+		rest, braces = rest[1:], 2
+	}
+	n := 0
+	for n < len(rest) && isNameByte(rest[n]) && (n > 0 || rest[n] < '0' || rest[n] > '9') {
+		n++
+	}
+	if n == 0 || braces > 0 && (n == len(rest) || rest[n] != '}') {
+		return "", 0
+	}
+	return rest[:n], 1 + braces + n
+}
+
+func isNameByte(c byte) bool {
+	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// cut shortens what a note quotes.
+func cut(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return s
+}
+
+// parse reads the file at p. by is the include that names it, nil for the main file.
+func (s *source) parse(p string, by *statement) []*statement {
+	at := tree.Place{Path: p}
+	if by != nil {
+		at = s.place(by)
+	}
+	real := s.resolve(p)
+	if e, ok := s.img.Stat(real); ok {
+		real = e.Path
+	}
+	s.inclusions++
+	switch {
+	case s.ctx.Err() != nil || s.open != "":
+		return nil
+	case slices.Contains(s.stack, real):
+		s.noteAt(at, "%s includes itself: nginx would not start", p)
+		return nil
+	case len(s.stack) >= maxDepth:
+		s.noteAt(at, "%s is not read: files include each other more than %d deep", p, maxDepth)
+		return nil
+	case s.inclusions > maxInclusions:
+		s.noteAt(at, "%s is not read: more than %d files are included", p, maxInclusions)
+		return nil
+	}
+	t, from, err := s.content(p)
+	switch {
+	case s.open != "":
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		s.noteAt(at, "%s is not there: nginx would not start", p)
+		return nil
+	case err != nil:
+		s.noteAt(at, "%s can't be read: %v", p, err)
+		return nil
+	}
+	if s.bytes += len(t.content); s.bytes > maxBytes {
+		s.noteAt(at, "%s is not read: all files together have more than %d bytes", p, maxBytes)
+		return nil
+	}
+	s.config.Files = append(s.config.Files, from)
+	if n := strings.IndexByte(t.content, 0); n >= 0 {
+		s.noteAt(s.img.Place(from, t.line(n)), "there is a NUL byte, after which nginx may see another word than is written")
+	}
+	s.stack = append(s.stack, real)
+	defer func() { s.stack = s.stack[:len(s.stack)-1] }()
+	l := &lexer{text: t}
+	block, end := s.block(l, from, "", 0)
+	if end == endBlock {
+		s.noteAt(s.img.Place(from, l.line(max(0, l.pos-1))), `unexpected "}": nginx would not start, and nothing after it is read`)
+	}
+	return block
+}
+
+// block reads statements up to the end of the block or the file.
+func (s *source) block(l *lexer, file, parent string, depth int) (out []*statement, end byte) {
+	for {
+		words, at, end, err := l.next()
+		if err != nil {
+			line := l.line(max(0, l.pos-1))
+			if len(at) > 0 {
+				line = l.line(at[0])
+			}
+			s.noteAt(s.img.Place(file, line), "%v: nginx would not start, and nothing after it is read", err)
+			return out, endFile
+		}
+		if len(words) == 0 {
+			if end == endFile && parent != "" {
+				s.noteAt(s.img.Place(file, l.line(len(l.content))), `the file ends inside of %s: nginx would not start`, parent)
+			}
+			return out, end
+		}
+		for len(words) > 0 && s.isUnfilled(words[0]) { // it stands for whole directives
+			s.noteAt(s.img.Place(file, l.line(at[0])), "%s may bring directives of its own, which are not known", words[0])
+			words, at = words[1:], at[1:]
+		}
+		if len(words) == 0 {
+			continue
+		}
+		st := &statement{words: words, file: file, line: l.line(at[0]), isBlock: end == startBlock}
+		s.statements++
+		s.words += len(words)
+		if s.statements > maxStatements || s.words > maxWords || depth > maxDepth {
+			s.note(st, "there are more than %d directives of %d words, or blocks more than %d deep: nothing after it is read",
+				maxStatements, maxWords, maxDepth)
+			l.pos = len(l.content)
+			return out, endFile
+		}
+		switch {
+		case st.name() == "include" && len(words) == 2 && !st.isBlock && parent != "split_clients":
+			out = append(out, s.include(st)...)
+			continue
+		case st.isBlock && strings.HasSuffix(st.name(), "_by_lua_block"):
+			if err := l.skipLua(); err != nil {
+				s.note(st, "%v: nginx would not start, and nothing after it is read", err)
+				return append(out, st), endFile
+			}
+		case st.isBlock:
+			inner, end := s.block(l, file, st.name(), depth+1)
+			st.block = inner
+			if end == endFile {
+				return append(out, st), endFile
+			}
+		}
+		out = append(out, st)
+	}
+}
+
+func (s *source) isUnfilled(word string) bool {
+	name, n := placeholder(word + " ")
+	return n > 0 && n == len(word) && s.unfilled[strings.ToLower(name)]
+}
+
+// include reads what an include directive names: relative to the directory of the main file, as ngx_conf_include does.
+func (s *source) include(st *statement) []*statement {
+	pattern := st.arg(1)
+	inc := Include{Pattern: pattern, Place: s.place(st)}
+	full := pattern
+	if !strings.HasPrefix(full, "/") {
+		full = path.Dir(s.main) + "/" + full
+	}
+	if inc.Glob = strings.ContainsAny(pattern, "*?["); inc.Glob {
+		var all bool
+		if inc.Files, all = s.glob(full); !all {
+			s.note(st, "%s has too much to look through: not every file that it names is read", cut(pattern))
+		}
+	} else {
+		inc.Files = []string{s.shown(full)}
+		_, there := s.img.Stat(s.resolve(full))
+		_, made := s.outputs[s.resolve(full)]
+		inc.Missing = !there && !made
+	}
+	s.config.Includes = append(s.config.Includes, inc)
+	var out []*statement
+	for _, p := range inc.Files {
+		out = append(out, s.parse(p, st)...)
+	}
+	return out
+}

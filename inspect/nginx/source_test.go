@@ -1,0 +1,355 @@
+package nginx
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// TestIncludesAsNginxDoes compares which files a pattern names, and in what order, with what nginx itself opens.
+func TestIncludesAsNginxDoes(t *testing.T) {
+	program, dir := need.Program(t, "nginx"), shortDir(t)
+	var files []image.File
+	for _, name := range []string{
+		"a.conf", "b.conf", "B.conf", "c.conf", ".hidden.conf", "*.conf", "é.conf", "a b.conf", "[z.conf", "ab.conf", "d/x.conf", "d/y.conf", "e/x.conf",
+		"f.d/.x.conf", "dir.conf/x", "-.conf", "].conf", `back\slash.conf`, "0.conf",
+	} {
+		files = append(files, image.Bytes(filepath.Join(dir, name), 0o644, []byte("# "+name+"\n")))
+	}
+	files = append(files, image.Symlink(dir+"/link", "d"), image.Symlink(dir+"/absolute", dir+"/e"), image.Symlink(dir+"/lf.conf", "d/x.conf"),
+		image.Symlink(dir+"/e/dangling.cnf", "nowhere"), image.Symlink(dir+"/loop", "loop"),
+		image.Bytes(dir+"/d/relative.inc", 0o644, []byte("include b.conf;\n")))
+	for _, f := range files {
+		if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if f.Type == image.TypeSymlink {
+			if err := os.Symlink(f.Link, f.Path); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := make([]byte, f.Size)
+		r.Read(text)
+		r.Close()
+		if err := os.WriteFile(f.Path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pattern := range []string{
+		"[a-c]*.conf", "d/*.conf", "*/x.conf", "[ab].conf", "[!a-zA-Z*]*.conf", "[^a].conf", `\*.conf*`, "?.conf", ".*.conf", "link/*.conf", "absolute/*.conf",
+		"d/../[ab].conf", "[[:upper:]]*.conf", "nothing*", "[z.conf", "[z*.conf", "[]].conf", "d/x.conf", dir + "/d/*", "lf.con?", "*/../a*.conf", "loop/*", "e/*.cnf",
+		"f.d/*", "f.d/.*conf", "??.conf", `back\\\\*`, "nothing", "link", "[!]a].conf", "[a-]*.conf", "e/[[:alpha:]].conf", "d/*.inc", "[0-9-].conf",
+		"d//*.conf", "./[a].conf", "*b*.conf", "dir.con?", `[\]].conf`, "*/*/*", "é*",
+	} {
+		text := "events {}\ninclude \"" + pattern + "\";\n"
+		main := image.Bytes(dir+"/nginx.conf", 0o644, []byte(text))
+		if err := os.WriteFile(dir+"/nginx.conf", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(program, "-T", "-p", dir, "-c", dir+"/nginx.conf", "-e", "stderr", "-g", "pid "+dir+"/pid;").CombinedOutput()
+		var opened []string
+		for _, m := range regexp.MustCompile(`(?m)^# configuration file (.*):$`).FindAllStringSubmatch(string(out), -1) {
+			opened = append(opened, filepath.Clean(m[1]))
+		}
+		im, err2 := tree.FromFiles(t.Context(), nil, append(files, main)...)
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		configs, err2 := Read(t.Context(), im, dir+"/nginx.conf", Options{})
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		if (err == nil) != (len(configs[0].Notes) == 0) {
+			t.Errorf("%s: nginx says %v %s, notes %v", pattern, err, out, configs[0].Notes)
+		}
+		if diff := cmp.Diff(opened, configs[0].Files); err == nil && diff != "" {
+			t.Errorf("%s (-nginx +model):\n%s", pattern, diff)
+		}
+	}
+}
+
+// TestHostIsNeverRead includes files that are on this machine and not in the image.
+func TestHostIsNeverRead(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/secret.conf", []byte("user secret;\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("include %[1]s/secret.conf;\ninclude %[1]s/*.conf;\ninclude ../../../../../..%[1]s/secret.conf;\ninclude /out/secret.conf;\ninclude /link.conf;\n"+
+		"include /etc/passwd; include /dev/stdin; include /proc/self/environ;\nevents {}\n", dir)
+	im, err := tree.FromFiles(t.Context(), nil, image.Bytes("/nginx.conf", 0o644, []byte(text)),
+		image.Symlink("/out", "../../../.."+dir), image.Symlink("/link.conf", dir+"/secret.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := Read(t.Context(), im, "/nginx.conf", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := configs[0]
+	if c.User != "" || !cmp.Equal(c.Files, []string{"/nginx.conf"}) {
+		t.Errorf("user %q, files %q", c.User, c.Files)
+	}
+	if len(c.Notes) != 7 {
+		t.Errorf("notes: %v", c.Notes)
+	}
+	if _, err := Read(t.Context(), im, dir+"/secret.conf", Options{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a main file of the host: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Read(ctx, im, "/nginx.conf", Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestNotes(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"http { server { listen 80 default_server; } server { listen 80 default_server; } }", ":1: a duplicate default server for 80"},
+		{"http { server { listen 80; listen *:80; } }", ":1: a duplicate listen *:80"},
+		{"http { server { listen 80 reuseport; } server { listen 0.0.0.0:80 reuseport; } }", ":1: duplicate listen options for 0.0.0.0:80"},
+		{"http {\n server { location /a { proxy_pass http://$nothing; } } }", ":2: unknown \"nothing\" variable"},
+		{"http { server { location /a { set $x ${y; } } }", ":1: the closing bracket in \"y\" variable is missing"},
+		{"http { upstream a { server x; } upstream a { server y; } }", ":1: duplicate upstream \"a\""},
+		{"http { upstream a { } }", ":1: no servers are inside upstream \"a\""},
+		{"http { map $uri $a { x 1; x 2; } }", ":1: conflicting parameter \"x\""},
+		{"http { server { location = /a { location /a/b { } } } }", ":1: location \"/a/b\" cannot be inside of \"= /a\""},
+		{"http { server { location /a { location /b { } } } }", ":1: location \"/b\" is outside of \"/a\""},
+		{"http { server { location /a { location @b { } } } }", ":1: named location \"@b\" can be on the server level only"},
+		{"http { server { location ~ (?=x) { } } }", ":1: the regular expression \"(?=x)\" is not understood"},
+		{"http { server { location ~ (a)\\1 { } } }", ":1: the regular expression \"(a)\\\\1\" is not understood"},
+		{"http { server { location ~ a { proxy_pass http://x/y; } } }", ":1: \"proxy_pass\" cannot have an URI"},
+		{"http { server { location ! a { } } }", ":1: invalid location modifier \"!\""},
+		{"http { server { location /a { root x; alias y; } } }", ":1: duplicate \"alias\""},
+		{"http { server { listen 0; } }", ":1: invalid port in \"0\""},
+		{"http { server { listen ${PORT}; } }", ":1: invalid port in \"${PORT}\""},
+		{"http { server { server_name a.*.b; } }", ":1: invalid server name or wildcard \"a.*.b\""},
+		{"http { server { proxy_pass http://x; } }", ":1: \"proxy_pass\" directive is not allowed here"},
+		{"http { events { } server { proxy_pass http://x; } }", ":1: \"proxy_pass\" directive is not allowed here"},
+		{"http { server { location /a { if ($a) { sendfile on; alias x; } limit_except GET { alias x; } } } }", ":1: \"alias\" directive is not allowed here"},
+		{"http { upstream a { server; } }", ":1: invalid number of arguments in \"server\" directive"},
+		{"stream { server { listen 1; alias x; } }", ":1: \"alias\" directive is not allowed here"},
+		{"http { server { listen; } }", ":1: invalid number of arguments in \"listen\" directive"},
+		{"http { sendfile maybe; }", ":1: \"sendfile\" must be on or off"},
+		{"http { server { location / { content_by_lua_block { if a then return \"}\" end -- } \n } } location /b { } } }", ":1: content_by_lua_block: code decides"},
+		{"http { js_import x; }", ":1: js_import x: code decides"},
+		{"http { perl_modules x; }", ":1: perl_modules x: code decides"},
+		{"load_module x.so;", ":1: load_module x.so: what a module does is not known"},
+		{"http { server { shiny on; } }", ":1: \"shiny\" is no directive of nginx itself"},
+		{"http {", ":2: the file ends inside of http"},
+		{"http { } }", ":1: unexpected \"}\""},
+		{"http { server_tokens off }", ":1: unexpected \"}\""},
+		{"http { a \"b\"c; }", ":1: unexpected 'c' after a quoted word"},
+		{"user a\x00b;", ":1: there is a NUL byte"},
+		{"user " + strings.Repeat("a", 5000) + ";", ":1: a word of 5001 bytes"},
+		{"include /nginx.conf;", ":1: /nginx.conf includes itself"},
+		{"http { server { location / { auth_request /_a; proxy_pass http://x; } location /_a { return 200; } } }", ":1: auth_request /_a asks what lets everybody in"},
+		{"http { server { return nowhere; } }", ":1: invalid return code \"nowhere\""},
+		{"stream { server { } }", ":1: no \"listen\" is defined"},
+		{"user a; user b;", ":1: duplicate \"user\""},
+	} {
+		conf := readConf(t, c.text+"\nevents {}")
+		found := false
+		for _, n := range conf.Notes {
+			found = found || strings.HasPrefix(n.String(), "/nginx.conf"+c.want)
+		}
+		if !found {
+			t.Errorf("%s\nnotes: %v\nwant: %s", cut(c.text), conf.Notes, c.want)
+		}
+	}
+	if conf := readConf(t, "user x;"); len(conf.Notes) != 1 || !strings.Contains(conf.Notes[0].Text, `no "events" section`) {
+		t.Errorf("without events: %v", conf.Notes)
+	}
+}
+
+func TestRendered(t *testing.T) {
+	im, err := tree.FromFiles(t.Context(), nil,
+		image.Bytes("/c/nginx.conf", 0o644, []byte("events {}\nhttp {\n include active.conf;\n include x/*.conf;\n}\n")),
+		image.Bytes("/c/with.conf", 0o644, []byte("server {\n listen $PORT;\n ${MORE}\n\n location /with { proxy_pass http://127.0.0.1:${OTHER}; }\n}\n")),
+		image.Bytes("/c/without.conf", 0o644, []byte("server { listen ${ADDRESS}:${PORT};\n ${EMPTY}\n ${LINES}\n location /without { proxy_pass http://$host:${PORT}$PORTS; }\n}\n")),
+		image.Bytes("/c/x.template", 0o644, []byte("# x\nserver { listen 1; set $PORT 1; }\n")),
+		image.Symlink("/d", "c"),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []string{"PORT", "MORE", "OTHER", "ADDRESS", "EMPTY", "LINES"}
+	configs, err := Read(t.Context(), im, "/c/nginx.conf", Options{
+		Env: map[string]string{"PORT": "8080", "EMPTY": "", "LINES": "listen 9;\nlisten 10;\n"},
+		Rendered: map[string][]Template{
+			"/d/active.conf":  {{Path: "/c/with.conf", Variables: list}, {Path: "/c/without.conf", Variables: list}, {Path: "/c/gone.conf"}},
+			"/c/x/one.conf":   {{Path: "/c/x.template", Variables: []string{}}},
+			"/c/x/two.conf":   {{Path: "/c/gone.template"}},
+			"/c/unasked.conf": {{Path: "/c/with.conf"}, {Path: "/c/without.conf"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range configs {
+		c := &configs[i]
+		got = append(got, "== "+c.Variant, "files "+strings.Join(c.Files, " "))
+		for _, line := range told(c)[1:] {
+			got = append(got, line)
+		}
+		for _, s := range c.Servers {
+			for _, l := range s.Listen {
+				got = append(got, fmt.Sprintf("listen %s %q %d %v at %s", l.Value, l.Address, l.Port, l.Loopback, l.Place))
+			}
+			for _, l := range s.Locations {
+				got = append(got, fmt.Sprintf("%s at %s", l.Path(), l.Place))
+			}
+		}
+	}
+	want := []string{
+		"== /c/active.conf from /c/with.conf", "files /c/nginx.conf /c/with.conf /c/x.template",
+		"*:8080 | /with | proxy 127.0.0.1:${OTHER} raw | public answers", "*:8080 | (no location) | static html | public answers",
+		"*:1 | (no location) | static html | public answers",
+		"include /c/nginx.conf:3 active.conf", "include /c/nginx.conf:4 x/*.conf glob /c/x/one.conf",
+		"note /c/with.conf:3: nothing is known of the value of ${MORE}", "note /c/with.conf:5: nothing is known of the value of ${OTHER}",
+		"note /c/with.conf:3: ${MORE} may bring directives of its own, which are not known",
+		`listen 8080 "*" 8080 false at /c/with.conf:2`, "/with at /c/with.conf:5", `listen 1 "*" 1 false at /c/x.template:2`,
+		"== /c/active.conf from /c/without.conf", "files /c/nginx.conf /c/without.conf /c/x.template",
+		"${ADDRESS}:8080 *:9 *:10 | /without | proxy $host:8080$PORTS raw free $host $ports | public answers",
+		"${ADDRESS}:8080 *:9 *:10 | (no location) | static html | public answers", "*:1 | (no location) | static html | public answers",
+		"include /c/nginx.conf:3 active.conf", "include /c/nginx.conf:4 x/*.conf glob /c/x/one.conf",
+		"note /c/without.conf:1: nothing is known of the value of ${ADDRESS}",
+		`note /c/without.conf:3: the value of LINES is more than a word: "listen 9;\nlisten 10;\n"`,
+		`note /c/without.conf:4: unknown "ports" variable: nginx would not start`,
+		`listen ${ADDRESS}:8080 "${ADDRESS}" 8080 false at /c/without.conf:1`, `listen 9 "*" 9 false at /c/without.conf:3`,
+		`listen 10 "*" 10 false at /c/without.conf:3`, "/without at /c/without.conf:4", `listen 1 "*" 1 false at /c/x.template:2`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestVariantsAreBounded(t *testing.T) {
+	files := []image.File{image.Bytes("/t1", 0o644, []byte("# 1\n")), image.Bytes("/t2", 0o644, []byte("# 2\n"))}
+	text := "events {}\n"
+	o := Options{Rendered: map[string][]Template{}}
+	for i := range 300 {
+		text += fmt.Sprintf("include /o%d;\n", i)
+		o.Rendered[fmt.Sprintf("/o%d", i)] = []Template{{Path: "/t1"}, {Path: "/t2"}}
+	}
+	im, err := tree.FromFiles(t.Context(), nil, append(files, image.Bytes("/nginx.conf", 0o644, []byte(text)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := Read(t.Context(), im, "/nginx.conf", o)
+	if err != nil || len(configs) == 0 || len(configs) > maxVariants {
+		t.Fatalf("%d variants, %v", len(configs), err)
+	}
+	noted := false
+	for _, n := range configs[0].Notes {
+		noted = noted || strings.Contains(n.Text, "more choices of templates")
+	}
+	if !noted {
+		t.Errorf("notes %v", configs[0].Notes)
+	}
+}
+
+// TestHostile reads what is made to take long, or much memory.
+func TestHostile(t *testing.T) {
+	repeat := func(n int, format string) string {
+		var out strings.Builder
+		for i := range n {
+			fmt.Fprintf(&out, strings.ReplaceAll(format, "#", "%[1]d"), i, i+1)
+		}
+		return out.String()
+	}
+	for name, text := range map[string]string{
+		"deep blocks":          strings.Repeat("http { ", 100_000),
+		"deep locations":       "http { server { " + strings.Repeat("location / { ", 10_000),
+		"locations":            "http { server { " + repeat(19_000, "location ~ ^/#(a|b)+x { error_page 404 = /#; }\n") + "} }",
+		"includes of itself":   strings.Repeat("include /nginx.conf;\n", 5000),
+		"includes of files":    strings.Repeat("include /more.conf;\n", 5000),
+		"large expressions":    "http { server { " + repeat(2000, "location ~ ((((a{1,100}){1,100}){1,100})#{1,100}){1,1000} { }\n") + "} }",
+		"long expressions":     "http { server { " + repeat(2000, "location ~ #"+strings.Repeat("(a|b|.)+[a-z]{50}", 60)+" { }\n") + "} }",
+		"a chain of variables": "http { server { " + repeat(9000, "set $a# $a%[2]d; location /# { proxy_pass http://$a#; }\n") + "} }",
+		"growing variables":    "http { server { set $a0 aaaaaaaa; " + repeat(100, "set $a%[2]d $a#$a#$a#$a#$a#$a#$a#$a#;\n") + "location / { proxy_pass http://$a100; return 200 $a100; } } }",
+		"growing maps":         "http { map $uri $m0 { a 1; b 2; }" + repeat(50, "map $uri $m%[2]d { a $m#$m#; b $m#$m#; c $m#; }\n") + " server { location / { proxy_pass http://$m50; } } }",
+		"error pages":          "http { " + repeat(9000, "error_page 40# = /x#;\n") + " server { " + repeat(1900, "location /x# { error_page 404 = /x%[2]d; return 404; }\n") + "} }",
+		"rewrites in a circle": "http { server { " + repeat(2000, "location /x# { rewrite ^ /x%[2]d last; }\nlocation /y# { if ($arg_a) { rewrite ^ /y%[2]d last; } rewrite ^ /y%[2]d; }\n") + " } }",
+		"many ways":            "http { server { " + repeat(60, "error_page 4# = /#;\n") + repeat(60, "location /# { recursive_error_pages on; if ($arg_a) { rewrite ^ /a last; } if ($arg_b) { rewrite ^ /b last; } }\n") + "location / { if ($a) { rewrite ^ /1 last; } } } }",
+		"ports":                "http { " + repeat(5000, "server { listen 1-65535; listen 127.0.0.1:1-65535; }\n") + "}",
+		"names":                "http { server { server_name " + repeat(200_000, "n# ") + "; " + repeat(1900, "location /# { }\n") + "} }",
+		"upstreams":            "http { upstream u { " + repeat(9000, "server 10.0.0.1:%[2]d;\n") + "} server { " + repeat(1900, "location /# { proxy_pass http://u; }\n") + "} }",
+		"rules":                "http { " + repeat(9000, "allow 10.0.0.#;\n") + "server { " + repeat(1900, "location /# { }\n") + "} }",
+		"conditions":           "http { server { location / { " + repeat(9000, "if ($arg_#) { return 200; }\n") + "} } }",
+		"braces":               strings.Repeat("a{}", 500_000),
+		"an endless quote":     "http { \"" + strings.Repeat("{", 3_000_000),
+		"words":                "http " + strings.Repeat("a ", 3_000_000) + ";",
+		"variables in a word":  "http { server { return 200 " + strings.Repeat("$a", 2000) + "; } }",
+		"Lua":                  "http { content_by_lua_block { " + strings.Repeat("--[==[ [[ ' ", 300_000) + "} }",
+		"controls":             "http { server { listen \x1b[31m; location \x1b[2J { } \u202e on; } }",
+		"stars":                "include " + strings.Repeat("*a", 1500) + ";\ninclude /*/*/*/*/*/*/*;",
+	} {
+		t.Run(name, func(t *testing.T) {
+			im, err := tree.FromFiles(t.Context(), nil, image.Bytes("/nginx.conf", 0o644, []byte(text)),
+				image.Bytes("/more.conf", 0o644, []byte(strings.Repeat("# a comment\n", 2000))), image.Bytes("/"+strings.Repeat("a", 200), 0o644, nil),
+				image.Symlink("/loop", "/loop/loop"), image.Symlink("/up", "/"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var configs []Config
+			need.Within(t, 5*time.Second, func() time.Duration {
+				return need.CPU(t, func() {
+					if configs, err = Read(t.Context(), im, "/nginx.conf", Options{}); err != nil {
+						t.Fatal(err)
+					}
+					exercise(t, configs)
+				})
+			})
+			if len(configs[0].Notes) == 0 {
+				t.Error("no note")
+			}
+		})
+	}
+}
+
+// exercise asks everything that can be asked of configurations.
+func exercise(t testing.TB, configs []Config) {
+	for i := range configs {
+		c := &configs[i]
+		for _, n := range c.Notes {
+			if strings.Contains(n.Text, "the configuration can't be read") {
+				t.Error(n)
+			}
+		}
+		routes := c.Routes()
+		if data, err := json.Marshal([]any{c, routes}); err != nil || len(data) > 100<<20 {
+			t.Errorf("%d bytes of JSON, %v", len(data), err)
+		}
+		for _, at := range c.Sockets() {
+			for _, host := range []string{"", "x", "8080-x", "a.b.c", "\xff"} {
+				if s := c.Server(at.Address, at.Port, host); s != nil {
+					s.MatchURI("/a/../b?c")
+				}
+			}
+			if len(configs) > 1 || len(c.Servers) > 50 {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package packages
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+)
+
+// npm reads the npm package whose package.json is at p. Node finds a package by its directory: one without a name has
+// that of its directory.
+func (r *reader) npm(p string) {
+	dir := path.Dir(p)
+	var manifest struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	if text, ok := r.files[p]; ok {
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &manifest); err != nil {
+			r.note(p, 0, fmt.Sprintf("no package.json that npm would read: %v", err))
+		}
+	}
+	if manifest.Name == "" {
+		manifest.Name = dir[strings.LastIndex(dir, nodeModules)+len(nodeModules):]
+	}
+	pkg := Package{Kind: NPM, Name: manifest.Name, Version: manifest.Version, Dir: dir, Place: r.img.Place(p, 0)}
+	if n, ok := r.add(pkg, ""); ok {
+		r.db.modules[dir] = n
+	}
+}

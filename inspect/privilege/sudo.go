@@ -1,0 +1,173 @@
+package privilege
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Where sudo's rules begin. sudo.conf can name another place.
+const (
+	sudoConf    = "/etc/sudo.conf"
+	sudoersFile = "/etc/sudoers"
+	sudoersDir  = "/etc/sudoers.d"
+)
+
+// maxIncludes bounds how many files the rules may lie in; sudo's own bound is on the depth, 128.
+const maxIncludes = 1000
+
+// maxRules bounds Report.Sudo.
+const maxRules = 10_000
+
+// sudo reads the rules of sudoers(5).
+func (r *reader) sudo() error {
+	line := 0
+	for l := range strings.Lines(r.files[sudoConf]) {
+		line++
+		if l = strings.TrimSpace(l); !strings.HasPrefix(l, "#") && strings.Contains(l, "sudoers_file=") {
+			r.note(sudoConf, line, "sudo's rules are read from another file: "+l)
+		}
+	}
+	if _, ok := r.files[sudoersFile]; !ok {
+		return nil
+	}
+	return r.sudoers(sudoersFile, map[string]bool{sudoersFile: true})
+}
+
+// sudoers reads one file of rules, with what it includes in its place.
+func (r *reader) sudoers(file string, done map[string]bool) error {
+	if e, ok := r.img.Stat(file); ok && (e.UID != 0 || e.Mode&0o002 != 0 || e.Mode&0o020 != 0 && e.GID != 0) {
+		r.note(file, 0, fmt.Sprintf("sudo ignores it: others may write it (mode %04o, owner %d:%d)", e.Mode, e.UID, e.GID))
+	}
+	for _, rule := range logicalLines(r.files[file]) {
+		directive, arg, _ := strings.Cut(strings.ReplaceAll(rule.text, "\t", " "), " ")
+		switch directive {
+		case "@include", "#include", "@includedir", "#includedir":
+			if err := r.include(file, rule.line, directive, strings.TrimSpace(arg), done); err != nil {
+				return err
+			}
+			continue
+		}
+		switch text := uncomment(rule.text); {
+		case text == "":
+		case !isRule(text):
+			r.note(file, rule.line, fmt.Sprintf("sudo makes nothing of it: %q", text))
+		case len(r.report.Sudo) == maxRules:
+			r.note(file, rule.line, "this and further rules of sudo are left out")
+			return nil
+		default:
+			r.report.Sudo = append(r.report.Sudo, tree.Note{Place: r.img.Place(file, rule.line), Text: text})
+		}
+	}
+	return nil
+}
+
+// include reads what a directive names.
+func (r *reader) include(file string, line int, directive, arg string, done map[string]bool) error {
+	arg = strings.ReplaceAll(strings.Trim(arg, `"`), `\ `, " ")
+	if strings.Contains(arg, "%h") {
+		r.note(file, line, "it includes a file by the host's name: "+arg)
+		return nil
+	}
+	if !strings.HasPrefix(arg, "/") {
+		arg = path.Join(path.Dir(file), arg)
+	}
+	files := []string{arg}
+	if strings.HasSuffix(directive, "dir") {
+		files = r.includable(arg)
+	}
+	if err := r.read(files...); err != nil {
+		return err
+	}
+	for _, p := range files {
+		switch _, ok := r.files[p]; {
+		case done[p]:
+			r.note(file, line, "it includes "+p+" again")
+		case len(done) >= maxIncludes:
+			r.note(file, line, "not read: more files are included than any real image has")
+			return nil
+		case !ok:
+			if _, there := r.img.Lookup(p); !there {
+				r.note(file, line, p+" is included and not there")
+			}
+		default:
+			done[p] = true
+			if err := r.sudoers(p, done); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// includable gives the files that @includedir takes of dir, by name: not those whose names end in "~" or contain a ".".
+func (r *reader) includable(dir string) []string {
+	inside, err := r.img.Resolve(dir + "/x") // it may be a symlink
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range r.img.Dir(path.Dir(inside)) {
+		if name := path.Base(e.Path); !e.IsDir() && !strings.Contains(name, ".") && !strings.HasSuffix(name, "~") {
+			out = append(out, e.Path)
+		}
+	}
+	return out
+}
+
+// isRule reports whether a line is what sudoers(5) has: defaults, an alias, or who may do what.
+func isRule(l string) bool {
+	word, _, _ := strings.Cut(strings.ReplaceAll(l, "\t", " "), " ")
+	switch word {
+	case "User_Alias", "Runas_Alias", "Host_Alias", "Cmnd_Alias", "Cmd_Alias":
+		return true
+	}
+	return strings.HasPrefix(word, "Defaults") || strings.Contains(l, "=")
+}
+
+// logicalLine is a line with those that continue it after a backslash.
+type logicalLine struct {
+	line int
+	text string
+}
+
+func logicalLines(text string) []logicalLine {
+	var out []logicalLine
+	var b strings.Builder
+	line, first := 0, 1
+	for l := range strings.Lines(text) {
+		line++
+		part, open := strings.CutSuffix(strings.TrimRight(l, "\r\n"), `\`)
+		b.WriteString(part)
+		if open && strings.HasSuffix(l, "\n") {
+			continue
+		}
+		out = append(out, logicalLine{first, strings.TrimSpace(b.String())})
+		b.Reset()
+		first = line + 1
+	}
+	if b.Len() > 0 {
+		out = append(out, logicalLine{first, strings.TrimSpace(b.String())})
+	}
+	return out
+}
+
+// uncomment cuts the comment off a line: from a "#" on that is neither quoted nor escaped, nor begins a user's number.
+func uncomment(l string) string {
+	quoted := false
+	for i := 0; i < len(l); i++ {
+		switch l[i] {
+		case '\\':
+			i++
+		case '"':
+			quoted = !quoted
+		case '#':
+			if rest := strings.TrimPrefix(l[i+1:], "-"); !quoted && (rest == "" || rest[0] < '0' || rest[0] > '9') {
+				return strings.TrimSpace(l[:i])
+			}
+		}
+	}
+	return strings.TrimSpace(l)
+}

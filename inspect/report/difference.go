@@ -1,0 +1,266 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/inspect/diff"
+	"github.com/slimctl/slimctl/inspect/size"
+)
+
+// legend explains the marks, in the words of restic's diff.
+const legend = "+ added, - removed, M content or link changed, T type changed, U mode, owner or xattr changed"
+
+// diffPage is what is told of a difference, but for the tree of files and the texts.
+func diffPage(d *diff.Diff) page {
+	p := page{Platform: quote(d.Platform), Facts: []fact{
+		{"base", strings.TrimSpace(quote(d.Base.Reference) + "  " + quote(d.Base.Digest))},
+		{"slim", strings.TrimSpace(quote(d.Slim.Reference) + "  " + quote(d.Slim.Digest))},
+		{"platform", quote(d.Platform)},
+	}}
+	p.Summary = remarks(d)
+	switch {
+	case d.Missing != "":
+		p.Summary = append([]string{"Only the other image has this platform: there is none in " + quote(d.Missing) + "."}, p.Summary...)
+		return p
+	case d.Same:
+		p.Summary = append([]string{"Nothing differs but names."}, p.Summary...)
+		return p
+	}
+	notes := p.Summary
+	p.Summary = nil
+	if s := surfaceSummary(d); s != "" {
+		p.Summary = append(p.Summary, s)
+	}
+	p.Summary = append(p.Summary, layerSummary(d), fileSummary(d.Counts), pullSummary(d))
+	p.Summary = append(p.Summary, notes...)
+	p.Sections = append(surfaceGroups(d), config(d))
+	return p
+}
+
+// surfaceSummary says what went and came of what an image exposes.
+func surfaceSummary(d *diff.Diff) string {
+	var gone, came []string
+	for _, g := range groups(d)[:5] {
+		minus, plus, _ := g.tally()
+		if minus > 0 {
+			gone = append(gone, number(minus)+" of "+count(g.of.Base, strings.TrimSuffix(g.title, "s")))
+		}
+		if plus > 0 {
+			came = append(came, count(plus, strings.TrimSuffix(g.title, "s")))
+		}
+	}
+	out := ""
+	if len(gone) > 0 {
+		out = "Gone: " + enumerate(gone) + ". "
+	}
+	if len(came) > 0 {
+		out += "New: " + enumerate(came) + "."
+	}
+	return strings.TrimSpace(out)
+}
+
+// enumerate is "a, b and c".
+func enumerate(of []string) string {
+	if len(of) < 2 {
+		return strings.Join(of, "")
+	}
+	return strings.Join(of[:len(of)-1], ", ") + " and " + of[len(of)-1]
+}
+
+// maxRemarks is how many of them stand before all else; the JSON has all.
+const maxRemarks = 20
+
+// remarks say what was not compared.
+func remarks(d *diff.Diff) []string {
+	var out []string
+	for _, n := range d.Notes {
+		out = append(out, "Note: "+cut(quote(n), 300)+".")
+	}
+	for _, u := range d.Unmatched {
+		out = append(out, fmt.Sprintf("Note: %s matches nothing in either image.", cut(quote(u), 300)))
+	}
+	if n := len(out) - maxRemarks; n > 0 {
+		out = append(out[:maxRemarks], fmt.Sprintf("Note: %s.", count(n, "more note")))
+	}
+	return out
+}
+
+func layerSummary(d *diff.Diff) string {
+	n := map[string]int{}
+	for _, l := range d.Layers {
+		n[l.In]++
+	}
+	return fmt.Sprintf("%s shared, %s only in base, %s only in slim.", count(n["both"], "layer"), number(n["base"]), number(n["slim"]))
+}
+
+func fileSummary(c diff.Counts) string {
+	return fmt.Sprintf("Paths: %s added (%s), %s removed (%s), %s with other content, %s of another type, %s with other rights.",
+		number(c.Added), Bytes(c.AddedBytes), number(c.Removed), Bytes(c.RemovedBytes), number(c.Modified), number(c.Type), number(c.Meta))
+}
+
+// pullSummary says who gains: what is hidden by a layer above is still pulled.
+func pullSummary(d *diff.Diff) string {
+	s := d.Size
+	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s than base. A container sees %s, and %s are hidden but still pulled.",
+		Bytes(s.Beside), Bytes(d.Slim.Size.Transfer), than(s.Transfer), than(s.Visible), Bytes(s.Hidden))
+}
+
+func than(n int64) string {
+	switch {
+	case n < 0:
+		return Bytes(-n) + " less"
+	case n > 0:
+		return Bytes(n) + " more"
+	}
+	return "as much"
+}
+
+type group struct {
+	id, title string
+	of        diff.Group
+}
+
+// tally counts what went, came and changed.
+func (g group) tally() (gone, came, other int) {
+	for _, f := range g.of.Items {
+		switch {
+		case !f.InSlim:
+			gone++
+		case !f.InBase:
+			came++
+		default:
+			other++
+		}
+	}
+	return gone, came, other
+}
+
+// groups are those of a surface, in the order of inspect's.
+func groups(d *diff.Diff) []group {
+	s := d.Surface
+	return []group{
+		{"programs", "programs", s.Programs},
+		{"listeners", "listeners", s.Listeners},
+		{"routes", "routes", s.Routes},
+		{"mcp", "MCP servers", s.MCPServers},
+		{"tools", "tools", s.Tools},
+		{"hooks", "hooks", s.Hooks},
+		{"switches", "switches", s.Switches},
+		{"privileged", "privileged files", s.Privileged},
+		{"users", "users", s.Users},
+		{"sudo", "sudo", s.Sudo},
+		{"packages", "packages", s.Packages},
+	}
+}
+
+func surfaceGroups(d *diff.Diff) []section {
+	var out []section
+	for _, g := range groups(d) {
+		t := fields(g.of.Items)
+		t.ID, t.Title = g.id, g.title
+		if g.id == "programs" {
+			for _, r := range t.Rows {
+				r.Cells[1], r.Cells[2] = variable.ReplaceAllString(r.Cells[1], "$$$1"), variable.ReplaceAllString(r.Cells[2], "$$$1")
+			}
+		}
+		t.Count = number(g.of.Base)
+		if g.of.Base != g.of.Slim {
+			t.Count += " → " + number(g.of.Slim)
+		}
+		for _, n := range g.of.Same {
+			t.Same = append(t.Same, quote(n))
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// sizeLine is one number of bytes on both sides.
+type sizeLine struct {
+	what       string
+	base, slim int64
+	words      string
+}
+
+func sizeLines(d *diff.Diff) []sizeLine {
+	base, slim := d.Base.Size, d.Slim.Size
+	return []sizeLine{
+		{"to pull", base.Transfer, slim.Transfer, change(d.Size.Beside) + " beside the base"},
+		{"visible", base.Visible, slim.Visible, ""},
+		{"hidden", base.Hidden, slim.Hidden, Bytes(d.Size.Hidden) + " hidden by slim, but still pulled"},
+	}
+}
+
+func componentChanges(d *diff.Diff) section {
+	s := section{ID: "components", Title: "components", Columns: []column{name("component"), numeral("base"), numeral("slim"), numeral("change")}, Limit: 12}
+	for _, c := range d.Size.Components {
+		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
+	}
+	return s
+}
+
+// layerChanges has every layer of both: what a puller transfers, and what of it can be seen.
+func layerChanges(d *diff.Diff) section {
+	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{name("digest"), numeral("to pull"), numeral("unpacked"),
+		numeral("seen in base"), numeral("seen in slim"), name("created by")}}
+	seen := func(of size.Sizes) map[string]string {
+		out := map[string]string{}
+		for _, l := range of.Layers {
+			if out[l.Digest] = Bytes(l.Visible); l.Unread {
+				out[l.Digest] = "not read"
+			}
+		}
+		return out
+	}
+	base, slim := seen(d.Base.Size), seen(d.Slim.Size)
+	marks := map[string]string{diff.InBoth: "=", diff.InBase: diff.Removed, diff.InSlim: diff.Added}
+	for _, l := range d.Layers {
+		s.Rows = append(s.Rows, row{Mark: marks[l.In], Cells: []string{short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), base[l.Digest], slim[l.Digest], quote(l.CreatedBy)}})
+	}
+	return s
+}
+
+func config(d *diff.Diff) section {
+	t := fields(d.Config)
+	t.ID, t.Title, t.Count = "config", "configuration", count(len(d.Config), "change")
+	return t
+}
+
+// fields is a table of values that differ, removed ones first.
+func fields(of []diff.Field) section {
+	t := section{Columns: []column{name("name"), name("base"), name("slim")}, Limit: 12}
+	for _, f := range of {
+		r := row{Mark: diff.Modified, Cells: []string{quote(f.Name), value(f.Old, f.InBase), value(f.New, f.InSlim)}}
+		switch {
+		case f.InBase && !f.InSlim:
+			r.Mark = diff.Removed
+		case f.InSlim && !f.InBase:
+			r.Mark = diff.Added
+		}
+		t.Rows = append(t.Rows, r)
+	}
+	slices.SortStableFunc(t.Rows, func(a, b row) int { return strings.Index(order, a.Mark) - strings.Index(order, b.Mark) })
+	return t
+}
+
+// value tells an empty one from none.
+func value(s string, has bool) string {
+	if has && s == "" {
+		return `""`
+	}
+	return quote(s)
+}
+
+// order is that of the marks in lists: what is gone, what is new, what is different.
+const order = diff.Removed + diff.Added + diff.Type + diff.Modified + diff.Meta
+
+// marks counts rows by mark.
+func (s section) marks() map[string]int {
+	n := map[string]int{}
+	for _, r := range s.Rows {
+		n[r.Mark]++
+	}
+	return n
+}

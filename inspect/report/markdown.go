@@ -1,0 +1,277 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/diff"
+)
+
+const (
+	// maxMarkdown is how many bytes a report has at most: GitHub takes comments of 65,536 characters.
+	maxMarkdown = 60_000
+	// minPlatform is how many bytes a platform has at least, if it is there at all.
+	minPlatform = 8_000
+	// maxTable is how many bytes one table has at most, so that one can't crowd out the others.
+	maxTable = 8_000
+	// maxCell is how many columns one cell has.
+	maxCell = 140
+	// biggest is how many changed paths are named.
+	biggest = 15
+)
+
+// ours is true for what can't be anything but words and numbers.
+func ours(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" .,%+-→", r)
+	}) && !strings.Contains(s, "www.")
+}
+
+// code writes what an image holds as a code span, in which neither Markdown nor HTML, links nor mentions mean anything
+// (CommonMark 0.31.2, section 6.1; a cell of a table also needs its pipes escaped: GFM 0.29, section 4.10).
+func code(s string) string {
+	if s = cut(s, maxCell); s == "" {
+		return ""
+	}
+	longest, run := 0, 0
+	for _, r := range s {
+		if run++; r != '`' {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	fence := strings.Repeat("`", longest+1)
+	var b strings.Builder
+	back := 0 // backslashes just before
+	for _, r := range s {
+		// GFM takes backslashes in pairs when it looks for the end of a cell, but leaves them in a code span: one too many
+		// is shown rather than a cell too many.
+		if r == '|' && back%2 == 1 {
+			b.WriteByte('\\')
+		}
+		if r == '|' {
+			b.WriteByte('\\')
+		}
+		if back++; r != '\\' {
+			back = 0
+		}
+		b.WriteRune(r)
+	}
+	if back%2 == 1 { // it would be taken together with the pipe that ends the cell, were there no fence between them
+		b.WriteByte(' ')
+	}
+	s = b.String()
+	if strings.HasPrefix(s, "`") || strings.HasSuffix(s, "`") || strings.HasPrefix(s, " ") && strings.HasSuffix(s, " ") {
+		s = " " + s + " "
+	}
+	return fence + s + fence
+}
+
+// markdowner writes until there is no more room.
+type markdowner struct {
+	strings.Builder
+	limit int
+	// told are the tables of earlier platforms.
+	told map[string]bool
+	// missing are titles of what there was no room for, and same of what an earlier platform has, too.
+	missing, same []string
+}
+
+// reserve is kept for the words that tell what is missing.
+const reserve = 800
+
+func (m *markdowner) room() int { return m.limit - m.Len() - reserve }
+
+// put writes s if there is room.
+func (m *markdowner) put(format string, args ...any) {
+	if s := fmt.Sprintf(format, args...); len(s) <= m.room() {
+		m.WriteString(s)
+	}
+}
+
+// section writes one table that folds away.
+func (m *markdowner) section(s section) {
+	if len(s.Rows) == 0 {
+		return
+	}
+	var cols []column
+	marks := slices.ContainsFunc(s.Rows, func(r row) bool { return r.Mark != "" })
+	for _, c := range s.Columns {
+		if !c.Detail {
+			cols = append(cols, c)
+		}
+	}
+	head := fmt.Sprintf("<details><summary>%s %s</summary>\n\n", s.Title, s.Count)
+	line := "|"
+	if marks {
+		head, line = head+"| ", "|---|"
+	}
+	for _, c := range cols {
+		head += "| " + c.Name + " "
+		line += "---" + map[bool]string{true: ":|", false: "|"}[c.Number]
+	}
+	head += "|\n" + line + "\n"
+	const tail = "\n</details>\n\n"
+	room := min(m.room(), maxTable) - len(head) - len(tail) - 100
+	if room < 200 {
+		m.missing = append(m.missing, s.Title)
+		return
+	}
+	var body strings.Builder
+	shown := 0
+	for _, r := range s.Rows {
+		line := "|"
+		if marks {
+			line = "| " + r.Mark + " |"
+		}
+		for i, c := range s.Columns {
+			switch {
+			case c.Detail:
+			case c.Words && ours(r.Cells[i]):
+				line += " " + r.Cells[i] + " |"
+			default:
+				line += " " + code(r.Cells[i]) + " |"
+			}
+		}
+		if body.Len()+len(line)+1 > room {
+			break
+		}
+		body.WriteString(line + "\n")
+		shown++
+	}
+	table := head + body.String()
+	if n := len(s.Rows) - shown; n > 0 {
+		table += "\n" + more(n) + "\n"
+	}
+	if len(s.Same) > 0 {
+		table += "\n" + number(len(s.Same)) + " the same\n"
+	}
+	if m.told[table] {
+		m.same = append(m.same, s.Title)
+		return
+	}
+	m.told[table] = true
+	m.WriteString(table + tail)
+}
+
+// end says what is not here, and where it is.
+func (m *markdowner) end(command string) string {
+	if len(m.same) > 0 {
+		fmt.Fprintf(m, "The same as above: %s.\n\n", cut(strings.Join(m.same, ", "), 300))
+	}
+	if len(m.missing) > 0 {
+		rest := cut(strings.Join(m.missing, ", "), 300)
+		fmt.Fprintf(m, "No room here for %s: `slimctl %s --format html` has all of it.\n\n", rest, command)
+	}
+	return m.String()
+}
+
+// writeMarkdown gives each platform its share of the room.
+func writeMarkdown(w io.Writer, command string, n int, write func(m *markdowner, i int)) error {
+	var out strings.Builder
+	told := map[string]bool{}
+	for i := range n {
+		left := maxMarkdown - reserve - out.Len()
+		m := &markdowner{told: told, limit: min(left, max(left/(n-i), minPlatform))}
+		if m.limit < minPlatform {
+			fmt.Fprintf(&out, "%s, for which there is no room here: `slimctl %s --format html` has all of them.\n", count(n-i, "platform"), command)
+			break
+		}
+		write(m, i)
+		out.WriteString(m.end(command))
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func surfacesMarkdown(w io.Writer, surfaces []*inspect.Surface) error {
+	return writeMarkdown(w, "inspect", len(surfaces), func(m *markdowner, i int) {
+		p := surfacePage(surfaces[i])
+		m.put("### Surface of %s on %s\n\n| | |\n|---|---|\n", code(quote(surfaces[i].Reference)), code(p.Platform))
+		for _, f := range p.Facts {
+			m.put("| %s | %s |\n", f.Name, code(f.Value))
+		}
+		m.put("\n%s\n\n| exposes | |\n|---|--:|\n", p.Summary[0])
+		for _, s := range p.Sections {
+			if s.Count != "" && !s.Detail {
+				m.put("| %s | %s |\n", s.Title, s.Count)
+			}
+		}
+		m.put("\n")
+		for _, s := range p.Sections {
+			if !s.Detail {
+				m.section(s)
+			}
+		}
+	})
+}
+
+func diffsMarkdown(w io.Writer, diffs []*diff.Diff) error {
+	return writeMarkdown(w, "diff", len(diffs), func(m *markdowner, i int) {
+		d := diffs[i]
+		p := diffPage(d)
+		m.put("### From %s to %s on %s\n\n", code(quote(d.Base.Reference)), code(quote(d.Slim.Reference)), code(p.Platform))
+		for _, s := range p.Summary {
+			if note, ok := strings.CutPrefix(s, "Note: "); ok {
+				s = "Note: " + code(note)
+			}
+			m.put("- %s\n", s)
+		}
+		m.put("\n")
+		if len(p.Sections) == 0 {
+			return
+		}
+		m.put("| | base | slim | change |\n|---|--:|--:|--:|\n")
+		for _, g := range groups(d) {
+			m.put("| %s | %s | %s | %s |\n", g.title, number(g.of.Base), number(g.of.Slim), signed(g.of.Slim-g.of.Base))
+		}
+		for _, s := range sizeLines(d) {
+			m.put("| %s | %s | %s | %s |\n", s.what, Bytes(s.base), Bytes(s.slim), change(s.slim-s.base))
+		}
+		m.put("\n")
+		m.section(biggestChanges(d.Files))
+		for _, s := range p.Sections {
+			m.section(s)
+		}
+		m.section(componentChanges(d))
+	})
+}
+
+// biggestChanges are paths by how many bytes they bring or take, a directory that came or went as a whole as one.
+func biggestChanges(changes []diff.Change) section {
+	s := section{Title: "biggest changes", Columns: []column{numeral("bytes"), numeral("paths"), name("path"), name("differs")}}
+	type found struct {
+		path string
+		n    *node
+	}
+	var all []found
+	nodes := treeOf(changes)
+	for i := 0; i < len(nodes); {
+		n := &nodes[i]
+		i++
+		if n.change == nil || n.sums.paths > 1 && n.whole() == "" && n.change.Kind == diff.Meta {
+			continue
+		}
+		all = append(all, found{n.change.Path, n})
+		if n.whole() != "" {
+			i = n.end
+		}
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(absolute(b.n.sums.bytes), absolute(a.n.sums.bytes)) })
+	for _, f := range all[:min(len(all), biggest)] {
+		words := ""
+		if f.n.whole() == "" {
+			words = what(f.n.change)
+		}
+		s.Rows = append(s.Rows, row{Mark: f.n.change.Kind, Cells: []string{change(f.n.sums.bytes), number(f.n.sums.paths), quote(f.path), words}})
+	}
+	s.Count = fmt.Sprintf("(%d of %s)", len(s.Rows), number(len(changes)))
+	return s
+}
+
+func absolute(n int64) int64 { return max(n, -n) }

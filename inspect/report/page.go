@@ -1,0 +1,60 @@
+package report
+
+// page is the report on one platform before it has a form: text, Markdown and HTML all draw it. All of its strings are
+// quoted already.
+type page struct {
+	Platform string
+	Facts    []fact
+	// Summary says in sentences what matters most.
+	Summary  []string
+	Sections []section
+}
+
+type fact struct{ Name, Value string }
+
+// section is one table of a page.
+type section struct {
+	// ID is stable: an anchor in HTML.
+	ID, Title string
+	// Count goes beside the title: "17", "17 → 5".
+	Count   string
+	Columns []column
+	Rows    []row
+	// Limit is how many rows the text has; 0 is all of them.
+	Limit int
+	// Detail has the section left out of the text unless Options.All is set.
+	Detail bool
+	// Packed has the text join what is in the second column where the first is the same.
+	Packed bool
+	// Bars has each row's Share drawn in HTML.
+	Bars bool
+	// Same are names that don't differ, in a section of a diff.
+	Same []string
+}
+
+type column struct {
+	Name string
+	// Number is set to the right.
+	Number bool
+	// Words are ours; whatever else is in a column is the image's own.
+	Words bool
+	// Detail is left out of the text.
+	Detail bool
+}
+
+type row struct {
+	// Mark is one of diff's kinds, or "=" for what is on both sides; empty in a surface.
+	Mark  string
+	Cells []string
+	// Quiet is true for what matters less than the rest.
+	Quiet bool
+	// Share is in percent of the whole.
+	Share float64
+}
+
+func (s *section) add(cells ...string) { s.Rows = append(s.Rows, row{Cells: cells}) }
+
+func name(s string) column    { return column{Name: s} }
+func numeral(s string) column { return column{Name: s, Number: true, Words: true} }
+func words(s string) column   { return column{Name: s, Words: true} }
+func detail(s string) column  { return column{Name: s, Detail: true} }

@@ -1,0 +1,452 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/mcp"
+	"github.com/slimctl/slimctl/inspect/nginx"
+	"github.com/slimctl/slimctl/inspect/packages"
+	"github.com/slimctl/slimctl/inspect/size"
+	"github.com/slimctl/slimctl/inspect/start"
+	"github.com/slimctl/slimctl/inspect/supervisord"
+)
+
+// surfacePage is what is told of a surface, in the order in which somebody asks.
+func surfacePage(s *inspect.Surface) page {
+	p := page{Platform: quote(s.Platform), Facts: []fact{
+		{"image", quote(s.Reference)},
+		{"digest", quote(s.Digest)},
+		{"platform", quote(s.Platform)},
+		{"line", cmp.Or(quote(s.Line), "not told by its files")},
+		{"entrypoint", cmp.Or(argv(s.Config.Entrypoint), "none")},
+		{"command", cmp.Or(argv(s.Config.Cmd), "none")},
+		{"user", cmp.Or(quote(s.Config.User), "root")},
+		{"size", fmt.Sprintf("%s to pull in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer), count(len(s.Size.Layers), "layer"),
+			Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
+	}}
+	p.Summary = []string{exposes(s)}
+	p.Sections = []section{programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s), privileged(s), users(s), sudo(s),
+		packageKinds(s), biggestPackages(s), components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s)}
+	return p
+}
+
+// exposes is the surface in one sentence.
+func exposes(s *inspect.Surface) string {
+	answer, public := 0, 0
+	for _, r := range s.Routes {
+		if r.Answers && r.Public {
+			answer++
+		}
+	}
+	for _, l := range s.Listeners {
+		if !l.Loopback {
+			public++
+		}
+	}
+	of := []string{
+		count(len(s.Programs), "program"), count(public, "public listener"), count(answer, "public route") + " that answer",
+		count(len(tools(s).Rows), "tool") + " of " + count(len(servers(s).Rows), "MCP server"), count(len(hooks(s).Rows), "hook"),
+		count(len(switches(s).Rows), "switch") + " in the environment", count(len(privileged(s).Rows), "privileged file"),
+	}
+	return "It exposes " + enumerate(of) + "."
+}
+
+func programs(s *inspect.Surface) section {
+	out := section{ID: "programs", Title: "programs", Columns: []column{name("name"), name("user"), name("autostart"), name("command"), detail("from")}, Limit: 40}
+	add := func(of []supervisord.Program, quiet bool) {
+		for _, p := range of {
+			called := quote(p.Name)
+			if p.Kind != "" && p.Kind != "program" {
+				called = quote(p.Kind + ":" + p.Name)
+			}
+			cells := []string{called, cmp.Or(withVariables(p.User), "supervisord's"), withVariables(p.Autostart), withVariables(p.Command), quote(p.Place.String())}
+			out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
+		}
+	}
+	add(s.Programs, false)
+	out.Count = number(len(s.Programs))
+	for _, d := range s.Dormant {
+		for _, p := range d.Programs {
+			p.Autostart, p.Variables = "dormant: nothing reads "+d.Path, nil
+			add([]supervisord.Program{p}, true)
+		}
+	}
+	if dormant := len(out.Rows) - len(s.Programs); dormant > 0 {
+		out.Count += ", " + number(dormant) + " dormant"
+	}
+	return out
+}
+
+// variable is how supervisord takes in a variable of the environment.
+var variable = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
+
+func withVariables(s string) string { return quote(variable.ReplaceAllString(s, "$$$1")) }
+
+func listeners(s *inspect.Surface) section {
+	out := section{ID: "listeners", Title: "listeners", Count: number(len(s.Listeners)), Columns: []column{name("address"), words("reach"), name("by"), name("from")}, Limit: 40}
+	for _, l := range s.Listeners {
+		address := l.Address
+		if l.Port != 0 {
+			address += ":" + strconv.Itoa(l.Port)
+		}
+		out.Rows = append(out.Rows, row{Cells: []string{quote(address), reach(!l.Loopback), quote(l.By), quote(l.Place.String())}, Quiet: l.Loopback})
+	}
+	return out
+}
+
+func reach(public bool) string {
+	if public {
+		return "public"
+	}
+	return "loopback"
+}
+
+// routes has first those that lead wherever a request wants, then those that answer to the outside.
+func routes(s *inspect.Surface) section {
+	out := section{ID: "routes", Title: "routes", Columns: []column{name("path"), name("leads to"), name("auth"), words("reach"), detail("server"), detail("from")}, Limit: 32}
+	answers := 0
+	rank := func(r nginx.Route) int {
+		switch {
+		case r.Answers && len(r.Target.Chosen) > 0:
+			return 0
+		case r.Answers && r.Public:
+			return 1
+		case r.Answers:
+			return 2
+		}
+		return 3
+	}
+	of := slices.Clone(s.Routes)
+	slices.SortStableFunc(of, func(a, b nginx.Route) int { return rank(a) - rank(b) })
+	for _, r := range of {
+		if r.Answers && r.Public {
+			answers++
+		}
+		out.Rows = append(out.Rows, row{Quiet: !r.Answers, Cells: []string{
+			quote(cmp.Or(r.Path, r.Pattern, "every request")), leadsTo(r.Target), cmp.Or(quote(r.Auth), "none"), reach(r.Public), quote(r.Server), quote(r.Place.String()),
+		}})
+	}
+	out.Count = fmt.Sprintf("%s, %s answer to the outside", number(len(of)), number(answers))
+	return out
+}
+
+// leadsTo words what answers.
+func leadsTo(t nginx.Target) string {
+	out := t.Value
+	switch t.Kind {
+	case nginx.Return:
+		out = strings.TrimSpace(fmt.Sprintf("status %d %s", t.Status, t.Value))
+	case nginx.Redirect:
+		out = fmt.Sprintf("redirect %d to %s", t.Status, t.Value)
+	case nginx.Rewrite:
+		out = "route " + t.Value
+	case nginx.Static:
+		out = "files in " + t.Value
+	case nginx.Deny:
+		out = "refused"
+	}
+	if len(t.Addresses) > 0 && !strings.Contains(t.Value, t.Addresses[0]) {
+		out += " at " + strings.Join(t.Addresses, ", ")
+	}
+	if len(t.Chosen) > 0 {
+		out += ", chosen by " + strings.Join(t.Chosen, ", ")
+	}
+	return quote(out)
+}
+
+func servers(s *inspect.Surface) section {
+	out := section{ID: "mcp", Title: "MCP servers", Columns: []column{name("name"), name("type"), name("leads to"), numeral("tools"), name("from")}, Limit: 30}
+	eachServer(s.MCP, func(v mcp.Server, from string) {
+		leads := quote(v.URL)
+		if v.Command != "" {
+			leads = argv(append([]string{v.Command}, v.Args...))
+		}
+		called := quote(v.Name)
+		if v.Hidden {
+			called += " (hidden)"
+		}
+		out.add(called, quote(v.Type), leads, toolCount(v), quote(from))
+	})
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func toolCount(v mcp.Server) string {
+	switch {
+	case !v.Unknown:
+		return number(len(v.Tools))
+	case len(v.Tools) == 0:
+		return "unknown"
+	}
+	return number(len(v.Tools)) + " or more"
+}
+
+func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
+	if r == nil {
+		return
+	}
+	for _, c := range r.Configs {
+		for _, v := range c.Servers {
+			from := v.Place
+			from.Path = cmp.Or(from.Path, c.Path)
+			visit(v, from.String())
+		}
+	}
+	for _, v := range r.BuiltIn {
+		visit(v, cmp.Or(v.Place.String(), "built in"))
+	}
+}
+
+func tools(s *inspect.Surface) section {
+	out := section{ID: "tools", Title: "tools", Columns: []column{name("server"), name("tool")}, Packed: true}
+	eachServer(s.MCP, func(v mcp.Server, _ string) {
+		for _, t := range v.Tools {
+			out.add(quote(v.Name), quote(t))
+		}
+	})
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func hooks(s *inspect.Surface) section {
+	out := section{ID: "hooks", Title: "hooks", Columns: []column{name("variable"), name("run by"), name("from")}, Limit: 20}
+	if s.Start != nil {
+		for _, h := range s.Start.Hooks {
+			out.add(quote(h.Variable), quote(h.How), quote(h.Place.String()))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+// switches has those last of which no effect is known.
+func switches(s *inspect.Surface) section {
+	out := section{ID: "switches", Title: "switches", Columns: []column{name("variable"), words("kind"), name("effect"), name("value"), detail("from")}, Limit: 30}
+	if s.Start != nil {
+		of := slices.Clone(s.Start.Switches)
+		slices.SortStableFunc(of, func(a, b start.Switch) int { return truth(a.Kind == start.Other) - truth(b.Kind == start.Other) })
+		for _, w := range of {
+			value := "not set"
+			if w.Set {
+				value = strconv.Quote(w.Value)
+			}
+			effect := w.Effect
+			if len(w.Programs) > 0 && !strings.Contains(effect, w.Programs[0]) {
+				effect = strings.TrimSpace(effect + " (" + strings.Join(w.Programs, ", ") + ")")
+			}
+			out.add(quote(w.Name), quote(w.Kind), quote(effect), value, places(w.Places))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func places(of []tree.Place) string {
+	var out []string
+	for _, p := range of {
+		out = append(out, quote(p.String()))
+	}
+	return strings.Join(out, ", ")
+}
+
+func sockets(s *inspect.Surface) section {
+	out := section{ID: "sockets", Title: "control sockets", Columns: []column{name("address"), name("mode"), name("owner"), name("from")}, Limit: 20}
+	if s.Supervisord != nil {
+		for _, c := range s.Supervisord.Sockets {
+			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), quote(c.Place.String()))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func privileged(s *inspect.Surface) section {
+	out := section{ID: "privileged", Title: "privileged files", Columns: []column{name("path"), name("why"), name("mode"), name("owner"), name("capabilities")}, Limit: 30}
+	if s.Privilege != nil {
+		for _, f := range s.Privilege.Files {
+			out.add(quote(f.Entry.Path), quote(strings.Join(f.Kinds, ", ")), mode(f.Entry), owner(f.Entry), quote(f.Capabilities))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func mode(e tree.Entry) string  { return fmt.Sprintf("%04o", e.Mode) }
+func owner(e tree.Entry) string { return fmt.Sprintf("%d:%d", e.UID, e.GID) }
+
+// users has those that can log in first.
+func users(s *inspect.Surface) section {
+	out := section{ID: "users", Title: "users", Columns: []column{name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"), words("password"), detail("from")}}
+	if s.Privilege != nil {
+		for _, u := range s.Privilege.Users {
+			quiet := strings.HasSuffix(u.Shell, "/nologin") || strings.HasSuffix(u.Shell, "/false")
+			out.Rows = append(out.Rows, row{Quiet: quiet, Cells: []string{
+				quote(u.Name), strconv.Itoa(u.UID), strconv.Itoa(u.GID), quote(u.Home), quote(u.Shell), quote(u.Password), quote(u.Place.String()),
+			}})
+		}
+	}
+	slices.SortStableFunc(out.Rows, func(a, b row) int { return truth(a.Quiet) - truth(b.Quiet) })
+	out.Count = number(len(out.Rows))
+	login := slices.IndexFunc(out.Rows, func(r row) bool { return r.Quiet })
+	out.Limit = min(max(login, 1), 20)
+	return out
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func sudo(s *inspect.Surface) section {
+	out := section{ID: "sudo", Title: "sudo", Columns: []column{name("rule"), words("when"), name("from")}, Limit: 20}
+	if s.Privilege != nil {
+		for _, n := range s.Privilege.Sudo {
+			out.add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", quote(n.Place.String()))
+		}
+	}
+	if s.Start != nil {
+		for _, n := range s.Start.Grants {
+			out.add(quote(n.Text), "at start", quote(n.Place.String()))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func packageKinds(s *inspect.Surface) section {
+	out := section{ID: "packages", Title: "packages", Columns: []column{name("kind"), numeral("packages"), numeral("files"), numeral("size")}, Count: number(len(s.Packages))}
+	type sum struct {
+		packages, files int
+		size            int64
+	}
+	by := map[string]sum{}
+	for _, p := range s.Packages {
+		k := by[p.Kind]
+		by[p.Kind] = sum{k.packages + 1, k.files + p.Files, k.size + p.Size}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(by)) {
+		k := by[kind]
+		out.add(quote(kind), number(k.packages), number(k.files), Bytes(k.size))
+	}
+	return out
+}
+
+func biggestPackages(s *inspect.Surface) section {
+	out := section{ID: "biggest-packages", Title: "biggest packages", Limit: 10,
+		Columns: []column{name("package"), name("version"), name("kind"), numeral("size"), {Name: "files", Number: true, Words: true, Detail: true}, detail("from")}}
+	of := slices.Clone(s.Packages)
+	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
+	for _, p := range of {
+		out.add(quote(p.Name), quote(p.Version), quote(p.Kind), Bytes(p.Size), number(p.Files), quote(cmp.Or(p.Dir, p.Place.String())))
+	}
+	return out
+}
+
+func components(s size.Sizes) section {
+	out := section{ID: "components", Title: "size by component", Columns: []column{name("component"), numeral("size"), numeral("share"), numeral("files")}, Limit: 12, Bars: true}
+	for _, c := range s.Components {
+		of, words := share(c.Size, s.Visible)
+		out.Rows = append(out.Rows, row{Cells: []string{quote(c.Name), Bytes(c.Size), words, number(c.Files)}, Share: of})
+	}
+	return out
+}
+
+// share is in percent.
+func share(of, all int64) (float64, string) {
+	if all <= 0 {
+		return 0, ""
+	}
+	percent := min(100, max(0, 100*float64(of)/float64(all)))
+	return percent, fmt.Sprintf("%.1f %%", percent)
+}
+
+func directories(s size.Sizes) section {
+	out := section{ID: "directories", Title: "size by directory", Columns: []column{name("directory"), numeral("size"), numeral("share"), numeral("files")}, Limit: 10, Bars: true}
+	for _, d := range s.Directories {
+		of, words := share(d.Size, s.Visible)
+		out.Rows = append(out.Rows, row{Cells: []string{quote(d.Path), Bytes(d.Size), words, number(d.Files)}, Share: of})
+	}
+	return out
+}
+
+func layers(s size.Sizes) section {
+	out := section{ID: "layers", Title: "size by layer", Limit: 15, Bars: true,
+		Columns: []column{numeral("layer"), name("digest"), numeral("to pull"), numeral("unpacked"), numeral("visible"), numeral("entries"), name("created by")}}
+	for i, l := range s.Layers {
+		cells := []string{number(i + 1), short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), number(l.Entries), quote(l.CreatedBy)}
+		if l.Unread {
+			cells[3], cells[4], cells[5] = "not read", "", ""
+		}
+		of, _ := share(l.Size, s.Transfer)
+		out.Rows = append(out.Rows, row{Cells: cells, Quiet: l.Unread, Share: of})
+	}
+	out.Count = number(len(s.Layers))
+	return out
+}
+
+func scripts(s *inspect.Surface) section {
+	out := section{ID: "scripts", Title: "what runs at start", Columns: []column{name("path"), name("does"), name("from")}, Detail: true}
+	if s.Start != nil {
+		for _, c := range s.Start.Scripts {
+			out.add(quote(c.Path), quote("is run by "+c.By), quote(c.Place.String()))
+		}
+		for _, r := range s.Start.Renderings {
+			out.add(quote(r.Template), quote("becomes "+r.Output), quote(r.Place.String()))
+		}
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}
+
+func environment(s *inspect.Surface) section {
+	out := section{ID: "environment", Title: "environment", Columns: []column{name("variable"), name("value")}, Detail: true, Count: number(len(s.Config.Env))}
+	for _, k := range slices.Sorted(maps.Keys(s.Config.Env)) {
+		out.add(quote(k), quote(s.Config.Env[k]))
+	}
+	return out
+}
+
+// notes are those of the surface and of each part, each once: none may be missing.
+func notes(s *inspect.Surface) section {
+	out := section{ID: "notes", Title: "notes", Columns: []column{name("from"), name("what could not be understood, or would not work")}, Limit: 30}
+	seen := map[string]bool{}
+	add := func(of []tree.Note) {
+		for _, n := range of {
+			if key := n.String(); !seen[key] {
+				seen[key] = true
+				out.add(quote(n.Place.String()), quote(n.Text))
+			}
+		}
+	}
+	add(s.Notes)
+	if s.Start != nil {
+		add(s.Start.Notes)
+	}
+	if s.Supervisord != nil {
+		add(s.Supervisord.Notes)
+	}
+	for _, d := range s.Dormant {
+		add(d.Notes)
+	}
+	for _, n := range s.Nginx {
+		add(n.Notes)
+	}
+	if s.MCP != nil {
+		add(s.MCP.Notes)
+	}
+	if s.Privilege != nil {
+		add(s.Privilege.Notes)
+	}
+	out.Count = number(len(out.Rows))
+	return out
+}

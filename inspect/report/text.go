@@ -1,0 +1,475 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/diff"
+)
+
+// text is the report on one platform.
+type text struct {
+	platform string
+	// head says which image it is.
+	head string
+	// blocks are a heading with what belongs to it, each.
+	blocks []string
+}
+
+// writeTexts writes the reports on several platforms. What is equal on all of them is written once.
+func writeTexts(w io.Writer, texts []text) error {
+	var out strings.Builder
+	put := func(blocks ...string) {
+		for _, b := range blocks {
+			out.WriteString(b + "\n")
+		}
+	}
+	var names, all []string
+	for _, t := range texts {
+		put(t.head)
+		names = append(names, t.platform)
+	}
+	if len(texts) > 1 {
+		for _, b := range texts[0].blocks {
+			if !slices.ContainsFunc(texts, func(t text) bool { return !slices.Contains(t.blocks, b) }) {
+				all = append(all, b)
+			}
+		}
+		put("On each of " + strings.Join(names, ", ") + "\n")
+		put(all...)
+	}
+	for _, t := range texts {
+		rest := slices.DeleteFunc(t.blocks, func(b string) bool { return slices.Contains(all, b) })
+		if len(texts) > 1 && len(rest) > 0 {
+			put("Only on " + t.platform + "\n")
+		}
+		put(rest...)
+	}
+	_, err := io.WriteString(w, strings.TrimSuffix(out.String(), "\n"))
+	return err
+}
+
+func surfacesText(w io.Writer, surfaces []*inspect.Surface, o Options) error {
+	t := texter{o}
+	var texts []text
+	for _, s := range surfaces {
+		p := surfacePage(s)
+		var blocks []string
+		for _, s := range p.Sections {
+			if !s.Detail || o.All {
+				blocks = append(blocks, t.section(s))
+			}
+		}
+		texts = append(texts, text{p.Platform, t.head(p), blocks})
+	}
+	return writeTexts(w, texts)
+}
+
+func diffsText(w io.Writer, diffs []*diff.Diff, o Options) error {
+	t := texter{o}
+	var texts []text
+	for _, d := range diffs {
+		p := diffPage(d)
+		var blocks []string
+		if len(p.Sections) > 0 {
+			blocks = t.difference(d, p.Sections)
+		}
+		texts = append(texts, text{p.Platform, t.head(p), blocks})
+	}
+	return writeTexts(w, texts)
+}
+
+func (t texter) difference(d *diff.Diff, sections []section) []string {
+	var out []string
+	same := ""
+	for _, s := range sections {
+		if len(s.Rows) > 0 {
+			out = append(out, t.group(s))
+		} else {
+			same += ", " + s.Title + " " + s.Count
+		}
+	}
+	if same != "" {
+		out = append(out, "The same: "+strings.TrimPrefix(same, ", ")+"\n")
+	}
+	out = append(out, t.title("files", legend)+t.tree(d.Files))
+	if t.o.Layers {
+		out = append(out, t.layers(d)...)
+	}
+	out = append(out, t.title("size", "")+t.sizes(d))
+	return append(out, t.texts(d.Files)...)
+}
+
+// texter draws for a terminal.
+type texter struct{ o Options }
+
+// defaultWidth is that of a page.
+const defaultWidth = 120
+
+func (t texter) width() int {
+	if t.o.Width > 0 {
+		return max(t.o.Width, 40)
+	}
+	return defaultWidth
+}
+
+// Colours are those of ECMA-48, "Select graphic rendition".
+const (
+	bold = "1"
+	dim  = "2"
+)
+
+var colors = map[string]string{diff.Added: "32", diff.Removed: "31", diff.Modified: "33", diff.Type: "35", diff.Meta: "36"}
+
+func (t texter) color(code, s string) string {
+	if !t.o.Color || code == "" || s == "" {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (t texter) title(title, count string) string {
+	out := t.color(bold, title)
+	if count != "" {
+		out += "  " + count
+	}
+	return out + "\n"
+}
+
+func (t texter) head(p page) string {
+	out := t.facts(p.Facts) + "\n"
+	for _, s := range p.Summary {
+		at := 0
+		for i, word := range strings.Fields(s) {
+			switch n := columns(word) + 1; {
+			case i == 0:
+				at = n
+			case at+n > t.width():
+				out += "\n  "
+				at = n + 2
+			default:
+				out += " "
+				at += n
+			}
+			out += word
+		}
+		out += "\n"
+	}
+	return out
+}
+
+func (t texter) facts(of []fact) string {
+	var b strings.Builder
+	wide := 0
+	for _, f := range of {
+		wide = max(wide, columns(f.Name))
+	}
+	for _, f := range of {
+		fmt.Fprintf(&b, "%s  %s\n", t.color(bold, pad(f.Name, wide, false)), cut(f.Value, max(t.width(), 100)))
+	}
+	return b.String()
+}
+
+func (t texter) section(s section) string {
+	if len(s.Rows) == 0 {
+		return t.title(s.Title, "none")
+	}
+	if s.Packed {
+		return t.title(s.Title, s.Count) + t.packed(s)
+	}
+	return t.title(s.Title, s.Count) + t.table(s)
+}
+
+// packed joins the second column where the first is the same.
+func (t texter) packed(s section) string {
+	var b strings.Builder
+	for i := 0; i < len(s.Rows); {
+		key := s.Rows[i].Cells[0]
+		var names []string
+		for ; i < len(s.Rows) && s.Rows[i].Cells[0] == key; i++ {
+			names = append(names, s.Rows[i].Cells[1])
+		}
+		b.WriteString("  " + cut(key, maxName) + "\n    " + t.list(names, 4) + "\n")
+	}
+	return b.String()
+}
+
+// maxLines is how many lines a list of names has.
+const maxLines = 6
+
+// list is names with commas, in lines; those after the first are indented.
+func (t texter) list(names []string, indent int) string {
+	var b strings.Builder
+	at, lines := indent, 1
+	for i, s := range names {
+		s = cut(s, maxName)
+		switch n := columns(s) + 2; {
+		case i == 0:
+			at += n
+		case at+n <= t.width():
+			b.WriteString(", ")
+			at += n
+		case lines == maxLines && !t.o.All:
+			return b.String() + ",\n" + strings.Repeat(" ", indent) + more(len(names)-i)
+		default:
+			b.WriteString(",\n" + strings.Repeat(" ", indent))
+			at = indent + n
+			lines++
+		}
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+// table aligns the rows of s, cuts them to the width, and leaves out what is over the limit.
+func (t texter) table(s section) string {
+	shown := s.Rows
+	if s.Limit > 0 && !t.o.All {
+		shown = shown[:min(len(shown), s.Limit)]
+	}
+	var cols, wide []int
+	for i, c := range s.Columns {
+		if c.Detail && !t.o.All {
+			continue
+		}
+		n := columns(c.Name)
+		for _, r := range shown {
+			n = max(n, columns(cut(r.Cells[i], t.width())))
+		}
+		cols, wide = append(cols, i), append(wide, n)
+	}
+	t.fit(wide, func(at int) int { return usual(s.Columns[cols[at]], shown, cols[at]) })
+	var b strings.Builder
+	put := func(code string, cells func(i int) string) {
+		var line strings.Builder
+		for at, i := range cols {
+			line.WriteString("  " + pad(cut(cells(i), wide[at]), wide[at], s.Columns[i].Number))
+		}
+		b.WriteString(t.color(code, strings.TrimRight(line.String(), " ")) + "\n")
+	}
+	put(dim, func(i int) string { return strings.ToUpper(s.Columns[i].Name) })
+	for _, r := range shown {
+		code := ""
+		if r.Quiet {
+			code = dim
+		}
+		put(code, func(i int) string { return r.Cells[i] })
+	}
+	if n := len(s.Rows) - len(shown); n > 0 {
+		b.WriteString("  " + more(n) + "\n")
+	}
+	return b.String()
+}
+
+// fit narrows columns until all of them fit: first to what most of their cells need, then the widest of them. What is then
+// left goes to the first that was cut.
+func (t texter) fit(wide []int, usual func(at int) int) {
+	const least, fair = 8, 24
+	full := slices.Clone(wide)
+	room := func() int {
+		left := t.width()
+		for _, n := range wide {
+			left -= n + 2
+		}
+		return left
+	}
+	if room() >= 0 {
+		return
+	}
+	for i := range wide {
+		wide[i] = min(wide[i], max(usual(i), fair))
+	}
+	for room() < 0 {
+		widest := slices.Index(wide, slices.Max(wide))
+		if wide[widest] <= least {
+			return
+		}
+		wide[widest]--
+	}
+	for i := range wide {
+		wide[i] += min(full[i]-wide[i], room())
+	}
+}
+
+// usual is how wide a column is, but for the widest fifth of its cells.
+func usual(c column, rows []row, at int) int {
+	all := make([]int, len(rows))
+	for i, r := range rows {
+		all[i] = columns(cut(r.Cells[at], 1000))
+	}
+	slices.Sort(all)
+	if len(all) == 0 {
+		return columns(c.Name)
+	}
+	return max(columns(c.Name), all[(len(all)-1)*4/5])
+}
+
+// maxName is how much of a name a list has where a value comes after it.
+const maxName = 50
+
+// group is a section of a diff: names that are only on one side in one list, and each value that differs on its own line.
+func (t texter) group(s section) string {
+	var b strings.Builder
+	n := s.marks()
+	left := s.Limit
+	for _, mark := range strings.Split(order, "") {
+		if n[mark] == 0 {
+			continue
+		}
+		var rows []row
+		for _, r := range s.Rows {
+			if r.Mark == mark {
+				rows = append(rows, r)
+			}
+		}
+		if names := packable(mark, rows); names != nil {
+			b.WriteString("  " + t.color(colors[mark], mark) + " " + t.list(names, 4) + "\n")
+			continue
+		}
+		for i, r := range rows {
+			if left--; left < 0 && !t.o.All {
+				fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), more(len(rows)-i))
+				break
+			}
+			called, old, now := cut(r.Cells[0], maxName), r.Cells[1], r.Cells[2]
+			value := old + " → " + now
+			switch mark {
+			case diff.Added:
+				value = now
+			case diff.Removed:
+				value = old
+			}
+			if columns(called)+columns(value)+6 > t.width() && mark == diff.Modified {
+				value = "\n      " + cut(old, t.width()-6) + "\n    → " + cut(now, t.width()-6)
+			} else {
+				value = "  " + cut(value, t.width()-columns(called)-6)
+			}
+			fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), strings.TrimRight(called+value, " "))
+		}
+	}
+	if len(s.Same) > 0 {
+		fmt.Fprintf(&b, "  = %s the same\n", number(len(s.Same)))
+	}
+	return t.title(s.Title, s.Count) + b.String()
+}
+
+// packable gives the names of what is on one side only, where there are many of them and no comma would confuse.
+func packable(mark string, rows []row) []string {
+	if mark != diff.Added && mark != diff.Removed || len(rows) < 4 {
+		return nil
+	}
+	var names []string
+	for _, r := range rows {
+		if strings.Contains(r.Cells[0], ",") {
+			return nil
+		}
+		names = append(names, r.Cells[0])
+	}
+	return names
+}
+
+// maxWhole is how much of a directory that was added or removed as a whole is listed.
+const maxWhole = 8
+
+// tree draws changes: mark, bytes more or less, name, what differs.
+func (t texter) tree(changes []diff.Change) string {
+	if len(changes) == 0 {
+		return "  none\n"
+	}
+	var b strings.Builder
+	nodes := treeOf(changes)
+	if t.o.Depth == 0 {
+		nodes = compact(nodes)
+	}
+	for i := 0; i < len(nodes); {
+		n := &nodes[i]
+		mark, words, called := " ", "", quote(n.name)
+		if n.isDir() {
+			called += "/"
+		}
+		if n.depth == 1 {
+			called = "/" + called
+		}
+		next := i + 1
+		if n.change != nil {
+			mark, words = n.change.Kind, what(n.change)
+		}
+		below := n.end - next
+		fold := t.o.Depth > 0 && n.depth >= t.o.Depth || !t.o.All && n.whole() != "" && below > maxWhole
+		switch {
+		case below > 0 && fold:
+			next = n.end
+			words = strings.TrimSpace(words + "  " + n.sums.String())
+		case below > 0:
+			words = strings.TrimSpace(words + "  " + n.sums.String())
+		}
+		size := ""
+		if n.sums.bytes != 0 {
+			size = change(n.sums.bytes)
+		}
+		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, strings.Repeat("  ", min(n.depth-1, 40)), cut(called, 80))
+		if words != "" {
+			line += "  " + t.color(dim, cut(words, 120))
+		}
+		b.WriteString(line + "\n")
+		i = next
+	}
+	return b.String()
+}
+
+func (t texter) layers(d *diff.Diff) []string {
+	var out []string
+	for _, l := range d.Layers {
+		if l.In == diff.InBoth {
+			continue
+		}
+		head := t.title("layer "+short(l.Digest)+" of "+quote(l.In), fmt.Sprintf("%s to pull, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked)))
+		body := ""
+		if l.CreatedBy != "" {
+			body = "  " + cut(quote(l.CreatedBy), t.width()-2) + "\n"
+		}
+		out = append(out, head+body+t.tree(l.Files))
+	}
+	return out
+}
+
+func (t texter) sizes(d *diff.Diff) string {
+	s := section{Columns: []column{words(""), numeral("base"), numeral("slim"), numeral("change"), words("")}}
+	for _, l := range sizeLines(d) {
+		s.add(l.what, Bytes(l.base), Bytes(l.slim), change(l.slim-l.base), l.words)
+	}
+	out := t.table(s)
+	if c := componentChanges(d); len(c.Rows) > 0 {
+		out += "\n" + t.table(c)
+	}
+	return out
+}
+
+// texts are the unified diffs.
+func (t texter) texts(changes []diff.Change) []string {
+	var out []string
+	for _, c := range changes {
+		if c.Text == "" {
+			continue
+		}
+		var b strings.Builder
+		for s := range strings.Lines(c.Text) {
+			s = line(strings.TrimSuffix(s, "\n"))
+			code := ""
+			switch {
+			case strings.HasPrefix(s, "@@"):
+				code = colors[diff.Meta]
+			case strings.HasPrefix(s, "+"):
+				code = colors[diff.Added]
+			case strings.HasPrefix(s, "-"):
+				code = colors[diff.Removed]
+			}
+			b.WriteString(t.color(code, s) + "\n")
+		}
+		out = append(out, t.title(quote(c.Path), "")+b.String())
+	}
+	return out
+}

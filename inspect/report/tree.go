@@ -1,0 +1,206 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/diff"
+)
+
+// node is a changed path, or a directory above one.
+type node struct {
+	name  string
+	depth int // 1 is right below the root
+	// end is the position after the last node that lies below this one.
+	end int
+	// change is nil for a directory that is the same on both sides.
+	change *diff.Change
+	sums   sums
+}
+
+// sums are those of a node and everything below it.
+type sums struct {
+	paths                               int
+	added, removed, modified, typ, meta int
+	bytes                               int64 // more in slim
+}
+
+func (s *sums) add(o sums) {
+	s.paths += o.paths
+	s.added += o.added
+	s.removed += o.removed
+	s.modified += o.modified
+	s.typ += o.typ
+	s.meta += o.meta
+	s.bytes += o.bytes
+}
+
+// whole is diff.Added or diff.Removed for what is so with everything in it; empty otherwise.
+func (n *node) whole() string {
+	switch s := n.sums; {
+	case n.change == nil:
+	case s.added == s.paths:
+		return diff.Added
+	case s.removed == s.paths:
+		return diff.Removed
+	}
+	return ""
+}
+
+func (n *node) isDir() bool {
+	if n.change == nil {
+		return true
+	}
+	e := n.change.New
+	if e == nil {
+		e = n.change.Old
+	}
+	return e != nil && e.IsDir()
+}
+
+func (s sums) String() string {
+	var out []string
+	for _, k := range []struct {
+		n    int
+		mark string
+	}{{s.added, diff.Added}, {s.removed, diff.Removed}, {s.modified, diff.Modified}, {s.typ, diff.Type}, {s.meta, diff.Meta}} {
+		if k.n > 0 {
+			out = append(out, k.mark+number(k.n))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// treeOf lists changes with the directories above them, as a walk has them. Changes are in that order already.
+func treeOf(changes []diff.Change) []node {
+	nodes := make([]node, 0, len(changes)+len(changes)/4)
+	var open []int // the nodes that the last one lies in, and itself
+	var at, names []string
+	shut := func(n int) {
+		for len(open) > n {
+			last := open[len(open)-1]
+			open = open[:len(open)-1]
+			nodes[last].end = len(nodes)
+			if len(open) > 0 {
+				nodes[open[len(open)-1]].sums.add(nodes[last].sums)
+			}
+		}
+		at = at[:len(open)]
+	}
+	for i := range changes {
+		c := &changes[i]
+		names = names[:0]
+		for name := range strings.SplitSeq(strings.TrimPrefix(image.Clean(c.Path), "/"), "/") {
+			names = append(names, name)
+		}
+		same := 0
+		for same < len(names)-1 && same < len(at) && at[same] == names[same] {
+			same++
+		}
+		shut(same)
+		for depth := same; depth < len(names); depth++ {
+			n := node{name: names[depth], depth: depth + 1}
+			if depth == len(names)-1 {
+				n.change, n.sums = c, sumsOf(c)
+			}
+			open = append(open, len(nodes))
+			at = append(at, names[depth])
+			nodes = append(nodes, n)
+		}
+	}
+	shut(0)
+	return nodes
+}
+
+// compact joins a directory that holds one directory only, and is the same on both sides, with that one: "lib/python3".
+func compact(nodes []node) []node {
+	out := make([]node, 0, len(nodes))
+	type joined struct{ end, by int }
+	var open []joined // where nodes are less deep than they were
+	at := make([]int, len(nodes)+1)
+	var prefix []string
+	for i := range nodes {
+		for len(open) > 0 && open[len(open)-1].end <= i {
+			open = open[:len(open)-1]
+		}
+		by := 0
+		if len(open) > 0 {
+			by = open[len(open)-1].by
+		}
+		at[i] = len(out)
+		n := nodes[i]
+		if one := i+1 < n.end && nodes[i+1].end == n.end; one && n.change == nil && nodes[i+1].isDir() {
+			prefix = append(prefix, n.name)
+			open = append(open, joined{n.end, by + 1})
+			continue
+		}
+		if n.depth -= by; len(prefix) > 0 {
+			n.name, prefix = strings.Join(append(prefix, n.name), "/"), prefix[:0]
+		}
+		out = append(out, n)
+	}
+	at[len(nodes)] = len(out)
+	for i := range out {
+		out[i].end = at[out[i].end]
+	}
+	return out
+}
+
+func sumsOf(c *diff.Change) sums {
+	s := sums{paths: 1, bytes: sizeOf(c.New) - sizeOf(c.Old)}
+	switch c.Kind {
+	case diff.Added:
+		s.added = 1
+	case diff.Removed:
+		s.removed = 1
+	case diff.Modified:
+		s.modified = 1
+	case diff.Type:
+		s.typ = 1
+	default:
+		s.meta = 1
+	}
+	return s
+}
+
+func sizeOf(e *tree.Entry) int64 {
+	if e == nil {
+		return 0
+	}
+	return e.Size
+}
+
+// what words how an entry differs; empty for what was added or removed and is a plain file or directory.
+func what(c *diff.Change) string {
+	old, now := c.Old, c.New
+	if old == nil || now == nil {
+		e := now
+		if e == nil {
+			e = old
+		}
+		if e != nil && e.Link != "" {
+			return "→ " + quote(e.Link)
+		}
+		return ""
+	}
+	var out []string
+	for _, f := range c.Fields {
+		switch f {
+		case "type":
+			out = append(out, fmt.Sprintf("%s → %s", quote(string(old.Type)), quote(string(now.Type))))
+		case "mode":
+			out = append(out, fmt.Sprintf("mode %s → %s", mode(*old), mode(*now)))
+		case "owner":
+			out = append(out, fmt.Sprintf("owner %s → %s", owner(*old), owner(*now)))
+		case "size":
+			out = append(out, fmt.Sprintf("%s → %s", Bytes(old.Size), Bytes(now.Size)))
+		case "link":
+			out = append(out, fmt.Sprintf("link %s → %s", quote(old.Link), quote(now.Link)))
+		default:
+			out = append(out, quote(f))
+		}
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,64 @@
+package start
+
+import (
+	"path"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// isInit tells the entry of a closed image, which is a program and no script.
+func isInit(command []string) bool {
+	return len(command) > 1 && path.Base(command[0]) == "browser-shell" && command[1] == "init"
+}
+
+// initSwitches are all that `browser-shell init` reads (cmd/browser-shell/init.go, server/gate, docs/gate.md). The programs
+// get an environment that it makes from nothing.
+var initSwitches = []Switch{
+	{Name: "JWT_PUBLIC_KEY", Kind: Auth, Effect: "is the key that tokens are checked with"},
+	{Name: "SANDBOX_API_KEY", Kind: Auth, Effect: "is the key that callers show"},
+	{Name: "SLIM_ALLOW_ANONYMOUS", Kind: Auth, Effect: `lets everybody in who reaches the port, when it is "true" and there is no key`},
+	{Name: "SLIM_LISTEN", Kind: Listener, Effect: `"loopback" has nginx listen on loopback only; then no key is needed`},
+	{Name: "TICKET_TTL_SECONDS", Kind: Auth, Effect: "is how long a ticket is good, 1 to 3600 seconds"},
+	{Name: "TZ", Kind: Other, Effect: "is the time zone of the programs, a name of the time zone database"},
+}
+
+// initChoices is what it gives to the programs, as far as it isn't always the same.
+var initChoices = []Choice{
+	{"SLIM_DESKTOP_USER", []string{"gem"}},
+	{"SLIM_NGINX_CONF", []string{
+		"/opt/gem/nginx.conf", "/opt/gem/nginx-ipv4.conf", "/opt/gem/nginx-loopback.conf", "/opt/gem/nginx-loopback-ipv4.conf",
+	}},
+	{"SLIM_SERVICE_USER", []string{"browser-shell", "gem"}},
+	{"SLIM_SUPERVISOR_USER", []string{"root", "gem"}},
+}
+
+// initEnvironment is what it always gives them.
+var initEnvironment = []Variable{
+	{Name: "LANG", Value: "C.UTF-8", Known: true},
+	{Name: "PATH", Value: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", Known: true},
+}
+
+// init describes what `browser-shell init` does: it is no script that could be followed.
+func (sh *shell) init(command []string) {
+	r := sh.report
+	at := sh.img.Place(command[0], 0)
+	if _, ok := sh.img.Stat(command[0]); !ok {
+		sh.note(at, "it is what the image starts, and it isn't there")
+	}
+	if len(command) > 2 {
+		sh.note(at, "browser-shell init takes no arguments, and does not start with any")
+	}
+	r.Supervisord = "/opt/gem/supervisord.conf"
+	r.Choices = initChoices
+	r.Environment = initEnvironment
+	r.Clean = true
+	sh.started = map[string]variable{}
+	for _, v := range initEnvironment {
+		sh.started[v.Name] = variable{value: literal(v.Value), exported: true}
+	}
+	for _, s := range initSwitches {
+		s.Value, s.Set = sh.env[s.Name]
+		s.Places = []tree.Place{at}
+		r.Switches = append(r.Switches, s)
+	}
+}

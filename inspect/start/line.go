@@ -1,0 +1,30 @@
+package start
+
+import "github.com/slimctl/slimctl/image/tree"
+
+// lineMarks are files that only one line has (facts/aio-base.md section 1). C is asked first: it has B's too.
+var lineMarks = []struct {
+	line  string
+	files []string // all of them
+}{
+	{"C", []string{"/opt/gem/gem_init.sh"}},
+	{"C", []string{"/opt/gem/gem.sh"}},
+	{"A", []string{"/opt/gem/entrypoint.sh", "/opt/gem/nginx.srv.conf"}},
+	{"B", []string{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}},
+}
+
+// Line is the generation of the base's layout: "A", "B" or "C". It is empty for an image that has none of the files that
+// tell them apart, as a closed image has not.
+func Line(img *tree.Image) string {
+	for _, m := range lineMarks {
+		all := true
+		for _, p := range m.files {
+			_, ok := img.Lookup(p)
+			all = all && ok
+		}
+		if all {
+			return m.line
+		}
+	}
+	return ""
+}

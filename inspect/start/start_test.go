@@ -1,0 +1,717 @@
+package start_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/start"
+	"github.com/slimctl/slimctl/inspect/supervisord"
+	"github.com/slimctl/slimctl/internal/ocitest"
+	"github.com/slimctl/slimctl/internal/standin"
+)
+
+var layouts string // a directory for the stand-ins, which tests share
+
+func TestMain(m *testing.M) {
+	var err error
+	if layouts, err = os.MkdirTemp("", "start"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(layouts); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
+}
+
+// base is the stand-in of a line, with files laid on it.
+func base(t testing.TB, line string, files ...image.File) *tree.Image {
+	t.Helper()
+	dir := filepath.Join(layouts, line)
+	if _, err := os.Stat(dir); err != nil {
+		if _, err := standin.Write(t.Context(), dir, standin.Options{Line: line, Platforms: []string{"linux/amd64"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from := ocitest.Layout(t, dir)["linux/amd64"]
+	if len(files) > 0 {
+		layer, err := image.NewLayer(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if from, err = mutate.AppendLayers(from, layer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	img, err := tree.Cache{}.Open(t.Context(), from, tree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// whole reads the start and follows the programs that it leads to.
+func whole(t testing.TB, img *tree.Image, config *v1.Config) (*start.Report, map[string][][]string) {
+	t.Helper()
+	r, err := start.Read(t.Context(), img, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := supervisord.Read(t.Context(), img, r.Supervisord, r.Values(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var jobs []start.Job
+	for _, p := range c.Programs {
+		words, err := p.Args(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, start.Job{
+			Name: p.Name, Command: words, Autostart: p.Autostart, Uses: []string{p.User, p.Directory, p.Processes},
+			Environment: p.Environment, Place: p.Place,
+		})
+	}
+	commands, err := r.Follow(t.Context(), jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, commands
+}
+
+func TestLine(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		if got := start.Line(base(t, line)); got != line {
+			t.Errorf("line %s is taken for %q", line, got)
+		}
+	}
+	if got := start.Line(imageOf(t)); got != "" {
+		t.Errorf("an empty image is taken for %q", got)
+	}
+}
+
+// snippets are nginx's templates that are rendered once on every line; B has more of them, C yet more.
+var snippets = []string{"python_srv", "mcp_hub", "jupyter_lab", "code_server"}
+
+// ofLine is what facts/aio-base.md says of a line's start, in sections 2, 5 and 6.
+type ofLine struct {
+	scripts, hooks []string
+	// once are the snippets, always what is rendered at every start, from template to output below /opt/gem.
+	once, always []string
+	// copies are no renderings, dormant both kinds behind mcp.disabled.
+	copies, dormant []string
+	// switches have their kind, and after a colon the programs that they start and stop.
+	switches []string
+}
+
+var everyLine = []string{
+	"DISABLE_JUPYTER program:jupyter", "DISABLE_CODE_SERVER program:code-server", "BROWSER_EXTRA_ARGS browser", "BROWSER_COMMANDLINE_ARGS browser",
+	"BROWSER_NO_SANDBOX browser", "PUBLIC_PORT listener", "JWT_PUBLIC_KEY auth", "TICKET_TTL_SECONDS auth", "WAIT_PORTS wait", "WAIT_TIMEOUT wait",
+	"WAIT_INTERVAL wait", "SANDBOX_SRV_PORT listener", "BROWSER_REMOTE_DEBUGGING_PORT listener", "JUPYTER_LAB_PORT listener", "CODE_SERVER_PORT listener",
+	"WEBSOCKET_PROXY_PORT listener", "VNC_SERVER_PORT listener", "AUTH_BACKEND_PORT listener", "TINYPROXY_PORT listener", "MCP_SERVER_BROWSER_PORT listener",
+	"USER account", "USER_UID account", "USER_GID account", "DNS_OVER_HTTPS_TEMPLATES browser", "MAX_SHELL_SESSIONS other", "TZ other", "DISPLAY other",
+	"PATH code", "BASH_ENV code", "BROWSER_EXECUTABLE_PATH code",
+}
+
+var linesBC = []string{
+	"DISABLE_BROWSER program:agent-browser,browser,dbus,fcitx5,mcp-server-browser", "DISABLE_MCP_BROWSER program:mcp-server-browser",
+	"DISABLE_VNC program:autocutsel-clipboard,autocutsel-primary,dbus,fcitx5,openbox,tigervnc,websocat",
+	"DISABLE_NODEJS_REPL program:nodejs-repl-server-20,nodejs-repl-server-22,nodejs-repl-server-24", "ENABLE_CJK_IME program:dbus,fcitx5",
+	"NODE_VERSION program:nodejs-repl-server-20,nodejs-repl-server-22,nodejs-repl-server-24",
+	"NODE_CODE_EXEC_VERSION program:nodejs-repl-server-20,nodejs-repl-server-22,nodejs-repl-server-24",
+	"LOG_STDOUT_SERVER program:log_tail", "EXTRA_MCP_SERVERS mcp", "RUN_HOOK_INIT command", "RUN_HOOK_PRE_SERVICES command", "RUN_HOOK_POST_READY command",
+	"RUN_HOOKS_STRICT command", "SANDBOX_SHUTDOWN_HOOKS command", "PROXY_SERVER proxy:gost", "PROXY_AUTH_CMD command", "PROXY_AUTH_WATCH proxy",
+	"PROXY_MAP proxy", "PROXY_EXCLUDE proxy", "PROXY_INCLUDE proxy", "PROXY_BYPASS_LIST proxy", "PUBLIC_LISTEN_IPV4 listener", "PUBLIC_LISTEN_IPV6 listener",
+	"_BYTEFAAS_RUNTIME_PORT listener", "FAAS_SANDBOX_RUNTIME_INJECTION_ENABLE_SANDBOXD listener", "SANDBOX_API_KEY auth", "WAIT_FILES wait",
+	"AIO_USER account", "WORKSPACE account", "SRV_PYTHONPATH code", "OPENCODE_PORT listener", "AIO_SKILLS_PATH code", "BROWSER_URL_BLOCKLIST browser",
+	"BROWSER_URL_ALLOWLIST browser", "MAX_BASH_SESSIONS other", "BASH_SESSION_TIMEOUT other",
+}
+
+var hooksBC = []string{
+	"RUN_HOOK_INIT bash -c", "RUN_HOOK_PRE_SERVICES bash -c", "RUN_HOOK_POST_READY bash -c", "PROXY_AUTH_CMD bash -c", "SANDBOX_SHUTDOWN_HOOKS python-server, at stop",
+	// These are not in the facts. Each was tried with bash: it goes unquoted into a command that a shell reads.
+	"BROWSER_LANG su -c", "AIO_CLI_SKILL_ENABLED su -c", "LOG_DIR bash -c", "BROWSER_EXECUTABLE_PATH exec",
+}
+
+var lines = map[string]ofLine{
+	"A": {
+		scripts: []string{
+			"run.sh by entrypoint", "entrypoint.sh by /opt/gem/run.sh", "start-browser.sh by browser", "nginx-wait.sh by nginx", "openbox.sh by openbox",
+			"code-server.sh by code-server", "jupyter-lab.sh by jupyter", "wait-for-python-server.sh by mcp-hub",
+			"mcp-hub-wait.sh by /opt/gem/wait-for-python-server.sh", "tinyproxy.sh by tinyproxy",
+		},
+		// The second one is no fact: (( … )) takes a variable's value for an expression, and one with a[$(…)] runs that.
+		hooks: []string{"BROWSER_EXECUTABLE_PATH exec", "FASTAPI_WAIT_TIMEOUT bash arithmetic"},
+		once:  snippets,
+		always: []string{
+			"nginx-server-with-auth.conf nginx-server-active.conf", "nginx-server-without-auth.conf nginx-server-active.conf",
+			"nginx-server-port-proxy.conf.template nginx-server-port-proxy.conf", "nginx.legacy.conf nginx/legacy.conf",
+			"nginx.srv.conf nginx/srv.conf", "nginx.vnc.conf nginx/vnc.conf", "tinyproxy/base.conf /etc/tinyproxy.conf",
+		},
+		copies:  []string{"preferences.json /home/gem/.config/browser/Default/Preferences"},
+		dormant: []string{"supervisord.mcp.conf supervisord/mcp.conf", "nginx.mcp.conf nginx/mcp.conf"},
+		switches: append([]string{
+			"PROXY_SERVER proxy:tinyproxy", "MCP_HUB_PORT listener", "GEM_SERVER_PORT listener", "MCP_SERVER_PORT listener", "MCP_HUB_WAIT_PORTS wait",
+			"FASTAPI_WAIT_SKIP wait", "FASTAPI_WAIT_HOST wait", "FASTAPI_WAIT_PATH wait", "FASTAPI_WAIT_TIMEOUT wait", "FASTAPI_WAIT_INTERVAL wait",
+		}, everyLine...),
+	},
+	"B": {
+		scripts: append([]string{"run.sh by entrypoint", "nodejs.sh by /opt/gem/run.sh"}, scriptsB...),
+		hooks:   hooksBC,
+		once:    append([]string{"opencode", "gembrowser_compat", "ui_browser"}, snippets...),
+		always: []string{
+			"nginx-server-with-auth.conf nginx-server-active.conf", "nginx-server-without-auth.conf nginx-server-active.conf",
+			"nginx-server-port-proxy.conf.template nginx-server-port-proxy.conf", "nginx.legacy.conf nginx/legacy.conf", "nginx.vnc.conf nginx/vnc.conf",
+		},
+		switches: append(linesBC, everyLine...),
+	},
+}
+
+var scriptsB = []string{
+	"agent-browser-init.sh by agent-browser", "agent-browser-wrapper.sh by /opt/gem/agent-browser-init.sh", "start-browser.sh by browser",
+	"nginx-wait.sh by nginx", "openbox.sh by openbox", "code-server.sh by code-server", "jupyter-lab.sh by jupyter", "supervisord/python_srv_wrapper.sh by python-server",
+}
+
+func init() {
+	c := lines["B"]
+	c.scripts = append([]string{
+		"run.sh by entrypoint", "gem_init.sh by /opt/gem/run.sh", "render-claude-config.sh by /opt/gem/gem_init.sh",
+		"render-opencode-config.sh by /opt/gem/gem_init.sh", "gem.sh by /opt/gem/gem_init.sh", "nodejs.sh by /opt/gem/gem.sh",
+	}, scriptsB...)
+	c.once = append([]string{"codex", "claudecode"}, c.once...)
+	c.copies = []string{"opencode/config.json /tmp/tmp.XXXXXXXXXX"}
+	lines["C"] = c
+}
+
+func TestLines(t *testing.T) {
+	for line, want := range lines {
+		t.Run(line, func(t *testing.T) {
+			img := base(t, line)
+			r, _ := whole(t, img, &img.Config.Config)
+			if r.Supervisord != "/opt/gem/supervisord.conf" || r.Clean || len(r.Choices) > 0 {
+				t.Errorf("supervisord %q, clean %v, choices %v", r.Supervisord, r.Clean, r.Choices)
+			}
+			short := func(p string) string { return strings.TrimPrefix(p, "/opt/gem/") }
+			var scripts, once, always, copies, dormant, hooks []string
+			for _, s := range r.Scripts {
+				scripts = append(scripts, short(s.Path)+" by "+s.By)
+				if s.Place.Layer == "" {
+					t.Errorf("%+v", s)
+				}
+			}
+			for _, x := range r.Renderings {
+				both := short(x.Template) + " " + short(x.Output)
+				name := strings.TrimSuffix(strings.TrimPrefix(x.Template, "/opt/gem/nginx/nginx."), ".conf")
+				switch {
+				case x.Dormant:
+					dormant = append(dormant, both)
+				case x.Variables != nil && len(x.Variables) == 0:
+					copies = append(copies, both)
+				case x.Once && x.Output == "/opt/gem/nginx/"+name+".conf":
+					once = append(once, name)
+				case x.Template == "/opt/aio/index.html.template" && x.Once, x.Template == "/opt/gem/mcp-hub.json.template" && x.Once && x.Output == "/opt/gem/mcp-hub.json":
+				default:
+					always = append(always, both)
+					if x.Once {
+						t.Errorf("%s is said to be deleted", x.Template)
+					}
+				}
+				checkRendering(t, img, x)
+			}
+			for _, h := range r.Hooks {
+				hooks = append(hooks, h.Variable+" "+h.How)
+				if h.Place.Path == "" || h.Place.Line == 0 || h.Dormant {
+					t.Errorf("%+v", h)
+				}
+			}
+			for what, pair := range map[string][2][]string{
+				"scripts": {want.scripts, scripts}, "rendered once": {want.once, once}, "rendered at every start": {want.always, always},
+				"copies": {want.copies, copies}, "dormant": {want.dormant, dormant}, "hooks": {want.hooks, hooks},
+			} {
+				w, g := slices.Sorted(slices.Values(pair[0])), slices.Sorted(slices.Values(pair[1]))
+				if diff := cmp.Diff(w, g); diff != "" {
+					t.Errorf("%s (-facts +read):\n%s", what, diff)
+				}
+			}
+			got := map[string]string{}
+			for _, s := range r.Switches {
+				got[s.Name] = s.Kind
+				if len(s.Programs) > 0 {
+					got[s.Name] += ":" + strings.Join(slices.Sorted(slices.Values(s.Programs)), ",")
+				}
+				value, set := lookup(img.Config.Config.Env, s.Name)
+				if s.Effect == "" || len(s.Places) == 0 || s.Value != value || s.Set != set {
+					t.Errorf("%+v", s)
+				}
+			}
+			for _, w := range want.switches {
+				name, kind, _ := strings.Cut(w, " ")
+				if got[name] != kind {
+					t.Errorf("switch %s is %q, want %q", name, got[name], kind)
+				}
+			}
+			if len(r.Grants) != 1 || !strings.Contains(r.Grants[0].Text, "gem ALL=(ALL) NOPASSWD:ALL to /etc/sudoers.d/gem") {
+				t.Errorf("grants %v", r.Grants)
+			}
+			for _, n := range r.Notes { // what these do is in JavaScript, or found out at run time
+				if !strings.Contains(n.Text, "server.js") && !strings.HasSuffix(n.Place.Path, "agent-browser-wrapper.sh") {
+					t.Errorf("note %s", n)
+				}
+			}
+		})
+	}
+}
+
+// checkRendering holds a rendering against the files themselves.
+func checkRendering(t *testing.T, img *tree.Image, x start.Rendering) {
+	t.Helper()
+	if _, ok := img.Stat(x.Template); !ok {
+		t.Errorf("%s isn't there", x.Template)
+	}
+	for _, v := range x.Variables {
+		if _, known := x.Values[v]; !known {
+			t.Errorf("%s: what %s is isn't known", x.Template, v)
+		}
+	}
+	script, err := img.ReadFile(t.Context(), x.Place.Path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if line := strings.Split(string(script), "\n")[x.Place.Line-1]; !strings.Contains(line, ">") && !strings.Contains(line, "cp ") {
+		t.Errorf("%s is said to be made by %q", x.Output, line)
+	}
+}
+
+func lookup(env []string, name string) (string, bool) {
+	for _, e := range env {
+		if k, v, _ := strings.Cut(e, "="); k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// TestWhatStarts: which programs start by default, and by which variable a program's file goes away (facts/aio-base.md 3.2).
+func TestWhatStarts(t *testing.T) {
+	img := base(t, "B")
+	r, commands := whole(t, img, &img.Config.Config)
+	values := r.Values(map[string]string{"USER": "root", "OWN": "x"})
+	for name, want := range map[string]string{
+		"AUTOSTART_JUPYTER": "true", "AUTOSTART_CODE_SERVER": "true", "AUTOSTART_BROWSER": "true", "AUTOSTART_VNC": "true", "AUTOSTART_MCP_BROWSER": "true",
+		"AUTOSTART_CJK_IME": "true", "AUTOSTART_NODEJS_REPL_20": "false", "AUTOSTART_NODEJS_REPL_22": "true", "AUTOSTART_NODEJS_REPL_24": "false",
+		"LOG_STDOUT_SERVER": "false", "USER": "gem", "OWN": "x", "WORKSPACE": "/home/gem",
+		"PATH": "/opt/gem/bin:/home/gem/.fnm_shell/bin:/home/gem/.npm-global/bin:/home/gem/.local/bin:" + mustLookup(t, img.Config.Config.Env, "PATH"),
+	} {
+		if got, ok := values[name]; !ok || got != want {
+			t.Errorf("%s=%q (known: %v), want %q", name, got, ok, want)
+		}
+	}
+	changes := map[string][]string{}
+	for _, c := range r.Changes {
+		changes[c.How+" "+c.Path] = append([]string{}, c.Variables...)
+	}
+	for change, want := range map[string][]string{
+		"rm /opt/gem/supervisord/supervisord.gost.conf": {"PROXY_SERVER"},
+		"touch /opt/gem/nginx-proxy-map.conf":           {"PROXY_SERVER"},
+		">> /opt/gem/nginx-proxy-map.conf":              {"PROXY_MAP", "PROXY_SERVER"},
+		"mv /opt/gem/mcp-hub.json.template":             {"EXTRA_MCP_SERVERS"},
+		"> /opt/gem/gost.yaml":                          {"PROXY_AUTH_CMD", "PROXY_SERVER", "TINYPROXY_PORT"},
+		">> /etc/sudoers.d/gem":                         {"USER"},
+		"rm /opt/gem/nginx/nginx.python_srv.conf":       {},
+	} {
+		if got, ok := changes[change]; !ok || !slices.Equal(got, want) {
+			t.Errorf("%s: there %v, depends on %v, want %v", change, ok, got, want)
+		}
+	}
+	for program, want := range map[string]string{
+		"nginx":         "/usr/sbin/nginx -c /opt/gem/nginx.conf -g daemon off;",
+		"python-server": "/usr/local/bin/python-server --host 127.0.0.1 --port 8091 --ws-ping-interval 30 --mcp-config /opt/gem/mcp-hub.json --filter-mcp-servers sandbox --workspace /home/gem",
+		"websocat":      "/usr/local/bin/websocat -v --binary --exit-on-eof --ping-interval 30 ws-l:127.0.0.1:6080 tcp:localhost:5900",
+		"log_tail":      "tail -F /var/log/gem/python-server.log",
+		"code-server": "/usr/bin/code-server --bind-addr=127.0.0.1:8200 --auth=none --trusted-origins * --disable-update-check --disable-telemetry " +
+			"--disable-workspace-trust --user-data-dir=/home/gem/.config/code-server/vscode /home/gem",
+	} {
+		last := commands[program][len(commands[program])-1]
+		if got := strings.Join(last, " "); got != want {
+			t.Errorf("%s comes to %q, want %q", program, got, want)
+		}
+	}
+	browser := commands["browser"][len(commands["browser"])-1]
+	for _, want := range []string{"/usr/local/bin/browser", "--remote-debugging-port=9222", "--no-sandbox", "--lang=en-US"} {
+		if !slices.Contains(browser, want) {
+			t.Errorf("the browser is started without %s: %q", want, browser)
+		}
+	}
+}
+
+func mustLookup(t *testing.T, env []string, name string) string {
+	t.Helper()
+	v, ok := lookup(env, name)
+	if !ok {
+		t.Fatalf("the image has no %s", name)
+	}
+	return v
+}
+
+// TestHoleL: without mcp.disabled the old MCP server comes back.
+func TestHoleL(t *testing.T) {
+	img := base(t, "A", image.Whiteout("/opt/gem/mcp.disabled"))
+	r, _ := whole(t, img, &img.Config.Config)
+	live := 0
+	for _, x := range r.Renderings {
+		if x.Output == "/opt/gem/nginx/mcp.conf" || x.Output == "/opt/gem/supervisord/mcp.conf" {
+			live++
+			if x.Dormant {
+				t.Errorf("%+v", x)
+			}
+		}
+	}
+	if live != 2 {
+		t.Errorf("%d renderings of mcp.conf", live)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	conf, err := assets.FS.ReadFile("supervisord/supervisord.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const shell = "/usr/local/bin/browser-shell"
+	files := []image.File{image.Bytes("/opt/gem/supervisord.conf", 0o644, conf)}
+	for _, p := range []string{shell, "/usr/local/bin/browser", "/usr/bin/Xvnc", "/usr/bin/openbox", "/usr/sbin/nginx"} {
+		files = append(files, image.Bytes(p, 0o755, []byte("\x7fELF")))
+	}
+	img := imageOf(t, files...)
+	env := []string{"JWT_PUBLIC_KEY=", "DISABLE_JUPYTER=false", "RUN_HOOK_INIT=x"}
+	r, commands := whole(t, img, &v1.Config{Entrypoint: []string{shell, "init"}, Env: env})
+	var names []string
+	for _, s := range r.Switches {
+		names = append(names, s.Name+" "+s.Kind)
+		if s.Places[0].Path != shell || s.Set != (s.Name == "JWT_PUBLIC_KEY") {
+			t.Errorf("%+v", s)
+		}
+	}
+	want := []string{"JWT_PUBLIC_KEY auth", "SANDBOX_API_KEY auth", "SLIM_ALLOW_ANONYMOUS auth", "SLIM_LISTEN listener", "TICKET_TTL_SECONDS auth", "TZ other"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("switches (-want +got):\n%s", diff)
+	}
+	if !r.Clean || r.Supervisord != "/opt/gem/supervisord.conf" || len(r.Hooks)+len(r.Renderings)+len(r.Scripts)+len(r.Grants)+len(r.Changes)+len(r.Notes) > 0 {
+		t.Errorf("%+v", r)
+	}
+	if got := commands["nginx"]; len(got) != 1 || got[0][2] != "%(ENV_SLIM_NGINX_CONF)s" {
+		t.Errorf("nginx comes to %q", got)
+	}
+	i := slices.IndexFunc(r.Choices, func(c start.Choice) bool { return c.Variable == "SLIM_NGINX_CONF" })
+	if i < 0 || len(r.Choices[i].Values) != 4 {
+		t.Errorf("choices %v", r.Choices)
+	}
+	if got := r.Values(map[string]string{"DISABLE_JUPYTER": "false"}); got["DISABLE_JUPYTER"] != "" || got["LANG"] != "C.UTF-8" {
+		t.Errorf("the programs get %v", got)
+	}
+	for name, config := range map[string]*v1.Config{
+		"arguments":  {Entrypoint: []string{shell, "init", "--x"}},
+		"no program": {Entrypoint: []string{"/bin/browser-shell", "init"}},
+		"no entry":   {},
+		"another":    {Entrypoint: []string{shell, "hub"}},
+	} {
+		r, err := start.Read(t.Context(), img, config)
+		if err != nil || len(r.Notes) == 0 {
+			t.Errorf("%s: notes %v, %v", name, r.Notes, err)
+		}
+	}
+}
+
+func imageOf(t testing.TB, files ...image.File) *tree.Image {
+	t.Helper()
+	img, err := tree.FromFiles(t.Context(), nil, files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// of reads the start of an image with one script, and what else is given: path, content, path, content.
+func of(t testing.TB, script string, env []string, more ...string) *start.Report {
+	t.Helper()
+	files := []image.File{image.Bytes("/run.sh", 0o755, []byte(script))}
+	for i := 0; i < len(more); i += 2 {
+		files = append(files, image.Bytes(more[i], 0o755, []byte(more[i+1])))
+	}
+	r, err := start.Read(t.Context(), imageOf(t, files...), &v1.Config{Entrypoint: []string{"/run.sh", "first", "second"}, Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// summary is a report in lines.
+func summary(r *start.Report) []string {
+	var out []string
+	dormant := func(d bool) string {
+		if d {
+			return " (dormant)"
+		}
+		return ""
+	}
+	for _, x := range r.Renderings {
+		out = append(out, fmt.Sprintf("%s > %s %v%s", x.Template, x.Output, x.Variables, dormant(x.Dormant)))
+	}
+	for _, h := range r.Hooks {
+		out = append(out, fmt.Sprintf("hook %s %s @%d%s", h.Variable, h.How, h.Place.Line, dormant(h.Dormant)))
+	}
+	for _, g := range r.Grants {
+		out = append(out, "grant "+g.Text)
+	}
+	for _, c := range r.Changes {
+		out = append(out, fmt.Sprintf("%s %s %v%s", c.How, c.Path, c.Variables, dormant(c.Dormant)))
+	}
+	for _, n := range r.Notes {
+		out = append(out, "note "+n.String())
+	}
+	if r.Supervisord != "" {
+		out = append(out, "supervisord "+r.Supervisord)
+	}
+	return out
+}
+
+func TestScripts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		script string
+		more   []string
+		want   []string
+	}{
+		"positional parameters, local and loops": {"#!/bin/bash\nr() { local from=/t/$1.conf to=\"/o/$1.conf\"; [ -f \"$from\" ] || return 0; envsubst \"$2\" <$from >$to; }\n" +
+			"for n in a b; do r $n '$P'; done\nr c '${Q}${R}'\n", []string{"/t/a.conf", "", "/t/c.conf", ""},
+			[]string{"/t/a.conf > /o/a.conf [P]", "/t/b.conf > /o/b.conf [P] (dormant)", "/t/c.conf > /o/c.conf [Q R]"}},
+		"a pipe":            {"#!/bin/sh\ncat /t | envsubst | tee /o >/dev/null\n", []string{"/t", "$A ${B} $$ ${C:-x}"}, []string{"/t > /o []"}},
+		"without a list":    {"#!/bin/sh\nenvsubst </t >/o\n", []string{"/t", ""}, []string{"/t > /o []"}},
+		"no known template": {"#!/bin/sh\necho x | envsubst >/o\n", nil, []string{"> /o []", "note /run.sh:2: which template envsubst reads here can't be told"}},
+		"a copy":            {"#!/bin/sh\ncp -f /t /o\ninstall -m 600 /t /d/\n", []string{"/t", "", "/d/x", ""}, []string{"/t > /o []", "/t > /d/t []"}},
+		"a link":            {"#!/bin/sh\nln -sf /t /o\n", []string{"/t", ""}, []string{"/t > /o []"}},
+		"a changed copy":    {"#!/bin/sh\nsed \"s/x/$Y/\" /t >/t2\ncp /t2 /o\nsed -i s/a/b/ /o\n", []string{"/t", ""}, []string{"> /t2 [Y]", "cp /o [Y]", "sed -i /o [Y]"}},
+		"braces":            {"#!/bin/bash\nrm -f /etc/{a,b}.conf\n", nil, []string{"rm /etc/a.conf []", "rm /etc/b.conf []"}},
+		"arrays":            {"#!/bin/bash\nx=(/a /b)\nx+=(/c)\nrm \"${x[@]}\"\ntouch \"${x[1]}\"\n", nil, []string{"rm /a []", "rm /b []", "rm /c []", "touch /b []"}},
+		"decided by the environment": {"#!/bin/sh\nif [ \"$ON\" = yes ]; then touch /on; else rm /off; fi\n[ -n \"$Z\" ] && touch /z\n", nil,
+			[]string{"touch /on [ON]", "rm /off [ON]", "touch /z [Z]"}},
+		"decided by files": {"#!/bin/sh\n[ -f /there ] && touch /a\n[ -f /nowhere ] && touch /b\nrm /there\n[ -f /there ] && touch /c\n", []string{"/there", "x"},
+			[]string{"touch /a []", "touch /b [] (dormant)", "rm /there []", "touch /c []"}},
+		"an early end":            {"#!/bin/sh\n[ \"$SKIP\" = 1 ] && exit 0\ntouch /a\nexit 0\ntouch /never\n", nil, []string{"touch /a [SKIP]"}},
+		"an end with an error":    {"#!/bin/sh\n[ -n \"$KEY\" ] || { echo no key; exit 1; }\ntouch /a\n", nil, []string{"touch /a []"}},
+		"a pipe into a shell":     {"#!/bin/sh\necho \"$CODE\" | bash\n", nil, []string{"hook CODE bash -s @2"}},
+		"eval, and twice removed": {"#!/bin/sh\nx=\"a $CODE\"\ny=$(echo \"$x\" | sed s/a/b/)\neval \"$y\"\n", nil, []string{"hook CODE eval @4"}},
+		"only part of it":         {"#!/bin/sh\nsh -c \"echo $WHO\"\nsh -c 'echo $QUOTED'\n", nil, []string{"hook WHO sh -c @2"}},
+		"through a function":      {"#!/bin/bash\nh() { [ -z \"$2\" ] || bash -c \"$2\"; }\nh A \"$A\"\nh B \"${B:-}\"\nh C fixed\n", nil, []string{"hook A bash -c @2", "hook B bash -c @2"}},
+		"the program's name": {"#!/bin/sh\n\"$CMD\" x\n$A/bin/x\n/opt/$B/x\nexec \"${E:-/bin/true}\"\n", nil, []string{"hook CMD command @2", "hook A command @3", "hook E exec @5",
+			"note /run.sh:3: /bin/x is run, and it isn't there", "note /run.sh:4: /opt//x is run, and it isn't there", "note /run.sh:5: /bin/true is run, and it isn't there"}},
+		"a sourced file": {"#!/bin/sh\n. \"$RC\"\n. /lib.sh arg\nf\n", []string{"/lib.sh", "f() { touch /from-lib; }\n"}, []string{"hook RC . @2",
+			"note /run.sh:2: which file is sourced here can't be told, but it depends on RC", "touch /from-lib []"}},
+		"arithmetic":       {"#!/bin/bash\n(( N > 1 ))\nx=$((M + 1))\n[[ $K -gt 1 ]]\ny=$(( ${#L} + x ))\n", nil, []string{"hook N bash arithmetic @2", "hook M bash arithmetic @3", "hook K bash arithmetic @4"}},
+		"arithmetic of sh": {"#!/bin/sh\nx=$((M + 1))\n", nil, nil},
+		"wrappers": {"#!/bin/sh\nenv A=1 nice -n 5 sudo -u root timeout -k 1 5 bash -c \"$CODE\"\ngosu user sh -c \"$B\"\nsetpriv --reuid=1 -- sh -c \"$C\"\nnohup sh -c \"$D\" &\n", nil,
+			[]string{"hook CODE bash -c @2", "hook B sh -c @3", "hook C sh -c @4", "hook D sh -c @5"}},
+		"su":    {"#!/bin/sh\nsu - \"$U\" -c \"x=$L sh -s\" <<'E'\ntouch /in-here\nE\nsu u <<E\necho $M\nE\n", nil, []string{"hook L su -c @2", "hook M su @5", "touch /in-here []"}},
+		"xargs": {"#!/bin/sh\necho \"$LIST\" | xargs sh -c\n", nil, []string{"hook LIST sh -c @2"}},
+		"trap":  {"#!/bin/sh\ntrap \"rm $F\" EXIT\n", nil, []string{"hook F trap @2"}},
+		"other languages": {"#!/bin/sh\npython3 -c \"$P\"\nnode /x.js\nexec /tool\n", []string{"/tool", "#!/usr/bin/env perl\n"}, []string{"hook P python3 -c @2",
+			"note /run.sh:2: a program for python3 is run, and can't be followed", "note /run.sh:3: /x.js is run by node, and can't be followed",
+			"note /tool: /run.sh runs it, and it can't be followed: it is a script for perl"}},
+		"rights": {"#!/bin/sh\necho \"$U ALL=ALL\" | tee -a /etc/sudoers\nusermod -aG video,sudo x\nusermod -s /bin/sh x\nchmod 4755 /x\nchmod u+s /y\nchmod 755 /z\nsetcap cap_net_raw+ep /w\n", nil,
+			[]string{"grant it writes ALL=ALL to /etc/sudoers, which sudo obeys", "grant it changes an account's rights: usermod -aG video,sudo x",
+				"grant it makes /x run with its owner's or group's rights: chmod 4755", "grant it makes /y run with its owner's or group's rights: chmod u+s",
+				"grant it gives capabilities: setcap cap_net_raw+ep /w", "tee /etc/sudoers [U]"}},
+		"supervisord":           {"#!/bin/sh\nset -- -c /s.conf\nexec supervisord -n \"$@\"\n", nil, []string{"supervisord /s.conf"}},
+		"supervisord by itself": {"#!/bin/sh\nexec /usr/bin/supervisord\n", []string{"/etc/supervisor/supervisord.conf", ""}, []string{"supervisord /etc/supervisor/supervisord.conf"}},
+		"two of them":           {"#!/bin/sh\nsupervisord -c /a.conf &\nsupervisord -c /b.conf\n", nil, []string{"note /run.sh:3: another supervisord is started, with /b.conf", "supervisord /a.conf"}},
+		"chosen by a variable": {"#!/bin/sh\nsupervisord -c \"$CONF\"\n", nil, []string{"note /run.sh:2: the environment decides on supervisord's configuration, but it depends on CONF",
+			"note /run.sh:2: which configuration supervisord is started with can't be told, but it depends on CONF"}},
+		"the command":      {"#!/bin/sh\necho start\nexec \"$@\"\n", nil, nil},
+		"not to be parsed": {"#!/bin/bash\nif then\n", nil, []string{"note /run.sh: the entrypoint runs it, and it can't be followed: it can't be parsed: 2:1: `if` must be followed by a statement list"}},
+		"too large":        {"#!/bin/bash\n" + strings.Repeat("# 456789\n", 40_000), nil, []string{"note /run.sh: the entrypoint runs it, and it can't be followed: it is too large for a script that is read"}},
+		"no script":        {"\x7fELF\x02", nil, []string{"note /run.sh: it is what the image starts, and it can't be followed"}},
+		"indirection":      {"#!/bin/bash\nn=RUN_ME\nsh -c \"${!n}\"\nsh -c \"${!WHICH}\"\n", nil, []string{"hook RUN_ME sh -c @3", "hook WHICH sh -c @4", "note /run.sh:4: which variable ${!WHICH} reads can't be told"}},
+		"default":          {"#!/bin/sh\n: \"${D:=/def}\"\ntouch \"$D\"\ntouch \"${S-/s}\" \"${T:+/t}\"\n", nil, []string{"touch /def [D]", "touch /s [S]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := summary(of(t, tt.script, nil, tt.more...))
+			want := slices.Sorted(slices.Values(tt.want))
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%.500s(-want +got):\n%s", tt.script, diff)
+			}
+		})
+	}
+}
+
+// TestReads: what counts as a switch is what the environment can change.
+func TestReads(t *testing.T) {
+	r := of(t, `#!/bin/bash
+set -e
+own=1; echo "$own" $RANDOM $PWD "$1" "$@" $? "${BASH_SOURCE[0]}"
+export B="$IN_B"
+echo "$B" "${DEF:-$IN_DEF}" "${!IN_INDIRECT}" "${ARR[@]}" "$(echo $IN_SUBST)" $((IN_ARITH)) <<<"$IN_HERE"
+[ -z "$IN_TEST" ] && MAYBE=1
+echo $MAYBE
+for i in $IN_FOR; do echo $i; done
+case $IN_CASE in x) ;; esac
+f() { local l=$IN_F; echo $l; }
+f
+g() { echo $NEVER_CALLED; }
+A=1 B=$IN_PREFIX cmd
+echo 'not $QUOTED' \$ESCAPED
+cat <<E
+$IN_DOC
+E
+cat <<'E'
+$NOT_IN_DOC
+E
+exec /next.sh
+`, []string{"IN_B=v", "MAYBE=m"}, "/next.sh", "#!/bin/sh\necho $B $own $IN_NEXT\n")
+	var got []string
+	for _, s := range r.Switches {
+		got = append(got, s.Name)
+		if s.Name == "IN_B" && (s.Value != "v" || !s.Set || s.Places[0].Line != 4) {
+			t.Errorf("%+v", s)
+		}
+	}
+	want := strings.Fields("ARR BASH_ENV DEF IN_ARITH IN_B IN_CASE IN_DEF IN_DOC IN_F IN_FOR IN_HERE IN_INDIRECT IN_NEXT IN_PREFIX IN_SUBST IN_TEST MAYBE own")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestHostile: bounded time and memory, no panic, and nothing passed over in silence.
+func TestHostile(t *testing.T) {
+	nested := func(open, closed string, n int) string { return strings.Repeat(open, n) + strings.Repeat(closed, n) }
+	started := time.Now()
+	for name, script := range map[string]string{
+		"itself":           "exec /run.sh",
+		"sourcing itself":  ". /run.sh; . /run.sh",
+		"recursion":        "f() { f; f; f; }; f",
+		"two by two":       "f() { g; g; }; g() { f; f; }; f",
+		"a loop in a loop": strings.Repeat("for a in 1 2 3 4 5 6 7 8 9; do ", 20) + "touch /x; " + strings.Repeat("done; ", 20),
+		"growing":          "a=xxxxxxxxxxxxxxxx; " + strings.Repeat("a=$a$a$a$a; ", 1000) + "echo $a",
+		"growing lists":    "a=(x); " + strings.Repeat("a=(\"${a[@]}\" \"${a[@]}\"); ", 1000) + "rm \"${a[@]}\"",
+		"many variables":   many(10_000, func(i int) string { return fmt.Sprintf("v%d=\"$v%d$e%d\"\n", i+1, i, i) }),
+		"many branches":    many(6_000, func(i int) string { return fmt.Sprintf("if [ \"$e%d\" ]; then a%d=1; fi\n", i, i) }),
+		"many exits":       many(8_000, func(i int) string { return fmt.Sprintf("[ \"$e%d\" ] && exit\n", i) }),
+		"subshells":        nested("( ", ")", 9_000),
+		"substitutions":    "echo " + nested("$(echo ", ")", 9_000),
+		"arithmetic":       "echo $((" + nested("(1+", "1)", 9_000) + "))",
+		"indexes":          "echo $((" + nested("a[", "1]", 9_000) + "))",
+		"ifs":              nested("if ", "; then :; fi", 9_000),
+		"braces":           nested("{ ", "; }", 9_000),
+		"quotes":           strings.Repeat("\"$(", 9_000),
+		"chain":            strings.Repeat("a && ", 40_000) + "b",
+		"pipe":             strings.Repeat("a | ", 40_000) + "b",
+		"case":             "case x in " + strings.Repeat("a) ;; ", 30_000) + "esac",
+		"wide case":        "case x in " + strings.Repeat("a | ", 50_000) + "b) ;; esac",
+		"words":            "echo " + strings.Repeat("$a ", 60_000),
+		"dashes":           "x=$((" + strings.Repeat("- ", 100_000) + "1))",
+		"not a word":       "\xff\xfe\x00 \x01 $'\\x00'",
+		"here documents":   strings.Repeat("cat <<E\n$(\nE\n", 5_000),
+	} {
+		began := time.Now()
+		r := of(t, "#!/bin/bash\n"+script, nil)
+		if len(r.Notes) > 300 || len(r.Switches) > 60_000 {
+			t.Errorf("%s: %d notes, %d switches", name, len(r.Notes), len(r.Switches))
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s took %s", name, took)
+		}
+		// Whatever isn't followed to its end has a note.
+		if name == "itself" && len(r.Notes) == 0 || name == "many exits" && len(r.Notes) == 0 || name == "subshells" && len(r.Notes) == 0 {
+			t.Errorf("%s has no note", name)
+		}
+	}
+	if took := time.Since(started); took > 60*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func many(n int, line func(int) string) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(line(i))
+	}
+	return b.String()
+}
+
+// TestEntrypoints covers how an image can come to its script.
+func TestEntrypoints(t *testing.T) {
+	files := []image.File{
+		image.Bytes("/opt/run.sh", 0o755, []byte("#!/bin/sh -e\ntouch \"/made/$1\"\n")), image.Symlink("/entry", "opt/run.sh"),
+		image.Bytes("/opt/sourced", 0o644, []byte("touch /made/plain\n")), image.Bytes("/usr/bin/tini", 0o755, []byte("\x7fELF")),
+	}
+	for name, tt := range map[string]struct {
+		config v1.Config
+		want   string
+		notes  int
+	}{
+		"entrypoint and command": {v1.Config{Entrypoint: []string{"/opt/run.sh"}, Cmd: []string{"x"}}, "/made/x", 0},
+		"a link":                 {v1.Config{Cmd: []string{"/entry", "x"}}, "/made/x", 0},
+		"by PATH":                {v1.Config{Cmd: []string{"run.sh", "x"}, Env: []string{"PATH=/nowhere:/opt"}}, "/made/x", 0},
+		"tini":                   {v1.Config{Entrypoint: []string{"/usr/bin/tini", "-g", "--"}, Cmd: []string{"/opt/run.sh", "x"}}, "/made/x", 0},
+		"a shell":                {v1.Config{Entrypoint: []string{"/bin/bash", "-eu", "-o", "pipefail", "/opt/run.sh", "x"}}, "/made/x", 0},
+		"no shebang":             {v1.Config{Entrypoint: []string{"sh", "/opt/sourced"}}, "/made/plain", 0},
+		"shell form":             {v1.Config{Cmd: []string{"/bin/sh", "-c", "exec /opt/run.sh \"$X\""}, Env: []string{"X=x"}}, "/made/x", 0},
+		"a binary":               {v1.Config{Cmd: []string{"/usr/bin/tini"}}, "", 1},
+		"nothing":                {v1.Config{}, "", 1},
+		"not there":              {v1.Config{Cmd: []string{"/none"}}, "", 1},
+	} {
+		r, err := start.Read(t.Context(), imageOf(t, files...), &tt.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, c := range r.Changes {
+			got = c.Path
+		}
+		if got != tt.want || len(r.Notes) != tt.notes {
+			t.Errorf("%s: made %q, want %q; notes %v", name, got, tt.want, r.Notes)
+		}
+	}
+}
+
+func FuzzScript(f *testing.F) {
+	for _, line := range []string{"a", "b", "c"} {
+		paths, err := filepath.Glob("../../internal/standin/files/" + line + "/opt/gem/*.sh")
+		if err != nil || len(paths) == 0 {
+			f.Fatal(paths, err)
+		}
+		for _, p := range paths {
+			data, err := os.ReadFile(p)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(string(data))
+		}
+	}
+	for seed := range uint64(20) {
+		f.Add("#!/bin/bash\n" + script(seed))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 1<<16 {
+			return
+		}
+		r := of(t, text, []string{"USER=gem", "X=x y", "PATH=/bin"}, "/t", "$A")
+		if len(r.Scripts) == 0 && r.Supervisord == "" && len(r.Notes) == 0 {
+			t.Error("nothing is followed, and there is no note")
+		}
+		if _, err := r.Follow(t.Context(), []start.Job{{Name: "a", Command: []string{"/run.sh", "%(ENV_X)s"}, Autostart: "%(ENV_Y)s"}}); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,422 @@
+package verify
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/jstemmer/go-junit-report/v2/junit"
+)
+
+// Formats of a report. The rules are written as Text and JSON.
+const (
+	Text  = "text"
+	JSON  = "json"
+	JUnit = "junit" // JUnit's XML: a test case for each rule
+	SARIF = "sarif" // SARIF 2.1.0: places are paths in the image
+)
+
+// Write writes the report in one of the formats. What comes from an image reaches w without control characters.
+func (r *Report) Write(w io.Writer, format string) error {
+	switch format {
+	case Text:
+		return r.writeText(w)
+	case JSON:
+		return writeJSON(w, r)
+	case JUnit:
+		return r.writeJUnit(w)
+	case SARIF:
+		return writeJSON(w, r.sarif())
+	}
+	return fmt.Errorf("a report can't be written as %q; there are text, json, junit and sarif", format)
+}
+
+// WriteRules writes every rule as Text or JSON.
+func WriteRules(w io.Writer, format string) error {
+	switch format {
+	case JSON:
+		return writeJSON(w, Rules())
+	case Text:
+	default:
+		return fmt.Errorf("the rules can't be written as %q; there are text and json", format)
+	}
+	var b bytes.Buffer
+	for i, r := range Rules() {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s  %s%s\n  %s\n  why: %s\n  fix: %s\n", r.ID, r.Severity, r.marks(), r.Title, r.Why, r.Fix)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// marks says which holes a rule finds, and that it needs a running image.
+func (r Rule) marks() string {
+	var out string
+	if len(r.Holes) > 0 {
+		out = ", hole " + strings.Join(r.Holes, " ")
+	}
+	if r.Dynamic {
+		out += ", on the running image"
+	}
+	return out
+}
+
+// safe gives text without what a terminal would act on: control characters, marks that turn the direction of writing, and
+// bytes that are no UTF-8 are shown by their numbers.
+func safe(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)):
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case r != ' ' && !unicode.IsPrint(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// writeJSON writes v with every character that a terminal would act on as an escape, which JSON readers turn back.
+func writeJSON(w io.Writer, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	for _, r := range b.String() {
+		switch {
+		case r == '\n' || r == ' ' || unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			r -= 0x10000
+			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// same are findings that differ in their platforms only.
+type same struct {
+	Finding
+	platforms []string
+}
+
+// merged joins the findings of several platforms, in the report's order.
+func (r *Report) merged() []same {
+	var out []same
+	at := map[string]int{}
+	for _, f := range r.Findings {
+		k := f.Rule + "\x00" + f.Subject + "\x00" + f.Message
+		i, ok := at[k]
+		if !ok {
+			i = len(out)
+			at[k] = i
+			out = append(out, same{Finding: f})
+		}
+		if f.Platform != "" && !slices.Contains(out[i].platforms, f.Platform) {
+			out[i].platforms = append(out[i].platforms, f.Platform)
+		}
+	}
+	return out
+}
+
+// most is how many places and findings of one rule the text shows.
+const (
+	mostPlaces   = 4
+	mostFindings = 20
+)
+
+func (r *Report) writeText(w io.Writer) error {
+	var b bytes.Buffer
+	known := byID()
+	titles := map[string]string{Error: "error", Warning: "warning", Info: "note"}
+	findings := r.merged()
+	for i := 0; i < len(findings); {
+		f := findings[i]
+		n := i
+		for n < len(findings) && findings[n].Rule == f.Rule && findings[n].Severity == f.Severity {
+			n++
+		}
+		fmt.Fprintf(&b, "%s %s: %s\n", titles[f.Severity], f.Rule, known[f.Rule].Title)
+		for j, g := range findings[i:n] {
+			if j == mostFindings {
+				fmt.Fprintf(&b, "  … and %d more\n", n-i-j)
+				break
+			}
+			g.write(&b, len(r.Platforms))
+		}
+		if f.Fix != "" {
+			fmt.Fprintf(&b, "  fix: %s\n", f.Fix)
+		}
+		b.WriteByte('\n')
+		i = n
+	}
+	for _, u := range r.Unchecked {
+		fmt.Fprintf(&b, "not checked: %s\n", safe(u))
+	}
+	fmt.Fprintf(&b, "%s: %s\n", safe(r.name()), r.summary())
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (f same) write(b *bytes.Buffer, platforms int) {
+	fmt.Fprintf(b, "  %s", safe(f.Message))
+	if len(f.platforms) < platforms && len(f.platforms) > 0 {
+		fmt.Fprintf(b, " [%s]", safe(strings.Join(f.platforms, ", ")))
+	}
+	b.WriteByte('\n')
+	for i, p := range f.Places {
+		if i == mostPlaces {
+			fmt.Fprintf(b, "    … and %d more places\n", len(f.Places)-i)
+			break
+		}
+		fmt.Fprintf(b, "    at %s", safe(p.String()))
+		if p.Layer != "" {
+			fmt.Fprintf(b, " (layer %s)", safe(short(p.Layer)))
+		}
+		b.WriteByte('\n')
+	}
+	if f.Source != "" {
+		fmt.Fprintf(b, "    by %s\n", safe(f.Source))
+	}
+}
+
+// name is the image with its digest.
+func (r *Report) name() string {
+	if r.Digest == "" || strings.Contains(r.Reference, r.Digest) {
+		return r.Reference
+	}
+	return r.Reference + "@" + r.Digest
+}
+
+func (r *Report) summary() string {
+	count := map[string]int{}
+	for _, f := range r.merged() {
+		count[f.Severity]++
+	}
+	verdict := "passed"
+	if !r.Passed {
+		verdict = "not passed"
+	}
+	return fmt.Sprintf("%s: profile %s, %s, %d rules, %s, %s", verdict, safe(r.Profile), safe(strings.Join(r.Platforms, " and ")), len(r.Rules),
+		number(count[Error], "error"), number(count[Warning], "warning"))
+}
+
+func number(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func byID() map[string]Rule {
+	out := map[string]Rule{}
+	for _, r := range Rules() {
+		out[r.ID] = r
+	}
+	return out
+}
+
+// ruleIDs are the rules of the report: those checked, and those that something was found by.
+func (r *Report) ruleIDs() []string {
+	out := slices.Clone(r.Rules)
+	for _, f := range r.Findings {
+		out = append(out, f.Rule)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (r *Report) writeJUnit(w io.Writer) error {
+	known := byID()
+	suite := junit.Testsuite{Name: safe(r.name()), Package: "slimctl.verify." + safe(r.Profile), Time: "0"}
+	for _, u := range r.Unchecked {
+		suite.AddProperty("unchecked", safe(u))
+	}
+	findings := r.merged()
+	for _, id := range r.ruleIDs() {
+		c := junit.Testcase{Name: id, Classname: "slimctl.verify." + safe(r.Profile), Time: "0"}
+		var text bytes.Buffer
+		var first string
+		failed := false
+		for _, f := range findings {
+			if f.Rule != id {
+				continue
+			}
+			if f.Severity == Error && !failed {
+				failed, first = true, f.Message
+			}
+			f.write(&text, len(r.Platforms))
+		}
+		if failed {
+			fmt.Fprintf(&text, "fix: %s\n", known[id].Fix)
+			c.Failure = &junit.Result{Message: safe(first), Type: id, Data: cdata(text.String())}
+		} else if text.Len() > 0 {
+			c.SystemOut = &junit.Output{Data: cdata(text.String())}
+		}
+		suite.AddTestcase(c)
+	}
+	suites := junit.Testsuites{Name: "slimctl verify"}
+	suites.AddSuite(suite)
+	if _, err := io.WriteString(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"); err != nil {
+		return err
+	}
+	return suites.WriteXML(w)
+}
+
+// cdata breaks the one mark that ends a CDATA section up.
+func cdata(s string) string { return strings.ReplaceAll(s, "]]>", "]] >") }
+
+// The parts of SARIF that a report has (SARIF 2.1.0, sections 3.13 to 3.49).
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver struct {
+				Name           string      `json:"name"`
+				InformationURI string      `json:"informationUri"`
+				Rules          []sarifRule `json:"rules"`
+			} `json:"driver"`
+		} `json:"tool"`
+		OriginalURIBaseIDs map[string]sarifArtifact `json:"originalUriBaseIds"`
+		Results            []sarifResult            `json:"results"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifRule struct {
+		ID               string    `json:"id"`
+		ShortDescription sarifText `json:"shortDescription"`
+		FullDescription  sarifText `json:"fullDescription"`
+		Help             sarifText `json:"help"`
+		Default          struct {
+			Level string `json:"level"`
+		} `json:"defaultConfiguration"`
+		Properties map[string][]string `json:"properties,omitempty"`
+	}
+	sarifResult struct {
+		RuleID       string            `json:"ruleId"`
+		RuleIndex    int               `json:"ruleIndex"`
+		Level        string            `json:"level"`
+		Message      sarifText         `json:"message"`
+		Locations    []sarifLocation   `json:"locations"`
+		Fingerprints map[string]string `json:"partialFingerprints"`
+		Properties   map[string]string `json:"properties,omitempty"`
+	}
+	sarifLocation struct {
+		Physical *sarifPhysical `json:"physicalLocation,omitempty"`
+		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
+		Message  *sarifText     `json:"message,omitempty"`
+	}
+	sarifPhysical struct {
+		Artifact sarifArtifact `json:"artifactLocation"`
+		Region   *sarifRegion  `json:"region,omitempty"`
+	}
+	sarifArtifact struct {
+		URI         string     `json:"uri"`
+		URIBaseID   string     `json:"uriBaseId,omitempty"`
+		Description *sarifText `json:"description,omitempty"`
+	}
+	sarifRegion struct {
+		StartLine int `json:"startLine"`
+	}
+	sarifLogical struct {
+		Name               string `json:"name,omitempty"`
+		FullyQualifiedName string `json:"fullyQualifiedName"`
+	}
+)
+
+// rootfs is what places in the image are relative to.
+const rootfs = "ROOTFS"
+
+func (r *Report) sarif() sarifLog {
+	run := sarifRun{Results: []sarifResult{}, OriginalURIBaseIDs: map[string]sarifArtifact{
+		rootfs: {URI: "file:///", Description: &sarifText{"the root of the image " + safe(r.name())}},
+	}}
+	run.Tool.Driver.Name, run.Tool.Driver.InformationURI = "slimctl verify", "https://github.com/slimctl/slimctl"
+	run.Tool.Driver.Rules = []sarifRule{}
+	known, ids := byID(), r.ruleIDs()
+	for _, id := range ids {
+		k := known[id]
+		rule := sarifRule{ID: id, ShortDescription: sarifText{k.Title}, FullDescription: sarifText{k.Why}, Help: sarifText{k.Fix}}
+		rule.Default.Level = level(k.Severity)
+		if len(k.Holes) > 0 {
+			rule.Properties = map[string][]string{"holes": k.Holes}
+		}
+		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
+	}
+	for _, f := range r.Findings {
+		result := sarifResult{
+			RuleID: f.Rule, RuleIndex: slices.Index(ids, f.Rule), Level: level(f.Severity), Message: sarifText{safe(f.Message)},
+			Fingerprints: map[string]string{"slimctl/v1": f.fingerprint()}, Properties: map[string]string{},
+		}
+		for key, value := range map[string]string{"platform": f.Platform, "subject": f.Subject, "profile": f.Source} {
+			if value != "" {
+				result.Properties[key] = safe(value)
+			}
+		}
+		for _, p := range f.Places {
+			at := sarifLocation{Physical: &sarifPhysical{Artifact: sarifArtifact{
+				URI: strings.ReplaceAll((&url.URL{Path: strings.TrimPrefix(p.Path, "/")}).EscapedPath(), ":", "%3A"), URIBaseID: rootfs,
+			}}}
+			if p.Line > 0 {
+				at.Physical.Region = &sarifRegion{p.Line}
+			}
+			if p.Layer != "" {
+				at.Message = &sarifText{"layer " + safe(p.Layer)}
+			}
+			result.Locations = append(result.Locations, at)
+		}
+		if len(f.Places) == 0 {
+			name := safe(strings.TrimSpace(r.Reference + " " + f.Subject))
+			result.Locations = []sarifLocation{{Logical: []sarifLogical{{Name: safe(f.Subject), FullyQualifiedName: name}}}}
+		}
+		run.Results = append(run.Results, result)
+	}
+	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
+}
+
+// level is SARIF's word for a severity; they are the same.
+func level(severity string) string {
+	if rank(severity) == 0 {
+		return Error
+	}
+	return severity
+}
+
+// fingerprint is the same for the same finding in another build: neither lines nor layers nor digests are in it.
+func (f Finding) fingerprint() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", f.Rule, f.Platform, f.Subject)
+	var paths []string
+	for _, p := range f.Places {
+		paths = append(paths, p.Path)
+	}
+	slices.Sort(paths)
+	for _, p := range slices.Compact(paths) {
+		fmt.Fprintf(h, "\x00%s", p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}

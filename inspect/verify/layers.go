@@ -1,0 +1,275 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/expect"
+)
+
+const (
+	baseDigest = "org.opencontainers.image.base.digest"
+	baseName   = "org.opencontainers.image.base.name"
+)
+
+var layerRules = []rule{
+	{Rule: Rule{
+		ID: "base-layers", Title: "The lowest layers are the base's", Severity: Error,
+		Why: "What an image is made from cannot be told by its annotations: whoever publishes it writes them. Layers have digests.",
+		Fix: "Build again from the base that the lock names.",
+	}, each: baseLayers},
+	{Rule: Rule{
+		ID: "base-annotation", Title: "The annotations name the base", Severity: Error,
+		Why: "Scanners and people look up by them what an image must be rebuilt for; a wrong one hides a base with known holes.",
+		Fix: "Build again; slimctl writes the annotations.",
+	}, each: baseAnnotations, all: indexAnnotations},
+	{Rule: Rule{
+		ID: "layer-foreign", Title: "Layers above the base hold what the profile lays and removes", Severity: Error,
+		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load.",
+		Fix: "Build again, and lay by the profile what else is needed.",
+	}, each: layersForeign},
+	{Rule: Rule{
+		ID: "layer-unread", Title: "Every layer was read", Severity: Warning,
+		Why: "Nothing is known of what is in a layer that was not read.",
+		Fix: "Verify without leaving layers out.",
+	}, each: layersUnread},
+}
+
+// above is the position of the lowest layer that is not the base's. Where nothing tells which those are, it is the lowest
+// one with a laid file, and sure is false.
+func (h *held) above() (n int, sure bool) {
+	if want := h.want.Base.Layers; len(want) > 0 && h.onBase() {
+		return len(want), true
+	}
+	for i := range h.Files.Layers {
+		for _, e := range h.Files.Layers[i].Entries {
+			if f, laid := h.laid[e.Path]; laid && f.SHA256 != "" && f.Size > 0 && e.Digest.String() == f.SHA256 {
+				return i, false
+			}
+		}
+	}
+	return len(h.Files.Layers), false
+}
+
+// onBase says whether the image's lowest layers are the base's.
+func (h *held) onBase() bool {
+	want := h.want.Base.Layers
+	if len(want) > len(h.Files.Layers) {
+		return false
+	}
+	for i, d := range want {
+		if h.Files.Layers[i].DiffID.String() != d {
+			return false
+		}
+	}
+	return true
+}
+
+func baseLayers(h *held) error {
+	want := h.want.Base.Layers
+	if len(want) == 0 {
+		h.unchecked("whether the lowest layers are the base's, which are not known: programs and libraries of the base are taken as they are")
+		return nil
+	}
+	if h.onBase() {
+		return nil
+	}
+	for i, d := range want {
+		if i >= len(h.Files.Layers) {
+			h.found("", nil, "the image has %d layers, its base %d", len(h.Files.Layers), len(want))
+			return nil
+		}
+		if l := h.Files.Layers[i]; l.DiffID.String() != d {
+			h.found(fmt.Sprintf("layer %d", i+1), []tree.Place{{Path: "/", Layer: l.Digest.String()}}, "%s is not the base's: its content is %s instead of %s", h.layer(i), short(l.DiffID.String()), short(d))
+			return nil // those above it are no news
+		}
+	}
+	return nil
+}
+
+// annotated compares one set of annotations.
+func (k *checker) annotated(have map[string]string, want expect.Base, where string, tell func(what, format string, args ...any)) {
+	for _, a := range []struct{ key, want string }{{baseDigest, want.Digest}, {baseName, want.Name}} {
+		switch value, ok := have[a.key]; {
+		case a.want != "" && !ok:
+			tell(a.key, "%s lacks the annotation %s; it should be %s", where, a.key, a.want)
+		case a.want != "" && value != a.want:
+			tell(a.key, "%s has %s=%s; it should be %s", where, a.key, value, a.want)
+		case a.key == baseDigest && !ok:
+			tell(a.key, "%s lacks the annotation %s", where, a.key)
+		}
+	}
+}
+
+func baseAnnotations(h *held) error {
+	h.annotated(h.Annotations, h.want.Base, "the manifest", func(what, format string, args ...any) { h.found(what, nil, format, args...) })
+	return nil
+}
+
+func indexAnnotations(k *checker) error {
+	if len(k.held) == 0 || len(k.in.Images) == 1 && k.in.Annotations == nil {
+		return nil
+	}
+	k.annotated(k.in.Annotations, k.held[0].want.Base, "the index", func(what, format string, args ...any) {
+		k.add(Finding{Subject: what, Message: fmt.Sprintf(format, args...)})
+	})
+	return nil
+}
+
+func layersForeign(h *held) error {
+	first, sure := h.above()
+	if !sure {
+		h.unchecked("what the lowest %d layers hold besides what other rules name", first)
+	}
+	parents := map[string]bool{} // of what is laid or removed
+	for p := range h.laid {
+		for _, dir := range image.Parents(p) {
+			parents[dir] = true
+		}
+	}
+	removed := h.removals()
+	var dirs []tree.Entry
+	for i := first; i < len(h.Files.Layers); i++ {
+		by := h.layer(i)
+		for _, e := range h.Files.Layers[i].Entries {
+			if h.full() {
+				return nil
+			}
+			e.Layer = i
+			f, laid := h.laid[e.Path]
+			at := []tree.Place{{Path: e.Path, Layer: h.Files.Layers[i].Digest.String()}}
+			switch {
+			case e.Type == tree.TypeOpaque:
+				h.found(e.Path, at, "%s hides all that was in %s", by, e.Path)
+			case e.Type == tree.TypeWhiteout:
+				if !laid && !removed.of(e.Path) {
+					h.found(e.Path, at, "%s removes %s, and the profile does not", by, e.Path)
+				}
+			case laid && string(e.Type) == f.Type && (f.SHA256 == "" || e.Digest.String() == f.SHA256) && e.Link == f.Link:
+			case laid:
+				h.found(e.Path, at, "%s has another %s than the one that is laid", by, e.Path)
+			case e.IsDir():
+				dirs = append(dirs, e)
+			default:
+				h.found(e.Path, at, "%s brings %s, which the profile does not lay", by, e.Path)
+			}
+		}
+	}
+	h.directories(dirs, first, parents)
+	return nil
+}
+
+// removals are the profile's, written out: by path where there is no pattern, with what each excepts.
+type removals struct {
+	paths map[string][]string
+	globs map[string][]string
+}
+
+func (h *held) removals() removals {
+	r := removals{map[string][]string{}, map[string][]string{}}
+	for _, d := range h.want.Removed {
+		for _, g := range braces(d.Glob) {
+			for _, g := range []string{g, h.real(g)} {
+				if strings.ContainsAny(g, `*?[{\`) {
+					r.globs[g] = d.Except
+				} else {
+					r.paths[g] = d.Except
+				}
+			}
+		}
+	}
+	return r
+}
+
+// of says whether the profile removes p, or a directory above it.
+func (r removals) of(p string) bool {
+	for _, at := range append(image.Parents(p), p) {
+		if except, ok := r.paths[at]; ok && !matchesAny(except, p) {
+			return true
+		}
+		for g, except := range r.globs {
+			if strings.HasPrefix(at, fixed(g)) && matchesAny([]string{g}, at) && !matchesAny(except, p) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// directories holds those that layers above the base bring only to put something in them against what the base has there.
+func (h *held) directories(dirs []tree.Entry, first int, parents map[string]bool) {
+	base := map[string]tree.Entry{}
+	for _, e := range dirs {
+		base[e.Path] = tree.Entry{Layer: -1}
+	}
+	hidden := map[string]int{} // by directory, the last layer that hides what is in it, counted from 1
+	for i := range h.Files.Layers[:first] {
+		for _, e := range h.Files.Layers[i].Entries { // a whiteout comes before what has the same path
+			_, asked := base[e.Path]
+			switch {
+			case e.Type == tree.TypeOpaque:
+				hidden[e.Path] = i + 1
+			case e.Type == tree.TypeWhiteout:
+				hidden[e.Path] = i + 1
+				if asked {
+					base[e.Path] = tree.Entry{Layer: -1}
+				}
+			case asked:
+				e.Layer = i
+				base[e.Path] = e
+			}
+		}
+	}
+	for p, e := range base {
+		for _, at := range image.Parents(p) {
+			if hidden[at] > e.Layer+1 {
+				base[p] = tree.Entry{Layer: -1}
+			}
+		}
+	}
+	for _, e := range dirs {
+		at := []tree.Place{{Path: e.Path, Layer: h.Files.Layers[e.Layer].Digest.String()}}
+		was, by := base[e.Path], h.layer(e.Layer)
+		switch {
+		case e.Path == "/" && was.Layer < 0:
+			was = tree.Entry{Entry: image.Dir("/", 0o755).Entry}
+		case was.Layer < 0 && !parents[e.Path]:
+			h.found(e.Path, at, "%s brings the directory %s, which the profile does not lay", by, e.Path)
+			continue
+		case was.Layer < 0:
+			was = tree.Entry{Entry: image.Dir(e.Path, 0o755).Entry}
+		}
+		switch {
+		case !was.IsDir():
+			h.found(e.Path, at, "%s makes %s, a %s of the base, a directory", by, e.Path, was.Type)
+		case e.Mode != was.Mode || e.UID != was.UID || e.GID != was.GID:
+			h.found(e.Path, at, "%s gives %s mode %04o and owner %d:%d; it had %04o and %d:%d", by, e.Path, e.Mode, e.UID, e.GID, was.Mode, was.UID, was.GID)
+		case !sameXattrs(e.Xattrs, was.Xattrs):
+			h.found(e.Path, at, "%s changes the extended attributes of %s", by, e.Path)
+		}
+	}
+}
+
+func sameXattrs(a, b image.Xattrs) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+func layersUnread(h *held) error {
+	for i, l := range h.Files.Layers {
+		if l.Unread {
+			h.unchecked("%s, which was not read", h.layer(i))
+			h.found(fmt.Sprintf("layer %d", i+1), []tree.Place{{Path: "/", Layer: l.Digest.String()}}, "%s was not read", h.layer(i))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package verify
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx"
+)
+
+var nginxRules = []rule{
+	{Rule: Rule{
+		ID: "nginx-port-proxy", Title: "No server leads to a port of the client's choice", Severity: Error, Holes: []string{"b", "c"},
+		Why: "The base has a server whose name holds a port: Host: 8091-x, or GET http://9222-x/json, reaches any local port, whatever other servers deny.",
+		Fix: "Remove the server; have one with a fixed name.",
+	}, each: nginxPortProxy},
+	{Rule: Rule{
+		ID: "nginx-many-servers", Title: "Each address has one server", Severity: Error, Holes: []string{"b", "c"},
+		Why: "With several servers on one address the client's Host header, or an absolute request line, picks the one that is open.",
+		Fix: "Keep one server on each address.",
+	}, each: nginxManyServers},
+	{Rule: Rule{
+		ID: "nginx-header-proxy", Title: "No header leads to a place of the client's choice", Severity: Error, Holes: []string{"f"},
+		Why: "Line B sends a request with x-aio-proxy-port to that local port, on every path that no other location takes.",
+		Fix: "Remove header_proxy.conf and the map.",
+	}, each: nginxHeaderProxy},
+	{Rule: Rule{
+		ID: "nginx-stream", Title: "nginx serves HTTP only", Severity: Error, Holes: []string{"m"},
+		Why: "A server in stream {} or mail {} hands every byte on to where it leads: no location, no gate and no log is between.",
+		Fix: "Remove the block.",
+	}, each: nginxStreams},
+	{Rule: Rule{
+		ID: "nginx-does-not-start", Title: "nginx starts with its configuration, and slimctl understands it", Severity: Error, Holes: []string{"e"},
+		Why: "A second `location /`, an unknown variable or a missing file stops nginx: the image is down, and whoever repairs it takes the file out that denied. What slimctl does not understand may open anything.",
+		Fix: "Correct the configuration.",
+	}, each: nginxStarts},
+	{Rule: Rule{
+		ID: "nginx-regex-order", Title: "No regular expression decides between routes", Severity: Error, Holes: []string{"g"},
+		Why: "Regular expressions win over prefixes, in the order of files: one that denies all blocks /mcp, and an earlier one still answers.",
+		Fix: "Write exact locations; nest an expression in the prefix that it is for.",
+	}, each: nginxRegexes},
+	{Rule: Rule{
+		ID: "nginx-raw-path", Title: "No path goes on as the client wrote it", Severity: Error, Holes: []string{"h"},
+		Why: "proxy_pass without an URI sends /mcp/../v1/docs on unchanged: nginx has checked another path than the server behind it takes.",
+		Fix: "Give proxy_pass an URI.",
+	}, each: nginxRawPaths},
+	{Rule: Rule{
+		ID: "nginx-auth-by-request-uri", Title: "The query does not decide who is let in", Severity: Error, Holes: []string{"i"},
+		Why: "The base lets requests through without a key whose $request_uri ends in .js, and that holds the query: GET /mcp?x=.js.",
+		Fix: "Decide by location; $uri has no query.",
+	}, each: nginxRequestURI},
+	{Rule: Rule{
+		ID: "nginx-template", Title: "No template lies where nginx reads", Severity: Error, Holes: []string{"j"},
+		Why: "The base's snippets are templates at build time: rm of the rendered name does nothing, and the template is rendered at the next start. With placeholders left, the environment says what is listened to.",
+		Fix: "Remove the template; write the configuration out.",
+	}, each: nginxTemplates},
+	{Rule: Rule{
+		ID: "nginx-writable-include", Title: "Only root may write what nginx reads", Severity: Error, Holes: []string{"m"},
+		Why: "On line B nginx, started as root, includes a file that belongs to the desktop user: he adds any server to it.",
+		Fix: "Give file and directories to root, mode 0644 and 0755, or drop the include.",
+	}, each: nginxWritable},
+	{Rule: Rule{
+		ID: "nginx-include-glob", Title: "nginx includes files by name", Severity: Error, Holes: []string{"a", "m"},
+		Why: "With include *.conf every file that a layer, a package or a script puts there adds routes.",
+		Fix: "Include each file by its name.",
+	}, each: nginxGlobs},
+	{Rule: Rule{
+		ID: "nginx-include-missing", Title: "What nginx includes is there and laid", Severity: Error, Holes: []string{"m"},
+		Why: "A file that is not there yet is there once somebody writes it; one that the profile does not lay says what nobody checked.",
+		Fix: "Drop the include, or lay the file.",
+	}, each: nginxIncludes},
+}
+
+// fromClient are the variables by which a client chooses: the request line's, headers', and what is made from them.
+var fromClient = regexp.MustCompile(`\$\{?(http_|arg_|cookie_|args|query_string|uri|request|document_uri|sent_|upstream_http_|content_type|remote_user)`)
+
+func nginxPortProxy(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.target.Kind != nginx.Proxy {
+			return
+		}
+		for _, part := range a.target.Chosen {
+			if byHost(part) {
+				h.found(a.name(), a.at, "the route %s of the server %s leads to %s, and %s chooses where", a.name(), serverName(a.server), a.target.Value, part)
+			}
+		}
+	})
+	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
+		for _, name := range s.Names {
+			if strings.HasPrefix(name, "~") {
+				h.found(name, []tree.Place{s.Place}, "a server is picked by the expression %s", name)
+			}
+		}
+	})
+	return nil
+}
+
+// byHost says whether the name that a client asks for is a part of text.
+func byHost(text string) bool {
+	return strings.Contains(text, "server_name") || strings.Contains(text, "$host") || strings.Contains(text, "$http_host")
+}
+
+func nginxHeaderProxy(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.target.Kind != nginx.Proxy && a.target.Kind != nginx.Rewrite {
+			return
+		}
+		for _, part := range a.target.Chosen {
+			switch {
+			case byHost(part): // found as port proxy
+			case fromClient.MatchString(part):
+				h.found(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
+			default:
+				h.found(a.name(), a.at, "the route %s leads to %s, and it is not known what %s is", a.name(), a.target.Value, part)
+			}
+		}
+	})
+	return nil
+}
+
+// nginxStreams finds what is no HTTP.
+func nginxStreams(h *held) error {
+	h.eachServer(func(_ *nginx.Config, s *nginx.Server) {
+		if s.Protocol != "" {
+			h.found(serverName(s), []tree.Place{s.Place}, "the server %s is one for %s", serverName(s), s.Protocol)
+		}
+	})
+	return nil
+}
+
+func nginxManyServers(h *held) error {
+	for i := range h.Surface.Nginx {
+		c := &h.Surface.Nginx[i]
+		by := map[string][]*nginx.Server{}
+		for j := range c.Servers {
+			s := &c.Servers[j]
+			for _, l := range s.Listen {
+				a := address(l.Address, l.Port)
+				if !slices.Contains(by[a], s) {
+					by[a] = append(by[a], s)
+				}
+			}
+			if len(s.Listen) == 0 {
+				by["*:80"] = append(by["*:80"], s) // nginx's default
+			}
+		}
+		for _, a := range sortedKeys(by) {
+			if len(by[a]) < 2 {
+				continue
+			}
+			var places []tree.Place
+			var names []string
+			for _, s := range by[a] {
+				places = append(places, s.Place)
+				names = append(names, fmt.Sprintf("%q", strings.Join(s.Names, " ")))
+			}
+			h.found(a, places, "%d servers listen on %s: %s", len(by[a]), a, list(names))
+		}
+	}
+	return nil
+}
+
+func nginxStarts(h *held) error {
+	for _, c := range h.Surface.Nginx {
+		for _, n := range c.Notes {
+			h.found("nginx", []tree.Place{n.Place}, "%s", n.Text)
+		}
+		if len(c.Servers) == 0 {
+			h.found(c.Path, h.at(c.Path, 0), "%s has no server", c.Path)
+		}
+	}
+	return nil
+}
+
+func nginxRegexes(h *held) error {
+	h.eachLocation(func(l *location) {
+		if l.regex() && len(l.parents) == 0 {
+			h.found(l.name(), []tree.Place{l.Place}, "the route %s is a regular expression beside the others", l.name())
+		}
+	})
+	return nil
+}
+
+func nginxRawPaths(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.target.Kind == nginx.Proxy && a.target.RawURI {
+			h.found(a.name(), a.at, "the route %s leads to %s with the path as the client wrote it", a.name(), a.target.Value)
+		}
+	})
+	return nil
+}
+
+// withQuery are the variables that hold the query.
+var withQuery = regexp.MustCompile(`\$\{?(request_uri|request|args|query_string|arg_\w+|is_args)\b`)
+
+func nginxRequestURI(h *held) error {
+	for _, c := range h.Surface.Nginx {
+		for _, m := range c.Maps {
+			parts := strings.Join(append(slices.Clip(m.Parts), m.Source), " ")
+			if len(m.Decides) > 0 && withQuery.MatchString(parts) {
+				h.found(m.Variable, []tree.Place{m.Place}, "%s is chosen by %s, which holds the query, and decides on %s", m.Variable, m.Source, list(m.Decides))
+			}
+		}
+	}
+	h.eachAnswer(func(a answer) {
+		if a.when != "" && answers(a.target) && withQuery.MatchString(a.when) {
+			h.found(a.name(), a.at, "the route %s %s: that holds the query", a.name(), does(a.target))
+		}
+	})
+	return nil
+}
+
+// placeholder is what envsubst fills in; nginx's own variables are in lower case.
+var placeholder = regexp.MustCompile(`\$\{[A-Z][A-Z0-9_]*\}`)
+
+func nginxTemplates(h *held) error {
+	dirs := []string{"/opt/gem"}
+	for _, c := range h.Surface.Nginx {
+		if dir := path.Dir(c.Path); !slices.Contains(dirs, dir) && dir != "/etc/nginx" {
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, dir := range dirs {
+		paths, err := h.glob(dir + "/{,nginx/}{nginx.*.conf,*.conf.template}")
+		if err != nil {
+			return err
+		}
+		for _, p := range paths {
+			if _, laid := h.laid[p]; !laid {
+				h.found(p, h.at(p, 0), "%s is a template of nginx's configuration", p)
+			}
+		}
+	}
+	left := func(what string, at tree.Place, texts ...string) {
+		for _, text := range texts {
+			if p := placeholder.FindString(text); p != "" {
+				h.found(what, []tree.Place{at}, "%s is filled from the environment in %s", p, what)
+			}
+		}
+	}
+	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
+		for _, l := range s.Listen {
+			left("listen "+l.Value, l.Place, l.Value)
+		}
+		left("server_name", s.Place, s.Names...)
+	})
+	h.eachAnswer(func(a answer) { left(a.name(), a.at[0], a.Pattern, a.when, a.target.Value, a.auth) })
+	return nil
+}
+
+func nginxWritable(h *held) error {
+	for _, c := range h.Surface.Nginx {
+		for _, f := range append([]string{c.Path}, c.Files...) {
+			if who := h.writer(f); who != "" {
+				h.found(f, h.at(f, 0), "nginx reads %s: %s", f, who)
+			}
+		}
+		for _, i := range c.Includes {
+			if dir := path.Dir(i.Pattern); !strings.ContainsAny(dir, "*?[$") {
+				if who := h.writer(dir); who != "" {
+					h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s: %s", i.Pattern, who)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func nginxGlobs(h *held) error {
+	for _, c := range h.Surface.Nginx {
+		for _, i := range c.Includes {
+			if i.Glob || strings.ContainsAny(i.Pattern, "*?[") {
+				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s", i.Pattern)
+			}
+		}
+	}
+	return nil
+}
+
+func nginxIncludes(h *held) error {
+	for _, c := range h.Surface.Nginx {
+		for _, i := range c.Includes {
+			if i.Missing || len(i.Files) == 0 && !i.Glob {
+				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s, which is not there", i.Pattern)
+			}
+			for _, f := range i.Files {
+				if _, laid := h.laid[f]; !laid {
+					h.found(f, []tree.Place{i.Place}, "nginx includes %s, which the profile does not lay", f)
+				}
+			}
+		}
+		if _, laid := h.laid[c.Path]; !laid {
+			h.found(c.Path, h.at(c.Path, 0), "nginx starts with %s, which the profile does not lay", c.Path)
+		}
+	}
+	return nil
+}

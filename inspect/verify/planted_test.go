@@ -1,0 +1,378 @@
+package verify_test
+
+import (
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/expect"
+	"github.com/slimctl/slimctl/inspect/verify"
+)
+
+// asset is a file of the closed image with parts of it replaced, each of which must be there.
+func asset(t testing.TB, name, at string, oldNew ...string) image.File {
+	t.Helper()
+	data, err := fs.ReadFile(assets.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := string(data)
+	for i := 0; i < len(oldNew); i += 2 {
+		if !strings.Contains(s, oldNew[i]) {
+			t.Fatalf("%s holds no %q", name, oldNew[i])
+		}
+		s = strings.Replace(s, oldNew[i], oldNew[i+1], 1)
+	}
+	return text(at, s)
+}
+
+// serverWith is nginx-server.conf with more at its end; with is nginx-http.conf likewise.
+func serverWith(t testing.TB, more string) image.File {
+	return asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "# What is sent has the code", more+"\n# What is sent has the code")
+}
+
+func httpWith(t testing.TB, more string) image.File {
+	return asset(t, "nginx/nginx-http.conf", "/opt/gem/nginx-http.conf", "proxy_http_version 1.1;", more+"\nproxy_http_version 1.1;")
+}
+
+func supervisordWith(t testing.TB, oldNew ...string) image.File {
+	return asset(t, "supervisord/supervisord.conf", conf, oldNew...)
+}
+
+func starts(command ...string) func(*v1.ConfigFile) {
+	return func(c *v1.ConfigFile) { c.Config.Entrypoint = command }
+}
+
+func env(set ...string) func(*v1.ConfigFile) {
+	return func(c *v1.ConfigFile) { c.Config.Env = append(slices.Clip(c.Config.Env), set...) }
+}
+
+const portProxy = `
+    server {
+        listen 8080;
+        server_name ~^(?<port>\d+)-(.+)$;
+        location / {
+            proxy_pass http://127.0.0.1:$port;
+        }
+    }
+`
+
+// holes are the ways of facts/aio-base.md 4.4 in which the base stays open, each planted back by itself, with the rule that
+// is about it.
+func holes(t testing.TB) map[string]struct {
+	plant
+	rule string
+} {
+	nginxWith := func(more string) image.File {
+		return asset(t, "nginx/nginx.conf", nginxConf, "    server {", more+"\n    server {")
+	}
+	return map[string]struct {
+		plant
+		rule string
+	}{
+		"a": {plant{files: []image.File{serverWith(t, "location /v1 { set $asked $uri; auth_request /_auth; proxy_pass http://hub/v1; }")}}, "nginx-longer-location"},
+		"b": {plant{files: []image.File{nginxWith(portProxy)}}, "nginx-port-proxy"},
+		"c": {plant{files: []image.File{nginxWith("server { listen 8080; server_name open; include /opt/gem/nginx-server.conf; }")}}, "nginx-many-servers"},
+		"d": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "auth_request /_auth;", "")}}, "nginx-no-auth"},
+		"e": {plant{files: []image.File{serverWith(t, "location / { return 403; }")}}, "nginx-does-not-start"},
+		"f": {plant{files: []image.File{
+			httpWith(t, `map $http_x_aio_proxy_port $aio_proxy_port { ~^\d+$ $http_x_aio_proxy_port; default ""; }`),
+			serverWith(t, "location @aio { proxy_pass http://127.0.0.1:$aio_proxy_port; }"),
+		}}, "nginx-header-proxy"},
+		"g": {plant{files: []image.File{serverWith(t, "location ~ .* { return 403; }")}}, "nginx-regex-order"},
+		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args $mcp_query;", "", "proxy_pass http://hub/mcp;", "proxy_pass http://hub;")}}, "nginx-raw-path"},
+		"i": {plant{files: []image.File{
+			httpWith(t, `map "$request_method:$request_uri" $way { default @closed; "~*^GET:.+\.(js|css)$" @open; }`),
+			asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf",
+				"client_max_body_size 0;\n    return 403;", `client_max_body_size 0;
+    try_files "" $way;`, "# What is sent has the code", `
+location @open { proxy_pass http://hub; }
+location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://hub; }
+# What is sent has the code`),
+		}}, "nginx-auth-by-request-uri"},
+		"j": {plant{files: []image.File{text("/opt/gem/nginx/nginx.python_srv.conf", "location /v1 { proxy_pass http://127.0.0.1:${SANDBOX_SRV_PORT}; }")}}, "nginx-template"},
+		"k": {plant{files: []image.File{
+			image.Bytes("/opt/gem/run.sh", 0o755, []byte("#!/bin/bash\nset -e\nenvsubst '${PORT}' </opt/gem/nginx.legacy.conf >/opt/gem/nginx/legacy.conf\nexec /usr/bin/supervisord -n -c /opt/gem/supervisord.conf\n")),
+			text("/opt/gem/nginx.legacy.conf", "location /json { proxy_pass http://127.0.0.1:${PORT}; }"),
+		}, config: starts("/opt/gem/run.sh")}, "nginx-rendered-at-start"},
+		"l": {plant{files: []image.File{
+			text("/opt/gem/mcp.disabled", ""), text("/opt/gem/supervisord.mcp.conf", "[program:mcp]\ncommand=/usr/bin/mcp-server-browser\n"),
+			text("/opt/gem/nginx.mcp.conf", "location ~ ^/(sse|message|mcp) { proxy_pass http://127.0.0.1:8089; }"),
+		}}, "mcp-enable-file"},
+		"m, a listener": {plant{files: []image.File{asset(t, "nginx/nginx.conf", nginxConf, "listen 8080 default_server;", "listen 8080 default_server;\n        listen 0.0.0.0:8091;")}}, "listener-unknown"},
+		"m, an include": {plant{files: []image.File{
+			httpWith(t, "include /opt/gem/nginx-proxy-map.conf;"), owned(text("/opt/gem/nginx-proxy-map.conf", ""), 1000, 1000),
+		}}, "nginx-writable-include"},
+	}
+}
+
+// Each of the holes, planted back one at a time, is found by the rule that is about it, on every line.
+func TestHolesAreFound(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		for name, hole := range holes(t) {
+			t.Run(line+"/"+name, func(t *testing.T) {
+				r := check(t, closeLine(t, line).input(t, hole.plant, "linux/amd64"))
+				mustFind(t, r, hole.rule)
+				for _, rule := range verify.Rules() {
+					if rule.ID == hole.rule && !slices.Contains(rule.Holes, name[:1]) {
+						t.Errorf("%s is not said to find hole %s", rule.ID, name[:1])
+					}
+				}
+			})
+		}
+	}
+}
+
+// mustFind wants an error by that rule with evidence.
+func mustFind(t *testing.T, r *verify.Report, rule string) {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.Rule == rule && f.Severity == verify.Error {
+			if r.Passed {
+				t.Error("the report passes")
+			}
+			return
+		}
+	}
+	t.Errorf("nothing is found by %s; there are %v\n%s", rule, ruleIDs(r), describe(r))
+}
+
+// attacks are what somebody does who wants an image published that looks closed.
+func attacks(t testing.TB) map[string]struct {
+	plant
+	rule string
+} {
+	files := func(f ...image.File) plant { return plant{files: f} }
+	hub := func(s string) plant { return files(text(hubConf, s)) }
+	setuid := image.Bytes("/usr/bin/helper", 0o4755, program(0x3e))
+	capable := image.Bytes("/usr/bin/helper", 0o755, program(0x3e))
+	capable.Xattrs = map[string]string{"security.capability": "\x01\x00\x00\x02\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00"}
+	disk := image.File{Entry: image.Entry{Path: "/srv/disk", Type: image.TypeBlock, Mode: 0o666}}
+	const good = `{"mcpServers": {"browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}`
+	return map[string]struct {
+		plant
+		rule string
+	}{
+		"a second MCP server":           {hub(good + `, "x": {"type": "stdio", "command": "/bin/sh"}}}`), "mcp-server"},
+		"servers twice":                 {hub(good + `}, "mcpServers": {"x": {"type": "stdio", "command": "/bin/sh"}}}`), "not-understood"},
+		"a server by URL":               {hub(`{"mcpServers": {"browser_shell": {"type": "sse", "url": "http://evil.example/sse"}}}`), "mcp-command"},
+		"a server by a shell":           {hub(`{"mcpServers": {"browser_shell": {"type": "stdio", "command": "/bin/sh", "args": ["-c", "x"]}}}`), "mcp-command"},
+		"a server of another name":      {hub(`{"mcpServers": {"Browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}}}`), "mcp-server"},
+		"no JSON":                       {hub("{"), "not-understood"},
+		"the tool under another name":   {files(text("/etc/agent-browser/browser-shell.policy.json", `{"tool_name": "bash"}`)), "mcp-tool"},
+		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "mcp-built-in"},
+		"another browser-shell":         {files(image.Bytes(shell, 0o755, append(program(0x3e), "evil"...))), "file-changed"},
+		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file-architecture"},
+		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file-changed"},
+		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file-rights"},
+		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file-missing"},
+		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file-missing"},
+		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file-missing"},
+		"a module beside":               {files(text("/opt/agent-browser/node_modules/net/index.js", "evil")), "file-extra"},
+		"another Chromium policy":       {files(text("/etc/browser/policies/managed/zz-browser-shell.json", "{}")), "file-changed"},
+		"one more Chromium policy":      {files(text("/etc/browser/policies/managed/zzz.json", `{"ProxySettings": {"ProxyMode": "direct"}}`)), "file-closed"},
+		"policies elsewhere":            {files(image.Whiteout("/etc/chromium"), text("/etc/chromium/policies/managed/x.json", "{}")), "file-closed"},
+		"setuid":                        {files(setuid), "privilege-file"},
+		"a capability":                  {files(capable), "privilege-file"},
+		"a device":                      {files(disk), "privilege-device"},
+		"everybody's directory":         {files(image.Dir("/srv/all", 0o777)), "privilege-writable"},
+		"sudo":                          {files(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privilege-sudo"},
+		"sudo in the main file":         {files(text("/etc/sudoers", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privilege-sudo"},
+		"a user with a shell":           {files(asset(t, "accounts/passwd", "/etc/passwd", "gem:x:1000:1000:desktop and browser:/home/gem:/usr/sbin/nologin", "gem:x:1000:1000::/home/gem:/bin/bash")), "account-login"},
+		"a user without a password":     {files(withMode(asset(t, "accounts/shadow", "/etc/shadow", "gem:*:", "gem::"), 0o640)), "account-login"},
+		"root by another name":          {files(asset(t, "accounts/passwd", "/etc/passwd", "games:x:5:60", "games:x:0:0")), "account-root"},
+		"gem in a second group":         {files(asset(t, "accounts/group", "/etc/group", "disk:x:6:", "disk:x:6:gem")), "account-root"},
+		"/opt/gem is gem's":             {files(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)), "file-directory"},
+		"/opt/gem is somewhere else":    {files(image.Whiteout("/opt/gem"), image.Symlink("/opt/gem", "/home/gem/opt")), "file-missing"},
+		"another nginx":                 {files(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "layer-foreign"},
+		"another library":               {files(image.Bytes("/usr/lib/x86_64-linux-gnu/libc.so.6", 0o755, program(0x3e))), "layer-foreign"},
+		"another page":                  {files(text("/opt/novnc/vnc.html", "<script>")), "layer-foreign"},
+		"certificates away":             {files(image.Whiteout("/usr/bin/openbox")), "layer-foreign"},
+		"a program in /home/gem":        {files(image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)), "file-removed"},
+		"a start script again":          {files(image.Bytes("/opt/gem/entrypoint.sh", 0o755, []byte("#!/bin/sh\n"))), "start-script-left"},
+		"ld.so.preload":                 {files(text("/etc/ld.so.preload", "/home/gem/x.so")), "autoload"},
+		"profile.d":                     {files(text("/etc/profile.d/zz.sh", "evil")), "autoload"},
+		"a start file of Python":        {files(text("/usr/lib/python3/dist-packages/evil.pth", "import os; os.system('x')")), "autoload"},
+		"a program":                     {files(supervisordWith(t, "[program:nginx]", "[program:shell]\ncommand=/bin/sh\n[program:nginx]")), "program"},
+		"a program through an include":  {files(supervisordWith(t, "[program:nginx]", "[include]\nfiles=/opt/gem/supervisord/*.conf\n[program:nginx]"), text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-include"},
+		"a program in wait":             {files(text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-dormant"},
+		"an event listener":             {files(supervisordWith(t, "[program:nginx]", "[eventlistener:x]\ncommand=/bin/sh\nevents=TICK_5\n[program:nginx]")), "program"},
+		"code in supervisord":           {files(supervisordWith(t, "supervisor.rpcinterface:make_main_rpcinterface", "evil:make")), "not-understood"},
+		"control by network":            {files(supervisordWith(t, "[rpcinterface:supervisor]", "[inet_http_server]\nport=*:9001\n[rpcinterface:supervisor]")), "program-socket"},
+		"control by the group":          {files(supervisordWith(t, "chmod=0700", "chmod=0770\nchown=root:gem")), "program-socket"},
+		"flags of the environment":      {files(supervisordWith(t, "--no-pings", "--no-pings %(ENV_BROWSER_EXTRA_ARGS)s")), "program-environment"},
+		"debugging for all":             {files(supervisordWith(t, "--no-pings", "--remote-debugging-address=0.0.0.0")), "browser-flag"},
+		"past the proxy":                {files(supervisordWith(t, "--proxy-bypass-list=<-loopback>", "--proxy-bypass-list=*")), "browser-flag"},
+		"a library for a program":       {files(supervisordWith(t, `environment=HOME="/"`, `environment=LD_PRELOAD="/home/gem/x.so",HOME="/"`)), "program-loader"},
+		"a library for all programs":    {files(supervisordWith(t, "nodaemon=true", "nodaemon=true\nenvironment=LD_PRELOAD=\"/home/gem/x.so\"")), "program-loader"},
+		"the browser as root":           {files(supervisordWith(t, "user=%(ENV_SLIM_DESKTOP_USER)s\npriority=400", "priority=400")), "program-account"},
+		"a module in nginx":             {files(asset(t, "nginx/nginx-main.conf", "/opt/gem/nginx-main.conf", "worker_processes 1;", "load_module /home/gem/x.so;\nworker_processes 1;")), "nginx-does-not-start"},
+		"an include of what is to come": {files(httpWith(t, "include /run/nginx/later.conf;")), "nginx-include-missing"},
+		"an include by glob":            {files(httpWith(t, "include /opt/gem/nginx/*.conf;")), "nginx-include-glob"},
+		"a gate that lets in":           {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "proxy_pass http://gate/auth;", "return 200;")), "nginx-no-auth"},
+		"a gate for all":                {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /_auth {\n    internal;", "location = /_auth {")), "nginx-gate"},
+		"another gate":                  {files(asset(t, "nginx/nginx-http.conf", "/opt/gem/nginx-http.conf", "server unix:/run/browser-shell-front/gate.sock", "server 192.0.2.1:80")), "nginx-upstream"},
+		"every file":                    {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "alias /opt/novnc/;", "alias /;")), "nginx-static"},
+		"an open case":                  {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "client_max_body_size 0;\n    return 403;", "if ($http_x_open) { return 200 ok; }\n    return 403;")), "nginx-longer-location"},
+		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "nginx-no-auth"},
+		"TCP":                           {files(asset(t, "nginx/nginx.conf", nginxConf, "http {", "stream { server { listen 9000; proxy_pass 127.0.0.1:9222; } }\nhttp {")), "nginx-stream"},
+		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-probe"},
+
+		"a shell first":           {plant{config: starts("/bin/sh", "-c", "x & exec /usr/local/bin/browser-shell init")}, "start-entrypoint"},
+		"arguments":               {plant{config: func(c *v1.ConfigFile) { c.Config.Cmd = []string{"--open"} }}, "start-entrypoint"},
+		"another of its commands": {plant{config: starts(shell, "hub", "--listen", "0.0.0.0:8080")}, "start-entrypoint"},
+		"LD_PRELOAD":              {plant{config: env("LD_PRELOAD=/home/gem/x.so")}, "env-loader"},
+		"open to all":             {plant{config: env("SLIM_ALLOW_ANONYMOUS=true")}, "switch-set"},
+		"my key":                  {plant{config: env("JWT_PUBLIC_KEY=LS0tLS1CRUdJTg==")}, "switch-set"},
+		"a key in it":             {plant{config: env("OPENAI_API_KEY=sk-" + strings.Repeat("a", 40))}, "secret-env"},
+		"a variable twice":        {plant{config: env("PATH=/home/gem/bin")}, "config"},
+		"a health check":          {plant{config: func(c *v1.ConfigFile) { c.Config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD-SHELL", "x"}} }}, "config"},
+		"another directory":       {plant{config: func(c *v1.ConfigFile) { c.Config.WorkingDir = "/home/gem" }}, "config"},
+		"for who builds on it":    {plant{config: func(c *v1.ConfigFile) { c.Config.OnBuild = []string{"RUN x"} }}, "config"},
+		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config-port"},
+		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config-volume"},
+		"a token in the history": {plant{config: func(c *v1.ConfigFile) {
+			c.History = append(c.History, v1.History{EmptyLayer: true, CreatedBy: "ENV NPM_TOKEN=npm_" + strings.Repeat("a", 36)})
+		}}, "secret-history"},
+		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "secret-file"},
+		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "secret-file"},
+		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "base-annotation"},
+	}
+}
+
+func TestAttacksAreFound(t *testing.T) {
+	for name, attack := range attacks(t) {
+		t.Run(name, func(t *testing.T) {
+			r := check(t, closeLine(t, "B").input(t, attack.plant, "linux/amd64"))
+			mustFind(t, r, attack.rule)
+		})
+	}
+}
+
+// What every attack has in common is a layer that slimctl did not make: without the base known, that is found still.
+func TestForeignLayersAreFoundWithoutTheBase(t *testing.T) {
+	for name, attack := range attacks(t) {
+		if len(attack.files) == 0 || slices.ContainsFunc(attack.files, func(f image.File) bool { return strings.Contains(f.Path, "/.wh.") }) {
+			continue
+		}
+		attack.want = func(e *expect.Expect) { e.Base = expect.Base{} }
+		r := check(t, closeLine(t, "B").input(t, attack.plant, "linux/amd64"))
+		if !slices.Contains(ruleIDs(r), "layer-foreign") {
+			t.Errorf("%s: %v", name, ruleIDs(r))
+		}
+		if len(r.Unchecked) == 0 {
+			t.Errorf("%s: the report doesn't say that the base is not known", name)
+		}
+		return // one is as good as the others, and TestEveryRuleFinds has more
+	}
+}
+
+// An attacker who rewrites what lies below: another lowest layer, one more in the middle, and one platform only.
+func TestRebuiltImagesAreFound(t *testing.T) {
+	c := closeLine(t, "B")
+	rebuild := func(change func(layers []v1.Layer) []v1.Layer) verify.Input {
+		t.Helper()
+		img := c.images["linux/amd64"]
+		layers, err := img.Layers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest, err := img.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := mutate.AppendLayers(empty.Image, change(slices.Clone(layers))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh, err := again.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config = config.DeepCopy()
+		config.RootFS, config.History = fresh.RootFS, nil
+		if again, err = mutate.ConfigFile(again, config); err != nil {
+			t.Fatal(err)
+		}
+		again = mutate.Annotations(again, manifest.Annotations).(v1.Image)
+		files, err := c.cache.Open(t.Context(), again, tree.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := inspect.Read(t.Context(), "example.org/slim:1", again, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := maps.Clone(c.want)
+		delete(want, "linux/arm64")
+		return verify.Input{Images: []*inspect.Image{read}, Expect: want, Annotations: c.index}
+	}
+	evil := layerOf(t, []image.File{image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))})
+	n := len(c.want["linux/amd64"].Base.Layers)
+	for name, tt := range map[string]struct {
+		change func([]v1.Layer) []v1.Layer
+		rule   string
+	}{
+		"the same again": {func(l []v1.Layer) []v1.Layer { return l }, ""},
+		"the lowest":     {func(l []v1.Layer) []v1.Layer { l[0] = evil; return l }, "base-layers"},
+		"on the base":    {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, evil) }, "layer-foreign"},
+		"in the base":    {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n-1, evil) }, "base-layers"},
+		"one away":       {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layers"},
+		"no removals":    {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file-removed"},
+		"no payload":     {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file-missing"},
+		"another order":  {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "file-missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := check(t, rebuild(tt.change))
+			if tt.rule != "" {
+				mustFind(t, r, tt.rule)
+			} else if !r.Passed {
+				t.Error(describe(r))
+			}
+		})
+	}
+	t.Run("one platform", func(t *testing.T) {
+		r := check(t, c.input(t, plant{config: env("X=1")}))
+		mustFind(t, r, "platform-differs")
+	})
+	t.Run("the index", func(t *testing.T) {
+		in := c.input(t, plant{})
+		in.Annotations = map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}
+		mustFind(t, check(t, in), "base-annotation")
+	})
+}
+
+// The base itself has its holes, and more.
+func TestBaseIsOpen(t *testing.T) {
+	const everywhere = `nginx-longer-location nginx-probe nginx-port-proxy nginx-many-servers nginx-no-auth nginx-raw-path nginx-auth-by-request-uri
+		nginx-template nginx-rendered-at-start nginx-include-glob listener-unknown
+		program program-environment program-include program-socket program-path start-entrypoint start-script start-script-left start-grant
+		start-environment switch mcp-server mcp-tool privilege-file account-login file-missing file-closed config browser-flag`
+	for line, more := range map[string]string{
+		"A": "mcp-enable-file program-dormant", "B": "nginx-header-proxy mcp-built-in start-hook start-change nginx-include-missing", "C": "nginx-header-proxy mcp-built-in",
+	} {
+		t.Run(line, func(t *testing.T) {
+			r := check(t, closeLine(t, line).input(t, plant{base: true}, "linux/amd64"))
+			have := ruleIDs(r)
+			for _, id := range strings.Fields(everywhere + " " + more) {
+				if !slices.Contains(have, id) {
+					t.Errorf("nothing is found by %s", id)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package verify
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/privilege"
+)
+
+var privilegeRules = []rule{
+	{Rule: Rule{
+		ID: "privilege-file", Title: "No file makes somebody else of who runs it", Severity: Error,
+		Why: "setuid, setgid and file capabilities are the way from the browser's account to root when a page breaks out.",
+		Fix: "Remove the file, or name it in expect.privileged.",
+	}, each: privilegedFiles},
+	{Rule: Rule{
+		ID: "privilege-writable", Title: "Nothing is writable by everybody", Severity: Error,
+		Why: "A file that every account may write, or a directory without the sticky bit, is where one program changes what another reads.",
+		Fix: "Take the bit away, or name the path in expect.privileged.",
+	}, each: writableFiles},
+	{Rule: Rule{
+		ID: "privilege-device", Title: "There are no devices", Severity: Error,
+		Why: "A device node is the disk or the memory of the machine, for whoever a runtime lets use it.",
+		Fix: "Remove it; a runtime makes those that are needed.",
+	}, each: deviceFiles},
+	{Rule: Rule{
+		ID: "privilege-sudo", Title: "Nobody has a rule of sudo", Severity: Error,
+		Why: "The base gives the desktop user everything without a password.",
+		Fix: "Remove the rule, and sudo with it.",
+	}, each: sudoRules},
+	{Rule: Rule{
+		ID: "account-login", Title: "No account has a shell or a password", Severity: Error,
+		Why: "An account with a shell is one su, one ssh or one cron job away from being used; one with an empty password is nobody's.",
+		Fix: "Give the account /usr/sbin/nologin and a locked password.",
+	}, each: accountLogins},
+	{Rule: Rule{
+		ID: "account-root", Title: "One account is root, and nobody is in a second group", Severity: Error,
+		Why: "A second account with uid 0 is root by another name; a group such as docker, disk or shadow is as good.",
+		Fix: "Remove the account, or its membership.",
+	}, each: accountRoots},
+}
+
+func kinds(f privilege.File, of ...string) []string {
+	var out []string
+	for _, k := range f.Kinds {
+		if slices.Contains(of, k) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+func (h *held) eachPrivileged(visit func(f privilege.File)) {
+	if h.Surface.Privilege == nil {
+		return
+	}
+	for _, f := range h.Surface.Privilege.Files {
+		if !matchesAny(h.want.Privileged, f.Entry.Path) {
+			visit(f)
+		}
+	}
+}
+
+func privilegedFiles(h *held) error {
+	h.eachPrivileged(func(f privilege.File) {
+		if k := kinds(f, privilege.Setuid, privilege.Setgid, privilege.Capability); len(k) > 0 {
+			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s", strings.TrimSpace(fmt.Sprintf("%s (%d:%d, %04o) is %s %s", f.Entry.Path, f.Entry.UID, f.Entry.GID, f.Entry.Mode, strings.Join(k, ", "), f.Capabilities)))
+		}
+	})
+	return nil
+}
+
+func writableFiles(h *held) error {
+	h.eachPrivileged(func(f privilege.File) {
+		if len(kinds(f, privilege.WorldWritable)) > 0 {
+			h.found(f.Entry.Path, []tree.Place{f.Place}, "everybody may write %s (%04o)", f.Entry.Path, f.Entry.Mode)
+		}
+	})
+	return nil
+}
+
+func deviceFiles(h *held) error {
+	if h.Surface.Privilege == nil {
+		return nil
+	}
+	for _, f := range h.Surface.Privilege.Files {
+		if len(kinds(f, privilege.Device)) > 0 {
+			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s is a %s device", f.Entry.Path, f.Entry.Type)
+		}
+	}
+	return nil
+}
+
+func sudoRules(h *held) error {
+	p := h.Surface.Privilege
+	if p == nil {
+		return nil
+	}
+	_, there := h.Files.Stat("/usr/bin/sudo")
+	for _, n := range p.Sudo {
+		if !there && h.nobodys(n.Text) {
+			continue
+		}
+		h.found(n.Place.Path, []tree.Place{n.Place}, "a rule of sudo: %s", n.Text)
+	}
+	return nil
+}
+
+// nobodys says whether a line of sudoers gives nothing to anybody: it is about root, a group that nobody is in, or a setting.
+func (h *held) nobodys(line string) bool {
+	who, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+	who, _, _ = strings.Cut(who, "\t")
+	if who == "root" || who == "Defaults" {
+		return true
+	}
+	name, group := strings.CutPrefix(who, "%")
+	if !group {
+		return false
+	}
+	for _, g := range h.Surface.Privilege.Groups {
+		if g.Name == name {
+			return !h.inGroup(g.GID)
+		}
+	}
+	return true
+}
+
+// noShells are what an account has that nobody logs in to.
+var noShells = []string{"nologin", "false"}
+
+func accountLogins(h *held) error {
+	p := h.Surface.Privilege
+	if p == nil {
+		return nil
+	}
+	for _, u := range p.Users {
+		at := []tree.Place{u.Place}
+		if !slices.Contains(noShells, path.Base(u.Shell)) { // an empty one is /bin/sh (passwd(5))
+			h.found(u.Name, at, "the account %s has the shell %q", u.Name, u.Shell)
+		}
+		if u.Password != "locked" {
+			h.found(u.Name, at, "the password of %s is %s", u.Name, map[string]string{"none": "empty: anybody gets in"}[u.Password]+strings.TrimPrefix(u.Password, "none"))
+		}
+	}
+	return nil
+}
+
+func accountRoots(h *held) error {
+	p := h.Surface.Privilege
+	if p == nil {
+		return nil
+	}
+	names := map[string]bool{}
+	for _, u := range p.Users {
+		at := []tree.Place{u.Place}
+		if u.UID == 0 && u.Name != "root" {
+			h.found(u.Name, at, "the account %s is root by another name", u.Name)
+		}
+		if u.GID == 0 && u.UID != 0 {
+			h.found(u.Name, at, "the account %s is in root's group", u.Name)
+		}
+		if names[u.Name] {
+			h.found(u.Name, at, "the account %s is there twice", u.Name)
+		}
+		names[u.Name] = true
+	}
+	for _, g := range p.Groups {
+		if members := difference(g.Members, []string{"root"}); len(members) > 0 {
+			h.found(g.Name, []tree.Place{g.Place}, "the group %s has %s", g.Name, list(members))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+package verify
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx"
+)
+
+var routeRules = []rule{
+	{Rule: Rule{
+		ID: "nginx-longer-location", Title: "Only the profile's routes answer", Severity: Error, Holes: []string{"a"},
+		Why: "A longer prefix, an exact location or a regular expression wins over `location /`, wherever it stands: a server that denies / still answers /v1/shell, /cdp/ and /proxy/PORT. A prefix where the profile has an exact route answers /mcpfoo too.",
+		Fix: "Remove the location, or name its pattern in expect.routes; write it exact (=) unless it ends in /.",
+	}, each: routesUnexpected},
+	{Rule: Rule{
+		ID: "nginx-route-missing", Title: "Every route of the profile answers", Severity: Error,
+		Why: "An image that does not answer is replaced in a hurry by one that does.",
+		Fix: "Lay the profile's nginx configuration, or drop the route from expect.routes.",
+	}, each: routesMissing},
+	{Rule: Rule{
+		ID: "nginx-probe", Title: "Only the profile's paths answer, however they are spelled", Severity: Error, Holes: []string{"a", "h"},
+		Why: "What counts is which location nginx picks for a path once it is decoded and normalised: /mcp/../v1, //mcp, /MCP, /mcp%2fx, /wsX.",
+		Fix: "Make the location that answers exact, or remove it.",
+	}, each: routesProbed},
+	{Rule: Rule{
+		ID: "nginx-no-auth", Title: "Every route asks the gate", Severity: Error, Holes: []string{"d"},
+		Why: "A location without auth_request answers strangers; the base's port proxy has none even with a key set. An internal one is reached by error_page, try_files or a header of the server behind.",
+		Fix: "Add auth_request, or remove the location.",
+	}, each: routesAuth},
+	{Rule: Rule{
+		ID: "nginx-gate", Title: "The gate that routes ask is the gate", Severity: Error,
+		Why: "auth_request lets in whom the location that it names answers with 2xx: one that returns 200 by itself, or asks another server, lets everybody in.",
+		Fix: "Let auth_request name an internal location that passes to the gate's socket.",
+	}, each: routesGate},
+	{Rule: Rule{
+		ID: "nginx-upstream", Title: "Routes lead to the profile's listeners only", Severity: Error,
+		Why: "A route to another port is the surface of whatever listens there, and one to another host hands keys and screens to it.",
+		Fix: "Correct proxy_pass, or name the address in expect.listeners.",
+	}, each: routesUpstream},
+	{Rule: Rule{
+		ID: "nginx-static", Title: "Files are served from a directory that is for serving", Severity: Error,
+		Why: "A root or alias above the pages serves keys, logs and configuration; an alias without its last slash serves the directories beside it, and one below a prefix without a slash those above it.",
+		Fix: "Let the alias of a prefix that ends in / end in /, and name a directory of pages.",
+	}, each: routesStatic},
+}
+
+// location is a location as it stands: in which configuration, server and other locations.
+type location struct {
+	*nginx.Location
+	config  *nginx.Config
+	server  *nginx.Server
+	parents []*nginx.Location // outermost first
+}
+
+// What a server block does itself, and what answers where there is no location, have these instead of a pattern.
+const (
+	wholeServer = "(server)"
+	noLocation  = "(no location)"
+)
+
+func (l *location) regex() bool { return strings.HasPrefix(l.Modifier, "~") }
+func (l *location) named() bool { return l.Modifier == "@" || strings.HasPrefix(l.Pattern, "@") }
+
+// name is modifier and pattern as written.
+func (l *location) name() string {
+	if l.Modifier == "" || l.Modifier == "@" {
+		return l.Modifier + strings.TrimPrefix(l.Pattern, l.Modifier)
+	}
+	return l.Modifier + " " + l.Pattern
+}
+
+// answer is one of the ends that a request at a location can come to.
+type answer struct {
+	*location
+	when   string // the condition, as written; empty for what answers without one
+	target nginx.Target
+	auth   string
+	at     []tree.Place
+}
+
+// name is the location with the condition.
+func (a answer) name() string {
+	if a.when == "" {
+		return a.location.name()
+	}
+	return a.location.name() + " " + a.when
+}
+
+func (h *held) eachServer(visit func(c *nginx.Config, s *nginx.Server)) {
+	for i := range h.Surface.Nginx {
+		c := &h.Surface.Nginx[i]
+		for j := range c.Servers {
+			visit(c, &c.Servers[j])
+		}
+	}
+}
+
+// eachLocation visits every location of every server, nested ones after those that they are in.
+func (h *held) eachLocation(visit func(l *location)) {
+	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
+		var walk func(locations []nginx.Location, parents []*nginx.Location)
+		walk = func(locations []nginx.Location, parents []*nginx.Location) {
+			for i := range locations {
+				visit(&location{&locations[i], c, s, parents})
+				walk(locations[i].Locations, append(slices.Clip(parents), &locations[i]))
+			}
+		}
+		walk(s.Locations, nil)
+	})
+}
+
+// eachAnswer visits every end: of each location, of each case of it, of what a server does before any location, and of what
+// answers without one.
+func (h *held) eachAnswer(visit func(a answer)) {
+	ends := func(l *location) {
+		visit(answer{l, "", l.Target, l.Auth, []tree.Place{l.Place}})
+		for _, c := range l.Cases {
+			visit(answer{l, c.When, c.Target, c.Auth, []tree.Place{c.Place}})
+		}
+	}
+	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
+		all := &location{&nginx.Location{Pattern: wholeServer, Place: s.Place, Cases: s.Cases}, c, s, nil}
+		if all.Target = (nginx.Target{Kind: nginx.Deny}); s.Direct != nil {
+			all.Target = *s.Direct
+		}
+		ends(all)
+		if s.Unmatched != nil {
+			none := *s.Unmatched
+			none.Modifier, none.Pattern = "", noLocation
+			ends(&location{&none, c, s, nil})
+		}
+	})
+	h.eachLocation(ends)
+}
+
+// answers says whether something else than a refusal answers. What is not known answers.
+func answers(t nginx.Target) bool {
+	switch t.Kind {
+	case nginx.Deny:
+		return false
+	case nginx.Return:
+		return t.Status < 400
+	}
+	return true
+}
+
+// expected says whether the profile has a route like this one: as it stands, when it is exact or a prefix that ends in a
+// slash, or below one.
+func (h *held) expected(l *location) bool {
+	for _, p := range l.parents {
+		if h.expected(&location{p, l.config, l.server, nil}) && strings.HasSuffix(p.Pattern, "/") {
+			return true
+		}
+	}
+	exact := l.Modifier == "=" || strings.HasSuffix(l.Pattern, "/") && (l.Modifier == "" || l.Modifier == "^~")
+	return exact && slices.Contains(h.want.Routes, l.Pattern)
+}
+
+func routesUnexpected(h *held) error {
+	h.eachAnswer(func(a answer) {
+		switch {
+		case a.named():
+			h.found(a.name(), a.at, "the named location %s %s: others lead to it", a.name(), does(a.target))
+		case a.Internal || !answers(a.target) || h.expected(a.location):
+		case slices.Contains(h.want.Routes, a.Pattern):
+			h.found(a.name(), a.at, "the route %s is no exact one: it answers every path that starts so, too", a.name())
+		default:
+			h.found(a.name(), a.at, "the route %s answers: it %s", a.name(), does(a.target))
+		}
+	})
+	return nil
+}
+
+// does says what a target does, for a sentence.
+func does(t nginx.Target) string {
+	switch t.Kind {
+	case nginx.Proxy:
+		return "leads to " + t.Value
+	case nginx.Static:
+		return "serves files of " + t.Value
+	case nginx.Return, nginx.Redirect:
+		return strings.TrimSpace(fmt.Sprintf("answers %d %s", t.Status, t.Value))
+	case nginx.Rewrite:
+		return "goes on as " + t.Value
+	case nginx.Deny:
+		return "refuses"
+	case nginx.Handler:
+		return "is answered by nginx's " + t.Value
+	}
+	return strings.TrimSpace("does something else " + t.Kind + " " + t.Value)
+}
+
+func serverName(s *nginx.Server) string {
+	var listen []string
+	for _, l := range s.Listen {
+		listen = append(listen, l.Value)
+	}
+	return strings.TrimSpace(strings.Join(listen, ",") + " " + strings.Join(s.Names, " "))
+}
+
+func routesMissing(h *held) error {
+	if len(h.Surface.Nginx) == 0 && len(h.want.Routes) > 0 {
+		h.found("", nil, "no nginx is seen to start, so no route answers")
+	}
+	there := map[*nginx.Config]map[string]bool{}
+	h.eachAnswer(func(a answer) {
+		if there[a.config] == nil {
+			there[a.config] = map[string]bool{}
+		}
+		if !a.Internal && answers(a.target) && h.expected(a.location) {
+			there[a.config][a.Pattern] = true
+		}
+	})
+	for i := range h.Surface.Nginx {
+		c := &h.Surface.Nginx[i]
+		for _, want := range h.want.Routes {
+			if !there[c][want] {
+				h.found(want, h.at(c.Path, 0), "the route %s does not answer", want)
+			}
+		}
+	}
+	return nil
+}
+
+// sometimes says whether a location answers, if only in some cases.
+func sometimes(l *nginx.Location) bool {
+	return answers(l.Target) || slices.ContainsFunc(l.Cases, func(c nginx.Case) bool { return answers(c.Target) })
+}
+
+// spellings are paths of the base's routes, and of others that are near the profile's.
+var spellings = strings.Fields(`/ /v1 /v1/docs /v1/ping /v1/mcp /v1/shell /v1/shell/ws /llms.txt /health /json /json/version /jsonx /devtools/page/1
+	/devtools/browser/1 /cdp/ /cdp/json/version /cdp/devtools/page/1 /auth /screenshot /actions /ws /wsX /code-server/ /proxy/18091/x /absproxy/1/
+	/jupyter /jupyter/lab /terminal /terminal/ /index.html /index.html/ /static/sandbox/x.js /browser-ui /opencode /codex /claudecode /sse /message
+	/messages /favicon.ico /nginx_status /_auth /_auth_handler /_empty /.git/config /.env /metrics /debug/pprof/`)
+
+// suffixes and prefixes turn a route into paths that a sloppy location takes for it.
+var suffixes = []string{"", "X", "/", "/x", "//", "/../v1/docs", "/..", "%2f..%2fv1", "%00", "%20", ";x", ".js", "/x.js", "?x=.js", "\\..\\v1", "/%2e%2e/v1/docs", "../", "/./"}
+
+func (h *held) probes() []string {
+	out := slices.Clone(spellings)
+	for _, r := range h.want.Routes {
+		stem := strings.TrimSuffix(r, "/")
+		for _, s := range suffixes {
+			out = append(out, stem+s)
+		}
+		out = append(out, "/"+r, "/."+r, "/x/.."+r, "/x"+r, strings.ToUpper(r), r[:len(r)-1], "/%"+strconv.FormatInt(int64((r + "/")[1]), 16)+(r + "/")[2:])
+	}
+	return out
+}
+
+// normalise gives the path that nginx looks for a location with: decoded once, without query, dot segments resolved, and
+// slashes merged if it is to (ngx_http_parse_complex_uri). ok is false for what nginx answers 400.
+func normalise(raw string, mergeSlashes bool) (p string, ok bool) {
+	raw, _, _ = strings.Cut(raw, "?")
+	raw, _, _ = strings.Cut(raw, "#")
+	var b []byte
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		if c == '%' {
+			if i+2 >= len(raw) {
+				return "", false
+			}
+			n, err := strconv.ParseUint(raw[i+1:i+3], 16, 8)
+			if err != nil || n == 0 {
+				return "", false
+			}
+			c = byte(n)
+			i += 2
+		}
+		b = append(b, c)
+	}
+	segments := strings.Split(string(b), "/")
+	if segments[0] != "" {
+		return "", false
+	}
+	var out []string
+	for i, s := range segments[1:] {
+		last := i == len(segments)-2
+		switch {
+		case s == "..":
+			if len(out) == 0 {
+				return "", false
+			}
+			out = out[:len(out)-1]
+			if last {
+				out = append(out, "")
+			}
+		case s == ".":
+			if last {
+				out = append(out, "")
+			}
+		case s == "" && mergeSlashes && !last:
+		default:
+			out = append(out, s)
+		}
+	}
+	return "/" + strings.Join(out, "/"), true
+}
+
+// allowed says whether the profile has a route for a path.
+func (h *held) allowed(p string) bool {
+	return slices.ContainsFunc(h.want.Routes, func(r string) bool {
+		return p == r || strings.HasSuffix(r, "/") && strings.HasPrefix(p, r)
+	})
+}
+
+// Past these an image is not one to be probed: it has findings enough.
+const (
+	mostServers   = 50
+	mostLocations = 500
+)
+
+func routesProbed(h *held) error {
+	probes := h.probes()
+	servers := 0
+	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
+		if servers++; servers > mostServers || len(s.Locations) > mostLocations {
+			h.found(serverName(s), []tree.Place{s.Place}, "the server %s was not probed: there are too many servers or locations", serverName(s))
+			return
+		}
+		by := map[*nginx.Location][]string{}
+		for _, raw := range probes {
+			for _, merge := range []bool{false, true} {
+				p, ok := normalise(raw, merge)
+				if !ok || h.allowed(p) {
+					continue
+				}
+				if l := s.Match(p); l != nil && !l.Internal && sometimes(l) && !slices.Contains(by[l], raw) {
+					by[l] = append(by[l], raw)
+				}
+			}
+		}
+		for l, paths := range by {
+			name := (&location{l, c, s, nil}).name()
+			h.found(name, []tree.Place{l.Place}, "the route %s answers %s", name, list(paths))
+		}
+	})
+	return nil
+}
+
+// assets is what a location without a key may serve: files by their endings, below one that asks for it.
+var assets = regexp.MustCompile(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
+
+func routesAuth(h *held) error {
+	asked := map[string]bool{} // server and URI of each auth_request
+	h.eachAnswer(func(a answer) { asked[serverKey(a.location)+a.auth] = true })
+	h.eachAnswer(func(a answer) {
+		if a.auth != "" || !answers(a.target) {
+			return
+		}
+		switch a.target.Kind {
+		case nginx.Return, nginx.Redirect, nginx.Rewrite: // where they lead asks; what they say is their own
+			return
+		case nginx.Static:
+			if n := len(a.parents); n > 0 && a.Modifier == "~" && assets.MatchString(a.Pattern) && a.parents[n-1].Auth != "" {
+				return
+			}
+		case nginx.Proxy:
+			if a.Internal && a.Modifier == "=" && asked[serverKey(a.location)+a.Pattern] {
+				return // the question itself
+			}
+		}
+		h.found(a.name(), a.at, "the route %s %s and asks nobody", a.name(), does(a.target))
+	})
+	return nil
+}
+
+func serverKey(l *location) string {
+	return l.config.Path + "\x00" + l.config.Variant + "\x00" + l.server.Place.String() + "\x00" + serverName(l.server) + "\x00"
+}
+
+func routesGate(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.auth == "" {
+			return
+		}
+		gate := a.server.Match(a.auth)
+		if strings.Contains(a.auth, "$") || gate == nil {
+			h.found(a.name(), a.at, "the route %s asks %s, and no location answers that", a.name(), a.auth)
+			return
+		}
+		both := append(slices.Clip(a.at), gate.Place)
+		switch {
+		case gate.Target.Kind != nginx.Proxy:
+			h.found(a.name(), both, "the route %s asks %s, which %s by itself", a.name(), a.auth, does(gate.Target))
+		case !gate.Internal || gate.Modifier != "=":
+			h.found(a.name(), both, "the route %s asks %s, which is no exact internal location", a.name(), a.auth)
+		case gate.Auth != "":
+			h.found(a.name(), both, "the route %s asks %s, which asks %s again", a.name(), a.auth, gate.Auth)
+		case len(gate.Cases) > 0:
+			h.found(a.name(), both, "the route %s asks %s, which answers otherwise %s", a.name(), a.auth, gate.Cases[0].When)
+		}
+	})
+	return nil
+}
+
+func routesUpstream(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.target.Kind != nginx.Proxy {
+			return
+		}
+		if len(a.target.Addresses) == 0 && len(a.target.Chosen) == 0 {
+			h.found(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
+		}
+		for _, to := range a.target.Addresses {
+			if !h.listens(to) {
+				h.found(a.name(), a.at, "the route %s leads to %s", a.name(), to)
+			}
+		}
+	})
+	return nil
+}
+
+// unserved are directories whose content is not for strangers.
+var unserved = regexp.MustCompile(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
+
+func routesStatic(h *held) error {
+	h.eachAnswer(func(a answer) {
+		if a.target.Kind != nginx.Static || a.Internal {
+			return
+		}
+		dir := a.target.Value
+		switch {
+		case strings.Contains(dir, "$"):
+			h.found(a.name(), a.at, "the route %s serves %s, which the request chooses", a.name(), dir)
+		case !path.IsAbs(dir) || unserved.MatchString(path.Clean(dir)):
+			h.found(a.name(), a.at, "the route %s serves files of %s", a.name(), dir)
+		case a.target.Escapes || a.Modifier != "=" && !a.regex() && strings.HasSuffix(a.Pattern, "/") != strings.HasSuffix(dir, "/"):
+			h.found(a.name(), a.at, "the route %s serves %s: only one of them ends in /", a.name(), dir)
+		default:
+			if e, ok := h.Files.Stat(dir); ok && unserved.MatchString(e.Path) {
+				h.found(a.name(), a.at, "the route %s serves %s, which is %s", a.name(), dir, e.Path)
+			}
+		}
+	})
+	return nil
+}

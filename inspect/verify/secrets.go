@@ -1,0 +1,187 @@
+package verify
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+var secretRules = []rule{
+	{Rule: Rule{
+		ID: "secret-env", Title: "No variable of the image holds a secret", Severity: Error,
+		Why: "Everybody who pulls an image reads its config. A key that is set there is the key of every container that does not set another.",
+		Fix: "Take the variable away, and change the secret: it is known.",
+	}, each: secretEnv},
+	{Rule: Rule{
+		ID: "secret-history", Title: "The history holds no secret", Severity: Error,
+		Why: "Build arguments and commands stay in the image's history, and everybody who pulls it reads them.",
+		Fix: "Build with secret mounts, and change the secret: it is known.",
+	}, each: secretHistory},
+	{Rule: Rule{
+		ID: "secret-file", Title: "No file holds a secret", Severity: Error,
+		Why: "Keys, tokens and shell histories are for everybody who pulls the image, also where an upper layer hides them.",
+		Fix: "Remove it from the layer that brings it, and change the secret: it is known.",
+	}, each: secretFiles},
+}
+
+// secretName are names of what holds a secret, in whole words.
+var secretName = regexp.MustCompile(`(?i)(^|[_.-])(KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|AUTH|PRIVATE)$|(?i)(SECRET|PASSWORD|PASSWD|PRIVATE_?KEY|ACCESS_?KEY|API_?KEY|TOKEN)`)
+
+// notSecret are names that look so, and are not.
+var notSecret = regexp.MustCompile(`(?i)^(PWD|OLDPWD|SSH_AUTH_SOCK|.*_(FILE|PATH|DIR|URL|TTL|TTL_SECONDS|TIMEOUT|SIZE|LIMIT|MAX|COUNT|ENABLED|TYPE|ID|LENGTH)|JWT_PUBLIC_KEY|.*PUBLIC_KEY|DISABLE_.*|ENABLE_.*|TOKENIZERS_.*|MAX_.*)$`)
+
+// shapes are secrets that can be told by how they are written: keys in PEM, and tokens of services with a prefix of their
+// own (GitHub, GitLab, npm, PyPI, Slack, AWS, Google, OpenAI, Anthropic, Docker, Stripe), and JWTs.
+var shapes = regexp.MustCompile(`-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,}|glpat-[A-Za-z0-9_-]{20}|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,}|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|sk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}|dckr_pat_[A-Za-z0-9_-]{20,}|[rs]k_live_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})`)
+
+func secretEnv(h *held) error {
+	for _, name := range sortedKeys(h.Surface.Config.Env) {
+		value := h.Surface.Config.Env[name]
+		named := secretName.MatchString(name) && !notSecret.MatchString(name) && !slices.Contains([]string{"true", "false", "0", "1", "none"}, strings.ToLower(value))
+		if value != "" && (named || shapes.MatchString(value) || credentials.MatchString(value)) {
+			h.found(name, nil, "the image sets %s (its value is not shown)", name)
+		}
+	}
+	for _, name := range sortedKeys(h.Surface.Config.Labels) {
+		if shapes.MatchString(h.Surface.Config.Labels[name]) {
+			h.found(name, nil, "the label %s holds what looks like a secret (it is not shown)", name)
+		}
+	}
+	return nil
+}
+
+// credentials is an URL with a password in it.
+var credentials = regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@$%{]+@`)
+
+// assignment is NAME=value, as ENV, ARG, export and BuildKit's own "|2 NAME=value" have it, or the older "ENV NAME value".
+var assignment = regexp.MustCompile(`(?:^|[\s;|&"'])(?:(?:ENV|ARG)\s+([A-Za-z_][A-Za-z0-9_]*)\s+|([A-Za-z_][A-Za-z0-9_]*)=)("[^"]*"|'[^']*'|[^\s;|&"']+)`)
+
+func secretHistory(h *held) error {
+	if h.Files.Config == nil {
+		return nil
+	}
+	for i, line := range h.Files.Config.History {
+		for _, text := range []string{line.CreatedBy, line.Comment, line.Author} {
+			what := ""
+			for _, m := range assignment.FindAllStringSubmatch(text, -1) {
+				name, value := m[1]+m[2], strings.Trim(m[3], `"'`)
+				if secretName.MatchString(name) && !notSecret.MatchString(name) && value != "" && !strings.HasPrefix(value, "$") {
+					what = name
+				}
+			}
+			if what == "" && (shapes.MatchString(text) || credentials.MatchString(text)) {
+				what = "something that looks like a secret"
+			}
+			if what != "" {
+				h.found(fmt.Sprintf("history %d", i+1), nil, "line %d of the history sets %s (it is not shown)", i+1, what)
+			}
+		}
+	}
+	return nil
+}
+
+// secretPaths are files that are secrets by their names.
+var secretPaths = regexp.MustCompile(`(?i)(^|/)(\.ssh/(id_[a-z0-9_]+|identity|authorized_keys2?|.*\.pem)|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|ssh_host_[a-z0-9]+_key|\.git-credentials|\.aws/(credentials|config)|\.config/gcloud/.*(credentials|access_tokens|adc).*|application_default_credentials\.json|\.azure/(accesstokens|msal_token_cache|azureprofile)\.(json|bin)|\.kube/config|kubeconfig|\.(bash|zsh|sh|ash|python|node_repl|psql|mysql|sqlite|rediscli|irb|php|lua)_history|\.local/share/fish/fish_history|\.lesshst|\.viminfo|\.vault-token|\.terraform\.d/credentials\.tfrc\.json|\.gnupg/(private-keys-v1\.d/.*|secring\.gpg)|\.pgpass|\.my\.cnf|htpasswd|\.htpasswd|\.p12|.*\.(pfx|p12|jks|keystore|kdbx)|shadow-|krb5\.keytab)$`)
+
+// readPaths are files that hold a secret when they say so.
+var readPaths = regexp.MustCompile(`(?i)(^|/)(\.npmrc|npmrc|\.netrc|_netrc|\.yarnrc(\.yml)?|\.pypirc|pip\.conf|\.docker/config\.json|\.dockercfg|containers/auth\.json|\.config/gh/hosts\.yml|\.env(\..*)?|.*\.(key|pem)|credentials(\.json)?|service[_-]account.*\.json|secrets?\.(json|ya?ml|toml)|\.gitconfig|auth\.conf|.*\.sources|sources\.list)$`)
+
+// said is how such a file says it: a token or password with a value.
+var said = regexp.MustCompile(`(?im)(_authToken|_password|_auth)\s*=\s*[^\s$]|^\s*machine\s.*\spassword\s+\S|\bpassword\s+[^\s#]+$|"auth"\s*:\s*"[A-Za-z0-9+/=]+"|"(identitytoken|registrytoken)"\s*:\s*"[^"]+"|oauth_token:\s*\S|"private_key"\s*:\s*"|^\s*(export\s+)?[A-Z0-9_]*(SECRET|PASSWORD|TOKEN|API_?KEY|ACCESS_KEY)[A-Z0-9_]*\s*=\s*["']?[^\s"'$]`)
+
+// pages are places where packages put certificates, keys and settings of their own tests and examples.
+var pages = regexp.MustCompile(`(^|/)(tests?|testing|testdata|examples?|docs?|share/doc|site-packages|dist-packages|node_modules)/|^/(etc/ssl/certs|usr/share/ca-certificates|usr/lib/ssl)/`)
+
+// words are in every path that the expressions for paths match, which take a hundred times longer.
+var words = []string{
+	"key", "pem", "cred", "id_", "identity", "authorized", "gcloud", "azure", "accesstokens", "msal", "kubeconfig", ".kube", "history", ".lesshst",
+	".viminfo", "token", "gnupg", ".pgpass", ".my.cnf", "htpasswd", ".p12", ".pfx", ".jks", "keystore", ".kdbx", "shadow-", "keytab", "npmrc", "netrc",
+	".yarnrc", ".pypirc", "pip.conf", "config.json", ".dockercfg", "auth.", "hosts.yml", ".env", "service", "secret", ".gitconfig", "sources", ".terraform",
+}
+
+const (
+	mostSecretFiles = 500
+	mostSecretSize  = 1 << 20
+)
+
+func secretFiles(h *held) error {
+	var read []string
+	first, _ := h.above()
+	for i := range h.Files.Layers {
+		for _, e := range h.Files.Layers[i].Entries {
+			if e.Type != image.TypeFile || e.Size == 0 {
+				continue
+			}
+			lower := strings.ToLower(e.Path)
+			named := slices.ContainsFunc(words, func(w string) bool { return strings.Contains(lower, w) }) && !pages.MatchString(e.Path)
+			if _, laid := h.laid[e.Path]; laid || !named && i < first {
+				continue
+			}
+			now, there := h.Files.Lookup(e.Path)
+			visible := there && now.Layer == i
+			at := []tree.Place{{Path: e.Path, Layer: h.Files.Layers[i].Digest.String()}}
+			hidden := ""
+			if !visible {
+				hidden = ", hidden by a layer above it"
+			}
+			switch {
+			case i < first && !visible: // the base's own, and the profile took it away
+			case named && secretPaths.MatchString(e.Path):
+				h.found(e.Path, at, "%s is in the image%s", e.Path, hidden)
+			case visible && e.Size <= mostSecretSize && (i >= first || readPaths.MatchString(e.Path)):
+				read = append(read, e.Path)
+			case !visible && named && readPaths.MatchString(e.Path):
+				h.found(e.Path, at, "%s is in the image%s, and what it says was not read", e.Path, hidden)
+			}
+		}
+	}
+	slices.Sort(read)
+	read = slices.Compact(read)
+	if len(read) > mostSecretFiles {
+		h.unchecked("secrets in %d of %d files that could hold some", len(read)-mostSecretFiles, len(read))
+		read = read[:mostSecretFiles]
+	}
+	contents, err := h.read(read)
+	if err != nil {
+		return err
+	}
+	for _, p := range read {
+		data := contents[p]
+		if bytes.HasPrefix(data, []byte("\x7fELF")) {
+			continue
+		}
+		if shapes.Match(data) || readPaths.MatchString(p) && path.Ext(p) != ".pem" && (said.Match(data) || credentials.Match(data)) {
+			h.found(p, h.at(p, 0), "%s holds what looks like a secret (it is not shown)", p)
+		}
+	}
+	return nil
+}
+
+// read gives the contents of files, as many at once as may be.
+func (h *held) read(paths []string) (map[string][]byte, error) {
+	out := make(map[string][]byte, len(paths))
+	for len(paths) > 0 {
+		n, size := 0, int64(0)
+		for n < len(paths) {
+			e, _ := h.Files.Stat(paths[n])
+			if size += e.Size; n > 0 && size > tree.MaxReadAll {
+				break
+			}
+			n++
+		}
+		contents, err := h.Files.ReadFiles(h.ctx, paths[:n]...)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(out, contents)
+		paths = paths[n:]
+	}
+	return out, nil
+}

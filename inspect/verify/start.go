@@ -1,0 +1,267 @@
+package verify
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/start"
+)
+
+var startRules = []rule{
+	{Rule: Rule{
+		ID: "start-entrypoint", Title: "The container starts with the program that the profile lays", Severity: Error,
+		Why: "Whatever starts first decides on everything else, as root: the base's start scripts run words of the environment and give the desktop user sudo.",
+		Fix: "Set config.entrypoint to the laid program, and build again.",
+	}, each: startEntrypoint},
+	{Rule: Rule{
+		ID: "start-script", Title: "No script runs at the start", Severity: Error,
+		Why: "The base's scripts read about a hundred variables, look programs up in directories of the desktop user, and write configuration anew at each start.",
+		Fix: "Start with browser-shell init, and remove the scripts.",
+	}, each: startScripts},
+	{Rule: Rule{
+		ID: "start-script-left", Title: "The base's start scripts are gone", Severity: Error,
+		Why: "A script that is still there is one entrypoint, one docker exec or one hook away from opening everything again.",
+		Fix: "Remove the script.",
+	}, each: startScriptsLeft},
+	{Rule: Rule{
+		ID: "start-hook", Title: "No variable is run as a command", Severity: Error,
+		Why: "RUN_HOOK_INIT and its like are run by a shell as root: who may set a variable of the container owns it.",
+		Fix: "Remove the script that runs it.",
+	}, each: startHooks},
+	{Rule: Rule{
+		ID: "start-grant", Title: "Nothing gives rights at the start", Severity: Error,
+		Why: "The base writes a line for sudo without a password at every start; what is taken out of the image comes back.",
+		Fix: "Remove the script that does it.",
+	}, each: startGrants},
+	{Rule: Rule{
+		ID: "nginx-rendered-at-start", Title: "No configuration is made at the start", Severity: Error, Holes: []string{"k"},
+		Why: "What the start scripts render from templates overwrites whatever the image has there: a file that was emptied or removed is back with the first start, filled from the environment.",
+		Fix: "Remove the template and the script that renders it; write the configuration out.",
+	}, each: startRenderings},
+	{Rule: Rule{
+		ID: "start-change", Title: "No script writes files at the start", Severity: Error,
+		Why: "What a script writes is not what was verified: the base makes nginx-proxy-map.conf, and gives it to the desktop user.",
+		Fix: "Remove the script that does it, and write the file out.",
+	}, each: startChanges},
+	{Rule: Rule{
+		ID: "start-environment", Title: "Programs get nothing of the container's environment", Severity: Error,
+		Why: "A variable that reaches a program can change what it does in ways that no list has: LD_PRELOAD, NODE_OPTIONS, a flag that the next version reads.",
+		Fix: "Start with browser-shell init, which gives programs an environment made from nothing.",
+	}, each: startEnvironment},
+	{Rule: Rule{
+		ID: "switch", Title: "Only the profile's variables change what the image does", Severity: Error,
+		Why: "Anything that a variable can bring back is not closed: DISABLE_JUPYTER=false starts jupyter, EXTRA_MCP_SERVERS adds any command to /mcp, BROWSER_EXTRA_ARGS opens the debugging port.",
+		Fix: "Remove what reads the variable, or name it in expect.switches.",
+	}, each: switches},
+	{Rule: Rule{
+		ID: "switch-set", Title: "The image sets no switch", Severity: Error,
+		Why: "Who publishes an image with SLIM_ALLOW_ANONYMOUS=true, or with a key of his own in SANDBOX_API_KEY or JWT_PUBLIC_KEY, can enter every container of it that does not set another.",
+		Fix: "Set the variable to nothing, or take it away with config.unsetEnv.",
+	}, each: switchesSet},
+	{Rule: Rule{
+		ID: "env-loader", Title: "The image sets no variable that loads code", Severity: Error,
+		Why: "LD_PRELOAD, BASH_ENV, PYTHONPATH and their like run somebody's code in every program of the container, the entrypoint and docker exec among them.",
+		Fix: "Take the variable away with config.unsetEnv.",
+	}, each: loadersSet},
+	{Rule: Rule{
+		ID: "autoload", Title: "No file is loaded into every program", Severity: Error,
+		Why: "/etc/ld.so.preload, a start file of Python, a script in profile.d or chromium.d runs inside of programs that this report calls good.",
+		Fix: "Remove the file.",
+	}, each: autoload},
+}
+
+func startEntrypoint(h *held) error {
+	c := h.Surface.Config
+	command := slices.Concat(c.Entrypoint, c.Cmd)
+	if want := h.want.Config.Entrypoint; want != nil && !slices.Equal(want, c.Entrypoint) {
+		h.found("entrypoint", nil, "the entrypoint is %q; the profile's is %q", c.Entrypoint, want)
+	}
+	// With an entrypoint of its own, an image loses the base's command (Docker and BuildKit do the same).
+	if !slices.Equal(h.want.Config.Cmd, c.Cmd) {
+		h.found("cmd", nil, "the command is %q; the profile's is %q", c.Cmd, h.want.Config.Cmd)
+	}
+	if len(command) == 0 {
+		h.found("entrypoint", nil, "the image has neither entrypoint nor command: whoever starts it chooses")
+		return nil
+	}
+	if f, ok := h.laid[command[0]]; !ok || f.Type != string(image.TypeFile) || f.Mode&0o111 == 0 {
+		h.found(command[0], h.at(command[0], 0), "the image starts %s, which is no program that the profile lays", command[0])
+	}
+	return nil
+}
+
+func startScripts(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, s := range h.Surface.Start.Scripts {
+		h.found(s.Path, []tree.Place{s.Place}, "%s is run at the start, by %s", s.Path, s.By)
+	}
+	return nil
+}
+
+// startScriptNames are the base's, on all lines (facts: aio-base.md 2).
+var startScriptNames = strings.Fields(`run.sh entrypoint.sh gem.sh gem_init.sh nginx-wait.sh wait-for-python-server.sh mcp-hub-wait.sh start-browser.sh
+	openbox.sh code-server.sh jupyter-lab.sh tinyproxy.sh mcp-ctl.sh browser-ctl.sh browser-locale.sh install-proxy-ca.sh agent-browser-init.sh
+	agent-browser-wrapper.sh nodejs.sh render-claude-config.sh render-opencode-config.sh browser-supervisor.py supervisord/python_srv_wrapper.sh`)
+
+func startScriptsLeft(h *held) error {
+	paths, err := h.Files.Glob("/opt/gem/**/*.sh")
+	if err != nil {
+		return err
+	}
+	paths = append(paths, "/opt/application/run.sh")
+	for _, name := range startScriptNames {
+		paths = append(paths, "/opt/gem/"+name)
+	}
+	slices.Sort(paths)
+	for _, p := range slices.Compact(paths) {
+		if _, laid := h.laid[p]; laid {
+			continue
+		}
+		if _, ok := h.Files.Lookup(p); ok {
+			h.found(p, h.at(p, 0), "%s is there", p)
+		}
+	}
+	return nil
+}
+
+func startHooks(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, k := range h.Surface.Start.Hooks {
+		h.found(k.Variable, []tree.Place{k.Place}, "what %s says is run by %s%s", k.Variable, k.How, dormant(k.Dormant))
+	}
+	return nil
+}
+
+// dormant says of what a script does that it would not come to it today.
+func dormant(yes bool) string {
+	if yes {
+		return ", once another file is there or gone"
+	}
+	return ""
+}
+
+func startChanges(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, c := range h.Surface.Start.Changes {
+		by := ""
+		if len(c.Variables) > 0 {
+			by = ", by the words of " + list(c.Variables)
+		}
+		h.found(c.Path, []tree.Place{c.Place}, "%s is written at the start (%s)%s%s", c.Path, c.How, by, dormant(c.Dormant))
+	}
+	return nil
+}
+
+func startEnvironment(h *held) error {
+	if s := h.Surface.Start; s != nil && !s.Clean {
+		var at []tree.Place
+		if len(s.Command) > 0 {
+			at = h.at(s.Command[0], 0)
+		}
+		h.found("", at, "programs get the environment that the container is started with")
+	}
+	return nil
+}
+
+func startGrants(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, g := range h.Surface.Start.Grants {
+		h.found(g.Place.Path, []tree.Place{g.Place}, "%s", g.Text)
+	}
+	return nil
+}
+
+func startRenderings(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, r := range h.Surface.Start.Renderings {
+		h.found(r.Output, []tree.Place{r.Place}, "%s is made from %s at the start%s", r.Output, r.Template, dormant(r.Dormant))
+	}
+	return nil
+}
+
+func switches(h *held) error {
+	if h.Surface.Start == nil {
+		return nil
+	}
+	for _, s := range h.Surface.Start.Switches {
+		if !slices.Contains(h.want.Switches, s.Name) {
+			h.found(s.Name, s.Places, "%s changes what the image does (%s): %s", s.Name, s.Kind, s.Effect)
+		}
+	}
+	return nil
+}
+
+// harmlessSwitch is the one that opens nothing, whatever it says: browser-shell init takes names of time zones only.
+const harmlessSwitch = "TZ"
+
+func switchesSet(h *held) error {
+	set := h.Surface.Config.Env
+	names := slices.Clone(h.want.Switches)
+	if h.Surface.Start != nil {
+		for _, s := range h.Surface.Start.Switches {
+			names = append(names, s.Name)
+			if s.Kind == start.Auth && s.Set && s.Value != "" && set[s.Name] == "" {
+				h.found(s.Name, s.Places, "the image sets %s", s.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if value := set[name]; value != "" && value != h.want.Config.Env[name] && name != harmlessSwitch {
+			h.found(name, nil, "the image sets %s", name)
+		}
+	}
+	return nil
+}
+
+func loadersSet(h *held) error {
+	for _, name := range sortedKeys(h.Surface.Config.Env) {
+		value := h.Surface.Config.Env[name]
+		if _, ours := h.want.Config.Env[name]; value != "" && !ours && loaders.MatchString(name) {
+			h.found(name, nil, "the image sets %s", name)
+		}
+	}
+	return nil
+}
+
+// autoloaded are files that programs load without being told to. Those of a package are the distribution's.
+var autoloaded = []string{
+	"/etc/profile.d/*", "/etc/chromium.d/*", "/etc/chromium-browser/*", "/etc/bash.bashrc", "/etc/zsh/*", "/root/.{bashrc,profile,bash_profile,bash_login,zshrc,zshenv}",
+	"/{usr/lib,usr/local/lib,etc}/python3*/**/{sitecustomize,usercustomize}.py", "/{usr/lib,usr/local/lib}/python3*/**/*.pth",
+	"/etc/{X11/Xsession.d,xdg/autostart,xdg/openbox,cont-init.d,services.d,init.d,rc.local,rc*.d}/*", "/etc/systemd/system/*",
+	"/{,opt/}node_modules/{*,@*/*}", "/root/.node_{modules,libraries}/*", "/usr/{,local/}lib/node/*", "/etc/nginx/modules-enabled/*", "/etc/security/pam_env.conf", "/etc/cron*/*", "/etc/crontab", "/var/spool/cron/**",
+}
+
+func autoload(h *held) error {
+	if e, ok := h.Files.Lookup("/etc/ld.so.preload"); ok && (e.Size > 0 || e.Type != image.TypeFile) {
+		h.found("/etc/ld.so.preload", h.at("/etc/ld.so.preload", 0), "/etc/ld.so.preload loads code into every program")
+	}
+	for _, pattern := range autoloaded {
+		paths, err := h.glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, p := range paths {
+			e, _ := h.Files.Lookup(p)
+			module := e.IsDir() && strings.Contains(p, "/node_modules/") && !strings.HasPrefix(path.Base(p), "@")
+			if _, laid := h.laid[p]; laid || e.IsDir() && !module || e.Type == image.TypeFile && e.Size == 0 || h.Packages != nil && h.Packages.Owner(p) != nil {
+				continue
+			}
+			h.found(p, h.at(p, 0), "%s is loaded by programs that start, and belongs to no package", p)
+		}
+	}
+	return nil
+}
