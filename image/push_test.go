@@ -397,6 +397,38 @@ func TestPushTagsLast(t *testing.T) {
 	}
 }
 
+// TestTag names what was pushed by digest; where one repository lacks it, no tag moves in the other either.
+func TestTag(t *testing.T) {
+	reg, src := pushBase(t, registry.Options{}, 1000)
+	b := derive(t, src, 1000, 2)
+	digest := hexDigest(t, b)
+	if _, err := Push(context.Background(), b, refs(t, reg.Host+"/one@"+digest.String()), src, testOptions()); err != nil {
+		t.Fatal(err)
+	}
+	var tags []name.Tag
+	for _, s := range []string{"/one:1", "/one:2", "/two:1"} {
+		tag, err := name.NewTag(reg.Host + s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags = append(tags, tag)
+	}
+	if err := Tag(context.Background(), digest, tags, testOptions()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	for _, tag := range tags {
+		if _, err := remote.Head(tag); err == nil {
+			t.Errorf("%s moved", tag)
+		}
+	}
+	if err := Tag(context.Background(), digest, tags[:2], testOptions()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range tags[:2] {
+		pullBack(t, tag.String(), digest)
+	}
+}
+
 func TestPushDigestReference(t *testing.T) {
 	reg, src := pushBase(t, registry.Options{}, 1000)
 	b := derive(t, src, 1000, 2)

@@ -174,7 +174,7 @@ func (s *Surface) readNginx(ctx context.Context, files *tree.Image, commands map
 		s.Nginx = append(s.Nginx, configs...)
 		for i := range configs {
 			for _, r := range configs[i].Routes() {
-				if key := fmt.Sprint(r.Path, r.Target, r.Auth, r.Place, r.Public); !seen[key] {
+				if key := fmt.Sprint(r.Path, r.Target, r.Auth, r.Place, r.Public, r.Open, r.Also); !seen[key] {
 					seen[key] = true
 					s.Routes = append(s.Routes, r)
 				}

@@ -254,8 +254,8 @@ func checkListener(s string) string {
 	if file, ok := strings.CutPrefix(s, "unix:"); ok {
 		return checkPath(file)
 	}
-	host, _, ok := strings.Cut(strings.TrimPrefix(s, "["), "]:")
-	if !ok {
+	host, _, six := strings.Cut(strings.TrimPrefix(s, "["), "]:")
+	if !six {
 		host, _, _ = strings.Cut(s, ":")
 	}
 	if host == "*" {
@@ -265,8 +265,12 @@ func checkListener(s string) string {
 	switch {
 	case err != nil:
 		return "it has no IP address"
+	case ip.Is4In6():
+		return fmt.Sprintf("the address is written %s", ip.Unmap())
 	case ip.String() != host:
 		return fmt.Sprintf("the address is written %s", ip)
+	case ip.Is6() != six:
+		return "an IPv6 address is in brackets, and no other"
 	}
 	return ""
 }

@@ -229,7 +229,10 @@ func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, e
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range chosen {
+		for i, p := range chosen {
+			if slices.ContainsFunc(chosen[:i], samePlatform(p)) {
+				continue
+			}
 			out = append(out, platformPair{Platform: p, of: [2]v1.Platform{orUnnamed(olds, p), orUnnamed(news, p)}})
 		}
 		return out, nil

@@ -1,92 +1,34 @@
 package tree
 
 import (
+	"bufio"
 	"io"
-	"sync"
 )
 
-// aheadReader reads in a goroutine of its own, a few buffers ahead of who reads from it.
+// aheadReader reads in a goroutine of its own, a buffer ahead of who reads from it.
 type aheadReader struct {
-	full chan block
-	stop func() // may be called again
-
-	now  block
-	left []byte // of now
+	*bufio.Reader
+	pipe *io.PipeReader
+	done chan struct{}
 }
 
-type block struct {
-	buf *buffer
-	n   int
-	err error
-}
-
-// buffer has room for a file that is kept.
-type buffer [maxKept]byte
-
-var pool = sync.Pool{New: func() any { return new(buffer) }}
+// aheadSize is how much of it, in bytes, twice.
+const aheadSize = 256 << 10
 
 func ahead(r io.Reader) *aheadReader {
-	stop := make(chan struct{})
-	full := make(chan block, 2)
+	pr, pw := io.Pipe()
+	a := &aheadReader{Reader: bufio.NewReaderSize(pr, aheadSize), pipe: pr, done: make(chan struct{})}
 	go func() {
-		defer close(full)
-		for {
-			b := fill(r)
-			select {
-			case full <- b:
-			case <-stop:
-				pool.Put(b.buf)
-				return
-			}
-			if b.err != nil {
-				return
-			}
-		}
+		defer close(a.done)
+		_, err := io.CopyBuffer(struct{ io.Writer }{pw}, struct{ io.Reader }{r}, make([]byte, aheadSize)) // whole buffers
+		pw.CloseWithError(err)
 	}()
-	return &aheadReader{full: full, stop: sync.OnceFunc(func() { close(stop) })}
-}
-
-func fill(r io.Reader) block {
-	b := block{buf: pool.Get().(*buffer)}
-	for b.n < len(b.buf) && b.err == nil {
-		var n int
-		n, b.err = r.Read(b.buf[b.n:])
-		b.n += n
-	}
-	return b
-}
-
-func (a *aheadReader) Read(p []byte) (int, error) {
-	for len(a.left) == 0 {
-		if a.now.err != nil {
-			return 0, a.now.err
-		}
-		a.put()
-		b, ok := <-a.full
-		if !ok {
-			return 0, io.ErrClosedPipe
-		}
-		a.now, a.left = b, b.buf[:b.n]
-	}
-	n := copy(p, a.left)
-	a.left = a.left[n:]
-	return n, nil
-}
-
-func (a *aheadReader) put() {
-	if a.now.buf != nil {
-		pool.Put(a.now.buf)
-		a.now.buf = nil
-	}
+	return a
 }
 
 // Close waits until nothing is read any more.
 func (a *aheadReader) Close() error {
-	a.stop()
-	a.left, a.now.err = nil, io.ErrClosedPipe
-	a.put()
-	for b := range a.full {
-		pool.Put(b.buf)
-	}
-	return nil
+	err := a.pipe.Close()
+	<-a.done
+	return err
 }

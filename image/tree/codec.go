@@ -42,9 +42,8 @@ func (c Cache) indexFile(digest v1.Hash) string {
 // varints in the records, which are
 //
 //	the pack's chunks, and where each content of the pack begins
-//	owners: the combinations of type, mode, uid and gid
-//	per entry: owner, flags, path (what it shares with the path before, and the rest), time since the entry before; and by
-//	    type size, link, device; and attributes
+//	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
+//	    before; by type size, link, device; and attributes
 //	the digests of the entries that have one, one behind the other
 type header struct {
 	Magic [8]byte
@@ -61,11 +60,12 @@ type header struct {
 
 var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 3}
 
-// Flags of an entry.
+// The first byte of an entry is its type's position in types, and flags.
 const (
-	hasXattrs = 1 << iota
-	hasNanos
-	hasDigest
+	typeBits  = 0x0f
+	hasXattrs = 0x10
+	hasNanos  = 0x20
+	hasDigest = 0x40
 )
 
 // maxRecords bounds the records of one index, in bytes.
@@ -151,27 +151,11 @@ func (x *index) records() (b []byte, names uint64) {
 		b = append(b, d[:]...)
 		uvarint(uint64(x.pack.start[d]))
 	}
-	owners := map[owner]uint64{}
-	var list []owner
-	for i := range x.entries {
-		if o := x.entries[i].owner(); owners[o] == 0 {
-			list = append(list, o)
-			owners[o] = uint64(len(list))
-		}
-	}
-	uvarint(uint64(len(list)))
-	for _, o := range list {
-		b = append(b, byte(slices.Index(types, o.Type)))
-		uvarint(uint64(o.Mode))
-		b = binary.AppendVarint(b, int64(o.UID))
-		b = binary.AppendVarint(b, int64(o.GID))
-	}
 	before := &Entry{}
 	var digests []byte
 	for i := range x.entries {
 		e := &x.entries[i]
-		uvarint(owners[e.owner()] - 1)
-		var flags byte
+		flags := byte(slices.Index(types, e.Type))
 		if len(e.Xattrs) > 0 {
 			flags |= hasXattrs
 		}
@@ -183,6 +167,9 @@ func (x *index) records() (b []byte, names uint64) {
 			digests = append(digests, e.Digest[:]...)
 		}
 		b = append(b, flags)
+		uvarint(uint64(e.Mode))
+		b = binary.AppendVarint(b, int64(e.UID))
+		b = binary.AppendVarint(b, int64(e.GID))
 		shared := sharedPrefix(before.Path, e.Path)
 		uvarint(uint64(shared))
 		names += uint64(shared)
@@ -214,16 +201,6 @@ func (x *index) records() (b []byte, names uint64) {
 	}
 	return append(b, digests...), names
 }
-
-// owner is what many entries share.
-type owner struct {
-	Type image.Type
-	Mode int64
-	UID  int
-	GID  int
-}
-
-func (e *Entry) owner() owner { return owner{e.Type, e.Mode, e.UID, e.GID} }
 
 // types are in the order that the file has them in.
 var types = []image.Type{
@@ -379,31 +356,18 @@ func (r *recordReader) pack(p *pack) {
 }
 
 func (r *recordReader) entries(into []Entry) {
-	owners := make([]owner, r.count(4))
-	for i := range owners {
-		t := int(r.byte())
-		if t >= len(types) {
-			r.fail()
-			return
-		}
-		owners[i] = owner{types[t], int64(r.uvarint()), int(r.varint()), int(r.varint())}
-	}
 	before := &Entry{}
 	withDigest := make([]int32, 0, len(into))
 	for i := range into {
 		e := &into[i]
-		o := r.uvarint()
-		if o >= uint64(len(owners)) {
-			r.fail()
-			return
-		}
-		e.Type, e.Mode, e.UID, e.GID = owners[o].Type, owners[o].Mode, owners[o].UID, owners[o].GID
 		flags := r.byte()
+		e.Mode, e.UID, e.GID = int64(r.uvarint()), int(r.varint()), int(r.varint())
 		shared := r.uvarint()
-		if shared > uint64(len(before.Path)) {
+		if int(flags&typeBits) >= len(types) || shared > uint64(len(before.Path)) {
 			r.fail()
 			return
 		}
+		e.Type = types[flags&typeBits]
 		e.Path = r.text(before.Path[:shared])
 		seconds := before.ModTime.Unix() + r.varint()
 		var nanos uint64

@@ -91,9 +91,7 @@ type scanner struct {
 }
 
 func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
-	buf := pool.Get().(*buffer)
-	defer pool.Put(buf)
-	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: buf[:]}
+	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept)}
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()

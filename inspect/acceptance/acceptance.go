@@ -110,7 +110,9 @@ func (t *trial) unchecked(format string, args ...any) {
 // asOperated is the boot that most is tried on: a key is set, the root file system is read-only.
 func (t *trial) asOperated(ctx context.Context) error {
 	return t.boot(ctx, "with a key", map[string]string{keyVariable: t.key}, func(ctx context.Context, b *box) error {
-		b.inside(ctx, "")
+		if err := b.inside(ctx, ""); err != nil {
+			return err
+		}
 		b.secrets(ctx, nil)
 		b.setuid(ctx)
 		b.strangers(ctx)
@@ -118,8 +120,7 @@ func (t *trial) asOperated(ctx context.Context) error {
 		b.routes(ctx, t.key)
 		b.tool(ctx)
 		b.desktop(ctx)
-		b.inside(ctx, "after it was tried, ")
-		return nil
+		return b.inside(ctx, "after it was tried, ")
 	})
 }
 
@@ -128,7 +129,9 @@ func (t *trial) withVariables(ctx context.Context) error {
 	env := maps.Clone(variables)
 	env[keyVariable] = t.key
 	return t.boot(ctx, "with every variable", env, func(ctx context.Context, b *box) error {
-		b.inside(ctx, "with the variables set, ")
+		if err := b.inside(ctx, "with the variables set, "); err != nil {
+			return err
+		}
 		b.secrets(ctx, variables)
 		b.obeyed(ctx)
 		b.routes(ctx, "")

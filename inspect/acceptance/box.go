@@ -119,23 +119,22 @@ func (b *box) await(ctx context.Context, check func(context.Context) error) erro
 		if err == nil {
 			return nil
 		}
-		if _, ended := b.Wait(done); ended == nil {
+		if b.ended(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("the container has ended: %s", quote(string(tail(b.Logs()))))
 		}
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return err
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// done is a context that has ended: with it, Wait only looks.
-var done = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
+// ended waits for the container's end, and tells whether it came.
+func (b *box) ended(ctx context.Context, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := b.Wait(ctx)
+	return ctx.Err() == nil || err == nil
+}
 
 func tail(text []byte) []byte { return text[max(0, len(text)-200):] }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -23,15 +24,18 @@ import (
 // was there is started once more.
 const settle = 20 * time.Second
 
+// errElsewhere: an engine in another place, or in a virtual machine, shows nothing of what runs.
+var errElsewhere = errors.New("the container's processes can't be seen from this machine: take an engine that runs on it, on Linux")
+
 // inside looks at programs, processes and sockets. when begins each message.
-func (b *box) inside(ctx context.Context, when string) {
+func (b *box) inside(ctx context.Context, when string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.Patience)
 	defer cancel()
 	var s state
 	var err error
 	for began := time.Now(); ; {
 		s, err = b.look(ctx)
-		if err == nil && len(s.wrong) == 0 || time.Since(began) > settle || ctx.Err() != nil {
+		if err == nil && len(s.wrong) == 0 || errors.Is(err, errElsewhere) || time.Since(began) > settle || ctx.Err() != nil {
 			break
 		}
 		select {
@@ -39,41 +43,58 @@ func (b *box) inside(ctx context.Context, when string) {
 		case <-time.After(250 * time.Millisecond):
 		}
 	}
+	if err != nil && b.ended(ctx, settle/4) {
+		b.find("run-start", "", "%sthe container has ended by itself: %s", when, quote(string(tail(b.Logs()))))
+		return nil
+	}
+	if errors.Is(err, errElsewhere) {
+		return err
+	}
 	if err != nil {
 		b.find("run-programs", "", "%swhat runs can't be seen: %s", when, quote(err.Error()))
-		return
 	}
 	for _, w := range s.wrong {
 		b.find(w.rule, w.subject, "%s%s", when, w.message)
 	}
+	return nil
 }
 
-// state is what was seen at one moment.
+// state is what was wrong at one moment, of each rule a little more than is told.
 type state struct {
 	wrong []wrong
+	count map[string]int
 }
 
 type wrong struct{ rule, subject, message string }
 
 func (s *state) add(rule, subject, format string, args ...any) {
+	if s.count == nil {
+		s.count = map[string]int{}
+	}
+	if s.count[rule]++; s.count[rule] > maxFindings+1 {
+		return
+	}
 	s.wrong = append(s.wrong, wrong{rule, subject, fmt.Sprintf(format, args...)})
 }
 
 func (b *box) look(ctx context.Context) (s state, err error) {
-	programs, err := b.supervised(ctx)
+	processes, err := b.Processes(ctx)
 	if err != nil {
 		return s, err
+	}
+	if !slices.ContainsFunc(processes, func(p sandbox.Process) bool { return p.Inside == 1 }) {
+		return s, errElsewhere
 	}
 	sockets, err := b.Sockets(ctx)
 	if err != nil {
 		return s, err
 	}
-	processes, err := b.Processes(ctx)
+	programs, err := b.supervised(ctx)
 	if err != nil {
 		return s, err
 	}
-	for name, p := range programs {
-		if !slices.Contains(b.Expect.Programs, name) {
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		if p := programs[name]; !slices.Contains(b.Expect.Programs, name) {
 			s.add("run-programs", name, "supervisord has the program %s (%s), which profile %s doesn't name", quote(name), quote(p.state), b.Expect.Profile)
 		}
 	}
@@ -113,8 +134,8 @@ func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
 		}
 		out[f[0]] = p
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("supervisorctl tells of no program: %s%s", r.Stdout, r.Stderr)
+	if len(out) == 0 || r.Truncated {
+		return nil, fmt.Errorf("supervisorctl tells of no program, or of too many: %.500s%.500s", r.Stdout, r.Stderr)
 	}
 	return out, nil
 }

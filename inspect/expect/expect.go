@@ -82,4 +82,7 @@ type Base struct {
 	Name, Digest string
 	// Layers are the diffIDs of the base's layers, which must be the image's lowest.
 	Layers []string
+	// Dirs are directories of the base as it has them, by path: those in which layers above it put or remove something. They
+	// count where the base's layers were not read.
+	Dirs map[string]File
 }

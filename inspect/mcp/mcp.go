@@ -219,7 +219,8 @@ func (r *reader) server(p string, data []byte, m member) Server {
 	r.duplicates(p, data, keys)
 	transport := ""
 	into := map[string]any{
-		"type": &s.Type, "transport": &transport, "command": &s.Command, "args": &s.Args, "url": &s.URL, "prefix": &s.Prefix, "hidden": &s.Hidden,
+		"type": &s.Type, "transport": &transport, "command": &s.Command, "args": &s.Args, "url": &s.URL, "prefix": &s.Prefix,
+		"hidden": &s.Hidden,
 	}
 	for _, k := range keys { // of two with one name the last counts
 		if into[k.name] != nil {
@@ -262,8 +263,10 @@ func (r *reader) builtIn(programs []string) {
 	if !slices.Contains(programs, "python-server") {
 		return
 	}
-	s := Server{Name: "python-server", Type: "streamable-http", URL: "http://127.0.0.1:${SANDBOX_SRV_PORT}/mcp", Place: r.img.Place(pythonServer, 0)}
-	s.Tools = slices.Clone(pythonTools)
+	s := Server{
+		Name: "python-server", Type: "streamable-http", URL: "http://127.0.0.1:${SANDBOX_SRV_PORT}/mcp",
+		Tools: slices.Clone(pythonTools), Place: r.img.Place(pythonServer, 0),
+	}
 	if r.hub == hubA {
 		s.Tools = slices.Clone(sandboxTools)
 		for _, c := range r.report.Configs {

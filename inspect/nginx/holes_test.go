@@ -161,7 +161,7 @@ func TestHoles(t *testing.T) {
 				case "shared":
 					f := strings.Fields(rest)
 					for _, s := range last.Sockets() {
-						ok = ok || s.Listen.String() == f[0] && strconv.Itoa(len(s.Servers)) == f[1]
+						ok = ok || s.String() == f[0] && strconv.Itoa(len(s.Servers)) == f[1]
 					}
 				case "at":
 					f := strings.Fields(rest)

@@ -1,5 +1,9 @@
 // Package nginx reads nginx's configuration out of an image: servers, listeners, routes and what each leads to, with
 // nginx's own precedence.
+//
+// Words, includes, precedence and the phases of a request are nginx's, and tests hold them against nginx itself. Of what the
+// model leaves out, it notes what could matter: modules, Lua, njs, Perl and SSI. Two ways between locations are not in it: an
+// upstream's X-Accel-Redirect, and the redirect of the index directive to a file.
 package nginx
 
 import (

@@ -40,15 +40,14 @@ func (b *builder) phase(block []*statement, own scope) phase {
 	return p
 }
 
-// steps gives true when nothing after the block is run.
-func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, when string) (done bool) {
-	end := func(st *statement, t Target, when string) bool {
+// steps runs through the directives of a block that is met when the condition holds; an empty one always does.
+func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, when string) {
+	end := func(st *statement, t Target, when string) {
 		if when == "" {
 			p.end, p.at = &t, b.place(st)
-			return true
+		} else {
+			p.cases = append(p.cases, Case{When: when, Target: t, Place: b.place(st)})
 		}
-		p.cases = append(p.cases, Case{When: when, Target: t, Place: b.place(st)})
-		return false
 	}
 	for _, st := range block {
 		switch st.name() {
@@ -58,12 +57,12 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 			}
 		case "return":
 			end(st, b.returned(st), when)
-			return true
+			return
 		case "break":
 			if when != "" {
 				p.escapes = append(p.escapes, ifBlock{when, block})
 			}
-			return true
+			return
 		case "rewrite":
 			if len(st.words) < 3 {
 				continue
@@ -84,7 +83,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 			switch {
 			case t.Kind == Redirect || flag == "last":
 				if end(st, t, cond); matches {
-					return true
+					return
 				}
 			case flag == "break":
 				if cond == "" {
@@ -93,7 +92,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 					p.escapes = append(p.escapes, ifBlock{cond, block})
 				}
 				if matches {
-					return true
+					return
 				}
 			default:
 				if *moved == nil || cond == "" {
@@ -112,11 +111,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 			p.ifs = append(p.ifs, ifBlock{cond, st.block})
 			b.steps(p, moved, st.block, own, cond)
 		}
-		if p.end != nil {
-			return true
-		}
 	}
-	return false
 }
 
 // returned makes the target of a return directive (ngx_http_rewrite_return).

@@ -183,7 +183,8 @@ func TestNotes(t *testing.T) {
 
 func TestRendered(t *testing.T) {
 	im, err := tree.FromFiles(t.Context(), nil,
-		image.Bytes("/c/nginx.conf", 0o644, []byte("events {}\nhttp {\n include active.conf;\n include x/*.conf;\n}\n")),
+		image.Bytes("/c/nginx.conf", 0o644, []byte("events {}\nhttp {\n include active.conf;\n include x/*.conf;\n include all.conf;\n}\n")),
+		image.Bytes("/c/all.template", 0o644, []byte("log_format x $PORT$host;\n")),
 		image.Bytes("/c/with.conf", 0o644, []byte("server {\n listen $PORT;\n ${MORE}\n\n location /with { proxy_pass http://127.0.0.1:${OTHER}; }\n}\n")),
 		image.Bytes("/c/without.conf", 0o644, []byte("server { listen ${ADDRESS}:${PORT};\n ${EMPTY}\n ${LINES}\n location /without { proxy_pass http://$host:${PORT}$PORTS; }\n}\n")),
 		image.Bytes("/c/x.template", 0o644, []byte("# x\nserver { listen 1; set $PORT 1; }\n")),
@@ -199,6 +200,7 @@ func TestRendered(t *testing.T) {
 			"/d/active.conf":  {{Path: "/c/with.conf", Variables: list}, {Path: "/c/without.conf", Variables: list}, {Path: "/c/gone.conf"}},
 			"/c/x/one.conf":   {{Path: "/c/x.template", Variables: []string{}}},
 			"/c/x/two.conf":   {{Path: "/c/gone.template"}},
+			"/c/all.conf":     {{Path: "/c/all.template"}},
 			"/c/unasked.conf": {{Path: "/c/with.conf"}, {Path: "/c/without.conf"}},
 		},
 	})
@@ -209,9 +211,7 @@ func TestRendered(t *testing.T) {
 	for i := range configs {
 		c := &configs[i]
 		got = append(got, "== "+c.Variant, "files "+strings.Join(c.Files, " "))
-		for _, line := range told(c)[1:] {
-			got = append(got, line)
-		}
+		got = append(got, told(c)[1:]...)
 		for _, s := range c.Servers {
 			for _, l := range s.Listen {
 				got = append(got, fmt.Sprintf("listen %s %q %d %v at %s", l.Value, l.Address, l.Port, l.Loopback, l.Place))
@@ -222,19 +222,23 @@ func TestRendered(t *testing.T) {
 		}
 	}
 	want := []string{
-		"== /c/active.conf from /c/with.conf", "files /c/nginx.conf /c/with.conf /c/x.template",
+		"== /c/active.conf from /c/with.conf", "files /c/nginx.conf /c/with.conf /c/x.template /c/all.template",
 		"*:8080 | /with | proxy 127.0.0.1:${OTHER} raw | public answers", "*:8080 | (no location) | static html | public answers",
 		"*:1 | (no location) | static html | public answers",
 		"include /c/nginx.conf:3 active.conf", "include /c/nginx.conf:4 x/*.conf glob /c/x/one.conf",
+		"include /c/nginx.conf:5 all.conf",
 		"note /c/with.conf:3: nothing is known of the value of ${MORE}", "note /c/with.conf:5: nothing is known of the value of ${OTHER}",
 		"note /c/with.conf:3: ${MORE} may bring directives of its own, which are not known",
+		"note /c/all.template:1: envsubst without a list of names empties $host, which nginx would fill",
 		`listen 8080 "*" 8080 false at /c/with.conf:2`, "/with at /c/with.conf:5", `listen 1 "*" 1 false at /c/x.template:2`,
-		"== /c/active.conf from /c/without.conf", "files /c/nginx.conf /c/without.conf /c/x.template",
+		"== /c/active.conf from /c/without.conf", "files /c/nginx.conf /c/without.conf /c/x.template /c/all.template",
 		"${ADDRESS}:8080 *:9 *:10 | /without | proxy $host:8080$PORTS raw free $host $ports | public answers",
 		"${ADDRESS}:8080 *:9 *:10 | (no location) | static html | public answers", "*:1 | (no location) | static html | public answers",
 		"include /c/nginx.conf:3 active.conf", "include /c/nginx.conf:4 x/*.conf glob /c/x/one.conf",
+		"include /c/nginx.conf:5 all.conf",
 		"note /c/without.conf:1: nothing is known of the value of ${ADDRESS}",
 		`note /c/without.conf:3: the value of LINES is more than a word: "listen 9;\nlisten 10;\n"`,
+		"note /c/all.template:1: envsubst without a list of names empties $host, which nginx would fill",
 		`note /c/without.conf:4: unknown "ports" variable: nginx would not start`,
 		`listen ${ADDRESS}:8080 "${ADDRESS}" 8080 false at /c/without.conf:1`, `listen 9 "*" 9 false at /c/without.conf:3`,
 		`listen 10 "*" 10 false at /c/without.conf:3`, "/without at /c/without.conf:4", `listen 1 "*" 1 false at /c/x.template:2`,

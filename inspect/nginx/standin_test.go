@@ -218,7 +218,10 @@ func gate(t *testing.T, c *Config, auth bool) {
 		t.Errorf("/_auth_handler is %+v", d)
 	}
 	for _, m := range c.Maps {
-		if m.Variable == "$target_workflow" && !(slices.Contains(m.Parts, "$request_uri") && slices.Contains(m.Decides, "location") && len(m.Keys) == 3) {
+		if m.Variable != "$target_workflow" {
+			continue
+		}
+		if !slices.Contains(m.Parts, "$request_uri") || !slices.Contains(m.Decides, "location") || len(m.Keys) != 3 {
 			t.Errorf("map %+v", m)
 		}
 	}

@@ -33,7 +33,7 @@ func diffPage(d *diff.Diff) page {
 	if s := surfaceSummary(d); s != "" {
 		p.Summary = append(p.Summary, s)
 	}
-	p.Summary = append(p.Summary, layerSummary(d), fileSummary(d.Counts), pullSummary(d))
+	p.Summary = append(p.Summary, layerSummary(d), fileSummary(d.Counts), pullSummary(d), seenSummary(d.Size))
 	p.Summary = append(p.Summary, notes...)
 	p.Sections = append(surfaceGroups(d), config(d))
 	return p
@@ -100,21 +100,24 @@ func fileSummary(c diff.Counts) string {
 		number(c.Added), Bytes(c.AddedBytes), number(c.Removed), Bytes(c.RemovedBytes), number(c.Modified), number(c.Type), number(c.Meta))
 }
 
-// pullSummary says who gains: what is hidden by a layer above is still pulled.
 func pullSummary(d *diff.Diff) string {
-	s := d.Size
-	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s than base. A container sees %s, and %s are hidden but still pulled.",
-		Bytes(s.Beside), Bytes(d.Slim.Size.Transfer), than(s.Transfer), than(s.Visible), Bytes(s.Hidden))
+	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s.", Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer), than(d.Size.Transfer))
+}
+
+// seenSummary tells what became smaller for a puller from what a layer above only hides.
+func seenSummary(s diff.Size) string {
+	return fmt.Sprintf("A container sees %s. Of the files of base %s are gone for good; %s are only hidden, and still pulled.",
+		than(s.Visible), Bytes(s.Gone), Bytes(s.Hidden))
 }
 
 func than(n int64) string {
 	switch {
 	case n < 0:
-		return Bytes(-n) + " less"
+		return Bytes(-n) + " less than base's"
 	case n > 0:
-		return Bytes(n) + " more"
+		return Bytes(n) + " more than base's"
 	}
-	return "as much"
+	return "as much as base's"
 }
 
 type group struct {
@@ -203,8 +206,10 @@ func componentChanges(d *diff.Diff) section {
 
 // layerChanges has every layer of both: what a puller transfers, and what of it can be seen.
 func layerChanges(d *diff.Diff) section {
-	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{name("digest"), numeral("to pull"), numeral("unpacked"),
-		numeral("seen in base"), numeral("seen in slim"), name("created by")}}
+	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{
+		name("digest"), numeral("to pull"), numeral("unpacked"),
+		numeral("seen in base"), numeral("seen in slim"), name("created by"),
+	}}
 	seen := func(of size.Sizes) map[string]string {
 		out := map[string]string{}
 		for _, l := range of.Layers {

@@ -96,6 +96,7 @@ type (
 		Rows                    []htmlRow
 		More                    string
 		Same                    []string
+		ManySame                string // how many, when they are folded
 	}
 	htmlMark struct {
 		Mark, Class, Title, N string
@@ -207,7 +208,8 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 		settings.Title = "image config"
 		nodes := compact(treeOf(d.Files))
 		texts, left := textsOf(nodes)
-		merged, shown := dataOf(d, nodes, texts, maxNodes)
+		room := maxNodes / len(diffs)
+		merged, shown := dataOf(d, nodes, texts, room)
 		trees := []*treeData{merged}
 		v.Trees = []string{"all layers merged"}
 		if o.Layers {
@@ -215,7 +217,8 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 				if l.In == diff.InBoth {
 					continue
 				}
-				data, _ := dataOf(d, compact(treeOf(l.Files)), nil, maxNodes)
+				data, n := dataOf(d, compact(treeOf(l.Files)), nil, max(room-shown, maxRows)/len(d.Layers))
+				room -= n
 				trees = append(trees, data)
 				v.Trees = append(v.Trees, fmt.Sprintf("layer %s of %s: %s", short(l.Digest), l.In, cut(quote(l.CreatedBy), 60)))
 			}
@@ -224,8 +227,12 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 		if shown < len(nodes) {
 			files.Intro = fmt.Sprintf("%s paths are only counted below; slimctl diff --format json has all.", number(len(nodes)-shown))
 		}
-		v.Parts = []part{surface, {ID: "config", Title: "Configuration", Sections: []htmlSection{toHTML(settings, i)}},
-			{ID: "size", Title: "Size", Sections: []htmlSection{toHTML(componentChanges(d), i), toHTML(layerChanges(d), i)}}, files}
+		v.Parts = []part{
+			surface,
+			{ID: "config", Title: "Configuration", Sections: []htmlSection{toHTML(settings, i)}},
+			{ID: "size", Title: "Size", Sections: []htmlSection{toHTML(componentChanges(d), i), toHTML(layerChanges(d), i)}},
+			files,
+		}
 		if len(texts) > 0 {
 			lines := part{ID: "texts", Title: "Changed lines"}
 			if left > 0 {
@@ -270,6 +277,9 @@ func toHTML(s section, at int) htmlSection {
 	out.Short, _, _ = strings.Cut(s.Count, ",")
 	out.Open = len(s.Rows) > 0 && len(s.Rows) <= openRows
 	out.Same = s.Same[:min(len(s.Same), maxRows)]
+	if n := len(s.Same); n > openRows {
+		out.ManySame = number(n)
+	}
 	marks := s.marks()
 	for _, k := range strings.Split(order+"=", "") {
 		if n := marks[k]; n > 0 {
@@ -462,7 +472,7 @@ func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
 			wide := 1000 * float64(l.Size) / float64(most)
 			class := "both"
 			if len(sides) == 2 && in[l.Digest] < 2 {
-				class = names[i]
+				class = k.Side
 			}
 			title := fmt.Sprintf("layer %d, %s: %s to pull, %s unpacked, %s of that visible. %s", n+1, short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), cut(quote(l.CreatedBy), maxCell))
 			k.Bars = append(k.Bars, bar{class, title, x, max(0, wide-0.8)})

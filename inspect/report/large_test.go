@@ -22,8 +22,13 @@ func largeDiff(n int) *diff.Diff {
 		path, kind string
 		share      int
 	}{
-		{"/usr/local/code-server-4.104.0/lib/vscode/extensions", diff.Removed, 30}, {"/opt/python3.12/lib/python3.12/site-packages", diff.Removed, 30},
-		{"/opt/nodejs/22/lib/node_modules", diff.Removed, 20}, {"/usr/share/fonts/truetype", diff.Removed, 3}, {"/usr/share/doc", diff.Meta, 10}, {"/opt/slim/payload", diff.Added, 5}, {"/etc", diff.Modified, 2},
+		{"/usr/local/code-server-4.104.0/lib/vscode/extensions", diff.Removed, 30},
+		{"/opt/python3.12/lib/python3.12/site-packages", diff.Removed, 30},
+		{"/opt/nodejs/22/lib/node_modules", diff.Removed, 20},
+		{"/usr/share/fonts/truetype", diff.Removed, 3},
+		{"/usr/share/doc", diff.Meta, 10},
+		{"/opt/slim/payload", diff.Added, 5},
+		{"/etc", diff.Modified, 2},
 	}
 	seen := map[string]bool{}
 	var files []diff.Change

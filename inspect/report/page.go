@@ -52,6 +52,16 @@ type row struct {
 	Share float64
 }
 
+func newSection(id, title string, columns ...column) section {
+	return section{ID: id, Title: title, Columns: columns}
+}
+
+// counted puts the number of rows beside the title.
+func (s section) counted() section {
+	s.Count = number(len(s.Rows))
+	return s
+}
+
 func (s *section) add(cells ...string) { s.Rows = append(s.Rows, row{Cells: cells}) }
 
 func name(s string) column    { return column{Name: s} }

@@ -25,12 +25,16 @@ func at(path string, line int) tree.Place { return tree.Place{Path: path, Line: 
 // sampleSurface is a small image in the manner of line B.
 func sampleSurface(platform string) *inspect.Surface {
 	program := func(name, user, autostart, command string) supervisord.Program {
-		return supervisord.Program{Name: name, Kind: "program", User: user, Autostart: autostart, Command: command, Priority: 999,
-			Place: at("/opt/gem/supervisord/"+name+".conf", 1)}
+		return supervisord.Program{
+			Name: name, Kind: "program", User: user, Autostart: autostart, Command: command, Priority: 999,
+			Place: at("/opt/gem/supervisord/"+name+".conf", 1),
+		}
 	}
 	route := func(path, value, auth string, public bool) nginx.Route {
-		return nginx.Route{Server: "8080 _", Path: path, Pattern: strings.TrimLeft(path, "=~^ "), Auth: auth, Public: public, Answers: true,
-			Target: nginx.Target{Kind: nginx.Proxy, Value: value, Addresses: []string{strings.TrimPrefix(value, "http://")}}, Place: at("/opt/gem/nginx/main.conf", 12)}
+		return nginx.Route{
+			Server: "8080 _", Path: path, Pattern: strings.TrimLeft(path, "=~^ "), Auth: auth, Public: public, Answers: true,
+			Target: nginx.Target{Kind: nginx.Proxy, Value: value, Addresses: []string{strings.TrimPrefix(value, "http://")}}, Place: at("/opt/gem/nginx/main.conf", 12),
+		}
 	}
 	closed := route("= /v1/ping", "", "", true)
 	closed.Target, closed.Answers = nginx.Target{Kind: nginx.Return, Status: 403}, false
@@ -60,8 +64,10 @@ func sampleSurface(platform string) *inspect.Surface {
 			program("jupyter", "gem", "true", "/opt/gem/jupyter-lab.sh --ip 127.0.0.1 --port 8888 --no-browser --ServerApp.token= --ServerApp.base_url=/jupyter --notebook-dir=/home/gem"),
 			program("nginx", "", "true", "/opt/gem/nginx-wait.sh"),
 		},
-		Supervisord: &supervisord.Config{Path: "/opt/gem/supervisord.conf", Files: []string{"/opt/gem/supervisord.conf"}, Programs: []supervisord.Program{},
-			Sockets: []supervisord.Socket{{Address: "/var/run/supervisor.sock", Mode: "0770", Owner: "root:gem", Place: at("/opt/gem/supervisord.conf", 3)}}},
+		Supervisord: &supervisord.Config{
+			Path: "/opt/gem/supervisord.conf", Files: []string{"/opt/gem/supervisord.conf"}, Programs: []supervisord.Program{},
+			Sockets: []supervisord.Socket{{Address: "/var/run/supervisor.sock", Mode: "0770", Owner: "root:gem", Place: at("/opt/gem/supervisord.conf", 3)}},
+		},
 		Dormant: []supervisord.Config{{Path: "/opt/gem/old.conf", Programs: []supervisord.Program{program("tinyproxy", "nobody", "true", "tinyproxy -d")}}},
 		Routes:  []nginx.Route{closed, route("/mcp", "http://127.0.0.1:8091", "/auth", true), port, files},
 		MCP: &mcp.Report{
@@ -82,8 +88,10 @@ func sampleSurface(platform string) *inspect.Surface {
 			},
 			Groups: []privilege.Group{},
 			Sudo:   []tree.Note{{Place: at("/etc/sudoers", 20), Text: "%sudo ALL=(ALL:ALL) ALL"}},
-			Files: []privilege.File{{Kinds: []string{privilege.Setuid}, Place: at("/usr/bin/sudo", 0),
-				Entry: tree.Entry{Entry: image.Entry{Path: "/usr/bin/sudo", Type: image.TypeFile, Mode: 0o4755, Size: 232416}}}},
+			Files: []privilege.File{{
+				Kinds: []string{privilege.Setuid}, Place: at("/usr/bin/sudo", 0),
+				Entry: tree.Entry{Entry: image.Entry{Path: "/usr/bin/sudo", Type: image.TypeFile, Mode: 0o4755, Size: 232416}},
+			}},
 		},
 		Packages: []packages.Package{
 			{Kind: packages.Dpkg, Name: "sudo", Version: "1.9.9-1", Arch: "amd64", Size: 2_500_000, Files: 120},
@@ -97,8 +105,11 @@ func sampleSurface(platform string) *inspect.Surface {
 				{Digest: sha("b"), Size: 3_179_600_000, Unpacked: 8_652_200_000, Entries: 150_809, Visible: 8_533_000_000},
 			},
 			Components: []size.Component{
-				{Name: "code-server", Size: 512_000_000, Files: 18_120}, {Name: "Chromium", Size: 390_000_000, Files: 210},
-				{Name: "node packages", Size: 640_000_000, Files: 61_000}, {Name: "Python", Size: 2_100_000_000, Files: 48_000}, {Name: "other", Size: 4_968_000_000, Files: 26_991},
+				{Name: "code-server", Size: 512_000_000, Files: 18_120},
+				{Name: "Chromium", Size: 390_000_000, Files: 210},
+				{Name: "node packages", Size: 640_000_000, Files: 61_000},
+				{Name: "Python", Size: 2_100_000_000, Files: 48_000},
+				{Name: "other", Size: 4_968_000_000, Files: 26_991},
 			},
 			Directories: []size.Directory{{Path: "/opt", Size: 4_000_000_000, Files: 90_000}, {Path: "/opt/python3.12", Size: 1_500_000_000, Files: 40_000}, {Path: "/usr", Size: 3_700_000_000, Files: 60_000}},
 		},
@@ -115,7 +126,9 @@ func dir(path string) *tree.Entry {
 }
 
 func removed(e *tree.Entry) diff.Change { return diff.Change{Path: e.Path, Kind: diff.Removed, Old: e} }
-func added(e *tree.Entry) diff.Change   { return diff.Change{Path: e.Path, Kind: diff.Added, New: e} }
+
+func added(e *tree.Entry) diff.Change { return diff.Change{Path: e.Path, Kind: diff.Added, New: e} }
+
 func changed(kind string, old, now *tree.Entry, fields ...string) diff.Change {
 	return diff.Change{Path: old.Path, Kind: kind, Fields: fields, Old: old, New: now}
 }
@@ -143,9 +156,11 @@ func sampleDiff(platform string) *diff.Diff {
 	d := &diff.Diff{
 		Platform: platform,
 		Base: diff.Side{Reference: "ghcr.io/agent-infra/sandbox:1.9.3", Digest: sha("d"), Size: size.Sizes{
-			Transfer: 3_210_000_000, Unpacked: 8_730_000_000, Visible: 8_610_000_000, Hidden: 120_000_000, Files: 154_321}},
+			Transfer: 3_210_000_000, Unpacked: 8_730_000_000, Visible: 8_610_000_000, Hidden: 120_000_000, Files: 154_321,
+		}},
 		Slim: diff.Side{Reference: "registry.example/slim:l0", Digest: sha("e"), Size: size.Sizes{
-			Transfer: 3_211_200_000, Unpacked: 8_739_400_000, Visible: 8_517_000_000, Hidden: 222_400_000, Files: 154_309}},
+			Transfer: 3_211_200_000, Unpacked: 8_739_400_000, Visible: 8_517_000_000, Hidden: 222_400_000, Files: 154_309,
+		}},
 		Files:  files,
 		Counts: diff.Counts{Added: 3, Removed: 15, Modified: 1, Type: 1, Meta: 1, AddedBytes: 9_402_048, RemovedBytes: 12_001_671},
 		Config: []diff.Field{

@@ -33,8 +33,10 @@ func surfacePage(s *inspect.Surface) page {
 			Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
 	}}
 	p.Summary = []string{exposes(s)}
-	p.Sections = []section{programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s), privileged(s), users(s), sudo(s),
-		packageKinds(s), biggestPackages(s), components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s)}
+	p.Sections = []section{
+		programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s), privileged(s), users(s), sudo(s),
+		packageKinds(s), biggestPackages(s), components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s),
+	}
 	return p
 }
 
@@ -60,7 +62,8 @@ func exposes(s *inspect.Surface) string {
 }
 
 func programs(s *inspect.Surface) section {
-	out := section{ID: "programs", Title: "programs", Columns: []column{name("name"), name("user"), name("autostart"), name("command"), detail("from")}, Limit: 40}
+	out := newSection("programs", "programs", name("name"), name("user"), name("autostart"), name("command"), detail("from"))
+	out.Limit = 40
 	add := func(of []supervisord.Program, quiet bool) {
 		for _, p := range of {
 			called := quote(p.Name)
@@ -91,15 +94,17 @@ var variable = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
 func withVariables(s string) string { return quote(variable.ReplaceAllString(s, "$$$1")) }
 
 func listeners(s *inspect.Surface) section {
-	out := section{ID: "listeners", Title: "listeners", Count: number(len(s.Listeners)), Columns: []column{name("address"), words("reach"), name("by"), name("from")}, Limit: 40}
+	out := newSection("listeners", "listeners", name("address"), words("reach"), name("by"), name("from"))
+	out.Limit = 40
 	for _, l := range s.Listeners {
 		address := l.Address
 		if l.Port != 0 {
 			address += ":" + strconv.Itoa(l.Port)
 		}
-		out.Rows = append(out.Rows, row{Cells: []string{quote(address), reach(!l.Loopback), quote(l.By), quote(l.Place.String())}, Quiet: l.Loopback})
+		cells := []string{quote(address), reach(!l.Loopback), quote(l.By), quote(l.Place.String())}
+		out.Rows = append(out.Rows, row{Cells: cells, Quiet: l.Loopback})
 	}
-	return out
+	return out.counted()
 }
 
 func reach(public bool) string {
@@ -111,7 +116,8 @@ func reach(public bool) string {
 
 // routes has first those that lead wherever a request wants, then those that answer to the outside.
 func routes(s *inspect.Surface) section {
-	out := section{ID: "routes", Title: "routes", Columns: []column{name("path"), name("leads to"), name("auth"), words("reach"), detail("server"), detail("from")}, Limit: 32}
+	out := newSection("routes", "routes", name("path"), name("leads to"), name("auth"), words("reach"), detail("server"), detail("from"))
+	out.Limit = 32
 	answers := 0
 	rank := func(r nginx.Route) int {
 		switch {
@@ -163,7 +169,8 @@ func leadsTo(t nginx.Target) string {
 }
 
 func servers(s *inspect.Surface) section {
-	out := section{ID: "mcp", Title: "MCP servers", Columns: []column{name("name"), name("type"), name("leads to"), numeral("tools"), name("from")}, Limit: 30}
+	out := newSection("mcp", "MCP servers", name("name"), name("type"), name("leads to"), numeral("tools"), name("from"))
+	out.Limit = 30
 	eachServer(s.MCP, func(v mcp.Server, from string) {
 		leads := quote(v.URL)
 		if v.Command != "" {
@@ -175,8 +182,7 @@ func servers(s *inspect.Surface) section {
 		}
 		out.add(called, quote(v.Type), leads, toolCount(v), quote(from))
 	})
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func toolCount(v mcp.Server) string {
@@ -206,30 +212,31 @@ func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
 }
 
 func tools(s *inspect.Surface) section {
-	out := section{ID: "tools", Title: "tools", Columns: []column{name("server"), name("tool")}, Packed: true}
+	out := newSection("tools", "tools", name("server"), name("tool"))
+	out.Packed = true
 	eachServer(s.MCP, func(v mcp.Server, _ string) {
 		for _, t := range v.Tools {
 			out.add(quote(v.Name), quote(t))
 		}
 	})
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func hooks(s *inspect.Surface) section {
-	out := section{ID: "hooks", Title: "hooks", Columns: []column{name("variable"), name("run by"), name("from")}, Limit: 20}
+	out := newSection("hooks", "hooks", name("variable"), name("run by"), name("from"))
+	out.Limit = 20
 	if s.Start != nil {
 		for _, h := range s.Start.Hooks {
 			out.add(quote(h.Variable), quote(h.How), quote(h.Place.String()))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 // switches has those last of which no effect is known.
 func switches(s *inspect.Surface) section {
-	out := section{ID: "switches", Title: "switches", Columns: []column{name("variable"), words("kind"), name("effect"), name("value"), detail("from")}, Limit: 30}
+	out := newSection("switches", "switches", name("variable"), words("kind"), name("effect"), name("value"), detail("from"))
+	out.Limit = 30
 	if s.Start != nil {
 		of := slices.Clone(s.Start.Switches)
 		slices.SortStableFunc(of, func(a, b start.Switch) int { return truth(a.Kind == start.Other) - truth(b.Kind == start.Other) })
@@ -245,8 +252,7 @@ func switches(s *inspect.Surface) section {
 			out.add(quote(w.Name), quote(w.Kind), quote(effect), value, places(w.Places))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func places(of []tree.Place) string {
@@ -258,25 +264,25 @@ func places(of []tree.Place) string {
 }
 
 func sockets(s *inspect.Surface) section {
-	out := section{ID: "sockets", Title: "control sockets", Columns: []column{name("address"), name("mode"), name("owner"), name("from")}, Limit: 20}
+	out := newSection("sockets", "control sockets", name("address"), name("mode"), name("owner"), name("from"))
+	out.Limit = 20
 	if s.Supervisord != nil {
 		for _, c := range s.Supervisord.Sockets {
 			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), quote(c.Place.String()))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func privileged(s *inspect.Surface) section {
-	out := section{ID: "privileged", Title: "privileged files", Columns: []column{name("path"), name("why"), name("mode"), name("owner"), name("capabilities")}, Limit: 30}
+	out := newSection("privileged", "privileged files", name("path"), name("why"), name("mode"), name("owner"), name("capabilities"))
+	out.Limit = 30
 	if s.Privilege != nil {
 		for _, f := range s.Privilege.Files {
 			out.add(quote(f.Entry.Path), quote(strings.Join(f.Kinds, ", ")), mode(f.Entry), owner(f.Entry), quote(f.Capabilities))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func mode(e tree.Entry) string  { return fmt.Sprintf("%04o", e.Mode) }
@@ -284,7 +290,7 @@ func owner(e tree.Entry) string { return fmt.Sprintf("%d:%d", e.UID, e.GID) }
 
 // users has those that can log in first.
 func users(s *inspect.Surface) section {
-	out := section{ID: "users", Title: "users", Columns: []column{name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"), words("password"), detail("from")}}
+	out := newSection("users", "users", name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"), words("password"), detail("from"))
 	if s.Privilege != nil {
 		for _, u := range s.Privilege.Users {
 			quiet := strings.HasSuffix(u.Shell, "/nologin") || strings.HasSuffix(u.Shell, "/false")
@@ -308,7 +314,8 @@ func truth(b bool) int {
 }
 
 func sudo(s *inspect.Surface) section {
-	out := section{ID: "sudo", Title: "sudo", Columns: []column{name("rule"), words("when"), name("from")}, Limit: 20}
+	out := newSection("sudo", "sudo", name("rule"), words("when"), name("from"))
+	out.Limit = 20
 	if s.Privilege != nil {
 		for _, n := range s.Privilege.Sudo {
 			out.add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", quote(n.Place.String()))
@@ -319,12 +326,12 @@ func sudo(s *inspect.Surface) section {
 			out.add(quote(n.Text), "at start", quote(n.Place.String()))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func packageKinds(s *inspect.Surface) section {
-	out := section{ID: "packages", Title: "packages", Columns: []column{name("kind"), numeral("packages"), numeral("files"), numeral("size")}, Count: number(len(s.Packages))}
+	out := newSection("packages", "packages", name("kind"), numeral("packages"), numeral("files"), numeral("size"))
+	out.Count = number(len(s.Packages))
 	type sum struct {
 		packages, files int
 		size            int64
@@ -342,8 +349,9 @@ func packageKinds(s *inspect.Surface) section {
 }
 
 func biggestPackages(s *inspect.Surface) section {
-	out := section{ID: "biggest-packages", Title: "biggest packages", Limit: 10,
-		Columns: []column{name("package"), name("version"), name("kind"), numeral("size"), {Name: "files", Number: true, Words: true, Detail: true}, detail("from")}}
+	out := newSection("biggest-packages", "biggest packages", name("package"), name("version"), name("kind"), numeral("size"),
+		column{Name: "files", Number: true, Words: true, Detail: true}, detail("from"))
+	out.Limit = 10
 	of := slices.Clone(s.Packages)
 	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
 	for _, p := range of {
@@ -353,7 +361,8 @@ func biggestPackages(s *inspect.Surface) section {
 }
 
 func components(s size.Sizes) section {
-	out := section{ID: "components", Title: "size by component", Columns: []column{name("component"), numeral("size"), numeral("share"), numeral("files")}, Limit: 12, Bars: true}
+	out := newSection("components", "size by component", name("component"), numeral("size"), numeral("share"), numeral("files"))
+	out.Limit, out.Bars = 12, true
 	for _, c := range s.Components {
 		of, words := share(c.Size, s.Visible)
 		out.Rows = append(out.Rows, row{Cells: []string{quote(c.Name), Bytes(c.Size), words, number(c.Files)}, Share: of})
@@ -371,7 +380,8 @@ func share(of, all int64) (float64, string) {
 }
 
 func directories(s size.Sizes) section {
-	out := section{ID: "directories", Title: "size by directory", Columns: []column{name("directory"), numeral("size"), numeral("share"), numeral("files")}, Limit: 10, Bars: true}
+	out := newSection("directories", "size by directory", name("directory"), numeral("size"), numeral("share"), numeral("files"))
+	out.Limit, out.Bars = 10, true
 	for _, d := range s.Directories {
 		of, words := share(d.Size, s.Visible)
 		out.Rows = append(out.Rows, row{Cells: []string{quote(d.Path), Bytes(d.Size), words, number(d.Files)}, Share: of})
@@ -380,10 +390,13 @@ func directories(s size.Sizes) section {
 }
 
 func layers(s size.Sizes) section {
-	out := section{ID: "layers", Title: "size by layer", Limit: 15, Bars: true,
-		Columns: []column{numeral("layer"), name("digest"), numeral("to pull"), numeral("unpacked"), numeral("visible"), numeral("entries"), name("created by")}}
+	out := newSection("layers", "size by layer", numeral("layer"), name("digest"), numeral("to pull"), numeral("unpacked"),
+		numeral("visible"), numeral("entries"), name("created by"))
+	out.Limit, out.Bars = 15, true
 	for i, l := range s.Layers {
-		cells := []string{number(i + 1), short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), number(l.Entries), quote(l.CreatedBy)}
+		cells := []string{
+			number(i + 1), short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), number(l.Entries), quote(l.CreatedBy),
+		}
 		if l.Unread {
 			cells[3], cells[4], cells[5] = "not read", "", ""
 		}
@@ -395,7 +408,8 @@ func layers(s size.Sizes) section {
 }
 
 func scripts(s *inspect.Surface) section {
-	out := section{ID: "scripts", Title: "what runs at start", Columns: []column{name("path"), name("does"), name("from")}, Detail: true}
+	out := newSection("scripts", "what runs at start", name("path"), name("does"), name("from"))
+	out.Detail = true
 	if s.Start != nil {
 		for _, c := range s.Start.Scripts {
 			out.add(quote(c.Path), quote("is run by "+c.By), quote(c.Place.String()))
@@ -404,12 +418,13 @@ func scripts(s *inspect.Surface) section {
 			out.add(quote(r.Template), quote("becomes "+r.Output), quote(r.Place.String()))
 		}
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }
 
 func environment(s *inspect.Surface) section {
-	out := section{ID: "environment", Title: "environment", Columns: []column{name("variable"), name("value")}, Detail: true, Count: number(len(s.Config.Env))}
+	out := newSection("environment", "environment", name("variable"), name("value"))
+	out.Detail = true
+	out.Count = number(len(s.Config.Env))
 	for _, k := range slices.Sorted(maps.Keys(s.Config.Env)) {
 		out.add(quote(k), quote(s.Config.Env[k]))
 	}
@@ -418,7 +433,8 @@ func environment(s *inspect.Surface) section {
 
 // notes are those of the surface and of each part, each once: none may be missing.
 func notes(s *inspect.Surface) section {
-	out := section{ID: "notes", Title: "notes", Columns: []column{name("from"), name("what could not be understood, or would not work")}, Limit: 30}
+	out := newSection("notes", "notes", name("from"), name("what could not be understood, or would not work"))
+	out.Limit = 30
 	seen := map[string]bool{}
 	add := func(of []tree.Note) {
 		for _, n := range of {
@@ -447,6 +463,5 @@ func notes(s *inspect.Surface) section {
 	if s.Privilege != nil {
 		add(s.Privilege.Notes)
 	}
-	out.Count = number(len(out.Rows))
-	return out
+	return out.counted()
 }

@@ -72,8 +72,9 @@ func (sh *shell) test(f *frame, args []value) (tri, names) {
 			return decide(a.text == "-o", x, y, why, more)
 		}
 	}
+	not := len(args) > 1 && args[0].known && args[0].text == "!"
 	switch {
-	case len(args) > 1 && args[0].known && args[0].text == "!" && len(args) != 3 || len(args) == 3 && args[0].known && args[0].text == "!" && strings.HasPrefix(args[1].text, "-"):
+	case not && (len(args) != 3 || strings.HasPrefix(args[1].text, "-")): // [ ! = x ] compares
 		ok, why := sh.test(f, args[1:])
 		return ok.not(), why
 	case len(args) == 0:
@@ -98,7 +99,7 @@ func (sh *shell) unary(f *frame, op string, v value) (tri, names) {
 		}
 		return truth((v.text == "") == (op == "-z")), why
 	case "-e", "-f", "-d", "-s", "-x", "-L", "-h":
-		p := sh.file(f, v)
+		p := file(v)
 		if p == "" {
 			return maybe, why
 		}

@@ -21,8 +21,9 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 		return sh.shellCommand(f, base, args, pos), true
 	case "su", "runuser":
 		return sh.su(f, base, args, pos), true
-	case "env", "sudo", "doas", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "gosu", "su-exec", "setpriv", "chroot", "tini",
-		"dumb-init", "catatonit", "flock", "chpst", "unshare", "busybox", "xargs", "fakeroot", "dbus-run-session", "xvfb-run":
+	case "env", "sudo", "doas", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "gosu", "su-exec", "setpriv",
+		"chroot", "tini", "dumb-init", "catatonit", "flock", "chpst", "unshare", "busybox", "xargs", "fakeroot", "dbus-run-session",
+		"xvfb-run":
 		return sh.wrapper(f, base, args, pos)
 	case "envsubst":
 		sh.emit(f, sh.envsubst(f, rest, at))
@@ -68,7 +69,7 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 		return status{ok: yes}, true
 	case "mkdir":
 		for _, a := range operands(rest) {
-			if p := sh.file(f, a); p != "" {
+			if p := file(a); p != "" {
 				sh.touched[p] = sh.touched[p].with(a.data, a.why, f.why)
 			}
 		}
@@ -109,7 +110,9 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 				if len(a.head) > 0 {
 					sh.hook(f, a.head, base, pos)
 				}
-				sh.note(at, "%s is run by %s, and can't be followed", a.written(), base)
+				if a.text != nodeREPL {
+					sh.note(at, "%s is run by %s, and can't be followed", a.written(), base)
+				}
 			default:
 				continue
 			}
@@ -121,6 +124,9 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 	}
 	return status{}, false
 }
+
+// nodeREPL is the base's server that runs what JavaScript it is sent; it reads NODEJS_REPL_PORT, which its program sets.
+const nodeREPL = "/opt/repl-servers/nodejs/server.js"
 
 var (
 	interpreter = regexp.MustCompile(`^(python[0-9.]*|node[0-9]*|nodejs|perl|ruby|php|lua|deno|bun)$`)
@@ -203,7 +209,7 @@ func (sh *shell) shellCommand(f *frame, base string, args []value, pos syntax.Po
 	if len(rest[0].head) > 0 {
 		sh.hook(f, rest[0].head, base, pos)
 	}
-	p := sh.file(f, rest[0])
+	p := file(rest[0])
 	if p == "" {
 		sh.note(sh.place(f, pos), "which script %s runs here can't be told%s", base, because(rest[0]))
 		return status{}
@@ -273,7 +279,8 @@ var takes = map[string]struct {
 	operands int
 }{
 	"env": {"-u -C -S --unset --chdir", 0}, "sudo": {"-u -g -h -p -C -D -R -T -U --user --group", 0}, "doas": {"-u -C", 0},
-	"nice": {"-n", 0}, "ionice": {"-c -n -p", 0}, "stdbuf": {"-i -o -e", 0}, "timeout": {"-k -s", 1}, "gosu": {"", 1}, "su-exec": {"", 1},
+	"nice": {"-n", 0}, "ionice": {"-c -n -p", 0}, "stdbuf": {"-i -o -e", 0}, "timeout": {"-k -s", 1},
+	"gosu": {"", 1}, "su-exec": {"", 1},
 	"setpriv": {"", 0}, "chroot": {"", 1}, "flock": {"-w -E", 1}, "chpst": {"-u -U -b -e -/ -n -l -L -m -d -o -p -f -c", 0}, "tini": {"-p -e", 0},
 	"xargs": {"-n -L -I -P -s -d -E -a", 0},
 }
@@ -326,14 +333,15 @@ func (sh *shell) wrapper(f *frame, base string, args []value, pos syntax.Pos) (s
 // xargs takes the words of its input apart.
 func (sh *shell) xargs(f *frame, options, command []value, in value, pos syntax.Pos) status {
 	plain := len(command) == 0
-	lines := len(command) == 2 && command[0].text == "printf" && command[1].text == `%s\n` && len(options) > 0 && options[0].text == "-n1"
-	if in.known && !strings.ContainsAny(in.text, "\"'\\") && (plain || lines) {
+	lines := len(command) == 2 && command[0].text == "printf" && command[1].text == `%s\n` &&
+		len(options) > 0 && options[0].text == "-n1"
+	if words, ok := xargsWords(in.text); in.known && ok && (plain || lines) {
 		by := " "
 		if lines {
 			by = "\n"
 		}
 		out := in
-		out.text, out.file = strings.Join(strings.Fields(in.text), by), ""
+		out.text, out.file = strings.Join(words, by), ""
 		if out.text != "" {
 			out.text += "\n"
 		}
@@ -347,6 +355,45 @@ func (sh *shell) xargs(f *frame, options, command []value, in value, pos syntax.
 	rest := unknown(in)
 	rest.head = in.head
 	return sh.outside(f, append(slices.Clone(command), rest), pos)
+}
+
+// xargsWords takes words apart as xargs does; ok is false for a quotation that isn't closed.
+func xargsWords(text string) (words []string, ok bool) {
+	var (
+		word  strings.Builder
+		in    bool
+		quote byte
+	)
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0 && c == '\n':
+			return nil, false
+		case quote != 0:
+			word.WriteByte(c)
+		case c == '"' || c == '\'':
+			quote, in = c, true
+		case c == '\\' && i+1 < len(text):
+			i++
+			word.WriteByte(text[i])
+			in = true
+		case c == ' ' || c == '\t' || c == '\n':
+			if in {
+				words = append(words, word.String())
+				word.Reset()
+				in = false
+			}
+		default:
+			word.WriteByte(c)
+			in = true
+		}
+	}
+	if in {
+		words = append(words, word.String())
+	}
+	return words, quote == 0
 }
 
 // placeholder is how envsubst finds variables.
@@ -415,10 +462,10 @@ func (sh *shell) cat(f *frame, args []value) value {
 	}
 	v := unknown(ops...)
 	if len(ops) == 1 {
-		v.file = sh.file(f, ops[0])
+		v.file = file(ops[0])
 	}
 	for _, a := range ops {
-		v.data = v.data.with(sh.touched[sh.file(f, a)])
+		v.data = v.data.with(sh.touched[file(a)])
 	}
 	return v
 }
@@ -471,16 +518,16 @@ func (sh *shell) copy(f *frame, base string, args []value, at tree.Place) {
 		return
 	}
 	to := ops[len(ops)-1]
-	dir := sh.file(f, to)
+	dir := file(to)
 	e, isDir := sh.img.Stat(dir)
 	isDir = dir != "" && isDir && e.IsDir() || strings.HasSuffix(to.text, "/") || len(ops) > 2
 	for _, from := range ops[:len(ops)-1] {
-		source := sh.file(f, from)
+		source := file(from)
 		target := to
 		if isDir && to.known && from.known {
 			target.text = path.Join(to.text, path.Base(from.text))
 		}
-		p := sh.file(f, target)
+		p := file(target)
 		if p == "" {
 			if !to.known {
 				sh.note(at, "what %s writes here can't be told%s", base, because(to))
@@ -502,7 +549,7 @@ func (sh *shell) copy(f *frame, base string, args []value, at tree.Place) {
 }
 
 func (sh *shell) remove(f *frame, v value, at tree.Place) {
-	p := sh.file(f, v)
+	p := file(v)
 	if p == "" {
 		return
 	}
@@ -512,7 +559,9 @@ func (sh *shell) remove(f *frame, v value, at tree.Place) {
 }
 
 // supervisorConfigs are where supervisord looks without -c (supervisor/options.py, Options.__init__).
-var supervisorConfigs = []string{"/usr/etc/supervisord.conf", "/usr/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisor/supervisord.conf"}
+var supervisorConfigs = []string{
+	"/usr/etc/supervisord.conf", "/usr/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisor/supervisord.conf",
+}
 
 func (sh *shell) supervisord(f *frame, args []value, at tree.Place) {
 	if sh.job != "" {
@@ -532,7 +581,7 @@ func (sh *shell) supervisord(f *frame, args []value, at tree.Place) {
 			config.data, config.head = a.data, a.head
 		}
 	}
-	p := sh.file(f, config)
+	p := file(config)
 	if len(config.data) > 0 {
 		sh.note(at, "the environment decides on supervisord's configuration%s", because(config))
 	}

@@ -254,8 +254,12 @@ func (sh *shell) readVariables(f *frame, command string, args []value) {
 		}
 		if strings.HasPrefix(a.text, "-") {
 			array = array || strings.Contains(a.text, "a")
-			if last := a.text[len(a.text)-1]; strings.ContainsRune("pdntuNiCcOs", rune(last)) && !(command == "read" && last == 's') && !(command != "read" && last == 't') {
-				i++ // it takes the next word
+			with := "pdntuNi" // the options that take the next word
+			if command != "read" {
+				with = "dnuCcOs"
+			}
+			if strings.ContainsRune(with, rune(a.text[len(a.text)-1])) {
+				i++
 			}
 			continue
 		}
@@ -323,7 +327,7 @@ func (sh *shell) source(f *frame, args []value, pos syntax.Pos) status {
 	if len(args[0].head) > 0 {
 		sh.hook(f, args[0].head, ".", pos)
 	}
-	p := sh.file(f, args[0])
+	p := file(args[0])
 	if p == "" {
 		if args[0].known && strings.HasPrefix(args[0].text, "/dev/fd/") {
 			return status{}
@@ -425,7 +429,8 @@ func (sh *shell) met(f *frame, p string, s *script) {
 	if p != s.path {
 		n.Link = p
 	}
-	if !slices.ContainsFunc(sh.report.Scripts, func(o Script) bool { return o.Path == n.Path && o.By == n.By }) && len(sh.report.Scripts) < maxScripts {
+	same := func(o Script) bool { return o.Path == n.Path && o.By == n.By }
+	if !slices.ContainsFunc(sh.report.Scripts, same) && len(sh.report.Scripts) < maxScripts {
 		sh.report.Scripts = append(sh.report.Scripts, n)
 	}
 }
@@ -503,7 +508,7 @@ func (sh *shell) script(f *frame, p string, s *script, args []value, pos syntax.
 	}
 	if s.why != "" {
 		if !slices.Contains(others, path.Base(p)) {
-			sh.note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", by(sh, f), s.why)
+			sh.note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.by(f), s.why)
 		}
 		sh.ran(f, args)
 		v := sh.unknownOutput(f, args[1:])
@@ -525,7 +530,8 @@ func (sh *shell) script(f *frame, p string, s *script, args []value, pos syntax.
 	return caught(sh.seq(g, s.file.Stmts), exits)
 }
 
-func by(sh *shell, f *frame) string {
+// by says who runs something.
+func (sh *shell) by(f *frame) string {
 	switch {
 	case f.at != "":
 		return f.at
@@ -552,7 +558,7 @@ func (sh *shell) process(f *frame) *frame {
 
 // write tells of a file that is written, made or rendered.
 func (sh *shell) write(f *frame, to value, content value, how string, at tree.Place) {
-	p := sh.file(f, to)
+	p := file(to)
 	if p == "" {
 		if prefix := to.text; to.known || !strings.HasPrefix(prefix, "/") {
 			return // a path of the working directory, /dev/fd or a home

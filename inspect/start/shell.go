@@ -365,7 +365,7 @@ func (sh *shell) input(f *frame, w *syntax.Word) value {
 	}
 	from := sh.text(f, w)
 	v := unknown(from)
-	v.file = sh.file(f, from)
+	v.file = file(from)
 	v.data = v.data.with(sh.touched[v.file])
 	return v
 }
@@ -534,7 +534,7 @@ func (sh *shell) caseItems(f *frame, v value, items []*syntax.CaseItem) status {
 	why := v.data.with(v.why)
 	cond := no
 	for _, w := range item.Patterns {
-		p := sh.pattern(f, w)
+		p := sh.text(f, w)
 		why = why.with(p.data, p.why)
 		switch {
 		case p.known && p.text == "*":

@@ -179,6 +179,7 @@ func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, err
 	if sh.err != nil {
 		return nil, sh.err
 	}
+	sh.madeConfiguration()
 	if r.Clean {
 		return r, nil
 	}
@@ -230,4 +231,19 @@ func (sh *shell) prefetch(first string) error {
 		sh.scripts[p] = s
 	}
 	return nil
+}
+
+// madeConfiguration puts the template in the place of a supervisord configuration that is made from it.
+func (sh *shell) madeConfiguration() {
+	r := sh.report
+	if _, ok := sh.img.Stat(r.Supervisord); ok || r.Supervisord == "" {
+		return
+	}
+	for _, x := range r.Renderings {
+		if x.Output == r.Supervisord && !x.Dormant {
+			sh.note(x.Place, "supervisord is started with %s, which is made from %s: that is read in its place", x.Output, x.Template)
+			r.Supervisord = x.Template
+			return
+		}
+	}
 }

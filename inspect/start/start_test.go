@@ -3,6 +3,7 @@ package start_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/start"
 	"github.com/slimctl/slimctl/inspect/supervisord"
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/ocitest"
 	"github.com/slimctl/slimctl/internal/standin"
 )
@@ -265,8 +267,8 @@ func TestLines(t *testing.T) {
 			if len(r.Grants) != 1 || !strings.Contains(r.Grants[0].Text, "gem ALL=(ALL) NOPASSWD:ALL to /etc/sudoers.d/gem") {
 				t.Errorf("grants %v", r.Grants)
 			}
-			for _, n := range r.Notes { // what these do is in JavaScript, or found out at run time
-				if !strings.Contains(n.Text, "server.js") && !strings.HasSuffix(n.Place.Path, "agent-browser-wrapper.sh") {
+			for _, n := range r.Notes { // which program it is is found out at run time
+				if !strings.HasSuffix(n.Place.Path, "agent-browser-wrapper.sh") {
 					t.Errorf("note %s", n)
 				}
 			}
@@ -364,6 +366,22 @@ func mustLookup(t *testing.T, env []string, name string) string {
 		t.Fatalf("the image has no %s", name)
 	}
 	return v
+}
+
+// TestArithmeticRunsCommands is why a variable in an expression of bash is a hook.
+func TestArithmeticRunsCommands(t *testing.T) {
+	for _, expression := range []string{"(( 1 >= limit ))", "x=$((limit + 1))", "x=$(( $limit ))", "[[ 1 -ge $limit ]]"} {
+		cmd := exec.Command(need.Program(t, "bash"), "-c", "limit=${LIMIT:-10}; "+expression)
+		cmd.Env = []string{"LIMIT=a[$(echo it ran >&2)]", "PATH=/usr/bin:/bin"}
+		out, _ := cmd.CombinedOutput() // the expression may be false
+		if !strings.Contains(string(out), "it ran") {
+			t.Errorf("%s: %s", expression, out)
+		}
+		r := of(t, "#!/bin/bash\nlimit=${LIMIT:-10}\n"+expression+"\n", nil)
+		if len(r.Hooks) != 1 || r.Hooks[0].Variable != "LIMIT" || r.Hooks[0].Place.Line != 3 {
+			t.Errorf("%s: hooks %v", expression, r.Hooks)
+		}
+	}
 }
 
 // TestHoleL: without mcp.disabled the old MCP server comes back.
@@ -534,7 +552,10 @@ func TestScripts(t *testing.T) {
 				"grant it gives capabilities: setcap cap_net_raw+ep /w", "tee /etc/sudoers [U]"}},
 		"supervisord":           {"#!/bin/sh\nset -- -c /s.conf\nexec supervisord -n \"$@\"\n", nil, []string{"supervisord /s.conf"}},
 		"supervisord by itself": {"#!/bin/sh\nexec /usr/bin/supervisord\n", []string{"/etc/supervisor/supervisord.conf", ""}, []string{"supervisord /etc/supervisor/supervisord.conf"}},
-		"two of them":           {"#!/bin/sh\nsupervisord -c /a.conf &\nsupervisord -c /b.conf\n", nil, []string{"note /run.sh:3: another supervisord is started, with /b.conf", "supervisord /a.conf"}},
+		"a made configuration": {"#!/bin/sh\nenvsubst </t >/run/s.conf\nsupervisord -c /run/s.conf\n", []string{"/t", ""}, []string{"/t > /run/s.conf []", "supervisord /t",
+			"note /run.sh:2: supervisord is started with /run/s.conf, which is made from /t: that is read in its place"}},
+		"quotes of xargs": {"#!/bin/bash\nreadarray -t a < <(xargs -n1 printf '%s\\n' <<<\"--x \\\"b c\\\" d\")\nrm \"/${a[1]}\"\n", nil, []string{"rm /b c []"}},
+		"two of them":     {"#!/bin/sh\nsupervisord -c /a.conf &\nsupervisord -c /b.conf\n", nil, []string{"note /run.sh:3: another supervisord is started, with /b.conf", "supervisord /a.conf"}},
 		"chosen by a variable": {"#!/bin/sh\nsupervisord -c \"$CONF\"\n", nil, []string{"note /run.sh:2: the environment decides on supervisord's configuration, but it depends on CONF",
 			"note /run.sh:2: which configuration supervisord is started with can't be told, but it depends on CONF"}},
 		"the command":      {"#!/bin/sh\necho start\nexec \"$@\"\n", nil, nil},

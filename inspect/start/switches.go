@@ -65,6 +65,7 @@ var table = []row{
 	{"USER_GID", Account, "is the group of the account that programs run as", "", "", ""},
 	{"WORKSPACE", Account, "is the directory that programs work in", "", "", ""},
 	{"SRV_PYTHONPATH", Code, "names directories that python-server loads code from", "", "", ""},
+	{"PYTHONPATH", Code, "names directories that Python loads code from", "", "", ""},
 	{"OPENCODE_*", Code, "configures the opencode agent", "", "", ""},
 	{"CODEX_*", Code, "configures the codex agent", "", "", ""},
 	{"AIO_SKILLS_PATH", Code, "names directories that skills are loaded from", "BC", "python-server", ""},

@@ -300,13 +300,13 @@ func meet(cond tri, why names, a, b variable) variable {
 	out.data, out.why, out.head = a.data.with(b.data), a.why.with(b.why, why), a.head.with(b.head)
 	out.fixed = a.fixed && b.fixed
 	out.exported, out.outer = a.exported || b.exported, a.outer || b.outer
-	if cond == maybe && (a.text != b.text || !other.known || a.list != nil || b.list != nil) {
-		out.known, out.text = false, ""
-	}
-	if !slices.EqualFunc(a.list, b.list, func(x, y value) bool { return x.text == y.text && x.known == y.known }) {
-		out.list = append(slices.Clone(a.list), b.list...)
-		if cond == yes || cond == no {
-			out.list = picked.list
+	if cond == maybe {
+		if a.text != b.text || !other.known {
+			out.known, out.text = false, ""
+		}
+		if a.list != nil || b.list != nil {
+			out.known, out.list = false, slices.Concat(a.list, b.list)
+			out.value = out.bounded()
 		}
 	}
 	return out

@@ -169,11 +169,6 @@ func (sh *shell) text(f *frame, w *syntax.Word) value {
 	return sh.parts(f, w.Parts, false)
 }
 
-// pattern is a word of case; its own signs stay quoted.
-func (sh *shell) pattern(f *frame, w *syntax.Word) value {
-	return sh.text(f, w)
-}
-
 func (sh *shell) parts(f *frame, parts []syntax.WordPart, quoted bool) value {
 	var out value
 	for i, p := range parts {
@@ -449,7 +444,7 @@ func isAssignment(op syntax.BinAritOperator) bool {
 }
 
 // file is the path that a value names, cleaned; empty when it isn't known or no absolute one.
-func (sh *shell) file(_ *frame, v value) string {
+func file(v value) string {
 	if !v.known || !strings.HasPrefix(v.text, "/") || strings.ContainsAny(v.text, "\x00\n") {
 		return ""
 	}

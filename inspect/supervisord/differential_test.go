@@ -260,3 +260,42 @@ func TestAgreesWithSupervisord(t *testing.T) {
 		}
 	}
 }
+
+// TestAgreesOnLines reads what the stand-ins and the closed image have.
+func TestAgreesOnLines(t *testing.T) {
+	own := supervisorsOwn(t)
+	const standins = "../../internal/standin/files/"
+	for name, trees := range map[string][]string{"A": {"common", "a"}, "B": {"common", "b"}, "C": {"common", "b", "c"}, "closed": nil} {
+		files, env := map[string]string{}, map[string]string{}
+		add := func(p, file string) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[p] = string(data)
+			for _, v := range Variables(files[p]) {
+				env[v] = "true"
+			}
+		}
+		if name == "closed" {
+			add("/main/supervisord.conf", "../../assets/supervisord/supervisord.conf")
+		}
+		for _, tree := range trees {
+			confs, err := filepath.Glob(standins + tree + "/opt/gem/supervisord/*.conf")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range confs {
+				add("/opt/gem/supervisord/"+filepath.Base(c), c)
+			}
+			if tree == "common" {
+				add("/main/supervisord.conf", standins+"common/opt/gem/supervisord.conf")
+			}
+		}
+		a := own.read(files, env)
+		if want := map[string]int{"A": 12, "B": 19, "C": 19, "closed": 5}[name]; len(a.Programs) != want || a.Error != "" {
+			t.Errorf("%s: supervisord has %d programs, want %d: %s", name, len(a.Programs), want, a.Error)
+		}
+		own.agree(t, files, env)
+	}
+}

@@ -204,7 +204,8 @@ func expand(text string, lookup func(name string) (string, bool)) (string, error
 		// %(name)s and %(process_num)02d; Python takes more, which nobody writes.
 		name, rest, ok := strings.Cut(strings.TrimPrefix(rest, "("), ")")
 		verb := strings.IndexAny(rest, "sdr")
-		if !ok || !strings.HasPrefix(text[len(before):], "%(") || verb < 0 || strings.Trim(rest[:verb], "0123456789") != "" || len(rest[:verb]) > 2 {
+		plain := ok && verb >= 0 && verb <= 2 && strings.Trim(rest[:verb], "0123456789") == ""
+		if !plain || !strings.HasPrefix(text[len(before):], "%(") {
 			return b.String() + text[len(before):], fmt.Errorf("%q is badly formatted after %q", text, before)
 		}
 		written := "%(" + name + ")" + rest[:verb+1]

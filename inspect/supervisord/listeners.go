@@ -32,7 +32,9 @@ type Listener struct {
 // comes to (start.Report.Follow); for a program that isn't in it that is its own command line, with what env has. It
 // knows the programs of the base and of the closed image; for every other one there is a Note and no guess. What nginx
 // listens on is in its own configuration, so it is left out.
-func Listeners(ctx context.Context, img *tree.Image, c *Config, commands map[string][][]string, env map[string]string) ([]Listener, []tree.Note, error) {
+func Listeners(
+	ctx context.Context, img *tree.Image, c *Config, commands map[string][][]string, env map[string]string,
+) ([]Listener, []tree.Note, error) {
 	r := reader{img: img, config: &Config{}}
 	content, err := r.contents(ctx, r.settings(c)...)
 	if err != nil {
@@ -44,7 +46,7 @@ func Listeners(ctx context.Context, img *tree.Image, c *Config, commands map[str
 		if strings.HasPrefix(s.Address, "/") {
 			l.unix(s.Address)
 		} else {
-			l.hostPort(s.Address, "*", "")
+			l.hostPort(s.Address, "*")
 		}
 	}
 	for _, p := range c.Programs {
@@ -54,7 +56,7 @@ func Listeners(ctx context.Context, img *tree.Image, c *Config, commands map[str
 			l.env[k], _ = expand(v, func(name string) (string, bool) { return fromEnv(name, env) })
 		}
 		if p.Socket != "" {
-			l.hostPort(p.Socket, "*", "")
+			l.hostPort(p.Socket, "*")
 		}
 		argvs, ok := commands[p.Name]
 		if !ok {
@@ -105,7 +107,8 @@ func (l *listening) unix(p string) { l.add(Listener{Address: "unix:" + p, Loopba
 
 func (l *listening) add(at Listener) {
 	at.By, at.Place = l.by, l.place
-	if !slices.ContainsFunc(l.found, func(o Listener) bool { return o.Address == at.Address && o.Port == at.Port && o.By == at.By }) {
+	same := func(o Listener) bool { return o.Address == at.Address && o.Port == at.Port && o.By == at.By }
+	if !slices.ContainsFunc(l.found, same) {
 		l.found = append(l.found, at)
 	}
 }
@@ -139,8 +142,8 @@ func (l *listening) tcp(host, port string) {
 	l.add(at)
 }
 
-// hostPort adds HOST:PORT, PORT, unix:PATH, or an URL with either.
-func (l *listening) hostPort(s, host, port string) {
+// hostPort adds HOST:PORT, PORT of the host given, unix:PATH, or an URL with either.
+func (l *listening) hostPort(s, host string) {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = strings.TrimSuffix(rest, "/")
 		if strings.HasPrefix(s, "/") {
@@ -153,20 +156,17 @@ func (l *listening) hostPort(s, host, port string) {
 		l.unix(p)
 		return
 	}
-	switch i := strings.LastIndexByte(s, ':'); {
-	case i >= 0 && !strings.HasSuffix(s, "]"):
-		l.tcp(s[:i], cmp.Or(s[i+1:], port))
-	case port == "":
-		l.tcp(host, s)
-	default:
-		l.tcp(cmp.Or(s, host), port)
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		host, s = s[:i], s[i+1:]
 	}
+	l.tcp(host, s)
 }
 
 // quiet are programs that listen on nothing, and what scripts use while they wait.
-var quiet = regexp.MustCompile(`^(nginx|openbox|fcitx5|autocutsel|tail|sleep|date|seq|xargs|sed|awk|grep|cut|tr|cat|curl|wget|readlink|dirname|basename|mkdir|rm|cp|mv|` +
-	`ln|touch|chmod|chown|id|getent|whoami|hostname|uname|env|jq|head|sort|uniq|wc|test|true|false|ps|pgrep|kill|mktemp|xdpyinfo|xset|xsetroot|xrandr|` +
-	`fc-cache|envsubst|openssl|supervisorctl)$`)
+var quiet = regexp.MustCompile(`^(nginx|openbox|fcitx5|autocutsel|tail|` +
+	`sleep|date|seq|xargs|sed|awk|grep|cut|tr|cat|curl|wget|readlink|dirname|basename|mkdir|rm|cp|mv|ln|touch|chmod|chown|` +
+	`id|getent|whoami|hostname|uname|env|jq|head|sort|uniq|wc|test|true|false|ps|pgrep|kill|mktemp|` +
+	`xdpyinfo|xset|xsetroot|xrandr|fc-cache|envsubst|openssl|supervisorctl)$`)
 
 var (
 	browsers   = regexp.MustCompile(`^(browser|chrome|chromium|chromium-browser.*|google-chrome.*|headless_shell|chrome-headless-shell)$`)
@@ -200,7 +200,7 @@ func (l *listening) program(argvs [][]string) {
 			l.websocat(o)
 		case base == "websockify":
 			if i := slices.IndexFunc(o.words, endsInPort.MatchString); i >= 0 {
-				l.hostPort(o.words[i], "*", "")
+				l.hostPort(o.words[i], "*")
 			}
 		case base == "python-server":
 			l.tcp(o.get("0.0.0.0", "host"), o.get("8091", "port"))
@@ -331,7 +331,7 @@ func (l *listening) websocat(o flags) {
 		switch kind {
 		case "ws-l", "ws-listen", "l-ws", "listen-ws", "tcp-l", "tcp-listen", "l-tcp", "listen-tcp":
 			if ok {
-				l.hostPort(address, "127.0.0.1", "")
+				l.hostPort(address, "127.0.0.1")
 			}
 		case "unix-l", "unix-listen", "l-unix", "listen-unix", "ws-u", "unix-dgram":
 			l.unix(address)
@@ -341,7 +341,7 @@ func (l *listening) websocat(o flags) {
 	}
 	for _, name := range []string{"s", "server-mode"} {
 		if o.has(name) {
-			l.hostPort(o.get("", name), "127.0.0.1", "")
+			l.hostPort(o.get("", name), "127.0.0.1")
 		}
 	}
 }
@@ -364,10 +364,10 @@ var addr = regexp.MustCompile(`(?m)^[\s-]*addr:\s*["']?([^\s"'#]+)`)
 
 func (l *listening) gost(o flags) {
 	if v := o.get("", "L"); v != "" {
-		l.hostPort(v, "*", "")
+		l.hostPort(v, "*")
 	}
 	if v := o.get("", "api"); v != "" {
-		l.hostPort(v, "*", "")
+		l.hostPort(v, "*")
 	}
 	switch file := o.get("", "C"); {
 	case file == "":
@@ -378,7 +378,7 @@ func (l *listening) gost(o flags) {
 		l.tcp("127.0.0.1", "18080")
 	default:
 		for _, m := range addr.FindAllSubmatch(l.content[gostConfig], -1) {
-			l.hostPort(string(m[1]), "*", "")
+			l.hostPort(string(m[1]), "*")
 		}
 	}
 }
@@ -405,18 +405,18 @@ func (l *listening) tinyproxy() {
 func (l *listening) browserShell(o flags) {
 	switch o.words[0] {
 	case "hub":
-		l.hostPort(o.get("127.0.0.1:8079", "listen"), "", "")
+		l.hostPort(o.get("127.0.0.1:8079", "listen"), "")
 		if o.has("gate") {
-			l.hostPort(o.get("127.0.0.1:8088", "gate-listen"), "", "")
+			l.hostPort(o.get("127.0.0.1:8088", "gate-listen"), "")
 		}
 		if s := o.get("", "socket"); s != "" {
 			l.unix(s)
 		}
 		if o.has("egress") && o.get("", "egress") != "false" {
-			l.hostPort(l.egress(o), "", "")
+			l.hostPort(l.egress(o), "")
 		}
 	case "egress":
-		l.hostPort(cmp.Or(o.get("", "listen"), l.egress(o)), "", "")
+		l.hostPort(cmp.Or(o.get("", "listen"), l.egress(o)), "")
 	case "mcp":
 	default:
 		l.unknown("browser-shell %s is no program that stays", o.words[0])

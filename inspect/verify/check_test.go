@@ -60,19 +60,19 @@ func TestCheckErrors(t *testing.T) {
 	}
 }
 
-// An image that is made to have a hundred thousand findings has few in the report, with the number of the others.
+// An image that is made to have thousands of findings has few in the report, with the number of the others.
 func TestManyFindings(t *testing.T) {
 	f := good()
 	var files []image.File
-	for i := range 20000 {
-		files = append(files, text(fmt.Sprintf("/opt/gem/x%05d.conf", i), ""))
+	for i := range 5000 {
+		files = append(files, text(fmt.Sprintf("/opt/gem/x%04d.conf", i), ""))
 	}
 	f.addAbove(files...)
 	r := check(t, f.input(t))
 	if n := len(r.Findings); n > 2000 || r.Passed {
 		t.Errorf("%d findings, passed %v", n, r.Passed)
 	}
-	if !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Rule == "file-closed" && strings.Contains(f.Message, "19500") }) {
+	if !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Rule == "file-closed" && strings.Contains(f.Message, "4500") }) {
 		t.Error("the report doesn't say how many there are")
 	}
 }

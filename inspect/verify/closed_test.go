@@ -119,8 +119,8 @@ func stubs(_ context.Context, p v1.Platform) ([]build.Lay, error) {
 			image.Bytes(root+"bin/agent-browser-linux-"+name, 0o755, program(machine)), text(root + "package.json"), text(root + "dist/daemon.js"),
 			text(root + "node_modules/ws/index.js"), image.Symlink("/usr/local/bin/agent-browser", root+"bin/agent-browser-linux-"+name),
 		}},
-		// As large as the real one, so that whoever looks for scripts meets it.
-		{Name: "browser-shell", Why: "stub", Files: []image.File{image.Bytes(shell, 0o755, append(program(machine), make([]byte, 8<<20)...))}},
+		// Too large for a script, as the real one is.
+		{Name: "browser-shell", Why: "stub", Files: []image.File{image.Bytes(shell, 0o755, append(program(machine), make([]byte, 1<<20)...))}},
 	}, nil
 }
 

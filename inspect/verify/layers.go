@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
@@ -226,6 +227,15 @@ func (h *held) directories(dirs []tree.Entry, first int, parents map[string]bool
 		for _, at := range image.Parents(p) {
 			if hidden[at] > e.Layer+1 {
 				base[p] = tree.Entry{Layer: -1}
+			}
+		}
+	}
+	if slices.ContainsFunc(h.Files.Layers[:first], func(l tree.Layer) bool { return l.Unread }) {
+		for p, e := range base {
+			if d, ok := h.want.Base.Dirs[p]; ok && e.Layer < 0 {
+				e = tree.Entry{Entry: image.Dir(p, d.Mode).Entry}
+				e.UID, e.GID = d.UID, d.GID
+				base[p] = e
 			}
 		}
 	}

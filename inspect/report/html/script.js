@@ -487,6 +487,7 @@
         part,
         sections: all('.section, .text', part).map(section => ({
           section, rows: all('tbody tr, .same > code', section), text: null, title: section.querySelector('summary').textContent.toLowerCase(),
+          same: section.querySelector('details.same'),
         })),
         rest: all('.maps, .stacks, .intro, .part > .same', part),
         files: part.querySelector('.files'),
@@ -511,6 +512,7 @@
           s.section.hidden = !!query && !found && !title;
           if (s.was === undefined) s.was = s.section.open;
           s.section.open = query && found ? true : query ? s.section.open : s.was;
+          if (s.same) s.same.open = !!query && all('code:not([hidden])', s.same).length > 0;
           if (!query) s.was = undefined;
           any ||= found || title;
         }
@@ -522,17 +524,22 @@
     }
   }
 
-  const panels = all('.panel').map((root, at) => {
+  // A platform's data is read when somebody first looks at it.
+  const panels = all('.panel').map(root => ({root}));
+  const ready = at => {
+    const panel = panels[at], root = panel.root;
+    if (panel.tables) return panel;
     const data = JSON.parse(document.getElementById(`data-${at}`).textContent);
     const files = root.querySelector('.files');
-    const panel = {root, tables: new Tables(root)};
+    panel.tables = new Tables(root);
     if (files && data.trees) {
       panel.tree = new Tree(files, data.trees, at);
       texts(root, data.trees[0]);
     }
     if (data.maps) maps(root, data.maps);
     return panel;
-  });
+  };
+  if (panels.length) ready(0);
 
   const search = document.getElementById('search'), found = document.getElementById('found');
   const nothing = document.getElementById('nothing');
@@ -540,7 +547,7 @@
     const query = search.value.trim().toLowerCase();
     document.body.classList.toggle('seeking', !!query);
     for (const {root, tree, tables} of panels) {
-      if (root.hidden) continue;
+      if (root.hidden || !tables) continue;
       const paths = tree ? tree.filter(query) : 0;
       const rows = tables.filter(query, paths);
       all('.head, .cards', root).forEach(e => { e.hidden = !!query; });
@@ -584,8 +591,9 @@
       t.tabIndex = i === at ? 0 : -1;
       panels[i].root.hidden = i !== at;
     });
+    const {tree} = ready(at);
     seek();
-    if (panels[at].tree) panels[at].tree.draw();
+    if (tree) tree.draw();
   };
   tabs.forEach((t, at) => {
     t.addEventListener('click', () => choose(at));
