@@ -40,14 +40,16 @@ func (p *pusher) connect(ctx context.Context, mounts []name.Repository) error {
 		if err != nil {
 			return err
 		}
-		p.client = &http.Client{Transport: rt, CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if len(via) >= 10 {
-				return errors.New("more than 10 redirects")
-			}
-			return checkHost(via[0].URL, req.URL)
-		}}
+		p.client = &http.Client{Transport: rt, CheckRedirect: checkRedirect}
 		return nil
 	})
+}
+
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than 10 redirects")
+	}
+	return checkHost(via[0].URL, req.URL)
 }
 
 // checkHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:

@@ -70,15 +70,19 @@ type Source struct {
 	ref         string
 	name        name.Reference
 	annotations map[string]string // of the index
+	ignored     []v1.Descriptor
 	digest      v1.Hash
 	children    []*child
 	dir         string
 	blobs       *blobs // of a local source
 	transport   http.RoundTripper
+	// part gives size bytes of a blob from off on, unchecked; nil where there is no such way.
+	part func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error)
 }
 
 // child is one image of a source, read when first asked for.
 type child struct {
+	digest   v1.Hash // of its descriptor; zero where there is none
 	platform v1.Platform
 	load     func() (v1.Image, error)
 
@@ -132,6 +136,10 @@ func (s *Source) Digest() v1.Hash { return s.digest }
 // Annotations are those of the index; nil when there is none.
 func (s *Source) Annotations() map[string]string { return s.annotations }
 
+// Ignored are the entries of the index that are neither images nor what BuildKit marks as belonging to one (platform
+// unknown/unknown): runtimes differ on what they make of those, so whoever publishes an image wants none.
+func (s *Source) Ignored() []v1.Descriptor { return s.ignored }
+
 // Platforms lists what the base has, in its own order, without attestations.
 func (s *Source) Platforms() []v1.Platform {
 	out := make([]v1.Platform, 0, len(s.children))
@@ -146,10 +154,18 @@ func (s *Source) Layout() (dir string, ok bool) { return s.dir, s.dir != "" }
 
 // Image gives the image for one platform: its manifest exactly, its config read. *PlatformError when there is none.
 func (s *Source) Image(p v1.Platform) (v1.Image, error) {
+	var found *child
 	for _, c := range s.children {
-		if samePlatform(c.platform, p) {
-			return c.image()
+		if !samePlatform(c.platform, p) {
+			continue
 		}
+		if found != nil && found.digest != c.digest {
+			return nil, fmt.Errorf("base %s: its index has two images for %s, %s and %s: runtimes differ on which they take", s.ref, p, found.digest, c.digest)
+		}
+		found = c
+	}
+	if found != nil {
+		return found.image()
 	}
 	return nil, &PlatformError{Ref: s.ref, Want: p, Have: s.Platforms()}
 }
@@ -199,13 +215,12 @@ func variant(p v1.Platform) string {
 	return p.Variant
 }
 
-// isImage tells an index entry that is an image from attestations and other artifacts (BuildKit marks attestations
-// by the platform unknown/unknown and by an annotation).
-func isImage(d v1.Descriptor) bool {
-	if !d.MediaType.IsImage() || d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
-		return false
-	}
-	return d.Platform == nil || d.Platform.OS != "unknown" || d.Platform.Architecture != "unknown"
+// isImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
+// those. Their annotation doesn't count: containerd would run what has it and a platform.
+func isImage(d v1.Descriptor) bool { return d.MediaType.IsImage() && !isArtifact(d) }
+
+func isArtifact(d v1.Descriptor) bool {
+	return d.MediaType.IsImage() && d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
 }
 
 // checked reads an image's manifest and config, so that later uses can't fail for want of them, and refuses a config
@@ -239,13 +254,17 @@ func platformOf(img v1.Image) (v1.Platform, error) {
 }
 
 // openIndex makes the children of an index. get reads one child by its descriptor.
-func openIndex(ref string, m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) ([]*child, error) {
-	var out []*child
+func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) error {
+	ref := s.ref
+	s.annotations = m.Annotations
 	for _, d := range m.Manifests {
 		if !isImage(d) {
+			if !isArtifact(d) {
+				s.ignored = append(s.ignored, d)
+			}
 			continue
 		}
-		c := &child{load: func() (v1.Image, error) {
+		c := &child{digest: d.Digest, load: func() (v1.Image, error) {
 			img, err := get(d)
 			if err != nil {
 				return nil, err
@@ -257,18 +276,18 @@ func openIndex(ref string, m *v1.IndexManifest, get func(v1.Descriptor) (v1.Imag
 		} else {
 			img, err := c.image()
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if c.platform, err = platformOf(img); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		out = append(out, c)
+		s.children = append(s.children, c)
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("base %s: the index holds no image", ref)
+	if len(s.children) == 0 {
+		return fmt.Errorf("base %s: the index holds no image", ref)
 	}
-	return out, nil
+	return nil
 }
 
 // single makes the one child of a base that is no index.

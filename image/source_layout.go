@@ -76,7 +76,7 @@ func splitPath(spec string) (file, tag string, err error) {
 
 // openBlobs opens the image called tag, or the only one, of a layout.
 func openBlobs(ref, tag string, b *blobs) (*Source, error) {
-	s := &Source{ref: ref, blobs: b}
+	s := &Source{ref: ref, blobs: b, part: b.part}
 	marker, err := b.document("oci-layout")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("base %s: no OCI image layout: the file oci-layout is missing", ref)
@@ -106,16 +106,14 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	case d == nil: // index.json is itself the index of one image for several platforms
 		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))
 		if err == nil {
-			s.annotations = top.Annotations
-			s.children, err = openIndex(ref, top, get)
+			err = s.openIndex(top, get)
 		}
 	case d.MediaType.IsIndex():
 		var m *v1.IndexManifest
 		s.digest = d.Digest
 		if raw, err = b.read(*d); err == nil {
 			if m, err = v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
-				s.annotations = m.Annotations
-				s.children, err = openIndex(ref, m, get)
+				err = s.openIndex(m, get)
 			}
 		}
 	default:

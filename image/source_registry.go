@@ -44,6 +44,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	s := &Source{ref: ref, name: n, transport: newTransport(o)}
 	host := n.Context().RegistryStr()
+	s.part = registryPart(ctx, n, o, s.transport)
 	manifestError := func(err error, h v1.Hash) error {
 		if de := asDigestError(err, h, ref); de != nil {
 			return de
@@ -81,8 +82,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, registryError("read index", ref, host, err)
 	}
-	s.annotations = m.Annotations
-	s.children, err = openIndex(ref, m, func(d v1.Descriptor) (v1.Image, error) {
+	err = s.openIndex(m, func(d v1.Descriptor) (v1.Image, error) {
 		img, err := index.Image(d.Digest)
 		return wrap(img, err, d.Digest)
 	})

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -140,31 +143,45 @@ func expectFile(e *expect.Expect, p *profile.Profile, overlay string, f image.Fi
 		Path: f.Path, Type: string(f.Type), Mode: f.Mode, UID: f.UID, GID: f.GID, Link: f.Link, Overlay: overlay, Source: sourceOf(p, overlay, written),
 	}
 	if f.Type == image.TypeFile {
-		digest, size, err := contentOf(f)
-		if err != nil {
+		if err := contentOf(f, &out); err != nil {
 			return fmt.Errorf("overlay %s: %s: %w", overlay, f.Path, err)
 		}
-		out.SHA256, out.Size = digest, size
 	}
 	e.Files = append(e.Files, out)
 	return nil
 }
 
-func contentOf(f image.File) (digest string, size int64, err error) {
+// contentOf reads a file for its digest, its size and, if it is an ELF program, its machine.
+func contentOf(f image.File, out *expect.File) error {
 	h := sha256.New()
 	if f.Open != nil {
 		r, err := f.Open()
 		if err != nil {
-			return "", 0, err
+			return err
 		}
-		if size, err = io.Copy(h, r); err != nil {
-			return "", 0, errors.Join(err, r.Close())
+		in := bufio.NewReaderSize(r, 64<<10)
+		head, _ := in.Peek(elfHeader) // of a shorter file what there is
+		out.Machine = elfMachine(head)
+		if out.Size, err = io.Copy(h, in); err != nil {
+			return errors.Join(err, r.Close())
 		}
 		if err := r.Close(); err != nil {
-			return "", 0, err
+			return err
 		}
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, nil
+	out.SHA256 = "sha256:" + hex.EncodeToString(h.Sum(nil))
+	return nil
+}
+
+// elfHeader is how much of a file tells its machine: e_ident, e_type and e_machine (System V ABI, chapter 4), in bytes.
+const elfHeader = 20
+
+// elfMachine names the machine of a 64-bit little-endian ELF program; empty for anything else.
+func elfMachine(head []byte) string {
+	if len(head) < elfHeader || string(head[:4]) != elf.ELFMAG || elf.Class(head[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(head[elf.EI_DATA]) != elf.ELFDATA2LSB {
+		return ""
+	}
+	return elf.Machine(binary.LittleEndian.Uint16(head[18:])).String()
 }
 
 // sourceOf is the profile's line for a file of an overlay, or for the overlay; empty for what slimctl lays of itself.

@@ -41,25 +41,13 @@ type opened struct {
 	images []*inspect.Image
 }
 
-// openImages opens references side by side and reads the surface of each platform. What the cache doesn't hold is read once.
-func (a *app) openImages(ctx context.Context, o openOptions, references ...string) (_ []opened, err error) {
+// openImage opens an image and reads the surface of each platform. What the cache doesn't hold is read once.
+func (a *app) openImage(ctx context.Context, o openOptions, reference string) (out opened, err error) {
 	bars, err := progress.New(o.progress, a.stderr)
 	if err != nil {
-		return nil, usage(err)
+		return out, usage(err)
 	}
 	defer func() { err = errors.Join(err, bars.Close()) }()
-	out := make([]opened, len(references))
-	g, gctx := errgroup.WithContext(ctx)
-	for i, reference := range references {
-		g.Go(func() (err error) {
-			out[i], err = a.openImage(gctx, o, reference, bars)
-			return err
-		})
-	}
-	return out, g.Wait()
-}
-
-func (a *app) openImage(ctx context.Context, o openOptions, reference string, bars progress.Reporter) (out opened, err error) {
 	src, err := a.open(ctx, reference, nil, image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: o.insecure, Keychain: keychain{}})
 	if err != nil {
 		return out, err
@@ -143,12 +131,12 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
 			if err := checkFormat(format, reportFormats); err != nil {
 				return err
 			}
-			images, err := a.openImages(cmd.Context(), o, args[0])
+			opened, err := a.openImage(cmd.Context(), o, args[0])
 			if err != nil {
 				return err
 			}
 			var surfaces []*inspect.Surface
-			for _, img := range images[0].images {
+			for _, img := range opened.images {
 				surfaces = append(surfaces, img.Surface)
 			}
 			return a.writeReport(file, func(w io.Writer) error { return report.Surfaces(w, format, surfaces, options) })

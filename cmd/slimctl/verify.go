@@ -113,13 +113,12 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	if err != nil {
 		return err
 	}
-	all, err := a.openImages(ctx, f.openOptions, reference)
+	img, err := a.openImage(ctx, f.openOptions, reference)
 	if err != nil {
 		return err
 	}
-	img := all[0]
 	recipe := &recipeFlags{profile: f.profile, base: f.base, set: f.set, payload: f.payload, progress: f.progress, insecure: f.insecure, platforms: f.platforms}
-	in := verify.Input{Images: img.images, Annotations: img.source.Annotations()}
+	in := verify.Input{Images: img.images, Annotations: img.source.Annotations(), Ignored: ignored(img.source)}
 	var unchecked []string
 	if f.base != "" {
 		in.Expect, err = a.expectOnBase(ctx, recipe)
@@ -192,12 +191,21 @@ func (a *app) expectOnBase(ctx context.Context, f *recipeFlags) (_ map[string]*e
 
 // expect is what the images of the recipes have to hold, by platform.
 func (r *resolved) expect(annotations map[string]string) (map[string]*expect.Expect, error) {
+	all := make([]*expect.Expect, len(r.recipes))
+	var g errgroup.Group
+	for i, recipe := range r.recipes {
+		g.Go(func() (err error) {
+			if all[i], err = expectRecipe(r.profile, recipe, annotations); err != nil {
+				return fmt.Errorf("%s: %w", recipe.Platform, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
 	out := map[string]*expect.Expect{}
-	for _, recipe := range r.recipes {
-		e, err := expectRecipe(r.profile, recipe, annotations)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", recipe.Platform, err)
-		}
+	for _, e := range all {
 		out[e.Platform] = e
 	}
 	return out, nil
@@ -360,4 +368,17 @@ func unreadLayers(images []*inspect.Image) int {
 		}
 	}
 	return len(unread)
+}
+
+// ignored words the entries of an index that are neither images nor attestations.
+func ignored(src *image.Source) []string {
+	var out []string
+	for _, d := range src.Ignored() {
+		words := fmt.Sprintf("%s (%q", d.Digest, d.MediaType)
+		if d.Platform != nil {
+			words += ", " + d.Platform.String()
+		}
+		out = append(out, words+")")
+	}
+	return out
 }

@@ -57,13 +57,13 @@ func (a *app) why() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			images, err := a.openImages(cmd.Context(), o, args[0])
+			opened, err := a.openImage(cmd.Context(), o, args[0])
 			if err != nil {
 				return err
 			}
 			var stories []story
 			known := false
-			for _, img := range images[0].images {
+			for _, img := range opened.images {
 				s := story{img.Surface.Platform, img.Why(args[1]), nil}
 				s.Profile = linesAbout(p, s.Path)
 				stories = append(stories, s)

@@ -120,6 +120,7 @@ func (l knownLayer) MediaType() (types.MediaType, error) {
 func (l knownLayer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.blob)), nil
 }
+
 func (l knownLayer) Uncompressed() (io.ReadCloser, error) {
 	return image.Inflate(bytes.NewReader(l.blob))
 }

@@ -24,18 +24,22 @@ import (
 
 // index is what is remembered of one layer.
 type index struct {
-	unread  bool
 	entries []Entry
 	pack    pack
+
+	unread, claimed bool
 }
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v3"
+const indexVersion = "v4"
 
-// indexFile is where the cache keeps the index of a layer.
-func (c Cache) indexFile(digest v1.Hash) string {
-	return filepath.Join(c.Dir, "index", indexVersion, digest.Algorithm+"-"+digest.Hex+".idx")
+// indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
+func (c Cache) indexFile(kind string, digest v1.Hash) string {
+	if c.Dir == "" {
+		return ""
+	}
+	return filepath.Join(c.Dir, kind, indexVersion, digest.Algorithm+"-"+digest.Hex+".idx")
 }
 
 // The file is a header, the compressed records, and the chunks of the pack. Numbers are little-endian in the header, and
@@ -219,7 +223,7 @@ func sharedPrefix(a, b string) int {
 // errIndex is a file in the cache that is not what it should be: damaged, foreign, or of another layer.
 var errIndex = errors.New("not the index of the layer")
 
-// readIndex reads what write wrote. It believes nothing but a file whose sum, digests and order are right.
+// readIndex reads what write wrote. It believes nothing but a file whose sum, digests and order are right. l may be nil.
 func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	f, err := os.Open(file)
 	if err != nil {

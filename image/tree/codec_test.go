@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -160,19 +161,36 @@ func TestPackGivesWhatItKeeps(t *testing.T) {
 }
 
 func TestKeeps(t *testing.T) {
+	of := func(p string, mode, size int64) keep {
+		return keeps(&Entry{Entry: image.Entry{Path: p, Mode: mode, Size: size}})
+	}
 	for p, want := range map[string]keep{
 		"/etc/passwd": always, "/opt/gem/x": always, "/opt/application/a/b.py": always, "/x/y.conf": always, "/x/run.sh": always,
 		"/x/hub.json.template": always, "/x/package.json": always, "/x/a-1.dist-info/METADATA": always, "/x/a-1.dist-info/RECORD": always,
 		"/x/a.egg-info/PKG-INFO": always, "/var/lib/dpkg/status": always, "/var/lib/dpkg/status.d/base": always,
-		"/var/lib/dpkg/info/bash.list": always, "/usr/bin/x": script, "/opt/x/sbin/y": script,
-		"/etcetera": never, "/x/a-1.dist-info/top_level.txt": never, "/var/lib/dpkg/info/bash.md5sums": never, "/usr/lib/libc.so": never,
+		"/var/lib/dpkg/info/bash.list": always, "/etcetera": never, "/x/a-1.dist-info/top_level.txt": never,
+		"/var/lib/dpkg/info/bash.md5sums": never, "/usr/lib/libc.so": never,
 	} {
-		if got := keeps(p, 1000); got != want {
+		if got := of(p, 0o644, 10_000); got != want {
 			t.Errorf("%s: %d, want %d", p, got, want)
 		}
 	}
-	if keeps("/etc/x", maxKept+1) != never || keeps("/var/lib/dpkg/status", maxKept+1) != always || keeps("/var/lib/dpkg/status", maxDatabase+1) != never {
-		t.Error("sizes don't count as they should")
+	for _, c := range []struct {
+		p          string
+		mode, size int64
+		want       keep
+	}{
+		{"/etc/x", 0o644, maxKept, always},
+		{"/etc/x", 0o644, maxKept + 1, never},
+		{"/var/lib/dpkg/status", 0o644, maxDatabase, always},
+		{"/var/lib/dpkg/status", 0o644, maxDatabase + 1, never},
+		{"/x/y", 0o755, maxStub, always},
+		{"/x/y", 0o755, maxKept, script},
+		{"/x/y", 0o755, maxKept + 1, never},
+	} {
+		if got := of(c.p, c.mode, c.size); got != c.want {
+			t.Errorf("%s of %d bytes: %d, want %d", c.p, c.size, got, c.want)
+		}
 	}
 }
 
@@ -190,12 +208,19 @@ func TestLimits(t *testing.T) {
 		w.Close()
 		return b.Bytes()
 	}
+	var head bytes.Buffer
+	w := tar.NewWriter(&head)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "s", Linkname: strings.Repeat("x", 200), Typeflag: tar.TypeSymlink}), w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	symlinked := head.Bytes()
 	for name, c := range map[string]struct {
 		raw  []byte
 		want string
 	}{
 		"entries":             {many(1001, func(i int) string { return fmt.Sprint(i) }), "more than"},
 		"implied directories": {many(3, deep), "more than"},
+		"names by symlinks":   {append(symlinked, many(100, func(i int) string { return fmt.Sprintf("s/%d", i) })...), "paths, links and attributes"},
 		"names":               {many(100, func(i int) string { return strings.Repeat("x", 200) + fmt.Sprint(i) }), "paths, links and attributes"},
 	} {
 		l := newLimits()

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,7 +33,8 @@ func FuzzTar(f *testing.F) {
 		f.Add(b.Bytes())
 	}
 	// Go's own collection has every form of sparse file; where the sources are not installed we do without.
-	samples, _ := filepath.Glob(filepath.Join(runtime.GOROOT(), "src", "archive", "tar", "testdata", "*.tar"))
+	root, _ := exec.CommandContext(f.Context(), "go", "env", "GOROOT").Output()
+	samples, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(root)), "src", "archive", "tar", "testdata", "*.tar"))
 	for _, s := range samples {
 		if b, err := os.ReadFile(s); err == nil && len(b) < 64<<10 {
 			f.Add(b)

@@ -3,6 +3,7 @@
 package tree
 
 import (
+	"archive/tar"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -75,11 +76,13 @@ type Layer struct {
 	CreatedBy string
 	// Entries are what the layer makes of an empty directory, in the order of a walk, with whiteouts (TypeWhiteout,
 	// TypeOpaque) before what has the same path: of several entries with one path the last one counts, symlinks among the
-	// parents are followed, and a hard link to a file of a lower layer has no Digest. Entry.Layer is not set. They are
-	// shared with other images that have the layer: read only.
+	// parents are followed, and a hard link to a file of a lower layer has no Digest. Entry.Layer is not set. Read only.
 	Entries []Entry
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
 	Unread bool
+	// Claimed is true for a layer whose Entries are of its table of contents: what its maker says of it, and nobody has
+	// looked. A file that is read of it is checked all the same.
+	Claimed bool
 }
 
 // Image is an image opened for questions about its files.
@@ -88,8 +91,8 @@ type Image struct {
 	Layers []Layer
 	Config *v1.ConfigFile
 
-	blobs []v1.Layer
-	packs []pack
+	blobs   []v1.Layer
+	indexes []*index // of Layers
 }
 
 // Options say how Cache.Open goes about it. The zero value works.
@@ -98,6 +101,9 @@ type Options struct {
 	Progress image.Progress
 	// Skip leaves a layer unread that the cache doesn't hold; nil reads every one.
 	Skip func(digest v1.Hash) bool
+	// TOC reads a layer's table of contents, where it has one, instead of the layer: (*image.Source).TOC of the image's
+	// source. nil believes no such table.
+	TOC func(ctx context.Context, layer v1.Descriptor, each func(h *tar.Header, digest v1.Hash) error) error
 }
 
 // Cache remembers the index of each layer by the layer's digest, for ever. The zero value remembers nothing.
@@ -117,13 +123,17 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 	if err != nil {
 		return nil, err
 	}
-	if len(config.RootFS.DiffIDs) != len(blobs) {
-		return nil, fmt.Errorf("the image config names %d layers, its manifest %d", len(config.RootFS.DiffIDs), len(blobs))
+	manifest, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(config.RootFS.DiffIDs) != len(blobs) || len(manifest.Layers) != len(blobs) {
+		return nil, fmt.Errorf("the image config names %d layers, its manifest %d", len(config.RootFS.DiffIDs), len(manifest.Layers))
 	}
 	if o.Progress == nil {
 		o.Progress = image.NoProgress
 	}
-	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, blobs: blobs, packs: make([]pack, len(blobs))}
+	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, blobs: blobs, indexes: make([]*index, len(blobs))}
 	for i, blob := range blobs {
 		l := &im.Layers[i]
 		l.DiffID = config.RootFS.DiffIDs[i]
@@ -147,7 +157,7 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 		}
 	}
 	limits := newLimits()
-	if err := c.load(ctx, im, limits, o); err != nil {
+	if err := c.load(ctx, im, manifest.Layers, limits, o); err != nil {
 		return nil, err
 	}
 	im.Tree, err = merged(limits, im.Layers...)
@@ -155,7 +165,7 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 }
 
 // load fills in the indexes of the layers.
-func (c Cache) load(ctx context.Context, im *Image, l *limits, o Options) error {
+func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *limits, o Options) error {
 	// An image may have a layer twice.
 	positions := map[[2]v1.Hash][]int{}
 	for i := range im.Layers {
@@ -174,7 +184,7 @@ func (c Cache) load(ctx context.Context, im *Image, l *limits, o Options) error 
 	for _, at := range work {
 		g.Go(func() error {
 			first := &im.Layers[at[0]]
-			x, err := c.layer(ctx, im.blobs[at[0]], first, l, o)
+			x, err := c.layer(ctx, im.blobs[at[0]], layers[at[0]], first, l, o)
 			if err != nil {
 				return fmt.Errorf("layer %s: %w", first.Digest, err)
 			}
@@ -184,14 +194,13 @@ func (c Cache) load(ctx context.Context, im *Image, l *limits, o Options) error 
 					unpacked += x.entries[i].Size
 				}
 			}
-			for n, i := range at {
-				if n > 0 {
-					if err := l.take(int64(len(x.entries)), 0); err != nil {
-						return err
-					}
-				}
-				im.Layers[i].Entries, im.Layers[i].Unpacked, im.Layers[i].Unread = x.entries, unpacked, x.unread
-				im.packs[i] = x.pack
+			if err := l.take(int64(len(x.entries)*(len(at)-1)), 0); err != nil {
+				return err
+			}
+			for _, i := range at {
+				im.indexes[i] = x
+				layer := &im.Layers[i]
+				layer.Entries, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, unpacked, x.unread, x.claimed
 			}
 			return nil
 		})
@@ -200,7 +209,7 @@ func (c Cache) load(ctx context.Context, im *Image, l *limits, o Options) error 
 }
 
 // layer gives the index of one layer.
-func (c Cache) layer(ctx context.Context, blob v1.Layer, layer *Layer, l *limits, o Options) (*index, error) {
+func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer *Layer, l *limits, o Options) (*index, error) {
 	digest, err := digestOf(layer.Digest)
 	if err != nil {
 		return nil, err
@@ -209,23 +218,67 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, layer *Layer, l *limits
 	if err != nil {
 		return nil, err
 	}
-	file := c.indexFile(layer.Digest)
-	if c.Dir != "" {
-		if x, err := readIndex(file, digest, diffID, l); err == nil {
-			return x, nil
-		}
+	file := c.indexFile("index", layer.Digest)
+	if x, err := readIndex(file, digest, diffID, l); err == nil {
+		return x, nil
 	}
 	if o.Skip != nil && o.Skip(layer.Digest) {
 		return &index{unread: true}, nil
 	}
+	keep := func(file string, x *index) (*index, error) {
+		if file == "" {
+			return x, nil
+		}
+		if err := x.write(file, digest, diffID); err != nil {
+			return x, nil // a cache that can't be written costs time, nothing else
+		}
+		return readIndex(file, digest, diffID, nil) // smaller than x, and what everyone sees later
+	}
+	if o.TOC != nil {
+		file := c.indexFile("claimed-index", layer.Digest)
+		x, err := readIndex(file, digest, diffID, l)
+		if err != nil {
+			if x, err = claimed(ctx, d, l, o); err == nil {
+				x, err = keep(file, x)
+			}
+		}
+		if err == nil {
+			x.claimed = true
+			return x, nil
+		}
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		} // else the layer itself tells
+	}
 	x, err := scan(ctx, blob, layer.DiffID, l, o.Progress)
-	if err != nil || c.Dir == "" {
-		return x, err
+	if err != nil {
+		return nil, err
 	}
-	if err := x.write(file, digest, diffID); err != nil {
-		return nil, fmt.Errorf("keep its index: %w", err)
+	return keep(file, x)
+}
+
+// claimed is the index that a layer's table of contents gives.
+func claimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index, error) {
+	mine := newLimits() // what comes of a bad table is not counted
+	u := newUnpacker(mine)
+	err := o.TOC(ctx, d, func(h *tar.Header, digest v1.Hash) error {
+		e, ok, err := entryOf(h)
+		if err == nil && e.Type == image.TypeFile {
+			e.Digest, err = digestOf(digest)
+		}
+		if err != nil || !ok {
+			return err
+		}
+		return u.add(e)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return readIndex(file, digest, diffID, newLimits()) // smaller than x, and what everyone sees later
+	entries, err := u.finish()
+	if err != nil {
+		return nil, err
+	}
+	return &index{entries: entries}, l.take(maxEntries-mine.entries.Load(), maxNames-mine.names.Load())
 }
 
 // FromFiles makes an image of one layer out of files, for tests of what asks images questions. Config may be nil.

@@ -19,6 +19,8 @@ import (
 const (
 	// maxKept is the largest file that is kept for what it says of the image.
 	maxKept = 256 << 10
+	// maxStub is the largest executable file that is kept whatever it holds.
+	maxStub = 4 << 10
 	// maxDatabase is the largest file that is kept for what it says of packages.
 	maxDatabase = MaxRead
 	// maxPack is how much is kept of one layer; the first come.
@@ -40,15 +42,16 @@ const (
 //
 //   - files below /etc, /opt/gem and /opt/application;
 //   - *.conf, *.ini, *.sh, *.json.template, package.json and *.egg-info anywhere;
-//   - scripts, which begin with "#!", in directories called bin and sbin,
+//   - executable files of at most 4 KiB, and executable scripts, which begin with "#!",
 //
-// all of them if they have at most 256 KiB, and for the databases of package managers if they have at most 16 MiB:
+// all of them if they have at most 256 KiB; and for the databases of package managers if they have at most 16 MiB:
 //
 //   - /var/lib/dpkg/status, diversions, status.d/* and info/*.list;
 //   - METADATA and RECORD in *.dist-info, PKG-INFO and installed-files.txt in *.egg-info.
 //
 // Other files are read of the layer when they are asked for.
-func keeps(p string, size int64) keep {
+func keeps(e *Entry) keep {
+	p, size := e.Path, e.Size
 	dir, base := path.Split(p)
 	dir = strings.TrimSuffix(dir, "/")
 	ext := path.Ext(base)
@@ -64,10 +67,12 @@ func keeps(p string, size int64) keep {
 	case image.Within(p, "/etc"), image.Within(p, "/opt/gem"), image.Within(p, "/opt/application"),
 		base == "package.json", ext == ".conf", ext == ".ini", ext == ".sh", ext == ".egg-info", strings.HasSuffix(base, ".json.template"):
 		return always
-	case path.Base(dir) == "bin", path.Base(dir) == "sbin":
-		return script
+	case e.Mode&0o111 == 0:
+		return never
+	case size <= maxStub:
+		return always
 	}
-	return never
+	return script
 }
 
 // pack is kept contents: parts of a stream that is compressed in chunks.

@@ -60,14 +60,14 @@ func (m *merge) apply(layer []Entry, complete bool) error {
 			n++
 		}
 		if err := m.lay(i, n); err != nil {
-			return fmt.Errorf("%s: %w", layer[i].Path, err)
+			return fmt.Errorf("%s: %w", shown(layer[i].Path), err)
 		}
 	}
 	m.refs = append(m.refs, m.left...)
 	for i := range layer {
 		if e := &layer[i]; e.Type == image.TypeLink && e.Digest == (Digest{}) {
 			if err := m.resolve(e, complete); err != nil {
-				return fmt.Errorf("%s: hard link to %s: %w", e.Path, e.Link, err)
+				return fmt.Errorf("%s: hard link to %s: %w", shown(e.Path), shown(e.Link), err)
 			}
 		}
 	}
@@ -133,7 +133,7 @@ func (m *merge) mkdir(p string) error {
 	switch {
 	case ok && m.at(m.refs[i]).IsDir():
 	case ok && m.at(m.refs[i]).Type == image.TypeSymlink:
-		return fmt.Errorf("it lies below %s, which a lower layer made a symlink to %s: runtimes differ on what that means", p, m.at(m.refs[i]).Link)
+		return fmt.Errorf("it lies below %s, which a lower layer made a symlink to %s: runtimes differ on what that means", shown(p), shown(m.at(m.refs[i]).Link))
 	case ok:
 		m.refs[i] = m.implied(p)
 	default:

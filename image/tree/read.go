@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
+	"sort"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -60,7 +62,7 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 	}
 	content := make(map[Digest][]byte, len(wanted))
 	for i, wanted := range from {
-		im.packs[i].read(wanted, content)
+		im.indexes[i].pack.read(wanted, content)
 		for d := range wanted {
 			if _, ok := content[d]; ok {
 				delete(wanted, d)
@@ -102,16 +104,22 @@ func (im *Image) file(p string) (Entry, error) {
 	return e, nil
 }
 
-// source is the layer that has the content of e: its own, unless it is a hard link to a file of a lower one.
+// source is the layer that has the content of e: its own, unless it is or was a hard link to a file of a lower one.
 func (im *Image) source(e Entry) int {
 	for i := e.Layer; i >= 0; i-- {
-		if _, ok := im.packs[i].start[e.Digest]; ok {
-			return i
-		}
-		for j := range im.Layers[i].Entries {
-			if x := &im.Layers[i].Entries[j]; x.Digest == e.Digest {
-				return i
+		for _, p := range []string{e.Path, e.Link} {
+			entries := im.Layers[i].Entries
+			at := sort.Search(len(entries), func(j int) bool { return comparePaths(entries[j].Path, p) >= 0 })
+			for ; p != "" && at < len(entries) && entries[at].Path == p; at++ {
+				if entries[at].Type == image.TypeFile && entries[at].Digest == e.Digest {
+					return i
+				}
 			}
+		}
+	}
+	for i := e.Layer; i >= 0; i-- { // by another name
+		if slices.ContainsFunc(im.Layers[i].Entries, func(x Entry) bool { return x.Digest == e.Digest }) {
+			return i
 		}
 	}
 	return e.Layer

@@ -137,7 +137,7 @@ func isSparse(h *tar.Header) bool {
 
 // content hashes a file, and keeps it when it is one of those.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
-	keep := keeps(e.Path, e.Size)
+	keep := keeps(&e)
 	buf := s.buf
 	if keep != never && int64(len(buf)) < e.Size {
 		buf = make([]byte, e.Size)
@@ -155,7 +155,7 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		rest -= int64(n)
 	}
 	s.sum.Sum(d[:0])
-	if keep == always || keep == script && e.Size > 2 && string(buf[:2]) == "#!" {
+	if keep == always || keep == script && string(buf[:2]) == "#!" {
 		s.kept.add(d, buf[:e.Size])
 	}
 	return d, nil

@@ -157,11 +157,11 @@ func (t *Tree) Resolve(p string) (string, error) {
 	}
 	dir, err := t.follow(path.Dir(p))
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", p, err)
+		return "", fmt.Errorf("%s: %w", shown(p), err)
 	}
 	for at := dir; at != "/"; at = path.Dir(at) {
 		if e, ok := t.Lookup(at); ok && !e.IsDir() {
-			return "", fmt.Errorf("%s: %s is a %s, not a directory", p, at, e.Type)
+			return "", fmt.Errorf("%s: %s is a %s, not a directory", shown(p), shown(at), e.Type)
 		}
 	}
 	return path.Join(dir, path.Base(p)), nil

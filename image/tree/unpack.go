@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -27,7 +28,7 @@ const maxPath = 4095
 // maxSteps bounds the directories that are walked through to place one layer's entries: symlinks make many of few bytes.
 const maxSteps = 100_000_000
 
-// limits is what is left for the layers of an image.
+// limits is what is left for the layers of an image; nil has no end.
 type limits struct{ entries, names, sparseBytes atomic.Int64 }
 
 func newLimits() *limits {
@@ -39,6 +40,9 @@ func newLimits() *limits {
 }
 
 func (l *limits) take(entries, names int64) error {
+	if l == nil {
+		return nil
+	}
 	if l.entries.Add(-entries) < 0 {
 		return fmt.Errorf("the image has more than %d files and directories", maxEntries)
 	}
@@ -92,19 +96,30 @@ func newUnpacker(l *limits) *unpacker {
 // add takes the layer's next entry, with a clean path.
 func (u *unpacker) add(e Entry) error {
 	names := len(e.Path) + len(e.Link)
-	if names > 2*maxPath || len(e.Path) > maxPath || len(e.Link) > maxPath {
-		return fmt.Errorf("%.100s…: a path of more than %d bytes", e.Path, maxPath)
+	if len(e.Path) > maxPath || len(e.Link) > maxPath {
+		return fmt.Errorf("%s: a path of more than %d bytes", shown(e.Path), maxPath)
 	}
 	for k, v := range e.Xattrs {
-		names += len(k) + len(v)
+		names += len(k) + len(v) + 64 // what a map takes beside them
 	}
 	if err := u.limits.take(1, int64(names)); err != nil {
 		return err
 	}
 	if err := u.place(e); err != nil {
-		return fmt.Errorf("%s: %w", e.Path, err)
+		return fmt.Errorf("%s: %w", shown(e.Path), err)
 	}
 	return nil
+}
+
+// shown is a path as an error may have it: short, and without control characters.
+func shown(p string) string {
+	if len(p) > 200 {
+		p = p[:200] + "…"
+	}
+	if q := strconv.Quote(p); q[1:len(q)-1] != p {
+		return q
+	}
+	return p
 }
 
 func (u *unpacker) place(e Entry) error {
@@ -127,7 +142,7 @@ func (u *unpacker) place(e Entry) error {
 	}
 	e.Path = p
 	old, taken := u.at[where]
-	if taken && !(e.IsDir() && u.isDir(old)) {
+	if taken && (!e.IsDir() || !u.isDir(old)) {
 		u.nodes[old].gone = true
 		delete(u.at, where)
 		u.lastPath = ""
@@ -194,6 +209,9 @@ func (u *unpacker) find(p string) (place, string, error) {
 		return at, p, nil
 	}
 	p, err := u.path(at)
+	if err == nil {
+		err = u.limits.take(0, int64(len(p)))
+	}
 	return at, p, err
 }
 
@@ -232,7 +250,7 @@ func (u *unpacker) follow(p string, create bool) (at int32, links int, err error
 			rest = target + "/" + rest
 		case ok:
 			e := u.entries[u.nodes[n].entry]
-			return 0, 0, fmt.Errorf("%s is a %s, not a directory", e.Path, e.Type)
+			return 0, 0, fmt.Errorf("%s is a %s, not a directory", shown(e.Path), e.Type)
 		case !create:
 			return 0, 0, errMissing
 		default:
@@ -251,14 +269,14 @@ func (u *unpacker) link(e Entry, i int32) (Entry, error) {
 		return e, nil
 	}
 	if err != nil {
-		return e, fmt.Errorf("hard link to %s: %w", e.Link, err)
+		return e, fmt.Errorf("hard link to %s: %w", shown(e.Link), err)
 	}
 	n, ok := u.at[place{dir, path.Base(e.Link)}]
 	if !ok {
 		return e, nil
 	}
 	if u.isDir(n) {
-		return e, fmt.Errorf("hard link to %s, which is a directory", e.Link)
+		return e, fmt.Errorf("hard link to %s, which is a directory", shown(e.Link))
 	}
 	to := u.nodes[n].entry
 	if file, ok := u.links[to]; ok {
@@ -289,7 +307,7 @@ func (u *unpacker) finish() ([]Entry, error) {
 	marks := u.marks[:0]
 	for _, m := range u.marks {
 		if err := u.mark(&m); err != nil {
-			return nil, fmt.Errorf("%s of %s: %w", m.Type, m.Path, err)
+			return nil, fmt.Errorf("%s of %s: %w", m.Type, shown(m.Path), err)
 		}
 		marks = append(marks, m)
 	}
@@ -303,10 +321,15 @@ func (u *unpacker) finish() ([]Entry, error) {
 	}
 	u.relink(live)
 	kept := u.entries[:0]
+	names := 0
 	for i, e := range u.entries {
 		if live[i] {
 			kept = append(kept, e)
+			names += len(e.Path) + len(e.Link)
 		}
+	}
+	if names > maxNames { // links may have become longer than the layer says
+		return nil, fmt.Errorf("the paths and links of the layer have more than %d bytes", maxNames)
 	}
 	kept = append(kept, marks...)
 	slices.SortFunc(kept, func(a, b Entry) int { return a.compare(&b) })

@@ -220,7 +220,7 @@ func (b *box) ticket(ctx context.Context) (string, error) {
 func (b *box) screen(ctx context.Context, at, ticket string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, "ws://"+b.address+at+"?ticket="+ticket, &websocket.DialOptions{
+	conn, _, err := websocket.Dial(ctx, "ws://"+b.address+at+"?ticket="+ticket, &websocket.DialOptions{ //nolint:bodyclose // the library closes it
 		HTTPClient: b.client(nil), Subprotocols: []string{"binary"},
 	})
 	if err != nil {

@@ -104,7 +104,7 @@ type Change struct {
 const (
 	Binary = "binary" // it isn't UTF-8, or has a NUL
 	Large  = "large"  // it has more bytes than Options.Text
-	Limit  = "limit"  // all texts together have too many
+	Limit  = "limit"  // there are too many texts, or bytes in all of them
 )
 
 // Counts are numbers of changed paths, and bytes of regular files: AddedBytes in slim, RemovedBytes in base, where a file

@@ -151,12 +151,15 @@ func TestChanges(t *testing.T) {
 		{"link to another copy", files{file("/a", "x"), file("/b", "x"), hardlink("/c", "/a")}, files{file("/a", "x"), file("/b", "x"), hardlink("/c", "/b")}, nil},
 		{"mode of both names", files{file("/a", "x"), hardlink("/b", "/a")}, files{with(file("/a", "x"), mode(0o755)), hardlink("/b", "/a")}, []string{"U /a mode", "U /b mode"}},
 		{
-			"both names of a file", files{file("/a", "x"), hardlink("/b", "/a")}, files{file("/a", "yy"), hardlink("/b", "/a")},
+			"both names of a file",
+			files{file("/a", "x"), hardlink("/b", "/a")},
+			files{file("/a", "yy"), hardlink("/b", "/a")},
 			[]string{"M /a size,content", "M /b size,content"},
 		},
 		{"link to another file", files{file("/a", "x"), file("/b", "y"), hardlink("/c", "/a")}, files{file("/a", "x"), file("/b", "y"), hardlink("/c", "/b")}, []string{"M /c content"}},
 		{
-			"order of a walk", nil, files{image.Dir("/a", 0o755), file("/a/b", ""), file("/a-b", ""), file("/a.b", ""), file("/ab", ""), file("/é", "")},
+			"order of a walk", nil,
+			files{image.Dir("/a", 0o755), file("/a/b", ""), file("/a-b", ""), file("/a.b", ""), file("/ab", ""), file("/é", "")},
 			[]string{"+ /a", "+ /a/b", "+ /a-b", "+ /a.b", "+ /ab", "+ /é"},
 		},
 	} {
@@ -433,7 +436,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextIsBounded has more changed text than memory is to be spent on.
+// TestTextIsBounded has more changed text than time and memory are to be spent on.
 func TestTextIsBounded(t *testing.T) {
 	var old, new files
 	line := strings.Repeat("x", 1<<10-1) + "\n"
@@ -442,13 +445,27 @@ func TestTextIsBounded(t *testing.T) {
 		new = append(new, file(fmt.Sprintf("/%02d", i), strings.Repeat(line, 1<<10-i-1)))
 	}
 	d := compare(t, open(t, old), open(t, new), diff.Options{Text: 2 << 20})
+	if n := texts(d); n[""] != 8 || n[diff.Limit] != 4 || len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "4 changed files") {
+		t.Errorf("%v, %q", n, d.Notes)
+	}
+	old, new = nil, nil
+	for i := range 1003 {
+		old = append(old, file(fmt.Sprintf("/%04d", i), "1\n"))
+		new = append(new, file(fmt.Sprintf("/%04d", i), "2\n"))
+	}
+	d = compare(t, open(t, old), open(t, new), diff.Options{Text: 100})
+	if n := texts(d); n[""] != 1000 || n[diff.Limit] != 3 {
+		t.Errorf("%v, %q", n, d.Notes)
+	}
+}
+
+// texts counts why there is no text.
+func texts(d *diff.Diff) map[string]int {
 	n := map[string]int{}
 	for _, c := range d.Files {
 		n[c.NoText]++
 	}
-	if n[""] != 8 || n[diff.Limit] != 4 || len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "4 changed files") {
-		t.Errorf("%v, %q", n, d.Notes)
-	}
+	return n
 }
 
 // unreadable is a layer that must not be read.
@@ -527,9 +544,13 @@ func naive(base, slim map[string]ocitest.Node) map[string]string {
 			name    string
 			differs bool
 		}{
-			{"type", old.Type != new.Type}, {"mode", old.Mode != new.Mode && old.Type != image.TypeSymlink && new.Type != image.TypeSymlink},
-			{"owner", old.UID != new.UID || old.GID != new.GID}, {"size", old.Size != new.Size}, {"content", old.SHA256 != new.SHA256},
-			{"link", old.Type == image.TypeSymlink && old.Link != new.Link}, {"xattr", !cmp.Equal(old.Xattrs, new.Xattrs)},
+			{"type", old.Type != new.Type},
+			{"mode", old.Mode != new.Mode && old.Type != image.TypeSymlink && new.Type != image.TypeSymlink},
+			{"owner", old.UID != new.UID || old.GID != new.GID},
+			{"size", old.Size != new.Size},
+			{"content", old.SHA256 != new.SHA256},
+			{"link", old.Type == image.TypeSymlink && old.Link != new.Link},
+			{"xattr", !cmp.Equal(old.Xattrs, new.Xattrs)},
 		} {
 			if f.differs && (old.Type == new.Type || !slices.Contains([]string{"size", "content", "link"}, f.name)) {
 				fields += "," + f.name

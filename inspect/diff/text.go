@@ -19,9 +19,12 @@ import (
 // MaxText is the largest Options.Text, in bytes.
 const MaxText = 1 << 20
 
-// maxTexts bounds the bytes of all files of one image whose texts are compared, and so the memory that this takes. Small
-// files come first.
-const maxTexts = 8 << 20
+// These bound the files of one image whose texts are compared, and so the memory and time that this takes: their number, and
+// their bytes together. Small files come first.
+const (
+	maxTexts     = 1000
+	maxTextBytes = 8 << 20
+)
 
 // texts adds the unified diffs of files of at most limit bytes.
 func (c *comparison) texts(ctx context.Context, d *Diff, limit int64) error {
@@ -48,11 +51,11 @@ func (c *comparison) texts(ctx context.Context, d *Diff, limit int64) error {
 	var paths []string
 	var sum int64
 	for i, ch := range candidates {
-		if sum += max(ch.old, ch.new); sum > maxTexts {
+		if sum += max(ch.old, ch.new); sum > maxTextBytes || i == maxTexts {
 			for _, out := range candidates[i:] {
 				out.NoText = Limit
 			}
-			d.Notes = append(d.Notes, fmt.Sprintf("%d changed files are without their texts: the others have %d bytes already", len(candidates)-i, maxTexts))
+			d.Notes = append(d.Notes, fmt.Sprintf("%d changed files are without their texts: there are %d others already", len(candidates)-i, i))
 			candidates = candidates[:i]
 			break
 		}

@@ -47,7 +47,9 @@ type File struct {
 	Size     int64
 	// SHA256 is the content's digest as "sha256:…"; empty for what has no content.
 	SHA256 string
-	Link   string
+	// Machine is that of an ELF program, as debug/elf names it: "EM_X86_64"; empty for anything else, and when it isn't known.
+	Machine string
+	Link    string
 	// Overlay is the overlay's name: "payload", "browser-shell", "nginx".
 	Overlay string
 	// Source is the profile's line; empty for what slimctl lays of itself.

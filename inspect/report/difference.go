@@ -22,7 +22,8 @@ func diffPage(d *diff.Diff) page {
 	p.Summary = remarks(d)
 	switch {
 	case d.Missing != "":
-		p.Summary = append([]string{"Only the other image has this platform: there is none in " + quote(d.Missing) + "."}, p.Summary...)
+		missing := "Only the other image has this platform: there is none in " + quote(d.Missing) + "."
+		p.Summary = append([]string{missing}, p.Summary...)
 		return p
 	case d.Same:
 		p.Summary = append([]string{"Nothing differs but names."}, p.Summary...)
@@ -92,16 +93,19 @@ func layerSummary(d *diff.Diff) string {
 	for _, l := range d.Layers {
 		n[l.In]++
 	}
-	return fmt.Sprintf("%s shared, %s only in base, %s only in slim.", count(n["both"], "layer"), number(n["base"]), number(n["slim"]))
+	return fmt.Sprintf("%s shared, %s only in base, %s only in slim.",
+		count(n[diff.InBoth], "layer"), number(n[diff.InBase]), number(n[diff.InSlim]))
 }
 
 func fileSummary(c diff.Counts) string {
 	return fmt.Sprintf("Paths: %s added (%s), %s removed (%s), %s with other content, %s of another type, %s with other rights.",
-		number(c.Added), Bytes(c.AddedBytes), number(c.Removed), Bytes(c.RemovedBytes), number(c.Modified), number(c.Type), number(c.Meta))
+		number(c.Added), Bytes(c.AddedBytes), number(c.Removed), Bytes(c.RemovedBytes),
+		number(c.Modified), number(c.Type), number(c.Meta))
 }
 
 func pullSummary(d *diff.Diff) string {
-	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s.", Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer), than(d.Size.Transfer))
+	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s.",
+		Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer), than(d.Size.Transfer))
 }
 
 // seenSummary tells what became smaller for a puller from what a layer above only hides.
@@ -197,7 +201,8 @@ func sizeLines(d *diff.Diff) []sizeLine {
 }
 
 func componentChanges(d *diff.Diff) section {
-	s := section{ID: "components", Title: "components", Columns: []column{name("component"), numeral("base"), numeral("slim"), numeral("change")}, Limit: 12}
+	s := newSection("components", "components", name("component"), numeral("base"), numeral("slim"), numeral("change"))
+	s.Limit = 12
 	for _, c := range d.Size.Components {
 		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
 	}
@@ -220,16 +225,17 @@ func layerChanges(d *diff.Diff) section {
 		return out
 	}
 	base, slim := seen(d.Base.Size), seen(d.Slim.Size)
-	marks := map[string]string{diff.InBoth: "=", diff.InBase: diff.Removed, diff.InSlim: diff.Added}
+	in := map[string]string{diff.InBoth: "=", diff.InBase: diff.Removed, diff.InSlim: diff.Added}
 	for _, l := range d.Layers {
-		s.Rows = append(s.Rows, row{Mark: marks[l.In], Cells: []string{short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), base[l.Digest], slim[l.Digest], quote(l.CreatedBy)}})
+		cells := []string{short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), base[l.Digest], slim[l.Digest], quote(l.CreatedBy)}
+		s.Rows = append(s.Rows, row{Mark: in[l.In], Cells: cells})
 	}
 	return s
 }
 
 func config(d *diff.Diff) section {
 	t := fields(d.Config)
-	t.ID, t.Title, t.Count = "config", "configuration", count(len(d.Config), "change")
+	t.ID, t.Title, t.Count = "image-config", "image config", count(len(d.Config), "change")
 	return t
 }
 

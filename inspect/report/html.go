@@ -9,12 +9,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
-	"github.com/slimctl/slimctl/image"
-	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
 	"github.com/slimctl/slimctl/inspect/size"
@@ -38,7 +35,7 @@ const (
 	maxText    = 16 << 20
 	maxHTML    = 600 // columns of a cell
 	openRows   = 32  // a table with more is folded
-	shortCell  = 20  // a cell of so many columns isn't wrapped
+	shortCell  = 26  // a cell of so many columns isn't wrapped
 	manyLayers = 500
 )
 
@@ -49,7 +46,7 @@ func policy() string {
 		sum := sha256.Sum256([]byte(s))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
-	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; base-uri 'none'; form-action 'none'", hash(scriptJS), hash(styleCSS))
+	return "default-src 'none'; script-src " + hash(scriptJS) + "; style-src " + hash(styleCSS) + "; base-uri 'none'; form-action 'none'"
 }
 
 // The types that page.html draws. All strings are quoted, and escaped by html/template.
@@ -71,7 +68,7 @@ type (
 		Maps       []treemap
 		Stacks     []stack
 		Legend     []key
-		Kinds      []kindButton
+		Kinds      []htmlMark
 		Trees      []string // what there is to choose from
 		Texts      []textChange
 		Data       template.JS
@@ -98,14 +95,12 @@ type (
 		Same                    []string
 		ManySame                string // how many, when they are folded
 	}
-	htmlMark struct {
-		Mark, Class, Title, N string
-	}
-	htmlRow struct {
-		Mark, Class, MarkTitle string
-		Quiet                  bool
-		Cells                  []htmlCell
-		Share                  float64
+	htmlMark struct{ Mark, Class, Title, N string }
+	htmlRow  struct {
+		Mark  htmlMark
+		Quiet bool
+		Cells []htmlCell
+		Share float64
 	}
 	htmlCell struct {
 		Label, Class string
@@ -122,7 +117,6 @@ type (
 		X, Width     float64
 	}
 	key        struct{ Class, Words string }
-	kindButton struct{ Mark, Class, Words string }
 	textChange struct {
 		Node           int
 		Path           string
@@ -130,13 +124,14 @@ type (
 	}
 )
 
-var markClasses = map[string]htmlMark{
-	diff.Added:    {Class: "add", Title: "added"},
-	diff.Removed:  {Class: "del", Title: "removed"},
-	diff.Modified: {Class: "mod", Title: "changed"},
-	diff.Type:     {Class: "typ", Title: "type changed"},
-	diff.Meta:     {Class: "meta", Title: "mode, owner or xattr changed"},
-	"=":           {Class: "eq", Title: "on both sides"},
+// marks are how the page draws the marks.
+var marks = map[string]htmlMark{
+	diff.Added:    {Mark: diff.Added, Class: "add", Title: "added"},
+	diff.Removed:  {Mark: diff.Removed, Class: "del", Title: "removed"},
+	diff.Modified: {Mark: diff.Modified, Class: "mod", Title: "changed"},
+	diff.Type:     {Mark: diff.Type, Class: "typ", Title: "type"},
+	diff.Meta:     {Mark: diff.Meta, Class: "meta", Title: "rights"},
+	"=":           {Mark: "=", Class: "eq", Title: "on both sides"},
 }
 
 func surfacesHTML(w io.Writer, surfaces []*inspect.Surface) error {
@@ -144,7 +139,9 @@ func surfacesHTML(w io.Writer, surfaces []*inspect.Surface) error {
 	for i, s := range surfaces {
 		p := surfacePage(s)
 		page.Title = quote(s.Reference) + " · slimctl inspect"
-		v := panel{Platform: p.Platform, References: []string{p.Facts[0].Value}, Facts: p.Facts[1:], Summary: p.Summary, Cards: surfaceCards(s)}
+		v := panel{
+			Platform: p.Platform, References: []string{p.Facts[0].Value}, Facts: p.Facts[1:], Summary: p.Summary, Cards: surfaceCards(s),
+		}
 		sections := map[string]htmlSection{}
 		for _, t := range p.Sections {
 			sections[t.ID] = toHTML(t, i)
@@ -179,83 +176,82 @@ func surfacesHTML(w io.Writer, surfaces []*inspect.Surface) error {
 func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 	page := htmlPage{Command: "diff"}
 	for i, d := range diffs {
-		p := diffPage(d)
 		page.Title = quote(d.Base.Reference) + " → " + quote(d.Slim.Reference) + " · slimctl diff"
-		v := panel{
-			Platform: p.Platform, References: []string{quote(d.Base.Reference), quote(d.Slim.Reference)}, Summary: p.Summary,
-			Facts: []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}, {"platform", p.Platform}},
-		}
-		if len(p.Sections) == 0 {
-			v.Data = "{}"
-			page.Panels = append(page.Panels, v)
-			continue
-		}
-		v.Cards = diffCards(d)
-		surface := part{ID: "surface", Title: "Surface"}
-		for _, t := range p.Sections {
-			switch {
-			case t.ID == "config":
-			case len(t.Rows) > 0:
-				surface.Sections = append(surface.Sections, toHTML(t, i))
-			default:
-				surface.Same += fmt.Sprintf("%s %s, ", t.Title, t.Count)
-			}
-		}
-		if surface.Same != "" {
-			surface.Same = "The same on both sides: " + strings.TrimSuffix(surface.Same, ", ") + "."
-		}
-		settings := config(d)
-		settings.Title = "image config"
-		nodes := compact(treeOf(d.Files))
-		texts, left := textsOf(nodes)
-		room := maxNodes / len(diffs)
-		merged, shown := dataOf(d, nodes, texts, room)
-		trees := []*treeData{merged}
-		v.Trees = []string{"all layers merged"}
-		if o.Layers {
-			for _, l := range d.Layers {
-				if l.In == diff.InBoth {
-					continue
-				}
-				data, n := dataOf(d, compact(treeOf(l.Files)), nil, max(room-shown, maxRows)/len(d.Layers))
-				room -= n
-				trees = append(trees, data)
-				v.Trees = append(v.Trees, fmt.Sprintf("layer %s of %s: %s", short(l.Digest), l.In, cut(quote(l.CreatedBy), 60)))
-			}
-		}
-		files := part{ID: "files", Title: "Files"}
-		if shown < len(nodes) {
-			files.Intro = fmt.Sprintf("%s paths are only counted below; slimctl diff --format json has all.", number(len(nodes)-shown))
-		}
-		v.Parts = []part{
-			surface,
-			{ID: "config", Title: "Configuration", Sections: []htmlSection{toHTML(settings, i)}},
-			{ID: "size", Title: "Size", Sections: []htmlSection{toHTML(componentChanges(d), i), toHTML(layerChanges(d), i)}},
-			files,
-		}
-		if len(texts) > 0 {
-			lines := part{ID: "texts", Title: "Changed lines"}
-			if left > 0 {
-				lines.Intro = fmt.Sprintf("The changed lines of %s are not here; slimctl diff --format json has them.", count(left, "more file"))
-			}
-			v.Texts, v.Parts = texts, append(v.Parts, lines)
-		}
-		for _, k := range strings.Split(order, "") {
-			v.Kinds = append(v.Kinds, kindButton{k, markClasses[k].Class, map[string]string{diff.Added: "added", diff.Removed: "removed", diff.Modified: "changed", diff.Type: "type", diff.Meta: "rights"}[k]})
-		}
-		sides := []size.Sizes{d.Base.Size, d.Slim.Size}
-		v.Maps = []treemap{
-			{"base", "base", Bytes(d.Base.Size.Visible) + " visible", mapLabel("base", d.Base.Size)},
-			{"slim", "slim", Bytes(d.Slim.Size.Visible) + " visible", mapLabel("slim", d.Slim.Size)},
-		}
-		v.Stacks, v.Legend = stacks([]string{"base", "slim"}, sides)
-		var err error
-		if v.Data, err = safeJSON(map[string]any{"maps": mapCells(sides), "trees": trees}); err != nil {
+		v, err := diffPanel(d, i, o, maxNodes/len(diffs))
+		if err != nil {
 			return err
 		}
 		page.Panels = append(page.Panels, v)
 	}
 	return page.write(w)
+}
+
+// diffPanel has room for so many nodes of trees.
+func diffPanel(d *diff.Diff, at int, o Options, room int) (v panel, err error) {
+	p := diffPage(d)
+	v = panel{
+		Platform: p.Platform, References: []string{quote(d.Base.Reference), quote(d.Slim.Reference)}, Summary: p.Summary,
+		Facts: []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}, {"platform", p.Platform}},
+		Data:  "{}",
+	}
+	if len(p.Sections) == 0 {
+		return v, nil
+	}
+	v.Cards = diffCards(d)
+	surface := part{ID: "surface", Title: "Surface"}
+	for _, t := range p.Sections {
+		switch {
+		case t.ID == "image-config":
+		case len(t.Rows) > 0:
+			surface.Sections = append(surface.Sections, toHTML(t, at))
+		default:
+			surface.Same += ", " + t.Title + " " + t.Count
+		}
+	}
+	if surface.Same != "" {
+		surface.Same = "The same on both sides: " + strings.TrimPrefix(surface.Same, ", ") + "."
+	}
+	nodes := compact(treeOf(d.Files))
+	texts, left := textsOf(nodes)
+	merged, shown := dataOf(d, nodes, texts, room)
+	files := part{ID: "files", Title: "Files"}
+	if shown < len(nodes) {
+		files.Intro = fmt.Sprintf("%s paths are only counted below; slimctl diff --format json has all.", number(len(nodes)-shown))
+	}
+	trees := []*treeData{merged}
+	v.Trees = []string{"all layers merged"}
+	for _, l := range d.Layers {
+		if !o.Layers || l.In == diff.InBoth {
+			continue
+		}
+		data, _ := dataOf(d, compact(treeOf(l.Files)), nil, max(room-shown, maxRows)/len(d.Layers))
+		trees = append(trees, data)
+		v.Trees = append(v.Trees, fmt.Sprintf("layer %s of %s: %s", short(l.Digest), quote(l.In), cut(quote(l.CreatedBy), 60)))
+	}
+	v.Parts = []part{
+		surface,
+		{ID: "config", Title: "Configuration", Sections: []htmlSection{toHTML(config(d), at)}},
+		{ID: "size", Title: "Size", Sections: []htmlSection{toHTML(componentChanges(d), at), toHTML(layerChanges(d), at)}},
+		files,
+	}
+	if len(texts) > 0 {
+		lines := part{ID: "texts", Title: "Changed lines"}
+		if left > 0 {
+			lines.Intro = "The changed lines of " + count(left, "more file") + " are not here; slimctl diff --format json has them."
+		}
+		v.Texts, v.Parts = texts, append(v.Parts, lines)
+	}
+	for _, k := range strings.Split(order, "") {
+		v.Kinds = append(v.Kinds, marks[k])
+	}
+	sides := []size.Sizes{d.Base.Size, d.Slim.Size}
+	v.Maps = []treemap{
+		{"base", "base", Bytes(d.Base.Size.Visible) + " visible", mapLabel("base", d.Base.Size)},
+		{"slim", "slim", Bytes(d.Slim.Size.Visible) + " visible", mapLabel("slim", d.Slim.Size)},
+	}
+	v.Stacks, v.Legend = stacks([]string{"base", "slim"}, sides)
+	v.Data, err = safeJSON(map[string]any{"maps": mapCells(sides), "trees": trees})
+	return v, err
 }
 
 func (p htmlPage) write(w io.Writer) error {
@@ -280,19 +276,19 @@ func toHTML(s section, at int) htmlSection {
 	if n := len(s.Same); n > openRows {
 		out.ManySame = number(n)
 	}
-	marks := s.marks()
+	tally := s.marks()
 	for _, k := range strings.Split(order+"=", "") {
-		if n := marks[k]; n > 0 {
-			out.Marked = true
-			m := markClasses[k]
-			out.Marks = append(out.Marks, htmlMark{k, m.Class, m.Title, number(n)})
+		if n := tally[k]; n > 0 {
+			m := marks[k]
+			m.N = number(n)
+			out.Marked, out.Marks = true, append(out.Marks, m)
 		}
 	}
 	if n := len(s.Rows) - maxRows; n > 0 {
 		out.More = more(n) + "; --format json has all"
 	}
 	for _, r := range s.Rows[:min(len(s.Rows), maxRows)] {
-		row := htmlRow{Mark: r.Mark, Class: markClasses[r.Mark].Class, MarkTitle: markClasses[r.Mark].Title, Quiet: r.Quiet, Share: r.Share}
+		row := htmlRow{Mark: marks[r.Mark], Quiet: r.Quiet, Share: r.Share}
 		for i, c := range s.Columns {
 			class := "c"
 			switch {
@@ -377,7 +373,7 @@ func surfaceCards(s *inspect.Surface) []card {
 		{What: "routes", Is: number(public), Note: "answer to the outside, of " + number(len(s.Routes))},
 		{What: "listeners", Is: number(heard), Note: fmt.Sprintf("public, %s on loopback", number(len(s.Listeners)-heard))},
 		{What: "tools", Is: number(len(tools.Rows)), Note: "of " + count(len(servers(s).Rows), "MCP server")},
-		{What: "switches", Is: number(len(switches(s).Rows)), Note: fmt.Sprintf("and %s, in the environment", count(len(hooks(s).Rows), "hook"))},
+		{What: "switches", Is: number(len(switches(s).Rows)), Note: "and " + count(len(hooks(s).Rows), "hook") + ", in the environment"},
 		{What: "privileged files", Is: number(len(privileged(s).Rows)), Note: "and " + count(len(sudo(s).Rows), "sudo rule")},
 		{What: "packages", Is: number(len(s.Packages)), Note: "dpkg, pip and npm"},
 		{What: "to pull", Is: Bytes(s.Size.Transfer), Note: "in " + count(len(s.Size.Layers), "layer")},
@@ -388,273 +384,4 @@ func surfaceCards(s *inspect.Surface) []card {
 		out = append(out, card{What: "notes", Is: number(n), Note: "not understood, or wouldn't work"})
 	}
 	return out
-}
-
-// mapCells are the cells of a treemap for each side. One component has one color on all sides.
-func mapCells(sides []size.Sizes) []map[string]any {
-	type cell struct {
-		Name  string `json:"name"`
-		Bytes int64  `json:"bytes"`
-		Color int    `json:"color"`
-		Only  bool   `json:"only,omitempty"` // on this side
-		Note  string `json:"note,omitempty"`
-	}
-	by := make([]map[string]int64, len(sides))
-	most := map[string]int64{}
-	for i, s := range sides {
-		by[i] = map[string]int64{}
-		for _, c := range s.Components {
-			by[i][c.Name] += c.Size
-			most[c.Name] = max(most[c.Name], by[i][c.Name])
-		}
-	}
-	names := make([]string, 0, len(most))
-	for name := range most {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(most[b], most[a]), cmp.Compare(a, b)) })
-	const colors = 9
-	color := map[string]int{}
-	for _, name := range names {
-		if color[name] = colors; name != "other" && len(color) <= colors {
-			color[name] = len(color) - 1
-		}
-	}
-	out := make([]map[string]any, len(sides))
-	for i := range sides {
-		cells, total := []cell{}, int64(0)
-		for _, name := range names {
-			bytes := by[i][name]
-			if bytes <= 0 {
-				continue
-			}
-			c := cell{Name: quote(cut(name, maxCell)), Bytes: bytes, Color: color[name]}
-			if len(sides) == 2 {
-				if other, both := by[1-i][name]; !both {
-					c.Only, c.Note = true, []string{"gone in slim", "new in slim"}[i]
-				} else if i == 1 && bytes != other {
-					c.Note = change(bytes - other)
-				}
-			}
-			total += bytes
-			cells = append(cells, c)
-		}
-		slices.SortStableFunc(cells, func(a, b cell) int { return cmp.Compare(b.Bytes, a.Bytes) })
-		out[i] = map[string]any{"total": total, "cells": cells[:min(len(cells), 400)]}
-	}
-	return out
-}
-
-func mapLabel(side string, s size.Sizes) string {
-	var words []string
-	for _, c := range s.Components[:min(len(s.Components), 5)] {
-		words = append(words, quote(cut(c.Name, 60))+" "+Bytes(c.Size))
-	}
-	return fmt.Sprintf("Treemap of %s by component: %s; the table below has all", side, strings.Join(words, ", "))
-}
-
-// stacks are the layers of each side, as wide as what a puller transfers.
-func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
-	most := int64(1)
-	in := map[string]int{}
-	for _, s := range sides {
-		most = max(most, s.Transfer)
-		for _, l := range s.Layers {
-			in[l.Digest]++
-		}
-	}
-	classes := map[string]bool{}
-	var out []stack
-	for i, s := range sides {
-		k := stack{Side: names[i], Total: Bytes(s.Transfer), Label: strings.TrimSpace(names[i] + " " + count(len(s.Layers), "layer") + ", " + Bytes(s.Transfer) + " to pull")}
-		x := 0.0
-		for n, l := range s.Layers[:min(len(s.Layers), manyLayers)] {
-			wide := 1000 * float64(l.Size) / float64(most)
-			class := "both"
-			if len(sides) == 2 && in[l.Digest] < 2 {
-				class = k.Side
-			}
-			title := fmt.Sprintf("layer %d, %s: %s to pull, %s unpacked, %s of that visible. %s", n+1, short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), cut(quote(l.CreatedBy), maxCell))
-			k.Bars = append(k.Bars, bar{class, title, x, max(0, wide-0.8)})
-			classes[class] = true
-			if l.Unpacked > 0 && l.Visible < l.Unpacked && !l.Unread {
-				hidden := wide * (1 - float64(max(l.Visible, 0))/float64(l.Unpacked))
-				k.Bars = append(k.Bars, bar{"hidden", title, x + max(0, wide-0.8-hidden), min(hidden, max(0, wide-0.8))})
-				classes["hidden"] = true
-			}
-			x += wide
-		}
-		out = append(out, k)
-	}
-	words := map[string]string{"both": "shared by both", "base": "only in base", "slim": "only in slim", "hidden": "hidden by a layer above, and still transferred"}
-	if len(sides) == 1 {
-		words["both"] = "visible"
-	}
-	var legend []key
-	for _, class := range []string{"both", "base", "slim", "hidden"} {
-		if classes[class] {
-			legend = append(legend, key{class, words[class]})
-		}
-	}
-	return out, legend
-}
-
-// textsOf are the files whose changed lines the page has, and how many it has no room for.
-func textsOf(nodes []node) (texts []textChange, left int) {
-	bytes := 0
-	for i, n := range nodes {
-		if n.change == nil || n.change.Text == "" {
-			continue
-		}
-		if bytes += len(n.change.Text); bytes > maxText {
-			left++
-			continue
-		}
-		added, removed := 0, 0
-		for s := range strings.Lines(n.change.Text) {
-			switch {
-			case strings.HasPrefix(s, "+++ "), strings.HasPrefix(s, "--- "):
-			case strings.HasPrefix(s, "+"):
-				added++
-			case strings.HasPrefix(s, "-"):
-				removed++
-			}
-		}
-		texts = append(texts, textChange{i, quote(n.change.Path), number(added), number(removed)})
-	}
-	return texts, left
-}
-
-// treeData is the tree for the script: one element of each list for each node, in the order of a walk.
-type treeData struct {
-	Kinds  string   `json:"kinds"` // a space is a directory above changes
-	Dirs   string   `json:"dirs"`  // 1 for a directory
-	Depths []int    `json:"depths"`
-	Names  []string `json:"names"`
-	// Was and Is are sizes in base and slim; WasAttr and IsAttr are positions in Attrs, -1 for nothing.
-	Was     []int64 `json:"was"`
-	Is      []int64 `json:"is"`
-	WasAttr []int   `json:"wasAttr"`
-	IsAttr  []int   `json:"isAttr"`
-	// Attrs are type, mode, owner, layer.
-	Attrs [][4]string `json:"attrs"`
-	// The others are by node.
-	Words map[int]string    `json:"words"`
-	Links map[int][2]string `json:"links"`
-	Texts map[int]string    `json:"texts"`
-	// Rest is what there is no room for below a node: bytes more, paths by kind.
-	Rest map[int][]int64 `json:"rest"`
-}
-
-// dataOf gives as many levels of nodes as limit has room for, and how many nodes these are.
-func dataOf(d *diff.Diff, nodes []node, texts []textChange, limit int) (*treeData, int) {
-	deepest := level(nodes, limit)
-	out := &treeData{Attrs: [][4]string{}, Words: map[int]string{}, Links: map[int][2]string{}, Texts: map[int]string{}, Rest: map[int][]int64{}}
-	var kinds, dirs strings.Builder
-	attrs := map[[4]string]int{}
-	attr := func(e *tree.Entry, layers []size.Layer) int {
-		if e == nil {
-			return -1
-		}
-		a := [4]string{quote(string(e.Type)), mode(*e), owner(*e), ""}
-		if e.Type == image.TypeSymlink {
-			a[1] = ""
-		}
-		if e.Layer >= 0 && e.Layer < len(layers) {
-			a[3] = fmt.Sprintf("layer %d, %s", e.Layer+1, short(layers[e.Layer].Digest))
-		}
-		at, ok := attrs[a]
-		if !ok {
-			at = len(out.Attrs)
-			attrs[a] = at
-			out.Attrs = append(out.Attrs, a)
-		}
-		return at
-	}
-	position := make(map[int]int, len(texts)) // from nodes to what is given
-	for i := range nodes {
-		n := &nodes[i]
-		if n.depth > deepest {
-			continue
-		}
-		if len(out.Names) == limit {
-			break
-		}
-		at := len(out.Names)
-		position[i] = at
-		kind, dir := " ", "0"
-		c := n.change
-		if n.isDir() {
-			dir = "1"
-		}
-		if c == nil {
-			c = &diff.Change{}
-		} else {
-			kind = c.Kind
-			if w := what(c); w != "" {
-				out.Words[at] = w
-			}
-			if old, now := linkOf(c.Old), linkOf(c.New); old != "" || now != "" {
-				out.Links[at] = [2]string{old, now}
-			}
-		}
-		if markClasses[kind].Class == "" {
-			kind = " "
-		}
-		kinds.WriteString(kind)
-		dirs.WriteString(dir)
-		out.Depths = append(out.Depths, n.depth)
-		out.Names = append(out.Names, quote(n.name))
-		out.Was, out.Is = append(out.Was, sizeOf(c.Old)), append(out.Is, sizeOf(c.New))
-		out.WasAttr = append(out.WasAttr, attr(c.Old, d.Base.Size.Layers))
-		out.IsAttr = append(out.IsAttr, attr(c.New, d.Slim.Size.Layers))
-		if n.depth == deepest && n.end > i+1 {
-			var rest sums
-			for j := i + 1; j < n.end; j = nodes[j].end {
-				rest.add(nodes[j].sums)
-			}
-			out.Rest[at] = []int64{rest.bytes, int64(rest.added), int64(rest.removed), int64(rest.modified), int64(rest.typ), int64(rest.meta)}
-		}
-	}
-	for i := range texts {
-		t := &texts[i]
-		at, ok := position[t.Node]
-		var b strings.Builder
-		for s := range strings.Lines(nodes[t.Node].change.Text) {
-			b.WriteString(line(strings.TrimSuffix(s, "\n")) + "\n")
-		}
-		if !ok { // deeper than the tree goes
-			at = -1 - i
-		}
-		t.Node = at
-		out.Texts[at] = b.String()
-	}
-	out.Kinds, out.Dirs = kinds.String(), dirs.String()
-	if out.Names == nil {
-		out.Names, out.Depths = []string{}, []int{}
-	}
-	return out, len(out.Names)
-}
-
-func linkOf(e *tree.Entry) string {
-	if e == nil {
-		return ""
-	}
-	return quote(e.Link)
-}
-
-// level is how deep a tree of at most limit nodes goes.
-func level(nodes []node, limit int) int {
-	if len(nodes) <= limit {
-		return math.MaxInt
-	}
-	by := map[int]int{}
-	for _, n := range nodes {
-		by[n.depth]++
-	}
-	depth := 1
-	for sum := by[1]; by[depth+1] > 0 && sum+by[depth+1] <= limit; depth++ {
-		sum += by[depth+1]
-	}
-	return depth
 }

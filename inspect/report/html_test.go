@@ -339,7 +339,7 @@ func TestHTMLInChromium(t *testing.T) {
 
 	sub("looks", func(t *testing.T) {
 		large := largeDiff(3000)
-		diffs := diffPageFile(t, Options{}, large, sampleDiff("linux/arm64"))
+		diffs := diffPageFile(t, Options{Layers: true}, large, sampleDiff("linux/arm64"))
 		surfaces := written(t, func(f *os.File) error {
 			return Surfaces(f, HTML, []*inspect.Surface{sampleSurface("linux/amd64")}, Options{})
 		})

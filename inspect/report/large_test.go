@@ -124,7 +124,8 @@ func largeDiff(n int) *diff.Diff {
 	}
 	for i := range 4 {
 		bytes := int64(30_000_000 * (i + 1))
-		l := size.Layer{Digest: fmt.Sprintf("sha256:%064x", i+99), CreatedBy: "slimctl: " + word(), Size: bytes, Unpacked: bytes * 2, Visible: bytes * 2}
+		by := "slimctl: " + strings.Repeat(word()+" ", 30)
+		l := size.Layer{Digest: fmt.Sprintf("sha256:%064x", i+99), CreatedBy: by, Size: bytes, Unpacked: bytes * 2, Visible: bytes * 2}
 		d.Slim.Size.Layers = append(d.Slim.Size.Layers, l)
 		d.Slim.Size.Transfer += bytes
 		d.Layers = append(d.Layers, diff.Layer{Digest: l.Digest, CreatedBy: l.CreatedBy, Size: bytes, Unpacked: l.Unpacked, In: diff.InSlim})

@@ -179,7 +179,8 @@ func writeMarkdown(w io.Writer, command string, n int, write func(m *markdowner,
 		left := maxMarkdown - reserve - out.Len()
 		m := &markdowner{told: told, limit: min(left, max(left/(n-i), minPlatform))}
 		if m.limit < minPlatform {
-			fmt.Fprintf(&out, "%s, for which there is no room here: `slimctl %s --format html` has all of them.\n", count(n-i, "platform"), command)
+			fmt.Fprintf(&out, "%s, for which there is no room here: `slimctl %s --format html` has all of them.\n",
+				count(n-i, "more platform"), command)
 			break
 		}
 		write(m, i)
@@ -268,7 +269,8 @@ func biggestChanges(changes []diff.Change) section {
 		if f.n.whole() == "" {
 			words = what(f.n.change)
 		}
-		s.Rows = append(s.Rows, row{Mark: f.n.change.Kind, Cells: []string{change(f.n.sums.bytes), number(f.n.sums.paths), quote(f.path), words}})
+		cells := []string{change(f.n.sums.bytes), number(f.n.sums.paths), quote(f.path), words}
+		s.Rows = append(s.Rows, row{Mark: f.n.change.Kind, Cells: cells})
 	}
 	s.Count = fmt.Sprintf("(%d of %s)", len(s.Rows), number(len(changes)))
 	return s

@@ -29,13 +29,14 @@ func surfacePage(s *inspect.Surface) page {
 		{"entrypoint", cmp.Or(argv(s.Config.Entrypoint), "none")},
 		{"command", cmp.Or(argv(s.Config.Cmd), "none")},
 		{"user", cmp.Or(quote(s.Config.User), "root")},
-		{"size", fmt.Sprintf("%s to pull in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer), count(len(s.Size.Layers), "layer"),
-			Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
+		{"size", fmt.Sprintf("%s to pull in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer),
+			count(len(s.Size.Layers), "layer"), Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
 	}}
 	p.Summary = []string{exposes(s)}
 	p.Sections = []section{
-		programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s), privileged(s), users(s), sudo(s),
-		packageKinds(s), biggestPackages(s), components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s),
+		programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s),
+		privileged(s), users(s), sudo(s), packageKinds(s), biggestPackages(s),
+		components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s),
 	}
 	return p
 }
@@ -70,7 +71,8 @@ func programs(s *inspect.Surface) section {
 			if p.Kind != "" && p.Kind != "program" {
 				called = quote(p.Kind + ":" + p.Name)
 			}
-			cells := []string{called, cmp.Or(withVariables(p.User), "supervisord's"), withVariables(p.Autostart), withVariables(p.Command), quote(p.Place.String())}
+			user := cmp.Or(withVariables(p.User), "supervisord's")
+			cells := []string{called, user, withVariables(p.Autostart), withVariables(p.Command), from(p.Place)}
 			out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
 		}
 	}
@@ -101,7 +103,7 @@ func listeners(s *inspect.Surface) section {
 		if l.Port != 0 {
 			address += ":" + strconv.Itoa(l.Port)
 		}
-		cells := []string{quote(address), reach(!l.Loopback), quote(l.By), quote(l.Place.String())}
+		cells := []string{quote(address), reach(!l.Loopback), quote(l.By), from(l.Place)}
 		out.Rows = append(out.Rows, row{Cells: cells, Quiet: l.Loopback})
 	}
 	return out.counted()
@@ -116,7 +118,8 @@ func reach(public bool) string {
 
 // routes has first those that lead wherever a request wants, then those that answer to the outside.
 func routes(s *inspect.Surface) section {
-	out := newSection("routes", "routes", name("path"), name("leads to"), name("auth"), words("reach"), detail("server"), detail("from"))
+	out := newSection("routes", "routes", name("path"), name("leads to"), name("auth"), words("reach"),
+		detail("server"), detail("from"))
 	out.Limit = 32
 	answers := 0
 	rank := func(r nginx.Route) int {
@@ -136,9 +139,9 @@ func routes(s *inspect.Surface) section {
 		if r.Answers && r.Public {
 			answers++
 		}
-		out.Rows = append(out.Rows, row{Quiet: !r.Answers, Cells: []string{
-			quote(cmp.Or(r.Path, r.Pattern, "every request")), leadsTo(r.Target), cmp.Or(quote(r.Auth), "none"), reach(r.Public), quote(r.Server), quote(r.Place.String()),
-		}})
+		path, auth := quote(cmp.Or(r.Path, r.Pattern, "every request")), cmp.Or(quote(r.Auth), "none")
+		cells := []string{path, leadsTo(r.Target), auth, reach(r.Public), quote(r.Server), from(r.Place)}
+		out.Rows = append(out.Rows, row{Cells: cells, Quiet: !r.Answers})
 	}
 	out.Count = fmt.Sprintf("%s, %s answer to the outside", number(len(of)), number(answers))
 	return out
@@ -227,7 +230,7 @@ func hooks(s *inspect.Surface) section {
 	out.Limit = 20
 	if s.Start != nil {
 		for _, h := range s.Start.Hooks {
-			out.add(quote(h.Variable), quote(h.How), quote(h.Place.String()))
+			out.add(quote(h.Variable), quote(h.How), from(h.Place))
 		}
 	}
 	return out.counted()
@@ -255,10 +258,12 @@ func switches(s *inspect.Surface) section {
 	return out.counted()
 }
 
+func from(p tree.Place) string { return quote(p.String()) }
+
 func places(of []tree.Place) string {
 	var out []string
 	for _, p := range of {
-		out = append(out, quote(p.String()))
+		out = append(out, from(p))
 	}
 	return strings.Join(out, ", ")
 }
@@ -268,14 +273,15 @@ func sockets(s *inspect.Surface) section {
 	out.Limit = 20
 	if s.Supervisord != nil {
 		for _, c := range s.Supervisord.Sockets {
-			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), quote(c.Place.String()))
+			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), from(c.Place))
 		}
 	}
 	return out.counted()
 }
 
 func privileged(s *inspect.Surface) section {
-	out := newSection("privileged", "privileged files", name("path"), name("why"), name("mode"), name("owner"), name("capabilities"))
+	out := newSection("privileged", "privileged files", name("path"), name("why"), name("mode"), name("owner"),
+		name("capabilities"))
 	out.Limit = 30
 	if s.Privilege != nil {
 		for _, f := range s.Privilege.Files {
@@ -290,13 +296,15 @@ func owner(e tree.Entry) string { return fmt.Sprintf("%d:%d", e.UID, e.GID) }
 
 // users has those that can log in first.
 func users(s *inspect.Surface) section {
-	out := newSection("users", "users", name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"), words("password"), detail("from"))
+	out := newSection("users", "users", name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"),
+		words("password"), detail("from"))
 	if s.Privilege != nil {
 		for _, u := range s.Privilege.Users {
 			quiet := strings.HasSuffix(u.Shell, "/nologin") || strings.HasSuffix(u.Shell, "/false")
-			out.Rows = append(out.Rows, row{Quiet: quiet, Cells: []string{
-				quote(u.Name), strconv.Itoa(u.UID), strconv.Itoa(u.GID), quote(u.Home), quote(u.Shell), quote(u.Password), quote(u.Place.String()),
-			}})
+			cells := []string{
+				quote(u.Name), strconv.Itoa(u.UID), strconv.Itoa(u.GID), quote(u.Home), quote(u.Shell), quote(u.Password), from(u.Place),
+			}
+			out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
 		}
 	}
 	slices.SortStableFunc(out.Rows, func(a, b row) int { return truth(a.Quiet) - truth(b.Quiet) })
@@ -318,12 +326,12 @@ func sudo(s *inspect.Surface) section {
 	out.Limit = 20
 	if s.Privilege != nil {
 		for _, n := range s.Privilege.Sudo {
-			out.add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", quote(n.Place.String()))
+			out.add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", from(n.Place))
 		}
 	}
 	if s.Start != nil {
 		for _, n := range s.Start.Grants {
-			out.add(quote(n.Text), "at start", quote(n.Place.String()))
+			out.add(quote(n.Text), "at start", from(n.Place))
 		}
 	}
 	return out.counted()
@@ -355,7 +363,8 @@ func biggestPackages(s *inspect.Surface) section {
 	of := slices.Clone(s.Packages)
 	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
 	for _, p := range of {
-		out.add(quote(p.Name), quote(p.Version), quote(p.Kind), Bytes(p.Size), number(p.Files), quote(cmp.Or(p.Dir, p.Place.String())))
+		place := quote(cmp.Or(p.Dir, p.Place.String()))
+		out.add(quote(p.Name), quote(p.Version), quote(p.Kind), Bytes(p.Size), number(p.Files), place)
 	}
 	return out
 }
@@ -412,10 +421,10 @@ func scripts(s *inspect.Surface) section {
 	out.Detail = true
 	if s.Start != nil {
 		for _, c := range s.Start.Scripts {
-			out.add(quote(c.Path), quote("is run by "+c.By), quote(c.Place.String()))
+			out.add(quote(c.Path), quote("is run by "+c.By), from(c.Place))
 		}
 		for _, r := range s.Start.Renderings {
-			out.add(quote(r.Template), quote("becomes "+r.Output), quote(r.Place.String()))
+			out.add(quote(r.Template), quote("becomes "+r.Output), from(r.Place))
 		}
 	}
 	return out.counted()
@@ -440,7 +449,7 @@ func notes(s *inspect.Surface) section {
 		for _, n := range of {
 			if key := n.String(); !seen[key] {
 				seen[key] = true
-				out.add(quote(n.Place.String()), quote(n.Text))
+				out.add(from(n.Place), quote(n.Text))
 			}
 		}
 	}

@@ -410,7 +410,8 @@ func (t texter) tree(changes []diff.Change) string {
 		if n.sums.bytes != 0 {
 			size = change(n.sums.bytes)
 		}
-		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, strings.Repeat("  ", min(n.depth-1, 40)), cut(called, 80))
+		indent := strings.Repeat("  ", min(n.depth-1, 40))
+		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, indent, cut(called, 80))
 		if words != "" {
 			line += "  " + t.color(dim, cut(words, 120))
 		}
@@ -426,7 +427,8 @@ func (t texter) layers(d *diff.Diff) []string {
 		if l.In == diff.InBoth {
 			continue
 		}
-		head := t.title("layer "+short(l.Digest)+" of "+quote(l.In), fmt.Sprintf("%s to pull, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked)))
+		sizes := fmt.Sprintf("%s to pull, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked))
+		head := t.title("layer "+short(l.Digest)+" of "+quote(l.In), sizes)
 		body := ""
 		if l.CreatedBy != "" {
 			body = "  " + cut(quote(l.CreatedBy), t.width()-2) + "\n"

@@ -37,6 +37,11 @@ func (s *sums) add(o sums) {
 	s.bytes += o.bytes
 }
 
+// list is bytes, then paths by kind, for the script.
+func (s sums) list() []int64 {
+	return []int64{s.bytes, int64(s.added), int64(s.removed), int64(s.modified), int64(s.typ), int64(s.meta)}
+}
+
 // whole is diff.Added or diff.Removed for what is so with everything in it; empty otherwise.
 func (n *node) whole() string {
 	switch s := n.sums; {

@@ -145,15 +145,15 @@ func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	at, runes, fits := 0, 0, 0 // fits is where there is room for the dots
+	at, runes, fits := 0, 0, 0 // s[:fits] leaves room for the dots
 	for i, r := range s {
+		if at < n {
+			fits = i
+		}
 		if at += runeColumns(r); at > n || runes >= 4*n {
 			return s[:fits] + "…"
 		}
 		runes++
-		if at < n {
-			fits = i + utf8.RuneLen(r)
-		}
 	}
 	return s
 }

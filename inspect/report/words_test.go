@@ -67,6 +67,7 @@ func TestCut(t *testing.T) {
 		{"日本語", 6, "日本語"},
 		{"e\u0301e\u0301e\u0301", 3, "e\u0301e\u0301e\u0301"},
 		{"anything", 1, "…"},
+		{"\xff\xfe\xfd", 2, "\xff…"},
 	} {
 		if got := cut(tt.s, tt.n); got != tt.want {
 			t.Errorf("cut(%q, %d) = %q, want %q", tt.s, tt.n, got, tt.want)

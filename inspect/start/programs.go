@@ -94,9 +94,6 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 	case "supervisord":
 		sh.supervisord(f, args, at)
 		return status{ok: maybe}, true
-	case "browser-shell": // ours; whether it really is, slimctl verify tells by its digest
-		sh.ran(f, args)
-		return status{}, true
 	}
 	if interpreter.MatchString(base) {
 		for i, a := range rest {
@@ -217,11 +214,11 @@ func (sh *shell) shellCommand(f *frame, base string, args []value, pos syntax.Po
 	s := sh.load(p)
 	if s == nil {
 		if !f.dormant {
-			sh.note(sh.place(f, pos), "%s is run, and it isn't there", p)
+			sh.absent(sh.place(f, pos), "%s is run, and it isn't there", p)
 		}
 		return status{}
 	}
-	return sh.script(f, p, s, rest, pos)
+	return sh.script(f, p, s, rest)
 }
 
 // su is su and runuser.

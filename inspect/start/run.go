@@ -364,6 +364,13 @@ func (sh *shell) source(f *frame, args []value, pos syntax.Pos) status {
 	return caught(sh.seq(&g, s.file.Stmts), returns)
 }
 
+// Why a file isn't followed. A program is taken as it is; and so is what is too large for a script where it is run as a
+// program, since that is nearly always one, and a layer would have to be inflated to tell.
+const (
+	isProgram = "it is a program, not a script"
+	tooLarge  = "it is too large for a script that is read"
+)
+
 // load reads and parses a script; nil when there is none.
 func (sh *shell) load(p string) *script {
 	e, ok := sh.img.Stat(p)
@@ -384,7 +391,7 @@ func (sh *shell) load(p string) *script {
 	}
 	sh.scripts[e.Path] = s
 	if e.Size > maxScript {
-		s.why = "it is too large for a script that is read"
+		s.why = tooLarge
 		return s
 	}
 	data, err := sh.img.ReadFile(sh.ctx, e.Path)
@@ -404,7 +411,7 @@ func (sh *shell) parsed(s *script, text string) {
 	interpreter, s.shell, s.bash = isShell(text)
 	switch {
 	case strings.HasPrefix(text, "\x7fELF"):
-		s.why = "it is a program, not a script"
+		s.why = isProgram
 		return
 	case interpreter != "" && !s.shell:
 		s.why = "it is a script for " + interpreter
@@ -435,6 +442,13 @@ func (sh *shell) met(f *frame, p string, s *script) {
 	}
 }
 
+// absent notes a file that isn't there, unless it may be in a layer that was not read.
+func (sh *shell) absent(at tree.Place, format, p string) {
+	if !slices.ContainsFunc(sh.img.Layers, func(l tree.Layer) bool { return l.Unread }) {
+		sh.note(at, format, p)
+	}
+}
+
 // program runs a program of the image.
 func (sh *shell) program(f *frame, args []value, pos syntax.Pos) status {
 	name := args[0].text
@@ -443,11 +457,11 @@ func (sh *shell) program(f *frame, args []value, pos syntax.Pos) status {
 		return st
 	}
 	if p := sh.lookUp(f, name); p != "" && mayBeScript(p) {
-		if s := sh.load(p); s != nil && (s.shell || s.why != "" && !strings.HasPrefix(s.why, "it is a program")) {
-			return sh.script(f, p, s, args, pos)
+		if s := sh.load(p); s != nil && (s.shell || s.why != "" && s.why != isProgram && s.why != tooLarge) {
+			return sh.script(f, p, s, args)
 		}
 	} else if p == "" && strings.HasPrefix(name, "/") && !f.dormant {
-		sh.note(sh.place(f, pos), "%s is run, and it isn't there", name)
+		sh.absent(sh.place(f, pos), "%s is run, and it isn't there", name)
 	}
 	sh.ran(f, args)
 	v := sh.unknownOutput(f, args[1:])
@@ -502,7 +516,7 @@ func (sh *shell) lookUp(f *frame, name string) string {
 }
 
 // script runs a script in a process of its own.
-func (sh *shell) script(f *frame, p string, s *script, args []value, pos syntax.Pos) status {
+func (sh *shell) script(f *frame, p string, s *script, args []value) status {
 	if !sh.again(f, s.path) {
 		return status{}
 	}

@@ -288,8 +288,8 @@ func (sh *shell) apart(f *frame, body func(*frame) status) status {
 }
 
 // either walks through body if cond says so.
-func (sh *shell) either(f *frame, cond tri, why names, body func(*frame) status) status {
-	return sh.join(f, cond, why, sh.branch(f, cond, why, body), branch{status: status{ok: maybe}})
+func (sh *shell) either(f *frame, cond tri, why names, body func(*frame) status) {
+	sh.join(f, cond, why, sh.branch(f, cond, why, body), branch{status: status{ok: maybe}})
 }
 
 func (sh *shell) stmt(f *frame, s *syntax.Stmt) status {

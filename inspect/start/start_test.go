@@ -560,7 +560,7 @@ func TestScripts(t *testing.T) {
 			"note /run.sh:2: which configuration supervisord is started with can't be told, but it depends on CONF"}},
 		"the command":      {"#!/bin/sh\necho start\nexec \"$@\"\n", nil, nil},
 		"not to be parsed": {"#!/bin/bash\nif then\n", nil, []string{"note /run.sh: the entrypoint runs it, and it can't be followed: it can't be parsed: 2:1: `if` must be followed by a statement list"}},
-		"too large":        {"#!/bin/bash\n" + strings.Repeat("# 456789\n", 40_000), nil, []string{"note /run.sh: the entrypoint runs it, and it can't be followed: it is too large for a script that is read"}},
+		"too large":        {"#!/bin/bash\n" + strings.Repeat("# 456789\n", 40_000), nil, []string{"note /run.sh: it is what the image starts, and it can't be followed"}},
 		"no script":        {"\x7fELF\x02", nil, []string{"note /run.sh: it is what the image starts, and it can't be followed"}},
 		"indirection":      {"#!/bin/bash\nn=RUN_ME\nsh -c \"${!n}\"\nsh -c \"${!WHICH}\"\n", nil, []string{"hook RUN_ME sh -c @3", "hook WHICH sh -c @4", "note /run.sh:4: which variable ${!WHICH} reads can't be told"}},
 		"default":          {"#!/bin/sh\n: \"${D:=/def}\"\ntouch \"$D\"\ntouch \"${S-/s}\" \"${T:+/t}\"\n", nil, []string{"touch /def [D]", "touch /s [S]"}},

@@ -257,7 +257,7 @@ func (o *output) add(v value) {
 		o.value = v
 		return
 	}
-	o.value = o.value.and(v)
+	o.value = o.and(v)
 }
 
 // merge takes the output of a branch.

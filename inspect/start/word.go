@@ -258,7 +258,7 @@ func (sh *shell) param(f *frame, p *syntax.ParamExp) value {
 	}
 	name := p.Param.Value
 	var v value
-	set := tri(maybe)
+	set := maybe
 	switch {
 	case name == "@" || name == "*":
 		v = value{known: true, list: append([]value{}, *f.args...)}
@@ -287,8 +287,8 @@ func (sh *shell) param(f *frame, p *syntax.ParamExp) value {
 		}
 	}
 	if p.Index != nil {
-		switch i := index(p.Index); {
-		case i == "@" || i == "*":
+		switch i := index(p.Index); i {
+		case "@", "*":
 			if v.list == nil {
 				v.list = []value{v}
 			}

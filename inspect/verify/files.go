@@ -152,7 +152,7 @@ func filesChanged(h *held) error {
 		if e.Layer >= 0 && e.Layer < len(h.Files.Layers) {
 			by = ", by " + h.layer(e.Layer)
 		}
-		h.foundIn(f.Source, f.Path, h.at(f.Path, 0), "%s of %s %s%s", f.Path, overlay(f), what, by)
+		h.foundIn(f.Source, f.Path, h.at(f.Path), "%s of %s %s%s", f.Path, overlay(f), what, by)
 	})
 	return nil
 }
@@ -172,13 +172,13 @@ func filesRights(h *held) error {
 			return
 		}
 		if e.Mode != f.Mode && e.Type != image.TypeSymlink {
-			h.foundIn(f.Source, f.Path, h.at(f.Path, 0), "%s has mode %04o instead of %04o", f.Path, e.Mode, f.Mode)
+			h.foundIn(f.Source, f.Path, h.at(f.Path), "%s has mode %04o instead of %04o", f.Path, e.Mode, f.Mode)
 		}
 		if e.UID != f.UID || e.GID != f.GID {
-			h.foundIn(f.Source, f.Path, h.at(f.Path, 0), "%s belongs to %d:%d instead of %d:%d", f.Path, e.UID, e.GID, f.UID, f.GID)
+			h.foundIn(f.Source, f.Path, h.at(f.Path), "%s belongs to %d:%d instead of %d:%d", f.Path, e.UID, e.GID, f.UID, f.GID)
 		}
 		if len(e.Xattrs) > 0 {
-			h.foundIn(f.Source, f.Path, h.at(f.Path, 0), "%s has the extended attributes %s", f.Path, list(sortedKeys(e.Xattrs)))
+			h.foundIn(f.Source, f.Path, h.at(f.Path), "%s has the extended attributes %s", f.Path, list(sortedKeys(e.Xattrs)))
 		}
 	})
 	return nil
@@ -197,7 +197,7 @@ func fileDirectories(h *held) error {
 			}
 			if who := h.mayWrite(e); who != "" && e.Mode&0o1000 == 0 {
 				told[dir] = true
-				h.found(dir, h.at(dir, 0), "%s may write %s, where %s lies", who, dir, f.Path)
+				h.found(dir, h.at(dir), "%s may write %s, where %s lies", who, dir, f.Path)
 			}
 		}
 	})
@@ -212,6 +212,11 @@ func fileArchitectures(h *held) error {
 		h.found(h.Platform.Architecture, nil, "the architecture %q is none that the payload has programs for", h.Platform.Architecture)
 		return nil
 	}
+	h.eachLaid(func(f expect.File, e tree.Entry, there bool) {
+		if there && f.Machine != "" && e.Digest.String() == f.SHA256 && f.Machine != want.String() {
+			h.found(f.Path, h.at(f.Path), "%s is a program for %s in an image for %s", f.Path, f.Machine, h.Platform.Architecture)
+		}
+	})
 	programs, err := h.programs()
 	if err != nil {
 		return err
@@ -224,9 +229,9 @@ func fileArchitectures(h *held) error {
 		machine, err := machineOf(data)
 		switch {
 		case err != nil:
-			h.found(p, h.at(p, 0), "%s is a broken ELF file: %v", p, err)
+			h.found(p, h.at(p), "%s is a broken ELF file: %v", p, err)
 		case machine != want:
-			h.found(p, h.at(p, 0), "%s is a program for %s in an image for %s", p, machine, h.Platform.Architecture)
+			h.found(p, h.at(p), "%s is a program for %s in an image for %s", p, machine, h.Platform.Architecture)
 		}
 	}
 	return nil
@@ -251,7 +256,7 @@ func (h *held) unchecked(format string, args ...any) {
 	h.report.Unchecked = append(h.report.Unchecked, platformOf(h.Image)+": "+fmt.Sprintf(format, args...))
 }
 
-// programs reads the laid files that can be executed.
+// programs reads the laid files that can be executed, but those that are as they were laid and whose machine is known.
 func (h *held) programs() (map[string][]byte, error) {
 	if h.contents != nil {
 		return h.contents, nil
@@ -260,6 +265,7 @@ func (h *held) programs() (map[string][]byte, error) {
 	h.eachLaid(func(f expect.File, e tree.Entry, there bool) {
 		switch {
 		case !there || e.Type != image.TypeFile || f.Mode&0o111 == 0 && e.Mode&0o111 == 0:
+		case f.Machine != "" && e.Digest.String() == f.SHA256: // known without reading it
 		case e.Digest == (tree.Digest{}):
 			h.unchecked("the architecture of %s, whose layer was not read", f.Path)
 		case e.Size > tree.MaxRead:
@@ -307,7 +313,7 @@ func filesExtra(h *held) error {
 	}
 	for _, e := range h.below(root) {
 		if _, laid := h.laid[e.Path]; !laid && (!e.IsDir() || !parents[e.Path]) {
-			h.found(e.Path, h.at(e.Path, 0), "%s lies among the payload's files", e.Path)
+			h.found(e.Path, h.at(e.Path), "%s lies among the payload's files", e.Path)
 		}
 	}
 	return nil
@@ -332,7 +338,7 @@ func filesRemoved(h *held) error {
 			e, _ := h.Files.Lookup(p)
 			for _, e := range append([]tree.Entry{e}, h.below(p)...) {
 				if _, laid := h.laid[e.Path]; !laid && (!e.IsDir() || !kept[e.Path]) {
-					h.foundIn(r.Source, e.Path, h.at(e.Path, 0), "%s is there, and the profile removes %s: %s", e.Path, r.Glob, r.Why)
+					h.foundIn(r.Source, e.Path, h.at(e.Path), "%s is there, and the profile removes %s: %s", e.Path, r.Glob, r.Why)
 				}
 			}
 		}
@@ -348,7 +354,7 @@ func filesClosed(h *held) error {
 		}
 		for _, p := range paths {
 			if !matchesAny(c.Allow, p) {
-				h.foundIn(c.Source, p, h.at(p, 0), "%s is there, and the profile closes %s: %s", p, c.Glob, c.Why)
+				h.foundIn(c.Source, p, h.at(p), "%s is there, and the profile closes %s: %s", p, c.Glob, c.Why)
 			}
 		}
 	}

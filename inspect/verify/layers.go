@@ -41,6 +41,14 @@ var layerRules = []rule{
 // above is the position of the lowest layer that is not the base's. Where nothing tells which those are, it is the lowest
 // one with a laid file, and sure is false.
 func (h *held) above() (n int, sure bool) {
+	if !h.counted {
+		h.counted = true
+		h.first, h.sure = h.lowest()
+	}
+	return h.first, h.sure
+}
+
+func (h *held) lowest() (n int, sure bool) {
 	if want := h.want.Base.Layers; len(want) > 0 && h.onBase() {
 		return len(want), true
 	}

@@ -71,12 +71,12 @@ func mcpServers(h *held) error {
 		}
 		for _, name := range h.want.MCPServers {
 			if names[name] == 0 {
-				h.found(name, h.at(c.Path, 0), "%s lacks the MCP server %q", c.Path, name)
+				h.found(name, h.at(c.Path), "%s lacks the MCP server %q", c.Path, name)
 			}
 		}
 		for name, n := range names {
 			if n > 1 {
-				h.found(name, h.at(c.Path, 0), "%s has the MCP server %q %d times: which one counts is up to its reader", c.Path, name, n)
+				h.found(name, h.at(c.Path), "%s has the MCP server %q %d times: which one counts is up to its reader", c.Path, name, n)
 			}
 		}
 		if !c.Template {
@@ -141,11 +141,11 @@ func (h *held) mcpEnvironment(c mcp.Config) error {
 	for name, s := range file.Servers {
 		for variable := range s.Env {
 			if loaders.MatchString(variable) || variable == "PATH" {
-				h.found(name, h.at(c.Path, 0), "the MCP server %q is started with %s", name, variable)
+				h.found(name, h.at(c.Path), "the MCP server %q is started with %s", name, variable)
 			}
 		}
 		if s.Cwd != nil {
-			h.found(name, h.at(c.Path, 0), "the MCP server %q is started in %v", name, s.Cwd)
+			h.found(name, h.at(c.Path), "the MCP server %q is started in %v", name, s.Cwd)
 		}
 	}
 	return nil
@@ -190,7 +190,7 @@ var enableFiles = []string{
 func mcpEnableFile(h *held) error {
 	for _, p := range enableFiles {
 		if _, ok := h.Files.Lookup(p); ok {
-			h.found(p, h.at(p, 0), "%s is there: a part of the switch for the base's older MCP server", p)
+			h.found(p, h.at(p), "%s is there: a part of the switch for the base's older MCP server", p)
 		}
 	}
 	h.eachLocation(func(l *location) {

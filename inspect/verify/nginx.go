@@ -108,6 +108,9 @@ func nginxHeaderProxy(h *held) error {
 		if a.target.Kind != nginx.Proxy && a.target.Kind != nginx.Rewrite {
 			return
 		}
+		if a.target.Kind == nginx.Rewrite && withQuery.MatchString(strings.Join(a.target.Chosen, " ")) {
+			return // found as what the query decides
+		}
 		for _, part := range a.target.Chosen {
 			switch {
 			case byHost(part): // found as port proxy
@@ -169,7 +172,7 @@ func nginxStarts(h *held) error {
 			h.found("nginx", []tree.Place{n.Place}, "%s", n.Text)
 		}
 		if len(c.Servers) == 0 {
-			h.found(c.Path, h.at(c.Path, 0), "%s has no server", c.Path)
+			h.found(c.Path, h.at(c.Path), "%s has no server", c.Path)
 		}
 	}
 	return nil
@@ -230,7 +233,7 @@ func nginxTemplates(h *held) error {
 		}
 		for _, p := range paths {
 			if _, laid := h.laid[p]; !laid {
-				h.found(p, h.at(p, 0), "%s is a template of nginx's configuration", p)
+				h.found(p, h.at(p), "%s is a template of nginx's configuration", p)
 			}
 		}
 	}
@@ -255,7 +258,7 @@ func nginxWritable(h *held) error {
 	for _, c := range h.Surface.Nginx {
 		for _, f := range append([]string{c.Path}, c.Files...) {
 			if who := h.writer(f); who != "" {
-				h.found(f, h.at(f, 0), "nginx reads %s: %s", f, who)
+				h.found(f, h.at(f), "nginx reads %s: %s", f, who)
 			}
 		}
 		for _, i := range c.Includes {
@@ -293,7 +296,7 @@ func nginxIncludes(h *held) error {
 			}
 		}
 		if _, laid := h.laid[c.Path]; !laid {
-			h.found(c.Path, h.at(c.Path, 0), "nginx starts with %s, which the profile does not lay", c.Path)
+			h.found(c.Path, h.at(c.Path), "nginx starts with %s, which the profile does not lay", c.Path)
 		}
 	}
 	return nil

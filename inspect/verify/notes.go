@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/inspect/nginx"
 )
 
 var noteRules = []rule{
@@ -13,6 +12,11 @@ var noteRules = []rule{
 		Why: "What slimctl can't make sense of can't be called closed: a line that it reads otherwise than supervisord, nginx or the hub hides what they do.",
 		Fix: "Correct the place, or report it as an error of slimctl.",
 	}, each: notUnderstood},
+	{Rule: Rule{
+		ID: "package-not-understood", Title: "Every package database makes sense", Severity: Warning,
+		Why: "Which package a file belongs to is asked of these: what is not in them counts as nobody's.",
+		Fix: "Correct the place, or report it as an error of slimctl.",
+	}, each: packagesNotUnderstood},
 	{Rule: Rule{
 		ID: "not-read", Title: "Every part of the surface was read", Severity: Error,
 		Why: "A rule says nothing about what it was not shown.",
@@ -35,8 +39,28 @@ func notUnderstood(h *held) error {
 	if s.Privilege != nil {
 		notes = append(notes, s.Privilege.Notes...)
 	}
+	other := map[tree.Note]bool{} // that other rules have
+	for _, c := range s.Nginx {
+		for _, n := range c.Notes {
+			other[n] = true
+		}
+	}
+	if h.Packages != nil {
+		for _, n := range h.Packages.Notes {
+			other[n] = true
+		}
+	}
 	for _, n := range notes {
-		if !slices.ContainsFunc(s.Nginx, func(c nginx.Config) bool { return slices.Contains(c.Notes, n) }) { // nginx-does-not-start has them
+		if !other[n] {
+			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
+		}
+	}
+	return nil
+}
+
+func packagesNotUnderstood(h *held) error {
+	if h.Packages != nil {
+		for _, n := range h.Packages.Notes {
 			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
 		}
 	}

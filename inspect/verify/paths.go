@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,21 +20,24 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // mostBraces bounds what a glob's braces come to.
 const mostBraces = 256
 
+// unsure are globs of which doublestar has its own mind: a star beside or in braces.
+var unsure = regexp.MustCompile(`\*\{|\{[^}]*[*?]|\}[*?]|[\\[]`)
+
 // braces writes the alternatives of a glob out, so that each can be looked for below its own directory only. What it can't be
 // sure of it leaves as it is.
 func braces(glob string) []string {
-	out := alternatives(glob)
-	if !utf8.ValidString(glob) || len(out) > mostBraces || slices.ContainsFunc(out, func(g string) bool {
-		return slices.ContainsFunc(strings.Split(g, "/"), func(name string) bool { return strings.Contains(name, "**") && name != "**" })
-	}) {
+	if unsure.MatchString(glob) || !utf8.ValidString(glob) {
 		return []string{glob}
 	}
-	return out
+	if out := alternatives(glob); len(out) <= mostBraces {
+		return out
+	}
+	return []string{glob}
 }
 
 func alternatives(glob string) []string {
 	open := strings.IndexByte(glob, '{')
-	if open < 0 || strings.ContainsAny(glob, `\[`) || open > 0 && glob[open-1] == '*' { // doublestar has its own mind of *{,x}
+	if open < 0 {
 		return []string{glob}
 	}
 	depth, start := 0, open+1

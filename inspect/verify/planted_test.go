@@ -110,6 +110,7 @@ location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://hub; 
 			text("/opt/gem/nginx.mcp.conf", "location ~ ^/(sse|message|mcp) { proxy_pass http://127.0.0.1:8089; }"),
 		}}, "mcp-enable-file"},
 		"m, a listener": {plant{files: []image.File{asset(t, "nginx/nginx.conf", nginxConf, "listen 8080 default_server;", "listen 8080 default_server;\n        listen 0.0.0.0:8091;")}}, "listener-unknown"},
+		"m, a program":  {plant{files: []image.File{supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server --host 0.0.0.0 --port 8091\nuser=gem\n[program:nginx]")}}, "listener-unknown"},
 		"m, an include": {plant{files: []image.File{
 			httpWith(t, "include /opt/gem/nginx-proxy-map.conf;"), owned(text("/opt/gem/nginx-proxy-map.conf", ""), 1000, 1000),
 		}}, "nginx-writable-include"},
@@ -212,6 +213,8 @@ func attacks(t testing.TB) map[string]struct {
 		"control by the group":          {files(supervisordWith(t, "chmod=0700", "chmod=0770\nchown=root:gem")), "program-socket"},
 		"flags of the environment":      {files(supervisordWith(t, "--no-pings", "--no-pings %(ENV_BROWSER_EXTRA_ARGS)s")), "program-environment"},
 		"debugging for all":             {files(supervisordWith(t, "--no-pings", "--remote-debugging-address=0.0.0.0")), "browser-flag"},
+		"the desktop for all":           {files(supervisordWith(t, "-localhost ", "")), "listener-unknown"},
+		"the hub for all":               {files(supervisordWith(t, "--listen unix:/run/browser-shell-front/hub.sock", "--listen 0.0.0.0:9999")), "listener-unknown"},
 		"past the proxy":                {files(supervisordWith(t, "--proxy-bypass-list=<-loopback>", "--proxy-bypass-list=*")), "browser-flag"},
 		"a library for a program":       {files(supervisordWith(t, `environment=HOME="/"`, `environment=LD_PRELOAD="/home/gem/x.so",HOME="/"`)), "program-loader"},
 		"a library for all programs":    {files(supervisordWith(t, "nodaemon=true", "nodaemon=true\nenvironment=LD_PRELOAD=\"/home/gem/x.so\"")), "program-loader"},
@@ -372,6 +375,9 @@ func TestBaseIsOpen(t *testing.T) {
 				if !slices.Contains(have, id) {
 					t.Errorf("nothing is found by %s", id)
 				}
+			}
+			if line == "A" && (slices.Contains(have, "nginx-header-proxy") || slices.Contains(have, "mcp-built-in")) {
+				t.Error("found what line A does not have")
 			}
 		})
 	}

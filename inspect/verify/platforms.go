@@ -34,6 +34,9 @@ func platforms(k *checker) error {
 			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there are several images for %s: which one is run is up to who pulls", p)})
 		}
 	}
+	for _, entry := range k.in.Ignored {
+		k.add(Finding{Subject: entry, Message: "the index has an entry that is neither the image of a platform nor an attestation, and some runtimes run such: " + entry})
+	}
 	for _, p := range sortedKeys(k.in.Expect) {
 		if have[p] == 0 {
 			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there is no image for %s", p)})

@@ -91,7 +91,7 @@ func programsDormant(h *held) error {
 			h.found(c.Path, []tree.Place{p.Place}, "%s holds the program %q and nothing reads it", c.Path, p.Name)
 		}
 		if len(c.Programs) == 0 {
-			h.found(c.Path, h.at(c.Path, 0), "%s looks like a part of supervisord's configuration and nothing reads it", c.Path)
+			h.found(c.Path, h.at(c.Path), "%s looks like a part of supervisord's configuration and nothing reads it", c.Path)
 		}
 	}
 	return nil
@@ -103,11 +103,11 @@ func programIncludes(h *held) error {
 		return nil
 	}
 	for _, pattern := range c.Includes {
-		h.found(pattern, h.at(c.Path, 0), "%s includes %s", c.Path, pattern)
+		h.found(pattern, h.at(c.Path), "%s includes %s", c.Path, pattern)
 	}
 	for _, f := range c.Files {
 		if f != c.Path {
-			h.found(f, h.at(f, 0), "supervisord reads %s besides %s", f, c.Path)
+			h.found(f, h.at(f), "supervisord reads %s besides %s", f, c.Path)
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func programLoaders(h *held) error {
 	if c := h.Surface.Supervisord; c != nil {
 		for _, name := range sortedKeys(c.Environment) {
 			if loaders.MatchString(name) || name == "PATH" {
-				h.found("supervisord", h.at(c.Path, 0), "supervisord gives every program %s", name)
+				h.found("supervisord", h.at(c.Path), "supervisord gives every program %s", name)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func supervisordMain(h *held) error {
 	case s.Start.Supervisord == "" || s.Supervisord == nil:
 		h.found("", nil, "no supervisord is seen to start, so nothing is known of programs")
 	case !ok || f.Type != string(image.TypeFile):
-		h.found(s.Start.Supervisord, h.at(s.Start.Supervisord, 0), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
+		h.found(s.Start.Supervisord, h.at(s.Start.Supervisord), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
 	}
 	return nil
 }

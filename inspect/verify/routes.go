@@ -221,7 +221,7 @@ func routesMissing(h *held) error {
 		c := &h.Surface.Nginx[i]
 		for _, want := range h.want.Routes {
 			if !there[c][want] {
-				h.found(want, h.at(c.Path, 0), "the route %s does not answer", want)
+				h.found(want, h.at(c.Path), "the route %s does not answer", want)
 			}
 		}
 	}

@@ -53,6 +53,9 @@ type held struct {
 	laid map[string]expect.File
 
 	contents map[string][]byte // of laid programs, once read
+	counted  bool              // then what above says
+	first    int
+	sure     bool
 }
 
 func newHeld(k *checker, img *inspect.Image, want *expect.Expect) *held {
@@ -107,8 +110,8 @@ func (k *checker) more() {
 	}
 }
 
-// at is the evidence at p; line 0 is the whole file.
-func (h *held) at(p string, line int) []tree.Place { return []tree.Place{h.Files.Place(p, line)} }
+// at is the file at p as evidence.
+func (h *held) at(p string) []tree.Place { return []tree.Place{h.Files.Place(p, 0)} }
 
 // difference lists what of a the list b has not, in a's order, each once.
 func difference(a, b []string) []string {

@@ -225,10 +225,16 @@ var broken = map[string]map[string]func(*fixture){
 	"autoload": {
 		"ld.so.preload":      func(f *fixture) { f.base = append(f.base, text("/etc/ld.so.preload", "/x.so")) },
 		"ld.so.preload link": func(f *fixture) { f.base = append(f.base, image.Symlink("/etc/ld.so.preload", "/home/gem/x")) },
-		"profile.d":          func(f *fixture) { f.base = append(f.base, text("/etc/profile.d/x.sh", "evil")) },
-		"python":             func(f *fixture) { f.base = append(f.base, text("/usr/lib/python3/dist-packages/x.pth", "import evil")) },
-		"a module of Node":   func(f *fixture) { f.base = append(f.base, text("/node_modules/bufferutil/index.js", "evil")) },
-		"chromium.d":         func(f *fixture) { f.base = append(f.base, text("/etc/chromium.d/x", "evil")) },
+		"profile.d":          func(f *fixture) { f.addAbove(text("/etc/profile.d/x.sh", "evil")) },
+		"python":             func(f *fixture) { f.addAbove(text("/usr/lib/python3/dist-packages/x.pth", "import evil")) },
+		"a module of Node":   func(f *fixture) { f.addAbove(text("/node_modules/bufferutil/index.js", "evil")) },
+		"chromium.d":         func(f *fixture) { f.addAbove(text("/etc/chromium.d/x", "evil")) },
+	},
+	"autoload-unowned": {
+		"in an unknown base": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			f.base = append(f.base, text("/etc/profile.d/x.sh", "evil"))
+		},
 	},
 	"nginx-longer-location": {
 		"a prefix": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/v1", Auth: "/_auth", Target: proxied}) },
@@ -590,22 +596,28 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"an empty layer's comment": func(f *fixture) { f.config.History = []v1.History{{EmptyLayer: true, Comment: "PASSWORD=hunter2"}} },
 	},
-	"secret-file": {
+	"secret-base": {
 		"ssh": func(f *fixture) { f.base = append(f.base, text("/root/.ssh/id_ed25519", "key")) },
 		"npm": func(f *fixture) { f.base = append(f.base, text("/root/.npmrc", "//registry/:_authToken=abc")) },
-		"docker": func(f *fixture) {
-			f.base = append(f.base, text("/root/.docker/config.json", `{"auths":{"x":{"auth":"dXNlcg=="}}}`))
-		},
-		"netrc":      func(f *fixture) { f.base = append(f.base, text("/root/.netrc", "machine x login y password z")) },
-		"git":        func(f *fixture) { f.base = append(f.base, text("/root/.git-credentials", "https://u:p@x")) },
-		"aws":        func(f *fixture) { f.base = append(f.base, text("/root/.aws/credentials", "[default]")) },
-		"history":    func(f *fixture) { f.base = append(f.base, text("/home/gem/.bash_history", "ls")) },
+	},
+	"secret-file": {
+		"ssh":        func(f *fixture) { f.addAbove(text("/root/.ssh/id_ed25519", "key")) },
+		"npm":        func(f *fixture) { f.addAbove(text("/root/.npmrc", "//registry/:_authToken=abc")) },
+		"docker":     func(f *fixture) { f.addAbove(text("/root/.docker/config.json", `{"auths":{"x":{"auth":"dXNlcg=="}}}`)) },
+		"netrc":      func(f *fixture) { f.addAbove(text("/root/.netrc", "machine x login y password z")) },
+		"git":        func(f *fixture) { f.addAbove(text("/root/.git-credentials", "https://u:p@x")) },
+		"aws":        func(f *fixture) { f.addAbove(text("/root/.aws/credentials", "[default]")) },
+		"history":    func(f *fixture) { f.addAbove(text("/home/gem/.bash_history", "ls")) },
 		"by content": func(f *fixture) { f.addAbove(text("/srv/notes.txt", "-----BEGIN OPENSSH PRIVATE KEY-----\n")) },
+		"env file":   func(f *fixture) { f.addAbove(text("/app/.env", "DB_PASSWORD=hunter2")) },
 		"hidden": func(f *fixture) {
 			f.addAbove(text("/root/.ssh/id_rsa", "key"))
 			f.addAbove(image.Whiteout("/root/.ssh/id_rsa"))
 		},
-		"env file": func(f *fixture) { f.base = append(f.base, text("/app/.env", "DB_PASSWORD=hunter2")) },
+		"in an unknown base": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			f.base = append(f.base, text("/root/.netrc", "machine x login y password z"))
+		},
 	},
 	"platform": {
 		"missing": func(*fixture) {}, // TestPlatforms has the others
@@ -619,6 +631,14 @@ var broken = map[string]map[string]func(*fixture){
 		"the accounts'":    func(f *fixture) { f.surface.Privilege.Notes = []tree.Note{{Text: "what is this?"}} },
 		"the start's":      func(f *fixture) { f.surface.Start.Notes = []tree.Note{{Text: "what is this?"}} },
 		"the MCP server's": func(f *fixture) { f.surface.MCP.Notes = []tree.Note{{Text: "what is this?"}} },
+	},
+	"package-not-understood": {
+		"a note": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+				img.Packages.Notes = []tree.Note{{Text: "what is this?"}}
+				img.Surface.Notes = img.Packages.Notes
+			}
+		},
 	},
 	"not-read": {
 		"MCP":      func(f *fixture) { f.surface.MCP = nil },

@@ -28,7 +28,12 @@ var secretRules = []rule{
 		ID: "secret-file", Title: "No file holds a secret", Severity: Error,
 		Why: "Keys, tokens and shell histories are for everybody who pulls the image, also where an upper layer hides them.",
 		Fix: "Remove it from the layer that brings it, and change the secret: it is known.",
-	}, each: secretFiles},
+	}, each: func(h *held) error { return secretFiles(h, false) }},
+	{Rule: Rule{
+		ID: "secret-base", Title: "The base holds no secret", Severity: Warning,
+		Why: "A key that the base brings is known to everybody who pulls the base: whatever trusts it, trusts everybody.",
+		Fix: "Remove the file by the profile.",
+	}, each: func(h *held) error { return secretFiles(h, true) }},
 }
 
 // secretName are names of what holds a secret, in whole words.
@@ -111,10 +116,14 @@ const (
 	mostSecretSize  = 1 << 20
 )
 
-func secretFiles(h *held) error {
+// secretFiles looks in the layers of the base, as far as it is known to be the base, or in all others.
+func secretFiles(h *held, base bool) error {
 	var read []string
-	first, _ := h.above()
+	first, sure := h.above()
 	for i := range h.Files.Layers {
+		if base != (sure && i < first) {
+			continue
+		}
 		for _, e := range h.Files.Layers[i].Entries {
 			if e.Type != image.TypeFile || e.Size == 0 {
 				continue
@@ -158,7 +167,7 @@ func secretFiles(h *held) error {
 			continue
 		}
 		if shapes.Match(data) || readPaths.MatchString(p) && path.Ext(p) != ".pem" && (said.Match(data) || credentials.Match(data)) {
-			h.found(p, h.at(p, 0), "%s holds what looks like a secret (it is not shown)", p)
+			h.found(p, h.at(p), "%s holds what looks like a secret (it is not shown)", p)
 		}
 	}
 	return nil

@@ -68,9 +68,14 @@ var startRules = []rule{
 	}, each: loadersSet},
 	{Rule: Rule{
 		ID: "autoload", Title: "No file is loaded into every program", Severity: Error,
-		Why: "/etc/ld.so.preload, a start file of Python, a script in profile.d or chromium.d runs inside of programs that this report calls good.",
+		Why: "/etc/ld.so.preload, a start file of Python, a script in profile.d or chromium.d, a module of Node above its program: each runs inside of programs that this report calls good.",
 		Fix: "Remove the file.",
 	}, each: autoload},
+	{Rule: Rule{
+		ID: "autoload-unowned", Title: "What programs load belongs to a package", Severity: Warning,
+		Why: "As autoload, in layers of which it is not known whether they are the base's: no package has the file, so somebody put it there.",
+		Fix: "Verify with --base, which tells the base's own files from others.",
+	}, each: autoloadUnowned},
 }
 
 func startEntrypoint(h *held) error {
@@ -88,7 +93,7 @@ func startEntrypoint(h *held) error {
 		return nil
 	}
 	if f, ok := h.laid[command[0]]; !ok || f.Type != string(image.TypeFile) || f.Mode&0o111 == 0 {
-		h.found(command[0], h.at(command[0], 0), "the image starts %s, which is no program that the profile lays", command[0])
+		h.found(command[0], h.at(command[0]), "the image starts %s, which is no program that the profile lays", command[0])
 	}
 	return nil
 }
@@ -123,7 +128,7 @@ func startScriptsLeft(h *held) error {
 			continue
 		}
 		if _, ok := h.Files.Lookup(p); ok {
-			h.found(p, h.at(p, 0), "%s is there", p)
+			h.found(p, h.at(p), "%s is there", p)
 		}
 	}
 	return nil
@@ -165,7 +170,7 @@ func startEnvironment(h *held) error {
 	if s := h.Surface.Start; s != nil && !s.Clean {
 		var at []tree.Place
 		if len(s.Command) > 0 {
-			at = h.at(s.Command[0], 0)
+			at = h.at(s.Command[0])
 		}
 		h.found("", at, "programs get the environment that the container is started with")
 	}
@@ -237,18 +242,17 @@ func loadersSet(h *held) error {
 	return nil
 }
 
-// autoloaded are files that programs load without being told to. Those of a package are the distribution's.
+// autoloaded are files that programs which stay load without being told to: shells, Chromium's own start script, Python
+// (supervisord is written in it), X, Node, nginx.
 var autoloaded = []string{
-	"/etc/profile.d/*", "/etc/chromium.d/*", "/etc/chromium-browser/*", "/etc/bash.bashrc", "/etc/zsh/*", "/root/.{bashrc,profile,bash_profile,bash_login,zshrc,zshenv}",
+	"/etc/profile.d/*", "/etc/chromium.d/*", "/etc/chromium-browser/*", "/etc/bash.bashrc",
 	"/{usr/lib,usr/local/lib,etc}/python3*/**/{sitecustomize,usercustomize}.py", "/{usr/lib,usr/local/lib}/python3*/**/*.pth",
-	"/etc/{X11/Xsession.d,xdg/autostart,xdg/openbox,cont-init.d,services.d,init.d,rc.local,rc*.d}/*", "/etc/systemd/system/*",
-	"/{,opt/}node_modules/{*,@*/*}", "/root/.node_{modules,libraries}/*", "/usr/{,local/}lib/node/*", "/etc/nginx/modules-enabled/*", "/etc/security/pam_env.conf", "/etc/cron*/*", "/etc/crontab", "/var/spool/cron/**",
+	"/etc/X11/Xsession.d/*", "/etc/xdg/{autostart,openbox}/*", "/{,opt/}node_modules/*", "/{,opt/}node_modules/@*/*", "/root/.node_{modules,libraries}/*",
+	"/usr/{,local/}lib/node/*", "/etc/nginx/modules-enabled/*", "/etc/cron*/*", "/etc/crontab",
 }
 
-func autoload(h *held) error {
-	if e, ok := h.Files.Lookup("/etc/ld.so.preload"); ok && (e.Size > 0 || e.Type != image.TypeFile) {
-		h.found("/etc/ld.so.preload", h.at("/etc/ld.so.preload", 0), "/etc/ld.so.preload loads code into every program")
-	}
+// eachAutoloaded visits them, with the layer that brings each, but for what is laid and for empty files.
+func (h *held) eachAutoloaded(visit func(p string, layer int)) error {
 	for _, pattern := range autoloaded {
 		paths, err := h.glob(pattern)
 		if err != nil {
@@ -257,11 +261,36 @@ func autoload(h *held) error {
 		for _, p := range paths {
 			e, _ := h.Files.Lookup(p)
 			module := e.IsDir() && strings.Contains(p, "/node_modules/") && !strings.HasPrefix(path.Base(p), "@")
-			if _, laid := h.laid[p]; laid || e.IsDir() && !module || e.Type == image.TypeFile && e.Size == 0 || h.Packages != nil && h.Packages.Owner(p) != nil {
+			if _, laid := h.laid[p]; laid || e.IsDir() && !module || e.Type == image.TypeFile && e.Size == 0 {
 				continue
 			}
-			h.found(p, h.at(p, 0), "%s is loaded by programs that start, and belongs to no package", p)
+			visit(p, e.Layer)
 		}
 	}
 	return nil
+}
+
+func autoload(h *held) error {
+	const preload = "/etc/ld.so.preload"
+	if e, ok := h.Files.Lookup(preload); ok && (e.Size > 0 || e.Type != image.TypeFile) {
+		h.found(preload, h.at(preload), "%s loads code into every program", preload)
+	}
+	first, _ := h.above()
+	return h.eachAutoloaded(func(p string, layer int) {
+		if layer >= first {
+			h.found(p, h.at(p), "%s is loaded by programs that start", p)
+		}
+	})
+}
+
+func autoloadUnowned(h *held) error {
+	first, sure := h.above()
+	if sure {
+		return nil
+	}
+	return h.eachAutoloaded(func(p string, layer int) {
+		if layer < first && (h.Packages == nil || h.Packages.Owner(p) == nil) {
+			h.found(p, h.at(p), "%s is loaded by programs that start, and belongs to no package", p)
+		}
+	})
 }

@@ -56,6 +56,8 @@ type Input struct {
 	Images []*inspect.Image
 	// Expect is one for each image, by platform.
 	Expect map[string]*expect.Expect
+	// Ignored names the entries of the index that are neither images nor attestations; see image.Source.Ignored.
+	Ignored []string
 	// Annotations are the index's; nil for an image without one.
 	Annotations map[string]string
 }
