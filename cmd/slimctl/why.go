@@ -69,17 +69,15 @@ func (a *app) why() *cobra.Command {
 				stories = append(stories, s)
 				known = known || len(s.Steps) > 0 || len(s.Unread) > 0
 			}
+			if !known {
+				return fmt.Errorf("%s: no layer of %s names it: %w", stories[0].Path, args[0], image.ErrNotFound)
+			}
 			if format == report.JSON {
 				enc := json.NewEncoder(a.stdout)
 				enc.SetIndent("", "  ")
-				err = enc.Encode(stories)
-			} else {
-				err = printStories(a.stdout, stories)
+				return enc.Encode(stories)
 			}
-			if err == nil && !known {
-				err = fmt.Errorf("%s: no layer of %s names it: %w", stories[0].Path, args[0], image.ErrNotFound)
-			}
-			return err
+			return printStories(a.stdout, stories)
 		},
 	}
 	o.add(cmd)

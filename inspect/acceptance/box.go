@@ -25,11 +25,10 @@ type box struct {
 // port is where the closed image answers.
 const port = 8080
 
-// start boots the image; nil when it could not be, which is a finding.
-func (t *trial) start(ctx context.Context, how string, env map[string]string) (*sandbox.Sandbox, error) {
+// start boots the image; nil when it could not be, which is a finding. publish are those of sandbox.Settings.
+func (t *trial) start(ctx context.Context, how string, env map[string]string, publish ...string) (*sandbox.Sandbox, error) {
 	s := sandbox.Default()
-	s.Publish = []string{fmt.Sprintf("127.0.0.1::%d", port)}
-	s.Env, s.Output = env, t.Artifacts
+	s.Publish, s.Env, s.Output = publish, env, t.Artifacts
 	s.CPUs = 0                               // it is no measurement
 	s.Timeout = 4*t.Patience + 2*time.Minute // of a container that is forgotten
 	t.Log("%s: booting %s, %s", t.Expect.Platform, t.Image.Reference, how)
@@ -44,9 +43,12 @@ func (t *trial) start(ctx context.Context, how string, env map[string]string) (*
 
 // boot starts the image, waits until it is healthy, has try look at it, and ends it.
 func (t *trial) boot(ctx context.Context, how string, env map[string]string, try func(context.Context, *box) error) (err error) {
-	sb, err := t.start(ctx, how, env)
-	if err != nil || sb == nil {
-		return err
+	sb, err := t.start(ctx, how, env, fmt.Sprintf("127.0.0.1::%d", port))
+	if err != nil {
+		return t.atOnce(ctx, how, env, err)
+	}
+	if sb == nil {
+		return nil
 	}
 	b := &box{trial: t, Sandbox: sb, key: t.key}
 	known := len(t.findings)
@@ -65,6 +67,22 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 	}
 	b.end(later, how)
 	return errors.Join(err, b.keep(logs), context.Cause(ctx))
+}
+
+// atOnce asks whether an image ends so soon that its port can't be published: that is a finding, and cause is not.
+func (t *trial) atOnce(ctx context.Context, how string, env map[string]string, cause error) error {
+	sb, err := t.start(ctx, how, env)
+	if err != nil || sb == nil {
+		return err
+	}
+	b := &box{trial: t, Sandbox: sb}
+	if !b.ended(ctx, settle) {
+		_, err = sb.Stop(context.WithoutCancel(ctx))
+		return errors.Join(cause, err)
+	}
+	status, err := sb.Wait(ctx)
+	t.find("run-start", how, "the container ends at once, with exit status %d: %s", status.ExitCode, quote(string(tail(b.Logs()))))
+	return err
 }
 
 // end stops the container.

@@ -33,9 +33,13 @@ func (b *box) inside(ctx context.Context, when string) error {
 	defer cancel()
 	var s state
 	var err error
+	patience := settle
+	if len(b.findings) > 0 { // it has failed already
+		patience = settle / 10
+	}
 	for began := time.Now(); ; {
 		s, err = b.look(ctx)
-		if err == nil && len(s.wrong) == 0 || errors.Is(err, errElsewhere) || time.Since(began) > settle || ctx.Err() != nil {
+		if err == nil && len(s.wrong) == 0 || errors.Is(err, errElsewhere) || time.Since(began) > patience || ctx.Err() != nil {
 			break
 		}
 		select {

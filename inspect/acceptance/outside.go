@@ -37,11 +37,11 @@ func (b *box) raw(ctx context.Context, method, request string) (answer, error) {
 		return answer{}, err
 	}
 	if _, err := io.WriteString(c, request); err != nil {
-		return answer{}, nil //nolint:nilerr // refused before it was read: no answer
+		return answer{}, nil // refused before it was read: no answer
 	}
 	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, maxBody)), &http.Request{Method: method})
 	if err != nil {
-		return answer{}, nil //nolint:nilerr // no answer
+		return answer{}, nil // no answer
 	}
 	defer res.Body.Close()
 	body, _ := io.ReadAll(res.Body) // what there is of it
@@ -65,37 +65,41 @@ type probe struct {
 
 var refused = []int{400, 403, 405}
 
-// paths are what bases answer, beside what a profile lets answer.
-var paths = []struct{ hole, path string }{
-	{"a", "/"}, {"a", "/v1/docs"}, {"a", "/v1/shell"}, {"a", "/v1/shell/ws"}, {"a", "/v1/ping"}, {"a", "/v1/proxy"}, {"a", "/v1/sandbox/hooks"},
-	{"a", "/json"}, {"a", "/json/version"}, {"a", "/json/list"}, {"a", "/jsonx"}, {"a", "/devtools/page/1"}, {"a", "/devtools/browser/x"},
-	{"a", "/cdp/"}, {"a", "/cdp/json/version"}, {"a", "/cdp/devtools/x"}, {"a", "/auth"}, {"a", "/_auth"}, {"a", "/_empty"}, {"a", "/actions"},
-	{"a", "/screenshot"}, {"a", "/code-server/"}, {"a", "/proxy/9222/json"}, {"a", "/proxy/8079/mcp"}, {"a", "/absproxy/8079/mcp"},
-	{"a", "/jupyter"}, {"a", "/terminal"}, {"a", "/terminal/"}, {"a", "/browser-ui"}, {"a", "/static/sandbox/x"}, {"a", "/opencode"},
-	{"a", "/codex"}, {"a", "/claudecode"}, {"a", "/index.html"}, {"a", "/health"}, {"a", "/healthz"}, {"a", "/metrics"}, {"a", "/favicon.ico"},
-	{"a", "/robots.txt"}, {"a", "/.well-known/x"}, {"a", "/v1/mcp/servers"}, {"a", "/server/discover"},
-	{"g", "/v1/mcp"}, {"h", "/mcp/../v1/docs"}, {"h", "/mcp/%2e%2e/json/version"}, {"h", "/mcp%2f..%2fjson"}, {"h", "/mcpfoo"}, {"h", "/mcp/x"},
-	{"h", "/mcp/"}, {"h", "//mcp"}, {"h", "/MCP"}, {"h", "/vnc/..%2f..%2fetc/passwd"}, {"h", "/vnc../gem/supervisord.conf"}, {"h", "/tickets/"},
-	{"h", "/tickets/x"}, {"j", "/llms.txt"}, {"k", "/ws"}, {"k", "/websockify/x"}, {"l", "/sse"}, {"l", "/message"}, {"l", "/messages"},
-	{"m", "/v1/proxy/map"},
+// upgrade are the headers that open a WebSocket (RFC 6455, section 4.1).
+var upgrade = []string{"Upgrade: websocket", "Connection: upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
+
+// paths are what bases answer, beside what a profile lets answer, by the hole that each is of.
+var paths = []struct{ hole, paths string }{
+	{"a", `/ /v1/docs /v1/shell /v1/shell/ws /v1/ping /v1/proxy /v1/sandbox/hooks /v1/mcp/servers /json /json/version /json/list /jsonx
+		/devtools/page/1 /devtools/browser/x /cdp/ /cdp/json/version /cdp/devtools/x /auth /_auth /_empty /actions /screenshot
+		/code-server/ /proxy/9222/json /proxy/8079/mcp /absproxy/8079/mcp /jupyter /terminal /terminal/ /browser-ui
+		/static/sandbox/x /opencode /codex /claudecode /index.html /health /healthz /metrics /favicon.ico /robots.txt
+		/.well-known/x /server/discover`},
+	{"g", `/v1/mcp`},
+	{"h", `/mcp/../v1/docs /mcp/%2e%2e/json/version /mcp%2f..%2fjson /mcpfoo /mcp/x /mcp/ //mcp /MCP /tickets/ /tickets/x
+		/vnc/..%2f..%2fetc/passwd /vnc../gem/supervisord.conf /websockify/x`},
+	{"j", `/llms.txt`},
+	{"k", `/ws`},
+	{"l", `/sse /message /messages`},
+	{"m", `/v1/proxy/map`},
 }
 
 // probes makes every request that must be refused, with a key or without: each path of the bases by each trick.
 func probes() []probe {
 	var out []probe
-	for _, p := range paths {
-		out = append(out,
-			probe{hole: p.hole, method: "GET", target: p.path, host: "sandbox"},
-			probe{hole: p.hole, method: "POST", target: p.path, host: "sandbox", headers: []string{"Content-Length: 0"}},
-			probe{hole: "i", method: "GET", target: p.path + "?x=.js", host: "sandbox"},
-			probe{hole: "b", method: "GET", target: p.path, host: "9222-x"},
-			probe{hole: "b", method: "GET", target: p.path, host: "8079-evil.example"},
-			probe{hole: "c", method: "GET", target: "http://9222-evil" + p.path, host: "sandbox"},
-			probe{hole: "f", method: "GET", target: p.path, host: "sandbox", headers: []string{"x-aio-proxy-port: 9222"}},
-			probe{hole: "k", method: "GET", target: p.path, host: "localhost", headers: []string{
-				"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-			}},
-		)
+	for _, of := range paths {
+		for p := range strings.FieldsSeq(of.paths) {
+			out = append(out,
+				probe{hole: of.hole, method: "GET", target: p, host: "sandbox"},
+				probe{hole: of.hole, method: "POST", target: p, host: "sandbox", headers: []string{"Content-Length: 0"}},
+				probe{hole: "i", method: "GET", target: p + "?x=.js", host: "sandbox"},
+				probe{hole: "b", method: "GET", target: p, host: "9222-x"},
+				probe{hole: "b", method: "GET", target: p, host: "8079-evil.example"},
+				probe{hole: "c", method: "GET", target: "http://9222-evil" + p, host: "sandbox"},
+				probe{hole: "f", method: "GET", target: p, host: "sandbox", headers: []string{"x-aio-proxy-port: 9222"}},
+				probe{hole: "k", method: "GET", target: p, host: "localhost", headers: upgrade},
+			)
+		}
 	}
 	for _, method := range []string{"PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "PROPFIND", "FOO"} {
 		for _, target := range []string{"/", "/v1/docs", "/json/version"} {
@@ -111,7 +115,6 @@ func probes() []probe {
 
 // strangers tries the surfaces without a good key.
 func (b *box) strangers(ctx context.Context) {
-	upgrade := []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
 	closed := []int{401, 403}
 	var all []probe
 	for _, key := range []string{"", "X-AIO-API-Key: wrong", "X-AIO-API-Key: " + b.key[1:], "Authorization: Bearer " + b.key + "x", "X-AIO-API-Key: "} {

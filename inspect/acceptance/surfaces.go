@@ -226,7 +226,7 @@ func (b *box) screen(ctx context.Context, at, ticket string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.CloseNow() //nolint:errcheck // nothing was sent
+	defer func() { _ = conn.CloseNow() }()
 	conn.SetReadLimit(maxBody)
 	_, message, err := conn.Read(ctx)
 	if err != nil && !errors.Is(err, io.EOF) {

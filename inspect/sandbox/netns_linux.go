@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -31,19 +32,25 @@ func (s *Sandbox) openNetwork(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	path, own := s.plan.netns, false
-	if path == "" {
-		path, own = s.netns(ctx), s.plan.Network == "none"
+	if s.plan.netns != "" {
+		var err error
+		s.net, err = openNetwork(s.plan.netns, false)
+		return err
 	}
-	if path == "" {
-		return nil
+	// While a program of several threads becomes another one (execve), its process looks for a moment as if it had ended.
+	for range 20 {
+		path := s.netns(ctx)
+		if path == "" {
+			return nil
+		}
+		n, err := openNetwork(path, s.plan.Network == "none")
+		if !errors.Is(err, fs.ErrNotExist) {
+			s.net = n
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	n, err := openNetwork(path, own)
-	if errors.Is(err, fs.ErrNotExist) && s.plan.netns == "" {
-		return nil
-	}
-	s.net = n
-	return err
+	return nil
 }
 
 // openNetwork opens a network namespace; own tells that it is the container's alone and may be given an address.
