@@ -99,7 +99,9 @@ func TestEveryHole(t *testing.T) {
 			b := boxAt(t, opens(c.when))
 			b.strangers(t.Context())
 			b.routes(t.Context(), "")
-			b.routes(t.Context(), testKey)
+			if name == "closed" || strings.Contains(name, "who has the key") {
+				b.routes(t.Context(), testKey)
+			}
 			if diff := cmp.Diff(c.want, b.found()); diff != "" {
 				t.Errorf("(-want +got):\n%s\n%v", diff, b.findings)
 			}
@@ -173,12 +175,12 @@ func TestHostileServers(t *testing.T) {
 				}
 			}()
 			b := boxAt(t, http.NotFoundHandler())
-			b.address, b.Patience = l.Addr().String(), 2*time.Second
+			b.address, b.Patience = l.Addr().String(), time.Second
 			b.routes(t.Context(), "")
 			if len(b.findings) == 0 {
 				t.Error("nothing is found")
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			before := len(b.findings)
 			b.tools(ctx, "")
