@@ -191,16 +191,18 @@ func (a *app) diffs(ctx context.Context, base, slim string, f *diffFlags) (out [
 // hasn't is read once.
 func (a *app) readPair(ctx context.Context, references [2]string, sources [2]*image.Source, p platformPair, bars image.Progress) (out [2]*inspect.Image, err error) {
 	g, gctx := errgroup.WithContext(ctx)
+	var before *tree.Image
 	for i, src := range sources {
 		img, err := src.Image(p.of[i])
 		if err != nil {
 			return out, errors.Join(err, g.Wait())
 		}
-		files, err := tree.Cache{Dir: a.cacheDir}.Open(ctx, img, tree.Options{Progress: bars})
+		files, err := tree.Cache{Dir: a.cacheDir}.Open(ctx, img, tree.Options{Progress: bars, Open: before})
 		if err != nil {
 			return out, errors.Join(fmt.Errorf("%s, %s: %w", references[i], p, err), g.Wait())
 		}
-		g.Go(func() error {
+		before = files
+		g.Go(func() (err error) {
 			out[i], err = inspect.Read(gctx, references[i], img, files)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", references[i], p, err)

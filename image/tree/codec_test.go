@@ -3,10 +3,13 @@ package tree
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -241,5 +244,39 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := merged(newLimits(), make([]Layer, maxLayers+1)...); err == nil {
 		t.Error("more layers than can be mounted are laid")
+	}
+}
+
+func TestInflateBound(t *testing.T) {
+	gzipped := func(content []byte) io.Reader {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write(content); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	noise := make([]byte, 32<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	for name, c := range map[string]struct {
+		content []byte
+		refused bool
+	}{
+		"as large as it is": {content: noise},
+		"zeros":             {content: make([]byte, len(noise)), refused: true},
+	} {
+		l := newLimits()
+		l.inflatedBytes.Store(1 << 20)
+		r, err := l.inflate(gzipped(c.content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		if (err != nil) != c.refused || err == nil && !bytes.Equal(got, c.content) {
+			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(c.content), err)
+		}
 	}
 }

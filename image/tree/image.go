@@ -99,6 +99,9 @@ type Image struct {
 type Options struct {
 	// Progress is told of layers that have to be read; may be nil.
 	Progress image.Progress
+	// Open is an image that is open already, such as the base of this one; may be nil. Layers that both have are taken from
+	// it, and where both begin with the same layers so is the tree of these.
+	Open *Image
 	// Skip leaves a layer unread that the cache doesn't hold; nil reads every one.
 	Skip func(digest v1.Hash) bool
 	// TOC reads a layer's table of contents, where it has one, instead of the layer: (*image.Source).TOC of the image's
@@ -160,7 +163,11 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 	if err := c.load(ctx, im, manifest.Layers, limits, o); err != nil {
 		return nil, err
 	}
-	im.Tree, err = merged(limits, im.Layers...)
+	lower, n := New(), 0
+	if o.Open != nil && len(o.Open.indexes) <= len(im.indexes) && slices.Equal(o.Open.indexes, im.indexes[:len(o.Open.indexes)]) {
+		lower, n = o.Open.Tree, len(o.Open.indexes)
+	}
+	im.Tree, err = lower.with(limits, im.Layers, n)
 	return im, err
 }
 
@@ -184,7 +191,12 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 	for _, at := range work {
 		g.Go(func() error {
 			first := &im.Layers[at[0]]
-			x, err := c.layer(ctx, im.blobs[at[0]], layers[at[0]], first, l, o)
+			x, err := o.Open.known(first), error(nil)
+			if x == nil {
+				x, err = c.layer(ctx, im.blobs[at[0]], layers[at[0]], first, l, o)
+			} else {
+				err = l.take(int64(len(x.entries)), 0)
+			}
 			if err != nil {
 				return fmt.Errorf("layer %s: %w", first.Digest, err)
 			}
@@ -206,6 +218,19 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 		})
 	}
 	return g.Wait()
+}
+
+// known gives the index of a layer that im has read too; nil when it has not.
+func (im *Image) known(layer *Layer) *index {
+	if im == nil {
+		return nil
+	}
+	for i := range im.Layers {
+		if l := &im.Layers[i]; l.Digest == layer.Digest && l.DiffID == layer.DiffID && !l.Unread && !l.Claimed {
+			return im.indexes[i]
+		}
+	}
+	return nil
 }
 
 // layer gives the index of one layer.

@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
@@ -12,28 +13,31 @@ import (
 const maxLayers = 500
 
 // merged lays layers on each other, the lowest first.
-func merged(l *limits, layers ...Layer) (*Tree, error) {
+func merged(l *limits, layers ...Layer) (*Tree, error) { return New().with(l, layers, 0) }
+
+// with gives the merged tree of layers; t, which stays as it is, is that of the first n.
+func (t *Tree) with(l *limits, layers []Layer, n int) (*Tree, error) {
 	if len(layers) > maxLayers {
 		return nil, fmt.Errorf("the image has %d layers, more than the %d that can be mounted", len(layers), maxLayers)
 	}
-	t := New()
-	all := 1
-	for _, layer := range layers {
+	all := len(t.unlinked)
+	for _, layer := range layers[n:] {
 		all += len(layer.Entries)
 	}
-	t.refs = append(make([]ref, 0, all), t.refs...)
+	out := &Tree{layers: slices.Clone(t.layers), refs: append(make([]ref, 0, all), t.unlinked...)}
+	out.layers[0] = slices.Clip(t.layers[0])
 	spare := make([]ref, 0, all)
-	complete := true
-	for i, layer := range layers {
-		m := merge{Tree: t, limits: l, below: t.refs, left: t.refs}
-		t.refs, spare = spare[:0], t.refs
+	complete := !slices.ContainsFunc(layers[:n], func(l Layer) bool { return l.Unread })
+	for i, layer := range layers[n:] {
+		m := merge{Tree: out, limits: l, below: out.refs, left: out.refs}
+		out.refs, spare = spare[:0], out.refs
 		if err := m.apply(layer.Entries, complete); err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, layer.Digest, err)
+			return nil, fmt.Errorf("layer %d (%s): %w", n+i, layer.Digest, err)
 		}
 		complete = complete && !layer.Unread
 	}
-	t.relink()
-	return t, nil
+	out.relink()
+	return out, nil
 }
 
 // merge lays one layer on a tree.
@@ -198,6 +202,7 @@ func (t *Tree) relink() {
 		digest Digest
 	}
 	first := map[file]string{}
+	t.unlinked = t.refs
 	for i, r := range t.refs {
 		if t.at(r).Type != image.TypeLink || t.at(r).Digest == (Digest{}) {
 			continue
@@ -215,6 +220,9 @@ func (t *Tree) relink() {
 		} else {
 			first[f] = e.Path
 			e.Type, e.Link = image.TypeFile, ""
+		}
+		if &t.refs[0] == &t.unlinked[0] {
+			t.refs = slices.Clone(t.refs)
 		}
 		t.refs[i] = t.add(e)
 	}

@@ -411,6 +411,21 @@ func FuzzWhiteout(f *testing.F) {
 		if got := linesOf(im.Tree, contents); got != want {
 			t.Errorf("%v\ngot\n%s\nwant\n%s", items, got, want)
 		}
+		lower, err := tree.Cache{}.Open(t.Context(), newImage(t, layers[:len(layers)/2]...), tree.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := linesOf(lower.Tree, contents)
+		upon, err := tree.Cache{}.Open(t.Context(), newImage(t, layers...), tree.Options{Open: lower})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := linesOf(upon.Tree, contents); got != want {
+			t.Errorf("%v\nupon the lower layers got\n%s\nwant\n%s", items, got, want)
+		}
+		if got := linesOf(lower.Tree, contents); got != before {
+			t.Errorf("%v\nthe lower layers became\n%s\nfrom\n%s", items, got, before)
+		}
 		for e := range im.Walk("/") {
 			if e.Type == image.TypeFile || e.Type == image.TypeLink {
 				text, err := im.ReadFile(t.Context(), e.Path)

@@ -52,7 +52,7 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	}
 	defer compressed.Close()
 	counted := image.Counting(ctx, compressed, task.Add)
-	raw, err := image.Inflate(counted)
+	raw, err := l.inflate(counted)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,8 @@ type Tree struct {
 	layers [][]Entry
 	// refs are the entries that are seen, in the order of a walk: a directory stands before its content.
 	refs []ref
+	// unlinked are refs as they were before relink: where the next layer goes on.
+	unlinked []ref
 }
 
 // ref is one entry: layers[layer][index].
@@ -28,7 +30,7 @@ type ref struct{ layer, index int32 }
 // New makes a tree that holds the root only.
 func New() *Tree {
 	root := Entry{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755}, Layer: -1}
-	return &Tree{layers: [][]Entry{{root}}, refs: []ref{{}}}
+	return &Tree{layers: [][]Entry{{root}}, refs: []ref{{}}, unlinked: []ref{{}}}
 }
 
 // Of makes the tree of one layer that holds entries.

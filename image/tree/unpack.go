@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -20,6 +21,9 @@ const (
 	maxNames = 512 << 20
 	// maxSparse bounds the size of sparse files, in bytes: what the archive leaves out of them is hashed too.
 	maxSparse = 8 << 30
+	// maxInflated bounds what layers inflate to, in bytes, beside maxRatio times what they have compressed.
+	maxInflated = 16 << 30
+	maxRatio    = 64
 )
 
 // maxPath is the longest path that the kernel takes, in bytes (PATH_MAX, path_resolution(7)).
@@ -29,13 +33,14 @@ const maxPath = 4095
 const maxSteps = 100_000_000
 
 // limits is what is left for the layers of an image; nil has no end.
-type limits struct{ entries, names, sparseBytes atomic.Int64 }
+type limits struct{ entries, names, sparseBytes, inflatedBytes atomic.Int64 }
 
 func newLimits() *limits {
 	l := &limits{}
 	l.entries.Store(maxEntries)
 	l.names.Store(maxNames)
 	l.sparseBytes.Store(maxSparse)
+	l.inflatedBytes.Store(maxInflated)
 	return l
 }
 
@@ -58,6 +63,32 @@ func (l *limits) sparse(size int64) error {
 	}
 	return nil
 }
+
+// inflate gives what compressed holds, as image.Inflate does.
+func (l *limits) inflate(compressed io.Reader) (io.ReadCloser, error) {
+	raw, err := image.Inflate(readerFunc(func(b []byte) (int, error) {
+		n, err := compressed.Read(b)
+		l.inflatedBytes.Add(int64(n) * maxRatio)
+		return n, err
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{readerFunc(func(b []byte) (int, error) {
+		n, err := raw.Read(b)
+		if l.inflatedBytes.Add(-int64(n)) < 0 {
+			return 0, fmt.Errorf("the layers inflate to more than %d GiB and %d times their size", maxInflated>>30, maxRatio)
+		}
+		return n, err
+	}), raw}, nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // unpacker lays one layer in memory as container runtimes lay it in an empty directory, entry by entry: a later entry takes
 // the place of an earlier one, and a parent that the layer made a symlink is followed.

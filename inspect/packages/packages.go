@@ -99,6 +99,9 @@ const nodeModules = "/node_modules/"
 
 // module finds the innermost npm package around p.
 func (d *Database) module(p string) (int32, bool) {
+	if !strings.Contains(p, nodeModules) { // sooner told than where the last one is
+		return 0, false
+	}
 	for end := len(p); ; {
 		i := strings.LastIndex(p[:end], nodeModules)
 		if i < 0 {

@@ -1,6 +1,7 @@
 package size
 
 import (
+	"cmp"
 	"path"
 	"strings"
 
@@ -140,10 +141,17 @@ func ComponentOf(path string, db *packages.Database) string { return (&sorter{db
 type sorter struct {
 	db   *packages.Database
 	debs map[string]string // by package name, what was found before; may be nil
+	// dir is the directory that was asked for last, with its slash: most often the next path lies in it too.
+	dir    string
+	inside placed
 }
 
 func (s *sorter) component(p string) string {
-	c := byPlace.find(p)
+	dir, name := path.Split(p)
+	if dir != s.dir {
+		s.dir, s.inside = dir, find(dir)
+	}
+	c := s.inside.below(name).component
 	switch c {
 	case "", node, "Node 20", "Node 22", "Node 24", modules:
 		if in := moduleOf(p); in != "" && (c == "" || in != modules || !strings.Contains(p, "/node_modules/npm/")) {
@@ -261,33 +269,42 @@ func (n *placeNode) child(name string) *placeNode {
 	return w.placeNode
 }
 
-// find gives the component of the deepest pattern that matches the path p or a directory above it.
-func (n *placeNode) find(p string) string {
-	c, _ := n.deepest(strings.TrimPrefix(p, "/"), 0)
-	return c
+// placed is where a path is among the patterns: the component of the deepest one that names the path or a directory above
+// it, and what may name something below the path.
+type placed struct {
+	component string
+	nodes     []*placeNode
 }
 
-// deepest is find below n, for what of the path is left; depth is how many elements the way to n has.
-func (n *placeNode) deepest(rest string, depth int) (string, int) {
-	best, at := n.component, depth
-	if best == "" {
-		at = -1
-	}
-	if rest == "" {
-		return best, at
-	}
-	name, rest, _ := strings.Cut(rest, "/")
-	if next := n.names[name]; next != nil {
-		if c, d := next.deepest(rest, depth+1); d > at {
-			best, at = c, d
+// find gives what the patterns say of the path p.
+func find(p string) placed {
+	at := placed{nodes: []*placeNode{byPlace}}
+	for name := range strings.SplitSeq(p, "/") {
+		if name != "" {
+			at = at.below(name)
 		}
 	}
-	for _, w := range n.wild {
-		if ok, _ := path.Match(w.pattern, name); ok {
-			if c, d := w.deepest(rest, depth+1); d > at {
-				best, at = c, d
+	return at
+}
+
+// below gives what the patterns say of name in the directory at.
+func (at placed) below(name string) placed {
+	to := placed{component: at.component}
+	deeper := ""
+	add := func(n *placeNode) {
+		deeper = cmp.Or(deeper, n.component)
+		to.nodes = append(to.nodes, n)
+	}
+	for _, n := range at.nodes {
+		if next := n.names[name]; next != nil {
+			add(next)
+		}
+		for _, w := range n.wild {
+			if ok, _ := path.Match(w.pattern, name); ok {
+				add(w.placeNode)
 			}
 		}
 	}
-	return best, at
+	to.component = cmp.Or(deeper, to.component)
+	return to
 }

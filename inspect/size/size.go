@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -76,14 +77,16 @@ func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
 	from := borrowed(img.Layers)
 	in := &sorter{db: db, debs: map[string]string{}}
 	components, directories := map[string]*Component{}, map[string]*Directory{}
+	var parents []*Directory // above inside, the directory that the last file lies in
+	inside := ""
 	for e := range img.Walk("/") {
 		if e.Path == "/" {
 			continue
 		}
 		s.Files++
 		if e.IsDir() {
-			for dir := range above(e.Path+"/", depth) {
-				directory(directories, dir)
+			if strings.Count(e.Path, "/") <= depth {
+				directory(directories, e.Path)
 			}
 			continue
 		}
@@ -107,8 +110,13 @@ func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
 		}
 		c.Size += size
 		c.Files++
-		for dir := range above(e.Path, depth) {
-			d := directory(directories, dir)
+		if dir := e.Path[:strings.LastIndexByte(e.Path, '/')]; dir != inside {
+			inside, parents = dir, parents[:0]
+			for dir := range above(e.Path, depth) {
+				parents = append(parents, directory(directories, dir))
+			}
+		}
+		for _, d := range parents {
 			d.Size += size
 			d.Files++
 		}

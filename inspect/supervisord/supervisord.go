@@ -106,7 +106,7 @@ func Read(ctx context.Context, img *tree.Image, path string, env map[string]stri
 }
 
 // dormantDirs are where a copy of a configuration may lie.
-var dormantDirs = []string{"/opt/gem", "/etc/supervisor", "/etc/supervisord.d", "/usr/local/etc"}
+var dormantDirs = []string{"/etc/supervisor", "/etc/supervisord.d", "/opt/gem", "/usr/local/etc"} // in the order of a walk
 
 // Dormant reads files that look like supervisord's but are read by none of configs: a copy that something could put in
 // place. Each Config has the programs of one file.
@@ -122,16 +122,18 @@ func Dormant(ctx context.Context, img *tree.Image, configs ...*Config) ([]Config
 	var r reader
 	r.img, r.config = img, &Config{}
 	var paths []string
-	for _, e := range img.Entries() {
-		if e.Type != image.TypeFile && e.Type != image.TypeLink || !strings.HasSuffix(e.Path, ".conf") || live[e.Path] ||
-			!slices.ContainsFunc(dormantDirs, func(dir string) bool { return strings.HasPrefix(e.Path, dir+"/") }) {
-			continue
+search:
+	for _, dir := range dormantDirs {
+		for e := range img.Walk(dir) {
+			if e.Type != image.TypeFile && e.Type != image.TypeLink || !strings.HasSuffix(e.Path, ".conf") || live[e.Path] {
+				continue
+			}
+			if len(paths) == maxFiles {
+				r.note(e.Path, 0, "this file and what follows is not looked into: more than %d files of that kind", maxFiles)
+				break search
+			}
+			paths = append(paths, e.Path)
 		}
-		if len(paths) == maxFiles {
-			r.note(e.Path, 0, "this file and what follows is not looked into: more than %d files of that kind", maxFiles)
-			break
-		}
-		paths = append(paths, e.Path)
 	}
 	content, err := r.contents(ctx, paths...)
 	if err != nil {
