@@ -166,7 +166,7 @@ func (b *box) closed(t *testing.T) {
 func TestClosed(t *testing.T) {
 	for _, line := range []string{"A", "B", "C"} {
 		t.Run(line, func(t *testing.T) {
-			ref := buildL0(t, line)
+			ref := buildL0(t, "standin-live:"+line)
 			w := newWorld(t)
 			b := boot(t, w, ref, nil)
 			ready := b.healthy(t)

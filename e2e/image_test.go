@@ -65,13 +65,13 @@ func run(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// buildL0 builds the closed image on a stand-in that boots, and gives its reference.
-func buildL0(t *testing.T, line string) string {
+// buildL0 builds the closed image on a base that boots, and gives its reference.
+func buildL0(t *testing.T, base string) string {
 	t.Helper()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
 	dir := filepath.Join(t.TempDir(), "image")
-	run(t, "build", "--profile", "l0", "--base", "standin-live:"+line, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+	run(t, "build", "--profile", "l0", "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
 	return "oci:" + dir
 }
 

@@ -43,7 +43,7 @@ var hostile = map[string]string{
 func TestVariables(t *testing.T) {
 	for _, line := range []string{"A", "B"} {
 		t.Run(line, func(t *testing.T) {
-			ref := buildL0(t, line)
+			ref := buildL0(t, "standin-live:"+line)
 			w := newWorld(t)
 			b := boot(t, w, ref, func(s *sandbox.Settings) {
 				for name, value := range hostile {
@@ -96,7 +96,7 @@ func TestVariables(t *testing.T) {
 
 // TestNoKey: without a key the image does not start, unless it is told to let everybody in or to stay on loopback.
 func TestNoKey(t *testing.T) {
-	ref := buildL0(t, "B")
+	ref := buildL0(t, "standin-live:B")
 	for name, env := range map[string]map[string]string{
 		"none": {}, "blank": {"SANDBOX_API_KEY": ""}, "said otherwise": {"SLIM_ALLOW_ANONYMOUS": "yes"}, "widened": {"SLIM_LISTEN": "0.0.0.0:8080"},
 	} {
@@ -141,7 +141,7 @@ func TestNoKey(t *testing.T) {
 
 // TestRootless: started as an ordinary user it needs no capability at all.
 func TestRootless(t *testing.T) {
-	ref := buildL0(t, "A")
+	ref := buildL0(t, "standin-live:A")
 	w := newWorld(t)
 	b := boot(t, w, ref, func(s *sandbox.Settings) { s.User, s.CapAdd = "1000:1000", nil })
 	b.healthy(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/slimctl/slimctl/server/cdp"
@@ -78,7 +79,7 @@ func (r Result) failed(code int, err error) Result {
 
 // command runs agent-browser and looks at where the session's pages are then.
 func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) Result {
-	out, err := b.cli.run(ctx, ses.name, c.Run, ses.daemon == nil)
+	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
 	if err != nil {
 		return res.failed(exitNoRun, err)
 	}
@@ -104,6 +105,27 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	}
 	res.raw = &out
 	return res
+}
+
+// daemonTries is how often agent-browser is run when its daemon does not start.
+const daemonTries = 3
+
+// agentBrowser runs one command line in a session. When it has to start the
+// daemon it waits 5 s for that, which a busy machine may not do in time:
+// nothing was done then, and it is run again.
+func (b *browser) agentBrowser(ctx context.Context, ses *session, argv []string, daemon bool) (out process.Result, err error) {
+	for range daemonTries {
+		out, err = b.cli.run(ctx, ses.name, argv, daemon)
+		if err != nil || !daemon || out.Killed || out.ExitCode == 0 {
+			break
+		}
+		said := normalise{}.OnAfter(ctx, Call{}, Result{raw: &out}).Stderr
+		if !strings.HasPrefix(said, "Daemon failed to start") || ctx.Err() != nil {
+			break
+		}
+		b.endDaemon(ses) // it may come up yet
+	}
+	return out, err
 }
 
 // lost tells whether the daemon must be ended after a run: it may still be at
@@ -237,7 +259,7 @@ func (b *browser) chromium(ctx context.Context) (*cdp.Browser, error) {
 func (b *browser) start(ctx context.Context, ses *session, res Result) (Result, bool) {
 	b.endDaemon(ses)
 	argv := append(forced(ses.name, b.cli.conf.CDPPort, policy.Native), "stream", "disable")
-	out, err := b.cli.run(ctx, ses.name, argv, true)
+	out, err := b.agentBrowser(ctx, ses, argv, true)
 	if err == nil && !out.Killed {
 		first := normalise{}.OnAfter(ctx, Call{}, Result{raw: &out})
 		if first.ExitCode == 0 {

@@ -263,17 +263,11 @@ func (c *client) do(t *testing.T, argv ...string) answer {
 
 func (c *client) raw(t *testing.T, args any) answer {
 	t.Helper()
-	for try := 0; ; try++ {
-		a, err := call(t.Context(), c.ClientSession, args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A real agent-browser waits 5 s for its daemon, which a busy machine may
-		// not start in time.
-		if try == 3 || !strings.Contains(a.Stderr, "Daemon failed to start") {
-			return a
-		}
+	a, err := call(t.Context(), c.ClientSession, args)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return a
 }
 
 // settle waits until browser-shell has taken in what its browser said before:

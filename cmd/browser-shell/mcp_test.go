@@ -147,6 +147,24 @@ func TestHandover(t *testing.T) {
 	}
 }
 
+// TestDaemonLate: agent-browser gives its daemon 5 s, and a busy machine more.
+func TestDaemonLate(t *testing.T) {
+	for _, version := range []string{"0.8.10", "0.41.2"} {
+		for late, exit := range map[int]int{2: 0, 3: 1} {
+			l := newLab(t)
+			l.write(t, "version", "agent-browser "+version+"\n", 0o644)
+			l.write(t, "daemon-late", strings.Repeat("once\n", late), 0o644)
+			a := l.connect(t).do(t, "open", "https://example.com")
+			if a.ExitCode != exit || exit != 0 && !strings.Contains(a.Stderr, "Daemon failed to start") {
+				t.Errorf("%s, %d times too late: %+v", version, late, a)
+			}
+			if n := strings.Count(l.note(t, "calls"), "open https"); version == "0.8.10" && n != 3 || version != "0.8.10" && n != 1-exit {
+				t.Errorf("%s, %d times too late: opened %d times", version, late, n)
+			}
+		}
+	}
+}
+
 // TestNative: a newer version gets its own tab, and its HTTP port is closed
 // before the daemon's first command, or there is no command.
 func TestNative(t *testing.T) {

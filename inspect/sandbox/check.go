@@ -155,8 +155,8 @@ const minMemory = 6 << 20
 
 const (
 	defaultShm = 64 << 20
-	// stopGrace is how long a container may take to end after it was asked to.
-	stopGrace = 5 * time.Second
+	// stopGrace is how long a container may take to end after it was asked to, as with "docker stop".
+	stopGrace = 10 * time.Second
 )
 
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)

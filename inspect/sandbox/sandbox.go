@@ -220,7 +220,7 @@ func (s *Sandbox) Wait(ctx context.Context) (Status, error) {
 	}
 }
 
-// Stop ends the container (its stop signal, and SIGKILL five seconds later) and waits as Wait does. It may be called
+// Stop ends the container (its stop signal, and SIGKILL ten seconds later) and waits as Wait does. It may be called
 // again, and after the container's end.
 func (s *Sandbox) Stop(ctx context.Context) (Status, error) {
 	s.stop(errStopped)

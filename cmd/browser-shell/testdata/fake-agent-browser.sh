@@ -17,6 +17,11 @@ shift 5
 
 ok() { printf '{"success":true,"data":%s,"error":null}\n' "$1"; }
 
+if [ -s "$D/daemon-late" ]; then # one line for each time that the daemon takes too long
+	sed -i 1d "$D/daemon-late"
+	printf '{"success":false,"error":"Daemon failed to start (socket: %s)"}\n' "$AGENT_BROWSER_SOCKET_DIR/$session.sock"
+	exit 1
+fi
 pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
 if [ ! -e "$pid" ]; then # start a daemon, as the real one does
 	setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$pid" </dev/null >/dev/null 2>&1 &

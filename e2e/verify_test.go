@@ -1,44 +1,46 @@
-//go:build linux
-
-package main
+package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/internal/need"
-	"github.com/slimctl/slimctl/internal/standin/live"
 )
-
-// buildLive builds the closed image of this machine's platform on a base that boots, and gives its reference.
-func buildLive(t *testing.T, base string) string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "image")
-	code, _, stderr := slimctl(t.Context(), "build", "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir, "--progress", "quiet")
-	if code != exitOK {
-		t.Fatalf("build: exit code %d\n%s", code, stderr)
-	}
-	return "oci:" + dir
-}
 
 // verifyRun boots an image and gives the report, and the evidence of each container.
 func verifyRun(t *testing.T, ref string) (code int, report verify.Report, evidence []sandbox.Evidence) {
 	t.Helper()
+	bin, err := slimctl()
+	if err != nil {
+		t.Fatal(err)
+	}
 	artifacts := t.TempDir()
-	code, stdout, stderr := slimctl(t.Context(), "verify", "--run", "--runtime", sandbox.Runc, "--artifacts", artifacts,
+	cmd := exec.CommandContext(t.Context(), bin, "verify", "--run", "--runtime", sandbox.Runc, "--artifacts", artifacts,
 		"--platform", "linux/"+runtime.GOARCH, "--format", verify.JSON, "--progress", "quiet", ref)
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
-		t.Fatalf("exit code %d: %v\n%s", code, err, stderr)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	code = cmd.ProcessState.ExitCode()
+	if err := json.Unmarshal(stdout, &report); err != nil {
+		t.Fatalf("exit code %d: %v\n%s", code, err, stderr.String())
 	}
 	files, err := filepath.Glob(filepath.Join(artifacts, "*", "evidence.json"))
 	if err != nil {
@@ -67,8 +69,8 @@ func TestVerifyRun(t *testing.T) {
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
 	t.Run("closed", func(t *testing.T) {
-		code, report, evidence := verifyRun(t, buildLive(t, "standin-live:B"))
-		if code != exitOK || !report.Passed {
+		code, report, evidence := verifyRun(t, buildL0(t, "standin-live:B"))
+		if code != 0 || !report.Passed {
 			t.Errorf("exit code %d: %+v", code, report.Findings)
 		}
 		if len(evidence) != 3 {
@@ -81,7 +83,7 @@ func TestVerifyRun(t *testing.T) {
 		}
 	})
 	t.Run("a port that only running shows", func(t *testing.T) {
-		code, report, _ := verifyRun(t, buildLive(t, "oci:"+plantedBase(t)))
+		code, report, _ := verifyRun(t, buildL0(t, plantedBase(t)))
 		found := map[string]string{}
 		for _, f := range report.Findings {
 			if f.Severity == verify.Error {
@@ -95,14 +97,13 @@ func TestVerifyRun(t *testing.T) {
 	})
 }
 
+// exitGate is slimctl's exit code when a gate fails.
+const exitGate = 3
+
 // plantedBase is the live stand-in of line B with another openbox.
 func plantedBase(t *testing.T) string {
 	t.Helper()
-	dir, err := live.Cached(t.Context(), defaultCache(), "B")
-	if err != nil {
-		t.Fatal(err)
-	}
-	src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
+	src, err := image.Open(t.Context(), standin(t, "B"), image.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,11 @@ func plantedBase(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	openbox, err := fileIn(base, "/usr/bin/openbox")
+	files, err := tree.Cache{}.Open(t.Context(), base, tree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	openbox, err := files.ReadFile(t.Context(), "/usr/bin/openbox")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +138,8 @@ os.execv("/usr/lib/openbox-real", ["/usr/bin/openbox"] + sys.argv[1:])
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "base")
-	if err := (image.Output{Type: image.OutputOCI, Dest: out}).Write(t.Context(), image.Built{Image: img}, nil, src, image.Options{}); err != nil {
+	if _, err := layout.Write(out, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img})); err != nil {
 		t.Fatal(err)
 	}
-	return out
+	return "oci:" + out
 }
