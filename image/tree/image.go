@@ -91,6 +91,7 @@ type Image struct {
 	Layers []Layer
 	Config *v1.ConfigFile
 
+	cache   Cache
 	blobs   []v1.Layer
 	indexes []*index // of Layers
 }
@@ -136,7 +137,7 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 	if o.Progress == nil {
 		o.Progress = image.NoProgress
 	}
-	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, blobs: blobs, indexes: make([]*index, len(blobs))}
+	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, cache: c, blobs: blobs, indexes: make([]*index, len(blobs))}
 	for i, blob := range blobs {
 		l := &im.Layers[i]
 		l.DiffID = config.RootFS.DiffIDs[i]

@@ -8,10 +8,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"runtime"
 	"slices"
 	"sort"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
 )
@@ -32,8 +36,8 @@ func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	return files[p], nil
 }
 
-// ReadFiles is ReadFile for several paths. What the index keeps comes from the cache; for everything else each layer is read
-// once at most. Each content is checked against its digest. Paths with the same content share it: read only.
+// ReadFiles is ReadFile for several paths. What the index keeps comes from the cache, and so do small files that were asked
+// for last time; for everything else each layer is read once at most. Each content is checked against its digest. Paths with the same content share it: read only.
 func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]byte, error) {
 	at := make(map[string]Digest, len(paths))
 	wanted := map[Digest]int64{} // their sizes
@@ -61,19 +65,26 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 		}
 	}
 	content := make(map[Digest][]byte, len(wanted))
+	var mu sync.Mutex // of content
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, wanted := range from {
-		im.indexes[i].pack.read(wanted, content)
-		for d := range wanted {
-			if _, ok := content[d]; ok {
-				delete(wanted, d)
-			}
-		}
 		if len(wanted) == 0 {
 			continue
 		}
-		if err := readContents(ctx, im.blobs[i], wanted, content); err != nil {
-			return nil, fmt.Errorf("layer %s: %w", im.Layers[i].Digest, err)
-		}
+		g.Go(func() error {
+			read := make(map[Digest][]byte, len(wanted))
+			if err := im.readLayer(ctx, i, wanted, read); err != nil {
+				return fmt.Errorf("layer %s: %w", im.Layers[i].Digest, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(content, read)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
 	}
 	out := make(map[string][]byte, len(at))
 	for p, d := range at {
@@ -82,6 +93,52 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 		}
 	}
 	return out, nil
+}
+
+// missing takes out of wanted what content has.
+func missing(wanted map[Digest]int64, content map[Digest][]byte) {
+	maps.DeleteFunc(wanted, func(d Digest, _ int64) bool { _, ok := content[d]; return ok })
+}
+
+// readLayer reads contents of layer i. The small ones that its index does not keep are remembered until others are asked for.
+func (im *Image) readLayer(ctx context.Context, i int, wanted map[Digest]int64, into map[Digest][]byte) error {
+	im.indexes[i].pack.read(wanted, into)
+	missing(wanted, into)
+	if len(wanted) == 0 {
+		return nil
+	}
+	l, all := &im.Layers[i], maps.Clone(wanted)
+	blob, err := digestOf(l.Digest)
+	if err != nil {
+		return err
+	}
+	diffID, err := digestOf(l.DiffID)
+	if err != nil {
+		return err
+	}
+	file := im.cache.indexFile("contents", l.Digest)
+	if x, err := readIndex(file, blob, diffID, nil); err == nil {
+		x.pack.read(wanted, into)
+		missing(wanted, into)
+		if len(wanted) == 0 {
+			return nil
+		}
+	}
+	if err := readContents(ctx, im.blobs[i], wanted, into); err != nil {
+		return err
+	}
+	if file == "" {
+		return nil
+	}
+	var p packer
+	for d, size := range all {
+		if size <= maxKept {
+			p.add(d, into[d])
+		}
+	}
+	x := &index{pack: p.finish()}
+	_ = x.write(file, blob, diffID) // a cache that can't be written costs time, nothing else
+	return nil
 }
 
 // file finds the regular file that p leads to.

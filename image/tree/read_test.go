@@ -71,8 +71,11 @@ func TestReadFiles(t *testing.T) {
 		if dir == "" {
 			continue
 		}
-		files, err := filepath.Glob(filepath.Join(dir, "index", "*", "*"))
-		if err != nil || len(files) != 2 {
+		read(2, "/srv/x", "/hard", "/srv/y")
+		read(0, "/srv/x", "/hard", "/srv/y") // as last time
+		read(0, "/srv/x")
+		files, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"))
+		if err != nil || len(files) != 4 {
 			t.Fatalf("%v, %v", files, err)
 		}
 		for _, f := range files { // what is kept is at the end
@@ -87,6 +90,7 @@ func TestReadFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		read(2, "/etc/a.conf", "/etc/b.conf")
+		read(2, "/srv/x", "/hard", "/srv/y")
 		must(os.RemoveAll(dir))
 		read(2, "/etc/a.conf", "/etc/b.conf")
 	}
