@@ -113,7 +113,7 @@ func xattrsOf(p string) (out string) {
 
 func inTree(t *tree.Tree) map[string]any {
 	out := map[string]any{}
-	inodes := map[string]tree.Entry{}
+	inodes := map[string]*tree.Entry{}
 	for e := range t.Walk("/") {
 		if e.Type == image.TypeFile {
 			inodes[e.Path] = e

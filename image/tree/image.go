@@ -76,7 +76,7 @@ type Layer struct {
 	CreatedBy string
 	// Entries are what the layer makes of an empty directory, in the order of a walk, with whiteouts (TypeWhiteout,
 	// TypeOpaque) before what has the same path: of several entries with one path the last one counts, symlinks among the
-	// parents are followed, and a hard link to a file of a lower layer has no Digest. Entry.Layer is not set. Read only.
+	// parents are followed, and a hard link to a file of a lower layer has no Digest. Read only.
 	Entries []Entry
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
 	Unread bool
@@ -193,7 +193,8 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 		g.Go(func() error {
 			first := &im.Layers[at[0]]
 			x, err := o.Open.known(first), error(nil)
-			if x == nil {
+			shared := x != nil
+			if !shared {
 				x, err = c.layer(ctx, im.blobs[at[0]], layers[at[0]], first, l, o)
 			} else {
 				err = l.take(int64(len(x.entries)), 0)
@@ -210,7 +211,8 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 			if err := l.take(int64(len(x.entries)*(len(at)-1)), 0); err != nil {
 				return err
 			}
-			for _, i := range at {
+			for n, i := range at {
+				x := x.at(i, n == 0 && !shared)
 				im.indexes[i] = x
 				layer := &im.Layers[i]
 				layer.Entries, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, unpacked, x.unread, x.claimed
@@ -219,6 +221,21 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 		})
 	}
 	return g.Wait()
+}
+
+// at gives the index of a layer at position i: x itself when it is there, or own says that nobody else has it.
+func (x *index) at(i int, own bool) *index {
+	if len(x.entries) == 0 || x.entries[0].Layer == i {
+		return x
+	}
+	if !own {
+		copied := *x
+		copied.entries, x = slices.Clone(x.entries), &copied
+	}
+	for j := range x.entries {
+		x.entries[j].Layer = i
+	}
+	return x
 }
 
 // known gives the index of a layer that im has read too; nil when it has not.

@@ -189,8 +189,7 @@ func (m *merge) resolve(e *Entry, complete bool) error {
 		return errors.New("it is a directory")
 	}
 	i, _ := m.find(e.Path)
-	link := m.entry(m.refs[i])
-	m.refs[i] = m.add(link.linked(m.entry(target)))
+	m.refs[i] = m.add(m.at(m.refs[i]).linked(*m.at(target)))
 	return nil
 }
 
@@ -207,9 +206,9 @@ func (t *Tree) relink() {
 		if t.at(r).Type != image.TypeLink || t.at(r).Digest == (Digest{}) {
 			continue
 		}
-		e := t.entry(r)
+		e := *t.at(r)
 		if to, ok := t.find(e.Link); ok {
-			target := t.entry(t.refs[to])
+			target := t.at(t.refs[to])
 			if target.Type == image.TypeFile && target.Digest == e.Digest && target.Layer <= e.Layer {
 				continue
 			}

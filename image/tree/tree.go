@@ -51,14 +51,6 @@ func Of(entries ...image.Entry) (*Tree, error) {
 
 func (t *Tree) at(r ref) *Entry { return &t.layers[r.layer][r.index] }
 
-func (t *Tree) entry(r ref) Entry {
-	e := *t.at(r)
-	if r.layer > 0 {
-		e.Layer = int(r.layer) - 1
-	}
-	return e
-}
-
 // find gives the position of p, or the one it would have.
 func (t *Tree) find(p string) (int, bool) {
 	return sort.Find(len(t.refs), func(i int) int { return comparePaths(p, t.at(t.refs[i]).Path) })
@@ -92,7 +84,7 @@ func (t *Tree) Lookup(p string) (Entry, bool) {
 	if !ok {
 		return Entry{}, false
 	}
-	return t.entry(t.refs[i]), true
+	return *t.at(t.refs[i]), true
 }
 
 // Stat gives what is at p with every symlink followed, p's own too.
@@ -113,18 +105,9 @@ func (t *Tree) Dir(p string) []Entry {
 	var out []Entry
 	end := t.after(i)
 	for i++; i < end; i = t.after(i) {
-		out = append(out, t.entry(t.refs[i]))
+		out = append(out, *t.at(t.refs[i]))
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	return out
-}
-
-// Entries lists everything in the tree, parents before their content, names in byte order. Walk does so without a copy.
-func (t *Tree) Entries() []Entry {
-	out := make([]Entry, 0, len(t.refs))
-	for _, r := range t.refs {
-		out = append(out, t.entry(r))
-	}
 	return out
 }
 
@@ -132,14 +115,15 @@ func (t *Tree) Entries() []Entry {
 func (t *Tree) Len() int { return len(t.refs) }
 
 // Walk goes through p and everything below it, parents before their content, names in byte order. Symlinks are not followed.
-func (t *Tree) Walk(p string) iter.Seq[Entry] {
-	return func(yield func(Entry) bool) {
+// The entries are the tree's own: read only.
+func (t *Tree) Walk(p string) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
 		i, ok := t.find(image.Clean(p))
 		if !ok {
 			return
 		}
 		for _, r := range t.refs[i:t.after(i)] {
-			if !yield(t.entry(r)) {
+			if !yield(t.at(r)) {
 				return
 			}
 		}

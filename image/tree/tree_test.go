@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ func treeOf(t *testing.T, layers ...v1.Layer) *tree.Tree {
 
 func paths(t *tree.Tree) []string {
 	var out []string
-	for _, e := range t.Entries()[1:] {
+	for _, e := range slices.Collect(t.Walk("/"))[1:] {
 		out = append(out, string(e.Type)+" "+e.Path)
 	}
 	return out
@@ -251,7 +252,7 @@ func TestTreeAgreesWithIndependentReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]ocitest.Node{}
-	for _, e := range merged.Entries()[1:] {
+	for _, e := range slices.Collect(merged.Walk("/"))[1:] {
 		got[e.Path] = ocitest.Node{Path: e.Path, Type: e.Type, Mode: e.Mode, UID: e.UID, GID: e.GID, Xattrs: e.Xattrs}
 	}
 	want := map[string]ocitest.Node{}
@@ -290,7 +291,7 @@ func TestIndexIsReadOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(first.Entries(), second.Entries()); diff != "" {
+	if diff := cmp.Diff(slices.Collect(first.Walk("/")), slices.Collect(second.Walk("/"))); diff != "" {
 		t.Errorf("read and remembered differ:\n%s", diff)
 	}
 	files, err := filepath.Glob(filepath.Join(cache.Dir, "index", "*", "*"))
@@ -309,7 +310,7 @@ func TestIndexIsReadOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s index: %v", name, err)
 		}
-		if diff := cmp.Diff(first.Entries(), again.Entries()); diff != "" {
+		if diff := cmp.Diff(slices.Collect(first.Walk("/")), slices.Collect(again.Walk("/"))); diff != "" {
 			t.Errorf("%s index is believed:\n%s", name, diff)
 		}
 	}

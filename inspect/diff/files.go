@@ -47,25 +47,22 @@ func (c *comparison) files(d *Diff) {
 	new, more := next()
 	for old := range c.base.Walk("/") {
 		for more && comparePaths(new.Path, old.Path) < 0 {
-			found(nil, own(new))
+			found(nil, new)
 			new, more = next()
 		}
 		switch {
 		case !more || new.Path != old.Path:
-			found(own(old), nil)
+			found(old, nil)
 			continue
-		case !c.same(&old, &new):
-			found(own(old), own(new))
+		case !c.same(old, new):
+			found(old, new)
 		}
 		new, more = next()
 	}
 	for ; more; new, more = next() {
-		found(nil, own(new))
+		found(nil, new)
 	}
 }
-
-// own is a copy of an entry that is worth to be kept.
-func own(e tree.Entry) *tree.Entry { return &e }
 
 // same is a fast answer for most entries: they are equal in everything that counts.
 func (c *comparison) same(old, new *tree.Entry) bool {

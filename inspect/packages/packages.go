@@ -411,7 +411,7 @@ func (r *reader) count() {
 }
 
 // have counts an entry that package n named.
-func (r *reader) have(n int32, e tree.Entry) {
+func (r *reader) have(n int32, e *tree.Entry) {
 	r.db.Packages[n].Missing--
 	if e.IsDir() {
 		return
@@ -423,7 +423,7 @@ func (r *reader) have(n int32, e tree.Entry) {
 }
 
 // has adds an entry to package n's sizes.
-func (r *reader) has(n int32, e tree.Entry) {
+func (r *reader) has(n int32, e *tree.Entry) {
 	pkg := &r.db.Packages[n]
 	pkg.Files++
 	inode := e.Path

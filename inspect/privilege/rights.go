@@ -33,7 +33,7 @@ func (r *reader) rights() {
 			r.note(e.Path, 0, "this and further files with rights of their own are left out")
 			return
 		}
-		f := File{Kinds: kinds, Entry: e, Place: r.img.Place(e.Path, 0)}
+		f := File{Kinds: kinds, Entry: *e, Place: r.img.Place(e.Path, 0)}
 		if xattr != "" {
 			text, err := capabilities(xattr)
 			if err != nil {

@@ -286,7 +286,7 @@ func TestGlob(t *testing.T) {
 
 func entries(img *tree.Image) []image.File {
 	var out []image.File
-	for _, e := range img.Entries() {
+	for e := range img.Walk("/") {
 		if e.Type == image.TypeFile || e.Type == image.TypeSymlink {
 			out = append(out, image.File{Entry: e.Entry})
 			if e.Type == image.TypeFile {

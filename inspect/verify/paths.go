@@ -132,7 +132,7 @@ func (h *held) below(p string) []tree.Entry {
 	var out []tree.Entry
 	for e := range h.Files.Walk(p) {
 		if e.Path != p {
-			out = append(out, e)
+			out = append(out, *e)
 		}
 	}
 	return out
