@@ -142,18 +142,22 @@ type sorter struct {
 	db   *packages.Database
 	debs map[string]string // by package name, what was found before; may be nil
 	// dir is the directory that was asked for last, with its slash: most often the next path lies in it too.
-	dir    string
-	inside placed
+	dir     string
+	inside  placed
+	modules bool // dir is a node_modules, or lies in one
 }
 
 func (s *sorter) component(p string) string {
 	dir, name := path.Split(p)
 	if dir != s.dir {
-		s.dir, s.inside = dir, find(dir)
+		s.dir, s.inside, s.modules = dir, find(dir), strings.Contains(dir, nodeModules)
 	}
 	c := s.inside.below(name).component
 	switch c {
 	case "", node, "Node 20", "Node 22", "Node 24", modules:
+		if !s.modules {
+			break
+		}
 		if in := moduleOf(p); in != "" && (c == "" || in != modules || !strings.Contains(p, "/node_modules/npm/")) {
 			return in
 		}
@@ -172,16 +176,18 @@ func (s *sorter) component(p string) string {
 	return Other
 }
 
+// nodeModules is the directory below which Node looks for packages.
+const nodeModules = "/node_modules/"
+
 // moduleOf is the component of what lies in a node_modules: that of the outermost package that has one.
 func moduleOf(p string) string {
-	const dir = "/node_modules/"
 	found := ""
 	for rest := p; ; {
-		i := strings.Index(rest, dir)
+		i := strings.Index(rest, nodeModules)
 		if i < 0 {
 			return found
 		}
-		rest = rest[i+len(dir)-1:]
+		rest = rest[i+len(nodeModules)-1:]
 		found = modules
 		name, below, _ := strings.Cut(rest[1:], "/")
 		if strings.HasPrefix(name, "@") {
