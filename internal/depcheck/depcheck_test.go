@@ -45,7 +45,9 @@ var rooms = map[string][]string{
 
 	"inspect":             {"image", "image/tree", "inspect/mcp", "inspect/nginx", "inspect/packages", "inspect/privilege", "inspect/size", "inspect/start", "inspect/supervisord"},
 	"inspect/mcp":         {"image", "image/tree"},
-	"inspect/nginx":       {"image", "image/tree"},
+	"inspect/nginx":       {"image/tree", "inspect/nginx/*"},
+	"inspect/nginx/conf":  {"image", "image/tree"},
+	"inspect/nginx/pcre":  {},
 	"inspect/packages":    {"image", "image/tree"},
 	"inspect/privilege":   {"image", "image/tree"},
 	"inspect/size":        {"image", "image/tree", "inspect/packages"},
