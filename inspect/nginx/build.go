@@ -1,33 +1,53 @@
 package nginx
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
+	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
-// model fills in the configuration from the statements of the main file.
-func (s *source) model(block []*statement) {
-	defer s.recovered()
-	s.check(block)
-	s.checkOnce(block)
-	if user := only(block, "user"); len(user) > 0 {
-		s.config.User, s.config.Group = user[0].arg(1), user[0].arg(2)
+// model is a Config in the making.
+type model struct {
+	*conf.Config
+	config *Config
+}
+
+// meaning makes the model of a configuration that was read.
+func meaning(c *conf.Config) *Config {
+	s := &model{c, &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
+	s.build(c.Block)
+	s.config.Notes = c.Notes
+	return s.config
+}
+
+// build fills in the configuration from the statements of the main file. A panic, which would be a fault of this package,
+// becomes a Note.
+func (s *model) build(block []*conf.Statement) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.Notes = append(s.Notes, tree.Note{Place: tree.Place{Path: s.Path}, Text: fmt.Sprintf("the configuration can't be read: %v", r)})
+		}
+	}()
+	if user := conf.Only(block, "user"); len(user) > 0 {
+		s.config.User, s.config.Group = user[0].Arg(1), user[0].Arg(2)
 	}
 	for _, st := range block {
-		if !st.isBlock {
+		if !st.IsBlock {
 			continue
 		}
-		switch st.name() {
+		switch st.Name() {
 		case "http":
 			s.part("", st)
 		case Stream, Mail:
-			s.part(st.name(), st)
+			s.part(st.Name(), st)
 		}
 	}
-	if len(only(block, "events")) == 0 {
-		s.noteAt(tree.Place{Path: s.main}, `no "events" section: nginx would not start`)
+	if len(conf.Only(block, "events")) == 0 {
+		s.NoteAt(tree.Place{Path: s.Path}, `no "events" section: nginx would not start`)
 	}
 	s.checkListeners(s.config.Servers)
 	for i := range s.config.Servers {
@@ -37,7 +57,7 @@ func (s *source) model(block []*statement) {
 
 // builder makes the servers of http, stream or mail.
 type builder struct {
-	*source
+	*model
 	*variables
 	protocol  string
 	upstreams map[string][]string
@@ -46,68 +66,68 @@ type builder struct {
 	scopes    []scope // of each location of the server, in the order in which eachLocation visits them
 }
 
-func (s *source) part(protocol string, st *statement) {
+func (s *model) part(protocol string, st *conf.Statement) {
 	b := &builder{
-		source: s, protocol: protocol, upstreams: map[string][]string{},
-		variables: &variables{of: map[string]*variable{}, unfilled: s.unfilled, uses: map[string][]string{}},
+		model: s, protocol: protocol, upstreams: map[string][]string{},
+		variables: &variables{of: map[string]*variable{}, unfilled: s.Unfilled, uses: map[string][]string{}},
 	}
-	b.collect(st.block)
-	s.checkVariables(b.variables, st.block)
-	for _, u := range only(st.block, "upstream") {
-		name := strings.ToLower(u.arg(1))
+	b.collect(st.Block)
+	s.checkVariables(b.variables, st.Block)
+	for _, u := range conf.Only(st.Block, "upstream") {
+		name := strings.ToLower(u.Arg(1))
 		if _, twice := b.upstreams[name]; twice {
-			s.note(u, "duplicate upstream %q: nginx would not start", cut(name))
+			s.Note(u, "duplicate upstream %q: nginx would not start", conf.Cut(name))
 		}
 		addresses := []string{}
-		for _, server := range only(u.block, "server") {
-			addresses = append(addresses, withPort(server.arg(1), 80))
+		for _, server := range conf.Only(u.Block, "server") {
+			addresses = append(addresses, withPort(server.Arg(1), 80))
 		}
 		if len(addresses) == 0 {
-			s.note(u, "no servers are inside upstream %q: nginx would not start", cut(name))
+			s.Note(u, "no servers are inside upstream %q: nginx would not start", conf.Cut(name))
 		}
 		if len(addresses) > maxValues {
-			s.note(u, "upstream %q has more than %d servers: only these are listed", cut(name), maxValues)
+			s.Note(u, "upstream %q has more than %d servers: only these are listed", conf.Cut(name), maxValues)
 			addresses = addresses[:maxValues]
 		}
 		b.upstreams[name] = addresses
-		if name = u.arg(1); protocol != "" {
+		if name = u.Arg(1); protocol != "" {
 			name = protocol + ":" + name
 		}
 		s.config.Upstreams[name] = addresses
 	}
 	http := scope{root: "html"}
-	http.enter(st.block)
-	for _, server := range only(st.block, "server") {
+	http.enter(st.Block)
+	for _, server := range conf.Only(st.Block, "server") {
 		switch {
-		case !server.isBlock:
+		case !server.IsBlock:
 		case protocol == "":
 			s.config.Servers = append(s.config.Servers, b.server(server, http))
 		default:
-			s.config.Servers = append(s.config.Servers, b.plainServer(server, st.block))
+			s.config.Servers = append(s.config.Servers, b.plainServer(server, st.Block))
 		}
 	}
-	b.maps(st.block)
+	b.maps(st.Block)
 }
 
-func (b *builder) maps(block []*statement) {
-	for _, st := range only(block, "map") {
-		if len(names(st.arg(2))) != 1 {
-			b.note(st, "invalid variable name %q: nginx would not start", cut(st.arg(2)))
+func (b *builder) maps(block []*conf.Statement) {
+	for _, st := range conf.Only(block, "map") {
+		if len(names(st.Arg(2))) != 1 {
+			b.Note(st, "invalid variable name %q: nginx would not start", conf.Cut(st.Arg(2)))
 		}
-		m := Map{Source: st.arg(1), Variable: st.arg(2), Values: map[string]string{}, Place: b.place(st)}
-		for _, e := range st.block {
-			if len(e.words) != 2 {
-				if e.name() != "hostnames" && e.name() != "volatile" {
-					b.note(e, "invalid number of map parameters: nginx would not start")
+		m := Map{Source: st.Arg(1), Variable: st.Arg(2), Values: map[string]string{}, Place: b.Place(st)}
+		for _, e := range st.Block {
+			if len(e.Words) != 2 {
+				if e.Name() != "hostnames" && e.Name() != "volatile" {
+					b.Note(e, "invalid number of map parameters: nginx would not start")
 				}
 				continue
 			}
-			if _, twice := m.Values[e.name()]; twice {
-				b.note(e, "conflicting parameter %q: nginx would not start", cut(e.name()))
+			if _, twice := m.Values[e.Name()]; twice {
+				b.Note(e, "conflicting parameter %q: nginx would not start", conf.Cut(e.Name()))
 				continue
 			}
-			m.Keys = append(m.Keys, e.name())
-			m.Values[e.name()] = e.arg(1)
+			m.Keys = append(m.Keys, e.Name())
+			m.Values[e.Name()] = e.Arg(1)
 		}
 		m.Parts = b.parts(m.Variable, nil)
 		m.Decides = slices.Sorted(slices.Values(b.uses[strings.ToLower(strings.TrimPrefix(m.Variable, "$"))]))
@@ -123,40 +143,40 @@ type scope struct {
 	basic      string
 	satisfyAny bool
 	access     []string
-	errors     []*statement
-	also       []*statement // what sends the request somewhere else too, or lets it write files
-	regex      []string     // where $1 to $9 may come from
+	errors     []*conf.Statement
+	also       []*conf.Statement // what sends the request somewhere else too, or lets it write files
+	regex      []string          // where $1 to $9 may come from
 }
 
 // enter adds what a block says of itself. The order of its directives doesn't matter.
-func (c *scope) enter(block []*statement) {
+func (c *scope) enter(block []*conf.Statement) {
 	var access []string
-	var errors, inIf, also []*statement
+	var errors, inIf, also []*conf.Statement
 	for _, st := range block {
-		switch st.name() {
+		switch st.Name() {
 		case "root", "alias":
-			c.root, c.alias = st.arg(1), st.name() == "alias"
+			c.root, c.alias = st.Arg(1), st.Name() == "alias"
 		case "auth_request":
-			if c.auth = st.arg(1); c.auth == "off" {
+			if c.auth = st.Arg(1); c.auth == "off" {
 				c.auth = ""
 			}
 		case "auth_basic":
-			if c.basic = st.arg(1); c.basic == "off" {
+			if c.basic = st.Arg(1); c.basic == "off" {
 				c.basic = ""
 			}
 		case "satisfy":
-			c.satisfyAny = st.arg(1) == "any"
+			c.satisfyAny = st.Arg(1) == "any"
 		case "allow", "deny":
 			access = append(access, st.String())
 		case "error_page":
 			errors = append(errors, st)
 		case "if":
-			inIf = append(inIf, only(st.block, "error_page")...)
+			inIf = append(inIf, conf.Only(st.Block, "error_page")...)
 		case "mirror", "add_before_body", "add_after_body", "post_action", "dav_methods":
 			also = append(also, st)
 		}
 	}
-	c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *statement) bool { return len(only(also, old.name())) > 0 }), also...)
+	c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *conf.Statement) bool { return len(conf.Only(also, old.Name())) > 0 }), also...)
 	if access != nil {
 		c.access = access
 	}
@@ -190,24 +210,24 @@ func (c *scope) authURI() string {
 	return c.auth
 }
 
-func (b *builder) server(st *statement, http scope) Server {
-	s := Server{Place: b.place(st), Locations: []Location{}}
+func (b *builder) server(st *conf.Statement, http scope) Server {
+	s := Server{Place: b.Place(st), Locations: []Location{}}
 	b.listeners(&s, st)
-	for _, n := range only(st.block, "server_name") {
-		s.Names = append(s.Names, n.words[1:]...)
+	for _, n := range conf.Only(st.Block, "server_name") {
+		s.Names = append(s.Names, n.Words[1:]...)
 	}
 	own := http
-	own.enter(st.block)
+	own.enter(st.Block)
 	for _, name := range s.Names {
 		b.checkServerName(st, name)
 		if strings.HasPrefix(name, "~") && strings.Contains(name, "(") && own.regex == nil {
 			own.regex = []string{"server_name"}
 		}
 	}
-	for _, m := range only(st.block, "merge_slashes") {
-		s.KeepSlashes = strings.EqualFold(m.arg(1), "off")
+	for _, m := range conf.Only(st.Block, "merge_slashes") {
+		s.KeepSlashes = strings.EqualFold(m.Arg(1), "off")
 	}
-	p := b.phase(st.block, own)
+	p := b.phase(st.Block, own)
 	s.Cases = p.cases
 	if p.end != nil && len(p.escapes) == 0 && len(p.cases) == 0 {
 		s.Direct = p.end
@@ -215,15 +235,15 @@ func (b *builder) server(st *statement, http scope) Server {
 		s.Cases = append(s.Cases, Case{When: "otherwise", Target: *p.end, Place: p.at})
 	}
 	b.scopes = nil
-	for _, l := range only(st.block, "location") {
+	for _, l := range conf.Only(st.Block, "location") {
 		s.Locations = b.addLocation(s.Locations, l, own)
 	}
 	if !slices.ContainsFunc(s.Locations, func(l Location) bool {
 		return (l.Modifier == "" || l.Modifier == "^~") && (l.Pattern == "/" || l.Pattern == "")
 	}) {
-		l := Location{Place: b.place(st)}
+		l := Location{Place: b.Place(st)}
 		b.scopes = append(b.scopes, own)
-		b.content(&l, st.block, own, phase{})
+		b.content(&l, st.Block, own, phase{})
 		s.Unmatched = &l
 	}
 	b.errorPages(&s, own)
@@ -232,38 +252,38 @@ func (b *builder) server(st *statement, http scope) Server {
 }
 
 // checkServerName notes names that nginx refuses, and those that are not known.
-func (b *builder) checkServerName(st *statement, name string) {
+func (b *builder) checkServerName(st *conf.Statement, name string) {
 	switch pattern, isRegexp := strings.CutPrefix(name, "~"); {
 	case isRegexp:
-		if _, err := compile(pattern, false); err != nil || pattern == "" {
-			b.note(st, "the server_name %q is not understood, so what it matches is not known: %v", cut(name), err)
+		if _, err := pcre.Compile(pattern, false); err != nil || pattern == "" {
+			b.Note(st, "the server_name %q is not understood, so what it matches is not known: %v", conf.Cut(name), err)
 		}
 	case strings.EqualFold(name, "$hostname"):
-		b.note(st, "the server_name $hostname is known at run time only")
+		b.Note(st, "the server_name $hostname is known at run time only")
 	case strings.Contains(name, "*") && (strings.Count(name, "*") > 1 || !strings.HasPrefix(name, "*.") && !strings.HasSuffix(name, ".*") || len(name) < 3),
 		name == ".", strings.Contains(name, ".."):
-		b.note(st, "invalid server name or wildcard %q: nginx would not start", cut(name))
+		b.Note(st, "invalid server name or wildcard %q: nginx would not start", conf.Cut(name))
 	}
 }
 
 // plainServer reads a server of stream or mail.
-func (b *builder) plainServer(st *statement, outer []*statement) Server {
-	s := Server{Protocol: b.protocol, Place: b.place(st), Locations: []Location{}}
+func (b *builder) plainServer(st *conf.Statement, outer []*conf.Statement) Server {
+	s := Server{Protocol: b.protocol, Place: b.Place(st), Locations: []Location{}}
 	b.listeners(&s, st)
-	for _, n := range only(st.block, "server_name") {
-		s.Names = append(s.Names, n.words[1:]...)
+	for _, n := range conf.Only(st.Block, "server_name") {
+		s.Names = append(s.Names, n.Words[1:]...)
 	}
-	for _, d := range append(only(outer, "auth_http"), st.block...) {
+	for _, d := range append(conf.Only(outer, "auth_http"), st.Block...) {
 		var t Target
-		switch d.name() {
+		switch d.Name() {
 		case "proxy_pass":
-			t = b.passTo(d, "tcp://"+d.arg(1), 0, nil)
-			t.Value, t.RawURI = d.arg(1), false
+			t = b.passTo(d, "tcp://"+d.Arg(1), 0, nil)
+			t.Value, t.RawURI = d.Arg(1), false
 		case "return":
-			t = Target{Kind: Return, Status: 200, Value: d.arg(1)}
+			t = Target{Kind: Return, Status: 200, Value: d.Arg(1)}
 		case "auth_http":
-			address, _ := b.authority(d.arg(1))
-			t = Target{Kind: Proxy, Value: d.arg(1), Addresses: []string{withPort(address, 80)}}
+			address, _ := b.authority(d.Arg(1))
+			t = Target{Kind: Proxy, Value: d.Arg(1), Addresses: []string{withPort(address, 80)}}
 		case "pass", "js_access", "js_preread", "js_filter":
 			t = Target{Kind: Handler, Value: d.String()}
 		default:
@@ -272,7 +292,7 @@ func (b *builder) plainServer(st *statement, outer []*statement) Server {
 		s.Direct = &t
 	}
 	if s.Direct == nil {
-		b.note(st, "it is not known what this server of %s {} does", b.protocol)
+		b.Note(st, "it is not known what this server of %s {} does", b.protocol)
 		s.Direct = &Target{Kind: Handler, Value: b.protocol}
 	}
 	return s

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // errorPages adds the error_page directives that lead to an answer that is no error. Any code counts: a client can bring
@@ -45,17 +46,17 @@ func (e errorFollower) answers(c Case) bool {
 
 func (b *builder) errorCases(e errorFollower, cases []Case, own scope, at tree.Place) (_ []Case, more bool) {
 	if len(own.errors) > maxValues {
-		b.noteAt(at, "more than %d error_page directives: only these are read", maxValues)
+		b.NoteAt(at, "more than %d error_page directives: only these are read", maxValues)
 	}
 	for _, st := range own.errors[:min(len(own.errors), maxValues)] {
-		if len(st.words) < 3 {
+		if len(st.Words) < 3 {
 			continue
 		}
-		c := Case{When: cut(st.String()), Target: b.rewriteTo(st.last(), own.regex), Place: b.place(st)}
-		if code, ok := strings.CutPrefix(st.arg(len(st.words)-2), "="); ok {
+		c := Case{When: conf.Cut(st.String()), Target: b.rewriteTo(st.Last(), own.regex), Place: b.Place(st)}
+		if code, ok := strings.CutPrefix(st.Arg(len(st.Words)-2), "="); ok {
 			c.Target.Status = max(0, number(code))
 		} else if c.Target.Kind == Rewrite {
-			c.Target.Status = max(0, number(st.arg(1)))
+			c.Target.Status = max(0, number(st.Arg(1)))
 		}
 		known := slices.ContainsFunc(cases, func(old Case) bool { return old.When == c.When && old.Place == c.Place })
 		if !known && e.answers(c) {
@@ -80,7 +81,7 @@ func (b *builder) openGates(s *Server) {
 				})
 			}
 			if open[uri] {
-				b.noteAt(s.Place, "auth_request %s asks what lets everybody in", cut(uri))
+				b.NoteAt(s.Place, "auth_request %s asks what lets everybody in", conf.Cut(uri))
 			}
 		}
 		if open[uri] {

@@ -4,17 +4,19 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // listeners reads the listen directives; without one nginx listens on *:80.
-func (b *builder) listeners(s *Server, st *statement) {
-	for _, l := range only(st.block, "listen") {
+func (b *builder) listeners(s *Server, st *conf.Statement) {
+	for _, l := range conf.Only(st.Block, "listen") {
 		s.Listen = append(s.Listen, b.listen(l)...)
 	}
 	if s.Listen == nil && b.protocol == "" {
-		s.Listen = []Listen{{Value: "*:80", Address: "*", Port: 80, Place: b.place(st)}}
+		s.Listen = []Listen{{Value: "*:80", Address: "*", Port: 80, Place: b.Place(st)}}
 	} else if s.Listen == nil {
-		b.note(st, "no \"listen\" is defined for the server: nginx would not start")
+		b.Note(st, "no \"listen\" is defined for the server: nginx would not start")
 	}
 }
 
@@ -25,8 +27,8 @@ const (
 )
 
 // listen reads one listen directive, which may name a range of ports.
-func (b *builder) listen(st *statement) []Listen {
-	l := Listen{Value: st.arg(1), Place: b.place(st), Options: slices.Clone(st.words[min(2, len(st.words)):])}
+func (b *builder) listen(st *conf.Statement) []Listen {
+	l := Listen{Value: st.Arg(1), Place: b.Place(st), Options: slices.Clone(st.Words[min(2, len(st.Words)):])}
 	l.Options = slices.DeleteFunc(l.Options, func(o string) bool {
 		isDefault := o == "default_server" || o == "default"
 		l.Default = l.Default || isDefault
@@ -59,19 +61,19 @@ func (b *builder) listen(st *statement) []Listen {
 	switch {
 	case from < 1 || from > 65535 || to < from || to > 65535:
 		if !b.isPlaceholder(port) {
-			b.note(st, "invalid port in %q: nginx would not start", cut(l.Value))
+			b.Note(st, "invalid port in %q: nginx would not start", conf.Cut(l.Value))
 		}
 		return []Listen{l}
 	case host == "" || strings.Contains(host, "$") && !b.isPlaceholder(host):
-		b.note(st, "no host in %q: nginx would not start", cut(l.Value))
+		b.Note(st, "no host in %q: nginx would not start", conf.Cut(l.Value))
 	case to-from >= maxPorts:
-		b.note(st, "it listens on %d ports; only the first %d are listed", to-from+1, maxPorts)
+		b.Note(st, "it listens on %d ports; only the first %d are listed", to-from+1, maxPorts)
 		to = from + maxPorts - 1
 	}
 	var out []Listen
 	for l.Port = from; l.Port <= to; l.Port++ {
 		if b.listens++; b.listens > maxListens {
-			b.note(st, "there are more than %d listeners: only these are listed", maxListens)
+			b.Note(st, "there are more than %d listeners: only these are listed", maxListens)
 			break
 		}
 		out = append(out, l)

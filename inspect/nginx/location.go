@@ -5,19 +5,23 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
+// maxLocations bounds how many there are in http.
+const maxLocations = 2000
+
 // addLocation reads a location and those nested in it.
-func (b *builder) addLocation(to []Location, st *statement, outer scope) []Location {
+func (b *builder) addLocation(to []Location, st *conf.Statement, outer scope) []Location {
 	if b.locations++; b.locations > maxLocations {
-		b.note(st, "there are more than %d locations: only these are read", maxLocations)
+		b.Note(st, "there are more than %d locations: only these are read", maxLocations)
 		return to
 	}
-	l := Location{Place: b.place(st), Pattern: st.arg(1)}
+	l := Location{Place: b.Place(st), Pattern: st.Arg(1)}
 	switch {
-	case len(st.words) == 3:
-		if l.Modifier, l.Pattern = st.arg(1), st.arg(2); !slices.Contains([]string{"=", "^~", "~", "~*"}, l.Modifier) {
-			b.note(st, "invalid location modifier %q: nginx would not start", cut(l.Modifier))
+	case len(st.Words) == 3:
+		if l.Modifier, l.Pattern = st.Arg(1), st.Arg(2); !slices.Contains([]string{"=", "^~", "~", "~*"}, l.Modifier) {
+			b.Note(st, "invalid location modifier %q: nginx would not start", conf.Cut(l.Modifier))
 			l.Modifier = ""
 		}
 	default:
@@ -32,24 +36,24 @@ func (b *builder) addLocation(to []Location, st *statement, outer scope) []Locat
 		}
 	}
 	own := outer
-	own.enter(st.block)
+	own.enter(st.Block)
 	if l.isRegexp() {
 		own.regex = append(slices.Clone(outer.regex), "location")
 	}
-	l.Internal = l.Modifier == "@" || len(only(st.block, "internal")) > 0
+	l.Internal = l.Modifier == "@" || len(conf.Only(st.Block, "internal")) > 0
 	b.scopes = append(b.scopes, own)
-	b.content(&l, st.block, own, b.phase(st.block, own))
-	for _, inner := range only(st.block, "location") {
+	b.content(&l, st.Block, own, b.phase(st.Block, own))
+	for _, inner := range conf.Only(st.Block, "location") {
 		l.Locations = b.addLocation(l.Locations, inner, own)
 	}
 	return append(to, l)
 }
 
 // content settles what answers in a location, once its phase of rewriting is known.
-func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
+func (b *builder) content(l *Location, block []*conf.Statement, own scope, p phase) {
 	l.Basic, l.Access = own.basic, own.access
 	if len(l.Access) > maxValues {
-		b.noteAt(l.Place, "more than %d access rules: only these are listed", maxValues)
+		b.NoteAt(l.Place, "more than %d access rules: only these are listed", maxValues)
 		l.Access = l.Access[:maxValues]
 	}
 	b.use(own.auth, "auth")
@@ -90,26 +94,26 @@ func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
 	}
 	for _, st := range own.also {
 		switch {
-		case st.arg(1) == "off":
-		case st.name() == "dav_methods":
-			add(cut(st.String()), Target{Kind: Handler, Value: st.name()}, auth, b.place(st))
+		case st.Arg(1) == "off":
+		case st.Name() == "dav_methods":
+			add(conf.Cut(st.String()), Target{Kind: Handler, Value: st.Name()}, auth, b.Place(st))
 		default:
-			add(cut(st.String()), b.rewriteTo(st.arg(1), own.regex), auth, b.place(st))
+			add(conf.Cut(st.String()), b.rewriteTo(st.Arg(1), own.regex), auth, b.Place(st))
 		}
 	}
 }
 
 // otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
 // left out, and only what passes requests on is inherited.
-func (b *builder) otherMethods(l *Location, block []*statement, own scope, handled Target) {
-	for _, st := range only(block, "limit_except") {
+func (b *builder) otherMethods(l *Location, block []*conf.Statement, own scope, handled Target) {
+	for _, st := range conf.Only(block, "limit_except") {
 		inner := own
-		inner.enter(st.block)
+		inner.enter(st.Block)
 		if inner.denied() {
-			l.Methods = append(l.Methods, st.words[1:]...)
+			l.Methods = append(l.Methods, st.Words[1:]...)
 			continue
 		}
-		t, _ := b.handler(l, st.block, inner)
+		t, _ := b.handler(l, st.Block, inner)
 		switch {
 		case t.Kind != "":
 		case handled.Kind == Proxy:
@@ -117,29 +121,29 @@ func (b *builder) otherMethods(l *Location, block []*statement, own scope, handl
 		default:
 			t = b.files(l, inner)
 		}
-		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Auth: inner.authURI(), Place: b.place(st)})
+		l.Cases = append(l.Cases, Case{When: conf.Cut(st.String()), Target: t, Auth: inner.authURI(), Place: b.Place(st)})
 	}
 }
 
 // tryFiles settles what answers where there is no file.
-func (b *builder) tryFiles(l *Location, block []*statement) {
-	for _, st := range only(block, "try_files") {
-		if len(st.words) < 3 {
+func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
+	for _, st := range conf.Only(block, "try_files") {
+		if len(st.Words) < 3 {
 			continue
 		}
-		for _, w := range st.words[1:] {
+		for _, w := range st.Words[1:] {
 			b.use(w, "location")
 		}
-		last := st.last()
+		last := st.Last()
 		t := b.rewriteTo(last, nil)
 		if code, ok := strings.CutPrefix(last, "="); ok {
 			t = Target{Kind: Return, Status: max(0, number(code))}
 		}
-		if strings.Join(st.words[1:len(st.words)-1], "") == "" { // nothing that could be a file
+		if strings.Join(st.Words[1:len(st.Words)-1], "") == "" { // nothing that could be a file
 			l.Target, l.Auth = t, ""
 			continue
 		}
-		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Place: b.place(st)})
+		l.Cases = append(l.Cases, Case{When: conf.Cut(st.String()), Target: t, Place: b.Place(st)})
 	}
 }
 
@@ -154,12 +158,12 @@ func (b *builder) files(l *Location, in scope) Target {
 
 // handler gives what answers by the directives of block: the last one that sets a handler counts, as in nginx. A Target
 // without a kind is none.
-func (b *builder) handler(l *Location, block []*statement, in scope) (t Target, at tree.Place) {
+func (b *builder) handler(l *Location, block []*conf.Statement, in scope) (t Target, at tree.Place) {
 	at = l.Place
 	for _, st := range block {
-		switch name := st.name(); name {
+		switch name := st.Name(); name {
 		case "proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass":
-			value, port := st.arg(1), 80
+			value, port := st.Arg(1), 80
 			if name != "proxy_pass" && !strings.Contains(value, "://") {
 				value, port = strings.TrimSuffix(name, "_pass")+"://"+value, 0
 			}
@@ -167,21 +171,21 @@ func (b *builder) handler(l *Location, block []*statement, in scope) (t Target, 
 				port = 11211
 			}
 			t = b.passTo(st, value, port, in.regex)
-			t.Value = st.arg(1)
+			t.Value = st.Arg(1)
 			t.RawURI = t.RawURI && name == "proxy_pass"
 			if _, uri := b.authority(value); name == "proxy_pass" && uri != "" && !strings.Contains(value, "$") && (l.isRegexp() || l.Modifier == "@") {
-				b.note(st, `"proxy_pass" cannot have an URI in a location given by a regular expression or a name: nginx would not start`)
+				b.Note(st, `"proxy_pass" cannot have an URI in a location given by a regular expression or a name: nginx would not start`)
 			}
 		case "stub_status", "empty_gif", "perl", "js_content", "random_index", "api", "status", "hls", "f4f", "upstream_conf",
 			"content_by_lua", "content_by_lua_block", "content_by_lua_file":
-			if st.arg(1) == "off" {
+			if st.Arg(1) == "off" {
 				continue
 			}
 			t = Target{Kind: Handler, Value: name}
 		default:
 			continue
 		}
-		at = b.place(st)
+		at = b.Place(st)
 	}
 	return t, at
 }

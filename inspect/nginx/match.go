@@ -2,13 +2,12 @@ package nginx
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
-	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
 // Public is true when a listener of the server is not on loopback.
@@ -167,8 +166,8 @@ func cleanHost(host string) (string, bool) {
 }
 
 func serverRegexp(pattern, host string) bool {
-	re, err := compile(pattern, strings.ContainsAny(pattern, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-	return err == nil && re.match(host)
+	re, err := pcre.Compile(pattern, strings.ContainsAny(pattern, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+	return err == nil && re.Match(host)
 }
 
 // normalAddress writes an address as Listen.Address does.
@@ -211,7 +210,7 @@ func (s *Server) MatchURI(uri string) (*Location, bool) {
 }
 
 // matcher finds locations, and keeps the regular expressions that it compiles.
-type matcher map[string]*regex
+type matcher map[string]*pcre.Regexp
 
 func (m matcher) find(locations []Location, path string) *Location {
 	l, _ := m.match(locations, path)
@@ -221,12 +220,12 @@ func (m matcher) find(locations []Location, path string) *Location {
 func (m matcher) matches(l *Location, path string) bool {
 	re, ok := m[l.Path()]
 	if !ok {
-		if compiled, err := compile(l.Pattern, l.Modifier == "~*"); err == nil {
+		if compiled, err := pcre.Compile(l.Pattern, l.Modifier == "~*"); err == nil {
 			re = &compiled
 		}
 		m[l.Path()] = re
 	}
-	return re != nil && re.match(path)
+	return re != nil && re.Match(path)
 }
 
 // match is ngx_http_core_find_location. final is true when no regular expression of an outer level is asked any more.
@@ -323,160 +322,4 @@ func Normalise(target string, mergeSlashes bool) (string, bool) {
 			return string(out), true
 		}
 	}
-}
-
-// regex is a regular expression as PCRE has it, over bytes.
-type regex struct{ re *regexp.Regexp }
-
-func (p regex) match(s string) bool {
-	if isASCII(s) {
-		return p.re.MatchString(s)
-	}
-	return p.re.MatchString(bytesAsRunes(s))
-}
-
-func isASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return false
-		}
-	}
-	return true
-}
-
-// bytesAsRunes gives each byte as a character of its own, as PCRE sees text without its UTF mode.
-func bytesAsRunes(s string) string {
-	out := make([]rune, len(s))
-	for i := range len(s) {
-		out[i] = rune(s[i])
-	}
-	return string(out)
-}
-
-// What a regular expression may cost.
-const (
-	maxPattern = 2000
-	maxProgram = 20_000
-)
-
-// compile translates a regular expression of PCRE into one of Go, where that can be done exactly.
-func compile(expr string, caseless bool) (regex, error) {
-	if len(expr) > maxPattern {
-		return regex{}, errors.New("it is too long")
-	}
-	translated, err := translate(bytesAsRunes(expr))
-	if err != nil {
-		return regex{}, err
-	}
-	if caseless {
-		translated = "(?i)" + translated
-	}
-	tree, err := syntax.Parse(translated, syntax.Perl)
-	if err != nil {
-		return regex{}, err
-	}
-	if weigh(tree) > maxProgram {
-		return regex{}, errors.New("it is too large")
-	}
-	re, err := regexp.Compile(translated)
-	return regex{re}, err
-}
-
-// translate rewrites what Go reads differently from PCRE, and refuses what Go doesn't have.
-func translate(expr string) (string, error) {
-	var out strings.Builder
-	inSet := false
-	for i := 0; i < len(expr); i++ {
-		c := expr[i]
-		switch {
-		case c == '\\' && i+1 < len(expr):
-			i++
-			switch e := expr[i]; {
-			case e == 'Z' && !inSet:
-				out.WriteString(`(?:\n?\z)`)
-			case e == 's':
-				out.WriteString(within(inSet, `\t-\r `, `[\t-\r ]`))
-			case e == 'S' && !inSet:
-				out.WriteString(`[^\t-\r ]`)
-			case e == 'h':
-				out.WriteString(within(inSet, "\\t \u00a0", "[\\t \u00a0]"))
-			case e == 'e':
-				out.WriteString(`\x1b`)
-			case strings.IndexByte("dDwWbBAzQEntrfavx", e) >= 0 && (!inSet || strings.IndexByte("bBAzQESZ", e) < 0):
-				out.WriteString(`\` + string(e))
-			case e < 0x80 && !isNameByte(e) || e == '_':
-				out.WriteString(regexp.QuoteMeta(string(e)))
-			default:
-				return "", errors.New(`there is \` + string(e) + " in it")
-			}
-		case inSet:
-			if c == ']' {
-				inSet = false
-			}
-			if c == '[' && i+1 < len(expr) && expr[i+1] != ':' {
-				out.WriteString(`\[`)
-				continue
-			}
-			if c == '[' {
-				end := strings.Index(expr[i:], ":]")
-				if end < 0 {
-					out.WriteString(`\[`)
-					continue
-				}
-				out.WriteString(expr[i : i+end+2])
-				i += end + 1
-				continue
-			}
-			out.WriteByte(c)
-		case c == '[':
-			inSet = true
-			out.WriteByte(c)
-			if i+1 < len(expr) && expr[i+1] == '^' {
-				i++
-				out.WriteByte('^')
-			}
-			if i+1 < len(expr) && expr[i+1] == ']' {
-				i++
-				out.WriteString(`\]`)
-			}
-		case c == '$':
-			out.WriteString(`(?:\n?\z)`)
-		case strings.HasPrefix(expr[i:], "(?") && !groupStart.MatchString(expr[i:]):
-			return "", errors.New("there is a group in it that looks around, recurses or sets options")
-		case strings.HasPrefix(expr[i:], "(*"):
-			return "", errors.New("there is a verb in it")
-		case strings.HasPrefix(expr[i:], "(?'"):
-			out.WriteString("(?P<")
-			end := strings.IndexByte(expr[i+3:], '\'')
-			if end < 0 {
-				return "", errors.New("a group's name doesn't end")
-			}
-			out.WriteString(expr[i+3:i+3+end] + ">")
-			i += 3 + end
-		default:
-			out.WriteByte(c)
-		}
-	}
-	return out.String(), nil
-}
-
-var groupStart = regexp.MustCompile(`^\(\?(?:P?<[A-Za-z_]\w*>|'[A-Za-z_]\w*'|:|i\)|i:)`)
-
-func within(inSet bool, set, whole string) string {
-	if inSet {
-		return set
-	}
-	return whole
-}
-
-// weigh estimates how large a program re would become.
-func weigh(re *syntax.Regexp) int {
-	n := 1 + len(re.Rune)
-	for _, sub := range re.Sub {
-		n += weigh(sub)
-	}
-	if re.Op == syntax.OpRepeat {
-		n *= max(re.Max, re.Min, 1)
-	}
-	return min(n, 1<<30)
 }

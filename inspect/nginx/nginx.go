@@ -1,5 +1,11 @@
 // Package nginx reads nginx's configuration out of an image: servers, listeners, routes and what each leads to, with
-// nginx's own precedence.
+// nginx's own precedence. The files, their words and includes are read by inspect/nginx/conf; here is what they mean:
+//
+//	build.go      from directives to servers; listen.go, location.go, pass.go, rewrite.go and errors.go their parts
+//	variables.go  what a variable can be, and which part of the request decides
+//	check.go      what nginx refuses of all that
+//	match.go      which server and which location a request meets
+//	routes.go     what each request ends in
 //
 // Words, includes, precedence and the phases of a request are nginx's, and tests hold them against nginx itself. Of what the
 // model leaves out, it notes what could matter: modules, Lua, njs, Perl and SSI. Two ways between locations are not in it: an
@@ -8,12 +14,9 @@ package nginx
 
 import (
 	"context"
-	"fmt"
-	"io/fs"
-	"maps"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // Config is one main file with everything that it includes.
@@ -38,19 +41,6 @@ type Config struct {
 	// Notes tell of what nginx would not start with (a duplicate location, an unknown variable, a missing file), and of
 	// what this package does not understand.
 	Notes []tree.Note `json:"notes,omitempty"`
-}
-
-// Include is an include directive.
-type Include struct {
-	// Pattern is as written; Files are the paths that nginx opens for it, in its order: of a rendered file the one that is
-	// made, not the template.
-	Pattern string     `json:"pattern"`
-	Files   []string   `json:"files,omitempty"`
-	Place   tree.Place `json:"place"`
-	// Glob is true for a pattern: whatever file appears there later is read too.
-	Glob bool `json:"glob,omitempty"`
-	// Missing is true for a file that is neither in the image nor made at start: whoever may write there brings it.
-	Missing bool `json:"missing,omitempty"`
 }
 
 // Map is a map directive: Variable has a value by Source.
@@ -184,73 +174,25 @@ type Target struct {
 	Escapes bool `json:"escapes,omitempty"`
 }
 
-// Options say what is known of a run.
-type Options struct {
-	// Rendered maps a file that is made at start to the templates it can be made from. Where one has several, Read gives
-	// a Config for each. Templates that are not in the image make nothing.
-	Rendered map[string][]Template
-	// Env is the environment that placeholders are filled from. What it lacks stays as written: ${NAME}.
-	Env map[string]string
-}
+// What conf.Read is asked with, and an include directive as it tells of it.
+type (
+	// Options say what is known of a run.
+	Options = conf.Options
+	// Template is a file that envsubst turns into another.
+	Template = conf.Template
+	// Include is an include directive.
+	Include = conf.Include
+)
 
-// Template is a file that envsubst turns into another.
-type Template struct {
-	// Path is the template; empty for the choice that the file is not made.
-	Path string
-	// Variables are those that envsubst replaces; nil for all.
-	Variables []string
-	// Once is true when the template is deleted after it was rendered, so that no include meets it.
-	Once bool
-}
-
-// Read reads the configuration whose main file is at path. A main file that isn't there is fs.ErrNotExist; whatever else
-// is wrong is a Note, and never an error or a panic, but for a ctx that ends.
+// Read reads the configuration whose main file is at path, a Config for each choice of templates. A main file that isn't
+// there is fs.ErrNotExist; whatever else is wrong is a Note, and never an error or a panic, but for a ctx that ends.
 func Read(ctx context.Context, img *tree.Image, path string, o Options) ([]Config, error) {
-	s := newSource(ctx, img, path, o)
-	if e, ok := img.Stat(s.main); s.outputs[s.resolve(s.main)] == nil && (!ok || e.Type != image.TypeFile && e.Type != image.TypeLink) {
-		return nil, &fs.PathError{Op: "read", Path: s.main, Err: fs.ErrNotExist}
-	}
 	var out []Config
-	pending := []map[string]int{{}}
-	for len(pending) > 0 {
-		v := s.variant(pending[0])
-		pending = pending[1:]
-		v.firstOnly = s.firstOnly
-		block := v.readAll()
-		if err := context.Cause(ctx); err != nil {
+	for c, err := range conf.Read(ctx, img, path, o) {
+		if err != nil {
 			return nil, err
 		}
-		if v.open != "" {
-			n := len(s.outputs[v.open])
-			if s.firstOnly = len(out)+len(pending)+n > maxVariants; s.firstOnly {
-				n = 1
-			}
-			var more []map[string]int
-			for i := range n {
-				choice := maps.Clone(v.choice)
-				choice[v.open] = i
-				more = append(more, choice)
-			}
-			pending = append(more, pending...)
-			continue
-		}
-		if v.firstOnly {
-			v.noteAt(tree.Place{Path: s.main}, "there are more choices of templates than the %d that are read", maxVariants)
-		}
-		v.model(block)
-		out = append(out, *v.config)
+		out = append(out, *meaning(c))
 	}
 	return out, nil
-}
-
-// readAll gives the statements of the main file; a panic, which would be a fault of this package, becomes a Note.
-func (s *source) readAll() (block []*statement) {
-	defer s.recovered()
-	return s.parse(s.main, nil)
-}
-
-func (s *source) recovered() {
-	if r := recover(); r != nil {
-		s.config.Notes = append(s.config.Notes, tree.Note{Place: tree.Place{Path: s.main}, Text: fmt.Sprintf("the configuration can't be read: %v", r)})
-	}
 }

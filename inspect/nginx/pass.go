@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // authority cuts an URL into host and port, and the rest. A variable beside the host may go on with a port or another host,
@@ -33,8 +35,8 @@ func (b *builder) authority(url string) (address, uri string) {
 }
 
 // passTo makes the target of a proxy_pass and its like.
-func (b *builder) passTo(st *statement, url string, port int, captures []string) Target {
-	t := Target{Kind: Proxy, Value: st.arg(1)}
+func (b *builder) passTo(st *conf.Statement, url string, port int, captures []string) Target {
+	t := Target{Kind: Proxy, Value: st.Arg(1)}
 	urls := []string{url}
 	if strings.Contains(url, "$") {
 		address, _ := b.authority(url)
@@ -50,7 +52,7 @@ func (b *builder) passTo(st *statement, url string, port int, captures []string)
 	add := func(addresses ...string) {
 		for _, a := range addresses {
 			if len(t.Addresses) == maxValues {
-				b.note(st, "it leads to more than %d addresses: only these are listed", maxValues)
+				b.Note(st, "it leads to more than %d addresses: only these are listed", maxValues)
 				return
 			}
 			if !slices.Contains(t.Addresses, a) {

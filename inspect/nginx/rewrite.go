@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // phase is what the directives of the rewrite module do in a block, in their order.
@@ -19,14 +20,14 @@ type phase struct {
 
 type ifBlock struct {
 	when  string
-	block []*statement
+	block []*conf.Statement
 }
 
 // always are regular expressions that match every path.
 var always = []string{"^", "", ".*", "^.*", "^/", "/", "^(.*)$", "(.*)", "^(.*)", "^/(.*)$", "^/(.*)", "^.*$", "^/.*$", "^/.*"}
 
 // phase runs through the rewriting of a server or location.
-func (b *builder) phase(block []*statement, own scope) phase {
+func (b *builder) phase(block []*conf.Statement, own scope) phase {
 	var p phase
 	var moved *Case // by a rewrite without a flag: it counts when nothing else ends the phase
 	b.steps(&p, &moved, block, own, "")
@@ -41,18 +42,18 @@ func (b *builder) phase(block []*statement, own scope) phase {
 }
 
 // steps runs through the directives of a block that is met when the condition holds; an empty one always does.
-func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, when string) {
-	end := func(st *statement, t Target, when string) {
+func (b *builder) steps(p *phase, moved **Case, block []*conf.Statement, own scope, when string) {
+	end := func(st *conf.Statement, t Target, when string) {
 		if when == "" {
-			p.end, p.at = &t, b.place(st)
+			p.end, p.at = &t, b.Place(st)
 		} else {
-			p.cases = append(p.cases, Case{When: when, Target: t, Place: b.place(st)})
+			p.cases = append(p.cases, Case{When: when, Target: t, Place: b.Place(st)})
 		}
 	}
 	for _, st := range block {
-		switch st.name() {
+		switch st.Name() {
 		case "set":
-			if when == "" && strings.EqualFold(st.arg(1), "$args") {
+			if when == "" && strings.EqualFold(st.Arg(1), "$args") {
 				p.cooked = true
 			}
 		case "return":
@@ -64,16 +65,16 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 			}
 			return
 		case "rewrite":
-			if len(st.words) < 3 {
+			if len(st.Words) < 3 {
 				continue
 			}
-			matches := slices.Contains(always, st.arg(1))
+			matches := slices.Contains(always, st.Arg(1))
 			cond := when
 			if !matches {
-				cond = strings.TrimSpace(when + " rewrite " + st.arg(1))
+				cond = strings.TrimSpace(when + " rewrite " + st.Arg(1))
 			}
-			flag := st.arg(3)
-			t := b.rewriteTo(st.arg(2), append(slices.Clone(own.regex), "rewrite"))
+			flag := st.Arg(3)
+			t := b.rewriteTo(st.Arg(2), append(slices.Clone(own.regex), "rewrite"))
 			if flag == "redirect" || flag == "permanent" {
 				t.Kind, t.Status, t.Addresses = Redirect, 302, nil
 				if flag == "permanent" {
@@ -96,31 +97,31 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 				}
 			default:
 				if *moved == nil || cond == "" {
-					*moved = &Case{When: cond, Target: t, Place: b.place(st)}
+					*moved = &Case{When: cond, Target: t, Place: b.Place(st)}
 				} else {
-					p.cases = append(p.cases, Case{When: cond, Target: t, Place: b.place(st)})
+					p.cases = append(p.cases, Case{When: cond, Target: t, Place: b.Place(st)})
 				}
 			}
 		case "if":
-			for _, w := range st.words[1:] {
+			for _, w := range st.Words[1:] {
 				if strings.Contains(w, "$") {
 					b.use(strings.Trim(w, "()"), "if")
 				}
 			}
-			cond := strings.TrimSpace(when + " " + cut(st.String()))
-			p.ifs = append(p.ifs, ifBlock{cond, st.block})
-			b.steps(p, moved, st.block, own, cond)
+			cond := strings.TrimSpace(when + " " + conf.Cut(st.String()))
+			p.ifs = append(p.ifs, ifBlock{cond, st.Block})
+			b.steps(p, moved, st.Block, own, cond)
 		}
 	}
 }
 
 // returned makes the target of a return directive (ngx_http_rewrite_return).
-func (b *builder) returned(st *statement) Target {
-	code, value := number(st.arg(1)), st.arg(2)
-	if code < 0 || len(st.arg(1)) > 4 {
-		code, value = 302, st.arg(1)
+func (b *builder) returned(st *conf.Statement) Target {
+	code, value := number(st.Arg(1)), st.Arg(2)
+	if code < 0 || len(st.Arg(1)) > 4 {
+		code, value = 302, st.Arg(1)
 		if !strings.HasPrefix(value, "http://") && !strings.HasPrefix(value, "https://") && !strings.HasPrefix(value, "$scheme") {
-			b.note(st, "invalid return code %q: nginx would not start", cut(value))
+			b.Note(st, "invalid return code %q: nginx would not start", conf.Cut(value))
 		}
 	}
 	switch code {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
 // variable is what can give a variable of nginx its value.
@@ -83,14 +85,14 @@ func split(expr string) (out []segment, err error) {
 			rest, braces = rest[1:], 2
 		}
 		n := 0
-		for n < len(rest) && isNameByte(rest[n]) {
+		for n < len(rest) && conf.IsNameByte(rest[n]) {
 			n++
 		}
 		switch {
 		case braces == 0 && n > 0 && isCapture(rest[:1]):
 			n = 1
 		case braces > 0 && (n == len(rest) || rest[n] != '}'):
-			return out, fmt.Errorf("the closing bracket in %q variable is missing", cut(rest[:n]))
+			return out, fmt.Errorf("the closing bracket in %q variable is missing", conf.Cut(rest[:n]))
 		case n == 0:
 			return out, errors.New("invalid variable name")
 		}
@@ -161,7 +163,7 @@ func (v *variables) parts(expr string, captures []string) []string {
 			if len(captures) == 0 {
 				out = append(out, "capture $"+name)
 			}
-		case fromRequest(name), d == nil && !v.unfilled[name] && !knownVariable(name):
+		case conf.FromRequest(name), d == nil && !v.unfilled[name] && !conf.KnownVariable(name):
 			out = append(out, "$"+name)
 		}
 		if d == nil {
@@ -181,7 +183,7 @@ func (v *variables) free(expr string) bool {
 	free := false
 	all := v.walk(expr, func(name string, d *variable) []string {
 		switch {
-		case isCapture(name), fromRequest(name), d != nil && d.free, d == nil && !v.unfilled[name] && !knownVariable(name):
+		case isCapture(name), conf.FromRequest(name), d != nil && d.free, d == nil && !v.unfilled[name] && !conf.KnownVariable(name):
 			free = true
 		case d != nil && d.capture:
 			return d.refs()
@@ -213,7 +215,7 @@ func (v *variables) expandIn(expr string, steps *int) ([]string, bool) {
 		options := []string{s.text}
 		if s.name != "" {
 			d := v.of[s.name]
-			if d == nil || !d.constant || d.expanding || fromRequest(s.name) {
+			if d == nil || !d.constant || d.expanding || conf.FromRequest(s.name) {
 				return nil, false
 			}
 			d.expanding = true
@@ -234,7 +236,7 @@ func (v *variables) expandIn(expr string, steps *int) ([]string, bool) {
 		var next []string
 		for _, o := range out {
 			for _, option := range options {
-				if len(o)+len(option) > maxWord {
+				if len(o)+len(option) > conf.MaxWord {
 					return nil, false
 				}
 				next = append(next, o+option)
@@ -275,77 +277,77 @@ func (v *variables) groups(pattern, from string) {
 }
 
 // collect gathers the definitions of a block and of all blocks in it.
-func (v *variables) collect(block []*statement) {
+func (v *variables) collect(block []*conf.Statement) {
 	for _, s := range block {
-		switch s.name() {
+		switch s.Name() {
 		case "map":
 			v.collectMap(s)
 			continue
 		case "set":
-			if len(s.words) == 3 {
-				d := v.define(s.arg(1))
-				d.exprs = append(d.exprs, s.arg(2))
+			if len(s.Words) == 3 {
+				d := v.define(s.Arg(1))
+				d.exprs = append(d.exprs, s.Arg(2))
 				// A variable that is set in one place and used in another may be empty there, or something that $1 was.
-				if slices.ContainsFunc(names(s.arg(2)), isCapture) {
+				if slices.ContainsFunc(names(s.Arg(2)), isCapture) {
 					d.free = true
 				}
 			}
 		case "auth_request_set":
-			d := v.define(s.arg(1))
-			d.exprs, d.constant = append(d.exprs, s.arg(2)), false
+			d := v.define(s.Arg(1))
+			d.exprs, d.constant = append(d.exprs, s.Arg(2)), false
 		case "geo", "split_clients":
-			d := v.define(s.last())
-			for _, e := range s.block {
-				if !slices.Contains([]string{"ranges", "delete", "proxy", "proxy_recursive"}, e.name()) {
-					d.exprs = append(d.exprs, e.last())
+			d := v.define(s.Last())
+			for _, e := range s.Block {
+				if !slices.Contains([]string{"ranges", "delete", "proxy", "proxy_recursive"}, e.Name()) {
+					d.exprs = append(d.exprs, e.Last())
 				}
 			}
-			if s.name() == "geo" {
+			if s.Name() == "geo" {
 				d.exprs = append(d.exprs, "")
 			}
-			if len(s.words) == 3 {
-				d.sources = append(d.sources, s.arg(1))
+			if len(s.Words) == 3 {
+				d.sources = append(d.sources, s.Arg(1))
 			}
 			continue
 		case "perl_set", "js_set", "js_var", "set_by_lua", "set_by_lua_block", "set_by_lua_file":
-			d := v.define(s.arg(1))
+			d := v.define(s.Arg(1))
 			d.constant, d.free = false, true
-			d.part = append(d.part, s.name()+" $"+strings.ToLower(strings.TrimPrefix(s.arg(1), "$")))
+			d.part = append(d.part, s.Name()+" $"+strings.ToLower(strings.TrimPrefix(s.Arg(1), "$")))
 		case "location":
-			v.groups(s.last(), "location")
+			v.groups(s.Last(), "location")
 		case "server_name":
-			for _, name := range s.words[1:] {
+			for _, name := range s.Words[1:] {
 				v.groups(name, "server_name")
 			}
 		case "rewrite", "if":
-			v.rewrites = v.rewrites || s.name() == "rewrite"
-			for _, w := range s.words[1:] {
-				v.groups(w, s.name())
+			v.rewrites = v.rewrites || s.Name() == "rewrite"
+			for _, w := range s.Words[1:] {
+				v.groups(w, s.Name())
 			}
 		}
-		v.collect(s.block)
+		v.collect(s.Block)
 	}
 }
 
-func (v *variables) collectMap(s *statement) {
-	if len(s.words) != 3 {
+func (v *variables) collectMap(s *conf.Statement) {
+	if len(s.Words) != 3 {
 		return
 	}
-	d := v.define(s.arg(2))
-	d.sources = append(d.sources, s.arg(1))
+	d := v.define(s.Arg(2))
+	d.sources = append(d.sources, s.Arg(1))
 	hasDefault := false
-	for _, e := range s.block {
-		if len(e.words) != 2 {
+	for _, e := range s.Block {
+		if len(e.Words) != 2 {
 			continue
 		}
-		hasDefault = hasDefault || e.name() == "default"
-		d.exprs = append(d.exprs, e.arg(1))
-		if slices.ContainsFunc(names(e.arg(1)), isCapture) {
+		hasDefault = hasDefault || e.Name() == "default"
+		d.exprs = append(d.exprs, e.Arg(1))
+		if slices.ContainsFunc(names(e.Arg(1)), isCapture) {
 			d.capture = true
 		}
-		for _, m := range namedGroup.FindAllStringSubmatch(e.name(), -1) {
+		for _, m := range namedGroup.FindAllStringSubmatch(e.Name(), -1) {
 			g := v.define(m[1])
-			g.sources, g.constant, g.capture = append(g.sources, s.arg(1)), false, true
+			g.sources, g.constant, g.capture = append(g.sources, s.Arg(1)), false, true
 		}
 	}
 	if !hasDefault {
@@ -371,45 +373,6 @@ func withoutCaptures(expr string) string {
 		}
 	}
 	return out.String()
-}
-
-// requestParts are variables that a client, or an upstream's answer, writes. A "_" at the end stands for any rest.
-var requestParts = strings.Fields(`arg_ args content_length content_type cookie_ document_uri host http_ invalid_referer is_args
-	proxy_add_via proxy_add_x_forwarded_for proxy_protocol_addr proxy_protocol_port proxy_protocol_server_addr
-	proxy_protocol_server_port proxy_protocol_tlv_ query_string realip_remote_addr remote_user request request_body
-	request_body_file request_filename request_length request_method request_port is_request_port request_uri
-	sent_http_ sent_trailer_ server_protocol slice_range ssl_alpn_protocol ssl_client_cert ssl_client_escaped_cert
-	ssl_client_i_dn ssl_client_i_dn_legacy ssl_client_raw_cert ssl_client_s_dn ssl_client_s_dn_legacy ssl_client_serial
-	ssl_preread_alpn_protocols ssl_preread_server_name ssl_server_name uid_got upstream_cookie_ upstream_http_
-	upstream_trailer_ uri`)
-
-// otherVariables are the rest of those that nginx has (https://nginx.org/en/docs/varindex.html).
-var otherVariables = strings.Fields(`ancient_browser binary_remote_addr body_bytes_sent bytes_received bytes_sent connection
-	connection_requests connection_time connections_active connections_reading connections_waiting connections_writing
-	date_gmt date_local document_root fastcgi_path_info fastcgi_script_name geoip_area_code geoip_city
-	geoip_city_continent_code geoip_city_country_code geoip_city_country_code3 geoip_city_country_name geoip_country_code
-	geoip_country_code3 geoip_country_name geoip_dma_code geoip_latitude geoip_longitude geoip_org geoip_postal_code
-	geoip_region geoip_region_name gzip_ratio hostname http2 http3 https limit_conn_status limit_rate limit_req_status
-	memcached_key modern_browser msec msie nginx_version pid pipe protocol proxy_host proxy_port realip_remote_port
-	realpath_root remote_addr remote_port request_completion request_id request_time scheme secure_link
-	secure_link_expires server_addr server_name server_port session_time ssl_cipher ssl_ciphers ssl_client_fingerprint
-	ssl_client_sigalg ssl_client_v_end ssl_client_v_remain ssl_client_v_start ssl_client_verify ssl_curve ssl_curves
-	ssl_early_data ssl_ech_outer_server_name ssl_ech_status ssl_preread_protocol ssl_protocol ssl_session_id
-	ssl_session_reused ssl_sigalg ssl_sigalgs status tcpinfo_rcv_space tcpinfo_rtt tcpinfo_rttvar tcpinfo_snd_cwnd
-	time_iso8601 time_local uid_reset uid_set upstream_addr upstream_bytes_received upstream_bytes_sent
-	upstream_cache_etag upstream_cache_last_modified upstream_cache_status upstream_connect_time upstream_first_byte_time
-	upstream_header_time upstream_response_length upstream_response_time upstream_session_time upstream_status`)
-
-func fromRequest(name string) bool { return listed(requestParts, name) }
-
-func knownVariable(name string) bool {
-	return listed(requestParts, name) || listed(otherVariables, name)
-}
-
-func listed(list []string, name string) bool {
-	return slices.ContainsFunc(list, func(entry string) bool {
-		return entry == name || strings.HasSuffix(entry, "_") && strings.HasPrefix(name, entry)
-	})
 }
 
 // number reads a status; -1 for what is none.

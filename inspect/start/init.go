@@ -39,25 +39,25 @@ var initEnvironment = []Variable{
 }
 
 // init describes what `browser-shell init` does: it is no script that could be followed.
-func (sh *shell) init(command []string) {
-	r := sh.report
-	at := sh.img.Place(command[0], 0)
-	if _, ok := sh.img.Stat(command[0]); !ok {
-		sh.note(at, "it is what the image starts, and it isn't there")
+func (r *Report) init(command []string) {
+	at := r.img.Place(command[0], 0)
+	if _, ok := r.img.Stat(command[0]); !ok {
+		r.walk.Note(at, "it is what the image starts, and it isn't there")
 	}
 	if len(command) > 2 {
-		sh.note(at, "browser-shell init takes no arguments, and does not start with any")
+		r.walk.Note(at, "browser-shell init takes no arguments, and does not start with any")
 	}
 	r.Supervisord = "/opt/gem/supervisord.conf"
 	r.Choices = initChoices
 	r.Environment = initEnvironment
 	r.Clean = true
-	sh.started = map[string]variable{}
-	for _, v := range initEnvironment {
-		sh.started[v.Name] = variable{value: literal(v.Value), exported: true}
+	var chosen []string
+	for _, c := range initChoices {
+		chosen = append(chosen, c.Variable)
 	}
+	r.walk.Only(initEnvironment, chosen)
 	for _, s := range initSwitches {
-		s.Value, s.Set = sh.env[s.Name]
+		s.Value, s.Set = r.env[s.Name]
 		s.Places = []tree.Place{at}
 		r.Switches = append(r.Switches, s)
 	}

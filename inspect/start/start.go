@@ -1,17 +1,17 @@
 // Package start reads what an image does when it starts: the scripts from its entrypoint on, what they render, what of the
-// environment they run, and which variables change what the image exposes.
+// environment they run, and which variables change what the image exposes. start.go begins at the entrypoint, init.go is the
+// entry of a closed image, follow.go goes on with the programs of supervisord, switches.go says what each variable does, and
+// line.go tells the base's lines apart. The scripts themselves are walked through by inspect/shell.
 package start
 
 import (
 	"context"
-	"path"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/shell"
 )
 
 // Report is what is known of a start.
@@ -41,71 +41,32 @@ type Report struct {
 	// Notes tell of what could not be followed.
 	Notes []tree.Note `json:"notes,omitempty"`
 
-	shell *shell
+	img     *tree.Image
+	walk    *shell.Walk
+	env     map[string]string   // the image's own environment
+	decides map[string][]string // the programs that a variable starts or stops
 }
 
-// Script is a script that runs at start.
-type Script struct {
-	// Path is where it lies, links followed; Link is how it is called when that is by a link.
-	Path string `json:"path"`
-	Link string `json:"link,omitempty"`
-	// By is "entrypoint", the script that runs it, or the supervisord program whose command it is.
-	By    string     `json:"by"`
-	Place tree.Place `json:"place"`
-}
-
-// Rendering is a file that envsubst makes out of another one, or a copy of it: then Variables is empty and not nil.
-type Rendering struct {
-	Template string `json:"template"`
-	Output   string `json:"output"`
-	// Variables are those that are replaced; nil for all.
-	Variables []string `json:"variables,omitempty"`
-	// Values are those of Variables that are known when the container is started with the image's own environment.
-	Values map[string]string `json:"values,omitempty"`
-	// Once is true when the template is deleted afterwards.
-	Once bool `json:"once,omitempty"`
-	// Dormant is true when the image as it is doesn't come to it: the template isn't there, or a script asks for a file
-	// that is or isn't there.
-	Dormant bool       `json:"dormant,omitempty"`
-	Place   tree.Place `json:"place"`
-}
+// What a walk tells of, which a report repeats.
+type (
+	// Script is a script that runs at start.
+	Script = shell.Script
+	// Rendering is a file that is made from a template.
+	Rendering = shell.Rendering
+	// Change is a file that is made, changed or removed otherwise.
+	Change = shell.Change
+	// Hook is what runs a variable's value as a command.
+	Hook = shell.Hook
+	// Variable is one that the scripts give to the programs.
+	Variable = shell.Variable
+	// Job is a program of supervisord.
+	Job = shell.Job
+)
 
 // Choice is a variable with the values that it can have: SLIM_NGINX_CONF and the four main files of the closed image.
 type Choice struct {
 	Variable string   `json:"variable"`
 	Values   []string `json:"values"`
-}
-
-// Change is a file that scripts make, change or remove by other means than envsubst.
-type Change struct {
-	Path string `json:"path"`
-	// How is the means: ">", ">>", "touch", "tee", "sed -i", "rm".
-	How string `json:"how"`
-	// Variables are those of the environment that decide on its content or on whether it happens, sorted.
-	Variables []string `json:"variables,omitempty"`
-	// Dormant is as in Rendering.
-	Dormant bool       `json:"dormant,omitempty"`
-	Place   tree.Place `json:"place"`
-}
-
-// Variable is one that the scripts give to the programs.
-type Variable struct {
-	Name string `json:"name"`
-	// Value is what it is when the container is started with the image's own environment, if Known.
-	Value string `json:"value,omitempty"`
-	Known bool   `json:"known,omitempty"`
-	// From are the variables of the environment that decide on it, sorted.
-	From []string `json:"from,omitempty"`
-}
-
-// Hook runs a variable's value as a command, or as part of one that a shell reads.
-type Hook struct {
-	Variable string `json:"variable"`
-	// How is the program: "bash -c", "eval"; "exec" and "command" for a variable that names the program itself.
-	How string `json:"how"`
-	// Dormant is as in Rendering.
-	Dormant bool       `json:"dormant,omitempty"`
-	Place   tree.Place `json:"place"`
 }
 
 // Kinds of a Switch.
@@ -142,106 +103,51 @@ type Switch struct {
 
 // Read follows the start of img. What can't be followed is a Note, never an error or a panic.
 func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, error) {
-	r := &Report{}
-	sh := &shell{
-		ctx: ctx, img: img, report: r, env: map[string]string{}, scripts: map[string]*script{}, reads: map[string]*reading{},
-		touched: map[string]names{}, decides: map[string][]string{},
-	}
-	r.shell = sh
+	r := &Report{img: img, env: map[string]string{}, decides: map[string][]string{}}
+	r.walk = shell.New(img, r.env)
 	if config == nil {
 		config = &v1.Config{}
 	}
 	for _, e := range config.Env {
 		name, v, _ := strings.Cut(e, "=")
-		sh.env[name] = v
+		r.env[name] = v
 	}
 	r.Command = append(append([]string{}, config.Entrypoint...), config.Cmd...)
 	switch {
 	case len(r.Command) == 0:
-		sh.note(tree.Place{}, "the image has neither entrypoint nor command")
+		r.walk.Note(tree.Place{}, "the image has neither entrypoint nor command")
 	case isInit(r.Command):
-		sh.init(r.Command)
+		r.init(r.Command)
 	default:
-		f := sh.frame()
-		var args []value
-		for _, w := range r.Command {
-			args = append(args, literal(w))
-		}
-		if err := sh.prefetch(r.Command[0]); err != nil {
+		if err := r.walk.Start(ctx, r.Command); err != nil {
 			return nil, err
 		}
-		before := len(r.Scripts)
-		sh.outside(f, args, syntax.Pos{})
-		if len(r.Scripts) == before && r.Supervisord == "" && len(r.Notes) == 0 {
-			sh.note(img.Place(r.Command[0], 0), "it is what the image starts, and it can't be followed")
-		}
+		r.Supervisord = r.walk.Supervisord
 	}
-	if sh.err != nil {
-		return nil, sh.err
-	}
-	sh.madeConfiguration()
+	r.madeConfiguration()
+	r.take()
 	if r.Clean {
 		return r, nil
 	}
-	for _, name := range sorted(sh.started) {
-		v := sh.started[name]
-		if !v.outer || len(v.why) > 0 {
-			r.Environment = append(r.Environment, Variable{name, v.text, v.known, v.data.with(v.why)})
-		}
-	}
-	sh.finish()
+	r.Environment = r.walk.Environment()
+	r.finish()
 	return r, nil
 }
 
-// frame is where the entrypoint runs.
-func (sh *shell) frame() *frame {
-	return &frame{vars: &store{}, funcs: map[string]function{}, args: &[]value{}, bash: true}
-}
-
-// prefetch reads the scripts around the first one at once: each read of an image goes through whole layers.
-func (sh *shell) prefetch(first string) error {
-	e, ok := sh.img.Stat(first)
-	if !ok {
-		return nil
-	}
-	var paths []string
-	dirs := []string{path.Dir(e.Path)}
-	for _, d := range sh.img.Dir(dirs[0]) {
-		if d.IsDir() {
-			dirs = append(dirs, d.Path)
-		}
-	}
-	for _, dir := range dirs {
-		for _, d := range sh.img.Dir(dir) {
-			if strings.HasSuffix(d.Path, ".sh") && d.Type == image.TypeFile && d.Size <= maxScript && len(paths) < maxScripts/2 {
-				paths = append(paths, d.Path)
-			}
-		}
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	content, err := sh.img.ReadFiles(sh.ctx, paths...)
-	if err != nil {
-		return err
-	}
-	for p, data := range content {
-		s := &script{path: p}
-		sh.parsed(s, string(data))
-		sh.scripts[p] = s
-	}
-	return nil
+// take has what is known of the walk so far.
+func (r *Report) take() {
+	w := r.walk
+	r.Scripts, r.Renderings, r.Changes, r.Hooks, r.Grants, r.Notes = w.Scripts, w.Renderings, w.Changes, w.Hooks, w.Grants, w.Notes
 }
 
 // madeConfiguration puts the template in the place of a supervisord configuration that is made from it.
-func (sh *shell) madeConfiguration() {
-	r := sh.report
-	if _, ok := sh.img.Stat(r.Supervisord); ok || r.Supervisord == "" {
+func (r *Report) madeConfiguration() {
+	if _, ok := r.img.Stat(r.Supervisord); ok || r.Supervisord == "" {
 		return
 	}
-	for _, x := range r.Renderings {
+	for _, x := range r.walk.Renderings {
 		if x.Output == r.Supervisord && !x.Dormant {
-			sh.note(x.Place, "supervisord is started with %s, which is made from %s: that is read in its place", x.Output, x.Template)
+			r.walk.Note(x.Place, "supervisord is started with %s, which is made from %s: that is read in its place", x.Output, x.Template)
 			r.Supervisord = x.Template
 			return
 		}

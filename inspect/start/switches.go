@@ -1,9 +1,12 @@
 package start
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/shell"
 )
 
 // row is what is known of a variable of the base (facts/aio-base.md section 6.3).
@@ -95,23 +98,22 @@ func about(name string) row {
 }
 
 // finish puts the switches together.
-func (sh *shell) finish() {
-	r := sh.report
+func (r *Report) finish() {
 	for i := range r.Renderings {
 		template := r.Renderings[i].Template
 		r.Renderings[i].Once = slices.ContainsFunc(r.Changes, func(c Change) bool { return c.How == "rm" && c.Path == template })
 	}
 	for _, h := range r.Hooks {
-		if sh.reads[h.Variable] == nil {
-			sh.reads[h.Variable] = &reading{live: !h.Dormant}
+		if r.walk.Reads[h.Variable] == nil {
+			r.walk.Reads[h.Variable] = &shell.Reading{Live: !h.Dormant}
 		}
 	}
 	r.Switches = nil
-	for _, name := range sorted(sh.reads) {
-		read := sh.reads[name]
+	for _, name := range slices.Sorted(maps.Keys(r.walk.Reads)) {
+		read := r.walk.Reads[name]
 		known := about(name)
-		s := Switch{Name: name, Kind: known.kind, Effect: known.effect, Programs: sh.decides[name], Places: read.places, Dormant: !read.live}
-		s.Value, s.Set = sh.env[name]
+		s := Switch{Name: name, Kind: known.kind, Effect: known.effect, Programs: r.decides[name], Places: read.Places, Dormant: !read.Live}
+		s.Value, s.Set = r.env[name]
 		if s.Kind == Other && len(s.Programs) > 0 {
 			s.Kind, s.Effect = Program, "starts or stops "+strings.Join(s.Programs, ", ")
 		}

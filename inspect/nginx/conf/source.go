@@ -1,4 +1,4 @@
-package nginx
+package conf
 
 import (
 	"context"
@@ -21,13 +21,13 @@ const (
 	maxBytes      = 8 << 20
 	maxStatements = 20_000
 	maxWords      = 100_000 // in all statements together
-	maxLocations  = 2000
-	maxDepth      = 50 // of includes in each other, and of blocks in each other
+	maxDepth      = 50      // of includes in each other, and of blocks in each other
 	maxNotes      = 500
 )
 
 // source reads one variant of a configuration into statements.
 type source struct {
+	*Config
 	ctx  context.Context
 	img  *tree.Image
 	opt  Options
@@ -43,15 +43,11 @@ type source struct {
 	open      string
 	firstOnly bool
 
-	config     *Config
 	stack      []string
 	inclusions int
 	bytes      int
 	statements int
 	words      int
-	// unfilled are the placeholders that Env has no value for, in lower case as nginx would look for them.
-	unfilled map[string]bool
-	noted    map[string]bool
 }
 
 func newSource(ctx context.Context, img *tree.Image, main string, o Options) *source {
@@ -80,8 +76,7 @@ func newSource(ctx context.Context, img *tree.Image, main string, o Options) *so
 // variant starts a reading with the given choice of templates.
 func (s *source) variant(choice map[string]int) *source {
 	v := *s
-	v.choice, v.config = choice, &Config{Path: s.main, Upstreams: map[string][]string{}}
-	v.unfilled, v.noted = map[string]bool{}, map[string]bool{}
+	v.choice, v.Config = choice, &Config{Path: s.main, Unfilled: map[string]bool{}, img: s.img, noted: map[string]bool{}}
 	var names []string
 	for _, output := range slices.Sorted(maps.Keys(choice)) {
 		from := s.outputs[output][choice[output]].Path
@@ -91,7 +86,7 @@ func (s *source) variant(choice map[string]int) *source {
 			names = append(names, output+" from "+from)
 		}
 	}
-	v.config.Variant = strings.Join(names, ", ")
+	v.Variant = strings.Join(names, ", ")
 	return &v
 }
 
@@ -116,25 +111,6 @@ func (s *source) resolve(p string) string {
 		}
 	}
 	return at
-}
-
-func (s *source) place(st *statement) tree.Place { return s.img.Place(st.file, st.line) }
-
-func (s *source) note(st *statement, format string, args ...any) {
-	s.noteAt(s.place(st), format, args...)
-}
-
-func (s *source) noteAt(at tree.Place, format string, args ...any) {
-	n := tree.Note{Place: at, Text: fmt.Sprintf(format, args...)}
-	key := n.String()
-	if s.noted[key] || len(s.config.Notes) > maxNotes {
-		return
-	}
-	s.noted[key] = true
-	if len(s.config.Notes) == maxNotes {
-		n = tree.Note{Place: tree.Place{Path: s.main}, Text: fmt.Sprintf("there are more than %d notes", maxNotes)}
-	}
-	s.config.Notes = append(s.config.Notes, n)
 }
 
 // likelyFiles are small files beside the main one and in nginx's own directory: reading one file of a layer means to go
@@ -246,7 +222,7 @@ func (s *source) render(content string, tpl Template) text {
 		switch {
 		case wanted && known:
 			if strings.ContainsAny(value, "\n\r;{}#'\"\\") {
-				s.noteAt(s.img.Place(tpl.Path, len(t.starts)), "the value of %s is more than a word: %q", name, cut(value))
+				s.NoteAt(s.img.Place(tpl.Path, len(t.starts)), "the value of %s is more than a word: %q", name, Cut(value))
 			}
 			out.WriteString(value)
 			i += n
@@ -261,7 +237,7 @@ func (s *source) render(content string, tpl Template) text {
 			}
 		}
 		if out.Len() > maxBytes {
-			s.noteAt(s.img.Place(tpl.Path, len(t.starts)), "rendered it has more than the %d bytes that are read", maxBytes)
+			s.NoteAt(s.img.Place(tpl.Path, len(t.starts)), "rendered it has more than the %d bytes that are read", maxBytes)
 			break
 		}
 	}
@@ -270,16 +246,16 @@ func (s *source) render(content string, tpl Template) text {
 }
 
 func (s *source) noteUnfilled(at tree.Place, name string, tpl Template) {
-	if tpl.Variables == nil && knownVariable(strings.ToLower(name)) {
-		if !s.unfilled["$"+name] {
-			s.unfilled["$"+name] = true
-			s.noteAt(at, "envsubst without a list of names empties $%s, which nginx would fill", name)
+	if tpl.Variables == nil && KnownVariable(strings.ToLower(name)) {
+		if !s.Unfilled["$"+name] {
+			s.Unfilled["$"+name] = true
+			s.NoteAt(at, "envsubst without a list of names empties $%s, which nginx would fill", name)
 		}
 		return
 	}
-	if !s.unfilled[strings.ToLower(name)] {
-		s.unfilled[strings.ToLower(name)] = true
-		s.noteAt(at, "nothing is known of the value of ${%s}", name)
+	if !s.Unfilled[strings.ToLower(name)] {
+		s.Unfilled[strings.ToLower(name)] = true
+		s.NoteAt(at, "nothing is known of the value of ${%s}", name)
 	}
 }
 
@@ -293,7 +269,7 @@ func placeholder(s string) (name string, length int) {
 		rest, braces = rest[1:], 2
 	}
 	n := 0
-	for n < len(rest) && isNameByte(rest[n]) && (n > 0 || rest[n] < '0' || rest[n] > '9') {
+	for n < len(rest) && IsNameByte(rest[n]) && (n > 0 || rest[n] < '0' || rest[n] > '9') {
 		n++
 	}
 	if n == 0 || braces > 0 && (n == len(rest) || rest[n] != '}') {
@@ -302,23 +278,11 @@ func placeholder(s string) (name string, length int) {
 	return rest[:n], 1 + braces + n
 }
 
-func isNameByte(c byte) bool {
-	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-}
-
-// cut shortens what a note quotes.
-func cut(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
-	}
-	return s
-}
-
 // parse reads the file at p. by is the include that names it, nil for the main file.
-func (s *source) parse(p string, by *statement) []*statement {
+func (s *source) parse(p string, by *Statement) []*Statement {
 	at := tree.Place{Path: p}
 	if by != nil {
-		at = s.place(by)
+		at = s.Place(by)
 	}
 	real := s.resolve(p)
 	if e, ok := s.img.Stat(real); ok {
@@ -329,13 +293,13 @@ func (s *source) parse(p string, by *statement) []*statement {
 	case s.ctx.Err() != nil || s.open != "":
 		return nil
 	case slices.Contains(s.stack, real):
-		s.noteAt(at, "%s includes itself: nginx would not start", p)
+		s.NoteAt(at, "%s includes itself: nginx would not start", p)
 		return nil
 	case len(s.stack) >= maxDepth:
-		s.noteAt(at, "%s is not read: files include each other more than %d deep", p, maxDepth)
+		s.NoteAt(at, "%s is not read: files include each other more than %d deep", p, maxDepth)
 		return nil
 	case s.inclusions > maxInclusions:
-		s.noteAt(at, "%s is not read: more than %d files are included", p, maxInclusions)
+		s.NoteAt(at, "%s is not read: more than %d files are included", p, maxInclusions)
 		return nil
 	}
 	t, from, err := s.content(p)
@@ -343,32 +307,32 @@ func (s *source) parse(p string, by *statement) []*statement {
 	case s.open != "":
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		s.noteAt(at, "%s is not there: nginx would not start", p)
+		s.NoteAt(at, "%s is not there: nginx would not start", p)
 		return nil
 	case err != nil:
-		s.noteAt(at, "%s can't be read: %v", p, err)
+		s.NoteAt(at, "%s can't be read: %v", p, err)
 		return nil
 	}
 	if s.bytes += len(t.content); s.bytes > maxBytes {
-		s.noteAt(at, "%s is not read: all files together have more than %d bytes", p, maxBytes)
+		s.NoteAt(at, "%s is not read: all files together have more than %d bytes", p, maxBytes)
 		return nil
 	}
-	s.config.Files = append(s.config.Files, from)
+	s.Files = append(s.Files, from)
 	if n := strings.IndexByte(t.content, 0); n >= 0 {
-		s.noteAt(s.img.Place(from, t.line(n)), "there is a NUL byte, after which nginx may see another word than is written")
+		s.NoteAt(s.img.Place(from, t.line(n)), "there is a NUL byte, after which nginx may see another word than is written")
 	}
 	s.stack = append(s.stack, real)
 	defer func() { s.stack = s.stack[:len(s.stack)-1] }()
 	l := &lexer{text: t}
 	block, end := s.block(l, from, "", 0)
 	if end == endBlock {
-		s.noteAt(s.img.Place(from, l.line(max(0, l.pos-1))), `unexpected "}": nginx would not start, and nothing after it is read`)
+		s.NoteAt(s.img.Place(from, l.line(max(0, l.pos-1))), `unexpected "}": nginx would not start, and nothing after it is read`)
 	}
 	return block
 }
 
 // block reads statements up to the end of the block or the file.
-func (s *source) block(l *lexer, file, parent string, depth int) (out []*statement, end byte) {
+func (s *source) block(l *lexer, file, parent string, depth int) (out []*Statement, end byte) {
 	for {
 		words, at, end, err := l.next()
 		if err != nil {
@@ -376,43 +340,43 @@ func (s *source) block(l *lexer, file, parent string, depth int) (out []*stateme
 			if len(at) > 0 {
 				line = l.line(at[0])
 			}
-			s.noteAt(s.img.Place(file, line), "%v: nginx would not start, and nothing after it is read", err)
+			s.NoteAt(s.img.Place(file, line), "%v: nginx would not start, and nothing after it is read", err)
 			return out, endFile
 		}
 		if len(words) == 0 {
 			if end == endFile && parent != "" {
-				s.noteAt(s.img.Place(file, l.line(len(l.content))), `the file ends inside of %s: nginx would not start`, parent)
+				s.NoteAt(s.img.Place(file, l.line(len(l.content))), `the file ends inside of %s: nginx would not start`, parent)
 			}
 			return out, end
 		}
 		for len(words) > 0 && s.isUnfilled(words[0]) { // it stands for whole directives
-			s.noteAt(s.img.Place(file, l.line(at[0])), "%s may bring directives of its own, which are not known", words[0])
+			s.NoteAt(s.img.Place(file, l.line(at[0])), "%s may bring directives of its own, which are not known", words[0])
 			words, at = words[1:], at[1:]
 		}
 		if len(words) == 0 {
 			continue
 		}
-		st := &statement{words: words, file: file, line: l.line(at[0]), isBlock: end == startBlock}
+		st := &Statement{Words: words, file: file, line: l.line(at[0]), IsBlock: end == startBlock}
 		s.statements++
 		s.words += len(words)
 		if s.statements > maxStatements || s.words > maxWords || depth > maxDepth {
-			s.note(st, "there are more than %d directives of %d words, or blocks more than %d deep: nothing after it is read",
+			s.Note(st, "there are more than %d directives of %d words, or blocks more than %d deep: nothing after it is read",
 				maxStatements, maxWords, maxDepth)
 			l.pos = len(l.content)
 			return out, endFile
 		}
 		switch {
-		case st.name() == "include" && len(words) == 2 && !st.isBlock && parent != "split_clients":
+		case st.Name() == "include" && len(words) == 2 && !st.IsBlock && parent != "split_clients":
 			out = append(out, s.include(st)...)
 			continue
-		case st.isBlock && strings.HasSuffix(st.name(), "_by_lua_block"):
+		case st.IsBlock && strings.HasSuffix(st.Name(), "_by_lua_block"):
 			if err := l.skipLua(); err != nil {
-				s.note(st, "%v: nginx would not start, and nothing after it is read", err)
+				s.Note(st, "%v: nginx would not start, and nothing after it is read", err)
 				return append(out, st), endFile
 			}
-		case st.isBlock:
-			inner, end := s.block(l, file, st.name(), depth+1)
-			st.block = inner
+		case st.IsBlock:
+			inner, end := s.block(l, file, st.Name(), depth+1)
+			st.Block = inner
 			if end == endFile {
 				return append(out, st), endFile
 			}
@@ -423,13 +387,13 @@ func (s *source) block(l *lexer, file, parent string, depth int) (out []*stateme
 
 func (s *source) isUnfilled(word string) bool {
 	name, n := placeholder(word + " ")
-	return n > 0 && n == len(word) && s.unfilled[strings.ToLower(name)]
+	return n > 0 && n == len(word) && s.Unfilled[strings.ToLower(name)]
 }
 
 // include reads what an include directive names: relative to the directory of the main file, as ngx_conf_include does.
-func (s *source) include(st *statement) []*statement {
-	pattern := st.arg(1)
-	inc := Include{Pattern: pattern, Place: s.place(st)}
+func (s *source) include(st *Statement) []*Statement {
+	pattern := st.Arg(1)
+	inc := Include{Pattern: pattern, Place: s.Place(st)}
 	full := pattern
 	if !strings.HasPrefix(full, "/") {
 		full = path.Dir(s.main) + "/" + full
@@ -437,7 +401,7 @@ func (s *source) include(st *statement) []*statement {
 	if inc.Glob = strings.ContainsAny(pattern, "*?["); inc.Glob {
 		var all bool
 		if inc.Files, all = s.glob(full); !all {
-			s.note(st, "%s has too much to look through: not every file that it names is read", cut(pattern))
+			s.Note(st, "%s has too much to look through: not every file that it names is read", Cut(pattern))
 		}
 	} else {
 		inc.Files = []string{s.shown(full)}
@@ -445,8 +409,8 @@ func (s *source) include(st *statement) []*statement {
 		_, made := s.outputs[s.resolve(full)]
 		inc.Missing = !there && !made
 	}
-	s.config.Includes = append(s.config.Includes, inc)
-	var out []*statement
+	s.Includes = append(s.Includes, inc)
+	var out []*Statement
 	for _, p := range inc.Files {
 		out = append(out, s.parse(p, st)...)
 	}

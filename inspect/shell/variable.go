@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"slices"
@@ -10,22 +10,34 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// reading is where a variable of the environment is read.
-type reading struct {
-	places []tree.Place
-	live   bool // not only in branches that the image's files rule out
+// Variable is one that the scripts give to the programs.
+type Variable struct {
+	Name string `json:"name"`
+	// Value is what it is when the container is started with the image's own environment, if Known.
+	Value string `json:"value,omitempty"`
+	Known bool   `json:"known,omitempty"`
+	// From are the variables of the environment that decide on it, sorted.
+	From []string `json:"from,omitempty"`
+}
+
+// Reading is where a variable of the environment is read.
+type Reading struct {
+	// Places are at most 50.
+	Places []tree.Place
+	// Live is false when it is read only in branches that the image's files rule out.
+	Live bool
 }
 
 // read marks that a variable of the environment is read.
-func (sh *shell) read(f *frame, name string, at tree.Place) {
-	r := sh.reads[name]
+func (sh *Walk) read(f *frame, name string, at tree.Place) {
+	r := sh.Reads[name]
 	if r == nil {
-		r = &reading{}
-		sh.reads[name] = r
+		r = &Reading{}
+		sh.Reads[name] = r
 	}
-	r.live = r.live || !f.dormant
-	if len(r.places) < maxPlaces && !slices.Contains(r.places, at) {
-		r.places = append(r.places, at)
+	r.Live = r.Live || !f.dormant
+	if len(r.Places) < maxPlaces && !slices.Contains(r.Places, at) {
+		r.Places = append(r.Places, at)
 	}
 }
 
@@ -49,14 +61,14 @@ var own = func() map[string]bool {
 }()
 
 // peek is the variable without it being read.
-func (sh *shell) peek(f *frame, name string) variable {
+func (sh *Walk) peek(f *frame, name string) variable {
 	if v, ok := f.vars.get(f.key(name)); ok {
 		return v
 	}
 	if own[name] {
 		return variable{}
 	}
-	if sh.report.Clean || f.bare {
+	if sh.clean || f.bare {
 		return variable{value: literal("")}
 	}
 	text, set := sh.env[name]
@@ -64,7 +76,7 @@ func (sh *shell) peek(f *frame, name string) variable {
 	return variable{value: value{text: text, known: len(text) <= maxText, data: n, head: n}, exported: set, outer: true}
 }
 
-func (sh *shell) get(f *frame, name string, pos syntax.Pos) variable {
+func (sh *Walk) get(f *frame, name string, pos syntax.Pos) variable {
 	v := sh.peek(f, name)
 	if v.outer {
 		sh.read(f, name, sh.place(f, pos))
@@ -72,13 +84,13 @@ func (sh *shell) get(f *frame, name string, pos syntax.Pos) variable {
 	return v
 }
 
-func (sh *shell) set(f *frame, name string, v value) {
+func (sh *Walk) set(f *frame, name string, v value) {
 	old := sh.peek(f, name)
 	v.why = v.why.with(f.why)
 	f.vars.set(f.key(name), variable{value: v, exported: old.exported})
 }
 
-func (sh *shell) peekKey(f *frame, key string) variable {
+func (sh *Walk) peekKey(f *frame, key string) variable {
 	name, _, local := strings.Cut(key, "\x00")
 	if local {
 		if v, ok := f.vars.get(key); ok {
@@ -92,7 +104,7 @@ func (sh *shell) peekKey(f *frame, key string) variable {
 }
 
 // declare is export, local, readonly, declare and typeset.
-func (sh *shell) declare(f *frame, c *syntax.DeclClause) status {
+func (sh *Walk) declare(f *frame, c *syntax.DeclClause) status {
 	kind := c.Variant.Value
 	export, local := kind == "export", kind == "local"
 	inFunction := f.locals != nil
@@ -126,7 +138,7 @@ func (sh *shell) declare(f *frame, c *syntax.DeclClause) status {
 			name, rest, ok := strings.Cut(v.text, "=")
 			switch {
 			case !v.known:
-				sh.note(sh.place(f, a.Pos()), "%s of a name that isn't known", kind)
+				sh.Note(sh.place(f, a.Pos()), "%s of a name that isn't known", kind)
 			case strings.HasPrefix(name, "-"):
 				export = export || kind != "export" && strings.Contains(name, "x")
 				if kind == "export" && strings.Contains(name, "n") {
@@ -144,7 +156,7 @@ func (sh *shell) declare(f *frame, c *syntax.DeclClause) status {
 }
 
 // assigned is what an assignment puts into its variable.
-func (sh *shell) assigned(f *frame, a *syntax.Assign) value {
+func (sh *Walk) assigned(f *frame, a *syntax.Assign) value {
 	v := literal("")
 	switch {
 	case a.Array != nil:

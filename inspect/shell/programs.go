@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"path"
@@ -13,7 +13,7 @@ import (
 )
 
 // known runs a program whose work matters here. ok is false for any other.
-func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (status, bool) {
+func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (status, bool) {
 	rest := args[1:]
 	at := sh.place(f, pos)
 	switch base {
@@ -102,13 +102,13 @@ func (sh *shell) known(f *frame, base string, args []value, pos syntax.Pos) (sta
 				if len(rest[i+1].data) > 0 {
 					sh.hook(f, rest[i+1].data, base+" "+a.text, pos)
 				}
-				sh.note(at, "a program for %s is run, and can't be followed", base)
+				sh.Note(at, "a program for %s is run, and can't be followed", base)
 			case a.known && !strings.HasPrefix(a.text, "-") || !a.known:
 				if len(a.head) > 0 {
 					sh.hook(f, a.head, base, pos)
 				}
 				if a.text != nodeREPL {
-					sh.note(at, "%s is run by %s, and can't be followed", a.written(), base)
+					sh.Note(at, "%s is run by %s, and can't be followed", a.written(), base)
 				}
 			default:
 				continue
@@ -150,7 +150,7 @@ func operands(args []value) []value {
 	return out
 }
 
-func (sh *shell) cat(f *frame, args []value) value {
+func (sh *Walk) cat(f *frame, args []value) value {
 	ops := operands(args)
 	if len(ops) == 0 || len(ops) == 1 && ops[0].known && ops[0].text == "-" {
 		return sh.stdin(f)
@@ -165,7 +165,7 @@ func (sh *shell) cat(f *frame, args []value) value {
 	return v
 }
 
-func (sh *shell) sed(f *frame, args []value, at tree.Place) {
+func (sh *Walk) sed(f *frame, args []value, at tree.Place) {
 	inPlace := false
 	var files []value
 	expression := false
@@ -195,7 +195,7 @@ func (sh *shell) sed(f *frame, args []value, at tree.Place) {
 	}
 	in := sh.stdin(f)
 	if in.rendered {
-		sh.note(at, "sed changes what envsubst made of %s before it is written", in.file)
+		sh.Note(at, "sed changes what envsubst made of %s before it is written", in.file)
 		in.data = in.data.with(v.data)
 		sh.emit(f, in)
 		return
@@ -204,7 +204,7 @@ func (sh *shell) sed(f *frame, args []value, at tree.Place) {
 }
 
 // copy is cp, mv, ln, install and rsync. A file that is copied as it is counts as rendered with no variable replaced.
-func (sh *shell) copy(f *frame, base string, args []value, at tree.Place) {
+func (sh *Walk) copy(f *frame, base string, args []value, at tree.Place) {
 	if base == "install" {
 		args = slices.DeleteFunc(slices.Clone(args), func(a value) bool { return modes.MatchString(a.text) })
 	}
@@ -225,7 +225,7 @@ func (sh *shell) copy(f *frame, base string, args []value, at tree.Place) {
 		p := file(target)
 		if p == "" {
 			if !to.known {
-				sh.note(at, "what %s writes here can't be told%s", base, because(to))
+				sh.Note(at, "what %s writes here can't be told%s", base, because(to))
 			}
 			continue
 		}
@@ -243,7 +243,7 @@ func (sh *shell) copy(f *frame, base string, args []value, at tree.Place) {
 	}
 }
 
-func (sh *shell) remove(f *frame, v value, at tree.Place) {
+func (sh *Walk) remove(f *frame, v value, at tree.Place) {
 	p := file(v)
 	if p == "" {
 		return
@@ -258,9 +258,9 @@ var supervisorConfigs = []string{
 	"/usr/etc/supervisord.conf", "/usr/supervisord.conf", "/etc/supervisord.conf", "/etc/supervisor/supervisord.conf",
 }
 
-func (sh *shell) supervisord(f *frame, args []value, at tree.Place) {
+func (sh *Walk) supervisord(f *frame, args []value, at tree.Place) {
 	if sh.job != "" {
-		sh.note(at, "program %s starts a supervisord of its own, which is not followed", sh.job)
+		sh.Note(at, "program %s starts a supervisord of its own, which is not followed", sh.job)
 		return
 	}
 	var config value
@@ -278,7 +278,7 @@ func (sh *shell) supervisord(f *frame, args []value, at tree.Place) {
 	}
 	p := file(config)
 	if len(config.data) > 0 {
-		sh.note(at, "the environment decides on supervisord's configuration%s", because(config))
+		sh.Note(at, "the environment decides on supervisord's configuration%s", because(config))
 	}
 	if !config.known && len(config.data) == 0 {
 		for _, c := range supervisorConfigs {
@@ -290,15 +290,15 @@ func (sh *shell) supervisord(f *frame, args []value, at tree.Place) {
 	}
 	switch {
 	case p == "":
-		sh.note(at, "which configuration supervisord is started with can't be told%s", because(config))
+		sh.Note(at, "which configuration supervisord is started with can't be told%s", because(config))
 	case f.dormant:
-	case sh.report.Supervisord == "":
-		sh.report.Supervisord = p
+	case sh.Supervisord == "":
+		sh.Supervisord = p
 		sh.started = map[string]variable{}
 		for key, v := range sh.process(f).vars.all() {
 			sh.started[key] = v
 		}
-	case sh.report.Supervisord != p:
-		sh.note(at, "another supervisord is started, with %s", p)
+	case sh.Supervisord != p:
+		sh.Note(at, "another supervisord is started, with %s", p)
 	}
 }

@@ -1,4 +1,4 @@
-package start
+package shell
 
 import "slices"
 
@@ -10,7 +10,7 @@ type branch struct {
 }
 
 // branch walks through body as if it were taken. cond says whether it is, and depends on why.
-func (sh *shell) branch(f *frame, cond tri, why names, body func(*frame) status) branch {
+func (sh *Walk) branch(f *frame, cond tri, why names, body func(*frame) status) branch {
 	g := *f
 	g.vars = &store{up: f.vars}
 	g.why = f.why.with(why)
@@ -31,7 +31,7 @@ func (sh *shell) branch(f *frame, cond tri, why names, body func(*frame) status)
 }
 
 // join puts what two ways leave into f.
-func (sh *shell) join(f *frame, cond tri, why names, a, b branch) status {
+func (sh *Walk) join(f *frame, cond tri, why names, a, b branch) status {
 	keys := map[string]bool{}
 	for _, br := range []branch{a, b} {
 		if br.vars != nil {
@@ -70,7 +70,7 @@ func (sh *shell) join(f *frame, cond tri, why names, a, b branch) status {
 }
 
 // apart walks through body in a shell of its own.
-func (sh *shell) apart(f *frame, body func(*frame) status) status {
+func (sh *Walk) apart(f *frame, body func(*frame) status) status {
 	g := *f
 	g.vars = &store{up: f.vars}
 	args := slices.Clone(*f.args)
@@ -84,6 +84,6 @@ func (sh *shell) apart(f *frame, body func(*frame) status) status {
 }
 
 // either walks through body if cond says so.
-func (sh *shell) either(f *frame, cond tri, why names, body func(*frame) status) {
+func (sh *Walk) either(f *frame, cond tri, why names, body func(*frame) status) {
 	sh.join(f, cond, why, sh.branch(f, cond, why, body), branch{status: status{ok: maybe}})
 }

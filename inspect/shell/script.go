@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 )
 
 // runText runs a string as a script. What comes from the environment into it is a hook.
-func (sh *shell) runText(f *frame, v value, how string, pos syntax.Pos) status {
+func (sh *Walk) runText(f *frame, v value, how string, pos syntax.Pos) status {
 	if len(v.data) > 0 {
 		sh.hook(f, v.data, how, pos)
 	}
 	if !v.known {
 		if len(v.data) == 0 {
-			sh.note(sh.place(f, pos), "what %s runs here can't be told", how)
+			sh.Note(sh.place(f, pos), "what %s runs here can't be told", how)
 		}
 		return status{why: v.data.with(v.why)}
 	}
@@ -32,7 +32,7 @@ func (sh *shell) runText(f *frame, v value, how string, pos syntax.Pos) status {
 }
 
 // source is "." and source.
-func (sh *shell) source(f *frame, args []value, pos syntax.Pos) status {
+func (sh *Walk) source(f *frame, args []value, pos syntax.Pos) status {
 	if len(args[0].head) > 0 {
 		sh.hook(f, args[0].head, ".", pos)
 	}
@@ -41,18 +41,18 @@ func (sh *shell) source(f *frame, args []value, pos syntax.Pos) status {
 		if args[0].known && strings.HasPrefix(args[0].text, "/dev/fd/") {
 			return status{}
 		}
-		sh.note(sh.place(f, pos), "which file is sourced here can't be told%s", because(args[0]))
+		sh.Note(sh.place(f, pos), "which file is sourced here can't be told%s", because(args[0]))
 		return status{}
 	}
 	s := sh.load(p)
 	if s == nil {
 		if !f.dormant {
-			sh.note(sh.place(f, pos), "%s is sourced, and it isn't there", p)
+			sh.Note(sh.place(f, pos), "%s is sourced, and it isn't there", p)
 		}
 		return status{}
 	}
 	if s.why != "" {
-		sh.note(sh.img.Place(s.path, 0), "it is sourced, and can't be followed: %s", s.why)
+		sh.Note(sh.img.Place(s.path, 0), "it is sourced, and can't be followed: %s", s.why)
 		return status{}
 	}
 	if !sh.again(f, s.path) {
@@ -81,7 +81,7 @@ const (
 )
 
 // load reads and parses a script; nil when there is none.
-func (sh *shell) load(p string) *script {
+func (sh *Walk) load(p string) *script {
 	e, ok := sh.img.Stat(p)
 	if !ok {
 		return nil
@@ -115,7 +115,7 @@ func (sh *shell) load(p string) *script {
 	return s
 }
 
-func (sh *shell) parsed(s *script, text string) {
+func (sh *Walk) parsed(s *script, text string) {
 	var interpreter string
 	interpreter, s.shell, s.bash = isShell(text)
 	switch {
@@ -133,7 +133,7 @@ func (sh *shell) parsed(s *script, text string) {
 }
 
 // met notes a script that runs.
-func (sh *shell) met(f *frame, p string, s *script) {
+func (sh *Walk) met(f *frame, p string, s *script) {
 	by := f.at
 	if by == "" {
 		by = "entrypoint"
@@ -146,8 +146,8 @@ func (sh *shell) met(f *frame, p string, s *script) {
 		n.Link = p
 	}
 	same := func(o Script) bool { return o.Path == n.Path && o.By == n.By }
-	if !slices.ContainsFunc(sh.report.Scripts, same) && len(sh.report.Scripts) < maxScripts {
-		sh.report.Scripts = append(sh.report.Scripts, n)
+	if !slices.ContainsFunc(sh.Scripts, same) && len(sh.Scripts) < maxScripts {
+		sh.Scripts = append(sh.Scripts, n)
 	}
 }
 
@@ -161,7 +161,7 @@ func mayBeScript(p string) bool {
 }
 
 // lookUp finds a program as the shell does.
-func (sh *shell) lookUp(f *frame, name string) string {
+func (sh *Walk) lookUp(f *frame, name string) string {
 	if strings.HasPrefix(name, "/") {
 		if _, ok := sh.img.Stat(name); ok {
 			return image.Clean(name)
@@ -181,13 +181,13 @@ func (sh *shell) lookUp(f *frame, name string) string {
 }
 
 // script runs a script in a process of its own.
-func (sh *shell) script(f *frame, p string, s *script, args []value) status {
+func (sh *Walk) script(f *frame, p string, s *script, args []value) status {
 	if !sh.again(f, s.path) {
 		return status{}
 	}
 	if s.why != "" {
 		if !slices.Contains(others, path.Base(p)) {
-			sh.note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.by(f), s.why)
+			sh.Note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.by(f), s.why)
 		}
 		sh.ran(f, args)
 		v := sh.unknownOutput(f, args[1:])
@@ -210,7 +210,7 @@ func (sh *shell) script(f *frame, p string, s *script, args []value) status {
 }
 
 // by says who runs something.
-func (sh *shell) by(f *frame) string {
+func (sh *Walk) by(f *frame) string {
 	switch {
 	case f.at != "":
 		return f.at
@@ -221,7 +221,7 @@ func (sh *shell) by(f *frame) string {
 }
 
 // process is a frame for another process: only what is exported goes on.
-func (sh *shell) process(f *frame) *frame {
+func (sh *Walk) process(f *frame) *frame {
 	g := *f
 	g.vars = &store{}
 	for key, v := range f.vars.all() {
@@ -236,10 +236,10 @@ func (sh *shell) process(f *frame) *frame {
 }
 
 // text parses and walks through a script that is a string of another one, such as that of bash -c.
-func (sh *shell) walkText(f *frame, text string, line int) status {
+func (sh *Walk) walkText(f *frame, text string, line int) status {
 	file, why := parse(text)
 	if why != "" {
-		sh.note(sh.img.Place(f.at, line), "a script in a string can't be followed: %s", why)
+		sh.Note(sh.img.Place(f.at, line), "a script in a string can't be followed: %s", why)
 		return status{}
 	}
 	base := f.base

@@ -1,4 +1,4 @@
-package nginx
+package conf
 
 import (
 	"path"

@@ -1,4 +1,4 @@
-package nginx
+package conf
 
 import (
 	"errors"
@@ -44,8 +44,8 @@ const (
 	endFile      = 0
 )
 
-// maxWord is the size of nginx's buffer: a longer word is an error there (NGX_CONF_BUFFER).
-const maxWord = 4096
+// MaxWord is the size of nginx's buffer: a longer word is an error there (NGX_CONF_BUFFER).
+const MaxWord = 4096
 
 var errEndOfFile = errors.New(`the file ends inside of a statement: ";" or "}" is missing`)
 
@@ -133,8 +133,8 @@ func (l *lexer) next() (words []string, at []int, end byte, err error) {
 		if len(words) > maxWords {
 			return words, at, 0, fmt.Errorf("a directive of more than %d words", maxWords)
 		}
-		if l.pos-start > maxWord {
-			return words, at, 0, fmt.Errorf("a word of %d bytes; nginx takes %d at most", l.pos-start, maxWord)
+		if l.pos-start > MaxWord {
+			return words, at, 0, fmt.Errorf("a word of %d bytes; nginx takes %d at most", l.pos-start, MaxWord)
 		}
 		if c == endStatement || c == startBlock {
 			return words, at, c, nil
@@ -207,42 +207,4 @@ func longBracket(s string) int {
 		return len(s)
 	}
 	return n + len(end)
-}
-
-// statement is a directive, or a line of a block that holds values, such as map's.
-type statement struct {
-	words   []string
-	block   []*statement
-	isBlock bool
-	file    string
-	line    int
-}
-
-func (s *statement) name() string { return s.words[0] }
-
-// arg gives an argument, counted from 1; empty when there are fewer.
-func (s *statement) arg(n int) string {
-	if n < len(s.words) {
-		return s.words[n]
-	}
-	return ""
-}
-
-// last gives the last argument.
-func (s *statement) last() string { return s.arg(len(s.words) - 1) }
-
-// String is the statement on one line, for people.
-func (s *statement) String() string { return strings.Join(s.words, " ") }
-
-// only gives the statements with one of the names.
-func only(block []*statement, names ...string) []*statement {
-	var out []*statement
-	for _, s := range block {
-		for _, name := range names {
-			if s.name() == name {
-				out = append(out, s)
-			}
-		}
-	}
-	return out
 }

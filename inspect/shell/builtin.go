@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 )
 
 // builtin runs what the shell itself knows. ok is false for what it doesn't.
-func (sh *shell) builtin(f *frame, args []value, pos syntax.Pos) (st status, ok bool) {
+func (sh *Walk) builtin(f *frame, args []value, pos syntax.Pos) (st status, ok bool) {
 	name, rest := args[0].text, args[1:]
 	done := status{ok: yes}
 	switch name {
@@ -171,7 +171,7 @@ func printf(args []value) value {
 }
 
 // readVariables is read, readarray and mapfile.
-func (sh *shell) readVariables(f *frame, command string, args []value) {
+func (sh *Walk) readVariables(f *frame, command string, args []value) {
 	in := sh.stdin(f)
 	array := command != "read"
 	var vars []string

@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"path"
@@ -12,7 +12,7 @@ import (
 )
 
 // fields gives the words that a command gets.
-func (sh *shell) fields(f *frame, words []*syntax.Word) []value {
+func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
 	var out []value
 	for _, w := range words {
 		out = append(out, sh.field(f, w)...)
@@ -24,7 +24,7 @@ func (sh *shell) fields(f *frame, words []*syntax.Word) []value {
 }
 
 // field splits a word as the shell does.
-func (sh *shell) field(f *frame, w *syntax.Word) []value {
+func (sh *Walk) field(f *frame, w *syntax.Word) []value {
 	if len(w.Parts) == 1 && f.bash {
 		if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
 			return braces(w)
@@ -132,7 +132,7 @@ func braces(w *syntax.Word) []value {
 }
 
 // spliced is "$@" and "${array[@]}", each element a word of its own.
-func (sh *shell) spliced(f *frame, q *syntax.DblQuoted) ([]value, bool) {
+func (sh *Walk) spliced(f *frame, q *syntax.DblQuoted) ([]value, bool) {
 	if len(q.Parts) != 1 {
 		return nil, false
 	}
@@ -162,14 +162,14 @@ func index(x syntax.ArithmExpr) string {
 }
 
 // text is a word as one string, as in an assignment or a redirection.
-func (sh *shell) text(f *frame, w *syntax.Word) value {
+func (sh *Walk) text(f *frame, w *syntax.Word) value {
 	if w == nil {
 		return literal("")
 	}
 	return sh.parts(f, w.Parts, false)
 }
 
-func (sh *shell) parts(f *frame, parts []syntax.WordPart, quoted bool) value {
+func (sh *Walk) parts(f *frame, parts []syntax.WordPart, quoted bool) value {
 	var out value
 	for i, p := range parts {
 		v := sh.part(f, p, quoted)
@@ -195,7 +195,7 @@ func (sh *shell) parts(f *frame, parts []syntax.WordPart, quoted bool) value {
 	return out
 }
 
-func (sh *shell) part(f *frame, p syntax.WordPart, quoted bool) value {
+func (sh *Walk) part(f *frame, p syntax.WordPart, quoted bool) value {
 	switch p := p.(type) {
 	case *syntax.Lit:
 		return literal(unquote(p.Value, quoted))
@@ -252,7 +252,7 @@ func unquote(s string, quoted bool) string {
 	return b.String()
 }
 
-func (sh *shell) param(f *frame, p *syntax.ParamExp) value {
+func (sh *Walk) param(f *frame, p *syntax.ParamExp) value {
 	if p.Param == nil {
 		return value{}
 	}
@@ -340,19 +340,19 @@ func changed(v value, by ...value) value {
 }
 
 // indirect is ${!name}: the variable that another one names.
-func (sh *shell) indirect(f *frame, p *syntax.ParamExp, v value) value {
+func (sh *Walk) indirect(f *frame, p *syntax.ParamExp, v value) value {
 	if p.Names == 0 && v.known && syntax.ValidName(v.text) {
 		w := sh.get(f, v.text, p.Pos()).value
 		w.why = w.why.with(v.data, v.why)
 		return w
 	}
 	if p.Names != 0 || len(v.data) > 0 || !v.known {
-		sh.note(sh.place(f, p.Pos()), "which variable ${!%s} reads can't be told", p.Param.Value)
+		sh.Note(sh.place(f, p.Pos()), "which variable ${!%s} reads can't be told", p.Param.Value)
 	}
 	return unknown(v)
 }
 
-func (sh *shell) expansion(f *frame, p *syntax.ParamExp, v value, set tri) value {
+func (sh *Walk) expansion(f *frame, p *syntax.ParamExp, v value, set tri) value {
 	op := p.Exp.Op
 	full := maybe
 	if v.known {
@@ -395,7 +395,7 @@ func (sh *shell) expansion(f *frame, p *syntax.ParamExp, v value, set tri) value
 
 // arithmetic walks through an arithmetic expression. bash evaluates a variable's value in it as an expression of its own,
 // and an array index in that runs commands: x='a[$(id)]'; ((x)).
-func (sh *shell) arithmetic(f *frame, x syntax.ArithmExpr, pos syntax.Pos) value {
+func (sh *Walk) arithmetic(f *frame, x syntax.ArithmExpr, pos syntax.Pos) value {
 	if x == nil || !sh.enter(f) {
 		return value{}
 	}

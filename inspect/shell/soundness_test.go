@@ -1,4 +1,4 @@
-package start_test
+package shell_test
 
 import (
 	"bytes"
@@ -8,11 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/inspect/start"
+	"github.com/slimctl/slimctl/inspect/shell"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
@@ -136,7 +134,7 @@ func script(seed uint64) string {
 // word2 doesn't call f.
 func (g *scripts) word2() string { return g.pick(`"$1"`, `"${X:-d}"`, "plain", `"$C"`) }
 
-// TestSoundness runs generated scripts with bash. What Read says that it knows of a variable must be what bash makes of it,
+// TestSoundness runs generated scripts with bash. What a walk says that it knows of a variable must be what bash makes of it,
 // and a variable of the environment that changes another one must be named as one that decides on it.
 func TestSoundness(t *testing.T) {
 	bash := need.Program(t, "bash")
@@ -165,16 +163,16 @@ func TestSoundness(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := start.Read(t.Context(), img, &v1.Config{Entrypoint: []string{"/run.sh"}, Env: environments[0]})
-		if err != nil {
+		w := shell.New(img, map[string]string{"X": "true"}) // the first of environments
+		if err := w.Start(t.Context(), []string{"/run.sh"}); err != nil {
 			t.Fatal(err)
 		}
-		if r.Supervisord != "/s.conf" || len(r.Notes) > 0 {
-			t.Fatalf("seed %d: supervisord %q, notes %v\n%s", seed, r.Supervisord, r.Notes, script)
+		if w.Supervisord != "/s.conf" || len(w.Notes) > 0 {
+			t.Fatalf("seed %d: supervisord %q, notes %v\n%s", seed, w.Supervisord, w.Notes, script)
 		}
 		first := values(script, environments[0])
-		said := map[string]start.Variable{}
-		for _, v := range r.Environment {
+		said := map[string]shell.Variable{}
+		for _, v := range w.Environment() {
 			said[v.Name] = v
 			want, ours := first[v.Name]
 			if !ours {
@@ -184,7 +182,7 @@ func TestSoundness(t *testing.T) {
 			if v.Known {
 				known++
 				if v.Value != want {
-					t.Errorf("seed %d: %s is %q to Read and %q to bash\n%s", seed, v.Name, v.Value, want, script)
+					t.Errorf("seed %d: %s is %q to the walk and %q to bash\n%s", seed, v.Name, v.Value, want, script)
 				}
 			}
 		}

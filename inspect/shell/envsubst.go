@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"regexp"
@@ -23,7 +23,7 @@ func placeholders(text string) []string {
 }
 
 // envsubst replaces variables in its input: those of its argument, or all.
-func (sh *shell) envsubst(f *frame, args []value, at tree.Place) value {
+func (sh *Walk) envsubst(f *frame, args []value, at tree.Place) value {
 	v := sh.stdin(f)
 	ops := operands(args)
 	var vars []string
@@ -35,7 +35,7 @@ func (sh *shell) envsubst(f *frame, args []value, at tree.Place) value {
 		}
 		vars = v.variables
 	case len(ops) > 0:
-		sh.note(at, "which variables envsubst replaces here can't be told%s", because(ops[0]))
+		sh.Note(at, "which variables envsubst replaces here can't be told%s", because(ops[0]))
 		fallthrough
 	default:
 		v.variables = nil
@@ -61,7 +61,7 @@ func (sh *shell) envsubst(f *frame, args []value, at tree.Place) value {
 		}
 	}
 	if v.file == "" {
-		sh.note(at, "which template envsubst reads here can't be told")
+		sh.Note(at, "which template envsubst reads here can't be told")
 	}
 	v.known, v.rendered, v.text = false, true, ""
 	return v

@@ -1,12 +1,12 @@
-package start
+package shell
 
 import "strings"
 
 // emit writes to standard output.
-func (sh *shell) emit(f *frame, v value) { f.out.add(v) }
+func (sh *Walk) emit(f *frame, v value) { f.out.add(v) }
 
 // unknownOutput is that of a program of which no more is known than what it was given.
-func (sh *shell) unknownOutput(f *frame, args []value) value {
+func (sh *Walk) unknownOutput(f *frame, args []value) value {
 	v := unknown(args...)
 	if f.stdin != nil {
 		v.data, v.why = v.data.with(f.stdin.data), v.why.with(f.stdin.why)
@@ -14,7 +14,7 @@ func (sh *shell) unknownOutput(f *frame, args []value) value {
 	return v
 }
 
-func (sh *shell) stdin(f *frame) value {
+func (sh *Walk) stdin(f *frame) value {
 	if f.stdin == nil {
 		return value{}
 	}

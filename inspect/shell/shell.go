@@ -1,4 +1,7 @@
-package start
+// Package shell walks through the shell scripts of an image without running them: both ways of every choice, and what each
+// variable of the environment comes to and decides. Bash's language is followed, and the programs that matter to what an
+// image exposes.
+package shell
 
 import (
 	"context"
@@ -21,9 +24,11 @@ const (
 	maxPlaces  = 50 // of one variable
 )
 
-// shell walks through scripts without running anything: both ways of every choice, and what each variable of the
-// environment comes to and decides. It is made of these parts:
+// Walk is a walk through what a container runs, and what is known of it so far. Start begins it at the entrypoint; Follow
+// goes on with the programs of the supervisord that the entrypoint starts. What can't be followed is a note, never an error
+// or a panic. The room is made of these parts:
 //
+//	walk.go       where a walk begins: at the entrypoint, and at a program of supervisord
 //	parse.go      a file's text as a syntax tree, where it is a shell script at all
 //	script.go     scripts that run scripts: source, bash FILE, a program found in PATH
 //	statement.go  one command after the other: redirections, pipes, if, for, case
@@ -34,23 +39,36 @@ const (
 //	value.go      a text with what it depends on; store.go, variable.go, output.go where such are kept
 //	status.go     how a command ends: yes, no or maybe
 //	effect.go     what is told of it: renderings, changed files, hooks, rights
-//
-// start.go begins at the entrypoint, follow.go at a program of supervisord, and switches.go says at the end what each
-// variable does.
-type shell struct {
+type Walk struct {
+	// Scripts are the shell scripts, in the order that they are met.
+	Scripts []Script
+	// Supervisord is the main file of the supervisord that is started; empty when none is seen.
+	Supervisord string
+	// Renderings are the files made from templates.
+	Renderings []Rendering
+	// Changes are files that are made, changed or removed otherwise.
+	Changes []Change
+	// Hooks are what runs words of the environment as a command.
+	Hooks []Hook
+	// Grants are what the scripts write that gives rights, such as a line for sudo.
+	Grants []tree.Note
+	// Notes tell of what could not be followed.
+	Notes []tree.Note
+	// Reads are the variables of the environment that are read, by name.
+	Reads map[string]*Reading
+
 	ctx     context.Context
 	img     *tree.Image
-	report  *Report
 	env     map[string]string // the image's own environment
 	scripts map[string]*script
-	reads   map[string]*reading
 	touched map[string]names // files that the scripts make or take away, with what decides on them
 	steps   int
 	tooMuch bool
 	frames  int                 // names the local variables of each call
 	started map[string]variable // the environment of the supervisord that is started
-	decides map[string][]string // the programs that a variable starts or stops
-	job     string              // the program whose command is walked through; empty for the start
+	clean   bool                // that and chosen are the whole environment of the programs
+	chosen  []string
+	job     string // the program whose command is walked through; empty for the start
 	jobAt   tree.Place
 	argv    [][]string // the programs that a job comes to
 	err     error      // of reading the image
@@ -76,22 +94,23 @@ type frame struct {
 	bare    bool // nothing of the container's environment came here
 }
 
-func (sh *shell) place(f *frame, pos syntax.Pos) tree.Place {
+func (sh *Walk) place(f *frame, pos syntax.Pos) tree.Place {
 	if f.at == "" {
 		return sh.jobAt
 	}
 	return sh.img.Place(f.at, f.base+int(pos.Line()))
 }
 
-func (sh *shell) note(at tree.Place, format string, args ...any) {
+// Note adds a note, in the way of fmt.Sprintf, unless it is there already or there are too many.
+func (sh *Walk) Note(at tree.Place, format string, args ...any) {
 	n := tree.Note{Place: at, Text: fmt.Sprintf(format, args...)}
-	if len(sh.report.Notes) < maxNotes && !slices.Contains(sh.report.Notes, n) {
-		sh.report.Notes = append(sh.report.Notes, n)
+	if len(sh.Notes) < maxNotes && !slices.Contains(sh.Notes, n) {
+		sh.Notes = append(sh.Notes, n)
 	}
 }
 
 // enter tells whether there is room for one more level.
-func (sh *shell) enter(f *frame) bool {
+func (sh *Walk) enter(f *frame) bool {
 	sh.steps++
 	if sh.err == nil {
 		sh.err = context.Cause(sh.ctx)
@@ -102,7 +121,7 @@ func (sh *shell) enter(f *frame) bool {
 	if sh.steps > maxSteps || f.depth > maxDepth {
 		if !sh.tooMuch {
 			sh.tooMuch = true
-			sh.note(tree.Place{Path: f.at}, "the start is too long or too deep to be followed to its end")
+			sh.Note(tree.Place{Path: f.at}, "the start is too long or too deep to be followed to its end")
 		}
 		return false
 	}

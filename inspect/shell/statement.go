@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 )
 
 // seq walks through commands one after the other.
-func (sh *shell) seq(f *frame, stmts []*syntax.Stmt) status {
+func (sh *Walk) seq(f *frame, stmts []*syntax.Stmt) status {
 	last := status{ok: yes}
 	for i, s := range stmts {
 		last = sh.stmt(f, s)
@@ -28,7 +28,7 @@ func (sh *shell) seq(f *frame, stmts []*syntax.Stmt) status {
 	return last
 }
 
-func (sh *shell) stmt(f *frame, s *syntax.Stmt) status {
+func (sh *Walk) stmt(f *frame, s *syntax.Stmt) status {
 	if !sh.enter(f) {
 		return status{}
 	}
@@ -93,7 +93,7 @@ func (sh *shell) stmt(f *frame, s *syntax.Stmt) status {
 }
 
 // input is the content of the file that a redirection names, or what <(…) writes.
-func (sh *shell) input(f *frame, w *syntax.Word) value {
+func (sh *Walk) input(f *frame, w *syntax.Word) value {
 	if len(w.Parts) == 1 {
 		if p, ok := w.Parts[0].(*syntax.ProcSubst); ok {
 			return sh.output(f, p.Stmts)
@@ -107,13 +107,13 @@ func (sh *shell) input(f *frame, w *syntax.Word) value {
 }
 
 // output is what commands write when they run in a shell of their own.
-func (sh *shell) output(f *frame, stmts []*syntax.Stmt) value {
+func (sh *Walk) output(f *frame, stmts []*syntax.Stmt) value {
 	out := newOutput()
 	sh.apart(f, func(g *frame) status { g.out = out; return sh.seq(g, stmts) })
 	return out.value
 }
 
-func (sh *shell) command(f *frame, c syntax.Command) status {
+func (sh *Walk) command(f *frame, c syntax.Command) status {
 	switch c := c.(type) {
 	case *syntax.CallExpr:
 		return sh.call(f, c)
@@ -163,11 +163,11 @@ func (sh *shell) command(f *frame, c syntax.Command) status {
 		sh.apart(f, func(g *frame) status { g.out = nil; return sh.stmt(g, c.Stmt) })
 		return status{ok: yes}
 	}
-	sh.note(sh.place(f, c.Pos()), "a command of this kind can't be followed")
+	sh.Note(sh.place(f, c.Pos()), "a command of this kind can't be followed")
 	return status{}
 }
 
-func (sh *shell) binary(f *frame, c *syntax.BinaryCmd) status {
+func (sh *Walk) binary(f *frame, c *syntax.BinaryCmd) status {
 	if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
 		out := newOutput()
 		sh.apart(f, func(g *frame) status { g.out = out; return sh.stmt(g, c.X) })
@@ -192,7 +192,7 @@ func (sh *shell) binary(f *frame, c *syntax.BinaryCmd) status {
 	return st
 }
 
-func (sh *shell) ifClause(f *frame, c *syntax.IfClause) status {
+func (sh *Walk) ifClause(f *frame, c *syntax.IfClause) status {
 	if len(c.Cond) == 0 { // else
 		return sh.seq(f, c.Then)
 	}
@@ -209,7 +209,7 @@ func (sh *shell) ifClause(f *frame, c *syntax.IfClause) status {
 }
 
 // loop walks through body once, as something that may happen.
-func (sh *shell) loop(f *frame, why names, body func(*frame) status) status {
+func (sh *Walk) loop(f *frame, why names, body func(*frame) status) status {
 	b := sh.branch(f, maybe, why, body)
 	if b.status.end == breaks || b.status.sure {
 		b.status.end, b.status.sure = goesOn, false
@@ -217,7 +217,7 @@ func (sh *shell) loop(f *frame, why names, body func(*frame) status) status {
 	return sh.join(f, maybe, why, b, branch{status: status{ok: yes}})
 }
 
-func (sh *shell) forClause(f *frame, c *syntax.ForClause) status {
+func (sh *Walk) forClause(f *frame, c *syntax.ForClause) status {
 	iter, ok := c.Loop.(*syntax.WordIter)
 	if !ok {
 		if l, ok := c.Loop.(*syntax.CStyleLoop); ok {
@@ -262,7 +262,7 @@ func (sh *shell) forClause(f *frame, c *syntax.ForClause) status {
 	return st
 }
 
-func (sh *shell) caseItems(f *frame, v value, items []*syntax.CaseItem) status {
+func (sh *Walk) caseItems(f *frame, v value, items []*syntax.CaseItem) status {
 	if len(items) == 0 {
 		return status{ok: yes}
 	}

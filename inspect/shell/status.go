@@ -1,4 +1,4 @@
-package start
+package shell
 
 // caught ends an ending at what it ends.
 func caught(st status, at ending) status {

@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 )
 
 // shellCommand is bash -c, bash FILE, and a shell that reads its commands from standard input.
-func (sh *shell) shellCommand(f *frame, base string, args []value, pos syntax.Pos) status {
+func (sh *Walk) shellCommand(f *frame, base string, args []value, pos syntax.Pos) status {
 	g := sh.process(f)
 	g.bash = base == "bash" || base == "rbash"
 	g.name = args[0].text
@@ -65,7 +65,7 @@ func (sh *shell) shellCommand(f *frame, base string, args []value, pos syntax.Po
 	}
 	p := file(rest[0])
 	if p == "" {
-		sh.note(sh.place(f, pos), "which script %s runs here can't be told%s", base, because(rest[0]))
+		sh.Note(sh.place(f, pos), "which script %s runs here can't be told%s", base, because(rest[0]))
 		return status{}
 	}
 	s := sh.load(p)
@@ -79,7 +79,7 @@ func (sh *shell) shellCommand(f *frame, base string, args []value, pos syntax.Po
 }
 
 // su is su and runuser.
-func (sh *shell) su(f *frame, base string, args []value, pos syntax.Pos) status {
+func (sh *Walk) su(f *frame, base string, args []value, pos syntax.Pos) status {
 	g := sh.process(f)
 	if !sh.enter(g) {
 		return status{}
@@ -140,7 +140,7 @@ var takes = map[string]struct {
 }
 
 // wrapper is a program that runs the rest of its command line.
-func (sh *shell) wrapper(f *frame, base string, args []value, pos syntax.Pos) (status, bool) {
+func (sh *Walk) wrapper(f *frame, base string, args []value, pos syntax.Pos) (status, bool) {
 	t := takes[base]
 	rest := args[1:]
 	g := *f
@@ -185,7 +185,7 @@ func (sh *shell) wrapper(f *frame, base string, args []value, pos syntax.Pos) (s
 }
 
 // xargs takes the words of its input apart.
-func (sh *shell) xargs(f *frame, options, command []value, in value, pos syntax.Pos) status {
+func (sh *Walk) xargs(f *frame, options, command []value, in value, pos syntax.Pos) status {
 	plain := len(command) == 0
 	lines := len(command) == 2 && command[0].text == "printf" && command[1].text == `%s\n` &&
 		len(options) > 0 && options[0].text == "-n1"

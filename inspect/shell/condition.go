@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 )
 
 // testExpr is [[ … ]].
-func (sh *shell) testExpr(f *frame, x syntax.TestExpr) (tri, names) {
+func (sh *Walk) testExpr(f *frame, x syntax.TestExpr) (tri, names) {
 	if !sh.enter(f) {
 		return maybe, nil
 	}
@@ -64,7 +64,7 @@ func decide(or bool, a, b tri, why, more names) (tri, names) {
 }
 
 // test is test and [, whose arguments are words already.
-func (sh *shell) test(f *frame, args []value) (tri, names) {
+func (sh *Walk) test(f *frame, args []value) (tri, names) {
 	for i, a := range args {
 		if a.known && (a.text == "-a" || a.text == "-o") && i > 0 && i < len(args)-1 && len(args) > 3 {
 			x, why := sh.test(f, args[:i])
@@ -90,7 +90,7 @@ func (sh *shell) test(f *frame, args []value) (tri, names) {
 	return maybe, v.data.with(v.why)
 }
 
-func (sh *shell) unary(f *frame, op string, v value) (tri, names) {
+func (sh *Walk) unary(f *frame, op string, v value) (tri, names) {
 	why := v.data.with(v.why)
 	switch op {
 	case "-z", "-n":
@@ -131,7 +131,7 @@ func (sh *shell) unary(f *frame, op string, v value) (tri, names) {
 }
 
 // changedAt tells whether a script has made or taken away p, or a directory around it, and what decided on that.
-func (sh *shell) changedAt(p string) (names, bool) {
+func (sh *Walk) changedAt(p string) (names, bool) {
 	for _, at := range append(image.Parents(p), p) {
 		if by, ok := sh.touched[at]; ok && at != "/" {
 			return by, true

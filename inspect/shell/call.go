@@ -1,4 +1,4 @@
-package start
+package shell
 
 import (
 	"maps"
@@ -12,7 +12,7 @@ import (
 )
 
 // run runs a command: a function, a builtin or a program.
-func (sh *shell) run(f *frame, args []value, pos syntax.Pos) status {
+func (sh *Walk) run(f *frame, args []value, pos syntax.Pos) status {
 	if !sh.enter(f) {
 		return status{}
 	}
@@ -22,7 +22,7 @@ func (sh *shell) run(f *frame, args []value, pos syntax.Pos) status {
 	}
 	if !name.known || name.text == "" {
 		if !name.known {
-			sh.note(sh.place(f, pos), "which command is run here can't be told%s", because(name))
+			sh.Note(sh.place(f, pos), "which command is run here can't be told%s", because(name))
 		}
 		v := unknown(args...)
 		v.known = false
@@ -46,20 +46,20 @@ func because(v value) string {
 }
 
 // outside runs a program, and no function or builtin, as exec does.
-func (sh *shell) outside(f *frame, args []value, pos syntax.Pos) status {
+func (sh *Walk) outside(f *frame, args []value, pos syntax.Pos) status {
 	name := args[0]
 	if len(name.head) > 0 {
 		sh.hook(f, name.head, "exec", pos)
 	}
 	if !name.known || name.text == "" {
-		sh.note(sh.place(f, pos), "which program is run here can't be told%s", because(name))
+		sh.Note(sh.place(f, pos), "which program is run here can't be told%s", because(name))
 		return status{why: name.data.with(name.why)}
 	}
 	return sh.program(f, args, pos)
 }
 
 // program runs a program of the image.
-func (sh *shell) program(f *frame, args []value, pos syntax.Pos) status {
+func (sh *Walk) program(f *frame, args []value, pos syntax.Pos) status {
 	name := args[0].text
 	base := path.Base(name)
 	if st, ok := sh.known(f, base, args, pos); ok {
@@ -78,11 +78,11 @@ func (sh *shell) program(f *frame, args []value, pos syntax.Pos) status {
 	return status{why: v.data.with(v.why)}
 }
 
-// others are programs of the base in other languages than the shell's. The table of switches has what they read.
+// others are programs of the base in other languages than the shell's. inspect/start has what they read.
 var others = []string{"python-server", "gem-server", "mcp-hub", "mcp-server-browser", "jupyter", "code-server"}
 
 // ran notes a program that a job comes to.
-func (sh *shell) ran(f *frame, args []value) {
+func (sh *Walk) ran(f *frame, args []value) {
 	if sh.job == "" || f.dormant || len(sh.argv) >= maxNames {
 		return
 	}
@@ -101,7 +101,7 @@ type function struct {
 	base int
 }
 
-func (sh *shell) call(f *frame, c *syntax.CallExpr) status {
+func (sh *Walk) call(f *frame, c *syntax.CallExpr) status {
 	if len(c.Args) == 0 {
 		st := status{ok: yes}
 		for _, a := range c.Assigns {
@@ -146,7 +146,7 @@ func (sh *shell) call(f *frame, c *syntax.CallExpr) status {
 }
 
 // callFunction runs a function of the script.
-func (sh *shell) callFunction(f *frame, fn function, args []value) status {
+func (sh *Walk) callFunction(f *frame, fn function, args []value) status {
 	g := *f
 	g.name, g.at, g.base = f.name, fn.at, fn.base
 	rest := args[1:]
@@ -166,7 +166,7 @@ func (sh *shell) callFunction(f *frame, fn function, args []value) status {
 }
 
 // again tells whether something may be called once more within itself.
-func (sh *shell) again(f *frame, name string) bool {
+func (sh *Walk) again(f *frame, name string) bool {
 	const most = 3
 	n := 0
 	for _, c := range f.calls {
@@ -175,7 +175,7 @@ func (sh *shell) again(f *frame, name string) bool {
 		}
 	}
 	if n == most {
-		sh.note(tree.Place{Path: f.at}, "%s calls itself: it is not followed further", name)
+		sh.Note(tree.Place{Path: f.at}, "%s calls itself: it is not followed further", name)
 	}
 	return n < most
 }

@@ -1,0 +1,167 @@
+package shell
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Script is a script that runs at start.
+type Script struct {
+	// Path is where it lies, links followed; Link is how it is called when that is by a link.
+	Path string `json:"path"`
+	Link string `json:"link,omitempty"`
+	// By is "entrypoint", the script that runs it, or the supervisord program whose command it is.
+	By    string     `json:"by"`
+	Place tree.Place `json:"place"`
+}
+
+// Rendering is a file that envsubst makes out of another one, or a copy of it: then Variables is empty and not nil.
+type Rendering struct {
+	Template string `json:"template"`
+	Output   string `json:"output"`
+	// Variables are those that are replaced; nil for all.
+	Variables []string `json:"variables,omitempty"`
+	// Values are those of Variables that are known when the container is started with the image's own environment.
+	Values map[string]string `json:"values,omitempty"`
+	// Once is true when the template is deleted afterwards.
+	Once bool `json:"once,omitempty"`
+	// Dormant is true when the image as it is doesn't come to it: the template isn't there, or a script asks for a file
+	// that is or isn't there.
+	Dormant bool       `json:"dormant,omitempty"`
+	Place   tree.Place `json:"place"`
+}
+
+// Change is a file that scripts make, change or remove by other means than envsubst.
+type Change struct {
+	Path string `json:"path"`
+	// How is the means: ">", ">>", "touch", "tee", "sed -i", "rm".
+	How string `json:"how"`
+	// Variables are those of the environment that decide on its content or on whether it happens, sorted.
+	Variables []string `json:"variables,omitempty"`
+	// Dormant is as in Rendering.
+	Dormant bool       `json:"dormant,omitempty"`
+	Place   tree.Place `json:"place"`
+}
+
+// Hook runs a variable's value as a command, or as part of one that a shell reads.
+type Hook struct {
+	Variable string `json:"variable"`
+	// How is the program: "bash -c", "eval"; "exec" and "command" for a variable that names the program itself.
+	How string `json:"how"`
+	// Dormant is as in Rendering.
+	Dormant bool       `json:"dormant,omitempty"`
+	Place   tree.Place `json:"place"`
+}
+
+// hook marks variables whose value is run.
+func (sh *Walk) hook(f *frame, vars names, how string, pos syntax.Pos) {
+	at := sh.place(f, pos)
+	for _, name := range vars {
+		h := Hook{Variable: name, How: how, Dormant: f.dormant, Place: at}
+		i := slices.IndexFunc(sh.Hooks, func(o Hook) bool { return o.Variable == name && o.How == how })
+		switch {
+		case i < 0:
+			sh.Hooks = append(sh.Hooks, h)
+		case sh.Hooks[i].Dormant && !h.Dormant:
+			sh.Hooks[i] = h
+		}
+	}
+}
+
+// absent notes a file that isn't there, unless it may be in a layer that was not read.
+func (sh *Walk) absent(at tree.Place, format, p string) {
+	if !slices.ContainsFunc(sh.img.Layers, func(l tree.Layer) bool { return l.Unread }) {
+		sh.Note(at, format, p)
+	}
+}
+
+// write tells of a file that is written, made or rendered.
+func (sh *Walk) write(f *frame, to value, content value, how string, at tree.Place) {
+	p := file(to)
+	if p == "" {
+		if prefix := to.text; to.known || !strings.HasPrefix(prefix, "/") {
+			return // a path of the working directory, /dev/fd or a home
+		}
+		sh.Note(at, "which file is written here can't be told%s", because(to))
+		return
+	}
+	if strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") {
+		return
+	}
+	decides := content.data.with(content.why, to.data, to.why, f.why)
+	if how == ">>" || how == "sed -i" {
+		decides = decides.with(sh.touched[p])
+	}
+	sh.touched[p] = sh.touched[p].with(decides)
+	if gives := rights(p); gives != "" {
+		text := "it writes to " + p + ", " + gives
+		if content.known && content.text != "" {
+			text = "it writes " + strings.TrimSpace(content.text) + " to " + p + ", " + gives
+		}
+		sh.grant(f, at, text)
+	}
+	if content.rendered && content.file != "" {
+		sh.rendering(f, Rendering{Template: content.file, Output: p, Variables: content.variables, Values: content.values, Place: at})
+		return
+	}
+	sh.change(f, Change{Path: p, How: how, Variables: decides, Place: at})
+}
+
+func (sh *Walk) rendering(f *frame, r Rendering) {
+	_, there := sh.img.Stat(r.Template)
+	_, made := sh.touched[r.Template]
+	r.Dormant = f.dormant || !there && !made
+	for i, o := range sh.Renderings {
+		if o.Template == r.Template && o.Output == r.Output && slices.Equal(o.Variables, r.Variables) {
+			sh.Renderings[i].Dormant = o.Dormant && r.Dormant
+			return
+		}
+	}
+	if len(sh.Renderings) < maxScripts {
+		sh.Renderings = append(sh.Renderings, r)
+	}
+}
+
+func (sh *Walk) change(f *frame, c Change) {
+	c.Dormant = f.dormant
+	for i, o := range sh.Changes {
+		if o.Path == c.Path && o.How == c.How {
+			sh.Changes[i].Variables = names(o.Variables).with(c.Variables)
+			sh.Changes[i].Dormant = o.Dormant && c.Dormant
+			return
+		}
+	}
+	if len(sh.Changes) < 2*maxScripts {
+		sh.Changes = append(sh.Changes, c)
+	}
+}
+
+func (sh *Walk) grant(f *frame, at tree.Place, text string) {
+	n := tree.Note{Place: at, Text: text}
+	if !f.dormant && !slices.Contains(sh.Grants, n) && len(sh.Grants) < maxNotes {
+		sh.Grants = append(sh.Grants, n)
+	}
+}
+
+// rights says what a file gives to whom it names.
+func rights(p string) string {
+	switch {
+	case p == "/etc/sudoers" || strings.HasPrefix(p, "/etc/sudoers.d/"):
+		return "which sudo obeys"
+	case p == "/etc/passwd" || p == "/etc/shadow" || p == "/etc/group" || p == "/etc/gshadow":
+		return "which says who is who"
+	case strings.HasPrefix(p, "/etc/pam.d/"):
+		return "which says who may log in"
+	case p == "/etc/ld.so.preload":
+		return "which every program loads"
+	case strings.HasPrefix(p, "/etc/cron"), strings.HasPrefix(p, "/var/spool/cron/"):
+		return "which cron runs"
+	case strings.HasPrefix(p, "/root/.ssh/"), strings.HasSuffix(p, "/.ssh/authorized_keys"):
+		return "which ssh lets in by"
+	}
+	return ""
+}

@@ -1,0 +1,185 @@
+package shell
+
+import (
+	"context"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// New is a walk through img, whose own environment is env.
+func New(img *tree.Image, env map[string]string) *Walk {
+	return &Walk{img: img, env: env, scripts: map[string]*script{}, Reads: map[string]*Reading{}, touched: map[string]names{}}
+}
+
+// Start walks through the command that a container starts: one word at least. Call it once, before Follow.
+func (sh *Walk) Start(ctx context.Context, command []string) error {
+	sh.ctx = ctx
+	f := sh.frame()
+	var args []value
+	for _, w := range command {
+		args = append(args, literal(w))
+	}
+	if err := sh.prefetch(command[0]); err != nil {
+		return err
+	}
+	sh.outside(f, args, syntax.Pos{})
+	if len(sh.Scripts) == 0 && sh.Supervisord == "" && len(sh.Notes) == 0 {
+		sh.Note(sh.img.Place(command[0], 0), "it is what the image starts, and it can't be followed")
+	}
+	return sh.err
+}
+
+// Only takes the place of Start where no script is: given is the whole environment of the programs, with the variables
+// that are chosen at start.
+func (sh *Walk) Only(given []Variable, chosen []string) {
+	sh.clean, sh.chosen = true, chosen
+	sh.started = map[string]variable{}
+	for _, v := range given {
+		sh.started[v.Name] = variable{value: literal(v.Value), exported: true}
+	}
+}
+
+// Environment is what the scripts set for the programs, sorted by name.
+func (sh *Walk) Environment() []Variable {
+	var out []Variable
+	for _, name := range sorted(sh.started) {
+		v := sh.started[name]
+		if !v.outer || len(v.why) > 0 {
+			out = append(out, Variable{name, v.text, v.known, v.data.with(v.why)})
+		}
+	}
+	return out
+}
+
+// Read adds that a variable of the environment is read.
+func (sh *Walk) Read(name string, at tree.Place) { sh.read(&frame{}, name, at) }
+
+// Job is a program of supervisord, as far as it matters here.
+type Job struct {
+	Name string
+	// Command are the words that supervisord makes of its command line, %(ENV_X)s as written.
+	Command []string
+	// Autostart is as written.
+	Autostart string
+	// Uses are other values of its section that take variables in, such as user and numprocs, as written.
+	Uses []string
+	// Environment is what its section adds to the environment, as written.
+	Environment map[string]string
+	Place       tree.Place
+}
+
+// Follow walks through the command of a program that the start leads to. argv are the programs that it comes to once
+// scripts are followed, with what is known of their arguments when the container is started with the image's own
+// environment: ${NAME} or ? stands for the rest. decide are the variables that start and stop it.
+func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []string, err error) {
+	sh.ctx = ctx
+	sh.job, sh.jobAt, sh.argv = j.Name, j.Place, nil
+	f := sh.frame()
+	f.bash = false
+	for _, name := range sorted(sh.started) {
+		v := sh.started[name]
+		v.exported = true
+		f.vars.set(name, v)
+	}
+	for _, name := range sorted(j.Environment) {
+		v := sh.filled(f, j.Environment[name], j.Place)
+		f.vars.set(name, variable{value: v, exported: true})
+	}
+	var args []value
+	for _, w := range j.Command {
+		args = append(args, sh.filled(f, w, j.Place))
+	}
+	for _, w := range j.Uses {
+		sh.filled(f, w, j.Place)
+	}
+	starts := sh.filled(f, j.Autostart, j.Place)
+	decide = starts.data.with(starts.why)
+	for _, c := range sh.Changes {
+		if c.Path == j.Place.Path {
+			decide = append(slices.Clip(decide), c.Variables...)
+		}
+	}
+	if len(args) > 0 {
+		sh.steps, sh.tooMuch = 0, false
+		sh.outside(f, args, syntax.Pos{})
+	}
+	return sh.argv, decide, sh.err
+}
+
+// frame is where the entrypoint runs.
+func (sh *Walk) frame() *frame {
+	return &frame{vars: &store{}, funcs: map[string]function{}, args: &[]value{}, bash: true}
+}
+
+// prefetch reads the scripts around the first one at once: each read of an image goes through whole layers.
+func (sh *Walk) prefetch(first string) error {
+	e, ok := sh.img.Stat(first)
+	if !ok {
+		return nil
+	}
+	var paths []string
+	dirs := []string{path.Dir(e.Path)}
+	for _, d := range sh.img.Dir(dirs[0]) {
+		if d.IsDir() {
+			dirs = append(dirs, d.Path)
+		}
+	}
+	for _, dir := range dirs {
+		for _, d := range sh.img.Dir(dir) {
+			if strings.HasSuffix(d.Path, ".sh") && d.Type == image.TypeFile && d.Size <= maxScript && len(paths) < maxScripts/2 {
+				paths = append(paths, d.Path)
+			}
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	content, err := sh.img.ReadFiles(sh.ctx, paths...)
+	if err != nil {
+		return err
+	}
+	for p, data := range content {
+		s := &script{path: p}
+		sh.parsed(s, string(data))
+		sh.scripts[p] = s
+	}
+	return nil
+}
+
+var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
+
+// filled fills %(ENV_X)s in.
+func (sh *Walk) filled(f *frame, text string, at tree.Place) value {
+	out := literal("")
+	for len(text) > 0 {
+		m := envName.FindStringSubmatchIndex(text)
+		if m == nil {
+			return out.and(literal(text))
+		}
+		out = out.and(literal(text[:m[0]]))
+		name := text[m[2]:m[3]]
+		v, given := f.vars.get(name)
+		if !given {
+			v = sh.peek(f, name)
+		}
+		switch {
+		case sh.clean && !given:
+			if !slices.Contains(sh.chosen, name) {
+				sh.Note(at, "supervisord does not start: nothing gives it %s", name)
+			}
+			v.value = literal(text[m[0]:m[1]])
+		case v.outer:
+			sh.read(f, name, at)
+		}
+		out = out.and(v.value)
+		text = text[m[1]:]
+	}
+	return out
+}
