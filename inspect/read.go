@@ -38,7 +38,11 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	if err != nil {
 		return nil, err
 	}
-	out := &Image{Reference: reference, Digest: digest, Annotations: manifest.Annotations, Files: files}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	out := &Image{Reference: reference, Digest: digest, Annotations: manifest.Annotations, RawConfig: config, Files: files}
 	if p := files.Config.Platform(); p != nil {
 		out.Platform = *p
 	}

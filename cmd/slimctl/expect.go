@@ -59,6 +59,9 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
 	}
+	if e.Base.Config, err = r.Config(); err != nil {
+		return nil, err
+	}
 	e.Base.Dirs = map[string]expect.File{}
 	for at, d := range r.Dirs {
 		e.Base.Dirs[at] = expect.File{Path: at, Type: string(d.Type), Mode: d.Mode, UID: d.UID, GID: d.GID}

@@ -180,7 +180,8 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
 	}
-	return e, nil
+	e.Base.Config, err = r.Config()
+	return e, err
 }
 
 // plant is what somebody does to the image of one platform.

