@@ -41,8 +41,10 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	}
 	for _, l := range layers {
 		if l.Name == build.RemoveLayer {
+			e.Base.Above = append(e.Base.Above, "")
 			continue
 		}
+		e.Base.Above = append(e.Base.Above, l.Name)
 		for _, f := range l.Files {
 			if l.Parents[f.Path] {
 				continue

@@ -154,6 +154,7 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 		return nil, err
 	}
 	for _, l := range layers {
+		e.Base.Above = append(e.Base.Above, strings.TrimPrefix(l.Name, build.RemoveLayer))
 		for _, f := range l.Files {
 			if l.Name == build.RemoveLayer || l.Parents[f.Path] {
 				continue
