@@ -51,6 +51,7 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
 	}
+	inBase := len(rootfs.RootFS.DiffIDs)
 	layers = make([]v1.Layer, len(plans))
 	var g errgroup.Group
 	for i, p := range plans {
@@ -71,11 +72,29 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 		}
 		rootfs.RootFS.DiffIDs = append(rootfs.RootFS.DiffIDs, digestOf(d))
 	}
-	config, err = r.config(rootfs, base, plans)
+	config, err = r.config(rootfs, base, inBase, plans)
 	if err != nil {
 		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
 	}
 	return layers, config, nil
+}
+
+// Config gives the image config as Render writes it, but that its rootfs names the base's layers only: the others need not be
+// made for it.
+func (r *Recipe) Config() ([]byte, error) {
+	plans, err := r.Layers()
+	if err != nil {
+		return nil, err
+	}
+	rootfs, base, err := r.baseConfig()
+	if err != nil {
+		return nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
+	}
+	config, err := r.config(rootfs, base, len(rootfs.RootFS.DiffIDs), plans)
+	if err != nil {
+		return nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
+	}
+	return config, nil
 }
 
 func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error) {
@@ -118,8 +137,8 @@ func exactKeys(object map[string]json.RawMessage) error {
 
 // config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,
 // keys sorted as BuildKit's exporter sorts them (exporter/containerimage/writer.go, patchImageConfig), with one history
-// entry for each layer, so that BuildKit has nothing to add.
-func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, layers []Layer) (_ []byte, err error) {
+// entry for each layer, so that BuildKit has nothing to add. inBase counts the base's layers.
+func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, inBase int, layers []Layer) (_ []byte, err error) {
 	inner := map[string]json.RawMessage{}
 	if c, ok := top["config"]; ok && string(c) != "null" {
 		if err := json.Unmarshal(c, &inner); err != nil {
@@ -139,7 +158,7 @@ func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, lay
 	typed.RootFS.Type = "layers"
 	for key, value := range map[string]any{
 		"os": r.Platform.OS, "architecture": r.Platform.Architecture, "created": r.Epoch.UTC(),
-		"config": inner, "rootfs": typed.RootFS, "history": r.history(typed, layers),
+		"config": inner, "rootfs": typed.RootFS, "history": r.history(typed, inBase, layers),
 	} {
 		if top[key], err = json.Marshal(value); err != nil {
 			return nil, err
@@ -149,8 +168,7 @@ func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, lay
 }
 
 // history is the base's, with a time and a layer for every entry, and an entry for each of our layers.
-func (r *Recipe) history(image ocispec.Image, layers []Layer) []ocispec.History {
-	inBase := len(image.RootFS.DiffIDs) - len(layers)
+func (r *Recipe) history(image ocispec.Image, inBase int, layers []Layer) []ocispec.History {
 	history := slices.Clone(image.History)
 	have := 0
 	for i, h := range history {

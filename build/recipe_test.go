@@ -156,6 +156,15 @@ func TestConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	// Without rendering, it is the same but for our layers' diffIDs.
+	alone, err := r.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := strings.Replace(string(raw), fmt.Sprintf(",%q", diffIDs[2]), "", 1)
+	if string(alone) != without {
+		t.Errorf("Config gives\n%s\nRender without our layers\n%s", alone, without)
+	}
 }
 
 func TestConfigOfABrokenBase(t *testing.T) {
@@ -165,6 +174,9 @@ func TestConfigOfABrokenBase(t *testing.T) {
 		}}
 		if _, _, err := r.Render(); err == nil || !strings.Contains(err.Error(), "base:1") {
 			t.Errorf("config %q: error is %v, want one that names the base", config, err)
+		}
+		if _, err := r.Config(); err == nil || !strings.Contains(err.Error(), "base:1") {
+			t.Errorf("Config, config %q: error is %v, want one that names the base", config, err)
 		}
 	}
 }

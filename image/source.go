@@ -105,7 +105,7 @@ func (c *child) image() (v1.Image, error) {
 //	[docker://]HOST/REPO[:TAG][@DIGEST]   a registry; on localhost over plain HTTP
 //	oci:DIR[:TAG]                         an OCI image layout
 //	oci-archive:FILE[:TAG]                an uncompressed tar of such a layout, read in place
-//	docker-archive:FILE[:REF]             what docker save writes; one platform
+//	docker-archive:FILE[:REF]             what docker save writes
 //
 // Every layer that it gives checks its digest when read to the end (*DigestError). Trouble with a registry is a
 // *RegistryError.

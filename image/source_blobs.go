@@ -32,7 +32,9 @@ type span struct {
 
 func dirBlobs(dir string, known *verified) *blobs { return &blobs{root: dir, known: known} }
 
-// tarBlobs reads the headers of an archive once, skipping the content, so that everything can be read by its offset.
+// tarBlobs reads the headers of an archive once, skipping the content, so that everything can be read by its offset. What one
+// program would read otherwise than another is an error: two entries with one name, a sparse file, and a link that leads to no
+// file of the archive, such as one in a directory's place.
 func tarBlobs(file string, known *verified) (*blobs, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -48,6 +50,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 	}
 	b := &blobs{root: file, files: map[string]span{}, known: known}
 	links := map[string]string{}
+	seen := map[string]byte{} // by name, the type of its entry
 	tr := tar.NewReader(f)
 	for {
 		h, err := tr.Next()
@@ -57,8 +60,22 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: not an uncompressed tar archive, or cut short: %w", file, err)
 		}
-		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		name := entryName(h.Name)
+		if was, twice := seen[name]; twice && (was != tar.TypeDir || h.Typeflag != tar.TypeDir) {
+			return nil, fmt.Errorf("%s: it has two entries called %.200q: programs differ on which of them counts", file, name)
+		}
+		seen[name] = h.Typeflag
+		for k := range h.PAXRecords {
+			if strings.HasPrefix(k, "GNU.sparse.") {
+				h.Typeflag = tar.TypeGNUSparse
+			}
+		}
 		switch h.Typeflag {
+		case tar.TypeGNUSparse:
+			return nil, fmt.Errorf("%s: %.200q is a sparse file: write the archive without such", file, name)
 		case tar.TypeReg:
 			off, err := f.Seek(0, io.SeekCurrent)
 			if err != nil {
@@ -69,9 +86,9 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 			}
 			b.files[name] = span{path: file, off: off, size: h.Size}
 		case tar.TypeLink:
-			links[name] = strings.TrimPrefix(path.Clean("/"+h.Linkname), "/")
+			links[name] = entryName(h.Linkname)
 		case tar.TypeSymlink:
-			links[name] = strings.TrimPrefix(path.Join("/", path.Dir(name), h.Linkname), "/")
+			links[name] = entryName(path.Join(path.Dir(name), h.Linkname))
 		}
 	}
 	for name := range links {
@@ -83,11 +100,22 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 			}
 			to = next
 		}
-		if s, ok := b.files[to]; ok {
-			b.files[name] = s
+		s, ok := b.files[to]
+		if !ok {
+			return nil, fmt.Errorf("%s: the link %.200q leads to no file of the archive", file, name)
 		}
+		b.files[name] = s
 	}
 	return b, nil
+}
+
+// entryName is the name of an archive's entry in one spelling.
+func entryName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
+
+// has tells whether an archive has a file.
+func (b *blobs) has(name string) bool {
+	_, ok := b.files[name]
+	return ok
 }
 
 // find tells where a file of the layout lies.

@@ -3,10 +3,13 @@ package image
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"runtime"
+	"slices"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -14,8 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// openDockerArchive opens what docker save writes. Such an archive has no digests of its layers, only the config's
-// diffIDs: each layer is read once here and compared, and that is remembered.
+// dockerManifestName is the file that lists the images of a docker archive (moby: image/tarexport).
+const dockerManifestName = "manifest.json"
+
+// openDockerArchive opens what docker save writes. Since Docker 25, and if slimctl wrote it, that is an OCI layout too, and is
+// read as one, if both say the same. An older archive has no digests of its layers, only the config's diffIDs: each layer is
+// read once here and compared, and that is remembered.
 func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, error) {
 	ref := "docker-archive:" + spec
 	file, tagName, err := splitPath(spec)
@@ -29,6 +36,28 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 			return nil, fmt.Errorf("base %s: %w", ref, err)
 		}
 		tag = &t
+	}
+	known := newVerified(o.CacheDir)
+	b, err := tarBlobs(file, known)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	entry, err := b.dockerEntry(tag)
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
+	}
+	if b.has("oci-layout") || b.has("index.json") {
+		if tag != nil {
+			tagName = dockerName(tag.Name())
+		}
+		s, err := openBlobs(ref, tagName, b)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.agree(entry); err != nil {
+			return nil, err
+		}
+		return s, nil
 	}
 	img, err := tarball.ImageFromPath(file, tag)
 	if err != nil {
@@ -46,7 +75,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	if s.children, err = single(ref, img); err != nil {
 		return nil, err
 	}
-	known, id, settled := newVerified(o.CacheDir), fileID{}, false
+	id, settled := fileID{}, false
 	if r, err := (span{path: file}).open(); err == nil {
 		id, settled = r.identity()
 		r.Close()
@@ -61,6 +90,91 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	}
 	s.digest, err = img.Digest()
 	return s, err
+}
+
+// dockerManifest reads manifest.json.
+func (b *blobs) dockerManifest() (tarball.Manifest, error) {
+	raw, err := b.document(dockerManifestName)
+	if err != nil {
+		return nil, err
+	}
+	var m tarball.Manifest
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", b.root, dockerManifestName, err)
+	}
+	return m, nil
+}
+
+// dockerEntry is what manifest.json says of the image called tag, or of the only one.
+func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
+	m, err := b.dockerManifest()
+	if err != nil {
+		return e, err
+	}
+	var names []string
+	var found tarball.Manifest
+	for _, d := range m {
+		names = append(names, d.RepoTags...)
+		if tag == nil || slices.ContainsFunc(d.RepoTags, func(s string) bool {
+			t, err := name.NewTag(s)
+			return err == nil && t.Name() == tag.Name()
+		}) {
+			found = append(found, d)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case tag != nil && len(found) == 0:
+		return e, fmt.Errorf("%s: no image is called %s: there is %.500q", b.root, tag, orNone(names))
+	}
+	return e, fmt.Errorf("%s: %s has %d such images: add the name of one, :REF: %.500q", b.root, dockerManifestName, len(found), orNone(names))
+}
+
+// agree refuses an archive whose manifest.json names another image than its index.json: docker load, skopeo and containerd
+// each have their own mind about which file counts.
+func (s *Source) agree(e tarball.Descriptor) error {
+	bad := func(err error) error {
+		return fmt.Errorf("base %s: %s and index.json don't name the same image, so that programs would take different ones: %w", s.ref, dockerManifestName, err)
+	}
+	config, ok := s.blobs.files[entryName(e.Config)]
+	if !ok {
+		return bad(fmt.Errorf("there is no config %.200q in the archive", e.Config))
+	}
+	var missing error
+	for _, c := range s.children {
+		img, err := c.image()
+		if errors.Is(err, fs.ErrNotExist) {
+			missing = errors.Join(missing, err) // of a platform that was not saved
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		m, err := img.Manifest()
+		if err != nil {
+			return err
+		}
+		if own, err := s.blobs.blob(m.Config); err != nil {
+			return err
+		} else if own != config {
+			continue
+		}
+		if len(m.Layers) != len(e.Layers) {
+			return bad(fmt.Errorf("of config %s one has %d layers, the other %d", m.Config.Digest, len(e.Layers), len(m.Layers)))
+		}
+		for i, d := range m.Layers {
+			own, err := s.blobs.blob(d)
+			if err != nil {
+				return fmt.Errorf("base %s: %w", s.ref, err)
+			}
+			if s.blobs.files[entryName(e.Layers[i])] != own {
+				return bad(fmt.Errorf("layer %d is %.200q in the one and %s in the other", i+1, e.Layers[i], d.Digest))
+			}
+		}
+		return nil
+	}
+	return bad(errors.Join(fmt.Errorf("index.json has none with the config %.200q", e.Config), missing))
 }
 
 func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) error {

@@ -51,7 +51,23 @@ func openLayoutArchive(spec string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("base oci-archive:%s: %w", spec, err)
 	}
-	return openBlobs("oci-archive:"+spec, tag, b)
+	s, err := openBlobs("oci-archive:"+spec, tag, b)
+	if err != nil || !b.has(dockerManifestName) {
+		return s, err
+	}
+	m, err := b.dockerManifest()
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", s.ref, err)
+	}
+	for _, e := range m {
+		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool { return t == tag || strings.HasSuffix(t, ":"+tag) }) {
+			continue
+		}
+		if err := s.agree(e); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
 // splitPath takes PATH[:TAG] apart at the first colon that leaves an existing path: both may hold colons.

@@ -25,7 +25,9 @@ type Image struct {
 	Platform v1.Platform
 	// Annotations are the manifest's.
 	Annotations map[string]string
-	Files       *tree.Image
+	// RawConfig is the image config as it is stored.
+	RawConfig []byte
+	Files     *tree.Image
 	// Packages answers which package a path belongs to.
 	Packages *packages.Database
 	Surface  *Surface

@@ -38,7 +38,11 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	if err != nil {
 		return nil, err
 	}
-	out := &Image{Reference: reference, Digest: digest, Annotations: manifest.Annotations, Files: files}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	out := &Image{Reference: reference, Digest: digest, Annotations: manifest.Annotations, RawConfig: config, Files: files}
 	if p := files.Config.Platform(); p != nil {
 		out.Platform = *p
 	}
@@ -66,7 +70,22 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	}
 	s.Notes = append(s.Notes, s.Privilege.Notes...)
 	s.Notes = append(s.Notes, packageNotes...)
+	s.Notes = append(s.Notes, aufsNotes(files.Layers)...)
 	return out, nil
+}
+
+// aufsNotes has a note for each layer with names that runtimes differ on.
+func aufsNotes(layers []tree.Layer) []tree.Note {
+	var notes []tree.Note
+	for i, l := range layers {
+		if len(l.AUFS) > 0 {
+			notes = append(notes, tree.Note{
+				Place: tree.Place{Path: l.AUFS[0], Layer: l.Digest.String()},
+				Text:  fmt.Sprintf("layer %d has %d names of AUFS's records (.wh..wh.NAME): some runtimes pass them over, others remove or lay something by them", i+1, len(l.AUFS)),
+			})
+		}
+	}
+	return notes
 }
 
 // readPrograms reads what follows from the start: programs, routes, servers, listeners.

@@ -41,8 +41,10 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	}
 	for _, l := range layers {
 		if l.Name == build.RemoveLayer {
+			e.Base.Above = append(e.Base.Above, "")
 			continue
 		}
+		e.Base.Above = append(e.Base.Above, l.Name)
 		for _, f := range l.Files {
 			if l.Parents[f.Path] {
 				continue
@@ -58,6 +60,9 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	}
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
+	}
+	if e.Base.Config, err = r.Config(); err != nil {
+		return nil, err
 	}
 	e.Base.Dirs = map[string]expect.File{}
 	for at, d := range r.Dirs {

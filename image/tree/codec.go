@@ -25,6 +25,7 @@ import (
 // index is what is remembered of one layer.
 type index struct {
 	entries []Entry
+	aufs    []string
 	pack    pack
 
 	unread, claimed bool
@@ -32,7 +33,7 @@ type index struct {
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v4"
+const indexVersion = "v5"
 
 // indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
@@ -46,6 +47,7 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 // varints in the records, which are
 //
 //	the pack's chunks, and where each content of the pack begins
+//	the paths of AUFS's records
 //	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
 //	    before; by type size, link, device; and attributes
 //	the digests of the entries that have one, one behind the other
@@ -155,6 +157,10 @@ func (x *index) records() (b []byte, names uint64) {
 		b = append(b, d[:]...)
 		uvarint(uint64(x.pack.start[d]))
 	}
+	uvarint(uint64(len(x.aufs)))
+	for _, p := range x.aufs {
+		text(p)
+	}
 	before := &Entry{}
 	var digests []byte
 	for i := range x.entries {
@@ -262,6 +268,7 @@ func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	r := &recordReader{left: records}
 	r.names.Grow(int(h.Names))
 	r.pack(&x.pack)
+	x.aufs = r.texts()
 	r.entries(x.entries)
 	if r.bad || len(r.left) > 0 {
 		return nil, errors.Join(errIndex, l.take(-int64(h.Entries), -int64(h.Names)))
@@ -337,6 +344,20 @@ func (r *recordReader) text(before string) string {
 	r.names.WriteString(before)
 	r.names.Write(b)
 	return r.names.String()[start:]
+}
+
+// texts reads some, each with a byte at least.
+func (r *recordReader) texts() []string {
+	n := r.count(2)
+	if n > maxEntries {
+		r.fail()
+		return nil
+	}
+	out := make([]string, n)
+	for i := range out {
+		out[i] = r.text("")
+	}
+	return out
 }
 
 func (r *recordReader) pack(p *pack) {

@@ -210,6 +210,28 @@ func TestSparseBomb(t *testing.T) {
 	}
 }
 
+// What runtimes differ on is kept of a layer, by a cache too, and lays nothing.
+func TestAUFSRecordsAreTold(t *testing.T) {
+	cache := tree.Cache{Dir: t.TempDir()}
+	img := newImage(t, plainLayer(archive(
+		regular(".wh..wh.aufs", ""), regular("usr/bin/.wh..wh.nginx", ""), regular(".wh..wh.plnk/1.2", "x"), regular("usr/lib/.wh..wh..opq", ""), regular("a", "x"),
+	)))
+	for range 2 {
+		im, err := cache.Open(t.Context(), img, tree.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(im.Layers[0].AUFS, " "); got != "/.wh..wh.aufs /usr/bin/.wh..wh.nginx /.wh..wh.plnk/1.2" {
+			t.Errorf("records: %s", got)
+		}
+		for _, p := range im.Layers[0].AUFS[:2] {
+			if _, ok := im.Lookup(p); ok {
+				t.Errorf("%s is in the tree", p)
+			}
+		}
+	}
+}
+
 // allocated is how many bytes of memory do takes in all, those that it gives back too.
 func allocated(do func()) int64 {
 	var before, after runtime.MemStats

@@ -23,6 +23,13 @@ const whiteoutPrefix = ".wh."
 // opaqueMarker is the name of the file that makes its directory opaque (OCI image specification, layer.md).
 const opaqueMarker = whiteoutPrefix + whiteoutPrefix + ".opq"
 
+// aufsPrefix begins the names under which AUFS kept its own records. Who unpacks a layer passes them over, takes hard links
+// from them, removes what the rest of the name says, or lays them as files, according to the program and its version.
+const aufsPrefix = whiteoutPrefix + whiteoutPrefix
+
+// typeAUFS is such a record; it is no Entry of a Layer.
+const typeAUFS image.Type = "aufs record"
+
 // paxXattr is the key prefix under which GNU tar, Docker and BuildKit keep extended attributes.
 const paxXattr = "SCHILY.xattr."
 
@@ -122,7 +129,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &index{entries: entries, pack: s.kept.finish()}, nil
+	return &index{entries: entries, aufs: s.layer.aufs, pack: s.kept.finish()}, nil
 }
 
 // isSparse reports whether the archive leaves out a file's zeros, in one of the ways of GNU tar.
@@ -181,8 +188,8 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	switch {
 	case base == opaqueMarker:
 		return Entry{Entry: image.Entry{Path: image.Clean(dir), Type: TypeOpaque}}, true, nil
-	case strings.HasPrefix(base, whiteoutPrefix+whiteoutPrefix):
-		return Entry{}, false, nil // AUFS's own records; no runtime acts on them
+	case strings.HasPrefix(base, aufsPrefix):
+		return Entry{Entry: image.Entry{Path: p, Type: typeAUFS}}, true, nil
 	case strings.HasPrefix(base, whiteoutPrefix):
 		hidden := strings.TrimPrefix(base, whiteoutPrefix)
 		if hidden == "" || hidden == "." || hidden == ".." {

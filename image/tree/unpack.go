@@ -96,6 +96,7 @@ type unpacker struct {
 	limits  *limits
 	entries []Entry
 	marks   []Entry
+	aufs    []string
 	// nodes[0] is the root. A node's parent stands before it.
 	nodes []node
 	at    map[place]int32
@@ -154,6 +155,12 @@ func shown(p string) string {
 }
 
 func (u *unpacker) place(e Entry) error {
+	if strings.Contains(e.Path, "/"+aufsPrefix) {
+		u.aufs = append(u.aufs, e.Path)
+	}
+	if e.Type == typeAUFS {
+		return nil
+	}
 	if e.Type == TypeWhiteout || e.Type == TypeOpaque {
 		u.marks = append(u.marks, e)
 		return nil

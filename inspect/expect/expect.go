@@ -84,6 +84,12 @@ type Base struct {
 	Name, Digest string
 	// Layers are the diffIDs of the base's layers, which must be the image's lowest.
 	Layers []string
+	// Above are the layers that a build puts on the base's, lowest first, by their overlay; the one that removes has no name.
+	// nil isn't looked at.
+	Above []string
+	// Config is the image config that a build on the base writes, as JSON (OCI image specification, config.md). Times and
+	// diffIDs in it mean nothing.
+	Config []byte
 	// Dirs are directories of the base as it has them, by path: those in which layers above it put or remove something. They
 	// count where the base's layers were not read.
 	Dirs map[string]File

@@ -154,6 +154,7 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 		return nil, err
 	}
 	for _, l := range layers {
+		e.Base.Above = append(e.Base.Above, strings.TrimPrefix(l.Name, build.RemoveLayer))
 		for _, f := range l.Files {
 			if l.Name == build.RemoveLayer || l.Parents[f.Path] {
 				continue
@@ -180,7 +181,8 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
 	}
-	return e, nil
+	e.Base.Config, err = r.Config()
+	return e, err
 }
 
 // plant is what somebody does to the image of one platform.

@@ -10,7 +10,7 @@ import (
 var configRules = []rule{
 	{Rule: Rule{
 		ID: "config", Title: "The image config is the profile's", Severity: Error,
-		Why: "Variables, user, directory, ports and health check are what a container starts with; another value starts another thing.",
+		Why: "Variables, user, directory, ports and health check are what a container starts with; another value starts another thing. What the profile leaves alone is the base's.",
 		Fix: "Build again, or set the value in the profile's config.",
 	}, each: configDiffers},
 	{Rule: Rule{
@@ -24,8 +24,13 @@ var configRules = []rule{
 		Fix: "Build from a base without the volume.",
 	}, each: configVolumes},
 	{Rule: Rule{
-		ID: "config-label", Title: "The labels are the profile's", Severity: Warning,
-		Why: "Labels tell people and machines what the image is.",
+		ID: "config-history", Title: "The history is the base's and the build's", Severity: Warning,
+		Why: "People and scanners read from it what made a layer; a wrong one gives a layer another maker. It changes nothing of what runs, and an image that a Dockerfile made has another.",
+		Fix: "Build again.",
+	}, each: historyBuilt},
+	{Rule: Rule{
+		ID: "config-label", Title: "The labels are the profile's and the base's", Severity: Warning,
+		Why: "Labels tell people and machines what the image is. Those that only describe it (org.opencontainers.image) may differ from the base's.",
 		Fix: "Build again, or set the label in the profile's config.labels.",
 	}, each: configLabels},
 	{Rule: Rule{
@@ -41,6 +46,9 @@ var configRules = []rule{
 }
 
 func configDiffers(h *held) error {
+	if err := configBuilt(h); err != nil {
+		return err
+	}
 	c, want := h.Surface.Config, h.want.Config
 	for _, name := range sortedKeys(want.Env) {
 		if have, ok := c.Env[name]; !ok {
@@ -125,6 +133,7 @@ func configVolumes(h *held) error {
 }
 
 func configLabels(h *held) error {
+	h.labelsBuilt()
 	for _, name := range sortedKeys(h.want.Config.Labels) {
 		if have, want := h.Surface.Config.Labels[name], h.want.Config.Labels[name]; have != want {
 			h.found(name, nil, "the label %s is %q; the profile's is %q", name, have, want)

@@ -220,7 +220,12 @@ func (f *fixture) input(t testing.TB) verify.Input {
 		t.Fatal(err)
 	}
 	surface := f.surface
+	raw, err := img.RawConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
 	read := &inspect.Image{
+		RawConfig: raw,
 		Reference: "example.org/slim:1", Platform: v1.Platform{OS: f.config.OS, Architecture: f.config.Architecture}, Annotations: f.annotations,
 		Files: files, Packages: db, Surface: &surface,
 	}

@@ -28,7 +28,7 @@ var layerRules = []rule{
 	}, each: baseAnnotations, all: indexAnnotations},
 	{Rule: Rule{
 		ID: "layer-foreign", Title: "Layers above the base hold what the profile lays and removes", Severity: Error,
-		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load.",
+		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load. With the base known, each layer is one that a build makes: all removals in one, then one for each overlay.",
 		Fix: "Build again, and lay by the profile what else is needed.",
 	}, each: layersForeign},
 	{Rule: Rule{
@@ -138,10 +138,18 @@ func layersForeign(h *held) error {
 			parents[dir] = true
 		}
 	}
+	planned := sure && h.want.Base.Above != nil
+	if n, want := len(h.Files.Layers)-first, len(h.want.Base.Above); planned && n != want {
+		h.found("layers", nil, "the image has %d layers above the base's; a build makes %d", n, want)
+		planned = false
+	}
 	removed := h.removals()
 	var dirs []tree.Entry
 	for i := first; i < len(h.Files.Layers); i++ {
-		by := h.layer(i)
+		by, of := h.layer(i), ""
+		if planned {
+			of = h.want.Base.Above[i-first]
+		}
 		for _, e := range h.Files.Layers[i].Entries {
 			if h.full() {
 				return nil
@@ -153,9 +161,15 @@ func layersForeign(h *held) error {
 			case e.Type == tree.TypeOpaque:
 				h.found(e.Path, at, "%s hides all that was in %s", by, e.Path)
 			case e.Type == tree.TypeWhiteout:
-				if !laid && !removed.of(e.Path) {
+				switch {
+				case removed.of(e.Path) && of == "", laid && !planned:
+				case removed.of(e.Path):
+					h.found(e.Path, at, "%s removes %s; it is the layer of the overlay %s, and a build removes in another", by, e.Path, of)
+				default:
 					h.found(e.Path, at, "%s removes %s, and the profile does not", by, e.Path)
 				}
+			case laid && planned && f.Overlay != of && f.Type != string(image.TypeDir):
+				h.found(e.Path, at, "%s brings %s, which a build lays in the layer of the overlay %s", by, e.Path, f.Overlay)
 			case laid && string(e.Type) == f.Type && (f.SHA256 == "" || e.Digest.String() == f.SHA256) && e.Link == f.Link:
 			case laid:
 				h.found(e.Path, at, "%s has another %s than the one that is laid", by, e.Path)

@@ -57,6 +57,11 @@ func env(set ...string) func(*v1.ConfigFile) {
 	return func(c *v1.ConfigFile) { c.Config.Env = append(slices.Clip(c.Config.Env), set...) }
 }
 
+// replaced gives one variable, which must be there, another value.
+func replaced(old, line string) func(*v1.ConfigFile) {
+	return func(c *v1.ConfigFile) { c.Config.Env[slices.Index(c.Config.Env, old)] = line }
+}
+
 const portProxy = `
     server {
         listen 8080;
@@ -176,6 +181,8 @@ func attacks(t testing.TB) map[string]struct {
 		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file-architecture"},
 		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file-changed"},
 		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file-rights"},
+		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "not-understood"},
+		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "not-understood"},
 		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file-missing"},
 		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file-missing"},
 		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file-missing"},
@@ -244,6 +251,14 @@ func attacks(t testing.TB) map[string]struct {
 		"for who builds on it":    {plant{config: func(c *v1.ConfigFile) { c.Config.OnBuild = []string{"RUN x"} }}, "config"},
 		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config-port"},
 		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config-volume"},
+		"a variable of the base":  {plant{config: replaced("DISPLAY=:99.0", "DISPLAY=evil.example:0")}, "config"},
+		"one more variable":       {plant{config: env("MALLOC_CONF=stats_print:true")}, "config"},
+		"another user":            {plant{config: func(c *v1.ConfigFile) { c.Config.User = "gem" }}, "config"},
+		"another stop signal":     {plant{config: func(c *v1.ConfigFile) { c.Config.StopSignal = "SIGSTOP" }}, "config"},
+		"a volume for keys":       {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/run": {}} }}, "config"},
+		"another shell":           {plant{config: func(c *v1.ConfigFile) { c.Config.Shell = []string{"/bin/x", "-c"} }}, "config"},
+		"a health check of hours": {plant{config: func(c *v1.ConfigFile) { c.Config.Healthcheck.Interval *= 1000 }}, "config"},
+		"another kernel":          {plant{config: func(c *v1.ConfigFile) { c.OSVersion = "10.0.1" }}, "config"},
 		"a token in the history": {plant{config: func(c *v1.ConfigFile) {
 			c.History = append(c.History, v1.History{EmptyLayer: true, CreatedBy: "ENV NPM_TOKEN=npm_" + strings.Repeat("a", 36)})
 		}}, "secret-history"},
@@ -325,7 +340,21 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		return verify.Input{Images: []*inspect.Image{read}, Expect: want, Annotations: c.index}
 	}
 	evil := layerOf(t, []image.File{image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))})
-	n := len(c.want["linux/amd64"].Base.Layers)
+	base := c.want["linux/amd64"].Base
+	n := len(base.Layers)
+	// The layer of browser-shell, with more in it.
+	lays, err := stubs(t.Context(), v1.Platform{OS: "linux", Architecture: "amd64"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := n + slices.Index(base.Above, "browser-shell")
+	with := func(more ...image.File) func([]v1.Layer) []v1.Layer {
+		return func(l []v1.Layer) []v1.Layer {
+			l[ours] = layerOf(t, append(slices.Clone(lays[1].Files), more...))
+			return l
+		}
+	}
+	once, again := layerOf(t, []image.File{image.Bytes(shell, 0o755, program(0xb7))}), layerOf(t, lays[1].Files)
 	for name, tt := range map[string]struct {
 		change func([]v1.Layer) []v1.Layer
 		rule   string
@@ -337,7 +366,22 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		"one away":       {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layers"},
 		"no removals":    {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file-removed"},
 		"no payload":     {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file-missing"},
-		"another order":  {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "file-missing"},
+		"an empty one":   {func(l []v1.Layer) []v1.Layer { return append(l, layerOf(t, nil)) }, "layer-foreign"},
+		"one twice":      {func(l []v1.Layer) []v1.Layer { return append(l, l[ours]) }, "layer-foreign"},
+		"removals twice": {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, l[n]) }, "layer-foreign"},
+		"evil once":      {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, ours, once) }, "layer-foreign"},
+		"evil and hidden": {func(l []v1.Layer) []v1.Layer {
+			return slices.Insert(l, n, evil, layerOf(t, []image.File{image.Whiteout("/usr/sbin/nginx")}))
+		}, "layer-foreign"},
+		"removed and laid again": {func(l []v1.Layer) []v1.Layer {
+			return append(l, layerOf(t, []image.File{image.Whiteout(shell)}), again)
+		}, "layer-foreign"},
+		"the same by other tools": {with(), ""},
+		"with a removal":          {with(image.Whiteout("/opt/gem/run.sh")), "layer-foreign"},
+		"with its own removal":    {with(image.Whiteout(shell)), "layer-foreign"},
+		"with another's file":     {with(lays[0].Files[2]), "layer-foreign"},
+		"one in another's place":  {func(l []v1.Layer) []v1.Layer { l[ours], l[ours-1] = l[ours-1], l[ours]; return l }, "layer-foreign"},
+		"another order":           {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "file-missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := check(t, rebuild(tt.change))

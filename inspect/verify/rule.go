@@ -56,6 +56,9 @@ type held struct {
 	counted  bool              // then what above says
 	first    int
 	sure     bool
+
+	ownConfig, baseConfig map[string]any // once read
+	configFault           error
 }
 
 func newHeld(k *checker, img *inspect.Image, want *expect.Expect) *held {

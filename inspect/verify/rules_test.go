@@ -54,6 +54,48 @@ func (f *fixture) privileged(p string, mode int64, kind string) {
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
 
+// builtConfig is an image config that a build writes. User and directory are the base's.
+const builtConfig = `{"architecture":"amd64","config":{"User":"gem","WorkingDir":"/home/gem","Env":["PATH=/usr/bin:/bin","BASE=1"],` +
+	`"Entrypoint":["/usr/local/bin/browser-shell","init"],"ExposedPorts":{"8080/tcp":{}},"Volumes":{"/data":{}},"StopSignal":"SIGTERM",` +
+	`"Shell":["/bin/sh","-c"],"Healthcheck":{"Test":["CMD","/usr/local/bin/browser-shell","health"],"Interval":10000000000},` +
+	`"Labels":{"maker":"base","org.opencontainers.image.version":"1"}},"created":"2026-05-12T08:00:00Z","os":"linux",` +
+	`"rootfs":{"type":"layers","diff_ids":["sha256:1"]},` +
+	`"history":[{"created":"2026-05-12T08:00:00Z","created_by":"base"},{"created":"2026-05-12T08:00:00Z","created_by":"ours"}]}`
+
+// built holds builtConfig with one part of it replaced against builtConfig.
+func built(old, replacement string) func(*fixture) {
+	if !strings.Contains(builtConfig, old) {
+		panic(old)
+	}
+	return func(f *fixture) {
+		f.want.Config.WorkingDir, f.want.Base.Config = "", []byte(builtConfig)
+		f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+			img.RawConfig = []byte(strings.Replace(builtConfig, old, replacement, 1))
+		}
+	}
+}
+
+// What means the same as what a build writes is nothing to tell, nor is what the profile sets or only describes.
+func TestBuiltConfigPasses(t *testing.T) {
+	for _, part := range [][2]string{
+		{`"os"`, `"os"`}, {`"created":"2026-05-12T08:00:00Z"`, `"created":"1970-01-01T00:00:00Z"`}, {`"sha256:1"`, `"sha256:1","sha256:2"`},
+		{`"User"`, `"Cmd":null,"OnBuild":[],"NetworkDisabled":false,"Hostname":"","ArgsEscaped":true,"User"`}, {`"os"`, `"os.features":[],"os"`},
+		{`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","WAIT_PORTS=","PATH=/usr/bin:/bin"`}, {`image.version":"1"`, `image.version":"2"`},
+		{`"maker"`, `"title":"slim","maker"`}, {`"/data":{}`, `"\u002fdata" : {} `}, {`"created_by":"base"`, `"created_by":"base","comment":"","empty_layer":false`},
+	} {
+		f := good()
+		built(part[0], part[1])(f)
+		for _, found := range check(t, f.input(t)).Findings {
+			t.Errorf("%s: %s: %s", part[1], found.Rule, found.Message)
+		}
+	}
+	f := good()
+	f.want.Base.Config = []byte(`{"config":`)
+	if _, err := verify.Check(t.Context(), f.input(t)); err == nil {
+		t.Error("a broken expectation passes")
+	}
+}
+
 // broken are, by rule, images that break it. Each case must be found by its rule, and each rule has a case.
 var broken = map[string]map[string]func(*fixture){
 	"mcp-server": {
@@ -424,6 +466,38 @@ var broken = map[string]map[string]func(*fixture){
 		"a variable twice": func(f *fixture) { f.config.Config.Env = []string{"A=1", "B=2", "A=3"} },
 		"no variable":      func(f *fixture) { f.config.Config.Env = []string{"A"} },
 		"ONBUILD":          func(f *fixture) { f.config.Config.OnBuild = []string{"RUN evil"} },
+
+		"not the base's user":         built(`"User":"gem"`, `"User":"root"`),
+		"without the base's user":     built(`"User":"gem",`, ``),
+		"not the base's directory":    built(`"/home/gem"`, `"/"`),
+		"not the base's variable":     built(`BASE=1`, `BASE=2`),
+		"without the base's variable": built(`,"BASE=1"`, ``),
+		"one more variable":           built(`"BASE=1"`, `"BASE=1","MORE="`),
+		"not the base's volume":       built(`{"/data":{}}`, `{"/data":{},"/etc":{}}`),
+		"not the base's stop signal":  built(`"SIGTERM"`, `"SIGKILL"`),
+		"not the base's shell":        built(`["/bin/sh","-c"]`, `["/evil","-c"]`),
+		"health check's times":        built(`"Interval":10000000000`, `"Interval":1`),
+		"a key of the health check":   built(`"Interval":`, `"StartInterval":1,"Interval":`),
+		"a key that no build writes":  built(`"StopSignal"`, `"MacAddress":"02:42:ac:11:00:02","StopSignal"`),
+		"a key beside it":             built(`"os":"linux"`, `"os":"linux","author":"evil"`),
+		"another kind of rootfs":      built(`"type":"layers"`, `"type":"evil"`),
+		"another variant":             built(`"os":"linux"`, `"os":"linux","variant":"v3"`),
+		"another system":              built(`"os":"linux"`, `"os":"linux","os.version":"10.0"`),
+		"a key twice":                 built(`"User":"gem"`, `"User":"root","User":"gem"`),
+		"a key in another case":       built(`"User":"gem"`, `"User":"gem","user":""`),
+		"a key of another alphabet":   built(`"User":"gem"`, `"User":"gem","U\u017fer":""`),
+		"a key of all in two cases":   built(`"os":"linux"`, `"os":"linux","Config":{"User":"root"}`),
+		"two configs":                 built(`"rootfs":`, `"config":{},"rootfs":`),
+		"more behind it":              built(`"created_by":"ours"}]}`, `"created_by":"ours"}]}{"config":{}}`),
+		"no object":                   built(`"config":{`, `"config":[],"Config":{`),
+		"too deep":                    built(`"os":"linux"`, `"os":"linux","x":`+strings.Repeat(`{"x":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
+	},
+	"config-history": {
+		"another step":      built(`"created_by":"base"`, `"created_by":"evil"`),
+		"an empty layer":    built(`"created_by":"base"`, `"created_by":"base","empty_layer":true`),
+		"one more":          built(`"created_by":"ours"}`, `"created_by":"ours"},{"created_by":"evil"}`),
+		"none":              built(`,{"created":"2026-05-12T08:00:00Z","created_by":"ours"}`, ``),
+		"of another author": built(`"created_by":"ours"`, `"created_by":"ours","author":"evil"`),
 	},
 	"config-port": {
 		"another": func(f *fixture) { f.surface.Config.ExposedPorts = []string{"8080/tcp", "9222/tcp"} },
@@ -433,7 +507,11 @@ var broken = map[string]map[string]func(*fixture){
 		"the policy": func(f *fixture) { f.surface.Config.Volumes = []string{"/etc/agent-browser"} },
 	},
 	"config-label": {
-		"another": func(f *fixture) { f.surface.Config.Labels["title"] = "full" },
+		"another":         func(f *fixture) { f.surface.Config.Labels["title"] = "full" },
+		"not the base's":  built(`"maker":"base"`, `"maker":"evil"`),
+		"neither's":       built(`"maker":"base"`, `"maker":"base","traefik.enable":"true"`),
+		"an empty one":    built(`"maker":"base"`, `"maker":"base","empty":""`),
+		"the base's away": built(`"maker":"base",`, ``),
 	},
 	"label-unknown": {
 		"one": func(f *fixture) { f.surface.Config.Labels["traefik.http.services.x.loadbalancer.server.port"] = "9222" },
