@@ -37,7 +37,7 @@ type Options struct {
 	// All leaves nothing out of the text that it would otherwise cut short: long lists, and directories that were added or
 	// removed as a whole.
 	All bool
-	// Width is how many columns the text has; 0 is 120.
+	// Width is how many columns the text has; 0 is 100, and fewer than 40 are 40.
 	Width int
 }
 

@@ -107,7 +107,7 @@ func (t texter) difference(d *diff.Diff, sections []section) []string {
 type texter struct{ o Options }
 
 // defaultWidth is that of a page.
-const defaultWidth = 120
+const defaultWidth = 100
 
 func (t texter) width() int {
 	if t.o.Width > 0 {
