@@ -86,7 +86,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that both images have)"
 	f.report.add(cmd)
 	flags.BoolVar(&f.report.options.All, "all", false, "fold nothing of the text: every name, and every file")
-	flags.IntVar(&f.report.options.Depth, "depth", 0, "how many levels of the file tree the text has; 0 for all")
+	flags.IntVar(&f.report.options.Depth, "depth", 0, "how many levels of the file tree the text has; 0 for as many as fit on a screen")
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
 	flags.StringVar(&f.text, "text", "64k", "show changed lines of text files up to this `SIZE`, in bytes or with k or m")
 	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
@@ -97,7 +97,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 
 // parse reads what the flags have as text.
 func (f *diffFlags) parse() (err error) {
-	f.report.options.Layers = f.options.Layers
+	f.report.options.Layers, f.report.options.Lines = f.options.Layers, len(f.options.Paths) > 0
 	if f.report.options.Depth < 0 {
 		return fmt.Errorf("--depth %d: want 0 or more", f.report.options.Depth)
 	}

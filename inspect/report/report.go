@@ -28,14 +28,16 @@ const SchemaVersion = 1
 
 // Options say how a report is written.
 type Options struct {
-	// Depth is how many levels of a tree the text has; 0 is all.
+	// Depth is how many levels of a tree the text has; 0 is as many as fit on a screen, or with All every one.
 	Depth int
+	// Lines shows the changed lines of text files in the text, however many they are.
+	Lines bool
 	// Layers shows each layer's own changes, too, in text and HTML.
 	Layers bool
 	// Color colours the text.
 	Color bool
-	// All leaves nothing out of the text that it would otherwise cut short: long lists, and directories that were added or
-	// removed as a whole.
+	// All leaves nothing out of the text that it would otherwise cut short: names of which the same is told, long lists,
+	// files, and where something is from.
 	All bool
 	// Width is how many columns the text has; 0 is 100, and fewer than 40 are 40.
 	Width int
