@@ -111,7 +111,6 @@ func (f *reportFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.format, "format", report.Text, "text, json, markdown or html")
 	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
 	flags.StringVar(&f.color, "color", "auto", "colour the text: auto (on a terminal, unless NO_COLOR is set), always or never")
-	flags.Lookup("color").NoOptDefVal = "always"
 }
 
 // parse checks the flags, and looks at what standard output is. A file gets no colours.

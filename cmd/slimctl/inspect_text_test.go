@@ -63,7 +63,6 @@ func TestTextOfLineB(t *testing.T) {
 	for _, l := range s.Listeners {
 		names = append(names, l.String(), l.Place.String())
 	}
-	t.Setenv("COLUMNS", "1000")
 	all := read("--all")
 	if strings.Contains(all, "…") || strings.Contains(all, "--all") {
 		t.Errorf("something is left out:\n%s", all)

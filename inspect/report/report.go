@@ -5,11 +5,8 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
@@ -71,39 +68,4 @@ func Diffs(w io.Writer, format string, diffs []*diff.Diff, o Options) error {
 		return diffsHTML(w, diffs, o)
 	}
 	return fmt.Errorf("no report format %q", format)
-}
-
-// writeJSON writes the documents as they are.
-func writeJSON[T any](w io.Writer, platforms []T) error {
-	if platforms == nil {
-		platforms = []T{}
-	}
-	data, err := json.MarshalIndent(struct {
-		SchemaVersion int `json:"schemaVersion"`
-		Platforms     []T `json:"platforms"`
-	}{SchemaVersion, platforms}, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(printableJSON(data), '\n'))
-	return err
-}
-
-// printableJSON escapes what encoding/json leaves in strings although it moves a terminal's cursor or turns its writing
-// direction. Outside of its strings JSON has none of these.
-func printableJSON(data []byte) []byte {
-	out := make([]byte, 0, len(data)+1)
-	for i := 0; i < len(data); {
-		r, n := utf8.DecodeRune(data[i:])
-		switch high, low := utf16.EncodeRune(r); {
-		case r < 0x7f || !hidden(r):
-			out = append(out, data[i:i+n]...)
-		case r > 0xffff:
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-		i += n
-	}
-	return out
 }

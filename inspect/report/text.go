@@ -156,7 +156,10 @@ func (t texter) head(p page) string {
 		wide = max(wide, columns(f.Name))
 	}
 	for _, f := range p.Facts {
-		b.WriteString(t.color(bold, pad(f.Name, wide, false)) + "  " + t.wrap(cut(f.Value, maxFact), wide+2))
+		if !t.o.All {
+			f.Value = cut(f.Value, maxFact)
+		}
+		b.WriteString(t.color(bold, pad(f.Name, wide, false)) + "  " + t.wrap(f.Value, wide+2))
 	}
 	b.WriteString("\n")
 	for _, s := range p.Summary {
@@ -254,10 +257,13 @@ func (t texter) list(names []string, indent, most int) string {
 	var b strings.Builder
 	at, lines := indent, 1
 	for i, s := range names {
-		if len(names) == 1 {
+		switch {
+		case t.o.All:
+		case len(names) == 1:
 			return cut(s, max(t.width()-indent, maxName))
+		default:
+			s = cut(s, maxName)
 		}
-		s = cut(s, maxName)
 		n := columns(s) + 2
 		room := t.width()
 		if last := i == len(names)-1; lines == most && !t.o.All && !last {
@@ -303,7 +309,11 @@ func (t texter) table(s section) string {
 	put := func(code string, cells func(i int) string) {
 		var line strings.Builder
 		for at, i := range cols {
-			line.WriteString("  " + pad(cut(cells(i), wide[at]), wide[at], s.Columns[i].Number))
+			cell := cells(i)
+			if !t.o.All {
+				cell = cut(cell, wide[at])
+			}
+			line.WriteString("  " + pad(cell, wide[at], s.Columns[i].Number))
 		}
 		b.WriteString(t.color(code, strings.TrimRight(line.String(), " ")) + "\n")
 	}
@@ -391,7 +401,10 @@ func (t texter) group(s section) string {
 				fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), more(len(rows)-i))
 				break
 			}
-			called, old, now := cut(r.Cells[0], maxName), r.Cells[1], r.Cells[2]
+			called, old, now := r.Cells[0], r.Cells[1], r.Cells[2]
+			if !t.o.All {
+				called = cut(called, maxName)
+			}
 			value := old + " → " + now
 			switch mark {
 			case diff.Added:
@@ -400,12 +413,14 @@ func (t texter) group(s section) string {
 				value = old
 			}
 			switch room := t.width() - columns(called) - 6; {
-			case columns(value) <= room || mark != diff.Modified:
-				value = "  " + cut(value, room)
+			case columns(value) <= room || t.o.All && mark != diff.Modified:
+				value = "  " + value
 			case t.o.All:
-				value = "\n      " + cut(old, maxFact) + "\n    → " + cut(now, maxFact)
-			default:
+				value = "\n      " + old + "\n    → " + now
+			case mark == diff.Modified:
 				value = "  " + narrow(old, now, room)
+			default:
+				value = "  " + cut(value, room)
 			}
 			fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), strings.TrimRight(called+value, " "))
 		}
@@ -486,9 +501,12 @@ func (t texter) tree(changes []diff.Change) string {
 			size = change(n.sums.bytes)
 		}
 		indent := strings.Repeat("  ", min(n.depth-1, 40))
-		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, indent, cut(called, 80))
+		if !t.o.All {
+			called, words = cut(called, 80), cut(words, max(t.width()-len(indent)-16-columns(cut(called, 80)), 20))
+		}
+		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, indent, called)
 		if words != "" {
-			line += "  " + t.color(dim, cut(words, 120))
+			line += "  " + t.color(dim, words)
 		}
 		b.WriteString(line + "\n")
 	}
@@ -531,7 +549,11 @@ func (t texter) layers(d *diff.Diff) []string {
 		head := "\n" + t.title("layer "+short(l.Digest)+" of "+quote(l.In), sizes)
 		body := ""
 		if l.CreatedBy != "" {
-			body = "  " + cut(quote(l.CreatedBy), t.width()-2) + "\n"
+			by := quote(l.CreatedBy)
+			if !t.o.All {
+				by = cut(by, t.width()-2)
+			}
+			body = "  " + by + "\n"
 		}
 		out = append(out, head+body+t.tree(l.Files))
 	}
