@@ -98,6 +98,17 @@ func (j *jsonWriter) whole(v reflect.Value, indent string) {
 	}
 }
 
+// compact has encoding/json write v on one line. It escapes <, > and &, and so no string can end a script element.
+func (j *jsonWriter) compact(v any) {
+	if j.err != nil {
+		return
+	}
+	var data []byte
+	if data, j.err = json.Marshal(v); j.err == nil {
+		_, j.err = j.w.Write(printableJSON(data))
+	}
+}
+
 // holdsList is true for a list of structs, and for a struct or pointer that leads to one and that value can take apart. Others
 // are written whole, which is always right.
 func holdsList(t reflect.Type) bool {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"slices"
@@ -21,10 +22,10 @@ type text struct {
 
 // writeTexts writes the reports on several platforms, and says how to see more. What is equal on all of them is written once.
 func writeTexts(w io.Writer, texts []text, more string) error {
-	var out strings.Builder
+	out := bufio.NewWriter(w) // keeps the first error
 	put := func(blocks ...string) {
 		for _, b := range blocks {
-			out.WriteString(b)
+			_, _ = out.WriteString(b)
 		}
 	}
 	var names, all []string
@@ -51,8 +52,7 @@ func writeTexts(w io.Writer, texts []text, more string) error {
 		put(rest...)
 	}
 	put(more)
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.Flush()
 }
 
 func surfacesText(w io.Writer, surfaces []*inspect.Surface, o Options) error {
@@ -106,7 +106,7 @@ func (t texter) difference(d *diff.Diff, sections []section) []string {
 	if same != "" {
 		out = append(out, t.wrap("The same: "+strings.TrimPrefix(same, ", ")+".", 2))
 	}
-	out = append(out, "\n"+t.title("size", "")+t.sizes(d), "\n"+t.title("files", "")+"  "+t.wrap(legend, 2)+t.tree(d.Files))
+	out = append(out, "\n"+t.title("size", "")+t.sizes(d), "\n"+t.title("files", "")+"  "+t.wrap(legend, 2), t.tree(d.Files))
 	if t.o.Layers {
 		out = append(out, t.layers(d)...)
 	}
@@ -493,14 +493,14 @@ func (t texter) tree(changes []diff.Change) string {
 		if n.change != nil {
 			mark, words = n.change.Kind, what(n.change)
 		}
-		if n.end > i+1 {
+		if int(n.end) > i+1 {
 			words = strings.TrimSpace(words + "  " + n.sums.String())
 		}
 		size := ""
 		if n.sums.bytes != 0 {
 			size = change(n.sums.bytes)
 		}
-		indent := strings.Repeat("  ", min(n.depth-1, 40))
+		indent := strings.Repeat("  ", min(int(n.depth)-1, 40))
 		if !t.o.All {
 			called, words = cut(called, 80), cut(words, max(t.width()-len(indent)-16-columns(cut(called, 80)), 20))
 		}
@@ -516,8 +516,9 @@ func (t texter) tree(changes []diff.Change) string {
 // next is the node whose line comes after that of node i, where nothing lies deeper than deepest; 0 is any depth.
 func (t texter) next(nodes []node, i, deepest int) int {
 	n := &nodes[i]
-	if deepest > 0 && n.depth >= deepest || !t.o.All && n.whole() != "" && n.end-i-1 > maxWhole {
-		return n.end
+	end := int(n.end)
+	if deepest > 0 && int(n.depth) >= deepest || !t.o.All && n.whole() != "" && end-i-1 > maxWhole {
+		return end
 	}
 	return i + 1
 }
@@ -528,7 +529,7 @@ func (t texter) fitting(nodes []node) int {
 		lines, deeper := 0, false
 		for i := 0; i < len(nodes) && lines <= maxTree; i = t.next(nodes, i, depth) {
 			lines++
-			deeper = deeper || nodes[i].depth == depth && t.next(nodes, i, 0) == i+1 && nodes[i].end > i+1
+			deeper = deeper || int(nodes[i].depth) == depth && t.next(nodes, i, 0) == i+1 && int(nodes[i].end) > i+1
 		}
 		switch {
 		case lines > maxTree:
