@@ -27,10 +27,10 @@ const (
 
 type diffFlags struct {
 	openOptions
-	format, file, text string
-	report             report.Options
-	options            diff.Options
-	noText, exitCode   bool
+	report           reportFlags
+	text             string
+	options          diff.Options
+	noText, exitCode bool
 }
 
 func (a *app) diff() *cobra.Command {
@@ -84,9 +84,9 @@ are cut into layers does not count, nor do names, digests and times.`,
 	f.add(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that both images have)"
-	flags.StringVar(&f.format, "format", report.Text, "text, json, markdown or html")
-	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
-	flags.IntVar(&f.report.Depth, "depth", 0, "how many levels of the file tree the text has; 0 for all")
+	f.report.add(cmd)
+	flags.BoolVar(&f.report.options.All, "all", false, "fold nothing of the text: every name, and every file")
+	flags.IntVar(&f.report.options.Depth, "depth", 0, "how many levels of the file tree the text has; 0 for as many as fit on a screen")
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
 	flags.StringVar(&f.text, "text", "64k", "show changed lines of text files up to this `SIZE`, in bytes or with k or m")
 	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
@@ -97,9 +97,9 @@ are cut into layers does not count, nor do names, digests and times.`,
 
 // parse reads what the flags have as text.
 func (f *diffFlags) parse() (err error) {
-	f.report.Layers = f.options.Layers
-	if f.report.Depth < 0 {
-		return fmt.Errorf("--depth %d: want 0 or more", f.report.Depth)
+	f.report.options.Layers, f.report.options.Lines = f.options.Layers, len(f.options.Paths) > 0
+	if f.report.options.Depth < 0 {
+		return fmt.Errorf("--depth %d: want 0 or more", f.report.options.Depth)
 	}
 	if f.options.Text, err = parseBytes(f.text); err != nil {
 		return fmt.Errorf("--text %q: %w", f.text, err)
@@ -118,7 +118,7 @@ func (a *app) diffImages(ctx context.Context, base, slim string, f *diffFlags) (
 	if err := f.parse(); err != nil {
 		return false, usage(err)
 	}
-	if err := checkFormat(f.format, reportFormats); err != nil {
+	if err := f.report.parse(a.stdout); err != nil {
 		return false, err
 	}
 	diffs, err := a.diffs(ctx, base, slim, f)
@@ -128,7 +128,7 @@ func (a *app) diffImages(ctx context.Context, base, slim string, f *diffFlags) (
 	if err := checkMatched(diffs); err != nil {
 		return false, err
 	}
-	err = a.writeReport(f.file, func(w io.Writer) error { return report.Diffs(w, f.format, diffs, f.report) })
+	err = a.writeReport(f.report.file, func(w io.Writer) error { return report.Diffs(w, f.report.format, diffs, f.report.options) })
 	return slices.ContainsFunc(diffs, func(d *diff.Diff) bool { return !d.Same }), err
 }
 

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -94,16 +97,65 @@ func choosePlatforms(flags []string) ([]v1.Platform, error) {
 	return out, nil
 }
 
+// reportFormats are those of --format.
+var reportFormats = []string{report.Text, report.JSON, report.Markdown, report.HTML}
+
+// reportFlags say how a report is written, and where to.
+type reportFlags struct {
+	format, file, color string
+	options             report.Options
+}
+
+func (f *reportFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.format, "format", report.Text, "text, json, markdown or html")
+	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
+	flags.StringVar(&f.color, "color", "auto", "colour the text: auto (on a terminal, unless NO_COLOR is set), always or never")
+}
+
+// parse checks the flags, and looks at what standard output is. A file gets no colours.
+func (f *reportFlags) parse(stdout io.Writer) error {
+	if err := checkFormat(f.format, reportFormats); err != nil {
+		return err
+	}
+	terminal, width := false, 0
+	if isFile(f.file) {
+		stdout = nil
+	}
+	if out, ok := stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		terminal = true
+		width, _, _ = term.GetSize(int(out.Fd())) // some have no size
+	}
+	if width <= 0 {
+		width, _ = strconv.Atoi(os.Getenv("COLUMNS"))
+	}
+	f.options.Width = min(max(width, 0), maxWidth)
+	switch f.color {
+	case "auto":
+		f.options.Color = terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	case "always":
+		f.options.Color = !isFile(f.file)
+	case "never":
+		f.options.Color = false
+	default:
+		return usage(fmt.Errorf("--color %q: want auto, always or never", f.color))
+	}
+	return nil
+}
+
+// maxWidth is more columns than a terminal has.
+const maxWidth = 1000
+
+// isFile tells the name of a file from that of standard output.
+func isFile(output string) bool { return output != "" && output != "-" }
+
 // writeReport gives write the file that -o names, whole or not at all, or standard output.
 func (a *app) writeReport(file string, write func(io.Writer) error) error {
-	if file == "" || file == "-" {
+	if !isFile(file) {
 		return write(a.stdout)
 	}
 	return image.WriteFile(file, 0o644, write)
 }
-
-// reportFormats are those of --format.
-var reportFormats = []string{report.Text, report.JSON, report.Markdown, report.HTML}
 
 func checkFormat(format string, known []string) error {
 	if !slices.Contains(known, format) {
@@ -114,8 +166,7 @@ func checkFormat(format string, known []string) error {
 
 func (a *app) inspect() *cobra.Command {
 	var o openOptions
-	var format, file string
-	var options report.Options
+	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Print what an image exposes: programs, routes, MCP servers, switches, privileges, packages, sizes",
@@ -128,7 +179,7 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
   slimctl inspect --format json registry.example/team/slim:1 | jq '.platforms[0].programs[].name'`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, reportFormats); err != nil {
+			if err := f.parse(a.stdout); err != nil {
 				return err
 			}
 			opened, err := a.openImage(cmd.Context(), o, args[0])
@@ -139,12 +190,11 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
 			for _, img := range opened.images {
 				surfaces = append(surfaces, img.Surface)
 			}
-			return a.writeReport(file, func(w io.Writer) error { return report.Surfaces(w, format, surfaces, options) })
+			return a.writeReport(f.file, func(w io.Writer) error { return report.Surfaces(w, f.format, surfaces, f.options) })
 		},
 	}
 	o.add(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&format, "format", report.Text, "text, json, markdown or html")
-	flags.StringVarP(&file, "output", "o", "", "write to this `FILE` instead of standard output")
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.options.All, "all", false, "fold nothing of the text: every route, switch, user, package, layer and its place")
 	return cmd
 }

@@ -202,7 +202,7 @@ func sizeLines(d *diff.Diff) []sizeLine {
 
 func componentChanges(d *diff.Diff) section {
 	s := newSection("components", "components", name("component"), numeral("base"), numeral("slim"), numeral("change"))
-	s.Limit = 12
+	s.Limit = 8
 	for _, c := range d.Size.Components {
 		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
 	}
@@ -241,7 +241,7 @@ func config(d *diff.Diff) section {
 
 // fields is a table of values that differ, removed ones first.
 func fields(of []diff.Field) section {
-	t := section{Columns: []column{name("name"), name("base"), name("slim")}, Limit: 12}
+	t := section{Columns: []column{name("name"), name("base"), name("slim")}, Limit: 8}
 	for _, f := range of {
 		r := row{Mark: diff.Modified, Cells: []string{quote(f.Name), value(f.Old, f.InBase), value(f.New, f.InSlim)}}
 		switch {

@@ -136,20 +136,34 @@ func unprintable(s string) string {
 }
 
 func TestHostileText(t *testing.T) {
+	// Only these may be there beside what there is without colours.
+	colour := regexp.MustCompile("\x1b\\[(0|1|2|3[1-6])m")
 	for shift := range hostile {
-		for _, o := range []Options{{}, {All: true, Layers: true, Width: 200}} {
-			var b bytes.Buffer
-			if err := Surfaces(&b, Text, []*inspect.Surface{hostileSurface(shift)}, o); err != nil {
-				t.Fatal(err)
+		for _, o := range []Options{{}, {Width: 40, Depth: 2}, {All: true, Layers: true, Width: 200}} {
+			write := func(o Options) string {
+				var b bytes.Buffer
+				if err := Surfaces(&b, Text, []*inspect.Surface{hostileSurface(shift)}, o); err != nil {
+					t.Fatal(err)
+				}
+				if err := Diffs(&b, Text, []*diff.Diff{hostileDiff(shift)}, o); err != nil {
+					t.Fatal(err)
+				}
+				return b.String()
 			}
-			if err := Diffs(&b, Text, []*diff.Diff{hostileDiff(shift)}, o); err != nil {
-				t.Fatal(err)
-			}
-			if s := unprintable(strings.ReplaceAll(b.String(), "\t", "")); s != "" {
+			plain := write(o)
+			if s := unprintable(strings.ReplaceAll(plain, "\t", "")); s != "" {
 				t.Fatalf("it reaches the terminal: %s", s)
 			}
-			if !strings.Contains(b.String(), `\x1b[2J`) || !strings.Contains(b.String(), `\u202e`) {
+			if o.All && (!strings.Contains(plain, `\x1b[2J`) || !strings.Contains(plain, `\u202e`)) {
 				t.Fatal("what was quoted can't be seen")
+			}
+			o.Color = true
+			coloured := write(o)
+			if !colour.MatchString(coloured) {
+				t.Fatal("no colours")
+			}
+			if d := cmp.Diff(plain, colour.ReplaceAllString(coloured, "")); d != "" {
+				t.Fatalf("colours change what is said: -without +with\n%s", d)
 			}
 		}
 	}

@@ -1,11 +1,11 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
@@ -71,7 +71,8 @@ type (
 		Kinds      []htmlMark
 		Trees      []string // what there is to choose from
 		Texts      []textChange
-		Data       template.JS
+		maps       []map[string]any
+		trees      []*treeData
 	}
 	card struct {
 		What, Was, Is, Note string
@@ -163,11 +164,7 @@ func surfacesHTML(w io.Writer, surfaces []*inspect.Surface) error {
 		cells := mapCells([]size.Sizes{s.Size})
 		v.Maps = []treemap{{Title: "Components", Note: Bytes(s.Size.Visible) + " visible", Label: mapLabel("the image", s.Size)}}
 		v.Stacks, v.Legend = stacks([]string{""}, []size.Sizes{s.Size})
-		data, err := safeJSON(map[string]any{"maps": cells})
-		if err != nil {
-			return err
-		}
-		v.Data = data
+		v.maps = cells
 		page.Panels = append(page.Panels, v)
 	}
 	return page.write(w)
@@ -177,25 +174,20 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 	page := htmlPage{Command: "diff"}
 	for i, d := range diffs {
 		page.Title = quote(d.Base.Reference) + " → " + quote(d.Slim.Reference) + " · slimctl diff"
-		v, err := diffPanel(d, i, o, maxNodes/len(diffs))
-		if err != nil {
-			return err
-		}
-		page.Panels = append(page.Panels, v)
+		page.Panels = append(page.Panels, diffPanel(d, i, o, maxNodes/len(diffs)))
 	}
 	return page.write(w)
 }
 
 // diffPanel has room for so many nodes of trees.
-func diffPanel(d *diff.Diff, at int, o Options, room int) (v panel, err error) {
+func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	p := diffPage(d)
-	v = panel{
+	v := panel{
 		Platform: p.Platform, References: []string{quote(d.Base.Reference), quote(d.Slim.Reference)}, Summary: p.Summary,
 		Facts: []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}, {"platform", p.Platform}},
-		Data:  "{}",
 	}
 	if len(p.Sections) == 0 {
-		return v, nil
+		return v
 	}
 	v.Cards = diffCards(d)
 	surface := part{ID: "surface", Title: "Surface"}
@@ -218,14 +210,14 @@ func diffPanel(d *diff.Diff, at int, o Options, room int) (v panel, err error) {
 	if shown < len(nodes) {
 		files.Intro = fmt.Sprintf("%s paths are only counted below; slimctl diff --format json has all.", number(len(nodes)-shown))
 	}
-	trees := []*treeData{merged}
+	v.trees = []*treeData{merged}
 	v.Trees = []string{"all layers merged"}
 	for _, l := range d.Layers {
 		if !o.Layers || l.In == diff.InBoth {
 			continue
 		}
 		data, _ := dataOf(d, compact(treeOf(l.Files)), nil, max(room-shown, maxRows)/len(d.Layers))
-		trees = append(trees, data)
+		v.trees = append(v.trees, data)
 		v.Trees = append(v.Trees, fmt.Sprintf("layer %s of %s: %s", short(l.Digest), quote(l.In), cut(quote(l.CreatedBy), 60)))
 	}
 	v.Parts = []part{
@@ -250,20 +242,53 @@ func diffPanel(d *diff.Diff, at int, o Options, room int) (v panel, err error) {
 		{"slim", "slim", Bytes(d.Slim.Size.Visible) + " visible", mapLabel("slim", d.Slim.Size)},
 	}
 	v.Stacks, v.Legend = stacks([]string{"base", "slim"}, sides)
-	v.Data, err = safeJSON(map[string]any{"maps": mapCells(sides), "trees": trees})
-	return v, err
+	v.maps = mapCells(sides)
+	return v
 }
 
 func (p htmlPage) write(w io.Writer) error {
 	p.Policy, p.Style, p.Script = policy(), template.CSS(styleCSS), template.JS(scriptJS) //nolint:gosec // both are ours
 	p.Title = cmp.Or(p.Title, "slimctl "+p.Command)
-	return htmlTemplate.Execute(w, p)
+	out := bufio.NewWriterSize(w, 1<<16)
+	if err := htmlTemplate.Execute(out, p); err != nil {
+		return err
+	}
+	j := jsonWriter{w: out}
+	for i, v := range p.Panels {
+		j.put(fmt.Sprintf("<script type=\"application/json\" id=\"data-%d\">", i))
+		v.write(&j)
+		j.put("</script>\n")
+	}
+	if j.err != nil {
+		return j.err
+	}
+	if err := htmlTemplate.ExecuteTemplate(out, "end", p); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
-// safeJSON is JSON that can stand in a script element: encoding/json escapes <, > and &, and so no string can end it.
-func safeJSON(v any) (template.JS, error) {
-	data, err := json.Marshal(v)
-	return template.JS(printableJSON(data)), err //nolint:gosec // see above
+// write writes what the script draws.
+func (v panel) write(j *jsonWriter) {
+	j.put("{")
+	comma := ""
+	if v.maps != nil {
+		j.put(`"maps":`)
+		j.compact(v.maps)
+		comma = ","
+	}
+	for i, t := range v.trees {
+		if i == 0 {
+			comma += `"trees":[`
+		}
+		j.put(comma)
+		t.write(j)
+		comma = ","
+	}
+	if len(v.trees) > 0 {
+		j.put("]")
+	}
+	j.put("}")
 }
 
 func toHTML(s section, at int) htmlSection {

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
@@ -14,7 +15,8 @@ import (
 // textsOf are the files whose changed lines the page has, and how many it has no room for.
 func textsOf(nodes []node) (texts []textChange, left int) {
 	bytes := 0
-	for i, n := range nodes {
+	for i := range nodes {
+		n := &nodes[i]
 		if n.change == nil || n.change.Text == "" {
 			continue
 		}
@@ -37,117 +39,175 @@ func textsOf(nodes []node) (texts []textChange, left int) {
 	return texts, left
 }
 
-// treeData is the tree for the script: one element of each list for each node, in the order of a walk.
+// treeData is a tree for the script.
 type treeData struct {
-	Kinds  string   `json:"kinds"` // a space is a directory above changes
-	Dirs   string   `json:"dirs"`  // 1 for a directory
-	Depths []int    `json:"depths"`
-	Names  []string `json:"names"`
-	// Was and Is are sizes in base and slim; WasAttr and IsAttr are positions in Attrs, -1 for nothing.
-	Was     []int64 `json:"was"`
-	Is      []int64 `json:"is"`
-	WasAttr []int   `json:"wasAttr"`
-	IsAttr  []int   `json:"isAttr"`
-	// Attrs are type, mode, owner, layer.
-	Attrs [][4]string `json:"attrs"`
-	// The others are by node.
-	Words map[int]string    `json:"words"`
-	Links map[int][2]string `json:"links"`
-	Texts map[int]string    `json:"texts"`
-	// Rest is what there is no room for below a node: bytes more, paths by kind.
-	Rest map[int][]int64 `json:"rest"`
+	d     *diff.Diff
+	nodes []node
+	shown []int32 // positions of those that there is room for
+	// deepest is the last level that there is room for.
+	deepest int
+	texts   map[int]string // changed lines, by the place in shown; below 0 for what isn't shown
 }
 
-// dataOf gives as many levels of nodes as limit has room for, and how many nodes these are.
+// dataOf gives as many levels of nodes as limit has room for, and how many nodes these are. It has each of texts know its
+// node's place.
 func dataOf(d *diff.Diff, nodes []node, texts []textChange, limit int) (*treeData, int) {
-	deepest := level(nodes, limit)
-	out := &treeData{
-		Attrs: [][4]string{}, Words: map[int]string{}, Links: map[int][2]string{}, Texts: map[int]string{}, Rest: map[int][]int64{},
+	out := &treeData{d: d, nodes: nodes, deepest: level(nodes, limit), texts: map[int]string{}}
+	place := make(map[int]int, len(texts)) // from nodes to shown
+	for _, t := range texts {
+		place[t.Node] = -1
 	}
-	var kinds, dirs strings.Builder
-	attrs := map[[4]string]int{}
-	attr := func(e *tree.Entry, layers []size.Layer) int {
-		if e == nil {
-			return -1
-		}
-		a := [4]string{quote(string(e.Type)), mode(*e), owner(*e), ""}
-		if e.Type == image.TypeSymlink {
-			a[1] = ""
-		}
-		if e.Layer >= 0 && e.Layer < len(layers) {
-			a[3] = fmt.Sprintf("layer %d, %s", e.Layer+1, short(layers[e.Layer].Digest))
-		}
-		at, ok := attrs[a]
-		if !ok {
-			at = len(out.Attrs)
-			attrs[a] = at
-			out.Attrs = append(out.Attrs, a)
-		}
-		return at
-	}
-	position := make(map[int]int, len(texts)) // from nodes to what is given
 	for i := range nodes {
-		n := &nodes[i]
-		if n.depth > deepest {
+		if int(nodes[i].depth) > out.deepest {
 			continue
 		}
-		if len(out.Names) == limit {
+		if len(out.shown) == limit {
 			break
 		}
-		at := len(out.Names)
-		position[i] = at
-		kind, dir := " ", "0"
-		c := n.change
-		if n.isDir() {
-			dir = "1"
+		if _, ok := place[i]; ok {
+			place[i] = len(out.shown)
 		}
-		if c == nil {
-			c = &diff.Change{}
-		} else {
-			kind = c.Kind
-			if w := what(c); w != "" {
-				out.Words[at] = w
-			}
-			if old, now := linkOf(c.Old), linkOf(c.New); old != "" || now != "" {
-				out.Links[at] = [2]string{old, now}
-			}
-		}
-		if marks[kind].Class == "" {
-			kind = " "
-		}
-		kinds.WriteString(kind)
-		dirs.WriteString(dir)
-		out.Depths = append(out.Depths, n.depth)
-		out.Names = append(out.Names, quote(n.name))
-		out.Was, out.Is = append(out.Was, sizeOf(c.Old)), append(out.Is, sizeOf(c.New))
-		out.WasAttr = append(out.WasAttr, attr(c.Old, d.Base.Size.Layers))
-		out.IsAttr = append(out.IsAttr, attr(c.New, d.Slim.Size.Layers))
-		if n.depth == deepest && n.end > i+1 {
-			var rest sums
-			for j := i + 1; j < n.end; j = nodes[j].end {
-				rest.add(nodes[j].sums)
-			}
-			out.Rest[at] = rest.list()
-		}
+		out.shown = append(out.shown, int32(i)) //nolint:gosec // see treeOf
 	}
 	for i := range texts {
 		t := &texts[i]
-		at, ok := position[t.Node]
+		at := place[t.Node]
+		if at < 0 { // deeper than the tree goes
+			at = -1 - i
+		}
 		var b strings.Builder
 		for s := range strings.Lines(nodes[t.Node].change.Text) {
 			b.WriteString(line(strings.TrimSuffix(s, "\n")) + "\n")
 		}
-		if !ok { // deeper than the tree goes
-			at = -1 - i
-		}
 		t.Node = at
-		out.Texts[at] = b.String()
+		out.texts[at] = b.String()
 	}
-	out.Kinds, out.Dirs = kinds.String(), dirs.String()
-	if out.Names == nil {
-		out.Names, out.Depths = []string{}, []int{}
+	return out, len(out.shown)
+}
+
+// write writes lists that have one element for each node, in the order of a walk, and objects by node for what few have.
+// Nothing is kept of what is written: there may be hundreds of thousands of nodes.
+func (t *treeData) write(j *jsonWriter) {
+	list := func(name string, of func(n *node, c *diff.Change) any) {
+		j.put(`"` + name + `":[`)
+		for at, i := range t.shown {
+			if at > 0 {
+				j.put(",")
+			}
+			n := &t.nodes[i]
+			c := n.change
+			if c == nil {
+				c = &diff.Change{}
+			}
+			j.compact(of(n, c))
+		}
+		j.put("],")
 	}
-	return out, len(out.Names)
+	object := func(name string, of func(at int, n *node) any) {
+		j.put(`"` + name + `":{`)
+		comma := ""
+		for at, i := range t.shown {
+			if v := of(at, &t.nodes[i]); v != nil {
+				j.put(comma + `"` + strconv.Itoa(at) + `":`)
+				j.compact(v)
+				comma = ","
+			}
+		}
+		j.put("},")
+	}
+	var kinds, dirs strings.Builder // a space is a directory above changes; 1 is a directory
+	for _, i := range t.shown {
+		n := &t.nodes[i]
+		kind, dir := " ", "0"
+		if n.change != nil && marks[n.change.Kind].Class != "" {
+			kind = n.change.Kind
+		}
+		if n.isDir() {
+			dir = "1"
+		}
+		kinds.WriteString(kind)
+		dirs.WriteString(dir)
+	}
+	j.put(`{"kinds":`)
+	j.compact(kinds.String())
+	j.put(`,"dirs":`)
+	j.compact(dirs.String())
+	j.put(",")
+	list("depths", func(n *node, _ *diff.Change) any { return n.depth })
+	list("names", func(n *node, _ *diff.Change) any { return quote(n.name) })
+	list("was", func(_ *node, c *diff.Change) any { return sizeOf(c.Old) })
+	list("is", func(_ *node, c *diff.Change) any { return sizeOf(c.New) })
+	attrs := attributes{at: map[[4]string]int{}}
+	list("wasAttr", func(_ *node, c *diff.Change) any { return attrs.of(c.Old, t.d.Base.Size.Layers) })
+	list("isAttr", func(_ *node, c *diff.Change) any { return attrs.of(c.New, t.d.Slim.Size.Layers) })
+	object("words", func(_ int, n *node) any {
+		if n.change != nil {
+			if w := what(n.change); w != "" {
+				return w
+			}
+		}
+		return nil
+	})
+	object("links", func(_ int, n *node) any {
+		if n.change != nil {
+			if old, now := linkOf(n.change.Old), linkOf(n.change.New); old != "" || now != "" {
+				return [2]string{old, now}
+			}
+		}
+		return nil
+	})
+	object("rest", func(at int, _ *node) any {
+		if rest := t.rest(at); rest != nil {
+			return rest
+		}
+		return nil
+	})
+	j.put(`"texts":`)
+	j.compact(t.texts)
+	j.put(`,"attrs":`)
+	j.compact(attrs.all)
+	j.put("}")
+}
+
+// rest is what there is no room for below a node that is shown: bytes more, paths by kind.
+func (t *treeData) rest(at int) []int64 {
+	i := t.shown[at]
+	n := &t.nodes[i]
+	if int(n.depth) != t.deepest || n.end <= i+1 {
+		return nil
+	}
+	var rest sums
+	for j := i + 1; j < n.end; j = t.nodes[j].end {
+		rest.add(t.nodes[j].sums)
+	}
+	return rest.list()
+}
+
+// attributes are type, mode, owner and layer, each combination once.
+type attributes struct {
+	all [][4]string
+	at  map[[4]string]int
+}
+
+// of is where those of an entry are; -1 for no entry.
+func (as *attributes) of(e *tree.Entry, layers []size.Layer) int {
+	if e == nil {
+		return -1
+	}
+	a := [4]string{quote(string(e.Type)), mode(*e), owner(*e), ""}
+	if e.Type == image.TypeSymlink {
+		a[1] = ""
+	}
+	if e.Layer >= 0 && e.Layer < len(layers) {
+		a[3] = fmt.Sprintf("layer %d, %s", e.Layer+1, short(layers[e.Layer].Digest))
+	}
+	at, ok := as.at[a]
+	if !ok {
+		at = len(as.all)
+		as.at[a] = at
+		as.all = append(as.all, a)
+	}
+	return at
 }
 
 func linkOf(e *tree.Entry) string {
@@ -163,8 +223,8 @@ func level(nodes []node, limit int) int {
 		return math.MaxInt
 	}
 	by := map[int]int{}
-	for _, n := range nodes {
-		by[n.depth]++
+	for i := range nodes {
+		by[int(nodes[i].depth)]++
 	}
 	depth := 1
 	for sum := by[1]; by[depth+1] > 0 && sum+by[depth+1] <= limit; depth++ {

@@ -251,6 +251,10 @@ func biggestChanges(changes []diff.Change) section {
 		n    *node
 	}
 	var all []found
+	keep := func() {
+		slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(absolute(b.n.sums.bytes), absolute(a.n.sums.bytes)) })
+		all = all[:min(len(all), biggest)]
+	}
 	nodes := treeOf(changes)
 	for i := 0; i < len(nodes); {
 		n := &nodes[i]
@@ -258,18 +262,20 @@ func biggestChanges(changes []diff.Change) section {
 		if n.change == nil || n.sums.paths > 1 && n.whole() == "" && n.change.Kind == diff.Meta {
 			continue
 		}
-		all = append(all, found{n.change.Path, n})
+		if all = append(all, found{n.change.Path, n}); len(all) == 1000*biggest {
+			keep()
+		}
 		if n.whole() != "" {
-			i = n.end
+			i = int(n.end)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(absolute(b.n.sums.bytes), absolute(a.n.sums.bytes)) })
-	for _, f := range all[:min(len(all), biggest)] {
+	keep()
+	for _, f := range all {
 		words := ""
 		if f.n.whole() == "" {
 			words = what(f.n.change)
 		}
-		cells := []string{change(f.n.sums.bytes), number(f.n.sums.paths), quote(f.path), words}
+		cells := []string{change(f.n.sums.bytes), number(int(f.n.sums.paths)), quote(f.path), words}
 		s.Rows = append(s.Rows, row{Mark: f.n.change.Kind, Cells: cells})
 	}
 	s.Count = fmt.Sprintf("(%d of %s)", len(s.Rows), number(len(changes)))

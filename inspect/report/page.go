@@ -1,5 +1,7 @@
 package report
 
+import "strings"
+
 // page is the report on one platform before it has a form: text, Markdown and HTML all draw it. All of its strings are
 // quoted already.
 type page struct {
@@ -24,8 +26,10 @@ type section struct {
 	Limit int
 	// Detail has the section left out of the text unless Options.All is set.
 	Detail bool
-	// Packed has the text join what is in the second column where the first is the same.
-	Packed bool
+	// Brief is what the text has in the place of the rows unless Options.All is set; one without rows leaves all of it out.
+	Brief *brief
+	// First has the text leave a line free above.
+	First bool
 	// Bars has each row's Share drawn in HTML.
 	Bars bool
 	// Same are names that don't differ, in a section of a diff.
@@ -50,6 +54,38 @@ type row struct {
 	Quiet bool
 	// Share is in percent of the whole.
 	Share float64
+}
+
+// brief is a table in which rows that tell the same of several names are one.
+type brief struct {
+	Rows []briefRow
+	// Lines is how many lines the names of one row have; 0 is maxLines.
+	Lines int
+	// Left is what else there is, in words.
+	Left string
+	at   map[string]int // by what is the same
+}
+
+type briefRow struct {
+	Cells, Names []string
+	Quiet        bool
+}
+
+// add adds a name to those of which the same is told.
+func (b *brief) add(name string, quiet bool, same ...string) {
+	key := strings.Join(same, "\x00")
+	at, ok := b.at[key]
+	if !ok {
+		if b.at == nil {
+			b.at = map[string]int{}
+		}
+		at = len(b.Rows)
+		b.at[key] = at
+		b.Rows = append(b.Rows, briefRow{Cells: same, Quiet: quiet})
+	}
+	if r := &b.Rows[at]; len(r.Names) == 0 || r.Names[len(r.Names)-1] != name {
+		r.Names = append(r.Names, name)
+	}
 }
 
 func newSection(id, title string, columns ...column) section {

@@ -38,6 +38,12 @@ func surfacePage(s *inspect.Surface) page {
 		privileged(s), users(s), sudo(s), packageKinds(s), biggestPackages(s),
 		components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s),
 	}
+	for i := range p.Sections {
+		switch p.Sections[i].ID { // what runs and is exposed, what changes that, who may do more, what it is made of
+		case "programs", "hooks", "privileged", "packages", "notes":
+			p.Sections[i].First = true
+		}
+	}
 	return p
 }
 
@@ -65,6 +71,7 @@ func exposes(s *inspect.Surface) string {
 func programs(s *inspect.Surface) section {
 	out := newSection("programs", "programs", name("name"), name("user"), name("autostart"), name("command"), detail("from"))
 	out.Limit = 40
+	var short brief
 	add := func(of []supervisord.Program, quiet bool) {
 		for _, p := range of {
 			called := quote(p.Name)
@@ -74,6 +81,16 @@ func programs(s *inspect.Surface) section {
 			user := cmp.Or(withVariables(p.User), "supervisord's")
 			cells := []string{called, user, withVariables(p.Autostart), withVariables(p.Command), from(p.Place)}
 			out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
+			starts := "by variable"
+			switch {
+			case quiet:
+				starts = "dormant"
+			case p.Autostart == "true":
+				starts = "always"
+			case p.Autostart == "false":
+				starts = "when asked"
+			}
+			short.add(called, quiet, starts, "as "+user)
 		}
 	}
 	add(s.Programs, false)
@@ -87,8 +104,14 @@ func programs(s *inspect.Surface) section {
 	if dormant := len(out.Rows) - len(s.Programs); dormant > 0 {
 		out.Count += ", " + number(dormant) + " dormant"
 	}
+	if len(out.Rows) > fewPrograms {
+		out.Brief = &short
+	}
 	return out
 }
+
+// fewPrograms is how many of them the text has one by one.
+const fewPrograms = 8
 
 // variable is how supervisord takes in a variable of the environment.
 var variable = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
@@ -97,14 +120,17 @@ func withVariables(s string) string { return quote(variable.ReplaceAllString(s, 
 
 func listeners(s *inspect.Surface) section {
 	out := newSection("listeners", "listeners", name("address"), words("reach"), name("by"), name("from"))
-	out.Limit = 40
-	for _, l := range s.Listeners {
+	out.Limit, out.Brief = 40, &brief{Lines: 2}
+	of := slices.Clone(s.Listeners)
+	slices.SortStableFunc(of, func(a, b inspect.Listener) int { return truth(a.Loopback) - truth(b.Loopback) })
+	for _, l := range of {
 		address := l.Address
 		if l.Port != 0 {
 			address += ":" + strconv.Itoa(l.Port)
 		}
 		cells := []string{quote(address), reach(!l.Loopback), quote(l.By), from(l.Place)}
 		out.Rows = append(out.Rows, row{Cells: cells, Quiet: l.Loopback})
+		out.Brief.add(cells[0]+" "+cells[2], l.Loopback, cells[1])
 	}
 	return out.counted()
 }
@@ -144,7 +170,65 @@ func routes(s *inspect.Surface) section {
 		out.Rows = append(out.Rows, row{Cells: cells, Quiet: !r.Answers})
 	}
 	out.Count = fmt.Sprintf("%s, %s answer to the outside", number(len(of)), number(answers))
+	out.Brief = briefRoutes(of)
 	return out
+}
+
+// briefRoutes has the paths that lead to the same program or the like with the same key on one line. What a public route
+// says is not told of loopback again.
+func briefRoutes(of []nginx.Route) *brief {
+	out := &brief{}
+	seen := map[[3]string]bool{}
+	inside, refused := 0, 0
+	for _, public := range []bool{true, false} {
+		for _, r := range of {
+			key := [3]string{r.Path, r.Auth, leadsTo(r.Target)}
+			switch {
+			case r.Public != public:
+			case !r.Answers:
+				refused++
+			case !public && seen[key]:
+				inside++
+			default:
+				seen[key] = true
+				to, who := shortTarget(r.Target), "anybody"
+				if r.Auth != "" {
+					who = "auth " + quote(r.Auth)
+				}
+				if !public {
+					who += ", on loopback"
+				}
+				out.add(quote(cmp.Or(r.Path, r.Pattern, "every request")), !public, to, who)
+			}
+		}
+	}
+	var left []string
+	if inside > 0 {
+		left = append(left, number(inside)+" the same on loopback")
+	}
+	if refused > 0 {
+		left = append(left, number(refused)+" answer no request from outside")
+	}
+	if len(left) > 0 {
+		out.Left = "and " + enumerate(left)
+	}
+	return out
+}
+
+// shortTarget words which program answers, or in which way nginx does itself.
+func shortTarget(t nginx.Target) string {
+	addresses := quote(strings.Join(t.Addresses, ", "))
+	switch {
+	case t.Free && addresses != "":
+		return "as the request says: " + addresses
+	case t.Kind == nginx.Proxy && addresses != "", t.Kind == nginx.Rewrite && addresses != "":
+		return addresses
+	case t.Kind == nginx.Static:
+		return "files"
+	case t.Kind == nginx.Return, t.Kind == nginx.Redirect, t.Kind == nginx.Rewrite:
+		return "status or redirect"
+	}
+	return leadsTo(t)
 }
 
 // leadsTo words what answers.
@@ -173,7 +257,7 @@ func leadsTo(t nginx.Target) string {
 
 func servers(s *inspect.Surface) section {
 	out := newSection("mcp", "MCP servers", name("name"), name("type"), name("leads to"), numeral("tools"), name("from"))
-	out.Limit = 30
+	out.Limit, out.Brief = 30, &brief{}
 	eachServer(s.MCP, func(v mcp.Server, from string) {
 		leads := quote(v.URL)
 		if v.Command != "" {
@@ -184,6 +268,7 @@ func servers(s *inspect.Surface) section {
 			called += " (hidden)"
 		}
 		out.add(called, quote(v.Type), leads, toolCount(v), quote(from))
+		out.Brief.add(toolCount(v)+" tools", false, called, leads)
 	})
 	return out.counted()
 }
@@ -216,10 +301,11 @@ func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
 
 func tools(s *inspect.Surface) section {
 	out := newSection("tools", "tools", name("server"), name("tool"))
-	out.Packed = true
+	out.Limit, out.Brief = 30, &brief{Lines: 2}
 	eachServer(s.MCP, func(v mcp.Server, _ string) {
 		for _, t := range v.Tools {
 			out.add(quote(v.Name), quote(t))
+			out.Brief.add(quote(t), false, quote(v.Name))
 		}
 	})
 	return out.counted()
@@ -227,10 +313,11 @@ func tools(s *inspect.Surface) section {
 
 func hooks(s *inspect.Surface) section {
 	out := newSection("hooks", "hooks", name("variable"), name("run by"), name("from"))
-	out.Limit = 20
+	out.Limit, out.Brief = 20, &brief{}
 	if s.Start != nil {
 		for _, h := range s.Start.Hooks {
 			out.add(quote(h.Variable), quote(h.How), from(h.Place))
+			out.Brief.add(quote(h.Variable), false)
 		}
 	}
 	return out.counted()
@@ -240,6 +327,7 @@ func hooks(s *inspect.Surface) section {
 func switches(s *inspect.Surface) section {
 	out := newSection("switches", "switches", name("variable"), words("kind"), name("effect"), name("value"), detail("from"))
 	out.Limit = 30
+	short := brief{Lines: 1}
 	if s.Start != nil {
 		of := slices.Clone(s.Start.Switches)
 		slices.SortStableFunc(of, func(a, b start.Switch) int { return truth(a.Kind == start.Other) - truth(b.Kind == start.Other) })
@@ -253,10 +341,17 @@ func switches(s *inspect.Surface) section {
 				effect = strings.TrimSpace(effect + " (" + strings.Join(w.Programs, ", ") + ")")
 			}
 			out.add(quote(w.Name), quote(w.Kind), quote(effect), value, places(w.Places))
+			short.add(quote(w.Name), w.Kind == start.Other, quote(w.Kind))
 		}
+	}
+	if len(out.Rows) > fewSwitches {
+		out.Brief = &short
 	}
 	return out.counted()
 }
+
+// fewSwitches is how many of them the text has one by one.
+const fewSwitches = 8
 
 func from(p tree.Place) string { return quote(p.String()) }
 
@@ -270,7 +365,7 @@ func places(of []tree.Place) string {
 
 func sockets(s *inspect.Surface) section {
 	out := newSection("sockets", "control sockets", name("address"), name("mode"), name("owner"), name("from"))
-	out.Limit = 20
+	out.Limit, out.Brief = 20, &brief{} // the listeners have them
 	if s.Supervisord != nil {
 		for _, c := range s.Supervisord.Sockets {
 			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), from(c.Place))
@@ -282,9 +377,10 @@ func sockets(s *inspect.Surface) section {
 func privileged(s *inspect.Surface) section {
 	out := newSection("privileged", "privileged files", name("path"), name("why"), name("mode"), name("owner"),
 		name("capabilities"))
-	out.Limit = 30
+	out.Limit, out.Brief = 30, &brief{}
 	if s.Privilege != nil {
 		for _, f := range s.Privilege.Files {
+			out.Brief.add(quote(f.Entry.Path), false, quote(strings.Join(f.Kinds, ", ")))
 			out.add(quote(f.Entry.Path), quote(strings.Join(f.Kinds, ", ")), mode(f.Entry), owner(f.Entry), quote(f.Capabilities))
 		}
 	}
@@ -309,8 +405,14 @@ func users(s *inspect.Surface) section {
 	}
 	slices.SortStableFunc(out.Rows, func(a, b row) int { return truth(a.Quiet) - truth(b.Quiet) })
 	out.Count = number(len(out.Rows))
-	login := slices.IndexFunc(out.Rows, func(r row) bool { return r.Quiet })
-	out.Limit = min(max(login, 1), 20)
+	out.Limit, out.Brief = 20, &brief{Lines: 1}
+	for _, r := range out.Rows {
+		can := "with a shell"
+		if r.Quiet {
+			can = "without"
+		}
+		out.Brief.add(r.Cells[0], r.Quiet, can, "password "+r.Cells[5])
+	}
 	return out
 }
 
@@ -323,15 +425,21 @@ func truth(b bool) int {
 
 func sudo(s *inspect.Surface) section {
 	out := newSection("sudo", "sudo", name("rule"), words("when"), name("from"))
-	out.Limit = 20
+	out.Limit, out.Brief = 20, &brief{Lines: 1}
+	add := func(rule, when, from string) {
+		out.add(rule, when, from)
+		if !strings.HasPrefix(rule, "Defaults ") {
+			out.Brief.Rows = append(out.Brief.Rows, briefRow{Cells: []string{when}, Names: []string{rule}})
+		}
+	}
 	if s.Privilege != nil {
 		for _, n := range s.Privilege.Sudo {
-			out.add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", from(n.Place))
+			add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", from(n.Place))
 		}
 	}
 	if s.Start != nil {
 		for _, n := range s.Start.Grants {
-			out.add(quote(n.Text), "at start", from(n.Place))
+			add(quote(n.Text), "at start", from(n.Place))
 		}
 	}
 	return out.counted()
@@ -339,30 +447,44 @@ func sudo(s *inspect.Surface) section {
 
 func packageKinds(s *inspect.Surface) section {
 	out := newSection("packages", "packages", name("kind"), numeral("packages"), numeral("files"), numeral("size"))
-	out.Count = number(len(s.Packages))
+	out.Count, out.Brief = number(len(s.Packages)), &brief{Lines: 2}
 	type sum struct {
 		packages, files int
 		size            int64
+		biggest         []string
 	}
 	by := map[string]sum{}
-	for _, p := range s.Packages {
+	for _, p := range bySize(s.Packages) {
 		k := by[p.Kind]
-		by[p.Kind] = sum{k.packages + 1, k.files + p.Files, k.size + p.Size}
+		if len(k.biggest) < 5 {
+			k.biggest = append(k.biggest, quote(p.Name)+" "+Bytes(p.Size))
+		}
+		by[p.Kind] = sum{k.packages + 1, k.files + p.Files, k.size + p.Size, k.biggest}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(by)) {
 		k := by[kind]
 		out.add(quote(kind), number(k.packages), number(k.files), Bytes(k.size))
+		left := k.biggest
+		if n := k.packages - len(k.biggest); n > 0 {
+			left = append(left, number(n)+" smaller")
+		}
+		out.Brief.Rows = append(out.Brief.Rows, briefRow{Cells: []string{number(k.packages) + " " + quote(kind), Bytes(k.size)}, Names: left})
 	}
 	return out
+}
+
+// bySize has the biggest first.
+func bySize(of []packages.Package) []packages.Package {
+	of = slices.Clone(of)
+	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
+	return of
 }
 
 func biggestPackages(s *inspect.Surface) section {
 	out := newSection("biggest-packages", "biggest packages", name("package"), name("version"), name("kind"), numeral("size"),
 		column{Name: "files", Number: true, Words: true, Detail: true}, detail("from"))
-	out.Limit = 10
-	of := slices.Clone(s.Packages)
-	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
-	for _, p := range of {
+	out.Limit, out.Brief = 10, &brief{} // the packages have them
+	for _, p := range bySize(s.Packages) {
 		place := quote(cmp.Or(p.Dir, p.Place.String()))
 		out.add(quote(p.Name), quote(p.Version), quote(p.Kind), Bytes(p.Size), number(p.Files), place)
 	}
@@ -371,7 +493,7 @@ func biggestPackages(s *inspect.Surface) section {
 
 func components(s size.Sizes) section {
 	out := newSection("components", "size by component", name("component"), numeral("size"), numeral("share"), numeral("files"))
-	out.Limit, out.Bars = 12, true
+	out.Limit, out.Bars = 6, true
 	for _, c := range s.Components {
 		of, words := share(c.Size, s.Visible)
 		out.Rows = append(out.Rows, row{Cells: []string{quote(c.Name), Bytes(c.Size), words, number(c.Files)}, Share: of})
@@ -390,7 +512,7 @@ func share(of, all int64) (float64, string) {
 
 func directories(s size.Sizes) section {
 	out := newSection("directories", "size by directory", name("directory"), numeral("size"), numeral("share"), numeral("files"))
-	out.Limit, out.Bars = 10, true
+	out.Bars, out.Brief = true, &brief{}
 	for _, d := range s.Directories {
 		of, words := share(d.Size, s.Visible)
 		out.Rows = append(out.Rows, row{Cells: []string{quote(d.Path), Bytes(d.Size), words, number(d.Files)}, Share: of})
@@ -401,7 +523,7 @@ func directories(s size.Sizes) section {
 func layers(s size.Sizes) section {
 	out := newSection("layers", "size by layer", numeral("layer"), name("digest"), numeral("to pull"), numeral("unpacked"),
 		numeral("visible"), numeral("entries"), name("created by"))
-	out.Limit, out.Bars = 15, true
+	out.Bars, out.Brief = true, &brief{}
 	for i, l := range s.Layers {
 		cells := []string{
 			number(i + 1), short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), number(l.Entries), quote(l.CreatedBy),
@@ -443,7 +565,7 @@ func environment(s *inspect.Surface) section {
 // notes are those of the surface and of each part, each once: none may be missing.
 func notes(s *inspect.Surface) section {
 	out := newSection("notes", "notes", name("from"), name("what could not be understood, or would not work"))
-	out.Limit = 30
+	out.Limit = 6
 	seen := map[string]bool{}
 	add := func(of []tree.Note) {
 		for _, n := range of {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"slices"
@@ -19,17 +20,17 @@ type text struct {
 	blocks []string
 }
 
-// writeTexts writes the reports on several platforms. What is equal on all of them is written once.
-func writeTexts(w io.Writer, texts []text) error {
-	var out strings.Builder
+// writeTexts writes the reports on several platforms, and says how to see more. What is equal on all of them is written once.
+func writeTexts(w io.Writer, texts []text, more string) error {
+	out := bufio.NewWriter(w) // keeps the first error
 	put := func(blocks ...string) {
 		for _, b := range blocks {
-			out.WriteString(b + "\n")
+			_, _ = out.WriteString(b)
 		}
 	}
 	var names, all []string
-	for _, t := range texts {
-		put(t.head)
+	for i, t := range texts {
+		put(strings.Repeat("\n", min(i, 1)), t.head)
 		names = append(names, t.platform)
 	}
 	if len(texts) > 1 {
@@ -38,18 +39,20 @@ func writeTexts(w io.Writer, texts []text) error {
 				all = append(all, b)
 			}
 		}
-		put("On each of " + strings.Join(names, ", ") + "\n")
+	}
+	if len(all) > 0 {
+		put("\nOn each of " + strings.Join(names, ", ") + "\n")
 		put(all...)
 	}
 	for _, t := range texts {
 		rest := slices.DeleteFunc(t.blocks, func(b string) bool { return slices.Contains(all, b) })
 		if len(texts) > 1 && len(rest) > 0 {
-			put("Only on " + t.platform + "\n")
+			put("\nOnly on " + t.platform + "\n")
 		}
 		put(rest...)
 	}
-	_, err := io.WriteString(w, strings.TrimSuffix(out.String(), "\n"))
-	return err
+	put(more)
+	return out.Flush()
 }
 
 func surfacesText(w io.Writer, surfaces []*inspect.Surface, o Options) error {
@@ -59,47 +62,54 @@ func surfacesText(w io.Writer, surfaces []*inspect.Surface, o Options) error {
 		p := surfacePage(s)
 		var blocks []string
 		for _, s := range p.Sections {
-			if !s.Detail || o.All {
-				blocks = append(blocks, t.section(s))
-			}
+			blocks = append(blocks, t.section(s))
 		}
 		texts = append(texts, text{p.Platform, t.head(p), blocks})
 	}
-	return writeTexts(w, texts)
+	more := ""
+	if !o.All {
+		more = "\n" + t.wrap("Shortened: --all has everything, with the file and line that say so.", 0)
+	}
+	return writeTexts(w, texts, more)
 }
 
 func diffsText(w io.Writer, diffs []*diff.Diff, o Options) error {
 	t := texter{o}
 	var texts []text
+	more := ""
 	for _, d := range diffs {
 		p := diffPage(d)
 		var blocks []string
 		if len(p.Sections) > 0 {
 			blocks = t.difference(d, p.Sections)
+			if !o.All {
+				more = "\n" + t.wrap("Shortened: --all has every name, path and changed line; --depth has more levels of files; a PATH after -- has its changed lines.", 0)
+			}
 		}
 		texts = append(texts, text{p.Platform, t.head(p), blocks})
 	}
-	return writeTexts(w, texts)
+	return writeTexts(w, texts, more)
 }
 
+// difference has first what an image exposes, then what it weighs, then its files.
 func (t texter) difference(d *diff.Diff, sections []section) []string {
 	var out []string
 	same := ""
 	for _, s := range sections {
 		if len(s.Rows) > 0 {
-			out = append(out, t.group(s))
+			s.First = t.o.All || len(out) == 0
+			out = append(out, t.free(s)+t.group(s))
 		} else {
 			same += ", " + s.Title + " " + s.Count
 		}
 	}
 	if same != "" {
-		out = append(out, "The same: "+strings.TrimPrefix(same, ", ")+"\n")
+		out = append(out, t.wrap("The same: "+strings.TrimPrefix(same, ", ")+".", 2))
 	}
-	out = append(out, t.title("files", legend)+t.tree(d.Files))
+	out = append(out, "\n"+t.title("size", "")+t.sizes(d), "\n"+t.title("files", "")+"  "+t.wrap(legend, 2), t.tree(d.Files))
 	if t.o.Layers {
 		out = append(out, t.layers(d)...)
 	}
-	out = append(out, t.title("size", "")+t.sizes(d))
 	return append(out, t.texts(d.Files)...)
 }
 
@@ -107,7 +117,7 @@ func (t texter) difference(d *diff.Diff, sections []section) []string {
 type texter struct{ o Options }
 
 // defaultWidth is that of a page.
-const defaultWidth = 120
+const defaultWidth = 100
 
 func (t texter) width() int {
 	if t.o.Width > 0 {
@@ -140,80 +150,133 @@ func (t texter) title(title, count string) string {
 }
 
 func (t texter) head(p page) string {
-	out := t.facts(p.Facts) + "\n"
-	for _, s := range p.Summary {
-		at := 0
-		for i, word := range strings.Fields(s) {
-			switch n := columns(word) + 1; {
-			case i == 0:
-				at = n
-			case at+n > t.width():
-				out += "\n  "
-				at = n + 2
-			default:
-				out += " "
-				at += n
-			}
-			out += word
-		}
-		out += "\n"
-	}
-	return out
-}
-
-func (t texter) facts(of []fact) string {
 	var b strings.Builder
 	wide := 0
-	for _, f := range of {
+	for _, f := range p.Facts {
 		wide = max(wide, columns(f.Name))
 	}
-	for _, f := range of {
-		fmt.Fprintf(&b, "%s  %s\n", t.color(bold, pad(f.Name, wide, false)), cut(f.Value, max(t.width(), 100)))
+	for _, f := range p.Facts {
+		if !t.o.All {
+			f.Value = cut(f.Value, maxFact)
+		}
+		b.WriteString(t.color(bold, pad(f.Name, wide, false)) + "  " + t.wrap(f.Value, wide+2))
+	}
+	b.WriteString("\n")
+	for _, s := range p.Summary {
+		b.WriteString(t.wrap(s, 2))
 	}
 	return b.String()
 }
 
-func (t texter) section(s section) string {
-	if len(s.Rows) == 0 {
-		return t.title(s.Title, "none")
+// maxFact is how many columns a fact has.
+const maxFact = 400
+
+// wrap writes words in lines; those after the first are indented, and so is what the first one has before it.
+func (t texter) wrap(s string, indent int) string {
+	var b strings.Builder
+	at := indent
+	for i, word := range strings.Fields(s) {
+		switch n := columns(word) + 1; {
+		case i == 0:
+			at += n
+		case at+n > t.width()+1:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent + n
+		default:
+			b.WriteString(" ")
+			at += n
+		}
+		b.WriteString(word)
 	}
-	if s.Packed {
-		return t.title(s.Title, s.Count) + t.packed(s)
-	}
-	return t.title(s.Title, s.Count) + t.table(s)
+	return b.String() + "\n"
 }
 
-// packed joins the second column where the first is the same.
-func (t texter) packed(s section) string {
-	var b strings.Builder
-	for i := 0; i < len(s.Rows); {
-		key := s.Rows[i].Cells[0]
-		var names []string
-		for ; i < len(s.Rows) && s.Rows[i].Cells[0] == key; i++ {
-			names = append(names, s.Rows[i].Cells[1])
+// free is the line that is left free above a section.
+func (t texter) free(s section) string {
+	if s.First || t.o.All {
+		return "\n"
+	}
+	return ""
+}
+
+func (t texter) section(s section) string {
+	switch {
+	case !t.o.All && (s.Detail || s.Brief != nil && len(s.Brief.Rows) == 0 && len(s.Rows) > 0):
+		return ""
+	case len(s.Rows) == 0:
+		return t.free(s) + t.title(s.Title, "none")
+	case !t.o.All && s.Brief != nil:
+		return t.free(s) + t.title(s.Title, s.Count) + t.brief(s)
+	}
+	return t.free(s) + t.title(s.Title, s.Count) + t.table(s)
+}
+
+// brief draws what is the same in columns, and the names that it is told of in lines beside them.
+func (t texter) brief(s section) string {
+	of := s.Brief
+	shown := of.Rows
+	if s.Limit > 0 {
+		shown = shown[:min(len(shown), s.Limit)]
+	}
+	wide := make([]int, len(shown[0].Cells))
+	for _, r := range shown {
+		for i, c := range r.Cells {
+			wide[i] = min(max(wide[i], columns(c)), 2*t.width()/(5+i))
 		}
-		b.WriteString("  " + cut(key, maxName) + "\n    " + t.list(names, 4) + "\n")
+	}
+	var b strings.Builder
+	for _, r := range shown {
+		lead, indent := "", 2
+		for i, c := range r.Cells {
+			lead += pad(cut(c, wide[i]), wide[i], false) + "  "
+			indent += wide[i] + 2
+		}
+		line := "  " + lead + t.list(r.Names, indent, of.Lines)
+		if r.Quiet {
+			line = t.color(dim, line)
+		}
+		b.WriteString(line + "\n")
+	}
+	if n := len(of.Rows) - len(shown); n > 0 {
+		b.WriteString("  " + more(n) + "\n")
+	}
+	if of.Left != "" {
+		b.WriteString("  " + of.Left + "\n")
 	}
 	return b.String()
 }
 
 // maxLines is how many lines a list of names has.
-const maxLines = 6
+const maxLines = 3
 
-// list is names with commas, in lines; those after the first are indented.
-func (t texter) list(names []string, indent int) string {
+// list is names with commas, in that many lines, 0 being maxLines; those after the first are indented.
+func (t texter) list(names []string, indent, most int) string {
+	if most == 0 {
+		most = maxLines
+	}
 	var b strings.Builder
 	at, lines := indent, 1
 	for i, s := range names {
-		s = cut(s, maxName)
-		switch n := columns(s) + 2; {
+		switch {
+		case t.o.All:
+		case len(names) == 1:
+			return cut(s, max(t.width()-indent, maxName))
+		default:
+			s = cut(s, maxName)
+		}
+		n := columns(s) + 2
+		room := t.width()
+		if last := i == len(names)-1; lines == most && !t.o.All && !last {
+			room -= columns(more(len(names) - i))
+		}
+		switch {
 		case i == 0:
 			at += n
-		case at+n <= t.width():
+		case at+n <= room:
 			b.WriteString(", ")
 			at += n
-		case lines == maxLines && !t.o.All:
-			return b.String() + ",\n" + strings.Repeat(" ", indent) + more(len(names)-i)
+		case lines == most && !t.o.All:
+			return b.String() + " " + more(len(names)-i)
 		default:
 			b.WriteString(",\n" + strings.Repeat(" ", indent))
 			at = indent + n
@@ -246,7 +309,11 @@ func (t texter) table(s section) string {
 	put := func(code string, cells func(i int) string) {
 		var line strings.Builder
 		for at, i := range cols {
-			line.WriteString("  " + pad(cut(cells(i), wide[at]), wide[at], s.Columns[i].Number))
+			cell := cells(i)
+			if !t.o.All {
+				cell = cut(cell, wide[at])
+			}
+			line.WriteString("  " + pad(cell, wide[at], s.Columns[i].Number))
 		}
 		b.WriteString(t.color(code, strings.TrimRight(line.String(), " ")) + "\n")
 	}
@@ -326,7 +393,7 @@ func (t texter) group(s section) string {
 			}
 		}
 		if names := packable(mark, rows); names != nil {
-			b.WriteString("  " + t.color(colors[mark], mark) + " " + t.list(names, 4) + "\n")
+			b.WriteString("  " + t.color(colors[mark], mark) + " " + t.list(names, 4, 0) + "\n")
 			continue
 		}
 		for i, r := range rows {
@@ -334,7 +401,10 @@ func (t texter) group(s section) string {
 				fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), more(len(rows)-i))
 				break
 			}
-			called, old, now := cut(r.Cells[0], maxName), r.Cells[1], r.Cells[2]
+			called, old, now := r.Cells[0], r.Cells[1], r.Cells[2]
+			if !t.o.All {
+				called = cut(called, maxName)
+			}
 			value := old + " → " + now
 			switch mark {
 			case diff.Added:
@@ -342,10 +412,15 @@ func (t texter) group(s section) string {
 			case diff.Removed:
 				value = old
 			}
-			if columns(called)+columns(value)+6 > t.width() && mark == diff.Modified {
-				value = "\n      " + cut(old, t.width()-6) + "\n    → " + cut(now, t.width()-6)
-			} else {
-				value = "  " + cut(value, t.width()-columns(called)-6)
+			switch room := t.width() - columns(called) - 6; {
+			case columns(value) <= room || t.o.All && mark != diff.Modified:
+				value = "  " + value
+			case t.o.All:
+				value = "\n      " + old + "\n    → " + now
+			case mark == diff.Modified:
+				value = "  " + narrow(old, now, room)
+			default:
+				value = "  " + cut(value, room)
 			}
 			fmt.Fprintf(&b, "  %s %s\n", t.color(colors[mark], mark), strings.TrimRight(called+value, " "))
 		}
@@ -354,6 +429,21 @@ func (t texter) group(s section) string {
 		fmt.Fprintf(&b, "  = %s the same\n", number(len(s.Same)))
 	}
 	return t.title(s.Title, s.Count) + b.String()
+}
+
+// narrow words a change in so many columns: the words that both have in front are left out.
+func narrow(old, now string, room int) string {
+	was, is := strings.Fields(old), strings.Fields(now)
+	same := 0
+	for same < min(len(was), len(is))-1 && was[same] == is[same] {
+		same++
+	}
+	if same > 0 {
+		old, now = "… "+strings.Join(was[same:], " "), "… "+strings.Join(is[same:], " ")
+	}
+	half := max((room-3)/2, room-3-columns(now))
+	old = cut(old, half)
+	return old + " → " + cut(now, room-3-columns(old))
 }
 
 // packable gives the names of what is on one side only, where there are many of them and no comma would confuse.
@@ -371,6 +461,9 @@ func packable(mark string, rows []row) []string {
 	return names
 }
 
+// maxTree is how many lines the tree has without anybody asking for a depth, if its first level has no more.
+const maxTree = 40
+
 // maxWhole is how much of a directory that was added or removed as a whole is listed.
 const maxWhole = 8
 
@@ -379,12 +472,16 @@ func (t texter) tree(changes []diff.Change) string {
 	if len(changes) == 0 {
 		return "  none\n"
 	}
-	var b strings.Builder
 	nodes := treeOf(changes)
 	if t.o.Depth == 0 {
 		nodes = compact(nodes)
 	}
-	for i := 0; i < len(nodes); {
+	deepest := t.o.Depth
+	if deepest == 0 && !t.o.All {
+		deepest = t.fitting(nodes)
+	}
+	var b strings.Builder
+	for i := 0; i < len(nodes); i = t.next(nodes, i, deepest) {
 		n := &nodes[i]
 		mark, words, called := " ", "", quote(n.name)
 		if n.isDir() {
@@ -393,32 +490,54 @@ func (t texter) tree(changes []diff.Change) string {
 		if n.depth == 1 {
 			called = "/" + called
 		}
-		next := i + 1
 		if n.change != nil {
 			mark, words = n.change.Kind, what(n.change)
 		}
-		below := n.end - next
-		fold := t.o.Depth > 0 && n.depth >= t.o.Depth || !t.o.All && n.whole() != "" && below > maxWhole
-		switch {
-		case below > 0 && fold:
-			next = n.end
-			words = strings.TrimSpace(words + "  " + n.sums.String())
-		case below > 0:
+		if int(n.end) > i+1 {
 			words = strings.TrimSpace(words + "  " + n.sums.String())
 		}
 		size := ""
 		if n.sums.bytes != 0 {
 			size = change(n.sums.bytes)
 		}
-		indent := strings.Repeat("  ", min(n.depth-1, 40))
-		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, indent, cut(called, 80))
+		indent := strings.Repeat("  ", min(int(n.depth)-1, 40))
+		if !t.o.All {
+			called, words = cut(called, 80), cut(words, max(t.width()-len(indent)-16-columns(cut(called, 80)), 20))
+		}
+		line := fmt.Sprintf("  %s %9s  %s%s", t.color(colors[mark], mark), size, indent, called)
 		if words != "" {
-			line += "  " + t.color(dim, cut(words, 120))
+			line += "  " + t.color(dim, words)
 		}
 		b.WriteString(line + "\n")
-		i = next
 	}
 	return b.String()
+}
+
+// next is the node whose line comes after that of node i, where nothing lies deeper than deepest; 0 is any depth.
+func (t texter) next(nodes []node, i, deepest int) int {
+	n := &nodes[i]
+	end := int(n.end)
+	if deepest > 0 && int(n.depth) >= deepest || !t.o.All && n.whole() != "" && end-i-1 > maxWhole {
+		return end
+	}
+	return i + 1
+}
+
+// fitting is how deep a tree of at most maxTree lines goes; 0 when all of it fits.
+func (t texter) fitting(nodes []node) int {
+	for depth := 1; ; depth++ {
+		lines, deeper := 0, false
+		for i := 0; i < len(nodes) && lines <= maxTree; i = t.next(nodes, i, depth) {
+			lines++
+			deeper = deeper || int(nodes[i].depth) == depth && t.next(nodes, i, 0) == i+1 && int(nodes[i].end) > i+1
+		}
+		switch {
+		case lines > maxTree:
+			return max(depth-1, 1)
+		case !deeper:
+			return 0
+		}
+	}
 }
 
 func (t texter) layers(d *diff.Diff) []string {
@@ -428,10 +547,14 @@ func (t texter) layers(d *diff.Diff) []string {
 			continue
 		}
 		sizes := fmt.Sprintf("%s to pull, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked))
-		head := t.title("layer "+short(l.Digest)+" of "+quote(l.In), sizes)
+		head := "\n" + t.title("layer "+short(l.Digest)+" of "+quote(l.In), sizes)
 		body := ""
 		if l.CreatedBy != "" {
-			body = "  " + cut(quote(l.CreatedBy), t.width()-2) + "\n"
+			by := quote(l.CreatedBy)
+			if !t.o.All {
+				by = cut(by, t.width()-2)
+			}
+			body = "  " + by + "\n"
 		}
 		out = append(out, head+body+t.tree(l.Files))
 	}
@@ -450,9 +573,22 @@ func (t texter) sizes(d *diff.Diff) string {
 	return out
 }
 
+// maxChanged is how many changed lines of text files there are without anybody asking for them.
+const maxChanged = 60
+
 // texts are the unified diffs.
 func (t texter) texts(changes []diff.Change) []string {
 	var out []string
+	files, lines := 0, 0
+	for _, c := range changes {
+		if c.Text != "" {
+			files++
+			lines += strings.Count(c.Text, "\n")
+		}
+	}
+	if lines > maxChanged && !t.o.All && !t.o.Lines {
+		return []string{"\n" + t.wrap(fmt.Sprintf("The changed lines of %s are not here (%s).", count(files, "file"), count(lines, "line")), 0)}
+	}
 	for _, c := range changes {
 		if c.Text == "" {
 			continue
@@ -471,7 +607,7 @@ func (t texter) texts(changes []diff.Change) []string {
 			}
 			b.WriteString(t.color(code, s) + "\n")
 		}
-		out = append(out, t.title(quote(c.Path), "")+b.String())
+		out = append(out, "\n"+t.title(quote(c.Path), "")+b.String())
 	}
 	return out
 }

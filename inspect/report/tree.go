@@ -12,9 +12,9 @@ import (
 // node is a changed path, or a directory above one.
 type node struct {
 	name  string
-	depth int // 1 is right below the root
+	depth int32 // 1 is right below the root
 	// end is the position after the last node that lies below this one.
-	end int
+	end int32
 	// change is nil for a directory that is the same on both sides.
 	change *diff.Change
 	sums   sums
@@ -22,8 +22,8 @@ type node struct {
 
 // sums are those of a node and everything below it.
 type sums struct {
-	paths                               int
-	added, removed, modified, typ, meta int
+	paths                               int32
+	added, removed, modified, typ, meta int32
 	bytes                               int64 // more in slim
 }
 
@@ -68,11 +68,11 @@ func (n *node) isDir() bool {
 func (s sums) String() string {
 	var out []string
 	for _, k := range []struct {
-		n    int
+		n    int32
 		mark string
 	}{{s.added, diff.Added}, {s.removed, diff.Removed}, {s.modified, diff.Modified}, {s.typ, diff.Type}, {s.meta, diff.Meta}} {
 		if k.n > 0 {
-			out = append(out, k.mark+number(k.n))
+			out = append(out, k.mark+number(int(k.n)))
 		}
 	}
 	return strings.Join(out, " ")
@@ -87,7 +87,7 @@ func treeOf(changes []diff.Change) []node {
 		for len(open) > n {
 			last := open[len(open)-1]
 			open = open[:len(open)-1]
-			nodes[last].end = len(nodes)
+			nodes[last].end = int32(len(nodes)) //nolint:gosec // an image has at most so many entries
 			if len(open) > 0 {
 				nodes[open[len(open)-1]].sums.add(nodes[last].sums)
 			}
@@ -106,7 +106,7 @@ func treeOf(changes []diff.Change) []node {
 		}
 		shut(same)
 		for depth := same; depth < len(names); depth++ {
-			n := node{name: names[depth], depth: depth + 1}
+			n := node{name: names[depth], depth: int32(depth + 1)} //nolint:gosec // a path has 4,096 bytes
 			if depth == len(names)-1 {
 				n.change, n.sums = c, sumsOf(c)
 			}
@@ -119,22 +119,24 @@ func treeOf(changes []diff.Change) []node {
 	return nodes
 }
 
-// compact joins a directory that holds one directory only, and is the same on both sides, with that one: "lib/python3".
+// compact joins a directory that holds one directory only, and is the same on both sides, with that one: "lib/python3". It
+// uses the memory of nodes for what it gives.
 func compact(nodes []node) []node {
-	out := make([]node, 0, len(nodes))
-	type joined struct{ end, by int }
+	out := nodes[:0]
+	type joined struct{ end, by int32 }
 	var open []joined // where nodes are less deep than they were
-	at := make([]int, len(nodes)+1)
+	at := make([]int32, len(nodes)+1)
 	var prefix []string
-	for i := range nodes {
+	all := int32(len(nodes)) //nolint:gosec // see treeOf
+	for i := range all {
 		for len(open) > 0 && open[len(open)-1].end <= i {
 			open = open[:len(open)-1]
 		}
-		by := 0
+		by := int32(0)
 		if len(open) > 0 {
 			by = open[len(open)-1].by
 		}
-		at[i] = len(out)
+		at[i] = int32(len(out)) //nolint:gosec // no more than nodes
 		n := nodes[i]
 		if one := i+1 < n.end && nodes[i+1].end == n.end; one && n.change == nil && nodes[i+1].isDir() {
 			prefix = append(prefix, n.name)
@@ -146,7 +148,7 @@ func compact(nodes []node) []node {
 		}
 		out = append(out, n)
 	}
-	at[len(nodes)] = len(out)
+	at[all] = int32(len(out)) //nolint:gosec // no more than nodes
 	for i := range out {
 		out[i].end = at[out[i].end]
 	}

@@ -18,7 +18,7 @@ func sketch(nodes []node) string {
 		if n.change != nil {
 			kind = n.change.Kind
 		}
-		fmt.Fprintf(&b, "%s%s%s %d below, %s, %d bytes\n", kind, strings.Repeat("  ", n.depth-1), n.name, n.end-i-1, n.sums, n.sums.bytes)
+		fmt.Fprintf(&b, "%s%s%s %d below, %s, %d bytes\n", kind, strings.Repeat("  ", int(n.depth)-1), n.name, int(n.end)-i-1, n.sums, n.sums.bytes)
 	}
 	return b.String()
 }
@@ -75,7 +75,7 @@ Uvar/lib 1 below, +1 U1, 0 bytes
 func TestTreeOfStrangePaths(t *testing.T) {
 	deep := "/" + strings.Repeat("d/", 100_000) + "f"
 	nodes := compact(treeOf([]diff.Change{added(file(deep, 0o644, 1)), added(file("/b", 0, 1)), added(file("/a", 0, 1)), added(file("/", 0, 1)), added(file("", 0, 1))}))
-	if last := nodes[len(nodes)-1]; last.end != len(nodes) {
+	if last := nodes[len(nodes)-1]; int(last.end) != len(nodes) {
 		t.Errorf("the last node ends at %d of %d", last.end, len(nodes))
 	}
 	if len(nodes) != 6 { // the deep one is its directory and itself
@@ -98,10 +98,10 @@ func TestTreeHasRoom(t *testing.T) {
 		t.Errorf("there is room for all, and it is shown to level %d", got)
 	}
 	data, shown := dataOf(&diff.Diff{}, nodes, nil, 100)
-	if shown != 51 || len(data.Names) != 51 {
+	if shown != 51 || len(data.shown) != 51 {
 		t.Errorf("%d of %d nodes are shown", shown, len(nodes))
 	}
-	if d := cmp.Diff([]int64{20, 20, 0, 0, 0, 0}, data.Rest[1]); d != "" {
+	if d := cmp.Diff([]int64{20, 20, 0, 0, 0, 0}, data.rest(1)); d != "" {
 		t.Errorf("what isn't shown of the first directory: %s", d)
 	}
 	flat := treeOf(changes[:20])

@@ -1,0 +1,177 @@
+package report
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// writeJSON writes the documents as they are: what json.MarshalIndent gives, but element by element. An image may have a
+// million files, and its JSON is larger than all that is known of it.
+func writeJSON[T any](w io.Writer, platforms []T) error {
+	if platforms == nil {
+		platforms = []T{}
+	}
+	j := jsonWriter{w: bufio.NewWriterSize(w, 1<<16), lists: map[reflect.Type]bool{}}
+	j.value(reflect.ValueOf(struct {
+		SchemaVersion int `json:"schemaVersion"`
+		Platforms     []T `json:"platforms"`
+	}{SchemaVersion, platforms}), "")
+	j.put("\n")
+	if j.err != nil {
+		return j.err
+	}
+	return j.w.Flush()
+}
+
+// jsonWriter writes values; the first error ends it.
+type jsonWriter struct {
+	w       *bufio.Writer
+	scratch bytes.Buffer
+	lists   map[reflect.Type]bool // what holdsList says
+	err     error
+}
+
+const jsonIndent = "  "
+
+// put writes what is printable.
+func (j *jsonWriter) put(s string) {
+	if j.err == nil {
+		_, j.err = j.w.WriteString(s)
+	}
+}
+
+// value writes v as it stands on a line that begins with indent. Lists of structs, and whatever holds one, are taken apart.
+func (j *jsonWriter) value(v reflect.Value, indent string) {
+	inner := indent + jsonIndent
+	lists, ok := j.lists[v.Type()]
+	if !ok {
+		lists = holdsList(v.Type())
+		j.lists[v.Type()] = lists
+	}
+	switch {
+	case j.err != nil:
+	case !lists, v.Kind() == reflect.Pointer && v.IsNil(), v.Kind() == reflect.Slice && v.Len() == 0:
+		j.whole(v, indent)
+	case v.Kind() == reflect.Pointer:
+		j.value(v.Elem(), indent)
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			j.put(map[bool]string{true: "[", false: ","}[i == 0] + "\n" + inner)
+			j.value(v.Index(i), inner)
+		}
+		j.put("\n" + indent + "]")
+	default:
+		n := 0
+		for i := range v.NumField() {
+			name, omit, _ := jsonField(v.Type().Field(i))
+			if omit && isEmpty(v.Field(i)) {
+				continue
+			}
+			j.put(map[bool]string{true: "{", false: ","}[n == 0] + "\n" + inner + `"` + name + `": `)
+			j.value(v.Field(i), inner)
+			n++
+		}
+		if n == 0 {
+			j.put("{")
+			indent = ""
+		} else {
+			indent = "\n" + indent
+		}
+		j.put(indent + "}")
+	}
+}
+
+// whole has encoding/json write v.
+func (j *jsonWriter) whole(v reflect.Value, indent string) {
+	j.scratch.Reset()
+	enc := json.NewEncoder(&j.scratch)
+	enc.SetIndent(indent, jsonIndent)
+	if j.err = enc.Encode(v.Interface()); j.err == nil {
+		_, j.err = j.w.Write(printableJSON(bytes.TrimSuffix(j.scratch.Bytes(), []byte("\n"))))
+	}
+}
+
+// compact has encoding/json write v on one line. It escapes <, > and &, and so no string can end a script element.
+func (j *jsonWriter) compact(v any) {
+	if j.err != nil {
+		return
+	}
+	var data []byte
+	if data, j.err = json.Marshal(v); j.err == nil {
+		_, j.err = j.w.Write(printableJSON(data))
+	}
+}
+
+// holdsList is true for a list of structs, and for a struct or pointer that leads to one and that value can take apart. Others
+// are written whole, which is always right.
+func holdsList(t reflect.Type) bool {
+	if t.Implements(reflect.TypeFor[json.Marshaler]()) || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
+		return false
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return holdsList(t.Elem())
+	case reflect.Slice:
+		e := t.Elem()
+		return e.Kind() == reflect.Struct || e.Kind() == reflect.Pointer && e.Elem().Kind() == reflect.Struct
+	case reflect.Struct:
+		holds := false
+		for i := range t.NumField() {
+			if _, _, plain := jsonField(t.Field(i)); !plain {
+				return false
+			}
+			holds = holds || holdsList(t.Field(i).Type)
+		}
+		return holds
+	default:
+		return false
+	}
+}
+
+// jsonField reads a field's tag. It is plain when that has nothing but a name and omitempty.
+func jsonField(f reflect.StructField) (name string, omit, plain bool) {
+	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+	plain = f.IsExported() && !f.Anonymous && name != "" && name != "-" && (options == "" || options == "omitempty")
+	return name, options == "omitempty", plain
+}
+
+// isEmpty is what omitempty means by it.
+func isEmpty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
+		return v.Len() == 0
+	case reflect.Struct:
+		return false
+	default:
+		return v.IsZero()
+	}
+}
+
+// printableJSON escapes what encoding/json leaves in strings although it moves a terminal's cursor or turns its writing
+// direction. Outside of its strings JSON has none of these.
+func printableJSON(data []byte) []byte {
+	if !bytes.ContainsFunc(data, func(r rune) bool { return r >= 0x7f }) {
+		return data
+	}
+	out := make([]byte, 0, len(data)+1)
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		switch high, low := utf16.EncodeRune(r); {
+		case r < 0x7f || !hidden(r):
+			out = append(out, data[i:i+n]...)
+		case r > 0xffff:
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		i += n
+	}
+	return out
+}
