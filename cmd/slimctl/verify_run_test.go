@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/internal/need"
@@ -133,7 +134,7 @@ os.execv("/usr/lib/openbox-real", ["/usr/bin/openbox"] + sys.argv[1:])
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "base")
-	if err := (image.Output{Type: image.OutputOCI, Dest: out}).Write(t.Context(), image.Built{Image: img}, nil, src, image.Options{}); err != nil {
+	if err := (output.Spec{Type: output.OCI, Dest: out}).Write(t.Context(), image.Built{Image: img}, nil, src, image.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	return out
