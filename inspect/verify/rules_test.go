@@ -96,6 +96,23 @@ func TestBuiltConfigPasses(t *testing.T) {
 	}
 }
 
+// What looks like a secret isn't in a report, which goes into logs.
+func TestBuiltConfigShowsNoSecret(t *testing.T) {
+	token := "ghp_" + strings.Repeat("a", 36)
+	for _, part := range [][2]string{
+		{`"BASE=1"`, `"BASE=1","OPENAI_API_KEY=hunter2"`}, {`"BASE=1"`, `"BASE=1","X=` + token + `"`}, {`"BASE=1"`, `"BASE=https://user:hunter2@pypi.example"`},
+		{`"maker":"base"`, `"maker":"` + token + `"`}, {`"created_by":"ours"`, `"created_by":"ENV NPM_TOKEN=hunter2"`}, {`"created_by":"ours"`, `"created_by":"RUN \"A_TOKEN=hunter2\" x"`},
+		{`["/bin/sh","-c"]`, `["/bin/sh","` + token + `"]`},
+	} {
+		f := good()
+		built(part[0], part[1])(f)
+		r := check(t, f.input(t))
+		if text := describe(r); len(r.Findings) == 0 || strings.Contains(text, "hunter2") || strings.Contains(text, token) {
+			t.Errorf("%s:\n%s", part[1], text)
+		}
+	}
+}
+
 // broken are, by rule, images that break it. Each case must be found by its rule, and each rule has a case.
 var broken = map[string]map[string]func(*fixture){
 	"mcp-server": {
