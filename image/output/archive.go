@@ -132,7 +132,7 @@ func dockerManifest(c *contents, tags []name.Tag) ([]byte, error) {
 
 // familiar is the name that docker images shows: "alpine:3", not "docker.io/library/alpine:3".
 func familiar(t name.Tag) string {
-	n := strings.TrimPrefix(dockerName(t.Name()), "docker.io/")
+	n := strings.TrimPrefix(image.DockerName(t.Name()), "docker.io/")
 	if t.RegistryStr() == name.DefaultRegistry {
 		n = strings.TrimPrefix(n, "library/")
 	}

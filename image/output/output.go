@@ -256,7 +256,7 @@ func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
 	for _, t := range tags {
 		d := plain
 		d.Annotations = map[string]string{
-			image.AnnotationImageName: dockerName(t.Name()), image.AnnotationRefName: t.TagStr(),
+			image.AnnotationImageName: image.DockerName(t.Name()), image.AnnotationRefName: t.TagStr(),
 		}
 		top.Manifests = append(top.Manifests, d)
 	}
@@ -264,14 +264,6 @@ func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
 		top.Manifests = append(top.Manifests, plain)
 	}
 	return json.Marshal(top)
-}
-
-// dockerName writes Docker Hub's host as everybody but go-containerregistry does.
-func dockerName(n string) string {
-	if rest, ok := strings.CutPrefix(n, name.DefaultRegistry+"/"); ok {
-		return "docker.io/" + rest
-	}
-	return n
 }
 
 // writeLayout writes an OCI image layout directory.
