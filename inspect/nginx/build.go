@@ -125,13 +125,14 @@ type scope struct {
 	access     []string
 	errors     []*statement
 	also       []*statement // what sends the request somewhere else too, or lets it write files
-	regex      []string     // where $1 to $9 may come from
+	index      []*statement
+	regex      []string // where $1 to $9 may come from
 }
 
 // enter adds what a block says of itself. The order of its directives doesn't matter.
 func (c *scope) enter(block []*statement) {
 	var access []string
-	var errors, inIf, also []*statement
+	var errors, inIf, also, index []*statement
 	for _, st := range block {
 		switch st.name() {
 		case "root", "alias":
@@ -154,7 +155,12 @@ func (c *scope) enter(block []*statement) {
 			inIf = append(inIf, only(st.block, "error_page")...)
 		case "mirror", "add_before_body", "add_after_body", "post_action", "dav_methods":
 			also = append(also, st)
+		case "index":
+			index = append(index, st)
 		}
+	}
+	if index != nil {
+		c.index = index
 	}
 	c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *statement) bool { return len(only(also, old.name())) > 0 }), also...)
 	if access != nil {

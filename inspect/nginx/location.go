@@ -86,9 +86,14 @@ func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
 		}
 	}
 	if p.end == nil {
-		b.tryFiles(l, block)
+		if handled.Kind == Static {
+			for _, st := range b.atMost(l, own.index) {
+				b.named(l, st, st.words[1:], own, auth)
+			}
+		}
+		b.tryFiles(l, block, own)
 	}
-	for _, st := range own.also {
+	for _, st := range b.atMost(l, own.also) {
 		switch {
 		case st.arg(1) == "off":
 		case st.name() == "dav_methods":
@@ -97,6 +102,15 @@ func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
 			add(cut(st.String()), b.rewriteTo(st.arg(1), own.regex), auth, b.place(st))
 		}
 	}
+}
+
+// atMost are the first of many directives of one kind that are in force in a location.
+func (b *builder) atMost(l *Location, all []*statement) []*statement {
+	if len(all) > maxValues {
+		b.noteAt(l.Place, "more than %d directives %q and the like: only these are read", maxValues, all[maxValues].name())
+		all = all[:maxValues]
+	}
+	return all
 }
 
 // otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
@@ -121,8 +135,29 @@ func (b *builder) otherMethods(l *Location, block []*statement, own scope, handl
 	}
 }
 
+// named adds what a name of index or try_files comes to that isn't a file by the path: any file, where something else of the
+// request is in the name ("../" stays in it), and another location, where a name of index starts with a slash.
+func (b *builder) named(l *Location, st *statement, words []string, own scope, auth string) {
+	add := func(t Target, auth string) {
+		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Auth: auth, Place: b.place(st)})
+	}
+	chosen := false
+	for _, w := range words {
+		switch {
+		case slices.ContainsFunc(names(w), func(name string) bool { return name != "uri" && name != "document_uri" }):
+			if b.use(w, "files"); !chosen {
+				add(Target{Kind: Static, Value: own.root + "/" + strings.TrimPrefix(w, "/")}, auth)
+			}
+			chosen = true // one of them says what matters
+		case st.name() == "index" && strings.HasPrefix(w, "/"):
+			add(b.rewriteTo(w, own.regex), "")
+			return // nginx looks at no name after it
+		}
+	}
+}
+
 // tryFiles settles what answers where there is no file.
-func (b *builder) tryFiles(l *Location, block []*statement) {
+func (b *builder) tryFiles(l *Location, block []*statement, own scope) {
 	for _, st := range only(block, "try_files") {
 		if len(st.words) < 3 {
 			continue
@@ -139,6 +174,7 @@ func (b *builder) tryFiles(l *Location, block []*statement) {
 			l.Target, l.Auth = t, ""
 			continue
 		}
+		b.named(l, st, st.words[1:len(st.words)-1], own, own.authURI())
 		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Place: b.place(st)})
 	}
 }
