@@ -1,6 +1,7 @@
 package nginx
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,11 +40,12 @@ func (s *source) model(block []*statement) {
 type builder struct {
 	*source
 	*variables
-	protocol  string
-	upstreams map[string][]string
-	locations int
-	listens   int
-	scopes    []scope // of each location of the server, in the order in which eachLocation visits them
+	protocol   string
+	upstreams  map[string][]string
+	everywhere []string // the addresses of all upstreams, as many of them as are listed and one more
+	locations  int
+	listens    int
+	scopes     []scope // of each location of the server, in the order in which eachLocation visits them
 }
 
 func (s *source) part(protocol string, st *statement) {
@@ -74,6 +76,13 @@ func (s *source) part(protocol string, st *statement) {
 			name = protocol + ":" + name
 		}
 		s.config.Upstreams[name] = addresses
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.upstreams)) {
+		for _, a := range b.upstreams[name] {
+			if len(b.everywhere) <= maxValues && !slices.Contains(b.everywhere, a) {
+				b.everywhere = append(b.everywhere, a)
+			}
+		}
 	}
 	http := scope{root: "html"}
 	http.enter(st.block)
@@ -162,7 +171,11 @@ func (c *scope) enter(block []*statement) {
 	if index != nil {
 		c.index = index
 	}
-	c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *statement) bool { return len(only(also, old.name())) > 0 }), also...)
+	if also != nil {
+		c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *statement) bool {
+			return slices.ContainsFunc(also, func(st *statement) bool { return st.name() == old.name() })
+		}), also...)
+	}
 	if access != nil {
 		c.access = access
 	}

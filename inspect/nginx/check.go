@@ -107,10 +107,10 @@ func (s *source) checkName(st *statement) {
 	case name == "load_module":
 		s.note(st, "%s: what a module does is not known", st)
 	case strings.HasPrefix(name, "perl"), name == "ssi" && st.arg(1) != "off":
-		s.note(st, "%s: code decides what is answered", cut(st.String()))
+		s.note(st, "%s: code decides what is answered", st.brief())
 	case known(name):
 	case strings.HasPrefix(name, "js_") || strings.Contains(name, "_by_lua") || strings.HasPrefix(name, "lua_"):
-		s.note(st, "%s: code decides what is answered; it is not read", cut(st.String()))
+		s.note(st, "%s: code decides what is answered; it is not read", st.brief())
 	default:
 		s.note(st, "%q is no directive of nginx itself; what a module makes of it is not known", cut(name))
 	}

@@ -51,14 +51,17 @@ func (b *builder) errorCases(e errorFollower, cases []Case, own scope, at tree.P
 		if len(st.words) < 3 {
 			continue
 		}
-		c := Case{When: cut(st.String()), Target: b.rewriteTo(st.last(), own.regex), Place: b.place(st)}
+		if b.cases > maxCases {
+			break
+		}
+		c := Case{When: st.brief(), Target: b.rewriteTo(st.last(), own.regex), Place: b.place(st)}
 		if code, ok := strings.CutPrefix(st.arg(len(st.words)-2), "="); ok {
 			c.Target.Status = max(0, number(code))
 		} else if c.Target.Kind == Rewrite {
 			c.Target.Status = max(0, number(st.arg(1)))
 		}
 		known := slices.ContainsFunc(cases, func(old Case) bool { return old.When == c.When && old.Place == c.Place })
-		if !known && e.answers(c) {
+		if !known && e.answers(c) && b.another(at) {
 			cases, more = append(cases, c), true
 		}
 	}

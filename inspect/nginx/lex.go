@@ -234,6 +234,16 @@ func (s *statement) last() string { return s.arg(len(s.words) - 1) }
 // String is the statement on one line, for people.
 func (s *statement) String() string { return strings.Join(s.words, " ") }
 
+// brief is the beginning of it, as cut gives it: what is inherited is written for each location.
+func (s *statement) brief() string {
+	n, size := 0, 0
+	for n < len(s.words) && size <= maxBrief {
+		size += len(s.words[n]) + 1
+		n++
+	}
+	return cut(strings.Join(s.words[:n], " "))
+}
+
 // only gives the statements with one of the names.
 func only(block []*statement, names ...string) []*statement {
 	var out []*statement

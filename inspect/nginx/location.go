@@ -39,6 +39,12 @@ func (b *builder) addLocation(to []Location, st *statement, outer scope) []Locat
 	l.Internal = l.Modifier == "@" || len(only(st.block, "internal")) > 0
 	b.scopes = append(b.scopes, own)
 	b.content(&l, st.block, own, b.phase(st.block, own))
+	for i := range l.Cases {
+		if !b.another(l.Place) {
+			l.Cases = slices.Clone(l.Cases[:i])
+			break
+		}
+	}
 	for _, inner := range only(st.block, "location") {
 		l.Locations = b.addLocation(l.Locations, inner, own)
 	}
@@ -97,11 +103,19 @@ func (b *builder) content(l *Location, block []*statement, own scope, p phase) {
 		switch {
 		case st.arg(1) == "off":
 		case st.name() == "dav_methods":
-			add(cut(st.String()), Target{Kind: Handler, Value: st.name()}, auth, b.place(st))
+			add(st.brief(), Target{Kind: Handler, Value: st.name()}, auth, b.place(st))
 		default:
-			add(cut(st.String()), b.rewriteTo(st.arg(1), own.regex), auth, b.place(st))
+			add(st.brief(), b.rewriteTo(st.arg(1), own.regex), auth, b.place(st))
 		}
 	}
+}
+
+// another says whether there is room for one more case. They are inherited, so there may be many for few directives.
+func (b *builder) another(at tree.Place) bool {
+	if b.cases++; b.cases == maxCases+1 {
+		b.noteAt(tree.Place{Path: at.Path, Layer: at.Layer}, "there are more than %d cases in which something else answers: only these are read", maxCases)
+	}
+	return b.cases <= maxCases
 }
 
 // atMost are the first of many directives of one kind that are in force in a location.
@@ -131,7 +145,7 @@ func (b *builder) otherMethods(l *Location, block []*statement, own scope, handl
 		default:
 			t = b.files(l, inner)
 		}
-		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Auth: inner.authURI(), Place: b.place(st)})
+		l.Cases = append(l.Cases, Case{When: st.brief(), Target: t, Auth: inner.authURI(), Place: b.place(st)})
 	}
 }
 
@@ -139,7 +153,11 @@ func (b *builder) otherMethods(l *Location, block []*statement, own scope, handl
 // request is in the name ("../" stays in it), and another location, where a name of index starts with a slash.
 func (b *builder) named(l *Location, st *statement, words []string, own scope, auth string) {
 	add := func(t Target, auth string) {
-		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Auth: auth, Place: b.place(st)})
+		l.Cases = append(l.Cases, Case{When: st.brief(), Target: t, Auth: auth, Place: b.place(st)})
+	}
+	if len(words) > maxValues {
+		b.note(st, "%s has more than %d names: only these are read", st.name(), maxValues)
+		words = words[:maxValues]
 	}
 	chosen := false
 	for _, w := range words {
@@ -175,7 +193,7 @@ func (b *builder) tryFiles(l *Location, block []*statement, own scope) {
 			continue
 		}
 		b.named(l, st, st.words[1:len(st.words)-1], own, own.authURI())
-		l.Cases = append(l.Cases, Case{When: cut(st.String()), Target: t, Place: b.place(st)})
+		l.Cases = append(l.Cases, Case{When: st.brief(), Target: t, Place: b.place(st)})
 	}
 }
 

@@ -107,7 +107,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*statement, own scope, w
 					b.use(strings.Trim(w, "()"), "if")
 				}
 			}
-			cond := strings.TrimSpace(when + " " + cut(st.String()))
+			cond := strings.TrimSpace(when + " " + st.brief())
 			p.ifs = append(p.ifs, ifBlock{cond, st.block})
 			b.steps(p, moved, st.block, own, cond)
 		}

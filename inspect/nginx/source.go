@@ -22,8 +22,10 @@ const (
 	maxStatements = 20_000
 	maxWords      = 100_000 // in all statements together
 	maxLocations  = 2000
+	maxCases      = 10_000
 	maxDepth      = 50 // of includes in each other, and of blocks in each other
 	maxNotes      = 500
+	maxBrief      = 200 // bytes of a statement in a text for people
 )
 
 // source reads one variant of a configuration into statements.
@@ -49,6 +51,7 @@ type source struct {
 	bytes      int
 	statements int
 	words      int
+	cases      int
 	// unfilled are the placeholders that Env has no value for, in lower case as nginx would look for them.
 	unfilled map[string]bool
 	noted    map[string]bool
@@ -308,8 +311,8 @@ func isNameByte(c byte) bool {
 
 // cut shortens what a note quotes.
 func cut(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
+	if len(s) > maxBrief {
+		return s[:maxBrief] + "…"
 	}
 	return s
 }

@@ -380,7 +380,7 @@ func routesUpstream(h *held) error {
 			h.found(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
 		}
 		for _, to := range a.target.Addresses {
-			if !h.listens(to) {
+			if !h.full() && !h.listens(to) {
 				h.found(a.name(), a.at, "the route %s leads to %s", a.name(), to)
 			}
 		}
