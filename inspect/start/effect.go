@@ -73,9 +73,11 @@ func (sh *shell) rendering(f *frame, r Rendering) {
 			return
 		}
 	}
-	if len(sh.report.Renderings) < maxScripts {
-		sh.report.Renderings = append(sh.report.Renderings, r)
+	if len(sh.report.Renderings) == maxScripts {
+		sh.note(tree.Place{Path: f.at}, "more than %d files are made from templates: only these are told", maxScripts)
+		return
 	}
+	sh.report.Renderings = append(sh.report.Renderings, r)
 }
 
 func (sh *shell) change(f *frame, c Change) {
@@ -87,14 +89,20 @@ func (sh *shell) change(f *frame, c Change) {
 			return
 		}
 	}
-	if len(sh.report.Changes) < 2*maxScripts {
-		sh.report.Changes = append(sh.report.Changes, c)
+	if len(sh.report.Changes) == 2*maxScripts {
+		sh.note(tree.Place{Path: f.at}, "more than %d files are changed: only these are told", 2*maxScripts)
+		return
 	}
+	sh.report.Changes = append(sh.report.Changes, c)
 }
 
 func (sh *shell) grant(f *frame, at tree.Place, text string) {
 	n := tree.Note{Place: at, Text: text}
-	if !f.dormant && !slices.Contains(sh.report.Grants, n) && len(sh.report.Grants) < maxNotes {
+	switch {
+	case f.dormant || slices.Contains(sh.report.Grants, n):
+	case len(sh.report.Grants) == maxNotes:
+		sh.note(tree.Place{Path: f.at}, "more than %d rights are given: only these are told", maxNotes)
+	default:
 		sh.report.Grants = append(sh.report.Grants, n)
 	}
 }

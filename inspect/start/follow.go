@@ -36,15 +36,17 @@ func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string,
 	sh.ctx = ctx
 	line := Line(sh.img)
 	out := map[string][][]string{}
+	started := &store{}
+	for name, v := range sh.started {
+		v.exported = true
+		started.set(name, v)
+	}
+	left := maxFollow * maxSteps
 	for _, j := range jobs {
 		sh.job, sh.jobAt, sh.argv = j.Name, j.Place, nil
 		f := sh.frame()
 		f.bash = false
-		for _, name := range sorted(sh.started) {
-			v := sh.started[name]
-			v.exported = true
-			f.vars.set(name, v)
-		}
+		f.vars.up = started
 		for _, name := range sorted(j.Environment) {
 			v := sh.filled(f, j.Environment[name], j.Place)
 			f.vars.set(name, variable{value: v, exported: true})
@@ -68,8 +70,10 @@ func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string,
 			}
 		}
 		if len(args) > 0 {
-			sh.steps, sh.tooMuch = 0, false
+			from := max(0, maxSteps-left)
+			sh.steps, sh.tooMuch = from, false
 			sh.outside(f, args, syntax.Pos{})
+			left -= sh.steps - from
 		}
 		if sh.err != nil {
 			return nil, sh.err

@@ -144,7 +144,7 @@ type Switch struct {
 func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, error) {
 	r := &Report{}
 	sh := &shell{
-		ctx: ctx, img: img, report: r, env: map[string]string{}, scripts: map[string]*script{}, reads: map[string]*reading{},
+		ctx: ctx, img: img, report: r, env: map[string]string{}, scripts: map[string]*script{}, templates: map[string][]string{}, reads: map[string]*reading{},
 		touched: map[string]names{}, decides: map[string][]string{},
 	}
 	r.shell = sh
