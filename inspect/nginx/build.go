@@ -15,11 +15,12 @@ import (
 type model struct {
 	*conf.Config
 	config *Config
+	cases  int
 }
 
 // meaning makes the model of a configuration that was read.
 func meaning(c *conf.Config) *Config {
-	s := &model{c, &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
+	s := &model{Config: c, config: &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
 	s.build(c.Block)
 	s.config.Notes = c.Notes
 	return s.config
@@ -64,7 +65,6 @@ type builder struct {
 	upstreams  map[string][]string
 	everywhere []string // the addresses of all upstreams, as many of them as are listed and one more
 	locations  int
-	cases      int
 	listens    int
 	scopes     []scope // of each location of the server, in the order in which eachLocation visits them
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// maxLocations bounds how many there are in http, maxCases the cases of all of them together.
+// How many locations there are in http, and how many cases in one configuration.
 const (
 	maxLocations = 2000
 	maxCases     = 10_000

@@ -69,13 +69,13 @@ type Walk struct {
 	tooMuch   bool
 	frames    int                 // names the local variables of each call
 	started   map[string]variable // the environment of the supervisord that is started
-	programs  *store              // the same, for each of its programs
-	left      int                 // steps for all programs together
 	clean     bool                // that and chosen are the whole environment of the programs
 	chosen    []string
 	job       string // the program whose command is walked through; empty for the start
 	jobAt     tree.Place
 	argv      [][]string // the programs that a job comes to
+	given     *store     // what each job has of started
+	left      int        // steps, for all jobs to come
 	err       error      // of reading the image
 }
 

@@ -15,7 +15,10 @@ import (
 
 // New is a walk through img, whose own environment is env.
 func New(img *tree.Image, env map[string]string) *Walk {
-	return &Walk{img: img, env: env, scripts: map[string]*script{}, Reads: map[string]*Reading{}, touched: map[string]names{}, templates: map[string][]string{}, left: maxFollow * maxSteps}
+	return &Walk{
+		img: img, env: env, scripts: map[string]*script{}, templates: map[string][]string{}, Reads: map[string]*Reading{},
+		touched: map[string]names{}, left: maxFollow * maxSteps,
+	}
 }
 
 // Start walks through the command that a container starts: one word at least. Call it once, before Follow.
@@ -83,7 +86,14 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 	sh.job, sh.jobAt, sh.argv = j.Name, j.Place, nil
 	f := sh.frame()
 	f.bash = false
-	f.vars.up = sh.given()
+	if sh.given == nil {
+		sh.given = &store{}
+		for name, v := range sh.started {
+			v.exported = true
+			sh.given.set(name, v)
+		}
+	}
+	f.vars.up = sh.given
 	for _, name := range sorted(j.Environment) {
 		v := sh.filled(f, j.Environment[name], j.Place)
 		f.vars.set(name, variable{value: v, exported: true})
@@ -109,18 +119,6 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 		sh.left -= sh.steps - from
 	}
 	return sh.argv, decide, sh.err
-}
-
-// given is the environment that the programs of supervisord start with.
-func (sh *Walk) given() *store {
-	if sh.programs == nil {
-		sh.programs = &store{}
-		for name, v := range sh.started {
-			v.exported = true
-			sh.programs.set(name, v)
-		}
-	}
-	return sh.programs
 }
 
 // frame is where the entrypoint runs.

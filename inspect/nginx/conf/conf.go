@@ -149,9 +149,6 @@ func (c *Config) NoteAt(at tree.Place, format string, args ...any) {
 	c.Notes = append(c.Notes, n)
 }
 
-// maxBrief bounds what a note quotes, in bytes.
-const maxBrief = 200
-
 // Cut shortens what a note quotes.
 func Cut(s string) string {
 	if len(s) > maxBrief {
