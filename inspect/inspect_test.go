@@ -196,3 +196,18 @@ func TestWhy(t *testing.T) {
 		}
 	}
 }
+
+// On lines B and C the start makes a file that nginx includes: that is no Note.
+func TestIncludesMadeAtStart(t *testing.T) {
+	for _, line := range []string{"B", "C"} {
+		s := read(t, line).Surface
+		for _, n := range s.Notes {
+			if strings.Contains(n.Text, "nginx-proxy-map.conf") {
+				t.Errorf("%s: %s", line, n)
+			}
+		}
+		if !slices.ContainsFunc(s.Nginx[0].Includes, func(i nginx.Include) bool { return i.Pattern == "/opt/gem/nginx-proxy-map.conf" && !i.Missing }) {
+			t.Errorf("%s: includes %+v", line, s.Nginx[0].Includes)
+		}
+	}
+}

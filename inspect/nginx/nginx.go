@@ -189,6 +189,9 @@ type Options struct {
 	// Rendered maps a file that is made at start to the templates it can be made from. Where one has several, Read gives
 	// a Config for each. Templates that are not in the image make nothing.
 	Rendered map[string][]Template
+	// Made are the paths of files that are made at start by other means. What is in them is not known, so one that the image
+	// lacks is taken as empty: its Include tells of it.
+	Made map[string]bool
 	// Env is the environment that placeholders are filled from. What it lacks stays as written: ${NAME}.
 	Env map[string]string
 }

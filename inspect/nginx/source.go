@@ -345,6 +345,8 @@ func (s *source) parse(p string, by *statement) []*statement {
 	switch {
 	case s.open != "":
 		return nil
+	case errors.Is(err, fs.ErrNotExist) && by != nil && s.opt.Made[s.resolve(p)]:
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		s.noteAt(at, "%s is not there: nginx would not start", p)
 		return nil
@@ -446,7 +448,7 @@ func (s *source) include(st *statement) []*statement {
 		inc.Files = []string{s.shown(full)}
 		_, there := s.img.Stat(s.resolve(full))
 		_, made := s.outputs[s.resolve(full)]
-		inc.Missing = !there && !made
+		inc.Missing = !there && !made && !s.opt.Made[s.resolve(full)]
 	}
 	s.config.Includes = append(s.config.Includes, inc)
 	var out []*statement

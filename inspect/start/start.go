@@ -88,6 +88,26 @@ type Change struct {
 	Place   tree.Place `json:"place"`
 }
 
+// Made are the files that the scripts make and nothing takes away again, by path: those of Changes whose means makes a file,
+// where the image comes to it. Whether one is made may depend on the Change's Variables. What Renderings make is not among them.
+func (r *Report) Made() map[string]bool {
+	made := map[string]bool{}
+	for _, c := range r.Changes {
+		switch c.How {
+		case ">", ">>", "touch", "tee", "cp", "mv", "install", "ln":
+			if !c.Dormant {
+				made[c.Path] = true
+			}
+		}
+	}
+	for _, c := range r.Changes {
+		if c.How == "rm" {
+			delete(made, c.Path)
+		}
+	}
+	return made
+}
+
 // Variable is one that the scripts give to the programs.
 type Variable struct {
 	Name string `json:"name"`
