@@ -196,3 +196,16 @@ func TestWhy(t *testing.T) {
 		}
 	}
 }
+
+// On lines B and C the start makes a file that nginx includes, out of variables.
+func TestIncludesMadeAtStart(t *testing.T) {
+	for _, line := range []string{"B", "C"} {
+		s := read(t, line).Surface
+		if !slices.ContainsFunc(s.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "nginx-proxy-map.conf is made at start") }) {
+			t.Errorf("%s: notes %v", line, s.Notes)
+		}
+		if !slices.ContainsFunc(s.Nginx[0].Includes, func(i nginx.Include) bool { return i.Pattern == "/opt/gem/nginx-proxy-map.conf" && !i.Missing }) {
+			t.Errorf("%s: includes %+v", line, s.Nginx[0].Includes)
+		}
+	}
+}

@@ -171,7 +171,7 @@ func (s *Surface) note(files *tree.Image, p, text string) {
 }
 
 func (s *Surface) readNginx(ctx context.Context, files *tree.Image, commands map[string][][]string, env map[string]string) error {
-	o := nginx.Options{Env: maps.Clone(env), Rendered: map[string][]nginx.Template{}}
+	o := nginx.Options{Env: maps.Clone(env), Rendered: map[string][]nginx.Template{}, Made: s.Start.Made()}
 	for _, r := range s.Start.Renderings {
 		if r.Dormant {
 			continue

@@ -224,3 +224,23 @@ func exercise(t testing.TB, configs []Config) {
 		}
 	}
 }
+
+// A file that the start makes is not missing, but what is in it is not known.
+func TestMadeFiles(t *testing.T) {
+	const conf = "events {}\nhttp { include made.conf; include /run/other.conf; server { return 403; } }\n"
+	im, err := tree.FromFiles(t.Context(), nil, image.Bytes("/c/nginx.conf", 0o644, []byte(conf)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := Read(t.Context(), im, "/c/nginx.conf", Options{Made: map[string]bool{"/c/made.conf": true}})
+	if err != nil || len(configs) != 1 {
+		t.Fatal(configs, err)
+	}
+	c := configs[0]
+	if len(c.Includes) != 2 || c.Includes[0].Missing || !c.Includes[1].Missing {
+		t.Errorf("includes %+v", c.Includes)
+	}
+	if len(c.Notes) != 2 || !strings.Contains(c.Notes[0].Text, "made.conf is made at start") || !strings.Contains(c.Notes[1].Text, "/run/other.conf is not there") {
+		t.Errorf("notes %v", c.Notes)
+	}
+}

@@ -125,6 +125,9 @@ func (r *reader) dpkgFiles(n int32, name, list string, diversions map[string]div
 				l = "/" + strings.TrimPrefix(strings.TrimLeft(l, " *"), "./")
 			}
 		}
+		if r.claims >= maxNamed {
+			return // which is noted
+		}
 		if len(l) < 2 || l[0] != '/' || l == "/." || dirs[l] {
 			continue
 		}

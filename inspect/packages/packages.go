@@ -66,10 +66,14 @@ func Read(ctx context.Context, img *tree.Image) (*Database, error) {
 	}
 	r.dpkg(found)
 	for _, p := range found.dists {
-		r.pip(p)
+		if r.pip(p); r.full {
+			break
+		}
 	}
 	for _, p := range found.modules {
-		r.npm(p)
+		if r.npm(p); r.full {
+			break
+		}
 	}
 	r.count()
 	r.sort()
@@ -134,13 +138,14 @@ func moduleDir(p string, start int) string {
 
 // Bounds of what a hostile image can make us do. A real one has 2,000 packages, 300,000 files named, 20 MB of databases.
 const (
-	maxDatabases = 128 << 20 // bytes that are read
-	maxPackages  = 100_000
-	maxNamed     = 2_000_000 // files that packages name
+	maxDatabases = 64 << 20 // bytes that are read
+	maxPackages  = 20_000
+	maxFiles     = 2 * maxPackages // that are read
+	maxNamed     = 1_000_000       // files that packages name
 	maxNotes     = 1000
 	maxText      = 256  // bytes of a name or a version
 	maxPath      = 4096 // Linux's PATH_MAX
-	maxDirs      = 1 << 18
+	maxDirs      = 1 << 16
 )
 
 // reader is a Database while it is made.
@@ -244,7 +249,7 @@ func (r *reader) read(ctx context.Context, f *found) error {
 			}
 		case e.Size > tree.MaxRead:
 			r.note(p, 0, fmt.Sprintf("it has %d bytes, more than the %d that are read of a file", e.Size, tree.MaxRead))
-		case total+e.Size > maxDatabases:
+		case total+e.Size > maxDatabases, len(want) == maxFiles:
 			r.note(p, 0, "not read: the image's package databases are larger than any real one")
 		default:
 			total += e.Size

@@ -51,7 +51,7 @@ func (r *reader) pip(p string) {
 		base = dir
 	}
 	named := false
-	for text := r.files[record(p)]; text != ""; {
+	for text := r.files[record(p)]; text != "" && r.claims < maxNamed; {
 		var name string
 		if base == dir {
 			name, text, _ = strings.Cut(text, "\n")

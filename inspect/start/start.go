@@ -63,6 +63,17 @@ type (
 	Job = shell.Job
 )
 
+// Made are the files that the start makes by other means than Renderings, by path. Whether it does may depend on variables.
+func (r *Report) Made() map[string]bool {
+	made := map[string]bool{}
+	for _, c := range r.Changes {
+		if c.How != "rm" && !c.Dormant {
+			made[c.Path] = true
+		}
+	}
+	return made
+}
+
 // Choice is a variable with the values that it can have: SLIM_NGINX_CONF and the four main files of the closed image.
 type Choice struct {
 	Variable string   `json:"variable"`

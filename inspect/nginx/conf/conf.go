@@ -54,6 +54,8 @@ type Options struct {
 	// Rendered maps a file that is made at start to the templates it can be made from. Where one has several, Read gives
 	// a Config for each. Templates that are not in the image make nothing.
 	Rendered map[string][]Template
+	// Made are the paths of files that are made at start by other means, so that what will be in them is not known.
+	Made map[string]bool
 	// Env is the environment that placeholders are filled from. What it lacks stays as written: ${NAME}.
 	Env map[string]string
 }

@@ -307,6 +307,9 @@ func (s *source) parse(p string, by *Statement) []*Statement {
 	switch {
 	case s.open != "":
 		return nil
+	case errors.Is(err, fs.ErrNotExist) && s.opt.Made[s.resolve(p)]:
+		s.NoteAt(at, "%s is made at start: what is in it then is not known", p)
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		s.NoteAt(at, "%s is not there: nginx would not start", p)
 		return nil
@@ -408,7 +411,7 @@ func (s *source) include(st *Statement) []*Statement {
 		inc.Files = []string{s.shown(full)}
 		_, there := s.img.Stat(s.resolve(full))
 		_, made := s.outputs[s.resolve(full)]
-		inc.Missing = !there && !made
+		inc.Missing = !there && !made && !s.opt.Made[s.resolve(full)]
 	}
 	s.Includes = append(s.Includes, inc)
 	var out []*Statement
