@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 // Engine turns recipes, one a platform, into an image and writes it. An output appears whole or not at all, and tags
@@ -25,7 +26,7 @@ type Request struct {
 	// Tags are the names the image gets, in outputs and on a push.
 	Tags    []name.Tag
 	Push    bool
-	Outputs []image.Output
+	Outputs []output.Spec
 
 	// Verify is shown the image before it gets a name anywhere; its error ends the build, and all is as it was. An engine that
 	// doesn't have the image in hand is told Digest instead. nil verifies nothing.
@@ -46,7 +47,7 @@ type Result struct {
 	Size      int64
 	MediaType string
 	// Ledger counts what a push moved; zero for an engine that can't tell.
-	Ledger image.Ledger
+	Ledger output.Ledger
 }
 
 func digestOf(h v1.Hash) digest.Digest { return digest.Digest(h.String()) }

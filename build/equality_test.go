@@ -31,6 +31,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/buildkitd"
 	"github.com/slimctl/slimctl/internal/ocitest"
@@ -212,7 +213,7 @@ func TestEnginesGiveOneDigest(t *testing.T) {
 					t.Fatal(err)
 				}
 				out := filepath.Join(t.TempDir(), "out")
-				req.Outputs = []image.Output{{Type: image.OutputOCI, Dest: out}}
+				req.Outputs = []output.Spec{{Type: output.OCI, Dest: out}}
 				req.Push, req.Tags = true, []name.Tag{w.tag("slim/" + filepath.Base(out))}
 				theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), req)
 				if err != nil {
@@ -334,7 +335,7 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 			t.Run(string(form), func(t *testing.T) {
 				out := filepath.Join(t.TempDir(), "out")
 				_, err := buildkit.Engine{Addr: daemon.Addr, Form: form}.Build(t.Context(), build.Request{
-					Recipes: recipes, Source: src, Outputs: []image.Output{{Type: image.OutputOCI, Dest: out}},
+					Recipes: recipes, Source: src, Outputs: []output.Spec{{Type: output.OCI, Dest: out}},
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -1,5 +1,6 @@
-// Package image knows OCI images and nothing of profiles: references, layers, merged trees, the base index and its
-// cache, and the outputs an image can be written to.
+// Package image knows OCI images and nothing of profiles: the entries and layers of one (entry.go, layer.go), and the
+// sources that one is read from (source*.go): a registry, a layout, an archive. Package tree, below, has merged trees, the
+// base index and its cache; package output writes an image.
 package image
 
 import (

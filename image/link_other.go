@@ -11,5 +11,3 @@ import (
 func identify(fs.FileInfo) (fileID, bool) { return fileID{}, false }
 
 func reflink(_, _ *os.File) error { return errors.ErrUnsupported }
-
-func reserve(f *os.File, size int64) error { return f.Truncate(size) }

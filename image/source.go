@@ -39,10 +39,12 @@ type Options struct {
 	// Stdout takes an archive whose destination is "-"; nil is os.Stdout.
 	Stdout io.Writer
 
-	backoff time.Duration // before the first retry; tests shorten it
+	// Backoff is how long to wait before the first retry; 0 is a second.
+	Backoff time.Duration
 }
 
-func (o Options) withDefaults() Options {
+// WithDefaults fills in what isn't set.
+func (o Options) WithDefaults() Options {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
 	}
@@ -58,8 +60,8 @@ func (o Options) withDefaults() Options {
 	if o.Stdout == nil {
 		o.Stdout = os.Stdout
 	}
-	if o.backoff <= 0 {
-		o.backoff = time.Second
+	if o.Backoff <= 0 {
+		o.Backoff = time.Second
 	}
 	return o
 }
@@ -110,7 +112,7 @@ func (c *child) image() (v1.Image, error) {
 // Every layer that it gives checks its digest when read to the end (*DigestError). Trouble with a registry is a
 // *RegistryError.
 func Open(ctx context.Context, ref string, o Options) (*Source, error) {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	ref = strings.TrimSpace(ref)
 	kind, rest, _ := strings.Cut(ref, ":")
 	switch kind {
@@ -156,7 +158,7 @@ func (s *Source) Layout() (dir string, ok bool) { return s.dir, s.dir != "" }
 func (s *Source) Image(p v1.Platform) (v1.Image, error) {
 	var found *child
 	for _, c := range s.children {
-		if !samePlatform(c.platform, p) {
+		if !SamePlatform(c.platform, p) {
 			continue
 		}
 		if found != nil && found.digest != c.digest {
@@ -183,8 +185,8 @@ func (s *Source) Images(ps ...v1.Platform) ([]v1.Image, error) {
 	return out, g.Wait()
 }
 
-// holds reports whether a layer belongs to one of the images that were read from s.
-func (s *Source) holds(h v1.Hash) bool {
+// Holds reports whether a layer belongs to one of the images that were read from s.
+func (s *Source) Holds(h v1.Hash) bool {
 	for _, c := range s.children {
 		if !c.loaded.Load() {
 			continue
@@ -200,9 +202,9 @@ func (s *Source) holds(h v1.Hash) bool {
 	return false
 }
 
-// samePlatform compares OS, architecture and variant; "arm64" is "arm64/v8", "arm" is "arm/v7", "amd64" is "amd64/v1"
+// SamePlatform compares OS, architecture and variant; "arm64" is "arm64/v8", "arm" is "arm/v7", "amd64" is "amd64/v1"
 // (containerd's normal forms). An OS version counts only when it is asked for.
-func samePlatform(have, want v1.Platform) bool {
+func SamePlatform(have, want v1.Platform) bool {
 	return have.OS == want.OS && have.Architecture == want.Architecture && variant(have) == variant(want) &&
 		(want.OSVersion == "" || want.OSVersion == have.OSVersion)
 }
@@ -215,9 +217,9 @@ func variant(p v1.Platform) string {
 	return p.Variant
 }
 
-// isImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
+// IsImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
 // those. Their annotation doesn't count: containerd would run what has it and a platform.
-func isImage(d v1.Descriptor) bool { return d.MediaType.IsImage() && !isArtifact(d) }
+func IsImage(d v1.Descriptor) bool { return d.MediaType.IsImage() && !isArtifact(d) }
 
 func isArtifact(d v1.Descriptor) bool {
 	return d.MediaType.IsImage() && d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
@@ -258,7 +260,7 @@ func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Imag
 	ref := s.ref
 	s.annotations = m.Annotations
 	for _, d := range m.Manifests {
-		if !isImage(d) {
+		if !IsImage(d) {
 			if !isArtifact(d) {
 				s.ignored = append(s.ignored, d)
 			}
@@ -308,7 +310,7 @@ func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote
 	return []remote.Option{
 		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(t),
 		remote.WithJobs(o.Jobs), remote.WithUserAgent(userAgent),
-		remote.WithRetryBackoff(remote.Backoff{Duration: o.backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
+		remote.WithRetryBackoff(remote.Backoff{Duration: o.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}
 }
 

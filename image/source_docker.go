@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -48,7 +49,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	}
 	if b.has("oci-layout") || b.has("index.json") {
 		if tag != nil {
-			tagName = dockerName(tag.Name())
+			tagName = DockerName(tag.Name())
 		}
 		s, err := openBlobs(ref, tagName, b)
 		if err != nil {
@@ -90,6 +91,14 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	}
 	s.digest, err = img.Digest()
 	return s, err
+}
+
+// DockerName writes Docker Hub's host in n as everybody but go-containerregistry does.
+func DockerName(n string) string {
+	if rest, ok := strings.CutPrefix(n, name.DefaultRegistry+"/"); ok {
+		return "docker.io/" + rest
+	}
+	return n
 }
 
 // dockerManifest reads manifest.json.

@@ -68,7 +68,7 @@ func (e *RegistryError) answer() string {
 	for _, d := range te.Errors {
 		words = append(words, strings.TrimSuffix(string(d.Code)+": "+d.Message, ": "))
 	}
-	return status + ": " + oneLine(strings.Join(words, "; "), 300)
+	return status + ": " + OneLine(strings.Join(words, "; "), 300)
 }
 
 // Unwrap gives the kind and the cause.
@@ -79,8 +79,8 @@ func (e *RegistryError) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// oneLine keeps what a server says from writing control characters or pages to a terminal.
-func oneLine(s string, limit int) string {
+// OneLine keeps what a server says from writing control characters or pages to a terminal.
+func OneLine(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
 			return ' '
@@ -111,11 +111,11 @@ func plain(err error) string {
 	case errors.As(err, &ue):
 		err = ue.Err
 	}
-	return oneLine(err.Error(), 500)
+	return OneLine(err.Error(), 500)
 }
 
-// registryError wraps err as a *RegistryError; nil stays nil, and what is one already stays as it is.
-func registryError(op, ref, host string, err error) error {
+// RegistryFailure wraps err as a *RegistryError; nil stays nil, and what is one already stays as it is.
+func RegistryFailure(op, ref, host string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -160,11 +160,11 @@ func kindOf(status int) error {
 func isNetwork(err error) bool {
 	var op *net.OpError
 	var ue *url.Error
-	return errors.As(err, &op) || errors.As(err, &ue) || isCut(err)
+	return errors.As(err, &op) || errors.As(err, &ue) || IsCut(err)
 }
 
-// isCut reports whether err is a connection that ended in the middle.
-func isCut(err error) bool {
+// IsCut reports whether err is a connection that ended in the middle.
+func IsCut(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }

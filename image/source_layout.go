@@ -20,8 +20,8 @@ import (
 
 // The annotations by which containerd and BuildKit name the images of a layout.
 const (
-	annotationRefName   = "org.opencontainers.image.ref.name"
-	annotationImageName = "io.containerd.image.name"
+	AnnotationRefName   = "org.opencontainers.image.ref.name"
+	AnnotationImageName = "io.containerd.image.name"
 )
 
 func openLayout(spec string, o Options) (*Source, error) {
@@ -151,10 +151,10 @@ func pick(top *v1.IndexManifest, tag string) (*v1.Descriptor, error) {
 	var found []v1.Descriptor
 	platforms := map[string]bool{}
 	for _, d := range top.Manifests {
-		if !d.MediaType.IsIndex() && !isImage(d) {
+		if !d.MediaType.IsIndex() && !IsImage(d) {
 			continue
 		}
-		refName, full := d.Annotations[annotationRefName], d.Annotations[annotationImageName]
+		refName, full := d.Annotations[AnnotationRefName], d.Annotations[AnnotationImageName]
 		for _, n := range []string{refName, full} {
 			if n != "" && !slices.Contains(names, n) {
 				names = append(names, n)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -42,14 +43,14 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{ref: ref, name: n, transport: newTransport(o)}
+	s := &Source{ref: ref, name: n, transport: Transport(nil, o)}
 	host := n.Context().RegistryStr()
 	s.part = registryPart(ctx, n, o, s.transport)
 	manifestError := func(err error, h v1.Hash) error {
 		if de := asDigestError(err, h, ref); de != nil {
 			return de
 		}
-		return registryError("read manifest of", ref, host, err)
+		return RegistryFailure("read manifest of", ref, host, err)
 	}
 	desc, err := remote.Get(n, remoteOptions(ctx, o, s.transport)...)
 	if err != nil {
@@ -76,11 +77,11 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	index, err := desc.ImageIndex()
 	if err != nil {
-		return nil, registryError("read index", ref, host, err)
+		return nil, RegistryFailure("read index", ref, host, err)
 	}
 	m, err := index.IndexManifest()
 	if err != nil {
-		return nil, registryError("read index", ref, host, err)
+		return nil, RegistryFailure("read index", ref, host, err)
 	}
 	err = s.openIndex(m, func(d v1.Descriptor) (v1.Image, error) {
 		img, err := index.Image(d.Digest)
@@ -98,7 +99,7 @@ type remoteImage struct {
 
 func (i *remoteImage) Manifest() (*v1.Manifest, error) {
 	m, err := i.Image.Manifest()
-	return m, registryError("read manifest of", i.ref, i.host, err)
+	return m, RegistryFailure("read manifest of", i.ref, i.host, err)
 }
 
 func (i *remoteImage) RawConfigFile() ([]byte, error) {
@@ -120,13 +121,13 @@ func (i *remoteImage) configError(err error) error {
 			return de
 		}
 	}
-	return registryError("read config of", i.ref, i.host, err)
+	return RegistryFailure("read config of", i.ref, i.host, err)
 }
 
 func (i *remoteImage) Layers() ([]v1.Layer, error) {
 	ls, err := i.Image.Layers()
 	if err != nil {
-		return nil, registryError("read layers of", i.ref, i.host, err)
+		return nil, RegistryFailure("read layers of", i.ref, i.host, err)
 	}
 	for n, l := range ls {
 		ls[n] = i.wrap(l)
@@ -183,7 +184,7 @@ func (l *remoteLayer) error(err error) error {
 	if de := asDigestError(err, h, l.image.ref); de != nil {
 		return de
 	}
-	return registryError("read blob "+h.String()+" of", l.image.ref, l.image.host, err)
+	return RegistryFailure("read blob "+h.String()+" of", l.image.ref, l.image.host, err)
 }
 
 type remoteBlob struct {
@@ -223,4 +224,10 @@ func (u *unzipped) Close() error {
 		err = cerr
 	}
 	return err
+}
+
+// Manifest reads a manifest or an index from a registry by way of t. Trouble is a *RegistryError.
+func Manifest(ctx context.Context, ref name.Digest, o Options, t http.RoundTripper) (*remote.Descriptor, error) {
+	d, err := remote.Get(ref, remoteOptions(ctx, o, t)...)
+	return d, RegistryFailure("read manifest", ref.String(), ref.RegistryStr(), err)
 }

@@ -4,13 +4,20 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
 // DefaultIdleTimeout is how long a registry may stay silent.
@@ -19,8 +26,12 @@ const DefaultIdleTimeout = 60 * time.Second
 // defaultJobs bounds requests in flight: mounting is round trips only, so there are many.
 const defaultJobs = 48
 
-// newTransport is the stack below go-containerregistry's authentication and retries.
-func newTransport(o Options) http.RoundTripper {
+// Transport is the stack below go-containerregistry's authentication and retries: the one that s was opened with, where
+// it came from a registry, or a new one. s may be nil; o has its defaults (Options.WithDefaults).
+func Transport(s *Source, o Options) http.RoundTripper {
+	if s != nil && s.transport != nil {
+		return s.transport
+	}
 	base := o.Transport
 	if base == nil {
 		base = defaultTransport()
@@ -163,4 +174,45 @@ func (t *pingOnce) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp.Request = req
 	resp.Body = io.NopCloser(bytes.NewReader(nil))
 	return &resp, nil
+}
+
+// Client authenticates to a repository by the credentials of o, for the scopes given, and gives what speaks to it by way
+// of t.
+func Client(ctx context.Context, repo name.Repository, o Options, t http.RoundTripper, scopes ...string) (*http.Client, error) {
+	auth, err := authn.Resolve(ctx, o.Keychain, repo)
+	if err != nil {
+		return nil, err
+	}
+	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(t, userAgent), scopes)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: rt, CheckRedirect: checkRedirect}, nil
+}
+
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than 10 redirects")
+	}
+	return CheckHost(via[0].URL, req.URL)
+}
+
+// CheckHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:
+// only the host that we were told to speak to may be there.
+func CheckHost(from, to *url.URL) error {
+	if to.Hostname() == from.Hostname() {
+		return nil
+	}
+	ip, err := netip.ParseAddr(to.Hostname())
+	if err != nil {
+		if h := strings.TrimSuffix(to.Hostname(), "."); h == "localhost" || strings.HasSuffix(h, ".localhost") {
+			return fmt.Errorf("registry %s leads to %s: refused", from.Host, to.Host)
+		}
+		return nil
+	}
+	ip = ip.Unmap()
+	if ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
+		return fmt.Errorf("registry %s leads to the private address %s: refused", from.Host, to.Host)
+	}
+	return nil
 }

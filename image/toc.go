@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -276,15 +275,7 @@ func (b *blobs) part(_ context.Context, d v1.Descriptor, off, size int64) ([]byt
 func registryPart(ctx context.Context, ref name.Reference, o Options, t http.RoundTripper) func(context.Context, v1.Descriptor, int64, int64) ([]byte, error) {
 	repo := ref.Context()
 	connect := sync.OnceValues(func() (*http.Client, error) {
-		auth, err := authn.Resolve(ctx, o.Keychain, repo)
-		if err != nil {
-			return nil, err
-		}
-		rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(t, userAgent), []string{repo.Scope(transport.PullScope)})
-		if err != nil {
-			return nil, err
-		}
-		return &http.Client{Transport: rt, CheckRedirect: checkRedirect}, nil
+		return Client(ctx, repo, o, t, repo.Scope(transport.PullScope))
 	})
 	return func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error) {
 		client, err := connect()

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 // images writes what is measured on, once: old and new share no layer and most files; slim is old with three small layers
@@ -66,7 +67,7 @@ func (b *bench) images(ctx context.Context) error {
 		if img, err = mutate.AppendLayers(img, ls...); err != nil {
 			return err
 		}
-		if err := (image.Output{Type: image.OutputOCI, Dest: i.dest}).Write(ctx, image.Built{Image: img}, nil, nil, image.Options{}); err != nil {
+		if err := (output.Spec{Type: output.OCI, Dest: i.dest}).Write(ctx, image.Built{Image: img}, nil, nil, image.Options{}); err != nil {
 			return err
 		}
 	}
@@ -88,7 +89,7 @@ func (b *bench) images(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := (image.Output{Type: image.OutputDockerArchive, Dest: archive}).Write(ctx, image.Built{Image: img}, []name.Tag{tag}, src, image.Options{}); err != nil {
+		if err := (output.Spec{Type: output.DockerArchive, Dest: archive}).Write(ctx, image.Built{Image: img}, []name.Tag{tag}, src, image.Options{}); err != nil {
 			return err
 		}
 	}

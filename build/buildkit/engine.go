@@ -33,6 +33,7 @@ import (
 	"github.com/slimctl/slimctl/build"
 	slimllb "github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 // overlayStore is the name under which the daemon asks for our layers.
@@ -108,7 +109,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 		return build.Result{}, fmt.Errorf("buildkitd at %s came to %s, and what was verified is %s: nothing got a name", e.Addr, r.Digest, req.Digest)
 	}
 	if s.exact() && req.Push {
-		if err := image.Tag(ctx, r.Digest, req.Tags, e.Options); err != nil {
+		if err := output.Tag(ctx, r.Digest, req.Tags, e.Options); err != nil {
 			return build.Result{}, err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	slimllb "github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 type localMounts map[string]fsutil.FS
@@ -44,16 +45,16 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 	}
 	for _, out := range s.req.Outputs {
 		switch out.Type {
-		case image.OutputOCI:
+		case output.OCI:
 			tmp, err := image.TempBeside(out.Dest)
 			if err != nil {
 				return nil, err
 			}
 			s.renames = append(s.renames, rename{tmp, out.Dest})
 			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, map[string]string{"tar": "false"})
-		case image.OutputOCIArchive, image.OutputDockerArchive:
+		case output.OCIArchive, output.DockerArchive:
 			kind := client.ExporterOCI
-			if out.Type == image.OutputDockerArchive {
+			if out.Type == output.DockerArchive {
 				if len(s.req.Recipes) > 1 {
 					return nil, fmt.Errorf("output %s holds one platform only; choose it with --platform", out)
 				}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 	"github.com/slimctl/slimctl/internal/buildkitd"
 	"github.com/slimctl/slimctl/internal/registry"
 	"github.com/slimctl/slimctl/internal/standin"
@@ -66,9 +67,9 @@ func TestOutputs(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	dir := t.TempDir()
 	one, src := recipes(t, "linux/arm64")
-	var outputs []image.Output
-	for _, kind := range []string{image.OutputOCI, image.OutputOCIArchive, image.OutputDockerArchive} {
-		outputs = append(outputs, image.Output{Type: kind, Dest: filepath.Join(dir, kind)})
+	var outputs []output.Spec
+	for _, kind := range []string{output.OCI, output.OCIArchive, output.DockerArchive} {
+		outputs = append(outputs, output.Spec{Type: kind, Dest: filepath.Join(dir, kind)})
 	}
 	result, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: one, Source: src, Outputs: outputs})
 	if err != nil {
@@ -105,15 +106,15 @@ func TestNothingIsLeftOfAFailure(t *testing.T) {
 		addr    string
 		kind    string
 	}{
-		"no daemon":                    {t.Context(), both, "unix:///nowhere/buildkitd.sock", image.OutputOCI},
-		"a base that isn't there":      {t.Context(), broken, daemon.Addr, image.OutputOCIArchive},
-		"two platforms in one archive": {t.Context(), both, daemon.Addr, image.OutputDockerArchive},
-		"cancelled before it began":    {cancelled, both, daemon.Addr, image.OutputOCI},
+		"no daemon":                    {t.Context(), both, "unix:///nowhere/buildkitd.sock", output.OCI},
+		"a base that isn't there":      {t.Context(), broken, daemon.Addr, output.OCIArchive},
+		"two platforms in one archive": {t.Context(), both, daemon.Addr, output.DockerArchive},
+		"cancelled before it began":    {cancelled, both, daemon.Addr, output.OCI},
 	} {
 		dir := t.TempDir()
 		_, err := Engine{Addr: c.addr}.Build(c.ctx, build.Request{
 			Recipes: c.recipes, Source: src,
-			Outputs: []image.Output{{Type: image.OutputOCI, Dest: filepath.Join(dir, "first")}, {Type: c.kind, Dest: filepath.Join(dir, "out")}},
+			Outputs: []output.Spec{{Type: output.OCI, Dest: filepath.Join(dir, "first")}, {Type: c.kind, Dest: filepath.Join(dir, "out")}},
 		})
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -126,7 +127,7 @@ func TestNothingIsLeftOfAFailure(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: both, Source: src, Outputs: []image.Output{{Type: image.OutputOCI, Dest: dir}}})
+	_, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: both, Source: src, Outputs: []output.Spec{{Type: output.OCI, Dest: dir}}})
 	if err == nil {
 		t.Error("a directory with something in it is overwritten")
 	}
@@ -154,7 +155,7 @@ func TestAnotherDigest(t *testing.T) {
 	}
 	dir := t.TempDir()
 	try := func(kind string, digest v1.Hash) (build.Result, error) {
-		req := build.Request{Recipes: one, Source: src, Tags: tags, Push: true, Digest: digest, Outputs: []image.Output{{Type: image.OutputOCI, Dest: filepath.Join(dir, kind)}}}
+		req := build.Request{Recipes: one, Source: src, Tags: tags, Push: true, Digest: digest, Outputs: []output.Spec{{Type: output.OCI, Dest: filepath.Join(dir, kind)}}}
 		return Engine{Addr: daemon.Addr}.Build(t.Context(), req)
 	}
 	other := v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 // Engine is the embedded engine.
@@ -53,7 +54,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (build.Result, err
 		for i, t := range req.Tags {
 			refs[i] = t
 		}
-		if result.Ledger, err = image.Push(ctx, built, refs, req.Source, e.Options); err != nil {
+		if result.Ledger, err = output.Push(ctx, built, refs, req.Source, e.Options); err != nil {
 			return build.Result{}, err
 		}
 	}

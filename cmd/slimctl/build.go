@@ -19,6 +19,7 @@ import (
 	"github.com/slimctl/slimctl/build/embedded"
 	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/output"
 )
 
 type buildFlags struct {
@@ -118,7 +119,7 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 		}
 	}
 	out := a.stdout
-	if slices.ContainsFunc(req.Outputs, func(o image.Output) bool { return o.Dest == "-" }) {
+	if slices.ContainsFunc(req.Outputs, func(o output.Spec) bool { return o.Dest == "-" }) {
 		out = a.stderr // standard output has the archive
 	}
 	_, err = fmt.Fprintln(out, resultReference(req, result))
@@ -150,7 +151,7 @@ func onePlatform(req slim.Request, load bool, platforms int) error {
 		return nil
 	}
 	for _, o := range req.Outputs {
-		if o.Type == image.OutputDockerArchive {
+		if o.Type == output.DockerArchive {
 			return usage(fmt.Errorf("--output type=%s holds one platform and these are %d; choose one with --platform", o.Type, platforms))
 		}
 	}
@@ -178,11 +179,11 @@ func (f *buildFlags) request() (slim.Request, error) {
 		return req, errors.New("--push needs a --tag to push to")
 	}
 	for _, o := range f.outputs {
-		out, err := image.ParseOutput(o)
+		out, err := output.Parse(o)
 		if err != nil {
 			return req, fmt.Errorf("--output %q: %w", o, err)
 		}
-		if slices.ContainsFunc(req.Outputs, func(o image.Output) bool { return o.Dest == out.Dest }) {
+		if slices.ContainsFunc(req.Outputs, func(o output.Spec) bool { return o.Dest == out.Dest }) {
 			return req, fmt.Errorf("--output: two outputs go to %s", out.Dest)
 		}
 		req.Outputs = append(req.Outputs, out)
@@ -283,7 +284,7 @@ func (a *app) load(ctx context.Context, req slim.Request, o image.Options) error
 	if err != nil {
 		return err
 	}
-	return image.Load(ctx, built, req.Recipes[0].Platform, req.Tags, o)
+	return output.Load(ctx, built, req.Recipes[0].Platform, req.Tags, o)
 }
 
 // resultReference is the line on standard output: the first tag's repository, or nothing but the digest.

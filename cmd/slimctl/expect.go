@@ -61,6 +61,13 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
 	}
+	manifest, err := r.Base.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range manifest.Layers {
+		e.Base.Annotations = append(e.Base.Annotations, l.Annotations)
+	}
 	if e.Base.Config, err = r.Config(); err != nil {
 		return nil, err
 	}

@@ -70,6 +70,9 @@ type Layer struct {
 	// Digest is the blob's, DiffID that of its content.
 	Digest, DiffID v1.Hash
 	MediaType      string
+	// Annotations and URLs are what the manifest says of the layer besides.
+	Annotations map[string]string
+	URLs        []string
 	// Size is the blob's, in bytes: what a puller transfers. Unpacked is the sum of the file sizes in it.
 	Size, Unpacked int64
 	// CreatedBy is what the image's history says of it; may be empty.
@@ -155,6 +158,7 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 			return nil, err
 		}
 		l.MediaType = string(mt)
+		l.Annotations, l.URLs = manifest.Layers[i].Annotations, manifest.Layers[i].URLs
 	}
 	n := 0
 	for _, h := range config.History {

@@ -84,6 +84,8 @@ type Base struct {
 	Name, Digest string
 	// Layers are the diffIDs of the base's layers, which must be the image's lowest.
 	Layers []string
+	// Annotations are what the base's manifest says of each of its layers, lowest first.
+	Annotations []map[string]string
 	// Above are the layers that a build puts on the base's, lowest first, by their overlay; the one that removes has no name.
 	// nil isn't looked at.
 	Above []string

@@ -54,8 +54,10 @@ const (
 	shellPolicy  = "/etc/agent-browser/browser-shell.policy.json"
 	pythonServer = "/usr/local/bin/python-server"
 
-	maxFile  = 1 << 20 // bytes of a file with servers
-	maxFiles = 100     // files that only look like one
+	maxFile    = 1 << 20 // bytes of a file with servers
+	maxFiles   = 100     // files that only look like one
+	maxServers = 500     // of one file
+	maxNotes   = 200
 )
 
 // Read finds them. programs are the names of the supervisord programs that the image runs.
@@ -100,10 +102,17 @@ type reader struct {
 	report *Report
 	hub    string // one of the constants; empty when no program is one
 	shell  string // the name of browser-shell's tool
+	of     *byte  // the beginning of the file that ends has the line feeds of
+	ends   []int
 }
 
 func (r *reader) note(p string, line int, format string, args ...any) {
-	r.report.Notes = append(r.report.Notes, tree.Note{Place: r.img.Place(p, line), Text: fmt.Sprintf(format, args...)})
+	switch n := len(r.report.Notes); {
+	case n < maxNotes:
+		r.report.Notes = append(r.report.Notes, tree.Note{Place: r.img.Place(p, line), Text: fmt.Sprintf(format, args...)})
+	case n == maxNotes:
+		r.report.Notes = append(r.report.Notes, tree.Note{Place: r.img.Place(p, line), Text: "this and further notes on MCP servers are left out"})
+	}
 }
 
 // lookalikes are files that are named like one with MCP servers, and lie where hubs have theirs.
@@ -178,7 +187,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 	}
 	members, err := object(entries.value)
 	if err != nil {
-		r.note(p, lineOf(data, entries.at), "mcpServers: %v", err)
+		r.note(p, r.lineOf(data, entries.at), "mcpServers: %v", err)
 		return nil
 	}
 	members.shift(entries.at)
@@ -189,7 +198,11 @@ func (r *reader) servers(p string, data []byte) []Server {
 	}
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
-	for _, m := range members {
+	for i, m := range members {
+		if i == maxServers {
+			r.note(p, r.lineOf(data, m.at), "it has %d servers; more than %d are not read", len(members), maxServers)
+			break
+		}
 		s := r.server(p, data, m)
 		prefix := ""
 		switch {
@@ -209,7 +222,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 }
 
 func (r *reader) server(p string, data []byte, m member) Server {
-	s := Server{Name: m.name, Place: r.img.Place(p, lineOf(data, m.at))}
+	s := Server{Name: m.name, Place: r.img.Place(p, r.lineOf(data, m.at))}
 	keys, err := object(m.value)
 	if err != nil {
 		r.note(p, s.Place.Line, "server %q: %v", m.name, err)
@@ -243,7 +256,7 @@ func (r *reader) server(p string, data []byte, m member) Server {
 
 func (r *reader) decode(p string, data []byte, m member, into any) {
 	if err := json.Unmarshal(m.value, into); err != nil {
-		r.note(p, lineOf(data, m.at), "%s: %v", m.name, err)
+		r.note(p, r.lineOf(data, m.at), "%s: %v", m.name, err)
 	}
 }
 
@@ -252,7 +265,7 @@ func (r *reader) duplicates(p string, data []byte, o members) {
 	seen := map[string]bool{}
 	for _, m := range o {
 		if seen[m.name] {
-			r.note(p, lineOf(data, m.at), "key %q is there twice: readers differ on which of them counts", m.name)
+			r.note(p, r.lineOf(data, m.at), "key %q is there twice: readers differ on which of them counts", m.name)
 		}
 		seen[m.name] = true
 	}
@@ -340,4 +353,16 @@ func object(data []byte) (members, error) {
 	return out, nil
 }
 
-func lineOf(data []byte, at int) int { return bytes.Count(data[:min(at, len(data))], []byte("\n")) + 1 }
+// lineOf is the line of a place in data.
+func (r *reader) lineOf(data []byte, at int) int {
+	if len(data) > 0 && r.of != &data[0] {
+		r.of, r.ends = &data[0], nil
+		for i, c := range data {
+			if c == '\n' {
+				r.ends = append(r.ends, i)
+			}
+		}
+	}
+	n, _ := slices.BinarySearch(r.ends, at)
+	return n + 1
+}

@@ -2,6 +2,7 @@ package nginx
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,11 +15,12 @@ import (
 type model struct {
 	*conf.Config
 	config *Config
+	cases  int
 }
 
 // meaning makes the model of a configuration that was read.
 func meaning(c *conf.Config) *Config {
-	s := &model{c, &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
+	s := &model{Config: c, config: &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
 	s.build(c.Block)
 	s.config.Notes = c.Notes
 	return s.config
@@ -59,11 +61,12 @@ func (s *model) build(block []*conf.Statement) {
 type builder struct {
 	*model
 	*variables
-	protocol  string
-	upstreams map[string][]string
-	locations int
-	listens   int
-	scopes    []scope // of each location of the server, in the order in which eachLocation visits them
+	protocol   string
+	upstreams  map[string][]string
+	everywhere []string // the addresses of all upstreams, as many of them as are listed and one more
+	locations  int
+	listens    int
+	scopes     []scope // of each location of the server, in the order in which eachLocation visits them
 }
 
 func (s *model) part(protocol string, st *conf.Statement) {
@@ -94,6 +97,13 @@ func (s *model) part(protocol string, st *conf.Statement) {
 			name = protocol + ":" + name
 		}
 		s.config.Upstreams[name] = addresses
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.upstreams)) {
+		for _, a := range b.upstreams[name] {
+			if len(b.everywhere) <= maxValues && !slices.Contains(b.everywhere, a) {
+				b.everywhere = append(b.everywhere, a)
+			}
+		}
 	}
 	http := scope{root: "html"}
 	http.enter(st.Block)
@@ -145,13 +155,14 @@ type scope struct {
 	access     []string
 	errors     []*conf.Statement
 	also       []*conf.Statement // what sends the request somewhere else too, or lets it write files
-	regex      []string          // where $1 to $9 may come from
+	index      []*conf.Statement
+	regex      []string // where $1 to $9 may come from
 }
 
 // enter adds what a block says of itself. The order of its directives doesn't matter.
 func (c *scope) enter(block []*conf.Statement) {
 	var access []string
-	var errors, inIf, also []*conf.Statement
+	var errors, inIf, also, index []*conf.Statement
 	for _, st := range block {
 		switch st.Name() {
 		case "root", "alias":
@@ -174,9 +185,18 @@ func (c *scope) enter(block []*conf.Statement) {
 			inIf = append(inIf, conf.Only(st.Block, "error_page")...)
 		case "mirror", "add_before_body", "add_after_body", "post_action", "dav_methods":
 			also = append(also, st)
+		case "index":
+			index = append(index, st)
 		}
 	}
-	c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *conf.Statement) bool { return len(conf.Only(also, old.Name())) > 0 }), also...)
+	if index != nil {
+		c.index = index
+	}
+	if also != nil {
+		c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *conf.Statement) bool {
+			return slices.ContainsFunc(also, func(st *conf.Statement) bool { return st.Name() == old.Name() })
+		}), also...)
+	}
 	if access != nil {
 		c.access = access
 	}

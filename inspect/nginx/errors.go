@@ -52,14 +52,17 @@ func (b *builder) errorCases(e errorFollower, cases []Case, own scope, at tree.P
 		if len(st.Words) < 3 {
 			continue
 		}
-		c := Case{When: conf.Cut(st.String()), Target: b.rewriteTo(st.Last(), own.regex), Place: b.Place(st)}
+		if b.cases > maxCases {
+			break
+		}
+		c := Case{When: st.Brief(), Target: b.rewriteTo(st.Last(), own.regex), Place: b.Place(st)}
 		if code, ok := strings.CutPrefix(st.Arg(len(st.Words)-2), "="); ok {
 			c.Target.Status = max(0, number(code))
 		} else if c.Target.Kind == Rewrite {
 			c.Target.Status = max(0, number(st.Arg(1)))
 		}
 		known := slices.ContainsFunc(cases, func(old Case) bool { return old.When == c.When && old.Place == c.Place })
-		if !known && e.answers(c) {
+		if !known && e.answers(c) && b.another(at) {
 			cases, more = append(cases, c), true
 		}
 	}

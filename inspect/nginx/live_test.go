@@ -451,6 +451,13 @@ func TestAnswersAsNginxDoes(t *testing.T) {
 		{"try_files to a location with a key", "location / { try_files '' @key; } location @key { auth_request /_auth; proxy_pass UP; }", ""},
 		{"try_files to a status", "location / { try_files '' =403; }", ""},
 		{"try_files by a map", "location / { try_files '' $way; } location @key { auth_request /_auth; proxy_pass UP; }", "GET /x?.js"},
+		{"try_files by the path", "location / { auth_request /_auth; root DIR/v; try_files $uri =404; }", ""},
+		{"try_files by the query", "location / { root DIR/v; try_files /$arg_x =404; }", "GET /b?x=../file"},
+		{"try_files by the query, with a key", "location / { auth_request /_auth; root DIR/v; try_files /$arg_x =404; }", ""},
+		{"index by the query", "location / { root DIR/v; index $arg_x; }", "GET /?x=../file"},
+		{"index leads to an internal location", "location / { root DIR/v; index none.html /b; } location = /b { internal; proxy_pass UP; }", "GET /"},
+		{"index of the server leads to an internal location", "index /b; location / { auth_request /_auth; root DIR/v; } location = /b { internal; proxy_pass UP; } location /c/ { root DIR/v; }", "GET /c/"},
+		{"index leads to a location with a key", "location / { auth_request /_auth; root DIR/v; index /b; } location = /b { internal; auth_request /_auth; proxy_pass UP; }", ""},
 		{"return in the server", "return 403; location / { proxy_pass UP; }", ""},
 		{"return in the server after break", "if ($arg_x) { break; } return 403; location / { proxy_pass UP; }", "GET /?x=1"},
 		{"a rewrite in the server before return", "rewrite ^/a /b last; return 403; location / { proxy_pass UP; }", "GET /a"},
@@ -511,6 +518,24 @@ func TestAnswersAsNginxDoes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHeadersLeadToInternalLocations: a server that requests are passed to opens any internal location by a header of its own.
+// The model has no way for that, so verify takes every internal location for reached.
+func TestHeadersLeadToInternalLocations(t *testing.T) {
+	dir := shortDir(t)
+	text := header(dir) + "server { listen unix:" + dir + "/up; add_header X-Accel-Redirect $arg_to; return 200 up; }\nserver { listen unix:" + dir + `/s;
+location / { proxy_pass http://unix:` + dir + `/up:; }
+location = /a { internal; return 200 internal; } location @b { return 200 named; }
+}
+}
+`
+	l := run(t, dir, text, dir+"/s")
+	for target, want := range map[string]string{"/?to=/a": "internal", "/?to=@b": "named", "/": "up"} {
+		if status, body := l.get(dir+"/s", "GET", target, "x"); status != 200 || body != want {
+			t.Errorf("%s: %d %q, want %q", target, status, body, want)
+		}
 	}
 }
 

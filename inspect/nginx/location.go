@@ -8,8 +8,11 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// maxLocations bounds how many there are in http.
-const maxLocations = 2000
+// How many locations there are in http, and how many cases in one configuration.
+const (
+	maxLocations = 2000
+	maxCases     = 10_000
+)
 
 // addLocation reads a location and those nested in it.
 func (b *builder) addLocation(to []Location, st *conf.Statement, outer scope) []Location {
@@ -43,6 +46,12 @@ func (b *builder) addLocation(to []Location, st *conf.Statement, outer scope) []
 	l.Internal = l.Modifier == "@" || len(conf.Only(st.Block, "internal")) > 0
 	b.scopes = append(b.scopes, own)
 	b.content(&l, st.Block, own, b.phase(st.Block, own))
+	for i := range l.Cases {
+		if !b.another(l.Place) {
+			l.Cases = slices.Clone(l.Cases[:i])
+			break
+		}
+	}
 	for _, inner := range conf.Only(st.Block, "location") {
 		l.Locations = b.addLocation(l.Locations, inner, own)
 	}
@@ -90,17 +99,39 @@ func (b *builder) content(l *Location, block []*conf.Statement, own scope, p pha
 		}
 	}
 	if p.end == nil {
-		b.tryFiles(l, block)
+		if handled.Kind == Static {
+			for _, st := range b.atMost(l, own.index) {
+				b.named(l, st, st.Words[1:], own, auth)
+			}
+		}
+		b.tryFiles(l, block, own)
 	}
-	for _, st := range own.also {
+	for _, st := range b.atMost(l, own.also) {
 		switch {
 		case st.Arg(1) == "off":
 		case st.Name() == "dav_methods":
-			add(conf.Cut(st.String()), Target{Kind: Handler, Value: st.Name()}, auth, b.Place(st))
+			add(st.Brief(), Target{Kind: Handler, Value: st.Name()}, auth, b.Place(st))
 		default:
-			add(conf.Cut(st.String()), b.rewriteTo(st.Arg(1), own.regex), auth, b.Place(st))
+			add(st.Brief(), b.rewriteTo(st.Arg(1), own.regex), auth, b.Place(st))
 		}
 	}
+}
+
+// another says whether there is room for one more case. They are inherited, so there may be many for few directives.
+func (b *builder) another(at tree.Place) bool {
+	if b.cases++; b.cases == maxCases+1 {
+		b.NoteAt(tree.Place{Path: at.Path, Layer: at.Layer}, "there are more than %d cases in which something else answers: only these are read", maxCases)
+	}
+	return b.cases <= maxCases
+}
+
+// atMost are the first of many directives of one kind that are in force in a location.
+func (b *builder) atMost(l *Location, all []*conf.Statement) []*conf.Statement {
+	if len(all) > maxValues {
+		b.NoteAt(l.Place, "more than %d directives %q and the like: only these are read", maxValues, all[maxValues].Name())
+		all = all[:maxValues]
+	}
+	return all
 }
 
 // otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
@@ -121,12 +152,37 @@ func (b *builder) otherMethods(l *Location, block []*conf.Statement, own scope, 
 		default:
 			t = b.files(l, inner)
 		}
-		l.Cases = append(l.Cases, Case{When: conf.Cut(st.String()), Target: t, Auth: inner.authURI(), Place: b.Place(st)})
+		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Auth: inner.authURI(), Place: b.Place(st)})
+	}
+}
+
+// named adds what a name of index or try_files comes to that isn't a file by the path: any file, where something else of the
+// request is in the name ("../" stays in it), and another location, where a name of index starts with a slash.
+func (b *builder) named(l *Location, st *conf.Statement, words []string, own scope, auth string) {
+	add := func(t Target, auth string) {
+		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Auth: auth, Place: b.Place(st)})
+	}
+	if len(words) > maxValues {
+		b.Note(st, "%s has more than %d names: only these are read", st.Name(), maxValues)
+		words = words[:maxValues]
+	}
+	chosen := false
+	for _, w := range words {
+		switch {
+		case slices.ContainsFunc(names(w), func(name string) bool { return name != "uri" && name != "document_uri" }):
+			if b.use(w, "files"); !chosen {
+				add(Target{Kind: Static, Value: own.root + "/" + strings.TrimPrefix(w, "/")}, auth)
+			}
+			chosen = true // one of them says what matters
+		case st.Name() == "index" && strings.HasPrefix(w, "/"):
+			add(b.rewriteTo(w, own.regex), "")
+			return // nginx looks at no name after it
+		}
 	}
 }
 
 // tryFiles settles what answers where there is no file.
-func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
+func (b *builder) tryFiles(l *Location, block []*conf.Statement, own scope) {
 	for _, st := range conf.Only(block, "try_files") {
 		if len(st.Words) < 3 {
 			continue
@@ -143,7 +199,8 @@ func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
 			l.Target, l.Auth = t, ""
 			continue
 		}
-		l.Cases = append(l.Cases, Case{When: conf.Cut(st.String()), Target: t, Place: b.Place(st)})
+		b.named(l, st, st.Words[1:len(st.Words)-1], own, own.authURI())
+		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Place: b.Place(st)})
 	}
 }
 

@@ -9,7 +9,7 @@
 //
 // Words, includes, precedence and the phases of a request are nginx's, and tests hold them against nginx itself. Of what the
 // model leaves out, it notes what could matter: modules, Lua, njs, Perl and SSI. Two ways between locations are not in it: an
-// upstream's X-Accel-Redirect, and the redirect of the index directive to a file.
+// upstream's X-Accel-Redirect, and the redirect of the index directive to a file by the path.
 package nginx
 
 import (

@@ -1,7 +1,6 @@
 package nginx
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,9 +72,7 @@ func (b *builder) passTo(st *conf.Statement, url string, port int, captures []st
 		}
 		add(withPort(host, port))
 		if name, _, _ := strings.Cut(host, ":"); t.Free && strings.Contains(name, "$") { // the request may name one of these
-			for _, name := range slices.Sorted(maps.Keys(b.upstreams)) {
-				add(b.upstreams[name]...)
-			}
+			add(b.everywhere...)
 		}
 	}
 	return t

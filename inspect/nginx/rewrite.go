@@ -108,7 +108,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*conf.Statement, own sco
 					b.use(strings.Trim(w, "()"), "if")
 				}
 			}
-			cond := strings.TrimSpace(when + " " + conf.Cut(st.String()))
+			cond := strings.TrimSpace(when + " " + st.Brief())
 			p.ifs = append(p.ifs, ifBlock{cond, st.Block})
 			b.steps(p, moved, st.Block, own, cond)
 		}

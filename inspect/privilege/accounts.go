@@ -14,6 +14,9 @@ const (
 	gshadowFile = "/etc/gshadow"
 )
 
+// maxMembers bounds the members of a group.
+const maxMembers = 200
+
 // States of a password.
 const (
 	locked = "locked"
@@ -129,9 +132,14 @@ func (r *reader) groups() {
 		}
 		g := Group{Name: f[0], GID: gid, Place: r.img.Place(groupFile, rec.line)}
 		for m := range strings.SplitSeq(f[3], ",") {
-			if m = strings.TrimSpace(m); m != "" {
-				g.Members = append(g.Members, m)
+			if m = strings.TrimSpace(m); m == "" {
+				continue
 			}
+			if len(g.Members) == maxMembers {
+				r.note(groupFile, rec.line, fmt.Sprintf("%s has more than %d members: only these are told", f[0], maxMembers))
+				break
+			}
+			g.Members = append(g.Members, m)
 		}
 		hash := f[1]
 		if hash == "x" {

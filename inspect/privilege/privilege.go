@@ -92,7 +92,9 @@ type reader struct {
 	tried  map[string]bool   // what read was asked for
 	left   int64             // bytes that may still be read
 	rounds int
-	report *Report
+	// directives is how many lines of sudo's include files.
+	directives int
+	report     *Report
 }
 
 func newReader(ctx context.Context, img *tree.Image) *reader {

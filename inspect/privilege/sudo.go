@@ -15,8 +15,12 @@ const (
 	sudoersDir  = "/etc/sudoers.d"
 )
 
-// maxIncludes bounds how many files the rules may lie in; sudo's own bound is on the depth, 128.
-const maxIncludes = 1000
+// Bounds of the rules: how many files they may lie in, and how many lines may include some; sudo's own bound is on the depth,
+// 128. A real image has one such line.
+const (
+	maxIncludes   = 1000
+	maxDirectives = 100
+)
 
 // maxRules bounds Report.Sudo.
 const maxRules = 10_000
@@ -73,6 +77,10 @@ func (r *reader) include(file string, line int, directive, arg string, done map[
 	}
 	if !strings.HasPrefix(arg, "/") {
 		arg = path.Join(path.Dir(file), arg)
+	}
+	if r.directives++; r.directives > maxDirectives {
+		r.note(file, line, fmt.Sprintf("not read: more than %d lines include files", maxDirectives))
+		return nil
 	}
 	files := []string{arg}
 	if strings.HasSuffix(directive, "dir") {

@@ -121,9 +121,11 @@ func (sh *Walk) rendering(f *frame, r Rendering) {
 			return
 		}
 	}
-	if len(sh.Renderings) < maxScripts {
-		sh.Renderings = append(sh.Renderings, r)
+	if len(sh.Renderings) == maxScripts {
+		sh.Note(tree.Place{Path: f.at}, "more than %d files are made from templates: only these are told", maxScripts)
+		return
 	}
+	sh.Renderings = append(sh.Renderings, r)
 }
 
 func (sh *Walk) change(f *frame, c Change) {
@@ -135,14 +137,20 @@ func (sh *Walk) change(f *frame, c Change) {
 			return
 		}
 	}
-	if len(sh.Changes) < 2*maxScripts {
-		sh.Changes = append(sh.Changes, c)
+	if len(sh.Changes) == 2*maxScripts {
+		sh.Note(tree.Place{Path: f.at}, "more than %d files are changed: only these are told", 2*maxScripts)
+		return
 	}
+	sh.Changes = append(sh.Changes, c)
 }
 
 func (sh *Walk) grant(f *frame, at tree.Place, text string) {
 	n := tree.Note{Place: at, Text: text}
-	if !f.dormant && !slices.Contains(sh.Grants, n) && len(sh.Grants) < maxNotes {
+	switch {
+	case f.dormant || slices.Contains(sh.Grants, n):
+	case len(sh.Grants) == maxNotes:
+		sh.Note(tree.Place{Path: f.at}, "more than %d rights are given: only these are told", maxNotes)
+	default:
 		sh.Grants = append(sh.Grants, n)
 	}
 }

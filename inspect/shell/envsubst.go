@@ -41,11 +41,14 @@ func (sh *Walk) envsubst(f *frame, args []value, at tree.Place) value {
 		v.variables = nil
 		if v.file != "" {
 			if e, ok := sh.img.Stat(v.file); ok && e.Type == image.TypeFile && e.Size <= maxScript {
-				data, err := sh.img.ReadFile(sh.ctx, e.Path)
-				if err != nil && sh.err == nil {
-					sh.err = err
+				if _, ok := sh.templates[e.Path]; !ok {
+					data, err := sh.img.ReadFile(sh.ctx, e.Path)
+					if err != nil && sh.err == nil {
+						sh.err = err
+					}
+					sh.templates[e.Path] = placeholders(string(data))
 				}
-				vars = placeholders(string(data))
+				vars = sh.templates[e.Path]
 			}
 		}
 	}

@@ -146,7 +146,11 @@ func (sh *Walk) met(f *frame, p string, s *script) {
 		n.Link = p
 	}
 	same := func(o Script) bool { return o.Path == n.Path && o.By == n.By }
-	if !slices.ContainsFunc(sh.Scripts, same) && len(sh.Scripts) < maxScripts {
+	switch {
+	case slices.ContainsFunc(sh.Scripts, same):
+	case len(sh.Scripts) == maxScripts:
+		sh.Note(sh.img.Place(s.path, 0), "more than %d scripts run: only these are told", maxScripts)
+	default:
 		sh.Scripts = append(sh.Scripts, n)
 	}
 }
@@ -195,6 +199,9 @@ func (sh *Walk) script(f *frame, p string, s *script, args []value) status {
 		return status{}
 	}
 	sh.met(f, p, s)
+	if !sh.enter(f) {
+		return status{}
+	}
 	g := sh.process(f)
 	g.name, g.at, g.base, g.bash = args[0].text, s.path, 0, s.bash
 	rest := slices.Clone(args[1:])
@@ -202,9 +209,6 @@ func (sh *Walk) script(f *frame, p string, s *script, args []value) status {
 	g.calls = append(slices.Clip(f.calls), s.path)
 	if s.bash {
 		sh.read(g, "BASH_ENV", sh.img.Place(s.path, 1))
-	}
-	if !sh.enter(g) {
-		return status{}
 	}
 	return caught(sh.seq(g, s.file.Stmts), exits)
 }
@@ -224,7 +228,9 @@ func (sh *Walk) by(f *frame) string {
 func (sh *Walk) process(f *frame) *frame {
 	g := *f
 	g.vars = &store{}
-	for key, v := range f.vars.all() {
+	all := f.vars.all()
+	sh.steps += len(all) / 4 // passing them on costs as much as walking through commands
+	for key, v := range all {
 		name, _, _ := strings.Cut(key, "\x00")
 		if f.key(name) == key && v.exported {
 			g.vars.set(name, v)

@@ -17,7 +17,8 @@ import (
 const (
 	maxScript  = 256 << 10 // bytes of one
 	maxScripts = 500
-	maxSteps   = 50_000 // commands walked through
+	maxSteps   = 50_000 // commands walked through, from the entrypoint on and for one program of supervisord
+	maxFollow  = 4      // times that, for all programs of supervisord
 	maxDepth   = 250    // branches, functions and scripts in each other
 	maxLoop    = 64     // rounds of one for loop
 	maxNotes   = 200
@@ -61,17 +62,21 @@ type Walk struct {
 	img     *tree.Image
 	env     map[string]string // the image's own environment
 	scripts map[string]*script
-	touched map[string]names // files that the scripts make or take away, with what decides on them
-	steps   int
-	tooMuch bool
-	frames  int                 // names the local variables of each call
-	started map[string]variable // the environment of the supervisord that is started
-	clean   bool                // that and chosen are the whole environment of the programs
-	chosen  []string
-	job     string // the program whose command is walked through; empty for the start
-	jobAt   tree.Place
-	argv    [][]string // the programs that a job comes to
-	err     error      // of reading the image
+	// templates are the placeholders of files that envsubst reads, by path.
+	templates map[string][]string
+	touched   map[string]names // files that the scripts make or take away, with what decides on them
+	steps     int
+	tooMuch   bool
+	frames    int                 // names the local variables of each call
+	started   map[string]variable // the environment of the supervisord that is started
+	clean     bool                // that and chosen are the whole environment of the programs
+	chosen    []string
+	job       string // the program whose command is walked through; empty for the start
+	jobAt     tree.Place
+	argv      [][]string // the programs that a job comes to
+	given     *store     // what each job has of started
+	left      int        // steps, for all jobs to come
+	err       error      // of reading the image
 }
 
 // frame is where a command runs.

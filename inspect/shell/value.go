@@ -12,13 +12,17 @@ type names []string
 const maxNames = 100
 
 func (n names) with(more ...names) names {
-	out := n
+	out, own := n, false
 	for _, m := range more {
 		for _, name := range m {
 			i, found := slices.BinarySearch(out, name)
-			if !found && len(out) < maxNames {
-				out = slices.Insert(slices.Clip(out), i, name)
+			if found || len(out) == maxNames {
+				continue
 			}
+			if !own { // others may have n
+				out, own = append(make(names, 0, min(len(n)+len(m), maxNames)), n...), true
+			}
+			out = slices.Insert(out, i, name)
 		}
 	}
 	return out

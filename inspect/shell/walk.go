@@ -15,7 +15,10 @@ import (
 
 // New is a walk through img, whose own environment is env.
 func New(img *tree.Image, env map[string]string) *Walk {
-	return &Walk{img: img, env: env, scripts: map[string]*script{}, Reads: map[string]*Reading{}, touched: map[string]names{}}
+	return &Walk{
+		img: img, env: env, scripts: map[string]*script{}, templates: map[string][]string{}, Reads: map[string]*Reading{},
+		touched: map[string]names{}, left: maxFollow * maxSteps,
+	}
 }
 
 // Start walks through the command that a container starts: one word at least. Call it once, before Follow.
@@ -83,11 +86,14 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 	sh.job, sh.jobAt, sh.argv = j.Name, j.Place, nil
 	f := sh.frame()
 	f.bash = false
-	for _, name := range sorted(sh.started) {
-		v := sh.started[name]
-		v.exported = true
-		f.vars.set(name, v)
+	if sh.given == nil {
+		sh.given = &store{}
+		for name, v := range sh.started {
+			v.exported = true
+			sh.given.set(name, v)
+		}
 	}
+	f.vars.up = sh.given
 	for _, name := range sorted(j.Environment) {
 		v := sh.filled(f, j.Environment[name], j.Place)
 		f.vars.set(name, variable{value: v, exported: true})
@@ -107,8 +113,10 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 		}
 	}
 	if len(args) > 0 {
-		sh.steps, sh.tooMuch = 0, false
+		from := max(0, maxSteps-sh.left)
+		sh.steps, sh.tooMuch = from, false
 		sh.outside(f, args, syntax.Pos{})
+		sh.left -= sh.steps - from
 	}
 	return sh.argv, decide, sh.err
 }

@@ -1,6 +1,7 @@
 package supervisord
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -113,11 +114,11 @@ const dies = ": supervisord does not start"
 
 // check notes the options of a section that supervisord does not start with.
 func (r *reader) check(s *section, takes map[string]func(string) bool) {
-	for _, name := range r.ini.names(s) {
-		if takes[name] == nil {
+	for _, name := range slices.Sorted(maps.Keys(takes)) {
+		o, ok := r.ini.get(s, name)
+		if !ok {
 			continue
 		}
-		o, _ := r.ini.get(s, name)
 		unknown := ""
 		value, err := expand(o.value, func(name string) (string, bool) {
 			if !strings.HasPrefix(name, "ENV_") && !slices.Contains(placeholders, name) {

@@ -2,8 +2,6 @@ package supervisord
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -18,6 +16,7 @@ type ini struct {
 	sections map[string]*section
 	order    []*section
 	defaults *section // [DEFAULT]
+	here     int      // how many of order have had %(here)s put in for what they have of [DEFAULT]
 }
 
 type section struct {
@@ -44,15 +43,9 @@ func (c *ini) get(s *section, name string) (option, bool) {
 	return o, ok
 }
 
-// names are those of the section's options and of [DEFAULT]'s, sorted.
-func (c *ini) names(s *section) []string {
-	all := maps.Clone(c.defaults.options)
-	maps.Copy(all, s.options)
-	return slices.Sorted(maps.Keys(all))
-}
-
-// read adds a file. place gives the place of a line; what is wrong is told to note, and supervisord starts with none of it.
-func (c *ini) read(text string, place func(line int) tree.Place, note func(line int, format string, args ...any)) {
+// read adds a file of the directory dir. place gives the place of a line; what is wrong is told to note, and supervisord starts
+// with none of it.
+func (c *ini) read(text, dir string, place func(line int) tree.Place, note func(line int, format string, args ...any)) {
 	if !utf8.ValidString(text) {
 		note(0, "it is not UTF-8, so supervisord may not start")
 	}
@@ -84,7 +77,10 @@ func (c *ini) read(text string, place func(line int) tree.Place, note func(line 
 		}
 		indent = depth
 		if header, ok := header(value); ok {
-			at, open = c.section(header), false
+			if at, open = c.section(header), false; at == nil {
+				note(i+1, "there are more than %d sections: what follows is not read", maxSections)
+				break
+			}
 			at.headers = append(at.headers, place(i+1))
 			continue
 		}
@@ -101,6 +97,10 @@ func (c *ini) read(text string, place func(line int) tree.Place, note func(line 
 		if name == "" {
 			note(i+1, "%q has no name: supervisord does not start", value)
 		}
+		if _, known := at.options[name]; at == c.defaults && !known && len(at.options) == maxDefaults {
+			note(i+1, "[DEFAULT] has more than %d options: what follows is not read", maxDefaults)
+			break
+		}
 		at.options[name] = option{place: place(i + 1)}
 		set(at, name, []string{strings.TrimFunc(value[sep+1:], isSpace)})
 		open = true
@@ -109,16 +109,55 @@ func (c *ini) read(text string, place func(line int) tree.Place, note func(line 
 		for name, lines := range options {
 			o := s.options[name]
 			o.value = strings.TrimRightFunc(strings.Join(lines, "\n"), isSpace)
+			most := maxValue
+			if s == c.defaults {
+				most = maxDefault
+			}
+			if len(o.value) > most {
+				note(o.place.Line, "%s has %d bytes; more than %d are not read", name, len(o.value), most)
+				o.value = ""
+			}
+			if s != c.defaults {
+				o.value = strings.ReplaceAll(o.value, here, dir)
+			}
 			s.options[name] = o
+		}
+	}
+	c.fill(dir, len(read[c.defaults]) > 0)
+}
+
+const here = "%(here)s"
+
+// fill puts the directory in for %(here)s in what sections have of [DEFAULT], as supervisord does after each file: it becomes
+// their own by it. The sections are those that the file brought, or all when it changed [DEFAULT].
+func (c *ini) fill(dir string, all bool) {
+	sections := c.order[c.here:]
+	if all {
+		sections = c.order
+	}
+	c.here = len(c.order)
+	for name, o := range c.defaults.options {
+		if !strings.Contains(o.value, here) {
+			continue
+		}
+		o.value = strings.ReplaceAll(o.value, here, dir)
+		for _, s := range sections {
+			if _, own := s.options[name]; !own {
+				s.options[name] = o
+			}
 		}
 	}
 }
 
+// section finds a section or makes it; nil when there are too many.
 func (c *ini) section(name string) *section {
 	if name == c.defaults.name {
 		return c.defaults
 	}
 	s := c.sections[name]
+	if s == nil && len(c.order) == maxSections {
+		return nil
+	}
 	if s == nil {
 		s = &section{name: name, options: map[string]option{}}
 		c.sections[name] = s

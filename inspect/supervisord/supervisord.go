@@ -80,8 +80,14 @@ type Program struct {
 
 // Bounds on what is read of an image.
 const (
-	maxFile  = 1 << 20 // bytes of one file
-	maxFiles = 2000    // that the patterns of [include] match, or that Dormant looks into
+	maxFile     = 1 << 20  // bytes of one file
+	maxBytes    = 2 << 20  // of all files of a configuration, or that Dormant looks into
+	maxFiles    = 2000     // that the patterns of [include] match, or that Dormant looks into
+	maxSections = 500      // of a configuration, or that Dormant finds; the base has 30
+	maxDefaults = 20       // options of [DEFAULT], which every section has
+	maxDefault  = 1 << 10  // bytes of one of these
+	maxValue    = 16 << 10 // bytes of any other option
+	maxPairs    = 500      // variables of one environment=
 )
 
 // Read reads the configuration whose main file is at path. env is the environment that %(ENV_X)s is looked up in for
@@ -140,10 +146,16 @@ search:
 		return nil, err
 	}
 	var out []Config
+	sections := 0
 	for _, p := range paths {
+		if sections >= maxSections {
+			r.note(p, 0, "this file and what follows is not looked into: there are more than %d sections in files of that kind", maxSections)
+			break
+		}
 		one := &reader{img: img, ini: newINI(), config: &Config{Path: p, Files: []string{p}}, dormant: true}
 		one.add(p, content)
 		one.build()
+		sections += len(one.ini.order)
 		if len(one.config.Programs) > 0 {
 			out = append(out, *one.config)
 		}
@@ -208,6 +220,9 @@ type reader struct {
 	ini     *ini
 	config  *Config
 	dormant bool // a file by itself, which need not be whole
+	bytes   int64
+	// environments are those read, by their text: that of [DEFAULT] is every program's.
+	environments map[string]map[string]string
 }
 
 func (r *reader) note(path string, line int, format string, args ...any) {
@@ -232,7 +247,10 @@ func (r *reader) contents(ctx context.Context, paths ...string) (map[string][]by
 			r.note(p, 0, "it is a %s, no file", e.Type)
 		case e.Size > maxFile:
 			r.note(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+		case r.bytes+e.Size > maxBytes:
+			r.note(p, 0, "it is not read: there are more than %d bytes of configuration", maxBytes)
 		default:
+			r.bytes += e.Size
 			readable = append(readable, p)
 		}
 	}
@@ -248,22 +266,8 @@ func (r *reader) add(p string, content map[string][]byte) {
 	if !ok {
 		return
 	}
-	r.ini.read(string(data), func(line int) tree.Place { return r.img.Place(p, line) },
+	r.ini.read(string(data), path.Dir(p), func(line int) tree.Place { return r.img.Place(p, line) },
 		func(line int, format string, args ...any) { r.note(p, line, format, args...) })
-	r.here(path.Dir(p))
-}
-
-// here puts the directory in for %(here)s in all sections read until now, as supervisord does after each file. What they
-// have of [DEFAULT] becomes their own by it.
-func (r *reader) here(dir string) {
-	for _, s := range r.ini.order {
-		for _, name := range r.ini.names(s) {
-			if o, _ := r.ini.get(s, name); strings.Contains(o.value, "%(here)s") {
-				o.value = strings.ReplaceAll(o.value, "%(here)s", dir)
-				s.options[name] = o
-			}
-		}
-	}
 }
 
 func (r *reader) include(ctx context.Context) error {
@@ -382,10 +386,21 @@ func (r *reader) environment(s *section) map[string]string {
 	if !ok {
 		return nil
 	}
+	if env, ok := r.environments[o.value]; ok {
+		return env
+	}
 	env, err := pairs(o.value)
 	if err != nil {
 		r.noteAt(o.place, "environment: %v: supervisord does not start", err)
 	}
+	if len(env) > maxPairs {
+		r.noteAt(o.place, "environment: it has %d variables; more than %d are not read", len(env), maxPairs)
+		env = nil
+	}
+	if r.environments == nil {
+		r.environments = map[string]map[string]string{}
+	}
+	r.environments[o.value] = env
 	return env
 }
 

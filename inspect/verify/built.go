@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -55,7 +56,8 @@ func (h *held) keys(where string, have, want map[string]any, but []string) {
 		if slices.Contains(but, key) || isNothing(a) && isNothing(b) || reflect.DeepEqual(a, b) {
 			continue
 		}
-		h.found(where+key, nil, "%s%s of the image config is %s; a build on this base writes %s", where, key, written(a), written(b))
+		key = where + cut(key)
+		h.found(key, nil, "%s of the image config is %s; a build on this base writes %s", key, written(a), written(b))
 	}
 }
 
@@ -71,11 +73,11 @@ func (h *held) variables(have, want any) {
 		b, was := base[name]
 		switch {
 		case !was:
-			h.found(name, nil, "the variable %s is there, %q; neither base nor profile has it", name, cut(a))
+			h.found(name, nil, "the variable %s is there, %s; neither base nor profile has it", name, valueOf(name, a))
 		case !is:
-			h.found(name, nil, "the variable %s is not there; the base's is %q", name, cut(b))
+			h.found(name, nil, "the variable %s is not there; the base's is %s", name, valueOf(name, b))
 		case a != b:
-			h.found(name, nil, "the variable %s is %q; the base's is %q", name, cut(a), cut(b))
+			h.found(name, nil, "the variable %s is %s; the base's is %s", name, valueOf(name, a), valueOf(name, b))
 		}
 	}
 }
@@ -300,6 +302,16 @@ func cut(s string) string {
 	return s
 }
 
+const notShown = "something that looks like a secret (it is not shown)"
+
+// valueOf is a variable's value for a message.
+func valueOf(name, value string) string {
+	if secretVariable(name, value) {
+		return notShown
+	}
+	return strconv.Quote(cut(value))
+}
+
 // written is a value as JSON, for a message.
 func written(v any) string {
 	if v == nil {
@@ -310,6 +322,9 @@ func written(v any) string {
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return fmt.Sprintf("%T", v)
+	}
+	if secretIn(b.String()) != "" {
+		return notShown
 	}
 	return cut(strings.TrimSpace(b.String()))
 }

@@ -181,6 +181,13 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	for _, d := range config.RootFS.DiffIDs {
 		e.Base.Layers = append(e.Base.Layers, d.String())
 	}
+	manifest, err := r.Base.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range manifest.Layers {
+		e.Base.Annotations = append(e.Base.Annotations, l.Annotations)
+	}
 	e.Base.Config, err = r.Config()
 	return e, err
 }

@@ -32,6 +32,11 @@ var layerRules = []rule{
 		Fix: "Build again, and lay by the profile what else is needed.",
 	}, each: layersForeign},
 	{Rule: Rule{
+		ID: "layer-annotation", Title: "Nothing but a layer's archive says what is in it", Severity: Error,
+		Why: "What pulls lazily (stargz, zstd:chunked, overlaybd, nydus) takes a layer's files by an index that an annotation names, and may find others there than the archive has, which was verified. An URL has a layer come from elsewhere.",
+		Fix: "Publish the image as it was built.",
+	}, each: layersAnnotated},
+	{Rule: Rule{
 		ID: "layer-unread", Title: "Every layer was read", Severity: Warning,
 		Why: "Nothing is known of what is in a layer that was not read.",
 		Fix: "Verify without leaving layers out.",
@@ -294,6 +299,29 @@ func sameXattrs(a, b image.Xattrs) bool {
 		}
 	}
 	return true
+}
+
+// layersAnnotated lets a layer of the base have the annotations that it has in the base, of which a build keeps some.
+func layersAnnotated(h *held) error {
+	first, sure := h.above()
+	for i, l := range h.Files.Layers {
+		var base map[string]string
+		if i < first && sure && i < len(h.want.Base.Annotations) {
+			base = h.want.Base.Annotations[i]
+		} else if i < first && !sure {
+			continue
+		}
+		at := []tree.Place{{Path: "/", Layer: l.Digest.String()}}
+		for _, key := range sortedKeys(l.Annotations) {
+			if was, ok := base[key]; !ok || was != l.Annotations[key] {
+				h.found(fmt.Sprintf("layer %d", i+1), at, "%s has the annotation %s=%s", h.layer(i), cut(key), cut(l.Annotations[key]))
+			}
+		}
+		if len(l.URLs) > 0 {
+			h.found(fmt.Sprintf("layer %d", i+1), at, "%s is to come from %s", h.layer(i), cut(list(l.URLs)))
+		}
+	}
+	return nil
 }
 
 func layersUnread(h *held) error {

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/image"
@@ -392,6 +393,10 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 			}
 		})
 	}
+	t.Run("another index of a layer", func(t *testing.T) {
+		in := rebuild(func(l []v1.Layer) []v1.Layer { l[ours] = annotatedLayer{l[ours]}; return l })
+		mustFind(t, check(t, in), "layer-annotation")
+	})
 	t.Run("one platform", func(t *testing.T) {
 		r := check(t, c.input(t, plant{config: env("X=1")}))
 		mustFind(t, r, "platform-differs")
@@ -401,6 +406,17 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		in.Annotations = map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}
 		mustFind(t, check(t, in), "base-annotation")
 	})
+}
+
+// annotatedLayer has an annotation in the manifest.
+type annotatedLayer struct{ v1.Layer }
+
+func (l annotatedLayer) Descriptor() (*v1.Descriptor, error) {
+	d, err := partial.Descriptor(l.Layer)
+	if err == nil {
+		d.Annotations = map[string]string{"io.github.containers.zstd-chunked.manifest-position": "1:2:3:1"}
+	}
+	return d, err
 }
 
 // The base itself has its holes, and more.

@@ -162,12 +162,30 @@ func (h *held) expected(l *location) bool {
 	return exact && slices.Contains(h.want.Routes, l.Pattern)
 }
 
+// asked has the server and URI of each auth_request, as serverKey and the pattern of an exact location.
+func (h *held) asked() map[string]bool {
+	asked := map[string]bool{}
+	h.eachAnswer(func(a answer) { asked[serverKey(a.location)+a.auth] = true })
+	return asked
+}
+
+// question says whether an internal location is what auth_request asks, which routesGate looks at.
+func (a answer) question(asked map[string]bool) bool {
+	return a.Internal && a.Modifier == "=" && a.when == "" && a.target.Kind == nginx.Proxy && asked[serverKey(a.location)+a.Pattern]
+}
+
+// routesUnexpected takes internal locations for reached: an error_page, try_files or index may lead there, and any server that
+// requests are passed to may by X-Accel-Redirect. The gate's question has no body that goes out, nor has an empty page.
 func routesUnexpected(h *held) error {
+	asked := h.asked()
 	h.eachAnswer(func(a answer) {
 		switch {
 		case a.named():
 			h.found(a.name(), a.at, "the named location %s %s: others lead to it", a.name(), does(a.target))
-		case a.Internal || !answers(a.target) || h.expected(a.location):
+		case !answers(a.target) || h.expected(a.location) || a.question(asked):
+		case a.Internal && a.target.Kind == nginx.Return && a.target.Value == "":
+		case a.Internal:
+			h.found(a.name(), a.at, "the internal location %s %s: an error page, a try_files or the server behind a route leads there", a.name(), does(a.target))
 		case slices.Contains(h.want.Routes, a.Pattern):
 			h.found(a.name(), a.at, "the route %s is no exact one: it answers every path that starts so, too", a.name())
 		default:
@@ -254,55 +272,6 @@ func (h *held) probes() []string {
 	return out
 }
 
-// normalise gives the path that nginx looks for a location with: decoded once, without query, dot segments resolved, and
-// slashes merged if it is to (ngx_http_parse_complex_uri). ok is false for what nginx answers 400.
-func normalise(raw string, mergeSlashes bool) (p string, ok bool) {
-	raw, _, _ = strings.Cut(raw, "?")
-	raw, _, _ = strings.Cut(raw, "#")
-	var b []byte
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		if c == '%' {
-			if i+2 >= len(raw) {
-				return "", false
-			}
-			n, err := strconv.ParseUint(raw[i+1:i+3], 16, 8)
-			if err != nil || n == 0 {
-				return "", false
-			}
-			c = byte(n)
-			i += 2
-		}
-		b = append(b, c)
-	}
-	segments := strings.Split(string(b), "/")
-	if segments[0] != "" {
-		return "", false
-	}
-	var out []string
-	for i, s := range segments[1:] {
-		last := i == len(segments)-2
-		switch {
-		case s == "..":
-			if len(out) == 0 {
-				return "", false
-			}
-			out = out[:len(out)-1]
-			if last {
-				out = append(out, "")
-			}
-		case s == ".":
-			if last {
-				out = append(out, "")
-			}
-		case s == "" && mergeSlashes && !last:
-		default:
-			out = append(out, s)
-		}
-	}
-	return "/" + strings.Join(out, "/"), true
-}
-
 // allowed says whether the profile has a route for a path.
 func (h *held) allowed(p string) bool {
 	return slices.ContainsFunc(h.want.Routes, func(r string) bool {
@@ -326,14 +295,12 @@ func routesProbed(h *held) error {
 		}
 		by := map[*nginx.Location][]string{}
 		for _, raw := range probes {
-			for _, merge := range []bool{false, true} {
-				p, ok := normalise(raw, merge)
-				if !ok || h.allowed(p) {
-					continue
-				}
-				if l := s.Match(p); l != nil && !l.Internal && sometimes(l) && !slices.Contains(by[l], raw) {
-					by[l] = append(by[l], raw)
-				}
+			p, ok := nginx.Normalise(raw, !s.KeepSlashes)
+			if !ok || h.allowed(p) {
+				continue
+			}
+			if l := s.Match(p); l != nil && !l.Internal && sometimes(l) && !slices.Contains(by[l], raw) {
+				by[l] = append(by[l], raw)
 			}
 		}
 		for l, paths := range by {
@@ -348,10 +315,9 @@ func routesProbed(h *held) error {
 var assets = regexp.MustCompile(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
 
 func routesAuth(h *held) error {
-	asked := map[string]bool{} // server and URI of each auth_request
-	h.eachAnswer(func(a answer) { asked[serverKey(a.location)+a.auth] = true })
+	asked := h.asked()
 	h.eachAnswer(func(a answer) {
-		if a.auth != "" || !answers(a.target) {
+		if a.auth != "" || !answers(a.target) || a.question(asked) {
 			return
 		}
 		switch a.target.Kind {
@@ -361,10 +327,6 @@ func routesAuth(h *held) error {
 			if n := len(a.parents); n > 0 && a.Modifier == "~" && assets.MatchString(a.Pattern) && a.parents[n-1].Auth != "" {
 				return
 			}
-		case nginx.Proxy:
-			if a.Internal && a.Modifier == "=" && asked[serverKey(a.location)+a.Pattern] {
-				return // the question itself
-			}
 		}
 		h.found(a.name(), a.at, "the route %s %s and asks nobody", a.name(), does(a.target))
 	})
@@ -373,6 +335,13 @@ func routesAuth(h *held) error {
 
 func serverKey(l *location) string {
 	return l.config.Path + "\x00" + l.config.Variant + "\x00" + l.server.Place.String() + "\x00" + serverName(l.server) + "\x00"
+}
+
+// isGate says whether a target is where browser-shell answers nginx's question (server/gate): no other path of its and no
+// other program decides who is let in.
+func isGate(t nginx.Target) bool {
+	return strings.HasSuffix(t.Value, "/auth") && len(t.Addresses) > 0 &&
+		!slices.ContainsFunc(t.Addresses, func(to string) bool { return !strings.HasPrefix(to, "unix:/") || path.Base(to) != "gate.sock" })
 }
 
 func routesGate(h *held) error {
@@ -391,6 +360,8 @@ func routesGate(h *held) error {
 			h.found(a.name(), both, "the route %s asks %s, which %s by itself", a.name(), a.auth, does(gate.Target))
 		case !gate.Internal || gate.Modifier != "=":
 			h.found(a.name(), both, "the route %s asks %s, which is no exact internal location", a.name(), a.auth)
+		case !isGate(gate.Target):
+			h.found(a.name(), both, "the route %s asks %s, which %s: that is not the gate", a.name(), a.auth, does(gate.Target))
 		case gate.Auth != "":
 			h.found(a.name(), both, "the route %s asks %s, which asks %s again", a.name(), a.auth, gate.Auth)
 		case len(gate.Cases) > 0:
@@ -409,7 +380,7 @@ func routesUpstream(h *held) error {
 			h.found(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
 		}
 		for _, to := range a.target.Addresses {
-			if !h.listens(to) {
+			if !h.full() && !h.listens(to) {
 				h.found(a.name(), a.at, "the route %s leads to %s", a.name(), to)
 			}
 		}
@@ -422,7 +393,7 @@ var unserved = regexp.MustCompile(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|
 
 func routesStatic(h *held) error {
 	h.eachAnswer(func(a answer) {
-		if a.target.Kind != nginx.Static || a.Internal {
+		if a.target.Kind != nginx.Static {
 			return
 		}
 		dir := a.target.Value

@@ -54,6 +54,24 @@ func (f *fixture) privileged(p string, mode int64, kind string) {
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
 
+func annotated(layer int, key, value string) func(*fixture) {
+	return func(f *fixture) {
+		f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+			img.Files.Layers[layer].Annotations = map[string]string{key: value}
+		}
+	}
+}
+
+// The annotations that the base has on its own layers are its own.
+func TestBasesLayerAnnotationsPass(t *testing.T) {
+	f := good()
+	f.want.Base.Annotations = []map[string]string{{"containerd.io/snapshot/stargz/toc.digest": "sha256:1", "x": "y"}}
+	annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")(f)
+	if r := check(t, f.input(t)); len(r.Findings) > 0 {
+		t.Error(describe(r))
+	}
+}
+
 // builtConfig is an image config that a build writes. User and directory are the base's.
 const builtConfig = `{"architecture":"amd64","config":{"User":"gem","WorkingDir":"/home/gem","Env":["PATH=/usr/bin:/bin","BASE=1"],` +
 	`"Entrypoint":["/usr/local/bin/browser-shell","init"],"ExposedPorts":{"8080/tcp":{}},"Volumes":{"/data":{}},"StopSignal":"SIGTERM",` +
@@ -93,6 +111,23 @@ func TestBuiltConfigPasses(t *testing.T) {
 	f.want.Base.Config = []byte(`{"config":`)
 	if _, err := verify.Check(t.Context(), f.input(t)); err == nil {
 		t.Error("a broken expectation passes")
+	}
+}
+
+// What looks like a secret isn't in a report, which goes into logs.
+func TestBuiltConfigShowsNoSecret(t *testing.T) {
+	token := "ghp_" + strings.Repeat("a", 36)
+	for _, part := range [][2]string{
+		{`"BASE=1"`, `"BASE=1","OPENAI_API_KEY=hunter2"`}, {`"BASE=1"`, `"BASE=1","X=` + token + `"`}, {`"BASE=1"`, `"BASE=https://user:hunter2@pypi.example"`},
+		{`"maker":"base"`, `"maker":"` + token + `"`}, {`"created_by":"ours"`, `"created_by":"ENV NPM_TOKEN=hunter2"`}, {`"created_by":"ours"`, `"created_by":"RUN \"A_TOKEN=hunter2\" x"`},
+		{`["/bin/sh","-c"]`, `["/bin/sh","` + token + `"]`},
+	} {
+		f := good()
+		built(part[0], part[1])(f)
+		r := check(t, f.input(t))
+		if text := describe(r); len(r.Findings) == 0 || strings.Contains(text, "hunter2") || strings.Contains(text, token) {
+			t.Errorf("%s:\n%s", part[1], text)
+		}
 	}
 }
 
@@ -611,6 +646,23 @@ var broken = map[string]map[string]func(*fixture){
 		"with the base not known": func(f *fixture) {
 			f.want.Base.Layers = []string{}
 			f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)))
+		},
+	},
+	"layer-annotation": {
+		"an index of ours": annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
+		"of the base's":    annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1"),
+		"another one of the base's": func(f *fixture) {
+			f.want.Base.Annotations = []map[string]string{{"containerd.io/snapshot/stargz/toc.digest": "sha256:0"}}
+			annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")(f)
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			annotated(1, "containerd.io/snapshot/nydus-blob", "true")(f)
+		},
+		"an URL": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+				img.Files.Layers[1].URLs = []string{"https://evil.example/x"}
+			}
 		},
 	},
 	"layer-unread": {

@@ -48,9 +48,7 @@ var shapes = regexp.MustCompile(`-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|\b(?:gh
 
 func secretEnv(h *held) error {
 	for _, name := range sortedKeys(h.Surface.Config.Env) {
-		value := h.Surface.Config.Env[name]
-		named := secretName.MatchString(name) && !notSecret.MatchString(name) && !slices.Contains([]string{"true", "false", "0", "1", "none"}, strings.ToLower(value))
-		if value != "" && (named || shapes.MatchString(value) || credentials.MatchString(value)) {
+		if secretVariable(name, h.Surface.Config.Env[name]) {
 			h.found(name, nil, "the image sets %s (its value is not shown)", name)
 		}
 	}
@@ -60,6 +58,12 @@ func secretEnv(h *held) error {
 		}
 	}
 	return nil
+}
+
+// secretVariable says whether a variable looks as if it holds a secret, by its name or its value.
+func secretVariable(name, value string) bool {
+	named := secretName.MatchString(name) && !notSecret.MatchString(name) && !slices.Contains([]string{"true", "false", "0", "1", "none"}, strings.ToLower(value))
+	return value != "" && (named || shapes.MatchString(value) || credentials.MatchString(value))
 }
 
 // credentials is an URL with a password in it.
@@ -74,22 +78,26 @@ func secretHistory(h *held) error {
 	}
 	for i, line := range h.Files.Config.History {
 		for _, text := range []string{line.CreatedBy, line.Comment, line.Author} {
-			what := ""
-			for _, m := range assignment.FindAllStringSubmatch(text, -1) {
-				name, value := m[1]+m[2], strings.Trim(m[3], `"'`)
-				if secretName.MatchString(name) && !notSecret.MatchString(name) && value != "" && !strings.HasPrefix(value, "$") {
-					what = name
-				}
-			}
-			if what == "" && (shapes.MatchString(text) || credentials.MatchString(text)) {
-				what = "something that looks like a secret"
-			}
-			if what != "" {
+			if what := secretIn(text); what != "" {
 				h.found(fmt.Sprintf("history %d", i+1), nil, "line %d of the history sets %s (it is not shown)", i+1, what)
 			}
 		}
 	}
 	return nil
+}
+
+// secretIn names what a text sets that looks like a secret; empty when there is nothing.
+func secretIn(text string) (what string) {
+	for _, m := range assignment.FindAllStringSubmatch(text, -1) {
+		name, value := m[1]+m[2], strings.Trim(m[3], `"'`)
+		if secretName.MatchString(name) && !notSecret.MatchString(name) && value != "" && !strings.HasPrefix(value, "$") {
+			what = name
+		}
+	}
+	if what == "" && (shapes.MatchString(text) || credentials.MatchString(text)) {
+		what = "something that looks like a secret"
+	}
+	return what
 }
 
 // secretPaths are files that are secrets by their names.

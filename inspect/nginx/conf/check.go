@@ -104,10 +104,10 @@ func (s *source) checkName(st *Statement) {
 	case name == "load_module":
 		s.Note(st, "%s: what a module does is not known", st)
 	case strings.HasPrefix(name, "perl"), name == "ssi" && st.Arg(1) != "off":
-		s.Note(st, "%s: code decides what is answered", Cut(st.String()))
+		s.Note(st, "%s: code decides what is answered", st.Brief())
 	case known(name):
 	case strings.HasPrefix(name, "js_") || strings.Contains(name, "_by_lua") || strings.HasPrefix(name, "lua_"):
-		s.Note(st, "%s: code decides what is answered; it is not read", Cut(st.String()))
+		s.Note(st, "%s: code decides what is answered; it is not read", st.Brief())
 	default:
 		s.Note(st, "%q is no directive of nginx itself; what a module makes of it is not known", Cut(name))
 	}

@@ -151,8 +151,8 @@ func (c *Config) NoteAt(at tree.Place, format string, args ...any) {
 
 // Cut shortens what a note quotes.
 func Cut(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
+	if len(s) > maxBrief {
+		return s[:maxBrief] + "…"
 	}
 	return s
 }

@@ -23,6 +23,7 @@ const (
 	maxWords      = 100_000 // in all statements together
 	maxDepth      = 50      // of includes in each other, and of blocks in each other
 	maxNotes      = 500
+	maxBrief      = 200 // bytes of a statement in a text for people
 )
 
 // source reads one variant of a configuration into statements.

@@ -39,6 +39,16 @@ func (s *Statement) HoldsValues() bool { return slices.Contains(valueBlocks, s.N
 // String is the statement on one line, for people.
 func (s *Statement) String() string { return strings.Join(s.Words, " ") }
 
+// Brief is the beginning of it, as Cut gives it: what is inherited is written for each location.
+func (s *Statement) Brief() string {
+	n, size := 0, 0
+	for n < len(s.Words) && size <= maxBrief {
+		size += len(s.Words[n]) + 1
+		n++
+	}
+	return Cut(strings.Join(s.Words[:n], " "))
+}
+
 // Only gives the statements with one of the names.
 func Only(block []*Statement, names ...string) []*Statement {
 	var out []*Statement

@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"context"
@@ -17,10 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/slimctl/slimctl/internal/registry"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // pushBase serves a base as HOST/aio/base:1 and opens it.
-func pushBase(t testing.TB, o registry.Options, size int) (*registry.Server, *Source) {
+func pushBase(t testing.TB, o registry.Options, size int) (*registry.Server, *image.Source) {
 	t.Helper()
 	dir := writeBase(t, testBase(t, size), "1")
 	reg := serveRegistry(t, o)
@@ -46,6 +48,10 @@ func pullBack(t testing.TB, ref string, want v1.Hash) {
 		t.Error(err)
 	}
 }
+
+// hangTime is how long a registry may say nothing in these tests. What does not hang has to answer within it on a busy
+// machine.
+const hangTime = 2 * time.Second
 
 const baseLayers = 2*layersEach - 1 // one is shared
 
@@ -206,7 +212,8 @@ func TestPushToAnotherRegistry(t *testing.T) {
 
 // TestPushFromLayout pushes a local base.
 func TestPushFromLayout(t *testing.T) {
-	src := open(t, "oci:"+writeBase(t, testBase(t, 100_000), "1"), testOptions())
+	dir := writeBase(t, testBase(t, 100_000), "1")
+	src := open(t, "oci:"+dir, testOptions())
 	to := serveRegistry(t, registry.Options{})
 	b := derive(t, src, 1000, 70)
 	if _, err := Push(context.Background(), b, refs(t, to.Host+"/slim:1"), src, testOptions()); err != nil {
@@ -215,7 +222,7 @@ func TestPushFromLayout(t *testing.T) {
 	pullBack(t, to.Host+"/slim:1", hexDigest(t, b))
 
 	d := baseLayer(t, src, 1)
-	flip(t, filepath.Join(src.dir, "blobs", "sha256", d.Digest.Hex), 50_000)
+	flip(t, filepath.Join(dir, "blobs", "sha256", d.Digest.Hex), 50_000)
 	to.Reset()
 	_, err := Push(context.Background(), b, refs(t, to.Host+"/other:1"), src, testOptions())
 	mustBeDigestError(t, err, d.Digest)
@@ -239,17 +246,17 @@ func TestPushFaults(t *testing.T) {
 		fault registry.Fault
 		kind  error
 	}{
-		{"401 at the tag", isHead, registry.Fault{Status: 401}, ErrAuth},
-		{"403 at upload", isUpload, registry.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED"}]}`}, ErrAuth},
-		{"404 at upload", isUpload, registry.Fault{Status: 404}, ErrNotFound},
-		{"429 at upload", isUpload, registry.Fault{Status: 429}, ErrRateLimited},
-		{"429 at mount", isMount, registry.Fault{Status: 429}, ErrRateLimited},
-		{"500 at manifest", isChild, registry.Fault{Status: 500}, ErrRegistry},
-		{"500 at tag", isManifest, registry.Fault{Status: 500}, ErrRegistry},
-		{"hang at upload", isUpload, registry.Fault{Hang: true}, ErrTimeout},
-		{"hang at mount", isMount, registry.Fault{Hang: true}, ErrTimeout},
-		{"cut upload", isUpload, registry.Fault{CutAfter: 1000}, ErrUnreachable},
-		{"no answer to a manifest", isChild, registry.Fault{CutAfter: -1}, ErrUnreachable},
+		{"401 at the tag", isHead, registry.Fault{Status: 401}, image.ErrAuth},
+		{"403 at upload", isUpload, registry.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED"}]}`}, image.ErrAuth},
+		{"404 at upload", isUpload, registry.Fault{Status: 404}, image.ErrNotFound},
+		{"429 at upload", isUpload, registry.Fault{Status: 429}, image.ErrRateLimited},
+		{"429 at mount", isMount, registry.Fault{Status: 429}, image.ErrRateLimited},
+		{"500 at manifest", isChild, registry.Fault{Status: 500}, image.ErrRegistry},
+		{"500 at tag", isManifest, registry.Fault{Status: 500}, image.ErrRegistry},
+		{"hang at upload", isUpload, registry.Fault{Hang: true}, image.ErrTimeout},
+		{"hang at mount", isMount, registry.Fault{Hang: true}, image.ErrTimeout},
+		{"cut upload", isUpload, registry.Fault{CutAfter: 1000}, image.ErrUnreachable},
+		{"no answer to a manifest", isChild, registry.Fault{CutAfter: -1}, image.ErrUnreachable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			reg, src := pushBase(t, registry.Options{}, 1000)
@@ -273,7 +280,7 @@ func TestPushFaults(t *testing.T) {
 			if !errors.Is(err, tt.kind) {
 				t.Errorf("got %v", err)
 			}
-			var re *RegistryError
+			var re *image.RegistryError
 			if errors.As(err, &re) && !strings.Contains(err.Error(), reg.Host+"/slim") {
 				t.Errorf("%v does not say where", err)
 			}
@@ -387,7 +394,7 @@ func TestPushTagsLast(t *testing.T) {
 		return nil
 	})
 	_, err := Push(context.Background(), b, refs(t, reg.Host+"/one:1", reg.Host+"/two:1"), src, testOptions())
-	if !errors.Is(err, ErrAuth) {
+	if !errors.Is(err, image.ErrAuth) {
 		t.Errorf("got %v", err)
 	}
 	for _, r := range reg.Records() {
@@ -413,7 +420,7 @@ func TestTag(t *testing.T) {
 		}
 		tags = append(tags, tag)
 	}
-	if err := Tag(context.Background(), digest, tags, testOptions()); !errors.Is(err, ErrNotFound) {
+	if err := Tag(context.Background(), digest, tags, testOptions()); !errors.Is(err, image.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
 	for _, tag := range tags {
@@ -455,6 +462,32 @@ func TestPushSSRF(t *testing.T) {
 		_, err := Push(context.Background(), derive(t, src, 10, 3), refs(t, reg.Host+"/slim:1"), src, testOptions())
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s: %v", to, err)
+		}
+	}
+}
+
+func TestRegistryAuth(t *testing.T) {
+	dir := writeBase(t, testBase(t, 100), "a")
+	for _, bearer := range []bool{false, true} {
+		reg := serveRegistry(t, registry.Options{User: "me", Password: "secret", Bearer: bearer})
+		if err := reg.LoadLayout("b", "a", dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := image.Open(context.Background(), reg.Host+"/b:a", testOptions())
+		if !errors.Is(err, image.ErrAuth) {
+			t.Errorf("bearer=%v: without a password: %v", bearer, err)
+		}
+		config := t.TempDir()
+		t.Setenv("DOCKER_CONFIG", config)
+		data := `{"auths":{"` + reg.Host + `":{"username":"me","password":"secret"}}}`
+		if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := testOptions()
+		o.Keychain = nil
+		src := open(t, reg.Host+"/b:a", o)
+		if _, err := Push(context.Background(), derive(t, src, 10, 70), refs(t, reg.Host+"/c:1"), src, o); err != nil {
+			t.Errorf("bearer=%v: push: %v", bearer, err)
 		}
 	}
 }

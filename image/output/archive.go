@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"archive/tar"
@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // tarBlock is the unit of a tar archive in bytes.
@@ -130,7 +132,7 @@ func dockerManifest(c *contents, tags []name.Tag) ([]byte, error) {
 
 // familiar is the name that docker images shows: "alpine:3", not "docker.io/library/alpine:3".
 func familiar(t name.Tag) string {
-	n := strings.TrimPrefix(dockerName(t.Name()), "docker.io/")
+	n := strings.TrimPrefix(image.DockerName(t.Name()), "docker.io/")
 	if t.RegistryStr() == name.DefaultRegistry {
 		n = strings.TrimPrefix(n, "library/")
 	}
@@ -138,7 +140,7 @@ func familiar(t name.Tag) string {
 }
 
 // write makes the archive as a file.
-func (p *archivePlan) write(ctx context.Context, o Output, cp *copier) (err error) {
+func (p *archivePlan) write(ctx context.Context, o Spec, cp *copier) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(o.Dest), "."+filepath.Base(o.Dest)+".*")
 	if err != nil {
 		return err
@@ -225,15 +227,15 @@ func streamItem(ctx context.Context, w io.Writer, it item, cp *copier) (err erro
 		_, err := w.Write(it.raw)
 		return err
 	}
-	task := cp.opt.Progress.Task("layer "+Short(it.desc.Digest), it.desc.Size)
+	task := cp.opt.Progress.Task("layer "+image.Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	return cp.to(ctx, w, it, task.Add)
 }
 
 // Load hands one platform of b to the Docker daemon, through "docker load" of the docker program on PATH. The zero
 // platform means the only one. Nothing is stored on the way.
-func Load(ctx context.Context, b Built, platform v1.Platform, tags []name.Tag, opt Options) error {
-	opt = opt.withDefaults()
+func Load(ctx context.Context, b image.Built, platform v1.Platform, tags []name.Tag, opt image.Options) error {
+	opt = opt.WithDefaults()
 	docker, err := exec.LookPath("docker")
 	if err != nil {
 		return fmt.Errorf("load needs the docker program: %w; write an archive with --output type=docker-archive instead", err)
@@ -242,7 +244,7 @@ func Load(ctx context.Context, b Built, platform v1.Platform, tags []name.Tag, o
 	if err != nil {
 		return err
 	}
-	c, err := contentsOf(Built{Image: img})
+	c, err := contentsOf(image.Built{Image: img})
 	if err != nil {
 		return err
 	}
@@ -272,16 +274,16 @@ func Load(ctx context.Context, b Built, platform v1.Platform, tags []name.Tag, o
 	case werr != nil && !errors.Is(werr, errDockerEnded):
 		return werr
 	case err != nil:
-		return fmt.Errorf("docker load: %w: %s", err, oneLine(strings.TrimSpace(said.String()), 500))
+		return fmt.Errorf("docker load: %w: %s", err, image.OneLine(strings.TrimSpace(said.String()), 500))
 	case werr != nil:
-		return fmt.Errorf("docker load ended before it read the whole image: %s", oneLine(strings.TrimSpace(said.String()), 500))
+		return fmt.Errorf("docker load ended before it read the whole image: %s", image.OneLine(strings.TrimSpace(said.String()), 500))
 	}
 	return nil
 }
 
 var errDockerEnded = errors.New("docker load has ended")
 
-func platformImage(b Built, p v1.Platform) (v1.Image, error) {
+func platformImage(b image.Built, p v1.Platform) (v1.Image, error) {
 	if b.Image != nil || p.OS == "" {
 		return onlyImage(b)
 	}
@@ -289,12 +291,12 @@ func platformImage(b Built, p v1.Platform) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &PlatformError{Ref: "image", Want: p}
+	e := &image.PlatformError{Ref: "image", Want: p}
 	for _, d := range m.Manifests {
-		if d.Platform == nil || !isImage(d) {
+		if d.Platform == nil || !image.IsImage(d) {
 			continue
 		}
-		if samePlatform(*d.Platform, p) {
+		if image.SamePlatform(*d.Platform, p) {
 			return b.Index.Image(d.Digest)
 		}
 		e.Have = append(e.Have, *d.Platform)

@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"context"
@@ -26,12 +26,12 @@ func TestDiskFull(t *testing.T) {
 	srcs, _ := bothSources(t, 400_000)
 	for from, src := range srcs {
 		b := derive(t, src, 10, 70)
-		for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+		for _, kind := range []string{OCI, OCIArchive} {
 			w := &watcher{}
 			o := testOptions()
 			o.Progress = w
-			err := (Output{kind, filepath.Join(disk, "x")}).Write(context.Background(), b, nil, src, o)
-			if kind == OutputOCIArchive && len(w.tasks) != 0 {
+			err := (Spec{kind, filepath.Join(disk, "x")}).Write(context.Background(), b, nil, src, o)
+			if kind == OCIArchive && len(w.tasks) != 0 {
 				t.Errorf("%s, %s: %v before the disk was found full", from, kind, w.tasks)
 			}
 			if !errors.Is(err, syscall.ENOSPC) {

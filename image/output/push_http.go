@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"bytes"
@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // The requests of a push, by the OCI distribution specification, "Pushing". They are our own because
@@ -26,50 +25,14 @@ import (
 
 // connect authenticates: to push to the repository and to read those that are mounted from.
 func (p *pusher) connect(ctx context.Context, mounts []name.Repository) error {
-	return p.retry(ctx, "connect to push to", func() error {
-		auth, err := authn.Resolve(ctx, p.opt.Keychain, p.repo)
-		if err != nil {
-			return err
-		}
+	return p.retry(ctx, "connect to push to", func() (err error) {
 		scopes := []string{p.repo.Scope(transport.PushScope)}
 		for _, r := range mounts {
 			scopes = append(scopes, r.Scope(transport.PullScope))
 		}
-		t := transport.NewUserAgent(p.transport, userAgent)
-		rt, err := transport.NewWithContext(ctx, p.repo.Registry, auth, t, scopes)
-		if err != nil {
-			return err
-		}
-		p.client = &http.Client{Transport: rt, CheckRedirect: checkRedirect}
-		return nil
+		p.client, err = image.Client(ctx, p.repo, p.opt, p.transport, scopes...)
+		return err
 	})
-}
-
-func checkRedirect(req *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("more than 10 redirects")
-	}
-	return checkHost(via[0].URL, req.URL)
-}
-
-// checkHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:
-// only the host that we were told to speak to may be there.
-func checkHost(from, to *url.URL) error {
-	if to.Hostname() == from.Hostname() {
-		return nil
-	}
-	ip, err := netip.ParseAddr(to.Hostname())
-	if err != nil {
-		if h := strings.TrimSuffix(to.Hostname(), "."); h == "localhost" || strings.HasSuffix(h, ".localhost") {
-			return fmt.Errorf("registry %s leads to %s: refused", from.Host, to.Host)
-		}
-		return nil
-	}
-	ip = ip.Unmap()
-	if ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
-		return fmt.Errorf("registry %s leads to the private address %s: refused", from.Host, to.Host)
-	}
-	return nil
 }
 
 func (p *pusher) url(kind, rest string) *url.URL {
@@ -160,14 +123,14 @@ func (p *pusher) start(ctx context.Context, mount v1.Hash, from string) (locatio
 	if err != nil {
 		return "", false, err
 	}
-	if err := checkHost(resp.Request.URL, to); err != nil {
+	if err := image.CheckHost(resp.Request.URL, to); err != nil {
 		return "", false, err
 	}
 	return to.String(), false, nil
 }
 
 // put sends a whole blob in one request.
-func (p *pusher) put(ctx context.Context, location string, it item, task Task) error {
+func (p *pusher) put(ctx context.Context, location string, it item, task image.Task) error {
 	u, err := url.Parse(location)
 	if err != nil {
 		return err
@@ -200,7 +163,7 @@ func (p *pusher) put(ctx context.Context, location string, it item, task Task) e
 	// When our own side failed to read, what net/http or the registry makes of it says less. A body that is closed
 	// under the reader's hands because the registry answered early is no such failure.
 	var answer *transport.Error
-	var corrupt *DigestError
+	var corrupt *image.DigestError
 	if own := up.failure(); err != nil && own != nil && (!errors.As(err, &answer) || errors.As(own, &corrupt)) {
 		return own
 	}
@@ -208,14 +171,14 @@ func (p *pusher) put(ctx context.Context, location string, it item, task Task) e
 }
 
 // body opens a blob to be sent.
-func (p *pusher) body(ctx context.Context, it item, task Task, up *uploading) (io.ReadCloser, error) {
+func (p *pusher) body(ctx context.Context, it item, task image.Task, up *uploading) (io.ReadCloser, error) {
 	task.Add(-up.take())
 	b := &upload{task: task, up: up, book: p.book}
 	if it.raw != nil {
 		b.in = io.NopCloser(bytes.NewReader(it.raw))
 		return b, nil
 	}
-	cp := copier{opt: p.opt, local: localBlobs(p.src)}
+	cp := copier{opt: p.opt, src: p.src}
 	in, err := cp.openUntil(ctx, it)
 	if err != nil {
 		return nil, err
@@ -248,7 +211,7 @@ func (u *uploading) failure() error {
 
 type upload struct {
 	in   io.ReadCloser
-	task Task
+	task image.Task
 	up   *uploading
 	book *ledger
 	down bool
@@ -287,7 +250,7 @@ func (p *pusher) manifest(ctx context.Context, ref name.Reference, it item) erro
 		}
 		p.book.up.Add(it.desc.Size)
 		if got := resp.Header.Get("Docker-Content-Digest"); got != "" && got != it.desc.Digest.String() {
-			return fmt.Errorf("the registry stored %s as %s", it.desc.Digest, oneLine(got, 80))
+			return fmt.Errorf("the registry stored %s as %s", it.desc.Digest, image.OneLine(got, 80))
 		}
 		return nil
 	})
@@ -300,7 +263,7 @@ var temporaryStatus = []int{
 
 // isTemporary reports whether trying again may help, by go-containerregistry's rules.
 func isTemporary(err error) bool {
-	var de *DigestError
+	var de *image.DigestError
 	if errors.As(err, &de) || errors.Is(err, context.Canceled) {
 		return false
 	}
@@ -308,7 +271,7 @@ func isTemporary(err error) bool {
 	if errors.As(err, &te) {
 		return slices.Contains(temporaryStatus, te.StatusCode)
 	}
-	return isCut(err)
+	return image.IsCut(err)
 }
 
 // isAnswer reports whether err is what a registry answered, rather than trouble on the way.

@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"archive/tar"
@@ -22,20 +22,22 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/registry"
+
+	"github.com/slimctl/slimctl/image"
 )
 
-func TestParseOutput(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		in   string
-		want Output
+		want Spec
 		err  string
 	}{
-		{in: "type=oci,dest=out", want: Output{OutputOCI, "out"}},
-		{in: "type=oci, dest=a b", want: Output{OutputOCI, "a b"}},
-		{in: `type=oci-archive,"dest=a,b.tar"`, want: Output{OutputOCIArchive, "a,b.tar"}},
-		{in: "type=oci,tar=true,dest=-", want: Output{OutputOCIArchive, "-"}},
-		{in: "type=oci,tar=false,dest=x.tar", want: Output{OutputOCI, "x.tar"}},
-		{in: "type=docker-archive,dest=-", want: Output{OutputDockerArchive, "-"}},
+		{in: "type=oci,dest=out", want: Spec{OCI, "out"}},
+		{in: "type=oci, dest=a b", want: Spec{OCI, "a b"}},
+		{in: `type=oci-archive,"dest=a,b.tar"`, want: Spec{OCIArchive, "a,b.tar"}},
+		{in: "type=oci,tar=true,dest=-", want: Spec{OCIArchive, "-"}},
+		{in: "type=oci,tar=false,dest=x.tar", want: Spec{OCI, "x.tar"}},
+		{in: "type=docker-archive,dest=-", want: Spec{DockerArchive, "-"}},
 		{in: "", err: "type=oci,dest=DIR"},
 		{in: "out", err: "type=oci,dest=out"},
 		{in: "dest=out", err: "type is missing"},
@@ -53,7 +55,7 @@ func TestParseOutput(t *testing.T) {
 		{in: `type=oci,"dest=a`, err: "quote"},
 		{in: "type=oci,dest=a\ntype=oci,dest=b", err: "more than one line"},
 	} {
-		got, err := ParseOutput(tt.in)
+		got, err := Parse(tt.in)
 		if tt.err == "" && (err != nil || got != tt.want) {
 			t.Errorf("%q: %+v, %v", tt.in, got, err)
 		}
@@ -71,7 +73,7 @@ type watcher struct {
 	begun func(kind string, n int)
 }
 
-func (w *watcher) Task(n string, _ int64) Task {
+func (w *watcher) Task(n string, _ int64) image.Task {
 	kind, _, _ := strings.Cut(n, " ")
 	w.mu.Lock()
 	if w.tasks == nil {
@@ -98,14 +100,14 @@ func (k *watchedTask) Done(error) {
 }
 
 // sources gives the same base as a layout and in a registry.
-func bothSources(t *testing.T, size int) (map[string]*Source, *registry.Server) {
+func bothSources(t *testing.T, size int) (map[string]*image.Source, *registry.Server) {
 	t.Helper()
 	dir := writeBase(t, testBase(t, size), "1")
 	reg := serveRegistry(t, registry.Options{})
 	if err := reg.LoadLayout("b", "1", dir); err != nil {
 		t.Fatal(err)
 	}
-	return map[string]*Source{
+	return map[string]*image.Source{
 		"layout":   open(t, "oci:"+dir, testOptions()),
 		"registry": open(t, reg.Host+"/b:1", testOptions()),
 	}, reg
@@ -119,13 +121,13 @@ func TestOutputs(t *testing.T) {
 		t.Run(from, func(t *testing.T) {
 			b := derive(t, src, 1000, 70)
 			dir := t.TempDir()
-			write := func(o Output, b Built) {
+			write := func(o Spec, b image.Built) {
 				t.Helper()
 				if err := o.Write(context.Background(), b, tags, src, testOptions()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			write(Output{OutputOCI, filepath.Join(dir, "out")}, b)
+			write(Spec{OCI, filepath.Join(dir, "out")}, b)
 			idx, err := layout.ImageIndexFromPath(filepath.Join(dir, "out"))
 			if err != nil {
 				t.Fatal(err)
@@ -139,8 +141,8 @@ func TestOutputs(t *testing.T) {
 			}
 			for i, want := range []string{"docker.io/library/alpine:3", "ghcr.io/a/b:c"} {
 				d := m.Manifests[i]
-				if d.Digest != hexDigest(t, b) || d.Annotations[annotationImageName] != want ||
-					!strings.HasSuffix(want, ":"+d.Annotations[annotationRefName]) {
+				if d.Digest != hexDigest(t, b) || d.Annotations[image.AnnotationImageName] != want ||
+					!strings.HasSuffix(want, ":"+d.Annotations[image.AnnotationRefName]) {
 					t.Errorf("index.json: %+v", d)
 				}
 			}
@@ -149,8 +151,8 @@ func TestOutputs(t *testing.T) {
 			}
 
 			tar1, tar2 := filepath.Join(dir, "1.tar"), filepath.Join(dir, "2.tar")
-			write(Output{OutputOCIArchive, tar1}, b)
-			write(Output{OutputOCIArchive, tar2}, b)
+			write(Spec{OCIArchive, tar1}, b)
+			write(Spec{OCIArchive, tar2}, b)
 			one, two := read(t, tar1), read(t, tar2)
 			if !bytes.Equal(one, two) {
 				t.Error("two archives of one image differ")
@@ -159,7 +161,7 @@ func TestOutputs(t *testing.T) {
 			var out bytes.Buffer
 			o := testOptions()
 			o.Stdout = &out
-			if err := (Output{OutputOCIArchive, "-"}).Write(context.Background(), b, tags, src, o); err != nil {
+			if err := (Spec{OCIArchive, "-"}).Write(context.Background(), b, tags, src, o); err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(out.Bytes(), one) {
@@ -175,7 +177,7 @@ func TestOutputs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			write(Output{OutputDockerArchive, filepath.Join(dir, "d.tar")}, Built{Image: img})
+			write(Spec{DockerArchive, filepath.Join(dir, "d.tar")}, image.Built{Image: img})
 			for _, tag := range tags {
 				got, err := tarball.ImageFromPath(filepath.Join(dir, "d.tar"), &tag)
 				if err != nil {
@@ -199,7 +201,7 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-func childDigest(t testing.TB, b Built, p v1.Platform) v1.Hash {
+func childDigest(t testing.TB, b image.Built, p v1.Platform) v1.Hash {
 	t.Helper()
 	img, err := platformImage(b, p)
 	if err != nil {
@@ -265,7 +267,7 @@ func TestLinkOnce(t *testing.T) {
 		w := &watcher{}
 		o.Progress = w
 		src := open(t, "oci:"+dir, o)
-		err := (Output{OutputOCI, filepath.Join(out, n)}).Write(context.Background(), derive(t, src, 10, 70), nil, src, o)
+		err := (Spec{OCI, filepath.Join(out, n)}).Write(context.Background(), derive(t, src, 10, 70), nil, src, o)
 		return w, err
 	}
 	for i, n := range []string{"first", "second", "third"} {
@@ -292,21 +294,21 @@ func TestLinkOnce(t *testing.T) {
 
 // TestCorruptAtFirstUse has a flipped bit in a blob that was never read before, for each output.
 func TestCorruptAtFirstUse(t *testing.T) {
-	for _, kind := range outputTypes {
+	for _, kind := range types {
 		dir := writeBase(t, testBase(t, 100_000), "1")
 		src := open(t, "oci:"+dir, testOptions())
 		b := derive(t, src, 10, 70)
-		if kind == OutputDockerArchive {
+		if kind == DockerArchive {
 			img, err := platformImage(b, amd64)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b = Built{Image: img}
+			b = image.Built{Image: img}
 		}
 		d := baseLayer(t, src, 1)
 		flip(t, filepath.Join(dir, "blobs", "sha256", d.Digest.Hex), 77)
 		out := t.TempDir()
-		err := (Output{kind, filepath.Join(out, "x")}).Write(context.Background(), b, nil, src, testOptions())
+		err := (Spec{kind, filepath.Join(out, "x")}).Write(context.Background(), b, nil, src, testOptions())
 		mustBeDigestError(t, err, d.Digest)
 		if got := files(t, out); len(got) != 0 {
 			t.Errorf("%s: left behind: %v", kind, got)
@@ -320,15 +322,15 @@ func TestRegistryTroubleWhileWriting(t *testing.T) {
 	src := srcs["registry"]
 	b := derive(t, src, 10, 70)
 	d := baseLayer(t, src, 3)
-	for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+	for _, kind := range []string{OCI, OCIArchive} {
 		for _, tt := range []struct {
 			name  string
 			fault registry.Fault
 			kind  error
 		}{
 			{"corrupt", registry.Fault{Corrupt: true}, nil},
-			{"404", registry.Fault{Status: 404}, ErrNotFound},
-			{"cut each time", registry.Fault{CutAfter: 1000}, ErrUnreachable},
+			{"404", registry.Fault{Status: 404}, image.ErrNotFound},
+			{"cut each time", registry.Fault{CutAfter: 1000}, image.ErrUnreachable},
 		} {
 			reg.Fault(func(r *http.Request) *registry.Fault {
 				if strings.HasSuffix(r.URL.Path, d.Digest.String()) {
@@ -337,7 +339,7 @@ func TestRegistryTroubleWhileWriting(t *testing.T) {
 				return nil
 			})
 			out := t.TempDir()
-			err := (Output{kind, filepath.Join(out, "x")}).Write(context.Background(), b, nil, src, testOptions())
+			err := (Spec{kind, filepath.Join(out, "x")}).Write(context.Background(), b, nil, src, testOptions())
 			if tt.kind == nil {
 				mustBeDigestError(t, err, d.Digest)
 			} else if !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), d.Digest.String()) {
@@ -356,11 +358,11 @@ func TestRegistryTroubleWhileWriting(t *testing.T) {
 		})
 		out := t.TempDir()
 		dest := filepath.Join(out, "x")
-		if err := (Output{kind, dest}).Write(context.Background(), b, nil, src, testOptions()); err != nil {
+		if err := (Spec{kind, dest}).Write(context.Background(), b, nil, src, testOptions()); err != nil {
 			t.Errorf("%s: a cut connection was not tried again: %v", kind, err)
 		}
 		reg.Fault(nil)
-		prefix := map[string]string{OutputOCI: "oci:", OutputOCIArchive: "oci-archive:"}[kind]
+		prefix := map[string]string{OCI: "oci:", OCIArchive: "oci-archive:"}[kind]
 		img, err := open(t, prefix+dest, testOptions()).Image(amd64)
 		if err != nil {
 			t.Fatal(err)
@@ -387,8 +389,8 @@ func TestFailureDoesNotWait(t *testing.T) {
 		return nil
 	})
 	start := time.Now()
-	err := (Output{OutputOCI, filepath.Join(t.TempDir(), "x")}).Write(context.Background(), b, nil, src, testOptions())
-	if !errors.Is(err, ErrNotFound) || time.Since(start) > DefaultIdleTimeout/2 {
+	err := (Spec{OCI, filepath.Join(t.TempDir(), "x")}).Write(context.Background(), b, nil, src, testOptions())
+	if !errors.Is(err, image.ErrNotFound) || time.Since(start) > image.DefaultIdleTimeout/2 {
 		t.Errorf("got %v after %v", err, time.Since(start))
 	}
 }
@@ -398,7 +400,7 @@ func TestInterruptedWrite(t *testing.T) {
 	srcs, _ := bothSources(t, 200_000)
 	for from, src := range srcs {
 		b := derive(t, src, 10, 70)
-		for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+		for _, kind := range []string{OCI, OCIArchive} {
 			for _, at := range []int{0, 1, 4, 8} {
 				ctx, cancel := context.WithCancel(context.Background())
 				o := testOptions()
@@ -416,7 +418,7 @@ func TestInterruptedWrite(t *testing.T) {
 					cancel()
 				}
 				out := t.TempDir()
-				err := (Output{kind, filepath.Join(out, "x")}).Write(ctx, b, nil, src, o)
+				err := (Spec{kind, filepath.Join(out, "x")}).Write(ctx, b, nil, src, o)
 				cancel()
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%s, %s, at %d: %v", from, kind, at, err)
@@ -435,7 +437,7 @@ func TestInterruptedWrite(t *testing.T) {
 func TestExistingDestination(t *testing.T) {
 	src := open(t, "oci:"+writeBase(t, testBase(t, 100), "1"), testOptions())
 	b := derive(t, src, 10, 70)
-	for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+	for _, kind := range []string{OCI, OCIArchive} {
 		dir := t.TempDir()
 		file, full, empty := filepath.Join(dir, "file"), filepath.Join(dir, "full"), filepath.Join(dir, "empty")
 		if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
@@ -453,11 +455,11 @@ func TestExistingDestination(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad := []string{file, full, filepath.Join(dir, "dangling")}
-		if kind != OutputOCI {
+		if kind != OCI {
 			bad = append(bad, empty)
 		}
 		for _, dest := range bad {
-			o := Output{kind, dest}
+			o := Spec{kind, dest}
 			if err := o.Check(); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), dest) {
 				t.Errorf("%s %s: %v", kind, dest, err)
 			}
@@ -465,14 +467,14 @@ func TestExistingDestination(t *testing.T) {
 				t.Errorf("%s %s: %v", kind, dest, err)
 			}
 		}
-		if err := (Output{kind, filepath.Join(dir, "no", "x")}).Check(); !errors.Is(err, fs.ErrNotExist) {
+		if err := (Spec{kind, filepath.Join(dir, "no", "x")}).Check(); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("missing parent: %v", err)
 		}
 		if string(read(t, file)) != "mine" || len(files(t, full)) != 1 || len(files(t, dir)) != 4 {
 			t.Errorf("%s: touched: %v", kind, files(t, dir))
 		}
-		if kind == OutputOCI {
-			if err := (Output{kind, empty}).Write(context.Background(), b, nil, src, testOptions()); err != nil {
+		if kind == OCI {
+			if err := (Spec{kind, empty}).Write(context.Background(), b, nil, src, testOptions()); err != nil {
 				t.Error(err)
 			}
 			if info, _ := os.Stat(empty); info.Mode().Perm() != 0o700 || len(files(t, empty)) != 3 {
@@ -486,7 +488,7 @@ func TestExistingDestination(t *testing.T) {
 func TestDestinationAppears(t *testing.T) {
 	src := open(t, "oci:"+writeBase(t, testBase(t, 100), "1"), testOptions())
 	b := derive(t, src, 10, 70)
-	for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+	for _, kind := range []string{OCI, OCIArchive} {
 		dir := t.TempDir()
 		dest := filepath.Join(dir, "x")
 		o := testOptions()
@@ -496,7 +498,7 @@ func TestDestinationAppears(t *testing.T) {
 				_ = os.WriteFile(filepath.Join(dest, "mine"), nil, 0o600)
 			}
 		}}
-		err := (Output{kind, dest}).Write(context.Background(), b, nil, src, o)
+		err := (Spec{kind, dest}).Write(context.Background(), b, nil, src, o)
 		if !errors.Is(err, fs.ErrExist) {
 			t.Errorf("%s: %v", kind, err)
 		}
@@ -509,7 +511,7 @@ func TestDestinationAppears(t *testing.T) {
 func TestDockerArchiveOfTwoPlatforms(t *testing.T) {
 	src := open(t, "oci:"+writeBase(t, testBase(t, 100), "1"), testOptions())
 	dir := t.TempDir()
-	err := (Output{OutputDockerArchive, filepath.Join(dir, "x")}).Write(context.Background(), derive(t, src, 10, 70), nil, src, testOptions())
+	err := (Spec{DockerArchive, filepath.Join(dir, "x")}).Write(context.Background(), derive(t, src, 10, 70), nil, src, testOptions())
 	if err == nil || !strings.Contains(err.Error(), "--platform") || !strings.Contains(err.Error(), "linux/amd64, linux/arm64") {
 		t.Errorf("got %v", err)
 	}
@@ -535,7 +537,7 @@ func TestStreamFails(t *testing.T) {
 	for _, left := range []int{0, 600, 3000, 50_000} {
 		o := testOptions()
 		o.Stdout = &full{left}
-		if err := (Output{OutputOCIArchive, "-"}).Write(context.Background(), b, nil, src, o); !errors.Is(err, errFull) {
+		if err := (Spec{OCIArchive, "-"}).Write(context.Background(), b, nil, src, o); !errors.Is(err, errFull) {
 			t.Errorf("%d: %v", left, err)
 		}
 	}

@@ -1,4 +1,6 @@
-package image
+// Package output writes an image that was made: to this machine as an OCI layout or an archive, to a registry, or into the
+// Docker daemon. Each output appears whole or not at all.
+package output
 
 import (
 	"context"
@@ -20,58 +22,38 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
+
+	"github.com/slimctl/slimctl/image"
 )
-
-// Built is an image that was made: exactly one of the two is set.
-type Built struct {
-	Index v1.ImageIndex // several platforms
-	Image v1.Image      // one platform
-}
-
-// Digest is that of the index or of the image's manifest.
-func (b Built) Digest() (v1.Hash, error) {
-	if b.Index != nil {
-		return b.Index.Digest()
-	}
-	return b.Image.Digest()
-}
-
-// MediaType is that of the index or of the image's manifest.
-func (b Built) MediaType() (ocitypes.MediaType, error) {
-	if b.Index != nil {
-		return b.Index.MediaType()
-	}
-	return b.Image.MediaType()
-}
 
 // The types of output.
 const (
-	OutputOCI           = "oci"
-	OutputOCIArchive    = "oci-archive"
-	OutputDockerArchive = "docker-archive"
+	OCI           = "oci"
+	OCIArchive    = "oci-archive"
+	DockerArchive = "docker-archive"
 )
 
-var outputTypes = []string{OutputOCI, OutputOCIArchive, OutputDockerArchive}
+var types = []string{OCI, OCIArchive, DockerArchive}
 
-// Output is where and as what an image is written to this machine.
-type Output struct {
+// Spec is where and as what an image is written to this machine.
+type Spec struct {
 	// Type is "oci" (a layout directory), "oci-archive" or "docker-archive" (uncompressed tar).
 	Type string
 	// Dest is a path that does not exist yet or an empty directory; "-" is standard output, for archives only.
 	Dest string
 }
 
-// String is the output as ParseOutput reads it.
-func (o Output) String() string { return "type=" + o.Type + ",dest=" + o.Dest }
+// String is the output as Parse reads it.
+func (o Spec) String() string { return "type=" + o.Type + ",dest=" + o.Dest }
 
-// ParseOutput reads "type=oci,dest=DIR" as buildx does: comma-separated, quoted where a value holds a comma. buildx's
+// Parse reads "type=oci,dest=DIR" as buildx does: comma-separated, quoted where a value holds a comma. buildx's
 // "tar=true" makes an archive of "oci", and "tar=false" says that a directory is really meant.
-func ParseOutput(s string) (Output, error) {
-	bad := func(format string, args ...any) (Output, error) {
-		return Output{}, fmt.Errorf("output %q: %w", s, fmt.Errorf(format, args...))
+func Parse(s string) (Spec, error) {
+	bad := func(format string, args ...any) (Spec, error) {
+		return Spec{}, fmt.Errorf("output %q: %w", s, fmt.Errorf(format, args...))
 	}
 	if strings.TrimSpace(s) == "" {
-		return Output{}, errors.New("empty output: write type=oci,dest=DIR")
+		return Spec{}, errors.New("empty output: write type=oci,dest=DIR")
 	}
 	r := csv.NewReader(strings.NewReader(s))
 	fields, err := r.Read()
@@ -81,7 +63,7 @@ func ParseOutput(s string) (Output, error) {
 	if _, err := r.Read(); err != io.EOF {
 		return bad("more than one line")
 	}
-	var o Output
+	var o Spec
 	seen := map[string]string{}
 	for _, f := range fields {
 		key, value, ok := strings.Cut(f, "=")
@@ -106,13 +88,13 @@ func ParseOutput(s string) (Output, error) {
 		}
 	}
 	if o.Type == "" {
-		return bad("type is missing: one of %s", strings.Join(outputTypes, ", "))
+		return bad("type is missing: one of %s", strings.Join(types, ", "))
 	}
-	if !slices.Contains(outputTypes, o.Type) {
+	if !slices.Contains(types, o.Type) {
 		if o.Type == "registry" || o.Type == "image" {
 			return bad("type %q: use --push", o.Type)
 		}
-		return bad("unknown type %q: did you mean %q? (%s)", o.Type, nearest(o.Type, outputTypes), strings.Join(outputTypes, ", "))
+		return bad("unknown type %q: did you mean %q? (%s)", o.Type, nearest(o.Type, types), strings.Join(types, ", "))
 	}
 	if o.Dest == "" {
 		return bad("dest is missing: a path, or - for standard output")
@@ -123,18 +105,18 @@ func ParseOutput(s string) (Output, error) {
 		switch {
 		case err != nil:
 			return bad("tar=%q is neither true nor false", tar)
-		case archive && o.Type == OutputOCI:
-			o.Type = OutputOCIArchive
-		case !archive && o.Type != OutputOCI:
+		case archive && o.Type == OCI:
+			o.Type = OCIArchive
+		case !archive && o.Type != OCI:
 			return bad("tar=false does not go with type %s", o.Type)
 		}
 	}
-	if o.Type == OutputOCI {
+	if o.Type == OCI {
 		if o.Dest == "-" {
-			return bad("a directory can't go to standard output: use type=%s", OutputOCIArchive)
+			return bad("a directory can't go to standard output: use type=%s", OCIArchive)
 		}
 		if !given && strings.HasSuffix(o.Dest, ".tar") {
-			return bad("type=oci writes a directory: use type=%s for a file, or add tar=false", OutputOCIArchive)
+			return bad("type=oci writes a directory: use type=%s for a file, or add tar=false", OCIArchive)
 		}
 	}
 	return o, nil
@@ -152,7 +134,7 @@ func nearest(word string, valid []string) string {
 }
 
 // Check tells early, before anything is built, whether the destination can be written.
-func (o Output) Check() error {
+func (o Spec) Check() error {
 	if o.Dest == "-" {
 		return nil
 	}
@@ -170,9 +152,9 @@ func (o Output) Check() error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("destination: %w", err)
-	case o.Type != OutputOCI && !info.Mode().IsRegular() && !info.IsDir():
+	case o.Type != OCI && !info.Mode().IsRegular() && !info.IsDir():
 		return nil // a pipe or a device: streamed into
-	case o.Type != OutputOCI || !info.IsDir():
+	case o.Type != OCI || !info.IsDir():
 		return &existsError{o.Dest}
 	}
 	names, err := os.ReadDir(o.Dest)
@@ -199,27 +181,27 @@ func (e *existsError) Unwrap() error { return fs.ErrExist }
 // can: who changes such a file in place changes both. Linking, and removing a linked output, changes the change time by
 // which a blob is known to be good; what we link ourselves we remember, but after such an output was removed the next
 // build hashes its blobs once more. tags name the image inside. src may be nil.
-func (o Output) Write(ctx context.Context, b Built, tags []name.Tag, src *Source, opt Options) error {
-	opt = opt.withDefaults()
+func (o Spec) Write(ctx context.Context, b image.Built, tags []name.Tag, src *image.Source, opt image.Options) error {
+	opt = opt.WithDefaults()
 	if err := o.Check(); err != nil {
 		return err
 	}
-	if o.Type == OutputDockerArchive {
+	if o.Type == DockerArchive {
 		img, err := onlyImage(b)
 		if err != nil {
 			return err
 		}
-		b = Built{Image: img}
+		b = image.Built{Image: img}
 	}
 	c, err := contentsOf(b)
 	if err != nil {
 		return err
 	}
-	cp := &copier{opt: opt, local: localBlobs(src)}
-	if o.Type == OutputOCI {
+	cp := &copier{opt: opt, src: src}
+	if o.Type == OCI {
 		return writeLayout(ctx, o.Dest, c, tags, cp)
 	}
-	plan, err := planArchive(c, tags, o.Type == OutputDockerArchive)
+	plan, err := planArchive(c, tags, o.Type == DockerArchive)
 	if err != nil {
 		return err
 	}
@@ -239,15 +221,8 @@ func (o Output) Write(ctx context.Context, b Built, tags []name.Tag, src *Source
 	return plan.write(ctx, o, cp)
 }
 
-func localBlobs(src *Source) *blobs {
-	if src == nil {
-		return nil
-	}
-	return src.blobs
-}
-
 // onlyImage gives the image of a single-platform result.
-func onlyImage(b Built) (v1.Image, error) {
+func onlyImage(b image.Built) (v1.Image, error) {
 	if b.Image != nil {
 		return b.Image, nil
 	}
@@ -257,7 +232,7 @@ func onlyImage(b Built) (v1.Image, error) {
 	}
 	images, have := []v1.Hash{}, []string{}
 	for _, d := range m.Manifests {
-		if isImage(d) {
+		if image.IsImage(d) {
 			images = append(images, d.Digest)
 			if d.Platform != nil {
 				have = append(have, d.Platform.String())
@@ -281,7 +256,7 @@ func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
 	for _, t := range tags {
 		d := plain
 		d.Annotations = map[string]string{
-			annotationImageName: dockerName(t.Name()), annotationRefName: t.TagStr(),
+			image.AnnotationImageName: image.DockerName(t.Name()), image.AnnotationRefName: t.TagStr(),
 		}
 		top.Manifests = append(top.Manifests, d)
 	}
@@ -289,14 +264,6 @@ func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
 		top.Manifests = append(top.Manifests, plain)
 	}
 	return json.Marshal(top)
-}
-
-// dockerName writes Docker Hub's host as everybody but go-containerregistry does.
-func dockerName(n string) string {
-	if rest, ok := strings.CutPrefix(n, name.DefaultRegistry+"/"); ok {
-		return "docker.io/" + rest
-	}
-	return n
 }
 
 // writeLayout writes an OCI image layout directory.

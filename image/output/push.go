@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // Ledger says what a push moved.
@@ -39,8 +41,8 @@ func (l *ledger) sum() Ledger {
 // base's repository, then the platforms' manifests, and when all this is there in every repository, the tags. When a
 // tag is there already and the same, nothing is sent for it. An error leaves every tag that is not yet pushed as it
 // was; the Ledger says what was moved until then. src may be nil.
-func Push(ctx context.Context, b Built, refs []name.Reference, src *Source, opt Options) (Ledger, error) {
-	opt = opt.withDefaults()
+func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.Source, opt image.Options) (Ledger, error) {
+	opt = opt.WithDefaults()
 	c, err := contentsOf(b)
 	if err != nil {
 		return Ledger{}, err
@@ -52,13 +54,7 @@ func Push(ctx context.Context, b Built, refs []name.Reference, src *Source, opt 
 		}
 	}
 	var book ledger
-	var transport http.RoundTripper
-	if src != nil {
-		transport = src.transport
-	}
-	if transport == nil {
-		transport = newTransport(opt)
-	}
+	transport := image.Transport(src, opt)
 	var todo []*pusher
 	for _, r := range refs {
 		i := slices.IndexFunc(todo, func(p *pusher) bool { return p.repo == r.Context() })
@@ -87,9 +83,9 @@ func Push(ctx context.Context, b Built, refs []name.Reference, src *Source, opt 
 
 // Tag lets refs point at an index or manifest that is in each of their repositories already. What isn't there is
 // ErrNotFound, and then no reference moves.
-func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt Options) error {
-	opt = opt.withDefaults()
-	transport := newTransport(opt)
+func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options) error {
+	opt = opt.WithDefaults()
+	transport := image.Transport(nil, opt)
 	todo, roots := make([]*pusher, len(refs)), make([]item, len(refs))
 	each := func(step func(context.Context, int) error) error {
 		g, ctx := errgroup.WithContext(ctx)
@@ -100,9 +96,9 @@ func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt Options) erro
 	}
 	err := each(func(ctx context.Context, i int) error {
 		at := refs[i].Context().Digest(digest.String())
-		d, err := remote.Get(at, remoteOptions(ctx, opt, transport)...)
+		d, err := image.Manifest(ctx, at, opt, transport)
 		if err != nil {
-			return registryError("read manifest", at.String(), at.RegistryStr(), err)
+			return err
 		}
 		roots[i] = item{desc: d.Descriptor, raw: d.Manifest}
 		todo[i] = &pusher{repo: at.Context(), transport: transport, opt: opt, book: &ledger{}}
@@ -123,8 +119,8 @@ type pusher struct {
 	refs      []name.Reference
 	transport http.RoundTripper
 	client    *http.Client
-	opt       Options
-	src       *Source
+	opt       image.Options
+	src       *image.Source
 	book      *ledger
 }
 
@@ -219,8 +215,8 @@ func (p *pusher) home(it item) (name.Repository, bool) {
 	if ml, ok := it.layer.(*remote.MountableLayer); ok {
 		return ml.Reference.Context(), true
 	}
-	if it.layer != nil && p.src != nil && p.src.name != nil && p.src.holds(it.desc.Digest) {
-		return p.src.name.Context(), true // a wrapper may have hidden it
+	if it.layer != nil && p.src != nil && p.src.Name() != nil && p.src.Holds(it.desc.Digest) {
+		return p.src.Name().Context(), true // a wrapper may have hidden it
 	}
 	return name.Repository{}, false
 }
@@ -281,7 +277,7 @@ func (p *pusher) upload(ctx context.Context, it item, location string) (err erro
 			return err
 		}
 	}
-	task := p.opt.Progress.Task("push "+Short(it.desc.Digest), it.desc.Size)
+	task := p.opt.Progress.Task("push "+image.Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
 	if err := p.put(ctx, location, it, task); err != nil {
 		return err
@@ -292,17 +288,17 @@ func (p *pusher) upload(ctx context.Context, it item, location string) (err erro
 
 // retry does what go-containerregistry does: three times, waiting longer each time, for trouble that may pass.
 func (p *pusher) retry(ctx context.Context, op string, do func() error) error {
-	wait := p.opt.backoff
+	wait := p.opt.Backoff
 	for try := 1; ; try++ {
 		err := do()
 		if err == nil {
 			return nil
 		}
 		if try == 3 || !isTemporary(err) || ctx.Err() != nil {
-			return registryError(op, p.repo.String(), p.repo.RegistryStr(), err)
+			return image.RegistryFailure(op, p.repo.String(), p.repo.RegistryStr(), err)
 		}
 		if err := sleep(ctx, wait); err != nil {
-			return registryError(op, p.repo.String(), p.repo.RegistryStr(), err)
+			return image.RegistryFailure(op, p.repo.String(), p.repo.RegistryStr(), err)
 		}
 		wait *= 3
 	}

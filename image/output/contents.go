@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // maxLayer bounds the size that a manifest may state for a layer: 16 TiB, in bytes. It keeps sums from overflowing.
@@ -33,7 +35,7 @@ func (c *contents) all() []item {
 	return append(out, c.blobs...)
 }
 
-func contentsOf(b Built) (*contents, error) {
+func contentsOf(b image.Built) (*contents, error) {
 	c := &contents{seen: map[v1.Hash]bool{}}
 	if (b.Index == nil) == (b.Image == nil) {
 		return nil, errors.New("image: neither an index nor an image, or both")
@@ -142,7 +144,7 @@ func document(raw []byte, want v1.Descriptor) (item, error) {
 		return item{}, err
 	}
 	if want.Digest.Hex != "" && want.Digest != h {
-		return item{}, &DigestError{Want: want.Digest, Got: h, Where: "image"}
+		return item{}, &image.DigestError{Want: want.Digest, Got: h, Where: "image"}
 	}
 	want.Digest, want.Size = h, size
 	return item{desc: want, raw: raw}, nil

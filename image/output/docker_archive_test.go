@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"archive/tar"
@@ -18,6 +18,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // tarEntry is an entry of an archive that a test puts together.
@@ -97,7 +99,7 @@ func writeEntries(t testing.TB, entries []tarEntry) string {
 func dockerArchive(t testing.TB, img v1.Image, tags ...name.Tag) []tarEntry {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "d.tar")
-	if err := (Output{OutputDockerArchive, file}).Write(t.Context(), Built{Image: img}, tags, nil, testOptions()); err != nil {
+	if err := (Spec{DockerArchive, file}).Write(t.Context(), image.Built{Image: img}, tags, nil, testOptions()); err != nil {
 		t.Fatal(err)
 	}
 	return readEntries(t, file)
@@ -118,7 +120,7 @@ func TestOwnDockerArchive(t *testing.T) {
 			t.Errorf("%s: %s, annotations %v, %v", ref, s.Digest(), m.Annotations, err)
 		}
 	}
-	if _, err := Open(t.Context(), "docker-archive:"+file+":alpine:4", testOptions()); err == nil || !strings.Contains(err.Error(), "alpine:3") {
+	if _, err := image.Open(t.Context(), "docker-archive:"+file+":alpine:4", testOptions()); err == nil || !strings.Contains(err.Error(), "alpine:3") {
 		t.Errorf("a name that isn't there: %v", err)
 	}
 }
@@ -213,7 +215,7 @@ func TestHostileDockerArchives(t *testing.T) {
 				if kind == "oci-archive" && !tt.oci {
 					continue
 				}
-				s, err := Open(t.Context(), kind+":"+file, testOptions())
+				s, err := image.Open(t.Context(), kind+":"+file, testOptions())
 				switch {
 				case tt.says == "" && (err != nil || s.Digest() != hexDigest(t, good)):
 					t.Errorf("%s: %v", kind, err)
@@ -227,7 +229,7 @@ func TestHostileDockerArchives(t *testing.T) {
 	}
 	for _, tagged := range []string{"example.com/x:2", "example.com/y:1"} {
 		file := writeEntries(t, docker(func(d *tarball.Descriptor) { d.RepoTags = []string{"example.com/y:1"} }))
-		if _, err := Open(t.Context(), "docker-archive:"+file+":"+tagged, testOptions()); err == nil {
+		if _, err := image.Open(t.Context(), "docker-archive:"+file+":"+tagged, testOptions()); err == nil {
 			t.Errorf("%s is the image of another name in index.json", tagged)
 		}
 	}
@@ -250,7 +252,7 @@ func TestDockerArchiveOfAnIndex(t *testing.T) {
 	images := []v1.Image{testImage(t, amd64, testLayer(t, 1, 500)), testImage(t, arm64, testLayer(t, 2, 500))}
 	idx := testIndex(t, []v1.Platform{amd64, arm64}, images)
 	file := filepath.Join(t.TempDir(), "i.tar")
-	if err := (Output{OutputOCIArchive, file}).Write(t.Context(), Built{Index: idx}, nil, nil, testOptions()); err != nil {
+	if err := (Spec{OCIArchive, file}).Write(t.Context(), image.Built{Index: idx}, nil, nil, testOptions()); err != nil {
 		t.Fatal(err)
 	}
 	entries := readEntries(t, file)

@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"context"
@@ -17,11 +17,13 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/slimctl/slimctl/internal/registry"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // BenchmarkOutputs writes a base of two platforms, 12 layers of 32 MB each, from a registry on this machine and from a
 // layout. "fetch" is the measure: the same blobs by plain GETs into files, nothing checked. It moves 0.8 GB a round:
-// go test -bench Outputs -benchtime 3x ./image
+// go test -bench Outputs -benchtime 3x ./image/output
 func BenchmarkOutputs(b *testing.B) {
 	const size, each = 32 << 20, 12
 	data := make([]byte, size)
@@ -47,7 +49,7 @@ func BenchmarkOutputs(b *testing.B) {
 	time.Sleep(200 * time.Millisecond)
 	o := testOptions()
 	o.CacheDir = b.TempDir()
-	srcs := map[string]*Source{"registry": open(b, reg.Host+"/b:1", o), "layout": open(b, "oci:"+dir, o)}
+	srcs := map[string]*image.Source{"registry": open(b, reg.Host+"/b:1", o), "layout": open(b, "oci:"+dir, o)}
 
 	b.Run("registry/fetch", func(b *testing.B) {
 		c, err := contentsOf(derive(b, srcs["registry"], 10, 70))
@@ -75,13 +77,13 @@ func BenchmarkOutputs(b *testing.B) {
 		}
 	})
 	for _, from := range []string{"registry", "layout"} {
-		for _, kind := range []string{OutputOCI, OutputOCIArchive} {
+		for _, kind := range []string{OCI, OCIArchive} {
 			b.Run(from+"/"+kind, func(b *testing.B) {
 				src := srcs[from]
 				built := derive(b, src, 10, 70)
 				for i := range b.N {
 					out := filepath.Join(b.TempDir(), fmt.Sprint(i))
-					if err := (Output{kind, out}).Write(context.Background(), built, nil, src, o); err != nil {
+					if err := (Spec{kind, out}).Write(context.Background(), built, nil, src, o); err != nil {
 						b.Fatal(err)
 					}
 					discard(b, out)

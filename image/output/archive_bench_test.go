@@ -1,4 +1,4 @@
-package image
+package output
 
 import (
 	"bufio"
@@ -19,11 +19,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // BenchmarkArchive writes an archive of 1 GB, ten layers, from a registry in a process of its own and from a layout.
 // The floors do the same with no tool in between: GETs into one file, with and without hashing, and a copy of the
-// layout's files: go test -run - -bench Archive -benchtime 5x ./image
+// layout's files: go test -run - -bench Archive -benchtime 5x ./image/output
 func BenchmarkArchive(b *testing.B) {
 	dir := bigLayout(b, 10, 100<<20)
 	host := registryProcess(b, "b:1="+dir)
@@ -37,8 +39,8 @@ func BenchmarkArchive(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	write := func(built Built, src *Source) func(string) error {
-		return func(out string) error { return Output{OutputOCIArchive, out}.Write(ctx, built, nil, src, o) }
+	write := func(built image.Built, src *image.Source) func(string) error {
+		return func(out string) error { return Spec{OCIArchive, out}.Write(ctx, built, nil, src, o) }
 	}
 	if err := write(fromLayout, local)(filepath.Join(b.TempDir(), "first")); err != nil {
 		b.Fatal(err) // now the layout's blobs are known to be good
@@ -85,7 +87,7 @@ func bigLayout(b *testing.B, layers, size int) string {
 		ls = append(ls, static.NewLayer(data, ocitypes.OCILayer))
 	}
 	idx := testIndex(b, []v1.Platform{amd64}, []v1.Image{testImage(b, amd64, ls...)})
-	if err := p.AppendIndex(idx, layout.WithAnnotations(map[string]string{annotationRefName: "1"})); err != nil {
+	if err := p.AppendIndex(idx, layout.WithAnnotations(map[string]string{image.AnnotationRefName: "1"})); err != nil {
 		b.Fatal(err)
 	}
 	return dir
@@ -95,7 +97,7 @@ func bigLayout(b *testing.B, layers, size int) string {
 func registryProcess(b *testing.B, load string) string {
 	b.Helper()
 	bin := filepath.Join(b.TempDir(), "testregistry")
-	if out, err := exec.CommandContext(b.Context(), "go", "build", "-o", bin, "../internal/registry/testregistry").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(b.Context(), "go", "build", "-o", bin, "../../internal/registry/testregistry").CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, out)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,0 +1,102 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// OpenLayer gives the content of a layer, compressed, that fails before its last bytes when it is corrupt. What s has on
+// this machine is read from there. s may be nil.
+func (s *Source) OpenLayer(d v1.Descriptor, layer v1.Layer) (io.ReadCloser, error) {
+	if s != nil && s.blobs != nil {
+		r, err := s.blobs.open(d)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return r, err
+		}
+	}
+	r, err := layer.Compressed()
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := layer.(*remote.MountableLayer); ok {
+		return r, nil // go-containerregistry hashes what it downloads
+	}
+	return newVerifyReader(r, d.Digest, d.Size, "layer", nil)
+}
+
+// Link makes dst a reflink or a hard link of a blob of s, after the blob has been read once and found good: otherwise it
+// is a *DigestError. done is false when the blob is in no file of its own on this machine, or the file system can do
+// neither. s may be nil.
+func (s *Source) Link(ctx context.Context, dst string, d v1.Descriptor, p Progress) (done bool, err error) {
+	if s == nil || s.blobs == nil || s.blobs.files != nil {
+		return false, nil
+	}
+	at, err := s.blobs.blob(d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	src, err := at.open()
+	if err != nil {
+		return false, err
+	}
+	defer src.Close()
+	if err := s.blobs.verifyOnce(ctx, src, d, at.path, p); err != nil {
+		return false, err
+	}
+	if clone(dst, src.file) {
+		return true, nil
+	}
+	before, _ := src.identity()
+	if os.Link(at.path, dst) != nil {
+		return false, nil // another file system, or a kernel that protects files of others
+	}
+	// The link itself changed the change time: the content was checked a moment ago and is still of the same age.
+	if after, ok := src.identity(); ok && after.MTime == before.MTime && after.Size == before.Size {
+		s.blobs.known.renew(d.Digest, before, after)
+	}
+	return true, nil
+}
+
+// verifyOnce hashes a blob unless it is known to be good.
+func (b *blobs) verifyOnce(ctx context.Context, src *spanReader, d v1.Descriptor, where string, p Progress) (err error) {
+	before, ok := src.identity()
+	if ok && b.known.has(d.Digest, before) {
+		return nil
+	}
+	task := p.Task("verify "+Short(d.Digest), d.Size)
+	defer func() { task.Done(err) }()
+	r, err := newVerifyReader(io.NopCloser(src), d.Digest, d.Size, where, func() {
+		if after, same := src.identity(); ok && same && after == before {
+			b.known.add(d.Digest, after)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, Counting(ctx, r, task.Add), make([]byte, 1<<20))
+	return err
+}
+
+func clone(dst string, src *os.File) bool {
+	f, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return false
+	}
+	err = reflink(f, src)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		os.Remove(dst)
+	}
+	return err == nil
+}
