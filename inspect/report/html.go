@@ -33,9 +33,9 @@ const (
 	maxNodes   = 400_000 // of the tree
 	maxRows    = 4_000   // of one table
 	maxText    = 16 << 20
-	maxHTML    = 600 // columns of a cell
-	openRows   = 32  // a table with more is folded
-	shortCell  = 26  // a cell of so many columns isn't wrapped
+	maxHTML    = 2_000 // columns of a cell
+	openRows   = 32    // a table with more is folded
+	shortCell  = 26    // a cell of so many columns isn't wrapped
 	manyLayers = 500
 )
 
@@ -105,8 +105,12 @@ type (
 	}
 	htmlCell struct {
 		Label, Class string
-		Value        []string // in pieces, between which a line may end
+		Value        []piece // between which a line may end
 		Span         int
+	}
+	piece struct {
+		Text  string
+		Whole bool // no line ends in it
 	}
 	treemap struct{ Side, Title, Note, Label string }
 	stack   struct {
@@ -323,10 +327,13 @@ func toHTML(s section, at int) htmlSection {
 				class = "w"
 			}
 			value := cut(r.Cells[i], maxHTML)
+			cell := htmlCell{Label: c.Name, Class: class}
 			if columns(value) <= shortCell {
-				class += " s"
+				cell.Class += " s"
+				cell.Value = []piece{{Text: value}}
+			} else {
+				cell.Value = pieces(value)
 			}
-			cell := htmlCell{Label: c.Name, Class: class, Value: strings.SplitAfter(value, "/")}
 			if out.Changes && r.Mark == diff.Removed && i > 0 { // what was has all the room
 				if cell.Span = 2; i == 2 {
 					continue
@@ -336,6 +343,39 @@ func toHTML(s section, at int) htmlSection {
 		}
 		out.Rows = append(out.Rows, row)
 	}
+	return out
+}
+
+// pieces cuts a long value after the slashes of paths, and has lines end beside flags such as --no-sandbox rather than in
+// them: a browser breaks lines after any hyphen.
+func pieces(s string) []piece {
+	var out []piece
+	from := 0 // of what isn't in out
+	put := func(to int, whole bool) {
+		if to > from {
+			out = append(out, piece{s[from:to], whole})
+			from = to
+		}
+	}
+	for at := 0; at < len(s); {
+		n := strings.IndexByte(s[at:], ' ')
+		if n < 0 {
+			n = len(s) - at
+		}
+		switch word := s[at : at+n]; {
+		case strings.Contains(word, "/"):
+			for i := 1; i < n; i++ {
+				if word[i] == '/' {
+					put(at+i+1, false)
+				}
+			}
+		case strings.Contains(word, "-") && columns(word) <= shortCell:
+			put(at, false)
+			put(at+n, true)
+		}
+		at += n + 1
+	}
+	put(len(s), false)
 	return out
 }
 

@@ -39,6 +39,31 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 }
 
+func TestPieces(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                                     "",
+		"plain words only":                     "plain words only",
+		"/opt/gem/run.sh --port 8080":          "/opt/|gem/|run.sh |[--port]| 8080",
+		"http://x/y-z --no-sandbox":            "http:/|/|x/|y-z |[--no-sandbox]",
+		"- a":                                  "[-]| a",
+		"--" + strings.Repeat("long", 20):      "--" + strings.Repeat("long", 20),
+		"see a/ and / and <b>--x</b>":          "see a/| and / and <b>--x</|b>",
+		"  two  spaces --a  --b":               "  two  spaces |[--a]|  |[--b]",
+		"--features=A,B --lang=en-US -g \"x\"": "[--features=A,B]| |[--lang=en-US]| |[-g]| \"x\"",
+	} {
+		var got []string
+		for _, p := range pieces(in) {
+			if p.Whole {
+				p.Text = "[" + p.Text + "]"
+			}
+			got = append(got, p.Text)
+		}
+		if s := strings.Join(got, "|"); s != want {
+			t.Errorf("%q is cut into %q, want %q", in, s, want)
+		}
+	}
+}
+
 // What is written can be read: WCAG 2.2, success criterion 1.4.3, level AA, has 4.5:1 for text.
 func TestContrast(t *testing.T) {
 	light, rest, _ := strings.Cut(styleCSS, "@media screen and (prefers-color-scheme: dark)")

@@ -106,7 +106,7 @@ func (m *markdowner) section(s section) {
 			cols = append(cols, c)
 		}
 	}
-	head := fmt.Sprintf("<details><summary>%s %s</summary>\n\n", s.Title, s.Count)
+	head := fmt.Sprintf("<details><summary>%s</summary>\n\n", strings.TrimSpace(s.Title+" "+s.Count))
 	line := "|"
 	if marks {
 		head, line = head+"| ", "|---|"

@@ -26,7 +26,7 @@ type section struct {
 	Limit int
 	// Detail has the section left out of the text unless Options.All is set.
 	Detail bool
-	// Brief is what the text has in the place of the rows unless Options.All is set; one without rows leaves all of it out.
+	// Brief is what the text has in the place of the rows unless Options.All is set; one that is empty leaves all of it out.
 	Brief *brief
 	// First has the text leave a line free above.
 	First bool

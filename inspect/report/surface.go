@@ -191,7 +191,7 @@ func briefRoutes(of []nginx.Route) *brief {
 				inside++
 			default:
 				seen[key] = true
-				to, who := shortTarget(r.Target), "anybody"
+				to, who := shortTarget(r.Target), "no auth"
 				if r.Auth != "" {
 					who = "auth " + quote(r.Auth)
 				}

@@ -201,7 +201,7 @@ func (t texter) free(s section) string {
 
 func (t texter) section(s section) string {
 	switch {
-	case !t.o.All && (s.Detail || s.Brief != nil && len(s.Brief.Rows) == 0 && len(s.Rows) > 0):
+	case !t.o.All && (s.Detail || s.Brief != nil && len(s.Brief.Rows) == 0 && s.Brief.Left == "" && len(s.Rows) > 0):
 		return ""
 	case len(s.Rows) == 0:
 		return t.free(s) + t.title(s.Title, "none")
@@ -218,8 +218,11 @@ func (t texter) brief(s section) string {
 	if s.Limit > 0 {
 		shown = shown[:min(len(shown), s.Limit)]
 	}
-	wide := make([]int, len(shown[0].Cells))
+	var wide []int
 	for _, r := range shown {
+		if wide == nil {
+			wide = make([]int, len(r.Cells))
+		}
 		for i, c := range r.Cells {
 			wide[i] = min(max(wide[i], columns(c)), 2*t.width()/(5+i))
 		}
@@ -481,6 +484,9 @@ func (t texter) tree(changes []diff.Change) string {
 		deepest = t.fitting(nodes)
 	}
 	var b strings.Builder
+	if deepest == 0 {
+		b.Grow(64 * len(nodes)) // or it would be copied while it grows
+	}
 	for i := 0; i < len(nodes); i = t.next(nodes, i, deepest) {
 		n := &nodes[i]
 		mark, words, called := " ", "", quote(n.name)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
@@ -97,7 +98,11 @@ func treeOf(changes []diff.Change) []node {
 	for i := range changes {
 		c := &changes[i]
 		names = names[:0]
-		for name := range strings.SplitSeq(strings.TrimPrefix(image.Clean(c.Path), "/"), "/") {
+		clean := c.Path
+		if path.Clean(clean) != clean || !path.IsAbs(clean) { // image.Clean makes a copy, and the nodes' names would keep it
+			clean = image.Clean(clean)
+		}
+		for name := range strings.SplitSeq(strings.TrimPrefix(clean, "/"), "/") {
 			names = append(names, name)
 		}
 		same := 0
