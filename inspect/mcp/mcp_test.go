@@ -166,12 +166,21 @@ func TestServers(t *testing.T) {
 		want     []string
 		notes    []string
 	}{
-		"two servers of the closed hub": {`{"mcpServers": {"a": {"command": "/usr/local/bin/browser-shell", "args": ["mcp"]}, "b": {"url": "http://127.0.0.1:1/mcp"}}}`, "browser-shell",
-			[]string{"a stdio [a__browser-shell]", "b streamable-http [] +"}, nil},
-		"flat": {`{"naming": "flat", "mcpServers": {"a": {"command": "/x/browser-shell", "args": ["mcp"]}, "b": {"url": "x"}}}`, "browser-shell",
-			[]string{"a stdio [browser-shell]", "b streamable-http [] +"}, nil},
-		"unknown flags may give it another policy": {`{"mcpServers": {"a": {"command": "/x/browser-shell", "args": ["mcp", "--policy", "/tmp/p"]}}}`, "browser-shell",
-			[]string{"a stdio [browser-shell] +"}, nil},
+		"two servers of the closed hub": {
+			`{"mcpServers": {"a": {"command": "/usr/local/bin/browser-shell", "args": ["mcp"]}, "b": {"url": "http://127.0.0.1:1/mcp"}}}`, "browser-shell",
+			[]string{"a stdio [a__browser-shell]", "b streamable-http [] +"},
+			nil,
+		},
+		"flat": {
+			`{"naming": "flat", "mcpServers": {"a": {"command": "/x/browser-shell", "args": ["mcp"]}, "b": {"url": "x"}}}`, "browser-shell",
+			[]string{"a stdio [browser-shell]", "b streamable-http [] +"},
+			nil,
+		},
+		"unknown flags may give it another policy": {
+			`{"mcpServers": {"a": {"command": "/x/browser-shell", "args": ["mcp", "--policy", "/tmp/p"]}}}`, "browser-shell",
+			[]string{"a stdio [browser-shell] +"},
+			nil,
+		},
 		"any program":        {`{"mcpServers": {"x": {"command": "touch", "args": ["/tmp/x"], "prefix": "p"}}}`, "python-server", []string{"x stdio [] +"}, nil},
 		"a prefix":           {`{"mcpServers": {"x": {"url": "http://localhost:8091/mcp", "prefix": "p"}}}`, "python-server", []string{"x streamable-http [p_browser_get_info 11]"}, nil},
 		"not this machine's": {`{"mcpServers": {"x": {"url": "http://10.0.0.1:8091/mcp"}, "y": {"url": "http://127.0.0.1:18091/mcp"}}}`, "mcp-hub", []string{"x streamable-http [] +", "y streamable-http [] +"}, nil},
@@ -179,11 +188,17 @@ func TestServers(t *testing.T) {
 		"both":               {`{"mcpServers": {"x": {"command": "c", "url": "u"}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": it needs a command or a URL"}},
 		"neither":            {`{"mcpServers": {"x": {}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": it needs a command or a URL"}},
 		"a strange type":     {`{"mcpServers": {"x": {"type": "exec", "command": "c"}}}`, "", []string{"x exec [] +"}, []string{":1: server \"x\": type \"exec\" is not known"}},
-		"twice": {"{\"mcpServers\": {},\n\"mcpServers\": {\"x\": {\"url\": \"a\"},\n\"x\": {\"url\": \"b\",\n\"url\": \"c\"}}}", "", []string{"x streamable-http [] +", "x streamable-http [] +"},
-			[]string{":2: key \"mcpServers\" is there twice", ":3: key \"x\" is there twice", ":4: key \"url\" is there twice"}},
+		"twice": {
+			"{\"mcpServers\": {},\n\"mcpServers\": {\"x\": {\"url\": \"a\"},\n\"x\": {\"url\": \"b\",\n\"url\": \"c\"}}}", "",
+			[]string{"x streamable-http [] +", "x streamable-http [] +"},
+			[]string{":2: key \"mcpServers\" is there twice", ":3: key \"x\" is there twice", ":4: key \"url\" is there twice"},
+		},
 		"another case is another key": {`{"MCPSERVERS": {"x": {"url": "u"}}, "mcpServers": {"y": {"URL": "u"}}}`, "", []string{"y streamable-http [] +"}, []string{":1: server \"y\": it needs"}},
-		"wrong types": {`{"mcpServers": {"x": {"command": ["a"], "args": "b"}, "y": 1, "z": null}}`, "", []string{"x streamable-http [] +", "y  [] +", "z  [] +"},
-			[]string{":1: command: json", ":1: args: json", ":1: server \"x\": it needs", ":1: server \"y\": it is no object", ":1: server \"z\": it is no object"}},
+		"wrong types": {
+			`{"mcpServers": {"x": {"command": ["a"], "args": "b"}, "y": 1, "z": null}}`, "",
+			[]string{"x streamable-http [] +", "y  [] +", "z  [] +"},
+			[]string{":1: command: json", ":1: args: json", ":1: server \"x\": it needs", ":1: server \"y\": it is no object", ":1: server \"z\": it is no object"},
+		},
 		"no JSON":            {`{"mcpServers": {"x": {"url": ${URL}}}}`, "", nil, []string{": it is no JSON object"}},
 		"something after it": {`{"mcpServers": {}} {"mcpServers": {"x": {}}}`, "", nil, []string{": it is no JSON object"}},
 		"a list":             {`[]`, "", nil, []string{": it is no JSON object"}},

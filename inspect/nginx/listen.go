@@ -84,7 +84,7 @@ func (b *builder) listen(st *conf.Statement) []Listen {
 // isPlaceholder says whether word is a placeholder that nothing is known of.
 func (b *builder) isPlaceholder(word string) bool {
 	for _, name := range names(word) {
-		if b.variables.unfilled[name] {
+		if b.unfilled[name] {
 			return true
 		}
 	}

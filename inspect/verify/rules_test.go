@@ -96,10 +96,16 @@ func built(old, replacement string) func(*fixture) {
 // What means the same as what a build writes is nothing to tell, nor is what the profile sets or only describes.
 func TestBuiltConfigPasses(t *testing.T) {
 	for _, part := range [][2]string{
-		{`"os"`, `"os"`}, {`"created":"2026-05-12T08:00:00Z"`, `"created":"1970-01-01T00:00:00Z"`}, {`"sha256:1"`, `"sha256:1","sha256:2"`},
-		{`"User"`, `"Cmd":null,"OnBuild":[],"NetworkDisabled":false,"Hostname":"","ArgsEscaped":true,"User"`}, {`"os"`, `"os.features":[],"os"`},
-		{`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","WAIT_PORTS=","PATH=/usr/bin:/bin"`}, {`image.version":"1"`, `image.version":"2"`},
-		{`"maker"`, `"title":"slim","maker"`}, {`"/data":{}`, `"\u002fdata" : {} `}, {`"created_by":"base"`, `"created_by":"base","comment":"","empty_layer":false`},
+		{`"os"`, `"os"`},
+		{`"created":"2026-05-12T08:00:00Z"`, `"created":"1970-01-01T00:00:00Z"`},
+		{`"sha256:1"`, `"sha256:1","sha256:2"`},
+		{`"User"`, `"Cmd":null,"OnBuild":[],"NetworkDisabled":false,"Hostname":"","ArgsEscaped":true,"User"`},
+		{`"os"`, `"os.features":[],"os"`},
+		{`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","WAIT_PORTS=","PATH=/usr/bin:/bin"`},
+		{`image.version":"1"`, `image.version":"2"`},
+		{`"maker"`, `"title":"slim","maker"`},
+		{`"/data":{}`, `"\u002fdata" : {} `},
+		{`"created_by":"base"`, `"created_by":"base","comment":"","empty_layer":false`},
 	} {
 		f := good()
 		built(part[0], part[1])(f)
@@ -118,8 +124,12 @@ func TestBuiltConfigPasses(t *testing.T) {
 func TestBuiltConfigShowsNoSecret(t *testing.T) {
 	token := "ghp_" + strings.Repeat("a", 36)
 	for _, part := range [][2]string{
-		{`"BASE=1"`, `"BASE=1","OPENAI_API_KEY=hunter2"`}, {`"BASE=1"`, `"BASE=1","X=` + token + `"`}, {`"BASE=1"`, `"BASE=https://user:hunter2@pypi.example"`},
-		{`"maker":"base"`, `"maker":"` + token + `"`}, {`"created_by":"ours"`, `"created_by":"ENV NPM_TOKEN=hunter2"`}, {`"created_by":"ours"`, `"created_by":"RUN \"A_TOKEN=hunter2\" x"`},
+		{`"BASE=1"`, `"BASE=1","OPENAI_API_KEY=hunter2"`},
+		{`"BASE=1"`, `"BASE=1","X=` + token + `"`},
+		{`"BASE=1"`, `"BASE=https://user:hunter2@pypi.example"`},
+		{`"maker":"base"`, `"maker":"` + token + `"`},
+		{`"created_by":"ours"`, `"created_by":"ENV NPM_TOKEN=hunter2"`},
+		{`"created_by":"ours"`, `"created_by":"RUN \"A_TOKEN=hunter2\" x"`},
 		{`["/bin/sh","-c"]`, `["/bin/sh","` + token + `"]`},
 	} {
 		f := good()
