@@ -642,10 +642,12 @@ func TestHostile(t *testing.T) {
 		"words":            "echo " + strings.Repeat("$a ", 60_000),
 		"dashes":           "x=$((" + strings.Repeat("- ", 100_000) + "1))",
 		"not a word":       "\xff\xfe\x00 \x01 $'\\x00'",
+		"passing much on":  many(8_000, func(i int) string { return fmt.Sprintf("export v%d=b\n", i) }) + strings.Repeat("/x.sh\n", 8_000),
+		"templates":        many(4_000, func(i int) string { return fmt.Sprintf("envsubst </run.sh >/o%d\n", i) }),
 		"here documents":   strings.Repeat("cat <<E\n$(\nE\n", 5_000),
 	} {
 		began := time.Now()
-		r := of(t, "#!/bin/bash\n"+script, nil)
+		r := of(t, "#!/bin/bash\n"+script, nil, "/x.sh", "#!/bin/bash\n:\n")
 		if len(r.Notes) > 300 || len(r.Switches) > 60_000 {
 			t.Errorf("%s: %d notes, %d switches", name, len(r.Notes), len(r.Switches))
 		}
@@ -653,7 +655,8 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s took %s", name, took)
 		}
 		// Whatever isn't followed to its end has a note.
-		if name == "itself" && len(r.Notes) == 0 || name == "many exits" && len(r.Notes) == 0 || name == "subshells" && len(r.Notes) == 0 {
+		if name == "itself" && len(r.Notes) == 0 || name == "many exits" && len(r.Notes) == 0 || name == "subshells" && len(r.Notes) == 0 ||
+			name == "passing much on" && len(r.Notes) == 0 || name == "templates" && len(r.Notes) == 0 {
 			t.Errorf("%s has no note", name)
 		}
 	}
@@ -735,4 +738,33 @@ func FuzzScript(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// Many programs with long scripts are followed together no further than a few long ones.
+func TestFollowIsBounded(t *testing.T) {
+	script := "#!/bin/bash\n" + many(10_000, func(i int) string { return fmt.Sprintf("a%d=1\n", i) })
+	r := of(t, "#!/bin/bash\n"+many(8_000, func(i int) string { return fmt.Sprintf("export v%d=b\n", i) })+"exec supervisord -c /s.conf\n", nil,
+		"/x.sh", script, "/s.conf", "")
+	var jobs []start.Job
+	for i := range 1000 {
+		jobs = append(jobs, start.Job{Name: fmt.Sprint("p", i), Command: []string{"/x.sh"}, Autostart: "true"})
+	}
+	took := need.CPU(t, func() {
+		if _, err := r.Follow(t.Context(), jobs); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if !slices.ContainsFunc(r.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "too long or too deep") }) {
+		t.Errorf("notes %v", r.Notes)
+	}
+}
+
+func TestMade(t *testing.T) {
+	r := of(t, "#!/bin/sh\ntouch /a\n[ -n \"$X\" ] && : >/b\n[ -f /nowhere ] && touch /c\ntouch /d\nrm /d\nsed -i s/a/b/ /e\necho x | tee /f\nrm /g\n", nil)
+	if diff := cmp.Diff(map[string]bool{"/a": true, "/b": true, "/f": true}, r.Made()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
