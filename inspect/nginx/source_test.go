@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -379,5 +380,40 @@ func TestMadeFiles(t *testing.T) {
 	}
 	if len(c.Notes) != 1 || !strings.Contains(c.Notes[0].Text, "/run/other.conf is not there") {
 		t.Errorf("notes %v", c.Notes)
+	}
+}
+
+// Each file that is read may mean to go through a layer, and all are kept: there is an end to both.
+func TestReadingIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		n, size int
+		note    string
+	}{
+		"many files":  {maxRounds + 20, 10, "too much is read already"},
+		"large files": {20, maxBytes/2 + 1, "all files together"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := "events {}\nhttp {\n"
+			var files []image.File
+			for i := range tt.n {
+				p := fmt.Sprintf("/lib/%d", i)
+				conf += "include " + p + ";\n"
+				files = append(files, image.Bytes(p, 0o644, []byte(fmt.Sprintf("#%d", i)+strings.Repeat(" ", tt.size))))
+			}
+			im, err := tree.FromFiles(t.Context(), nil, append(files, image.Bytes("/c/nginx.conf", 0o644, []byte(conf+"}\n")))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			configs, err := Read(t.Context(), im, "/c/nginx.conf", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(configs[0].Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) }) {
+				t.Errorf("no note has %q: %v", tt.note, configs[0].Notes)
+			}
+			if n := len(configs[0].Files); n > maxRounds || n*tt.size > maxRead {
+				t.Errorf("%d files of %d bytes are read", n, tt.size)
+			}
+		})
 	}
 }

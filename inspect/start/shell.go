@@ -14,6 +14,7 @@ import (
 const (
 	maxScript  = 256 << 10 // bytes of one
 	maxScripts = 500
+	maxReads   = 100    // files that are read one by one, since each may mean to go through a layer
 	maxSteps   = 50_000 // commands walked through, from the entrypoint on and for one program of supervisord
 	maxFollow  = 4      // times that, for all programs of supervisord
 	maxDepth   = 250    // branches, functions and scripts in each other
@@ -46,6 +47,7 @@ type shell struct {
 	scripts map[string]*script
 	// templates are the placeholders of files that envsubst reads, by path.
 	templates map[string][]string
+	single    int // files read one by one
 	reads     map[string]*reading
 	touched   map[string]names // files that the scripts make or take away, with what decides on them
 	steps     int

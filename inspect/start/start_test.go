@@ -768,3 +768,20 @@ func TestMade(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Each file that is read by itself may mean to go through a layer: there is an end to that.
+func TestReadingIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct{ line, note string }{
+		"sources":   {". /lib/%d\n", "there are too many scripts"},
+		"templates": {"envsubst </lib/%d >/o%[1]d\n", "there are too many templates"},
+	} {
+		var more []string
+		for i := range 150 {
+			more = append(more, fmt.Sprintf("/lib/%d", i), fmt.Sprintf("# %d\n", i))
+		}
+		r := of(t, "#!/bin/sh\n"+many(150, func(i int) string { return fmt.Sprintf(tt.line, i) }), nil, more...)
+		if !slices.ContainsFunc(r.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) }) {
+			t.Errorf("%s: notes %v", name, r.Notes)
+		}
+	}
+}
