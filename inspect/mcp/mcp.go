@@ -198,11 +198,11 @@ func (r *reader) servers(p string, data []byte) []Server {
 	}
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
-	for i, m := range members {
-		if i == maxServers {
-			r.note(p, r.lineOf(data, m.at), "it has %d servers; more than %d are not read", len(members), maxServers)
-			break
-		}
+	if len(members) > maxServers {
+		r.note(p, r.lineOf(data, members[maxServers].at), "it has %d servers; more than %d are not read", len(members), maxServers)
+		members = members[:maxServers]
+	}
+	for _, m := range members {
 		s := r.server(p, data, m)
 		prefix := ""
 		switch {

@@ -288,3 +288,24 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// Of more servers, or more to say of them, than any hub has, the rest is told and not read.
+func TestManyServers(t *testing.T) {
+	var servers, keys strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&servers, "%q: {\"command\": \"/x\"},\n", fmt.Sprint(i))
+		fmt.Fprintf(&keys, "\"type\": 1,\n")
+	}
+	for name, tt := range map[string]struct{ text, note string }{
+		"servers": {`{"mcpServers": {` + servers.String() + `"last": {}}}`, "it has 20001 servers"},
+		"keys":    {`{"mcpServers": {"a": {` + keys.String() + `"last": 1}}}`, "are left out"},
+	} {
+		r := read(t, files(t, hub, tt.text))
+		if len(r.Configs[0].Servers) > 500 || len(r.Notes) > 201 {
+			t.Errorf("%s: %d servers, %d notes", name, len(r.Configs[0].Servers), len(r.Notes))
+		}
+		if !slices.ContainsFunc(r.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) && n.Place.Line > 1 }) {
+			t.Errorf("%s: no note has %q: %v", name, tt.note, r.Notes[len(r.Notes)-1])
+		}
+	}
+}

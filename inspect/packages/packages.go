@@ -294,7 +294,8 @@ func (r *reader) add(p Package, record string) (int32, bool) {
 	n := len(r.db.Packages)
 	if n == maxPackages {
 		if !r.full {
-			r.note(p.Place.Path, p.Place.Line, fmt.Sprintf("not read: these are more than %d packages", maxPackages))
+			// First, since there may be more notes than are kept.
+			r.db.Notes = slices.Insert(r.db.Notes, 0, tree.Note{Place: p.Place, Text: fmt.Sprintf("not read: these are more than %d packages", maxPackages)})
 		}
 		r.full = true
 		return 0, false

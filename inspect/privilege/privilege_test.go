@@ -195,6 +195,8 @@ func TestSudoIsBounded(t *testing.T) {
 		"many rules": {"/etc/sudoers": strings.Repeat("a b=c\n", maxRules+10)},
 		"many notes": {"/etc/sudoers": strings.Repeat("a b c\n", maxNotes+10)},
 		"too large":  {"/etc/sudoers": strings.Repeat("a b=c\n", maxRead/6+1)},
+		"many times": {"/etc/sudoers": strings.Repeat("@includedir /etc/none\n", maxDirectives+10)},
+		"members":    {"/etc/group": "g:x:1:" + strings.Repeat("a,", 100_000) + "\n"},
 		"one line":   {"/etc/sudoers": strings.Repeat("a b=c\\\n", 100_000)},
 	} {
 		r := report(t, files)
@@ -203,6 +205,11 @@ func TestSudoIsBounded(t *testing.T) {
 		}
 		if name != "one line" && len(r.Notes) == 0 {
 			t.Errorf("%s: no note", name)
+		}
+		for _, g := range r.Groups {
+			if len(g.Members) > maxMembers {
+				t.Errorf("%s: %d members", name, len(g.Members))
+			}
 		}
 	}
 }

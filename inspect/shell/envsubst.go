@@ -41,7 +41,13 @@ func (sh *Walk) envsubst(f *frame, args []value, at tree.Place) value {
 		v.variables = nil
 		if v.file != "" {
 			if e, ok := sh.img.Stat(v.file); ok && e.Type == image.TypeFile && e.Size <= maxScript {
-				if _, ok := sh.templates[e.Path]; !ok {
+				_, ok := sh.templates[e.Path]
+				switch {
+				case ok:
+				case sh.single >= maxReads:
+					sh.Note(at, "which variables envsubst replaces in %s is not known: there are too many templates", e.Path)
+				default:
+					sh.single++
 					data, err := sh.img.ReadFile(sh.ctx, e.Path)
 					if err != nil && sh.err == nil {
 						sh.err = err

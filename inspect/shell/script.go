@@ -94,7 +94,7 @@ func (sh *Walk) load(p string) *script {
 		s.why = "it is a " + string(e.Type)
 		return s
 	}
-	if len(sh.scripts) >= maxScripts {
+	if len(sh.scripts) >= maxScripts || sh.single >= maxReads {
 		s.why = "there are too many scripts"
 		return s
 	}
@@ -103,6 +103,7 @@ func (sh *Walk) load(p string) *script {
 		s.why = tooLarge
 		return s
 	}
+	sh.single++
 	data, err := sh.img.ReadFile(sh.ctx, e.Path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) && sh.err == nil {

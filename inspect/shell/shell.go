@@ -17,6 +17,7 @@ import (
 const (
 	maxScript  = 256 << 10 // bytes of one
 	maxScripts = 500
+	maxReads   = 100    // files that are read one by one, since each may mean to go through a layer
 	maxSteps   = 50_000 // commands walked through, from the entrypoint on and for one program of supervisord
 	maxFollow  = 4      // times that, for all programs of supervisord
 	maxDepth   = 250    // branches, functions and scripts in each other
@@ -64,6 +65,7 @@ type Walk struct {
 	scripts map[string]*script
 	// templates are the placeholders of files that envsubst reads, by path.
 	templates map[string][]string
+	single    int              // files read one by one
 	touched   map[string]names // files that the scripts make or take away, with what decides on them
 	steps     int
 	tooMuch   bool

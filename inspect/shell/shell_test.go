@@ -247,10 +247,12 @@ func TestHostile(t *testing.T) {
 		"words":            "echo " + strings.Repeat("$a ", 60_000),
 		"dashes":           "x=$((" + strings.Repeat("- ", 100_000) + "1))",
 		"not a word":       "\xff\xfe\x00 \x01 $'\\x00'",
+		"passing much on":  many(8_000, func(i int) string { return fmt.Sprintf("export v%d=b\n", i) }) + strings.Repeat("/x.sh\n", 8_000),
+		"templates":        many(4_000, func(i int) string { return fmt.Sprintf("envsubst </run.sh >/o%d\n", i) }),
 		"here documents":   strings.Repeat("cat <<E\n$(\nE\n", 5_000),
 	} {
 		began := time.Now()
-		w := of(t, "#!/bin/bash\n"+script, nil)
+		w := of(t, "#!/bin/bash\n"+script, nil, "/x.sh", "#!/bin/bash\n:\n")
 		if len(w.Notes) > 300 || len(w.Reads) > 60_000 {
 			t.Errorf("%s: %d notes, %d variables", name, len(w.Notes), len(w.Reads))
 		}
@@ -258,7 +260,8 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s took %s", name, took)
 		}
 		// Whatever isn't followed to its end has a note.
-		if name == "itself" && len(w.Notes) == 0 || name == "many exits" && len(w.Notes) == 0 || name == "subshells" && len(w.Notes) == 0 {
+		if name == "itself" && len(w.Notes) == 0 || name == "many exits" && len(w.Notes) == 0 || name == "subshells" && len(w.Notes) == 0 ||
+			name == "passing much on" && len(w.Notes) == 0 || name == "templates" && len(w.Notes) == 0 {
 			t.Errorf("%s has no note", name)
 		}
 	}
@@ -305,4 +308,41 @@ func FuzzScript(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// Many programs with long scripts are followed together no further than a few long ones.
+func TestFollowIsBounded(t *testing.T) {
+	script := "#!/bin/bash\n" + many(10_000, func(i int) string { return fmt.Sprintf("a%d=1\n", i) })
+	w := of(t, "#!/bin/bash\n"+many(8_000, func(i int) string { return fmt.Sprintf("export v%d=b\n", i) })+"exec supervisord -c /s.conf\n", nil,
+		"/x.sh", script, "/s.conf", "")
+	took := need.CPU(t, func() {
+		for i := range 1000 {
+			if _, _, err := w.Follow(t.Context(), shell.Job{Name: fmt.Sprint("p", i), Command: []string{"/x.sh"}, Autostart: "true"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if !slices.ContainsFunc(w.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "too long or too deep") }) {
+		t.Errorf("notes %v", w.Notes)
+	}
+}
+
+// Each file that is read by itself may mean to go through a layer: there is an end to that.
+func TestReadingIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct{ line, note string }{
+		"sources":   {". /lib/%d\n", "there are too many scripts"},
+		"templates": {"envsubst </lib/%d >/o%[1]d\n", "there are too many templates"},
+	} {
+		var more []string
+		for i := range 150 {
+			more = append(more, fmt.Sprintf("/lib/%d", i), fmt.Sprintf("# %d\n", i))
+		}
+		w := of(t, "#!/bin/sh\n"+many(150, func(i int) string { return fmt.Sprintf(tt.line, i) }), nil, more...)
+		if !slices.ContainsFunc(w.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) }) {
+			t.Errorf("%s: notes %v", name, w.Notes)
+		}
+	}
 }

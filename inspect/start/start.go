@@ -63,12 +63,21 @@ type (
 	Job = shell.Job
 )
 
-// Made are the files that the start makes by other means than Renderings, by path. Whether it does may depend on variables.
+// Made are the files that the scripts make by other means than Renderings and nothing takes away again, by path. Whether one
+// is made may depend on the Change's Variables.
 func (r *Report) Made() map[string]bool {
 	made := map[string]bool{}
 	for _, c := range r.Changes {
-		if c.How != "rm" && !c.Dormant {
-			made[c.Path] = true
+		switch c.How {
+		case ">", ">>", "touch", "tee", "cp", "mv", "install", "ln":
+			if !c.Dormant {
+				made[c.Path] = true
+			}
+		}
+	}
+	for _, c := range r.Changes {
+		if c.How == "rm" {
+			delete(made, c.Path)
 		}
 	}
 	return made

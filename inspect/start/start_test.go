@@ -456,6 +456,17 @@ func TestMadeConfiguration(t *testing.T) {
 	}
 }
 
+func TestMade(t *testing.T) {
+	const script = "#!/bin/sh\ntouch /a\n[ -n \"$X\" ] && : >/b\n[ -f /nowhere ] && touch /c\ntouch /d\nrm /d\nsed -i s/a/b/ /e\necho x | tee /f\nrm /g\n"
+	r, err := start.Read(t.Context(), imageOf(t, image.Bytes("/run.sh", 0o755, []byte(script))), &v1.Config{Entrypoint: []string{"/run.sh"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]bool{"/a": true, "/b": true, "/f": true}, r.Made()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestHostile: what a script does with very many variables is told in bounded time.
 func TestHostile(t *testing.T) {
 	var b strings.Builder

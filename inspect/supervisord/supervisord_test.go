@@ -18,6 +18,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/supervisord"
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/ocitest"
 	"github.com/slimctl/slimctl/internal/standin"
 )
@@ -496,6 +497,69 @@ func FuzzConfig(f *testing.F) {
 		}
 		if _, err := supervisord.Dormant(t.Context(), img, c); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// What every section or every file costs again is bounded, and what is beyond the bounds is told.
+func TestWhatIsBeyondBounds(t *testing.T) {
+	many := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, strings.ReplaceAll(format, "#", "%[1]d"), i)
+		}
+		return b.String()
+	}
+	conf := func(s string) []image.File {
+		return []image.File{image.Bytes("/s.conf", 0o644, []byte("[supervisord]\n"+s))}
+	}
+	include := func(n int, content func(i int) string) []image.File {
+		out := conf("[include]\nfiles=/d/*.conf\n" + many(400, "[program:p#]\ncommand=x\n"))
+		for i := range n {
+			out = append(out, image.Bytes(fmt.Sprintf("/d/%d.conf", i), 0o644, []byte(content(i))))
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		files []image.File
+		note  string
+	}{
+		"sections":            {conf(many(20_000, "[program:p#]\ncommand=x\n")), "more than 500 sections"},
+		"sections of files":   {include(1000, func(i int) string { return many(40, fmt.Sprintf("[program:q%dx#]\ncommand=x\n", i)) }), "more than 500 sections"},
+		"bytes":               {include(2000, func(i int) string { return strings.Repeat("; a comment\n", 1000) }), "bytes of configuration"},
+		"options of DEFAULT":  {conf("[DEFAULT]\n" + many(20_000, "o#=%%(here)s\n") + many(400, "[program:p#]\ncommand=x\n")), "[DEFAULT] has more than"},
+		"DEFAULT in files":    {include(1900, func(i int) string { return "[DEFAULT]\n" + many(30, "o#=%%(here)s\n") }), "[DEFAULT] has more than"},
+		"a command":           {conf("[program:p]\ncommand=x " + strings.Repeat("y ", 20_000)), "command has"},
+		"DEFAULT's command":   {conf("[DEFAULT]\ncommand=x " + strings.Repeat("y ", 1000) + "\n" + many(400, "[program:p#]\n")), "command has"},
+		"variables":           {conf("[program:p]\ncommand=x\nenvironment=" + many(1000, "A#=1,") + "B=2\n"), "variables"},
+		"variables of no one": {conf("environment=" + many(1000, "A#=1,") + "B=2\n"), "variables"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img := imageOf(t, tt.files...)
+			var c *supervisord.Config
+			if took := need.CPU(t, func() { c = read(t, img, "/s.conf", nil) }); took > 5*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if !slices.ContainsFunc(c.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) }) {
+				t.Errorf("no note has %q: %v", tt.note, c.Notes)
+			}
+			if len(c.Programs) > 500 {
+				t.Errorf("%d programs", len(c.Programs))
+			}
+		})
+	}
+	t.Run("dormant", func(t *testing.T) {
+		var all []image.File
+		for i := range 300 {
+			all = append(all, image.Bytes(fmt.Sprintf("/opt/gem/%d.conf", i), 0o644, []byte(many(300, "[program:p#]\ncommand=x\n"))))
+		}
+		found, err := supervisord.Dormant(t.Context(), imageOf(t, all...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := found[len(found)-1].Notes
+		if len(found) > 4 || !slices.ContainsFunc(notes, func(n tree.Note) bool { return strings.Contains(n.Text, "more than 500 sections") }) {
+			t.Errorf("%d files, notes %v", len(found), notes)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,5 +154,40 @@ func TestVariantsAreBounded(t *testing.T) {
 	}
 	if !noted {
 		t.Errorf("notes %v", configs[0].Notes)
+	}
+}
+
+// Each file that is read may mean to go through a layer, and all are kept: there is an end to both.
+func TestReadingIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		n, size int
+		note    string
+	}{
+		"many files":  {maxRounds + 20, 10, "too much is read already"},
+		"large files": {20, maxBytes/2 + 1, "all files together"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := "events {}\nhttp {\n"
+			var files []image.File
+			for i := range tt.n {
+				p := fmt.Sprintf("/lib/%d", i)
+				text += "include " + p + ";\n"
+				files = append(files, image.Bytes(p, 0o644, []byte(fmt.Sprintf("#%d", i)+strings.Repeat(" ", tt.size))))
+			}
+			im, err := tree.FromFiles(t.Context(), nil, append(files, image.Bytes("/c/nginx.conf", 0o644, []byte(text+"}\n")))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			configs, err := all(t.Context(), im, "/c/nginx.conf", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(configs[0].Notes, func(n tree.Note) bool { return strings.Contains(n.Text, tt.note) }) {
+				t.Errorf("no note has %q: %v", tt.note, configs[0].Notes)
+			}
+			if n := len(configs[0].Files); n > maxRounds || n*tt.size > maxRead {
+				t.Errorf("%d files of %d bytes are read", n, tt.size)
+			}
+		})
 	}
 }

@@ -19,6 +19,8 @@ const (
 	maxVariants   = 16
 	maxInclusions = 2000
 	maxBytes      = 8 << 20
+	maxRead       = 4 * maxBytes // of all files that are read, whether they are included or not
+	maxRounds     = 100          // of reading, since each may go through a layer
 	maxStatements = 20_000
 	maxWords      = 100_000 // in all statements together
 	maxDepth      = 50      // of includes in each other, and of blocks in each other
@@ -38,6 +40,7 @@ type source struct {
 	gone    map[string]bool
 	files   map[string][]byte // what was read of the image so far, by path: shared by all variants
 	likely  []tree.Entry      // files that are read along with another one of their layer
+	spent   *spent
 
 	choice map[string]int // which of its templates an output is made from
 	// open is an output that needs a choice; firstOnly has the first template taken instead.
@@ -51,10 +54,16 @@ type source struct {
 	words      int
 }
 
+// spent is what reading has cost so far, for all variants.
+type spent struct {
+	rounds int
+	bytes  int64
+}
+
 func newSource(ctx context.Context, img *tree.Image, main string, o Options) *source {
 	s := &source{
 		ctx: ctx, img: img, opt: o, main: image.Clean(main),
-		outputs: map[string][]Template{}, gone: map[string]bool{}, files: map[string][]byte{},
+		outputs: map[string][]Template{}, gone: map[string]bool{}, files: map[string][]byte{}, spent: &spent{},
 	}
 	for output, templates := range o.Rendered {
 		var there []Template
@@ -163,6 +172,9 @@ func (s *source) readFile(p string) ([]byte, error) {
 	if e.Size > maxBytes {
 		return nil, fmt.Errorf("it has %d bytes, more than the %d that are read", e.Size, maxBytes)
 	}
+	if s.spent.rounds == maxRounds || s.spent.bytes+e.Size > maxRead {
+		return nil, errors.New("too much is read already")
+	}
 	wanted := []string{e.Path}
 	size := int64(0)
 	for _, l := range s.likely {
@@ -171,6 +183,8 @@ func (s *source) readFile(p string) ([]byte, error) {
 			size += l.Size
 		}
 	}
+	s.spent.rounds++
+	s.spent.bytes += e.Size + size
 	got, err := s.img.ReadFiles(s.ctx, wanted...)
 	if err != nil {
 		data, err := s.img.ReadFile(s.ctx, e.Path)
@@ -298,6 +312,9 @@ func (s *source) parse(p string, by *Statement) []*Statement {
 		return nil
 	case len(s.stack) >= maxDepth:
 		s.NoteAt(at, "%s is not read: files include each other more than %d deep", p, maxDepth)
+		return nil
+	case s.bytes > maxBytes:
+		s.NoteAt(at, "%s is not read: all files together have more than %d bytes", p, maxBytes)
 		return nil
 	case s.inclusions > maxInclusions:
 		s.NoteAt(at, "%s is not read: more than %d files are included", p, maxInclusions)
