@@ -71,7 +71,8 @@ func Read(ctx context.Context, img *tree.Image, programs []string) (*Report, err
 	case slices.Contains(programs, "browser-shell"):
 		r.hub = hubOwn
 	}
-	content, err := r.contents(ctx, append(r.lookalikes(), hubConfig, hubTemplate, shellPolicy))
+	lookalikes := r.lookalikes()
+	content, err := r.contents(ctx, append(slices.Clip(lookalikes), hubConfig, hubTemplate, shellPolicy))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func Read(ctx context.Context, img *tree.Image, programs []string) (*Report, err
 			r.report.Configs = append(r.report.Configs, Config{Path: p, Template: p == hubTemplate, Servers: r.servers(p, data)})
 		}
 	}
-	for _, p := range r.lookalikes() {
+	for _, p := range lookalikes {
 		if bytes.Contains(content[p], []byte("mcpServers")) {
 			r.note(p, 0, "it names MCP servers, but no hub is known to read it")
 		}
@@ -122,9 +123,14 @@ func (r *reader) lookalikes() []string {
 		for _, e := range r.img.Dir(dir) {
 			name := path.Base(e.Path)
 			json := strings.HasSuffix(name, ".json") || strings.Contains(name, ".json.")
-			if strings.Contains(name, "mcp") && json && e.Path != hubConfig && e.Path != hubTemplate && len(out) < maxFiles {
-				out = append(out, e.Path)
+			if !strings.Contains(name, "mcp") || !json || e.Path == hubConfig || e.Path == hubTemplate {
+				continue
 			}
+			if len(out) == maxFiles {
+				r.note(e.Path, 0, "this file and what follows is not looked into: more than %d are named like one with MCP servers", maxFiles)
+				return out
+			}
+			out = append(out, e.Path)
 		}
 	}
 	return out

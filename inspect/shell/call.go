@@ -83,14 +83,18 @@ var others = []string{"python-server", "gem-server", "mcp-hub", "mcp-server-brow
 
 // ran notes a program that a job comes to.
 func (sh *Walk) ran(f *frame, args []value) {
-	if sh.job == "" || f.dormant || len(sh.argv) >= maxNames {
+	if sh.job == "" || f.dormant {
 		return
 	}
 	var words []string
 	for _, a := range args {
 		words = append(words, a.written())
 	}
-	if !slices.ContainsFunc(sh.argv, func(o []string) bool { return slices.Equal(o, words) }) {
+	switch {
+	case slices.ContainsFunc(sh.argv, func(o []string) bool { return slices.Equal(o, words) }):
+	case len(sh.argv) == maxNames:
+		sh.Note(sh.jobAt, "program %s comes to more than %d programs: only these are looked at", sh.job, maxNames)
+	default:
 		sh.argv = append(sh.argv, words)
 	}
 }

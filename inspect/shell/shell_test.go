@@ -346,3 +346,15 @@ func TestReadingIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// What a program comes to beyond what is looked at is told: it may listen.
+func TestManyProgramsOfOne(t *testing.T) {
+	w := of(t, "#!/bin/sh\nexec supervisord -c /s.conf\n", nil, "/s.conf", "",
+		"/x.sh", "#!/bin/sh\n"+many(150, func(i int) string { return fmt.Sprintf("/bin/p%d\n", i) })+"nginx\n")
+	if _, _, err := w.Follow(t.Context(), shell.Job{Name: "x", Command: []string{"/x.sh"}, Autostart: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(w.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "comes to more than 100 programs") }) {
+		t.Errorf("notes %v", w.Notes)
+	}
+}

@@ -92,6 +92,7 @@ type listening struct {
 	*reader
 	content map[string][]byte
 	found   []Listener
+	full    bool // there are more
 
 	by    string // the program
 	place tree.Place
@@ -108,7 +109,12 @@ func (l *listening) unix(p string) { l.add(Listener{Address: "unix:" + p, Loopba
 func (l *listening) add(at Listener) {
 	at.By, at.Place = l.by, l.place
 	same := func(o Listener) bool { return o.Address == at.Address && o.Port == at.Port && o.By == at.By }
-	if !slices.ContainsFunc(l.found, same) {
+	switch {
+	case l.full || slices.ContainsFunc(l.found, same):
+	case len(l.found) == maxListeners:
+		l.full = true
+		l.noteAt(l.place, "programs listen on more than %d addresses: only these are told", maxListeners)
+	default:
 		l.found = append(l.found, at)
 	}
 }

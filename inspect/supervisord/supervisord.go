@@ -88,6 +88,8 @@ const (
 	maxDefault  = 1 << 10  // bytes of one of these
 	maxValue    = 16 << 10 // bytes of any other option
 	maxPairs    = 500      // variables of one environment=
+
+	maxListeners = 1000 // of all programs
 )
 
 // Read reads the configuration whose main file is at path. env is the environment that %(ENV_X)s is looked up in for

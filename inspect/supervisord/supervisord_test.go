@@ -563,3 +563,18 @@ func TestWhatIsBeyondBounds(t *testing.T) {
 		}
 	})
 }
+
+func TestManyListeners(t *testing.T) {
+	conf := "[supervisord]"
+	for i := range 1500 {
+		if i%500 == 0 {
+			conf += fmt.Sprintf("\n[program:w%d]\ncommand=websocat", i)
+		}
+		conf += fmt.Sprintf(" unix-l:/%d", i)
+	}
+	img := files(t, "/s.conf", conf+"\n")
+	found, notes := listeners(t, img, read(t, img, "/s.conf", nil), nil, nil)
+	if len(found) != 1000 || !slices.ContainsFunc(notes, func(n tree.Note) bool { return strings.Contains(n.Text, "more than 1000 addresses") }) {
+		t.Errorf("%d listeners, notes %v", len(found), notes)
+	}
+}
