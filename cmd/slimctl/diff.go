@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"runtime/debug"
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -115,15 +113,8 @@ func (f *diffFlags) parse() (err error) {
 	return diff.CheckPaths(f.options.Paths)
 }
 
-// gcPercent is how much garbage there may be beside what a diff keeps, in percent. What differs of two images is kept until
-// it is written, and may be hundreds of thousands of files: Go's own 100 would double that.
-const gcPercent = 25
-
 // diffImages writes what differs, and reports whether anything does.
 func (a *app) diffImages(ctx context.Context, base, slim string, f *diffFlags) (different bool, err error) {
-	if os.Getenv("GOGC") == "" {
-		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	}
 	if err := f.parse(); err != nil {
 		return false, usage(err)
 	}
