@@ -269,13 +269,19 @@ func (r *reader) read(ctx context.Context, f *found) error {
 		add(p)
 	}
 	for _, p := range f.dists {
-		add(p)
+		if add(p); len(want) == maxFiles {
+			r.note(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
+			break
+		}
 		if _, ok := r.img.Lookup(record(p)); ok {
 			add(record(p))
 		}
 	}
 	for _, p := range f.modules {
-		add(p)
+		if add(p); len(want) == maxFiles {
+			r.note(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
+			break
+		}
 	}
 	raw, err := r.img.ReadFiles(ctx, want...)
 	if err != nil {
