@@ -6,9 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/errgroup"
 )
 
 // OpenLayer gives the content of a layer, compressed, that fails before its last bytes when it is corrupt. What s has on
@@ -64,6 +66,38 @@ func (s *Source) Link(ctx context.Context, dst string, d v1.Descriptor, p Progre
 		s.blobs.known.renew(d.Digest, before, after)
 	}
 	return true, nil
+}
+
+// CheckLayers reads the layers of img that lie on this machine, each once until its file changes: one that is missing, or
+// whose bytes are not what the manifest says (*DigestError), is an error. A registry's are not asked for.
+func (s *Source) CheckLayers(ctx context.Context, img v1.Image, p Progress) error {
+	if s.blobs == nil {
+		return nil
+	}
+	m, err := img.Manifest()
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		p = NoProgress
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, d := range m.Layers {
+		g.Go(func() error {
+			at, err := s.blobs.blob(d)
+			if err != nil {
+				return err
+			}
+			r, err := at.open()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return s.blobs.verifyOnce(ctx, r, d, at.path, p)
+		})
+	}
+	return g.Wait()
 }
 
 // verifyOnce hashes a blob unless it is known to be good.

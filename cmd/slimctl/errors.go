@@ -78,7 +78,7 @@ func classify(err error) (code int, hint string) {
 	case errors.As(err, &closed), errors.As(err, new(*gateError)):
 		return exitGate, ""
 	case errors.As(err, &digest):
-		return exitIntegrity, "the base was changed or damaged on its way; fetch it again"
+		return exitIntegrity, "the image was changed or damaged on its way; fetch it again"
 	case is(overlays.ErrIntegrity):
 		return exitIntegrity, ""
 	case errors.As(err, &platform):

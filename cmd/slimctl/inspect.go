@@ -29,6 +29,8 @@ type openOptions struct {
 	insecure  bool
 	// skip leaves layers unread that the cache doesn't hold; nil reads every one.
 	skip func(v1.Hash) bool
+	// whole has the layers on this machine read although the cache has their index: they may be gone, or others by now.
+	whole bool
 }
 
 func (o *openOptions) add(cmd *cobra.Command) {
@@ -71,6 +73,9 @@ func (a *app) openImage(ctx context.Context, o openOptions, reference string) (o
 	for i, img := range images {
 		g.Go(func() error {
 			files, err := tree.Cache{Dir: a.cacheDir}.Open(gctx, img, tree.Options{Progress: bars, Skip: o.skip})
+			if err == nil && o.whole {
+				err = src.CheckLayers(gctx, img, bars)
+			}
 			if err == nil {
 				out.images[i], err = inspect.Read(gctx, reference, img, files)
 			}

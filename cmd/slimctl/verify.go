@@ -77,6 +77,7 @@ The exit status is 3 when there is a finding of the severity error.`,
 		},
 	}
 	f.add(cmd)
+	f.whole = true
 	flags := cmd.Flags()
 	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
