@@ -139,7 +139,8 @@ func (s *Source) Digest() v1.Hash { return s.digest }
 func (s *Source) Annotations() map[string]string { return s.annotations }
 
 // Ignored are the entries of the index that are neither images nor what BuildKit marks as belonging to one (platform
-// unknown/unknown): runtimes differ on what they make of those, so whoever publishes an image wants none.
+// unknown/unknown), and those of a layout's index.json that are neither the image opened, nor another one with a name, nor
+// so marked without a name: runtimes differ on what they make of those, so whoever publishes an image wants none.
 func (s *Source) Ignored() []v1.Descriptor { return s.ignored }
 
 // Platforms lists what the base has, in its own order, without attestations.

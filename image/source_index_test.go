@@ -106,3 +106,117 @@ func readIndexFile(t *testing.T, file string) (m v1.IndexManifest) {
 	}
 	return m
 }
+
+const dockerSchema1 = "application/vnd.docker.distribution.manifest.v1+json"
+
+// TestTopEntries: an entry of index.json that isn't opened must not be able to take the place of the one that is. containerd
+// imports each entry that has a name, whatever its platform and media type, and the last one of a name counts.
+func TestTopEntries(t *testing.T) {
+	good, evil := testImage(t, amd64, testLayer(t, 1, 10)), testImage(t, amd64, testLayer(t, 2, 10))
+	unknown := v1.Platform{OS: "unknown", Architecture: "unknown"}
+	const full, other = "docker.io/library/slim:1", "docker.io/library/other:1"
+	for name, c := range map[string]struct {
+		evil    v1.Descriptor
+		tag     string
+		ignored int
+		err     string
+	}{
+		"an attestation with the name":  {v1.Descriptor{Platform: &unknown, Annotations: names(full, "1")}, "", 0, "two entries called"},
+		"by the tag":                    {v1.Descriptor{Platform: &unknown, Annotations: names(full, "1")}, "1", 0, "two entries called"},
+		"by the short name":             {v1.Descriptor{Platform: &unknown, Annotations: names("", "1")}, "1", 0, "two entries called"},
+		"by another spelling":           {v1.Descriptor{Platform: &unknown, Annotations: names("slim:1", "")}, "1", 0, "two entries called"},
+		"by the full name as the short": {v1.Descriptor{Platform: &unknown, Annotations: names("", full)}, "1", 0, "two entries called"},
+		"schema 1 with the name":        {v1.Descriptor{MediaType: dockerSchema1, Annotations: names(full, "1")}, "", 0, "two entries called"},
+		"an image with the name":        {v1.Descriptor{Annotations: names(full, "1")}, full, 0, "two entries called"},
+		"an attestation, other name":    {v1.Descriptor{Platform: &unknown, Annotations: names(other, "1")}, "", 1, ""},
+		"schema 1, other name":          {v1.Descriptor{MediaType: dockerSchema1, Annotations: names(other, "1")}, full, 1, ""},
+		"schema 1 without a name":       {v1.Descriptor{MediaType: dockerSchema1}, "", 1, ""},
+		"an image without a name":       {v1.Descriptor{}, "1", 1, ""},
+		"an attestation without a name": {v1.Descriptor{Platform: &unknown}, "", 0, ""},
+		"another image":                 {v1.Descriptor{Annotations: names(other, "2")}, "1", 0, ""},
+		"another image of the same tag": {v1.Descriptor{Annotations: names(other, "1")}, full, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := topLayout(t, mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Annotations: names(full, "1")}},
+				mutate.IndexAddendum{Add: evil, Descriptor: c.evil})
+			ref := "oci:" + dir
+			if c.tag != "" {
+				ref += ":" + c.tag
+			}
+			src, err := Open(t.Context(), ref, Options{})
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error is %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if src.Digest() != hexDigest(t, good) || len(src.Ignored()) != c.ignored {
+				t.Errorf("it gives %s and ignores %v, want %d", src.Digest(), src.Ignored(), c.ignored)
+			}
+		})
+	}
+	t.Run("one image, twice with one name", func(t *testing.T) {
+		d := mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Annotations: names(full, "1")}}
+		open(t, "oci:"+topLayout(t, d, d)+":1", testOptions())
+	})
+	t.Run("several platforms", func(t *testing.T) {
+		dir := topLayout(t, mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Platform: &amd64}},
+			mutate.IndexAddendum{Add: testImage(t, arm64, testLayer(t, 3, 10)), Descriptor: v1.Descriptor{Platform: &arm64}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: &unknown}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: &unknown, Annotations: names(full, "")}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{MediaType: dockerSchema1}})
+		if src := open(t, "oci:"+dir, testOptions()); len(src.Platforms()) != 2 || len(src.Ignored()) != 2 {
+			t.Errorf("platforms %v, ignored %v", src.Platforms(), src.Ignored())
+		}
+	})
+}
+
+func names(full, short string) map[string]string {
+	out := map[string]string{}
+	if full != "" {
+		out[AnnotationImageName] = full
+	}
+	if short != "" {
+		out[AnnotationRefName] = short
+	}
+	return out
+}
+
+// topLayout writes a layout whose index.json has the entries given, media types too.
+func topLayout(t *testing.T, add ...mutate.IndexAddendum) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "layout")
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range add {
+		if err := l.AppendImage(a.Add.(v1.Image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top := readIndexFile(t, filepath.Join(dir, "index.json"))
+	for i, a := range add {
+		d := &top.Manifests[i]
+		d.Annotations, d.Platform = a.Descriptor.Annotations, a.Descriptor.Platform
+		if a.Descriptor.MediaType != "" {
+			d.MediaType = a.Descriptor.MediaType
+		}
+	}
+	writeIndexFile(t, dir, top)
+	return dir
+}
+
+func writeIndexFile(t *testing.T, dir string, top v1.IndexManifest) {
+	t.Helper()
+	raw, err := json.Marshal(top)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "index.json"), raw, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
