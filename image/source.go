@@ -12,10 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	specs "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -203,19 +205,24 @@ func (s *Source) Holds(h v1.Hash) bool {
 	return false
 }
 
-// SamePlatform compares OS, architecture and variant; "arm64" is "arm64/v8", "arm" is "arm/v7", "amd64" is "amd64/v1"
-// (containerd's normal forms). An OS version counts only when it is asked for.
+// SamePlatform compares OS, architecture and variant as containerd does (containerd/platforms, Normalize): "linux/x86_64" and
+// "Linux/AMD64" are "linux/amd64", "arm64" is "arm64/v8", "arm" is "arm/v7". No OS is Linux. An OS version counts only when it
+// is asked for; OS features never do, so that entries which differ in them only are two images for one platform.
+//
+// Variants are platforms of their own: "amd64/v2" is not "amd64", nor is "386", though a host of amd64 may run both. A runtime
+// prefers the exact platform, but for one that asks for a higher variant. Verify tells of each platform of an index that the
+// profile doesn't have, unless it is told which platform to look at.
 func SamePlatform(have, want v1.Platform) bool {
-	return have.OS == want.OS && have.Architecture == want.Architecture && variant(have) == variant(want) &&
+	a, b := normal(have), normal(want)
+	return a.OS == b.OS && a.Architecture == b.Architecture && a.Variant == b.Variant &&
 		(want.OSVersion == "" || want.OSVersion == have.OSVersion)
 }
 
-func variant(p v1.Platform) string {
-	usual := map[string]string{"arm64": "v8", "arm": "v7", "amd64": "v1"}
-	if p.Variant == "" {
-		return usual[p.Architecture]
+func normal(p v1.Platform) specs.Platform {
+	if p.OS == "" {
+		p.OS = "linux" // Normalize takes that of this machine
 	}
-	return p.Variant
+	return platforms.Normalize(specs.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant})
 }
 
 // IsImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
@@ -274,9 +281,9 @@ func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Imag
 			}
 			return checked(ref, img)
 		}}
-		if d.Platform != nil {
+		if d.Platform != nil && d.Platform.Architecture != "" {
 			c.platform = *d.Platform
-		} else {
+		} else { // containerd asks the config
 			img, err := c.image()
 			if err != nil {
 				return err

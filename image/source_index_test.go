@@ -45,7 +45,9 @@ func TestIndexEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			if name == "another media type" {
-				retype(t, dir)
+				changeInner(t, dir, func(inner *v1.IndexManifest) {
+					inner.Manifests[0].MediaType = "application/vnd.OCI.image.manifest.v1+json"
+				})
 			}
 			src, err := Open(t.Context(), "oci:"+dir, Options{})
 			if err != nil {
@@ -72,12 +74,12 @@ func TestIndexEntries(t *testing.T) {
 	}
 }
 
-// retype changes the media type of the first entry of the index that a layout's own index leads to.
-func retype(t *testing.T, dir string) {
+// changeInner changes the index that a layout's own index leads to.
+func changeInner(t *testing.T, dir string, change func(*v1.IndexManifest)) {
 	t.Helper()
 	top := readIndexFile(t, filepath.Join(dir, "index.json"))
 	inner := readIndexFile(t, filepath.Join(dir, "blobs", "sha256", top.Manifests[0].Digest.Hex))
-	inner.Manifests[0].MediaType = "application/vnd.OCI.image.manifest.v1+json"
+	change(&inner)
 	raw, err := json.Marshal(inner)
 	if err != nil {
 		t.Fatal(err)
@@ -86,13 +88,7 @@ func retype(t *testing.T, dir string) {
 	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", top.Manifests[0].Digest.Hex), raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	raw, err = json.Marshal(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "index.json"), raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeIndexFile(t, dir, top)
 }
 
 func readIndexFile(t *testing.T, file string) (m v1.IndexManifest) {
@@ -218,5 +214,72 @@ func writeIndexFile(t *testing.T, dir string, top v1.IndexManifest) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPlatformSpellings: containerd takes an entry for the image of a platform in any spelling (containerd/platforms,
+// Normalize), so that two such entries are two images of it.
+func TestPlatformSpellings(t *testing.T) {
+	good, evil := testImage(t, amd64, testLayer(t, 1, 10)), testImage(t, amd64, testLayer(t, 2, 10))
+	for name, c := range map[string]struct {
+		platform *v1.Platform
+		twice    bool
+	}{
+		"x86_64":          {&v1.Platform{OS: "linux", Architecture: "x86_64"}, true},
+		"x86-64":          {&v1.Platform{OS: "linux", Architecture: "x86-64"}, true},
+		"AMD64":           {&v1.Platform{OS: "linux", Architecture: "AMD64"}, true},
+		"Linux":           {&v1.Platform{OS: "Linux", Architecture: "amd64"}, true},
+		"no OS":           {&v1.Platform{Architecture: "amd64"}, true},
+		"nothing":         {&v1.Platform{}, true},
+		"no platform":     {nil, true},
+		"V1":              {&v1.Platform{OS: "linux", Architecture: "amd64", Variant: "V1"}, true},
+		"an OS version":   {&v1.Platform{OS: "linux", Architecture: "amd64", OSVersion: "5"}, true},
+		"an OS feature":   {&v1.Platform{OS: "linux", Architecture: "amd64", OSFeatures: []string{"x"}}, true},
+		"v2":              {&v1.Platform{OS: "linux", Architecture: "amd64", Variant: "v2"}, false},
+		"386":             {&v1.Platform{OS: "linux", Architecture: "386"}, false},
+		"another OS":      {&v1.Platform{OS: "freebsd", Architecture: "amd64"}, false},
+		"known to no-one": {&v1.Platform{OS: "linux", Architecture: "amd64x"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			idx := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, ocitypes.OCIImageIndex),
+				mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: c.platform}},
+				mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Platform: &amd64}})
+			dir := writeBase(t, idx, "a")
+			if c.platform == nil {
+				changeInner(t, dir, func(inner *v1.IndexManifest) { inner.Manifests[0].Platform = nil })
+			}
+			src := open(t, "oci:"+dir, testOptions())
+			if len(src.Platforms()) != 2 {
+				t.Errorf("platforms %v", src.Platforms())
+			}
+			img, err := src.Image(amd64)
+			_, all := src.Images(src.Platforms()...)
+			if c.twice {
+				for _, err := range []error{err, all} {
+					if err == nil || !strings.Contains(err.Error(), "two images") {
+						t.Errorf("error is %v, want one that tells of two images", err)
+					}
+				}
+				return
+			}
+			if err != nil || all != nil {
+				t.Fatal(err, all)
+			}
+			if hexDigest(t, img) != hexDigest(t, good) {
+				t.Error("it gives the other image")
+			}
+		})
+	}
+	for _, c := range [][2]v1.Platform{
+		{{OS: "linux", Architecture: "aarch64"}, arm64},
+		{{OS: "linux", Architecture: "arm64", Variant: "8"}, arm64},
+		{{OS: "linux", Architecture: "arm64", Variant: "v8"}, arm64},
+		{{OS: "linux", Architecture: "armhf"}, {OS: "linux", Architecture: "arm"}},
+		{{OS: "linux", Architecture: "armel"}, {OS: "linux", Architecture: "arm", Variant: "v6"}},
+		{{OS: "macos", Architecture: "arm64"}, {OS: "darwin", Architecture: "arm64"}},
+	} {
+		if !SamePlatform(c[0], c[1]) || !SamePlatform(c[1], c[0]) {
+			t.Errorf("%s is not %s", c[0], c[1])
+		}
 	}
 }
