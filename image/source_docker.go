@@ -107,9 +107,21 @@ func (b *blobs) dockerManifest() (tarball.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	bad := func(err error) error { return fmt.Errorf("%s: %s: %w", b.root, dockerManifestName, err) }
+	v, err := strictValue(raw)
+	if err != nil {
+		return nil, bad(err)
+	}
+	entries, _ := v.([]any)
+	for _, e := range entries {
+		o, _ := e.(map[string]any)
+		if err := exactKeys(o, dockerKeys); err != nil {
+			return nil, bad(err)
+		}
+	}
 	var m tarball.Manifest
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", b.root, dockerManifestName, err)
+		return nil, bad(err)
 	}
 	return m, nil
 }

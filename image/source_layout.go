@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,19 +101,23 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
-	var version struct {
-		ImageLayoutVersion string `json:"imageLayoutVersion"`
+	layout, err := Object(marker)
+	if err == nil {
+		err = exactKeys(layout, []string{"imageLayoutVersion"})
 	}
-	if err := json.Unmarshal(marker, &version); err != nil || !strings.HasPrefix(version.ImageLayoutVersion, "1.") {
+	if err != nil {
+		return nil, fmt.Errorf("base %s: oci-layout: %w", ref, err)
+	}
+	if version, _ := layout["imageLayoutVersion"].(string); !strings.HasPrefix(version, "1.") {
 		return nil, fmt.Errorf("base %s: oci-layout states no version 1 layout", ref)
 	}
 	raw, err := b.document("index.json")
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
-	top, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	top, err := parseIndex(raw, v1.Descriptor{})
 	if err != nil {
-		return nil, fmt.Errorf("base %s: index.json: %w", ref, err)
+		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
 	d, ignored, err := pick(top, tag)
 	if err != nil {
@@ -131,7 +134,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		var m *v1.IndexManifest
 		s.digest = d.Digest
 		if raw, err = b.read(*d); err == nil {
-			if m, err = v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
+			if m, err = parseIndex(raw, *d); err == nil {
 				err = s.openIndex(m, get)
 			}
 		}
@@ -258,9 +261,9 @@ func (b *blobs) image(d v1.Descriptor) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := v1.ParseManifest(bytes.NewReader(raw))
+	m, err := parseManifest(raw, d)
 	if err != nil {
-		return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
+		return nil, err
 	}
 	return partial.CompressedToImage(&storedImage{blobs: b, desc: d, raw: raw, manifest: m})
 }
