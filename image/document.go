@@ -15,6 +15,19 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// maxDocument bounds manifests, indexes and configs, which are read into memory, in bytes: 4 MiB, what registries take of a
+// manifest (OCI distribution specification, "Pushing Manifests").
+const maxDocument = 4 << 20
+
+// What a document may hold, so that decoding it takes little more memory than it has bytes: an empty object of two bytes
+// becomes a descriptor of hundreds.
+const (
+	maxTokens    = 200_000 // keys, values, brackets
+	maxManifests = 1000
+	maxLayers    = 500 // what overlayfs mounts
+	maxHistory   = 5000
+)
+
 // deepestDocument is how many levels of a document are read; those of the specification are five.
 const deepestDocument = 16
 
@@ -28,8 +41,8 @@ var (
 )
 
 // Object reads a JSON document that is one object; numbers are json.Number. Programs decode documents by Go's encoding/json,
-// by that of others, and by hand: a key that is there twice, anything behind the end, and more than 16 levels are errors. See
-// SameKeys for keys that differ in case only.
+// by that of others, and by hand: a key that is there twice, anything behind the end, more than 16 levels, and what would take
+// much memory are errors. See SameKeys for keys that differ in case only.
 func Object(raw []byte) (map[string]any, error) {
 	v, err := strictValue(raw)
 	if err != nil {
@@ -44,6 +57,9 @@ func Object(raw []byte) (map[string]any, error) {
 
 // strictValue reads a document.
 func strictValue(raw []byte) (any, error) {
+	if err := bounded(raw); err != nil {
+		return nil, err
+	}
 	r := &strictReader{json.NewDecoder(bytes.NewReader(raw))}
 	r.UseNumber()
 	v, err := r.value(0)
@@ -123,6 +139,58 @@ func (r *strictReader) value(depth int) (any, error) {
 		return out, err
 	}
 	return t, nil
+}
+
+// bounded refuses a document that would take much memory to decode. What is no JSON passes: the decoder says so, and decodes
+// nothing before.
+func bounded(raw []byte) error {
+	if len(raw) > maxDocument {
+		return fmt.Errorf("it has %d bytes, more than %d", len(raw), maxDocument)
+	}
+	lists := []struct {
+		key  string
+		most int
+		what string
+	}{{"manifests", maxManifests, "manifests"}, {"layers", maxLayers, "layers"}, {"history", maxHistory, "history entries"}}
+	r := json.NewDecoder(bytes.NewReader(raw))
+	r.UseNumber()
+	var depth, count int // levels that are open, entries of the list
+	list := -1           // of lists, the one that is open
+	top := ""            // the last string of the first level: a list's key, if a list comes next
+	for range maxTokens {
+		t, err := r.Token()
+		if err != nil {
+			return nil
+		}
+		ends := t == json.Delim(']') || t == json.Delim('}')
+		if depth == 2 && list >= 0 && !ends {
+			if count++; count > lists[list].most {
+				return fmt.Errorf("it has more than %d %s", lists[list].most, lists[list].what)
+			}
+		}
+		switch t {
+		case json.Delim('['), json.Delim('{'):
+			if depth == 1 {
+				count, list = 0, -1
+				for i := range lists {
+					if strings.EqualFold(top, lists[i].key) {
+						list = i
+					}
+				}
+			}
+			depth++
+		case json.Delim(']'), json.Delim('}'):
+			depth--
+		default:
+			if s, ok := t.(string); ok && depth == 1 {
+				top = s
+			}
+		}
+		if depth == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has more than %d JSON tokens", maxTokens)
 }
 
 // parseIndex reads an index. d describes it; a layout's index.json has no descriptor.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -131,6 +132,10 @@ func manifestServer(t *testing.T, dir string) (host string) {
 		if r.URL.Path == "/v2/" {
 			return
 		}
+		if strings.HasPrefix(r.URL.Path, "/v2/moved/manifests/") { // a manifest may come from anywhere
+			http.Redirect(w, r, "/elsewhere/"+id, http.StatusTemporaryRedirect)
+			return
+		}
 		mt := ocitypes.OCIManifestSchema1
 		if id == "a" || id == top.Manifests[0].Digest.String() {
 			id, mt = top.Manifests[0].Digest.String(), top.Manifests[0].MediaType
@@ -140,4 +145,113 @@ func manifestServer(t *testing.T, dir string) (host string) {
 	}))
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// TestDocumentBounds: a document of a few MiB must not take hundreds of them to decode.
+func TestDocumentBounds(t *testing.T) {
+	same := func(s string) string { return s }
+	many := func(key string, n int) func(string) string {
+		return func(s string) string { return strings.Replace(s, "{", `{"`+key+`":`+elements(n)+`,`, 1) }
+	}
+	inPlace := func(key string, n int) func(string) string {
+		return func(s string) string {
+			return strings.Replace(s, `"`+key+`":[`, `"`+key+`":`+strings.TrimSuffix(elements(n), "]")+",", 1)
+		}
+	}
+	const mib = 1 << 20
+	for name, c := range map[string]struct {
+		index, manifest func(string) string
+		err             string
+	}{
+		"manifests": {inPlace("manifests", 1_000_000), same, "more than 1000 manifests"},
+		"in case":   {many("Manifests", 1_000_000), same, "more than 1000 manifests"},
+		"layers":    {same, inPlace("layers", 1_000_000), "more than 500 layers"},
+		"nulls": {same, func(s string) string {
+			return strings.Replace(s, `"layers":[`, `"layers":[`+strings.Repeat("null,", 1000), 1)
+		}, "more than 500 layers"},
+		"values": {same, many("x", 1_000_000), "more than 200000 JSON tokens"},
+		"deep": {same, func(s string) string {
+			return strings.Replace(s, "{", `{"x":`+strings.Repeat("[", mib)+strings.Repeat("]", mib)+",", 1)
+		}, "more than 200000 JSON tokens"},
+		"bytes":    {same, func(s string) string { return s + strings.Repeat(" ", 4*mib) }, "more than 4194304"},
+		"index":    {func(s string) string { return s + strings.Repeat(" ", 4*mib) }, same, "more than 4194304"},
+		"not much": {same, func(s string) string { return s + strings.Repeat(" ", 3*mib) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := rewritten(t, c.index, c.manifest)
+			host := manifestServer(t, dir)
+			for _, ref := range []string{"oci:" + dir, host + "/a:a", host + "/moved:a"} {
+				var err error
+				used := allocated(func() {
+					var src *Source
+					if src, err = Open(t.Context(), ref, testOptions()); err == nil {
+						_, err = src.Image(amd64)
+					}
+				})
+				if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%s: error is %v, want %q", ref, err, c.err)
+				}
+				if used > 100*mib {
+					t.Errorf("%s: it took %d MiB", ref, used/mib)
+				}
+			}
+		})
+	}
+	t.Run("index.json", func(t *testing.T) {
+		dir := rewritten(t, same, same)
+		if err := os.WriteFile(filepath.Join(dir, "index.json"), []byte(`{"manifests":`+elements(1_000_000)+`}`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(t.Context(), "oci:"+dir, testOptions()); err == nil || !strings.Contains(err.Error(), "more than 1000 manifests") {
+			t.Errorf("error is %v", err)
+		}
+	})
+	for name, c := range map[string]struct{ config, err string }{
+		"history":      {`{"history":` + elements(1_000_000) + `}`, "more than 5000 history entries"},
+		"diff_ids":     {`{"rootfs":{"diff_ids":` + elements(1_000_000) + `}}`, "more than 200000 JSON tokens"},
+		"config bytes": {`{}` + strings.Repeat(" ", 4*mib), "more than 4194304"},
+		"long history": {`{"rootfs":{"diff_ids":[""]},"history":` + elements(5000) + `}`, ""},
+		"a key twice":  {`{"a":1,"a":2,"rootfs":{"diff_ids":[""]}}`, ""}, // which verify tells of
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := strings.Replace(c.config, `[""]`, `["sha256:`+strings.Repeat("0", 64)+`"]`, 1)
+			dir := rewritten(t, same, func(s string) string {
+				var m v1.Manifest
+				if err := json.Unmarshal([]byte(s), &m); err != nil {
+					t.Fatal(err)
+				}
+				m.Config.Digest, m.Config.Size = digestOf([]byte(config)), int64(len(config))
+				raw, err := json.Marshal(m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(raw)
+			})
+			if err := os.WriteFile(blobFile(dir, digestOf([]byte(config))), []byte(config), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, ref := range []string{"oci:" + dir, manifestServer(t, dir) + "/a:a"} {
+				var err error
+				used := allocated(func() { _, err = open(t, ref, testOptions()).Image(amd64) })
+				if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%s: error is %v, want %q", ref, err, c.err)
+				}
+				if used > 100*mib {
+					t.Errorf("%s: it took %d MiB", ref, used/mib)
+				}
+			}
+		})
+	}
+}
+
+// elements is a JSON array of n empty objects.
+func elements(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("{},", n), ",") + "]" }
+
+// allocated is how many bytes do allocates, freed or not.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }

@@ -240,6 +240,16 @@ func checked(ref string, img v1.Image) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.Config.Size > maxDocument {
+		return nil, fmt.Errorf("base %s: config %s has %d bytes, more than %d", ref, m.Config.Digest, m.Config.Size, maxDocument)
+	}
+	raw, err := img.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	if err := bounded(raw); err != nil {
+		return nil, fmt.Errorf("base %s: config %s: %w", ref, m.Config.Digest, err)
+	}
 	c, err := img.ConfigFile()
 	if err != nil {
 		return nil, err
@@ -316,7 +326,7 @@ func single(ref string, img v1.Image) ([]*child, error) {
 // remoteOptions are go-containerregistry's options for reads from a registry.
 func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote.Option {
 	return []remote.Option{
-		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(t),
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(boundedManifests{t}),
 		remote.WithJobs(o.Jobs), remote.WithUserAgent(userAgent),
 		remote.WithRetryBackoff(remote.Backoff{Duration: o.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}

@@ -60,6 +60,9 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		}
 		return s, nil
 	}
+	if n := b.files[entryName(entry.Config)].size; n > maxDocument {
+		return nil, fmt.Errorf("base %s: config %.200q has %d bytes, more than %d", ref, entry.Config, n, maxDocument)
+	}
 	img, err := tarball.ImageFromPath(file, tag)
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
