@@ -12,10 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	specs "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -139,7 +141,8 @@ func (s *Source) Digest() v1.Hash { return s.digest }
 func (s *Source) Annotations() map[string]string { return s.annotations }
 
 // Ignored are the entries of the index that are neither images nor what BuildKit marks as belonging to one (platform
-// unknown/unknown): runtimes differ on what they make of those, so whoever publishes an image wants none.
+// unknown/unknown), and those of a layout's index.json that are neither the image opened, nor another one with a name, nor
+// so marked without a name: runtimes differ on what they make of those, so whoever publishes an image wants none.
 func (s *Source) Ignored() []v1.Descriptor { return s.ignored }
 
 // Platforms lists what the base has, in its own order, without attestations.
@@ -202,19 +205,24 @@ func (s *Source) Holds(h v1.Hash) bool {
 	return false
 }
 
-// SamePlatform compares OS, architecture and variant; "arm64" is "arm64/v8", "arm" is "arm/v7", "amd64" is "amd64/v1"
-// (containerd's normal forms). An OS version counts only when it is asked for.
+// SamePlatform compares OS, architecture and variant as containerd does (containerd/platforms, Normalize): "linux/x86_64" and
+// "Linux/AMD64" are "linux/amd64", "arm64" is "arm64/v8", "arm" is "arm/v7". No OS is Linux. An OS version counts only when it
+// is asked for; OS features never do, so that entries which differ in them only are two images for one platform.
+//
+// Variants are platforms of their own: "amd64/v2" is not "amd64", nor is "386", though a host of amd64 may run both. A runtime
+// prefers the exact platform, but for one that asks for a higher variant. Verify tells of each platform of an index that the
+// profile doesn't have, unless it is told which platform to look at.
 func SamePlatform(have, want v1.Platform) bool {
-	return have.OS == want.OS && have.Architecture == want.Architecture && variant(have) == variant(want) &&
+	a, b := normal(have), normal(want)
+	return a.OS == b.OS && a.Architecture == b.Architecture && a.Variant == b.Variant &&
 		(want.OSVersion == "" || want.OSVersion == have.OSVersion)
 }
 
-func variant(p v1.Platform) string {
-	usual := map[string]string{"arm64": "v8", "arm": "v7", "amd64": "v1"}
-	if p.Variant == "" {
-		return usual[p.Architecture]
+func normal(p v1.Platform) specs.Platform {
+	if p.OS == "" {
+		p.OS = "linux" // Normalize takes that of this machine
 	}
-	return p.Variant
+	return platforms.Normalize(specs.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant})
 }
 
 // IsImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
@@ -231,6 +239,16 @@ func checked(ref string, img v1.Image) (v1.Image, error) {
 	m, err := img.Manifest()
 	if err != nil {
 		return nil, err
+	}
+	if m.Config.Size > maxDocument {
+		return nil, fmt.Errorf("base %s: config %s has %d bytes, more than %d", ref, m.Config.Digest, m.Config.Size, maxDocument)
+	}
+	raw, err := img.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	if err := bounded(raw); err != nil {
+		return nil, fmt.Errorf("base %s: config %s: %w", ref, m.Config.Digest, err)
 	}
 	c, err := img.ConfigFile()
 	if err != nil {
@@ -273,9 +291,9 @@ func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Imag
 			}
 			return checked(ref, img)
 		}}
-		if d.Platform != nil {
+		if d.Platform != nil && d.Platform.Architecture != "" {
 			c.platform = *d.Platform
-		} else {
+		} else { // containerd asks the config
 			img, err := c.image()
 			if err != nil {
 				return err
@@ -308,7 +326,7 @@ func single(ref string, img v1.Image) ([]*child, error) {
 // remoteOptions are go-containerregistry's options for reads from a registry.
 func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote.Option {
 	return []remote.Option{
-		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(t),
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(boundedManifests{t}),
 		remote.WithJobs(o.Jobs), remote.WithUserAgent(userAgent),
 		remote.WithRetryBackoff(remote.Backoff{Duration: o.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}

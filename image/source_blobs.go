@@ -14,9 +14,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// maxDocument bounds manifests, indexes and configs, which are read into memory: 32 MiB, in bytes.
-const maxDocument = 32 << 20
-
 // blobs is the content of an OCI layout on this machine: a directory, or a tar archive of one.
 type blobs struct {
 	root  string

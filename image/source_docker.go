@@ -60,6 +60,9 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		}
 		return s, nil
 	}
+	if n := b.files[entryName(entry.Config)].size; n > maxDocument {
+		return nil, fmt.Errorf("base %s: config %.200q has %d bytes, more than %d", ref, entry.Config, n, maxDocument)
+	}
 	img, err := tarball.ImageFromPath(file, tag)
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
@@ -107,9 +110,21 @@ func (b *blobs) dockerManifest() (tarball.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	bad := func(err error) error { return fmt.Errorf("%s: %s: %w", b.root, dockerManifestName, err) }
+	v, err := strictValue(raw)
+	if err != nil {
+		return nil, bad(err)
+	}
+	entries, _ := v.([]any)
+	for _, e := range entries {
+		o, _ := e.(map[string]any)
+		if err := exactKeys(o, dockerKeys); err != nil {
+			return nil, bad(err)
+		}
+	}
 	var m tarball.Manifest
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", b.root, dockerManifestName, err)
+		return nil, bad(err)
 	}
 	return m, nil
 }

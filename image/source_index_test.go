@@ -45,7 +45,9 @@ func TestIndexEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			if name == "another media type" {
-				retype(t, dir)
+				changeInner(t, dir, func(inner *v1.IndexManifest) {
+					inner.Manifests[0].MediaType = "application/vnd.OCI.image.manifest.v1+json"
+				})
 			}
 			src, err := Open(t.Context(), "oci:"+dir, Options{})
 			if err != nil {
@@ -72,12 +74,12 @@ func TestIndexEntries(t *testing.T) {
 	}
 }
 
-// retype changes the media type of the first entry of the index that a layout's own index leads to.
-func retype(t *testing.T, dir string) {
+// changeInner changes the index that a layout's own index leads to.
+func changeInner(t *testing.T, dir string, change func(*v1.IndexManifest)) {
 	t.Helper()
 	top := readIndexFile(t, filepath.Join(dir, "index.json"))
 	inner := readIndexFile(t, filepath.Join(dir, "blobs", "sha256", top.Manifests[0].Digest.Hex))
-	inner.Manifests[0].MediaType = "application/vnd.OCI.image.manifest.v1+json"
+	change(&inner)
 	raw, err := json.Marshal(inner)
 	if err != nil {
 		t.Fatal(err)
@@ -86,13 +88,7 @@ func retype(t *testing.T, dir string) {
 	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", top.Manifests[0].Digest.Hex), raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	raw, err = json.Marshal(top)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "index.json"), raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeIndexFile(t, dir, top)
 }
 
 func readIndexFile(t *testing.T, file string) (m v1.IndexManifest) {
@@ -105,4 +101,185 @@ func readIndexFile(t *testing.T, file string) (m v1.IndexManifest) {
 		t.Fatal(err)
 	}
 	return m
+}
+
+const dockerSchema1 = "application/vnd.docker.distribution.manifest.v1+json"
+
+// TestTopEntries: an entry of index.json that isn't opened must not be able to take the place of the one that is. containerd
+// imports each entry that has a name, whatever its platform and media type, and the last one of a name counts.
+func TestTopEntries(t *testing.T) {
+	good, evil := testImage(t, amd64, testLayer(t, 1, 10)), testImage(t, amd64, testLayer(t, 2, 10))
+	unknown := v1.Platform{OS: "unknown", Architecture: "unknown"}
+	const full, other = "docker.io/library/slim:1", "docker.io/library/other:1"
+	for name, c := range map[string]struct {
+		evil    v1.Descriptor
+		tag     string
+		ignored int
+		err     string
+	}{
+		"an attestation with the name":  {v1.Descriptor{Platform: &unknown, Annotations: names(full, "1")}, "", 0, "two entries called"},
+		"by the tag":                    {v1.Descriptor{Platform: &unknown, Annotations: names(full, "1")}, "1", 0, "two entries called"},
+		"by the short name":             {v1.Descriptor{Platform: &unknown, Annotations: names("", "1")}, "1", 0, "two entries called"},
+		"by another spelling":           {v1.Descriptor{Platform: &unknown, Annotations: names("slim:1", "")}, "1", 0, "two entries called"},
+		"by the full name as the short": {v1.Descriptor{Platform: &unknown, Annotations: names("", full)}, "1", 0, "two entries called"},
+		"schema 1 with the name":        {v1.Descriptor{MediaType: dockerSchema1, Annotations: names(full, "1")}, "", 0, "two entries called"},
+		"an image with the name":        {v1.Descriptor{Annotations: names(full, "1")}, full, 0, "two entries called"},
+		"an attestation, other name":    {v1.Descriptor{Platform: &unknown, Annotations: names(other, "1")}, "", 1, ""},
+		"schema 1, other name":          {v1.Descriptor{MediaType: dockerSchema1, Annotations: names(other, "1")}, full, 1, ""},
+		"schema 1 without a name":       {v1.Descriptor{MediaType: dockerSchema1}, "", 1, ""},
+		"an image without a name":       {v1.Descriptor{}, "1", 1, ""},
+		"an attestation without a name": {v1.Descriptor{Platform: &unknown}, "", 0, ""},
+		"another image":                 {v1.Descriptor{Annotations: names(other, "2")}, "1", 0, ""},
+		"another image of the same tag": {v1.Descriptor{Annotations: names(other, "1")}, full, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := topLayout(t, mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Annotations: names(full, "1")}},
+				mutate.IndexAddendum{Add: evil, Descriptor: c.evil})
+			ref := "oci:" + dir
+			if c.tag != "" {
+				ref += ":" + c.tag
+			}
+			src, err := Open(t.Context(), ref, Options{})
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error is %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if src.Digest() != hexDigest(t, good) || len(src.Ignored()) != c.ignored {
+				t.Errorf("it gives %s and ignores %v, want %d", src.Digest(), src.Ignored(), c.ignored)
+			}
+		})
+	}
+	t.Run("one image, twice with one name", func(t *testing.T) {
+		d := mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Annotations: names(full, "1")}}
+		open(t, "oci:"+topLayout(t, d, d)+":1", testOptions())
+	})
+	t.Run("several platforms", func(t *testing.T) {
+		dir := topLayout(t, mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Platform: &amd64}},
+			mutate.IndexAddendum{Add: testImage(t, arm64, testLayer(t, 3, 10)), Descriptor: v1.Descriptor{Platform: &arm64}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: &unknown}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: &unknown, Annotations: names(full, "")}},
+			mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{MediaType: dockerSchema1}})
+		if src := open(t, "oci:"+dir, testOptions()); len(src.Platforms()) != 2 || len(src.Ignored()) != 2 {
+			t.Errorf("platforms %v, ignored %v", src.Platforms(), src.Ignored())
+		}
+	})
+}
+
+func names(full, short string) map[string]string {
+	out := map[string]string{}
+	if full != "" {
+		out[AnnotationImageName] = full
+	}
+	if short != "" {
+		out[AnnotationRefName] = short
+	}
+	return out
+}
+
+// topLayout writes a layout whose index.json has the entries given, media types too.
+func topLayout(t *testing.T, add ...mutate.IndexAddendum) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "layout")
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range add {
+		if err := l.AppendImage(a.Add.(v1.Image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top := readIndexFile(t, filepath.Join(dir, "index.json"))
+	for i, a := range add {
+		d := &top.Manifests[i]
+		d.Annotations, d.Platform = a.Descriptor.Annotations, a.Descriptor.Platform
+		if a.Descriptor.MediaType != "" {
+			d.MediaType = a.Descriptor.MediaType
+		}
+	}
+	writeIndexFile(t, dir, top)
+	return dir
+}
+
+func writeIndexFile(t *testing.T, dir string, top v1.IndexManifest) {
+	t.Helper()
+	raw, err := json.Marshal(top)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "index.json"), raw, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPlatformSpellings: containerd takes an entry for the image of a platform in any spelling (containerd/platforms,
+// Normalize), so that two such entries are two images of it.
+func TestPlatformSpellings(t *testing.T) {
+	good, evil := testImage(t, amd64, testLayer(t, 1, 10)), testImage(t, amd64, testLayer(t, 2, 10))
+	for name, c := range map[string]struct {
+		platform *v1.Platform
+		twice    bool
+	}{
+		"x86_64":          {&v1.Platform{OS: "linux", Architecture: "x86_64"}, true},
+		"x86-64":          {&v1.Platform{OS: "linux", Architecture: "x86-64"}, true},
+		"AMD64":           {&v1.Platform{OS: "linux", Architecture: "AMD64"}, true},
+		"Linux":           {&v1.Platform{OS: "Linux", Architecture: "amd64"}, true},
+		"no OS":           {&v1.Platform{Architecture: "amd64"}, true},
+		"nothing":         {&v1.Platform{}, true},
+		"no platform":     {nil, true},
+		"V1":              {&v1.Platform{OS: "linux", Architecture: "amd64", Variant: "V1"}, true},
+		"an OS version":   {&v1.Platform{OS: "linux", Architecture: "amd64", OSVersion: "5"}, true},
+		"an OS feature":   {&v1.Platform{OS: "linux", Architecture: "amd64", OSFeatures: []string{"x"}}, true},
+		"v2":              {&v1.Platform{OS: "linux", Architecture: "amd64", Variant: "v2"}, false},
+		"386":             {&v1.Platform{OS: "linux", Architecture: "386"}, false},
+		"another OS":      {&v1.Platform{OS: "freebsd", Architecture: "amd64"}, false},
+		"known to no-one": {&v1.Platform{OS: "linux", Architecture: "amd64x"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			idx := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, ocitypes.OCIImageIndex),
+				mutate.IndexAddendum{Add: evil, Descriptor: v1.Descriptor{Platform: c.platform}},
+				mutate.IndexAddendum{Add: good, Descriptor: v1.Descriptor{Platform: &amd64}})
+			dir := writeBase(t, idx, "a")
+			if c.platform == nil {
+				changeInner(t, dir, func(inner *v1.IndexManifest) { inner.Manifests[0].Platform = nil })
+			}
+			src := open(t, "oci:"+dir, testOptions())
+			if len(src.Platforms()) != 2 {
+				t.Errorf("platforms %v", src.Platforms())
+			}
+			img, err := src.Image(amd64)
+			_, all := src.Images(src.Platforms()...)
+			if c.twice {
+				for _, err := range []error{err, all} {
+					if err == nil || !strings.Contains(err.Error(), "two images") {
+						t.Errorf("error is %v, want one that tells of two images", err)
+					}
+				}
+				return
+			}
+			if err != nil || all != nil {
+				t.Fatal(err, all)
+			}
+			if hexDigest(t, img) != hexDigest(t, good) {
+				t.Error("it gives the other image")
+			}
+		})
+	}
+	for _, c := range [][2]v1.Platform{
+		{{OS: "linux", Architecture: "aarch64"}, arm64},
+		{{OS: "linux", Architecture: "arm64", Variant: "8"}, arm64},
+		{{OS: "linux", Architecture: "arm64", Variant: "v8"}, arm64},
+		{{OS: "linux", Architecture: "armhf"}, {OS: "linux", Architecture: "arm"}},
+		{{OS: "linux", Architecture: "armel"}, {OS: "linux", Architecture: "arm", Variant: "v6"}},
+		{{OS: "macos", Architecture: "arm64"}, {OS: "darwin", Architecture: "arm64"}},
+	} {
+		if !SamePlatform(c[0], c[1]) || !SamePlatform(c[1], c[0]) {
+			t.Errorf("%s is not %s", c[0], c[1])
+		}
+	}
 }

@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
@@ -60,7 +60,9 @@ func openLayoutArchive(spec string, o Options) (*Source, error) {
 		return nil, fmt.Errorf("base %s: %w", s.ref, err)
 	}
 	for _, e := range m {
-		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool { return t == tag || strings.HasSuffix(t, ":"+tag) }) {
+		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool {
+			return strings.HasSuffix(t, ":"+tag) || canonical(t) == canonical(tag)
+		}) {
 			continue
 		}
 		if err := s.agree(e); err != nil {
@@ -99,21 +101,25 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
-	var version struct {
-		ImageLayoutVersion string `json:"imageLayoutVersion"`
+	layout, err := Object(marker)
+	if err == nil {
+		err = exactKeys(layout, []string{"imageLayoutVersion"})
 	}
-	if err := json.Unmarshal(marker, &version); err != nil || !strings.HasPrefix(version.ImageLayoutVersion, "1.") {
+	if err != nil {
+		return nil, fmt.Errorf("base %s: oci-layout: %w", ref, err)
+	}
+	if version, _ := layout["imageLayoutVersion"].(string); !strings.HasPrefix(version, "1.") {
 		return nil, fmt.Errorf("base %s: oci-layout states no version 1 layout", ref)
 	}
 	raw, err := b.document("index.json")
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
-	top, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	top, err := parseIndex(raw, v1.Descriptor{})
 	if err != nil {
-		return nil, fmt.Errorf("base %s: index.json: %w", ref, err)
+		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
-	d, err := pick(top, tag)
+	d, ignored, err := pick(top, tag)
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
@@ -128,7 +134,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		var m *v1.IndexManifest
 		s.digest = d.Digest
 		if raw, err = b.read(*d); err == nil {
-			if m, err = v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil {
+			if m, err = parseIndex(raw, *d); err == nil {
 				err = s.openIndex(m, get)
 			}
 		}
@@ -142,28 +148,45 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
+	if d == nil {
+		s.ignored = ignored // which has what openIndex found
+	} else {
+		s.ignored = append(ignored, s.ignored...)
+	}
 	return s, nil
 }
 
-// pick finds the entry of index.json that is meant; nil when all of them together are one image.
-func pick(top *v1.IndexManifest, tag string) (*v1.Descriptor, error) {
+// pick finds the entry of index.json that is meant; nil when all of them together are one image. Another image that has a
+// name is somebody else's; ignored are the entries that are neither that nor attestations without a name: containerd imports
+// each entry that has a name, whatever its platform and media type, and docker load those without one too.
+func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Descriptor, err error) {
+	if err := oneOfEachName(top.Manifests); err != nil {
+		return nil, nil, err
+	}
 	var names []string
 	var found []v1.Descriptor
 	platforms := map[string]bool{}
 	for _, d := range top.Manifests {
+		refName, full := d.Annotations[AnnotationRefName], d.Annotations[AnnotationImageName]
+		nameless := refName == "" && full == ""
 		if !d.MediaType.IsIndex() && !IsImage(d) {
+			if !nameless || !isArtifact(d) {
+				ignored = append(ignored, d)
+			}
 			continue
 		}
-		refName, full := d.Annotations[AnnotationRefName], d.Annotations[AnnotationImageName]
 		for _, n := range []string{refName, full} {
 			if n != "" && !slices.Contains(names, n) {
 				names = append(names, n)
 			}
 		}
 		if tag != "" && tag != refName && tag != full {
+			if nameless {
+				ignored = append(ignored, d)
+			}
 			continue
 		}
-		if !slices.ContainsFunc(found, func(o v1.Descriptor) bool { return o.Digest == d.Digest }) {
+		if !slices.ContainsFunc(found, func(o v1.Descriptor) bool { return sameContent(o, d) }) {
 			found = append(found, d)
 		}
 		if d.MediaType.IsImage() && d.Platform != nil {
@@ -172,15 +195,56 @@ func pick(top *v1.IndexManifest, tag string) (*v1.Descriptor, error) {
 	}
 	switch {
 	case len(found) == 1:
-		return &found[0], nil
+		ignored = slices.DeleteFunc(ignored, func(o v1.Descriptor) bool { return sameContent(o, found[0]) })
+		return &found[0], ignored, nil
 	case len(found) == 0 && tag != "":
-		return nil, fmt.Errorf("no image is called %q: there is %s", tag, orNone(names))
+		return nil, nil, fmt.Errorf("no image is called %q: there is %s", tag, orNone(names))
 	case len(found) == 0:
-		return nil, errors.New("index.json holds no image")
+		return nil, nil, errors.New("index.json holds no image")
 	case tag == "" && len(platforms) == len(found):
-		return nil, nil
+		return nil, ignored, nil
 	}
-	return nil, fmt.Errorf("there are %d images: add the name of one, :TAG: %s", len(found), orNone(names))
+	return nil, nil, fmt.Errorf("there are %d images: add the name of one, :TAG: %s", len(found), orNone(names))
+}
+
+func sameContent(a, b v1.Descriptor) bool { return a.Digest == b.Digest && a.MediaType == b.MediaType }
+
+// oneOfEachName refuses an index.json in which a name has two meanings. The short name alone may be there twice if both
+// entries have a full name: docker save writes the tag there.
+func oneOfEachName(entries []v1.Descriptor) error {
+	type named struct {
+		v1.Descriptor
+		short, full string
+		hasFull     bool
+	}
+	var seen []named
+	for _, d := range entries {
+		n := named{Descriptor: d, short: d.Annotations[AnnotationRefName], full: d.Annotations[AnnotationImageName]}
+		if n.hasFull = n.full != ""; !n.hasFull {
+			n.full = n.short
+		}
+		if n.full == "" {
+			continue
+		}
+		n.full = canonical(n.full)
+		for _, o := range seen {
+			same := o.full == n.full || o.short == n.short && n.short != "" && !(o.hasFull && n.hasFull)
+			if same && !sameContent(o.Descriptor, d) {
+				return fmt.Errorf("index.json has two entries called %.200q, %s and %s: programs differ on which of them counts",
+					n.full, o.Digest, d.Digest)
+			}
+		}
+		seen = append(seen, n)
+	}
+	return nil
+}
+
+// canonical is the name of an image in one spelling.
+func canonical(n string) string {
+	if r, err := name.ParseReference(n, name.WeakValidation); err == nil {
+		return DockerName(r.Name())
+	}
+	return n
 }
 
 func orNone(names []string) string {
@@ -197,9 +261,9 @@ func (b *blobs) image(d v1.Descriptor) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := v1.ParseManifest(bytes.NewReader(raw))
+	m, err := parseManifest(raw, d)
 	if err != nil {
-		return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
+		return nil, err
 	}
 	return partial.CompressedToImage(&storedImage{blobs: b, desc: d, raw: raw, manifest: m})
 }

@@ -58,9 +58,16 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		return nil, manifestError(err, h)
 	}
 	s.digest = desc.Digest
-	wrap := func(img v1.Image, err error, h v1.Hash) (v1.Image, error) {
+	wrap := func(img v1.Image, err error, d v1.Descriptor) (v1.Image, error) {
 		if err != nil {
-			return nil, manifestError(err, h)
+			return nil, manifestError(err, d.Digest)
+		}
+		raw, err := img.RawManifest()
+		if err != nil {
+			return nil, manifestError(err, d.Digest)
+		}
+		if err := checkDocument(raw, d, false); err != nil {
+			return nil, fmt.Errorf("base %s: %w", ref, err)
 		}
 		return &remoteImage{Image: img, ref: ref, host: host}, nil
 	}
@@ -69,11 +76,14 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 			return nil, fmt.Errorf("base %s: image manifests of schema 1 are not read", ref)
 		}
 		img, err := desc.Image()
-		if img, err = wrap(img, err, desc.Digest); err != nil {
+		if img, err = wrap(img, err, desc.Descriptor); err != nil {
 			return nil, err
 		}
 		s.children, err = single(ref, img)
 		return s, err
+	}
+	if err := checkDocument(desc.Manifest, desc.Descriptor, true); err != nil {
+		return nil, fmt.Errorf("base %s: %w", ref, err)
 	}
 	index, err := desc.ImageIndex()
 	if err != nil {
@@ -85,7 +95,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	err = s.openIndex(m, func(d v1.Descriptor) (v1.Image, error) {
 		img, err := index.Image(d.Digest)
-		return wrap(img, err, d.Digest)
+		return wrap(img, err, d)
 	})
 	return s, err
 }

@@ -216,3 +216,47 @@ func CheckHost(from, to *url.URL) error {
 	}
 	return nil
 }
+
+// boundedManifests holds manifests and indexes to their bounds before go-containerregistry decodes them.
+type boundedManifests struct{ inner http.RoundTripper }
+
+func (t boundedManifests) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := t.inner.RoundTrip(req)
+	if err == nil && req.Method == http.MethodGet && resp.StatusCode == http.StatusOK && asksManifest(req) {
+		resp.Body = &boundedBody{ReadCloser: resp.Body}
+	}
+	return resp, err
+}
+
+// asksManifest follows redirects back to what was asked for.
+func asksManifest(req *http.Request) bool {
+	for !strings.Contains(req.URL.Path, "/manifests/") {
+		if req.Response == nil || req.Response.Request == nil {
+			return false
+		}
+		req = req.Response.Request
+	}
+	return true
+}
+
+// boundedBody gives a document when it is whole and within its bounds.
+type boundedBody struct {
+	io.ReadCloser
+	content *bytes.Reader
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.content == nil {
+		raw, err := io.ReadAll(io.LimitReader(b.ReadCloser, maxDocument+1))
+		if err == nil && len(raw) > maxDocument {
+			err = fmt.Errorf("the manifest has more than %d bytes", maxDocument)
+		} else if err == nil {
+			err = bounded(raw)
+		}
+		if err != nil {
+			return 0, err
+		}
+		b.content = bytes.NewReader(raw)
+	}
+	return b.content.Read(p)
+}

@@ -1,16 +1,14 @@
 package verify
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // The keys of an image config that aren't held against the one that a build writes: what other rules do, times, and
@@ -153,23 +151,12 @@ func (h *held) configs() (have, want map[string]any, err error) {
 // parseConfig reads an image config. Runtimes decode it by Go's encoding/json, by that of others, and by hand: what those
 // read differently is an error.
 func parseConfig(raw []byte) (map[string]any, error) {
-	r := &strictReader{json.NewDecoder(bytes.NewReader(raw))}
-	r.UseNumber()
-	v, err := r.value(0)
-	if err == nil {
-		if _, more := r.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is more after its end")
-		}
-	}
+	top, err := image.Object(raw)
 	if err != nil {
 		return nil, err
 	}
-	top, ok := v.(map[string]any)
-	if !ok {
-		return nil, errors.New("it is no JSON object")
-	}
 	for _, o := range []map[string]any{top, object(top["config"]), object(top["rootfs"]), object(object(top["config"])["Healthcheck"])} {
-		if err := sameKeys(o); err != nil {
+		if err := image.SameKeys(o); err != nil {
 			return nil, err
 		}
 	}
@@ -179,78 +166,6 @@ func parseConfig(raw []byte) (map[string]any, error) {
 		}
 	}
 	return top, nil
-}
-
-// sameKeys refuses keys that differ in case only: Go's decoder takes both for the same.
-func sameKeys(o map[string]any) error {
-	seen := map[string]string{}
-	for _, key := range sortedKeys(o) {
-		if other, ok := seen[fold(key)]; ok {
-			return fmt.Errorf("the keys %q and %q differ in case only", cut(other), cut(key))
-		}
-		seen[fold(key)] = key
-	}
-	return nil
-}
-
-// fold is what keys have in common that encoding/json takes for the same (its foldName).
-func fold(key string) string {
-	return strings.Map(func(r rune) rune {
-		for {
-			next := unicode.SimpleFold(r)
-			if next <= r {
-				return next
-			}
-			r = next
-		}
-	}, key)
-}
-
-// deepestConfig is how many levels of an image config are read; those of the specification are four.
-const deepestConfig = 16
-
-type strictReader struct{ *json.Decoder }
-
-// value reads one value; an object that has a key twice is an error.
-func (r *strictReader) value(depth int) (any, error) {
-	if depth > deepestConfig {
-		return nil, fmt.Errorf("it has more than %d levels", deepestConfig)
-	}
-	t, err := r.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t {
-	case json.Delim('{'):
-		out := map[string]any{}
-		for r.More() {
-			key, err := r.Token()
-			if err != nil {
-				return nil, err
-			}
-			name, _ := key.(string) // the decoder takes nothing else there
-			if _, twice := out[name]; twice {
-				return nil, fmt.Errorf("the key %q is there twice", cut(name))
-			}
-			if out[name], err = r.value(depth + 1); err != nil {
-				return nil, err
-			}
-		}
-		_, err = r.Token()
-		return out, err
-	case json.Delim('['):
-		out := []any{}
-		for r.More() {
-			v, err := r.value(depth + 1)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, v)
-		}
-		_, err = r.Token()
-		return out, err
-	}
-	return t, nil
 }
 
 // object is v if it is one; nil otherwise, which has no keys.
