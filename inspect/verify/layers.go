@@ -32,6 +32,11 @@ var layerRules = []rule{
 		Fix: "Build again, and lay by the profile what else is needed.",
 	}, each: layersForeign},
 	{Rule: Rule{
+		ID: "layer-archive", Title: "Every program that unpacks a layer above the base finds the same in it", Severity: Error,
+		Why: "The archive of a layer can be made so that one program lays other files than the next: a path that is there twice, headers of which one counts, something behind the end. What was verified is what slimctl, containerd and Docker read. Of the base's layers it is told by not-understood.",
+		Fix: "Build again; the archives of a build have none of it.",
+	}, each: layersOdd},
+	{Rule: Rule{
 		ID: "layer-annotation", Title: "Nothing but a layer's archive says what is in it", Severity: Error,
 		Why: "What pulls lazily (stargz, zstd:chunked, overlaybd, nydus) takes a layer's files by an index that an annotation names, and may find others there than the archive has, which was verified. An URL has a layer come from elsewhere.",
 		Fix: "Publish the image as it was built.",
@@ -319,6 +324,16 @@ func layersAnnotated(h *held) error {
 		}
 		if len(l.URLs) > 0 {
 			h.found(fmt.Sprintf("layer %d", i+1), at, "%s is to come from %s", h.layer(i), cut(list(l.URLs)))
+		}
+	}
+	return nil
+}
+
+func layersOdd(h *held) error {
+	first, _ := h.above()
+	for i := first; i < len(h.Files.Layers); i++ {
+		for _, n := range h.Files.Layers[i].Notes(i) {
+			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
 		}
 	}
 	return nil

@@ -658,6 +658,17 @@ var broken = map[string]map[string]func(*fixture){
 			f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)))
 		},
 	},
+	"layer-archive": {
+		"a file twice": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+				img.Files.Layers[1].Odd = []tree.Odd{{Path: "/usr/sbin/nginx", Text: "it is in the archive twice"}}
+			}
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			f.addAbove(text("/usr/bin/.wh..wh.x", ""))
+		},
+	},
 	"layer-annotation": {
 		"an index of ours": annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
 		"of the base's":    annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1"),
