@@ -327,6 +327,7 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		if again, err = mutate.ConfigFile(again, config); err != nil {
 			t.Fatal(err)
 		}
+		again = mutate.ConfigMediaType(mutate.MediaType(again, manifest.MediaType), manifest.Config.MediaType)
 		again = mutate.Annotations(again, manifest.Annotations).(v1.Image)
 		files, err := c.cache.Open(t.Context(), again, tree.Options{})
 		if err != nil {

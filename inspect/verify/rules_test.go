@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -53,6 +54,12 @@ func (f *fixture) privileged(p string, mode int64, kind string) {
 }
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
+
+func manifest(change func(*v1.Manifest)) func(*fixture) {
+	return func(f *fixture) {
+		f.prepare = func(img *inspect.Image, _ *expect.Expect) { change(img.Manifest) }
+	}
+}
 
 func annotated(layer int, key, value string) func(*fixture) {
 	return func(f *fixture) {
@@ -667,6 +674,26 @@ var broken = map[string]map[string]func(*fixture){
 		"with the base not known": func(f *fixture) {
 			f.want.Base.Layers = []string{}
 			f.addAbove(text("/usr/bin/.wh..wh.x", ""))
+		},
+	},
+	"manifest": {
+		"not read":           func(f *fixture) { f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Manifest = nil } },
+		"half Docker's":      manifest(func(m *v1.Manifest) { m.MediaType = types.DockerManifestSchema2 }),
+		"an empty config":    manifest(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.oci.empty.v1+json" }),
+		"a config in itself": manifest(func(m *v1.Manifest) { m.Config.Data = []byte("{}") }),
+		"a config from afar": manifest(func(m *v1.Manifest) { m.Config.URLs = []string{"https://evil.example"} }),
+		"an artifact":        manifest(func(m *v1.Manifest) { m.ArtifactType = "application/x" }),
+		"a subject":          manifest(func(m *v1.Manifest) { m.Subject = &v1.Descriptor{} }),
+		"an unknown layer":   manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = "application/x-evil" }),
+		"a plain layer":      manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIUncompressedLayer }),
+		"a foreign layer":    manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIRestrictedLayer }),
+		"a layer in itself":  manifest(func(m *v1.Manifest) { m.Layers[1].Data = []byte("x") }),
+		"not gzip": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Files.Layers[1].Compression = "none" }
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCILayerZStd })(f)
 		},
 	},
 	"layer-annotation": {
