@@ -30,6 +30,11 @@ var layerRules = []rule{
 		Fix: "Build again; slimctl writes the annotations.",
 	}, each: baseAnnotations, all: indexAnnotations},
 	{Rule: Rule{
+		ID: "annotation", Title: "Annotations only describe the image", Severity: Error,
+		Why: "Runtimes act on annotations of the manifest: with some of them another runtime, a systemd property or all privileges come with the image (run.oci.handler, org.systemd.property, io.podman.annotations.privileged).",
+		Fix: "Build again without it. One of your own, of build --annotation x=y, is accepted by verify --annotation x=y.",
+	}, each: annotationsKnown, all: indexAnnotationsKnown},
+	{Rule: Rule{
 		ID: "layer-foreign", Title: "Layers above the base hold what the profile lays and removes", Severity: Error,
 		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load. With the base known, each layer is one that a build makes: all removals in one, then one for each overlay.",
 		Fix: "Build again, and lay by the profile what else is needed.",
@@ -142,6 +147,37 @@ func indexAnnotations(k *checker) error {
 	k.annotated(k.in.Annotations, k.held[0].want.Base, "the index", func(what, format string, args ...any) {
 		k.add(Finding{Subject: what, Message: fmt.Sprintf(format, args...)})
 	})
+	return nil
+}
+
+// undescribed are the annotations that do more than describe the image, and that the build was not told.
+func undescribed(have, told map[string]string) []string {
+	var out []string
+	for _, key := range sortedKeys(have) {
+		if value, ok := told[key]; !strings.HasPrefix(key, ociLabel) && (!ok || value != have[key]) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+func annotationsKnown(h *held) error {
+	for _, key := range undescribed(h.Annotations, h.want.Annotations) {
+		h.found(cut(key), nil, "the manifest has the annotation %s=%s, which a build does not write", cut(key), cut(h.Annotations[key]))
+	}
+	return nil
+}
+
+func indexAnnotationsKnown(k *checker) error {
+	if len(k.held) == 0 {
+		return nil
+	}
+	for _, key := range undescribed(k.in.Annotations, k.held[0].want.IndexAnnotations) {
+		k.add(Finding{
+			Subject: cut(key),
+			Message: fmt.Sprintf("the index has the annotation %s=%s, which a build does not write", cut(key), cut(k.in.Annotations[key])),
+		})
+	}
 	return nil
 }
 

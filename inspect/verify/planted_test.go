@@ -265,6 +265,8 @@ func attacks(t testing.TB) map[string]struct {
 		}}, "secret-history"},
 		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "secret-file"},
 		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "secret-file"},
+		"privileges by a label":    {plant{config: func(c *v1.ConfigFile) { c.Config.Labels["devcontainer.metadata"] = `[{"privileged":true}]` }}, "config-label"},
+		"another runtime":          {plant{manifest: map[string]string{"run.oci.handler": "krun"}}, "annotation"},
 		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "base-annotation"},
 	}
 }
