@@ -42,7 +42,7 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	if err != nil {
 		return nil, err
 	}
-	out := &Image{Reference: reference, Digest: digest, Annotations: manifest.Annotations, RawConfig: config, Files: files}
+	out := &Image{Reference: reference, Digest: digest, Manifest: manifest, Annotations: manifest.Annotations, RawConfig: config, Files: files}
 	if p := files.Config.Platform(); p != nil {
 		out.Platform = *p
 	}
@@ -70,22 +70,10 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	}
 	s.Notes = append(s.Notes, s.Privilege.Notes...)
 	s.Notes = append(s.Notes, packageNotes...)
-	s.Notes = append(s.Notes, aufsNotes(files.Layers)...)
-	return out, nil
-}
-
-// aufsNotes has a note for each layer with names that runtimes differ on.
-func aufsNotes(layers []tree.Layer) []tree.Note {
-	var notes []tree.Note
-	for i, l := range layers {
-		if len(l.AUFS) > 0 {
-			notes = append(notes, tree.Note{
-				Place: tree.Place{Path: l.AUFS[0], Layer: l.Digest.String()},
-				Text:  fmt.Sprintf("layer %d has %d names of AUFS's records (.wh..wh.NAME): some runtimes pass them over, others remove or lay something by them", i+1, len(l.AUFS)),
-			})
-		}
+	for i := range files.Layers {
+		s.Notes = append(s.Notes, files.Layers[i].Notes(i)...)
 	}
-	return notes
+	return out, nil
 }
 
 // readPrograms reads what follows from the start: programs, routes, servers, listeners.

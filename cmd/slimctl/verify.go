@@ -32,7 +32,7 @@ func (e *gateError) Error() string { return e.words }
 type verifyFlags struct {
 	openOptions
 	profile, base, payload string
-	set                    []string
+	set, annotations       []string
 	format, file, severity string
 	rules, run             bool
 	runtime, artifacts     string
@@ -82,6 +82,7 @@ The exit status is 3 when there is a finding of the severity error.`,
 	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
 	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC; what the image was built with")
+	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation, as build's --annotation: [index:|manifest:]key=value (repeatable)")
 	flags.StringVar(&f.payload, "payload", "", "`DIR` with the agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
 	flags.StringVar(&f.format, "format", verify.Text, "text, json, junit or sarif")
 	flags.StringVarP(&f.file, "output", "o", "", "write the report to this `FILE` instead of standard output")
@@ -110,6 +111,10 @@ func (f *verifyFlags) check() error {
 }
 
 func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) error {
+	annotations, err := parseAnnotations(f.annotations)
+	if err != nil {
+		return usage(err)
+	}
 	p, err := load(f.profile, f.set)
 	if err != nil {
 		return err
@@ -129,6 +134,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	if err != nil {
 		return err
 	}
+	told(in.Expect, annotations)
 	report, err := verify.Check(ctx, in)
 	if err != nil {
 		return err
@@ -141,6 +147,13 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 		}
 	}
 	return a.gate(f, report)
+}
+
+// told has the images expected with the annotations that the build was told.
+func told(want map[string]*expect.Expect, annotations build.Annotations) {
+	for _, e := range want {
+		e.Annotations, e.IndexAnnotations = annotations.Manifest, annotations.Index
+	}
 }
 
 // gate writes the report, and fails when it has a finding that is too grave.
@@ -316,6 +329,7 @@ func (a *app) verifyBuilt(ctx context.Context, r *resolved, annotations build.An
 	}
 	g.Go(func() (err error) {
 		in.Expect, err = r.expect(annotations.Manifest)
+		told(in.Expect, annotations)
 		return err
 	})
 	if err := g.Wait(); err != nil {

@@ -25,15 +25,17 @@ import (
 // index is what is remembered of one layer.
 type index struct {
 	entries []Entry
-	aufs    []string
+	odd     []Odd
 	pack    pack
+	// compression is Layer.Compression.
+	compression string
 
 	unread, claimed bool
 }
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v5"
+const indexVersion = "v6"
 
 // indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
@@ -47,7 +49,8 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 // varints in the records, which are
 //
 //	the pack's chunks, and where each content of the pack begins
-//	the paths of AUFS's records
+//	the compression
+//	what is odd: path and text
 //	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
 //	    before; by type size, link, device; and attributes
 //	the digests of the entries that have one, one behind the other
@@ -64,7 +67,7 @@ type header struct {
 	Sum uint32
 }
 
-var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 3}
+var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 4}
 
 // The first byte of an entry is its type's position in types, and flags.
 const (
@@ -157,9 +160,11 @@ func (x *index) records() (b []byte, names uint64) {
 		b = append(b, d[:]...)
 		uvarint(uint64(x.pack.start[d]))
 	}
-	uvarint(uint64(len(x.aufs)))
-	for _, p := range x.aufs {
-		text(p)
+	text(x.compression)
+	uvarint(uint64(len(x.odd)))
+	for _, o := range x.odd {
+		text(o.Path)
+		text(o.Text)
 	}
 	before := &Entry{}
 	var digests []byte
@@ -268,7 +273,8 @@ func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	r := &recordReader{left: records}
 	r.names.Grow(int(h.Names))
 	r.pack(&x.pack)
-	x.aufs = r.texts()
+	x.compression = r.text("")
+	x.odd = r.odd()
 	r.entries(x.entries)
 	if r.bad || len(r.left) > 0 {
 		return nil, errors.Join(errIndex, l.take(-int64(h.Entries), -int64(h.Names)))
@@ -346,16 +352,15 @@ func (r *recordReader) text(before string) string {
 	return r.names.String()[start:]
 }
 
-// texts reads some, each with a byte at least.
-func (r *recordReader) texts() []string {
+func (r *recordReader) odd() []Odd {
 	n := r.count(2)
-	if n > maxEntries {
+	if n > maxOdd {
 		r.fail()
 		return nil
 	}
-	out := make([]string, n)
+	out := make([]Odd, n)
 	for i := range out {
-		out[i] = r.text("")
+		out[i] = Odd{r.text(""), r.text("")}
 	}
 	return out
 }

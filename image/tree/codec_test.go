@@ -27,7 +27,7 @@ func sample() *index {
 	file := func(p string, size int64) Entry {
 		return Entry{Entry: image.Entry{Path: p, Type: image.TypeFile, Mode: 0o4755, UID: 1000, GID: -5, Size: size, ModTime: time.Unix(1<<40, 7).UTC()}, Digest: Digest{1, 2, byte(size)}}
 	}
-	x := &index{aufs: []string{"/.wh..wh.plnk/1.2", "/d/.wh..wh.x"}, entries: []Entry{
+	x := &index{compression: "zstd", odd: []Odd{{"/.wh..wh.plnk/1.2", "a name"}, {"/d/.wh..wh.x", ""}}, entries: []Entry{
 		{Entry: image.Entry{Path: "/", Type: TypeOpaque}},
 		{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755, ModTime: time.Unix(-1, 0).UTC()}},
 		file("/a", 0), file("/a/b", 3), file("/a-b", 1<<60),
@@ -56,7 +56,7 @@ func TestIndexComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.entries, got.entries) + cmp.Diff(want.aufs, got.aufs); diff != "" {
+	if diff := cmp.Diff(want.entries, got.entries) + cmp.Diff(want.odd, got.odd) + cmp.Diff(want.compression, got.compression); diff != "" {
 		t.Errorf("(-written +read):\n%s", diff)
 	}
 	if diff := cmp.Diff(want.pack.chunks, got.pack.chunks, cmp.AllowUnexported(chunk{})) + cmp.Diff(want.pack.start, got.pack.start); diff != "" {

@@ -221,10 +221,14 @@ func TestAUFSRecordsAreTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(im.Layers[0].AUFS, " "); got != "/.wh..wh.aufs /usr/bin/.wh..wh.nginx /.wh..wh.plnk/1.2" {
+		var records []string
+		for _, o := range im.Layers[0].Odd {
+			records = append(records, o.Path)
+		}
+		if got := strings.Join(records, " "); got != "/.wh..wh.aufs /usr/bin/.wh..wh.nginx /.wh..wh.plnk/1.2" {
 			t.Errorf("records: %s", got)
 		}
-		for _, p := range im.Layers[0].AUFS[:2] {
+		for _, p := range records[:2] {
 			if _, ok := im.Lookup(p); ok {
 				t.Errorf("%s is in the tree", p)
 			}

@@ -81,9 +81,12 @@ type Layer struct {
 	// TypeOpaque) before what has the same path: of several entries with one path the last one counts, symlinks among the
 	// parents are followed, and a hard link to a file of a lower layer has no Digest. Read only.
 	Entries []Entry
-	// AUFS are paths in the layer that have a name of AUFS's own records, ".wh..wh.NAME", as the layer has them: runtimes
-	// differ on what those mean. The opaque marker ".wh..wh..opq" is none.
-	AUFS []string
+	// Odd are what programs that unpack the layer may read otherwise than Entries tells, some dozens at most. Names of AUFS's
+	// own records are among it, ".wh..wh.NAME"; the opaque marker ".wh..wh..opq" is none.
+	Odd []Odd
+	// Compression is what the blob is compressed with, by its first bytes: "gzip", "zstd" or "none"; empty when the blob was
+	// not read.
+	Compression string
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
 	Unread bool
 	// Claimed is true for a layer whose Entries are of its table of contents: what its maker says of it, and nobody has
@@ -222,7 +225,8 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 				x := x.at(i, n == 0 && !shared)
 				im.indexes[i] = x
 				layer := &im.Layers[i]
-				layer.Entries, layer.AUFS, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, x.aufs, unpacked, x.unread, x.claimed
+				layer.Entries, layer.Odd, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, x.odd, unpacked, x.unread, x.claimed
+				layer.Compression = x.compression
 			}
 			return nil
 		})
@@ -328,7 +332,7 @@ func claimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index
 	if err != nil {
 		return nil, err
 	}
-	return &index{entries: entries, aufs: u.aufs}, l.take(maxEntries-mine.entries.Load(), maxNames-mine.names.Load())
+	return &index{entries: entries, odd: u.odd}, l.take(maxEntries-mine.entries.Load(), maxNames-mine.names.Load())
 }
 
 // FromFiles makes an image of one layer out of files, for tests of what asks images questions. Config may be nil.

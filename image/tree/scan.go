@@ -59,7 +59,8 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	}
 	defer compressed.Close()
 	counted := image.Counting(ctx, compressed, task.Add)
-	raw, err := l.inflate(counted)
+	magic := &recorder{Reader: counted, max: 4}
+	raw, err := l.inflate(magic)
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +71,6 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	hashed := ahead(io.TeeReader(inflated, sum))
 	defer hashed.Close()
 	x, err := readTar(ctx, hashed, l)
-	if err == nil {
-		_, err = io.Copy(io.Discard, hashed)
-	}
 	hashed.Close()
 	inflated.Close()
 	// The blob's own check is at its end, and says more than a broken archive does.
@@ -85,6 +83,7 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	if got := hex.EncodeToString(sum.Sum(nil)); got != diffID.Hex {
 		return nil, fmt.Errorf("content is sha256:%s, the image config says %s", got, diffID)
 	}
+	x.compression = compression(magic.kept)
 	return x, nil
 }
 
@@ -97,23 +96,33 @@ type scanner struct {
 	buf   []byte
 }
 
+// readTar reads the archive, and all that is behind it.
 func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept)}
-	tr := tar.NewReader(r)
+	raw := &recorder{Reader: r}
+	tr := tar.NewReader(raw)
 	for {
+		raw.from(maxHeaders)
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
+			if err := s.layer.end(raw, r, s.buf); err != nil {
+				return nil, err
+			}
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
+		s.layer.header(h, raw)
+		raw.from(0)
 		e, ok, err := entryOf(h)
 		if err == nil && isSparse(h) {
 			err = l.sparse(h.Size)
 		}
 		if err == nil && ok && e.Type == image.TypeFile {
 			e.Digest, err = s.content(e, tr)
+		} else if err == nil {
+			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, tr, s.buf)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%.200q: %w", h.Name, err)
@@ -129,7 +138,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &index{entries: entries, aufs: s.layer.aufs, pack: s.kept.finish()}, nil
+	return &index{entries: entries, odd: s.layer.odd, pack: s.kept.finish()}, nil
 }
 
 // isSparse reports whether the archive leaves out a file's zeros, in one of the ways of GNU tar.

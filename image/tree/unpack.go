@@ -96,7 +96,7 @@ type unpacker struct {
 	limits  *limits
 	entries []Entry
 	marks   []Entry
-	aufs    []string
+	odd     []Odd
 	// nodes[0] is the root. A node's parent stands before it.
 	nodes []node
 	at    map[place]int32
@@ -156,12 +156,15 @@ func shown(p string) string {
 
 func (u *unpacker) place(e Entry) error {
 	if strings.Contains(e.Path, "/"+aufsPrefix) {
-		u.aufs = append(u.aufs, e.Path)
+		u.note(e.Path, "a name of AUFS's records (.wh..wh.NAME): some runtimes pass it over, others remove or lay something by it")
 	}
 	if e.Type == typeAUFS {
 		return nil
 	}
 	if e.Type == TypeWhiteout || e.Type == TypeOpaque {
+		if e.Type == TypeWhiteout {
+			u.removedLate(e.Path)
+		}
 		u.marks = append(u.marks, e)
 		return nil
 	}
@@ -170,6 +173,7 @@ func (u *unpacker) place(e Entry) error {
 		if !e.IsDir() {
 			return fmt.Errorf("the root is a %s", e.Type)
 		}
+		u.again(&e, 0)
 		u.nodes[0].entry = i
 		u.entries = append(u.entries, e)
 		return nil
@@ -180,6 +184,9 @@ func (u *unpacker) place(e Entry) error {
 	}
 	e.Path = p
 	old, taken := u.at[where]
+	if taken {
+		u.again(&e, old)
+	}
 	if taken && (!e.IsDir() || !u.isDir(old)) {
 		u.nodes[old].gone = true
 		delete(u.at, where)
@@ -246,6 +253,7 @@ func (u *unpacker) find(p string) (place, string, error) {
 	if u.lastLinks == 0 {
 		return at, p, nil
 	}
+	u.note(p, "it lies below a symlink of its own layer: some programs follow that, others replace or refuse it")
 	p, err := u.path(at)
 	if err == nil {
 		err = u.limits.take(0, int64(len(p)))

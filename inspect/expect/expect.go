@@ -24,6 +24,9 @@ type Expect struct {
 	// Removed must not be there.
 	Removed []Removed
 	Config  Config
+	// Annotations are those that the manifest and the index may have besides what describes an image to people
+	// (org.opencontainers.image.): what the build was told.
+	Annotations, IndexAnnotations map[string]string
 	// Base is what the image must be made from.
 	Base Base
 }

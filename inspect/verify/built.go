@@ -83,6 +83,9 @@ func (h *held) variables(have, want any) {
 // labelsBuilt compares the labels that the profile says nothing of, but for those that describe an image to people.
 func (h *held) labelsBuilt() {
 	have, want, err := h.configs()
+	if want == nil && err == nil {
+		h.unchecked("whether the labels that the profile does not name are the base's, which are not known")
+	}
 	if have == nil || want == nil || err != nil {
 		return // which is another rule's
 	}

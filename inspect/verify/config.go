@@ -29,9 +29,9 @@ var configRules = []rule{
 		Fix: "Build again.",
 	}, each: historyBuilt},
 	{Rule: Rule{
-		ID: "config-label", Title: "The labels are the profile's and the base's", Severity: Warning,
-		Why: "Labels tell people and machines what the image is. Those that only describe it (org.opencontainers.image) may differ from the base's.",
-		Fix: "Build again, or set the label in the profile's config.labels.",
+		ID: "config-label", Title: "The labels are the profile's and the base's", Severity: Error,
+		Why: "Machines act on labels: one has an editor start the container with all privileges (devcontainer.metadata), others are commands to run on the host. Those that only describe the image (org.opencontainers.image) may differ from the base's.",
+		Fix: "Build again. A label of your own, of build --label x=y, is accepted by verify --set config.labels.x=y; write config.labels.\"a.b\"=y for a name with dots.",
 	}, each: configLabels},
 	{Rule: Rule{
 		ID: "label-unknown", Title: "Labels that the profile does not name", Severity: Info,

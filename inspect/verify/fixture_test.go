@@ -11,6 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -200,6 +201,11 @@ func (f *fixture) input(t testing.TB) verify.Input {
 	if img, err = mutate.ConfigFile(img, &config); err != nil {
 		t.Fatal(err)
 	}
+	img = mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
+	manifest, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
 	files, err := tree.Cache{}.Open(t.Context(), img, tree.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +231,7 @@ func (f *fixture) input(t testing.TB) verify.Input {
 		t.Fatal(err)
 	}
 	read := &inspect.Image{
-		RawConfig: raw,
+		RawConfig: raw, Manifest: manifest.DeepCopy(),
 		Reference: "example.org/slim:1", Platform: v1.Platform{OS: f.config.OS, Architecture: f.config.Architecture}, Annotations: f.annotations,
 		Files: files, Packages: db, Surface: &surface,
 	}

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/expect"
@@ -27,10 +30,25 @@ var layerRules = []rule{
 		Fix: "Build again; slimctl writes the annotations.",
 	}, each: baseAnnotations, all: indexAnnotations},
 	{Rule: Rule{
+		ID: "annotation", Title: "Annotations only describe the image", Severity: Error,
+		Why: "Runtimes act on annotations of the manifest: with some of them another runtime, a systemd property or all privileges come with the image (run.oci.handler, org.systemd.property, io.podman.annotations.privileged).",
+		Fix: "Build again without it. One of your own, of build --annotation x=y, is accepted by verify --annotation x=y.",
+	}, each: annotationsKnown, all: indexAnnotationsKnown},
+	{Rule: Rule{
 		ID: "layer-foreign", Title: "Layers above the base hold what the profile lays and removes", Severity: Error,
 		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load. With the base known, each layer is one that a build makes: all removals in one, then one for each overlay.",
 		Fix: "Build again, and lay by the profile what else is needed.",
 	}, each: layersForeign},
+	{Rule: Rule{
+		ID: "layer-archive", Title: "Every program that unpacks a layer above the base finds the same in it", Severity: Error,
+		Why: "The archive of a layer can be made so that one program lays other files than the next: a path that is there twice, headers of which one counts, something behind the end. What was verified is what slimctl, containerd and Docker read. Of the base's layers it is told by not-understood.",
+		Fix: "Build again; the archives of a build have none of it.",
+	}, each: layersOdd},
+	{Rule: Rule{
+		ID: "manifest", Title: "The manifest names its parts as a build does", Severity: Error,
+		Why: "Programs go by the media types: what one of them unpacks another passes over or takes for an artifact. A subject attaches the image to another, and data in the manifest stands for a blob that nobody looked at.",
+		Fix: "Publish the image as it was built, its layers compressed by gzip.",
+	}, each: manifestBuilt},
 	{Rule: Rule{
 		ID: "layer-annotation", Title: "Nothing but a layer's archive says what is in it", Severity: Error,
 		Why: "What pulls lazily (stargz, zstd:chunked, overlaybd, nydus) takes a layer's files by an index that an annotation names, and may find others there than the archive has, which was verified. An URL has a layer come from elsewhere.",
@@ -129,6 +147,37 @@ func indexAnnotations(k *checker) error {
 	k.annotated(k.in.Annotations, k.held[0].want.Base, "the index", func(what, format string, args ...any) {
 		k.add(Finding{Subject: what, Message: fmt.Sprintf(format, args...)})
 	})
+	return nil
+}
+
+// undescribed are the annotations that do more than describe the image, and that the build was not told.
+func undescribed(have, told map[string]string) []string {
+	var out []string
+	for _, key := range sortedKeys(have) {
+		if value, ok := told[key]; !strings.HasPrefix(key, ociLabel) && (!ok || value != have[key]) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+func annotationsKnown(h *held) error {
+	for _, key := range undescribed(h.Annotations, h.want.Annotations) {
+		h.found(cut(key), nil, "the manifest has the annotation %s=%s, which a build does not write", cut(key), cut(h.Annotations[key]))
+	}
+	return nil
+}
+
+func indexAnnotationsKnown(k *checker) error {
+	if len(k.held) == 0 {
+		return nil
+	}
+	for _, key := range undescribed(k.in.Annotations, k.held[0].want.IndexAnnotations) {
+		k.add(Finding{
+			Subject: cut(key),
+			Message: fmt.Sprintf("the index has the annotation %s=%s, which a build does not write", cut(key), cut(k.in.Annotations[key])),
+		})
+	}
 	return nil
 }
 
@@ -319,6 +368,61 @@ func layersAnnotated(h *held) error {
 		}
 		if len(l.URLs) > 0 {
 			h.found(fmt.Sprintf("layer %d", i+1), at, "%s is to come from %s", h.layer(i), cut(list(l.URLs)))
+		}
+	}
+	return nil
+}
+
+func layersOdd(h *held) error {
+	first, _ := h.above()
+	for i := first; i < len(h.Files.Layers); i++ {
+		for _, n := range h.Files.Layers[i].Notes(i) {
+			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
+		}
+	}
+	return nil
+}
+
+// manifestBuilt holds the manifest against what a build writes for any base: OCI's types, and gzip for each layer of its own.
+// docker build, with slimctl's Dockerfile, writes Docker's types that mean the same.
+func manifestBuilt(h *held) error {
+	m := h.Manifest
+	if m == nil {
+		h.found("", nil, "the manifest was not read")
+		return nil
+	}
+	held := func(what string, have, want types.MediaType) {
+		if have != want {
+			h.found(what, nil, "the media type of %s is %q; a build writes %s", what, cut(string(have)), want)
+		}
+	}
+	bare := func(what string, d v1.Descriptor) {
+		if len(d.Data) > 0 || d.Platform != nil || d.ArtifactType != "" {
+			h.found(what, nil, "the manifest says more of %s than a build writes: data, a platform or the type of an artifact", what)
+		}
+	}
+	manifest, config, layer := types.OCIManifestSchema1, types.OCIConfigJSON, types.OCILayer
+	if m.MediaType == types.DockerManifestSchema2 {
+		manifest, config, layer = m.MediaType, types.DockerConfigJSON, types.DockerLayer
+	}
+	held("the manifest", m.MediaType, manifest)
+	held("the image config", m.Config.MediaType, config)
+	bare("the image config", m.Config)
+	if len(m.Config.Annotations)+len(m.Config.URLs) > 0 {
+		h.found("the image config", nil, "the manifest has annotations or URLs for the image config")
+	}
+	if m.ArtifactType != "" {
+		h.found("artifactType", nil, "the manifest is of an artifact, %q", cut(m.ArtifactType))
+	}
+	if m.Subject != nil {
+		h.found("subject", nil, "the manifest has a subject, %s", m.Subject.Digest)
+	}
+	first, _ := h.above()
+	for i := first; i < len(h.Files.Layers) && i < len(m.Layers); i++ {
+		held(h.layer(i), m.Layers[i].MediaType, layer)
+		bare(h.layer(i), m.Layers[i])
+		if c := h.Files.Layers[i].Compression; c != "" && c != "gzip" {
+			h.found(h.layer(i), nil, "%s has the compression %s; a build writes gzip", h.layer(i), c)
 		}
 	}
 	return nil

@@ -50,6 +50,12 @@ func notUnderstood(h *held) error {
 			other[n] = true
 		}
 	}
+	first, _ := h.above()
+	for i := first; i < len(h.Files.Layers); i++ {
+		for _, n := range h.Files.Layers[i].Notes(i) {
+			other[n] = true
+		}
+	}
 	for _, n := range notes {
 		if !other[n] {
 			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)

@@ -182,8 +182,8 @@ func attacks(t testing.TB) map[string]struct {
 		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file-architecture"},
 		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file-changed"},
 		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file-rights"},
-		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "not-understood"},
-		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "not-understood"},
+		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "layer-archive"},
+		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "layer-archive"},
 		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file-missing"},
 		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file-missing"},
 		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file-missing"},
@@ -265,6 +265,8 @@ func attacks(t testing.TB) map[string]struct {
 		}}, "secret-history"},
 		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "secret-file"},
 		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "secret-file"},
+		"privileges by a label":    {plant{config: func(c *v1.ConfigFile) { c.Config.Labels["devcontainer.metadata"] = `[{"privileged":true}]` }}, "config-label"},
+		"another runtime":          {plant{manifest: map[string]string{"run.oci.handler": "krun"}}, "annotation"},
 		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "base-annotation"},
 	}
 }
@@ -327,6 +329,7 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		if again, err = mutate.ConfigFile(again, config); err != nil {
 			t.Fatal(err)
 		}
+		again = mutate.ConfigMediaType(mutate.MediaType(again, manifest.MediaType), manifest.Config.MediaType)
 		again = mutate.Annotations(again, manifest.Annotations).(v1.Image)
 		files, err := c.cache.Open(t.Context(), again, tree.Options{})
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -53,6 +54,12 @@ func (f *fixture) privileged(p string, mode int64, kind string) {
 }
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
+
+func manifest(change func(*v1.Manifest)) func(*fixture) {
+	return func(f *fixture) {
+		f.prepare = func(img *inspect.Image, _ *expect.Expect) { change(img.Manifest) }
+	}
+}
 
 func annotated(layer int, key, value string) func(*fixture) {
 	return func(f *fixture) {
@@ -642,6 +649,18 @@ var broken = map[string]map[string]func(*fixture){
 		"another name":      func(f *fixture) { f.index["org.opencontainers.image.base.name"] = "evil.example/base:1" },
 		"none, and unknown": func(f *fixture) { f.annotations = nil; f.want.Base = expect.Base{} },
 	},
+	"annotation": {
+		"a runtime":    func(f *fixture) { f.annotations["run.oci.handler"] = "krun" },
+		"of the index": func(f *fixture) { f.index["org.systemd.property.ExecStartPre"] = "x" },
+		"other than said": func(f *fixture) {
+			f.annotations["team"] = "a"
+			f.want.Annotations = map[string]string{"team": "b"}
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base = expect.Base{}
+			f.annotations["io.podman.annotations.privileged"] = "TRUE"
+		},
+	},
 	"layer-foreign": {
 		"a program of the base": func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
 		"a library":             func(f *fixture) { f.addAbove(text("/usr/lib/x86_64-linux-gnu/libc.so.6", "evil")) },
@@ -656,6 +675,37 @@ var broken = map[string]map[string]func(*fixture){
 		"with the base not known": func(f *fixture) {
 			f.want.Base.Layers = []string{}
 			f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)))
+		},
+	},
+	"layer-archive": {
+		"a file twice": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+				img.Files.Layers[1].Odd = []tree.Odd{{Path: "/usr/sbin/nginx", Text: "it is in the archive twice"}}
+			}
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			f.addAbove(text("/usr/bin/.wh..wh.x", ""))
+		},
+	},
+	"manifest": {
+		"not read":           func(f *fixture) { f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Manifest = nil } },
+		"half Docker's":      manifest(func(m *v1.Manifest) { m.MediaType = types.DockerManifestSchema2 }),
+		"an empty config":    manifest(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.oci.empty.v1+json" }),
+		"a config in itself": manifest(func(m *v1.Manifest) { m.Config.Data = []byte("{}") }),
+		"a config from afar": manifest(func(m *v1.Manifest) { m.Config.URLs = []string{"https://evil.example"} }),
+		"an artifact":        manifest(func(m *v1.Manifest) { m.ArtifactType = "application/x" }),
+		"a subject":          manifest(func(m *v1.Manifest) { m.Subject = &v1.Descriptor{} }),
+		"an unknown layer":   manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = "application/x-evil" }),
+		"a plain layer":      manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIUncompressedLayer }),
+		"a foreign layer":    manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIRestrictedLayer }),
+		"a layer in itself":  manifest(func(m *v1.Manifest) { m.Layers[1].Data = []byte("x") }),
+		"not gzip": func(f *fixture) {
+			f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Files.Layers[1].Compression = "none" }
+		},
+		"with the base not known": func(f *fixture) {
+			f.want.Base.Layers = []string{}
+			manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCILayerZStd })(f)
 		},
 	},
 	"layer-annotation": {
@@ -799,6 +849,16 @@ func TestGoodImagePasses(t *testing.T) {
 	}
 }
 
+// What the build was told, and what describes the image, is no finding.
+func TestToldAnnotationsPass(t *testing.T) {
+	f := good()
+	f.annotations["team"], f.index["team"], f.annotations["org.opencontainers.image.title"] = "a", "b", "c"
+	f.want.Annotations, f.want.IndexAnnotations = map[string]string{"team": "a"}, map[string]string{"team": "b"}
+	if r := check(t, f.input(t)); len(r.Findings) > 0 {
+		t.Error(describe(r))
+	}
+}
+
 // Every rule finds what it is about, and says all that a reader needs.
 func TestEveryRuleFinds(t *testing.T) {
 	for _, rule := range verify.Rules() {
@@ -827,7 +887,7 @@ func TestEveryRuleFinds(t *testing.T) {
 					if found.Rule != rule.ID {
 						continue
 					}
-					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && rule.ID != "base-annotation" {
+					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && !strings.HasSuffix(rule.ID, "annotation") {
 						t.Errorf("%+v", found)
 					}
 					if r.Passed != (rule.Severity != verify.Error && !hasError(r)) {
