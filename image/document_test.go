@@ -1,7 +1,10 @@
 package image
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -241,6 +244,35 @@ func TestDocumentBounds(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOldDockerBounds has a docker archive that is no layout: go-containerregistry decodes its config when it opens it.
+func TestOldDockerBounds(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range [][2]string{
+		{"manifest.json", `[{"Config":"c.json","RepoTags":["a:1"],"Layers":[]}]`},
+		{"c.json", `{"history":` + elements(1_000_000) + `}`},
+	} {
+		if err := w.WriteHeader(&tar.Header{Name: e[0], Mode: 0o644, Size: int64(len(e[1]))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, e[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "old.tar")
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	used := allocated(func() { _, err = Open(t.Context(), "docker-archive:"+file, testOptions()) })
+	if err == nil || !strings.Contains(err.Error(), "more than 5000 history entries") || used > 100<<20 {
+		t.Errorf("error is %v, and it took %d bytes", err, used)
 	}
 }
 

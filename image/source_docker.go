@@ -60,8 +60,12 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		}
 		return s, nil
 	}
-	if n := b.files[entryName(entry.Config)].size; n > maxDocument {
-		return nil, fmt.Errorf("base %s: config %.200q has %d bytes, more than %d", ref, entry.Config, n, maxDocument)
+	raw, err := b.document(entryName(entry.Config))
+	if err == nil {
+		err = bounded(raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("base %s: config %.200q: %w", ref, entry.Config, err)
 	}
 	img, err := tarball.ImageFromPath(file, tag)
 	if err != nil {
