@@ -164,8 +164,8 @@ func bounded(raw []byte) error {
 		}
 		ends := t == json.Delim(']') || t == json.Delim('}')
 		if depth == 2 && list >= 0 && !ends {
-			if count++; count > lists[list].most {
-				return fmt.Errorf("it has more than %d %s", lists[list].most, lists[list].what)
+			if count++; count > lists[list].most { //nolint:gosec // list is a position in lists
+				return fmt.Errorf("it has more than %d %s", lists[list].most, lists[list].what) //nolint:gosec // as above
 			}
 		}
 		switch t {

@@ -165,7 +165,7 @@ func (s *Source) Image(p v1.Platform) (v1.Image, error) {
 			continue
 		}
 		if found != nil && found.digest != c.digest {
-			return nil, fmt.Errorf("base %s: its index has two images for %s, %s and %s: runtimes differ on which they take", s.ref, p, found.digest, c.digest)
+			return nil, fmt.Errorf("%s: its index has two images for %s, %s and %s: runtimes differ on which they take", s.ref, p, found.digest, c.digest)
 		}
 		found = c
 	}
@@ -241,21 +241,21 @@ func checked(ref string, img v1.Image) (v1.Image, error) {
 		return nil, err
 	}
 	if m.Config.Size > maxDocument {
-		return nil, fmt.Errorf("base %s: config %s has %d bytes, more than %d", ref, m.Config.Digest, m.Config.Size, maxDocument)
+		return nil, fmt.Errorf("%s: config %s has %d bytes, more than %d", ref, m.Config.Digest, m.Config.Size, maxDocument)
 	}
 	raw, err := img.RawConfigFile()
 	if err != nil {
 		return nil, err
 	}
 	if err := bounded(raw); err != nil {
-		return nil, fmt.Errorf("base %s: config %s: %w", ref, m.Config.Digest, err)
+		return nil, fmt.Errorf("%s: config %s: %w", ref, m.Config.Digest, err)
 	}
 	c, err := img.ConfigFile()
 	if err != nil {
 		return nil, err
 	}
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
-		return nil, fmt.Errorf("base %s: the manifest names %d layers, its config %s names %d", ref, len(m.Layers),
+		return nil, fmt.Errorf("%s: the manifest names %d layers, its config %s names %d", ref, len(m.Layers),
 			m.Config.Digest, len(c.RootFS.DiffIDs))
 	}
 	return img, nil
@@ -305,7 +305,7 @@ func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Imag
 		s.children = append(s.children, c)
 	}
 	if len(s.children) == 0 {
-		return fmt.Errorf("base %s: the index holds no image", ref)
+		return fmt.Errorf("%s: the index holds no image", ref)
 	}
 	return nil
 }

@@ -28,24 +28,24 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	ref := "docker-archive:" + spec
 	file, tagName, err := splitPath(spec)
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	var tag *name.Tag
 	if tagName != "" {
 		t, err := name.NewTag(tagName, name.WeakValidation)
 		if err != nil {
-			return nil, fmt.Errorf("base %s: %w", ref, err)
+			return nil, fmt.Errorf("%s: %w", ref, err)
 		}
 		tag = &t
 	}
 	known := newVerified(o.CacheDir)
 	b, err := tarBlobs(file, known)
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	entry, err := b.dockerEntry(tag)
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	if b.has("oci-layout") || b.has("index.json") {
 		if tag != nil {
@@ -65,15 +65,15 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		err = bounded(raw)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("base %s: config %.200q: %w", ref, entry.Config, err)
+		return nil, fmt.Errorf("%s: config %.200q: %w", ref, entry.Config, err)
 	}
 	img, err := tarball.ImageFromPath(file, tag)
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	config, err := img.RawConfigFile()
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	key, _, err := v1.SHA256(bytes.NewReader(config))
 	if err != nil {
@@ -163,7 +163,7 @@ func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
 // each have their own mind about which file counts.
 func (s *Source) agree(e tarball.Descriptor) error {
 	bad := func(err error) error {
-		return fmt.Errorf("base %s: %s and index.json don't name the same image, so that programs would take different ones: %w", s.ref, dockerManifestName, err)
+		return fmt.Errorf("%s: %s and index.json don't name the same image, so that programs would take different ones: %w", s.ref, dockerManifestName, err)
 	}
 	config, ok := s.blobs.files[entryName(e.Config)]
 	if !ok {
@@ -194,7 +194,7 @@ func (s *Source) agree(e tarball.Descriptor) error {
 		for i, d := range m.Layers {
 			own, err := s.blobs.blob(d)
 			if err != nil {
-				return fmt.Errorf("base %s: %w", s.ref, err)
+				return fmt.Errorf("%s: %w", s.ref, err)
 			}
 			if s.blobs.files[entryName(e.Layers[i])] != own {
 				return bad(fmt.Errorf("layer %d is %.200q in the one and %s in the other", i+1, e.Layers[i], d.Digest))

@@ -193,7 +193,7 @@ func (e *PlatformError) Error() string {
 	}
 	slices.Sort(have)
 	if len(have) == 0 {
-		return fmt.Sprintf("base %s has no platform %s: it has no image at all", e.Ref, e.Want)
+		return fmt.Sprintf("%s has no platform %s: it has no image at all", e.Ref, e.Want)
 	}
-	return fmt.Sprintf("base %s has no platform %s: it has %s", e.Ref, e.Want, strings.Join(have, ", "))
+	return fmt.Sprintf("%s has no platform %s: it has %s", e.Ref, e.Want, strings.Join(have, ", "))
 }

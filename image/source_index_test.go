@@ -197,9 +197,9 @@ func topLayout(t *testing.T, add ...mutate.IndexAddendum) string {
 	top := readIndexFile(t, filepath.Join(dir, "index.json"))
 	for i, a := range add {
 		d := &top.Manifests[i]
-		d.Annotations, d.Platform = a.Descriptor.Annotations, a.Descriptor.Platform
-		if a.Descriptor.MediaType != "" {
-			d.MediaType = a.Descriptor.MediaType
+		d.Annotations, d.Platform = a.Annotations, a.Platform
+		if a.MediaType != "" {
+			d.MediaType = a.MediaType
 		}
 	}
 	writeIndexFile(t, dir, top)

@@ -27,12 +27,12 @@ const (
 func openLayout(spec string, o Options) (*Source, error) {
 	dir, tag, err := splitPath(spec)
 	if err != nil {
-		return nil, fmt.Errorf("base oci:%s: %w", spec, err)
+		return nil, fmt.Errorf("oci:%s: %w", spec, err)
 	}
 	if info, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("base oci:%s: %w", spec, err)
+		return nil, fmt.Errorf("oci:%s: %w", spec, err)
 	} else if !info.IsDir() {
-		return nil, fmt.Errorf("base oci:%s: %s is a file, not a layout directory: write oci-archive:%s", spec, dir, spec)
+		return nil, fmt.Errorf("oci:%s: %s is a file, not a layout directory: write oci-archive:%s", spec, dir, spec)
 	}
 	s, err := openBlobs("oci:"+spec, tag, dirBlobs(dir, newVerified(o.CacheDir)))
 	if err != nil {
@@ -45,11 +45,11 @@ func openLayout(spec string, o Options) (*Source, error) {
 func openLayoutArchive(spec string, o Options) (*Source, error) {
 	file, tag, err := splitPath(spec)
 	if err != nil {
-		return nil, fmt.Errorf("base oci-archive:%s: %w", spec, err)
+		return nil, fmt.Errorf("oci-archive:%s: %w", spec, err)
 	}
 	b, err := tarBlobs(file, newVerified(o.CacheDir))
 	if err != nil {
-		return nil, fmt.Errorf("base oci-archive:%s: %w", spec, err)
+		return nil, fmt.Errorf("oci-archive:%s: %w", spec, err)
 	}
 	s, err := openBlobs("oci-archive:"+spec, tag, b)
 	if err != nil || !b.has(dockerManifestName) {
@@ -57,7 +57,7 @@ func openLayoutArchive(spec string, o Options) (*Source, error) {
 	}
 	m, err := b.dockerManifest()
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", s.ref, err)
+		return nil, fmt.Errorf("%s: %w", s.ref, err)
 	}
 	for _, e := range m {
 		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool {
@@ -97,31 +97,31 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	s := &Source{ref: ref, blobs: b, part: b.part}
 	marker, err := b.document("oci-layout")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("base %s: no OCI image layout: the file oci-layout is missing", ref)
+		return nil, fmt.Errorf("%s: no OCI image layout: the file oci-layout is missing", ref)
 	} else if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	layout, err := Object(marker)
 	if err == nil {
 		err = exactKeys(layout, []string{"imageLayoutVersion"})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("base %s: oci-layout: %w", ref, err)
+		return nil, fmt.Errorf("%s: oci-layout: %w", ref, err)
 	}
 	if version, _ := layout["imageLayoutVersion"].(string); !strings.HasPrefix(version, "1.") {
-		return nil, fmt.Errorf("base %s: oci-layout states no version 1 layout", ref)
+		return nil, fmt.Errorf("%s: oci-layout states no version 1 layout", ref)
 	}
 	raw, err := b.document("index.json")
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	top, err := parseIndex(raw, v1.Descriptor{})
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	d, ignored, err := pick(top, tag)
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	get := func(d v1.Descriptor) (v1.Image, error) { return b.image(d) }
 	switch {
@@ -146,7 +146,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	if d == nil {
 		s.ignored = ignored // which has what openIndex found
@@ -228,7 +228,7 @@ func oneOfEachName(entries []v1.Descriptor) error {
 		}
 		n.full = canonical(n.full)
 		for _, o := range seen {
-			same := o.full == n.full || o.short == n.short && n.short != "" && !(o.hasFull && n.hasFull)
+			same := o.full == n.full || o.short == n.short && n.short != "" && (!o.hasFull || !n.hasFull)
 			if same && !sameContent(o.Descriptor, d) {
 				return fmt.Errorf("index.json has two entries called %.200q, %s and %s: programs differ on which of them counts",
 					n.full, o.Digest, d.Digest)

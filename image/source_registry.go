@@ -67,13 +67,13 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 			return nil, manifestError(err, d.Digest)
 		}
 		if err := checkDocument(raw, d, false); err != nil {
-			return nil, fmt.Errorf("base %s: %w", ref, err)
+			return nil, fmt.Errorf("%s: %w", ref, err)
 		}
 		return &remoteImage{Image: img, ref: ref, host: host}, nil
 	}
 	if !desc.MediaType.IsIndex() {
 		if desc.MediaType.IsSchema1() {
-			return nil, fmt.Errorf("base %s: image manifests of schema 1 are not read", ref)
+			return nil, fmt.Errorf("%s: image manifests of schema 1 are not read", ref)
 		}
 		img, err := desc.Image()
 		if img, err = wrap(img, err, desc.Descriptor); err != nil {
@@ -83,7 +83,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		return s, err
 	}
 	if err := checkDocument(desc.Manifest, desc.Descriptor, true); err != nil {
-		return nil, fmt.Errorf("base %s: %w", ref, err)
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	index, err := desc.ImageIndex()
 	if err != nil {
