@@ -118,8 +118,6 @@ func (u *unpacker) header(h *tar.Header, raw *recorder) {
 		return
 	case !slices.Contains([]string{"", "x", "L", "K", "LK", "KL"}, special):
 		note("it has the headers %q: programs differ on which of them counts", special)
-	case h.Format == tar.FormatUnknown:
-		note("its header is of no one format of tar archives")
 	}
 	name := "/" + h.Name + "/"
 	switch {
