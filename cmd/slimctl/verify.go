@@ -51,9 +51,11 @@ finding, and so is what can't be understood. IMAGE is what build's --base takes,
 build wrote. The files that a build lays must be there to the byte, as this slimctl would lay
 them: verify with the version that built.
 
-With --base the lowest layers must be the base's, and nothing above them may be but what the
-profile lays and removes. With --run the image is booted, with Docker or runc, in a container
-without a network: from outside and inside it is tried whether the profile's promises hold.
+Every layer that lies on this machine is read, also one that the cache knows: its blob may have
+become another. With --base the lowest layers must be the base's, and nothing above them may be
+but what the profile lays and removes. With --run the image is booted, with Docker or runc, in a
+container without a network: from outside and inside it is tried whether the profile's promises
+hold.
 
 The exit status is 3 when there is a finding of the severity error.`,
 		Example: `  slimctl verify oci:out

@@ -37,7 +37,8 @@ func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
 }
 
 // ReadFiles is ReadFile for several paths. What the index keeps comes from the cache, and so do small files that were asked
-// for last time; for everything else each layer is read once at most. Each content is checked against its digest. Paths with the same content share it: read only.
+// for last time; for everything else each layer is read once at most. Each content is checked against its digest. Paths with
+// the same content share it: read only.
 func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]byte, error) {
 	at := make(map[string]Digest, len(paths))
 	wanted := map[Digest]int64{} // their sizes
