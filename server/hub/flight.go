@@ -63,7 +63,10 @@ func (c *call) tell() {
 	defer close(c.told)
 	for f := range c.news {
 		if c.ctx.Err() == nil {
-			f()
+			func() {
+				defer rescue("telling a client", nil)
+				f()
+			}()
 		}
 	}
 }

@@ -32,17 +32,15 @@ const (
 func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		if method == "ping" || strings.HasPrefix(method, "notifications/") {
+			defer rescue(method, &err)
 			return next(ctx, method, req)
 		}
 		begin, tool := time.Now(), ""
 		defer func() {
-			if p := recover(); p != nil {
-				slog.Error("panic", "method", method, "stack", string(debug.Stack())) // its value may hold arguments
-				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
-			}
 			err = coded(err)
 			h.meter.Operation(false, method, tool, errorType(res, err), time.Since(begin))
 		}()
+		defer rescue(method, &err)
 		if h.running.Add(1); h.running.Load() > maxRequests {
 			h.running.Add(-1)
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many requests at once; try again"}
@@ -71,6 +69,17 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			}
 		}
 		return next(ctx, method, req)
+	}
+}
+
+// rescue is deferred at the edge of a goroutine. It logs a panic and sets *err.
+func rescue(where string, err *error) {
+	if recover() == nil { // its value may hold arguments
+		return
+	}
+	slog.Error("panic", "in", where, "stack", string(debug.Stack()))
+	if err != nil {
+		*err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *server) follow() {
 	for {
 		select {
 		case said := <-s.changed:
-			s.refresh(said)
+			s.up.Try("its lists", func() { s.refresh(said) })
 		case <-s.done:
 			return
 		}

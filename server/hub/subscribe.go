@@ -143,6 +143,7 @@ func (s *server) updated(_ context.Context, req *mcp.ResourceUpdatedNotification
 	params := *req.Params
 	delete(params.Meta, mcp.MetaKeySubscriptionID) // the server's, not the client's
 	go func() {                                    //nolint:gosec // to all clients, not for the one request
+		defer rescue("notifications/resources/updated", nil)
 		_ = s.hub.mcp.ResourceUpdated(context.Background(), &params) // who has gone hears nothing
 	}()
 }

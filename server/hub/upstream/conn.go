@@ -47,6 +47,7 @@ type conn struct {
 	lines scanner
 	out   *os.File
 	times *times
+	fuse  *fuse
 
 	read  chan []jsonrpc.Message
 	queue []jsonrpc.Message // Read's: what is left of a batch
@@ -77,9 +78,9 @@ type conn struct {
 var _ mcp.Connection = (*conn)(nil)
 
 // newConn reads until the end of in, or Close and one more line.
-func newConn(in io.Reader, out *os.File, log io.Writer, t *times) *conn {
+func newConn(in io.Reader, out *os.File, log io.Writer, t *times, f *fuse) *conn {
 	c := &conn{
-		lines: scanner{bufio.NewReaderSize(in, 16<<10), log}, out: out, times: t,
+		lines: scanner{bufio.NewReaderSize(in, 16<<10), log}, out: out, times: t, fuse: f,
 		read: make(chan []jsonrpc.Message), ended: make(chan struct{}), closed: make(chan struct{}),
 		turn: make(chan struct{}, 1), refusals: make(chan struct{}, maxRefusals), calls: map[jsonrpc.ID]bool{}, taps: map[jsonrpc.ID]*Tap{},
 		mark: rand.Text(), passed: make(chan struct{}, 1),
@@ -107,6 +108,7 @@ func (c *conn) Close() error {
 
 func (c *conn) scan() {
 	defer close(c.ended)
+	defer c.fuse.rescue("its lines", nil)
 	for {
 		msgs, err := c.lines.next()
 		if err != nil || !c.hand(msgs) {
@@ -126,7 +128,8 @@ func (c *conn) hand(msgs []jsonrpc.Message) bool {
 }
 
 // Read gives the next message that go-sdk has to see.
-func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
+func (c *conn) Read(ctx context.Context) (_ jsonrpc.Message, err error) {
+	defer c.fuse.rescue("reading", &err)
 	for {
 		for len(c.queue) > 0 {
 			msg := c.queue[0]
@@ -239,7 +242,8 @@ func (c *conn) refuse(id jsonrpc.ID) {
 }
 
 // Write writes a message of go-sdk as one line.
-func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
+func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
+	defer c.fuse.rescue("writing", &err)
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		c.mu.Lock()

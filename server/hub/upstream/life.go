@@ -20,12 +20,13 @@ type times struct {
 	grace   time.Duration   // after the end of stdin, and again after SIGTERM
 	drain   time.Duration   // for the last words of a program that has ended
 	write   time.Duration   // for a program to take a line
+	ping    time.Duration   // between two questions whether a remote server of the older era is there
 }
 
 var normal = times{
 	start: 30 * time.Second, probe: 10 * time.Second, hold: time.Minute,
 	backoff: []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 30 * time.Second},
-	grace:   time.Second, drain: 50 * time.Millisecond, write: 10 * time.Second,
+	grace:   time.Second, drain: 50 * time.Millisecond, write: 10 * time.Second, ping: 30 * time.Second,
 }
 
 // wait gives how long to wait after the nth attempt in a row that did not hold:
@@ -49,11 +50,11 @@ type link interface {
 	watch(*mcp.Client)         // before it is the client of this link
 }
 
-func (s *Server) open() (link, error) {
+func (s *Server) open(f *fuse) (link, error) {
 	if s.config.URL != "" {
-		return dialRemote(s)
+		return dialRemote(s, f)
 	}
-	return startProgram(s)
+	return startProgram(s, f)
 }
 
 // life is what is between a Start and a Stop.
@@ -112,26 +113,23 @@ func (l *life) change(f func(*Status)) {
 // tells whether the server was up for long enough, and when to try again.
 func (l *life) attempt(n int) (held bool, next time.Time) {
 	s := l.server
+	f := newFuse(s.config.Name)
 	l.change(func(st *Status) {
 		st.down(Starting)
 		st.Attempt, st.Restarts = n, s.starts
 		s.starts++
+		s.fuse = f
 	})
-	k, err := s.open()
-	if err != nil {
-		return false, l.failed(n, err)
-	}
-	l.change(func(st *Status) { st.PID = k.pid() })
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
-	session, err := l.connect(ctx, cancel, k)
-	if err == nil {
-		held, err = l.follow(session, k)
-	}
+	k, session, held, err := l.try(ctx, cancel, f)
 	if held {
 		n = 0
 	}
-	next = l.failed(n, err)
+	next = l.failed(n, f.cause(err))
+	if k == nil {
+		return held, next
+	}
 	if l.err = k.end(); l.err != nil {
 		l.err = fmt.Errorf("server %s: %w", s.config.Name, l.err)
 	}
@@ -142,12 +140,27 @@ func (l *life) attempt(n int) (held bool, next time.Time) {
 	return held, next
 }
 
+// try opens a link, connects and waits for the end. It returns what is to be closed also with an error.
+func (l *life) try(ctx context.Context, cancel func(), f *fuse) (k link, session *mcp.ClientSession, held bool, err error) {
+	defer f.rescue("its life", &err)
+	opened, err := l.server.open(f)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	k = opened
+	l.change(func(st *Status) { st.PID = k.pid() })
+	if session, err = l.connect(ctx, cancel, k, f); err == nil {
+		held, err = l.follow(session, k, f)
+	}
+	return k, session, held, err
+}
+
 // connect makes a session. ctx is the session's, not that of the start alone:
 // the SSE transport keeps it.
-func (l *life) connect(ctx context.Context, cancel func(), k link) (*mcp.ClientSession, error) {
+func (l *life) connect(ctx context.Context, cancel func(), k link, f *fuse) (*mcp.ClientSession, error) {
 	s := l.server
 	slow := time.AfterFunc(s.times.start, cancel)
-	session, err := s.client(k).Connect(ctx, k.transport(), l.era())
+	session, err := s.client(k, f).Connect(ctx, k.transport(), l.era())
 	inTime := slow.Stop()
 	if err == nil && inTime {
 		return session, nil
@@ -164,7 +177,7 @@ func (l *life) connect(ctx context.Context, cancel func(), k link) (*mcp.ClientS
 }
 
 // follow shows that the server runs, and waits for its end.
-func (l *life) follow(session *mcp.ClientSession, k link) (held bool, err error) {
+func (l *life) follow(session *mcp.ClientSession, k link, f *fuse) (held bool, err error) {
 	began := time.Now()
 	l.change(func(st *Status) {
 		l.server.session = session
@@ -181,6 +194,7 @@ func (l *life) follow(session *mcp.ClientSession, k link) (held bool, err error)
 	select {
 	case err = <-over:
 	case <-k.gone():
+	case <-f.blown:
 	case <-l.ctx.Done():
 		return false, l.ctx.Err()
 	}
@@ -226,13 +240,14 @@ func (l *life) era() *mcp.ClientSessionOptions {
 }
 
 // client makes the client for one session.
-func (s *Server) client(k link) *mcp.Client {
+func (s *Server) client(k link, f *fuse) *mcp.Client {
 	var o mcp.ClientOptions
 	if s.options.Client != nil {
 		o = *s.options.Client
 	}
 	if s.config.URL != "" && o.KeepAlive == 0 {
-		o.KeepAlive, o.KeepAliveFailureThreshold = pingEvery, 2
+		// The newer era has no ping; its servers keep no connection either.
+		o.KeepAlive, o.KeepAliveFailureThreshold = s.times.ping, 2
 	}
 	info := s.options.Info
 	if info == nil {
@@ -241,6 +256,8 @@ func (s *Server) client(k link) *mcp.Client {
 	c := mcp.NewClient(info, &o)
 	c.AddSendingMiddleware(s.options.Sending...)
 	c.AddReceivingMiddleware(s.options.Receiving...)
-	k.watch(c) // the last is the first to be called
+	k.watch(c)
+	c.AddSendingMiddleware(f.edge) // the last is the first to be called
+	c.AddReceivingMiddleware(f.edge)
 	return c
 }

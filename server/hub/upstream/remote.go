@@ -22,14 +22,11 @@ const (
 	sse        = "sse"
 )
 
-// pingEvery is how often a remote server of the older era is asked whether it
-// is there. The newer one has no ping; its servers keep no connection either.
-const pingEvery = 30 * time.Second
-
 // httpLink is a connection to a remote server.
 type httpLink struct {
 	mcp  mcp.Transport
 	http *http.Transport
+	fuse *fuse
 	stop context.CancelFunc // ends all requests
 
 	failing sync.Once
@@ -40,12 +37,12 @@ type httpLink struct {
 	conn mcp.Connection
 }
 
-func dialRemote(s *Server) (*httpLink, error) {
+func dialRemote(s *Server, f *fuse) (*httpLink, error) {
 	u, err := url.Parse(s.config.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("address %q: not http://host or https://host", s.config.URL)
 	}
-	l := &httpLink{failed: make(chan struct{})}
+	l := &httpLink{fuse: f, failed: make(chan struct{})}
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(context.Background())
 	l.http = &http.Transport{ // no proxy: the operator named the server
@@ -88,7 +85,10 @@ func (l *httpLink) watch(c *mcp.Client) {
 	c.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
-			meta := req.GetParams().GetMeta()
+			var meta map[string]any
+			if p := req.GetParams(); !isNil(p) { // go-sdk's own ping has none
+				meta = p.GetMeta()
+			}
 			if heard.Load() || meta["progressToken"] != nil || meta[mcp.MetaKeyLogLevel] != nil {
 				time.Sleep(straggle)
 			}
@@ -146,7 +146,8 @@ type roundTripper struct {
 	origin string
 }
 
-func (t *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *roundTripper) RoundTrip(req *http.Request) (_ *http.Response, err error) {
+	defer t.link.fuse.rescue("HTTP", &err)
 	if origin := req.URL.Scheme + "://" + req.URL.Host; origin != t.origin {
 		if req.Body != nil {
 			req.Body.Close()

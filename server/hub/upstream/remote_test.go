@@ -136,6 +136,42 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// TestKeepAlive asks remote servers of the older era for several intervals whether they are there: go-sdk's ping has no
+// parameters.
+func TestKeepAlive(t *testing.T) {
+	for _, tc := range []struct {
+		transport string
+		handler   func(func(*http.Request) *mcp.Server) http.Handler
+	}{
+		{streamable, func(f func(*http.Request) *mcp.Server) http.Handler {
+			return mcp.NewStreamableHTTPHandler(f, nil)
+		}},
+		{sse, func(f func(*http.Request) *mcp.Server) http.Handler { return mcp.NewSSEHandler(f, nil) }},
+	} {
+		t.Run(tc.transport, func(t *testing.T) {
+			var pings atomic.Int64
+			far0 := echoServer()
+			far0.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+				return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+					if method == "ping" {
+						pings.Add(1)
+					}
+					return next(ctx, method, req)
+				}
+			})
+			_, address := far(t, "127.0.0.1:0", tc.handler(func(*http.Request) *mcp.Server { return far0 }))
+			s := remote(t, "http://"+address, tc.transport)
+			s.times.ping = 100 * time.Millisecond
+			up(t, s)
+			eventually(t, "three pings", func() bool { return pings.Load() >= 3 })
+			eventually(t, "a call works", func() bool {
+				now, err := s.Session()
+				return err == nil && echo(t.Context(), now) == nil
+			})
+		})
+	}
+}
+
 // TestElsewhere: nothing is sent to a place that the configuration doesn't
 // name, whatever the server says.
 func TestElsewhere(t *testing.T) {

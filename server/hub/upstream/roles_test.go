@@ -40,6 +40,9 @@ var roles = map[string]func(){
 	"sleeper":  func() { time.Sleep(time.Minute) },
 	"parent":   beParent,
 	"cycling":  beCycling,
+	"hollow":   beHollow,
+
+	"talkative": beTalkative,
 }
 
 func TestMain(m *testing.M) {
@@ -177,5 +180,31 @@ func beAsking() {
 	for i := range 2 * maxCalls {
 		fmt.Printf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{"message":"m","requestedSchema":{"type":"object","properties":{}}}}`+"\n", 1000+i)
 	}
+	serve()
+}
+
+// beHollow says everything that a client understands without its parameters.
+func beHollow() {
+	go func() {
+		for _, params := range []string{"", `,"params":null`} {
+			for _, method := range notes {
+				fmt.Printf(`{"jsonrpc":"2.0","method":%q%s}`+"\n", method, params)
+			}
+			for _, method := range []string{"ping", "roots/list", "sampling/createMessage", "elicitation/create"} {
+				fmt.Printf(`{"jsonrpc":"2.0","id":"own %s","method":%q%s}`+"\n", method, method, params)
+			}
+		}
+		fmt.Println(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://last"}}`)
+	}()
+	serve()
+}
+
+// beTalkative says something now and then.
+func beTalkative() {
+	go func() {
+		for range time.Tick(time.Millisecond) {
+			fmt.Println(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"here"}}`)
+		}
+	}()
 	serve()
 }

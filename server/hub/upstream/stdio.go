@@ -59,7 +59,7 @@ type stdioLink struct {
 	copied chan struct{} // its stderr has ended
 }
 
-func startProgram(s *Server) (*stdioLink, error) {
+func startProgram(s *Server, f *fuse) (*stdioLink, error) {
 	child, err := process.Start(process.Program{
 		Path: s.config.Command, Argv: s.config.Args, Dir: s.config.Cwd,
 		Env: environment(s.config, s.options.Hub), Mark: s.mark,
@@ -68,7 +68,7 @@ func startProgram(s *Server) (*stdioLink, error) {
 		return nil, fmt.Errorf("start %s: %w", s.config.Command, err)
 	}
 	l := &stdioLink{child: child, times: s.times, copied: make(chan struct{})}
-	l.conn = newConn(child.Stdout, child.Stdin, &s.log, s.times)
+	l.conn = newConn(child.Stdout, child.Stdin, &s.log, s.times, f)
 	go func() {
 		defer close(l.copied)
 		_, _ = io.CopyBuffer(struct{ io.Writer }{&s.log}, struct{ io.Reader }{child.Stderr}, make([]byte, 4<<10))

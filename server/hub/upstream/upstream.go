@@ -102,6 +102,7 @@ type Server struct {
 	status  Status
 	starts  int
 	session *mcp.ClientSession
+	fuse    *fuse         // of the last attempt
 	changed chan struct{} // closed at the next change
 	news    []Status      // not yet told to OnState
 	telling bool
@@ -259,7 +260,7 @@ func (s *Server) tell() {
 		s.news = nil
 		s.mu.Unlock()
 		for _, st := range news {
-			s.options.OnState(st)
+			s.Try("OnState", func() { s.options.OnState(st) })
 		}
 		s.mu.Lock()
 	}
