@@ -101,7 +101,7 @@ func New(conf Config) (_ *Server, err error) {
 			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs = listTTL },
 		},
 	)
-	s.mcp.AddTool(tool(p.ToolName), s.handle)
+	s.mcp.AddTool(Tool(p), s.handle)
 	s.mcp.AddReceivingMiddleware(s.executors)
 	go s.browser.reap(s.ctx, func() time.Duration {
 		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second

@@ -89,11 +89,11 @@ const compatSchema = `{
   "additionalProperties": false
 }`
 
-// tool describes the one tool under the name that the policy gives it.
-func tool(name string) *mcp.Tool {
+// Tool describes the one tool as a policy has it.
+func Tool(p *policy.Policy) *mcp.Tool {
 	yes := true
 	t := &mcp.Tool{
-		Name:         name,
+		Name:         p.ToolName,
 		Title:        "Browser",
 		Description:  description,
 		InputSchema:  json.RawMessage(inputSchema),
@@ -106,7 +106,7 @@ func tool(name string) *mcp.Tool {
 			OpenWorldHint:   &yes,
 		},
 	}
-	if name == policy.CompatName {
+	if p.ToolName == policy.CompatName {
 		t.Description = strings.Replace(description, "argv is the command as separate words, never a shell line: no quoting, no pipes.",
 			"cmd is the command as one line of words; quote a word that has blanks. It is not a shell: no pipes, no variables, no other programs.", 1)
 		t.InputSchema = json.RawMessage(compatSchema)
