@@ -125,7 +125,7 @@ func TestEgressStartRefused(t *testing.T) {
 func TestChromiumPolicy(t *testing.T) {
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": "127.0.0.1:4711"}
-	l.policy["open"] = map[string]any{"allow_schemes": []string{"https"}, "allow_hosts": []string{"a.example"}, "allow_host_suffixes": []string{".b.example"}}
+	l.policy["open"] = map[string]any{"allow_schemes": []string{"https"}, "allow_hosts": []string{"a.example", "*.b.example"}}
 	run := func(args ...string) string {
 		t.Helper()
 		out, err := l.command(t, append([]string{"chromium-policy"}, args...)...).Output()

@@ -92,6 +92,7 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	for _, s := range all[1:] {
 		fmt.Fprintf(std.err, "browser-shell: %s on %s\n", s.name, s.listener.Addr())
 	}
+	fmt.Fprintf(std.err, "browser-shell: pages may be opened on: %s\n", p.Open.Hosts())
 	fmt.Fprintf(std.err, "browser-shell: serving %s\n", endpoint(all[0].listener.Addr()))
 	return all.serve(ctx)
 }

@@ -149,6 +149,9 @@ func TestHubEgress(t *testing.T) {
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t))}
 	h := startHub(t, l, "--egress")
+	if !strings.Contains(h.said.String(), "browser-shell: pages may be opened on: any public host\n") {
+		t.Errorf("the hub doesn't say what may be opened: %s", h.said.String())
+	}
 	proxy := h.on["egress proxy"]
 	if code, body := through(t, proxy, "http://127.0.0.1:9/"); code != 403 || !strings.Contains(body, "url.loopback") {
 		t.Errorf("got %d %q", code, body)

@@ -558,7 +558,7 @@ func (b *browser) refused(url string) bool {
 func TestManagedHostList(t *testing.T) {
 	chromium := need.Chromium(t)
 	pol := policy.Default()
-	pol.Open.AllowHosts, pol.Open.AllowHostSuffixes = []string{"site.test", "8.8.8.8"}, []string{"under.test"}
+	pol.Open.AllowHosts = []string{"site.test", "8.8.8.8", "*.under.test"}
 	l, a := newLab(t, func(p *policy.Policy) { p.Open = pol.Open }), newArena(t)
 	l.names.turns["a.under.test"] = []string{publicIP}
 	pol.Egress.Proxy = l.addr

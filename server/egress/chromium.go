@@ -71,14 +71,17 @@ func urlLists(p *policy.Policy) (block, allow []string) {
 			continue
 		}
 		for _, h := range p.Open.AllowHosts {
-			allow = append(allow, scheme+"://."+h) // the dot: not what is below it
-		}
-		for _, h := range p.Open.AllowHostSuffixes {
-			allow = append(allow, scheme+"://"+strings.TrimPrefix(h, "."))
+			if below, ok := strings.CutPrefix(h, "*."); ok {
+				allow = append(allow, scheme+"://"+below) // Chromium's form admits the name itself, too; the proxy doesn't
+			} else if h != policy.AnyHost {
+				allow = append(allow, scheme+"://."+h) // the dot: not what is below it
+			}
 		}
 	}
-	if len(p.Open.AllowHosts)+len(p.Open.AllowHostSuffixes) > 0 {
+	if !slices.Contains(p.Open.AllowHosts, policy.AnyHost) {
 		block = []string{"*"}
+	} else {
+		allow = []string{}
 	}
 	return block, allow
 }

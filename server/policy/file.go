@@ -6,7 +6,8 @@ package policy
 // DefaultPath is where the image keeps the policy file.
 const DefaultPath = "/etc/agent-browser/browser-shell.policy.json"
 
-// Policy is the policy file. A key that the file leaves out keeps its default.
+// Policy is the policy file. A key that the file leaves out has the value of the
+// file that the image carries.
 //
 // The tags of these types say what a key means (doc) and what it may hold
 // (least and most, enum, pattern and what it must be in words). The check of a file and its JSON Schema are
@@ -84,8 +85,8 @@ type Limits struct {
 	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots of one run; 1 MiB to 16 GiB"`
 }
 
-// Default is the policy without a file. The file that the image carries,
-// assets/policy/browser-shell.policy.json, says the same but for its directories.
+// Default returns the policy of a browser-shell without a policy file, on a
+// developer's machine. forImage returns the values of keys that a file leaves out.
 func Default() *Policy {
 	return &Policy{
 		Version:  1,
@@ -96,7 +97,7 @@ func Default() *Policy {
 			CDPPort:    9222,
 		},
 		Commands:   defaultCommands(),
-		Open:       Open{AllowSchemes: []string{"https", "http"}, AllowHosts: []string{}, AllowHostSuffixes: []string{}},
+		Open:       Open{AllowSchemes: []string{"https", "http"}, AllowHosts: []string{AnyHost}},
 		Egress:     Egress{Proxy: "127.0.0.1:8118", MaxConnections: 256, AllowPorts: []int{}},
 		Screenshot: Screenshot{ReturnImage: true, MaxImageBytes: 2 << 20},
 		Limits: Limits{
@@ -107,6 +108,14 @@ func Default() *Policy {
 		Redaction: Redaction{Keys: []string{}, Patterns: []string{}},
 		Audit:     Audit{MaxBytes: 8 << 20, Keep: 3},
 	}
+}
+
+// forImage returns what the image's own file says,
+// assets/policy/browser-shell.policy.json: Default with the image's directories.
+func forImage() *Policy {
+	p := Default()
+	p.ArtifactsDir, p.StateDir = "/output", "/var/lib/browser-shell/state"
+	return p
 }
 
 func defaultCommands() []string {

@@ -13,8 +13,8 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// TestAsset: the file in the image says what the program does without a file,
-// and which of the image's directories it has.
+// TestAsset: a file that leaves keys out has the values of the image's own
+// file, which differ from a program's without a file in the directories alone.
 func TestAsset(t *testing.T) {
 	p, err := Load(filepath.FromSlash("../../assets/policy/browser-shell.policy.json"))
 	if err != nil {
@@ -25,6 +25,12 @@ func TestAsset(t *testing.T) {
 	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("the asset differs from the built-in default (-built-in +asset):\n%s", d)
 	}
+	if p, err = Parse([]byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, p); d != "" {
+		t.Errorf("a file that leaves every key out differs from the asset (-asset +parsed):\n%s", d)
+	}
 }
 
 func TestParse(t *testing.T) {
@@ -32,7 +38,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Default()
+	want := forImage()
 	want.Commands, want.Limits.TimeoutSec = []string{"open", "get"}, 5
 	if d := cmp.Diff(want, p); d != "" {
 		t.Error(d)
@@ -85,15 +91,18 @@ func TestParseRefuses(t *testing.T) {
 		`{"open":{"allow_schemes":["file"]}}`:        "must be one of https, http",
 		`{"open":{"allow_schemes":["HTTP"]}}`:        "must be one of https, http",
 		`{"open":{"allow_about_blank":"yes"}}`:       "true or false",
-		`{"open":{"allow_hosts":["*.example.com"]}}`: "open.allow_hosts[0] must be a lower-case host name",
+		`{"open":{"allow_hosts":[]}}`:                `open.allow_hosts is empty, so nothing could be opened; write ["*"] for any public host`,
+		`{"open":{"allow_hosts":["*example.com"]}}`:  "open.allow_hosts[0] must be a lower-case host name",
+		`{"open":{"allow_hosts":["a.*.com"]}}`:       "open.allow_hosts[0] must be a lower-case host name",
+		`{"open":{"allow_hosts":["*."]}}`:            "host name",
+		`{"open":{"allow_hosts":["**"]}}`:            "host name",
 		`{"open":{"allow_hosts":["a.b","A.b"]}}`:     "open.allow_hosts[1] must be a lower-case host name",
 		`{"open":{"allow_hosts":["a.b:80"]}}`:        "host name",
 		`{"open":{"allow_hosts":["https://a.b"]}}`:   "host name",
 		`{"open":{"allow_hosts":[""]}}`:              "host name",
 		`{"open":{"allow_hosts":["a.b\n"]}}`:         "host name",
-		`{"open":{"allow_host_suffixes":["..com"]}}`: "open.allow_host_suffixes[0] must be a lower-case host name",
-		`{"open":{"allow_host_suffixes":["."]}}`:     "host name",
-		`{"open":{"allow_host_suffixes":[""]}}`:      "host name",
+		`{"open":{"allow_hosts":["*..com"]}}`:        "open.allow_hosts[0] must be a lower-case host name",
+		`{"open":{"allow_host_suffixes":["b.com"]}}`: `open.allow_host_suffixes is gone; write "*.example.com"`,
 		`{"egress":{"proxy":"0.0.0.0:8118"}}`:        "egress.proxy must be a loopback address and port",
 		`{"egress":{"proxy":"localhost:8118"}}`:      "egress.proxy must be a loopback address and port",
 		`{"egress":{"proxy":"127.0.0.1:0"}}`:         "egress.proxy must be a loopback address and port",
@@ -124,7 +133,7 @@ func TestPlaces(t *testing.T) {
 	for text, want := range map[string]string{
 		"{\n  \"limits\": {\n    \"max_calls\": 8, \"session_queue\" : 9\n}}":                 "3:21: limits.session_queue",
 		"{\n  \"limits\": {\"max_calls\": 8}}":                                                "2:3: limits.session_queue", // the file has only its block
-		"{\n  \"open\": {\n \t\"allow_hosts\":\n [\"a.b\", \"*\"]}}":                          "3:3: open.allow_hosts[1]",
+		"{\n  \"open\": {\n \t\"allow_hosts\":\n [\"a.b\", \"*.\"]}}":                         "3:3: open.allow_hosts[1]",
 		"{\"version\":1,\n\"commands\":[\"eval\"]}":                                           "2:1: commands[0]",
 		"{\"version\":1,\n \"commands\":[],\n  \"commands\":[]}":                              "3:3: commands is given twice",
 		"{\"version\":1,\n \"\\u0063ommands\":[],\n \"commands\":[]}":                         "3:2: commands is given twice",
@@ -195,7 +204,11 @@ func TestLoad(t *testing.T) {
 			case tt.want == "" && err != nil:
 				t.Error(err)
 			case tt.want == "":
-				if d := cmp.Diff(Default(), p); d != "" {
+				want := forImage()
+				if tt.optional {
+					want = Default() // there is no file
+				}
+				if d := cmp.Diff(want, p); d != "" {
 					t.Error(d)
 				}
 			case err == nil || p != nil || !strings.Contains(err.Error(), tt.want):

@@ -38,12 +38,12 @@ func load(path string, optional bool) (*Policy, error) {
 	return p, nil
 }
 
-// Parse reads the text of a policy file over the defaults. It refuses unknown,
+// Parse reads the text of a policy file over the image's own. It refuses unknown,
 // doubled and differently cased keys and every null; errors begin with
 // line:column. The key "$schema" may name the JSON Schema.
 func Parse(b []byte) (*Policy, error) {
 	w := walker{text: b, keys: map[string]int64{}}
-	p := Default()
+	p := forImage()
 	err := w.file(p)
 	if err == nil {
 		err = json.Unmarshal(b, p)
@@ -65,6 +65,11 @@ func (e *keyError) Error() string { return e.text }
 // wrong says what is wrong with a key; the text goes on from its name.
 func wrong(key, format string, args ...any) error {
 	return &keyError{key, key + " " + fmt.Sprintf(format, args...)}
+}
+
+// renamed holds keys of earlier files, and what to write instead.
+var renamed = map[string]string{
+	"open.allow_host_suffixes": `is gone; write "*.example.com" (hosts below it) and "example.com" (the host itself) in open.allow_hosts`,
 }
 
 // walker compares a file with the keys that a policy has.
@@ -100,6 +105,8 @@ func (w walker) object(n strictjson.Node, known map[string]any, path string) err
 		w.keys[key] = m.At
 		want, ok := known[m.Name]
 		switch {
+		case renamed[key] != "":
+			return wrong(key, "%s", renamed[key])
 		case !ok:
 			return &keyError{key, fmt.Sprintf("unknown key %q; known here: %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
 		case twice:

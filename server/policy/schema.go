@@ -15,11 +15,11 @@ const SchemaID = "https://github.com/slimctl/slimctl/schema/policy/v1"
 // Schema gives the JSON Schema (2020-12) of the policy file, made from the
 // tags that Load checks a file by. assets/policy/schema.json is this text.
 func Schema() ([]byte, error) {
-	root := objectSchema(reflect.ValueOf(*Default()))
+	root := objectSchema(reflect.ValueOf(*forImage()))
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["$id"] = SchemaID
 	root["title"] = "browser-shell policy"
-	root["description"] = "The policy file of browser-shell, " + DefaultPath + ". A key that is left out keeps its default."
+	root["description"] = "The policy file of browser-shell, " + DefaultPath + ". A key that is left out has the default below, which is what the image carries."
 	properties, ok := root["properties"].(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("a policy without keys")

@@ -183,7 +183,7 @@ func TestSchemaRefuses(t *testing.T) {
 	for _, text := range []string{
 		`[]`, `{"comands":[]}`, `{"Commands":[]}`, `{"open":{"allow":1}}`, `{"open":null}`, `{"commands":null}`, `{"commands":["eval"]}`,
 		`{"commands":["run_shell"]}`, `{"commands":["open","open"]}`, `{"version":2}`, `{"tool_name":"x"}`, `{"agent_browser":{"path":"x"}}`,
-		`{"agent_browser":{"search_path":"/bin:."}}`, `{"state_dir":"x"}`, `{"open":{"allow_schemes":["file"]}}`, `{"open":{"allow_hosts":["*.a"]}}`,
+		`{"agent_browser":{"search_path":"/bin:."}}`, `{"state_dir":"x"}`, `{"open":{"allow_schemes":["file"]}}`, `{"open":{"allow_hosts":["*a"]}}`,
 		`{"egress":{"proxy":"0.0.0.0:1"}}`, `{"egress":{"allow_ports":[0]}}`, `{"redaction":{"keys":[""]}}`, `{"$schema":1}`,
 		`{"limits":{"timeout_sec":1.5}}`, `{"screenshot":{"return_image":1}}`,
 	} {

@@ -14,10 +14,9 @@ import (
 
 // Open says where `open` may go.
 type Open struct {
-	AllowSchemes      []string `json:"allow_schemes" enum:"https,http" doc:"some of https and http"`
-	AllowAboutBlank   bool     `json:"allow_about_blank" doc:"whether about:blank may be opened, to leave a page"`
-	AllowHosts        []string `json:"allow_hosts" pattern:"^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$" must:"be a lower-case host name (no wildcard, no port)" doc:"exact lower-case names; empty, and no suffixes: any public host"`
-	AllowHostSuffixes []string `json:"allow_host_suffixes" pattern:"^\\.?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$" must:"be a lower-case host name (no wildcard, no port)" doc:"\"example.com\" admits it and what ends in \".example.com\", \".example.com\" only the latter"`
+	AllowSchemes    []string `json:"allow_schemes" enum:"https,http" doc:"some of https and http"`
+	AllowAboutBlank bool     `json:"allow_about_blank" doc:"whether about:blank may be opened, to leave a page"`
+	AllowHosts      []string `json:"allow_hosts" pattern:"^(\\*|(\\*\\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)$" must:"be a lower-case host name, *.NAME for the hosts below it, or * for any public host (no scheme, no port)" doc:"lower-case names; \"*.example.com\" is every host below example.com, \"*\" any public host; not empty"`
 }
 
 const (
@@ -254,14 +253,22 @@ func oddAddress() *Refusal {
 	return blocked("url.address", "the host is an address in an unusual spelling; write it as a.b.c.d or [v6]")
 }
 
-// checkAllowed looks the host up in the policy's lists; suffixes are for names.
-func (p *Policy) checkAllowed(host string, address bool) *Refusal {
-	o := p.Open
-	if len(o.AllowHosts) == 0 && len(o.AllowHostSuffixes) == 0 || slices.Contains(o.AllowHosts, host) {
-		return nil
+// AnyHost in allow_hosts stands for any public host.
+const AnyHost = "*"
+
+// Hosts returns the policy's hosts in words, for what a program says when it starts.
+func (o Open) Hosts() string {
+	if slices.Contains(o.AllowHosts, AnyHost) {
+		return "any public host"
 	}
-	for _, s := range o.AllowHostSuffixes {
-		if !address && (host == s || strings.HasSuffix(host, "."+strings.TrimPrefix(s, "."))) {
+	return strings.Join(o.AllowHosts, ", ")
+}
+
+// checkAllowed looks the host up in allow_hosts; *.NAME is for names, not for addresses.
+func (p *Policy) checkAllowed(host string, address bool) *Refusal {
+	for _, allowed := range p.Open.AllowHosts {
+		parent, below := strings.CutPrefix(allowed, "*.")
+		if allowed == AnyHost || allowed == host || below && !address && strings.HasSuffix(host, "."+parent) {
 			return nil
 		}
 	}

@@ -145,7 +145,7 @@ func TestCheckURL(t *testing.T) {
 
 func TestCheckURLPolicy(t *testing.T) {
 	p := Default()
-	p.Open = Open{AllowSchemes: []string{"https"}, AllowAboutBlank: true, AllowHosts: []string{"a.example"}, AllowHostSuffixes: []string{"b.example"}}
+	p.Open = Open{AllowSchemes: []string{"https"}, AllowAboutBlank: true, AllowHosts: []string{"a.example", "b.example", "*.b.example"}}
 	for url, rule := range map[string]string{
 		"about:blank": "", "https://a.example": "", "https://b.example/x": "", "https://x.y.b.example": "", "https://A.EXAMPLE.": "",
 		"http://a.example": "url.scheme", "https://x.a.example": "url.host-not-allowed", "https://evilb.example": "url.host-not-allowed",
@@ -158,11 +158,10 @@ func TestCheckURLPolicy(t *testing.T) {
 	}
 }
 
-// TestCheckURLLists: suffixes are for names, and IDNA does not go round a list.
+// TestCheckURLLists: wildcards are for names, and IDNA does not go round a list.
 func TestCheckURLLists(t *testing.T) {
 	p := Default()
-	p.Open.AllowHosts = []string{"xn--bcher-kva.example", "8.8.8.8"}
-	p.Open.AllowHostSuffixes = []string{".b.example", "8.4"}
+	p.Open.AllowHosts = []string{"xn--bcher-kva.example", "8.8.8.8", "*.b.example", "*.8.4"}
 	for url, rule := range map[string]string{
 		"https://bücher.example": "", "https://8.8.8.8": "", "https://a.b.example": "", "https://a。b。example": "",
 		"https://b.example": "url.host-not-allowed", "https://8.8.8.4": "url.host-not-allowed", "https://1.1.8.4": "url.host-not-allowed",

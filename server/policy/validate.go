@@ -83,6 +83,9 @@ func bounds(f reflect.StructField) (least, most int64, ok bool) {
 }
 
 func (p *Policy) validateLists() error {
+	if len(p.Open.AllowHosts) == 0 {
+		return wrong("open.allow_hosts", `is empty, so nothing could be opened; write ["*"] for any public host, or names such as "example.com" and "*.example.com"`)
+	}
 	for i, c := range p.Commands {
 		key := "commands[" + strconv.Itoa(i) + "]"
 		if len(rowsOf(c)) == 0 {
