@@ -75,14 +75,18 @@ func field(dir, file, key string) int64 {
 
 func (c cgroups) memory(name string) Memory {
 	dir, v2 := c.dir("memory", name)
+	pids, _ := c.dir("pids", name)
+	refused := field(pids, "pids.events", "max")
 	if v2 {
 		return Memory{
-			Current: number(dir, "memory.current"), RSS: field(dir, "memory.stat", "anon"),
+			PIDsRefused: refused,
+			Current:     number(dir, "memory.current"), RSS: field(dir, "memory.stat", "anon"),
 			Peak: number(dir, "memory.peak"), OOMKills: field(dir, "memory.events", "oom_kill"),
 		}
 	}
 	return Memory{
-		Current: number(dir, "memory.usage_in_bytes"), RSS: field(dir, "memory.stat", "total_rss"),
+		PIDsRefused: refused,
+		Current:     number(dir, "memory.usage_in_bytes"), RSS: field(dir, "memory.stat", "total_rss"),
 		Peak: number(dir, "memory.max_usage_in_bytes"), OOMKills: field(dir, "memory.oom_control", "oom_kill"),
 	}
 }

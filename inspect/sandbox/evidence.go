@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -14,20 +13,6 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 )
-
-// Events of a run.
-const (
-	EventSpawn   = "MCP_CONTAINER_SPAWN"
-	EventExec    = "MCP_CONTAINER_EXEC"
-	EventCleanup = "MCP_CONTAINER_CLEANUP"
-)
-
-// Event is something that happened to a container.
-type Event struct {
-	Event  string    `json:"event"`
-	Time   time.Time `json:"time"`
-	Detail string    `json:"detail,omitempty"`
-}
 
 // Evidence is what is kept of a run: evidence.json. Values of environment variables are not in it, only their names.
 type Evidence struct {
@@ -51,6 +36,10 @@ type Evidence struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
 	Events  []Event   `json:"events"`
+	// EventsLeftOut counts events that are in events.jsonl alone.
+	EventsLeftOut int `json:"events_left_out,omitempty"`
+	// EventsHead is the hash of the last line of events.jsonl, for audit.Verify.
+	EventsHead string `json:"events_head,omitempty"`
 	Status
 	PeakMemory int64 `json:"peak_memory"` // bytes
 	// NotApplied are limits that were asked for and do not hold.
@@ -67,7 +56,7 @@ const logTail = 16 << 10
 func (s *Sandbox) describe() error {
 	e := &s.evident
 	e.Run, e.Started, e.Settings = s.ID, time.Now().UTC(), s.plan.Settings
-	e.Events, e.NotApplied = []Event{}, append([]string{}, e.NotApplied...)
+	e.Events, e.Output.Files, e.NotApplied = []Event{}, []File{}, append([]string{}, e.NotApplied...)
 	e.Host.OS, e.Host.Arch = runtime.GOOS, runtime.GOARCH
 	if e.Settings.Env != nil {
 		e.Settings.Env = maps.Clone(e.Settings.Env)
@@ -91,12 +80,6 @@ func (s *Sandbox) describe() error {
 	return nil
 }
 
-func (s *Sandbox) event(name, detail string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.evident.Events = append(s.evident.Events, Event{name, time.Now().UTC(), detail})
-}
-
 // notApplied notes limits that do not hold.
 func (s *Sandbox) notApplied(what ...string) {
 	s.mu.Lock()
@@ -110,40 +93,49 @@ func (s *Sandbox) note(what string) {
 	s.evident.Notes = append(s.evident.Notes, what)
 }
 
-// collect copies /output, calls remove, and writes the evidence; with no Settings.Output it is kept in memory alone. The
-// directory appears whole.
-func (s *Sandbox) collect(remove func() error, cause error) error {
-	finish := func(out Output, err error) error {
-		err = errors.Join(err, remove())
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		e := &s.evident
-		e.Ended, e.Status, e.PeakMemory, e.Output = time.Now().UTC(), s.status, s.peak.Peak, out
-		if why := errors.Join(cause, err); why != nil {
-			e.Error = why.Error()
-		}
-		log := s.logs.bytes()
-		e.LogTail = string(log[max(0, len(log)-logTail):])
+// artifacts is the directory of what stays of the run; "" for none.
+func (s *Sandbox) artifacts() string {
+	if s.plan.Output == "" {
+		return ""
+	}
+	return filepath.Join(s.plan.Output, s.ID)
+}
+
+// collect copies what the container left in /output to the artifacts.
+func (s *Sandbox) collect() error {
+	dir := s.artifacts()
+	if dir == "" {
+		return nil
+	}
+	c, err := collectInto(filepath.Join(dir, "output"), 0o644)
+	if err != nil {
 		return err
 	}
-	if s.plan.Output == "" {
-		return finish(Output{}, nil)
+	defer c.dst.Close()
+	err = c.collectTree(outputDir(s.run.dir))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.evident.Output = c.out
+	return err
+}
+
+// finish completes the evidence and writes evidence.json, after everything else of the artifacts.
+func (s *Sandbox) finish(err error) error {
+	err = errors.Join(err, s.closeJournal())
+	s.mu.Lock()
+	e := &s.evident
+	e.Ended, e.Status, e.PeakMemory = time.Now().UTC(), s.status, s.peak.Peak
+	if err != nil {
+		e.Error = err.Error()
 	}
-	var err error
-	werr := image.WriteDir(filepath.Join(s.plan.Output, s.ID), func(tmp string) error {
-		var out Output
-		dir := filepath.Join(tmp, "output")
-		cerr := os.Mkdir(dir, 0o755)
-		if cerr == nil && cause == nil { // nothing writes to it any more
-			out, cerr = collectOutput(outputDir(s.run.dir), dir)
-		}
-		err = finish(out, cerr)
-		return image.WriteFile(filepath.Join(tmp, "evidence.json"), 0o644, s.Evidence().Write)
-	})
-	if werr != nil && s.Evidence().Ended.IsZero() { // the directory can't be made: clean up all the same
-		err = finish(Output{}, nil)
+	log := s.logs.bytes()
+	e.LogTail = string(log[max(0, len(log)-logTail):])
+	s.mu.Unlock()
+	dir := s.artifacts()
+	if dir == "" || !s.kept {
+		return err
 	}
-	return errors.Join(err, werr)
+	return errors.Join(err, image.WriteFile(filepath.Join(dir, "evidence.json"), 0o644, s.Evidence().Write))
 }
 
 // Write writes the evidence as indented JSON.

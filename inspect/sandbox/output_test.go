@@ -3,6 +3,8 @@
 package sandbox
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -11,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 )
 
 // TestLimits: each limit is the kernel's, and holds.
@@ -74,7 +78,7 @@ func testOutput(t *testing.T, e engineUnderTest) {
 		t.Fatal(err)
 	}
 	want := []string{
-		" drwxr-xr-x", "/evidence.json -rw-r--r--", "/output drwxr-xr-x", "/output/a drwxr-xr-x", "/output/a/b drwxr-xr-x",
+		" drwxr-xr-x", "/events.jsonl -rw-------", "/evidence.json -rw-r--r--", "/output drwxr-xr-x", "/output/a drwxr-xr-x", "/output/a/b drwxr-xr-x",
 		"/output/a/b/good -rw-r--r--", "/output/deep drwxr-xr-x", "/output/deep/d drwxr-xr-x", "/output/setuid -rw-r--r--",
 	}
 	if !slices.Equal(got, want) {
@@ -106,7 +110,11 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	if strings.Contains(string(text), "very-secret") || ev.Settings.Env["KEY"] != "(set)" {
 		t.Error("the evidence has a secret")
 	}
-	if ev.Output.Files < 5 || len(ev.Output.Skipped) != ev.Output.Left || !slices.ContainsFunc(ev.Output.Skipped, func(s string) bool { return strings.Contains(s, `"huge"`) }) {
+	good := slices.IndexFunc(ev.Output.Files, func(f File) bool { return f.Path == "a/b/good" })
+	if want := (File{"a/b/good", "770e607624d689265ca6c44884d0807d9b054d23c473c106c72be9de08b7376c", 4, "text/plain; charset=utf-8"}); good < 0 || ev.Output.Files[good] != want {
+		t.Errorf("files: %+v", ev.Output.Files)
+	}
+	if len(ev.Output.Skipped) != ev.Output.Left || !slices.ContainsFunc(ev.Output.Skipped, func(s string) bool { return strings.Contains(s, `"huge"`) }) {
 		t.Errorf("output: %+v", ev.Output)
 	}
 }
@@ -132,11 +140,59 @@ func TestCollectOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	out, err := collectOutput(from, to)
-	if err != nil || out.Files != 2 || out.Bytes != 200<<20 || out.Left != 5 {
-		t.Errorf("%+v, %v", out, err)
+	c := newCollector(t, to)
+	if err := c.collectTree(from); err != nil || len(c.out.Files) != 2 || c.out.Bytes != 200<<20 || c.out.Left != 5 {
+		t.Errorf("%+v, %v", c.out, err)
 	}
-	if _, err := collectOutput(filepath.Join(from, "nowhere"), to); err == nil {
+	if err := c.collectTree(filepath.Join(from, "nowhere")); err == nil {
 		t.Error("no error for what isn't there")
+	}
+}
+
+func newCollector(t *testing.T, dir string) *collector {
+	t.Helper()
+	c, err := collectInto(filepath.Join(dir, "collected"), 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.dst.Close() })
+	return c
+}
+
+// TestCollectArchive: an archive of a container's directory writes nothing beyond the destination, follows no link of its
+// own, and stops at its bounds.
+func TestCollectArchive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	file := sandboxtest.File
+	c := newCollector(t, dir)
+	err := c.collectArchive(bytes.NewReader(sandboxtest.Layer(t,
+		sandboxtest.Dir("output/", 0o777), sandboxtest.Dir("output/d/", 0o4777), file("output/d/good", "ok"), file("output/../../outside", "x"),
+		file("output/d/../../../outside", "x"), file("output//outside", "x"), file("/output/d/abs", "x"), file("top", "x"),
+		sandboxtest.Symlink("output/link", outside), file("output/link", "x"), sandboxtest.Symlink("output/up", ".."), file("output/up/outside", "x"),
+		sandboxtest.Hardlink("output/hard", "/etc/passwd"), file("output/d/good", "again"), file("output/none/x", "x"), file("output/\xff", "x"),
+		sandboxtest.Item{Header: tar.Header{Typeflag: tar.TypeChar, Name: "output/dev", Devmajor: 1, Devminor: 3}},
+	)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, _ error) error {
+		info, err := d.Info()
+		got = append(got, strings.TrimPrefix(p, dir)+" "+info.Mode().String())
+		return err
+	})
+	want := []string{" drwxr-xr-x", "/collected drwxr-xr-x", "/collected/d drwxr-xr-x", "/collected/d/good -rw-r--r--", "/collected/link -rw-r--r--"}
+	if got[0] = want[0]; !slices.Equal(got, want) {
+		t.Errorf("%q\n%+v", got, c.out)
+	}
+	if len(c.out.Files) != 2 || c.out.Left != 12 {
+		t.Errorf("%+v", c.out)
+	}
+	for name, text := range map[string]string{"empty": "", "garbage": strings.Repeat("garbage", 1000)} {
+		if err := newCollector(t, t.TempDir()).collectArchive(strings.NewReader(text)); (err != nil) != (text != "") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 const patience = need.Patience
@@ -269,7 +270,7 @@ func TestEnd(t *testing.T) {
 func testEnd(t *testing.T, e engineUnderTest) {
 	img := guestImage(t)
 	for code := range 3 {
-		if st := finish(t, e.start(img, settings("exit", fmt.Sprint(code*21)))); st != (Status{ExitCode: code * 21}) {
+		if st := finish(t, e.start(img, settings("exit", fmt.Sprint(code*21)))); st != (Status{ExitCode: code * 21, Reason: ReasonExited}) {
 			t.Errorf("exit %d: %+v", code*21, st)
 		}
 	}
@@ -314,7 +315,7 @@ func testEnd(t *testing.T, e engineUnderTest) {
 	t.Run("deaf, with a timeout", func(t *testing.T) {
 		s := settings("deaf")
 		s.Timeout = time.Second
-		if st := finish(t, engineUnderTest{e.Runner, t}.start(img, s)); st != (Status{ExitCode: 137, TimedOut: true}) {
+		if st := finish(t, engineUnderTest{e.Runner, t}.start(img, s)); st != (Status{ExitCode: 137, TimedOut: true, Reason: ReasonTimeout, Code: policy.Timeout}) {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -525,7 +526,7 @@ func testExec(t *testing.T, e engineUnderTest) {
 	if r := run(ExecOptions{}, "/guest", "flood", "20000000"); !r.Truncated || len(r.Stdout) != maxExecOutput {
 		t.Errorf("%d bytes, truncated %v", len(r.Stdout), r.Truncated)
 	}
-	if events := sb.Evidence().Events; events[0].Event != EventSpawn || events[1].Event != EventExec || !strings.Contains(events[1].Detail, "both") {
+	if events := sb.Evidence().Events; events[0].Event != EventSpawn || events[1].Event != EventExec || !slices.Contains(events[1].Command, "both") {
 		t.Errorf("%+v", events)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // Image is an image to run.
@@ -32,9 +34,12 @@ func From(src *image.Source) (Image, error) {
 
 // Status is how a container ended.
 type Status struct {
-	ExitCode  int  `json:"exit_code"` // 128 + n after signal n; -1 when it is not known
-	OOMKilled bool `json:"oom_killed"`
-	TimedOut  bool `json:"timed_out"`
+	ExitCode    int         `json:"exit_code"` // 128 + n after signal n; -1 when it is not known
+	OOMKilled   bool        `json:"oom_killed"`
+	TimedOut    bool        `json:"timed_out"`
+	PIDsRefused int64       `json:"pids_refused"`   // processes that the limit refused; with Docker not known
+	Reason      string      `json:"reason"`         // why it ended: exited, stopped, timeout, memory, pids or failed
+	Code        policy.Code `json:"code,omitempty"` // -32007 after a timeout, -32006 after another limit
 }
 
 // Sandbox is an image that runs. Its methods may be called by several goroutines.
@@ -54,9 +59,11 @@ type Sandbox struct {
 	done    chan struct{} // closed when all is cleaned up
 	status  Status
 	err     error
-	mu      sync.Mutex // guards evidence and peak
+	mu      sync.Mutex // guards what follows
 	evident Evidence
 	peak    Memory
+	journal *audit.Log // events.jsonl; nil without artifacts
+	kept    bool       // the directory of the artifacts was made
 }
 
 var (
@@ -114,13 +121,18 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	if err := s.describe(); err != nil {
 		return err
 	}
+	if err := s.openJournal(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(outputDir(s.run.dir), 0o755); err != nil {
 		return err
 	}
 	if err := mountScratch(s); err != nil {
 		return err
 	}
-	s.event(EventSpawn, s.image.Reference)
+	if err := s.recordSpawn(); err != nil {
+		return err
+	}
 	if err := s.engine.start(ctx, s); err != nil {
 		return err
 	}
@@ -192,21 +204,22 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 	for _, f := range s.ports {
 		f.close()
 	}
-	s.status = Status{ExitCode: code, TimedOut: context.Cause(ctx) == errTimeout} //nolint:errorlint // the cause is never wrapped
+	reason := context.Cause(ctx)
+	s.status = Status{ExitCode: code, TimedOut: reason == errTimeout} //nolint:errorlint // the cause is never wrapped
 	if m, err := s.engine.memory(work); err == nil {
 		s.notePeak(m)
 	}
-	s.status.OOMKilled = s.peak.OOMKills > 0
-	err := s.collect(func() error {
-		err := s.engine.remove(work)
-		if s.net != nil {
-			s.net.close()
-		}
-		err = errors.Join(err, s.run.remove())
-		s.event(EventCleanup, map[bool]string{true: "all is removed", false: fmt.Sprint(err)}[err == nil])
-		return err
-	}, cause)
-	s.err = errors.Join(cause, err)
+	s.status.OOMKilled, s.status.PIDsRefused = s.peak.OOMKills > 0, s.peak.PIDsRefused
+	s.status.judge(cause, reason != nil)
+	err := errors.Join(cause, s.recordEnd())
+	if cause == nil {
+		err = errors.Join(err, s.collect())
+	}
+	removed := s.engine.remove(work)
+	if s.net != nil {
+		s.net.close()
+	}
+	s.err = s.finish(errors.Join(err, s.recordCleanup(errors.Join(removed, s.run.remove()))))
 }
 
 // Wait waits until the container has ended and all is cleaned up. The error is for what could not be cleaned up or
@@ -251,7 +264,9 @@ func (s *Sandbox) Exec(ctx context.Context, argv []string, o ExecOptions) (ExecR
 		return ExecResult{ExitCode: -1}, errors.New("exec: the container has ended")
 	default:
 	}
-	s.event(EventExec, fmt.Sprintf("%q", argv))
+	if err := s.Record(Event{Event: EventExec, Command: argv}); err != nil {
+		return ExecResult{ExitCode: -1}, err
+	}
 	out, err := &head{room: maxExecOutput}, &head{room: maxExecOutput}
 	code, eerr := s.engine.exec(ctx, argv, o, out, err)
 	if cause := context.Cause(ctx); cause != nil {
@@ -306,6 +321,8 @@ type Memory struct {
 	RSS      int64 `json:"rss"`
 	Peak     int64 `json:"peak"`
 	OOMKills int64 `json:"oom_kills"`
+	// PIDsRefused counts processes that the limit refused; Docker doesn't tell.
+	PIDsRefused int64 `json:"pids_refused"`
 }
 
 // Memory asks for it now.
@@ -321,6 +338,7 @@ func (s *Sandbox) notePeak(m Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peak.Peak, s.peak.OOMKills = max(s.peak.Peak, m.Peak, m.Current), max(s.peak.OOMKills, m.OOMKills)
+	s.peak.PIDsRefused = max(s.peak.PIDsRefused, m.PIDsRefused)
 }
 
 // netns is the file of the container's network namespace; "" when it has ended or isn't on this machine.

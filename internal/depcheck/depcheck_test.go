@@ -61,7 +61,7 @@ var rooms = map[string][]string{
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox"},
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
 
-	"inspect/sandbox":             {"image", "inspect/sandbox/rootfs"},
+	"inspect/sandbox":             {"image", "inspect/sandbox/rootfs", "server/audit", "server/policy"}, // one chain, one set of codes
 	"inspect/sandbox/rootfs":      {"image"},
 	"inspect/sandbox/sandboxtest": {},
 	"inspect/sandbox/compose":     {"inspect/sandbox"},

@@ -192,6 +192,7 @@ func TestLongFields(t *testing.T) {
 		}
 		rec := call(s)
 		rec.Argv, rec.Events, rec.Rule, rec.ClientName, rec.Note = argv, argv, s, s, s
+		rec.Data = map[string]any{"text": s, "words": argv[:10]}
 		if err := l.Write(rec); err != nil {
 			t.Fatal(err)
 		}

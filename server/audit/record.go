@@ -59,6 +59,9 @@ type Record struct {
 
 	PolicySHA256, RunID string
 	Note                string
+
+	// Data is what else an event has, as a JSON object. One of more than 32 KiB is left out, and data says so.
+	Data any
 }
 
 // line is a Record as it is written. Verify relies on ts and seq being first,
@@ -87,6 +90,7 @@ type line struct {
 	Policy string `json:"policy_sha256,omitempty"`
 	Run    string `json:"run_id,omitempty"`
 	Note   string `json:"note,omitempty"`
+	Data   any    `json:"data,omitempty"`
 	Prev   string `json:"prev"`
 }
 
@@ -104,6 +108,9 @@ type outcome struct {
 
 // maxLine bounds a line, newline included.
 const maxLine = 64 << 10
+
+// maxData bounds Record.Data as it is written.
+const maxData = 32 << 10
 
 // encode gives the record's line, newline included, and its hash.
 func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
@@ -133,6 +140,15 @@ func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 	}
 	if r.ClientName != "" || r.ClientVersion != "" {
 		l.Client = &client{r.ClientName, r.ClientVersion}
+	}
+	if r.Data != nil {
+		data, err := json.Marshal(r.Data)
+		if err != nil {
+			return nil, fmt.Errorf("audit record: %w", err)
+		}
+		if l.Data = json.RawMessage(data); len(data) > maxData {
+			l.Data = map[string]int{"bytes_left_out": len(data)}
+		}
 	}
 	if r.Tool != "" {
 		l.outcome = &outcome{r.ExitCode, r.DurationMS, r.BytesOut, r.Truncated}

@@ -19,7 +19,7 @@ import (
 func main() {
 	verbs := map[string]func([]string){
 		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "exit": exit,
-		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood,
+		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood, "crowd": crowd,
 	}
 	if len(os.Args) < 2 || verbs[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "guest: unknown verb", os.Args)
@@ -134,6 +134,14 @@ func fork(args []string) {
 	}
 	fmt.Println("started", started)
 	deaf(nil)
+}
+
+// crowd ends with status 1 when it can't have as many processes as it wants.
+func crowd(args []string) {
+	n, _ := strconv.Atoi(args[0])
+	for range n {
+		check(exec.Command("/guest", "deaf").Start())
+	}
 }
 
 func exit(args []string) {
