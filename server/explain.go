@@ -83,10 +83,17 @@ type Explainer struct {
 	Answers    Answers
 }
 
-// Line explains one JSON object: the arguments of a call (session_id, argv,
-// timeout_sec; or cmd, timeout for the compatibility form), or a url for what
-// would become of opening it; "resolve" adds answers for this line.
+// MaxLine bounds a line for Line, in bytes.
+const MaxLine = 1 << 20
+
+// Line explains one JSON object: the arguments of a call as the tool that the
+// policy names takes them (session_id, argv, timeout_sec; or cmd, timeout,
+// session_id), or a url for what would become of opening it; "resolve" adds
+// answers for this line.
 func (e Explainer) Line(ctx context.Context, line []byte) Plan {
+	if len(line) > MaxLine {
+		return denied(invalid("explain.line", "the line is longer than %d bytes; send less", MaxLine))
+	}
 	keys, err := decodeObject(line)
 	if err != nil {
 		return denied(invalid("explain.line", "%s", err))
@@ -107,12 +114,10 @@ func (e Explainer) Line(ctx context.Context, line []byte) Plan {
 			return denied(invalid("explain.resolve", "%s", err))
 		}
 	}
-	if url, ok := keys["url"]; ok && len(keys) == 1 {
-		keys = map[string]json.RawMessage{"session_id": json.RawMessage(`"explain"`), "argv": json.RawMessage(`["open",` + string(url) + `]`)}
-	}
 	p := *e.Policy
-	if p.ToolName = policy.ToolName; keys["cmd"] != nil {
-		p.ToolName = policy.CompatName
+	if url, ok := keys["url"]; ok && len(keys) == 1 {
+		p.ToolName = policy.ToolName // its form holds any address
+		keys = map[string]json.RawMessage{"session_id": json.RawMessage(`"explain"`), "argv": json.RawMessage(`["open",` + string(url) + `]`)}
 	}
 	arguments, err := json.Marshal(keys)
 	if err != nil {

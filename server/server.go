@@ -25,6 +25,7 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // Config is what a server is made of.
@@ -282,6 +283,7 @@ func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
 			if err != nil {
 				return nil, errors.New("the audit log cannot be written")
 			}
+			return nil, protocol.UnknownTool([]string{now.policy.ToolName})
 		}
 		return next(ctx, method, req)
 	}

@@ -84,20 +84,36 @@ func (v validate) arguments(c Call) (Call, *policy.Refusal) {
 	if c.Timeout, r = parseTimeout(timeout, v.policy.Limits); r != nil {
 		return c, r
 	}
-	if compat {
-		c.Argv, r = parseCmd(args["cmd"])
-	} else {
+	if !compat {
 		c.Argv, r = parseArgv(args["argv"])
+		return c, r
 	}
-	return c, r
+	return v.command(c, args)
 }
 
-func parseCmd(raw json.RawMessage) ([]string, *policy.Refusal) {
-	var s *string
-	if json.Unmarshal(raw, &s) != nil || s == nil {
-		return nil, invalid("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
+// command reads cmd. The session that it sets is the call's, and may not
+// differ from session_id.
+func (v validate) command(c Call, args map[string]json.RawMessage) (Call, *policy.Refusal) {
+	var cmd *string
+	if json.Unmarshal(args["cmd"], &cmd) != nil || cmd == nil {
+		return c, invalid("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
 	}
-	return policy.Words(*s)
+	argv, session, r := policy.Words(*cmd, v.policy.AgentBrowser.CDPPort)
+	if r != nil {
+		return c, r
+	}
+	c.Argv = argv
+	if session == "" || session == c.SessionID {
+		return c, nil
+	}
+	if args["session_id"] != nil {
+		return c, invalid("session.twice", "session_id and AGENT_BROWSER_SESSION name two sessions; leave one out")
+	}
+	if r := checkSession(session); r != nil {
+		return c, r
+	}
+	c.SessionID = session
+	return c, nil
 }
 
 func invalid(rule, format string, args ...any) *policy.Refusal {
@@ -109,13 +125,20 @@ func parseSession(raw json.RawMessage) (string, *policy.Refusal) {
 	if json.Unmarshal(raw, &s) != nil || s == nil {
 		return "", invalid("session.format", "session_id must be a string of 1 to 64 letters, digits, `.`, `_` or `-`")
 	}
-	if strings.ContainsAny(*s, "/\\\x00") {
-		return "", &policy.Refusal{Code: policy.SandboxViolation, Rule: "session.path", Message: "session_id is a name, not a path: 1 to 64 letters, digits, `.`, `_` or `-`"}
-	}
-	if !sessionID.MatchString(*s) {
-		return "", invalid("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
+	if r := checkSession(*s); r != nil {
+		return "", r
 	}
 	return *s, nil
+}
+
+func checkSession(id string) *policy.Refusal {
+	if strings.ContainsAny(id, "/\\\x00") {
+		return &policy.Refusal{Code: policy.SandboxViolation, Rule: "session.path", Message: "session_id is a name, not a path: 1 to 64 letters, digits, `.`, `_` or `-`"}
+	}
+	if !sessionID.MatchString(id) {
+		return invalid("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
+	}
+	return nil
 }
 
 func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
@@ -157,7 +180,7 @@ func parseTimeout(raw json.RawMessage, limits policy.Limits) (time.Duration, *po
 func decodeObject(raw json.RawMessage) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
-		return nil, errors.New("the arguments must be an object with session_id and argv")
+		return nil, errors.New("the arguments must be a JSON object")
 	}
 	out := map[string]json.RawMessage{}
 	for dec.More() {

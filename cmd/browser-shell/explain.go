@@ -2,18 +2,18 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/policy"
 )
-
-// maxLine bounds one line of explain's input, in bytes.
-const maxLine = 1 << 20
 
 // runExplain reads calls or addresses, one JSON object a line, and prints what
 // would become of each. It runs nothing and asks no resolver.
@@ -44,15 +44,34 @@ func runExplain(ctx context.Context, args []string, std stdio) error {
 	explainer := server.Explainer{Policy: p, Generation: gen, Answers: answers}
 	out := json.NewEncoder(std.out)
 	out.SetEscapeHTML(false)
-	lines := bufio.NewScanner(std.in)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() && ctx.Err() == nil {
-		if strings.TrimSpace(lines.Text()) == "" {
-			continue
+	in := bufio.NewReader(std.in)
+	for ctx.Err() == nil {
+		line, err := readLine(in)
+		if len(bytes.TrimSpace(line)) > 0 {
+			if err := out.Encode(explainer.Line(ctx, line)); err != nil {
+				return err
+			}
 		}
-		if err := out.Encode(explainer.Line(ctx, lines.Bytes())); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return lines.Err()
+	return nil
+}
+
+// readLine reads to the next newline. Of a line longer than server.MaxLine it
+// gives more than that, and not all.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line) <= server.MaxLine {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSuffix(line, []byte("\n")), err
+		}
+	}
 }

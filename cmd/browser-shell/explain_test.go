@@ -39,7 +39,8 @@ func explain(t *testing.T, input string, args ...string) []plan {
 
 func TestExplain(t *testing.T) {
 	for _, tt := range []struct{ line, decision, errorName, rule, url, tail string }{
-		{`{"session_id":"s","argv":["open","example.com/?q=1"],"timeout_sec":5}`, "deny", "POLICY_BLOCKED", "url.scheme", "", ""},
+		{`{"session_id":"s","argv":["open","example.com/?q=1"],"timeout_sec":5}`, "allow", "", "", "https://example.com/?q=1", ""},
+		{`{"session_id":"s","argv":["screenshot","."]}`, "deny", "POLICY_BLOCKED", "value.selector", "", ""},
 		{`{"session_id":"s","argv":["open","example.com:8443"],"timeout_sec":5}`, "allow", "", "", "https://example.com:8443/", "open https://example.com:8443/"},
 		{`{"url":"HTTPS://Example.COM./a/../b"}`, "allow", "", "", "https://example.com/b", "open https://example.com/b"},
 		{`{"url":"http://example.com","resolve":{"example.com":"93.184.216.34,10.0.0.1"}}`, "deny", "POLICY_BLOCKED", "url.private", "", ""},
@@ -58,8 +59,7 @@ func TestExplain(t *testing.T) {
 		{`{"session_id":"s","argv":["screenshot","#a","p.png"]}`, "allow", "", "", "", "/.p.png"},
 		{`{"session_id":"s","argv":["snapshot"],"argv":["eval","1"]}`, "deny", "INVALID_PARAMS", "explain.line", "", ""},
 		{`{"session_id":"s/../t","argv":["snapshot"]}`, "deny", "SANDBOX_VIOLATION", "session.path", "", ""},
-		{`{"cmd":"agent-browser fill @e1 'a b'"}`, "allow", "", "", "", "--json fill @e1 a b"},
-		{`{"cmd":"snapshot; id"}`, "deny", "SANDBOX_VIOLATION", "shell.syntax", "", ""},
+		{`{"session_id":"s","cmd":"snapshot"}`, "deny", "INVALID_PARAMS", "args.unknown-key", "", ""},
 		{`[1]`, "deny", "INVALID_PARAMS", "explain.line", "", ""},
 		{`x`, "deny", "INVALID_PARAMS", "explain.line", "", ""},
 	} {
@@ -76,6 +76,48 @@ func TestExplain(t *testing.T) {
 				t.Errorf("got %+v", p)
 			}
 		})
+	}
+}
+
+// TestExplainLongLine: a line that is too long is an answer, and the next one is
+// read.
+func TestExplainLongLine(t *testing.T) {
+	const good = `{"session_id":"s","argv":["snapshot"]}`
+	long := `{"session_id":"s","argv":["fill","@e1","` + strings.Repeat("a", 3<<20) + `"]}`
+	got := explain(t, good+"\n"+long+"\n"+good+"\n"+long)
+	if len(got) != 4 || got[0].Decision != "allow" || got[2].Decision != "allow" {
+		t.Fatalf("got %+v", got)
+	}
+	for _, p := range []plan{got[1], got[3]} {
+		if p.Decision != "deny" || p.Error != "INVALID_PARAMS" || p.Rule != "explain.line" || !strings.Contains(p.Message, "longer than") {
+			t.Errorf("got %+v", p)
+		}
+	}
+}
+
+// TestExplainToolName: a line is read as the tool that the policy names reads
+// it, and an address under both names.
+func TestExplainToolName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`{"tool_name":"sandbox_execute_bash"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]plan{
+		`{"cmd":"agent-browser fill @e1 'a b'"}`:                                           {Decision: "allow"},
+		`{"cmd":"AGENT_BROWSER_SESSION=s agent-browser --cdp 9222 snapshot","timeout":20}`: {Decision: "allow"},
+		`{"cmd":"snapshot; id"}`:                                                           {Decision: "deny", Rule: "shell.syntax"},
+		`{"cmd":"AGENT_BROWSER_SESSION=../s snapshot"}`:                                    {Decision: "deny", Rule: "session.path"},
+		`{"cmd":"AGENT_BROWSER_SESSION='a b' snapshot"}`:                                   {Decision: "deny", Rule: "session.format"},
+		`{"cmd":"AGENT_BROWSER_SESSION=s snapshot","session_id":"t"}`:                      {Decision: "deny", Rule: "session.twice"},
+		`{"cmd":"AGENT_BROWSER_SESSION=s snapshot","session_id":"s"}`:                      {Decision: "allow"},
+		`{"cmd":"agent-browser --cdp 9223 snapshot"}`:                                      {Decision: "deny", Rule: "option.forced"},
+		`{"session_id":"s","argv":["snapshot"]}`:                                           {Decision: "deny", Rule: "args.unknown-key"},
+		`{"url":"https://example.com/it's?a=1&b=2"}`:                                       {Decision: "allow", URL: "https://example.com/it's?a=1&b=2"},
+	} {
+		got := explain(t, line, "--policy", file, "--resolve", "*=93.184.216.34")
+		if len(got) != 1 || got[0].Decision != want.Decision || got[0].Rule != want.Rule || want.URL != "" && got[0].URL != want.URL {
+			t.Errorf("%s: %+v", line, got)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/slimctl/slimctl/internal/need"
@@ -46,9 +49,11 @@ func TestListsOneTool(t *testing.T) {
 
 func TestUnknownTool(t *testing.T) {
 	s := newLab(t).connect(t)
-	for _, name := range []string{"Browser-Shell", "browser_navigate", ""} {
-		if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}}); err == nil {
-			t.Errorf("%s was answered", name)
+	for _, name := range []string{"Browser-Shell", "browser_shell", "browser_navigate", ""} {
+		_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}})
+		var coded *jsonrpc.Error
+		if !errors.As(err, &coded) || coded.Code != jsonrpc.CodeInvalidParams || !strings.Contains(err.Error(), "unknown tool; tools/list shows browser-shell") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -92,6 +97,9 @@ func TestCompatibilityName(t *testing.T) {
 		{"ls -la", "command.not-allowed"},
 		{"wait --fn 1", "wait.script"},
 		{"open file:///etc/passwd", "url.scheme"},
+		{"agent-browser --cdp 1 snapshot", "option.forced"},
+		{"PATH=/tmp agent-browser snapshot", "shell.syntax"},
+		{"AGENT_BROWSER_SESSION=../x agent-browser snapshot", "session.path"},
 	} {
 		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_execute_bash", Arguments: map[string]any{"cmd": tt.cmd, "timeout": 20}})
 		if err != nil {
@@ -104,6 +112,17 @@ func TestCompatibilityName(t *testing.T) {
 		}
 	}
 	if words := l.note(t, "argv"); !strings.HasSuffix(words, "|fill|#a b|x y|") {
+		t.Errorf("argv %s", words)
+	}
+	taught := fmt.Sprintf("AGENT_BROWSER_SESSION=shop-1 agent-browser --cdp %s open https://example.com", l.cdpPort())
+	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_execute_bash", Arguments: map[string]any{"cmd": taught}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := read(res); err != nil || a.ExitCode != 0 || a.SessionID != "shop-1" {
+		t.Errorf("%s: %+v %v", taught, a, err)
+	}
+	if words := l.note(t, "argv"); strings.Count(words, "--cdp") != 1 || strings.Contains(words, "shop-1") {
 		t.Errorf("argv %s", words)
 	}
 	if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{}}); err == nil {

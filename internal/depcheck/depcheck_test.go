@@ -28,7 +28,7 @@ var rooms = map[string][]string{
 	"build/embedded":   {"build", "image", "image/output"},
 	"build/buildkit":   {"build", "build/llb", "image", "image/output"},
 
-	"server":              {"server/audit", "server/cdp", "server/output", "server/policy", "server/process"},
+	"server":              {"server/audit", "server/cdp", "server/output", "server/policy", "server/process", "server/protocol"},
 	"server/audit":        {},
 	"server/cdp":          {},
 	"server/cdp/cdptest":  {},

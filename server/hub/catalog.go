@@ -46,6 +46,18 @@ type template struct {
 	template *mcp.ResourceTemplate
 }
 
+// listed returns the names of the tools that tools/list shows, in order.
+func (c *catalog) listed() []string {
+	var names []string
+	for alias, t := range c.tools {
+		if !t.blocked {
+			names = append(names, alias)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // gather makes the catalog. Where two servers offer the same name, the one
 // that the file has first keeps it, so that no other can take its calls over.
 func gather(servers []*server, naming Naming, policy checker) *catalog {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/slimctl/slimctl/server/hub/guard"
 	"github.com/slimctl/slimctl/server/hub/upstream"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // Bounds on requests.
@@ -104,6 +105,7 @@ func (h *Hub) settled(ctx context.Context, method string) {
 func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.CallToolRequest) (_ mcp.Result, name string, err error) {
 	h.mu.Lock()
 	t, policy := h.catalog.tools[req.Params.Name], h.policy
+	listed := h.catalog.listed()
 	h.mu.Unlock()
 	var s *server
 	if t != nil {
@@ -115,8 +117,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 		return unrecorded(), "", nil
 	}
 	if t == nil {
-		err := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.100q", req.Params.Name)}
-		return nil, "", r.end(nil, "tool.unknown", err)
+		return nil, "", r.end(nil, "tool.unknown", protocol.UnknownTool(listed))
 	}
 	server := t.server.config
 	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, Shell: server.Shell})

@@ -38,7 +38,9 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 	case err != nil:
 		return "", joinLines("agent-browser gave no valid answer: "+err.Error(), words), orElse(run.ExitCode, ExitProtocol)
 	case data == nil:
-		if reported = echoes.words(reported); strings.TrimSpace(reported) == "" {
+		if ref := staleReference(args, reported); ref != "" {
+			reported = ref + " is not in the last snapshot; take snapshot -i"
+		} else if reported = echoes.words(reported); strings.TrimSpace(reported) == "" {
 			reported = noReason
 		}
 		return "", joinLines(reported, words), orElse(run.ExitCode, ExitFailed)
@@ -50,6 +52,22 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 	withoutEchoes(subcommand, data)
 	data.eachString(wholeRunes)
 	return data.String() + "\n", joinLines(words), 0
+}
+
+// staleReference gives the reference among args that the program's words say
+// it does not know; of the native one "Unknown ref: e99", of 0.8 that its
+// selector engine cannot read "@e99".
+func staleReference(args []string, reported string) string {
+	for _, arg := range args {
+		if !isReference.MatchString(arg) {
+			continue
+		}
+		bare := strings.TrimPrefix(arg, "@")
+		if strings.HasPrefix(reported, "Unknown ref: "+bare) || strings.Contains(reported, `Unsupported token "@`+bare+`"`) {
+			return "@" + bare
+		}
+	}
+	return ""
 }
 
 func orElse(code, other int) int {
@@ -109,6 +127,8 @@ func withoutEchoes(subcommand string, data *node) {
 		}
 	}
 	switch subcommand {
+	case "snapshot":
+		data.drop("refs") // the tree has them too
 	case "select":
 		data.drop("selector", "value", "values", "ref")
 		if v := data.member("selected"); v != nil {

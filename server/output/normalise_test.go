@@ -89,6 +89,7 @@ func TestNoEcho(t *testing.T) {
 		{"wait", `{"url":"https://example.com/"}`, `{"url":"https://example.com/"}`},
 		{"wait", `{"state":"load"}`, `{"state":"load"}`},
 		{"open", `{"lifecycle":{},"targetId":"A","title":"T","url":"https://example.com/"}`, `{"targetId":"A","title":"T","url":"https://example.com/"}`},
+		{"snapshot", `{"origin":"o","refs":{"e1":{"name":"Go","role":"button"}},"snapshot":"- button \"Go\" [ref=e1]"}`, `{"origin":"o","snapshot":"- button \"Go\" [ref=e1]"}`},
 		{"get", `{"text":"x","value":"y"}`, `{"text":"x","value":"y"}`},
 		{"close", `{"closed":true}`, `{"closed":true}`},
 		{"click", `null`, `null`},
@@ -131,6 +132,9 @@ func TestNoArgument(t *testing.T) {
 		"overlapping":          {[]string{"marigold", "goldfish", "gold"}, failed("a marigoldfish gold marimarigoldgold"), "", 1, "a [argument] [argument] mari[argument]\n"},
 		"blanks around it":     {[]string{"  marigold\n"}, failed("no 'marigold'"), "", 1, "no '[argument]'\n"},
 		"short and references": {[]string{"a", "not", "@e12", "e1234"}, failed("not a @e12 e1234"), "", 1, "not a @e12 e1234\n"},
+		"0.41 stale reference": {[]string{"@e99"}, failed("Unknown ref: e99"), "", 1, "@e99 is not in the last snapshot; take snapshot -i\n"},
+		"0.8 stale reference":  {[]string{"@e99", "x"}, failed(`locator.fill: Unsupported token "@e99" while parsing css selector "@e99". Did you mean to CSS.escape it?`), "", 1, "@e99 is not in the last snapshot; take snapshot -i\n"},
+		"another reference":    {[]string{"@e9"}, failed(`Unsupported token "@e99"`), "", 1, `Unsupported token "@e99"` + "\n"},
 		"itself a marker":      {[]string{"[argument]", "argument"}, failed("x [argument] argument"), "", 1, "x [argument] [argument]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

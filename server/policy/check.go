@@ -87,6 +87,9 @@ func checkCharacters(argv []string) *Refusal {
 // lookup finds the row for argv, or says what would be right.
 func (p *Policy) lookup(argv []string) (command, *Refusal) {
 	sub := argv[0]
+	if bare, _, _ := strings.Cut(sub, "="); forced[bare] {
+		return command{}, blocked("option.forced", "%s is an option that browser-shell sets itself; leave it out (the session comes from session_id)", bare)
+	}
 	if flagLike(sub) || strings.HasPrefix(sub, "-") {
 		return command{}, blocked("command.first", "argv[0] must be the subcommand; one of %s", p.allowedList())
 	}
@@ -127,6 +130,12 @@ func (p *Policy) allowedList() string { return strings.Join(p.Commands, ", ") }
 
 // nearest gives a hint for a mistyped subcommand.
 func (p *Policy) nearest(sub string) string {
+	if right, ok := nearMisses[strings.ReplaceAll(strings.ToLower(sub), "_", "-")]; ok {
+		if slices.Contains(p.Commands, "get") {
+			return " (did you mean " + right + "?)"
+		}
+		return " (" + right + " is switched off by the policy; the answers of open and snapshot say where the page is)"
+	}
 	if words := strings.Fields(sub); len(words) > 1 && slices.Contains(p.Commands, words[0]) {
 		return fmt.Sprintf(" (send %s and each of its arguments as an element of its own)", words[0])
 	}

@@ -46,7 +46,7 @@ func TestCheckRefuses(t *testing.T) {
 		{"option without its value", argv("snapshot", "-d"), "", PolicyBlocked, "option.value"},
 		{"option twice", argv("snapshot", "-d", "1", "--depth", "2"), "", PolicyBlocked, "option.twice"},
 		{"selector with a dash", argv("click", "-5"), "", PolicyBlocked, "value.dash"},
-		{"option first", argv("--session", "x", "open", "https://example.com"), "", PolicyBlocked, "command.first"},
+		{"option first", argv("--session", "x", "open", "https://example.com"), "", PolicyBlocked, "option.forced"},
 		{"version first", argv("--version"), "", PolicyBlocked, "command.first"},
 
 		// Code and files.
@@ -99,6 +99,12 @@ func TestCheckRefuses(t *testing.T) {
 		{"depth too large", argv("snapshot", "-d", "101"), "", PolicyBlocked, "value.number"},
 		{"empty selector", argv("click", ""), "", PolicyBlocked, "value.empty"},
 		{"long selector", argv("click", strings.Repeat("a", 2049)), "", PolicyBlocked, "value.length"},
+		{"a selector of a dot", argv("click", "."), "", PolicyBlocked, "value.selector"},
+		{"a picture of a dot", argv("screenshot", "."), "", PolicyBlocked, "value.selector"},
+		{"a selector of signs", argv("snapshot", "-s", "#>"), "", PolicyBlocked, "value.selector"},
+		{"a modifier alone", argv("press", "Ctrl+"), "", PolicyBlocked, "press.key"},
+		{"a key and a plus", argv("press", "a+"), "", PolicyBlocked, "press.key"},
+		{"a short form of two keys", argv("press", "Return+Return"), "", PolicyBlocked, "press.key"},
 		{"line break in a selector", argv("click", "a\nb"), "", PolicyBlocked, "argv.control"},
 
 		// Characters and size.
@@ -169,6 +175,22 @@ func TestCheckAdmits(t *testing.T) {
 		{argv("type", "#a > b", "ü€"), "", "", argv("type", "#a > b", "ü€")},
 		{argv("press", "Control+Shift+a"), "", "", argv("press", "Control+Shift+a")},
 		{argv("press", "-"), "", "", argv("press", "-")},
+		{argv("press", "+"), "", "", argv("press", "+")},
+		{argv("press", "A"), "", "", argv("press", "A")},
+		{argv("press", "Return"), "", "", argv("press", "Enter")},
+		{argv("press", "esc"), "", "", argv("press", "Escape")},
+		{argv("press", "Down"), "", "", argv("press", "ArrowDown")},
+		{argv("press", " "), "", "", argv("press", "Space")},
+		{argv("press", "Ctrl+A"), "", "", argv("press", "Control+a")},
+		{argv("press", "Control++"), "", "", argv("press", "Control++")},
+		{argv("press", "cmd+shift+T"), "", "", argv("press", "Meta+Shift+T")},
+		{argv("press", "CTRL+RETURN"), "", "", argv("press", "Control+Enter")},
+		{argv("click", "e5"), "", "", argv("click", "@e5")},
+		{argv("fill", "ref=e5", "e5"), "", "", argv("fill", "@e5", "e5")},
+		{argv("wait", "e5"), "", "", argv("wait", "@e5")},
+		{argv("screenshot", "e5"), "", "/p.png", argv("screenshot", "@e5", "/p.png")},
+		{argv("click", "e5 > b"), "", "", argv("click", "e5 > b")},
+		{argv("click", "*"), "", "", argv("click", "*")},
 		{argv("select", "#c", "a", "b"), "", "", argv("select", "#c", "a", "b")},
 		{argv("wait", "0200"), "", "", argv("wait", "200")},
 		{argv("wait", "@e1"), "", "", argv("wait", "@e1")},
@@ -217,12 +239,45 @@ func TestCheckExtras(t *testing.T) {
 	}
 }
 
+// TestReadGroup: one word of a policy file switches the extras on.
+func TestReadGroup(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"commands":["+read"]}`:                "open snapshot click fill type press wait screenshot close dblclick hover focus check uncheck select get is scroll back forward reload",
+		`{"commands":["open","+read"]}`:         "open get is scroll back forward reload",
+		`{"commands":["+read","back","close"]}`: "back close get is scroll forward reload",
+	} {
+		p, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(strings.Fields(want), p.Commands); d != "" {
+			t.Errorf("%s: %s", text, d)
+		}
+	}
+	for _, text := range []string{`{"commands":["+read","+read"]}`, `{"commands":["+write"]}`, `{"commands":["read"]}`, `{"commands":["+read","eval"]}`} {
+		if p, err := Parse([]byte(text)); err == nil {
+			t.Errorf("%s gives %q", text, p.Commands)
+		}
+	}
+}
+
 // TestHints: a near miss is told the right form.
 func TestHints(t *testing.T) {
-	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?", "sanpshot": "did you mean snapshot?", " open": "did you mean open?", "open https://example.com": "send open and each"} {
+	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?", "sanpshot": "did you mean snapshot?", " open": "did you mean open?", "open https://example.com": "send open and each", "get-title": `["get","title"] is switched off`, "get_url": `["get","url"] is switched off`} {
 		_, r := Default().Check(Node, argv(word, "x"))
 		if r == nil || !strings.Contains(r.Message, want) {
 			t.Errorf("%s: got %v, want a hint %q", word, r, want)
+		}
+	}
+}
+
+func TestHintsOfExtras(t *testing.T) {
+	p := Default()
+	p.Commands = append(p.Commands, "get")
+	for word, want := range map[string]string{"get-title": `did you mean ["get","title"]?`, "get-url": `did you mean ["get","url"]?`, "get-text": `did you mean ["get","text",SELECTOR]?`} {
+		_, r := p.Check(Node, argv(word))
+		if r == nil || !strings.Contains(r.Message, want) {
+			t.Errorf("%s: got %v, want %q", word, r, want)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type Policy struct {
 	Version      int          `json:"version" least:"1" most:"1" doc:"the version of this format"`
 	ToolName     string       `json:"tool_name" enum:"browser-shell,sandbox_execute_bash" doc:"the one tool's name; the second for clients that know only that"`
 	AgentBrowser AgentBrowser `json:"agent_browser" doc:"the program that runs and the Chromium that it drives"`
-	Commands     []string     `json:"commands" doc:"the subcommands that may run"`
+	Commands     []string     `json:"commands" doc:"the subcommands that may run; \"+read\" stands for get, is, scroll, back, forward and reload, and alone adds them to the default ones"`
 	Open         Open         `json:"open" doc:"where open may go; public hosts only, whatever is written here"`
 	Egress       Egress       `json:"egress" doc:"the forward proxy of every tab; it cannot be switched off"`
 	Screenshot   Screenshot   `json:"screenshot" doc:"how screenshots come back"`

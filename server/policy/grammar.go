@@ -1,5 +1,7 @@
 package policy
 
+import "slices"
+
 // This file is the whole grammar: what is not written here cannot be run.
 //
 // A row reads: subcommand, its positionals, its options. A positional or an
@@ -99,6 +101,36 @@ var table = []command{
 // refused, with the right name in the error, so that logs know one name only.
 var aliases = map[string]string{
 	"goto": "open", "navigate": "open", "key": "press", "quit": "close", "exit": "close",
+}
+
+// nearMisses are words that agents make of two, with the right form.
+var nearMisses = map[string]string{
+	"get-title": `["get","title"]`, "title": `["get","title"]`,
+	"get-url": `["get","url"]`, "url": `["get","url"]`,
+	"get-text": `["get","text",SELECTOR]`, "get-html": `["get","html",SELECTOR]`, "get-value": `["get","value",SELECTOR]`,
+}
+
+// Read is the group of subcommands that a policy's commands may name in one
+// word: those that are off by default, which read the page or move in it.
+const Read = "+read"
+
+// expand puts the subcommands of Read in its place. A list that has nothing
+// else adds them to the default ones.
+func expand(commands []string) []string {
+	i := slices.Index(commands, Read)
+	if i < 0 {
+		return commands
+	}
+	rest := slices.Delete(slices.Clone(commands), i, i+1)
+	if len(rest) == 0 {
+		rest = defaultCommands()
+	}
+	for _, row := range table {
+		if row.off && !slices.Contains(rest, row.name) {
+			rest = append(rest, row.name)
+		}
+	}
+	return rest
 }
 
 // forced are the options that browser-shell sets itself on every call.

@@ -54,6 +54,7 @@ func Parse(b []byte) (*Policy, error) {
 	if err != nil {
 		return nil, w.locate(err)
 	}
+	p.Commands = expand(p.Commands)
 	return p, nil
 }
 

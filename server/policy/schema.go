@@ -47,7 +47,7 @@ func keySchema(f reflect.StructField, v reflect.Value) map[string]any {
 		items := valueSchema(f, f.Type.Elem().Kind())
 		s = map[string]any{"type": "array", "items": items, "default": v.Interface()}
 		if f.Name == "Commands" {
-			items["enum"] = allCommands()
+			items["enum"] = append(allCommands(), Read)
 			s["uniqueItems"] = true
 		}
 	default:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // slot checks one positional or option value and gives the text to hand to
@@ -24,6 +25,8 @@ var (
 	// could take for an option. "-5", "-" and "--- x" are plain text to both.
 	flagWord   = regexp.MustCompile(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
 	flagAssign = regexp.MustCompile(`^--[A-Za-z][A-Za-z0-9-]*=`)
+
+	reference = regexp.MustCompile(`^(?:ref=)?@?(e[0-9]{1,6})$`)
 
 	digits   = regexp.MustCompile(`^\+?[0-9]+$`)
 	number   = regexp.MustCompile(`^[0-9]{1,5}$`)
@@ -52,9 +55,19 @@ func oneLine(at, s string, limit int) *Refusal {
 	return nil
 }
 
-// selector: an element reference from a snapshot (@e1) or a CSS selector.
+// selector: an element reference from a snapshot (@e1; without its @ and as
+// ref=e1 it means the same) or a CSS selector.
 func selector(_ *Policy, at, s string) (string, *Refusal) {
-	return s, oneLine(at, s, maxSelector)
+	if r := oneLine(at, s, maxSelector); r != nil {
+		return "", r
+	}
+	if m := reference.FindStringSubmatch(s); m != nil {
+		return "@" + m[1], nil
+	}
+	if !strings.ContainsFunc(s, func(c rune) bool { return c == '*' || unicode.IsLetter(c) || unicode.IsDigit(c) }) {
+		return "", blocked("value.selector", "%s is no selector; use a reference from snapshot -i such as @e3, or a CSS selector such as #send", at)
+	}
+	return s, nil
 }
 
 // pattern: a URL glob for `wait --url`.
@@ -75,12 +88,47 @@ func filledText(_ *Policy, at, s string) (string, *Refusal) {
 	return s, oneLine(at, s, maxText)
 }
 
-// key: one key, with modifiers: Enter, Control+a.
+// key: one key, with modifiers: Enter, Control+a. Its usual other names are
+// taken too: Return, Esc, Ctrl+A.
 func key(_ *Policy, at, s string) (string, *Refusal) {
+	s = canonicalKey(s)
 	if !keyName.MatchString(s) {
 		return "", blocked("press.key", "%s is not a key; use one of Enter, Tab, Escape, Backspace, Delete, Space, Home, End, PageUp, PageDown, ArrowUp, F1..F12 or one character, with Control+, Alt+, Shift+ or Meta+ in front", at)
 	}
 	return s, nil
+}
+
+// keyNames are the other names of keys and modifiers, in lower case.
+var keyNames = map[string]string{
+	"ctrl": "Control", "control": "Control", "cmd": "Meta", "command": "Meta", "super": "Meta", "win": "Meta", "meta": "Meta",
+	"option": "Alt", "alt": "Alt", "shift": "Shift",
+	"return": "Enter", "enter": "Enter", "tab": "Tab", "esc": "Escape", "escape": "Escape", "del": "Delete", "delete": "Delete", "ins": "Insert", "insert": "Insert",
+	"backspace": "Backspace", "space": "Space", "spacebar": "Space", "home": "Home", "end": "End",
+	"up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight",
+	"arrowup": "ArrowUp", "arrowdown": "ArrowDown", "arrowleft": "ArrowLeft", "arrowright": "ArrowRight",
+	"pgup": "PageUp", "pageup": "PageUp", "pgdn": "PageDown", "pgdown": "PageDown", "pagedown": "PageDown",
+}
+
+// canonicalKey gives a key under the name that agent-browser knows it by. A
+// letter with Control, Alt or Meta and without Shift is the small one: both
+// spellings name the same shortcut.
+func canonicalKey(s string) string {
+	if s == " " {
+		return "Space"
+	}
+	parts := strings.Split(s, "+")
+	if s == "+" || strings.HasSuffix(s, "++") { // the key itself
+		parts = append(parts[:len(parts)-2], "+")
+	}
+	for i, part := range parts {
+		if name, ok := keyNames[strings.ToLower(part)]; ok {
+			parts[i] = name
+		}
+	}
+	if last := len(parts) - 1; last > 0 && len(parts[last]) == 1 && !slices.Contains(parts, "Shift") {
+		parts[last] = strings.ToLower(parts[last])
+	}
+	return strings.Join(parts, "+")
 }
 
 // name: an attribute's name.

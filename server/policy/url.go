@@ -71,15 +71,21 @@ func (p *Policy) CheckURL(s string) (URL, *Refusal) {
 	if !slices.Contains(p.Open.AllowSchemes, scheme) {
 		return URL{}, blocked("url.scheme", "the address must begin with %s", strings.Join(p.Open.AllowSchemes, ":// or ")+"://")
 	}
-	auth, tail := rest, ""
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
-		auth, tail = rest[:i], rest[i:]
-	}
+	auth, tail := cutAuthority(rest)
 	host, port, r := p.checkAuthority(auth)
 	if r != nil {
 		return URL{}, r
 	}
 	return canonical(scheme, host, port, tail)
+}
+
+// cutAuthority splits what follows "//" where the path, the query or the
+// fragment begins.
+func cutAuthority(s string) (authority, tail string) {
+	if i := strings.IndexAny(s, "/?#"); i >= 0 {
+		return s[:i], s[i:]
+	}
+	return s, ""
 }
 
 func urlCharacters(s string) *Refusal {
@@ -103,11 +109,11 @@ func tooLong() *Refusal {
 	return blocked("url.length", "the address is longer than %d bytes", maxURL)
 }
 
-// splitScheme gives the scheme in lower case and what follows "//". A bare
-// host and host:port are https; any other address without a scheme is not
-// guessed at.
+// splitScheme gives the scheme in lower case and what follows "//". A host
+// without a scheme, with a port and a path or without, is https; any other
+// address without a scheme is not guessed at.
 func splitScheme(s string) (scheme, rest string, r *Refusal) {
-	if bareHost.MatchString(s) {
+	if host, _ := cutAuthority(s); bareHost.MatchString(host) {
 		return "https", s, nil
 	}
 	m := urlScheme.FindStringSubmatch(s)

@@ -88,7 +88,7 @@ func (p *Policy) validateLists() error {
 	}
 	for i, c := range p.Commands {
 		key := "commands[" + strconv.Itoa(i) + "]"
-		if len(rowsOf(c)) == 0 {
+		if c != Read && len(rowsOf(c)) == 0 {
 			return wrong(key, "is no subcommand of the grammar: %q", c)
 		}
 		if slices.Contains(p.Commands[:i], c) {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,28 +14,55 @@ import (
 // way is admitted, one command of plain and quoted words. A first word
 // agent-browser is dropped.
 //
+// Such clients were also taught AGENT_BROWSER_SESSION=ID before the command and
+// --cdp PORT after agent-browser. The first gives session, as it was written;
+// the second is dropped if it names cdpPort. All else in front is refused.
+//
 // It refuses with argv.empty (no words), argv.size (more than 256 KiB),
-// argv.count (more than 65 words) and, for all that only a shell could
+// argv.count (more than 68 words) and, for all that only a shell could
 // give a meaning, SANDBOX_VIOLATION shell.syntax.
-func Words(cmd string) ([]string, *Refusal) {
+func Words(cmd string, cdpPort int) (words []string, session string, r *Refusal) {
 	if r := scan(cmd); r != nil {
-		return nil, r
+		return nil, "", r
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(strings.NewReader(cmd), "")
 	if err != nil {
-		return nil, notWords("an unfinished or unknown form")
+		return nil, "", notWords("an unfinished or unknown form")
 	}
-	words, r := simpleCommand(file)
+	words, session, r = simpleCommand(file)
 	if r != nil {
-		return nil, r
+		return nil, "", r
 	}
 	if len(words) > 0 && words[0] == "agent-browser" {
 		words = words[1:]
 	}
-	if len(words) == 0 {
-		return nil, refuse(InvalidParams, "argv.empty", "the command is empty; give a subcommand and its arguments, for instance snapshot -i")
+	if len(words) > 1 && words[0] == "--cdp" && words[1] == strconv.Itoa(cdpPort) {
+		words = words[2:]
 	}
-	return words, nil
+	if len(words) == 0 {
+		return nil, "", refuse(InvalidParams, "argv.empty", "the command is empty; give a subcommand and its arguments, for instance snapshot -i")
+	}
+	return words, session, nil
+}
+
+// sessionVariable is the one assignment that may stand before the command.
+const sessionVariable = "AGENT_BROWSER_SESSION"
+
+// assignedSession reads the assignments before a command: none, or one that
+// gives the session.
+func assignedSession(all []*syntax.Assign) (string, *Refusal) {
+	if len(all) == 0 {
+		return "", nil
+	}
+	a := all[0]
+	if len(all) > 1 || a.Name == nil || a.Name.Value != sessionVariable || a.Value == nil || a.Append || a.Naked || a.Index != nil || a.Array != nil {
+		return "", notWords("an assignment other than one " + sessionVariable + "=ID")
+	}
+	id, r := literal(a.Value.Parts)
+	if r == nil && id == "" {
+		return "", notWords("an empty " + sessionVariable)
+	}
+	return id, r
 }
 
 func notWords(what string) *Refusal {
@@ -89,40 +117,40 @@ func scan(cmd string) *Refusal {
 	if quote != 0 {
 		return notWords("a quote that is not closed")
 	}
-	if words > maxArgs+1 {
+	if words > maxArgs+4 { // and what may stand in front
 		return refuse(BudgetExceeded, "argv.count", "the command has more than %d words; send fewer", maxArgs)
 	}
 	return nil
 }
 
-// simpleCommand gives the words of a file that is one simple command.
-func simpleCommand(file *syntax.File) ([]string, *Refusal) {
+// simpleCommand gives the words of a file that is one simple command, and the
+// session that is set before it.
+func simpleCommand(file *syntax.File) (words []string, session string, r *Refusal) {
 	if len(file.Stmts) == 0 && len(file.Last) == 0 {
-		return nil, nil
+		return nil, "", nil
 	}
 	if len(file.Stmts) != 1 || len(file.Last) != 0 {
-		return nil, notWords("more than one command, or a comment")
+		return nil, "", notWords("more than one command, or a comment")
 	}
 	s := file.Stmts[0]
 	if s.Negated || s.Background || s.Coprocess || s.Disown || s.Semicolon.IsValid() || len(s.Redirs) > 0 || len(s.Comments) > 0 {
-		return nil, notWords("a redirection, a comment or an operator")
+		return nil, "", notWords("a redirection, a comment or an operator")
 	}
 	call, ok := s.Cmd.(*syntax.CallExpr)
 	if !ok {
-		return nil, notWords("a keyword of the shell's language")
+		return nil, "", notWords("a keyword of the shell's language")
 	}
-	if len(call.Assigns) > 0 {
-		return nil, notWords("an assignment")
+	if session, r = assignedSession(call.Assigns); r != nil {
+		return nil, "", r
 	}
-	var words []string
 	for _, w := range call.Args {
 		text, r := literal(w.Parts)
 		if r != nil {
-			return nil, r
+			return nil, "", r
 		}
 		words = append(words, text)
 	}
-	return words, nil
+	return words, session, nil
 }
 
 // literal joins the parts of a word if they are all plain or quoted text.

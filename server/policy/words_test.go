@@ -45,7 +45,7 @@ var plainLines = []struct {
 
 func TestWords(t *testing.T) {
 	for _, tt := range plainLines {
-		got, r := Words(tt.cmd)
+		got, _, r := Words(tt.cmd, 9222)
 		if (r == nil) != (tt.want != nil) {
 			t.Errorf("%s: %v", tt.cmd, r)
 		}
@@ -83,7 +83,7 @@ func TestWordsRefuses(t *testing.T) {
 		t.Fatalf("%d attacks only", len(attacks))
 	}
 	for _, cmd := range attacks {
-		got, r := Words(cmd)
+		got, _, r := Words(cmd, 9222)
 		if r == nil {
 			t.Errorf("%q gave %q", cmd, got)
 			continue
@@ -108,8 +108,8 @@ func TestWordsBounds(t *testing.T) {
 		"only the name":   {"agent-browser", InvalidParams, "argv.empty"},
 		"largest":         {"fill @e1 '" + strings.Repeat("a", maxArgvSize-11) + "'", 0, ""},
 		"too large":       {"fill @e1 '" + strings.Repeat("a", maxArgvSize-10) + "'", BudgetExceeded, "argv.size"},
-		"most words":      {"agent-browser" + strings.Repeat(" a", maxArgs), 0, ""},
-		"too many words":  {"agent-browser" + strings.Repeat(" ''", maxArgs+1), BudgetExceeded, "argv.count"},
+		"most words":      {"agent-browser" + strings.Repeat(" a", maxArgs+3), 0, ""},
+		"too many words":  {"agent-browser" + strings.Repeat(" ''", maxArgs+4), BudgetExceeded, "argv.count"},
 		"deep ifs":        {strings.Repeat("if ", 50000), BudgetExceeded, "argv.count"},
 		"deep times":      {strings.Repeat("time\t", 50000), BudgetExceeded, "argv.count"},
 		"deep parens":     {strings.Repeat("(", 200000), SandboxViolation, "shell.syntax"},
@@ -118,7 +118,7 @@ func TestWordsBounds(t *testing.T) {
 		"quoted blanks":   {"fill @e1 '" + strings.Repeat(" a", 1000) + "'", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, r := Words(tt.cmd)
+			got, _, r := Words(tt.cmd, 9222)
 			if ruleOf(r) != tt.rule || r != nil && (r.Code != tt.code || got != nil) {
 				t.Errorf("got %d words, %v", len(got), r)
 			}
@@ -132,7 +132,7 @@ func TestWordsAsShells(t *testing.T) {
 		t.Run(shell, func(t *testing.T) {
 			program := need.Program(t, shell)
 			for _, tt := range plainLines {
-				if got, r := Words("agent-browser " + tt.cmd); r == nil {
+				if got, _, r := Words("agent-browser "+tt.cmd, 9222); r == nil {
 					out, err := exec.Command(program, "-c", `printf '%s\0' `+tt.cmd).Output()
 					if d := cmp.Diff(strings.Join(got, "\x00")+"\x00", string(out)); err != nil || d != "" {
 						t.Errorf("%s: %v\n%s", tt.cmd, err, d)
@@ -152,7 +152,22 @@ func TestWordsThenCheck(t *testing.T) {
 		"eval 1":                                   "command.not-allowed",
 		"sh -c id":                                 "command.not-allowed",
 		"/usr/local/bin/agent-browser snapshot":    "command.not-allowed",
-		"agent-browser --session x snapshot":       "command.first",
+		"agent-browser --session x snapshot":       "option.forced",
+		"agent-browser --json snapshot":            "option.forced",
+		"agent-browser --headed snapshot":          "command.first",
+		"agent-browser --cdp 9222 snapshot -i":     "",
+		"--cdp 9222 snapshot":                      "",
+		"agent-browser --cdp 9223 snapshot":        "option.forced",
+		"agent-browser --cdp 09222 snapshot":       "option.forced",
+		"agent-browser --cdp ws://127.0.0.1:9222/": "option.forced",
+		"agent-browser --cdp=9222 snapshot":        "option.forced",
+		"agent-browser --cdp":                      "option.forced",
+		"agent-browser --cdp 9222":                 "argv.empty",
+		"--cdp 9222 --cdp 9222 snapshot":           "option.forced",
+		"--cdp 9222 agent-browser snapshot":        "command.not-allowed",
+		"agent-browser snapshot --cdp 9222":        "option.forced",
+		"fill @e1 --cdp 9222":                      "option.forced",
+		"fill @e1 --cdp":                           "option.forced",
 		"screenshot ../x":                          "screenshot.path",
 		"open http://127.0.0.1/":                   "url.loopback",
 		"run_shell id":                             "command.not-allowed",
@@ -160,12 +175,44 @@ func TestWordsThenCheck(t *testing.T) {
 		"wait --fn 'alert(1)'":                     "wait.script",
 		"open 'https://example.com/?a=1&b=2#frag'": "",
 	} {
-		words, r := Words(cmd)
+		words, _, r := Words(cmd, 9222)
 		if r == nil {
 			_, r = Default().Check(Node, words)
 		}
 		if ruleOf(r) != rule {
 			t.Errorf("%s: got %v, want %q", cmd, r, rule)
+		}
+	}
+}
+
+// TestWordsSession: what such clients write before the command gives the
+// session, and nothing else can be set there.
+func TestWordsSession(t *testing.T) {
+	for cmd, want := range map[string]struct{ session, rule string }{
+		"AGENT_BROWSER_SESSION=shop-1 agent-browser --cdp 9222 open x": {"shop-1", ""},
+		"AGENT_BROWSER_SESSION='a b' snapshot":                         {"a b", ""}, // validate refuses it
+		`AGENT_BROWSER_SESSION="../x" snapshot`:                        {"../x", ""},
+		"snapshot":                                                     {"", ""},
+		"'AGENT_BROWSER_SESSION=a' snapshot":                           {"", ""}, // a word
+		"agent-browser AGENT_BROWSER_SESSION=a snapshot":               {"", ""}, // a word
+		"AGENT_BROWSER_SESSION=a":                                      {"", "argv.empty"},
+		"AGENT_BROWSER_SESSION= snapshot":                              {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION='' snapshot":                            {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION=a AGENT_BROWSER_SESSION=b snapshot":     {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION+=a snapshot":                            {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION[0]=a snapshot":                          {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION=(a) snapshot":                           {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION=$HOME snapshot":                         {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION=~ snapshot":                             {"", "shell.syntax"},
+		"agent_browser_session=a snapshot":                             {"", "shell.syntax"},
+		"AGENT_BROWSER_SESSION=a NODE_OPTIONS=b snapshot":              {"", "shell.syntax"},
+		"AGENT_BROWSER_CDP=1 snapshot":                                 {"", "shell.syntax"},
+		"PATH=/tmp AGENT_BROWSER_SESSION=a snapshot":                   {"", "shell.syntax"},
+		"env AGENT_BROWSER_SESSION=a snapshot":                         {"", ""}, // the grammar refuses env
+	} {
+		words, session, r := Words(cmd, 9222)
+		if ruleOf(r) != want.rule || session != want.session || (r == nil) != (len(words) > 0) {
+			t.Errorf("%s: got %q, %q, %v", cmd, words, session, r)
 		}
 	}
 }
@@ -185,26 +232,32 @@ func FuzzWords(f *testing.F) {
 	for _, tt := range plainLines {
 		f.Add(tt.cmd)
 	}
-	for _, s := range []string{"open x; id", "open $(id)", "a=b c", "if x", "open x # y", `open "a$"`, "open a'b'\"c\"d"} {
+	for _, s := range []string{"open x; id", "open $(id)", "a=b c", "AGENT_BROWSER_SESSION=a agent-browser --cdp 9222 open x", "if x", "open x # y", `open "a$"`, "open a'b'\"c\"d"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, cmd string) {
-		words, r := Words(cmd)
+		words, session, r := Words(cmd, 9222)
 		if r != nil {
 			return
 		}
-		if len(words) == 0 || len(words) > maxArgs+1 {
+		if (session != "") != strings.HasPrefix(strings.TrimLeft(cmd, " \t"), sessionVariable+"=") {
+			t.Errorf("%q gives the session %q", cmd, session)
+		}
+		if len(words) == 0 || len(words) > maxArgs+4 {
 			t.Fatalf("%q gave %d words", cmd, len(words))
 		}
 		quoted := "agent-browser " + quoteAll(words)
-		again, r := Words(quoted)
+		again, _, r := Words(quoted, 9222)
 		if r != nil && r.Code == BudgetExceeded {
 			return
+		}
+		if words[0] == "--cdp" {
+			return // twice; the grammar refuses it
 		}
 		if d := cmp.Diff(words, again); r != nil || d != "" {
 			t.Errorf("%q: %v\n%s", cmd, r, d)
 		}
-		if !strings.ContainsAny(cmd, "'\"") {
+		if !strings.ContainsAny(cmd, "'\"") && session == "" && !strings.HasPrefix(strings.TrimLeft(cmd, " \t"), "--cdp") {
 			if d := cmp.Diff(strings.Fields(cmd), words); d != "" && !strings.HasPrefix(strings.TrimLeft(cmd, " \t"), "agent-browser") {
 				t.Errorf("%q: %s", cmd, d)
 			}

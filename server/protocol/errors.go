@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -28,6 +29,9 @@ func ownError(err error, code int64) *jsonrpc.Error {
 		code = given.Code
 	}
 	own := &jsonrpc.Error{Code: code, Message: texts[code]}
+	if given != nil && code == jsonrpc.CodeInvalidParams && unknownTool.MatchString(given.Message) {
+		own.Message = given.Message
+	}
 	if own.Message == "" {
 		own.Message = "the request is refused"
 	}
@@ -37,6 +41,15 @@ func ownError(err error, code int64) *jsonrpc.Error {
 		own.Data = versionData(data.Requested)
 	}
 	return own
+}
+
+// unknownTool is all that an UnknownTool can say.
+var unknownTool = regexp.MustCompile(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
+
+// UnknownTool returns the error for a call of a tool that is not there, which
+// names those that are. With more than eight it leaves them to tools/list.
+func UnknownTool(tools []string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown tool; tools/list shows " + strings.Join(tools, ", ")}
 }
 
 // plain makes an answer of go-sdk fit to be sent. An error without a code is of
