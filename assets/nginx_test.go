@@ -98,7 +98,7 @@ func gate(anonymous bool) http.HandlerFunc {
 		case asked == nil || asked.Path == "":
 			w.WriteHeader(http.StatusBadRequest) // nginx always says what is asked for
 		case !known && !anonymous:
-			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.Header().Set("WWW-Authenticate", "ApiKey")
 			w.WriteHeader(http.StatusUnauthorized)
 		case r.URL.Path == "/tickets" && r.Method == http.MethodPost:
 			fmt.Fprint(w, `{"ticket":"good","expires_in":30}`)
@@ -284,7 +284,7 @@ func checkDump(t *testing.T, p *profile.Profile, dump string, sockets int) {
 	if servers != 1 || listens != sockets || includes != 3 {
 		t.Errorf("%d servers, %d listens, %d includes; want 1, %d and 3", servers, listens, includes, sockets)
 	}
-	want := []string{"/", "= /_auth", "= /_empty", `~ "^/vnc/[^.].*\.(?:js|css|svg|png|ico|ttf|woff2?|json|mp3|oga)\z"`}
+	want := []string{"/", "= /_auth", "= /_empty", "= /_key", "= /register", "^~ /.well-known/oauth-", `~ "^/vnc/[^.].*\.(?:js|css|svg|png|ico|ttf|woff2?|json|mp3|oga)\z"`}
 	for _, r := range p.Expect.Routes {
 		if !strings.HasSuffix(r, "/") {
 			r = "= " + r
@@ -335,6 +335,9 @@ func (s *sandbox) check(t *testing.T, r request) {
 		t.Errorf("%s: 401 without WWW-Authenticate", r.line)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1000))
+	if resp.StatusCode == http.StatusUnauthorized && bytes.Contains(body, []byte("X-AIO-API-Key")) {
+		body = nil // the one error that says what to do
+	}
 	if err != nil && resp.StatusCode >= 400 || resp.StatusCode >= 400 && len(body) > 0 {
 		t.Errorf("%s: %d with a body: %s, %v", r.line, resp.StatusCode, body, err)
 	}

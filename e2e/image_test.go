@@ -98,7 +98,7 @@ type sdkClient struct {
 // startSDK connects one. sdk is "1" or "2", era "legacy" or "modern".
 func startSDK(t *testing.T, w *world, key, sdk, era string) *sdkClient {
 	t.Helper()
-	cmd := w.command(t.Context(), need.Program(t, "node"), filepath.Join(nodeModules(t), "client.mjs"), "http://"+public+"/mcp", key, era, sdk)
+	cmd := w.command(t.Context(), need.Program(t, "node"), need.SDKClient(t, filepath.Join("testdata", "client")), "http://"+public+"/mcp", key, era, sdk)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	in, err := cmd.StdinPipe()
@@ -169,42 +169,4 @@ func (c *sdkClient) must(argv ...string) string {
 		c.t.Fatalf("%v: %+v", argv, r)
 	}
 	return r.StructuredContent.Stdout
-}
-
-// nodeModules installs the pinned SDKs, once a machine, and puts the client beside them.
-func nodeModules(t *testing.T) string {
-	t.Helper()
-	npm := need.Program(t, "npm")
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, "slimctl", "e2e-client")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	fresh := true
-	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
-		text, err := os.ReadFile(filepath.Join("testdata", "client", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		old, _ := os.ReadFile(filepath.Join(dir, name)) // not there: not the same
-		if string(old) == string(text) {
-			continue
-		}
-		fresh = fresh && name == "client.mjs"
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil && fresh {
-		return dir
-	}
-	cmd := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	return dir
 }

@@ -175,7 +175,8 @@ func (a answer) question(asked map[string]bool) bool {
 }
 
 // routesUnexpected takes internal locations for reached: an error_page, try_files or index may lead there, and any server that
-// requests are passed to may by X-Accel-Redirect. The gate's question has no body that goes out, nor has an empty page.
+// requests are passed to may by X-Accel-Redirect. The gate's question has no body that goes out, and a text
+// without variables says nothing of the request and nothing of what runs.
 func routesUnexpected(h *held) error {
 	asked := h.asked()
 	h.eachAnswer(func(a answer) {
@@ -183,7 +184,7 @@ func routesUnexpected(h *held) error {
 		case a.named():
 			h.found(a.name(), a.at, "the named location %s %s: others lead to it", a.name(), does(a.target))
 		case !answers(a.target) || h.expected(a.location) || a.question(asked):
-		case a.Internal && a.target.Kind == nginx.Return && a.target.Value == "":
+		case a.Internal && a.target.Kind == nginx.Return && a.target.Status == 200 && !strings.Contains(a.target.Value, "$"):
 		case a.Internal:
 			h.found(a.name(), a.at, "the internal location %s %s: an error page, a try_files or the server behind a route leads there", a.name(), does(a.target))
 		case slices.Contains(h.want.Routes, a.Pattern):

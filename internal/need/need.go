@@ -57,3 +57,42 @@ func long(t testing.TB, how string) {
 		Missing(t, "set SLIMCTL_LONG_TESTS=1 to run it %s", how)
 	}
 }
+
+// SDKClient installs the pinned MCP SDKs of a directory with package.json, package-lock.json and client.mjs, once a machine.
+// It returns the path of client.mjs beside them.
+func SDKClient(t testing.TB, source string) string {
+	t.Helper()
+	npm := Program(t, "npm")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "slimctl", "e2e-client")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fresh := true
+	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, _ := os.ReadFile(filepath.Join(dir, name)) // not there: not the same
+		if string(old) == string(text) {
+			continue
+		}
+		fresh = fresh && name == "client.mjs"
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil && fresh {
+		return filepath.Join(dir, "client.mjs")
+	}
+	cmd := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "client.mjs")
+}

@@ -78,7 +78,8 @@ func (g *gate) enter(w http.ResponseWriter, r *http.Request, may bool) bool {
 	if may || g.anonymous {
 		return true
 	}
-	w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110 11.6.1: a 401 has one
+	// RFC 9110 11.6.1: a 401 has one. "Bearer" would send MCP clients to look for OAuth.
+	w.Header().Set("WWW-Authenticate", `ApiKey header="X-AIO-API-Key"`)
 	w.WriteHeader(http.StatusUnauthorized)
 	return false
 }
