@@ -638,6 +638,40 @@ func TestGateHearsHostAndOrigin(t *testing.T) {
 	}
 }
 
+// TestHubHearsWhoAsks: the hub hears the caller from the gate, and an id that is in the access log, too; what a client says
+// of both ends at nginx.
+func TestHubHearsWhoAsks(t *testing.T) {
+	s := place(t, "nginx.conf", true)
+	answer := s.gate.Config.Handler
+	s.gate.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Browser-Shell-Caller", "sub:alice")
+		answer.ServeHTTP(w, r)
+	})
+	s.start(t)
+	for range 2 {
+		s.send(t, request{line: "POST /mcp", header: []string{"X-Browser-Shell-Caller: forged", "X-Request-Id: forged", "Connection: close"}}.raw())
+	}
+	seen := s.hub.take()
+	if len(seen) != 2 {
+		t.Fatalf("%d requests reached the hub", len(seen))
+	}
+	var ids []string
+	for _, r := range seen {
+		if got := r.Header.Values("X-Browser-Shell-Caller"); !slices.Equal(got, []string{"sub:alice"}) {
+			t.Errorf("caller %q", got)
+		}
+		ids = append(ids, r.Header.Values("X-Request-Id")...)
+	}
+	if len(ids) != 2 || ids[0] == ids[1] || !regexp.MustCompile(`^[0-9a-f]{32} [0-9a-f]{32}$`).MatchString(strings.Join(ids, " ")) {
+		t.Fatalf("request ids %q", ids)
+	}
+	access := func() string {
+		text, _ := os.ReadFile(filepath.Dir(s.conf) + "/access.log")
+		return string(text)
+	}
+	need.Eventually(t, func() bool { return strings.Contains(access(), ids[0]+"\n") && strings.Contains(access(), ids[1]+"\n") }, access)
+}
+
 // Each of these errors is nginx's own. It keeps its code, and says nothing.
 func TestErrorsHaveNoBody(t *testing.T) {
 	s := place(t, "nginx.conf", true)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 )
@@ -48,9 +49,9 @@ type Call struct {
 
 // Origin says who called, for the audit log.
 type Origin struct {
-	TraceID                   string
-	ClientName, ClientVersion string
-	Protocol                  string
+	audit.Caller
+	TraceID  string
+	Protocol string
 }
 
 // Result is what a call answers: the four keys, in this order, in success,

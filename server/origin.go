@@ -4,6 +4,8 @@ import (
 	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/audit"
 )
 
 // traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
@@ -17,7 +19,7 @@ func origin(req *mcp.CallToolRequest) Origin {
 		if init := req.Session.InitializeParams(); init != nil {
 			o.Protocol = init.ProtocolVersion
 			if init.ClientInfo != nil {
-				o.ClientName, o.ClientVersion = init.ClientInfo.Name, init.ClientInfo.Version
+				o.ClientName, o.ClientVersion = audit.BoundText(init.ClientInfo.Name), audit.BoundText(init.ClientInfo.Version)
 			}
 		}
 	}
@@ -31,8 +33,12 @@ func origin(req *mcp.CallToolRequest) Origin {
 		o.Protocol = s
 	}
 	if info, ok := meta["io.modelcontextprotocol/clientInfo"].(map[string]any); ok {
-		o.ClientName, _ = info["name"].(string)
-		o.ClientVersion, _ = info["version"].(string)
+		name, _ := info["name"].(string)
+		version, _ := info["version"].(string)
+		o.ClientName, o.ClientVersion = audit.BoundText(name), audit.BoundText(version)
+	}
+	if caller, ok := meta[audit.MetaCaller]; ok { // the client is the hub, and says whom it asks for
+		o.Caller = audit.CallerOf(caller)
 	}
 	return o
 }

@@ -64,6 +64,8 @@ type rules struct {
 	policy *policy.Policy
 	digest string
 	hooks  chain
+
+	redactor *output.Redactor
 }
 
 // New makes a server. Neither agent-browser nor Chromium is looked at before
@@ -153,7 +155,7 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 		redact{redactor: redactor},
 		truncate{policy: p},
 		record{log: s.log, redactor: redactor, policy: p, digest: digest, runID: filepath.Base(s.st.run)},
-	}}, nil
+	}, redactor}, nil
 }
 
 // Reload goes on with another policy; calls that run finish with theirs. What
@@ -260,14 +262,6 @@ func (s *Server) call(ctx context.Context, c Call) Result {
 	return now.hooks.after(context.WithoutCancel(ctx), c, res)
 }
 
-// generalExecutors are tools of the base and of others that run anything.
-// They are not registered; a call is refused by name, and recorded.
-var generalExecutors = map[string]bool{
-	"run_shell": true, "shell": true, "bash": true, "sh": true, "terminal": true, "eval": true,
-	"exec": true, "execute": true, "execute_bash": true, "execute_command": true, "run_command": true,
-	"sandbox_execute_bash": true, "sandbox_execute_code": true, "sandbox_execute_jupyter": true,
-}
-
 // executors answers calls of general executors; any other unknown tool is the
 // protocol's own error.
 func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
@@ -276,10 +270,14 @@ func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
 		now := s.current.Load()
 		switch {
 		case !ok || call.Params.Name == now.policy.ToolName:
-		case generalExecutors[call.Params.Name]:
+		case policy.IsExecutor(call.Params.Name):
 			return s.handle(ctx, call)
 		default: // on record too; without its name, which may be anything
-			err := s.log.Write(audit.Record{Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
+			by := origin(call)
+			err := s.log.Write(audit.Record{
+				Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", PolicySHA256: now.digest, RunID: filepath.Base(s.st.run),
+				RequestID: by.RequestID, Subject: now.redactor.String(by.Subject),
+			})
 			if err != nil {
 				return nil, errors.New("the audit log cannot be written")
 			}

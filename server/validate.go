@@ -27,10 +27,7 @@ type validate struct {
 
 func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 	if c.Tool != v.policy.ToolName {
-		return c, deny(&policy.Refusal{
-			Code: policy.PolicyBlocked, Rule: "tool.executor",
-			Message: "there is no general executor here, and no setting that adds one; drive the browser with " + v.policy.ToolName,
-		})
+		return c, deny(policy.NoExecutor(v.policy.ToolName))
 	}
 	c, r := v.arguments(c)
 	if r != nil {

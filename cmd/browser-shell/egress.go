@@ -31,7 +31,7 @@ func runEgress(ctx context.Context, args []string, std stdio) error {
 	if *listen == "" {
 		*listen = p.Egress.Proxy
 	}
-	proxy, err := openEgress(p, *listen)
+	proxy, err := openEgress(p, *listen, func() []string { return nil })
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,8 @@ type egressProxy struct {
 	listener net.Listener
 }
 
-func openEgress(p *policy.Policy, listen string) (_ *egressProxy, err error) {
+// openEgress opens the proxy. calls gives the request ids of the calls that run, for the log.
+func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egressProxy, err error) {
 	file, err := logFile(p, "egress.jsonl")
 	if err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func openEgress(p *policy.Policy, listen string) (_ *egressProxy, err error) {
 		log.Close()
 		return nil, err
 	}
-	proxy := egress.New(p, network, func(d egress.Decision) error { return log.Write(networkRecord(d)) })
+	proxy := egress.New(p, network, func(d egress.Decision) error { return log.Write(networkRecord(d, calls())) })
 	return &egressProxy{proxy, log, l}, nil
 }
 
@@ -107,8 +108,13 @@ func logFile(p *policy.Policy, name string) (string, error) {
 // allowed: what became of it.
 const networkClosed = "MCP_NETWORK_CLOSED"
 
-func networkRecord(d egress.Decision) audit.Record {
+// networkRecord is the line about a request of the browser. Nothing in one says which call it is for, so the line names the
+// call that ran when it was written, or all of them.
+func networkRecord(d egress.Decision, calls []string) audit.Record {
 	rec := audit.Record{Event: audit.NetworkBlocked, Decision: "deny", Rule: d.Rule, Host: d.Host, Port: d.Port, Note: d.Method}
+	if rec.Requests = calls; len(calls) == 1 {
+		rec.RequestID, rec.Requests = calls[0], nil
+	}
 	if d.Address.IsValid() {
 		rec.Address = d.Address.String()
 	}

@@ -177,7 +177,7 @@ func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err err
 		all = append(all, s)
 	}
 	if set.egress {
-		proxy, err := openEgress(p, p.Egress.Proxy)
+		proxy, err := openEgress(p, p.Egress.Proxy, m.Calls)
 		if err != nil {
 			return all, err
 		}

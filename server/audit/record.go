@@ -36,7 +36,10 @@ type Record struct {
 	Event  string
 	Events []string
 
-	RequestID, TraceID        string
+	RequestID                 string   // the same in the lines of nginx, hub and tool
+	Requests                  []string // of the egress proxy: of all calls that ran, when there were several
+	TraceID                   string
+	Subject                   string // who called: key:ID, sub:SUBJECT or anonymous
 	Session                   string // a hash of the session's id
 	ClientName, ClientVersion string
 	Protocol                  string // MCP revision
@@ -72,7 +75,9 @@ type line struct {
 	Event    string   `json:"event"`
 	Events   []string `json:"events,omitempty"`
 	Request  string   `json:"request_id,omitempty"`
+	Requests []string `json:"request_ids,omitempty"`
 	Trace    string   `json:"trace_id,omitempty"`
+	Subject  string   `json:"subject,omitempty"`
 	Session  string   `json:"session,omitempty"`
 	Client   *client  `json:"client,omitempty"`
 	Protocol string   `json:"protocol,omitempty"`
@@ -132,7 +137,7 @@ func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
 func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 	l := line{
 		TS: at.UTC().Format(timeFormat), Seq: last.seq + 1, Event: r.Event, Events: r.Events,
-		Request: r.RequestID, Trace: r.TraceID, Session: r.Session, Protocol: r.Protocol,
+		Request: r.RequestID, Requests: r.Requests, Trace: r.TraceID, Subject: r.Subject, Session: r.Session, Protocol: r.Protocol,
 		Tool: r.Tool, Command: r.Subcommand, Argv: r.Argv, URLHost: r.URLHost,
 		Host: r.Host, Port: r.Port, Address: r.Address,
 		Decision: r.Decision, Rule: r.Rule, Error: r.ErrorName,
@@ -165,12 +170,12 @@ func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 // cut bounds every text to most bytes and every list to 64 elements.
 func (r Record) cut(most int) Record {
 	for _, s := range []*string{
-		&r.Event, &r.RequestID, &r.TraceID, &r.Session, &r.ClientName, &r.ClientVersion, &r.Protocol, &r.Tool,
+		&r.Event, &r.RequestID, &r.TraceID, &r.Subject, &r.Session, &r.ClientName, &r.ClientVersion, &r.Protocol, &r.Tool,
 		&r.Subcommand, &r.URLHost, &r.Host, &r.Address, &r.Decision, &r.Rule, &r.ErrorName, &r.PolicySHA256, &r.RunID, &r.Note,
 	} {
 		*s = cutText(*s, most)
 	}
-	r.Events, r.Argv = cutList(r.Events, most), cutList(r.Argv, most)
+	r.Events, r.Argv, r.Requests = cutList(r.Events, most), cutList(r.Argv, most), cutList(r.Requests, most)
 	return r
 }
 

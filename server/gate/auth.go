@@ -4,6 +4,7 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
@@ -49,9 +50,9 @@ type checks struct {
 	token     *rsa.PublicKey // of the tokens, or nil
 }
 
-// known says whether a request has one good credential: the API key in X-AIO-API-Key, as the last api_key of the query or
-// as Bearer, or a token as Bearer.
-func (k checks) known(h http.Header, query url.Values) bool {
+// known tells whose credential a request has, or "" if it has no good one: the API key in X-AIO-API-Key, as the last api_key
+// of the query or as Bearer, or a token as Bearer.
+func (k checks) known(h http.Header, query url.Values) (caller string) {
 	scheme, bearer, _ := strings.Cut(single(h, "Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		bearer = ""
@@ -63,10 +64,10 @@ func (k checks) known(h http.Header, query url.Values) bool {
 	}
 	for _, s := range given {
 		if k.isKey(s) {
-			return true
+			return k.keyID()
 		}
 	}
-	return k.isToken(bearer)
+	return k.tokenSubject(bearer)
 }
 
 // single gives the value of a header that is there once. nginx sends none twice.
@@ -82,19 +83,34 @@ func (k checks) isKey(s string) bool {
 	return len(k.key) == len(sum) && subtle.ConstantTimeCompare(sum[:], k.key) == 1
 }
 
+// keyID is "key:" and the first 8 hexadecimal digits of the key's SHA-256: enough to tell keys apart, too little to find one.
+func (k checks) keyID() string { return "key:" + hex.EncodeToString(k.key[:4]) }
+
 // tokens pins RS256 (RFC 8725 3.1). The base took tokens without exp for good.
 var tokens = jwt.NewParser(jwt.WithValidMethods([]string{"RS256"}), jwt.WithExpirationRequired(), jwt.WithStrictDecoding())
 
-// isToken checks with the one key there is, whatever kid, jku, x5u or jwk in the token say.
-func (k checks) isToken(s string) bool {
+// maxSubject bounds what is told of a token's sub, in bytes.
+const maxSubject = 120
+
+// tokenSubject gives "sub:" and the subject of a good token, "token" for one without a subject, and "" for a bad one. It
+// checks with the one key there is, whatever kid, jku, x5u or jwk in the token say.
+func (k checks) tokenSubject(s string) string {
 	if k.token == nil || s == "" || len(s) > maxToken {
-		return false
+		return ""
 	}
-	_, err := tokens.Parse(s, func(t *jwt.Token) (any, error) {
+	t, err := tokens.Parse(s, func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["crit"]; ok { // RFC 7515 4.1.11: not understood, so refused
 			return nil, errors.New("crit")
 		}
 		return k.token, nil
 	})
-	return err == nil
+	if err != nil {
+		return ""
+	}
+	subject, err := t.Claims.GetSubject()
+	if err != nil || subject == "" {
+		return "token"
+	}
+	subject = url.PathEscape(subject) // it becomes a header
+	return "sub:" + subject[:min(len(subject), maxSubject)]
 }

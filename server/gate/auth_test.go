@@ -484,3 +484,36 @@ func FuzzAuth(f *testing.F) {
 		}
 	})
 }
+
+// TestCaller: nginx hears who it is that may pass, in text that is safe in a header; of one who may not it hears nothing.
+func TestCaller(t *testing.T) {
+	g := newGate(t)
+	soon := time.Now().Add(time.Hour).Unix()
+	bearer := func(sub any) []string {
+		return []string{"Authorization", "Bearer " + sign(t, jwt.MapClaims{"exp": soon, "sub": sub}, nil)}
+	}
+	ticket := g.tickets.issue()
+	for _, tt := range []struct {
+		name, uri string
+		header    []string
+		want      string
+	}{
+		{"key", "/mcp", []string{"X-AIO-API-Key", apiKey}, "key:" + sumOf(apiKey)[:8]},
+		{"token", "/mcp", bearer("alice@example.com"), "sub:alice@example.com"},
+		{"token without subject", "/mcp", bearer(nil), "token"},
+		{"token whose subject is no text", "/mcp", bearer(7), "token"},
+		{"hostile subject", "/mcp", bearer("a\r\nX-Evil: 1 é"), "sub:a%0D%0AX-Evil:%201%20%C3%A9"},
+		{"long subject", "/mcp", bearer(strings.Repeat("x", 4000)), "sub:" + strings.Repeat("x", 120)},
+		{"ticket", "/vnc/?ticket=" + ticket, nil, "ticket"},
+		{"nobody", "/mcp", nil, ""},
+		{"wrong key", "/mcp", []string{"X-AIO-API-Key", "x", "X-Browser-Shell-Caller", "key:forged"}, ""},
+	} {
+		w := send(t, g, "GET", "/auth", append([]string{"X-Original-URI", tt.uri}, tt.header...)...)
+		if got := w.Header().Get("X-Browser-Shell-Caller"); got != tt.want || (w.Code == 204) != (tt.want != "") {
+			t.Errorf("%s: %d, caller %q, want %q", tt.name, w.Code, got, tt.want)
+		}
+	}
+	if got := send(t, newAnonymous(t), "GET", "/auth", "X-Original-URI", "/mcp").Header().Get("X-Browser-Shell-Caller"); got != "anonymous" {
+		t.Errorf("anonymous: %q", got)
+	}
+}

@@ -2,6 +2,7 @@
 package gate
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -49,11 +50,12 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.issue(w)
 		}
 	case "/auth":
-		if _, may := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, may) {
+		if _, caller := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, caller != "") {
+			w.Header().Set("X-Browser-Shell-Caller", cmp.Or(caller, "anonymous")) // nginx hands it to the hub
 			w.WriteHeader(http.StatusNoContent)
 		}
 	case "/websockify":
-		if ticket, may := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, may) {
+		if ticket, caller := g.mayPass(r); only(http.MethodGet, w, r) && g.enter(w, r, caller != "") {
 			g.desktop.serve(w, r, ticket)
 		}
 	default:
@@ -87,21 +89,22 @@ func (g *gate) enter(w http.ResponseWriter, r *http.Request, may bool) bool {
 // mayAsk says whether a request may have a ticket. A ticket counts for nothing here: it would renew itself for ever.
 func (g *gate) mayAsk(r *http.Request) bool {
 	_, query, ok := asked(r)
-	return ok && g.known(r.Header, query)
+	return ok && g.known(r.Header, query) != ""
 }
 
 // mayPass says whether a request may go where it wants to. If that is the desktop and there is a ticket, the ticket alone
-// decides, as in the base: clients learn of an old ticket by the 401. It gives the ticket that let the request in, if one did.
-func (g *gate) mayPass(r *http.Request) (ticket string, may bool) {
+// decides, as in the base: clients learn of an old ticket by the 401. It gives the ticket that let the request in, if one did,
+// and who the caller is: "" for one who may not.
+func (g *gate) mayPass(r *http.Request) (ticket, caller string) {
 	path, query, ok := asked(r)
 	if !ok {
-		return "", false
+		return "", ""
 	}
 	if given := query["ticket"]; len(given) > 0 && desktopPath.MatchString(path) {
 		if last := given[len(given)-1]; g.tickets.valid(last) {
-			return last, true
+			return last, "ticket"
 		}
-		return "", false
+		return "", ""
 	}
 	return "", g.known(r.Header, query)
 }

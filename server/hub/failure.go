@@ -56,6 +56,15 @@ func denied(d *guard.Denial) *failure {
 	return &failure{name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: d.Rule, text: d.Message}
 }
 
+// noExecutor refuses a tool that promises to run anything, and that no server has; nil is for any other name.
+func noExecutor(tool string) *failure {
+	if !policy.IsExecutor(tool) {
+		return nil
+	}
+	r := policy.NoExecutor("the tools that tools/list shows")
+	return &failure{name: r.Code.Name(), code: int(r.Code), rule: r.Rule, text: r.Message}
+}
+
 func unrecorded() *mcp.CallToolResult {
 	return (&failure{
 		name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: "audit.unavailable", retryable: true,

@@ -47,6 +47,7 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many requests at once; try again"}
 		}
 		defer h.running.Add(-1)
+		ctx = withCaller(ctx, req)
 		h.settled(ctx, method)
 		if !h.offers(method) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no server behind the hub offers " + method}
@@ -111,10 +112,17 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	if t != nil {
 		s = t.server
 	}
-	r := h.record.begin(req.Session, s, req.Params.Meta)
+	r := h.record.begin(ctx, req.Session, s, req.Params.Meta)
 	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
 	if err := h.record.log.Ready(); err != nil {
 		return unrecorded(), "", nil
+	}
+	if refusal := noExecutor(req.Params.Name); t == nil && refusal != nil {
+		res := refusal.result()
+		if r.end(res, refusal.rule, nil) != nil {
+			res = unrecorded()
+		}
+		return res, "", nil
 	}
 	if t == nil {
 		return nil, "", r.end(nil, "tool.unknown", protocol.UnknownTool(listed))
@@ -129,6 +137,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 		}
 		return res, t.alias, nil
 	}
+	defer h.calls.begin(callerFrom(ctx).RequestID)()
 	var as written
 	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)
@@ -142,7 +151,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 }
 
 // admits checks what reaches a server otherwise than by a call of a tool.
-func (h *Hub) admits(s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...string) error {
+func (h *Hub) admits(ctx context.Context, s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...string) error {
 	h.mu.Lock()
 	policy := h.policy
 	h.mu.Unlock()
@@ -151,7 +160,7 @@ func (h *Hub) admits(s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...s
 		return nil
 	}
 	h.meter.Denied(s.config.Name, "", d.Rule)
-	if err := h.record.begin(ss, s, meta).end(nil, d.Rule, nil); err != nil {
+	if err := h.record.begin(ctx, ss, s, meta).end(nil, d.Rule, nil); err != nil {
 		h.log.Warn("a denial is not in the audit log", "error", err)
 	}
 	return denied(d)
@@ -191,7 +200,7 @@ func (h *Hub) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.Ge
 	if p == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the prompt is gone; list the prompts again"}
 	}
-	if err := h.admits(p.server, req.Session, req.Params.Meta, slices.Collect(maps.Values(req.Params.Arguments))...); err != nil {
+	if err := h.admits(ctx, p.server, req.Session, req.Params.Meta, slices.Collect(maps.Values(req.Params.Arguments))...); err != nil {
 		return nil, err
 	}
 	var res *mcp.GetPromptResult
@@ -228,7 +237,7 @@ func (h *Hub) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*
 	if s == nil {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	if err := h.admits(s, req.Session, req.Params.Meta, req.Params.URI); err != nil {
+	if err := h.admits(ctx, s, req.Session, req.Params.Meta, req.Params.URI); err != nil {
 		return nil, err
 	}
 	var res *mcp.ReadResourceResult
@@ -267,7 +276,7 @@ func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.Comp
 	if params.Context != nil {
 		texts = slices.AppendSeq(texts, maps.Values(params.Context.Arguments))
 	}
-	if err := h.admits(s, req.Session, params.Meta, texts...); err != nil {
+	if err := h.admits(ctx, s, req.Session, params.Meta, texts...); err != nil {
 		return nil, err
 	}
 	var res *mcp.CompleteResult
@@ -315,7 +324,7 @@ func (h *Hub) forward(ctx context.Context, s *server, method, tool string, ss *m
 	}
 	defer done()
 	begin := time.Now()
-	meta = h.upstreamMeta(session, ss, meta)
+	meta = h.upstreamMeta(ctx, s, session, ss, meta)
 	h.setLevel(ctx, session, flight, meta)
 	c, meta := flight.begin(ctx, ss, strip(session, meta))
 	err = do(ctx, session, meta)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/audit"
 )
 
 var eras = []string{"2026-07-28", "2025-11-25"}
@@ -160,7 +162,10 @@ func TestMeta(t *testing.T) {
 				if kind == "new" && (info["name"] != "tester" || caps["elicitation"] == nil || m[mcp.MetaKeyProtocolVersion] != "2026-07-28") {
 					t.Errorf("the server does not know the client: %s", meta)
 				}
-				if kind == "old" && len(m) != 2 {
+				if who := audit.CallerOf(m[audit.MetaCaller]); who.ClientName != "tester" || len(who.RequestID) != 32 {
+					t.Errorf("the program is not told who calls: %s", meta)
+				}
+				if kind == "old" && len(m) != 3 {
 					t.Errorf("the server gets what is not of its era: %s", meta)
 				}
 			})

@@ -86,6 +86,7 @@ type Hub struct {
 	watched sync.Map // *mcp.ServerSession: those with something to free
 
 	running atomic.Int64 // requests
+	calls   calls
 
 	changing sync.Mutex // held by Reload and Close
 

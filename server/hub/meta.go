@@ -1,10 +1,13 @@
 package hub
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/audit"
 )
 
 // newEra is the revision that has no sessions any more.
@@ -21,11 +24,16 @@ func newer(session *mcp.ClientSession) bool {
 }
 
 // upstreamMeta is a request's _meta for the server: in the newer era each
-// request says who the client is and what it can do.
-func (h *Hub) upstreamMeta(session *mcp.ClientSession, ss *mcp.ServerSession, meta mcp.Meta) mcp.Meta {
+// request says who the client is and what it can do. A program that the hub
+// started is told who calls, a server elsewhere is not.
+func (h *Hub) upstreamMeta(ctx context.Context, s *server, session *mcp.ClientSession, ss *mcp.ServerSession, meta mcp.Meta) mcp.Meta {
 	m := maps.Clone(meta)
 	if m == nil {
 		m = mcp.Meta{}
+	}
+	delete(m, audit.MetaCaller) // a client does not say who it is
+	if s.config.Command != "" {
+		m[audit.MetaCaller] = callerFrom(ctx).Meta()
 	}
 	if p := ss.InitializeParams(); older(ss) {
 		m[mcp.MetaKeyClientCapabilities] = capabilitiesOf(p)

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -58,16 +59,16 @@ type line struct {
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // begin is given no server if the tool is of none.
-func (r *record) begin(ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {
+func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {
 	l := &line{record: r, since: time.Now()}
+	c := callerFrom(ctx)
+	l.RequestID, l.Subject = c.RequestID, r.redactor.String(c.Subject)
+	l.ClientName, l.ClientVersion = r.redactor.String(c.ClientName), r.redactor.String(c.ClientVersion)
 	if s != nil {
 		l.Note = "server " + s.config.Name
 	}
 	if p := ss.InitializeParams(); p != nil {
 		l.Protocol = r.redactor.String(p.ProtocolVersion)
-		if p.ClientInfo != nil {
-			l.ClientName, l.ClientVersion = r.redactor.String(p.ClientInfo.Name), r.redactor.String(p.ClientInfo.Version)
-		}
 	}
 	if id := ss.ID(); id != "" {
 		sum := sha256.Sum256([]byte(id))

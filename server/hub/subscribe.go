@@ -23,7 +23,7 @@ func (h *Hub) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	if s == nil {
 		return mcp.ResourceNotFoundError(uri)
 	}
-	if err := h.admits(s, req.Session, req.Params.Meta, uri); err != nil {
+	if err := h.admits(ctx, s, req.Session, req.Params.Meta, uri); err != nil {
 		return err
 	}
 	session, err := s.up.Session()

@@ -57,6 +57,7 @@ const (
 
 // ServeHTTP takes checked frames.
 func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	r = identify(r)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(w.ctx, cancel)()

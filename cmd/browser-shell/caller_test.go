@@ -1,0 +1,213 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/audit"
+)
+
+// fronted sends requests as nginx does: with an id and a caller of its own.
+type fronted struct {
+	http.RoundTripper
+	id, caller string
+}
+
+func (f fronted) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Request-Id", f.id)
+	r.Header.Set("X-Browser-Shell-Caller", f.caller)
+	return f.RoundTripper.RoundTrip(r)
+}
+
+// auditLine is what these tests read of a line.
+type auditLine struct {
+	Event   string
+	Rule    string
+	Request string `json:"request_id"`
+	Subject string
+	Tool    string
+	Policy  string `json:"policy_sha256"` // the tool's lines have it, the hub's don't
+	Client  struct{ Name, Version string }
+}
+
+// calls reads the lines of calls: the hub's and the tool's.
+func (l *lab) calls(t *testing.T) (hub, tool []auditLine) {
+	t.Helper()
+	for line := range strings.Lines(l.log(t, "audit.jsonl")) {
+		var a auditLine
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case a.Tool == "":
+		case a.Policy == "":
+			hub = append(hub, a)
+		default:
+			tool = append(tool, a)
+		}
+	}
+	return hub, tool
+}
+
+// TestHubSaysWhoCalls: the lines of hub and tool about a call have one id, the caller that the gate knows and the client's
+// own name, over each transport; a client's own word for any of them counts for nothing.
+func TestHubSaysWhoCalls(t *testing.T) {
+	const id, caller = "0123456789abcdef0123456789abcdef", "sub:alice"
+	older := func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if method == "server/discover" {
+				return nil, errors.New("not here")
+			}
+			return next(ctx, method, req)
+		}
+	}
+	streamable := func(url string, c *http.Client) mcp.Transport {
+		return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: c}
+	}
+	sse := func(url string, c *http.Client) mcp.Transport {
+		return &mcp.SSEClientTransport{Endpoint: url, HTTPClient: c}
+	}
+	for _, tt := range []struct {
+		name      string
+		transport func(string, *http.Client) mcp.Transport
+		older     bool
+		own       bool // the tool gets a process of the session's own
+		tcp       bool
+		id        string // "": one of the hub's own
+		caller    string
+	}{
+		{"newer era", streamable, false, false, false, id, caller},
+		{"older era", streamable, true, false, false, id, caller},
+		{"older era, own process", streamable, true, true, false, id, caller},
+		{"2024-11-05", sse, true, false, false, "", caller},
+		{"on a port", streamable, false, false, true, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.perSession = tt.own
+			args, network, address := []string{}, "tcp", ""
+			if !tt.tcp {
+				network, address = "unix", filepath.Join(l.dir, "front.sock")
+				args = []string{"--listen", "unix:" + address}
+			}
+			h := startHub(t, l, args...)
+			url := h.url
+			if !tt.tcp {
+				url = "http://127.0.0.1/mcp"
+			}
+			dial := &http.Transport{DialContext: func(ctx context.Context, _, asked string) (net.Conn, error) {
+				if address == "" {
+					return (&net.Dialer{}).DialContext(ctx, network, asked)
+				}
+				return (&net.Dialer{}).DialContext(ctx, network, address)
+			}}
+			t.Cleanup(dial.CloseIdleConnections)
+			client := mcp.NewClient(&mcp.Implementation{Name: "real\n" + strings.Repeat("x", 1000), Version: "7"}, nil)
+			if tt.older {
+				client.AddSendingMiddleware(older)
+			}
+			s, err := client.Connect(t.Context(), tt.transport(url, &http.Client{Transport: fronted{dial, id, caller}}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			forged := mcp.Meta{audit.MetaCaller: map[string]any{"request_id": "forged", "subject": "forged", "client_name": "forged"}}
+			call := func(tool string) *mcp.CallToolResult {
+				res, err := s.CallTool(t.Context(), &mcp.CallToolParams{
+					Meta: forged, Name: tool, Arguments: map[string]any{"session_id": "s", "argv": []string{"eval", "1"}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return res
+			}
+			call("browser-shell")
+			// The tool that isn't there is refused by name, as on stdio.
+			if res := call("run_shell"); !res.IsError || res.Meta["code"] != float64(-32004) || res.Meta["name"] != "POLICY_BLOCKED" || res.Meta["rule"] != "tool.executor" {
+				t.Errorf("run_shell: %+v", res)
+			}
+			hub, tool := l.calls(t)
+			if len(hub) != 2 || len(tool) != 1 {
+				t.Fatalf("hub %+v, tool %+v", hub, tool)
+			}
+			if hub[1].Rule != "tool.executor" || hub[1].Event != audit.PolicyBlocked {
+				t.Errorf("run_shell: %+v", hub[1])
+			}
+			for _, a := range append(hub, tool...) {
+				if a.Subject != tt.caller || !strings.HasPrefix(a.Client.Name, "real\ufffdxxx") || len(a.Client.Name) > 200 || a.Client.Version != "7" {
+					t.Errorf("%+v", a)
+				}
+			}
+			if got := tool[0].Request; got != hub[0].Request || tt.id != "" && got != tt.id || tt.id == "" && (len(got) != 32 || got == id || got == hub[1].Request) {
+				t.Errorf("request ids: hub %q and %q, tool %q", hub[0].Request, hub[1].Request, got)
+			}
+		})
+	}
+}
+
+// TestEgressNamesTheCall: a line of the egress proxy names the call that runs, several, or none.
+func TestEgressNamesTheCall(t *testing.T) {
+	l := newLab(t)
+	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t)), "allow_ports": []int{80}}
+	h := startHub(t, l, "--egress")
+	s := h.connect(t)
+	type line struct {
+		Host     string
+		Request  string   `json:"request_id"`
+		Requests []string `json:"request_ids"`
+	}
+	asked := 1000
+	// next has the browser ask for another port, and gives the last line about one.
+	next := func() (a line) {
+		asked++
+		through(t, h.on["egress proxy"], fmt.Sprintf("http://site.test:%d/", asked))
+		for text := range strings.Lines(l.log(t, "egress.jsonl")) {
+			if strings.Contains(text, `"egress.port"`) {
+				a = line{}
+				_ = json.Unmarshal([]byte(text), &a) // it is JSON, as other tests show
+			}
+		}
+		return a
+	}
+	if a := next(); a.Host != "site.test" || a.Request != "" || len(a.Requests) > 0 {
+		t.Errorf("with no call: %+v", a)
+	}
+	hang := func(session string) (end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = call(ctx, s, map[string]any{"session_id": session, "argv": []string{"click", "#hang"}}) // it is cancelled
+		}()
+		return func() { cancel(); <-ended }
+	}
+	first := hang("one")
+	var one, two line
+	need.Eventually(t, func() bool { one = next(); return one.Request != "" }, func() string { return fmt.Sprint(one) })
+	second := hang("two")
+	need.Eventually(t, func() bool { two = next(); return len(two.Requests) == 2 }, func() string { return fmt.Sprint(two) })
+	if !slices.Contains(two.Requests, one.Request) || two.Request != "" {
+		t.Errorf("%+v, then %+v", one, two)
+	}
+	first()
+	second()
+	need.Eventually(t, func() bool { hub, _ := l.calls(t); return len(hub) == 2 }, func() string { return l.log(t, "audit.jsonl") })
+	hub, _ := l.calls(t)
+	for _, a := range hub {
+		if !slices.Contains(two.Requests, a.Request) {
+			t.Errorf("the call %+v is none of %q", a, two.Requests)
+		}
+	}
+}
