@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +34,7 @@ func (l *lock) install(ctx context.Context, work, stage string, o Options) error
 			return err
 		}
 	}
-	if err := run(ctx, work, npmEnv(os.Environ()), o.npm(), npmArgs...); err != nil {
+	if err := run(ctx, work, npmEnv(os.Environ()), nil, o.npm(), npmArgs...); err != nil {
 		return l.explain(err)
 	}
 	modules := filepath.Join(work, "node_modules")
@@ -51,8 +52,9 @@ func (l *lock) install(ctx context.Context, work, stage string, o Options) error
 	return prune(modules, stage, l.keep)
 }
 
-// run runs a program in dir, in a process group of its own that dies with ctx. Its error is a *toolError, or ctx's.
-func run(ctx context.Context, dir string, env []string, name string, args ...string) error {
+// run runs a program in dir, in a process group of its own that dies with ctx. Its standard output goes to stdout, or if that
+// is nil into the error with its standard error. The error is a *toolError, or ctx's.
+func run(ctx context.Context, dir string, env []string, stdout io.Writer, name string, args ...string) error {
 	exe, err := exec.LookPath(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, ErrNoTool)
@@ -60,6 +62,9 @@ func run(ctx context.Context, dir string, env []string, name string, args ...str
 	cmd := exec.CommandContext(ctx, exe, args...)
 	var out tail
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &out
+	if stdout != nil {
+		cmd.Stdout = stdout
+	}
 	cmd.WaitDelay = 5 * time.Second
 	ownGroup(cmd)
 	err = cmd.Run()

@@ -3,15 +3,19 @@ package overlays
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slimctl/slimctl/image"
 )
@@ -75,12 +79,27 @@ func compile(ctx context.Context, arch, pkg string, o Options) ([]byte, error) {
 	return compileIn(ctx, root, arch, pkg, o)
 }
 
+// serverFlags are the flags of go build. Nothing in the image speaks HTTP/2, so nothing of it is in there.
+var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid="}
+
+// keptServers is how many compiled binaries of one architecture stay in the cache.
+const keptServers = 4
+
+// compileIn builds pkg of the checkout at root, or returns what an earlier call built of the same source.
 func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, error) {
 	room, err := o.room("server")
 	if err != nil {
 		return nil, err
 	}
 	sweep(room)
+	key, err := sourceKey(ctx, root, arch, pkg)
+	if err != nil {
+		return nil, compileError(arch, err)
+	}
+	kept := filepath.Join(room, arch+"-"+key)
+	if data, err := os.ReadFile(kept); err == nil {
+		return data, nil
+	}
 	tmp, err := os.MkdirTemp(room, tempPrefix)
 	if err != nil {
 		return nil, err
@@ -88,16 +107,71 @@ func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, 
 	defer os.RemoveAll(tmp)
 	o.log("compiling browser-shell for %s in %s", arch, root)
 	out := filepath.Join(tmp, "browser-shell")
-	// Nothing in the image speaks HTTP/2, so nothing of it is in there.
-	err = run(ctx, root, goEnv(os.Environ(), arch), "go",
-		"build", "-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", out, pkg)
-	if errors.Is(err, ErrNoTool) {
-		return nil, fmt.Errorf("%w: install Go to compile browser-shell, or use a released slimctl, which carries it", err)
+	if err := run(ctx, root, goEnv(os.Environ(), arch), nil, "go", slices.Concat([]string{"build"}, serverFlags, []string{"-o", out, pkg})...); err != nil {
+		return nil, compileError(arch, err)
 	}
+	data, err := os.ReadFile(out)
 	if err != nil {
-		return nil, fmt.Errorf("browser-shell for %s: %w", arch, err)
+		return nil, err
 	}
-	return os.ReadFile(out)
+	if err := os.Rename(out, kept); err != nil {
+		return nil, err
+	}
+	removeOldServers(room, arch)
+	return data, nil
+}
+
+func compileError(arch string, err error) error {
+	if errors.Is(err, ErrNoTool) {
+		return fmt.Errorf("%w: install Go to compile browser-shell, or use a released slimctl, which carries it", err)
+	}
+	return fmt.Errorf("browser-shell for %s: %w", arch, err)
+}
+
+// sourceKey returns a digest of all that pkg is compiled from: the files of this module that go list names, the versions of
+// the others, the flags, and Go itself. Linking takes several times as long as this.
+func sourceKey(ctx context.Context, root, arch, pkg string) (string, error) {
+	const files = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
+	env := goEnv(os.Environ(), arch)
+	var version, list bytes.Buffer
+	if err := run(ctx, root, env, &version, "go", "env", "GOVERSION"); err != nil {
+		return "", err
+	}
+	if err := run(ctx, root, env, &list, "go", "list", "-deps", "-tags", "nethttpomithttp2", "-f", files, pkg); err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s %q\n", version.Bytes(), pkg, serverFlags)
+	for _, file := range append(strings.FieldsFunc(list.String(), func(r rune) bool { return r == '\n' }), filepath.Join(root, "go.mod"), filepath.Join(root, "go.sum")) {
+		data, err := os.ReadFile(file)
+		if err != nil && !(errors.Is(err, fs.ErrNotExist) && filepath.Base(file) == "go.sum") {
+			return "", err
+		}
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %x\n", filepath.ToSlash(rel), sha256.Sum256(data))
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// removeOldServers leaves the newest binaries of an architecture. One that can't be removed stays.
+func removeOldServers(room, arch string) {
+	files, err := filepath.Glob(filepath.Join(room, arch+"-*"))
+	if err != nil || len(files) <= keptServers {
+		return
+	}
+	modified := map[string]time.Time{}
+	for _, f := range files {
+		if info, err := os.Stat(f); err == nil {
+			modified[f] = info.ModTime()
+		}
+	}
+	slices.SortFunc(files, func(a, b string) int { return modified[b].Compare(modified[a]) })
+	for _, f := range files[keptServers:] {
+		_ = os.Remove(f)
+	}
 }
 
 // goEnv is env with everything fixed that would change the binary. A value set by `go env -w` counts when the variable

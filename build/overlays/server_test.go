@@ -35,17 +35,62 @@ func TestCompileReproducible(t *testing.T) {
 			t.Setenv("GOFLAGS", "-tags=other")
 			t.Setenv("CGO_ENABLED", "1")
 			t.Setenv("GOAMD64", "v3")
-			if arch == "amd64" { // once is enough: a cold cache compiles the standard library
-				t.Setenv("GOCACHE", t.TempDir()+"/go")
-			}
 			cache := t.TempDir()
 			second, err := compileIn(context.Background(), module(t, program), arch, serverPackage, Options{CacheDir: cache})
 			must(t, err)
 			if !bytes.Equal(first, second) {
 				t.Error("two builds differ")
 			}
-			noLeftovers(t, cache, "server")
+			kept, err := filepath.Glob(filepath.Join(cache, "server", arch+"-*"))
+			must(t, err)
+			if len(kept) != 1 {
+				t.Fatalf("kept %v", kept)
+			}
+			noLeftovers(t, cache, "server", filepath.Base(kept[0]))
 		})
+	}
+}
+
+// TestCompileOnce: the same source is compiled once; a change to any file that goes into the binary is seen.
+func TestCompileOnce(t *testing.T) {
+	need.Program(t, "go")
+	root := module(t, "package main\n\nimport \"github.com/slimctl/slimctl/server\"\n\nfunc main() { println(server.Text) }\n")
+	put(t, filepath.Join(root, "server", "server.go"), "package server\n\nimport _ \"embed\"\n\n//go:embed text.txt\nvar Text string\n")
+	put(t, filepath.Join(root, "server", "text.txt"), "one")
+	put(t, filepath.Join(root, "server", "server_test.go"), "package server\n")
+	cache := t.TempDir()
+	compiled := 0
+	o := Options{CacheDir: cache, Log: func(string, ...any) { compiled++ }}
+	compileAs := func(what string, want int) []byte {
+		t.Helper()
+		data, err := compileIn(t.Context(), root, "amd64", serverPackage, o)
+		must(t, err)
+		if compiled != want {
+			t.Errorf("%s: compiled %d times, want %d", what, compiled, want)
+		}
+		return data
+	}
+	first := compileAs("at first", 1)
+	if again := compileAs("again", 1); !bytes.Equal(first, again) {
+		t.Error("what was kept is another binary")
+	}
+	put(t, filepath.Join(root, "server", "server_test.go"), "package server // changed\n")
+	put(t, filepath.Join(root, "README.md"), "changed\n")
+	compileAs("what isn't in it has changed", 1)
+	put(t, filepath.Join(root, "server", "text.txt"), "two")
+	if changed := compileAs("an embedded file has changed", 2); bytes.Equal(first, changed) {
+		t.Error("the change isn't in the binary")
+	}
+	put(t, filepath.Join(root, "server", "more.go"), "package server\n\nfunc init() { Text += \"more\" }\n")
+	compileAs("there is one more file", 3)
+	put(t, filepath.Join(root, "go.mod"), "module "+modulePath+"\n\ngo 1.26\n\n// changed\n")
+	compileAs("go.mod has changed", 4)
+	for i := range keptServers {
+		put(t, filepath.Join(root, "server", "text.txt"), strings.Repeat("x", i+9))
+		compileAs("more versions", 5+i)
+	}
+	if files, err := filepath.Glob(filepath.Join(cache, "server", "*")); err != nil || len(files) != keptServers {
+		t.Errorf("kept %v, %v; want %d", files, err, keptServers)
 	}
 }
 

@@ -82,7 +82,7 @@ func (l *lock) pack(ctx context.Context, room, file string, o Options) ([]byte, 
 		"--global=false", "--json=false", "--location=project", "--loglevel=error", "--progress=false",
 		"--update-notifier=false", "--workspaces=false",
 	}
-	if err := run(ctx, tmp, npmEnv(os.Environ()), o.npm(), args...); err != nil {
+	if err := run(ctx, tmp, npmEnv(os.Environ()), nil, o.npm(), args...); err != nil {
 		return nil, l.explain(err)
 	}
 	found, err := filepath.Glob(filepath.Join(tmp, "*.tgz"))

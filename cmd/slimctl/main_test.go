@@ -45,7 +45,7 @@ func (s scratched) Run() int {
 	return s.m.Run()
 }
 
-// shared is made once for all tests: the payload and the stand-ins, in the user's own cache.
+// shared is made once for all tests: the payload, the compiled browser-shell and the stand-ins, in the user's own cache.
 var shared = sync.OnceValues(func() (paths []string, err error) {
 	cache := defaultCache()
 	p, err := profile.Loader{Builtin: profiles.FS}.Load("l0")
@@ -57,7 +57,12 @@ var shared = sync.OnceValues(func() (paths []string, err error) {
 	if _, err := overlays.Fetch(ctx, want.Version, want.Integrity, overlays.Options{CacheDir: cache}); err != nil {
 		return nil, err
 	}
-	paths = []string{filepath.Join(cache, "payload")}
+	for _, arch := range []string{"amd64", "arm64"} {
+		if _, err := overlays.Server(ctx, arch, overlays.Options{CacheDir: cache}); err != nil {
+			return nil, err
+		}
+	}
+	paths = []string{filepath.Join(cache, "payload"), filepath.Join(cache, "server")}
 	for _, line := range []string{"A", "B", "C"} {
 		dir, err := standin.Cached(ctx, cache, line)
 		if err != nil {
