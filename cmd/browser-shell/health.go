@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server/hub/admin"
+	"github.com/slimctl/slimctl/server/process"
 )
 
 // healthTime bounds all checks together; Docker's own timeout is a second longer.
@@ -28,6 +29,7 @@ type parts struct {
 	public, browser, egress, vnc string // host:port
 	hub                          dialer
 	proc                         string // where processes are looked for
+	nginxPID                     string // the pid file of nginx's master
 }
 
 func runHealth(ctx context.Context, args []string, std stdio) error {
@@ -40,7 +42,7 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc"}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc", "/run/nginx/pid"}
 	if err := i.check(ctx); err != nil {
 		return err
 	}
@@ -63,6 +65,14 @@ func (i parts) check(ctx context.Context) error {
 		part string
 		ask  func(context.Context) error
 	}{
+		// Workers answer without their master, which alone replaces one that ends.
+		{"nginx's master", func(context.Context) error {
+			pid := readPID(i.nginxPID)
+			if pid == 0 {
+				return errors.New("no pid file")
+			}
+			return running(i.proc, "nginx", pid)
+		}},
 		{"nginx", func(ctx context.Context) error {
 			return get(ctx, tcp(i.public), "/", func(status int) bool { return status == http.StatusForbidden })
 		}},
@@ -85,7 +95,7 @@ func (i parts) check(ctx context.Context) error {
 			return err
 		}},
 		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
-		{"window manager", func(context.Context) error { return running(i.proc, "openbox") }},
+		{"window manager", func(context.Context) error { return running(i.proc, "openbox", 0) }},
 	}
 	failed := make([]string, len(checks))
 	var all sync.WaitGroup
@@ -136,18 +146,26 @@ func get(ctx context.Context, dial dialer, path string, well func(status int) bo
 	return nil
 }
 
-// running looks for a program that answers nobody by its name.
-func running(proc, name string) error {
-	found, err := filepath.Glob(proc + "/[0-9]*/comm")
-	if err != nil {
-		return err
+// running reports that a program which answers nobody isn't among the processes, or can't work. pid is its process; 0 means
+// any of that name.
+func running(proc, name string, pid int) error {
+	found := []string{strconv.Itoa(pid)}
+	if pid == 0 {
+		found, _ = filepath.Glob(proc + "/[0-9]*") // the pattern is good
 	}
+	state := "does not run"
 	for _, f := range found {
-		if comm, err := os.ReadFile(f); err == nil && string(comm) == name+"\n" { // one that has just ended can't be read
+		pid, _ := strconv.Atoi(filepath.Base(f))
+		s, ok := process.ReadStatus(proc, pid)
+		if !ok || s.Name != name { // one that has just ended can't be read
+			continue
+		}
+		if s.Runs() {
 			return nil
 		}
+		state = fmt.Sprintf("can't work: its process is in state %c", s.State)
 	}
-	return fmt.Errorf("%s does not run", name)
+	return fmt.Errorf("%s %s", name, state)
 }
 
 // greet speaks RFB (RFC 6143 7.1) as far as security type None: a client that leaves earlier is one that TigerVNC complains

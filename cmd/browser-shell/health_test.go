@@ -77,10 +77,10 @@ func TestHealth(t *testing.T) {
 	const greeting = "RFB 003.008\n"
 	greeted := make(chan bool, 100)
 	proc := t.TempDir()
-	for pid, comm := range map[string]string{"1": "supervisord", "12": "openbox", "self": "health"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(proc, pid), 0o755), os.WriteFile(filepath.Join(proc, pid, "comm"), []byte(comm+"\n"), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+	nginxPID := filepath.Join(proc, "pid")
+	addProcesses(t, proc, "1 (supervisord) S 0 1 1", "12 (openbox) S 1 12 1", "20 (nginx) S 1 20 1", "21 (nginx) S 20 20 1", "30 (a) Z) R 1 30 1")
+	if err := os.WriteFile(nginxPID, []byte("20\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	gone := listener(t, func(net.Conn) {})
 	silent := listener(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
@@ -90,7 +90,12 @@ func TestHealth(t *testing.T) {
 		egress:  gone,
 		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
 		hub:     tcp(serve(t, status(200))),
-		proc:    proc,
+		proc:    proc, nginxPID: nginxPID,
+	}
+	other := func(lines ...string) string {
+		dir := t.TempDir()
+		addProcesses(t, dir, lines...)
+		return dir
 	}
 	for _, tt := range []struct {
 		name   string
@@ -117,6 +122,12 @@ func TestHealth(t *testing.T) {
 			p.vnc = vnc(t, greeting, []byte{1}, []byte("\x00\x00\x00\x01\x00\x00\x00\x02no"), greeted)
 		}, []string{`the VNC server refuses: "no"`}},
 		{"no window manager", func(p *parts) { p.proc = t.TempDir() }, []string{"window manager: openbox does not run"}},
+		{"a stopped window manager", func(p *parts) { p.proc = other("7 (openbox) T 1 7 1") }, []string{"window manager: openbox can't work: its process is in state T"}},
+		{"a dead window manager", func(p *parts) { p.proc = other("7 (openbox) Z 1 7 1") }, []string{"window manager: openbox can't work: its process is in state Z"}},
+		{"workers without a master", func(p *parts) { p.proc = other("21 (nginx) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},
+		{"a stopped master", func(p *parts) { p.proc = other("20 (nginx) T 1 20 1") }, []string{"nginx's master: nginx can't work: its process is in state T"}},
+		{"a successor of the master's number", func(p *parts) { p.proc = other("20 (sh) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},
+		{"no pid file", func(p *parts) { p.nginxPID = proc + "/none" }, []string{"nginx's master: no pid file"}},
 		{"two at once", func(p *parts) { p.browser, p.vnc = gone, gone }, []string{"browser: ", "; desktop: "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -145,7 +156,7 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		err := parts{silent, silent, silent, silent, tcp(silent), proc}.check(ctx)
+		err := parts{silent, silent, silent, silent, tcp(silent), proc, nginxPID}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)
@@ -161,5 +172,16 @@ func routes(root, mcp int) http.HandlerFunc {
 			w.Header().Set("Location", "/mcp")
 		}
 		w.WriteHeader(code)
+	}
+}
+
+// addProcesses makes lines of proc_pid_stat(5) the processes of a directory in the place of /proc.
+func addProcesses(t *testing.T, proc string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		pid, _, _ := strings.Cut(line, " ")
+		if err := errors.Join(os.Mkdir(filepath.Join(proc, pid), 0o755), os.WriteFile(filepath.Join(proc, pid, "stat"), []byte(line+" 0 0\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

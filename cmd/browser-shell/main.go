@@ -51,6 +51,7 @@ func commands() []command {
 		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
 		{"chromium-policy", "[--policy FILE] [--format managed|flags]", "settings that make Chromium use the proxy, on stdout", runChromiumPolicy},
 		{"init", "", "the image's entry: prepares its directories and starts its programs", runInit},
+		{"start", "PROGRAM [ARG]...", "become a program of the image, once it can start", runStart},
 		{"health", "", "whether all programs of the image answer", runHealth},
 		{"version", "", "the version", runVersion},
 	}

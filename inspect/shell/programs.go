@@ -25,6 +25,11 @@ func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (stat
 		"chroot", "tini", "dumb-init", "catatonit", "flock", "chpst", "unshare", "busybox", "xargs", "fakeroot", "dbus-run-session",
 		"xvfb-run":
 		return sh.wrapper(f, base, args, pos)
+	case "browser-shell":
+		if len(rest) == 0 || rest[0].text != "start" {
+			return status{}, false
+		}
+		return sh.wrapper(f, "browser-shell start", rest, pos)
 	case "envsubst":
 		sh.emit(f, sh.envsubst(f, rest, at))
 		return status{ok: yes}, true

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 )
 
 // Run gives an error: it works on Linux alone.
@@ -18,6 +19,9 @@ func End(...string) int { return 0 }
 
 // Ended says that it has.
 func Ended(*os.Process) bool { return true }
+
+// EndGroup does nothing.
+func EndGroup(int, string, time.Duration) {}
 
 // EndChildren does nothing.
 func EndChildren() int { return 0 }

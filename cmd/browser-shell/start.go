@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slimctl/slimctl/server/process"
+)
+
+// runStart is how supervisord starts programs that need more than to be started: it waits for the display, or ends what a
+// killed predecessor left, and becomes the program.
+func runStart(ctx context.Context, args []string, std stdio) error {
+	flags := flag.NewFlagSet("start", flag.ContinueOnError)
+	flags.SetOutput(std.err)
+	display := flags.String("display", "", "wait until the X server of this `NUMBER` accepts connections")
+	pidFile := flags.String("pidfile", "", "end what is left of the process group that this `FILE` names")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return errUsage
+	}
+	argv := flags.Args()
+	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
+		fmt.Fprintln(std.err, "browser-shell start: name the program by its absolute path: browser-shell start [--display N] [--pidfile FILE] PROGRAM [ARG]...")
+		return errUsage
+	}
+	if *pidFile != "" {
+		if pid := readPID(*pidFile); pid > 1 {
+			process.EndGroup(pid, filepath.Base(argv[0]), predecessorTime)
+		}
+	}
+	if *display != "" {
+		if err := awaitDisplay(ctx, filepath.Join("/tmp/.X11-unix", "X"+*display)); err != nil {
+			return err
+		}
+	}
+	return replace(argv, os.Environ())
+}
+
+// predecessorTime bounds how long killed processes may take to end; the program is started then all the same, and says why it
+// can't.
+const predecessorTime = 10 * time.Second
+
+// readPID reads a pid file; 0 is none.
+func readPID(file string) int {
+	text, _ := os.ReadFile(file)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return pid
+}
+
+// awaitDisplay waits until an X server accepts connections at its socket. supervisord, and health, tell of one that never does.
+func awaitDisplay(ctx context.Context, socket string) error {
+	for {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
