@@ -70,6 +70,12 @@ func buildL0(t *testing.T, base string) string {
 	t.Helper()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
+	return build(t, base)
+}
+
+// build builds the closed image on a base.
+func build(t *testing.T, base string) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
 	run(t, "build", "--profile", "l0", "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
 	return "oci:" + dir

@@ -103,24 +103,8 @@ const exitGate = 3
 // plantedBase is the live stand-in of line B with another openbox.
 func plantedBase(t *testing.T) string {
 	t.Helper()
-	src, err := image.Open(t.Context(), standin(t, "B"), image.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	base, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := tree.Cache{}.Open(t.Context(), base, tree.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	openbox, err := files.ReadFile(t.Context(), "/usr/bin/openbox")
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer, err := image.NewLayer([]image.File{
-		image.Bytes("/usr/lib/openbox-real", 0o755, openbox),
+	ref := standin(t, "B")
+	return withFiles(t, ref, image.Bytes("/usr/lib/openbox-real", 0o755, readFile(t, ref, "/usr/bin/openbox")),
 		image.Bytes("/usr/bin/openbox", 0o755, []byte(`#!/usr/bin/python3
 import os, socket, sys
 if os.fork() == 0:
@@ -128,16 +112,49 @@ if os.fork() == 0:
     while True:
         s.accept()[0].close()
 os.execv("/usr/lib/openbox-real", ["/usr/bin/openbox"] + sys.argv[1:])
-`)),
-	})
+`)))
+}
+
+// open gives the image of this machine's architecture.
+func open(t *testing.T, ref string) v1.Image {
+	t.Helper()
+	src, err := image.Open(t.Context(), ref, image.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := mutate.AppendLayers(base, layer)
+	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := filepath.Join(t.TempDir(), "base")
+	return img
+}
+
+// readFile reads a file of an image.
+func readFile(t *testing.T, ref, path string) []byte {
+	t.Helper()
+	files, err := tree.Cache{}.Open(t.Context(), open(t, ref), tree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := files.ReadFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// withFiles is an image with one more layer.
+func withFiles(t *testing.T, ref string, files ...image.File) string {
+	t.Helper()
+	layer, err := image.NewLayer(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(open(t, ref), layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "image")
 	if _, err := layout.Write(out, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img})); err != nil {
 		t.Fatal(err)
 	}

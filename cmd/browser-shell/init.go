@@ -12,6 +12,9 @@ import (
 	"regexp"
 
 	"github.com/slimctl/slimctl/server/gate"
+	"github.com/slimctl/slimctl/server/hub"
+	"github.com/slimctl/slimctl/server/hub/guard"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // gateFile is what `init` writes for `hub --gate`.
@@ -139,6 +142,18 @@ func timeZone(name string) (string, error) {
 	return name, nil
 }
 
+// checkFiles reads the files that the hub goes by, before anything is started: supervisord would start a hub that can't read
+// them again and again, and the reason would be in a log inside.
+func checkFiles() error {
+	_, err1 := policy.Load(policy.DefaultPath)
+	_, err2 := guard.Load(guard.DefaultPath)
+	_, err3 := hub.LoadConfig(hub.DefaultConfig)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("%w: %w", errConfig, err)
+	}
+	return nil
+}
+
 // runInit is the image's entry: it prepares what the programs need and becomes supervisord.
 func runInit(_ context.Context, args []string, std stdio) error {
 	if err := parse(flag.NewFlagSet("init", flag.ContinueOnError), args, std.err); err != nil {
@@ -146,6 +161,9 @@ func runInit(_ context.Context, args []string, std stdio) error {
 	}
 	p, err := planOf(os.Getenv, os.Getuid(), canListen)
 	if err != nil {
+		return err
+	}
+	if err := as(p.service, p.self, checkFiles); err != nil {
 		return err
 	}
 	if err := p.prepare("/"); err != nil {

@@ -86,6 +86,12 @@ func TestInit(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			hubConfig, policy := filepath.Join(root, "opt/gem/mcp-hub.json"), filepath.Join(root, "etc/agent-browser/browser-shell.policy.json")
+			for file, text := range map[string]string{hubConfig: `{"mcpServers": {"x": {"command": "/bin/x"}}}`, policy: `{"version": 1}`} {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			run := func(env []string) (*exec.Cmd, string, string, error) {
 				cmd := exec.Command("/usr/local/bin/browser-shell", "init")
 				cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.uid}}
@@ -169,6 +175,17 @@ func TestInit(t *testing.T) {
 			}
 			if !strings.Contains(said, "SLIM_LISTEN") || !strings.Contains(said, "SANDBOX_API_KEY") || strings.Contains(said, key[:9]) {
 				t.Errorf("it says %q", said)
+			}
+
+			for file, text := range map[string]string{hubConfig: `{"mcpServers": 1}`, policy: `{"version": 1, "comands": []}`} {
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, out, said, err = run(hostile)
+			if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 78 || out != "" || !strings.Contains(said, "mcp-hub.json:1:16: ") ||
+				!strings.Contains(said, "browser-shell.policy.json:1:16: ") {
+				t.Errorf("files that can't be read: %v, %q, %q", err, out, said)
 			}
 		})
 	}

@@ -21,8 +21,9 @@ import (
 
 // Exit codes of run beside the container's own, as docker run and timeout(1) have them.
 const (
-	exitTimeout = 124
-	exitNoStart = 125 // and 126, 127: sandbox.StartError
+	exitTimeout   = 124
+	exitUnhealthy = 1   // of an image that never became healthy, and ended with 0
+	exitNoStart   = 125 // and 126, 127: sandbox.StartError
 )
 
 // statusError is a container's exit status, which becomes slimctl's. With no words nothing is printed: a container that
@@ -79,7 +80,7 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 	flags.StringVar(&f.shm, "shm-size", "256m", "size of /dev/shm")
 	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Work, "work", "", "`DIR` to mount at /work, read-only")
-	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for what is written to /output, and the evidence")
+	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVarP(&s.User, "user", "u", "", "user, as USER[:GROUP] (default: the image's)")
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
@@ -121,7 +122,9 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	for _, p := range sb.Published() {
 		fmt.Fprintf(a.stderr, "slimctl: %s leads to port %d\n", p.Host, p.Port)
 	}
+	unhealthy := a.watchStart(ctx, sb, f)
 	st, err := sb.Wait(later)
+	trouble := <-unhealthy
 	ev := sb.Evidence()
 	for _, limit := range ev.NotApplied {
 		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+printable(limit))
@@ -134,14 +137,38 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 		return err
 	case ctx.Err() != nil:
 		return errInterrupted
+	case st.TimedOut && trouble != nil:
+		return statusError{exitTimeout, fmt.Sprintf("the container ran for %s, its --timeout, and was ended; %v", f.settings.Timeout, trouble)}
 	case st.TimedOut:
 		return statusError{exitTimeout, fmt.Sprintf("the container ran for %s, its --timeout, and was ended", f.settings.Timeout)}
 	case st.OOMKilled:
 		return statusError{st.ExitCode, fmt.Sprintf("the container ran out of memory: --memory is %s", f.memory)}
+	case trouble != nil:
+		return statusError{max(st.ExitCode, exitUnhealthy), trouble.Error()}
+	case st.ExitCode != 0 && len(f.settings.Command) == 0:
+		return statusError{st.ExitCode, fmt.Sprintf("the container ended with exit status %d", st.ExitCode)}
 	case st.ExitCode != 0:
 		return statusError{code: st.ExitCode}
 	}
 	return nil
+}
+
+// watchStart ends an image's container that can't become healthy, and gives the reason once the container has ended; nil
+// when it was healthy. A command of the user's own is no start of the image.
+func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) <-chan error {
+	result := make(chan error, 1)
+	if len(f.settings.Command) > 0 {
+		result <- nil
+		return result
+	}
+	go func() {
+		err := sb.AwaitHealthy(ctx)
+		if err != nil {
+			_, _ = sb.Stop(context.WithoutCancel(ctx)) // what fails Wait gives, too
+		}
+		result <- err
+	}()
+	return result
 }
 
 // startStatus gives an image that can't be started docker run's exit code.

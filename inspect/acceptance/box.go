@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"path"
-	"path/filepath"
 	"time"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
@@ -51,7 +47,6 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 		return nil
 	}
 	b := &box{trial: t, Sandbox: sb, key: t.key}
-	known := len(t.findings)
 	if published := sb.Published(); len(published) == 1 {
 		b.address = published[0].Host.String()
 		if b.healthy(ctx, how) {
@@ -60,13 +55,8 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 	} else {
 		err = fmt.Errorf("port %d of the container could not be published", port)
 	}
-	later := context.WithoutCancel(ctx)
-	var logs map[string][]byte
-	if len(t.findings) > known && t.Artifacts != "" {
-		logs = b.logs(later)
-	}
-	b.end(later, how)
-	return errors.Join(err, b.keep(logs), context.Cause(ctx))
+	b.end(context.WithoutCancel(ctx), how)
+	return errors.Join(err, context.Cause(ctx))
 }
 
 // atOnce asks whether an image ends so soon that its port can't be published: that is a finding, and cause is not.
@@ -100,50 +90,13 @@ func (b *box) end(ctx context.Context, how string) {
 
 // healthy waits until the image's own health check passes.
 func (b *box) healthy(ctx context.Context, how string) bool {
-	config, err := b.Image.ConfigFile()
-	if err != nil {
-		b.find("run-start", how, "%s", quote(err.Error()))
-		return false
-	}
-	check := func(ctx context.Context) error {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	}
-	if h := config.Config.Healthcheck; h != nil && len(h.Test) > 1 && h.Test[0] == "CMD" {
-		check = func(ctx context.Context) error {
-			r, err := b.Exec(ctx, h.Test[1:], sandbox.ExecOptions{})
-			if err == nil && r.ExitCode != 0 {
-				err = fmt.Errorf("%s%s", r.Stdout, r.Stderr)
-			}
-			return err
-		}
-	}
-	err = b.await(ctx, check)
-	if err != nil {
-		b.find("run-start", how, "after %s the image isn't healthy: %s", b.Patience, quote(err.Error()))
+	wait, cancel := context.WithTimeout(ctx, b.Patience)
+	defer cancel()
+	err := b.AwaitHealthy(wait)
+	if err != nil && ctx.Err() == nil {
+		b.find("run-start", how, "%s", err)
 	}
 	return err == nil
-}
-
-// await tries until check has nothing to say, for as long as the patience lasts or the container runs.
-func (b *box) await(ctx context.Context, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, b.Patience)
-	defer cancel()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return nil
-		}
-		if b.ended(ctx, 100*time.Millisecond) {
-			return fmt.Errorf("the container has ended: %s", quote(string(tail(b.Logs()))))
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-	}
 }
 
 // ended waits for the container's end, and tells whether it came.
@@ -155,31 +108,6 @@ func (b *box) ended(ctx context.Context, patience time.Duration) bool {
 }
 
 func tail(text []byte) []byte { return text[max(0, len(text)-200):] }
-
-// logs are the ends of the programs' logs.
-func (b *box) logs(ctx context.Context) map[string][]byte {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	out := map[string][]byte{}
-	for _, p := range b.Expect.Programs {
-		name := path.Base(path.Clean("/" + p))
-		r, err := b.Exec(ctx, []string{"/usr/bin/tail", "-c", "65536", "/var/log/gem/" + name + ".log"}, sandbox.ExecOptions{})
-		if err == nil && r.ExitCode == 0 {
-			out[name+".log"] = r.Stdout
-		}
-	}
-	return out
-}
-
-// keep lays logs beside the evidence, once the container has ended.
-func (b *box) keep(logs map[string][]byte) error {
-	for name, data := range logs {
-		if err := os.WriteFile(filepath.Join(b.Artifacts, b.ID, name), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // client speaks HTTP to the image: no proxy, no redirect followed, nothing read without a limit.
 func (b *box) client(header http.Header) *http.Client {

@@ -175,6 +175,9 @@ func (s *Sandbox) supervise(ctx context.Context) {
 	case e = <-ended:
 	case <-ctx.Done():
 		work := context.WithoutCancel(ctx)
+		if err := s.keepLogs(work); err != nil {
+			s.note("the programs' logs: " + err.Error())
+		}
 		signal := "TERM"
 		if c, err := s.image.ConfigFile(); err == nil && c.Config.StopSignal != "" {
 			signal = c.Config.StopSignal

@@ -1,0 +1,146 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// AwaitHealthy waits until the image's own health check passes; an image without one is healthy at once. It stops waiting when
+// ctx ends, when the container has ended, and when one of supervisord's programs ends again and again: the error says which
+// and why, with the last lines of its log.
+func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
+	config, err := s.image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	h := config.Config.Healthcheck
+	if h == nil || len(h.Test) < 2 || h.Test[0] != "CMD" {
+		return nil
+	}
+	said := "its health check gave no answer"
+	for {
+		answer, code, err := s.ask(ctx, h.Test[1:], 64<<10)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			said = endOf([]byte(err.Error()))
+		case code == 0:
+			return nil
+		default:
+			said = endOf(answer)
+		}
+		select {
+		case <-s.done:
+			if s.status.TimedOut {
+				return fmt.Errorf("the image did not become healthy: %s", said)
+			}
+			return fmt.Errorf("the container ended with exit status %d: %s", s.status.ExitCode, endOf(s.Logs()))
+		case <-ctx.Done():
+			return fmt.Errorf("the image did not become healthy: %s", said)
+		case <-time.After(healthInterval):
+		}
+		if program := s.failing(); program != "" {
+			return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program+".log")))
+		}
+	}
+}
+
+const healthInterval = 250 * time.Millisecond
+
+// ask runs a program in the container that is no event of the run, and returns the beginning of what it prints.
+func (s *Sandbox) ask(ctx context.Context, argv []string, room int) ([]byte, int, error) {
+	out := &head{room: room}
+	code, err := s.engine.exec(ctx, argv, ExecOptions{}, out, out)
+	return out.bytes(), code, err
+}
+
+// maxExits is how often a program may end before the image is healthy. Nothing of ours ends at a healthy start.
+const maxExits = 5
+
+var (
+	// exitLine is what supervisord prints when a program has ended, or could not be started.
+	exitLine    = regexp.MustCompile(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
+	programFile = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.log$`)
+)
+
+// failing names a program that has ended maxExits times, if there is one.
+func (s *Sandbox) failing() string {
+	const enough = 256 << 10
+	log := s.Logs()
+	ends := map[string]int{}
+	for _, m := range exitLine.FindAllSubmatch(log[max(0, len(log)-enough):], -1) {
+		name := string(m[1])
+		if ends[name]++; ends[name] >= maxExits {
+			return name
+		}
+	}
+	return ""
+}
+
+// endOf is the end of what a program printed, as one line for a message.
+func endOf(text []byte) string {
+	const most = 400
+	lines := strings.FieldsFunc(string(text[max(0, len(text)-most):]), func(r rune) bool { return r == '\n' || r == '\r' })
+	line := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.Join(lines, "; "))
+	return cmp.Or(strings.TrimSpace(line), "it printed nothing")
+}
+
+// The logs of an image's programs lie below logDirectory. Of each the last maxProgramLog bytes are kept.
+const (
+	logDirectory   = "/var/log/gem"
+	maxProgramLog  = 1 << 20
+	maxProgramLogs = 32
+	logTime        = 10 * time.Second // for all of them
+)
+
+// programLog reads the end of a program's log; it is empty when there is none.
+func (s *Sandbox) programLog(ctx context.Context, file string) []byte {
+	text, code, err := s.ask(ctx, []string{"/usr/bin/tail", "-c", strconv.Itoa(maxProgramLog), logDirectory + "/" + file}, maxProgramLog)
+	if err != nil || code != 0 {
+		return nil
+	}
+	return text
+}
+
+// keepLogs copies the ends of the programs' logs to the artifacts, while the container still runs. An image may have none.
+func (s *Sandbox) keepLogs(ctx context.Context) error {
+	dir := s.artifacts()
+	if dir == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, logTime)
+	defer cancel()
+	names, code, err := s.ask(ctx, []string{"/bin/ls", logDirectory}, 64<<10)
+	if err != nil || code != 0 {
+		return nil
+	}
+	dir, kept := filepath.Join(dir, "logs"), 0
+	for name := range strings.FieldsSeq(string(names)) {
+		if !programFile.MatchString(name) || kept == maxProgramLogs {
+			continue
+		}
+		if kept++; kept == 1 {
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), s.programLog(ctx, name), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
