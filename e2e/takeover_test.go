@@ -25,7 +25,7 @@ func testTakeover(t *testing.T, b *box) {
 	}
 	// What decides is out of its reach: the hub's and the gate's sockets, which it could otherwise take over, the key's hash,
 	// the logs, supervisor, other accounts' processes and files.
-	for _, p := range []string{"/run/browser-shell-front", "/run/browser-shell", "/var/log/gem", "/var/lib/browser-shell/state", "/run/supervisor"} {
+	for _, p := range []string{"/run/browser-shell-front", "/run/browser-shell", "/var/log/gem", "/var/log/browser-shell/audit", "/var/lib/browser-shell/state", "/run/supervisor"} {
 		if out := as("/bin/ls", "-A", p); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
 			t.Errorf("it reads %s: %s", p, out)
 		}
@@ -48,7 +48,7 @@ func testTakeover(t *testing.T, b *box) {
 		t.Errorf("set-user-id and set-group-id files: %s %v", r.Stdout, err)
 	}
 	// What it can write is its own and nobody else's.
-	for _, p := range []string{"/", "/etc", "/opt/gem", "/run", "/usr/local/bin", "/output", "/var/lib/browser-shell"} {
+	for _, p := range []string{"/", "/etc", "/opt/gem", "/run", "/usr/local/bin", "/output", "/var/lib/browser-shell", "/var/log/browser-shell"} {
 		if out := as("/usr/bin/touch", p+"/x"); out == "" {
 			t.Errorf("it writes to %s", p)
 		}

@@ -249,7 +249,7 @@ var needed = []string{
 	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/agent-browser/hub.policy.json",
 	"/etc/agent-browser/browser-shell.policy.json",
 	// Where it writes.
-	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/gem", "/run/browser-shell", "/run/browser-shell-front", "/run/nginx",
+	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/browser-shell/audit", "/var/log/gem", "/run/browser-shell", "/run/browser-shell-front", "/run/nginx",
 	"/run/supervisor",
 }
 

@@ -15,6 +15,7 @@ func writePolicy(tmp, standin string, port, proxy int) (string, error) {
 	b, err := json.Marshal(map[string]any{
 		"version":       1,
 		"state_dir":     filepath.Join(tmp, "state"),
+		"audit":         map[string]any{"file": ""},
 		"agent_browser": map[string]any{"path": standin, "cdp_port": port},
 		"egress":        map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", proxy)},
 		"limits": map[string]any{

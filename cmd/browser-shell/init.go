@@ -70,6 +70,10 @@ func (a accounts) places() []place {
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
+		// The audit log, which a volume keeps: what is mounted may belong to anybody, and the log lies in a directory that
+		// only its writer enters.
+		{"/var/log/browser-shell", a.self, 0o755},
+		{"/var/log/browser-shell/audit", a.service, 0o700},
 		{logDir, a.self, 0o700}, // addresses that pages and agents used
 	}
 }

@@ -128,6 +128,7 @@ func newLab(t *testing.T) *lab {
 	l.write(t, "version", "agent-browser 0.41.2\n", 0o644)
 	l.policy = map[string]any{
 		"state_dir":     l.state,
+		"audit":         map[string]any{"file": ""},
 		"artifacts_dir": "",
 		"agent_browser": map[string]any{"path": filepath.Join(dir, "agent-browser"), "cdp_port": l.browser.Port},
 	}

@@ -503,7 +503,7 @@ func TestStartRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := filepath.Join(dir, "shared.json")
-	if err := os.WriteFile(open, []byte(`{"state_dir":"`+shared+`"}`), 0o600); err != nil {
+	if err := os.WriteFile(open, []byte(`{"audit":{"file":""},"state_dir":"`+shared+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

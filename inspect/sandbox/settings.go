@@ -34,7 +34,13 @@ type Settings struct {
 var CapsNeeded = []string{"CHOWN", "SETUID", "SETGID", "KILL"}
 
 // WritablePaths must be writable; with a read-only root each is a tmpfs or a volume.
-var WritablePaths = []string{"/run", "/tmp", "/home/gem", "/var/log/gem", "/var/lib/browser-shell", "/output"}
+var WritablePaths = []string{"/run", "/tmp", "/home/gem", "/var/log/gem", AuditMount, "/var/lib/browser-shell", "/output"}
+
+// AuditMount is where the closed image takes a volume for its audit log, which lies in AuditDir.
+const (
+	AuditMount = "/var/log/browser-shell"
+	AuditDir   = AuditMount + "/audit"
+)
 
 // Default are the settings of the closed image: no network, 1 GiB of memory, one core, 120 s, a read-only root, all
 // capabilities dropped but the needed ones.

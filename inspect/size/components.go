@@ -43,7 +43,7 @@ var places = []struct {
 		"/usr/bin/chromium*", "/usr/local/bin/browser", "/usr/local/bin/chromium*", "/root/.cache/ms-playwright",
 		"/home/*/.cache/ms-playwright",
 	}},
-	{"browser-shell", []string{"/usr/local/bin/browser-shell", "/var/lib/browser-shell", "/etc/agent-browser"}},
+	{"browser-shell", []string{"/usr/local/bin/browser-shell", "/var/lib/browser-shell", "/var/log/browser-shell", "/etc/agent-browser"}},
 	{payload, []string{"/opt/agent-browser", "/usr/local/bin/agent-browser*"}},
 	{"noVNC", []string{"/opt/novnc", "/usr/share/novnc"}},
 	{desktop, []string{

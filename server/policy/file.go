@@ -115,6 +115,7 @@ func Default() *Policy {
 func forImage() *Policy {
 	p := Default()
 	p.ArtifactsDir, p.StateDir = "/output", "/var/lib/browser-shell/state"
+	p.Audit.File = "/var/log/browser-shell/audit/audit.jsonl" // a volume may be mounted above it
 	return p
 }
 

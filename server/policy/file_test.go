@@ -22,6 +22,7 @@ func TestAsset(t *testing.T) {
 	}
 	want := Default()
 	want.StateDir, want.ArtifactsDir = "/var/lib/browser-shell/state", "/output"
+	want.Audit.File = "/var/log/browser-shell/audit/audit.jsonl"
 	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("the asset differs from the built-in default (-built-in +asset):\n%s", d)
 	}

@@ -120,6 +120,12 @@ func TestCompose(t *testing.T) {
 				t.Errorf("ports %+v", c.Ports)
 			}
 			for _, v := range c.Volumes {
+				if v.Target == sandbox.AuditMount { // outlasts the container
+					if v.Type != "volume" || v.Source != "audit" || v.ReadOnly {
+						t.Errorf("volume %+v", v)
+					}
+					continue
+				}
 				if v.Bind.CreateHostPath || v.ReadOnly != (v.Target != "/output") {
 					t.Errorf("volume %+v", v)
 				}
@@ -158,6 +164,7 @@ type manifest struct {
 	service       *corev1.Service
 	networkPolicy *networkingv1.NetworkPolicy
 	configMap     *corev1.ConfigMap
+	claim         *corev1.PersistentVolumeClaim
 }
 
 // decode reads a file as a strict API server does: a field that its types don't have is an error, and one twice.
@@ -192,6 +199,8 @@ func decode(t *testing.T, text []byte) (m manifest) {
 			m.networkPolicy = o
 		case *corev1.ConfigMap:
 			m.configMap = o
+		case *corev1.PersistentVolumeClaim:
+			m.claim = o
 		default:
 			t.Fatalf("a %T", o)
 		}
@@ -244,6 +253,13 @@ func TestKubernetes(t *testing.T) {
 					t.Errorf("volume %q: %q", v.Name, bad)
 				}
 				names[v.Name] = true
+			}
+			audit := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
+			if audit < 0 || m.claim == nil || pod.Volumes[audit].PersistentVolumeClaim.ClaimName != m.claim.Name ||
+				!slices.ContainsFunc(c.VolumeMounts, func(v corev1.VolumeMount) bool {
+					return v.Name == pod.Volumes[audit].Name && v.MountPath == sandbox.AuditMount
+				}) {
+				t.Errorf("the audit log has no volume that lasts: %+v, %+v", pod.Volumes, m.claim)
 			}
 			mounted := map[string]bool{}
 			for _, v := range c.VolumeMounts {

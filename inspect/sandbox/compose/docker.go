@@ -13,6 +13,7 @@ import (
 type composeFile struct {
 	Name     string                    `yaml:"name"`
 	Services map[string]composeService `yaml:"services"`
+	Volumes  map[string]struct{}       `yaml:"volumes"`
 }
 
 type composeService struct {
@@ -43,11 +44,11 @@ type composePort struct {
 }
 
 type composeVolume struct {
-	Type     string      `yaml:"type"`
-	Source   string      `yaml:"source"`
-	Target   string      `yaml:"target"`
-	ReadOnly bool        `yaml:"read_only"`
-	Bind     composeBind `yaml:"bind"`
+	Type     string       `yaml:"type"`
+	Source   string       `yaml:"source"`
+	Target   string       `yaml:"target"`
+	ReadOnly bool         `yaml:"read_only"`
+	Bind     *composeBind `yaml:"bind,omitempty"`
 }
 
 type composeBind struct {
@@ -117,15 +118,20 @@ func Compose(s Service) ([]byte, error) {
 			continue
 		}
 		comments[service+"volumes/"+strconv.Itoa(len(c.Volumes))] = v.why
-		c.Volumes = append(c.Volumes, composeVolume{Type: "bind", Source: literal(v.source), Target: v.target, ReadOnly: v.readOnly})
+		c.Volumes = append(c.Volumes, composeVolume{Type: "bind", Source: literal(v.source), Target: v.target, ReadOnly: v.readOnly, Bind: &composeBind{}})
 	}
+	comments[service+"volumes/"+strconv.Itoa(len(c.Volumes))] = "The audit log, which outlasts the container. Read it with: docker compose cp " + s.Name + ":" + sandbox.AuditDir + " ."
+	c.Volumes = append(c.Volumes, composeVolume{Type: "volume", Source: auditVolume, Target: sandbox.AuditMount})
 	head := fmt.Sprintf(`The closed browser image as a Docker Compose service. Start it with
   SANDBOX_API_KEY=… docker compose up --detach --wait
 and connect an MCP client to http://%s/mcp, a person's browser to http://%[1]s/vnc/.
 The image brings its own health check, which --wait heeds.
 `, at)
-	return encode(head, document{composeFile{Name: s.Name, Services: map[string]composeService{s.Name: c}}, comments})
+	return encode(head, document{composeFile{Name: s.Name, Services: map[string]composeService{s.Name: c}, Volumes: map[string]struct{}{auditVolume: {}}}, comments})
 }
+
+// auditVolume is the name of the volume that has the audit log.
+const auditVolume = "audit"
 
 // tmpfs gives a path with its mount options. Docker adds noexec, nosuid and nodev.
 func tmpfs(s Service, path string) string {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
 // The ranges of addresses that aren't the public internet (IANA's special-purpose registries, and Azure's WireServer):
@@ -20,7 +22,10 @@ var (
 	special6 = []string{"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"}
 )
 
-const policyKey = "policy.json"
+const (
+	policyKey = "policy.json"
+	auditSize = "128Mi" // two logs of four files of 8 MiB each, and room
+)
 
 // Kubernetes gives a manifest: the policy's ConfigMap, if there is one, a Deployment, a Service of the cluster and a
 // NetworkPolicy. The Secret with the key is only named.
@@ -51,7 +56,11 @@ func Kubernetes(s Service) ([]byte, error) {
 	service := kind("v1", "Service", s.Name)
 	service.Spec = clusterService{Type: "ClusterIP", Selector: labels, Ports: []servicePort{{"http", port, "http"}}}
 	policy, comments := s.networkPolicy(kind("networking.k8s.io/v1", "NetworkPolicy", s.Name))
-	docs = append(docs, deploy,
+	claim := kind("v1", "PersistentVolumeClaim", s.Name+"-audit")
+	claim.Spec = volumeClaim{[]string{"ReadWriteOnce"}, claimResources{claimRequest{auditSize}}}
+	docs = append(docs, document{claim, map[string]string{
+		"spec": "The audit log outlasts the Pod. Without a default StorageClass name one here, as storageClassName.",
+	}}, deploy,
 		document{service, map[string]string{"spec/type": "Inside of the cluster only: the image speaks plain HTTP. An Ingress with TLS may serve others."}},
 		document{policy, comments})
 	head := fmt.Sprintf(`The closed browser image on Kubernetes. The key isn't in this file; make its Secret first:
@@ -123,6 +132,8 @@ func (s Service) deployment(o object) (document, error) {
 		c.VolumeMounts = append(c.VolumeMounts, volumeMount{"policy", policyPath, policyKey, true})
 		p.Volumes = append(p.Volumes, volume{Name: "policy", ConfigMap: &configMap{s.Name + "-policy"}})
 	}
+	c.VolumeMounts = append(c.VolumeMounts, volumeMount{Name: auditVolume, MountPath: sandbox.AuditMount})
+	p.Volumes = append(p.Volumes, volume{Name: auditVolume, Claim: &claimSource{s.Name + "-audit"}})
 	p.Containers = []container{c}
 	labels := o.Metadata.Labels
 	o.Spec = deployment{Replicas: 1, Strategy: deploymentStrategy{"Recreate"}, Selector: selector{labels}, Template: podTemplate{meta{Labels: labels}, p}}

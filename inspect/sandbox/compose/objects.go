@@ -110,9 +110,23 @@ type (
 		ReadOnly  bool   `yaml:"readOnly,omitempty"`
 	}
 	volume struct {
-		Name      string     `yaml:"name"`
-		EmptyDir  *emptyDir  `yaml:"emptyDir,omitempty"`
-		ConfigMap *configMap `yaml:"configMap,omitempty"`
+		Name      string       `yaml:"name"`
+		EmptyDir  *emptyDir    `yaml:"emptyDir,omitempty"`
+		ConfigMap *configMap   `yaml:"configMap,omitempty"`
+		Claim     *claimSource `yaml:"persistentVolumeClaim,omitempty"`
+	}
+	claimSource struct {
+		ClaimName string `yaml:"claimName"`
+	}
+	volumeClaim struct {
+		AccessModes []string       `yaml:"accessModes"`
+		Resources   claimResources `yaml:"resources"`
+	}
+	claimResources struct {
+		Requests claimRequest `yaml:"requests"`
+	}
+	claimRequest struct {
+		Storage string `yaml:"storage"`
 	}
 	emptyDir struct {
 		Medium    string `yaml:"medium"`

@@ -189,12 +189,12 @@ func (s Service) caps() []string {
 	return slices.Sorted(slices.Values(s.Settings.CapAdd))
 }
 
-// writable are the paths that need a file system in memory.
+// writable are the paths that need a file system in memory. The audit log has a volume that lasts.
 func (s Service) writable() []string {
 	if !s.Settings.ReadOnly {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(s.Settings.Tmpfs))), func(p string) bool {
-		return p == "/output" && s.Settings.Output != ""
+		return p == sandbox.AuditMount || p == "/output" && s.Settings.Output != ""
 	})
 }
