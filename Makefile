@@ -21,12 +21,15 @@ conformance: ## the MCP conformance suite and Inspector against browser-shell; s
 bench: ## embedded engine against buildkitd; see bench/README.md
 	bash bench/run
 
-release: ## dist/slimctl-OS-ARCH, with browser-shell for both architectures inside
+# browser-shell has the tag or commit of the repository in it, and so has its digest: the tree must be clean.
+release: ## dist/: slimctl with browser-shell for both architectures inside, and browser-shell by itself
+	mkdir -p dist
 	for arch in amd64 arm64; do \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -tags nethttpomithttp2 -trimpath -buildvcs=false -ldflags '-s -w -buildid=' \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -tags nethttpomithttp2 -trimpath -buildvcs=true -ldflags '-s -w -buildid=' \
 	    -o build/overlays/bin/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
+	  cp build/overlays/bin/browser-shell-linux-$$arch dist/ || exit 1; \
 	done
 	for target in linux/amd64 linux/arm64 darwin/arm64; do \
-	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -ldflags '-s -w' \
+	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -buildvcs=true -ldflags '-s -w' \
 	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl || exit 1; \
 	done

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/hex"
 	"errors"
@@ -13,11 +14,16 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
+	versions "golang.org/x/mod/module"
+	"golang.org/x/mod/semver"
+
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // serverPath is where our binary lies in the image.
@@ -53,6 +59,21 @@ func server(ctx context.Context, arch, pkg string, o Options) ([]image.File, err
 	return []image.File{image.Bytes(serverPath, 0o755, data)}, nil
 }
 
+// ServerOrigin returns where Server has browser-shell from: the build information of the embedded program, or the
+// directory of the source that it is compiled from.
+func ServerOrigin() (source string, carried *debug.BuildInfo, err error) {
+	data, err := embeddedServer(runtime.GOARCH)
+	if err != nil {
+		return "", nil, err
+	}
+	if data != nil {
+		carried, err = buildinfo.Read(bytes.NewReader(data))
+		return "", carried, err
+	}
+	source, err = sourceRoot()
+	return source, nil, err
+}
+
 // checkStatic refuses another machine's program and one that needs a loader of the base.
 func checkStatic(data []byte, want elf.Machine) error {
 	f, err := elf.NewFile(bytes.NewReader(data))
@@ -70,17 +91,31 @@ func checkStatic(data []byte, want elf.Machine) error {
 
 // compile builds pkg of the source checkout.
 func compile(ctx context.Context, arch, pkg string, o Options) ([]byte, error) {
-	// The source this program was built from, and no other: the working directory may be anybody's.
-	_, caller, _, _ := runtime.Caller(0)
-	root, err := moduleRoot(filepath.Dir(caller))
+	root, err := sourceRoot()
 	if err != nil {
 		return nil, err
 	}
 	return compileIn(ctx, root, arch, pkg, o)
 }
 
+// sourceRoot returns the root of the source that this program was built from, and of no other: the working directory may
+// be anybody's.
+func sourceRoot() (string, error) {
+	_, caller, _, _ := runtime.Caller(0)
+	return moduleRoot(filepath.Dir(caller))
+}
+
+// stampFlag is what the linker is told of the version. A tagged slimctl (go install …@v1.2.3) passes it on. Any other
+// stamps nothing, so that the same source gives the same bytes at every commit.
+func stampFlag(slimctl string) string {
+	if !semver.IsValid(slimctl) || versions.IsPseudoVersion(slimctl) || semver.Build(slimctl) != "" {
+		return ""
+	}
+	return " -X main.stamp=" + slimctl
+}
+
 // serverFlags are the flags of go build. Nothing in the image speaks HTTP/2, so nothing of it is in there.
-var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid="}
+var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=" + stampFlag(version.Read("").Version)}
 
 // keptServers is how many compiled binaries of one architecture stay in the cache.
 const keptServers = 4

@@ -114,6 +114,18 @@ func TestCompileErrors(t *testing.T) {
 	noLeftovers(t, cache, "server")
 }
 
+// TestStampFlag: only a tagged slimctl stamps its version; a checkout's digests are those of its source.
+func TestStampFlag(t *testing.T) {
+	for slimctl, want := range map[string]string{
+		"v1.2.3": " -X main.stamp=v1.2.3", "v1.2.3-rc.1": " -X main.stamp=v1.2.3-rc.1", "(devel)": "", "": "",
+		"v0.0.0-20261122120000-0123456789ab": "", "v1.2.3+dirty": "", "v1.2.4-0.20261122120000-0123456789ab+dirty": "",
+	} {
+		if got := stampFlag(slimctl); got != want {
+			t.Errorf("%q: got %q, want %q", slimctl, got, want)
+		}
+	}
+}
+
 func TestCheckStatic(t *testing.T) {
 	p := fetched(t, nodeVersion, nodeSum)
 	dynamic, err := os.ReadFile(filepath.Join(p.dir, arches["amd64"].binary))

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,20 +15,20 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 	"text/tabwriter"
 
+	"github.com/slimctl/slimctl/internal/version"
 	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// version is set by the linker: -X main.version=v1.2.3.
-var version string
+// stamp is set by the linker where the build sees no tag: -X main.stamp=v1.2.3.
+var stamp string
 
 // stdio is what a command reads and writes.
 type stdio struct {
@@ -53,7 +54,7 @@ func commands() []command {
 		{"init", "", "the image's entry: prepares its directories and starts its programs", runInit},
 		{"start", "PROGRAM [ARG]...", "become a program of the image, once it can start", runStart},
 		{"health", "", "whether all programs of the image answer", runHealth},
-		{"version", "", "the version", runVersion},
+		{"version", "[--format text|json]", "version, commit and Go of this program", runVersion},
 	}
 }
 
@@ -113,20 +114,25 @@ func exitCode(err error, stderr io.Writer) int {
 	return 1
 }
 
-func runVersion(_ context.Context, _ []string, std stdio) error {
-	_, err := fmt.Fprintln(std.out, "browser-shell", ownVersion())
-	return err
+func runVersion(_ context.Context, args []string, std stdio) error {
+	flags := flag.NewFlagSet("version", flag.ContinueOnError)
+	format := flags.String("format", "text", "text or json")
+	if err := parse(flags, args, std.err); err != nil {
+		return err
+	}
+	info := version.Read(stamp)
+	switch *format {
+	case "text":
+		_, err := fmt.Fprintln(std.out, "browser-shell", info)
+		return err
+	case "json":
+		return json.NewEncoder(std.out).Encode(info)
+	}
+	fmt.Fprintf(std.err, "browser-shell version: --format %q: use text or json\n", *format)
+	return errUsage
 }
 
-func ownVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
+func ownVersion() string { return version.Read(stamp).Version }
 
 // parse reads the flags of one command, which takes no other arguments.
 func parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {

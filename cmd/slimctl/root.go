@@ -7,9 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // app is what every command shares.
@@ -50,7 +51,7 @@ base, what is removed, and what may remain.
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
-		Version:       version(),
+		Version:       version.Read("").Version,
 		RunE:          group,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
@@ -59,7 +60,7 @@ base, what is removed, and what may remain.
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.compose()},
 		"look":   {a.inspect(), a.diff(), a.verify(), a.why()},
-		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin()},
+		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin(), a.version()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group
@@ -105,12 +106,4 @@ func defaultCache() string {
 		return ""
 	}
 	return filepath.Join(dir, "slimctl")
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }

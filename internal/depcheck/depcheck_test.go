@@ -22,7 +22,7 @@ var rooms = map[string][]string{
 	"build":            {"image", "image/output"},
 	"build/profile":    {},
 	"build/resolve":    {"build", "build/profile", "image", "image/tree"},
-	"build/overlays":   {"image"},
+	"build/overlays":   {"image", "internal/version"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
 	"build/embedded":   {"build", "image", "image/output"},
@@ -70,6 +70,7 @@ var rooms = map[string][]string{
 	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
 	"internal/depcheck":              {},
+	"internal/version":               {},
 	"internal/imagetest":             {"internal/registry"},
 	"internal/ocitest":               {"image"},
 	"internal/progress":              {"image"},
@@ -84,8 +85,8 @@ var rooms = map[string][]string{
 	"bench/mcp/standin":        {},
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
-	"cmd/browser-shell":        {"server", "server/*"},
-	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live"},
+	"cmd/browser-shell":        {"internal/version", "server", "server/*"},
+	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live", "internal/version"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/internal/version"
+)
+
+// versions are slimctl's own version and that of the browser-shell it puts into images.
+type versions struct {
+	version.Info
+	Server serverVersion `json:"server"`
+}
+
+type serverVersion struct {
+	*version.Info
+	// Source is the directory that browser-shell is compiled from; empty when slimctl carries it.
+	Source string `json:"source,omitempty"`
+	// Missing says why there is neither.
+	Missing string `json:"missing,omitempty"`
+}
+
+func (a *app) version() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of slimctl and of its browser-shell",
+		Long: `version prints the version, the commit and the Go of this slimctl and of the browser-shell that it
+puts into images. A release carries browser-shell; any other slimctl compiles it from its source.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versions{Info: version.Read("")}
+			source, info, err := overlays.ServerOrigin()
+			switch {
+			case err != nil:
+				v.Server.Missing = err.Error()
+			case info != nil:
+				of := version.Of(info)
+				v.Server.Info = &of
+			default:
+				v.Server.Source = source
+			}
+			return a.printVersions(format, v)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	return cmd
+}
+
+func (a *app) printVersions(format string, v versions) error {
+	switch format {
+	case "json":
+		out := json.NewEncoder(a.stdout)
+		out.SetIndent("", "  ")
+		return out.Encode(v)
+	case "text":
+	default:
+		return usage(fmt.Errorf("--format %q: use text or json", format))
+	}
+	server := "compiled from " + v.Server.Source
+	switch {
+	case v.Server.Missing != "":
+		server = "none: " + v.Server.Missing
+	case v.Server.Info != nil:
+		server = v.Server.String()
+	}
+	_, err := fmt.Fprintf(a.stdout, "slimctl        %s\nbrowser-shell  %s\n", v.Info, server)
+	return err
+}
