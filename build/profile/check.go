@@ -11,13 +11,16 @@ import (
 // keyed is an item of a list that `extends` merges by key: the name of an overlay, the path or glob of the others.
 type keyed interface {
 	key() string
-	identity() string // what may be only once in a file
+	identity() string // what may be only once in a file; empty for what may come again
 }
 
 func (o Overlay) key() string { return o.Name }
 func (r Removal) key() string { return r.Path + r.Glob }
 func (c Closed) key() string  { return c.Glob }
 
+func (f File) key() string { return f.Path }
+
+func (f File) identity() string    { return "" } // equal directories may repeat; clashes finds the rest
 func (o Overlay) identity() string { return o.Name }
 func (r Removal) identity() string { return fmt.Sprintf("%s %q", r.key(), r.When) }
 func (c Closed) identity() string  { return fmt.Sprintf("%s %q", c.key(), c.When) }

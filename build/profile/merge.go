@@ -72,17 +72,33 @@ func union(a, b []string) []string {
 	return out
 }
 
-// byKey gives the parent's items whose key the child does not use, then all of the child's.
+// byKey gives the parent's items whose key the child does not use, then all of the child's. An item that has a list merged
+// by key of its own, as an overlay's files, is merged with the parent's of the same key, in its place.
 func byKey(parent, child reflect.Value) reflect.Value {
-	used := map[string]bool{}
+	nested := slices.ContainsFunc(fieldsOf(parent.Type().Elem()), func(f field) bool { return f.merge == "key" })
+	used := map[string]reflect.Value{}
 	for i := range child.Len() {
-		used[child.Index(i).Interface().(keyed).key()] = true
+		used[child.Index(i).Interface().(keyed).key()] = child.Index(i)
 	}
 	out := reflect.MakeSlice(parent.Type(), 0, parent.Len()+child.Len())
+	merged := map[string]bool{}
 	for i := range parent.Len() {
-		if item := parent.Index(i); !used[item.Interface().(keyed).key()] {
+		item := parent.Index(i)
+		key := item.Interface().(keyed).key()
+		switch again, ok := used[key]; {
+		case !ok:
+			out = reflect.Append(out, item)
+		case nested:
+			both := reflect.New(item.Type()).Elem()
+			both.Set(item)
+			overlay(both, again)
+			out, merged[key] = reflect.Append(out, both), true
+		}
+	}
+	for i := range child.Len() {
+		if item := child.Index(i); !merged[item.Interface().(keyed).key()] {
 			out = reflect.Append(out, item)
 		}
 	}
-	return reflect.AppendSlice(out, child)
+	return out
 }

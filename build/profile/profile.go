@@ -17,8 +17,9 @@ package profile
 //
 // A profile adds to the one it extends by these rules. Single values and maps: the child's wins, key by key (a server of
 // `hub.servers` is one value). Lists: the child's list, even an empty one, replaces the parent's. Three kinds of lists
-// differ: in `overlays`, `remove`, `strip` and `expect.closed` the parent's items come first and then the child's, and a
-// child's item takes the place of every parent's item with the same name (overlays), path or glob (the others);
+// differ: in `remove`, `strip` and `expect.closed` the parent's items come first and then the child's, and a child's item
+// takes the place of every parent's item with the same path or glob; in `overlays` one with the name of a parent's is merged
+// with it, its files taking the place of those with the same path;
 // `config.unsetEnv` is the union of both, and the child's `env` and `unsetEnv` undo each other's in the parent.
 // `version` and `name` are never inherited, and a name may appear only once in a chain.
 type Profile struct {
@@ -48,6 +49,8 @@ type Profile struct {
 	Config Config `yaml:"config,omitempty"`
 	// Hub is what mcp-hub.json and its template hold.
 	Hub Hub `yaml:"hub"`
+	// Policy changes single keys of the tool's policy file, and of the Chromium policy that goes with it.
+	Policy Policy `yaml:"policy,omitempty"`
 	// Expect is what may remain in the image.
 	Expect Expect `yaml:"expect"`
 
@@ -91,8 +94,9 @@ type Overlay struct {
 	Why string `yaml:"why" check:"text"`
 	// When restricts the overlay; without it the overlay is always laid.
 	When When `yaml:"when,omitempty"`
-	// Files are laid in the order of their paths, not in the order written.
-	Files []File `yaml:"files" list:"min"`
+	// Files are laid in the order of their paths, not in the order written. Those of an overlay that `extends` names again
+	// are merged by path.
+	Files []File `yaml:"files" list:"min" merge:"key"`
 	// Position is where the overlay was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
@@ -207,6 +211,13 @@ type Server struct {
 	Args []string `yaml:"args,omitempty" check:"arg"`
 	// Env is added to the environment that the hub gives the program.
 	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
+}
+
+// Policy changes single keys of the tool's policy file, browser-shell.policy.json; a profile that changes more lays its own.
+type Policy struct {
+	// AllowHosts takes the place of open.allow_hosts: "example.com", "*.example.com" (every host below it) or "*" (any
+	// public host).
+	AllowHosts []string `yaml:"allowHosts,omitempty" check:"host" list:"min,unique"`
 }
 
 // Expect is what may remain: anything else is a finding, and where `closed` covers it, the build stops.

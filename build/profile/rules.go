@@ -37,6 +37,7 @@ const (
 	id        = `(0|[1-9][0-9]{0,9})`
 	portRange = `([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
 	account   = `[A-Za-z0-9_][A-Za-z0-9_.-]*`
+	hostLabel = `[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?`
 	dots      = `(^|/)\.\.?(/|$)|//|/\.wh\.`
 )
 
@@ -96,6 +97,7 @@ var rules = map[string]rule{
 		pattern: whole(`(\*|[0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9a-f:.]+\]):` + portRange + `|unix:(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
 		check:   checkListener,
 	},
+	"host":      {want: `a host such as "example.com", "*.example.com" or "*"`, pattern: whole(`\*|(\*\.)?` + hostLabel + `(\.` + hostLabel + `)*`), max: 255},
 	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},
 	"hubServer": {want: "browser_shell, the one server of the hub", values: []string{"browser_shell"}},
 	"tool":      {want: "browser-shell, the one tool", values: []string{"browser-shell"}},

@@ -65,7 +65,7 @@ func (a *app) profileShow() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringArrayVar(&set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	addSetFlags(cmd.Flags(), &set)
 	return cmd
 }
 

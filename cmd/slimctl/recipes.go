@@ -46,7 +46,7 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], standin:A|B|C or standin-live:A|B|C (default: the profile's)")
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
-	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	addSetFlags(flags, &f.set)
 	flags.StringVar(&f.payload, "payload", "", "`DIR` with an agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
 	flags.StringVar(&f.lock, "lock", "", "lock file (default: slim.lock beside the profile, when it is there and matches)")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
@@ -66,11 +66,15 @@ type resolved struct {
 
 func loader(set []string) profile.Loader { return profile.Loader{Builtin: profiles.FS, Set: set} }
 
-// load loads a profile with settings laid over it. Naming one that isn't there is a usage error.
+// load loads a profile with settings over it, and completes and checks the configuration files that it lays. Naming a
+// profile that isn't there is a usage error.
 func load(nameOrFile string, set []string) (*profile.Profile, error) {
 	p, err := loader(set).Load(nameOrFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, usage(err)
+	}
+	if err == nil {
+		err = completeConfigs(p, nameOrFile)
 	}
 	return p, err
 }

@@ -83,7 +83,7 @@ The exit status is 3 when there is a finding of the severity error.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
-	flags.StringArrayVar(&f.set, "set", nil, "set a key of the profile, as config.env.TZ=UTC; what the image was built with")
+	addSetFlags(flags, &f.set)
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation, as build's --annotation: [index:|manifest:]key=value (repeatable)")
 	flags.StringVar(&f.payload, "payload", "", "`DIR` with the agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
 	flags.StringVar(&f.format, "format", verify.Text, "text, json, junit or sarif")

@@ -83,7 +83,7 @@ func (a *app) why() *cobra.Command {
 	o.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
-	flags.StringArrayVar(&set, "set", nil, "set a key of the profile, as config.env.TZ=UTC")
+	addSetFlags(flags, &set)
 	flags.StringVar(&format, "format", report.Text, "text or json")
 	return cmd
 }

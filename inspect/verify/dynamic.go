@@ -25,7 +25,7 @@ var dynamicRules = []Rule{
 	{
 		ID: "run-listeners", Title: "Nothing listens but what the profile names", Severity: Error, Holes: []string{"m"},
 		Why: "Each socket is a way in that no route and no key guards.",
-		Fix: "Remove what opens it, bind it to loopback, or name it in expect.listeners.",
+		Fix: "Remove what opens it, or bind it to loopback. Name it in expect.listeners only if your profile adds it on purpose.",
 	},
 	{
 		ID: "run-processes", Title: "Every process comes from a program that the profile names", Severity: Error,
@@ -35,7 +35,7 @@ var dynamicRules = []Rule{
 	{
 		ID: "run-programs", Title: "Exactly the profile's programs run", Severity: Error,
 		Why: "A program more is surface that nobody looked at; one less, and the image doesn't do its job.",
-		Fix: "Remove the program, or name it in expect.programs; for one that doesn't run its log is in the artifacts.",
+		Fix: "Remove the program; the log of one that doesn't run is in the artifacts. Name it in expect.programs only if your profile adds it on purpose.",
 	},
 	{
 		ID: "run-root", Title: "Only supervisord and nginx's master run as root", Severity: Error,
@@ -51,7 +51,7 @@ var dynamicRules = []Rule{
 	{
 		ID: "run-setuid", Title: "No file has setuid or setgid but what the profile names", Severity: Error,
 		Why: "It is a step from a program's account to root.",
-		Fix: "Remove the file, or name it in expect.privileged.",
+		Fix: "Remove the file. Name it in expect.privileged only if your profile adds it on purpose.",
 	},
 	{
 		ID: "run-start", Title: "The image starts, with a read-only root and few capabilities, and gets healthy", Severity: Error,

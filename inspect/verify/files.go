@@ -21,7 +21,7 @@ var fileRules = []rule{
 	{Rule: Rule{
 		ID: "file-changed", Title: "Every laid file is what was laid", Severity: Error,
 		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; a symlink in a file's place is whatever it leads to.",
-		Fix: "Build again; no layer above slimctl's may replace the file.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again: no layer above slimctl's may replace the file.",
 	}, each: filesChanged},
 	{Rule: Rule{
 		ID: "file-rights", Title: "Every laid file has its mode and owner", Severity: Error,
@@ -51,7 +51,7 @@ var fileRules = []rule{
 	{Rule: Rule{
 		ID: "file-closed", Title: "Closed directories hold only what the profile names", Severity: Error,
 		Why: "Some directories are read by name or by glob: a file in them is a route, a program, a browser policy or a rule of sudo.",
-		Fix: "Remove the file, or name it in allow of that line of expect.closed.",
+		Fix: "Remove the file. Name it in allow of that line of expect.closed only if your profile adds it on purpose.",
 	}, each: filesClosed},
 }
 

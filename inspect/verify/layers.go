@@ -37,7 +37,7 @@ var layerRules = []rule{
 	{Rule: Rule{
 		ID: "layer-foreign", Title: "Layers above the base hold what the profile lays and removes", Severity: Error,
 		Why: "A layer that slimctl did not make can replace any program of the base under its own name: nginx, Node, a library that all of them load. With the base known, each layer is one that a build makes: all removals in one, then one for each overlay.",
-		Fix: "Build again, and lay by the profile what else is needed.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again, and add what is needed to the profile.",
 	}, each: layersForeign},
 	{Rule: Rule{
 		ID: "layer-archive", Title: "Every program that unpacks a layer above the base finds the same in it", Severity: Error,

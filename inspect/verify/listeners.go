@@ -13,7 +13,7 @@ var listenerRules = []rule{
 	{Rule: Rule{
 		ID: "listener-unknown", Title: "Every listener is the profile's", Severity: Error, Holes: []string{"m"},
 		Why: "On line A eight services listen on 0.0.0.0 beside nginx, so that no rule about routes means anything to them. One on loopback is open to every program of the container, and to the browser's pages.",
-		Fix: "Bind it to loopback or remove the program, and name the address in expect.listeners.",
+		Fix: "Bind it to loopback or remove the program. Name the address in expect.listeners only if your profile adds it on purpose.",
 	}, each: listenersUnknown},
 }
 

@@ -15,7 +15,7 @@ var mcpRules = []rule{
 	{Rule: Rule{
 		ID: "mcp-server", Title: "The MCP servers are those of the profile", Severity: Error,
 		Why: "Each further server gives every agent that reaches /mcp its tools; one over stdio is any command at all.",
-		Fix: "Remove the entry from mcp-hub.json and its template, or name the server in expect.mcpServers.",
+		Fix: "Keep the two files of l0: mcp-hub.json and asset:mcp-hub.json.template name browser_shell alone.",
 	}, each: mcpServers},
 	{Rule: Rule{
 		ID: "mcp-command", Title: "Each MCP server is a program that the profile lays", Severity: Error,
@@ -25,7 +25,7 @@ var mcpRules = []rule{
 	{Rule: Rule{
 		ID: "mcp-tool", Title: "The tools on /mcp are those of the profile", Severity: Error,
 		Why: "A further tool runs shells, reads files or drives the browser past browser-shell's policy. A server whose tools are not known may have any.",
-		Fix: "Remove the server that brings the tool, or name the tool in expect.tools.",
+		Fix: "Remove the server that brings the tool; browser_shell alone, with its one tool, may be there.",
 	}, each: mcpTools},
 	{Rule: Rule{
 		ID: "mcp-built-in", Title: "No program brings MCP tools of its own", Severity: Error,

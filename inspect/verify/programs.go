@@ -14,7 +14,7 @@ var programRules = []rule{
 	{Rule: Rule{
 		ID: "program", Title: "The programs are those of the profile", Severity: Error,
 		Why: "The base's programs are shells, editors, notebooks and proxies without a password; each listens, and a local port is all that the browser or another program needs to use it.",
-		Fix: "Remove the program's section, or name it in expect.programs.",
+		Fix: "Remove the program's section. Name it in expect.programs only if your profile adds it on purpose.",
 	}, each: programs},
 	{Rule: Rule{
 		ID: "program-dormant", Title: "No program lies in wait", Severity: Error,

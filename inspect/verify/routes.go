@@ -16,7 +16,7 @@ var routeRules = []rule{
 	{Rule: Rule{
 		ID: "nginx-longer-location", Title: "Only the profile's routes answer", Severity: Error, Holes: []string{"a"},
 		Why: "A longer prefix, an exact location or a regular expression wins over `location /`, wherever it stands: a server that denies / still answers /v1/shell, /cdp/ and /proxy/PORT. A prefix where the profile has an exact route answers /mcpfoo too.",
-		Fix: "Remove the location, or name its pattern in expect.routes; write it exact (=) unless it ends in /.",
+		Fix: "Remove the location. Name its pattern in expect.routes only if your profile adds it on purpose, and write it exact (=) unless it ends in /.",
 	}, each: routesUnexpected},
 	{Rule: Rule{
 		ID: "nginx-route-missing", Title: "Every route of the profile answers", Severity: Error,
@@ -41,7 +41,7 @@ var routeRules = []rule{
 	{Rule: Rule{
 		ID: "nginx-upstream", Title: "Routes lead to the profile's listeners only", Severity: Error,
 		Why: "A route to another port is the surface of whatever listens there, and one to another host hands keys and screens to it.",
-		Fix: "Correct proxy_pass, or name the address in expect.listeners.",
+		Fix: "Correct proxy_pass. Name the address in expect.listeners only if your profile adds it on purpose.",
 	}, each: routesUpstream},
 	{Rule: Rule{
 		ID: "nginx-static", Title: "Files are served from a directory that is for serving", Severity: Error,

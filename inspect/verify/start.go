@@ -54,7 +54,7 @@ var startRules = []rule{
 	{Rule: Rule{
 		ID: "switch", Title: "Only the profile's variables change what the image does", Severity: Error,
 		Why: "Anything that a variable can bring back is not closed: DISABLE_JUPYTER=false starts jupyter, EXTRA_MCP_SERVERS adds any command to /mcp, BROWSER_EXTRA_ARGS opens the debugging port.",
-		Fix: "Remove what reads the variable, or name it in expect.switches.",
+		Fix: "Remove what reads the variable. Name it in expect.switches only if your profile adds it on purpose.",
 	}, each: switches},
 	{Rule: Rule{
 		ID: "switch-set", Title: "The image sets no switch", Severity: Error,

@@ -76,14 +76,15 @@ func LoadConfig(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hub configuration: %w", err)
 	}
-	c, err := parseConfig(text)
+	c, err := ParseConfig(text)
 	if err != nil {
 		return nil, fmt.Errorf("hub configuration %s:%w", path, err)
 	}
 	return c, nil
 }
 
-func parseConfig(text []byte) (*Config, error) {
+// ParseConfig reads the text of a configuration; errors begin with line:column.
+func ParseConfig(text []byte) (*Config, error) {
 	c, err := readConfig(text)
 	if err != nil {
 		return nil, strictjson.Locate(text, err)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestParseConfig(t *testing.T) {
-	got, err := parseConfig([]byte(`{
+	got, err := ParseConfig([]byte(`{
 	"$schema": "x",
 	"mcpServers": {
 		"b": {"command": "/bin/b", "args": ["-x"], "env": {"K": "v"}, "cwd": "/tmp", "type": "stdio", "timeout": 1.5, "shell": true, "perSession": true},
@@ -33,7 +33,7 @@ func TestParseConfig(t *testing.T) {
 		`{"mcpServers": {"a": {"command": "/a"}, "b": {"command": "/b"}}}`:                               Prefixed,
 		`{"mcpServers": {"a": {"command": "/a"}, "b": {"command": "/b"}}, "naming": "flat"}` + "\n\t \n": Flat,
 	} {
-		if c, err := parseConfig([]byte(text)); err != nil || c.Naming != naming {
+		if c, err := ParseConfig([]byte(text)); err != nil || c.Naming != naming {
 			t.Errorf("%s: %+v %v", text, c, err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestBadConfig(t *testing.T) {
 		{`{"mcpServers": {"a": {"command": "/a",}}}`, "invalid character"},
 		{`{"mcpServers": {"a": {"env": ` + strings.Repeat("[", 20000), "nested more than 8 levels"},
 	} {
-		_, err := parseConfig([]byte(tt.text))
+		_, err := ParseConfig([]byte(tt.text))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%.100s:\n got %v\nwant %s", tt.text, err, tt.want)
 		}
@@ -94,7 +94,7 @@ func TestBadConfig(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"mcpServers": {"a": {"command": "/a", "env": {"A": "b"}, "timeout": 3}}, "naming": "flat"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := parseConfig(text)
+		c, err := ParseConfig(text)
 		if (c == nil) == (err == nil) {
 			t.Fatalf("%v %v", c, err)
 		}
