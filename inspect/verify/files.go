@@ -2,9 +2,12 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
+	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
@@ -43,6 +46,11 @@ var fileRules = []rule{
 		Why: "Node loads a module from the nearest node_modules: a file beside the payload's own is run in its place.",
 		Fix: "Remove the file.",
 	}, each: filesExtra},
+	{Rule: Rule{
+		ID: "payload-node", Title: "The tool finds the Node that its payload runs on", Severity: Error,
+		Why: "agent-browser before 0.20 starts its daemon with the node of agent_browser.search_path: without one the image boots, and every open fails.",
+		Fix: "Keep a node of the base in a directory of agent_browser.search_path (the tool's policy), or take an agent-browser from 0.20 on.",
+	}, each: payloadNode},
 	{Rule: Rule{
 		ID: "file-removed", Title: "What the profile removes is gone", Severity: Error,
 		Why: "Each removal closes something; the profile's line says what.",
@@ -317,6 +325,58 @@ func filesExtra(h *held) error {
 		}
 	}
 	return nil
+}
+
+// toolPolicy has agent_browser.search_path, by default what server/policy has.
+const toolPolicy = "/etc/agent-browser/browser-shell.policy.json"
+
+func payloadNode(h *held) error {
+	daemon := path.Join(h.payloadRoot(), "dist/daemon.js")
+	_, needed := h.laid[daemon]
+	if !needed || slices.ContainsFunc(h.Files.Layers, func(l tree.Layer) bool { return l.Unread }) {
+		return nil // of an unread layer another rule tells
+	}
+	var policy struct {
+		AgentBrowser struct {
+			SearchPath string `json:"search_path"`
+		} `json:"agent_browser"`
+	}
+	if e, ok := h.Files.Stat(toolPolicy); ok && e.Type == image.TypeFile && e.Size <= tree.MaxRead {
+		contents, err := h.read([]string{toolPolicy})
+		if err != nil {
+			return err
+		}
+		_ = json.Unmarshal(contents[toolPolicy], &policy) // a broken one has the default here; the image says so at its start
+	}
+	search := cmp.Or(policy.AgentBrowser.SearchPath, "/usr/local/bin:/usr/bin:/bin")
+	for dir := range strings.SplitSeq(search, ":") {
+		p := image.Clean(dir + "/node")
+		e, ok := h.Files.Stat(p)
+		if !ok || e.Type != image.TypeFile || e.Mode&0o001 == 0 || !h.entered(p) || !h.entered(e.Path) {
+			continue // as execvp(3) does
+		}
+		if e.Layer < len(h.want.Base.Layers) || e.Size > tree.MaxRead {
+			return nil // a base's own is of the base's architecture
+		}
+		contents, err := h.read([]string{e.Path})
+		if err != nil {
+			return err
+		}
+		if m, err := machineOf(contents[e.Path]); err != nil || m != machines[h.Platform.Architecture] {
+			h.found(p, h.at(e.Path), "%s, which %s is run by, is no program for %s", e.Path, daemon, h.Platform.Architecture)
+		}
+		return nil
+	}
+	h.found("node", h.at(daemon), "%s needs node, and there is none that the tool's account may run in %s", daemon, search)
+	return nil
+}
+
+// entered reports whether everybody may enter the directories above a path.
+func (h *held) entered(p string) bool {
+	return !slices.ContainsFunc(image.Parents(p), func(dir string) bool {
+		e, ok := h.Files.Stat(dir)
+		return ok && e.Mode&0o001 == 0
+	})
 }
 
 func filesRemoved(h *held) error {

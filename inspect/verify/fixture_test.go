@@ -72,7 +72,7 @@ func good() *fixture {
 		base: []image.File{
 			image.Dir("/opt", 0o755), image.Dir("/opt/gem", 0o755), image.Dir("/opt/novnc", 0o755), image.Dir("/tmp", 0o1777), image.Dir("/usr", 0o755), image.Dir("/usr/bin", 0o755),
 			image.Dir("/usr/sbin", 0o755), image.Dir("/usr/local", 0o755), image.Dir("/usr/local/bin", 0o755), image.Dir("/bin", 0o755),
-			image.Bytes("/usr/bin/Xvnc", 0o755, program(0x3e)), image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)),
+			image.Bytes("/usr/bin/Xvnc", 0o755, program(0x3e)), image.Bytes("/usr/bin/node", 0o755, program(0x3e)), image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)),
 			image.Bytes("/usr/local/bin/browser", 0o755, program(0x3e)), text("/opt/novnc/index.html", "<html>"),
 		},
 		laid: []image.File{

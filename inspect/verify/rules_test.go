@@ -623,6 +623,20 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"a link": func(f *fixture) { f.addAbove(image.Symlink("/opt/agent-browser/dist/node_modules", "/tmp")) },
 	},
+	"payload-node": {
+		"removed":                 func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/node")) },
+		"for its owner alone":     func(f *fixture) { f.addAbove(image.Bytes("/usr/bin/node", 0o744, program(0x3e))) },
+		"a directory":             func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/node"), image.Dir("/usr/local/bin/node", 0o755)) },
+		"a link to nothing":       func(f *fixture) { f.addAbove(image.Symlink("/usr/bin/node", "/opt/node")) },
+		"of another architecture": func(f *fixture) { f.addAbove(image.Bytes("/usr/bin/node", 0o755, program(0xb7))) },
+		"broken":                  func(f *fixture) { f.addAbove(image.Bytes("/usr/local/bin/node", 0o755, nil)) },
+		"in a closed directory": func(f *fixture) {
+			f.addAbove(image.Symlink("/usr/bin/node", "/srv/node"), image.Dir("/srv", 0o700), image.Bytes("/srv/node", 0o755, program(0x3e)))
+		},
+		"elsewhere": func(f *fixture) {
+			f.laid = append(f.laid, text("/etc/agent-browser/browser-shell.policy.json", `{"agent_browser": {"search_path": "/opt/node/bin"}}`))
+		},
+	},
 	"file-removed": {
 		"brought back":        func(f *fixture) { f.addAbove(text("/opt/gem/run.sh", "#!/bin/sh")) },
 		"below":               func(f *fixture) { f.addAbove(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL")) },
