@@ -50,6 +50,10 @@ type egressProxy struct {
 
 // openEgress opens the proxy. calls gives the request ids of the calls that run, for the log.
 func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egressProxy, err error) {
+	outgoing, err := egress.LoadOutgoing(outgoingFile)
+	if err != nil {
+		return nil, err
+	}
 	file, err := logFile(p, "egress.jsonl")
 	if err != nil {
 		return nil, err
@@ -63,7 +67,7 @@ func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egre
 		log.Close()
 		return nil, err
 	}
-	proxy := egress.New(p, network, func(d egress.Decision) error { return log.Write(networkRecord(d, calls())) })
+	proxy := egress.New(p, network, outgoing, func(d egress.Decision) error { return log.Write(networkRecord(d, calls())) })
 	return &egressProxy{proxy, log, l}, nil
 }
 

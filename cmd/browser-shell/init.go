@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 
+	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/hub"
 	"github.com/slimctl/slimctl/server/hub/guard"
@@ -83,8 +84,9 @@ const logDir = "/var/log/gem"
 // plan is what the operator's variables come to.
 type plan struct {
 	accounts
-	gate gate.Config
-	env  []string // the whole environment of the programs
+	gate     gate.Config
+	outgoing egress.Outgoing
+	env      []string // the whole environment of the programs
 }
 
 // planOf reads the operator's variables and no others. hasIPv6 says whether a socket can be bound to an address.
@@ -102,7 +104,7 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 	if a.self != root {
 		home = "/home/gem"
 	}
-	return plan{a, g, []string{
+	return plan{a, g, egress.Outgoing{}, []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + home,
 		"LANG=C.UTF-8",
@@ -158,9 +160,23 @@ func checkFiles() error {
 	return nil
 }
 
-// runInit is the image's entry: it prepares what the programs need and becomes supervisord.
-func runInit(_ context.Context, args []string, std stdio) error {
-	if err := parse(flag.NewFlagSet("init", flag.ContinueOnError), args, std.err); err != nil {
+// tetherSocket is where the egress proxy finds the tether. Only the service account may enter its directory.
+const tetherSocket = "/run/browser-shell/tether.sock"
+
+// publicPort is where the image answers.
+const publicPort = "127.0.0.1:8080"
+
+// exitStatus is how the programs ended.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("supervisord ended with status %d", int(e)) }
+
+// runInit is the image's entry: it prepares what the programs need and becomes supervisord. With --tether it starts
+// supervisord and stays, to carry connections and to end the container when slimctl is gone.
+func runInit(ctx context.Context, args []string, std stdio) error {
+	flags := flag.NewFlagSet("init", flag.ContinueOnError)
+	tethered := flags.Bool("tether", false, "carry all connections over standard input and output, to slimctl")
+	if err := parse(flags, args, std.err); err != nil {
 		return err
 	}
 	p, err := planOf(os.Getenv, os.Getuid(), canListen)
@@ -170,11 +186,17 @@ func runInit(_ context.Context, args []string, std stdio) error {
 	if err := as(p.service, p.self, checkFiles); err != nil {
 		return err
 	}
+	if *tethered {
+		p.outgoing.Proxy = "unix:" + tetherSocket
+	}
 	if err := p.prepare("/"); err != nil {
 		return err
 	}
 	if err := p.dropProfileLocks("/"); err != nil {
 		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
+	}
+	if *tethered {
+		return p.hold(ctx)
 	}
 	return replace(supervisor, p.env)
 }

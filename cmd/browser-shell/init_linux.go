@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/server/egress"
 )
 
 // Any of the places may be a volume that someone else has filled. So nothing below follows a link as root, and what is
@@ -26,7 +28,7 @@ func (p plan) prepare(root string) error {
 			return fmt.Errorf("%s: %w\n%s", d.path, err, d.remedy(p.self))
 		}
 	}
-	for _, step := range []func(string) error{p.dropLocks, p.checkLinks, p.writeGate} {
+	for _, step := range []func(string) error{p.dropLocks, p.checkLinks, p.writeGate, p.writeOutgoing} {
 		if err := step(root); err != nil {
 			return err
 		}
@@ -258,29 +260,38 @@ func list(dir *os.File) ([]fs.DirEntry, error) {
 }
 
 // writeGate puts the gate's configuration where browser-shell alone reads it. It holds no key, only what checks one.
-func (p plan) writeGate(root string) error {
-	data, err := json.Marshal(p.gate)
+func (p plan) writeGate(root string) error { return p.writeConfig(root, gateFile, p.gate) }
+
+// writeOutgoing does the same with the outgoing proxy, which may have a password. Without one it takes the place of an
+// earlier run's.
+func (p plan) writeOutgoing(root string) error {
+	return p.writeConfig(root, egress.DefaultOutgoing, p.outgoing)
+}
+
+// writeConfig writes a file that the service account alone reads.
+func (p plan) writeConfig(root, file string, config any) error {
+	data, err := json.Marshal(config)
 	if err != nil {
 		return err
 	}
-	dir, err := openDir(filepath.Join(root, filepath.Dir(gateFile)))
+	dir, err := openDir(filepath.Join(root, filepath.Dir(file)))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	return as(p.service, p.self, func() error {
-		name := ".gate-" + rand.Text()
+		name := ".config-" + rand.Text()
 		f, err := createIn(dir, name, 0o400)
 		if err != nil {
 			return err
 		}
 		_, err = f.Write(data)
 		if err = errors.Join(err, f.Close()); err == nil {
-			err = unix.Renameat(int(dir.Fd()), name, int(dir.Fd()), filepath.Base(gateFile))
+			err = unix.Renameat(int(dir.Fd()), name, int(dir.Fd()), filepath.Base(file))
 		}
 		if err != nil {
 			_ = unix.Unlinkat(int(dir.Fd()), name, 0) // the error says enough
-			return fmt.Errorf("write %s: %w", gateFile, err)
+			return fmt.Errorf("write %s: %w", file, err)
 		}
 		return nil
 	})

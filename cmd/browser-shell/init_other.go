@@ -2,10 +2,17 @@
 
 package main
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 func (plan) prepare(string) error { return errors.New("the image starts on Linux only") }
 
 func as(_, _ account, do func() error) error { return do() }
+
+func (plan) dropProfileLocks(string) error { return nil }
+
+func (plan) hold(context.Context) error { return errors.New("the image starts on Linux only") }
 
 func replace([]string, []string) error { return errors.New("the image starts on Linux only") }

@@ -209,8 +209,8 @@ func TestPrepare(t *testing.T) {
 	if err := json.Unmarshal(data, &got); err != nil || got != p.gate {
 		t.Errorf("%s holds %s: %v", gateFile, data, err)
 	}
-	if entries, _ := os.ReadDir(filepath.Dir(file)); len(entries) != 1 {
-		t.Errorf("besides the file there are %v", entries)
+	if entries, _ := os.ReadDir(filepath.Dir(file)); len(entries) != 2 { // and outgoing.json
+		t.Errorf("besides the files there are %v", entries)
 	}
 }
 

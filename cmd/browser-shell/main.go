@@ -22,6 +22,7 @@ import (
 
 	"github.com/slimctl/slimctl/internal/version"
 	"github.com/slimctl/slimctl/server"
+	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 	"github.com/slimctl/slimctl/server/protocol"
@@ -51,7 +52,7 @@ func commands() []command {
 		{"audit", "verify FILE... [--head HASH] [--json]", "whether an audit log is as it was written", runAudit},
 		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
 		{"chromium-policy", "[--policy FILE] [--format managed|flags]", "settings that make Chromium use the proxy, on stdout", runChromiumPolicy},
-		{"init", "", "the image's entry: prepares its directories and starts its programs", runInit},
+		{"init", "[--tether]", "the image's entry: prepares its directories and starts its programs", runInit},
 		{"start", "PROGRAM [ARG]...", "become a program of the image, once it can start", runStart},
 		{"health", "", "whether all programs of the image answer", runHealth},
 		{"version", "[--format text|json]", "version, commit and Go of this program", runVersion},
@@ -108,6 +109,10 @@ func exitCode(err error, stderr io.Writer) int {
 		return 2
 	}
 	fmt.Fprintln(stderr, "browser-shell:", err)
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
+	}
 	if errors.Is(err, errConfig) {
 		return 78
 	}
@@ -171,8 +176,14 @@ func open(path string, stderr io.Writer) (*serving, error) {
 	if err != nil {
 		return nil, err
 	}
+	outgoing, err := egress.LoadOutgoing(outgoingFile)
+	if err != nil {
+		return nil, err
+	}
+	sites := network
+	sites.Remote = sites.Remote || outgoing != nil
 	s, err := server.New(server.Config{
-		Policy: p, Version: ownVersion(), Network: network,
+		Policy: p, Version: ownVersion(), Network: sites,
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -231,6 +242,9 @@ func withPolicy(path string, reload func(*policy.Policy) error) func() error {
 
 // network is what lies outside; tests put a local site there.
 var network policy.Network
+
+// outgoingFile names the proxy that everything goes out through. Without the file there is none.
+var outgoingFile = egress.DefaultOutgoing
 
 func runMCP(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("mcp", flag.ContinueOnError)

@@ -49,10 +49,15 @@ func (a *app) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run IMAGE [-- COMMAND...]",
 		Short: "Run an image in a closed container and keep evidence of it",
-		Long: `Run runs an image with no network, a read-only root, all capabilities dropped but those that
-the closed image needs, and limits: with Docker when one answers, otherwise with runc, for which
-slimctl has to be root on Linux. IMAGE is what build's --base takes, or an image that build wrote;
-of several platforms this machine's is run.
+		Long: `Run runs an image with a read-only root, limits, and all capabilities dropped but those that the
+closed image needs: with Docker when one answers, as any user who may use it, otherwise with runc,
+for which slimctl has to be root on Linux. IMAGE is what build's --base takes, or an image that
+build wrote; of several platforms this machine's is run.
+
+The container has no network but loopback. With --network egress, the default for an image that
+slimctl built, slimctl itself carries the browser's connections to public addresses, as the
+image's policy allows; private ranges are refused when the connection is made. With --network none
+nothing goes out. In both cases -p reaches port 8080. Any other image has network none by default.
 
 Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
 it could not be started, as with docker run, and 124 that it ran into --timeout. However it
@@ -71,8 +76,8 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runImage(cmd.Context(), args[0], f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.Network, "network", s.Network, "none, path:FILE of a network namespace, or with Docker the name of a network")
-	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "lead [ADDRESS:][PORT:]PORT of this machine to a port inside; the address is 127.0.0.1 when not said (repeatable)")
+	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
+	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port, as [ADDRESS:][PORT:]PORT; ADDRESS: 127.0.0.1 (repeatable)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
 	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")
 	flags.Float64Var(&s.CPUs, "cpus", s.CPUs, "number of cores; 0 for no limit")
@@ -119,8 +124,11 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	}
 	later := context.WithoutCancel(ctx) // the end of ctx ends the container; what comes then is still waited for
 	defer func() { _, _ = sb.Stop(later) }()
+	if sb.Tethered() {
+		fmt.Fprintln(a.stderr, "slimctl: network "+describeNetwork(sb.Evidence().Settings.Network))
+	}
 	for _, p := range sb.Published() {
-		fmt.Fprintf(a.stderr, "slimctl: %s leads to port %d\n", p.Host, p.Port)
+		fmt.Fprintln(a.stderr, "slimctl: "+describePort(p))
 	}
 	unhealthy := a.watchStart(ctx, sb, f)
 	st, err := sb.Wait(later)
@@ -169,6 +177,25 @@ func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) 
 		result <- err
 	}()
 	return result
+}
+
+// describeNetwork says what a container reaches.
+func describeNetwork(network string) string {
+	switch network {
+	case sandbox.NetworkEgress:
+		return "egress: the browser reaches public addresses that the policy allows; nothing else has a network"
+	case sandbox.NetworkNone:
+		return "none: nothing outside is reached"
+	}
+	return network
+}
+
+// describePort says what answers at a published port.
+func describePort(p sandbox.Publication) string {
+	if p.Port == sandbox.PublicPort {
+		return fmt.Sprintf("MCP http://%[1]s/mcp · desktop http://%[1]s/vnc/", p.Host)
+	}
+	return fmt.Sprintf("port %d at %s", p.Port, p.Host)
 }
 
 // startStatus gives an image that can't be started docker run's exit code.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -25,7 +26,10 @@ import (
 )
 
 // guestLayout is an image whose entrypoint is the guest, for a test that runs it with runc.
-func guestLayout(t *testing.T) string {
+func guestLayout(t *testing.T) string { return guestLayoutOf(t, sandboxtest.Guest) }
+
+// guestLayoutOf is the same with another config.
+func guestLayoutOf(t *testing.T, config v1.Config) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		need.Missing(t, "runc needs root")
@@ -34,7 +38,7 @@ func guestLayout(t *testing.T) string {
 	dir := t.TempDir()
 	p, err := layout.Write(dir, empty.Index)
 	if err == nil {
-		err = p.AppendImage(sandboxtest.Image(t, sandboxtest.Guest, sandboxtest.GuestLayer(t)))
+		err = p.AppendImage(sandboxtest.Image(t, config, sandboxtest.GuestLayer(t)))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +48,7 @@ func guestLayout(t *testing.T) string {
 
 // TestRunScripts runs testdata/run, whose scripts have an image at $IMAGE.
 func TestRunScripts(t *testing.T) {
-	img := guestLayout(t)
+	img, closed := guestLayout(t), guestLayoutOf(t, sandboxtest.Tethered)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "run"),
 		Setup: func(e *testscript.Env) error {
@@ -52,6 +56,7 @@ func TestRunScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("IMAGE", img)
+			e.Setenv("CLOSED", closed)                 // starts as an image that slimctl built; GUEST says what it does
 			e.Setenv("DOCKER_HOST", "unix:///nowhere") // runc is what these are about
 			return nil
 		},

@@ -156,8 +156,15 @@ func (b *box) lookAtProcesses(s *state, programs map[string]supervised, processe
 			of[p.pid] = name
 		}
 	}
+	first := 0 // as this machine numbers it
 	for _, p := range processes {
-		if p.Inside == 1 || p.State == "Z" {
+		if p.Inside == 1 {
+			first = p.PID
+		}
+	}
+	for _, p := range processes {
+		supervises := p.Parent == first && slices.ContainsFunc(processes, func(c sandbox.Process) bool { return c.Parent == p.PID && of[c.Inside] != "" })
+		if p.Inside == 1 || p.State == "Z" || supervises { // supervisord is the first process, or that one's child
 			continue
 		}
 		name, at := "", p

@@ -81,10 +81,10 @@ func (s Settings) parse() (*plan, error) {
 		p.netns = file
 	case ok:
 		bad("network %q: the path of a network namespace is absolute", s.Network)
-	case !networkName.MatchString(s.Network):
-		bad("network %q: want none, path:FILE or the name of a Docker network", s.Network)
+	case s.Network != "" && !networkName.MatchString(s.Network):
+		bad("network %q: want egress, none, path:FILE or the name of a Docker network", s.Network)
 	case s.Network == "host":
-		bad("network host: the container would share this machine's network; want none, path:FILE or the name of a Docker network")
+		bad("network host: the container would share this machine's network; want egress, none, path:FILE or the name of a Docker network")
 	}
 	for _, text := range s.Publish {
 		pub, err := ParsePublish(text)

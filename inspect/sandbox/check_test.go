@@ -16,7 +16,6 @@ func TestSettings(t *testing.T) {
 	for name, change := range map[string]func(*Settings){
 		"network host":           func(s *Settings) { s.Network = "host" },
 		"network by container":   func(s *Settings) { s.Network = "container:other" },
-		"no network":             func(s *Settings) { s.Network = "" },
 		"a relative namespace":   func(s *Settings) { s.Network = "path:ns" },
 		"publish no port":        func(s *Settings) { s.Publish = []string{"127.0.0.1"} },
 		"publish port 0":         func(s *Settings) { s.Publish = []string{"127.0.0.1:8080:0"} },

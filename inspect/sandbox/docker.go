@@ -89,40 +89,63 @@ func (e *dockerEngine) sweepContainers(ctx context.Context) error {
 	return err
 }
 
-func (e *dockerEngine) start(ctx context.Context, s *Sandbox) error {
+func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error) {
 	if err := e.sweepContainers(ctx); err != nil {
 		s.note("containers that a killed process left: " + err.Error())
 	}
 	ref, err := e.imageID(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config, host, err := e.config(ref)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{Config: config, HostConfig: host, Name: s.run.name()})
 	if err != nil {
-		return dockerStartError(err)
+		return nil, dockerStartError(err)
 	}
 	e.id = made.ID
 	s.notApplied(made.Warnings...)
 	life := context.WithoutCancel(ctx) // it is ended by signals
-	streams, err := e.api.ContainerAttach(life, e.id, client.ContainerAttachOptions{Stream: true, Stdout: true, Stderr: true})
+	streams, err := e.api.ContainerAttach(life, e.id, client.ContainerAttachOptions{Stream: true, Stdin: s.tethered, Stdout: true, Stderr: true})
 	if err != nil {
-		return fmt.Errorf("docker: %w", err)
+		return nil, fmt.Errorf("docker: %w", err)
 	}
 	e.output = make(chan struct{})
+	stdout := s.logs.tee(s.runner.Stdout)
+	var conn io.ReadWriteCloser
+	var tied *io.PipeWriter
+	if s.tethered {
+		r, w := io.Pipe()
+		conn, tied, stdout = &attached{r, streams.HijackedResponse}, w, w
+	}
 	go func() {
 		defer close(e.output)
 		defer streams.Close()
-		_, _ = stdcopy.StdCopy(s.logs.tee(s.runner.Stdout), s.logs.tee(s.runner.Stderr), streams.Reader) // ends with the container
+		_, err := stdcopy.StdCopy(stdout, s.logs.tee(s.runner.Stderr), streams.Reader) // ends with the container
+		if tied != nil {
+			tied.CloseWithError(err) // nil: io.EOF
+		}
 	}()
 	e.exit = e.api.ContainerWait(life, e.id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := e.api.ContainerStart(ctx, e.id, client.ContainerStartOptions{}); err != nil {
-		return dockerStartError(err)
+		return nil, dockerStartError(err)
 	}
-	return e.published(ctx)
+	return conn, e.published(ctx)
+}
+
+// attached is the standard input and output of a container.
+type attached struct {
+	*io.PipeReader
+	streams client.HijackedResponse
+}
+
+func (a *attached) Write(b []byte) (int, error) { return a.streams.Conn.Write(b) }
+
+func (a *attached) Close() error {
+	a.streams.Close()
+	return a.PipeReader.Close()
 }
 
 func dockerStartError(err error) error {

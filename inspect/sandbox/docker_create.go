@@ -64,16 +64,16 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	p := e.s.plan
 	c := &container.Config{
 		Image: ref, User: p.User, Cmd: p.Command, Hostname: e.s.run.name(), AttachStdout: true, AttachStderr: true,
-		Env:    environment(nil, nil, p.Env),
+		Env: environment(nil, nil, p.Env), AttachStdin: e.s.tethered, OpenStdin: e.s.tethered, StdinOnce: e.s.tethered,
 		Labels: map[string]string{labelRun: e.s.run.id, labelCache: e.s.runner.CacheDir},
 		// What an image's health check would print and use isn't part of the run.
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
-	if p.Network != "none" {
+	if !e.isolated() {
 		c.ExposedPorts = network.PortSet{}
 	}
 	h := &container.HostConfig{
-		NetworkMode: container.NetworkMode(p.Network), ReadonlyRootfs: p.ReadOnly, ShmSize: p.ShmSize,
+		NetworkMode: container.NetworkMode(e.network()), ReadonlyRootfs: p.ReadOnly, ShmSize: p.ShmSize,
 		CapDrop: []string{"ALL"}, CapAdd: p.caps, Tmpfs: map[string]string{}, PortBindings: network.PortMap{},
 		LogConfig: container.LogConfig{Type: "none"}, // they are read as they come
 		Resources: container.Resources{
@@ -109,8 +109,8 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 		}
 		bind(outputDir(e.s.run.dir), "/output", false)
 	}
-	if p.Network == "none" {
-		return c, h, nil // what is published is led into its network by ourselves
+	if e.isolated() {
+		return c, h, nil // it is reached by its tether
 	}
 	for _, pub := range p.publish {
 		port, _ := network.PortFrom(pub.Port, network.TCP) // never an error for tcp
@@ -120,6 +120,19 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 		})
 	}
 	return c, h, nil
+}
+
+// isolated reports whether the container has loopback alone.
+func (e *dockerEngine) isolated() bool {
+	return e.s.plan.Network == NetworkNone || e.s.plan.Network == NetworkEgress
+}
+
+// network gives Docker's name of the container's network.
+func (e *dockerEngine) network() string {
+	if e.isolated() {
+		return "none"
+	}
+	return e.s.plan.Network
 }
 
 // giveTo lets USER[:GROUP] write to a directory: numbers become its owner; a name, which only the image can tell, means that
@@ -136,7 +149,7 @@ func giveTo(dir, user string) error {
 
 // published asks which ports Docker chose.
 func (e *dockerEngine) published(ctx context.Context) error {
-	if e.s.plan.Network == "none" || len(e.s.plan.publish) == 0 {
+	if e.isolated() || len(e.s.plan.publish) == 0 {
 		return nil
 	}
 	info, err := e.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})

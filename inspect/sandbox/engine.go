@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // Engines that a Runner can be told to take.
@@ -27,14 +30,21 @@ type Runner struct {
 	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
 	Stdout, Stderr io.Writer
 	Progress       image.Progress
+	// Outgoing is a proxy through which a container with network egress goes out; nil for none.
+	Outgoing *egress.Outgoing
+	// World is what lies outside for network egress; the zero value is the real one.
+	World policy.Network
+	// Sites are served to a container with network egress by slimctl itself, over plain http, by host name.
+	Sites map[string]http.Handler
 }
 
 // engine is one way to run a container.
 type engine interface {
 	// sweep ends and removes what is left of a run whose process was killed.
 	sweep(id, dir string) error
-	// start starts the container of s. What it made before an error it leaves to remove.
-	start(ctx context.Context, s *Sandbox) error
+	// start starts the container of s. What it made before an error it leaves to remove. Of a tethered container it gives
+	// standard input and output.
+	start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error)
 	// wait gives the exit status once the container has ended.
 	wait() (int, error)
 	// signal sends a signal to the container's first process.

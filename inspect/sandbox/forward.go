@@ -2,11 +2,12 @@ package sandbox
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/tether"
 )
 
 // dialTimeout is how long a connection to the container may take; it is on this machine.
@@ -65,22 +66,7 @@ func (f *forward) connect(outer net.Conn) {
 		inner.Close()
 	})
 	defer stop()
-	var both sync.WaitGroup
-	both.Go(func() { pipe(inner, outer) })
-	both.Go(func() { pipe(outer, inner) })
-	both.Wait()
-}
-
-// pipe copies one direction. An end of the stream is passed on and leaves the other direction open; an error ends both.
-func pipe(to, from net.Conn) {
-	if _, err := io.Copy(to, from); err != nil {
-		to.Close()
-		from.Close()
-		return
-	}
-	if half, ok := to.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
+	tether.Pump(inner, outer)
 }
 
 func (f *forward) close() {

@@ -6,7 +6,7 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,23 +132,23 @@ func TestJoinNetwork(t *testing.T) {
 	e := runcEngineUnderTest(t)
 	first := e.start(guestImage(t), settings("serve", "0.0.0.0:7000"))
 	until(t, "ready", says(first, "ready"))
-	s := settings("serve", "0.0.0.0:7001")
-	s.Network, s.Publish = "path:"+first.netns(t.Context()), []string{"7001"}
-	second := e.start(guestImage(t), s)
-	until(t, "ready", says(second, "ready"))
-	for _, addr := range []string{"127.0.0.1:7000", "127.0.0.1:7001"} {
-		c, err := second.Dial(t.Context(), "tcp", addr)
-		if err != nil {
-			t.Errorf("%s: %v", addr, err)
-			continue
-		}
-		c.Close()
-	}
-	c, err := net.Dial("tcp", second.Published()[0].Host.String())
+	pids, err := first.engine.pids(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Close()
+	s := settings("serve", "0.0.0.0:7001")
+	s.Network = fmt.Sprintf("path:/proc/%d/ns/net", pids[0])
+	second := e.start(guestImage(t), s)
+	until(t, "ready", says(second, "ready"))
+	sockets, err := second.Sockets(t.Context())
+	if err != nil || len(sockets) != 2 {
+		t.Errorf("%+v, %v: want both", sockets, err)
+	}
+	s.Publish = []string{"7001"}
+	if sb, err := e.Start(t.Context(), guestImage(t), s); err == nil {
+		_, _ = sb.Stop(t.Context())
+		t.Error("a port of another network is published")
+	}
 	for _, network := range []string{"path:/nowhere", "path:/etc/passwd", "some-docker-network"} {
 		s := settings("exit", "0")
 		s.Network = network

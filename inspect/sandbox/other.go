@@ -5,16 +5,9 @@ package sandbox
 import (
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 )
 
 var errNotLinux = errors.New("this needs Linux")
-
-type netSpace struct{ addr netip.Addr }
-
-func (*netSpace) dial(context.Context, string, string) (net.Conn, error) { return nil, errNotLinux }
-func (*netSpace) close()                                                 {}
 
 func (r Runner) runc(context.Context, *Sandbox) (engine, error) {
 	return nil, errors.New("runc runs images on Linux only: start Docker")
@@ -24,8 +17,6 @@ func mountScratch(s *Sandbox) error {
 	s.notApplied("size of /output: a limit needs Linux")
 	return nil
 }
-
-func (s *Sandbox) openNetwork(context.Context) error { return nil }
 
 func processesOf(pids []int) []Process {
 	var out []Process

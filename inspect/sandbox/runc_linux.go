@@ -63,55 +63,56 @@ func (e *runcEngine) sweep(id, dir string) error {
 	return sweepHost(id, dir)
 }
 
-func (e *runcEngine) start(ctx context.Context, s *Sandbox) error {
+func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error) {
 	e.name, e.dir = s.run.name(), s.run.dir
 	e.runc.Root = filepath.Join(e.dir, "runc")
 	e.runc.Log, e.runc.LogFormat = filepath.Join(e.dir, "runc.log"), runc.JSON
-	if e.s.plan.netns == "" && e.s.plan.Network != "none" {
-		return fmt.Errorf("network %q: with runc there are none and path:FILE; a Docker network needs --runtime docker", e.s.plan.Network)
+	if e.s.plan.netns == "" && e.s.plan.Network != NetworkNone && e.s.plan.Network != NetworkEgress {
+		return nil, fmt.Errorf("network %q: runc has egress, none and path:FILE; a Docker network needs --runtime docker", e.s.plan.Network)
 	}
 	cache := rootfs.Cache{Dir: filepath.Join(s.runner.CacheDir, "unpacked")}
 	if err := privateDir(cache.Dir); err != nil {
-		return err
+		return nil, err
 	}
 	if err := cache.Sweep(); err != nil {
 		s.note("layers that a killed process left: " + err.Error())
 	}
 	layers, err := cache.Layers(ctx, s.image, s.runner.Progress)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config, err := s.image.ConfigFile()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	root, err := rootfs.Mount(layers, scratch(e.dir))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.evident.Engine.RootFS = "overlayfs"
 	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
 	spec, err := b.write()
 	s.notApplied(b.missing...)
 	if err != nil {
-		return &StartError{125, err}
+		return nil, &StartError{125, err}
 	}
 	e.process = spec.Process
 	if s.runner.Strict && len(b.missing) > 0 {
-		return nil // the caller says so
+		return nil, nil // the caller says so
 	}
-	if err := e.launch(ctx); err != nil {
-		return err
+	conn, err := e.launch(ctx)
+	if err != nil {
+		return nil, err
 	}
 	s.notApplied(e.cgroups.verify(e.name, s.plan.Settings)...)
-	return nil
+	return conn, nil
 }
 
 // launch starts the container. It is then a child of ours: runc itself is gone.
-func (e *runcEngine) launch(ctx context.Context) error {
-	out, err := newStreams(e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr))
+func (e *runcEngine) launch(ctx context.Context) (io.ReadWriteCloser, error) {
+	out, err := newStreams(e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr), e.s.tethered)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pidFile := filepath.Join(e.dir, "pid")
 	status, err := e.runc.Run(ctx, e.name, filepath.Join(e.dir, "bundle"), &runc.CreateOpts{IO: out, PidFile: pidFile, Detach: true})
@@ -122,9 +123,9 @@ func (e *runcEngine) launch(ctx context.Context) error {
 			reap(e.pid)
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
-		return e.startError(e.runc.Log, status)
+		return nil, e.startError(e.runc.Log, status)
 	}
 	out.started()
 	go func() {
@@ -132,7 +133,10 @@ func (e *runcEngine) launch(ctx context.Context) error {
 		e.code = reap(e.pid)
 		out.finish()
 	}()
-	return nil
+	if !e.s.tethered {
+		return nil, nil
+	}
+	return out.conn(), nil
 }
 
 func readPID(file string) int {
@@ -224,7 +228,7 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 	}
 	defer os.RemoveAll(dir)
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
-	out, err := newStreams(stdout, stderr)
+	out, err := newStreams(stdout, stderr, false)
 	if err != nil {
 		return -1, err
 	}

@@ -82,6 +82,19 @@ func (e engineUnderTest) start(img Image, s Settings) *Sandbox {
 	return sb
 }
 
+// tetheredSettings are settings for tetheredImage, which does what a line says.
+func tetheredSettings(line string) Settings {
+	s := settings()
+	s.Env = map[string]string{"GUEST": line}
+	return s
+}
+
+// tetheredImage starts as an image that slimctl built does.
+func tetheredImage(t testing.TB) Image {
+	t.Helper()
+	return build(t, sandboxtest.Tethered, sandboxtest.GuestLayer(t))
+}
+
 // finish waits for the end.
 func finish(t testing.TB, sb *Sandbox) Status {
 	t.Helper()
@@ -376,19 +389,19 @@ func testNoStart(t *testing.T, e engineUnderTest) {
 	}
 }
 
-// TestNetwork: what is published leads to what listens beyond loopback, and Dial to all.
+// TestNetwork: what is published, and Dial, lead to the one port of an image that slimctl built.
 func TestNetwork(t *testing.T) {
 	t.Parallel()
 	testNetwork(t, runcEngineUnderTest(t))
 }
 
 func testNetwork(t *testing.T, e engineUnderTest) {
-	s := settings("serve", "0.0.0.0:8080", "127.0.0.1:9222")
-	s.Publish = []string{"8080", "127.0.0.1::9222"}
-	sb := e.start(guestImage(t), s)
+	s := tetheredSettings("serve 127.0.0.1:8080 127.0.0.1:9222")
+	s.Publish = []string{"8080"}
+	sb := e.start(tetheredImage(t), s)
 	until(t, "ready", says(sb, "ready"))
 	ports := sb.Published()
-	if len(ports) != 2 || ports[0].Port != 8080 || ports[0].Host.Port() == 0 || !ports[0].Host.Addr().IsLoopback() {
+	if len(ports) != 1 || ports[0].Port != 8080 || ports[0].Host.Port() == 0 || !ports[0].Host.Addr().IsLoopback() {
 		t.Fatalf("published: %+v", ports)
 	}
 	var wg sync.WaitGroup
@@ -411,38 +424,17 @@ func testNetwork(t *testing.T, e engineUnderTest) {
 		})
 	}
 	wg.Wait()
-	c, err := net.Dial("tcp", ports[1].Host.String())
-	if err == nil {
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, err = c.Read(make([]byte, 1))
-		c.Close()
+	c, err := sb.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err == nil {
-		t.Error("what listens on the container's loopback alone was reached from outside")
-	}
-	for _, addr := range []string{"127.0.0.1:9222", "localhost:8080"} {
-		c, err := sb.Dial(t.Context(), "tcp", addr)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		c.Close()
-	}
-	for _, addr := range []string{"127.0.0.1:1", "example.com:80", "nonsense"} {
-		if c, err := sb.Dial(t.Context(), "tcp", addr); err == nil {
-			c.Close()
-			t.Errorf("%s was reached", addr)
-		}
-	}
-	if sb.netns(t.Context()) == "" {
-		t.Error("no network namespace")
-	}
+	c.Close()
 	sockets, err := sb.Sockets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	processes, err := sb.Processes(t.Context())
-	if err != nil || len(processes) != 1 || processes[0].Inside != 1 || processes[0].Args[0] != "/guest" || processes[0].RSS <= 0 {
+	if err != nil || len(processes) != 1 || processes[0].Inside != 1 || processes[0].Args[0] != entry[0] || processes[0].RSS <= 0 {
 		t.Fatalf("%+v, %v", processes, err)
 	}
 	var got []string
@@ -453,7 +445,7 @@ func testNetwork(t *testing.T, e engineUnderTest) {
 		}
 	}
 	slices.Sort(got)
-	if want := "0.0.0.0:8080 127.0.0.1:9222"; strings.Join(got, " ") != want {
+	if want := "127.0.0.1:8080 127.0.0.1:9222"; strings.Join(got, " ") != want {
 		t.Errorf("sockets %q, want %q", got, want)
 	}
 	if m, err := sb.Memory(t.Context()); err != nil || m.RSS <= 0 || m.Current < m.RSS/2 || m.Current > s.Memory {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/policy"
 )
@@ -52,8 +52,10 @@ type Sandbox struct {
 	run    *run
 	engine engine
 	logs   *ring
-	net    *netSpace
 	ports  []*forward
+
+	tethered bool           // the container is connected by a tether alone
+	tether   *tether.Tether // while it runs
 
 	stop    context.CancelCauseFunc
 	done    chan struct{} // closed when all is cleaned up
@@ -118,6 +120,9 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 
 // begin does all up to a container that runs and can be reached.
 func (s *Sandbox) begin(ctx context.Context) error {
+	if err := s.chooseNetwork(); err != nil {
+		return err
+	}
 	if err := s.describe(); err != nil {
 		return err
 	}
@@ -133,24 +138,23 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	if err := s.recordSpawn(); err != nil {
 		return err
 	}
-	if err := s.engine.start(ctx, s); err != nil {
+	conn, err := s.engine.start(ctx, s)
+	if err != nil {
 		return err
+	}
+	if conn != nil {
+		if err := s.openTether(ctx, conn); err != nil {
+			return err
+		}
 	}
 	if s.runner.Strict && len(s.Evidence().NotApplied) > 0 {
 		return fmt.Errorf("limits that can't be set here: %q", s.Evidence().NotApplied)
-	}
-	if err := s.openNetwork(ctx); err != nil {
-		return err
 	}
 	if len(s.ports) > 0 { // the engine did it itself
 		return nil
 	}
 	for _, pub := range s.plan.publish {
-		if s.net == nil || !s.net.addr.IsValid() {
-			return errors.New("publish: the container's network has no address beyond loopback that could be led to")
-		}
-		target := netip.AddrPortFrom(s.net.addr, pub.Port).String()
-		f, err := newForward(pub, func(ctx context.Context) (net.Conn, error) { return s.net.dial(ctx, "tcp", target) })
+		f, err := newForward(pub, s.Dial)
 		if err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
@@ -204,6 +208,10 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 	defer close(s.done)
 	defer s.stop(errStopped)
 	work := context.WithoutCancel(ctx)
+	if s.tether != nil {
+		s.tether.Close()
+		cause = errors.Join(cause, s.tether.Err())
+	}
 	for _, f := range s.ports {
 		f.close()
 	}
@@ -219,9 +227,6 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 		err = errors.Join(err, s.collect())
 	}
 	removed := s.engine.remove(work)
-	if s.net != nil {
-		s.net.close()
-	}
 	s.err = s.finish(errors.Join(err, s.recordCleanup(errors.Join(removed, s.run.remove()))))
 }
 
@@ -342,24 +347,6 @@ func (s *Sandbox) notePeak(m Memory) {
 	defer s.mu.Unlock()
 	s.peak.Peak, s.peak.OOMKills = max(s.peak.Peak, m.Peak, m.Current), max(s.peak.OOMKills, m.OOMKills)
 	s.peak.PIDsRefused = max(s.peak.PIDsRefused, m.PIDsRefused)
-}
-
-// netns is the file of the container's network namespace; "" when it has ended or isn't on this machine.
-func (s *Sandbox) netns(ctx context.Context) string {
-	pids, err := s.engine.pids(ctx)
-	if err != nil || len(pids) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("/proc/%d/ns/net", pids[0])
-}
-
-// Dial connects from inside of the container's network: tcp or udp, to an IP address and port. What listens on the
-// container's loopback is reached too.
-func (s *Sandbox) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if s.net == nil {
-		return nil, errors.New("dial: the container's network can't be entered: this needs Linux, root and an engine on this machine")
-	}
-	return s.net.dial(ctx, network, addr)
 }
 
 // Published are the addresses of this machine that lead into the container, in the order of Settings.Publish, with the

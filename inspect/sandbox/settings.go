@@ -5,9 +5,12 @@ import "time"
 
 // Settings are how an image is run, as data: the runners, the compose file and the Kubernetes manifest come from them.
 type Settings struct {
-	// Network is "none" (loopback only), "path:FILE" (a network namespace that exists) or, with Docker, the name of a network.
+	// Network is "egress" (public addresses, through the rules of server/egress, and only for images that slimctl built),
+	// "none" (loopback only), "path:FILE" (a network namespace that exists) or, with Docker, the name of a network. Empty is
+	// egress for an image that slimctl built, and none for any other.
 	Network string `json:"network"`
-	// Publish are addresses of the host that lead to a port inside, such as 127.0.0.1:8080:8080. With network none too.
+	// Publish are addresses of the host that lead to a port inside, such as 127.0.0.1:8080:8080. With networks none and
+	// egress only to port 8080 of an image that slimctl built.
 	Publish []string `json:"publish,omitempty"`
 
 	Memory  int64         `json:"memory"`  // bytes
@@ -29,6 +32,12 @@ type Settings struct {
 	Output string `json:"output,omitempty"`
 }
 
+// Networks that every engine has.
+const (
+	NetworkEgress = "egress"
+	NetworkNone   = "none"
+)
+
 // CapsNeeded are the capabilities that the closed image uses when it starts as root: directories for its accounts, changing
 // to them, ending their processes. Started as uid 1000 it needs none.
 var CapsNeeded = []string{"CHOWN", "SETUID", "SETGID", "KILL"}
@@ -42,11 +51,11 @@ const (
 	AuditDir   = AuditMount + "/audit"
 )
 
-// Default are the settings of the closed image: no network, 1 GiB of memory, one core, 120 s, a read-only root, all
+// Default returns the settings of the closed image: public addresses alone, 1 GiB of memory, one core, 120 s, a read-only root, all
 // capabilities dropped but the needed ones.
 func Default() Settings {
 	return Settings{
-		Network: "none", Memory: 1 << 30, CPUs: 1, PIDs: 512, Timeout: 120 * time.Second, ShmSize: 256 << 20,
+		Memory: 1 << 30, CPUs: 1, PIDs: 512, Timeout: 120 * time.Second, ShmSize: 256 << 20,
 		CapAdd: CapsNeeded, NoNewPrivileges: true, ReadOnly: true, Tmpfs: WritablePaths,
 	}
 }

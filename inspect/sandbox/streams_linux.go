@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -14,16 +15,23 @@ const drainTime = 500 * time.Millisecond
 // streams are the standard streams of a program that runc starts. They implement runc.IO. Pipes of our own, for a daemon that
 // keeps one open must not keep us waiting.
 type streams struct {
-	stdin          *os.File // empty
+	stdin          *os.File // empty, unless tethered
+	stdinW         *os.File // of a tethered container
 	outR, outW     *os.File
 	errR, errW     *os.File
 	stdout, stderr io.Writer
 	wg             sync.WaitGroup
 }
 
-func newStreams(stdout, stderr io.Writer) (s *streams, err error) {
+// newStreams opens them; of a tethered container standard input and output are one connection.
+func newStreams(stdout, stderr io.Writer, tethered bool) (s *streams, err error) {
 	s = &streams{stdout: stdout, stderr: stderr}
-	if s.stdin, err = os.Open(os.DevNull); err == nil {
+	if tethered {
+		s.stdin, s.stdinW, err = os.Pipe()
+	} else {
+		s.stdin, err = os.Open(os.DevNull)
+	}
+	if err == nil {
 		s.outR, s.outW, err = os.Pipe()
 	}
 	if err == nil {
@@ -39,9 +47,23 @@ func newStreams(stdout, stderr io.Writer) (s *streams, err error) {
 func (s *streams) started() {
 	s.outW.Close()
 	s.errW.Close()
-	s.wg.Go(func() { _, _ = io.Copy(s.stdout, s.outR) })
+	if s.stdinW != nil {
+		s.stdin.Close()
+	} else {
+		s.wg.Go(func() { _, _ = io.Copy(s.stdout, s.outR) })
+	}
 	s.wg.Go(func() { _, _ = io.Copy(s.stderr, s.errR) })
 }
+
+// conn gives the standard input and output of a tethered container.
+func (s *streams) conn() io.ReadWriteCloser { return &files{s.outR, s.stdinW} }
+
+// files is a connection over two files.
+type files struct{ in, out *os.File }
+
+func (f *files) Read(b []byte) (int, error)  { return f.in.Read(b) }
+func (f *files) Write(b []byte) (int, error) { return f.out.Write(b) }
+func (f *files) Close() error                { return errors.Join(f.in.Close(), f.out.Close()) }
 
 // finish is called when the program has ended: it waits for the rest of what it printed.
 func (s *streams) finish() {
@@ -57,7 +79,7 @@ func (s *streams) Set(cmd *exec.Cmd) { cmd.Stdin, cmd.Stdout, cmd.Stderr = s.std
 
 // Close closes all ends that are ours.
 func (s *streams) Close() error {
-	for _, f := range []*os.File{s.stdin, s.outR, s.outW, s.errR, s.errW} {
+	for _, f := range []*os.File{s.stdin, s.stdinW, s.outR, s.outW, s.errR, s.errW} {
 		f.Close() // a second time is no harm
 	}
 	return nil

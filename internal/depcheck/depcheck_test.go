@@ -32,7 +32,7 @@ var rooms = map[string][]string{
 	"server/audit":        {},
 	"server/cdp":          {},
 	"server/cdp/cdptest":  {},
-	"server/egress":       {"server/audit", "server/policy"},
+	"server/egress":       {"server/audit", "server/policy", "server/strictjson"},
 	"server/gate":         {},
 	"server/hub":          {"server/audit", "server/hub/*", "server/output", "server/policy", "server/protocol", "server/strictjson"},
 	"server/hub/admin":    {"server/hub/upstream", "server/output"},
@@ -61,10 +61,11 @@ var rooms = map[string][]string{
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox"},
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
 
-	"inspect/sandbox":             {"image", "inspect/sandbox/rootfs", "server/audit", "server/policy"}, // one chain, one set of codes
-	"inspect/sandbox/rootfs":      {"image"},
-	"inspect/sandbox/sandboxtest": {},
-	"inspect/sandbox/compose":     {"inspect/sandbox"},
+	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy"}, // one chain, one set of codes, what lets out
+	"inspect/sandbox/rootfs":                     {"image"},
+	"inspect/sandbox/sandboxtest":                {},
+	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},
+	"inspect/sandbox/compose":                    {"inspect/sandbox"},
 
 	"internal/buildkitd":             {"internal/need"},
 	"internal/need":                  {},
@@ -77,6 +78,7 @@ var rooms = map[string][]string{
 	"internal/registry":              {},
 	"internal/registry/testregistry": {"internal/registry"},
 	"internal/standin":               {"image", "image/tree"},
+	"internal/tether":                {},
 	"internal/standin/live":          {"image", "image/tree", "internal/standin"},
 
 	"build/profile/internal/*": {"build/profile"},
@@ -85,7 +87,7 @@ var rooms = map[string][]string{
 	"bench/mcp/standin":        {},
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
-	"cmd/browser-shell":        {"internal/version", "server", "server/*"},
+	"cmd/browser-shell":        {"internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"},
 }
 

@@ -33,6 +33,7 @@ func answer(w http.ResponseWriter, r *policy.Refusal) {
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Connection", "close")
+	h.Set(statusHeader, r.Rule)
 	w.WriteHeader(status(r))
 	_, _ = io.WriteString(w, r.Error()+"\n") // who asked may be gone
 }

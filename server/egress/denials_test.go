@@ -61,7 +61,7 @@ func TestFloodOfDenials(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer log.Close()
-			p := New(policy.Default(), policy.Network{Resolver: inside{}}, func(d Decision) error {
+			p := New(policy.Default(), policy.Network{Resolver: inside{}}, nil, func(d Decision) error {
 				return log.Write(audit.Record{Event: audit.NetworkBlocked, Host: d.Host, Port: d.Port, Rule: d.Rule, Note: d.Method})
 			})
 			start := time.Now()

@@ -54,8 +54,12 @@ func (p *Proxy) outside(a netip.Addr) bool {
 var errNotChecked = errors.New("egress: an address that was not checked")
 
 // connect dials the checked addresses in order until one answers. The ones that
-// follow always keep their share of the time.
+// follow always keep their share of the time. With an outgoing proxy it has that
+// connect to the host.
 func (q *request) connect(ctx context.Context) (*siteConn, error) {
+	if q.outgoing != nil {
+		return q.dialOutgoing(ctx, true)
+	}
 	end := time.Now().Add(q.dial)
 	err := errNotChecked
 	for i, a := range q.addrs {
@@ -130,7 +134,7 @@ func (s *siteConn) Write(b []byte) (int, error) {
 }
 
 // CloseWrite tells the site that no more will be sent.
-func (s *siteConn) CloseWrite() error { return s.Conn.(*net.TCPConn).CloseWrite() }
+func (s *siteConn) CloseWrite() error { return s.Conn.(halfConn).CloseWrite() }
 
 func (s *siteConn) Close() error {
 	s.timer.Stop()

@@ -60,23 +60,30 @@ type Proxy struct {
 	record  func(Decision) error
 	denied  denials
 	plain   http.Handler
-	local   localAddresses
-	listen  atomic.Pointer[netip.Addr] // where it listens
-	active  atomic.Int64               // requests and tunnels
-	clients atomic.Int64               // connections that are not tunnels
-	running sync.WaitGroup
-	idle    time.Duration
-	dial    time.Duration
-	header  time.Duration
+	// Sites are served here instead of going out, by the host of a plain http request. It is set before Serve.
+	Sites map[string]http.Handler
+	// outgoing is the proxy that everything goes through, or nil.
+	outgoing *Outgoing
+	local    localAddresses
+	listen   atomic.Pointer[netip.Addr] // where it listens
+	active   atomic.Int64               // requests and tunnels
+	clients  atomic.Int64               // connections that are not tunnels
+	running  sync.WaitGroup
+	idle     time.Duration
+	dial     time.Duration
+	header   time.Duration
 }
 
 // New makes a proxy. record is told every decision, from many goroutines; while
 // it fails nothing gets out. It is told all of them when Serve returns.
-func New(p *policy.Policy, network policy.Network, record func(Decision) error) *Proxy {
-	proxy := &Proxy{network: network, record: record, idle: idleTime, dial: dialTime, header: headerTime}
-	proxy.sites = policy.Network{Resolver: network.Resolver, Public: proxy.outside}
+//
+// With an outgoing proxy, which may be nil, everything goes through that, and
+// it resolves names.
+func New(p *policy.Policy, network policy.Network, outgoing *Outgoing, record func(Decision) error) *Proxy {
+	proxy := &Proxy{network: network, outgoing: outgoing, record: record, idle: idleTime, dial: dialTime, header: headerTime}
+	proxy.sites = policy.Network{Resolver: network.Resolver, Public: proxy.outside, Remote: outgoing != nil}
 	proxy.denied = denials{record: record, every: denialTime, most: maxDenials, counts: map[denial]int{}}
-	proxy.plain = newPlain()
+	proxy.plain = newPlain(outgoing)
 	proxy.policy.Store(p)
 	return proxy
 }
@@ -113,12 +120,19 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.deny(w, refusal)
 		return
 	}
-	q.Allowed, q.Address = true, q.addrs[0]
+	q.Allowed = true
+	if len(q.addrs) > 0 {
+		q.Address = q.addrs[0]
+	}
 	if q.record(q.Decision) != nil {
 		answer(w, unrecorded)
 		return
 	}
 	defer q.done()
+	if site := q.site(r); site != nil {
+		site.ServeHTTP(w, r)
+		return
+	}
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), requestKey{}, q))
 	defer cancel()
 	q.cancel, r = cancel, r.WithContext(ctx)
@@ -149,9 +163,20 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 	if ports := pol.Egress.AllowPorts; len(ports) > 0 && !slices.Contains(ports, q.Port) {
 		return blocked("egress.port", "the policy does not allow this port")
 	}
+	if q.site(r) != nil {
+		return nil
+	}
 	addrs, refusal := q.sites.Lookup(r.Context(), host)
 	q.addrs = addrs[:min(len(addrs), maxTries)]
 	return refusal
+}
+
+// site gives what serves a request here.
+func (q *request) site(r *http.Request) http.Handler {
+	if r.Method == http.MethodConnect {
+		return nil
+	}
+	return q.Sites[q.Host]
 }
 
 // target reads a request's port, host and what it must be for: a tunnel carries

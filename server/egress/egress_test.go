@@ -258,7 +258,7 @@ func TestNotThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(policy.Default(), policy.Network{Public: func(netip.Addr) bool { return true }}, nil)
+	p := New(policy.Default(), policy.Network{Public: func(netip.Addr) bool { return true }}, nil, nil)
 	if !p.outside(netip.MustParseAddr("8.8.8.8")) {
 		t.Fatal("8.8.8.8 is refused")
 	}
@@ -335,7 +335,7 @@ func TestDialCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := newPlain().Transport.RoundTrip(r); err == nil {
+	if res, err := newPlain(nil).Transport.RoundTrip(r); err == nil {
 		res.Body.Close()
 		t.Error("a request without a decision went out")
 	}

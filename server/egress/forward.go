@@ -7,22 +7,32 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 )
 
 // newPlain makes the handler for plain requests that were let out.
-func newPlain() *httputil.ReverseProxy {
+func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: rewrite,
 		Transport: &http.Transport{
+			Proxy: func(*http.Request) (*url.URL, error) {
+				if outgoing == nil {
+					return nil, nil
+				}
+				return outgoing.url(), nil
+			},
 			// Only to the addresses of the request's own decision; a connection is
 			// never kept, so it serves no other decision.
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				q, ok := ctx.Value(requestKey{}).(*request)
 				if !ok {
 					return nil, errNotChecked
+				}
+				if outgoing != nil {
+					return q.dialOutgoing(ctx, false)
 				}
 				return q.connect(ctx)
 			},
@@ -31,14 +41,18 @@ func newPlain() *httputil.ReverseProxy {
 			MaxResponseHeaderBytes: maxAnswer,
 		},
 		ModifyResponse: func(r *http.Response) error {
+			if outgoing != nil && r.Header.Get(statusHeader) != "" {
+				return refusalOf(r)
+			}
 			dropProxyHeaders(r.Header)
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			refusal := refusalFor(err)
 			if q, ok := r.Context().Value(requestKey{}).(*request); ok {
-				q.Rule = unreachable.Rule
+				q.Rule = refusal.Rule
 			}
-			answer(w, unreachable)
+			answer(w, refusal)
 		},
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
@@ -61,6 +75,9 @@ func rewrite(pr *httputil.ProxyRequest) {
 	// takes an Opaque that begins with two slashes for a host.
 	if path := rawPath(in.RequestURI); strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") {
 		out.URL.Opaque = path
+		if q.outgoing != nil { // which is told the whole address
+			out.URL.Opaque = "//" + out.Host + path
+		}
 	}
 }
 
@@ -95,8 +112,9 @@ func (q *request) forward(w http.ResponseWriter, r *http.Request) {
 func (q *request) tunnel(w http.ResponseWriter, r *http.Request) {
 	site, err := q.connect(r.Context())
 	if err != nil {
-		q.Rule = unreachable.Rule
-		answer(w, unreachable)
+		refusal := refusalFor(err)
+		q.Rule = refusal.Rule
+		answer(w, refusal)
 		return
 	}
 	defer site.Close()

@@ -31,7 +31,7 @@ func FuzzTarget(f *testing.F) {
 		f.Add(s, false)
 		f.Add(s, true)
 	}
-	p := New(policy.Default(), policy.Network{Resolver: everywhere{}, Public: func(a netip.Addr) bool { return testPublic(a) || policy.Public(a) }}, nil)
+	p := New(policy.Default(), policy.Network{Resolver: everywhere{}, Public: func(a netip.Addr) bool { return testPublic(a) || policy.Public(a) }}, nil, nil)
 	f.Fuzz(func(t *testing.T, target string, connect bool) {
 		method, prefix := "GET", ""
 		if connect {

@@ -149,7 +149,7 @@ func newLabWith(t testing.TB, change func(*policy.Policy), tune func(*Proxy)) *l
 		change(pol)
 	}
 	l := &lab{names: &names{turns: map[string][]string{"site.test": {publicIP}, "other.test": {"127.77.0.2"}}}, ended: make(chan error, 1)}
-	l.Proxy = New(pol, policy.Network{Resolver: l.names, Public: testPublic}, func(d Decision) error {
+	l.Proxy = New(pol, policy.Network{Resolver: l.names, Public: testPublic}, nil, func(d Decision) error {
 		if l.fail.Load() {
 			return io.ErrShortWrite
 		}

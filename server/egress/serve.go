@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"time"
 )
 
 // Listen opens ip:port. The address must be loopback, since the proxy asks for
@@ -36,16 +37,8 @@ func (p *Proxy) serve(ctx context.Context, l net.Listener) error {
 		own := ap.Addr().Unmap()
 		p.listen.Store(&own)
 	}
-	srv := &http.Server{
-		Handler:                      p,
-		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
-		ReadHeaderTimeout:            p.header,
-		IdleTimeout:                  keepTime,
-		MaxHeaderBytes:               maxHeader,
-		ErrorLog:                     log.New(io.Discard, "", 0), // full of what clients send
-		BaseContext:                  func(net.Listener) context.Context { return ctx },
-		ConnState:                    p.bound,
-	}
+	srv := newServer(ctx, p, p.header)
+	srv.ConnState = p.bound
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {
@@ -65,6 +58,18 @@ func (p *Proxy) serve(ctx context.Context, l net.Listener) error {
 		return nil
 	case <-within.Done():
 		return fmt.Errorf("egress proxy on %s: requests did not end in time", l.Addr())
+	}
+}
+
+func newServer(ctx context.Context, h http.Handler, header time.Duration) *http.Server {
+	return &http.Server{
+		Handler:                      h,
+		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
+		ReadHeaderTimeout:            header,
+		IdleTimeout:                  keepTime,
+		MaxHeaderBytes:               maxHeader,
+		ErrorLog:                     log.New(io.Discard, "", 0), // full of what clients send
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
 	}
 }
 

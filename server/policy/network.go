@@ -69,6 +69,8 @@ type Resolver interface {
 type Network struct {
 	Resolver Resolver              // nil: the system's
 	Public   func(netip.Addr) bool // nil: Public
+	// Remote means that an outgoing proxy resolves names, and checks what they resolve to: nothing here can.
+	Remote bool
 }
 
 // IsPublic tells whether an address counts as public here.
@@ -83,7 +85,8 @@ func (n Network) IsPublic(a netip.Addr) bool {
 // gave), sixteen at most. All that the resolver gave are public: one answer
 // that is not refuses the name, as do no answer, an error and silence for 5
 // seconds. What was looked up may be another answer the next time: who
-// connects must connect to these addresses.
+// connects must connect to these addresses. Of a name that is resolved remotely
+// it gives none.
 func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusal) {
 	if a, err := netip.ParseAddr(trimBrackets(host)); err == nil {
 		if !n.IsPublic(a) {
@@ -93,6 +96,9 @@ func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusa
 	}
 	if host == "" {
 		return nil, badHost()
+	}
+	if n.Remote {
+		return nil, nil
 	}
 	found, err := n.resolve(ctx, host)
 	switch {

@@ -122,8 +122,12 @@ func GuestLayer(t testing.TB) []byte {
 	return Layer(t, Dir("etc/", 0o755), Dir("tmp/", 0o1777),
 		File("etc/passwd", "root:x:0:0:root:/root:/bin/sh\ngem:x:1000:1000::/home/gem:/bin/sh\n"),
 		File("etc/group", "root:x:0:\ngem:x:1000:\nvideo:x:44:gem\n"),
-		Item{tar.Header{Typeflag: tar.TypeReg, Name: "guest", Mode: 0o755}, string(program)})
+		Item{tar.Header{Typeflag: tar.TypeReg, Name: "guest", Mode: 0o755}, string(program)},
+		Hardlink("usr/local/bin/browser-shell", "guest"))
 }
+
+// Tethered is the config of an image that starts as those that slimctl built do. What the guest does is in the variable GUEST.
+var Tethered = v1.Config{Entrypoint: []string{"/usr/local/bin/browser-shell", "init"}, WorkingDir: "/tmp"}
 
 // Guest is the config of an image whose entrypoint is the guest.
 var Guest = v1.Config{Entrypoint: []string{"/guest"}, Env: []string{"FROM=image", "PATH=/"}, WorkingDir: "/tmp"}

@@ -3,17 +3,21 @@ package live
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/vishvananda/netns"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
@@ -68,7 +72,7 @@ func boot(t *testing.T, line string, env ...string) *container {
 		t.Fatal(err)
 	}
 	c := &container{Sandbox: sb, t: t}
-	c.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: sb.Dial, DisableKeepAlives: true}}
+	c.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -89,6 +93,35 @@ func boot(t *testing.T, line string, env ...string) *container {
 	})
 	t.Logf("ready after %v", time.Since(began).Round(100*time.Millisecond))
 	return c
+}
+
+// dial connects from inside of the container's network.
+func (c *container) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	processes, err := c.Processes(ctx)
+	if err != nil || len(processes) == 0 {
+		return nil, errors.Join(err, errors.New("the container has ended"))
+	}
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	dialled := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // and never given back: the thread ends with the goroutine
+		space, err := netns.GetFromPid(processes[0].PID)
+		if err == nil {
+			defer space.Close()
+			err = netns.Set(space)
+		}
+		if err != nil {
+			dialled <- result{nil, err}
+			return
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		dialled <- result{conn, err}
+	}()
+	r := <-dialled
+	return r.conn, r.err
 }
 
 // exec runs a program in the container, as root with the image's environment, and gives what it prints and its exit code.

@@ -3,6 +3,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,18 +16,93 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/tether"
 )
 
 func main() {
 	verbs := map[string]func([]string){
 		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "exit": exit,
 		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood, "crowd": crowd,
+		"ask": ask, "garbage": garbage, "streams": streams,
+	}
+	if strings.Join(os.Args[1:], " ") == "init --tether" { // as an image that slimctl built
+		held := hold()
+		words := strings.Fields(os.Getenv("GUEST"))
+		go verbs[words[0]](words[1:])
+		fmt.Fprintln(os.Stderr, "untied:", <-held)
+		return
 	}
 	if len(os.Args) < 2 || verbs[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "guest: unknown verb", os.Args)
 		os.Exit(64)
 	}
 	verbs[os.Args[1]](os.Args[2:])
+}
+
+// tie is where what is outside is asked for.
+const tie = "/tmp/tie"
+
+// hold holds the tether. What is printed goes to standard error.
+func hold() <-chan error {
+	in, out := os.Stdin, os.Stdout
+	os.Stdout = os.Stderr
+	ended := make(chan error, 1)
+	if strings.HasPrefix(os.Getenv("GUEST"), "garbage") || strings.HasPrefix(os.Getenv("GUEST"), "streams") {
+		os.Stdin, os.Stdout = in, out
+		return ended
+	}
+	l, err := net.Listen("unix", tie)
+	check(err)
+	go func() { ended <- tether.Hold(context.Background(), in, out, "127.0.0.1:8080", l) }()
+	return ended
+}
+
+// ask dials the first argument as any program would, and sends each other one outside: a request line without its version.
+func ask(args []string) {
+	_, err := (&net.Dialer{Timeout: 10 * time.Second}).Dial("tcp", args[0])
+	fmt.Println("dialled:", err)
+	for _, a := range args[1:] {
+		method, target, _ := strings.Cut(a, "|")
+		c, err := net.Dial("unix", tie)
+		check(err)
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, target)
+		text := make([]byte, 1<<10)
+		n, err := c.Read(text) // of a tunnel there is no more
+		if text = text[:n]; method != "CONNECT" {
+			var rest []byte
+			rest, err = io.ReadAll(io.LimitReader(c, 1<<20))
+			text = append(text, rest...)
+		}
+		fmt.Printf("asked %s: %q %v\n", a, text, err)
+		c.Close()
+	}
+	fmt.Println("asked all")
+}
+
+// garbage is no tether.
+func garbage(args []string) {
+	if len(args) > 0 {
+		_, _ = os.Stdout.WriteString(args[0])
+		time.Sleep(time.Hour)
+	}
+	flood(nil)
+}
+
+// streams opens streams for ever, as fast as it can, and reads nothing.
+func streams([]string) {
+	var all bytes.Buffer
+	for id := uint32(2); ; id += 2 {
+		frame := [12]byte{1: 1, 3: 1}
+		binary.BigEndian.PutUint32(frame[4:], id)
+		all.Write(frame[:])
+		if all.Len() > 60_000 {
+			if _, err := os.Stdout.Write(all.Bytes()); err != nil {
+				time.Sleep(time.Hour)
+			}
+			all.Reset()
+		}
+	}
 }
 
 func check(err error) {

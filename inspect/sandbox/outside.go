@@ -1,0 +1,116 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+
+	"github.com/slimctl/slimctl/internal/tether"
+	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// PublicPort is the one port of an image that slimctl built.
+const PublicPort = 8080
+
+// entry is how an image starts that slimctl built. With one more word it holds a tether.
+var (
+	entry    = []string{"/usr/local/bin/browser-shell", "init"}
+	tethered = "--tether"
+)
+
+// maxOutside bounds the connections out of a container.
+const maxOutside = 1024
+
+// chooseNetwork settles how the container is connected. An image that slimctl built has no network but its tether, whether
+// egress or none.
+func (s *Sandbox) chooseNetwork() error {
+	config, err := s.image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	p := s.plan
+	ours := slices.Equal(config.Config.Entrypoint, entry)
+	if p.Network == "" {
+		p.Network = map[bool]string{true: NetworkEgress, false: NetworkNone}[ours && len(p.Command) == 0]
+	}
+	if p.netns != "" && len(p.publish) > 0 {
+		return errors.New("publish: with network path:FILE the port is reached in that network")
+	}
+	if p.Network != NetworkEgress && p.Network != NetworkNone {
+		return nil
+	}
+	if ours && len(p.Command) == 0 {
+		s.tethered = true
+		p.Command = []string{tethered}
+		for _, pub := range p.publish {
+			if pub.Port != PublicPort {
+				return fmt.Errorf("publish %s:%d: the image answers on port %d only", pub.Host, pub.Port, PublicPort)
+			}
+		}
+		return nil
+	}
+	if p.Network == NetworkEgress {
+		return errors.New("network egress: it is for images that slimctl built, started without a command of your own; use --network none, " +
+			"or with Docker the name of a network, such as bridge")
+	}
+	if len(p.publish) > 0 {
+		return errors.New("publish: with network none only images that slimctl built can be reached; with Docker name a network, such as --network bridge")
+	}
+	return nil
+}
+
+// openTether takes up the connection to the container's first process, and serves what it asks for outside.
+func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error {
+	s.tether = tether.Open(conn)
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	serve := egress.Refuse
+	if s.plan.Network == NetworkEgress {
+		proxy, err := s.runner.egress()
+		if err != nil {
+			cancel()
+			return err
+		}
+		serve = proxy.Serve
+	}
+	go func() { _ = serve(life, s.tether) }() // it ends with the tether
+	go func() {
+		<-s.tether.Done()
+		cancel()
+		if s.tether.Err() != nil { // otherwise the container has ended, or is about to
+			s.stop(errUntied)
+		}
+	}()
+	return nil
+}
+
+var errUntied = errors.New("its tether broke")
+
+// egress makes the proxy that stands outside of a container: any public address, whose policy the container's own proxy
+// keeps.
+func (r Runner) egress() (*egress.Proxy, error) {
+	p := policy.Default()
+	p.Egress.MaxConnections = maxOutside
+	if r.Outgoing != nil {
+		if err := r.Outgoing.Check(); err != nil {
+			return nil, err
+		}
+	}
+	proxy := egress.New(p, r.World, r.Outgoing, func(egress.Decision) error { return nil })
+	proxy.Sites = r.Sites
+	return proxy, nil
+}
+
+// Tethered reports whether the image is one that slimctl built, connected by a tether alone.
+func (s *Sandbox) Tethered() bool { return s.tethered }
+
+// Dial connects to the port of an image that slimctl built, through its tether, from wherever slimctl runs.
+func (s *Sandbox) Dial(ctx context.Context) (net.Conn, error) {
+	if s.tether == nil {
+		return nil, errors.New("dial: only an image that slimctl built can be reached, with network egress or none")
+	}
+	return s.tether.Dial(ctx)
+}

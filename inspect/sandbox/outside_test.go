@@ -1,0 +1,130 @@
+//go:build linux
+
+package sandbox
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// TestEgress: a container reaches public addresses through its tether, what slimctl serves itself, and nothing else.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	testEgress(t, runcEngineUnderTest(t))
+}
+
+// resolver gives fixed addresses; a name that it doesn't have doesn't exist.
+type resolver map[string]string
+
+func (r resolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	if a, ok := r[strings.TrimSuffix(host, ".")]; ok {
+		return []netip.Addr{netip.MustParseAddr(a)}, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+func testEgress(t *testing.T, e engineUnderTest) {
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "from outside "+r.Host)
+	}))
+	defer site.Close()
+	_, port, _ := net.SplitHostPort(site.Listener.Addr().String())
+	// The server stands for a public one by another address of loopback, and its own is private.
+	public, err := net.Listen("tcp", "127.77.0.1:"+port)
+	if err != nil {
+		t.Skip("the port is taken")
+	}
+	go func() { _ = http.Serve(public, site.Config.Handler) }() //nolint:gosec // a test's
+	defer public.Close()
+	e.World.Public = func(a netip.Addr) bool { return a == netip.MustParseAddr("127.77.0.1") }
+	e.World.Resolver = resolver{"site.example": "127.77.0.1", "private.example": "10.0.0.1", "loop.example": "127.0.0.1"}
+	e.Sites = map[string]http.Handler{"slimctl.example": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "from slimctl")
+	})}
+	cases := map[string]string{ // what is asked for, and what is in the answer
+		"GET|http://site.example:" + port + "/":           "from outside site.example",
+		"GET|http://slimctl.example/":                     "from slimctl",
+		"CONNECT|site.example:" + port:                    "200 Connection established",
+		"GET|http://127.0.0.1:" + port + "/":              "403 Forbidden",
+		"CONNECT|127.0.0.1:" + port:                       "403 Forbidden",
+		"CONNECT|[::1]:" + port:                           "403 Forbidden",
+		"CONNECT|[::ffff:127.0.0.1]:" + port:              "403 Forbidden",
+		"CONNECT|10.0.0.1:443":                            "url.private",
+		"CONNECT|169.254.169.254:80":                      "url.private",
+		"CONNECT|private.example:443":                     "url.private",
+		"CONNECT|loop.example:" + port:                    "url.private",
+		"CONNECT|nowhere.example:443":                     "url.unresolved",
+		"CONNECT|" + strings.Repeat("a", 100_000) + ":80": "431",
+		"NONSENSE": "400",
+	}
+	var asks []string
+	for a := range cases {
+		asks = append(asks, a)
+	}
+	// 1.1.1.1 and this machine are out of every program's reach: there is no route.
+	sb := e.start(tetheredImage(t), tetheredSettings("ask 127.77.0.1:"+port+" "+strings.Join(asks, " ")))
+	need.Eventually(t, says(sb, "asked all"), func() string { return string(sb.Logs()) })
+	logs := string(sb.Logs())
+	if !strings.Contains(logs, "dialled: dial tcp 127.77.0.1:"+port+": connect: connection refused") {
+		t.Errorf("a program of the container reaches what it dials itself:\n%.300s", logs)
+	}
+	for a, want := range cases {
+		_, rest, ok := strings.Cut(logs, "asked "+a+": ")
+		got, _, _ := strings.Cut(rest, "\n")
+		if !ok || !strings.Contains(got, want) {
+			t.Errorf("%.60s: %.200s, want %s", a, got, want)
+		}
+	}
+}
+
+// TestNetworkNone: with network none the tether leads in, not out.
+func TestNetworkNone(t *testing.T) {
+	t.Parallel()
+	testNetworkNone(t, runcEngineUnderTest(t))
+}
+
+func testNetworkNone(t *testing.T, e engineUnderTest) {
+	s := tetheredSettings("ask 1.1.1.1:80 GET|http://example.com/ CONNECT|example.com:443")
+	s.Network = NetworkNone
+	e.Sites = map[string]http.Handler{"example.com": http.NotFoundHandler()}
+	sb := e.start(tetheredImage(t), s)
+	until(t, "it has asked", says(sb, "asked all"))
+	logs := string(sb.Logs())
+	if strings.Count(logs, "egress.network") < 2 || !strings.Contains(logs, "dialled: dial tcp 1.1.1.1:80: connect: network is unreachable") {
+		t.Errorf("%s", logs)
+	}
+}
+
+// TestHostileTether: what isn't a tether, and what opens connections without end, ends the container and nothing more.
+func TestHostileTether(t *testing.T) {
+	t.Parallel()
+	testHostileTether(t, runcEngineUnderTest(t))
+}
+
+func testHostileTether(t *testing.T, e engineUnderTest) {
+	for line, want := range map[string]string{
+		"garbage": "tether", "garbage Traceback(most-recent-call-last)": "is no tether: it begins with", "streams": "tether",
+	} {
+		t.Run(line, func(t *testing.T) {
+			sb, err := e.Start(t.Context(), tetheredImage(t), tetheredSettings(line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			defer cancel()
+			_, err = sb.Wait(ctx)
+			if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+			nothingLeft(t, sb.run)
+		})
+	}
+}

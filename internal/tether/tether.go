@@ -1,0 +1,263 @@
+// Package tether carries the connections of a container that has no network over its standard input and output: streams,
+// multiplexed by yamux, between slimctl (Open) and the container's first process (Hold).
+//
+// A stream that slimctl opens leads to the one port that the container serves. A stream that the container opens asks for
+// something outside, in HTTP as a proxy takes it. Neither has a header of our own: which end opened it says all.
+//
+// Slimctl believes nothing of what comes out of the container: frames are checked before yamux reads them, and streams are
+// counted.
+package tether
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+// Bounds on streams that are open at a time. One end opens maxDials at most, and waits then; it loses the tether when
+// maxOpen of its streams are open, or maxStreams of both ends' with those that it does not close.
+const (
+	maxDials   = 512
+	maxOpen    = 1024
+	maxStreams = 2048
+)
+
+// writeTime bounds how long the other end may leave a frame unread. It is far beyond what a busy machine needs.
+const writeTime = time.Minute
+
+// closeTime is how long a stream stays half open that one end has closed.
+const closeTime = time.Minute
+
+var errFlood = fmt.Errorf("tether: the container holds more than %d connections open", maxOpen)
+
+// Tether is one end.
+type Tether struct {
+	session *yamux.Session
+	frames  *frameReader
+	slots   chan struct{} // streams that Dial opened and are not closed
+
+	mu    sync.Mutex
+	cause error
+}
+
+func config() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false // the end of a pipe is seen at once, and a busy machine is no dead one
+	c.StreamOpenTimeout = 0   // the same: it would end the session
+	c.ConnectionWriteTimeout = writeTime
+	c.StreamCloseTimeout = closeTime
+	c.LogOutput, c.Logger = nil, log.New(io.Discard, "", 0) // it quotes what the other end sends
+	return c
+}
+
+// Open opens slimctl's end. conn ends when the container does.
+func Open(conn io.ReadWriteCloser) *Tether {
+	return newTether(conn, func(c io.ReadWriteCloser) (*yamux.Session, error) { return yamux.Client(c, config()) }, 0)
+}
+
+func newTether(conn io.ReadWriteCloser, start func(io.ReadWriteCloser) (*yamux.Session, error), parity uint32) *Tether {
+	t := &Tether{slots: make(chan struct{}, maxDials)}
+	t.frames = &frameReader{from: conn, parity: parity, open: map[uint32]bool{}}
+	session, err := start(struct {
+		io.Reader
+		io.Writer
+		io.Closer
+	}{t.frames, conn, conn})
+	if err != nil { // the configuration is wrong
+		panic(err)
+	}
+	t.session = session
+	return t
+}
+
+// Dial opens a stream to the other end. It waits while too many are open.
+func (t *Tether) Dial(ctx context.Context) (net.Conn, error) {
+	select {
+	case t.slots <- struct{}{}:
+	case <-t.Done():
+		return nil, t.explain(yamux.ErrSessionShutdown)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	opened := make(chan result, 1)
+	go func() { // yamux waits for an end that accepts nothing, whatever the context
+		s, err := t.session.OpenStream()
+		if err != nil {
+			<-t.slots
+			opened <- result{nil, t.explain(err)}
+			return
+		}
+		opened <- result{&stream{Stream: s, closed: sync.OnceFunc(func() { <-t.slots })}, nil}
+	}()
+	select {
+	case r := <-opened:
+		return r.conn, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.err == nil {
+				r.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Accept waits for a stream of the other end. It makes a Tether a net.Listener; an error is the end of the tether.
+func (t *Tether) Accept() (net.Conn, error) {
+	s, err := t.session.AcceptStream()
+	if err != nil {
+		t.end(err)
+		return nil, t.explain(err)
+	}
+	if t.session.NumStreams() > maxStreams {
+		t.end(errFlood)
+		return nil, errFlood
+	}
+	return &stream{Stream: s, closed: func() {}}, nil
+}
+
+// Addr is of net.Listener.
+func (t *Tether) Addr() net.Addr { return addr{} }
+
+// Done is closed when the tether has ended.
+func (t *Tether) Done() <-chan struct{} { return t.session.CloseChan() }
+
+// Err says what the other end did that ended the tether; nil when it only went away.
+func (t *Tether) Err() error { return t.explain(nil) }
+
+// Close ends the tether and all its streams.
+func (t *Tether) Close() error { return t.session.Close() }
+
+func (t *Tether) end(cause error) {
+	t.mu.Lock()
+	gone := slices.ContainsFunc([]error{yamux.ErrSessionShutdown, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, net.ErrClosed,
+		os.ErrDeadlineExceeded, syscall.EPIPE}, func(e error) bool { return errors.Is(cause, e) })
+	if t.cause == nil && !gone {
+		t.cause = cause
+	}
+	t.mu.Unlock()
+	_ = t.session.Close() // never an error
+}
+
+// explain prefers the reason that a frame was refused for to yamux's, which knows only that reading failed.
+func (t *Tether) explain(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if why := t.frames.refused(); why != nil {
+		return why
+	}
+	if t.cause != nil {
+		return t.cause
+	}
+	return err
+}
+
+// addr is the address of either end.
+type addr struct{}
+
+func (addr) Network() string { return "tether" }
+func (addr) String() string  { return "tether" }
+
+// stream is a net.Conn whose two directions end apart, as a TCP connection's.
+type stream struct {
+	*yamux.Stream
+	closed func()
+}
+
+// CloseWrite ends what is sent.
+func (s *stream) CloseWrite() error { return s.Stream.Close() }
+
+// Close ends both directions. What the other end sends on is not read: a minute later it is reset.
+func (s *stream) Close() error {
+	err := s.Stream.Close()
+	_ = s.SetReadDeadline(time.Unix(1, 0)) // never an error
+	s.closed()
+	return err
+}
+
+// LocalAddr and RemoteAddr are of net.Conn.
+func (s *stream) LocalAddr() net.Addr { return addr{} }
+
+// RemoteAddr see LocalAddr.
+func (s *stream) RemoteAddr() net.Addr { return addr{} }
+
+// Pump copies both ways between two connections until both directions have ended. The end of one direction is passed on and
+// leaves the other open; an error ends both. It closes neither.
+func Pump(a, b net.Conn) {
+	var both sync.WaitGroup
+	both.Go(func() { copyOneWay(a, b) })
+	both.Go(func() { copyOneWay(b, a) })
+	both.Wait()
+}
+
+func copyOneWay(to, from net.Conn) {
+	if _, err := io.Copy(to, from); err != nil {
+		to.Close()
+		from.Close()
+		return
+	}
+	if half, ok := to.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // an error is that it is closed
+	}
+}
+
+// Hold serves the container's end on standard input and output until the input ends: streams from slimctl go to port, the
+// connections that l accepts go to slimctl.
+func Hold(ctx context.Context, in, out *os.File, port string, l net.Listener) error {
+	conn := &pair{in, out}
+	t := newTether(conn, func(c io.ReadWriteCloser) (*yamux.Session, error) { return yamux.Server(c, config()) }, 1)
+	stop := context.AfterFunc(ctx, func() { t.Close() })
+	defer stop()
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond) // too many open files, say
+				continue
+			}
+			go join(c, t.Dial)
+		}
+	}()
+	for {
+		s, err := t.Accept()
+		if err != nil {
+			return err
+		}
+		go join(s, func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", port) })
+	}
+}
+
+func join(c net.Conn, dial func(context.Context) (net.Conn, error)) {
+	defer c.Close()
+	other, err := dial(context.Background())
+	if err != nil {
+		return
+	}
+	defer other.Close()
+	Pump(c, other)
+}
+
+// pair is a connection over two files.
+type pair struct{ in, out *os.File }
+
+func (p *pair) Read(b []byte) (int, error)  { return p.in.Read(b) }
+func (p *pair) Write(b []byte) (int, error) { return p.out.Write(b) }
+func (p *pair) Close() error                { return errors.Join(p.in.Close(), p.out.Close()) }
