@@ -33,6 +33,7 @@ type hubSettings struct {
 	listen                string
 	remote                bool
 	socket, audit         string
+	manage, manageToken   string
 	gate, gateListen      string
 	egress                bool
 }
@@ -45,6 +46,8 @@ func readHubSettings(args []string, stderr io.Writer) (s hubSettings, err error)
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8079", "`address` to listen on: IP:PORT, or unix:PATH")
 	flags.BoolVar(&s.remote, "allow-remote", false, "allow an address that is not loopback; the endpoint asks for no credentials")
 	flags.StringVar(&s.socket, "socket", "", "unix `socket` of the management API (default: none)")
+	flags.StringVar(&s.manage, "manage", "", "loopback `address` of the management API, for instance 127.0.0.1:8787 (default: none)")
+	flags.StringVar(&s.manageToken, "manage-token", "", "`file` with the token that --manage asks for; mode 0600, at least 16 characters")
 	flags.StringVar(&s.audit, "audit", "", "audit log `file` (default: that of the policy)")
 	flags.StringVar(&s.gate, "gate", "", "`file` by which to serve tickets, auth and the desktop's socket (default: don't)")
 	flags.StringVar(&s.gateListen, "gate-listen", "127.0.0.1:8088", "`address` for --gate: a loopback one, or unix:PATH")
@@ -167,7 +170,18 @@ func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err err
 		if err != nil {
 			return all, err
 		}
-		all = append(all, service{"management API", l, func(ctx context.Context) error { return admin.Serve(ctx, l, m, m.metrics) }, l.Close})
+		all = append(all, service{"management API", l, func(ctx context.Context) error { return admin.Serve(ctx, l, m, m.metrics, "") }, l.Close})
+	}
+	if set.manage != "" {
+		token, err := readToken(set.manageToken)
+		if err != nil {
+			return all, err
+		}
+		l, err := admin.ListenTCP(set.manage)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, service{"management port", l, func(ctx context.Context) error { return admin.Serve(ctx, l, m, m.metrics, token) }, l.Close})
 	}
 	if set.gate != "" {
 		s, err := openGate(set.gate, set.gateListen)
@@ -185,6 +199,34 @@ func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err err
 		all = append(all, service{"egress proxy", proxy.listener, proxy.Serve, proxy.Close})
 	}
 	return all, nil
+}
+
+// readToken reads the management token: one line of at least 16 characters, in a file that nobody else may read.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", errors.New("--manage needs --manage-token FILE; make one with: (umask 077; openssl rand -hex 32 >FILE)")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("management token: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("management token: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("management token %s: others may read it (mode %04o); chmod 600 %s", file, info.Mode().Perm(), file)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	if err != nil {
+		return "", fmt.Errorf("management token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < 16 || strings.ContainsAny(token, " \t\r\n") {
+		return "", fmt.Errorf("management token %s: not one word of at least 16 characters; make one with: openssl rand -hex 32", file)
+	}
+	return token, nil
 }
 
 // Reload reads again what the programs here and the tool go by: the hub's two

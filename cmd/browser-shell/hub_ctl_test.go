@@ -49,7 +49,7 @@ func ctlSocket(t *testing.T, h admin.Hub) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- admin.Serve(ctx, l, h, admin.NewMetrics()) }()
+	go func() { done <- admin.Serve(ctx, l, h, admin.NewMetrics(), "") }()
 	t.Cleanup(func() {
 		stop()
 		select {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/slimctl/slimctl/server/hub/upstream"
 	"github.com/slimctl/slimctl/server/strictjson"
 )
@@ -55,6 +57,10 @@ type entry struct {
 	Timeout         float64
 	Shell           bool
 	PerSession      *bool
+	Path            []string
+	Headers         map[string]upstream.Source
+	Enabled         *bool
+	Restart         *bool
 }
 
 var (
@@ -142,7 +148,9 @@ func readServers(n strictjson.Node) (list []Server, err error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, s)
+		if s.Name != "" {
+			list = append(list, s)
+		}
 	}
 	return list, nil
 }
@@ -166,13 +174,14 @@ func decode(m strictjson.Member, into any) error {
 var mustBe = map[string]string{
 	"$schema": "a string", "naming": "a string", "type": "a string", "transport": "a string", "command": "a string", "cwd": "a string", "url": "a string",
 	"args": "a list of strings", "env": "an object of strings", "timeout": "a number of seconds", "shell": "true or false", "perSession": "true or false",
+	"path": "a list of directories", "headers": `an object of {"file": "…"} or {"env": "…"}`, "enabled": "true or false", "restart": "true or false",
 }
 
 func readServer(m strictjson.Member) (Server, error) {
 	var e entry
 	into := map[string]any{
 		"type": &e.Type, "transport": &e.Transport, "command": &e.Command, "args": &e.Args, "env": &e.Env,
-		"cwd": &e.Cwd, "url": &e.URL, "timeout": &e.Timeout, "shell": &e.Shell, "perSession": &e.PerSession,
+		"cwd": &e.Cwd, "url": &e.URL, "path": &e.Path, "headers": &e.Headers, "enabled": &e.Enabled, "restart": &e.Restart, "timeout": &e.Timeout, "shell": &e.Shell, "perSession": &e.PerSession,
 	}
 	if !serverName.MatchString(m.Name) {
 		return Server{}, strictjson.Errorf(m.At, "a server's name has 1 to 32 of a-z 0-9 _ -, not %q", m.Name)
@@ -187,6 +196,9 @@ func readServer(m strictjson.Member) (Server, error) {
 		if err := decode(k, into[k.Name]); err != nil {
 			return Server{}, err
 		}
+	}
+	if e.Enabled != nil && !*e.Enabled {
+		return Server{}, nil
 	}
 	s, key, why := e.server(m.Name, places)
 	if why != "" {
@@ -204,6 +216,7 @@ func (e entry) server(name string, given map[string]int64) (s Server, key, why s
 	s = Server{PerSession: e.PerSession, Config: upstream.Config{
 		Name: name, Command: e.Command, Args: e.Args, Env: e.Env, Cwd: e.Cwd, URL: e.URL,
 		CallTimeout: time.Duration(e.Timeout * float64(time.Second)), Shell: e.Shell,
+		Path: e.Path, Headers: e.Headers, NoRestart: e.Restart != nil && !*e.Restart,
 	}}
 	kind := e.Type
 	if kind == "" {
@@ -224,8 +237,12 @@ func (e entry) server(name string, given map[string]int64) (s Server, key, why s
 	switch {
 	case kind != "" && kind != "stdio":
 		return s, "type", fmt.Sprintf("a command speaks stdio, not %q", kind)
-	case !filepath.IsAbs(e.Command):
-		return s, "command", "command must be an absolute path: nothing is looked up in PATH"
+	case len(e.Headers) > 0:
+		return s, "headers", "headers is for a url, not for a command"
+	case slices.ContainsFunc(e.Path, func(dir string) bool { return !filepath.IsAbs(dir) || strings.ContainsAny(dir, ":\x00") }):
+		return s, "path", "path must be a list of absolute directories without a colon"
+	case !filepath.IsAbs(e.Command) && (len(e.Path) == 0 || strings.Contains(e.Command, "/")):
+		return s, "command", "command must be an absolute path, or a name with a list of directories in path; the hub's own PATH is not used"
 	case e.Cwd != "" && !filepath.IsAbs(e.Cwd):
 		return s, "cwd", "cwd must be an absolute path"
 	}
@@ -244,7 +261,7 @@ func (e entry) server(name string, given map[string]int64) (s Server, key, why s
 
 // remote checks what belongs to an address only.
 func (s Server) remote(kind string, given map[string]int64) (_ Server, key, why string) {
-	for _, k := range []string{"args", "cwd", "env", "perSession"} {
+	for _, k := range []string{"args", "cwd", "env", "path", "perSession"} {
 		if _, ok := given[k]; ok {
 			return s, k, k + " is for a command, not for a url"
 		}
@@ -252,6 +269,11 @@ func (s Server) remote(kind string, given map[string]int64) (_ Server, key, why 
 	u, err := url.Parse(s.URL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
 		return s, "url", "url must be http:// or https:// with a host, without a user or a fragment"
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		if from := s.Headers[name]; !httpguts.ValidHeaderFieldName(name) || (from.File == "") == (from.Env == "") || from.File != "" && !filepath.IsAbs(from.File) {
+			return s, "headers", fmt.Sprintf(`header %q must be {"file": "/absolute/path"} or {"env": "NAME"}`, name)
+		}
 	}
 	switch kind {
 	case "", "http", "streamable-http":

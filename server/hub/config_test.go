@@ -39,11 +39,44 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
+// TestDocsConfig: the configurations that docs/hub.md shows are ones.
+func TestDocsConfig(t *testing.T) {
+	doc, err := os.ReadFile(filepath.FromSlash("../../docs/hub.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for i, part := range strings.Split(string(doc), "```json\n")[1:] {
+		text, _, _ := strings.Cut(part, "```")
+		if !strings.Contains(text, "mcpServers") {
+			continue
+		}
+		seen++
+		if c, err := ParseConfig([]byte(text)); err != nil {
+			t.Errorf("example %d: %v", i+1, err)
+		} else if i == 1 && len(c.Servers) != 2 { // one of three is not enabled
+			t.Errorf("example %d: %+v", i+1, c.Servers)
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d examples", seen)
+	}
+}
+
 func TestBadConfig(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{``, "1:1: not JSON: the text ends too early"},
 		{`[]`, "1:1: the file must be an object"},
 		{`{`, "1:2: not JSON: the text ends too early"},
+		{`{"mcpServers": {"a": {"command": "/a", "enabled": false}}}`, "no server"},
+		{`{"mcpServers": {"a": {"command": "npx", "path": ["bin"]}}}`, "absolute directories"},
+		{`{"mcpServers": {"a": {"command": "../npx", "path": ["/bin"]}}}`, "or a name with a list"},
+		{`{"mcpServers": {"a": {"command": "/a", "headers": {"X": {"env": "A"}}}}}`, "headers is for a url"},
+		{`{"mcpServers": {"a": {"url": "http://h/", "headers": {"X": "v"}}}}`, "headers must be an object"},
+		{`{"mcpServers": {"a": {"url": "http://h/", "headers": {"X": {"file": "a"}}}}}`, `header "X" must be`},
+		{`{"mcpServers": {"a": {"url": "http://h/", "headers": {"X": {"value": "a"}}}}}`, `header "X" must be`},
+		{`{"mcpServers": {"a": {"url": "http://h/", "headers": {"X Y": {"env": "A"}}}}}`, `header "X Y" must be`},
+		{`{"mcpServers": {"a": {"url": "http://h/", "path": ["/bin"]}}}`, "path is for a command"},
 		{`{}`, "no server"},
 		{`{"mcpServers": {}}`, "no server"},
 		{`{"mcpServers": null}`, "null says nothing"},

@@ -129,6 +129,9 @@ func (h *Hub) failed(outer context.Context, s *server, err error) error {
 			text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.config.Name, h.callTimeout(s)),
 		}
 	case errors.Is(err, mcp.ErrConnectionClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF), errors.Is(err, io.ErrClosedPipe):
+		if s.config.NoRestart {
+			return &failure{name: "SERVER_DOWN", rule: "server.ended", text: fmt.Sprintf("server %s ended during the call; it is not started again by itself", s.config.Name)}
+		}
 		return &failure{name: "SERVER_DOWN", rule: "server.ended", text: fmt.Sprintf("server %s ended during the call; it is started again", s.config.Name), retryable: true}
 	}
 	return &failure{name: "SERVER_FAILED", rule: "server.answer", text: fmt.Sprintf("server %s: %v", s.config.Name, err)}

@@ -4,6 +4,8 @@ package admin
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -81,9 +84,10 @@ const (
 	endTime    = 5 * time.Second
 )
 
-// Serve answers on l until ctx ends. l is of Listen or ListenTCP; any other TCP address than a loopback one is refused.
-func Serve(ctx context.Context, l net.Listener, h Hub, m *Metrics) error {
-	handler, err := newAPI(l.Addr(), h, m)
+// Serve answers on l until ctx ends. l is of Listen or ListenTCP; any other TCP address than a loopback one is refused, and so
+// is one without a token, which each request must bring as Bearer.
+func Serve(ctx context.Context, l net.Listener, h Hub, m *Metrics, token string) error {
+	handler, err := newAPI(l.Addr(), h, m, token)
 	if err != nil {
 		return err
 	}
@@ -113,16 +117,24 @@ type api struct {
 	mux      *http.ServeMux
 	redactor *output.Redactor
 	tcp      bool
+	token    []byte // SHA-256; nil: none is needed
 }
 
-func newAPI(addr net.Addr, h Hub, m *Metrics) (*api, error) {
+func newAPI(addr net.Addr, h Hub, m *Metrics, token string) (*api, error) {
 	redactor, err := output.NewRedactor(nil, nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	a := &api{Hub: h, metrics: m, mux: http.NewServeMux(), redactor: redactor, tcp: addr.Network() == "tcp"}
 	if t, ok := addr.(*net.TCPAddr); ok && !t.IP.IsLoopback() {
-		return nil, fmt.Errorf("management API on %s: it asks for no credentials, so it listens on loopback only", addr)
+		return nil, fmt.Errorf("management API on %s: it listens on loopback only", addr)
+	}
+	if a.tcp {
+		if token == "" {
+			return nil, fmt.Errorf("management API on %s: a port needs a token; give --manage-token FILE", addr)
+		}
+		sum := sha256.Sum256([]byte(token))
+		a.token = sum[:]
 	}
 	a.mux.HandleFunc("GET /healthz", a.health)
 	a.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
@@ -227,6 +239,11 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, "%s", why)
 		return
 	}
+	if !a.admitted(r) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, http.StatusUnauthorized, "send the management token in the header Authorization: Bearer TOKEN")
+		return
+	}
 	h, pattern := a.mux.Handler(r)
 	if pattern != "" {
 		a.mux.ServeHTTP(w, r)
@@ -235,6 +252,16 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := probe{header: w.Header()} // the mux's own answer is text
 	h.ServeHTTP(&p, r)
 	refuse(w, p.status, "%s", http.StatusText(p.status))
+}
+
+// admitted reports whether a request has the token, if one is needed.
+func (a *api) admitted(r *http.Request) bool {
+	if a.token == nil {
+		return true
+	}
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	sum := sha256.Sum256([]byte(given))
+	return ok && subtle.ConstantTimeCompare(sum[:], a.token) == 1
 }
 
 // foreign refuses what a web page made. There are no credentials, so a browser on this machine is as good as its user;

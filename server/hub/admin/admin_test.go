@@ -36,7 +36,7 @@ func request(t *testing.T, a *api, method, target string, header map[string]stri
 
 func unixAPI(t *testing.T, h Hub) *api {
 	t.Helper()
-	a, err := newAPI(&net.UnixAddr{Name: "x", Net: "unix"}, h, NewMetrics())
+	a, err := newAPI(&net.UnixAddr{Name: "x", Net: "unix"}, h, NewMetrics(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestHealth(t *testing.T) {
 
 // TestForeign: a web page can reach neither the port nor, through anything, the socket.
 func TestForeign(t *testing.T) {
-	tcp, err := newAPI(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8078}, newFake(), NewMetrics())
+	tcp, err := newAPI(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8787}, newFake(), NewMetrics(), "token")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +158,9 @@ func TestForeign(t *testing.T) {
 		status int
 	}{
 		{tcp, map[string]string{}, 200},
+		{tcp, map[string]string{"Authorization": ""}, 401},
+		{tcp, map[string]string{"Authorization": "token"}, 401},
+		{tcp, map[string]string{"Authorization": "Bearer tokem"}, 401},
 		{tcp, map[string]string{"Host": "localhost"}, 200},
 		{tcp, map[string]string{"Host": "[::1]:8078"}, 200},
 		{tcp, map[string]string{"Host": "evil.example:8078"}, 403},
@@ -173,6 +176,9 @@ func TestForeign(t *testing.T) {
 		{unix, map[string]string{"Origin": "http://hub"}, 403},
 	} {
 		for method, path := range map[string]string{"GET": "/metrics", "POST": "/v1/reload"} {
+			if _, given := tt.header["Authorization"]; tt.a == tcp && !given {
+				tt.header["Authorization"] = "Bearer token"
+			}
 			w := request(t, tt.a, method, path, tt.header)
 			if w.Code != tt.status {
 				t.Errorf("%s %s %v: %d", method, path, tt.header, w.Code)
@@ -187,7 +193,10 @@ func TestServeRefusesOpenPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := Serve(context.Background(), l, newFake(), NewMetrics()); err == nil || !strings.Contains(err.Error(), "loopback only") {
+	if _, err := newAPI(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, newFake(), NewMetrics(), ""); err == nil || !strings.Contains(err.Error(), "needs a token") {
+		t.Errorf("without a token: %v", err)
+	}
+	if err := Serve(context.Background(), l, newFake(), NewMetrics(), "token"); err == nil || !strings.Contains(err.Error(), "loopback only") {
 		t.Errorf("%v", err)
 	}
 }

@@ -99,7 +99,7 @@ func serve(t testing.TB, l net.Listener, h Hub, m *Metrics) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, h, m) }()
+	go func() { done <- Serve(ctx, l, h, m, "") }()
 	t.Cleanup(func() {
 		stop()
 		select {

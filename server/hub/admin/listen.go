@@ -112,11 +112,11 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// ListenTCP opens a loopback port. It is for those who ask for it: everyone on the machine may use it.
+// ListenTCP opens a loopback port, which everyone on the machine can reach: Serve wants a token for it.
 func ListenTCP(address string) (net.Listener, error) {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil || !ap.Addr().IsLoopback() {
-		return nil, fmt.Errorf("management address %q: give a loopback IP address and a port, for instance 127.0.0.1:8078; it asks for no credentials", address)
+		return nil, fmt.Errorf("management address %q: give a loopback IP address and a port, for instance 127.0.0.1:8787", address)
 	}
 	return net.Listen("tcp", address)
 }

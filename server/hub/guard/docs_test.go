@@ -27,10 +27,10 @@ func TestDocs(t *testing.T) {
 		}
 	}
 	examples := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(doc, -1)
-	if len(examples) != 2 {
+	if len(examples) != 3 {
 		t.Fatalf("%d examples", len(examples))
 	}
-	p := parse(t, examples[1][1])
+	p := parse(t, examples[2][1])
 	for _, tt := range []struct{ server, tool, args, want string }{
 		{"files", "read_file", `{"path":"/data/x"}`, ""},
 		{"files", "read_file", `{"path":"/data/../etc/shadow"}`, RulePath},

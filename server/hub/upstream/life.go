@@ -91,6 +91,9 @@ func (l *life) run() {
 		if held {
 			n = 0
 		}
+		if l.server.config.NoRestart && l.ctx.Err() == nil {
+			return
+		}
 		wait := time.NewTimer(time.Until(next))
 		select {
 		case <-wait.C:
@@ -213,7 +216,10 @@ func (l *life) failed(n int, err error) (next time.Time) {
 	l.change(func(st *Status) {
 		l.server.session = nil
 		st.down(Error)
-		st.LastError, st.NextRetry = why, next
+		st.LastError = why
+		if !l.server.config.NoRestart {
+			st.NextRetry = next
+		}
 	})
 	return next
 }

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/http/httpguts"
 )
 
 // The transports of remote servers, as Config and Status name them.
@@ -42,6 +45,10 @@ func dialRemote(s *Server, f *fuse) (*httpLink, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("address %q: not http://host or https://host", s.config.URL)
 	}
+	headers, err := readHeaders(s.config.Headers)
+	if err != nil {
+		return nil, err
+	}
 	l := &httpLink{fuse: f, failed: make(chan struct{})}
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(context.Background())
@@ -49,7 +56,7 @@ func dialRemote(s *Server, f *fuse) (*httpLink, error) {
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true,
 	}
-	client := &http.Client{Transport: &roundTripper{ctx: ctx, link: l, origin: u.Scheme + "://" + u.Host}}
+	client := &http.Client{Transport: &roundTripper{ctx: ctx, link: l, origin: u.Scheme + "://" + u.Host, headers: headers}}
 	if s.config.Transport == sse {
 		l.mcp = &mcp.SSEClientTransport{Endpoint: s.config.URL, HTTPClient: client}
 	} else {
@@ -144,6 +151,39 @@ type roundTripper struct {
 	ctx    context.Context
 	link   *httpLink
 	origin string
+
+	headers http.Header // of each request
+}
+
+// maxHeader bounds a header's value, in bytes.
+const maxHeader = 8 << 10
+
+// readHeaders reads the values of headers. Its errors name where a value should be, never the value.
+func readHeaders(sources map[string]Source) (http.Header, error) {
+	h := http.Header{}
+	for name, source := range sources {
+		var value, where string
+		if source.File != "" {
+			where = "file " + source.File
+			f, err := os.Open(source.File)
+			if err != nil {
+				return nil, fmt.Errorf("header %s: %w", name, err)
+			}
+			text, err := io.ReadAll(io.LimitReader(f, maxHeader+1))
+			f.Close()
+			if err != nil {
+				return nil, fmt.Errorf("header %s: %w", name, err)
+			}
+			value = strings.TrimSpace(string(text))
+		} else {
+			where, value = "variable "+source.Env, os.Getenv(source.Env)
+		}
+		if value == "" || len(value) > maxHeader || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, fmt.Errorf("header %s: %s has no value of one line and at most %d bytes", name, where, maxHeader)
+		}
+		h.Set(name, value)
+	}
+	return h, nil
 }
 
 func (t *roundTripper) RoundTrip(req *http.Request) (_ *http.Response, err error) {
@@ -157,7 +197,9 @@ func (t *roundTripper) RoundTrip(req *http.Request) (_ *http.Response, err error
 	ctx, cancel := context.WithCancel(req.Context())
 	unlink := context.AfterFunc(t.ctx, cancel)
 	done := func() { unlink(); cancel() }
-	res, err := t.link.http.RoundTrip(req.WithContext(ctx))
+	req = req.Clone(ctx)
+	maps.Copy(req.Header, t.headers)
+	res, err := t.link.http.RoundTrip(req)
 	if err != nil {
 		// Nobody is there. All else may be about this request alone.
 		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" && ctx.Err() == nil {

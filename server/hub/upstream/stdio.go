@@ -6,7 +6,9 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -39,6 +41,9 @@ func environment(c Config, hub string) []string {
 			vars[name] = v
 		}
 	}
+	if len(c.Path) > 0 {
+		vars["PATH"] = strings.Join(c.Path, ":")
+	}
 	maps.Copy(vars, c.Env)
 	if hub != "" {
 		vars[hubVar] = hub
@@ -60,8 +65,12 @@ type stdioLink struct {
 }
 
 func startProgram(s *Server, f *fuse) (*stdioLink, error) {
+	command, err := find(s.config)
+	if err != nil {
+		return nil, err
+	}
 	child, err := process.Start(process.Program{
-		Path: s.config.Command, Argv: s.config.Args, Dir: s.config.Cwd,
+		Path: command, Argv: s.config.Args, Dir: s.config.Cwd,
 		Env: environment(s.config, s.options.Hub), Mark: s.mark,
 	})
 	if err != nil {
@@ -75,6 +84,21 @@ func startProgram(s *Server, f *fuse) (*stdioLink, error) {
 	}()
 	go l.drain()
 	return l, nil
+}
+
+// find returns the path of a server's program. A name is looked up in the directories that the configuration lists, and
+// nowhere else.
+func find(c Config) (string, error) {
+	if filepath.IsAbs(c.Command) {
+		return c.Command, nil
+	}
+	for _, dir := range c.Path {
+		p := filepath.Join(dir, c.Command)
+		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("command %q is in none of path %q; install it there, or add its directory to path", c.Command, c.Path)
 }
 
 // drain ends the connection when the program has ended and what it said last

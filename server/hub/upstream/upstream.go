@@ -27,7 +27,8 @@ type Config struct {
 	Name string
 
 	// A program that speaks MCP on stdio.
-	Command string // absolute path
+	Command string   // absolute path, or a name that is looked up in Path
+	Path    []string // absolute directories; also the program's PATH, unless Env has one
 	Args    []string
 	Env     map[string]string // the whole environment but PATH, HOME, LANG
 	Cwd     string
@@ -35,12 +36,20 @@ type Config struct {
 	// Or an address. Transport is "streamable-http" (also when empty) or "sse".
 	URL       string
 	Transport string
+	Headers   map[string]Source // of each request
+
+	// NoRestart leaves the server in state error when it has ended, until it is started by order.
+	NoRestart bool
 
 	// CallTimeout bounds one call; 0 is the guard's default.
 	CallTimeout time.Duration
 	// Shell marks a server whose arguments reach a shell: the guard looks for injection.
 	Shell bool
 }
+
+// Source is where a header's value is: in a file, or in a variable of the hub's own environment. It is read at each
+// connection and never logged.
+type Source struct{ File, Env string }
 
 // Status is what the management API shows of a server.
 type Status struct {
@@ -125,14 +134,20 @@ func New(c Config, o Options) *Server {
 func (s *Server) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life != nil {
+	if s.life != nil && !s.ended() {
 		return
+	}
+	if s.life != nil {
+		s.life.cancel()
 	}
 	l := newLife(s, s.last)
 	s.life, s.last = l, l
 	s.change(func(st *Status) { st.State, st.Attempt, st.LastError = Starting, 1, "" })
 	go l.run()
 }
+
+// ended reports whether the server has failed and is not started again by itself. s.mu is held.
+func (s *Server) ended() bool { return s.config.NoRestart && s.status.State == Error }
 
 // Stop ends it, with everything it has started, and returns when nothing of it is left. If ctx ends first, so does
 // Stop, with an error; the ending goes on.
@@ -176,7 +191,7 @@ func (s *Server) sessionLocked() (*mcp.ClientSession, error) {
 		return s.session, nil
 	}
 	e := &DownError{Name: s.config.Name, State: s.status.State, Cause: s.status.LastError}
-	if e.State == Error {
+	if e.State == Error && !s.status.NextRetry.IsZero() {
 		e.RetryIn = max(time.Millisecond, time.Until(s.status.NextRetry))
 	}
 	return nil, e
