@@ -196,7 +196,7 @@ func (s screenshot) OnAfter(_ context.Context, c Call, r Result) Result {
 	}
 	b, kind, err := s.artifacts.add(shotTmp(c), shotName(c), maxArtifact)
 	if err == nil {
-		r.Stdout, err = withPath(r.Stdout, filepath.Join(s.artifacts.dir, shotName(c)))
+		r.Stdout = withField(r.Stdout, "path", filepath.Join(s.artifacts.dir, shotName(c)))
 	}
 	if err != nil {
 		r.ExitCode, r.Stdout, r.Stderr = exitProtocol, "", err.Error()+"\n"+r.Stderr
@@ -214,17 +214,3 @@ func (s screenshot) OnAfter(_ context.Context, c Call, r Result) Result {
 
 // maxArtifact bounds one screenshot, in bytes.
 const maxArtifact = 64 << 20
-
-// withPath puts the artifact's place into the data.
-func withPath(data, path string) (string, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(data), &fields); err != nil || fields == nil {
-		return "", errors.New("agent-browser's answer to screenshot is not an object")
-	}
-	var err error
-	if fields["path"], err = json.Marshal(path); err != nil {
-		return "", err
-	}
-	out, err := json.Marshal(fields)
-	return string(out) + "\n", err
-}

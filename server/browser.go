@@ -79,6 +79,16 @@ func (r Result) failed(code int, err error) Result {
 
 // command runs agent-browser and looks at where the session's pages are then.
 func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) Result {
+	loaded := func(context.Context) cdp.Navigation { return cdp.Navigation{} }
+	if c.Command.Name == "open" {
+		var err error
+		if loaded, err = ses.tab.WatchNavigation(ctx); err != nil {
+			_ = b.end(ses) // err tells more
+			return res.failed(exitUnavailable, err)
+		}
+	}
+	before := ses.tab.Pages()
+	ses.tab.Opened() // by the page itself, before this command
 	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
 	if err != nil {
 		return res.failed(exitNoRun, err)
@@ -100,10 +110,14 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 		_ = b.end(ses) // the answer says so
 		return res.failed(exitUnavailable, errors.New("where the page is now cannot be checked, because Chromium has ended or hangs; so nothing of it is shown, and the session was ended: open a page again"))
 	}
+	nav := loaded(within)
 	if r := b.pages(within, p, ses); r != nil {
 		return res.refuse(r)
 	}
-	res.raw = &out
+	if r := b.unreachable(ctx, p, nav); r != nil {
+		return res.refuse(r)
+	}
+	res.raw, res.status, res.newTabs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened())
 	return res
 }
 
@@ -206,7 +220,9 @@ func (b *browser) ready(ctx context.Context, p *policy.Policy, ses *session, c C
 		if err := b.artifacts.prepare(shotTmp(c)); err != nil {
 			return res.failed(exitProtocol, err), false
 		}
-		if err := ses.tab.Front(ctx); err != nil { // a hidden tab paints late or never
+	}
+	if c.Command.Name == "screenshot" || len(ses.tab.Pages()) > 1 { // a hidden tab paints late or never, and clicks wait for it
+		if err := ses.tab.Front(ctx); err != nil {
 			return res.failed(exitUnavailable, err), false
 		}
 	}
@@ -309,7 +325,7 @@ func (b *browser) pages(ctx context.Context, p *policy.Policy, ses *session) *po
 			break
 		}
 	}
-	if refusal != nil {
+	if refusal != nil && refusal.Code == policy.PolicyBlocked {
 		refusal.Message = "the page went where it may not go and was left, nothing of it is shown: " + refusal.Message
 	}
 	return refusal

@@ -66,6 +66,8 @@ type Result struct {
 	Image     *mcp.ImageContent `json:"-"` // of a screenshot
 	Truncated bool              `json:"-"`
 	Events    []string          `json:"-"` // for the audit log, in order
+	status    int               // of the HTTP answer to open; 0 when it is not known
+	newTabs   []string          // addresses of pages that the command opened
 	ran       bool              // agent-browser was started
 	raw       *process.Result   // what it gave; nil when that may not be shown
 }

@@ -67,10 +67,10 @@ func (h record) line(c Call, r Result) audit.Record {
 		return rec
 	}
 	rec.Rule, rec.ErrorName = r.Refusal.Rule, r.Refusal.Code.Name()
-	if r.Refusal.Code != policy.Timeout {
+	if denied := r.Refusal.Code != policy.Timeout && r.Refusal.Code != policy.Unreachable; denied {
 		rec.Decision = "deny"
 	}
-	if !r.ran {
+	if !r.ran && r.Refusal.Code != policy.Unreachable {
 		rec.Event = audit.PolicyBlocked
 	}
 	if !strings.HasPrefix(rec.Rule, "calls.") { // a flood says nothing new
@@ -99,7 +99,7 @@ func events(r Result) []string {
 		all = append(all, audit.SandboxExec)
 	}
 	all = append(all, r.Events...)
-	if r.Refusal != nil {
+	if r.Refusal != nil && r.Refusal.Code != policy.Unreachable {
 		if !r.ran {
 			all = append(all, audit.PolicyBlocked)
 		}

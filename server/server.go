@@ -3,7 +3,7 @@
 //
 // A call goes through a chain of hooks (hook.go, and Server.build for their
 // order): validate, budget, address, inject; then it runs (browser.go); then
-// normalise, screenshot, redact, truncate, record.
+// normalise, observed, screenshot, redact, truncate, record.
 package server
 
 import (
@@ -151,6 +151,7 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 		address{policy: p, network: s.browser.network},
 		inject{cdpPort: p.AgentBrowser.CDPPort, output: s.artifacts.dir},
 		normalise{},
+		observed{},
 		screenshot{policy: p, artifacts: s.artifacts},
 		redact{redactor: redactor},
 		truncate{policy: p},

@@ -3,6 +3,8 @@ package cdp
 import (
 	"context"
 	"encoding/json"
+	"sync"
+	"sync/atomic"
 )
 
 // watch has a session on every page of one tab and dismisses the dialogs, which
@@ -13,6 +15,13 @@ type watch struct {
 	*conn
 	session string // the tab's own page
 	dialogs chan dialog
+
+	navigation atomic.Pointer[navigation] // while one is watched
+
+	opened struct {
+		sync.Mutex
+		urls []string
+	}
 }
 
 type dialog struct{ session, kind string }
@@ -48,6 +57,14 @@ func (w *watch) popup(id string) {
 }
 
 func (w *watch) event(session, method string, params json.RawMessage) {
+	if n := w.navigation.Load(); n != nil && session == n.session && n.event(method, params) {
+		go func() {
+			_ = bounded(func(ctx context.Context) error { return w.call(ctx, session, "Network.disable", nil, nil, nil) })
+		}()
+	}
+	if method == "Page.windowOpen" {
+		w.opening(params)
+	}
 	if method != "Page.javascriptDialogOpening" {
 		return
 	}

@@ -223,15 +223,16 @@ func TestRefused(t *testing.T) {
 	)
 	for _, r := range rows {
 		res, body := l.raw(t, r.text)
-		if res.StatusCode != r.status || !strings.Contains(body, ") "+r.rule) && r.rule != "" {
-			t.Errorf("%.80q: %d %q, not %d %s", r.text, res.StatusCode, body, r.status, r.rule)
+		said := res.Header.Get(policy.RefusalHeader)
+		if res.StatusCode != r.status || !strings.Contains(said, ") "+r.rule) && r.rule != "" {
+			t.Errorf("%.80q: %d %q, not %d %s", r.text, res.StatusCode, said, r.status, r.rule)
 		}
-		if r.rule != "" && (res.Header.Get("Location") != "" || res.Header.Get("Access-Control-Allow-Origin") != "" ||
-			res.Header.Get("Cache-Control") != "no-store" || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") || !res.Close) {
-			t.Errorf("%.80q: headers %v", r.text, res.Header)
+		if r.rule != "" && (body != "" || res.ContentLength != 0 || res.Header.Get("Location") != "" || res.Header.Get("Access-Control-Allow-Origin") != "" ||
+			res.Header.Get("Cache-Control") != "no-store" || !res.Close || policy.ParseRefusal(said) == nil) {
+			t.Errorf("%.80q: headers %v, body %q", r.text, res.Header, body)
 		}
-		if r.rule != "" && (strings.Contains(body, "127.") || strings.Contains(body, "::") || strings.Contains(body, ".test")) {
-			t.Errorf("%.80q: the answer tells %q", r.text, body)
+		if r.rule != "" && (strings.Contains(said, "127.") || strings.Contains(said, "::") || strings.Contains(said, ".test")) {
+			t.Errorf("%.80q: the answer tells %q", r.text, said)
 		}
 	}
 	if n := c1.hits.Load() + c2.hits.Load(); n != 0 {
@@ -305,7 +306,7 @@ func TestRebinding(t *testing.T) {
 		if i%2 == 1 {
 			want = "POLICY_BLOCKED"
 		}
-		if !strings.HasPrefix(string(b), want) {
+		if !strings.HasPrefix(string(b)+res.Header.Get(policy.RefusalHeader), want) {
 			t.Errorf("request %d: %q", i, b)
 		}
 	}
@@ -435,8 +436,8 @@ func TestPolicyDecides(t *testing.T) {
 	port := serve(t, publicIP, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	want := func(text string, status int, rule string) {
 		t.Helper()
-		if res, body := l.raw(t, text); res.StatusCode != status || !strings.Contains(body, rule) {
-			t.Errorf("%.60q: got %d %q, want %d %s", text, res.StatusCode, body, status, rule)
+		if res, body := l.raw(t, text); res.StatusCode != status || !strings.Contains(body+res.Header.Get(policy.RefusalHeader), rule) {
+			t.Errorf("%.60q: got %d %q, want %d %s", text, res.StatusCode, res.Header, status, rule)
 		}
 	}
 	want(get("http://site.test:"+port), 200, "ok")
@@ -456,8 +457,8 @@ func TestPolicyDecides(t *testing.T) {
 	l.Reload(pol)
 	want(connect("site.test:"+port), 403, "url.scheme")
 	l.Reload(policy.Default())
-	want(connect("site.test:1"), 502, "egress.unreachable")
-	if d := l.last(t); !d.Allowed || d.Rule != "egress.unreachable" || !d.Done {
+	want(connect("site.test:1"), 502, "site.refused")
+	if d := l.last(t); !d.Allowed || d.Rule != "site.refused" || !d.Done {
 		t.Errorf("recorded %+v", d)
 	}
 }
@@ -468,7 +469,7 @@ func TestNothingGoesOutUnrecorded(t *testing.T) {
 	port := serve(t, publicIP, func(http.ResponseWriter, *http.Request) { hits++ })
 	l.fail.Store(true)
 	for _, text := range []string{get("http://site.test:" + port), connect("site.test:" + port), get("http://127.0.0.1/")} {
-		if res, body := l.raw(t, text); res.StatusCode != 503 || !strings.Contains(body, "egress.audit") {
+		if res, body := l.raw(t, text); res.StatusCode != 503 || !strings.Contains(res.Header.Get(policy.RefusalHeader), "egress.audit") {
 			t.Errorf("%.50q: got %d %q", text, res.StatusCode, body)
 		}
 	}
@@ -604,7 +605,7 @@ func TestConnectionCap(t *testing.T) {
 		}
 		open = append(open, c)
 	}
-	if res, body := l.raw(t, get("http://site.test:"+port)); res.StatusCode != 503 || !strings.Contains(body, "egress.connections") {
+	if res, body := l.raw(t, get("http://site.test:"+port)); res.StatusCode != 503 || !strings.Contains(res.Header.Get(policy.RefusalHeader), "egress.connections") {
 		t.Errorf("got %d %q", res.StatusCode, body)
 	}
 	open[0].Close()
@@ -746,10 +747,11 @@ func TestBrokenSites(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "HTTP/1.1 200 OK\r\nTransfer-Encoding: x\r\n\r\nab",
 	} {
 		res, body := l.raw(t, get("http://site.test:"+rawSite(t, text)+"/"))
-		if res.StatusCode != 502 || !strings.Contains(body, "egress.unreachable") {
+		refusal := policy.ParseRefusal(res.Header.Get(policy.RefusalHeader))
+		if res.StatusCode != 502 || body != "" || refusal == nil || refusal.Code != policy.Unreachable || !refusal.Retryable {
 			t.Errorf("%.40q: got %d %.80q", text, res.StatusCode, body)
 		}
-		if d := l.last(t); d.Rule != "egress.unreachable" {
+		if d := l.last(t); refusal != nil && d.Rule != refusal.Rule {
 			t.Errorf("%.40q: recorded %+v", text, d)
 		}
 	}

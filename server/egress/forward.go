@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // newPlain makes the handler for plain requests that were let out.
@@ -41,8 +43,8 @@ func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 			MaxResponseHeaderBytes: maxAnswer,
 		},
 		ModifyResponse: func(r *http.Response) error {
-			if outgoing != nil && r.Header.Get(statusHeader) != "" {
-				return refusalOf(r)
+			if outgoing != nil && outgoing.ours() && r.Header.Get(policy.RefusalHeader) != "" {
+				return outgoing.refusal(r)
 			}
 			dropProxyHeaders(r.Header)
 			return nil

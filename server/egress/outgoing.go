@@ -92,9 +92,8 @@ type refusedOutside struct{ *policy.Refusal }
 
 func (e refusedOutside) Error() string { return e.Refusal.Error() }
 
-// statusHeader names, in the answer of a proxy of ours, the rule that it refused by. No site can send it: the headers of
-// proxies are taken from what sites answer.
-const statusHeader = "Proxy-Browser-Shell-Rule"
+// ours tells whether the proxy is slimctl's: then it says why it refuses, and lets no site say it.
+func (o Outgoing) ours() bool { return strings.HasPrefix(o.Proxy, "unix:") }
 
 // tunnel has the proxy connect to host and port.
 func (o Outgoing) tunnel(ctx context.Context, host string, port int) (_ net.Conn, err error) {
@@ -128,37 +127,23 @@ func (o Outgoing) tunnel(ctx context.Context, host string, port int) (_ net.Conn
 	}
 	answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, refusalOf(answer)
+		return nil, o.refusal(answer)
 	}
 	return &tunnelConn{Conn: c, reader: io.MultiReader(io.LimitReader(r, int64(r.Buffered())), c)}, nil
 }
 
-// refusalOf reads why a proxy refused.
-func refusalOf(answer *http.Response) error {
-	switch rule := answer.Header.Get(statusHeader); rule {
-	case noNetwork.Rule:
-		return refusedOutside{noNetwork}
-	case "url.private":
-		return refusedOutside{blocked(rule, "the address is not on the public internet; open a public site")}
-	case "url.unresolved":
-		return refusedOutside{blocked(rule, "the host does not exist or cannot be resolved now; check its spelling")}
-	case "":
-		if answer.StatusCode == http.StatusForbidden {
-			return refusedOutside{blocked("egress.outgoing", "the outgoing proxy refuses this site; open another one")}
-		}
+// refusal reads why the proxy refused a tunnel.
+func (o Outgoing) refusal(answer *http.Response) error {
+	if r := policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)); r != nil && o.ours() {
+		return refusedOutside{r}
+	}
+	switch answer.StatusCode {
+	case http.StatusForbidden:
+		return refusedOutside{blocked("egress.outgoing", "the outgoing proxy refuses this site; open another one")}
+	case http.StatusGatewayTimeout:
+		return refusedOutside{timedOut}
 	}
 	return fmt.Errorf("the outgoing proxy answers %d", answer.StatusCode)
-}
-
-var noNetwork = blocked("egress.network", "the browser's container has no network; start it with --network egress")
-
-// refusalFor gives the refusal that an error of connecting is answered with.
-func refusalFor(err error) *policy.Refusal {
-	var outside refusedOutside
-	if errors.As(err, &outside) {
-		return outside.Refusal
-	}
-	return unreachable
 }
 
 // tunnelConn is a connection whose first bytes have been read already.

@@ -293,7 +293,7 @@ func TestNoHint(t *testing.T) {
 }
 
 func TestWorst(t *testing.T) {
-	byClass := []*Refusal{{Code: Timeout}, {Code: BudgetExceeded}, {Code: SandboxViolation}, {Code: PolicyBlocked}, {Code: InvalidParams}}
+	byClass := []*Refusal{{Code: Timeout}, {Code: BudgetExceeded}, {Code: SandboxViolation}, {Code: PolicyBlocked}, {Code: InvalidParams}, {Code: Unreachable}}
 	for i := range byClass {
 		for j := i; j < len(byClass); j++ {
 			if got := Worst(nil, byClass[j], nil, byClass[i]); got != byClass[i] {
@@ -307,6 +307,21 @@ func TestWorst(t *testing.T) {
 	}
 	if Worst() != nil || Worst(nil, nil) != nil {
 		t.Error("no refusal became one")
+	}
+}
+
+// TestRefusalHeader: a refusal survives its way through a header, and nothing
+// else is taken for one.
+func TestRefusalHeader(t *testing.T) {
+	for _, r := range []*Refusal{notPublic(), {Code: Unreachable, Rule: "site.timeout", Message: "it did not answer: try again", Retryable: true}} {
+		if d := cmp.Diff(r, ParseRefusal(r.Header())); d != "" {
+			t.Error(d)
+		}
+	}
+	for _, text := range []string{"", "url.private", "POLICY_BLOCKED (-1) url.private: x", "POLICY_BLOCKED (-32004) url.private:", "POLICY_BLOCKED (-32004) URL: x", "x POLICY_BLOCKED (-32004) a.b: x", "POLICY_BLOCKED (-32004) a.b: x\ny"} {
+		if r := ParseRefusal(text); r != nil {
+			t.Errorf("%q gives %v", text, r)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusa
 	case err != nil:
 		return nil, unresolved(err)
 	case len(found) == 0:
-		return nil, blocked("url.unresolved", "the host has no address; check its spelling")
+		return nil, refuse(Unreachable, "url.unresolved", "the host has no address; check its spelling")
 	}
 	addrs := make([]netip.Addr, len(found))
 	for i, a := range found {
@@ -155,9 +155,9 @@ func notPublic() *Refusal {
 func unresolved(err error) *Refusal {
 	var d *net.DNSError
 	if errors.As(err, &d) && d.IsNotFound {
-		return blocked("url.unresolved", "the host does not exist; check its spelling")
+		return refuse(Unreachable, "url.unresolved", "the host does not exist; check its spelling")
 	}
-	r := blocked("url.unresolved", "the host cannot be resolved now; try again later or open another site")
+	r := refuse(Unreachable, "url.unresolved", "the host cannot be resolved now; try again later or open another site")
 	r.Retryable = true
 	return r
 }

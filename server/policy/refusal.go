@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"time"
 )
 
@@ -17,6 +19,7 @@ const (
 	SandboxViolation Code = -32006 // a path, an environment or a program slot
 	PolicyBlocked    Code = -32004 // URL, host, subcommand, option, value
 	InvalidParams    Code = -32602 // the arguments do not fit the tool's schema
+	Unreachable      Code = -32003 // nothing forbids it, but the site or the network does not answer
 )
 
 // classes holds what is known of each code; rank 0 wins over rank 1.
@@ -30,6 +33,7 @@ var classes = map[Code]struct {
 	SandboxViolation: {"SANDBOX_VIOLATION", 2, 126},
 	PolicyBlocked:    {"POLICY_BLOCKED", 3, 126},
 	InvalidParams:    {"INVALID_PARAMS", 4, 64},
+	Unreachable:      {"UNREACHABLE", 5, 1},
 }
 
 // Name is the word for the code, for instance POLICY_BLOCKED.
@@ -52,6 +56,34 @@ type Refusal struct {
 // "POLICY_BLOCKED (-32004) wait.script: what and what to do".
 func (r *Refusal) Error() string {
 	return fmt.Sprintf("%s (%d) %s: %s", r.Code.Name(), int(r.Code), r.Rule, r.Message)
+}
+
+// RefusalHeader is the header in which the egress proxy says why it refused a
+// request. No site can send it: the proxy drops what begins with Proxy- from
+// the answers of sites.
+const RefusalHeader = "Proxy-Browser-Shell-Refusal"
+
+var refusalLine = regexp.MustCompile(`^(retryable )?[A-Z_]+ \((-[0-9]{1,6})\) ([a-z.-]{1,64}): ([ -~]{1,500})$`)
+
+// Header returns the value of RefusalHeader.
+func (r *Refusal) Header() string {
+	if r.Retryable {
+		return "retryable " + r.Error()
+	}
+	return r.Error()
+}
+
+// ParseRefusal reads the value of RefusalHeader; nil if it is none.
+func ParseRefusal(header string) *Refusal {
+	m := refusalLine.FindStringSubmatch(header)
+	if m == nil {
+		return nil
+	}
+	n, _ := strconv.Atoi(m[2]) // digits
+	if _, known := classes[Code(n)]; !known {
+		return nil
+	}
+	return &Refusal{Code: Code(n), Rule: m[3], Message: m[4], Retryable: m[1] != ""}
 }
 
 func refuse(code Code, rule, format string, args ...any) *Refusal {

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slimctl/slimctl/server/cdp"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// askTime bounds the question to the egress proxy why it refused. It is longer
+// than the proxy tries to connect.
+const askTime = 12 * time.Second
+
+// unreachable tells why a page could not be opened: the refusal of the egress
+// proxy, or a fault of the site or the network. It is nil when the page was
+// loaded, and for errors that agent-browser's own words say more of.
+func (b *browser) unreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation) *policy.Refusal {
+	if r := policy.ParseRefusal(nav.Header[strings.ToLower(policy.RefusalHeader)]); r != nil && strings.HasPrefix(nav.URL, "http:") {
+		return r
+	}
+	if nav.Error == "net::ERR_TUNNEL_CONNECTION_FAILED" {
+		return b.askProxy(ctx, p, nav.URL)
+	}
+	if nav.Error == "net::ERR_HTTP_RESPONSE_CODE_FAILURE" {
+		return fault("site.empty", false, "the site answered with status %d and no page; check the address", nav.Status)
+	}
+	for _, f := range faults {
+		if slices.ContainsFunc(f.prefixes, func(prefix string) bool { return strings.HasPrefix(nav.Error, "net::"+prefix) }) {
+			return fault(f.rule, f.retryable, "%s", f.message)
+		}
+	}
+	return nil
+}
+
+func fault(rule string, retryable bool, format string, args ...any) *policy.Refusal {
+	return &policy.Refusal{Code: policy.Unreachable, Rule: rule, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
+}
+
+// faults are Chromium's errors that are the site's or the network's.
+var faults = []struct {
+	prefixes  []string
+	rule      string
+	retryable bool
+	message   string
+}{
+	{[]string{"ERR_NAME_NOT_RESOLVED"}, "url.unresolved", false, "the host does not exist; check its spelling"},
+	{[]string{"ERR_CONNECTION_REFUSED"}, "site.refused", false, "the site refuses connections on this port; check the address"},
+	{[]string{"ERR_UNSAFE_PORT"}, "site.port", false, "the browser opens no page on this port; check the address"},
+	{[]string{"ERR_CERT_", "ERR_SSL_"}, "site.tls", false, "the site has no valid certificate for this address or speaks no TLS here; check the address"},
+	{[]string{"ERR_TOO_MANY_REDIRECTS"}, "site.redirects", false, "the site redirects without end; open another address"},
+	{[]string{"ERR_TIMED_OUT", "ERR_CONNECTION_TIMED_OUT"}, "site.timeout", true, "the site did not answer in time; try again later or open another site"},
+	{[]string{"ERR_CONNECTION_", "ERR_EMPTY_RESPONSE", "ERR_HTTP2_", "ERR_INCOMPLETE_", "ERR_CONTENT_LENGTH_MISMATCH", "ERR_INVALID_HTTP_RESPONSE"}, "site.reset", true, "the site broke the connection off; try again or open another site"},
+	{[]string{"ERR_PROXY_CONNECTION_FAILED"}, "site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator"},
+	{[]string{"ERR_ADDRESS_UNREACHABLE", "ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_"}, "site.unreachable", true, "the site does not answer; try again later or open another site"},
+}
+
+// askProxy asks the egress proxy for the same tunnel once more: Chromium does
+// not tell what it answered.
+func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *policy.Refusal {
+	gone := fault("site.unreachable", true, "the site does not answer; try again later or open another site")
+	checked, r := p.CheckURL(href)
+	if r != nil {
+		return r
+	}
+	u, err := url.Parse(checked.Href)
+	if err != nil {
+		return gone
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.proxy)
+	if err != nil {
+		return fault("site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator")
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	target := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
+		return gone
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxAnswer)), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return gone
+	}
+	defer answer.Body.Close()
+	return cmp.Or(policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)), gone)
+}
+
+// maxAnswer bounds what is read of the proxy's answer, in bytes.
+const maxAnswer = 64 << 10
+
+// newTabs gives the addresses of the pages that are there after a command and
+// were not before; opened are those that the page asked for. One whose address
+// is not known yet has it from them.
+func newTabs(before, after []cdp.Page, opened []string) []string {
+	var out []string
+	for _, page := range after {
+		if slices.ContainsFunc(before, func(old cdp.Page) bool { return old.ID == page.ID }) || len(out) == maxNewTabs {
+			continue
+		}
+		address := page.URL
+		if address == "about:blank" && len(opened) == 1 {
+			address = opened[0]
+		}
+		out = append(out, address)
+	}
+	return out
+}
+
+// maxNewTabs bounds the addresses in an answer.
+const maxNewTabs = 10
+
+// observed adds to the data of a command what browser-shell saw itself.
+type observed struct{ pass }
+
+func (observed) OnAfter(_ context.Context, _ Call, r Result) Result {
+	if r.ExitCode != 0 || r.Refusal != nil {
+		return r
+	}
+	if r.status != 0 {
+		r.Stdout = withField(r.Stdout, "status", r.status)
+	}
+	if len(r.newTabs) > 0 {
+		r.Stdout = withField(r.Stdout, "new_tabs", r.newTabs)
+	}
+	return r
+}
+
+// withField puts a key into the data, if that is an object.
+func withField(data, key string, value any) string {
+	var raw map[string]json.RawMessage
+	if json.Unmarshal([]byte(data), &raw) != nil || raw == nil {
+		return data
+	}
+	fields := map[string]any{}
+	for k, v := range raw {
+		fields[k] = v
+	}
+	fields[key] = value
+	var out strings.Builder
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false) // an agent reads addresses as they are written
+	if enc.Encode(fields) != nil {
+		return data
+	}
+	return out.String()
+}
