@@ -82,7 +82,7 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	loaded := func(context.Context) cdp.Navigation { return cdp.Navigation{} }
 	if c.Command.Name == "open" {
 		var err error
-		if loaded, err = ses.tab.WatchNavigation(ctx); err != nil {
+		if loaded, err = ses.tab.WatchNavigation(ctx, c.Command.Args[0]); err != nil {
 			_ = b.end(ses) // err tells more
 			return res.failed(exitUnavailable, err)
 		}
@@ -125,8 +125,9 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 const daemonTries = 3
 
 // agentBrowser runs one command line in a session. When it has to start the
-// daemon it waits 5 s for that, which a busy machine may not do in time:
-// nothing was done then, and it is run again.
+// daemon it waits 5 s for that, which a busy machine, or one that has just
+// booted, may not do in time: nothing was done then. It is run again when the
+// daemon is there; one that has ended is started again.
 func (b *browser) agentBrowser(ctx context.Context, ses *session, argv []string, daemon bool) (out process.Result, err error) {
 	for range daemonTries {
 		out, err = b.cli.run(ctx, ses.name, argv, daemon)
@@ -137,10 +138,33 @@ func (b *browser) agentBrowser(ctx context.Context, ses *session, argv []string,
 		if !strings.HasPrefix(said, "Daemon failed to start") || ctx.Err() != nil {
 			break
 		}
-		b.endDaemon(ses) // it may come up yet
+		if !b.comesUp(ctx, ses) {
+			b.endDaemon(ses)
+		}
 	}
 	return out, err
 }
+
+// comesUp waits for a daemon that is still starting. It reports whether it
+// takes commands now.
+func (b *browser) comesUp(ctx context.Context, ses *session) bool {
+	for {
+		switch {
+		case b.st.listens(ses.name):
+			return true
+		case !process.Alive(runMark(b.st.run), sessionMark(ses.name)):
+			return b.st.listens(ses.name)
+		}
+		select {
+		case <-time.After(comingUp):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// comingUp is the interval between looks at a daemon that is starting.
+const comingUp = 50 * time.Millisecond
 
 // lost tells whether the daemon must be ended after a run: it may still be at
 // it, deaf to the next command; come up after the command line has given up on

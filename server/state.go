@@ -138,6 +138,12 @@ func (st *state) hasDaemon(name string) bool {
 	return err == nil
 }
 
+// listens reports whether the session's daemon has its socket.
+func (st *state) listens(name string) bool {
+	_, err := os.Lstat(filepath.Join(st.sockets(), name+".sock"))
+	return err == nil
+}
+
 // daemon holds the session's daemon.
 func (st *state) daemon(name string) (*os.Process, error) {
 	text, err := os.ReadFile(filepath.Join(st.sockets(), name+".pid"))

@@ -184,6 +184,24 @@ func TestDaemonLate(t *testing.T) {
 	}
 }
 
+// TestDaemonSlow: a daemon that is still starting when agent-browser gives up
+// is waited for, not ended and started anew: on a machine that has just booted
+// the first page would never open.
+func TestDaemonSlow(t *testing.T) {
+	for version, calls := range map[string]int{"0.8.10": 2, "0.41.2": 3} {
+		l := newLab(t)
+		l.write(t, "version", "agent-browser "+version+"\n", 0o644)
+		l.write(t, "daemon-slow", "", 0o644)
+		if a := l.connect(t).do(t, "open", "https://example.com"); a.ExitCode != 0 {
+			t.Errorf("%s: %+v", version, a)
+		}
+		if n := len(strings.Split(l.note(t, "calls"), "\n")); n != calls {
+			t.Errorf("%s: %d calls, want %d", version, n, calls)
+		}
+		l.wantProcesses(t, 1)
+	}
+}
+
 // TestNative: a newer version gets its own tab, and its HTTP port is closed
 // before the daemon's first command, or there is no command.
 func TestNative(t *testing.T) {

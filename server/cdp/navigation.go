@@ -22,7 +22,7 @@ const maxHeaders = 256 << 10
 // navigation gathers a Navigation from the events of the tab's own session,
 // until the page has an answer.
 type navigation struct {
-	session, frame string
+	session, frame, href string
 
 	mu      sync.Mutex
 	request string // of the page itself
@@ -30,11 +30,14 @@ type navigation struct {
 	done    bool
 }
 
-// WatchNavigation watches how the tab's page is loaded from now on, until stop,
-// which gives what was seen. Chromium tells of every request meanwhile, in
+// WatchNavigation watches how the page at href is loaded in the tab from now on,
+// until stop, which gives what was seen: nothing if it was not asked for. The
+// tab may go elsewhere meanwhile, for instance load again what failed before.
+// Chromium tells of every request meanwhile, in
 // messages that the page may make large: so stop soon.
-func (t *Tab) WatchNavigation(ctx context.Context) (stop func(context.Context) Navigation, err error) {
-	n := &navigation{session: t.watch.session, frame: t.id}
+func (t *Tab) WatchNavigation(ctx context.Context, href string) (stop func(context.Context) Navigation, err error) {
+	href, _, _ = strings.Cut(href, "#")
+	n := &navigation{session: t.watch.session, frame: t.id, href: href}
 	t.watch.navigation.Store(n)
 	err = t.watch.call(ctx, t.watch.session, "Network.enable", map[string]any{
 		"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0,
@@ -79,7 +82,7 @@ func (n *navigation) event(method string, params json.RawMessage) (answered bool
 		return false
 	}
 	switch {
-	case method == "Network.requestWillBeSent" && p.Frame == n.frame:
+	case method == "Network.requestWillBeSent" && p.Frame == n.frame && (p.RequestID == n.request || n.request == "" && p.Request.URL == n.href):
 		n.request, n.seen = p.RequestID, Navigation{URL: strings.Clone(p.Request.URL[:min(len(p.Request.URL), maxURL)])}
 		return false
 	case n.request == "" || p.RequestID != n.request:

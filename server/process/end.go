@@ -48,6 +48,13 @@ func End(marks ...string) int {
 	}
 }
 
+// Alive reports whether a process lives that End would end.
+func Alive(marks ...string) bool {
+	found := find(marks)
+	found.release()
+	return len(found) > 0
+}
+
 // processes are held by pidfd where the kernel has it, so that a signal can't
 // hit a successor with the same number.
 type processes []*os.Process

@@ -17,6 +17,9 @@ func Run(context.Context, Command) (Result, error) {
 // End does nothing.
 func End(...string) int { return 0 }
 
+// Alive says no.
+func Alive(...string) bool { return false }
+
 // Ended says that it has.
 func Ended(*os.Process) bool { return true }
 

@@ -23,6 +23,11 @@ if [ -s "$D/daemon-late" ]; then # one line for each time that the daemon takes 
 	exit 1
 fi
 pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
+if [ -e "$D/daemon-slow" ] && [ ! -e "$pid" ]; then # it comes up after the command line has given up
+	setsid sh -c 'sleep 0.5; echo $$ >"$0.pid"; : >"$0.sock"; exec sleep 600' "$AGENT_BROWSER_SOCKET_DIR/$session" </dev/null >/dev/null 2>&1 &
+	printf '{"success":false,"error":"Daemon failed to start (socket: %s)"}\n' "$AGENT_BROWSER_SOCKET_DIR/$session.sock"
+	exit 1
+fi
 if [ ! -e "$pid" ]; then # start a daemon, as the real one does
 	setsid sh -c 'echo $$ >"$0"; exec sleep 600' "$pid" </dev/null >/dev/null 2>&1 &
 	while [ ! -s "$pid" ]; do sleep 0.01; done # until it has left this process group

@@ -368,7 +368,7 @@ func (s *Server) page(id, method string, p params) (object, error) {
 		return object{"frameId": id}, nil
 	case "Page.getNavigationHistory":
 		return object{"currentIndex": 0, "entries": []object{{"id": 1, "url": s.pages[i].URL}}}, nil
-	case "Page.resetNavigationHistory", "Page.getLayoutMetrics":
+	case "Page.resetNavigationHistory", "Page.getLayoutMetrics", "Network.enable", "Network.disable":
 		return object{}, nil
 	case "Page.handleJavaScriptDialog":
 		if !s.dialogs[id] {
