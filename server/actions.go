@@ -14,7 +14,7 @@ func actions() string {
 			"click", "dblclick", "hover", "focus", "check", "uncheck", "select", "fill", "type", "press",
 			"wait", "waitforurl", "waitforloadstate",
 			"url", "title", "gettext", "innerhtml", "inputvalue", "count", "boundingbox", "getattribute",
-			"isvisible", "isenabled", "ischecked", "scroll", "back", "forward", "reload",
+			"isvisible", "isenabled", "ischecked", "scroll", "back", "forward", "reload", "pdf",
 		},
 	})
 	if err != nil {

@@ -23,13 +23,13 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// maxFiles bounds the screenshots of one run, besides their bytes.
+// maxFiles bounds the artifacts of one run, besides their bytes.
 const maxFiles = 1000
 
 // evidenceName is the file that lists a run's artifacts.
 const evidenceName = "evidence.json"
 
-// artifacts is the output directory of one run: screenshots, a directory a
+// artifacts is the output directory of one run: screenshots and PDFs, a directory a
 // session, and evidence.json. It stays when the run ends.
 type artifacts struct {
 	dir  string
@@ -83,27 +83,28 @@ func (a *artifacts) close() {
 // tidy removes a session's directory if nothing is in it.
 func (a *artifacts) tidy(session string) { _ = a.root.Remove(session) }
 
-// prepare makes room for a screenshot: agent-browser gets a place where there
+// prepare makes room for a file: agent-browser gets a place where there
 // is nothing to follow.
 func (a *artifacts) prepare(name string) error {
 	if err := a.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return fmt.Errorf("the screenshot cannot be kept: %w", err)
+		return fmt.Errorf("the file cannot be kept: %w", err)
 	}
 	if err := a.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the screenshot cannot be kept: %w", err)
+		return fmt.Errorf("the file cannot be kept: %w", err)
 	}
 	return nil
 }
 
-// add reads what was written to tmp, gives it its name and lists it.
-func (a *artifacts) add(tmp, name string, most int64) ([]byte, string, error) {
+// add reads what was written to tmp, gives it its name and lists it. What the
+// content is must begin with want, anImage or aPDF.
+func (a *artifacts) add(tmp, name, want string, most int64) ([]byte, string, error) {
 	info, err := a.root.Lstat(tmp)
 	if err != nil || !info.Mode().IsRegular() {
-		return nil, "", errors.New("agent-browser reported a screenshot but wrote no file")
+		return nil, "", errors.New("agent-browser reported success but wrote no file")
 	}
 	f, err := a.root.Open(tmp)
 	if err != nil {
-		return nil, "", fmt.Errorf("the screenshot cannot be read: %w", err)
+		return nil, "", fmt.Errorf("the file cannot be read: %w", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
@@ -111,14 +112,14 @@ func (a *artifacts) add(tmp, name string, most int64) ([]byte, string, error) {
 		err = fmt.Errorf("it has more than %d bytes", most)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("the screenshot cannot be read: %w", err)
+		return nil, "", fmt.Errorf("the file cannot be read: %w", err)
 	}
 	kind := http.DetectContentType(b)
-	if !strings.HasPrefix(kind, "image/") {
-		return nil, "", errors.New("what agent-browser wrote is not an image")
+	if !strings.HasPrefix(kind, want) {
+		return nil, "", fmt.Errorf("what agent-browser wrote is not %s", map[string]string{anImage: "an image", aPDF: "a PDF"}[want])
 	}
 	if err := a.root.Rename(tmp, name); err != nil {
-		return nil, "", fmt.Errorf("the screenshot cannot be kept: %w", err)
+		return nil, "", fmt.Errorf("the file cannot be kept: %w", err)
 	}
 	sum := sha256.Sum256(b)
 	return b, kind, a.list(artifact{Path: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(b)), Type: kind, Created: time.Now().UTC()})
@@ -157,7 +158,13 @@ func (a *artifacts) write() error {
 	return nil
 }
 
-// drop removes what a failed screenshot may have written.
+// What an artifact's content may be, as http.DetectContentType says it.
+const (
+	anImage = "image/"
+	aPDF    = "application/pdf"
+)
+
+// drop removes what a failed command may have written.
 func (a *artifacts) drop(tmp string) { _ = a.root.Remove(tmp) }
 
 // full tells which bound of a run is reached.
@@ -167,43 +174,45 @@ func (a *artifacts) full(most int64) bool {
 	return a.bytes >= most || len(a.evidence.Files) >= maxFiles
 }
 
-// screenshot keeps the image of a screenshot and shows it.
-type screenshot struct {
+// keep keeps the file that a screenshot or a pdf wrote, and shows an image.
+type keep struct {
 	policy    *policy.Policy
 	artifacts *artifacts
 }
 
-func (s screenshot) OnBefore(_ context.Context, c Call) (Call, Decision) {
-	if c.Command.Name != "screenshot" {
+func (k keep) OnBefore(_ context.Context, c Call) (Call, Decision) {
+	if artifactEnding[c.Command.Name] == "" {
 		return c, Decision{}
 	}
-	if s.artifacts.full(s.policy.Limits.ArtifactBytes) {
+	if k.artifacts.full(k.policy.Limits.ArtifactBytes) {
 		return c, deny(&policy.Refusal{
 			Code: policy.BudgetExceeded, Rule: "artifacts.full",
-			Message: "there is no room for more screenshots in this run; use snapshot to read the page",
+			Message: "there is no room for more files in this run; use snapshot to read the page",
 		})
 	}
 	return c, Decision{}
 }
 
-func (s screenshot) OnAfter(_ context.Context, c Call, r Result) Result {
-	if c.Command.Name != "screenshot" || !r.ran {
+func (k keep) OnAfter(_ context.Context, c Call, r Result) Result {
+	if c.file == "" || !r.ran {
 		return r
 	}
-	defer s.artifacts.drop(shotTmp(c))
+	defer k.artifacts.drop(fileTmp(c))
 	if r.ExitCode != 0 || r.raw == nil {
 		return r
 	}
-	b, kind, err := s.artifacts.add(shotTmp(c), shotName(c), maxArtifact)
-	if err == nil {
-		r.Stdout = withField(r.Stdout, "path", filepath.Join(s.artifacts.dir, shotName(c)))
+	want := anImage
+	if c.Command.Name == "pdf" {
+		want = aPDF
 	}
+	b, kind, err := k.artifacts.add(fileTmp(c), fileName(c), want, maxArtifact)
 	if err != nil {
 		r.ExitCode, r.Stdout, r.Stderr = exitProtocol, "", err.Error()+"\n"+r.Stderr
 		return r
 	}
-	switch conf := s.policy.Screenshot; {
-	case !conf.ReturnImage:
+	r.Stdout = withField(r.Stdout, "path", filepath.Join(k.artifacts.dir, fileName(c)))
+	switch conf := k.policy.Screenshot; {
+	case want != anImage || !conf.ReturnImage:
 	case len(b) > conf.MaxImageBytes:
 		r.Stderr = "the image is too large to return; it is kept at the path\n" + r.Stderr
 	default:
@@ -212,5 +221,5 @@ func (s screenshot) OnAfter(_ context.Context, c Call, r Result) Result {
 	return r.event("MCP_FILE_WRITE")
 }
 
-// maxArtifact bounds one screenshot, in bytes.
+// maxArtifact bounds one file, in bytes.
 const maxArtifact = 64 << 20

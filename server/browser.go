@@ -240,8 +240,8 @@ func (b *browser) ready(ctx context.Context, p *policy.Policy, ses *session, c C
 			return res, false
 		}
 	}
-	if c.Command.Name == "screenshot" {
-		if err := b.artifacts.prepare(shotTmp(c)); err != nil {
+	if c.file != "" {
+		if err := b.artifacts.prepare(fileTmp(c)); err != nil {
 			return res.failed(exitProtocol, err), false
 		}
 	}

@@ -44,7 +44,7 @@ type Call struct {
 
 	// Filled in by inject.
 	Run  []string // what agent-browser is given
-	shot string   // screenshot only: the artifact's name
+	file string   // screenshot and pdf only: the artifact's name
 }
 
 // Origin says who called, for the audit log.

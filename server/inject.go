@@ -13,7 +13,7 @@ import (
 type inject struct {
 	pass
 	cdpPort int
-	output  string // the directory for screenshots
+	output  string // the directory for artifacts
 }
 
 func (i inject) OnBefore(_ context.Context, c Call) (Call, Decision) {
@@ -21,13 +21,13 @@ func (i inject) OnBefore(_ context.Context, c Call) (Call, Decision) {
 		return c, Decision{}
 	}
 	path := ""
-	if c.Command.Name == "screenshot" {
-		c.shot = c.Command.Shot
-		if c.shot == "" {
-			c.shot = "screenshot-" + c.Received.UTC().Format("20060102T150405.000000000") + ".png"
+	if ending := artifactEnding[c.Command.Name]; ending != "" {
+		c.file = c.Command.File
+		if c.file == "" {
+			c.file = c.Command.Name + "-" + c.Received.UTC().Format("20060102T150405.000000000") + ending
 		}
-		path = filepath.Join(i.output, shotTmp(c))
-		if ext := filepath.Ext(c.shot); c.Generation == policy.Native && (ext == ".jpg" || ext == ".jpeg") {
+		path = filepath.Join(i.output, fileTmp(c))
+		if ext := filepath.Ext(c.file); c.Generation == policy.Native && (ext == ".jpg" || ext == ".jpeg") {
 			c.Command.Options = append(c.Command.Options, "--screenshot-format", "jpeg")
 		}
 	}
@@ -44,7 +44,11 @@ func forced(name string, cdpPort int, gen policy.Generation) []string {
 	return argv
 }
 
-// shotName is where a screenshot is kept, below the output directory: each
-// session has its own names. shotTmp is where agent-browser writes it first.
-func shotName(c Call) string { return filepath.Join(daemonName(c.SessionID), c.shot) }
-func shotTmp(c Call) string  { return filepath.Join(daemonName(c.SessionID), "."+c.shot) }
+// artifactEnding has the subcommands that write a file, with the ending of the
+// name that it has unless the caller chose one.
+var artifactEnding = map[string]string{"screenshot": ".png", "pdf": ".pdf"}
+
+// fileName is where an artifact is kept, below the output directory: each
+// session has its own names. fileTmp is where agent-browser writes it first.
+func fileName(c Call) string { return filepath.Join(daemonName(c.SessionID), c.file) }
+func fileTmp(c Call) string  { return filepath.Join(daemonName(c.SessionID), "."+c.file) }

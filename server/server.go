@@ -3,7 +3,7 @@
 //
 // A call goes through a chain of hooks (hook.go, and Server.build for their
 // order): validate, budget, address, inject; then it runs (browser.go); then
-// normalise, observed, screenshot, redact, truncate, record.
+// normalise, observed, keep, redact, truncate, record.
 package server
 
 import (
@@ -130,6 +130,9 @@ func (s *Server) use(p *policy.Policy, event string) error {
 	}
 	s.current.Store(next)
 	s.budget.setLimits(p.Limits)
+	if s.mcp != nil {
+		s.mcp.AddTool(Tool(p), s.handle) // described by the new policy
+	}
 	return nil
 }
 
@@ -152,7 +155,7 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 		inject{cdpPort: p.AgentBrowser.CDPPort, output: s.artifacts.dir},
 		normalise{},
 		observed{},
-		screenshot{policy: p, artifacts: s.artifacts},
+		keep{policy: p, artifacts: s.artifacts},
 		redact{redactor: redactor},
 		truncate{policy: p},
 		record{log: s.log, redactor: redactor, policy: p, digest: digest, runID: filepath.Base(s.st.run)},

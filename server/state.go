@@ -19,7 +19,7 @@ import (
 //	  .lock             held while a run directory is made or swept
 //	  .alone            held by the one session of agent-browser 0.8 to 0.19
 //	  audit.jsonl       the audit log, unless the policy names another file
-//	  artifacts/        screenshots, a directory a run; they stay
+//	  artifacts/        screenshots and PDFs, a directory a run; they stay
 //	  run-XXXX/         this process; gone when it ends
 //	    lock            held for the life of the process
 //	    s/ h/ t/ w/     sockets, HOME, TMPDIR, empty working directory

@@ -228,7 +228,7 @@ type Expect struct {
 	Routes []string `yaml:"routes" check:"text" list:"unique"`
 	// MCPServers are the servers of mcp-hub.json: browser_shell.
 	MCPServers []string `yaml:"mcpServers" check:"hubServer" list:"min,unique"`
-	// Tools are the tools that /mcp lists: browser-shell.
+	// Tools are the tools that /mcp lists: browser-shell, or sandbox_execute_bash where the policy's tool_name says so.
 	Tools []string `yaml:"tools" check:"tool" list:"min,unique"`
 	// Listeners are the addresses that may be listened on: "*:8080", "[::1]:8080", "127.0.0.1:5900", "unix:/run/x.sock";
 	// none when absent. "*" is every IPv4 address, "[::]" every IPv6 one.

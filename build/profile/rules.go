@@ -100,7 +100,7 @@ var rules = map[string]rule{
 	"host":      {want: `a host such as "example.com", "*.example.com" or "*"`, pattern: whole(`\*|(\*\.)?` + hostLabel + `(\.` + hostLabel + `)*`), max: 255},
 	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},
 	"hubServer": {want: "browser_shell, the one server of the hub", values: []string{"browser_shell"}},
-	"tool":      {want: "browser-shell, the one tool", values: []string{"browser-shell"}},
+	"tool":      {want: "browser-shell or sandbox_execute_bash, the one tool", values: []string{"browser-shell", "sandbox_execute_bash"}},
 }
 
 // verdict says what is wrong with s, and what to do; both empty when nothing is.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // startEgress starts the proxy on a port of its choice and gives its address
@@ -53,7 +54,7 @@ func through(t *testing.T, proxy, target string) (int, string) {
 	}
 	defer res.Body.Close()
 	b, _ := io.ReadAll(res.Body)
-	return res.StatusCode, string(b)
+	return res.StatusCode, res.Header.Get(policy.RefusalHeader) + string(b)
 }
 
 func TestEgress(t *testing.T) {

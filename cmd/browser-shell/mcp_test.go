@@ -427,6 +427,66 @@ func TestScreenshot(t *testing.T) {
 	}
 }
 
+// TestPDF: a PDF is kept as a screenshot is, when the policy names the command.
+func TestPDF(t *testing.T) {
+	l := newLab(t)
+	if a := l.opened(t).do(t, "pdf"); a.rule() != "command.off" {
+		t.Errorf("without the policy: %+v", a)
+	}
+	l.policy["commands"] = []string{"open", "pdf"}
+	s := l.opened(t)
+	a := s.do(t, "pdf", "page.pdf")
+	var data struct{ Path string }
+	if err := json.Unmarshal([]byte(a.Stdout), &data); err != nil {
+		t.Fatalf("%v in %+v", err, a)
+	}
+	if file, err := os.ReadFile(data.Path); err != nil || string(file) != "%PDF-1.4\n" || filepath.Base(data.Path) != "page.pdf" || len(a.raw.Content) != 1 {
+		t.Errorf("%+v: %q %v", a, file, err)
+	}
+	evidence, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(data.Path)), "evidence.json"))
+	if err != nil || !strings.Contains(string(evidence), `"application/pdf"`) {
+		t.Errorf("evidence: %s %v", evidence, err)
+	}
+	if a := s.do(t, "pdf", "other.pdf"); a.ExitCode != 70 || !strings.Contains(a.Stderr, "not a PDF") {
+		t.Errorf("what is no PDF: %+v", a)
+	}
+	if a := s.do(t, "pdf", "../page.pdf"); a.rule() != "pdf.path" {
+		t.Errorf("a path: %+v", a)
+	}
+}
+
+// TestDescription: an agent reads of the commands that the policy allows, and
+// of no others.
+func TestDescription(t *testing.T) {
+	for name, tt := range map[string]struct {
+		commands  []string
+		has, lack []string
+	}{
+		"default": {nil, []string{"open URL", "screenshot [SELECTOR]", "new_tabs", "UNREACHABLE"}, []string{"scroll up", "get url", "pdf", "COMMANDS", "FORM"}},
+		"+read":   {[]string{"+read"}, []string{"open URL", "get url|title", "is visible", "scroll up", "back", "forward", "reload"}, []string{"pdf"}},
+		"few":     {[]string{"open", "close", "pdf"}, []string{"open URL", "close", "pdf [NAME.pdf]"}, []string{"fill SELECTOR", "scroll up"}},
+	} {
+		l := newLab(t)
+		if tt.commands != nil {
+			l.policy["commands"] = tt.commands
+		}
+		list, err := l.connect(t).ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range tt.has {
+			if !strings.Contains(list.Tools[0].Description, word) {
+				t.Errorf("%s: no %q in %s", name, word, list.Tools[0].Description)
+			}
+		}
+		for _, word := range tt.lack {
+			if strings.Contains(list.Tools[0].Description, word) {
+				t.Errorf("%s: %q in %s", name, word, list.Tools[0].Description)
+			}
+		}
+	}
+}
+
 func TestNoAgentBrowser(t *testing.T) {
 	l := newLab(t)
 	l.policy["agent_browser"].(map[string]any)["path"] = filepath.Join(l.dir, "missing")

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -203,9 +204,18 @@ func toolServer(exit func(argv []string) int, names ...string) http.Handler {
 	s := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 	for _, name := range names {
 		s.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			var in struct{ Argv []string }
+			var in struct {
+				Argv []string
+				Cmd  string
+			}
 			if err := json.Unmarshal(r.Params.Arguments, &in); err != nil {
 				return nil, err
+			}
+			if (name == "sandbox_execute_bash") != (in.Cmd != "") {
+				return nil, errors.New("the arguments are another tool's")
+			}
+			if in.Cmd != "" {
+				in.Argv = strings.Split(strings.Trim(in.Cmd, "'"), "' '")
 			}
 			return &mcp.CallToolResult{StructuredContent: map[string]any{"exit_code": exit(in.Argv), "stderr": "said"}}, nil
 		})
@@ -243,6 +253,17 @@ func TestTool(t *testing.T) {
 				t.Errorf("(-want +got):\n%s\n%v", diff, b.findings)
 			}
 		})
+	}
+}
+
+// TestCompatibilityTool: a profile may name the one tool as the base's clients
+// know it; its arguments are one line of words.
+func TestCompatibilityTool(t *testing.T) {
+	b := boxAt(t, toolServer(good, "sandbox_execute_bash"))
+	b.Expect.Tools = []string{"sandbox_execute_bash"}
+	b.tool(t.Context())
+	if found := b.found(); found != nil {
+		t.Errorf("%v\n%v", found, b.findings)
 	}
 }
 

@@ -130,9 +130,22 @@ func (b *box) tool(ctx context.Context) {
 	}
 }
 
+// arguments returns the arguments for argv as a tool takes them: sandbox_execute_bash has one line of words (docs/mcp.md).
+func arguments(tool string, argv []string) map[string]any {
+	const session = "slimctl-verify"
+	if tool != "sandbox_execute_bash" {
+		return map[string]any{"session_id": session, "argv": argv}
+	}
+	quoted := make([]string, len(argv))
+	for i, word := range argv {
+		quoted[i] = "'" + strings.ReplaceAll(word, "'", `'"'"'`) + "'"
+	}
+	return map[string]any{"session_id": session, "cmd": strings.Join(quoted, " ")}
+}
+
 // call calls the tool and gives its exit code.
 func call(ctx context.Context, session *mcp.ClientSession, tool string, argv []string) (code int, said string, err error) {
-	r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: map[string]any{"session_id": "slimctl-verify", "argv": argv}})
+	r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments(tool, argv)})
 	if err != nil {
 		return 0, "", err
 	}

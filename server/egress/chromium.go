@@ -52,6 +52,7 @@ func Managed(p *policy.Policy) ([]byte, error) {
 	for _, name := range denied {
 		m[name] = 2 // sites may not even ask
 	}
+	m["PrintingEnabled"] = slices.Contains(p.Commands, "pdf") // nothing prints but that
 	m["ProxySettings"] = map[string]string{"ProxyMode": "fixed_servers", "ProxyServer": "http://" + p.Egress.Proxy, "ProxyBypassList": bypass}
 	m["URLBlocklist"], m["URLAllowlist"] = urlLists(p)
 	b, err := json.MarshalIndent(m, "", "  ") // its keys are sorted
@@ -95,7 +96,7 @@ var (
 		AutofillCreditCardEnabled BackgroundModeEnabled BrowserNetworkTimeQueriesEnabled BuiltInAIAPIsEnabled
 		BuiltInDnsClientEnabled CommandLineFlagSecurityWarningsEnabled ComponentUpdatesEnabled DNSInterceptionChecksEnabled DefaultBrowserSettingEnabled
 		DomainReliabilityAllowed EnableMediaRouter FeedbackSurveysEnabled MetricsReportingEnabled
-		PasswordLeakDetectionEnabled PasswordManagerEnabled PaymentMethodQueryEnabled PrintingEnabled
+		PasswordLeakDetectionEnabled PasswordManagerEnabled PaymentMethodQueryEnabled
 		PromotionsEnabled QuicAllowed ScreenCaptureAllowed SearchSuggestEnabled SpellCheckServiceEnabled
 		TranslateEnabled TranslatorAPIAllowed UrlKeyedAnonymizedDataCollectionEnabled UserFeedbackAllowed
 		VideoCaptureAllowed`)

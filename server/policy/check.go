@@ -13,13 +13,13 @@ import (
 // Command is an argv that passed the grammar, in canonical form.
 type Command struct {
 	Name    string   // the subcommand
-	Args    []string // positionals, without a screenshot's file name
+	Args    []string // positionals, without the name of a file to write
 	Options []string // long names, each followed by its value if it has one
-	Shot    string   // screenshot only: the file name asked for, may be empty
+	File    string   // screenshot and pdf only: the file name asked for, may be empty
 }
 
 // Argv is what to hand to agent-browser after the forced options. path is the
-// absolute path that a screenshot is written to, and empty for the rest.
+// absolute path that a screenshot or a PDF is written to, and empty for the rest.
 func (c Command) Argv(path string) []string {
 	argv := append([]string{c.Name}, c.Args...)
 	if path != "" {
@@ -267,8 +267,9 @@ func (c *reader) positionals(words, at []string) {
 
 func (c *reader) command() Command {
 	cmd := Command{Name: c.row.name, Args: c.args, Options: c.options}
-	if n := len(cmd.Args); cmd.Name == "screenshot" && n > 0 && shotName.MatchString(cmd.Args[n-1]) {
-		cmd.Args, cmd.Shot = cmd.Args[:n-1], cmd.Args[n-1]
+	n := len(cmd.Args)
+	if n > 0 && (cmd.Name == "screenshot" && shotName.MatchString(cmd.Args[n-1]) || cmd.Name == "pdf") {
+		cmd.Args, cmd.File = cmd.Args[:n-1], cmd.Args[n-1]
 	}
 	return cmd
 }

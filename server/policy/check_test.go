@@ -226,13 +226,13 @@ func TestCheckAdmits(t *testing.T) {
 
 func TestCheckExtras(t *testing.T) {
 	p := Default()
-	p.Commands = append(p.Commands, "get", "scroll", "is", "back")
-	for _, ok := range [][]string{argv("get", "url"), argv("get", "attr", "@e1", "href"), argv("get", "text", "@e1"), argv("scroll", "down"), argv("scroll", "up", "300"), argv("is", "visible", "@e1"), argv("back")} {
+	p.Commands = append(p.Commands, "get", "scroll", "is", "back", "pdf")
+	for _, ok := range [][]string{argv("get", "url"), argv("get", "attr", "@e1", "href"), argv("get", "text", "@e1"), argv("scroll", "down"), argv("scroll", "up", "300"), argv("is", "visible", "@e1"), argv("back"), argv("pdf"), argv("pdf", "page.pdf")} {
 		if _, r := p.Check(Node, ok); r != nil {
 			t.Errorf("%q: %v", ok, r)
 		}
 	}
-	for _, bad := range [][]string{argv("get", "cdp-url"), argv("get"), argv("get", "url", "x"), argv("get", "attr", "@e1", "a b"), argv("scroll", "down", "10001"), argv("scroll", "down", "0"), argv("scroll", "in"), argv("is", "selected", "@e1"), argv("is", "visible"), argv("back", "2"), argv("reload")} {
+	for _, bad := range [][]string{argv("get", "cdp-url"), argv("get"), argv("get", "url", "x"), argv("get", "attr", "@e1", "a b"), argv("scroll", "down", "10001"), argv("scroll", "down", "0"), argv("scroll", "in"), argv("is", "selected", "@e1"), argv("is", "visible"), argv("back", "2"), argv("reload"), argv("pdf", "/tmp/x.pdf"), argv("pdf", "x.png"), argv("pdf", ".pdf"), argv("pdf", "x.PDF"), argv("pdf", "a.pdf", "b.pdf"), argv("pdf", "#main"), argv("pdf", "../x.pdf")} {
 		if _, r := p.Check(Node, bad); r == nil {
 			t.Errorf("%q was let through", bad)
 		}

@@ -82,7 +82,7 @@ type Limits struct {
 	SessionCalls   int   `json:"session_calls" least:"1" most:"1000000" doc:"calls of one session"`
 	SessionBytes   int64 `json:"session_bytes" least:"65536" most:"17179869184" doc:"answered to one session; 64 KiB to 16 GiB"`
 	SessionIdleSec int   `json:"session_idle_sec" least:"10" most:"86400" doc:"a session without calls is closed after so long"`
-	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots of one run; 1 MiB to 16 GiB"`
+	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots and PDFs of one run; 1 MiB to 16 GiB"`
 }
 
 // Default returns the policy of a browser-shell without a policy file, on a

@@ -42,7 +42,7 @@ func FuzzGrammar(f *testing.F) {
 			known[o.long] = o.only == "" || o.only == gen
 		}
 		words := len(cmd.Args)
-		if cmd.Shot != "" {
+		if cmd.File != "" {
 			words++
 		}
 		if words < len(row.args)-row.optional || words > len(row.args)+row.repeat {
@@ -63,8 +63,8 @@ func FuzzGrammar(f *testing.F) {
 				t.Errorf("%q lets a NUL through", joined)
 			}
 		}
-		if cmd.Shot != "" && !shotName.MatchString(cmd.Shot) {
-			t.Errorf("%q names the file %q", joined, cmd.Shot)
+		if cmd.File != "" && !shotName.MatchString(cmd.File) {
+			t.Errorf("%q names the file %q", joined, cmd.File)
 		}
 	})
 }

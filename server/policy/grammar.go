@@ -13,6 +13,7 @@ import "slices"
 type command struct {
 	name string
 	off  bool // known, but not on the default allowlist
+	read bool // off, and in the group Read
 
 	args     []slot // positionals, in order
 	optional int    // how many of args, from the end, may be missing
@@ -87,14 +88,16 @@ var table = []command{
 	{name: "select", args: []slot{selector, text}, repeat: 15},
 
 	// Read-only or harmless; off until the policy file names them.
-	{name: "get", off: true, args: []slot{oneOf("url", "title")}},
-	{name: "get", off: true, args: []slot{oneOf("text", "html", "value", "count", "box"), selector}},
-	{name: "get", off: true, args: []slot{oneOf("attr"), selector, name}},
-	{name: "is", off: true, args: []slot{oneOf("visible", "enabled", "checked"), selector}},
-	{name: "scroll", off: true, args: []slot{oneOf("up", "down", "left", "right"), pixels}, optional: 1},
-	{name: "back", off: true},
-	{name: "forward", off: true},
-	{name: "reload", off: true},
+	{name: "get", off: true, read: true, args: []slot{oneOf("url", "title")}},
+	{name: "get", off: true, read: true, args: []slot{oneOf("text", "html", "value", "count", "box"), selector}},
+	{name: "get", off: true, read: true, args: []slot{oneOf("attr"), selector, name}},
+	{name: "is", off: true, read: true, args: []slot{oneOf("visible", "enabled", "checked"), selector}},
+	{name: "scroll", off: true, read: true, args: []slot{oneOf("up", "down", "left", "right"), pixels}, optional: 1},
+	{name: "back", off: true, read: true},
+	{name: "forward", off: true, read: true},
+	{name: "reload", off: true, read: true},
+	// A bare file name; the path is browser-shell's own.
+	{name: "pdf", off: true, args: []slot{pdfTarget}, optional: 1},
 }
 
 // aliases are agent-browser's other names for allowed subcommands. They are
@@ -111,7 +114,7 @@ var nearMisses = map[string]string{
 }
 
 // Read is the group of subcommands that a policy's commands may name in one
-// word: those that are off by default, which read the page or move in it.
+// word: those that are off by default and read the page or move in it.
 const Read = "+read"
 
 // expand puts the subcommands of Read in its place. A list that has nothing
@@ -126,7 +129,7 @@ func expand(commands []string) []string {
 		rest = defaultCommands()
 	}
 	for _, row := range table {
-		if row.off && !slices.Contains(rest, row.name) {
+		if row.read && !slices.Contains(rest, row.name) {
 			rest = append(rest, row.name)
 		}
 	}

@@ -34,6 +34,7 @@ var (
 	keyName  = regexp.MustCompile(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
 	shotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
 	shotExt  = regexp.MustCompile(`(?i)\.(png|jpe?g|webp)$`)
+	pdfName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.pdf$`)
 	shotPath = regexp.MustCompile(`(?i)^(~|file:)|[/\\]|\.\.`)
 )
 
@@ -181,6 +182,14 @@ func shotTarget(p *Policy, at, s string) (string, *Refusal) {
 		return s, nil
 	}
 	return selector(p, at, s)
+}
+
+// pdfTarget: a bare file name that ends in .pdf.
+func pdfTarget(_ *Policy, at, s string) (string, *Refusal) {
+	if !pdfName.MatchString(s) {
+		return "", refuse(SandboxViolation, "pdf.path", "%s is no bare file name; browser-shell chooses the directory: give a name (letters, digits, `.`, `_`, `-`, ending in .pdf) or none", at)
+	}
+	return s, nil
 }
 
 // webURL: a page that open may go to; see url.go.

@@ -64,6 +64,8 @@ case "$1 $2" in
 	done
 	printf '{"success":false,"error":"alone"}\n'; exit 1 ;;
 "screenshot #link") ln -s /etc/hostname "$3"; ok '{"path":"'"$3"'"}' ;;
+"pdf "*.page.pdf) printf '%%PDF-1.4\n' >"$2"; ok '{"path":"'"$2"'"}' ;;
+"pdf "*) printf 'no such thing\n' >"$2"; ok '{"path":"'"$2"'"}' ;;
 "screenshot #none") ok '{"path":"/etc/hostname"}' ;;
 "screenshot "*) shift; [ $# -gt 1 ] && shift; printf '\211PNG\r\n\032\n' >"$1"; ok '{"path":"'"$1"'","annotations":[]}' ;;
 *) ok '{"done":true}' ;;
