@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,7 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Work, "work", "", "`DIR` to mount at /work, read-only")
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
+	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
 	flags.StringVarP(&s.User, "user", "u", "", "user, as USER[:GROUP] (default: the image's)")
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
@@ -136,6 +138,9 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	ev := sb.Evidence()
 	for _, limit := range ev.NotApplied {
 		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+printable(limit))
+	}
+	if f.settings.Audit != "" {
+		describeAudit(a.stderr, ev)
 	}
 	if f.evidence != "" {
 		err = errors.Join(err, image.WriteFile(f.evidence, 0o644, ev.Write))
@@ -196,6 +201,20 @@ func describePort(p sandbox.Publication) string {
 		return fmt.Sprintf("MCP http://%[1]s/mcp · desktop http://%[1]s/vnc/", p.Host)
 	}
 	return fmt.Sprintf("port %d at %s", p.Port, p.Host)
+}
+
+// describeAudit says what was collected of the audit logs, and whether their chains hold.
+func describeAudit(w io.Writer, ev sandbox.Evidence) {
+	if len(ev.Audit) == 0 {
+		fmt.Fprintf(w, "slimctl: warning: the container left no audit log in %s\n", sandbox.AuditDir)
+	}
+	for _, l := range ev.Audit {
+		text := fmt.Sprintf("%s: %d lines, whole, head %s", filepath.Join(ev.AuditDir, l.File), l.Lines, l.Head)
+		if l.Break != "" {
+			text = fmt.Sprintf("%s: broken: %s; %d lines before it hold", filepath.Join(ev.AuditDir, l.File), l.Break, l.Lines)
+		}
+		fmt.Fprintln(w, "slimctl: audit: "+printable(text))
+	}
 }
 
 // startStatus gives an image that can't be started docker run's exit code.

@@ -65,6 +65,7 @@ type plan struct {
 	publish []Publication
 	caps    []string
 	tmpfs   []tmpfs
+	keeps   []keep
 }
 
 type tmpfs struct {
@@ -128,9 +129,7 @@ func (s Settings) parse() (*plan, error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if t.path != "/output" || s.Output == "" {
-			p.tmpfs = append(p.tmpfs, t.ownedBy(s.User))
-		}
+		p.tmpfs = append(p.tmpfs, t.ownedBy(s.User))
 	}
 	if slices.ContainsFunc(s.Command, func(a string) bool { return strings.ContainsRune(a, 0) }) {
 		bad("command: an argument has a NUL")

@@ -107,6 +107,12 @@ func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteClose
 	}
 	e.id = made.ID
 	s.notApplied(made.Warnings...)
+	if err := e.giveVolumes(ctx, ref); err != nil {
+		return nil, err
+	}
+	if len(s.plan.keeps) > 0 {
+		s.notApplied("size of /output and the audit log: Docker sets no limit for a volume")
+	}
 	life := context.WithoutCancel(ctx) // it is ended by signals
 	streams, err := e.api.ContainerAttach(life, e.id, client.ContainerAttachOptions{Stream: true, Stdin: s.tethered, Stdout: true, Stderr: true})
 	if err != nil {
@@ -261,6 +267,22 @@ func (e *dockerEngine) memory(ctx context.Context) (Memory, error) {
 		}
 	}
 	return m, nil
+}
+
+// collect reads a volume by Docker, which may be on another machine.
+func (e *dockerEngine) collect(k keep, c *collector) error {
+	if e.id == "" {
+		return nil
+	}
+	files, err := e.api.CopyFromContainer(context.Background(), e.id, client.CopyFromContainerOptions{SourcePath: k.from})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("docker: copy %s: %w", k.from, err)
+	}
+	defer files.Content.Close()
+	return c.collectArchive(files.Content)
 }
 
 func (e *dockerEngine) remove(context.Context) error {

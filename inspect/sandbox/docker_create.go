@@ -1,13 +1,15 @@
 package sandbox
 
 import (
+	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -99,15 +101,8 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	if p.Work != "" {
 		bind(p.Work, "/work", true)
 	}
-	if p.Output != "" {
-		who := p.User
-		if config, err := e.s.image.ConfigFile(); err == nil && who == "" {
-			who = config.Config.User
-		}
-		if err := giveTo(outputDir(e.s.run.dir), who); err != nil {
-			return nil, nil, err
-		}
-		bind(outputDir(e.s.run.dir), "/output", false)
+	for _, k := range p.keeps { // volumes: an ordinary user can't read what another account leaves in a directory of his
+		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeVolume, Target: k.mount})
 	}
 	if e.isolated() {
 		return c, h, nil // it is reached by its tether
@@ -135,16 +130,45 @@ func (e *dockerEngine) network() string {
 	return e.s.plan.Network
 }
 
-// giveTo lets USER[:GROUP] write to a directory: numbers become its owner; a name, which only the image can tell, means that
-// everybody may. The directory above is closed to others of this machine.
-func giveTo(dir, user string) error {
-	u, g, _ := strings.Cut(user, ":")
-	uid, uerr := strconv.Atoi(u + map[bool]string{true: "0"}[u == ""])
-	gid, gerr := strconv.Atoi(g + map[bool]string{true: "0"}[g == ""])
-	if uerr == nil && gerr == nil && os.Chown(dir, uid, gid) == nil {
+// giveVolumes lets the user that the container starts as write to its volumes, which Docker makes for root. A second container
+// that has them, and is never started, takes an archive that changes their owner: into one with a read-only root nothing
+// can be copied.
+func (e *dockerEngine) giveVolumes(ctx context.Context, ref string) error {
+	config, err := e.s.image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	user := cmp.Or(e.s.plan.User, config.Config.User)
+	if name, _, _ := strings.Cut(user, ":"); len(e.s.plan.keeps) == 0 || name == "" || name == "0" || name == "root" {
 		return nil
 	}
-	return os.Chmod(dir, 0o777|os.ModeSticky)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, k := range e.s.plan.keeps {
+		h := tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(k.mount, "/") + "/", Mode: 0o755}
+		if m := numericUser.FindStringSubmatch(user); m != nil {
+			h.Uid, _ = strconv.Atoi(m[1])
+			h.Gid, _ = strconv.Atoi(cmp.Or(m[2], "0"))
+		} else {
+			h.Mode = 0o1777 // only the image knows the number
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config:     &container.Config{Image: ref, Cmd: []string{"/"}, Labels: map[string]string{labelRun: e.s.run.id, labelCache: e.s.runner.CacheDir}},
+		HostConfig: &container.HostConfig{VolumesFrom: []string{e.id}, NetworkMode: "none"},
+	})
+	if err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	_, err = e.api.CopyToContainer(ctx, made.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
+	_, rerr := e.api.ContainerRemove(context.WithoutCancel(ctx), made.ID, client.ContainerRemoveOptions{Force: true})
+	return errors.Join(err, rerr)
 }
 
 // published asks which ports Docker chose.

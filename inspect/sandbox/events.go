@@ -58,6 +58,11 @@ const (
 
 // openJournal makes the directory of the artifacts and begins events.jsonl in it.
 func (s *Sandbox) openJournal() error {
+	if s.plan.Audit != "" {
+		if err := os.MkdirAll(s.plan.Audit, 0o700); err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
+	}
 	dir := s.artifacts()
 	if dir == "" {
 		return nil

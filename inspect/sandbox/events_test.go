@@ -131,3 +131,98 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// chain makes the text of an audit log of n lines.
+func chain(t *testing.T, n int) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := audit.Open(file, 1<<20, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		if err := l.Write(audit.Record{Event: audit.ToolFinished, Tool: "t"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestAuditLasts: the audit log of a container that is killed, or runs into its timeout, lies in the two directories that
+// were asked for, for the caller's eyes alone, and what is wrong with it is told. Nothing else that the container left there
+// is followed.
+func TestAuditLasts(t *testing.T) {
+	t.Parallel()
+	testAuditLasts(t, runcEngineUnderTest(t))
+}
+
+func testAuditLasts(t *testing.T, e engineUnderTest) {
+	whole := chain(t, 3)
+	first, rest, _ := strings.Cut(whole, "\n")
+	_, last, _ := strings.Cut(rest, "\n")
+	for _, tt := range []struct {
+		name      string
+		artifacts bool
+		timeout   time.Duration
+		user      string
+	}{
+		{name: "killed"}, {name: "killed, with artifacts", artifacts: true}, {name: "timeout", timeout: 2 * time.Second}, {name: "another user", user: "1000:1000"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := settings("log", "audit.jsonl="+whole, "egress.jsonl="+first+"\n"+last, "odd.txt=x")
+			s.Audit, s.User = filepath.Join(t.TempDir(), "new", "logs"), tt.user
+			if tt.artifacts {
+				s.Output = t.TempDir()
+			}
+			if tt.timeout > 0 {
+				s.Timeout = tt.timeout
+			}
+			sb := engineUnderTest{e.Runner, t}.start(guestImage(t), s)
+			if tt.timeout == 0 {
+				until(t, "ready", says(sb, "ready"))
+				if err := sb.engine.signal(t.Context(), "KILL"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			finish(t, sb)
+			dirs := []string{filepath.Join(s.Audit, sb.ID)}
+			if tt.artifacts {
+				dirs = append(dirs, filepath.Join(s.Output, sb.ID, "audit"))
+			}
+			for _, dir := range dirs {
+				var got []string
+				_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+					if err != nil {
+						return err
+					}
+					info, err := d.Info()
+					got = append(got, strings.TrimPrefix(p, dir)+" "+info.Mode().String())
+					return err
+				})
+				if want := []string{" drwx------", "/audit.jsonl -rw-------", "/egress.jsonl -rw-------", "/odd.txt -rw-------"}; !slices.Equal(got, want) {
+					t.Errorf("%s: %q", dir, got)
+				}
+				if text, err := os.ReadFile(filepath.Join(dir, "audit.jsonl")); err != nil || string(text) != whole {
+					t.Errorf("%v: %s", err, text)
+				}
+			}
+			ev := sb.Evidence()
+			if len(ev.Audit) != 2 || ev.AuditDir != dirs[0] {
+				t.Fatalf("%+v", ev.Audit)
+			}
+			if a := ev.Audit[0]; a.File != "audit.jsonl" || a.Lines != 3 || !a.Complete || a.Break != "" || !strings.Contains(whole, a.Head) {
+				t.Errorf("%+v", a)
+			}
+			if a := ev.Audit[1]; a.File != "egress.jsonl" || a.Lines != 1 || !strings.HasPrefix(a.Break, "egress.jsonl:2: removed: seq 2 to 2") {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}

@@ -47,7 +47,10 @@ type Evidence struct {
 	Notes      []string `json:"notes,omitempty"`
 	Error      string   `json:"error,omitempty"` // why it could not be started or cleaned up
 	Output     Output   `json:"output"`
-	LogTail    string   `json:"log_tail"` // the last 16 KiB
+	// Audit are the audit logs that were collected into AuditDir.
+	Audit    []AuditLog `json:"audit,omitempty"`
+	AuditDir string     `json:"audit_dir,omitempty"`
+	LogTail  string     `json:"log_tail"` // the last 16 KiB
 }
 
 const logTail = 16 << 10
@@ -99,24 +102,6 @@ func (s *Sandbox) artifacts() string {
 		return ""
 	}
 	return filepath.Join(s.plan.Output, s.ID)
-}
-
-// collect copies what the container left in /output to the artifacts.
-func (s *Sandbox) collect() error {
-	dir := s.artifacts()
-	if dir == "" {
-		return nil
-	}
-	c, err := collectInto(filepath.Join(dir, "output"), 0o644)
-	if err != nil {
-		return err
-	}
-	defer c.dst.Close()
-	err = c.collectTree(outputDir(s.run.dir))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.evident.Output = c.out
-	return err
 }
 
 // finish completes the evidence and writes evidence.json, after everything else of the artifacts.

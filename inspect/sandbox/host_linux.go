@@ -11,32 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountScratch mounts what the container writes to: a tmpfs for its root file system and one for /output. Each is bounded by
-// the memory that the container may have, and gone with its mount.
+// mountScratch mounts what the container writes to: a tmpfs for its root file system and one for each directory that is
+// kept. Each is bounded by the memory that the container may have, and gone with its mount.
 func mountScratch(s *Sandbox) error {
-	if os.Geteuid() != 0 {
-		s.notApplied("size of /output: a limit needs root")
-		return nil
-	}
 	size := s.plan.Memory
 	if size == 0 {
 		size = 1 << 30
 	}
-	for _, m := range []struct {
-		dir, mode string
-		flags     uintptr
-	}{
-		{scratch(s.run.dir), "700", unix.MS_NODEV},
-		{outputDir(s.run.dir), "755", unix.MS_NODEV | unix.MS_NOSUID | unix.MS_NOEXEC},
-	} {
-		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+	mount := func(dir, mode string, flags uintptr) error {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount("tmpfs", m.dir, "tmpfs", m.flags, fmt.Sprintf("mode=%s,size=%d", m.mode, size)); err != nil {
-			return fmt.Errorf("tmpfs at %s: %w", m.dir, err)
+		if err := unix.Mount("tmpfs", dir, "tmpfs", flags, fmt.Sprintf("mode=%s,size=%d", mode, size)); err != nil {
+			return fmt.Errorf("tmpfs at %s: %w", dir, err)
+		}
+		return nil
+	}
+	err := mount(scratch(s.run.dir), "700", unix.MS_NODEV)
+	for _, k := range s.plan.keeps {
+		if err == nil {
+			err = mount(k.hostDir(s.run.dir), "755", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC)
 		}
 	}
-	return nil
+	return err
 }
 
 // sweepHost ends and takes away what a run has on this machine: processes, cgroups, mounts.

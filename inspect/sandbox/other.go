@@ -13,11 +13,6 @@ func (r Runner) runc(context.Context, *Sandbox) (engine, error) {
 	return nil, errors.New("runc runs images on Linux only: start Docker")
 }
 
-func mountScratch(s *Sandbox) error {
-	s.notApplied("size of /output: a limit needs Linux")
-	return nil
-}
-
 func processesOf(pids []int) []Process {
 	var out []Process
 	for _, pid := range pids {

@@ -25,7 +25,8 @@ const (
 	maxOutputBytes = 256 << 20
 	maxOutputFiles = 10_000
 	maxOutputDepth = 32
-	maxSkipped     = 100 // that are named
+	maxSkipped     = 100     // that are named
+	maxPassed      = 1 << 30 // bytes of an archive that are read without being kept
 )
 
 // Output tells what was collected of /output.
@@ -77,7 +78,24 @@ func (c *collector) collectTree(dir string) error {
 		return err
 	}
 	defer src.Close()
-	return c.collectDir(src, ".")
+	return c.collectBelow(src, ".")
+}
+
+// collectBelow copies what lies below a directory of src; nothing, if it isn't there. A link in its place is none.
+func (c *collector) collectBelow(src *os.Root, name string) error {
+	info, err := src.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	below, err := src.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	return c.collectDir(below, ".")
 }
 
 func (c *collector) collectDir(src *os.Root, name string) error {
@@ -117,6 +135,7 @@ func (c *collector) collectDir(src *os.Root, name string) error {
 // Names that lead out of it, or to another place than they say, are left out.
 func (c *collector) collectArchive(r io.Reader) error {
 	archive := tar.NewReader(r)
+	passed := int64(0)
 	for read := 0; ; read++ {
 		h, err := archive.Next()
 		switch {
@@ -129,8 +148,15 @@ func (c *collector) collectArchive(r io.Reader) error {
 			return nil
 		}
 		_, name, _ := strings.Cut(strings.TrimSuffix(h.Name, "/"), "/")
-		if name == "" {
-			continue // the directory itself
+		if name == "" || strings.Count(name, "/") > maxOutputDepth {
+			continue // the directory itself; what lies below one that was skipped
+		}
+		if h.Size > maxOutputBytes-c.out.Bytes {
+			passed += h.Size
+		}
+		if passed > maxPassed { // a sparse file of any size costs its maker nothing
+			c.skip(name, "it is too large to be passed over; nothing after it is read")
+			return nil
 		}
 		if path.Clean("/"+name) != "/"+name {
 			c.skip(name, "its name leads elsewhere")

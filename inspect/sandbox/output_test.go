@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,6 +81,9 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	want := []string{
 		" drwxr-xr-x", "/events.jsonl -rw-------", "/evidence.json -rw-r--r--", "/output drwxr-xr-x", "/output/a drwxr-xr-x", "/output/a/b drwxr-xr-x",
 		"/output/a/b/good -rw-r--r--", "/output/deep drwxr-xr-x", "/output/deep/d drwxr-xr-x", "/output/setuid -rw-r--r--",
+	}
+	if e.Runtime == Docker { // its archive is read up to the huge file
+		want = want[:len(want)-1]
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("collected:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -159,6 +163,23 @@ func newCollector(t *testing.T, dir string) *collector {
 	return c
 }
 
+// header is the header of a file in an archive, without its content.
+func header(t *testing.T, name string, size int64) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := tar.NewWriter(&b).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: size, Format: tar.FormatGNU}); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+type neverRead struct{ t *testing.T }
+
+func (n neverRead) Read([]byte) (int, error) {
+	n.t.Error("the content of a huge file is read")
+	return 0, io.EOF
+}
+
 // TestCollectArchive: an archive of a container's directory writes nothing beyond the destination, follows no link of its
 // own, and stops at its bounds.
 func TestCollectArchive(t *testing.T) {
@@ -189,6 +210,12 @@ func TestCollectArchive(t *testing.T) {
 	}
 	if len(c.out.Files) != 2 || c.out.Left != 12 {
 		t.Errorf("%+v", c.out)
+	}
+	huge := sandboxtest.Layer(t, sandboxtest.Dir("output/", 0o777), file("output/a", "ok"))
+	huge = append(huge[:len(huge)-1024], header(t, "output/huge", 1<<40)...)
+	c = newCollector(t, t.TempDir())
+	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge), neverRead{t})); err != nil || len(c.out.Files) != 1 || c.out.Left != 1 {
+		t.Errorf("a huge file: %+v, %v", c.out, err)
 	}
 	for name, text := range map[string]string{"empty": "", "garbage": strings.Repeat("garbage", 1000)} {
 		if err := newCollector(t, t.TempDir()).collectArchive(strings.NewReader(text)); (err != nil) != (text != "") {

@@ -70,6 +70,9 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 	if e.s.plan.netns == "" && e.s.plan.Network != NetworkNone && e.s.plan.Network != NetworkEgress {
 		return nil, fmt.Errorf("network %q: runc has egress, none and path:FILE; a Docker network needs --runtime docker", e.s.plan.Network)
 	}
+	if err := mountScratch(s); err != nil {
+		return nil, err
+	}
 	cache := rootfs.Cache{Dir: filepath.Join(s.runner.CacheDir, "unpacked")}
 	if err := privateDir(cache.Dir); err != nil {
 		return nil, err
@@ -249,6 +252,23 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 	stop()
 	out.finish()
 	return code, nil
+}
+
+// collect reads a directory that is mounted from this machine.
+func (e *runcEngine) collect(k keep, c *collector) error {
+	dir, err := os.OpenRoot(k.hostDir(e.s.run.dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it was never started
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	below, err := filepath.Rel(k.mount, k.from)
+	if err != nil {
+		return err
+	}
+	return c.collectBelow(dir, below)
 }
 
 // remove needs no runc, as sweep.

@@ -80,6 +80,9 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	if err != nil {
 		return nil, err
 	}
+	if err := p.keepsOf(img); err != nil {
+		return nil, err
+	}
 	if r.Progress == nil {
 		r.Progress = image.NoProgress
 	}
@@ -127,12 +130,6 @@ func (s *Sandbox) begin(ctx context.Context) error {
 		return err
 	}
 	if err := s.openJournal(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(outputDir(s.run.dir), 0o755); err != nil {
-		return err
-	}
-	if err := mountScratch(s); err != nil {
 		return err
 	}
 	if err := s.recordSpawn(); err != nil {
@@ -223,7 +220,7 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 	s.status.OOMKilled, s.status.PIDsRefused = s.peak.OOMKills > 0, s.peak.PIDsRefused
 	s.status.judge(cause, reason != nil)
 	err := errors.Join(cause, s.recordEnd())
-	if cause == nil {
+	if s.kept || s.plan.Audit != "" { // also when something went wrong: that is when it is asked for
 		err = errors.Join(err, s.collect())
 	}
 	removed := s.engine.remove(work)

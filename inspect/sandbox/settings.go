@@ -30,6 +30,8 @@ type Settings struct {
 	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
 	Work   string `json:"work,omitempty"`
 	Output string `json:"output,omitempty"`
+	// Audit is a directory of the host in which the audit log is kept, below the run's id. With Output it is there, too.
+	Audit string `json:"audit,omitempty"`
 }
 
 // Networks that every engine has.

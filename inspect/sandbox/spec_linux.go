@@ -165,11 +165,12 @@ func (b *bundle) mounts(uid, gid int) ([]specs.Mount, error) {
 	if b.plan.Work != "" {
 		out = append(out, specs.Mount{Destination: "/work", Type: "bind", Source: b.plan.Work, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
-	if b.plan.Output != "" {
-		if err := os.Chown(outputDir(b.dir), uid, gid); err != nil {
+	for _, k := range b.plan.keeps {
+		dir := k.hostDir(b.dir)
+		if err := os.Chown(dir, uid, gid); err != nil {
 			return nil, err
 		}
-		out = append(out, specs.Mount{Destination: "/output", Type: "bind", Source: outputDir(b.dir), Options: with("bind", "rw")})
+		out = append(out, specs.Mount{Destination: k.mount, Type: "bind", Source: dir, Options: with("bind", "rw")})
 	}
 	slices.SortStableFunc(out[7:], func(a, b specs.Mount) int { // a mount below another comes after it
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")

@@ -36,8 +36,7 @@ type run struct {
 
 func (r *run) name() string { return namePrefix + r.id }
 
-func scratch(dir string) string   { return filepath.Join(dir, "m") }
-func outputDir(dir string) string { return filepath.Join(scratch(dir), "output") }
+func scratch(dir string) string { return filepath.Join(dir, "m") }
 
 // newRun makes a run's directory; sweep is called for each one that a killed process left, before it is removed. What
 // could not be swept stays, to be tried again, and is told in left.

@@ -1,0 +1,142 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/server/audit"
+)
+
+// keep is a directory of the container whose files outlast it, however it ends: they are collected when no process of it
+// is left.
+type keep struct {
+	mount string // where it is mounted
+	from  string // what is collected of it: mount, or a directory below
+}
+
+var (
+	keepOutput = keep{"/output", "/output"}
+	keepAudit  = keep{AuditMount, AuditDir}
+)
+
+// keepsOf decides what is kept: /output with Output, the audit log with Audit and, of an image that has one, with Output.
+func (p *plan) keepsOf(img Image) error {
+	config, err := img.ConfigFile()
+	if err != nil {
+		return err
+	}
+	logs := slices.Equal(config.Config.Entrypoint, entry)
+	if p.Output != "" {
+		p.keeps = append(p.keeps, keepOutput)
+	}
+	if p.Audit != "" || p.Output != "" && logs {
+		p.keeps = append(p.keeps, keepAudit)
+	}
+	p.tmpfs = slices.DeleteFunc(p.tmpfs, func(t tmpfs) bool {
+		return slices.ContainsFunc(p.keeps, func(k keep) bool { return k.mount == t.path })
+	})
+	return nil
+}
+
+// hostDir is where a directory is kept that the engine mounts from this machine.
+func (k keep) hostDir(runDir string) string {
+	return filepath.Join(scratch(runDir), strings.ReplaceAll(strings.Trim(k.mount, "/"), "/", "-"))
+}
+
+// AuditLog tells what was collected of one of the image's audit logs.
+type AuditLog struct {
+	File     string `json:"file"`            // the newest one; older ones have .1, .2 … after the name
+	Lines    int    `json:"lines"`           // that follow each other
+	Head     string `json:"head"`            // hash of the last of these, for browser-shell audit verify --head
+	Complete bool   `json:"complete"`        // it begins with the log's first line
+	Break    string `json:"break,omitempty"` // the first place where the chain doesn't hold
+}
+
+// collect copies what the container left to the directories that the settings name.
+func (s *Sandbox) collect() error {
+	var errs []error
+	for _, k := range s.plan.keeps {
+		if k == keepOutput {
+			out, err := s.collectKeep(k, filepath.Join(s.artifacts(), "output"), 0o644)
+			s.mu.Lock()
+			s.evident.Output = out
+			s.mu.Unlock()
+			errs = append(errs, err)
+			continue
+		}
+		var dirs []string
+		if s.plan.Audit != "" {
+			dirs = append(dirs, filepath.Join(s.plan.Audit, s.ID))
+		}
+		if s.plan.Output != "" {
+			dirs = append(dirs, filepath.Join(s.artifacts(), "audit"))
+		}
+		out, err := s.collectKeep(k, dirs[0], 0o600) // it holds what an agent did: for its owner alone
+		if err == nil && len(dirs) > 1 {
+			err = copyDir(dirs[0], dirs[1])
+		}
+		logs, verr := verifyLogs(dirs[0], out.Files)
+		s.mu.Lock()
+		s.evident.Audit, s.evident.AuditDir = logs, dirs[0]
+		s.mu.Unlock()
+		for _, why := range out.Skipped {
+			s.note("audit log: " + why)
+		}
+		errs = append(errs, err, verr)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Sandbox) collectKeep(k keep, dir string, mode os.FileMode) (Output, error) {
+	c, err := collectInto(dir, mode)
+	if err != nil {
+		return Output{}, err
+	}
+	defer c.dst.Close()
+	err = s.engine.collect(k, c)
+	return c.out, err
+}
+
+func copyDir(from, to string) error {
+	c, err := collectInto(to, 0o600)
+	if err != nil {
+		return err
+	}
+	defer c.dst.Close()
+	return c.collectTree(from)
+}
+
+// logFile splits the name of a log's file into the log's and the number of a rotated one.
+var logFile = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,3})?$`)
+
+// verifyLogs walks the chain of each log of a directory.
+func verifyLogs(dir string, files []File) ([]AuditLog, error) {
+	parts := map[string][]string{}
+	var names []string
+	for _, f := range files {
+		if m := logFile.FindStringSubmatch(f.Path); m != nil {
+			if parts[m[1]] == nil {
+				names = append(names, m[1])
+			}
+			parts[m[1]] = append(parts[m[1]], filepath.Join(dir, f.Path))
+		}
+	}
+	logs := []AuditLog{}
+	for _, name := range names {
+		r, err := audit.Verify("", parts[name]...)
+		if err != nil {
+			return logs, err
+		}
+		l := AuditLog{File: name, Lines: r.Lines, Head: r.Head, Complete: r.Complete}
+		if r.Break != nil {
+			l.Break = fmt.Sprintf("%s:%d: %s: %s", filepath.Base(r.Break.File), r.Break.Line, r.Break.Kind, r.Break.Text)
+		}
+		logs = append(logs, l)
+	}
+	return logs, nil
+}
