@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -25,6 +26,8 @@ const (
 type scan struct {
 	paths []string // lower case; nil: not looked for
 	shell string   // characters; "": not looked for
+
+	denied, allowed []string // directories; nil: any may be used
 }
 
 func (s scan) arguments(raw json.RawMessage) *Denial {
@@ -85,14 +88,20 @@ func (s scan) text(t string, isName bool) *Denial {
 	if s.shell != "" && (strings.ContainsAny(t, s.shell) || strings.ContainsAny(folded, s.shell) || strings.ContainsFunc(t, unicode.IsControl)) {
 		return deny(RuleInjection, "an argument holds a control character or one of %s, which a shell takes for more than text; leave them out", s.shell)
 	}
-	if len(s.paths) == 0 {
+	if len(s.paths)+len(s.denied)+len(s.allowed) == 0 {
 		return nil
 	}
 	forms := []string{folded}
 	if strings.Contains(folded, "%") {
 		forms = append(forms, fold(unescape(folded)))
 	}
+	if d := s.directory(t, s.allowed, nil); d != nil { // in its own spelling
+		return d
+	}
 	for _, f := range forms {
+		if d := s.directory(f, lower(s.allowed), lower(s.denied)); d != nil {
+			return d
+		}
 		if isName && !strings.ContainsAny(f, `/\`) && !strings.HasPrefix(f, ".") && !strings.HasPrefix(f, "~") {
 			continue
 		}
@@ -104,6 +113,63 @@ func (s scan) text(t string, isName bool) *Denial {
 		}
 	}
 	return nil
+}
+
+// directory denies a string that is a path outside of what is allowed, or in what is denied. So is the rest after a "=".
+func (s scan) directory(t string, allowed, denied []string) *Denial {
+	_, value, _ := strings.Cut(t, "=")
+	for _, text := range []string{t, value} {
+		p, ok := pathOf(text)
+		if !ok {
+			continue
+		}
+		for _, dir := range denied {
+			if within(dir, p) {
+				return deny(RulePath, "an argument is a path in %s, which the hub's policy lists under denied_directories; use another directory", dir)
+			}
+		}
+		if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(dir string) bool { return within(dir, p) }) {
+			return deny(RulePath, "an argument is a path outside of allowed_directories (%s)", strings.Join(allowed, ", "))
+		}
+	}
+	return nil
+}
+
+// pathOf returns the cleaned path that a string is: an absolute one, also of a file: URL, or one that leads up or home.
+// Where the server is in the file system is not known, so a path that leads up is taken to begin at the root.
+func pathOf(t string) (string, bool) {
+	t = strings.ReplaceAll(strings.TrimSpace(t), `\`, "/")
+	if len(t) >= 5 && strings.EqualFold(t[:5], "file:") {
+		t = t[5:]
+		if rest, ok := strings.CutPrefix(t, "//"); ok {
+			_, rest, _ = strings.Cut(rest, "/") // after the host
+			t = "/" + rest
+		}
+	}
+	switch {
+	case strings.HasPrefix(t, "~"):
+		return t, true // in no directory that can be listed
+	case strings.HasPrefix(t, "/"):
+		return path.Clean(t), true
+	}
+	if up := path.Clean(t); up == ".." || strings.HasPrefix(up, "../") {
+		return path.Clean("/" + up), true
+	}
+	return "", false
+}
+
+// within reports whether a path is dir or in it.
+func within(dir, p string) bool {
+	dir = path.Clean(dir)
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+func lower(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = strings.ToLower(s)
+	}
+	return out
 }
 
 // other stands for what is no ASCII, since no pattern has any.

@@ -17,7 +17,7 @@ func TestParseSaysWhere(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"", "1:1: not JSON: the text ends too early"},
 		{"{", "1:2: not JSON: the text ends too early"},
-		{"{\n  \"default\": {\n    \"alow\": []\n  }\n}", `3:5: unknown key "alow" in default; known here: allow, block,`},
+		{"{\n  \"default\": {\n    \"alow\": []\n  }\n}", `3:5: unknown key "alow" in default; known here: allow, allowed_directories, block,`},
 		{"{\n  \"default\": {\"shell\": true,\n \"shell\": false}}", `3:2: default: "shell" is given twice`},
 		{`{"default": {"shell": true}, "default": {}}`, `1:30: a policy: "default" is given twice`},
 		{`{"servers": {"a": {}, "a": {}}}`, `1:23: servers: "a" is given twice`},

@@ -18,7 +18,7 @@ const (
 	RuleBlocked   = "tool.blocked"        // by allow or block, or by a name that no glob can speak of
 	RuleSize      = "arguments.size"      // more bytes than max_argument_bytes
 	RuleJSON      = "arguments.json"      // no JSON object, nested too deep, a number out of range
-	RulePath      = "arguments.path"      // one of sensitive_paths
+	RulePath      = "arguments.path"      // one of sensitive_paths, or a directory that may not be used
 	RuleInjection = "arguments.injection" // a character with a meaning to a shell
 )
 
@@ -36,14 +36,16 @@ type Policy struct {
 // rules are what holds for one server. The tags say what a key means (doc) and may hold (least and most, pattern and
 // what it must be in words); the check of a file and its JSON Schema are both made from them.
 type rules struct {
-	Allow            []string `json:"allow" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs (* and ?) of tools that may be called and are listed; exact case. With a / it is matched with server/tool, without one with the tool's own name and its alias"`
-	Block            []string `json:"block" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools that may not, whatever allow says; any case, matched with the tool's own name, its alias and server/tool. A server's are added to the default's"`
-	MaxArgumentBytes int      `json:"max_argument_bytes" least:"64" most:"16777216" doc:"of one call's arguments as JSON; 64 bytes to 16 MiB"`
-	CallTimeoutSec   int      `json:"call_timeout_sec" least:"1" most:"600" doc:"how long a call may run, in seconds; at most 10 minutes"`
-	PathTools        []string `json:"path_tools" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools whose arguments may not hold one of sensitive_paths, matched like block; leave out those that take prose"`
-	SensitivePaths   []string `json:"sensitive_paths" pattern:"^[!-~]{3,256}$" must:"be 3 to 256 visible ASCII characters" doc:"what no string may hold: anywhere in it, in any case, also when percent-encoded or folded"`
-	Shell            bool     `json:"shell" doc:"true: its arguments reach a shell. A server marked so in mcp-hub.json is one already"`
-	ShellCharacters  string   `json:"shell_characters" pattern:"^[!-/:-@\\[-\u0060{-~]+$" must:"be ASCII punctuation" doc:"what no string of a call to such a server may hold, besides control characters"`
+	Allow              []string `json:"allow" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs (* and ?) of tools that may be called and are listed; exact case. With a / it is matched with server/tool, without one with the tool's own name and its alias"`
+	Block              []string `json:"block" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools that may not, whatever allow says; any case, matched with the tool's own name, its alias and server/tool. A server's are added to the default's"`
+	MaxArgumentBytes   int      `json:"max_argument_bytes" least:"64" most:"16777216" doc:"of one call's arguments as JSON; 64 bytes to 16 MiB"`
+	CallTimeoutSec     int      `json:"call_timeout_sec" least:"1" most:"600" doc:"how long a call may run, in seconds; at most 10 minutes"`
+	PathTools          []string `json:"path_tools" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools whose arguments may not hold one of sensitive_paths, matched like block; leave out those that take prose"`
+	SensitivePaths     []string `json:"sensitive_paths" pattern:"^[!-~]{3,256}$" must:"be 3 to 256 visible ASCII characters" doc:"what no string may hold: anywhere in it, in any case, also when percent-encoded or folded"`
+	DeniedDirectories  []string `json:"denied_directories" pattern:"^/[!-~]{1,255}$" must:"be absolute directories" doc:"a string that is a path in one of these is denied, for path_tools; also relative ones that lead there from /"`
+	AllowedDirectories []string `json:"allowed_directories" pattern:"^/[!-~]{1,255}$" must:"be absolute directories" doc:"if there are any: a string that is an absolute path, or begins with ~ or .., must be in one of these, for path_tools"`
+	Shell              bool     `json:"shell" doc:"true: its arguments reach a shell. A server marked so in mcp-hub.json is one already"`
+	ShellCharacters    string   `json:"shell_characters" pattern:"^[!-/:-@\\[-\u0060{-~]+$" must:"be ASCII punctuation" doc:"what no string of a call to such a server may hold, besides control characters"`
 }
 
 // builtin is the policy without a file. The shell characters are those that POSIX.1-2024 (XCU 2.2) wants quoted, but
@@ -58,6 +60,8 @@ const builtin = `{
     "call_timeout_sec": 30,
     "path_tools": ["*"],
     "sensitive_paths": [".ssh", ".gnupg", ".aws", "credentials", ".env", "password", "secret"],
+    "denied_directories": ["/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run"],
+    "allowed_directories": [],
     "shell": false,
     "shell_characters": "|&;<>()$` + "`" + `\\\"'*?[]{}!#~"
   },
@@ -129,7 +133,7 @@ func (p *Policy) Check(c Call) *Denial {
 	}
 	var s scan
 	if matchesAny(r.PathTools, names(c.Server, c.Tool, c.Alias)) {
-		s.paths = r.SensitivePaths
+		s.paths, s.denied, s.allowed = r.SensitivePaths, r.DeniedDirectories, r.AllowedDirectories
 	}
 	if c.Shell || r.Shell {
 		s.shell = r.ShellCharacters
@@ -143,7 +147,7 @@ func (p *Policy) CheckText(server string, marked bool, texts ...string) *Denial 
 	r := p.rules(server)
 	var s scan
 	if len(r.PathTools) > 0 {
-		s.paths = r.SensitivePaths
+		s.paths, s.denied, s.allowed = r.SensitivePaths, r.DeniedDirectories, r.AllowedDirectories
 	}
 	if marked || r.Shell {
 		s.shell = r.ShellCharacters

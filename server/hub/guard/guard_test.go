@@ -94,13 +94,13 @@ func TestGlobIsNotExponential(t *testing.T) {
 
 func TestPaths(t *testing.T) {
 	denied := []string{
-		`/root/.ssh/id_rsa`, `.ssh`, `~/.SSH/`, `C:\Users\x\.ssh\id`, `file:///root/.ssh/id`, `/x/../root/.ssh`, `/root/.ssh/../x`,
-		`/root/%2essh`, `/root/%2Essh/`, `%2e%73%73%68`, `/root/%252essh`, `/root/%25252525252essh`, `%2%65ssh`, `%c0%aessh`, `%25c0%25aessh`,
-		"/root/.ｓｓｈ", "/root/．ssh", "/root/․ssh", "%ef%bc%8essh", "/x/.ſſh", "/root/.s\u200bsh", "/root/.s\u00adsh", "/root/.s\tsh", "/root/.s\u0000sh", "\ufeff.ssh",
-		"/root/.s\ufe0fsh", "/root/.s\u3164sh", "/.s%09sh",
-		"/root/.aws/config", "CREDENTIALS.json", "credentİals", "credentıals", "crédentials", "/app/.env.local", "prod.env", "PASSWORD.txt", "client_ſecret.json", "/.gnupg", "passwords.K",
+		`/home/.ssh/id_rsa`, `.ssh`, `~/.SSH/`, `C:\Users\x\.ssh\id`, `file:///home/.ssh/id`, `/x/../home/.ssh`, `/home/.ssh/../x`,
+		`/home/%2essh`, `/home/%2Essh/`, `%2e%73%73%68`, `/home/%252essh`, `/home/%25252525252essh`, `%2%65ssh`, `%c0%aessh`, `%25c0%25aessh`,
+		"/home/.ｓｓｈ", "/home/．ssh", "/home/․ssh", "%ef%bc%8essh", "/x/.ſſh", "/home/.s\u200bsh", "/home/.s\u00adsh", "/home/.s\tsh", "/home/.s\u0000sh", "\ufeff.ssh",
+		"/home/.s\ufe0fsh", "/home/.s\u3164sh", "/.s%09sh",
+		"/home/.aws/config", "CREDENTIALS.json", "credentİals", "credentıals", "crédentials", "/app/.env.local", "prod.env", "PASSWORD.txt", "client_ſecret.json", "/.gnupg", "passwords.K",
 	}
-	fine := []string{"/home/x/notes.txt", "ssh", "/etc/hosts", "100%", "%zz", "a%2", "envelope", "", ".", "日本語", "\u200b"}
+	fine := []string{"/home/x/notes.txt", "ssh", "/srv/hosts", "100%", "%zz", "a%2", "envelope", "", ".", "日本語", "\u200b"}
 	for _, server := range []string{"files", "browser_shell"} {
 		p := Default()
 		tool := "browser-shell"
@@ -140,7 +140,7 @@ func TestNamesOfArguments(t *testing.T) {
 		`{"password":"x"}`:                        "",
 		`{"client_secret":{"credentials":["x"]}}`: "",
 		`{"x":[{"password":1}]}`:                  "",
-		`{"/root/.ssh/id":"x"}`:                   RulePath,
+		`{"/home/.ssh/id":"x"}`:                   RulePath,
 		`{"files":[{"%2fx%2f.env":"x"}]}`:         RulePath,
 		`{".env":1}`:                              RulePath,
 		`{"~secret":1}`:                           RulePath,
@@ -166,7 +166,7 @@ func TestPathTools(t *testing.T) {
 		{"open", "x", `/home/.config//gcloud`, RulePath},
 		{"open", "x", `/home/.config/./gcloud`, RulePath},
 		{"open", "x", `/home/.config%5cx%5c%2e%2e%5cgcloud`, RulePath},
-		{"open", "x", `/root/.ssh`, ""},
+		{"open", "x", `/home/.ssh`, ""},
 	} {
 		args, _ := json.Marshal(map[string]string{"p": tt.text})
 		if got := p.Check(Call{Server: "s", Tool: tt.tool, Alias: tt.alias, Arguments: args}); rule(got) != tt.want {
@@ -222,7 +222,7 @@ func TestArguments(t *testing.T) {
 		`{"a":0.` + strings.Repeat("0", 127) + `}`: RuleJSON,
 		`{"a":"` + strings.Repeat("x", 992) + `"}`: "",
 		`{"a":"` + strings.Repeat("x", 993) + `"}`: RuleSize,
-		`{"a":"x","a":"/root/.ssh"}`:               RulePath,
+		`{"a":"x","a":"/home/.ssh"}`:               RulePath,
 		`{"a":"\u002essh"}`:                        RulePath,
 		`{"a":".s\ud800sh"}`:                       RulePath, // half a pair is dropped by some
 		"{\"a\":\".s\xffsh\"}":                     RulePath,
@@ -242,9 +242,9 @@ func TestCheckText(t *testing.T) {
 		text   string
 		want   string
 	}{
-		{"files", false, "file:///root/.%73sh/id", RulePath},
-		{"files", false, "file:///root/notes;x", ""},
-		{"files", true, "file:///root/notes;x", RuleInjection},
+		{"files", false, "file:///home/.%73sh/id", RulePath},
+		{"files", false, "file:///home/notes;x", ""},
+		{"files", true, "file:///home/notes;x", RuleInjection},
 		{"sh", false, "x|y", RuleInjection},
 		{"files", false, strings.Repeat("x", 101), RuleSize},
 		{"browser_shell", false, "password", ""},
@@ -260,7 +260,7 @@ func TestCheckText(t *testing.T) {
 func TestNoArgumentInDenial(t *testing.T) {
 	p := Default()
 	for _, args := range []string{
-		`{"hunter2":"/root/hunter2/.ssh"}`, `{"hunter2/.env":"x"}`, `{"a":"hunter2;"}`, `{"a":hunter2}`, `hunter2`, `{"a":1e999,"b":"hunter2"}`, `{"a":"hunter2"}hunter2`,
+		`{"hunter2":"/home/hunter2/.ssh"}`, `{"hunter2/.env":"x"}`, `{"a":"hunter2;"}`, `{"a":hunter2}`, `hunter2`, `{"a":1e999,"b":"hunter2"}`, `{"a":"hunter2"}hunter2`,
 		`{"a":"` + strings.Repeat("hunter2", 1<<18) + `"}`,
 	} {
 		d := p.Check(Call{Server: "s", Tool: "t", Alias: "t", Arguments: json.RawMessage(args), Shell: true})
@@ -274,7 +274,7 @@ func TestNoArgumentInDenial(t *testing.T) {
 // percent-encoded twice; and a denial repeats no argument.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{
-		`{"path":"/root/.ssh/id_rsa"}`, `{"a":"%252essh"}`, `{"a":["x; rm",{"b":1e999}]}`, `{"a":"．ｓｓｈ"}`, `{`, `null`, `{"a":"%c0%ae"}`, `{"%":"%25%32%65env"}`,
+		`{"path":"/home/.ssh/id_rsa"}`, `{"a":"%252essh"}`, `{"a":["x; rm",{"b":1e999}]}`, `{"a":"．ｓｓｈ"}`, `{`, `null`, `{"a":"%c0%ae"}`, `{"%":"%25%32%65env"}`,
 		`{"a":"` + strings.Repeat(`%25`, 50) + `"}`, `{"a":"\u0344\u0344"}`, `{"password":"x"}`,
 	} {
 		f.Add([]byte(s), "t", "s__t")
@@ -360,5 +360,41 @@ func BenchmarkCheck(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestDirectories: system directories are closed to arguments that are paths, however they are written; with a list of
+// allowed ones all others are.
+func TestDirectories(t *testing.T) {
+	p, err := Parse([]byte(`{"servers": {"files": {"allowed_directories": ["/data", "/srv/Pub"]}, "open": {"denied_directories": []}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		server, path string
+		denied       bool
+	}{
+		{"any", "/etc/hosts", true}, {"any", "/etc", true}, {"any", "/ETC/hosts", true}, {"any", "//etc//hosts", true},
+		{"any", "/data/../proc/self/environ", true}, {"any", "file:///etc/hosts", true}, {"any", "file://localhost/etc/hosts", true},
+		{"any", "FILE:/etc/hosts", true}, {"any", "../../../etc/hosts", true}, {"any", "a/../../sys/x", true}, {"any", `\\etc\\hosts`, true},
+		{"any", "/%65tc/hosts", true}, {"any", "--config=/etc/hosts", true}, {"any", " /root/x", true}, {"any", "/\u0435tc/x", false},
+		{"any", "/etcetera", false}, {"any", "/data/etc/x", false}, {"any", "etc/x", false}, {"any", "see /etc/hosts", false},
+		{"any", "/home/x", false}, {"any", "https://example.com/etc/x", false},
+		{"files", "/data/x", false}, {"files", "/data", false}, {"files", "/srv/Pub/x", false}, {"files", "x/y", false}, {"files", "text", false},
+		{"files", "/srv/pub/x", true}, {"files", "/d\u00e1ta/x", true}, {"files", "/database", true}, {"files", "/data/../home", true},
+		{"files", "/", true}, {"files", "~/x", true}, {"files", "../x", true}, {"files", "/etc/hosts", true}, {"files", "/data/%2e%2e/home", true},
+		{"open", "/etc/hosts", false},
+	} {
+		arguments := `{"a":[{"path":"` + tt.path + `"}]}`
+		got := p.Check(Call{Server: tt.server, Tool: "t", Alias: "t", Arguments: []byte(arguments)})
+		if (got != nil) != tt.denied || got != nil && got.Rule != RulePath {
+			t.Errorf("%s %s: %v, want denied %v", tt.server, arguments, got, tt.denied)
+		}
+	}
+	if d := p.CheckText("any", false, "file:///etc/hosts"); rule(d) != RulePath {
+		t.Errorf("a resource in /etc: %v", d)
+	}
+	if d := p.Check(Call{Server: "browser_shell", Tool: "browser-shell", Alias: "browser-shell", Arguments: []byte(`{"argv":["fill","@e1","/etc/hosts"]}`)}); d != nil {
+		t.Errorf("what is typed into a page is no path: %v", d)
 	}
 }
