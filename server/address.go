@@ -21,7 +21,7 @@ func (a address) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 	}
 	u, r := a.policy.CheckURL(c.Command.Args[0])
 	if r == nil && u.Host != "" {
-		_, r = a.network.Lookup(ctx, u.Host)
+		_, r = a.policy.NetworkFor(a.network, u.Host).Lookup(ctx, u.Host)
 	}
 	return c, deny(r)
 }

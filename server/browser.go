@@ -360,7 +360,7 @@ func (b *browser) page(ctx context.Context, p *policy.Policy, ses *session, href
 	if r != nil || u.Host == "" || time.Since(ses.checked[u.Host]) < hostTime {
 		return r
 	}
-	if _, r = b.network.Lookup(ctx, u.Host); r != nil {
+	if _, r = p.NetworkFor(b.network, u.Host).Lookup(ctx, u.Host); r != nil {
 		return r
 	}
 	if len(ses.checked) >= maxChecked {

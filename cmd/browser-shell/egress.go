@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -124,6 +125,9 @@ func networkRecord(d egress.Decision, calls []string) audit.Record {
 	}
 	if d.Allowed {
 		rec.Event, rec.Decision = audit.NetworkAllowed, "allow"
+		if d.Private {
+			rec.Rule = cmp.Or(d.Rule, "egress.private_hosts")
+		}
 	}
 	if d.Done {
 		rec.Event = networkClosed

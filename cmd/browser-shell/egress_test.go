@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -161,5 +164,17 @@ func TestChromiumPolicy(t *testing.T) {
 	}
 	if err := l.command(t, "chromium-policy", "--format", "x").Run(); err == nil {
 		t.Error("an unknown format is taken")
+	}
+}
+
+// TestPrivateHostIsAudited: each use of a private address that the policy admits says so in its lines.
+func TestPrivateHostIsAudited(t *testing.T) {
+	d := egress.Decision{Method: "CONNECT", Host: "wiki.corp.example", Port: 443, Allowed: true, Private: true, Address: netip.MustParseAddr("10.1.2.3")}
+	if rec := networkRecord(d); rec.Rule != "egress.private_hosts" || rec.Event != audit.NetworkAllowed || rec.Address != "10.1.2.3" {
+		t.Errorf("recorded %+v", rec)
+	}
+	d.Private = false
+	if rec := networkRecord(d); rec.Rule != "" {
+		t.Errorf("a public host: recorded %+v", rec)
 	}
 }

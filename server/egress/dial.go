@@ -41,14 +41,15 @@ func (l *localAddresses) contains(a netip.Addr) (bool, error) {
 	return slices.Contains(l.addrs, a), nil
 }
 
-// outside tells whether an address is public and not this machine's.
-func (p *Proxy) outside(a netip.Addr) bool {
+// mayDial reports whether an address is public, or one that the policy has for
+// the request's host, and not this machine's.
+func (q *request) mayDial(a netip.Addr) bool {
 	a = a.Unmap()
-	if own := p.listen.Load(); own != nil && *own == a {
+	if own := q.listen.Load(); own != nil && *own == a {
 		return false
 	}
-	here, err := p.local.contains(a)
-	return err == nil && !here && p.network.IsPublic(a)
+	here, err := q.local.contains(a)
+	return err == nil && !here && q.sites.IsPublic(a)
 }
 
 var errNotChecked = errors.New("egress: an address that was not checked")
@@ -79,7 +80,7 @@ func (q *request) connect(ctx context.Context) (*siteConn, error) {
 func (q *request) dialer(want netip.Addr) *net.Dialer {
 	return &net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
-		if err != nil || ap.Addr().Unmap() != want || int(ap.Port()) != q.Port || !q.outside(want) {
+		if err != nil || ap.Addr().Unmap() != want || int(ap.Port()) != q.Port || !q.mayDial(want) {
 			return errNotChecked
 		}
 		return nil

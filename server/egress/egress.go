@@ -46,6 +46,7 @@ type Decision struct {
 	Allowed  bool
 	Rule     string     // of the refusal, or of what went wrong with an allowed one
 	Address  netip.Addr // the site's; before Done the first that will be tried
+	Private  bool       // an address of the host is one that egress.private_hosts admits
 	Done     bool
 	BytesIn  int64         // from the site, heads included
 	BytesOut int64         // to the site
@@ -56,7 +57,6 @@ type Decision struct {
 type Proxy struct {
 	policy  atomic.Pointer[policy.Policy]
 	network policy.Network // as it was given
-	sites   policy.Network // the same, where this machine's addresses are not public
 	record  func(Decision) error
 	denied  denials
 	plain   http.Handler
@@ -80,8 +80,8 @@ type Proxy struct {
 // With an outgoing proxy, which may be nil, everything goes through that, and
 // it resolves names.
 func New(p *policy.Policy, network policy.Network, outgoing *Outgoing, record func(Decision) error) *Proxy {
+	network.Remote = outgoing != nil
 	proxy := &Proxy{network: network, outgoing: outgoing, record: record, idle: idleTime, dial: dialTime, header: headerTime}
-	proxy.sites = policy.Network{Resolver: network.Resolver, Public: proxy.outside, Remote: outgoing != nil}
 	proxy.denied = denials{record: record, every: denialTime, most: maxDenials, counts: map[denial]int{}}
 	proxy.plain = newPlain(outgoing)
 	proxy.policy.Store(p)
@@ -95,8 +95,9 @@ func (p *Proxy) Reload(pol *policy.Policy) { p.policy.Store(pol) }
 type request struct {
 	*Proxy
 	Decision
-	addrs  []netip.Addr // checked; the only ones that may be dialled
-	cancel func()       // ends the request
+	sites  policy.Network // the proxy's, with the private addresses that the policy has for the host
+	addrs  []netip.Addr   // checked; the only ones that may be dialled
+	cancel func()         // ends the request
 	conn   atomic.Pointer[siteConn]
 }
 
@@ -163,11 +164,15 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 	if ports := pol.Egress.AllowPorts; len(ports) > 0 && !slices.Contains(ports, q.Port) {
 		return blocked("egress.port", "the policy does not allow this port")
 	}
+	q.sites = pol.NetworkFor(q.network, host)
 	if q.site(r) != nil {
 		return nil
 	}
-	addrs, refusal := q.sites.Lookup(r.Context(), host)
+	sites := q.sites
+	sites.Public = q.mayDial
+	addrs, refusal := sites.Lookup(r.Context(), host)
 	q.addrs = addrs[:min(len(addrs), maxTries)]
+	q.Private = slices.ContainsFunc(q.addrs, func(a netip.Addr) bool { return !q.network.IsPublic(a) })
 	return refusal
 }
 

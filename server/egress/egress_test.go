@@ -260,20 +260,21 @@ func TestNotThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := New(policy.Default(), policy.Network{Public: func(netip.Addr) bool { return true }}, nil, nil)
-	if !p.outside(netip.MustParseAddr("8.8.8.8")) {
+	q := &request{Proxy: p, sites: p.network}
+	if !q.mayDial(netip.MustParseAddr("8.8.8.8")) {
 		t.Fatal("8.8.8.8 is refused")
 	}
 	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err != nil || p.outside(prefix.Addr()) {
+		if prefix, err := netip.ParsePrefix(a.String()); err != nil || q.mayDial(prefix.Addr()) {
 			t.Errorf("%s may be reached: %v", a, err)
 		}
 	}
 	own := netip.MustParseAddr("127.77.3.3")
-	if !p.outside(own) {
+	if !q.mayDial(own) {
 		t.Fatal("the test's own address is refused")
 	}
 	p.listen.Store(&own)
-	if p.outside(own) || p.outside(netip.MustParseAddr("::ffff:127.77.3.3")) {
+	if q.mayDial(own) || q.mayDial(netip.MustParseAddr("::ffff:127.77.3.3")) {
 		t.Error("the proxy may be reached through itself")
 	}
 }
@@ -773,5 +774,58 @@ func TestBrokenSites(t *testing.T) {
 	}
 	if n := l.active.Load(); n > 1 {
 		t.Errorf("%d requests are still counted", n)
+	}
+}
+
+// TestPrivateHosts: a private address may be dialled for the host that the
+// policy names with its range, and for no other.
+func TestPrivateHosts(t *testing.T) {
+	l := newLab(t, func(p *policy.Policy) {
+		p.Egress.PrivateHosts = []string{"wiki.test=10.1.2.0/24", "wiki.test=fd12::/16"}
+	})
+	for _, tt := range []struct{ host, answer, rule string }{
+		{"wiki.test", "10.1.2.3", ""},
+		{"wiki.test", "10.1.2.3 fd12::7", ""},
+		{"else.test", "10.1.2.3", "url.private"},
+		{"mixed.wiki.test", "10.1.2.3", "url.private"},
+		{"wiki.test", "10.1.3.3", "url.private"},
+		{"wiki.test", "127.0.0.1", "url.private"},
+		{"wiki.test", "169.254.169.254", "url.private"},
+		{"wiki.test", "10.1.2.3 127.0.0.1", "url.private"},
+		{"wiki.test", "10.1.2.3 10.9.9.9", "url.private"},
+	} {
+		l.names.mu.Lock()
+		l.names.turns[tt.host] = []string{tt.answer}
+		l.names.mu.Unlock()
+		q := &request{Proxy: l.Proxy}
+		r := httptest.NewRequest("GET", "http://"+tt.host+"/", nil)
+		switch refusal := q.check(r, l.policy.Load()); {
+		case refusal == nil && (tt.rule != "" || !q.Private || len(q.addrs) != len(strings.Fields(tt.answer))):
+			t.Errorf("%s at %s: private %v, %v; want %q", tt.host, tt.answer, q.Private, q.addrs, tt.rule)
+		case refusal != nil && refusal.Rule != tt.rule:
+			t.Errorf("%s at %s: got %s, want %q", tt.host, tt.answer, refusal.Rule, tt.rule)
+		}
+	}
+	q := &request{Proxy: l.Proxy}
+	if r := q.check(httptest.NewRequest("GET", "http://site.test/", nil), l.policy.Load()); r != nil || q.Private {
+		t.Errorf("a public host: %v, private %v", r, q.Private)
+	}
+}
+
+// TestPrivateHostsNotThisMachine: an address in the range that is this
+// machine's own stays refused, and the socket's check holds by itself.
+func TestPrivateHostsNotThisMachine(t *testing.T) {
+	l := newLab(t, func(p *policy.Policy) { p.Egress.PrivateHosts = []string{"wiki.test=10.0.0.0/8"} })
+	here, there := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.1.2.4")
+	l.local.mu.Lock()
+	l.local.addrs, l.local.read = []netip.Addr{here}, time.Now().Add(time.Hour) // as if an interface had it
+	l.local.mu.Unlock()
+	q := &request{Proxy: l.Proxy, sites: l.policy.Load().NetworkFor(l.network, "wiki.test")}
+	if q.mayDial(here) || !q.mayDial(there) {
+		t.Errorf("this machine: %v, another: %v", q.mayDial(here), q.mayDial(there))
+	}
+	other := &request{Proxy: l.Proxy, sites: l.policy.Load().NetworkFor(l.network, "else.test"), addrs: []netip.Addr{there}}
+	if _, err := other.connect(t.Context()); !errors.Is(err, errNotChecked) {
+		t.Errorf("another host's socket: %v", err)
 	}
 }

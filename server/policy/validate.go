@@ -95,6 +95,11 @@ func (p *Policy) validateLists() error {
 			return wrong(key, "is given twice: %q", c)
 		}
 	}
+	for i, entry := range p.Egress.PrivateHosts {
+		if err := p.validatePrivate(entry); err != nil {
+			return wrong("egress.private_hosts["+strconv.Itoa(i)+"]", "%s", err)
+		}
+	}
 	for i, expr := range p.Redaction.Patterns {
 		key := "redaction.patterns[" + strconv.Itoa(i) + "]"
 		re, err := regexp.Compile(expr)
