@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	main "github.com/slimctl/slimctl/cmd/browser-shell"
 	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/egress"
@@ -170,11 +171,11 @@ func TestChromiumPolicy(t *testing.T) {
 // TestPrivateHostIsAudited: each use of a private address that the policy admits says so in its lines.
 func TestPrivateHostIsAudited(t *testing.T) {
 	d := egress.Decision{Method: "CONNECT", Host: "wiki.corp.example", Port: 443, Allowed: true, Private: true, Address: netip.MustParseAddr("10.1.2.3")}
-	if rec := networkRecord(d); rec.Rule != "egress.private_hosts" || rec.Event != audit.NetworkAllowed || rec.Address != "10.1.2.3" {
+	if rec := main.NetworkRecord(d); rec.Rule != "egress.private_hosts" || rec.Event != audit.NetworkAllowed || rec.Address != "10.1.2.3" {
 		t.Errorf("recorded %+v", rec)
 	}
 	d.Private = false
-	if rec := networkRecord(d); rec.Rule != "" {
+	if rec := main.NetworkRecord(d); rec.Rule != "" {
 		t.Errorf("a public host: recorded %+v", rec)
 	}
 }

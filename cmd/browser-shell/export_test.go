@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -20,3 +22,6 @@ func MainWith(n policy.Network, vnc string) int {
 	defer stop()
 	return dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr})
 }
+
+// NetworkRecord returns the line of the log for a decision of the proxy.
+func NetworkRecord(d egress.Decision) audit.Record { return networkRecord(d, nil) }
