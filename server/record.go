@@ -50,7 +50,7 @@ func unrecorded() *policy.Refusal {
 func (h record) line(c Call, r Result) audit.Record {
 	rec := audit.Record{
 		Event: audit.ToolFinished, Events: events(r),
-		RequestID: h.redactor.String(c.Origin.RequestID), Subject: h.redactor.String(c.Origin.Subject),
+		RequestID: c.Origin.RequestID, Subject: c.Origin.Subject, // the hub's words: "key:1a2b3c4d" would be redacted
 		TraceID:    c.Origin.TraceID,
 		ClientName: h.redactor.String(c.Origin.ClientName), ClientVersion: h.redactor.String(c.Origin.ClientVersion), Protocol: h.redactor.String(c.Origin.Protocol),
 		RunID: h.runID, PolicySHA256: h.digest,

@@ -64,8 +64,6 @@ type rules struct {
 	policy *policy.Policy
 	digest string
 	hooks  chain
-
-	redactor *output.Redactor
 }
 
 // New makes a server. Neither agent-browser nor Chromium is looked at before
@@ -159,7 +157,7 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 		redact{redactor: redactor},
 		truncate{policy: p},
 		record{log: s.log, redactor: redactor, policy: p, digest: digest, runID: filepath.Base(s.st.run)},
-	}, redactor}, nil
+	}}, nil
 }
 
 // Reload goes on with another policy; calls that run finish with theirs. What
@@ -280,7 +278,7 @@ func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
 			by := origin(call)
 			err := s.log.Write(audit.Record{
 				Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", PolicySHA256: now.digest, RunID: filepath.Base(s.st.run),
-				RequestID: by.RequestID, Subject: now.redactor.String(by.Subject),
+				RequestID: by.RequestID, Subject: by.Subject,
 			})
 			if err != nil {
 				return nil, errors.New("the audit log cannot be written")

@@ -64,7 +64,7 @@ func (l *lab) calls(t *testing.T) (hub, tool []auditLine) {
 // TestHubSaysWhoCalls: the lines of hub and tool about a call have one id, the caller that the gate knows and the client's
 // own name, over each transport; a client's own word for any of them counts for nothing.
 func TestHubSaysWhoCalls(t *testing.T) {
-	const id, caller = "0123456789abcdef0123456789abcdef", "sub:alice"
+	const id, caller = "0123456789abcdef0123456789abcdef", "key:1a2b3c4d" // not taken for a secret
 	older := func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if method == "server/discover" {
