@@ -4,6 +4,7 @@
 package dockerfile
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,11 @@ import (
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/image"
 )
+
+// readme is README.md of the context, for those who receive the context and nothing else.
+//
+//go:embed context.md
+var readme string
 
 // Options choose between forms of the Dockerfile.
 type Options struct {

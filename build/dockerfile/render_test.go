@@ -415,7 +415,7 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{
-		"Dockerfile": 0o644, ".dockerignore": 0o644, "docker-bake.hcl": 0o644, "overlay/common/payload/0755/usr/lib/agent/bin": 0o755,
+		"Dockerfile": 0o644, "README.md": 0o644, ".dockerignore": 0o644, "docker-bake.hcl": 0o644, "overlay/common/payload/0755/usr/lib/agent/bin": 0o755,
 		"overlay/common/confs/0640-1000-1000/srv/app/keep/mine": 0o640, "overlay/common/escape/0666/srv/umask": 0o666,
 		"overlay/common/escape/symlinks/tmp/out": os.ModeSymlink | 0o777, ".": os.ModeDir | 0o755,
 	} {

@@ -73,7 +73,7 @@ func (c *Context) fill(dir string) error {
 		}
 	}
 	for name, text := range map[string]string{
-		"Dockerfile": c.Dockerfile, ".dockerignore": c.Ignore, "docker-bake.hcl": c.Bake,
+		"Dockerfile": c.Dockerfile, ".dockerignore": c.Ignore, "docker-bake.hcl": c.Bake, "README.md": readme,
 	} {
 		if err := writeFile(root, contextFile{path: name, File: image.Bytes(name, 0o644, []byte(text))}); err != nil {
 			return err
