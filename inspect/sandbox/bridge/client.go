@@ -1,0 +1,216 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Bounds on what a container answers.
+const (
+	maxAnswer = 16 << 20 // bytes of an answer with all that is said before it
+	maxTools  = 100
+)
+
+// endpoint is where the image has its tool. The address is only a name here: connections are made by Container.Dial.
+const endpoint = "http://127.0.0.1:8080/mcp"
+
+var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
+
+// overKey is of the place in a request's context that says whether its answer is too large: go-sdk's errors don't.
+type overKey struct{}
+
+// client speaks to the tool of one container. Each request has a session of its own, so that one that goes wrong breaks no
+// other; from revision 2026-07-28 on a session is no more than that.
+type client struct {
+	http      *http.Client
+	transport *http.Transport
+}
+
+func newClient(dial func(context.Context) (net.Conn, error), key string) *client {
+	t := &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		MaxResponseHeaderBytes: 64 << 10, DisableCompression: true,
+	}
+	return &client{transport: t, http: &http.Client{
+		Transport: &keyed{key, t},
+		// Nothing that the container says leads anywhere else.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (c *client) close() { c.transport.CloseIdleConnections() }
+
+// keyed adds the key to requests and bounds answers.
+type keyed struct {
+	key  string
+	next http.RoundTripper
+}
+
+func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-AIO-API-Key", k.key)
+	res, err := k.next.RoundTrip(r)
+	if err == nil {
+		over, _ := r.Context().Value(overKey{}).(*atomic.Bool)
+		res.Body = &bounded{res.Body, maxAnswer, over}
+	}
+	return res, err
+}
+
+type bounded struct {
+	io.ReadCloser
+	room int
+	over *atomic.Bool // may be nil
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.room == 0 {
+		if b.over != nil {
+			b.over.Store(true)
+		}
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.room)])
+	b.room -= n
+	return n, err
+}
+
+// connect opens a session in the name of the client outside.
+func (c *client) connect(ctx context.Context, who *mcp.Implementation, o *mcp.ClientOptions) (*mcp.ClientSession, error) {
+	if who == nil {
+		who = &mcp.Implementation{Name: "slimctl mcp"}
+	}
+	o.Capabilities = &mcp.ClientCapabilities{}
+	o.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
+	return mcp.NewClient(who, o).Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: endpoint, HTTPClient: c.http, MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: maxAnswer,
+	}, nil)
+}
+
+// tools lists what the container offers.
+func (c *client) tools(ctx context.Context) ([]*mcp.Tool, error) {
+	s, err := c.connect(ctx, nil, &mcp.ClientOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var out []*mcp.Tool
+	for t, err := range s.Tools(ctx, nil) {
+		if err != nil {
+			return nil, err
+		}
+		if len(out) == maxTools {
+			return nil, fmt.Errorf("it has more than %d tools", maxTools)
+		}
+		out = append(out, t)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("it has no tool yet")
+	}
+	return out, nil
+}
+
+// call hands a call on, and what is said of it while it runs back.
+func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.CallToolResult, err error) {
+	over := &atomic.Bool{}
+	ctx = context.WithValue(ctx, overKey{}, over)
+	defer func() {
+		if err != nil && over.Load() {
+			err = errTooLarge
+		}
+	}()
+	news := &news{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken()}
+	defer news.end()
+	s, err := c.connect(ctx, clientOf(req), &mcp.ClientOptions{ProgressNotificationHandler: news.progress})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	params := &mcp.CallToolParams{Name: req.Params.Name, Meta: metaOf(req)}
+	if req.Params.Arguments != nil {
+		params.Arguments = req.Params.Arguments
+	}
+	res, err := s.CallTool(ctx, params)
+	if err != nil {
+		return nil, err
+	}
+	if res.NeedsInput() {
+		return nil, errors.New("it asks for input, which no tool of ours does")
+	}
+	delete(res.Meta, mcp.MetaKeyServerInfo)
+	if res.Content == nil {
+		res.Content = []mcp.Content{}
+	}
+	asWritten(res)
+	return res, nil
+}
+
+// clientOf gives the client that a request is from.
+func clientOf(req *mcp.CallToolRequest) *mcp.Implementation {
+	if req.Session == nil || req.Session.InitializeParams() == nil {
+		return nil
+	}
+	return req.Session.InitializeParams().ClientInfo
+}
+
+// metaOf gives a request's _meta without what go-sdk's client writes itself.
+func metaOf(req *mcp.CallToolRequest) mcp.Meta {
+	m := maps.Clone(req.Params.Meta)
+	maps.DeleteFunc(m, func(k string, _ any) bool {
+		return strings.HasPrefix(k, "io.modelcontextprotocol/") && k != mcp.MetaKeyClientInfo
+	})
+	return m
+}
+
+// asWritten gives structured content the order of keys that it has in the text beside it.
+func asWritten(res *mcp.CallToolResult) {
+	if len(res.Content) == 0 {
+		return
+	}
+	text, ok := res.Content[0].(*mcp.TextContent)
+	var value any
+	if ok && json.Unmarshal([]byte(text.Text), &value) == nil && reflect.DeepEqual(value, res.StructuredContent) {
+		res.StructuredContent = json.RawMessage(text.Text)
+	}
+}
+
+// news hands progress on to a client until its call has ended.
+type news struct {
+	ctx     context.Context
+	session *mcp.ServerSession
+	token   any
+
+	mu    sync.Mutex
+	ended bool
+}
+
+func (n *news) progress(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+	if n.token == nil || req.Params == nil {
+		return
+	}
+	params := *req.Params
+	params.ProgressToken = n.token
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.ended {
+		_ = n.session.NotifyProgress(n.ctx, &params) // a client that has gone hears nothing
+	}
+}
+
+func (n *news) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ended = true
+}
