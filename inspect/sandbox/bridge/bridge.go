@@ -48,8 +48,8 @@ type Container interface {
 	Wait(ctx context.Context) (sandbox.Status, error)
 	// Stop ends it and waits.
 	Stop(ctx context.Context) (sandbox.Status, error)
-	// Event records what happened to it.
-	Event(name, detail string)
+	// Record adds an event to its evidence.
+	Record(e sandbox.Event) error
 	// Logs are what it has printed.
 	Logs() []byte
 	// Directory is where what it leaves is kept on this machine; empty for nowhere.

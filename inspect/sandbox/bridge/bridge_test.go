@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ type fake struct {
 	dir      string
 
 	mu     sync.Mutex
-	events []string
+	events []sandbox.Event
 }
 
 func newFake(t *testing.T, h http.Handler) *fake {
@@ -71,10 +72,11 @@ func (f *fake) Stop(ctx context.Context) (sandbox.Status, error) {
 	return f.Wait(ctx)
 }
 
-func (f *fake) Event(name, detail string) {
+func (f *fake) Record(e sandbox.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.events = append(f.events, name+" "+detail)
+	f.events = append(f.events, e)
+	return nil
 }
 
 func (f *fake) Logs() []byte      { return []byte("starting\nno \x1b[31mplace\x1b[0m to go\n") }
@@ -277,8 +279,8 @@ func TestOneContainer(t *testing.T) {
 	if len(keys) != 1 || len(keys[0]) < 20 || len(answers) != calls || len(f.events) != calls {
 		t.Errorf("%d containers, %d answers, %d events", len(keys), len(answers), len(f.events))
 	}
-	if !strings.Contains(f.events[0], `"browser-shell" "screenshot" session "s"`) {
-		t.Errorf("on record: %s", f.events[0])
+	if want := []string{"browser-shell", "s", "screenshot"}; f.events[0].Event != sandbox.EventExec || !slices.Equal(f.events[0].Command, want) {
+		t.Errorf("on record: %+v, want %q", f.events[0], want)
 	}
 	select {
 	case <-f.ended:
@@ -382,5 +384,138 @@ func TestHostileAnswers(t *testing.T) {
 			w.answer(3)
 			w.end()
 		})
+	}
+}
+
+// TestEnds guards what a client is told when its container ends under a call, and that the next call boots another.
+func TestEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		status sandbox.Status
+		err    error
+		rule   string
+		code   any
+		text   string
+	}{
+		"killed":  {sandbox.Status{ExitCode: 137, Reason: sandbox.ReasonExited}, nil, "container.ended", nil, "exit status 137"},
+		"engine":  {sandbox.Status{ExitCode: -1, Reason: sandbox.ReasonFailed}, errors.New("docker is gone"), "container.ended", nil, "docker is gone"},
+		"memory":  {sandbox.Status{ExitCode: 137, Reason: sandbox.ReasonMemory, Code: policy.SandboxViolation}, nil, "limit.memory", -32006.0, "--memory"},
+		"timeout": {sandbox.Status{ExitCode: 143, Reason: sandbox.ReasonTimeout, Code: policy.Timeout}, nil, "limit.timeout", -32007.0, "--timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			called := make(chan struct{}, 1)
+			first := newFake(t, tool(func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				called <- struct{}{}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}))
+			first.status, first.err = c.status, c.err
+			next := newFake(t, tool(func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done(""), nil }))
+			all := []*fake{first, next}
+			w := serve(t, Config{Boot: func(context.Context, string) (Container, error) {
+				f := all[0]
+				all = all[1:]
+				return f, nil
+			}})
+			w.send(hello)
+			w.send(callLine(2, `["wait","5000"]`))
+			<-called
+			first.end()
+			m := w.answer(2)
+			if got := meta(t, m); got["rule"] != c.rule || got["code"] != c.code || !strings.Contains(fmt.Sprint(m), c.text) {
+				t.Errorf("%v", m)
+			}
+			w.send(callLine(3, `["close"]`))
+			if m := w.answer(3); strings.Contains(fmt.Sprint(m), "isError") {
+				t.Errorf("the next call: %v", m)
+			}
+			w.end()
+		})
+	}
+}
+
+// TestIdle guards that a container without calls ends, and that the next call boots another.
+func TestIdle(t *testing.T) {
+	good := tool(func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done(""), nil })
+	all := []*fake{newFake(t, good), newFake(t, good)}
+	boots := 0
+	w := serve(t, Config{Idle: time.Millisecond, Boot: func(context.Context, string) (Container, error) {
+		boots++
+		return all[boots-1], nil
+	}})
+	w.send(hello)
+	w.send(callLine(2, `["close"]`))
+	w.answer(2)
+	select {
+	case <-all[0].ended:
+	case <-time.After(need.Patience):
+		t.Fatal("the container runs on")
+	}
+	w.send(callLine(3, `["close"]`))
+	w.answer(3)
+	w.end()
+	if boots != 2 || !strings.Contains(w.words(), "the next call boots another") {
+		t.Errorf("%d boots: %s", boots, w.words())
+	}
+}
+
+// TestEndDuringBoot guards that the end of input, or of the context, ends a boot.
+func TestEndDuringBoot(t *testing.T) {
+	for _, how := range []string{"end of input", "signal"} {
+		t.Run(how, func(t *testing.T) {
+			booting, over := make(chan struct{}), make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w := serveCtx(ctx, t, Config{Boot: func(ctx context.Context, _ string) (Container, error) {
+				close(booting)
+				<-ctx.Done()
+				close(over)
+				return nil, ctx.Err()
+			}})
+			w.send(hello)
+			w.send(callLine(2, `["close"]`))
+			<-booting
+			if how == "signal" {
+				cancel()
+			}
+			w.end()
+			select {
+			case <-over:
+			default:
+				t.Error("Serve ended before the boot")
+			}
+		})
+	}
+}
+
+// TestOtherTools guards that what the image says of its tools wins over what its files say, and that a tool that is none does
+// no harm.
+func TestOtherTools(t *testing.T) {
+	s := mcp.NewServer(&mcp.Implementation{Name: "inside"}, nil)
+	other := server.Tool(policy.Default())
+	other.Description = "as of another release"
+	s.AddTool(other, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done(""), nil })
+	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			res, err := next(ctx, method, req)
+			if list, ok := res.(*mcp.ListToolsResult); ok {
+				list.Tools = append(list.Tools, &mcp.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type":"string"}`)}, &mcp.Tool{Name: "", InputSchema: json.RawMessage(`null`)})
+			}
+			return res, err
+		}
+	})
+	f := newFake(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{Stateless: true}))
+	w := serve(t, Config{Boot: booting(f)})
+	w.send(hello)
+	w.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	w.send(callLine(2, `["close"]`))
+	w.next(func(m map[string]any) bool { return m["method"] == "notifications/tools/list_changed" })
+	w.send(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+	if list := fmt.Sprint(w.answer(3)); !strings.Contains(list, "as of another release") || strings.Contains(list, "name:bad") {
+		t.Errorf("%s", list)
+	}
+	w.end()
+	if !strings.Contains(w.words(), "not as its files had them") || !strings.Contains(w.words(), `"bad"`) {
+		t.Errorf("on stderr: %s", w.words())
 	}
 }

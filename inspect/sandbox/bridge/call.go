@@ -30,7 +30,10 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	if x.failed != nil {
 		return down("container.start", "the image did not start: %v", x.failed).result(), nil
 	}
-	x.container.Event(sandbox.EventExec, describeCall(req))
+	if err := x.container.Record(sandbox.Event{Event: sandbox.EventExec, Command: commandOf(req)}); err != nil {
+		b.conf.Say("a call can't be recorded, so it isn't run: %v", err)
+		return unrecorded.result(), nil
+	}
 	within, cancel := context.WithTimeout(ctx, b.conf.call)
 	defer cancel()
 	defer x.cancelAtEnd(cancel)()
@@ -88,22 +91,19 @@ func (x *box) cancelAtEnd(cancel func()) (stop func()) {
 	return func() { close(done) }
 }
 
-// describeCall is what the evidence has of a call: what was done, but none of its values. The audit log inside has these,
-// redacted.
-func describeCall(req *mcp.CallToolRequest) string {
+// commandOf is what the evidence has of a call: tool, session and subcommand, but no value that could be a secret. The audit
+// log inside has the values, redacted.
+func commandOf(req *mcp.CallToolRequest) []string {
 	var args struct {
 		SessionID string `json:"session_id"`
 		Argv      []any  `json:"argv"`
 	}
 	_ = json.Unmarshal(req.Params.Arguments, &args) // the tool refuses what is none
-	what := fmt.Sprintf("%.64q", req.Params.Name)
+	out := []string{fmt.Sprintf("%.64s", req.Params.Name), fmt.Sprintf("%.64s", args.SessionID)}
 	if len(args.Argv) > 0 {
-		what += fmt.Sprintf(" %.32q", fmt.Sprint(args.Argv[0]))
+		out = append(out, fmt.Sprintf("%.32v", args.Argv[0]))
 	}
-	if args.SessionID != "" {
-		what += fmt.Sprintf(" session %.64q", args.SessionID)
-	}
-	return what
+	return out
 }
 
 // located tells where a file that a call wrote is on this machine, once the container has ended.
@@ -139,6 +139,11 @@ func down(rule, format string, args ...any) *failure {
 	return &failure{name: "SERVER_DOWN", rule: rule, text: fmt.Sprintf(format, args...)}
 }
 
+var unrecorded = &failure{
+	code: policy.PolicyBlocked, rule: "audit.unavailable", retryable: true,
+	text: "the call can't be recorded, so it is not run; tell the operator",
+}
+
 // failure tells why a call failed that neither the client nor the tool ended.
 func (x *box) failure(within context.Context, err error) *failure {
 	select {
@@ -150,10 +155,14 @@ func (x *box) failure(within context.Context, err error) *failure {
 	case errors.Is(err, errTooLarge):
 		return &failure{code: policy.BudgetExceeded, rule: "answer.size", text: fmt.Sprintf("the tool's answer is larger than %d bytes; ask for less", maxAnswer)}
 	case errors.Is(within.Err(), context.DeadlineExceeded):
-		return &failure{
+		f := &failure{
 			code: policy.Timeout, rule: "call.timeout", retryable: true,
 			text: fmt.Sprintf("the tool did not answer within %s; it may still be at work", x.bridge.conf.call),
 		}
+		if err := x.container.Record(sandbox.Event{Event: sandbox.EventTimeout, Code: f.code, Rule: f.rule, Detail: f.text}); err != nil {
+			x.bridge.conf.Say("a timeout can't be recorded: %v", err)
+		}
+		return f
 	}
 	wait, cancel := context.WithTimeout(x.bridge.ctx, endPatience)
 	defer cancel()
@@ -170,18 +179,21 @@ func (x *box) failure(within context.Context, err error) *failure {
 // ended tells how the container ended.
 func (x *box) ended() *failure {
 	const again = "; its sessions are gone, and the next call boots another"
-	switch {
-	case x.status.TimedOut:
-		return &failure{code: policy.Timeout, rule: "container.timeout", retryable: true, text: "the container ran for its --timeout and was ended" + again}
-	case x.status.OOMKilled:
-		return &failure{code: policy.SandboxViolation, rule: "container.memory", retryable: true, text: "the container needed more than its --memory and was ended" + again}
-	case x.err != nil:
-		f := down("container.ended", "the container ended during the call: %v%s", x.err, again)
-		f.retryable = true
-		return f
+	f := &failure{code: x.status.Code, rule: "limit." + x.status.Reason, retryable: true}
+	switch x.status.Reason {
+	case sandbox.ReasonTimeout:
+		f.text = "the container ran for its --timeout and was ended" + again
+	case sandbox.ReasonMemory:
+		f.text = "the container needed more than its --memory and ended" + again
+	case sandbox.ReasonPIDs:
+		f.text = "the container wanted more processes than its --pids-limit and ended" + again
+	default:
+		how := fmt.Sprintf("with exit status %d", x.status.ExitCode)
+		if x.err != nil {
+			how = fmt.Sprintf("and its engine says: %.300s", x.err)
+		}
+		f.name, f.rule, f.text = "SERVER_DOWN", "container.ended", "the container ended during the call, "+how+again
 	}
-	f := down("container.ended", "the container ended during the call, with exit status %d%s", x.status.ExitCode, again)
-	f.retryable = true
 	return f
 }
 
