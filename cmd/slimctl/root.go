@@ -58,7 +58,7 @@ base, what is removed, and what may remain.
 	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
-		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.compose()},
+		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},
 		"look":   {a.inspect(), a.diff(), a.verify(), a.why()},
 		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.standin(), a.version()},
 	} {

@@ -77,27 +77,33 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runImage(cmd.Context(), args[0], f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
+	f.addContainer(cmd)
 	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port, as [ADDRESS:][PORT:]PORT; ADDRESS: 127.0.0.1 (repeatable)")
+	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
+	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
+	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
+	flags.StringVar(&f.evidence, "json", "", "write the evidence to this `FILE`, too")
+	flags.StringVar(&f.progress, "progress", "quiet", "auto, tty, plain, json or quiet")
+	return cmd
+}
+
+// addContainer adds the flags of every command that runs an image.
+func (f *runFlags) addContainer(cmd *cobra.Command) {
+	s, flags := &f.settings, cmd.Flags()
+	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
 	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")
 	flags.Float64Var(&s.CPUs, "cpus", s.CPUs, "number of cores; 0 for no limit")
 	flags.Int64Var(&s.PIDs, "pids-limit", s.PIDs, "number of processes and threads; 0 for no limit")
 	flags.StringVar(&f.shm, "shm-size", "256m", "size of /dev/shm")
-	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Work, "work", "", "`DIR` to mount at /work, read-only")
-	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
-	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
 	flags.StringVarP(&s.User, "user", "u", "", "user, as USER[:GROUP] (default: the image's)")
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
 	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "paths for a tmpfs, as PATH[:OPTIONS] (repeatable)")
 	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
-	flags.StringVar(&f.evidence, "json", "", "write the evidence to this `FILE`, too")
-	flags.StringVar(&f.progress, "progress", "quiet", "auto, tty, plain, json or quiet")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
-	return cmd
 }
 
 func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {

@@ -141,11 +141,10 @@ func (x *box) live() {
 // fail is for a container whose tool never answered.
 func (x *box) fail(err error) {
 	x.stop()
-	x.failed = err
-	close(x.ready)
-	if x.bridge.ctx.Err() == nil {
+	if x.failed = err; x.bridge.ctx.Err() == nil {
 		x.bridge.conf.Say("the image did not start: %v", err)
 	}
+	close(x.ready)
 }
 
 // poll is the interval at which a container is asked whether its tool is there.

@@ -16,11 +16,13 @@ import (
 	"net"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/protocol"
 )
@@ -58,7 +60,8 @@ type Container interface {
 
 // Config is what a Bridge is made of.
 type Config struct {
-	// Describe gives the tool as the image's files have it. It is called once, at the start.
+	// Describe gives the tool as the image's files have it. It is called once, at the start. With an error clients see the
+	// tool as it usually is until the image runs.
 	Describe func(ctx context.Context) (*mcp.Tool, error)
 	// Boot starts the image with the given key for its public port. The container ends with ctx.
 	Boot func(ctx context.Context, key string) (Container, error)
@@ -80,6 +83,7 @@ type Bridge struct {
 
 	ctx       context.Context // ends with Serve
 	described chan struct{}   // closed when the tool is known
+	listed    atomic.Bool     // whether a client has seen it
 
 	mu    sync.Mutex
 	box   *box // nil: none runs
@@ -98,6 +102,7 @@ func New(conf Config) *Bridge {
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
 		},
 	)
+	b.mcp.AddSendingMiddleware(b.send)
 	b.mcp.AddReceivingMiddleware(b.receive)
 	b.mcp.AddReceivingMiddleware(protocol.Middleware())
 	return b
@@ -122,9 +127,10 @@ func (b *Bridge) describe() {
 	if err != nil && b.ctx.Err() == nil {
 		b.conf.Say("the image's tool can't be read before it runs, so the usual one is shown: %v", err)
 	}
-	if t != nil {
-		b.offer([]*mcp.Tool{t})
+	if t == nil {
+		t = server.Tool(policy.Default())
 	}
+	b.offer([]*mcp.Tool{t})
 }
 
 // offer makes tools the ones that clients see, and reports whether they saw others before.
@@ -188,6 +194,7 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
+			b.listed.Store(true)
 		case "tools/call":
 			call, ok := req.(*mcp.CallToolRequest)
 			if !ok {
@@ -198,6 +205,16 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 				return nil, err
 			}
 			return res, nil
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// send drops the news of a list that no client has seen.
+func (b *Bridge) send(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if method == "notifications/tools/list_changed" && !b.listed.Load() {
+			return nil, nil
 		}
 		return next(ctx, method, req)
 	}

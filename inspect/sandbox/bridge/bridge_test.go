@@ -321,6 +321,9 @@ func TestPassing(t *testing.T) {
 	if m["id"] != 3.0 {
 		t.Errorf("the cancelled call was answered: %v", m)
 	}
+	if strings.Contains(fmt.Sprint(m), "resultType") {
+		t.Errorf("a client of the older era gets what is of the newer one: %v", m)
+	}
 	w.end()
 }
 
@@ -508,6 +511,8 @@ func TestOtherTools(t *testing.T) {
 	w := serve(t, Config{Boot: booting(f)})
 	w.send(hello)
 	w.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	w.send(`{"jsonrpc":"2.0","id":4,"method":"tools/list"}`)
+	w.answer(4)
 	w.send(callLine(2, `["close"]`))
 	w.next(func(m map[string]any) bool { return m["method"] == "notifications/tools/list_changed" })
 	w.send(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)

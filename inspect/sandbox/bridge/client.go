@@ -150,11 +150,13 @@ func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.Cal
 		return nil, errors.New("it asks for input, which no tool of ours does")
 	}
 	delete(res.Meta, mcp.MetaKeyServerInfo)
-	if res.Content == nil {
-		res.Content = []mcp.Content{}
+	// A new one: what else a result has is between the container and us.
+	own := &mcp.CallToolResult{Meta: res.Meta, Content: res.Content, StructuredContent: res.StructuredContent, IsError: res.IsError}
+	if own.Content == nil {
+		own.Content = []mcp.Content{}
 	}
-	asWritten(res)
-	return res, nil
+	asWritten(own)
+	return own, nil
 }
 
 // clientOf gives the client that a request is from.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
+)
+
+// keyVariable is what the image takes its API key from.
+const keyVariable = "SANDBOX_API_KEY"
+
+type mcpFlags struct {
+	runFlags
+	idle time.Duration
+}
+
+func (a *app) mcp() *cobra.Command {
+	f := &mcpFlags{runFlags: runFlags{settings: sandbox.Default()}}
+	s := &f.settings
+	s.Timeout = 0
+	cmd := &cobra.Command{
+		Use:   "mcp IMAGE",
+		Short: "Serve the tool of an image to an MCP client, on stdio",
+		Long: `Mcp is what the configuration of an MCP client starts: it answers MCP on standard input and
+output. The first call of the tool boots IMAGE in a closed container, as slimctl run does, and
+the end of input ends it. No port is opened and no key is needed.
+
+Evidence, screenshots and audit are in --artifacts, in a directory for each container;
+screenshots come there when the container ends. A container without calls ends after
+--idle-timeout, and the next call boots another.`,
+		Example: `  # In the configuration of Claude, Cursor or VS Code:
+  #   {"mcpServers": {"browser": {"command": "slimctl", "args": ["mcp", "ghcr.io/you/browser-shell:l0"]}}}
+  slimctl mcp ghcr.io/you/browser-shell:l0
+  slimctl mcp oci:out --memory 2g --artifacts ~/browser`,
+		Args: oneArg("the image"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.serveMCP(cmd.Context(), cmd.InOrStdin(), args[0], f)
+		},
+	}
+	flags := cmd.Flags()
+	f.addContainer(cmd)
+	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for evidence, screenshots and audit (default: in your state directory)")
+	flags.DurationVar(&s.Timeout, "timeout", 0, "end a container after this time; 0 for never")
+	flags.DurationVar(&f.idle, "idle-timeout", 15*time.Minute, "end a container this long after the last call; 0 for never")
+	return cmd
+}
+
+// serveMCP answers until the end of input. Standard output is the client's; words for a person go to standard error.
+func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *mcpFlags) error {
+	if err := f.parse(); err != nil {
+		return usage(err)
+	}
+	if _, ok := f.settings.Env[keyVariable]; ok {
+		return usage(fmt.Errorf("--env %s: slimctl mcp makes a key of its own for each container; leave it out", keyVariable))
+	}
+	if f.idle < 0 {
+		return usage(fmt.Errorf("--idle-timeout %s: want 0 or more", f.idle))
+	}
+	if f.settings.Output == "" {
+		dir, err := stateDir()
+		if err != nil {
+			return usage(fmt.Errorf("no place for evidence: %w; name one with --artifacts DIR", err))
+		}
+		f.settings.Output = filepath.Join(dir, "mcp")
+	}
+	open := sync.OnceValues(func() (sandbox.Image, error) {
+		src, err := a.open(ctx, reference, nil, image.Options{CacheDir: a.cacheDir, Insecure: f.insecure, Keychain: keychain{}})
+		if err != nil {
+			return sandbox.Image{}, err
+		}
+		return sandbox.From(src)
+	})
+	return bridge.New(bridge.Config{
+		Describe: func(ctx context.Context) (*mcp.Tool, error) {
+			img, err := open()
+			if err != nil {
+				return nil, err
+			}
+			return bridge.Describe(ctx, img, a.cacheDir)
+		},
+		Boot: func(ctx context.Context, key string) (bridge.Container, error) {
+			img, err := open()
+			if err != nil {
+				return nil, err
+			}
+			settings := f.settings
+			settings.Env = map[string]string{keyVariable: key}
+			for k, v := range f.settings.Env {
+				settings.Env[k] = v
+			}
+			runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict}
+			sb, err := runner.Start(ctx, img, settings)
+			if err != nil {
+				return nil, err
+			}
+			return mcpContainer{sb, filepath.Join(settings.Output, sb.ID)}, nil
+		},
+		Idle: f.idle, Version: version(),
+		Say: func(format string, args ...any) {
+			fmt.Fprintln(a.stderr, "slimctl: "+printable(fmt.Sprintf(format, args...)))
+		},
+	}).Serve(ctx, in, a.stdout)
+}
+
+// mcpContainer is a bridge.Container.
+type mcpContainer struct {
+	*sandbox.Sandbox
+	dir string
+}
+
+func (c mcpContainer) Directory() string { return c.dir }
+
+// stateDir is where a user's programs keep what isn't configuration and can't be made again (XDG Base Directory).
+func stateDir() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "slimctl"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	if home == "/" || home == "" {
+		return "", errors.New("HOME is not set")
+	}
+	if runtime.GOOS == "darwin" {
+		return filepath.Join(home, "Library", "Application Support", "slimctl"), nil
+	}
+	return filepath.Join(home, ".local", "state", "slimctl"), nil
+}

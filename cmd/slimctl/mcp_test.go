@@ -1,0 +1,159 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/audit"
+)
+
+// mcpProcess is a `slimctl mcp` with its client.
+type mcpProcess struct {
+	*mcp.ClientSession
+	process *os.Process
+	stderr  *safeBuffer
+}
+
+// startMCP starts `slimctl mcp` as a client's configuration does.
+func startMCP(t *testing.T, dir, image string) *mcpProcess {
+	t.Helper()
+	p := &mcpProcess{stderr: &safeBuffer{}}
+	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", filepath.Join(dir, "artifacts"))
+	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
+	cmd.Stderr = p.stderr
+	var err error
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	if p.ClientSession, err = client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: need.Patience}, nil); err != nil {
+		t.Fatalf("%v: %s", err, p.stderr.String())
+	}
+	p.process = cmd.Process
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+var closeCall = &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{"session_id": "s", "argv": []string{"close"}}}
+
+// failing calls the tool, whose answer has to be an error, and gives that.
+func (p *mcpProcess) failing(t *testing.T) (text string, meta mcp.Meta) {
+	t.Helper()
+	res, err := p.CallTool(t.Context(), closeCall)
+	if err != nil || !res.IsError || len(res.Content) != 1 {
+		t.Fatalf("%v: %+v\n%s", err, res, p.stderr.String())
+	}
+	return res.Content[0].(*mcp.TextContent).Text, res.Meta
+}
+
+// TestMCPNoStart guards that an image which doesn't boot is told in the answer and on stderr, and that nothing of it is left.
+func TestMCPNoStart(t *testing.T) {
+	t.Parallel()
+	guest := guestLayout(t)
+	config := sandboxtest.Guest
+	config.Entrypoint = []string{"/not-there"}
+	missing := guestLayoutOf(t, config)
+	for name, c := range map[string]struct {
+		image, text string
+		runs        int
+	}{
+		"ends at once": {guest, "exit status 64 while it started: guest: unknown verb", 1},
+		"no program":   {missing, "not-there", 1},
+		"no image":     {"/nowhere", "/nowhere", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			p := startMCP(t, dir, c.image)
+			// What a client asks for at first is answered all the same.
+			list, err := p.ListTools(t.Context(), nil)
+			if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "browser-shell" {
+				t.Fatalf("%+v %v\n%s", list, err, p.stderr.String())
+			}
+			if made, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*")); len(made) > 0 {
+				t.Errorf("something ran without a call: %q", made)
+			}
+			text, meta := p.failing(t)
+			if meta["name"] != "SERVER_DOWN" || meta["rule"] != "container.start" || !strings.Contains(text, c.text) {
+				t.Errorf("%v: %s", meta, text)
+			}
+			p.Close()
+			for _, want := range []string{"the usual one is shown", "slimctl: the image did not start: "} {
+				if !strings.Contains(p.stderr.String(), want) {
+					t.Errorf("on stderr, without %q: %s", want, p.stderr.String())
+				}
+			}
+			if left := traces(t, dir); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+			files, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "events.jsonl"))
+			if len(files) != c.runs {
+				t.Fatalf("%d runs are on record", len(files))
+			}
+			for _, file := range files {
+				checkEvents(t, file, "MCP_CONTAINER_SPAWN", "MCP_CONTAINER_CLEANUP")
+			}
+		})
+	}
+}
+
+// checkEvents verifies a chain of events and that it has these.
+func checkEvents(t *testing.T, file string, want ...string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := audit.Verify("", file); err != nil {
+		t.Errorf("%s: %v", file, err)
+	}
+	for _, event := range want {
+		if !strings.Contains(string(text), event) {
+			t.Errorf("%s is not in %s", event, text)
+		}
+	}
+}
+
+// TestMCPKilled guards that a slimctl which is told to end while an image boots leaves nothing, and one that is killed nothing
+// that the next one doesn't remove.
+func TestMCPKilled(t *testing.T) {
+	t.Parallel()
+	config := sandboxtest.Guest
+	config.Cmd = []string{"sleep"} // it boots for ever
+	image := guestLayoutOf(t, config)
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			boot := func(before string) (p *mcpProcess, id string) {
+				p = startMCP(t, dir, image)
+				go func() { _, _ = p.CallTool(t.Context(), closeCall) }() // it comes to nothing
+				var runs []string
+				need.Eventually(t, func() bool {
+					runs, _ = filepath.Glob(filepath.Join(dir, "cache", "slimctl", "runs", "*-*"))
+					return len(runs) == 1 && len(cgroupsOf(filepath.Base(runs[0]))) > 0 && filepath.Base(runs[0]) != before
+				}, func() string { return p.stderr.String() })
+				return p, filepath.Base(runs[0])
+			}
+			p, id := boot("")
+			if err := p.process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			p.Wait() //nolint:errcheck // it ends as it is told to
+			if signal == syscall.SIGKILL {
+				p, _ = boot(id)
+				p.Close()
+			}
+			if left := append(traces(t, dir), cgroupsOf(id)...); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}

@@ -1,0 +1,42 @@
+package bridge
+
+import (
+	"context"
+	"fmt"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/server"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// maxOverlay is the largest layer that is read for a policy, in bytes: the base's own are larger, and have none.
+const maxOverlay = 64 << 20
+
+// Describe gives the tool of an image as the policy file in its layers has it. What is read of them is remembered below
+// cacheDir.
+func Describe(ctx context.Context, img v1.Image, cacheDir string) (*mcp.Tool, error) {
+	manifest, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	large := map[v1.Hash]bool{}
+	for _, l := range manifest.Layers {
+		large[l.Digest] = l.Size > maxOverlay
+	}
+	files, err := tree.Cache{Dir: cacheDir}.Open(ctx, img, tree.Options{Skip: func(d v1.Hash) bool { return large[d] }})
+	if err != nil {
+		return nil, err
+	}
+	text, err := files.ReadFile(ctx, policy.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	p, err := policy.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", policy.DefaultPath, err)
+	}
+	return server.Tool(p), nil
+}
