@@ -22,6 +22,10 @@ import (
 // keyVariable is what the image takes its API key from.
 const keyVariable = "SANDBOX_API_KEY"
 
+// stopGrace is short since clients kill a server two to four seconds after its end of input, and the evidence has to be there
+// by then. All that is to stay of a container is already on the disk.
+const stopGrace = time.Second
+
 type mcpFlags struct {
 	runFlags
 	idle time.Duration
@@ -101,7 +105,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			for k, v := range f.settings.Env {
 				settings.Env[k] = v
 			}
-			runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict}
+			runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, StopGrace: stopGrace}
 			sb, err := runner.Start(ctx, img, settings)
 			if err != nil {
 				return nil, err

@@ -143,13 +143,16 @@ func TestMCPKilled(t *testing.T) {
 				return p, filepath.Base(runs[0])
 			}
 			p, id := boot("")
-			if err := p.process.Signal(signal); err != nil {
-				t.Fatal(err)
+			end := func(signal syscall.Signal) { // Close would wait for the call
+				if err := p.process.Signal(signal); err != nil {
+					t.Fatal(err)
+				}
+				_ = p.Wait() // it ends as it is told to
 			}
-			p.Wait() //nolint:errcheck // it ends as it is told to
+			end(signal)
 			if signal == syscall.SIGKILL {
 				p, _ = boot(id)
-				p.Close()
+				end(syscall.SIGTERM)
 			}
 			if left := append(traces(t, dir), cgroupsOf(id)...); len(left) > 0 {
 				t.Errorf("left: %q", left)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/server/egress"
@@ -36,6 +37,8 @@ type Runner struct {
 	World policy.Network
 	// Sites are served to a container with network egress by slimctl itself, over plain http, by host name.
 	Sites map[string]http.Handler
+	// StopGrace is how long a container may take to end after it was asked to; 0 is ten seconds, as with docker stop.
+	StopGrace time.Duration
 }
 
 // engine is one way to run a container.

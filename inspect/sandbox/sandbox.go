@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +185,7 @@ func (s *Sandbox) supervise(ctx context.Context) {
 			signal = c.Config.StopSignal
 		}
 		_ = s.engine.signal(work, signal) // fails when it ends by itself just now
-		timer := time.NewTimer(stopGrace)
+		timer := time.NewTimer(cmp.Or(s.runner.StopGrace, stopGrace))
 		select {
 		case e = <-ended:
 		case <-timer.C:

@@ -62,7 +62,7 @@ var rooms = map[string][]string{
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
 
 	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy"}, // one chain, one set of codes, what lets out
-	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "server", "server/policy", "server/protocol"}, // its tool, as the image has it
+	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "server", "server/policy", "server/protocol"},                          // its tool, as the image has it
 	"inspect/sandbox/rootfs":                     {"image"},
 	"inspect/sandbox/sandboxtest":                {},
 	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},

@@ -43,13 +43,17 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	}
 	var theirs *jsonrpc.Error
 	switch {
-	case errors.As(err, &theirs):
+	case errors.As(err, &theirs) && !closedCode(theirs.Code):
 		return nil, err
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
 	return x.failure(within, err).result(), nil
 }
+
+// closedCode reports whether a code is of the range that MCP 2026-07-28 closes to new codes. go-sdk has its own there, for
+// connections that fail.
+func closedCode(code int64) bool { return -32019 <= code && code <= -32000 }
 
 // booted waits for the container, and keeps the client informed if it asked for that.
 func (x *box) booted(ctx context.Context, req *mcp.CallToolRequest) (late *failure) {
