@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // keyVariable is what the image takes its API key from.
@@ -73,6 +75,9 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 	if f.idle < 0 {
 		return usage(fmt.Errorf("--idle-timeout %s: want 0 or more", f.idle))
 	}
+	if n := f.settings.Network; n != "" && n != sandbox.NetworkEgress && n != sandbox.NetworkNone {
+		return usage(fmt.Errorf("--network %q: slimctl mcp reaches its tool with egress or none only", n))
+	}
 	if f.settings.Output == "" {
 		dir, err := stateDir()
 		if err != nil {
@@ -85,7 +90,14 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		if err != nil {
 			return sandbox.Image{}, err
 		}
-		return sandbox.From(src)
+		img, err := sandbox.From(src)
+		if err != nil {
+			return img, err
+		}
+		if ours, err := img.Ours(); err != nil || !ours {
+			return img, cmp.Or(err, fmt.Errorf("%s is not an image that slimctl built, so it has no tool; make one with `slimctl build`", reference))
+		}
+		return img, nil
 	})
 	return bridge.New(bridge.Config{
 		Describe: func(ctx context.Context) (*mcp.Tool, error) {
@@ -112,7 +124,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			}
 			return mcpContainer{sb, filepath.Join(settings.Output, sb.ID)}, nil
 		},
-		Idle: f.idle, Version: version(),
+		Idle: f.idle, Version: version.Read("").Version,
 		Say: func(format string, args ...any) {
 			fmt.Fprintln(a.stderr, "slimctl: "+printable(fmt.Sprintf(format, args...)))
 		},

@@ -56,16 +56,19 @@ func (p *mcpProcess) failing(t *testing.T) (text string, meta mcp.Meta) {
 // TestMCPNoStart guards that an image which doesn't boot is told in the answer and on stderr, and that nothing of it is left.
 func TestMCPNoStart(t *testing.T) {
 	t.Parallel()
-	guest := guestLayout(t)
-	config := sandboxtest.Guest
-	config.Entrypoint = []string{"/not-there"}
-	missing := guestLayoutOf(t, config)
+	foreign := guestLayout(t)
+	config := sandboxtest.Tethered
+	config.Env = []string{"GUEST=cat /nothing"}
+	guest := guestLayoutOf(t, config)
+	config.WorkingDir = "/etc/passwd"
+	broken := guestLayoutOf(t, config)
 	for name, c := range map[string]struct {
 		image, text string
 		runs        int
 	}{
-		"ends at once": {guest, "exit status 64 while it started: guest: unknown verb", 1},
-		"no program":   {missing, "not-there", 1},
+		"ends at once": {guest, "exit status 1 while it started: guest: open /nothing: no such file", 1},
+		"can't start":  {broken, "not a directory", 1},
+		"another's":    {foreign, "is not an image that slimctl built", 0},
 		"no image":     {"/nowhere", "/nowhere", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +128,8 @@ func checkEvents(t *testing.T, file string, want ...string) {
 // that the next one doesn't remove.
 func TestMCPKilled(t *testing.T) {
 	t.Parallel()
-	config := sandboxtest.Guest
-	config.Cmd = []string{"sleep"} // it boots for ever
+	config := sandboxtest.Tethered
+	config.Env = []string{"GUEST=sleep"} // it boots for ever
 	image := guestLayoutOf(t, config)
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {

@@ -31,12 +31,6 @@ func guestLayout(t *testing.T) string { return guestLayoutOf(t, sandboxtest.Gues
 // guestLayoutOf is the same with another config.
 func guestLayoutOf(t *testing.T, config v1.Config) string {
 	t.Helper()
-	return guestLayoutOf(t, sandboxtest.Guest)
-}
-
-// guestLayoutOf is guestLayout with another config.
-func guestLayoutOf(t *testing.T, config v1.Config) string {
-	t.Helper()
 	if os.Geteuid() != 0 {
 		need.Missing(t, "runc needs root")
 	}

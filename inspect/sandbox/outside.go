@@ -25,15 +25,23 @@ var (
 // maxOutside bounds the connections out of a container.
 const maxOutside = 1024
 
+// Ours reports whether slimctl built the image: whether it starts as one that it built.
+func (i Image) Ours() (bool, error) {
+	config, err := i.ConfigFile()
+	if err != nil {
+		return false, err
+	}
+	return slices.Equal(config.Config.Entrypoint, entry), nil
+}
+
 // chooseNetwork settles how the container is connected. An image that slimctl built has no network but its tether, whether
 // egress or none.
 func (s *Sandbox) chooseNetwork() error {
-	config, err := s.image.ConfigFile()
+	ours, err := s.image.Ours()
 	if err != nil {
 		return err
 	}
 	p := s.plan
-	ours := slices.Equal(config.Config.Entrypoint, entry)
 	if p.Network == "" {
 		p.Network = map[bool]string{true: NetworkEgress, false: NetworkNone}[ours && len(p.Command) == 0]
 	}

@@ -369,7 +369,7 @@ func TestHostileAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serve(t, Config{Boot: booting(newFake(t, c.handler)), health: 3 * time.Second, call: 20 * time.Second})
+			w := serve(t, Config{Boot: booting(newFake(t, c.handler)), health: 3 * time.Second, call: 10 * time.Second})
 			w.send(hello)
 			w.send(callLine(2, `["snapshot"]`))
 			m := w.answer(2)
