@@ -7,7 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -28,6 +30,7 @@ type tool struct {
 	alias   string
 	tool    *mcp.Tool // as the server has it
 	blocked bool
+	schema  func() *jsonschema.Resolved // nil: not checked here
 }
 
 type prompt struct {
@@ -69,7 +72,7 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 		name := s.config.Name
 		for _, t := range o.tools {
 			alias := naming.alias(name, t.Name)
-			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias)}
+			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
 			switch old := c.tools[alias]; {
 			case old != nil && here.blocked: // nobody sees it
 			case old != nil && !old.blocked:

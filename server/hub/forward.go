@@ -138,6 +138,15 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 		return res, t.alias, nil
 	}
 	defer h.calls.begin(callerFrom(ctx).RequestID)()
+	if policy.ChecksArguments(server.Name) {
+		if f := t.checkArguments(req.Params.Arguments); f != nil {
+			res := f.result()
+			if r.end(res, "", nil) != nil {
+				res = unrecorded()
+			}
+			return res, t.alias, nil
+		}
+	}
 	var as written
 	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)

@@ -408,3 +408,38 @@ func TestLog(t *testing.T) {
 		}
 	}
 }
+
+// TestArgumentsFitSchema: what does not fit a tool's inputSchema never reaches the server.
+func TestArgumentsFitSchema(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	c := client(t, h.serve(t), "2026-07-28", nil)
+	for _, tt := range []struct {
+		args any
+		fits bool
+	}{
+		{map[string]any{"z": "x", "a": 1}, true}, {map[string]any{"other": 1}, true}, {map[string]any{}, true}, {nil, true},
+		{map[string]any{"z": 1}, false}, {map[string]any{"a": 1.5}, false}, {map[string]any{"a": "1"}, false},
+	} {
+		text, res := run(t, c, "echo", tt.args)
+		if res.IsError == tt.fits || !tt.fits && !strings.HasPrefix(text, "INVALID_ARGUMENTS arguments.schema: ") {
+			t.Errorf("%v: %s", tt.args, text)
+		}
+	}
+}
+
+// TestCompileSchema: a schema that could run for ever, or that lies elsewhere, is left to the server.
+func TestCompileSchema(t *testing.T) {
+	for text, checked := range map[string]bool{
+		`{"type":"object"}`:                          true,
+		`{"$ref":"#"}`:                               false,
+		`{"anyOf":[{"$dynamicRef":"#"}]}`:            false,
+		`{"$ref":"http://127.0.0.1:1/schema"}`:       false,
+		`{"$schema":"http://json-schema.org/x"}`:     false,
+		`{"type":"object","pattern":"("}`:            false,
+		`{"x":"` + strings.Repeat("x", 70000) + `"}`: false,
+	} {
+		if got := compileSchema(&mcp.Tool{InputSchema: json.RawMessage(text)}); (got != nil) != checked {
+			t.Errorf("%.60s: %v", text, got)
+		}
+	}
+}

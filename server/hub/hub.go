@@ -61,6 +61,7 @@ type checker interface {
 	Check(guard.Call) *guard.Denial
 	CheckText(server string, marked bool, texts ...string) *guard.Denial
 	Servers() []string
+	ChecksArguments(server string) bool
 	Visible(server, tool, alias string) bool
 	Timeout(server string, configured time.Duration) time.Duration
 }

@@ -39,6 +39,8 @@ func (p fakePolicy) CheckText(_ string, _ bool, texts ...string) *guard.Denial {
 	return nil
 }
 
+func (p fakePolicy) ChecksArguments(string) bool { return true }
+
 func (p fakePolicy) Servers() []string { return nil }
 
 func (p fakePolicy) Timeout(_ string, configured time.Duration) time.Duration {

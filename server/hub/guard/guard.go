@@ -40,6 +40,7 @@ type rules struct {
 	Block              []string `json:"block" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools that may not, whatever allow says; any case, matched with the tool's own name, its alias and server/tool. A server's are added to the default's"`
 	MaxArgumentBytes   int      `json:"max_argument_bytes" least:"64" most:"16777216" doc:"of one call's arguments as JSON; 64 bytes to 16 MiB"`
 	CallTimeoutSec     int      `json:"call_timeout_sec" least:"1" most:"600" doc:"how long a call may run, in seconds; at most 10 minutes"`
+	CheckArguments     bool     `json:"check_arguments" doc:"whether arguments are checked against the tool's inputSchema before the server gets them; false for a server that explains it better"`
 	PathTools          []string `json:"path_tools" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools whose arguments may not hold one of sensitive_paths, matched like block; leave out those that take prose"`
 	SensitivePaths     []string `json:"sensitive_paths" pattern:"^[!-~]{3,256}$" must:"be 3 to 256 visible ASCII characters" doc:"what no string may hold: anywhere in it, in any case, also when percent-encoded or folded"`
 	DeniedDirectories  []string `json:"denied_directories" pattern:"^/[!-~]{1,255}$" must:"be absolute directories" doc:"a string that is a path in one of these is denied, for path_tools; also relative ones that lead there from /"`
@@ -58,6 +59,7 @@ const builtin = `{
     "block": [],
     "max_argument_bytes": 1048576,
     "call_timeout_sec": 30,
+    "check_arguments": true,
     "path_tools": ["*"],
     "sensitive_paths": [".ssh", ".gnupg", ".aws", "credentials", ".env", "password", "secret"],
     "denied_directories": ["/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run"],
@@ -66,7 +68,7 @@ const builtin = `{
     "shell_characters": "|&;<>()$` + "`" + `\\\"'*?[]{}!#~"
   },
   "servers": {
-    "browser_shell": {"allow": ["browser-shell", "sandbox_execute_bash"], "call_timeout_sec": 130, "path_tools": []}
+    "browser_shell": {"allow": ["browser-shell", "sandbox_execute_bash"], "call_timeout_sec": 130, "check_arguments": false, "path_tools": []}
   }
 }`
 
@@ -82,6 +84,9 @@ func Default() *Policy {
 // Servers gives the names that the file has an entry for, in its order. One that the hub does not know may be misspelt,
 // and then nothing of the entry holds: say so.
 func (p *Policy) Servers() []string { return p.named }
+
+// ChecksArguments reports whether calls to a server are checked against the tool's inputSchema.
+func (p *Policy) ChecksArguments(server string) bool { return p.rules(server).CheckArguments }
 
 // Timeout gives how long a call to a server may run: as long as its entry here says, otherwise configured (what
 // mcp-hub.json says; 0: nothing), otherwise the default. It is never more than 10 minutes.
