@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/slimctl/slimctl/server/cdp"
@@ -289,8 +290,35 @@ func (b *browser) chromium(ctx context.Context) (*cdp.Browser, error) {
 		}
 	}
 	var err error
-	b.conn, err = cdp.Dial(ctx, b.cli.conf.CDPPort)
+	b.conn, err = whenUp(ctx, func(ctx context.Context) (*cdp.Browser, error) { return cdp.Dial(ctx, b.cli.conf.CDPPort) })
 	return b.conn, err
+}
+
+// startTime bounds the wait for a Chromium that is starting: the image has just booted, or Chromium has ended and
+// supervisord starts it again.
+const startTime = 15 * time.Second
+
+// whenUp dials until something listens, for half of the call's time and startTime at most. Every error but a refused
+// connection is returned at once.
+func whenUp(ctx context.Context, dial func(context.Context) (*cdp.Browser, error)) (*cdp.Browser, error) {
+	wait := startTime
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	over := time.After(wait)
+	for {
+		conn, err := dial(ctx)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
+		}
+		select {
+		case <-time.After(comingUp):
+		case <-over:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // start starts a native daemon with its HTTP port closed: anyone here, and any

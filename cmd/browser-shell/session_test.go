@@ -139,7 +139,7 @@ func TestBrowserGone(t *testing.T) {
 		s := l.opened(t)
 		l.browser.Stop()
 		s.settle(t)
-		if a := s.do(t, "open", "https://example.com"); a.ExitCode != 69 || !strings.Contains(a.Stderr, "Chromium does not answer") {
+		if a := s.raw(t, map[string]any{"session_id": "s", "argv": []string{"open", "https://example.com"}, "timeout_sec": 4}); a.ExitCode != 69 || !strings.Contains(a.Stderr, "Chromium does not answer") {
 			t.Errorf("got %+v", a)
 		}
 		l.wantProcesses(t, 0)
