@@ -36,6 +36,8 @@ type Options struct {
 	Insecure bool
 	// IdleTimeout is how long a registry may stay silent within one request; 0 is DefaultIdleTimeout.
 	IdleTimeout time.Duration
+	// Received counts what registries send of manifests and blobs, in bytes; may be nil.
+	Received *atomic.Int64
 	// Jobs bounds registry requests in flight; 0 is 48.
 	Jobs int
 	// Stdout takes an archive whose destination is "-"; nil is os.Stdout.

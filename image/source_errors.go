@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ var (
 	ErrRateLimited = errors.New("rate limited")         // 429
 	ErrRegistry    = errors.New("registry trouble")     // 5xx, or an answer that makes no sense
 	ErrUnreachable = errors.New("registry unreachable") // no connection, or one that broke
+	ErrCertificate = errors.New("certificate refused")  // by us, for x509's reason
 	ErrTimeout     = errors.New("registry timed out")   // connected, then silence
 )
 
@@ -101,7 +103,10 @@ func plain(err error) string {
 	var idle *idleError
 	var op *net.OpError
 	var ue *url.Error
+	var cert *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &cert):
+		err = cert.Err
 	case errors.As(err, &idle):
 		err = idle
 	case errors.As(err, &op):
@@ -127,8 +132,11 @@ func RegistryFailure(op, ref, host string, err error) error {
 	e := &RegistryError{Op: op, Ref: ref, Host: host, Err: err}
 	var te *transport.Error
 	var idle *idleError
+	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, context.Canceled):
+	case errors.As(err, &cert): // what plain HTTP came to after it says nothing
+		e.Kind = ErrCertificate
 	case errors.As(err, &te):
 		e.Status, e.Kind = te.StatusCode, kindOf(te.StatusCode)
 		if len(te.Errors) > 0 {

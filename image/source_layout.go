@@ -18,6 +18,12 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// The annotations that say what an image is made from (OCI image specification, annotations.md).
+const (
+	AnnotationBaseName   = "org.opencontainers.image.base.name"
+	AnnotationBaseDigest = "org.opencontainers.image.base.digest"
+)
+
 // The annotations by which containerd and BuildKit name the images of a layout.
 const (
 	AnnotationRefName   = "org.opencontainers.image.ref.name"

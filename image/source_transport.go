@@ -34,16 +34,20 @@ func Transport(s *Source, o Options) http.RoundTripper {
 	}
 	base := o.Transport
 	if base == nil {
-		base = defaultTransport()
+		base = DefaultTransport()
 	}
-	return &pingOnce{inner: &idleTransport{inner: base, after: o.IdleTimeout}}
+	received := o.Received
+	if received == nil {
+		received = new(atomic.Int64)
+	}
+	return &pingOnce{inner: &idleTransport{inner: base, after: o.IdleTimeout, received: received}}
 }
 
-// defaultTransport keeps as many connections to one host as there are jobs: net/http would close and dial again.
-var defaultTransport = sync.OnceValue(func() http.RoundTripper {
+// DefaultTransport keeps as many connections to one host as there are jobs: net/http would close and dial again.
+var DefaultTransport = sync.OnceValue(func() *http.Transport {
 	t, ok := remote.DefaultTransport.(*http.Transport)
 	if !ok {
-		return remote.DefaultTransport
+		t, _ = http.DefaultTransport.(*http.Transport)
 	}
 	t = t.Clone()
 	t.MaxIdleConnsPerHost = defaultJobs
@@ -53,8 +57,9 @@ var defaultTransport = sync.OnceValue(func() http.RoundTripper {
 // idleTransport ends a request whose connection says nothing for a while. The clock runs only while the transport is
 // at work: a reader or a writer on our side may take its time.
 type idleTransport struct {
-	inner http.RoundTripper
-	after time.Duration
+	inner    http.RoundTripper
+	after    time.Duration
+	received *atomic.Int64 // bytes of bodies
 }
 
 func (t *idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -80,7 +85,7 @@ func (t *idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = &received{in: resp.Body, watch: w, ctx: ctx}
+	resp.Body = &received{in: resp.Body, watch: w, ctx: ctx, count: t.received}
 	return resp, nil
 }
 
@@ -120,13 +125,15 @@ func (s *sent) Close() error { return s.in.Close() }
 type received struct {
 	in io.ReadCloser
 	*watch
-	ctx context.Context
+	ctx   context.Context
+	count *atomic.Int64
 }
 
 func (r *received) Read(p []byte) (int, error) {
 	r.timer.Reset(r.after)
 	n, err := r.in.Read(p)
 	r.timer.Stop()
+	r.count.Add(int64(n))
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.cause(r.ctx, err)
 	}

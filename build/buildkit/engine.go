@@ -21,6 +21,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/moby/buildkit/client"
+	_ "github.com/moby/buildkit/client/connhelper/dockercontainer" // docker-container://NAME, and so on, as buildctl takes them
+	_ "github.com/moby/buildkit/client/connhelper/kubepod"
+	_ "github.com/moby/buildkit/client/connhelper/podmancontainer"
+	_ "github.com/moby/buildkit/client/connhelper/ssh"
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
 	gateway "github.com/moby/buildkit/frontend/gateway/client"
@@ -43,6 +47,8 @@ const overlayStore = "slimctl-overlay"
 type Engine struct {
 	// Addr is the daemon's address, such as unix:///run/buildkit/buildkitd.sock.
 	Addr string
+	// Client has what connecting needs besides: certificates.
+	Client []client.ClientOpt
 	// Form is the form of LLB to solve; empty is Overlay, the only one with the embedded engine's digest.
 	Form slimllb.Form
 	// Insecure allows plain HTTP to the registry pushed to.
@@ -83,7 +89,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 		return build.Result{}, err
 	}
 
-	c, err := client.New(ctx, e.Addr)
+	c, err := client.New(ctx, e.Addr, e.Client...)
 	if err != nil {
 		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
 	}

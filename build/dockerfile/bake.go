@@ -2,12 +2,14 @@ package dockerfile
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // bake is docker-bake.hcl. Names and values in it are checked before they come here: a base reference, platforms.
-func bake(p *plan, base string) string {
+func bake(p *plan, b base) string {
 	quoted := make([]string, len(p.stages))
 	for i, s := range p.stages {
 		quoted[i] = strconv.Quote(s.platform)
@@ -15,6 +17,18 @@ func bake(p *plan, base string) string {
 	name := plainName(p.profile)
 	if name == "" {
 		name = "image"
+	}
+	contexts := ""
+	if b.layout != "" {
+		contexts = fmt.Sprintf("\n  contexts   = { %q = %q }", layoutName, b.layout)
+	}
+	where := "index,manifest" // of one platform there is no index of ours
+	if len(p.stages) == 1 {
+		where = "manifest"
+	}
+	var annotations []string
+	for _, k := range slices.Sorted(maps.Keys(b.annotations)) {
+		annotations = append(annotations, strconv.Quote(where+":"+k+"="+b.annotations[k]))
 	}
 	return fmt.Sprintf(`# docker buildx bake            builds
 # docker buildx bake --push     builds and pushes
@@ -38,14 +52,16 @@ group "default" {
 }
 
 target "image" {
-  context    = "."
+  context    = "."%s
   dockerfile = "Dockerfile"
   platforms  = [%s]
   tags       = compact(split(",", TAGS))
+  # What the image is made from, as slimctl build writes it and slimctl verify wants it.
+  annotations = [%s]
   args = {
     BASE              = BASE
     SOURCE_DATE_EPOCH = SOURCE_DATE_EPOCH
   }
 }
-`, name, base, p.epoch, strings.Join(quoted, ", "))
+`, name, b.from, p.epoch, contexts, strings.Join(quoted, ", "), strings.Join(annotations, ", "))
 }

@@ -30,6 +30,8 @@ type Options struct {
 	// Base is the registry reference that FROM names, without digest; the recipe's own when empty. A base that isn't
 	// in a registry (oci:, standin:, ...) needs it.
 	Base string
+	// Layout is the absolute path of the base's OCI layout; empty for another base. A build takes it as a named context.
+	Layout string
 }
 
 // Context is a Dockerfile with all that it copies.
@@ -51,7 +53,7 @@ type contextFile struct {
 // Render gives the Dockerfile and context of recipes, one a platform, all of one base. It fails on a step that a
 // Dockerfile can't express, and on names and values that it can't carry unchanged.
 func Render(recipes []*build.Recipe, o Options) (*Context, error) {
-	base, err := baseReference(recipes, o)
+	base, err := findBase(recipes, o)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,7 @@ func Render(recipes []*build.Recipe, o Options) (*Context, error) {
 	}
 	d := &document{}
 	d.header(p, base)
-	d.line(`ARG BASE=%s`, base)
+	d.line(`ARG BASE=%s`, base.from)
 	for _, s := range p.stages {
 		d.blank()
 		d.stage(s)
@@ -212,13 +214,20 @@ func stageOf(r *build.Recipe) (*stage, error) {
 	return &stage{arch: arch, platform: platforms.Format(n), name: "slim-" + arch}, nil
 }
 
-func (d *document) header(p *plan, base string) {
+func (d *document) header(p *plan, b base) {
 	d.line("# check=skip=FromPlatformFlagConstDisallowed")
 	d.blank()
 	d.comment("Made by slimctl dockerfile from profile %s for line %s of the base. Don't edit: change the profile and "+
 		"render it again.", p.profile, p.line)
 	d.line("#")
-	d.comment("Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... BASE=a mirror of %s.", base)
+	if b.layout == "" {
+		d.comment("Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... BASE=a mirror of %s.", b.from)
+	} else {
+		d.comment("Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... The base is the OCI layout that docker-bake.hcl names as the context %s.", layoutName)
+	}
+	d.line("#")
+	d.comment("Without bake give the annotations, which slimctl verify wants: --annotation \"index,manifest:%s=%s\" for several platforms, \"manifest:...\" for one.",
+		image.AnnotationBaseDigest, b.annotations[image.AnnotationBaseDigest])
 	d.line("#")
 	d.comment("There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has " +
 		"built in, and a syntax line would fetch a program from Docker Hub and run it.")

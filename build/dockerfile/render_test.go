@@ -316,9 +316,10 @@ func TestRefuses(t *testing.T) {
 			r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{image.Bytes("/tmp/f", 0o644, nil)}}}
 		}, Options{}, "/tmp has the extended attribute system.posix_acl_default"},
 		{"hard link out of the overlay", file(image.File{Entry: image.Entry{Path: "/tmp/l", Type: image.TypeLink, Link: "/etc/passwd"}}), Options{}, "hard link to /etc/passwd"},
-		{"base in a layout", nil, Options{Base: "oci:/tmp/x"}, "isn't in a registry"},
-		{"base is a stand-in", nil, Options{Base: "standin:B"}, "isn't in a registry"},
-		{"base is a live stand-in", nil, Options{Base: "standin-live:B"}, "isn't in a registry"},
+		{"base in a layout", nil, Options{Base: "oci:/tmp/x"}, "is neither in a registry nor an OCI layout"},
+		{"base is a stand-in", nil, Options{Base: "standin:B"}, "is neither in a registry nor an OCI layout"},
+		{"base is a live stand-in", nil, Options{Base: "standin-live:B"}, "is neither in a registry nor an OCI layout"},
+		{"base in a layout that buildx can't name", nil, Options{Layout: "/tmp/a:b"}, "can't take in a context"},
 		{"base with newline", nil, Options{Base: "x\nRUN evil"}, "base: "},
 		{"base expands", nil, Options{Base: "$x/y"}, "base: "},
 		{"platform", func(r *build.Recipe) { r.Platform.OS = "windows" }, Options{}, "windows/amd64"},

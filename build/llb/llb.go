@@ -3,15 +3,21 @@ package llb
 
 import (
 	"context"
+	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client/llb"
+	"github.com/moby/buildkit/exporter/containerimage/exptypes"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -153,17 +159,51 @@ func filesTar(l build.Lay) string { return l.Name + ".files.tar" }
 
 func platformDir(p v1.Platform) string { return strings.ReplaceAll(p.String(), "/", "-") }
 
-// WriteContext writes, into dir, the local directory that a form reads, for every recipe, and each platform's image
-// config as config.json. dir must not exist or be empty; it appears whole or not at all.
-func WriteContext(dir string, form Form, recipes []*build.Recipe) error {
+// WriteContext writes, into dir, the local directory that a form reads, for every recipe, each platform's image config as
+// config.json, and as output what buildctl's --output needs besides a type. annotations are the manifest's. dir must not
+// exist or be empty; it appears whole or not at all.
+func WriteContext(dir string, form Form, recipes []*build.Recipe, annotations map[string]string) error {
 	return image.WriteDir(dir, func(tmp string) error {
 		for _, r := range recipes {
+			if err := writeOutput(filepath.Join(tmp, platformDir(r.Platform), "output"), r, annotations); err != nil {
+				return fmt.Errorf("%s: %w", r.Platform, err)
+			}
 			if err := writeContext(filepath.Join(tmp, platformDir(r.Platform)), form, r); err != nil {
 				return fmt.Errorf("%s: %w", r.Platform, err)
 			}
 		}
 		return nil
 	})
+}
+
+// writeOutput writes attributes of BuildKit's exporters, quoted as buildctl's --output wants them (encoding/csv): the image
+// config, which a definition has no place for, the base's, by which the exporter tells the base's layers from ours, the time
+// and the annotations.
+func writeOutput(file string, r *build.Recipe, annotations map[string]string) error {
+	_, config, err := r.Render()
+	if err != nil {
+		return err
+	}
+	base, err := r.Base.Image.RawConfigFile()
+	if err != nil {
+		return err
+	}
+	record := []string{
+		exptypes.ExporterImageConfigKey + "=" + string(config), exptypes.ExporterImageBaseConfigKey + "=" + string(base),
+		"source-date-epoch=" + strconv.FormatInt(r.Epoch.Unix(), 10), "rewrite-timestamp=true", "oci-mediatypes=true",
+	}
+	for _, k := range slices.Sorted(maps.Keys(annotations)) {
+		record = append(record, "annotation."+k+"="+annotations[k])
+	}
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+		out := csv.NewWriter(w)
+		return errors.Join(out.Write(record), flush(out))
+	})
+}
+
+func flush(w *csv.Writer) error {
+	w.Flush()
+	return w.Error()
 }
 
 func writeContext(dir string, form Form, r *build.Recipe) error {

@@ -131,11 +131,11 @@ func (l *Lock) Write(file string) error {
 func (l *Lock) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
 	switch {
 	case l.Profile.Digest != p.Digest():
-		return fmt.Errorf("profile %s changed since it was locked", p.Name)
+		return fmt.Errorf("profile %s or --set changed", p.Name)
 	case l.Base.Reference != reference:
-		return fmt.Errorf("it locks base %s, not %s", l.Base.Reference, reference)
+		return fmt.Errorf("it is for the base %s, not %s", l.Base.Reference, reference)
 	case l.Payload.Version != p.Payload.AgentBrowser.Version || l.Payload.Integrity != p.Payload.AgentBrowser.Integrity:
-		return fmt.Errorf("it locks agent-browser %s, not %s", l.Payload.Version, p.Payload.AgentBrowser.Version)
+		return fmt.Errorf("it is for agent-browser %s, not %s", l.Payload.Version, p.Payload.AgentBrowser.Version)
 	}
 	for _, want := range platforms {
 		if l.Platforms[want.String()] == nil {

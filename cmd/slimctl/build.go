@@ -6,11 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/moby/buildkit/client"
 	"github.com/moby/buildkit/cmd/buildctl/build"
 	"github.com/spf13/cobra"
 
@@ -28,6 +34,7 @@ type buildFlags struct {
 	cacheFrom, cacheTo                 []string
 	push, load, verify                 bool
 	builder, metadata, llbForm         string
+	tls                                struct{ caCert, cert, key, serverName, dir string }
 }
 
 func (a *app) build() *cobra.Command {
@@ -37,26 +44,36 @@ func (a *app) build() *cobra.Command {
 		Short: "Build the slim image",
 		Long: `Build resolves the profile against the base and builds the image, for all platforms at once.
 
-It prints one line on standard output: the image's reference with its digest. No daemon is
+It prints one line on standard output, the image's reference with its digest, and what was done on
+standard error. No daemon is
 needed, and the base is neither unpacked nor, when it lies in the registry that is pushed
 to, transferred. With --builder a BuildKit daemon does it; the digest is the same.
 
 What was built is held against the profile, as by slimctl verify, before a tag moves or an output
 appears; a finding of the severity error ends the build with exit status 3, and all is as it was.
-With a lock, base layers that slimctl never read stay unread, and what they hold unchecked.`,
+With a lock, base layers that slimctl never read stay unread, and what they hold unchecked. A lock
+beside the profile is used; a stale one is an error.
+
+Credentials for registries are those of docker login, crane auth login and podman login. The
+certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs.d is read.`,
 		Example: `  slimctl build --profile l0 --base standin:B --output type=oci,dest=out
   slimctl build --profile l0 -t registry.example/team/slim:1 --push
   slimctl build --profile ./my.yaml --platform linux/arm64 --output type=docker-archive,dest=slim.tar`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runBuild(cmd.Context(), f) },
 	}
-	f.add(cmd)
+	f.addLock(cmd)
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&f.tags, "tag", "t", nil, "name of the image, as HOST/REPO:TAG (repeatable)")
 	flags.BoolVar(&f.push, "push", false, "push to every --tag")
 	flags.BoolVar(&f.load, "load", false, "load into Docker; one platform only")
 	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci|oci-archive|docker-archive,dest=PATH (repeatable)")
-	flags.StringVar(&f.builder, "builder", os.Getenv("BUILDKIT_HOST"), "address of a BuildKit daemon, or auto to start one from PATH")
+	flags.StringVar(&f.builder, "builder", "", "build by a BuildKit daemon: its address, env for BUILDKIT_HOST, or auto to start one from PATH")
+	flags.StringVar(&f.tls.caCert, "tlscacert", "", "with --builder: certificate authority of the daemon, as buildctl's")
+	flags.StringVar(&f.tls.cert, "tlscert", "", "with --builder: our certificate")
+	flags.StringVar(&f.tls.key, "tlskey", "", "with --builder: our key")
+	flags.StringVar(&f.tls.serverName, "tlsservername", "", "with --builder: name in the daemon's certificate (default: the address's)")
+	flags.StringVar(&f.tls.dir, "tlsdir", "", "with --builder: `DIR` with ca.pem, cert.pem and key.pem")
 	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
 	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
 	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
@@ -69,6 +86,7 @@ With a lock, base layers that slimctl never read stay unread, and what they hold
 }
 
 func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
+	start := time.Now()
 	req, err := f.request()
 	if err != nil {
 		return usage(err)
@@ -118,12 +136,39 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 			return err
 		}
 	}
+	if r.verified == "" {
+		r.verified = "no (--verify=false)"
+	}
+	summarize(r, req, result, time.Since(start))
 	out := a.stdout
 	if slices.ContainsFunc(req.Outputs, func(o output.Spec) bool { return o.Dest == "-" }) {
+		if err := a.endProgress(); err != nil {
+			return err
+		}
 		out = a.stderr // standard output has the archive
 	}
 	_, err = fmt.Fprintln(out, resultReference(req, result))
 	return err
+}
+
+// summarize says in a few lines what a build did.
+func summarize(r *resolved, req slim.Request, result slim.Result, took time.Duration) {
+	var platforms []string
+	for _, recipe := range req.Recipes {
+		platforms = append(platforms, recipe.Platform.String())
+	}
+	r.progress.Printf("built: %s in %.1f s", strings.Join(platforms, ", "), took.Seconds())
+	r.progress.Printf("verified: %s", r.verified)
+	if r.source.Name() != nil {
+		r.progress.Printf("downloaded: %s", humanize.Bytes(uint64(r.options.Received.Load())))
+	}
+	switch l := result.Ledger; {
+	case !req.Push:
+	case l != output.Ledger{}:
+		r.progress.Printf("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
+	case req.Digest == v1.Hash{}: // by our own engine, which counts
+		r.progress.Printf("pushed: nothing, each tag has this image already")
+	}
 }
 
 // verifyRequest has the image verified. An engine that builds elsewhere is told the digest of what was.
@@ -165,7 +210,7 @@ func onePlatform(req slim.Request, load bool, platforms int) error {
 func (f *buildFlags) request() (slim.Request, error) {
 	req := slim.Request{Push: f.push}
 	var insecure []name.Option
-	if f.insecure {
+	if f.registry.insecure {
 		insecure = append(insecure, name.Insecure)
 	}
 	for _, t := range f.tags {
@@ -195,6 +240,9 @@ func (f *buildFlags) request() (slim.Request, error) {
 	req.Annotations, err = parseAnnotations(f.annotations)
 	if err == nil && f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0 {
 		err = errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
+	}
+	if err == nil && f.builder == "" && f.tls != (buildFlags{}.tls) {
+		err = errors.New("--tlscacert, --tlscert, --tlskey, --tlsservername and --tlsdir are for a BuildKit daemon: name one with --builder")
 	}
 	if err == nil && f.verify && f.builder != "" && f.llbForm != "" && f.llbForm != string(llb.Overlay) {
 		err = fmt.Errorf("--llb-form %s gives an image that can't be verified: add --verify=false", f.llbForm)
@@ -240,11 +288,11 @@ func parseAnnotations(flags []string) (slim.Annotations, error) {
 
 // annotations adds what the image specification has for the base (annotations.md) to the user's own.
 func (r *resolved) annotations(user slim.Annotations) slim.Annotations {
-	base := map[string]string{"org.opencontainers.image.base.digest": r.source.Digest().String()}
+	base := map[string]string{image.AnnotationBaseDigest: r.source.Digest().String()}
 	if r.source.Name() != nil {
 		// As it was asked for: a lock pins the source to a digest, and must not change the image.
 		if n, err := image.ParseReference(r.recipes[0].Base.Reference, false); err == nil {
-			base["org.opencontainers.image.base.name"] = n.Name()
+			base[image.AnnotationBaseName] = n.Name()
 		}
 	}
 	for k, v := range base {
@@ -263,7 +311,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if f.builder == "" {
 		return embedded.Engine{Options: o}, stop, nil
 	}
-	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.insecure, Options: o, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}
@@ -273,10 +321,44 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if e.CacheTo, err = build.ParseExportCache(f.cacheTo); err != nil {
 		return nil, nil, usage(fmt.Errorf("--cache-to: %w", err))
 	}
-	if f.builder == "auto" {
+	if e.Client, err = f.clientOptions(); err != nil {
+		return nil, nil, err
+	}
+	switch f.builder {
+	case "auto":
 		e.Addr, stop, err = buildkit.Private(ctx, a.cacheDir)
+	case "env":
+		if e.Addr = os.Getenv("BUILDKIT_HOST"); e.Addr == "" {
+			err = usage(errors.New("--builder env: BUILDKIT_HOST is not set"))
+		}
 	}
 	return e, stop, err
+}
+
+// clientOptions are those for mutual TLS; the flags are buildctl's.
+func (f *buildFlags) clientOptions() ([]client.ClientOpt, error) {
+	t := f.tls
+	if t.dir != "" {
+		if t.caCert+t.cert+t.key != "" {
+			return nil, usage(errors.New("--tlsdir can't be combined with --tlscacert, --tlscert or --tlskey"))
+		}
+		t.caCert, t.cert, t.key = filepath.Join(t.dir, "ca.pem"), filepath.Join(t.dir, "cert.pem"), filepath.Join(t.dir, "key.pem")
+	}
+	if (t.cert == "") != (t.key == "") {
+		return nil, usage(errors.New("--tlscert and --tlskey go together"))
+	}
+	var out []client.ClientOpt
+	if t.caCert != "" {
+		name := t.serverName
+		if u, err := url.Parse(f.builder); name == "" && err == nil {
+			name = u.Hostname()
+		}
+		out = append(out, client.WithServerConfig(name, t.caCert))
+	}
+	if t.cert != "" {
+		out = append(out, client.WithCredentials(t.cert, t.key))
+	}
+	return out, nil
 }
 
 func (a *app) load(ctx context.Context, req slim.Request, o image.Options) error {

@@ -62,7 +62,11 @@ Secret that does.`,
 				return usage(err)
 			}
 			if resolve {
-				src, err := image.Open(cmd.Context(), s.Image, image.Options{CacheDir: a.cacheDir, Keychain: keychain{}})
+				registry, err := a.registryOptions(registryFlags{}, nil)
+				if err != nil {
+					return err
+				}
+				src, err := image.Open(cmd.Context(), s.Image, registry)
 				if err != nil {
 					return err
 				}

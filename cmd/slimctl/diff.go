@@ -16,7 +16,6 @@ import (
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
 	"github.com/slimctl/slimctl/inspect/report"
-	"github.com/slimctl/slimctl/internal/progress"
 )
 
 // Exit codes of diff --exit-code, as diff(1) has them.
@@ -118,7 +117,7 @@ func (a *app) diffImages(ctx context.Context, base, slim string, f *diffFlags) (
 	if err := f.parse(); err != nil {
 		return false, usage(err)
 	}
-	if err := f.report.parse(a.stdout); err != nil {
+	if err := f.report.parse(a.console); err != nil {
 		return false, err
 	}
 	diffs, err := a.diffs(ctx, base, slim, f)
@@ -145,16 +144,20 @@ func checkMatched(diffs []*diff.Diff) error {
 
 // diffs compares platform by platform, so that no more than two images are open at a time.
 func (a *app) diffs(ctx context.Context, base, slim string, f *diffFlags) (out []*diff.Diff, err error) {
-	bars, err := progress.New(f.progress, a.stderr)
+	bars, err := a.showProgress(f.progress)
 	if err != nil {
-		return nil, usage(err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, bars.Close()) }()
+	registry, err := a.registryOptions(f.registry, bars)
+	if err != nil {
+		return nil, err
+	}
 	references, sources := [2]string{base, slim}, [2]*image.Source{}
 	var g errgroup.Group // no context of its own: the sources are read later
 	for i, reference := range references {
 		g.Go(func() (err error) {
-			sources[i], err = a.open(ctx, reference, nil, image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, Keychain: keychain{}})
+			sources[i], err = a.open(ctx, reference, nil, registry)
 			return err
 		})
 	}

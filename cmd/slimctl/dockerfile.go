@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +18,10 @@ func (a *app) dockerfile() *cobra.Command {
 		Use:   "dockerfile",
 		Short: "Render the recipe as a Dockerfile with its whole context",
 		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, the trees it
-copies, .dockerignore and docker-bake.hcl. It prints the directory on standard output.`,
-		Args: noArgs,
+copies, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes a context of the build.
+It prints the directory on standard output.`,
+		Example: `  slimctl dockerfile -o ctx && (cd ctx && docker buildx bake --push --set '*.tags=registry.example/slim:1')`,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory to write"))
@@ -28,6 +31,11 @@ copies, .dockerignore and docker-bake.hcl. It prints the directory on standard o
 				return err
 			}
 			defer func() { err = errors.Join(err, r.progress.Close()) }()
+			if dir, local := r.source.Layout(); local {
+				if o.Layout, err = filepath.Abs(dir); err != nil {
+					return err
+				}
+			}
 			files, err := dockerfile.Render(r.recipes, o)
 			if err != nil {
 				return err
@@ -39,9 +47,9 @@ copies, .dockerignore and docker-bake.hcl. It prints the directory on standard o
 			return err
 		},
 	}
-	f.add(cmd)
+	f.addLock(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write")
 	cmd.Flags().BoolVar(&o.Whiteouts, "whiteouts", false, "remove by whiteout files: lazy, and right only for pushes and archives")
-	cmd.Flags().StringVar(&o.Base, "from", "", "registry reference of the base for FROM, when --base is not in a registry")
+	cmd.Flags().StringVar(&o.Base, "from", "", "registry reference of the base for FROM (default: --base's)")
 	return cmd
 }

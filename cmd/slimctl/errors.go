@@ -86,9 +86,11 @@ func classify(err error) (code int, hint string) {
 	case errors.As(err, new(*credentialsError)):
 		return exitError, ""
 	case is(image.ErrAuth):
-		return exitAuth, "log in with `docker login`, or set DOCKER_CONFIG to where the credentials are"
+		return exitAuth, "log in with `docker login HOST`, `crane auth login HOST` or `podman login HOST`; DOCKER_CONFIG names another directory for credentials"
 	case is(image.ErrNotFound):
 		return exitNotFound, ""
+	case is(image.ErrCertificate):
+		return exitRegistry, "name the registry's certificate authority with --ca-file FILE, or SSL_CERT_FILE; with plain HTTP use --insecure"
 	case is(image.ErrRateLimited):
 		return exitRegistry, "wait, or log in: registries allow more to those they know"
 	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):

@@ -23,11 +23,6 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 )
 
-const (
-	annotationBaseName   = "org.opencontainers.image.base.name"
-	annotationBaseDigest = "org.opencontainers.image.base.digest"
-)
-
 // expectRecipe says what the image of a recipe has to hold: exactly what the recipe lays, removes and sets. The annotations
 // are those that the build writes to each manifest.
 func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]string) (*expect.Expect, error) {
@@ -75,7 +70,7 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 	for at, d := range r.Dirs {
 		e.Base.Dirs[at] = expect.File{Path: at, Type: string(d.Type), Mode: d.Mode, UID: d.UID, GID: d.GID}
 	}
-	e.Base.Name, e.Base.Digest = annotations[annotationBaseName], annotations[annotationBaseDigest]
+	e.Base.Name, e.Base.Digest = annotations[image.AnnotationBaseName], annotations[image.AnnotationBaseDigest]
 	return e, nil
 }
 

@@ -19,14 +19,13 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/report"
-	"github.com/slimctl/slimctl/internal/progress"
 )
 
 // openOptions say how an image is opened to be looked at; its flags are those of every command that looks.
 type openOptions struct {
 	platforms []string
 	progress  string
-	insecure  bool
+	registry  registryFlags
 	// skip leaves layers unread that the cache doesn't hold; nil reads every one.
 	skip func(v1.Hash) bool
 	// whole has the layers on this machine read although the cache has their index: they may be gone, or others by now.
@@ -37,7 +36,7 @@ func (o *openOptions) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
 	flags.StringVar(&o.progress, "progress", "auto", "auto, tty, plain, json or quiet")
-	flags.BoolVar(&o.insecure, "insecure", false, "allow plain HTTP to any registry")
+	o.registry.add(cmd)
 }
 
 // opened is an image with every platform that was asked for.
@@ -48,12 +47,16 @@ type opened struct {
 
 // openImage opens an image and reads the surface of each platform. What the cache doesn't hold is read once.
 func (a *app) openImage(ctx context.Context, o openOptions, reference string) (out opened, err error) {
-	bars, err := progress.New(o.progress, a.stderr)
+	bars, err := a.showProgress(o.progress)
 	if err != nil {
-		return out, usage(err)
+		return out, err
 	}
 	defer func() { err = errors.Join(err, bars.Close()) }()
-	src, err := a.open(ctx, reference, nil, image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: o.insecure, Keychain: keychain{}})
+	registry, err := a.registryOptions(o.registry, bars)
+	if err != nil {
+		return out, err
+	}
+	src, err := a.open(ctx, reference, nil, registry)
 	if err != nil {
 		return out, err
 	}
@@ -184,7 +187,7 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
   slimctl inspect --format json registry.example/team/slim:1 | jq '.platforms[0].programs[].name'`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.parse(a.stdout); err != nil {
+			if err := f.parse(a.console); err != nil {
 				return err
 			}
 			opened, err := a.openImage(cmd.Context(), o, args[0])

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/slimctl/slimctl/build"
 	slimllb "github.com/slimctl/slimctl/build/llb"
 )
 
@@ -22,19 +23,19 @@ func (a *app) llb() *cobra.Command {
 		Use:   "llb",
 		Short: "Render the recipe as BuildKit LLB",
 		Long: `LLB prints the definition for one platform, for ` + "`buildctl build`" + `. The trees it lays come from
-a directory that --context writes, given to buildctl as --local slimctl=DIR; the image
-config is in it as PLATFORM/config.json.
+a directory that --context writes, given to buildctl as --local slimctl=DIR. A definition has no
+image config: DIR/linux-amd64/output has it, with annotations and time, for buildctl's --output.
 
 The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
 does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all.`,
 		Example: `  slimctl llb --base standin:B --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
-  slimctl llb --platform linux/amd64 --context ctx | buildctl build --local slimctl=ctx --output type=oci,dest=slim.tar`,
+  slimctl llb --platform linux/amd64 --context ctx > slim.pb && buildctl build --local slimctl=ctx --output "type=oci,dest=slim.tar,$(cat ctx/linux-amd64/output)" < slim.pb`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.runLLB(cmd.Context(), f, slimllb.Form(form), format, contextDir)
 		},
 	}
-	f.add(cmd)
+	f.addLock(cmd)
 	cmd.Flags().StringVar(&form, "form", string(slimllb.Merge), "merge or simple")
 	cmd.Flags().StringVar(&format, "format", "pb", "pb, json or dot")
 	cmd.Flags().StringVar(&contextDir, "context", "", "write the local directory that the definition reads")
@@ -53,7 +54,7 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 	if form != slimllb.Merge && form != slimllb.Simple {
 		return usage(fmt.Errorf("--form %q: want %s or %s", form, slimllb.Merge, slimllb.Simple))
 	}
-	if out, ok := a.stdout.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
+	if out, ok := a.console.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
 		return usage(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
 	}
 	r, err := a.resolve(ctx, f, true)
@@ -61,13 +62,14 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 		return err
 	}
 	defer func() { err = errors.Join(err, r.progress.Close()) }()
-	if contextDir != "" {
-		if err := slimllb.WriteContext(contextDir, form, r.recipes); err != nil {
-			return err
-		}
-	}
 	if len(r.recipes) != 1 {
 		return usage(errors.New("a definition is for one platform; choose it with --platform"))
+	}
+	if contextDir != "" {
+		annotations := r.annotations(build.Annotations{Index: map[string]string{}, Manifest: map[string]string{}})
+		if err := slimllb.WriteContext(contextDir, form, r.recipes, annotations.Manifest); err != nil {
+			return err
+		}
 	}
 	o := slimllb.Options{Form: form}
 	if dir, local := r.source.Layout(); local {

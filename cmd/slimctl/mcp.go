@@ -15,7 +15,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
 	"github.com/slimctl/slimctl/internal/version"
@@ -86,7 +85,11 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		f.settings.Output = filepath.Join(dir, "mcp")
 	}
 	open := sync.OnceValues(func() (sandbox.Image, error) {
-		src, err := a.open(ctx, reference, nil, image.Options{CacheDir: a.cacheDir, Insecure: f.insecure, Keychain: keychain{}})
+		registry, err := a.registryOptions(f.registry, nil)
+		if err != nil {
+			return sandbox.Image{}, err
+		}
+		src, err := a.open(ctx, reference, nil, registry)
 		if err != nil {
 			return sandbox.Image{}, err
 		}

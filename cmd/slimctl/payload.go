@@ -40,7 +40,7 @@ func (a *app) payload() *cobra.Command {
 			return err
 		},
 	}
-	fetch.Flags().StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	fetch.Flags().StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
 	fetch.Flags().StringVarP(&output, "output", "o", "", "directory to write the payload to")
 	cmd.AddCommand(fetch)
 	return cmd

@@ -10,16 +10,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/inspect/report"
 )
 
 func (a *app) plan() *cobra.Command {
 	f := &recipeFlags{}
-	var asJSON bool
+	var format string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a build would lay, remove and set, and why",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
+				return err
+			}
 			r, err := a.resolve(cmd.Context(), f, true)
 			if err != nil {
 				return err
@@ -29,7 +33,7 @@ func (a *app) plan() *cobra.Command {
 			for _, recipe := range r.recipes {
 				plans = append(plans, planOf(recipe))
 			}
-			if asJSON {
+			if format == report.JSON {
 				enc := json.NewEncoder(a.stdout)
 				enc.SetIndent("", "  ")
 				return enc.Encode(plans)
@@ -42,8 +46,8 @@ func (a *app) plan() *cobra.Command {
 			return nil
 		},
 	}
-	f.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	f.addLock(cmd)
+	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
 	return cmd
 }
 
@@ -111,7 +115,7 @@ func planOf(r *build.Recipe) plan {
 	return p
 }
 
-// maxListed is how many files of one overlay the text names; --json names all.
+// maxListed is how many files of one overlay the text names; --format json names all.
 const maxListed = 12
 
 func (p plan) print(w io.Writer) error {

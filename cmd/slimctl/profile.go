@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/inspect/report"
 )
 
 func (a *app) profile() *cobra.Command {
@@ -22,17 +23,20 @@ func (a *app) profile() *cobra.Command {
 }
 
 func (a *app) profileList() *cobra.Command {
-	var asJSON bool
+	var format string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the built-in profiles",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
+				return err
+			}
 			list, err := loader(nil).List()
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if format == report.JSON {
 				return json.NewEncoder(a.stdout).Encode(list)
 			}
 			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
@@ -42,7 +46,7 @@ func (a *app) profileList() *cobra.Command {
 			return t.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
 	return cmd
 }
 

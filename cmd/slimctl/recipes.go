@@ -35,23 +35,31 @@ type recipeFlags struct {
 	payload   string
 	lock      string
 	progress  string
-	insecure  bool
-	silence   time.Duration
+	noLock    bool
+	locked    bool
+	registry  registryFlags
 	// labels go over the profile's once a lock was found: what a lock pins doesn't depend on them.
 	labels map[string]string
 }
 
 func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], standin:A|B|C or standin-live:A|B|C (default: the profile's)")
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	addSetFlags(flags, &f.set)
 	flags.StringVar(&f.payload, "payload", "", "`DIR` with an agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
-	flags.StringVar(&f.lock, "lock", "", "lock file (default: slim.lock beside the profile, when it is there and matches)")
+	flags.StringVar(&f.lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
-	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
-	flags.DurationVar(&f.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
+	f.registry.add(cmd)
+	flags.DurationVar(&f.registry.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
+}
+
+// addLock adds the flags of commands that use a lock, and don't write one.
+func (f *recipeFlags) addLock(cmd *cobra.Command) {
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.noLock, "no-lock", false, "use no lock: take the base that the registry has now")
+	cmd.Flags().BoolVar(&f.locked, "locked", false, "fail where there is no lock; for CI")
 }
 
 // resolved is a profile resolved, with what it was resolved against.
@@ -62,6 +70,7 @@ type resolved struct {
 	lock     *resolve.Lock
 	progress progress.Reporter
 	options  image.Options
+	verified string // what the rules came to; empty when nothing was checked
 }
 
 func loader(set []string) profile.Loader { return profile.Loader{Builtin: profiles.FS, Set: set} }
@@ -82,6 +91,9 @@ func load(nameOrFile string, set []string) (*profile.Profile, error) {
 // resolve does all that comes before a recipe is rendered or built. The caller closes r.progress. useLock is false
 // for `slimctl lock`, which asks the base itself.
 func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *resolved, err error) {
+	if f.noLock && (f.locked || f.lock != "") {
+		return nil, usage(errors.New("--no-lock can't be combined with --lock or --locked"))
+	}
 	p, err := load(f.profile, f.set)
 	if err != nil {
 		return nil, err
@@ -94,23 +106,26 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 	if err != nil {
 		return nil, err
 	}
-	bars, err := progress.New(f.progress, a.stderr)
+	bars, err := a.showProgress(f.progress)
 	if err != nil {
-		return nil, usage(err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			_ = bars.Close()
 		}
 	}()
-	r := &resolved{profile: p, progress: bars, options: image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.stdout}}
+	r := &resolved{profile: p, progress: bars}
+	if r.options, err = a.registryOptions(f.registry, bars); err != nil {
+		return nil, err
+	}
 	reference := p.Base.Reference
 	if f.base != "" {
 		reference = f.base
 	}
 	reference = strings.TrimPrefix(reference, "docker://")
 	var lock *resolve.Lock
-	if useLock {
+	if useLock && !f.noLock {
 		if lock, err = a.findLock(f, p, reference, platforms, bars); err != nil {
 			return nil, err
 		}
@@ -162,17 +177,16 @@ func (a *app) findLock(f *recipeFlags, p *profile.Profile, reference string, pla
 	}
 	lock, err := resolve.ReadLock(file)
 	if errors.Is(err, fs.ErrNotExist) && f.lock == "" {
+		if f.locked {
+			return nil, fmt.Errorf("--locked: there is no %s; run `slimctl lock`", file)
+		}
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := lock.Matches(p, reference, platforms); err != nil {
-		if f.lock != "" {
-			return nil, fmt.Errorf("%s: %w; run `slimctl lock` again", file, err)
-		}
-		say.Printf("lock %s isn't used: %v", file, err)
-		return nil, nil
+		return nil, fmt.Errorf("%s is stale (%w); run `slimctl lock`, or pass --no-lock to build unpinned", file, err)
 	}
 	say.Printf("lock %s is used: base %s, no base layer is read", file, lock.Base.Digest)
 	return lock, nil

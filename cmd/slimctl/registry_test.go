@@ -3,7 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -217,5 +223,32 @@ func (o *onceFault) play(f func(*http.Request) *registry.Fault) func(*http.Reque
 			return fault
 		}
 		return nil
+	}
+}
+
+// TestCertificate: an authority that nobody trusts is told as that, also on localhost, where plain HTTP is tried next.
+func TestCertificate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	behind := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.Host}))
+	t.Cleanup(behind.Close)
+	behind.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(s.dir, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: behind.Certificate().Raw}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := append(s.args(false, false), "--base", strings.TrimPrefix(behind.URL, "https://")+"/base/aio:1")
+	code, stdout, stderr := slimctl(t.Context(), args...)
+	if code != exitRegistry || !anyIn(stderr, "x509: certificate signed by unknown authority") || !anyIn(stderr, "--ca-file") || anyIn(stderr, "400") {
+		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+	if bad := badFailure(stdout, stderr); bad != "" {
+		t.Error(bad)
+	}
+	if code, _, stderr := slimctl(t.Context(), append(args, "--ca-file", os.DevNull)...); code != exitUsage || !anyIn(stderr, "no certificate") {
+		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+	if code, _, stderr := slimctl(t.Context(), append(args, "--ca-file", ca)...); code != exitOK {
+		t.Errorf("with --ca-file: exit code %d:\n%s", code, stderr)
 	}
 }

@@ -10,18 +10,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/internal/version"
 )
 
 // app is what every command shares.
 type app struct {
-	stdout, stderr io.Writer
-	cacheDir       string
+	// stdout takes results: its first byte ends every progress that is shown. console is what it writes to.
+	stdout, console, stderr io.Writer
+	cacheDir                string
+	temporary               string // the cache, where it goes with this run
+	shown                   []progress.Reporter
 }
 
 // run is main without the process around it: it gives the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	a := &app{stdout: stdout, stderr: stderr}
+	a := &app{console: stdout, stderr: stderr}
+	a.stdout = resultWriter{a}
+	defer func() { _ = os.RemoveAll(a.temporary) }()
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -53,9 +59,12 @@ base, what is removed, and what may remain.
 		SilenceUsage:  true,
 		Version:       version.Read("").Version,
 		RunE:          group,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return a.chooseCache()
+		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "directory for payloads, base indexes and stand-ins")
+	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "`DIR` for payloads, base indexes and stand-ins")
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},
@@ -100,10 +109,50 @@ func oneArg(what string) cobra.PositionalArgs {
 	}
 }
 
+// showProgress gives a reporter that ends when a result is printed. A mode that doesn't exist is a usage error.
+func (a *app) showProgress(mode string) (progress.Reporter, error) {
+	r, err := progress.New(mode, a.stderr)
+	if err != nil {
+		return nil, usage(err)
+	}
+	a.shown = append(a.shown, r)
+	return r, nil
+}
+
+// endProgress takes all progress off the terminal, so that nothing moves the cursor any more.
+func (a *app) endProgress() error {
+	var errs []error
+	for _, r := range a.shown {
+		errs = append(errs, r.Close())
+	}
+	a.shown = nil
+	return errors.Join(errs...)
+}
+
+// resultWriter is standard output for results.
+type resultWriter struct{ a *app }
+
+func (w resultWriter) Write(p []byte) (int, error) {
+	if err := w.a.endProgress(); err != nil {
+		return 0, err
+	}
+	return w.a.console.Write(p)
+}
+
+// defaultCache is empty where the environment names no directory for caches.
 func defaultCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
 	return filepath.Join(dir, "slimctl")
+}
+
+// chooseCache makes a cache for this run only where there is no other: nothing is written to the working directory.
+func (a *app) chooseCache() (err error) {
+	if a.cacheDir == "" {
+		a.temporary, err = os.MkdirTemp("", "slimctl-cache-")
+		a.cacheDir = a.temporary
+	}
+	return err
 }

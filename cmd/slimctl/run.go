@@ -17,7 +17,6 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
-	"github.com/slimctl/slimctl/internal/progress"
 )
 
 // Exit codes of run beside the container's own, as docker run and timeout(1) have them.
@@ -41,7 +40,8 @@ type runFlags struct {
 	memory, shm                 string
 	env                         []string
 	runtime, evidence, progress string
-	strict, insecure            bool
+	strict                      bool
+	registry                    registryFlags
 }
 
 func (a *app) run() *cobra.Command {
@@ -82,7 +82,7 @@ DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
 	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
-	flags.StringVar(&f.evidence, "json", "", "write the evidence to this `FILE`, too")
+	flags.StringVar(&f.evidence, "evidence", "", "write the evidence to this `FILE`, too")
 	flags.StringVar(&f.progress, "progress", "quiet", "auto, tty, plain, json or quiet")
 	return cmd
 }
@@ -103,7 +103,7 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "paths for a tmpfs, as PATH[:OPTIONS] (repeatable)")
 	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
-	flags.BoolVar(&f.insecure, "insecure", false, "allow plain HTTP to any registry")
+	f.registry.add(cmd)
 }
 
 func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {
@@ -113,11 +113,15 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
 		return usage(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
 	}
-	bars, err := progress.New(f.progress, a.stderr)
+	bars, err := a.showProgress(f.progress)
 	if err != nil {
-		return usage(err)
+		return err
 	}
-	src, err := a.open(ctx, reference, nil, image.Options{Progress: bars, CacheDir: a.cacheDir, Insecure: f.insecure, Keychain: keychain{}})
+	registry, err := a.registryOptions(f.registry, bars)
+	if err != nil {
+		return errors.Join(err, bars.Close())
+	}
+	src, err := a.open(ctx, reference, nil, registry)
 	if err != nil {
 		return errors.Join(err, bars.Close())
 	}
@@ -125,7 +129,7 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	if err != nil {
 		return errors.Join(err, bars.Close())
 	}
-	runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, Stdout: a.stdout, Stderr: a.stderr, Progress: bars}
+	runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, Stdout: a.console, Stderr: a.stderr, Progress: bars}
 	sb, err := runner.Start(ctx, img, f.settings)
 	if err := errors.Join(err, bars.Close()); err != nil {
 		return startStatus(err)

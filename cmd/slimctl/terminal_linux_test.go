@@ -158,3 +158,53 @@ func configOf(t *testing.T, img v1.Image) *v1.ConfigFile {
 	}
 	return c
 }
+
+// TestResultStays runs each command that prints a result with bars on one terminal: once the result began nothing moves the
+// cursor, which would erase it.
+func TestResultStays(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	t.Setenv("TERM", "xterm")
+	moves := regexp.MustCompile("\x1b\\[[0-9;]*[A-HJKSTf]")
+	for _, tt := range []struct {
+		name, result string
+		args         func(dir string) []string
+	}{
+		{"build", `sha256:[0-9a-f]{64}`, func(string) []string { return []string{"build"} }},
+		{"plan", `linux/amd64: profile l0`, func(string) []string { return []string{"plan"} }},
+		{"plan as JSON", `\[`, func(string) []string { return []string{"plan", "--format", "json"} }},
+		{"lock", `\S+/my\.lock`, func(dir string) []string { return []string{"lock", "-o", filepath.Join(dir, "my.lock")} }},
+		{"llb", `\{"digest"`, func(string) []string { return []string{"llb", "--format", "json"} }},
+		{"dockerfile", `\S+/ctx`, func(dir string) []string {
+			return []string{"dockerfile", "-o", filepath.Join(dir, "ctx"), "--from", "registry.test/aio"}
+		}},
+		{"inspect", `image +standin:B`, func(string) []string { return []string{"inspect", "standin:B"} }},
+		{"verify", `error`, func(string) []string { return []string{"verify", "standin:B"} }},
+		{"why", `linux/amd64: `, func(string) []string { return []string{"why", "standin:B", "/etc/passwd"} }},
+		{"diff", `base +standin:B`, func(string) []string { return []string{"diff", "standin:B", "standin:B"} }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			writer, reader := terminal(t, 100)
+			shown := make(chan string)
+			go func() {
+				data, _ := io.ReadAll(reader) // it ends with an error when the writer is closed
+				shown <- string(data)
+			}()
+			args := append(tt.args(t.TempDir()), "--platform", "linux/amd64", "--progress", "tty")
+			if !strings.Contains(strings.Join(args, " "), "standin:") {
+				args = append(args, "--base", "standin:B")
+			}
+			code := run(t.Context(), args, writer, writer)
+			if err := writer.Close(); err != nil {
+				t.Fatal(err)
+			}
+			out := <-shown
+			at := regexp.MustCompile(`(?m)^(\x1b\[J|\r)*` + tt.result).FindStringIndex(out)
+			if at == nil {
+				t.Fatalf("exit code %d, and no result: %q", code, out)
+			}
+			if erased := moves.FindString(out[at[1]:]); erased != "" {
+				t.Errorf("%q comes after the result: %q", erased, out[max(0, at[0]-80):])
+			}
+		})
+	}
+}

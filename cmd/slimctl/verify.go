@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
@@ -21,7 +22,6 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
-	"github.com/slimctl/slimctl/internal/progress"
 )
 
 // gateError tells that an image doesn't hold what its profile promises.
@@ -45,10 +45,11 @@ func (a *app) verify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE",
 		Short: "Hold an image against a profile: what is there that shouldn't be, what isn't that should",
-		Long: `Verify reads an image, on all its platforms, and prints each difference to what the profile
+		Long: `Verify reads an image, on all the platforms that it has, and prints each difference to what the profile
 expects as a finding: the rule, the evidence and what to do. What the profile doesn't name is a
 finding, and so is what can't be understood. IMAGE is what build's --base takes, or an image that
-build wrote. The files that a build lays must be there to the byte, as this slimctl would lay
+build wrote; of an image for one platform alone that one is verified, and all that --platform names
+must be there. The files that a build lays must be there to the byte, as this slimctl would lay
 them: verify with the version that built.
 
 Every layer that lies on this machine is read, also one that the cache knows: its blob may have
@@ -81,7 +82,7 @@ The exit status is 3 when there is a finding of the severity error.`,
 	f.add(cmd)
 	f.whole = true
 	flags := cmd.Flags()
-	flags.StringVarP(&f.profile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
 	addSetFlags(flags, &f.set)
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation, as build's --annotation: [index:|manifest:]key=value (repeatable)")
@@ -125,8 +126,14 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	if err != nil {
 		return err
 	}
-	recipe := &recipeFlags{profile: f.profile, base: f.base, set: f.set, payload: f.payload, progress: f.progress, insecure: f.insecure, platforms: f.platforms}
+	recipe := &recipeFlags{profile: f.profile, base: f.base, set: f.set, payload: f.payload, progress: f.progress, registry: f.registry, platforms: f.platforms}
 	in := verify.Input{Images: img.images, Annotations: img.source.Annotations(), Ignored: ignored(img.source)}
+	alone, missing := onlyPlatform(p, img)
+	if len(f.platforms) == 0 && alone != "" {
+		recipe.platforms = []string{alone}
+	} else {
+		missing = nil
+	}
 	var unchecked []string
 	if f.base != "" {
 		in.Expect, err = a.expectOnBase(ctx, recipe)
@@ -135,6 +142,9 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	}
 	if err != nil {
 		return err
+	}
+	for _, m := range missing {
+		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, and this image is for %s alone", m, p.Name, alone))
 	}
 	told(in.Expect, annotations)
 	report, err := verify.Check(ctx, in)
@@ -149,6 +159,23 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 		}
 	}
 	return a.gate(f, report)
+}
+
+// onlyPlatform is the platform of an image that has one, as build --platform makes it, and those that the profile has besides.
+// It is empty for several, and for one that the profile doesn't have.
+func onlyPlatform(p *profile.Profile, img opened) (platform string, missing []string) {
+	if len(img.images) != 1 {
+		return "", nil
+	}
+	have := profilePlatform(img.images[0].Platform)
+	for _, s := range p.Platforms {
+		if string(s) == have.String() {
+			platform = string(s)
+		} else {
+			missing = append(missing, string(s))
+		}
+	}
+	return platform, missing
 }
 
 // told has the images expected with the annotations that the build was told.
@@ -238,9 +265,9 @@ func (a *app) expectAlone(ctx context.Context, f *recipeFlags, img opened) (_ ma
 	if err != nil {
 		return nil, nil, err
 	}
-	say, err := progress.New(f.progress, a.stderr)
+	say, err := a.showProgress(f.progress)
 	if err != nil {
-		return nil, nil, usage(err)
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, say.Close()) }()
 	own := a.overlays(f, p, say)
@@ -273,9 +300,9 @@ func (a *app) accept(ctx context.Context, f *verifyFlags, img opened, want map[s
 	if err != nil {
 		return err
 	}
-	say, err := progress.New(f.progress, a.stderr)
+	say, err := a.showProgress(f.progress)
 	if err != nil {
-		return usage(err)
+		return err
 	}
 	run, err := acceptance.Run(ctx, acceptance.Options{
 		Image: box, Expect: e, Artifacts: f.artifacts, Log: say.Printf,
@@ -344,8 +371,10 @@ func (a *app) verifyBuilt(ctx context.Context, r *resolved, annotations build.An
 	report.Profile = r.profile.Name
 	if unread := unreadLayers(in.Images); unread > 0 {
 		r.progress.Printf("verify: %d layers of the base were never read, so what they hold is not checked; slimctl verify reads them", unread)
-	} else if n := count(report, verify.Warning); n > 0 && report.Passed {
-		r.progress.Printf("verify: %s; slimctl verify shows them", plural(n, "warning"))
+	}
+	r.verified = plural(len(report.Rules), "rule") + ", 0 findings"
+	if n := count(report, verify.Warning); n > 0 {
+		r.verified = fmt.Sprintf("%s, %s (slimctl verify shows them)", plural(len(report.Rules), "rule"), plural(n, "warning"))
 	}
 	if report.Passed {
 		return nil

@@ -82,7 +82,7 @@ func (a *app) why() *cobra.Command {
 	}
 	o.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	flags.StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
 	addSetFlags(flags, &set)
 	flags.StringVar(&format, "format", report.Text, "text or json")
 	return cmd

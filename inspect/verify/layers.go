@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	baseDigest = "org.opencontainers.image.base.digest"
-	baseName   = "org.opencontainers.image.base.name"
+	baseDigest = image.AnnotationBaseDigest
+	baseName   = image.AnnotationBaseName
 )
 
 var layerRules = []rule{
@@ -350,7 +351,18 @@ func sameXattrs(a, b image.Xattrs) bool {
 	return true
 }
 
-// layersAnnotated lets a layer of the base have the annotations that it has in the base, of which a build keeps some.
+// rewrittenTimestamp is what BuildKit's exporter writes, with rewrite-timestamp=true, to each layer whose times it changed:
+// the time in seconds since 1970. Nothing acts on it but BuildKit itself, which then need not do so again.
+const rewrittenTimestamp = "buildkit/rewritten-timestamp"
+
+// isSeconds reports whether s is a number of seconds as BuildKit writes it.
+func isSeconds(s string) bool {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return err == nil && n >= 0 && strconv.FormatInt(n, 10) == s
+}
+
+// layersAnnotated lets a layer of the base have the annotations that it has in the base, of which a build keeps some, and a
+// layer above it the one of BuildKit's exporter.
 func layersAnnotated(h *held) error {
 	first, sure := h.above()
 	for i, l := range h.Files.Layers {
@@ -362,6 +374,9 @@ func layersAnnotated(h *held) error {
 		}
 		at := []tree.Place{{Path: "/", Layer: l.Digest.String()}}
 		for _, key := range sortedKeys(l.Annotations) {
+			if i >= first && key == rewrittenTimestamp && isSeconds(l.Annotations[key]) {
+				continue
+			}
 			if was, ok := base[key]; !ok || was != l.Annotations[key] {
 				h.found(fmt.Sprintf("layer %d", i+1), at, "%s has the annotation %s=%s", h.layer(i), cut(key), cut(l.Annotations[key]))
 			}

@@ -13,7 +13,7 @@ var platformRules = []rule{
 	{Rule: Rule{
 		ID: "platform", Title: "Every platform of the profile is there, and no other", Severity: Error,
 		Why: "A tag is pulled by machines of both kinds. A platform that nobody verified is pulled like the others.",
-		Fix: "Build all platforms of the profile into one index.",
+		Fix: "Build all platforms of the profile into one index, or name those that it has with verify --platform.",
 	}, all: platforms},
 	{Rule: Rule{
 		ID: "platform-differs", Title: "The platforms expose the same", Severity: Error,
@@ -39,7 +39,7 @@ func platforms(k *checker) error {
 	}
 	for _, p := range sortedKeys(k.in.Expect) {
 		if have[p] == 0 {
-			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there is no image for %s", p)})
+			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there is no image for %s, which profile %s publishes", p, k.in.Expect[p].Profile)})
 		}
 	}
 	return nil

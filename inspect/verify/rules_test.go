@@ -723,8 +723,11 @@ var broken = map[string]map[string]func(*fixture){
 		},
 	},
 	"layer-annotation": {
-		"an index of ours": annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
-		"of the base's":    annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1"),
+		"an index of ours":                     annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
+		"BuildKit's, with more than seconds":   annotated(1, "buildkit/rewritten-timestamp", "1 run.oci.handler=x"),
+		"BuildKit's, with a sign":              annotated(1, "buildkit/rewritten-timestamp", "+1"),
+		"BuildKit's, on a layer of the base's": annotated(0, "buildkit/rewritten-timestamp", "1"),
+		"of the base's":                        annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1"),
 		"another one of the base's": func(f *fixture) {
 			f.want.Base.Annotations = []map[string]string{{"containerd.io/snapshot/stargz/toc.digest": "sha256:0"}}
 			annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")(f)

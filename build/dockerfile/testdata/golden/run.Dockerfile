@@ -6,6 +6,10 @@
 # Build it here with: docker buildx bake. Names: TAGS=registry/name:tag,... BASE=a mirror of
 # registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111.
 #
+# Without bake give the annotations, which slimctl verify wants: --annotation
+# "index,manifest:org.opencontainers.image.base.digest=sha256:1111111111111111111111111111111111111111111111111111111111111111"
+# for several platforms, "manifest:..." for one.
+#
 # There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has
 # built in, and a syntax line would fetch a program from Docker Hub and run it.
 #

