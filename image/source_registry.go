@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -38,7 +39,13 @@ func ParseReference(ref string, insecure bool) (name.Reference, error) {
 }
 
 func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
-	ref = strings.TrimPrefix(ref, "docker://")
+	ref, explicit := strings.CutPrefix(ref, "docker://")
+	if info, err := os.Stat(ref); err == nil && !explicit {
+		if info.IsDir() {
+			return nil, fmt.Errorf("image reference %q is a directory here: write oci:%s, or docker://%s for a registry's", ref, ref, ref)
+		}
+		return nil, fmt.Errorf("image reference %q is a file here: write oci-archive:%s or docker-archive:%s, or docker://%s for a registry's", ref, ref, ref, ref)
+	}
 	n, err := ParseReference(ref, o.Insecure)
 	if err != nil {
 		return nil, err

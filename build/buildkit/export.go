@@ -46,25 +46,28 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 	for _, out := range s.req.Outputs {
 		switch out.Type {
 		case output.OCI:
-			tmp, err := image.TempBeside(out.Dest)
+			tmp, err := os.MkdirTemp(filepath.Dir(out.Dest), "."+filepath.Base(out.Dest)+".*")
 			if err != nil {
 				return nil, err
 			}
+			if err := os.Chmod(tmp, 0o755); err != nil {
+				return nil, err
+			}
 			s.renames = append(s.renames, rename{tmp, out.Dest})
-			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, map[string]string{"tar": "false"})
+			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, s.unnamed(map[string]string{"tar": "false"}))
 		case output.OCIArchive, output.DockerArchive:
-			kind := client.ExporterOCI
+			kind, attrs := client.ExporterOCI, s.unnamed(map[string]string{})
 			if out.Type == output.DockerArchive {
 				if len(s.req.Recipes) > 1 {
 					return nil, fmt.Errorf("output %s holds one platform only; choose it with --platform", out)
 				}
-				kind = client.ExporterDocker
+				kind, attrs = client.ExporterDocker, nil
 			}
 			w, err := s.file(out.Dest)
 			if err != nil {
 				return nil, err
 			}
-			add(kind, client.ExportEntry{Output: func(map[string]string) (io.WriteCloser, error) { return w, nil }}, nil)
+			add(kind, client.ExportEntry{Output: func(map[string]string) (io.WriteCloser, error) { return w, nil }}, attrs)
 		default:
 			return nil, fmt.Errorf("output %s can't be written by a BuildKit daemon", out)
 		}
@@ -83,6 +86,18 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 		add(client.ExporterImage, client.ExportEntry{}, attrs)
 	}
 	return exports, nil
+}
+
+// unnamed adds the name of an image without a tag to the attributes of a layout.
+func (s *solve) unnamed(attrs map[string]string) map[string]string {
+	switch {
+	case len(s.req.Tags) > 0:
+	case len(s.req.Recipes) > 1:
+		attrs["annotation-index-descriptor."+image.AnnotationRefName] = output.DefaultName
+	default:
+		attrs["annotation-manifest-descriptor."+image.AnnotationRefName] = output.DefaultName
+	}
+	return attrs
 }
 
 // repositories are those of tags, each once.
@@ -144,10 +159,7 @@ func (s *solve) finish(ok bool) error {
 			errs = append(errs, os.RemoveAll(r.from))
 			continue
 		}
-		if info, err := os.Stat(r.to); err == nil && info.IsDir() {
-			errs = append(errs, os.Remove(r.to)) // empty, or it would have been refused
-		}
-		errs = append(errs, os.Rename(r.from, r.to))
+		errs = append(errs, output.Place(r.from, r.to))
 	}
 	return errors.Join(errs...)
 }

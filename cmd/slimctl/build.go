@@ -214,6 +214,9 @@ func (f *buildFlags) request() (slim.Request, error) {
 		insecure = append(insecure, name.Insecure)
 	}
 	for _, t := range f.tags {
+		if strings.Contains(t, "@") {
+			return req, fmt.Errorf("--tag %q: a digest can't be chosen, build prints it: give HOST/REPO:TAG", t)
+		}
 		tag, err := name.NewTag(t, insecure...)
 		if err != nil {
 			return req, fmt.Errorf("--tag %q: %w", t, err)
@@ -311,7 +314,7 @@ func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ sli
 	if f.builder == "" {
 		return embedded.Engine{Options: o}, stop, nil
 	}
-	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o, Stdout: a.stdout, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o, Stdout: a.console, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}

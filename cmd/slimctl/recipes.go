@@ -123,6 +123,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 	if f.base != "" {
 		reference = f.base
 	}
+	given := reference // "docker://" says that it is no path
 	reference = strings.TrimPrefix(reference, "docker://")
 	var lock *resolve.Lock
 	if useLock && !f.noLock {
@@ -138,7 +139,7 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags, useLock bool) (_ *res
 		maps.Copy(labels, f.labels)
 		p.Config.Labels = labels
 	}
-	if r.source, err = a.open(ctx, reference, lock, r.options); err != nil {
+	if r.source, err = a.open(ctx, given, lock, r.options); err != nil {
 		return nil, err
 	}
 	r.recipes, r.lock, err = resolve.Resolve(ctx, resolve.Input{

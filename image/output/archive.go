@@ -48,7 +48,11 @@ func (e archiveEntry) end() int64 {
 // age reads (Docker writes such archives itself since version 25).
 func planArchive(c *contents, tags []name.Tag, docker bool) (*archivePlan, error) {
 	p := &archivePlan{}
-	index, err := topIndex(c.root.desc, tags)
+	unnamed := DefaultName
+	if docker { // which would take it for the whole name
+		unnamed = ""
+	}
+	index, err := topIndex(c.root.desc, tags, unnamed)
 	if err != nil {
 		return nil, err
 	}

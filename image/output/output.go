@@ -39,7 +39,8 @@ var types = []string{OCI, OCIArchive, DockerArchive}
 type Spec struct {
 	// Type is "oci" (a layout directory), "oci-archive" or "docker-archive" (uncompressed tar).
 	Type string
-	// Dest is a path that does not exist yet or an empty directory; "-" is standard output, for archives only.
+	// Dest is a path that does not exist yet, an empty directory, or an earlier output of the same kind, which is replaced;
+	// "-" is standard output, for archives only.
 	Dest string
 }
 
@@ -154,24 +155,80 @@ func (o Spec) Check() error {
 		return fmt.Errorf("destination: %w", err)
 	case o.Type != OCI && !info.Mode().IsRegular() && !info.IsDir():
 		return nil // a pipe or a device: streamed into
-	case o.Type != OCI || !info.IsDir():
+	case (o.Type == OCI) != info.IsDir():
 		return &existsError{o.Dest}
 	}
-	names, err := os.ReadDir(o.Dest)
-	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+	if info.IsDir() {
+		names, err := os.ReadDir(o.Dest)
+		if err != nil {
+			return fmt.Errorf("destination: %w", err)
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		for _, n := range names {
+			if !slices.Contains([]string{"oci-layout", "index.json", "blobs"}, n.Name()) {
+				return &existsError{o.Dest}
+			}
+		}
 	}
-	if len(names) > 0 {
+	if !o.isOurs() {
 		return &existsError{o.Dest}
 	}
 	return nil
+}
+
+// isOurs reports whether the destination holds one image, and that by slimctl: the last step of its history says so.
+func (o Spec) isOurs() bool {
+	src, err := image.Open(context.Background(), o.Type+":"+o.Dest, image.Options{})
+	if err != nil || len(src.Ignored()) > 0 {
+		return false
+	}
+	for _, p := range src.Platforms() {
+		img, err := src.Image(p)
+		if err != nil {
+			return false
+		}
+		c, err := img.ConfigFile()
+		if err != nil || len(c.History) == 0 || c.History[len(c.History)-1].Comment != "slimctl" {
+			return false
+		}
+	}
+	return true
+}
+
+// Place renames tmp, beside dest, to dest. What is at dest, an empty directory or an earlier output, goes.
+func Place(tmp, dest string) error {
+	info, err := os.Stat(dest)
+	if err != nil || !info.IsDir() {
+		return os.Rename(tmp, dest)
+	}
+	if os.Remove(dest) == nil { // it was empty
+		return os.Rename(tmp, dest)
+	}
+	if err := exchange(tmp, dest); err != nil {
+		return err
+	}
+	return os.RemoveAll(tmp) // which is the earlier output now
+}
+
+// swap is exchange in three steps; b is there again when one of them goes wrong.
+func swap(a, b string) error {
+	aside := a + ".old"
+	if err := os.Rename(b, aside); err != nil {
+		return err
+	}
+	if err := os.Rename(a, b); err != nil {
+		return errors.Join(err, os.Rename(aside, b))
+	}
+	return os.Rename(aside, a)
 }
 
 // existsError is errors.Is fs.ErrExist.
 type existsError struct{ dest string }
 
 func (e *existsError) Error() string {
-	return fmt.Sprintf("destination %s exists: remove it or choose another", e.dest)
+	return fmt.Sprintf("destination %s exists and is no output of slimctl build: remove it or choose another", e.dest)
 }
 
 func (e *existsError) Unwrap() error { return fs.ErrExist }
@@ -249,8 +306,12 @@ func onlyImage(b image.Built) (v1.Image, error) {
 // layoutMarker is the file oci-layout (OCI image specification, image-layout.md).
 const layoutMarker = `{"imageLayoutVersion":"1.0.0"}`
 
-// topIndex is index.json: one entry a tag, or one without a name.
-func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
+// DefaultName is the name (image.AnnotationRefName) of an image without a tag in a layout: ctr, umoci, regctl and skopeo find
+// none without a name.
+const DefaultName = "latest"
+
+// topIndex is index.json: one entry a tag, or one called unnamed, which may be empty.
+func topIndex(root v1.Descriptor, tags []name.Tag, unnamed string) ([]byte, error) {
 	plain := v1.Descriptor{MediaType: root.MediaType, Size: root.Size, Digest: root.Digest, Platform: root.Platform}
 	top := v1.IndexManifest{SchemaVersion: 2, MediaType: ocitypes.OCIImageIndex, Manifests: []v1.Descriptor{}}
 	for _, t := range tags {
@@ -261,6 +322,9 @@ func topIndex(root v1.Descriptor, tags []name.Tag) ([]byte, error) {
 		top.Manifests = append(top.Manifests, d)
 	}
 	if len(tags) == 0 {
+		if unnamed != "" {
+			plain.Annotations = map[string]string{image.AnnotationRefName: unnamed}
+		}
 		top.Manifests = append(top.Manifests, plain)
 	}
 	return json.Marshal(top)
@@ -284,7 +348,7 @@ func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag,
 			os.RemoveAll(tmp)
 		}
 	}()
-	index, err := topIndex(c.root.desc, tags)
+	index, err := topIndex(c.root.desc, tags, DefaultName)
 	if err != nil {
 		return err
 	}
@@ -303,10 +367,10 @@ func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag,
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := os.Remove(dest); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &existsError{dest} // no longer empty
+	if err := (Spec{Type: OCI, Dest: dest}).Check(); err != nil {
+		return err // somebody filled it meanwhile
 	}
-	return os.Rename(tmp, dest)
+	return Place(tmp, dest)
 }
 
 func writeBlobs(ctx context.Context, dir string, c *contents, cp *copier) error {
