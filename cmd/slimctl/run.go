@@ -126,6 +126,9 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 		return errors.Join(err, bars.Close())
 	}
 	img, err := sandbox.From(src)
+	if err == nil {
+		err = checkBoots(reference, src)
+	}
 	if err != nil {
 		return errors.Join(err, bars.Close())
 	}

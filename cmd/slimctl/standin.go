@@ -9,6 +9,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/internal/standin/live"
 )
@@ -73,6 +74,24 @@ func (a *app) cachedStandin(ctx context.Context, reference string) (dir string, 
 	a.warnOfMinutes()
 	dir, err = live.Cached(ctx, a.cacheDir, line)
 	return dir, true, err
+}
+
+// checkBoots refuses an image made from a plain stand-in, before it is started.
+func checkBoots(reference string, src *image.Source) error {
+	for _, p := range src.Platforms() {
+		img, err := src.Image(p)
+		if err != nil {
+			return err
+		}
+		c, err := img.ConfigFile()
+		if err != nil {
+			return err
+		}
+		if standin.IsPlain(c) {
+			return usage(fmt.Errorf("%s is made from a plain stand-in, in which no program runs; build it with --base standin-live:B", reference))
+		}
+	}
+	return nil
 }
 
 func (a *app) warnOfMinutes() {

@@ -296,6 +296,9 @@ func (a *app) accept(ctx context.Context, f *verifyFlags, img opened, want map[s
 	if e == nil {
 		return usage(fmt.Errorf("--run: this machine runs %s, which is not among the platforms verified (%v)", here, report.Platforms))
 	}
+	if err := checkBoots(report.Reference, img.source); err != nil {
+		return err
+	}
 	box, err := sandbox.From(img.source)
 	if err != nil {
 		return err

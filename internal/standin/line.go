@@ -65,6 +65,20 @@ func (l line) config(platform string) *v1.ConfigFile {
 	return c
 }
 
+// The steps in the history by which an image made from a stand-in is known.
+const (
+	standinStep = "ENV the other variables"
+	liveStep    = "ADD debian.tar /" // of one that boots
+)
+
+// IsPlain reports whether an image was made from a stand-in without a Debian below: nothing in it runs.
+func IsPlain(c *v1.ConfigFile) bool {
+	has := func(step string) bool {
+		return slices.ContainsFunc(c.History, func(h v1.History) bool { return h.CreatedBy == step })
+	}
+	return has(standinStep) && !has(liveStep)
+}
+
 // history has an entry per layer, and the empty ones that a Dockerfile's other instructions leave.
 func (l line) history(layers []layer) []v1.History {
 	var out []v1.History
@@ -78,7 +92,7 @@ func (l line) history(layers []layer) []v1.History {
 			add("ENV USER=gem USER_UID=1000 USER_GID=1000", true)
 		}
 	}
-	add("ENV the other variables", true)
+	add(standinStep, true)
 	add("EXPOSE [8080/tcp]", true)
 	if l.old() {
 		add(`HEALTHCHECK --interval=10s --timeout=5s --retries=8 CMD /bin/bash -lc 'nc -z localhost "${BROWSER_REMOTE_DEBUGGING_PORT}" || exit 1'`, true)

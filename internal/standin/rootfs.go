@@ -95,7 +95,7 @@ func (r *Rootfs) dirAt(p string) image.File {
 func (r *Rootfs) below(dir string, m *v1.Manifest, c *v1.ConfigFile) error {
 	m.Layers = append([]v1.Descriptor{r.Layer}, m.Layers...)
 	c.RootFS.DiffIDs = append([]v1.Hash{r.DiffID}, c.RootFS.DiffIDs...)
-	c.History = append([]v1.History{{Created: c.Created, CreatedBy: "ADD debian.tar /"}}, c.History...)
+	c.History = append([]v1.History{{Created: c.Created, CreatedBy: liveStep}}, c.History...)
 	to := blobPath(dir, r.Layer.Digest)
 	if os.Link(r.File, to) == nil {
 		return nil
