@@ -62,8 +62,10 @@ nothing goes out. In both cases -p reaches port 8080. Any other image has networ
 
 Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
 it could not be started, as with docker run, and 124 that it ran into --timeout. However it
-ends, nothing of it is left. With --artifacts, what it wrote to /output is collected to
-DIR/ID/output with evidence.json beside it, also after Ctrl-C.`,
+ends, nothing of it is left. With --artifacts, DIR/ID gets output/ with what it wrote
+to /output, audit/, logs/, events.jsonl and, last, evidence.json. --audit keeps the audit log
+in DIR/ID. Both work also after Ctrl-C, --timeout and a kill. Check a log with
+browser-shell audit verify DIR/ID/audit.jsonl.`,
 		Example: `  # The closed image, until Ctrl-C; /mcp, /tickets and /vnc/ are at http://127.0.0.1:8080.
   slimctl run oci:out -p 127.0.0.1:8080:8080 -e SANDBOX_API_KEY="$(openssl rand -hex 16)" --timeout 0
   # One program of a base that boots.

@@ -270,11 +270,8 @@ func (e *dockerEngine) memory(ctx context.Context) (Memory, error) {
 }
 
 // collect reads a volume by Docker, which may be on another machine.
-func (e *dockerEngine) collect(k keep, c *collector) error {
-	if e.id == "" {
-		return nil
-	}
-	files, err := e.api.CopyFromContainer(context.Background(), e.id, client.CopyFromContainerOptions{SourcePath: k.from})
+func (e *dockerEngine) collect(id, _ string, k keep, c *collector) error {
+	files, err := e.api.CopyFromContainer(context.Background(), namePrefix+id, client.CopyFromContainerOptions{SourcePath: k.from})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

@@ -63,7 +63,7 @@ func noContainerLeft(t testing.TB, cacheDir string) {
 func TestDocker(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, engineUnderTest){
 		"closed": testClosed, "user": testUser, "end": testEnd, "no start": testNoStart, "network": testNetwork, "exec": testExec,
-		"limits": testLimits, "output": testOutput, "events": testEvents, "audit": testAuditLasts,
+		"limits": testLimits, "output": testOutput, "events": testEvents, "audit": testAuditLasts, "audit of a killed process": testAuditOfKilledProcess,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dockerEngineUnderTest(t)) })
 	}

@@ -56,8 +56,8 @@ type engine interface {
 	// pids lists the container's processes as this machine numbers them, the first one first.
 	pids(ctx context.Context) ([]int, error)
 	memory(ctx context.Context) (Memory, error)
-	// collect gives the files of a kept directory, once the container has ended. A directory that isn't there has none.
-	collect(k keep, c *collector) error
+	// collect gives the files of a directory that a run keeps. A directory that isn't there has none.
+	collect(id, dir string, k keep, c *collector) error
 	// remove takes away everything: processes, container, cgroups, mounts. It can be called at any time, and again.
 	remove(ctx context.Context) error
 }

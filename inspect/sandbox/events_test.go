@@ -163,6 +163,33 @@ func TestAuditLasts(t *testing.T) {
 	testAuditLasts(t, runcEngineUnderTest(t))
 }
 
+// TestAuditOfKilledProcess: when slimctl itself is killed, the next run collects the log.
+func TestAuditOfKilledProcess(t *testing.T) {
+	t.Parallel()
+	testAuditOfKilledProcess(t, runcEngineUnderTest(t))
+}
+
+func testAuditOfKilledProcess(t *testing.T, e engineUnderTest) {
+	e.CacheDir = t.TempDir() // no other run sweeps it
+	s := settings("log", "audit.jsonl="+chain(t, 2))
+	s.Audit, s.Output = t.TempDir(), t.TempDir()
+	sb, err := e.Start(t.Context(), guestImage(t), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready", says(sb, "ready"))
+	if err := sb.run.lock.Unlock(); err != nil { // as if its process had been killed
+		t.Fatal(err)
+	}
+	finish(t, e.start(guestImage(t), settings("exit", "0")))
+	for _, file := range []string{filepath.Join(s.Audit, sb.ID, "audit.jsonl"), filepath.Join(s.Output, sb.ID, "audit", "audit.jsonl")} {
+		if r, err := audit.Verify("", file); err != nil || !r.OK || r.Lines != 2 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	_, _ = sb.Stop(t.Context()) // its own cleaning up finds nothing
+}
+
 func testAuditLasts(t *testing.T, e engineUnderTest) {
 	whole := chain(t, 3)
 	first, rest, _ := strings.Cut(whole, "\n")

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -69,13 +70,7 @@ func (s *Sandbox) collect() error {
 			errs = append(errs, err)
 			continue
 		}
-		var dirs []string
-		if s.plan.Audit != "" {
-			dirs = append(dirs, filepath.Join(s.plan.Audit, s.ID))
-		}
-		if s.plan.Output != "" {
-			dirs = append(dirs, filepath.Join(s.artifacts(), "audit"))
-		}
+		dirs := s.auditDirs()
 		out, err := s.collectKeep(k, dirs[0], 0o600) // it holds what an agent did: for its owner alone
 		if err == nil && len(dirs) > 1 {
 			err = copyDir(dirs[0], dirs[1])
@@ -98,8 +93,56 @@ func (s *Sandbox) collectKeep(k keep, dir string, mode os.FileMode) (Output, err
 		return Output{}, err
 	}
 	defer c.dst.Close()
-	err = s.engine.collect(k, c)
+	err = s.engine.collect(s.run.id, s.run.dir, k, c)
 	return c.out, err
+}
+
+// auditDirs are the directories that the audit log is collected into.
+func (s *Sandbox) auditDirs() (dirs []string) {
+	if s.plan.Audit != "" {
+		dirs = append(dirs, filepath.Join(s.plan.Audit, s.ID))
+	}
+	if s.plan.Output != "" {
+		dirs = append(dirs, filepath.Join(s.artifacts(), "audit"))
+	}
+	return dirs
+}
+
+// noteAuditDirs notes in the run's directory where the audit log belongs, for the next run to find if this process is killed.
+func (s *Sandbox) noteAuditDirs() error {
+	if !slices.Contains(s.plan.keeps, keepAudit) {
+		return nil
+	}
+	text, err := json.Marshal(s.auditDirs())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.run.dir, auditDirsFile), text, 0o600)
+}
+
+const auditDirsFile = "audit-dirs.json"
+
+// rescue collects the audit log of a run whose process was killed.
+func (s *Sandbox) rescue(id, dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, auditDirsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var dirs []string
+	if err == nil {
+		err = json.Unmarshal(text, &dirs)
+	}
+	for _, to := range dirs {
+		c, cerr := collectInto(to, 0o600)
+		if errors.Is(cerr, os.ErrExist) {
+			continue // it was killed afterwards
+		}
+		if cerr == nil {
+			cerr = errors.Join(s.engine.collect(id, dir, keepAudit, c), c.dst.Close())
+		}
+		err = errors.Join(err, cerr)
+	}
+	return err
 }
 
 func copyDir(from, to string) error {

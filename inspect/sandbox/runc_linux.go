@@ -255,8 +255,8 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 }
 
 // collect reads a directory that is mounted from this machine.
-func (e *runcEngine) collect(k keep, c *collector) error {
-	dir, err := os.OpenRoot(k.hostDir(e.s.run.dir))
+func (e *runcEngine) collect(_, run string, k keep, c *collector) error {
+	dir, err := os.OpenRoot(k.hostDir(run))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // it was never started
 	}

@@ -102,7 +102,7 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 		return nil, err
 	}
 	var left error
-	if s.run, left, err = newRun(r.CacheDir, s.engine.sweep); err != nil {
+	if s.run, left, err = newRun(r.CacheDir, s.sweep); err != nil {
 		return nil, err
 	}
 	if left != nil {
@@ -122,6 +122,11 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	return s, nil
 }
 
+// sweep ends and removes what a killed process left of a run, and keeps its audit log.
+func (s *Sandbox) sweep(id, dir string) error {
+	return errors.Join(s.rescue(id, dir), s.engine.sweep(id, dir))
+}
+
 // begin does all up to a container that runs and can be reached.
 func (s *Sandbox) begin(ctx context.Context) error {
 	if err := s.chooseNetwork(); err != nil {
@@ -130,7 +135,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	if err := s.describe(); err != nil {
 		return err
 	}
-	if err := s.openJournal(); err != nil {
+	if err := errors.Join(s.openJournal(), s.noteAuditDirs()); err != nil {
 		return err
 	}
 	if err := s.recordSpawn(); err != nil {

@@ -59,7 +59,7 @@ func Symlink(name, target string) Item {
 
 // Hardlink is one more name of a file.
 func Hardlink(name, target string) Item {
-	return Item{Header: tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target}}
+	return Item{Header: tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o755}} // Docker gives it to the file
 }
 
 // Own gives an item to a user and the group of that number.
