@@ -83,7 +83,7 @@ type Bridge struct {
 
 	ctx       context.Context // ends with Serve
 	described chan struct{}   // closed when the tool is known
-	listed    atomic.Bool     // whether a client has seen it
+	booted    atomic.Bool     // whether an image has said what its tools are
 
 	mu    sync.Mutex
 	box   *box // nil: none runs
@@ -194,7 +194,6 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			b.listed.Store(true)
 		case "tools/call":
 			call, ok := req.(*mcp.CallToolRequest)
 			if !ok {
@@ -210,10 +209,10 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// send drops the news of a list that no client has seen.
+// send drops the news of the first list: who asks for it waits for it.
 func (b *Bridge) send(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if method == "notifications/tools/list_changed" && !b.listed.Load() {
+		if method == "notifications/tools/list_changed" && !b.booted.Load() {
 			return nil, nil
 		}
 		return next(ctx, method, req)

@@ -269,7 +269,12 @@ func TestOneContainer(t *testing.T) {
 	}
 	answers := map[any]bool{}
 	for range calls {
-		m := w.next(func(m map[string]any) bool { return m["id"] != nil && m["id"] != 1.0 })
+		m := w.next(func(m map[string]any) bool {
+			if m["method"] == "notifications/tools/list_changed" {
+				t.Error("the list is said to have changed, and has not")
+			}
+			return m["id"] != nil && m["id"] != 1.0
+		})
 		text := fmt.Sprint(m)
 		if answers[m["id"]] = true; !strings.Contains(text, "/artifacts/RUN/output/run/s/a.png") {
 			t.Errorf("the answer doesn't say where the file is: %s", text)

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// TestMCPOnStdio guards `slimctl mcp` as a client's configuration starts it: two clients side by side have a container each,
+// the tool inside answers and refuses, and what stays is whole. By runc, and by Docker where it is.
+func TestMCPOnStdio(t *testing.T) {
+	image := buildL0(t, standin(t, "B"))
+	bin, err := slimctl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, engine := range []string{"runc", "docker"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			if engine == "docker" && exec.Command(need.Program(t, "docker"), "info").Run() != nil {
+				need.Missing(t, "no Docker answers")
+			}
+			artifacts := t.TempDir()
+			connect := func() (*mcp.ClientSession, *bytes.Buffer) {
+				cmd := exec.Command(bin, "mcp", image, "--runtime", engine, "--artifacts", artifacts)
+				said := &bytes.Buffer{}
+				cmd.Stderr = said
+				client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
+				s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: need.Patience}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { s.Close() })
+				return s, said
+			}
+			call := func(s *mcp.ClientSession, argv ...string) *mcp.CallToolResult {
+				res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{"session_id": "e2e", "argv": argv}})
+				if err != nil {
+					t.Fatalf("%q: %v", argv, err)
+				}
+				return res
+			}
+			one, said := connect()
+			two, _ := connect()
+			for _, s := range []*mcp.ClientSession{one, two} {
+				list, err := s.ListTools(t.Context(), nil)
+				if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "browser-shell" {
+					t.Fatalf("%+v, %v", list, err)
+				}
+				if res := call(s, "close"); res.IsError {
+					t.Errorf("close: %+v", res)
+				}
+				res := call(s, "open", "http://127.0.0.1:9222/")
+				if !res.IsError || res.Meta["rule"] != "url.loopback" || res.Meta["code"] != -32004.0 {
+					t.Errorf("a loopback address: %+v", res)
+				}
+			}
+			one.Close()
+			two.Close()
+			runs, _ := filepath.Glob(filepath.Join(artifacts, "*"))
+			if len(runs) != 2 {
+				t.Fatalf("%d containers left their evidence, want 2: %s", len(runs), said)
+			}
+			for _, run := range runs {
+				text, err := os.ReadFile(filepath.Join(run, "evidence.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, want := range []string{"MCP_CONTAINER_SPAWN", "MCP_CONTAINER_EXEC", "MCP_CONTAINER_CLEANUP", `"reason": "stopped"`} {
+					if !strings.Contains(string(text), want) {
+						t.Errorf("%s is not in %s", want, text)
+					}
+				}
+				if logs, _ := filepath.Glob(filepath.Join(run, "audit", "*.jsonl")); len(logs) == 0 {
+					t.Errorf("%s has no audit log", run)
+				}
+			}
+			if strings.Contains(said.String(), "not as its files had them") {
+				t.Errorf("the tool that was shown at first is not the image's: %s", said)
+			}
+		})
+	}
+}
