@@ -84,10 +84,9 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 		}
 		serve = proxy.Serve
 	}
-	go func() { _ = serve(life, s.tether) }() // it ends with the tether
 	go func() {
-		<-s.tether.Done()
-		cancel()
+		defer cancel()
+		_ = serve(life, s.tether)  // it ends with the tether
 		if s.tether.Err() != nil { // otherwise the container has ended, or is about to
 			s.stop(errUntied)
 		}

@@ -81,14 +81,16 @@ func (r *frameReader) check(head []byte) (int, error) {
 		return 0, nil
 	case kind != frameData && kind != frameSize:
 		return 0, fmt.Errorf("%w: a frame of type %d", errFrame, kind)
-	case flags&flagSYN != 0 && (id == 0 || id%2 != r.parity):
+	case id == 0:
+		return 0, fmt.Errorf("%w: a frame of stream 0", errFrame)
+	case flags&flagSYN != 0 && id%2 != r.parity:
 		return 0, fmt.Errorf("%w: it opens stream %d, which is not its own", errFrame, id)
 	case kind == frameData && length > window:
 		return 0, fmt.Errorf("%w: a frame of %d bytes", errFrame, length)
 	}
 	if flags&flagSYN != 0 {
 		if len(r.open) >= maxOpen {
-			return 0, errFlood
+			return 0, fmt.Errorf("tether: %w", errFlood)
 		}
 		r.open[id] = true
 	}

@@ -33,12 +33,12 @@ const (
 )
 
 // writeTime bounds how long the other end may leave a frame unread. It is far beyond what a busy machine needs.
-const writeTime = time.Minute
+var writeTime = time.Minute
 
 // closeTime is how long a stream stays half open that one end has closed.
 const closeTime = time.Minute
 
-var errFlood = fmt.Errorf("tether: the container holds more than %d connections open", maxOpen)
+var errFlood = fmt.Errorf("the container holds more than %d connections open", maxOpen)
 
 // Tether is one end.
 type Tether struct {
@@ -119,6 +119,12 @@ func (t *Tether) Dial(ctx context.Context) (net.Conn, error) {
 // Accept waits for a stream of the other end. It makes a Tether a net.Listener; an error is the end of the tether.
 func (t *Tether) Accept() (net.Conn, error) {
 	s, err := t.session.AcceptStream()
+	for range maxStreams { // a stream that was still accepted says only that the session has ended, not why
+		if !errors.Is(err, yamux.ErrSessionShutdown) {
+			break
+		}
+		_, err = t.session.AcceptStream()
+	}
 	if err != nil {
 		t.end(err)
 		return nil, t.explain(err)
@@ -147,7 +153,7 @@ func (t *Tether) end(cause error) {
 	gone := slices.ContainsFunc([]error{yamux.ErrSessionShutdown, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, net.ErrClosed,
 		os.ErrDeadlineExceeded, syscall.EPIPE}, func(e error) bool { return errors.Is(cause, e) })
 	if t.cause == nil && !gone {
-		t.cause = cause
+		t.cause = fmt.Errorf("tether: %w", cause)
 	}
 	t.mu.Unlock()
 	_ = t.session.Close() // never an error

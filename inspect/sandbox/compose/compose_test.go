@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -69,6 +71,9 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// named is the name that docker compose takes from the directory.
+func named(o *loader.Options) { o.SetProjectName("browser", false) }
+
 // load reads a file as docker compose does, with its schema, and with a key in the environment.
 func load(t *testing.T, text []byte) types.ServiceConfig {
 	t.Helper()
@@ -76,7 +81,7 @@ func load(t *testing.T, text []byte) types.ServiceConfig {
 		WorkingDir:  t.TempDir(),
 		ConfigFiles: []types.ConfigFile{{Filename: "docker-compose.yml", Content: text}},
 		Environment: types.Mapping{keyName: "the key $x"},
-	})
+	}, named)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -126,7 +131,7 @@ func TestCompose(t *testing.T) {
 					}
 					continue
 				}
-				if v.Bind.CreateHostPath || v.ReadOnly != (v.Target != "/output") {
+				if v.ReadOnly != (v.Target != "/output") {
 					t.Errorf("volume %+v", v)
 				}
 				if v.Target == "/work" && v.Source != "/srv/in $HOME" {
@@ -139,6 +144,28 @@ func TestCompose(t *testing.T) {
 				if !mounted {
 					t.Errorf("%s can't be written", p)
 				}
+			}
+		})
+	}
+}
+
+// TestDockerComposeV1: Debian 12's docker-compose, 1.29, takes every file.
+func TestDockerComposeV1(t *testing.T) {
+	program := need.Program(t, "docker-compose")
+	for name, change := range variants {
+		t.Run(name, func(t *testing.T) {
+			s := service(change)
+			s.Settings.Work, s.Settings.Output = "/srv/in $HOME", "/srv/out"
+			text, err := Compose(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), program, "--file", "-", "config")
+			cmd.Dir, cmd.Stdin = t.TempDir(), bytes.NewReader(text)
+			cmd.Env = append(os.Environ(), keyName+"=the key", "DOCKER_HOST=unix:///nowhere")
+			out, err := cmd.CombinedOutput()
+			if err != nil || !bytes.Contains(out, []byte("SANDBOX_API_KEY: the key")) || !bytes.Contains(out, []byte(":8080")) {
+				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}

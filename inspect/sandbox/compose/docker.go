@@ -8,10 +8,9 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
-// The part of the Compose specification that is used (compose-spec/compose-spec, 05-services.md). Field order is that of
-// the file.
+// The part of the Compose specification that is used (compose-spec/compose-spec, 05-services.md), no more than
+// docker-compose 1.29 has. Field order is that of the file.
 type composeFile struct {
-	Name     string                    `yaml:"name"`
 	Services map[string]composeService `yaml:"services"`
 	Volumes  map[string]struct{}       `yaml:"volumes"`
 }
@@ -21,7 +20,7 @@ type composeService struct {
 	Restart     string            `yaml:"restart"`
 	User        string            `yaml:"user,omitempty"`
 	Environment map[string]string `yaml:"environment"`
-	Ports       []composePort     `yaml:"ports"`
+	Ports       []string          `yaml:"ports"`
 	ReadOnly    bool              `yaml:"read_only"`
 	Tmpfs       []string          `yaml:"tmpfs,omitempty"`
 	Volumes     []composeVolume   `yaml:"volumes,omitempty"`
@@ -36,23 +35,11 @@ type composeService struct {
 	Command     []string          `yaml:"command,omitempty"`
 }
 
-type composePort struct {
-	Target    int    `yaml:"target"`
-	Published string `yaml:"published"`
-	HostIP    string `yaml:"host_ip"`
-	Protocol  string `yaml:"protocol"`
-}
-
 type composeVolume struct {
-	Type     string       `yaml:"type"`
-	Source   string       `yaml:"source"`
-	Target   string       `yaml:"target"`
-	ReadOnly bool         `yaml:"read_only"`
-	Bind     *composeBind `yaml:"bind,omitempty"`
-}
-
-type composeBind struct {
-	CreateHostPath bool `yaml:"create_host_path"`
+	Type     string `yaml:"type"`
+	Source   string `yaml:"source"`
+	Target   string `yaml:"target"`
+	ReadOnly bool   `yaml:"read_only"`
 }
 
 // Compose gives a docker-compose.yml.
@@ -68,7 +55,7 @@ func Compose(s Service) ([]byte, error) {
 	c := composeService{
 		Image: s.Image, Restart: "unless-stopped",
 		Environment: map[string]string{keyName: "${" + keyName + ":?set it to a long random text}"},
-		Ports:       []composePort{{Target: port, Published: strconv.Itoa(int(at.Port())), HostIP: at.Addr().String(), Protocol: "tcp"}},
+		Ports:       []string{fmt.Sprintf("%s:%d", at, port)},
 		ReadOnly:    set.ReadOnly,
 		CapDrop:     []string{"ALL"}, CapAdd: s.caps(), SecurityOpt: []string{"no-new-privileges:true"},
 		ShmSize: set.ShmSize, MemLimit: set.Memory, MemSwap: set.Memory, CPUs: set.CPUs, PIDsLimit: set.PIDs,
@@ -118,16 +105,18 @@ func Compose(s Service) ([]byte, error) {
 			continue
 		}
 		comments[service+"volumes/"+strconv.Itoa(len(c.Volumes))] = v.why
-		c.Volumes = append(c.Volumes, composeVolume{Type: "bind", Source: literal(v.source), Target: v.target, ReadOnly: v.readOnly, Bind: &composeBind{}})
+		c.Volumes = append(c.Volumes, composeVolume{Type: "bind", Source: literal(v.source), Target: v.target, ReadOnly: v.readOnly})
 	}
 	comments[service+"volumes/"+strconv.Itoa(len(c.Volumes))] = "The audit log, which outlasts the container. Read it with: docker compose cp " + s.Name + ":" + sandbox.AuditDir + " ."
 	c.Volumes = append(c.Volumes, composeVolume{Type: "volume", Source: auditVolume, Target: sandbox.AuditMount})
 	head := fmt.Sprintf(`The closed browser image as a Docker Compose service. Start it with
   SANDBOX_API_KEY=… docker compose up --detach --wait
 and connect an MCP client to http://%s/mcp, a person's browser to http://%[1]s/vnc/.
-The image brings its own health check, which --wait heeds.
+The image brings its own health check, which --wait heeds. With docker-compose 1.29 leave --wait out.
+The network is an ordinary one, with a way out. The browser takes only the way through the egress proxy in the container,
+which refuses private addresses and what the policy doesn't allow. "slimctl run" leaves a container no other way.
 `, at)
-	return encode(head, document{composeFile{Name: s.Name, Services: map[string]composeService{s.Name: c}, Volumes: map[string]struct{}{auditVolume: {}}}, comments})
+	return encode(head, document{composeFile{Services: map[string]composeService{s.Name: c}, Volumes: map[string]struct{}{auditVolume: {}}}, comments})
 }
 
 // auditVolume is the name of the volume that has the audit log.
