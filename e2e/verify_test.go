@@ -82,6 +82,17 @@ func TestVerifyRun(t *testing.T) {
 			}
 		}
 	})
+	t.Run("no node", func(t *testing.T) {
+		code, report, _ := verifyRun(t, withFiles(t, buildL0(t, "standin-live:B"), image.Whiteout("/usr/bin/node"), image.Whiteout("/usr/bin/nodejs"), image.Whiteout("/usr/local/bin/node")))
+		found := map[string]string{}
+		for _, f := range report.Findings {
+			found[f.Rule] += f.Message + "\n"
+		}
+		if code != exitGate || !strings.Contains(found["payload-node"], "/opt/agent-browser/dist/daemon.js needs node") ||
+			!strings.Contains(found["run-tool"], `browser-shell can't do an agent's work: ["open" "http://example.com/"] has exit code`) || !strings.Contains(found["run-tool"], "daemon") {
+			t.Errorf("exit code %d: %v", code, found)
+		}
+	})
 	t.Run("a port that only running shows", func(t *testing.T) {
 		code, report, _ := verifyRun(t, buildL0(t, plantedBase(t)))
 		found := map[string]string{}

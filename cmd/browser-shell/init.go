@@ -176,8 +176,16 @@ func (e exitStatus) Error() string { return fmt.Sprintf("supervisord ended with 
 func runInit(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("init", flag.ContinueOnError)
 	tethered := flags.Bool("tether", false, "carry all connections over standard input and output, to slimctl")
+	hold := flags.Bool("hold", false, "be what --tether becomes")
 	if err := parse(flags, args, std.err); err != nil {
 		return err
+	}
+	if *hold {
+		a, err := accountsOf(os.Getuid())
+		if err != nil {
+			return err
+		}
+		return plan{accounts: a, env: os.Environ()}.hold(ctx)
 	}
 	p, err := planOf(os.Getenv, os.Getuid(), canListen)
 	if err != nil {
@@ -195,8 +203,8 @@ func runInit(ctx context.Context, args []string, std stdio) error {
 	if err := p.dropProfileLocks("/"); err != nil {
 		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
 	}
-	if *tethered {
-		return p.hold(ctx)
+	if *tethered { // what stays has the key in its environment no more
+		return replace([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)
 	}
 	return replace(supervisor, p.env)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // gateError tells that an image doesn't hold what its profile promises.
@@ -307,8 +308,14 @@ func (a *app) accept(ctx context.Context, f *verifyFlags, img opened, want map[s
 	if err != nil {
 		return err
 	}
+	var toolPolicy []byte
+	for _, i := range img.images {
+		if profilePlatform(i.Platform).String() == here.String() {
+			toolPolicy, _ = i.Files.ReadFile(ctx, policy.DefaultPath) // without one no page is opened, and the report says so
+		}
+	}
 	run, err := acceptance.Run(ctx, acceptance.Options{
-		Image: box, Expect: e, Artifacts: f.artifacts, Log: say.Printf,
+		Image: box, Expect: e, Policy: toolPolicy, Artifacts: f.artifacts, Log: say.Printf,
 		Runner: sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Progress: say},
 	})
 	if err := errors.Join(err, say.Close()); err != nil {

@@ -25,6 +25,9 @@ const port = 8080
 func (t *trial) start(ctx context.Context, how string, env map[string]string, publish ...string) (*sandbox.Sandbox, error) {
 	s := sandbox.Default()
 	s.Publish, s.Env, s.Output, s.Network = publish, env, t.Artifacts, sandbox.NetworkNone
+	if t.site != nil {
+		s.Network = sandbox.NetworkEgress
+	}
 	s.CPUs = 0                               // it is no measurement
 	s.Timeout = 4*t.Patience + 2*time.Minute // of a container that is forgotten
 	t.Log("%s: booting %s, %s", t.Expect.Platform, t.Image.Reference, how)

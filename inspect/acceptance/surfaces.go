@@ -23,7 +23,8 @@ func (b *box) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	h.Set(keyHeader, b.key)
 	c := mcp.NewClient(&mcp.Implementation{Name: "slimctl verify", Version: "1"}, nil)
 	return c.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: "http://" + b.address + "/mcp", HTTPClient: b.client(h), MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: maxBody,
+		Endpoint: "http://" + b.address + "/mcp", HTTPClient: b.client(h), MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: 8 * maxBody, // with a picture
+
 	}, nil)
 }
 
@@ -101,7 +102,7 @@ var calls = []struct {
 
 // tool connects as an agent does, and makes calls.
 func (b *box) tool(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*b.Patience)
 	defer cancel()
 	session, err := b.connect(ctx)
 	if err != nil {
@@ -110,13 +111,18 @@ func (b *box) tool(ctx context.Context) {
 	}
 	defer session.Close()
 	b.listed(ctx, session, "")
+	for _, name := range b.Expect.Tools {
+		if b.site != nil {
+			b.browse(ctx, session, name)
+		}
+	}
 	for _, c := range calls {
 		for _, name := range b.Expect.Tools {
-			code, said, err := call(ctx, session, name, c.argv)
+			a, err := call(ctx, session, name, c.argv)
 			if err != nil {
 				b.find("run-tool", name, "%s %q: %s", name, c.argv, quote(err.Error()))
-			} else if !slices.Contains(c.want, code) {
-				b.find("run-tool", name, "%s %q has exit code %d, want one of %v: %s (%s)", name, c.argv, code, c.want, c.why, quote(said))
+			} else if !slices.Contains(c.want, a.code) {
+				b.find("run-tool", name, "%s %q has exit code %d, want one of %v: %s (%s)", name, c.argv, a.code, c.want, c.why, quote(a.stderr))
 			}
 		}
 	}
@@ -143,27 +149,41 @@ func arguments(tool string, argv []string) map[string]any {
 	return map[string]any{"session_id": session, "cmd": strings.Join(quoted, " ")}
 }
 
-// call calls the tool and gives its exit code.
-func call(ctx context.Context, session *mcp.ClientSession, tool string, argv []string) (code int, said string, err error) {
+// toolAnswer is what the tool answers to a call.
+type toolAnswer struct {
+	done           bool // with exit code 0
+	code           int
+	stdout, stderr string
+	image          []byte
+}
+
+// call calls the tool.
+func call(ctx context.Context, session *mcp.ClientSession, tool string, argv []string) (a toolAnswer, err error) {
 	r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments(tool, argv)})
 	if err != nil {
-		return 0, "", err
+		return a, err
 	}
 	raw, err := json.Marshal(r.StructuredContent)
 	if err != nil {
-		return 0, "", err
+		return a, err
 	}
 	var got struct {
-		ExitCode *int `json:"exit_code"`
-		Stderr   string
+		ExitCode       *int `json:"exit_code"`
+		Stdout, Stderr string
 	}
 	if err := json.Unmarshal(raw, &got); err != nil {
-		return 0, "", err
+		return a, err
 	}
 	if got.ExitCode == nil {
-		return 0, "", fmt.Errorf("the result has no exit_code: %s", quote(string(raw)))
+		return a, fmt.Errorf("the result has no exit_code: %s", quote(string(raw)))
 	}
-	return *got.ExitCode, got.Stderr, nil
+	for _, c := range r.Content {
+		if i, ok := c.(*mcp.ImageContent); ok {
+			a.image = i.Data
+		}
+	}
+	a.done, a.code, a.stdout, a.stderr = *got.ExitCode == 0, *got.ExitCode, got.Stdout, got.Stderr
+	return a, nil
 }
 
 // desktop tries tickets and the desktop, as a person would.

@@ -362,6 +362,9 @@ func payloadNode(h *held) error {
 		if err != nil {
 			return err
 		}
+		if bytes.HasPrefix(contents[e.Path], []byte("#!")) {
+			return nil // a wrapper
+		}
 		if m, err := machineOf(contents[e.Path]); err != nil || m != machines[h.Platform.Architecture] {
 			h.found(p, h.at(e.Path), "%s, which %s is run by, is no program for %s", e.Path, daemon, h.Platform.Architecture)
 		}

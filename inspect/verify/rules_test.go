@@ -69,6 +69,15 @@ func annotated(layer int, key, value string) func(*fixture) {
 	}
 }
 
+// A base's node may be a script that starts another.
+func TestNodeByScript(t *testing.T) {
+	f := good()
+	f.addAbove(image.Bytes("/usr/local/bin/node", 0o755, []byte("#!/bin/sh\nexec /usr/bin/node \"$@\"\n")))
+	if r := check(t, f.input(t)); strings.Contains(describe(r), "payload-node") {
+		t.Error(describe(r))
+	}
+}
+
 // The annotations that the base has on its own layers are its own.
 func TestBasesLayerAnnotationsPass(t *testing.T) {
 	f := good()

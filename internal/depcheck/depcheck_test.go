@@ -58,7 +58,7 @@ var rooms = map[string][]string{
 	"inspect/expect":      {},
 	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*"},
 	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*"},
-	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox"},
+	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox", "server/policy"}, // which page an image may open
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
 
 	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy"}, // one chain, one set of codes, what lets out

@@ -1,0 +1,172 @@
+package acceptance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"image/png"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// site is a page that slimctl serves to the image's browser. What the browser does there is seen from outside.
+type site struct {
+	host, mark string // mark is known to who sees the page
+	policy     *policy.Policy
+	told       chan string // what the page sent when its button was clicked
+}
+
+// newSite serves a page at a host that the image's policy allows; the error says why there is none.
+func newSite(file []byte) (*site, error) {
+	p, err := policy.Parse(file)
+	if err != nil {
+		return nil, fmt.Errorf("the image's policy can't be read: %w", err)
+	}
+	// Neither a secret nor like one: the tool hides those from its caller.
+	s := &site{policy: p, mark: fmt.Sprintf("page %d", 10_000+rand.IntN(90_000)), told: make(chan string, 1)} //nolint:gosec // as it says
+	for _, host := range p.Open.AllowHosts {
+		if host == policy.AnyHost {
+			host = "example.com"
+		}
+		if below, ok := strings.CutPrefix(host, "*."); ok {
+			host = "slimctl." + below
+		}
+		if u, refused := p.CheckURL("http://" + host + "/"); refused == nil {
+			s.host = u.Host
+			return s, nil
+		}
+	}
+	return nil, errors.New("the image's policy allows no http:// page")
+}
+
+// ServeHTTP serves the page, and takes what it sends.
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + r.URL.Path {
+	case "GET/":
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		fmt.Fprintf(w, `<!doctype html><title>slimctl verify</title><input id="text" aria-label="Text"><button id="send">Send %s</button>
+<script>document.getElementById("send").onclick = async () => {
+	await fetch("/told", {method: "POST", body: document.getElementById("text").value});
+	document.body.insertAdjacentHTML("beforeend", '<p id="done">Done</p>');
+}</script>`, html.EscapeString(s.mark))
+	case "POST/told":
+		text, _ := io.ReadAll(io.LimitReader(r.Body, 1<<10)) // a part is another text
+		select {
+		case s.told <- string(text):
+		default:
+		}
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// nowhere is a world without names and addresses: an image that is tried reaches the site alone.
+var nowhere = policy.Network{Resolver: noNames{}, Public: func(netip.Addr) bool { return false }}
+
+type noNames struct{}
+
+func (noNames) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+// browse drives the browser through the tool, as an agent does. A machine that is busy gets a second try.
+func (b *box) browse(ctx context.Context, session *mcp.ClientSession, tool string) {
+	err := b.visit(ctx, session, tool)
+	if err != nil && ctx.Err() == nil {
+		err = b.visit(ctx, session, tool)
+	}
+	if err != nil {
+		b.find("run-tool", tool, "%s can't do an agent's work: %s", tool, err)
+	}
+}
+
+func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string) error {
+	text := "typed on " + b.site.mark
+	var failed error
+	step := func(argv ...string) (a toolAnswer) {
+		switch {
+		case failed != nil:
+			return a
+		case !slices.Contains(b.site.policy.Commands, argv[0]):
+			b.unchecked("%s on a page: the image's policy doesn't have it", argv[0])
+			return a
+		}
+		a, err := call(ctx, session, tool, argv)
+		if err != nil {
+			failed = fmt.Errorf("%q: %s", argv, quote(err.Error()))
+		} else if a.code != 0 {
+			failed = fmt.Errorf("%q has exit code %d: %s", argv, a.code, quote(a.stderr))
+		}
+		return a
+	}
+	select { // of a try before
+	case <-b.site.told:
+	default:
+	}
+	step("open", "http://"+b.site.host+"/")
+	if seen := step("snapshot", "-i"); seen.done && !strings.Contains(seen.stdout, "Send "+b.site.mark) {
+		return fmt.Errorf("its snapshot of a page with the button %q lacks it: %s", "Send "+b.site.mark, quote(seen.stdout))
+	}
+	filled := step("fill", "#text", text).done
+	step("click", "#send")
+	waited := step("wait", "#done").done
+	shot := step("screenshot")
+	step("close")
+	if failed != nil {
+		return failed
+	}
+	select {
+	case got := <-b.site.told:
+		if filled && got != text {
+			return fmt.Errorf("it typed %q, and the page has %s", text, quote(got))
+		}
+	default:
+		if waited {
+			return errors.New("it clicked, and the page was not clicked")
+		}
+	}
+	if shot.done && shot.image == nil {
+		b.unchecked("the picture that screenshot makes: the image's policy doesn't return it")
+	} else if shot.done {
+		return checkPicture(shot.image)
+	}
+	return nil
+}
+
+// maxPixels bounds a picture: a small file may be the packing of a huge one.
+const maxPixels = 16 << 20
+
+// checkPicture reports a picture that is none, or has one colour.
+func checkPicture(data []byte) error {
+	config, err := png.DecodeConfig(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("its screenshot is no PNG: %w", err)
+	}
+	if config.Width*config.Height > maxPixels {
+		return fmt.Errorf("its screenshot has %d x %d pixels", config.Width, config.Height)
+	}
+	picture, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("its screenshot is no PNG: %w", err)
+	}
+	r := picture.Bounds()
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			if picture.At(x, y) != picture.At(r.Min.X, r.Min.Y) {
+				return nil
+			}
+		}
+	}
+	return errors.New("its screenshot of a page with text is blank")
+}
