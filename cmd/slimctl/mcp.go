@@ -39,15 +39,17 @@ func (a *app) mcp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp IMAGE",
 		Short: "Serve the tool of an image to an MCP client, on stdio",
-		Long: `Mcp is what the configuration of an MCP client starts: it answers MCP on standard input and
-output. The first call of the tool boots IMAGE in a closed container, as slimctl run does, and
-the end of input ends it. No port is opened and no key is needed.
+		Long: `Mcp is what the configuration of an MCP client starts: it answers MCP on
+standard input and output. The first call of the tool boots IMAGE in a closed
+container, as slimctl run does, and the end of input ends it. No port is opened
+and no key is needed.
 
-Evidence, screenshots and audit are in --artifacts, in a directory for each container;
-screenshots come there when the container ends. A container without calls ends after
+Evidence, screenshots and audit are in --artifacts, by default
+~/.local/state/slimctl/mcp, in a directory for each container; screenshots come
+there when the container ends. A container without calls ends after
 --idle-timeout, and the next call boots another.`,
-		Example: `  # In the configuration of Claude, Cursor or VS Code:
-  #   {"mcpServers": {"browser": {"command": "slimctl", "args": ["mcp", "ghcr.io/you/browser-shell:l0"]}}}
+		Example: `  # In the configuration of Claude, Cursor or VS Code, as "browser":
+  #   {"command": "slimctl", "args": ["mcp", "ghcr.io/you/browser-shell:l0"]}
   slimctl mcp ghcr.io/you/browser-shell:l0
   slimctl mcp oci:out --memory 2g --artifacts ~/browser`,
 		Args: oneArg("the image"),
@@ -57,9 +59,10 @@ screenshots come there when the container ends. A container without calls ends a
 	}
 	flags := cmd.Flags()
 	f.addContainer(cmd)
-	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for evidence, screenshots and audit (default: in your state directory)")
-	flags.DurationVar(&s.Timeout, "timeout", 0, "end a container after this time; 0 for never")
-	flags.DurationVar(&f.idle, "idle-timeout", 15*time.Minute, "end a container this long after the last call; 0 for never")
+	flags.Lookup("network").Usage = "egress or none (default: egress)"
+	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for evidence, screenshots and audit")
+	flags.DurationVar(&s.Timeout, "timeout", 0, "end a container after this time; 0: never")
+	flags.DurationVar(&f.idle, "idle-timeout", 15*time.Minute, "end a container this long after its last call; 0: never")
 	return cmd
 }
 
