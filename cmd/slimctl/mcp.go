@@ -87,7 +87,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		}
 		f.settings.Output = filepath.Join(dir, "mcp")
 	}
-	open := sync.OnceValues(func() (sandbox.Image, error) {
+	openImage := func() (sandbox.Image, error) {
 		registry, err := a.registryOptions(f.registry, nil)
 		if err != nil {
 			return sandbox.Image{}, err
@@ -104,7 +104,21 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			return img, cmp.Or(err, fmt.Errorf("%s is not an image that slimctl built, so it has no tool; make one with `slimctl build`", reference))
 		}
 		return img, nil
-	})
+	}
+	var mu sync.Mutex
+	var opened *sandbox.Image
+	open := func() (sandbox.Image, error) { // an error is tried again: a laptop may come online later
+		mu.Lock()
+		defer mu.Unlock()
+		if opened != nil {
+			return *opened, nil
+		}
+		img, err := openImage()
+		if err == nil {
+			opened = &img
+		}
+		return img, err
+	}
 	return bridge.New(bridge.Config{
 		Describe: func(ctx context.Context) (*mcp.Tool, error) {
 			img, err := open()

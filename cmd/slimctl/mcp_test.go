@@ -107,6 +107,27 @@ func TestMCPNoStart(t *testing.T) {
 	}
 }
 
+// TestMCPOpensAgain guards that an image which can't be read at first is read by a later call.
+func TestMCPOpensAgain(t *testing.T) {
+	t.Parallel()
+	config := sandboxtest.Tethered
+	config.Env = []string{"GUEST=cat /nothing"}
+	image := guestLayoutOf(t, config)
+	if err := os.Rename(image, image+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	p := startMCP(t, t.TempDir(), image)
+	if text, _ := p.failing(t); !strings.Contains(text, image) {
+		t.Errorf("an image that isn't there: %s", text)
+	}
+	if err := os.Rename(image+"-away", image); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := p.failing(t); !strings.Contains(text, "guest: open /nothing") {
+		t.Errorf("once it is there: %s", text)
+	}
+}
+
 // checkEvents verifies a chain of events and that it has these.
 func checkEvents(t *testing.T, file string, want ...string) {
 	t.Helper()
