@@ -1,0 +1,138 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/internal/cache"
+)
+
+// unusedAfter is how long an entry of the cache must not have been used to be pruned by default.
+const unusedAfter = 30 * 24 * time.Hour
+
+func (a *app) cache() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cache",
+		Short: "Show and prune slimctl's cache directory",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
+	}
+	cmd.AddCommand(a.cacheUsage(), a.cachePrune())
+	return cmd
+}
+
+func (a *app) cacheUsage() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "du",
+		Short: "Print what the cache holds, with sizes",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := checkFormat(format, "text", "json"); err != nil {
+				return err
+			}
+			rooms, err := cache.Usage(a.cacheDir)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return writeRooms(a.stdout, rooms)
+			}
+			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(t, "ROOM\tENTRIES\tSIZE\tLAST USED\tHOLDS")
+			for _, r := range rooms {
+				used := "-"
+				if !r.Used.IsZero() {
+					used = r.Used.UTC().Format(time.DateOnly)
+				}
+				fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", r.Name, r.Entries, sizeWords(r.Bytes), used, r.What)
+			}
+			entries, bytes := total(rooms)
+			fmt.Fprintf(t, "total\t%d\t%s\t\t%s\n", entries, sizeWords(bytes), printable(a.cacheDir))
+			return t.Flush()
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	return cmd
+}
+
+func (a *app) cachePrune() *cobra.Command {
+	var format string
+	var all bool
+	var o cache.Options
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove what no build has used for a while",
+		Long: `Prune removes entries of the cache that nothing read or wrote for 30 days, or
+for the time of --older-than. A later build makes or fetches them again. What
+another slimctl holds locked stays, and so does any file that slimctl didn't put
+into the directory.`,
+		Example: `  slimctl cache prune --dry-run
+  slimctl cache prune --older-than 168h`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "text", "json"); err != nil {
+				return err
+			}
+			switch {
+			case all && cmd.Flags().Changed("older-than"):
+				return usage(errors.New("--all and --older-than: give one of them"))
+			case all:
+				o.Unused = 0
+			case o.Unused <= 0:
+				return usage(fmt.Errorf("--older-than %s: want a time such as 168h; --all removes everything", o.Unused))
+			}
+			rooms, err := cache.Prune(a.cacheDir, o)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return writeRooms(a.stdout, rooms)
+			}
+			done := "removed"
+			if o.DryRun {
+				done = "would remove"
+			}
+			for _, r := range rooms {
+				if r.Entries > 0 {
+					fmt.Fprintf(a.stderr, "%s: %s %s, %s\n", r.Name, done, plural(r.Entries, "entr"), sizeWords(r.Bytes))
+				}
+				for _, kept := range r.Kept {
+					fmt.Fprintf(a.stderr, "%s: kept %s\n", r.Name, printable(kept))
+				}
+			}
+			_, bytes := total(rooms)
+			_, err = fmt.Fprintf(a.stdout, "%s %s\n", done, sizeWords(bytes))
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.DurationVar(&o.Unused, "older-than", unusedAfter, "remove what was not used for this time")
+	flags.BoolVar(&all, "all", false, "remove everything that is not in use")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "print what would be removed, and remove nothing")
+	flags.StringVar(&format, "format", "text", "text or json")
+	return cmd
+}
+
+func writeRooms(w io.Writer, rooms []cache.Room) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(map[string]any{"rooms": rooms})
+}
+
+func total(rooms []cache.Room) (entries int, bytes int64) {
+	for _, r := range rooms {
+		entries, bytes = entries+r.Entries, bytes+r.Bytes
+	}
+	return entries, bytes
+}
+
+// sizeWords writes a number of bytes with three digits.
+func sizeWords(n int64) string { return humanize.BytesN(uint64(max(0, n)), 3) }
