@@ -24,7 +24,7 @@ var locks embed.FS
 var (
 	// Only plain versions: npm would take "file:", "git+ssh:" or "npm:other@1" as well.
 	versionForm   = regexp.MustCompile(`^(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?$`)
-	integrityForm = regexp.MustCompile(`^sha512-[A-Za-z0-9+/]{86}==$`)
+	integrityForm = regexp.MustCompile(`^sha512-[A-Za-z0-9+/]{85}[AQgw]==$`)
 )
 
 // lock is all that says what Fetch must end with.

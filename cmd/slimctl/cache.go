@@ -8,9 +8,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/internal/cache"
 )
 
@@ -35,14 +35,14 @@ func (a *app) cacheUsage() *cobra.Command {
 		Short: "Print what the cache holds, with sizes",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := checkFormat(format, "text", "json"); err != nil {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err
 			}
 			rooms, err := cache.Usage(a.cacheDir)
 			if err != nil {
 				return err
 			}
-			if format == "json" {
+			if format == report.JSON {
 				return writeRooms(a.stdout, rooms)
 			}
 			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
@@ -52,14 +52,14 @@ func (a *app) cacheUsage() *cobra.Command {
 				if !r.Used.IsZero() {
 					used = r.Used.UTC().Format(time.DateOnly)
 				}
-				fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", r.Name, r.Entries, sizeWords(r.Bytes), used, r.What)
+				fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", r.Name, r.Entries, report.Bytes(r.Bytes), used, r.What)
 			}
 			entries, bytes := total(rooms)
-			fmt.Fprintf(t, "total\t%d\t%s\t\t%s\n", entries, sizeWords(bytes), printable(a.cacheDir))
+			fmt.Fprintf(t, "total\t%d\t%s\t\t%s\n", entries, report.Bytes(bytes), printable(a.cacheDir))
 			return t.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ into the directory.`,
   slimctl cache prune --older-than 168h`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, "text", "json"); err != nil {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err
 			}
 			switch {
@@ -93,7 +93,7 @@ into the directory.`,
 			if err != nil {
 				return err
 			}
-			if format == "json" {
+			if format == report.JSON {
 				return writeRooms(a.stdout, rooms)
 			}
 			done := "removed"
@@ -102,14 +102,14 @@ into the directory.`,
 			}
 			for _, r := range rooms {
 				if r.Entries > 0 {
-					fmt.Fprintf(a.stderr, "%s: %s %s, %s\n", r.Name, done, plural(r.Entries, "entr"), sizeWords(r.Bytes))
+					fmt.Fprintf(a.stderr, "%s: %s %d of its entries, %s\n", r.Name, done, r.Entries, report.Bytes(r.Bytes))
 				}
 				for _, kept := range r.Kept {
 					fmt.Fprintf(a.stderr, "%s: kept %s\n", r.Name, printable(kept))
 				}
 			}
 			_, bytes := total(rooms)
-			_, err = fmt.Fprintf(a.stdout, "%s %s\n", done, sizeWords(bytes))
+			_, err = fmt.Fprintf(a.stdout, "%s %s\n", done, report.Bytes(bytes))
 			return err
 		},
 	}
@@ -117,7 +117,7 @@ into the directory.`,
 	flags.DurationVar(&o.Unused, "older-than", unusedAfter, "remove what was not used for this time")
 	flags.BoolVar(&all, "all", false, "remove everything that is not in use")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "print what would be removed, and remove nothing")
-	flags.StringVar(&format, "format", "text", "text or json")
+	flags.StringVar(&format, "format", report.Text, "text or json")
 	return cmd
 }
 
@@ -133,6 +133,3 @@ func total(rooms []cache.Room) (entries int, bytes int64) {
 	}
 	return entries, bytes
 }
-
-// sizeWords writes a number of bytes with three digits.
-func sizeWords(n int64) string { return humanize.BytesN(uint64(max(0, n)), 3) }

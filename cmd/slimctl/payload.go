@@ -1,33 +1,55 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/report"
 )
 
 func (a *app) payload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "payload",
-		Short: "Fetch the agent-browser runtime",
+		Short: "Fetch, list and update the agent-browser runtime",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
+	cmd.AddCommand(a.payloadFetch(), a.payloadList(), a.payloadUpdate())
+	return cmd
+}
+
+func (a *app) payloadOptions() overlays.Options {
+	return overlays.Options{CacheDir: a.cacheDir, Log: func(format string, args ...any) {
+		fmt.Fprintln(a.stderr, printable(fmt.Sprintf(format, args...)))
+	}}
+}
+
+func (a *app) payloadFetch() *cobra.Command {
 	var nameOrFile, output string
-	fetch := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "fetch",
-		Short: "Fetch a profile's payload by npm into the cache, or into a directory for --payload",
-		Args:  noArgs,
+		Short: "Fetch a profile's agent-browser by npm",
+		Long: `Fetch has npm fetch the agent-browser version that a profile names, checks it
+against the profile's integrity and keeps it in the cache. With --output it also
+writes a directory that --payload takes on a machine without npm.`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := load(nameOrFile, nil)
 			if err != nil {
 				return err
 			}
 			want := p.Payload.AgentBrowser
-			log := func(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
-			payload, err := overlays.Fetch(cmd.Context(), want.Version, want.Integrity, overlays.Options{CacheDir: a.cacheDir, Log: log})
+			payload, err := overlays.Fetch(cmd.Context(), want.Version, want.Integrity, a.payloadOptions())
 			if err != nil {
 				return err
 			}
@@ -40,8 +62,112 @@ func (a *app) payload() *cobra.Command {
 			return err
 		},
 	}
-	fetch.Flags().StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
-	fetch.Flags().StringVarP(&output, "output", "o", "", "directory to write the payload to")
-	cmd.AddCommand(fetch)
+	cmd.Flags().StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write the payload to")
 	return cmd
+}
+
+func (a *app) payloadList() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the agent-browser versions at hand",
+		Long: `List prints the agent-browser versions that this slimctl has a lock for, which
+names every file they may hold, and the versions that are in the cache. A profile
+may name any other version from 0.20.0 on: slimctl payload update VERSION.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
+				return err
+			}
+			versions, err := overlays.Versions(a.payloadOptions())
+			if err != nil {
+				return err
+			}
+			if format == report.JSON {
+				out := json.NewEncoder(a.stdout)
+				out.SetIndent("", "  ")
+				return out.Encode(versions)
+			}
+			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			fmt.Fprintln(t, "VERSION\tLOCK\tCACHED\tINTEGRITY")
+			for _, v := range versions {
+				lock, cached := "no", "no"
+				if v.Locked {
+					lock = "yes"
+				}
+				if v.Cached > 0 {
+					cached = report.Bytes(v.Cached)
+				}
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", v.Version, lock, cached, printable(v.Integrity))
+			}
+			return t.Flush()
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	return cmd
+}
+
+func (a *app) payloadUpdate() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "update VERSION",
+		Short: "Write an agent-browser version into a profile file",
+		Long: `Update writes a version of agent-browser and its integrity into a profile file,
+and changes nothing else in it. The integrity comes from slimctl's own lock, or
+from the registry that npm uses. Run slimctl lock afterwards, and look at what
+changed with slimctl diff.`,
+		Example: `  slimctl payload update 0.41.2 --profile my.yaml
+  slimctl lock --profile my.yaml`,
+		Args: oneArg("a version"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if file == "" {
+				return usage(errors.New("--profile is missing: the profile file to change"))
+			}
+			if !profile.IsFile(file) {
+				return usage(fmt.Errorf("--profile %s is built in; give a file, such as one with `extends: %[1]s`", file))
+			}
+			if _, err := load(file, nil); err != nil {
+				return err
+			}
+			integrity, err := overlays.Integrity(cmd.Context(), args[0], a.payloadOptions())
+			if err != nil {
+				return err
+			}
+			if err := rewriteFile(file, func(data []byte) ([]byte, error) {
+				return profile.Pin(file, data, args[0], integrity)
+			}); err != nil {
+				return err
+			}
+			fmt.Fprintf(a.stderr, "%s was changed; run `slimctl lock --profile %[1]s`\n", file)
+			_, err = fmt.Fprintf(a.stdout, "agent-browser@%s %s\n", args[0], integrity)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&file, "profile", "p", "", "profile `FILE` to change")
+	return cmd
+}
+
+// rewriteFile puts what change makes of a file in its place, at once. Of a symbolic link the file that it names changes.
+func rewriteFile(file string, change func([]byte) ([]byte, error)) error {
+	file, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	text, err := change(old)
+	if err != nil {
+		return err
+	}
+	return image.WriteFile(file, info.Mode().Perm(), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 }

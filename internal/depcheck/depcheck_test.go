@@ -69,6 +69,7 @@ var rooms = map[string][]string{
 	"inspect/sandbox/compose":                    {"inspect/sandbox"},
 
 	"internal/buildkitd":             {"internal/need"},
+	"internal/cache":                 {},
 	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
 	"internal/depcheck":              {},
