@@ -90,7 +90,7 @@ var rooms = map[string][]string{
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"internal/tether", "internal/version", "server", "server/*"},
-	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"},
+	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.
