@@ -33,7 +33,7 @@ func TestTextOfLineB(t *testing.T) {
 	for _, want := range []string{
 		"\nprograms  19\n", "\nlisteners  19\n", "  public    *:8080 nginx, [::]:8080 nginx\n", "\nroutes  61, 29 answer to the outside\n",
 		"  127.0.0.1:9222 ", " /json, /devtools/, ~ ^/cdp/devtools/\n", "\ntools  32\n", "\nhooks  9\n", "\nswitches  85\n", "\nsudo  5\n",
-		"\npackages  3\n", "\nsize by component\n", "\nnotes  4\n", "--all has everything",
+		"\npackages  5\n", "\nsize by component\n", "\nnotes  4\n", "--all has everything",
 	} {
 		if !strings.Contains(short, want) {
 			t.Errorf("no %q in\n%s", want, short)

@@ -130,6 +130,8 @@ type Field struct {
 
 // Surface is what differs in what the images expose.
 type Surface struct {
+	// Outside counts the routes that answer requests from outside the container with anything but an error.
+	Outside    Count `json:"outside"`
 	Programs   Group `json:"programs"`
 	Routes     Group `json:"routes"`
 	Listeners  Group `json:"listeners"`
@@ -142,6 +144,12 @@ type Surface struct {
 	Users      Group `json:"users"`
 	Sudo       Group `json:"sudo"`
 	Packages   Group `json:"packages"`
+}
+
+// Count is how many there are on each side.
+type Count struct {
+	Base int `json:"base"`
+	Slim int `json:"slim"`
 }
 
 // Group is one kind of thing on both sides. Things of one name are one: what is said of them is joined by " | ".

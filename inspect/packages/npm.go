@@ -7,24 +7,30 @@ import (
 	"strings"
 )
 
-// npm reads the npm package whose package.json is at p. Node finds a package by its directory: one without a name has
-// that of its directory.
+// npm reads the npm package whose package.json is at p. Node finds a package by its directory in node_modules: one without
+// a name has that of its directory there, and is no package elsewhere.
 func (r *reader) npm(p string) {
-	dir := path.Dir(p)
+	dir, module := path.Dir(p), isModule(p)
 	var manifest struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
 	}
 	if text, ok := r.files[p]; ok {
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &manifest); err != nil {
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &manifest); err != nil && module {
 			r.note(p, 0, fmt.Sprintf("no package.json that npm would read: %v", err))
 		}
+	}
+	if manifest.Name == "" && !module {
+		return
 	}
 	if manifest.Name == "" {
 		manifest.Name = dir[strings.LastIndex(dir, nodeModules)+len(nodeModules):]
 	}
 	pkg := Package{Kind: NPM, Name: manifest.Name, Version: manifest.Version, Dir: dir, Place: r.img.Place(p, 0)}
 	if n, ok := r.add(pkg, ""); ok {
-		r.db.modules[dir] = n
+		r.npmDirs[dir] = n
+		if module {
+			r.db.modules[dir] = n
+		}
 	}
 }

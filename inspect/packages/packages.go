@@ -70,7 +70,7 @@ func Read(ctx context.Context, img *tree.Image) (*Database, error) {
 			break
 		}
 	}
-	for _, p := range found.modules {
+	for _, p := range slices.Concat(found.modules, found.manifests) {
 		if r.npm(p); r.full {
 			break
 		}
@@ -168,12 +168,15 @@ type reader struct {
 	symlinks map[string]bool
 	// dirs remembers where directories really are: databases name the same ones over and over.
 	dirs map[string]string
+	// npmDirs has the position in Packages by the directory of every npm package, also one outside node_modules, which
+	// owns nothing: rules that trust a package's files must not trust all that lies beside a package.json.
+	npmDirs map[string]int32
 }
 
 func newReader(img *tree.Image) *reader {
 	return &reader{
 		img: img, others: map[uint64][]int32{}, linked: map[string]bool{}, counted: map[counted]bool{},
-		symlinks: map[string]bool{}, dirs: map[string]string{},
+		symlinks: map[string]bool{}, dirs: map[string]string{}, npmDirs: map[string]int32{},
 		db: &Database{Packages: []Package{}, owners: map[uint64]int32{}, seed: maphash.MakeSeed(), modules: map[string]int32{}},
 	}
 }
@@ -189,7 +192,15 @@ type found struct {
 	dpkgInfo map[string]string // by name in the info directory, the path
 	statusD  []string
 	dists    []string // METADATA, PKG-INFO, or a single egg-info file
-	modules  []string // package.json
+	modules  []string // package.json of a directory in which Node looks for a package
+	// manifests are the other package.json files. One with a name is a package, as for syft.
+	manifests []string
+}
+
+// isModule reports whether the package.json at p is that of a directory in which Node looks for a package.
+func isModule(p string) bool {
+	i := strings.LastIndex(p, nodeModules)
+	return i >= 0 && moduleDir(p, i+len(nodeModules))+"/package.json" == p
 }
 
 // find looks for databases.
@@ -207,12 +218,10 @@ func (r *reader) find() *found {
 		}
 		switch base := e.Path[strings.LastIndexByte(e.Path, '/')+1:]; {
 		case base == "package.json":
-			i := strings.LastIndex(e.Path, nodeModules)
-			if i < 0 {
-				continue
-			}
-			if start := i + len(nodeModules); moduleDir(e.Path, start)+"/package.json" == e.Path {
+			if isModule(e.Path) {
 				f.modules = append(f.modules, e.Path)
+			} else {
+				f.manifests = append(f.manifests, e.Path)
 			}
 		case base == "METADATA" && strings.HasSuffix(e.Path, ".dist-info/METADATA"),
 			base == "PKG-INFO" && strings.HasSuffix(e.Path, ".egg-info/PKG-INFO"),
@@ -277,7 +286,7 @@ func (r *reader) read(ctx context.Context, f *found) error {
 			add(record(p))
 		}
 	}
-	for _, p := range f.modules {
+	for _, p := range slices.Concat(f.modules, f.manifests) {
 		if add(p); len(want) == maxFiles {
 			r.note(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
 			break
@@ -393,8 +402,7 @@ func (r *reader) isBody(n int32, p string) bool {
 
 // count gives each package what is in the image of its files.
 func (r *reader) count() {
-	var lastDir string
-	lastModule := int32(-1)
+	var open []int32 // the npm packages around e, innermost last
 	for e := range r.img.Walk("/") {
 		h := r.db.hash(e.Path)
 		if n, ok := r.db.owners[h]; ok {
@@ -403,18 +411,14 @@ func (r *reader) count() {
 				r.have(n, e)
 			}
 		}
-		if e.IsDir() || len(r.db.modules) == 0 {
-			continue
+		for len(open) > 0 && !image.Within(e.Path, r.db.Packages[open[len(open)-1]].Dir) {
+			open = open[:len(open)-1]
 		}
-		dir := e.Path[:strings.LastIndexByte(e.Path, '/')]
-		if dir != lastDir {
-			lastDir, lastModule = dir, -1
-			if n, ok := r.db.module(dir + "/"); ok {
-				lastModule = n
-			}
+		if n, ok := r.npmDirs[e.Path]; ok && e.IsDir() {
+			open = append(open, n)
 		}
-		if lastModule >= 0 {
-			r.has(lastModule, e)
+		if len(open) > 0 && !e.IsDir() {
+			r.has(open[len(open)-1], e)
 		}
 	}
 	for n := range r.db.Packages {

@@ -239,7 +239,9 @@ func TestNPM(t *testing.T) {
 		sized(global+"/.pnpm/a@1/node_modules/a/a.js", 5), hardLink(global+"/.pnpm/a@1/node_modules/a/b.js", global+"/.pnpm/a@1/node_modules/a/a.js"),
 		hardLink(global+"/alias/a.js", global+"/.pnpm/a@1/node_modules/a/a.js"), hardLink(global+"/npm/z.js", global+"/.pnpm/a@1/node_modules/a/a.js"),
 		image.Symlink(global+"/a", ".pnpm/a@1/node_modules/a"),
-		text("/opt/novnc/package.json", `{"name": "novnc", "version": "1"}`),
+		// A package.json with a name is a package wherever it lies, as for syft; without one only node_modules makes it one.
+		text("/opt/novnc/package.json", `{"name": "novnc"}`), text("/opt/novnc/lib/package.json", `{"type": "module"}`),
+		text("/opt/broken/package.json", `{"name": "x`), text(global+"/npm/vendored/package.json", `{"name": "vendored", "version": "2"}`),
 		sized("/node_modules/top/index.js", 1), text("/node_modules/node_modules/package.json", "{}"),
 	)
 	check(t, "packages", []string{
@@ -247,14 +249,16 @@ func TestNPM(t *testing.T) {
 		"npm @scope/broken  in " + global + "/@scope/broken: 11 bytes, 1 files @ " + global + "/@scope/broken/package.json",
 		"npm a 1 in " + global + "/.pnpm/a@1/node_modules/a: 35 bytes, 3 files @ " + global + "/.pnpm/a@1/node_modules/a/package.json",
 		"npm noname  in " + global + "/noname: 3 bytes, 1 files @ " + global + "/noname/package.json",
+		"npm novnc  in /opt/novnc: 37 bytes, 2 files @ /opt/novnc/package.json",
 		"npm npm 10.0.0 in " + global + "/npm: 164 bytes, 6 files @ " + global + "/npm/package.json",
 		"npm real 1 in " + global + "/alias: 41 bytes, 2 files @ " + global + "/alias/package.json",
+		"npm vendored 2 in " + global + "/npm/vendored: 37 bytes, 1 files @ " + global + "/npm/vendored/package.json",
 	}, table(db))
 	check(t, "owners", []string{
-		global + "/npm npm npm", global + "/npm/lib npm npm", global + "/npm/node_modules/.package-lock.json npm npm",
+		global + "/npm npm npm", global + "/npm/lib npm npm", global + "/npm/vendored/package.json npm npm", global + "/npm/node_modules/.package-lock.json npm npm",
 		global + "/npm/node_modules/@npmcli/fs/index.js npm @npmcli/fs", global + "/npm/node_modules/@npmcli npm npm", global + "/other -",
 		"/opt/novnc/package.json -", "/node_modules/top/index.js -",
-	}, owners(db, global+"/npm", global+"/npm/lib", global+"/npm/node_modules/.package-lock.json",
+	}, owners(db, global+"/npm", global+"/npm/lib", global+"/npm/vendored/package.json", global+"/npm/node_modules/.package-lock.json",
 		global+"/npm/node_modules/@npmcli/fs/index.js", global+"/npm/node_modules/@npmcli", global+"/other", "/opt/novnc/package.json",
 		"/node_modules/top/index.js"))
 	check(t, "notes", []string{
@@ -347,17 +351,20 @@ func TestStandIns(t *testing.T) {
 	want := map[string][]string{
 		"A": {
 			"npm @agent-infra/mcp-hub 1.1.0 /usr/lib/node_modules/@agent-infra/mcp-hub",
-			"npm @agent-infra/mcp-server-browser 1.2.21 /usr/lib/node_modules/@agent-infra/mcp-server-browser",
+			"npm @agent-infra/mcp-server-browser 1.2.21 /usr/lib/node_modules/@agent-infra/mcp-server-browser", "npm @novnc/novnc 1.4.0 /opt/novnc",
 			"npm chrome-devtools-mcp 0.9.0 /usr/lib/node_modules/chrome-devtools-mcp",
 		},
 		"B": {
-			"npm @agent-infra/mcp-server-browser 1.2.29 " + node22 + "@agent-infra/mcp-server-browser",
+			"npm @agent-infra/mcp-server-browser 1.2.29 " + node22 + "@agent-infra/mcp-server-browser", "npm @novnc/novnc 1.4.0 /opt/novnc",
 			"npm agent-browser 0.22.3 " + node22 + "agent-browser", "npm chrome-devtools-mcp 0.9.0 " + node22 + "chrome-devtools-mcp",
+			"npm nodejs-repl-server 0.0.0 /opt/repl-servers/nodejs",
 		},
 		"C": {
 			"npm @agent-infra/mcp-server-browser 1.2.29 " + node22 + "@agent-infra/mcp-server-browser",
-			"npm @anthropic-ai/claude-code 0.0.0-guess " + node22 + "@anthropic-ai/claude-code", "npm @openai/codex 0.139.0 " + node22 + "@openai/codex",
+			"npm @anthropic-ai/claude-code 0.0.0-guess " + node22 + "@anthropic-ai/claude-code",
+			"npm @novnc/novnc 1.4.0 /opt/novnc", "npm @openai/codex 0.139.0 " + node22 + "@openai/codex",
 			"npm agent-browser 0.22.3 " + node22 + "agent-browser", "npm chrome-devtools-mcp 0.9.0 " + node22 + "chrome-devtools-mcp",
+			"npm nodejs-repl-server 0.0.0 /opt/repl-servers/nodejs",
 		},
 	}
 	version := regexp.MustCompile(`/v22\.[0-9.]+/`)

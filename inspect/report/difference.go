@@ -31,35 +31,33 @@ func diffPage(d *diff.Diff) page {
 	}
 	notes := p.Summary
 	p.Summary = nil
-	if s := surfaceSummary(d); s != "" {
-		p.Summary = append(p.Summary, s)
-	}
-	p.Summary = append(p.Summary, layerSummary(d), fileSummary(d.Counts), pullSummary(d), seenSummary(d.Size))
+	p.Summary = append(p.Summary, surfaceSummary(d), downloadSummary(d), visibleSummary(d.Size), layerSummary(d), fileSummary(d.Counts))
 	p.Summary = append(p.Summary, notes...)
 	p.Sections = append(surfaceGroups(d), config(d))
 	return p
 }
 
-// surfaceSummary says what went and came of what an image exposes.
+// surfaceSummary leads with what answers from outside.
 func surfaceSummary(d *diff.Diff) string {
-	var gone, came []string
-	for _, g := range groups(d)[:5] {
-		minus, plus, _ := g.tally()
-		if minus > 0 {
-			gone = append(gone, number(minus)+" of "+count(g.of.Base, strings.TrimSuffix(g.title, "s")))
+	s := d.Surface
+	out := "Routes that answer from outside: " + fromTo(s.Outside) + "."
+	for _, g := range []struct {
+		title string
+		of    diff.Group
+	}{{"Tools", s.Tools}, {"MCP servers", s.MCPServers}, {"Programs", s.Programs}, {"Listeners", s.Listeners}} {
+		if g.of.Base+g.of.Slim > 0 {
+			out += " " + g.title + ": " + fromTo(diff.Count{Base: g.of.Base, Slim: g.of.Slim}) + "."
 		}
-		if plus > 0 {
-			came = append(came, count(plus, strings.TrimSuffix(g.title, "s")))
-		}
 	}
-	out := ""
-	if len(gone) > 0 {
-		out = "Gone: " + enumerate(gone) + ". "
+	return out
+}
+
+// fromTo is "29 → 7", or "7" when both sides have as many.
+func fromTo(c diff.Count) string {
+	if c.Base == c.Slim {
+		return number(c.Base)
 	}
-	if len(came) > 0 {
-		out += "New: " + enumerate(came) + "."
-	}
-	return strings.TrimSpace(out)
+	return number(c.Base) + " → " + number(c.Slim)
 }
 
 // enumerate is "a, b and c".
@@ -103,25 +101,14 @@ func fileSummary(c diff.Counts) string {
 		number(c.Modified), number(c.Type), number(c.Meta))
 }
 
-func pullSummary(d *diff.Diff) string {
-	return fmt.Sprintf("For a puller: %s beside the base; %s without it, %s.",
-		Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer), than(d.Size.Transfer))
+func downloadSummary(d *diff.Diff) string {
+	return fmt.Sprintf("Download: %s if you have the base, %s if not.", Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer))
 }
 
-// seenSummary tells what became smaller for a puller from what a layer above only hides.
-func seenSummary(s diff.Size) string {
-	return fmt.Sprintf("A container sees %s. Of the files of base %s are gone for good; %s are only hidden, and still pulled.",
-		than(s.Visible), Bytes(s.Gone), Bytes(s.Hidden))
-}
-
-func than(n int64) string {
-	switch {
-	case n < 0:
-		return Bytes(-n) + " less than base's"
-	case n > 0:
-		return Bytes(n) + " more than base's"
-	}
-	return "as much as base's"
+// visibleSummary tells what became smaller to download from what a layer above only hides.
+func visibleSummary(s diff.Size) string {
+	return fmt.Sprintf("Visible in a container: %s. Of the base's files, %s are no longer downloaded; %s are hidden but still downloaded.",
+		change(s.Visible), Bytes(s.Gone), Bytes(s.Hidden))
 }
 
 type group struct {
@@ -172,10 +159,7 @@ func surfaceGroups(d *diff.Diff) []section {
 				r.Cells[1], r.Cells[2] = variable.ReplaceAllString(r.Cells[1], "$$$1"), variable.ReplaceAllString(r.Cells[2], "$$$1")
 			}
 		}
-		t.Count = number(g.of.Base)
-		if g.of.Base != g.of.Slim {
-			t.Count += " → " + number(g.of.Slim)
-		}
+		t.Count = fromTo(diff.Count{Base: g.of.Base, Slim: g.of.Slim})
 		for _, n := range g.of.Same {
 			t.Same = append(t.Same, quote(n))
 		}
@@ -194,9 +178,9 @@ type sizeLine struct {
 func sizeLines(d *diff.Diff) []sizeLine {
 	base, slim := d.Base.Size, d.Slim.Size
 	return []sizeLine{
-		{"to pull", base.Transfer, slim.Transfer, change(d.Size.Beside) + " beside the base"},
+		{"download", base.Transfer, slim.Transfer, Bytes(d.Size.Beside) + " if you have the base"},
 		{"visible", base.Visible, slim.Visible, ""},
-		{"hidden", base.Hidden, slim.Hidden, Bytes(d.Size.Hidden) + " hidden by slim, but still pulled"},
+		{"hidden", base.Hidden, slim.Hidden, Bytes(d.Size.Hidden) + " hidden by slim but still downloaded"},
 	}
 }
 
@@ -209,10 +193,10 @@ func componentChanges(d *diff.Diff) section {
 	return s
 }
 
-// layerChanges has every layer of both: what a puller transfers, and what of it can be seen.
+// layerChanges has every layer of both: what is downloaded, and what of it can be seen.
 func layerChanges(d *diff.Diff) section {
 	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{
-		name("digest"), numeral("to pull"), numeral("unpacked"),
+		name("digest"), numeral("download"), numeral("unpacked"),
 		numeral("seen in base"), numeral("seen in slim"), name("created by"),
 	}}
 	seen := func(of size.Sizes) map[string]string {

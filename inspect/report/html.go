@@ -441,9 +441,9 @@ func surfaceCards(s *inspect.Surface) []card {
 		{What: "switches", Is: number(len(switches(s).Rows)), Note: "and " + count(len(hooks(s).Rows), "hook") + ", in the environment"},
 		{What: "privileged files", Is: number(len(privileged(s).Rows)), Note: "and " + count(len(sudo(s).Rows), "sudo rule")},
 		{What: "packages", Is: number(len(s.Packages)), Note: "dpkg, pip and npm"},
-		{What: "to pull", Is: Bytes(s.Size.Transfer), Note: "in " + count(len(s.Size.Layers), "layer")},
+		{What: "download", Is: Bytes(s.Size.Transfer), Note: "in " + count(len(s.Size.Layers), "layer")},
 		{What: "visible", Is: Bytes(s.Size.Visible), Note: "in " + count(s.Size.Files, "file")},
-		{What: "hidden", Is: Bytes(s.Size.Hidden), Note: "pulled, but out of sight"},
+		{What: "hidden", Is: Bytes(s.Size.Hidden), Note: "downloaded, but out of sight"},
 	}
 	if n := len(notes(s).Rows); n > 0 {
 		out = append(out, card{What: "notes", Is: number(n), Note: "not understood, or wouldn't work"})

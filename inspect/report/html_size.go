@@ -72,7 +72,7 @@ func mapLabel(side string, s size.Sizes) string {
 	return fmt.Sprintf("Treemap of %s by component: %s; the table below has all", side, strings.Join(words, ", "))
 }
 
-// stacks are the layers of each side, as wide as what a puller transfers.
+// stacks are the layers of each side, as wide as their download.
 func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
 	most := int64(1)
 	in := map[string]int{}
@@ -86,7 +86,7 @@ func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
 	var out []stack
 	for i, s := range sides {
 		k := stack{Side: names[i], Total: Bytes(s.Transfer)}
-		k.Label = strings.TrimSpace(names[i]+" "+count(len(s.Layers), "layer")) + ", " + k.Total + " to pull"
+		k.Label = strings.TrimSpace(names[i]+" "+count(len(s.Layers), "layer")) + ", " + k.Total + " to download"
 		x := 0.0
 		for n, l := range s.Layers[:min(len(s.Layers), manyLayers)] {
 			wide := 1000 * float64(l.Size) / float64(most)
@@ -94,7 +94,7 @@ func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
 			if len(sides) == 2 && in[l.Digest] < 2 {
 				class = k.Side
 			}
-			title := fmt.Sprintf("layer %d, %s: %s to pull, %s unpacked, %s of that visible. %s",
+			title := fmt.Sprintf("layer %d, %s: %s to download, %s unpacked, %s of that visible. %s",
 				n+1, short(l.Digest), Bytes(l.Size), Bytes(l.Unpacked), Bytes(l.Visible), cut(quote(l.CreatedBy), maxCell))
 			k.Bars = append(k.Bars, bar{class, title, x, max(0, wide-0.8)})
 			classes[class] = true

@@ -228,6 +228,8 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff) error {
 			return
 		}
 		m.put("| | base | slim | change |\n|---|--:|--:|--:|\n")
+		m.put("| routes that answer from outside | %s | %s | %s |\n",
+			number(d.Surface.Outside.Base), number(d.Surface.Outside.Slim), signed(d.Surface.Outside.Slim-d.Surface.Outside.Base))
 		for _, g := range groups(d) {
 			m.put("| %s | %s | %s | %s |\n", g.title, number(g.of.Base), number(g.of.Slim), signed(g.of.Slim-g.of.Base))
 		}

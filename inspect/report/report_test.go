@@ -5,12 +5,14 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
+	"github.com/slimctl/slimctl/inspect/mcp"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -61,5 +63,36 @@ func TestGolden(t *testing.T) {
 			}
 			golden(t, tt.file, b.Bytes())
 		})
+	}
+}
+
+// The template of a file that the image has rendered already is the same servers, not others.
+func TestTemplateIsNoSecondServer(t *testing.T) {
+	server := mcp.Server{Name: "browser_shell", Type: "stdio", Command: "/usr/local/bin/browser-shell", Args: []string{"mcp"}, Tools: []string{"browser-shell"}}
+	other := server
+	other.Args = []string{"mcp", "--policy", "/tmp/p"}
+	for want, template := range map[string][]mcp.Server{
+		"1 tool of 1 MCP server":   {server},
+		"2 tools of 2 MCP servers": {other},
+	} {
+		s := &inspect.Surface{MCP: &mcp.Report{Configs: []mcp.Config{
+			{Path: "/opt/gem/mcp-hub.json", Servers: []mcp.Server{server}},
+			{Path: "/opt/gem/mcp-hub.json.template", Template: true, Servers: template},
+		}}}
+		s.MCP.Configs[1].Servers[0].Place = at("/opt/gem/mcp-hub.json.template", 3)
+		if got := exposes(s); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestDiffLeadsWithWhatAnswers(t *testing.T) {
+	got := diffPage(sampleDiff("linux/amd64")).Summary[:2]
+	want := []string{
+		"Routes that answer from outside: 3 → 2. Tools: 33 → 1. Programs: 6 → 3.",
+		"Download: 1.20 MB if you have the base, 3.21 GB if not.",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }

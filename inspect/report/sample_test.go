@@ -169,6 +169,7 @@ func sampleDiff(platform string) *diff.Diff {
 			{Name: "user", Old: "root", New: "gem", InBase: true, InSlim: true},
 		},
 		Surface: diff.Surface{
+			Outside: diff.Count{Base: 3, Slim: 2},
 			Programs: diff.Group{Base: 6, Slim: 3, Same: []string{"browser", "vnc"}, Items: []diff.Field{
 				{Name: "code-server", Old: "user=gem autostart=true command=/usr/bin/code-server", InBase: true},
 				{Name: "gost", Old: "user=root autostart=true command=gost -C /opt/gem/gost.yaml", InBase: true},

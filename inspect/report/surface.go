@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,7 +30,7 @@ func surfacePage(s *inspect.Surface) page {
 		{"entrypoint", cmp.Or(argv(s.Config.Entrypoint), "none")},
 		{"command", cmp.Or(argv(s.Config.Cmd), "none")},
 		{"user", cmp.Or(quote(s.Config.User), "root")},
-		{"size", fmt.Sprintf("%s to pull in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer),
+		{"size", fmt.Sprintf("%s to download in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer),
 			count(len(s.Size.Layers), "layer"), Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
 	}}
 	p.Summary = []string{exposes(s)}
@@ -289,6 +290,9 @@ func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
 	}
 	for _, c := range r.Configs {
 		for _, v := range c.Servers {
+			if c.Template && rendered(r, v) {
+				continue
+			}
 			from := v.Place
 			from.Path = cmp.Or(from.Path, c.Path)
 			visit(v, from.String())
@@ -297,6 +301,20 @@ func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
 	for _, v := range r.BuiltIn {
 		visit(v, cmp.Or(v.Place.String(), "built in"))
 	}
+}
+
+// rendered reports whether a file that is no template has the template's server v as it is: then it is one server.
+func rendered(r *mcp.Report, v mcp.Server) bool {
+	v.Place = tree.Place{}
+	for _, c := range r.Configs {
+		if !c.Template && slices.ContainsFunc(c.Servers, func(o mcp.Server) bool {
+			o.Place = tree.Place{}
+			return reflect.DeepEqual(o, v)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func tools(s *inspect.Surface) section {
@@ -521,7 +539,7 @@ func directories(s size.Sizes) section {
 }
 
 func layers(s size.Sizes) section {
-	out := newSection("layers", "size by layer", numeral("layer"), name("digest"), numeral("to pull"), numeral("unpacked"),
+	out := newSection("layers", "size by layer", numeral("layer"), name("digest"), numeral("download"), numeral("unpacked"),
 		numeral("visible"), numeral("entries"), name("created by"))
 	out.Bars, out.Brief = true, &brief{}
 	for i, l := range s.Layers {

@@ -552,7 +552,7 @@ func (t texter) layers(d *diff.Diff) []string {
 		if l.In == diff.InBoth {
 			continue
 		}
-		sizes := fmt.Sprintf("%s to pull, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked))
+		sizes := fmt.Sprintf("%s to download, %s unpacked", Bytes(l.Size), Bytes(l.Unpacked))
 		head := "\n" + t.title("layer "+short(l.Digest)+" of "+quote(l.In), sizes)
 		body := ""
 		if l.CreatedBy != "" {
