@@ -104,8 +104,8 @@ into the directory.`,
 				if r.Entries > 0 {
 					fmt.Fprintf(a.stderr, "%s: %s %d of its entries, %s\n", r.Name, done, r.Entries, report.Bytes(r.Bytes))
 				}
-				for _, kept := range r.Kept {
-					fmt.Fprintf(a.stderr, "%s: kept %s\n", r.Name, printable(kept))
+				for why, n := range r.Kept {
+					fmt.Fprintf(a.stderr, "%s: kept %d of its entries: %s\n", r.Name, n, printable(why))
 				}
 			}
 			_, bytes := total(rooms)

@@ -28,8 +28,8 @@ type Room struct {
 	Bytes int64 `json:"bytes"`
 	// Used is when an entry was last read or written, as far as the file system notes it; zero for an empty room.
 	Used time.Time `json:"used,omitzero"`
-	// Kept says of each entry that Prune didn't remove though it was due why not.
-	Kept []string `json:"kept,omitempty"`
+	// Kept counts, by the reason, the entries that Prune didn't remove though they were due.
+	Kept map[string]int `json:"kept,omitempty"`
 }
 
 // room is a Room's name and what its entries are called: slash paths in the cache directory.
@@ -86,7 +86,10 @@ func Prune(dir string, o Options) ([]Room, error) {
 	out, err := visit(dir, func(root *os.Root, e entry, r *Room) (err error) {
 		keep := func(why string) {
 			if why != "" {
-				r.Kept = append(r.Kept, fmt.Sprintf("%s: %s", e.path, why))
+				if r.Kept == nil {
+					r.Kept = map[string]int{}
+				}
+				r.Kept[why]++
 			}
 			r.Entries, r.Bytes = r.Entries-1, r.Bytes-e.size
 		}
@@ -109,7 +112,7 @@ func Prune(dir string, o Options) ([]Room, error) {
 			return err
 		}
 		if held {
-			keep("another process uses it")
+			keep("another process holds its lock")
 			return nil
 		}
 		if !o.DryRun {
@@ -288,7 +291,7 @@ func holdRuns(root *os.Root) (release func() error, running string, err error) {
 	}
 	for _, r := range runs {
 		if r.IsDir() {
-			return release, "the container of " + path.Join(runsDir, r.Name()) + " uses it", nil
+			return release, "the container of " + path.Join(runsDir, r.Name()) + " uses them", nil
 		}
 	}
 	return release, "", nil

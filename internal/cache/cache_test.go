@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ func prune(t *testing.T, dir string, o Options) (removed int, kept []string) {
 	}
 	for _, r := range got {
 		removed += r.Entries
-		kept = append(kept, r.Kept...)
+		kept = slices.AppendSeq(kept, maps.Keys(r.Kept))
 	}
 	return removed, kept
 }
