@@ -69,13 +69,16 @@ base, what is removed, and what may remain.
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},
 		"look":   {a.inspect(), a.diff(), a.verify(), a.why()},
-		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.cache(), a.standin(), a.version()},
+		"parts":  {a.llb(), a.dockerfile(), a.payload(), a.cache(), a.man(), a.standin(), a.version()},
 	} {
 		for _, c := range commands {
 			c.GroupID = group
 			root.AddCommand(c)
 		}
 	}
+	root.AddCommand(helpTopic("images", "How to name an image, a base and its platforms", imagesTopic))
+	addCompletions(root)
+	fitHelp(root)
 	return root
 }
 

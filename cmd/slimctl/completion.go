@@ -1,0 +1,108 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/slimctl/slimctl/build/overlays"
+)
+
+// imageForms are the beginnings of an image's name; see imagesTopic.
+var imageForms = []string{
+	"standin:A", "standin:B", "standin:C", "standin-live:A", "standin-live:B", "standin-live:C", "oci:", "oci-archive:", "docker-archive:",
+}
+
+// chosen are the flags whose usage text begins with the values that they take.
+var chosen = []string{"format", "progress", "runtime", "color", "severity", "form", "line", "network"}
+
+// addCompletions has a shell complete the values of flags and arguments of root and all commands below it.
+func addCompletions(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		switch {
+		case f.Name == "profile":
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeProfile)
+		case f.Name == "base":
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeImage)
+		case f.Name == "platform":
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords([]string{"linux/amd64", "linux/arm64"}))
+		case f.Name == "output" && cmd.Name() == "build":
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeImageOutput)
+		case slices.Contains(chosen, f.Name):
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords(choices(f.Usage)))
+		}
+	})
+	use := strings.Fields(cmd.Use)
+	switch {
+	case cmd.ValidArgsFunction != nil || len(use) < 2:
+	case use[1] == "IMAGE":
+		cmd.ValidArgsFunction = firstArgs(1, completeImage)
+	case use[1] == "BASE":
+		cmd.ValidArgsFunction = firstArgs(2, completeImage)
+	case use[1] == "NAME|FILE":
+		cmd.ValidArgsFunction = firstArgs(1, completeProfile)
+	case use[1] == "VERSION":
+		cmd.ValidArgsFunction = firstArgs(1, completeVersion)
+	}
+	for _, c := range cmd.Commands() {
+		addCompletions(c)
+	}
+}
+
+var choice = regexp.MustCompile(`^[\w-]+$`)
+
+// choices returns the values in a usage text such as "colour the text: auto (on a terminal), always or never".
+func choices(usage string) (out []string) {
+	usage = regexp.MustCompile(`\([^)]*\)`).ReplaceAllString(usage, "")
+	if _, list, ok := strings.Cut(usage, ": "); ok {
+		usage = list
+	}
+	usage, _, _ = strings.Cut(usage, ";")
+	for _, word := range strings.Split(strings.ReplaceAll(usage, " or ", ", "), ",") {
+		if word = strings.TrimSpace(word); choice.MatchString(word) {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+func completeWords(words []string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// firstArgs completes only the first n arguments.
+func firstArgs(n int, complete cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= n {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return complete(cmd, args, begun)
+	}
+}
+
+// completeProfile offers the built-in profiles, and files where none of them fits.
+func completeProfile(*cobra.Command, []string, string) (out []string, _ cobra.ShellCompDirective) {
+	list, err := loader(nil).List()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, p := range list {
+		out = append(out, cobra.CompletionWithDesc(p.Name, p.Description))
+	}
+	return out, cobra.ShellCompDirectiveDefault
+}
+
+func completeImage(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return imageForms, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}
+
+func completeImageOutput(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"type=oci,dest=", "type=oci-archive,dest=", "type=docker-archive,dest="}, cobra.ShellCompDirectiveNoSpace
+}
+
+func completeVersion(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return overlays.Known(), cobra.ShellCompDirectiveNoFileComp
+}

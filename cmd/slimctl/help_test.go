@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md anew")
+
+// everyCommand is all that a user sees, with what cobra adds.
+func everyCommand(t *testing.T) (out []*cobra.Command) {
+	t.Helper()
+	root := (&app{}).root()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		if c.Hidden || c.Name() == "completion" || c.Name() == "help" { // cobra's own words
+			return
+		}
+		out = append(out, c)
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root)
+	return out
+}
+
+func helpOf(t *testing.T, c *cobra.Command) string {
+	t.Helper()
+	var out bytes.Buffer
+	c.InitDefaultHelpFlag()
+	c.SetOut(&out)
+	if err := c.Help(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// noVerb are first words of a Short that look like a verb and are none.
+var verb = regexp.MustCompile(`^(Build|Check|Compare|Explain|Fetch|How|List|Pin|Print|Publish|Remove|Render|Run|Serve|Show|Turn|Write) `)
+
+// TestHelpText holds what STYLE.md promises a reader of --help.
+func TestHelpText(t *testing.T) {
+	for _, c := range everyCommand(t) {
+		path := c.CommandPath()
+		if n := utf8.RuneCountInString(c.Short); n > 60 {
+			t.Errorf("%s: Short has %d characters, want at most 60: %s", path, n, c.Short)
+		}
+		if !verb.MatchString(c.Short) {
+			t.Errorf("%s: Short begins with no verb: %s", path, c.Short)
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if n := utf8.RuneCountInString(strings.ReplaceAll(f.Usage, "`", "")); n > 70 {
+				t.Errorf("%s --%s: the text has %d characters, want at most 70: %s", path, f.Name, n, f.Usage)
+			}
+		})
+		for line := range strings.Lines(helpOf(t, c)) {
+			if line = strings.TrimRight(line, "\n"); utf8.RuneCountInString(line) > helpWidth {
+				t.Errorf("%s --help: more than %d columns: %s", path, helpWidth, line)
+			}
+		}
+	}
+}
+
+// TestChosenFlags: a flag that offers its values has them in its text, and the default among them.
+func TestChosenFlags(t *testing.T) {
+	for _, c := range everyCommand(t) {
+		for _, name := range chosen {
+			f := c.LocalFlags().Lookup(name)
+			if f == nil {
+				continue
+			}
+			words := choices(f.Usage)
+			if len(words) < 2 {
+				t.Errorf("%s --%s: no values in %q", c.CommandPath(), name, f.Usage)
+			}
+			if f.DefValue != "" && !strings.Contains(" "+strings.Join(words, " ")+" ", " "+f.DefValue+" ") {
+				t.Errorf("%s --%s: the default %s isn't among %q", c.CommandPath(), name, f.DefValue, words)
+			}
+		}
+	}
+}
+
+// TestCommandReference: docs/cli.md has the help of every command. `make generate` writes it.
+func TestCommandReference(t *testing.T) {
+	t.Setenv("BUILDKIT_HOST", "")
+	var b strings.Builder
+	fmt.Fprint(&b, "# Command reference\n\nWhat `--help` prints. Written by `make generate`: change the commands, not this page.\n\n")
+	commands := everyCommand(t)
+	for _, c := range commands {
+		fmt.Fprintf(&b, "- [`%s`](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), c.Short)
+	}
+	for _, c := range commands {
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", c.CommandPath(), strings.TrimSpace(helpOf(t, c)))
+	}
+	const file = "../../docs/cli.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Error("docs/cli.md isn't what the commands' --help prints; run `make generate`")
+	}
+	if home, err := os.UserHomeDir(); err == nil && home != "/" && strings.Contains(b.String(), home) {
+		t.Errorf("the help has this user's home directory %s in it", home)
+	}
+}
