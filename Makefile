@@ -9,7 +9,8 @@ test: ## all tests, with what they need
 lint: ## golangci-lint, in the version that .golangci.yml was written for
 	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run
 
-generate: ## the schemas, and what makes Chromium use the proxy
+generate: ## the schemas, what makes Chromium use the proxy, and docs/cli.md
+	go test ./cmd/slimctl -run TestCommandReference -update
 	go generate ./build/profile
 	go test ./server/policy -run TestSchemaAsset -update
 	go run ./cmd/browser-shell chromium-policy --policy assets/policy/browser-shell.policy.json >managed-policy.tmp
@@ -22,7 +23,7 @@ bench: ## embedded engine against buildkitd; see bench/README.md
 	bash bench/run
 
 # browser-shell has the tag or commit of the repository in it, and so has its digest: the tree must be clean.
-release: ## dist/: slimctl with browser-shell for both architectures inside, and browser-shell by itself
+release: ## dist/: slimctl with browser-shell for both architectures inside, browser-shell by itself, manual pages
 	mkdir -p dist
 	for arch in amd64 arm64; do \
 	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -tags nethttpomithttp2 -trimpath -buildvcs=true -ldflags '-s -w -buildid=' \
@@ -33,3 +34,4 @@ release: ## dist/: slimctl with browser-shell for both architectures inside, and
 	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -buildvcs=true -ldflags '-s -w' \
 	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl || exit 1; \
 	done
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./cmd/slimctl man dist/man

@@ -58,7 +58,8 @@ Credentials for registries are those of docker login, crane auth login and podma
 certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs.d is read.`,
 		Example: `  slimctl build --profile l0 --base standin:B --output type=oci,dest=out
   slimctl build --profile l0 -t registry.example/team/slim:1 --push
-  slimctl build --profile ./my.yaml --platform linux/arm64 --output type=docker-archive,dest=slim.tar`,
+  slimctl build --profile ./my.yaml --platform linux/arm64 \
+    --output type=docker-archive,dest=slim.tar`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runBuild(cmd.Context(), f) },
 	}
@@ -67,21 +68,21 @@ certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs
 	flags.StringArrayVarP(&f.tags, "tag", "t", nil, "name of the image, as HOST/REPO:TAG (repeatable)")
 	flags.BoolVar(&f.push, "push", false, "push to every --tag")
 	flags.BoolVar(&f.load, "load", false, "load into Docker; one platform only")
-	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci|oci-archive|docker-archive,dest=PATH (repeatable)")
-	flags.StringVar(&f.builder, "builder", "", "build by a BuildKit daemon: its address, env for BUILDKIT_HOST, or auto to start one from PATH")
+	flags.StringArrayVarP(&f.outputs, "output", "o", nil, "type=oci, oci-archive or docker-archive,dest=PATH (repeatable)")
+	flags.StringVar(&f.builder, "builder", "", "BuildKit daemon: address, env (BUILDKIT_HOST), or auto to start one")
 	flags.StringVar(&f.tls.caCert, "tlscacert", "", "with --builder: certificate authority of the daemon, as buildctl's")
 	flags.StringVar(&f.tls.cert, "tlscert", "", "with --builder: our certificate")
 	flags.StringVar(&f.tls.key, "tlskey", "", "with --builder: our key")
-	flags.StringVar(&f.tls.serverName, "tlsservername", "", "with --builder: name in the daemon's certificate (default: the address's)")
+	flags.StringVar(&f.tls.serverName, "tlsservername", "", "with --builder: name in its certificate (default: the address's)")
 	flags.StringVar(&f.tls.dir, "tlsdir", "", "with --builder: `DIR` with ca.pem, cert.pem and key.pem")
 	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
 	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
 	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
 	_ = flags.MarkHidden("llb-form") // only overlay gives the digest of the embedded engine
-	flags.BoolVar(&f.verify, "verify", true, "hold the image against the profile before it gets a name; --verify=false leaves it out")
+	flags.BoolVar(&f.verify, "verify", true, "verify the image before publishing it")
 	flags.StringVar(&f.metadata, "metadata-file", "", "write what was built to this file, as JSON")
 	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as key=value (repeatable)")
-	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation, as [index:|manifest:]key=value (repeatable; both when not said)")
+	flags.StringArrayVar(&f.annotations, "annotation", nil, "set an annotation: [index:|manifest:]key=value (default: both)")
 	return cmd
 }
 

@@ -25,13 +25,14 @@ func (a *app) compose() *cobra.Command {
 	s := compose.Service{}
 	cmd := &cobra.Command{
 		Use:   "compose IMAGE",
-		Short: "Write a docker-compose.yml or a Kubernetes manifest for a built image",
+		Short: "Write a Compose file or a Kubernetes manifest",
 		Long: `Compose writes how to run a built image as a service, closed as slimctl runs it itself: a
 read-only root, no capability but the few that are needed, limits on memory, processor and
 processes, the port on loopback. The file holds no key: it names the variable or the
 Secret that does.`,
 		Example: `  slimctl compose registry.example/slim@sha256:… --output docker-compose.yml
-  slimctl compose registry.example/slim:1 --resolve-image-digests --format kubernetes --rootless | kubectl apply -f -`,
+  slimctl compose registry.example/slim:1 --resolve-image-digests \
+    --format kubernetes --rootless | kubectl apply -f -`,
 		Args: oneArg("an image reference"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			render, ok := renderers[format]
@@ -94,7 +95,7 @@ Secret that does.`,
 	f.BoolVar(&resolve, "resolve-image-digests", false, "ask the registry for the image's digest, and pin it")
 	f.StringVar(&s.Name, "name", "browser", "name of the service and of all objects")
 	f.StringVarP(&s.Namespace, "namespace", "n", "", "Kubernetes namespace (default: the one that kubectl has)")
-	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "`ADDRESS:PORT` of this machine's loopback that leads to the image, with compose")
+	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "with compose: loopback `ADDRESS:PORT` to serve at")
 	f.StringVar(&policy, "policy", "", "`FILE` with the browser-shell policy, in the place of the image's own")
 	f.StringVar(&work, "work", "", "`DIR` that the tool may read at /work, with compose")
 	f.StringVar(&artifacts, "artifacts", "", "`DIR` that /output is kept in, with compose")

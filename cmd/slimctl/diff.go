@@ -36,7 +36,7 @@ func (a *app) diff() *cobra.Command {
 	f := &diffFlags{}
 	cmd := &cobra.Command{
 		Use:   "diff BASE SLIM [-- PATH...]",
-		Short: "Print what differs between two images: files, config, surface, size",
+		Short: "Compare two images: files, config, surface, sizes",
 		Long: `Diff compares two images platform by platform: the files of the merged trees, the config, the
 surface (what inspect prints) and the sizes. BASE and SLIM are what build's --base takes, or
 images that build wrote. Nothing is unpacked; a layer that both have is the same and is not
@@ -48,15 +48,15 @@ and **; a path that matches nothing in either image is an error.
 Marks of files:
   +  only in SLIM      -  only in BASE
   M  other content or link target      T  another type
-  U  other mode, owner or extended attributes (with --times: or modification time) only
+  U  only other mode, owner, extended attributes (--times: modification time)
 
 Exit status with --exit-code, as of diff(1): 0 when the images are the same, 1 when they differ
 or one lacks a platform, 2 when there is trouble. With paths only their files count. How files
 are cut into layers does not count, nor do names, digests and times.`,
 		Example: `  slimctl diff standin:B oci:out
-  slimctl diff --format html -o diff.html registry.example/aio:1 registry.example/slim:1
+  slimctl diff --format html -o diff.html standin:B oci:out
   slimctl diff --exit-code oci:one oci:other -- /opt/gem '**/*.conf'
-  slimctl diff --format json standin:B oci:out | jq '.platforms[].surface.programs'`,
+  slimctl diff --format json standin:B oci:out | jq '.platforms[].surface'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				f.options.Paths, args = args[dash:], args[:dash]
@@ -85,9 +85,9 @@ are cut into layers does not count, nor do names, digests and times.`,
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that both images have)"
 	f.report.add(cmd)
 	flags.BoolVar(&f.report.options.All, "all", false, "fold nothing of the text: every name, and every file")
-	flags.IntVar(&f.report.options.Depth, "depth", 0, "how many levels of the file tree the text has; 0 for as many as fit on a screen")
+	flags.IntVar(&f.report.options.Depth, "depth", 0, "levels of the file tree in the text; 0 for what fits on a screen")
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
-	flags.StringVar(&f.text, "text", "64k", "show changed lines of text files up to this `SIZE`, in bytes or with k or m")
+	flags.StringVar(&f.text, "text", "64k", "show changed lines of files up to `SIZE`, in bytes or with k or m")
 	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
 	flags.BoolVar(&f.options.Times, "times", false, "have modification times count")
 	flags.BoolVar(&f.exitCode, "exit-code", false, "exit with 1 when the images differ, 2 when there is trouble")

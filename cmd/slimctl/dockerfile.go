@@ -20,8 +20,9 @@ func (a *app) dockerfile() *cobra.Command {
 		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, the trees it
 copies, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes a context of the build.
 It prints the directory on standard output.`,
-		Example: `  slimctl dockerfile -o ctx && (cd ctx && docker buildx bake --push --set '*.tags=registry.example/slim:1')`,
-		Args:    noArgs,
+		Example: `  slimctl dockerfile -o ctx
+  cd ctx && docker buildx bake --push --set '*.tags=registry.example/slim:1'`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory to write"))

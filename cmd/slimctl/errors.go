@@ -30,7 +30,7 @@ const exitHelp = `Exit status:
   0    success
   1    error
   2    usage, or a profile that isn't valid
-  3    the gate fails: something is in the image, or would stay, that the profile doesn't name
+  3    the image has, or would keep, what the profile doesn't name
   10   a registry refused the credentials
   11   the image or platform isn't there
   12   a registry can't be reached, limits us, or fails

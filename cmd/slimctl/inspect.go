@@ -118,7 +118,7 @@ func (f *reportFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.format, "format", report.Text, "text, json, markdown or html")
 	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
-	flags.StringVar(&f.color, "color", "auto", "colour the text: auto (on a terminal, unless NO_COLOR is set), always or never")
+	flags.StringVar(&f.color, "color", "auto", "colour the text: auto (unless NO_COLOR is set), always or never")
 }
 
 // parse checks the flags, and looks at what standard output is. A file gets no colours.
@@ -177,14 +177,14 @@ func (a *app) inspect() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
-		Short: "Print what an image exposes: programs, routes, MCP servers, switches, privileges, packages, sizes",
+		Short: "Print what an image exposes, and where its bytes are",
 		Long: `Inspect reads an image and prints its surface: what it runs, what answers from outside and what
 that leads to, which variables change it, who may become root, which packages it has and where
 its bytes are. IMAGE is what build's --base takes, or an image that build wrote. Nothing is
 unpacked and nothing run; each layer is read once and remembered by its digest.`,
 		Example: `  slimctl inspect standin:B
   slimctl inspect --format html -o surface.html oci:out
-  slimctl inspect --format json registry.example/team/slim:1 | jq '.platforms[0].programs[].name'`,
+  slimctl inspect --format json oci:out | jq '.platforms[0].programs[].name'`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.parse(a.console); err != nil {
@@ -203,6 +203,6 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
 	}
 	o.add(cmd)
 	f.add(cmd)
-	cmd.Flags().BoolVar(&f.options.All, "all", false, "fold nothing of the text: every route, switch, user, package, layer and its place")
+	cmd.Flags().BoolVar(&f.options.All, "all", false, "print every route, switch, user, package and layer in full")
 	return cmd
 }

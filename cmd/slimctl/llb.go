@@ -28,8 +28,10 @@ image config: DIR/linux-amd64/output has it, with annotations and time, for buil
 
 The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
 does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all.`,
-		Example: `  slimctl llb --base standin:B --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
-  slimctl llb --platform linux/amd64 --context ctx > slim.pb && buildctl build --local slimctl=ctx --output "type=oci,dest=slim.tar,$(cat ctx/linux-amd64/output)" < slim.pb`,
+		Example: `  slimctl llb --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
+  slimctl llb --platform linux/amd64 --context ctx > slim.pb
+  buildctl build --local slimctl=ctx < slim.pb \
+    --output "type=oci,dest=slim.tar,$(cat ctx/linux-amd64/output)"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.runLLB(cmd.Context(), f, slimllb.Form(form), format, contextDir)

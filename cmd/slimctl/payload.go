@@ -20,7 +20,7 @@ import (
 func (a *app) payload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "payload",
-		Short: "Fetch, list and update the agent-browser runtime",
+		Short: "Manage the agent-browser runtime",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}

@@ -14,7 +14,7 @@ import (
 func (a *app) profile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile",
-		Short: "List, show and check profiles",
+		Short: "Print and check profiles",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
@@ -76,7 +76,7 @@ func (a *app) profileShow() *cobra.Command {
 func (a *app) profileValidate() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate NAME|FILE",
-		Short: "Check a profile and tell everything that is wrong with it",
+		Short: "Check a profile and print every mistake in it",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			p, err := load(args[0], nil)

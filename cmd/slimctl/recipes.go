@@ -45,10 +45,10 @@ type recipeFlags struct {
 func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
-	flags.StringVar(&f.base, "base", "", "base image: registry reference, oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:REF], standin:A|B|C or standin-live:A|B|C (default: the profile's)")
+	flags.StringVar(&f.base, "base", "", "base `IMAGE`, see slimctl help images (default: the profile's)")
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: the profile's)")
 	addSetFlags(flags, &f.set)
-	flags.StringVar(&f.payload, "payload", "", "`DIR` with an agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
+	flags.StringVar(&f.payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
 	flags.StringVar(&f.lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
 	f.registry.add(cmd)

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "slimctl",
-		Short: "Turn a huge all-in-one sandbox image into a slim, closed, provable one",
+		Short: "Turn an all-in-one sandbox image into a slim, closed one",
 		Long: `slimctl derives, from the AIO Sandbox image, one with a single job: an agent drives the
 visible Chromium through one MCP tool, browser-shell. A profile says what is laid on the
 base, what is removed, and what may remain.
@@ -64,7 +64,8 @@ base, what is removed, and what may remain.
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "`DIR` for payloads, base indexes and stand-ins")
+	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "`DIR` of the cache (default: slimctl in your cache directory)")
+	root.PersistentFlags().Lookup("cache-dir").DefValue = "" // the help is the same for every user
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},

@@ -66,8 +66,9 @@ ends, nothing of it is left. With --artifacts, DIR/ID gets output/ with what it 
 to /output, audit/, logs/, events.jsonl and, last, evidence.json. --audit keeps the audit log
 in DIR/ID. Both work also after Ctrl-C, --timeout and a kill. Check a log with
 browser-shell audit verify DIR/ID/audit.jsonl.`,
-		Example: `  # The closed image, until Ctrl-C; /mcp, /tickets and /vnc/ are at http://127.0.0.1:8080.
-  slimctl run oci:out -p 127.0.0.1:8080:8080 -e SANDBOX_API_KEY="$(openssl rand -hex 16)" --timeout 0
+		Example: `  # The closed image until Ctrl-C, at http://127.0.0.1:8080/mcp and /vnc/.
+  slimctl run oci:out -p 127.0.0.1:8080:8080 \
+    -e SANDBOX_API_KEY="$(openssl rand -hex 16)" --timeout 0
   # One program of a base that boots.
   slimctl run standin-live:B --work . --artifacts artifacts -- /usr/bin/env`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -80,7 +81,7 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 	}
 	flags := cmd.Flags()
 	f.addContainer(cmd)
-	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port, as [ADDRESS:][PORT:]PORT; ADDRESS: 127.0.0.1 (repeatable)")
+	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port: [ADDRESS:][PORT:]PORT, on 127.0.0.1 (repeatable)")
 	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
@@ -102,7 +103,8 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.StringVarP(&s.User, "user", "u", "", "user, as USER[:GROUP] (default: the image's)")
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
-	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "paths for a tmpfs, as PATH[:OPTIONS] (repeatable)")
+	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "mount a tmpfs, as PATH[:OPTIONS] (default: /run, /tmp and others)")
+	flags.Lookup("tmpfs").DefValue = ""
 	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
 	f.registry.add(cmd)

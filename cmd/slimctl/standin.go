@@ -20,7 +20,7 @@ func (a *app) standin() *cobra.Command {
 	var boots bool
 	cmd := &cobra.Command{
 		Use:   "standin",
-		Short: "Write a stand-in of the AIO base, for trying slimctl without a registry",
+		Short: "Write a stand-in of the AIO base, to try slimctl with",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output == "" {
@@ -45,7 +45,7 @@ func (a *app) standin() *cobra.Command {
 	flags.StringVar(&o.Line, "line", "B", "the base line: A, B or C")
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
-	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root, mmdebstrap and, once, minutes)")
+	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root and mmdebstrap)")
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func (a *app) verify() *cobra.Command {
 	f := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE",
-		Short: "Hold an image against a profile: what is there that shouldn't be, what isn't that should",
+		Short: "Check an image against a profile",
 		Long: `Verify reads an image, on all the platforms that it has, and prints each difference to what the profile
 expects as a finding: the rule, the evidence and what to do. What the profile doesn't name is a
 finding, and so is what can't be understood. IMAGE is what build's --base takes, or an image that
@@ -61,8 +61,9 @@ hold.
 
 The exit status is 3 when there is a finding of the severity error.`,
 		Example: `  slimctl verify oci:out
-  slimctl verify --run --artifacts artifacts --platform linux/amd64 registry.example/team/slim:1
-  slimctl verify --base ghcr.io/agent-infra/sandbox:latest --format sarif -o slim.sarif oci:out
+  slimctl verify --run --artifacts artifacts --platform linux/amd64 oci:out
+  slimctl verify --base ghcr.io/agent-infra/sandbox:latest \
+    --format sarif -o slim.sarif oci:out
   slimctl verify --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.rules {
@@ -86,15 +87,15 @@ The exit status is 3 when there is a finding of the severity error.`,
 	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
 	addSetFlags(flags, &f.set)
-	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation, as build's --annotation: [index:|manifest:]key=value (repeatable)")
-	flags.StringVar(&f.payload, "payload", "", "`DIR` with the agent-browser payload, made by slimctl payload fetch (default: fetched by npm)")
+	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
+	flags.StringVar(&f.payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
 	flags.StringVar(&f.format, "format", verify.Text, "text, json, junit or sarif")
 	flags.StringVarP(&f.file, "output", "o", "", "write the report to this `FILE` instead of standard output")
-	flags.StringVar(&f.severity, "severity", verify.Error, "the gate fails at findings of this severity and above: error or warning")
+	flags.StringVar(&f.severity, "severity", verify.Error, "fail at findings of at least this severity: error or warning")
 	flags.BoolVar(&f.rules, "rules", false, "print every rule, with why and fix, and look at no image")
 	flags.BoolVar(&f.run, "run", false, "boot the image, too; takes this machine's platform")
 	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "with --run: docker, runc or auto")
-	flags.StringVar(&f.artifacts, "artifacts", "", "with --run: `DIR` for the evidence of each container and the programs' logs")
+	flags.StringVar(&f.artifacts, "artifacts", "", "with --run: `DIR` for the containers' evidence and logs")
 	return cmd
 }
 

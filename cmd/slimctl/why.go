@@ -40,7 +40,7 @@ func (a *app) why() *cobra.Command {
 	var set []string
 	cmd := &cobra.Command{
 		Use:   "why IMAGE PATH",
-		Short: "Print which layer brought a path, whose it is, and which profile line keeps or removes it",
+		Short: "Explain where a path comes from and what keeps or removes it",
 		Example: `  slimctl why oci:out /usr/bin/sudo
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {
