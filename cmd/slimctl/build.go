@@ -49,9 +49,8 @@ standard error. No daemon is
 needed, and the base is neither unpacked nor, when it lies in the registry that is pushed
 to, transferred. With --builder a BuildKit daemon does it; the digest is the same.
 
-What was built is held against the profile, as by slimctl verify, before a tag moves or an output
-appears; a finding of the severity error ends the build with exit status 3, and all is as it was.
-With a lock, base layers that slimctl never read stay unread, and what they hold unchecked. A lock
+Before a tag moves or an output appears the image is verified, as by slimctl verify. A finding of
+severity error ends the build with exit status 3 and changes nothing. With a lock, base layers that slimctl never read stay unread, and what they hold unchecked. A lock
 beside the profile is used; a stale one is an error.
 
 Credentials for registries are those of docker login, crane auth login and podman login. The

@@ -38,8 +38,8 @@ func (a *app) diff() *cobra.Command {
 		Use:   "diff BASE SLIM [-- PATH...]",
 		Short: "Compare two images: files, config, surface, sizes",
 		Long: `Diff compares two images platform by platform: the files of the merged trees, the config, the
-surface (what inspect prints) and the sizes. BASE and SLIM are what build's --base takes, or
-images that build wrote. Nothing is unpacked; a layer that both have is the same and is not
+surface (what inspect prints) and the sizes. For their forms see slimctl help
+images. Nothing is unpacked; a layer that both have is the same and is not
 compared, and any other layer is read once and remembered by its digest.
 
 Paths name files and directories with all that is below, and may be globs with * ? [a-z] {a,b}

@@ -180,7 +180,8 @@ func (a *app) inspect() *cobra.Command {
 		Short: "Print what an image exposes, and where its bytes are",
 		Long: `Inspect reads an image and prints its surface: what it runs, what answers from outside and what
 that leads to, which variables change it, who may become root, which packages it has and where
-its bytes are. IMAGE is what build's --base takes, or an image that build wrote. Nothing is
+its bytes are. For the forms of IMAGE see
+slimctl help images. Nothing is
 unpacked and nothing run; each layer is read once and remembered by its digest.`,
 		Example: `  slimctl inspect standin:B
   slimctl inspect --format html -o surface.html oci:out

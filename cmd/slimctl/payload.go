@@ -62,7 +62,7 @@ writes a directory that --payload takes on a machine without npm.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&nameOrFile, "profile", "p", "l0", "profile: a built-in name, or a file")
+	cmd.Flags().StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "directory to write the payload to")
 	return cmd
 }
@@ -144,7 +144,7 @@ changed with slimctl diff.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "profile", "p", "", "profile `FILE` to change")
+	cmd.Flags().StringVar(&file, "profile", "", "profile `FILE` to change")
 	return cmd
 }
 

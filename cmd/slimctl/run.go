@@ -52,8 +52,8 @@ func (a *app) run() *cobra.Command {
 		Short: "Run an image in a closed container and keep evidence of it",
 		Long: `Run runs an image with a read-only root, limits, and all capabilities dropped but those that the
 closed image needs: with Docker when one answers, as any user who may use it, otherwise with runc,
-for which slimctl has to be root on Linux. IMAGE is what build's --base takes, or an image that
-build wrote; of several platforms this machine's is run.
+for which slimctl has to be root on Linux. For the forms of IMAGE see
+slimctl help images; of several platforms this machine's is run.
 
 The container has no network but loopback. With --network egress, the default for an image that
 slimctl built, slimctl itself carries the browser's connections to public addresses, as the

@@ -46,20 +46,19 @@ func (a *app) verify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE",
 		Short: "Check an image against a profile",
-		Long: `Verify reads an image, on all the platforms that it has, and prints each difference to what the profile
-expects as a finding: the rule, the evidence and what to do. What the profile doesn't name is a
-finding, and so is what can't be understood. IMAGE is what build's --base takes, or an image that
-build wrote; of an image for one platform alone that one is verified, and all that --platform names
-must be there. The files that a build lays must be there to the byte, as this slimctl would lay
-them: verify with the version that built.
+		Long: `Verify compares an image, on every platform that it has, with what the profile expects. Each
+difference is a finding: the rule, the evidence and what to do. What the profile doesn't name is
+a finding, and so is what verify can't understand. --platform names platforms that the image
+must have. Verify with the slimctl version that built: the files that a build lays must be the
+same to the byte. For the forms of IMAGE see slimctl help images.
 
-Every layer that lies on this machine is read, also one that the cache knows: its blob may have
-become another. With --base the lowest layers must be the base's, and nothing above them may be
-but what the profile lays and removes. With --run the image is booted, with Docker or runc, in a
-container without a network: from outside and inside it is tried whether the profile's promises
-hold.
+Every layer on this machine is read again, also one that the cache knows. With --base the lowest
+layers must be the base's, and above them only what the profile lays and removes.
 
-The exit status is 3 when there is a finding of the severity error.`,
+With --run the image is also booted, with Docker or runc, and its tool opens a page that slimctl
+serves.
+
+The exit status is 3 when there is a finding of severity error.`,
 		Example: `  slimctl verify oci:out
   slimctl verify --run --artifacts artifacts --platform linux/amd64 oci:out
   slimctl verify --base ghcr.io/agent-infra/sandbox:latest \
