@@ -137,7 +137,8 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			for k, v := range f.settings.Env {
 				settings.Env[k] = v
 			}
-			runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, StopGrace: stopGrace}
+			runner := f.runner(a)
+			runner.StopGrace = stopGrace
 			sb, err := runner.Start(ctx, img, settings)
 			if err != nil {
 				return nil, err

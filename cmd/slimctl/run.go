@@ -17,6 +17,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/server/egress"
 )
 
 // Exit codes of run beside the container's own, as docker run and timeout(1) have them.
@@ -40,6 +41,7 @@ type runFlags struct {
 	memory, shm                 string
 	env                         []string
 	runtime, evidence, progress string
+	outgoing                    egress.Outgoing
 	strict                      bool
 	registry                    registryFlags
 }
@@ -94,6 +96,7 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 func (f *runFlags) addContainer(cmd *cobra.Command) {
 	s, flags := &f.settings, cmd.Flags()
 	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
+	flags.StringVar(&f.outgoing.Proxy, "outgoing-proxy", "", "`URL` of a proxy to go out through, as http://[USER:PW@]HOST:PORT")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
 	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")
 	flags.Float64Var(&s.CPUs, "cpus", s.CPUs, "number of cores; 0 for no limit")
@@ -108,6 +111,15 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
 	f.registry.add(cmd)
+}
+
+// runner returns the runner that the flags ask for.
+func (f *runFlags) runner(a *app) sandbox.Runner {
+	r := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict}
+	if f.outgoing.Proxy != "" {
+		r.Outgoing = &f.outgoing
+	}
+	return r
 }
 
 func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {
@@ -136,7 +148,8 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	if err != nil {
 		return errors.Join(err, bars.Close())
 	}
-	runner := sandbox.Runner{Runtime: f.runtime, CacheDir: a.cacheDir, Strict: f.strict, Stdout: a.console, Stderr: a.stderr, Progress: bars}
+	runner := f.runner(a)
+	runner.Stdout, runner.Stderr, runner.Progress = a.console, a.stderr, bars
 	sb, err := runner.Start(ctx, img, f.settings)
 	if err := errors.Join(err, bars.Close()); err != nil {
 		return startStatus(err)
@@ -243,6 +256,9 @@ func startStatus(err error) error {
 	return err
 }
 
+// errPodman refuses podman: the API of 4.3 attaches to no container that has not started, and takes no owner of a tmpfs.
+var errPodman = errors.New("--runtime podman: podman is not supported, nor is its socket as DOCKER_HOST; use --runtime docker, or runc as root")
+
 // parse reads what the flags have as text.
 func (f *runFlags) parse() error {
 	var err error
@@ -261,6 +277,16 @@ func (f *runFlags) parse() error {
 			}
 		}
 		f.settings.Env[k] = v
+	}
+	if p := f.outgoing.Proxy; strings.HasPrefix(p, "unix:") {
+		return fmt.Errorf("--outgoing-proxy %q: write http://HOST:PORT, such as http://proxy.example:3128", p)
+	} else if p != "" {
+		if err := f.outgoing.Check(); err != nil {
+			return fmt.Errorf("--outgoing-proxy: %w", err)
+		}
+	}
+	if f.runtime == "podman" {
+		return errPodman
 	}
 	if !slices.Contains([]string{sandbox.Auto, sandbox.Docker, sandbox.Runc}, f.runtime) {
 		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)

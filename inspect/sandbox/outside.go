@@ -45,6 +45,9 @@ func (s *Sandbox) chooseNetwork() error {
 	if p.Network == "" {
 		p.Network = map[bool]string{true: NetworkEgress, false: NetworkNone}[ours && len(p.Command) == 0]
 	}
+	if s.runner.Outgoing != nil && p.Network != NetworkEgress {
+		return fmt.Errorf("outgoing proxy: network %s doesn't go out through it; want network egress", p.Network)
+	}
 	if p.netns != "" && len(p.publish) > 0 {
 		return errors.New("publish: with network path:FILE the port is reached in that network")
 	}

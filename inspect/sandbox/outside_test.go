@@ -3,16 +3,20 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/egress"
 )
 
 // TestEgress: a container reaches public addresses through its tether, what slimctl serves itself, and nothing else.
@@ -126,5 +130,37 @@ func testHostileTether(t *testing.T, e engineUnderTest) {
 			}
 			nothingLeft(t, sb.run)
 		})
+	}
+}
+
+// TestOutgoing: everything goes out through the proxy that the user names, and the evidence doesn't hold its password.
+func TestOutgoing(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	var mu sync.Mutex
+	var asked []string
+	company := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Method+" "+r.Host+" "+r.Header.Get("Proxy-Authorization"))
+	}))
+	defer company.Close()
+	e.Outgoing = &egress.Outgoing{Proxy: strings.Replace(company.URL, "http://", "http://me:s3cret@", 1)}
+	sb := e.start(tetheredImage(t), tetheredSettings("ask 1.1.1.1:80 CONNECT|site.example:443 CONNECT|10.0.0.1:443"))
+	need.Eventually(t, says(sb, "asked all"), func() string { return string(sb.Logs()) })
+	mu.Lock()
+	got := strings.Join(asked, "\n")
+	mu.Unlock()
+	if want := "CONNECT site.example:443 Basic " + base64.StdEncoding.EncodeToString([]byte("me:s3cret")); got != want {
+		t.Errorf("the proxy was asked %q, want %q", got, want)
+	}
+	var evidence bytes.Buffer
+	if err := sb.Evidence().Write(&evidence); err != nil || strings.Contains(evidence.String(), "s3cret") {
+		t.Errorf("%v: %s", err, evidence.String())
+	}
+	s := tetheredSettings("exit 0")
+	s.Network = NetworkNone
+	if _, err := e.Start(t.Context(), tetheredImage(t), s); err == nil || !strings.Contains(err.Error(), "want network egress") {
+		t.Errorf("with network none: %v", err)
 	}
 }
