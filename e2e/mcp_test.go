@@ -14,7 +14,7 @@ import (
 )
 
 // TestMCPOnStdio guards `slimctl mcp` as a client's configuration starts it: two clients side by side have a container each,
-// the tool inside answers and refuses, and what stays is whole. By runc, and by Docker where it is.
+// the tool inside answers and refuses, and what stays is whole. By runc and by Docker.
 func TestMCPOnStdio(t *testing.T) {
 	image := buildL0(t, standin(t, "B"))
 	bin, err := slimctl()
@@ -24,14 +24,15 @@ func TestMCPOnStdio(t *testing.T) {
 	for _, engine := range []string{"runc", "docker"} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			if engine == "docker" && exec.Command(need.Program(t, "docker"), "info").Run() != nil {
-				need.Missing(t, "no Docker answers")
+			env := os.Environ()
+			if engine == "docker" {
+				env = append(env, "DOCKER_HOST="+need.Docker(t))
 			}
 			artifacts := t.TempDir()
 			connect := func() (*mcp.ClientSession, *bytes.Buffer) {
 				cmd := exec.Command(bin, "mcp", image, "--runtime", engine, "--artifacts", artifacts)
 				said := &bytes.Buffer{}
-				cmd.Stderr = said
+				cmd.Env, cmd.Stderr = env, said
 				client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
 				s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: need.Patience}, nil)
 				if err != nil {

@@ -222,8 +222,8 @@ func testClosed(t *testing.T, e engineUnderTest) {
 	}
 	for line := range strings.Lines(got.Mounts) {
 		f := strings.Fields(line)
-		if f[1] == "/work" && e.Runtime == Docker {
-			continue // its API has no such options
+		if (f[1] == "/work" || f[1] == "/output") && e.Runtime == Docker {
+			continue // its API has no such options for binds and volumes; no_new_privs and the lack of CAP_MKNOD do the same
 		}
 		if slices.Contains([]string{"/tmp", "/output", "/work", "/dev/shm", "/home/gem"}, f[1]) && (!strings.Contains(f[3], "nosuid") || !strings.Contains(f[3], "nodev")) {
 			t.Errorf("mount %s", line)

@@ -1,0 +1,104 @@
+//go:build unix
+
+package need
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+)
+
+// Docker returns the address of a Docker daemon: the one of DOCKER_HOST, or its default, if it answers. Otherwise it starts
+// a private one, which ends with this process; for that it needs root and dockerd.
+func Docker(t testing.TB) string {
+	t.Helper()
+	host := client.DefaultDockerHost
+	if env := os.Getenv(client.EnvOverrideHost); env != "" {
+		host = env
+	}
+	if pingDocker(t.Context(), host) == nil {
+		return host
+	}
+	if os.Geteuid() != 0 {
+		Missing(t, "no Docker daemon answers at %s, and starting one needs root", host)
+	}
+	Program(t, "dockerd")
+	host, err := privateDocker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+// privateDocker starts this process's own daemon. Its network namespace is empty, so that it leaves the machine's bridges
+// and firewall alone.
+var privateDocker = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "slimctl-docker-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // the socket is for its group
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "daemon.json"), []byte("{}"), 0o600); err != nil {
+		return "", err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return "", err
+	}
+	defer log.Close()
+	// The shell ends the daemon and removes the directory when this process has ended, however it does: that closes the pipe.
+	cmd := exec.Command("/bin/sh", "-c", `PATH=$PATH:/usr/sbin:/sbin
+unshare --net dockerd --config-file "$0/daemon.json" --host "unix://$0/socket" --data-root "$0/data" --exec-root "$0/exec" \
+	--pidfile "$0/pid" --bridge none --iptables=false --ip-forward=false --ip-masq=false </dev/null &
+read -r _
+kill $!
+wait $!
+rm -rf "$0"`, dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal is for the tests
+	alive, err := cmd.StdinPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	aliveUntilExit = alive
+	host := "unix://" + filepath.Join(dir, "socket")
+	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+		err := pingDocker(context.Background(), host)
+		if err == nil {
+			return host, nil
+		}
+		if time.Now().After(deadline) {
+			text, _ := os.ReadFile(log.Name())
+			alive.Close()
+			return "", fmt.Errorf("dockerd doesn't answer: %w\n%s", err, text)
+		}
+	}
+})
+
+// aliveUntilExit is the pipe whose end ends the daemon. Being reachable, it is not closed before.
+var aliveUntilExit any
+
+func pingDocker(ctx context.Context, host string) error {
+	api, err := client.New(client.FromEnv, client.WithHost(host))
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, err = api.Ping(ctx, client.PingOptions{})
+	return err
+}
