@@ -29,7 +29,8 @@ func (a *app) compose() *cobra.Command {
 		Long: `Compose writes how to run a built image as a service, closed as slimctl runs it itself: a
 read-only root, no capability but the few that are needed, limits on memory, processor and
 processes, the port on loopback. The file holds no key: it names the variable or the
-Secret that does.`,
+Secret that does. With --output a page for the person who receives the file is written beside it,
+as NAME.README.md.`,
 		Example: `  slimctl compose registry.example/slim@sha256:… --output docker-compose.yml
   slimctl compose registry.example/slim:1 --resolve-image-digests \
     --format kubernetes --rootless | kubectl apply -f -`,
@@ -83,10 +84,14 @@ Secret that does.`,
 				_, err = a.stdout.Write(text)
 				return err
 			}
-			return image.WriteFile(output, 0o644, func(w io.Writer) error {
-				_, err := w.Write(text)
+			readme, err := compose.Readme(s, filepath.Base(output), format == "kubernetes")
+			if err != nil {
 				return err
-			})
+			}
+			if err := writeText(strings.TrimSuffix(output, filepath.Ext(output))+".README.md", readme); err != nil {
+				return err
+			}
+			return writeText(output, text)
 		},
 	}
 	f := cmd.Flags()
@@ -101,4 +106,12 @@ Secret that does.`,
 	f.StringVar(&artifacts, "artifacts", "", "`DIR` that /output is kept in, with compose")
 	f.BoolVar(&s.Rootless, "rootless", false, "start as uid 1000, without any capability")
 	return cmd
+}
+
+// writeText writes a file, whole or not at all.
+func writeText(file string, text []byte) error {
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 }
