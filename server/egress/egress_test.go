@@ -440,6 +440,7 @@ func TestPolicyDecides(t *testing.T) {
 		if res, body := l.raw(t, text); res.StatusCode != status || !strings.Contains(body+res.Header.Get(policy.RefusalHeader), rule) {
 			t.Errorf("%.60q: got %d %q, want %d %s", text, res.StatusCode, res.Header, status, rule)
 		}
+		l.last(t) // its end comes after its answer, and must not follow the next one's
 	}
 	want(get("http://site.test:"+port), 200, "ok")
 	want(get("http://other.test:"+port), 403, "url.host-not-allowed")

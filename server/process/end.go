@@ -21,6 +21,9 @@ const (
 	termGrace = time.Second
 	killGrace = time.Second
 	lookEvery = 5 * time.Millisecond
+
+	execGrace = time.Second // for all processes of one look
+	execEvery = 200 * time.Microsecond
 )
 
 // End ends every process of this user but ours whose environment holds all
@@ -101,6 +104,14 @@ func zombie(pid int) bool {
 	return ok && after[0] == 'Z'
 }
 
+// executing reports whether a process has memory and no bounds of an environment yet (env_end of proc_pid_stat(5)); one
+// whose environment is empty has bounds. A process that has ended and a kernel thread have no memory.
+func executing(pid int) bool {
+	stat, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // from the third on; the name before may hold anything
+	return len(fields) > 48 && string(fields[20]) != "0" && string(fields[48]) == "0"
+}
+
 // find gives the processes with all the marks.
 func find(marks []string) processes {
 	notMark := func(m string) bool { return strings.Index(m, "=") < 1 }
@@ -113,7 +124,7 @@ func find(marks []string) processes {
 	}
 	defer proc.Close()
 	names, _ := proc.Readdirnames(-1) // what could be read is looked at
-	e := environ{buf: make([]byte, 64<<10)}
+	e := environ{buf: make([]byte, 64<<10), patience: execGrace}
 	var found processes
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -134,12 +145,22 @@ func find(marks []string) processes {
 }
 
 // environ reads environments, one after the other.
-type environ struct{ buf []byte }
+type environ struct {
+	buf      []byte
+	patience time.Duration // left for processes that are being executed
+}
 
 // has tells whether a process's environment has all the marks. A process that
 // has ended has none.
+//
+// A process that is being executed has no environment for a moment, during which the program that started it may go on
+// and end. It is looked at again until patience is used up: an executable on a slow file system takes long.
 func (e *environ) has(pid int, marks []string) bool {
 	env := e.read(pid)
+	for ; len(env) == 1 && e.patience > 0 && executing(pid); e.patience -= execEvery {
+		time.Sleep(execEvery)
+		env = e.read(pid)
+	}
 	for _, m := range marks {
 		if !bytes.Contains(env, []byte("\x00"+m+"\x00")) {
 			return false

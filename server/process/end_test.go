@@ -126,3 +126,22 @@ func BenchmarkExec(b *testing.B) {
 		}
 	}
 }
+
+// TestEndAtStart: a process is found also while it is being executed, when it has no environment yet.
+func TestEndAtStart(t *testing.T) {
+	mark := "PROCESS_TEST=" + t.TempDir()
+	for i := range 100 {
+		cmd := exec.Command("/bin/sleep", "60")
+		cmd.Env = []string{mark}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		n := End(mark)
+		missed := alive(cmd)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if n != 0 || missed {
+			t.Fatalf("process %d: %d left, alive %v", i, n, missed)
+		}
+	}
+}

@@ -24,7 +24,9 @@ if [ -s "$D/daemon-late" ]; then # one line for each time that the daemon takes 
 fi
 pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"
 if [ -e "$D/daemon-slow" ] && [ ! -e "$pid" ]; then # it comes up after the command line has given up
-	setsid sh -c 'sleep 0.5; echo $$ >"$0.pid"; : >"$0.sock"; exec sleep 600' "$AGENT_BROWSER_SOCKET_DIR/$session" </dev/null >/dev/null 2>&1 &
+	rm -f "$D/daemon-left"
+	setsid sh -c ': >"$1"; sleep 0.5; echo $$ >"$0.pid"; : >"$0.sock"; exec sleep 600' "$AGENT_BROWSER_SOCKET_DIR/$session" "$D/daemon-left" </dev/null >/dev/null 2>&1 &
+	while [ ! -e "$D/daemon-left" ]; do sleep 0.01; done # it has left this process group, whose end would be its own
 	printf '{"success":false,"error":"Daemon failed to start (socket: %s)"}\n' "$AGENT_BROWSER_SOCKET_DIR/$session.sock"
 	exit 1
 fi
