@@ -23,8 +23,11 @@ const (
 	// labels of our containers: the run's id, and the cache directory that has its lock.
 	labelRun   = "slimctl.run"
 	labelCache = "slimctl.cache"
-	// loadedName is the repository of images that a run loaded into Docker; the tag is the run's id.
+	// loadedName is the repository of images that runs loaded into Docker, and keep there for the next one. The tag is the
+	// digest of the image's config, in hexadecimal.
 	loadedName = "slimctl-run"
+	// keepLoaded is how long after its last start such an image is kept.
+	keepLoaded = 7 * 24 * time.Hour
 )
 
 // dockerEngine runs a container by the Docker Engine API.
@@ -57,18 +60,13 @@ func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
 	return e, nil
 }
 
-// sweep removes the container and the image of a run, and what it has on this machine.
+// sweep removes the container of a run, and what it has on this machine.
 func (e *dockerEngine) sweep(id, dir string) error {
-	ctx := context.Background()
-	_, err := e.api.ContainerRemove(ctx, namePrefix+id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	_, err := e.api.ContainerRemove(context.Background(), namePrefix+id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if errdefs.IsNotFound(err) {
 		err = nil
 	}
-	_, ierr := e.api.ImageRemove(ctx, loadedName+":"+id, client.ImageRemoveOptions{PruneChildren: true})
-	if errdefs.IsNotFound(ierr) {
-		ierr = nil
-	}
-	return errors.Join(err, ierr, sweepHost(id, dir))
+	return errors.Join(err, sweepHost(id, dir))
 }
 
 // sweepContainers removes those whose run isn't there any more: its directory was swept while Docker did not answer.
@@ -80,9 +78,8 @@ func (e *dockerEngine) sweepContainers(ctx context.Context) error {
 		return err
 	}
 	for _, c := range list.Items {
-		if id := c.Labels[labelRun]; !alive(e.s.runner.CacheDir, id) {
+		if !alive(e.s.runner.CacheDir, c.Labels[labelRun]) {
 			_, rerr := e.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-			_, _ = e.api.ImageRemove(ctx, loadedName+":"+id, client.ImageRemoveOptions{PruneChildren: true}) // most have none
 			err = errors.Join(err, rerr)
 		}
 	}
@@ -134,6 +131,7 @@ func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteClose
 			tied.CloseWithError(err) // nil: io.EOF
 		}
 	}()
+	go e.sweepImages(life)
 	e.exit = e.api.ContainerWait(life, e.id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := e.api.ContainerStart(ctx, e.id, client.ContainerStartOptions{}); err != nil {
 		return nil, dockerStartError(err)

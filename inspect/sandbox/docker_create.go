@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -21,7 +23,7 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// imageID gives a name of the image in Docker, and loads it there when it isn't.
+// imageID returns Docker's ID of the image. An image that isn't there is loaded, and kept for later starts.
 func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
 	img := e.s.image
 	config, err := img.ConfigName()
@@ -32,34 +34,82 @@ func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, id := range []string{config.String(), manifest.String()} { // by what the daemon's image store numbers them
-		if found, err := e.api.ImageInspect(ctx, id); err == nil {
-			return found.ID, nil
-		}
-	}
-	tag, err := name.NewTag(loadedName + ":" + e.s.run.id)
+	tag, err := name.NewTag(loadedName + ":" + config.Hex)
 	if err != nil {
 		return "", err
 	}
+	for _, id := range []string{config.String(), manifest.String(), tag.String()} { // by what the daemon's image store numbers them
+		if found, err := e.api.ImageInspect(ctx, id); err == nil {
+			if slices.Contains(found.RepoTags, tag.String()) {
+				err = e.noteUse(ctx, tag.String())
+			}
+			return found.ID, err
+		}
+	}
+	if err := e.load(ctx, tag); err != nil {
+		return "", fmt.Errorf("load the image into docker: %w", err)
+	}
+	return tag.String(), e.noteUse(ctx, tag.String())
+}
+
+func (e *dockerEngine) load(ctx context.Context, tag name.Tag) error {
 	r, w := io.Pipe()
 	defer r.Close()
-	go func() { w.CloseWithError(tarball.Write(tag, img, w)) }()
+	go func() { w.CloseWithError(tarball.Write(tag, e.s.image, w)) }()
 	answer, err := e.api.ImageLoad(ctx, r, client.ImageLoadWithQuiet(true))
 	if err != nil {
-		return "", fmt.Errorf("load the image into docker: %w", err)
+		return err
 	}
 	defer answer.Close()
 	for dec := json.NewDecoder(answer); ; {
 		var message struct{ Error string }
 		if err := dec.Decode(&message); errors.Is(err, io.EOF) {
-			return loadedName + ":" + e.s.run.id, nil
+			return nil
 		} else if err != nil {
-			return "", fmt.Errorf("load the image into docker: %w", err)
+			return err
 		}
 		if message.Error != "" {
-			return "", fmt.Errorf("load the image into docker: %s", message.Error)
+			return errors.New(message.Error)
 		}
 	}
+}
+
+// noteUse makes now the time at which the image was last used: Docker keeps the time of the last tagging.
+func (e *dockerEngine) noteUse(ctx context.Context, tag string) error {
+	if _, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: tag, Target: tag}); err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	return nil
+}
+
+// sweepImages removes the loaded images that no run has used for keepLoaded. What can't be removed is for a later run.
+func (e *dockerEngine) sweepImages(ctx context.Context) {
+	images, err := e.api.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("reference", loadedName)})
+	if err != nil {
+		return
+	}
+	for _, i := range images.Items {
+		for _, tag := range i.RepoTags {
+			if strings.HasPrefix(tag, loadedName+":") {
+				_ = e.sweepImage(ctx, tag, time.Now().Add(-keepLoaded))
+			}
+		}
+	}
+}
+
+// sweepImage removes a loaded image that was last used before a time. Docker refuses it for one that a container has.
+func (e *dockerEngine) sweepImage(ctx context.Context, tag string, before time.Time) error {
+	found, err := e.api.ImageInspect(ctx, tag)
+	if err != nil {
+		return err
+	}
+	switch used := found.Metadata.LastTagTime; {
+	case used.IsZero(): // its slimctl was killed
+		return e.noteUse(ctx, tag)
+	case used.Before(before):
+		_, err = e.api.ImageRemove(ctx, tag, client.ImageRemoveOptions{PruneChildren: true})
+	}
+	return err
 }
 
 func (e *dockerEngine) config(ref string) (*container.Config, *container.HostConfig, error) {

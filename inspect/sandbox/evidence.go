@@ -104,9 +104,14 @@ func (s *Sandbox) artifacts() string {
 	return filepath.Join(s.plan.Output, s.ID)
 }
 
-// finish completes the evidence and writes evidence.json, after everything else of the artifacts.
+// finish closes the journal and writes the evidence, after everything else of the artifacts.
 func (s *Sandbox) finish(err error) error {
 	err = errors.Join(err, s.closeJournal())
+	return errors.Join(err, s.writeEvidence(err))
+}
+
+// writeEvidence completes the evidence and writes evidence.json.
+func (s *Sandbox) writeEvidence(err error) error {
 	s.mu.Lock()
 	e := &s.evident
 	e.Ended, e.Status, e.PeakMemory = time.Now().UTC(), s.status, s.peak.Peak
@@ -118,9 +123,9 @@ func (s *Sandbox) finish(err error) error {
 	s.mu.Unlock()
 	dir := s.artifacts()
 	if dir == "" || !s.kept {
-		return err
+		return nil
 	}
-	return errors.Join(err, image.WriteFile(filepath.Join(dir, "evidence.json"), 0o644, s.Evidence().Write))
+	return image.WriteFile(filepath.Join(dir, "evidence.json"), 0o644, s.Evidence().Write)
 }
 
 // Write writes the evidence as indented JSON.

@@ -229,6 +229,7 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 	if s.kept || s.plan.Audit != "" { // also when something went wrong: that is when it is asked for
 		err = errors.Join(err, s.collect())
 	}
+	_ = s.writeEvidence(err) // for when this process is killed while it cleans up; finish writes it again
 	removed := s.engine.remove(work)
 	s.err = s.finish(errors.Join(err, s.recordCleanup(errors.Join(removed, s.run.remove()))))
 }
