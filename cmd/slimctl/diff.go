@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
@@ -16,6 +17,8 @@ import (
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/inspect/verify"
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // Exit codes of diff --exit-code, as diff(1) has them.
@@ -27,7 +30,7 @@ const (
 type diffFlags struct {
 	openOptions
 	report           reportFlags
-	text             string
+	text, profile    string
 	options          diff.Options
 	noText, exitCode bool
 }
@@ -54,7 +57,7 @@ Exit status with --exit-code, as of diff(1): 0 when the images are the same, 1 w
 or one lacks a platform, 2 when there is trouble. With paths only their files count. How files
 are cut into layers does not count, nor do names, digests and times.`,
 		Example: `  slimctl diff standin:B oci:out
-  slimctl diff --format html -o diff.html standin:B oci:out
+  slimctl diff --profile l0 --format html -o diff.html standin:B oci:out
   slimctl diff --exit-code oci:one oci:other -- /opt/gem '**/*.conf'
   slimctl diff --format json standin:B oci:out | jq '.platforms[].surface'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -88,6 +91,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 	flags.IntVar(&f.report.options.Depth, "depth", 0, "levels of the file tree in the text; 0 for what fits on a screen")
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
 	flags.StringVar(&f.text, "text", "64k", "show changed lines of files up to `SIZE`, in bytes or with k or m")
+	flags.StringVar(&f.profile, "profile", "", "verify SLIM by this profile; html and markdown have the verdict")
 	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
 	flags.BoolVar(&f.options.Times, "times", false, "have modification times count")
 	flags.BoolVar(&f.exitCode, "exit-code", false, "exit with 1 when the images differ, 2 when there is trouble")
@@ -96,6 +100,9 @@ are cut into layers does not count, nor do names, digests and times.`,
 
 // parse reads what the flags have as text.
 func (f *diffFlags) parse() (err error) {
+	if f.profile != "" && f.report.format != report.HTML && f.report.format != report.Markdown {
+		return fmt.Errorf("--profile %s: --format %s has no verdict; pass --format html or markdown", f.profile, f.report.format)
+	}
 	f.report.options.Layers, f.report.options.Lines = f.options.Layers, len(f.options.Paths) > 0
 	if f.report.options.Depth < 0 {
 		return fmt.Errorf("--depth %d: want 0 or more", f.report.options.Depth)
@@ -127,8 +134,43 @@ func (a *app) diffImages(ctx context.Context, base, slim string, f *diffFlags) (
 	if err := checkMatched(diffs); err != nil {
 		return false, err
 	}
+	f.report.options.Version = version.Read("").String()
+	if f.profile != "" {
+		if err := a.addVerdict(ctx, base, slim, f); err != nil {
+			return false, err
+		}
+	}
 	err = a.writeReport(f.report.file, func(w io.Writer) error { return report.Diffs(w, f.report.format, diffs, f.report.options) })
 	return slices.ContainsFunc(diffs, func(d *diff.Diff) bool { return !d.Same }), err
+}
+
+// addVerdict has the report say what verify says of the slim image, and what the profile says of each path.
+func (a *app) addVerdict(ctx context.Context, base, slim string, f *diffFlags) error {
+	p, err := load(f.profile, nil)
+	if err != nil {
+		return err
+	}
+	v := &verifyFlags{openOptions: f.openOptions, profile: f.profile, base: base}
+	v.whole = true
+	_, _, got, err := a.checkImage(ctx, slim, v)
+	if err != nil {
+		return err
+	}
+	words := []string{plural(len(got.Rules), "rule"), plural(count(got, verify.Error), "error"), plural(count(got, verify.Warning), "warning")}
+	verdict := &report.Verdict{Profile: p.Name, Passed: got.Passed, Words: strings.Join(words, ", ")}
+	for _, finding := range got.Findings {
+		verdict.Findings = append(verdict.Findings, finding.Rule+": "+finding.Message)
+	}
+	f.report.options.Verdict = verdict
+	f.report.options.Why = func(path, kind string) string {
+		for _, l := range linesAbout(p, path) {
+			if (l.Does == "removes" || l.Does == "strips") == (kind == diff.Removed) {
+				return fmt.Sprintf("%s %s %s: %s", l.Source, l.Does, l.What, l.Why)
+			}
+		}
+		return ""
+	}
+	return nil
 }
 
 // checkMatched refuses a path that matches nothing on any platform: it is most likely a mistake, and nothing would differ.

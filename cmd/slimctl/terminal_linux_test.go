@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,7 +85,7 @@ func TestReportFlags(t *testing.T) {
 			if err := f.parse(tt.stdout); err != nil {
 				t.Fatal(err)
 			}
-			if f.options != tt.want {
+			if !reflect.DeepEqual(f.options, tt.want) {
 				t.Errorf("got %+v, want %+v", f.options, tt.want)
 			}
 		})

@@ -115,17 +115,33 @@ func (f *verifyFlags) check() error {
 }
 
 func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) error {
+	img, want, report, err := a.checkImage(ctx, reference, f)
+	if err != nil {
+		return err
+	}
+	if f.run {
+		if err := a.accept(ctx, f, img, want, report); err != nil {
+			return err
+		}
+	}
+	return a.gate(f, report)
+}
+
+// checkImage checks an image by the static rules, and returns it with what was expected of each platform.
+func (a *app) checkImage(ctx context.Context, reference string, f *verifyFlags) (
+	img opened, want map[string]*expect.Expect, report *verify.Report, err error,
+) {
 	annotations, err := parseAnnotations(f.annotations)
 	if err != nil {
-		return usage(err)
+		return img, nil, nil, usage(err)
 	}
 	p, err := load(f.profile, f.set)
 	if err != nil {
-		return err
+		return img, nil, nil, err
 	}
-	img, err := a.openImage(ctx, f.openOptions, reference)
+	img, err = a.openImage(ctx, f.openOptions, reference)
 	if err != nil {
-		return err
+		return img, nil, nil, err
 	}
 	recipe := &recipeFlags{profile: f.profile, base: f.base, set: f.set, payload: f.payload, progress: f.progress, registry: f.registry, platforms: f.platforms}
 	in := verify.Input{Images: img.images, Annotations: img.source.Annotations(), Ignored: ignored(img.source)}
@@ -142,24 +158,19 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 		in.Expect, unchecked, err = a.expectAlone(ctx, recipe, img)
 	}
 	if err != nil {
-		return err
+		return img, nil, nil, err
 	}
 	for _, m := range missing {
 		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, and this image is for %s alone", m, p.Name, alone))
 	}
 	told(in.Expect, annotations)
-	report, err := verify.Check(ctx, in)
+	report, err = verify.Check(ctx, in)
 	if err != nil {
-		return err
+		return img, nil, nil, err
 	}
 	report.Reference, report.Digest, report.Profile = reference, img.source.Digest().String(), p.Name
 	report.Unchecked = append(report.Unchecked, unchecked...)
-	if f.run {
-		if err := a.accept(ctx, f, img, in.Expect, report); err != nil {
-			return err
-		}
-	}
-	return a.gate(f, report)
+	return img, in.Expect, report, nil
 }
 
 // onlyPlatform is the platform of an image that has one, as build --platform makes it, and those that the profile has besides.

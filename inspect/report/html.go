@@ -53,9 +53,16 @@ func policy() string {
 type (
 	htmlPage struct {
 		Command, Title, Policy string
+		Version                string
+		Banner                 banner
 		Style                  template.CSS
 		Script                 template.JS
 		Panels                 []panel
+	}
+	// banner is the verdict.
+	banner struct {
+		Class, Title, Words string
+		Findings            []string
 	}
 	// panel is one platform.
 	panel struct {
@@ -64,6 +71,8 @@ type (
 		Facts      []fact
 		Summary    []string
 		Cards      []card
+		Quiet      []card // folded
+		Footer     []fact
 		Parts      []part
 		Maps       []treemap
 		Stacks     []stack
@@ -76,7 +85,7 @@ type (
 	}
 	card struct {
 		What, Was, Is, Note string
-		Bar, Quiet          bool
+		Bar                 bool
 		WasBar, IsBar, More float64 // of 100
 	}
 	part struct {
@@ -105,12 +114,13 @@ type (
 	}
 	htmlCell struct {
 		Label, Class string
-		Value        []piece // between which a line may end
+		Value        []piece // between which a line may end; none for an empty one
 		Span         int
 	}
 	piece struct {
 		Text  string
 		Whole bool // no line ends in it
+		Other bool // the other side has something else here
 	}
 	treemap struct{ Side, Title, Note, Label string }
 	stack   struct {
@@ -175,7 +185,7 @@ func surfacesHTML(w io.Writer, surfaces []*inspect.Surface) error {
 }
 
 func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
-	page := htmlPage{Command: "diff"}
+	page := htmlPage{Command: "diff", Version: o.Version, Banner: bannerOf(o.Verdict)}
 	for i, d := range diffs {
 		page.Title = quote(d.Base.Reference) + " → " + quote(d.Slim.Reference) + " · slimctl diff"
 		page.Panels = append(page.Panels, diffPanel(d, i, o, maxNodes/len(diffs)))
@@ -186,14 +196,20 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 // diffPanel has room for so many nodes of trees.
 func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	p := diffPage(d)
+	footer := []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}}
+	if o.Verdict != nil {
+		footer = append([]fact{{"profile", quote(o.Verdict.Profile)}}, footer...)
+	}
 	v := panel{
+		Footer: footer,
+
 		Platform: p.Platform, References: []string{quote(d.Base.Reference), quote(d.Slim.Reference)}, Summary: p.Summary,
 		Facts: []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}, {"platform", p.Platform}},
 	}
 	if len(p.Sections) == 0 {
 		return v
 	}
-	v.Cards = diffCards(d)
+	v.Cards, v.Quiet = diffCards(d)
 	surface := part{ID: "surface", Title: "Surface"}
 	for _, t := range p.Sections {
 		switch {
@@ -210,6 +226,7 @@ func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	nodes := compact(treeOf(d.Files))
 	texts, left := textsOf(nodes)
 	merged, shown := dataOf(d, nodes, texts, room)
+	merged.why = o.Why
 	files := part{ID: "files", Title: "Files"}
 	if shown < len(nodes) {
 		files.Intro = fmt.Sprintf("%s paths are only counted below; slimctl diff --format json has all.", number(len(nodes)-shown))
@@ -328,10 +345,14 @@ func toHTML(s section, at int) htmlSection {
 			}
 			value := cut(r.Cells[i], maxHTML)
 			cell := htmlCell{Label: c.Name, Class: class}
-			if columns(value) <= shortCell {
+			switch {
+			case value == "":
+			case out.Changes && r.Mark == diff.Modified && i > 0:
+				cell.Value = changedWords(value, cut(r.Cells[3-i], maxHTML))
+			case columns(value) <= shortCell:
 				cell.Class += " s"
 				cell.Value = []piece{{Text: value}}
-			} else {
+			default:
 				cell.Value = pieces(value)
 			}
 			if out.Changes && r.Mark == diff.Removed && i > 0 { // what was has all the room
@@ -353,7 +374,7 @@ func pieces(s string) []piece {
 	from := 0 // of what isn't in out
 	put := func(to int, whole bool) {
 		if to > from {
-			out = append(out, piece{s[from:to], whole})
+			out = append(out, piece{Text: s[from:to], Whole: whole})
 			from = to
 		}
 	}
@@ -379,13 +400,103 @@ func pieces(s string) []piece {
 	return out
 }
 
-func diffCards(d *diff.Diff) []card {
-	var out []card
+// maxWords is how many words of a value are compared one by one.
+const maxWords = 200
+
+// changedWords are the pieces of a value with those words marked that are not in other, in their order.
+func changedWords(value, other string) []piece {
+	a, b := strings.SplitAfter(value, " "), strings.SplitAfter(other, " ")
+	if len(a) > maxWords || len(b) > maxWords {
+		return pieces(value)
+	}
+	word := func(s string) string { return strings.TrimSuffix(s, " ") }
+	longest := make([][]int, len(a)+1) // common subsequences of what follows
+	for i := range longest {
+		longest[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); word(a[i]) == word(b[j]) {
+				longest[i][j] = longest[i+1][j+1] + 1
+			}
+		}
+	}
+	var out []piece
+	run, isOther := "", false
+	flush := func() {
+		for _, p := range pieces(run) {
+			p.Other = isOther
+			out = append(out, p)
+		}
+		run = ""
+	}
+	j := 0
+	for i := range a {
+		for j < len(b) && word(a[i]) != word(b[j]) && longest[i][j+1] >= longest[i+1][j] {
+			j++
+		}
+		same := j < len(b) && word(a[i]) == word(b[j])
+		if same {
+			j++
+		}
+		if isOther == same {
+			flush()
+			isOther = !same
+		}
+		run += a[i]
+	}
+	flush()
+	return out
+}
+
+// mostFindings is how many of them the banner has.
+const mostFindings = 5
+
+func bannerOf(v *Verdict) banner {
+	if v == nil {
+		return banner{Class: "none", Title: "Not verified", Words: "Pass --profile NAME to verify the slim image and to see why each file changed."}
+	}
+	out := banner{Class: "passed", Title: "Verified", Words: fmt.Sprintf("profile %s: %s", quote(v.Profile), v.Words)}
+	if !v.Passed {
+		out.Class, out.Title = "failed", "Failed"
+	}
+	for _, f := range v.Findings[:min(len(v.Findings), mostFindings)] {
+		out.Findings = append(out.Findings, quote(cut(f, 300)))
+	}
+	if n := len(v.Findings) - mostFindings; n > 0 {
+		out.Findings = append(out.Findings, more(n)+"; slimctl verify prints all")
+	}
+	return out
+}
+
+// weight is the order of cards: what a reader asks first. Cards with other titles are folded.
+var weight = []string{
+	"answer from outside", "tools", "programs", "download", "visible", "MCP servers", "listeners", "privileged files", "hooks", "switches",
+}
+
+// diffCards returns the cards by weight, and the folded ones: of less weight, or of what is the same on both sides.
+func diffCards(d *diff.Diff) (out, quiet []card) {
+	put := func(c card, same bool) {
+		if same || !slices.Contains(weight, c.What) {
+			quiet = append(quiet, c)
+		} else {
+			out = append(out, c)
+		}
+	}
+	defer func() {
+		slices.SortStableFunc(out, func(a, b card) int {
+			return cmp.Compare(slices.Index(weight, a.What), slices.Index(weight, b.What))
+		})
+	}()
 	ratio := func(c card, base, slim float64) card {
 		if most := max(base, slim); most > 0 {
 			c.Bar, c.WasBar, c.IsBar, c.More = true, 100*base/most, 100*slim/most, 100*(slim-base)/most
 		}
 		return c
+	}
+	if n := d.Surface.Outside; n.Base+n.Slim > 0 {
+		c := card{What: "answer from outside", Was: number(n.Base), Is: number(n.Slim), Note: "routes"}
+		put(ratio(c, float64(n.Base), float64(n.Slim)), n.Base == n.Slim)
 	}
 	for _, g := range groups(d) {
 		if g.of.Base == 0 && g.of.Slim == 0 {
@@ -404,19 +515,19 @@ func diffCards(d *diff.Diff) []card {
 		}
 		if len(words) > 0 {
 			c.Note, c.Was = strings.Join(words, ", "), number(g.of.Base)
-		} else {
-			c.Quiet = true
 		}
-		out = append(out, ratio(c, float64(g.of.Base), float64(g.of.Slim)))
+		put(ratio(c, float64(g.of.Base), float64(g.of.Slim)), len(words) == 0)
 	}
 	for _, s := range sizeLines(d) {
 		c := card{What: s.what, Is: Bytes(s.slim), Note: change(s.slim-s.base) + ", was " + Bytes(s.base)}
-		if s.base == s.slim {
-			c.Note, c.Quiet = "the same", true
+		if s.what == "download" {
+			c.Note = s.words
+		} else if s.base == s.slim {
+			c.Note = "the same"
 		}
-		out = append(out, ratio(c, float64(s.base), float64(s.slim)))
+		put(ratio(c, float64(s.base), float64(s.slim)), s.base == s.slim)
 	}
-	return out
+	return out, quiet
 }
 
 func surfaceCards(s *inspect.Surface) []card {

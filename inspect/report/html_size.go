@@ -15,7 +15,7 @@ func mapCells(sides []size.Sizes) []map[string]any {
 		Name  string `json:"name"`
 		Bytes int64  `json:"bytes"`
 		Color int    `json:"color"`
-		Only  bool   `json:"only,omitempty"` // on this side
+		Room  int64  `json:"room"` // bytes of the bigger side: both sides have one layout
 		Note  string `json:"note,omitempty"`
 	}
 	by := make([]map[string]int64, len(sides))
@@ -44,21 +44,23 @@ func mapCells(sides []size.Sizes) []map[string]any {
 		cells, total := []cell{}, int64(0)
 		for _, name := range names {
 			bytes := by[i][name]
-			if bytes <= 0 {
+			if most[name] <= 0 {
 				continue
 			}
-			c := cell{Name: quote(cut(name, maxCell)), Bytes: bytes, Color: color[name]}
+			c := cell{Name: quote(cut(name, maxCell)), Bytes: max(bytes, 0), Color: color[name], Room: most[name]}
 			if len(sides) == 2 {
-				if other, both := by[1-i][name]; !both {
-					c.Only, c.Note = true, []string{"gone in slim", "new in slim"}[i]
-				} else if i == 1 && bytes != other {
+				switch other := by[1-i][name]; {
+				case other <= 0:
+					c.Note = []string{"gone in slim", "new in slim"}[i]
+				case bytes <= 0:
+					c.Note = []string{"not in base", "gone"}[i]
+				case i == 1 && bytes != other:
 					c.Note = change(bytes - other)
 				}
 			}
 			total += bytes
 			cells = append(cells, c)
 		}
-		slices.SortStableFunc(cells, func(a, b cell) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		out[i] = map[string]any{"total": total, "cells": cells[:min(len(cells), 400)]}
 	}
 	return out

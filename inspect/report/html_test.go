@@ -210,6 +210,51 @@ func TestHTMLInChromium(t *testing.T) {
 		b.quiet(file)
 	})
 
+	sub("one layout, links, reasons", func(t *testing.T) {
+		why := func(path, kind string) string {
+			if path == "/opt/jupyter" {
+				return "l0.yaml:12:5 removes /opt/jupyter: <script>window.pwned=1</script>"
+			}
+			return ""
+		}
+		file := diffPageFile(t, Options{Why: why}, sampleDiff("linux/amd64"), sampleDiff("linux/arm64"))
+		b.look(1400, 1000, false)
+		b.open(file)
+		b.until(`document.querySelectorAll('.cell').length > 3`)
+		places := func(side string) string {
+			return fmt.Sprintf(`[...document.querySelectorAll('#panel-0 .map[data-side=%s] .cell')].map(c => c.dataset.name + ' ' + c.style.left + ' ' + c.style.top)`, side)
+		}
+		b.same(places("slim"), eval[[]string](b, places("base"))...)
+		eval[any](b, `[...document.querySelectorAll('.row')].find(r => r.textContent.includes('jupyter/')).click()`)
+		if got := eval[string](b, `document.querySelector('.about').textContent`); !strings.Contains(got, "removes /opt/jupyter: <script>") {
+			t.Errorf("what is told of the directory is %q", got)
+		}
+		eval[any](b, `[...document.querySelectorAll('.row')].find(r => r.textContent.includes('data/')).click()`)
+		if got := eval[string](b, `document.querySelector('.about').textContent`); !strings.Contains(got, "l0.yaml:12:5") {
+			t.Errorf("what is told of a directory in one that was removed is %q", got)
+		}
+		eval[any](b, `location.hash = '#tools-1-4'`)
+		b.until(`!document.getElementById('panel-1').hidden && document.getElementById('tools-1').open`)
+		b.quiet(file)
+	})
+
+	// Each flag of a command was a cell of its row's grid.
+	sub("flags at 420 pixels", func(t *testing.T) {
+		file := written(t, func(f *os.File) error {
+			return Surfaces(f, HTML, []*inspect.Surface{sampleSurface("linux/amd64")}, Options{})
+		})
+		b.look(420, 1000, false)
+		b.open(file)
+		const flags = `[...document.querySelectorAll('#programs-0 td .whole')]`
+		if n := eval[int](b, flags+`.length`); n < 2 {
+			t.Fatalf("%d flags: this test sees nothing", n)
+		}
+		if n := eval[int](b, flags+`.filter(f => f.getBoundingClientRect().left < f.closest('td').getBoundingClientRect().left + 80).length`); n > 0 {
+			t.Errorf("%d flags are in the column of labels", n)
+		}
+		b.quiet(file)
+	})
+
 	sub("search", func(t *testing.T) {
 		file := diffPageFile(t, Options{}, sampleDiff("linux/amd64"))
 		b.open(file)
@@ -400,4 +445,86 @@ func TestHTMLInChromium(t *testing.T) {
 		b.until(`document.querySelectorAll('.row').length > 5 && document.querySelectorAll('.row').length < 100`) // and all is as it was
 		b.quiet(diffs)
 	})
+}
+
+func TestChangedWords(t *testing.T) {
+	for _, tt := range []struct{ value, other, want string }{
+		{"nginx -g off", "nginx -c /x -g off", "nginx -g off"},
+		{"nginx -c /x/y -g off", "nginx -g off", "nginx [-c /x/y ]-g off"},
+		{"same", "same", "same"},
+		{"all of it", "", "[all of it]"},
+		{"a b c", "c b a", "a [b c]"},
+		{strings.Repeat("x ", maxWords), "y", strings.Repeat("x ", maxWords)}, // too many to compare
+	} {
+		var got strings.Builder
+		marked := false
+		for _, p := range changedWords(tt.value, tt.other) {
+			if p.Other != marked {
+				got.WriteString(map[bool]string{true: "[", false: "]"}[p.Other])
+			}
+			marked = p.Other
+			got.WriteString(p.Text)
+		}
+		if marked {
+			got.WriteString("]")
+		}
+		if got.String() != tt.want {
+			t.Errorf("%q beside %q:\n got %s\nwant %s", tt.value, tt.other, got.String(), tt.want)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	failed := &Verdict{Profile: "l0", Words: "87 rules, 7 errors, 0 warnings", Findings: []string{
+		"file-changed: /opt/<script>window.pwned=1</script>", "b: \x1b[31m", "c: 3", "d: 4", "e: 5", "f: 6", "g: 7",
+	}}
+	for name, tt := range map[string]struct {
+		verdict *Verdict
+		want    []string
+	}{
+		"none":   {nil, []string{`<div class="verdict none"><b>Not verified</b> Pass --profile NAME`}},
+		"passed": {&Verdict{Profile: "l0", Passed: true, Words: "87 rules, 0 errors, 0 warnings"}, []string{`<div class="verdict passed"><b>Verified</b> profile l0: 87 rules`, `profile <code>l0</code>`}},
+		"failed": {failed, []string{
+			`<div class="verdict failed"><b>Failed</b> profile l0: 87 rules, 7 errors`, `/opt/&lt;script&gt;window.pwned`, `b: \x1b[31m`, "… and 2 more",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var page, text bytes.Buffer
+			o := Options{Version: "v1.2.3", Verdict: tt.verdict}
+			if err := Diffs(&page, HTML, []*diff.Diff{sampleDiff("linux/amd64")}, o); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range append(tt.want, "<footer>slimctl v1.2.3", sha("d"), sha("e")) {
+				if !strings.Contains(page.String(), want) {
+					t.Errorf("no %q in the page", want)
+				}
+			}
+			if err := Diffs(&text, Markdown, []*diff.Diff{sampleDiff("linux/amd64")}, o); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(text.String(), "\n")
+			if want := map[string]string{"none": "| | base | slim | change |", "passed": "**Verified** `profile l0: 87 rules, 0 errors, 0 warnings`", "failed": "**Failed** `profile l0: 87 rules, 7 errors, 0 warnings`"}[name]; lines[2] != want {
+				t.Errorf("Markdown has %q under its title, want %q", lines[2], want)
+			}
+			if tt.verdict == failed && !strings.Contains(text.String(), "- `file-changed: /opt/<script>window.pwned=1</script>`") {
+				t.Errorf("a finding is no code span:\n%.900s", text.String())
+			}
+		})
+	}
+}
+
+func TestCardsByWeight(t *testing.T) {
+	cards, quiet := diffCards(sampleDiff("linux/amd64"))
+	what := func(cards []card) (out []string) {
+		for _, c := range cards {
+			out = append(out, c.What)
+		}
+		return out
+	}
+	if got, want := what(cards), []string{"answer from outside", "tools", "programs", "download", "visible"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := what(quiet), []string{"routes", "hidden"}; !slices.Equal(got, want) {
+		t.Errorf("folded are %q, want %q", got, want)
+	}
 }

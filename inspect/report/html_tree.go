@@ -46,6 +46,7 @@ type treeData struct {
 	shown []int32 // positions of those that there is room for
 	// deepest is the last level that there is room for.
 	deepest int
+	why     func(path, kind string) string
 	texts   map[int]string // changed lines, by the place in shown; below 0 for what isn't shown
 }
 
@@ -148,6 +149,7 @@ func (t *treeData) write(j *jsonWriter) {
 		}
 		return nil
 	})
+	object("why", t.reasons())
 	object("links", func(_ int, n *node) any {
 		if n.change != nil {
 			if old, now := linkOf(n.change.Old), linkOf(n.change.New); old != "" || now != "" {
@@ -167,6 +169,24 @@ func (t *treeData) write(j *jsonWriter) {
 	j.put(`,"attrs":`)
 	j.compact(attrs.all)
 	j.put("}")
+}
+
+// maxReasons is how many changed paths the profile is asked about.
+const maxReasons = 20_000
+
+// reasons returns what the profile says of a node, once for all that lies below.
+func (t *treeData) reasons() func(at int, n *node) any {
+	asked, told := 0, int32(0) // nodes before told have their reason from one above
+	return func(at int, n *node) any {
+		if i := t.shown[at]; t.why != nil && n.change != nil && i >= told && asked < maxReasons {
+			asked++
+			if words := t.why(n.change.Path, n.change.Kind); words != "" {
+				told = n.end
+				return quote(words)
+			}
+		}
+		return nil
+	}
 }
 
 // rest is what there is no room for below a node that is shown: bytes more, paths by kind.

@@ -212,19 +212,29 @@ func surfacesMarkdown(w io.Writer, surfaces []*inspect.Surface) error {
 	})
 }
 
-func diffsMarkdown(w io.Writer, diffs []*diff.Diff) error {
+func diffsMarkdown(w io.Writer, diffs []*diff.Diff, o Options) error {
 	return writeMarkdown(w, "diff", len(diffs), func(m *markdowner, i int) {
 		d := diffs[i]
 		p := diffPage(d)
 		m.put("### From %s to %s on %s\n\n", code(quote(d.Base.Reference)), code(quote(d.Slim.Reference)), code(p.Platform))
-		for _, s := range p.Summary {
-			if note, ok := strings.CutPrefix(s, "Note: "); ok {
-				s = "Note: " + code(note)
+		if b := bannerOf(o.Verdict); o.Verdict != nil && i == 0 {
+			m.put("**%s** %s\n\n", b.Title, code(b.Words))
+			for _, f := range b.Findings {
+				m.put("- %s\n", code(f))
 			}
-			m.put("- %s\n", s)
+			m.put("\n")
 		}
-		m.put("\n")
+		summary := func() {
+			for _, s := range p.Summary {
+				if note, ok := strings.CutPrefix(s, "Note: "); ok {
+					s = "Note: " + code(note)
+				}
+				m.put("- %s\n", s)
+			}
+			m.put("\n")
+		}
 		if len(p.Sections) == 0 {
+			summary()
 			return
 		}
 		m.put("| | base | slim | change |\n|---|--:|--:|--:|\n")
@@ -237,11 +247,15 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff) error {
 			m.put("| %s | %s | %s | %s |\n", s.what, Bytes(s.base), Bytes(s.slim), change(s.slim-s.base))
 		}
 		m.put("\n")
+		summary()
 		m.section(biggestChanges(d.Files))
 		for _, s := range p.Sections {
 			m.section(s)
 		}
 		m.section(componentChanges(d))
+		if i == len(diffs)-1 {
+			m.put("Whole report: `slimctl diff --format html -o diff.html` %s %s\n", code(quote(d.Base.Reference)), code(quote(d.Slim.Reference)))
+		}
 	})
 }
 

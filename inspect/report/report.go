@@ -38,6 +38,22 @@ type Options struct {
 	All bool
 	// Width is how many columns the text has; 0 is 100, and fewer than 40 are 40.
 	Width int
+	// Version is slimctl's, for the footer of HTML.
+	Version string
+	// Verdict is what verify says of the slim image; nil when nobody asked it.
+	Verdict *Verdict
+	// Why returns the profile's line and reason for a change. It may be nil, and return "".
+	Why func(path, kind string) string
+}
+
+// Verdict is the result of verify.
+type Verdict struct {
+	Profile string
+	Passed  bool
+	// Words sum it up: "72 rules, 0 errors, 1 warning".
+	Words string
+	// Findings are what is wrong, gravest first, each in one line.
+	Findings []string
 }
 
 // Surfaces writes the surface of an image, for one or several platforms.
@@ -63,7 +79,7 @@ func Diffs(w io.Writer, format string, diffs []*diff.Diff, o Options) error {
 	case JSON:
 		return writeJSON(w, diffs)
 	case Markdown:
-		return diffsMarkdown(w, diffs)
+		return diffsMarkdown(w, diffs, o)
 	case HTML:
 		return diffsHTML(w, diffs, o)
 	}

@@ -148,6 +148,13 @@
         this.data.kinds[i] === '-' && this.counts[1][i] === this.paths[i];
     }
 
+    // why is what the profile says of a node, or of a directory above it that came or went as a whole.
+    why(i) {
+      const {why, kinds} = this.data;
+      for (const kind = kinds[i]; i >= 0 && kinds[i] === kind; i = this.parent[i]) if (why[i]) return why[i];
+      return '';
+    }
+
     path(i) {
       const names = [];
       for (; i >= 0; i = this.parent[i]) names.push(this.data.names[i]);
@@ -263,6 +270,7 @@
       label.append(twist, this.name(i));
       const words = d.words[i];
       if (words) label.append(el('span', 'words', words));
+      if (d.why[i]) label.append(el('span', 'words', d.why[i]));
       const counts = el('span', 'counts');
       if (inside || d.rest[i]) {
         kinds.forEach((k, at) => {
@@ -271,7 +279,7 @@
         });
       }
       const size = this.bytes[i];
-      row.append(mark, label, counts, el('span', 'size' + (size > 0 ? ' more' : size < 0 ? ' less' : ''), size ? change(size) : ''));
+      row.append(mark, label, counts, el('span', 'size', size ? change(size) : ''));
       return row;
     }
 
@@ -373,6 +381,7 @@
       put('base', side(d.wasAttr[i], d.was[i], links[0]));
       put('slim', side(d.isAttr[i], d.is[i], links[1]));
       put('differs', d.words[i]);
+      put('why', this.why(i));
       if (this.siblings[i] || d.rest[i]) {
         put('in it', kinds.map((k, at) => this.counts[at][i] ? `${number(this.counts[at][i])} ${marks[k][1]}` : '').filter(Boolean).join(', ') +
           (this.bytes[i] ? ', ' + change(this.bytes[i]) : ''));
@@ -405,7 +414,7 @@
   // squarify lays out cells, biggest first, in the box w × h so that they are as square as can be.
   // Bruls, Huizing, van Wijk: Squarified Treemaps (2000).
   const squarify = (cells, w, h) => {
-    const total = cells.reduce((sum, c) => sum + c.bytes, 0);
+    const total = cells.reduce((sum, c) => sum + c.room, 0);
     const out = [];
     if (!(total > 0) || !(w > 0) || !(h > 0)) return out;
     const scale = w * h / total;
@@ -416,10 +425,10 @@
     };
     while (i < cells.length) {
       const side = Math.min(w - x, h - y);
-      const row = [cells[i].bytes * scale];
+      const row = [cells[i].room * scale];
       let sum = row[0], n = 1;
       while (i + n < cells.length) {
-        const area = cells[i + n].bytes * scale;
+        const area = cells[i + n].room * scale;
         if (worst([...row, area], sum + area, side) > worst(row, sum, side)) break;
         row.push(area);
         sum += area;
@@ -438,19 +447,21 @@
     return out;
   };
 
-  // maps draws a treemap for each side, on one scale: a smaller image is a smaller map in the frame of the bigger one.
+  // maps draws a treemap for each side in one layout: a component lies where it does on the other side, and fills as much
+  // of its place as it has of the bigger side's bytes.
   const maps = (panel, sides) => {
     const figures = all('.map', panel);
-    const most = Math.max(...sides.map(s => s.total), 1);
     const light = (name, on) => figures.forEach(f => all('.cell', f).forEach(c => c.classList.toggle('lit', on && c.dataset.name === name)));
     figures.forEach((figure, at) => {
       const side = sides[at], box = figure.querySelector('.cells');
       const draw = () => {
         const w = box.clientWidth, h = box.clientHeight;
         if (!w || !h) return;
-        const shrink = Math.sqrt(side.total / most);
-        box.replaceChildren(...squarify(side.cells, w * shrink, h * shrink).map(({c, x, y, w: cw, h: ch}) => {
-          const cell = el('div', `cell c${c.color}` + (c.only ? ' only' : ''));
+        box.replaceChildren(...squarify(side.cells, w, h).map(({c, x, y, w: cw, h: ch}) => {
+          const fill = c.bytes ? Math.sqrt(c.bytes / c.room) : 1;
+          cw *= fill;
+          ch *= fill;
+          const cell = el('div', `cell c${c.color}` + (c.bytes ? '' : ' gone'));
           Object.assign(cell.style, {left: x + 'px', top: y + 'px', width: cw + 'px', height: ch + 'px'});
           cell.dataset.name = c.name;
           cell.title = `${c.name}: ${bytes(c.bytes)}${c.note ? ', ' + c.note : ''}`;
@@ -540,6 +551,16 @@
     return panel;
   };
   if (panels.length) ready(0);
+  // A link to a row of another platform shows that platform first.
+  const linked = () => {
+    const row = document.getElementById(location.hash.slice(1));
+    const at = row ? panels.findIndex(p => p.root.hidden && p.root.contains(row)) : -1;
+    if (at >= 0) choose(at);
+    if (row && row.matches('tr')) {
+      row.closest('details').open = true;
+      row.scrollIntoView({block: 'center'});
+    }
+  };
 
   const search = document.getElementById('search'), found = document.getElementById('found');
   const nothing = document.getElementById('nothing');
@@ -550,7 +571,7 @@
       if (root.hidden || !tables) continue;
       const paths = tree ? tree.filter(query) : 0;
       const rows = tables.filter(query, paths);
-      all('.head, .cards', root).forEach(e => { e.hidden = !!query; });
+      all('.head, .cards, .quiet', root).forEach(e => { e.hidden = !!query; });
       found.value = !query ? '' : [tree ? count(paths, 'path') : '', count(rows, 'row')].filter(Boolean).join(', ');
       nothing.hidden = !query || paths + rows > 0;
     }
@@ -605,6 +626,9 @@
       tabs[next].focus();
     });
   });
+
+  addEventListener('hashchange', linked);
+  linked();
 
   let closed = [];
   addEventListener('beforeprint', () => {
