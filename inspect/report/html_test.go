@@ -253,6 +253,7 @@ func TestHTMLInChromium(t *testing.T) {
 			t.Errorf("%d flags are in the column of labels", n)
 		}
 		b.quiet(file)
+		b.look(1400, 1000, false)
 	})
 
 	sub("search", func(t *testing.T) {
