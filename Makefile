@@ -34,4 +34,6 @@ release: ## dist/: slimctl with browser-shell for both architectures inside, bro
 	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -buildvcs=true -ldflags '-s -w' \
 	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl || exit 1; \
 	done
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./cmd/slimctl man dist/man
+	epoch=$$(git log -1 --format=%ct) && man=$$(mktemp -d) && SOURCE_DATE_EPOCH=$$epoch go run ./cmd/slimctl man $$man && \
+	  tar -C $$man --sort=name --mtime=@$$epoch --owner=0 --group=0 --numeric-owner --mode=u=rw,go=r -cf dist/slimctl-man.tar $$(ls $$man) && \
+	  gzip -nf dist/slimctl-man.tar && rm -r $$man
