@@ -18,8 +18,12 @@ func (a *app) plan() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Print what a build would lay, remove and set, and why",
-		Args:  noArgs,
+		Short: "Print what a build would add, remove and set, and why",
+		Long: `Plan resolves the profile against the base as build does, and prints the steps instead of taking
+them. Use it to see what a change of the profile does before you build.`,
+		Example: `  slimctl plan --base standin:B
+  slimctl plan --profile ./my.yaml --format json`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err

@@ -21,7 +21,12 @@ func (a *app) standin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "standin",
 		Short: "Write a stand-in of the AIO base, to try slimctl with",
-		Args:  noArgs,
+		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes, and little
+of its size. For a build --base standin:B is enough, and this command is for other tools. With
+--live the image boots.`,
+		Example: `  slimctl standin -o base
+  slimctl standin --line A --live -o base`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory for the OCI layout"))

@@ -41,6 +41,8 @@ func (a *app) why() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why IMAGE PATH",
 		Short: "Explain where a path comes from and what keeps or removes it",
+		Long: `Why prints which layer brought a path, which package or overlay it belongs to, and the line of the
+profile that keeps or removes it. Use it for a path that verify, plan or diff names.`,
 		Example: `  slimctl why oci:out /usr/bin/sudo
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {
