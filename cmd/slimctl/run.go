@@ -61,6 +61,7 @@ The container has no network but loopback. With --network egress, the default fo
 slimctl built, slimctl itself carries the browser's connections to public addresses, as the
 image's policy allows; private ranges are refused when the connection is made. With --network none
 nothing goes out. In both cases -p reaches port 8080. Any other image has network none by default.
+--policy replaces the image's policy. Only such a file can allow private hosts.
 
 Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
 it could not be started, as with docker run, and 124 that it ran into --timeout. However it
@@ -96,6 +97,7 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 func (f *runFlags) addContainer(cmd *cobra.Command) {
 	s, flags := &f.settings, cmd.Flags()
 	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
+	flags.StringVar(&s.Policy, "policy", "", "browser-shell policy `FILE`, in the place of the image's")
 	flags.StringVar(&f.outgoing.Proxy, "outgoing-proxy", "", "`URL` of a proxy to go out through, as http://[USER:PW@]HOST:PORT")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
 	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")

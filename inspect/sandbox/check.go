@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // Publication is an address of the host that leads to a TCP port of the container.
@@ -66,7 +68,13 @@ type plan struct {
 	caps    []string
 	tmpfs   []tmpfs
 	keeps   []keep
+	policy  *policy.Policy // of Settings.Policy, with its text; nil without
+	text    []byte
+	binds   []bind
 }
+
+// bind is a file of the host, read-only in the container.
+type bind struct{ source, target string }
 
 type tmpfs struct {
 	path    string
@@ -133,6 +141,12 @@ func (s Settings) parse() (*plan, error) {
 	}
 	if slices.ContainsFunc(s.Command, func(a string) bool { return strings.ContainsRune(a, 0) }) {
 		bad("command: an argument has a NUL")
+	}
+	if s.Policy != "" {
+		var err error
+		if p.policy, p.text, err = policy.ReadFile(s.Policy); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if s.Work != "" {
 		dir, err := filepath.Abs(s.Work)

@@ -151,6 +151,9 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	if p.Work != "" {
 		bind(p.Work, "/work", true)
 	}
+	for _, f := range p.binds {
+		bind(f.source, f.target, true)
+	}
 	for _, k := range p.keeps { // volumes: an ordinary user can't read what another account leaves in a directory of his
 		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeVolume, Target: k.mount})
 	}

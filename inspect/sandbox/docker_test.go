@@ -55,7 +55,7 @@ func TestDocker(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, engineUnderTest){
 		"closed": testClosed, "user": testUser, "end": testEnd, "no start": testNoStart, "network": testNetwork, "exec": testExec,
 		"limits": testLimits, "output": testOutput, "events": testEvents, "audit": testAuditLasts, "audit of a killed process": testAuditOfKilledProcess,
-		"egress": testEgress, "network none": testNetworkNone, "hostile tether": testHostileTether,
+		"egress": testEgress, "network none": testNetworkNone, "hostile tether": testHostileTether, "policy file": testPolicyFile,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dockerEngineUnderTest(t)) })
 	}

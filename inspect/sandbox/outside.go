@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"slices"
 
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
@@ -42,6 +44,9 @@ func (s *Sandbox) chooseNetwork() error {
 		return err
 	}
 	p := s.plan
+	if p.policy != nil && !ours {
+		return errors.New("policy: only an image that slimctl built has one; leave it out")
+	}
 	if p.Network == "" {
 		p.Network = map[bool]string{true: NetworkEgress, false: NetworkNone}[ours && len(p.Command) == 0]
 	}
@@ -80,7 +85,7 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	serve := egress.Refuse
 	if s.plan.Network == NetworkEgress {
-		proxy, err := s.runner.egress()
+		proxy, err := s.runner.egress(s.plan.policy)
 		if err != nil {
 			cancel()
 			return err
@@ -99,10 +104,38 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 
 var errUntied = errors.New("its tether broke")
 
-// egress makes the proxy that stands outside of a container: any public address, whose policy the container's own proxy
-// keeps.
-func (r Runner) egress() (*egress.Proxy, error) {
+// managedPolicy is the file of the closed image that holds Chromium's side of the policy.
+const managedPolicy = "/etc/browser/policies/managed/zz-browser-shell.json"
+
+// bindPolicy puts the policy that was read, and Chromium's that fits it, in the place of the image's. They are copies, so that
+// what was checked is what is used.
+func (s *Sandbox) bindPolicy() error {
+	p := s.plan
+	if p.policy == nil {
+		return nil
+	}
+	chromium, err := egress.Managed(p.policy)
+	if err != nil {
+		return err
+	}
+	for target, text := range map[string][]byte{policy.DefaultPath: p.text, managedPolicy: chromium} {
+		file := filepath.Join(s.run.dir, filepath.Base(target))
+		if err := image.WriteFile(file, 0o644, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+			return err
+		}
+		p.binds = append(p.binds, bind{file, target})
+	}
+	return nil
+}
+
+// egress makes the proxy that stands outside of a container. It keeps the policy that the user gave; without one it admits any
+// public address, and the container's own proxy keeps the image's policy. An image's never opens what is private here.
+func (r Runner) egress(given *policy.Policy) (*egress.Proxy, error) {
 	p := policy.Default()
+	if given != nil {
+		copied := *given
+		p = &copied
+	}
 	p.Egress.MaxConnections = maxOutside
 	if r.Outgoing != nil {
 		if err := r.Outgoing.Check(); err != nil {

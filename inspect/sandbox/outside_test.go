@@ -7,16 +7,25 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // TestEgress: a container reaches public addresses through its tether, what slimctl serves itself, and nothing else.
@@ -162,5 +171,93 @@ func TestOutgoing(t *testing.T) {
 	s.Network = NetworkNone
 	if _, err := e.Start(t.Context(), tetheredImage(t), s); err == nil || !strings.Contains(err.Error(), "want network egress") {
 		t.Errorf("with network none: %v", err)
+	}
+}
+
+// privateSite serves at a private address that isn't one of this machine's interfaces, and returns its port.
+func privateSite(t *testing.T, address string) string {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, dst, err := net.ParseCIDR(address + "/32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}
+	if err := netlink.RouteReplace(route); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.RouteDel(route) })
+	l, err := net.Listen("tcp", address+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { //nolint:gosec // a test's
+		_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "private "+r.Host) }))
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// TestPolicyFile: a private address is reached when the user's own policy file names it, and only then; the image's doesn't
+// count. The file's hosts hold outside, too, and it is in the container with the Chromium policy that fits.
+func TestPolicyFile(t *testing.T) {
+	t.Parallel()
+	testPolicyFile(t, runcEngineUnderTest(t))
+}
+
+func testPolicyFile(t *testing.T, e engineUnderTest) {
+	const private = "10.213.77.9"
+	port := privateSite(t, private)
+	e.World.Resolver = resolver{
+		"wiki.example": private, "other.example": private, "loop.example": "127.0.0.1", "meta.example": "169.254.169.254", "not.example": "1.1.1.1",
+	}
+	file := filepath.Join(t.TempDir(), "policy.json")
+	text := `{"open": {"allow_hosts": ["wiki.example", "other.example", "loop.example", "meta.example"]},
+		"egress": {"private_hosts": ["wiki.example=10.213.77.0/24", "loop.example=10.0.0.0/8", "meta.example=10.0.0.0/8"]}}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wiki := "GET|http://wiki.example:" + port + "/"
+	for _, tt := range []struct {
+		policy string
+		want   map[string]string
+	}{
+		{"", map[string]string{wiki: "url.private"}},
+		{file, map[string]string{
+			wiki: "private wiki.example", "CONNECT|wiki.example:" + port: "200 Connection established",
+			"CONNECT|other.example:" + port: "url.private", "CONNECT|" + private + ":" + port: "403 Forbidden",
+			"CONNECT|loop.example:" + port: "url.private", "CONNECT|meta.example:80": "url.private",
+			"CONNECT|not.example:443": "url.host-not-allowed",
+		}},
+	} {
+		s := tetheredSettings("ask 1.1.1.1:80 " + strings.Join(slices.Collect(maps.Keys(tt.want)), " "))
+		s.Policy = tt.policy
+		sb := e.start(tetheredImage(t), s)
+		need.Eventually(t, says(sb, "asked all"), func() string { return string(sb.Logs()) })
+		for a, want := range tt.want {
+			_, rest, ok := strings.Cut(string(sb.Logs()), "asked "+a+": ")
+			got, _, _ := strings.Cut(rest, "\n")
+			if !ok || !strings.Contains(got, want) {
+				t.Errorf("policy %q: %s: %.200s, want %s", tt.policy, a, got, want)
+			}
+		}
+		if tt.policy == "" {
+			continue
+		}
+		for path, want := range map[string]string{policy.DefaultPath: text, managedPolicy: `"http://.wiki.example"`} {
+			out, err := sb.Exec(t.Context(), []string{"/guest", "cat", path}, ExecOptions{})
+			if err != nil || !strings.Contains(string(out.Stdout), want) {
+				t.Errorf("%s: %v, %.300s%s", path, err, out.Stdout, out.Stderr)
+			}
+		}
+	}
+	s := settings("exit", "0")
+	s.Policy = file
+	if _, err := e.Start(t.Context(), build(t, sandboxtest.Guest, sandboxtest.GuestLayer(t)), s); err == nil || !strings.Contains(err.Error(), "only an image that slimctl built") {
+		t.Errorf("another image: %v", err)
 	}
 }

@@ -132,7 +132,7 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	if err := s.chooseNetwork(); err != nil {
 		return err
 	}
-	if err := s.describe(); err != nil {
+	if err := errors.Join(s.describe(), s.bindPolicy()); err != nil {
 		return err
 	}
 	if err := errors.Join(s.openJournal(), s.noteAuditDirs()); err != nil {

@@ -27,6 +27,9 @@ type Settings struct {
 	Env             map[string]string `json:"env,omitempty"`
 	Command         []string          `json:"command,omitempty"` // in the place of the image's CMD
 
+	// Policy is a browser-shell policy file of the host, in the place of the image's. Its rules hold outside of the container
+	// as well, and private hosts are reached only when they are in it.
+	Policy string `json:"policy,omitempty"`
 	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
 	Work   string `json:"work,omitempty"`
 	Output string `json:"output,omitempty"`

@@ -165,6 +165,9 @@ func (b *bundle) mounts(uid, gid int) ([]specs.Mount, error) {
 	if b.plan.Work != "" {
 		out = append(out, specs.Mount{Destination: "/work", Type: "bind", Source: b.plan.Work, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	}
+	for _, f := range b.plan.binds {
+		out = append(out, specs.Mount{Destination: f.target, Type: "bind", Source: f.source, Options: with("bind", "ro")})
+	}
 	for _, k := range b.plan.keeps {
 		dir := k.hostDir(b.dir)
 		if err := os.Chown(dir, uid, gid); err != nil {

@@ -27,15 +27,21 @@ func load(path string, optional bool) (*Policy, error) {
 	if _, err := os.Lstat(path); optional && errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil
 	}
+	p, _, err := ReadFile(path)
+	return p, err
+}
+
+// ReadFile reads a policy file as Load does, and returns its text, too. The file must be there.
+func ReadFile(path string) (*Policy, []byte, error) {
 	b, err := strictjson.Read(path, maxFile)
 	if err != nil {
-		return nil, fmt.Errorf("policy file: %w", err)
+		return nil, nil, fmt.Errorf("policy file: %w", err)
 	}
 	p, err := Parse(b)
 	if err != nil {
-		return nil, fmt.Errorf("policy file %s:%w", path, err)
+		return nil, nil, fmt.Errorf("policy file %s:%w", path, err)
 	}
-	return p, nil
+	return p, b, nil
 }
 
 // Parse reads the text of a policy file over the image's own. It refuses unknown,
