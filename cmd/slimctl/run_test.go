@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/moby/moby/client"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
@@ -183,4 +186,95 @@ func TestRunInterrupted(t *testing.T) {
 			t.Errorf("left: %q", left)
 		}
 	})
+}
+
+// TestRunDockerAsOrdinaryUser guards `run -p` for a user who may use Docker's socket and nothing else, and that his next
+// run removes what a killed one left.
+func TestRunDockerAsOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	img := guestLayoutOf(t, sandboxtest.Tethered)
+	host := need.Docker(t)
+	const nobody = 65534
+	user := &syscall.Credential{Uid: nobody, Gid: nobody}
+	if socket, ok := strings.CutPrefix(host, "unix://"); ok {
+		info, err := os.Stat(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		user.Groups = []uint32{info.Sys().(*syscall.Stat_t).Gid}
+	}
+	dir, err := os.MkdirTemp("", "slimctl-nobody-") // the parents of a t.TempDir are for this user alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.CopyFS(filepath.Join(dir, "image"), os.DirFS(img)); err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(name, nobody, nobody))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	start := func() (*process, *safeBuffer) {
+		t.Helper()
+		said := &safeBuffer{}
+		p := &process{Cmd: &exec.Cmd{
+			Path: "/proc/self/exe", // which the user can't reach by its path
+			Args: []string{"slimctl", "run", "oci:image", "--runtime", "docker", "-p", "8080", "-e", "GUEST=serve 127.0.0.1:8080", "--artifacts", "artifacts"},
+			Dir:  dir, Env: append(os.Environ(), "HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+host),
+			Stderr: said, SysProcAttr: &syscall.SysProcAttr{Credential: user},
+		}}
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Process.Kill() })
+		need.Eventually(t, func() bool {
+			return strings.Contains(said.String(), "ready") && strings.Contains(said.String(), "http://")
+		}, said.String)
+		return p, said
+	}
+	killed, _ := start()
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed.end(t)
+	p, said := start()
+	_, address, _ := strings.Cut(said.String(), "MCP http://")
+	address, _, _ = strings.Cut(address, "/")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "to the container"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.(*net.TCPConn).CloseWrite()
+	if answer, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(answer), "to the container|16 from ") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(t); code != exitInterrupted {
+		t.Errorf("exit code %d: %s", code, said)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "evidence.json")); len(files) != 1 {
+		t.Errorf("evidence: %q", files)
+	}
+	if left := traces(t, dir); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	api, err := client.New(client.FromEnv, client.WithHost(host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	list, err := api.ContainerList(t.Context(), client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("label", "slimctl.cache="+filepath.Join(dir, "cache", "slimctl")),
+	})
+	if err != nil || len(list.Items) > 0 {
+		t.Errorf("containers left: %+v, %v", list.Items, err)
+	}
 }

@@ -23,13 +23,18 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// dockerEngineUnderTest needs root on the daemon's machine, to look at a container's network and processes.
-func dockerEngineUnderTest(t testing.TB) engineUnderTest {
+// useDocker makes the test and those below it use a daemon of this machine. They need root to look at a container's network
+// and processes.
+func useDocker(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		need.Missing(t, "what these tests look at in a container's network and processes needs root")
 	}
 	t.Setenv("DOCKER_HOST", need.Docker(t))
+}
+
+func dockerEngineUnderTest(t testing.TB) engineUnderTest {
+	t.Helper()
 	e := engineUnderTest{Runner{Runtime: Docker, CacheDir: t.TempDir()}, t}
 	t.Cleanup(func() { noContainerLeft(t, e.CacheDir) })
 	return e
@@ -52,17 +57,22 @@ func noContainerLeft(t testing.TB, cacheDir string) {
 
 // TestDocker is the same tests as with runc.
 func TestDocker(t *testing.T) {
+	useDocker(t)
 	for name, test := range map[string]func(*testing.T, engineUnderTest){
 		"closed": testClosed, "user": testUser, "end": testEnd, "no start": testNoStart, "network": testNetwork, "exec": testExec,
 		"limits": testLimits, "output": testOutput, "events": testEvents, "audit": testAuditLasts, "audit of a killed process": testAuditOfKilledProcess,
 		"egress": testEgress, "network none": testNetworkNone, "hostile tether": testHostileTether, "policy file": testPolicyFile,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, dockerEngineUnderTest(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, dockerEngineUnderTest(t))
+		})
 	}
 }
 
 // TestDockerSweep: a container whose run is gone is ended by the next run.
 func TestDockerSweep(t *testing.T) {
+	useDocker(t)
 	e := dockerEngineUnderTest(t)
 	sb, err := e.Start(t.Context(), guestImage(t), settings("deaf"))
 	if err != nil {
@@ -94,6 +104,7 @@ func (c countedImage) Layers() ([]v1.Layer, error) {
 // TestDockerKeepsImage guards the second start: an image that Docker doesn't have is loaded once, and removed when no run
 // has used it for a while.
 func TestDockerKeepsImage(t *testing.T) {
+	useDocker(t)
 	e := dockerEngineUnderTest(t)
 	own := sandboxtest.Guest
 	own.Labels = map[string]string{"test": e.CacheDir} // no other test's image
@@ -146,6 +157,7 @@ func TestDockerKeepsImage(t *testing.T) {
 // TestDockerEvidenceFirst guards the evidence of a slimctl that is killed while Docker removes its container: it was written
 // before.
 func TestDockerEvidenceFirst(t *testing.T) {
+	useDocker(t)
 	e := dockerEngineUnderTest(t)
 	network, address, _ := strings.Cut(os.Getenv("DOCKER_HOST"), "://")
 	daemon := &httputil.ReverseProxy{
