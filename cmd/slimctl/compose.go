@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox/compose"
+	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // renderers are what --format takes.
@@ -20,7 +25,9 @@ var renderers = map[string]func(compose.Service) ([]byte, error){
 }
 
 func (a *app) compose() *cobra.Command {
-	var format, output, publish, policy, work, artifacts string
+	var format, output, publish, policyFile, work, artifacts, memory string
+	var env []string
+	var cpus float64
 	var resolve bool
 	s := compose.Service{}
 	cmd := &cobra.Command{
@@ -42,7 +49,12 @@ as NAME.README.md.`,
 			}
 			s.Image = strings.TrimPrefix(args[0], "docker://")
 			s.Settings = compose.Settings(publish)
-			for _, p := range []struct{ given, to *string }{{&policy, &s.PolicyFile}, {&work, &s.Settings.Work}, {&artifacts, &s.Settings.Output}} {
+			s.Settings.Env, s.Settings.CPUs = parseEnv(env), cpus
+			var err error
+			if s.Settings.Memory, err = parseBytes(memory); err != nil {
+				return usage(fmt.Errorf("--memory %q: %w", memory, err))
+			}
+			for _, p := range []struct{ given, to *string }{{&policyFile, &s.PolicyFile}, {&work, &s.Settings.Work}, {&artifacts, &s.Settings.Output}} {
 				if *p.given == "" {
 					continue
 				}
@@ -52,12 +64,10 @@ as NAME.README.md.`,
 				}
 				*p.to = abs
 			}
-			if s.PolicyFile != "" {
-				text, err := os.ReadFile(s.PolicyFile)
-				if err != nil {
-					return usage(fmt.Errorf("--policy: %w", err))
+			if policyFile != "" {
+				if err := a.readPolicy(policyFile, format, &s); err != nil {
+					return usage(err)
 				}
-				s.Policy = text
 			}
 			text, err := render(s) // before a registry is asked
 			if err != nil {
@@ -101,11 +111,40 @@ as NAME.README.md.`,
 	f.StringVar(&s.Name, "name", "browser", "name of the service and of all objects")
 	f.StringVarP(&s.Namespace, "namespace", "n", "", "Kubernetes namespace (default: the one that kubectl has)")
 	f.StringVarP(&publish, "port", "p", "127.0.0.1:8080", "with compose: loopback `ADDRESS:PORT` to serve at")
-	f.StringVar(&policy, "policy", "", "`FILE` with the browser-shell policy, in the place of the image's own")
+	f.StringVar(&policyFile, "policy", "", "`FILE` with the browser-shell policy, in the place of the image's own")
+	f.StringArrayVarP(&env, "env", "e", nil, "set NAME=VALUE, or write NAME's value now (repeatable)")
+	f.StringVarP(&memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g")
+	f.Float64Var(&cpus, "cpus", 1, "number of cores")
 	f.StringVar(&work, "work", "", "`DIR` that the tool may read at /work, with compose")
 	f.StringVar(&artifacts, "artifacts", "", "`DIR` that /output is kept in, with compose")
 	f.BoolVar(&s.Rootless, "rootless", false, "start as uid 1000, without any capability")
 	return cmd
+}
+
+// readPolicy reads and checks the policy file that a service gets, and warns of what the service doesn't take from it.
+func (a *app) readPolicy(file, format string, s *compose.Service) error {
+	p, text, err := policy.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); format == "compose" && mode&0o020 != 0 { // in the container the group is a stranger
+		return fmt.Errorf("policy file: the group may write %s (mode %04o), which the container refuses; chmod g-w %[1]s", file, mode)
+	}
+	s.Policy = text
+	stock, err := fs.ReadFile(assets.FS, managedAsset)
+	if err != nil {
+		return err
+	}
+	if fitting, err := egress.Managed(p); err != nil || bytes.Equal(stock, fitting) {
+		return err
+	}
+	fmt.Fprintln(a.stderr, "slimctl: warning: Chromium keeps the hosts, schemes and pdf that the image was built with; "+
+		"to allow more than those build the image with this policy")
+	return nil
 }
 
 // writeText writes a file, whole or not at all.

@@ -270,16 +270,7 @@ func (f *runFlags) parse() error {
 	if f.settings.ShmSize, err = parseBytes(f.shm); err != nil {
 		return fmt.Errorf("--shm-size %q: %w", f.shm, err)
 	}
-	f.settings.Env = map[string]string{}
-	for _, e := range f.env {
-		k, v, ok := strings.Cut(e, "=")
-		if !ok {
-			if v, ok = os.LookupEnv(k); !ok {
-				continue // as with docker run: what isn't set isn't passed on
-			}
-		}
-		f.settings.Env[k] = v
-	}
+	f.settings.Env = parseEnv(f.env)
 	if p := f.outgoing.Proxy; strings.HasPrefix(p, "unix:") {
 		return fmt.Errorf("--outgoing-proxy %q: write http://HOST:PORT, such as http://proxy.example:3128", p)
 	} else if p != "" {
@@ -294,6 +285,21 @@ func (f *runFlags) parse() error {
 		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
 	}
 	return f.settings.Check()
+}
+
+// parseEnv reads --env as docker run does: NAME=VALUE, or the NAME of a variable to pass on if it is set.
+func parseEnv(flags []string) map[string]string {
+	env := map[string]string{}
+	for _, e := range flags {
+		k, v, ok := strings.Cut(e, "=")
+		if !ok {
+			if v, ok = os.LookupEnv(k); !ok {
+				continue
+			}
+		}
+		env[k] = v
+	}
+	return env
 }
 
 // parseBytes reads a size as docker run does: a number with b, k, m or g, each 1024 of the one before.
