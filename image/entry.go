@@ -11,6 +11,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // Type is the type of a file system object, by the words of the OCI image specification's layer page.
@@ -52,7 +54,7 @@ type Xattrs map[string]string
 func (x Xattrs) MarshalJSON() ([]byte, error) {
 	raw := make(map[string][]byte, len(x))
 	for k, v := range x {
-		raw[k] = []byte(v)
+		raw[rawname.Quote(k)] = []byte(v)
 	}
 	return json.Marshal(raw)
 }
@@ -65,7 +67,7 @@ func (x *Xattrs) UnmarshalJSON(data []byte) error {
 	}
 	*x = make(Xattrs, len(raw))
 	for k, v := range raw {
-		(*x)[k] = string(v)
+		(*x)[rawname.Unquote(k)] = string(v)
 	}
 	return nil
 }

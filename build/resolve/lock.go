@@ -12,6 +12,7 @@ import (
 
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // LockName is the name of a lock file; it lies beside the profile.
@@ -94,12 +95,12 @@ func ReadLock(file string) (*Lock, error) {
 	if l.Version != lockVersion {
 		return nil, fmt.Errorf("%s: lock version %d, this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, lockVersion)
 	}
-	for name, p := range l.Platforms {
+	for platform, p := range l.Platforms {
 		if p == nil {
-			return nil, fmt.Errorf("%s: platform %s is empty; write it anew with `slimctl lock`", file, name)
+			return nil, fmt.Errorf("%s: platform %s is empty; write it anew with `slimctl lock`", file, platform)
 		}
 	}
-	return &l, nil
+	return rawname.Unquoted(&l), nil
 }
 
 // position gives the line and column of a JSON error.
@@ -123,7 +124,7 @@ func (l *Lock) Write(file string) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
-		return enc.Encode(l)
+		return enc.Encode(rawname.Quoted(l)) // ReadLock undoes it
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -37,6 +38,7 @@ func base(t *testing.T, line string) *image.Source {
 	_, err := standin.Write(t.Context(), dir, standin.Options{Line: line, Platforms: []string{"linux/amd64"}, Extra: []image.File{
 		image.Dir("/t", 0o755), image.Dir("/t/dir", 0o710), image.Bytes("/t/dir/file", 0o644, nil), image.Bytes("/t/a.conf", 0o644, nil),
 		image.Bytes("/t/b.conf", 0o644, nil), image.Symlink("/t/link", "a.conf"), image.Symlink("/t/dirlink", "dir"), image.Symlink("/t/loop", "loop"),
+		image.Dir("/odd", 0o755), image.Bytes("/odd/x\xff", 0o644, nil), image.Bytes("/odd/x\xfe", 0o644, nil), image.Symlink("/odd/link", "x\xff"),
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +205,7 @@ func TestLines(t *testing.T) {
 // TestLockAnswersForTheBase resolves again from the lock alone, and holds the lock against what changed.
 func TestLockAnswersForTheBase(t *testing.T) {
 	src := base(t, "B")
-	text := header + `remove: [{glob: '/t/*.conf', why: w}, {path: /t/dirlink/file, why: w}, {path: /none, why: w, ifMissing: ignore}]
+	text := header + `remove: [{glob: '/t/*.conf', why: w}, {glob: '/odd/*', why: w}, {path: /t/dirlink/file, why: w}, {path: /none, why: w, ifMissing: ignore}]
 overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 ` + expect
 	in := input(src, load(t, text))
@@ -220,6 +222,11 @@ overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 	}
 	if err := in.Lock.Matches(in.Profile, "base", in.Platforms); err != nil {
 		t.Errorf("the lock doesn't match what it was made of: %v", err)
+	}
+	for _, odd := range []string{"/odd/link", "/odd/x\xfe", "/odd/x\xff"} { // names that are no UTF-8
+		if !slices.Contains(in.Lock.Platforms["linux/amd64"].Removals, odd) {
+			t.Errorf("the lock doesn't remove %q", odd)
+		}
 	}
 	again, _, err := resolve.Resolve(t.Context(), in)
 	if err != nil {

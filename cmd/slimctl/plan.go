@@ -11,6 +11,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 func (a *app) plan() *cobra.Command {
@@ -40,7 +41,7 @@ them. Use it to see what a change of the profile does before you build.`,
 			if format == report.JSON {
 				enc := json.NewEncoder(a.stdout)
 				enc.SetIndent("", "  ")
-				return enc.Encode(plans)
+				return enc.Encode(rawname.Quoted(plans))
 			}
 			for _, p := range plans {
 				if err := p.print(a.stdout); err != nil {

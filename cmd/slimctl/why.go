@@ -16,6 +16,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // profileLine is a line of a profile that is about a path.
@@ -77,7 +78,7 @@ profile that keeps or removes it. Use it for a path that verify, plan or diff na
 			if format == report.JSON {
 				enc := json.NewEncoder(a.stdout)
 				enc.SetIndent("", "  ")
-				return enc.Encode(stories)
+				return enc.Encode(rawname.Quoted(stories))
 			}
 			return printStories(a.stdout, stories)
 		},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // hostile are names, notes and values of an image that somebody made to harm its readers.
@@ -203,7 +204,7 @@ func TestHostileJSON(t *testing.T) {
 
 func marshal(t *testing.T, v any) []byte {
 	t.Helper()
-	data, err := json.Marshal(v)
+	data, err := json.Marshal(rawname.Quoted(v))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // writeJSON writes the documents as they are: what json.MarshalIndent gives, but element by element. An image may have a
@@ -39,6 +41,9 @@ type jsonWriter struct {
 }
 
 const jsonIndent = "  "
+
+// replaced is what encoding/json writes for a byte that is no UTF-8.
+const replaced = `\ufffd`
 
 // put writes what is printable.
 func (j *jsonWriter) put(s string) {
@@ -93,7 +98,11 @@ func (j *jsonWriter) whole(v reflect.Value, indent string) {
 	j.scratch.Reset()
 	enc := json.NewEncoder(&j.scratch)
 	enc.SetIndent(indent, jsonIndent)
-	if j.err = enc.Encode(v.Interface()); j.err == nil {
+	if j.err = enc.Encode(v.Interface()); j.err == nil && bytes.Contains(j.scratch.Bytes(), []byte(replaced)) {
+		j.scratch.Reset()
+		j.err = enc.Encode(rawname.Quoted(v.Interface()))
+	}
+	if j.err == nil {
 		_, j.err = j.w.Write(printableJSON(bytes.TrimSuffix(j.scratch.Bytes(), []byte("\n"))))
 	}
 }
@@ -104,7 +113,10 @@ func (j *jsonWriter) compact(v any) {
 		return
 	}
 	var data []byte
-	if data, j.err = json.Marshal(v); j.err == nil {
+	if data, j.err = json.Marshal(v); j.err == nil && bytes.Contains(data, []byte(replaced)) {
+		data, j.err = json.Marshal(rawname.Quoted(v))
+	}
+	if j.err == nil {
 		_, j.err = j.w.Write(printableJSON(data))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // atOnce is what writeJSON gives piece by piece.
@@ -20,7 +21,7 @@ func atOnce[T any](t *testing.T, platforms []T) string {
 	data, err := json.MarshalIndent(struct {
 		SchemaVersion int `json:"schemaVersion"`
 		Platforms     []T `json:"platforms"`
-	}{SchemaVersion, platforms}, "", "  ")
+	}{SchemaVersion, rawname.Quoted(platforms)}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // Evidence is what is kept of a run: evidence.json. Values of environment variables are not in it, only their names.
@@ -132,5 +133,5 @@ func (s *Sandbox) writeEvidence(err error) error {
 func (e Evidence) Write(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(e)
+	return enc.Encode(rawname.Quoted(e))
 }

@@ -13,7 +13,7 @@ const module = "github.com/slimctl/slimctl/"
 // rooms has, for each package, what it may import of ours. "*" at the end of a name stands for any rest. A package
 // that isn't here may not exist: put it on the map, and think where it belongs.
 var rooms = map[string][]string{
-	"image":        {},
+	"image":        {"internal/rawname"},
 	"image/tree":   {"image"},
 	"image/output": {"image"},
 	"assets":       {},
@@ -21,7 +21,7 @@ var rooms = map[string][]string{
 
 	"build":            {"image", "image/output"},
 	"build/profile":    {},
-	"build/resolve":    {"build", "build/profile", "image", "image/tree"},
+	"build/resolve":    {"build", "build/profile", "image", "image/tree", "internal/rawname"},
 	"build/overlays":   {"image", "internal/version"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
@@ -59,10 +59,10 @@ var rooms = map[string][]string{
 	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*"},
 	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*"},
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox", "server/policy"}, // which page an image may open
-	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*"},
+	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 
-	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy"}, // one chain, one set of codes, what lets out
-	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "server", "server/policy", "server/protocol"},                          // its tool, as the image has it
+	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy", "internal/rawname"}, // one chain, one set of codes, what lets out
+	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "server", "server/policy", "server/protocol"},                                              // its tool, as the image has it
 	"inspect/sandbox/rootfs":                     {"image"},
 	"inspect/sandbox/sandboxtest":                {},
 	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},
@@ -77,6 +77,7 @@ var rooms = map[string][]string{
 	"internal/imagetest":             {"internal/registry"},
 	"internal/ocitest":               {"image"},
 	"internal/progress":              {"image"},
+	"internal/rawname":               {},
 	"internal/registry":              {},
 	"internal/registry/testregistry": {"internal/registry"},
 	"internal/standin":               {"image", "image/tree"},
@@ -90,7 +91,7 @@ var rooms = map[string][]string{
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"internal/tether", "internal/version", "server", "server/*"},
-	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"},
+	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy", "internal/rawname"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.
