@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -210,14 +212,14 @@ func TestPolicyFile(t *testing.T) {
 }
 
 func testPolicyFile(t *testing.T, e engineUnderTest) {
-	const private = "10.213.77.9"
+	private := fmt.Sprintf("10.213.%d.%d", rand.IntN(256), rand.IntN(256)) // that of no other test beside this
 	port := privateSite(t, private)
 	e.World.Resolver = resolver{
 		"wiki.example": private, "other.example": private, "loop.example": "127.0.0.1", "meta.example": "169.254.169.254", "not.example": "1.1.1.1",
 	}
 	file := filepath.Join(t.TempDir(), "policy.json")
 	text := `{"open": {"allow_hosts": ["wiki.example", "other.example", "loop.example", "meta.example"]},
-		"egress": {"private_hosts": ["wiki.example=10.213.77.0/24", "loop.example=10.0.0.0/8", "meta.example=10.0.0.0/8"]}}`
+		"egress": {"private_hosts": ["wiki.example=10.213.0.0/16", "loop.example=10.0.0.0/8", "meta.example=10.0.0.0/8"]}}`
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
