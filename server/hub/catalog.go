@@ -72,7 +72,7 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 		name := s.config.Name
 		for _, t := range o.tools {
 			alias := naming.alias(name, t.Name)
-			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
+			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias, readOnly(t)), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
 			switch old := c.tools[alias]; {
 			case old != nil && here.blocked: // nobody sees it
 			case old != nil && !old.blocked:
@@ -106,6 +106,9 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 	}
 	return c
 }
+
+// readOnly reports a tool's readOnlyHint; it is false by default (MCP, ToolAnnotations).
+func readOnly(t *mcp.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnlyHint }
 
 // alias is the name that clients see.
 func (n Naming) alias(server, name string) string {

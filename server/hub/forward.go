@@ -128,7 +128,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 		return nil, "", r.end(nil, "tool.unknown", protocol.UnknownTool(listed))
 	}
 	server := t.server.config
-	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, Shell: server.Shell})
+	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, ReadOnly: readOnly(t.tool), Shell: server.Shell})
 	if d != nil {
 		h.meter.Denied(server.Name, t.alias, d.Rule)
 		res := denied(d).result()

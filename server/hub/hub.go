@@ -62,7 +62,7 @@ type checker interface {
 	CheckText(server string, marked bool, texts ...string) *guard.Denial
 	Servers() []string
 	ChecksArguments(server string) bool
-	Visible(server, tool, alias string) bool
+	Visible(server, tool, alias string, readOnly bool) bool
 	Timeout(server string, configured time.Duration) time.Duration
 }
 

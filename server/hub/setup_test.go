@@ -28,7 +28,7 @@ func (p fakePolicy) Check(c guard.Call) *guard.Denial {
 	return nil
 }
 
-func (p fakePolicy) Visible(_, tool, _ string) bool { return !p.hide[tool] }
+func (p fakePolicy) Visible(_, tool, _ string, _ bool) bool { return !p.hide[tool] }
 
 func (p fakePolicy) CheckText(_ string, _ bool, texts ...string) *guard.Denial {
 	for _, text := range texts {

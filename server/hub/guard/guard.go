@@ -38,6 +38,7 @@ type Policy struct {
 type rules struct {
 	Allow              []string `json:"allow" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs (* and ?) of tools that may be called and are listed; exact case. With a / it is matched with server/tool, without one with the tool's own name and its alias"`
 	Block              []string `json:"block" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools that may not, whatever allow says; any case, matched with the tool's own name, its alias and server/tool. A server's are added to the default's"`
+	ReadOnly           bool     `json:"read_only" doc:"true: of what allow admits only tools whose readOnlyHint is true. The hint is the server's own word: use it for servers that you trust"`
 	MaxArgumentBytes   int      `json:"max_argument_bytes" least:"64" most:"16777216" doc:"of one call's arguments as JSON; 64 bytes to 16 MiB"`
 	CallTimeoutSec     int      `json:"call_timeout_sec" least:"1" most:"600" doc:"how long a call may run, in seconds; at most 10 minutes"`
 	CheckArguments     bool     `json:"check_arguments" doc:"whether arguments are checked against the tool's inputSchema before the server gets them; false for a server that explains it better"`
@@ -57,6 +58,7 @@ const builtin = `{
   "default": {
     "allow": ["*"],
     "block": [],
+    "read_only": false,
     "max_argument_bytes": 1048576,
     "call_timeout_sec": 30,
     "check_arguments": true,
@@ -107,6 +109,7 @@ type Call struct {
 	Server, Tool string // Tool as the server names it; globs also match Alias
 	Alias        string // as the hub names it
 	Arguments    json.RawMessage
+	ReadOnly     bool // the tool's readOnlyHint
 	Shell        bool // the server is marked so
 }
 
@@ -130,7 +133,7 @@ func (p *Policy) rules(server string) rules {
 // Check gives nil if the call may go on. It takes time in proportion to the arguments.
 func (p *Policy) Check(c Call) *Denial {
 	r := p.rules(c.Server)
-	if !p.Visible(c.Server, c.Tool, c.Alias) {
+	if !p.Visible(c.Server, c.Tool, c.Alias, c.ReadOnly) {
 		return deny(RuleBlocked, "the hub's policy does not allow the tool %q; use one of tools/list", c.Alias)
 	}
 	if len(c.Arguments) > r.MaxArgumentBytes {
@@ -168,8 +171,9 @@ func (p *Policy) CheckText(server string, marked bool, texts ...string) *Denial 
 	return nil
 }
 
-// Visible tells whether tools/list shows a tool: a call of a blocked one is denied, so it isn't shown.
-func (p *Policy) Visible(server, tool, alias string) bool {
+// Visible tells whether tools/list shows a tool: a call of a blocked one is denied, so it isn't shown. readOnly is the
+// tool's readOnlyHint.
+func (p *Policy) Visible(server, tool, alias string, readOnly bool) bool {
 	r := p.rules(server)
-	return wellFormed(server, tool, alias) && !matchesAny(r.Block, names(server, tool, alias)) && allowed(r.Allow, server, tool, alias)
+	return (readOnly || !r.ReadOnly) && wellFormed(server, tool, alias) && !matchesAny(r.Block, names(server, tool, alias)) && allowed(r.Allow, server, tool, alias)
 }

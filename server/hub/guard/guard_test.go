@@ -76,12 +76,38 @@ func TestNames(t *testing.T) {
 		{`{}`, "browser_shell", "eval", "eval", false},
 	} {
 		p := parse(t, tt.policy)
-		if got := p.Visible(tt.server, tt.tool, tt.alias); got != tt.visible {
+		if got := p.Visible(tt.server, tt.tool, tt.alias, false); got != tt.visible {
 			t.Errorf("%s: %q/%q (%q) is visible: %v", tt.policy, tt.server, tt.tool, tt.alias, got)
 		}
 		d := p.Check(Call{Server: tt.server, Tool: tt.tool, Alias: tt.alias})
 		if (rule(d) != RuleBlocked) != tt.visible {
 			t.Errorf("%s: a call of %q/%q: %v", tt.policy, tt.server, tt.tool, d)
+		}
+	}
+}
+
+// TestReadOnly: with read_only only tools whose hint says so are listed and called; the hint unblocks nothing.
+func TestReadOnly(t *testing.T) {
+	for _, tt := range []struct {
+		policy        string
+		with, without bool
+	}{
+		{`{}`, true, true},
+		{`{"servers":{"s":{"read_only":true}}}`, true, false},
+		{`{"default":{"read_only":true}}`, true, false},
+		{`{"default":{"read_only":true},"servers":{"s":{"read_only":false}}}`, true, true},
+		{`{"servers":{"other":{"read_only":true}}}`, true, true},
+		{`{"servers":{"s":{"read_only":true,"block":["get"]}}}`, false, false},
+		{`{"servers":{"s":{"read_only":true,"allow":["put"]}}}`, false, false},
+	} {
+		p := parse(t, tt.policy)
+		for hint, want := range map[bool]bool{true: tt.with, false: tt.without} {
+			if got := p.Visible("s", "get", "s__get", hint); got != want {
+				t.Errorf("%s: readOnlyHint %v: visible %v", tt.policy, hint, got)
+			}
+			if d := p.Check(Call{Server: "s", Tool: "get", Alias: "s__get", ReadOnly: hint}); (rule(d) != RuleBlocked) != want {
+				t.Errorf("%s: readOnlyHint %v: a call: %v", tt.policy, hint, d)
+			}
 		}
 	}
 }
@@ -283,7 +309,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, args []byte, tool, alias string) {
 		call := Call{Server: "s", Tool: tool, Alias: alias, Arguments: args}
 		d := p.Check(call)
-		if p.Visible("s", tool, alias) != (rule(d) != RuleBlocked) {
+		if p.Visible("s", tool, alias, false) != (rule(d) != RuleBlocked) {
 			t.Errorf("%q: visible, but %v", tool, d)
 		}
 		call.Tool, call.Alias = "t", "t"
