@@ -460,7 +460,7 @@ func TestParentsKeepTheBasesMetadata(t *testing.T) {
 
 // TestLockNeedsNoBaseLayer counts what a build with a lock pulls, by the registry's own log.
 func TestLockNeedsNoBaseLayer(t *testing.T) {
-	w := newWorld(t, "B")
+	w := newWorld(t, "B", image.Bytes("/srv/traps/many/\xff.x", 0o644, nil)) // a name that is no UTF-8, removed
 	recipes, src, lock := w.resolve(w.reference, nil)
 	first, err := embedded.Engine{}.Build(t.Context(), build.Request{Recipes: recipes, Source: src, Annotations: annotations})
 	if err != nil {
