@@ -253,3 +253,27 @@ func testAuditLasts(t *testing.T, e engineUnderTest) {
 		})
 	}
 }
+
+// TestEvidenceWhileStopping guards the evidence of a slimctl that is killed while its container stops: it was written before.
+func TestEvidenceWhileStopping(t *testing.T) {
+	t.Parallel()
+	e := runcEngineUnderTest(t)
+	e.StopGrace = 2 * patience
+	s := settings("deaf")
+	s.Output = t.TempDir()
+	sb := e.start(guestImage(t), s)
+	until(t, "ready", says(sb, "ready"))
+	sb.stop(errStopped)
+	file := filepath.Join(s.Output, sb.ID, "evidence.json")
+	until(t, "evidence.json", func() bool { _, err := os.Stat(file); return err == nil })
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), `"exit_code": -1`) || !strings.Contains(string(text), `"reason": "stopped"`) || !strings.Contains(string(text), EventSpawn) {
+		t.Errorf("%v: %s", err, text)
+	}
+	if err := sb.engine.signal(t.Context(), "KILL"); err != nil {
+		t.Fatal(err)
+	}
+	if st := finish(t, sb); st.ExitCode != 137 || sb.Evidence().ExitCode != 137 {
+		t.Errorf("%+v", st)
+	}
+}

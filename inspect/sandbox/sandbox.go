@@ -182,6 +182,9 @@ func (s *Sandbox) supervise(ctx context.Context) {
 	case e = <-ended:
 	case <-ctx.Done():
 		work := context.WithoutCancel(ctx)
+		s.status = Status{ExitCode: -1, TimedOut: context.Cause(ctx) == errTimeout} //nolint:errorlint // as in end
+		s.status.judge(nil, true)
+		_ = s.writeEvidence(nil) // for a client that kills this process before the container has stopped
 		if err := s.keepLogs(work); err != nil {
 			s.note("the programs' logs: " + err.Error())
 		}
