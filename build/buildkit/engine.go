@@ -166,7 +166,10 @@ type overlay struct {
 	config []byte
 }
 
-type rename struct{ from, to string }
+type rename struct {
+	from string
+	to   output.Spec
+}
 
 // prepare writes each recipe's layers as an image of their own into a layout that the daemon reads them from.
 func (s *solve) prepare() error {

@@ -53,7 +53,7 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 			if err := os.Chmod(tmp, 0o755); err != nil {
 				return nil, err
 			}
-			s.renames = append(s.renames, rename{tmp, out.Dest})
+			s.renames = append(s.renames, rename{tmp, out})
 			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, s.unnamed(map[string]string{"tar": "false"}))
 		case output.OCIArchive, output.DockerArchive:
 			kind, attrs := client.ExporterOCI, s.unnamed(map[string]string{})
@@ -63,7 +63,7 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 				}
 				kind, attrs = client.ExporterDocker, nil
 			}
-			w, err := s.file(out.Dest)
+			w, err := s.file(out)
 			if err != nil {
 				return nil, err
 			}
@@ -134,16 +134,16 @@ func (s *solve) attrs(attrs map[string]string) map[string]string {
 	return out
 }
 
-// file opens a temporary file that becomes dest at the end.
-func (s *solve) file(dest string) (io.WriteCloser, error) {
-	if dest == "-" {
+// file opens a temporary file that becomes out's destination at the end.
+func (s *solve) file(out output.Spec) (io.WriteCloser, error) {
+	if out.Dest == "-" {
 		return nopCloser{s.engine.Stdout}, nil
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
+	tmp, err := os.CreateTemp(filepath.Dir(out.Dest), "."+filepath.Base(out.Dest)+".*")
 	if err != nil {
 		return nil, err
 	}
-	s.renames = append(s.renames, rename{tmp.Name(), dest})
+	s.renames = append(s.renames, rename{tmp.Name(), out})
 	return tmp, tmp.Chmod(0o644)
 }
 
@@ -159,7 +159,10 @@ func (s *solve) finish(ok bool) error {
 			errs = append(errs, os.RemoveAll(r.from))
 			continue
 		}
-		errs = append(errs, output.Place(r.from, r.to))
+		_ = os.Remove(filepath.Join(r.from, "ingest")) // BuildKit leaves it, empty, in a layout; an archive has none
+		if err := r.to.Place(r.from); err != nil {
+			errs = append(errs, err, os.RemoveAll(r.from))
+		}
 	}
 	return errors.Join(errs...)
 }

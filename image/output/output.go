@@ -197,16 +197,20 @@ func (o Spec) isOurs() bool {
 	return true
 }
 
-// Place renames tmp, beside dest, to dest. What is at dest, an empty directory or an earlier output, goes.
-func Place(tmp, dest string) error {
-	info, err := os.Stat(dest)
+// Place renames tmp, which lies beside the destination, to it. An empty directory or an earlier output there goes; anything
+// else stays, and is an error.
+func (o Spec) Place(tmp string) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	info, err := os.Stat(o.Dest)
 	if err != nil || !info.IsDir() {
-		return os.Rename(tmp, dest)
+		return os.Rename(tmp, o.Dest)
 	}
-	if os.Remove(dest) == nil { // it was empty
-		return os.Rename(tmp, dest)
+	if os.Remove(o.Dest) == nil { // it was empty
+		return os.Rename(tmp, o.Dest)
 	}
-	if err := exchange(tmp, dest); err != nil {
+	if err := exchange(tmp, o.Dest); err != nil {
 		return err
 	}
 	return os.RemoveAll(tmp) // which is the earlier output now
@@ -367,10 +371,7 @@ func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag,
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := (Spec{Type: OCI, Dest: dest}).Check(); err != nil {
-		return err // somebody filled it meanwhile
-	}
-	return Place(tmp, dest)
+	return Spec{Type: OCI, Dest: dest}.Place(tmp)
 }
 
 func writeBlobs(ctx context.Context, dir string, c *contents, cp *copier) error {
