@@ -544,7 +544,7 @@ func (b *browser) refused(url string) bool {
 			if strings.Contains(text, "This page is blocked") {
 				return true
 			}
-			if strings.Contains(text, "ERR_") {
+			if strings.Contains(text, "ERR_") || strings.Contains(text, "HTTP ERROR") { // the proxy's
 				return false
 			}
 		case url == "about:blank" || text != "" && !strings.HasPrefix(text, "about:blank"):

@@ -202,7 +202,7 @@ func TestChromiumAgrees(t *testing.T) {
 			refused++
 			continue
 		}
-		if bareHost.MatchString(s) {
+		if host, _ := cutAuthority(s); bareHost.MatchString(host) {
 			s = "https://" + s
 		}
 		ask = append(ask, [3]string{s, u.Href, u.Host})
