@@ -73,6 +73,7 @@ var rooms = map[string][]string{
 	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
 	"internal/depcheck":              {},
+	"internal/docstest":              {},
 	"internal/version":               {},
 	"internal/imagetest":             {"internal/registry"},
 	"internal/ocitest":               {"image"},
