@@ -134,13 +134,17 @@ func testHoles(t *testing.T, w *world) {
 	})
 }
 
+// forgottenKey is the only body that a refusal has: clients show it to whoever forgot the key. It is the same for everybody.
+const forgottenKey = `{"error":"access_denied","error_description":"Key missing or wrong: send the value of SANDBOX_API_KEY in the header ` +
+	`X-AIO-API-Key. There is no OAuth here; see docs/gate.md."}`
+
 // tellsNothing checks that a refusal says neither what refuses nor why.
 func tellsNothing(t *testing.T, a answer) {
 	t.Helper()
 	if a.Status < 400 {
 		return
 	}
-	if a.Body != "" {
+	if a.Body != "" && !(a.Status == http.StatusUnauthorized && a.Body == forgottenKey) {
 		t.Errorf("%d has a body: %.200q", a.Status, a.Body)
 	}
 	if s := a.Header.Get("Server"); strings.ContainsAny(s, "/0123456789") {

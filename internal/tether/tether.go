@@ -123,7 +123,7 @@ func (t *Tether) Accept() (net.Conn, error) {
 		if !errors.Is(err, yamux.ErrSessionShutdown) {
 			break
 		}
-		_, err = t.session.AcceptStream()
+		s, err = t.session.AcceptStream()
 	}
 	if err != nil {
 		t.end(err)
