@@ -79,8 +79,10 @@ func sweepRuns(base string, sweep func(id, dir string) error) error {
 			continue
 		}
 		dir := filepath.Join(base, e.Name())
-		lock := flock.New(filepath.Join(dir, "lock"))
-		if held, lerr := lock.TryLock(); lerr != nil || !held {
+		// Without the flag to create it: its process may remove the directory just now, the lock in it first.
+		lock := flock.New(filepath.Join(dir, "lock"), flock.SetFlag(os.O_RDWR))
+		held, lerr := lock.TryLock()
+		if gone := errors.Is(lerr, fs.ErrNotExist); !held && !gone {
 			continue // its process lives
 		}
 		if serr := sweep(e.Name(), dir); serr != nil {
