@@ -47,18 +47,19 @@ func (r resolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, 
 }
 
 func testEgress(t *testing.T, e engineUnderTest) {
-	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	site := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "from outside "+r.Host)
 	}))
-	defer site.Close()
-	_, port, _ := net.SplitHostPort(site.Listener.Addr().String())
-	// The server stands for a public one by another address of loopback, and its own is private.
-	public, err := net.Listen("tcp", "127.77.0.1:"+port)
+	// On every address of loopback: one of them stands for a public one, and the others are private.
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
-		t.Skip("the port is taken")
+		t.Fatal(err)
 	}
-	go func() { _ = http.Serve(public, site.Config.Handler) }() //nolint:gosec // a test's
-	defer public.Close()
+	site.Listener.Close()
+	site.Listener = l
+	site.Start()
+	defer site.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
 	e.World.Public = func(a netip.Addr) bool { return a == netip.MustParseAddr("127.77.0.1") }
 	e.World.Resolver = resolver{"site.example": "127.77.0.1", "private.example": "10.0.0.1", "loop.example": "127.0.0.1"}
 	e.Sites = map[string]http.Handler{"slimctl.example": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
