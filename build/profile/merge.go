@@ -72,7 +72,7 @@ func union(a, b []string) []string {
 	return out
 }
 
-// byKey gives the parent's items whose key the child does not use, then all of the child's. An item that has a list merged
+// byKey returns the parent's items whose key the child does not use, then all of the child's. An item that has a list merged
 // by key of its own, as an overlay's files, is merged with the parent's of the same key, in its place.
 func byKey(parent, child reflect.Value) reflect.Value {
 	nested := slices.ContainsFunc(fieldsOf(parent.Type().Elem()), func(f field) bool { return f.merge == "key" })

@@ -151,7 +151,7 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
 	return err
 }
 
-// summarize says in a few lines what a build did.
+// summarize writes a few lines on what a build did to the progress.
 func summarize(r *resolved, req slim.Request, result slim.Result, took time.Duration) {
 	var platforms []string
 	for _, recipe := range req.Recipes {

@@ -57,7 +57,8 @@ func TestBuildkitHost(t *testing.T) {
 	}
 }
 
-// shell gives what runs a line in dir by a shell that has slimctl, which is this test, and buildctl, with a daemon of its own.
+// shell returns a function that runs a line in dir by a shell. In its PATH are buildctl, with a daemon of its own, and slimctl,
+// which is this test.
 func shell(t *testing.T, dir string) func(line string) (output string, err error) {
 	t.Helper()
 	_, buildctl := buildkitd.Ensure(t)

@@ -70,7 +70,7 @@ func completeConfigs(p *profile.Profile, named string) error {
 	c := &configs{Profile: p, named: named}
 	for i := range p.Overlays {
 		for j := range p.Overlays[i].Files {
-			c.check(&p.Overlays[i].Files[j])
+			c.checkFile(&p.Overlays[i].Files[j])
 		}
 	}
 	c.checkEnv()
@@ -104,7 +104,8 @@ func (c *configs) failFile(f *profile.File, err error) {
 	c.fail(at, "", msg, "")
 }
 
-func (c *configs) check(f *profile.File) {
+// checkFile reads a file that a profile lays as the program in the image will read it, and notes what is wrong with it.
+func (c *configs) checkFile(f *profile.File) {
 	if name, ok := strings.CutPrefix(f.Source, "asset:"); ok {
 		if info, err := fs.Stat(assets.FS, name); err != nil || info.IsDir() {
 			c.fail(f.Position, "source", fmt.Sprintf("slimctl has no asset %q", name), "`slimctl profile show l0` shows the assets in use")

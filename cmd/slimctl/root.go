@@ -113,7 +113,7 @@ func oneArg(what string) cobra.PositionalArgs {
 	}
 }
 
-// showProgress gives a reporter that ends when a result is printed. A mode that doesn't exist is a usage error.
+// showProgress returns a reporter that ends when a result is printed. A mode that doesn't exist is a usage error.
 func (a *app) showProgress(mode string) (progress.Reporter, error) {
 	r, err := progress.New(mode, a.stderr)
 	if err != nil {

@@ -216,7 +216,7 @@ func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) 
 	return result
 }
 
-// describeNetwork says what a container reaches.
+// describeNetwork returns a sentence on what a container in the network reaches.
 func describeNetwork(network string) string {
 	switch network {
 	case sandbox.NetworkEgress:
