@@ -54,6 +54,29 @@ func processesOf(pids []int) []Process {
 	return out
 }
 
+// deadChildrenIn lists the children of this process that have ended and wait to be reaped, of the process-id namespace that
+// the given process is in.
+func deadChildrenIn(pid int) (out []int) {
+	namespace := func(pid string) string {
+		link, _ := os.Readlink(filepath.Join("/proc", pid, "ns/pid")) // a zombie has it still
+		return link
+	}
+	want := namespace(strconv.Itoa(pid))
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // after the name: state, parent …
+		child := filepath.Base(filepath.Dir(file))
+		if len(fields) < 2 || fields[0] != "Z" || fields[1] != strconv.Itoa(os.Getpid()) || namespace(child) != want {
+			continue
+		}
+		if n, err := strconv.Atoi(child); err == nil && want != "" {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // socketsOf lists what listens in the network namespace of the processes, with the process that holds each.
 func socketsOf(pids []int) ([]Socket, error) {
 	holders := map[string]int{}

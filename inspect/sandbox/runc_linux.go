@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/containerd/go-runc"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -32,6 +34,10 @@ type runcEngine struct {
 	pid   int
 	ended chan struct{} // closed when the container has ended
 	code  int
+
+	execs   sync.Mutex   // held while runc starts a program in the container
+	running map[int]bool // process ids of these programs; exec waits for each
+	orphans sync.Once
 }
 
 func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
@@ -42,7 +48,7 @@ func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runc is not installed: install it (apt-get install runc), or start Docker: %w", err)
 	}
-	e := &runcEngine{s: s, runc: &runc.Runc{Command: path, Setpgid: true, PdeathSignal: unix.SIGKILL}, ended: make(chan struct{})}
+	e := &runcEngine{s: s, runc: &runc.Runc{Command: path, Setpgid: true, PdeathSignal: unix.SIGKILL}, ended: make(chan struct{}), running: map[int]bool{}}
 	if e.cgroups, err = findCgroups(); err != nil {
 		return nil, err
 	}
@@ -168,6 +174,28 @@ func reap(pid int) int {
 	}
 }
 
+// reapOrphans reaps what is left of a program that runc could not start because the container died just then: it is a child
+// of ours whose number nobody told, and the container's first process can't end before it is reaped (pid_namespaces(7)).
+func (e *runcEngine) reapOrphans() {
+	for {
+		select {
+		case <-e.ended:
+			return
+		case <-time.After(orphanInterval):
+		}
+		e.execs.Lock()
+		for _, pid := range deadChildrenIn(e.pid) {
+			if pid != e.pid && !e.running[pid] {
+				reap(pid)
+			}
+		}
+		e.execs.Unlock()
+	}
+}
+
+// orphanInterval is how often orphans are looked for once there may be some.
+const orphanInterval = 100 * time.Millisecond
+
 // startError finds in runc's log why a program was not started.
 func (e *runcEngine) startError(log string, status int) *StartError {
 	text, _ := os.ReadFile(log)
@@ -235,10 +263,14 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 	if err != nil {
 		return -1, err
 	}
+	e.execs.Lock()
 	err = e.runc.Exec(context.WithoutCancel(ctx), e.name, p, &runc.ExecOpts{IO: out, PidFile: pidFile, LogFile: log, Detach: true})
 	pid := readPID(pidFile)
+	e.running[pid] = true
+	e.execs.Unlock()
 	if err != nil && pid == 0 {
 		out.Close()
+		e.orphans.Do(func() { go e.reapOrphans() })
 		return e.startError(log, 0).Code, nil
 	}
 	out.started()

@@ -196,7 +196,6 @@ func (b *Bridge) found(tools []*mcp.Tool) {
 	case <-b.ctx.Done():
 		return
 	}
-	b.booted.Store(true)
 	if b.offer(tools) {
 		b.conf.Say("the tools of the image are not as its files had them; clients are told")
 	}

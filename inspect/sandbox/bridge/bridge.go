@@ -83,7 +83,7 @@ type Bridge struct {
 
 	ctx       context.Context // ends with Serve
 	described chan struct{}   // closed when the tool is known
-	booted    atomic.Bool     // whether an image has said what its tools are
+	news      atomic.Bool     // whether an image that runs has other tools than were shown before
 
 	mu    sync.Mutex
 	box   *box // nil: none runs
@@ -143,6 +143,9 @@ func (b *Bridge) offer(tools []*mcp.Tool) (changed bool) {
 		if same(b.tools[t.Name], t) {
 			continue
 		}
+		if len(b.tools) > 0 {
+			b.news.Store(true)
+		}
 		if err := b.add(t); err != nil {
 			b.conf.Say("tool %.64q of the image is left out: %v", t.Name, err)
 			delete(next, t.Name)
@@ -152,6 +155,7 @@ func (b *Bridge) offer(tools []*mcp.Tool) (changed bool) {
 	}
 	for name := range b.tools {
 		if next[name] == nil {
+			b.news.Store(true)
 			b.mcp.RemoveTools(name)
 			changed = true
 		}
@@ -209,10 +213,10 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// send drops the news of the first list: who asks for it waits for it.
+// send drops go-sdk's news of the first list, which may come late: who asks for that list waits for it.
 func (b *Bridge) send(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if method == "notifications/tools/list_changed" && !b.booted.Load() {
+		if method == "notifications/tools/list_changed" && !b.news.Load() {
 			return nil, nil
 		}
 		return next(ctx, method, req)
