@@ -86,6 +86,7 @@ func trapFiles() []image.File {
 // world is a base in a registry, and recipes resolved against it.
 type world struct {
 	t         *testing.T
+	line      string
 	host      *registry.Server
 	layout    string // the base as an OCI layout
 	reference string // the base in the registry
@@ -95,7 +96,7 @@ type world struct {
 func newWorld(t *testing.T, line string, extra ...image.File) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
+	w := &world{t: t, line: line, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
 	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: append(trapFiles(), extra...)}); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +332,11 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := ocitest.Index(t, built.Index)
-		for _, form := range []llb.Form{llb.Simple, llb.Merge} {
+		forms := []llb.Form{llb.Merge}
+		if w.line == "B" {
+			forms = append(forms, llb.Simple) // the slow oracle: one line says what the other two would
+		}
+		for _, form := range forms {
 			t.Run(string(form), func(t *testing.T) {
 				out := filepath.Join(t.TempDir(), "out")
 				_, err := buildkit.Engine{Addr: daemon.Addr, Form: form}.Build(t.Context(), build.Request{
@@ -347,7 +352,7 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 }
 
 // TestDockerfileGivesTheSameTree builds the Dockerfile with BuildKit's own frontend. Its RUN needs an rm in the base,
-// which the stand-in hasn't, and so a base of its own for each platform.
+// which the stand-in hasn't, and so a base of its own for each platform; for arm64, which is emulated here, one will do.
 func TestDockerfileGivesTheSameTree(t *testing.T) {
 	buildkitd.RegisterArm64(t)
 	daemon := buildkitd.Start(t)
@@ -358,6 +363,9 @@ func TestDockerfileGivesTheSameTree(t *testing.T) {
 			sameAsDockerfile(t, daemon, newWorld(t, line), dockerfile.Options{Whiteouts: true}, both...)
 		})
 		for _, platform := range both {
+			if platform == "linux/arm64" && line != "B" {
+				continue
+			}
 			t.Run(line+" run "+platform, func(t *testing.T) {
 				w := newWorld(t, line, image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, strings.TrimPrefix(platform, "linux/"))))
 				sameAsDockerfile(t, daemon, w, dockerfile.Options{}, platform)

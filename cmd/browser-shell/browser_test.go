@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,25 +31,7 @@ func needBrowser(t *testing.T) (chromium string) {
 	t.Helper()
 	chromium = need.Chromium(t)
 	need.Program(t, "node")
-	need.Program(t, "npm")
 	return chromium
-}
-
-// install gets one agent-browser version and gives its program.
-func install(t *testing.T, version string) string {
-	t.Helper()
-	dir := t.TempDir()
-	npm := exec.Command("npm", "install", "--prefix", dir, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "agent-browser@"+version)
-	npm.Dir = dir
-	if out, err := npm.CombinedOutput(); err != nil {
-		need.Missing(t, "npm install agent-browser@%s: %v\n%s", version, err, out)
-	}
-	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
-	program := filepath.Join(dir, "node_modules", "agent-browser", "bin", "agent-browser-linux-"+arch)
-	if err := os.Chmod(program, 0o755); err != nil { // npm gives it without the execute bit
-		t.Fatal(err)
-	}
-	return program
 }
 
 const page = `<!doctype html><title>Start</title>
@@ -141,7 +122,7 @@ func (l *lab) realBrowser(t *testing.T, version string) (chromium *os.Process) {
 		t.Fatal(err)
 	}
 	l.policy["agent_browser"] = map[string]any{
-		"path": install(t, version), "cdp_port": port, "search_path": filepath.Dir(node) + ":/usr/bin:/bin",
+		"path": need.AgentBrowser(t, version), "cdp_port": port, "search_path": filepath.Dir(node) + ":/usr/bin:/bin",
 	}
 	l.egress(t)
 	return chromium

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 )
 
@@ -95,4 +96,47 @@ func SDKClient(t testing.TB, source string) string {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
 	return filepath.Join(dir, "client.mjs")
+}
+
+// AgentBrowser gives the program of one agent-browser version, which npm installs once a machine. The versions before 0.20
+// need node.
+func AgentBrowser(t testing.TB, version string) string {
+	t.Helper()
+	npm := Program(t, "npm")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	all := filepath.Join(cache, "slimctl", "agent-browser-tested")
+	program := filepath.Join(all, version, "node_modules", "agent-browser", "bin", "agent-browser-linux-"+arch)
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	if err := os.MkdirAll(all, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tmp, err := os.MkdirTemp(all, "new-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	cmd := exec.CommandContext(t.Context(), npm, "install", "--prefix", tmp, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "agent-browser@"+version)
+	cmd.Dir = tmp
+	if out, err := cmd.CombinedOutput(); err != nil {
+		Missing(t, "npm install agent-browser@%s: %v\n%s", version, err, out)
+	}
+	made, err := filepath.Rel(filepath.Join(all, version), program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(tmp, made), 0o755); err != nil { // npm gives it without the execute bit
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(all, version)); err != nil { // another test may have been faster
+		if _, serr := os.Stat(program); serr != nil {
+			t.Fatal(err)
+		}
+	}
+	return program
 }

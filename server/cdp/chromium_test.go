@@ -576,7 +576,7 @@ func TestContextsDoNotLeak(t *testing.T) {
 	b := c.dial(t)
 	o := c.other(t, "")
 	contexts := func() int { return len(o.do("Target.getBrowserContexts", nil)["browserContextIds"].([]any)) }
-	n := 100
+	n := 30
 	began := time.Now()
 	for range n {
 		if err := c.tab(t, b).Close(within(t, patience)); err != nil {

@@ -145,7 +145,7 @@ func (t *Tab) ContextID() string { return t.context }
 
 // TargetFile is the file SESSION.target that holds agent-browser to the tab
 // (with --pin-tab): an internal format of the native versions, tried with
-// 0.34.0, 0.38.2 and 0.41.2.
+// 0.34.0 and 0.41.2.
 func (t *Tab) TargetFile() []byte {
 	b, _ := json.Marshal(struct { // strings and a bool: cannot fail
 		ID     string `json:"targetId"`
