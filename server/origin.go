@@ -1,15 +1,14 @@
 package server
 
 import (
-	"regexp"
-
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
 // traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
-var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceparent = lazyregexp.New(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // origin reads who called: from the session's initialize, or in the stateless
 // era from the request's own _meta. All of it is what the client says.

@@ -9,12 +9,12 @@ import (
 	"io"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -46,7 +46,7 @@ func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 func deny(r *policy.Refusal) Decision { return Decision{Refusal: r} }
 
 var (
-	sessionID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+	sessionID = lazyregexp.New(`^[a-zA-Z0-9._-]{1,64}$`)
 
 	argvKeys   = map[string]bool{"session_id": true, "argv": true, "timeout_sec": true}
 	compatKeys = map[string]bool{"session_id": true, "cmd": true, "timeout": true}

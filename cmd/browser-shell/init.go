@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"regexp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/hub"
@@ -137,7 +137,7 @@ func canListen(address string) bool {
 	return err == nil
 }
 
-var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
+var zoneName = lazyregexp.New(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
 
 // timeZone takes a name of the time zone database. The C library would open any file that TZ names.
 func timeZone(name string) (string, error) {

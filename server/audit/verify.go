@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Kinds of a Break.
@@ -53,7 +54,7 @@ type place struct {
 	torn bool
 }
 
-var isHash = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var isHash = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // Verify walks the files of one log, in any order. anchor is the hash of a
 // line that must be in the chain, for instance the head of an earlier run; ""

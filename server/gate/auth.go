@@ -8,10 +8,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 
 // desktopPath are the paths that a ticket opens. nginx picks a location after it has decoded and cleaned a path; what is
 // here has one reading only: nothing encoded, no segment that is empty or begins with a dot.
-var desktopPath = regexp.MustCompile(`^/(websockify|vnc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*([A-Za-z0-9_-][A-Za-z0-9._-]*)?)$`)
+var desktopPath = lazyregexp.New(`^/(websockify|vnc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*([A-Za-z0-9_-][A-Za-z0-9._-]*)?)$`)
 
 // asked gives what a request is for: nginx tells it in X-Original-URI, otherwise it is the request's own. That header
 // opens nothing by itself; it is only where the ticket is looked for. What has two readings is not ok.

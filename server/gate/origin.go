@@ -3,8 +3,9 @@ package gate
 import (
 	"net/http"
 	"net/netip"
-	"regexp"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // ownPage says whether a request may come from the page it comes from, if a page sent it: a browser tells the page's site
@@ -28,7 +29,7 @@ func (g *gate) ownPage(r *http.Request) bool {
 }
 
 // hostPort is a Host of lower case. A name has no dots.
-var hostPort = regexp.MustCompile(`^(?:\[([0-9a-f:.]+)\]|([0-9]+(?:\.[0-9]+){3})|[a-z0-9_-]+)(?::[0-9]{1,5})?$`)
+var hostPort = lazyregexp.New(`^(?:\[([0-9a-f:.]+)\]|([0-9]+(?:\.[0-9]+){3})|[a-z0-9_-]+)(?::[0-9]{1,5})?$`)
 
 // fixed says whether nobody outside can lead a Host elsewhere: an IP address, localhost, or a name without dots, such as
 // containers have among themselves.

@@ -7,12 +7,12 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
@@ -24,8 +24,8 @@ const (
 )
 
 var (
-	requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	subject   = regexp.MustCompile(`^[!-~]{1,256}$`)
+	requestID = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
+	subject   = lazyregexp.New(`^[!-~]{1,256}$`)
 )
 
 // identify leaves a request one id and at most one caller, and drops what can't be believed.

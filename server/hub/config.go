@@ -7,13 +7,13 @@ import (
 	"maps"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/hub/upstream"
 	"github.com/slimctl/slimctl/server/strictjson"
 )
@@ -64,8 +64,8 @@ type entry struct {
 }
 
 var (
-	serverName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
-	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	serverName = lazyregexp.New(`^[a-z0-9_-]{1,32}$`)
+	envName    = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // Bounds on a configuration.

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
@@ -56,7 +56,7 @@ type line struct {
 }
 
 // traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
-var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceparent = lazyregexp.New(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // begin is given no server if the tool is of none.
 func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {

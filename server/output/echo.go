@@ -3,9 +3,10 @@ package output
 import (
 	"html"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 	maxWords = 64 << 10
 )
 
-var isReference = regexp.MustCompile(`^@?(ref=)?e[0-9]{1,6}$`)
+var isReference = lazyregexp.New(`^@?(ref=)?e[0-9]{1,6}$`)
 
 // echoes are the forms in which the program may repeat request arguments.
 type echoes []string

@@ -2,9 +2,10 @@ package policy
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Generation is the family of agent-browser builds that share one grammar.
@@ -30,7 +31,7 @@ type Version struct{ Minor, Patch int }
 
 var install = fmt.Sprintf("install a version from 0.%d to 0.%d or from 0.%d to 0.%d", firstMinor, lastNode, firstNative, lastMinor)
 
-var versionLine = regexp.MustCompile(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
+var versionLine = lazyregexp.New(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
 
 // ParseVersion reads the output of `agent-browser --version`. It refuses
 // anything but a version with a known grammar: a newer one may have options

@@ -1,11 +1,12 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // slot checks one positional or option value and gives the text to hand to
@@ -23,19 +24,19 @@ const (
 var (
 	// flagWord and flagAssign are the words that either generation's parser
 	// could take for an option. "-5", "-" and "--- x" are plain text to both.
-	flagWord   = regexp.MustCompile(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
-	flagAssign = regexp.MustCompile(`^--[A-Za-z][A-Za-z0-9-]*=`)
+	flagWord   = lazyregexp.New(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
+	flagAssign = lazyregexp.New(`^--[A-Za-z][A-Za-z0-9-]*=`)
 
-	reference = regexp.MustCompile(`^(?:ref=)?@?(e[0-9]{1,6})$`)
+	reference = lazyregexp.New(`^(?:ref=)?@?(e[0-9]{1,6})$`)
 
-	digits   = regexp.MustCompile(`^\+?[0-9]+$`)
-	number   = regexp.MustCompile(`^[0-9]{1,5}$`)
-	attrName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
-	keyName  = regexp.MustCompile(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
-	shotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
-	shotExt  = regexp.MustCompile(`(?i)\.(png|jpe?g|webp)$`)
-	pdfName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.pdf$`)
-	shotPath = regexp.MustCompile(`(?i)^(~|file:)|[/\\]|\.\.`)
+	digits   = lazyregexp.New(`^\+?[0-9]+$`)
+	number   = lazyregexp.New(`^[0-9]{1,5}$`)
+	attrName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
+	keyName  = lazyregexp.New(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
+	shotName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
+	shotExt  = lazyregexp.New(`(?i)\.(png|jpe?g|webp)$`)
+	pdfName  = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.pdf$`)
+	shotPath = lazyregexp.New(`(?i)^(~|file:)|[/\\]|\.\.`)
 )
 
 // flagLike tells whether agent-browser could read s as an option.

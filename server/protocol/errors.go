@@ -3,11 +3,12 @@ package protocol
 import (
 	"encoding/json"
 	"errors"
-	"regexp"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // texts are said in place of go-sdk's, which repeat names and params.
@@ -44,7 +45,7 @@ func ownError(err error, code int64) *jsonrpc.Error {
 }
 
 // unknownTool is all that an UnknownTool can say.
-var unknownTool = regexp.MustCompile(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
+var unknownTool = lazyregexp.New(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
 
 // UnknownTool returns the error for a call of a tool that is not there, which
 // names those that are. With more than eight it leaves them to tools/list.
@@ -61,7 +62,7 @@ func plain(res *jsonrpc.Response) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: res.ID, Error: ownError(res.Error, jsonrpc.CodeInvalidRequest)}
 }
 
-var harmlessVersion = regexp.MustCompile(`^[0-9A-Za-z.-]{1,32}$`)
+var harmlessVersion = lazyregexp.New(`^[0-9A-Za-z.-]{1,32}$`)
 
 // versionData is the data of an unknown revision (MCP 2026-07-28 schema
 // UnsupportedProtocolVersionError), without one that looks like none.

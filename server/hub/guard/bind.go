@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
@@ -22,7 +23,7 @@ type file struct {
 }
 
 // serverName is what mcp-hub.json lets a server be called.
-var serverName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
+var serverName = lazyregexp.New(`^[a-z0-9_-]{1,32}$`)
 
 // Parse reads the text of a policy file over the built-in policy. A key that a server's entry leaves out keeps what the
 // built-in entry of that server says, or else what default says; block is the sum of all. Unknown, doubled and
