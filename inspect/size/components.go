@@ -134,9 +134,6 @@ var debComponents = []struct {
 	{modules, []string{"node-"}},
 }
 
-// ComponentOf names the component of a path, as the merged tree has it; db may be nil.
-func ComponentOf(path string, db *packages.Database) string { return (&sorter{db: db}).component(path) }
-
 // sorter knows components.
 type sorter struct {
 	db   *packages.Database
@@ -147,6 +144,7 @@ type sorter struct {
 	modules bool // dir is a node_modules, or lies in one
 }
 
+// component names the component of a path, as the merged tree has it.
 func (s *sorter) component(p string) string {
 	dir, name := path.Split(p)
 	if dir != s.dir {

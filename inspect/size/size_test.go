@@ -103,7 +103,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestComponentOf(t *testing.T) {
+func TestComponent(t *testing.T) {
 	const info = "/var/lib/dpkg/info/"
 	list := func(name, p string) image.File { return image.Bytes(info+name+".list", 0o644, []byte(p+"\n")) }
 	status := ""
@@ -173,11 +173,11 @@ func TestComponentOf(t *testing.T) {
 		"/":                                                                                                  "other",
 		"/somewhere":                                                                                         "other",
 	} {
-		if got := ComponentOf(p, db); got != want {
+		if got := (&sorter{db: db}).component(p); got != want {
 			t.Errorf("%s is of %q, want %q", p, got, want)
 		}
 	}
-	if got := ComponentOf("/usr/bin/ls", nil); got != Other {
+	if got := new(sorter).component("/usr/bin/ls"); got != Other {
 		t.Errorf("without packages /usr/bin/ls is of %q", got)
 	}
 }

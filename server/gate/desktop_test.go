@@ -657,3 +657,9 @@ func TestBadClients(t *testing.T) {
 		})
 	}
 }
+
+func (p *places) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.open)
+}

@@ -77,9 +77,3 @@ func (p *places) surplus(ticket string) *place {
 	}
 	return p.open[0]
 }
-
-func (p *places) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.open)
-}

@@ -15,9 +15,9 @@ const room = len(`\n[truncated:  characters removed]`) + 20
 
 // Truncate bounds a line of JSON to limit bytes (of UTF-8, newline included)
 // and gives the number of characters that were cut. What it gives is valid
-// JSON. It cuts the snapshot between two lines, with the refs that it no longer
-// names, then the longest texts; a marker inside says how much is missing. If
-// that is not enough the whole becomes {"truncated":true,"removed":N}.
+// JSON. It cuts the snapshot between two lines, then the longest texts; a marker
+// inside says how much is missing. If that is not enough the whole becomes
+// {"truncated":true,"removed":N}.
 func Truncate(stdout string, limit int) (string, int) {
 	if len(stdout) <= limit {
 		return stdout, 0
@@ -55,16 +55,11 @@ func lastResort(removed, limit int) (string, int) {
 	return "", removed
 }
 
-// cutSnapshot keeps as many lines of the snapshot, with their refs, as fit.
+// cutSnapshot keeps as many lines of the snapshot as fit.
 func cutSnapshot(data, snapshot *node, limit int) int {
 	text := unquote(snapshot.raw)
 	snapshot.raw = quote(text)
-	refs := data.member("refs")
-	cost := refCosts(refs)
 	total := data.size() - (len(snapshot.raw) - 2) + room + len(askLess) // without the text
-	for _, n := range cost {
-		total -= n
-	}
 	kept := 0
 	for kept < len(text) {
 		end := kept + 1 + strings.IndexByte(text[kept:], '\n')
@@ -73,10 +68,6 @@ func cutSnapshot(data, snapshot *node, limit int) int {
 		}
 		line := text[kept:end]
 		size := len(quote(line)) - 2
-		for ref := range refsIn(line) {
-			size += cost[ref]
-			delete(cost, ref)
-		}
 		if total+size > limit {
 			if kept == 0 { // one long line
 				kept = beforeBracket(line[:fitting(line, limit-total)])
@@ -85,12 +76,7 @@ func cutSnapshot(data, snapshot *node, limit int) int {
 		}
 		total, kept = total+size, end
 	}
-	keep := strings.TrimSuffix(text[:kept], "\n")
-	if refs != nil {
-		named := refsIn(keep)
-		refs.keep(func(ref string) bool { return named[ref] })
-	}
-	return mark(snapshot, text, keep, askLess)
+	return mark(snapshot, text, strings.TrimSuffix(text[:kept], "\n"), askLess)
 }
 
 // beforeBracket is the length of text without a bracket that was cut: half a
@@ -101,32 +87,6 @@ func beforeBracket(text string) int {
 		return i
 	}
 	return len(text)
-}
-
-// refCosts is what each member of refs adds to the size, its comma included.
-func refCosts(refs *node) map[string]int {
-	cost := map[string]int{}
-	if refs != nil && refs.kind == '{' {
-		for i, k := range refs.keys {
-			cost[unquote(k)] = len(k) + 2 + refs.kids[i].size()
-		}
-	}
-	return cost
-}
-
-// refsIn lists what stands behind "ref=" in a text.
-func refsIn(text string) map[string]bool {
-	found := map[string]bool{}
-	for {
-		_, rest, ok := strings.Cut(text, "ref=")
-		if !ok {
-			return found
-		}
-		if n := strings.IndexAny(rest[:min(len(rest), 32)], "], \n"); n > 0 {
-			found[rest[:n]] = true
-		}
-		text = rest
-	}
 }
 
 // cutTexts cuts the longest texts by over bytes in all.
