@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strconv"
 
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/egress"
@@ -97,7 +98,9 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 	}
 	g, err1 := gate.FromEnv(getenv)
 	zone, err2 := timeZone(getenv("TZ"))
-	if err := errors.Join(err1, err2); err != nil {
+	screen, err3 := screenSize(getenv("SLIM_SCREEN"))
+	languages, err4 := pageLanguages(getenv("SLIM_LANG"))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return plan{}, fmt.Errorf("%w: %w", errConfig, err)
 	}
 	home := "/root"
@@ -113,6 +116,8 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 		"SLIM_DESKTOP_USER=" + a.desktop.name,
 		"SLIM_SERVICE_USER=" + a.service.name,
 		"SLIM_NGINX_CONF=" + nginxConf(getenv("SLIM_LISTEN"), hasIPv6),
+		"SLIM_SCREEN=" + screen,
+		"SLIM_LANG=" + languages,
 	}}, nil
 }
 
@@ -146,6 +151,35 @@ func timeZone(name string) (string, error) {
 		return "", errors.New("TZ: must be the name of a time zone, such as Europe/Berlin")
 	}
 	return name, nil
+}
+
+// screenPattern is a width and a height. What it lets through becomes a word of Xvnc's command line.
+var screenPattern = lazyregexp.New(`^([1-9][0-9]{2,3})x([1-9][0-9]{2,3})$`)
+
+// screenSize returns the size of the desktop in pixels: 3840x2160 takes 32 MB, larger ones only memory.
+func screenSize(size string) (string, error) {
+	size = cmp.Or(size, "1280x1024")
+	if m := screenPattern.FindStringSubmatch(size); m != nil {
+		width, _ := strconv.Atoi(m[1]) // the pattern has digits
+		height, _ := strconv.Atoi(m[2])
+		if width >= 320 && width <= 3840 && height >= 240 && height <= 2160 {
+			return size, nil
+		}
+	}
+	return "", errors.New("SLIM_SCREEN: must be WIDTHxHEIGHT in pixels, from 320x240 to 3840x2160, such as 1280x800")
+}
+
+// languagePattern is a list of up to eight language tags (BCP 47), without variants and extensions. What it lets through
+// becomes a word of the browser's command line.
+var languagePattern = lazyregexp.New(`^[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?(,[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?){0,7}$`)
+
+// pageLanguages returns the languages that pages are asked for, the best first.
+func pageLanguages(tags string) (string, error) {
+	tags = cmp.Or(tags, "en-US,en")
+	if !languagePattern.MatchString(tags) {
+		return "", errors.New("SLIM_LANG: must be up to eight language tags, the best first, such as de or de-CH,de,en")
+	}
+	return tags, nil
 }
 
 // checkFiles reads the files that the hub goes by, before anything is started: supervisord would start a hub that can't read

@@ -128,7 +128,7 @@ func TestInit(t *testing.T) {
 			}
 			want := []string{
 				"HOME=" + tt.home, "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-				"SLIM_DESKTOP_USER=gem", "SLIM_NGINX_CONF=/opt/gem/nginx", "SLIM_SERVICE_USER=" + tt.service,
+				"SLIM_DESKTOP_USER=gem", "SLIM_LANG=en-US,en", "SLIM_NGINX_CONF=/opt/gem/nginx", "SLIM_SCREEN=1280x1024", "SLIM_SERVICE_USER=" + tt.service,
 				"SLIM_SUPERVISOR_USER=" + tt.self, "TZ=UTC",
 			}
 			slices.Sort(got.Env)

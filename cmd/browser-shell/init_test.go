@@ -59,6 +59,17 @@ func TestInitRefuses(t *testing.T) {
 		{"a file for a time zone", 0, []string{key, "TZ=:/etc/shadow"}, "TZ"},
 		{"a way out of the time zones", 0, []string{key, "TZ=../../etc/shadow"}, "TZ"},
 		{"supervisord's own language", 0, []string{key, "TZ=%(ENV_HOME)s"}, "TZ"},
+		{"a screen", 0, []string{key, "SLIM_SCREEN=3840x2160"}, ""},
+		{"a screen for ants", 0, []string{key, "SLIM_SCREEN=319x240"}, "SLIM_SCREEN"},
+		{"a screen that takes all memory", 0, []string{key, "SLIM_SCREEN=9999x9999"}, "SLIM_SCREEN"},
+		{"another option of Xvnc", 0, []string{key, "SLIM_SCREEN=1280x800 -localhost=0"}, "SLIM_SCREEN"},
+		{"another line", 0, []string{key, "SLIM_SCREEN=1280x800\n"}, "SLIM_SCREEN"},
+		{"digits that aren't ASCII", 0, []string{key, "SLIM_SCREEN=١٢٨٠x٨٠٠"}, "SLIM_SCREEN"},
+		{"languages", 0, []string{key, "SLIM_LANG=zh-Hans-CN,zh,en"}, ""},
+		{"another option of the browser", 0, []string{key, "SLIM_LANG=de --remote-debugging-address=0.0.0.0"}, "SLIM_LANG"},
+		{"a quote", 0, []string{key, `SLIM_LANG=de"`}, "SLIM_LANG"},
+		{"a language of supervisord", 0, []string{key, "SLIM_LANG=%(ENV_HOME)s"}, "SLIM_LANG"},
+		{"too many languages", 0, []string{key, "SLIM_LANG=" + strings.Repeat("de,", 8) + "de"}, "SLIM_LANG"},
 		{"another user", 1234, []string{key}, "--user 1000:1000"},
 		{"the service's user", 1001, []string{key}, "--user 1000:1000"},
 	} {
@@ -95,7 +106,7 @@ func TestInitEnvironment(t *testing.T) {
 	var asked []string
 	getenv := func(name string) string {
 		asked = append(asked, name)
-		return map[string]string{"SANDBOX_API_KEY": apiKey, "TZ": "Europe/Berlin"}[name]
+		return map[string]string{"SANDBOX_API_KEY": apiKey, "TZ": "Europe/Berlin", "SLIM_SCREEN": "1280x800", "SLIM_LANG": "de-CH,de"}[name]
 	}
 	p, err := planOf(getenv, 0, func(string) bool { return true })
 	if err != nil {
@@ -104,11 +115,12 @@ func TestInitEnvironment(t *testing.T) {
 	if diff := cmp.Diff([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "TZ=Europe/Berlin",
 		"SLIM_SUPERVISOR_USER=root", "SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=browser-shell", "SLIM_NGINX_CONF=/opt/gem/nginx.conf",
+		"SLIM_SCREEN=1280x800", "SLIM_LANG=de-CH,de",
 	}, p.env); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	slices.Sort(asked)
-	if diff := cmp.Diff([]string{"JWT_PUBLIC_KEY", "SANDBOX_API_KEY", "SLIM_ALLOW_ANONYMOUS", "SLIM_LISTEN", "TICKET_TTL_SECONDS", "TZ"}, slices.Compact(asked)); diff != "" {
+	if diff := cmp.Diff([]string{"JWT_PUBLIC_KEY", "SANDBOX_API_KEY", "SLIM_ALLOW_ANONYMOUS", "SLIM_LANG", "SLIM_LISTEN", "SLIM_SCREEN", "TICKET_TTL_SECONDS", "TZ"}, slices.Compact(asked)); diff != "" {
 		t.Errorf("variables that are read (-want +got):\n%s", diff)
 	}
 	if p, err = planOf(getenv, 1000, func(string) bool { return true }); err != nil {

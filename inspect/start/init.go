@@ -17,7 +17,9 @@ var initSwitches = []Switch{
 	{Name: "JWT_PUBLIC_KEY", Kind: Auth, Effect: "is the key that tokens are checked with"},
 	{Name: "SANDBOX_API_KEY", Kind: Auth, Effect: "is the key that callers show"},
 	{Name: "SLIM_ALLOW_ANONYMOUS", Kind: Auth, Effect: `lets everybody in who reaches the port, when it is "true" and there is no key`},
+	{Name: "SLIM_LANG", Kind: Other, Effect: "is the languages that pages are asked for, such as de-CH,de"},
 	{Name: "SLIM_LISTEN", Kind: Listener, Effect: `"loopback" has nginx listen on loopback only; then no key is needed`},
+	{Name: "SLIM_SCREEN", Kind: Other, Effect: "is the size of the desktop in pixels, such as 1280x800"},
 	{Name: "TICKET_TTL_SECONDS", Kind: Auth, Effect: "is how long a ticket is good, 1 to 3600 seconds"},
 	{Name: "TZ", Kind: Other, Effect: "is the time zone of the programs, a name of the time zone database"},
 }
@@ -25,9 +27,11 @@ var initSwitches = []Switch{
 // initChoices is what it gives to the programs, as far as it isn't always the same.
 var initChoices = []Choice{
 	{"SLIM_DESKTOP_USER", []string{"gem"}},
+	{"SLIM_LANG", []string{"en-US,en"}}, // or other languages; the default stands for them
 	{"SLIM_NGINX_CONF", []string{
 		"/opt/gem/nginx.conf", "/opt/gem/nginx-ipv4.conf", "/opt/gem/nginx-loopback.conf", "/opt/gem/nginx-loopback-ipv4.conf",
 	}},
+	{"SLIM_SCREEN", []string{"1280x1024"}}, // or another size
 	{"SLIM_SERVICE_USER", []string{"browser-shell", "gem"}},
 	{"SLIM_SUPERVISOR_USER", []string{"root", "gem"}},
 }

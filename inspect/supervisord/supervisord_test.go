@@ -181,8 +181,8 @@ func TestClosed(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %d %s %v", p.Name, p.Priority, p.User, p.Variables))
 	}
 	want := []string{
-		"browser-shell 100 %(ENV_SLIM_SERVICE_USER)s [SLIM_SERVICE_USER]", "tigervnc 200 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]",
-		"openbox 300 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]", "browser 400 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]",
+		"browser-shell 100 %(ENV_SLIM_SERVICE_USER)s [SLIM_SERVICE_USER]", "tigervnc 200 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER SLIM_SCREEN]",
+		"openbox 300 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]", "browser 400 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER SLIM_LANG]",
 		"nginx 500  [SLIM_NGINX_CONF]",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -133,8 +133,8 @@ func programSockets(h *held) error {
 	return nil
 }
 
-// setByInit are the variables that `browser-shell init` gives supervisord, each one of a few values.
-var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF"}
+// setByInit are the variables that `browser-shell init` gives supervisord, each checked by it.
+var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF", "SLIM_SCREEN", "SLIM_LANG"}
 
 func programVariables(h *held) error {
 	for _, p := range h.Surface.Programs {

@@ -142,7 +142,7 @@ func checkText(s string) error {
 }
 
 // settable are the image's variables that hold no secret.
-var settable = []string{"TZ", "TICKET_TTL_SECONDS", "JWT_PUBLIC_KEY"}
+var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", "JWT_PUBLIC_KEY"}
 
 func checkEnv(env map[string]string) error {
 	for k, v := range env {
