@@ -50,7 +50,10 @@ as NAME.README.md.`,
 			s.Image = strings.TrimPrefix(args[0], "docker://")
 			s.Settings = compose.Settings(publish)
 			s.Settings.Env, s.Settings.CPUs = parseEnv(env), cpus
-			var err error
+			err := checkGateEnv(s.Settings.Env)
+			if err != nil {
+				return usage(fmt.Errorf("--env: %w", err))
+			}
 			if s.Settings.Memory, err = parseBytes(memory); err != nil {
 				return usage(fmt.Errorf("--memory %q: %w", memory, err))
 			}

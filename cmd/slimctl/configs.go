@@ -150,16 +150,21 @@ func readConfig(f *profile.File) ([]byte, error) {
 	return text, err
 }
 
-// checkEnv checks the variables of config.env that the image's entry reads. A key is usually given to the container only,
-// so that one that is missing here is no fault.
-func (c *configs) checkEnv() {
+// checkGateEnv checks the variables of an image's environment that decide who may come in. A key is usually given to the
+// container only, so that one that is missing here is no fault.
+func checkGateEnv(env map[string]string) error {
 	_, err := gate.FromEnv(func(name string) string {
-		if name == "SANDBOX_API_KEY" && c.Config.Env[name] == "" {
+		if name == "SANDBOX_API_KEY" && env[name] == "" {
 			return strings.Repeat("k", 64)
 		}
-		return c.Config.Env[name]
+		return env[name]
 	})
-	if err != nil {
+	return err
+}
+
+// checkEnv checks the variables of config.env that the image's entry reads.
+func (c *configs) checkEnv() {
+	if err := checkGateEnv(c.Config.Env); err != nil {
 		c.fail(profile.Position{File: c.named}, "config.env", strings.ReplaceAll(err.Error(), "\n", "; "), "")
 	}
 }

@@ -45,6 +45,7 @@ func service(change func(*Service)) Service {
 var variants = map[string]func(*Service){
 	"plain":    nil,
 	"rootless": func(s *Service) { s.Rootless = true },
+	"tokens":   func(s *Service) { s.Settings.Env = map[string]string{tokenName: "LS0tLS1CRUdJTi…"} },
 	"full": func(s *Service) {
 		s.Image, s.Name, s.Namespace = "registry.example/slim:1", "desk-2", "agents"
 		s.PolicyFile, s.Policy = "/etc/policies/a.json", []byte("{\n  \"commands\": [\"open\"]\n}\n")
@@ -103,7 +104,8 @@ func TestCompose(t *testing.T) {
 			}
 			golden(t, name+".compose.yml", text)
 			c := load(t, text)
-			if key := c.Environment[keyName]; key == nil || *key != "the key $x" {
+			key, has := c.Environment[keyName]
+			if has == s.takesTokens() || has && (key == nil || *key != "the key $x") {
 				t.Errorf("the key is %v", key)
 			}
 			if c.Image != s.Image || !c.ReadOnly || !slices.Equal(c.CapDrop, []string{"ALL"}) ||
@@ -164,7 +166,7 @@ func TestDockerComposeV1(t *testing.T) {
 			cmd.Dir, cmd.Stdin = t.TempDir(), bytes.NewReader(text)
 			cmd.Env = append(os.Environ(), keyName+"=the key", "DOCKER_HOST=unix:///nowhere")
 			out, err := cmd.CombinedOutput()
-			if err != nil || !bytes.Contains(out, []byte("SANDBOX_API_KEY: the key")) || !bytes.Contains(out, []byte(":8080")) {
+			if err != nil || bytes.Contains(out, []byte("SANDBOX_API_KEY: the key")) == s.takesTokens() || !bytes.Contains(out, []byte(":8080")) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -263,7 +265,11 @@ func TestKubernetes(t *testing.T) {
 			if got := c.Resources.Limits.Cpu().MilliValue(); got != int64(s.Settings.CPUs*1000) {
 				t.Errorf("cpu %d m", got)
 			}
-			if ref := c.Env[0].ValueFrom.SecretKeyRef; c.Env[0].Value != "" || ref.Name != s.Name+"-api-key" || ref.Key != keyName {
+			if s.takesTokens() {
+				if len(c.Env) != 1 || c.Env[0].Name != tokenName || c.Env[0].ValueFrom != nil {
+					t.Errorf("environment %+v", c.Env)
+				}
+			} else if ref := c.Env[0].ValueFrom.SecretKeyRef; c.Env[0].Value != "" || ref.Name != s.Name+"-api-key" || ref.Key != keyName {
 				t.Errorf("key %+v", c.Env[0])
 			}
 			if m.service.Spec.Type != corev1.ServiceTypeClusterIP || m.service.Spec.Ports[0].TargetPort.StrVal != c.Ports[0].Name {

@@ -54,7 +54,7 @@ func Compose(s Service) ([]byte, error) {
 	set := s.Settings
 	c := composeService{
 		Image: s.Image, Restart: "unless-stopped",
-		Environment: map[string]string{keyName: "${" + keyName + ":?set it to a long random text}"},
+		Environment: map[string]string{},
 		Ports:       []string{fmt.Sprintf("%s:%d", at, port)},
 		ReadOnly:    set.ReadOnly,
 		CapDrop:     []string{"ALL"}, CapAdd: s.caps(), SecurityOpt: []string{"no-new-privileges:true"},
@@ -63,13 +63,18 @@ func Compose(s Service) ([]byte, error) {
 	service := "services/" + s.Name + "/"
 	comments := map[string]string{
 		service + "image":         imageComment(s),
-		service + "environment":   "The key is taken from the shell, or from .env beside this file, and never written here.",
 		service + "ports":         "Only this machine: the image speaks plain HTTP. A proxy with TLS may serve others.",
 		service + "read_only":     "Nothing in the image can be changed; what has to be written goes away with the container.",
 		service + "security_opt":  "No program gains rights by a set-user-id file. Docker's own seccomp profile is in force as long as none is named here.",
 		service + "shm_size":      "Chromium keeps what its processes share in /dev/shm, and crashes when it is full.",
 		service + "memswap_limit": "As much as mem_limit: no swap.",
 		service + "pids_limit":    "A page can't use up the machine's processes.",
+	}
+	if s.takesTokens() {
+		comments[service+"environment"] = "Callers show a token that this key checks; it is public."
+	} else {
+		c.Environment[keyName] = "${" + keyName + ":?set it to a long random text}"
+		comments[service+"environment"] = "The key is taken from the shell, or from .env beside this file, and never written here."
 	}
 	for k, v := range set.Env {
 		c.Environment[k] = literal(v)
@@ -109,13 +114,17 @@ func Compose(s Service) ([]byte, error) {
 	}
 	comments[service+"volumes/"+strconv.Itoa(len(c.Volumes))] = "The audit log, which outlasts the container. Read it with: docker compose cp " + s.Name + ":" + sandbox.AuditDir + " ."
 	c.Volumes = append(c.Volumes, composeVolume{Type: "volume", Source: auditVolume, Target: sandbox.AuditMount})
+	start := keyName + "=… docker compose up --detach --wait"
+	if s.takesTokens() {
+		start = "docker compose up --detach --wait"
+	}
 	head := fmt.Sprintf(`The closed browser image as a Docker Compose service. Start it with
-  SANDBOX_API_KEY=… docker compose up --detach --wait
-and connect an MCP client to http://%s/mcp, a person's browser to http://%[1]s/vnc/.
+  %s
+and connect an MCP client to http://%s/mcp, a person's browser to http://%[2]s/vnc/.
 The image brings its own health check, which --wait heeds. With docker-compose 1.29 leave --wait out.
 The network is an ordinary one, with a way out. The browser takes only the way through the egress proxy in the container,
 which refuses private addresses and what the policy doesn't allow. "slimctl run" leaves a container no other way.
-`, at)
+`, start, at)
 	return encode(head, document{composeFile{Services: map[string]composeService{s.Name: c}, Volumes: map[string]struct{}{auditVolume: {}}}, comments})
 }
 

@@ -65,9 +65,13 @@ func Kubernetes(s Service) ([]byte, error) {
 		document{policy, comments})
 	head := fmt.Sprintf(`The closed browser image on Kubernetes. The key isn't in this file; make its Secret first:
   openssl rand -hex 32 | tr -d '\n' | kubectl create secret generic %[1]s-api-key --from-file=%[2]s=/dev/stdin
-Then an MCP client in the namespace connects to http://%[1]s:%[3]d/mcp.
-The limit of processes is the kubelet's: set podPidsLimit to %[4]d there.
-`, s.Name, keyName, port, s.Settings.PIDs)
+Then an MCP client in the namespace connects`, s.Name, keyName)
+	if s.takesTokens() {
+		head = "The closed browser image on Kubernetes. Callers show a token that JWT_PUBLIC_KEY, which is public, checks.\nAn MCP client in the namespace connects"
+	}
+	head += fmt.Sprintf(` to http://%s:%d/mcp.
+The limit of processes is the kubelet's: set podPidsLimit to %d there.
+`, s.Name, port, s.Settings.PIDs)
 	return encode(head, docs...)
 }
 
@@ -79,7 +83,6 @@ func (s Service) deployment(o object) (document, error) {
 	}
 	c := container{
 		Name: s.Name, Image: s.Image,
-		Env:          []variable{{Name: keyName, ValueFrom: &valueFrom{keyRef{s.Name + "-api-key", keyName}}}},
 		Ports:        []containerPort{{"http", port}},
 		StartupProbe: check(2, 60), ReadinessProbe: check(10, 3), LivenessProbe: check(30, 4),
 		Resources: resources{limit, limit},
@@ -87,6 +90,9 @@ func (s Service) deployment(o object) (document, error) {
 			ReadOnlyRootFilesystem: set.ReadOnly, Capabilities: capabilities{Drop: []string{"ALL"}, Add: s.caps()},
 		},
 		VolumeMounts: []volumeMount{{Name: "shm", MountPath: "/dev/shm"}},
+	}
+	if !s.takesTokens() {
+		c.Env = []variable{{Name: keyName, ValueFrom: &valueFrom{keyRef{s.Name + "-api-key", keyName}}}}
 	}
 	const in = "spec/template/spec/"
 	comments := map[string]string{

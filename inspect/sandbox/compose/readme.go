@@ -28,12 +28,12 @@ func Readme(s Service, file string, kubernetes bool) ([]byte, error) {
 		file = "FILE"
 	}
 	v := struct {
-		Kubernetes                                                     bool
+		Kubernetes, Tokens                                             bool
 		File, Image, Name, Namespace, KeyName, At, LocalPort, AuditDir string
 		Port                                                           int
 		Paths                                                          []string
 	}{
-		Kubernetes: kubernetes, File: file, Image: s.Image, Name: s.Name, KeyName: keyName, Port: port, AuditDir: sandbox.AuditDir,
+		Kubernetes: kubernetes, Tokens: s.takesTokens(), File: file, Image: s.Image, Name: s.Name, KeyName: keyName, Port: port, AuditDir: sandbox.AuditDir,
 		At: fmt.Sprintf("127.0.0.1:%d", port), LocalPort: fmt.Sprint(port),
 	}
 	if s.Namespace != "" {

@@ -24,6 +24,10 @@ func TestReadme(t *testing.T) {
 			"cp browser:/var/log/browser-shell/audit .", `"url": "http://127.0.0.1:8080/mcp"`, "http://127.0.0.1:8080/vnc/index.html?", pinned,
 		}, []string{"kubectl", "<no value>", "names these paths"}},
 		{"compose in full", "a b.yml", full, false, []string{"http://[::1]:9000/mcp", "cp desk-2:", "- `/etc/policies/a.json`\n- `/srv/work`\n", "-f FILE up"}, []string{"a b.yml"}},
+		{"tokens", "c.yml", variants["tokens"], false, []string{
+			"Start it:\n\n    docker compose -f c.yml up", `"headers": {"Authorization": "Bearer TOKEN"}}}}`, `-H "Authorization: Bearer TOKEN"`,
+		}, []string{"SANDBOX_API_KEY", "AIO-API", ".env", "<no value>"}},
+		{"tokens on kubernetes", "k.yml", variants["tokens"], true, []string{"Start it:\n\n    kubectl apply -f k.yml"}, []string{"SANDBOX_API_KEY", "secret"}},
 		{"kubernetes", "k.yml", full, true, []string{
 			"kubectl create secret generic desk-2-api-key -n agents --from-file=SANDBOX_API_KEY=/dev/stdin\n    kubectl apply -f k.yml",
 			"kubectl port-forward service/desk-2 -n agents 8080:8080", "http://127.0.0.1:8080/mcp", "`desk-2-audit`",

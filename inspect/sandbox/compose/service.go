@@ -24,6 +24,7 @@ const (
 	policyPath = "/etc/agent-browser/browser-shell.policy.json"
 	account    = 1000 // the uid and gid of a start without root
 	keyName    = "SANDBOX_API_KEY"
+	tokenName  = "JWT_PUBLIC_KEY"
 )
 
 // health is the image's own health check, which Kubernetes doesn't read from the image.
@@ -142,7 +143,7 @@ func checkText(s string) error {
 }
 
 // settable are the image's variables that hold no secret.
-var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", "JWT_PUBLIC_KEY"}
+var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", tokenName}
 
 func checkEnv(env map[string]string) error {
 	for k, v := range env {
@@ -158,6 +159,9 @@ func checkEnv(env map[string]string) error {
 	}
 	return nil
 }
+
+// takesTokens reports whether callers show tokens. There is no key then: whoever signs the tokens decides alone.
+func (s Service) takesTokens() bool { return s.Settings.Env[tokenName] != "" }
 
 // published gives the one address of this machine that leads to the image.
 func (s Service) published() (netip.AddrPort, error) {
