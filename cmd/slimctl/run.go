@@ -42,6 +42,7 @@ type runFlags struct {
 	env                         []string
 	runtime, evidence, progress string
 	outgoing                    egress.Outgoing
+	outgoingFile                string
 	strict                      bool
 	registry                    registryFlags
 }
@@ -98,7 +99,8 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	s, flags := &f.settings, cmd.Flags()
 	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
 	flags.StringVar(&s.Policy, "policy", "", "browser-shell policy `FILE`, in the place of the image's")
-	flags.StringVar(&f.outgoing.Proxy, "outgoing-proxy", "", "`URL` of a proxy to go out through, as http://[USER:PW@]HOST:PORT")
+	flags.StringVar(&f.outgoing.Proxy, "outgoing-proxy", "", "`URL` of a proxy to go out through, as http://HOST:PORT")
+	flags.StringVar(&f.outgoingFile, "outgoing-proxy-file", "", "`FILE` with that URL, as http://USER:PASSWORD@HOST:PORT")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on (repeatable)")
 	flags.StringVarP(&f.memory, "memory", "m", "1024m", "memory limit, in bytes or with k, m or g; 0 for none")
 	flags.Float64Var(&s.CPUs, "cpus", s.CPUs, "number of cores; 0 for no limit")
@@ -271,12 +273,8 @@ func (f *runFlags) parse() error {
 		return fmt.Errorf("--shm-size %q: %w", f.shm, err)
 	}
 	f.settings.Env = parseEnv(f.env)
-	if p := f.outgoing.Proxy; strings.HasPrefix(p, "unix:") {
-		return fmt.Errorf("--outgoing-proxy %q: write http://HOST:PORT, such as http://proxy.example:3128", p)
-	} else if p != "" {
-		if err := f.outgoing.Check(); err != nil {
-			return fmt.Errorf("--outgoing-proxy: %w", err)
-		}
+	if err := f.parseOutgoing(); err != nil {
+		return err
 	}
 	if f.runtime == "podman" {
 		return errPodman
@@ -285,6 +283,32 @@ func (f *runFlags) parse() error {
 		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
 	}
 	return f.settings.Check()
+}
+
+// parseOutgoing reads and checks the outgoing proxy. Its errors show no password.
+func (f *runFlags) parseOutgoing() error {
+	if f.outgoingFile != "" {
+		if f.outgoing.Proxy != "" {
+			return errors.New("--outgoing-proxy and --outgoing-proxy-file: give one of them")
+		}
+		text, err := os.ReadFile(f.outgoingFile)
+		if err != nil {
+			return fmt.Errorf("--outgoing-proxy-file: %w", err)
+		}
+		if f.outgoing.Proxy = strings.TrimSpace(string(text)); f.outgoing.Proxy == "" {
+			return fmt.Errorf("--outgoing-proxy-file: %s is empty; write http://USER:PASSWORD@HOST:PORT into it", f.outgoingFile)
+		}
+	}
+	switch p := f.outgoing.Proxy; {
+	case p == "":
+		return nil
+	case strings.HasPrefix(p, "unix:"):
+		return fmt.Errorf("--outgoing-proxy %q: write http://HOST:PORT, such as http://proxy.example:3128", p)
+	}
+	if err := f.outgoing.Check(); err != nil {
+		return fmt.Errorf("--outgoing-proxy: %w", err)
+	}
+	return nil
 }
 
 // parseEnv reads --env as docker run does: NAME=VALUE, or the NAME of a variable to pass on if it is set.
