@@ -102,41 +102,52 @@ func SDKClient(t testing.TB, source string) string {
 // need node.
 func AgentBrowser(t testing.TB, version string) string {
 	t.Helper()
+	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	return installed(t, filepath.Join("agent-browser-tested", version), "agent-browser@"+version, "agent-browser/bin/agent-browser-linux-"+arch)
+}
+
+// FilesystemServer gives the script of an MCP server for node that reads and writes files of the directories named in its
+// arguments, one of the protocol's own. npm installs it once a machine.
+func FilesystemServer(t testing.TB) string {
+	t.Helper()
+	const server, version = "@modelcontextprotocol/server-filesystem", "2026.8.31"
+	Program(t, "node")
+	return installed(t, "mcp-server-filesystem-"+version, server+"@"+version, server+"/dist/index.js")
+}
+
+// installed gives the path of a file of an npm package, which it installs into dir of the cache if it isn't there.
+func installed(t testing.TB, dir, pkg, file string) string {
+	t.Helper()
 	npm := Program(t, "npm")
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
-	all := filepath.Join(cache, "slimctl", "agent-browser-tested")
-	program := filepath.Join(all, version, "node_modules", "agent-browser", "bin", "agent-browser-linux-"+arch)
-	if _, err := os.Stat(program); err == nil {
-		return program
+	dir = filepath.Join(cache, "slimctl", dir)
+	file = filepath.Join("node_modules", filepath.FromSlash(file))
+	if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+		return filepath.Join(dir, file)
 	}
-	if err := os.MkdirAll(all, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tmp, err := os.MkdirTemp(all, "new-")
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(tmp)
-	cmd := exec.CommandContext(t.Context(), npm, "install", "--prefix", tmp, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "agent-browser@"+version)
+	cmd := exec.CommandContext(t.Context(), npm, "install", "--prefix", tmp, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", pkg)
 	cmd.Dir = tmp
 	if out, err := cmd.CombinedOutput(); err != nil {
-		Missing(t, "npm install agent-browser@%s: %v\n%s", version, err, out)
+		Missing(t, "npm install %s: %v\n%s", pkg, err, out)
 	}
-	made, err := filepath.Rel(filepath.Join(all, version), program)
-	if err != nil {
+	if err := os.Chmod(filepath.Join(tmp, file), 0o755); err != nil { // npm gives agent-browser without the execute bit
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Join(tmp, made), 0o755); err != nil { // npm gives it without the execute bit
-		t.Fatal(err)
-	}
-	if err := os.Rename(tmp, filepath.Join(all, version)); err != nil { // another test may have been faster
-		if _, serr := os.Stat(program); serr != nil {
+	if err := os.Rename(tmp, dir); err != nil { // another test may have been faster
+		if _, serr := os.Stat(filepath.Join(dir, file)); serr != nil {
 			t.Fatal(err)
 		}
 	}
-	return program
+	return filepath.Join(dir, file)
 }
