@@ -143,16 +143,26 @@ func TestNoKey(t *testing.T) {
 func TestRootless(t *testing.T) {
 	ref := buildL0(t, "standin-live:A")
 	w := newWorld(t)
-	b := boot(t, w, ref, func(s *sandbox.Settings) { s.User, s.CapAdd = "1000:1000", nil })
+	b := boot(t, w, ref, func(s *sandbox.Settings) {
+		s.User, s.CapAdd = "1000:1000", nil
+		s.Env["SLIM_SCREEN"], s.Env["SLIM_LANG"] = "800x600", "de-CH,de" // the two that reach command lines
+	})
 	b.healthy(t)
 	procs, err := b.Processes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	words := map[string]bool{}
 	for _, p := range procs {
 		if p.UID != 1000 {
 			t.Errorf("%s runs as %d", p.Name, p.UID)
 		}
+		for _, a := range p.Args {
+			words[a] = true
+		}
+	}
+	if !words["800x600"] || !words["--accept-lang=de-CH,de"] {
+		t.Error("SLIM_SCREEN and SLIM_LANG reach no program")
 	}
 	if c := startSDK(t, w, key, "2", "modern"); !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {
 		t.Errorf("tools: %v", c.Hello.Tools)

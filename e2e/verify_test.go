@@ -23,15 +23,16 @@ import (
 )
 
 // verifyRun boots an image and gives the report, and the evidence of each container.
-func verifyRun(t *testing.T, ref string) (code int, report verify.Report, evidence []sandbox.Evidence) {
+func verifyRun(t *testing.T, ref string, flags ...string) (code int, report verify.Report, evidence []sandbox.Evidence) {
 	t.Helper()
 	bin, err := slimctl()
 	if err != nil {
 		t.Fatal(err)
 	}
 	artifacts := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), bin, "verify", "--run", "--runtime", sandbox.Runc, "--artifacts", artifacts,
-		"--platform", "linux/"+runtime.GOARCH, "--format", verify.JSON, "--progress", "quiet", ref)
+	args := append([]string{"verify", "--run", "--runtime", sandbox.Runc, "--artifacts", artifacts,
+		"--platform", "linux/" + runtime.GOARCH, "--format", verify.JSON, "--progress", "quiet", ref}, flags...)
+	cmd := exec.CommandContext(t.Context(), bin, args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	stdout, err := cmd.Output()
@@ -80,6 +81,35 @@ func TestVerifyRun(t *testing.T) {
 			if strings.HasPrefix(f.Rule, "run-") {
 				t.Errorf("%+v", f)
 			}
+		}
+	})
+	t.Run("a tool of another name", func(t *testing.T) { // an agent's whole work goes through its words
+		dir := t.TempDir()
+		for name, text := range map[string]string{
+			"policy.json": `{"version": 1, "tool_name": "sandbox_execute_bash"}`,
+			"bash.yaml": `version: 1
+name: bash
+extends: l0
+base: {reference: "ghcr.io/agent-infra/sandbox:latest"}
+overlays:
+  - name: tool
+    why: clients that know nothing else
+    files:
+      - path: /etc/agent-browser/browser-shell.policy.json
+        source: policy.json
+expect:
+  tools: [sandbox_execute_bash]
+`,
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		profile, out := filepath.Join(dir, "bash.yaml"), filepath.Join(dir, "out")
+		run(t, "build", "--profile", profile, "--base", "standin-live:B", "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+out)
+		code, report, evidence := verifyRun(t, "oci:"+out, "--profile", profile)
+		if code != 0 || !report.Passed || len(evidence) == 0 {
+			t.Errorf("exit code %d: %+v", code, report.Findings)
 		}
 	})
 	t.Run("no node", func(t *testing.T) {
