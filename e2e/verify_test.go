@@ -70,7 +70,7 @@ func TestVerifyRun(t *testing.T) {
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
 	t.Run("closed", func(t *testing.T) {
-		code, report, evidence := verifyRun(t, buildL0(t, "standin-live:B"))
+		code, report, evidence := verifyRun(t, buildL0(t, "standin-live:B"), "--base", "standin-live:B")
 		if code != 0 || !report.Passed {
 			t.Errorf("exit code %d: %+v", code, report.Findings)
 		}
@@ -107,7 +107,7 @@ expect:
 		}
 		profile, out := filepath.Join(dir, "bash.yaml"), filepath.Join(dir, "out")
 		run(t, "build", "--profile", profile, "--base", "standin-live:B", "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+out)
-		code, report, evidence := verifyRun(t, "oci:"+out, "--profile", profile)
+		code, report, evidence := verifyRun(t, "oci:"+out, "--profile", profile, "--base", "standin-live:B")
 		if code != 0 || !report.Passed || len(evidence) == 0 {
 			t.Errorf("exit code %d: %+v", code, report.Findings)
 		}

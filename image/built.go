@@ -1,6 +1,8 @@
 package image
 
 import (
+	"strings"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
@@ -25,4 +27,31 @@ func (b Built) MediaType() (ocitypes.MediaType, error) {
 		return b.Index.MediaType()
 	}
 	return b.Image.MediaType()
+}
+
+// OCILayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.
+func OCILayerType(t ocitypes.MediaType) string {
+	switch t {
+	case ocitypes.DockerLayer:
+		return string(ocitypes.OCILayer)
+	case ocitypes.DockerUncompressedLayer:
+		return string(ocitypes.OCIUncompressedLayer)
+	}
+	return string(t)
+}
+
+// KeptAnnotations returns those annotations of a base's layer that a build keeps: those by which lazy pulling works. BuildKit
+// keeps no others (cache/refs.go, additionalAnnotations).
+func KeptAnnotations(have map[string]string) map[string]string {
+	var kept map[string]string
+	for k, v := range have {
+		if k == "containerd.io/snapshot/stargz/toc.digest" || k == "io.containers.estargz.uncompressed-size" ||
+			strings.HasPrefix(k, "containerd.io/snapshot/overlaybd") {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[k] = v
+		}
+	}
+	return kept
 }

@@ -19,7 +19,12 @@ func Inflate(r io.Reader) (io.ReadCloser, error) {
 	}
 	switch {
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
-		return gzip.NewReader(b)
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, err
+		}
+		z.Multistream(false)
+		return &Gunzip{z: z, in: b, Members: 1}, nil
 	case string(magic) == "\x28\xb5\x2f\xfd":
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
@@ -29,3 +34,36 @@ func Inflate(r io.Reader) (io.ReadCloser, error) {
 	}
 	return io.NopCloser(b), nil
 }
+
+// Gunzip is what Inflate returns for gzip.
+type Gunzip struct {
+	// Members is how many gzip members were begun to be read: some programs read the first one only.
+	Members int
+
+	z  *gzip.Reader
+	in *bufio.Reader
+}
+
+// Read reads one member after the other (RFC 1952, section 2.2).
+func (g *Gunzip) Read(p []byte) (int, error) {
+	for {
+		n, err := g.z.Read(p)
+		if n > 0 && errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if !errors.Is(err, io.EOF) {
+			return n, err
+		}
+		if _, err := g.in.Peek(1); err != nil {
+			return 0, err
+		}
+		g.Members++
+		if err := g.z.Reset(g.in); err != nil {
+			return 0, err
+		}
+		g.z.Multistream(false)
+	}
+}
+
+// Close closes the reader of the member.
+func (g *Gunzip) Close() error { return g.z.Close() }

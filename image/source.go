@@ -75,8 +75,11 @@ func (o Options) WithDefaults() Options {
 type Source struct {
 	ref         string
 	name        name.Reference
+	index       []byte            // the image index; nil when there is none
 	annotations map[string]string // of the index
-	ignored     []v1.Descriptor
+	ignored     []Ignored
+	artifacts   []v1.Descriptor // entries that call themselves attestations; Ignored reads them
+	get         func(v1.Descriptor) (v1.Image, error)
 	digest      v1.Hash
 	children    []*child
 	dir         string
@@ -142,10 +145,8 @@ func (s *Source) Digest() v1.Hash { return s.digest }
 // Annotations are those of the index; nil when there is none.
 func (s *Source) Annotations() map[string]string { return s.annotations }
 
-// Ignored are the entries of the index that are neither images nor what BuildKit marks as belonging to one (platform
-// unknown/unknown), and those of a layout's index.json that are neither the image opened, nor another one with a name, nor
-// so marked without a name: runtimes differ on what they make of those, so whoever publishes an image wants none.
-func (s *Source) Ignored() []v1.Descriptor { return s.ignored }
+// Index is the image index as it is stored; nil when there is none.
+func (s *Source) Index() []byte { return s.index }
 
 // Platforms lists what the base has, in its own order, without attestations.
 func (s *Source) Platforms() []v1.Platform {
@@ -276,14 +277,16 @@ func platformOf(img v1.Image) (v1.Platform, error) {
 }
 
 // openIndex makes the children of an index. get reads one child by its descriptor.
-func (s *Source) openIndex(m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) error {
+func (s *Source) openIndex(raw []byte, m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) error {
 	ref := s.ref
-	s.annotations = m.Annotations
+	s.index, s.annotations, s.get = raw, m.Annotations, get
 	for _, d := range m.Manifests {
-		if !IsImage(d) {
-			if !isArtifact(d) {
-				s.ignored = append(s.ignored, d)
-			}
+		switch {
+		case isArtifact(d):
+			s.artifacts = append(s.artifacts, d)
+			continue
+		case !IsImage(d):
+			s.ignored = append(s.ignored, Ignored{d, notAnImage})
 			continue
 		}
 		c := &child{digest: d.Digest, load: func() (v1.Image, error) {

@@ -2,6 +2,7 @@ package image
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -30,8 +32,9 @@ type span struct {
 func dirBlobs(dir string, known *verified) *blobs { return &blobs{root: dir, known: known} }
 
 // tarBlobs reads the headers of an archive once, skipping the content, so that everything can be read by its offset. What one
-// program would read otherwise than another is an error: two entries with one name, a sparse file, and a link that leads to no
-// file of the archive, such as one in a directory's place.
+// program would read otherwise than another is an error: two entries with one name, one below a file or with ".." in its name,
+// a sparse file, a device, a link that leads to no file of the archive, such as one in a directory's place, and anything
+// behind the archive's end.
 func tarBlobs(file string, known *verified) (*blobs, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -49,6 +52,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 	links := map[string]string{}
 	seen := map[string]byte{} // by name, the type of its entry
 	tr := tar.NewReader(f)
+	end := int64(0) // of the last entry
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -57,8 +61,16 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: not an uncompressed tar archive, or cut short: %w", file, err)
 		}
+		off, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return nil, err
+		}
+		end = off
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
+		}
+		if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
+			return nil, fmt.Errorf("%s: its entry %.200q is no plain path: some programs follow it, others don't", file, h.Name)
 		}
 		name := entryName(h.Name)
 		if was, twice := seen[name]; twice && (was != tar.TypeDir || h.Typeflag != tar.TypeDir) {
@@ -74,18 +86,28 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		case tar.TypeGNUSparse:
 			return nil, fmt.Errorf("%s: %.200q is a sparse file: write the archive without such", file, name)
 		case tar.TypeReg:
-			off, err := f.Seek(0, io.SeekCurrent)
-			if err != nil {
-				return nil, err
-			}
-			if off+h.Size > info.Size() {
+			if h.Size > info.Size()-off {
 				return nil, fmt.Errorf("%s: cut short: %s ends behind the end of the file", file, name)
 			}
 			b.files[name] = span{path: file, off: off, size: h.Size}
+			end = off + (h.Size+tarBlock-1)/tarBlock*tarBlock
+		case tar.TypeDir:
 		case tar.TypeLink:
 			links[name] = entryName(h.Linkname)
 		case tar.TypeSymlink:
 			links[name] = entryName(path.Join(path.Dir(name), h.Linkname))
+		default:
+			return nil, fmt.Errorf("%s: %.200q is a device, or something else that no layout has (tar type %q)", file, name, h.Typeflag)
+		}
+	}
+	if err := checkEnd(f, end); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for name := range seen {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if t, ok := seen[dir]; ok && t != tar.TypeDir {
+				return nil, fmt.Errorf("%s: it has an entry %.200q below %.200q, which is no directory", file, name, dir)
+			}
 		}
 	}
 	for name := range links {
@@ -106,13 +128,47 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 	return b, nil
 }
 
+const (
+	tarBlock = 512
+	// mostPadding is how many zeros may follow an archive, in bytes: tar writes 10 KiB at a time.
+	mostPadding = 1 << 20
+)
+
+// checkEnd refuses an archive that doesn't end behind its last entry, as POSIX has it end: with two blocks of zeros.
+func checkEnd(f io.ReaderAt, end int64) error {
+	raw, err := io.ReadAll(io.NewSectionReader(f, end, mostPadding+1))
+	switch {
+	case err != nil:
+		return err
+	case len(bytes.TrimLeft(raw, "\x00")) > 0 || len(raw) > mostPadding:
+		return errors.New("there is something behind its end: some programs read on, others don't")
+	case len(raw) < 2*tarBlock:
+		return errors.New("cut short: it lacks the two blocks of zeros that end an archive")
+	}
+	return nil
+}
+
 // entryName is the name of an archive's entry in one spelling.
 func entryName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
-// has tells whether an archive has a file.
-func (b *blobs) has(name string) bool {
+// contains reports whether an archive has a file.
+func (b *blobs) contains(name string) bool {
 	_, ok := b.files[name]
 	return ok
+}
+
+// has reports whether the layout has a file; anything else by that name is an error.
+func (b *blobs) has(name string) (bool, error) {
+	if b.files == nil {
+		if _, err := os.Lstat(filepath.Join(b.root, name)); errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+	}
+	_, err := b.find(name)
+	if b.files != nil && errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // find tells where a file of the layout lies.
@@ -120,7 +176,7 @@ func (b *blobs) find(name string) (span, error) {
 	if b.files != nil {
 		s, ok := b.files[name]
 		if !ok {
-			return span{}, fmt.Errorf("%s: no %s in the archive: %w", b.root, name, fs.ErrNotExist)
+			return span{}, fmt.Errorf("%s: no %.200q in the archive: %w", b.root, name, fs.ErrNotExist)
 		}
 		return s, nil
 	}

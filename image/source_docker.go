@@ -21,6 +21,9 @@ import (
 // dockerManifestName is the file that lists the images of a docker archive (moby: image/tarexport).
 const dockerManifestName = "manifest.json"
 
+// dockerRepositories is the file that lists the images of an archive for docker load where there is no manifest.json.
+const dockerRepositories = "repositories"
+
 // openDockerArchive opens what docker save writes. Since Docker 25, and if slimctl wrote it, that is an OCI layout too, and is
 // read as one, if both say the same. An older archive has no digests of its layers, only the config's diffIDs: each layer is
 // read once here and compared, and that is remembered.
@@ -47,18 +50,11 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
-	if b.has("oci-layout") || b.has("index.json") {
+	if b.contains("oci-layout") || b.contains("index.json") {
 		if tag != nil {
 			tagName = DockerName(tag.Name())
 		}
-		s, err := openBlobs(ref, tagName, b)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.agree(entry); err != nil {
-			return nil, err
-		}
-		return s, nil
+		return openBlobs(ref, tagName, b) // which compares the two
 	}
 	raw, err := b.document(entryName(entry.Config))
 	if err == nil {
@@ -159,15 +155,50 @@ func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
 	return e, fmt.Errorf("%s: %s has %d such images: add the name of one, :REF: %.500q", b.root, dockerManifestName, len(found), orNone(names))
 }
 
-// agree refuses an archive whose manifest.json names another image than its index.json: docker load, skopeo and containerd
+// agreeWithDocker refuses a layout beside which another image lies: docker load takes those of manifest.json, and without
+// one those of repositories. An entry of manifest.json that has a name, and not tag's, is somebody else's.
+func (s *Source) agreeWithDocker(tag string) error {
+	switch has, err := s.blobs.has(dockerManifestName); {
+	case err != nil:
+		return err
+	case !has:
+		if has, err := s.blobs.has(dockerRepositories); has || err != nil {
+			return errors.Join(err, fmt.Errorf("it has the file %s and no %s: docker load takes the images that the file names, not those of index.json; remove it",
+				dockerRepositories, dockerManifestName))
+		}
+		return nil
+	}
+	m, err := s.blobs.dockerManifest()
+	if err != nil {
+		return err
+	}
+	for _, e := range m {
+		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool {
+			return strings.HasSuffix(t, ":"+tag) || canonical(t) == canonical(tag)
+		}) {
+			continue
+		}
+		if err := s.agree(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agree refuses an archive or a layout whose manifest.json names another image than its index.json: docker load, skopeo and containerd
 // each have their own mind about which file counts.
 func (s *Source) agree(e tarball.Descriptor) error {
 	bad := func(err error) error {
-		return fmt.Errorf("%s: %s and index.json don't name the same image, so that programs would take different ones: %w", s.ref, dockerManifestName, err)
+		return fmt.Errorf("%s and index.json don't name the same image, so that programs would take different ones: %w", dockerManifestName, err)
 	}
-	config, ok := s.blobs.files[entryName(e.Config)]
-	if !ok {
-		return bad(fmt.Errorf("there is no config %.200q in the archive", e.Config))
+	for _, n := range append([]string{e.Config}, e.Layers...) {
+		if n != entryName(n) {
+			return bad(fmt.Errorf("%.200q is no plain path", n))
+		}
+	}
+	config, err := s.blobs.find(e.Config)
+	if err != nil {
+		return bad(fmt.Errorf("config: %w", err))
 	}
 	var missing error
 	for _, c := range s.children {
@@ -194,9 +225,9 @@ func (s *Source) agree(e tarball.Descriptor) error {
 		for i, d := range m.Layers {
 			own, err := s.blobs.blob(d)
 			if err != nil {
-				return fmt.Errorf("%s: %w", s.ref, err)
+				return err
 			}
-			if s.blobs.files[entryName(e.Layers[i])] != own {
+			if other, err := s.blobs.find(e.Layers[i]); err != nil || other != own {
 				return bad(fmt.Errorf("layer %d is %.200q in the one and %s in the other", i+1, e.Layers[i], d.Digest))
 			}
 		}

@@ -142,6 +142,8 @@ func RegistryFailure(op, ref, host string, err error) error {
 		if len(te.Errors) > 0 {
 			e.Code = string(te.Errors[0].Code)
 		}
+	case errors.As(err, new(redirectError)):
+		e.Kind = ErrRegistry
 	case errors.As(err, &idle), errors.Is(err, context.DeadlineExceeded):
 		e.Kind = ErrTimeout
 	case isNetwork(err):

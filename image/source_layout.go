@@ -57,25 +57,7 @@ func openLayoutArchive(spec string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("oci-archive:%s: %w", spec, err)
 	}
-	s, err := openBlobs("oci-archive:"+spec, tag, b)
-	if err != nil || !b.has(dockerManifestName) {
-		return s, err
-	}
-	m, err := b.dockerManifest()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.ref, err)
-	}
-	for _, e := range m {
-		if tag != "" && !slices.ContainsFunc(e.RepoTags, func(t string) bool {
-			return strings.HasSuffix(t, ":"+tag) || canonical(t) == canonical(tag)
-		}) {
-			continue
-		}
-		if err := s.agree(e); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	return openBlobs("oci-archive:"+spec, tag, b)
 }
 
 // splitPath takes PATH[:TAG] apart at the first colon that leaves an existing path: both may hold colons.
@@ -130,18 +112,19 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	get := func(d v1.Descriptor) (v1.Image, error) { return b.image(d) }
+	s.get = get
 	switch {
 	case d == nil: // index.json is itself the index of one image for several platforms
 		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))
 		if err == nil {
-			err = s.openIndex(top, get)
+			err = s.openIndex(raw, top, get)
 		}
 	case d.MediaType.IsIndex():
 		var m *v1.IndexManifest
 		s.digest = d.Digest
 		if raw, err = b.read(*d); err == nil {
 			if m, err = parseIndex(raw, *d); err == nil {
-				err = s.openIndex(m, get)
+				err = s.openIndex(raw, m, get)
 			}
 		}
 	default:
@@ -155,16 +138,29 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	if d == nil {
-		s.ignored = ignored // which has what openIndex found
-	} else {
-		s.ignored = append(ignored, s.ignored...)
+		s.ignored, s.artifacts = nil, nil // what openIndex found is among those
+	}
+	for _, d := range ignored {
+		if isArtifact(d) && unnamed(d) {
+			s.artifacts = append(s.artifacts, d)
+			continue
+		}
+		s.ignored = append(s.ignored, Ignored{d, notAnImage})
+	}
+	if err := s.agreeWithDocker(tag); err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	return s, nil
 }
 
-// pick finds the entry of index.json that is meant; nil when all of them together are one image. Another image that has a
-// name is somebody else's; ignored are the entries that are neither that nor attestations without a name: containerd imports
-// each entry that has a name, whatever its platform and media type, and docker load those without one too.
+// unnamed reports whether an entry of index.json has no name.
+func unnamed(d v1.Descriptor) bool {
+	return d.Annotations[AnnotationRefName] == "" && d.Annotations[AnnotationImageName] == ""
+}
+
+// pick returns the entry of index.json that is meant; nil when all of them together are one image. Another image that has a
+// name is somebody else's; ignored are all other entries: containerd imports each entry that has a name, whatever its platform
+// and media type, and docker load those without one too.
 func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Descriptor, err error) {
 	if err := oneOfEachName(top.Manifests); err != nil {
 		return nil, nil, err
@@ -174,11 +170,8 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 	platforms := map[string]bool{}
 	for _, d := range top.Manifests {
 		refName, full := d.Annotations[AnnotationRefName], d.Annotations[AnnotationImageName]
-		nameless := refName == "" && full == ""
 		if !d.MediaType.IsIndex() && !IsImage(d) {
-			if !nameless || !isArtifact(d) {
-				ignored = append(ignored, d)
-			}
+			ignored = append(ignored, d)
 			continue
 		}
 		for _, n := range []string{refName, full} {
@@ -187,7 +180,7 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 			}
 		}
 		if tag != "" && tag != refName && tag != full {
-			if nameless {
+			if unnamed(d) {
 				ignored = append(ignored, d)
 			}
 			continue

@@ -100,7 +100,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	if err != nil {
 		return nil, RegistryFailure("read index", ref, host, err)
 	}
-	err = s.openIndex(m, func(d v1.Descriptor) (v1.Image, error) {
+	err = s.openIndex(desc.Manifest, m, func(d v1.Descriptor) (v1.Image, error) {
 		img, err := index.Image(d.Digest)
 		return wrap(img, err, d)
 	})

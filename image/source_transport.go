@@ -40,7 +40,44 @@ func Transport(s *Source, o Options) http.RoundTripper {
 	if received == nil {
 		received = new(atomic.Int64)
 	}
-	return &pingOnce{inner: &idleTransport{inner: base, after: o.IdleTimeout, received: received}}
+	idle := &idleTransport{inner: base, after: o.IdleTimeout, received: received}
+	return &pingOnce{inner: checkedRedirects{inner: idle, plain: o.Insecure}}
+}
+
+// mostRedirects is how many are followed from one request on.
+const mostRedirects = 10
+
+// redirectError is a redirect that isn't followed.
+type redirectError struct{ error }
+
+// checkedRedirects checks the redirects of every client above it, go-containerregistry's too, which have no limit.
+type checkedRedirects struct {
+	inner http.RoundTripper
+	plain bool // plain HTTP may follow TLS
+}
+
+func (t checkedRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
+	first, n := req, 0
+	for ; first.Response != nil && first.Response.Request != nil; n++ {
+		first = first.Response.Request
+	}
+	err := error(nil)
+	switch {
+	case n == 0:
+	case n > mostRedirects:
+		err = fmt.Errorf("registry %s: more than %d redirects", first.URL.Host, mostRedirects)
+	case req.URL.Scheme == "http" && first.URL.Scheme == "https" && !t.plain:
+		err = fmt.Errorf("registry %s leads from TLS to plain HTTP at %s: refused; --insecure allows it", first.URL.Host, req.URL.Host)
+	default:
+		err = CheckHost(first.URL, req.URL)
+	}
+	if err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, redirectError{err}
+	}
+	return t.inner.RoundTrip(req)
 }
 
 // DefaultTransport keeps as many connections to one host as there are jobs: net/http would close and dial again.
@@ -54,8 +91,8 @@ var DefaultTransport = sync.OnceValue(func() *http.Transport {
 	return t
 })
 
-// idleTransport ends a request whose connection says nothing for a while. The clock runs only while the transport is
-// at work: a reader or a writer on our side may take its time.
+// idleTransport ends a request whose connection says nothing for a while, or next to nothing: leastBytes is what it wants in
+// that time. The clock runs only while the transport is at work: a reader or a writer on our side may take its time.
 type idleTransport struct {
 	inner    http.RoundTripper
 	after    time.Duration
@@ -85,7 +122,7 @@ func (t *idleTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = &received{in: resp.Body, watch: w, ctx: ctx, count: t.received}
+	resp.Body = &received{in: resp.Body, watch: w, ctx: ctx, count: t.received, left: t.after}
 	return resp, nil
 }
 
@@ -122,18 +159,28 @@ func (s *sent) Read(p []byte) (int, error) {
 
 func (s *sent) Close() error { return s.in.Close() }
 
+// leastBytes is what a body has to bring while the clock runs once.
+const leastBytes = 16 << 10
+
 type received struct {
 	in io.ReadCloser
 	*watch
 	ctx   context.Context
 	count *atomic.Int64
+	left  time.Duration // of the clock
+	got   int64         // bytes since it was set
 }
 
 func (r *received) Read(p []byte) (int, error) {
-	r.timer.Reset(r.after)
+	r.timer.Reset(r.left)
+	began := time.Now()
 	n, err := r.in.Read(p)
 	r.timer.Stop()
 	r.count.Add(int64(n))
+	r.got += int64(n)
+	if r.left -= time.Since(began); r.got >= leastBytes {
+		r.left, r.got = r.after, 0
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.cause(r.ctx, err)
 	}
@@ -194,14 +241,7 @@ func Client(ctx context.Context, repo name.Repository, o Options, t http.RoundTr
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: rt, CheckRedirect: checkRedirect}, nil
-}
-
-func checkRedirect(req *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("more than 10 redirects")
-	}
-	return CheckHost(via[0].URL, req.URL)
+	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return nil }}, nil // checkedRedirects does
 }
 
 // CheckHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:

@@ -23,7 +23,8 @@ type Image struct {
 	// Digest is the manifest's.
 	Digest   v1.Hash
 	Platform v1.Platform
-	Manifest *v1.Manifest
+	// RawManifest is the manifest as it is stored.
+	RawManifest []byte
 	// Annotations are the manifest's.
 	Annotations map[string]string
 	// RawConfig is the image config as it is stored.

@@ -38,11 +38,15 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	if err != nil {
 		return nil, err
 	}
+	raw, err := img.RawManifest()
+	if err != nil {
+		return nil, err
+	}
 	config, err := img.RawConfigFile()
 	if err != nil {
 		return nil, err
 	}
-	out := &Image{Reference: reference, Digest: digest, Manifest: manifest, Annotations: manifest.Annotations, RawConfig: config, Files: files}
+	out := &Image{Reference: reference, Digest: digest, RawManifest: raw, Annotations: manifest.Annotations, RawConfig: config, Files: files}
 	if p := files.Config.Platform(); p != nil {
 		out.Platform = *p
 	}

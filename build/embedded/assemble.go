@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/containerd/platforms"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -46,7 +45,7 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 	}
 	for _, d := range baseManifest.Layers {
 		m.Layers = append(m.Layers, ocispec.Descriptor{
-			MediaType: ociLayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: keptAnnotations(d.Annotations),
+			MediaType: image.OCILayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: image.KeptAnnotations(d.Annotations),
 		})
 	}
 	for _, l := range own {
@@ -63,33 +62,6 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 	}
 	a.manifest, err = json.MarshalIndent(m, "", "  ")
 	return a, err
-}
-
-// ociLayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.
-func ociLayerType(t types.MediaType) string {
-	switch t {
-	case types.DockerLayer:
-		return ocispec.MediaTypeImageLayerGzip
-	case types.DockerUncompressedLayer:
-		return ocispec.MediaTypeImageLayer
-	}
-	return string(t)
-}
-
-// keptAnnotations are those by which lazy pulling works; BuildKit keeps no others of a base's layers
-// (cache/refs.go, additionalAnnotations).
-func keptAnnotations(have map[string]string) map[string]string {
-	var kept map[string]string
-	for k, v := range have {
-		if k == "containerd.io/snapshot/stargz/toc.digest" || k == "io.containers.estargz.uncompressed-size" ||
-			strings.HasPrefix(k, "containerd.io/snapshot/overlaybd") {
-			if kept == nil {
-				kept = map[string]string{}
-			}
-			kept[k] = v
-		}
-	}
-	return kept
 }
 
 func (a *assembled) Layers() ([]v1.Layer, error)         { return a.layers, nil }

@@ -19,6 +19,7 @@ const (
 	exitError       = 1
 	exitUsage       = 2
 	exitGate        = 3
+	exitUnproven    = 4
 	exitAuth        = 10
 	exitNotFound    = 11
 	exitRegistry    = 12
@@ -31,6 +32,7 @@ const exitHelp = `Exit status:
   1    error
   2    usage, or a profile that isn't valid
   3    the image has, or would keep, what the profile doesn't name
+  4    verify found nothing, and doesn't know the base
   10   a registry refused the credentials
   11   the image or platform isn't there
   12   a registry can't be reached, limits us, or fails
@@ -77,6 +79,8 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
 	case errors.As(err, &closed), errors.As(err, new(*gateError)):
 		return exitGate, ""
+	case errors.As(err, new(*unprovenError)):
+		return exitUnproven, ""
 	case errors.As(err, &digest):
 		return exitIntegrity, "the image was changed or damaged on its way; fetch it again"
 	case is(overlays.ErrIntegrity):

@@ -61,7 +61,9 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 		return nil, err
 	}
 	for _, l := range manifest.Layers {
-		e.Base.Annotations = append(e.Base.Annotations, l.Annotations)
+		e.Base.Manifest = append(e.Base.Manifest, expect.Descriptor{
+			MediaType: image.OCILayerType(l.MediaType), Digest: l.Digest.String(), Size: l.Size, Annotations: image.KeptAnnotations(l.Annotations),
+		})
 	}
 	if e.Base.Config, err = r.Config(); err != nil {
 		return nil, err

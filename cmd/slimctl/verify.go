@@ -30,9 +30,15 @@ type gateError struct{ words string }
 
 func (e *gateError) Error() string { return e.words }
 
+// unprovenError tells that nothing was found in an image that nobody compared with its base.
+type unprovenError struct{ words string }
+
+func (e *unprovenError) Error() string { return e.words }
+
 type verifyFlags struct {
 	openOptions
-	profile, base, payload string
+	profile, base, lock    string
+	payload                string
 	set, annotations       []string
 	format, file, severity string
 	rules, run             bool
@@ -52,17 +58,19 @@ a finding, and so is what verify can't understand. --platform names platforms th
 must have. Verify with the slimctl version that built: the files that a build lays must be the
 same to the byte. For the forms of IMAGE see slimctl help images.
 
-Every layer on this machine is read again, also one that the cache knows. With --base the lowest
-layers must be the base's, and above them only what the profile lays and removes.
+Every layer on this machine is read again, also one that the cache knows. With --base or --lock
+the lowest layers must be the base's, and above them only what the profile lays and removes.
 
 With --run the image is also booted, with Docker or runc, and its tool opens a page that slimctl
 serves.
 
-The exit status is 3 when there is a finding of severity error.`,
-		Example: `  slimctl verify oci:out
-  slimctl verify --run --artifacts artifacts --platform linux/amd64 oci:out
+The exit status is 3 when there is a finding of severity error, and 4 when there is none and
+neither --base nor --lock says what the base is: its layers were taken as they are, then.`,
+		Example: `  slimctl verify --lock slim.lock oci:out
   slimctl verify --base ghcr.io/agent-infra/sandbox:latest \
     --format sarif -o slim.sarif oci:out
+  slimctl verify --lock slim.lock --run --artifacts artifacts \
+    --platform linux/amd64 oci:out
   slimctl verify --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.rules {
@@ -85,6 +93,7 @@ The exit status is 3 when there is a finding of severity error.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
+	flags.StringVar(&f.lock, "lock", "", "lock `FILE` that pins the base")
 	addSetFlags(flags, &f.set)
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
 	flags.StringVar(&f.payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
@@ -143,8 +152,11 @@ func (a *app) checkImage(ctx context.Context, reference string, f *verifyFlags) 
 	if err != nil {
 		return img, nil, nil, err
 	}
-	recipe := &recipeFlags{profile: f.profile, base: f.base, set: f.set, payload: f.payload, progress: f.progress, registry: f.registry, platforms: f.platforms}
-	in := verify.Input{Images: img.images, Annotations: img.source.Annotations(), Ignored: ignored(img.source)}
+	recipe := &recipeFlags{profile: f.profile, base: f.base, lock: f.lock, set: f.set, payload: f.payload, progress: f.progress, registry: f.registry, platforms: f.platforms}
+	in := verify.Input{Images: img.images, Annotations: img.source.Annotations(), Index: img.source.Index()}
+	if in.Ignored, err = ignored(img.source); err != nil {
+		return img, nil, nil, err
+	}
 	alone, missing := onlyPlatform(p, img)
 	if len(f.platforms) == 0 && alone != "" {
 		recipe.platforms = []string{alone}
@@ -152,7 +164,7 @@ func (a *app) checkImage(ctx context.Context, reference string, f *verifyFlags) 
 		missing = nil
 	}
 	var unchecked []string
-	if f.base != "" {
+	if f.base != "" || f.lock != "" {
 		in.Expect, err = a.expectOnBase(ctx, recipe)
 	} else {
 		in.Expect, unchecked, err = a.expectAlone(ctx, recipe, img)
@@ -197,7 +209,7 @@ func told(want map[string]*expect.Expect, annotations build.Annotations) {
 	}
 }
 
-// gate writes the report, and fails when it has a finding that is too grave.
+// gate writes the report, and fails when it has a finding that is too grave, or the base wasn't known.
 func (a *app) gate(f *verifyFlags, report *verify.Report) error {
 	if f.severity == verify.Warning && count(report, verify.Warning) > 0 {
 		report.Passed = false
@@ -205,8 +217,11 @@ func (a *app) gate(f *verifyFlags, report *verify.Report) error {
 	if err := a.writeReport(f.file, func(w io.Writer) error { return report.Write(w, f.format) }); err != nil {
 		return err
 	}
-	if report.Passed {
+	switch {
+	case report.Passed:
 		return nil
+	case count(report, verify.Error) == 0 && f.severity == verify.Error:
+		return &unprovenError{fmt.Sprintf("nothing was found in %s, but its base is not known: name it with --base IMAGE or --lock FILE", report.Reference)}
 	}
 	return &gateError{verdict(report)}
 }
@@ -236,7 +251,7 @@ func plural(n int, what string) string {
 
 // expectOnBase is what the images have to hold by the profile resolved against its base.
 func (a *app) expectOnBase(ctx context.Context, f *recipeFlags) (_ map[string]*expect.Expect, err error) {
-	r, err := a.resolve(ctx, f, false)
+	r, err := a.resolve(ctx, f, f.lock != "")
 	if err != nil {
 		return nil, err
 	}
@@ -363,6 +378,9 @@ func (a *app) verifyBuilt(ctx context.Context, r *resolved, annotations build.An
 	in := verify.Input{Images: make([]*inspect.Image, len(images))}
 	if built.Index != nil {
 		in.Annotations = annotations.Index
+		if in.Index, err = built.Index.RawManifest(); err != nil {
+			return err
+		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, img := range images {
@@ -438,14 +456,15 @@ func unreadLayers(images []*inspect.Image) int {
 }
 
 // ignored words the entries of an index that are neither images nor attestations.
-func ignored(src *image.Source) []string {
+func ignored(src *image.Source) ([]string, error) {
+	all, err := src.Ignored()
 	var out []string
-	for _, d := range src.Ignored() {
+	for _, d := range all {
 		words := fmt.Sprintf("%s (%q", d.Digest, d.MediaType)
 		if d.Platform != nil {
 			words += ", " + d.Platform.String()
 		}
-		out = append(out, words+")")
+		out = append(out, words+"): "+d.Why)
 	}
-	return out
+	return out, err
 }

@@ -181,7 +181,10 @@ func (o Spec) Check() error {
 // isOurs reports whether the destination holds one image, and that by slimctl: the last step of its history says so.
 func (o Spec) isOurs() bool {
 	src, err := image.Open(context.Background(), o.Type+":"+o.Dest, image.Options{})
-	if err != nil || len(src.Ignored()) > 0 {
+	if err != nil {
+		return false
+	}
+	if ignored, err := src.Ignored(); err != nil || len(ignored) > 0 {
 		return false
 	}
 	for _, p := range src.Platforms() {

@@ -27,15 +27,15 @@ type index struct {
 	entries []Entry
 	odd     []Odd
 	pack    pack
-	// compression is Layer.Compression.
-	compression string
+	// compression is Layer.Compression, foreign Layer.Foreign.
+	compression, foreign string
 
 	unread, claimed bool
 }
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v7"
+const indexVersion = "v8"
 
 // indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
@@ -49,7 +49,7 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 // varints in the records, which are
 //
 //	the pack's chunks, and where each content of the pack begins
-//	the compression
+//	the compression, and what is foreign
 //	what is odd: path and text
 //	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
 //	    before; by type size, link, device; and attributes
@@ -67,7 +67,7 @@ type header struct {
 	Sum uint32
 }
 
-var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 4}
+var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 5}
 
 // The first byte of an entry is its type's position in types, and flags.
 const (
@@ -161,6 +161,7 @@ func (x *index) records() (b []byte, names uint64) {
 		uvarint(uint64(x.pack.start[d]))
 	}
 	text(x.compression)
+	text(x.foreign)
 	uvarint(uint64(len(x.odd)))
 	for _, o := range x.odd {
 		text(o.Path)
@@ -274,6 +275,7 @@ func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	r.names.Grow(int(h.Names))
 	r.pack(&x.pack)
 	x.compression = r.text("")
+	x.foreign = r.text("")
 	x.odd = r.odd()
 	r.entries(x.entries)
 	if r.bad || len(r.left) > 0 {

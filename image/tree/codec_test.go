@@ -270,7 +270,7 @@ func TestInflateBound(t *testing.T) {
 	} {
 		l := newLimits()
 		l.inflatedBytes.Store(1 << 20)
-		r, err := l.inflate(gzipped(c.content))
+		r, _, err := l.inflate(gzipped(c.content))
 		if err != nil {
 			t.Fatal(err)
 		}

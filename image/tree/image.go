@@ -87,6 +87,9 @@ type Layer struct {
 	// Compression is what the blob is compressed with, by its first bytes: "gzip", "zstd" or "none"; empty when the blob was
 	// not read.
 	Compression string
+	// Foreign is where the blob first differs from what slimctl and BuildKit write of the same entries, by archive/tar and gzip;
+	// empty when it doesn't.
+	Foreign string
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
 	Unread bool
 	// Claimed is true for a layer whose Entries are of its table of contents: what its maker says of it, and nobody has
@@ -226,7 +229,7 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 				im.indexes[i] = x
 				layer := &im.Layers[i]
 				layer.Entries, layer.Odd, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, x.odd, unpacked, x.unread, x.claimed
-				layer.Compression = x.compression
+				layer.Compression, layer.Foreign = x.compression, x.foreign
 			}
 			return nil
 		})

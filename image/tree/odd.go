@@ -93,6 +93,7 @@ func (u *unpacker) header(h *tar.Header, raw *recorder) {
 		p = "/"
 	}
 	note := func(format string, args ...any) { u.note(p, format, args...) }
+	u.foreignHeader(h, raw.kept)
 	if raw.over {
 		note("its headers have more than %d bytes", maxHeaders)
 	}
@@ -167,11 +168,17 @@ func specials(raw []byte) string {
 
 // end looks at what stands behind the last entry: raw is what archive/tar read there, and rest gives what it left.
 func (u *unpacker) end(raw *recorder, rest io.Reader, buf []byte) error {
+	if len(raw.kept)/blockSize != 2 {
+		u.foreignAt("its end")
+	}
 	if len(raw.kept)/blockSize < 2 {
 		u.note("/", "the archive ends without the two blocks of zeros that end one")
 	}
 	for {
 		n, err := rest.Read(buf)
+		if n > 0 {
+			u.foreignAt("more behind its end")
+		}
 		if len(bytes.TrimLeft(buf[:n], "\x00")) > 0 {
 			u.note("/", "there is something behind the archive's end: some programs read on")
 		}

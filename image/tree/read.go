@@ -194,7 +194,7 @@ func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, i
 		return err
 	}
 	defer compressed.Close()
-	raw, err := newLimits().inflate(image.Counting(ctx, compressed, func(int64) {}))
+	raw, _, err := newLimits().inflate(image.Counting(ctx, compressed, func(int64) {}))
 	if err != nil {
 		return err
 	}

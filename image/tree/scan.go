@@ -59,8 +59,8 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	}
 	defer compressed.Close()
 	counted := image.Counting(ctx, compressed, task.Add)
-	magic := &recorder{Reader: counted, max: 4}
-	raw, err := l.inflate(magic)
+	magic := &recorder{Reader: counted, max: gzipHeader}
+	raw, members, err := l.inflate(magic)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +84,9 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 		return nil, fmt.Errorf("content is sha256:%s, the image config says %s", got, diffID)
 	}
 	x.compression = compression(magic.kept)
+	if x.foreign == "" {
+		x.foreign = foreignGzip(magic.kept, members())
+	}
 	return x, nil
 }
 
@@ -138,7 +141,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &index{entries: entries, odd: s.layer.odd, pack: s.kept.finish()}, nil
+	return &index{entries: entries, odd: s.layer.odd, foreign: s.layer.foreign, pack: s.kept.finish()}, nil
 }
 
 // isSparse reports whether the archive leaves out a file's zeros, in one of the ways of GNU tar.

@@ -64,15 +64,21 @@ func (l *limits) sparse(size int64) error {
 	return nil
 }
 
-// inflate gives what compressed holds, as image.Inflate does.
-func (l *limits) inflate(compressed io.Reader) (io.ReadCloser, error) {
+// inflate gives what compressed holds, as image.Inflate does. Of gzip, members says how many were read.
+func (l *limits) inflate(compressed io.Reader) (_ io.ReadCloser, members func() int, _ error) {
 	raw, err := image.Inflate(readerFunc(func(b []byte) (int, error) {
 		n, err := compressed.Read(b)
 		l.inflatedBytes.Add(int64(n) * maxRatio)
 		return n, err
 	}))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	members = func() int {
+		if g, ok := raw.(*image.Gunzip); ok {
+			return g.Members
+		}
+		return 0
 	}
 	return struct {
 		io.Reader
@@ -83,7 +89,7 @@ func (l *limits) inflate(compressed io.Reader) (io.ReadCloser, error) {
 			return 0, fmt.Errorf("the layers inflate to more than %d GiB and %d times their size", maxInflated>>30, maxRatio)
 		}
 		return n, err
-	}), raw}, nil
+	}), raw}, members, nil
 }
 
 type readerFunc func([]byte) (int, error)
@@ -97,6 +103,7 @@ type unpacker struct {
 	entries []Entry
 	marks   []Entry
 	odd     []Odd
+	foreign string // Layer.Foreign
 	// nodes[0] is the root. A node's parent stands before it.
 	nodes []node
 	at    map[place]int32

@@ -81,14 +81,21 @@ type Config struct {
 	Labels       map[string]string
 }
 
+// Descriptor is what a manifest says of a layer (OCI image specification, descriptor.md).
+type Descriptor struct {
+	MediaType, Digest string
+	Size              int64
+	Annotations       map[string]string
+}
+
 // Base is what is known of the base. Zero values aren't looked at.
 type Base struct {
 	// Name and Digest are what the annotations must say.
 	Name, Digest string
 	// Layers are the diffIDs of the base's layers, which must be the image's lowest.
 	Layers []string
-	// Annotations are what the base's manifest says of each of its layers, lowest first.
-	Annotations []map[string]string
+	// Manifest is what a build's manifest says of each of the base's layers, lowest first.
+	Manifest []Descriptor
 	// Above are the layers that a build puts on the base's, lowest first, by their overlay; the one that removes has no name.
 	// nil isn't looked at.
 	Above []string

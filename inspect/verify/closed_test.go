@@ -186,7 +186,9 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 		return nil, err
 	}
 	for _, l := range manifest.Layers {
-		e.Base.Annotations = append(e.Base.Annotations, l.Annotations)
+		e.Base.Manifest = append(e.Base.Manifest, expect.Descriptor{
+			MediaType: image.OCILayerType(l.MediaType), Digest: l.Digest.String(), Size: l.Size, Annotations: image.KeptAnnotations(l.Annotations),
+		})
 	}
 	e.Base.Config, err = r.Config()
 	return e, err

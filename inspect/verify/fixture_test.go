@@ -202,7 +202,7 @@ func (f *fixture) input(t testing.TB) verify.Input {
 		t.Fatal(err)
 	}
 	img = mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
-	manifest, err := img.Manifest()
+	manifest, err := img.RawManifest()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func (f *fixture) input(t testing.TB) verify.Input {
 		t.Fatal(err)
 	}
 	read := &inspect.Image{
-		RawConfig: raw, Manifest: manifest.DeepCopy(),
+		RawConfig: raw, RawManifest: manifest,
 		Reference: "example.org/slim:1", Platform: v1.Platform{OS: f.config.OS, Architecture: f.config.Architecture}, Annotations: f.annotations,
 		Files: files, Packages: db, Surface: &surface,
 	}

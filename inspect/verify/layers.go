@@ -6,9 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/types"
-
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/expect"
@@ -19,12 +16,25 @@ const (
 	baseName   = image.AnnotationBaseName
 )
 
+// BaseKnown is the rule that the base is known.
+const BaseKnown = "base-known"
+
 var layerRules = []rule{
 	{Rule: Rule{
 		ID: "base-layers", Title: "The lowest layers are the base's", Severity: Error,
 		Why: "What an image is made from cannot be told by its annotations: whoever publishes it writes them. Layers have digests.",
 		Fix: "Build again from the base that the lock names.",
 	}, each: baseLayers},
+	{Rule: Rule{
+		ID: BaseKnown, Title: "The base is known", Severity: Warning,
+		Why: "Without it nobody can tell the base's layers from somebody's: a program in one of them takes the place of nginx or the browser, and nothing else is to be seen of it. An image does not pass before it was compared with its base.",
+		Fix: "Name the base with --base IMAGE, or the lock that pins it with --lock FILE.",
+	}, each: func(h *held) error {
+		if len(h.want.Base.Layers) == 0 {
+			h.found("base", nil, "the base is not known: its programs and libraries were taken as they are")
+		}
+		return nil
+	}},
 	{Rule: Rule{
 		ID: "base-annotation", Title: "The annotations name the base", Severity: Error,
 		Why: "Scanners and people look up by them what an image must be rebuilt for; a wrong one hides a base with known holes.",
@@ -46,10 +56,10 @@ var layerRules = []rule{
 		Fix: "Build again; the archives of a build have none of it.",
 	}, each: layersOdd},
 	{Rule: Rule{
-		ID: "manifest", Title: "The manifest names its parts as a build does", Severity: Error,
+		ID: "manifest", Title: "Manifest and index say what a build's say", Severity: Error,
 		Why: "Programs go by the media types: what one of them unpacks another passes over or takes for an artifact. A subject attaches the image to another, and data in the manifest stands for a blob that nobody looked at.",
 		Fix: "Publish the image as it was built, its layers compressed by gzip.",
-	}, each: manifestBuilt},
+	}, each: manifestBuilt, all: indexBuilt},
 	{Rule: Rule{
 		ID: "layer-annotation", Title: "Nothing but a layer's archive says what is in it", Severity: Error,
 		Why: "What pulls lazily (stargz, zstd:chunked, overlaybd, nydus) takes a layer's files by an index that an annotation names, and may find others there than the archive has, which was verified. An URL has a layer come from elsewhere.",
@@ -63,7 +73,7 @@ var layerRules = []rule{
 }
 
 // above is the position of the lowest layer that is not the base's. Where nothing tells which those are, it is the lowest
-// one with a laid file, and sure is false.
+// one with a laid file, or the one below that if it removes something that the profile does, and sure is false.
 func (h *held) above() (n int, sure bool) {
 	if !h.counted {
 		h.counted = true
@@ -79,11 +89,23 @@ func (h *held) lowest() (n int, sure bool) {
 	for i := range h.Files.Layers {
 		for _, e := range h.Files.Layers[i].Entries {
 			if f, laid := h.laid[e.Path]; laid && f.SHA256 != "" && f.Size > 0 && e.Digest.String() == f.SHA256 {
+				if i > 0 && h.removes(i-1) {
+					i--
+				}
 				return i, false
 			}
 		}
 	}
 	return len(h.Files.Layers), false
+}
+
+// removes reports whether a layer removes something that the profile does: a build removes all in one layer, below those that
+// it lays.
+func (h *held) removes(layer int) bool {
+	removed := h.removals()
+	return slices.ContainsFunc(h.Files.Layers[layer].Entries, func(e tree.Entry) bool {
+		return e.Type == tree.TypeWhiteout && removed.of(e.Path)
+	})
 }
 
 // onBase says whether the image's lowest layers are the base's.
@@ -361,24 +383,27 @@ func isSeconds(s string) bool {
 	return err == nil && n >= 0 && strconv.FormatInt(n, 10) == s
 }
 
-// layersAnnotated lets a layer of the base have the annotations that it has in the base, of which a build keeps some, and a
-// layer above it the one of BuildKit's exporter.
+// layersAnnotated holds a layer of the base to the annotations that a build keeps of it, and lets one above it have that of
+// BuildKit's exporter.
 func layersAnnotated(h *held) error {
 	first, sure := h.above()
 	for i, l := range h.Files.Layers {
-		var base map[string]string
-		if i < first && sure && i < len(h.want.Base.Annotations) {
-			base = h.want.Base.Annotations[i]
-		} else if i < first && !sure {
-			continue
+		want := map[string]string{}
+		switch value := l.Annotations[rewrittenTimestamp]; {
+		case i < first && sure && i < len(h.want.Base.Manifest):
+			want = h.want.Base.Manifest[i].Annotations
+		case i < first && !sure:
+			want = image.KeptAnnotations(l.Annotations)
+		case i >= first && isSeconds(value):
+			want[rewrittenTimestamp] = value
 		}
 		at := []tree.Place{{Path: "/", Layer: l.Digest.String()}}
-		for _, key := range sortedKeys(l.Annotations) {
-			if i >= first && key == rewrittenTimestamp && isSeconds(l.Annotations[key]) {
-				continue
-			}
-			if was, ok := base[key]; !ok || was != l.Annotations[key] {
+		for _, key := range union(l.Annotations, want) {
+			switch is, ok := want[key]; {
+			case !ok || l.Annotations[key] != is && l.Annotations[key] != "":
 				h.found(fmt.Sprintf("layer %d", i+1), at, "%s has the annotation %s=%s", h.layer(i), cut(key), cut(l.Annotations[key]))
+			case l.Annotations[key] != is:
+				h.found(fmt.Sprintf("layer %d", i+1), at, "%s lacks the annotation %s=%s", h.layer(i), cut(key), cut(is))
 			}
 		}
 		if len(l.URLs) > 0 {
@@ -391,53 +416,12 @@ func layersAnnotated(h *held) error {
 func layersOdd(h *held) error {
 	first, _ := h.above()
 	for i := first; i < len(h.Files.Layers); i++ {
-		for _, n := range h.Files.Layers[i].Notes(i) {
+		l := &h.Files.Layers[i]
+		for _, n := range l.Notes(i) {
 			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
 		}
-	}
-	return nil
-}
-
-// manifestBuilt holds the manifest against what a build writes for any base: OCI's types, and gzip for each layer of its own.
-// docker build, with slimctl's Dockerfile, writes Docker's types that mean the same.
-func manifestBuilt(h *held) error {
-	m := h.Manifest
-	if m == nil {
-		h.found("", nil, "the manifest was not read")
-		return nil
-	}
-	held := func(what string, have, want types.MediaType) {
-		if have != want {
-			h.found(what, nil, "the media type of %s is %q; a build writes %s", what, cut(string(have)), want)
-		}
-	}
-	bare := func(what string, d v1.Descriptor) {
-		if len(d.Data) > 0 || d.Platform != nil || d.ArtifactType != "" {
-			h.found(what, nil, "the manifest says more of %s than a build writes: data, a platform or the type of an artifact", what)
-		}
-	}
-	manifest, config, layer := types.OCIManifestSchema1, types.OCIConfigJSON, types.OCILayer
-	if m.MediaType == types.DockerManifestSchema2 {
-		manifest, config, layer = m.MediaType, types.DockerConfigJSON, types.DockerLayer
-	}
-	held("the manifest", m.MediaType, manifest)
-	held("the image config", m.Config.MediaType, config)
-	bare("the image config", m.Config)
-	if len(m.Config.Annotations)+len(m.Config.URLs) > 0 {
-		h.found("the image config", nil, "the manifest has annotations or URLs for the image config")
-	}
-	if m.ArtifactType != "" {
-		h.found("artifactType", nil, "the manifest is of an artifact, %q", cut(m.ArtifactType))
-	}
-	if m.Subject != nil {
-		h.found("subject", nil, "the manifest has a subject, %s", m.Subject.Digest)
-	}
-	first, _ := h.above()
-	for i := first; i < len(h.Files.Layers) && i < len(m.Layers); i++ {
-		held(h.layer(i), m.Layers[i].MediaType, layer)
-		bare(h.layer(i), m.Layers[i])
-		if c := h.Files.Layers[i].Compression; c != "" && c != "gzip" {
-			h.found(h.layer(i), nil, "%s has the compression %s; a build writes gzip", h.layer(i), c)
+		if l.Foreign != "" {
+			h.found(fmt.Sprintf("layer %d", i+1), []tree.Place{{Path: "/", Layer: l.Digest.String()}}, "%s is not written as a build writes it: %s", h.layer(i), l.Foreign)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func platforms(k *checker) error {
 		}
 	}
 	for _, entry := range k.in.Ignored {
-		k.add(Finding{Subject: entry, Message: "the index has an entry that is neither the image of a platform nor an attestation, and some runtimes run such: " + entry})
+		k.add(Finding{Subject: entry, Message: "the index has an entry that some runtimes run: " + entry})
 	}
 	for _, p := range sortedKeys(k.in.Expect) {
 		if have[p] == 0 {

@@ -58,6 +58,8 @@ type Input struct {
 	Expect map[string]*expect.Expect
 	// Ignored names the entries of the index that are neither images nor attestations; see image.Source.Ignored.
 	Ignored []string
+	// Index is the index as it is stored; nil for an image without one.
+	Index []byte
 	// Annotations are the index's; nil for an image without one.
 	Annotations map[string]string
 }
@@ -71,7 +73,7 @@ type Report struct {
 	// Rules are the IDs of every rule that was checked.
 	Rules    []string  `json:"rules"`
 	Findings []Finding `json:"findings"`
-	// Passed is true when no finding is an Error.
+	// Passed is true when no finding is an Error, and the base was known.
 	Passed bool `json:"passed"`
 	// Unchecked says what could not be looked at, and why.
 	Unchecked []string `json:"unchecked,omitempty"`
@@ -178,7 +180,7 @@ func (r *Report) Add(findings ...Finding) {
 		)
 	})
 	r.Findings = slices.Concat([]Finding{}, out)
-	r.Passed = !slices.ContainsFunc(r.Findings, func(f Finding) bool { return rank(f.Severity) == 0 })
+	r.Passed = !slices.ContainsFunc(r.Findings, func(f Finding) bool { return rank(f.Severity) == 0 || f.Rule == BaseKnown })
 }
 
 // mostPlacesKept is how many places a finding has at most.

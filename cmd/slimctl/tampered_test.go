@@ -1,0 +1,539 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// tampered is a copy of the L0 image of line B, an index of two platforms, that a test changes.
+type tampered struct {
+	testing.TB
+	dir string
+	// index, manifest and config are the documents of the index, and of its first image; save writes them.
+	index, manifest, config object
+}
+
+type object = map[string]any
+
+func tamper(t testing.TB, dir string) *tampered {
+	t.Helper()
+	good, err := built["B"]()
+	if err == nil {
+		err = os.CopyFS(dir, os.DirFS(good))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &tampered{TB: t, dir: dir}
+	top := f.document("index.json")
+	f.index = f.document(f.blobName(entry(top, "manifests", 0)))
+	f.manifest = f.document(f.blobName(entry(f.index, "manifests", 0)))
+	f.config = f.document(f.blobName(f.manifest["config"].(object)))
+	return f
+}
+
+func entry(o object, list string, i int) object { return o[list].([]any)[i].(object) }
+
+// push appends an entry to a list of a document.
+func push(o object, list string, more any) { o[list] = append(o[list].([]any), more) }
+
+func (f *tampered) blobName(d object) string {
+	return "blobs/sha256/" + strings.TrimPrefix(d["digest"].(string), "sha256:")
+}
+
+func (f *tampered) document(name string) (o object) {
+	f.Helper()
+	raw, err := os.ReadFile(filepath.Join(f.dir, name))
+	if err == nil {
+		err = json.Unmarshal(raw, &o)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+	return o
+}
+
+func (f *tampered) write(name string, data []byte) {
+	f.Helper()
+	if err := os.WriteFile(filepath.Join(f.dir, name), data, 0o644); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// blob adds a blob, and has the descriptor name it. What is no []byte is written as JSON.
+func (f *tampered) blob(d object, content any) object {
+	f.Helper()
+	raw, ok := content.([]byte)
+	if !ok {
+		var err error
+		if raw, err = json.Marshal(content); err != nil {
+			f.Fatal(err)
+		}
+	}
+	h, size, err := v1.SHA256(bytes.NewReader(raw))
+	if err != nil {
+		f.Fatal(err)
+	}
+	d["digest"], d["size"] = h.String(), size
+	f.write(f.blobName(d), raw)
+	return d
+}
+
+// save writes the documents, each with the digests of those below it.
+func (f *tampered) save() {
+	f.Helper()
+	f.blob(f.manifest["config"].(object), f.config)
+	f.blob(entry(f.index, "manifests", 0), f.manifest)
+	top := f.document("index.json")
+	f.blob(entry(top, "manifests", 0), f.index)
+	raw, err := json.Marshal(top)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.write("index.json", raw)
+}
+
+// layers counts the layers.
+func (f *tampered) layers() int { return len(f.manifest["layers"].([]any)) }
+
+// removal is the position of the layer that removes: the first above the base.
+func (f *tampered) removal() int {
+	for i, h := range f.config["history"].([]any) {
+		if by, _ := h.(object)["created_by"].(string); strings.Contains(by, ": remove ") {
+			empty := 0
+			for _, e := range f.config["history"].([]any)[:i] {
+				if e.(object)["empty_layer"] == true {
+					empty++
+				}
+			}
+			return i - empty
+		}
+	}
+	f.Fatal("the history has no removal")
+	return 0
+}
+
+// relayer replaces a layer by what change makes of its archive.
+func (f *tampered) relayer(i int, change func(archive []byte) (blob []byte)) {
+	f.Helper()
+	d := entry(f.manifest, "layers", i)
+	raw, err := os.ReadFile(filepath.Join(f.dir, f.blobName(d)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	blob := change(gunzip(f, raw))
+	f.blob(d, blob)
+	h, _, err := v1.SHA256(bytes.NewReader(gunzip(f, blob)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.config["rootfs"].(object)["diff_ids"].([]any)[i] = h.String()
+}
+
+func gunzip(t testing.TB, blob []byte) []byte {
+	t.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(blob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// gzipped compresses as BuildKit does; header changes the gzip header.
+func gzipped(t testing.TB, data []byte, header func(*gzip.Header)) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if header != nil {
+		header(&w.Header)
+	}
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// rewritten writes an archive anew, each header changed, with more entries at its end.
+func rewritten(t testing.TB, archive []byte, change func(*tar.Header), more ...*tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	r, w := tar.NewReader(bytes.NewReader(archive)), tar.NewWriter(&b)
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(h)
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(w, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, h := range more {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, h.Size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// attestation is the manifest of one, of layers with that media type, which attests the index's first image.
+func (f *tampered) attestation(mediaType string, config object) object {
+	statement := f.blob(object{"mediaType": mediaType, "annotations": object{"in-toto.io/predicate-type": "https://slsa.dev/provenance/v1"}},
+		object{"_type": "https://in-toto.io/Statement/v0.1"})
+	config["rootfs"] = object{"type": "layers", "diff_ids": []any{statement["digest"]}}
+	return f.blob(object{
+		"mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"platform":  object{"os": "unknown", "architecture": "unknown"},
+		"annotations": object{
+			"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": entry(f.index, "manifests", 1)["digest"],
+		},
+	}, object{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": f.blob(object{"mediaType": "application/vnd.oci.image.config.v1+json"}, config), "layers": []any{statement},
+	})
+}
+
+func unknownConfig() object {
+	return object{"os": "unknown", "architecture": "unknown", "config": object{}}
+}
+
+const inToto = "application/vnd.in-toto+json"
+
+// TestTamperedImagesAreFound changes a good image in one way each. Verify is told the base, and is to say no: by the rule,
+// or by refusing to read.
+func TestTamperedImagesAreFound(t *testing.T) {
+	t.Parallel()
+	top := func(f *tampered) int { return f.layers() - 1 }
+	extra := func(o object) { o["urls"] = []any{"https://evil.example/x"} }
+	for name, c := range map[string]struct {
+		do   func(*tampered)
+		want string // of what it says; empty where the image is good
+	}{
+		"nothing": {func(*tampered) {}, ""},
+
+		// Beside the layout.
+		"manifest.json of another image": {func(f *tampered) {
+			evil := f.blob(object{}, object{"os": "linux", "architecture": "amd64", "rootfs": object{"type": "layers", "diff_ids": []any{}}})
+			f.write("manifest.json", []byte(`[{"Config":"`+f.blobName(evil)+`","RepoTags":["slim:1"],"Layers":[]}]`))
+		}, "don't name the same image"},
+		"manifest.json with layers less": {func(f *tampered) {
+			f.write("manifest.json", []byte(`[{"Config":"`+f.blobName(f.manifest["config"].(object))+`","RepoTags":["slim:1"],"Layers":[]}]`))
+		}, "don't name the same image"},
+		"manifest.json of several": {func(f *tampered) {
+			evil := f.blob(object{}, object{"os": "linux", "architecture": "amd64", "rootfs": object{"type": "layers", "diff_ids": []any{}}})
+			f.write("manifest.json", []byte(`[`+f.dockerEntry()+`,{"Config":"`+f.blobName(evil)+`","RepoTags":["slim:2"],"Layers":[]}]`))
+		}, "don't name the same image"},
+		"a manifest.json that climbs": {func(f *tampered) {
+			f.write("manifest.json", []byte(strings.Replace("["+f.dockerEntry()+"]", "blobs/", "../x/../blobs/", 1)))
+		}, "blobs/"},
+		"manifest.json is a directory": {func(f *tampered) {
+			if err := os.Mkdir(filepath.Join(f.dir, "manifest.json"), 0o755); err != nil {
+				f.Fatal(err)
+			}
+		}, "manifest.json"},
+		"repositories":              {func(f *tampered) { f.write("repositories", []byte(`{"slim":{"1":"abc"}}`)) }, "repositories"},
+		"manifest.json of the same": {func(f *tampered) { f.write("manifest.json", []byte("["+f.dockerEntry()+"]")) }, ""},
+		"repositories and manifest.json": {func(f *tampered) {
+			f.write("repositories", []byte(`{}`))
+			f.write("manifest.json", []byte("["+f.dockerEntry()+"]"))
+		}, ""},
+
+		// Beside the images of the index.
+		"an attestation": {func(f *tampered) { push(f.index, "manifests", f.attestation(inToto, unknownConfig())) }, ""},
+		"an image of no platform": {func(f *tampered) {
+			evil := clone(f, entry(f.index, "manifests", 0))
+			evil["platform"] = object{"os": "unknown", "architecture": "unknown"}
+			push(f.index, "manifests", evil)
+		}, "error platform"},
+		"an image called an attestation": {func(f *tampered) {
+			evil := clone(f, f.attestation(inToto, unknownConfig()))
+			other := entry(f.index, "manifests", 1)
+			evil["digest"], evil["size"] = other["digest"], other["size"]
+			push(f.index, "manifests", evil)
+		}, "error platform"},
+		"layers in an attestation": {func(f *tampered) {
+			push(f.index, "manifests", f.attestation("application/vnd.oci.image.layer.v1.tar", unknownConfig()))
+		}, "error platform"},
+		"an attestation that starts": {func(f *tampered) {
+			push(f.index, "manifests", f.attestation(inToto, object{"os": "unknown", "architecture": "unknown", "config": object{"Cmd": []any{"/bin/sh"}}}))
+		}, "error platform"},
+		"an attestation for Linux": {func(f *tampered) {
+			push(f.index, "manifests", f.attestation(inToto, object{"os": "linux", "architecture": "amd64"}))
+		}, "error platform"},
+		"an attestation of something else": {func(f *tampered) {
+			a := f.attestation(inToto, unknownConfig())
+			a["annotations"].(object)["vnd.docker.reference.digest"] = "sha256:" + strings.Repeat("0", 64)
+			push(f.index, "manifests", a)
+		}, "error platform"},
+		"an attestation without a type": {func(f *tampered) {
+			a := f.attestation(inToto, unknownConfig())
+			delete(a["annotations"].(object), "vnd.docker.reference.type")
+			push(f.index, "manifests", a)
+		}, "error platform"},
+		"an attestation with a name": {func(f *tampered) {
+			a := f.attestation(inToto, unknownConfig())
+			a["annotations"].(object)["io.containerd.image.name"] = "docker.io/library/slim:1"
+			push(f.index, "manifests", a)
+		}, "error platform"},
+		"an attestation with a version": {func(f *tampered) {
+			a := f.attestation(inToto, unknownConfig())
+			a["platform"].(object)["os.version"] = "1"
+			push(f.index, "manifests", a)
+		}, "error platform"},
+		"an attestation that is gone": {func(f *tampered) {
+			a := f.attestation(inToto, unknownConfig())
+			a["digest"] = "sha256:" + strings.Repeat("0", 64)
+			push(f.index, "manifests", a)
+		}, "0000"},
+
+		// The documents themselves.
+		"data in the index's entry":    {func(f *tampered) { entry(f.index, "manifests", 0)["data"] = "e30=" }, "error manifest"},
+		"urls in the index's entry":    {func(f *tampered) { extra(entry(f.index, "manifests", 0)) }, "error manifest"},
+		"an artifact in the index":     {func(f *tampered) { entry(f.index, "manifests", 0)["artifactType"] = "x/y" }, "error manifest"},
+		"an annotation in the index":   {func(f *tampered) { entry(f.index, "manifests", 0)["annotations"] = object{"a": "b"} }, "error manifest"},
+		"a key in the index's entry":   {func(f *tampered) { entry(f.index, "manifests", 0)["x"] = 1 }, "error manifest"},
+		"an OS feature in the index":   {func(f *tampered) { entry(f.index, "manifests", 0)["platform"].(object)["os.features"] = []any{"x"} }, "error manifest"},
+		"an OS version in the index":   {func(f *tampered) { entry(f.index, "manifests", 0)["platform"].(object)["os.version"] = "5" }, "error"},
+		"a key of the platform":        {func(f *tampered) { entry(f.index, "manifests", 0)["platform"].(object)["x"] = "5" }, "error manifest"},
+		"Docker's type in the index":   {func(f *tampered) { f.index["mediaType"] = "application/vnd.docker.distribution.manifest.list.v2+json" }, "media type"},
+		"no type of the index":         {func(f *tampered) { delete(f.index, "mediaType") }, "error manifest"},
+		"the index an artifact":        {func(f *tampered) { f.index["artifactType"] = "x/y" }, "error manifest"},
+		"a subject of the index":       {func(f *tampered) { f.index["subject"] = entry(f.index, "manifests", 1) }, "error manifest"},
+		"another schema of the index":  {func(f *tampered) { f.index["schemaVersion"] = 1 }, "error manifest"},
+		"a key of the index":           {func(f *tampered) { f.index["x"] = object{} }, "error manifest"},
+		"another schema":               {func(f *tampered) { f.manifest["schemaVersion"] = 1 }, "error manifest"},
+		"a key of the manifest":        {func(f *tampered) { f.manifest["x"] = object{} }, "error manifest"},
+		"a key of the config":          {func(f *tampered) { f.manifest["config"].(object)["x"] = "y" }, "error manifest"},
+		"data of the config":           {func(f *tampered) { f.manifest["config"].(object)["data"] = "e30=" }, "error manifest"},
+		"a key of the base's layer":    {func(f *tampered) { entry(f.manifest, "layers", 0)["x"] = "y" }, "error manifest"},
+		"data of the base's layer":     {func(f *tampered) { entry(f.manifest, "layers", 0)["data"] = "e30=" }, "error manifest"},
+		"urls of the base's layer":     {func(f *tampered) { extra(entry(f.manifest, "layers", 0)) }, "error layer-annotation"},
+		"the base's layer an artifact": {func(f *tampered) { entry(f.manifest, "layers", 0)["artifactType"] = "x/y" }, "error manifest"},
+		"a platform of the base's": {func(f *tampered) {
+			entry(f.manifest, "layers", 0)["platform"] = object{"os": "linux", "architecture": "amd64"}
+		}, "error manifest"},
+		"another type of the base's": {func(f *tampered) {
+			entry(f.manifest, "layers", 0)["mediaType"] = "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+		}, "error manifest"},
+		"an annotation of the base's": {func(f *tampered) { entry(f.manifest, "layers", 0)["annotations"] = object{"a": "b"} }, "error layer-annotation"},
+		"a table of contents": {func(f *tampered) {
+			entry(f.manifest, "layers", 0)["annotations"] = object{"containerd.io/snapshot/stargz/toc.digest": "sha256:" + strings.Repeat("0", 64)}
+		}, "error layer-annotation"},
+		"an index of the index's image": {func(f *tampered) {
+			entry(f.index, "manifests", 0)["mediaType"] = "application/vnd.oci.image.index.v1+json"
+		}, "error platform"},
+
+		// The layers above the base.
+		"compressed by another": {func(f *tampered) { f.relayer(top(f), func(b []byte) []byte { return gzipped(f, b, nil) }) }, ""},
+		"more in gzip's header": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return gzipped(f, b, func(h *gzip.Header) { h.Extra = []byte("SG\x04\x00evil") })
+			})
+		}, "error layer-archive"},
+		"a name in gzip's header": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte { return gzipped(f, b, func(h *gzip.Header) { h.Name = "x.tar" }) })
+		}, "error layer-archive"},
+		"two gzip members": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return append(gzipped(f, b[:len(b)-1024], nil), gzipped(f, b[len(b)-1024:], nil)...)
+			})
+		}, "error layer-archive"},
+		"an empty gzip member": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte { return append(gzipped(f, b, nil), gzipped(f, nil, nil)...) })
+		}, "error layer-archive"},
+		"a user's name": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return gzipped(f, rewritten(f, b, func(h *tar.Header) { h.Uname = "daemon" }), nil)
+			})
+		}, "error layer-archive"},
+		"a group's name": {func(f *tampered) {
+			f.relayer(f.removal(), func(b []byte) []byte {
+				return gzipped(f, rewritten(f, b, func(h *tar.Header) { h.Gname = "daemon" }), nil)
+			})
+		}, "error layer-archive"},
+		"parts of a second": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return gzipped(f, rewritten(f, b, func(h *tar.Header) { h.Format, h.ModTime = tar.FormatPAX, h.ModTime.Add(1) }), nil)
+			})
+		}, "error layer-archive"},
+		"the year 3000": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return gzipped(f, rewritten(f, b, func(h *tar.Header) { h.Format, h.ModTime = tar.FormatPAX, h.ModTime.AddDate(1000, 0, 0) }), nil)
+			})
+		}, "error layer-archive"},
+		"of GNU tar": {func(f *tampered) {
+			f.relayer(top(f), func(b []byte) []byte {
+				return gzipped(f, rewritten(f, b, func(h *tar.Header) { h.Format = tar.FormatGNU }), nil)
+			})
+		}, "error layer-archive"},
+		"nginx in the removals": {func(f *tampered) { plantNginx(f) }, "error layer-foreign"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := tamper(t, t.TempDir())
+			c.do(f)
+			f.save()
+			code, stdout, stderr := slimctl(t.Context(), "verify", "--base", "standin:B", "--progress", "quiet", "oci:"+f.dir)
+			switch {
+			case c.want == "" && code != exitOK:
+				t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
+			case c.want != "" && (code != exitGate && code != exitError && code != exitIntegrity || !strings.Contains(stdout+stderr, c.want)):
+				t.Errorf("exit code %d, want %q in:\n%s%s", code, c.want, stdout, stderr)
+			}
+		})
+	}
+}
+
+// plantNginx puts a program of the base into the layer that removes.
+func plantNginx(f *tampered) {
+	f.relayer(f.removal(), func(b []byte) []byte {
+		return gzipped(f, rewritten(f, b, func(*tar.Header) {}, &tar.Header{Typeflag: tar.TypeReg, Name: "usr/sbin/nginx", Mode: 0o755, Size: 8}), nil)
+	})
+}
+
+func clone(t testing.TB, o object) (out object) {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// dockerEntry is what docker save writes of the first image.
+func (f *tampered) dockerEntry() string {
+	layers := []string{}
+	for i := range f.layers() {
+		layers = append(layers, f.blobName(entry(f.manifest, "layers", i)))
+	}
+	config := f.blob(f.manifest["config"].(object), f.config)
+	raw, err := json.Marshal(object{"Config": f.blobName(config), "RepoTags": []string{"slim:1"}, "Layers": layers})
+	if err != nil {
+		f.Fatal(err)
+	}
+	return string(raw)
+}
+
+// TestTamperedArchivesAreRefused: an archive that two programs read in two ways is not read.
+func TestTamperedArchivesAreRefused(t *testing.T) {
+	t.Parallel()
+	add := func(headers ...*tar.Header) func(testing.TB, []byte) []byte {
+		return func(t testing.TB, b []byte) []byte { return rewritten(t, b, func(*tar.Header) {}, headers...) }
+	}
+	file := func(name string, size int64) *tar.Header {
+		return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: size}
+	}
+	for name, c := range map[string]struct {
+		do   func(testing.TB, []byte) []byte
+		want string
+	}{
+		"nothing":                 {func(_ testing.TB, b []byte) []byte { return b }, ""},
+		"longer zeros":            {func(_ testing.TB, b []byte) []byte { return append(b, make([]byte, 20*512)...) }, ""},
+		"another archive behind":  {func(_ testing.TB, b []byte) []byte { return append(b, b...) }, "behind its end"},
+		"a word behind":           {func(_ testing.TB, b []byte) []byte { return append(b, "evil"...) }, "behind its end"},
+		"a word far behind":       {func(_ testing.TB, b []byte) []byte { return append(append(b, make([]byte, 1<<20)...), 1) }, "behind its end"},
+		"no end":                  {func(_ testing.TB, b []byte) []byte { return b[:len(b)-1024] }, "end"},
+		"half an end":             {func(_ testing.TB, b []byte) []byte { return b[:len(b)-512] }, "end"},
+		"an entry that climbs":    {add(file("../index.json", 3)), "../index.json"},
+		"one that climbs within":  {add(file("blobs/../manifest.json", 3)), "blobs/../manifest.json"},
+		"one from the root":       {add(file("/manifest.json", 3)), "/manifest.json"},
+		"one by a dot":            {add(file("./x", 3)), ""}, // as tar -C DIR . writes them
+		"the same file twice":     {add(file("index.json", 3)), "two entries"},
+		"the same by another":     {add(file("./index.json", 3)), "two entries"},
+		"a directory in its way":  {add(&tar.Header{Typeflag: tar.TypeDir, Name: "index.json/", Mode: 0o755}), "two entries"},
+		"a file in another's way": {add(file("index.json/x", 3)), "index.json"},
+		"a link to elsewhere":     {add(&tar.Header{Typeflag: tar.TypeSymlink, Name: "manifest.json", Linkname: "../x", Mode: 0o777}), "leads to no file"},
+		"a device":                {add(&tar.Header{Typeflag: tar.TypeChar, Name: "x", Mode: 0o666}), "device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			good, err := built["B"]()
+			if err != nil {
+				t.Fatal(err)
+			}
+			archive := filepath.Join(t.TempDir(), "slim.tar")
+			if err := os.WriteFile(archive, c.do(t, tarOf(t, good)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			code, stdout, stderr := slimctl(t.Context(), "verify", "--base", "standin:B", "--progress", "quiet", "oci-archive:"+archive)
+			if c.want == "" && code != exitOK || c.want != "" && (code != exitError || !strings.Contains(stderr, c.want)) {
+				t.Errorf("exit code %d, want %q in:\n%s%s", code, c.want, stdout, stderr)
+			}
+		})
+	}
+}
+
+// tarOf is a directory as an archive.
+func tarOf(t testing.TB, dir string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := fs.WalkDir(os.DirFS(dir), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, p))
+		if err == nil {
+			err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: p, Mode: 0o644, Size: int64(len(data))})
+		}
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		return err
+	})
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestGateWithoutTheBase: what nobody compared with the base is no success, and a program in the layer that removes is found
+// without it too.
+func TestGateWithoutTheBase(t *testing.T) {
+	t.Parallel()
+	f := tamper(t, t.TempDir())
+	if code, stdout, stderr := slimctl(t.Context(), "verify", "--progress", "quiet", "oci:"+f.dir); code != exitUnproven || !strings.Contains(stdout+stderr, "--base") {
+		t.Errorf("a good image, and no base: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	plantNginx(f)
+	f.save()
+	code, stdout, stderr := slimctl(t.Context(), "verify", "--progress", "quiet", "oci:"+f.dir)
+	if code != exitGate || !strings.Contains(stdout, "brings /usr/sbin/nginx") {
+		t.Errorf("nginx in the removals, and no base: exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
