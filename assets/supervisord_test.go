@@ -111,7 +111,11 @@ func TestPrograms(t *testing.T) {
 		if program, _, _ := strings.Cut(strings.Fields(c["command"])[0], " "); !filepath.IsAbs(program) {
 			t.Errorf("%s: %s is looked up in PATH", name, program)
 		}
-		if c["autorestart"] != "true" || c["autostart"] != "" || !strings.HasPrefix(c["stdout_logfile"], "/var/log/gem/") || c["stdout_logfile_maxbytes"] == "" {
+		log := "stdout_logfile"
+		if name == "browser-shell" { // the other one is the container's output
+			log = "stderr_logfile"
+		}
+		if c["autorestart"] != "true" || c["autostart"] != "" || !strings.HasPrefix(c[log], "/var/log/gem/") || c[log+"_maxbytes"] == "" {
 			t.Errorf("%s: %v", name, c)
 		}
 	}
@@ -287,7 +291,7 @@ func TestSupervisord(t *testing.T) {
 				t.Fatal(err)
 			}
 			stub := dir + "/stub"
-			script := "#!/bin/sh\n{ id -un; env; } >" + dir + "/said/$1.new && mv " + dir + "/said/$1.new " + dir + "/said/$1\nexec sleep 600\n"
+			script := "#!/bin/sh\n{ id -un; env; } >" + dir + "/said/$1.new && mv " + dir + "/said/$1.new " + dir + "/said/$1\necho output of $1\nexec sleep 600\n"
 			if err := os.WriteFile(stub, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -304,6 +308,9 @@ func TestSupervisord(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer log.Close()
+			if err := log.Chmod(0o666); err != nil { // it is opened again by its name
+				t.Fatal(err)
+			}
 			output := func() string { b, _ := os.ReadFile(log.Name()); return string(b) }
 			cmd := exec.Command(daemon, "-n", "-c", dir+"/conf")
 			cmd.Dir = "/"
@@ -334,6 +341,10 @@ func TestSupervisord(t *testing.T) {
 						t.Errorf("%s has no %s in its environment:\n%s", name, want, env)
 					}
 				}
+			}
+			need.Eventually(t, func() bool { return strings.Contains(output(), "output of browser-shell\n") }, output)
+			if strings.Count(output(), "output of") != 1 {
+				t.Errorf("other programs write to the container's output: %s", output())
 			}
 			if strings.Contains(output(), "as root") {
 				t.Errorf("supervisord warns of what it runs as: %s", output())

@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,19 +28,30 @@ type record struct {
 
 func (h record) OnBefore(_ context.Context, c Call) (Call, Decision) {
 	if err := h.log.Ready(); err != nil {
-		return c, deny(unrecorded())
+		return c, deny(unrecorded(err))
 	}
 	return c, Decision{}
 }
 
 func (h record) OnAfter(_ context.Context, c Call, r Result) Result {
-	if err := h.log.Write(h.line(c, r)); err != nil {
-		return r.refuse(unrecorded())
+	rec := h.line(c, r)
+	write := h.log.Finish
+	if rec.Refused {
+		write = h.log.Write
+	}
+	if err := write(rec); err != nil {
+		return r.refuse(unrecorded(err))
 	}
 	return r
 }
 
-func unrecorded() *policy.Refusal {
+func unrecorded(err error) *policy.Refusal {
+	if errors.Is(err, audit.ErrFull) {
+		return &policy.Refusal{
+			Code: policy.PolicyBlocked, Rule: "audit.full", Retryable: true,
+			Message: "the audit log is full, so nothing is run; tell the operator to move its older files away",
+		}
+	}
 	return &policy.Refusal{
 		Code: policy.PolicyBlocked, Rule: "audit.unavailable", Retryable: true,
 		Message: "the audit log cannot be written, so nothing is run or shown; tell the operator",
@@ -71,25 +82,12 @@ func (h record) line(c Call, r Result) audit.Record {
 		rec.Decision = "deny"
 	}
 	if !r.ran && r.Refusal.Code != policy.Unreachable {
-		rec.Event = audit.PolicyBlocked
+		rec.Event, rec.Refused = audit.PolicyBlocked, true
 	}
 	if !strings.HasPrefix(rec.Rule, "calls.") { // a flood says nothing new
-		rec.Argv = few(h.argv(c.Argv))
+		rec.Argv = h.argv(c.Argv)
 	}
 	return rec
-}
-
-// few bounds the words of a refused call, so that refused calls can't push the
-// others out of the log.
-func few(argv []string) []string {
-	const most = 1024
-	room := most
-	for i, a := range argv {
-		if room -= len(a); room < 0 {
-			return append(slices.Clone(argv[:i]), fmt.Sprintf("[%d more words cut]", len(argv)-i))
-		}
-	}
-	return argv
 }
 
 // events lists what happened, in order.

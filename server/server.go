@@ -81,7 +81,7 @@ func New(conf Config) (_ *Server, err error) {
 			s.release()
 		}
 	}()
-	if s.log, err = audit.Open(orDefault(p.Audit.File, st.base, "audit.jsonl"), p.Audit.MaxBytes, p.Audit.Keep); err != nil {
+	if s.log, err = audit.Open(orDefault(p.Audit.File, st.base, "audit.jsonl"), AuditLimits(p)); err != nil {
 		return nil, err
 	}
 	if s.artifacts, err = openArtifacts(orDefault(p.ArtifactsDir, st.base, "artifacts"), filepath.Base(st.run)); err != nil {
@@ -108,6 +108,11 @@ func New(conf Config) (_ *Server, err error) {
 		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second
 	})
 	return s, nil
+}
+
+// AuditLimits returns the bounds of each log.
+func AuditLimits(p *policy.Policy) audit.Limits {
+	return audit.Limits{MaxBytes: p.Audit.MaxBytes, Keep: p.Audit.Keep, Rotate: p.Audit.WhenFull == policy.Rotate}
 }
 
 func orDefault(path, dir, name string) string {
@@ -185,7 +190,7 @@ func (s *Server) Reload(p *policy.Policy) error {
 
 // note records an event that is no call.
 func (s *Server) note(event string, now *rules) error {
-	return s.log.Write(audit.Record{Event: event, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
+	return s.log.Finish(audit.Record{Event: event, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
 }
 
 // MCP is the protocol server, for a transport to run.
@@ -277,7 +282,7 @@ func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
 		default: // on record too; without its name, which may be anything
 			by := origin(call)
 			err := s.log.Write(audit.Record{
-				Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", PolicySHA256: now.digest, RunID: filepath.Base(s.st.run),
+				Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", Refused: true, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run),
 				RequestID: by.RequestID, Subject: by.Subject,
 			})
 			if err != nil {

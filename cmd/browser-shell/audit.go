@@ -17,14 +17,15 @@ var errBroken = errors.New("the audit log is not as it was written")
 
 func runAudit(_ context.Context, args []string, std stdio) error {
 	if len(args) == 0 || args[0] != "verify" {
-		fmt.Fprintln(std.err, "usage: browser-shell audit verify FILE... [--head HASH] [--json]")
+		fmt.Fprintln(std.err, "usage: browser-shell audit verify FILE... [--anchor SEQ:HASH] [--json]")
 		if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
 			return nil
 		}
 		return errUsage
 	}
 	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	anchor := flags.String("head", "", "`hash` of a line that must be in the log, kept from an earlier run")
+	anchor := flags.String("anchor", "", "`SEQ:HASH` of a line that must be in the log, or just before it")
+	flags.StringVar(anchor, "head", "", "the `hash` alone of such a line")
 	asJSON := flags.Bool("json", false, "print a JSON object")
 	files, err := parseMixed(flags, args[1:], std)
 	if err != nil {
@@ -81,7 +82,7 @@ func describe(r audit.Report) string {
 	}
 	if r.Lines > 0 {
 		fmt.Fprintf(&b, "\nhead: %s (seq %d)", r.Head, r.LastSeq)
-		if !r.Complete {
+		if !r.Complete && r.OK {
 			fmt.Fprintf(&b, "\nit begins with seq %d: older lines are not in these files", r.FirstSeq)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestAuditVerify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	l, err := audit.Open(path, 1<<20, 2)
+	l, err := audit.Open(path, audit.Limits{MaxBytes: 1 << 20, Keep: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,9 @@ import (
 	"net"
 	"path/filepath"
 
+	"golang.org/x/time/rate"
+
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
@@ -49,6 +52,12 @@ type egressProxy struct {
 	listener net.Listener
 }
 
+// Requests that a page may make, a second and at once: it waits beyond that, so that it takes hours to fill the log.
+const (
+	pageRate  = 25
+	pageBurst = 2000
+)
+
 // openEgress opens the proxy. calls gives the request ids of the calls that run, for the log.
 func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egressProxy, err error) {
 	outgoing, err := egress.LoadOutgoing(outgoingFile)
@@ -59,7 +68,7 @@ func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egre
 	if err != nil {
 		return nil, err
 	}
-	log, err := audit.Open(file, p.Audit.MaxBytes, p.Audit.Keep)
+	log, err := audit.Open(file, server.AuditLimits(p))
 	if err != nil {
 		return nil, err
 	}
@@ -68,22 +77,28 @@ func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egre
 		log.Close()
 		return nil, err
 	}
-	proxy := egress.New(p, network, outgoing, func(d egress.Decision) error { return log.Write(networkRecord(d, calls())) })
+	proxy := egress.New(p, network, outgoing, func(d egress.Decision) error {
+		if d.Done {
+			return log.Finish(networkRecord(d, calls()))
+		}
+		return log.Write(networkRecord(d, calls()))
+	})
+	proxy.Pace = rate.NewLimiter(pageRate, pageBurst)
 	return &egressProxy{proxy, log, l}, nil
 }
 
 // Serve answers until ctx ends.
 func (e *egressProxy) Serve(ctx context.Context) error {
-	if err := e.log.Write(audit.Record{Event: audit.Start, Note: "egress proxy on " + e.listener.Addr().String()}); err != nil {
+	if err := e.log.Finish(audit.Record{Event: audit.Start, Note: "egress proxy on " + e.listener.Addr().String()}); err != nil {
 		return err
 	}
 	err := e.proxy.Serve(ctx, e.listener)
-	return errors.Join(err, e.log.Write(audit.Record{Event: audit.Stop}))
+	return errors.Join(err, e.log.Finish(audit.Record{Event: audit.Stop}))
 }
 
 // Reload takes another policy.
 func (e *egressProxy) Reload(p *policy.Policy) error {
-	if err := e.log.Write(audit.Record{Event: audit.Reload}); err != nil {
+	if err := e.log.Finish(audit.Record{Event: audit.Reload}); err != nil {
 		return err
 	}
 	e.proxy.Reload(p)
@@ -116,7 +131,7 @@ const networkClosed = "MCP_NETWORK_CLOSED"
 // networkRecord is the line about a request of the browser. Nothing in one says which call it is for, so the line names the
 // call that ran when it was written, or all of them.
 func networkRecord(d egress.Decision, calls []string) audit.Record {
-	rec := audit.Record{Event: audit.NetworkBlocked, Decision: "deny", Rule: d.Rule, Host: d.Host, Port: d.Port, Note: d.Method}
+	rec := audit.Record{Event: audit.NetworkBlocked, Decision: "deny", Refused: !d.Allowed, Rule: d.Rule, Host: d.Host, Port: d.Port, Note: d.Method}
 	if rec.Requests = calls; len(calls) == 1 {
 		rec.RequestID, rec.Requests = calls[0], nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -82,7 +83,7 @@ func (i parts) check(ctx context.Context) error {
 			})
 		}},
 		{"hub", func(ctx context.Context) error {
-			return get(ctx, i.hub, "/healthz", func(status int) bool { return status == http.StatusOK })
+			return ready(ctx, i.hub)
 		}},
 		{"browser", func(ctx context.Context) error {
 			return get(ctx, tcp(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
@@ -125,25 +126,48 @@ func tcp(address string) dialer {
 	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
 }
 
-// get asks for a path without following where it may lead.
+// get asks for a path, of which only the status counts.
 func get(ctx context.Context, dial dialer, path string, well func(status int) bool) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+path, nil)
+	resp, err := ask(ctx, dial, path)
 	if err != nil {
 		return err
+	}
+	_ = resp.Body.Close()
+	if !well(resp.StatusCode) {
+		return fmt.Errorf("GET %s: status %d", path, resp.StatusCode)
+	}
+	return nil
+}
+
+// ask sends a GET without following where it may lead.
+func ask(ctx context.Context, dial dialer, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+path, nil)
+	if err != nil {
+		return nil, err
 	}
 	t := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
-	resp, err := t.RoundTrip(req)
+	return t.RoundTrip(req)
+}
+
+// ready asks the hub, and returns what it says is wrong.
+func ready(ctx context.Context, dial dialer) error {
+	resp, err := ask(ctx, dial, "/healthz?detail=full")
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close() // only the status counts
-	if !well(resp.StatusCode) {
-		return fmt.Errorf("GET %s: status %d", path, resp.StatusCode)
+	defer resp.Body.Close()
+	var h admin.Health
+	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&h)
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return nil
+	case err == nil && h.Reason != "":
+		return errors.New(h.Reason)
 	}
-	return nil
+	return fmt.Errorf("GET /healthz: status %d", resp.StatusCode)
 }
 
 // running reports that a program which answers nobody isn't among the processes, or can't work. pid is its process; 0 means

@@ -92,6 +92,10 @@ func TestHealth(t *testing.T) {
 		hub:     tcp(serve(t, status(200))),
 		proc:    proc, nginxPID: nginxPID,
 	}
+	full := func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(503)
+		_, _ = io.WriteString(w, `{"status":"down","reason":"the audit log is full"}`)
+	}
 	other := func(lines ...string) string {
 		dir := t.TempDir()
 		addProcesses(t, dir, lines...)
@@ -109,6 +113,7 @@ func TestHealth(t *testing.T) {
 		{"no route", func(p *parts) { p.public = serve(t, routes(403, 403)) }, []string{"/mcp: GET /mcp: status 403"}},
 		{"leads away", func(p *parts) { p.public = serve(t, routes(301, 401)) }, []string{"nginx: GET /: status 301"}},
 		{"no nginx", func(p *parts) { p.public = gone }, []string{"nginx: ", "/mcp: "}},
+		{"log full", func(p *parts) { p.hub = tcp(serve(t, full)) }, []string{"hub: the audit log is full"}},
 		{"hub down", func(p *parts) { p.hub = tcp(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,9 +18,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slimctl/slimctl/server"
+	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/hub"
 	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/hub/guard"
@@ -82,7 +86,13 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
+	var shown *anchors
+	defer func() {
+		err = errors.Join(err, m.Close())
+		if shown != nil {
+			_ = shown.show() // the last lines are of the end
+		}
+	}()
 	all, err := m.open(set, p)
 	defer all.close()
 	if err != nil {
@@ -97,7 +107,8 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	}
 	fmt.Fprintf(std.err, "browser-shell: pages may be opened on: %s\n", p.Open.Hosts())
 	fmt.Fprintf(std.err, "browser-shell: serving %s\n", endpoint(all[0].listener.Addr()))
-	return all.serve(ctx)
+	shown = m.anchors(std.out)
+	return append(all, service{"anchors", nil, shown.serve, nil}).serve(ctx)
 }
 
 // endpoint is what to tell people of the hub's address.
@@ -106,6 +117,71 @@ func endpoint(a net.Addr) string {
 		return "unix:" + a.String() + ", path " + hub.Path
 	}
 	return "http://" + a.String() + hub.Path
+}
+
+// anchorTime is the time between two anchors of a log that grows.
+const anchorTime = time.Minute
+
+// anchor is a line on standard output, which the container's own is: with it who keeps those lines can tell whether a log
+// was cut or written anew.
+type anchor struct {
+	Event string    `json:"event"` // AUDIT_ANCHOR
+	Time  time.Time `json:"ts"`
+	File  string    `json:"file"`
+	Seq   int64     `json:"seq"`
+	Head  string    `json:"head"` // for browser-shell audit verify --anchor SEQ:HEAD
+}
+
+// anchors prints the heads of the logs.
+type anchors struct {
+	out  io.Writer
+	logs []*audit.Log
+	last map[*audit.Log]int64
+}
+
+func (m *managed) anchors(out io.Writer) *anchors {
+	a := &anchors{out, []*audit.Log{m.AuditLog()}, map[*audit.Log]int64{}}
+	if m.egress != nil {
+		a.logs = append(a.logs, m.egress.log)
+	}
+	return a
+}
+
+// show prints those that have changed.
+func (a *anchors) show() error {
+	for _, l := range a.logs {
+		_ = l.Ready() // it reads what other processes have added; what is wrong is told elsewhere
+		seq, head := l.Head()
+		if seq == a.last[l] {
+			continue
+		}
+		a.last[l] = seq
+		if err := json.NewEncoder(a.out).Encode(anchor{"AUDIT_ANCHOR", time.Now().UTC(), filepath.Base(l.Name()), seq, head}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve prints them at once and from time to time until ctx ends. That nobody takes them is no reason to end.
+func (a *anchors) serve(ctx context.Context) error {
+	for {
+		_ = a.show()
+		select {
+		case <-time.After(anchorTime):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Ready says what keeps the image from serving: the hub's servers, or a log that can't be written or is full.
+func (m *managed) Ready() error {
+	err := m.Hub.Ready()
+	if m.egress != nil {
+		err = errors.Join(err, m.egress.log.Ready())
+	}
+	return err
 }
 
 // managed is the hub with all else that is read again together with its files.
@@ -133,7 +209,7 @@ func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, err
 	metrics := admin.NewMetrics()
 	h, err := hub.New(hub.Options{
 		Config: set.config, Policy: set.tools, Version: ownVersion(), Lock: lock, Metrics: metrics,
-		Audit: log, AuditBytes: p.Audit.MaxBytes, AuditKeep: p.Audit.Keep,
+		Audit: log, AuditLimits: server.AuditLimits(p),
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -29,6 +29,7 @@ type runningHub struct {
 	on   map[string]string // the addresses of what else it serves
 	ctl  *admin.Client
 	said said
+	out  said // standard output
 }
 
 // said is what a process writes.
@@ -91,7 +92,7 @@ func startHub(t *testing.T, l *lab, args ...string) *runningHub {
 func startHubCommand(t *testing.T, cmd *exec.Cmd, socket string) *runningHub {
 	t.Helper()
 	h := &runningHub{cmd: cmd, on: map[string]string{}, ctl: admin.NewClient(socket)}
-	h.cmd.Stderr = &h.said
+	h.cmd.Stderr, h.cmd.Stdout = &h.said, &h.out
 	if err := h.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

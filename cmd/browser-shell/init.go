@@ -240,5 +240,8 @@ func runInit(ctx context.Context, args []string, std stdio) error {
 	if *tethered { // what stays has the key in its environment no more
 		return replace([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)
 	}
+	if err := keepOutput(); err != nil {
+		return err
+	}
 	return replace(supervisor, p.env)
 }

@@ -297,6 +297,38 @@ func (p plan) writeConfig(root, file string, config any) error {
 	})
 }
 
+// namedOutput returns the descriptor for the programs' standard output, which supervisord opens by its name: fd, or one of
+// /dev/null where fd can't be opened so, as a socket can't.
+func namedOutput(fd int) int {
+	err := tryOpen(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err == nil {
+		return fd
+	}
+	if !errors.Is(err, fs.ErrNotExist) { // without /proc there is more to complain of
+		fmt.Fprintln(os.Stderr, "browser-shell init: the anchors of the audit logs are not printed:", err)
+	}
+	if null, err := unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
+		return null
+	}
+	return fd
+}
+
+func tryOpen(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// keepOutput makes standard output one that supervisord can open.
+func keepOutput() error {
+	if fd := namedOutput(1); fd != 1 {
+		return unix.Dup3(fd, 1, 0)
+	}
+	return nil
+}
+
 // replace makes this process another program, which and whose children gain no rights by what they start: a setuid file
 // that is left in the image is an ordinary one.
 func replace(argv, env []string) error {

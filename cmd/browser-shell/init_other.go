@@ -15,4 +15,6 @@ func (plan) dropProfileLocks(string) error { return nil }
 
 func (plan) hold(context.Context) error { return errors.New("the image starts on Linux only") }
 
+func keepOutput() error { return nil }
+
 func replace([]string, []string) error { return errors.New("the image starts on Linux only") }

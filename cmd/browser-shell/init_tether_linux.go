@@ -98,12 +98,13 @@ func start(argv, env []string) (pid int, err error) {
 		return 0, err
 	}
 	defer null.Close()
+	out := namedOutput(2)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // the flag is this thread's, which ends with the goroutine, and its child's
 		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
-			pid, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{Env: env, Files: []uintptr{null.Fd(), 2, 2}})
+			pid, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{Env: env, Files: []uintptr{null.Fd(), uintptr(out), 2}})
 		}
 	}()
 	<-done

@@ -49,7 +49,7 @@ func commands() []command {
 		{"hub", "[--config FILE] [--listen IP:PORT] [--gate FILE] [--egress]", "MCP servers behind HTTP at /mcp, and what the image serves besides", runHub},
 		{"hub ctl", "servers|server|start|stop|restart|tools|health|metrics|reload", "what a hub does, and orders for it", runHubCtl},
 		{"explain", "[--policy FILE] [--generation 0.8|native] [--resolve HOST=ANSWER]...", "what would become of calls, without running them", runExplain},
-		{"audit", "verify FILE... [--head HASH] [--json]", "whether an audit log is as it was written", runAudit},
+		{"audit", "verify FILE... [--anchor SEQ:HASH] [--json]", "whether an audit log is as it was written", runAudit},
 		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
 		{"chromium-policy", "[--policy FILE] [--format managed|flags]", "settings that make Chromium use the proxy, on stdout", runChromiumPolicy},
 		{"init", "[--tether]", "the image's entry: prepares its directories and starts its programs", runInit},

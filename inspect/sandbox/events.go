@@ -75,7 +75,7 @@ func (s *Sandbox) openJournal() error {
 		return fmt.Errorf("artifacts: %w", err)
 	}
 	s.kept = true
-	s.journal, err = audit.Open(filepath.Join(dir, "events.jsonl"), journalBytes, journalKeep)
+	s.journal, err = audit.Open(filepath.Join(dir, "events.jsonl"), audit.Limits{MaxBytes: journalBytes, Keep: journalKeep, Rotate: true})
 	return err
 }
 

@@ -136,7 +136,7 @@ func TestEventsAreBounded(t *testing.T) {
 func chain(t *testing.T, n int) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
-	l, err := audit.Open(file, 1<<20, 1)
+	l, err := audit.Open(file, audit.Limits{MaxBytes: 1 << 20, Keep: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,9 +51,9 @@ func (k keep) hostDir(runDir string) string {
 
 // AuditLog tells what was collected of one of the image's audit logs.
 type AuditLog struct {
-	File     string `json:"file"`            // the newest one; older ones have .1, .2 … after the name
+	File     string `json:"file"`            // the newest one; older ones have the number of their last line after the name
 	Lines    int    `json:"lines"`           // that follow each other
-	Head     string `json:"head"`            // hash of the last of these, for browser-shell audit verify --head
+	Head     string `json:"head"`            // hash of the last of these, for browser-shell audit verify --anchor
 	Complete bool   `json:"complete"`        // it begins with the log's first line
 	Break    string `json:"break,omitempty"` // the first place where the chain doesn't hold
 }
@@ -155,7 +155,7 @@ func copyDir(from, to string) error {
 }
 
 // logFile splits the name of a log's file into the log's and the number of a rotated one.
-var logFile = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,3})?$`)
+var logFile = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,19})?$`)
 
 // verifyLogs walks the chain of each log of a directory.
 func verifyLogs(dir string, files []File) ([]AuditLog, error) {

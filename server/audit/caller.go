@@ -17,9 +17,6 @@ type Caller struct {
 	ClientName, ClientVersion string // what the MCP client says of itself
 }
 
-// maxCallerText bounds each text of a Caller, in bytes.
-const maxCallerText = 128
-
 // Meta gives the value for MetaCaller.
 func (c Caller) Meta() map[string]any {
 	m := map[string]any{}
@@ -47,13 +44,13 @@ func (c *Caller) fields() map[string]*string {
 	}
 }
 
-// BoundText cuts what a client says of itself to 128 bytes, and replaces control characters.
+// BoundText cuts what a client says of itself to 128 bytes as they are written, and replaces control characters.
 func BoundText(s string) string {
-	s = strings.ToValidUTF8(s[:min(len(s), maxCallerText)], "")
-	return strings.Map(func(r rune) rune {
+	s = strings.ToValidUTF8(s[:min(len(s), maxSaid)], "")
+	return cutWritten(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return utf8.RuneError
 		}
 		return r
-	}, s)
+	}, s), maxSaid)
 }

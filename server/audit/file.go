@@ -3,12 +3,16 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -107,22 +111,28 @@ func size(f *os.File) (int64, error) {
 	return st.Size, nil
 }
 
-// rotate gives the file the number 1, and every older one the next number.
-func rotate(path string, keep int) error {
-	for n := keep; n > 0; n-- {
-		err := os.Rename(numbered(path, n-1), numbered(path, n))
-		if err != nil && (!errors.Is(err, fs.ErrNotExist) || n == 1) {
-			return fmt.Errorf("audit log: %w", err)
+// numbered lists the files of a log that are written no more, the oldest first.
+func numbered(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	number := func(name string) int64 {
+		rest, ok := strings.CutPrefix(filepath.Base(name), filepath.Base(path)+".")
+		n, err := strconv.ParseInt(rest, 10, 64)
+		if !ok || err != nil {
+			return 0
+		}
+		return n
+	}
+	var files []string
+	for _, e := range entries {
+		if number(e.Name()) > 0 {
+			files = append(files, filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
-	return nil
-}
-
-func numbered(path string, n int) string {
-	if n == 0 {
-		return path
-	}
-	return fmt.Sprintf("%s.%d", path, n)
+	slices.SortFunc(files, func(a, b string) int { return cmp.Compare(number(a), number(b)) })
+	return files, nil
 }
 
 // last reads the file's last line. It gives the offset behind it, which is not

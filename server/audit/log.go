@@ -12,13 +12,19 @@
 //     (prev is part of it);
 //  3. prev must be the hash of the line before, and seq that line's plus one;
 //  4. the first line of a file names the last one of the next older file
-//     (FILE.1 is older than FILE, FILE.2 than FILE.1); the very first line has
-//     seq 1 and 64 zeros.
+//     (FILE.N ends with seq N); the very first line has seq 1 and 64 zeros.
 //
 // The chain has no key. It shows what changed, was removed, put in, moved or
 // torn; but who may write the file can compute a new chain, or cut its end. So
-// keep the head (the last hash) elsewhere from time to time: Verify with that
-// head finds both.
+// keep an anchor (the number and the hash of a line) elsewhere from time to
+// time: Verify with that anchor finds both.
+//
+// # What a client can do to it
+//
+// A client writes lines, so it must not be able to empty the log by that. What
+// it says of itself has at most 128 bytes, and a refused call a few hundred,
+// as they are written. Refusals that are alike are counted (repeat.go). A full log
+// takes no more calls (ErrFull), unless its Limits choose to lose old lines.
 package audit
 
 import (
@@ -26,16 +32,16 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // Log is an open audit log. Several goroutines may use it, and several
 // processes may write one file.
 type Log struct {
-	path     string
-	maxBytes int64
-	keep     int
-	now      func() time.Time
+	path   string
+	limits Limits
+	now    func() time.Time
 
 	mu     sync.Mutex
 	file   *os.File // nil: not open now
@@ -44,8 +50,23 @@ type Log struct {
 	bad    error  // for good: someone else changed the file
 	owed   string // the note of a Repaired line that must come first
 	missed int    // records that could not be written
+	turned bool   // this process has just rotated the file
 	closed bool
+	repeats
 }
+
+// Limits bound a log.
+type Limits struct {
+	MaxBytes int64 // of a file; one that would become larger gets a number
+	Keep     int   // files with a number, at least 1
+
+	// Rotate removes the oldest file when there are too many. Without it the log is full then, until somebody takes files
+	// with a number away. The newest of them may be taken when it is a minute old.
+	Rotate bool
+}
+
+// ErrFull is for a log that takes no more calls.
+var ErrFull = errors.New("the audit log is full")
 
 // tamperError is for a file that someone else changed: only a new Open goes on.
 type tamperError struct{ text string }
@@ -56,36 +77,55 @@ func tampered(format string, args ...any) error {
 	return &tamperError{fmt.Sprintf(format, args...) + "; keep the files, run `browser-shell audit verify`, and start again"}
 }
 
-// Open makes a log or goes on with one. A file that would become larger than
-// maxBytes is rotated to path.1, and keep rotated files stay (at least 1).
+// Open makes a log or goes on with one, also with a full one. A file that would
+// become larger than its limit is renamed to path.N, where N is the number of
+// its last line.
 //
 // It refuses a symbolic link, a file that is not regular, has another owner,
 // other names or a mode wider than 0600, a directory where others may rename
 // files, and a file whose last line is not a line of such a log. A last line
 // without an end (a crash, a full disk) is moved to path.torn-TIME, and a line
 // with event Repaired says so.
-func Open(path string, maxBytes int64, keep int) (*Log, error) {
-	if keep < 1 || maxBytes < 1 {
+func Open(path string, limits Limits) (*Log, error) {
+	if limits.Keep < 1 || limits.MaxBytes < 1 {
 		return nil, errors.New("audit log: it needs a size and at least one rotated file")
 	}
 	if err := checkDir(path); err != nil {
 		return nil, err
 	}
-	l := &Log{path: path, maxBytes: maxBytes, keep: keep, now: time.Now, head: genesis}
-	if err := l.Ready(); err != nil {
+	l := &Log{path: path, limits: limits, now: time.Now, head: genesis, repeats: repeats{every: repeatTime, kinds: map[string]*repeat{}}}
+	if err := l.Ready(); err != nil && !errors.Is(err, ErrFull) {
 		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// Write adds a line and returns when write(2) has taken it whole. (It does not
-// wait for the disk.) After an error the record is not in the log, and the
-// first line that can be written again says how many are missing.
+// Write adds a line about something that begins or was refused, and returns
+// when write(2) has taken it whole. (It does not wait for the disk.) A refusal
+// like an earlier one may be counted instead. After an error, which is ErrFull
+// for a full log, the record is not in the log, and the first line that can be
+// written again says how many are missing.
 func (l *Log) Write(rec Record) error {
+	return l.write(func() error {
+		switch err := l.room(); {
+		case err != nil:
+			return err
+		case rec.Refused:
+			return l.refuse(rec)
+		}
+		return l.append(rec)
+	})
+}
+
+// Finish adds a line about something that Write or Ready let begin, or about
+// the log's writer itself. A full log takes it too.
+func (l *Log) Finish(rec Record) error { return l.write(func() error { return l.append(rec) }) }
+
+func (l *Log) write(do func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.locked(func() error { return l.append(rec) })
+	err := l.locked(do)
 	if err != nil {
 		l.missed++
 	}
@@ -93,15 +133,30 @@ func (l *Log) Write(rec Record) error {
 }
 
 // Ready says whether a line can be written now: the file is still there, the
-// same and not shorter, what other processes added follows in the chain, and
-// the last write did not fail (or else a line about that could be written).
-// When the file was removed, replaced, shortened or changed by someone else it
-// stays broken until the next Open.
+// same and not shorter, what other processes added follows in the chain, there
+// is room, and the last write did not fail (or else a line about that could be
+// written). When the file was removed, replaced, shortened or changed by
+// someone else it stays broken until the next Open.
 func (l *Log) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.locked(func() error { return nil })
+	return l.locked(l.room)
 }
+
+// room returns ErrFull if the log takes no more calls.
+func (l *Log) room() error {
+	if l.limits.Rotate || l.size < l.limits.MaxBytes {
+		return nil
+	}
+	old, err := numbered(l.path)
+	if err == nil && len(old) >= l.limits.Keep {
+		err = fmt.Errorf("%w: %s and %d older files; move the older ones away, or set audit.when_full", ErrFull, l.path, len(old))
+	}
+	return err
+}
+
+// Name is the path of the file that is written.
+func (l *Log) Name() string { return l.path }
 
 // Head gives the number and the hash of the last line that this process knows
 // of: the anchor for Verify. Before the first line they are 0 and zeros.
@@ -111,15 +166,23 @@ func (l *Log) Head() (seq int64, hash string) {
 	return l.head.seq, l.head.hash
 }
 
-// Close flushes the file to the disk. A closed log takes no more lines.
+// Close writes what is counted and flushes the file to the disk. A closed log
+// takes no more lines.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.repeats.timer != nil {
+		l.repeats.timer.Stop()
+	}
+	var err error
+	if !l.closed && len(l.repeats.kinds) > 0 {
+		err = l.locked(l.flush)
+	}
 	l.closed = true
 	if l.file == nil {
-		return nil
+		return err
 	}
-	err := errors.Join(l.file.Sync(), l.file.Close())
+	err = errors.Join(err, l.file.Sync(), l.file.Close())
 	l.file = nil
 	return err
 }
@@ -246,6 +309,9 @@ func (l *Log) adopt(f *os.File) error {
 		if h, err = l.rotatedHead(); err != nil {
 			return err
 		}
+		if l.turned && h.seq < l.head.seq { // the file is gone already that it got its number just now
+			h = l.head
+		}
 	}
 	if h.seq < l.head.seq || h.seq == l.head.seq && h.hash != l.head.hash {
 		return tampered("audit log %s was removed or replaced: it has lost lines up to seq %d", l.path, l.head.seq)
@@ -256,10 +322,11 @@ func (l *Log) adopt(f *os.File) error {
 
 // rotatedHead is the last line of the newest rotated file.
 func (l *Log) rotatedHead() (head, error) {
-	f, err := openPrivate(numbered(l.path, 1), 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return genesis, nil
+	old, err := numbered(l.path)
+	if err != nil || len(old) == 0 {
+		return genesis, err
 	}
+	f, err := openPrivate(old[len(old)-1], 0)
 	if err != nil {
 		return head{}, err
 	}
@@ -275,7 +342,7 @@ func (l *Log) rotatedHead() (head, error) {
 // written again.
 func (l *Log) settle() error {
 	note := l.owed
-	if l.missed > 0 {
+	if l.missed > 0 && l.room() == nil {
 		if note != "" {
 			note += "; "
 		}
@@ -284,10 +351,14 @@ func (l *Log) settle() error {
 	if note == "" {
 		return nil
 	}
+	missed := l.missed
+	if l.room() != nil {
+		missed = 0 // they are told when there is room
+	}
 	if err := l.append(Record{Event: Repaired, Note: note}); err != nil {
 		return err
 	}
-	l.owed, l.missed = "", 0
+	l.owed, l.missed = "", l.missed-missed
 	return nil
 }
 
@@ -297,30 +368,53 @@ func (l *Log) append(rec Record) error {
 	if err != nil {
 		return err
 	}
-	if l.size > 0 && l.size+int64(len(b)) > l.maxBytes {
-		if err := l.rotate(); err != nil {
+	if l.size > 0 && l.size+int64(len(b)) > l.limits.MaxBytes {
+		turned, err := l.rotate()
+		if err != nil {
 			return err
 		}
-		if b, next, err = rec.encode(l.now(), l.head); err != nil {
-			return err
+		if turned {
+			if b, next, err = rec.encode(l.now(), l.head); err != nil {
+				return err
+			}
 		}
 	}
 	if _, err := l.file.Write(b); err != nil {
 		// What was written of it is ours and no line: take it back. If that
 		// fails too, the next one who locks the file puts it aside.
 		_ = l.file.Truncate(l.size)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			err = fmt.Errorf("%w: %w", ErrFull, err)
+		}
 		return fmt.Errorf("audit log %s: %w", l.path, err)
 	}
 	l.size, l.head = l.size+int64(len(b)), next
 	return nil
 }
 
-func (l *Log) rotate() error {
+// rotate begins a new file, if there may be one more. In a log that keeps all
+// lines what begins when there is room may end beyond it.
+func (l *Log) rotate() (bool, error) {
+	old, err := numbered(l.path)
+	if err != nil {
+		return false, err
+	}
+	if !l.limits.Rotate && len(old) >= l.limits.Keep {
+		return false, nil
+	}
 	if err := l.file.Sync(); err != nil {
-		return fmt.Errorf("audit log: %w", err)
+		return false, fmt.Errorf("audit log: %w", err)
 	}
-	if err := rotate(l.path, l.keep); err != nil {
-		return err
+	if err := os.Rename(l.path, fmt.Sprintf("%s.%012d", l.path, l.head.seq)); err != nil {
+		return false, fmt.Errorf("audit log: %w", err)
 	}
-	return l.attach()
+	for n := len(old) + 1; n > l.limits.Keep; n-- {
+		if err := os.Remove(old[0]); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return false, fmt.Errorf("audit log: %w", err)
+		}
+		old = old[1:]
+	}
+	l.turned = true
+	defer func() { l.turned = false }()
+	return true, l.attach()
 }

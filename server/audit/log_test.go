@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slimctl/slimctl/internal/need"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 const perChild = 300
 
 func childWrites() int {
-	l, err := Open(os.Getenv("AUDIT_TEST_FILE"), 20000, 50)
+	l, err := Open(os.Getenv("AUDIT_TEST_FILE"), Limits{MaxBytes: 20000, Keep: 50})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -59,7 +60,7 @@ func childIsFull() int {
 		return 1
 	}
 	path := os.Getenv("AUDIT_TEST_FILE")
-	l, err := Open(path, 1<<20, 2)
+	l, err := Open(path, Limits{MaxBytes: 1 << 20, Keep: 2})
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -99,7 +100,7 @@ func call(id string) Record {
 
 func open(t *testing.T, path string) *Log {
 	t.Helper()
-	l, err := Open(path, 1<<20, 3)
+	l, err := Open(path, Limits{MaxBytes: 1 << 20, Keep: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,44 +223,267 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// files lists a log's, the oldest first.
+func files(t *testing.T, path string) []string {
+	t.Helper()
+	old, err := numbered(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(old, path)
+}
+
 func TestRotation(t *testing.T) {
 	path := newPath(t)
-	l, err := Open(path, 2000, 3)
+	limits := Limits{MaxBytes: 2000, Keep: 3, Rotate: true}
+	l, err := Open(path, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	write(t, l, 30)
-	files := []string{path, path + ".1", path + ".2", path + ".3"}
+	all := files(t, path)
+	if len(all) != 4 {
+		t.Fatalf("%q", all)
+	}
 	n := 0
-	for _, f := range files {
+	for _, f := range all {
 		info, err := os.Stat(f)
 		if err != nil || info.Size() > 2000 || info.Mode().Perm() != 0o600 {
 			t.Fatalf("%s: %v, %v", f, info, err)
 		}
 		n += len(lines(t, f))
 	}
-	if _, err := os.Stat(path + ".4"); err == nil {
-		t.Error("a fourth rotated file stayed")
+	// Lines were lost: it needs an anchor, such as the last line that is kept elsewhere.
+	r, err := Verify("", all...)
+	if err != nil || r.OK || r.Break.Kind != Removed || r.Complete || r.LastSeq != 30 || r.FirstSeq != int64(30-n+1) {
+		t.Errorf("%+v, %+v, %v", r, r.Break, err)
 	}
-	r := wantWhole(t, n, files...)
-	if r.Complete || r.LastSeq != 30 || r.FirstSeq != int64(30-n+1) {
-		t.Errorf("%+v", r)
+	before := parse([]byte(strings.TrimSuffix(lines(t, all[0])[0], "\n"))).prev
+	for anchor, ok := range map[string]bool{
+		fmt.Sprintf("%d:%s", r.FirstSeq-1, before): true, before: true, "30:" + r.Head: true, r.Head: true,
+		fmt.Sprintf("%d:%s", r.FirstSeq, before): false, "29:" + r.Head: false, strings.Repeat("0", 64): false,
+	} {
+		if r, err := Verify(anchor, all...); err != nil || r.OK != ok {
+			t.Errorf("anchor %s: %+v, %v", anchor, r.Break, err)
+		}
 	}
 	// A file in the middle is gone.
-	if r, _ := Verify("", path, path+".1", path+".3"); r.OK || r.Break.Kind != Removed || r.Break.File != path+".1" || r.Break.Line != 1 {
+	if r, _ := Verify(before, all[0], all[2], all[3]); r.OK || r.Break.Kind != Removed || r.Break.File != all[2] || r.Break.Line != 1 {
 		t.Errorf("%+v", r.Break)
 	}
 	// A crash between the rename and the first line of the new file.
 	l.Close()
-	if err := rotate(path, 3); err != nil {
+	if err := os.Rename(path, path+".000000000030"); err != nil {
 		t.Fatal(err)
 	}
 	l = open(t, path)
 	write(t, l, 1)
-	if r, _ := Verify("", files...); !r.OK || r.LastSeq != 31 {
+	if r, _ := Verify(before, files(t, path)...); !r.OK || r.LastSeq != 31 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestFullLog: a log that keeps all takes no more calls when it is full, but what has begun; it goes on when somebody has
+// taken older files away, and says how many records are missing. No line is lost.
+func TestFullLog(t *testing.T) {
+	path := newPath(t)
+	limits := Limits{MaxBytes: 2000, Keep: 2}
+	l, err := Open(path, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	written := 0
+	for l.Ready() == nil {
+		write(t, l, 1)
+		written++
+	}
+	for _, rec := range []Record{call("x"), {Event: PolicyBlocked, Decision: "deny", Refused: true}} {
+		if err := l.Write(rec); !errors.Is(err, ErrFull) {
+			t.Errorf("a full log: %v", err)
+		}
+	}
+	if err := l.Finish(call("running")); err != nil {
+		t.Errorf("a call that ran: %v", err)
+	}
+	written++
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = Open(path, limits); err != nil || !errors.Is(l.Ready(), ErrFull) {
+		t.Fatalf("opened again: %v", err)
+	}
+	defer l.Close()
+	if err := l.Write(call("x")); !errors.Is(err, ErrFull) {
+		t.Errorf("opened again: %v", err)
+	}
+	if all := files(t, path); len(all) != 3 {
+		t.Fatalf("%q", all)
+	}
+	wantWhole(t, written, files(t, path)...)
+	away := filepath.Join(t.TempDir(), "away")
+	if err := os.Rename(files(t, path)[0], away); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, l, 1)
+	if r := wantWhole(t, written+2, append(files(t, path), away)...); !r.Complete {
+		t.Errorf("%+v", r)
+	}
+	if got := lines(t, path); !strings.Contains(got[0]+strings.Join(lines(t, files(t, path)[1]), ""), "1 records could not be written") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestWhatAClientSays: its own words have 128 bytes at most as they are written, and a refused call a few hundred, whatever
+// they consist of.
+func TestWhatAClientSays(t *testing.T) {
+	for _, s := range []string{"\x01", "\"", "\\", "\xff", "\u2028", "é", "a", "\ufffd", "😀"} {
+		path := newPath(t)
+		l := open(t, path)
+		s := strings.Repeat(s, 5000)
+		rec := Record{
+			Event: PolicyBlocked, Decision: "deny", Refused: true, RequestID: s, TraceID: s, Subject: s, Session: s, ClientName: s, ClientVersion: s,
+			Protocol: s, Tool: "browser-shell", Argv: []string{s, s, s}, URLHost: s, Note: s,
+		}
+		if err := l.Write(rec); err != nil {
+			t.Fatal(err)
+		}
+		line := lines(t, path)[0]
+		if len(line) > 2500 {
+			t.Errorf("%q: %d bytes", s[:1], len(line))
+		}
+		var v map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		for key, most := range map[string]int{"request_id": 130, "trace_id": 130, "subject": 130, "session": 130, "protocol": 130, "client": 300, "argv": 300, "url_host": 258, "note": 258} {
+			if n := len(v[key]); n > most || n == 0 {
+				t.Errorf("%q: %s has %d bytes", s[:1], key, n)
+			}
+		}
+		if b, _ := json.Marshal(BoundText(s)); len(b) > 130 {
+			t.Errorf("%q: %d bytes", s[:1], len(b))
+		}
+	}
+}
+
+// TestRepeatsAreCounted: of refusals that are alike the first has a line and the others are counted, with times, at the end
+// of a minute and at the end of the log; however many kinds there are, the lines stay few.
+func TestRepeatsAreCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		rec func(i int) Record
+		max int
+	}{
+		"one kind": {func(int) Record { return Record{Subject: "key:1", Rule: "url.private", Host: "a.test", Port: 80} }, 2},
+		"two": {func(i int) Record {
+			return Record{Subject: "key:1", Rule: "url.private", Host: "a.test", Port: 80 + i%2}
+		}, 4},
+		"requests":  {func(i int) Record { return Record{RequestID: fmt.Sprint(i), ClientName: fmt.Sprint(i), Rule: "x"} }, 2},
+		"many":      {func(i int) Record { return Record{Rule: "x", Argv: []string{"eval", fmt.Sprint(i)}} }, maxKinds + 2},
+		"many, two": {func(i int) Record { return Record{Rule: fmt.Sprint(i % 2), Host: fmt.Sprint(i)} }, maxKinds + 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const flood = 2000
+				path := newPath(t)
+				l, err := Open(path, Limits{MaxBytes: 1 << 20, Keep: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				one := func(i int) {
+					rec := c.rec(i)
+					rec.Event, rec.Decision, rec.Refused = PolicyBlocked, "deny", true
+					if err := l.Write(rec); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i := range flood {
+					one(i)
+				}
+				if n := len(lines(t, path)); n > c.max {
+					t.Errorf("%d lines at once", n)
+				}
+				time.Sleep(repeatTime)
+				synctest.Wait()
+				if n := len(lines(t, path)); n > 2*c.max {
+					t.Errorf("%d lines after a minute", n)
+				}
+				for i := range 10 {
+					one(i)
+				}
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				total := 0
+				for _, line := range lines(t, path) {
+					var v struct {
+						Note string
+						Data struct {
+							Count       int
+							First, Last time.Time
+						}
+					}
+					if err := json.Unmarshal([]byte(line), &v); err != nil {
+						t.Fatal(err)
+					}
+					if v.Data.Count > 0 && (v.Note != fmt.Sprintf("and %d more", v.Data.Count) || v.Data.First.Before(begin.Truncate(time.Second)) || v.Data.Last.Before(v.Data.First)) {
+						t.Errorf("%s", line)
+					}
+					total += max(v.Data.Count, 1)
+				}
+				if total != flood+10 {
+					t.Errorf("%d refusals are counted, of %d", total, flood+10)
+				}
+				wantWhole(t, len(lines(t, path)), path)
+			})
+		})
+	}
+}
+
+// TestRepeatsArePatient: counts wait for a log that can't be written, and a kind that is over is forgotten.
+func TestRepeatsArePatient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := newPath(t)
+		l := open(t, path)
+		defer l.Close()
+		rec := Record{Event: PolicyBlocked, Decision: "deny", Rule: "x", Refused: true}
+		for range 3 {
+			if err := l.Write(rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			need.Missing(t, "%v", err)
+		}
+		defer full.Close()
+		l.mu.Lock()
+		good := l.file
+		l.file = full
+		err = l.flush()
+		l.file = good
+		l.mu.Unlock()
+		if !errors.Is(err, ErrFull) {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(repeatTime)
+		synctest.Wait()
+		if got := lines(t, path); len(got) != 2 || !strings.Contains(got[1], `"and 2 more"`) {
+			t.Errorf("%q", got)
+		}
+		time.Sleep(repeatTime)
+		synctest.Wait()
+		l.mu.Lock()
+		if len(l.repeats.kinds) != 0 || l.repeats.timer != nil {
+			t.Error("what is over is not forgotten")
+		}
+		l.mu.Unlock()
+	})
 }
 
 // TestTwoProcesses: three processes and eight goroutines write one log that is
@@ -276,7 +500,7 @@ func TestTwoProcesses(t *testing.T) {
 			}
 		})
 	}
-	l, err := Open(path, 20000, 50)
+	l, err := Open(path, Limits{MaxBytes: 20000, Keep: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +648,7 @@ func TestTampering(t *testing.T) {
 			if err := l.Write(call("x")); err == nil {
 				t.Error("Write did not notice")
 			}
-			again, err := Open(path, 1<<20, 3)
+			again, err := Open(path, Limits{MaxBytes: 1 << 20, Keep: 3})
 			if err == nil {
 				again.Close()
 			}
@@ -457,7 +681,7 @@ func TestOpenRefuses(t *testing.T) {
 		link: "symbolic link", filepath.Join(dir, "dangling"): "symbolic link", hard: "2 names", wide: "chmod 600",
 		sub: "", filepath.Join(sub, "log"): "chmod go-w", filepath.Join(dir, "none", "log"): "no such file", "/dev/full": "",
 	} {
-		l, err := Open(path, 1<<20, 3)
+		l, err := Open(path, Limits{MaxBytes: 1 << 20, Keep: 3})
 		if err == nil {
 			l.Close()
 			t.Errorf("%s was opened", path)
@@ -472,7 +696,7 @@ func TestOpenRefuses(t *testing.T) {
 		foreign := filepath.Join(dir, "foreign")
 		must(os.WriteFile(foreign, nil, 0o600))
 		must(os.Chown(foreign, 12345, 12345))
-		if l, err := Open(foreign, 1<<20, 3); err == nil {
+		if l, err := Open(foreign, Limits{MaxBytes: 1 << 20, Keep: 3}); err == nil {
 			l.Close()
 			t.Error("a file of another user was opened")
 		}
@@ -588,7 +812,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func BenchmarkWrite(b *testing.B) {
-	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), 64<<20, 2)
+	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), Limits{MaxBytes: 64 << 20, Keep: 2})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -602,7 +826,7 @@ func BenchmarkWrite(b *testing.B) {
 }
 
 func BenchmarkReady(b *testing.B) {
-	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), 64<<20, 2)
+	l, err := Open(filepath.Join(b.TempDir(), "audit.jsonl"), Limits{MaxBytes: 64 << 20, Keep: 2})
 	if err != nil {
 		b.Fatal(err)
 	}

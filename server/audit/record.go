@@ -54,6 +54,9 @@ type Record struct {
 
 	Decision, Rule, ErrorName string // allow or deny; the rule's id; POLICY_BLOCKED and so on
 
+	// Refused is for what did not happen. Such records are short, and only the first of those that are alike has a line.
+	Refused bool
+
 	// Of a call, that is, where Tool is not empty; also when they are 0.
 	ExitCode   int
 	DurationMS int64
@@ -114,12 +117,17 @@ type outcome struct {
 // maxLine bounds a line, newline included.
 const maxLine = 64 << 10
 
-// maxData bounds Record.Data as it is written.
-const maxData = 32 << 10
+// Bounds on what a record has, in bytes as they are written.
+const (
+	maxData    = 32 << 10
+	maxText    = 4096 // of a text, and of all words of Argv together
+	maxRefused = 256  // the same of a refusal
+	maxSaid    = 128  // of what a client says of itself
+)
 
 // encode gives the record's line, newline included, and its hash.
 func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
-	for most := 4096; ; most /= 2 {
+	for most := maxText; ; most /= 2 {
 		b, err := r.cut(most).marshal(at, last)
 		if err != nil {
 			return nil, head{}, err
@@ -167,15 +175,21 @@ func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// cut bounds every text to most bytes and every list to 64 elements.
+// cut bounds every text to most bytes as they are written, and every list to 64 elements.
 func (r Record) cut(most int) Record {
+	if r.Refused {
+		most = min(most, maxRefused)
+	}
 	for _, s := range []*string{
-		&r.Event, &r.RequestID, &r.TraceID, &r.Subject, &r.Session, &r.ClientName, &r.ClientVersion, &r.Protocol, &r.Tool,
-		&r.Subcommand, &r.URLHost, &r.Host, &r.Address, &r.Decision, &r.Rule, &r.ErrorName, &r.PolicySHA256, &r.RunID, &r.Note,
+		&r.Event, &r.Tool, &r.Subcommand, &r.URLHost, &r.Host, &r.Address, &r.Decision, &r.Rule, &r.ErrorName, &r.PolicySHA256,
+		&r.RunID, &r.Note,
 	} {
 		*s = cutText(*s, most)
 	}
-	r.Events, r.Argv, r.Requests = cutList(r.Events, most), cutList(r.Argv, most), cutList(r.Requests, most)
+	for _, s := range []*string{&r.RequestID, &r.TraceID, &r.Subject, &r.Session, &r.ClientName, &r.ClientVersion, &r.Protocol} {
+		*s = cutText(*s, min(most, maxSaid))
+	}
+	r.Events, r.Argv, r.Requests = cutList(r.Events, most), cutWords(r.Argv, most), cutList(r.Requests, min(most, maxSaid))
 	return r
 }
 
@@ -195,13 +209,51 @@ func cutList(list []string, most int) []string {
 	return out
 }
 
+// cutWords bounds all words together.
+func cutWords(argv []string, most int) []string {
+	out := cutList(argv, most)
+	for i, s := range out {
+		if most -= written(s) + len(`"",`); most < 0 {
+			return append(out[:i], fmt.Sprintf("[%d more cut]", len(argv)-i))
+		}
+	}
+	return out
+}
+
+// cutText cuts a text so that it has at most `most` bytes as it is written.
 func cutText(s string, most int) string {
-	if len(s) <= most {
+	if len(s) <= most && written(s) <= most {
 		return s
 	}
-	n := most
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
+	room := most - len(fmt.Sprintf("[%d bytes cut]", len(s)))
+	kept := cutWritten(s, room)
+	return kept + fmt.Sprintf("[%d bytes cut]", len(s)-len(kept))
+}
+
+// cutWritten returns as much of the beginning of s as has at most `most` bytes as it is written.
+func cutWritten(s string, most int) string {
+	for i, r := range s {
+		if most -= writtenRune(r); most < 0 {
+			return s[:i]
+		}
 	}
-	return s[:n] + fmt.Sprintf("[%d bytes cut]", len(s)-n)
+	return s
+}
+
+// written is the size of a text in JSON as encode writes it, without the quotes.
+func written(s string) (n int) {
+	for _, r := range s {
+		n += writtenRune(r)
+	}
+	return n
+}
+
+func writtenRune(r rune) int {
+	switch {
+	case r == '"', r == '\\', r == '\b', r == '\f', r == '\n', r == '\r', r == '\t':
+		return 2
+	case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029': // the second may stand for a byte that is no UTF-8
+		return 6
+	}
+	return utf8.RuneLen(r)
 }

@@ -3,11 +3,13 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -21,7 +23,7 @@ const (
 	Inserted  = "inserted"  // the line does not belong here; the next one goes on without it
 	Reordered = "reordered" // the line stands before one that came earlier
 	Torn      = "torn"      // the last line has no end
-	Cut       = "cut"       // the head given is not in the chain: the end is missing, or it was written anew
+	Cut       = "cut"       // the anchor given is not in the chain: the end is missing, or it was written anew
 )
 
 // Report is what Verify found.
@@ -33,7 +35,7 @@ type Report struct {
 	Last     time.Time `json:"last"`
 	LastSeq  int64     `json:"last_seq"`
 	Head     string    `json:"head"`     // hash of the last good line
-	Complete bool      `json:"complete"` // it begins with the very first line; otherwise older files are not here
+	Complete bool      `json:"complete"` // it begins with the very first line
 	Break    *Break    `json:"break,omitempty"`
 }
 
@@ -54,15 +56,33 @@ type place struct {
 	torn bool
 }
 
-var isHash = lazyregexp.New(`^[0-9a-f]{64}$`)
+var isAnchor = lazyregexp.New(`^(?:([1-9][0-9]{0,17}):)?([0-9a-f]{64})$`)
 
-// Verify walks the files of one log, in any order. anchor is the hash of a
-// line that must be in the chain, for instance the head of an earlier run; ""
-// for none. The error is for files that cannot be read; a broken chain is not
-// an error.
+// parseAnchor reads [SEQ:]HASH. Without a number seq is 0, and without an anchor hash is empty.
+func parseAnchor(text string) (head, error) {
+	if text == "" {
+		return head{}, nil
+	}
+	m := isAnchor.FindStringSubmatch(text)
+	if m == nil {
+		return head{}, fmt.Errorf("anchor %q: want SEQ:HASH, the number of a line and its 64 lower-case hexadecimal digits", text)
+	}
+	seq, _ := strconv.ParseInt(cmp.Or(m[1], "0"), 10, 64) // digits
+	return head{seq, m[2]}, nil
+}
+
+// is reports whether h is the line that the anchor names.
+func (anchor head) is(h head) bool {
+	return anchor.hash == h.hash && (anchor.seq == 0 || anchor.seq == h.seq)
+}
+
+// Verify walks the files of one log, in any order. anchor is SEQ:HASH or HASH of a line that must be in the chain, or come
+// before its first line; "" for none. Without an anchor the first line must be the log's very first. The error is for files
+// that cannot be read; a broken chain is not an error.
 func Verify(anchor string, files ...string) (Report, error) {
-	if anchor != "" && !isHash.MatchString(anchor) {
-		return Report{}, errors.New("the head must be 64 lower-case hexadecimal digits")
+	from, err := parseAnchor(anchor)
+	if err != nil {
+		return Report{}, err
 	}
 	var chains [][]place
 	for _, name := range files {
@@ -77,7 +97,7 @@ func Verify(anchor string, files ...string) (Report, error) {
 	// Oldest first. Whether they fit is for the chain to say.
 	slices.SortStableFunc(chains, func(a, b []place) int { return int(a[0].seq - b[0].seq) })
 	lines := slices.Concat(chains...)
-	r := walk(lines, anchor)
+	r := walk(lines, from)
 	if len(lines) == 0 && anchor != "" {
 		r.Break = &Break{File: files[0], Line: 1, Kind: Cut, Text: "there is no line at all"}
 	}
@@ -132,14 +152,14 @@ func read(name string) ([]place, error) {
 	}
 }
 
-func walk(lines []place, anchor string) Report {
+func walk(lines []place, anchor head) Report {
 	var r Report
 	last := genesis
-	found := anchor == ""
+	found := anchor.hash == ""
 	for i, p := range lines {
 		if i == 0 && p.ok && p.true && (p.seq > 1 || p.prev == genesis.hash) {
-			// Older files may have been rotated away: begin here.
-			last = head{p.seq - 1, p.prev}
+			last = head{p.seq - 1, p.prev} // older files may be elsewhere: the anchor decides
+			found = found || anchor.is(last)
 			r.FirstSeq, r.First, r.Complete = p.seq, p.ts, p.seq == 1
 		}
 		if !p.follows(last) {
@@ -147,12 +167,18 @@ func walk(lines []place, anchor string) Report {
 			return r
 		}
 		last = p.head
-		found = found || p.hash == anchor
+		found = found || anchor.is(p.head)
 		r.Lines, r.Last, r.LastSeq, r.Head = i+1, p.ts, p.seq, p.hash
 	}
-	if !found && len(lines) > 0 {
+	switch {
+	case len(lines) == 0:
+	case !found:
 		p := lines[len(lines)-1]
-		r.Break = &Break{p.file, p.line, Cut, "the head is not in the chain: lines after this one were removed, or the log was written anew"}
+		r.Break = &Break{p.file, p.line, Cut, "the anchor is not in the chain: lines after this one were removed, or the log was written anew"}
+	case !r.Complete && anchor.hash == "":
+		p := lines[0]
+		r.Break = &Break{p.file, p.line, Removed, fmt.Sprintf(
+			"seq 1 to %d are missing; if you keep them elsewhere give the last one of them: --anchor %d:%s", p.seq-1, p.seq-1, p.prev)}
 	}
 	return r
 }

@@ -14,7 +14,7 @@ import (
 var (
 	unrecorded = &policy.Refusal{
 		Code: policy.SandboxViolation, Rule: "egress.audit", Retryable: true,
-		Message: "the audit log cannot be written, so nothing goes out; tell the operator",
+		Message: "the proxy's log cannot be written or is full, so nothing goes out; tell the operator",
 	}
 	noNetwork = &policy.Refusal{
 		Code: policy.Unreachable, Rule: "egress.network",

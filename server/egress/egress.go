@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
@@ -35,12 +37,10 @@ const (
 )
 
 // Decision tells about one request. A refused one is told once; an allowed
-// one before anything is sent out, and again with Done when it has ended. Of
-// refusals that are alike and follow each other fast the first is told, and
-// later one Decision for all the others.
+// one before anything is sent out, and again with Done when it has ended.
 type Decision struct {
 	Time     time.Time
-	Method   string // CONNECT or the method of a plain request; "and N more" of refusals like an earlier one
+	Method   string // CONNECT or the method of a plain request
 	Host     string // canonical; empty when the request named none that can be read
 	Port     int
 	Allowed  bool
@@ -58,8 +58,9 @@ type Proxy struct {
 	policy  atomic.Pointer[policy.Policy]
 	network policy.Network // as it was given
 	record  func(Decision) error
-	denied  denials
 	plain   http.Handler
+	// Pace is waited for by each request that is let out; nil: none waits. It is set before Serve.
+	Pace *rate.Limiter
 	// Sites are served here instead of going out, by the host of a plain http request. It is set before Serve.
 	Sites map[string]http.Handler
 	// outgoing is the proxy that everything goes through, or nil.
@@ -75,14 +76,13 @@ type Proxy struct {
 }
 
 // New makes a proxy. record is told every decision, from many goroutines; while
-// it fails nothing gets out. It is told all of them when Serve returns.
+// it fails nothing gets out.
 //
 // With an outgoing proxy, which may be nil, everything goes through that, and
 // it resolves names.
 func New(p *policy.Policy, network policy.Network, outgoing *Outgoing, record func(Decision) error) *Proxy {
 	network.Remote = outgoing != nil
 	proxy := &Proxy{network: network, outgoing: outgoing, record: record, idle: idleTime, dial: dialTime, header: headerTime}
-	proxy.denied = denials{record: record, every: denialTime, most: maxDenials, counts: map[denial]int{}}
 	proxy.plain = newPlain(outgoing)
 	proxy.policy.Store(p)
 	return proxy
@@ -120,6 +120,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if refusal := q.check(r, pol); refusal != nil {
 		q.deny(w, refusal)
 		return
+	}
+	if p.Pace != nil && p.Pace.Wait(r.Context()) != nil {
+		return // the client has gone
 	}
 	q.Allowed = true
 	if len(q.addrs) > 0 {
@@ -210,7 +213,7 @@ func (q *request) target(r *http.Request) (scheme, host string, refusal *policy.
 // deny records a refusal and answers with it.
 func (q *request) deny(w http.ResponseWriter, r *policy.Refusal) {
 	q.Rule, q.Duration = r.Rule, time.Since(q.Time)
-	if q.denied.add(q.Decision) != nil {
+	if q.record(q.Decision) != nil {
 		r = unrecorded
 	}
 	answer(w, r)

@@ -25,14 +25,6 @@ func Listen(address string) (net.Listener, error) {
 // Serve answers on l until ctx ends, which also ends what is open. It can't be
 // called again.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
-	err := p.serve(ctx, l)
-	if end := p.denied.close(); end != nil {
-		err = errors.Join(err, fmt.Errorf("egress proxy on %s: record what was refused last: %w", l.Addr(), end))
-	}
-	return err
-}
-
-func (p *Proxy) serve(ctx context.Context, l net.Listener) error {
 	if ap, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 		own := ap.Addr().Unmap()
 		p.listen.Store(&own)

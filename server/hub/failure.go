@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/hub/guard"
 	"github.com/slimctl/slimctl/server/hub/upstream"
 	"github.com/slimctl/slimctl/server/policy"
@@ -65,11 +66,15 @@ func noExecutor(tool string) *failure {
 	return &failure{name: r.Code.Name(), code: int(r.Code), rule: r.Rule, text: r.Message}
 }
 
-func unrecorded() *mcp.CallToolResult {
-	return (&failure{
+func unrecorded(err error) *mcp.CallToolResult {
+	f := failure{
 		name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: "audit.unavailable", retryable: true,
 		text: "the audit log cannot be written, so nothing is run or shown; tell the operator",
-	}).result()
+	}
+	if errors.Is(err, audit.ErrFull) {
+		f.rule, f.text = "audit.full", "the audit log is full, so nothing is run; tell the operator to move its older files away"
+	}
+	return f.result()
 }
 
 // coded gives an error of no code one: go-sdk would say 0.

@@ -115,12 +115,12 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	r := h.record.begin(ctx, req.Session, s, req.Params.Meta)
 	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
 	if err := h.record.log.Ready(); err != nil {
-		return unrecorded(), "", nil
+		return unrecorded(err), "", nil
 	}
 	if refusal := noExecutor(req.Params.Name); t == nil && refusal != nil {
 		res := refusal.result()
-		if r.end(res, refusal.rule, nil) != nil {
-			res = unrecorded()
+		if e := r.end(res, refusal.rule, nil); e != nil {
+			res = unrecorded(e)
 		}
 		return res, "", nil
 	}
@@ -132,8 +132,8 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	if d != nil {
 		h.meter.Denied(server.Name, t.alias, d.Rule)
 		res := denied(d).result()
-		if r.end(res, d.Rule, nil) != nil {
-			res = unrecorded()
+		if e := r.end(res, d.Rule, nil); e != nil {
+			res = unrecorded(e)
 		}
 		return res, t.alias, nil
 	}
@@ -141,8 +141,8 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	if policy.ChecksArguments(server.Name) {
 		if f := t.checkArguments(req.Params.Arguments); f != nil {
 			res := f.result()
-			if r.end(res, "", nil) != nil {
-				res = unrecorded()
+			if e := r.end(res, "", nil); e != nil {
+				res = unrecorded(e)
 			}
 			return res, t.alias, nil
 		}
@@ -151,7 +151,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)
 	if e := r.end(answer, "", err); e != nil && err == nil {
-		return unrecorded(), t.alias, nil
+		return unrecorded(e), t.alias, nil
 	}
 	if err == nil && answer != nil && answer == as.CallToolResult {
 		res = as

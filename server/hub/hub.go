@@ -39,11 +39,8 @@ type Options struct {
 	Policy  string // path of hub.policy.json
 	Version string // of this program
 
-	// Audit is the path of the audit log, which is rotated at AuditBytes and
-	// kept AuditKeep times (0: 10 MiB, 5).
-	Audit      string
-	AuditBytes int64
-	AuditKeep  int
+	Audit       string       // path of the audit log
+	AuditLimits audit.Limits // zero: 16 MiB a file, 7 old ones
 
 	// Lock is a file of which one hub at a time may hold the lock. Empty: none.
 	Lock string

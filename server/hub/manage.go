@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/hub/upstream"
 )
@@ -86,9 +87,12 @@ func (h *Hub) Restart(ctx context.Context, name string) error {
 	return s.restart(ctx)
 }
 
+// AuditLog gives the log of calls, which Close closes.
+func (h *Hub) AuditLog() *audit.Log { return h.record.log }
+
 // Ready says what keeps the hub from serving everything as it should.
 func (h *Hub) Ready() error {
-	var errs []error
+	errs := []error{h.record.log.Ready()}
 	for _, s := range h.all() {
 		if st := s.up.Status(); st.State != upstream.Running {
 			errs = append(errs, fmt.Errorf("server %s is %s", st.Name, st.State))

@@ -75,7 +75,7 @@ func TestGuard(t *testing.T) {
 		}
 	}
 	want := []string{"echo deny tool.blocked", "pid deny tool.blocked", "nothing deny tool.unknown", "structured allow"}
-	if !slices.Equal(got, append(slices.Clone(want), want...)) {
+	if !slices.Equal(got, append(want, "structured allow")) { // the refusals of the second era are like those of the first
 		t.Errorf("on record is %q", got)
 	}
 	if n := len(h.meter.denied); n != 4 || h.meter.denied[0] != "new echo tool.blocked" {
@@ -100,7 +100,7 @@ func TestUnrecorded(t *testing.T) {
 	if !res.IsError || !strings.Contains(text, "audit.unavailable") {
 		t.Errorf("answered %q", text)
 	}
-	h.record.log, _ = audit.Open(h.dir+"/other.jsonl", 1<<20, 1) // for the end
+	h.record.log, _ = audit.Open(h.dir+"/other.jsonl", audit.Limits{MaxBytes: 1 << 20, Keep: 1}) // for the end
 }
 
 // TestDown: a call of a server that is down is answered at once, and says so.
@@ -267,12 +267,15 @@ func TestTexts(t *testing.T) {
 			t.Errorf("what is fine: %v %v", r, err)
 		}
 	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.ReadFile(h.dir + "/audit.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(log), `"arguments.path"`); n != 9 || strings.Contains(string(log), secret) {
-		t.Errorf("%d denials on record: %s", n, log)
+	if n := strings.Count(string(log), `"arguments.path"`); n != 2 || !strings.Contains(string(log), `"and 8 more"`) || strings.Contains(string(log), secret) {
+		t.Errorf("denials on record: %s", log)
 	}
 	if n := len(h.meter.denied); n != 9 {
 		t.Errorf("%d denials counted", n)

@@ -26,17 +26,12 @@ type record struct {
 	redactor *output.Redactor
 }
 
-const (
-	auditBytes = 10 << 20
-	auditKeep  = 5
-)
-
 func newRecord(o Options) (*record, error) {
 	redactor, err := output.NewRedactor(nil, nil, output.Secrets(os.Environ()))
 	if err != nil {
 		return nil, err
 	}
-	log, err := audit.Open(o.Audit, cmp.Or(o.AuditBytes, auditBytes), cmp.Or(o.AuditKeep, auditKeep))
+	log, err := audit.Open(o.Audit, cmp.Or(o.AuditLimits, audit.Limits{MaxBytes: 16 << 20, Keep: 7}))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +40,7 @@ func newRecord(o Options) (*record, error) {
 
 // note records an event that is no call.
 func (r *record) note(event, what string) error {
-	return r.log.Write(audit.Record{Event: event, Note: what})
+	return r.log.Finish(audit.Record{Event: event, Note: what})
 }
 
 // line is a call that is being recorded.
@@ -87,7 +82,7 @@ func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
 	l.Event, l.Decision, l.Rule = audit.ToolFinished, "allow", rule
 	l.DurationMS = time.Since(l.since).Milliseconds()
 	if rule != "" {
-		l.Event, l.Decision = audit.PolicyBlocked, "deny"
+		l.Event, l.Decision, l.Refused = audit.PolicyBlocked, "deny", true
 		l.ExitCode = policy.PolicyBlocked.ExitCode()
 	}
 	l.Events = []string{audit.ToolCall, l.Event}
@@ -102,12 +97,17 @@ func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
 		l.ExitCode = max(l.ExitCode, 1)
 		if name, ok := res.Meta["name"].(string); ok && (rule != "" || res.Meta["rule"] != nil) {
 			l.ErrorName = l.record.redactor.String(fmt.Sprintf("%.64s", name))
+			l.Refused = true // by the server, whose own line says more
 		}
 	}
 	if res != nil {
 		l.BytesOut = size(res)
 	}
-	if e := l.record.log.Write(l.Record); e != nil {
+	write := l.record.log.Finish
+	if l.Refused {
+		write = l.record.log.Write
+	}
+	if e := write(l.Record); e != nil {
 		return e
 	}
 	return err

@@ -52,9 +52,14 @@ type Redaction struct {
 // Audit is the log of calls.
 type Audit struct {
 	File     string `json:"file" pattern:"^(/|$)" must:"be an absolute path" doc:"absolute; empty: state_dir/audit.jsonl"`
-	MaxBytes int64  `json:"max_bytes" least:"65536" most:"1073741824" doc:"a file that would grow beyond is rotated; 64 KiB to 1 GiB"`
-	Keep     int    `json:"keep" least:"1" most:"100" doc:"rotated files that stay"`
+	MaxBytes int64  `json:"max_bytes" least:"65536" most:"1073741824" doc:"a file that would grow beyond gets a number, and a new one begins; 64 KiB to 1 GiB"`
+	Keep     int    `json:"keep" least:"1" most:"1000" doc:"files with a number"`
+	WhenFull string `json:"when_full" enum:"stop,rotate" doc:"when there would be more: stop refuses calls until older files are taken away, rotate removes the oldest"`
 }
+
+// Rotate is the value of audit.when_full with which old lines are lost. The default is "stop": who may call could
+// otherwise remove what he did.
+const Rotate = "rotate"
 
 // AgentBrowser says which program runs and which Chromium it drives.
 type AgentBrowser struct {
@@ -107,7 +112,7 @@ func Default() *Policy {
 			SessionCalls: 5000, SessionBytes: 64 << 20, SessionIdleSec: 600, ArtifactBytes: 256 << 20,
 		},
 		Redaction: Redaction{Keys: []string{}, Patterns: []string{}},
-		Audit:     Audit{MaxBytes: 8 << 20, Keep: 3},
+		Audit:     Audit{MaxBytes: 16 << 20, Keep: 7, WhenFull: "stop"},
 	}
 }
 
