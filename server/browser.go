@@ -47,11 +47,18 @@ func (b *browser) run(ctx context.Context, p *policy.Policy, c Call) Result {
 	if c.missing != nil {
 		return res.failed(exitNoRun, c.missing)
 	}
-	ses, r := b.sessions.enter(ctx, c.SessionID)
-	if r != nil {
+	ses := c.ses
+	if r := b.sessions.enter(ctx, ses); r != nil {
 		return res.refuse(r)
 	}
 	defer b.sessions.leave(ses)
+	if c.after != nil {
+		select {
+		case <-c.after:
+		case <-ctx.Done():
+			return res.refuse(late())
+		}
+	}
 	if c.Command.Name == "close" {
 		if err := b.end(ses); err != nil {
 			return res.failed(exitUnavailable, err)
@@ -429,9 +436,18 @@ func (b *browser) reap(ctx context.Context, idle func() time.Duration) {
 		for _, ses := range b.sessions.idle(time.Now().Add(-idle())) {
 			_ = b.end(ses) // nobody is there to be told
 			b.sessions.leave(ses)
-			b.sessions.release(Call{SessionID: ses.id}, 0)
+			b.sessions.release(ses, false, 0)
 		}
 	}
+}
+
+// evict ends a session that was taken from its owner, after the call that runs in it.
+func (b *browser) evict(ses *session) {
+	defer close(ses.gone)
+	_ = ses.turn.take(context.Background()) // it has no end
+	_ = b.end(ses)                          // the owner's next call is told
+	b.sessions.leave(ses)
+	b.sessions.release(ses, false, 0)
 }
 
 // close ends everything; no call runs any more.

@@ -44,7 +44,7 @@ func TestBudget(t *testing.T) {
 		steps  []step // none ends
 	}{
 		{"sessions", policy.Native, func(l *policy.Limits) { l.MaxSessions = 2 }, []step{
-			{"a", "open", ""}, {"b", "open", ""}, {"c", "open", "sessions.count"}, {"a", "open", ""}, {"d", "close", ""},
+			{"a", "open", ""}, {"b", "open", ""}, {"c", "open", "sessions.count"}, {"a", "open", ""}, {"d", "close", ""}, {"e", "click", ""},
 		}},
 		{"one session with 0.8", policy.Node, func(*policy.Limits) {}, []step{{"a", "open", ""}, {"a", "click", ""}, {"b", "open", "sessions.count"}}},
 		{"queue", policy.Native, func(l *policy.Limits) { l.SessionQueue = 2 }, []step{
@@ -85,8 +85,8 @@ func TestBudgetEnds(t *testing.T) {
 	all := newSessions()
 	b := newBudget(limits(func(l *policy.Limits) { l.MaxCalls = 1; l.SessionQueue = 1; l.SessionBytes = 100 }), all)
 	for range 1000 {
-		c := callOf("a", "open", policy.Native)
-		if _, d := b.OnBefore(t.Context(), c); d.Refusal != nil {
+		c, d := b.OnBefore(t.Context(), callOf("a", "open", policy.Native))
+		if d.Refusal != nil {
 			t.Fatal(d.Refusal)
 		}
 		b.OnAfter(t.Context(), c, Result{})
@@ -95,8 +95,8 @@ func TestBudgetEnds(t *testing.T) {
 		t.Errorf("%d sessions are left", len(all.all))
 	}
 	open, _ := b.OnBefore(t.Context(), callOf("a", "open", policy.Native))
-	ses, r := all.enter(t.Context(), "a")
-	if r != nil {
+	ses := open.ses
+	if r := all.enter(t.Context(), ses); r != nil {
 		t.Fatal(r)
 	}
 	all.mu.Lock()
@@ -157,8 +157,7 @@ func testCloseAndOthersGoOn(t *testing.T) {
 	b.OnBefore(t.Context(), c)
 	all.all["a"].open = true // as a tab makes it
 	for range 3 {
-		junk := Call{denied: true}
-		b.OnBefore(t.Context(), junk)
+		junk, _ := b.OnBefore(t.Context(), Call{denied: true})
 		b.OnAfter(t.Context(), junk, Result{})
 	}
 	if _, d := b.OnBefore(t.Context(), callOf("b", "open", policy.Native)); d.Refusal == nil {
@@ -167,8 +166,11 @@ func testCloseAndOthersGoOn(t *testing.T) {
 	if _, d := b.OnBefore(t.Context(), c); d.Refusal != nil {
 		t.Errorf("the session: %v", d.Refusal)
 	}
-	if _, d := b.OnBefore(t.Context(), callOf("c", "close", policy.Native)); d.Refusal != nil {
+	if _, d := b.OnBefore(t.Context(), callOf("a", "close", policy.Native)); d.Refusal != nil {
 		t.Errorf("close: %v", d.Refusal)
+	}
+	if _, d := b.OnBefore(t.Context(), callOf("c", "close", policy.Native)); d.Refusal == nil {
+		t.Error("a flood of closes of what isn't open")
 	}
 }
 

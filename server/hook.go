@@ -42,6 +42,12 @@ type Call struct {
 
 	denied bool // by a hook before this one
 
+	// Filled in by budget.
+	client *client
+	ses    *session      // nil: the call is in none
+	opened bool          // it was let open its session
+	after  chan struct{} // closed when the session is over in whose place this one opens; nil: there was none
+
 	// Filled in by inject.
 	Run  []string // what agent-browser is given
 	file string   // screenshot and pdf only: the artifact's name
@@ -52,6 +58,15 @@ type Origin struct {
 	audit.Caller
 	TraceID  string
 	Protocol string
+	ended    []string // MCP sessions that are over, as Caller.Session has them
+}
+
+// owner names the client whom sessions and budgets belong to: its key and its MCP session, where there are such.
+func (o Origin) owner() string {
+	if o.Session == "" {
+		return o.Subject
+	}
+	return o.Subject + "\x00" + o.Session
 }
 
 // Result is what a call answers: the four keys, in this order, in success,

@@ -31,7 +31,7 @@ func (i inject) OnBefore(_ context.Context, c Call) (Call, Decision) {
 			c.Command.Options = append(c.Command.Options, "--screenshot-format", "jpeg")
 		}
 	}
-	c.Run = append(forced(daemonName(c.SessionID), i.cdpPort, c.Generation), c.Command.Argv(path)...)
+	c.Run = append(forced(daemonName(c.key()), i.cdpPort, c.Generation), c.Command.Argv(path)...)
 	return c, Decision{}
 }
 
@@ -50,5 +50,5 @@ var artifactEnding = map[string]string{"screenshot": ".png", "pdf": ".pdf"}
 
 // fileName is where an artifact is kept, below the output directory: each
 // session has its own names. fileTmp is where agent-browser writes it first.
-func fileName(c Call) string { return filepath.Join(daemonName(c.SessionID), c.file) }
-func fileTmp(c Call) string  { return filepath.Join(daemonName(c.SessionID), "."+c.file) }
+func fileName(c Call) string { return filepath.Join(daemonName(c.key()), c.file) }
+func fileTmp(c Call) string  { return filepath.Join(daemonName(c.key()), "."+c.file) }

@@ -37,7 +37,7 @@ func origin(req *mcp.CallToolRequest) Origin {
 		o.ClientName, o.ClientVersion = audit.BoundText(name), audit.BoundText(version)
 	}
 	if caller, ok := meta[audit.MetaCaller]; ok { // the client is the hub, and says whom it asks for
-		o.Caller = audit.CallerOf(caller)
+		o.Caller, o.ended = audit.CallerOf(caller), audit.EndedOf(caller)
 	}
 	return o
 }

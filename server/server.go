@@ -90,6 +90,7 @@ func New(conf Config) (_ *Server, err error) {
 	sessions := newSessions()
 	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: newTurn()}
 	s.budget = newBudget(p.Limits, sessions)
+	sessions.end = func(ses *session) { s.browser.evict(ses) }
 	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network, proxy: p.Egress.Proxy, dialing: newTurn()}
 	if err := s.use(p, audit.Start); err != nil {
 		return nil, err

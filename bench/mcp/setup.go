@@ -19,7 +19,7 @@ func writePolicy(tmp, standin string, port, proxy int) (string, error) {
 		"agent_browser": map[string]any{"path": standin, "cdp_port": port},
 		"egress":        map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", proxy)},
 		"limits": map[string]any{
-			"max_sessions": sessions, "max_calls": parallel, "session_queue": parallel,
+			"max_sessions": sessions, "max_calls": 2 * parallel, "session_queue": parallel,
 			"rate_per_sec": 1000, "rate_burst": 10000, "session_calls": 1000000,
 		},
 	})

@@ -13,6 +13,7 @@ const MetaCaller = "io.github.slimctl/caller"
 type Caller struct {
 	RequestID string // of the request; nginx, hub and tool record the same
 	Subject   string // key:ID, sub:SUBJECT or anonymous, as the gate has it
+	Session   string // a hash of the MCP session's id; empty where there is none
 
 	ClientName, ClientVersion string // what the MCP client says of itself
 }
@@ -38,9 +39,33 @@ func CallerOf(meta any) (c Caller) {
 	return c
 }
 
+// metaEnded is the key, beside a Caller's, of the MCP sessions that are over.
+const metaEnded = "ended"
+
+// MetaWith gives the value for MetaCaller, with MCP sessions that are over.
+func (c Caller) MetaWith(ended []string) map[string]any {
+	m := c.Meta()
+	if len(ended) > 0 {
+		m[metaEnded] = ended
+	}
+	return m
+}
+
+// EndedOf reads the MCP sessions that are over from the value of MetaCaller.
+func EndedOf(meta any) (ended []string) {
+	m, _ := meta.(map[string]any)
+	list, _ := m[metaEnded].([]any)
+	for _, id := range list[:min(len(list), 64)] {
+		if s, ok := id.(string); ok {
+			ended = append(ended, BoundText(s))
+		}
+	}
+	return ended
+}
+
 func (c *Caller) fields() map[string]*string {
 	return map[string]*string{
-		"request_id": &c.RequestID, "subject": &c.Subject, "client_name": &c.ClientName, "client_version": &c.ClientVersion,
+		"request_id": &c.RequestID, "subject": &c.Subject, "mcp_session": &c.Session, "client_name": &c.ClientName, "client_version": &c.ClientVersion,
 	}
 }
 

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"maps"
 	"net"
@@ -68,11 +69,21 @@ func withCaller(ctx context.Context, req mcp.Request) context.Context {
 		c.RequestID = newRequestID() // a stream has many
 	}
 	if ss, ok := req.GetSession().(*mcp.ServerSession); ok {
+		c.Session = hashOf(ss.ID())
 		if p := ss.InitializeParams(); p != nil && p.ClientInfo != nil {
 			c.ClientName, c.ClientVersion = audit.BoundText(p.ClientInfo.Name), audit.BoundText(p.ClientInfo.Version)
 		}
 	}
 	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// hashOf names an MCP session, whose id is a credential. "" is for none.
+func hashOf(id string) string {
+	if id == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:8])
 }
 
 func callerFrom(ctx context.Context) audit.Caller {

@@ -33,7 +33,7 @@ func (h *Hub) upstreamMeta(ctx context.Context, s *server, session *mcp.ClientSe
 	}
 	delete(m, audit.MetaCaller) // a client does not say who it is
 	if s.config.Command != "" {
-		m[audit.MetaCaller] = callerFrom(ctx).Meta()
+		m[audit.MetaCaller] = callerFrom(ctx).MetaWith(h.web.sessions.over())
 	}
 	if p := ss.InitializeParams(); older(ss) {
 		m[mcp.MetaKeyClientCapabilities] = capabilitiesOf(p)

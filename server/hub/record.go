@@ -3,8 +3,6 @@ package hub
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -65,10 +63,7 @@ func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, me
 	if p := ss.InitializeParams(); p != nil {
 		l.Protocol = r.redactor.String(p.ProtocolVersion)
 	}
-	if id := ss.ID(); id != "" {
-		sum := sha256.Sum256([]byte(id))
-		l.Session = hex.EncodeToString(sum[:8])
-	}
+	l.Session = hashOf(ss.ID())
 	if s, ok := meta["traceparent"].(string); ok {
 		if m := traceparent.FindStringSubmatch(s); m != nil {
 			l.TraceID = m[1]

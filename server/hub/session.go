@@ -3,6 +3,7 @@ package hub
 import (
 	"crypto/rand"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,19 +16,43 @@ const (
 	sessionIdle = 30 * time.Minute // without a request; an open stream is none
 )
 
-// sessions knows which sessions there are and how long they have been idle.
-// When there are too many the one that was idle longest is ended, so that
-// clients which never say goodbye can't keep others out.
+// sessions knows which sessions there are, whose they are and how long they
+// have been idle. When there are too many one makes room that nobody misses,
+// so that clients which never say goodbye can't keep others out.
 type sessions struct {
 	delete func(id string)
 
-	mu sync.Mutex
-	by map[string]*use
+	mu    sync.Mutex
+	by    map[string]*use
+	ended []string // hashes of those that ended last
 }
 
 type use struct {
+	caller  string // of initialize; to others it doesn't exist
 	last    time.Time
-	running int // requests
+	used    bool // after initialize
+	running int  // requests
+}
+
+const (
+	// idleEnough is how long a session that was used must be idle to make room for another.
+	idleEnough = 5 * time.Minute
+	maxEnded   = 32
+)
+
+// end forgets a session; s.mu is held.
+func (s *sessions) end(id string) {
+	delete(s.by, id)
+	if s.ended = append(s.ended, hashOf(id)); len(s.ended) > maxEnded {
+		s.ended = s.ended[1:]
+	}
+}
+
+// over lists the sessions that ended last, for the tools: what these have for their clients is nobody's any more.
+func (s *sessions) over() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.ended)
 }
 
 // begin serves an initialize.
@@ -44,28 +69,31 @@ func (s *sessions) begin(next http.Handler, w *stream, r *http.Request) {
 			if s.by == nil {
 				s.by = map[string]*use{}
 			}
-			s.by[id] = &use{last: time.Now()}
+			s.by[id] = &use{caller: r.Header.Get(headerCaller), last: time.Now()}
 		}
 	}
 	next.ServeHTTP(w, r)
 }
 
-// room ends a session if there is no place for another; false if all are at work.
+// room ends a session if there is no place for another: one that nothing was asked in since its initialize, or else the one
+// that was idle longest, and long enough. It is false if there is none.
 func (s *sessions) room() bool {
 	s.mu.Lock()
 	var oldest string
 	for id, u := range s.by {
-		if u.running == 0 && time.Since(u.last) > sessionIdle {
-			delete(s.by, id) // go-sdk has ended it
-			continue
-		}
-		if u.running == 0 && (oldest == "" || u.last.Before(s.by[oldest].last)) {
+		idle := time.Since(u.last)
+		switch {
+		case u.running > 0:
+		case idle > sessionIdle: // go-sdk has ended it
+			s.end(id)
+		case u.used && idle < idleEnough:
+		case oldest == "" || u.before(s.by[oldest]):
 			oldest = id
 		}
 	}
 	full := len(s.by) >= maxSessions
-	if full {
-		delete(s.by, oldest)
+	if full && oldest != "" {
+		s.end(oldest)
 	}
 	s.mu.Unlock()
 	if full && oldest != "" {
@@ -74,11 +102,22 @@ func (s *sessions) room() bool {
 	return !full || oldest != ""
 }
 
+// before reports whether u makes room rather than v.
+func (u *use) before(v *use) bool {
+	if u.used != v.used {
+		return v.used
+	}
+	return u.last.Before(v.last)
+}
+
 // serve serves a request of a session. A stream alone keeps none alive.
 func (s *sessions) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerSession)
 	s.mu.Lock()
 	u := s.by[id]
+	if u != nil && u.caller != r.Header.Get(headerCaller) {
+		u = nil // another's key
+	}
 	if u != nil && r.Method == http.MethodPost {
 		u.running++
 	}
@@ -93,9 +132,10 @@ func (s *sessions) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 	switch r.Method {
 	case http.MethodPost:
 		u.running--
+		u.used = true
 		u.last = time.Now()
 	case http.MethodDelete:
-		delete(s.by, id)
+		s.end(id)
 	}
 }
 
@@ -103,7 +143,12 @@ func (s *sessions) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 // and requests that name it in the query.
 type oldSSE struct {
 	mu sync.Mutex
-	by map[string]*mcp.SSEServerTransport
+	by map[string]oldStream
+}
+
+type oldStream struct {
+	*mcp.SSEServerTransport
+	caller string // to others it doesn't exist
 }
 
 // open serves a stream until its client or the session ends.
@@ -114,9 +159,9 @@ func (o *oldSSE) open(server *mcp.Server, w http.ResponseWriter, r *http.Request
 	t := &mcp.SSEServerTransport{Endpoint: Path + "?sessionId=" + id, Response: w, MaxRequestBodyBytes: maxBody}
 	o.mu.Lock()
 	if o.by == nil {
-		o.by = map[string]*mcp.SSEServerTransport{}
+		o.by = map[string]oldStream{}
 	}
-	o.by[id] = t
+	o.by[id] = oldStream{t, r.Header.Get(headerCaller)}
 	o.mu.Unlock()
 	defer func() {
 		o.mu.Lock()
@@ -145,7 +190,7 @@ func (o *oldSSE) post(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	t := o.by[r.URL.Query().Get("sessionId")]
 	o.mu.Unlock()
-	if t == nil {
+	if t.SSEServerTransport == nil || t.caller != r.Header.Get(headerCaller) {
 		http.Error(w, "session not found", http.StatusNotFound)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -201,6 +202,68 @@ func TestSessions(t *testing.T) {
 	}
 	if n > maxSessions {
 		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// TestSessionsOfOthers: however many sessions a client begins, one that was used stays; to who has another key a session does
+// not exist.
+func TestSessionsOfOthers(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	path := filepath.Join(t.TempDir(), "s") // callers count on a unix socket alone
+	l, err := Listen("unix:"+path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); <-done })
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
+	do := func(method, body, id, key string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{
+			"Content-Type": "application/json", "Accept": "application/json, text/event-stream", headerSession: id, headerCaller: key,
+		} {
+			if v != "" {
+				req.Header.Set(k, v)
+			}
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body) // it may be a stream's end
+		res.Body.Close()
+		return res
+	}
+	id := do("POST", initFrame, "", "key:a").Header.Get(headerSession)
+	if res := do("POST", listFrame, id, "key:a"); res.StatusCode != 200 {
+		t.Fatal(res.Status)
+	}
+	for range 2 * maxSessions {
+		if res := do("POST", initFrame, "", "key:b"); res.StatusCode != 200 {
+			t.Fatal(res.Status)
+		}
+	}
+	for _, method := range []string{"DELETE", "POST", "GET"} {
+		for _, key := range []string{"key:b", ""} {
+			if res := do(method, listFrame, id, key); res.StatusCode != 404 {
+				t.Errorf("%s with key %q: %s", method, key, res.Status)
+			}
+		}
+	}
+	if res := do("POST", listFrame, id, "key:a"); res.StatusCode != 200 {
+		t.Errorf("its own client: %s", res.Status)
+	}
+	if res := do("DELETE", "", id, "key:a"); res.StatusCode != 204 {
+		t.Errorf("its own client: %s", res.Status)
 	}
 }
 

@@ -80,14 +80,15 @@ type Limits struct {
 	MaxTimeoutSec int `json:"max_timeout_sec" least:"1" most:"120" doc:"what a call may ask for"`
 	OutputBytes   int `json:"output_bytes" least:"1024" most:"1048576" doc:"of stdout and of stderr in a result, more is cut; 1 KiB to 1 MiB"`
 	MaxSessions   int `json:"max_sessions" least:"1" most:"64" doc:"open at a time; always 1 with agent-browser 0.8 to 0.19"`
-	MaxCalls      int `json:"max_calls" least:"1" most:"1024" doc:"calls that run or wait at a time"`
+	MaxCalls      int `json:"max_calls" least:"1" most:"1024" doc:"calls that run or wait at a time; one client may have half of them"`
 	SessionQueue  int `json:"session_queue" least:"1" most:"1024" doc:"the same in one session; at most max_calls"`
-	RatePerSec    int `json:"rate_per_sec" least:"1" most:"1000" doc:"calls a second over time of one session that has a page; all other calls share one such rate"`
+	RatePerSec    int `json:"rate_per_sec" least:"1" most:"1000" doc:"calls a second over time of one session that has a page; all other calls of a client share one such rate; a call with long arguments counts for each KiB"`
 	RateBurst     int `json:"rate_burst" least:"1" most:"10000" doc:"calls at once after a pause, of the same"`
 
 	SessionCalls   int   `json:"session_calls" least:"1" most:"1000000" doc:"calls of one session"`
 	SessionBytes   int64 `json:"session_bytes" least:"65536" most:"17179869184" doc:"answered to one session; 64 KiB to 16 GiB"`
 	SessionIdleSec int   `json:"session_idle_sec" least:"10" most:"86400" doc:"a session without calls is closed after so long"`
+	SessionHoldSec int   `json:"session_hold_sec" least:"10" most:"86400" doc:"a session may be kept for so long while another client waits for one, and a fifth of it without a call"`
 	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots and PDFs of one run; 1 MiB to 16 GiB"`
 }
 
@@ -109,7 +110,7 @@ func Default() *Policy {
 		Limits: Limits{
 			TimeoutSec: 30, MaxTimeoutSec: 120, OutputBytes: 30000, MaxSessions: 8,
 			MaxCalls: 64, SessionQueue: 16, RatePerSec: 20, RateBurst: 100,
-			SessionCalls: 5000, SessionBytes: 64 << 20, SessionIdleSec: 600, ArtifactBytes: 256 << 20,
+			SessionCalls: 5000, SessionBytes: 64 << 20, SessionIdleSec: 600, SessionHoldSec: 300, ArtifactBytes: 256 << 20,
 		},
 		Redaction: Redaction{Keys: []string{}, Patterns: []string{}},
 		Audit:     Audit{MaxBytes: 16 << 20, Keep: 7, WhenFull: "stop"},

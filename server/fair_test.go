@@ -1,0 +1,191 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/policy"
+)
+
+// by is a call of a client with a key and an MCP session.
+func by(key, mcp string, c Call) Call {
+	c.Origin = Origin{Caller: audit.Caller{Subject: key, Session: mcp}}
+	return c
+}
+
+// fairLab is a budget whose sessions have tabs as soon as open is let through.
+type fairLab struct {
+	*budget
+	t *testing.T
+}
+
+func newFairLab(t *testing.T, change func(*policy.Limits)) fairLab {
+	all := newSessions()
+	all.end = func(ses *session) { // as browser.evict
+		defer close(ses.gone)
+		ses.turn <- struct{}{}
+		ses.tab = nil
+		all.leave(ses)
+		all.release(ses, false, 0)
+	}
+	return fairLab{newBudget(limits(change), all), t}
+}
+
+// call makes a call and gives the rule that refuses it.
+func (l fairLab) call(c Call) string {
+	l.t.Helper()
+	c, d := l.OnBefore(l.t.Context(), c)
+	if d.Refusal == nil && c.opened {
+		l.sessions.mu.Lock()
+		c.ses.open = true
+		l.sessions.mu.Unlock()
+	}
+	if d.Refusal == nil && c.Command.Name == "close" {
+		l.sessions.mu.Lock()
+		c.ses.open = false
+		l.sessions.mu.Unlock()
+	}
+	res := Result{Refusal: d.Refusal}
+	if c.denied {
+		res.Refusal = &policy.Refusal{}
+	}
+	l.OnAfter(l.t.Context(), c, res)
+	if d.Refusal == nil {
+		return ""
+	}
+	return d.Refusal.Rule
+}
+
+// TestOneClientDoesNotStarveAnother: what a client does that is denied, or in sessions that don't exist, costs nobody else
+// anything, whether the other one has another key or another MCP session.
+func TestOneClientDoesNotStarveAnother(t *testing.T) {
+	open := func(id string) Call { return callOf(id, "open", policy.Native) }
+	for name, victim := range map[string]func(Call) Call{
+		"another key":         func(c Call) Call { return by("key:b", "", c) },
+		"another MCP session": func(c Call) Call { return by("key:a", "2", c) },
+	} {
+		t.Run(name, still(func(t *testing.T) {
+			l := newFairLab(t, func(l *policy.Limits) { l.RateBurst, l.RatePerSec, l.MaxSessions, l.MaxCalls = 3, 1, 1, 8 })
+			attacker := func(c Call) Call { return by("key:a", "1", c) }
+			for i := range 100 {
+				l.call(attacker(Call{SessionID: fmt.Sprint(i), Command: policy.Command{Name: "eval"}, denied: true}))
+			}
+			if rule := l.call(victim(open("s"))); rule != "" {
+				t.Errorf("after a flood that was denied: %s", rule)
+			}
+			l.call(victim(callOf("s", "close", policy.Native)))
+			// Calls that run in sessions that don't exist take no place.
+			l = newFairLab(t, func(l *policy.Limits) { l.MaxSessions, l.MaxCalls = 1, 8 })
+			for i := range 100 {
+				c, d := l.OnBefore(t.Context(), attacker(callOf(fmt.Sprint(i), "snapshot", policy.Native)))
+				if d.Refusal != nil { // the others don't end
+					l.OnAfter(t.Context(), c, Result{Refusal: d.Refusal})
+				}
+			}
+			if rule := l.call(victim(open("s"))); rule != "" {
+				t.Errorf("while calls run: %s", rule)
+			}
+		}))
+	}
+}
+
+// TestSessionIsItsOwners: another client's session doesn't exist, whatever is done with its id.
+func TestSessionIsItsOwners(t *testing.T) {
+	l := newFairLab(t, func(*policy.Limits) {})
+	one := by("key:a", "1", callOf("s", "open", policy.Native))
+	if rule := l.call(one); rule != "" {
+		t.Fatal(rule)
+	}
+	for _, other := range []Call{by("key:a", "2", one), by("key:b", "1", one), by("key:b", "", one), by("", "", one)} {
+		if other.key() == one.key() || daemonName(other.key()) == daemonName(one.key()) {
+			t.Errorf("%+v is the same session", other.Origin)
+		}
+		other.Command.Name = "close"
+		l.call(other)
+	}
+	if ses := l.sessions.all[one.key()]; ses == nil || !ses.open {
+		t.Error("another client closed it")
+	}
+}
+
+// TestSessionIsHeldNotForEver: who has the only session keeps it for a time while another waits, and loses it to that one
+// then, and to nobody before; not used it is lost earlier, and at once when its MCP session is over.
+func TestSessionIsHeldNotForEver(t *testing.T) {
+	open := callOf("s", "open", policy.Native)
+	use := callOf("s", "snapshot", policy.Native)
+	a, b := func(c Call) Call { return by("key:a", "1", c) }, func(c Call) Call { return by("key:a", "2", c) }
+	for _, tt := range []struct {
+		name       string
+		uses, over bool
+		least, max time.Duration
+	}{
+		{"used", true, false, 300 * time.Second, 311 * time.Second},
+		{"idle", false, false, 60 * time.Second, 71 * time.Second},
+		{"over", false, true, 0, 0},
+	} {
+		for _, gen := range []policy.Generation{policy.Node, policy.Native} {
+			t.Run(fmt.Sprint(tt.name, gen), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					open, use := open, use
+					open.Generation, use.Generation = gen, gen
+					l := newFairLab(t, func(l *policy.Limits) { l.MaxSessions = 1 })
+					if rule := l.call(a(open)); rule != "" {
+						t.Fatal(rule)
+					}
+					begin := time.Now()
+					for {
+						c := b(open)
+						if tt.over {
+							c.Origin.ended = []string{"1"}
+						}
+						rule := l.call(c)
+						if rule == "" {
+							break
+						}
+						if rule != "sessions.count" || time.Since(begin) > time.Hour {
+							t.Fatalf("after %s: %s", time.Since(begin), rule)
+						}
+						if tt.uses {
+							if rule := l.call(a(use)); rule != "" {
+								t.Fatalf("its owner after %s: %s", time.Since(begin), rule)
+							}
+						}
+						time.Sleep(10 * time.Second)
+					}
+					if d := time.Since(begin); d < tt.least || d > tt.max {
+						t.Errorf("it was held for %s", d)
+					}
+					synctest.Wait()
+					if rule := l.call(a(open)); rule != "sessions.count" {
+						t.Errorf("its first owner takes it back at once: %q", rule)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestManyClientsLogNoMore: a key's MCP sessions share what it may log.
+func TestManyClientsLogNoMore(t *testing.T) {
+	t.Run("", still(func(t *testing.T) {
+		l := newFairLab(t, func(l *policy.Limits) { l.RateBurst, l.RatePerSec = 10, 2 })
+		let, begin := 0, time.Now() // refusals take time
+		for i := range 10_000 {
+			if l.call(by("key:a", fmt.Sprint(i), callOf("s", "snapshot", policy.Native))) == "" {
+				let++
+			}
+		}
+		if most := (10*logPerBurst+2*logPerCall*int(time.Since(begin).Seconds()+1))/logged + 1; let > most {
+			t.Errorf("%d calls were let in, want %d at most", let, most)
+		}
+		if rule := l.call(by("key:b", "1", callOf("s", "snapshot", policy.Native))); rule != "" {
+			t.Errorf("another key: %s", rule)
+		}
+		if n := len(l.clients); n > 1000 {
+			t.Errorf("%d clients are remembered", n)
+		}
+	}))
+}
