@@ -86,7 +86,7 @@ func TestPrograms(t *testing.T) {
 		name, ok := strings.CutPrefix(section, "program:")
 		for key, value := range c {
 			for _, m := range expansion.FindAllStringSubmatch(value, -1) {
-				if !slices.Contains([]string{"ENV_SLIM_SUPERVISOR_USER", "ENV_SLIM_SERVICE_USER", "ENV_SLIM_DESKTOP_USER", "ENV_SLIM_NGINX_CONF", "ENV_SLIM_SCREEN", "ENV_SLIM_LANG"}, m[1]) {
+				if !slices.Contains([]string{"ENV_SLIM_SUPERVISOR_USER", "ENV_SLIM_SERVICE_USER", "ENV_SLIM_DESKTOP_USER", "ENV_SLIM_NGINX_CONF", "ENV_SLIM_SCREEN", "ENV_SLIM_WINDOW", "ENV_SLIM_LANG"}, m[1]) {
 					t.Errorf("%s: %s takes %s from elsewhere", section, key, m[1])
 				}
 			}
@@ -315,7 +315,7 @@ func TestSupervisord(t *testing.T) {
 			cmd := exec.Command(daemon, "-n", "-c", dir+"/conf")
 			cmd.Dir = "/"
 			self := map[uint32]string{0: "root", 1: "daemon"}[tt.uid]
-			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_SUPERVISOR_USER=" + self, "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x", "SLIM_SCREEN=1280x1024", "SLIM_LANG=en-US,en"}
+			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_SUPERVISOR_USER=" + self, "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x", "SLIM_SCREEN=1280x1024", "SLIM_WINDOW=1280,1024", "SLIM_LANG=en-US,en"}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.uid}}
 			cmd.Stdout, cmd.Stderr = log, log
 			if err := cmd.Start(); err != nil {

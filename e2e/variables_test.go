@@ -161,7 +161,7 @@ func TestRootless(t *testing.T) {
 			words[a] = true
 		}
 	}
-	if !words["800x600"] || !words["--accept-lang=de-CH,de"] {
+	if !words["800x600"] || !words["--window-size=800,600"] || !words["--accept-lang=de-CH,de"] {
 		t.Error("SLIM_SCREEN and SLIM_LANG reach no program")
 	}
 	if c := startSDK(t, w, key, "2", "modern"); !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/egress"
@@ -117,6 +118,7 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 		"SLIM_SERVICE_USER=" + a.service.name,
 		"SLIM_NGINX_CONF=" + nginxConf(getenv("SLIM_LISTEN"), hasIPv6),
 		"SLIM_SCREEN=" + screen,
+		"SLIM_WINDOW=" + strings.Replace(screen, "x", ",", 1),
 		"SLIM_LANG=" + languages,
 	}}, nil
 }
@@ -153,7 +155,7 @@ func timeZone(name string) (string, error) {
 	return name, nil
 }
 
-// screenPattern is a width and a height. What it lets through becomes a word of Xvnc's command line.
+// screenPattern is a width and a height. What it lets through becomes a word of Xvnc's and the browser's command lines.
 var screenPattern = lazyregexp.New(`^([1-9][0-9]{2,3})x([1-9][0-9]{2,3})$`)
 
 // screenSize returns the size of the desktop in pixels: 3840x2160 takes 32 MB, larger ones only memory.

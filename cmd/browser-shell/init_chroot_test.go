@@ -129,7 +129,7 @@ func TestInit(t *testing.T) {
 			want := []string{
 				"HOME=" + tt.home, "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 				"SLIM_DESKTOP_USER=gem", "SLIM_LANG=en-US,en", "SLIM_NGINX_CONF=/opt/gem/nginx", "SLIM_SCREEN=1280x1024", "SLIM_SERVICE_USER=" + tt.service,
-				"SLIM_SUPERVISOR_USER=" + tt.self, "TZ=UTC",
+				"SLIM_SUPERVISOR_USER=" + tt.self, "SLIM_WINDOW=1280,1024", "TZ=UTC",
 			}
 			slices.Sort(got.Env)
 			for i, kv := range got.Env { // what the machine has of IPv6 decides on the rest of it

@@ -115,7 +115,7 @@ func TestInitEnvironment(t *testing.T) {
 	if diff := cmp.Diff([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "TZ=Europe/Berlin",
 		"SLIM_SUPERVISOR_USER=root", "SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=browser-shell", "SLIM_NGINX_CONF=/opt/gem/nginx.conf",
-		"SLIM_SCREEN=1280x800", "SLIM_LANG=de-CH,de",
+		"SLIM_SCREEN=1280x800", "SLIM_WINDOW=1280,800", "SLIM_LANG=de-CH,de",
 	}, p.env); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -34,6 +34,7 @@ var initChoices = []Choice{
 	{"SLIM_SCREEN", []string{"1280x1024"}}, // or another size
 	{"SLIM_SERVICE_USER", []string{"browser-shell", "gem"}},
 	{"SLIM_SUPERVISOR_USER", []string{"root", "gem"}},
+	{"SLIM_WINDOW", []string{"1280,1024"}}, // SLIM_SCREEN with a comma
 }
 
 // initEnvironment is what it always gives them.

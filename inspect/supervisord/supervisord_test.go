@@ -182,7 +182,7 @@ func TestClosed(t *testing.T) {
 	}
 	want := []string{
 		"browser-shell 100 %(ENV_SLIM_SERVICE_USER)s [SLIM_SERVICE_USER]", "tigervnc 200 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER SLIM_SCREEN]",
-		"openbox 300 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]", "browser 400 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER SLIM_LANG]",
+		"openbox 300 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER]", "browser 400 %(ENV_SLIM_DESKTOP_USER)s [SLIM_DESKTOP_USER SLIM_LANG SLIM_WINDOW]",
 		"nginx 500  [SLIM_NGINX_CONF]",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -134,7 +134,7 @@ func programSockets(h *held) error {
 }
 
 // setByInit are the variables that `browser-shell init` gives supervisord, each checked by it.
-var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF", "SLIM_SCREEN", "SLIM_LANG"}
+var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF", "SLIM_SCREEN", "SLIM_WINDOW", "SLIM_LANG"}
 
 func programVariables(h *held) error {
 	for _, p := range h.Surface.Programs {

@@ -112,7 +112,7 @@ func browserArgs(t *testing.T) []string {
 	}
 	var said bytes.Buffer
 	cmd := exec.Command(daemon, "-n", "-c", filepath.Join(dir, "main"))
-	cmd.Env = []string{"SLIM_DESKTOP_USER=nobody", "SLIM_LANG=en-US,en", "SLIM_SCREEN=1280x1024", "PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"SLIM_DESKTOP_USER=nobody", "SLIM_LANG=en-US,en", "SLIM_WINDOW=1280,1024", "PATH=/usr/bin:/bin"}
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
