@@ -133,6 +133,7 @@ type packageJSON struct {
 	Name         string            `json:"name"`
 	Version      string            `json:"version"`
 	Dependencies map[string]string `json:"dependencies"`
+	Bin          json.RawMessage   `json:"bin"`
 }
 
 func readPackage(p string) (packageJSON, error) {

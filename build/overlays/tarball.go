@@ -18,16 +18,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // A native version without a committed lock has no compiled-in list of files. Its tarball takes the place of one: it is
 // kept in the cache and held against the profile's integrity at every use, so that nothing else in the cache is trusted.
 
-// maxTarball and maxKept bound what a tarball may be, and what is kept of it unpacked, in bytes: 0.41.2 has 54 and 35 MB.
-const (
-	maxTarball = 512 << 20
-	maxKept    = 512 << 20
-)
+// maxTarball and maxKept bound what a tarball may be, and what it may unpack to, in bytes: 0.41.2 has 54 MB, and 35 of Linux's
+// programs unpacked. Tests set maxKept lower.
+const maxTarball = 512 << 20
+
+var maxKept = int64(1 << 30)
 
 // loadTarball fills l.manifest and l.content from the tarball, which comes from the cache or by npm.
 func (l *lock) loadTarball(ctx context.Context, room string, o Options) error {
@@ -40,9 +41,7 @@ func (l *lock) loadTarball(ctx context.Context, room string, o Options) error {
 		if !errors.Is(err, os.ErrNotExist) {
 			o.log("cached tarball not used: %s: %v", file, err)
 		}
-		if data, err = l.pack(ctx, room, file, o); err != nil {
-			return err
-		}
+		return l.pack(ctx, room, file, o)
 	}
 	return l.unpack(data)
 }
@@ -68,12 +67,12 @@ func (l *lock) checkTarball(data []byte) error {
 	return nil
 }
 
-// pack gets the tarball by npm and, if it is the pinned one, puts it at file.
-func (l *lock) pack(ctx context.Context, room, file string, o Options) ([]byte, error) {
+// pack gets the tarball by npm, unpacks it if it is the pinned one, and puts it at file.
+func (l *lock) pack(ctx context.Context, room, file string, o Options) error {
 	sweep(room)
 	tmp, err := os.MkdirTemp(room, tempPrefix)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(tmp)
 	o.log("fetching agent-browser %s by npm", l.version)
@@ -83,23 +82,26 @@ func (l *lock) pack(ctx context.Context, room, file string, o Options) ([]byte, 
 		"--update-notifier=false", "--workspaces=false",
 	}
 	if err := run(ctx, tmp, npmEnv(os.Environ()), nil, o.npm(), args...); err != nil {
-		return nil, l.explain(err)
+		return l.explain(err)
 	}
 	found, err := filepath.Glob(filepath.Join(tmp, "*.tgz"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(found) != 1 {
-		return nil, fmt.Errorf("agent-browser %s: npm pack left %d tarballs, want one", l.version, len(found))
+		return fmt.Errorf("agent-browser %s: npm pack left %d tarballs, want one", l.version, len(found))
 	}
 	data, err := readTarball(found[0])
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.checkTarball(data); err != nil {
-		return nil, err
+		return err
 	}
-	return data, os.Rename(found[0], file)
+	if err := l.unpack(data); err != nil {
+		return err
+	}
+	return os.Rename(found[0], file)
 }
 
 // unpack reads from the tarball what the rules keep.
@@ -114,6 +116,9 @@ func (l *lock) unpack(data []byte) error {
 	}
 	if pkg.Name != packageName || pkg.Version != l.version {
 		return fmt.Errorf("agent-browser %s: %w: the tarball holds %q, version %q", l.version, ErrIntegrity, pkg.Name, pkg.Version)
+	}
+	if err := checkBin(pkg.Bin); err != nil {
+		return fmt.Errorf("agent-browser %s: tarball: package.json: bin: %w", l.version, err)
 	}
 	if len(pkg.Dependencies) > 0 {
 		return fmt.Errorf("agent-browser %s: %w: it has dependencies; give a prepared directory with --payload DIR",
@@ -131,15 +136,54 @@ func (l *lock) unpack(data []byte) error {
 	return nil
 }
 
+// checkBin refuses a package.json whose programs are not in the package. They are a path, or paths by name.
+func checkBin(raw json.RawMessage) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	var programs map[string]string
+	if err := json.Unmarshal(raw, &programs); err != nil {
+		var one string
+		if json.Unmarshal(raw, &one) != nil {
+			return errors.New("neither a path nor paths by name")
+		}
+		programs = map[string]string{"": one}
+	}
+	for name, p := range programs {
+		if !filepath.IsLocal(p) || strings.Contains(name, "/") {
+			return fmt.Errorf("%.200q leads to %.200q, which is not in the package", name, p)
+		}
+	}
+	return nil
+}
+
+// plainMember refuses a member of a tarball that no package of npm's has.
+func plainMember(h *tar.Header) error {
+	switch {
+	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir:
+		return fmt.Errorf("%.200q is not a regular file or a directory, but of tar's type %q", h.Name, h.Typeflag)
+	case h.Mode&^0o777 != 0:
+		return fmt.Errorf("%.200q has mode %o, with setuid, setgid or sticky", h.Name, h.Mode)
+	case path.Clean(h.Name) != strings.TrimSuffix(h.Name, "/"), !filepath.IsLocal(h.Name), strings.ContainsFunc(h.Name, unusual),
+		h.Typeflag == tar.TypeReg && !strings.Contains(h.Name, "/"):
+		return fmt.Errorf("%.200q is no path below the package", h.Name)
+	}
+	return nil
+}
+
+// unusual reports whether a file's name on some system can't have c.
+func unusual(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == utf8.RuneError }
+
 // kept gives the content of an npm tarball's files that the rules keep, by their path without the first element, as npm
-// unpacks them.
+// unpacks them. A tarball with a member that isn't plain is refused whole.
 func kept(data []byte, rules keepRules) (map[string][]byte, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
 	out := map[string][]byte{}
-	left := int64(maxKept)
+	left := maxKept
+	seen := map[string]bool{}
 	for archive := tar.NewReader(unzipped); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -148,15 +192,25 @@ func kept(data []byte, rules keepRules) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, name, _ := strings.Cut(path.Clean(h.Name), "/")
-		if !rules.keeps(name) {
+		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		if _, twice := out[name]; twice || h.Typeflag != tar.TypeReg {
-			return nil, fmt.Errorf("%s: twice there, or not a regular file", h.Name)
+		if err := plainMember(h); err != nil {
+			return nil, err
 		}
 		if left -= h.Size; left < 0 {
-			return nil, fmt.Errorf("%s: more than %d bytes to unpack", h.Name, maxKept)
+			return nil, fmt.Errorf("%.200q: more than %d bytes to unpack", h.Name, maxKept)
+		}
+		_, name, _ := strings.Cut(path.Clean(h.Name), "/")
+		if h.Typeflag == tar.TypeDir {
+			continue
+		}
+		if seen[strings.ToLower(name)] {
+			return nil, fmt.Errorf("%.200q is there twice, or differs from another in case only", h.Name)
+		}
+		seen[strings.ToLower(name)] = true
+		if !rules.keeps(name) {
+			continue
 		}
 		if out[name], err = io.ReadAll(archive); err != nil {
 			return nil, err

@@ -68,6 +68,12 @@ type member struct {
 	kind       byte
 }
 
+// linkTarget is where the links of a tarball lead to. What is called setuidName is setuid.
+const (
+	linkTarget = "/etc/passwd"
+	setuidName = "agent-browser-darwin-x64"
+)
+
 // tarball makes an npm tarball and its integrity.
 func tarball(t *testing.T, members ...member) (string, string) {
 	t.Helper()
@@ -75,7 +81,7 @@ func tarball(t *testing.T, members ...member) (string, string) {
 	zipped := gzip.NewWriter(&out)
 	archive := tar.NewWriter(zipped)
 	for _, m := range members {
-		must(t, archive.WriteHeader(&tar.Header{Name: m.name, Typeflag: m.kind, Size: int64(len(m.text)), Linkname: "/etc/passwd"}))
+		must(t, archive.WriteHeader(memberHeader(m)))
 		_, err := archive.Write([]byte(m.text))
 		must(t, err)
 	}
@@ -85,6 +91,60 @@ func tarball(t *testing.T, members ...member) (string, string) {
 	file := filepath.Join(t.TempDir(), "made")
 	put(t, file, out.String())
 	return file, "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func memberHeader(m member) *tar.Header {
+	h := &tar.Header{Name: m.name, Typeflag: m.kind, Size: int64(len(m.text)), Linkname: linkTarget, Mode: 0o644}
+	if strings.HasSuffix(m.name, setuidName) {
+		h.Mode = 0o4755
+	}
+	return h
+}
+
+// TestHostileTarballs: a tarball of the right integrity with what no package of npm's has is refused whole, also where the
+// rules keep nothing of it, and leaves nothing behind.
+func TestHostileTarballs(t *testing.T) {
+	need.Program(t, "sh")
+	pkg := member{"package/package.json", `{"name":"agent-browser","version":"0.99.0"}`, tar.TypeReg}
+	for name, c := range map[string]struct {
+		bad  member
+		says string
+	}{
+		"a link":                 {member{"package/x", "", tar.TypeSymlink}, "is not a regular file"},
+		"a hard link":            {member{"package/x", "", tar.TypeLink}, "is not a regular file"},
+		"a device":               {member{"package/x", "", tar.TypeBlock}, "is not a regular file"},
+		"a FIFO":                 {member{"package/x", "", tar.TypeFifo}, "is not a regular file"},
+		"setuid":                 {member{"package/bin/" + setuidName, "x", tar.TypeReg}, "mode 4755"},
+		"an absolute name":       {member{"/package/x", "", tar.TypeReg}, "is no path below the package"},
+		"a name that climbs":     {member{"package/../../x", "", tar.TypeReg}, "is no path below the package"},
+		"one that comes back":    {member{"package/x/../package.json", "{}", tar.TypeReg}, "is no path below the package"},
+		"a backslash":            {member{`package/..\x`, "", tar.TypeReg}, "is no path below the package"},
+		"a control character":    {member{"package/a\nb", "", tar.TypeReg}, "is no path below the package"},
+		"another case":           {member{"package/Package.json", "{}", tar.TypeReg}, "twice"},
+		"a file for a directory": {member{"package", "x", tar.TypeReg}, "is no path below the package"},
+		"a huge one":             {member{"package/x", strings.Repeat("\x00", 64<<20), tar.TypeReg}, "to unpack"},
+		"a program elsewhere":    {member{"package/package.json", `{"name":"agent-browser","version":"0.99.0","bin":{"agent-browser":"../../bin/sh"}}`, tar.TypeReg}, "bin"},
+		"one from the root":      {member{"package/package.json", `{"name":"agent-browser","version":"0.99.0","bin":"/bin/sh"}`, tar.TypeReg}, "bin"},
+		"a bin that is none":     {member{"package/package.json", `{"name":"agent-browser","version":"0.99.0","bin":[1]}`, tar.TypeReg}, "bin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "a huge one" {
+				defer func(most int64) { maxKept = most }(maxKept)
+				maxKept = 32 << 20
+			}
+			members := []member{pkg, c.bad}
+			if c.bad.name == pkg.name {
+				members = members[1:]
+			}
+			file, integrity := tarball(t, members...)
+			o := fakeNpm(t, `for a; do case $a in --pack-destination=*) cp '`+file+`' "${a#*=}/x.tgz";; esac; done`)
+			_, err := Fetch(context.Background(), "0.99.0", integrity, o)
+			if err == nil || !strings.Contains(err.Error(), c.says) || strings.ContainsAny(err.Error(), "\n\x00") {
+				t.Errorf("error %v, want %q", err, c.says)
+			}
+			noLeftovers(t, o.CacheDir, "payload")
+		})
+	}
 }
 
 func TestBadTarballs(t *testing.T) {
@@ -102,7 +162,6 @@ func TestBadTarballs(t *testing.T) {
 		"a script":        {[]member{pkg, {"package/bin/agent-browser-linux-x64", "#!/bin/sh", tar.TypeReg}}, "not a Linux program"},
 		"a link":          {[]member{pkg, {"package/LICENSE", "", tar.TypeSymlink}}, "not a regular file"},
 		"twice":           {[]member{pkg, pkg}, "twice"},
-		"twice, up":       {[]member{pkg, {"package/../x/package.json", "{}", tar.TypeReg}}, "twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file, integrity := tarball(t, c.members...)

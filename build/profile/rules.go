@@ -198,12 +198,44 @@ func checkGlob(g string) string {
 	if !doublestar.ValidatePattern(g) {
 		return "a bracket, brace or backslash in it is not closed"
 	}
+	if n := alternatives(g); n > mostAlternatives {
+		return fmt.Sprintf("its braces come to more than %d globs", mostAlternatives)
+	}
 	for _, probe := range []string{"/", "/~any~", "/~any~/~any~"} {
 		if ok, err := doublestar.Match(g, probe); err != nil || ok {
 			return "it matches everything"
 		}
 	}
 	return ""
+}
+
+// mostAlternatives is how many globs the braces of one may come to.
+const mostAlternatives = 256
+
+// alternatives counts the globs that the braces of a valid one come to, up to mostAlternatives and one more.
+func alternatives(g string) int {
+	sums, products := []int{0}, []int{1} // of the braces that are open, innermost last
+	class := false
+	for i := 0; i < len(g); i++ {
+		last := len(sums) - 1
+		switch c := g[i]; {
+		case c == '\\':
+			i++
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '{':
+			sums, products = append(sums, 0), append(products, 1)
+		case c == ',' && last > 0:
+			sums[last], products[last] = sums[last]+products[last], 1
+		case c == '}' && last > 0:
+			n := sums[last] + products[last]
+			sums, products = sums[:last], products[:last]
+			products[last-1] = min(products[last-1]*n, mostAlternatives+1)
+		}
+	}
+	return products[0]
 }
 
 // checkSegments says of an absolute path or glob what the patterns refuse without a reason.

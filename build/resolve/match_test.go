@@ -1,6 +1,8 @@
 package resolve
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -54,6 +56,30 @@ func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
 	got, err := w.glob("/opt/nodejs/22/bin/*", []string{"/opt/nodejs/22/bin/node"})
 	if err != nil || !slices.Equal(got, []string{"/opt/fnm/[22]/bin/tool-real"}) {
 		t.Errorf("with an exception: %q, %v", got, err)
+	}
+}
+
+// stopping is a base that is asked something when an interrupt comes.
+type stopping struct {
+	view
+	stop  func(error)
+	globs int
+}
+
+func (s *stopping) Glob(string) ([]string, error) {
+	s.globs++
+	s.stop(errStopped)
+	return nil, nil
+}
+
+var errStopped = errors.New("stopped")
+
+func TestMatchStops(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	s := &stopping{view: newRecorder(treeOf(t), &Footprint{Links: map[string]string{}}), stop: stop}
+	w := &work{base: stoppable{ctx, s}}
+	if _, err := w.match("/{a,b,c,d}/*"); !errors.Is(err, errStopped) || s.globs != 1 {
+		t.Errorf("%v, after %d globs", err, s.globs)
 	}
 }
 

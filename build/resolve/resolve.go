@@ -102,6 +102,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		}
 		base = newRecorder(files.Tree, &locked.Footprint)
 	}
+	base = stoppable{ctx, base}
 	line, err := detectLine(base)
 	if err != nil {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)

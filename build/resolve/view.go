@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sort"
@@ -17,6 +18,33 @@ type view interface {
 	Resolve(p string) (string, error)
 	// Glob lists the paths that a pattern matches, sorted.
 	Glob(pattern string) ([]string, error)
+}
+
+// stoppable answers until its context ends. Every loop of resolving asks the base.
+type stoppable struct {
+	ctx context.Context //nolint:containedctx // of one call of Resolve
+	view
+}
+
+func (s stoppable) Lookup(p string) (image.Entry, bool, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return image.Entry{}, false, err
+	}
+	return s.view.Lookup(p)
+}
+
+func (s stoppable) Resolve(p string) (string, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return "", err
+	}
+	return s.view.Resolve(p)
+}
+
+func (s stoppable) Glob(pattern string) ([]string, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return nil, err
+	}
+	return s.view.Glob(pattern)
 }
 
 // recorder answers from the tree and notes each answer in the footprint.
