@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/jstemmer/go-junit-report/v2/junit"
+
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // Formats of a report. The rules are written as Text and JSON.
@@ -30,7 +32,7 @@ func (r *Report) Write(w io.Writer, format string) error {
 	case Text:
 		return r.writeText(w)
 	case JSON:
-		return writeJSON(w, r)
+		return writeJSON(w, rawname.Quoted(*r))
 	case JUnit:
 		return r.writeJUnit(w)
 	case SARIF:

@@ -57,7 +57,7 @@ var rooms = map[string][]string{
 	"inspect/supervisord": {"image", "image/tree"},
 	"inspect/expect":      {},
 	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*"},
-	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*"},
+	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox", "server/policy"}, // which page an image may open
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 
