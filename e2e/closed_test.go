@@ -21,6 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/inspect/acceptance"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
@@ -61,7 +62,7 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := sandbox.Runner{Runtime: sandbox.Runc}.Start(context.WithoutCancel(t.Context()), img, settings)
+	s, err := sandbox.Runner{Runtime: sandbox.Runc, Watch: true}.Start(context.WithoutCancel(t.Context()), img, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +81,7 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 		if _, err := s.Stop(ctx); err != nil {
 			t.Errorf("cleaning up: %v", err)
 		}
+		b.startsNothing(t, img)
 		for name, data := range b.keep {
 			if err := os.WriteFile(filepath.Join(settings.Output, s.ID, name), data, 0o644); err != nil {
 				t.Error(err)
@@ -87,6 +89,21 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 		}
 	})
 	return b
+}
+
+// startsNothing checks, when all is over, that nothing was executed in a closed image but its programs and what they start.
+func (b *box) startsNothing(t *testing.T, img sandbox.Image) {
+	t.Helper()
+	if ours, err := img.Ours(); err != nil || !ours {
+		return // it is a base
+	}
+	executed, err := b.Executed()
+	if err != nil || len(executed) == 0 {
+		t.Errorf("what was executed is not known: %v", err)
+	}
+	for _, e := range acceptance.Strangers(executed) {
+		t.Errorf("%s was executed, by %s, %d times", e.File, e.By, e.Times)
+	}
 }
 
 // healthy waits until the image's own health check passes.

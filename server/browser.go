@@ -125,7 +125,7 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	if r := b.unreachable(ctx, p, nav); r != nil {
 		return res.refuse(r)
 	}
-	res.raw, res.status, res.newTabs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened())
+	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
 	return res
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/cdp"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 )
@@ -83,6 +84,7 @@ type Result struct {
 	Events    []string          `json:"-"` // for the audit log, in order
 	status    int               // of the HTTP answer to open; 0 when it is not known
 	newTabs   []string          // addresses of pages that the command opened
+	dialogs   []cdp.Dialog      // that pages opened since the last command
 	ran       bool              // agent-browser was started
 	raw       *process.Result   // what it gave; nil when that may not be shown
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server/cdp"
+	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -26,8 +27,10 @@ const askTime = 12 * time.Second
 // proxy, or a fault of the site or the network. It is nil when the page was
 // loaded, and for errors that agent-browser's own words say more of.
 func (b *browser) unreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation) *policy.Refusal {
-	if r := policy.ParseRefusal(nav.Header[strings.ToLower(policy.RefusalHeader)]); r != nil && strings.HasPrefix(nav.URL, "http:") {
-		return r
+	if number := nav.Header[strings.ToLower(policy.RefusalHeader)]; number != "" && strings.HasPrefix(nav.URL, "http:") {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+		defer cancel()
+		return cmp.Or(egress.Why(ctx, b.proxy, number), siteGone)
 	}
 	if nav.Error == "net::ERR_TUNNEL_CONNECTION_FAILED" {
 		return b.askProxy(ctx, p, nav.URL)
@@ -42,6 +45,8 @@ func (b *browser) unreachable(ctx context.Context, p *policy.Policy, nav cdp.Nav
 	}
 	return nil
 }
+
+var siteGone = fault("site.unreachable", true, "the site does not answer; try again later or open another site")
 
 func fault(rule string, retryable bool, format string, args ...any) *policy.Refusal {
 	return &policy.Refusal{Code: policy.Unreachable, Rule: rule, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
@@ -68,14 +73,13 @@ var faults = []struct {
 // askProxy asks the egress proxy for the same tunnel once more: Chromium does
 // not tell what it answered.
 func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *policy.Refusal {
-	gone := fault("site.unreachable", true, "the site does not answer; try again later or open another site")
 	checked, r := p.CheckURL(href)
 	if r != nil {
 		return r
 	}
 	u, err := url.Parse(checked.Href)
 	if err != nil {
-		return gone
+		return siteGone
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancel()
@@ -87,14 +91,14 @@ func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	target := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	if _, err := fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
-		return gone
+		return siteGone
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxAnswer)), &http.Request{Method: http.MethodConnect})
 	if err != nil {
-		return gone
+		return siteGone
 	}
 	defer answer.Body.Close()
-	return cmp.Or(policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)), gone)
+	return cmp.Or(policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)), siteGone)
 }
 
 // maxAnswer bounds what is read of the proxy's answer, in bytes.
@@ -133,6 +137,9 @@ func (observed) OnAfter(_ context.Context, _ Call, r Result) Result {
 	}
 	if len(r.newTabs) > 0 {
 		r.Stdout = withField(r.Stdout, "new_tabs", r.newTabs)
+	}
+	if len(r.dialogs) > 0 {
+		r.Stdout = withField(r.Stdout, "dialogs", r.dialogs)
 	}
 	return r
 }

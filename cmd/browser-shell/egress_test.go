@@ -58,7 +58,10 @@ func through(t *testing.T, proxy, target string) (int, string) {
 	}
 	defer res.Body.Close()
 	b, _ := io.ReadAll(res.Body)
-	return res.StatusCode, res.Header.Get(policy.RefusalHeader) + string(b)
+	if r := egress.Why(t.Context(), proxy, res.Header.Get(policy.RefusalHeader)); r != nil {
+		b = append(b, r.Header()...)
+	}
+	return res.StatusCode, string(b)
 }
 
 func TestEgress(t *testing.T) {
@@ -151,7 +154,7 @@ func TestChromiumPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.ProxySettings["ProxyServer"] != "http://127.0.0.1:4711" || m.ProxySettings["ProxyBypassList"] != "<-loopback>" ||
-		strings.Join(m.URLBlocklist, " ") != "*" || strings.Join(m.URLAllowlist, " ") != "https://.a.example https://b.example" {
+		m.URLBlocklist[0] != "*" || strings.Join(m.URLAllowlist, " ") != "about:* blob:* data:* chrome://top-chrome https://.a.example https://b.example" {
 		t.Errorf("got %+v", m)
 	}
 	flags := strings.Split(strings.TrimSuffix(run("--format", "flags"), "\n"), "\n")

@@ -10,7 +10,7 @@ import (
 
 const outcomes = `<!doctype html><title>Here</title><h1>Hello</h1>
 <a id="tab" target="_blank" href="/missing?a=1&b=2">tab</a> <button id="slow" onclick="window.open('/slow')">slow</button>
-<a id="dead" href="%s">dead</a>`
+<a id="dead" href="%s">dead</a> <button id="ask" onclick="this.textContent = confirm('Delete it?')">ask</button>`
 
 // TestOutcomes: what went wrong out there is told as such, the same for http
 // and https and in both generations, and never looks like a page; what a site
@@ -87,6 +87,12 @@ func TestOutcomes(t *testing.T) {
 			}
 			if read(s.do(t, "open", base)); data.Status != 200 || data.Title != "Here" {
 				t.Errorf("a good page: %+v", data)
+			}
+			if a := s.do(t, "click", "#ask"); !strings.Contains(a.Stdout, `"dialogs":[{"type":"confirm","message":"Delete it?"}]`) {
+				t.Errorf("a click that opens a dialog: %+v", a)
+			}
+			if a := s.do(t, "click", "h1"); strings.Contains(a.Stdout, "dialogs") {
+				t.Errorf("told twice: %+v", a)
 			}
 			if read(s.do(t, "click", "h1")); data.NewTabs != nil {
 				t.Errorf("a click that opens nothing: %+v", data)

@@ -55,6 +55,7 @@ func Run(ctx context.Context, o Options) (*verify.Report, error) {
 		Reference: o.Image.Reference, Digest: digest.String(), Profile: o.Expect.Profile, Platforms: []string{o.Expect.Platform},
 		Findings: []verify.Finding{},
 	}}
+	t.Runner.Watch = true
 	for _, r := range rules {
 		t.report.Rules = append(t.report.Rules, r.ID)
 	}

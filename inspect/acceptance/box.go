@@ -59,6 +59,7 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 		err = fmt.Errorf("port %d of the container could not be published", port)
 	}
 	b.end(context.WithoutCancel(ctx), how)
+	b.executed()
 	return errors.Join(err, context.Cause(ctx))
 }
 

@@ -28,6 +28,8 @@ type Runner struct {
 	CacheDir string // for unpacked layers and what runs; "" is slimctl in the user's cache directory
 	// Strict refuses to run where a limit can't be set. Otherwise the evidence has what did not apply.
 	Strict bool
+	// Watch asks for what is executed in the container (Sandbox.Executed): with runc alone, which has root.
+	Watch bool
 	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
 	Stdout, Stderr io.Writer
 	Progress       image.Progress

@@ -43,6 +43,9 @@ type Evidence struct {
 	EventsHead string `json:"events_head,omitempty"`
 	Status
 	PeakMemory int64 `json:"peak_memory"` // bytes
+	// Executed is what was executed in the container, when the runner watched; NotWatched says why it is not known.
+	Executed   []Executed `json:"executed,omitempty"`
+	NotWatched string     `json:"not_watched,omitempty"`
 	// NotApplied are limits that were asked for and do not hold.
 	NotApplied []string `json:"not_applied"`
 	Notes      []string `json:"notes,omitempty"`
@@ -118,6 +121,12 @@ func (s *Sandbox) writeEvidence(err error) error {
 	e.Ended, e.Status, e.PeakMemory = time.Now().UTC(), s.status, s.peak.Peak
 	if err != nil {
 		e.Error = err.Error()
+	}
+	if s.runner.Watch {
+		var unknown error
+		if e.Executed, unknown = s.executed.list(); unknown != nil {
+			e.NotWatched = unknown.Error()
+		}
 	}
 	log := s.logs.bytes()
 	e.LogTail = string(log[max(0, len(log)-logTail):])

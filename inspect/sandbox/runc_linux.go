@@ -30,6 +30,7 @@ type runcEngine struct {
 	name    string
 	dir     string // the run's
 	process *specs.Process
+	watch   *execWatch // nil when nobody asked, or it can't be
 
 	pid   int
 	ended chan struct{} // closed when the container has ended
@@ -99,6 +100,11 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 		return nil, err
 	}
 	s.evident.Engine.RootFS = "overlayfs"
+	if s.runner.Watch {
+		if e.watch, err = watchExecs(root, &s.executed); err != nil {
+			s.executed.fail(err)
+		}
+	}
 	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
 	spec, err := b.write()
 	s.notApplied(b.missing...)
@@ -305,6 +311,9 @@ func (e *runcEngine) collect(_, run string, k keep, c *collector) error {
 
 // remove needs no runc, as sweep.
 func (e *runcEngine) remove(context.Context) error {
+	if e.watch != nil {
+		e.watch.close()
+	}
 	err := e.sweep(e.s.run.id, e.s.run.dir)
 	if e.pid != 0 {
 		<-e.ended

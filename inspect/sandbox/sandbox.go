@@ -55,6 +55,8 @@ type Sandbox struct {
 	logs   *ring
 	ports  []*forward
 
+	executed executions
+
 	tethered bool           // the container is connected by a tether alone
 	tether   *tether.Tether // while it runs
 
@@ -100,6 +102,9 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	s := &Sandbox{runner: r, image: img, plan: p, logs: &ring{}, done: make(chan struct{})}
 	if s.engine, err = r.engine(ctx, s); err != nil {
 		return nil, err
+	}
+	if s.evident.Engine.Name != Runc || !r.Watch {
+		s.executed.fail(errNotWatched)
 	}
 	var left error
 	if s.run, left, err = newRun(r.CacheDir, s.sweep); err != nil {

@@ -18,6 +18,11 @@ var dynamicRules = []Rule{
 		Fix: "Start the programs by `browser-shell init`, which makes their environment from nothing.",
 	},
 	{
+		ID: "run-executed", Title: "Nothing is executed but the profile's programs and what they start", Severity: Error,
+		Why: "A page or a hook that starts a program has a foothold in the container, also when the program ends at once.",
+		Fix: "Remove the file, or what starts it. For a page's addresses of other schemes keep the profile's chromium overlay.",
+	},
+	{
 		ID: "run-key", Title: "Without a key the image doesn't start", Severity: Error,
 		Why: "An operator who forgets the key would serve everybody.",
 		Fix: "Keep the entrypoint `browser-shell init`, which refuses.",

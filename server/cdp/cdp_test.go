@@ -272,6 +272,9 @@ func TestDialogs(t *testing.T) {
 		want = append(want, accept)
 		s.Dialog(tab.ID(), kind)
 		eventually(t, func() bool { return slices.Equal(s.Answers(), want) }, func() string { return fmt.Sprint(kind, s.Answers()) })
+		if told := tab.Dialogs(); len(told) != 1 || told[0].Type != kind {
+			t.Errorf("told of %q: %+v", kind, told)
+		}
 	}
 	enabled := func() (n int) {
 		for _, m := range s.Calls() {

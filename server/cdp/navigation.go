@@ -119,7 +119,8 @@ func (w *watch) opening(params json.RawMessage) {
 	}
 }
 
-// maxOpened bounds the addresses that are kept of pages opened in one command.
+// maxOpened bounds the addresses that are kept of pages opened in one command,
+// and the dialogs.
 const maxOpened = 10
 
 // Opened gives the addresses of the pages that the tab's pages opened since

@@ -3,6 +3,7 @@ package cdp
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -20,9 +21,20 @@ type watch struct {
 
 	opened struct {
 		sync.Mutex
-		urls []string
+		urls    []string
+		dialogs []Dialog
 	}
 }
+
+// Dialog is one that a page opened. It was dismissed; a beforeunload dialog was
+// accepted, so that the page could be left.
+type Dialog struct {
+	Type    string `json:"type"` // alert, confirm, prompt or beforeunload
+	Message string `json:"message"`
+}
+
+// maxDialog bounds the message of a Dialog, in bytes.
+const maxDialog = 200
 
 type dialog struct{ session, kind string }
 
@@ -68,14 +80,35 @@ func (w *watch) event(session, method string, params json.RawMessage) {
 	if method != "Page.javascriptDialogOpening" {
 		return
 	}
-	var p struct {
-		Type string `json:"type"`
-	}
+	var p Dialog
 	_ = json.Unmarshal(params, &p) // a type that is not known is dismissed
+	w.asked(p)
 	select {
 	case w.dialogs <- dialog{session, p.Type}:
 	default: // only a page that opens them without end
 	}
+}
+
+// asked notes a dialog. Of many the first are kept: they say what the page
+// wanted.
+func (w *watch) asked(d Dialog) {
+	w.opened.Lock()
+	defer w.opened.Unlock()
+	if len(w.opened.dialogs) < maxOpened {
+		d.Message = strings.ToValidUTF8(strings.Clone(d.Message[:min(len(d.Message), maxDialog)]), "")
+		w.opened.dialogs = append(w.opened.dialogs, d)
+	}
+}
+
+// Dialogs gives the dialogs that the tab's pages opened since Dialogs was last
+// called, ten at most.
+func (t *Tab) Dialogs() []Dialog {
+	opened := &t.watch.opened
+	opened.Lock()
+	defer opened.Unlock()
+	out := opened.dialogs
+	opened.dialogs = nil
+	return out
 }
 
 // dismiss closes the dialogs, one after the other and 50 a second at most: a

@@ -1,11 +1,14 @@
 package egress
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 
 	"github.com/slimctl/slimctl/server/policy"
@@ -62,18 +65,73 @@ func blocked(rule, format string, args ...any) *policy.Refusal {
 }
 
 // answer is all that a refused request gets: no header that would let a page
-// read it, nothing to follow, nothing to keep, and the connection ends. The
-// words are in a header: a body would be shown as the site's page, and without
-// one Chromium shows its own page and says that the navigation failed.
-func answer(w http.ResponseWriter, r *policy.Refusal) {
+// of another origin read it, nothing to follow, nothing to keep, and the
+// connection ends. There is no body: it would be shown as the site's page, and
+// without one Chromium shows its own page and says that the navigation failed.
+//
+// Why is in a header, where no page can read it: of a tunnel Chromium hides
+// the answer, and no page can send a header that begins with Proxy- to ask for
+// it. Others, which may be a page's own script, get a number to ask with.
+func (q *request) answer(w http.ResponseWriter, r *policy.Refusal) {
 	h := w.Header()
 	clear(h)
-	h.Set(policy.RefusalHeader, r.Header())
+	if q.Method == http.MethodConnect || q.asks {
+		h.Set(policy.RefusalHeader, r.Header())
+	} else {
+		h.Set(policy.RefusalHeader, q.told.keep(r))
+	}
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Connection", "close")
 	h.Set("Content-Length", "0")
 	w.WriteHeader(status(r))
+}
+
+// told keeps the last refusals that were answered with a number alone.
+type told struct {
+	mu   sync.Mutex
+	last [256]struct {
+		number string
+		r      *policy.Refusal
+	}
+	next int
+}
+
+func (t *told) keep(r *policy.Refusal) (number string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	number = rand.Text()
+	t.last[t.next].number, t.last[t.next].r = number, r
+	t.next = (t.next + 1) % len(t.last)
+	return number
+}
+
+// find gives the refusal of a number, nil if it is not known any more.
+func (t *told) find(number string) *policy.Refusal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.last {
+		if number != "" && l.number == number {
+			return l.r
+		}
+	}
+	return nil
+}
+
+// Why asks the proxy at addr why it refused a request, by the number that it
+// answered with. Nil is that it doesn't know any more.
+func Why(ctx context.Context, addr, number string) *policy.Refusal {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/", nil)
+	if err != nil {
+		return nil
+	}
+	r.Header.Set(policy.RefusalHeader, number)
+	res, err := (&http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswer}).RoundTrip(r)
+	if err != nil {
+		return nil
+	}
+	res.Body.Close()
+	return policy.ParseRefusal(res.Header.Get(policy.RefusalHeader))
 }
 
 func status(r *policy.Refusal) int {

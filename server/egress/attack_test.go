@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -441,7 +442,7 @@ func TestAttack(t *testing.T) {
 
 // managed gives a command that starts Chromium where the policy of an egress
 // proxy at addr is installed: in a mount namespace, for that Chromium only.
-func managed(t *testing.T, chromium string, pol *policy.Policy) []string {
+func managed(t *testing.T, chromium string, pol *policy.Policy, allow ...string) []string {
 	t.Helper()
 	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
 		need.Missing(t, "no mount namespace (needs root): %v", err)
@@ -450,6 +451,10 @@ func managed(t *testing.T, chromium string, pol *policy.Policy) []string {
 	dir := filepath.Join(etc, "policies", "managed")
 	text, err := Managed(pol)
 	if err == nil {
+		list := []byte(`"URLAllowlist": [`)
+		for _, url := range allow {
+			text = bytes.Replace(text, list, fmt.Appendf(list, "%q,", url), 1)
+		}
 		err = os.MkdirAll(dir, 0o755)
 	}
 	if err == nil {
@@ -471,7 +476,7 @@ func TestManagedPolicy(t *testing.T) {
 	l, a := attackLab(t), newArena(t)
 	pol := policy.Default()
 	pol.Egress.Proxy = l.addr
-	b := startBrowser(t, managed(t, chromium, pol), a.weaker(nil)...)
+	b := startBrowser(t, managed(t, chromium, pol, "chrome://policy"), a.weaker(nil)...)
 
 	t.Run("attack", func(t *testing.T) {
 		wantSafe(t, l, a, b, "")
@@ -511,7 +516,7 @@ if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 
 	t.Run("schemes", func(t *testing.T) {
 		site := "http://site.test:" + a.port + "/"
-		for _, u := range []string{"file:///etc/hostname", "view-source:" + site} {
+		for _, u := range []string{"file:///etc/hostname", "view-source:" + site, "chrome://version", "chrome://settings", "devtools://devtools/bundled/inspector.html", "mailto:a@b.c", "x-unknown:1"} {
 			if !b.refused(u) {
 				t.Errorf("%s was opened", u)
 			}
@@ -555,6 +560,28 @@ func (b *browser) refused(url string) bool {
 	return false
 }
 
+// TestPageCannotReadWhy: a page whose own host is refused now reads neither which rule it was nor what the name led to, even
+// when it sends what slimctl's own proxies send.
+func TestPageCannotReadWhy(t *testing.T) {
+	chromium := need.Chromium(t)
+	l := newLab(t, nil)
+	port := serve(t, publicIP, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<title>page</title>") })
+	l.names.turns["flip.test"] = []string{publicIP, "10.0.0.1"}
+	pol := policy.Default()
+	pol.Egress.Proxy = l.addr
+	b := startBrowser(t, []string{chromium}, Flags(pol)...)
+	page := b.open("", "http://flip.test:"+port+"/")
+	need.Eventually(t, func() bool { return b.eval(page, "document.title") == "page" }, func() string { return "no page" })
+	const script = `(async () => {
+	const read = async r => r.status + ' ' + JSON.stringify([...r.headers]) + await r.text();
+	return await read(await fetch('/x')) + await read(await fetch('/x', {headers: {'Proxy-Browser-Shell-Refusal': 'tell', 'Sec-Fetch-Dest': 'document'}}));
+})()`
+	got, _ := b.eval(page, script).(string)
+	if !strings.HasPrefix(got, "403 ") || strings.Contains(got, "url.") || strings.Contains(got, "POLICY") {
+		t.Errorf("a page reads %s", got)
+	}
+}
+
 func TestManagedHostList(t *testing.T) {
 	chromium := need.Chromium(t)
 	pol := policy.Default()
@@ -570,7 +597,9 @@ func TestManagedHostList(t *testing.T) {
 		"http://x.site.test/":                 true,
 		"http://other.test/":                  true,
 		"https://127.0.0.1/":                  true,
-		"data:text/html,x":                    true,
+		"data:text/html,x":                    false,
+		"chrome://version":                    true,
+		"tel:1":                               true,
 		"file:///etc/hostname":                true,
 		"about:blank":                         false,
 	} {

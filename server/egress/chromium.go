@@ -29,6 +29,8 @@ func Flags(p *policy.Policy) []string {
 var features = []string{
 	"AutofillServerCommunication", "DialMediaRouteProvider", "MediaRouter", "NetworkTimeServiceQuerying",
 	"OptimizationHints", "Translate", "WebTransport",
+	// These ask by a window over the tab, which takes the agent's clicks; no managed policy keeps them off.
+	"FedCm", "WebIdentityDigitalCredentials",
 }
 
 // quiet keeps Chromium from what no page asked for.
@@ -62,27 +64,25 @@ func Managed(p *policy.Policy) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// urlLists gives what may not be opened and the exceptions. chrome:// is left
-// out: Chromium was seen to die of it, and pages cannot open it.
+// urlLists returns what may not be opened, which is all, and the exceptions.
+// Whatever scheme Chromium doesn't know it would hand to a program of the
+// desktop, or ask whether to: an agent can't see that question, which takes
+// its clicks. Chromium's own pages are not in "*", so they are named.
 func urlLists(p *policy.Policy) (block, allow []string) {
-	block, allow = []string{"file://*", "filesystem:*", "ftp://*", "javascript://*", "view-source:*"}, []string{}
-	for _, scheme := range []string{"http", "https"} {
-		if !slices.Contains(p.Open.AllowSchemes, scheme) {
-			block = append(block, scheme+"://*")
-			continue
-		}
+	block = []string{"*", "chrome://*", "chrome-untrusted://*", "devtools://*", "view-source:*"}
+	// What a page makes of its own, and parts of Chromium's own window, without
+	// which a tab never gets ready.
+	allow = []string{"about:*", "blob:*", "data:*", "chrome://top-chrome"}
+	for _, scheme := range p.Open.AllowSchemes {
 		for _, h := range p.Open.AllowHosts {
 			if below, ok := strings.CutPrefix(h, "*."); ok {
 				allow = append(allow, scheme+"://"+below) // Chromium's form admits the name itself, too; the proxy doesn't
-			} else if h != policy.AnyHost {
+			} else if h == policy.AnyHost {
+				allow = append(allow, scheme+"://*")
+			} else {
 				allow = append(allow, scheme+"://."+h) // the dot: not what is below it
 			}
 		}
-	}
-	if !slices.Contains(p.Open.AllowHosts, policy.AnyHost) {
-		block = []string{"*"}
-	} else {
-		allow = []string{}
 	}
 	return block, allow
 }
@@ -101,9 +101,10 @@ var (
 		TranslateEnabled TranslatorAPIAllowed UrlKeyedAnonymizedDataCollectionEnabled UserFeedbackAllowed
 		VideoCaptureAllowed`)
 
-	denied = strings.Fields(`DefaultDirectSocketsSetting DefaultFileSystemReadGuardSetting DefaultFileSystemWriteGuardSetting
-		DefaultGeolocationSetting DefaultLocalFontsSetting DefaultNotificationsSetting DefaultSensorsSetting
-		DefaultSerialGuardSetting DefaultWebBluetoothGuardSetting DefaultWebHidGuardSetting DefaultWebUsbGuardSetting`)
+	denied = strings.Fields(`DefaultClipboardSetting DefaultDirectSocketsSetting
+		DefaultFileSystemReadGuardSetting DefaultFileSystemWriteGuardSetting DefaultGeolocationSetting DefaultIdleDetectionSetting
+		DefaultLocalFontsSetting DefaultNotificationsSetting DefaultSensorsSetting DefaultSerialGuardSetting
+		DefaultWebBluetoothGuardSetting DefaultWebHidGuardSetting DefaultWebUsbGuardSetting DefaultWindowManagementSetting`)
 
 	fixed = map[string]any{
 		"BrowserSignin": 0, // off

@@ -58,6 +58,7 @@ type Proxy struct {
 	policy  atomic.Pointer[policy.Policy]
 	network policy.Network // as it was given
 	record  func(Decision) error
+	told    told
 	plain   http.Handler
 	// Pace is waited for by each request that is let out; nil: none waits. It is set before Serve.
 	Pace *rate.Limiter
@@ -98,16 +99,29 @@ type request struct {
 	sites  policy.Network // the proxy's, with the private addresses that the policy has for the host
 	addrs  []netip.Addr   // checked; the only ones that may be dialled
 	cancel func()         // ends the request
+	asks   bool           // it is another proxy's, which is told why it is refused
 	conn   atomic.Pointer[siteConn]
 }
 
 type requestKey struct{}
+
+// tell is what slimctl's own proxies send in policy.RefusalHeader.
+const tell = "tell"
 
 // ServeHTTP answers one request to the proxy.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	defer p.running.Done()
 	q := &request{Proxy: p, Decision: Decision{Time: time.Now(), Method: r.Method[:min(len(r.Method), maxMethod)]}}
+	if number := r.Header.Get(policy.RefusalHeader); number == tell {
+		q.asks = true
+	} else if number != "" && r.URL.Host == "" && r.Method == http.MethodGet {
+		if refusal := p.told.find(number); refusal != nil {
+			w.Header().Set(policy.RefusalHeader, refusal.Header())
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	pol, active := p.policy.Load(), p.active.Add(1)
 	defer p.active.Add(-1)
 	if active > int64(pol.Egress.MaxConnections) {
@@ -129,7 +143,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.Address = q.addrs[0]
 	}
 	if q.record(q.Decision) != nil {
-		answer(w, unrecorded)
+		q.answer(w, unrecorded)
 		return
 	}
 	defer q.done()
@@ -216,7 +230,7 @@ func (q *request) deny(w http.ResponseWriter, r *policy.Refusal) {
 	if q.record(q.Decision) != nil {
 		r = unrecorded
 	}
-	answer(w, r)
+	q.answer(w, r)
 }
 
 // done records the end of a request that was let out. There is nobody left to

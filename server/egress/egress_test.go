@@ -307,7 +307,10 @@ func TestRebinding(t *testing.T) {
 		if i%2 == 1 {
 			want = "POLICY_BLOCKED"
 		}
-		if !strings.HasPrefix(string(b)+res.Header.Get(policy.RefusalHeader), want) {
+		if r := Why(t.Context(), l.addr, res.Header.Get(policy.RefusalHeader)); r != nil {
+			b = append(b, r.Header()...)
+		}
+		if !strings.HasPrefix(string(b), want) {
 			t.Errorf("request %d: %q", i, b)
 		}
 	}
@@ -429,6 +432,27 @@ func TestSmuggling(t *testing.T) {
 		if !strings.HasPrefix(s, `/one ""`) {
 			t.Errorf("the site got %s", s)
 		}
+	}
+}
+
+// TestWhy: a refusal can be asked for by its number, for some time.
+func TestWhy(t *testing.T) {
+	var kept told
+	numbers := []string{}
+	for range len(kept.last) + 1 {
+		numbers = append(numbers, kept.keep(timedOut))
+	}
+	for i, number := range append(numbers, "", "x") {
+		if known := kept.find(number) == timedOut; known != (i > 0 && i < len(numbers)) {
+			t.Errorf("number %d (%q): known is %v", i, number, known)
+		}
+	}
+	l := newLab(t, nil)
+	if r := Why(t.Context(), l.addr, "x"); r != nil {
+		t.Errorf("an unknown number: %v", r)
+	}
+	if d := l.decisions(); len(d) > 0 {
+		t.Errorf("a question was recorded: %+v", d)
 	}
 }
 

@@ -50,11 +50,10 @@ func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			q := r.Context().Value(requestKey{}).(*request)
 			refusal := refusalFor(err)
-			if q, ok := r.Context().Value(requestKey{}).(*request); ok {
-				q.Rule = refusal.Rule
-			}
-			answer(w, refusal)
+			q.Rule = refusal.Rule
+			q.answer(w, refusal)
 		},
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
@@ -66,6 +65,9 @@ func rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	dropProxyHeaders(out.Header)
 	q := in.Context().Value(requestKey{}).(*request)
+	if q.outgoing != nil && q.outgoing.ours() {
+		out.Header.Set(policy.RefusalHeader, tell)
+	}
 	out.Host = q.Host
 	if q.Port != 80 {
 		out.Host += ":" + strconv.Itoa(q.Port)
@@ -116,7 +118,7 @@ func (q *request) tunnel(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		refusal := refusalFor(err)
 		q.Rule = refusal.Rule
-		answer(w, refusal)
+		q.answer(w, refusal)
 		return
 	}
 	defer site.Close()

@@ -257,6 +257,14 @@ func (l *lab) raw(t testing.TB, text string) (*http.Response, string) {
 		return res, ""
 	}
 	b, _ := io.ReadAll(res.Body)
+	if number := res.Header.Get(policy.RefusalHeader); number != "" && !strings.HasPrefix(text, "CONNECT") {
+		if policy.ParseRefusal(number) != nil {
+			t.Errorf("%.100q: a page could read %q", text, number)
+		}
+		if r := Why(t.Context(), l.addr, number); r != nil {
+			res.Header.Set(policy.RefusalHeader, r.Header())
+		}
+	}
 	return res, string(b)
 }
 

@@ -159,7 +159,7 @@ func (c *tunnelConn) CloseWrite() error { return c.Conn.(halfConn).CloseWrite() 
 
 // Refuse answers every request with a refusal: the outside of a container without a network. It serves as Proxy.Serve does.
 func Refuse(ctx context.Context, l net.Listener) error {
-	srv := newServer(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, noNetwork) }), headerTime)
+	srv := newServer(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { (&request{asks: true}).answer(w, noNetwork) }), headerTime)
 	defer context.AfterFunc(ctx, func() { srv.Close() })()
 	if err := srv.Serve(l); ctx.Err() == nil {
 		return err

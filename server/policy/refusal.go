@@ -60,8 +60,9 @@ func (r *Refusal) Error() string {
 }
 
 // RefusalHeader is the header in which the egress proxy says why it refused a
-// request. No site can send it: the proxy drops what begins with Proxy- from
-// the answers of sites.
+// request, or a number to ask it with (egress.Why). No site can send it: the
+// proxy drops what begins with Proxy- from the answers of sites. Nor can a page:
+// browsers keep such headers for themselves.
 const RefusalHeader = "Proxy-Browser-Shell-Refusal"
 
 var refusalLine = lazyregexp.New(`^(retryable )?[A-Z_]+ \((-[0-9]{1,6})\) ([a-z.-]{1,64}): ([ -~]{1,500})$`)

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// starters are what a page may try so that a program is started for it. Each is done when #try is clicked.
+var starters = map[string]string{
+	"mail by window.open":         `window.open('mailto:a@b.c')`,
+	"telephone by location":       `location = 'tel:1'`,
+	"an unknown scheme":           `location = 'slimctl-e2e:x'`,
+	"an unknown scheme, a window": `window.open('slimctl-e2e:x')`,
+	"a frame":                     `document.body.appendChild(document.createElement('iframe')).src = 'mailto:a@b.c'`,
+	"a form":                      `(f => { f.action = 'mailto:a@b.c'; f.submit() })(document.body.appendChild(document.createElement('form')))`,
+	"a redirect":                  `location = '/to-mail'`,
+	"a protocol handler":          `navigator.registerProtocolHandler && navigator.registerProtocolHandler('mailto', '/handle?%s'); location = 'mailto:a@b.c'`,
+	"view-source":                 `window.open('view-source:http://example.com/')`,
+	"a file":                      `window.open('file:///etc/passwd')`,
+	"settings":                    `window.open('chrome://settings')`,
+	"an intent":                   `location = 'intent://x#Intent;scheme=slimctl;end'`,
+}
+
+// TestPageStartsNoProgram: a page that is opened, and clicked by an agent, starts no program (boot watches), and afterwards
+// the agent's clicks still reach a page.
+func TestPageStartsNoProgram(t *testing.T) {
+	w := newWorld(t)
+	b := boot(t, w, buildL0(t, "standin-live:B"), nil)
+	b.healthy(t)
+	b.closed(t)
+	var clicks atomic.Int64
+	try := atomic.Pointer[string]{}
+	site := &httptest.Server{Listener: w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/to-mail":
+			w.Header().Set("Location", "mailto:a@b.c")
+			w.WriteHeader(http.StatusFound)
+		case "/clicked":
+			clicks.Add(1)
+		case "/attack":
+			fmt.Fprintf(w, `<!doctype html><title>attack</title><button id="try" onclick="%s">Try</button><a id="link" href="mailto:a@b.c">Link</a>
+<button id="count" onclick="fetch('/clicked')">Count</button>`, *try.Load())
+		default:
+			_, _ = io.WriteString(w, `<!doctype html><title>fine</title><button id="count" onclick="fetch('/clicked')">Count</button>`)
+		}
+	})}}
+	site.Start()
+	defer site.Close()
+	a := newAgent(t, w)
+	for name, script := range starters {
+		t.Run(name, func(t *testing.T) {
+			a := &agent{t, a.session}
+			try.Store(&script)
+			a.must("s", "open", "http://"+siteIP+"/attack")
+			a.call("s", "click", "#try") // page.forbidden, or the page stays
+			open := func(path string) { // the first call after a tab went where it may not go says so
+				if r := a.call("s", "open", "http://"+siteIP+path); r.Rule != "page.forbidden" && r.ExitCode != 0 {
+					t.Fatalf("open: %+v", r)
+				} else if r.ExitCode != 0 {
+					a.must("s", "open", "http://"+siteIP+path)
+				}
+			}
+			open("/attack")
+			a.call("s", "click", "#link")
+			before := clicks.Load()
+			open("/")
+			a.must("s", "click", "#count")
+			await(t, 20*time.Second, "the click", func() error {
+				if clicks.Load() == before {
+					return fmt.Errorf("the page was not clicked")
+				}
+				return nil
+			})
+			a.call("s", "close")
+		})
+	}
+	r, err := b.Exec(t.Context(), []string{"/usr/bin/find", "/", "-xdev", "!", "-path", "/var/lib/dpkg/*", "(", "-name", "xdg-*", "-o", "-name", "*www-browser", "-o", "-name", "sensible-browser", ")",
+		"!", "-type", "d", "(", "-perm", "/111", "-o", "-type", "l", ")"}, sandbox.ExecOptions{})
+	if err != nil || len(r.Stdout) > 0 {
+		t.Errorf("programs that open addresses: %s %v", r.Stdout, err)
+	}
+}

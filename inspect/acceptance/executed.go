@@ -1,0 +1,61 @@
+package acceptance
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/inspect/sandbox"
+)
+
+// starts are the programs that each program of the closed image starts, by the patterns (path.Match) of their file names.
+// What is not here starts itself, and what belongs to it alone in its directory.
+var starts = []struct{ by, what []string }{
+	{[]string{"browser-shell"}, slices.Concat(browsers, shells, []string{"agent-browser*", "nginx", "openbox", "python3*", "supervisord", "browser-shell"})},
+	{[]string{"python3*"}, []string{"browser-shell", "Xvnc", "Xtigervnc"}}, // supervisord
+	{[]string{"Xvnc", "Xtigervnc"}, shells}, // for xkbcomp
+	{[]string{"agent-browser*"}, append([]string{"node"}, shells...)},
+	{shells, slices.Concat(browsers, wrapping, []string{"node", "xkbcomp"})},
+}
+
+var (
+	browsers = []string{"browser", "chrome", "chromium*", "google-chrome*"}
+	shells   = []string{"sh", "dash", "bash"}
+	// wrapping is what scripts call that start a browser, and neither opens anything nor runs another program.
+	wrapping = []string{"basename", "cat", "cut", "dirname", "expr", "grep", "id", "ls", "mkdir", "readlink", "sed", "tr", "uname", "which", "which.*"}
+	// shared are directories in which lying beside each other means nothing.
+	shared = []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
+)
+
+// Strangers returns what was executed in a closed image beside its programs and what they start. What the engine itself
+// executed there, for a health check or an operator, is not meant.
+func Strangers(executed []sandbox.Executed) []sandbox.Executed {
+	return slices.DeleteFunc(slices.Clone(executed), func(e sandbox.Executed) bool {
+		by, name := path.Base(e.By), path.Base(e.File)
+		if by == "/" || by == "runc" || strings.HasPrefix(e.By, "/memfd:runc_cloned:") { // runc runs as a copy of itself
+			return true
+		}
+		if e.By == e.File || path.Dir(e.By) == path.Dir(e.File) && !slices.Contains(shared, path.Dir(e.By)) || strings.HasPrefix(name, "ld-") {
+			return true
+		}
+		return slices.ContainsFunc(starts, func(s struct{ by, what []string }) bool { return matches(s.by, by) && matches(s.what, name) })
+	})
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, name) // the patterns are well-formed
+		return ok
+	})
+}
+
+// executed judges what was executed since the boot.
+func (b *box) executed() {
+	executed, err := b.Executed()
+	if err != nil {
+		b.unchecked("what was executed: %v", err)
+	}
+	for _, e := range Strangers(executed) {
+		b.find("run-executed", e.File, "%s was executed, by %s", quote(e.File), quote(e.By))
+	}
+}
