@@ -60,7 +60,7 @@ func TestPageStartsNoProgram(t *testing.T) {
 			try.Store(&script)
 			a.must("s", "open", "http://"+siteIP+"/attack")
 			a.call("s", "click", "#try") // page.forbidden, or the page stays
-			open := func(path string) { // the first call after a tab went where it may not go says so
+			open := func(path string) {  // the first call after a tab went where it may not go says so
 				if r := a.call("s", "open", "http://"+siteIP+path); r.Rule != "page.forbidden" && r.ExitCode != 0 {
 					t.Fatalf("open: %+v", r)
 				} else if r.ExitCode != 0 {

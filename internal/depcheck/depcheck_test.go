@@ -28,7 +28,7 @@ var rooms = map[string][]string{
 	"build/embedded":   {"build", "image", "image/output"},
 	"build/buildkit":   {"build", "build/llb", "image", "image/output"},
 
-	"server":              {"internal/lazyregexp", "server/audit", "server/cdp", "server/output", "server/policy", "server/process", "server/protocol"},
+	"server":              {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/output", "server/policy", "server/process", "server/protocol"},
 	"server/audit":        {"internal/lazyregexp"},
 	"server/cdp":          {},
 	"server/cdp/cdptest":  {},

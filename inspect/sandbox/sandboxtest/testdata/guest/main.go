@@ -59,6 +59,7 @@ func hold() <-chan error {
 }
 
 // ask dials the first argument as any program would, and sends each other one outside: a request line without its version.
+// It is told why it is refused, as the image's own proxy is.
 func ask(args []string) {
 	_, err := (&net.Dialer{Timeout: 10 * time.Second}).Dial("tcp", args[0])
 	fmt.Println("dialled:", err)
@@ -66,7 +67,7 @@ func ask(args []string) {
 		method, target, _ := strings.Cut(a, "|")
 		c, err := net.Dial("unix", tie)
 		check(err)
-		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", method, target)
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nProxy-Browser-Shell-Refusal: tell\r\nConnection: close\r\n\r\n", method, target)
 		text := make([]byte, 1<<10)
 		n, err := c.Read(text) // of a tunnel there is no more
 		if text = text[:n]; method != "CONNECT" {
