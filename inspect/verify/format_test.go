@@ -16,6 +16,7 @@ import (
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/verify"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 var update = flag.Bool("update", false, "write testdata and docs/verify.md anew")
@@ -184,7 +185,7 @@ func TestHostileNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back verify.Report
-	if err := json.Unmarshal(b.Bytes(), &back); err != nil || !strings.Contains(back.Findings[0].Message, "\u009b2J\u202egnp.exe\x00") {
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil || !strings.Contains(rawname.Unquote(back.Findings[0].Message), "\u009b2J\u202egnp.exe\x00\xff") {
 		t.Errorf("JSON is read back as %q, %v", back.Findings[0].Message, err)
 	}
 }
