@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,91 @@ func testTakeover(t *testing.T, b *box) {
 		if out := as("/usr/bin/touch", p+"/x"); out == "" {
 			t.Errorf("it writes to %s", p)
 		}
+	}
+}
+
+// waysOut tries what a Chromium that runs an attacker's code would: each line is a way and what came of it.
+const waysOut = `
+import os, socket, sys
+host = sys.argv[1]
+def way(name, do):
+    try:
+        do()
+        print(name, "done")
+    except OSError as e:
+        print(name, os.strerror(e.errno) if e.errno else e)
+def connect(family, kind, to):
+    def do():
+        s = socket.socket(family, kind)
+        s.settimeout(5)
+        s.connect(to)
+        if kind == socket.SOCK_DGRAM: s.send(b"x")
+    return do
+def read(path): return lambda: os.close(os.open(path, os.O_RDONLY))
+I4, I6, U, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.SOCK_STREAM, socket.SOCK_DGRAM
+way("proxy", connect(I4, TCP, ("127.0.0.1", 8118)))
+way("display", connect(U, TCP, "/tmp/.X11-unix/X99"))
+way("tcp", connect(I4, TCP, (host, 80)))
+way("udp", connect(I4, UDP, (host, 80)))
+way("tcp6", connect(I6, TCP, ("::ffff:" + host, 80)))
+way("public port", connect(I4, TCP, ("127.0.0.1", 8080)))
+way("VNC past the gate", connect(I4, TCP, ("127.0.0.1", 5900)))
+way("hub", connect(U, TCP, "/run/browser-shell-front/hub.sock"))
+way("supervisor", connect(U, TCP, "/run/supervisor/sock"))
+way("raw", lambda: socket.socket(I4, socket.SOCK_RAW, 1))
+way("packets", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+way("policy", read("/etc/agent-browser/browser-shell.policy.json"))
+way("audit log", read("/var/log/browser-shell/audit/audit.jsonl"))
+way("state", read("/var/lib/browser-shell"))
+way("environment of the first process", read("/proc/1/environ"))
+way("program", lambda: os.execv("/usr/sbin/nginx", ["nginx", "-v"]))
+`
+
+// testCage tries the same ways in and out of the browser's cage: all but two are shut there.
+func testCage(t *testing.T, b *box) {
+	site := b.w.listen(t, siteIP+":80")
+	var reached atomic.Int64
+	go func() {
+		for {
+			c, err := site.Accept()
+			if err != nil {
+				return
+			}
+			reached.Add(1)
+			c.Close()
+		}
+	}()
+	try := func(argv ...string) map[string]string {
+		t.Helper()
+		r, err := b.Exec(t.Context(), append(argv, "/usr/bin/python3", "-c", waysOut, siteIP), sandbox.ExecOptions{User: "1000:1000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for line := range strings.Lines(string(r.Stdout)) {
+			for _, what := range []string{"done", "Permission denied", "Operation not permitted", "Connection refused"} {
+				if name, ok := strings.CutSuffix(strings.TrimSpace(line), " "+what); ok {
+					out[name] = what
+				}
+			}
+		}
+		if len(out) < 10 {
+			t.Fatalf("%s\n%s", r.Stdout, r.Stderr)
+		}
+		return out
+	}
+	if free := try(); free["tcp"] != "done" || free["udp"] != "done" || reached.Load() == 0 {
+		t.Errorf("without a cage the test's site is reached, or the test shows nothing: %v", free)
+	}
+	reached.Store(0)
+	caged := try("/usr/local/bin/browser-shell", "start", "--cage", "browser")
+	for name, what := range caged {
+		if open := name == "proxy" || name == "display"; open != (what == "done") {
+			t.Errorf("%s: %s", name, what)
+		}
+	}
+	if n := reached.Load(); n > 0 || len(caged) < 16 {
+		t.Errorf("the site was reached %d times; %v", n, caged)
 	}
 }
 

@@ -21,6 +21,8 @@ func runStart(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(std.err)
 	display := flags.String("display", "", "wait until the X server of this `NUMBER` accepts connections")
+	cageName := flags.String("cage", "", "hold the program in the cage of the browser, the desktop or the windows")
+	entered := flags.Bool("entered", false, "for the command itself: the supervisor runs")
 	pidFile := flags.String("pidfile", "", "end what is left of the process group that this `FILE` names")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -30,7 +32,7 @@ func runStart(ctx context.Context, args []string, std stdio) error {
 	}
 	argv := flags.Args()
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
-		fmt.Fprintln(std.err, "browser-shell start: name the program by its absolute path: browser-shell start [--display N] [--pidfile FILE] PROGRAM [ARG]...")
+		fmt.Fprintln(std.err, "browser-shell start: name the program by its absolute path: browser-shell start [--display N] [--pidfile FILE] [--cage NAME] PROGRAM [ARG]...")
 		return errUsage
 	}
 	if *pidFile != "" {
@@ -42,6 +44,9 @@ func runStart(ctx context.Context, args []string, std stdio) error {
 		if err := awaitDisplay(ctx, filepath.Join("/tmp/.X11-unix", "X"+*display)); err != nil {
 			return err
 		}
+	}
+	if *cageName != "" {
+		return startCaged(*cageName, argv, *entered, std)
 	}
 	return replace(argv, os.Environ())
 }

@@ -134,7 +134,7 @@ var takes = map[string]struct {
 }{
 	"env": {"-u -C -S --unset --chdir", 0}, "sudo": {"-u -g -h -p -C -D -R -T -U --user --group", 0}, "doas": {"-u -C", 0},
 	"nice": {"-n", 0}, "ionice": {"-c -n -p", 0}, "stdbuf": {"-i -o -e", 0}, "timeout": {"-k -s", 1},
-	"browser-shell start": {"--display --pidfile", 0},
+	"browser-shell start": {"--cage --display --pidfile", 0},
 	"gosu":                {"", 1}, "su-exec": {"", 1},
 	"setpriv": {"", 0}, "chroot": {"", 1}, "flock": {"-w -E", 1}, "chpst": {"-u -U -b -e -/ -n -l -L -m -d -o -p -f -c", 0}, "tini": {"-p -e", 0},
 	"xargs": {"-n -L -I -P -s -d -E -a", 0},

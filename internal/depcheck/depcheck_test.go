@@ -30,6 +30,7 @@ var rooms = map[string][]string{
 
 	"server":              {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/output", "server/policy", "server/process", "server/protocol"},
 	"server/audit":        {"internal/lazyregexp"},
+	"server/cage":         {},
 	"server/cdp":          {},
 	"server/cdp/cdptest":  {},
 	"server/egress":       {"internal/lazyregexp", "server/audit", "server/policy", "server/strictjson"},

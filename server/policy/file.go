@@ -23,6 +23,7 @@ type Policy struct {
 	Limits       Limits       `json:"limits" doc:"bounds of calls and sessions"`
 	Redaction    Redaction    `json:"redaction" doc:"what is hidden besides the built-in rules, which cannot be switched off"`
 	Audit        Audit        `json:"audit" doc:"the log of calls"`
+	Cage         string       `json:"cage" enum:"available,required" doc:"whether the browser starts where the kernel lacks a part of its cage: available, it does with what there is; required, it does not"`
 	ArtifactsDir string       `json:"artifacts_dir" pattern:"^(/|$)" must:"be an absolute path" doc:"absolute; empty: state_dir/artifacts"`
 	StateDir     string       `json:"state_dir" pattern:"^(/|$)" must:"be an absolute path" doc:"absolute; empty: a private directory of this user under the temporary directory"`
 }
@@ -97,7 +98,7 @@ type Limits struct {
 func Default() *Policy {
 	return &Policy{
 		Version:  1,
-		ToolName: ToolName,
+		ToolName: ToolName, Cage: "available",
 		AgentBrowser: AgentBrowser{
 			Path:       "/usr/local/bin/agent-browser",
 			SearchPath: "/usr/local/bin:/usr/bin:/bin",

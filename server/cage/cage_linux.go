@@ -1,0 +1,257 @@
+package cage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Between the two there are a few small messages; fdEnter is the descriptor of the inner one's end.
+const (
+	fdEnter    = 3
+	maxMessage = 4096
+)
+
+// hello is what the inner process says first, for the supervisor to try whether it can read its memory.
+type hello struct {
+	At   uint64 `json:"at"`
+	Word string `json:"word"`
+}
+
+// entered is what it says when it is in the cage and about to become the program.
+type entered struct {
+	Parts Parts  `json:"parts"`
+	Error string `json:"error,omitempty"`
+}
+
+// Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same rules. The
+// supervisor is this process: when it ends, so does the program. say takes lines for the log.
+func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) error {
+	ours, theirs, err := pair()
+	if err != nil {
+		return err
+	}
+	defer ours.Close()
+	enter.ExtraFiles = []*os.File{theirs}
+	enter.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal comes with the end of the thread that started it
+	err = enter.Start()
+	theirs.Close()
+	if err != nil {
+		return fmt.Errorf("start the cage: %w", err)
+	}
+	parts, listener, err := receive(ours, enter.Process.Pid)
+	if err != nil {
+		_ = enter.Process.Kill() // it may have ended
+		return errors.Join(err, enter.Wait())
+	}
+	say("%s", parts)
+	if listener >= 0 {
+		go func() {
+			err := r.supervise(listener, limited(say))
+			unix.Close(listener)
+			if err != nil {
+				say("%v", err)
+				_ = enter.Process.Kill() // each of its connections would wait for ever
+			}
+		}()
+	}
+	return enter.Wait()
+}
+
+// limited says what is refused, a hundred times: what is in the cage decides how often it tries.
+func limited(say func(string, ...any)) func(pid int, to string) {
+	left := 100
+	return func(pid int, to string) {
+		switch left--; {
+		case left > 0:
+			say("process %d may not connect to %.200s", pid, to)
+		case left == 0:
+			say("process %d may not connect to %.200s; no more is said of others", pid, to)
+		}
+	}
+}
+
+// pair makes two connected sockets that keep messages apart.
+func pair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "cage")
+	defer ours.Close()
+	theirs := os.NewFile(uintptr(fds[1]), "cage")
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// receive is the supervisor's side of Enter.
+func receive(conn *net.UnixConn, pid int) (Parts, int, error) {
+	buf, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
+	n, err := conn.Read(buf)
+	if err != nil {
+		return Parts{}, -1, fmt.Errorf("the cage's first word: %w", err)
+	}
+	var h hello
+	if err := json.Unmarshal(buf[:n], &h); err != nil {
+		return Parts{}, -1, fmt.Errorf("the cage's first word: %w", err)
+	}
+	have, err := readMemory(pid, h.At, uint64(len(h.Word)))
+	if _, err := conn.Write([]byte{boolByte(err == nil && string(have) == h.Word)}); err != nil {
+		return Parts{}, -1, err
+	}
+	n, oob, _, _, err := conn.ReadMsgUnix(buf, rights)
+	if err != nil {
+		return Parts{}, -1, fmt.Errorf("the cage's second word: %w", err)
+	}
+	var e entered
+	if err := json.Unmarshal(buf[:n], &e); err != nil {
+		return Parts{}, -1, fmt.Errorf("the cage's second word: %w", err)
+	}
+	if e.Error != "" {
+		return e.Parts, -1, errors.New(e.Error)
+	}
+	listener := -1
+	if messages, err := unix.ParseSocketControlMessage(rights[:oob]); err == nil && len(messages) == 1 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
+			listener = fds[0]
+			unix.CloseOnExec(listener)
+		}
+	}
+	return e.Parts, listener, nil
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// word lies where the supervisor looks for it.
+var word = []byte("the supervisor reads this")
+
+// Enter makes this process the program in its cage: of rules that connect to something, a process that Supervise has
+// started. With whole it doesn't when a part is missing; the error is an ErrIncomplete then. It returns an error, or not at
+// all. say takes the line for the log that Supervise doesn't write.
+func (r Rules) Enter(argv, env []string, whole bool, say func(format string, args ...any)) error {
+	runtime.LockOSThread() // the filter is this thread's, and exec keeps the calling thread's
+	parts := Parts{Landlock: landlockABI()}
+	var sock *net.UnixConn
+	if r.Connects() {
+		var err error
+		if sock, parts.Supervisor, err = greet(); err != nil {
+			return fmt.Errorf("greet the supervisor, who starts this: %w", err)
+		}
+	}
+	listener, err := r.enter(&parts, whole)
+	if sock == nil {
+		if err != nil {
+			return err
+		}
+		say("%s", parts)
+	} else {
+		if terr := tell(sock, parts, err, listener); err != nil || terr != nil {
+			return errors.Join(err, terr)
+		}
+		if listener >= 0 {
+			unix.Close(listener)
+		}
+	}
+	return fmt.Errorf("start %s: %w", argv[0], syscall.Exec(argv[0], argv, env))
+}
+
+// enter shuts this thread in.
+func (r Rules) enter(parts *Parts, whole bool) (listener int, err error) {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return -1, fmt.Errorf("no new privileges: %w", err)
+	}
+	if err := r.restrict(); err != nil {
+		return -1, err
+	}
+	listener, err = r.installFilter(parts)
+	if err == nil && whole {
+		err = parts.Whole(r)
+	}
+	return listener, err
+}
+
+// greet lets the supervisor try to read this process's memory.
+func greet() (sock *net.UnixConn, readable bool, err error) {
+	f := os.NewFile(fdEnter, "cage")
+	unix.CloseOnExec(fdEnter)
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return nil, false, err
+	}
+	sock, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, false, unix.ENOTSOCK
+	}
+	text, err := json.Marshal(hello{uint64(uintptr(unsafe.Pointer(&word[0]))), string(word)})
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := sock.Write(text); err != nil {
+		return nil, false, err
+	}
+	answer := []byte{0}
+	_, err = sock.Read(answer)
+	return sock, answer[0] == 1, err
+}
+
+// tell hands the listener to the supervisor, or says why there is none.
+func tell(sock *net.UnixConn, parts Parts, err error, listener int) error {
+	e := entered{Parts: parts}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if listener >= 0 && e.Error == "" {
+		rights = unix.UnixRights(listener)
+	}
+	_, _, err = sock.WriteMsgUnix(text, rights, nil)
+	return err
+}
+
+// installFilter installs the filter with what there is of supervision, and corrects parts by what the kernel says.
+func (r Rules) installFilter(parts *Parts) (listener int, err error) {
+	connect := errno(unix.EACCES)
+	switch {
+	case parts.Supervisor:
+		connect = bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF}
+	case r.Connects():
+		connect = allow // Landlock's rule for TCP is left
+	}
+	prog, err := filter(connect)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := install(prog, parts.Supervisor)
+	if err != nil && parts.Supervisor {
+		parts.Supervisor = false
+		return r.installFilter(parts)
+	}
+	if parts.Filter = err == nil; err != nil || !parts.Supervisor {
+		return -1, nil
+	}
+	return fd, nil
+}

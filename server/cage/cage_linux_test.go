@@ -1,0 +1,443 @@
+package cage
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/need"
+)
+
+// TestMain is four programs: the tests, the supervisor, what enters the cage and the one inside that tries to get out.
+func TestMain(m *testing.M) {
+	switch os.Getenv("CAGE_ROLE") {
+	case "":
+		os.Exit(m.Run())
+	case "supervisor":
+		r := testRules()
+		enter := exec.Command("/proc/self/exe")
+		enter.Env = append(os.Environ(), "CAGE_ROLE=enter")
+		enter.Stdout, enter.Stderr = os.Stdout, os.Stderr
+		err := Supervise(r, enter, func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) })
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			os.Exit(ended.ExitCode())
+		}
+		exitWith(err)
+	case "enter":
+		os.Setenv("CAGE_ROLE", "inside")
+		exitWith(testRules().Enter([]string{os.Args[0]}, os.Environ(), os.Getenv("CAGE_WHOLE") != "", func(string, ...any) {}))
+	case "inside":
+		var tried []string
+		if err := json.Unmarshal([]byte(os.Getenv("CAGE_TRY")), &tried); err != nil {
+			exitWith(err)
+		}
+		got := map[string]string{}
+		for _, name := range tried {
+			got[name] = said(attempts[name]())
+		}
+		exitWith(json.NewEncoder(os.Stdout).Encode(got))
+	case "other": // a program that must not be started
+		fmt.Println("started")
+	}
+}
+
+func exitWith(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func said(err error) string {
+	var e unix.Errno
+	switch {
+	case err == nil:
+		return "done"
+	case errors.As(err, &e):
+		return unix.ErrnoName(e)
+	}
+	return err.Error()
+}
+
+// place is the directory of the test, with what is allowed and what isn't.
+func place(name string) string { return filepath.Join(os.Getenv("CAGE_DIR"), name) }
+
+func port(name string) int {
+	n, _ := strconv.Atoi(os.Getenv("CAGE_PORT_" + name))
+	return n
+}
+
+func testRules() Rules {
+	r := Rules{
+		Read:    []string{place("read"), "/proc", "/lib", "/usr/lib", "/etc/ld.so.cache"},
+		Execute: []string{place("cage.test"), loader},
+		Write:   []string{place("write")},
+		Devices: []string{"/dev/null"},
+		Listen:  []uint16{uint16(port("LISTEN"))},
+		Proxy:   uint16(port("PROXY")),
+		Display: place("display/X99"),
+	}
+	if os.Getenv("CAGE_CONNECTS") == "no" {
+		r.Proxy, r.Display = 0, ""
+	}
+	return r
+}
+
+// loader starts programs, ours too when it isn't a static one.
+var loader = map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
+
+func socket(family, kind, protocol int) error {
+	fd, err := unix.Socket(family, kind, protocol)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+func dial(network, address string) error {
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "ping"); err != nil {
+		return err
+	}
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "pong" {
+		return fmt.Errorf("%q, %v", answer, err)
+	}
+	return nil
+}
+
+// blocking is what programs do that aren't Go's.
+func blocking(to unix.Sockaddr, family int) error {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, to)
+}
+
+func open(path string, flags int) error {
+	fd, err := unix.Open(path, flags, 0o600)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+func run(argv ...string) error {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "CAGE_ROLE=other")
+	out, err := cmd.CombinedOutput()
+	if err == nil && !bytes.Contains(out, []byte("started")) {
+		return fmt.Errorf("%s", out)
+	}
+	return err
+}
+
+func raw(number uintptr, args ...uintptr) error {
+	var a [6]uintptr
+	copy(a[:], args)
+	_, _, e := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// attempts is what the program inside tries. What they must say is in TestCage.
+var attempts = map[string]func() error{
+	"proxy": func() error { return dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port("PROXY"))) },
+	"proxy, blocking": func() error {
+		return blocking(&unix.SockaddrInet4{Port: port("PROXY"), Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET)
+	},
+	"display":         func() error { return dial("unix", place("display/X99")) },
+	"another port":    func() error { return dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port("OTHER"))) },
+	"another address": func() error { return dial("tcp4", fmt.Sprintf("127.0.0.2:%d", port("PROXY"))) },
+	"IPv6":            func() error { return dial("tcp6", fmt.Sprintf("[::1]:%d", port("PROXY"))) },
+	"IPv4 in IPv6": func() error {
+		return blocking(&unix.SockaddrInet6{Port: port("OTHER"), Addr: [16]byte{10: 255, 11: 255, 12: 127, 15: 1}}, unix.AF_INET6)
+	},
+	"another socket":     func() error { return dial("unix", place("other.sock")) },
+	"an abstract socket": func() error { return blocking(&unix.SockaddrUnix{Name: "@" + place("other.sock")}, unix.AF_UNIX) },
+	"display by a way around": func() error {
+		return blocking(&unix.SockaddrUnix{Name: place("display") + "/../display/X99"}, unix.AF_UNIX)
+	},
+	"a bad address": func() error { return raw(unix.SYS_CONNECT, uintptr(unixSocket()), 16, 16) },
+	"UDP":           func() error { return socket(unix.AF_INET, unix.SOCK_DGRAM, 0) },
+	"raw":           func() error { return socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP) },
+	"packets":       func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW, 0) },
+	"addresses":     func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE) },
+	"audit socket":  func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT) },
+	"fast open": func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Port: port("OTHER"), Addr: [4]byte{127, 0, 0, 1}})
+	},
+	"listen":             func() error { return listen(port("LISTEN")) },
+	"listen to more":     func() error { return listen(port("MORE")) },
+	"swapped":            swapped,
+	"read":               func() error { return open(place("read/file"), unix.O_RDONLY) },
+	"read a secret":      func() error { return open(place("secret"), unix.O_RDONLY) },
+	"list":               func() error { return open("/etc", unix.O_RDONLY|unix.O_DIRECTORY) },
+	"write":              func() error { return open(place("write/new"), unix.O_WRONLY|unix.O_CREAT) },
+	"write what is read": func() error { return open(place("read/file"), unix.O_WRONLY) },
+	"write elsewhere":    func() error { return open(place("new"), unix.O_WRONLY|unix.O_CREAT) },
+	"a link at the display": func() error {
+		return unix.Rename(place("write/link"), place("display/X99"))
+	},
+	"itself":                        func() error { return run("/proc/self/exe") },
+	"another program":               func() error { return run("/bin/true") },
+	"another program by the loader": func() error { return run(loader, "/bin/true") },
+	"a copy": func() error {
+		text, err := os.ReadFile(place("cage.test"))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(place("write/copy"), text, 0o755); err != nil {
+			return err
+		}
+		return run(place("write/copy"))
+	},
+	"a file in memory": func() error { _, err := unix.MemfdCreate("x", 0); return err },
+	"signal":           func() error { return unix.Kill(unix.Getppid(), 0) },
+	"supervisor's environment": func() error {
+		return open(fmt.Sprintf("/proc/%d/environ", unix.Getppid()), unix.O_RDONLY)
+	},
+	"supervisor's memory": func() error { return open(fmt.Sprintf("/proc/%d/mem", unix.Getppid()), unix.O_RDWR) },
+	"ptrace":              func() error { return raw(unix.SYS_PTRACE, unix.PTRACE_ATTACH, uintptr(unix.Getppid())) },
+	"user namespace":      func() error { return raw(unix.SYS_UNSHARE, unix.CLONE_NEWUSER) },
+	"io_uring":            func() error { return raw(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&[120]byte{}))) },
+	"a filter of its own": func() error {
+		return raw(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(new(uint32))))
+	},
+}
+
+func unixSocket() int {
+	fd, _ := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0) // -1 is as good
+	return fd
+}
+
+func listen(port int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+}
+
+// swapped exchanges the address under the supervisor's eyes: the test's other listener hears of it if it ever works.
+func swapped() error {
+	address := unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: [4]byte{127, 0, 0, 1}}
+	put := func(p int) { address.Port = uint16(p>>8&0xff | p&0xff<<8) }
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			put(port("PROXY"))
+			put(port("OTHER"))
+		}
+	})
+	for range 2000 {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		_, _, _ = unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&address)), unsafe.Sizeof(address))
+		unix.Close(fd)
+	}
+	stop.Store(true)
+	wg.Wait()
+	return nil
+}
+
+// lab is what there is outside.
+type lab struct {
+	dir   string
+	env   []string
+	other atomic.Int64 // connections that should not be
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cage-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l := &lab{dir: dir, env: []string{"CAGE_DIR=" + dir, "PATH=/usr/bin:/bin"}}
+	text, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"": 0o755, "read": 0o755, "write": 0o777, "display": 0o777} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o755), os.Chmod(filepath.Join(dir, name), mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string][]byte{"cage.test": text, "read/file": []byte("x"), "secret": []byte("x")} {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), content, 0o755), os.Chmod(filepath.Join(dir, name), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "other.sock"), filepath.Join(dir, "write", "link")); err != nil {
+		t.Fatal(err)
+	}
+	serve := func(network, address string, count *atomic.Int64) net.Listener {
+		s, err := net.Listen(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		go func() {
+			for {
+				c, err := s.Accept()
+				if err != nil {
+					return
+				}
+				if count != nil {
+					count.Add(1)
+				}
+				go func() {
+					defer c.Close()
+					if _, err := io.ReadFull(c, make([]byte, 4)); err == nil {
+						_, _ = io.WriteString(c, "pong")
+					}
+				}()
+			}
+		}()
+		return s
+	}
+	tcp := func(name string, count *atomic.Int64) {
+		s := serve("tcp4", "127.0.0.1:0", count)
+		l.env = append(l.env, fmt.Sprintf("CAGE_PORT_%s=%d", name, s.Addr().(*net.TCPAddr).Port))
+	}
+	tcp("PROXY", nil)
+	tcp("OTHER", &l.other)
+	for _, name := range []string{"LISTEN", "MORE"} {
+		s, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		l.env = append(l.env, fmt.Sprintf("CAGE_PORT_%s=%d", name, s.Addr().(*net.TCPAddr).Port))
+	}
+	serve("unix", filepath.Join(dir, "display/X99"), nil)
+	serve("unix", filepath.Join(dir, "other.sock"), &l.other)
+	for _, name := range []string{"display/X99", "other.sock"} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// try runs the attempts in a cage, as an account without rights where we may.
+func (l *lab) try(t *testing.T, env []string, names ...string) (map[string]string, string, error) {
+	t.Helper()
+	list, err := json.Marshal(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(l.dir, "cage.test"))
+	role := "supervisor"
+	if slices.Contains(env, "CAGE_CONNECTS=no") {
+		role = "enter"
+	}
+	cmd.Env = append(append(l.env, "CAGE_ROLE="+role, "CAGE_TRY="+string(list)), env...)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	got := map[string]string{}
+	if err == nil {
+		if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
+			t.Fatalf("%v: %s\n%s", err, stdout.Bytes(), stderr.Bytes())
+		}
+	}
+	return got, stderr.String(), err
+}
+
+// needWhole skips where the kernel has not all that a cage is made of.
+func needWhole(t *testing.T) {
+	t.Helper()
+	if v := landlockABI(); v < 6 {
+		need.Missing(t, "Landlock's ABI here is %d, and the test wants 6 (Linux 6.12)", v)
+	}
+}
+
+func TestCage(t *testing.T) {
+	needWhole(t)
+	l := newLab(t)
+	want := map[string]string{
+		"proxy": "done", "proxy, blocking": "done", "display": "done", "addresses": "done", "listen": "done", "read": "done", "write": "done", "itself": "done",
+		"swapped": "done", // the other listener tells
+
+		"another port": "EACCES", "another address": "EACCES", "IPv6": "EACCES", "IPv4 in IPv6": "EACCES", "another socket": "EACCES",
+		"an abstract socket": "ECONNREFUSED", "display by a way around": "EACCES", "a bad address": "EFAULT",
+		"UDP": "EACCES", "raw": "EACCES", "packets": "EACCES", "audit socket": "EACCES", "fast open": "EPERM", "listen to more": "EACCES",
+		"read a secret": "EACCES", "list": "EACCES", "write what is read": "EACCES", "write elsewhere": "EACCES", "a link at the display": "EACCES",
+		"another program": "EACCES", "another program by the loader": "exit status 127", "a copy": "EACCES", "a file in memory": "ENOSYS",
+		"signal": "EPERM", "supervisor's environment": "EACCES", "supervisor's memory": "EACCES", "ptrace": "EPERM", "user namespace": "EPERM",
+		"io_uring": "ENOSYS", "a filter of its own": "EPERM",
+	}
+	var names []string
+	for name := range attempts {
+		names = append(names, name)
+		if want[name] == "" {
+			t.Errorf("nothing says what %q must give", name)
+		}
+	}
+	got, log, err := l.try(t, []string{"CAGE_WHOLE=1"}, names...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	for name, w := range want {
+		if got[name] != w {
+			t.Errorf("%s: %s, want %s", name, got[name], w)
+		}
+	}
+	if n := l.other.Load(); n != 0 {
+		t.Errorf("%d connections got out", n)
+	}
+	if t.Failed() {
+		t.Log(log)
+	}
+}
+
+// TestCageWithoutConnections needs no supervisor: each connect is refused.
+func TestCageWithoutConnections(t *testing.T) {
+	needWhole(t)
+	l := newLab(t)
+	got, log, err := l.try(t, []string{"CAGE_CONNECTS=no", "CAGE_WHOLE=1"}, "proxy", "display", "listen")
+	if err != nil || got["proxy"] != "EACCES" || got["display"] != "EACCES" || got["listen"] != "done" {
+		t.Errorf("%v, %v\n%s", got, err, log)
+	}
+}
