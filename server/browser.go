@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,11 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	}
 	if r := b.unreachable(ctx, p, nav); r != nil {
 		return res.refuse(r)
+	}
+	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // what stands in fields
+		if res.secrets, err = ses.tab.Passwords(within); err != nil {
+			return res.failed(exitUnavailable, fmt.Errorf("%w; so nothing of it is shown: try again", err))
+		}
 	}
 	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
 	return res

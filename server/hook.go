@@ -87,6 +87,7 @@ type Result struct {
 	dialogs   []cdp.Dialog      // that pages opened since the last command
 	ran       bool              // agent-browser was started
 	raw       *process.Result   // what it gave; nil when that may not be shown
+	secrets   []string          // what stands in the page's password fields
 }
 
 // pass is embedded by hooks that use one of the two methods only.

@@ -34,7 +34,11 @@ type redact struct {
 }
 
 func (h redact) OnAfter(_ context.Context, _ Call, r Result) Result {
-	r.Stdout, r.Stderr = h.redactor.JSON(r.Stdout), h.redactor.String(r.Stderr)
+	hide := h.redactor
+	if len(r.secrets) > 0 {
+		hide = hide.With(r.secrets)
+	}
+	r.Stdout, r.Stderr = hide.JSON(r.Stdout), hide.String(r.Stderr)
 	return r
 }
 

@@ -54,6 +54,20 @@ func TestSessionTab(t *testing.T) {
 	}
 }
 
+// TestPasswordFields: what stands in the page's password fields is hidden also where nothing around it says what it is.
+func TestPasswordFields(t *testing.T) {
+	l := newLab(t)
+	s := l.opened(t)
+	l.write(t, "snapshot", `{"snapshot":"- textbox [ref=e2]: correct horse"}`, 0o600)
+	if a := s.do(t, "snapshot"); !strings.Contains(a.Stdout, "correct horse") {
+		t.Fatalf("%+v", a)
+	}
+	l.browser.SetPasswords("correct horse")
+	if a := s.do(t, "snapshot"); a.ExitCode != 0 || strings.Contains(a.Stdout, "horse") || !strings.Contains(a.Stdout, "[ref=e2]: [redacted]") {
+		t.Errorf("%+v", a)
+	}
+}
+
 // TestForbiddenPage: a page that went where it may not go is left, and nothing
 // of it is read.
 func TestForbiddenPage(t *testing.T) {

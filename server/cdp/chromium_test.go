@@ -114,6 +114,12 @@ func (c *chromium) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `<script>document.title=confirm(1)+','+prompt(2)+','+alert(3)</script>`)
 	case "/links":
 		io.WriteString(w, `<a id=pop href=/pop target=_blank>pop</a> <a id=next href=/next>next</a>`)
+	case "/fields":
+		io.WriteString(w, `<input type=password value=one-secret><input value=shown><input type=PassWord value=two><div id=d></div>
+<iframe srcdoc="<input type=password value=in-a-frame>"></iframe><script>
+d.attachShadow({mode:'open'}).innerHTML='<input type=password value=in-shadow>';
+Object.defineProperty(HTMLInputElement.prototype,'value',{get(){return 'lie'}});document.querySelectorAll=()=>[];
+</script>`)
 	case "/flip":
 		io.WriteString(w, `<script>addEventListener('load',()=>setTimeout(()=>{location='/secret'},50))</script>`)
 	case "/secret":
@@ -277,6 +283,23 @@ func TestTabsAreApart(t *testing.T) {
 	if got := c.cookies["/again"]; got != "who=ann" {
 		t.Errorf("the first sent %q", got)
 	}
+}
+
+// What stands in password fields is found without labels, whatever the page did to its own script.
+func TestPasswords(t *testing.T) {
+	c := start(t)
+	tab := c.tab(t, c.dial(t))
+	c.open(t, tab, "/fields")
+	want := []string{"in-a-frame", "in-shadow", "one-secret", "two"}
+	var got []string
+	need.Eventually(t, func() bool { // the frame loads by itself
+		var err error
+		if got, err = tab.Passwords(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	}, func() string { return fmt.Sprint(got) })
 }
 
 // The site is on loopback, which Chromium never sends through a proxy unless

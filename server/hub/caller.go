@@ -69,7 +69,9 @@ func withCaller(ctx context.Context, req mcp.Request) context.Context {
 		c.RequestID = newRequestID() // a stream has many
 	}
 	if ss, ok := req.GetSession().(*mcp.ServerSession); ok {
-		c.Session = hashOf(ss.ID())
+		if stateful(ss) { // of a request without a session the id is what the client says
+			c.Session = hashOf(ss.ID())
+		}
 		if p := ss.InitializeParams(); p != nil && p.ClientInfo != nil {
 			c.ClientName, c.ClientVersion = audit.BoundText(p.ClientInfo.Name), audit.BoundText(p.ClientInfo.Version)
 		}

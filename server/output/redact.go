@@ -73,7 +73,7 @@ func (r *Redactor) String(s string) string {
 }
 
 func (r *Redactor) once(s string) string {
-	spans := r.scan(s)
+	spans := slices.Concat(r.scan(s), r.encoded(s), r.cells(s))
 	for _, re := range r.patterns {
 		for _, m := range re.FindAllStringIndex(s, -1) {
 			if m[0] < m[1] && !touchesMarker(s, m[0], m[1]) {

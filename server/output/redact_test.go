@@ -113,6 +113,15 @@ var planted = []string{
 	`bearer «abcdefghijklmnopqrstuvwxyz»`,
 	`Basic «dXNlcjpwYXNz»`,
 	`basic «dXNlcjpwYXNzMTI=»`,
+	// encoded once
+	`x «` + base64.StdEncoding.EncodeToString([]byte(`{"token":"abcdefgh12345678"}`)) + `» y`,
+	`x=«` + base64.RawURLEncoding.EncodeToString([]byte("gh"+"p_abcdefghijklmnopqrstuvwxyz0123456789")) + `» y`,
+	`to=%2Fcb%3Fpass%77ord%3D«hunter22secret» x`,
+	`«%67%68%70%5fabcdefghijklmnopqrstuvwxyz0123456789» y`,
+	// beside its name
+	"- row \"API key «q1w2e3r4»\":\n  - rowheader \"API key\"\n  - cell \"«q1w2e3r4»\" [ref=e2]\n",
+	"- row \"Password «hunter2»\":\n  - cell \"Password\"\n  - cell \"«hunter2»\"\n",
+	"- term \"Access token\"\n- definition \"«abc def»\"\n",
 	// by value
 	`x«` + envSecret + `»x`,
 	`x=«` + url.QueryEscape(envSecret) + `» y`,
@@ -190,6 +199,8 @@ var innocent = []string{
 	"- textbox \"Password\" [ref=e2]:\n- button \"Sign in\" [ref=e3]",
 	`- textbox "Name" [ref=e1]: Alice Smith`,
 	`- link "Forgot password?" [ref=e9]`,
+	"- row \"Name Password\":\n  - columnheader \"Name\"\n  - columnheader \"Password\"\n- row \"Ann changed\":\n  - cell \"Ann\"\n  - cell \"changed\"\n",
+	`https://example.com/a%20b%20c%20d?q=one%20two`, `VGhpcyBpcyBhbiBvcmRpbmFyeSB0ZXh0`,
 	"- link \"Forgot password\":\n    - /url: /reset",
 	`- heading "Your token:" [level=2, ref=e1]`,
 	`- combobox "Color" [expanded=false, ref=e7]: Red`,

@@ -40,6 +40,15 @@ type Server struct {
 	hanging  bool
 	dialogs  map[string]bool // pages that show one
 	answers  []bool
+
+	passwords []string
+}
+
+// SetPasswords says what stands in the password fields of every page.
+func (s *Server) SetPasswords(values ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passwords = values
 }
 
 type client struct {
@@ -368,6 +377,10 @@ func (s *Server) page(id, method string, p params) (object, error) {
 		return object{"frameId": id}, nil
 	case "Page.getNavigationHistory":
 		return object{"currentIndex": 0, "entries": []object{{"id": 1, "url": s.pages[i].URL}}}, nil
+	case "Page.createIsolatedWorld":
+		return object{"executionContextId": 1}, nil
+	case "Runtime.evaluate":
+		return object{"result": object{"value": append([]string{}, s.passwords...)}}, nil
 	case "Page.resetNavigationHistory", "Page.getLayoutMetrics", "Network.enable", "Network.disable":
 		return object{}, nil
 	case "Page.handleJavaScriptDialog":
