@@ -70,14 +70,14 @@ func buildL0(t *testing.T, base string) string {
 	t.Helper()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
-	return build(t, base)
+	return build(t, "l0", base)
 }
 
-// build builds the closed image on a base.
-func build(t *testing.T, base string) string {
+// build builds the image of a profile on a base.
+func build(t *testing.T, profile, base string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
-	run(t, "build", "--profile", "l0", "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+	run(t, "build", "--profile", profile, "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
 	return "oci:" + dir
 }
 

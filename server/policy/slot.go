@@ -32,6 +32,7 @@ var (
 	digits   = lazyregexp.New(`^\+?[0-9]+$`)
 	number   = lazyregexp.New(`^[0-9]{1,5}$`)
 	attrName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
+	pasteKey = lazyregexp.New(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // there is one clipboard
 	keyName  = lazyregexp.New(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
 	shotName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
 	shotExt  = lazyregexp.New(`(?i)\.(png|jpe?g|webp)$`)
@@ -96,6 +97,9 @@ func key(_ *Policy, at, s string) (string, *Refusal) {
 	s = canonicalKey(s)
 	if !keyName.MatchString(s) {
 		return "", blocked("press.key", "%s is not a key; use one of Enter, Tab, Escape, Backspace, Delete, Space, Home, End, PageUp, PageDown, ArrowUp, F1..F12 or one character, with Control+, Alt+, Shift+ or Meta+ in front", at)
+	}
+	if pasteKey.MatchString(s) {
+		return "", blocked("press.paste", "%s would paste what another session or a person copied; use fill or type", at)
 	}
 	return s, nil
 }
