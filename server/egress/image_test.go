@@ -95,7 +95,7 @@ func browserArgs(t *testing.T) []string {
 	_, conf, _ := strings.Cut(string(whole), "[program:browser]\n")
 	conf, _, _ = strings.Cut(conf, "\n[program:")
 	conf = regexp.MustCompile(`(?m)^(directory|user|stdout_logfile)=.*\n`).ReplaceAllString(conf, "")
-	const program = "command=/usr/local/bin/browser-shell start --display 99 /usr/local/bin/browser\n"
+	const program = "command=/usr/local/bin/browser-shell start --display 99 --cage browser /usr/local/bin/browser\n"
 	if !strings.Contains(conf, program) {
 		t.Fatalf("%s has not %q for the browser", imageBrowser, program)
 	}
