@@ -90,7 +90,8 @@ type sandbox struct {
 func gate(anonymous bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		asked, err := url.Parse(r.Header.Get("X-Original-URI"))
-		known := r.Header.Get("Authorization") == "Bearer key" || r.Header.Get("X-AIO-API-Key") == "key"
+		given := slices.Concat(r.Header.Values("Authorization"), r.Header.Values("X-AIO-API-Key"))
+		known := slices.Equal(given, []string{"Bearer key"}) || slices.Equal(given, []string{"key"})
 		if err == nil && asked.Query().Has("ticket") && (asked.Path == "/websockify" || strings.HasPrefix(asked.Path, "/vnc/")) {
 			known = asked.Query().Get("ticket") == "good"
 		}
@@ -102,6 +103,8 @@ func gate(anonymous bool) http.HandlerFunc {
 			w.WriteHeader(http.StatusUnauthorized)
 		case r.URL.Path == "/tickets" && r.Method == http.MethodPost:
 			fmt.Fprint(w, `{"ticket":"good","expires_in":30}`)
+		case r.URL.Path == "/tickets" && r.Method == http.MethodDelete:
+			w.WriteHeader(http.StatusNoContent)
 		case r.URL.Path == "/auth" && r.Method == http.MethodGet:
 			w.WriteHeader(http.StatusNoContent)
 		case r.URL.Path == "/websockify":
@@ -137,7 +140,7 @@ func place(t *testing.T, main string, anonymous bool) *sandbox {
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // nginx's workers are nobody
 		t.Fatal(err)
 	}
-	for _, d := range []string{"tmp", "nginx", "novnc/app"} {
+	for _, d := range []string{"tmp", "nginx", "novnc/app/locale", "novnc/vendor/pako", "novnc/tests", "novnc/utils"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -174,6 +177,13 @@ func place(t *testing.T, main string, anonymous bool) *sandbox {
 	write("novnc/index.html", "desktop")
 	write("novnc/vnc.html", "desktop")
 	write("novnc/app/ui.js", "script")
+	write("novnc/app/locale/zh_CN.json", "{}")
+	for _, name := range []string{"", "app/", "vendor/pako/"} {
+		write("novnc/"+name+"package.json", `{"version": "1.4.0"}`)
+	}
+	for _, name := range []string{"eslint.config.js", "tests/test.js", "utils/x.js"} {
+		write("novnc/"+name, "script")
+	}
 	write("nginx/zz_evil.conf", "server { listen 127.0.0.1:1; } this is no configuration")
 	return s
 }
@@ -284,7 +294,7 @@ func checkDump(t *testing.T, p *profile.Profile, dump string, sockets int) {
 	if servers != 1 || listens != sockets || includes != 3 {
 		t.Errorf("%d servers, %d listens, %d includes; want 1, %d and 3", servers, listens, includes, sockets)
 	}
-	want := []string{"/", "= /_auth", "= /_empty", "= /_key", "= /register", "^~ /.well-known/oauth-", `~ "^/vnc/[^.].*\.(?:js|css|svg|png|ico|ttf|woff2?|json|mp3|oga)\z"`}
+	want := []string{"/", "= /_auth", "= /_empty", "= /_key", "= /register", "^~ /.well-known/oauth-", `~ "^/vnc/(?:(?:app|core|vendor)/(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:js|css|svg|png|ico|ttf|woff2?|mp3|oga)|app/locale/[A-Za-z_]+\.json)\z"`}
 	for _, r := range p.Expect.Routes {
 		if !strings.HasSuffix(r, "/") {
 			r = "= " + r
@@ -374,6 +384,9 @@ var (
 	ws     = []string{"Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
 )
 
+// someTicket looks like one.
+const someTicket = "11111111-2222-4333-8444-555555555555"
+
 // anyway are requests that are answered alike with and without a key.
 func anyway() []request {
 	var out []request
@@ -459,8 +472,12 @@ func TestRoutesWithoutKey(t *testing.T) {
 		{line: "OPTIONS /mcp", want: closed},
 		{line: "POST /tickets", want: []int{200}, reach: "gate /tickets"},
 		{line: "POST /tickets?x=1", want: []int{200}, reach: "gate /tickets"},
+		{line: "DELETE /tickets?x=1&ticket=" + someTicket, want: []int{204}, reach: "gate /tickets?ticket=" + someTicket},
+		{line: "DELETE /tickets?ticket=x%26y=z", want: []int{204}, reach: "gate /tickets"},
+		{line: "DELETE /tickets", header: []string{"Origin: http://evil.example"}, want: closed},
 		{line: "GET /tickets", want: closed},
 		{line: "POST /tickets", header: []string{"Origin: http://evil.example"}, want: closed},
+		{line: "GET /vnc/package.json", want: []int{200}},
 		{line: "GET /vnc/", want: []int{200}},
 		{line: "GET /vnc/index.html", want: []int{200}},
 		{line: "GET /vnc/app/ui.js", want: []int{200}},
@@ -507,6 +524,24 @@ func TestRoutesWithKey(t *testing.T) {
 		{line: "POST /tickets", want: no},
 		{line: "POST /tickets?ticket=good", want: no},
 		{line: "POST /tickets?x=.js", want: no},
+		{line: "DELETE /tickets?ticket=" + someTicket, want: no},
+		{line: "DELETE /tickets?ticket=good", want: no},
+		{line: "POST /mcp", header: []string{"X-AIO-API-Key: key", "X-AIO-API-Key: wrong"}, want: no},
+		{line: "POST /mcp", header: []string{"X-AIO-API-Key: wrong", "X-AIO-API-Key: key"}, want: no},
+		{line: "POST /mcp", header: []string{"X-AIO-API-Key: key", "x-aio-api-key: key"}, want: no},
+		{line: "POST /mcp", header: []string{"X-AIO-API-Key: key", "Authorization: Bearer wrong"}, want: no},
+		{line: "POST /tickets", header: []string{"X-AIO-API-Key: key", "X-AIO-API-Key: wrong"}, want: no},
+		{line: "GET /websockify", header: append([]string{"X-AIO-API-Key: key", "X-AIO-API-Key: wrong"}, ws...), want: no},
+		{line: "POST /mcp", header: append([]string{"Authorization: Bearer wrong"}, key...), want: []int{400, 401}},
+		{line: "GET /vnc/package.json", want: no},
+		{line: "GET /vnc/app/package.json", want: no},
+		{line: "GET /vnc/vendor/pako/package.json", want: no},
+		{line: "GET /vnc/app/locale/../../package.json", want: no},
+		{line: "GET /vnc/app/locale/package%2ejson/x.json", want: no},
+		{line: "GET /vnc/eslint.config.js", want: no},
+		{line: "GET /vnc/tests/test.js", want: no},
+		{line: "GET /vnc/utils/x.js", want: no},
+		{line: "GET /vnc/app/locale/zh_CN.json", want: []int{200}},
 		{line: "POST /tickets", header: key, want: []int{200}, reach: "gate /tickets"},
 		{line: "GET /tickets?ticket=good", want: closed},
 		{line: "GET /vnc/", want: no},
@@ -524,7 +559,7 @@ func TestRoutesWithKey(t *testing.T) {
 		{line: "GET /vnc/index.html", header: key, want: []int{200}},
 		{line: "GET /vnc/app/ui.js", want: []int{200}},
 		{line: "POST /vnc/app/ui.js", want: []int{403, 405}},
-		{line: "GET /vnc/index.html/x.js", want: []int{404}},
+		{line: "GET /vnc/index.html/x.js", want: no},
 		{line: "GET /websockify", header: ws, want: no},
 		{line: "GET /websockify?x=.js", header: ws, want: no},
 		{line: "GET /vnc/websockify?x=.js", header: ws, want: no},

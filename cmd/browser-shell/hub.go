@@ -195,12 +195,9 @@ type managed struct {
 }
 
 func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, error) {
-	log := set.audit
-	var err error
-	if log == "" {
-		if log, err = logFile(p, "audit.jsonl"); err != nil {
-			return nil, err
-		}
+	log, err := auditFile(set, p)
+	if err != nil {
+		return nil, err
 	}
 	lock, err := hubLock(p, set.config)
 	if err != nil {
@@ -216,6 +213,14 @@ func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, err
 		return nil, err
 	}
 	return &managed{Hub: h, metrics: metrics, policy: set.policy}, nil
+}
+
+// auditFile is the audit log of the hub and of the gate.
+func auditFile(set hubSettings, p *policy.Policy) (string, error) {
+	if set.audit != "" {
+		return set.audit, nil
+	}
+	return logFile(p, "audit.jsonl")
 }
 
 // hubLock is the file by which two hubs of one configuration refuse each other.
@@ -260,7 +265,7 @@ func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err err
 		all = append(all, service{"management port", l, func(ctx context.Context) error { return admin.Serve(ctx, l, m, m.metrics, token) }, l.Close})
 	}
 	if set.gate != "" {
-		s, err := openGate(set.gate, set.gateListen)
+		s, err := openGate(set, p)
 		if err != nil {
 			return all, err
 		}

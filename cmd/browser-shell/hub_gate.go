@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/hub"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // vncAddress is where the desktop is; tests put another one there.
@@ -29,21 +31,36 @@ const (
 	gateEnd     = 3 * time.Second // for desktops to take their leave
 )
 
-// openGate serves /tickets, /auth and /websockify for nginx.
-func openGate(file, listen string) (service, error) {
-	c, err := gate.Load(file)
+// openGate serves /tickets, /auth and /websockify for nginx. What tickets with input are used for it writes to the audit log.
+func openGate(set hubSettings, p *policy.Policy) (service, error) {
+	c, err := gate.Load(set.gate)
 	if err != nil {
 		return service{}, err
 	}
-	h, err := gate.New(c, vncAddress)
+	file, err := auditFile(set, p)
 	if err != nil {
 		return service{}, err
 	}
-	l, err := hub.Listen(listen, false)
+	log, err := audit.Open(file, p.Audit.MaxBytes, p.Audit.Keep)
 	if err != nil {
-		return service{}, fmt.Errorf("gate: %w", err)
+		return service{}, err
 	}
-	return service{"gate", l, func(ctx context.Context) error { return serveGate(ctx, l, h) }, l.Close}, nil
+	g, err := gate.New(c, vncAddress, func(e gate.Event) error {
+		return log.Write(audit.Record{Event: e.Name, Subject: e.Subject, Data: e})
+	})
+	if err != nil {
+		return service{}, errors.Join(err, log.Close())
+	}
+	l, err := hub.Listen(set.gateListen, false)
+	if err != nil {
+		return service{}, errors.Join(fmt.Errorf("gate: %w", err), log.Close())
+	}
+	serve := func(ctx context.Context) error {
+		err := serveGate(ctx, l, g)
+		g.Close()
+		return err
+	}
+	return service{"gate", l, serve, func() error { return errors.Join(l.Close(), log.Close()) }}, nil
 }
 
 // serveGate answers on l until ctx ends; desktops are closed then.

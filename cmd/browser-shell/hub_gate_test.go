@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -23,7 +24,7 @@ const gateAnonymous = `{"ticket_ttl":30000000000,"anonymous":true}`
 
 // startGate starts a hub with a gate whose desktop is a server that sends back
 // what it gets.
-func startGate(t *testing.T, config string) *runningHub {
+func startGate(t *testing.T, config string) (*lab, *runningHub) {
 	t.Helper()
 	vnc, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,6 +40,16 @@ func startGate(t *testing.T, config string) *runningHub {
 			go func() {
 				defer c.Close()
 				buf := make([]byte, 1024)
+				// RFB 3.8, no password, a screen without a name.
+				for _, step := range []struct {
+					say  string
+					hear int
+				}{{"RFB 003.008\n", 12}, {"\x01\x01", 1}, {"\x00\x00\x00\x00", 1}, {strings.Repeat("\x00", 24), 0}} {
+					_, _ = io.WriteString(c, step.say)
+					if _, err := io.ReadFull(c, buf[:step.hear]); err != nil {
+						return
+					}
+				}
 				for n, err := c.Read(buf); err == nil; n, err = c.Read(buf) {
 					_, _ = c.Write(buf[:n])
 				}
@@ -51,7 +62,7 @@ func startGate(t *testing.T, config string) *runningHub {
 	socket := l.dir + "/hub.sock"
 	cmd := l.hubCommand(t, "--gate", gate, "--gate-listen", "127.0.0.1:0", "--socket", socket)
 	cmd.Env = append(cmd.Env, vncVariable+"="+vnc.Addr().String())
-	return startHubCommand(t, cmd, socket)
+	return l, startHubCommand(t, cmd, socket)
 }
 
 func (h *runningHub) ask(t *testing.T, method, path string, header ...string) (int, string) {
@@ -78,7 +89,7 @@ func (h *runningHub) ask(t *testing.T, method, path string, header ...string) (i
 // TestHubGate: with --gate the same process gives tickets and answers nginx.
 func TestHubGate(t *testing.T) {
 	const key = "a-key-of-enough-characters"
-	h := startGate(t, fmt.Sprintf(`{"ticket_ttl":30000000000,"api_key_sha256":"%x"}`, sha256.Sum256([]byte(key))))
+	_, h := startGate(t, fmt.Sprintf(`{"ticket_ttl":30000000000,"api_key_sha256":"%x"}`, sha256.Sum256([]byte(key))))
 	if code, _ := h.ask(t, "POST", "/tickets"); code != 401 {
 		t.Errorf("a ticket without a key: %d", code)
 	}
@@ -111,11 +122,53 @@ func TestHubGate(t *testing.T) {
 	}
 }
 
+// TestHubInput: what a ticket with input is used for is in the audit log, in the hub's chain, also when the image stops.
+func TestHubInput(t *testing.T) {
+	l, h := startGate(t, gateAnonymous)
+	res, err := http.Post("http://"+h.on["gate"]+"/tickets", "", strings.NewReader(`{"input":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var given struct{ Ticket string }
+	if err := json.NewDecoder(res.Body).Decode(&given); err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d %v", res.StatusCode, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), need.Patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+h.on["gate"]+"/websockify?ticket="+given.Ticket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	conn := websocket.NetConn(ctx, ws, websocket.MessageBinary)
+	const greeting, press = "RFB 003.008\n\x01\x01", "\x04\x01\x00\x00\x00\x00\x00a"
+	if _, err := io.WriteString(conn, greeting+press+press); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 12+2+4+24+2*len(press))); err != nil {
+		t.Fatal(err)
+	}
+	h.stop(t)
+	log := l.log(t, "audit.jsonl")
+	for _, want := range []string{
+		`"event":"DESKTOP_INPUT_GRANTED","subject":"anonymous"`, `"event":"DESKTOP_INPUT_BEGAN","subject":"anonymous"`,
+		`"event":"DESKTOP_INPUT_ENDED","subject":"anonymous"`, `"messages":2`,
+	} {
+		if strings.Count(log, want) != 1 {
+			t.Errorf("not once %s in\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, given.Ticket) {
+		t.Error("the log has the ticket")
+	}
+}
+
 // TestHubDesktop: a desktop on which nothing happens stays, longer than any
 // deadline of the server's; when the image stops its client is told.
 func TestHubDesktop(t *testing.T) {
 	t.Parallel() // it waits
-	h := startGate(t, gateAnonymous)
+	_, h := startGate(t, gateAnonymous)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*need.Patience)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://"+h.on["gate"]+"/websockify", &websocket.DialOptions{Subprotocols: []string{"binary"}})
@@ -123,13 +176,22 @@ func TestHubDesktop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ws.CloseNow()
-	for _, idle := range []time.Duration{0, 7 * time.Second} {
-		time.Sleep(idle) // a request's head has 5 s
-		if err := ws.Write(ctx, websocket.MessageBinary, []byte("RFB")); err != nil {
+	const greeting, look = "RFB 003.008\n\x01\x01", "\x03\x01\x00\x00\x00\x00\x00\x01\x00\x01"
+	for i, step := range []struct {
+		say  string
+		hear int
+		idle time.Duration
+	}{{greeting, 12 + 2 + 4 + 24 + len(" (view only)"), 0}, {look, len(look), 0}, {look, len(look), 7 * time.Second}} {
+		time.Sleep(step.idle) // a request's head has 5 s
+		if err := ws.Write(ctx, websocket.MessageBinary, []byte(step.say)); err != nil {
 			t.Fatal(err)
 		}
-		if _, b, err := ws.Read(ctx); err != nil || string(b) != "RFB" {
-			t.Fatalf("after %s: %q %v", idle, b, err)
+		for left := step.hear; left > 0; {
+			_, b, err := ws.Read(ctx)
+			if err != nil {
+				t.Fatalf("step %d: %v", i, err)
+			}
+			left -= len(b)
 		}
 	}
 	if err := h.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -55,7 +55,8 @@ func TestInitRefuses(t *testing.T) {
 		{"no base64", 0, []string{"JWT_PUBLIC_KEY=-----BEGIN PUBLIC KEY-----"}, "JWT_PUBLIC_KEY"},
 		{"no PEM", 0, []string{"JWT_PUBLIC_KEY=" + base64.StdEncoding.EncodeToString([]byte(apiKey))}, "JWT_PUBLIC_KEY"},
 		{"no key at all beside a bad one", 0, []string{"JWT_PUBLIC_KEY=x", "SLIM_ALLOW_ANONYMOUS=true"}, "JWT_PUBLIC_KEY"},
-		{"a long life", 0, []string{key, "TICKET_TTL_SECONDS=3601"}, "TICKET_TTL_SECONDS"},
+		{"two audiences", 0, []string{key, "JWT_AUDIENCE=a b"}, "JWT_AUDIENCE"},
+		{"a long life", 0, []string{key, "TICKET_TTL_SECONDS=86401"}, "TICKET_TTL_SECONDS"},
 		{"a file for a time zone", 0, []string{key, "TZ=:/etc/shadow"}, "TZ"},
 		{"a way out of the time zones", 0, []string{key, "TZ=../../etc/shadow"}, "TZ"},
 		{"supervisord's own language", 0, []string{key, "TZ=%(ENV_HOME)s"}, "TZ"},
@@ -120,7 +121,7 @@ func TestInitEnvironment(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	slices.Sort(asked)
-	if diff := cmp.Diff([]string{"JWT_PUBLIC_KEY", "SANDBOX_API_KEY", "SLIM_ALLOW_ANONYMOUS", "SLIM_LANG", "SLIM_LISTEN", "SLIM_SCREEN", "TICKET_TTL_SECONDS", "TZ"}, slices.Compact(asked)); diff != "" {
+	if diff := cmp.Diff([]string{"JWT_AUDIENCE", "JWT_ISSUER", "JWT_PUBLIC_KEY", "SANDBOX_API_KEY", "SLIM_ALLOW_ANONYMOUS", "SLIM_LANG", "SLIM_LISTEN", "SLIM_SCREEN", "TICKET_TTL_SECONDS", "TZ"}, slices.Compact(asked)); diff != "" {
 		t.Errorf("variables that are read (-want +got):\n%s", diff)
 	}
 	if p, err = planOf(getenv, 1000, func(string) bool { return true }); err != nil {

@@ -14,13 +14,15 @@ func isInit(command []string) bool {
 // initSwitches are all that `browser-shell init` reads (cmd/browser-shell/init.go, server/gate, docs/gate.md). The programs
 // get an environment that it makes from nothing.
 var initSwitches = []Switch{
+	{Name: "JWT_AUDIENCE", Kind: Auth, Effect: "is the audience that a token must name"},
+	{Name: "JWT_ISSUER", Kind: Auth, Effect: "is the issuer that a token must have"},
 	{Name: "JWT_PUBLIC_KEY", Kind: Auth, Effect: "is the key that tokens are checked with"},
 	{Name: "SANDBOX_API_KEY", Kind: Auth, Effect: "is the key that callers show"},
 	{Name: "SLIM_ALLOW_ANONYMOUS", Kind: Auth, Effect: `lets everybody in who reaches the port, when it is "true" and there is no key`},
 	{Name: "SLIM_LANG", Kind: Other, Effect: "is the languages that pages are asked for, such as de-CH,de"},
 	{Name: "SLIM_LISTEN", Kind: Listener, Effect: `"loopback" has nginx listen on loopback only; then no key is needed`},
 	{Name: "SLIM_SCREEN", Kind: Other, Effect: "is the size of the desktop in pixels, such as 1280x800"},
-	{Name: "TICKET_TTL_SECONDS", Kind: Auth, Effect: "is how long a ticket is good, 1 to 3600 seconds"},
+	{Name: "TICKET_TTL_SECONDS", Kind: Auth, Effect: "is how long a ticket is good, 1 to 86400 seconds"},
 	{Name: "TZ", Kind: Other, Effect: "is the time zone of the programs, a name of the time zone database"},
 }
 

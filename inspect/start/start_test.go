@@ -404,7 +404,7 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	want := []string{"JWT_PUBLIC_KEY auth", "SANDBOX_API_KEY auth", "SLIM_ALLOW_ANONYMOUS auth", "SLIM_LANG other", "SLIM_LISTEN listener", "SLIM_SCREEN other", "TICKET_TTL_SECONDS auth", "TZ other"}
+	want := []string{"JWT_AUDIENCE auth", "JWT_ISSUER auth", "JWT_PUBLIC_KEY auth", "SANDBOX_API_KEY auth", "SLIM_ALLOW_ANONYMOUS auth", "SLIM_LANG other", "SLIM_LISTEN listener", "SLIM_SCREEN other", "TICKET_TTL_SECONDS auth", "TZ other"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("switches (-want +got):\n%s", diff)
 	}

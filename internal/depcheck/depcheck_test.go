@@ -34,7 +34,7 @@ var rooms = map[string][]string{
 	"server/cdp":          {},
 	"server/cdp/cdptest":  {},
 	"server/egress":       {"internal/lazyregexp", "server/audit", "server/policy", "server/strictjson"},
-	"server/gate":         {"internal/lazyregexp"},
+	"server/gate":         {"internal/lazyregexp", "server/strictjson"},
 	"server/hub":          {"internal/lazyregexp", "server/audit", "server/hub/*", "server/output", "server/policy", "server/protocol", "server/strictjson"},
 	"server/hub/admin":    {"server/hub/upstream", "server/output"},
 	"server/hub/guard":    {"internal/lazyregexp", "server/strictjson"},

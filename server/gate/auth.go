@@ -8,7 +8,9 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -49,34 +51,35 @@ type checks struct {
 	anonymous bool
 	key       []byte         // SHA-256 of the API key, or nil
 	token     *rsa.PublicKey // of the tokens, or nil
+	parser    *jwt.Parser
 }
 
-// known tells whose credential a request has, or "" if it has no good one: the API key in X-AIO-API-Key, as the last api_key
-// of the query or as Bearer, or a token as Bearer.
-func (k checks) known(h http.Header, query url.Values) (caller string) {
-	scheme, bearer, _ := strings.Cut(single(h, "Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		bearer = ""
-	}
-	bearer = strings.TrimSpace(bearer)
-	given := []string{single(h, "X-AIO-API-Key"), bearer}
-	if v := query["api_key"]; len(v) > 0 {
-		given = append(given, v[len(v)-1])
-	}
-	for _, s := range given {
-		if k.isKey(s) {
-			return k.keyID()
+// holder is who has a good credential.
+type holder struct {
+	subject string    // key:ID, sub:SUBJECT, token, or "" for nobody
+	until   time.Time // the credential's end, or zero
+}
+
+// known returns whose credential a request has: the API key in X-AIO-API-Key, as api_key in the query or as Bearer, or a
+// token as Bearer. A request with two of them, of whatever kind, has none: who reads the other one would see another caller.
+func (k checks) known(h http.Header, query url.Values) holder {
+	given := append(slices.Clone(h.Values("X-AIO-API-Key")), query["api_key"]...)
+	authorization := h.Values("Authorization")
+	for _, v := range authorization {
+		if scheme, text, _ := strings.Cut(v, " "); strings.EqualFold(scheme, "Bearer") {
+			given = append(given, strings.TrimSpace(text))
 		}
 	}
-	return k.tokenSubject(bearer)
-}
-
-// single gives the value of a header that is there once. nginx sends none twice.
-func single(h http.Header, name string) string {
-	if v := h.Values(name); len(v) == 1 {
-		return v[0]
+	if len(given) != 1 || len(authorization) > 1 {
+		return holder{}
 	}
-	return ""
+	if k.isKey(given[0]) {
+		return holder{subject: k.keyID()}
+	}
+	if len(authorization) == 1 && len(h.Values("X-AIO-API-Key")) == 0 && len(query["api_key"]) == 0 {
+		return k.readToken(given[0])
+	}
+	return holder{}
 }
 
 func (k checks) isKey(s string) bool {
@@ -87,31 +90,45 @@ func (k checks) isKey(s string) bool {
 // keyID is "key:" and the first 8 hexadecimal digits of the key's SHA-256: enough to tell keys apart, too little to find one.
 func (k checks) keyID() string { return "key:" + hex.EncodeToString(k.key[:4]) }
 
-// tokens pins RS256 (RFC 8725 3.1). The base took tokens without exp for good.
-var tokens = jwt.NewParser(jwt.WithValidMethods([]string{"RS256"}), jwt.WithExpirationRequired(), jwt.WithStrictDecoding())
+// newParser pins RS256 (RFC 8725 3.1). The base took tokens without exp for good. What audience and issuer name a token must
+// have, if they are not empty.
+func newParser(audience, issuer string) *jwt.Parser {
+	options := []jwt.ParserOption{jwt.WithValidMethods([]string{"RS256"}), jwt.WithExpirationRequired(), jwt.WithStrictDecoding()}
+	if audience != "" {
+		options = append(options, jwt.WithAudience(audience))
+	}
+	if issuer != "" {
+		options = append(options, jwt.WithIssuer(issuer))
+	}
+	return jwt.NewParser(options...)
+}
 
 // maxSubject bounds what is told of a token's sub, in bytes.
 const maxSubject = 120
 
-// tokenSubject gives "sub:" and the subject of a good token, "token" for one without a subject, and "" for a bad one. It
+// readToken returns "sub:" and the subject of a good token, "token" for one without a subject, and nobody for a bad one. It
 // checks with the one key there is, whatever kid, jku, x5u or jwk in the token say.
-func (k checks) tokenSubject(s string) string {
+func (k checks) readToken(s string) holder {
 	if k.token == nil || s == "" || len(s) > maxToken {
-		return ""
+		return holder{}
 	}
-	t, err := tokens.Parse(s, func(t *jwt.Token) (any, error) {
+	t, err := k.parser.Parse(s, func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["crit"]; ok { // RFC 7515 4.1.11: not understood, so refused
 			return nil, errors.New("crit")
 		}
 		return k.token, nil
 	})
 	if err != nil {
-		return ""
+		return holder{}
+	}
+	end, err := t.Claims.GetExpirationTime()
+	if err != nil || end == nil {
+		return holder{}
 	}
 	subject, err := t.Claims.GetSubject()
 	if err != nil || subject == "" {
-		return "token"
+		return holder{"token", end.Time}
 	}
 	subject = url.PathEscape(subject) // it becomes a header
-	return "sub:" + subject[:min(len(subject), maxSubject)]
+	return holder{"sub:" + subject[:min(len(subject), maxSubject)], end.Time}
 }

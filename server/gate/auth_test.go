@@ -9,30 +9,45 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 )
 
 // newGate is a gate with both kinds of keys.
-func newGate(t testing.TB) *gate {
+func newGate(t testing.TB) *Gate {
 	t.Helper()
-	h, err := New(Config{APIKeySHA256: sumOf(apiKey), JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: 30 * time.Second}, "127.0.0.1:5900")
+	h, err := New(Config{APIKeySHA256: sumOf(apiKey), JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: 30 * time.Second}, "127.0.0.1:5900", unlogged)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h.(*gate)
+	return h
 }
 
-func newAnonymous(t testing.TB) *gate {
+func newAnonymous(t testing.TB) *Gate {
 	t.Helper()
-	h, err := New(Config{Anonymous: true, TicketTTL: 30 * time.Second}, "127.0.0.1:5900")
+	h, err := New(Config{Anonymous: true, TicketTTL: 30 * time.Second}, "127.0.0.1:5900", unlogged)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h.(*gate)
+	return h
+}
+
+// unlogged is a log that takes all.
+func unlogged(Event) error { return nil }
+
+// issue makes a ticket of a gate's.
+func issue(t testing.TB, g *Gate, input bool) string {
+	t.Helper()
+	text, _, err := g.tickets.issue(holder{subject: "key:test"}, input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // send sends one request with headers, given as name and value in turn, and holds the answer against what is true of all.
@@ -84,7 +99,7 @@ func TestTicketIsIssued(t *testing.T) {
 
 func TestTicketsNeedAKey(t *testing.T) {
 	g := newGate(t)
-	ticket := g.tickets.issue()
+	ticket := issue(t, g, false)
 	token := sign(t, jwt.MapClaims{"exp": time.Now().Add(time.Hour).Unix()}, nil)
 	for name, c := range map[string]struct {
 		target  string
@@ -125,8 +140,9 @@ func TestTicketsNeedAKey(t *testing.T) {
 		"the key's SHA-256":       {"/tickets", []string{"X-AIO-API-Key", sumOf(apiKey)}, 401},
 		"empty key":               {"/tickets?api_key=", []string{"X-AIO-API-Key", "", "Authorization", "Bearer "}, 401},
 		"last key of query bad":   {"/tickets?api_key=" + apiKey + "&api_key=x", nil, 401},
-		"last key of query good":  {"/tickets?api_key=x&api_key=" + apiKey, nil, 200},
-		"bad header, good bearer": {"/tickets", []string{"X-AIO-API-Key", "x", "Authorization", "bearer  " + apiKey}, 200},
+		"first key of query bad":  {"/tickets?api_key=x&api_key=" + apiKey, nil, 401},
+		"bad header, good bearer": {"/tickets", []string{"X-AIO-API-Key", "x", "Authorization", "bearer  " + apiKey}, 401},
+		"bearer of other case":    {"/tickets", []string{"Authorization", "bearer  " + apiKey}, 200},
 	} {
 		if w := send(t, g, "POST", c.target, c.headers...); w.Code != c.want {
 			t.Errorf("%s: %d, want %d", name, w.Code, c.want)
@@ -135,10 +151,10 @@ func TestTicketsNeedAKey(t *testing.T) {
 }
 
 func TestMethods(t *testing.T) {
-	for _, g := range []*gate{newGate(t), newAnonymous(t)} {
-		for target, allowed := range map[string]string{"/tickets": "POST", "/auth": "GET", "/websockify": "GET"} {
+	for _, g := range []*Gate{newGate(t), newAnonymous(t)} {
+		for target, allowed := range map[string]string{"/tickets": "POST, DELETE", "/auth": "GET", "/websockify": "GET"} {
 			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "get", "BREW"} {
-				if method == allowed {
+				if slices.Contains(strings.Split(allowed, ", "), method) {
 					continue
 				}
 				w := send(t, g, method, target, "X-AIO-API-Key", apiKey)
@@ -153,7 +169,7 @@ func TestMethods(t *testing.T) {
 // TestTicketPaths: a ticket opens the desktop in its one plain spelling, and nothing else in any.
 func TestTicketPaths(t *testing.T) {
 	g := newGate(t)
-	ticket := g.tickets.issue()
+	ticket := issue(t, g, false)
 	old := "00000000-0000-4000-8000-000000000000"
 	for uri, want := range map[string]int{
 		"/vnc/?ticket=T":           204,
@@ -284,8 +300,7 @@ func TestTicketBeatsKey(t *testing.T) {
 		"/vnc/?ticket=x&y=%":     401,
 		"/v1/docs":               204, // where nginx leads is nginx's
 		"/vnc/%2e%2e/?ticket=x":  204,
-		"/mcp?api_key=x":         204,
-		"/mcp?api_key=" + apiKey: 204,
+		"/mcp?api_key=" + apiKey: 401, // two keys
 	} {
 		if got := auth(t, g, uri, "X-AIO-API-Key", apiKey); got != want {
 			t.Errorf("%s: %d, want %d", uri, got, want)
@@ -297,37 +312,171 @@ func TestTicketBeatsKey(t *testing.T) {
 }
 
 func TestTicketsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t)
+		ticket := issue(t, g, false)
+		time.Sleep(30*time.Second - 1)
+		if code := auth(t, g, "/vnc/?ticket="+ticket); code != 204 {
+			t.Errorf("just before its end: %d", code)
+		}
+		time.Sleep(1)
+		if code := auth(t, g, "/vnc/?ticket="+ticket); code != 401 {
+			t.Errorf("at its end: %d", code)
+		}
+		// A ticket ends no later than the token that it was asked with.
+		short, _, err := g.tickets.issue(holder{subject: "sub:a", until: time.Now().Add(time.Second)}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if code := auth(t, g, "/vnc/?ticket="+short); code != 401 {
+			t.Errorf("after its token's end: %d", code)
+		}
+
+		// One that asks without end takes no memory, and leaves the newest working.
+		synctest.Wait()
+		first := issue(t, g, false)
+		for range maxTickets - 1 {
+			issue(t, g, false)
+		}
+		if g.tickets.find(first) == nil || len(g.tickets.by) != maxTickets || len(g.tickets.order) != maxTickets {
+			t.Errorf("%d of %d tickets", len(g.tickets.by), maxTickets)
+		}
+		for range maxTickets * 3 {
+			ticket = issue(t, g, false)
+		}
+		if g.tickets.find(first) != nil || g.tickets.find(ticket) == nil || len(g.tickets.by) != maxTickets || len(g.tickets.order) != maxTickets {
+			t.Errorf("%d tickets after too many", len(g.tickets.by))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(g.tickets.by) != 0 || len(g.tickets.order) != 0 {
+			t.Errorf("%d tickets after their end", len(g.tickets.by))
+		}
+	})
+}
+
+// TestTicketOrder: what a request for a ticket may say, and that a ticket can be taken back by who holds a key, alone.
+func TestTicketOrder(t *testing.T) {
 	g := newGate(t)
-	now := time.Now()
-	g.tickets.now = func() time.Time { return now }
-	ticket := g.tickets.issue()
-	now = now.Add(30*time.Second - 1)
-	if code := auth(t, g, "/vnc/?ticket="+ticket); code != 204 {
-		t.Errorf("just before its end: %d", code)
+	post := func(body string, key string) (*httptest.ResponseRecorder, string) {
+		r := httptest.NewRequest("POST", "/tickets", strings.NewReader(body))
+		r.Header.Set("X-AIO-API-Key", key)
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		var answer struct{ Ticket string }
+		_ = json.Unmarshal(w.Body.Bytes(), &answer)
+		return w, answer.Ticket
 	}
-	now = now.Add(1)
-	if code := auth(t, g, "/vnc/?ticket="+ticket); code != 401 {
-		t.Errorf("at its end: %d", code)
+	for body, want := range map[string]int{
+		"": 200, " ": 200, "{}": 200, `{"input":false}`: 200, `{"input":true}`: 200, ` {"input" : true} `: 200,
+		"x": 400, "null": 400, "[]": 400, `{"input":"true"}`: 400, `{"input":1}`: 400, `{"Input":true}`: 400, `{"input":null}`: 400,
+		`{"input":false,"input":true}`: 400, `{"input":true} {}`: 400, `{"input":true`: 400, strings.Repeat(" ", maxOrder+1): 400,
+	} {
+		w, text := post(body, apiKey)
+		ticket := g.tickets.find(text)
+		if w.Code != want || (ticket != nil) != (want == 200) {
+			t.Errorf("%.40q: %d %s", body, w.Code, w.Body)
+			continue
+		}
+		if ticket == nil {
+			if !strings.Contains(w.Body.String(), `send {\"input\": true} or no body`) {
+				t.Errorf("%.40q: the error says %s", body, w.Body)
+			}
+			continue
+		}
+		if act := strings.Contains(body, "true"); ticket.input != act || strings.Contains(w.Body.String(), `"input":true`) != act {
+			t.Errorf("%q: input %v, %s", body, ticket.input, w.Body)
+		}
+	}
+	if w, _ := post(`{"input":true}`, "x"); w.Code != 401 {
+		t.Errorf("without a key: %d", w.Code)
 	}
 
-	// One that asks without end takes no memory, and leaves the newest working.
-	first := g.tickets.issue()
-	for range maxTickets - 1 {
-		g.tickets.issue()
+	ticket, other := issue(t, g, false), issue(t, g, true)
+	for _, step := range []struct {
+		target string
+		key    string
+		want   int
+	}{
+		{"/tickets?ticket=" + ticket, "", 401},
+		{"/tickets?ticket=" + ticket, "wrong", 401},
+		{"/tickets", apiKey, 404},
+		{"/tickets?ticket=x", apiKey, 404},
+		{"/tickets?ticket=" + ticket + "&ticket=" + other, apiKey, 404},
+		{"/tickets?ticket=" + ticket, apiKey, 204},
+		{"/tickets?ticket=" + ticket, apiKey, 404},
+	} {
+		if w := send(t, g, "DELETE", step.target, "X-Original-URI", "/tickets", "X-AIO-API-Key", step.key); w.Code != step.want {
+			t.Errorf("DELETE %s: %d, want %d", step.target, w.Code, step.want)
+		}
 	}
-	if !g.tickets.valid(first) || len(g.tickets.until) != maxTickets || len(g.tickets.order) != maxTickets {
-		t.Errorf("%d of %d tickets", len(g.tickets.until), maxTickets)
+	if code := auth(t, g, "/vnc/?ticket="+ticket); code != 401 {
+		t.Errorf("a ticket that was taken back: %d", code)
 	}
-	for range maxTickets * 3 {
-		ticket = g.tickets.issue()
+	if code := auth(t, g, "/vnc/?ticket="+other); code != 204 {
+		t.Errorf("another one: %d", code)
 	}
-	if g.tickets.valid(first) || !g.tickets.valid(ticket) || len(g.tickets.until) != maxTickets || len(g.tickets.order) != maxTickets {
-		t.Errorf("%d tickets after too many", len(g.tickets.until))
+}
+
+// TestOneCredential: a request with two keys is nobody's, whichever of them is good; a key for another program (Basic) is none.
+func TestOneCredential(t *testing.T) {
+	g := newGate(t)
+	token := sign(t, jwt.MapClaims{"exp": time.Now().Add(time.Hour).Unix()}, nil)
+	for name, c := range map[string]struct {
+		uri     string
+		headers []string
+		want    int
+	}{
+		"one key":               {"/mcp", []string{"X-AIO-API-Key", apiKey}, 204},
+		"one bearer":            {"/mcp", []string{"Authorization", "Bearer " + apiKey}, 204},
+		"key and Basic":         {"/mcp", []string{"X-AIO-API-Key", apiKey, "Authorization", "Basic eDp5"}, 204},
+		"key twice":             {"/mcp", []string{"X-AIO-API-Key", apiKey, "X-AIO-API-Key", apiKey}, 401},
+		"good and bad key":      {"/mcp", []string{"X-AIO-API-Key", apiKey, "X-AIO-API-Key", "x"}, 401},
+		"bad and good key":      {"/mcp", []string{"X-AIO-API-Key", "x", "X-AIO-API-Key", apiKey}, 401},
+		"joined by nginx 1.23":  {"/mcp", []string{"X-AIO-API-Key", apiKey + ", x"}, 401},
+		"key and bearer":        {"/mcp", []string{"X-AIO-API-Key", apiKey, "Authorization", "Bearer x"}, 401},
+		"key and token":         {"/mcp", []string{"X-AIO-API-Key", "x", "Authorization", "Bearer " + token}, 401},
+		"bearer twice":          {"/mcp", []string{"Authorization", "Bearer " + apiKey, "Authorization", "Bearer " + apiKey}, 401},
+		"bearer and Basic":      {"/mcp", []string{"Authorization", "Bearer " + apiKey, "Authorization", "Basic eDp5"}, 401},
+		"header and query":      {"/vnc/?api_key=" + apiKey, []string{"X-AIO-API-Key", apiKey}, 401},
+		"query and bearer":      {"/vnc/?api_key=x", []string{"Authorization", "Bearer " + token}, 401},
+		"query twice":           {"/vnc/?api_key=x&api_key=" + apiKey, nil, 401},
+		"query twice, in parts": {"/vnc/?api_key=" + apiKey + "&%61pi_key=x", nil, 401},
+	} {
+		if got := auth(t, g, c.uri, c.headers...); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
-	now = now.Add(time.Minute)
-	g.tickets.issue()
-	if len(g.tickets.until) != 1 || len(g.tickets.order) != 1 {
-		t.Errorf("%d tickets, of which one is not old", len(g.tickets.until))
+}
+
+// TestTokenClaims: where JWT_AUDIENCE and JWT_ISSUER are set, a token for another service or of another issuer is refused.
+func TestTokenClaims(t *testing.T) {
+	g, err := New(Config{JWTPublicKey: publicPEM(&signer().PublicKey), JWTAudience: "slim", JWTIssuer: "https://issuer.example/", TicketTTL: time.Second},
+		"127.0.0.1:5900", unlogged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		claims jwt.MapClaims
+		want   int
+	}{
+		"both":              {jwt.MapClaims{"aud": "slim", "iss": "https://issuer.example/"}, 204},
+		"one of several":    {jwt.MapClaims{"aud": []string{"a", "slim"}, "iss": "https://issuer.example/"}, 204},
+		"none":              {jwt.MapClaims{}, 401},
+		"no audience":       {jwt.MapClaims{"iss": "https://issuer.example/"}, 401},
+		"no issuer":         {jwt.MapClaims{"aud": "slim"}, 401},
+		"another audience":  {jwt.MapClaims{"aud": "other", "iss": "https://issuer.example/"}, 401},
+		"another issuer":    {jwt.MapClaims{"aud": "slim", "iss": "https://issuer.example"}, 401},
+		"empty audiences":   {jwt.MapClaims{"aud": []string{}, "iss": "https://issuer.example/"}, 401},
+		"an audience's end": {jwt.MapClaims{"aud": "slimx", "iss": "https://issuer.example/"}, 401},
+		"audience no text":  {jwt.MapClaims{"aud": 7, "iss": "https://issuer.example/"}, 401},
+		"issuer a list":     {jwt.MapClaims{"aud": "slim", "iss": []string{"https://issuer.example/"}}, 401},
+	} {
+		c.claims["exp"] = time.Now().Add(time.Hour).Unix()
+		if got := auth(t, g, "/mcp", "Authorization", "Bearer "+sign(t, c.claims, nil)); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }
 
@@ -424,14 +573,14 @@ func TestTokens(t *testing.T) {
 	if got := auth(t, g, "/mcp?api_key="+good); got != 401 {
 		t.Errorf("in the query: %d", got)
 	}
-	keyOnly, err := New(Config{APIKeySHA256: sumOf(apiKey), TicketTTL: time.Second}, "127.0.0.1:5900")
+	keyOnly, err := New(Config{APIKeySHA256: sumOf(apiKey), TicketTTL: time.Second}, "127.0.0.1:5900", unlogged)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := auth(t, keyOnly, "/mcp", "Authorization", "Bearer "+good); got != 401 {
 		t.Errorf("where no token is taken: %d", got)
 	}
-	tokenOnly, err := New(Config{JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: time.Second}, "127.0.0.1:5900")
+	tokenOnly, err := New(Config{JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: time.Second}, "127.0.0.1:5900", unlogged)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,21 +592,24 @@ func TestTokens(t *testing.T) {
 // FuzzAuth: whatever a request looks like, without a key it gets past only with a ticket, only to the desktop, and never
 // to a new ticket.
 func FuzzAuth(f *testing.F) {
-	const ticket = "11111111-2222-4333-8444-555555555555"
+	const text = "11111111-2222-4333-8444-555555555555"
 	for _, uri := range []string{
-		"/vnc/?ticket=" + ticket, "/websockify?%74icket=" + ticket, "/vnc/websockify?ticket=x&ticket=" + ticket, "/mcp?ticket=" + ticket,
-		"/vnc/..%2fmcp?ticket=" + ticket, "/vnc/../mcp?ticket=" + ticket, "//vnc/a.html?ticket=" + ticket, "http://x/vnc/?ticket=" + ticket,
-		"/vnc/a/b/c.js?x=.js&ticket=" + ticket, "/tickets?ticket=" + ticket, "/vnc/%00?ticket=" + ticket, `/vnc/..\mcp?ticket=` + ticket, "*", "",
+		"/vnc/?ticket=" + text, "/websockify?%74icket=" + text, "/vnc/websockify?ticket=x&ticket=" + text, "/mcp?ticket=" + text,
+		"/vnc/..%2fmcp?ticket=" + text, "/vnc/../mcp?ticket=" + text, "//vnc/a.html?ticket=" + text, "http://x/vnc/?ticket=" + text,
+		"/vnc/a/b/c.js?x=.js&ticket=" + text, "/tickets?ticket=" + text, "/vnc/%00?ticket=" + text, `/vnc/..\mcp?ticket=` + text, "*", "",
 	} {
-		f.Add(uri, "Bearer "+ticket, ticket)
+		f.Add(uri, "Bearer "+text, text)
 		f.Add(uri, "Bearer e30.e30.e30", "")
 	}
 	g := newGate(f)
-	g.tickets.until[sha256.Sum256([]byte(ticket))] = time.Now().Add(24 * time.Hour)
+	g.tickets.by[sha256.Sum256([]byte(text))] = &ticket{ctx: f.Context(), until: time.Now().Add(24 * time.Hour)}
 	f.Fuzz(func(t *testing.T, uri, authorization, key string) {
 		headers := []string{"X-Original-URI", uri, "Authorization", authorization, "X-AIO-API-Key", key}
 		if code := send(t, g, "POST", "/tickets", headers...).Code; code != 401 {
 			t.Fatalf("a new ticket: %d", code)
+		}
+		if code := send(t, g, "DELETE", "/tickets?ticket="+text, headers...).Code; code != 401 {
+			t.Fatalf("a ticket is taken back: %d", code)
 		}
 		if code := send(t, g, "POST", uri, headers[2:]...).Code; code == 200 {
 			t.Fatalf("a new ticket at its own address")
@@ -479,7 +631,7 @@ func FuzzAuth(f *testing.F) {
 		if cleaned != strings.TrimSuffix(raw, "/") || cleaned != "/websockify" && cleaned != "/vnc" && !strings.HasPrefix(cleaned, "/vnc/") || raw == "/vnc" {
 			t.Errorf("%q passed and leads to %q", uri, cleaned)
 		}
-		if q, _ := url.QueryUnescape(query); !strings.Contains(q, ticket) {
+		if q, _ := url.QueryUnescape(query); !strings.Contains(q, text) {
 			t.Errorf("%q passed without the ticket", uri)
 		}
 	})
@@ -492,7 +644,7 @@ func TestCaller(t *testing.T) {
 	bearer := func(sub any) []string {
 		return []string{"Authorization", "Bearer " + sign(t, jwt.MapClaims{"exp": soon, "sub": sub}, nil)}
 	}
-	ticket := g.tickets.issue()
+	ticket := issue(t, g, false)
 	for _, tt := range []struct {
 		name, uri string
 		header    []string

@@ -20,7 +20,7 @@ const benchVNC, benchAt = "GATE_BENCH_VNC", "GATE_BENCH_AT"
 // TestMain is also the gate as a process of its own, for BenchmarkBridge.
 func TestMain(m *testing.M) {
 	if vnc := os.Getenv(benchVNC); vnc != "" {
-		h, err := New(Config{Anonymous: true, TicketTTL: time.Second}, vnc)
+		h, err := New(Config{Anonymous: true, TicketTTL: time.Second}, vnc, unlogged)
 		if err == nil {
 			err = http.ListenAndServe(os.Getenv(benchAt), h)
 		}
@@ -65,6 +65,7 @@ func BenchmarkBridge(b *testing.B) {
 			return err == nil
 		})
 		c.SetReadLimit(-1)
+		write(b, c, []byte(hello))
 		b.SetBytes(int64(len(part)))
 		buf := make([]byte, 64<<10)
 		total := int64(b.N) * int64(len(part))
@@ -105,7 +106,7 @@ func BenchmarkBridge(b *testing.B) {
 
 func BenchmarkAuth(b *testing.B) {
 	g := newGate(b)
-	ticket := g.tickets.issue()
+	ticket := issue(b, g, false)
 	for name, c := range map[string][2]string{"ticket": {"/vnc/?ticket=" + ticket, ""}, "key": {"/mcp", apiKey}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

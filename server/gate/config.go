@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -28,12 +29,14 @@ const (
 	minRSA     = 2048 // bits
 	maxRSA     = 8192 // bits; a check costs with their square
 	minTTL     = time.Second
-	maxTTL     = time.Hour
-	defaultTTL = 30 * time.Second // as in the base
-	maxConfig  = 64 << 10         // bytes
+	maxTTL     = 24 * time.Hour
+	defaultTTL = time.Hour // who watches is sent away then
+	maxConfig  = 64 << 10  // bytes
+	maxClaim   = 1024      // bytes of an audience or issuer
 )
 
-// FromEnv reads SANDBOX_API_KEY, JWT_PUBLIC_KEY, TICKET_TTL_SECONDS, SLIM_ALLOW_ANONYMOUS and SLIM_LISTEN. Without any key it
+// FromEnv reads SANDBOX_API_KEY, JWT_PUBLIC_KEY, JWT_AUDIENCE, JWT_ISSUER, TICKET_TTL_SECONDS, SLIM_ALLOW_ANONYMOUS and
+// SLIM_LISTEN. Without any key it
 // is an error unless SLIM_ALLOW_ANONYMOUS is true or SLIM_LISTEN is loopback; with a key these two open nothing. It says
 // which variables are wrong, all of them, never their values.
 func FromEnv(getenv func(string) string) (Config, error) {
@@ -57,8 +60,16 @@ func FromEnv(getenv func(string) string) (Config, error) {
 		}
 		c.JWTPublicKey = string(key)
 	}
+	for _, claim := range []struct {
+		name string
+		into *string
+	}{{"JWT_AUDIENCE", &c.JWTAudience}, {"JWT_ISSUER", &c.JWTIssuer}} {
+		if *claim.into = getenv(claim.name); !plainClaim(*claim.into) {
+			wrong("%s: must be at most %d bytes without spaces and control characters", claim.name, maxClaim)
+		}
+	}
 	if text := getenv("TICKET_TTL_SECONDS"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 16)
+		n, err := strconv.ParseUint(text, 10, 32)
 		c.TicketTTL = time.Duration(n) * time.Second
 		if err != nil || c.TicketTTL < minTTL || c.TicketTTL > maxTTL {
 			wrong("TICKET_TTL_SECONDS: must be a whole number from %.0f to %.0f", minTTL.Seconds(), maxTTL.Seconds())
@@ -144,7 +155,7 @@ func parse(text []byte) (Config, error) {
 
 // checkKeys is there because encoding/json takes keys in any case, lets a second one win and takes null for nothing.
 func checkKeys(text []byte) error {
-	left := []string{"api_key_sha256", "jwt_public_key", "ticket_ttl", "anonymous"}
+	left := []string{"api_key_sha256", "jwt_public_key", "jwt_audience", "jwt_issuer", "ticket_ttl", "anonymous"}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return errors.New("must be a JSON object")
@@ -187,10 +198,21 @@ func (c Config) checks() (checks, error) {
 		}
 		k.token = key
 	}
+	for name, claim := range map[string]string{"jwt_audience": c.JWTAudience, "jwt_issuer": c.JWTIssuer} {
+		if !plainClaim(claim) {
+			return k, fmt.Errorf("%s: must be at most %d bytes without spaces and control characters", name, maxClaim)
+		}
+	}
+	k.parser = newParser(c.JWTAudience, c.JWTIssuer)
 	if keyless := k.key == nil && k.token == nil; keyless != c.Anonymous {
 		return k, errors.New("needs api_key_sha256 or jwt_public_key, or else anonymous")
 	}
 	return k, nil
+}
+
+// plainClaim reports whether a token's claim can be held to s.
+func plainClaim(s string) bool {
+	return len(s) <= maxClaim && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
 // publicKey reads a PEM file that holds one RSA public key and nothing else.

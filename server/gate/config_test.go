@@ -67,13 +67,13 @@ func TestFromEnv(t *testing.T) {
 		want Config
 		err  string // of the variable and the reason
 	}{
-		"key":                   {env: env{"SANDBOX_API_KEY": apiKey}, want: Config{APIKeySHA256: sumOf(apiKey), TicketTTL: 30 * time.Second}},
-		"token":                 {env: env{"JWT_PUBLIC_KEY": b64(good)}, want: Config{JWTPublicKey: good, TicketTTL: 30 * time.Second}},
-		"wrapped token":         {env: env{"JWT_PUBLIC_KEY": wrapped}, want: Config{JWTPublicKey: good, TicketTTL: 30 * time.Second}},
+		"key":                   {env: env{"SANDBOX_API_KEY": apiKey}, want: Config{APIKeySHA256: sumOf(apiKey), TicketTTL: time.Hour}},
+		"token":                 {env: env{"JWT_PUBLIC_KEY": b64(good)}, want: Config{JWTPublicKey: good, TicketTTL: time.Hour}},
+		"wrapped token":         {env: env{"JWT_PUBLIC_KEY": wrapped}, want: Config{JWTPublicKey: good, TicketTTL: time.Hour}},
 		"all":                   {env: env{"SANDBOX_API_KEY": apiKey, "JWT_PUBLIC_KEY": b64(good), "TICKET_TTL_SECONDS": "3600"}, want: Config{APIKeySHA256: sumOf(apiKey), JWTPublicKey: good, TicketTTL: time.Hour}},
-		"anonymous":             {env: env{"SLIM_ALLOW_ANONYMOUS": "true"}, want: Config{Anonymous: true, TicketTTL: 30 * time.Second}},
-		"loopback":              {env: env{"SLIM_LISTEN": "loopback", "SLIM_ALLOW_ANONYMOUS": "false"}, want: Config{Anonymous: true, TicketTTL: 30 * time.Second}},
-		"key beats anonymous":   {env: env{"SANDBOX_API_KEY": apiKey, "SLIM_ALLOW_ANONYMOUS": "true", "SLIM_LISTEN": "loopback"}, want: Config{APIKeySHA256: sumOf(apiKey), TicketTTL: 30 * time.Second}},
+		"anonymous":             {env: env{"SLIM_ALLOW_ANONYMOUS": "true"}, want: Config{Anonymous: true, TicketTTL: time.Hour}},
+		"loopback":              {env: env{"SLIM_LISTEN": "loopback", "SLIM_ALLOW_ANONYMOUS": "false"}, want: Config{Anonymous: true, TicketTTL: time.Hour}},
+		"key beats anonymous":   {env: env{"SANDBOX_API_KEY": apiKey, "SLIM_ALLOW_ANONYMOUS": "true", "SLIM_LISTEN": "loopback"}, want: Config{APIKeySHA256: sumOf(apiKey), TicketTTL: time.Hour}},
 		"nothing":               {err: "no key is set"},
 		"blank":                 {env: env{"SANDBOX_API_KEY": "", "JWT_PUBLIC_KEY": "\n"}, err: "no key is set"},
 		"not allowed":           {env: env{"SLIM_ALLOW_ANONYMOUS": "false"}, err: "no key is set"},
@@ -92,7 +92,7 @@ func TestFromEnv(t *testing.T) {
 		"1024 bits":             {env: env{"JWT_PUBLIC_KEY": b64(publicPEM(&newRSA(1024).PublicKey))}, err: "JWT_PUBLIC_KEY: the RSA key has 1024 bits"},
 		"bad token key and key": {env: env{"SANDBOX_API_KEY": apiKey, "JWT_PUBLIC_KEY": "!"}, err: "JWT_PUBLIC_KEY: must be the base64 of a PEM file"},
 		"TTL 0":                 {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "0"}, err: "TICKET_TTL_SECONDS: must be"},
-		"TTL 3601":              {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "3601"}, err: "TICKET_TTL_SECONDS: must be"},
+		"TTL 86401":             {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "86401"}, err: "TICKET_TTL_SECONDS: must be"},
 		"TTL huge":              {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "99999999999999999999"}, err: "TICKET_TTL_SECONDS: must be"},
 		"TTL negative":          {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "-30"}, err: "TICKET_TTL_SECONDS: must be"},
 		"TTL words":             {env: env{"SANDBOX_API_KEY": apiKey, "TICKET_TTL_SECONDS": "30s"}, err: "TICKET_TTL_SECONDS: must be"},
@@ -120,7 +120,7 @@ func TestFromEnv(t *testing.T) {
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
 			}
-			if _, err := New(got, "127.0.0.1:5900"); err != nil {
+			if _, err := New(got, "127.0.0.1:5900", unlogged); err != nil {
 				t.Errorf("New refuses it: %v", err)
 			}
 		})
@@ -135,7 +135,7 @@ func TestFromEnv(t *testing.T) {
 }
 
 func TestLoad(t *testing.T) {
-	want := Config{APIKeySHA256: sumOf(apiKey), JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: 30 * time.Second}
+	want := Config{APIKeySHA256: sumOf(apiKey), JWTPublicKey: publicPEM(&signer().PublicKey), TicketTTL: time.Hour}
 	text, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestLoad(t *testing.T) {
 		"no key":              `{"ticket_ttl":30000000000}`,
 		"no TTL":              `{` + sum + `}`,
 		"small TTL":           `{` + sum + `,"ticket_ttl":30}`,
-		"large TTL":           `{` + sum + `,"ticket_ttl":3600000000001}`,
+		"large TTL":           `{` + sum + `,"ticket_ttl":86400000000001}`,
 		"short sum":           `{"api_key_sha256":"abcd","ticket_ttl":30000000000}`,
 		"key for sum":         `{"api_key_sha256":"` + apiKey + `","ticket_ttl":30000000000}`,
 		"not a public key":    `{"jwt_public_key":"x","ticket_ttl":30000000000}`,
@@ -222,16 +222,16 @@ func TestLoad(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	good := Config{Anonymous: true, TicketTTL: time.Second}
 	for _, vnc := range []string{"", "127.0.0.1", "127.0.0.1:0", "0.0.0.0:5900", "192.0.2.1:5900", "localhost:5900", "127.0.0.1:5900x", "[::]:5900"} {
-		if _, err := New(good, vnc); err == nil {
+		if _, err := New(good, vnc, unlogged); err == nil {
 			t.Errorf("VNC at %q", vnc)
 		}
 	}
 	for _, c := range []Config{{}, {TicketTTL: time.Second}, {Anonymous: true}, {Anonymous: true, TicketTTL: time.Second, APIKeySHA256: sumOf(apiKey)}} {
-		if _, err := New(c, "127.0.0.1:5900"); err == nil {
+		if _, err := New(c, "127.0.0.1:5900", unlogged); err == nil {
 			t.Errorf("%+v", c)
 		}
 	}
-	if _, err := New(good, "[::1]:5900"); err != nil {
+	if _, err := New(good, "[::1]:5900", unlogged); err != nil {
 		t.Error(err)
 	}
 }

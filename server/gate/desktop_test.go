@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -39,7 +40,11 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// fakeVNC listens like a VNC server; each connection is given to serve, which may leave closing to us.
+// fakeName is the name of a fakeVNC's desktop.
+const fakeName = "fake"
+
+// fakeVNC listens like a VNC server and shakes hands like one; each connection is then given to serve, which may leave closing
+// to us.
 func fakeVNC(t testing.TB, serve func(*net.TCPConn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +62,9 @@ func fakeVNC(t testing.TB, serve func(*net.TCPConn)) string {
 			small(c)
 			running.Go(func() {
 				defer c.Close()
-				serve(c.(*net.TCPConn))
+				if greetViewer(c, c, append(make([]byte, serverInit-1), byte(len(fakeName)), 'f', 'a', 'k', 'e')) == nil {
+					serve(c.(*net.TCPConn))
+				}
 			})
 		}
 	})
@@ -68,7 +75,7 @@ func fakeVNC(t testing.TB, serve func(*net.TCPConn)) string {
 func echo(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, c) }
 
 // serve gives an anonymous gate before vnc and its address; change may change the gate before it serves.
-func serve(t testing.TB, vnc string, change func(*gate, *http.Server)) (*gate, string) {
+func serve(t testing.TB, vnc string, change func(*Gate, *http.Server)) (*Gate, string) {
 	t.Helper()
 	g := newAnonymous(t)
 	g.desktop.vnc = vnc
@@ -85,10 +92,18 @@ func serve(t testing.TB, vnc string, change func(*gate, *http.Server)) (*gate, s
 	return g, "ws" + strings.TrimPrefix(s.URL, "http")
 }
 
+// dial opens a desktop and shakes hands.
 func dial(t testing.TB, url string) *websocket.Conn {
 	t.Helper()
+	c := connect(t, url, nil)
+	shake(t, c)
+	return c
+}
+
+func connect(t testing.TB, url string, header http.Header) *websocket.Conn {
+	t.Helper()
 	c, _, err := websocket.Dial(soon(t), url, &websocket.DialOptions{
-		Subprotocols: []string{"binary"}, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dialSmall}},
+		Subprotocols: []string{"binary"}, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dialSmall}}, HTTPHeader: header,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +112,28 @@ func dial(t testing.TB, url string) *websocket.Conn {
 	t.Cleanup(func() { c.CloseNow() })
 	return c
 }
+
+// shake shakes hands as a viewer does, and returns the desktop's name. What the server says after that is left.
+func shake(t testing.TB, c *websocket.Conn) string {
+	t.Helper()
+	write(t, c, []byte(hello))
+	var got []byte
+	for size := 0; size == 0 || len(got) < size; {
+		_, b, err := c.Read(soon(t))
+		if err != nil {
+			t.Fatalf("no handshake: %v", err)
+		}
+		if got = append(got, b...); len(got) >= beforeName {
+			size = beforeName + int(binary.BigEndian.Uint32(got[beforeName-4:]))
+		}
+	}
+	return string(got[beforeName:])
+}
+
+const (
+	hello      = version + "\x01\x01"              // of a viewer, all at once
+	beforeName = len(version) + 2 + 4 + serverInit // of a server
+)
 
 // small keeps the system from buffering, so that what a test sends comes to a stop.
 func small(c net.Conn) {
@@ -142,8 +179,13 @@ func TestBridge(t *testing.T) {
 	if c.Subprotocol() != "binary" {
 		t.Errorf("subprotocol %q", c.Subprotocol())
 	}
-	sent := make([]byte, 3*chunk+17)
-	rand.Read(sent)
+	var sent []byte // fences with random payloads, which end anywhere in a WebSocket's messages
+	for len(sent) < 3*chunk+17 {
+		fence := make([]byte, 9+len(sent)%65)
+		rand.Read(fence)
+		fence[0], fence[8] = 248, byte(len(fence)-9)
+		sent = append(sent, fence...)
+	}
 	go func() {
 		for rest := sent; len(rest) > 0; {
 			n := min(len(rest), 10_007)
@@ -179,7 +221,7 @@ func TestWhoMayConnect(t *testing.T) {
 	g.desktop.vnc = fakeVNC(t, echo)
 	s := httptest.NewServer(g)
 	defer s.Close()
-	ticket, host := g.tickets.issue(), strings.TrimPrefix(s.URL, "http://")
+	ticket, host := issue(t, g, false), strings.TrimPrefix(s.URL, "http://")
 	for name, c := range map[string]struct {
 		path    string
 		headers []string
@@ -259,7 +301,7 @@ func TestCloseCodes(t *testing.T) {
 		"VNC server breaks off": {vnc: fakeVNC(t, func(c *net.TCPConn) {
 			io.ReadFull(c, make([]byte, 1))
 			c.SetLinger(0)
-		}), want: 1011, do: func(c *websocket.Conn) { c.Write(context.Background(), websocket.MessageBinary, []byte{1}) }},
+		}), want: 1011, do: func(c *websocket.Conn) { c.Write(context.Background(), websocket.MessageBinary, []byte(question)) }},
 		"text": {vnc: fakeVNC(t, echo), want: 1003, do: func(c *websocket.Conn) {
 			c.Write(context.Background(), websocket.MessageText, []byte("RFB 003.008\n"))
 		}},
@@ -269,7 +311,10 @@ func TestCloseCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := serve(t, c.vnc, nil)
-			ws := dial(t, url+"/websockify")
+			ws := connect(t, url+"/websockify", nil)
+			if c.vnc != nobody.Addr().String() {
+				shake(t, ws)
+			}
 			if c.do != nil {
 				go c.do(ws)
 			}
@@ -283,13 +328,12 @@ func TestCloseCodes(t *testing.T) {
 
 func TestServerEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	_, url := serve(t, fakeVNC(t, echo), func(_ *gate, s *http.Server) {
+	_, url := serve(t, fakeVNC(t, echo), func(_ *Gate, s *http.Server) {
 		s.BaseContext = func(net.Listener) context.Context { return ctx }
 	})
 	c := dial(t, url+"/websockify")
-	write(t, c, []byte("x"))
-	if _, b, err := c.Read(soon(t)); err != nil || string(b) != "x" {
-		t.Fatalf("%q, %v", b, err)
+	if !isOpen(t, c) {
+		t.Fatal("the desktop is not open")
 	}
 	cancel()
 	if data, code := readAll(t, c); code != 1001 || len(data) > 0 {
@@ -310,7 +354,7 @@ func TestLastInputArrives(t *testing.T) {
 		got <- b
 	}), nil)
 	c := dial(t, url+"/websockify")
-	sent := bytes.Repeat([]byte("input"), 50_000)
+	sent := bytes.Repeat([]byte(question), 25_000)
 	write(t, c, sent)
 	go func() { _ = c.Close(websocket.StatusNormalClosure, "") }()
 	select {
@@ -326,12 +370,15 @@ func TestLastInputArrives(t *testing.T) {
 // isOpen says whether a desktop whose VNC server is echo answers.
 func isOpen(t testing.TB, c *websocket.Conn) bool {
 	t.Helper()
-	if c.Write(soon(t), websocket.MessageBinary, []byte("?")) != nil {
+	if c.Write(soon(t), websocket.MessageBinary, []byte(question)) != nil {
 		return false
 	}
 	_, b, err := c.Read(soon(t))
-	return err == nil && string(b) == "?"
+	return err == nil && string(b) == question
 }
+
+// question is a message that looks: an update of one pixel, please.
+const question = "\x03\x01\x00\x00\x00\x00\x00\x01\x00\x01"
 
 // mustBeReplaced expects the end that makes room for a newer desktop.
 func mustBeReplaced(t testing.TB, what string, c *websocket.Conn) {
@@ -401,7 +448,7 @@ func TestClientsAreBounded(t *testing.T) {
 		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
 		}
 		echo(c)
-	}), func(g *gate, _ *http.Server) { g.desktop.leaveTime = patience })
+	}), func(g *Gate, _ *http.Server) { g.desktop.leaveTime = patience })
 	open := make([]*websocket.Conn, maxClients)
 	for i := range open {
 		open[i] = dial(t, url+"/websockify")
@@ -446,14 +493,11 @@ func TestTicketKeepsNobodyOut(t *testing.T) {
 	g.desktop.leaveTime, g.desktop.endTime = 50*time.Millisecond, time.Hour
 	s := httptest.NewServer(g)
 	defer s.Close()
-	ticket := g.tickets.issue()
+	ticket := issue(t, g, false)
 	withKey := func() *websocket.Conn {
 		t.Helper()
-		c, _, err := websocket.Dial(soon(t), s.URL+"/websockify", &websocket.DialOptions{HTTPHeader: http.Header{"X-Aio-Api-Key": {apiKey}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.CloseNow() })
+		c := connect(t, s.URL+"/websockify", http.Header{"X-Aio-Api-Key": {apiKey}})
+		shake(t, c)
 		return c
 	}
 	owner := withKey()
@@ -465,9 +509,9 @@ func TestTicketKeepsNobodyOut(t *testing.T) {
 	if !isOpen(t, owner) || !isOpen(t, withKey()) {
 		t.Error("a key is kept out")
 	}
-	last, _, err := websocket.Dial(soon(t), s.URL+"/websockify?ticket="+ticket, nil)
-	if err != nil || !isOpen(t, last) {
-		t.Fatalf("the ticket itself is kept out: %v", err)
+	last := dial(t, s.URL+"/websockify?ticket="+ticket)
+	if !isOpen(t, last) {
+		t.Fatal("the ticket itself is kept out")
 	}
 	release()
 	last.CloseNow()
@@ -514,7 +558,7 @@ func TestBackpressure(t *testing.T) {
 			got.Store(n)
 		}), nil)
 		c := dial(t, url+"/websockify")
-		half := part[:maxMessage/2]
+		half := bytes.Repeat(append([]byte{248, 0, 0, 0, 0, 0, 0, 0, 55}, make([]byte, 55)...), maxMessage/2/64) // fences
 		var sent atomic.Int64
 		done := make(chan struct{})
 		go func() {
@@ -547,7 +591,7 @@ func TestBackpressure(t *testing.T) {
 
 func TestLivingClientStays(t *testing.T) {
 	var pings atomic.Int32
-	_, url := serve(t, fakeVNC(t, echo), func(g *gate, _ *http.Server) { g.desktop.pingEvery = 5 * time.Millisecond })
+	_, url := serve(t, fakeVNC(t, echo), func(g *Gate, _ *http.Server) { g.desktop.pingEvery = 5 * time.Millisecond })
 	c, _, err := websocket.Dial(soon(t), url+"/websockify", &websocket.DialOptions{
 		OnPingReceived: func(context.Context, []byte) bool { pings.Add(1); return true },
 	})
@@ -555,6 +599,7 @@ func TestLivingClientStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.CloseNow()
+	shake(t, c)
 	answers := make(chan byte)
 	go func() {
 		for {
@@ -567,13 +612,13 @@ func TestLivingClientStays(t *testing.T) {
 		}
 	}()
 	until(t, "five pings", func() bool { return pings.Load() >= 5 })
-	write(t, c, []byte("x"))
-	if b := <-answers; b != 'x' {
+	write(t, c, []byte(question))
+	if b := <-answers; b != question[0] {
 		t.Errorf("after the pings %q", b)
 	}
 }
 
-// handshake opens a WebSocket by hand, for clients that don't keep to the protocol.
+// handshake opens a WebSocket by hand, and shakes hands in RFB, for clients that don't keep to the protocol.
 func handshake(t *testing.T, url string) net.Conn {
 	t.Helper()
 	return handshakeAt(t, url, "/websockify")
@@ -598,6 +643,7 @@ func handshakeAt(t *testing.T, url, target string) net.Conn {
 	if !bytes.HasPrefix(head, []byte("HTTP/1.1 101 ")) {
 		t.Fatalf("%q", head)
 	}
+	_, _ = io.WriteString(c, "\x82"+string([]byte{0x80 | byte(len(hello))})+"\x00\x00\x00\x00"+hello)
 	return c
 }
 
@@ -642,7 +688,7 @@ func TestBadClients(t *testing.T) {
 				close(began)
 				c.vnc(vnc)
 				close(ended)
-			}), func(g *gate, _ *http.Server) {
+			}), func(g *Gate, _ *http.Server) {
 				g.desktop.pingEvery, g.desktop.pongTime, g.desktop.endTime = 20*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 			})
 			client := handshake(t, url)

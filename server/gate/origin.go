@@ -12,7 +12,7 @@ import (
 // in Origin. It must be the site of the Host that was asked. Where no key is asked for that is not enough: a page of any
 // name has the same site when its name leads here for a moment (DNS rebinding). Then Host must be no such name.
 // nginx tells both headers in X-Original-…, otherwise they are the request's own.
-func (g *gate) ownPage(r *http.Request) bool {
+func (g *Gate) ownPage(r *http.Request) bool {
 	origin, host := r.Header.Values("Origin"), []string{r.Host}
 	original, asked := r.Header.Values("X-Original-Origin"), r.Header.Values("X-Original-Host")
 	if len(original)+len(asked) > 0 {

@@ -172,11 +172,12 @@ func TestOnUnixSocket(t *testing.T) {
 	if a, b, c := get("POST", "/tickets", key), get("GET", "/auth", key), get("GET", "/auth", nil); a != 200 || b != 204 || c != 401 {
 		t.Errorf("%d, %d, %d", a, b, c)
 	}
-	h := http.Header{"X-Original-Uri": {"/vnc/websockify?ticket=" + g.tickets.issue()}, "X-Original-Host": {"sandbox.example"}, "X-Original-Origin": {"https://sandbox.example"}}
+	h := http.Header{"X-Original-Uri": {"/vnc/websockify?ticket=" + issue(t, g, false)}, "X-Original-Host": {"sandbox.example"}, "X-Original-Origin": {"https://sandbox.example"}}
 	ws, _, err := websocket.Dial(soon(t), "ws://127.0.0.1/websockify", &websocket.DialOptions{HTTPClient: client, HTTPHeader: h})
 	if err != nil {
 		t.Fatal(err)
 	}
+	shake(t, ws)
 	if !isOpen(t, ws) {
 		t.Error("the desktop is not open")
 	}

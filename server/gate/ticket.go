@@ -1,7 +1,10 @@
 package gate
 
 import (
+	"context"
 	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"sync"
 	"time"
 
@@ -12,41 +15,161 @@ import (
 // always works, and who is on the desktop already stays.
 const maxTickets = 1024
 
-// tickets are those that still count. They are kept as SHA-256, so a look-up tells no ticket by its time. One is good for
-// any number of uses: noVNC uses it for its page and again for its socket.
+// errTicketEnded is why the context of a ticket's desktops ends with the ticket.
+var errTicketEnded = errors.New("the ticket has ended")
+
+// Names of an Event.
+const (
+	InputGranted = "DESKTOP_INPUT_GRANTED" // a ticket with input was issued
+	InputBegan   = "DESKTOP_INPUT_BEGAN"   // its first input
+	InputEnded   = "DESKTOP_INPUT_ENDED"   // the end of a ticket that was used for input
+)
+
+// Event is something that happened to a ticket with input. However its holder behaves, a ticket has three.
+type Event struct {
+	Name     string     `json:"-"`
+	Subject  string     `json:"-"`                  // whose key or token the ticket was asked with
+	Ticket   string     `json:"ticket"`             // the first 16 hexadecimal digits of the ticket's SHA-256
+	Until    time.Time  `json:"until"`              // its end, if nobody revokes it
+	Messages int        `json:"messages,omitempty"` // of InputEnded: keys, pointer moves and clipboards that were passed
+	First    *time.Time `json:"first,omitempty"`
+	Last     *time.Time `json:"last,omitempty"`
+}
+
+// ticket opens the desktop until its context ends.
+type ticket struct {
+	id      string
+	subject string
+	input   bool
+	until   time.Time
+	ctx     context.Context
+	end     context.CancelCauseFunc
+	log     func(Event) error
+
+	mu          sync.Mutex
+	messages    int
+	first, last time.Time
+}
+
+func (t *ticket) event(name string) Event {
+	return Event{Name: name, Subject: t.subject, Ticket: t.id, Until: t.until.UTC().Truncate(time.Second)}
+}
+
+// act counts a message that acts. It returns an error when the ticket has ended, or its first use can't be recorded.
+func (t *ticket) act() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return errTicketEnded
+	}
+	now := time.Now()
+	if t.messages == 0 {
+		if err := t.log(t.event(InputBegan)); err != nil {
+			return err
+		}
+		t.first = now
+	}
+	t.messages++
+	t.last = now
+	return nil
+}
+
+// close records what a ticket that has ended was used for.
+func (t *ticket) close() {
+	t.end(nil) // its timer
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.messages == 0 {
+		return
+	}
+	e := t.event(InputEnded)
+	first, last := t.first.UTC(), t.last.UTC()
+	e.Messages, e.First, e.Last = t.messages, &first, &last
+	_ = t.log(e) // nothing is left to be refused
+}
+
+// tickets are those that still count. They are kept by their SHA-256, so a look-up tells no ticket by its time. One is good
+// for any number of uses: noVNC uses it for its page and again for its socket.
 type tickets struct {
-	ttl time.Duration
-	now func() time.Time
+	ttl    time.Duration
+	log    func(Event) error
+	ctx    context.Context // ends all
+	cancel context.CancelFunc
+
+	running sync.WaitGroup // tickets that have not been closed
 
 	mu    sync.Mutex
-	until map[[sha256.Size]byte]time.Time
-	order [][sha256.Size]byte // oldest first, which is also the order in which they end
+	by    map[[sha256.Size]byte]*ticket
+	order [][sha256.Size]byte // oldest first
 }
 
-func newTickets(ttl time.Duration) tickets {
-	return tickets{ttl: ttl, now: time.Now, until: map[[sha256.Size]byte]time.Time{}}
+func newTickets(ttl time.Duration, log func(Event) error) *tickets {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &tickets{ttl: ttl, log: log, ctx: ctx, cancel: cancel, by: map[[sha256.Size]byte]*ticket{}}
 }
 
-// issue makes a ticket, a random UUID of 122 bits.
-func (t *tickets) issue() string {
-	ticket := uuid.NewString()
-	sum := sha256.Sum256([]byte(ticket))
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.now()
-	for len(t.order) > 0 && (len(t.order) >= maxTickets || !now.Before(t.until[t.order[0]])) {
-		delete(t.until, t.order[0])
-		t.order = t.order[1:]
+// issue makes a ticket, a random UUID of 122 bits. It ends no later than the credential that it was asked with, whose end is
+// zero if it has none.
+func (ts *tickets) issue(who holder, input bool) (string, *ticket, error) {
+	text := uuid.NewString()
+	sum := sha256.Sum256([]byte(text))
+	t := &ticket{id: hex.EncodeToString(sum[:8]), subject: who.subject, input: input, until: time.Now().Add(ts.ttl), log: ts.log}
+	if !who.until.IsZero() && who.until.Before(t.until) {
+		t.until = who.until
 	}
-	t.until[sum] = now.Add(t.ttl)
-	t.order = append(t.order, sum)
-	return ticket
+	if input {
+		if err := ts.log(t.event(InputGranted)); err != nil {
+			return "", nil, err
+		}
+	}
+	ctx, end := context.WithCancelCause(ts.ctx)
+	ctx, stop := context.WithDeadlineCause(ctx, t.until, errTicketEnded)
+	t.ctx, t.end = ctx, func(cause error) { end(cause); stop() }
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.order) >= maxTickets {
+		ts.remove(ts.order[0])
+	}
+	ts.by[sum] = t
+	ts.order = append(ts.order, sum)
+	ts.running.Add(1)
+	context.AfterFunc(t.ctx, func() {
+		defer ts.running.Done()
+		ts.mu.Lock()
+		ts.remove(sum)
+		ts.mu.Unlock()
+		t.close()
+	})
+	return text, t, nil
 }
 
-func (t *tickets) valid(ticket string) bool {
-	sum := sha256.Sum256([]byte(ticket))
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	until, ok := t.until[sum]
-	return ok && t.now().Before(until)
+// remove forgets a ticket, if it is there; ts.mu is held.
+func (ts *tickets) remove(sum [sha256.Size]byte) {
+	if _, ok := ts.by[sum]; !ok {
+		return
+	}
+	delete(ts.by, sum)
+	for i, s := range ts.order {
+		if s == sum {
+			ts.order = append(ts.order[:i], ts.order[i+1:]...)
+			return
+		}
+	}
+}
+
+// find returns a ticket that has not ended, or nil.
+func (ts *tickets) find(text string) *ticket {
+	sum := sha256.Sum256([]byte(text))
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t := ts.by[sum]; t != nil && t.ctx.Err() == nil && time.Now().Before(t.until) {
+		return t
+	}
+	return nil
+}
+
+// close ends all tickets, and returns when that is recorded.
+func (ts *tickets) close() {
+	ts.cancel()
+	ts.running.Wait()
 }

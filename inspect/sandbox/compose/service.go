@@ -143,7 +143,7 @@ func checkText(s string) error {
 }
 
 // settable are the image's variables that hold no secret.
-var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", tokenName}
+var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", tokenName, "JWT_AUDIENCE", "JWT_ISSUER"}
 
 func checkEnv(env map[string]string) error {
 	for k, v := range env {

@@ -1,0 +1,265 @@
+package gate
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// version is the one that this side speaks with both others.
+const version = "RFB 003.008\n"
+
+const (
+	none          = 1       // the security type without a password
+	shared        = 1       // a ClientInit that lets other viewers stay
+	maxServerName = 4 << 10 // bytes of a desktop's name
+	serverInit    = 24      // bytes of ServerInit before the name
+	maxEncodings  = 1024    // of one SetEncodings; viewers send about 30
+	maxFence      = 64      // bytes of a fence's payload
+
+	// extendedMouse is the pseudo-encoding of ExtendedMouseButtons. With it a PointerEvent's size depends on what the VNC
+	// server has announced; no server hears of it, so that a PointerEvent has one size.
+	extendedMouse = -316
+)
+
+// openScreen shakes hands with a VNC server that asks for no password, as one client among several, and returns its
+// ServerInit (RFC 6143, section 7.3.2).
+func openScreen(vnc io.ReadWriter) ([]byte, error) {
+	var buf [256]byte
+	read := func(n int) ([]byte, error) {
+		_, err := io.ReadFull(vnc, buf[:n])
+		return buf[:n], err
+	}
+	if v, err := read(len(version)); err != nil || string(v) != version {
+		return nil, errors.Join(errNotRFB, err)
+	}
+	if _, err := io.WriteString(vnc, version); err != nil {
+		return nil, err
+	}
+	count, err := read(1)
+	if err != nil {
+		return nil, err
+	}
+	if types, err := read(int(count[0])); err != nil || bytes.IndexByte(types, none) < 0 {
+		return nil, errors.Join(errNotRFB, err)
+	}
+	if _, err := vnc.Write([]byte{none}); err != nil {
+		return nil, err
+	}
+	if result, err := read(4); err != nil || !bytes.Equal(result, make([]byte, 4)) {
+		return nil, errors.Join(errNotRFB, err)
+	}
+	if _, err := vnc.Write([]byte{shared}); err != nil {
+		return nil, err
+	}
+	init := make([]byte, serverInit)
+	if _, err := io.ReadFull(vnc, init); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(init[serverInit-4:])
+	if size > maxServerName {
+		return nil, errNotRFB
+	}
+	init = append(init, make([]byte, size)...)
+	_, err = io.ReadFull(vnc, init[serverInit:])
+	return init, err
+}
+
+// rename returns a ServerInit whose name has suffix behind it.
+func rename(init []byte, suffix string) []byte {
+	init = append(bytes.Clone(init), suffix...)
+	binary.BigEndian.PutUint32(init[serverInit-4:], uint32(len(init)-serverInit))
+	return init
+}
+
+// greetViewer shakes hands with a viewer, in RFB 3.3, 3.7 or 3.8, and sends it init. Nothing of what the viewer says here
+// reaches the VNC server.
+func greetViewer(r io.Reader, w io.Writer, init []byte) error {
+	if _, err := io.WriteString(w, version); err != nil {
+		return err
+	}
+	theirs := make([]byte, len(version))
+	if _, err := io.ReadFull(r, theirs); err != nil {
+		return err
+	}
+	choice := make([]byte, 1)
+	switch string(theirs) {
+	case "RFB 003.003\n":
+		if _, err := w.Write([]byte{0, 0, 0, none}); err != nil {
+			return err
+		}
+	case "RFB 003.007\n", version:
+		if _, err := w.Write([]byte{1, none}); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(r, choice); err != nil {
+			return err
+		}
+		if choice[0] != none {
+			return errNotRFB
+		}
+		if string(theirs) == version {
+			if _, err := w.Write(make([]byte, 4)); err != nil {
+				return err
+			}
+		}
+	default:
+		return errNotRFB
+	}
+	if _, err := io.ReadFull(r, choice); err != nil { // ClientInit; every viewer shares
+		return err
+	}
+	_, err := w.Write(init)
+	return err
+}
+
+// kind is the type of a viewer's message (RFC 6143, section 7.5; 150 and up from the community's rfbproto).
+type kind int
+
+const (
+	setPixelFormat    kind = 0
+	setEncodings      kind = 2
+	updateRequest     kind = 3
+	keyEvent          kind = 4
+	pointerEvent      kind = 5
+	cutText           kind = 6
+	continuousUpdates kind = 150
+	fence             kind = 248
+	xvp               kind = 250
+	setDesktopSize    kind = 251
+	gii               kind = 253
+	qemu              kind = 255 // a key with its scan code
+	qemuAudio         kind = 256 // which shares its type
+)
+
+// heads has how many bytes of a message say how long it is.
+var heads = map[kind]int{
+	setPixelFormat: 1, setEncodings: 4, updateRequest: 1, keyEvent: 1, pointerEvent: 1, cutText: 8,
+	continuousUpdates: 1, fence: 9, xvp: 1, setDesktopSize: 7, gii: 4, qemu: 4,
+}
+
+// looks reports whether a message changes only what its viewer gets to see.
+func (k kind) looks() bool {
+	switch k {
+	case setPixelFormat, setEncodings, updateRequest, continuousUpdates, fence:
+		return true
+	}
+	return false
+}
+
+// acts reports whether a message is a key, the pointer or the clipboard.
+func (k kind) acts() bool { return k == keyEvent || k == pointerEvent || k == cutText || k == qemu }
+
+// errNotRFB ends a viewer that sends what has no known length: where its next message begins can't be known.
+var errNotRFB = errors.New("not a message of RFB")
+
+// copyMessages passes a viewer's messages to the VNC server until one of the two fails. With a nil act it drops those that
+// are more than looking; otherwise it calls act before each key, pointer and clipboard message that it passes, and an error
+// of act is the end. What could resize, reboot or reconfigure the desktop is always dropped. It holds 4 KiB at most.
+func copyMessages(w io.Writer, r *bufio.Reader, act func() error) error {
+	buf := make([]byte, 4+4*maxEncodings)
+	for {
+		kind, size, err := measureMessage(r)
+		if err != nil {
+			return err
+		}
+		pass := kind.looks()
+		if act != nil && kind.acts() {
+			if err := act(); err != nil {
+				return err
+			}
+			pass = true
+		}
+		for size > 0 {
+			part := buf[:min(size, int64(len(buf)))]
+			if _, err := io.ReadFull(r, part); err != nil {
+				return err
+			}
+			size -= int64(len(part))
+			if kind == setEncodings {
+				part = dropEncoding(part)
+			}
+			if pass {
+				if _, err := w.Write(part); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// dropEncoding takes extendedMouse out of a whole SetEncodings.
+func dropEncoding(message []byte) []byte {
+	kept := message[:4]
+	for at := 4; at < len(message); at += 4 {
+		if int32(binary.BigEndian.Uint32(message[at:])) != extendedMouse {
+			kept = append(kept, message[at:at+4]...)
+		}
+	}
+	binary.BigEndian.PutUint16(kept[2:], uint16((len(kept)-4)/4))
+	return kept
+}
+
+// measureMessage returns the type and the size in bytes, its type included, of the message that r begins with. It takes
+// nothing from r.
+func measureMessage(r *bufio.Reader) (k kind, size int64, err error) {
+	head, err := r.Peek(1)
+	if err != nil {
+		return 0, 0, err
+	}
+	k = kind(head[0])
+	n, ok := heads[k]
+	if !ok {
+		return k, 0, errNotRFB
+	}
+	if head, err = r.Peek(n); err != nil {
+		return k, 0, err
+	}
+	switch k {
+	case setPixelFormat:
+		size = 20
+	case setEncodings:
+		n := binary.BigEndian.Uint16(head[2:])
+		if n > maxEncodings {
+			return k, 0, errNotRFB
+		}
+		size = 4 + 4*int64(n)
+	case updateRequest, continuousUpdates:
+		size = 10
+	case keyEvent:
+		size = 8
+	case pointerEvent:
+		size = 6
+	case cutText: // a negative length is that of the extended clipboard
+		n := int64(int32(binary.BigEndian.Uint32(head[4:])))
+		size = 8 + max(n, -n)
+	case fence:
+		if head[8] > maxFence {
+			return k, 0, errNotRFB
+		}
+		size = 9 + int64(head[8])
+	case xvp:
+		size = 4
+	case setDesktopSize:
+		size = 8 + 16*int64(head[6])
+	case gii: // the highest bit of the second byte says in which order the length is
+		size = 4 + int64(binary.LittleEndian.Uint16(head[2:]))
+		if head[1]&0x80 != 0 {
+			size = 4 + int64(binary.BigEndian.Uint16(head[2:]))
+		}
+	case qemu:
+		switch operation := binary.BigEndian.Uint16(head[2:]); {
+		case head[1] == 0:
+			size = 12
+		case head[1] == 1 && operation < 2: // on, off
+			k, size = qemuAudio, 4
+		case head[1] == 1 && operation == 2: // its format
+			k, size = qemuAudio, 10
+		default:
+			return k, 0, errNotRFB
+		}
+	}
+	return k, size, nil
+}
