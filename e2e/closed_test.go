@@ -261,7 +261,13 @@ func compareBase(t *testing.T, line string, whole int64) {
 // ticket buys one.
 func ticket(t *testing.T, w *world, header, value string) (string, int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+public+"/tickets", nil)
+	return orderTicket(t, w, "", header, value)
+}
+
+// orderTicket buys one of the kind that a body asks for.
+func orderTicket(t *testing.T, w *world, order, header, value string) (string, int) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+public+"/tickets", strings.NewReader(order))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,6 +330,11 @@ func testTickets(t *testing.T, w *world) {
 func dialDesktop(t *testing.T, w *world, at string) net.Conn {
 	t.Helper()
 	good, _ := ticket(t, w, "X-AIO-API-Key", key)
+	return dialWith(t, w, at, good)
+}
+
+func dialWith(t *testing.T, w *world, at, good string) net.Conn {
+	t.Helper()
 	conn, res, err := websocket.Dial(t.Context(), "ws://"+public+at+"?ticket="+good, &websocket.DialOptions{HTTPClient: w.client(), Subprotocols: []string{"binary"}})
 	if err != nil {
 		t.Fatalf("%s: %v (%v)", at, err, res)
@@ -369,6 +380,7 @@ func (c *rfb) changes(t *testing.T, from picture, why string) picture {
 
 const sitePage = `<!doctype html><title>e2e site</title>
 <style>body { background: linear-gradient(90deg, #204060, #e0a040); font: 40px sans-serif } .on { background: linear-gradient(0deg, #00ff00, #ff00ff) }</style>
+<script>onkeydown = onmousedown = e => { if (e.isTrusted) fetch('/acted?' + e.type) }</script>
 <h1>Hello</h1><button onclick="document.body.classList.add('on'); this.textContent = 'Done'">Press me</button>`
 
 var reference = regexp.MustCompile(`Press me[^\n]*?ref=(e\d+)|@?(e\d+)[^\n]*Press me`)
@@ -376,7 +388,12 @@ var reference = regexp.MustCompile(`Press me[^\n]*?ref=(e\d+)|@?(e\d+)[^\n]*Pres
 // testAgent drives the visible browser by clients on the official TypeScript SDKs, while an RFB client and a person's
 // browser look on.
 func testAgent(t *testing.T, b *box) {
-	site := &httptest.Server{Listener: b.w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	var acted inputs
+	site := &httptest.Server{Listener: b.w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/acted" {
+			acted.add(r.URL.RawQuery)
+			return
+		}
 		_, _ = io.WriteString(w, sitePage)
 	})}}
 	site.Start()
@@ -405,6 +422,7 @@ func testAgent(t *testing.T, b *box) {
 			clicked := screen.changes(t, opened, "the button was pressed")
 			if sdk.era == "modern" {
 				person(t, b)
+				testInput(t, b, &acted)
 			}
 			c.must("close")
 			screen.changes(t, clicked, "the page was closed")

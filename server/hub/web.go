@@ -66,7 +66,22 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer out.close()
 
 	session := r.Header.Get(headerSession)
-	switch newer := r.Header.Get(headerProtocol) >= newEra; {
+	newer := r.Header.Get(headerProtocol) >= newEra
+	if r.Method == http.MethodPost && !newer {
+		body, err := io.ReadAll(r.Body) // it is in memory already
+		if err != nil {
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		status := http.StatusOK
+		if r.URL.RawQuery != "" {
+			status = http.StatusBadRequest // the answer of this transport is on its stream, where go-sdk alone writes
+		}
+		if refuse(out, body, status) {
+			return
+		}
+	}
+	switch {
 	case r.Method == http.MethodPost && !newer && r.URL.RawQuery != "":
 		w.old.post(out, r)
 	case r.Method == http.MethodPost && (newer || session == ""):

@@ -349,3 +349,54 @@ func TestEnd(t *testing.T) {
 	<-called
 	until(t, "the server was told", func() bool { return exists(h.dir + "/ended") })
 }
+
+// TestUnknownMethods: what a client asks for wrongly is answered as JSON-RPC, which it hands to who asked, and never in words.
+func TestUnknownMethods(t *testing.T) {
+	url := newTestHub(t, servers(t, "old")).serve(t)
+	first, _ := request(t, "POST", url, initFrame, nil)
+	session := map[string]string{"Mcp-Session-Id": first.Header.Get("Mcp-Session-Id"), "Mcp-Protocol-Version": "2025-11-25"}
+	newer := map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "foo/bar"}
+	for name, tt := range map[string]struct {
+		body   string
+		header map[string]string
+		status int
+		want   string // empty: no body
+	}{
+		"unknown":                   {`{"jsonrpc":"2.0","id":7,"method":"foo/bar"}`, nil, 200, `"id":7,"error":{"code":-32601`},
+		"unknown, in a session":     {`{"jsonrpc":"2.0","id":"a","method":"foo/bar","params":{}}`, session, 200, `"id":"a","error":{"code":-32601`},
+		"unknown, newer era":        {`{"jsonrpc":"2.0","id":7,"method":"foo/bar","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, newer, 404, `-32601`},
+		"of another case":           {`{"jsonrpc":"2.0","id":7,"method":"Tools/List"}`, nil, 200, `-32601`},
+		"empty":                     {`{"jsonrpc":"2.0","id":7,"method":""}`, nil, 200, `-32601`},
+		"a client's own":            {`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`, nil, 200, `-32601`},
+		"no params":                 {`{"jsonrpc":"2.0","id":7,"method":"tools/call"}`, nil, 200, `"id":7,"error":{"code":-32602`},
+		"null for params":           {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":null}`, session, 200, `-32602`},
+		"no params, to initialize":  {`{"jsonrpc":"2.0","id":7,"method":"initialize"}`, nil, 200, `-32602`},
+		"a notification with an id": {`{"jsonrpc":"2.0","id":7,"method":"notifications/initialized"}`, nil, 200, `"id":7,"error":{"code":-32600`},
+		"a request without an id":   {`{"jsonrpc":"2.0","method":"tools/list"}`, nil, 400, ""},
+		"an unknown notification":   {`{"jsonrpc":"2.0","method":"notifications/later"}`, session, 202, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			res, body := request(t, "POST", url, tt.body, tt.header)
+			if res.StatusCode != tt.status || !strings.Contains(body, tt.want) || tt.want == "" && body != "" {
+				t.Errorf("got %d %s", res.StatusCode, body)
+			}
+			if tt.want != "" && res.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("it is %s", res.Header.Get("Content-Type"))
+			}
+		})
+	}
+	// go-sdk knows no method that is missing here, and none that needs other params.
+	for _, method := range slices.Concat(requestMethods, []string{"x"}) {
+		for _, params := range []string{"", `,"params":{}`, `,"params":null`} {
+			res, body := request(t, "POST", url, `{"jsonrpc":"2.0","id":7,"method":"`+method+`"`+params+`}`, session)
+			if res.StatusCode != 200 || strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") {
+				t.Errorf("%s%s: %d %s", method, params, res.StatusCode, body)
+			}
+		}
+	}
+	for _, method := range notificationMethods {
+		if res, body := request(t, "POST", url, `{"jsonrpc":"2.0","method":"`+method+`","params":{}}`, session); res.StatusCode != 202 {
+			t.Errorf("%s: %d %s", method, res.StatusCode, body)
+		}
+	}
+}
