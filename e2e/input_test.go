@@ -75,8 +75,8 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	if !strings.HasSuffix(look.Name, " (view only)") {
 		t.Errorf("the desktop of a ticket is called %q", look.Name)
 	}
-	for range 5 {
-		look.click(t, look.Width/2, look.Height*3/4)
+	for i := range 5 {
+		look.click(t, look.Width/2, look.Height*(i+1)/6)
 		look.press(t, 'a')
 		look.must(t)
 	}
@@ -92,9 +92,11 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 		t.Errorf("a ticket that may only look did %v", got)
 	}
 	seen := map[string]bool{}
-	await(t, time.Minute, "input on the page", func() error {
-		act.click(t, act.Width/2, act.Height*3/4)
+	i := 0
+	await(t, time.Minute, "input on the page", func() error { // which is not on all of the screen
+		act.click(t, act.Width/2, act.Height*(i%5+1)/6)
 		act.press(t, 'a')
+		i++
 		for _, what := range acted.take() {
 			seen[what] = true
 		}

@@ -135,8 +135,8 @@ func testHoles(t *testing.T, w *world) {
 }
 
 // forgottenKey is the only body that a refusal has: clients show it to whoever forgot the key. It is the same for everybody.
-const forgottenKey = `{"error":"access_denied","error_description":"Key missing or wrong: send the value of SANDBOX_API_KEY in the header ` +
-	`X-AIO-API-Key. There is no OAuth here; see docs/gate.md."}`
+const forgottenKey = `{"error":"access_denied","error_description":"Key missing, wrong or given twice: send the value of SANDBOX_API_KEY in the header ` +
+	`X-AIO-API-Key, once. There is no OAuth here; see docs/gate.md."}`
 
 // tellsNothing checks that a refusal says neither what refuses nor why.
 func tellsNothing(t *testing.T, a answer) {

@@ -21,10 +21,10 @@ import (
 var vncAddress = "127.0.0.1:5900"
 
 // Bounds on the gate's one client, nginx, which asks about each of its up to
-// 480 requests and keeps a connection for 20 s. How long a desktop is looked
+// 2000 requests and keeps a connection for 20 s. How long a desktop is looked
 // at has none.
 const (
-	gateClients = 512             // connections; further ones wait to be accepted
+	gateClients = 2048            // connections; further ones wait to be accepted
 	gateHeader  = 5 * time.Second // for a request's head to arrive
 	gateHead    = 64 << 10        // bytes of it: nginx takes 8 KiB a line and passes on four
 	gateIdle    = time.Minute     // or nginx would use a connection that is being closed

@@ -22,7 +22,7 @@ const shutdownTime = 2 * time.Second
 // Bounds on clients; how long a call may run is not theirs.
 const (
 	maxBody    = protocol.MaxFrame
-	maxClients = 128              // connections; further ones wait to be accepted
+	maxClients = 2304             // connections; further ones wait to be accepted
 	headerTime = 5 * time.Second  // for a request's headers to arrive
 	readTime   = 30 * time.Second // for all of it
 	writeTime  = 30 * time.Second // for the client to take what was written to it

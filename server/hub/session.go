@@ -12,7 +12,7 @@ import (
 
 // Bounds on sessions of the older era.
 const (
-	maxSessions = 64
+	maxSessions = 1024
 	sessionIdle = 30 * time.Minute // without a request; an open stream is none
 )
 

@@ -175,9 +175,9 @@ func rebound(r *http.Request) bool {
 
 // Bounds on what lasts.
 const (
-	// maxStreams is half of maxClients: streams that only wait can't keep
-	// requests out.
-	maxStreams = maxClients / 2
+	// maxStreams is one for each session, as SDKs open them, and leaves more than
+	// half of maxClients: streams that only wait can't keep requests out.
+	maxStreams = maxSessions
 	// keepAlive is how often a stream that says nothing shows that it is there:
 	// proxies end silent ones, often after 60 s.
 	keepAlive = 25 * time.Second
