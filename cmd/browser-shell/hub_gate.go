@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/hub"
@@ -41,7 +42,7 @@ func openGate(set hubSettings, p *policy.Policy) (service, error) {
 	if err != nil {
 		return service{}, err
 	}
-	log, err := audit.Open(file, p.Audit.MaxBytes, p.Audit.Keep)
+	log, err := audit.Open(file, server.AuditLimits(p))
 	if err != nil {
 		return service{}, err
 	}
