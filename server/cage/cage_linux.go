@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -40,7 +39,7 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	if err != nil {
 		return err
 	}
-	defer ours.Close()
+	defer unix.Close(ours)
 	enter.ExtraFiles = []*os.File{theirs}
 	enter.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the signal comes with the end of the thread that started it
@@ -82,56 +81,51 @@ func limited(say func(string, ...any)) func(pid int, to string) {
 }
 
 // pair makes two connected sockets that keep messages apart.
-func pair() (*net.UnixConn, *os.File, error) {
+func pair() (ours int, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
+		return -1, nil, fmt.Errorf("socketpair: %w", err)
 	}
-	ours := os.NewFile(uintptr(fds[0]), "cage")
-	defer ours.Close()
-	theirs := os.NewFile(uintptr(fds[1]), "cage")
-	conn, err := net.FileConn(ours)
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return conn.(*net.UnixConn), theirs, nil
+	return fds[0], os.NewFile(uintptr(fds[1]), "cage"), nil
 }
 
 // receive is the supervisor's side of Enter.
-func receive(conn *net.UnixConn, pid int) (Parts, int, error) {
-	buf, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
-	n, err := conn.Read(buf)
-	if err != nil {
-		return Parts{}, -1, fmt.Errorf("the cage's first word: %w", err)
-	}
+func receive(sock, pid int) (parts Parts, listener int, err error) {
 	var h hello
-	if err := json.Unmarshal(buf[:n], &h); err != nil {
-		return Parts{}, -1, fmt.Errorf("the cage's first word: %w", err)
-	}
-	have, err := readMemory(pid, h.At, uint64(len(h.Word)))
-	if _, err := conn.Write([]byte{boolByte(err == nil && string(have) == h.Word)}); err != nil {
+	if _, err := receiveMessage(sock, &h); err != nil {
 		return Parts{}, -1, err
 	}
-	n, oob, _, _, err := conn.ReadMsgUnix(buf, rights)
-	if err != nil {
-		return Parts{}, -1, fmt.Errorf("the cage's second word: %w", err)
+	have, err := readMemory(pid, h.At, uint64(len(h.Word)))
+	if _, err := unix.Write(sock, []byte{boolByte(err == nil && string(have) == h.Word)}); err != nil {
+		return Parts{}, -1, err
 	}
 	var e entered
-	if err := json.Unmarshal(buf[:n], &e); err != nil {
-		return Parts{}, -1, fmt.Errorf("the cage's second word: %w", err)
+	listener, err = receiveMessage(sock, &e)
+	if err == nil && e.Error != "" {
+		err = errors.New(e.Error)
 	}
-	if e.Error != "" {
-		return e.Parts, -1, errors.New(e.Error)
+	return e.Parts, listener, err
+}
+
+// receiveMessage reads a message, and the descriptor that comes with it; -1 is none.
+func receiveMessage(sock int, to any) (fd int, err error) {
+	buf, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
+	n, oob, _, _, err := syscall.Recvmsg(sock, buf, rights, unix.MSG_CMSG_CLOEXEC)
+	if err == nil {
+		err = json.Unmarshal(buf[:n], to)
 	}
-	listener := -1
-	if messages, err := unix.ParseSocketControlMessage(rights[:oob]); err == nil && len(messages) == 1 {
-		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
-			listener = fds[0]
-			unix.CloseOnExec(listener)
-		}
+	if err != nil {
+		return -1, fmt.Errorf("the cage doesn't answer: %w", err)
 	}
-	return e.Parts, listener, nil
+	messages, err := syscall.ParseSocketControlMessage(rights[:oob])
+	if err != nil || len(messages) != 1 {
+		return -1, nil //nolint:nilerror // none came
+	}
+	fds, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return -1, nil //nolint:nilerror // the same
+	}
+	return fds[0], nil
 }
 
 func boolByte(b bool) byte {
@@ -150,26 +144,23 @@ var word = []byte("the supervisor reads this")
 func (r Rules) Enter(argv, env []string, whole bool, say func(format string, args ...any)) error {
 	runtime.LockOSThread() // the filter is this thread's, and exec keeps the calling thread's
 	parts := Parts{Landlock: landlockABI()}
-	var sock *net.UnixConn
 	if r.Connects() {
 		var err error
-		if sock, parts.Supervisor, err = greet(); err != nil {
+		if parts.Supervisor, err = greet(); err != nil {
 			return fmt.Errorf("greet the supervisor, who starts this: %w", err)
 		}
 	}
 	listener, err := r.enter(&parts, whole)
-	if sock == nil {
-		if err != nil {
-			return err
-		}
+	if r.Connects() {
+		err = errors.Join(err, tell(parts, err, listener))
+	} else if err == nil {
 		say("%s", parts)
-	} else {
-		if terr := tell(sock, parts, err, listener); err != nil || terr != nil {
-			return errors.Join(err, terr)
-		}
-		if listener >= 0 {
-			unix.Close(listener)
-		}
+	}
+	if err != nil {
+		return err
+	}
+	if listener >= 0 {
+		unix.Close(listener)
 	}
 	return fmt.Errorf("start %s: %w", argv[0], syscall.Exec(argv[0], argv, env))
 }
@@ -179,7 +170,7 @@ func (r Rules) enter(parts *Parts, whole bool) (listener int, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, fmt.Errorf("no new privileges: %w", err)
 	}
-	if err := r.restrict(); err != nil {
+	if err := r.restrict(parts.Landlock); err != nil {
 		return -1, err
 	}
 	listener, err = r.installFilter(parts)
@@ -190,46 +181,35 @@ func (r Rules) enter(parts *Parts, whole bool) (listener int, err error) {
 }
 
 // greet lets the supervisor try to read this process's memory.
-func greet() (sock *net.UnixConn, readable bool, err error) {
-	f := os.NewFile(fdEnter, "cage")
+func greet() (readable bool, err error) {
 	unix.CloseOnExec(fdEnter)
-	conn, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		return nil, false, err
-	}
-	sock, ok := conn.(*net.UnixConn)
-	if !ok {
-		return nil, false, unix.ENOTSOCK
-	}
 	text, err := json.Marshal(hello{uint64(uintptr(unsafe.Pointer(&word[0]))), string(word)})
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
-	if _, err := sock.Write(text); err != nil {
-		return nil, false, err
+	if err := syscall.Sendmsg(fdEnter, text, nil, nil, unix.MSG_NOSIGNAL); err != nil {
+		return false, err
 	}
 	answer := []byte{0}
-	_, err = sock.Read(answer)
-	return sock, answer[0] == 1, err
+	_, err = unix.Read(fdEnter, answer)
+	return answer[0] == 1, err
 }
 
 // tell hands the listener to the supervisor, or says why there is none.
-func tell(sock *net.UnixConn, parts Parts, err error, listener int) error {
+func tell(parts Parts, why error, listener int) error {
 	e := entered{Parts: parts}
-	if err != nil {
-		e.Error = err.Error()
+	if why != nil {
+		e.Error = why.Error()
 	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
 	var rights []byte
-	if listener >= 0 && e.Error == "" {
-		rights = unix.UnixRights(listener)
+	if listener >= 0 && why == nil {
+		rights = syscall.UnixRights(listener)
 	}
-	_, _, err = sock.WriteMsgUnix(text, rights, nil)
-	return err
+	return syscall.Sendmsg(fdEnter, text, rights, nil, unix.MSG_NOSIGNAL)
 }
 
 // installFilter installs the filter with what there is of supervision, and corrects parts by what the kernel says.

@@ -1,61 +1,131 @@
 package cage
 
 import (
+	"errors"
 	"fmt"
-	"os"
+	"unsafe"
 
-	"github.com/landlock-lsm/go-landlock/landlock"
-	"github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 )
 
-// What a kind of path in Rules may be used for.
+// Rights on files, as sets of LANDLOCK_ACCESS_FS (linux/landlock.h).
 const (
-	read  = syscall.AccessFSReadFile | syscall.AccessFSReadDir
-	start = read | syscall.AccessFSExecute
-	write = read | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSRemoveDir | syscall.AccessFSRemoveFile |
-		syscall.AccessFSMakeDir | syscall.AccessFSMakeReg | syscall.AccessFSMakeSock | syscall.AccessFSMakeFifo | syscall.AccessFSMakeSym |
-		syscall.AccessFSRefer
-	device = syscall.AccessFSReadFile | syscall.AccessFSWriteFile | syscall.AccessFSIoctlDev
-	// forFiles are those of them that a rule on a file can have.
-	forFiles = syscall.AccessFSReadFile | syscall.AccessFSWriteFile | syscall.AccessFSTruncate | syscall.AccessFSExecute | syscall.AccessFSIoctlDev
+	read  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	start = read | unix.LANDLOCK_ACCESS_FS_EXECUTE
+	write = read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR |
+		unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
+		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
+	device = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	// forFiles are those that a rule on a file can have.
+	forFiles = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
+		unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
+
+// handled are the rights that a ruleset takes away, of an ABI version: those that the kernel knows (landlock(7), "Defined
+// ABI versions").
+func handled(abi int) unix.LandlockRulesetAttr {
+	a := unix.LandlockRulesetAttr{Access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1} // the first version's
+	if abi >= 2 {
+		a.Access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if abi >= 3 {
+		a.Access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if abi >= 4 {
+		a.Access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	if abi >= 5 {
+		a.Access_fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	if abi >= 6 {
+		a.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	return a
+}
 
 // landlockABI is the kernel's version, or 0.
 func landlockABI() int {
-	v, err := syscall.LandlockGetABIVersion()
-	if err != nil {
+	v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if e != 0 {
 		return 0
 	}
-	return v
+	return int(v)
 }
 
-// restrict holds this process to the rules' files and ports, as far as the kernel goes.
-func (r Rules) restrict() error {
-	var rules []landlock.Rule
+// restrict holds this thread, and what it starts, to the rules' files and ports, as far as the kernel goes. (The library for
+// it, landlock-lsm/go-landlock, restricts all threads, for which it needs one more; here exec leaves but this one.)
+func (r Rules) restrict(abi int) error {
+	if abi == 0 {
+		return nil
+	}
+	attr := handled(abi)
+	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errors.Is(e, unix.E2BIG) || errors.Is(e, unix.EINVAL) {
+		return fmt.Errorf("landlock: the kernel says version %d, and doesn't know its rights: %w", abi, e)
+	}
+	if e != 0 {
+		return fmt.Errorf("landlock: %w", e)
+	}
+	ruleset := int(fd)
+	defer unix.Close(ruleset)
 	for _, kind := range []struct {
 		paths  []string
-		rights landlock.AccessFSSet
+		rights uint64
 	}{{r.Read, read}, {r.Execute, start}, {r.Write, write}, {r.Devices, device}} {
 		for _, path := range kind.paths {
-			info, err := os.Stat(path)
-			if err != nil {
-				continue // not there, or not for this account
+			if err := allowPath(ruleset, path, kind.rights&attr.Access_fs); err != nil {
+				return err
 			}
-			rights := kind.rights
-			if !info.IsDir() {
-				rights &= forFiles
-			}
-			rules = append(rules, landlock.PathAccess(rights, path).IgnoreIfMissing())
 		}
 	}
-	for _, port := range r.Listen {
-		rules = append(rules, landlock.BindTCP(port))
+	if attr.Access_net != 0 {
+		for _, port := range r.Listen {
+			if err := allowPort(ruleset, port, unix.LANDLOCK_ACCESS_NET_BIND_TCP); err != nil {
+				return err
+			}
+		}
+		if r.Proxy != 0 {
+			if err := allowPort(ruleset, r.Proxy, unix.LANDLOCK_ACCESS_NET_CONNECT_TCP); err != nil {
+				return err
+			}
+		}
 	}
-	if r.Proxy != 0 {
-		rules = append(rules, landlock.ConnectTCP(r.Proxy))
+	if _, _, e := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); e != 0 {
+		return fmt.Errorf("landlock: %w", e)
 	}
-	if err := landlock.V7.BestEffort().Restrict(rules...); err != nil {
-		return fmt.Errorf("landlock: %w", err)
+	return nil
+}
+
+// allowPath adds a rule for a file or a directory with all below. One that isn't there, or not for this account, needs none.
+func allowPath(ruleset int, path string, rights uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil //nolint:nilerror // as above
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("landlock: %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		rights &= forFiles
+	}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+	if _, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); e != 0 {
+		return fmt.Errorf("landlock: %s: %w", path, e)
+	}
+	return nil
+}
+
+// netPort is struct landlock_net_port_attr, which x/sys doesn't have.
+type netPort struct{ access, port uint64 }
+
+const ruleNetPort = 2 // LANDLOCK_RULE_NET_PORT
+
+func allowPort(ruleset int, port uint16, right uint64) error {
+	rule := netPort{right, uint64(port)}
+	if _, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), ruleNetPort, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); e != 0 {
+		return fmt.Errorf("landlock: port %d: %w", port, e)
 	}
 	return nil
 }

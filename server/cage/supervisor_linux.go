@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -128,7 +129,7 @@ func (r Rules) connect(listener int, n *notification) (to string, err error) {
 		if r.Proxy == 0 || asked != netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.Proxy) {
 			return asked.String(), unix.EACCES
 		}
-		return "", give(listener, n, number, unix.AF_INET, &unix.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}})
+		return "", give(listener, n, number, unix.AF_INET, &syscall.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}})
 	case unix.AF_UNIX:
 		path, _, _ := bytes.Cut(address[2:], []byte{0})
 		if len(address) > 2 && address[2] == 0 {
@@ -158,17 +159,17 @@ func (r Rules) giveDisplay(listener int, n *notification, number int) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return unix.EACCES
 	}
-	return give(listener, n, number, unix.AF_UNIX, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
+	return give(listener, n, number, unix.AF_UNIX, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
 }
 
 // give connects a socket of ours and puts it in the place of the asker's descriptor, with its flags.
-func give(listener int, n *notification, number, family int, to unix.Sockaddr) error {
+func give(listener int, n *notification, number, family int, to syscall.Sockaddr) error {
 	s, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(s)
-	if err := unix.Connect(s, to); err != nil {
+	if err := syscall.Connect(s, to); err != nil {
 		return err
 	}
 	flags, err := descriptorFlags(int(n.pid), number)
