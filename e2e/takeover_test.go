@@ -63,9 +63,9 @@ host = sys.argv[1]
 def way(name, do):
     try:
         do()
-        print(name, "done")
+        print(name, "done", flush=True)
     except OSError as e:
-        print(name, os.strerror(e.errno) if e.errno else e)
+        print(name, os.strerror(e.errno) if e.errno else e, flush=True)
 def connect(family, kind, to):
     def do():
         s = socket.socket(family, kind)
