@@ -339,7 +339,10 @@ func TestListeners(t *testing.T) {
 			"nodejs-repl-server-20 127.0.0.1:8192", "nodejs-repl-server-22 127.0.0.1:8092", "nodejs-repl-server-24 127.0.0.1:8392",
 			"python-server 127.0.0.1:8091", "tigervnc unix:/tmp/.X11-unix/X99", "tigervnc 127.0.0.1:5900", "tigervnc [::1]:5900", "websocat 127.0.0.1:6080",
 		}, 1}, // agent-browser
-		{"closed", closed(t), map[string][][]string{"browser": scripts["browser"], "nginx": scripts["nginx"], "openbox": scripts["openbox"]}, []string{
+		{"closed", closed(t), map[string][][]string{
+			"browser": scripts["browser"], "nginx": scripts["nginx"], "openbox": scripts["openbox"],
+			"tigervnc": {{"/usr/bin/Xvnc", ":99", "-localhost", "-nolisten", "tcp", "-rfbport", "5900"}},
+		}, []string{
 			"supervisord unix:/run/supervisor/sock", "browser-shell unix:/run/browser-shell-front/hub.sock", "browser-shell unix:/run/browser-shell-front/gate.sock",
 			"browser-shell unix:/run/browser-shell/hub.sock", "browser-shell 127.0.0.1:8118", "tigervnc unix:/tmp/.X11-unix/X99", "tigervnc 127.0.0.1:5900",
 			"tigervnc [::1]:5900", "browser 127.0.0.1:9222",
