@@ -11,9 +11,9 @@ import (
 // starts are the programs that each program of the closed image starts, by the patterns (path.Match) of their file names.
 // What is not here starts itself, and what belongs to it alone in its directory.
 var starts = []struct{ by, what []string }{
-	{[]string{"browser-shell"}, slices.Concat(browsers, shells, []string{"agent-browser*", "nginx", "openbox", "python3*", "supervisord", "browser-shell"})},
-	{[]string{"python3*"}, []string{"browser-shell", "Xvnc", "Xtigervnc"}}, // supervisord
-	{[]string{"Xvnc", "Xtigervnc"}, shells}, // for xkbcomp
+	{[]string{"browser-shell"}, slices.Concat(browsers, shells, []string{"agent-browser*", "nginx", "openbox", "python3*", "supervisord", "browser-shell", "Xvnc", "Xtigervnc"})},
+	{[]string{"python3*"}, []string{"browser-shell"}}, // supervisord
+	{[]string{"Xvnc", "Xtigervnc"}, shells},           // for xkbcomp
 	{[]string{"agent-browser*"}, append([]string{"node"}, shells...)},
 	{shells, slices.Concat(browsers, wrapping, []string{"node", "xkbcomp"})},
 }

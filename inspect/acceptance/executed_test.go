@@ -22,6 +22,7 @@ func TestStrangers(t *testing.T) {
 		{"/usr/bin/python3.11", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", false},
 		{"/usr/local/bin/browser-shell", chromium, false},
 		{"/usr/local/bin/browser-shell", "/opt/browser/chrome", false},
+		{"/usr/local/bin/browser-shell", "/usr/bin/Xtigervnc", false},
 		{chromium, chromium, false},
 		{chromium, "/usr/lib/chromium/chrome_crashpad_handler", false},
 		{"/usr/bin/Xtigervnc", "/usr/bin/dash", false},
