@@ -97,6 +97,7 @@ func (i parts) check(ctx context.Context) error {
 		}},
 		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
 		{"window manager", func(context.Context) error { return running(i.proc, "openbox", 0) }},
+		{"cages", func(context.Context) error { return noneStopped(i.proc, "browser-shell") }}, // whose supervisors connect for them
 	}
 	failed := make([]string, len(checks))
 	var all sync.WaitGroup
@@ -190,6 +191,18 @@ func running(proc, name string, pid int) error {
 		state = fmt.Sprintf("can't work: its process is in state %c", s.State)
 	}
 	return fmt.Errorf("%s %s", name, state)
+}
+
+// noneStopped reports a process of that name that was stopped.
+func noneStopped(proc, name string) error {
+	found, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is good
+	for _, f := range found {
+		pid, _ := strconv.Atoi(filepath.Base(f))
+		if s, ok := process.ReadStatus(proc, pid); ok && s.Name == name && s.State == 'T' {
+			return fmt.Errorf("process %d of %s is stopped", pid, name)
+		}
+	}
+	return nil
 }
 
 // greet speaks RFB (RFC 6143 7.1) as far as security type None: a client that leaves earlier is one that TigerVNC complains

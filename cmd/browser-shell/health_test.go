@@ -129,6 +129,7 @@ func TestHealth(t *testing.T) {
 		{"no window manager", func(p *parts) { p.proc = t.TempDir() }, []string{"window manager: openbox does not run"}},
 		{"a stopped window manager", func(p *parts) { p.proc = other("7 (openbox) T 1 7 1") }, []string{"window manager: openbox can't work: its process is in state T"}},
 		{"a dead window manager", func(p *parts) { p.proc = other("7 (openbox) Z 1 7 1") }, []string{"window manager: openbox can't work: its process is in state Z"}},
+		{"a stopped supervisor", func(p *parts) { p.proc = other("8 (browser-shell) T 1 8 1") }, []string{"cages: process 8 of browser-shell is stopped"}},
 		{"workers without a master", func(p *parts) { p.proc = other("21 (nginx) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},
 		{"a stopped master", func(p *parts) { p.proc = other("20 (nginx) T 1 20 1") }, []string{"nginx's master: nginx can't work: its process is in state T"}},
 		{"a successor of the master's number", func(p *parts) { p.proc = other("20 (sh) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},

@@ -183,6 +183,10 @@ func (r Rules) enter(parts *Parts, whole bool) (listener int, err error) {
 // greet lets the supervisor try to read this process's memory.
 func greet() (readable bool, err error) {
 	unix.CloseOnExec(fdEnter)
+	// It ends with its supervisor. The setting is a thread's, so the one that Supervise made is lost in a program of several.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return false, err
+	}
 	text, err := json.Marshal(hello{uint64(uintptr(unsafe.Pointer(&word[0]))), string(word)})
 	if err != nil {
 		return false, err
@@ -191,7 +195,10 @@ func greet() (readable bool, err error) {
 		return false, err
 	}
 	answer := []byte{0}
-	_, err = unix.Read(fdEnter, answer)
+	n, err := unix.Read(fdEnter, answer)
+	if err == nil && n == 0 {
+		err = errors.New("it has gone")
+	}
 	return answer[0] == 1, err
 }
 
