@@ -14,11 +14,11 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// display is the X server's socket.
+// display is the socket of the X server.
 const display = "/tmp/.X11-unix/X99"
 
-// common is what each of the programs reads: libraries, fonts, the machine's names and numbers. Of /etc only what is named,
-// for our policy files are there, too.
+// common is what each of the programs reads: libraries, fonts, names and numbers of the machine. It lists the files of /etc
+// one by one, since our policy files are there, too.
 var common = []string{
 	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share", "/usr/local/share", "/proc", "/sys",
 	"/etc/alternatives", "/etc/fonts", "/etc/group", "/etc/gtk-3.0", "/etc/hosts", "/etc/ld.so.cache", "/etc/locale.alias",
@@ -30,8 +30,8 @@ var common = []string{
 // program may not read, and of that nothing as a program of its own.
 var loaders = []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"}
 
-// cages are what the programs may do that a page may have taken over, or talks to by way of the browser.
-func cageOf(name, program string) (cage.Rules, error) {
+// chooseRules returns the rules of a named cage for a program that a page may take over, directly or through the browser.
+func chooseRules(name, program string) (cage.Rules, error) {
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
 		return cage.Rules{}, err
@@ -54,14 +54,14 @@ func cageOf(name, program string) (cage.Rules, error) {
 	case "windows":
 		r.Display = display
 	default:
-		return cage.Rules{}, fmt.Errorf("there is no cage %q: browser, desktop or windows", name)
+		return cage.Rules{}, fmt.Errorf("--cage %q: use browser, desktop or windows", name)
 	}
 	return r, nil
 }
 
 // startCaged becomes the program in its cage, or its supervisor, which ends with it.
 func startCaged(name string, argv []string, entered bool, std stdio) error {
-	r, err := cageOf(name, argv[0])
+	r, err := chooseRules(name, argv[0])
 	if err != nil {
 		return err
 	}

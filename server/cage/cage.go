@@ -1,11 +1,10 @@
-// Package cage holds a program that may have been taken over: Chromium, which reads pages, and the X server and the window
-// manager that it talks to. A cage needs no privilege; three parts of the kernel make it, each of which holds by itself:
+// Package cage confines a program that may have been taken over: Chromium, and the X server and window manager that it
+// talks to. A cage needs no privilege. It has three parts, each useful without the others:
 //
-//   - Landlock: which files are read, written and started, which TCP ports are listened on, and no signals to others
-//     (landlock(7)).
-//   - A seccomp filter: no sockets but TCP's and local ones, no tracing, no namespaces, no other system-call ABI (seccomp(2)).
-//   - A supervisor, who makes each connection in the program's place: what the program asks for is looked at in the
-//     supervisor's own copy, so that it can't be swapped meanwhile (seccomp_unotify(2)).
+//   - Landlock limits files, executables and TCP ports, and forbids signals to other processes (landlock(7)).
+//   - A seccomp filter allows TCP and local stream sockets only, and no tracing, namespaces or other ABI (seccomp(2)).
+//   - A supervisor makes each connection for the program, from its own copy of the address, which the program can't swap
+//     after the check (seccomp_unotify(2)).
 package cage
 
 import (
@@ -14,28 +13,28 @@ import (
 	"strings"
 )
 
-// Rules are what a program may do in its cage. Paths are absolute; one that isn't there is left out.
+// Rules describes what a program may do in its cage. Paths are absolute; missing ones are skipped.
 type Rules struct {
-	Read    []string // files, and directories with all below, that it reads
-	Execute []string // the same, that it may also start
-	Write   []string // directories below which it may do all but start files
-	Devices []string // device files that it may also control (ioctl)
+	Read    []string // files and directory trees that it may read
+	Execute []string // files and directory trees that it may also execute
+	Write   []string // directory trees in which it may do everything but execute files
+	Devices []string // device files that it may read, write and control (ioctl)
 	Listen  []uint16 // TCP ports that it may listen on
-	Proxy   uint16   // the TCP port of 127.0.0.1 that it may connect to; 0 is none
-	Display string   // the socket of the X server that it may connect to; "" is none
+	Proxy   uint16   // TCP port of 127.0.0.1 that it may connect to; 0 means none
+	Display string   // socket of the X server that it may connect to; "" means none
 }
 
-// Connects tells whether the program connects to anything: without, connect is refused and needs no supervisor.
+// Connects reports whether the program may connect to anything. If not, it needs no supervisor.
 func (r Rules) Connects() bool { return r.Proxy != 0 || r.Display != "" }
 
-// Parts are the parts of a cage that this kernel, and what the container runs in, have.
+// Parts reports which parts of a cage the kernel and the container runtime provide.
 type Parts struct {
-	Landlock   int  // its ABI version; 0 is none. TCP ports from 4 on, signals from 6 on
+	Landlock   int  // ABI version, 0 for none; TCP ports need 4, signals 6
 	Filter     bool // seccomp
-	Supervisor bool // connections are made by the supervisor
+	Supervisor bool // the supervisor makes the connections
 }
 
-// String is one line for the log.
+// String returns one line for the log.
 func (p Parts) String() string {
 	has := func(b bool) string {
 		if b {
@@ -50,23 +49,23 @@ func (p Parts) String() string {
 	return fmt.Sprintf("Landlock %s, seccomp filter %s, supervised connections %s", landlock, has(p.Filter), has(p.Supervisor))
 }
 
-// ErrIncomplete is the error of a cage with a part missing.
-var ErrIncomplete = errors.New("the cage is not whole")
+// ErrIncomplete reports a cage with a missing part.
+var ErrIncomplete = errors.New("cage incomplete")
 
-// Whole is nil, or an ErrIncomplete that names what is missing for the rules.
+// Whole returns nil, or an ErrIncomplete that names the parts that the rules need and that are missing.
 func (p Parts) Whole(r Rules) error {
 	var missing []string
 	if p.Landlock == 0 {
-		missing = append(missing, "Landlock (Linux 5.13, and a container runtime whose seccomp profile lets it through)")
+		missing = append(missing, "Landlock (needs Linux 5.13, and a seccomp profile of the container that allows it)")
 	}
 	if !p.Filter {
 		missing = append(missing, "seccomp filters")
 	}
 	if r.Connects() && !p.Supervisor {
-		missing = append(missing, "seccomp user notification, and reading /proc/PID/mem of a child")
+		missing = append(missing, "supervised connections (need seccomp user notification, and access to a child's /proc/PID/mem)")
 	}
 	if missing == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: there is no %s", ErrIncomplete, strings.Join(missing, ", no "))
+	return fmt.Errorf("%w: no %s; to start without, set \"cage\": \"available\" in the policy file", ErrIncomplete, strings.Join(missing, ", no "))
 }

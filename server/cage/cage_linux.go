@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Between the two there are a few small messages; fdEnter is the descriptor of the inner one's end.
+// Supervise and Enter exchange three small messages over a socket pair; fdEnter is Enter's descriptor of it.
 const (
 	fdEnter    = 3
 	maxMessage = 4096
 )
 
-// hello is what the inner process says first, for the supervisor to try whether it can read its memory.
+// hello is Enter's first message. The supervisor tries to read the word from Enter's memory.
 type hello struct {
 	At   uint64 `json:"at"`
 	Word string `json:"word"`
 }
 
-// entered is what it says when it is in the cage and about to become the program.
+// entered is Enter's second message, from inside the cage.
 type entered struct {
 	Parts Parts  `json:"parts"`
 	Error string `json:"error,omitempty"`
@@ -35,7 +35,7 @@ type entered struct {
 // Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same rules. The
 // supervisor is this process: when it ends, so does the program. say takes lines for the log.
 func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) error {
-	ours, theirs, err := pair()
+	ours, theirs, err := openPair()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	if err != nil {
 		return fmt.Errorf("start the cage: %w", err)
 	}
-	parts, listener, err := receive(ours, enter.Process.Pid)
+	parts, listener, err := receiveEntered(ours, enter.Process.Pid)
 	if err != nil {
 		_ = enter.Process.Kill() // it may have ended
 		return errors.Join(err, enter.Wait())
@@ -56,7 +56,7 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	say("%s", parts)
 	if listener >= 0 {
 		go func() {
-			err := r.supervise(listener, limited(say))
+			err := r.superviseConnections(listener, limitReports(say))
 			unix.Close(listener)
 			if err != nil {
 				say("%v", err)
@@ -67,8 +67,8 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	return enter.Wait()
 }
 
-// limited says what is refused, a hundred times: what is in the cage decides how often it tries.
-func limited(say func(string, ...any)) func(pid int, to string) {
+// limitReports returns a function that logs the first hundred refusals: the program decides how often it tries.
+func limitReports(say func(string, ...any)) func(pid int, to string) {
 	left := 100
 	return func(pid int, to string) {
 		switch left--; {
@@ -80,8 +80,8 @@ func limited(say func(string, ...any)) func(pid int, to string) {
 	}
 }
 
-// pair makes two connected sockets that keep messages apart.
-func pair() (ours int, theirs *os.File, err error) {
+// openPair opens a pair of connected sockets that keep message boundaries.
+func openPair() (ours int, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, nil, fmt.Errorf("socketpair: %w", err)
@@ -89,8 +89,8 @@ func pair() (ours int, theirs *os.File, err error) {
 	return fds[0], os.NewFile(uintptr(fds[1]), "cage"), nil
 }
 
-// receive is the supervisor's side of Enter.
-func receive(sock, pid int) (parts Parts, listener int, err error) {
+// receiveEntered is the supervisor's side of Enter.
+func receiveEntered(sock, pid int) (parts Parts, listener int, err error) {
 	var h hello
 	if _, err := receiveMessage(sock, &h); err != nil {
 		return Parts{}, -1, err
@@ -107,7 +107,7 @@ func receive(sock, pid int) (parts Parts, listener int, err error) {
 	return e.Parts, listener, err
 }
 
-// receiveMessage reads a message, and the descriptor that comes with it; -1 is none.
+// receiveMessage reads a message and the descriptor that comes with it, or -1.
 func receiveMessage(sock int, to any) (fd int, err error) {
 	buf, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4))
 	n, oob, _, _, err := syscall.Recvmsg(sock, buf, rights, unix.MSG_CMSG_CLOEXEC)
@@ -135,7 +135,7 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// word lies where the supervisor looks for it.
+// word is the memory that the supervisor tries to read.
 var word = []byte("the supervisor reads this")
 
 // Enter makes this process the program in its cage: of rules that connect to something, a process that Supervise has
@@ -146,13 +146,13 @@ func (r Rules) Enter(argv, env []string, whole bool, say func(format string, arg
 	parts := Parts{Landlock: landlockABI()}
 	if r.Connects() {
 		var err error
-		if parts.Supervisor, err = greet(); err != nil {
+		if parts.Supervisor, err = greetSupervisor(); err != nil {
 			return fmt.Errorf("greet the supervisor, who starts this: %w", err)
 		}
 	}
-	listener, err := r.enter(&parts, whole)
+	listener, err := r.confineThread(&parts, whole)
 	if r.Connects() {
-		err = errors.Join(err, tell(parts, err, listener))
+		err = errors.Join(err, reportEntered(parts, err, listener))
 	} else if err == nil {
 		say("%s", parts)
 	}
@@ -165,23 +165,23 @@ func (r Rules) Enter(argv, env []string, whole bool, say func(format string, arg
 	return fmt.Errorf("start %s: %w", argv[0], syscall.Exec(argv[0], argv, env))
 }
 
-// enter shuts this thread in.
-func (r Rules) enter(parts *Parts, whole bool) (listener int, err error) {
+// confineThread applies Landlock and the filter to this thread.
+func (r Rules) confineThread(parts *Parts, whole bool) (listener int, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, fmt.Errorf("no new privileges: %w", err)
 	}
-	if err := r.restrict(parts.Landlock); err != nil {
+	if err := r.restrictThread(parts.Landlock); err != nil {
 		return -1, err
 	}
-	listener, err = r.installFilter(parts)
+	listener, err = r.chooseFilter(parts)
 	if err == nil && whole {
 		err = parts.Whole(r)
 	}
 	return listener, err
 }
 
-// greet lets the supervisor try to read this process's memory.
-func greet() (readable bool, err error) {
+// greetSupervisor lets the supervisor try to read this process's memory.
+func greetSupervisor() (readable bool, err error) {
 	unix.CloseOnExec(fdEnter)
 	// It ends with its supervisor. The setting is a thread's, so the one that Supervise made is lost in a program of several.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
@@ -202,8 +202,8 @@ func greet() (readable bool, err error) {
 	return answer[0] == 1, err
 }
 
-// tell hands the listener to the supervisor, or says why there is none.
-func tell(parts Parts, why error, listener int) error {
+// reportEntered sends the listener to the supervisor, or the reason why there is none.
+func reportEntered(parts Parts, why error, listener int) error {
 	e := entered{Parts: parts}
 	if why != nil {
 		e.Error = why.Error()
@@ -219,8 +219,8 @@ func tell(parts Parts, why error, listener int) error {
 	return syscall.Sendmsg(fdEnter, text, rights, nil, unix.MSG_NOSIGNAL)
 }
 
-// installFilter installs the filter with what there is of supervision, and corrects parts by what the kernel says.
-func (r Rules) installFilter(parts *Parts) (listener int, err error) {
+// chooseFilter installs the strongest filter that the kernel takes, and records in parts which one that is.
+func (r Rules) chooseFilter(parts *Parts) (listener int, err error) {
 	connect := errno(unix.EACCES)
 	switch {
 	case parts.Supervisor:
@@ -228,17 +228,15 @@ func (r Rules) installFilter(parts *Parts) (listener int, err error) {
 	case r.Connects():
 		connect = allow // Landlock's rule for TCP is left
 	}
-	prog, err := filter(connect)
+	prog, err := assembleFilter(connect)
 	if err != nil {
 		return -1, err
 	}
-	fd, err := install(prog, parts.Supervisor)
+	listener, err = installFilter(prog, parts.Supervisor)
 	if err != nil && parts.Supervisor {
 		parts.Supervisor = false
-		return r.installFilter(parts)
+		return r.chooseFilter(parts)
 	}
-	if parts.Filter = err == nil; err != nil || !parts.Supervisor {
-		return -1, nil
-	}
-	return fd, nil
+	parts.Filter = err == nil // a missing part is no error: see Whole
+	return listener, nil
 }

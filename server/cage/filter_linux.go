@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct seccomp_data (linux/seccomp.h); of an argument the lower half, on the little-endian machines we run on.
+// Offsets in struct seccomp_data (linux/seccomp.h).
 const (
 	offNumber = 0
 	offArch   = 4
 	offArgs   = 16
 )
 
-// offArg is the offset of argument i.
+// offArg returns the offset of the lower half of argument i on a little-endian machine.
 func offArg(i int) uint32 { return uint32(offArgs + 8*i) }
 
-// forbidden are the system calls that no program in a cage needs: they look into other programs, load code into the kernel,
-// change namespaces and mounts, or do by another door what connect is watched for. The default profile of container
-// runtimes refuses most of them, too; a cage doesn't ask whether one is there.
+// forbidden lists system calls that no program in a cage needs: they look into other processes, load code into the kernel,
+// or change namespaces and mounts. The default profiles of container runtimes refuse most of them, too, but a container may
+// run without one.
 var forbidden = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_PERF_EVENT_OPEN, unix.SYS_BPF, unix.SYS_USERFAULTFD,
@@ -34,8 +34,8 @@ var forbidden = []uint32{
 	unix.SYS_SECCOMP, // no filter of its own whose supervisor would answer before ours
 }
 
-// absent are answered as a kernel does that lacks them, so that programs go on without: io_uring makes connections that no
-// filter sees, clone3 hides its flags from filters, and a memfd is a file that Landlock doesn't know and that can be started.
+// absent lists system calls that fail as on a kernel without them, so that programs fall back: io_uring connects unseen by
+// filters, clone3 hides its flags from filters, and a memfd is an executable file that Landlock doesn't cover.
 var absent = []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_CLONE3, unix.SYS_MEMFD_CREATE}
 
 // namespaces are the flags of clone that make one (CLONE_NEWTIME is not among them: clone takes it for a signal).
@@ -47,8 +47,8 @@ func errno(e unix.Errno) bpf.Instruction {
 
 var allow = bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
 
-// filter gives the program for the kernel. connect is what becomes of the system call of that name.
-func filter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
+// assembleFilter returns the BPF program for the kernel. connect is the action for the system call connect.
+func assembleFilter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if arch == 0 {
 		return nil, fmt.Errorf("there is no filter for %s", runtime.GOARCH)
@@ -79,7 +79,7 @@ func filter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
 		errno(unix.EPERM),
 		allow,
 	)
-	on(unix.SYS_SOCKET, sockets()...)
+	on(unix.SYS_SOCKET, filterSockets()...)
 	on(unix.SYS_CONNECT, connect)
 	// TCP fast open connects by sending (tcp(7), MSG_FASTOPEN). Local sockets and TCP need no address to send to, and what
 	// sendmsg is given can't be looked at; there is no socket for datagrams to others.
@@ -97,8 +97,8 @@ func filter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(append(prog, allow))
 }
 
-// sockets allows local streams, TCP and NETLINK_ROUTE, which libraries ask for the machine's addresses.
-func sockets() []bpf.Instruction {
+// filterSockets allows local streams, TCP and NETLINK_ROUTE, which libraries ask for the machine's addresses.
+func filterSockets() []bpf.Instruction {
 	const kind = 0xf // of the type; the rest are SOCK_NONBLOCK and SOCK_CLOEXEC (net/socket.c, SOCK_TYPE_MASK)
 	// Each family: is it this one? Then type and protocol decide.
 	local := []bpf.Instruction{
@@ -137,9 +137,9 @@ func sockets() []bpf.Instruction {
 	return append(out, errno(unix.EACCES))
 }
 
-// install puts the filter on this thread, for good, and what it starts. With listener it gives the descriptor on which the
-// supervisor hears of each connect.
-func install(prog []bpf.RawInstruction, listener bool) (fd int, err error) {
+// installFilter puts the filter on this thread and what it starts, for good. With listener it returns the descriptor on which
+// the kernel notifies the supervisor of each connect; -1 otherwise.
+func installFilter(prog []bpf.RawInstruction, listener bool) (fd int, err error) {
 	code := make([]unix.SockFilter, len(prog))
 	for i, ins := range prog {
 		code[i] = unix.SockFilter{Code: ins.Op, Jt: ins.Jt, Jf: ins.Jf, K: ins.K}
@@ -152,6 +152,9 @@ func install(prog []bpf.RawInstruction, listener bool) (fd int, err error) {
 	r, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&fprog)))
 	if e != 0 {
 		return -1, fmt.Errorf("seccomp: %w", e)
+	}
+	if !listener {
+		return -1, nil
 	}
 	return int(r), nil
 }

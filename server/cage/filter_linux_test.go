@@ -16,7 +16,7 @@ func TestFilter(t *testing.T) {
 	noSocket := uint32(unix.SECCOMP_RET_ERRNO | unix.EACCES)
 	const ok = uint32(unix.SECCOMP_RET_ALLOW)
 	native := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
-	raw, err := filter(bpf.RetConstant{Val: notify})
+	raw, err := assembleFilter(bpf.RetConstant{Val: notify})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,7 @@ const (
 		unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
-// handled are the rights that a ruleset takes away, of an ABI version: those that the kernel knows (landlock(7), "Defined
-// ABI versions").
+// handled returns the rights that a ruleset denies by default: all that the ABI version knows (landlock(7)).
 func handled(abi int) unix.LandlockRulesetAttr {
 	a := unix.LandlockRulesetAttr{Access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1} // the first version's
 	if abi >= 2 {
@@ -43,7 +42,7 @@ func handled(abi int) unix.LandlockRulesetAttr {
 	return a
 }
 
-// landlockABI is the kernel's version, or 0.
+// landlockABI returns the kernel's ABI version of Landlock, or 0.
 func landlockABI() int {
 	v, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if e != 0 {
@@ -52,9 +51,9 @@ func landlockABI() int {
 	return int(v)
 }
 
-// restrict holds this thread, and what it starts, to the rules' files and ports, as far as the kernel goes. (The library for
-// it, landlock-lsm/go-landlock, restricts all threads, for which it needs one more; here exec leaves but this one.)
-func (r Rules) restrict(abi int) error {
+// restrictThread restricts this thread and what it starts to the files and ports of the rules, as far as the kernel can.
+// (landlock-lsm/go-landlock restricts all threads, by a second library; here exec keeps this thread only.)
+func (r Rules) restrictThread(abi int) error {
 	if abi == 0 {
 		return nil
 	}
@@ -96,7 +95,7 @@ func (r Rules) restrict(abi int) error {
 	return nil
 }
 
-// allowPath adds a rule for a file or a directory with all below. One that isn't there, or not for this account, needs none.
+// allowPath adds a rule for a file or a directory tree. A path that this account can't open needs none.
 func allowPath(ruleset int, path string, rights uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -67,9 +67,9 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 // maxSockaddr is the size of the largest address there is (struct sockaddr_storage).
 const maxSockaddr = 128
 
-// supervise makes the connections of the cage whose listener it is given, until its last process has ended. refused is told
-// of each that it doesn't make.
-func (r Rules) supervise(listener int, refused func(pid int, to string)) error {
+// superviseConnections makes the connections of the cage that the listener belongs to, until its last process has ended. It
+// calls refused for each one that it doesn't make.
+func (r Rules) superviseConnections(listener int, refused func(pid int, to string)) error {
 	for {
 		var n notification
 		// The kernel wakes us with POLLHUP when nobody is left in the cage; RECV alone would wait forever.
@@ -90,7 +90,7 @@ func (r Rules) supervise(listener int, refused func(pid int, to string)) error {
 			return fmt.Errorf("supervise connections: %w", err)
 		}
 		res := response{id: n.id}
-		to, err := r.connect(listener, &n)
+		to, err := r.connectFor(listener, &n)
 		if err != nil {
 			var e unix.Errno
 			if !errors.As(err, &e) {
@@ -105,9 +105,9 @@ func (r Rules) supervise(listener int, refused func(pid int, to string)) error {
 	}
 }
 
-// connect makes a connection and puts it in the place of the socket that asks. With an error to is what was asked for, unless
-// the rules allow it and it failed by itself.
-func (r Rules) connect(listener int, n *notification) (to string, err error) {
+// connectFor makes a connection and replaces the program's socket by it. For a refusal, to is the address that the program
+// asked for.
+func (r Rules) connectFor(listener int, n *notification) (to string, err error) {
 	address, err := readMemory(int(n.pid), n.data.args[1], min(n.data.args[2], maxSockaddr))
 	if err != nil {
 		return "an address that can't be read", err
@@ -129,7 +129,7 @@ func (r Rules) connect(listener int, n *notification) (to string, err error) {
 		if r.Proxy == 0 || asked != netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.Proxy) {
 			return asked.String(), unix.EACCES
 		}
-		return "", give(listener, n, number, unix.AF_INET, &syscall.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}})
+		return "", replaceSocket(listener, n, number, unix.AF_INET, &syscall.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}})
 	case unix.AF_UNIX:
 		path, _, _ := bytes.Cut(address[2:], []byte{0})
 		if len(address) > 2 && address[2] == 0 {
@@ -139,14 +139,14 @@ func (r Rules) connect(listener int, n *notification) (to string, err error) {
 		if r.Display == "" || string(path) != r.Display {
 			return strconv.Quote(string(path)), unix.EACCES
 		}
-		return "", r.giveDisplay(listener, n, number)
+		return "", r.connectDisplay(listener, n, number)
 	default:
 		return fmt.Sprintf("address family %d", family), unix.EACCES
 	}
 }
 
-// giveDisplay connects to the X server's socket, and to nothing that a link in its place leads to.
-func (r Rules) giveDisplay(listener int, n *notification, number int) error {
+// connectDisplay connects to the socket of the X server, and follows no link in its place.
+func (r Rules) connectDisplay(listener int, n *notification, number int) error {
 	fd, err := unix.Open(r.Display, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -159,11 +159,11 @@ func (r Rules) giveDisplay(listener int, n *notification, number int) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return unix.EACCES
 	}
-	return give(listener, n, number, unix.AF_UNIX, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
+	return replaceSocket(listener, n, number, unix.AF_UNIX, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
 }
 
-// give connects a socket of ours and puts it in the place of the asker's descriptor, with its flags.
-func give(listener int, n *notification, number, family int, to syscall.Sockaddr) error {
+// replaceSocket connects a new socket and puts it in the place of the program's descriptor, with that one's flags.
+func replaceSocket(listener int, n *notification, number, family int, to syscall.Sockaddr) error {
 	s, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
