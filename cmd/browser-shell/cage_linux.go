@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -33,8 +34,11 @@ var loaders = []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.
 // chooseRules returns the rules of a named cage for a program that a page may take over, directly or through the browser.
 func chooseRules(name, program string) (cage.Rules, error) {
 	real, err := filepath.EvalSymlinks(program)
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		err = at.Err
+	}
 	if err != nil {
-		return cage.Rules{}, err
+		return cage.Rules{}, fmt.Errorf("start %s: %w", program, err)
 	}
 	r := cage.Rules{
 		Read:    common,
