@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,13 +21,14 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
+// log gives the whole lines of a log; one may be being written.
 func (l *lab) log(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(l.state, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+	return string(b[:bytes.LastIndexByte(b, '\n')+1])
 }
 
 // reload sends SIGHUP and waits for what comes of it.

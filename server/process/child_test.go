@@ -5,6 +5,7 @@ package process
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"runtime"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // grace of the children of the tests.
@@ -117,10 +120,8 @@ func TestChildEnd(t *testing.T) {
 			if !strings.HasPrefix(c.Ending(), tc.ending) {
 				t.Errorf("got %q", c.Ending())
 			}
-			for _, p := range held {
-				if !Ended(p) {
-					t.Errorf("process %d is still there", p.Pid)
-				}
+			for _, p := range held { // killed, but a busy kernel takes its time
+				need.Eventually(t, func() bool { return Ended(p) }, func() string { return fmt.Sprintf("process %d is still there", p.Pid) })
 			}
 			if n := c.End(grace); n != 0 { // again
 				t.Errorf("%d left", n)
