@@ -1,9 +1,11 @@
 package e2e
 
 import (
-	"context"
+	"bytes"
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,21 +32,14 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	// All at once, and nginx's worker with its master.
-	b.seen(t, "", func() {
-		for _, name := range programs {
-			b.signal(t, name, syscall.SIGKILL)
-		}
-	})
+	b.seen(t, syscall.SIGKILL, programs...)
 	b.healthy(t)
 	b.closed(t)
 }
 
 // kill sends a signal to a program's first process.
 func (b *box) kill(t *testing.T, name string, signal syscall.Signal) {
-	b.seen(t, name, func() { b.signal(t, name, signal) })
-	if signal == syscall.SIGSTOP {
-		b.signal(t, name, syscall.SIGCONT)
-	}
+	b.seen(t, signal, name)
 	b.healthy(t)
 	if name == "nginx" { // none is left of another master
 		for _, p := range b.processes(t) {
@@ -55,35 +50,40 @@ func (b *box) kill(t *testing.T, name string, signal syscall.Signal) {
 	}
 }
 
-// seen does harm and waits until the health check tells of it. Since a program may be back within the time that one check
-// takes, checks run all along, and those of a program that was started anew count too.
-func (b *box) seen(t *testing.T, name string, harm func()) {
+// seen sends a signal to programs, waits until the health check tells of it, and lets them come back. supervisord is stopped
+// meanwhile: it starts nginx anew in less time than one check takes.
+func (b *box) seen(t *testing.T, signal syscall.Signal, names ...string) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	unhealthy := make(chan string, 1)
-	go func() {
-		for ctx.Err() == nil {
-			r, err := b.Exec(ctx, []string{"/usr/local/bin/browser-shell", "health"}, sandbox.ExecOptions{})
-			if err == nil && r.ExitCode != 0 {
-				unhealthy <- string(r.Stderr)
-				return
-			}
-		}
-	}()
-	harm()
-	select {
-	case said := <-unhealthy:
-		t.Logf("%s: %s", name, strings.TrimSpace(said))
-	case <-time.After(3 * time.Minute):
-		t.Errorf("%s: health doesn't tell", name)
+	var harmed []sandbox.Process
+	for _, name := range names {
+		harmed = append(harmed, b.process(t, name))
 	}
+	all := b.processes(t)
+	first := all[slices.IndexFunc(all, func(p sandbox.Process) bool { return p.Inside == 1 })]
+	send(t, first, syscall.SIGSTOP)
+	defer send(t, first, syscall.SIGCONT)
+	for _, p := range harmed {
+		send(t, p, signal)
+		if signal == syscall.SIGSTOP {
+			defer send(t, p, syscall.SIGCONT)
+		}
+	}
+	await(t, 3*time.Minute, "what the health check tells", func() error {
+		r, err := b.Exec(t.Context(), []string{"/usr/local/bin/browser-shell", "health"}, sandbox.ExecOptions{})
+		if err == nil && r.ExitCode == 0 {
+			err = errors.New("that all is well")
+		}
+		if err == nil {
+			t.Logf("%v: %s", names, bytes.TrimSpace(r.Stderr))
+		}
+		return err
+	})
 }
 
-func (b *box) signal(t *testing.T, name string, signal syscall.Signal) {
+func send(t *testing.T, p sandbox.Process, signal syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(b.process(t, name).PID, signal); err != nil {
-		t.Fatalf("%s: %v", name, err)
+	if err := syscall.Kill(p.PID, signal); err != nil {
+		t.Errorf("%s: %v", p.Name, err)
 	}
 }
 
