@@ -197,6 +197,7 @@ func TestClosed(t *testing.T) {
 			t.Run("tickets", func(t *testing.T) { testTickets(t, w) })
 			t.Run("takeover", func(t *testing.T) { testTakeover(t, b) })
 			t.Run("cage", func(t *testing.T) { testCage(t, b) })
+			t.Run("health", func(t *testing.T) { testHealth(t, b) })
 			t.Run("crowd", func(t *testing.T) { testCrowd(t, w) })
 			t.Run("ticket holder", func(t *testing.T) { testTicketHolder(t, b) })
 			t.Run("agent", func(t *testing.T) { testAgent(t, b) })

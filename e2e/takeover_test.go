@@ -93,6 +93,29 @@ way("environment of the first process", read("/proc/1/environ"))
 if len(sys.argv) > 2: way("program", lambda: os.execv("/usr/sbin/nginx", ["nginx", "-v"])) # else the watch would tell of it
 `
 
+// withoutLandlock runs browser-shell on a kernel that has no Landlock: landlock_create_ruleset (444) gives ENOSYS.
+const withoutLandlock = `
+import ctypes, os, struct, sys
+class Program(ctypes.Structure): _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+code = b"".join(struct.pack("HBBI", *i) for i in [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7fff0000)])
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+if prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(Program(4, code)), 0, 0): sys.exit(os.strerror(ctypes.get_errno()))
+os.execv("/usr/local/bin/browser-shell", ["browser-shell"] + sys.argv[1:])
+`
+
+// testHealth: the image's health says which parts of the cages the kernel lacks.
+func testHealth(t *testing.T, b *box) {
+	for want, argv := range map[string][]string{
+		"healthy\n": {"/usr/local/bin/browser-shell", "health"},
+		"healthy; cages: no Landlock (needs Linux 5.13, and a seccomp profile of the container that allows it)\n": {"/usr/bin/python3", "-c", withoutLandlock, "health"},
+	} {
+		r, err := b.Exec(t.Context(), argv, sandbox.ExecOptions{})
+		if err != nil || string(r.Stdout) != want {
+			t.Errorf("%v, %s%s, want %s", err, r.Stdout, r.Stderr, want)
+		}
+	}
+}
+
 // testCage tries the same ways in and out of the browser's cage: all but two are shut there.
 func testCage(t *testing.T, b *box) {
 	site := b.w.listen(t, siteIP+":80")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,9 +80,9 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 		}
 		return r.Enter(argv, os.Environ(), p.Cage == "required", say)
 	}
-	// supervisord tells the whole process group to end; what is in the cage decides when it has.
+	// supervisord signals the whole process group; the supervisor stays until the program in the cage has ended.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
-	enter := exec.Command("/proc/self/exe", append([]string{"start", "--cage", name, "--entered"}, argv...)...)
+	enter := enterCommand(context.Background(), name, argv...)
 	enter.Stdin, enter.Stdout, enter.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cage.Supervise(r, enter, say)
 	var ended *exec.ExitError
@@ -89,4 +90,20 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 		return exitStatus(max(1, ended.ExitCode()))
 	}
 	return err
+}
+
+// enterCommand returns the command that becomes the program in a cage whose supervisor is this process.
+func enterCommand(ctx context.Context, name string, argv ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "/proc/self/exe", append([]string{"start", "--cage", name, "--entered"}, argv...)...)
+}
+
+// probeCages enters the browser's cage, which has all parts, and returns those that are missing here.
+func probeCages(ctx context.Context) (missing []string, err error) {
+	const program = "/dev/null" // which nothing starts
+	r, err := chooseRules("browser", program)
+	if err != nil {
+		return nil, err
+	}
+	have, err := cage.Probe(enterCommand(ctx, "browser", program))
+	return have.Missing(r), err
 }

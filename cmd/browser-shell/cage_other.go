@@ -2,8 +2,15 @@
 
 package main
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 func startCaged(string, []string, bool, stdio) error {
 	return errors.New("the image starts on Linux only")
+}
+
+func probeCages(context.Context) ([]string, error) {
+	return nil, errors.New("the image starts on Linux only")
 }

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type parts struct {
 	hub                          dialer
 	proc                         string // where processes are looked for
 	nginxPID                     string // the pid file of nginx's master
+	cages                        func(context.Context) (missing []string, err error)
 }
 
 func runHealth(ctx context.Context, args []string, std stdio) error {
@@ -43,11 +45,12 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc", "/run/nginx/pid"}
-	if err := i.check(ctx); err != nil {
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc", "/run/nginx/pid", probeCages}
+	said, err := i.check(ctx)
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(std.out, "healthy")
+	_, err = fmt.Fprintln(std.out, said)
 	return err
 }
 
@@ -60,8 +63,10 @@ func (a accounts) dialHub(context.Context) (c net.Conn, err error) {
 	return c, err
 }
 
-// check asks all parts at once. Its error is one line that names each part that doesn't answer as it should.
-func (i parts) check(ctx context.Context) error {
+// check asks all parts at once. Its error is one line that names each part that doesn't answer as it should; otherwise it
+// returns a line that names the missing parts of the cages.
+func (i parts) check(ctx context.Context) (said string, err error) {
+	said = "healthy"
 	checks := []struct {
 		part string
 		ask  func(context.Context) error
@@ -97,7 +102,13 @@ func (i parts) check(ctx context.Context) error {
 		}},
 		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
 		{"window manager", func(context.Context) error { return running(i.proc, "openbox", 0) }},
-		{"cages", func(context.Context) error { return noneStopped(i.proc, "browser-shell") }}, // whose supervisors connect for them
+		{"cages", func(ctx context.Context) error {
+			missing, err := i.cages(ctx)
+			if missing != nil {
+				said = "healthy; cages: no " + strings.Join(missing, ", no ")
+			}
+			return errors.Join(err, noneStopped(i.proc, "browser-shell")) // whose supervisors connect for them
+		}},
 	}
 	failed := make([]string, len(checks))
 	var all sync.WaitGroup
@@ -109,16 +120,11 @@ func (i parts) check(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	var said []string
-	for _, f := range failed {
-		if f != "" {
-			said = append(said, f)
-		}
+	failed = slices.DeleteFunc(failed, func(f string) bool { return f == "" })
+	if len(failed) > 0 {
+		return "", errors.New("unhealthy: " + strings.Join(failed, "; "))
 	}
-	if len(said) > 0 {
-		return errors.New("unhealthy: " + strings.Join(said, "; "))
-	}
-	return nil
+	return said, nil
 }
 
 type dialer = func(context.Context) (net.Conn, error)

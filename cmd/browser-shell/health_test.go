@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slimctl/slimctl/server/cage"
 )
 
 func serve(t *testing.T, h http.HandlerFunc) string {
@@ -91,7 +93,9 @@ func TestHealth(t *testing.T) {
 		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
 		hub:     tcp(serve(t, status(200))),
 		proc:    proc, nginxPID: nginxPID,
+		cages: func(context.Context) ([]string, error) { return nil, nil },
 	}
+	missing := []string{"Landlock for signals", "supervised connections"}
 	full := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(503)
 		_, _ = io.WriteString(w, `{"status":"down","reason":"the audit log is full"}`)
@@ -104,10 +108,16 @@ func TestHealth(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*parts)
-		want   []string // in the error; none: healthy
+		want   []string // in the error, or in the line of a healthy image
 	}{
-		{"well", func(*parts) {}, nil},
-		{"well, without a key", func(p *parts) { p.public = serve(t, routes(403, 405)) }, nil},
+		{"well", func(*parts) {}, []string{"healthy"}},
+		{"cages that lack parts", func(p *parts) {
+			p.cages = func(context.Context) ([]string, error) { return missing, nil }
+		}, []string{"healthy; cages: no Landlock for signals, no supervised connections"}},
+		{"cages that lack what is required", func(p *parts) {
+			p.cages = func(context.Context) ([]string, error) { return missing, cage.ErrIncomplete }
+		}, []string{"unhealthy: cages: cage incomplete"}},
+		{"well, without a key", func(p *parts) { p.public = serve(t, routes(403, 405)) }, []string{"healthy"}},
 		{"open", func(p *parts) { p.public = serve(t, routes(200, 401)) }, []string{"nginx: GET /: status 200"}},
 		{"no gate", func(p *parts) { p.public = serve(t, routes(403, 500)) }, []string{"/mcp: GET /mcp: status 500"}},
 		{"no route", func(p *parts) { p.public = serve(t, routes(403, 403)) }, []string{"/mcp: GET /mcp: status 403"}},
@@ -141,17 +151,19 @@ func TestHealth(t *testing.T) {
 			tt.change(&p)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			err := p.check(ctx)
-			if tt.want == nil && err != nil {
-				t.Fatal(err)
+			got, err := p.check(ctx)
+			if healthy := strings.HasPrefix(tt.want[0], "healthy"); healthy && (err != nil || got != tt.want[0]) {
+				t.Fatalf("%q, %v, want %q", got, err, tt.want[0])
+			} else if !healthy && err != nil {
+				got = err.Error()
 			}
 			for _, want := range tt.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("error is %v, want one that says %q", err, want)
+				if !strings.Contains(got, want) {
+					t.Errorf("%q, want what says %q", got, want)
 				}
 			}
-			if err != nil && strings.Contains(err.Error(), "\n") {
-				t.Errorf("more than a line: %q", err)
+			if strings.Contains(got, "\n") {
+				t.Errorf("more than a line: %q", got)
 			}
 		})
 	}
@@ -162,7 +174,7 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		err := parts{silent, silent, silent, silent, tcp(silent), proc, nginxPID}.check(ctx)
+		_, err := parts{silent, silent, silent, silent, tcp(silent), proc, nginxPID, well.cages}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)

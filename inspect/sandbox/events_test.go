@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/policy"
 )
@@ -251,6 +254,19 @@ func testAuditLasts(t *testing.T, e engineUnderTest) {
 				t.Errorf("%+v", a)
 			}
 		})
+	}
+}
+
+// TestHealthIsEvidence guards what an image's health check says when it passes: which parts its cages lack on this kernel.
+func TestHealthIsEvidence(t *testing.T) {
+	t.Parallel()
+	const said = "healthy; cages: no supervised connections"
+	config := sandboxtest.Guest
+	config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD", "/guest", "cat", "/health"}}
+	img := build(t, config, sandboxtest.GuestLayer(t), sandboxtest.Layer(t, sandboxtest.File("health", said+"\n")))
+	sb := runcEngineUnderTest(t).start(img, settings("sleep"))
+	if err := sb.AwaitHealthy(t.Context()); err != nil || sb.Evidence().Health != said {
+		t.Errorf("%v, %q, want %q", err, sb.Evidence().Health, said)
 	}
 }
 

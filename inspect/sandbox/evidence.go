@@ -43,6 +43,8 @@ type Evidence struct {
 	EventsHead string `json:"events_head,omitempty"`
 	Status
 	PeakMemory int64 `json:"peak_memory"` // bytes
+	// Health is what the image's own health check printed when it passed: one that lacks parts of its cages says so there.
+	Health string `json:"health,omitempty"`
 	// Executed is what was executed in the container, when the runner watched; NotWatched says why it is not known.
 	Executed   []Executed `json:"executed,omitempty"`
 	NotWatched string     `json:"not_watched,omitempty"`

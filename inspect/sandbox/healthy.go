@@ -34,6 +34,9 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 		case err != nil:
 			said = endOf([]byte(err.Error()))
 		case code == 0:
+			s.mu.Lock()
+			s.evident.Health = endOf(answer)
+			s.mu.Unlock()
 			return nil
 		default:
 			said = endOf(answer)

@@ -52,11 +52,18 @@ func (p Parts) String() string {
 // ErrIncomplete reports a cage with a missing part.
 var ErrIncomplete = errors.New("cage incomplete")
 
-// Whole returns nil, or an ErrIncomplete that names the parts that the rules need and that are missing.
-func (p Parts) Whole(r Rules) error {
-	var missing []string
+// Missing names the parts that the rules need and that aren't there, each with what it needs.
+func (p Parts) Missing(r Rules) (missing []string) {
 	if p.Landlock == 0 {
 		missing = append(missing, "Landlock (needs Linux 5.13, and a seccomp profile of the container that allows it)")
+	}
+	for _, limit := range []struct {
+		abi          int
+		what, kernel string
+	}{{3, "the truncating of files", "6.2"}, {4, "TCP ports", "6.7"}, {5, "the control of devices", "6.10"}, {6, "signals", "6.12"}} {
+		if p.Landlock > 0 && p.Landlock < limit.abi {
+			missing = append(missing, fmt.Sprintf("Landlock for %s (needs ABI %d, Linux %s; here is ABI %d)", limit.what, limit.abi, limit.kernel, p.Landlock))
+		}
 	}
 	if !p.Filter {
 		missing = append(missing, "seccomp filters")
@@ -64,6 +71,12 @@ func (p Parts) Whole(r Rules) error {
 	if r.Connects() && !p.Supervisor {
 		missing = append(missing, "supervised connections (need seccomp user notification, and access to a child's /proc/PID/mem)")
 	}
+	return missing
+}
+
+// Whole returns nil, or an ErrIncomplete that names the parts that the rules need and that are missing.
+func (p Parts) Whole(r Rules) error {
+	missing := p.Missing(r)
 	if missing == nil {
 		return nil
 	}

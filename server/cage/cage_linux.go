@@ -35,23 +35,9 @@ type entered struct {
 // Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same rules. The
 // supervisor is this process: when it ends, so does the program. say takes lines for the log.
 func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) error {
-	ours, theirs, err := openPair()
+	parts, listener, err := startEnter(enter)
 	if err != nil {
 		return err
-	}
-	defer unix.Close(ours)
-	enter.ExtraFiles = []*os.File{theirs}
-	enter.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the signal comes with the end of the thread that started it
-	err = enter.Start()
-	theirs.Close()
-	if err != nil {
-		return fmt.Errorf("start the cage: %w", err)
-	}
-	parts, listener, err := receiveEntered(ours, enter.Process.Pid)
-	if err != nil {
-		_ = enter.Process.Kill() // it may have ended
-		return errors.Join(err, enter.Wait())
 	}
 	say("%s", parts)
 	if listener >= 0 {
@@ -65,6 +51,42 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 		}()
 	}
 	return enter.Wait()
+}
+
+// Probe returns the parts that a cage has here. enter is the command that calls Enter, for a program that can't be started.
+func Probe(enter *exec.Cmd) (Parts, error) {
+	parts, listener, err := startEnter(enter)
+	if err != nil {
+		return Parts{}, err
+	}
+	if listener >= 0 {
+		unix.Close(listener)
+	}
+	_ = enter.Wait() // it has failed, as it should
+	return parts, nil
+}
+
+// startEnter starts the command that calls Enter, and waits until it is in its cage. listener is -1 without a supervisor's part.
+func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
+	ours, theirs, err := openPair()
+	if err != nil {
+		return Parts{}, -1, err
+	}
+	defer unix.Close(ours)
+	enter.ExtraFiles = []*os.File{theirs}
+	enter.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // the signal comes with the end of the thread that started it
+	err = enter.Start()
+	theirs.Close()
+	if err != nil {
+		return Parts{}, -1, fmt.Errorf("start the cage: %w", err)
+	}
+	parts, listener, err = receiveEntered(ours, enter.Process.Pid)
+	if err != nil {
+		_ = enter.Process.Kill()                                     // it may have ended
+		return Parts{}, -1, fmt.Errorf("%w (%v)", err, enter.Wait()) // an ExitError is for the program's own end
+	}
+	return parts, listener, nil
 }
 
 // limitReports returns a function that logs the first hundred refusals: the program decides how often it tries.

@@ -2,10 +2,12 @@ package cage
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -13,12 +15,15 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/slimctl/slimctl/internal/need"
@@ -29,9 +34,17 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("CAGE_ROLE") {
 	case "":
 		os.Exit(m.Run())
-	case "supervisor":
-		r := testRules()
+	case "probe":
+		takeAway(os.Getenv("CAGE_LACKS"))
 		enter := exec.Command("/proc/self/exe")
+		enter.Env = append(os.Environ(), "CAGE_ROLE=enter", "CAGE_PROGRAM=/dev/null")
+		parts, err := Probe(enter)
+		fmt.Printf("%q\n", parts.Missing(testRules()))
+		exitWith(err)
+	case "supervisor":
+		takeAway(os.Getenv("CAGE_LACKS"))
+		r := testRules()
+		enter := exec.Command("/proc/self/exe", os.Args[1:]...)
 		enter.Env = append(os.Environ(), "CAGE_ROLE=enter")
 		enter.Stdout, enter.Stderr = os.Stdout, os.Stderr
 		err := Supervise(r, enter, func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) })
@@ -41,8 +54,17 @@ func TestMain(m *testing.M) {
 		}
 		exitWith(err)
 	case "enter":
+		if os.Getenv("CAGE_LACKS") == "memory" { // as under Yama's ptrace_scope 2, /proc/PID/mem is shut (prctl(2))
+			if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+				exitWith(err)
+			}
+		}
 		os.Setenv("CAGE_ROLE", "inside")
-		exitWith(testRules().Enter([]string{os.Args[0]}, os.Environ(), os.Getenv("CAGE_WHOLE") != "", func(string, ...any) {}))
+		argv := []string{cmp.Or(os.Getenv("CAGE_PROGRAM"), os.Args[0])}
+		if len(os.Args) > 1 {
+			argv = os.Args[1:]
+		}
+		exitWith(testRules().Enter(argv, os.Environ(), os.Getenv("CAGE_WHOLE") != "", func(string, ...any) {}))
 	case "inside":
 		var tried []string
 		if err := json.Unmarshal([]byte(os.Getenv("CAGE_TRY")), &tried); err != nil {
@@ -50,11 +72,50 @@ func TestMain(m *testing.M) {
 		}
 		got := map[string]string{}
 		for _, name := range tried {
+			if name == "connects" {
+				got[name] = timeConnects()
+				continue
+			}
 			got[name] = said(attempts[name]())
 		}
 		exitWith(json.NewEncoder(os.Stdout).Encode(got))
 	case "other": // a program that must not be started
 		fmt.Println("started")
+	}
+}
+
+// takeAway makes the kernel one that lacks a part of the cages, for this process and what it starts.
+func takeAway(part string) {
+	filters := map[string][]bpf.Instruction{
+		"landlock": {
+			bpf.LoadAbsolute{Off: offNumber, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_LANDLOCK_CREATE_RULESET, SkipTrue: 1},
+			allow,
+			errno(unix.ENOSYS),
+		},
+		"notification": {
+			bpf.LoadAbsolute{Off: offNumber, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_SECCOMP, SkipTrue: 1},
+			allow,
+			bpf.LoadAbsolute{Off: offArg(1), Size: 4}, // flags
+			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, SkipTrue: 1},
+			allow,
+			errno(unix.EINVAL),
+		},
+	}
+	if filters[part] == nil {
+		return
+	}
+	runtime.LockOSThread()
+	prog, err := bpf.Assemble(filters[part])
+	if err == nil {
+		err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	if err == nil {
+		_, err = installFilter(prog, false)
+	}
+	if err != nil {
+		exitWith(err)
 	}
 }
 
@@ -85,8 +146,14 @@ func port(name string) int {
 	return n
 }
 
-func testRules() Rules {
-	r := Rules{
+func testRules() (r Rules) {
+	if text := os.Getenv("CAGE_RULES"); text != "" {
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			exitWith(err)
+		}
+		return r
+	}
+	r = Rules{
 		Read:    []string{place("read"), "/proc", "/lib", "/usr/lib", "/etc/ld.so.cache"},
 		Execute: []string{place("cage.test"), loader},
 		Write:   []string{place("write")},
@@ -237,6 +304,24 @@ var attempts = map[string]func() error{
 	},
 }
 
+// timeConnects returns the median time of a connect to the proxy in microseconds, for the benchmark.
+func timeConnects() string {
+	var took []float64
+	for range 1000 {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err.Error()
+		}
+		began := time.Now()
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port("PROXY"), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			return err.Error()
+		}
+		took = append(took, float64(time.Since(began).Nanoseconds())/1000)
+		unix.Close(fd)
+	}
+	return strconv.FormatFloat(findMedian(took), 'f', 1, 64)
+}
+
 func unixSocket() int {
 	fd, _ := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0) // -1 is as good
 	return fd
@@ -283,7 +368,7 @@ type lab struct {
 	other atomic.Int64 // connections that should not be
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cage-")
 	if err != nil {
@@ -366,6 +451,9 @@ func (l *lab) try(t *testing.T, env []string, names ...string) (map[string]strin
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(l.dir, "cage.test"))
 	role := "supervisor"
+	if slices.Contains(env, "CAGE_PROBE=yes") {
+		role = "probe"
+	}
 	if slices.Contains(env, "CAGE_CONNECTS=no") {
 		role = "enter"
 	}
@@ -377,16 +465,16 @@ func (l *lab) try(t *testing.T, env []string, names ...string) (map[string]strin
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
 	got := map[string]string{}
-	if err == nil {
+	if err == nil && role != "probe" {
 		if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
 			t.Fatalf("%v: %s\n%s", err, stdout.Bytes(), stderr.Bytes())
 		}
 	}
-	return got, stderr.String(), err
+	return got, stdout.String() + stderr.String(), err
 }
 
 // needWhole skips where the kernel has not all that a cage is made of.
-func needWhole(t *testing.T) {
+func needWhole(t testing.TB) {
 	t.Helper()
 	if v := landlockABI(); v < 6 {
 		need.Missing(t, "Landlock's ABI here is %d, and the test wants 6 (Linux 6.12)", v)
@@ -439,5 +527,56 @@ func TestCageWithoutConnections(t *testing.T) {
 	got, log, err := l.try(t, []string{"CAGE_CONNECTS=no", "CAGE_WHOLE=1"}, "proxy", "display", "listen")
 	if err != nil || got["proxy"] != "EACCES" || got["display"] != "EACCES" || got["listen"] != "done" {
 		t.Errorf("%v, %v\n%s", got, err, log)
+	}
+}
+
+// TestMissingParts takes parts of the kernel away: what is missing is named, a program starts or doesn't as the policy says,
+// and the other parts hold.
+func TestMissingParts(t *testing.T) {
+	needWhole(t)
+	l := newLab(t)
+	for _, tt := range []struct {
+		lacks, missing string            // of Missing
+		want           map[string]string // what the other parts still refuse
+	}{
+		{"", "[]", map[string]string{"another port": "EACCES"}},
+		{"landlock", `["Landlock (needs Linux 5.13`, map[string]string{"another port": "EACCES", "UDP": "EACCES", "read a secret": "done", "proxy": "done"}},
+		{"notification", `["supervised connections (`, map[string]string{"another port": "EACCES", "read a secret": "EACCES", "UDP": "EACCES", "proxy": "done"}},
+		{"memory", `["supervised connections (`, map[string]string{"another port": "EACCES", "read a secret": "EACCES"}},
+	} {
+		t.Run(cmp.Or(tt.lacks, "nothing"), func(t *testing.T) {
+			lacks := "CAGE_LACKS=" + tt.lacks
+			if _, said, err := l.try(t, []string{lacks, "CAGE_PROBE=yes"}); err != nil || !strings.HasPrefix(said, tt.missing) || strings.Count(said, `" "`) > 0 {
+				t.Errorf("%v, %s, want %s", err, said, tt.missing)
+			}
+			got, said, err := l.try(t, []string{lacks}, slices.Collect(maps.Keys(tt.want))...)
+			if err != nil || !maps.Equal(got, tt.want) {
+				t.Errorf("%v, %v, want %v\n%s", err, got, tt.want, said)
+			}
+			_, said, err = l.try(t, []string{lacks, "CAGE_WHOLE=1"}, "UDP")
+			if tt.lacks == "" && err != nil || tt.lacks != "" && !strings.Contains(said, "cage incomplete: no "+strings.Trim(tt.missing, `["`)) {
+				t.Errorf("required: %v, %s", err, said)
+			}
+		})
+	}
+}
+
+// TestOlderLandlock: no kernel can be made to have an older version.
+func TestOlderLandlock(t *testing.T) {
+	for abi, want := range map[int]string{
+		1: "truncating, TCP, control, signals", 2: "truncating, TCP, control, signals", 3: "TCP, control, signals", 4: "control, signals", 5: "signals", 6: "", 7: "",
+	} {
+		p := Parts{Landlock: abi, Filter: true, Supervisor: true}
+		var got []string
+		for _, m := range p.Missing(Rules{Proxy: 1}) {
+			for _, word := range []string{"truncating", "TCP", "control", "signals"} {
+				if strings.Contains(m, word) && strings.Contains(m, fmt.Sprintf("here is ABI %d", abi)) {
+					got = append(got, word)
+				}
+			}
+		}
+		if strings.Join(got, ", ") != want || (p.Whole(Rules{}) == nil) != (want == "") {
+			t.Errorf("ABI %d lacks %v, want %s; %v", abi, got, want, p.Whole(Rules{}))
+		}
 	}
 }
