@@ -96,7 +96,7 @@ var decoder = sync.OnceValue(func() *zstd.Decoder {
 	return z
 })
 
-// inflate gives what packed holds if that is size bytes.
+// inflate returns the content of packed, which must have size bytes.
 func inflate(packed []byte, size int64) ([]byte, error) {
 	raw, err := decoder().DecodeAll(packed, make([]byte, 0, size))
 	if err == nil && int64(len(raw)) != size {
@@ -271,17 +271,22 @@ func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	}
 	x := &index{entries: make([]Entry, h.Entries)}
 	x.pack.file, x.pack.offset = file, int64(fixed+h.Packed)
+	if !x.readRecords(records, h.Names) {
+		return nil, errors.Join(errIndex, l.take(-int64(h.Entries), -int64(h.Names)))
+	}
+	return x, nil
+}
+
+// readRecords reads into the index what records gave, and reports whether that is all that they hold.
+func (x *index) readRecords(records []byte, names uint64) bool {
 	r := &recordReader{left: records}
-	r.names.Grow(int(h.Names))
+	r.names.Grow(int(names))
 	r.pack(&x.pack)
 	x.compression = r.text("")
 	x.foreign = r.text("")
 	x.odd = r.odd()
 	r.entries(x.entries)
-	if r.bad || len(r.left) > 0 {
-		return nil, errors.Join(errIndex, l.take(-int64(h.Entries), -int64(h.Names)))
-	}
-	return x, nil
+	return !r.bad && len(r.left) == 0
 }
 
 // recordReader takes records apart. Once something is wrong, bad is true and all that it gives is zero.

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func sample() *index {
 	file := func(p string, size int64) Entry {
 		return Entry{Entry: image.Entry{Path: p, Type: image.TypeFile, Mode: 0o4755, UID: 1000, GID: -5, Size: size, ModTime: time.Unix(1<<40, 7).UTC()}, Digest: Digest{1, 2, byte(size)}}
 	}
-	x := &index{compression: "zstd", odd: []Odd{{"/.wh..wh.plnk/1.2", "a name"}, {"/d/.wh..wh.x", ""}}, entries: []Entry{
+	x := &index{compression: "zstd", foreign: "FEXTRA", odd: []Odd{{"/.wh..wh.plnk/1.2", "a name"}, {"/d/.wh..wh.x", ""}}, entries: []Entry{
 		{Entry: image.Entry{Path: "/", Type: TypeOpaque}},
 		{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755, ModTime: time.Unix(-1, 0).UTC()}},
 		file("/a", 0), file("/a/b", 3), file("/a-b", 1<<60),
@@ -56,7 +57,7 @@ func TestIndexComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.entries, got.entries) + cmp.Diff(want.odd, got.odd) + cmp.Diff(want.compression, got.compression); diff != "" {
+	if diff := cmp.Diff(want.entries, got.entries) + cmp.Diff(want.odd, got.odd) + cmp.Diff(want.compression, got.compression) + cmp.Diff(want.foreign, got.foreign); diff != "" {
 		t.Errorf("(-written +read):\n%s", diff)
 	}
 	if diff := cmp.Diff(want.pack.chunks, got.pack.chunks, cmp.AllowUnexported(chunk{})) + cmp.Diff(want.pack.start, got.pack.start); diff != "" {
@@ -100,11 +101,7 @@ func FuzzIndex(f *testing.F) {
 	f.Fuzz(func(t *testing.T, records []byte, names uint64) {
 		read := func(records []byte, n int, names uint64) *index {
 			x := &index{entries: make([]Entry, n)}
-			r := &recordReader{left: records}
-			r.names.Grow(int(names))
-			r.pack(&x.pack)
-			r.entries(x.entries)
-			if r.bad || len(r.left) > 0 {
+			if !x.readRecords(records, names) {
 				return nil
 			}
 			return x
@@ -121,6 +118,9 @@ func FuzzIndex(f *testing.F) {
 			}
 			if diff := cmp.Diff(x.entries, y.entries, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-first +again):\n%s", diff)
+			}
+			if x.compression != y.compression || x.foreign != y.foreign || !slices.Equal(x.odd, y.odd) {
+				t.Errorf("%q %q %q, then %q %q %q", x.compression, x.foreign, x.odd, y.compression, y.foreign, y.odd)
 			}
 		}
 	})
