@@ -681,15 +681,21 @@ func TestHubHearsWhoAsks(t *testing.T) {
 	answer := s.gate.Config.Handler
 	s.gate.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Browser-Shell-Caller", "sub:alice")
+		if r.Header.Get("X-AIO-API-Key") == "" {
+			w.Header().Set("X-Browser-Shell-Until", "4000000000")
+		}
 		answer.ServeHTTP(w, r)
 	})
 	s.start(t)
-	for range 2 {
-		s.send(t, request{line: "POST /mcp", header: []string{"X-Browser-Shell-Caller: forged", "X-Request-Id: forged", "Connection: close"}}.raw())
-	}
+	forged := []string{"X-Browser-Shell-Caller: forged", "X-Browser-Shell-Until: 4999999999", "X-Request-Id: forged", "Connection: close"}
+	s.send(t, request{line: "POST /mcp", header: forged}.raw())
+	s.send(t, request{line: "POST /mcp", header: append(forged, "X-AIO-API-Key: key")}.raw())
 	seen := s.hub.take()
 	if len(seen) != 2 {
 		t.Fatalf("%d requests reached the hub", len(seen))
+	}
+	if with, without := seen[0].Header.Values("X-Browser-Shell-Until"), seen[1].Header.Values("X-Browser-Shell-Until"); !slices.Equal(with, []string{"4000000000"}) || without != nil {
+		t.Errorf("a token ends at %q, a key at %q", with, without)
 	}
 	var ids []string
 	for _, r := range seen {

@@ -85,6 +85,7 @@ func (b *budget) begin(o Origin) (cl *client, log *rate.Limiter, limits policy.L
 // a rate of its own, so that nobody else's calls keep it from its work; all
 // other calls of a client share one.
 func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
+	b.sessions.drop(c.Origin.ended)
 	cl, log, limits, running := b.begin(c.Origin)
 	c.client = cl
 	own := b.sessions.rateOf(c)

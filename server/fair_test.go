@@ -139,7 +139,9 @@ func TestSessionIsHeldNotForEver(t *testing.T) {
 					for {
 						c := b(open)
 						if tt.over {
-							c.Origin.ended = []string{"1"}
+							bad := b(use) // any call, for whatever session, and also one that is refused
+							bad.Origin.ended, bad.SessionID, bad.denied = []string{"1"}, "", true
+							l.call(bad)
 						}
 						rule := l.call(c)
 						if rule == "" {

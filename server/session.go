@@ -92,7 +92,6 @@ func (s *sessions) admit(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(c.Origin.ended)
 	key := c.key()
 	ses := s.all[key]
 	if ses == nil && c.denied {
@@ -204,11 +203,13 @@ func (s *sessions) take(ses *session) {
 	go s.end(ses)
 }
 
-// drop ends the sessions of clients whose MCP session is over.
+// drop ends the sessions of clients whose MCP session is over. The hub tells of each once, by whatever call comes next.
 func (s *sessions) drop(ended []string) {
 	if len(ended) == 0 {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, ses := range s.all {
 		if ses.client != "" && ses.counts() && slices.Contains(ended, ses.client) {
 			s.take(ses)

@@ -42,6 +42,9 @@ func CallerOf(meta any) (c Caller) {
 // metaEnded is the key, beside a Caller's, of the MCP sessions that are over.
 const metaEnded = "ended"
 
+// maxEnded is as many as the hub keeps.
+const maxEnded = 1024
+
 // MetaWith gives the value for MetaCaller, with MCP sessions that are over.
 func (c Caller) MetaWith(ended []string) map[string]any {
 	m := c.Meta()
@@ -55,7 +58,7 @@ func (c Caller) MetaWith(ended []string) map[string]any {
 func EndedOf(meta any) (ended []string) {
 	m, _ := meta.(map[string]any)
 	list, _ := m[metaEnded].([]any)
-	for _, id := range list[:min(len(list), 64)] {
+	for _, id := range list[:min(len(list), maxEnded)] {
 		if s, ok := id.(string); ok {
 			ended = append(ended, BoundText(s))
 		}

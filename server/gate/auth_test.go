@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -663,6 +664,13 @@ func TestCaller(t *testing.T) {
 		w := send(t, g, "GET", "/auth", append([]string{"X-Original-URI", tt.uri}, tt.header...)...)
 		if got := w.Header().Get("X-Browser-Shell-Caller"); got != tt.want || (w.Code == 204) != (tt.want != "") {
 			t.Errorf("%s: %d, caller %q, want %q", tt.name, w.Code, got, tt.want)
+		}
+		until := ""
+		if strings.HasPrefix(tt.want, "sub:") || strings.HasPrefix(tt.want, "token") {
+			until = strconv.FormatInt(soon, 10)
+		}
+		if got := w.Header().Get("X-Browser-Shell-Until"); got != until {
+			t.Errorf("%s: ends %q, want %q", tt.name, got, until)
 		}
 	}
 	if got := send(t, newAnonymous(t), "GET", "/auth", "X-Original-URI", "/mcp").Header().Get("X-Browser-Shell-Caller"); got != "anonymous" {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,7 +72,11 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/auth":
 		if e := g.mayPass(r); only(w, r, http.MethodGet) && g.enter(w, r, e.subject != "") {
-			w.Header().Set("X-Browser-Shell-Caller", cmp.Or(e.subject, anonymous)) // nginx hands it to the hub
+			// nginx hands these to the hub.
+			w.Header().Set("X-Browser-Shell-Caller", cmp.Or(e.subject, anonymous))
+			if !e.until.IsZero() {
+				w.Header().Set("X-Browser-Shell-Until", strconv.FormatInt(e.until.Unix(), 10))
+			}
 			w.WriteHeader(http.StatusNoContent)
 		}
 	case "/websockify":

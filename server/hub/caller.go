@@ -22,6 +22,7 @@ import (
 const (
 	headerRequest = "X-Request-Id"
 	headerCaller  = "X-Browser-Shell-Caller"
+	headerUntil   = "X-Browser-Shell-Until" // the end of the caller's token, in seconds since 1970; none for a key
 )
 
 var (
@@ -31,9 +32,10 @@ var (
 
 // identify leaves a request one id and at most one caller, and drops what can't be believed.
 func identify(r *http.Request) *http.Request {
-	ids, callers := r.Header.Values(headerRequest), r.Header.Values(headerCaller)
+	ids, callers, ends := r.Header.Values(headerRequest), r.Header.Values(headerCaller), r.Header.Values(headerUntil)
 	header := r.Header.Clone()
 	header.Del(headerCaller)
+	header.Del(headerUntil)
 	header.Set(headerRequest, newRequestID())
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
 		if len(ids) == 1 && requestID.MatchString(ids[0]) {
@@ -41,6 +43,9 @@ func identify(r *http.Request) *http.Request {
 		}
 		if len(callers) == 1 && subject.MatchString(callers[0]) {
 			header.Set(headerCaller, callers[0])
+		}
+		if len(ends) > 0 {
+			header.Set(headerUntil, ends[0])
 		}
 	}
 	out := *r

@@ -33,7 +33,10 @@ func (h *Hub) upstreamMeta(ctx context.Context, s *server, session *mcp.ClientSe
 	}
 	delete(m, audit.MetaCaller) // a client does not say who it is
 	if s.config.Command != "" {
-		m[audit.MetaCaller] = callerFrom(ctx).MetaWith(h.web.sessions.over())
+		// Each end is told once. A program that doesn't hear of one bounds the idle time of what it has.
+		ended, ends := h.web.sessions.endedSince(s.toldEnds.Load())
+		s.toldEnds.Store(ends)
+		m[audit.MetaCaller] = callerFrom(ctx).MetaWith(ended)
 	}
 	if p := ss.InitializeParams(); older(ss) {
 		m[mcp.MetaKeyClientCapabilities] = capabilitiesOf(p)

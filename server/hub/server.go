@@ -34,7 +34,8 @@ type server struct {
 	done    chan struct{}
 	finish  func()
 
-	restarting atomic.Bool // so that its tools stay meanwhile
+	restarting atomic.Bool  // so that its tools stay meanwhile
+	toldEnds   atomic.Int64 // of how many sessions' ends its program was told
 
 	mu         sync.Mutex
 	ended      bool

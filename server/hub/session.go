@@ -24,7 +24,8 @@ type sessions struct {
 
 	mu    sync.Mutex
 	by    map[string]*use
-	ended []string // hashes of those that ended last
+	ended []string // hashes of the maxSessions that ended last
+	ends  int64    // how many have ended
 }
 
 type use struct {
@@ -34,25 +35,24 @@ type use struct {
 	running int  // requests
 }
 
-const (
-	// idleEnough is how long a session that was used must be idle to make room for another.
-	idleEnough = 5 * time.Minute
-	maxEnded   = 32
-)
+// idleEnough is how long a session that was used must be idle to make room for another.
+const idleEnough = 5 * time.Minute
 
 // end forgets a session; s.mu is held.
 func (s *sessions) end(id string) {
 	delete(s.by, id)
-	if s.ended = append(s.ended, hashOf(id)); len(s.ended) > maxEnded {
+	s.ends++
+	if s.ended = append(s.ended, hashOf(id)); len(s.ended) > maxSessions {
 		s.ended = s.ended[1:]
 	}
 }
 
-// over lists the sessions that ended last, for the tools: what these have for their clients is nobody's any more.
-func (s *sessions) over() []string {
+// endedSince lists the sessions that ended after the first n, and how many have by now: what the tools have for their clients
+// is nobody's any more.
+func (s *sessions) endedSince(n int64) (list []string, ends int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.ended)
+	return slices.Clone(s.ended[max(0, int64(len(s.ended))-(s.ends-n)):]), s.ends
 }
 
 // begin serves an initialize.

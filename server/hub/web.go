@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -89,10 +90,10 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost || r.Method == http.MethodDelete && session != "":
 		w.sessions.serve(w.stateful, out, r)
 	case r.Method == http.MethodGet && session != "" && !newer:
-		defer w.streams.open(out, cancel)()
+		defer w.streams.open(out, r, cancel)()
 		w.sessions.serve(w.stateful, out, r)
 	case r.Method == http.MethodGet && r.Header.Get(headerProtocol) == "" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
-		defer w.streams.open(out, cancel)()
+		defer w.streams.open(out, r, cancel)()
 		w.old.open(w.server, out, r)
 	default:
 		out.Header().Set("Allow", "POST")
@@ -113,7 +114,7 @@ func (w *web) post(out *stream, r *http.Request, newer bool, cancel func()) {
 		w.sessions.begin(w.stateful, out, r)
 		return
 	case newer && r.Header.Get(headerMethod) == "subscriptions/listen": // go-sdk compares it with the body
-		defer w.streams.open(out, cancel)()
+		defer w.streams.open(out, r, cancel)()
 	}
 	w.stateless.ServeHTTP(out, r)
 }
@@ -191,9 +192,14 @@ type streams struct {
 	list []*func()
 }
 
-// open gives what to call at the end. The connection ends with the stream.
-func (s *streams) open(w http.ResponseWriter, cancel func()) func() {
+// open gives what to call at the end. The connection ends with the stream, and the stream with the token of its caller.
+func (s *streams) open(w http.ResponseWriter, r *http.Request, cancel func()) func() {
 	w.Header().Set("Connection", "close")
+	stop := func() bool { return true }
+	if text := r.Header.Get(headerUntil); text != "" {
+		until, _ := strconv.ParseInt(text, 10, 64) // 0, which is long ago, for what is none
+		stop = time.AfterFunc(time.Until(time.Unix(until, 0)), cancel).Stop
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.list) >= maxStreams {
@@ -203,6 +209,7 @@ func (s *streams) open(w http.ResponseWriter, cancel func()) func() {
 	own := &cancel
 	s.list = append(s.list, own)
 	return func() {
+		stop()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i, f := range s.list {

@@ -3,17 +3,22 @@ package hub
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const (
@@ -205,11 +210,10 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestSessionsOfOthers: however many sessions a client begins, one that was used stays; to who has another key a session does
-// not exist.
-func TestSessionsOfOthers(t *testing.T) {
-	h := newTestHub(t, servers(t, "new"))
-	path := filepath.Join(t.TempDir(), "s") // callers count on a unix socket alone
+// serveUnix serves a hub on a unix socket, where alone callers are believed, and returns a client of it.
+func serveUnix(t *testing.T, h *testHub) *http.Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
 	l, err := Listen("unix:"+path, false)
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +226,79 @@ func TestSessionsOfOthers(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
 	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+// TestStreamEndsWithItsToken: each kind of stream ends when its caller's token does, and that of a key stays.
+func TestStreamEndsWithItsToken(t *testing.T) {
+	h := newTestHub(t, servers(t, "new"))
+	client := serveUnix(t, h)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Patience)
+	defer cancel()
+	do := func(method, body string, header map[string]string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, method, "http://127.0.0.1/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		for k, v := range header {
+			req.Header.Set(k, v)
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %s", method, body, res.Status)
+		}
+		return res
+	}
+	const listen = `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	open := func(kind, until string) *http.Response {
+		header := map[string]string{headerCaller: "sub:a"}
+		if until != "" {
+			header[headerUntil] = until
+		}
+		method, body := http.MethodGet, ""
+		switch kind {
+		case "session":
+			header[headerSession] = do(http.MethodPost, initFrame, map[string]string{headerCaller: "sub:a"}).Header.Get(headerSession)
+		case "newer era":
+			method, body = http.MethodPost, listen
+			header[headerProtocol], header[headerMethod] = newEra, "subscriptions/listen"
+		}
+		return do(method, body, header)
+	}
+	streams := func() int {
+		h.web.streams.mu.Lock()
+		defer h.web.streams.mu.Unlock()
+		return len(h.web.streams.list)
+	}
+	kinds := []string{"old SSE", "session", "newer era"}
+	for _, kind := range kinds {
+		open(kind, "")
+	}
+	end := strconv.FormatInt(time.Now().Add(3*time.Second).Unix(), 10)
+	var of []*http.Response
+	for _, kind := range kinds {
+		of = append(of, open(kind, end))
+	}
+	for i, kind := range kinds {
+		if _, err := io.Copy(io.Discard, of[i].Body); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	until(t, "the streams of keys alone are left", func() bool { return streams() == len(kinds) })
+}
+
+// TestSessionsOfOthers: however many sessions a client begins, one that was used stays; to who has another key a session does
+// not exist.
+func TestSessionsOfOthers(t *testing.T) {
+	client := serveUnix(t, newTestHub(t, servers(t, "new")))
 	do := func(method, body, id, key string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1/mcp", strings.NewReader(body))
@@ -264,6 +341,39 @@ func TestSessionsOfOthers(t *testing.T) {
 	}
 	if res := do("DELETE", "", id, "key:a"); res.StatusCode != 204 {
 		t.Errorf("its own client: %s", res.Status)
+	}
+}
+
+// TestEndsOfSessions: the program behind the hub hears once of each MCP session that ended, also when all end together.
+func TestEndsOfSessions(t *testing.T) {
+	url := newTestHub(t, with(t, "new", map[string]any{"perSession": false})).serve(t)
+	told := func() []string {
+		t.Helper()
+		_, body := request(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{}}}`, nil)
+		ended := regexp.MustCompile(`[0-9a-f]{16}`).FindAllString(regexp.MustCompile(`\\"ended\\":\[[^\]]*`).FindString(body), -1)
+		slices.Sort(ended)
+		return ended
+	}
+	if got := told(); got != nil {
+		t.Errorf("before: %q", got)
+	}
+	var ids, want []string
+	for range 1000 {
+		res, _ := request(t, "POST", url, initFrame, nil)
+		ids = append(ids, res.Header.Get(headerSession))
+	}
+	for _, id := range ids {
+		if res, _ := request(t, "DELETE", url, "", map[string]string{headerSession: id}); res.StatusCode != http.StatusNoContent {
+			t.Fatal(res.Status)
+		}
+		want = append(want, hashOf(id))
+	}
+	slices.Sort(want)
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("%d of %d are told", len(got), len(want))
+	}
+	if got := told(); got != nil {
+		t.Errorf("again: %q", got)
 	}
 }
 
