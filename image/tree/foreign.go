@@ -36,15 +36,15 @@ func (u *unpacker) foreignAt(format string, args ...any) {
 	}
 }
 
-// foreignHeader compares the headers of an entry, which stand in raw behind the padding of the content before, with those
+// foreignHeader compares the headers of an entry with this path, which stand in raw behind the padding of the content before, with those
 // that archive/tar writes of it: without names of users, with whole seconds, in one form only.
-func (u *unpacker) foreignHeader(h *tar.Header, raw []byte) {
+func (u *unpacker) foreignHeader(h *tar.Header, path string, raw []byte) {
 	if u.foreign != "" {
 		return
 	}
 	padding, raw := raw[:len(raw)%blockSize], raw[len(raw)%blockSize:]
 	if len(bytes.TrimLeft(padding, "\x00")) > 0 {
-		u.foreignAt("something in the padding before %.200q", h.Name)
+		u.foreignAt("something in the padding before %.200q", path)
 		return
 	}
 	again := *h
@@ -62,6 +62,6 @@ func (u *unpacker) foreignHeader(h *tar.Header, raw []byte) {
 	var want bytes.Buffer
 	_, late := h.PAXRecords["mtime"] // a time for which the header has no room
 	if err := tar.NewWriter(&want).WriteHeader(&again); err != nil || late || !bytes.Equal(raw, want.Bytes()) {
-		u.foreignAt("the header of %.200q", h.Name)
+		u.foreignAt("the header of %.200q", path)
 	}
 }

@@ -89,11 +89,11 @@ func compression(magic []byte) string {
 // Python's tarfile, libarchive and archive/tar agree on what is not told here.
 func (u *unpacker) header(h *tar.Header, raw *recorder) {
 	p := image.Clean(h.Name)
-	if h.Typeflag == tar.TypeXGlobalHeader {
+	if h.Typeflag == tar.TypeXGlobalHeader { // archive/tar takes a name from its records, or doesn't when another one is bad
 		p = "/"
 	}
 	note := func(format string, args ...any) { u.note(p, format, args...) }
-	u.foreignHeader(h, raw.kept)
+	u.foreignHeader(h, p, raw.kept)
 	if raw.over {
 		note("its headers have more than %d bytes", maxHeaders)
 	}
