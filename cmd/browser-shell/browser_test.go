@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -44,21 +43,6 @@ const page = `<!doctype html><title>Start</title>
 <button id="ask" onclick="out.textContent='answer '+confirm('Really?')">Ask</button>
 <button id="hang" onclick="for(;;);">Hang</button>
 <button id="later" onclick="setTimeout(()=>{let d=document.createElement('i');d.id='late';d.textContent='Arrived';document.body.append(d)},300)">Later</button>`
-
-// freePort gives a port that is free. It lies below those that the kernel
-// chooses from, so that nothing else on the machine takes it before it is used.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		port := 20000 + rand.N(10000)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
 
 // startChromium starts a browser that can resolve nothing by itself, with its
 // DevTools on a port that is free.
@@ -115,7 +99,7 @@ func site(t *testing.T, h http.HandlerFunc) string {
 func (l *lab) realBrowser(t *testing.T, version string) (chromium *os.Process) {
 	t.Helper()
 	program := needBrowser(t)
-	port := freePort(t)
+	port := need.FreePort(t)
 	chromium = startChromium(t, program, port)
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -131,7 +115,7 @@ func (l *lab) realBrowser(t *testing.T, version string) (chromium *os.Process) {
 // egress starts the proxy that the policy names.
 func (l *lab) egress(t *testing.T) {
 	t.Helper()
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))
 	l.policy["egress"] = map[string]any{"proxy": address}
 	cmd := l.command(t, "egress")
 	cmd.Stderr = nil

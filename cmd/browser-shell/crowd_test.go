@@ -29,7 +29,7 @@ func startNginx(t *testing.T, h *runningHub) string {
 	if err := os.Mkdir(dir+"/tmp", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))
 	move := strings.NewReplacer("/opt/gem/", dir+"/", "/run/nginx/", dir+"/tmp/", "/dev/stdout", dir+"/access.log",
 		"unix:/run/browser-shell-front/hub.sock", strings.TrimSuffix(strings.TrimPrefix(h.url, "http://"), "/mcp"),
 		"unix:/run/browser-shell-front/gate.sock", h.on["gate"],

@@ -209,7 +209,7 @@ func TestHubDesktop(t *testing.T) {
 // TestHubEgress: with --egress the same process is the browser's proxy.
 func TestHubEgress(t *testing.T) {
 	l := newLab(t)
-	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))}
 	h := startHub(t, l, "--egress")
 	if !strings.Contains(h.said.String(), "browser-shell: pages may be opened on: any public host\n") {
 		t.Errorf("the hub doesn't say what may be opened: %s", h.said.String())

@@ -332,7 +332,7 @@ func ended(pid int) bool {
 func TestHubEndsInTime(t *testing.T) {
 	l := newLab(t)
 	gate := l.write(t, "gate.json", gateAnonymous, 0o600)
-	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))}
 	h := startHub(t, l, "--gate", gate, "--gate-listen", "127.0.0.1:0", "--egress")
 	for _, address := range []string{strings.TrimSuffix(strings.TrimPrefix(h.url, "http://"), "/mcp"), h.on["gate"], h.on["egress proxy"]} {
 		c, err := net.Dial("tcp", address)
@@ -361,7 +361,7 @@ func TestHubEndsInTime(t *testing.T) {
 // gate and proxy, and bounds it generously; bench/mcp holds it to its bar.
 func TestHubMemory(t *testing.T) {
 	l := newLab(t)
-	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))}
 	l.hubCommand(t) // writes the policy
 	config, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"browser_shell": map[string]any{
 		"command": binary, "args": []string{"mcp", "--policy", filepath.Join(l.dir, "policy.json")},

@@ -46,7 +46,7 @@ func TestInit(t *testing.T) {
 	if err := os.WriteFile(dir+"/witness.go", []byte(witness), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", dir+"/supervisord", dir+"/witness.go")
+	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/supervisord", dir+"/witness.go")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 const outcomes = `<!doctype html><title>Here</title><h1>Hello</h1>
@@ -20,7 +22,7 @@ func TestOutcomes(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			l := newLab(t)
 			l.realBrowser(t, version)
-			closed := fmt.Sprintf("site.test:%d/", freePort(t))
+			closed := fmt.Sprintf("site.test:%d/", need.FreePort(t))
 			held := make(chan struct{})
 			defer close(held)
 			base := site(t, func(w http.ResponseWriter, r *http.Request) {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/crane"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -69,14 +68,10 @@ func startDebianRegistry(t *testing.T) (host string, log *syncBuffer) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if m := listening.FindStringSubmatch(log.String()); m != nil {
-			return m[1], log
-		}
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("docker-registry doesn't listen:\n%s", log.take())
-		}
-	}
+	var m []string
+	need.Eventually(t, func() bool { m = listening.FindStringSubmatch(log.String()); return m != nil },
+		func() string { return "docker-registry doesn't listen:\n" + log.take() })
+	return m[1], log
 }
 
 // TestDebianRegistry pushes to a registry that is not ours and pulls back by tools that are not ours.

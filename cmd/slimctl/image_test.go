@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -70,7 +69,7 @@ func TestToolOfTheBuiltImage(t *testing.T) {
 	if err := os.WriteFile(policyFile, policy, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "mcp")
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	startTimeout = 30 * time.Second
+	startTimeout = need.Patience
 	stopTimeout  = 10 * time.Second
 )
 

@@ -265,16 +265,7 @@ func nginxTest(t *testing.T, b booted) (string, error) {
 	return string(out), err
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
+func freePort(t *testing.T) string { return fmt.Sprint(need.FreePort(t)) }
 
 func TestNginxAccepts(t *testing.T) {
 	need.Program(t, "nginx")
@@ -377,7 +368,7 @@ func TestNginxHoles(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { cancel(); _ = cmd.Wait() }()
-			for until := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for until := time.Now().Add(need.Patience); ; time.Sleep(20 * time.Millisecond) {
 				if conn, err := net.Dial("tcp", "127.0.0.1:"+public); err == nil {
 					conn.Close()
 					break

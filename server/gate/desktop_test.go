@@ -19,10 +19,12 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // patience is for what is sure to come, on a machine that is busy.
-const patience = 30 * time.Second
+const patience = need.Patience
 
 func soon(t testing.TB) context.Context {
 	t.Helper()

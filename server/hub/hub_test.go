@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // TestSlow: a slow request is cut off, a slow call is not.
@@ -83,7 +85,7 @@ func TestNeverReads(t *testing.T) {
 		if err == nil {
 			t.Error("64 MiB were taken by nobody")
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(need.Patience):
 		t.Fatal("it is still being written to")
 	}
 }
@@ -162,7 +164,7 @@ func TestTooManyClients(t *testing.T) {
 		if !strings.Contains(s, `"result":{}`) {
 			t.Errorf("answered %s", s)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(need.Patience):
 		t.Error("no answer after another client left")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/hub/upstream"
@@ -322,7 +323,7 @@ func TestStubborn(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Logf("it took %s: %v", time.Since(ending), err)
-	case <-time.After(60 * time.Second):
+	case <-time.After(need.Patience):
 		t.Fatal("it does not end")
 	}
 	log, err := os.ReadFile(h.dir + "/audit.jsonl")
@@ -343,7 +344,7 @@ func TestChanged(t *testing.T) {
 				t.Helper()
 				select {
 				case <-heard:
-				case <-time.After(30 * time.Second):
+				case <-time.After(need.Patience):
 					t.Fatalf("not told: %s", what)
 				}
 				until(t, what, ok)

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"fmt"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -38,6 +39,12 @@ func alive(cmd *exec.Cmd) bool {
 	return cmd.Process.Signal(syscall.Signal(0)) == nil && !zombie(cmd.Process.Pid)
 }
 
+// awaitDead waits for the end of a process that was killed: its environment is gone a moment before it is.
+func awaitDead(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	need.Eventually(t, func() bool { return !alive(cmd) }, func() string { return fmt.Sprintf("process %d lives", cmd.Process.Pid) })
+}
+
 func TestEndOnlyTheMarked(t *testing.T) {
 	mark := "PROCESS_TEST=" + t.TempDir()
 	const script = `echo up; sleep 60`
@@ -50,17 +57,17 @@ func TestEndOnlyTheMarked(t *testing.T) {
 			t.Fatalf("End(%q) ended something", marks)
 		}
 	}
-	if n := End(mark, "SESSION=a"); n != 0 || alive(both) {
-		t.Errorf("%d left, alive %v", n, alive(both))
+	if n := End(mark, "SESSION=a"); n != 0 {
+		t.Errorf("%d left", n)
 	}
+	awaitDead(t, both)
 	for name, cmd := range map[string]*exec.Cmd{"of another session": other, "with a longer value": longer, "with the mark in a value": inValue} {
 		if !alive(cmd) {
 			t.Errorf("the process %s was ended", name)
 		}
 	}
-	if End(mark); alive(other) {
-		t.Error("one mark alone: still there")
-	}
+	End(mark)
+	awaitDead(t, other)
 }
 
 func TestEndStubborn(t *testing.T) {
@@ -85,9 +92,8 @@ func TestEndStubborn(t *testing.T) {
 					awaitNone(t, mark)
 					return need.Patience
 				}
-				if alive(cmd) || len(find([]string{mark})) > 0 {
-					t.Error("they are still there")
-				}
+				awaitDead(t, cmd)
+				awaitNone(t, mark)
 				return took
 			})
 		})
@@ -137,11 +143,10 @@ func TestEndAtStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := End(mark)
-		missed := alive(cmd)
-		_ = cmd.Process.Kill()
+		awaitDead(t, cmd)
 		_ = cmd.Wait()
-		if n != 0 || missed {
-			t.Fatalf("process %d: %d left, alive %v", i, n, missed)
+		if n != 0 {
+			t.Fatalf("process %d: %d left", i, n)
 		}
 	}
 }

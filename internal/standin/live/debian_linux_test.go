@@ -161,7 +161,7 @@ wait; sleep 1000`)
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	for end := time.Now().Add(20 * time.Second); syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(need.Patience); syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a process of mmdebstrap's is left, and holds its lock")
 		}

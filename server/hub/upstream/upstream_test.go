@@ -19,11 +19,12 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/process"
 )
 
 // patience is for what has to come some time.
-const patience = 30 * time.Second
+const patience = need.Patience
 
 func self(t testing.TB) string {
 	t.Helper()

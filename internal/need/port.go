@@ -1,0 +1,29 @@
+package need
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"testing"
+)
+
+// lastPort is the port that FreePort returned last, at random at first: other test processes look for some, too.
+var lastPort atomic.Int32
+
+func init() { lastPort.Store(20000 + rand.Int32N(10000)) }
+
+// FreePort returns a TCP port of the loopback address that nobody listens on, and never the same twice. It lies below those
+// that the kernel chooses from, so that nothing else on the machine takes it before it is used.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for range 1000 {
+		port := 20000 + int(lastPort.Add(1))%12000
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}
