@@ -3,7 +3,6 @@ package build
 import (
 	"context"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 
@@ -11,43 +10,29 @@ import (
 	"github.com/slimctl/slimctl/image/output"
 )
 
-// Engine turns recipes, one a platform, into an image and writes it. An output appears whole or not at all, and tags
-// move last.
+// Engine makes the image of recipes where this process doesn't have it in hand, such as on a BuildKit daemon, and has it
+// written from there. The embedded engine is none: embedded.Assemble returns the image, and output.Publish writes it.
 type Engine interface {
-	Build(ctx context.Context, req Request) (Result, error)
+	// Build makes the image, writes it to the request's target and returns its descriptor. An output appears whole or not at
+	// all, and tags move last.
+	Build(ctx context.Context, req Request) (v1.Descriptor, error)
 }
 
-// Request is one build.
+// Request is what an Engine is to make: one image of one or more recipes, one a platform.
 type Request struct {
 	Recipes []*Recipe
 	// Source is the base that the recipes were resolved against.
 	Source      *image.Source
 	Annotations Annotations
-	// Tags are the names the image gets, in outputs and on a push.
-	Tags    []name.Tag
-	Push    bool
-	Outputs []output.Spec
-
-	// Verify is shown the image before it gets a name anywhere; its error ends the build, and all is as it was. An engine that
-	// doesn't have the image in hand is told Digest instead. nil verifies nothing.
-	Verify func(ctx context.Context, built image.Built) error
 	// Digest is what the image must come to; another one is an error, and no output or tag appears. Zero takes any.
 	Digest v1.Hash
+	// Target is where the image goes.
+	Target output.Target
 }
 
 // Annotations go to the image index (when there are several platforms) and to each manifest.
 type Annotations struct {
 	Index, Manifest map[string]string
-}
-
-// Result is what was built.
-type Result struct {
-	// Digest is that of the image index, or of the manifest when there is one platform.
-	Digest    v1.Hash
-	Size      int64
-	MediaType string
-	// Ledger counts what a push moved; zero for an engine that can't tell.
-	Ledger output.Ledger
 }
 
 func digestOf(h v1.Hash) digest.Digest { return digest.Digest(h.String()) }

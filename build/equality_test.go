@@ -133,9 +133,7 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 	}
 	in := resolve.Input{
 		Profile: p, Reference: reference, Source: src, Assets: assets.FS, Lock: lock, Cache: tree.Cache{Dir: w.cache},
-		Overlays: func(ctx context.Context, p1 v1.Platform) ([]build.Lay, error) {
-			return ownOverlays(ctx, p.Payload.AgentBrowser, p1.Architecture)
-		},
+		Overlays: map[string][]build.Lay{},
 	}
 	for _, s := range platforms {
 		parsed, err := v1.ParsePlatform(s)
@@ -143,6 +141,9 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 			w.t.Fatal(err)
 		}
 		in.Platforms = append(in.Platforms, *parsed)
+		if in.Overlays[s], err = ownOverlays(ctx, p.Payload.AgentBrowser, parsed.Architecture); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	recipes, written, err := resolve.Resolve(ctx, in)
 	if err != nil {
@@ -188,6 +189,20 @@ var annotations = build.Annotations{
 	Manifest: map[string]string{"a": "b"},
 }
 
+// assemble makes the image of the embedded engine.
+func assemble(t *testing.T, recipes []*build.Recipe, a build.Annotations) (image.Built, v1.Descriptor) {
+	t.Helper()
+	built, err := embedded.Assemble(t.Context(), recipes, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := built.Descriptor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return built, d
+}
+
 func lines(t *testing.T, test func(t *testing.T, w *world)) {
 	for _, line := range []string{"A", "B", "C"} {
 		t.Run(line, func(t *testing.T) { test(t, newWorld(t, line)) })
@@ -208,22 +223,21 @@ func TestEnginesGiveOneDigest(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				recipes, src, _ := w.resolve(c.base, nil, c.platforms...)
-				req := build.Request{Recipes: recipes, Source: src, Annotations: annotations}
-				ours, err := embedded.Engine{}.Build(t.Context(), req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				_, ours := assemble(t, recipes, annotations)
 				out := filepath.Join(t.TempDir(), "out")
-				req.Outputs = []output.Spec{{Type: output.OCI, Dest: out}}
-				req.Push, req.Tags = true, []name.Tag{w.tag("slim/" + filepath.Base(out))}
-				theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+				target := output.Target{
+					Files: []output.Spec{{Type: output.OCI, Dest: out}}, Push: true, Tags: []name.Tag{w.tag("slim/" + filepath.Base(out))},
+				}
+				theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{
+					Recipes: recipes, Source: src, Annotations: annotations, Target: target,
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if ours.Digest != theirs.Digest {
-					t.Errorf("embedded engine: %s, buildkitd: %s", ours.Digest, theirs.Digest)
+				if diff := cmp.Diff(ours, theirs); diff != "" {
+					t.Errorf("embedded engine, and then buildkitd:\n%s", diff)
 				}
-				pushed, err := remote.Head(req.Tags[0])
+				pushed, err := remote.Head(target.Tags[0])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -269,12 +283,8 @@ func TestEnginesAgreeOnOtherBases(t *testing.T) {
 				t.Fatal(err)
 			}
 			recipes, src, _ := w.resolve(changed.String(), nil, "linux/amd64")
-			req := build.Request{Recipes: recipes, Source: src}
-			ours, err := embedded.Engine{}.Build(t.Context(), req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+			_, ours := assemble(t, recipes, build.Annotations{})
+			theirs, err := buildkit.Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: recipes, Source: src})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,10 +337,7 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	lines(t, func(t *testing.T, w *world) {
 		recipes, src, _ := w.resolve(w.reference, nil)
-		built, err := embedded.Assemble(t.Context(), recipes, build.Annotations{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		built, _ := assemble(t, recipes, build.Annotations{})
 		want := ocitest.Index(t, built.Index)
 		forms := []llb.Form{llb.Merge}
 		if w.line == "B" {
@@ -340,7 +347,7 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 			t.Run(string(form), func(t *testing.T) {
 				out := filepath.Join(t.TempDir(), "out")
 				_, err := buildkit.Engine{Addr: daemon.Addr, Form: form}.Build(t.Context(), build.Request{
-					Recipes: recipes, Source: src, Outputs: []output.Spec{{Type: output.OCI, Dest: out}},
+					Recipes: recipes, Source: src, Target: output.Target{Files: []output.Spec{{Type: output.OCI, Dest: out}}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -378,10 +385,7 @@ func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o docker
 	recipes, _, _ := w.resolve(w.reference, nil, platforms...)
 	want := map[string]v1.Image{}
 	for _, r := range recipes {
-		built, err := embedded.Assemble(t.Context(), []*build.Recipe{r}, build.Annotations{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		built, _ := assemble(t, []*build.Recipe{r}, build.Annotations{})
 		want[r.Platform.String()] = built.Image
 	}
 	rendered, err := dockerfile.Render(recipes, o)
@@ -439,10 +443,7 @@ func withoutUserXattrs(tree map[string]ocitest.Node) map[string]ocitest.Node {
 func TestParentsKeepTheBasesMetadata(t *testing.T) {
 	w := newWorld(t, "B")
 	recipes, _, _ := w.resolve("oci:"+w.layout, nil, "linux/amd64")
-	built, err := embedded.Assemble(t.Context(), recipes, build.Annotations{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	built, _ := assemble(t, recipes, build.Annotations{})
 	tree := ocitest.Tree(t, built.Image)
 	for p, want := range map[string]ocitest.Node{
 		"/tmp":            {Mode: 0o1777},
@@ -469,24 +470,22 @@ func TestParentsKeepTheBasesMetadata(t *testing.T) {
 // TestLockNeedsNoBaseLayer counts what a build with a lock pulls, by the registry's own log.
 func TestLockNeedsNoBaseLayer(t *testing.T) {
 	w := newWorld(t, "B", image.Bytes("/srv/traps/many/\xff.x", 0o644, nil)) // a name that is no UTF-8, removed
-	recipes, src, lock := w.resolve(w.reference, nil)
-	first, err := embedded.Engine{}.Build(t.Context(), build.Request{Recipes: recipes, Source: src, Annotations: annotations})
-	if err != nil {
-		t.Fatal(err)
-	}
+	recipes, _, written := w.resolve(w.reference, nil)
+	_, first := assemble(t, recipes, annotations)
 	file := filepath.Join(t.TempDir(), resolve.LockName)
-	if err := lock.Write(file); err != nil {
+	if err := written.Write(file); err != nil {
 		t.Fatal(err)
 	}
-	if lock, err = resolve.ReadLock(file); err != nil {
+	lock, err := resolve.ReadLock(file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	w.cache = t.TempDir() // no index to help
 	w.host.Reset()
-	recipes, src, _ = w.resolve(w.reference, lock)
-	req := build.Request{Recipes: recipes, Source: src, Annotations: annotations, Push: true, Tags: []name.Tag{w.tag("slim/locked")}}
-	second, err := embedded.Engine{}.Build(t.Context(), req)
-	if err != nil {
+	recipes, src, _ := w.resolve(w.reference, lock)
+	built, second := assemble(t, recipes, annotations)
+	target := output.Target{Push: true, Tags: []name.Tag{w.tag("slim/locked")}}
+	if _, err := output.Publish(t.Context(), built, target, src, image.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if first.Digest != second.Digest {
@@ -499,7 +498,7 @@ func TestLockNeedsNoBaseLayer(t *testing.T) {
 	t.Logf("%d requests, %d bytes pulled, %d pushed, %d mounts, %d round trips", stats.Requests, stats.BytesOut, stats.BytesIn, stats.Mounts, stats.RoundTrips)
 
 	w.host.Reset()
-	if _, err := (embedded.Engine{}).Build(t.Context(), req); err != nil {
+	if _, err := output.Publish(t.Context(), built, target, src, image.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if stats := w.host.Stats(); stats.BytesIn != 0 {
@@ -512,11 +511,8 @@ func TestBuildsRepeat(t *testing.T) {
 	var digests []v1.Hash
 	for range 2 {
 		w := newWorld(t, "B")
-		recipes, src, _ := w.resolve("oci:"+w.layout, nil)
-		r, err := embedded.Engine{}.Build(t.Context(), build.Request{Recipes: recipes, Source: src})
-		if err != nil {
-			t.Fatal(err)
-		}
+		recipes, _, _ := w.resolve("oci:"+w.layout, nil)
+		_, r := assemble(t, recipes, build.Annotations{})
 		digests = append(digests, r.Digest)
 		time.Sleep(1100 * time.Millisecond) // file times have whole seconds
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -21,12 +22,17 @@ func (b Built) Digest() (v1.Hash, error) {
 	return b.Image.Digest()
 }
 
-// MediaType is that of the index or of the image's manifest.
-func (b Built) MediaType() (ocitypes.MediaType, error) {
+// Descriptor describes the index, or the manifest of the one image.
+func (b Built) Descriptor() (v1.Descriptor, error) {
+	var d partial.Describable = b.Image
 	if b.Index != nil {
-		return b.Index.MediaType()
+		d = b.Index
 	}
-	return b.Image.MediaType()
+	desc, err := partial.Descriptor(d)
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	return *desc, nil
 }
 
 // OCILayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.

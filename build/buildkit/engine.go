@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/moby/buildkit/client"
 	_ "github.com/moby/buildkit/client/connhelper/dockercontainer" // docker-container://NAME, and so on, as buildctl takes them
 	_ "github.com/moby/buildkit/client/connhelper/kubepod"
@@ -69,33 +70,36 @@ var _ build.Engine = Engine{}
 
 // Build solves all recipes at once and has the daemon write every output. Where the Request has a digest, files and tags get
 // their names only when the daemon came to it; an archive that goes to standard output is out by then.
-func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, err error) {
+func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, err error) {
 	if len(req.Recipes) == 0 {
-		return build.Result{}, errors.New("no recipe to build")
+		return v1.Descriptor{}, errors.New("no recipe to build")
+	}
+	if req.Target.Load {
+		return v1.Descriptor{}, errors.New("a BuildKit daemon can't load the image into Docker: write type=docker-archive and run `docker load`")
 	}
 	_ = log.SetLevel("error") // containerd's content store warns when a file system has no fs-verity
 	tmp, err := os.MkdirTemp("", "slimctl-buildkit-")
 	if err != nil {
-		return build.Result{}, err
+		return v1.Descriptor{}, err
 	}
 	defer os.RemoveAll(tmp)
 	s := &solve{engine: e, req: req, tmp: tmp, stores: map[string]content.Store{}}
 	if err := s.prepare(); err != nil {
-		return build.Result{}, err
+		return v1.Descriptor{}, err
 	}
 	defer func() { err = errors.Join(err, s.finish(err == nil)) }()
 	exports, err := s.exports()
 	if err != nil {
-		return build.Result{}, err
+		return v1.Descriptor{}, err
 	}
 
 	c, err := client.New(ctx, e.Addr, e.Client...)
 	if err != nil {
-		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
+		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
 	}
 	defer c.Close()
 	if _, err := c.Info(ctx); err != nil {
-		return build.Result{}, fmt.Errorf("buildkitd at %s doesn't answer: %w", e.Addr, err)
+		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s doesn't answer: %w", e.Addr, err)
 	}
 	opt := client.SolveOpt{
 		Exports: exports, OCIStores: s.stores, LocalMounts: s.locals, CacheImports: e.CacheFrom, CacheExports: e.CacheTo,
@@ -105,18 +109,18 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ build.Result, e
 	}
 	response, err := e.run(ctx, c, opt, s.frontend)
 	if err != nil {
-		return build.Result{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
+		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
 	}
 	r, err := result(response)
 	if err != nil {
-		return build.Result{}, err
+		return v1.Descriptor{}, err
 	}
 	if s.exact() && r.Digest != req.Digest {
-		return build.Result{}, fmt.Errorf("buildkitd at %s came to %s, and what was verified is %s: nothing got a name", e.Addr, r.Digest, req.Digest)
+		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s came to %s, and what was verified is %s: nothing got a name", e.Addr, r.Digest, req.Digest)
 	}
-	if s.exact() && req.Push {
-		if err := output.Tag(ctx, r.Digest, req.Tags, e.Options); err != nil {
-			return build.Result{}, err
+	if s.exact() && req.Target.Push {
+		if err := output.Tag(ctx, r.Digest, req.Target.Tags, e.Options); err != nil {
+			return v1.Descriptor{}, err
 		}
 	}
 	return r, nil
@@ -290,8 +294,8 @@ func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result
 	return res, nil
 }
 
-func result(response *client.SolveResponse) (build.Result, error) {
-	var r build.Result
+func result(response *client.SolveResponse) (v1.Descriptor, error) {
+	var r v1.Descriptor
 	digest := response.ExporterResponse[exptypes.ExporterImageDigestKey]
 	var err error
 	if r.Digest, err = v1.NewHash(digest); err != nil {
@@ -302,7 +306,7 @@ func result(response *client.SolveResponse) (build.Result, error) {
 		if err := decode(raw, &desc); err != nil {
 			return r, err
 		}
-		r.MediaType, r.Size = desc.MediaType, desc.Size
+		r.MediaType, r.Size = types.MediaType(desc.MediaType), desc.Size
 	}
 	return r, nil
 }

@@ -43,7 +43,7 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 		e.Type, e.Attrs = kind, s.attrs(attrs)
 		exports = append(exports, e)
 	}
-	for _, out := range s.req.Outputs {
+	for _, out := range s.req.Target.Files {
 		switch out.Type {
 		case output.OCI:
 			tmp, err := os.MkdirTemp(filepath.Dir(out.Dest), "."+filepath.Base(out.Dest)+".*")
@@ -72,12 +72,12 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 			return nil, fmt.Errorf("output %s can't be written by a BuildKit daemon", out)
 		}
 	}
-	if s.req.Push || len(exports) == 0 {
+	if s.req.Target.Push || len(exports) == 0 {
 		attrs := map[string]string{}
-		if s.req.Push {
+		if s.req.Target.Push {
 			attrs["push"] = "true"
 			if s.exact() { // tags come when the digest is known
-				attrs["push-by-digest"], attrs["name"] = "true", strings.Join(repositories(s.req.Tags), ",")
+				attrs["push-by-digest"], attrs["name"] = "true", strings.Join(repositories(s.req.Target.Tags), ",")
 			}
 			if s.engine.Insecure {
 				attrs["registry.insecure"] = "true"
@@ -91,7 +91,7 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 // unnamed adds the name of an image without a tag to the attributes of a layout.
 func (s *solve) unnamed(attrs map[string]string) map[string]string {
 	switch {
-	case len(s.req.Tags) > 0:
+	case len(s.req.Target.Tags) > 0:
 	case len(s.req.Recipes) > 1:
 		attrs["annotation-index-descriptor."+image.AnnotationRefName] = output.DefaultName
 	default:
@@ -114,7 +114,7 @@ func repositories(tags []name.Tag) []string {
 func (s *solve) attrs(attrs map[string]string) map[string]string {
 	out := map[string]string{"oci-mediatypes": "true"}
 	var names []string
-	for _, t := range s.req.Tags {
+	for _, t := range s.req.Target.Tags {
 		names = append(names, t.Name())
 	}
 	if len(names) > 0 {

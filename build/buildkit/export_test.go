@@ -71,7 +71,7 @@ func TestOutputs(t *testing.T) {
 	for _, kind := range []string{output.OCI, output.OCIArchive, output.DockerArchive} {
 		outputs = append(outputs, output.Spec{Type: kind, Dest: filepath.Join(dir, kind)})
 	}
-	result, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: one, Source: src, Outputs: outputs})
+	result, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: one, Source: src, Target: output.Target{Files: outputs}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,9 @@ func TestNothingIsLeftOfAFailure(t *testing.T) {
 		dir := t.TempDir()
 		_, err := Engine{Addr: c.addr}.Build(c.ctx, build.Request{
 			Recipes: c.recipes, Source: src,
-			Outputs: []output.Spec{{Type: output.OCI, Dest: filepath.Join(dir, "first")}, {Type: c.kind, Dest: filepath.Join(dir, "out")}},
+			Target: output.Target{Files: []output.Spec{
+				{Type: output.OCI, Dest: filepath.Join(dir, "first")}, {Type: c.kind, Dest: filepath.Join(dir, "out")},
+			}},
 		})
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -127,7 +129,9 @@ func TestNothingIsLeftOfAFailure(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{Recipes: both, Source: src, Outputs: []output.Spec{{Type: output.OCI, Dest: dir}}})
+	_, err := Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{
+		Recipes: both, Source: src, Target: output.Target{Files: []output.Spec{{Type: output.OCI, Dest: dir}}},
+	})
 	if err == nil {
 		t.Error("a directory with something in it is overwritten")
 	}
@@ -154,9 +158,11 @@ func TestAnotherDigest(t *testing.T) {
 		tags = append(tags, tag)
 	}
 	dir := t.TempDir()
-	try := func(kind string, digest v1.Hash) (build.Result, error) {
-		req := build.Request{Recipes: one, Source: src, Tags: tags, Push: true, Digest: digest, Outputs: []output.Spec{{Type: output.OCI, Dest: filepath.Join(dir, kind)}}}
-		return Engine{Addr: daemon.Addr}.Build(t.Context(), req)
+	try := func(kind string, digest v1.Hash) (v1.Descriptor, error) {
+		return Engine{Addr: daemon.Addr}.Build(t.Context(), build.Request{
+			Recipes: one, Source: src, Digest: digest,
+			Target: output.Target{Files: []output.Spec{{Type: output.OCI, Dest: filepath.Join(dir, kind)}}, Tags: tags, Push: true},
+		})
 	}
 	other := v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}
 	if _, err := try("other", other); err == nil || !strings.Contains(err.Error(), other.String()) {

@@ -135,19 +135,3 @@ func (x *index) Image(h v1.Hash) (v1.Image, error) {
 	}
 	return nil, fmt.Errorf("no image %s", h)
 }
-
-func describe(b image.Built) (mediaType string, size int64, err error) {
-	var d interface {
-		MediaType() (types.MediaType, error)
-		Size() (int64, error)
-	} = b.Index
-	if b.Index == nil {
-		d = b.Image
-	}
-	t, err := d.MediaType()
-	if err != nil {
-		return "", 0, err
-	}
-	size, err = d.Size()
-	return string(t), size, err
-}

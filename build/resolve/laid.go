@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,12 +14,8 @@ import (
 
 // Laid gives what a profile lays on a base that isn't known: own, the profile's overlays and the hub's, at the paths that
 // they are written with. What a condition on the base decides is left out and named in unsure.
-func Laid(ctx context.Context, p *profile.Profile, platform v1.Platform, assets fs.FS,
-	own func(context.Context, v1.Platform) ([]build.Lay, error),
-) (lays []build.Lay, unsure []string, err error) {
-	if lays, err = own(ctx, platform); err != nil {
-		return nil, nil, err
-	}
+func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.Lay) (lays []build.Lay, unsure []string, err error) {
+	lays = slices.Clone(own)
 	w := &work{in: Input{Assets: assets}}
 	var errs []error
 	for _, o := range p.Overlays {

@@ -25,8 +25,8 @@ type Input struct {
 	Reference string
 	Source    *image.Source
 	Platforms []v1.Platform
-	// Overlays gives the overlays that no profile writes, such as the payload, for one platform.
-	Overlays func(ctx context.Context, p v1.Platform) ([]build.Lay, error)
+	// Overlays are those that no profile writes, such as the payload, by the platform's name: linux/amd64.
+	Overlays map[string][]build.Lay
 	// Assets holds what a profile's `source: asset:NAME` names.
 	Assets fs.FS
 	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
@@ -111,7 +111,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir}, Dirs: map[string]image.Entry{},
 		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
 	}}
-	if err := w.run(ctx); err != nil {
+	if err := w.run(); err != nil {
 		return nil, nil, err
 	}
 	removals := []string{}

@@ -1,7 +1,6 @@
 package resolve_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -66,8 +65,7 @@ func load(t *testing.T, text string) *profile.Profile {
 func input(src *image.Source, p *profile.Profile) resolve.Input {
 	return resolve.Input{
 		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{{OS: "linux", Architecture: "amd64"}},
-		Assets:   fstest.MapFS{"x.conf": {Data: []byte("asset")}},
-		Overlays: func(context.Context, v1.Platform) ([]build.Lay, error) { return nil, nil },
+		Assets: fstest.MapFS{"x.conf": {Data: []byte("asset")}},
 	}
 }
 

@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,7 +43,7 @@ type laid struct {
 	uid, gid int
 }
 
-func (w *work) run(ctx context.Context) error {
+func (w *work) run() error {
 	w.removed, w.laid = map[string]build.Remove{}, map[string]laid{}
 	p := w.in.Profile
 	if !slices.Contains(p.Base.Lines, w.line) {
@@ -72,10 +71,7 @@ func (w *work) run(ctx context.Context) error {
 			w.recipe.Steps = append(w.recipe.Steps, build.Strip{Path: e.Path, Why: r.Why})
 		}
 	}
-	overlays, err := w.in.Overlays(ctx, w.platform)
-	if err != nil {
-		return err
-	}
+	overlays := slices.Clone(w.in.Overlays[w.platform.String()])
 	for _, o := range p.Overlays {
 		lay, ok, err := w.overlay(o)
 		if err != nil {

@@ -17,15 +17,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client"
-	"github.com/moby/buildkit/cmd/buildctl/build"
+	buildctl "github.com/moby/buildkit/cmd/buildctl/build"
 	"github.com/spf13/cobra"
 
-	slim "github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/buildkit"
-	"github.com/slimctl/slimctl/build/embedded"
 	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/output"
+	"github.com/slimctl/slimctl/inspect/verify"
+	"github.com/slimctl/slimctl/slim"
 )
 
 type buildFlags struct {
@@ -85,175 +86,128 @@ certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs
 	return cmd
 }
 
-func (a *app) runBuild(ctx context.Context, f *buildFlags) (err error) {
+func (a *app) runBuild(ctx context.Context, f *buildFlags) error {
 	start := time.Now()
-	req, err := f.request()
+	o, err := f.options(a)
 	if err != nil {
-		return usage(err)
-	}
-	for _, o := range req.Outputs {
-		if err := o.Check(); err != nil {
-			return err
-		}
+		return err
 	}
 	if info, err := os.Stat(f.metadata); err == nil && info.IsDir() {
 		return usage(fmt.Errorf("--metadata-file %s is a directory", f.metadata))
 	}
-	r, err := a.resolve(ctx, &f.recipeFlags, true)
+	if len(f.outputs) == 0 && !f.push && !f.load {
+		o.Log("no --output, --push or --load: the digest is worked out and nothing is written")
+	}
+	b, err := slim.Build(ctx, o)
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, r.progress.Close()) }()
-	if err := onePlatform(req, f.load, len(r.recipes)); err != nil {
-		return err
-	}
-	req.Recipes, req.Source = r.recipes, r.source
-	req.Annotations = r.annotations(req.Annotations)
-	engine, stop, err := a.engine(ctx, f, r.options)
-	if err != nil {
-		return err
-	}
-	if len(req.Outputs) == 0 && !req.Push && !f.load {
-		r.progress.Printf("no --output, --push or --load: the digest is worked out and nothing is written")
-	}
-	if f.verify {
-		err = a.verifyRequest(ctx, r, &req, f.builder != "")
-	}
-	var result slim.Result
-	if err == nil {
-		result, err = engine.Build(ctx, req)
-	}
-	if err := errors.Join(err, stop()); err != nil {
-		return err
-	}
-	if f.load {
-		if err := a.load(ctx, req, r.options); err != nil {
-			return err
-		}
 	}
 	if f.metadata != "" {
-		if err := writeMetadata(f.metadata, req, result); err != nil {
+		if err := writeMetadata(f.metadata, o.Target, b); err != nil {
 			return err
 		}
 	}
-	if r.verified == "" {
-		r.verified = "no (--verify=false)"
-	}
-	summarize(r, req, result, time.Since(start))
+	summarize(o, b, time.Since(start))
 	out := a.stdout
-	if slices.ContainsFunc(req.Outputs, func(o output.Spec) bool { return o.Dest == "-" }) {
+	if slices.ContainsFunc(o.Target.Files, func(s output.Spec) bool { return s.Dest == "-" }) {
 		if err := a.endProgress(); err != nil {
 			return err
 		}
 		out = a.stderr // standard output has the archive
 	}
-	_, err = fmt.Fprintln(out, resultReference(req, result))
+	_, err = fmt.Fprintln(out, resultReference(o.Target, b))
 	return err
 }
 
 // summarize writes a few lines on what a build did to the progress.
-func summarize(r *resolved, req slim.Request, result slim.Result, took time.Duration) {
-	var platforms []string
-	for _, recipe := range req.Recipes {
-		platforms = append(platforms, recipe.Platform.String())
-	}
-	r.progress.Printf("built: %s in %.1f s", strings.Join(platforms, ", "), took.Seconds())
-	r.progress.Printf("verified: %s", r.verified)
-	if r.source.Name() != nil {
-		r.progress.Printf("downloaded: %s", humanize.Bytes(uint64(r.options.Received.Load())))
-	}
-	switch l := result.Ledger; {
-	case !req.Push:
-	case l != output.Ledger{}:
-		r.progress.Printf("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
-	case req.Digest == v1.Hash{}: // by our own engine, which counts
-		r.progress.Printf("pushed: nothing, each tag has this image already")
-	}
-}
-
-// verifyRequest has the image verified. An engine that builds elsewhere is told the digest of what was.
-func (a *app) verifyRequest(ctx context.Context, r *resolved, req *slim.Request, elsewhere bool) error {
-	verify := func(ctx context.Context, built image.Built) error {
-		return a.verifyBuilt(ctx, r, req.Annotations, built)
-	}
-	if !elsewhere {
-		req.Verify = verify
-		return nil
-	}
-	built, err := embedded.Assemble(ctx, req.Recipes, req.Annotations)
-	if err != nil {
-		return err
-	}
-	if req.Digest, err = built.Digest(); err != nil {
-		return err
-	}
-	return verify(ctx, built)
-}
-
-// onePlatform refuses several platforms for what holds one.
-func onePlatform(req slim.Request, load bool, platforms int) error {
-	if platforms == 1 {
-		return nil
-	}
-	for _, o := range req.Outputs {
-		if o.Type == output.DockerArchive {
-			return usage(fmt.Errorf("--output type=%s holds one platform and these are %d; choose one with --platform", o.Type, platforms))
+func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
+	o.Log("built: %s in %.1f s", strings.Join(platformNames(b), ", "), took.Seconds())
+	verified := "no (--verify=false)"
+	if r := b.Report; r != nil {
+		found := "0 findings"
+		if n := slim.Count(r, verify.Warning); n > 0 {
+			found = plural(n, "warning") + " (slimctl verify shows them)"
 		}
+		verified = plural(len(r.Rules), "rule") + ", " + found
 	}
-	if load {
-		return usage(errors.New("--load takes one platform; choose it with --platform"))
+	o.Log("verified: %s", verified)
+	if b.Source.Name() != nil {
+		o.Log("downloaded: %s", humanize.Bytes(uint64(o.Received.Load())))
 	}
-	return nil
+	switch l := b.Ledger; {
+	case !o.Target.Push:
+	case l != output.Ledger{}:
+		o.Log("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
+	case o.Engine == nil: // ours, which counts
+		o.Log("pushed: nothing, each tag has this image already")
+	}
 }
 
-// request checks what the flags say before anything is read.
-func (f *buildFlags) request() (slim.Request, error) {
-	req := slim.Request{Push: f.push}
+// options checks what the flags say before anything is read, and shows progress.
+func (f *buildFlags) options(a *app) (o slim.BuildOptions, err error) {
+	if o.Target, err = f.target(); err != nil {
+		return o, usage(err)
+	}
+	labels, err := parseLabels(f.labels)
+	if err != nil {
+		return o, usage(err)
+	}
+	if o.Annotations, err = parseAnnotations(f.annotations); err != nil {
+		return o, usage(err)
+	}
+	if err := f.checkBuilder(); err != nil {
+		return o, usage(err)
+	}
+	if o.ResolveOptions, err = f.recipeFlags.options(a); err != nil {
+		return o, err
+	}
+	o.Labels, o.NoVerify = labels, !f.verify
+	if f.builder != "" {
+		o.Engine, err = a.newBuilder(f, o.Options)
+	}
+	return o, err
+}
+
+// target reads where the image goes.
+func (f *buildFlags) target() (output.Target, error) {
+	t := output.Target{Push: f.push, Load: f.load}
 	var insecure []name.Option
 	if f.registry.insecure {
 		insecure = append(insecure, name.Insecure)
 	}
-	for _, t := range f.tags {
-		if strings.Contains(t, "@") {
-			return req, fmt.Errorf("--tag %q: a digest can't be chosen, build prints it: give HOST/REPO:TAG", t)
+	for _, s := range f.tags {
+		if strings.Contains(s, "@") {
+			return t, fmt.Errorf("--tag %q: a digest can't be chosen, build prints it: give HOST/REPO:TAG", s)
 		}
-		tag, err := name.NewTag(t, insecure...)
+		tag, err := name.NewTag(s, insecure...)
 		if err != nil {
-			return req, fmt.Errorf("--tag %q: %w", t, err)
+			return t, fmt.Errorf("--tag %q: %w", s, err)
 		}
-		req.Tags = append(req.Tags, tag)
+		t.Tags = append(t.Tags, tag)
 	}
-	if f.push && len(req.Tags) == 0 {
-		return req, errors.New("--push needs a --tag to push to")
-	}
-	for _, o := range f.outputs {
-		out, err := output.Parse(o)
+	for _, s := range f.outputs {
+		out, err := output.Parse(s)
 		if err != nil {
-			return req, fmt.Errorf("--output %q: %w", o, err)
+			return t, fmt.Errorf("--output %q: %w", s, err)
 		}
-		if slices.ContainsFunc(req.Outputs, func(o output.Spec) bool { return o.Dest == out.Dest }) {
-			return req, fmt.Errorf("--output: two outputs go to %s", out.Dest)
-		}
-		req.Outputs = append(req.Outputs, out)
+		t.Files = append(t.Files, out)
 	}
-	var err error
-	if f.recipeFlags.labels, err = parseLabels(f.labels); err != nil {
-		return req, err
+	return t, nil
+}
+
+// checkBuilder checks the flags for a BuildKit daemon.
+func (f *buildFlags) checkBuilder() error {
+	switch {
+	case f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0:
+		return errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
+	case f.builder == "" && f.tls != (buildFlags{}.tls):
+		return errors.New("--tlscacert, --tlscert, --tlskey, --tlsservername and --tlsdir are for a BuildKit daemon: name one with --builder")
+	case f.verify && f.builder != "" && f.llbForm != "" && f.llbForm != string(llb.Overlay):
+		return fmt.Errorf("--llb-form %s gives an image that can't be verified: add --verify=false", f.llbForm)
+	case f.builder != "" && f.load:
+		return errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
 	}
-	req.Annotations, err = parseAnnotations(f.annotations)
-	if err == nil && f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0 {
-		err = errors.New("--cache-from and --cache-to are for a BuildKit daemon: name one with --builder")
-	}
-	if err == nil && f.builder == "" && f.tls != (buildFlags{}.tls) {
-		err = errors.New("--tlscacert, --tlscert, --tlskey, --tlsservername and --tlsdir are for a BuildKit daemon: name one with --builder")
-	}
-	if err == nil && f.verify && f.builder != "" && f.llbForm != "" && f.llbForm != string(llb.Overlay) {
-		err = fmt.Errorf("--llb-form %s gives an image that can't be verified: add --verify=false", f.llbForm)
-	}
-	if err == nil && f.builder != "" && f.load {
-		err = errors.New("--load can't be combined with --builder: write type=docker-archive with --output and run `docker load`")
-	}
-	return req, err
+	return nil
 }
 
 func parseLabels(flags []string) (map[string]string, error) {
@@ -268,8 +222,8 @@ func parseLabels(flags []string) (map[string]string, error) {
 	return labels, nil
 }
 
-func parseAnnotations(flags []string) (slim.Annotations, error) {
-	a := slim.Annotations{Index: map[string]string{}, Manifest: map[string]string{}}
+func parseAnnotations(flags []string) (build.Annotations, error) {
+	a := build.Annotations{Index: map[string]string{}, Manifest: map[string]string{}}
 	for _, s := range flags {
 		to := []map[string]string{a.Index, a.Manifest}
 		rest := s
@@ -289,53 +243,49 @@ func parseAnnotations(flags []string) (slim.Annotations, error) {
 	return a, nil
 }
 
-// annotations adds what the image specification has for the base (annotations.md) to the user's own.
-func (r *resolved) annotations(user slim.Annotations) slim.Annotations {
-	base := map[string]string{image.AnnotationBaseDigest: r.source.Digest().String()}
-	if r.source.Name() != nil {
-		// As it was asked for: a lock pins the source to a digest, and must not change the image.
-		if n, err := image.ParseReference(r.recipes[0].Base.Reference, false); err == nil {
-			base[image.AnnotationBaseName] = n.Name()
-		}
-	}
-	for k, v := range base {
-		for _, m := range []map[string]string{user.Index, user.Manifest} {
-			if _, set := m[k]; !set {
-				m[k] = v
-			}
-		}
-	}
-	return user
+// builder is a BuildKit daemon, which is found or started when there is something to build.
+type builder struct {
+	buildkit.Engine
+	auto     bool
+	cacheDir string
 }
 
-// engine chooses the engine; stop ends what it started.
-func (a *app) engine(ctx context.Context, f *buildFlags, o image.Options) (_ slim.Engine, stop func() error, err error) {
-	stop = func() error { return nil }
-	if f.builder == "" {
-		return embedded.Engine{Options: o}, stop, nil
+func (b builder) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, err error) {
+	if b.auto {
+		var stop func() error
+		if b.Addr, stop, err = buildkit.Private(ctx, b.cacheDir); err != nil {
+			return v1.Descriptor{}, err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
 	}
-	e := buildkit.Engine{Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o, Stdout: a.console, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress]}
+	return b.Engine.Build(ctx, req)
+}
+
+// newBuilder returns the daemon that --builder names.
+func (a *app) newBuilder(f *buildFlags, o image.Options) (build.Engine, error) {
+	e := buildkit.Engine{
+		Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o,
+		Stdout: a.console, Progress: a.stderr, Mode: map[string]string{"json": "rawjson"}[f.progress],
+	}
 	if e.Mode == "" {
 		e.Mode = f.progress
 	}
-	if e.CacheFrom, err = build.ParseImportCache(f.cacheFrom); err != nil {
-		return nil, nil, usage(fmt.Errorf("--cache-from: %w", err))
+	var err error
+	if e.CacheFrom, err = buildctl.ParseImportCache(f.cacheFrom); err != nil {
+		return nil, usage(fmt.Errorf("--cache-from: %w", err))
 	}
-	if e.CacheTo, err = build.ParseExportCache(f.cacheTo); err != nil {
-		return nil, nil, usage(fmt.Errorf("--cache-to: %w", err))
+	if e.CacheTo, err = buildctl.ParseExportCache(f.cacheTo); err != nil {
+		return nil, usage(fmt.Errorf("--cache-to: %w", err))
 	}
 	if e.Client, err = f.clientOptions(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	switch f.builder {
-	case "auto":
-		e.Addr, stop, err = buildkit.Private(ctx, a.cacheDir)
-	case "env":
+	if f.builder == "env" {
 		if e.Addr = os.Getenv("BUILDKIT_HOST"); e.Addr == "" {
-			err = usage(errors.New("--builder env: BUILDKIT_HOST is not set"))
+			return nil, usage(errors.New("--builder env: BUILDKIT_HOST is not set"))
 		}
 	}
-	return e, stop, err
+	return builder{e, f.builder == "auto", a.cacheDir}, nil
 }
 
 // clientOptions are those for mutual TLS; the flags are buildctl's.
@@ -364,42 +314,38 @@ func (f *buildFlags) clientOptions() ([]client.ClientOpt, error) {
 	return out, nil
 }
 
-func (a *app) load(ctx context.Context, req slim.Request, o image.Options) error {
-	built, err := embedded.Assemble(ctx, req.Recipes, req.Annotations)
-	if err != nil {
-		return err
+func platformNames(b *slim.Built) (names []string) {
+	for _, r := range b.Recipes {
+		names = append(names, r.Platform.String())
 	}
-	return output.Load(ctx, built, req.Recipes[0].Platform, req.Tags, o)
+	return names
 }
 
 // resultReference is the line on standard output: the first tag's repository, or nothing but the digest.
-func resultReference(req slim.Request, r slim.Result) string {
-	if len(req.Tags) > 0 {
-		return req.Tags[0].String() + "@" + r.Digest.String()
+func resultReference(t output.Target, b *slim.Built) string {
+	if len(t.Tags) > 0 {
+		return t.Tags[0].String() + "@" + b.Image.Digest.String()
 	}
-	return r.Digest.String()
+	return b.Image.Digest.String()
 }
 
 // writeMetadata writes what buildx writes to its --metadata-file, and what a push moved.
-func writeMetadata(file string, req slim.Request, r slim.Result) error {
+func writeMetadata(file string, t output.Target, b *slim.Built) error {
 	var names []string
-	for _, t := range req.Tags {
-		names = append(names, t.Name())
+	for _, tag := range t.Tags {
+		names = append(names, tag.Name())
 	}
-	var platforms []string
-	for _, recipe := range req.Recipes {
-		platforms = append(platforms, recipe.Platform.String())
-	}
+	base := b.Recipes[0].Base
 	return image.WriteFile(file, 0o644, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(map[string]any{
-			"containerimage.digest":     r.Digest,
-			"containerimage.descriptor": map[string]any{"mediaType": r.MediaType, "digest": r.Digest, "size": r.Size},
+			"containerimage.digest":     b.Image.Digest,
+			"containerimage.descriptor": map[string]any{"mediaType": b.Image.MediaType, "digest": b.Image.Digest, "size": b.Image.Size},
 			"image.name":                strings.Join(names, ","),
-			"slimctl.base":              map[string]any{"reference": req.Recipes[0].Base.Reference, "digest": req.Recipes[0].Base.Index, "line": req.Recipes[0].Base.Line},
-			"slimctl.platforms":         platforms,
-			"slimctl.push":              r.Ledger,
+			"slimctl.base":              map[string]any{"reference": base.Reference, "digest": base.Index, "line": base.Line},
+			"slimctl.platforms":         platformNames(b),
+			"slimctl.push":              b.Ledger,
 		})
 	})
 }

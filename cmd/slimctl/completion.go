@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // imageForms are the beginnings of an image's name; see imagesTopic.
@@ -85,7 +86,7 @@ func firstArgs(n int, complete cobra.CompletionFunc) cobra.CompletionFunc {
 
 // completeProfile offers the built-in profiles, and files where none of them fits.
 func completeProfile(*cobra.Command, []string, string) (out []string, _ cobra.ShellCompDirective) {
-	list, err := loader(nil).List()
+	list, err := slim.Profiles()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox/compose"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // renderers are what --format takes.
@@ -50,7 +51,7 @@ as NAME.README.md.`,
 			s.Image = strings.TrimPrefix(args[0], "docker://")
 			s.Settings = compose.Settings(publish)
 			s.Settings.Env, s.Settings.CPUs = parseEnv(env), cpus
-			err := checkGateEnv(s.Settings.Env)
+			err := slim.CheckGateEnv(s.Settings.Env)
 			if err != nil {
 				return usage(fmt.Errorf("--env: %w", err))
 			}
@@ -77,11 +78,11 @@ as NAME.README.md.`,
 				return usage(err)
 			}
 			if resolve {
-				registry, err := a.registryOptions(registryFlags{}, nil)
+				access, err := a.access(registryFlags{}, "")
 				if err != nil {
 					return err
 				}
-				src, err := image.Open(cmd.Context(), s.Image, registry)
+				src, err := image.Open(cmd.Context(), s.Image, access.Options)
 				if err != nil {
 					return err
 				}
@@ -138,7 +139,7 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 		return fmt.Errorf("policy file: the group may write %s (mode %04o), which the container refuses; chmod g-w %[1]s", file, mode)
 	}
 	s.Policy = text
-	stock, err := fs.ReadFile(assets.FS, managedAsset)
+	stock, err := fs.ReadFile(assets.FS, slim.ManagedAsset)
 	if err != nil {
 		return err
 	}

@@ -27,17 +27,16 @@ It prints the directory on standard output.`,
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory to write"))
 			}
-			r, err := a.resolve(cmd.Context(), f, true)
+			r, err := a.resolve(cmd.Context(), f)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, r.progress.Close()) }()
-			if dir, local := r.source.Layout(); local {
+			if dir, local := r.Source.Layout(); local {
 				if o.Layout, err = filepath.Abs(dir); err != nil {
 					return err
 				}
 			}
-			files, err := dockerfile.Render(r.recipes, o)
+			files, err := dockerfile.Render(r.Recipes, o)
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // The exit codes; exitHelp documents them.
@@ -41,7 +42,7 @@ const exitHelp = `Exit status:
 
 var errInterrupted = errors.New("interrupted; nothing half-written is left, and what was not finished yet is as it was")
 
-// usageError is a mistake in the command line.
+// usageError is a mistake in the command line that slim doesn't see.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
@@ -73,11 +74,11 @@ func classify(err error) (code int, hint string) {
 	switch {
 	case is(errInterrupted):
 		return exitInterrupted, ""
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(usageError)), errors.As(err, new(*slim.UsageError)):
 		return exitUsage, "see --help"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
-	case errors.As(err, &closed), errors.As(err, new(*gateError)):
+	case errors.As(err, &closed), errors.As(err, new(*gateError)), errors.As(err, new(*slim.FindingsError)):
 		return exitGate, ""
 	case errors.As(err, new(*unprovenError)):
 		return exitUnproven, ""

@@ -2,107 +2,41 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"github.com/slimctl/slimctl/image"
-	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/slim"
 )
 
-// openOptions say how an image is opened to be looked at; its flags are those of every command that looks.
-type openOptions struct {
+// imageFlags say how an image is opened to be looked at; its flags are those of every command that looks.
+type imageFlags struct {
 	platforms []string
 	progress  string
 	registry  registryFlags
-	// skip leaves layers unread that the cache doesn't hold; nil reads every one.
-	skip func(v1.Hash) bool
-	// whole has the layers on this machine read although the cache has their index: they may be gone, or others by now.
-	whole bool
 }
 
-func (o *openOptions) add(cmd *cobra.Command) {
+func (f *imageFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
-	flags.StringVar(&o.progress, "progress", "auto", "auto, tty, plain, json or quiet")
-	o.registry.add(cmd)
+	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
+	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
+	f.registry.add(cmd)
 }
 
-// opened is an image with every platform that was asked for.
-type opened struct {
-	source *image.Source
-	images []*inspect.Image
-}
-
-// openImage opens an image and reads the surface of each platform. What the cache doesn't hold is read once.
-func (a *app) openImage(ctx context.Context, o openOptions, reference string) (out opened, err error) {
-	bars, err := a.showProgress(o.progress)
+func (a *app) inspectImage(ctx context.Context, f imageFlags, reference string) (*slim.Inspected, error) {
+	access, err := a.access(f.registry, f.progress)
 	if err != nil {
-		return out, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, bars.Close()) }()
-	registry, err := a.registryOptions(o.registry, bars)
-	if err != nil {
-		return out, err
-	}
-	src, err := a.open(ctx, reference, nil, registry)
-	if err != nil {
-		return out, err
-	}
-	platforms := src.Platforms()
-	if len(o.platforms) > 0 {
-		if platforms, err = choosePlatforms(o.platforms); err != nil {
-			return out, err
-		}
-	}
-	images, err := src.Images(platforms...)
-	if err != nil {
-		return out, err
-	}
-	out = opened{source: src, images: make([]*inspect.Image, len(images))}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, img := range images {
-		g.Go(func() error {
-			files, err := tree.Cache{Dir: a.cacheDir}.Open(gctx, img, tree.Options{Progress: bars, Skip: o.skip})
-			if err == nil && o.whole {
-				err = src.CheckLayers(gctx, img, bars)
-			}
-			if err == nil {
-				out.images[i], err = inspect.Read(gctx, reference, img, files)
-			}
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", reference, platforms[i], err)
-			}
-			out.images[i].Platform = platforms[i]
-			out.images[i].Surface.Platform = platforms[i].String()
-			return nil
-		})
-	}
-	return out, g.Wait()
-}
-
-func choosePlatforms(flags []string) ([]v1.Platform, error) {
-	var out []v1.Platform
-	for _, s := range flags {
-		p, err := v1.ParsePlatform(s)
-		if err != nil || p.OS == "" || p.Architecture == "" {
-			return nil, usage(fmt.Errorf("--platform %q: a platform is os/arch, such as linux/arm64", s))
-		}
-		out = append(out, *p)
-	}
-	return out, nil
+	return slim.Inspect(ctx, slim.InspectOptions{Access: access, Image: reference, Platforms: f.platforms})
 }
 
 // reportFormats are those of --format.
@@ -173,7 +107,7 @@ func checkFormat(format string, known []string) error {
 }
 
 func (a *app) inspect() *cobra.Command {
-	var o openOptions
+	var i imageFlags
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
@@ -191,18 +125,18 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
 			if err := f.parse(a.console); err != nil {
 				return err
 			}
-			opened, err := a.openImage(cmd.Context(), o, args[0])
+			opened, err := a.inspectImage(cmd.Context(), i, args[0])
 			if err != nil {
 				return err
 			}
 			var surfaces []*inspect.Surface
-			for _, img := range opened.images {
+			for _, img := range opened.Images {
 				surfaces = append(surfaces, img.Surface)
 			}
 			return a.writeReport(f.file, func(w io.Writer) error { return report.Surfaces(w, f.format, surfaces, f.options) })
 		},
 	}
-	o.add(cmd)
+	i.add(cmd)
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.options.All, "all", false, "print every route, switch, user, package and layer in full")
 	return cmd

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	slimllb "github.com/slimctl/slimctl/build/llb"
+	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) llb() *cobra.Command {
@@ -44,7 +45,7 @@ does file operations on the base, as a Dockerfile does: BuildKit fetches and unp
 	return cmd
 }
 
-func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) (err error) {
+func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) error {
 	write, ok := map[string]func(io.Writer, *llb.Definition) error{
 		"pb":   slimllb.WritePB,
 		"json": slimllb.WriteJSON,
@@ -59,27 +60,29 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 	if out, ok := a.console.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
 		return usage(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
 	}
-	r, err := a.resolve(ctx, f, true)
+	o, err := f.options(a)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.progress.Close()) }()
-	if len(r.recipes) != 1 {
+	r, err := slim.Resolve(ctx, o)
+	if err != nil {
+		return err
+	}
+	if len(r.Recipes) != 1 {
 		return usage(errors.New("a definition is for one platform; choose it with --platform"))
 	}
 	if contextDir != "" {
-		annotations := r.annotations(build.Annotations{Index: map[string]string{}, Manifest: map[string]string{}})
-		if err := slimllb.WriteContext(contextDir, form, r.recipes, annotations.Manifest); err != nil {
+		if err := slimllb.WriteContext(contextDir, form, r.Recipes, r.Annotations(build.Annotations{}).Manifest); err != nil {
 			return err
 		}
 	}
-	o := slimllb.Options{Form: form}
-	if dir, local := r.source.Layout(); local {
-		base := slimllb.LocalBase(r.recipes[0])
-		o.Base = &base
-		r.progress.Printf("the base is read from the client: add --oci-layout %s=%s to buildctl", slimllb.BaseStore, filepath.Clean(dir))
+	render := slimllb.Options{Form: form}
+	if dir, local := r.Source.Layout(); local {
+		base := slimllb.LocalBase(r.Recipes[0])
+		render.Base = &base
+		o.Log("the base is read from the client: add --oci-layout %s=%s to buildctl", slimllb.BaseStore, filepath.Clean(dir))
 	}
-	def, err := slimllb.Marshal(ctx, r.recipes[0], o)
+	def, err := slimllb.Marshal(ctx, r.Recipes[0], render)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) lock() *cobra.Command {
@@ -20,19 +21,23 @@ A build believes a lock as it believes the profile: keep both in the same place.
 
 It prints the lock's path on standard output.`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			r, err := a.resolve(cmd.Context(), f, false)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(a)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, r.progress.Close()) }()
+			o.Lock, o.NoLock = "", true // the base is asked itself
+			r, err := slim.Resolve(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
 			if output == "" {
 				output = f.lock
 			}
 			if output == "" {
-				output = lockBeside(f.profile)
+				output = slim.LockFile(f.profile)
 			}
-			if err := r.lock.Write(output); err != nil {
+			if err := r.Lock.Write(output); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(a.stdout, output)

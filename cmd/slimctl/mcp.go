@@ -18,6 +18,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
 	"github.com/slimctl/slimctl/internal/version"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // keyVariable is what the image takes its API key from.
@@ -88,11 +89,11 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		f.settings.Output = filepath.Join(dir, "mcp")
 	}
 	openImage := func() (sandbox.Image, error) {
-		registry, err := a.registryOptions(f.registry, nil)
+		access, err := a.access(f.registry, "")
 		if err != nil {
 			return sandbox.Image{}, err
 		}
-		src, err := a.open(ctx, reference, nil, registry)
+		src, err := slim.Open(ctx, access, reference)
 		if err != nil {
 			return sandbox.Image{}, err
 		}

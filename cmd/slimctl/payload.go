@@ -15,6 +15,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) payload() *cobra.Command {
@@ -44,7 +45,7 @@ against the profile's integrity and keeps it in the cache. With --output it also
 writes a directory that --payload takes on a machine without npm.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := load(nameOrFile, nil)
+			p, err := slim.LoadProfile(nameOrFile, nil)
 			if err != nil {
 				return err
 			}
@@ -127,7 +128,7 @@ changed with slimctl diff.`,
 			if !profile.IsFile(file) {
 				return usage(fmt.Errorf("--profile %s is built in; give a file, such as one with `extends: %[1]s`", file))
 			}
-			if _, err := load(file, nil); err != nil {
+			if _, err := slim.LoadProfile(file, nil); err != nil {
 				return err
 			}
 			integrity, err := overlays.Integrity(cmd.Context(), args[0], a.payloadOptions())

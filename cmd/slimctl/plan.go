@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -25,17 +24,16 @@ them. Use it to see what a change of the profile does before you build.`,
 		Example: `  slimctl plan --base standin:B
   slimctl plan --profile ./my.yaml --format json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err
 			}
-			r, err := a.resolve(cmd.Context(), f, true)
+			r, err := a.resolve(cmd.Context(), f)
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, r.progress.Close()) }()
 			var plans []plan
-			for _, recipe := range r.recipes {
+			for _, recipe := range r.Recipes {
 				plans = append(plans, planOf(recipe))
 			}
 			if format == report.JSON {

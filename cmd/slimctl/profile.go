@@ -9,6 +9,7 @@ import (
 
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) profile() *cobra.Command {
@@ -32,7 +33,7 @@ func (a *app) profileList() *cobra.Command {
 			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err
 			}
-			list, err := loader(nil).List()
+			list, err := slim.Profiles()
 			if err != nil {
 				return err
 			}
@@ -57,7 +58,7 @@ func (a *app) profileShow() *cobra.Command {
 		Short: "Print a profile with all that it extends merged in",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := load(args[0], set)
+			p, err := slim.LoadProfile(args[0], set)
 			if err != nil {
 				return err
 			}
@@ -79,7 +80,7 @@ func (a *app) profileValidate() *cobra.Command {
 		Short: "Check a profile and print every mistake in it",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := load(args[0], nil)
+			p, err := slim.LoadProfile(args[0], nil)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/progress"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // registryFlags say how registries are spoken to.
@@ -29,28 +30,45 @@ func (f *registryFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.caFile, "ca-file", "", "trust the authorities in this PEM `FILE`, too, for registries")
 }
 
-// registryOptions are the options for images that registries hold.
-func (a *app) registryOptions(f registryFlags, p progress.Reporter) (image.Options, error) {
+// access says how registries are reached and shows progress, until a result is printed or the command ends. An empty mode
+// shows none.
+func (a *app) access(f registryFlags, mode string) (slim.Access, error) {
 	o := image.Options{
-		Progress: p, CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.console,
-		Received: new(atomic.Int64),
+		CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.console, Received: new(atomic.Int64),
 	}
-	if f.caFile == "" {
-		return o, nil
+	if f.caFile != "" {
+		roots, err := readAuthorities(f.caFile)
+		if err != nil {
+			return slim.Access{}, err
+		}
+		t := image.DefaultTransport().Clone()
+		t.TLSClientConfig = &tls.Config{RootCAs: roots}
+		o.Transport = http.RoundTripper(t)
 	}
-	pem, err := os.ReadFile(f.caFile)
+	if mode == "" {
+		return slim.Access{Options: o}, nil
+	}
+	shown, err := progress.New(mode, a.stderr)
 	if err != nil {
-		return o, usage(fmt.Errorf("--ca-file: %w", err))
+		return slim.Access{}, usage(err)
+	}
+	a.shown = append(a.shown, shown)
+	o.Progress = shown
+	return slim.Access{Options: o, Log: shown.Printf}, nil
+}
+
+// readAuthorities returns the system's certificate authorities and those of a PEM file.
+func readAuthorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--ca-file: %w", err))
 	}
 	roots, err := x509.SystemCertPool()
 	if err != nil {
-		return o, fmt.Errorf("the system's certificate authorities: %w", err)
+		return nil, fmt.Errorf("the system's certificate authorities: %w", err)
 	}
 	if !roots.AppendCertsFromPEM(pem) {
-		return o, usage(errors.New("--ca-file " + f.caFile + " has no certificate in PEM"))
+		return nil, usage(errors.New("--ca-file " + file + " has no certificate in PEM"))
 	}
-	t := image.DefaultTransport().Clone()
-	t.TLSClientConfig = &tls.Config{RootCAs: roots}
-	o.Transport = http.RoundTripper(t)
-	return o, nil
+	return roots, nil
 }

@@ -33,6 +33,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if ended := a.endProgress(); err == nil {
+		err = ended
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -111,16 +114,6 @@ func oneArg(what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// showProgress returns a reporter that ends when a result is printed. A mode that doesn't exist is a usage error.
-func (a *app) showProgress(mode string) (progress.Reporter, error) {
-	r, err := progress.New(mode, a.stderr)
-	if err != nil {
-		return nil, usage(err)
-	}
-	a.shown = append(a.shown, r)
-	return r, nil
 }
 
 // endProgress takes all progress off the terminal, so that nothing moves the cursor any more.

@@ -18,6 +18,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/slim"
 )
 
 // Exit codes of run beside the container's own, as docker run and timeout(1) have them.
@@ -133,29 +134,25 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
 		return usage(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
 	}
-	bars, err := a.showProgress(f.progress)
+	access, err := a.access(f.registry, f.progress)
 	if err != nil {
 		return err
 	}
-	registry, err := a.registryOptions(f.registry, bars)
+	src, err := slim.Open(ctx, access, reference)
 	if err != nil {
-		return errors.Join(err, bars.Close())
-	}
-	src, err := a.open(ctx, reference, nil, registry)
-	if err != nil {
-		return errors.Join(err, bars.Close())
+		return err
 	}
 	img, err := sandbox.From(src)
 	if err == nil {
-		err = checkBoots(reference, src)
+		err = slim.CheckBoots(reference, src)
 	}
 	if err != nil {
-		return errors.Join(err, bars.Close())
+		return err
 	}
 	runner := f.runner(a)
-	runner.Stdout, runner.Stderr, runner.Progress = a.console, a.stderr, bars
+	runner.Stdout, runner.Stderr, runner.Progress = a.console, a.stderr, access.Progress
 	sb, err := runner.Start(ctx, img, f.settings)
-	if err := errors.Join(err, bars.Close()); err != nil {
+	if err := errors.Join(err, a.endProgress()); err != nil {
 		return startStatus(err)
 	}
 	later := context.WithoutCancel(ctx) // the end of ctx ends the container; what comes then is still waited for

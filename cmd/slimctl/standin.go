@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/internal/standin/live"
 )
@@ -31,8 +29,8 @@ of its size. For a build --base standin:B is enough, and this command is for oth
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory for the OCI layout"))
 			}
-			if err := checkLine(o.Line); err != nil {
-				return err
+			if err := standin.CheckLine(o.Line); err != nil {
+				return usage(err)
 			}
 			if boots && len(o.Platforms) > 0 {
 				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is always for this machine's %s", live.Platform))
@@ -58,56 +56,8 @@ func (a *app) writeStandin(ctx context.Context, dir string, o standin.Options, b
 	if !boots {
 		return standin.Write(ctx, dir, o)
 	}
-	a.warnOfMinutes()
-	return live.Write(ctx, a.cacheDir, dir, o)
-}
-
-// cachedStandin gives the layout of the base that standin:LINE and standin-live:LINE stand for; ok is false for any other
-// reference.
-func (a *app) cachedStandin(ctx context.Context, reference string) (dir string, ok bool, err error) {
-	kind, line, _ := strings.Cut(reference, ":")
-	if kind != "standin" && kind != "standin-live" {
-		return "", false, nil
-	}
-	if err := checkLine(line); err != nil {
-		return "", true, err
-	}
-	if kind == "standin" {
-		dir, err = standin.Cached(ctx, a.cacheDir, line)
-		return dir, true, err
-	}
-	a.warnOfMinutes()
-	dir, err = live.Cached(ctx, a.cacheDir, line)
-	return dir, true, err
-}
-
-// checkBoots refuses an image made from a plain stand-in, before it is started.
-func checkBoots(reference string, src *image.Source) error {
-	for _, p := range src.Platforms() {
-		img, err := src.Image(p)
-		if err != nil {
-			return err
-		}
-		c, err := img.ConfigFile()
-		if err != nil {
-			return err
-		}
-		if standin.IsPlain(c) {
-			return usage(fmt.Errorf("%s is made from a plain stand-in, in which no program runs; build it with --base standin-live:B", reference))
-		}
-	}
-	return nil
-}
-
-func (a *app) warnOfMinutes() {
 	if !live.Ready(a.cacheDir) {
-		fmt.Fprintln(a.stderr, "the live stand-ins' root file system is made now, once; that takes a few minutes")
+		fmt.Fprintln(a.stderr, live.FirstTime)
 	}
-}
-
-func checkLine(line string) error {
-	if line != "A" && line != "B" && line != "C" {
-		return usage(fmt.Errorf("stand-in: no line %q; there are A, B and C", line))
-	}
-	return nil
+	return live.Write(ctx, a.cacheDir, dir, o)
 }

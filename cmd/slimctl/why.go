@@ -4,39 +4,28 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"path"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/internal/rawname"
+	"github.com/slimctl/slimctl/slim"
 )
-
-// profileLine is a line of a profile that is about a path.
-type profileLine struct {
-	Source string `json:"source"` // file:line:column
-	Does   string `json:"does"`   // "removes", "strips", "lays", "closes", "allows"
-	What   string `json:"what"`   // the path or glob that it names
-	Why    string `json:"why,omitempty"`
-	When   string `json:"when,omitempty"`
-}
 
 // story is what `slimctl why --format json` prints for one platform.
 type story struct {
 	Platform string `json:"platform"`
 	*inspect.Why
-	Profile []profileLine `json:"profile"`
+	Profile []slim.ProfileLine `json:"profile"`
 }
 
 func (a *app) why() *cobra.Command {
-	var o openOptions
+	var f imageFlags
 	var nameOrFile, format string
 	var set []string
 	cmd := &cobra.Command{
@@ -56,19 +45,19 @@ profile that keeps or removes it. Use it for a path that verify, plan or diff na
 			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
 				return err
 			}
-			p, err := load(nameOrFile, set)
+			p, err := slim.LoadProfile(nameOrFile, set)
 			if err != nil {
 				return err
 			}
-			opened, err := a.openImage(cmd.Context(), o, args[0])
+			opened, err := a.inspectImage(cmd.Context(), f, args[0])
 			if err != nil {
 				return err
 			}
 			var stories []story
 			known := false
-			for _, img := range opened.images {
+			for _, img := range opened.Images {
 				s := story{img.Surface.Platform, img.Why(args[1]), nil}
-				s.Profile = linesAbout(p, s.Path)
+				s.Profile = slim.About(p, s.Path)
 				stories = append(stories, s)
 				known = known || len(s.Steps) > 0 || len(s.Unread) > 0
 			}
@@ -83,95 +72,12 @@ profile that keeps or removes it. Use it for a path that verify, plan or diff na
 			return printStories(a.stdout, stories)
 		},
 	}
-	o.add(cmd)
+	f.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
 	addSetFlags(flags, &set)
 	flags.StringVar(&format, "format", report.Text, "text or json")
 	return cmd
-}
-
-// linesAbout finds what a profile says of a path, or of a directory above it.
-func linesAbout(p *profile.Profile, at string) []profileLine {
-	out := []profileLine{}
-	removals := func(does string, list []profile.Removal) {
-		for _, r := range list {
-			what := r.Path + r.Glob
-			if covers(what, at) && !coversAny(r.Except, at) {
-				out = append(out, profileLine{r.Position.String(), does, what, r.Why, when(r.When)})
-			}
-		}
-	}
-	removals("removes", p.Remove)
-	removals("strips", p.Strip)
-	for _, o := range p.Overlays {
-		for _, f := range o.Files {
-			if f.Path != at {
-				continue
-			}
-			why := f.Why
-			if why == "" {
-				why = o.Why
-			}
-			out = append(out, profileLine{f.Position.String(), "lays", f.Path, why, when(f.When)})
-		}
-	}
-	for _, c := range p.Expect.Closed {
-		if !covers(c.Glob, at) {
-			continue
-		}
-		does := "closes"
-		if coversAny(c.Allow, at) {
-			does = "allows"
-		}
-		out = append(out, profileLine{c.Position.String(), does, c.Glob, c.Why, when(c.When)})
-	}
-	return out
-}
-
-// covers reports whether a path or glob matches at or a directory above it.
-func covers(pattern, at string) bool {
-	for ; at != "/"; at = path.Dir(at) {
-		if doublestar.MatchUnvalidated(pattern, at) {
-			return true
-		}
-	}
-	return false
-}
-
-func coversAny(patterns []string, at string) bool {
-	for _, p := range patterns {
-		if covers(p, at) {
-			return true
-		}
-	}
-	return false
-}
-
-// when words a condition.
-func when(w profile.When) string {
-	var words []string
-	if len(w.Line) > 0 {
-		words = append(words, fmt.Sprintf("line %s", join(w.Line)))
-	}
-	if len(w.Platform) > 0 {
-		words = append(words, join(w.Platform))
-	}
-	if w.Exists != "" {
-		words = append(words, "the base has "+w.Exists)
-	}
-	if w.Missing != "" {
-		words = append(words, "the base lacks "+w.Missing)
-	}
-	return strings.Join(words, ", ")
-}
-
-func join[T ~string](list []T) string {
-	words := make([]string, len(list))
-	for i, w := range list {
-		words[i] = string(w)
-	}
-	return strings.Join(words, ", ")
 }
 
 func printStories(w io.Writer, stories []story) error {

@@ -19,13 +19,16 @@ var rooms = map[string][]string{
 	"assets":       {},
 	"profiles":     {},
 
+	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "profiles",
+		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
+
 	"build":            {"image", "image/output"},
 	"build/profile":    {},
 	"build/resolve":    {"build", "build/profile", "image", "image/tree", "internal/rawname"},
 	"build/overlays":   {"image", "internal/version"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
-	"build/embedded":   {"build", "image", "image/output"},
+	"build/embedded":   {"build", "image"},
 	"build/buildkit":   {"build", "build/llb", "image", "image/output"},
 
 	"server":              {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/output", "server/policy", "server/process", "server/protocol"},
@@ -94,7 +97,9 @@ var rooms = map[string][]string{
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
-	"cmd/slimctl":              {"assets", "profiles", "image", "image/*", "build", "build/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy", "internal/rawname"},
+	"cmd/slimctl": {"slim", // and for its printing:
+		"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/rawname",
+		"internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/policy"},
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.

@@ -45,7 +45,7 @@ var defaultPlatforms = []string{"linux/amd64", "linux/arm64"}
 func (o Options) check() (line, []string, error) {
 	l, ok := lines[o.Line]
 	if !ok {
-		return line{}, nil, fmt.Errorf("stand-in: no line %q; there are A, B and C", o.Line)
+		return line{}, nil, CheckLine(o.Line)
 	}
 	if o.Weight < 0 {
 		return line{}, nil, fmt.Errorf("stand-in: a weight of %d bytes; it must be 0 or more", o.Weight)
@@ -102,6 +102,14 @@ func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
 	}
 	return digest, nil
+}
+
+// CheckLine refuses a line that there is no stand-in of.
+func CheckLine(line string) error {
+	if line != "A" && line != "B" && line != "C" {
+		return fmt.Errorf("stand-in: no line %q; there are A, B and C", line)
+	}
+	return nil
 }
 
 // free tells whether dir can be written to: absent, or an empty directory.

@@ -78,6 +78,9 @@ func debianDir(cacheRoot string) string {
 	return filepath.Join(cacheRoot, "standin-debian-"+hex.EncodeToString(h.Sum(nil))[:16])
 }
 
+// FirstTime is what a person may be told when Ready doesn't hold.
+const FirstTime = "the live stand-ins' root file system is made now, once; that takes a few minutes"
+
 // Ready tells whether the root file system is in the cache; without it Cached takes minutes.
 func Ready(cacheRoot string) bool {
 	_, err := readBlob(debianDir(cacheRoot))

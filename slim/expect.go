@@ -1,8 +1,7 @@
-package main
+package slim
 
 import (
 	"bufio"
-	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
@@ -78,10 +77,10 @@ func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]st
 
 // expectImage says what img has to hold by a profile whose base isn't known: what the profile removes on any line has to be
 // gone. unchecked names what can't be said without the base.
-func (a *app) expectImage(ctx context.Context, p *profile.Profile, img *inspect.Image, own func(context.Context, v1.Platform) ([]build.Lay, error)) (e *expect.Expect, unchecked []string, err error) {
+func expectImage(p *profile.Profile, img *inspect.Image, own []build.Lay) (e *expect.Expect, unchecked []string, err error) {
 	platform := profilePlatform(img.Platform)
 	e = expectProfile(p, "", platform)
-	lays, unsure, err := resolve.Laid(ctx, p, platform, assets.FS, own)
+	lays, unsure, err := resolve.Laid(p, platform, assets.FS, own)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package slim
 
 import (
 	"bytes"
@@ -11,10 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/profiles"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/gate"
 	"github.com/slimctl/slimctl/server/hub"
@@ -22,8 +21,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// managedAsset is the Chromium policy that goes with the image's own policy file.
-const managedAsset = "chromium/managed-policy.json"
+// ManagedAsset is the Chromium policy that goes with the image's own policy file.
+const ManagedAsset = "chromium/managed-policy.json"
 
 // maxConfig is the size in bytes beyond which browser-shell reads no configuration file.
 const maxConfig = 1 << 20
@@ -35,26 +34,20 @@ var configReaders = map[string]func([]byte) error{
 	hub.DefaultConfig + ".template": func(text []byte) error { _, err := hub.ParseConfig(text); return err },
 }
 
-// setFlag is a flag's value that may be repeated.
-type setFlag func(string) error
+// Profiles lists the built-in profiles.
+func Profiles() ([]profile.Summary, error) { return profile.Loader{Builtin: profiles.FS}.List() }
 
-func (f setFlag) Set(s string) error { return f(s) }
-func (setFlag) String() string       { return "" }
-func (setFlag) Type() string         { return "stringArray" }
-
-// addSetFlags adds --set, and --allow-host, which is short for --set policy.allowHosts=[…].
-func addSetFlags(flags *pflag.FlagSet, set *[]string) {
-	flags.Var(setFlag(func(s string) error {
-		*set = append(*set, s)
-		return nil
-	}), "set", "set a key of the profile, such as `KEY.KEY=VALUE`")
-	var hosts []string
-	flags.Var(setFlag(func(s string) error {
-		hosts = append(hosts, s)
-		list, err := json.Marshal(hosts)
-		*set = append(*set, "policy.allowHosts="+string(list))
-		return err
-	}), "allow-host", "allow only this `HOST`: example.com or '*.example.com' (repeatable)")
+// LoadProfile loads a profile, a built-in one by its name or a file, with settings over it (KEY.KEY=VALUE), and completes and
+// checks the configuration files that it lays. Naming a profile that isn't there is a UsageError.
+func LoadProfile(nameOrFile string, set []string) (*profile.Profile, error) {
+	p, err := profile.Loader{Builtin: profiles.FS, Set: set}.Load(nameOrFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usage(err)
+	}
+	if err == nil {
+		err = completeConfigs(p, nameOrFile)
+	}
+	return p, err
 }
 
 // configs completes and checks the configuration files that a profile lays. named is the profile as the user named it.
@@ -150,9 +143,9 @@ func readConfig(f *profile.File) ([]byte, error) {
 	return text, err
 }
 
-// checkGateEnv checks the variables of an image's environment that decide who may come in. A key is usually given to the
+// CheckGateEnv checks the variables of an image's environment that decide who may come in. A key is usually given to the
 // container only, so that one that is missing here is no fault.
-func checkGateEnv(env map[string]string) error {
+func CheckGateEnv(env map[string]string) error {
 	_, err := gate.FromEnv(func(name string) string {
 		if name == "SANDBOX_API_KEY" && env[name] == "" {
 			return strings.Repeat("k", 64)
@@ -164,7 +157,7 @@ func checkGateEnv(env map[string]string) error {
 
 // checkEnv checks the variables of config.env that the image's entry reads.
 func (c *configs) checkEnv() {
-	if err := checkGateEnv(c.Config.Env); err != nil {
+	if err := CheckGateEnv(c.Config.Env); err != nil {
 		c.fail(profile.Position{File: c.named}, "config.env", strings.ReplaceAll(err.Error(), "\n", "; "), "")
 	}
 }
@@ -213,7 +206,7 @@ func (c *configs) allowHosts() (policies []*policy.Policy) {
 // fitChromium has the Chromium policy that slimctl makes fit the tool's: without that Chromium refuses a host that the tool
 // allows, or asks the proxy for one that it doesn't. A file of the profile's own in its place stays as it is.
 func (c *configs) fitChromium(policies []*policy.Policy) {
-	stock, err := fs.ReadFile(assets.FS, managedAsset)
+	stock, err := fs.ReadFile(assets.FS, ManagedAsset)
 	if err != nil {
 		c.fail(profile.Position{File: c.named}, "", err.Error(), "")
 		return
@@ -237,7 +230,7 @@ func (c *configs) fitChromium(policies []*policy.Policy) {
 	}
 	for i := range c.Overlays {
 		for j := range c.Overlays[i].Files {
-			if f := &c.Overlays[i].Files[j]; f.Source == "asset:"+managedAsset {
+			if f := &c.Overlays[i].Files[j]; f.Source == "asset:"+ManagedAsset {
 				replaceContent(f, fitting)
 			}
 		}

@@ -1,0 +1,46 @@
+package output
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// Target says where an image goes, and by which names.
+type Target struct {
+	// Files are the archives and layouts to write.
+	Files []Spec
+	// Tags are the names that the image gets, in Files, in Docker and in registries.
+	Tags []name.Tag
+	// Load hands the image, of one platform, to Docker.
+	Load bool
+	// Push pushes the image to every tag.
+	Push bool
+}
+
+// Publish writes b to every file of the target, hands it to Docker and pushes it, in this order, so that tags in registries
+// move last. Each file appears whole or not at all. src is the image that b derives from; it may be nil.
+func Publish(ctx context.Context, b image.Built, t Target, src *image.Source, opt image.Options) (Ledger, error) {
+	for _, f := range t.Files {
+		if err := f.Write(ctx, b, t.Tags, src, opt); err != nil {
+			return Ledger{}, fmt.Errorf("output %s: %w", f, err)
+		}
+	}
+	if t.Load {
+		if err := Load(ctx, b, v1.Platform{}, t.Tags, opt); err != nil {
+			return Ledger{}, err
+		}
+	}
+	if !t.Push {
+		return Ledger{}, nil
+	}
+	refs := make([]name.Reference, len(t.Tags))
+	for i, tag := range t.Tags {
+		refs[i] = tag
+	}
+	return Push(ctx, b, refs, src, opt)
+}

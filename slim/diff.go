@@ -1,0 +1,187 @@
+package slim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/diff"
+)
+
+// DiffOptions says which images are compared, and how.
+type DiffOptions struct {
+	Access
+	// Base and Slim are the images, as slimctl help images names them.
+	Base, Slim string
+	// Platforms are those to compare, as os/arch; none are all that either image has.
+	Platforms []string
+	// Compare says what counts as a difference.
+	Compare diff.Options
+}
+
+// Diff compares two images platform by platform: files, config, surface and sizes. No more than two platforms are open at a
+// time, and a layer that both images have is not compared. A path of Compare that matches nothing is an error.
+func Diff(ctx context.Context, o DiffOptions) (out []*diff.Diff, err error) {
+	a, err := o.Access.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	references, sources := [2]string{o.Base, o.Slim}, [2]*image.Source{}
+	var g errgroup.Group // no context of its own: the sources are read later
+	for i, reference := range references {
+		g.Go(func() (err error) {
+			sources[i], err = a.open(ctx, reference, nil)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	platforms, err := platformPairs(sources[0], sources[1], o.Platforms)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range platforms {
+		if p.missing != "" {
+			a.Log("%s isn't compared: %s lacks it", p, map[string]string{diff.InBase: o.Base, diff.InSlim: o.Slim}[p.missing])
+			out = append(out, &diff.Diff{
+				Platform: p.String(), Missing: p.missing, Layers: []diff.Layer{}, Files: []diff.Change{},
+				Base: diff.Side{Reference: o.Base}, Slim: diff.Side{Reference: o.Slim},
+			})
+			continue
+		}
+		images, err := a.readPair(ctx, references, sources, p)
+		if err != nil {
+			return nil, err
+		}
+		d, err := diff.Of(ctx, images[0], images[1], o.Compare)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		out = append(out, d)
+	}
+	return out, checkMatched(out)
+}
+
+// checkMatched refuses a path that matches nothing on any platform: it is most likely a mistake, and nothing would differ.
+func checkMatched(diffs []*diff.Diff) error {
+	compared := slices.DeleteFunc(slices.Clone(diffs), func(d *diff.Diff) bool { return d.Missing != "" })
+	for _, p := range compared[0].Unmatched {
+		if !slices.ContainsFunc(compared, func(d *diff.Diff) bool { return !slices.Contains(d.Unmatched, p) }) {
+			return fmt.Errorf("%s matches nothing in %s, nor in %s", p, compared[0].Base.Reference, compared[0].Slim.Reference)
+		}
+	}
+	return nil
+}
+
+// readPair reads one platform of both images: the files one after the other, so that a layer that both have and the cache
+// hasn't is read once.
+func (a Access) readPair(ctx context.Context, references [2]string, sources [2]*image.Source, p platformPair) (out [2]*inspect.Image, err error) {
+	g, gctx := errgroup.WithContext(ctx)
+	var before *tree.Image
+	for i, src := range sources {
+		img, err := src.Image(p.of[i])
+		if err != nil {
+			return out, errors.Join(err, g.Wait())
+		}
+		files, err := tree.Cache{Dir: a.CacheDir}.Open(ctx, img, tree.Options{Progress: a.Progress, Open: before})
+		if err != nil {
+			return out, errors.Join(fmt.Errorf("%s, %s: %w", references[i], p, err), g.Wait())
+		}
+		before = files
+		g.Go(func() (err error) {
+			out[i], err = inspect.Read(gctx, references[i], img, files)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", references[i], p, err)
+			}
+			out[i].Platform = p.Platform
+			return nil
+		})
+	}
+	return out, g.Wait()
+}
+
+// platformPair is a platform to compare.
+type platformPair struct {
+	v1.Platform
+	of      [2]v1.Platform // as the base and the slim image name it
+	missing string         // diff.InBase or diff.InSlim: the one that lacks it
+}
+
+// platformPairs pairs the platforms of two images: those that are wanted, or else all. An image that doesn't say its
+// platform, as an archive may, is taken to be of the other one's.
+func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, error) {
+	olds, news := base.Platforms(), slim.Platforms()
+	var out []platformPair
+	if len(wanted) > 0 {
+		chosen, err := parsePlatforms(wanted)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range chosen {
+			if slices.ContainsFunc(chosen[:i], samePlatform(p)) {
+				continue
+			}
+			out = append(out, platformPair{Platform: p, of: [2]v1.Platform{orUnnamed(olds, p), orUnnamed(news, p)}})
+		}
+		return out, nil
+	}
+	if unnamed(olds) && len(news) == 1 {
+		return []platformPair{{Platform: news[0], of: [2]v1.Platform{olds[0], news[0]}}}, nil
+	}
+	if unnamed(news) && len(olds) == 1 {
+		return []platformPair{{Platform: olds[0], of: [2]v1.Platform{olds[0], news[0]}}}, nil
+	}
+	if unnamed(olds) || unnamed(news) {
+		return nil, usage(errors.New("one of the images doesn't say its platform: --platform says which one of the other is to be compared with it"))
+	}
+	common := false
+	for _, p := range olds {
+		pair := platformPair{Platform: p, of: [2]v1.Platform{p, p}}
+		if !slices.ContainsFunc(news, samePlatform(p)) {
+			pair.missing = diff.InSlim
+		}
+		common = common || pair.missing == ""
+		out = append(out, pair)
+	}
+	for _, p := range news {
+		if !slices.ContainsFunc(olds, samePlatform(p)) {
+			out = append(out, platformPair{Platform: p, missing: diff.InBase})
+		}
+	}
+	if !common {
+		return nil, &image.PlatformError{Ref: slim.Reference(), Want: olds[0], Have: news}
+	}
+	return out, nil
+}
+
+// unnamed reports whether ps are the one image that doesn't say its platform.
+func unnamed(ps []v1.Platform) bool {
+	return len(ps) == 1 && (ps[0].OS == "" || ps[0].Architecture == "")
+}
+
+func orUnnamed(ps []v1.Platform, p v1.Platform) v1.Platform {
+	if unnamed(ps) {
+		return ps[0]
+	}
+	return p
+}
+
+// samePlatform compares as image.Source.Image does: "arm64" is "arm64/v8".
+func samePlatform(p v1.Platform) func(v1.Platform) bool {
+	usual := map[string]string{"amd64": "v1", "arm": "v7", "arm64": "v8"}
+	normal := func(p v1.Platform) v1.Platform {
+		if p.Variant == "" {
+			p.Variant = usual[p.Architecture]
+		}
+		return v1.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant, OSVersion: p.OSVersion}
+	}
+	return func(o v1.Platform) bool { return normal(o).Equals(normal(p)) }
+}

@@ -1,0 +1,77 @@
+package slim
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+)
+
+// InspectOptions says which image is read.
+type InspectOptions struct {
+	Access
+	// Image is the image, as slimctl help images names it.
+	Image string
+	// Platforms are those to read, as os/arch; none are all that the image has.
+	Platforms []string
+}
+
+// Inspected is an image with the surface of each platform that was asked for.
+type Inspected struct {
+	Source *image.Source
+	Images []*inspect.Image
+}
+
+// Inspect opens an image and reads the surface of each platform. A layer that the cache doesn't know is read once.
+func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
+	return inspectImage(ctx, o, false)
+}
+
+// inspectImage is Inspect. whole has it read every layer on this machine although the cache has its index: the layer may be
+// gone, or another one by now.
+func inspectImage(ctx context.Context, o InspectOptions, whole bool) (*Inspected, error) {
+	a, err := o.Access.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	src, err := a.open(ctx, o.Image, nil)
+	if err != nil {
+		return nil, err
+	}
+	platforms := src.Platforms()
+	if len(o.Platforms) > 0 {
+		if platforms, err = parsePlatforms(o.Platforms); err != nil {
+			return nil, err
+		}
+	}
+	images, err := src.Images(platforms...)
+	if err != nil {
+		return nil, err
+	}
+	out := &Inspected{Source: src, Images: make([]*inspect.Image, len(images))}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, img := range images {
+		g.Go(func() error {
+			files, err := tree.Cache{Dir: a.CacheDir}.Open(gctx, img, tree.Options{Progress: a.Progress})
+			if err == nil && whole {
+				err = src.CheckLayers(gctx, img, a.Progress)
+			}
+			if err == nil {
+				out.Images[i], err = inspect.Read(gctx, o.Image, img, files)
+			}
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", o.Image, platforms[i], err)
+			}
+			out.Images[i].Platform = platforms[i]
+			out.Images[i].Surface.Platform = platforms[i].String()
+			return nil
+		})
+	}
+	return out, g.Wait()
+}

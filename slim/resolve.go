@@ -1,0 +1,241 @@
+package slim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// ResolveOptions says which profile is resolved against which base.
+type ResolveOptions struct {
+	Access
+	// Profile is the name of a built-in profile, or a file; empty is l0.
+	Profile string
+	// Set holds settings over the profile, as KEY.KEY=VALUE.
+	Set []string
+	// Labels are set in the image's config over the profile's. What a lock pins doesn't depend on them.
+	Labels map[string]string
+	// Base is the image to derive from, as slimctl help images names it; empty is the profile's.
+	Base string
+	// Platforms are those to resolve for, as os/arch; none are the profile's.
+	Platforms []string
+	// Payload is a directory that slimctl payload fetch wrote; empty has npm fetch it.
+	Payload string
+	// Lock is the lock file; empty is slim.lock beside the profile, if there is one.
+	Lock string
+	// NoLock uses no lock, Locked fails where there is none.
+	NoLock, Locked bool
+	// Epoch is the time of everything that a build adds; zero is the base's.
+	Epoch time.Time
+}
+
+func (o ResolveOptions) withDefaults() (ResolveOptions, error) {
+	if o.Profile == "" {
+		o.Profile = "l0"
+	}
+	var err error
+	o.Access, err = o.Access.withDefaults()
+	return o, err
+}
+
+// Resolved is a profile resolved, with what it was resolved against.
+type Resolved struct {
+	Profile *profile.Profile
+	// Source is the base.
+	Source *image.Source
+	// Recipes has one recipe a platform.
+	Recipes []*build.Recipe
+	// Lock pins what resolving found.
+	Lock *resolve.Lock
+}
+
+// Resolve loads a profile and resolves it against its base: with a lock it reads no layer of the base, and otherwise those
+// that the cache doesn't know.
+func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if o.NoLock && (o.Locked || o.Lock != "") {
+		return nil, usage(errors.New("--no-lock can't be combined with --lock or --locked"))
+	}
+	p, err := LoadProfile(o.Profile, o.Set)
+	if err != nil {
+		return nil, err
+	}
+	platforms, err := profilePlatforms(o.Platforms, p)
+	if err != nil {
+		return nil, err
+	}
+	given := p.Base.Reference
+	if o.Base != "" {
+		given = o.Base
+	}
+	reference := strings.TrimPrefix(given, "docker://") // which says that it is no path
+	var lock *resolve.Lock
+	if !o.NoLock {
+		if lock, err = findLock(o, p, reference, platforms); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.Labels) > 0 {
+		labels := maps.Clone(p.Config.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, o.Labels)
+		p.Config.Labels = labels
+	}
+	r := &Resolved{Profile: p}
+	if r.Source, err = o.open(ctx, given, lock); err != nil {
+		return nil, err
+	}
+	own, err := makeOverlays(ctx, o, p, platforms)
+	if err != nil {
+		return nil, err
+	}
+	r.Recipes, r.Lock, err = resolve.Resolve(ctx, resolve.Input{
+		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: lock,
+		Cache: tree.Cache{Dir: o.CacheDir}, Progress: o.Progress, Epoch: o.Epoch,
+	})
+	return r, err
+}
+
+// Annotations adds what the image specification has for the base (annotations.md) to a build's own.
+func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
+	base := map[string]string{image.AnnotationBaseDigest: r.Source.Digest().String()}
+	if r.Source.Name() != nil {
+		// As it was asked for: a lock pins the source to a digest, and must not change the image.
+		if n, err := image.ParseReference(r.Recipes[0].Base.Reference, false); err == nil {
+			base[image.AnnotationBaseName] = n.Name()
+		}
+	}
+	over := func(own map[string]string) map[string]string {
+		out := maps.Clone(base)
+		maps.Copy(out, own)
+		return out
+	}
+	return build.Annotations{Index: over(own.Index), Manifest: over(own.Manifest)}
+}
+
+// findLock finds the lock that goes with the profile, and says what it made of it.
+func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms []v1.Platform) (*resolve.Lock, error) {
+	file := o.Lock
+	if file == "" {
+		file = LockFile(o.Profile)
+	}
+	lock, err := resolve.ReadLock(file)
+	if errors.Is(err, fs.ErrNotExist) && o.Lock == "" {
+		if o.Locked {
+			return nil, fmt.Errorf("--locked: there is no %s; run `slimctl lock`", file)
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Matches(p, reference, platforms); err != nil {
+		return nil, fmt.Errorf("%s is stale (%w); run `slimctl lock`, or pass --no-lock to build unpinned", file, err)
+	}
+	o.Log("lock %s is used: base %s, no base layer is read", file, lock.Base.Digest)
+	return lock, nil
+}
+
+// LockFile is where the lock of a profile lies: beside its file, in the current directory for a built-in one.
+func LockFile(nameOrFile string) string {
+	if profile.IsFile(nameOrFile) {
+		return filepath.Join(filepath.Dir(nameOrFile), resolve.LockName)
+	}
+	return resolve.LockName
+}
+
+// makeOverlays makes the overlays that every profile has, for each platform: the payload and our server.
+func makeOverlays(ctx context.Context, o ResolveOptions, p *profile.Profile, platforms []v1.Platform) (map[string][]build.Lay, error) {
+	if len(platforms) == 0 {
+		return nil, nil
+	}
+	options := overlays.Options{CacheDir: o.CacheDir, Log: o.Log}
+	payload, err := fetchPayload(ctx, o.Payload, p.Payload.AgentBrowser, options)
+	if err != nil {
+		return nil, err
+	}
+	made := make([][]build.Lay, len(platforms))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, platform := range platforms {
+		g.Go(func() error {
+			files, err := payload.Files(platform.Architecture)
+			if err != nil {
+				return fmt.Errorf("%s: %w", platform, err)
+			}
+			server, err := overlays.Server(ctx, platform.Architecture, options)
+			if err != nil {
+				return fmt.Errorf("%s: %w", platform, err)
+			}
+			made[i] = []build.Lay{
+				{Name: "payload", Why: "agent-browser " + payload.Version + ", the only program that drives the browser", Files: files},
+				{Name: "browser-shell", Why: "the one MCP tool", Files: server},
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	out := map[string][]build.Lay{}
+	for i, platform := range platforms {
+		out[platform.String()] = made[i]
+	}
+	return out, nil
+}
+
+func fetchPayload(ctx context.Context, dir string, want profile.AgentBrowser, o overlays.Options) (*overlays.Payload, error) {
+	if dir == "" {
+		return overlays.Fetch(ctx, want.Version, want.Integrity, o)
+	}
+	p, err := overlays.Prepared(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Matches(want.Version, want.Integrity); err != nil {
+		return nil, fmt.Errorf("--payload %s: %w", dir, err)
+	}
+	return p, nil
+}
+
+// profilePlatforms reads platforms of a profile; none are all that it has.
+func profilePlatforms(list []string, p *profile.Profile) ([]v1.Platform, error) {
+	var have []string
+	for _, s := range p.Platforms {
+		have = append(have, string(s))
+	}
+	if len(list) == 0 {
+		list = have
+	}
+	platforms, err := parsePlatforms(list)
+	if err != nil {
+		return nil, err
+	}
+	for _, platform := range platforms {
+		if !slices.Contains(have, platform.String()) {
+			return nil, usage(fmt.Errorf("--platform %s: profile %s is for %v", platform, p.Name, p.Platforms))
+		}
+	}
+	return platforms, nil
+}

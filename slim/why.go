@@ -1,0 +1,103 @@
+package slim
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/slimctl/slimctl/build/profile"
+)
+
+// ProfileLine is a line of a profile that is about a path.
+type ProfileLine struct {
+	Source string `json:"source"` // file:line:column
+	Does   string `json:"does"`   // "removes", "strips", "lays", "closes", "allows"
+	What   string `json:"what"`   // the path or glob that it names
+	Why    string `json:"why,omitempty"`
+	When   string `json:"when,omitempty"`
+}
+
+// About returns the lines of a profile that are about a path, or a directory above it.
+func About(p *profile.Profile, at string) []ProfileLine {
+	out := []ProfileLine{}
+	removals := func(does string, list []profile.Removal) {
+		for _, r := range list {
+			what := r.Path + r.Glob
+			if covers(what, at) && !coversAny(r.Except, at) {
+				out = append(out, ProfileLine{r.Position.String(), does, what, r.Why, when(r.When)})
+			}
+		}
+	}
+	removals("removes", p.Remove)
+	removals("strips", p.Strip)
+	for _, o := range p.Overlays {
+		for _, f := range o.Files {
+			if f.Path != at {
+				continue
+			}
+			why := f.Why
+			if why == "" {
+				why = o.Why
+			}
+			out = append(out, ProfileLine{f.Position.String(), "lays", f.Path, why, when(f.When)})
+		}
+	}
+	for _, c := range p.Expect.Closed {
+		if !covers(c.Glob, at) {
+			continue
+		}
+		does := "closes"
+		if coversAny(c.Allow, at) {
+			does = "allows"
+		}
+		out = append(out, ProfileLine{c.Position.String(), does, c.Glob, c.Why, when(c.When)})
+	}
+	return out
+}
+
+// covers reports whether a path or glob matches at or a directory above it.
+func covers(pattern, at string) bool {
+	for ; at != "/"; at = path.Dir(at) {
+		if doublestar.MatchUnvalidated(pattern, at) {
+			return true
+		}
+	}
+	return false
+}
+
+func coversAny(patterns []string, at string) bool {
+	for _, p := range patterns {
+		if covers(p, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// when words a condition.
+func when(w profile.When) string {
+	var words []string
+	if len(w.Line) > 0 {
+		words = append(words, fmt.Sprintf("line %s", join(w.Line)))
+	}
+	if len(w.Platform) > 0 {
+		words = append(words, join(w.Platform))
+	}
+	if w.Exists != "" {
+		words = append(words, "the base has "+w.Exists)
+	}
+	if w.Missing != "" {
+		words = append(words, "the base lacks "+w.Missing)
+	}
+	return strings.Join(words, ", ")
+}
+
+func join[T ~string](list []T) string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ", ")
+}
