@@ -22,17 +22,22 @@ func (b Built) Digest() (v1.Hash, error) {
 	return b.Image.Digest()
 }
 
-// Descriptor describes the index, or the manifest of the one image.
+// Descriptor gives the media type, digest and size of the index, or of the manifest of the one image.
 func (b Built) Descriptor() (v1.Descriptor, error) {
-	var d partial.Describable = b.Image
+	var of partial.Describable = b.Image
 	if b.Index != nil {
-		d = b.Index
+		of = b.Index
 	}
-	desc, err := partial.Descriptor(d)
+	t, err := of.MediaType()
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
-	return *desc, nil
+	size, err := of.Size()
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	digest, err := of.Digest()
+	return v1.Descriptor{MediaType: t, Digest: digest, Size: size}, err
 }
 
 // OCILayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.

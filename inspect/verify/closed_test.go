@@ -77,8 +77,12 @@ func buildClosed(line string) (*closed, error) {
 		os, arch, _ := strings.Cut(string(s), "/")
 		platforms = append(platforms, v1.Platform{OS: os, Architecture: arch})
 	}
+	own := map[string][]build.Lay{}
+	for _, platform := range platforms {
+		own[platform.String()] = stubs(platform)
+	}
 	recipes, _, err := resolve.Resolve(ctx, resolve.Input{
-		Profile: p, Reference: reference, Source: src, Platforms: platforms, Assets: assets.FS, Cache: cache, Overlays: stubs,
+		Profile: p, Reference: reference, Source: src, Platforms: platforms, Assets: assets.FS, Cache: cache, Overlays: own,
 	})
 	if err != nil {
 		return nil, err
@@ -107,7 +111,7 @@ func buildClosed(line string) (*closed, error) {
 }
 
 // stubs are an overlay payload and an overlay browser-shell with the real paths.
-func stubs(_ context.Context, p v1.Platform) ([]build.Lay, error) {
+func stubs(p v1.Platform) []build.Lay {
 	machine, name := byte(elf.EM_X86_64), "x64"
 	if p.Architecture == "arm64" {
 		machine, name = byte(elf.EM_AARCH64), "arm64"
@@ -121,7 +125,7 @@ func stubs(_ context.Context, p v1.Platform) ([]build.Lay, error) {
 		}},
 		// Too large for a script, as the real one is.
 		{Name: "browser-shell", Why: "stub", Files: []image.File{image.Bytes(shell, 0o755, append(program(machine), make([]byte, 1<<20)...))}},
-	}, nil
+	}
 }
 
 // expected says what a recipe's image must be.
