@@ -50,11 +50,13 @@ type Limits struct {
 }
 
 const (
-	maxEvents    = 1000     // in evidence.json; events.jsonl has all
-	maxCommand   = 8 << 10  // bytes of Event.Command
-	journalBytes = 16 << 20 // of events.jsonl before it is rotated
-	journalKeep  = 16
+	maxEvents  = 1000    // in evidence.json; events.jsonl has all
+	maxCommand = 8 << 10 // bytes of Event.Command
 )
+
+// journalLimits bound events.jsonl. It loses no line: when it is full nothing more is run, and the container's end is still
+// recorded, as with audit.when_full "stop".
+var journalLimits = audit.Limits{MaxBytes: 16 << 20, Keep: 16}
 
 // openJournal makes the directory of the artifacts and begins events.jsonl in it.
 func (s *Sandbox) openJournal() error {
@@ -75,7 +77,7 @@ func (s *Sandbox) openJournal() error {
 		return fmt.Errorf("artifacts: %w", err)
 	}
 	s.kept = true
-	s.journal, err = audit.Open(filepath.Join(dir, "events.jsonl"), audit.Limits{MaxBytes: journalBytes, Keep: journalKeep, Rotate: true})
+	s.journal, err = audit.Open(filepath.Join(dir, "events.jsonl"), journalLimits)
 	return err
 }
 
@@ -92,23 +94,39 @@ func (s *Sandbox) closeJournal() error {
 }
 
 // Record adds an event to the evidence, and with Settings.Output to events.jsonl: a chain of lines of the audit log's
-// format, each on the disk before Record returns. It sets the event's time, and its name by its code. A Command of more
-// than 8 KiB is cut.
+// format, each written before Record returns. It sets the event's time, and its name by its code. A Command of more than
+// 8 KiB is cut. An EventExec that can't be written, because events.jsonl is full or fails, is in neither and must not run.
 func (s *Sandbox) Record(e Event) error {
 	e.Time = time.Now().UTC()
 	e.Name = e.Code.Name()
 	e.Command = cutCommand(e.Command)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.evident.Events) < maxEvents || e.Event == EventCleanup {
+	err := s.writeEvent(e)
+	switch {
+	case err != nil && e.Event == EventExec:
+	case len(s.evident.Events) < maxEvents || e.Event == EventCleanup:
 		s.evident.Events = append(s.evident.Events, e)
-	} else {
+	default:
 		s.evident.EventsLeftOut++
 	}
+	return err
+}
+
+// writeEvent adds an event to events.jsonl, if there is one. The caller holds s.mu.
+func (s *Sandbox) writeEvent(e Event) error {
 	if s.journal == nil {
 		return nil
 	}
-	return s.journal.Write(audit.Record{Event: e.Event, RunID: s.ID, Data: e})
+	write := s.journal.Finish // which a full log takes, too
+	if e.Event == EventExec {
+		write = s.journal.Write
+	}
+	err := write(audit.Record{Event: e.Event, RunID: s.ID, Data: e})
+	if errors.Is(err, audit.ErrFull) {
+		err = fmt.Errorf("%s and its %d older files are full; start another run", s.journal.Name(), journalLimits.Keep)
+	}
+	return err
 }
 
 func cutCommand(argv []string) []string {

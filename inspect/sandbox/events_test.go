@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,36 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	if r, err := audit.Verify(ev.EventsHead, filepath.Join(s.plan.Output, "id", "events.jsonl")); err != nil || !r.OK || r.Lines != maxEvents+6 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestNoEventIsLost: a run that does more than events.jsonl has room for is refused the next call; every line before is there,
+// and so is its end. It isn't parallel: others use the limits.
+func TestNoEventIsLost(t *testing.T) {
+	defer func(l audit.Limits) { journalLimits = l }(journalLimits)
+	journalLimits = audit.Limits{MaxBytes: 4 << 10, Keep: 2}
+	s := &Sandbox{plan: &plan{Settings: Settings{Output: t.TempDir()}}, ID: "id"}
+	if err := s.openJournal(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := 0, error(nil)
+	for ; err == nil; n++ {
+		if err = s.Record(Event{Event: EventExec}); n > 1000 {
+			t.Fatal("it is never full")
+		}
+	}
+	if !strings.Contains(err.Error(), "events.jsonl and its 2 older files are full") {
+		t.Error(err)
+	}
+	if err := errors.Join(s.recordCleanup(nil), s.closeJournal()); err != nil {
+		t.Fatal(err)
+	}
+	ev := s.Evidence()
+	file := filepath.Join(s.plan.Output, "id", "events.jsonl")
+	older, _ := filepath.Glob(file + ".*") // the pattern is good
+	r, err := audit.Verify(ev.EventsHead, append(older, file)...)
+	if err != nil || !r.OK || r.FirstSeq != 1 || r.Lines != n || len(ev.Events) != n {
+		t.Errorf("%d calls and the end: %+v, %v; %d in the evidence", n-1, r, err, len(ev.Events))
 	}
 }
 
