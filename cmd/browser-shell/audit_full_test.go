@@ -69,7 +69,7 @@ func (l *lab) auditFiles(t *testing.T) []string {
 // TestAuditCannotBeEmptied is the attack of a client that wants the line of one call gone: hundreds of others that are denied,
 // with as many control characters as fit in its name, its arguments and its session.
 func TestAuditCannotBeEmptied(t *testing.T) {
-	const bytes = 1 << 16
+	const bytes, denied = 1 << 16, 180
 	l := newLab(t)
 	l.policy["audit"] = map[string]any{"file": "", "max_bytes": bytes, "keep": 1}
 	h := startHub(t, l)
@@ -77,7 +77,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 	if res := h.post(t, 1, "evidence", "open", "https://example.com"); !strings.Contains(res, `"exit_code":0`) {
 		t.Fatal(res)
 	}
-	for i := range 360 {
+	for i := range denied {
 		h.post(t, i+2, strings.Repeat("\x01", 4096), "eval", fmt.Sprint(i), strings.Repeat("\x01", 2000))
 	}
 	h.stop(t)
@@ -98,7 +98,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 		t.Errorf("the first line is gone; left are %d files, %d bytes", len(files), len(all))
 	}
 	if len(all) > bytes {
-		t.Errorf("360 denied calls wrote %d bytes", len(all))
+		t.Errorf("%d denied calls wrote %d bytes", denied, len(all))
 	}
 	// What was denied is counted to the last one.
 	counted := map[string]int{}
@@ -120,7 +120,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 	for _, c := range counted {
 		n += c
 	}
-	if n != 360 {
+	if n != denied {
 		t.Errorf("%d denials are counted: %v", n, counted)
 	}
 }

@@ -151,7 +151,7 @@ func TestHubKill(t *testing.T) {
 // TestHubCycles: starting and stopping the tool by the management API leaves
 // nothing behind, with a daemon in each of its lives.
 func TestHubCycles(t *testing.T) {
-	const cycles = 50
+	const cycles = 20
 	l := newLab(t)
 	roomy(l)
 	h := startHub(t, l)

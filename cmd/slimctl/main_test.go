@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		set := false
 		flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
 		if !set { // most of these tests wait: for retries, for timeouts, for registries
-			_ = flag.Set("test.parallel", "12")
+			_ = flag.Set("test.parallel", "6")
 		}
 	}
 	testscript.Main(scratched{m}, map[string]func(){"slimctl": main})

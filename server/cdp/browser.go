@@ -19,6 +19,9 @@ import (
 // poll is how often it is looked whether a page that closes is gone.
 const poll = 20 * time.Millisecond
 
+// askEvery is the time after which a page that did not close is told to again.
+const askEvery = time.Second
+
 // Browser is a connection to a running Chromium. All BrowserContexts made over
 // it, with their tabs, cookies and storage, are gone when it ends, however it
 // ends: Chromium disposes them.
@@ -192,7 +195,7 @@ func (b *Browser) CloseOthers(ctx context.Context, keep *Tab) error {
 }
 
 func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
-	asked := map[string]bool{}
+	asked := map[string]time.Time{}
 	for {
 		pages, err := b.targets(ctx)
 		if err != nil {
@@ -204,8 +207,8 @@ func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
 				continue
 			}
 			open = true
-			if !asked[p.ID] {
-				asked[p.ID] = true
+			if time.Since(asked[p.ID]) > askEvery { // a page that is just leaving for another place may stay
+				asked[p.ID] = time.Now()
 				_ = b.call(ctx, "Target.closeTarget", map[string]any{"targetId": p.ID}, nil) // gone meanwhile, or seen next time
 			}
 		}

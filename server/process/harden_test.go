@@ -58,7 +58,7 @@ type observed struct {
 	NotDumpable    bool
 }
 
-const runs = 500
+const runs = 200
 
 func beHardened(mark string) (o observed, err error) {
 	if err := Harden(); err != nil {

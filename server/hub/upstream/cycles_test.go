@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/server/process"
 )
 
-const cycles = 1000
+const cycles = 300
 
 // forking is a server that answers nothing but the first request, for speed. It
 // starts programs that leave its group: two that can be found by their mark,
