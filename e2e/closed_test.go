@@ -392,7 +392,7 @@ func testAgent(t *testing.T, b *box) {
 	var acted inputs
 	site := &httptest.Server{Listener: b.w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/acted" {
-			acted.add(r.URL.RawQuery)
+			acted.record(r.URL.RawQuery)
 			return
 		}
 		_, _ = io.WriteString(w, sitePage)

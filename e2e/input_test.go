@@ -21,13 +21,14 @@ type inputs struct {
 	list []string
 }
 
-func (i *inputs) add(what string) {
+// record adds an input to the list.
+func (i *inputs) record(what string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.list = append(i.list, what)
 }
 
-// take gives what was done since the last call.
+// take returns the inputs since the last call.
 func (i *inputs) take() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -78,8 +79,8 @@ func (c *rfb) enter(t *testing.T, address string) {
 	c.press(t, keyReturn)
 }
 
-// testInput: with a ticket for input a person acts on the browser, until it is revoked; with any other he looks on. The page
-// tells acted which keys it gets.
+// testInput: with a ticket for input a person acts on the browser, until it is revoked; with any other he looks on. acted
+// lists the keys that the page gets.
 func testInput(t *testing.T, b *box, acted *inputs) {
 	good, status := orderTicket(t, b.w, `{"input": true}`, "X-AIO-API-Key", key)
 	if status != 200 {

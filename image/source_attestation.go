@@ -12,7 +12,7 @@ import (
 // Ignored is an entry of an index, or of a layout's index.json, that is neither an image nor an attestation of one.
 type Ignored struct {
 	v1.Descriptor
-	// Why says what it lacks to be one.
+	// Why is the reason that it is neither.
 	Why string
 }
 

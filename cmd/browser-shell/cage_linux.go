@@ -19,20 +19,22 @@ import (
 // display is the socket of the X server.
 const display = "/tmp/.X11-unix/X99"
 
-// common is what each of the programs reads: libraries, fonts, names and numbers of the machine. It lists the files of /etc
-// one by one, since our policy files are there, too.
+// common is what each of the programs reads: libraries, fonts, names and numbers of the machine. It lists the files
+// of /etc one by one, since our policy files are there, too.
 var common = []string{
 	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share", "/usr/local/share", "/proc", "/sys",
 	"/etc/alternatives", "/etc/fonts", "/etc/group", "/etc/gtk-3.0", "/etc/hosts", "/etc/ld.so.cache", "/etc/locale.alias",
 	"/etc/localtime", "/etc/machine-id", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd",
-	"/etc/resolv.conf", "/etc/ssl", "/etc/timezone", "/etc/xdg", "/etc/X11", "/opt/gem/openbox.xml", "/var/cache/fontconfig",
+	"/etc/resolv.conf", "/etc/ssl", "/etc/timezone", "/etc/xdg", "/etc/X11", "/opt/gem/openbox.xml",
+	"/var/cache/fontconfig",
 }
 
-// loaders start programs that aren't static (Linux Standard Base, "Program interpreter"). One alone starts nothing that the
-// program may not read, and of that nothing as a program of its own.
+// loaders start programs that aren't static (Linux Standard Base, "Program interpreter"). One alone starts nothing
+// that the program may not read, and of that nothing as a program of its own.
 var loaders = []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"}
 
-// chooseRules returns the rules of a named cage for a program that a page may take over, directly or through the browser.
+// chooseRules returns the rules of a named cage for a program that a page may take over, directly or through the
+// browser.
 func chooseRules(name, program string) (cage.Rules, error) {
 	real, err := filepath.EvalSymlinks(program)
 	if at := (*fs.PathError)(nil); errors.As(err, &at) {

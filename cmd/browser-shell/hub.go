@@ -175,7 +175,7 @@ func (a *anchors) serve(ctx context.Context) error {
 	}
 }
 
-// Ready says what keeps the image from serving: the hub's servers, or a log that can't be written or is full.
+// Ready returns nil if the image can serve, or what prevents it: the hub's servers, or a log that is full or can't be written.
 func (m *managed) Ready() error {
 	err := m.Hub.Ready()
 	if m.egress != nil {

@@ -19,7 +19,7 @@ type gateError struct{ words string }
 
 func (e *gateError) Error() string { return e.words }
 
-// unprovenError tells that nothing was found in an image that nobody compared with its base.
+// unprovenError is the result of a verification without findings that had no base to compare the image with.
 type unprovenError struct{ words string }
 
 func (e *unprovenError) Error() string { return e.words }

@@ -64,7 +64,7 @@ func (l *limits) sparse(size int64) error {
 	return nil
 }
 
-// inflate gives what compressed holds, as image.Inflate does. Of gzip, members says how many were read.
+// inflate returns a reader of the decompressed content, as image.Inflate does. members returns how many gzip members were read.
 func (l *limits) inflate(compressed io.Reader) (_ io.ReadCloser, members func() int, _ error) {
 	raw, err := image.Inflate(readerFunc(func(b []byte) (int, error) {
 		n, err := compressed.Read(b)

@@ -27,7 +27,7 @@ type Rule struct {
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Severity string `json:"severity"`
-	// Why says what somebody does with an image that breaks the rule; Fix what to do about it.
+	// Why describes what an attacker does with an image that breaks the rule; Fix is the remedy.
 	Why string `json:"why"`
 	Fix string `json:"fix"`
 	// Holes are the letters of facts/aio-base.md 4.4 that the rule finds, for example "b".

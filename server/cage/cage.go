@@ -3,8 +3,8 @@
 //
 //   - Landlock limits files, executables and TCP ports, and forbids signals to other processes (landlock(7)).
 //   - A seccomp filter allows TCP and local stream sockets only, and no tracing, namespaces or other ABI (seccomp(2)).
-//   - A supervisor makes each connection for the program, from its own copy of the address, which the program can't swap
-//     after the check (seccomp_unotify(2)).
+//   - A supervisor makes each connection for the program, from its own copy of the address, which the program can't
+//     swap after the check (seccomp_unotify(2)).
 package cage
 
 import (
@@ -46,7 +46,8 @@ func (p Parts) String() string {
 	if p.Landlock > 0 {
 		landlock = fmt.Sprintf("ABI %d", p.Landlock)
 	}
-	return fmt.Sprintf("Landlock %s, seccomp filter %s, supervised connections %s", landlock, has(p.Filter), has(p.Supervisor))
+	return fmt.Sprintf("Landlock %s, seccomp filter %s, supervised connections %s",
+		landlock, has(p.Filter), has(p.Supervisor))
 }
 
 // ErrIncomplete reports a cage with a missing part.
@@ -60,16 +61,21 @@ func (p Parts) Missing(r Rules) (missing []string) {
 	for _, limit := range []struct {
 		abi          int
 		what, kernel string
-	}{{3, "the truncating of files", "6.2"}, {4, "TCP ports", "6.7"}, {5, "the control of devices", "6.10"}, {6, "signals", "6.12"}} {
+	}{
+		{3, "the truncating of files", "6.2"}, {4, "TCP ports", "6.7"},
+		{5, "the control of devices", "6.10"}, {6, "signals", "6.12"},
+	} {
 		if p.Landlock > 0 && p.Landlock < limit.abi {
-			missing = append(missing, fmt.Sprintf("Landlock for %s (needs ABI %d, Linux %s; here is ABI %d)", limit.what, limit.abi, limit.kernel, p.Landlock))
+			missing = append(missing, fmt.Sprintf("Landlock for %s (needs ABI %d, Linux %s; here is ABI %d)",
+				limit.what, limit.abi, limit.kernel, p.Landlock))
 		}
 	}
 	if !p.Filter {
 		missing = append(missing, "seccomp filters")
 	}
 	if r.Connects() && !p.Supervisor {
-		missing = append(missing, "supervised connections (need seccomp user notification, and access to a child's /proc/PID/mem)")
+		missing = append(missing,
+			"supervised connections (need seccomp user notification, and access to a child's /proc/PID/mem)")
 	}
 	return missing
 }
@@ -80,5 +86,6 @@ func (p Parts) Whole(r Rules) error {
 	if missing == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: no %s; to start without, set \"cage\": \"available\" in the policy file", ErrIncomplete, strings.Join(missing, ", no "))
+	return fmt.Errorf("%w: no %s; to start without, set \"cage\": \"available\" in the policy file",
+		ErrIncomplete, strings.Join(missing, ", no "))
 }

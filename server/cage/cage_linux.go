@@ -32,8 +32,8 @@ type entered struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same rules. The
-// supervisor is this process: when it ends, so does the program. say takes lines for the log.
+// Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same
+// rules. The supervisor is this process: when it ends, so does the program. say takes lines for the log.
 func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) error {
 	parts, listener, err := startEnter(enter)
 	if err != nil {
@@ -53,7 +53,8 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	return enter.Wait()
 }
 
-// Probe returns the parts that a cage has here. enter is the command that calls Enter, for a program that can't be started.
+// Probe returns the parts that a cage has here. enter is the command that calls Enter, for a program that can't be
+// started.
 func Probe(enter *exec.Cmd) (Parts, error) {
 	parts, listener, err := startEnter(enter)
 	if err != nil {
@@ -66,7 +67,8 @@ func Probe(enter *exec.Cmd) (Parts, error) {
 	return parts, nil
 }
 
-// startEnter starts the command that calls Enter, and waits until it is in its cage. listener is -1 without a supervisor's part.
+// startEnter starts the command that calls Enter, and waits until it is in its cage. listener is -1 without a
+// supervisor's part.
 func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
 	ours, theirs, err := openPair()
 	if err != nil {
@@ -161,8 +163,8 @@ func boolByte(b bool) byte {
 var word = []byte("the supervisor reads this")
 
 // Enter makes this process the program in its cage: of rules that connect to something, a process that Supervise has
-// started. With whole it doesn't when a part is missing; the error is an ErrIncomplete then. It returns an error, or not at
-// all. say takes the line for the log that Supervise doesn't write.
+// started. With whole it doesn't when a part is missing; the error is an ErrIncomplete then. It returns an error, or
+// not at all. say takes the line for the log that Supervise doesn't write.
 func (r Rules) Enter(argv, env []string, whole bool, say func(format string, args ...any)) error {
 	runtime.LockOSThread() // the filter is this thread's, and exec keeps the calling thread's
 	parts := Parts{Landlock: landlockABI()}
@@ -205,7 +207,8 @@ func (r Rules) confineThread(parts *Parts, whole bool) (listener int, err error)
 // greetSupervisor lets the supervisor try to read this process's memory.
 func greetSupervisor() (readable bool, err error) {
 	unix.CloseOnExec(fdEnter)
-	// It ends with its supervisor. The setting is a thread's, so the one that Supervise made is lost in a program of several.
+	// It ends with its supervisor. The setting is a thread's, so the one that Supervise made is lost in a program of
+	// several.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return false, err
 	}

@@ -169,7 +169,9 @@ func testRules() (r Rules) {
 }
 
 // loader starts programs, ours too when it isn't a static one.
-var loader = map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
+var loader = map[string]string{
+	"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1",
+}[runtime.GOARCH]
 
 func socket(family, kind, protocol int) error {
 	fd, err := unix.Socket(family, kind, protocol)
@@ -244,10 +246,13 @@ var attempts = map[string]func() error{
 	"another address": func() error { return dial("tcp4", fmt.Sprintf("127.0.0.2:%d", port("PROXY"))) },
 	"IPv6":            func() error { return dial("tcp6", fmt.Sprintf("[::1]:%d", port("PROXY"))) },
 	"IPv4 in IPv6": func() error {
-		return blocking(&unix.SockaddrInet6{Port: port("OTHER"), Addr: [16]byte{10: 255, 11: 255, 12: 127, 15: 1}}, unix.AF_INET6)
+		mapped := [16]byte{10: 255, 11: 255, 12: 127, 15: 1}
+		return blocking(&unix.SockaddrInet6{Port: port("OTHER"), Addr: mapped}, unix.AF_INET6)
 	},
-	"another socket":     func() error { return dial("unix", place("other.sock")) },
-	"an abstract socket": func() error { return blocking(&unix.SockaddrUnix{Name: "@" + place("other.sock")}, unix.AF_UNIX) },
+	"another socket": func() error { return dial("unix", place("other.sock")) },
+	"an abstract socket": func() error {
+		return blocking(&unix.SockaddrUnix{Name: "@" + place("other.sock")}, unix.AF_UNIX)
+	},
 	"display by a way around": func() error {
 		return blocking(&unix.SockaddrUnix{Name: place("display") + "/../display/X99"}, unix.AF_UNIX)
 	},
@@ -263,7 +268,8 @@ var attempts = map[string]func() error{
 			return err
 		}
 		defer unix.Close(fd)
-		return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Port: port("OTHER"), Addr: [4]byte{127, 0, 0, 1}})
+		to := &unix.SockaddrInet4{Port: port("OTHER"), Addr: [4]byte{127, 0, 0, 1}}
+		return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, to)
 	},
 	"listen":             func() error { return listen(port("LISTEN")) },
 	"listen to more":     func() error { return listen(port("MORE")) },
@@ -381,12 +387,14 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{"": 0o755, "read": 0o755, "write": 0o777, "display": 0o777} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o755), os.Chmod(filepath.Join(dir, name), mode)); err != nil {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chmod(path, mode)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, content := range map[string][]byte{"cage.test": text, "read/file": []byte("x"), "secret": []byte("x")} {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), content, 0o755), os.Chmod(filepath.Join(dir, name), 0o755)); err != nil {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, content, 0o755), os.Chmod(path, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -485,15 +493,20 @@ func TestCage(t *testing.T) {
 	needWhole(t)
 	l := newLab(t)
 	want := map[string]string{
-		"proxy": "done", "proxy, blocking": "done", "display": "done", "addresses": "done", "listen": "done", "read": "done", "write": "done", "itself": "done",
+		"proxy": "done", "proxy, blocking": "done", "display": "done", "addresses": "done", "listen": "done",
+		"read": "done", "write": "done", "itself": "done",
 		"swapped": "done", // the other listener tells
 
-		"another port": "EACCES", "another address": "EACCES", "IPv6": "EACCES", "IPv4 in IPv6": "EACCES", "another socket": "EACCES",
+		"another port": "EACCES", "another address": "EACCES", "IPv6": "EACCES", "IPv4 in IPv6": "EACCES",
+		"another socket":     "EACCES",
 		"an abstract socket": "ECONNREFUSED", "display by a way around": "EACCES", "a bad address": "EFAULT",
-		"UDP": "EACCES", "raw": "EACCES", "packets": "EACCES", "audit socket": "EACCES", "fast open": "EPERM", "listen to more": "EACCES",
-		"read a secret": "EACCES", "list": "EACCES", "write what is read": "EACCES", "write elsewhere": "EACCES", "a link at the display": "EACCES",
-		"another program": "EACCES", "another program by the loader": "exit status 127", "a copy": "EACCES", "a file in memory": "ENOSYS",
-		"signal": "EPERM", "supervisor's environment": "EACCES", "supervisor's memory": "EACCES", "ptrace": "EPERM", "user namespace": "EPERM",
+		"UDP": "EACCES", "raw": "EACCES", "packets": "EACCES", "audit socket": "EACCES", "fast open": "EPERM",
+		"listen to more": "EACCES",
+		"read a secret":  "EACCES", "list": "EACCES", "write what is read": "EACCES", "write elsewhere": "EACCES",
+		"a link at the display": "EACCES",
+		"another program":       "EACCES", "another program by the loader": "exit status 127", "a copy": "EACCES",
+		"a file in memory": "ENOSYS", "signal": "EPERM", "supervisor's environment": "EACCES",
+		"supervisor's memory": "EACCES", "ptrace": "EPERM", "user namespace": "EPERM",
 		"io_uring": "ENOSYS", "a filter of its own": "EPERM",
 	}
 	var names []string
@@ -530,8 +543,8 @@ func TestCageWithoutConnections(t *testing.T) {
 	}
 }
 
-// TestMissingParts takes parts of the kernel away: what is missing is named, a program starts or doesn't as the policy says,
-// and the other parts hold.
+// TestMissingParts takes parts of the kernel away: what is missing is named, a program starts or doesn't as the
+// policy says, and the other parts hold.
 func TestMissingParts(t *testing.T) {
 	needWhole(t)
 	l := newLab(t)
@@ -540,13 +553,18 @@ func TestMissingParts(t *testing.T) {
 		want           map[string]string // what the other parts still refuse
 	}{
 		{"", "[]", map[string]string{"another port": "EACCES"}},
-		{"landlock", `["Landlock (needs Linux 5.13`, map[string]string{"another port": "EACCES", "UDP": "EACCES", "read a secret": "done", "proxy": "done"}},
-		{"notification", `["supervised connections (`, map[string]string{"another port": "EACCES", "read a secret": "EACCES", "UDP": "EACCES", "proxy": "done"}},
+		{"landlock", `["Landlock (needs Linux 5.13`, map[string]string{
+			"another port": "EACCES", "UDP": "EACCES", "read a secret": "done", "proxy": "done",
+		}},
+		{"notification", `["supervised connections (`, map[string]string{
+			"another port": "EACCES", "read a secret": "EACCES", "UDP": "EACCES", "proxy": "done",
+		}},
 		{"memory", `["supervised connections (`, map[string]string{"another port": "EACCES", "read a secret": "EACCES"}},
 	} {
 		t.Run(cmp.Or(tt.lacks, "nothing"), func(t *testing.T) {
 			lacks := "CAGE_LACKS=" + tt.lacks
-			if _, said, err := l.try(t, []string{lacks, "CAGE_PROBE=yes"}); err != nil || !strings.HasPrefix(said, tt.missing) || strings.Count(said, `" "`) > 0 {
+			_, said, err := l.try(t, []string{lacks, "CAGE_PROBE=yes"})
+			if err != nil || !strings.HasPrefix(said, tt.missing) || strings.Count(said, `" "`) > 0 {
 				t.Errorf("%v, %s, want %s", err, said, tt.missing)
 			}
 			got, said, err := l.try(t, []string{lacks}, slices.Collect(maps.Keys(tt.want))...)
@@ -554,7 +572,8 @@ func TestMissingParts(t *testing.T) {
 				t.Errorf("%v, %v, want %v\n%s", err, got, tt.want, said)
 			}
 			_, said, err = l.try(t, []string{lacks, "CAGE_WHOLE=1"}, "UDP")
-			if tt.lacks == "" && err != nil || tt.lacks != "" && !strings.Contains(said, "cage incomplete: no "+strings.Trim(tt.missing, `["`)) {
+			why := "cage incomplete: no " + strings.Trim(tt.missing, `["`)
+			if tt.lacks == "" && err != nil || tt.lacks != "" && !strings.Contains(said, why) {
 				t.Errorf("required: %v, %s", err, said)
 			}
 		})
@@ -564,7 +583,8 @@ func TestMissingParts(t *testing.T) {
 // TestOlderLandlock: no kernel can be made to have an older version.
 func TestOlderLandlock(t *testing.T) {
 	for abi, want := range map[int]string{
-		1: "truncating, TCP, control, signals", 2: "truncating, TCP, control, signals", 3: "TCP, control, signals", 4: "control, signals", 5: "signals", 6: "", 7: "",
+		1: "truncating, TCP, control, signals", 2: "truncating, TCP, control, signals", 3: "TCP, control, signals",
+		4: "control, signals", 5: "signals", 6: "", 7: "",
 	} {
 		p := Parts{Landlock: abi, Filter: true, Supervisor: true}
 		var got []string

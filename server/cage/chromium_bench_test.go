@@ -21,8 +21,8 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// BenchmarkChromium measures a headless Chromium in a cage and without one, in turn, and reports how many times as much the
-// caged one takes. It wants five rounds or more, on a quiet machine:
+// BenchmarkChromium measures a headless Chromium in a cage and without one, in turn, and reports how many times as
+// much the caged one takes. It wants five rounds or more, on a quiet machine:
 //
 //	go test ./server/cage -run '^$' -bench Chromium -benchtime 10x
 //
@@ -115,7 +115,8 @@ func measureChromium(b *testing.B, site *countedSite, caged bool) map[string]flo
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-breakpad",
 		"--proxy-server=127.0.0.1:" + strconv.Itoa(proxy), "--remote-debugging-port=" + strconv.Itoa(port),
 		"--user-data-dir=" + filepath.Join(l.dir, "write", "profile"), "about:blank"}
-	env := append(l.env, "CAGE_RULES="+string(rules), "HOME="+filepath.Join(l.dir, "write"), "TMPDIR="+filepath.Join(l.dir, "write"))
+	home := filepath.Join(l.dir, "write")
+	env := append(l.env, "CAGE_RULES="+string(rules), "HOME="+home, "TMPDIR="+home)
 	if caged {
 		argv = append([]string{filepath.Join(l.dir, "cage.test")}, argv...)
 		env = append(env, "CAGE_ROLE=supervisor", "CAGE_WHOLE=1")

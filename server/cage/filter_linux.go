@@ -19,27 +19,31 @@ const (
 // offArg returns the offset of the lower half of argument i on a little-endian machine.
 func offArg(i int) uint32 { return uint32(offArgs + 8*i) }
 
-// forbidden lists system calls that no program in a cage needs: they look into other processes, load code into the kernel,
-// or change namespaces and mounts. The default profiles of container runtimes refuse most of them, too, but a container may
-// run without one.
+// forbidden lists system calls that no program in a cage needs: they look into other processes, load code into the
+// kernel, or change namespaces and mounts. The default profiles of container runtimes refuse most of them, too, but a
+// container may run without one.
 var forbidden = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_PERF_EVENT_OPEN, unix.SYS_BPF, unix.SYS_USERFAULTFD,
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT,
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT,
-	unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
+	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_SYSLOG, unix.SYS_ACCT, unix.SYS_QUOTACTL,
 	unix.SYS_SECCOMP, // no filter of its own whose supervisor would answer before ours
 }
 
-// absent lists system calls that fail as on a kernel without them, so that programs fall back: io_uring connects unseen by
-// filters, clone3 hides its flags from filters, and a memfd is an executable file that Landlock doesn't cover.
-var absent = []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_CLONE3, unix.SYS_MEMFD_CREATE}
+// absent lists system calls that fail as on a kernel without them, so that programs fall back: io_uring connects
+// unseen by filters, clone3 hides its flags from filters, and a memfd is an executable file that Landlock doesn't
+// cover.
+var absent = []uint32{
+	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_CLONE3, unix.SYS_MEMFD_CREATE,
+}
 
 // namespaces are the flags of clone that make one (CLONE_NEWTIME is not among them: clone takes it for a signal).
-const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID |
+	unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 
 func errno(e unix.Errno) bpf.Instruction {
 	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(e)}
@@ -81,8 +85,8 @@ func assembleFilter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
 	)
 	on(unix.SYS_SOCKET, filterSockets()...)
 	on(unix.SYS_CONNECT, connect)
-	// TCP fast open connects by sending (tcp(7), MSG_FASTOPEN). Local sockets and TCP need no address to send to, and what
-	// sendmsg is given can't be looked at; there is no socket for datagrams to others.
+	// TCP fast open connects by sending (tcp(7), MSG_FASTOPEN). Local sockets and TCP need no address to send to, and
+	// what sendmsg is given can't be looked at; there is no socket for datagrams to others.
 	for _, send := range []struct {
 		number uint32
 		flags  int // which argument they are
@@ -137,8 +141,8 @@ func filterSockets() []bpf.Instruction {
 	return append(out, errno(unix.EACCES))
 }
 
-// installFilter puts the filter on this thread and what it starts, for good. With listener it returns the descriptor on which
-// the kernel notifies the supervisor of each connect; -1 otherwise.
+// installFilter puts the filter on this thread and what it starts, for good. With listener it returns the descriptor
+// on which the kernel notifies the supervisor of each connect; -1 otherwise.
 func installFilter(prog []bpf.RawInstruction, listener bool) (fd int, err error) {
 	code := make([]unix.SockFilter, len(prog))
 	for i, ins := range prog {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFilter runs the filter as the kernel does. x/net's machine reads numbers in network order, and so they are given.
+// TestFilter runs the filter as the kernel does. x/net's machine reads numbers in network order, and so they are
+// given.
 func TestFilter(t *testing.T) {
 	const notify = unix.SECCOMP_RET_USER_NOTIF
 	refused, absent := uint32(unix.SECCOMP_RET_ERRNO|unix.EPERM), uint32(unix.SECCOMP_RET_ERRNO|unix.ENOSYS)
@@ -31,37 +32,39 @@ func TestFilter(t *testing.T) {
 	for name, c := range map[string]struct {
 		arch   uint32
 		number uint32
-		args   []uint32
+		args   [4]uint32
 		want   uint32
 	}{
-		"read":               {number: unix.SYS_READ, want: ok},
-		"connect":            {number: unix.SYS_CONNECT, want: notify},
-		"another ABI":        {arch: unix.AUDIT_ARCH_I386, number: unix.SYS_READ, want: unix.SECCOMP_RET_KILL_PROCESS},
-		"x32":                {number: 0x40000000 | unix.SYS_CONNECT, want: absent},
-		"ptrace":             {number: unix.SYS_PTRACE, want: refused},
-		"unshare":            {number: unix.SYS_UNSHARE, want: refused},
-		"io_uring":           {number: unix.SYS_IO_URING_SETUP, want: absent},
-		"clone3":             {number: unix.SYS_CLONE3, want: absent},
-		"a thread":           {number: unix.SYS_CLONE, args: []uint32{unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND}, want: ok},
-		"a user namespace":   {number: unix.SYS_CLONE, args: []uint32{unix.CLONE_NEWUSER | uint32(unix.SIGCHLD)}, want: refused},
-		"local stream":       {number: unix.SYS_SOCKET, args: []uint32{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}, want: ok},
-		"local seqpacket":    {number: unix.SYS_SOCKET, args: []uint32{unix.AF_UNIX, unix.SOCK_SEQPACKET}, want: ok},
-		"local datagrams":    {number: unix.SYS_SOCKET, args: []uint32{unix.AF_UNIX, unix.SOCK_DGRAM | unix.SOCK_NONBLOCK}, want: noSocket},
-		"TCP":                {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_NONBLOCK}, want: ok},
-		"TCP by its number":  {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, want: ok},
-		"MPTCP":              {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, want: noSocket},
-		"SCTP":               {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, want: noSocket},
-		"UDP":                {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET, unix.SOCK_DGRAM}, want: noSocket},
-		"UDP over IPv6":      {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET6, unix.SOCK_DGRAM}, want: noSocket},
-		"raw":                {number: unix.SYS_SOCKET, args: []uint32{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, want: noSocket},
-		"packets":            {number: unix.SYS_SOCKET, args: []uint32{unix.AF_PACKET, unix.SOCK_RAW}, want: noSocket},
-		"vsock":              {number: unix.SYS_SOCKET, args: []uint32{unix.AF_VSOCK, unix.SOCK_STREAM}, want: noSocket},
-		"addresses":          {number: unix.SYS_SOCKET, args: []uint32{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, want: ok},
-		"netfilter":          {number: unix.SYS_SOCKET, args: []uint32{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}, want: noSocket},
-		"a message":          {number: unix.SYS_SENDMSG, args: []uint32{3, 0, unix.MSG_NOSIGNAL}, want: ok},
-		"fast open":          {number: unix.SYS_SENDMSG, args: []uint32{3, 0, unix.MSG_FASTOPEN}, want: refused},
-		"fast open, sendto":  {number: unix.SYS_SENDTO, args: []uint32{3, 0, 0, unix.MSG_FASTOPEN | unix.MSG_NOSIGNAL}, want: refused},
-		"fast open, several": {number: unix.SYS_SENDMMSG, args: []uint32{3, 0, 0, unix.MSG_FASTOPEN}, want: refused},
+		"read":              {0, unix.SYS_READ, [4]uint32{}, ok},
+		"connect":           {0, unix.SYS_CONNECT, [4]uint32{}, notify},
+		"another ABI":       {unix.AUDIT_ARCH_I386, unix.SYS_READ, [4]uint32{}, unix.SECCOMP_RET_KILL_PROCESS},
+		"x32":               {0, 0x40000000 | unix.SYS_CONNECT, [4]uint32{}, absent},
+		"ptrace":            {0, unix.SYS_PTRACE, [4]uint32{}, refused},
+		"unshare":           {0, unix.SYS_UNSHARE, [4]uint32{}, refused},
+		"io_uring":          {0, unix.SYS_IO_URING_SETUP, [4]uint32{}, absent},
+		"clone3":            {0, unix.SYS_CLONE3, [4]uint32{}, absent},
+		"a thread":          {0, unix.SYS_CLONE, [4]uint32{unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND}, ok},
+		"a user namespace":  {0, unix.SYS_CLONE, [4]uint32{unix.CLONE_NEWUSER | uint32(unix.SIGCHLD)}, refused},
+		"local stream":      {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}, ok},
+		"local seqpacket":   {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_SEQPACKET}, ok},
+		"local datagrams":   {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_DGRAM | unix.SOCK_NONBLOCK}, noSocket},
+		"TCP":               {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_NONBLOCK}, ok},
+		"TCP by its number": {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, ok},
+		"MPTCP":             {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, noSocket},
+		"SCTP":              {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP}, noSocket},
+		"UDP":               {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_DGRAM}, noSocket},
+		"UDP over IPv6":     {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET6, unix.SOCK_DGRAM}, noSocket},
+		"raw":               {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, noSocket},
+		"packets":           {0, unix.SYS_SOCKET, [4]uint32{unix.AF_PACKET, unix.SOCK_RAW}, noSocket},
+		"vsock":             {0, unix.SYS_SOCKET, [4]uint32{unix.AF_VSOCK, unix.SOCK_STREAM}, noSocket},
+		"addresses":         {0, unix.SYS_SOCKET, [4]uint32{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}, ok},
+		"netfilter": {
+			0, unix.SYS_SOCKET, [4]uint32{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER}, noSocket,
+		},
+		"a message":         {0, unix.SYS_SENDMSG, [4]uint32{3, 0, unix.MSG_NOSIGNAL}, ok},
+		"fast open":         {0, unix.SYS_SENDMSG, [4]uint32{3, 0, unix.MSG_FASTOPEN}, refused},
+		"fast open, sendto": {0, unix.SYS_SENDTO, [4]uint32{3, 0, 0, unix.MSG_FASTOPEN | unix.MSG_NOSIGNAL}, refused},
+		"fast open of many": {0, unix.SYS_SENDMMSG, [4]uint32{3, 0, 0, unix.MSG_FASTOPEN}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := make([]byte, 64)

@@ -67,8 +67,8 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 // maxSockaddr is the size of the largest address there is (struct sockaddr_storage).
 const maxSockaddr = 128
 
-// superviseConnections makes the connections of the cage that the listener belongs to, until its last process has ended. It
-// calls refused for each one that it doesn't make.
+// superviseConnections makes the connections of the cage that the listener belongs to, until its last process has
+// ended. It calls refused for each one that it doesn't make.
 func (r Rules) superviseConnections(listener int, refused func(pid int, to string)) error {
 	for {
 		var n notification
@@ -105,8 +105,8 @@ func (r Rules) superviseConnections(listener int, refused func(pid int, to strin
 	}
 }
 
-// connectFor makes a connection and replaces the program's socket by it. For a refusal, to is the address that the program
-// asked for.
+// connectFor makes a connection and replaces the program's socket by it. For a refusal, to is the address that the
+// program asked for.
 func (r Rules) connectFor(listener int, n *notification) (to string, err error) {
 	address, err := readMemory(int(n.pid), n.data.args[1], min(n.data.args[2], maxSockaddr))
 	if err != nil {
@@ -129,7 +129,8 @@ func (r Rules) connectFor(listener int, n *notification) (to string, err error) 
 		if r.Proxy == 0 || asked != netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.Proxy) {
 			return asked.String(), unix.EACCES
 		}
-		return "", replaceSocket(listener, n, number, unix.AF_INET, &syscall.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}})
+		proxy := &syscall.SockaddrInet4{Port: int(r.Proxy), Addr: [4]byte{127, 0, 0, 1}}
+		return "", replaceSocket(listener, n, number, unix.AF_INET, proxy)
 	case unix.AF_UNIX:
 		path, _, _ := bytes.Cut(address[2:], []byte{0})
 		if len(address) > 2 && address[2] == 0 {
@@ -159,7 +160,8 @@ func (r Rules) connectDisplay(listener int, n *notification, number int) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return unix.EACCES
 	}
-	return replaceSocket(listener, n, number, unix.AF_UNIX, &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)})
+	opened := &syscall.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}
+	return replaceSocket(listener, n, number, unix.AF_UNIX, opened)
 }
 
 // replaceSocket connects a new socket and puts it in the place of the program's descriptor, with that one's flags.
@@ -184,7 +186,9 @@ func replaceSocket(listener int, n *notification, number, family int, to syscall
 			return err
 		}
 	}
-	add := addFD{id: n.id, flags: addFDSetFD, srcFD: uint32(s), newFD: uint32(number), newFDFlags: uint32(flags & unix.O_CLOEXEC)}
+	add := addFD{
+		id: n.id, flags: addFDSetFD, srcFD: uint32(s), newFD: uint32(number), newFDFlags: uint32(flags & unix.O_CLOEXEC),
+	}
 	return ioctl(listener, notifAddFD, unsafe.Pointer(&add))
 }
 

@@ -123,13 +123,6 @@ func (w *watch) opening(params json.RawMessage) {
 // and the dialogs.
 const maxOpened = 10
 
-// Opened gives the addresses of the pages that the tab's pages opened since
+// Opened returns the addresses of the pages that the tab's pages opened since
 // Opened was last called, ten at most.
-func (t *Tab) Opened() []string {
-	opened := &t.watch.opened
-	opened.Lock()
-	defer opened.Unlock()
-	out := opened.urls
-	opened.urls = nil
-	return out
-}
+func (t *Tab) Opened() []string { return takeNoted(t.watch, &t.watch.opened.urls) }

@@ -100,14 +100,16 @@ func (w *watch) asked(d Dialog) {
 	}
 }
 
-// Dialogs gives the dialogs that the tab's pages opened since Dialogs was last
+// Dialogs returns the dialogs that the tab's pages opened since Dialogs was last
 // called, ten at most.
-func (t *Tab) Dialogs() []Dialog {
-	opened := &t.watch.opened
-	opened.Lock()
-	defer opened.Unlock()
-	out := opened.dialogs
-	opened.dialogs = nil
+func (t *Tab) Dialogs() []Dialog { return takeNoted(t.watch, &t.watch.opened.dialogs) }
+
+// takeNoted returns a list of watch.opened and empties it.
+func takeNoted[T any](w *watch, list *[]T) []T {
+	w.opened.Lock()
+	defer w.opened.Unlock()
+	out := *list
+	*list = nil
 	return out
 }
 

@@ -229,6 +229,40 @@ func serveUnix(t *testing.T, h *testHub) *http.Client {
 	return client
 }
 
+// TestRoom: who makes room for another session, when all places are taken.
+func TestRoom(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		special *use // one of all; the others were used just now
+		goes    bool // the special one; otherwise nobody does
+	}{
+		"all at work":              {&use{used: true, last: now}, false},
+		"one never used":           {&use{last: now}, true},
+		"one idle for long":        {&use{used: true, last: now.Add(-2 * idleEnough)}, true},
+		"one idle for long, waits": {&use{used: true, last: now.Add(-2 * idleEnough), running: 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var gone []string
+			s := sessions{delete: func(id string) { gone = append(gone, id) }, by: map[string]*use{"special": tt.special}}
+			for i := range maxSessions - 1 {
+				s.by[fmt.Sprint(i)] = &use{used: true, last: now}
+			}
+			if room := s.room(); room != tt.goes || room != slices.Equal(gone, []string{"special"}) {
+				t.Errorf("room: %v; %q went", room, gone)
+			}
+		})
+	}
+	s := sessions{delete: func(id string) {
+		if id != "new" {
+			t.Errorf("%s goes, and another was never used", id)
+		}
+	}, by: map[string]*use{"new": {last: now}}}
+	for i := range maxSessions - 1 {
+		s.by[fmt.Sprint(i)] = &use{used: true, last: now.Add(-2 * idleEnough)}
+	}
+	s.room()
+}
+
 // TestStreamEndsWithItsToken: each kind of stream ends when its caller's token does, and that of a key stays.
 func TestStreamEndsWithItsToken(t *testing.T) {
 	h := newTestHub(t, servers(t, "new"))
