@@ -51,7 +51,11 @@ func testEvents(t *testing.T, e engineUnderTest) {
 			if tt.set != nil {
 				tt.set(&s)
 			}
-			sb := engineUnderTest{e.Runner, t}.start(guestImage(t), s)
+			runner := e.Runner
+			if tt.reason == ReasonTimeout {
+				runner.StopGrace = hurry
+			}
+			sb := engineUnderTest{runner, t}.start(guestImage(t), s)
 			if tt.stop {
 				until(t, "ready", says(sb, "ready"))
 				if err := sb.Record(Event{Event: EventExec, Command: []string{"open", strings.Repeat("x", 1<<20)}, RequestID: "r1", Code: policy.PolicyBlocked, Rule: "url.host"}); err != nil {
@@ -225,6 +229,7 @@ func testAuditOfKilledProcess(t *testing.T, e engineUnderTest) {
 }
 
 func testAuditLasts(t *testing.T, e engineUnderTest) {
+	e.StopGrace = hurry
 	whole := chain(t, 3)
 	first, rest, _ := strings.Cut(whole, "\n")
 	_, last, _ := strings.Cut(rest, "\n")

@@ -25,6 +25,7 @@ func TestLimits(t *testing.T) {
 }
 
 func testLimits(t *testing.T, e engineUnderTest) {
+	e.StopGrace = hurry
 	s := settings("fork", "100")
 	s.PIDs, s.CPUs, s.Memory = 40, 0.5, 512<<20
 	sb := e.start(guestImage(t), s)

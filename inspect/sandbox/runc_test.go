@@ -27,6 +27,9 @@ import (
 
 const patience = need.Patience
 
+// hurry is the StopGrace of a container that takes no signal.
+const hurry = time.Second
+
 // sharedCache holds the unpacked guest image for all tests.
 var sharedCache = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "slimctl-sandbox-") })
 
@@ -328,7 +331,9 @@ func testEnd(t *testing.T, e engineUnderTest) {
 	t.Run("deaf, with a timeout", func(t *testing.T) {
 		s := settings("deaf")
 		s.Timeout = time.Second
-		if st := finish(t, engineUnderTest{e.Runner, t}.start(img, s)); st != (Status{ExitCode: 137, TimedOut: true, Reason: ReasonTimeout, Code: policy.Timeout}) {
+		runner := e.Runner
+		runner.StopGrace = hurry
+		if st := finish(t, engineUnderTest{runner, t}.start(img, s)); st != (Status{ExitCode: 137, TimedOut: true, Reason: ReasonTimeout, Code: policy.Timeout}) {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -467,6 +472,7 @@ func TestExec(t *testing.T) {
 }
 
 func testExec(t *testing.T, e engineUnderTest) {
+	e.StopGrace = hurry
 	s := settings("deaf")
 	s.Output = t.TempDir()
 	sb := e.start(guestImage(t), s)
