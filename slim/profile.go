@@ -21,8 +21,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// ManagedAsset is the Chromium policy that goes with the image's own policy file.
-const ManagedAsset = "chromium/managed-policy.json"
+// managedAsset is the Chromium policy that goes with the image's own policy file.
+const managedAsset = "chromium/managed-policy.json"
 
 // maxConfig is the size in bytes beyond which browser-shell reads no configuration file.
 const maxConfig = 1 << 20
@@ -203,10 +203,21 @@ func (c *configs) allowHosts() (policies []*policy.Policy) {
 	return policies
 }
 
+// ChromiumFits reports whether the Chromium policy that a built-in profile lays fits a policy of the tool: whether Chromium
+// allows the same hosts, schemes and proxies.
+func ChromiumFits(p *policy.Policy) (bool, error) {
+	stock, err := fs.ReadFile(assets.FS, managedAsset)
+	if err != nil {
+		return false, err
+	}
+	fitting, err := egress.Managed(p)
+	return bytes.Equal(stock, fitting), err
+}
+
 // fitChromium has the Chromium policy that slimctl makes fit the tool's: without that Chromium refuses a host that the tool
 // allows, or asks the proxy for one that it doesn't. A file of the profile's own in its place stays as it is.
 func (c *configs) fitChromium(policies []*policy.Policy) {
-	stock, err := fs.ReadFile(assets.FS, ManagedAsset)
+	stock, err := fs.ReadFile(assets.FS, managedAsset)
 	if err != nil {
 		c.fail(profile.Position{File: c.named}, "", err.Error(), "")
 		return
@@ -230,7 +241,7 @@ func (c *configs) fitChromium(policies []*policy.Policy) {
 	}
 	for i := range c.Overlays {
 		for j := range c.Overlays[i].Files {
-			if f := &c.Overlays[i].Files[j]; f.Source == "asset:"+ManagedAsset {
+			if f := &c.Overlays[i].Files[j]; f.Source == "asset:"+managedAsset {
 				replaceContent(f, fitting)
 			}
 		}

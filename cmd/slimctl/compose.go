@@ -1,20 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox/compose"
-	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -139,11 +135,7 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 		return fmt.Errorf("policy file: the group may write %s (mode %04o), which the container refuses; chmod g-w %[1]s", file, mode)
 	}
 	s.Policy = text
-	stock, err := fs.ReadFile(assets.FS, slim.ManagedAsset)
-	if err != nil {
-		return err
-	}
-	if fitting, err := egress.Managed(p); err != nil || bytes.Equal(stock, fitting) {
+	if fits, err := slim.ChromiumFits(p); err != nil || fits {
 		return err
 	}
 	fmt.Fprintln(a.stderr, "slimctl: warning: Chromium keeps the hosts, schemes and pdf that the image was built with; "+

@@ -97,9 +97,11 @@ var rooms = map[string][]string{
 	"bench/inspect":            {"image", "image/output"},
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
-	"cmd/slimctl": {"slim", // and for its printing:
-		"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/cache", "internal/progress", "internal/rawname",
-		"internal/standin", "internal/standin/live", "internal/version", "server/egress", "server/policy"},
+	"cmd/slimctl": {"slim",
+		"build/buildkit", "build/dockerfile", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
+		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each
+		"build", "build/profile", "build/resolve", "image", "image/output", "image/tree", "inspect", "inspect/diff", "inspect/report", "inspect/verify",
+		"internal/progress", "internal/rawname", "internal/version", "server/egress", "server/policy"}, // what it prints, and reads of flags
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.
