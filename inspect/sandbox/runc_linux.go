@@ -136,6 +136,7 @@ func (e *runcEngine) launch(ctx context.Context) (io.ReadWriteCloser, error) {
 		if e.pid != 0 { // it runs, and something went wrong after that
 			_ = unix.Kill(e.pid, unix.SIGKILL)
 			reap(e.pid)
+			e.pid = 0 // nobody else is to wait for it
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

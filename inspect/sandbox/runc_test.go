@@ -366,6 +366,7 @@ func TestNoStart(t *testing.T) {
 }
 
 func testNoStart(t *testing.T, e engineUnderTest) {
+	e.CacheDir = t.TempDir() // in the shared one other runs come and go
 	program := sandboxtest.File("text", "no program")
 	program.Mode = 0o755
 	layer := sandboxtest.Layer(t, sandboxtest.Dir("bin/", 0o755), program, sandboxtest.File("plain", "x"))
@@ -383,15 +384,42 @@ func testNoStart(t *testing.T, e engineUnderTest) {
 			t.Errorf("%q: a sandbox and an error", args)
 		}
 	}
-	left, err := os.ReadDir(filepath.Join(e.CacheDir, "runs"))
-	if err != nil {
+	e.noRunsLeft()
+}
+
+// noRunsLeft checks that of the runs in a cache of their own nothing is left.
+func (e engineUnderTest) noRunsLeft() {
+	e.t.Helper()
+	if left, err := filepath.Glob(filepath.Join(e.CacheDir, "runs", "*-*")); err != nil || len(left) > 0 {
+		e.t.Errorf("%q is left (%v)", left, err)
+	}
+}
+
+// TestStartBreaksOff guards the moment in which a container runs and runc, told to end, says that it doesn't: the start ends,
+// and nothing is left.
+func TestStartBreaksOff(t *testing.T) {
+	e := runcEngineUnderTest(t)
+	e.CacheDir = t.TempDir()
+	dir := t.TempDir()
+	script := "#!/bin/sh\n" + need.Program(t, "runc") + " \"$@\" || exit\ncase \"$*\" in *\" run \"*) exit 1; esac\n"
+	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range left {
-		if l.IsDir() && !alive(e.CacheDir, l.Name()) {
-			t.Errorf("%s is left", l.Name())
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := e.Start(t.Context(), tetheredImage(t), tetheredSettings("sleep"))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.As(err, new(*StartError)) {
+			t.Errorf("error is %v, want a StartError", err)
 		}
+	case <-time.After(patience):
+		t.Fatal("the start doesn't end")
 	}
+	e.noRunsLeft()
 }
 
 // TestNetwork: what is published, and Dial, lead to the one port of an image that slimctl built.
