@@ -49,20 +49,22 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func run(t *testing.T, args ...string) string {
+func run(t *testing.T, args ...string) {
 	t.Helper()
+	if err := runSlimctl(args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runSlimctl(args ...string) error {
 	bin, err := slimctl()
 	if err != nil {
-		t.Fatalf("go build ./cmd/slimctl: %v", err)
+		return fmt.Errorf("go build ./cmd/slimctl: %w", err)
 	}
-	cmd := exec.CommandContext(t.Context(), bin, args...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("slimctl %s: %v\n%s", strings.Join(args, " "), err, errs.String())
+	if out, err := exec.Command(bin, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("slimctl %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
-	return strings.TrimSpace(string(out))
+	return nil
 }
 
 // buildL0 builds the closed image on a base that boots, and gives its reference.
@@ -73,12 +75,40 @@ func buildL0(t *testing.T, base string) string {
 	return build(t, "l0", base)
 }
 
-// build builds the image of a profile on a base.
+// built are the images of profiles and bases. Tests share them.
+var built struct {
+	sync.Mutex
+	images map[[2]string]func() (string, error)
+}
+
+// build builds the image of a profile on a base, once.
 func build(t *testing.T, profile, base string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "image")
-	run(t, "build", "--profile", profile, "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
-	return "oci:" + dir
+	built.Lock()
+	image, ok := built.images[[2]string{profile, base}]
+	if !ok {
+		if built.images == nil {
+			built.images = map[[2]string]func() (string, error){}
+		}
+		image = sync.OnceValues(func() (string, error) {
+			bin, err := slimctl()
+			if err != nil {
+				return "", err
+			}
+			dir, err := os.MkdirTemp(filepath.Dir(bin), "image-") // TestMain removes it
+			if err != nil {
+				return "", err
+			}
+			return "oci:" + dir, runSlimctl("build", "--profile", profile, "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+		})
+		built.images[[2]string{profile, base}] = image
+	}
+	built.Unlock()
+	ref, err := image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
 }
 
 // standin gives the base that the image of a line is made from.

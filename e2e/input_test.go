@@ -73,7 +73,13 @@ func (c *rfb) click(t *testing.T, x, y int) {
 func (c *rfb) enter(t *testing.T, address string) {
 	t.Helper()
 	c.press(t, keyControl, 'l')
-	for _, r := range address {
+	c.write(t, address)
+}
+
+// write types a line.
+func (c *rfb) write(t *testing.T, line string) {
+	t.Helper()
+	for _, r := range line {
 		c.press(t, uint32(r))
 	}
 	c.press(t, keyReturn)

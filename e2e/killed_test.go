@@ -18,6 +18,7 @@ import (
 // TestKilled kills and stops each program of the image. The health check has to see it; one that was killed has to come back
 // by itself, one that was stopped once it goes on.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	b := boot(t, newWorld(t), buildL0(t, "standin-live:B"), nil)
 	b.healthy(t)
 	// A start without trouble says nothing that looks like trouble.

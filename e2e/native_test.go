@@ -38,12 +38,14 @@ open.onsuccess = () => {
 // TestNativeGeneration boots the image with a native agent-browser, which has several sessions in one Chromium, and tries
 // from one session to read, drive or end another, by all that an agent can send.
 func TestNativeGeneration(t *testing.T) {
+	t.Parallel()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
 	w := newWorld(t)
 	b := boot(t, w, build(t, "l0-native", "standin-live:B"), nil)
 	b.healthy(t)
 	b.closed(t)
+	t.Run("login", func(t *testing.T) { testLogin(t, b) })
 	site := &httptest.Server{Listener: w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, neighbour)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,35 +55,67 @@ func openPage(t *testing.T, w *world, address string) *page {
 		}
 		return err
 	})
-	local := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return w.dial(ctx, "tcp", "127.0.0.1:"+port)
-	}}}
-	var tabs []struct{ Type, WebSocketDebuggerURL string }
-	await(t, time.Minute, "a tab", func() error {
-		res, err := local.Get("http://127.0.0.1:" + port + "/json")
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		if err := json.NewDecoder(res.Body).Decode(&tabs); err != nil {
-			return err
-		}
-		if len(tabs) == 0 || tabs[0].Type != "page" {
-			return fmt.Errorf("tabs: %v", tabs)
-		}
-		return nil
-	})
-	conn, _, err := websocket.Dial(t.Context(), tabs[0].WebSocketDebuggerURL, &websocket.DialOptions{HTTPClient: local})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.SetReadLimit(64 << 20)
-	p := &page{conn: conn}
-	t.Cleanup(func() { _ = conn.CloseNow() })
+	tools := devTools{func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return w.dial(ctx, network, "127.0.0.1:"+port)
+	}}
+	p := tools.attach(t, func(tab target) bool { return tab.Type == "page" })
 	if _, err := p.call(t.Context(), "Page.navigate", map[string]any{"url": address}); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// devTools are those of a Chromium.
+type devTools struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// devTools are those of the container's Chromium.
+func (b *box) devTools() devTools {
+	return devTools{func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return b.w.dialInside(ctx, network, "127.0.0.1:9222")
+	}}
+}
+
+// target is what DevTools list: a page, a frame of another site, a worker.
+type target struct{ ID, Type, Title, URL, WebSocketDebuggerURL string }
+
+func (d devTools) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: d.dial}}
+}
+
+func (d devTools) tabs() (list []target, err error) {
+	res, err := d.client().Get("http://127.0.0.1/json")
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return list, json.NewDecoder(res.Body).Decode(&list)
+}
+
+// attach connects to the first target that is wanted, once there is one.
+func (d devTools) attach(t *testing.T, wanted func(target) bool) *page {
+	t.Helper()
+	var found target
+	await(t, time.Minute, "a tab", func() error {
+		list, err := d.tabs()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list, wanted)
+		if i < 0 {
+			return fmt.Errorf("tabs: %v", list)
+		}
+		found = list[i]
+		return nil
+	})
+	conn, _, err := websocket.Dial(t.Context(), found.WebSocketDebuggerURL, &websocket.DialOptions{HTTPClient: d.client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(64 << 20)
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return &page{conn: conn}
 }
 
 // call makes one call of the DevTools protocol.
@@ -121,6 +154,16 @@ func (p *page) eval(ctx context.Context, expression string) (any, error) {
 	var r struct{ Result struct{ Value any } }
 	err = json.Unmarshal(text, &r)
 	return r.Result.Value, err
+}
+
+// must is eval, for what has to work.
+func (p *page) must(t *testing.T, expression string) any {
+	t.Helper()
+	v, err := p.eval(t.Context(), expression)
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err)
+	}
+	return v
 }
 
 // screenshot gives the page as PNG.

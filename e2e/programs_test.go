@@ -28,16 +28,12 @@ var starters = map[string]string{
 	"an intent":                   `location = 'intent://x#Intent;scheme=slimctl;end'`,
 }
 
-// TestPageStartsNoProgram: a page that is opened, and clicked by an agent, starts no program (boot watches), and afterwards
-// the agent's clicks still reach a page.
-func TestPageStartsNoProgram(t *testing.T) {
-	w := newWorld(t)
-	b := boot(t, w, buildL0(t, "standin-live:B"), nil)
-	b.healthy(t)
-	b.closed(t)
+// testStarters: a page that is opened, and clicked by an agent, starts no program (boot watches), and afterwards the agent's
+// clicks still reach a page.
+func testStarters(t *testing.T, b *box) {
 	var clicks atomic.Int64
 	try := atomic.Pointer[string]{}
-	site := &httptest.Server{Listener: w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	site := &httptest.Server{Listener: b.w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/to-mail":
 			w.Header().Set("Location", "mailto:a@b.c")
@@ -53,7 +49,7 @@ func TestPageStartsNoProgram(t *testing.T) {
 	})}}
 	site.Start()
 	defer site.Close()
-	a := newAgent(t, w)
+	a := newAgent(t, b.w)
 	for name, script := range starters {
 		t.Run(name, func(t *testing.T) {
 			a := &agent{t, a.session}
@@ -78,9 +74,9 @@ func TestPageStartsNoProgram(t *testing.T) {
 				}
 				return nil
 			})
-			a.call("s", "close")
 		})
 	}
+	a.must("s", "close")
 	r, err := b.Exec(t.Context(), []string{"/usr/bin/find", "/", "-xdev", "!", "-path", "/var/lib/dpkg/*", "(", "-name", "xdg-*", "-o", "-name", "*www-browser", "-o", "-name", "sensible-browser", ")",
 		"!", "-type", "d", "(", "-perm", "/111", "-o", "-type", "l", ")"}, sandbox.ExecOptions{})
 	if err != nil || len(r.Stdout) > 0 {

@@ -15,6 +15,7 @@ import (
 
 // TestDoesNotStart: an image that can't start ends `run` by itself, which says why; and `verify --run`, with one finding.
 func TestDoesNotStart(t *testing.T) {
+	t.Parallel()
 	good := buildL0(t, "standin-live:B")
 	const policy, nginx = "/etc/agent-browser/browser-shell.policy.json", "/opt/gem/nginx-main.conf"
 	for name, c := range map[string]struct {
@@ -37,6 +38,7 @@ func TestDoesNotStart(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			bin, err := slimctl()
 			if err != nil {
 				t.Fatal(err)

@@ -41,8 +41,10 @@ var hostile = map[string]string{
 
 // TestVariables boots the closed image with every one of them: nothing is other than without.
 func TestVariables(t *testing.T) {
+	t.Parallel()
 	for _, line := range []string{"A", "B"} {
 		t.Run(line, func(t *testing.T) {
+			t.Parallel()
 			ref := buildL0(t, "standin-live:"+line)
 			w := newWorld(t)
 			b := boot(t, w, ref, func(s *sandbox.Settings) {
@@ -96,6 +98,7 @@ func TestVariables(t *testing.T) {
 
 // TestNoKey: without a key the image does not start, unless it is told to let everybody in or to stay on loopback.
 func TestNoKey(t *testing.T) {
+	t.Parallel()
 	ref := buildL0(t, "standin-live:B")
 	for name, env := range map[string]map[string]string{
 		"none": {}, "blank": {"SANDBOX_API_KEY": ""}, "said otherwise": {"SLIM_ALLOW_ANONYMOUS": "yes"}, "widened": {"SLIM_LISTEN": "0.0.0.0:8080"},
@@ -112,6 +115,7 @@ func TestNoKey(t *testing.T) {
 		})
 	}
 	t.Run("anonymous", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t)
 		b := boot(t, w, ref, func(s *sandbox.Settings) { s.Env = map[string]string{"SLIM_ALLOW_ANONYMOUS": "true"} })
 		b.healthy(t)
@@ -130,6 +134,7 @@ func TestNoKey(t *testing.T) {
 		}
 	})
 	t.Run("loopback", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t)
 		b := boot(t, w, ref, func(s *sandbox.Settings) { s.Env = map[string]string{"SLIM_LISTEN": "loopback"} })
 		b.healthy(t)
@@ -141,6 +146,7 @@ func TestNoKey(t *testing.T) {
 
 // TestRootless: started as an ordinary user it needs no capability at all.
 func TestRootless(t *testing.T) {
+	t.Parallel()
 	ref := buildL0(t, "standin-live:A")
 	w := newWorld(t)
 	b := boot(t, w, ref, func(s *sandbox.Settings) {

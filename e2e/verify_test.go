@@ -64,26 +64,14 @@ func verifyRun(t *testing.T, ref string, flags ...string) (code int, report veri
 	return code, report, evidence
 }
 
-// TestVerifyRun boots the closed image, which holds; and one on a base whose window manager opens a port when it starts:
-// no file shows that, since a base's own programs are taken as they are.
+// TestVerifyRun boots a closed image, which holds (l0 itself is in TestDocs); and one on a base whose nginx opens a port when
+// it starts: no file shows that, since a base's own programs are taken as they are.
 func TestVerifyRun(t *testing.T) {
+	t.Parallel()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
-	t.Run("closed", func(t *testing.T) {
-		code, report, evidence := verifyRun(t, buildL0(t, "standin-live:B"), "--base", "standin-live:B")
-		if code != 0 || !report.Passed {
-			t.Errorf("exit code %d: %+v", code, report.Findings)
-		}
-		if len(evidence) != 3 {
-			t.Errorf("evidence of %d containers, want 3", len(evidence))
-		}
-		for _, f := range report.Findings {
-			if strings.HasPrefix(f.Rule, "run-") {
-				t.Errorf("%+v", f)
-			}
-		}
-	})
 	t.Run("a tool of another name", func(t *testing.T) { // an agent's whole work goes through its words
+		t.Parallel()
 		dir := t.TempDir()
 		for name, text := range map[string]string{
 			"policy.json": `{"version": 1, "tool_name": "sandbox_execute_bash"}`,
@@ -108,11 +96,20 @@ expect:
 		profile, out := filepath.Join(dir, "bash.yaml"), filepath.Join(dir, "out")
 		run(t, "build", "--profile", profile, "--base", "standin-live:B", "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+out)
 		code, report, evidence := verifyRun(t, "oci:"+out, "--profile", profile, "--base", "standin-live:B")
-		if code != 0 || !report.Passed || len(evidence) == 0 {
+		if code != 0 || !report.Passed {
 			t.Errorf("exit code %d: %+v", code, report.Findings)
+		}
+		if len(evidence) != 3 {
+			t.Errorf("evidence of %d containers, want 3", len(evidence))
+		}
+		for _, f := range report.Findings {
+			if strings.HasPrefix(f.Rule, "run-") {
+				t.Errorf("%+v", f)
+			}
 		}
 	})
 	t.Run("no node", func(t *testing.T) {
+		t.Parallel()
 		code, report, _ := verifyRun(t, withFiles(t, buildL0(t, "standin-live:B"), image.Whiteout("/usr/bin/node"), image.Whiteout("/usr/bin/nodejs"), image.Whiteout("/usr/local/bin/node")))
 		found := map[string]string{}
 		for _, f := range report.Findings {
@@ -124,6 +121,7 @@ expect:
 		}
 	})
 	t.Run("a port that only running shows", func(t *testing.T) {
+		t.Parallel()
 		code, report, _ := verifyRun(t, buildL0(t, plantedBase(t)))
 		found := map[string]string{}
 		for _, f := range report.Findings {

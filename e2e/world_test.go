@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/slimctl/slimctl/internal/need"
 )
@@ -29,6 +30,7 @@ type world struct {
 	path    string // the world's namespace
 	sandbox string // the container's, for sandbox.Settings.Network
 	handle  netns.NsHandle
+	inside  netns.NsHandle // the container's namespace
 }
 
 // newWorld makes both namespaces and the cable. They are gone at the end of the test.
@@ -70,7 +72,7 @@ func newWorld(t *testing.T) *world {
 	if err := netns.Set(own); err != nil {
 		t.Fatal(err)
 	}
-	return &world{path: "/run/netns/" + outside, sandbox: "path:/run/netns/" + inside, handle: handles[outside]}
+	return &world{path: "/run/netns/" + outside, sandbox: "path:/run/netns/" + inside, handle: handles[outside], inside: handles[inside]}
 }
 
 func up(t *testing.T, name string) netlink.Link {
@@ -100,17 +102,67 @@ func address(t *testing.T, name string, ips ...string) {
 }
 
 // do runs f on a thread in the world's namespace. Sockets and processes that it makes stay there.
-func (w *world) do(f func() error) error {
+func (w *world) do(f func() error) error { return doIn(w.handle, f) }
+
+func doIn(namespace netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never given back: the thread ends with the goroutine
-		if err := netns.Set(w.handle); err != nil {
-			done <- fmt.Errorf("enter %s: %w", w.path, err)
+		if err := netns.Set(namespace); err != nil {
+			done <- fmt.Errorf("enter %s: %w", namespace, err)
 			return
 		}
 		done <- f()
 	}()
 	return <-done
+}
+
+// dialInside connects from the container itself, whose loopback has what is closed to the world.
+func (w *world) dialInside(ctx context.Context, network, addr string) (c net.Conn, err error) {
+	err = doIn(w.inside, func() error {
+		var d net.Dialer
+		c, err = d.DialContext(ctx, network, addr)
+		return err
+	})
+	return c, err
+}
+
+// answerNames answers, in the container, each question for an address with the site's. Where no name server is configured
+// Go's resolver asks the one on loopback.
+func (w *world) answerNames(t *testing.T) {
+	t.Helper()
+	var conn net.PacketConn
+	if err := doIn(w.inside, func() (err error) {
+		conn, err = net.ListenPacket("udp", "127.0.0.1:53")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			q := m.Questions[0]
+			m.Response, m.Additionals = true, nil
+			if q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class},
+					Body:   &dnsmessage.AResource{A: netip.MustParseAddr(siteIP).As4()},
+				}}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	}()
 }
 
 // dial connects from the world.

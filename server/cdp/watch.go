@@ -1,6 +1,7 @@
 package cdp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -57,7 +58,22 @@ func (w *watch) page(ctx context.Context, id string) (session string, err error)
 	if err := w.call(ctx, "", "Target.attachToTarget", map[string]any{"targetId": id, "flatten": true}, &s, nil); err != nil {
 		return "", err
 	}
-	return s.ID, w.call(ctx, s.ID, "Page.enable", nil, nil, nil)
+	if err := w.call(ctx, s.ID, "Page.enable", nil, nil, nil); err != nil {
+		return "", err
+	}
+	return s.ID, w.denySecurityKeys(ctx, s.ID)
+}
+
+// denySecurityKeys gives a page two authenticators of Chromium's own that recognize nobody, so that a request for one is refused
+// at once. Otherwise a dialog would lie over the tab; no policy and no flag keeps it off.
+func (w *watch) denySecurityKeys(ctx context.Context, session string) error {
+	err := w.call(ctx, session, "WebAuthn.enable", nil, nil, nil)
+	for _, transport := range []string{"usb", "internal"} {
+		err = cmp.Or(err, w.call(ctx, session, "WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{
+			"protocol": "ctap2", "transport": transport, "automaticPresenceSimulation": true, "hasUserVerification": true, "isUserVerified": false,
+		}}, nil, nil))
+	}
+	return err
 }
 
 // popup watches a page that may be gone already, or hang.

@@ -22,6 +22,8 @@ func Flags(p *policy.Policy) []string {
 		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE " + proxyHost(p),
 		"--webrtc-ip-handling-policy=disable_non_proxied_udp",
 		"--disable-features=" + strings.Join(features, ","),
+		"--disable-blink-features=" + strings.Join(interfaces, ","),
+		"--deny-permission-prompts",
 	}, quiet...)
 }
 
@@ -30,8 +32,12 @@ var features = []string{
 	"AutofillServerCommunication", "DialMediaRouteProvider", "MediaRouter", "NetworkTimeServiceQuerying",
 	"OptimizationHints", "Translate", "WebTransport",
 	// These ask by a window over the tab, which takes the agent's clicks; no managed policy keeps them off.
-	"FedCm", "WebIdentityDigitalCredentials",
+	"FedCm", "WebIdentityDigitalCredentials", "WebPayments",
 }
+
+// interfaces would ask by a window over the tab or take its clicks; a page
+// finds them missing. --deny-permission-prompts refuses what is a permission.
+var interfaces = []string{"DocumentPictureInPictureAPI", "EyeDropperAPI", "NavigatorContentUtils", "WebOTP"}
 
 // quiet keeps Chromium from what no page asked for.
 var quiet = strings.Fields(`--disable-quic --disable-background-networking --disable-breakpad --disable-component-update
@@ -107,6 +113,9 @@ var (
 		DefaultWebBluetoothGuardSetting DefaultWebHidGuardSetting DefaultWebUsbGuardSetting DefaultWindowManagementSetting`)
 
 	fixed = map[string]any{
+		// None: a site that asks for a name and a password by HTTP is shown as it answers, with status 401. Chromium's own
+		// dialog would lie over the tab.
+		"AuthSchemes":   "",
 		"BrowserSignin": 0, // off
 		// A name server that cannot be reached, and no other: behind the proxy
 		// Chromium needs none, but WebRTC would still ask for the names of TURN

@@ -381,7 +381,8 @@ func (s *Server) page(id, method string, p params) (object, error) {
 		return object{"executionContextId": 1}, nil
 	case "Runtime.evaluate":
 		return object{"result": object{"value": append([]string{}, s.passwords...)}}, nil
-	case "Page.resetNavigationHistory", "Page.getLayoutMetrics", "Network.enable", "Network.disable":
+	case "Page.resetNavigationHistory", "Page.getLayoutMetrics", "Network.enable", "Network.disable",
+		"WebAuthn.enable", "WebAuthn.addVirtualAuthenticator":
 		return object{}, nil
 	case "Page.handleJavaScriptDialog":
 		if !s.dialogs[id] {
