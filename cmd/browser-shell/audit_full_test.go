@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -77,6 +78,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 	if res := h.post(t, 1, "evidence", "open", "https://example.com"); !strings.Contains(res, `"exit_code":0`) {
 		t.Fatal(res)
 	}
+	begin := time.Now()
 	for i := range denied {
 		h.post(t, i+2, strings.Repeat("\x01", 4096), "eval", fmt.Sprint(i), strings.Repeat("\x01", 2000))
 	}
@@ -97,7 +99,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 	if !strings.Contains(all, `"client":{"name":"evidence"`) || !strings.Contains(all, `"seq":1,`) {
 		t.Errorf("the first line is gone; left are %d files, %d bytes", len(files), len(all))
 	}
-	if len(all) > bytes {
+	if len(all) > bytes*int(1+time.Since(begin)/time.Minute) { // each minute has a line for each kind
 		t.Errorf("%d denied calls wrote %d bytes", denied, len(all))
 	}
 	// What was denied is counted to the last one.
