@@ -17,7 +17,7 @@ import (
 
 // ConfigChange is what a recipe changes in the image config; a zero field keeps what the base has.
 type ConfigChange struct {
-	// Env sets or replaces variables; a replaced one keeps its place.
+	// Env sets or replaces variables; a replaced one keeps its place. UnsetEnv are variables of the base that go.
 	Env      map[string]string
 	UnsetEnv []string
 	// Labels sets or replaces labels.
@@ -312,8 +312,8 @@ func (c ConfigChange) Lines() []string {
 			out = append(out, fmt.Sprintf("%s %s=%s", m.key, k, m.values[k]))
 		}
 	}
-	for _, k := range c.UnsetEnv {
-		out = append(out, "env "+k+" unset")
+	if len(c.UnsetEnv) > 0 {
+		out = append(out, "env of the base removed: "+strings.Join(c.UnsetEnv, ", "))
 	}
 	for _, s := range []struct{ key, value string }{{"workdir", c.WorkingDir}, {"user", c.User}} {
 		if s.value != "" {

@@ -4,6 +4,7 @@ package build
 import (
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"time"
 
@@ -25,6 +26,8 @@ type Recipe struct {
 	Dirs map[string]image.Entry
 	// Epoch is the time of everything the recipe adds: the image, its history and its files.
 	Epoch time.Time
+	// New lists what goes and what neither the profile nor the lock before knows of the base.
+	New []Gone
 	// Cache is where Render keeps the layers that it compressed.
 	Cache image.LayerCache
 }
@@ -43,6 +46,19 @@ type Base struct {
 	Image v1.Image
 }
 
+// NewUpstream returns what is new to any of the recipes, each once.
+func NewUpstream(recipes []*Recipe) []Gone {
+	out := []Gone{}
+	for _, r := range recipes {
+		for _, g := range r.New {
+			if !slices.Contains(out, g) {
+				out = append(out, g)
+			}
+		}
+	}
+	return out
+}
+
 // Step is one thing a recipe does: Remove, Lay, Configure or Strip.
 type Step interface {
 	// String says what the step does, for the history, for errors and for `slimctl plan`.
@@ -57,6 +73,15 @@ type Remove struct {
 	Why  string
 	// Source is the profile line that asked for it, as file:line:column; empty for what slimctl does of itself.
 	Source string
+	// With lists the files that go with an owned directory, for reading: the removal of Path takes them away.
+	With []Gone
+}
+
+// Gone is something of the base that isn't in the image.
+type Gone struct {
+	// Path is a file's path, the name of a variable after "env ", or the name of a server after "MCP server ".
+	Path string `json:"path"`
+	Why  string `json:"why"`
 }
 
 // Lay lays one overlay on the image.

@@ -1,24 +1,24 @@
 package profiles_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"encoding/json"
-	"io"
 	"io/fs"
-	"path"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/bmatcuk/doublestar/v4"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/assets"
+	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/profiles"
 )
@@ -46,10 +46,6 @@ func names(t *testing.T) []string {
 	return files
 }
 
-func holds(w profile.When, line profile.Line) bool {
-	return len(w.Line) == 0 || slices.Contains(w.Line, line)
-}
-
 func TestEveryStepSaysWhy(t *testing.T) {
 	for _, name := range names(t) {
 		raw, err := fs.ReadFile(profiles.FS, name+".yaml")
@@ -68,7 +64,9 @@ func TestEveryStepSaysWhy(t *testing.T) {
 		for _, o := range p.Overlays {
 			say(o.Name, o.Why)
 			for _, f := range o.Files {
-				say(f.Path, f.Why)
+				if f.Why != "" { // else the overlay's own says it
+					say(f.Path, f.Why)
+				}
 				if f.Link != "" || f.Dir {
 					continue
 				}
@@ -82,8 +80,11 @@ func TestEveryStepSaysWhy(t *testing.T) {
 		for _, r := range slices.Concat(p.Remove, p.Strip) {
 			say(r.Path+r.Glob, r.Why)
 		}
-		for _, c := range p.Expect.Closed {
-			say(c.Glob, c.Why)
+		for _, o := range p.Own {
+			say(o.Path, o.Why)
+		}
+		for _, n := range p.Needs {
+			say(n.Path, n.Why)
 		}
 	}
 }
@@ -185,60 +186,6 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// Every variable that the base sets and that would have started something is blank.
-func TestSwitchesAreBlank(t *testing.T) {
-	env := load(t, "l0").Config.Env
-	for _, variable := range strings.Fields(`BROWSER_COMMANDLINE_ARGS BROWSER_EXTRA_ARGS DISABLE_BROWSER DISABLE_CODE_SERVER DISABLE_JUPYTER
-		DISABLE_MCP_BROWSER DISABLE_NODEJS_REPL DISABLE_VNC ENABLE_CJK_IME EXTRA_MCP_SERVERS LOG_STDOUT_SERVER PROXY_BYPASS_LIST RUN_HOOK_INIT
-		RUN_HOOK_POST_READY RUN_HOOK_PRE_SERVICES SANDBOX_SHUTDOWN_HOOKS WAIT_PORTS`) {
-		if value, ok := env[variable]; !ok || value != "" {
-			t.Errorf("%s is %q", variable, value)
-		}
-	}
-}
-
-// standinPaths lists the stand-in of a line, which has the base's names.
-func standinPaths(t *testing.T, line profile.Line) map[string]bool {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "base")
-	if _, err := standin.Write(t.Context(), dir, standin.Options{Line: string(line), Platforms: []string{"linux/amd64"}}); err != nil {
-		t.Fatal(err)
-	}
-	root, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	top, err := root.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	index, err := root.ImageIndex(top.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := index.Image(m.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	flat := mutate.Extract(img)
-	defer flat.Close()
-	paths := map[string]bool{}
-	for r := tar.NewReader(flat); ; {
-		h, err := r.Next()
-		if err == io.EOF {
-			return paths
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		paths[path.Join("/", h.Name)] = true
-	}
-}
-
 // needed is what the image's programs are and read, besides our own files.
 var needed = []string{
 	"/usr/bin/supervisord", "/usr/bin/python3", "/usr/sbin/nginx", "/usr/bin/Xvnc", "/usr/bin/Xtigervnc", "/usr/bin/openbox",
@@ -253,20 +200,26 @@ var needed = []string{
 	"/run/supervisor",
 }
 
-// On every line: what must go is there, what must stay stays, and nothing that the profile closes is left.
-func TestRemovalsOnStandins(t *testing.T) {
+// On every line: what must stay stays, nothing of the base is left in an owned directory, and the profile knows all that goes.
+func TestStandinsAreClosed(t *testing.T) {
 	for _, name := range names(t) {
 		p := load(t, name)
 		for _, line := range lines {
 			t.Run(name+string(line), func(t *testing.T) {
-				paths := standinPaths(t, line)
-				remove(t, p.Remove, line, paths, true)
-				remove(t, p.Strip, line, paths, false)
-				for _, o := range p.Overlays {
-					for _, f := range o.Files {
-						if holds(o.When, line) && holds(f.When, line) {
-							paths[f.Path] = true
+				recipe, paths := resolved(t, p, line)
+				for _, r := range recipe.Removals() {
+					maps.DeleteFunc(paths, func(f string, _ bool) bool { return image.Within(f, r.Path) })
+				}
+				for f := range paths {
+					for _, o := range p.Own {
+						if image.Within(f, o.Path) && f != o.Path && !slices.Contains(o.Keep, f) {
+							t.Errorf("%s is left in %s", f, o.Path)
 						}
+					}
+				}
+				for _, o := range recipe.Overlays() {
+					for _, f := range o.Files {
+						paths[f.Path] = true
 					}
 				}
 				for _, f := range needed {
@@ -274,64 +227,39 @@ func TestRemovalsOnStandins(t *testing.T) {
 						t.Errorf("%s is gone, and the image does not start without it", f)
 					}
 				}
-				for f := range paths {
-					if strings.HasPrefix(f, "/opt/gem/") && strings.HasSuffix(f, ".sh") || strings.HasPrefix(f, "/home/gem/") {
-						t.Errorf("%s is left", f)
-					}
+				for _, g := range recipe.New {
+					t.Errorf("the profile does not know %s", g.Path)
 				}
-				closed(t, p, line, paths)
 			})
 		}
 	}
 }
 
-func remove(t *testing.T, removals []profile.Removal, line profile.Line, paths map[string]bool, missing bool) {
+// resolved is the profile's recipe for the stand-in of a line, which has the base's names, and the paths of that.
+func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recipe, map[string]bool) {
 	t.Helper()
-	for _, r := range removals {
-		if !holds(r.When, line) {
-			continue
-		}
-		var hits []string
-		for f := range paths {
-			if f == r.Path || r.Glob != "" && match(t, r.Glob, f) && !slices.ContainsFunc(r.Except, func(e string) bool { return match(t, e, f) }) {
-				hits = append(hits, f)
-			}
-		}
-		if missing && len(hits) == 0 && r.IfMissing != "ignore" {
-			t.Errorf("%s: nothing matches %s", r.Position, r.Path+r.Glob)
-		}
-		for f := range paths {
-			if slices.ContainsFunc(hits, func(h string) bool { return f == h || strings.HasPrefix(f, h+"/") }) {
-				delete(paths, f)
-			}
-		}
+	dir := filepath.Join(t.TempDir(), "base")
+	if _, err := standin.Write(t.Context(), dir, standin.Options{Line: string(line), Platforms: []string{"linux/amd64"}}); err != nil {
+		t.Fatal(err)
 	}
-}
-
-func closed(t *testing.T, p *profile.Profile, line profile.Line, paths map[string]bool) {
-	t.Helper()
-	for f := range paths {
-		for _, c := range p.Expect.Closed {
-			if holds(c.When, line) && match(t, c.Glob, f) && !slices.ContainsFunc(c.Allow, func(a string) bool { return match(t, a, f) }) {
-				t.Errorf("%s is left, but %s is closed", f, c.Glob)
-			}
-		}
-	}
-	// What the profile allows and nothing has would hide a wrong name.
-	for _, c := range p.Expect.Closed {
-		for _, a := range c.Allow {
-			if holds(c.When, line) && len(c.When.Line) == 1 && !paths[a] {
-				t.Errorf("%s allows %s, which line %s does not have", c.Glob, a, line)
-			}
-		}
-	}
-}
-
-func match(t *testing.T, glob, name string) bool {
-	t.Helper()
-	ok, err := doublestar.Match(glob, name)
+	src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
 	if err != nil {
-		t.Fatalf("%s: %v", glob, err)
+		t.Fatal(err)
 	}
-	return ok
+	platform := v1.Platform{OS: "linux", Architecture: "amd64"}
+	recipes, _, err := resolve.Resolve(t.Context(), resolve.Input{
+		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{platform}, Assets: assets.FS,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tree.Cache{}.Open(t.Context(), recipes[0].Base.Image, tree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths := map[string]bool{}
+	for e := range img.Walk("/") {
+		paths[e.Path] = true
+	}
+	return recipes[0], paths
 }

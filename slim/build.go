@@ -51,11 +51,12 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := onePlatform(o.Target, len(resolved.Recipes)); err != nil {
-		return nil, err
-	}
 	access, err := o.Access.withDefaults()
 	if err != nil {
+		return nil, err
+	}
+	resolved.logNewUpstream(access)
+	if err := onePlatform(o.Target, len(resolved.Recipes)); err != nil {
 		return nil, err
 	}
 	b := &Built{Resolved: resolved}

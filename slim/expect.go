@@ -26,6 +26,7 @@ import (
 // are those that the build writes to each manifest.
 func expectRecipe(p *profile.Profile, r *build.Recipe, annotations map[string]string) (*expect.Expect, error) {
 	e := expectProfile(p, profile.Line(r.Base.Line), r.Platform)
+	e.Config.Unset = r.Change().UnsetEnv
 	for _, s := range r.Removals() {
 		e.Removed = append(e.Removed, expect.Removed{Glob: escapeGlob(s.Path), Why: s.Why, Source: s.Source})
 	}
@@ -115,19 +116,26 @@ func expectProfile(p *profile.Profile, line profile.Line, platform v1.Platform) 
 	e := &expect.Expect{
 		Profile: p.Name, Platform: platform.String(),
 		Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
-		Listeners: x.Listeners, Privileged: x.Privileged, Switches: x.Switches,
+		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches,
 		Config: expect.Config{
-			Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Env: c.Env, Unset: c.UnsetEnv,
+			Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Env: c.Env,
 			ExposedPorts: c.ExposedPorts, Labels: c.Labels,
 		},
 	}
 	if c.Healthcheck != nil {
 		e.Config.Healthcheck = c.Healthcheck.Test
 	}
-	for _, c := range x.Closed {
-		if can, _ := resolve.CanHold(c.When, line, platform); can {
-			e.Closed = append(e.Closed, expect.Closed{Glob: c.Glob, Allow: c.Allow, Why: c.Why, Source: position(c.Position)})
+	for _, o := range p.Own {
+		closed := expect.Closed{Glob: escapeGlob(o.Path) + "/**", Allow: []string{escapeGlob(o.Path)}, Why: o.Why, Source: position(o.Position)}
+		for _, keep := range o.Keep {
+			closed.Allow = append(closed.Allow, keep, keep+"/**")
+			for _, dir := range image.Parents(keep) {
+				if image.Within(dir, o.Path) {
+					closed.Allow = append(closed.Allow, dir)
+				}
+			}
 		}
+		e.Closed = append(e.Closed, closed)
 	}
 	for _, list := range [][]profile.Removal{p.Remove, p.Strip} {
 		for _, r := range list {

@@ -42,6 +42,9 @@ type ResolveOptions struct {
 	Lock string
 	// NoLock uses no lock, Locked fails where there is none.
 	NoLock, Locked bool
+	// Before is an earlier lock file: what it took away is no news (Resolved.NewUpstream). Empty is slim.lock beside the profile,
+	// if there is one. A lock that is used tells no news.
+	Before string
 	// Epoch is the time of everything that a build adds; zero is the base's.
 	Epoch time.Time
 }
@@ -112,10 +115,33 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		return nil, err
 	}
 	r.Recipes, r.Lock, err = resolve.Resolve(ctx, resolve.Input{
-		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: lock,
+		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: lock, Before: lockBefore(o),
 		Cache: tree.Cache{Dir: o.CacheDir}, Progress: o.Progress, Epoch: o.Epoch,
 	})
 	return r, err
+}
+
+// NewUpstream returns what of the base is new since the lock before and the profile's notes, and goes; each once.
+func (r *Resolved) NewUpstream() []build.Gone { return build.NewUpstream(r.Recipes) }
+
+// logNewUpstream tells it, a line each.
+func (r *Resolved) logNewUpstream(a Access) {
+	for _, g := range r.NewUpstream() {
+		a.Log("new upstream, removed: %s (%s)", g.Path, g.Why)
+	}
+}
+
+// lockBefore reads the earlier lock; nil when there is none that can be read, which knows nothing.
+func lockBefore(o ResolveOptions) *resolve.Lock {
+	file := o.Before
+	if file == "" {
+		file = LockFile(o.Profile)
+	}
+	before, err := resolve.ReadLock(file)
+	if err != nil {
+		return nil
+	}
+	return before
 }
 
 // Annotations adds what the image specification has for the base (annotations.md) to a build's own.

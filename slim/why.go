@@ -8,12 +8,13 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
 )
 
 // ProfileLine is a line of a profile that is about a path.
 type ProfileLine struct {
 	Source string `json:"source"` // file:line:column
-	Does   string `json:"does"`   // "removes", "strips", "lays", "closes", "allows"
+	Does   string `json:"does"`   // "removes", "strips", "lays", "owns", "keeps"
 	What   string `json:"what"`   // the path or glob that it names
 	Why    string `json:"why,omitempty"`
 	When   string `json:"when,omitempty"`
@@ -44,15 +45,15 @@ func About(p *profile.Profile, at string) []ProfileLine {
 			out = append(out, ProfileLine{f.Position.String(), "lays", f.Path, why, when(f.When)})
 		}
 	}
-	for _, c := range p.Expect.Closed {
-		if !covers(c.Glob, at) {
+	for _, o := range p.Own {
+		if !image.Within(at, o.Path) {
 			continue
 		}
-		does := "closes"
-		if coversAny(c.Allow, at) {
-			does = "allows"
+		does := "owns"
+		if coversAny(o.Keep, at) {
+			does = "keeps"
 		}
-		out = append(out, ProfileLine{c.Position.String(), does, c.Glob, c.Why, when(c.When)})
+		out = append(out, ProfileLine{o.Position.String(), does, o.Path, o.Why, ""})
 	}
 	return out
 }

@@ -44,7 +44,7 @@ func configure(r *build.Recipe) ([]instruction, error) {
 	}
 	c := &configurer{change: r.Change(), base: base.Config, recipe: r}
 	for _, part := range []func() error{
-		c.unset, c.env, c.labels, c.workdir, c.user, c.ports, c.healthcheck, c.entrypoint, c.cmd,
+		c.env, c.labels, c.workdir, c.user, c.ports, c.healthcheck, c.entrypoint, c.cmd,
 	} {
 		if err := part(); err != nil {
 			return nil, fmt.Errorf("step %q: %w", build.Configure{Change: c.change}, err)
@@ -57,24 +57,23 @@ func (c *configurer) add(format string, args ...any) {
 	c.out = append(c.out, instruction(fmt.Sprintf(format, args...)))
 }
 
-func (c *configurer) unset() error {
-	for _, kv := range c.base.Env {
-		if k, _, _ := strings.Cut(kv, "="); slices.Contains(c.change.UnsetEnv, k) {
-			return fmt.Errorf("env %s: a Dockerfile can't unset a variable of the base: set it to a harmless value, or use slimctl build", k)
-		}
-	}
-	return nil
-}
-
+// env sets variables, and blanks those that should go: a Dockerfile can't take a variable of the base away.
 func (c *configurer) env() error {
-	for _, k := range slices.Sorted(maps.Keys(c.change.Env)) {
-		if slices.Contains(c.change.UnsetEnv, k) {
+	env := maps.Clone(c.change.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	for _, k := range c.change.UnsetEnv {
+		if _, both := env[k]; both {
 			return fmt.Errorf("env %s: it is both set and unset", k)
 		}
+		env[k] = ""
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envName.MatchString(k) {
 			return fmt.Errorf("env %q: not a name that a Dockerfile can set", k)
 		}
-		v, err := word(c.change.Env[k])
+		v, err := word(env[k])
 		if err != nil {
 			return fmt.Errorf("env %s: %w", k, err)
 		}

@@ -264,7 +264,6 @@ func TestRefuses(t *testing.T) {
 		want    string
 	}{
 		{"strip", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{Path: "/opt/x"}) }, Options{}, `step "strip /opt/x": a Dockerfile can't rewrite`},
-		{"unset env", change(build.ConfigChange{UnsetEnv: []string{"KEEP"}}), Options{}, `step "configure": env KEEP: a Dockerfile can't unset`},
 		{"set and unset", change(build.ConfigChange{UnsetEnv: []string{"N"}, Env: map[string]string{"N": "1"}}), Options{}, "both set and unset"},
 		{"port taken away", change(build.ConfigChange{ExposedPorts: []string{"9/tcp"}}), Options{}, "port 8080/tcp: a Dockerfile can't take away"},
 		{"port without protocol", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "9"}}), Options{}, `port "9"`},

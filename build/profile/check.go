@@ -16,14 +16,16 @@ type keyed interface {
 
 func (o Overlay) key() string { return o.Name }
 func (r Removal) key() string { return r.Path + r.Glob }
-func (c Closed) key() string  { return c.Glob }
+func (o Own) key() string     { return o.Path }
+func (n Need) key() string    { return n.Path }
 
 func (f File) key() string { return f.Path }
 
 func (f File) identity() string    { return "" } // equal directories may repeat; clashes finds the rest
 func (o Overlay) identity() string { return o.Name }
 func (r Removal) identity() string { return fmt.Sprintf("%s %q", r.key(), r.When) }
-func (c Closed) identity() string  { return fmt.Sprintf("%s %q", c.key(), c.When) }
+func (o Own) identity() string     { return o.key() }
+func (n Need) identity() string    { return n.key() }
 
 func (w *When) check(_ *source, fail func(key, msg, hint string)) {
 	if w.Exists != "" && w.Exists == w.Missing {
@@ -45,10 +47,10 @@ func (h *Healthcheck) check(_ *source, fail func(key, msg, hint string)) {
 	}
 }
 
-func (c *Config) check(_ *source, fail func(key, msg, hint string)) {
-	for _, name := range c.UnsetEnv {
-		if _, both := c.Env[name]; both {
-			fail("unsetEnv", fmt.Sprintf("%q is set in env too", name), "keep one of the two")
+func (o *Own) check(_ *source, fail func(key, msg, hint string)) {
+	for _, k := range o.Keep {
+		if !strings.HasPrefix(k, o.Path+"/") {
+			fail("keep", fmt.Sprintf("%s does not lie below %s", quote(k), quote(o.Path)), "write the whole path")
 		}
 	}
 }

@@ -10,12 +10,6 @@ import (
 func merge(parent, child *Profile) *Profile {
 	out := *parent
 	overlay(reflect.ValueOf(&out).Elem(), reflect.ValueOf(*child))
-	for name := range child.Config.Env {
-		out.Config.UnsetEnv = slices.DeleteFunc(out.Config.UnsetEnv, func(n string) bool { return n == name })
-	}
-	for _, name := range child.Config.UnsetEnv {
-		delete(out.Config.Env, name)
-	}
 	out.Name, out.Extends = child.Name, child.Extends
 	return &out
 }

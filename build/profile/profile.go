@@ -17,10 +17,10 @@ package profile
 //
 // A profile adds to the one it extends by these rules. Single values and maps: the child's wins, key by key (a server of
 // `hub.servers` is one value). Lists: the child's list, even an empty one, replaces the parent's. Three kinds of lists
-// differ: in `remove`, `strip` and `expect.closed` the parent's items come first and then the child's, and a child's item
+// differ: in `own`, `remove`, `strip` and `needs` the parent's items come first and then the child's, and a child's item
 // takes the place of every parent's item with the same path or glob; in `overlays` one with the name of a parent's is merged
-// with it, its files taking the place of those with the same path;
-// `config.unsetEnv` is the union of both, and the child's `env` and `unsetEnv` undo each other's in the parent.
+// with it, its files taking the place of those with the same path; `config.keepEnv` and the lists of `known` are the union of
+// both.
 // `version` and `name` are never inherited, and a name may appear only once in a chain.
 type Profile struct {
 	// Version is the version of the profile format: 1.
@@ -41,11 +41,18 @@ type Profile struct {
 	Payload Payload `yaml:"payload"`
 	// Overlays are the trees of files laid on the base.
 	Overlays []Overlay `yaml:"overlays,omitempty" merge:"key"`
+	// Own names directories of which only what the profile lays and keeps stays; everything else of the base below goes.
+	Own []Own `yaml:"own,omitempty" merge:"key"`
 	// Remove takes paths away in the image's merged tree; the base's layers keep their digests.
 	Remove []Removal `yaml:"remove,omitempty" merge:"key"`
 	// Strip takes paths out of the base's layers themselves, which makes the image smaller and gives its layers new digests.
 	Strip []Removal `yaml:"strip,omitempty" merge:"key"`
-	// Config changes the image config; what is not named stays as the base has it.
+	// Privileged are absolute paths or globs of the files of the base that may keep setuid, setgid or file capabilities; every
+	// other such file goes.
+	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`
+	// Needs are paths that the base must have, besides the programs that slimctl finds in supervisord.conf by itself.
+	Needs []Need `yaml:"needs,omitempty" merge:"key"`
+	// Config changes the image config; what is not named stays as the base has it, but for variables.
 	Config Config `yaml:"config,omitempty"`
 	// Hub is what mcp-hub.json and its template hold.
 	Hub Hub `yaml:"hub"`
@@ -53,6 +60,9 @@ type Profile struct {
 	Policy Policy `yaml:"policy,omitempty"`
 	// Expect is what may remain in the image.
 	Expect Expect `yaml:"expect"`
+
+	// Known is what the base is known to have of what goes; anything else that goes is reported as new upstream.
+	Known Known `yaml:"known,omitempty"`
 
 	// Chain lists what was read, the profile itself first, then what it extends: file names, or "embedded:l0.yaml".
 	Chain []string `yaml:"-" json:"-" jsonschema:"-"`
@@ -62,8 +72,11 @@ type Profile struct {
 type Base struct {
 	// Reference is a registry reference, such as ghcr.io/agent-infra/sandbox:latest, or one of the forms --base takes.
 	Reference string `yaml:"reference" check:"reference"`
-	// Lines are the base lines that the profile was written for; any other stops the build.
+	// Lines are the base lines that the profile was written for; any other stops the build unless AcceptUnknownLine is set.
 	Lines []Line `yaml:"lines" check:"line" list:"min,unique"`
+	// AcceptUnknownLine builds on a base of another line, or of none that is known, when it has all that the image needs; the
+	// one value is true.
+	AcceptUnknownLine bool `yaml:"acceptUnknownLine,omitempty" check:"true"`
 }
 
 // Line is the generation of the base's layout: A, B or C.
@@ -131,6 +144,39 @@ type File struct {
 // Mode is a file mode, written in octal and quoted: "0644". It is 1 to 07777; 0 is an absent one.
 type Mode int64
 
+// Own is a directory of which only what the profile lays and keeps stays. A directory of it that keeps nothing goes whole, and
+// is made anew where an overlay lays something in it: root's, mode 0755, unless the overlay says otherwise.
+type Own struct {
+	// Path is absolute. A base that has no such directory is fine; a symlink in its place goes.
+	Path string `yaml:"path" check:"path"`
+	// Keep are absolute paths or globs below Path: what of the base stays, with all that lies below it.
+	Keep []string `yaml:"keep,omitempty" check:"glob" list:"min,unique"`
+	// Why says why nothing else may be there.
+	Why string `yaml:"why" check:"text"`
+	// Position is where it was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// Need is a file or directory of the base that the image can't work without.
+type Need struct {
+	// Path is absolute; symlinks are followed.
+	Path string `yaml:"path" check:"path"`
+	// Why says what needs it.
+	Why string `yaml:"why" check:"text"`
+	// Position is where it was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// Known is what the base is known to have of what goes.
+type Known struct {
+	// Files are absolute paths or globs; each covers what lies below it too.
+	Files []string `yaml:"files,omitempty" check:"glob" list:"unique" merge:"union"`
+	// Env are names of variables.
+	Env []string `yaml:"env,omitempty" check:"envName" list:"unique" merge:"union"`
+	// MCPServers are names of servers in the base's configuration of its hub.
+	MCPServers []string `yaml:"mcpServers,omitempty" check:"text" list:"unique" merge:"union"`
+}
+
 // Removal takes a path, or everything that a glob matches, away from the base: exactly one of Path and Glob is set.
 type Removal struct {
 	// Path is absolute.
@@ -161,12 +207,12 @@ type When struct {
 	Missing string `yaml:"missing,omitempty" check:"path"`
 }
 
-// Config changes the image config; what is not named stays as the base has it.
+// Config changes the image config; what is not named stays as the base has it, but for variables.
 type Config struct {
-	// Env sets variables.
+	// Env sets variables. Every variable of the base that neither Env nor KeepEnv names goes.
 	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
-	// UnsetEnv names the variables of the base that go.
-	UnsetEnv []string `yaml:"unsetEnv,omitempty" check:"envName" list:"unique" merge:"union"`
+	// KeepEnv names the variables that stay as the base has them.
+	KeepEnv []string `yaml:"keepEnv,omitempty" check:"envName" list:"unique" merge:"union"`
 	// Labels sets image labels.
 	Labels map[string]string `yaml:"labels,omitempty" keys:"label" check:"value"`
 	// WorkingDir is the absolute directory that the image starts in.
@@ -220,7 +266,7 @@ type Policy struct {
 	AllowHosts []string `yaml:"allowHosts,omitempty" check:"host" list:"min,unique"`
 }
 
-// Expect is what may remain: anything else is a finding, and where `closed` covers it, the build stops.
+// Expect is what may remain: anything else is a finding.
 type Expect struct {
 	// Programs are the supervisord programs that may remain.
 	Programs []string `yaml:"programs" check:"text" list:"unique"`
@@ -233,27 +279,8 @@ type Expect struct {
 	// Listeners are the addresses that may be listened on: "*:8080", "[::1]:8080", "127.0.0.1:5900", "unix:/run/x.sock";
 	// none when absent. "*" is every IPv4 address, "[::]" every IPv6 one.
 	Listeners []string `yaml:"listeners,omitempty" check:"listener" list:"unique"`
-	// Privileged are absolute paths or globs of the files that may have setuid, setgid or capabilities, or be writable by
-	// everybody; none when absent.
-	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`
 	// Switches are the environment variables that may change what the image does; none when absent.
 	Switches []string `yaml:"switches,omitempty" check:"envName" list:"unique"`
-	// Closed are the directories in which every path that remains is named.
-	Closed []Closed `yaml:"closed,omitempty" merge:"key"`
-}
-
-// Closed names every path that may be left, after the build, of those that Glob matches.
-type Closed struct {
-	// Glob is an absolute pattern, as a removal's.
-	Glob string `yaml:"glob" check:"glob"`
-	// Allow lists absolute paths or globs; without it nothing that Glob matches may be left.
-	Allow []string `yaml:"allow,omitempty" check:"glob" list:"unique"`
-	// Why says why nothing else may be there.
-	Why string `yaml:"why" check:"text"`
-	// When restricts the rule; without it the rule always holds.
-	When When `yaml:"when,omitempty"`
-	// Position is where the rule was written.
-	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
 // Position is a place in a profile file; Line and Column count from 1.

@@ -18,7 +18,7 @@ import (
 // LockName is the name of a lock file; it lies beside the profile.
 const LockName = "slim.lock"
 
-const lockVersion = 1
+const lockVersion = 2
 
 // Lock pins a profile to one base: with it a build reads no base layer, and always gives the same image.
 type Lock struct {
@@ -53,7 +53,9 @@ type LockPlatform struct {
 	Manifest v1.Hash `json:"manifest"`
 	Line     string  `json:"line"`
 	// Removals are the paths that the profile's removals came to.
-	Removals  []string  `json:"removals"`
+	Removals []string `json:"removals"`
+	// Env are the variables of the base that go.
+	Env       []string  `json:"env,omitempty"`
 	Footprint Footprint `json:"footprint"`
 }
 
@@ -65,8 +67,18 @@ type Footprint struct {
 	Absent []string `json:"absent,omitempty"`
 	// Globs has what each pattern matched.
 	Globs map[string][]string `json:"globs,omitempty"`
+	// Below has what lies below each owned directory.
+	Below map[string][]string `json:"below,omitempty"`
+	// Privileged are the files with setuid, setgid or file capabilities.
+	Privileged []string `json:"privileged,omitempty"`
+	// Servers are the MCP servers in the configuration of the base's hub.
+	Servers []string `json:"mcpServers,omitempty"`
 	// Links has each path that a symlink among its parents leads elsewhere.
 	Links map[string]string `json:"links,omitempty"`
+}
+
+func newFootprint() Footprint {
+	return Footprint{Globs: map[string][]string{}, Below: map[string][]string{}, Links: map[string]string{}}
 }
 
 // maxLock bounds what a lock file may make us read.

@@ -32,13 +32,13 @@ func TestExpandBraces(t *testing.T) {
 
 // A base may reach a directory by a symlink; a glob must not miss there what a path would find.
 func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
-	w := &work{base: newRecorder(treeOf(t,
+	w := &work{base: newRecorder(t.Context(), &tree.Image{Tree: treeOf(t,
 		image.Bytes("/opt/fnm/[22]/bin/tool-real", 0o755, nil),
 		image.Bytes("/opt/fnm/[22]/bin/node", 0o755, nil),
 		image.Bytes("/opt/fnm/2/bin/tool-real", 0o755, nil), // what [22] would match, unescaped
 		image.Symlink("/opt/nodejs/22", "/opt/fnm/[22]"),
 		image.Bytes("/usr/local/bin/tool-real", 0o755, nil),
-	), &Footprint{Globs: map[string][]string{}, Links: map[string]string{}})}
+	)}, &Footprint{Globs: map[string][]string{}, Links: map[string]string{}})}
 	for pattern, want := range map[string][]string{
 		"/{usr/local/bin,opt/nodejs/22/bin,opt/nodejs/20/bin}/tool-real": {"/opt/fnm/[22]/bin/tool-real", "/usr/local/bin/tool-real"},
 		"/opt/nodejs/22/bin/*": {"/opt/fnm/[22]/bin/node", "/opt/fnm/[22]/bin/tool-real"},
@@ -76,7 +76,7 @@ var errStopped = errors.New("stopped")
 
 func TestMatchStops(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
-	s := &stopping{view: newRecorder(treeOf(t), &Footprint{Links: map[string]string{}}), stop: stop}
+	s := &stopping{view: newRecorder(t.Context(), &tree.Image{Tree: treeOf(t)}, &Footprint{Links: map[string]string{}}), stop: stop}
 	w := &work{base: stoppable{ctx, s}}
 	if _, err := w.match("/{a,b,c,d}/*"); !errors.Is(err, errStopped) || s.globs != 1 {
 		t.Errorf("%v, after %d globs", err, s.globs)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -31,6 +32,8 @@ type Input struct {
 	Assets fs.FS
 	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
 	Lock *Lock
+	// Before is an earlier lock; what it took away is no news. It may be nil.
+	Before *Lock
 	// Cache keeps the base index of each layer that has to be read, and the layers that the recipes add.
 	Cache    tree.Cache
 	Progress image.Progress
@@ -84,7 +87,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if config.OS != p.OS || config.Architecture != p.Architecture {
 		return nil, nil, fmt.Errorf("base %s: the image that its index gives for this platform says that it is %s/%s", in.Reference, config.OS, config.Architecture)
 	}
-	locked := &LockPlatform{Manifest: manifest, Footprint: Footprint{Globs: map[string][]string{}, Links: map[string]string{}}}
+	locked := &LockPlatform{Manifest: manifest, Footprint: newFootprint()}
 	var base view
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
@@ -100,7 +103,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		if err != nil {
 			return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 		}
-		base = newRecorder(files.Tree, &locked.Footprint)
+		base = newRecorder(ctx, files, &locked.Footprint)
 	}
 	base = stoppable{ctx, base}
 	line, err := detectLine(base)
@@ -114,6 +117,9 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if err := w.run(); err != nil {
 		return nil, nil, err
 	}
+	if in.Lock == nil {
+		w.recipe.New = w.drift(in.Before)
+	}
 	removals := []string{}
 	for _, s := range w.recipe.Removals() {
 		removals = append(removals, s.Path)
@@ -123,11 +129,18 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Lock == nil {
 		locked.Line = string(line)
-		locked.Removals = removals
+		locked.Removals, locked.Env = removals, w.recipe.Change().UnsetEnv
 		locked.Footprint.sorted()
 	}
 	return w.recipe, locked, nil
 }
+
+// NeedsError lists what the image needs and the base doesn't have.
+type NeedsError struct {
+	Missing []string
+}
+
+func (e *NeedsError) Error() string { return strings.Join(e.Missing, "\n") }
 
 // ownLayers refuses a base with layers that its registry doesn't hold: they can't be published with the image, and who
 // wrote the manifest could send us anywhere for them.
@@ -142,17 +155,4 @@ func ownLayers(img v1.Image) error {
 		}
 	}
 	return nil
-}
-
-// ClosedError lists what would stay in the image although the profile doesn't name it.
-type ClosedError struct {
-	Findings []string
-}
-
-func (e *ClosedError) Error() string {
-	errs := make([]error, len(e.Findings))
-	for i, f := range e.Findings {
-		errs[i] = errors.New(f)
-	}
-	return errors.Join(errs...).Error()
 }

@@ -31,8 +31,13 @@ type work struct {
 	line     profile.Line
 	platform v1.Platform
 	recipe   *build.Recipe
-	removed  map[string]build.Remove
-	laid     map[string]laid
+	removed  map[string]*build.Remove
+	owned    map[string]owned
+	// ruled are the removals that no profile names: those of owned directories and of privileged files.
+	ruled []*build.Remove
+	// servers are the MCP servers of the base's hub.
+	servers []string
+	laid    map[string]laid
 }
 
 // laid is what an overlay puts at a path.
@@ -44,7 +49,7 @@ type laid struct {
 }
 
 func (w *work) run() error {
-	w.removed, w.laid = map[string]build.Remove{}, map[string]laid{}
+	w.removed, w.laid = map[string]*build.Remove{}, map[string]laid{}
 	p := w.in.Profile
 	if !slices.Contains(p.Base.Lines, w.line) {
 		return fmt.Errorf("base %s is of line %s; profile %s is for %s: add the line to base.lines once its removals are known to fit",
@@ -58,10 +63,11 @@ func (w *work) run() error {
 		}
 		for _, e := range found {
 			if _, again := w.removed[e.Path]; !again {
-				w.removed[e.Path] = build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: at(r.Position)}
+				w.removed[e.Path] = &build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: at(r.Position)}
 			}
 		}
 	}
+	errs = append(errs, w.own(), w.privileged(), w.noteServers())
 	for i, r := range p.Strip {
 		found, err := w.find(r)
 		if err != nil {
@@ -100,7 +106,8 @@ func (w *work) run() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := w.closed(); err != nil {
+	change, err := w.configChange()
+	if err != nil {
 		return err
 	}
 	for _, r := range w.removals() {
@@ -111,7 +118,7 @@ func (w *work) run() error {
 			w.recipe.Steps = append(w.recipe.Steps, o)
 		}
 	}
-	w.recipe.Steps = append(w.recipe.Steps, build.Configure{Change: configChange(p.Config)})
+	w.recipe.Steps = append(w.recipe.Steps, build.Configure{Change: change})
 	return w.parents()
 }
 
@@ -298,7 +305,7 @@ func (w *work) removals() []build.Remove {
 	var out []build.Remove
 	for p, r := range w.removed {
 		if !w.gone(path.Dir(p)) {
-			out = append(out, r)
+			out = append(out, *r)
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Path < out[j].Path })
@@ -344,8 +351,12 @@ func (w *work) sameDir(f profile.File, want image.Entry) error {
 	if !f.Dir || f.Mode == 0 && f.Owner == "" {
 		return nil
 	}
-	have, ok, err := w.lookup(f.Path)
-	if err != nil || !ok || !have.IsDir() || w.gone(have.Path) {
+	real, err := w.place(f.Path)
+	if err != nil || w.gone(real) {
+		return err
+	}
+	have, ok, err := w.base.Lookup(real)
+	if err != nil || !ok || !have.IsDir() {
 		return err
 	}
 	if f.Mode != 0 && have.Mode != want.Mode || f.Owner != "" && (have.UID != want.UID || have.GID != want.GID) {
@@ -431,7 +442,7 @@ func (w *work) lay(o *build.Lay) error {
 	o.Files = make([]image.File, 0, len(files)) // the caller may use the old ones for another platform
 	var errs []error
 	for _, f := range files {
-		real, err := w.base.Resolve(f.Path)
+		real, err := w.place(f.Path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -477,7 +488,7 @@ func (w *work) clear(overlay string, f image.File) error {
 	case e.IsDir():
 		return fmt.Errorf("%s is a directory in the base; remove it first to put a %s there", real, f.Type)
 	default:
-		w.removed[real] = build.Remove{Path: real, Type: e.Type, Why: fmt.Sprintf("overlay %s puts a %s there", overlay, f.Type)}
+		w.removed[real] = &build.Remove{Path: real, Type: e.Type, Why: fmt.Sprintf("overlay %s puts a %s there", overlay, f.Type)}
 	}
 	return nil
 }
@@ -510,56 +521,30 @@ func (w *work) parents() error {
 	return nil
 }
 
-// closed checks that of each place that must be closed nothing stays but what the profile names.
-func (w *work) closed() error {
-	var findings []string
-	for i, c := range w.in.Profile.Expect.Closed {
-		ok, err := w.holds(c.When)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			continue
-		}
-		paths, err := w.match(c.Glob)
-		if err != nil {
-			return err
-		}
-		real, err := w.real(c.Glob)
-		if err != nil {
-			return err
-		}
-		paths = slices.DeleteFunc(paths, w.gone)
-		for p := range w.laid {
-			if matchesAny(real, p) {
-				paths = append(paths, p)
-			}
-		}
-		slices.Sort(paths)
-		for _, p := range slices.Compact(paths) {
-			if !slices.ContainsFunc(c.Allow, func(a string) bool { return doublestar.MatchUnvalidated(a, p) }) {
-				findings = append(findings, fmt.Sprintf(
-					"%s would stay in the image, and profile %s doesn't name it (line %s): remove it, or add %q to expect.closed[%d].allow (%s)",
-					p, w.in.Profile.Name, w.line, p, i, c.Glob))
-			}
-		}
-	}
-	if len(findings) > 0 {
-		return &ClosedError{Findings: findings}
-	}
-	return nil
-}
-
-func configChange(c profile.Config) build.ConfigChange {
+// configChange makes the profile's config a plain change of the base's: of the base's variables those go that the profile
+// neither sets nor keeps.
+func (w *work) configChange() (build.ConfigChange, error) {
+	c := w.in.Profile.Config
 	change := build.ConfigChange{
-		Env: c.Env, UnsetEnv: c.UnsetEnv, Labels: c.Labels, WorkingDir: c.WorkingDir, User: c.User,
+		Env: c.Env, Labels: c.Labels, WorkingDir: c.WorkingDir, User: c.User,
 		ExposedPorts: c.ExposedPorts, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
 	}
+	config, err := w.recipe.Base.Image.ConfigFile()
+	if err != nil {
+		return change, err
+	}
+	for _, kv := range config.Config.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		if _, set := c.Env[name]; !set && !slices.Contains(c.KeepEnv, name) && !slices.Contains(change.UnsetEnv, name) {
+			change.UnsetEnv = append(change.UnsetEnv, name)
+		}
+	}
+	slices.Sort(change.UnsetEnv)
 	if h := c.Healthcheck; h != nil {
 		change.Healthcheck = &v1.HealthConfig{
 			Test: h.Test, Interval: time.Duration(h.Interval), Timeout: time.Duration(h.Timeout),
 			StartPeriod: time.Duration(h.StartPeriod), Retries: h.Retries,
 		}
 	}
-	return change
+	return change, nil
 }

@@ -2,9 +2,13 @@ package resolve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
+	"strings"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -18,6 +22,12 @@ type view interface {
 	Resolve(p string) (string, error)
 	// Glob lists the paths that a pattern matches, sorted.
 	Glob(pattern string) ([]string, error)
+	// Below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
+	Below(dir string) ([]string, error)
+	// Privileged lists the files with setuid, setgid or file capabilities, sorted.
+	Privileged() ([]string, error)
+	// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
+	Servers(file string) ([]string, error)
 }
 
 // stoppable answers until its context ends. Every loop of resolving asks the base.
@@ -47,15 +57,23 @@ func (s stoppable) Glob(pattern string) ([]string, error) {
 	return s.view.Glob(pattern)
 }
 
+func (s stoppable) Below(dir string) ([]string, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return nil, err
+	}
+	return s.view.Below(dir)
+}
+
 // recorder answers from the tree and notes each answer in the footprint.
 type recorder struct {
-	files *tree.Tree
+	ctx   context.Context //nolint:containedctx // of one call of Resolve
+	files *tree.Image
 	foot  *Footprint
 	seen  map[string]bool
 }
 
-func newRecorder(files *tree.Tree, foot *Footprint) *recorder {
-	return &recorder{files: files, foot: foot, seen: map[string]bool{}}
+func newRecorder(ctx context.Context, files *tree.Image, foot *Footprint) *recorder {
+	return &recorder{ctx: ctx, files: files, foot: foot, seen: map[string]bool{}}
 }
 
 func (r *recorder) Lookup(p string) (image.Entry, bool, error) {
@@ -86,6 +104,53 @@ func (r *recorder) Glob(pattern string) ([]string, error) {
 		r.foot.Globs[pattern] = paths
 	}
 	return paths, err
+}
+
+func (r *recorder) Below(dir string) ([]string, error) {
+	var out []string
+	for e := range r.files.Walk(dir) {
+		if e.Path == dir {
+			continue
+		}
+		rel := strings.TrimPrefix(e.Path, strings.TrimSuffix(dir, "/")+"/")
+		if e.IsDir() {
+			rel += "/"
+		}
+		out = append(out, rel)
+	}
+	r.foot.Below[dir] = out
+	return out, nil
+}
+
+func (r *recorder) Privileged() ([]string, error) {
+	var out []string
+	for e := range r.files.Walk("/") {
+		mode, capability := r.files.Rights(e)
+		if (e.Type == image.TypeFile || e.Type == image.TypeLink) && (mode&0o6000 != 0 || capability != "") {
+			out = append(out, e.Path)
+		}
+	}
+	sort.Strings(out)
+	r.foot.Privileged = out
+	return out, nil
+}
+
+func (r *recorder) Servers(file string) ([]string, error) {
+	e, ok := r.files.Stat(file)
+	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead {
+		return nil, nil
+	}
+	contents, err := r.files.ReadFiles(r.ctx, e.Path)
+	if err != nil {
+		return nil, err
+	}
+	var hub struct {
+		MCPServers map[string]json.RawMessage `json:"mcpServers"`
+	}
+	_ = json.Unmarshal(contents[e.Path], &hub) // a template need not be JSON; it goes in any case
+	names := slices.Sorted(maps.Keys(hub.MCPServers))
+	r.foot.Servers = append(r.foot.Servers, names...)
+	return names, nil
 }
 
 // errNotInLock is a question that the lock can't answer: it was written for another profile.
@@ -133,6 +198,18 @@ func (r *replay) Glob(pattern string) ([]string, error) {
 	}
 	return paths, nil
 }
+
+func (r *replay) Below(dir string) ([]string, error) {
+	below, ok := r.foot.Below[dir]
+	if !ok {
+		return nil, fmt.Errorf("what lies below %s: %w", dir, errNotInLock)
+	}
+	return below, nil
+}
+
+func (r *replay) Servers(string) ([]string, error) { return r.foot.Servers, nil }
+
+func (r *replay) Privileged() ([]string, error) { return r.foot.Privileged, nil }
 
 // sorted makes the footprint's order that of its paths, so that two runs write the same lock.
 func (f *Footprint) sorted() {

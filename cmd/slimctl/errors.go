@@ -66,7 +66,7 @@ func reportError(w io.Writer, err error) int {
 }
 
 func classify(err error) (code int, hint string) {
-	var closed *resolve.ClosedError
+	var needs *resolve.NeedsError
 	var digest *image.DigestError
 	var platform *image.PlatformError
 	var registry *image.RegistryError
@@ -78,7 +78,7 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, "see --help"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
-	case errors.As(err, &closed), errors.As(err, new(*gateError)), errors.As(err, new(*slim.FindingsError)):
+	case errors.As(err, &needs), errors.As(err, new(*gateError)), errors.As(err, new(*slim.FindingsError)):
 		return exitGate, ""
 	case errors.As(err, new(*unprovenError)):
 		return exitUnproven, ""

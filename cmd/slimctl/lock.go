@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) lock() *cobra.Command {
 	f := &recipeFlags{}
-	var output string
+	var output, format string
 	cmd := &cobra.Command{
 		Use:   "lock",
 		Short: "Pin the base and all that resolving found in it",
@@ -19,14 +24,19 @@ paths that the removals came to, the metadata of the directories they lie in, an
 payload's integrity. With it a build reads no base layer, and gives the same image always.
 A build believes a lock as it believes the profile: keep both in the same place.
 
-It prints the lock's path on standard output.`,
+It prints the lock's path on standard output, and on standard error one line for each file,
+variable or MCP server of the base that goes and that neither the profile nor the lock
+before knows: "new upstream, removed: PATH (why)".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
+				return err
+			}
 			o, err := f.options(a)
 			if err != nil {
 				return err
 			}
-			o.Lock, o.NoLock = "", true // the base is asked itself
+			o.Lock, o.NoLock, o.Before = "", true, cmp.Or(output, f.lock) // the base is asked itself
 			r, err := slim.Resolve(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -40,11 +50,26 @@ It prints the lock's path on standard output.`,
 			if err := r.Lock.Write(output); err != nil {
 				return err
 			}
+			if format == report.JSON {
+				enc := json.NewEncoder(a.stdout)
+				enc.SetIndent("", "  ")
+				return enc.Encode(rawname.Quoted(locked{Lock: output, New: r.NewUpstream()}))
+			}
+			for _, g := range r.NewUpstream() {
+				o.Log("new upstream, removed: %s (%s)", g.Path, g.Why)
+			}
 			_, err = fmt.Fprintln(a.stdout, output)
 			return err
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "where to write the lock (default: slim.lock beside the profile)")
+	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
 	return cmd
+}
+
+// locked is what lock prints as JSON.
+type locked struct {
+	Lock string       `json:"lock"`
+	New  []build.Gone `json:"new"`
 }

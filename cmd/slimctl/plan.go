@@ -64,6 +64,8 @@ type plan struct {
 	Strip []planRemoval      `json:"strip,omitempty"`
 	Lay   []planOverlay      `json:"lay"`
 	Set   build.ConfigChange `json:"set"`
+	// New is what goes and what neither the profile nor the lock before knows of the base.
+	New []build.Gone `json:"new,omitempty"`
 }
 
 type planBase struct {
@@ -78,6 +80,8 @@ type planRemoval struct {
 	Type   string `json:"type,omitempty"`
 	Why    string `json:"why"`
 	Source string `json:"source,omitempty"`
+	// With are the files that go with a directory.
+	With []build.Gone `json:"with,omitempty"`
 }
 
 type planOverlay struct {
@@ -96,11 +100,11 @@ type planFile struct {
 
 func planOf(r *build.Recipe) plan {
 	p := plan{
-		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change(), Remove: []planRemoval{}, Lay: []planOverlay{},
+		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change(), Remove: []planRemoval{}, Lay: []planOverlay{}, New: r.New,
 		Base: planBase{Reference: r.Base.Reference, Digest: r.Base.Index.String(), Manifest: r.Base.Manifest.String(), Line: r.Base.Line},
 	}
 	for _, s := range r.Removals() {
-		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source})
+		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source, With: s.With})
 	}
 	for _, s := range r.Steps {
 		if s, ok := s.(build.Strip); ok {
@@ -127,6 +131,9 @@ func (p plan) print(w io.Writer) error {
 	fmt.Fprintf(t, "\nremove %d paths\n", len(p.Remove))
 	for _, r := range p.Remove {
 		fmt.Fprintf(t, "  - %s\t%s\n", printable(r.Path), r.Why)
+		for _, g := range r.With {
+			fmt.Fprintf(t, "    %s\t%s\n", printable(g.Path), g.Why)
+		}
 	}
 	if len(p.Strip) > 0 {
 		fmt.Fprintf(t, "\nstrip %d paths (no engine can yet)\n", len(p.Strip))
@@ -151,6 +158,12 @@ func (p plan) print(w io.Writer) error {
 	fmt.Fprintln(t, "\nset")
 	for _, line := range p.Set.Lines() {
 		fmt.Fprintf(t, "  ~ %s\n", line)
+	}
+	if len(p.New) > 0 {
+		fmt.Fprintf(t, "\nnew upstream, removed: %d\n", len(p.New))
+	}
+	for _, g := range p.New {
+		fmt.Fprintf(t, "  ! %s\t%s\n", printable(g.Path), g.Why)
 	}
 	fmt.Fprintln(t)
 	return t.Flush()

@@ -54,7 +54,8 @@ func (a *app) access(f registryFlags, mode string) (slim.Access, error) {
 	}
 	a.shown = append(a.shown, shown)
 	o.Progress = shown
-	return slim.Access{Options: o, Log: shown.Printf}, nil
+	log := func(format string, args ...any) { shown.Printf("%s", printable(fmt.Sprintf(format, args...))) }
+	return slim.Access{Options: o, Log: log}, nil
 }
 
 // readAuthorities returns the system's certificate authorities and those of a PEM file.

@@ -9,22 +9,10 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// capabilityXattr holds a file's capabilities (capabilities(7), "File capability extended attribute versioning").
-const capabilityXattr = "security.capability"
-
 // rights finds the files with rights of their own.
 func (r *reader) rights() {
 	for e := range r.img.Walk("/") {
-		mode, xattr := e.Mode, e.Xattrs[capabilityXattr]
-		if e.Type == image.TypeLink {
-			// A runtime gives the file the mode of the link, or leaves it that of the file.
-			if to, ok := r.img.Lookup(e.Link); ok {
-				mode |= to.Mode
-				if xattr == "" {
-					xattr = to.Xattrs[capabilityXattr]
-				}
-			}
-		}
+		mode, xattr := r.img.Rights(e)
 		kinds := kindsOf(e.Type, mode)
 		if xattr == "" && kinds == nil {
 			continue

@@ -18,6 +18,9 @@ import (
 )
 
 // capData is a struct vfs_cap_data of linux/capability.h.
+// capabilityXattr holds a file's capabilities.
+const capabilityXattr = "security.capability"
+
 func capData(magic uint32, permitted, inheritable uint64, rootID ...uint32) string {
 	b := binary.LittleEndian.AppendUint32(nil, magic)
 	for i := range 2 {

@@ -137,13 +137,15 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	x, c := p.Expect, p.Config
 	e := &expect.Expect{
 		Profile: p.Name, Platform: string(platform), Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
-		Listeners: x.Listeners, Privileged: x.Privileged, Switches: x.Switches, Base: expect.Base{Digest: r.Base.Index.String()},
-		Config: expect.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, WorkingDir: c.WorkingDir, Env: c.Env, Unset: c.UnsetEnv, ExposedPorts: c.ExposedPorts, Healthcheck: c.Healthcheck.Test, Labels: c.Labels},
+		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Base: expect.Base{Digest: r.Base.Index.String()},
+		Config: expect.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, WorkingDir: c.WorkingDir, Env: c.Env, Unset: r.Change().UnsetEnv, ExposedPorts: c.ExposedPorts, Healthcheck: c.Healthcheck.Test, Labels: c.Labels},
 	}
-	for _, c := range x.Closed {
-		if holds(c.When) {
-			e.Closed = append(e.Closed, expect.Closed{Glob: c.Glob, Allow: c.Allow, Why: c.Why, Source: fmt.Sprint(c.Position)})
+	for _, o := range p.Own {
+		allow := []string{o.Path}
+		for _, k := range o.Keep {
+			allow = append(allow, k, k+"/**")
 		}
+		e.Closed = append(e.Closed, expect.Closed{Glob: o.Path + "/**", Allow: allow, Why: o.Why, Source: fmt.Sprint(o.Position)})
 	}
 	for _, d := range p.Remove {
 		if holds(d.When) {

@@ -41,7 +41,7 @@ var configRules = []rule{
 	{Rule: Rule{
 		ID: "env-unknown", Title: "Variables that the profile does not name", Severity: Info,
 		Why: "They come from the base. browser-shell init gives programs an environment of its own, so that they reach none of them.",
-		Fix: "Set the variable in config.env, or take it away with config.unsetEnv.",
+		Fix: "Set the variable in config.env, or build again: what the profile does not name goes.",
 	}, each: envUnknown},
 }
 
@@ -58,7 +58,7 @@ func configDiffers(h *held) error {
 		}
 	}
 	for _, name := range want.Unset {
-		if _, ok := c.Env[name]; ok {
+		if c.Env[name] != "" { // a Dockerfile can only blank it
 			h.found(name, nil, "the variable %s is there; the profile takes it away", name)
 		}
 	}

@@ -56,7 +56,7 @@ var dynamicRules = []Rule{
 	{
 		ID: "run-setuid", Title: "No file has setuid or setgid but what the profile names", Severity: Error,
 		Why: "It is a step from a program's account to root.",
-		Fix: "Remove the file. Name it in expect.privileged only if your profile adds it on purpose.",
+		Fix: "Remove the file. Name it in privileged only if your profile adds it on purpose.",
 	},
 	{
 		ID: "run-start", Title: "The image starts, with a read-only root and few capabilities, and gets healthy", Severity: Error,

@@ -57,9 +57,9 @@ var fileRules = []rule{
 		Fix: "Build again; no layer above slimctl's may bring it back.",
 	}, each: filesRemoved},
 	{Rule: Rule{
-		ID: "file-closed", Title: "Closed directories hold only what the profile names", Severity: Error,
+		ID: "file-closed", Title: "Owned directories hold only what the profile lays and keeps", Severity: Error,
 		Why: "Some directories are read by name or by glob: a file in them is a route, a program, a browser policy or a rule of sudo.",
-		Fix: "Remove the file. Name it in allow of that line of expect.closed only if your profile adds it on purpose.",
+		Fix: "Remove the file. Lay it by an overlay, or name it in keep of that line of own, only if your profile means it.",
 	}, each: filesClosed},
 }
 
@@ -410,13 +410,20 @@ func filesRemoved(h *held) error {
 }
 
 func filesClosed(h *held) error {
+	named := map[string]bool{} // laid, or a directory on the way to what is
+	for p := range h.laid {
+		named[p] = true
+		for _, dir := range image.Parents(p) {
+			named[dir] = true
+		}
+	}
 	for _, c := range h.want.Closed {
 		paths, err := h.glob(c.Glob)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Source, err)
 		}
 		for _, p := range paths {
-			if !matchesAny(c.Allow, p) {
+			if !named[p] && !matchesAny(c.Allow, p) {
 				h.foundIn(c.Source, p, h.at(p), "%s is there, and the profile closes %s: %s", p, c.Glob, c.Why)
 			}
 		}

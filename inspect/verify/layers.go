@@ -239,7 +239,7 @@ func layersForeign(h *held) error {
 				h.found(e.Path, at, "%s hides all that was in %s", by, e.Path)
 			case e.Type == tree.TypeWhiteout:
 				switch {
-				case removed.of(e.Path) && of == "", laid && !planned:
+				case removed.of(e.Path) && of == "", laid && !planned, !planned && h.privilegedBelow(e.Path, i):
 				case removed.of(e.Path):
 					h.found(e.Path, at, "%s removes %s; it is the layer of the overlay %s, and a build removes in another", by, e.Path, of)
 				default:
@@ -280,7 +280,24 @@ func (h *held) removals() removals {
 			}
 		}
 	}
+	for _, c := range h.want.Closed {
+		r.paths[strings.TrimSuffix(c.Glob, "/**")] = nil
+	}
 	return r
+}
+
+// privilegedBelow reports whether a layer below layer n has a file with setuid, setgid or capabilities at p: those go by rule.
+func (h *held) privilegedBelow(p string, n int) bool {
+	for _, l := range h.Files.Layers[:n] {
+		for i := range l.Entries {
+			if e := &l.Entries[i]; e.Path == p && !e.IsDir() {
+				if mode, capability := h.Files.Rights(e); mode&0o6000 != 0 || capability != "" {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // of says whether the profile removes p, or a directory above it.

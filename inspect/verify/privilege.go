@@ -14,12 +14,12 @@ var privilegeRules = []rule{
 	{Rule: Rule{
 		ID: "privilege-file", Title: "No file makes somebody else of who runs it", Severity: Error,
 		Why: "setuid, setgid and file capabilities are the way from the browser's account to root when a page breaks out.",
-		Fix: "Remove the file. Name it in expect.privileged only if your profile adds it on purpose.",
+		Fix: "Remove the file. Name it in privileged only if your profile adds it on purpose.",
 	}, each: privilegedFiles},
 	{Rule: Rule{
 		ID: "privilege-writable", Title: "Nothing is writable by everybody", Severity: Error,
 		Why: "A file that every account may write, or a directory without the sticky bit, is where one program changes what another reads.",
-		Fix: "Take the bit away. Name the path in expect.privileged only if your profile adds it on purpose.",
+		Fix: "Take the bit away. Name the path in privileged only if your profile adds it on purpose.",
 	}, each: writableFiles},
 	{Rule: Rule{
 		ID: "privilege-device", Title: "There are no devices", Severity: Error,

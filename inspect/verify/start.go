@@ -59,12 +59,12 @@ var startRules = []rule{
 	{Rule: Rule{
 		ID: "switch-set", Title: "The image sets no switch", Severity: Error,
 		Why: "Who publishes an image with SLIM_ALLOW_ANONYMOUS=true, or with a key of his own in SANDBOX_API_KEY or JWT_PUBLIC_KEY, can enter every container of it that does not set another.",
-		Fix: "Set the variable to nothing, or take it away with config.unsetEnv.",
+		Fix: "Set the variable to nothing, or build again: what the profile does not name goes.",
 	}, each: switchesSet},
 	{Rule: Rule{
 		ID: "env-loader", Title: "The image sets no variable that loads code", Severity: Error,
 		Why: "LD_PRELOAD, BASH_ENV, PYTHONPATH and their like run somebody's code in every program of the container, the entrypoint and docker exec among them.",
-		Fix: "Take the variable away with config.unsetEnv.",
+		Fix: "Build again: what the profile does not name goes.",
 	}, each: loadersSet},
 	{Rule: Rule{
 		ID: "autoload", Title: "No file is loaded into every program", Severity: Error,

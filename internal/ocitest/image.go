@@ -7,6 +7,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // Layout gives the images of the OCI layout in dir by platform, as "linux/amd64" or "linux/arm/v7". An image that
@@ -87,6 +89,13 @@ func Config(t testing.TB, img v1.Image) map[string]any {
 	}
 	out := map[string]any{
 		"os": top.OS, "architecture": top.Architecture, "variant": top.Variant, "os.version": top.OSVersion,
+	}
+	if env, ok := top.Config["Env"].([]any); ok {
+		list := make([]string, len(env))
+		for i, kv := range env {
+			list[i], _ = kv.(string)
+		}
+		top.Config["Env"] = image.Environment(list)
 	}
 	for k, v := range top.Config {
 		if !isEmpty(v) && k != "ArgsEscaped" {

@@ -1,0 +1,21 @@
+package tree
+
+import "github.com/slimctl/slimctl/image"
+
+// capabilityXattr holds a file's capabilities (capabilities(7), "File capability extended attribute versioning").
+const capabilityXattr = "security.capability"
+
+// Rights returns the mode bits and the raw file capabilities of e. A hard link has those of the file it leads to besides its
+// own: a runtime gives the file the mode of the link, or leaves it that of the file.
+func (t *Tree) Rights(e *Entry) (mode int64, capability string) {
+	mode, capability = e.Mode, e.Xattrs[capabilityXattr]
+	if e.Type == image.TypeLink {
+		if to, ok := t.Lookup(e.Link); ok {
+			mode |= to.Mode
+			if capability == "" {
+				capability = to.Xattrs[capabilityXattr]
+			}
+		}
+	}
+	return mode, capability
+}
