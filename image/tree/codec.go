@@ -2,6 +2,7 @@ package tree
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -35,7 +36,7 @@ type index struct {
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v8"
+const indexVersion = "v9"
 
 // indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
@@ -52,7 +53,7 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 //	the compression, and what is foreign
 //	what is odd: path and text
 //	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
-//	    before; by type size, link, device; and attributes
+//	    before; the machine of an ELF file; by type size, link, device; and attributes
 //	the digests of the entries that have one, one behind the other
 type header struct {
 	Magic [8]byte
@@ -67,14 +68,15 @@ type header struct {
 	Sum uint32
 }
 
-var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 5}
+var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 6}
 
 // The first byte of an entry is its type's position in types, and flags.
 const (
-	typeBits  = 0x0f
-	hasXattrs = 0x10
-	hasNanos  = 0x20
-	hasDigest = 0x40
+	typeBits   = 0x0f
+	hasXattrs  = 0x10
+	hasNanos   = 0x20
+	hasDigest  = 0x40
+	hasMachine = 0x80
 )
 
 // maxRecords bounds the records of one index, in bytes.
@@ -182,6 +184,9 @@ func (x *index) records() (b []byte, names uint64) {
 			flags |= hasDigest
 			digests = append(digests, e.Digest[:]...)
 		}
+		if e.Machine != 0 {
+			flags |= hasMachine
+		}
 		b = append(b, flags)
 		uvarint(uint64(e.Mode))
 		b = binary.AppendVarint(b, int64(e.UID))
@@ -193,6 +198,9 @@ func (x *index) records() (b []byte, names uint64) {
 		b = binary.AppendVarint(b, e.ModTime.Unix()-before.ModTime.Unix())
 		if flags&hasNanos != 0 {
 			uvarint(uint64(e.ModTime.Nanosecond()))
+		}
+		if flags&hasMachine != 0 {
+			uvarint(uint64(e.Machine))
 		}
 		switch e.Type {
 		case image.TypeFile:
@@ -412,6 +420,9 @@ func (r *recordReader) entries(into []Entry) {
 			nanos = r.uvarint() % 1e9
 		}
 		e.ModTime = time.Unix(seconds, int64(nanos)).UTC()
+		if flags&hasMachine != 0 {
+			e.Machine = elf.Machine(r.uvarint())
+		}
 		switch e.Type {
 		case image.TypeFile:
 			e.Size = int64(r.uvarint())

@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -97,6 +99,8 @@ type scanner struct {
 	kept  packer
 	sum   hash.Hash
 	buf   []byte
+	// machine is Entry.Machine of the file that was read last.
+	machine elf.Machine
 }
 
 // readTar reads the archive, and all that is behind it.
@@ -124,6 +128,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 		}
 		if err == nil && ok && e.Type == image.TypeFile {
 			e.Digest, err = s.content(e, tr)
+			e.Machine = s.machine
 		} else if err == nil {
 			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, tr, s.buf) //nolint:gosec // limits.inflate bounds it
 		}
@@ -162,6 +167,7 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		buf = make([]byte, e.Size)
 	}
 	s.sum.Reset()
+	s.machine = 0
 	for rest := e.Size; rest > 0; {
 		if err := context.Cause(s.ctx); err != nil { // a hole of a sparse file asks nobody
 			return d, err
@@ -169,6 +175,9 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		n, err := io.ReadFull(r, buf[:min(rest, int64(len(buf)))])
 		if err != nil {
 			return d, err
+		}
+		if rest == e.Size && e.Mode&0o111 != 0 {
+			s.machine = machineOf(buf[:n])
 		}
 		s.sum.Write(buf[:n])
 		rest -= int64(n)
@@ -178,6 +187,17 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		s.kept.add(d, buf[:e.Size])
 	}
 	return d, nil
+}
+
+// elfHeader is how much of a file tells its machine: e_ident, e_type and e_machine (System V ABI, chapter 4), in bytes.
+const elfHeader = 20
+
+// machineOf returns the machine of a 64-bit little-endian ELF file that begins with head; zero for anything else.
+func machineOf(head []byte) elf.Machine {
+	if len(head) < elfHeader || string(head[:4]) != elf.ELFMAG || elf.Class(head[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(head[elf.EI_DATA]) != elf.ELFDATA2LSB {
+		return 0
+	}
+	return elf.Machine(binary.LittleEndian.Uint16(head[18:]))
 }
 
 var tarTypes = map[byte]image.Type{
