@@ -3,6 +3,7 @@ package profiles_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"maps"
 	"path/filepath"
@@ -262,4 +263,50 @@ func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recip
 		paths[e.Path] = true
 	}
 	return recipes[0], paths
+}
+
+// A base that lacks what the image needs is refused, and the error names program, who needs it, and where it was looked for.
+func TestMissingNeedsAreNamed(t *testing.T) {
+	elf := func(machine byte) []byte {
+		b := make([]byte, 64)
+		copy(b, "\x7fELF\x02\x01\x01")
+		b[16], b[18] = 2, machine
+		return b
+	}
+	for name, c := range map[string]struct {
+		extra []image.File
+		want  []string
+	}{
+		"no Xvnc":               {[]image.File{image.Whiteout("/usr/bin/Xtigervnc")}, []string{"lacks Xvnc", "program tigervnc of /opt/gem/supervisord.conf", "/usr/bin/Xvnc -> /usr/bin/Xtigervnc is not there"}},
+		"no node":               {[]image.File{image.Whiteout("/opt/fnm"), image.Whiteout("/usr/local/bin/node"), image.Whiteout("/usr/bin/node"), image.Whiteout("/opt/nodejs")}, []string{"lacks node", "agent-browser's daemon", "/usr/local/bin/node"}},
+		"an nginx of amd64":     {[]image.File{image.Bytes("/usr/sbin/nginx", 0o755, elf(62))}, []string{"lacks nginx", "is a program for EM_X86_64, not EM_AARCH64"}},
+		"an openbox for nobody": {[]image.File{image.Bytes("/usr/bin/openbox", 0o700, elf(183))}, []string{"lacks openbox", "mode 0700"}},
+		"no desktop page":       {[]image.File{image.Whiteout("/opt/novnc")}, []string{"lacks /opt/novnc/vnc.html", "the desktop's page"}},
+		"no supervisord":        {[]image.File{image.Whiteout("/usr/local/bin/supervisord")}, []string{"lacks supervisord", "browser-shell init"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "base")
+			if _, err := standin.Write(t.Context(), dir, standin.Options{Line: "B", Platforms: []string{"linux/arm64"}, Extra: c.extra}); err != nil {
+				t.Fatal(err)
+			}
+			src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			platform := v1.Platform{OS: "linux", Architecture: "arm64"}
+			_, _, err = resolve.Resolve(t.Context(), resolve.Input{
+				Profile: load(t, "l0"), Reference: "base", Source: src, Platforms: []v1.Platform{platform}, Assets: assets.FS,
+				Overlays: map[string][]build.Lay{platform.String(): {{Name: "payload", Files: []image.File{image.Bytes("/opt/agent-browser/dist/daemon.js", 0o644, nil)}}}},
+			})
+			var needs *resolve.NeedsError
+			if !errors.As(err, &needs) || len(needs.Missing) != 1 {
+				t.Fatalf("error is %v, want one need", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(needs.Missing[0], want) {
+					t.Errorf("%s\ndoes not say %s", needs.Missing[0], want)
+				}
+			}
+		})
+	}
 }

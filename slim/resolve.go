@@ -40,6 +40,8 @@ type ResolveOptions struct {
 	Payload string
 	// Lock is the lock file; empty is slim.lock beside the profile, if there is one.
 	Lock string
+	// AcceptUnknownLine sets the profile's base.acceptUnknownLine.
+	AcceptUnknownLine bool
 	// NoLock uses no lock, Locked fails where there is none.
 	NoLock, Locked bool
 	// Before is an earlier lock file: what it took away is no news (Resolved.NewUpstream). Empty is slim.lock beside the profile,
@@ -83,6 +85,7 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Base.AcceptUnknownLine = p.Base.AcceptUnknownLine || o.AcceptUnknownLine
 	platforms, err := profilePlatforms(o.Platforms, p)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/slimctl/slimctl/build/profile"
@@ -17,7 +18,10 @@ var lineMarks = []struct {
 	{"B", [][]string{{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}}},
 }
 
-// detectLine tells the base's line. An unknown one is an error: nothing that a profile says would hold there.
+// errUnknownLine is a base of no known line.
+var errUnknownLine = errors.New("not an AIO Sandbox base")
+
+// detectLine tells the base's line; an unknown one is errUnknownLine.
 func detectLine(base view) (profile.Line, error) {
 	for _, m := range lineMarks {
 		for _, set := range m.sets {
@@ -34,6 +38,6 @@ func detectLine(base view) (profile.Line, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("not an AIO Sandbox base: none of the files that mark line A (%s), B (%s) or C (%s) is there",
-		lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
+	return "", fmt.Errorf("%w: none of the files that mark line A (%s), B (%s) or C (%s) is there; pass --accept-unknown-line to build on it, if it has what the image needs",
+		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
 }

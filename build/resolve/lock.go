@@ -71,6 +71,8 @@ type Footprint struct {
 	Below map[string][]string `json:"below,omitempty"`
 	// Privileged are the files with setuid, setgid or file capabilities.
 	Privileged []string `json:"privileged,omitempty"`
+	// Machines has the ELF machine of each program that the image needs.
+	Machines map[string]uint16 `json:"machines,omitempty"`
 	// Servers are the MCP servers in the configuration of the base's hub.
 	Servers []string `json:"mcpServers,omitempty"`
 	// Links has each path that a symlink among its parents leads elsewhere.
@@ -78,7 +80,7 @@ type Footprint struct {
 }
 
 func newFootprint() Footprint {
-	return Footprint{Globs: map[string][]string{}, Below: map[string][]string{}, Links: map[string]string{}}
+	return Footprint{Globs: map[string][]string{}, Below: map[string][]string{}, Machines: map[string]uint16{}, Links: map[string]string{}}
 }
 
 // maxLock bounds what a lock file may make us read.

@@ -107,7 +107,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	base = stoppable{ctx, base}
 	line, err := detectLine(base)
-	if err != nil {
+	if err != nil && !(in.Profile.Base.AcceptUnknownLine && errors.Is(err, errUnknownLine)) {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{

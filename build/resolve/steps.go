@@ -51,8 +51,8 @@ type laid struct {
 func (w *work) run() error {
 	w.removed, w.laid = map[string]*build.Remove{}, map[string]laid{}
 	p := w.in.Profile
-	if !slices.Contains(p.Base.Lines, w.line) {
-		return fmt.Errorf("base %s is of line %s; profile %s is for %s: add the line to base.lines once its removals are known to fit",
+	if !slices.Contains(p.Base.Lines, w.line) && !p.Base.AcceptUnknownLine {
+		return fmt.Errorf("base %s is of line %s; profile %s is for %s: pass --accept-unknown-line to build on it, if it has what the image needs",
 			w.in.Reference, w.line, p.Name, joinLines(p.Base.Lines))
 	}
 	var errs []error
@@ -104,6 +104,9 @@ func (w *work) run() error {
 	}
 	errs = append(errs, w.notDirectories(overlays)...)
 	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := w.needs(overlays); err != nil {
 		return err
 	}
 	change, err := w.configChange()

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ type view interface {
 	Below(dir string) ([]string, error)
 	// Privileged lists the files with setuid, setgid or file capabilities, sorted.
 	Privileged() ([]string, error)
+	// Machine gives the machine of an ELF program; zero for what is none.
+	Machine(p string) (elf.Machine, error)
 	// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
 	Servers(file string) ([]string, error)
 }
@@ -135,6 +138,20 @@ func (r *recorder) Privileged() ([]string, error) {
 	return out, nil
 }
 
+func (r *recorder) Machine(p string) (elf.Machine, error) {
+	e, ok := r.files.Lookup(p)
+	if ok && e.Type == image.TypeLink {
+		e, ok = r.files.Lookup(e.Link)
+	}
+	if !ok {
+		return 0, nil
+	}
+	if e.Machine != 0 {
+		r.foot.Machines[p] = uint16(e.Machine)
+	}
+	return e.Machine, nil
+}
+
 func (r *recorder) Servers(file string) ([]string, error) {
 	e, ok := r.files.Stat(file)
 	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead {
@@ -208,6 +225,8 @@ func (r *replay) Below(dir string) ([]string, error) {
 }
 
 func (r *replay) Servers(string) ([]string, error) { return r.foot.Servers, nil }
+
+func (r *replay) Machine(p string) (elf.Machine, error) { return elf.Machine(r.foot.Machines[p]), nil }
 
 func (r *replay) Privileged() ([]string, error) { return r.foot.Privileged, nil }
 

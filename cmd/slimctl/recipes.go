@@ -25,6 +25,7 @@ type recipeFlags struct {
 	lock      string
 	progress  string
 	noLock    bool
+	anyLine   bool
 	locked    bool
 	registry  registryFlags
 }
@@ -37,6 +38,7 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	addSetFlags(flags, &f.set)
 	flags.StringVar(&f.payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
 	flags.StringVar(&f.lock, "lock", "", "lock `FILE` (default: slim.lock beside the profile)")
+	flags.BoolVar(&f.anyLine, "accept-unknown-line", false, "accept a base of a line that the profile isn't for")
 	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
 	f.registry.add(cmd)
 	flags.DurationVar(&f.registry.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
@@ -58,7 +60,7 @@ func (f *recipeFlags) options(a *app) (slim.ResolveOptions, error) {
 	access, err := a.access(f.registry, f.progress)
 	return slim.ResolveOptions{
 		Access: access, Profile: f.profile, Set: f.set, Base: f.base, Platforms: f.platforms, Payload: f.payload,
-		Lock: f.lock, NoLock: f.noLock, Locked: f.locked, Epoch: epoch,
+		AcceptUnknownLine: f.anyLine, Lock: f.lock, NoLock: f.noLock, Locked: f.locked, Epoch: epoch,
 	}, err
 }
 

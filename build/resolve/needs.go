@@ -1,0 +1,192 @@
+package resolve
+
+import (
+	"bufio"
+	"cmp"
+	"debug/elf"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/image"
+)
+
+// What the image is started with (cmd/browser-shell, init), and what tells where a payload of Node looks for it.
+const (
+	supervisordProgram = "/usr/bin/supervisord"
+	supervisordConf    = "/opt/gem/supervisord.conf"
+	shellProgram       = "/usr/local/bin/browser-shell"
+	payloadDaemon      = "/opt/agent-browser/dist/daemon.js"
+	toolPolicy         = "/etc/agent-browser/browser-shell.policy.json"
+)
+
+// need is something that the base must have: one of paths.
+type need struct {
+	what, by string
+	paths    []string
+	program  bool
+}
+
+// needs refuses a base that lacks what the image can't work without: what the profile names, the programs of the laid
+// supervisord.conf, supervisord itself, and Node where the payload runs on it.
+func (w *work) needs(overlays []build.Lay) error {
+	var all []need
+	for _, n := range w.in.Profile.Needs {
+		all = append(all, need{what: n.Path, by: n.Why, paths: []string{n.Path}})
+	}
+	conf, err := laidText(overlays, supervisordConf)
+	if err != nil {
+		return err
+	}
+	if conf != "" {
+		all = append(all, need{what: "supervisord", by: "browser-shell init", paths: []string{supervisordProgram}, program: true})
+		all = append(all, programsOf(conf)...)
+	}
+	if _, ok := w.laid[payloadDaemon]; ok {
+		text, err := laidText(overlays, toolPolicy)
+		if err != nil {
+			return err
+		}
+		var policy struct {
+			AgentBrowser struct {
+				SearchPath string `json:"search_path"`
+			} `json:"agent_browser"`
+		}
+		_ = json.Unmarshal([]byte(text), &policy) // a broken one has the default here; the image says so at its start
+		n := need{what: "node", by: "agent-browser's daemon, " + payloadDaemon, program: true}
+		for dir := range strings.SplitSeq(cmp.Or(policy.AgentBrowser.SearchPath, "/usr/local/bin:/usr/bin:/bin"), ":") {
+			n.paths = append(n.paths, image.Clean(dir+"/node"))
+		}
+		all = append(all, n)
+	}
+	var missing []string
+	for _, n := range all {
+		var looked []string
+		met := false
+		for _, p := range n.paths {
+			problem, err := w.lacks(p, n.program)
+			if err != nil {
+				return err
+			}
+			if met = problem == ""; met {
+				break
+			}
+			looked = append(looked, problem)
+		}
+		if !met {
+			missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s", w.in.Reference, n.what, n.by, strings.Join(looked, "; ")))
+		}
+	}
+	if len(missing) > 0 {
+		return &NeedsError{Missing: missing}
+	}
+	return nil
+}
+
+// lacks says what is wrong with p in the image to be; empty when nothing is. Symlinks are followed. A program must be a file
+// that everybody may run, and no ELF file of another machine.
+func (w *work) lacks(p string, program bool) (string, error) {
+	at := p
+	for range 40 { // Linux's limit (path_resolution(7))
+		real, err := w.place(at)
+		if err != nil {
+			return err.Error(), nil
+		}
+		if _, laid := w.laid[real]; laid {
+			return "", nil // its own rules are about it
+		}
+		where := p
+		if real != p {
+			where = p + " -> " + real
+		}
+		if w.gone(real) {
+			return where + " is removed", nil
+		}
+		e, ok, err := w.base.Lookup(real)
+		switch {
+		case err != nil:
+			return "", err
+		case !ok:
+			return where + " is not there", nil
+		case e.Type == image.TypeSymlink:
+			at = e.Link
+			if !path.IsAbs(at) {
+				at = path.Join(path.Dir(real), at)
+			}
+			continue
+		case !program:
+			return "", nil
+		case e.Type != image.TypeFile && e.Type != image.TypeLink:
+			return fmt.Sprintf("%s is a %s", where, e.Type), nil
+		case e.Mode&0o001 == 0:
+			return fmt.Sprintf("%s has mode %04o, so that not everybody may run it", where, e.Mode), nil
+		}
+		for _, dir := range image.Parents(real) {
+			if d, ok, err := w.base.Lookup(dir); err != nil {
+				return "", err
+			} else if ok && d.Mode&0o001 == 0 {
+				return fmt.Sprintf("%s lies in %s, which not everybody may enter", where, dir), nil
+			}
+		}
+		machine, err := w.base.Machine(real)
+		if want := machines[w.platform.Architecture]; err == nil && machine != 0 && want != 0 && machine != want {
+			return fmt.Sprintf("%s is a program for %s, not %s", where, machine, want), nil
+		}
+		return "", err
+	}
+	return p + " leads through more than 40 symlinks", nil
+}
+
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// programsOf lists the programs that a supervisord.conf of ours starts, whether by `browser-shell start` or by itself.
+func programsOf(conf string) []need {
+	var out []need
+	name := ""
+	lines := bufio.NewScanner(strings.NewReader(conf))
+	for lines.Scan() {
+		line := lines.Text()
+		if section, ok := strings.CutPrefix(line, "[program:"); ok {
+			name = strings.TrimSuffix(section, "]")
+		}
+		command, ok := strings.CutPrefix(line, "command=")
+		if !ok {
+			continue
+		}
+		words := strings.Fields(command)
+		if len(words) > 1 && words[0] == shellProgram && words[1] == "start" {
+			words = words[2:]
+			for len(words) > 2 && strings.HasPrefix(words[0], "--") {
+				words = words[2:] // a flag and its value
+			}
+		}
+		if len(words) > 0 && words[0] != shellProgram {
+			out = append(out, need{
+				what: path.Base(words[0]), by: fmt.Sprintf("program %s of %s", name, supervisordConf), paths: []string{words[0]}, program: true,
+			})
+		}
+	}
+	return out
+}
+
+// laidText reads a laid file; empty when none is laid there.
+func laidText(overlays []build.Lay, at string) (string, error) {
+	for _, o := range overlays {
+		i := slices.IndexFunc(o.Files, func(f image.File) bool { return f.Path == at && f.Open != nil })
+		if i < 0 {
+			continue
+		}
+		r, err := o.Files[i].Open()
+		if err != nil {
+			return "", err
+		}
+		defer r.Close()
+		data, err := io.ReadAll(r)
+		return string(data), err
+	}
+	return "", nil
+}
