@@ -95,12 +95,12 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) error {
 	if info, err := os.Stat(f.metadata); err == nil && info.IsDir() {
 		return usage(fmt.Errorf("--metadata-file %s is a directory", f.metadata))
 	}
-	if len(f.outputs) == 0 && !f.push && !f.load {
-		o.Log("no --output, --push or --load: the digest is worked out and nothing is written")
-	}
 	b, err := slim.Build(ctx, o)
 	if err != nil {
 		return err
+	}
+	if len(f.outputs) == 0 && !f.push && !f.load {
+		o.Log("no --output, --push or --load: the digest is worked out and nothing is written")
 	}
 	if f.metadata != "" {
 		if err := writeMetadata(f.metadata, o.Target, b); err != nil {
