@@ -22,6 +22,8 @@ import (
 const (
 	AnnotationBaseName   = "org.opencontainers.image.base.name"
 	AnnotationBaseDigest = "org.opencontainers.image.base.digest"
+	// AnnotationVersion says which slimctl made an image.
+	AnnotationVersion = "slimctl.version"
 )
 
 // The annotations by which containerd and BuildKit name the images of a layout.

@@ -71,7 +71,7 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 		}
 	}
 	if !o.NoVerify {
-		if b.Report, err = resolved.verify(ctx, access, annotations, made); err != nil {
+		if b.Report, err = resolved.verify(ctx, access, made); err != nil {
 			return nil, err
 		}
 	}

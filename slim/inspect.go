@@ -29,12 +29,6 @@ type Inspected struct {
 
 // Inspect opens an image and reads the surface of each platform. A layer that the cache doesn't know is read once.
 func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
-	return inspectImage(ctx, o, false)
-}
-
-// inspectImage is Inspect. whole has it read every layer on this machine although the cache has its index: the layer may be
-// gone, or another one by now.
-func inspectImage(ctx context.Context, o InspectOptions, whole bool) (*Inspected, error) {
 	a, err := o.Access.withDefaults()
 	if err != nil {
 		return nil, err
@@ -59,9 +53,6 @@ func inspectImage(ctx context.Context, o InspectOptions, whole bool) (*Inspected
 	for i, img := range images {
 		g.Go(func() error {
 			files, err := tree.Cache{Dir: a.CacheDir}.Open(gctx, img, tree.Options{Progress: a.Progress})
-			if err == nil && whole {
-				err = src.CheckLayers(gctx, img, a.Progress)
-			}
 			if err == nil {
 				out.Images[i], err = inspect.Read(gctx, o.Image, img, files)
 			}

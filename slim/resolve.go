@@ -21,6 +21,7 @@ import (
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // ResolveOptions says which profile is resolved against which base.
@@ -147,7 +148,8 @@ func lockBefore(o ResolveOptions) *resolve.Lock {
 	return before
 }
 
-// Annotations adds what the image specification has for the base (annotations.md) to a build's own.
+// Annotations adds what the image specification has for the base (annotations.md), and the version of slimctl, to a build's
+// own.
 func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 	base := map[string]string{image.AnnotationBaseDigest: r.Source.Digest().String()}
 	if r.Source.Name() != nil {
@@ -155,6 +157,9 @@ func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 		if n, err := image.ParseReference(r.Recipes[0].Base.Reference, false); err == nil {
 			base[image.AnnotationBaseName] = n.Name()
 		}
+	}
+	if v := version.Read("").Version; v != version.Devel {
+		base[image.AnnotationVersion] = v
 	}
 	over := func(own map[string]string) map[string]string {
 		out := maps.Clone(base)

@@ -2,14 +2,17 @@ package slim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/embedded"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -32,15 +35,28 @@ func (e *FindingsError) Error() string {
 	return Verdict(e.Report) + "; nothing was written (--verify=false leaves this out)\n" + strings.TrimSpace(text.String())
 }
 
+// What Verify compares by, and its way out.
+const (
+	// SameDigest takes the image that the profile gives, and no other.
+	SameDigest = "digest"
+	// SameTree takes other layers, too, as a Dockerfile gives, if the merged tree and the image config are the same.
+	SameTree = "tree"
+)
+
 // VerifyOptions says which image is verified against which profile.
 type VerifyOptions struct {
-	// ResolveOptions names the profile and, by Base or Lock, the base. Without either the image's lowest layers are taken as
-	// they are. Platforms are those that the image must have.
+	// ResolveOptions names the profile and, by Base or Lock, the base. Without either the base is the one that the image's
+	// annotations name, if that is one of the profile's own repository and can be read. Platforms are those that the image must
+	// have.
 	ResolveOptions
 	// Image is the image, as slimctl help images names it.
 	Image string
 	// Annotations are those that the build was told to set.
 	Annotations build.Annotations
+	// Same is SameDigest or SameTree; empty is SameDigest.
+	Same string
+	// SurfaceOnly compares the image with nothing.
+	SurfaceOnly bool
 }
 
 // Verified is an image with what verifying it gave.
@@ -53,8 +69,10 @@ type Verified struct {
 	expect map[string]*expect.Expect // by platform
 }
 
-// Verify checks an image, on every platform that it has, against what the profile expects. Every layer on this machine is read
-// again, also one that the cache knows. Findings are in the report, and no error.
+// Verify reproduces the image: it resolves the profile against the base, makes the image that a build makes, and compares. One
+// of the same digest is proven, and no layer is read for it; of another, what differs is found. Rules on the surface run in
+// both cases. Findings are in the report, and no error; a report that is neither proven nor has an Error is of an image that
+// was compared with nothing, and Report.Unchecked says why.
 func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	var err error
 	if o.ResolveOptions, err = o.ResolveOptions.withDefaults(); err != nil {
@@ -64,49 +82,276 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := inspectImage(ctx, InspectOptions{Access: o.Access, Image: o.Image, Platforms: o.Platforms}, true)
+	f, err := openFound(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	in := verify.Input{Images: img.Images, Annotations: img.Source.Annotations(), Index: img.Source.Index()}
-	if in.Ignored, err = ignored(img.Source); err != nil {
+	in := verify.Input{Index: f.source.Index(), SurfaceOnly: o.SurfaceOnly}
+	if in.Ignored, err = ignored(f.source); err != nil {
 		return nil, err
 	}
-	alone, missing := onlyPlatform(p, img)
-	if len(o.Platforms) == 0 && alone != "" {
+	chosen := len(o.Platforms) > 0
+	alone, missing := onlyPlatform(p, f)
+	if !chosen && alone != "" {
 		o.Platforms = []string{alone}
 	} else {
 		missing = nil
 	}
 	var unchecked []string
-	if o.Base != "" || o.Lock != "" {
-		in.Expect, err = expectOnBase(ctx, o.ResolveOptions)
-	} else {
-		in.Expect, unchecked, err = expectAlone(ctx, o.ResolveOptions, p, img)
+	r, why, err := resolveFound(ctx, o, p, f)
+	if err != nil {
+		return nil, err
+	}
+	if r != nil {
+		in.Expect, err = r.reproduce(ctx, o, f, &in, chosen)
+	} else if err = f.read(ctx, o, nil, nil); err == nil {
+		in.Expect, unchecked, err = expectAlone(ctx, o.ResolveOptions, p, f.images)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if why != "" {
+		unchecked = append(unchecked, why)
 	}
 	for _, m := range missing {
 		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, and this image is for %s alone", m, p.Name, alone))
 	}
-	setAnnotations(in.Expect, o.Annotations)
+	in.Images = f.images
 	report, err := verify.Check(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	report.Reference, report.Digest, report.Profile = o.Image, img.Source.Digest().String(), p.Name
+	report.Reference, report.Digest, report.Profile = o.Image, f.source.Digest().String(), p.Name
+	if r != nil {
+		report.Base = r.Recipes[0].Base.Reference
+		if digest := r.Source.Digest().String(); !strings.Contains(report.Base, digest) {
+			report.Base += "@" + digest
+		}
+	}
 	report.Unchecked = append(report.Unchecked, unchecked...)
-	return &Verified{Inspected: *img, Profile: p, Report: report, access: o.Access, expect: in.Expect}, nil
+	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, expect: in.Expect}, nil
 }
 
-// onlyPlatform is the platform of an image that has one, as build --platform makes it, and those that the profile has besides.
-// It is empty for several, and for one that the profile doesn't have.
-func onlyPlatform(p *profile.Profile, img *Inspected) (platform string, missing []string) {
-	if len(img.Images) != 1 {
+// found is the image to verify.
+type found struct {
+	source    *image.Source
+	platforms []v1.Platform
+	manifests []v1.Image // of platforms
+	images    []*inspect.Image
+}
+
+// openFound opens the image, and reads no layer.
+func openFound(ctx context.Context, o VerifyOptions) (*found, error) {
+	src, err := o.open(ctx, o.Image, nil)
+	if err != nil {
+		return nil, err
+	}
+	f := &found{source: src, platforms: src.Platforms()}
+	if len(o.Platforms) > 0 {
+		if f.platforms, err = parsePlatforms(o.Platforms); err != nil {
+			return nil, err
+		}
+	}
+	f.manifests, err = src.Images(f.platforms...)
+	f.images = make([]*inspect.Image, len(f.manifests))
+	return f, err
+}
+
+// read reads the surface of the images. For one that made has, by its digest, the files are taken from there; of another, layers
+// that made has are. Layers that lie on this machine are compared with their digests.
+func (f *found) read(ctx context.Context, o VerifyOptions, made map[string]*inspect.Image, skip func(v1.Hash) bool) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, img := range f.manifests {
+		g.Go(func() error {
+			err := f.source.CheckLayers(gctx, img, o.Progress)
+			var files *tree.Image
+			options := tree.Options{Progress: o.Progress, Skip: skip}
+			if want := made[profilePlatform(f.platforms[i]).String()]; err == nil && want != nil {
+				var digest v1.Hash
+				if digest, err = img.Digest(); err == nil && digest == want.Digest {
+					files = want.Files
+				}
+				options.Open = want.Files
+			}
+			if err == nil && files == nil {
+				files, err = tree.Cache{Dir: o.CacheDir}.Open(gctx, img, options)
+			}
+			if err == nil {
+				f.images[i], err = inspect.Read(gctx, o.Image, img, files)
+			}
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", o.Image, f.platforms[i], err)
+			}
+			f.images[i].Platform = f.platforms[i]
+			f.images[i].Surface.Platform = f.platforms[i].String()
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// resolveFound resolves the profile against the base of the image. It is nil where nobody says which that is, or where it can't
+// be read; why says so.
+func resolveFound(ctx context.Context, o VerifyOptions, p *profile.Profile, f *found) (r *Resolved, why string, err error) {
+	named := o.Base != "" || o.Lock != ""
+	o.NoLock = o.Lock == ""
+	switch {
+	case o.SurfaceOnly:
+		return nil, "", nil
+	case !named:
+		if o.Base, why, err = annotatedBase(p, f); o.Base == "" || err != nil {
+			return nil, why, err
+		}
+		o.Log("base %s is the one that the image names, of the repository that profile %s names", o.Base, p.Name)
+	}
+	r, err = Resolve(ctx, o.ResolveOptions)
+	if unreachable := new(image.RegistryError); !named && errors.As(err, &unreachable) && ctx.Err() == nil {
+		return nil, fmt.Sprintf("the base that the image names can't be read: %v", err), nil
+	}
+	if err == nil && !named {
+		for _, recipe := range r.Recipes {
+			recipe.Base.Reference = p.Base.Reference // by which a build names it
+		}
+	}
+	return r, "", err
+}
+
+// annotatedBase is the base that the image says it is made from. The profile says which repository is believed, the image
+// only which digest of it.
+func annotatedBase(p *profile.Profile, f *found) (reference, why string, err error) {
+	for i, img := range f.manifests {
+		m, err := img.Manifest()
+		if err != nil {
+			return "", "", err
+		}
+		at, why := believedBase(p.Base.Reference, m.Annotations)
+		switch {
+		case why != "":
+			return "", fmt.Sprintf("%s: the base: %s", f.platforms[i], why), nil
+		case reference != "" && at != reference:
+			return "", "the base: the images of the platforms name several", nil
+		}
+		reference = at
+	}
+	return reference, "", nil
+}
+
+// believedBase is the profile's reference at the digest that annotations name.
+func believedBase(reference string, annotations map[string]string) (at, why string) {
+	digest, err := v1.NewHash(annotations[image.AnnotationBaseDigest])
+	if err != nil || digest.Algorithm != "sha256" {
+		return "", "no annotation names it by a digest"
+	}
+	want, err := image.ParseReference(reference, false)
+	if err != nil {
+		return "", "the profile's is in no registry"
+	}
+	if have, err := image.ParseReference(annotations[image.AnnotationBaseName], false); err != nil || have.Name() != want.Name() {
+		return "", fmt.Sprintf("its annotation names %.300q, and the profile %s", annotations[image.AnnotationBaseName], want.Name())
+	}
+	if pinned, ok := want.(name.Digest); ok && pinned.DigestStr() != digest.String() {
+		return "", fmt.Sprintf("its annotation names %s, and the profile %s", digest, pinned.DigestStr())
+	}
+	return want.Context().Name() + "@" + digest.String(), ""
+}
+
+// reproduce makes the image that a build of the recipes makes, and reads the one found as far as it is another.
+func (r *Resolved) reproduce(ctx context.Context, o VerifyOptions, f *found, in *verify.Input, chosen bool) (map[string]*expect.Expect, error) {
+	annotations := r.Annotations(o.Annotations)
+	made, err := embedded.Assemble(ctx, r.Recipes, annotations)
+	if err != nil {
+		return nil, err
+	}
+	want := &verify.Want{Annotations: annotations.Index, Images: map[string]*inspect.Image{}, SameTree: o.Same == SameTree}
+	if made.Index != nil && !chosen {
+		if want.Index, err = made.Index.RawManifest(); err != nil {
+			return nil, err
+		}
+	}
+	images, err := imagesOf(made)
+	if err != nil {
+		return nil, err
+	}
+	same, err := f.same(images)
+	if err != nil {
+		return nil, err
+	}
+	base, err := r.baseLayers()
+	if err != nil {
+		return nil, err
+	}
+	skip := func(h v1.Hash) bool { return base[h] && (same || !want.SameTree) }
+	for i, img := range images {
+		opened, err := openMade(ctx, o, r.Recipes[i].Platform, img, skip)
+		if err != nil {
+			return nil, err
+		}
+		want.Images[r.Recipes[i].Platform.String()] = opened
+	}
+	in.Want = want
+	if err := f.read(ctx, o, want.Images, skip); err != nil {
+		return nil, err
+	}
+	return r.expect()
+}
+
+// same reports whether the images found are all among those.
+func (f *found) same(images []v1.Image) (bool, error) {
+	digests := map[v1.Hash]bool{}
+	for _, img := range images {
+		h, err := img.Digest()
+		if err != nil {
+			return false, err
+		}
+		digests[h] = true
+	}
+	for _, img := range f.manifests {
+		if h, err := img.Digest(); err != nil || !digests[h] {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// openMade opens an image that was made. Layers of the base that are skipped and that the cache doesn't hold stay unread.
+func openMade(ctx context.Context, o VerifyOptions, platform v1.Platform, img v1.Image, skip func(v1.Hash) bool) (out *inspect.Image, err error) {
+	out = &inspect.Image{Reference: "the image that the profile gives", Platform: platform}
+	if out.Files, err = (tree.Cache{Dir: o.CacheDir}).Open(ctx, img, tree.Options{Progress: o.Progress, Skip: skip}); err != nil {
+		return nil, err
+	}
+	if out.Digest, err = img.Digest(); err != nil {
+		return nil, err
+	}
+	if out.RawManifest, err = img.RawManifest(); err != nil {
+		return nil, err
+	}
+	out.RawConfig, err = img.RawConfigFile()
+	return out, err
+}
+
+// baseLayers are the digests of all layers of the recipes' bases.
+func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
+	out := map[v1.Hash]bool{}
+	for _, recipe := range r.Recipes {
+		m, err := recipe.Base.Image.Manifest()
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range m.Layers {
+			out[l.Digest] = true
+		}
+	}
+	return out, nil
+}
+
+// onlyPlatform is the platform of an image without an index, as build --platform makes it, and those that the profile has
+// besides. It is empty for an index, and for a platform that the profile doesn't have.
+func onlyPlatform(p *profile.Profile, f *found) (platform string, missing []string) {
+	if f.source.Index() != nil || len(f.platforms) != 1 {
 		return "", nil
 	}
-	have := profilePlatform(img.Images[0].Platform)
+	have := profilePlatform(f.platforms[0])
 	for _, s := range p.Platforms {
 		if string(s) == have.String() {
 			platform = string(s)
@@ -117,40 +362,14 @@ func onlyPlatform(p *profile.Profile, img *Inspected) (platform string, missing 
 	return platform, missing
 }
 
-// setAnnotations has the images expected with the annotations that the build was told.
-func setAnnotations(want map[string]*expect.Expect, annotations build.Annotations) {
-	for _, e := range want {
-		e.Annotations, e.IndexAnnotations = annotations.Manifest, annotations.Index
-	}
-}
-
-// expectOnBase is what the images have to hold by the profile resolved against its base.
-func expectOnBase(ctx context.Context, o ResolveOptions) (map[string]*expect.Expect, error) {
-	o.NoLock = o.Lock == ""
-	r, err := Resolve(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return r.expect(r.Annotations(build.Annotations{}).Manifest)
-}
-
-// expect is what the images of the recipes have to hold, by platform.
-func (r *Resolved) expect(annotations map[string]string) (map[string]*expect.Expect, error) {
-	all := make([]*expect.Expect, len(r.Recipes))
-	var g errgroup.Group
-	for i, recipe := range r.Recipes {
-		g.Go(func() (err error) {
-			if all[i], err = expectRecipe(r.Profile, recipe, annotations); err != nil {
-				return fmt.Errorf("%s: %w", recipe.Platform, err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
+// expect is what the surfaces of the recipes' images may have, by platform.
+func (r *Resolved) expect() (map[string]*expect.Expect, error) {
 	out := map[string]*expect.Expect{}
-	for _, e := range all {
+	for _, recipe := range r.Recipes {
+		e, err := expectRecipe(r.Profile, recipe)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", recipe.Platform, err)
+		}
 		out[e.Platform] = e
 	}
 	return out, nil
@@ -158,17 +377,17 @@ func (r *Resolved) expect(annotations map[string]string) (map[string]*expect.Exp
 
 // expectAlone is what the images have to hold by the profile alone. A platform of the profile that the image lacks is there
 // without more, so that it is missed.
-func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, img *Inspected) (_ map[string]*expect.Expect, unchecked []string, err error) {
+func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, images []*inspect.Image) (_ map[string]*expect.Expect, unchecked []string, err error) {
 	platforms, err := profilePlatforms(o.Platforms, p)
 	if err != nil {
 		return nil, nil, err
 	}
 	out := map[string]*expect.Expect{}
 	for _, platform := range platforms {
-		out[platform.String()] = expectProfile(p, "", platform)
+		out[platform.String()] = expectProfile(p, platform)
 	}
 	var here []v1.Platform
-	for _, i := range img.Images {
+	for _, i := range images {
 		if platform := profilePlatform(i.Platform); out[platform.String()] != nil { // another one is a finding
 			here = append(here, platform)
 		}
@@ -177,7 +396,7 @@ func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, img 
 	if err != nil {
 		return nil, nil, fmt.Errorf("what profile %s lays: %w", p.Name, err)
 	}
-	for _, i := range img.Images {
+	for _, i := range images {
 		platform := profilePlatform(i.Platform).String()
 		if out[platform] == nil {
 			continue
@@ -240,29 +459,20 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 	return nil
 }
 
-// verify checks an image that was built against its profile, before it gets a name anywhere. Base layers that the cache
+// verify checks the surface of an image that was built against its profile, before it gets a name anywhere. Base layers that the cache
 // doesn't hold stay unread, so that a build with a lock reads none.
-func (r *Resolved) verify(ctx context.Context, a Access, annotations build.Annotations, built image.Built) (*verify.Report, error) {
+func (r *Resolved) verify(ctx context.Context, a Access, built image.Built) (*verify.Report, error) {
 	images, err := imagesOf(built)
 	if err != nil {
 		return nil, err
 	}
-	base := map[v1.Hash]bool{}
-	for _, recipe := range r.Recipes {
-		m, err := recipe.Base.Image.Manifest()
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range m.Layers {
-			base[l.Digest] = true
-		}
+	base, err := r.baseLayers()
+	if err != nil {
+		return nil, err
 	}
-	in := verify.Input{Images: make([]*inspect.Image, len(images))}
-	if built.Index != nil {
-		in.Annotations = annotations.Index
-		if in.Index, err = built.Index.RawManifest(); err != nil {
-			return nil, err
-		}
+	in := verify.Input{Images: make([]*inspect.Image, len(images)), SurfaceOnly: true}
+	if in.Expect, err = r.expect(); err != nil {
+		return nil, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, img := range images {
@@ -277,11 +487,6 @@ func (r *Resolved) verify(ctx context.Context, a Access, annotations build.Annot
 			return nil
 		})
 	}
-	g.Go(func() (err error) {
-		in.Expect, err = r.expect(annotations.Manifest)
-		setAnnotations(in.Expect, annotations)
-		return err
-	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}

@@ -95,19 +95,19 @@ func TestRenderingsVerify(t *testing.T) {
 	_, help, _ := strings.Cut((&app{}).llb().Example, "--context ctx")
 	line := "slimctl llb --base " + base + " --platform linux/amd64 --context ctx" + help // as in the help, on a directory that isn't there
 	for name, lines := range map[string][]string{
-		"llb": {line, "slimctl verify --base " + base + " oci-archive:slim.tar"},
+		"llb": {line, "slimctl verify --same tree --base " + base + " oci-archive:slim.tar"},
 		"dockerfile": {
 			"slimctl dockerfile --base " + base + " --platform linux/amd64 --whiteouts -o df",
 			`sed -n 's/^  annotations = \["manifest:\(.*\)", "manifest:\(.*\)"\]$/annotation.\1,annotation.\2/p' df/docker-bake.hcl > df.annotations`,
 			`buildctl build --frontend dockerfile.v0 --local context=df --local dockerfile=df --opt platform=linux/amd64 --output "type=oci,dest=df.tar,rewrite-timestamp=true,$(cat df.annotations)"`,
-			"slimctl verify --base " + base + " oci-archive:df.tar",
+			"slimctl verify --same tree --base " + base + " oci-archive:df.tar",
 		},
 		"dockerfile on a layout": {
 			"slimctl dockerfile --base standin:B --platform linux/amd64 --whiteouts -o dl",
 			`sed -n 's/^  annotations = \["manifest:\(.*\)"\]$/annotation.\1/p' dl/docker-bake.hcl > dl.annotations`,
 			`sed -n 's/^  contexts .*"oci-layout:\/\/\(.*\)@\(.*\)".*/--oci-layout slimctl-base=\1 --opt context:slimctl-base=oci-layout:\/\/slimctl-base@\2/p' dl/docker-bake.hcl > dl.context`,
 			`buildctl build --frontend dockerfile.v0 --local context=dl --local dockerfile=dl --opt platform=linux/amd64 $(cat dl.context) --output "type=oci,dest=dl.tar,$(cat dl.annotations)"`,
-			"slimctl verify --base standin:B oci-archive:dl.tar",
+			"slimctl verify --same tree --base standin:B oci-archive:dl.tar",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,8 +29,9 @@ type verifyFlags struct {
 	profile, base, lock    string
 	payload                string
 	set, annotations       []string
+	same                   string
 	format, file, severity string
-	rules, run             bool
+	rules, run, surface    bool
 	runtime, artifacts     string
 }
 
@@ -41,25 +42,28 @@ func (a *app) verify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify IMAGE",
 		Short: "Check an image against a profile",
-		Long: `Verify compares an image, on every platform that it has, with what the profile expects. Each
-difference is a finding: the rule, the evidence and what to do. What the profile doesn't name is
-a finding, and so is what verify can't understand. --platform names platforms that the image
-must have. Verify with the slimctl version that built: the files that a build lays must be the
-same to the byte. For the forms of IMAGE see slimctl help images.
+		Long: `Verify makes the image again that build makes of the profile and the base, and compares. An image
+of the same digest is proven: nothing of it is read. For another image verify prints each
+difference: the layer, the path, what it should be and the profile's line. Repeat the flags that
+you gave to build, and use the slimctl version that built.
 
-Every layer on this machine is read again, also one that the cache knows. With --base or --lock
-the lowest layers must be the base's, and above them only what the profile lays and removes.
+Rules then check the surface: programs, routes, listeners, tools, variables, rights, secrets.
+What the profile doesn't name is a finding, and so is what verify can't understand.
 
-With --run the image is also booted, with Docker or runc, and its tool opens a page that slimctl
-serves.
+Name the base with --base or --lock. Without them it is the one that the image's annotations
+name, if it is of the profile's repository. --same tree accepts other layers, as docker build
+gives them, if files and config are the same. --surface-only checks the surface of any image
+and proves nothing. --platform names platforms that the image must have. With --run the image
+is booted, too, with Docker or runc, and its tool opens a page that slimctl serves.
 
 The exit status is 3 when there is a finding of severity error, and 4 when there is none and
-neither --base nor --lock says what the base is: its layers were taken as they are, then.`,
+the base is not known. For the forms of IMAGE see slimctl help images.`,
 		Example: `  slimctl verify --lock slim.lock oci:out
   slimctl verify --base ghcr.io/agent-infra/sandbox:latest \
     --format sarif -o slim.sarif oci:out
   slimctl verify --lock slim.lock --run --artifacts artifacts \
     --platform linux/amd64 oci:out
+  slimctl verify --surface-only registry.example/stranger:1
   slimctl verify --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.rules {
@@ -81,6 +85,8 @@ neither --base nor --lock says what the base is: its layers were taken as they a
 	flags := cmd.Flags()
 	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
 	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
+	flags.StringVar(&f.same, "same", slim.SameDigest, "what has to be the same: digest, or tree for other layers")
+	flags.BoolVar(&f.surface, "surface-only", false, "check the surface alone, and prove nothing")
 	flags.StringVar(&f.lock, "lock", "", "lock `FILE` that pins the base")
 	addSetFlags(flags, &f.set)
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
@@ -105,6 +111,10 @@ func (f *verifyFlags) check() error {
 		return fmt.Errorf("--severity %q: want error or warning", f.severity)
 	case !slices.Contains([]string{sandbox.Auto, sandbox.Docker, sandbox.Runc}, f.runtime):
 		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
+	case f.same != slim.SameDigest && f.same != slim.SameTree:
+		return fmt.Errorf("--same %q: want digest or tree", f.same)
+	case f.surface && (f.base != "" || f.lock != "" || f.same != slim.SameDigest):
+		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
 	case f.artifacts != "" && !f.run:
 		return errors.New("--artifacts is for what --run leaves")
 	}
@@ -124,7 +134,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	if err != nil {
 		return err
 	}
-	v, err := slim.Verify(ctx, slim.VerifyOptions{ResolveOptions: o, Image: reference, Annotations: annotations})
+	v, err := slim.Verify(ctx, slim.VerifyOptions{ResolveOptions: o, Image: reference, Annotations: annotations, Same: f.same, SurfaceOnly: f.surface})
 	if err == nil && f.run {
 		err = v.Run(ctx, slim.RunOptions{Runtime: f.runtime, Artifacts: f.artifacts})
 	}
@@ -134,7 +144,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	return a.gate(f, v.Report)
 }
 
-// gate writes the report, and fails when it has a finding that is too grave, or the base wasn't known.
+// gate writes the report, and fails when it has a finding that is too grave, or the image isn't proven.
 func (a *app) gate(f *verifyFlags, report *verify.Report) error {
 	if f.severity == verify.Warning && slim.Count(report, verify.Warning) > 0 {
 		report.Passed = false

@@ -16,7 +16,7 @@ func BenchmarkCheck(b *testing.B) {
 		f.base = append(f.base, text(fmt.Sprintf("/opt/python3.12/lib/python3.12/site-packages/p%d/m%d.py", i/100, i), ""))
 	}
 	f.base = append(f.base, image.Dir("/opt/python3.12", 0o755))
-	f.want.Removed, f.want.Closed = c.want["linux/amd64"].Removed, c.want["linux/amd64"].Closed
+	f.want.Removed, f.want.Laid = c.want["linux/amd64"].Removed, c.want["linux/amd64"].Laid
 	in := f.input(b)
 	b.ReportAllocs()
 	for b.Loop() {

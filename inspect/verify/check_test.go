@@ -11,7 +11,6 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
-	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/verify"
 )
 
@@ -22,7 +21,7 @@ func TestAdd(t *testing.T) {
 	other.Places = []tree.Place{{Path: "/a"}, {Path: "/b"}}
 	arm.Platform = "linux/arm64"
 	grave.Severity, grave.Rule = verify.Error, "zzz"
-	var r verify.Report
+	r := verify.Report{Proven: verify.ByDigest}
 	r.Add(f, other, arm)
 	if len(r.Findings) != 2 || len(r.Findings[0].Places) != 2 || !r.Passed {
 		t.Errorf("%+v", r)
@@ -32,6 +31,7 @@ func TestAdd(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r.Findings = slices.DeleteFunc(r.Findings, func(f verify.Finding) bool { return f.Severity == verify.Error })
+	r.Proven = verify.ByDigest
 	r.Add(verify.Finding{Rule: "x", Severity: "fatal"})
 	if r.Passed {
 		t.Error("a severity that isn't one passes")
@@ -53,10 +53,26 @@ func TestCheckErrors(t *testing.T) {
 	if r := check(t, in); r.Passed {
 		t.Error("an image that nothing is expected of passes")
 	}
-	f := good()
-	f.want.Removed = []expect.Removed{{Glob: "/[a", Source: "x.yaml:1:2"}}
-	if _, err := verify.Check(t.Context(), f.input(t)); err == nil || !strings.Contains(err.Error(), "x.yaml:1:2") {
-		t.Errorf("a bad glob: %v", err)
+	in = good().input(t)
+	in.Want.Images = nil
+	if _, err := verify.Check(t.Context(), in); err == nil {
+		t.Error("an image is compared with nothing, and passes")
+	}
+}
+
+// An image that was compared with nothing passes only where that is asked for; one that is the same is proven, in a word.
+func TestProven(t *testing.T) {
+	in := good().input(t)
+	if r := check(t, in); !r.Passed || r.Proven != verify.ByDigest || !strings.Contains(describe(r), "proven") {
+		t.Error(describe(r))
+	}
+	in.Want = nil
+	if r := check(t, in); r.Passed || r.Proven != "" || len(r.Findings) > 0 || !strings.Contains(describe(r), "not proven") {
+		t.Error(describe(r))
+	}
+	in.SurfaceOnly = true
+	if r := check(t, in); !r.Passed || r.Proven != "" || !strings.Contains(describe(r), "nothing was proven") {
+		t.Error(describe(r))
 	}
 }
 
@@ -72,7 +88,7 @@ func TestManyFindings(t *testing.T) {
 	if n := len(r.Findings); n > 2000 || r.Passed {
 		t.Errorf("%d findings, passed %v", n, r.Passed)
 	}
-	if !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Rule == "file-closed" && strings.Contains(f.Message, "4500") }) {
+	if !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Rule == "file" && strings.Contains(f.Message, "4500") }) {
 		t.Error("the report doesn't say how many there are")
 	}
 }

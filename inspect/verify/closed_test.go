@@ -3,10 +3,8 @@ package verify_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"debug/elf"
 	"fmt"
-	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -36,8 +34,11 @@ type closed struct {
 	images map[string]v1.Image
 	bases  map[string]v1.Image
 	want   map[string]*expect.Expect
-	index  map[string]string
-	cache  tree.Cache
+	// made are the images opened, to compare with; index is their index, annotations its annotations.
+	made        map[string]*inspect.Image
+	index       []byte
+	annotations map[string]string
+	cache       tree.Cache
 }
 
 var closedImages sync.Map // by line, func() (*closed, error)
@@ -92,7 +93,12 @@ func buildClosed(line string) (*closed, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &closed{images: map[string]v1.Image{}, bases: map[string]v1.Image{}, want: map[string]*expect.Expect{}, index: base, cache: cache}
+	c := &closed{
+		images: map[string]v1.Image{}, bases: map[string]v1.Image{}, want: map[string]*expect.Expect{}, made: map[string]*inspect.Image{}, annotations: base, cache: cache,
+	}
+	if c.index, err = built.Index.RawManifest(); err != nil {
+		return nil, err
+	}
 	manifest, err := built.Index.IndexManifest()
 	if err != nil {
 		return nil, err
@@ -104,6 +110,13 @@ func buildClosed(line string) (*closed, error) {
 		}
 		c.bases[name] = recipes[i].Base.Image
 		if c.want[name], err = expected(p, recipes[i]); err != nil {
+			return nil, err
+		}
+		files, err := cache.Open(ctx, c.images[name], tree.Options{})
+		if err != nil {
+			return nil, err
+		}
+		if c.made[name], err = inspect.Read(ctx, "made", c.images[name], files); err != nil {
 			return nil, err
 		}
 	}
@@ -130,54 +143,17 @@ func stubs(p v1.Platform) []build.Lay {
 
 // expected says what a recipe's image must be.
 func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
-	line, platform := profile.Line(r.Base.Line), profile.Platform(r.Platform.String())
-	holds := func(w profile.When) bool {
-		return (len(w.Line) == 0 || slices.Contains(w.Line, line)) && (len(w.Platform) == 0 || slices.Contains(w.Platform, platform))
-	}
-	x, c := p.Expect, p.Config
+	x := p.Expect
 	e := &expect.Expect{
-		Profile: p.Name, Platform: string(platform), Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
-		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Base: expect.Base{Digest: r.Base.Index.String()},
-		Config: expect.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, WorkingDir: c.WorkingDir, Env: c.Env, Unset: r.Change().UnsetEnv, ExposedPorts: c.ExposedPorts, Healthcheck: c.Healthcheck.Test, Labels: c.Labels},
-	}
-	for _, o := range p.Own {
-		allow := []string{o.Path}
-		for _, k := range o.Keep {
-			allow = append(allow, k, k+"/**")
-		}
-		e.Closed = append(e.Closed, expect.Closed{Glob: o.Path + "/**", Allow: allow, Why: o.Why, Source: fmt.Sprint(o.Position)})
-	}
-	for _, d := range p.Remove {
-		if holds(d.When) {
-			e.Removed = append(e.Removed, expect.Removed{Glob: d.Path + d.Glob, Except: d.Except, Why: d.Why, Source: fmt.Sprint(d.Position)})
-		}
+		Profile: p.Name, Platform: r.Platform.String(), Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
+		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env, Laid: map[string]string{}, Removed: map[string]string{},
 	}
 	for _, d := range r.Removals() {
-		e.Removed = append(e.Removed, expect.Removed{Glob: d.Path, Why: d.Why})
+		e.Removed[d.Path] = d.Source
 	}
-	layers, err := r.Layers()
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range layers {
-		e.Base.Above = append(e.Base.Above, strings.TrimPrefix(l.Name, build.RemoveLayer))
-		for _, f := range l.Files {
-			if l.Name == build.RemoveLayer || l.Parents[f.Path] {
-				continue
-			}
-			laid := expect.File{Path: f.Path, Type: string(f.Type), Mode: f.Mode, UID: f.UID, GID: f.GID, Size: f.Size, Link: f.Link, Overlay: l.Name}
-			if f.Open != nil {
-				r, err := f.Open()
-				if err != nil {
-					return nil, err
-				}
-				data, err := io.ReadAll(r)
-				if err != nil {
-					return nil, err
-				}
-				laid.SHA256 = fmt.Sprintf("sha256:%x", sha256.Sum256(data))
-			}
-			e.Files = append(e.Files, laid)
+	for _, o := range r.Overlays() {
+		for _, f := range o.Files {
+			e.Laid[f.Path] = "l0.yaml (" + o.Name + ")"
 		}
 	}
 	config, err := r.Base.Image.ConfigFile()
@@ -185,19 +161,9 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 		return nil, err
 	}
 	for _, d := range config.RootFS.DiffIDs {
-		e.Base.Layers = append(e.Base.Layers, d.String())
+		e.Base = append(e.Base, d.String())
 	}
-	manifest, err := r.Base.Image.Manifest()
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range manifest.Layers {
-		e.Base.Manifest = append(e.Base.Manifest, expect.Descriptor{
-			MediaType: image.OCILayerType(l.MediaType), Digest: l.Digest.String(), Size: l.Size, Annotations: image.KeptAnnotations(l.Annotations),
-		})
-	}
-	e.Base.Config, err = r.Config()
-	return e, err
+	return e, nil
 }
 
 // plant is what somebody does to the image of one platform.
@@ -209,37 +175,52 @@ type plant struct {
 	// config changes the image config, manifest its annotations.
 	config   func(*v1.ConfigFile)
 	manifest map[string]string
-	want     func(*expect.Expect)
 }
 
 // input opens the images of some platforms, all when none is named, with something planted in the first.
 func (c *closed) input(t testing.TB, p plant, platforms ...string) verify.Input {
 	t.Helper()
+	images := map[string]v1.Image{}
 	if len(platforms) == 0 {
 		platforms = slices.Sorted(maps.Keys(c.images))
 	}
-	in := verify.Input{Expect: map[string]*expect.Expect{}, Annotations: c.index}
 	for i, name := range platforms {
-		img, want := c.images[name], *c.want[name]
-		if p.base {
-			img = c.bases[name]
+		if images[name] = c.images[name]; p.base {
+			images[name] = c.bases[name]
 		}
 		if i == 0 {
-			img = planted(t, img, p)
-			if p.want != nil {
-				p.want(&want)
-			}
+			images[name] = planted(t, images[name], p)
 		}
-		files, err := c.cache.Open(t.Context(), img, tree.Options{})
+	}
+	return c.inputOf(t, images)
+}
+
+// inputOf opens images, which are compared with those of the profile. There is an index when there are all of them.
+func (c *closed) inputOf(t testing.TB, images map[string]v1.Image) verify.Input {
+	t.Helper()
+	in := verify.Input{Expect: map[string]*expect.Expect{}, Want: &verify.Want{Annotations: c.annotations, Images: map[string]*inspect.Image{}}}
+	if len(images) == len(c.images) {
+		in.Index, in.Want.Index = c.index, c.index
+	}
+	for _, name := range slices.Sorted(maps.Keys(images)) {
+		files, err := c.cache.Open(t.Context(), images[name], tree.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		read, err := inspect.Read(t.Context(), "example.org/slim:1", img, files)
+		read, err := inspect.Read(t.Context(), "example.org/slim:1", images[name], files)
 		if err != nil {
 			t.Fatal(err)
 		}
 		in.Images = append(in.Images, read)
-		in.Expect[name] = &want
+		in.Expect[name], in.Want.Images[name] = c.want[name], c.made[name]
+		if in.Index != nil && read.Digest != c.made[name].Digest {
+			entry := func(img *inspect.Image) []byte {
+				return fmt.Appendf(nil, "\"digest\": %q,\n      \"size\": %d", img.Digest, len(img.RawManifest))
+			}
+			if in.Index = bytes.Replace(in.Index, entry(c.made[name]), entry(read), 1); bytes.Equal(in.Index, c.index) {
+				t.Fatalf("the index has no %s:\n%s", entry(c.made[name]), c.index)
+			}
+		}
 	}
 	return in
 }

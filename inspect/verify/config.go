@@ -1,173 +1,211 @@
 package verify
 
 import (
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
 )
 
-var configRules = []rule{
-	{Rule: Rule{
-		ID: "config", Title: "The image config is the profile's", Severity: Error,
-		Why: "Variables, user, directory, ports and health check are what a container starts with; another value starts another thing. What the profile leaves alone is the base's.",
-		Fix: "Build again, or set the value in the profile's config.",
-	}, each: configDiffers},
-	{Rule: Rule{
-		ID: "config-port", Title: "The image exposes the profile's ports", Severity: Error,
-		Why: "docker run -P and many platforms publish every port that the config names.",
-		Fix: "Set config.exposedPorts.",
-	}, each: configPorts},
-	{Rule: Rule{
-		ID: "config-volume", Title: "The image has no volume over laid files", Severity: Error,
-		Why: "A volume keeps its first content: the next version of the image starts with the files of the one before, a policy among them, and whatever a container wrote there.",
-		Fix: "Build from a base without the volume.",
-	}, each: configVolumes},
-	{Rule: Rule{
-		ID: "config-history", Title: "The history is the base's and the build's", Severity: Warning,
-		Why: "People and scanners read from it what made a layer; a wrong one gives a layer another maker. It changes nothing of what runs, and an image that a Dockerfile made has another.",
-		Fix: "Build again.",
-	}, each: historyBuilt},
-	{Rule: Rule{
-		ID: "config-label", Title: "The labels are the profile's and the base's", Severity: Error,
-		Why: "Machines act on labels: one has an editor start the container with all privileges (devcontainer.metadata), others are commands to run on the host. Those that only describe the image (org.opencontainers.image) may differ from the base's.",
-		Fix: "Build again. A label of your own, of build --label x=y, is accepted by verify --set config.labels.x=y; write config.labels.\"a.b\"=y for a name with dots.",
-	}, each: configLabels},
-	{Rule: Rule{
-		ID: "label-unknown", Title: "Labels that the profile does not name", Severity: Info,
-		Why: "Containers have the labels of their image, and some machines act on them: a reverse proxy publishes the port that one names.",
-		Fix: "Set the label in config.labels; an empty one says nothing.",
-	}, each: labelUnknown},
-	{Rule: Rule{
-		ID: "env-unknown", Title: "Variables that the profile does not name", Severity: Info,
-		Why: "They come from the base. browser-shell init gives programs an environment of its own, so that they reach none of them.",
-		Fix: "Set the variable in config.env, or build again: what the profile does not name goes.",
-	}, each: envUnknown},
-}
-
-func configDiffers(h *held) error {
-	if err := configBuilt(h); err != nil {
-		return err
+// config compares the image config, as it is stored. With Want.SameTree what means the same is the same, and so is a variable
+// that is empty instead of taken away: a Dockerfile can set one and never unset it. Its layers' digests, its times and its
+// history are another build's, then.
+func (p *pair) config() error {
+	before := p.n
+	want, err := parseConfig(p.want.RawConfig)
+	if err != nil {
+		return fmt.Errorf("the image config to compare with: %w", err)
 	}
-	c, want := h.Surface.Config, h.want.Config
-	for _, name := range sortedKeys(want.Env) {
-		if have, ok := c.Env[name]; !ok {
-			h.found(name, nil, "the variable %s is not there; the profile's is %q", name, want.Env[name])
-		} else if have != want.Env[name] {
-			h.found(name, nil, "the variable %s is %q; the profile's is %q", name, have, want.Env[name])
-		}
-	}
-	for _, name := range want.Unset {
-		if c.Env[name] != "" { // a Dockerfile can only blank it
-			h.found(name, nil, "the variable %s is there; the profile takes it away", name)
-		}
-	}
-	for _, f := range []struct{ name, have, want string }{{"user", c.User, want.User}, {"working directory", c.WorkingDir, want.WorkingDir}} {
-		if f.want != "" && f.have != f.want {
-			h.found(f.name, nil, "the %s is %q; the profile's is %q", f.name, f.have, f.want)
-		}
-	}
-	if want.Healthcheck != nil && !slices.Equal(want.Healthcheck, c.Healthcheck) {
-		h.found("healthcheck", nil, "the health check is %q; the profile's is %q", c.Healthcheck, want.Healthcheck)
-	} else if len(c.Healthcheck) > 1 && c.Healthcheck[0] == "CMD-SHELL" && want.Healthcheck == nil {
-		h.found("healthcheck", nil, "the health check %q is run by a shell", c.Healthcheck)
-	}
-	raw := h.Files.Config
-	if raw == nil {
+	have, err := parseConfig(p.have.RawConfig)
+	if err != nil {
+		p.tell(configRule, Finding{}, "the image config can't be read in one way only: %v", err)
 		return nil
 	}
-	if len(raw.Config.OnBuild) > 0 {
-		h.found("onbuild", nil, "the image has ONBUILD steps: %s", list(raw.Config.OnBuild))
+	sameTree := p.comparison.want.SameTree
+	top, inner := []string{"config", "rootfs", "history"}, []string{"Env", "Labels"}
+	if sameTree {
+		top, inner = append(top, "created"), append(inner, "ArgsEscaped") // which means something on Windows only
 	}
-	seen := map[string]bool{}
-	for _, line := range raw.Config.Env {
-		name, _, ok := strings.Cut(line, "=")
-		if !ok || name == "" {
-			h.found(name, nil, "the variable %q has no name or no value: runtimes differ on what that means", name)
-		} else if seen[name] {
-			h.found(name, nil, "the variable %s is there twice: runtimes differ on which of them counts", name)
-		}
-		seen[name] = true
-	}
-	return nil
-}
-
-// port gives a port as the image config has it, port/protocol.
-func port(p string) string {
-	if !slices.Contains([]byte(p), '/') {
-		return p + "/tcp"
-	}
-	return p
-}
-
-func configPorts(h *held) error {
-	if h.want.Config.ExposedPorts == nil {
+	p.keys("", have, want, top)
+	p.keys("rootfs.", object(have["rootfs"]), object(want["rootfs"]), []string{"diff_ids"})
+	mine, theirs := object(have["config"]), object(want["config"])
+	p.keys("config.", mine, theirs, inner)
+	p.labels(object(mine["Labels"]), object(theirs["Labels"]))
+	p.variables(mine["Env"], theirs["Env"])
+	if sameTree {
 		return nil
 	}
-	var have, want []string
-	for _, p := range h.Surface.Config.ExposedPorts {
-		have = append(have, port(p))
-	}
-	for _, p := range h.want.Config.ExposedPorts {
-		want = append(want, port(p))
-	}
-	for _, p := range difference(have, want) {
-		h.found(p, nil, "the image exposes %s", p)
-	}
-	for _, p := range difference(want, have) {
-		h.found(p, nil, "the image does not expose %s", p)
+	p.history(asList(have["history"]), asList(want["history"]))
+	ids, wantIDs := object(have["rootfs"])["diff_ids"], object(want["rootfs"])["diff_ids"]
+	switch same := reflect.DeepEqual(ids, wantIDs); {
+	case p.n > before:
+	case !same: // that of a layer which is another is told of the layer
+		p.tell(configRule, Finding{Subject: "rootfs.diff_ids"}, "the image config names other layers than a build's")
+	default:
+		p.tell(configRule, Finding{}, "the image config says what a build's says, and is written otherwise")
 	}
 	return nil
 }
 
-func configVolumes(h *held) error {
-	for _, v := range h.Surface.Config.Volumes {
-		for _, p := range sortedKeys(h.laid) {
-			if f := h.laid[p]; f.Type != string(image.TypeDir) && image.Within(p, image.Clean(v)) {
-				h.found(v, nil, "the volume %s holds laid files, such as %s", v, p)
-				break
-			}
+// keys compares two objects of an image config by their keys, but for some. A value of nothing is as good as none.
+func (p *pair) keys(where string, have, want map[string]any, but []string) {
+	for _, key := range union(have, want) {
+		a, b := have[key], want[key]
+		if slices.Contains(but, key) || isNothing(a) && isNothing(b) || reflect.DeepEqual(a, b) {
+			continue
 		}
+		key = where + cut(key)
+		p.tell(configRule, Finding{Subject: key}, "%s of the image config is %s; a build on this base writes %s", key, written(a), written(b))
 	}
-	return nil
 }
 
-func configLabels(h *held) error {
-	h.labelsBuilt()
-	for _, name := range sortedKeys(h.want.Config.Labels) {
-		if have, want := h.Surface.Config.Labels[name], h.want.Config.Labels[name]; have != want {
-			h.found(name, nil, "the label %s is %q; the profile's is %q", name, have, want)
+func (p *pair) labels(have, want map[string]any) {
+	for _, name := range union(have, want) {
+		a, b := have[name], want[name]
+		if reflect.DeepEqual(a, b) || p.comparison.want.SameTree && strings.HasPrefix(name, describes) {
+			continue
 		}
+		p.tell(configRule, Finding{Subject: cut(name)}, "the label %s is %s; a build on this base writes %s", cut(name), written(a), written(b))
 	}
-	return nil
 }
 
-func envUnknown(h *held) error {
-	var unknown []string
-	for _, name := range sortedKeys(h.Surface.Config.Env) {
-		_, ours := h.want.Config.Env[name]
-		if !ours && !slices.Contains(h.want.Switches, name) && h.Surface.Config.Env[name] != "" {
-			unknown = append(unknown, name)
+// variables compares lists of NAME=VALUE. One that is there twice, or without a value, means another thing to each runtime.
+func (p *pair) variables(have, want any) {
+	mine, theirs := map[string]string{}, map[string]string{}
+	for _, line := range asList(have) {
+		s, _ := line.(string)
+		name, value, ok := strings.Cut(s, "=")
+		_, twice := mine[name]
+		if !ok || name == "" || twice {
+			p.tell(configRule, Finding{Subject: cut(name)}, "the variable %q is there twice, or has no name or no value: runtimes differ on what that means", cut(name))
+			continue
+		}
+		mine[name] = value
+	}
+	for _, line := range asList(want) {
+		name, value, _ := strings.Cut(fmt.Sprint(line), "=")
+		theirs[name] = value
+	}
+	for _, name := range union(mine, theirs) {
+		a, is := mine[name]
+		b, was := theirs[name]
+		f := Finding{Subject: cut(name)}
+		switch {
+		case is && was && a == b, !was && a == "" && p.comparison.want.SameTree:
+		case !was:
+			p.tell(configRule, f, "the variable %s is there, %s; the profile does not set it", cut(name), valueOf(name, a))
+		case !is:
+			p.tell(configRule, f, "the variable %s is not there; it should be %s", cut(name), valueOf(name, b))
+		default:
+			p.tell(configRule, f, "the variable %s is %s; it should be %s", cut(name), valueOf(name, a), valueOf(name, b))
 		}
 	}
-	if len(unknown) > 0 {
-		h.found("", nil, "the profile does not name %s", list(unknown))
-	}
-	return nil
 }
 
-// ociLabel are those that describe an image to people (OCI image specification, annotations.md).
-const ociLabel = "org.opencontainers.image."
-
-func labelUnknown(h *held) error {
-	var unknown []string
-	for _, name := range sortedKeys(h.Surface.Config.Labels) {
-		if _, ours := h.want.Config.Labels[name]; !ours && h.Surface.Config.Labels[name] != "" && !strings.HasPrefix(name, ociLabel) {
-			unknown = append(unknown, name)
+// history tells of the first entry that differs: those after it are no news.
+func (p *pair) history(have, want []any) {
+	for i := range max(len(have), len(want)) {
+		var a, b any
+		if i < len(have) {
+			a = have[i]
+		}
+		if i < len(want) {
+			b = want[i]
+		}
+		if !reflect.DeepEqual(a, b) {
+			p.tell(historyRule, Finding{Subject: fmt.Sprintf("history %d", i+1)}, "entry %d of the history is %s; a build on this base writes %s", i+1, written(a), written(b))
+			return
 		}
 	}
-	if len(unknown) > 0 {
-		h.found("", nil, "the profile does not name %s", list(unknown))
+}
+
+// parseConfig reads an image config. Runtimes decode it by Go's encoding/json, by that of others, and by hand: what those
+// read differently is an error.
+func parseConfig(raw []byte) (map[string]any, error) {
+	top, err := image.Object(raw)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	for _, o := range []map[string]any{top, object(top["config"]), object(top["rootfs"]), object(object(top["config"])["Healthcheck"])} {
+		if err := image.SameKeys(o); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range []string{"config", "rootfs"} {
+		if _, ok := top[key].(map[string]any); !ok && top[key] != nil {
+			return nil, fmt.Errorf("its %s is no object", key)
+		}
+	}
+	return top, nil
+}
+
+// object is v if it is one; nil otherwise, which has no keys.
+func object(v any) map[string]any {
+	o, _ := v.(map[string]any)
+	return o
+}
+
+func asList(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+// isNothing says whether a value is what its key's absence means.
+func isNothing(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	case json.Number:
+		return v == "0"
+	}
+	return v == nil || v == "" || v == false
+}
+
+func union[V any](a, b map[string]V) []string {
+	keys := append(sortedKeys(a), sortedKeys(b)...)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// mostShown is how much of a value a message has, in bytes.
+const mostShown = 300
+
+func cut(s string) string {
+	if len(s) > mostShown {
+		return strings.ToValidUTF8(s[:mostShown], "") + "…"
+	}
+	return s
+}
+
+const notShown = "something that looks like a secret (it is not shown)"
+
+// valueOf is a variable's value for a message.
+func valueOf(name, value string) string {
+	if secretVariable(name, value) {
+		return notShown
+	}
+	return strconv.Quote(cut(value))
+}
+
+// written is a value as JSON, for a message.
+func written(v any) string {
+	if v == nil {
+		return "none"
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Sprintf("%T", v)
+	}
+	if secretIn(b.String()) != "" {
+		return notShown
+	}
+	return cut(strings.TrimSpace(b.String()))
 }

@@ -1,10 +1,6 @@
 package verify_test
 
 import (
-	"crypto/sha256"
-	"fmt"
-	"io"
-	"maps"
 	"slices"
 	"testing"
 
@@ -33,11 +29,12 @@ type fixture struct {
 	config     v1.ConfigFile
 	surface    inspect.Surface
 	want       expect.Expect
-	// annotations are those of the manifest and of the index.
+	// annotations are those of the manifest.
 	annotations map[string]string
-	index       map[string]string
-	// prepare is told of the opened image and its expectations, last of all.
-	prepare func(img *inspect.Image, want *expect.Expect)
+	// prepare is told of the opened image, and of the one that it is compared with, last of all.
+	prepare func(img, made *inspect.Image)
+	// sameTree accepts other layers.
+	sameTree bool
 }
 
 const (
@@ -126,16 +123,13 @@ func good() *fixture {
 		Profile: "l0", Platform: "linux/amd64",
 		Programs: []string{"browser", "nginx"}, Routes: []string{"/mcp", "/vnc/"}, MCPServers: []string{"browser_shell"}, Tools: []string{"browser-shell"},
 		Listeners: []string{"*:8080", "127.0.0.1:9222", "unix:/run/hub.sock", "unix:/run/gate.sock"}, Switches: []string{"SANDBOX_API_KEY", "JWT_PUBLIC_KEY", "SLIM_ALLOW_ANONYMOUS", "TZ"},
-		Closed:  []expect.Closed{{Glob: "/opt/gem/*", Allow: []string{conf, nginxConf, hubConf}, Why: "scripts", Source: "l0.yaml:1:1"}},
-		Removed: []expect.Removed{{Glob: "/opt/gem/run.sh", Why: "starts everything", Source: "l0.yaml:2:2"}, {Glob: "/etc/sudoers.d", Why: "sudo"}, {Glob: "/home/gem", Why: "programs by name"}},
-		Config: expect.Config{
-			Entrypoint: []string{shell, "init"}, WorkingDir: "/", Env: map[string]string{"PATH": "/usr/bin:/bin", "WAIT_PORTS": ""}, Unset: []string{"GONE"},
-			ExposedPorts: []string{"8080/tcp"}, Healthcheck: []string{"CMD", shell, "health"}, Labels: map[string]string{"title": "slim"},
-		},
-		Base: expect.Base{Name: "example.org/base:1", Digest: baseDigest},
+		Env:     map[string]string{"PATH": "/usr/bin:/bin", "WAIT_PORTS": ""},
+		Removed: map[string]string{"/opt/gem/run.sh": "l0.yaml:2:2"}, Laid: map[string]string{},
+	}
+	for _, laid := range f.laid {
+		f.want.Laid[laid.Path] = "l0.yaml:3:3"
 	}
 	f.annotations = map[string]string{"org.opencontainers.image.base.digest": baseDigest, "org.opencontainers.image.base.name": "example.org/base:1"}
-	f.index = maps.Clone(f.annotations)
 	return f
 }
 
@@ -156,33 +150,8 @@ func cmpPath(a, b string) int {
 	return 1
 }
 
-// expectFiles is what laid files must be.
-func expectFiles(t testing.TB, files []image.File) []expect.File {
-	t.Helper()
-	var out []expect.File
-	for _, f := range files {
-		e := expect.File{Path: f.Path, Type: string(f.Type), Mode: f.Mode, UID: f.UID, GID: f.GID, Size: f.Size, Link: f.Link, Overlay: "tool"}
-		if image.Within(f.Path, "/opt/agent-browser") || f.Path == "/usr/local/bin/agent-browser" {
-			e.Overlay = "payload"
-		}
-		if f.Open != nil {
-			r, err := f.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, err := io.ReadAll(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.SHA256 = fmt.Sprintf("sha256:%x", sha256.Sum256(data))
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-// input makes what Check takes.
-func (f *fixture) input(t testing.TB) verify.Input {
+// image makes the image.
+func (f *fixture) image(t testing.TB) v1.Image {
 	t.Helper()
 	layers := []v1.Layer{layerOf(t, f.base), layerOf(t, f.laid)}
 	for _, files := range f.above {
@@ -202,7 +171,17 @@ func (f *fixture) input(t testing.TB) verify.Input {
 		t.Fatal(err)
 	}
 	img = mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON)
+	return mutate.Annotations(img, f.annotations).(v1.Image)
+}
+
+func (f *fixture) open(t testing.TB) *inspect.Image {
+	t.Helper()
+	img := f.image(t)
 	manifest, err := img.RawManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := img.RawConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,35 +189,39 @@ func (f *fixture) input(t testing.TB) verify.Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := f.want
-	if want.Files == nil {
-		want.Files = expectFiles(t, good().laid)
-	}
-	if want.Base.Layers == nil {
-		d, err := layers[0].DiffID()
-		if err != nil {
-			t.Fatal(err)
-		}
-		want.Base.Layers = []string{d.String()}
-	}
 	db, err := packages.Read(t.Context(), files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	surface := f.surface
-	raw, err := img.RawConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := &inspect.Image{
+	return &inspect.Image{
 		RawConfig: raw, RawManifest: manifest,
 		Reference: "example.org/slim:1", Platform: v1.Platform{OS: f.config.OS, Architecture: f.config.Architecture}, Annotations: f.annotations,
 		Files: files, Packages: db, Surface: &surface,
 	}
-	if f.prepare != nil {
-		f.prepare(read, &want)
+}
+
+// input makes what Check takes. The image is compared with the good one.
+func (f *fixture) input(t testing.TB) verify.Input {
+	t.Helper()
+	read, made := f.open(t), good().of(f.config.Architecture).open(t)
+	if f.want.Base == nil {
+		f.want.Base = []string{read.Files.Layers[0].DiffID.String()}
 	}
-	return verify.Input{Images: []*inspect.Image{read}, Expect: map[string]*expect.Expect{read.Platform.OS + "/" + read.Platform.Architecture: &want}, Annotations: f.index}
+	if f.prepare != nil {
+		f.prepare(read, made)
+	}
+	name := "linux/" + read.Platform.Architecture
+	return verify.Input{
+		Images: []*inspect.Image{read}, Expect: map[string]*expect.Expect{name: &f.want},
+		Want: &verify.Want{Images: map[string]*inspect.Image{name: made}, SameTree: f.sameTree},
+	}
+}
+
+// of is the fixture for another architecture.
+func (f *fixture) of(architecture string) *fixture {
+	f.config.Architecture = architecture
+	return f
 }
 
 func check(t testing.TB, in verify.Input) *verify.Report {

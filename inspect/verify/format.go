@@ -218,8 +218,25 @@ func (r *Report) summary() string {
 	if !r.Passed {
 		verdict = "not passed"
 	}
-	return fmt.Sprintf("%s: profile %s, %s, %d rules, %s, %s", verdict, safe(r.Profile), safe(strings.Join(r.Platforms, " and ")), len(r.Rules),
+	against := "profile " + safe(r.Profile)
+	if r.Base != "" {
+		against += " on " + safe(r.Base)
+	}
+	return fmt.Sprintf("%s: %s; %s, %d rules, %s, %s", verdict, r.proof(against), safe(strings.Join(r.Platforms, " and ")), len(r.Rules),
 		number(count[Error], "error"), number(count[Warning], "warning"))
+}
+
+// proof says in a few words what was proven.
+func (r *Report) proof(against string) string {
+	switch {
+	case r.Proven == ByDigest:
+		return "proven, " + against + " gives this digest"
+	case r.Proven == ByTree:
+		return "proven, " + against + " gives these files and this config"
+	case r.SurfaceOnly:
+		return against + ", surface only, nothing was proven"
+	}
+	return against + ", not proven"
 }
 
 func number(n int, what string) string {

@@ -95,12 +95,12 @@ func mcpCommands(h *held) error {
 			return // found as what it is
 		}
 		at := []tree.Place{s.Place}
-		switch e, laid := h.laid[image.Clean(s.Command)]; {
+		switch {
 		case s.Type != "stdio" || s.URL != "":
 			h.found(s.Name, at, "the MCP server %q is reached by %s %s", s.Name, s.Type, s.URL)
 		case !path.IsAbs(s.Command):
 			h.found(s.Name, at, "the MCP server %q runs %q, which is looked up in PATH", s.Name, s.Command)
-		case !laid || e.Type != string(image.TypeFile) || e.Mode&0o111 == 0:
+		case !h.laysProgram(image.Clean(s.Command)):
 			h.found(s.Name, at, "the MCP server %q runs %s, which is no program that the profile lays", s.Name, s.Command)
 		}
 		if s.Hidden {
@@ -118,11 +118,10 @@ func mcpCommands(h *held) error {
 	return nil
 }
 
-// mcpEnvironment finds servers of a file that is not the laid one, if they are started with variables that load code, or
-// elsewhere.
+// mcpEnvironment finds servers that are started with variables that load code, or elsewhere.
 func (h *held) mcpEnvironment(c mcp.Config) error {
 	e, ok := h.Files.Stat(c.Path)
-	if f, laid := h.laid[c.Path]; !ok || laid && f.SHA256 == e.Digest.String() || e.Size > tree.MaxRead || e.Digest == (tree.Digest{}) {
+	if !ok || e.Size > tree.MaxRead || e.Digest == (tree.Digest{}) {
 		return nil
 	}
 	contents, err := h.read([]string{c.Path})

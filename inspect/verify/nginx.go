@@ -227,13 +227,15 @@ func nginxTemplates(h *held) error {
 		}
 	}
 	for _, dir := range dirs {
-		paths, err := h.glob(dir + "/{,nginx/}{nginx.*.conf,*.conf.template}")
-		if err != nil {
-			return err
-		}
-		for _, p := range paths {
-			if _, laid := h.laid[p]; !laid {
-				h.found(p, h.at(p), "%s is a template of nginx's configuration", p)
+		for _, pattern := range []string{"/nginx.*.conf", "/*.conf.template", "/nginx/nginx.*.conf", "/nginx/*.conf.template"} {
+			paths, err := h.Files.Glob(dir + pattern)
+			if err != nil {
+				return err
+			}
+			for _, p := range paths {
+				if !h.lays(p) {
+					h.found(p, h.at(p), "%s is a template of nginx's configuration", p)
+				}
 			}
 		}
 	}
@@ -290,12 +292,12 @@ func nginxIncludes(h *held) error {
 				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s, which is not there", i.Pattern)
 			}
 			for _, f := range i.Files {
-				if _, laid := h.laid[f]; !laid {
+				if !h.lays(f) {
 					h.found(f, []tree.Place{i.Place}, "nginx includes %s, which the profile does not lay", f)
 				}
 			}
 		}
-		if _, laid := h.laid[c.Path]; !laid {
+		if !h.lays(c.Path) {
 			h.found(c.Path, h.at(c.Path), "nginx starts with %s, which the profile does not lay", c.Path)
 		}
 	}

@@ -50,12 +50,6 @@ func notUnderstood(h *held) error {
 			other[n] = true
 		}
 	}
-	first, _ := h.above()
-	for i := first; i < len(h.Files.Layers); i++ {
-		for _, n := range h.Files.Layers[i].Notes(i) {
-			other[n] = true
-		}
-	}
 	for _, n := range notes {
 		if !other[n] {
 			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
@@ -90,7 +84,7 @@ func notRead(h *held) error {
 			h.found("", nil, "nothing is known of %s", part.what)
 		}
 	}
-	if len(h.want.Files) == 0 {
+	if len(h.want.Laid) == 0 {
 		h.found("", nil, "the profile is not resolved: which files it lays is not known")
 	}
 	return nil

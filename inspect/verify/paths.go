@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
 
@@ -17,125 +14,11 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mostBraces bounds what a glob's braces come to.
-const mostBraces = 256
-
-// unsure are globs of which doublestar has its own mind: a star beside or in braces.
-var unsure = regexp.MustCompile(`\*\{|\{[^}]*[*?]|\}[*?]|[\\[]`)
-
-// braces writes the alternatives of a glob out, so that each can be looked for below its own directory only. What it can't be
-// sure of it leaves as it is.
-func braces(glob string) []string {
-	if unsure.MatchString(glob) || !utf8.ValidString(glob) {
-		return []string{glob}
-	}
-	if out := alternatives(glob); len(out) <= mostBraces {
-		return out
-	}
-	return []string{glob}
-}
-
-func alternatives(glob string) []string {
-	open := strings.IndexByte(glob, '{')
-	if open < 0 {
-		return []string{glob}
-	}
-	depth, start := 0, open+1
-	var parts []string
-	for i := open; i < len(glob); i++ {
-		switch glob[i] {
-		case '{':
-			depth++
-		case ',':
-			if depth == 1 {
-				parts = append(parts, glob[start:i])
-				start = i + 1
-			}
-		case '}':
-			if depth--; depth > 0 {
-				continue
-			}
-			parts = append(parts, glob[start:i])
-			var out []string
-			for _, rest := range alternatives(glob[i+1:]) {
-				for _, p := range parts {
-					for _, inner := range alternatives(p) {
-						if out = append(out, glob[:open]+inner+rest); len(out) > mostBraces {
-							return out
-						}
-					}
-				}
-			}
-			return out
-		}
-	}
-	return []string{glob}
-}
-
-// glob lists what matches in the merged tree, sorted, also where a symlink among the fixed first directories leads.
-func (h *held) glob(pattern string) ([]string, error) {
-	var out []string
-	for _, p := range braces(pattern) {
-		found, err := h.Files.Glob(p)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, found...)
-		if to := h.real(p); to != p {
-			if found, err = h.Files.Glob(to); err != nil {
-				return nil, err
-			}
-			out = append(out, found...)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-// fixed is what every path that a glob matches starts with: whole directories with the last slash, or all of a pattern
-// that is none.
-func fixed(pattern string) string {
-	i := strings.IndexAny(pattern, `*?[{\`)
-	if i < 0 {
-		return pattern
-	}
-	return pattern[:strings.LastIndexByte(pattern[:i], '/')+1]
-}
-
-// real gives a glob with the symlinks among its fixed first directories followed.
-func (h *held) real(pattern string) string {
-	first := strings.TrimSuffix(fixed(pattern), "/")
-	rest := pattern[len(first):]
-	if rest == "" {
-		to, err := h.Files.Resolve(first)
-		if err != nil {
-			return pattern
-		}
-		return to
-	}
-	e, ok := h.Files.Stat(first)
-	if !ok {
-		return pattern
-	}
-	return strings.TrimSuffix(e.Path, "/") + rest
-}
-
 func matchesAny(globs []string, p string) bool {
 	return slices.ContainsFunc(globs, func(g string) bool {
 		ok, err := doublestar.Match(g, p)
 		return ok && err == nil
 	})
-}
-
-// below lists what lies in the directory p at any depth, p left out.
-func (h *held) below(p string) []tree.Entry {
-	var out []tree.Entry
-	for e := range h.Files.Walk(p) {
-		if e.Path != p {
-			out = append(out, *e)
-		}
-	}
-	return out
 }
 
 // writer says who but root may change what is at p, by it or by a directory above it, symlinks followed; empty when nobody

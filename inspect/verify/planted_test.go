@@ -1,8 +1,8 @@
 package verify_test
 
 import (
+	"encoding/json"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +15,6 @@ import (
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/inspect"
-	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/verify"
 )
 
@@ -178,19 +176,19 @@ func attacks(t testing.TB) map[string]struct {
 		"no JSON":                       {hub("{"), "not-understood"},
 		"the tool under another name":   {files(text("/etc/agent-browser/browser-shell.policy.json", `{"tool_name": "bash"}`)), "mcp-tool"},
 		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "mcp-built-in"},
-		"another browser-shell":         {files(image.Bytes(shell, 0o755, append(program(0x3e), "evil"...))), "file-changed"},
-		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file-architecture"},
-		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file-changed"},
-		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file-rights"},
-		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "layer-archive"},
-		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "layer-archive"},
-		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file-missing"},
-		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file-missing"},
-		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file-missing"},
-		"a module beside":               {files(text("/opt/agent-browser/node_modules/net/index.js", "evil")), "file-extra"},
-		"another Chromium policy":       {files(text("/etc/browser/policies/managed/zz-browser-shell.json", "{}")), "file-changed"},
-		"one more Chromium policy":      {files(text("/etc/browser/policies/managed/zzz.json", `{"ProxySettings": {"ProxyMode": "direct"}}`)), "file-closed"},
-		"policies elsewhere":            {files(image.Whiteout("/etc/chromium"), text("/etc/chromium/policies/managed/x.json", "{}")), "file-closed"},
+		"another browser-shell":         {files(image.Bytes(shell, 0o755, append(program(0x3e), "evil"...))), "file"},
+		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file"},
+		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file"},
+		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file"},
+		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "not-understood"},
+		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "not-understood"},
+		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file"},
+		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file"},
+		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file"},
+		"a module beside":               {files(text("/opt/agent-browser/node_modules/net/index.js", "evil")), "file"},
+		"another Chromium policy":       {files(text("/etc/browser/policies/managed/zz-browser-shell.json", "{}")), "file"},
+		"one more Chromium policy":      {files(text("/etc/browser/policies/managed/zzz.json", `{"ProxySettings": {"ProxyMode": "direct"}}`)), "file"},
+		"policies elsewhere":            {files(image.Whiteout("/etc/chromium"), text("/etc/chromium/policies/managed/x.json", "{}")), "file"},
 		"setuid":                        {files(setuid), "privilege-file"},
 		"a capability":                  {files(capable), "privilege-file"},
 		"a device":                      {files(disk), "privilege-device"},
@@ -202,16 +200,16 @@ func attacks(t testing.TB) map[string]struct {
 		"root by another name":          {files(asset(t, "accounts/passwd", "/etc/passwd", "games:x:5:60", "games:x:0:0")), "account-root"},
 		"gem in a second group":         {files(asset(t, "accounts/group", "/etc/group", "disk:x:6:", "disk:x:6:gem")), "account-root"},
 		"/opt/gem is gem's":             {files(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)), "file-directory"},
-		"/opt/gem is somewhere else":    {files(image.Whiteout("/opt/gem"), image.Symlink("/opt/gem", "/home/gem/opt")), "file-missing"},
-		"another nginx":                 {files(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "layer-foreign"},
-		"another library":               {files(image.Bytes("/usr/lib/x86_64-linux-gnu/libc.so.6", 0o755, program(0x3e))), "layer-foreign"},
-		"another page":                  {files(text("/opt/novnc/vnc.html", "<script>")), "layer-foreign"},
-		"certificates away":             {files(image.Whiteout("/usr/bin/openbox")), "layer-foreign"},
-		"a program in /home/gem":        {files(image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)), "file-removed"},
-		"a start script again":          {files(image.Bytes("/opt/gem/entrypoint.sh", 0o755, []byte("#!/bin/sh\n"))), "start-script-left"},
+		"/opt/gem is somewhere else":    {files(image.Whiteout("/opt/gem"), image.Symlink("/opt/gem", "/home/gem/opt")), "file"},
+		"another nginx":                 {files(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "layer"},
+		"another library":               {files(image.Bytes("/usr/lib/x86_64-linux-gnu/libc.so.6", 0o755, program(0x3e))), "layer"},
+		"another page":                  {files(text("/opt/novnc/vnc.html", "<script>")), "layer"},
+		"certificates away":             {files(image.Whiteout("/usr/bin/openbox")), "layer"},
+		"a program in /home/gem":        {files(image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)), "file"},
+		"a start script again":          {files(image.Bytes("/opt/gem/entrypoint.sh", 0o755, []byte("#!/bin/sh\n"))), "file"},
 		"ld.so.preload":                 {files(text("/etc/ld.so.preload", "/home/gem/x.so")), "autoload"},
-		"profile.d":                     {files(text("/etc/profile.d/zz.sh", "evil")), "autoload"},
-		"a start file of Python":        {files(text("/usr/lib/python3/dist-packages/evil.pth", "import os; os.system('x')")), "autoload"},
+		"profile.d":                     {files(text("/etc/profile.d/zz.sh", "evil")), "file"},
+		"a start file of Python":        {files(text("/usr/lib/python3/dist-packages/evil.pth", "import os; os.system('x')")), "file"},
 		"a program":                     {files(supervisordWith(t, "[program:nginx]", "[program:shell]\ncommand=/bin/sh\n[program:nginx]")), "program"},
 		"a program through an include":  {files(supervisordWith(t, "[program:nginx]", "[include]\nfiles=/opt/gem/supervisord/*.conf\n[program:nginx]"), text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-include"},
 		"a program in wait":             {files(text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-dormant"},
@@ -240,8 +238,8 @@ func attacks(t testing.TB) map[string]struct {
 		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-probe"},
 
 		"a shell first":           {plant{config: starts("/bin/sh", "-c", "x & exec /usr/local/bin/browser-shell init")}, "start-entrypoint"},
-		"arguments":               {plant{config: func(c *v1.ConfigFile) { c.Config.Cmd = []string{"--open"} }}, "start-entrypoint"},
-		"another of its commands": {plant{config: starts(shell, "hub", "--listen", "0.0.0.0:8080")}, "start-entrypoint"},
+		"arguments":               {plant{config: func(c *v1.ConfigFile) { c.Config.Cmd = []string{"--open"} }}, "config"},
+		"another of its commands": {plant{config: starts(shell, "hub", "--listen", "0.0.0.0:8080")}, "config"},
 		"LD_PRELOAD":              {plant{config: env("LD_PRELOAD=/home/gem/x.so")}, "env-loader"},
 		"open to all":             {plant{config: env("SLIM_ALLOW_ANONYMOUS=true")}, "switch-set"},
 		"my key":                  {plant{config: env("JWT_PUBLIC_KEY=LS0tLS1CRUdJTg==")}, "switch-set"},
@@ -250,7 +248,7 @@ func attacks(t testing.TB) map[string]struct {
 		"a health check":          {plant{config: func(c *v1.ConfigFile) { c.Config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD-SHELL", "x"}} }}, "config"},
 		"another directory":       {plant{config: func(c *v1.ConfigFile) { c.Config.WorkingDir = "/home/gem" }}, "config"},
 		"for who builds on it":    {plant{config: func(c *v1.ConfigFile) { c.Config.OnBuild = []string{"RUN x"} }}, "config"},
-		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config-port"},
+		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config"},
 		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config-volume"},
 		"a variable of the base":  {plant{config: replaced("TZ=Asia/Singapore", "TZ=Evil/Place")}, "config"},
 		"a variable that went":    {plant{config: env("DISPLAY=evil.example:0")}, "config"},
@@ -266,9 +264,9 @@ func attacks(t testing.TB) map[string]struct {
 		}}, "secret-history"},
 		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "secret-file"},
 		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "secret-file"},
-		"privileges by a label":    {plant{config: func(c *v1.ConfigFile) { c.Config.Labels["devcontainer.metadata"] = `[{"privileged":true}]` }}, "config-label"},
+		"privileges by a label":    {plant{config: func(c *v1.ConfigFile) { c.Config.Labels["devcontainer.metadata"] = `[{"privileged":true}]` }}, "config"},
 		"another runtime":          {plant{manifest: map[string]string{"run.oci.handler": "krun"}}, "annotation"},
-		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "base-annotation"},
+		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "annotation"},
 	}
 }
 
@@ -281,21 +279,50 @@ func TestAttacksAreFound(t *testing.T) {
 	}
 }
 
-// What every attack has in common is a layer that slimctl did not make: without the base known, that is found still.
-func TestForeignLayersAreFoundWithoutTheBase(t *testing.T) {
+// What every attack has in common is that it is another image: each is found by comparison alone, and none passes that was
+// compared with nothing.
+func TestAttacksAreOtherImages(t *testing.T) {
+	compared := []string{"index", "manifest", "annotation", "config", "history", "base-layer", "layer", "file"}
 	for name, attack := range attacks(t) {
-		if len(attack.files) == 0 || slices.ContainsFunc(attack.files, func(f image.File) bool { return strings.Contains(f.Path, "/.wh.") }) {
-			continue
+		t.Run(name, func(t *testing.T) {
+			in := closeLine(t, "B").input(t, attack.plant, "linux/amd64")
+			r := check(t, in)
+			if !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return slices.Contains(compared, f.Rule) }) || r.Passed || r.Proven != "" {
+				t.Error(describe(r))
+			}
+			in.Want.SameTree = true
+			if r = check(t, in); r.Passed || r.Proven != "" && name != "a token in the history" && !strings.Contains(name, "of AUFS") {
+				t.Errorf("the same tree: %s", describe(r))
+			}
+			in.Want = nil
+			if r = check(t, in); r.Passed {
+				t.Errorf("compared with nothing: %s", describe(r))
+			}
+		})
+	}
+}
+
+// readDirs are directories that programs of the image read by themselves: one more file in any of them is another image.
+var readDirs = strings.Fields(`/etc /etc/agent-browser /etc/browser/policies/managed /etc/chromium.d /etc/cron.d /etc/fonts/conf.d
+	/etc/ld.so.conf.d /etc/nginx/conf.d /etc/nginx/modules-enabled /etc/pam.d /etc/profile.d /etc/ssl/certs /etc/sudoers.d
+	/etc/supervisor/conf.d /etc/X11/xorg.conf.d /etc/xdg/openbox /home/gem /home/gem/.config /home/gem/.local/bin /opt/agent-browser/node_modules/x
+	/opt/agent-browser/dist /opt/application /opt/gem /opt/gem/nginx /opt/gem/supervisord /opt/novnc /root /run /usr/bin /usr/lib/chromium/extensions
+	/usr/lib/nginx/modules /usr/lib/python3/dist-packages /usr/lib/x86_64-linux-gnu /usr/local/bin /usr/local/lib /usr/local/lib/node_modules/x /usr/sbin
+	/usr/share/X11/xkb /usr/share/fonts /usr/share/novnc /var/lib/dpkg/info`)
+
+func TestMoreFilesAreFound(t *testing.T) {
+	for _, line := range []string{"A", "B", "C"} {
+		c := closeLine(t, line)
+		for _, dir := range readDirs {
+			p := dir + "/more.conf"
+			in := c.input(t, plant{files: []image.File{text(p, "evil")}}, "linux/amd64")
+			for _, in.Want.SameTree = range []bool{false, true} {
+				r := check(t, in)
+				if r.Passed || r.Proven != "" || !slices.ContainsFunc(r.Findings, func(f verify.Finding) bool { return f.Rule == "file" && f.Subject == p }) {
+					t.Errorf("%s: %s", p, describe(r))
+				}
+			}
 		}
-		attack.want = func(e *expect.Expect) { e.Base = expect.Base{} }
-		r := check(t, closeLine(t, "B").input(t, attack.plant, "linux/amd64"))
-		if !slices.Contains(ruleIDs(r), "layer-foreign") {
-			t.Errorf("%s: %v", name, ruleIDs(r))
-		}
-		if len(r.Unchecked) == 0 {
-			t.Errorf("%s: the report doesn't say that the base is not known", name)
-		}
-		return // one is as good as the others, and TestEveryRuleFinds has more
 	}
 }
 
@@ -326,30 +353,19 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		config = config.DeepCopy()
-		config.RootFS, config.History = fresh.RootFS, nil
+		config.RootFS = fresh.RootFS
 		if again, err = mutate.ConfigFile(again, config); err != nil {
 			t.Fatal(err)
 		}
 		again = mutate.ConfigMediaType(mutate.MediaType(again, manifest.MediaType), manifest.Config.MediaType)
 		again = mutate.Annotations(again, manifest.Annotations).(v1.Image)
-		files, err := c.cache.Open(t.Context(), again, tree.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		read, err := inspect.Read(t.Context(), "example.org/slim:1", again, files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := maps.Clone(c.want)
-		delete(want, "linux/arm64")
-		return verify.Input{Images: []*inspect.Image{read}, Expect: want, Annotations: c.index}
+		return c.inputOf(t, map[string]v1.Image{"linux/amd64": again})
 	}
 	evil := layerOf(t, []image.File{image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))})
-	base := c.want["linux/amd64"].Base
-	n := len(base.Layers)
+	n := len(c.want["linux/amd64"].Base)
 	// The layer of browser-shell, with more in it.
 	lays := stubs(v1.Platform{OS: "linux", Architecture: "amd64"})
-	ours := n + slices.Index(base.Above, "browser-shell")
+	ours := slices.IndexFunc(c.made["linux/amd64"].Files.Layers, func(l tree.Layer) bool { return strings.Contains(l.CreatedBy, "lay browser-shell") })
 	with := func(more ...image.File) func([]v1.Layer) []v1.Layer {
 		return func(l []v1.Layer) []v1.Layer {
 			l[ours] = layerOf(t, append(slices.Clone(lays[1].Files), more...))
@@ -360,53 +376,117 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func([]v1.Layer) []v1.Layer
 		rule   string
+		tree   string // the rule where other layers are accepted; empty where the tree is the same
 	}{
-		"the same again": {func(l []v1.Layer) []v1.Layer { return l }, ""},
-		"the lowest":     {func(l []v1.Layer) []v1.Layer { l[0] = evil; return l }, "base-layers"},
-		"on the base":    {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, evil) }, "layer-foreign"},
-		"in the base":    {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n-1, evil) }, "base-layers"},
-		"one away":       {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layers"},
-		"no removals":    {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file-removed"},
-		"no payload":     {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file-missing"},
-		"an empty one":   {func(l []v1.Layer) []v1.Layer { return append(l, layerOf(t, nil)) }, "layer-foreign"},
-		"one twice":      {func(l []v1.Layer) []v1.Layer { return append(l, l[ours]) }, "layer-foreign"},
-		"removals twice": {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, l[n]) }, "layer-foreign"},
-		"evil once":      {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, ours, once) }, "layer-foreign"},
+		"written by another": {func(l []v1.Layer) []v1.Layer { return l }, "config", ""},
+		"the lowest":         {func(l []v1.Layer) []v1.Layer { l[0] = evil; return l }, "base-layer", "file"},
+		"on the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, evil) }, "layer", "file"},
+		"in the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n-1, evil) }, "layer", "file"},
+		"one away":           {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layer", "file"},
+		"two swapped":        {func(l []v1.Layer) []v1.Layer { l[0], l[1] = l[1], l[0]; return l }, "base-layer", ""},
+		"no removals":        {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file", "file"},
+		"no payload":         {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file", "file"},
+		"an empty one":       {func(l []v1.Layer) []v1.Layer { return append(l, layerOf(t, nil)) }, "layer", ""},
+		"one twice":          {func(l []v1.Layer) []v1.Layer { return append(l, l[ours]) }, "layer", ""},
+		"removals twice":     {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, l[n]) }, "layer", ""},
+		"evil once":          {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, ours, once) }, "layer", ""},
 		"evil and hidden": {func(l []v1.Layer) []v1.Layer {
 			return slices.Insert(l, n, evil, layerOf(t, []image.File{image.Whiteout("/usr/sbin/nginx")}))
-		}, "layer-foreign"},
+		}, "layer", "file"},
 		"removed and laid again": {func(l []v1.Layer) []v1.Layer {
 			return append(l, layerOf(t, []image.File{image.Whiteout(shell)}), again)
-		}, "layer-foreign"},
-		"the same by other tools": {with(), ""},
-		"with a removal":          {with(image.Whiteout("/opt/gem/run.sh")), "layer-foreign"},
-		"with its own removal":    {with(image.Whiteout(shell)), "layer-foreign"},
-		"with another's file":     {with(lays[0].Files[2]), "layer-foreign"},
-		"one in another's place":  {func(l []v1.Layer) []v1.Layer { l[ours], l[ours-1] = l[ours-1], l[ours]; return l }, "layer-foreign"},
-		"another order":           {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "file-missing"},
+		}, "layer", ""},
+		"the same by other tools":  {with(), "layer", ""},
+		"with a program":           {with(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "file", "file"},
+		"with a removal":           {with(image.Whiteout("/opt/gem/run.sh")), "file", ""},
+		"with its own removal":     {with(image.Whiteout(shell)), "file", ""},
+		"with another's file":      {with(lays[0].Files[2]), "file", ""},
+		"one in another's place":   {func(l []v1.Layer) []v1.Layer { l[ours], l[ours-1] = l[ours-1], l[ours]; return l }, "layer", ""},
+		"another order":            {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "layer", "file"},
+		"another index of a layer": {func(l []v1.Layer) []v1.Layer { l[ours] = annotatedLayer{l[ours]}; return l }, "manifest", "manifest"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := check(t, rebuild(tt.change))
-			if tt.rule != "" {
-				mustFind(t, r, tt.rule)
-			} else if !r.Passed {
+			in := rebuild(tt.change)
+			mustFind(t, check(t, in), tt.rule)
+			in.Want.SameTree = true
+			r := check(t, in)
+			if tt.tree != "" {
+				mustFind(t, r, tt.tree)
+			} else if !r.Passed || r.Proven != verify.ByTree {
 				t.Error(describe(r))
 			}
 		})
 	}
-	t.Run("another index of a layer", func(t *testing.T) {
-		in := rebuild(func(l []v1.Layer) []v1.Layer { l[ours] = annotatedLayer{l[ours]}; return l })
-		mustFind(t, check(t, in), "layer-annotation")
-	})
 	t.Run("one platform", func(t *testing.T) {
 		r := check(t, c.input(t, plant{config: env("X=1")}))
 		mustFind(t, r, "platform-differs")
 	})
-	t.Run("the index", func(t *testing.T) {
-		in := c.input(t, plant{})
-		in.Annotations = map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}
-		mustFind(t, check(t, in), "base-annotation")
-	})
+}
+
+// An index that says more, or other things, than a build's.
+func TestIndexes(t *testing.T) {
+	type object = map[string]any
+	c := closeLine(t, "B")
+	entry := func(o object, i int) object { return o["manifests"].([]any)[i].(object) }
+	for name, tt := range map[string]struct {
+		do   func(o object)
+		rule string // none where it passes
+	}{
+		"written otherwise":      {func(object) {}, "index"},
+		"another order":          {func(o object) { l := o["manifests"].([]any); slices.Reverse(l) }, "index"},
+		"a key":                  {func(o object) { o["x"] = object{} }, "index"},
+		"an artifact":            {func(o object) { o["artifactType"] = "x/y" }, "index"},
+		"a subject":              {func(o object) { o["subject"] = entry(o, 1) }, "index"},
+		"another schema":         {func(o object) { o["schemaVersion"] = 1 }, "index"},
+		"Docker's":               {func(o object) { o["mediaType"] = "application/vnd.docker.distribution.manifest.list.v2+json" }, "index"},
+		"a URL in an entry":      {func(o object) { entry(o, 0)["urls"] = []any{"https://evil.example/x"} }, "index"},
+		"data in an entry":       {func(o object) { entry(o, 0)["data"] = "e30=" }, "index"},
+		"a note in an entry":     {func(o object) { entry(o, 0)["annotations"] = object{"a": "b"} }, "index"},
+		"an artifact's entry":    {func(o object) { entry(o, 0)["artifactType"] = "x/y" }, "index"},
+		"an index's entry":       {func(o object) { entry(o, 0)["mediaType"] = "application/vnd.oci.image.index.v1+json" }, "index"},
+		"an OS feature":          {func(o object) { entry(o, 0)["platform"].(object)["os.features"] = []any{"x"} }, "index"},
+		"a variant":              {func(o object) { entry(o, 1)["platform"].(object)["variant"] = "v8" }, "index"},
+		"another base":           {func(o object) { o["annotations"].(object)["org.opencontainers.image.base.digest"] = "sha256:0" }, "annotation"},
+		"no base":                {func(o object) { delete(o, "annotations") }, "annotation"},
+		"a runtime":              {func(o object) { o["annotations"].(object)["org.systemd.property.ExecStartPre"] = "x" }, "annotation"},
+		"annotations of objects": {func(o object) { o["annotations"] = object{"a": object{"b": []any{}}} }, "annotation"},
+		"annotations of a list":  {func(o object) { o["annotations"] = []any{"a"} }, "annotation"},
+		"an attestation": {func(o object) {
+			o["manifests"] = append(o["manifests"].([]any), object{
+				"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:0", "size": 1, "platform": object{"os": "unknown", "architecture": "unknown"},
+			})
+		}, ""},
+		"an attestation with more": {func(o object) {
+			o["manifests"] = append(o["manifests"].([]any), object{
+				"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:0", "size": 1, "x": 1, "platform": object{"os": "unknown", "architecture": "unknown"},
+			})
+		}, "index"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := c.input(t, plant{})
+			var o object
+			if err := json.Unmarshal(c.index, &o); err != nil {
+				t.Fatal(err)
+			}
+			tt.do(o)
+			var err error
+			if in.Index, err = json.Marshal(o); err != nil {
+				t.Fatal(err)
+			}
+			r := check(t, in)
+			if tt.rule != "" {
+				mustFind(t, r, tt.rule)
+			} else if !r.Passed || r.Proven != verify.ByDigest {
+				t.Error(describe(r))
+			}
+		})
+	}
+	in := c.input(t, plant{})
+	if r := check(t, in); !r.Passed || r.Proven != verify.ByDigest || len(r.Findings) > 0 {
+		t.Error(describe(r))
+	}
+	in.Index = append(slices.Clone(c.index), "{}"...)
+	mustFind(t, check(t, in), "index")
 }
 
 // annotatedLayer has an annotation in the manifest.
@@ -424,8 +504,8 @@ func (l annotatedLayer) Descriptor() (*v1.Descriptor, error) {
 func TestBaseIsOpen(t *testing.T) {
 	const everywhere = `nginx-longer-location nginx-probe nginx-port-proxy nginx-many-servers nginx-no-auth nginx-raw-path nginx-auth-by-request-uri
 		nginx-template nginx-rendered-at-start nginx-include-glob listener-unknown
-		program program-environment program-include program-socket program-path start-entrypoint start-script start-script-left start-grant
-		start-environment switch mcp-server mcp-tool privilege-file account-login file-missing file-closed config browser-flag`
+		program program-environment program-include program-socket program-path start-entrypoint start-script start-grant
+		start-environment switch mcp-server mcp-tool privilege-file account-login layer file config browser-flag`
 	for line, more := range map[string]string{
 		"A": "mcp-enable-file program-dormant", "B": "nginx-header-proxy mcp-built-in start-hook start-change nginx-include-missing", "C": "nginx-header-proxy mcp-built-in",
 	} {

@@ -152,9 +152,6 @@ func platformsDiffer(k *checker) error {
 			tell(difference(a[i].lines, b.lines), first, h, a[i].at)
 			tell(difference(b.lines, a[i].lines), h, first, b.at)
 		}
-		if first.onBase() != h.onBase() {
-			k.add(Finding{Platform: platformOf(h.Image), Subject: "base", Message: fmt.Sprintf("%s and %s are not both made from the base", platformOf(first.Image), platformOf(h.Image))})
-		}
 	}
 	return nil
 }

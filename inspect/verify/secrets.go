@@ -3,7 +3,6 @@ package verify
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -138,7 +137,7 @@ func secretFiles(h *held, base bool) error {
 			}
 			lower := strings.ToLower(e.Path)
 			named := slices.ContainsFunc(words, func(w string) bool { return strings.Contains(lower, w) }) && !pages.MatchString(e.Path)
-			if _, laid := h.laid[e.Path]; laid || !named && i < first {
+			if h.lays(e.Path) || !named && i < first {
 				continue
 			}
 			now, there := h.Files.Lookup(e.Path)
@@ -179,26 +178,4 @@ func secretFiles(h *held, base bool) error {
 		}
 	}
 	return nil
-}
-
-// read gives the contents of files, as many at once as may be.
-func (h *held) read(paths []string) (map[string][]byte, error) {
-	out := make(map[string][]byte, len(paths))
-	for len(paths) > 0 {
-		n, size := 0, int64(0)
-		for n < len(paths) {
-			e, _ := h.Files.Stat(paths[n])
-			if size += e.Size; n > 0 && size > tree.MaxReadAll {
-				break
-			}
-			n++
-		}
-		contents, err := h.Files.ReadFiles(h.ctx, paths[:n]...)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(out, contents)
-		paths = paths[n:]
-	}
-	return out, nil
 }

@@ -1,9 +1,7 @@
 package verify
 
 import (
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -21,11 +19,6 @@ var startRules = []rule{
 		Why: "The base's scripts read about a hundred variables, look programs up in directories of the desktop user, and write configuration anew at each start.",
 		Fix: "Start with browser-shell init, and remove the scripts.",
 	}, each: startScripts},
-	{Rule: Rule{
-		ID: "start-script-left", Title: "The base's start scripts are gone", Severity: Error,
-		Why: "A script that is still there is one entrypoint, one docker exec or one hook away from opening everything again.",
-		Fix: "Remove the script.",
-	}, each: startScriptsLeft},
 	{Rule: Rule{
 		ID: "start-hook", Title: "No variable is run as a command", Severity: Error,
 		Why: "RUN_HOOK_INIT and its like are run by a shell as root: who may set a variable of the container owns it.",
@@ -68,31 +61,19 @@ var startRules = []rule{
 	}, each: loadersSet},
 	{Rule: Rule{
 		ID: "autoload", Title: "No file is loaded into every program", Severity: Error,
-		Why: "/etc/ld.so.preload, a start file of Python, a script in profile.d or chromium.d, a module of Node above its program: each runs inside of programs that this report calls good.",
+		Why: "What /etc/ld.so.preload names runs inside of programs that this report calls good.",
 		Fix: "Remove the file.",
 	}, each: autoload},
-	{Rule: Rule{
-		ID: "autoload-unowned", Title: "What programs load belongs to a package", Severity: Warning,
-		Why: "As autoload, in layers of which it is not known whether they are the base's: no package has the file, so somebody put it there.",
-		Fix: "Verify with --base, which tells the base's own files from others.",
-	}, each: autoloadUnowned},
 }
 
 func startEntrypoint(h *held) error {
 	c := h.Surface.Config
 	command := slices.Concat(c.Entrypoint, c.Cmd)
-	if want := h.want.Config.Entrypoint; want != nil && !slices.Equal(want, c.Entrypoint) {
-		h.found("entrypoint", nil, "the entrypoint is %q; the profile's is %q", c.Entrypoint, want)
-	}
-	// With an entrypoint of its own, an image loses the base's command (Docker and BuildKit do the same).
-	if !slices.Equal(h.want.Config.Cmd, c.Cmd) {
-		h.found("cmd", nil, "the command is %q; the profile's is %q", c.Cmd, h.want.Config.Cmd)
-	}
 	if len(command) == 0 {
 		h.found("entrypoint", nil, "the image has neither entrypoint nor command: whoever starts it chooses")
 		return nil
 	}
-	if f, ok := h.laid[command[0]]; !ok || f.Type != string(image.TypeFile) || f.Mode&0o111 == 0 {
+	if !h.laysProgram(command[0]) {
 		h.found(command[0], h.at(command[0]), "the image starts %s, which is no program that the profile lays", command[0])
 	}
 	return nil
@@ -104,32 +85,6 @@ func startScripts(h *held) error {
 	}
 	for _, s := range h.Surface.Start.Scripts {
 		h.found(s.Path, []tree.Place{s.Place}, "%s is run at the start, by %s", s.Path, s.By)
-	}
-	return nil
-}
-
-// startScriptNames are the base's, on all lines (facts: aio-base.md 2).
-var startScriptNames = strings.Fields(`run.sh entrypoint.sh gem.sh gem_init.sh nginx-wait.sh wait-for-python-server.sh mcp-hub-wait.sh start-browser.sh
-	openbox.sh code-server.sh jupyter-lab.sh tinyproxy.sh mcp-ctl.sh browser-ctl.sh browser-locale.sh install-proxy-ca.sh agent-browser-init.sh
-	agent-browser-wrapper.sh nodejs.sh render-claude-config.sh render-opencode-config.sh browser-supervisor.py supervisord/python_srv_wrapper.sh`)
-
-func startScriptsLeft(h *held) error {
-	paths, err := h.Files.Glob("/opt/gem/**/*.sh")
-	if err != nil {
-		return err
-	}
-	paths = append(paths, "/opt/application/run.sh")
-	for _, name := range startScriptNames {
-		paths = append(paths, "/opt/gem/"+name)
-	}
-	slices.Sort(paths)
-	for _, p := range slices.Compact(paths) {
-		if _, laid := h.laid[p]; laid {
-			continue
-		}
-		if _, ok := h.Files.Lookup(p); ok {
-			h.found(p, h.at(p), "%s is there", p)
-		}
 	}
 	return nil
 }
@@ -225,7 +180,7 @@ func switchesSet(h *held) error {
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if value := set[name]; value != "" && value != h.want.Config.Env[name] && name != harmlessSwitch {
+		if value := set[name]; value != "" && value != h.want.Env[name] && name != harmlessSwitch {
 			h.found(name, nil, "the image sets %s", name)
 		}
 	}
@@ -235,36 +190,8 @@ func switchesSet(h *held) error {
 func loadersSet(h *held) error {
 	for _, name := range sortedKeys(h.Surface.Config.Env) {
 		value := h.Surface.Config.Env[name]
-		if _, ours := h.want.Config.Env[name]; value != "" && !ours && loaders.MatchString(name) {
+		if _, ours := h.want.Env[name]; value != "" && !ours && loaders.MatchString(name) {
 			h.found(name, nil, "the image sets %s", name)
-		}
-	}
-	return nil
-}
-
-// autoloaded are files that programs which stay load without being told to: shells, Chromium's own start script, Python
-// (supervisord is written in it), X, Node, nginx.
-var autoloaded = []string{
-	"/etc/profile.d/*", "/etc/chromium.d/*", "/etc/chromium-browser/*", "/etc/bash.bashrc",
-	"/{usr/lib,usr/local/lib,etc}/python3*/**/{sitecustomize,usercustomize}.py", "/{usr/lib,usr/local/lib}/python3*/**/*.pth",
-	"/etc/X11/Xsession.d/*", "/etc/xdg/{autostart,openbox}/*", "/{,opt/}node_modules/*", "/{,opt/}node_modules/@*/*", "/root/.node_{modules,libraries}/*",
-	"/usr/{,local/}lib/node/*", "/etc/nginx/modules-enabled/*", "/etc/cron*/*", "/etc/crontab",
-}
-
-// eachAutoloaded visits them, with the layer that brings each, but for what is laid and for empty files.
-func (h *held) eachAutoloaded(visit func(p string, layer int)) error {
-	for _, pattern := range autoloaded {
-		paths, err := h.glob(pattern)
-		if err != nil {
-			return err
-		}
-		for _, p := range paths {
-			e, _ := h.Files.Lookup(p)
-			module := e.IsDir() && strings.Contains(p, "/node_modules/") && !strings.HasPrefix(path.Base(p), "@")
-			if _, laid := h.laid[p]; laid || e.IsDir() && !module || e.Type == image.TypeFile && e.Size == 0 {
-				continue
-			}
-			visit(p, e.Layer)
 		}
 	}
 	return nil
@@ -275,22 +202,5 @@ func autoload(h *held) error {
 	if e, ok := h.Files.Lookup(preload); ok && (e.Size > 0 || e.Type != image.TypeFile) {
 		h.found(preload, h.at(preload), "%s loads code into every program", preload)
 	}
-	first, _ := h.above()
-	return h.eachAutoloaded(func(p string, layer int) {
-		if layer >= first {
-			h.found(p, h.at(p), "%s is loaded by programs that start", p)
-		}
-	})
-}
-
-func autoloadUnowned(h *held) error {
-	first, sure := h.above()
-	if sure {
-		return nil
-	}
-	return h.eachAutoloaded(func(p string, layer int) {
-		if layer < first && (h.Packages == nil || h.Packages.Owner(p) == nil) {
-			h.found(p, h.at(p), "%s is loaded by programs that start, and belongs to no package", p)
-		}
-	})
+	return nil
 }

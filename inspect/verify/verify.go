@@ -60,20 +60,29 @@ type Input struct {
 	Ignored []string
 	// Index is the index as it is stored; nil for an image without one.
 	Index []byte
-	// Annotations are the index's; nil for an image without one.
-	Annotations map[string]string
+	// Want is what the images are compared with; nil compares nothing.
+	Want *Want
+	// SurfaceOnly lets an image pass that was compared with nothing: one that was built just now, or a stranger's.
+	SurfaceOnly bool
 }
 
 // Report is the result.
 type Report struct {
-	Reference string   `json:"reference"`
-	Digest    string   `json:"digest"`
-	Profile   string   `json:"profile"`
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Profile   string `json:"profile"`
+	// Base is the base that the image was compared on, with its digest; empty where it was compared with nothing.
+	Base      string   `json:"base,omitempty"`
 	Platforms []string `json:"platforms"`
 	// Rules are the IDs of every rule that was checked.
 	Rules    []string  `json:"rules"`
 	Findings []Finding `json:"findings"`
-	// Passed is true when no finding is an Error, and the base was known.
+	// Proven says that the image is the one that the profile gives: ByDigest or ByTree; empty where it isn't, or was compared
+	// with nothing.
+	Proven string `json:"proven,omitempty"`
+	// SurfaceOnly is true where the image was compared with nothing on purpose.
+	SurfaceOnly bool `json:"surfaceOnly,omitempty"`
+	// Passed is true when no finding is an Error, and the image is proven or SurfaceOnly.
 	Passed bool `json:"passed"`
 	// Unchecked says what could not be looked at, and why.
 	Unchecked []string `json:"unchecked,omitempty"`
@@ -81,8 +90,8 @@ type Report struct {
 
 // Rules lists every rule, static ones first, sorted by ID.
 func Rules() []Rule {
-	out := make([]Rule, 0, len(rules)+len(dynamicRules))
-	for _, r := range rules {
+	out := make([]Rule, 0, 100)
+	for _, r := range slices.Concat(surfaceRules, compareRules, treeRules) {
 		out = append(out, r.Rule)
 	}
 	for _, r := range dynamicRules {
@@ -110,7 +119,7 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 	if len(in.Images) == 0 {
 		return nil, errors.New("no image to verify")
 	}
-	k := &checker{ctx: ctx, in: in, count: map[[2]string]int{}, report: &Report{Reference: in.Images[0].Reference, Findings: []Finding{}}}
+	k := &checker{ctx: ctx, in: in, count: map[[2]string]int{}, report: &Report{Reference: in.Images[0].Reference, Findings: []Finding{}, SurfaceOnly: in.SurfaceOnly}}
 	if len(in.Images) == 1 {
 		k.report.Digest = in.Images[0].Digest.String()
 	}
@@ -119,11 +128,21 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 		k.report.Platforms = append(k.report.Platforms, platformOf(img))
 		if want != nil {
 			k.report.Profile = want.Profile
-			k.held = append(k.held, newHeld(k, img, want))
+			k.held = append(k.held, &held{checker: k, Image: img, want: want})
+			unread(k.held[len(k.held)-1])
 		}
 	}
 	slices.Sort(k.report.Platforms)
 	k.report.Platforms = slices.Compact(k.report.Platforms)
+	rules := surfaceRules
+	if in.Want != nil {
+		if err := k.compare(in.Want); err != nil {
+			return nil, fmt.Errorf("compare: %w", err)
+		}
+		if in.Want.SameTree {
+			rules = slices.Concat(rules, treeRules)
+		}
+	}
 	for _, r := range rules {
 		k.rule = r.Rule
 		k.report.Rules = append(k.report.Rules, r.ID)
@@ -180,7 +199,8 @@ func (r *Report) Add(findings ...Finding) {
 		)
 	})
 	r.Findings = slices.Concat([]Finding{}, out)
-	r.Passed = !slices.ContainsFunc(r.Findings, func(f Finding) bool { return rank(f.Severity) == 0 || f.Rule == BaseKnown })
+	r.Passed = !slices.ContainsFunc(r.Findings, func(f Finding) bool { return rank(f.Severity) == 0 }) &&
+		(r.Proven != "" || r.SurfaceOnly)
 }
 
 // mostPlacesKept is how many places a finding has at most.

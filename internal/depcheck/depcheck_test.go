@@ -19,7 +19,7 @@ var rooms = map[string][]string{
 	"assets":       {},
 	"profiles":     {},
 
-	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "profiles",
+	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "internal/version", "profiles",
 		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
 
 	"build":            {"image", "image/output"},

@@ -1,0 +1,587 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect"
+	"github.com/slimctl/slimctl/inspect/diff"
+)
+
+// Want is the image that the profile gives on its base. An image is proven when it is the same.
+type Want struct {
+	// Index is the index as a build writes it. It is nil for an image of one platform, and where not all platforms of the
+	// profile are asked for.
+	Index []byte
+	// Annotations are the index's.
+	Annotations map[string]string
+	// Images are by platform, as os/arch: manifest, config and files. Layers that both images have may be unread.
+	Images map[string]*inspect.Image
+	// SameTree accepts other layers, as a Dockerfile gives: the merged tree and the image config have to be the same.
+	SameTree bool
+}
+
+// Kinds of Report.Proven.
+const (
+	ByDigest = "digest" // every manifest is the profile's, to the byte
+	ByTree   = "tree"   // Want.SameTree: tree and config are the profile's
+)
+
+// The rules of a comparison. platform goes with them, and is checked without one, too.
+var (
+	indexRule = Rule{
+		ID: "index", Title: "The index is the one that the profile gives", Severity: Error,
+		Why: "Programs choose the image by the index: another media type, a URL, data in an entry or a key that one of them knows leads to something that nobody verified.",
+		Fix: "Publish the index as it was built.",
+	}
+	manifestRule = Rule{
+		ID: "manifest", Title: "The manifest is the one that the profile gives", Severity: Error,
+		Why: "Programs go by the media types: what one of them unpacks another passes over or takes for an artifact. A subject attaches the image to another, data stands for a blob that nobody looked at, and a URL has a layer come from elsewhere.",
+		Fix: "Publish the image as it was built, its layers compressed by gzip.",
+	}
+	annotationRule = Rule{
+		ID: "annotation", Title: "The annotations are those of the build", Severity: Error,
+		Why: "Runtimes act on annotations: with some of them another runtime, a systemd property or all privileges come with the image (run.oci.handler, org.systemd.property, io.podman.annotations.privileged). Scanners look the base up by them.",
+		Fix: "Build again without it. One of your own, of build --annotation x=y, is accepted by verify --annotation x=y.",
+	}
+	configRule = Rule{
+		ID: "config", Title: "The image config is the one that the profile gives", Severity: Error,
+		Why: "Variables, user, directory, ports, volumes, labels and health check are what a container starts with, and what machines act on: a label has an editor start it with all privileges.",
+		Fix: "Give verify the --profile and --set that built the image; else build again. A label of your own, of build --label x=y, is accepted by verify --set config.labels.x=y; write config.labels.\"a.b\"=y for a name with dots.",
+	}
+	historyRule = Rule{
+		ID: "history", Title: "The history is the base's and the build's", Severity: Error,
+		Why: "People and scanners read from it what made a layer; a wrong one gives a layer another maker.",
+		Fix: "Build again.",
+	}
+	baseLayerRule = Rule{
+		ID: "base-layer", Title: "The lowest layers are the base's", Severity: Error,
+		Why: "What an image is made from cannot be told by its annotations: whoever publishes it writes them. Layers have digests.",
+		Fix: "Name the base that the image was built from with --base or --lock; else build again from the base that the lock names.",
+	}
+	layerRule = Rule{
+		ID: "layer", Title: "The layers above the base are those that the profile gives", Severity: Error,
+		Why: "A layer that the profile does not give can replace any program of the base under its own name: nginx, Node, a library that all of them load. One that holds the same and is written otherwise may be unpacked otherwise.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again. verify --same tree accepts other layers that hold the same.",
+	}
+	fileRule = Rule{
+		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error,
+		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; one file more may be read by any program, and one less opens what it closed.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again.",
+	}
+)
+
+// comparison compares the images of one run of Check with Want.
+type comparison struct {
+	*checker
+	want *Want
+	n    int // differences so far
+}
+
+// compare runs the rules of a comparison, and sets Report.Proven.
+func (k *checker) compare(want *Want) error {
+	c := &comparison{checker: k, want: want}
+	if err := c.index(); err != nil {
+		return err
+	}
+	same := true // every manifest
+	for _, h := range k.held {
+		p := &pair{comparison: c, have: h, want: want.Images[platformOf(h.Image)]}
+		if p.want == nil {
+			return fmt.Errorf("there is nothing to compare the image of %s with", platformOf(h.Image))
+		}
+		if bytes.Equal(p.have.RawManifest, p.want.RawManifest) {
+			continue
+		}
+		same = false
+		if err := p.compare(); err != nil {
+			return fmt.Errorf("%s: %w", platformOf(h.Image), err)
+		}
+	}
+	for _, r := range compareRules {
+		k.rule = r.Rule
+		k.report.Rules = append(k.report.Rules, r.ID)
+		k.more()
+	}
+	switch {
+	case c.n > 0 || len(k.held) == 0:
+	case same:
+		k.report.Proven = ByDigest
+	case want.SameTree:
+		k.report.Proven = ByTree
+	}
+	return nil
+}
+
+// tell adds a difference, a finding of a rule.
+func (c *comparison) tell(r Rule, f Finding, format string, args ...any) {
+	c.n++
+	c.rule, f.Message = r, fmt.Sprintf(format, args...)
+	c.add(f)
+}
+
+// index compares the index. Its entries for platforms that aren't there, and for ones too many, are found by the rule
+// platform, as is what says to be an attestation and is none.
+func (c *comparison) index() error {
+	if c.in.Index == nil || bytes.Equal(c.in.Index, c.want.Index) {
+		return nil
+	}
+	have, err := image.Object(c.in.Index)
+	if err != nil {
+		c.tell(indexRule, Finding{}, "the index can't be read in one way only: %v", err)
+		return nil
+	}
+	docker := c.want.SameTree && have["mediaType"] == string(types.DockerManifestList)
+	tell := func(where string) func(key string, have, want any) {
+		return func(key string, have, want any) {
+			c.tell(indexRule, Finding{Subject: where + key}, "%s of the index is %s; a build writes %s", where+key, written(have), written(want))
+		}
+	}
+	before := c.n
+	different(have, map[string]any{
+		"schemaVersion": json.Number("2"), "mediaType": mediaType(docker, string(types.OCIImageIndex)),
+		"manifests": have["manifests"], "annotations": have["annotations"],
+	}, tell(""))
+	c.annotations("the index", "", object(have["annotations"]), stringValues(c.want.Annotations))
+	entries, _ := have["manifests"].([]any)
+	extra := false
+	for i, e := range entries {
+		e := object(e)
+		platform := object(e["platform"])
+		name := fmt.Sprintf("%v/%v", platform["os"], platform["architecture"])
+		img := c.want.Images[name]
+		if img == nil {
+			extra = true
+			if platform["os"] == "unknown" { // an attestation; (*image.Source).Ignored looks into it
+				different(e, map[string]any{
+					"mediaType": e["mediaType"], "digest": e["digest"], "size": e["size"], "annotations": e["annotations"], "artifactType": e["artifactType"],
+					"platform": map[string]any{"os": "unknown", "architecture": "unknown"},
+				}, tell(fmt.Sprintf("manifests[%d].", i)))
+			}
+			continue
+		}
+		different(e, map[string]any{
+			"mediaType": mediaType(docker, string(types.OCIManifestSchema1)), "digest": e["digest"], "size": e["size"],
+			"platform": map[string]any{"os": img.Platform.OS, "architecture": img.Platform.Architecture},
+		}, tell(fmt.Sprintf("manifests[%d].", i)))
+	}
+	if c.want.Index == nil || extra || c.want.SameTree || c.n > before {
+		return nil
+	}
+	for _, h := range c.held {
+		if want := c.want.Images[platformOf(h.Image)]; want == nil || !bytes.Equal(h.RawManifest, want.RawManifest) {
+			return nil // that is told of the image
+		}
+	}
+	c.tell(indexRule, Finding{}, "the index says what a build's says, and is written otherwise")
+	return nil
+}
+
+// annotations compares those of an index or a manifest. With SameTree, more of those that describe an image to people may be
+// there.
+func (c *comparison) annotations(of, platform string, have, want map[string]any) {
+	for _, key := range union(have, want) {
+		a, is := have[key]
+		b, was := want[key]
+		f := Finding{Platform: platform, Subject: cut(key)}
+		switch {
+		case is && was && reflect.DeepEqual(a, b), c.want.SameTree && strings.HasPrefix(key, describes) && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName:
+		case key == image.AnnotationVersion && c.want.SameTree:
+		case key == image.AnnotationVersion && is && was:
+			c.tell(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
+		case !is:
+			c.tell(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
+		case !was:
+			c.tell(annotationRule, f, "%s has the annotation %s=%s, which the build was not told", of, cut(key), cutAny(a))
+		default:
+			c.tell(annotationRule, f, "%s has the annotation %s=%s; it should be %s", of, cut(key), cutAny(a), cutAny(b))
+		}
+	}
+}
+
+// describes begins the names of annotations and labels that describe an image to people (OCI image specification,
+// annotations.md).
+const describes = "org.opencontainers.image."
+
+func stringValues(m map[string]string) map[string]any {
+	out := map[string]any{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+func cutAny(v any) string {
+	if s, ok := v.(string); ok {
+		return cut(s)
+	}
+	return written(v)
+}
+
+// pair is an image and the one that it is compared with.
+type pair struct {
+	*comparison
+	have *held
+	want *inspect.Image
+}
+
+func (p *pair) tell(r Rule, f Finding, format string, args ...any) {
+	f.Platform = platformOf(p.have.Image)
+	p.comparison.tell(r, f, format, args...)
+}
+
+// compare compares manifest, config and layers, outermost first.
+func (p *pair) compare() error {
+	before := p.n
+	want, err := image.Object(p.want.RawManifest)
+	if err != nil {
+		return fmt.Errorf("the manifest to compare with: %w", err)
+	}
+	have, err := image.Object(p.have.RawManifest)
+	if err != nil {
+		p.tell(manifestRule, Finding{}, "the manifest can't be read in one way only: %v", err)
+		return nil
+	}
+	docker := p.comparison.want.SameTree && have["mediaType"] == string(types.DockerManifestSchema2)
+	config, wantConfig := object(have["config"]), object(want["config"])
+	p.document("", have, map[string]any{
+		"schemaVersion": want["schemaVersion"], "mediaType": mediaType(docker, string(types.OCIManifestSchema1)),
+		"annotations": have["annotations"], "layers": have["layers"], "config": have["config"],
+	})
+	p.document("config.", config, map[string]any{
+		"mediaType": mediaType(docker, string(types.OCIConfigJSON)), "digest": config["digest"], "size": config["size"],
+	})
+	p.annotations("the manifest", platformOf(p.have.Image), object(have["annotations"]), object(want["annotations"]))
+	if config["digest"] != wantConfig["digest"] {
+		if err := p.config(); err != nil {
+			return err
+		}
+	}
+	layers, wantLayers := asList(have["layers"]), asList(want["layers"])
+	if len(layers) != len(p.have.Files.Layers) || len(wantLayers) != len(p.want.Files.Layers) {
+		return fmt.Errorf("the manifest names %d layers, of which %d were opened", len(layers), len(p.have.Files.Layers))
+	}
+	if p.comparison.want.SameTree {
+		p.plainLayers(layers, wantLayers, docker)
+		return p.trees()
+	}
+	p.layers(layers, wantLayers)
+	if p.n == before {
+		p.tell(manifestRule, Finding{}, "the manifest says what a build's says, and is written otherwise")
+	}
+	return nil
+}
+
+// document compares the keys of two objects of a manifest.
+func (p *pair) document(where string, have, want map[string]any) {
+	different(have, want, func(key string, a, b any) {
+		p.tell(manifestRule, Finding{Subject: where + key}, "%s of the manifest is %s; a build writes %s", where+key, written(a), written(b))
+	})
+}
+
+// different calls tell for each key of two objects that isn't the same in both.
+func different(have, want map[string]any, tell func(key string, have, want any)) {
+	for _, key := range union(have, want) {
+		if a, b := have[key], want[key]; !reflect.DeepEqual(a, b) {
+			tell(cut(key), a, b)
+		}
+	}
+}
+
+// mediaType is an OCI media type, or Docker's that means the same: docker build may write those.
+func mediaType(docker bool, oci string) string {
+	if !docker {
+		return oci
+	}
+	switch types.MediaType(oci) {
+	case types.OCIImageIndex:
+		return string(types.DockerManifestList)
+	case types.OCIManifestSchema1:
+		return string(types.DockerManifestSchema2)
+	case types.OCIConfigJSON:
+		return string(types.DockerConfigJSON)
+	case types.OCILayer:
+		return string(types.DockerLayer)
+	}
+	return oci
+}
+
+// place is a layer as evidence.
+func place(p string, l tree.Layer) []tree.Place {
+	return []tree.Place{{Path: p, Layer: l.Digest.String()}}
+}
+
+// layers compares the layers one by one. Those that both manifests have in the same order are the same by their digests.
+func (p *pair) layers(have, want []any) {
+	digest := func(d any) string { return fmt.Sprint(object(d)["digest"]) }
+	for _, at := range align(have, want, func(a, b any) bool { return digest(a) == digest(b) }) {
+		switch {
+		case at.have >= 0 && at.want >= 0 && digest(have[at.have]) == digest(want[at.want]):
+			p.document(fmt.Sprintf("layers[%d].", at.have), object(have[at.have]), object(want[at.want]))
+		case at.have < 0:
+			l := p.want.Files.Layers[at.want]
+			p.tell(p.layerRule(at.want), Finding{Subject: p.layerName(at.want)}, "%s is missing", p.layerName(at.want))
+			if rule := p.layerRule(at.want); rule.ID == layerRule.ID {
+				p.entries(nil, l, nil)
+			}
+		case at.want < 0:
+			l := p.have.Files.Layers[at.have]
+			name := p.have.layer(at.have)
+			p.tell(layerRule, Finding{Subject: fmt.Sprintf("layer %d", at.have+1), Places: place("/", l)}, "%s is none that a build makes: %s", name, brief(l))
+			p.entries(&l, tree.Layer{}, p.want.Files)
+		default:
+			p.changed(at.have, at.want)
+		}
+	}
+}
+
+// changed tells what differs between a layer and the one in whose place it is.
+func (p *pair) changed(i, j int) {
+	have, want := p.have.Files.Layers[i], p.want.Files.Layers[j]
+	f := Finding{Subject: p.layerName(j), Places: place("/", have)}
+	what := fmt.Sprintf("%s is not %s: its digest is %s instead of %s", p.have.layer(i), p.layerName(j), image.Short(have.Digest), image.Short(want.Digest))
+	switch {
+	case have.DiffID == want.DiffID:
+		p.tell(p.layerRule(j), f, "%s; it holds the same, compressed otherwise", what)
+	case have.Unread || want.Unread:
+		p.tell(p.layerRule(j), f, "%s", what)
+	default:
+		if p.entries(&have, want, nil) == 0 {
+			p.tell(p.layerRule(j), f, "%s; it holds the same, written otherwise", what)
+			return
+		}
+		p.tell(p.layerRule(j), f, "%s", what)
+	}
+}
+
+// layerRule is the rule for the layer that a build has at j.
+func (p *pair) layerRule(j int) Rule {
+	if j < len(p.have.want.Base) {
+		return baseLayerRule
+	}
+	return layerRule
+}
+
+// layerName names the layer that a build has at j.
+func (p *pair) layerName(j int) string {
+	l := p.want.Files.Layers[j]
+	if j < len(p.have.want.Base) {
+		return fmt.Sprintf("the base's layer %d (%s)", j+1, image.Short(l.Digest))
+	}
+	return fmt.Sprintf("the build's layer %d (%s, %s)", j+1, image.Short(l.Digest), cut(l.CreatedBy))
+}
+
+// brief says what a layer holds.
+func brief(l tree.Layer) string {
+	var names []string
+	for _, e := range l.Entries {
+		if !e.IsDir() {
+			names = append(names, e.Path)
+		}
+	}
+	if l.Unread {
+		return "it was not read"
+	}
+	return "it holds " + list(names)
+}
+
+// entries tells what differs between two layers, path by path, and counts it. have is nil for one that is missing. Directories
+// that are what they are in below are no difference.
+func (p *pair) entries(have *tree.Layer, want tree.Layer, below *tree.Image) (n int) {
+	var mine []tree.Entry
+	layer := want
+	if have != nil {
+		mine, layer = have.Entries, *have
+	}
+	for _, change := range diff.Entries(want.Entries, mine) {
+		if change.Kind == diff.Added && change.New.IsDir() && below != nil {
+			if e, ok := below.Lookup(change.Path); ok && e.IsDir() && e.Mode == change.New.Mode && e.UID == change.New.UID && e.GID == change.New.GID {
+				continue
+			}
+		}
+		n++
+		p.file(change, layer)
+	}
+	return n
+}
+
+// file tells of one path.
+func (p *pair) file(change diff.Change, l tree.Layer) {
+	f := Finding{Subject: change.Path, Places: place(change.Path, l), Source: p.have.line(change.Path)}
+	p.tell(fileRule, f, "%s", p.words(change))
+}
+
+// words says what differs at a path.
+func (p *pair) words(c diff.Change) string {
+	kind := func(e *tree.Entry) string {
+		switch e.Type {
+		case tree.TypeWhiteout:
+			return "removed"
+		case tree.TypeOpaque:
+			return "emptied"
+		case image.TypeSymlink:
+			return "a symlink to " + cut(e.Link)
+		}
+		return "a " + string(e.Type)
+	}
+	switch c.Kind {
+	case diff.Added:
+		return fmt.Sprintf("%s is %s, and the profile does not say so", c.Path, kind(c.New))
+	case diff.Removed:
+		if c.Old.Type == tree.TypeWhiteout {
+			return c.Path + " is not removed, and the profile removes it"
+		}
+		return fmt.Sprintf("%s is not there; it should be %s", c.Path, kind(c.Old))
+	case diff.Type:
+		return fmt.Sprintf("%s is %s; it should be %s", c.Path, kind(c.New), kind(c.Old))
+	}
+	var parts []string
+	for _, field := range c.Fields {
+		switch field {
+		case "content":
+			parts = append(parts, fmt.Sprintf("another content: %s instead of %s", short(c.New.Digest.String()), short(c.Old.Digest.String())))
+		case "mode":
+			parts = append(parts, fmt.Sprintf("mode %04o instead of %04o", c.New.Mode, c.Old.Mode))
+		case "owner":
+			parts = append(parts, fmt.Sprintf("owner %d:%d instead of %d:%d", c.New.UID, c.New.GID, c.Old.UID, c.Old.GID))
+		case "link":
+			parts = append(parts, fmt.Sprintf("a link to %s instead of %s", cut(c.New.Link), cut(c.Old.Link)))
+		case "time":
+			parts = append(parts, fmt.Sprintf("time %s instead of %s", c.New.ModTime.UTC().Format(timeFormat), c.Old.ModTime.UTC().Format(timeFormat)))
+		case "xattr":
+			parts = append(parts, fmt.Sprintf("the extended attributes %s instead of %s", list(sortedKeys(c.New.Xattrs)), list(sortedKeys(c.Old.Xattrs))))
+		case "size":
+		default:
+			parts = append(parts, "another "+field)
+		}
+	}
+	return fmt.Sprintf("%s has %s", c.Path, strings.Join(parts, ", "))
+}
+
+const timeFormat = "2006-01-02T15:04:05.999999999Z"
+
+// line is the profile's for a path that it lays or removes, or for a directory above it.
+func (h *held) line(p string) string {
+	for ; ; p = path.Dir(p) {
+		if at, ok := h.want.Laid[p]; ok {
+			return at
+		}
+		if at, ok := h.want.Removed[p]; ok || p == "/" {
+			return at
+		}
+	}
+}
+
+// aligned is a position in each of two lists; -1 where one has no such entry.
+type aligned struct{ have, want int }
+
+// align pairs the entries of two lists: the same ones in the same order, as many as can be (a longest common subsequence), and
+// those between them one by one where there are as many on both sides.
+func align(have, want []any, same func(a, b any) bool) []aligned {
+	longest := make([][]int, len(have)+1)
+	for i := range longest {
+		longest[i] = make([]int, len(want)+1)
+	}
+	for i := len(have) - 1; i >= 0; i-- {
+		for j := len(want) - 1; j >= 0; j-- {
+			if same(have[i], want[j]) {
+				longest[i][j] = longest[i+1][j+1] + 1
+			} else {
+				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
+			}
+		}
+	}
+	var out []aligned
+	var i, j int
+	gap := func(toI, toJ int) {
+		both := toI-i == toJ-j
+		for ; i < toI; i++ {
+			if both {
+				out = append(out, aligned{i, j})
+				j++
+			} else {
+				out = append(out, aligned{i, -1})
+			}
+		}
+		for ; j < toJ; j++ {
+			out = append(out, aligned{-1, j})
+		}
+	}
+	for a, b := 0, 0; a < len(have) && b < len(want); {
+		switch {
+		case same(have[a], want[b]):
+			gap(a, b)
+			out = append(out, aligned{a, b})
+			a, b = a+1, b+1
+			i, j = a, b
+		case longest[a+1][b] >= longest[a][b+1]:
+			a++
+		default:
+			b++
+		}
+	}
+	gap(len(have), len(want))
+	return out
+}
+
+// plainLayers holds the manifest's entries of layers to what any build writes, with SameTree.
+func (p *pair) plainLayers(layers, wanted []any, docker bool) {
+	for i, l := range layers {
+		l := object(l)
+		annotations, kind := any(nil), string(types.OCILayer)
+		switch {
+		case i < len(wanted) && i < len(p.have.want.Base) && l["digest"] == object(wanted[i])["digest"]:
+			annotations, kind = object(wanted[i])["annotations"], fmt.Sprint(object(wanted[i])["mediaType"])
+		case isSeconds(object(l["annotations"])[rewrittenTimestamp]):
+			annotations = map[string]any{rewrittenTimestamp: object(l["annotations"])[rewrittenTimestamp]}
+		}
+		p.document(fmt.Sprintf("layers[%d].", i), l, drop(map[string]any{
+			"mediaType": mediaType(docker, kind), "digest": l["digest"], "size": l["size"], "annotations": annotations,
+		}))
+	}
+}
+
+func drop(o map[string]any) map[string]any {
+	for k, v := range o {
+		if v == nil {
+			delete(o, k)
+		}
+	}
+	return o
+}
+
+// rewrittenTimestamp is what BuildKit's exporter writes, with rewrite-timestamp=true, to each layer whose times it changed:
+// the time in seconds since 1970. Nothing acts on it but BuildKit itself, which then need not do so again.
+const rewrittenTimestamp = "buildkit/rewritten-timestamp"
+
+// isSeconds reports whether v is a number of seconds as BuildKit writes it.
+func isSeconds(v any) bool {
+	s, _ := v.(string)
+	return s != "" && len(s) < 12 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
+}
+
+// trees compares the merged trees, of layers that were all read.
+func (p *pair) trees() error {
+	for _, files := range []*tree.Image{p.have.Files, p.want.Files} {
+		if i := slices.IndexFunc(files.Layers, func(l tree.Layer) bool { return l.Unread }); i >= 0 {
+			return fmt.Errorf("layer %s was not read, and merged trees are compared", files.Layers[i].Digest)
+		}
+	}
+	for _, change := range diff.Trees(p.want.Files, p.have.Files) {
+		l := tree.Layer{}
+		if e := change.New; e != nil && e.Layer >= 0 {
+			l = p.have.Files.Layers[e.Layer]
+		}
+		p.file(change, l)
+	}
+	return nil
+}
