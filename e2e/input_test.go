@@ -109,6 +109,14 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	}
 	act.enter(t, "http://"+siteIP+"/")
 	press('a')
+	await(t, time.Minute, "a click on the page", func() error {
+		act.click(t, act.Width/2, act.Height/2)
+		if got := acted.take(); !slices.Contains(got, "mousedown-undefined") {
+			return fmt.Errorf("it got %q", got)
+		}
+		return nil
+	})
+	press('c') // no click is on its way any more
 
 	look := desktop(t, b.w, "/websockify")
 	if !strings.HasSuffix(look.Name, " (view only)") || strings.Contains(act.Name, "view only") {

@@ -114,9 +114,10 @@ func (l *live) get(socket, method, target, host string, headers ...string) (int,
 		conn, kept := l.conn[socket]
 		if !kept {
 			var err error
-			if conn, err = net.Dial("unix", socket); err != nil {
-				l.t.Fatal(err)
-			}
+			need.Eventually(l.t, func() bool { // nginx binds all sockets before it listens on one
+				conn, err = net.Dial("unix", socket)
+				return err == nil
+			}, func() string { return err.Error() })
 			l.t.Cleanup(func() { conn.Close() })
 			l.conn[socket], l.read[socket] = conn, bufio.NewReader(conn)
 		}

@@ -495,7 +495,7 @@ if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 		}, func() string { return fmt.Sprint(rows) })
 		status := map[string]string{}
 		for _, row := range rows {
-			if f := strings.Split(fmt.Sprint(row), "|"); len(f) == 3 && f[1] != "" {
+			if f := strings.Split(fmt.Sprint(row), "|"); len(f) == 3 {
 				status[f[0]] = f[2]
 			}
 		}
