@@ -2,7 +2,6 @@ package tree
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -31,12 +30,16 @@ type index struct {
 	// compression is Layer.Compression, foreign Layer.Foreign.
 	compression, foreign string
 
+	// elfs is the content that says what the ELF files are, elfSize its size: 0 when there are none.
+	elfs    Digest
+	elfSize int64
+
 	unread, claimed bool
 }
 
 // indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
 // need a new one.
-const indexVersion = "v9"
+const indexVersion = "v11"
 
 // indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
@@ -51,9 +54,10 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 //
 //	the pack's chunks, and where each content of the pack begins
 //	the compression, and what is foreign
+//	where the pack says what the ELF files are, and in how many bytes
 //	what is odd: path and text
 //	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
-//	    before; the machine of an ELF file; by type size, link, device; and attributes
+//	    before; by type size, link, device; and attributes
 //	the digests of the entries that have one, one behind the other
 type header struct {
 	Magic [8]byte
@@ -68,15 +72,14 @@ type header struct {
 	Sum uint32
 }
 
-var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 6}
+var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 8}
 
 // The first byte of an entry is its type's position in types, and flags.
 const (
-	typeBits   = 0x0f
-	hasXattrs  = 0x10
-	hasNanos   = 0x20
-	hasDigest  = 0x40
-	hasMachine = 0x80
+	typeBits  = 0x0f
+	hasXattrs = 0x10
+	hasNanos  = 0x20
+	hasDigest = 0x40
 )
 
 // maxRecords bounds the records of one index, in bytes.
@@ -164,6 +167,8 @@ func (x *index) records() (b []byte, names uint64) {
 	}
 	text(x.compression)
 	text(x.foreign)
+	b = append(b, x.elfs[:]...)
+	uvarint(uint64(x.elfSize))
 	uvarint(uint64(len(x.odd)))
 	for _, o := range x.odd {
 		text(o.Path)
@@ -184,9 +189,6 @@ func (x *index) records() (b []byte, names uint64) {
 			flags |= hasDigest
 			digests = append(digests, e.Digest[:]...)
 		}
-		if e.Machine != 0 {
-			flags |= hasMachine
-		}
 		b = append(b, flags)
 		uvarint(uint64(e.Mode))
 		b = binary.AppendVarint(b, int64(e.UID))
@@ -198,9 +200,6 @@ func (x *index) records() (b []byte, names uint64) {
 		b = binary.AppendVarint(b, e.ModTime.Unix()-before.ModTime.Unix())
 		if flags&hasNanos != 0 {
 			uvarint(uint64(e.ModTime.Nanosecond()))
-		}
-		if flags&hasMachine != 0 {
-			uvarint(uint64(e.Machine))
 		}
 		switch e.Type {
 		case image.TypeFile:
@@ -292,6 +291,10 @@ func (x *index) readRecords(records []byte, names uint64) bool {
 	r.pack(&x.pack)
 	x.compression = r.text("")
 	x.foreign = r.text("")
+	copy(x.elfs[:], r.bytes(len(x.elfs)))
+	if x.elfSize = int64(r.uvarint()); x.elfSize < 0 || x.elfSize > maxELFText {
+		r.fail()
+	}
 	x.odd = r.odd()
 	r.entries(x.entries)
 	return !r.bad && len(r.left) == 0
@@ -420,9 +423,6 @@ func (r *recordReader) entries(into []Entry) {
 			nanos = r.uvarint() % 1e9
 		}
 		e.ModTime = time.Unix(seconds, int64(nanos)).UTC()
-		if flags&hasMachine != 0 {
-			e.Machine = elf.Machine(r.uvarint())
-		}
 		switch e.Type {
 		case image.TypeFile:
 			e.Size = int64(r.uvarint())

@@ -6,7 +6,6 @@ import (
 	"archive/tar"
 	"cmp"
 	"context"
-	"debug/elf"
 	"encoding/hex"
 	"fmt"
 	"runtime"
@@ -62,9 +61,6 @@ type Entry struct {
 	Digest Digest `json:"digest,omitzero"`
 	// Device is zero for what is no device.
 	Device Device `json:"device,omitzero"`
-	// Machine is that of an executable ELF file, little-endian and of 64 bits; zero for anything else, for a hard link, and where
-	// nobody has looked (Layer.Claimed).
-	Machine elf.Machine `json:"-"`
 	// Layer is the position of the layer that brought the entry: 0 is the lowest. -1 is the root that no layer names.
 	Layer int `json:"layer"`
 }

@@ -98,9 +98,12 @@ type packer struct {
 }
 
 func (p *packer) add(d Digest, content []byte) {
-	if _, ok := p.pack.start[d]; ok || p.end+int64(len(content)) > maxPack {
-		return
+	if _, ok := p.pack.start[d]; !ok && p.end+int64(len(content)) <= maxPack {
+		p.append(d, content)
 	}
+}
+
+func (p *packer) append(d Digest, content []byte) {
 	if p.pack.start == nil {
 		p.pack.start = map[Digest]int64{}
 	}

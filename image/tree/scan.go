@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	"crypto/sha256"
-	"debug/elf"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -17,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/elf"
 )
 
 // whiteoutPrefix marks a removed path in a layer (OCI image specification, layer.md, "Whiteouts").
@@ -99,13 +98,12 @@ type scanner struct {
 	kept  packer
 	sum   hash.Hash
 	buf   []byte
-	// machine is Entry.Machine of the file that was read last.
-	machine elf.Machine
+	elfs  map[Digest]*elf.File
 }
 
 // readTar reads the archive, and all that is behind it.
 func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
-	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept)}
+	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
 	raw := &recorder{Reader: r}
 	tr := tar.NewReader(raw)
 	for {
@@ -128,7 +126,6 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 		}
 		if err == nil && ok && e.Type == image.TypeFile {
 			e.Digest, err = s.content(e, tr)
-			e.Machine = s.machine
 		} else if err == nil {
 			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, tr, s.buf) //nolint:gosec // limits.inflate bounds it
 		}
@@ -146,7 +143,12 @@ func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &index{entries: entries, odd: s.layer.odd, foreign: s.layer.foreign, pack: s.kept.finish()}, nil
+	x := &index{entries: entries, odd: s.layer.odd, foreign: s.layer.foreign}
+	if x.elfs, x.elfSize, err = s.kept.addELFs(s.elfs); err != nil {
+		return nil, err
+	}
+	x.pack = s.kept.finish()
+	return x, nil
 }
 
 // isSparse reports whether the archive leaves out a file's zeros, in one of the ways of GNU tar.
@@ -159,15 +161,15 @@ func isSparse(h *tar.Header) bool {
 	return h.Typeflag == tar.TypeGNUSparse
 }
 
-// content hashes a file, and keeps it when it is one of those.
+// content hashes a file, keeps it when it is one of those, and reads an ELF file for what the loader goes by.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	keep := keeps(&e)
+	var program *spool
 	buf := s.buf
 	if keep != never && int64(len(buf)) < e.Size {
 		buf = make([]byte, e.Size)
 	}
 	s.sum.Reset()
-	s.machine = 0
 	for rest := e.Size; rest > 0; {
 		if err := context.Cause(s.ctx); err != nil { // a hole of a sparse file asks nobody
 			return d, err
@@ -176,28 +178,28 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		if err != nil {
 			return d, err
 		}
-		if rest == e.Size && e.Mode&0o111 != 0 {
-			s.machine = machineOf(buf[:n])
+		if rest == e.Size && elf.Is(buf[:n]) {
+			program = &spool{}
+			defer program.close()
+		}
+		if program != nil {
+			if err := program.write(buf[:n]); err != nil {
+				return d, err
+			}
 		}
 		s.sum.Write(buf[:n])
 		rest -= int64(n)
 	}
 	s.sum.Sum(d[:0])
+	if program != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
+		if f, err := elf.Read(program); err == nil { // else it is not one that a loader would take
+			s.elfs[d] = f
+		}
+	}
 	if keep == always || keep == script && string(buf[:2]) == "#!" {
 		s.kept.add(d, buf[:e.Size])
 	}
 	return d, nil
-}
-
-// elfHeader is how much of a file tells its machine: e_ident, e_type and e_machine (System V ABI, chapter 4), in bytes.
-const elfHeader = 20
-
-// machineOf returns the machine of a 64-bit little-endian ELF file that begins with head; zero for anything else.
-func machineOf(head []byte) elf.Machine {
-	if len(head) < elfHeader || string(head[:4]) != elf.ELFMAG || elf.Class(head[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(head[elf.EI_DATA]) != elf.ELFDATA2LSB {
-		return 0
-	}
-	return elf.Machine(binary.LittleEndian.Uint16(head[18:]))
 }
 
 var tarTypes = map[byte]image.Type{

@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/image/deb822"
 )
 
 // Where dpkg keeps its database (dpkg(1), "FILES"), and where images without a dpkg have it: distroless has one file for
@@ -26,7 +28,7 @@ type diversion struct{ to, by string }
 func (r *reader) dpkg(f *found) {
 	diversions := r.diversions()
 	used := map[string]bool{}
-	for s := range stanzas(r.files[dpkgStatus]) {
+	for s := range deb822.All(r.files[dpkgStatus]) {
 		r.dpkgStanza(s, dpkgStatus, func(name, arch string) string {
 			for _, stem := range []string{name + ":" + arch, name} {
 				for _, ext := range []string{".list", ".md5sums"} {
@@ -52,7 +54,7 @@ func (r *reader) dpkg(f *found) {
 		if lists[p] {
 			continue
 		}
-		for s := range stanzas(r.files[p]) {
+		for s := range deb822.All(r.files[p]) {
 			r.dpkgStanza(s, p, func(string, string) string {
 				for _, list := range []string{p + ".list", p + ".md5sums"} {
 					if lists[list] {
@@ -66,40 +68,40 @@ func (r *reader) dpkg(f *found) {
 }
 
 // dpkgStanza reads what the status says of one package; list finds the list of its files.
-func (r *reader) dpkgStanza(s *stanza, file string, list func(name, arch string) string, diversions map[string]diversion) {
-	for _, line := range s.bad {
+func (r *reader) dpkgStanza(s *deb822.Stanza, file string, list func(name, arch string) string, diversions map[string]diversion) {
+	for _, line := range s.Bad {
 		r.note(file, line, "neither a field nor the continuation of one")
 	}
-	name, version, arch := clip(s.get("Package")), s.get("Version"), s.get("Architecture")
+	name, version, arch := clip(s.Get("Package")), s.Get("Version"), s.Get("Architecture")
 	if name == "" {
-		r.note(file, s.line, "a paragraph without Package")
+		r.note(file, s.Line, "a paragraph without Package")
 		return
 	}
 	listed := list(name, arch)
 	// Status has three words: what is wanted, whether something is wrong, and how it is. A file of status.d has none.
-	if status := clip(s.get("Status")); status != "" || file == dpkgStatus {
+	if status := clip(s.Get("Status")); status != "" || file == dpkgStatus {
 		words := strings.Fields(status)
 		switch {
 		case len(words) != 3:
-			r.note(file, s.line, fmt.Sprintf("%s: status is %q, not three words", name, status))
+			r.note(file, s.Line, fmt.Sprintf("%s: status is %q, not three words", name, status))
 		case words[2] == "not-installed":
 			return
 		case words[2] == "config-files":
-			r.note(file, s.line, name+" is removed, but its configuration is not")
+			r.note(file, s.Line, name+" is removed, but its configuration is not")
 			return
 		case words[1] != "ok" || words[2] != "installed":
-			r.note(file, s.line, fmt.Sprintf("%s is not wholly installed: its status is %q", name, status))
+			r.note(file, s.Line, fmt.Sprintf("%s is not wholly installed: its status is %q", name, status))
 		}
 	}
 	if version == "" {
-		r.note(file, s.line, name+" has no Version")
+		r.note(file, s.Line, name+" has no Version")
 	}
-	n, ok := r.add(Package{Kind: Dpkg, Name: name, Version: version, Arch: arch, Place: r.img.Place(file, s.line)}, "")
+	n, ok := r.add(Package{Kind: Dpkg, Name: name, Version: version, Arch: arch, Place: r.img.Place(file, s.Line)}, "")
 	if !ok {
 		return
 	}
 	if listed == "" {
-		r.note(file, s.line, name+" has no list of its files")
+		r.note(file, s.Line, name+" has no list of its files")
 		return
 	}
 	r.dpkgFiles(n, name, listed, diversions)

@@ -8,19 +8,20 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/deb822"
 )
 
-// written is what stanzas read, written again.
-func written(text string) (out string, read [][]field) {
+// written is what deb822.All reads, written again.
+func written(text string) (out string, read [][]deb822.Field) {
 	var b strings.Builder
-	for s := range stanzas(text) {
-		if len(s.fields) == 0 {
+	for s := range deb822.All(text) {
+		if len(s.Fields) == 0 {
 			continue
 		}
-		fields := slices.Clone(s.fields)
+		fields := slices.Clone(s.Fields)
 		for i := range fields {
-			fields[i].line = 0
-			b.WriteString(fields[i].name + ": " + fields[i].value + "\n")
+			fields[i].Line = 0
+			b.WriteString(fields[i].Name + ": " + fields[i].Value + "\n")
 		}
 		b.WriteString("\n")
 		read = append(read, fields)
@@ -43,7 +44,7 @@ func FuzzDpkg(f *testing.F) {
 	)
 	f.Fuzz(func(t *testing.T, status, list, diversions string) {
 		again, want := written(status)
-		if _, got := written(again); !slices.EqualFunc(want, got, slices.Equal[[]field]) {
+		if _, got := written(again); !slices.EqualFunc(want, got, slices.Equal[[]deb822.Field]) {
 			t.Fatalf("read %+v, and then %+v", want, got)
 		}
 		r := newReader(img)

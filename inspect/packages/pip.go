@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/deb822"
 )
 
 // record is the file that may say which files belong to the Python package whose metadata is at p: RECORD, of the packaging
@@ -27,8 +28,8 @@ func (r *reader) pip(p string) {
 		dir = p
 	}
 	pkg := Package{Kind: Pip, Dir: path.Dir(dir), Place: r.img.Place(p, 0)}
-	for s := range stanzas(r.files[p]) {
-		pkg.Name, pkg.Version = s.get("Name"), s.get("Version")
+	for s := range deb822.All(r.files[p]) {
+		pkg.Name, pkg.Version = s.Get("Name"), s.Get("Version")
 		break // what follows is the description
 	}
 	if pkg.Name == "" || pkg.Version == "" {

@@ -13,18 +13,23 @@ const module = "github.com/slimctl/slimctl/"
 // rooms has, for each package, what it may import of ours. "*" at the end of a name stands for any rest. A package
 // that isn't here may not exist: put it on the map, and think where it belongs.
 var rooms = map[string][]string{
-	"image":        {"internal/rawname"},
-	"image/tree":   {"image"},
-	"image/output": {"image"},
-	"assets":       {},
-	"profiles":     {},
+	"image":             {"internal/rawname"},
+	"image/deb822":      {},
+	"image/elf":         {},
+	"image/elf/elftest": {},
+	"image/tree":        {"image", "image/elf"},
+	"image/output":      {"image"},
+	"assets":            {},
+	"profiles":          {},
 
 	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "internal/version", "profiles",
 		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
 
 	"build":            {"image", "image/output"},
 	"build/profile":    {},
-	"build/resolve":    {"build", "build/profile", "image", "image/tree", "internal/rawname"},
+	"build/resolve":    {"build", "build/keep", "build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
+	"build/keep":       {"image", "image/deb822", "image/elf", "image/tree"},
+	"build/strip":      {"image", "image/tree"},
 	"build/overlays":   {"image", "internal/version"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
@@ -53,7 +58,7 @@ var rooms = map[string][]string{
 	"inspect/nginx":       {"image/tree", "inspect/nginx/*"},
 	"inspect/nginx/conf":  {"image", "image/tree"},
 	"inspect/nginx/pcre":  {},
-	"inspect/packages":    {"image", "image/tree"},
+	"inspect/packages":    {"image", "image/deb822", "image/tree"},
 	"inspect/privilege":   {"image", "image/tree"},
 	"inspect/size":        {"image", "image/tree", "inspect/packages"},
 	"inspect/shell":       {"image", "image/tree"},
