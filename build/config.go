@@ -113,7 +113,31 @@ func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error)
 	if err := exactKeys(top); err != nil {
 		return typed, nil, err
 	}
-	return typed, top, nil
+	return typed, top, r.stripped(&typed)
+}
+
+// stripped has the config name the layers that take the place of the base's, whose history stays as that of steps without any.
+func (r *Recipe) stripped(config *ocispec.Image) error {
+	layers := r.Stripped()
+	if layers == nil {
+		return nil
+	}
+	config.RootFS.DiffIDs = nil
+	config.History = slices.Clone(config.History)
+	for i := range config.History {
+		config.History[i].EmptyLayer = true
+	}
+	for _, l := range layers {
+		d, err := l.DiffID()
+		if err != nil {
+			return err
+		}
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, digestOf(d))
+		config.History = append(config.History, ocispec.History{
+			Created: &r.Epoch, CreatedBy: fmt.Sprintf("slimctl %s: keep %s (%d files)", r.Profile, l.Name, l.Files), Comment: "slimctl",
+		})
+	}
+	return nil
 }
 
 // configKeys are the keys of an image config and of its "config" object that mean something to who runs the image.

@@ -97,16 +97,26 @@ type Configure struct {
 	Change ConfigChange
 }
 
-// Strip takes a path out of the base's own layers, so that its bytes are gone.
+// Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
 type Strip struct {
-	Path string
-	Why  string
+	Layers []Component
+	// Explain says how a path or package of the base came to stay, one line a step; nil when a lock answered.
+	Explain func(what string) []string
+}
+
+// Component is one of those layers.
+type Component struct {
+	v1.Layer
+	Name string
+	// Files is how many files and links it has, Unpacked their bytes.
+	Files    int
+	Unpacked int64
 }
 
 func (s Remove) String() string    { return "remove " + s.Path }
 func (s Lay) String() string       { return fmt.Sprintf("lay %s (%d files)", s.Name, len(s.Files)) }
 func (s Configure) String() string { return "configure" }
-func (s Strip) String() string     { return "strip " + s.Path }
+func (s Strip) String() string     { return fmt.Sprintf("strip the base to %d layers", len(s.Layers)) }
 
 // RemoveLayer is the name of the layer that holds a recipe's removals.
 const RemoveLayer = "remove"
@@ -122,7 +132,7 @@ type Layer struct {
 	Parents map[string]bool
 }
 
-// Layers gives the layers that the recipe adds to the base, lowest first: all removals in one, then one for each
+// Layers gives the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then one for each
 // overlay. It fails on a step that layers can't express.
 func (r *Recipe) Layers() ([]Layer, error) {
 	dirs := map[string]image.Entry{} // of the image so far
@@ -146,7 +156,7 @@ func (r *Recipe) Layers() ([]Layer, error) {
 	}
 	for _, step := range r.Steps {
 		switch s := step.(type) {
-		case Remove, Configure:
+		case Remove, Configure, Strip:
 		case Lay:
 			l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
 			for _, f := range s.Files {
@@ -159,10 +169,20 @@ func (r *Recipe) Layers() ([]Layer, error) {
 			}
 			layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
 		default:
-			return nil, fmt.Errorf("step %q: no engine takes paths out of base layers yet; use a profile without strip", step.String())
+			return nil, fmt.Errorf("step %q: layers can't express it", step.String())
 		}
 	}
 	return layers, nil
+}
+
+// Stripped gives the layers that take the place of the base's, lowest first; nil when the base's stay.
+func (r *Recipe) Stripped() []Component {
+	for _, s := range r.Steps {
+		if s, ok := s.(Strip); ok {
+			return s.Layers
+		}
+	}
+	return nil
 }
 
 // Removals lists the recipe's Remove steps in order.

@@ -3,6 +3,7 @@ package build_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,10 +76,52 @@ func TestLayersCarryTheirParents(t *testing.T) {
 	}
 }
 
-func TestStripIsRefused(t *testing.T) {
-	_, err := (&build.Recipe{Steps: []build.Step{build.Strip{Path: "/opt/heavy"}}}).Layers()
-	if err == nil || !strings.Contains(err.Error(), "strip /opt/heavy") {
-		t.Errorf("error is %v, want one that names the step", err)
+// TestStripped: layers of what stays take the base's place, in config and history.
+func TestStripped(t *testing.T) {
+	kept := mustLayer(t)
+	r := &build.Recipe{
+		Profile: "p", Epoch: epoch, Platform: v1.Platform{OS: "linux", Architecture: "arm64"},
+		Base: build.Base{Reference: "base", Image: base(t, `{
+			"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:aa", "sha256:bb"]},
+			"history": [{"created_by": "one"}, {"created_by": "two"}]}`)},
+		Steps: []build.Step{
+			build.Strip{Layers: []build.Component{{Layer: kept, Name: "browser", Files: 7}}},
+			build.Lay{Name: "o", Files: []image.File{image.Bytes("/y", 0o644, nil)}},
+		},
+	}
+	layers, raw, err := r.Render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		RootFS struct {
+			DiffIDs []string `json:"diff_ids"`
+		} `json:"rootfs"`
+		History []struct {
+			By    string `json:"created_by"`
+			Empty bool   `json:"empty_layer"`
+		}
+	}
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	a, err := kept.DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := layers[0].DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got.RootFS.DiffIDs, []string{a.String(), b.String()}) {
+		t.Errorf("diffIDs %v", got.RootFS.DiffIDs)
+	}
+	var text []string
+	for _, h := range got.History {
+		text = append(text, fmt.Sprintf("%s, empty: %t", h.By, h.Empty))
+	}
+	if want := []string{"one, empty: true", "two, empty: true", "slimctl p: keep browser (7 files), empty: false", "slimctl p: lay o (1 files), empty: false"}; !slices.Equal(text, want) {
+		t.Errorf("history %q", text)
 	}
 }
 

@@ -35,14 +35,14 @@ open.onsuccess = () => {
 };
 </script>`
 
-// TestNativeGeneration boots the image with a native agent-browser, which has several sessions in one Chromium, and tries
+// TestNativeGeneration boots the small image, whose agent-browser is native and has several sessions in one Chromium, and tries
 // from one session to read, drive or end another, by all that an agent can send.
 func TestNativeGeneration(t *testing.T) {
 	t.Parallel()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
 	w := newWorld(t)
-	b := boot(t, w, build(t, "l0-native", "standin-live:B"), nil)
+	b := boot(t, w, build(t, "l1", "standin-live:B"), nil)
 	b.healthy(t)
 	b.closed(t)
 	t.Run("login", func(t *testing.T) { testLogin(t, b) })

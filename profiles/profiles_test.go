@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/build"
@@ -78,8 +80,22 @@ func TestEveryStepSaysWhy(t *testing.T) {
 				}
 			}
 		}
-		for _, r := range slices.Concat(p.Remove, p.Strip) {
+		for _, r := range p.Remove {
 			say(r.Path+r.Glob, r.Why)
+		}
+		if p.Keep != nil {
+			for _, r := range p.Keep.Roots {
+				say(r.Path, r.Why)
+			}
+			for _, d := range p.Keep.Dlopen {
+				say(d.Opener, d.Why)
+			}
+			for _, c := range p.Keep.Without {
+				say(c.From, c.Why)
+			}
+			for _, d := range p.Keep.Drop {
+				say(d.Glob, d.Why)
+			}
 		}
 		for _, o := range p.Own {
 			say(o.Path, o.Why)
@@ -236,7 +252,7 @@ func TestStandinsAreClosed(t *testing.T) {
 	}
 }
 
-// resolved is the profile's recipe for the stand-in of a line, which has the base's names, and the paths of that.
+// resolved is the profile's recipe for the stand-in of a line, which has the base's names, and the paths below what it adds.
 func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recipe, map[string]bool) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")
@@ -254,7 +270,16 @@ func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recip
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := tree.Cache{}.Open(t.Context(), recipes[0].Base.Image, tree.Options{})
+	below := recipes[0].Base.Image
+	if p.Keep != nil {
+		below = empty.Image
+		for _, c := range recipes[0].Stripped() {
+			if below, err = mutate.AppendLayers(below, c.Layer); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	img, err := tree.Cache{}.Open(t.Context(), below, tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

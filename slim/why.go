@@ -14,7 +14,7 @@ import (
 // ProfileLine is a line of a profile that is about a path.
 type ProfileLine struct {
 	Source string `json:"source"` // file:line:column
-	Does   string `json:"does"`   // "removes", "strips", "lays", "owns", "keeps"
+	Does   string `json:"does"`   // "removes", "lays", "owns", "keeps"
 	What   string `json:"what"`   // the path or glob that it names
 	Why    string `json:"why,omitempty"`
 	When   string `json:"when,omitempty"`
@@ -32,7 +32,6 @@ func About(p *profile.Profile, at string) []ProfileLine {
 		}
 	}
 	removals("removes", p.Remove)
-	removals("strips", p.Strip)
 	for _, o := range p.Overlays {
 		for _, f := range o.Files {
 			if f.Path != at {

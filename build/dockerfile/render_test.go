@@ -263,7 +263,7 @@ func TestRefuses(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"strip", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{Path: "/opt/x"}) }, Options{}, `step "strip /opt/x": a Dockerfile can't rewrite`},
+		{"strip", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{}) }, Options{}, `step "strip the base to 0 layers": a Dockerfile can't rewrite`},
 		{"set and unset", change(build.ConfigChange{UnsetEnv: []string{"N"}, Env: map[string]string{"N": "1"}}), Options{}, "both set and unset"},
 		{"port taken away", change(build.ConfigChange{ExposedPorts: []string{"9/tcp"}}), Options{}, "port 8080/tcp: a Dockerfile can't take away"},
 		{"port without protocol", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "9"}}), Options{}, `port "9"`},

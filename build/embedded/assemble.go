@@ -33,9 +33,15 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 	if err != nil {
 		return nil, err
 	}
-	baseManifest, err := r.Base.Image.Manifest()
+	below, err := descriptors(r)
 	if err != nil {
 		return nil, err
+	}
+	if stripped := r.Stripped(); stripped != nil {
+		base = nil
+		for _, c := range stripped {
+			base = append(base, c.Layer)
+		}
 	}
 	m := ocispec.Manifest{
 		Versioned:   specs.Versioned{SchemaVersion: 2},
@@ -43,17 +49,13 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 		Config:      ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
 		Annotations: annotations,
 	}
-	for _, d := range baseManifest.Layers {
-		m.Layers = append(m.Layers, ocispec.Descriptor{
-			MediaType: image.OCILayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: image.KeptAnnotations(d.Annotations),
-		})
-	}
+	m.Layers = below
 	for _, l := range own {
-		d, err := partial.Descriptor(l)
+		d, err := descriptor(l)
 		if err != nil {
 			return nil, err
 		}
-		m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: string(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size})
+		m.Layers = append(m.Layers, d)
 	}
 	a := &assembled{
 		platform: platforms.Normalize(ocispec.Platform{OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant}),
@@ -62,6 +64,39 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 	}
 	a.manifest, err = json.MarshalIndent(m, "", "  ")
 	return a, err
+}
+
+// descriptors are those of the base's layers, or of the layers in their place.
+func descriptors(r *build.Recipe) (out []ocispec.Descriptor, err error) {
+	if stripped := r.Stripped(); stripped != nil {
+		for _, c := range stripped {
+			d, err := descriptor(c.Layer)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, d)
+		}
+		return out, nil
+	}
+	manifest, err := r.Base.Image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range manifest.Layers {
+		out = append(out, ocispec.Descriptor{
+			MediaType: image.OCILayerType(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: image.KeptAnnotations(d.Annotations),
+		})
+	}
+	return out, nil
+}
+
+// descriptor is that of a layer of ours.
+func descriptor(l v1.Layer) (ocispec.Descriptor, error) {
+	d, err := partial.Descriptor(l)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return ocispec.Descriptor{MediaType: string(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size}, nil
 }
 
 func (a *assembled) Layers() ([]v1.Layer, error)         { return a.layers, nil }

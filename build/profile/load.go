@@ -133,6 +133,7 @@ func (c chain) merge() (*Profile, error) {
 		errs = append(errs, c.missing(reflect.TypeFor[Profile](), "")...)
 	}
 	errs = append(errs, clashes(out)...)
+	errs = append(errs, c.oneRest(out)...)
 	if len(errs) > 0 {
 		errs.sort(c.files())
 		return nil, errs

@@ -17,7 +17,7 @@ package profile
 //
 // A profile adds to the one it extends by these rules. Single values and maps: the child's wins, key by key (a server of
 // `hub.servers` is one value). Lists: the child's list, even an empty one, replaces the parent's. Three kinds of lists
-// differ: in `own`, `remove`, `strip` and `needs` the parent's items come first and then the child's, and a child's item
+// differ: in `own`, `remove`, `needs` and those of `keep` the parent's items come first and then the child's, and a child's item
 // takes the place of every parent's item with the same path or glob; in `overlays` one with the name of a parent's is merged
 // with it, its files taking the place of those with the same path; `config.keepEnv` and the lists of `known` are the union of
 // both.
@@ -45,8 +45,8 @@ type Profile struct {
 	Own []Own `yaml:"own,omitempty" merge:"key"`
 	// Remove takes paths away in the image's merged tree; the base's layers keep their digests.
 	Remove []Removal `yaml:"remove,omitempty" merge:"key"`
-	// Strip takes paths out of the base's layers themselves, which makes the image smaller and gives its layers new digests.
-	Strip []Removal `yaml:"strip,omitempty" merge:"key"`
+	// Keep makes the base's layers anew, of what stays: the image gets small, and its layers have digests of their own.
+	Keep *Keep `yaml:"keep,omitempty"`
 	// Privileged are absolute paths or globs of the files of the base that may keep setuid, setgid or file capabilities; every
 	// other such file goes.
 	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`

@@ -77,6 +77,8 @@ var rules = map[string]rule{
 		want: "an absolute glob", pattern: whole(`/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`),
 		reject: regexp.MustCompile(dots + "|" + stars.String()), max: 1024, check: checkGlob,
 	},
+	"package": {want: "a package's name, or a glob of names", pattern: whole(`[a-z0-9{*\[][a-z0-9.+*?{},\[\]-]*`), max: 256, check: checkPattern},
+	"object":  {want: "a library's name, or an absolute glob", pattern: whole(`[A-Za-z0-9_][A-Za-z0-9._+-]*|/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`), max: 1024, check: checkPattern},
 	"source": {
 		want: "asset:NAME or a file below the profile's directory", pattern: whole(`(asset:)?[^:\\\x00-\x1f\x7f-\x9f]+`),
 		reject: regexp.MustCompile(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource,
@@ -205,6 +207,16 @@ func checkGlob(g string) string {
 		if ok, err := doublestar.Match(g, probe); err != nil || ok {
 			return "it matches everything"
 		}
+	}
+	return ""
+}
+
+func checkPattern(p string) string {
+	switch n := alternatives(p); {
+	case !doublestar.ValidatePattern(p):
+		return "a bracket, brace or backslash in it is not closed"
+	case n > mostAlternatives:
+		return fmt.Sprintf("its braces come to more than %d globs", mostAlternatives)
 	}
 	return ""
 }

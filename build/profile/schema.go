@@ -22,7 +22,7 @@ const SchemaID = "https://github.com/slimctl/slimctl/schema/profile/v1"
 
 // sources are read for the doc comments, which become the schema's descriptions.
 //
-//go:embed profile.go duration.go
+//go:embed profile.go keep.go duration.go
 var sources embed.FS
 
 // Schema gives the JSON Schema (draft 2020-12) of a profile file, made from the Go types, their doc comments and tags.

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/rawname"
 )
@@ -57,6 +58,8 @@ type LockPlatform struct {
 	// Env are the variables of the base that go.
 	Env       []string  `json:"env,omitempty"`
 	Footprint Footprint `json:"footprint"`
+	// Layers are those that take the place of the base's, lowest first.
+	Layers []strip.Pin `json:"layers,omitempty"`
 }
 
 // Footprint is the part of the base index that resolving looked at.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -73,6 +74,7 @@ func (w *work) needs(overlays []build.Lay) error {
 				return err
 			}
 			if met = problem == ""; met {
+				w.met = append(w.met, keep.Root{Path: p, Why: n.by})
 				break
 			}
 			looked = append(looked, problem)

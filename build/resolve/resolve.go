@@ -15,6 +15,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -119,6 +120,17 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Lock == nil {
 		w.recipe.New = w.drift(in.Before)
+	}
+	if in.Profile.Keep != nil {
+		var pins []strip.Pin
+		if in.Lock != nil {
+			pins = locked.Layers
+		}
+		step, pins, err := w.strip(ctx, img, pins)
+		if err != nil {
+			return nil, nil, err
+		}
+		w.recipe.Steps, locked.Layers = append([]build.Step{step}, w.recipe.Steps...), pins
 	}
 	removals := []string{}
 	for _, s := range w.recipe.Removals() {

@@ -161,7 +161,10 @@ func TestResolve(t *testing.T) {
 		{name: "a directory of the same mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0710'}]}]", want: []string{"+ /t/dir"}},
 		{name: "one directory in two overlays", profile: "overlays: [{name: o, why: w, files: [{path: /t/d, dir: true}]}, {name: p, why: w, files: [{path: /t/d, dir: true}]}]", want: []string{"+ /t/d"}},
 		{name: "one directory of two owners, through a symlink", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/d, dir: true}]}, {name: p, why: w, files: [{path: /bin/d, dir: true, owner: '1:1'}]}]", err: "laid by overlay o too"},
-		{name: "strip", profile: "strip: [{path: /t/dir, why: w}]", want: []string{"strip /t/dir"}},
+		{name: "what stays", profile: "keep: {roots: [{path: /t/dirlink/file, why: w}], components: [{name: all}]}", want: []string{"strip the base to 1 layers"}},
+		{name: "what stays, if it is there", profile: "keep: {roots: [{path: /none, why: w, when: {exists: /none}}], components: [{name: all}]}", want: []string{"strip the base to 0 layers"}},
+		{name: "what is to stay, and isn't there", profile: "keep: {roots: [{path: /none, why: w}], components: [{name: all}]}", err: "profile test: /none is not in the base (w)"},
+		{name: "what is to stay, and goes", profile: "own: [{path: /t/dir, why: w}]\nkeep: {roots: [{path: /t/dir/file, why: w}], components: [{name: all}]}", err: "/t/dir/file is removed, and needed: /t/dir/file: root (w)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := header + c.profile + "\n"

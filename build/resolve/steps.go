@@ -17,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 )
@@ -38,6 +39,8 @@ type work struct {
 	// servers are the MCP servers of the base's hub.
 	servers []string
 	laid    map[string]laid
+	// met are the paths of the base that the image needs.
+	met []keep.Root
 }
 
 // laid is what an overlay puts at a path.
@@ -68,15 +71,6 @@ func (w *work) run() error {
 		}
 	}
 	errs = append(errs, w.own(), w.privileged(), w.noteServers())
-	for i, r := range p.Strip {
-		found, err := w.find(r)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: strip[%d]: %w", at(r.Position), i, err))
-		}
-		for _, e := range found {
-			w.recipe.Steps = append(w.recipe.Steps, build.Strip{Path: e.Path, Why: r.Why})
-		}
-	}
 	overlays := slices.Clone(w.in.Overlays[w.platform.String()])
 	for _, o := range p.Overlays {
 		lay, ok, err := w.overlay(o)
@@ -113,8 +107,10 @@ func (w *work) run() error {
 	if err != nil {
 		return err
 	}
-	for _, r := range w.removals() {
-		w.recipe.Steps = append(w.recipe.Steps, r)
+	if p.Keep == nil {
+		for _, r := range w.removals() {
+			w.recipe.Steps = append(w.recipe.Steps, r)
+		}
 	}
 	for _, o := range overlays {
 		if len(o.Files) > 0 {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image"
+	loader "github.com/slimctl/slimctl/image/elf"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
@@ -73,6 +74,7 @@ type recorder struct {
 	files *tree.Image
 	foot  *Footprint
 	seen  map[string]bool
+	elfs  map[tree.Digest]*loader.File
 }
 
 func newRecorder(ctx context.Context, files *tree.Image, foot *Footprint) *recorder {
@@ -140,16 +142,21 @@ func (r *recorder) Privileged() ([]string, error) {
 
 func (r *recorder) Machine(p string) (elf.Machine, error) {
 	e, ok := r.files.Lookup(p)
-	if ok && e.Type == image.TypeLink {
-		e, ok = r.files.Lookup(e.Link)
-	}
 	if !ok {
 		return 0, nil
 	}
-	if e.Machine != 0 {
-		r.foot.Machines[p] = uint16(e.Machine)
+	if r.elfs == nil {
+		var err error
+		if r.elfs, err = r.files.ELF(); err != nil {
+			return 0, err
+		}
 	}
-	return e.Machine, nil
+	f := r.elfs[e.Digest]
+	if f == nil {
+		return 0, nil
+	}
+	r.foot.Machines[p] = uint16(f.Machine)
+	return f.Machine, nil
 }
 
 func (r *recorder) Servers(file string) ([]string, error) {

@@ -156,7 +156,7 @@ func (f *reportFlags) setVerdict(v *slim.Verified) {
 	f.options.Verdict = verdict
 	f.options.Why = func(path, kind string) string {
 		for _, l := range slim.About(v.Profile, path) {
-			if (l.Does == "removes" || l.Does == "strips") == (kind == diff.Removed) {
+			if (l.Does == "removes") == (kind == diff.Removed) {
 				return fmt.Sprintf("%s %s %s: %s", l.Source, l.Does, l.What, l.Why)
 			}
 		}

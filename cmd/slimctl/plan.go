@@ -2,27 +2,32 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/internal/rawname"
+	"github.com/slimctl/slimctl/slim"
 )
 
 func (a *app) plan() *cobra.Command {
 	f := &recipeFlags{}
-	var format string
+	var format, explain string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Print what a build would add, remove and set, and why",
 		Long: `Plan resolves the profile against the base as build does, and prints the steps instead of taking
 them. Use it to see what a change of the profile does before you build.`,
 		Example: `  slimctl plan --base standin:B
-  slimctl plan --profile ./my.yaml --format json`,
+  slimctl plan --profile ./my.yaml --format json
+  slimctl plan --profile l1 --explain /usr/bin/openbox`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
@@ -31,6 +36,9 @@ them. Use it to see what a change of the profile does before you build.`,
 			r, err := a.resolve(cmd.Context(), f)
 			if err != nil {
 				return err
+			}
+			if explain != "" {
+				return a.explain(r, explain)
 			}
 			var plans []plan
 			for _, recipe := range r.Recipes {
@@ -51,7 +59,35 @@ them. Use it to see what a change of the profile does before you build.`,
 	}
 	f.addLock(cmd)
 	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	cmd.Flags().StringVar(&explain, "explain", "", "say why `PATH`, or a package, stays; for a profile with keep")
 	return cmd
+}
+
+// explain prints how a path or package came to stay.
+func (a *app) explain(r *slim.Resolved, what string) error {
+	if err := a.endProgress(); err != nil {
+		return err
+	}
+	for _, recipe := range r.Recipes {
+		i := slices.IndexFunc(recipe.Steps, func(s build.Step) bool { _, ok := s.(build.Strip); return ok })
+		if i < 0 {
+			return usage(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
+		}
+		strip, _ := recipe.Steps[i].(build.Strip)
+		if strip.Explain == nil {
+			return usage(errors.New("--explain: the lock doesn't say why; add --no-lock"))
+		}
+		steps := strip.Explain(what)
+		if len(steps) == 0 {
+			steps = []string{printable(what) + ": does not stay"}
+		}
+		for _, s := range steps {
+			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", recipe.Platform, printable(s)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // plan is a recipe for reading.
@@ -60,10 +96,10 @@ type plan struct {
 	Profile  string        `json:"profile"`
 	Base     planBase      `json:"base"`
 	Remove   []planRemoval `json:"remove"`
-	// Strip are the paths to take out of the base's own layers, which no engine does yet.
-	Strip []planRemoval      `json:"strip,omitempty"`
-	Lay   []planOverlay      `json:"lay"`
-	Set   build.ConfigChange `json:"set"`
+	// Keep are the layers of what stays of the base; none when its own stay.
+	Keep []planComponent    `json:"keep,omitempty"`
+	Lay  []planOverlay      `json:"lay"`
+	Set  build.ConfigChange `json:"set"`
 	// New is what goes and what neither the profile nor the lock before knows of the base.
 	New []build.Gone `json:"new,omitempty"`
 }
@@ -82,6 +118,12 @@ type planRemoval struct {
 	Source string `json:"source,omitempty"`
 	// With are the files that go with a directory.
 	With []build.Gone `json:"with,omitempty"`
+}
+
+type planComponent struct {
+	Name  string `json:"name"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
 }
 
 type planOverlay struct {
@@ -108,7 +150,9 @@ func planOf(r *build.Recipe) plan {
 	}
 	for _, s := range r.Steps {
 		if s, ok := s.(build.Strip); ok {
-			p.Strip = append(p.Strip, planRemoval{Path: s.Path, Why: s.Why})
+			for _, c := range s.Layers {
+				p.Keep = append(p.Keep, planComponent{c.Name, c.Files, c.Unpacked})
+			}
 		}
 	}
 	for _, s := range r.Overlays() {
@@ -135,11 +179,8 @@ func (p plan) print(w io.Writer) error {
 			fmt.Fprintf(t, "    %s\t%s\n", printable(g.Path), g.Why)
 		}
 	}
-	if len(p.Strip) > 0 {
-		fmt.Fprintf(t, "\nstrip %d paths (no engine can yet)\n", len(p.Strip))
-	}
-	for _, s := range p.Strip {
-		fmt.Fprintf(t, "  - %s\t%s\n", printable(s.Path), s.Why)
+	for _, c := range p.Keep {
+		fmt.Fprintf(t, "\nkeep %s: %d files, %s\n", c.Name, c.Files, humanize.Bytes(uint64(c.Bytes)))
 	}
 	for _, o := range p.Lay {
 		fmt.Fprintf(t, "\nlay %s: %d files, %d bytes\t%s\n", o.Name, len(o.Files), o.Bytes, o.Why)

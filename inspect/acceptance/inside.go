@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -282,17 +283,43 @@ func environ(pid int) (string, error) {
 	return string(data), err
 }
 
+// root opens the file system of the container as it runs: from outside, since an image may have no program that could look.
+func (b *box) root(ctx context.Context) (*os.Root, error) {
+	processes, err := b.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(processes, func(p sandbox.Process) bool { return p.Inside == 1 })
+	if i < 0 {
+		return nil, errElsewhere
+	}
+	return os.OpenRoot(fmt.Sprintf("/proc/%d/root", processes[i].PID))
+}
+
 // setuid looks for files with rights of their own, in the file system as it runs.
 func (b *box) setuid(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	r, err := b.Exec(ctx, []string{"/usr/bin/find", "/", "-xdev", "-type", "f", "-perm", "/6000"}, sandbox.ExecOptions{})
-	if err != nil || r.Truncated || r.ExitCode > 1 { // 1: it could not look everywhere
-		b.unchecked("files with setuid in the running image: %v %s", err, quote(string(r.Stderr)))
+	root, err := b.root(ctx)
+	if err != nil {
+		b.unchecked("files with setuid in the running image: %s; root may look", quote(err.Error()))
 		return
 	}
-	for file := range strings.Lines(string(r.Stdout)) {
-		file = strings.TrimSuffix(file, "\n")
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return nil // it is gone again
+		case d.IsDir() && (p == "proc" || p == "sys" || p == "dev"):
+			return fs.SkipDir // the kernel's
+		case !d.Type().IsRegular():
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) == 0 {
+			return nil
+		}
+		file := "/" + p
 		allowed := slices.ContainsFunc(b.Expect.Privileged, func(glob string) bool {
 			ok, _ := doublestar.Match(glob, file) // a bad glob allows nothing
 			return ok
@@ -300,19 +327,28 @@ func (b *box) setuid(ctx context.Context) {
 		if !allowed {
 			b.find("run-setuid", file, "%s has setuid or setgid", quote(file))
 		}
+		return nil
+	})
+	if err != nil {
+		b.unchecked("files with setuid in the running image: %s", quote(err.Error()))
 	}
 }
 
 // obeyed looks for what the commands among the variables would have made.
 func (b *box) obeyed(ctx context.Context) {
-	r, err := b.Exec(ctx, []string{"/bin/ls", "-A", "/tmp"}, sandbox.ExecOptions{})
-	if err != nil || r.ExitCode != 0 {
-		b.unchecked("what the variables' commands made: %v %s", err, quote(string(r.Stderr)))
+	root, err := b.root(ctx)
+	if err != nil {
+		b.unchecked("what the variables' commands made: %s; root may look", quote(err.Error()))
 		return
 	}
-	for _, name := range strings.Fields(string(r.Stdout)) {
-		if _, ok := variables[name]; ok {
-			b.find("run-variables", name, "the command in %s was run: it made /tmp/%s", name, name)
+	defer root.Close()
+	made, err := fs.ReadDir(root.FS(), "tmp")
+	if err != nil {
+		b.unchecked("what the variables' commands made: %s", quote(err.Error()))
+	}
+	for _, d := range made {
+		if _, ok := variables[d.Name()]; ok {
+			b.find("run-variables", d.Name(), "the command in %s was run: it made /tmp/%s", d.Name(), d.Name())
 		}
 	}
 }

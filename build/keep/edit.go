@@ -1,0 +1,124 @@
+package keep
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/slimctl/slimctl/image/deb822"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Digest is another whenever another path or package stays.
+func (s *Set) Digest() string {
+	h := sha256.New()
+	for _, list := range [][]string{slices.Sorted(maps.Keys(s.Paths)), slices.Sorted(maps.Keys(s.Dirs)), slices.Sorted(maps.Keys(s.Packages))} {
+		for _, p := range list {
+			_, _ = io.WriteString(h, p+"\x00") // a hash takes everything
+		}
+		_, _ = io.WriteString(h, "\x00")
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// Edits gives each file of dpkg's database that has to change, so that it is true of what stays: packages that go, dependencies
+// that are cut, and files that are dropped aren't in it any more. Each takes the file's own content.
+func (s *Set) Edits(img *tree.Image) map[string]func([]byte) []byte {
+	edits := map[string]func([]byte) []byte{}
+	for p, r := range s.Paths {
+		switch {
+		case r.Rule != ByDatabase:
+		case p == dpkgStatus:
+			edits[p] = func(old []byte) []byte { return []byte(s.status(string(old), img)) }
+		case path.Ext(p) == ".list":
+			edits[p] = func(old []byte) []byte {
+				return lines(old, func(line string) bool { return line == "/." || s.has(img, line) })
+			}
+		case path.Ext(p) == ".md5sums":
+			edits[p] = func(old []byte) []byte {
+				return lines(old, func(line string) bool {
+					_, file, ok := strings.Cut(line, "  ")
+					return ok && s.has(img, "/"+file)
+				})
+			}
+		}
+	}
+	return edits
+}
+
+// has tells whether a path stays that a package names, maybe through a link such as /lib.
+func (s *Set) has(img *tree.Image, p string) bool {
+	real, err := img.Resolve(p)
+	if err != nil {
+		return false
+	}
+	_, ok := s.Paths[real]
+	return ok || s.Dirs[real]
+}
+
+// lines keeps those lines that stay says yes of.
+func lines(text []byte, stay func(line string) bool) []byte {
+	var out strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if stay(strings.TrimSuffix(line, "\n")) {
+			out.WriteString(line)
+		}
+	}
+	return []byte(out.String())
+}
+
+// status writes dpkg's status of the packages that stay.
+func (s *Set) status(old string, img *tree.Image) string {
+	var out strings.Builder
+	for p := range deb822.All(old) {
+		if _, stays := s.Packages[p.Get("Package")]; !stays {
+			continue
+		}
+		for _, f := range p.Fields {
+			value := f.Value
+			switch strings.ToLower(f.Name) {
+			case "depends", "pre-depends":
+				if value = s.dependencies(value); value == "" {
+					continue
+				}
+			case "conffiles":
+				kept := lines([]byte(value), func(line string) bool {
+					file, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+					return file != "" && s.has(img, file)
+				})
+				if value = strings.TrimSuffix(string(kept), "\n"); value == "" {
+					continue
+				}
+				value = "\n " + strings.TrimLeft(value, " ")
+			}
+			out.WriteString(f.Name + ":")
+			if value != "" && !strings.HasPrefix(value, "\n") {
+				out.WriteString(" ")
+			}
+			out.WriteString(value + "\n")
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
+}
+
+// dependencies leaves the clauses that something that stays answers.
+func (s *Set) dependencies(field string) string {
+	var kept []string
+	for clause := range strings.SplitSeq(field, ",") {
+		names := clauses(clause)
+		if len(names) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(names[0], func(name string) bool {
+			return slices.ContainsFunc(s.db.provide(name), func(p string) bool { _, ok := s.Packages[p]; return ok })
+		}) {
+			kept = append(kept, strings.TrimSpace(clause))
+		}
+	}
+	return strings.Join(kept, ", ")
+}

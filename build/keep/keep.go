@@ -1,0 +1,641 @@
+// Package keep works out what of a base named programs need, file by file, and why: from the paths of the programs, by the
+// rules of the dynamic loader and of dpkg. What it doesn't keep nothing that is kept needs.
+//
+// The order is: roots are paths, followed through links, scripts' interpreters and the loader to every library; what programs
+// load by themselves is named by its opener; the owners of all that are packages, and with them come those they depend on, but
+// for edges that are cut; packages stay whole but for what is dropped; products that no package owns stay by name.
+package keep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/elf"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Spec says what is needed. Globs are doublestar's.
+type Spec struct {
+	// Roots are the programs, and what else must be there.
+	Roots []Root
+	// Packages are names, or globs of names, of packages that nothing leads to: data, and what is essential to dpkg.
+	Packages []string
+	// Paths are globs of products that no package owns: caches, links that scripts made, certificates.
+	Paths []string
+	// Dlopen is what programs load by themselves.
+	Dlopen []Dlopen
+	// Without cuts dependencies between packages.
+	Without []Cut
+	// Drop takes files out of the packages that stay.
+	Drop []Drop
+}
+
+// Root is a path that must be there.
+type Root struct{ Path, Why string }
+
+// Dlopen is what a program loads that no ELF file names.
+type Dlopen struct {
+	// Opener is a glob of the program.
+	Opener string
+	// Objects are names of libraries, or globs of paths. One that the base lacks is left out.
+	Objects []string
+	Why     string
+}
+
+// Cut says that From doesn't need To after all.
+type Cut struct {
+	From, To string
+	// Drop are globs of the files of From that do need it, and go with the edge.
+	Drop []string
+	Why  string
+}
+
+// Drop is files of packages that go although the package stays.
+type Drop struct {
+	Glob   string
+	Except []string
+	Why    string
+}
+
+// Rules say how a path came to stay.
+const (
+	ByRoot        = "root"
+	ByLink        = "link"        // leads to what stays
+	ByTarget      = "target"      // of a link that stays
+	ByInterpreter = "interpreter" // of a script, or the loader of a program
+	ByLibrary     = "library"     // DT_NEEDED
+	ByDlopen      = "dlopen"
+	ByPackage     = "package"  // its package stays
+	ByPath        = "path"     // named as a product
+	ByCompiled    = "compiled" // Python's, of source that stays
+	ByDatabase    = "database" // dpkg's
+	ByOwner       = "owner"    // a package that owns what stays
+	ByDepends     = "depends"  // a package that another needs
+	ByName        = "named"    // a package that the profile names
+)
+
+// Reason says why something stays: by Rule, because of From, which is a path, or a package after "package ".
+type Reason struct {
+	Rule string `json:"rule"`
+	From string `json:"from,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// Set is what stays of a base.
+type Set struct {
+	// Paths has every file and link that stays, by path in the merged tree, and Dirs the directories.
+	Paths map[string]Reason
+	Dirs  map[string]bool
+	// Packages has the packages that stay, by name.
+	Packages map[string]Reason
+	// Notes say what was looked for and is not in the base, and which cuts have no effect.
+	Notes []string
+
+	db *database
+}
+
+// Explain says how what stays leads back to a root, one line a step, the path or package itself first.
+func (s *Set) Explain(what string) []string {
+	var out []string
+	for range 100 { // longer than any chain
+		r, ok := s.Paths[what]
+		if !ok {
+			if r, ok = s.Packages[strings.TrimPrefix(what, packagePrefix)]; !ok {
+				return out
+			}
+		}
+		line := what + ": " + r.Rule
+		if r.From != "" {
+			line += " of " + r.From
+		}
+		if r.Why != "" {
+			line += " (" + r.Why + ")"
+		}
+		out = append(out, line)
+		if what = r.From; what == "" {
+			return out
+		}
+	}
+	return out
+}
+
+const packagePrefix = "package "
+
+// BrokenError lists what would not work in the image: files that stay and need what doesn't.
+type BrokenError struct{ Findings []string }
+
+func (e *BrokenError) Error() string { return strings.Join(e.Findings, "\n") }
+
+// keeper works it out.
+type keeper struct {
+	ctx  context.Context
+	img  *tree.Image
+	spec Spec
+	elfs map[tree.Digest]*elf.File
+	db   *database
+	dirs []string // that the loader looks in
+
+	set    *Set
+	strong map[string]bool // stays whatever is dropped
+	files  []string        // whose needs are to be looked at
+	names  []string        // packages, likewise
+	errs   []error
+}
+
+// Resolve works out what of img stays. A root that isn't there, and a file that would stay without what it needs, are errors.
+func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
+	elfs, err := img.ELF()
+	if err != nil {
+		return nil, err
+	}
+	db, err := readDatabase(ctx, img)
+	if err != nil {
+		return nil, err
+	}
+	k := &keeper{
+		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{},
+		set: &Set{Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db},
+	}
+	if k.dirs, err = k.loaderDirs(); err != nil {
+		return nil, err
+	}
+	for _, r := range spec.Roots {
+		if _, ok := k.path(r.Path, Reason{Rule: ByRoot, Why: r.Why}); !ok {
+			k.errs = append(k.errs, fmt.Errorf("%s is not in the base (%s)", r.Path, r.Why))
+		}
+	}
+	for _, name := range spec.Packages {
+		k.packagesNamed(name)
+	}
+	for before := -1; before != len(k.set.Paths)+len(k.set.Packages) && ctx.Err() == nil; {
+		before = len(k.set.Paths) + len(k.set.Packages)
+		k.drain()
+		k.dlopen()
+		k.drain()
+	}
+	if err := errors.Join(append(k.errs, context.Cause(ctx))...); err != nil {
+		return nil, err
+	}
+	k.packageFiles()
+	k.products()
+	k.dangling()
+	k.databases()
+	k.directories()
+	k.idleCuts()
+	if broken := k.broken(); len(broken) > 0 {
+		return nil, &BrokenError{broken}
+	}
+	slices.Sort(k.set.Notes)
+	k.set.Notes = slices.Compact(k.set.Notes)
+	return k.set, nil
+}
+
+// keep notes that a path stays; the first reason counts.
+func (k *keeper) keep(p string, r Reason) bool {
+	if _, ok := k.set.Paths[p]; ok {
+		return false
+	}
+	k.set.Paths[p] = r
+	return true
+}
+
+// path keeps what is at p, every link on the way, and what it needs. It gives the path at the end of the links.
+func (k *keeper) path(p string, r Reason) (real string, ok bool) {
+	real, links, ok := k.follow(p)
+	if !ok {
+		return "", false
+	}
+	from := r
+	for _, l := range links {
+		k.strong[l.path] = true
+		if k.keep(l.path, from) {
+			k.owner(l.path)
+		}
+		if l.last {
+			from = Reason{Rule: ByTarget, From: l.path}
+		}
+	}
+	e, _ := k.img.Lookup(real)
+	if e.IsDir() {
+		k.set.Dirs[real] = true
+		return real, true
+	}
+	if !k.strong[real] {
+		k.strong[real] = true
+		k.keep(real, from)
+		k.files = append(k.files, real)
+		k.owner(real)
+	}
+	return real, true
+}
+
+// link is a link on the way to a path; last says that it is the path's own, and none of a directory above it.
+type link struct {
+	path string
+	last bool
+}
+
+// follow walks p as the kernel does, and gives the links that it goes through, in order.
+func (k *keeper) follow(p string) (real string, links []link, ok bool) {
+	rest := strings.Split(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
+	at := "/"
+	for len(rest) > 0 {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
+		e, ok := k.img.Lookup(next)
+		if !ok {
+			return "", nil, false
+		}
+		if e.Type != image.TypeSymlink {
+			at = next
+			continue
+		}
+		if links = append(links, link{next, len(rest) == 0}); len(links) > 40 { // as the kernel, path_resolution(7)
+			return "", nil, false
+		}
+		to := e.Link
+		if !path.IsAbs(to) {
+			to = path.Join(at, to)
+		}
+		rest = append(strings.Split(strings.TrimPrefix(path.Clean(to), "/"), "/"), rest...)
+		at = "/"
+	}
+	return at, links, true
+}
+
+// way lists the links and what they lead to.
+func way(links []link, real string) []string {
+	out := make([]string, 0, len(links)+1)
+	for _, l := range links {
+		out = append(out, l.path)
+	}
+	return append(out, real)
+}
+
+// owner keeps the package that a path belongs to.
+func (k *keeper) owner(p string) {
+	if name, ok := k.db.owner[p]; ok {
+		k.pkg(name, Reason{Rule: ByOwner, From: p})
+	}
+}
+
+func (k *keeper) pkg(name string, r Reason) {
+	if _, ok := k.set.Packages[name]; !ok {
+		k.set.Packages[name] = r
+		k.names = append(k.names, name)
+	}
+}
+
+func (k *keeper) packagesNamed(glob string) {
+	found := false
+	for _, name := range slices.Sorted(maps.Keys(k.db.packages)) {
+		if matches(glob, name) {
+			found = true
+			k.pkg(name, Reason{Rule: ByName})
+		}
+	}
+	if !found {
+		k.set.Notes = append(k.set.Notes, fmt.Sprintf("package %s is not in the base", glob))
+	}
+}
+
+// drain follows the needs of all that came.
+func (k *keeper) drain() {
+	for len(k.files)+len(k.names) > 0 && k.ctx.Err() == nil {
+		for len(k.files) > 0 {
+			p := k.files[0]
+			k.files = k.files[1:]
+			k.needs(p)
+		}
+		for len(k.names) > 0 {
+			name := k.names[0]
+			k.names = k.names[1:]
+			k.depends(name)
+		}
+	}
+}
+
+// needs keeps the interpreter and the libraries of a file.
+func (k *keeper) needs(p string) {
+	f := k.elf(p)
+	if f == nil {
+		if k.set.Paths[p].Rule == ByRoot || k.set.Paths[p].Rule == ByTarget {
+			k.script(p)
+		}
+		return
+	}
+	if f.Interp != "" {
+		if _, ok := k.path(f.Interp, Reason{Rule: ByInterpreter, From: p}); !ok {
+			k.errs = append(k.errs, fmt.Errorf("%s needs the loader %s, which is not in the base", p, f.Interp))
+		}
+	}
+	for _, name := range f.Needed {
+		found := k.search(p, name)
+		if len(found) == 0 {
+			k.errs = append(k.errs, fmt.Errorf("%s needs the library %s, which is not in the base", p, name))
+		}
+		for _, lib := range found {
+			k.path(lib, Reason{Rule: ByLibrary, From: p})
+		}
+	}
+}
+
+func (k *keeper) elf(p string) *elf.File {
+	e, ok := k.img.Lookup(p)
+	if !ok || e.Digest == (tree.Digest{}) {
+		return nil
+	}
+	return k.elfs[e.Digest]
+}
+
+// script keeps the interpreter that a file's first line names.
+func (k *keeper) script(p string) {
+	e, ok := k.img.Lookup(p)
+	if !ok || e.Mode&0o111 == 0 || e.Size == 0 || e.Size > tree.MaxRead {
+		return
+	}
+	data, err := k.img.ReadFile(k.ctx, p)
+	if err != nil {
+		k.errs = append(k.errs, err)
+		return
+	}
+	line, ok := strings.CutPrefix(string(data[:min(len(data), 512)]), "#!")
+	if !ok {
+		return
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return
+	}
+	if _, ok := k.path(words[0], Reason{Rule: ByInterpreter, From: p}); !ok {
+		k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[0]))
+	}
+	if path.Base(words[0]) != "env" || len(words) < 2 {
+		return
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if _, ok := k.path(path.Join(dir, words[len(words)-1]), Reason{Rule: ByInterpreter, From: p}); ok {
+			return
+		}
+	}
+	k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[len(words)-1]))
+}
+
+// depends keeps the packages that a package needs.
+func (k *keeper) depends(name string) {
+	for _, clause := range k.db.packages[name].depends {
+		to, ok := k.satisfies(clause)
+		if ok && !k.cut(name, to) {
+			k.pkg(to, Reason{Rule: ByDepends, From: packagePrefix + name})
+		}
+	}
+}
+
+// satisfies gives the package that answers one of the alternatives: one that stays anyhow, else the first that is installed.
+func (k *keeper) satisfies(clause []string) (string, bool) {
+	var first string
+	for _, alternative := range clause {
+		for _, name := range k.db.provide(alternative) {
+			if _, ok := k.set.Packages[name]; ok {
+				return name, true
+			}
+			if first == "" {
+				first = name
+			}
+		}
+	}
+	return first, first != ""
+}
+
+func (k *keeper) cut(from, to string) bool {
+	return slices.ContainsFunc(k.spec.Without, func(c Cut) bool { return matches(c.From, from) && matches(c.To, to) })
+}
+
+// dlopen keeps what programs that stay load by themselves.
+func (k *keeper) dlopen() {
+	for _, d := range k.spec.Dlopen {
+		opener := k.opener(d.Opener)
+		if opener == "" {
+			continue
+		}
+		r := Reason{Rule: ByDlopen, From: opener, Why: d.Why}
+		for _, o := range d.Objects {
+			var found []string
+			if strings.HasPrefix(o, "/") {
+				paths, err := k.img.Glob(o)
+				if err != nil {
+					k.errs = append(k.errs, err)
+				}
+				found = paths
+			} else {
+				found = k.search(opener, o)
+			}
+			for _, p := range found {
+				if e, ok := k.img.Stat(p); ok && !e.IsDir() {
+					k.path(p, r)
+				}
+			}
+			if len(found) == 0 {
+				k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s, which %s may load, is not in the base", o, opener))
+			}
+		}
+	}
+}
+
+// opener gives the first path that stays and that a glob matches, be it only of a package that stays.
+func (k *keeper) opener(glob string) string {
+	paths, err := k.img.Glob(glob)
+	if err != nil {
+		k.errs = append(k.errs, fmt.Errorf("%s: %w", glob, err))
+	}
+	for _, p := range paths {
+		real, _, ok := k.follow(p)
+		if !ok || k.elf(real) == nil {
+			continue
+		}
+		_, kept := k.set.Paths[real]
+		if name, owned := k.db.owner[real]; owned && !kept {
+			_, kept = k.set.Packages[name]
+		}
+		if kept {
+			return real
+		}
+	}
+	return ""
+}
+
+// packageFiles keeps the files of packages that stay, but for those that are dropped.
+func (k *keeper) packageFiles() {
+	for _, name := range slices.Sorted(maps.Keys(k.set.Packages)) {
+		for _, p := range k.db.packages[name].files {
+			if k.strong[p] {
+				continue
+			}
+			if e, ok := k.img.Lookup(p); !ok || e.IsDir() {
+				continue
+			}
+			if !k.dropped(p, name) {
+				k.keep(p, Reason{Rule: ByPackage, From: packagePrefix + name})
+			}
+		}
+	}
+}
+
+// dropped tells whether a file goes although its package stays; name is empty for what no package owns.
+func (k *keeper) dropped(p, name string) bool {
+	for _, d := range k.spec.Drop {
+		if matches(d.Glob, p) && !slices.ContainsFunc(d.Except, func(g string) bool { return matches(g, p) }) {
+			return true
+		}
+	}
+	for _, c := range k.spec.Without {
+		if name != "" && matches(c.From, name) && slices.ContainsFunc(c.Drop, func(g string) bool { return matches(g, p) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// products keeps what no package owns: by name, and compiled Python of source that stays.
+func (k *keeper) products() {
+	for _, glob := range k.spec.Paths {
+		paths, err := k.img.Glob(glob)
+		if err != nil {
+			k.errs = append(k.errs, fmt.Errorf("%s: %w", glob, err))
+			continue
+		}
+		for _, p := range paths {
+			for e := range k.img.Walk(p) {
+				if e.IsDir() {
+					k.set.Dirs[e.Path] = true
+				} else if _, owned := k.db.owner[e.Path]; !owned && !k.dropped(e.Path, "") {
+					k.keep(e.Path, Reason{Rule: ByPath, Why: glob})
+				}
+			}
+		}
+	}
+	for e := range k.img.Walk("/") {
+		dir, base := path.Split(e.Path)
+		dir, ok := strings.CutSuffix(dir, "/__pycache__/")
+		if !ok || path.Ext(base) != ".pyc" {
+			continue
+		}
+		module, _, _ := strings.Cut(base, ".cpython-") // PEP 3147
+		source := path.Join(dir, module+".py")
+		if _, kept := k.set.Paths[source]; kept {
+			k.keep(e.Path, Reason{Rule: ByCompiled, From: source})
+		}
+	}
+}
+
+// dangling lets go of links that would lead to nothing, and led to something.
+func (k *keeper) dangling() {
+	for again := true; again; {
+		again = false
+		for p := range k.set.Paths {
+			e, _ := k.img.Lookup(p)
+			if e.Type != image.TypeSymlink || k.strong[p] {
+				continue
+			}
+			real, links, ok := k.follow(p)
+			if !ok {
+				continue // it led to nothing
+			}
+			for _, at := range way(links, real) {
+				e, _ := k.img.Lookup(at)
+				if _, stays := k.set.Paths[at]; !stays && !e.IsDir() {
+					delete(k.set.Paths, p)
+					again = true
+					break
+				}
+			}
+		}
+	}
+}
+
+// directories keeps those that something that stays lies in, and those that its packages have.
+func (k *keeper) directories() {
+	for p := range k.set.Paths {
+		for _, dir := range image.Parents(p) {
+			k.set.Dirs[dir] = true
+		}
+	}
+	for name := range k.set.Packages {
+		for _, p := range k.db.packages[name].files {
+			if e, ok := k.img.Lookup(p); ok && e.IsDir() && !k.dropped(p, name) {
+				k.set.Dirs[p] = true
+			}
+		}
+	}
+	for p := range k.set.Dirs {
+		for _, dir := range image.Parents(p) {
+			k.set.Dirs[dir] = true
+		}
+	}
+	maps.DeleteFunc(k.set.Dirs, func(p string, _ bool) bool { e, ok := k.img.Lookup(p); return !ok || !e.IsDir() })
+}
+
+// idleCuts notes cuts whose packages stay all the same.
+func (k *keeper) idleCuts() {
+	for _, c := range k.spec.Without {
+		_, from := k.set.Packages[c.From]
+		to, stays := k.set.Packages[c.To]
+		if from && stays {
+			k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s stays although its edge from %s is cut: %s of %s", c.To, c.From, to.Rule, to.From))
+		}
+	}
+}
+
+// broken finds files that stay and need what doesn't.
+func (k *keeper) broken() []string {
+	var out []string
+	for _, p := range slices.Sorted(maps.Keys(k.set.Paths)) {
+		f := k.elf(p)
+		if f == nil {
+			continue
+		}
+		for _, name := range f.Needed {
+			found := k.search(p, name)
+			if len(found) > 0 && !slices.ContainsFunc(found, k.stays) {
+				at := found[0]
+				if real, _, ok := k.follow(at); ok {
+					at = real
+				}
+				text := fmt.Sprintf("%s stays and needs %s", p, at)
+				if owner, ok := k.db.owner[at]; ok {
+					text += " of package " + owner
+				}
+				if owner, ok := k.db.owner[p]; ok {
+					text += fmt.Sprintf(": drop it with the edge from %s, or don't cut or drop what it needs", owner)
+				}
+				out = append(out, text)
+			}
+		}
+	}
+	return out
+}
+
+// stays tells whether all that p leads through stays.
+func (k *keeper) stays(p string) bool {
+	real, links, ok := k.follow(p)
+	if !ok {
+		return false
+	}
+	for _, at := range way(links, real) {
+		if _, kept := k.set.Paths[at]; !kept {
+			return false
+		}
+	}
+	return true
+}
+
+func matches(glob, s string) bool { return doublestar.MatchUnvalidated(glob, s) }

@@ -1,0 +1,307 @@
+package keep_test
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/elf/elftest"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// program makes a program of the base's.
+func program(p string, needed ...string) image.File {
+	return image.Bytes(p, 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", Needed: needed}))
+}
+
+func library(p string, needed ...string) image.File {
+	return image.Bytes(p, 0o644, elftest.Make(elftest.File{Needed: needed}))
+}
+
+// deb is a package with its files.
+type deb struct {
+	name, fields string
+	files        []image.File
+}
+
+// base makes a tree with a loader, libraries in merged directories, and packages.
+func base(t *testing.T, debs []deb, more ...image.File) *tree.Image {
+	t.Helper()
+	files := append([]image.File{
+		image.Symlink("/bin", "usr/bin"), image.Symlink("/lib", "usr/lib"), image.Symlink("/lib64", "usr/lib64"),
+		image.Bytes("/etc/ld.so.conf", 0o644, []byte("include /etc/ld.so.conf.d/*.conf\n")),
+		image.Bytes("/etc/ld.so.conf.d/x.conf", 0o644, []byte("# ours\n/opt/lib\n")),
+		library("/usr/lib64/ld.so"),
+		image.Bytes("/var/lib/dpkg/info/format", 0o644, []byte("1\n")),
+	}, more...)
+	var status strings.Builder
+	for _, d := range debs {
+		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\n%s\n", d.name, d.fields)
+		list, sums := "/.\n", ""
+		for _, f := range d.files {
+			files = append(files, f)
+			// As Debian's own packages: by the path before /usr was merged.
+			named := strings.Replace(f.Path, "/usr/lib/", "/lib/", 1)
+			list += named + "\n"
+			sums += "0123  " + strings.TrimPrefix(named, "/") + "\n"
+		}
+		files = append(files,
+			image.Bytes("/var/lib/dpkg/info/"+d.name+".list", 0o644, []byte(list)),
+			image.Bytes("/var/lib/dpkg/info/"+d.name+".md5sums", 0o644, []byte(sums)),
+			image.Bytes("/var/lib/dpkg/info/"+d.name+".postinst", 0o755, []byte("#!/bin/sh\n")))
+	}
+	if len(debs) > 0 {
+		files = append(files, image.Bytes("/var/lib/dpkg/status", 0o644, []byte(status.String())))
+	}
+	files = withParents(files)
+	img, err := tree.FromFiles(t.Context(), nil, files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func withParents(files []image.File) []image.File {
+	have := map[string]bool{}
+	for _, f := range files {
+		have[f.Path] = true
+	}
+	for _, f := range slices.Clone(files) {
+		for _, dir := range image.Parents(f.Path) {
+			if !have[dir] && dir != "/" {
+				have[dir] = true
+				files = append(files, image.Dir(dir, 0o755))
+			}
+		}
+	}
+	return files
+}
+
+func roots(paths ...string) (out []keep.Root) {
+	for _, p := range paths {
+		out = append(out, keep.Root{Path: p, Why: "a test"})
+	}
+	return out
+}
+
+// TestFiles: what a root needs stays, by the loader's rules, and nothing else.
+func TestFiles(t *testing.T) {
+	arm := image.Bytes("/usr/lib/x86_64-linux-gnu/libarm.so", 0o644, elftest.Make(elftest.File{Machine: elf.EM_AARCH64}))
+	img := base(t, nil,
+		program("/usr/bin/real", "liba.so", "libarm.so"), image.Symlink("/usr/bin/link", "/etc/alternatives/link"), image.Symlink("/etc/alternatives/link", "../../bin/real"),
+		library("/usr/lib/x86_64-linux-gnu/liba.so.1", "libb.so"), image.Symlink("/usr/lib/x86_64-linux-gnu/liba.so", "liba.so.1"),
+		library("/opt/lib/libb.so"), library("/usr/lib/x86_64-linux-gnu/libb.so"), // ld.so.conf comes first
+		arm, library("/usr/lib/libarm.so"),
+		image.Bytes("/usr/bin/script", 0o755, []byte("#!/usr/bin/env python\n")), program("/usr/bin/env"), image.Symlink("/usr/local/bin/python", "/opt/py/bin/py3"),
+		image.Bytes("/opt/py/bin/py3", 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", RunPath: "$ORIGIN/../lib", Needed: []string{"libpy.so"}})),
+		library("/opt/py/lib/libpy.so"), library("/opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so"), library("/opt/py/lib/libother.so"),
+		image.Bytes("/opt/old", 0o755, elftest.Make(elftest.File{RPath: "/opt/rpath", Needed: []string{"libold.so"}})),
+		library("/opt/rpath/libold.so", "libolder.so"), library("/opt/rpath/libolder.so"), // found by the RPATH of what loads it
+		image.Bytes("/usr/bin/other", 0o755, []byte("#!/usr/bin/nowhere\n")),
+	)
+	for name, tt := range map[string]struct {
+		root string
+		want string
+	}{
+		"links, libraries, the loader": {"/usr/bin/link", "/bin /etc/alternatives/link /lib /lib64 /opt/lib/libb.so /usr/bin/link /usr/bin/real /usr/lib/libarm.so /usr/lib/x86_64-linux-gnu/liba.so /usr/lib/x86_64-linux-gnu/liba.so.1 /usr/lib64/ld.so"},
+		"a script":                     {"/usr/bin/script", "/lib64 /opt/py/bin/py3 /opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so /opt/py/lib/libpy.so /usr/bin/env /usr/bin/script /usr/lib64/ld.so /usr/local/bin/python"},
+		"RPATH":                        {"/opt/old", "/opt/old /opt/rpath/libold.so /opt/rpath/libolder.so"},
+		"a directory":                  {"/opt/py/lib/glibc-hwcaps", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots(tt.root)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(slices.Sorted(maps.Keys(set.Paths)), " "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			for p := range set.Paths {
+				if dir := path.Dir(p); dir != "/" && !set.Dirs[dir] {
+					t.Errorf("the directory of %s doesn't stay", p)
+				}
+			}
+		})
+	}
+	set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots("/usr/bin/link")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"/opt/lib/libb.so: library of /usr/lib/x86_64-linux-gnu/liba.so.1",
+		"/usr/lib/x86_64-linux-gnu/liba.so.1: target of /usr/lib/x86_64-linux-gnu/liba.so",
+		"/usr/lib/x86_64-linux-gnu/liba.so: library of /usr/bin/real",
+		"/usr/bin/real: target of /etc/alternatives/link",
+		"/etc/alternatives/link: target of /usr/bin/link",
+		"/usr/bin/link: root (a test)",
+	}
+	if d := cmp.Diff(want, set.Explain("/opt/lib/libb.so")); d != "" {
+		t.Error(d)
+	}
+	for root, want := range map[string]string{
+		"/usr/bin/nothing": "/usr/bin/nothing is not in the base (a test)",
+		"/usr/bin/other":   "/usr/bin/other needs the interpreter /usr/bin/nowhere, which is not in the base",
+	} {
+		if _, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots(root)}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", root, err)
+		}
+	}
+}
+
+// packages of TestPackages: a window manager that loads pictures by plugins, in the way of openbox and imlib2.
+func packages() []deb {
+	return []deb{
+		{"wm", "Depends: libimage (>= 1), menu | libmenu-any\n", []image.File{program("/usr/bin/wm", "libimage.so"), image.Bytes("/usr/share/doc/wm/readme", 0o644, nil), image.Bytes("/usr/share/doc/wm/copyright", 0o644, nil)}},
+		{"libimage", "Depends: libps, libpng:any, data\nConffiles:\n /etc/image.conf 0123\n /etc/ps.conf 0123\n", []image.File{
+			library("/usr/lib/x86_64-linux-gnu/libimage.so"), library("/usr/lib/x86_64-linux-gnu/image/ps.so", "libps.so"), library("/usr/lib/x86_64-linux-gnu/image/png.so", "libpng.so"),
+			image.Bytes("/etc/image.conf", 0o644, nil), image.Bytes("/etc/ps.conf", 0o644, nil),
+		}},
+		{"libps", "Pre-Depends: fonts\n", []image.File{library("/usr/lib/x86_64-linux-gnu/libps.so")}},
+		{"libpng", "Depends: data\n", []image.File{library("/usr/lib/x86_64-linux-gnu/libpng.so")}},
+		{"fonts", "", []image.File{image.Bytes("/usr/share/fonts/f", 0o644, []byte("f"))}},
+		{"data", "", []image.File{image.Bytes("/usr/share/data/d", 0o644, []byte("d")), image.Dir("/usr/share/empty", 0o755), image.Symlink("/usr/share/data/gone", "../fonts/f")}},
+		{"realmenu", "Provides: libmenu-any (= 1), other\n", []image.File{image.Bytes("/usr/share/menu", 0o644, nil)}},
+		{"python", "", []image.File{image.Bytes("/usr/lib/python/a.py", 0o644, nil), image.Bytes("/usr/lib/python/b.py", 0o644, nil)}},
+	}
+}
+
+func products() []image.File {
+	return []image.File{
+		image.Bytes("/usr/lib/python/__pycache__/a.cpython-311.pyc", 0o644, nil), image.Bytes("/usr/lib/python/__pycache__/b.cpython-311.opt-1.pyc", 0o644, nil),
+		image.Bytes("/etc/ld.so.cache", 0o644, nil), image.Bytes("/var/cache/fonts/x", 0o644, nil),
+	}
+}
+
+// TestPackages: packages come with their owners and dependencies, less what is cut and dropped, and the database says so.
+func TestPackages(t *testing.T) {
+	img := base(t, packages(), products()...)
+	spec := keep.Spec{
+		Roots: roots("/usr/bin/wm"), Packages: []string{"pyth*"}, Paths: []string{"/etc/ld.so.cache", "/var/cache/fonts"},
+		Without: []keep.Cut{{From: "libimage", To: "libps", Drop: []string{"/usr/lib/*/image/ps.so", "/etc/ps.conf"}, Why: "no PostScript"}},
+		Drop:    []keep.Drop{{Glob: "/usr/share/doc/**", Except: []string{"/usr/share/doc/*/copyright"}, Why: "nobody reads it"}, {Glob: "/usr/lib/python/b.py", Why: "a test"}},
+	}
+	set, err := keep.Resolve(t.Context(), img, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(slices.Sorted(maps.Keys(set.Packages)), " "), "data libimage libpng python realmenu wm"; got != want {
+		t.Errorf("packages %s", got)
+	}
+	for p, stays := range map[string]bool{
+		"/usr/bin/wm": true, "/usr/share/doc/wm/readme": false, "/usr/share/doc/wm/copyright": true, "/usr/lib/x86_64-linux-gnu/image/png.so": true,
+		"/usr/lib/x86_64-linux-gnu/image/ps.so": false, "/usr/lib/x86_64-linux-gnu/libps.so": false, "/usr/share/fonts/f": false, "/usr/share/data/d": true,
+		"/usr/share/data/gone": false, // what it leads to goes
+		"/usr/share/menu":      true, "/usr/lib/python/__pycache__/a.cpython-311.pyc": true, "/usr/lib/python/__pycache__/b.cpython-311.opt-1.pyc": false,
+		"/etc/ld.so.cache": true, "/var/cache/fonts/x": true, "/var/lib/dpkg/status": true, "/var/lib/dpkg/info/wm.list": true, "/var/lib/dpkg/info/libps.list": false,
+		"/var/lib/dpkg/info/wm.postinst": false, "/var/lib/dpkg/info/format": true,
+	} {
+		if _, ok := set.Paths[p]; ok != stays {
+			t.Errorf("%s stays: %t", p, ok)
+		}
+	}
+	if !set.Dirs["/usr/share/empty"] || set.Dirs["/usr/share/fonts"] {
+		t.Error("of the directories those stay that a package has and that something lies in")
+	}
+	edits := set.Edits(img)
+	edited := func(p string) string {
+		data, err := img.ReadFile(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(edits[p](data))
+	}
+	status := edited("/var/lib/dpkg/status")
+	for _, want := range []string{"Package: wm\n", "\nDepends: libimage (>= 1), menu | libmenu-any\n", "\nDepends: libpng:any, data\nConffiles:\n /etc/image.conf 0123\n\n"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("the status lacks %q:\n%s", want, status)
+		}
+	}
+	if strings.Contains(status, "Package: libps\n") {
+		t.Error("the status has a package that goes")
+	}
+	if got, want := edited("/var/lib/dpkg/info/libimage.list"), "/.\n/lib/x86_64-linux-gnu/libimage.so\n/lib/x86_64-linux-gnu/image/png.so\n/etc/image.conf\n"; got != want {
+		t.Errorf("list:\n%s", got)
+	}
+	if got, want := edited("/var/lib/dpkg/info/wm.md5sums"), "0123  usr/bin/wm\n0123  usr/share/doc/wm/copyright\n"; got != want {
+		t.Errorf("md5sums:\n%s", got)
+	}
+}
+
+// TestBrokenCuts: it is the files that decide whether an edge may be cut.
+func TestBrokenCuts(t *testing.T) {
+	img := base(t, packages())
+	spec := keep.Spec{Roots: roots("/usr/bin/wm"), Without: []keep.Cut{{From: "libimage", To: "libps", Why: "forgot the plugin"}}}
+	_, err := keep.Resolve(t.Context(), img, spec)
+	var broken *keep.BrokenError
+	want := "/usr/lib/x86_64-linux-gnu/image/ps.so stays and needs /usr/lib/x86_64-linux-gnu/libps.so of package libps: drop it with the edge from libimage, or don't cut or drop what it needs"
+	if !errors.As(err, &broken) || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	// One that its owner's main library needs stays, whoever cuts it, and that is told.
+	spec.Without = []keep.Cut{{From: "wm", To: "libimage", Why: "wrong"}}
+	set, err := keep.Resolve(t.Context(), img, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"libimage stays although its edge from wm is cut: owner of /usr/lib/x86_64-linux-gnu/libimage.so"}; !slices.Equal(set.Notes, want) {
+		t.Errorf("notes %q", set.Notes)
+	}
+	// What is dropped and a program needs stays, too.
+	spec = keep.Spec{Roots: roots("/usr/bin/wm"), Drop: []keep.Drop{{Glob: "/usr/lib/**", Why: "wrong"}}}
+	if set, err = keep.Resolve(t.Context(), img, spec); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := set.Paths["/usr/lib/x86_64-linux-gnu/libimage.so"]; !ok {
+		t.Error("a library that a program needs was dropped")
+	}
+}
+
+// TestDlopen: what a program loads by itself stays with the program, and with its packages.
+func TestDlopen(t *testing.T) {
+	debs := append(packages(), deb{"libsoft", "Depends: libpng\n", []image.File{library("/usr/lib/x86_64-linux-gnu/libsoft.so", "libpng.so")}})
+	img := base(t, debs, image.Symlink("/usr/bin/alias", "wm"))
+	spec := keep.Spec{Roots: roots("/usr/bin/wm"), Dlopen: []keep.Dlopen{
+		{Opener: "/usr/bin/{alias,wm}", Objects: []string{"libsoft.so", "libnone.so", "/usr/share/f*/*"}, Why: "TLS"},
+		{Opener: "/usr/bin/nothing", Objects: []string{"libps.so"}, Why: "not here"},
+	}}
+	set, err := keep.Resolve(t.Context(), img, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := set.Paths["/usr/lib/x86_64-linux-gnu/libsoft.so"]; r != (keep.Reason{Rule: keep.ByDlopen, From: "/usr/bin/wm", Why: "TLS"}) {
+		t.Errorf("libsoft stays by %+v", r)
+	}
+	if _, ok := set.Packages["libsoft"]; !ok || set.Paths["/usr/share/fonts/f"].Rule != keep.ByDlopen {
+		t.Errorf("packages %v", set.Packages)
+	}
+	if want := []string{"libnone.so, which /usr/bin/wm may load, is not in the base"}; !slices.Equal(set.Notes, want) {
+		t.Errorf("notes %q", set.Notes)
+	}
+}
+
+// TestSameSet: no order of a map decides what stays.
+func TestSameSet(t *testing.T) {
+	img := base(t, packages(), image.Bytes("/var/lib/dpkg/info/fonts:amd64.list", 0o644, []byte("/etc/image.conf\n/usr/bin/wm\n"))) // two packages have one file
+	first := ""
+	for range 20 {
+		set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots("/usr/bin/wm", "/etc/image.conf")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = set.Digest()
+		}
+		if d := set.Digest(); d != first {
+			t.Fatalf("%s, and then %s", first, d)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/strip"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// keptTime is the time of all that stays of a base: no base's, so that one that was built again and is the same gives the same
+// layers. It is that of the first DOS file, which every archive format can say.
+var keptTime = time.Unix(315532800, 0).UTC()
+
+// strip makes the layers that take the place of the base's, or takes them as the lock has them.
+func (w *work) strip(ctx context.Context, img v1.Image, pins []strip.Pin) (build.Strip, []strip.Pin, error) {
+	var set *keep.Set
+	make := func() ([]strip.Layer, error) {
+		files, err := w.in.Cache.Open(ctx, img, tree.Options{Progress: w.in.Progress})
+		if err != nil {
+			return nil, fmt.Errorf("base %s: %w", w.in.Reference, err)
+		}
+		if set, err = w.keep(ctx, files); err != nil {
+			return nil, err
+		}
+		return strip.Layers(ctx, w.stripInput(files, img, set))
+	}
+	var layers []strip.Layer
+	var err error
+	if pins != nil {
+		layers, err = strip.Pinned(w.in.Cache.Dir, pins, make)
+	} else if layers, err = make(); err == nil {
+		for _, l := range layers {
+			p, err := l.Pin()
+			if err != nil {
+				return build.Strip{}, nil, err
+			}
+			pins = append(pins, p)
+		}
+	}
+	if err != nil {
+		return build.Strip{}, nil, err
+	}
+	step := build.Strip{}
+	if set != nil {
+		step.Explain = set.Explain
+	}
+	for _, l := range layers {
+		step.Layers = append(step.Layers, build.Component{Layer: l.Layer, Name: l.Component, Files: l.Files, Unpacked: l.Unpacked})
+	}
+	return step, pins, nil
+}
+
+// keep works out what stays.
+func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
+	k := w.in.Profile.Keep
+	spec := keep.Spec{Packages: k.Packages, Paths: k.Paths}
+	for _, r := range w.met {
+		real, err := w.place(r.Path)
+		if err != nil {
+			return nil, err
+		}
+		if _, laid := w.laid[real]; !laid {
+			spec.Roots = append(spec.Roots, r)
+		}
+	}
+	for _, r := range k.Roots {
+		ok, err := w.holds(r.When)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			spec.Roots = append(spec.Roots, keep.Root{Path: r.Path, Why: r.Why})
+		}
+	}
+	for _, d := range k.Dlopen {
+		spec.Dlopen = append(spec.Dlopen, keep.Dlopen{Opener: d.Opener, Objects: d.Objects, Why: d.Why})
+	}
+	for _, c := range k.Without {
+		for _, to := range c.To {
+			spec.Without = append(spec.Without, keep.Cut{From: c.From, To: to, Drop: c.Drop, Why: c.Why})
+		}
+	}
+	for _, d := range k.Drop {
+		spec.Drop = append(spec.Drop, keep.Drop{Glob: d.Glob, Except: d.Except, Why: d.Why})
+	}
+	set, err := keep.Resolve(ctx, files, spec)
+	if err != nil {
+		return nil, fmt.Errorf("profile %s: %w", w.in.Profile.Name, err)
+	}
+	var errs []error
+	for _, p := range slices.Sorted(maps.Keys(set.Paths)) {
+		r := set.Paths[p]
+		needed := r.Rule != keep.ByPackage && r.Rule != keep.ByPath && r.Rule != keep.ByCompiled && r.Rule != keep.ByDatabase
+		if _, laid := w.laid[p]; needed && !laid && w.gone(p) {
+			errs = append(errs, fmt.Errorf("%s is removed, and needed: %s", p, set.Explain(p)[0]))
+		}
+	}
+	return set, errors.Join(errs...)
+}
+
+func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.Input {
+	in := strip.Input{
+		Base: files, Image: img, Time: keptTime, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
+	}
+	rest := ""
+	for _, c := range w.in.Profile.Keep.Components {
+		in.Order = append(in.Order, c.Name)
+		if len(c.Paths)+len(c.Packages) == 0 {
+			rest = c.Name
+		}
+	}
+	key := set.Digest()
+	for p, change := range set.Edits(files) {
+		in.Edits[p] = strip.Edit{Key: key, Change: change}
+	}
+	in.Component = func(p string) string {
+		_, stays := set.Paths[p]
+		if laid, ok := w.laid[p]; !stays && !set.Dirs[p] || w.gone(p) || ok && !laid.dir {
+			return ""
+		}
+		return component(w.in.Profile.Keep.Components, p, set.Owner(p), rest)
+	}
+	return in
+}
+
+// component is the layer of a path: of the first component that names it, else of the first that names its package, else rest.
+func component(all []profile.Component, p, owner, rest string) string {
+	for _, c := range all {
+		if matchesAny(c.Paths, p) {
+			return c.Name
+		}
+	}
+	for _, c := range all {
+		if owner != "" && matchesAny(c.Packages, owner) {
+			return c.Name
+		}
+	}
+	return rest
+}

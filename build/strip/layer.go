@@ -1,0 +1,132 @@
+package strip
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/pgzip"
+
+	"github.com/slimctl/slimctl/image"
+)
+
+// The compressor is part of what a layer's digest depends on. pgzip compresses blocks of one size at the same time into one
+// gzip member, so that the bytes are the same on any number of processors.
+const (
+	compression = 7
+	blockSize   = 1 << 20
+	blocks      = 4 // at a time
+)
+
+// layer is a layer in a file.
+type layer struct {
+	Hash     v1.Hash `json:"digest"`
+	Unpacked v1.Hash `json:"diffID"`
+	Bytes    int64   `json:"size"`
+	file     string
+}
+
+func (l *layer) write(ctx context.Context, w io.Writer, files []image.File) error {
+	packed, unpacked := sha256.New(), sha256.New()
+	out := &countingWriter{w: io.MultiWriter(w, packed)}
+	zw, err := pgzip.NewWriterLevel(out, compression)
+	if err != nil {
+		return err
+	}
+	if err := zw.SetConcurrency(blockSize, blocks); err != nil {
+		return err
+	}
+	zw.OS = 255 // unknown, as image.LayerCache writes it
+	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked)}, files); err != nil {
+		return err
+	}
+	if err := zw.Close(); err != nil {
+		return err
+	}
+	l.Hash, l.Unpacked, l.Bytes = hashOf(packed), hashOf(unpacked), out.n
+	return nil
+}
+
+func hashOf(h hash.Hash) v1.Hash {
+	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}
+}
+
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// stoppable writes until its context ends.
+type stoppable struct {
+	ctx context.Context //nolint:containedctx // of one call
+	w   io.Writer
+}
+
+func (s *stoppable) Write(b []byte) (int, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return 0, err
+	}
+	return s.w.Write(b)
+}
+
+func (l *layer) Digest() (v1.Hash, error)            { return l.Hash, nil }
+func (l *layer) DiffID() (v1.Hash, error)            { return l.Unpacked, nil }
+func (l *layer) Size() (int64, error)                { return l.Bytes, nil }
+func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+
+// Compressed implements v1.Layer. What isn't the layer any more is an error at its end.
+func (l *layer) Compressed() (io.ReadCloser, error) {
+	f, err := os.Open(l.file)
+	if err != nil {
+		return nil, err
+	}
+	return &checked{file: f, sum: sha256.New(), layer: l}, nil
+}
+
+// Uncompressed implements v1.Layer.
+func (l *layer) Uncompressed() (io.ReadCloser, error) {
+	f, err := l.Compressed()
+	if err != nil {
+		return nil, err
+	}
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{r, f}, nil
+}
+
+// checked reads a layer's file, and nothing else: what os.File can do besides would pass the sum by.
+type checked struct {
+	file  *os.File
+	sum   hash.Hash
+	layer *layer
+}
+
+func (c *checked) Read(b []byte) (int, error) {
+	n, err := c.file.Read(b)
+	c.sum.Write(b[:n])
+	if err == io.EOF && hashOf(c.sum) != c.layer.Hash {
+		return n, fmt.Errorf("%s is damaged; remove it, or run `slimctl cache prune`", c.layer.file)
+	}
+	return n, err
+}
+
+func (c *checked) Close() error { return c.file.Close() }

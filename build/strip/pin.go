@@ -1,0 +1,105 @@
+package strip
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Pin is what a lock has of a layer, so that neither building nor verifying makes it again where it is already.
+type Pin struct {
+	Component string  `json:"component"`
+	Key       string  `json:"key"`
+	Digest    v1.Hash `json:"digest"`
+	DiffID    v1.Hash `json:"diffID"`
+	Size      int64   `json:"size"`
+	Files     int     `json:"files"`
+	Unpacked  int64   `json:"unpacked"`
+}
+
+// Pin gives the layer's pin.
+func (l Layer) Pin() (p Pin, err error) {
+	p = Pin{Component: l.Component, Key: l.Key, Files: l.Files, Unpacked: l.Unpacked}
+	if p.Digest, err = l.Digest(); err != nil {
+		return p, err
+	}
+	if p.DiffID, err = l.DiffID(); err != nil {
+		return p, err
+	}
+	p.Size, err = l.Layer.Size()
+	return p, err
+}
+
+// Pinned gives the layers of pins. Who asks for the bytes of one gets them from the cache; where it isn't there make makes all
+// of them, once.
+func Pinned(cacheDir string, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
+	store, err := newStore(cacheDir)
+	if err != nil {
+		return nil, err
+	}
+	again := sync.OnceValues(make)
+	out := []Layer{}
+	for _, p := range pins {
+		out = append(out, Layer{
+			Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked,
+			Layer: &pinned{Pin: p, store: store, make: again},
+		})
+	}
+	return out, nil
+}
+
+// pinned is a layer of which nothing but its digests is known before it is read.
+type pinned struct {
+	Pin
+	store store
+	make  func() ([]Layer, error)
+}
+
+func (p *pinned) Digest() (v1.Hash, error)            { return p.Pin.Digest, nil }
+func (p *pinned) DiffID() (v1.Hash, error)            { return p.Pin.DiffID, nil }
+func (p *pinned) Size() (int64, error)                { return p.Pin.Size, nil }
+func (p *pinned) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+
+func (p *pinned) layer() (v1.Layer, error) {
+	for _, again := range []bool{false, true} {
+		if again {
+			if _, err := p.make(); err != nil {
+				return nil, err
+			}
+		}
+		l := p.store.get(p.Key)
+		if l == nil {
+			continue
+		}
+		switch d, err := l.Digest(); {
+		case err != nil:
+			return nil, err
+		case d != p.Pin.Digest:
+			return nil, fmt.Errorf("component %s comes to %s, the lock has %s: another slimctl wrote it; run `slimctl lock` again", p.Component, d, p.Pin.Digest)
+		}
+		return l, nil
+	}
+	return nil, fmt.Errorf("component %s: %w", p.Component, os.ErrNotExist)
+}
+
+// Compressed implements v1.Layer.
+func (p *pinned) Compressed() (io.ReadCloser, error) {
+	l, err := p.layer()
+	if err != nil {
+		return nil, err
+	}
+	return l.Compressed()
+}
+
+// Uncompressed implements v1.Layer.
+func (p *pinned) Uncompressed() (io.ReadCloser, error) {
+	l, err := p.layer()
+	if err != nil {
+		return nil, err
+	}
+	return l.Uncompressed()
+}

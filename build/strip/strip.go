@@ -1,0 +1,468 @@
+// Package strip makes the layers of an image anew, of what stays of its base: so the bytes of what goes are gone, too.
+//
+// The base's layers are read once and at the same time, the files that stay are put by in a temporary file, and each component
+// becomes one layer, sorted by path. What a layer holds depends on nothing but the files: not on how the base's layers were cut,
+// nor on times, nor on how many processors there are. A layer that was made before is taken from the cache, and when all are
+// there nothing of the base is read.
+package strip
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// Input is what Layers works on.
+type Input struct {
+	// Base is the base, and Image what its layers are read of.
+	Base  *tree.Image
+	Image v1.Image
+	// Component says in which layer a path of the base goes; empty for what goes altogether. Of a directory it is asked only when
+	// nothing that stays lies in it.
+	Component func(p string) string
+	// Order names the components, lowest first.
+	Order []string
+	// Edits give files another content: of the path's own.
+	Edits map[string]Edit
+	// Time is that of every file: one that no base says, so that a base that was built again gives the same layers.
+	Time time.Time
+	// CacheDir keeps layers between builds; empty keeps them until the process ends.
+	CacheDir string
+	Progress image.Progress
+}
+
+// Edit changes a file. Key is another whenever the change is.
+type Edit struct {
+	Key    string
+	Change func(old []byte) []byte
+}
+
+// Layer is one layer of what stays.
+type Layer struct {
+	v1.Layer
+	Component string
+	// Key names the layer in the cache.
+	Key string
+	// Files is how many files and links it has, Unpacked their bytes.
+	Files    int
+	Unpacked int64
+}
+
+// file is one entry of a layer that is to be made.
+type file struct {
+	tree.Entry
+	edit string // the edit's key
+}
+
+// Layers gives the layers, in the order asked for, without empty ones.
+func Layers(ctx context.Context, in Input) ([]Layer, error) {
+	if in.Progress == nil {
+		in.Progress = image.NoProgress
+	}
+	files, err := in.files()
+	if err != nil {
+		return nil, err
+	}
+	var out []Layer
+	store, err := newStore(in.CacheDir)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	keys := map[string]string{}
+	for _, c := range in.Order {
+		if len(files[c]) == 0 {
+			continue
+		}
+		k, err := key(files[c], in.Time)
+		if err != nil {
+			return nil, err
+		}
+		l := Layer{Component: c, Key: k}
+		for _, f := range files[c] {
+			if !f.IsDir() {
+				l.Files++
+				l.Unpacked += f.Size
+			}
+		}
+		if l.Layer = store.get(k); l.Layer == nil {
+			missing, keys[c] = append(missing, c), k
+		}
+		out = append(out, l)
+	}
+	if len(missing) == 0 {
+		return out, nil
+	}
+	contents, err := in.read(ctx, files, missing)
+	if err != nil {
+		return nil, err
+	}
+	defer contents.close()
+	made := make(map[string]v1.Layer, len(missing))
+	results := make([]v1.Layer, len(missing))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, c := range missing {
+		g.Go(func() error {
+			entries, err := in.entries(files[c], contents)
+			if err == nil {
+				results[i], err = store.make(ctx, keys[c], entries)
+			}
+			if err != nil {
+				return fmt.Errorf("component %s: %w", c, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for i, c := range missing {
+		made[c] = results[i]
+	}
+	for i := range out {
+		if l := made[out[i].Component]; l != nil {
+			out[i].Layer = l
+		}
+	}
+	return out, nil
+}
+
+// files says what each layer holds, by component, sorted by path.
+func (in Input) files() (map[string][]file, error) {
+	byComponent := map[string]map[string]file{}
+	inUse := map[string]bool{} // directories in which something lies that stays
+	put := func(c string, f file) {
+		if byComponent[c] == nil {
+			byComponent[c] = map[string]file{}
+		}
+		byComponent[c][f.Path] = f
+	}
+	var dirs []tree.Entry
+	first := map[[2]string]string{} // of hard links: the first name of a file in a component
+	for e := range in.Base.Walk("/") {
+		if e.IsDir() {
+			dirs = append(dirs, *e)
+			continue
+		}
+		c := in.Component(e.Path)
+		if c == "" {
+			continue
+		}
+		if !slices.Contains(in.Order, c) {
+			return nil, fmt.Errorf("%s: no layer is for the component %q", e.Path, c)
+		}
+		f := file{Entry: *e, edit: in.Edits[e.Path].Key}
+		switch e.Type {
+		case image.TypeFile, image.TypeLink:
+			of := e.Path
+			if e.Type == image.TypeLink {
+				of = e.Link
+			}
+			name, again := first[[2]string{c, of}]
+			if !again {
+				first[[2]string{c, of}] = e.Path
+			}
+			if again && f.edit == "" {
+				f.Type, f.Link = image.TypeLink, name
+			} else {
+				f.Type, f.Link = image.TypeFile, ""
+			}
+		case image.TypeSymlink:
+		default:
+			return nil, fmt.Errorf("%s is a %s, which no layer of ours holds", e.Path, e.Type)
+		}
+		put(c, f)
+		for _, dir := range image.Parents(e.Path) {
+			inUse[dir] = true
+			if d, ok := in.Base.Lookup(dir); ok {
+				put(c, file{Entry: d})
+			}
+		}
+	}
+	for _, d := range dirs {
+		if d.Path == "/" || inUse[d.Path] {
+			continue
+		}
+		if c := in.Component(d.Path); c != "" {
+			put(c, file{Entry: d})
+			for _, dir := range image.Parents(d.Path) {
+				if parent, ok := in.Base.Lookup(dir); ok {
+					put(c, file{Entry: parent})
+				}
+			}
+		}
+	}
+	out := map[string][]file{}
+	for c, files := range byComponent {
+		for _, p := range slices.Sorted(maps.Keys(files)) {
+			out[c] = append(out[c], files[p])
+		}
+	}
+	return out, nil
+}
+
+// keyVersion changes whenever other bytes come of the same files.
+const keyVersion = 1
+
+// key names a layer by all that its bytes depend on.
+func key(files []file, at time.Time) (string, error) {
+	h := sha256.New()
+	enc := json.NewEncoder(h)
+	if err := enc.Encode([]any{keyVersion, at.Unix(), compression, blockSize}); err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		if err := enc.Encode([]any{[]byte(f.Path), f.Type, f.Mode, f.UID, f.GID, f.Size, []byte(f.Link), f.Digest, f.edit, f.Xattrs}); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+// contents are the files that stay, in temporary files.
+type contents struct {
+	files []*os.File
+	at    map[tree.Digest]section
+}
+
+type section struct {
+	file      *os.File
+	off, size int64
+}
+
+func (c *contents) close() {
+	for _, f := range c.files {
+		f.Close()
+	}
+}
+
+func (c *contents) open(d tree.Digest) (*io.SectionReader, bool) {
+	s, ok := c.at[d]
+	return io.NewSectionReader(s.file, s.off, s.size), ok
+}
+
+// read reads of each layer of the base the files that components need.
+func (in Input) read(ctx context.Context, files map[string][]file, components []string) (*contents, error) {
+	wanted := map[tree.Digest]int64{}
+	for _, c := range components {
+		for _, f := range files[c] {
+			if f.Type == image.TypeFile && f.Size > 0 {
+				wanted[f.Digest] = f.Size
+			}
+		}
+	}
+	blobs, err := in.Image.Layers()
+	if err != nil {
+		return nil, err
+	}
+	// The first layer that has a content gives it.
+	from := make([]map[string]tree.Digest, len(blobs))
+	taken := map[tree.Digest]bool{}
+	for i := range in.Base.Layers {
+		from[i] = map[string]tree.Digest{}
+		for _, e := range in.Base.Layers[i].Entries {
+			if _, ok := wanted[e.Digest]; ok && e.Type == image.TypeFile && !taken[e.Digest] {
+				taken[e.Digest] = true
+				from[i][e.Path] = e.Digest
+			}
+		}
+	}
+	c := &contents{at: map[tree.Digest]section{}}
+	found := make([]map[tree.Digest]section, len(blobs))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, blob := range blobs {
+		if len(from[i]) == 0 {
+			continue
+		}
+		spool, err := os.CreateTemp("", "slimctl-strip-")
+		if err != nil {
+			return nil, errors.Join(err, g.Wait())
+		}
+		c.files = append(c.files, spool)
+		if err := os.Remove(spool.Name()); err != nil {
+			return nil, errors.Join(err, g.Wait())
+		}
+		g.Go(func() (err error) {
+			if found[i], err = in.readLayer(ctx, blob, spool, from[i]); err != nil {
+				return fmt.Errorf("layer %s: %w", in.Base.Layers[i].Digest, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		c.close()
+		return nil, err
+	}
+	for _, f := range found {
+		maps.Copy(c.at, f)
+	}
+	return c, nil
+}
+
+// readLayer puts the files of a layer by that are wanted, each held against its digest.
+func (in Input) readLayer(ctx context.Context, blob v1.Layer, spool *os.File, wanted map[string]tree.Digest) (_ map[tree.Digest]section, err error) {
+	digest, err := blob.Digest()
+	if err != nil {
+		return nil, err
+	}
+	size, err := blob.Size()
+	if err != nil {
+		return nil, err
+	}
+	task := in.Progress.Task("read "+image.Short(digest), size)
+	defer func() { task.Done(err) }()
+	compressed, err := blob.Compressed()
+	if err != nil {
+		return nil, err
+	}
+	defer compressed.Close()
+	raw, err := image.Inflate(image.Counting(ctx, compressed, task.Add))
+	if err != nil {
+		return nil, err
+	}
+	defer raw.Close()
+	found := map[tree.Digest]section{}
+	var off int64
+	tr := tar.NewReader(raw)
+	for len(found) < len(wanted) {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%d files are not in it that its index has", len(wanted)-len(found))
+		}
+		if err != nil {
+			return nil, err
+		}
+		want, ok := wanted[image.Clean(h.Name)]
+		if _, have := found[want]; !ok || have || h.FileInfo().Mode().Type() != 0 {
+			continue
+		}
+		sum := sha256.New()
+		n, err := io.Copy(io.NewOffsetWriter(spool, off), io.TeeReader(tr, sum))
+		if err != nil {
+			return nil, err
+		}
+		if tree.Digest(sum.Sum(nil)) == want {
+			found[want] = section{spool, off, n}
+			off += n
+		}
+	}
+	return found, nil
+}
+
+// entries makes what is written of a component.
+func (in Input) entries(files []file, have *contents) ([]image.File, error) {
+	out := make([]image.File, 0, len(files))
+	for _, f := range files {
+		e := image.File{Entry: f.Entry.Entry}
+		e.ModTime = in.Time
+		if e.Type == image.TypeFile {
+			if err := in.content(&e, f, have); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func (in Input) content(e *image.File, f file, have *contents) error {
+	r, ok := have.open(f.Digest)
+	if !ok && f.Size > 0 {
+		return fmt.Errorf("%s: no layer of the base has its content", f.Path)
+	}
+	edit, edited := in.Edits[f.Path]
+	compiled := path.Ext(f.Path) == ".pyc"
+	if !edited && !compiled {
+		e.Open = func() (io.ReadCloser, error) {
+			return io.NopCloser(io.NewSectionReader(r, 0, f.Size)), nil
+		}
+		return nil
+	}
+	data := make([]byte, f.Size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	if edited {
+		data = edit.Change(data)
+	} else {
+		setSourceTime(data, in.Time)
+	}
+	*e = image.File{Entry: e.Entry, Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
+	e.Size = int64(len(data))
+	return nil
+}
+
+// setSourceTime gives compiled Python the time that its source has now, where it goes by times (PEP 552): else every start would
+// compile anew.
+func setSourceTime(pyc []byte, t time.Time) {
+	if len(pyc) >= 16 && string(pyc[2:4]) == "\r\n" && binary.LittleEndian.Uint32(pyc[4:8]) == 0 {
+		binary.LittleEndian.PutUint32(pyc[8:12], uint32(t.Unix()))
+	}
+}
+
+// store keeps layers as files.
+type store struct{ dir string }
+
+func newStore(cacheDir string) (store, error) {
+	if cacheDir == "" {
+		dir, err := os.MkdirTemp("", "slimctl-stripped-")
+		return store{dir}, err
+	}
+	dir := filepath.Join(cacheDir, "stripped", fmt.Sprintf("v%d", keyVersion))
+	return store{dir}, os.MkdirAll(dir, 0o755)
+}
+
+// get gives the layer of a key; nil when it was not made yet, or is not whole.
+func (s store) get(key string) v1.Layer {
+	data, err := os.ReadFile(filepath.Join(s.dir, key+".json"))
+	if err != nil {
+		return nil
+	}
+	l := &layer{file: filepath.Join(s.dir, key+".tar.gz")}
+	if json.Unmarshal(data, l) != nil {
+		return nil
+	}
+	if info, err := os.Stat(l.file); err != nil || info.Size() != l.Bytes {
+		return nil
+	}
+	return l
+}
+
+func (s store) make(ctx context.Context, key string, files []image.File) (v1.Layer, error) {
+	l := &layer{file: filepath.Join(s.dir, key+".tar.gz")}
+	err := image.WriteFile(l.file, 0o644, func(w io.Writer) error {
+		return l.write(ctx, w, files)
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	return l, image.WriteFile(filepath.Join(s.dir, key+".json"), 0o644, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
