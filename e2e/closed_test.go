@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -462,4 +463,43 @@ func person(t *testing.T, b *box) {
 		t.Fatal(err)
 	}
 	b.keep["novnc.png"] = png
+}
+
+// root is the container's file system as it runs, seen from outside: an image may have no program that could look.
+func (b *box) root(t *testing.T) string {
+	t.Helper()
+	processes, err := b.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(processes, func(p sandbox.Process) bool { return p.Inside == 1 })
+	if i < 0 {
+		t.Fatal("the container's first process isn't seen")
+	}
+	return fmt.Sprintf("/proc/%d/root", processes[i].PID)
+}
+
+// find lists what of the container's file system is so; the kernel's own directories aren't looked at.
+func (b *box) find(t *testing.T, is func(p string, info fs.FileInfo) bool) (found []string) {
+	t.Helper()
+	root := b.root(t)
+	seen := 0
+	err := filepath.WalkDir(root+"/.", func(at string, d fs.DirEntry, err error) error {
+		p := "/" + strings.TrimPrefix(strings.TrimPrefix(at, root), "/")
+		switch {
+		case err != nil:
+			return nil // it is gone again
+		case p == "/proc" || p == "/sys" || p == "/dev":
+			return fs.SkipDir
+		}
+		info, err := d.Info()
+		if seen++; err == nil && is(p, info) {
+			found = append(found, p)
+		}
+		return nil
+	})
+	if err != nil || seen < 1000 {
+		t.Fatalf("%d files are seen: %v", seen, err)
+	}
+	return found
 }

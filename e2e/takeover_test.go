@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -27,7 +28,7 @@ func testTakeover(t *testing.T, b *box) {
 	// What decides is out of its reach: the hub's and the gate's sockets, which it could otherwise take over, the key's hash,
 	// the logs, supervisor, other accounts' processes and files.
 	for _, p := range []string{"/run/browser-shell-front", "/run/browser-shell", "/var/log/gem", "/var/log/browser-shell/audit", "/var/lib/browser-shell/state", "/run/supervisor"} {
-		if out := as("/bin/ls", "-A", p); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
+		if out := as("/usr/bin/python3", "-c", "import os, sys; print(os.listdir(sys.argv[1]))", p); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
 			t.Errorf("it reads %s: %s", p, out)
 		}
 	}
@@ -39,18 +40,18 @@ func testTakeover(t *testing.T, b *box) {
 		if p.UID == 1000 {
 			continue
 		}
-		if out := as("/bin/cat", fmt.Sprintf("/proc/%d/environ", p.Inside)); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
+		if out := as("/usr/bin/python3", "-c", "import sys; print(open(sys.argv[1]).read())", fmt.Sprintf("/proc/%d/environ", p.Inside)); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "No such file") {
 			t.Errorf("it reads the environment of %s", p.Name)
 		}
 	}
-	// As root, but for the kernel's own: find sees all then.
-	r, err := b.Exec(t.Context(), []string{"/usr/bin/find", "/", "-xdev", "-perm", "/6000", "-type", "f"}, sandbox.ExecOptions{})
-	if err != nil || len(r.Stdout) > 0 {
-		t.Errorf("set-user-id and set-group-id files: %s %v", r.Stdout, err)
+	for _, p := range b.find(t, func(p string, info fs.FileInfo) bool {
+		return info.Mode().IsRegular() && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0
+	}) {
+		t.Errorf("%s has setuid or setgid", p)
 	}
 	// What it can write is its own and nobody else's.
 	for _, p := range []string{"/", "/etc", "/opt/gem", "/run", "/usr/local/bin", "/output", "/var/lib/browser-shell", "/var/log/browser-shell"} {
-		if out := as("/usr/bin/touch", p+"/x"); out == "" {
+		if out := as("/usr/bin/python3", "-c", "import sys; open(sys.argv[1], 'x')", p+"/x"); !strings.Contains(out, "Permission denied") && !strings.Contains(out, "Read-only file system") {
 			t.Errorf("it writes to %s", p)
 		}
 	}

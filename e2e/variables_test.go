@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -66,11 +67,11 @@ func TestVariables(t *testing.T) {
 			}
 			// No variable of the operator's reaches a program; nor does the key.
 			for _, p := range procs {
-				r, err := b.Exec(t.Context(), []string{"/bin/cat", fmt.Sprintf("/proc/%d/environ", p.Inside)}, sandbox.ExecOptions{})
+				environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 				if err != nil || p.State == "Z" {
 					continue
 				}
-				for v := range strings.SplitSeq(string(r.Stdout), "\x00") {
+				for v := range strings.SplitSeq(string(environ), "\x00") {
 					name, value, _ := strings.Cut(v, "=")
 					if strings.Contains(value, key) {
 						t.Errorf("%s has the key in %s", p.Name, name)
@@ -80,12 +81,8 @@ func TestVariables(t *testing.T) {
 					}
 				}
 			}
-			r, err := b.Exec(t.Context(), []string{"/bin/ls", "-A", "/tmp"}, sandbox.ExecOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
 			for name := range hostile {
-				if slices.Contains(strings.Fields(string(r.Stdout)), name) {
+				if _, err := os.Lstat(b.root(t) + "/tmp/" + name); err == nil {
 					t.Errorf("%s was obeyed", name)
 				}
 			}

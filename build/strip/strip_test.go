@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -106,8 +107,8 @@ func listing(files *tree.Image, stays func(p string) bool) string {
 // TestRandom: of any stack of layers and whatever stays of it, the layers have the tree less what goes.
 func TestRandom(t *testing.T) {
 	cases := 300
-	if os.Getenv("SLIMCTL_LONG_TESTS") != "" {
-		cases = 2000
+	if n, err := strconv.Atoi(os.Getenv("SLIMCTL_RANDOM_CASES")); err == nil {
+		cases = n
 	}
 	for seed, tried := 0, 0; tried < cases; seed++ {
 		r := rand.New(rand.NewPCG(uint64(seed), 1))
