@@ -133,20 +133,20 @@ func (db *database) provide(name string) []string {
 	return db.provides[name]
 }
 
-// databases keeps what dpkg has of packages that stay.
-func (k *keeper) databases() {
+// keepDatabases keeps what dpkg has of packages that stay.
+func (k *keeper) keepDatabases() {
 	if len(k.set.Packages) == 0 {
 		return
 	}
 	for _, p := range []string{dpkgStatus, dpkgInfo + "/format"} {
 		if _, ok := k.img.Lookup(p); ok {
-			k.keep(p, Reason{Rule: ByDatabase})
+			k.addPath(p, Reason{Rule: ByDatabase})
 		}
 	}
 	for name := range k.set.Packages {
 		for _, p := range k.db.packages[name].info {
 			if ext := path.Ext(p); ext == ".list" || ext == ".md5sums" {
-				k.keep(p, Reason{Rule: ByDatabase, From: packagePrefix + name})
+				k.addPath(p, Reason{Rule: ByDatabase, From: packagePrefix + name})
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Digest is another whenever another path or package stays.
+// Digest returns a digest of the paths, directories and packages of the set.
 func (s *Set) Digest() string {
 	h := sha256.New()
 	for _, list := range [][]string{slices.Sorted(maps.Keys(s.Paths)), slices.Sorted(maps.Keys(s.Dirs)), slices.Sorted(maps.Keys(s.Packages))} {
@@ -25,24 +25,24 @@ func (s *Set) Digest() string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Edits gives each file of dpkg's database that has to change, so that it is true of what stays: packages that go, dependencies
-// that are cut, and files that are dropped aren't in it any more. Each takes the file's own content.
+// Edits returns an edit for each file of dpkg's database, by path, that makes the database true of the set: it removes packages
+// that go, dependencies that are cut and files that are dropped. An edit takes the file's content and returns the new one.
 func (s *Set) Edits(img *tree.Image) map[string]func([]byte) []byte {
 	edits := map[string]func([]byte) []byte{}
 	for p, r := range s.Paths {
 		switch {
 		case r.Rule != ByDatabase:
 		case p == dpkgStatus:
-			edits[p] = func(old []byte) []byte { return []byte(s.status(string(old), img)) }
+			edits[p] = func(old []byte) []byte { return []byte(s.editStatus(string(old), img)) }
 		case path.Ext(p) == ".list":
 			edits[p] = func(old []byte) []byte {
-				return lines(old, func(line string) bool { return line == "/." || s.has(img, line) })
+				return filterLines(old, func(line string) bool { return line == "/." || s.hasPath(img, line) })
 			}
 		case path.Ext(p) == ".md5sums":
 			edits[p] = func(old []byte) []byte {
-				return lines(old, func(line string) bool {
+				return filterLines(old, func(line string) bool {
 					_, file, ok := strings.Cut(line, "  ")
-					return ok && s.has(img, "/"+file)
+					return ok && s.hasPath(img, "/"+file)
 				})
 			}
 		}
@@ -50,8 +50,8 @@ func (s *Set) Edits(img *tree.Image) map[string]func([]byte) []byte {
 	return edits
 }
 
-// has tells whether a path stays that a package names, maybe through a link such as /lib.
-func (s *Set) has(img *tree.Image, p string) bool {
+// hasPath reports whether the set has a path that a package names. Links above it, such as /lib, are followed.
+func (s *Set) hasPath(img *tree.Image, p string) bool {
 	real, err := img.Resolve(p)
 	if err != nil {
 		return false
@@ -60,8 +60,8 @@ func (s *Set) has(img *tree.Image, p string) bool {
 	return ok || s.Dirs[real]
 }
 
-// lines keeps those lines that stay says yes of.
-func lines(text []byte, stay func(line string) bool) []byte {
+// filterLines returns the lines of text for which stay returns true.
+func filterLines(text []byte, stay func(line string) bool) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if stay(strings.TrimSuffix(line, "\n")) {
@@ -71,8 +71,8 @@ func lines(text []byte, stay func(line string) bool) []byte {
 	return []byte(out.String())
 }
 
-// status writes dpkg's status of the packages that stay.
-func (s *Set) status(old string, img *tree.Image) string {
+// editStatus returns dpkg's status file with the packages of the set alone.
+func (s *Set) editStatus(old string, img *tree.Image) string {
 	var out strings.Builder
 	for p := range deb822.All(old) {
 		if _, stays := s.Packages[p.Get("Package")]; !stays {
@@ -82,13 +82,13 @@ func (s *Set) status(old string, img *tree.Image) string {
 			value := f.Value
 			switch strings.ToLower(f.Name) {
 			case "depends", "pre-depends":
-				if value = s.dependencies(value); value == "" {
+				if value = s.editDependencies(value); value == "" {
 					continue
 				}
 			case "conffiles":
-				kept := lines([]byte(value), func(line string) bool {
+				kept := filterLines([]byte(value), func(line string) bool {
 					file, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-					return file != "" && s.has(img, file)
+					return file != "" && s.hasPath(img, file)
 				})
 				if value = strings.TrimSuffix(string(kept), "\n"); value == "" {
 					continue
@@ -106,8 +106,8 @@ func (s *Set) status(old string, img *tree.Image) string {
 	return out.String()
 }
 
-// dependencies leaves the clauses that something that stays answers.
-func (s *Set) dependencies(field string) string {
+// editDependencies returns the clauses of a field that a package of the set satisfies.
+func (s *Set) editDependencies(field string) string {
 	var kept []string
 	for clause := range strings.SplitSeq(field, ",") {
 		names := clauses(clause)

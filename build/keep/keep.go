@@ -22,7 +22,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Spec says what is needed. Globs are doublestar's.
+// Spec is the input of Resolve: the programs and the rules by which files stay. Globs have doublestar's syntax.
 type Spec struct {
 	// Roots are the programs, and what else must be there.
 	Roots []Root
@@ -50,7 +50,7 @@ type Dlopen struct {
 	Why     string
 }
 
-// Cut says that From doesn't need To after all.
+// Cut removes the dependency of package From on package To.
 type Cut struct {
 	From, To string
 	// Drop are globs of the files of From that do need it, and go with the edge.
@@ -82,7 +82,7 @@ const (
 	ByName        = "named"    // a package that the profile names
 )
 
-// Reason says why something stays: by Rule, because of From, which is a path, or a package after "package ".
+// Reason is why a path or package stays: the rule, and the path, or "package " and the name, that pulled it.
 type Reason struct {
 	Rule string `json:"rule"`
 	From string `json:"from,omitempty"`
@@ -102,7 +102,8 @@ type Set struct {
 	db *database
 }
 
-// Explain says how what stays leads back to a root, one line a step, the path or package itself first.
+// Explain returns the chain from a path or package of the set back to its root, one line a step, the path itself first. It
+// returns nothing for what is not in the set.
 func (s *Set) Explain(what string) []string {
 	var out []string
 	for range 100 { // longer than any chain
@@ -134,7 +135,7 @@ type BrokenError struct{ Findings []string }
 
 func (e *BrokenError) Error() string { return strings.Join(e.Findings, "\n") }
 
-// keeper works it out.
+// keeper is one call of Resolve.
 type keeper struct {
 	ctx  context.Context
 	img  *tree.Image
@@ -164,33 +165,33 @@ func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
 		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{},
 		set: &Set{Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db},
 	}
-	if k.dirs, err = k.loaderDirs(); err != nil {
+	if k.dirs, err = k.listLoaderDirs(); err != nil {
 		return nil, err
 	}
 	for _, r := range spec.Roots {
-		if _, ok := k.path(r.Path, Reason{Rule: ByRoot, Why: r.Why}); !ok {
+		if _, ok := k.keepPath(r.Path, Reason{Rule: ByRoot, Why: r.Why}); !ok {
 			k.errs = append(k.errs, fmt.Errorf("%s is not in the base (%s)", r.Path, r.Why))
 		}
 	}
 	for _, name := range spec.Packages {
-		k.packagesNamed(name)
+		k.keepPackagesNamed(name)
 	}
 	for before := -1; before != len(k.set.Paths)+len(k.set.Packages) && ctx.Err() == nil; {
 		before = len(k.set.Paths) + len(k.set.Packages)
-		k.drain()
-		k.dlopen()
-		k.drain()
+		k.followNeeds()
+		k.keepDlopened()
+		k.followNeeds()
 	}
 	if err := errors.Join(append(k.errs, context.Cause(ctx))...); err != nil {
 		return nil, err
 	}
-	k.packageFiles()
-	k.products()
-	k.dangling()
-	k.databases()
-	k.directories()
-	k.idleCuts()
-	if broken := k.broken(); len(broken) > 0 {
+	k.keepPackageFiles()
+	k.keepProducts()
+	k.removeDanglingLinks()
+	k.keepDatabases()
+	k.keepDirectories()
+	k.noteIdleCuts()
+	if broken := k.findBroken(); len(broken) > 0 {
 		return nil, &BrokenError{broken}
 	}
 	slices.Sort(k.set.Notes)
@@ -198,8 +199,8 @@ func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
 	return k.set, nil
 }
 
-// keep notes that a path stays; the first reason counts.
-func (k *keeper) keep(p string, r Reason) bool {
+// addPath adds a path to the set and reports whether it is new; the first reason counts.
+func (k *keeper) addPath(p string, r Reason) bool {
 	if _, ok := k.set.Paths[p]; ok {
 		return false
 	}
@@ -207,17 +208,17 @@ func (k *keeper) keep(p string, r Reason) bool {
 	return true
 }
 
-// path keeps what is at p, every link on the way, and what it needs. It gives the path at the end of the links.
-func (k *keeper) path(p string, r Reason) (real string, ok bool) {
-	real, links, ok := k.follow(p)
+// keepPath keeps the file at p, every link on the way, and what the file needs. It returns the path at the end of the links.
+func (k *keeper) keepPath(p string, r Reason) (real string, ok bool) {
+	real, links, ok := k.followLinks(p)
 	if !ok {
 		return "", false
 	}
 	from := r
 	for _, l := range links {
 		k.strong[l.path] = true
-		if k.keep(l.path, from) {
-			k.owner(l.path)
+		if k.addPath(l.path, from) {
+			k.keepOwner(l.path)
 		}
 		if l.last {
 			from = Reason{Rule: ByTarget, From: l.path}
@@ -230,21 +231,21 @@ func (k *keeper) path(p string, r Reason) (real string, ok bool) {
 	}
 	if !k.strong[real] {
 		k.strong[real] = true
-		k.keep(real, from)
+		k.addPath(real, from)
 		k.files = append(k.files, real)
-		k.owner(real)
+		k.keepOwner(real)
 	}
 	return real, true
 }
 
-// link is a link on the way to a path; last says that it is the path's own, and none of a directory above it.
+// link is a link on the way to a path; last reports that it is the path's own and not that of a directory above it.
 type link struct {
 	path string
 	last bool
 }
 
-// follow walks p as the kernel does, and gives the links that it goes through, in order.
-func (k *keeper) follow(p string) (real string, links []link, ok bool) {
+// followLinks resolves p as the kernel does and returns the links on the way, in order.
+func (k *keeper) followLinks(p string) (real string, links []link, ok bool) {
 	rest := strings.Split(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
 	at := "/"
 	for len(rest) > 0 {
@@ -271,7 +272,7 @@ func (k *keeper) follow(p string) (real string, links []link, ok bool) {
 	return at, links, true
 }
 
-// way lists the links and what they lead to.
+// way returns the paths of the links and then the path that they lead to.
 func way(links []link, real string) []string {
 	out := make([]string, 0, len(links)+1)
 	for _, l := range links {
@@ -280,26 +281,26 @@ func way(links []link, real string) []string {
 	return append(out, real)
 }
 
-// owner keeps the package that a path belongs to.
-func (k *keeper) owner(p string) {
+// keepOwner keeps the package that a path belongs to.
+func (k *keeper) keepOwner(p string) {
 	if name, ok := k.db.owner[p]; ok {
-		k.pkg(name, Reason{Rule: ByOwner, From: p})
+		k.keepPackage(name, Reason{Rule: ByOwner, From: p})
 	}
 }
 
-func (k *keeper) pkg(name string, r Reason) {
+func (k *keeper) keepPackage(name string, r Reason) {
 	if _, ok := k.set.Packages[name]; !ok {
 		k.set.Packages[name] = r
 		k.names = append(k.names, name)
 	}
 }
 
-func (k *keeper) packagesNamed(glob string) {
+func (k *keeper) keepPackagesNamed(glob string) {
 	found := false
 	for _, name := range slices.Sorted(maps.Keys(k.db.packages)) {
 		if matches(glob, name) {
 			found = true
-			k.pkg(name, Reason{Rule: ByName})
+			k.keepPackage(name, Reason{Rule: ByName})
 		}
 	}
 	if !found {
@@ -307,48 +308,48 @@ func (k *keeper) packagesNamed(glob string) {
 	}
 }
 
-// drain follows the needs of all that came.
-func (k *keeper) drain() {
+// followNeeds follows the needs of queued files and packages until there are none.
+func (k *keeper) followNeeds() {
 	for len(k.files)+len(k.names) > 0 && k.ctx.Err() == nil {
 		for len(k.files) > 0 {
 			p := k.files[0]
 			k.files = k.files[1:]
-			k.needs(p)
+			k.keepNeeds(p)
 		}
 		for len(k.names) > 0 {
 			name := k.names[0]
 			k.names = k.names[1:]
-			k.depends(name)
+			k.keepDependencies(name)
 		}
 	}
 }
 
-// needs keeps the interpreter and the libraries of a file.
-func (k *keeper) needs(p string) {
-	f := k.elf(p)
+// keepNeeds keeps the interpreter and the libraries of a file.
+func (k *keeper) keepNeeds(p string) {
+	f := k.readELF(p)
 	if f == nil {
 		if k.set.Paths[p].Rule == ByRoot || k.set.Paths[p].Rule == ByTarget {
-			k.script(p)
+			k.keepInterpreter(p)
 		}
 		return
 	}
 	if f.Interp != "" {
-		if _, ok := k.path(f.Interp, Reason{Rule: ByInterpreter, From: p}); !ok {
+		if _, ok := k.keepPath(f.Interp, Reason{Rule: ByInterpreter, From: p}); !ok {
 			k.errs = append(k.errs, fmt.Errorf("%s needs the loader %s, which is not in the base", p, f.Interp))
 		}
 	}
 	for _, name := range f.Needed {
-		found := k.search(p, name)
+		found := k.findLibrary(p, name)
 		if len(found) == 0 {
 			k.errs = append(k.errs, fmt.Errorf("%s needs the library %s, which is not in the base", p, name))
 		}
 		for _, lib := range found {
-			k.path(lib, Reason{Rule: ByLibrary, From: p})
+			k.keepPath(lib, Reason{Rule: ByLibrary, From: p})
 		}
 	}
 }
 
-func (k *keeper) elf(p string) *elf.File {
+func (k *keeper) readELF(p string) *elf.File {
 	e, ok := k.img.Lookup(p)
 	if !ok || e.Digest == (tree.Digest{}) {
 		return nil
@@ -356,8 +357,8 @@ func (k *keeper) elf(p string) *elf.File {
 	return k.elfs[e.Digest]
 }
 
-// script keeps the interpreter that a file's first line names.
-func (k *keeper) script(p string) {
+// keepInterpreter keeps the interpreter that a file's first line names.
+func (k *keeper) keepInterpreter(p string) {
 	e, ok := k.img.Lookup(p)
 	if !ok || e.Mode&0o111 == 0 || e.Size == 0 || e.Size > tree.MaxRead {
 		return
@@ -376,32 +377,32 @@ func (k *keeper) script(p string) {
 	if len(words) == 0 {
 		return
 	}
-	if _, ok := k.path(words[0], Reason{Rule: ByInterpreter, From: p}); !ok {
+	if _, ok := k.keepPath(words[0], Reason{Rule: ByInterpreter, From: p}); !ok {
 		k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[0]))
 	}
 	if path.Base(words[0]) != "env" || len(words) < 2 {
 		return
 	}
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
-		if _, ok := k.path(path.Join(dir, words[len(words)-1]), Reason{Rule: ByInterpreter, From: p}); ok {
+		if _, ok := k.keepPath(path.Join(dir, words[len(words)-1]), Reason{Rule: ByInterpreter, From: p}); ok {
 			return
 		}
 	}
 	k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[len(words)-1]))
 }
 
-// depends keeps the packages that a package needs.
-func (k *keeper) depends(name string) {
+// keepDependencies keeps the packages that a package needs.
+func (k *keeper) keepDependencies(name string) {
 	for _, clause := range k.db.packages[name].depends {
-		to, ok := k.satisfies(clause)
-		if ok && !k.cut(name, to) {
-			k.pkg(to, Reason{Rule: ByDepends, From: packagePrefix + name})
+		to, ok := k.choosePackage(clause)
+		if ok && !k.isCut(name, to) {
+			k.keepPackage(to, Reason{Rule: ByDepends, From: packagePrefix + name})
 		}
 	}
 }
 
-// satisfies gives the package that answers one of the alternatives: one that stays anyhow, else the first that is installed.
-func (k *keeper) satisfies(clause []string) (string, bool) {
+// choosePackage returns the package that satisfies a clause: one that stays anyhow, else the first that is installed.
+func (k *keeper) choosePackage(clause []string) (string, bool) {
 	var first string
 	for _, alternative := range clause {
 		for _, name := range k.db.provide(alternative) {
@@ -416,14 +417,14 @@ func (k *keeper) satisfies(clause []string) (string, bool) {
 	return first, first != ""
 }
 
-func (k *keeper) cut(from, to string) bool {
+func (k *keeper) isCut(from, to string) bool {
 	return slices.ContainsFunc(k.spec.Without, func(c Cut) bool { return matches(c.From, from) && matches(c.To, to) })
 }
 
-// dlopen keeps what programs that stay load by themselves.
-func (k *keeper) dlopen() {
+// keepDlopened keeps what programs that stay load by themselves.
+func (k *keeper) keepDlopened() {
 	for _, d := range k.spec.Dlopen {
-		opener := k.opener(d.Opener)
+		opener := k.findOpener(d.Opener)
 		if opener == "" {
 			continue
 		}
@@ -437,11 +438,11 @@ func (k *keeper) dlopen() {
 				}
 				found = paths
 			} else {
-				found = k.search(opener, o)
+				found = k.findLibrary(opener, o)
 			}
 			for _, p := range found {
 				if e, ok := k.img.Stat(p); ok && !e.IsDir() {
-					k.path(p, r)
+					k.keepPath(p, r)
 				}
 			}
 			if len(found) == 0 {
@@ -451,15 +452,15 @@ func (k *keeper) dlopen() {
 	}
 }
 
-// opener gives the first path that stays and that a glob matches, be it only of a package that stays.
-func (k *keeper) opener(glob string) string {
+// findOpener returns the first ELF file that a glob matches and that stays, by itself or with its package; empty when none does.
+func (k *keeper) findOpener(glob string) string {
 	paths, err := k.img.Glob(glob)
 	if err != nil {
 		k.errs = append(k.errs, fmt.Errorf("%s: %w", glob, err))
 	}
 	for _, p := range paths {
-		real, _, ok := k.follow(p)
-		if !ok || k.elf(real) == nil {
+		real, _, ok := k.followLinks(p)
+		if !ok || k.readELF(real) == nil {
 			continue
 		}
 		_, kept := k.set.Paths[real]
@@ -473,8 +474,8 @@ func (k *keeper) opener(glob string) string {
 	return ""
 }
 
-// packageFiles keeps the files of packages that stay, but for those that are dropped.
-func (k *keeper) packageFiles() {
+// keepPackageFiles keeps the files of packages that stay, but for those that are dropped.
+func (k *keeper) keepPackageFiles() {
 	for _, name := range slices.Sorted(maps.Keys(k.set.Packages)) {
 		for _, p := range k.db.packages[name].files {
 			if k.strong[p] {
@@ -483,15 +484,15 @@ func (k *keeper) packageFiles() {
 			if e, ok := k.img.Lookup(p); !ok || e.IsDir() {
 				continue
 			}
-			if !k.dropped(p, name) {
-				k.keep(p, Reason{Rule: ByPackage, From: packagePrefix + name})
+			if !k.isDropped(p, name) {
+				k.addPath(p, Reason{Rule: ByPackage, From: packagePrefix + name})
 			}
 		}
 	}
 }
 
-// dropped tells whether a file goes although its package stays; name is empty for what no package owns.
-func (k *keeper) dropped(p, name string) bool {
+// isDropped reports whether a file goes although its package stays; name is empty for a file that no package owns.
+func (k *keeper) isDropped(p, name string) bool {
 	for _, d := range k.spec.Drop {
 		if matches(d.Glob, p) && !slices.ContainsFunc(d.Except, func(g string) bool { return matches(g, p) }) {
 			return true
@@ -505,8 +506,8 @@ func (k *keeper) dropped(p, name string) bool {
 	return false
 }
 
-// products keeps what no package owns: by name, and compiled Python of source that stays.
-func (k *keeper) products() {
+// keepProducts keeps what no package owns: by name, and compiled Python of source that stays.
+func (k *keeper) keepProducts() {
 	for _, glob := range k.spec.Paths {
 		paths, err := k.img.Glob(glob)
 		if err != nil {
@@ -517,8 +518,8 @@ func (k *keeper) products() {
 			for e := range k.img.Walk(p) {
 				if e.IsDir() {
 					k.set.Dirs[e.Path] = true
-				} else if _, owned := k.db.owner[e.Path]; !owned && !k.dropped(e.Path, "") {
-					k.keep(e.Path, Reason{Rule: ByPath, Why: glob})
+				} else if _, owned := k.db.owner[e.Path]; !owned && !k.isDropped(e.Path, "") {
+					k.addPath(e.Path, Reason{Rule: ByPath, Why: glob})
 				}
 			}
 		}
@@ -532,13 +533,13 @@ func (k *keeper) products() {
 		module, _, _ := strings.Cut(base, ".cpython-") // PEP 3147
 		source := path.Join(dir, module+".py")
 		if _, kept := k.set.Paths[source]; kept {
-			k.keep(e.Path, Reason{Rule: ByCompiled, From: source})
+			k.addPath(e.Path, Reason{Rule: ByCompiled, From: source})
 		}
 	}
 }
 
-// dangling lets go of links that would lead to nothing, and led to something.
-func (k *keeper) dangling() {
+// removeDanglingLinks lets go of links that would lead to nothing, and led to something.
+func (k *keeper) removeDanglingLinks() {
 	for again := true; again; {
 		again = false
 		for p := range k.set.Paths {
@@ -546,7 +547,7 @@ func (k *keeper) dangling() {
 			if e.Type != image.TypeSymlink || k.strong[p] {
 				continue
 			}
-			real, links, ok := k.follow(p)
+			real, links, ok := k.followLinks(p)
 			if !ok {
 				continue // it led to nothing
 			}
@@ -562,8 +563,8 @@ func (k *keeper) dangling() {
 	}
 }
 
-// directories keeps those that something that stays lies in, and those that its packages have.
-func (k *keeper) directories() {
+// keepDirectories keeps those that something that stays lies in, and those that its packages have.
+func (k *keeper) keepDirectories() {
 	for p := range k.set.Paths {
 		for _, dir := range image.Parents(p) {
 			k.set.Dirs[dir] = true
@@ -571,7 +572,7 @@ func (k *keeper) directories() {
 	}
 	for name := range k.set.Packages {
 		for _, p := range k.db.packages[name].files {
-			if e, ok := k.img.Lookup(p); ok && e.IsDir() && !k.dropped(p, name) {
+			if e, ok := k.img.Lookup(p); ok && e.IsDir() && !k.isDropped(p, name) {
 				k.set.Dirs[p] = true
 			}
 		}
@@ -584,8 +585,8 @@ func (k *keeper) directories() {
 	maps.DeleteFunc(k.set.Dirs, func(p string, _ bool) bool { e, ok := k.img.Lookup(p); return !ok || !e.IsDir() })
 }
 
-// idleCuts notes cuts whose packages stay all the same.
-func (k *keeper) idleCuts() {
+// noteIdleCuts notes cuts whose packages stay all the same.
+func (k *keeper) noteIdleCuts() {
 	for _, c := range k.spec.Without {
 		_, from := k.set.Packages[c.From]
 		to, stays := k.set.Packages[c.To]
@@ -595,19 +596,19 @@ func (k *keeper) idleCuts() {
 	}
 }
 
-// broken finds files that stay and need what doesn't.
-func (k *keeper) broken() []string {
+// findBroken finds files that stay and need what doesn't.
+func (k *keeper) findBroken() []string {
 	var out []string
 	for _, p := range slices.Sorted(maps.Keys(k.set.Paths)) {
-		f := k.elf(p)
+		f := k.readELF(p)
 		if f == nil {
 			continue
 		}
 		for _, name := range f.Needed {
-			found := k.search(p, name)
-			if len(found) > 0 && !slices.ContainsFunc(found, k.stays) {
+			found := k.findLibrary(p, name)
+			if len(found) > 0 && !slices.ContainsFunc(found, k.isKept) {
 				at := found[0]
-				if real, _, ok := k.follow(at); ok {
+				if real, _, ok := k.followLinks(at); ok {
 					at = real
 				}
 				text := fmt.Sprintf("%s stays and needs %s", p, at)
@@ -624,9 +625,9 @@ func (k *keeper) broken() []string {
 	return out
 }
 
-// stays tells whether all that p leads through stays.
-func (k *keeper) stays(p string) bool {
-	real, links, ok := k.follow(p)
+// isKept reports whether the file at p and every link on the way stay.
+func (k *keeper) isKept(p string) bool {
+	real, links, ok := k.followLinks(p)
 	if !ok {
 		return false
 	}

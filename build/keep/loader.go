@@ -10,9 +10,9 @@ import (
 // multiarch are the directories of an architecture's libraries (Debian policy 9.1.1), by ELF machine.
 var multiarch = map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}
 
-// loaderDirs are the directories of ld.so.conf(5) in order, and those that the loader knows by itself (ld.so(8)).
-func (k *keeper) loaderDirs() ([]string, error) {
-	dirs, err := k.ldConf("/etc/ld.so.conf", 0)
+// listLoaderDirs returns the directories of ld.so.conf(5) in order, and those that the loader knows by itself (ld.so(8)).
+func (k *keeper) listLoaderDirs() ([]string, error) {
+	dirs, err := k.readLdConf("/etc/ld.so.conf", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +22,7 @@ func (k *keeper) loaderDirs() ([]string, error) {
 	return append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib"), nil
 }
 
-func (k *keeper) ldConf(file string, depth int) (dirs []string, err error) {
+func (k *keeper) readLdConf(file string, depth int) (dirs []string, err error) {
 	if e, ok := k.img.Stat(file); !ok || e.IsDir() || depth > 8 {
 		return nil, nil
 	}
@@ -45,7 +45,7 @@ func (k *keeper) ldConf(file string, depth int) (dirs []string, err error) {
 			}
 			slices.Sort(files)
 			for _, f := range files {
-				more, err := k.ldConf(f, depth+1)
+				more, err := k.readLdConf(f, depth+1)
 				if err != nil {
 					return nil, err
 				}
@@ -58,28 +58,28 @@ func (k *keeper) ldConf(file string, depth int) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// search gives where the loader finds a library that the file at p needs: in the first directory that has one for its machine,
+// findLibrary returns the paths at which the loader finds a library of the file at p: in the first directory that has one for its machine,
 // with all those that it may take instead on another processor (glibc-hwcaps).
-func (k *keeper) search(p, name string) []string {
-	f := k.elf(p)
+func (k *keeper) findLibrary(p, name string) []string {
+	f := k.readELF(p)
 	if f == nil {
 		return nil
 	}
 	if strings.Contains(name, "/") {
-		if k.loads(name, f.Machine) {
+		if k.isLoadable(name, f.Machine) {
 			return []string{name}
 		}
 		return nil
 	}
-	for _, dir := range append(k.ownDirs(p), k.dirs...) {
+	for _, dir := range append(k.listOwnDirs(p), k.dirs...) {
 		var found []string
-		if at := path.Join(dir, name); k.loads(at, f.Machine) {
+		if at := path.Join(dir, name); k.isLoadable(at, f.Machine) {
 			found = append(found, at)
 		}
 		caps, err := k.img.Glob(path.Join(escape(dir), "glibc-hwcaps/*", escape(name)))
 		if err == nil {
 			for _, at := range caps {
-				if k.loads(at, f.Machine) {
+				if k.isLoadable(at, f.Machine) {
 					found = append(found, at)
 				}
 			}
@@ -91,9 +91,9 @@ func (k *keeper) search(p, name string) []string {
 	return nil
 }
 
-// ownDirs are those that a file names: RUNPATH, or its RPATH and that of whatever loads it.
-func (k *keeper) ownDirs(p string) []string {
-	f := k.elf(p)
+// listOwnDirs returns the directories that a file names: RUNPATH, or its RPATH and that of each file that loads it.
+func (k *keeper) listOwnDirs(p string) []string {
+	f := k.readELF(p)
 	dirs := expand(f.RunPath, p)
 	if len(f.RunPath) > 0 {
 		return dirs
@@ -104,10 +104,10 @@ func (k *keeper) ownDirs(p string) []string {
 		if r.Rule != ByLibrary && r.Rule != ByDlopen {
 			return dirs
 		}
-		if p = r.From; k.elf(p) == nil {
+		if p = r.From; k.readELF(p) == nil {
 			return dirs
 		}
-		f = k.elf(p)
+		f = k.readELF(p)
 	}
 	return dirs
 }
@@ -125,13 +125,13 @@ func expand(dirs []string, p string) []string {
 	return out
 }
 
-// loads tells whether what is at p is for a machine.
-func (k *keeper) loads(p string, machine elf.Machine) bool {
-	real, _, ok := k.follow(p)
+// isLoadable reports whether the file at p is an ELF file for a machine.
+func (k *keeper) isLoadable(p string, machine elf.Machine) bool {
+	real, _, ok := k.followLinks(p)
 	if !ok {
 		return false
 	}
-	f := k.elf(real)
+	f := k.readELF(real)
 	return f != nil && f.Machine == machine
 }
 

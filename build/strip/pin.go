@@ -21,7 +21,7 @@ type Pin struct {
 	Unpacked  int64   `json:"unpacked"`
 }
 
-// Pin gives the layer's pin.
+// Pin returns the layer's pin.
 func (l Layer) Pin() (p Pin, err error) {
 	p = Pin{Component: l.Component, Key: l.Key, Files: l.Files, Unpacked: l.Unpacked}
 	if p.Digest, err = l.Digest(); err != nil {
@@ -34,8 +34,8 @@ func (l Layer) Pin() (p Pin, err error) {
 	return p, err
 }
 
-// Pinned gives the layers of pins. Who asks for the bytes of one gets them from the cache; where it isn't there make makes all
-// of them, once.
+// Pinned returns layers that know their digests only. Reading one takes it from the cache; if it is missing there, make makes
+// all of them, once.
 func Pinned(cacheDir string, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
 	store, err := newStore(cacheDir)
 	if err != nil {

@@ -45,7 +45,7 @@ type Input struct {
 	Edits map[string]Edit
 	// Time is that of every file: one that no base says, so that a base that was built again gives the same layers.
 	Time time.Time
-	// CacheDir keeps layers between builds; empty keeps them until the process ends.
+	// CacheDir keeps layers between builds; when it is empty they are written to a new temporary directory.
 	CacheDir string
 	Progress image.Progress
 }
@@ -73,7 +73,7 @@ type file struct {
 	edit string // the edit's key
 }
 
-// Layers gives the layers, in the order asked for, without empty ones.
+// Layers returns the layers in the order of Input.Order, without empty ones.
 func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if in.Progress == nil {
 		in.Progress = image.NoProgress
@@ -296,14 +296,14 @@ func (in Input) read(ctx context.Context, files map[string][]file, components []
 			continue
 		}
 		spool, err := os.CreateTemp("", "slimctl-strip-")
-		if err != nil {
-			return nil, errors.Join(err, g.Wait())
+		if err == nil {
+			c.files = append(c.files, spool)
+			err = os.Remove(spool.Name())
 		}
-		c.files = append(c.files, spool)
-		if err := os.Remove(spool.Name()); err != nil {
-			return nil, errors.Join(err, g.Wait())
-		}
-		g.Go(func() (err error) {
+		g.Go(func() error {
+			if err != nil {
+				return err
+			}
 			if found[i], err = in.readLayer(ctx, blob, spool, from[i]); err != nil {
 				return fmt.Errorf("layer %s: %w", in.Base.Layers[i].Digest, err)
 			}
@@ -413,7 +413,7 @@ func (in Input) content(e *image.File, f file, have *contents) error {
 	return nil
 }
 
-// setSourceTime gives compiled Python the time that its source has now, where it goes by times (PEP 552): else every start would
+// setSourceTime sets the time of its source in compiled Python, where it goes by times (PEP 552): else every start would
 // compile anew.
 func setSourceTime(pyc []byte, t time.Time) {
 	if len(pyc) >= 16 && string(pyc[2:4]) == "\r\n" && binary.LittleEndian.Uint32(pyc[4:8]) == 0 {
@@ -433,7 +433,7 @@ func newStore(cacheDir string) (store, error) {
 	return store{dir}, os.MkdirAll(dir, 0o755)
 }
 
-// get gives the layer of a key; nil when it was not made yet, or is not whole.
+// get returns the layer of a key; nil when it was not made yet or is not whole.
 func (s store) get(key string) v1.Layer {
 	data, err := os.ReadFile(filepath.Join(s.dir, key+".json"))
 	if err != nil {

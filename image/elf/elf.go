@@ -31,7 +31,8 @@ const (
 	maxHeaders = 1 << 10 // program headers
 	maxDynamic = 1 << 20 // bytes of the dynamic section
 	maxStrings = 64 << 20
-	maxText    = 4096 // of one name
+	maxText    = 4096     // of one name
+	maxNames   = 64 << 10 // bytes of all names together
 )
 
 // Is tells whether a file begins as an ELF file does.
@@ -145,6 +146,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 		}
 		return string(name), nil
 	}
+	names := 0
 	for _, t := range tags {
 		tag := elf.DynTag(t.Tag)
 		if tag != elf.DT_NEEDED && tag != elf.DT_RPATH && tag != elf.DT_RUNPATH {
@@ -153,6 +155,9 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 		s, err := text(t.Val)
 		if err != nil {
 			return err
+		}
+		if names += len(s) + 1; names > maxNames {
+			return fmt.Errorf("its names have more than %d bytes", maxNames)
 		}
 		switch tag {
 		case elf.DT_NEEDED:

@@ -15,6 +15,9 @@ import (
 const (
 	// maxSpool is how much of an ELF file is held in memory while it comes, in bytes; the rest goes to a temporary file.
 	maxSpool = 4 << 20
+	// maxELF is the size of the largest ELF file that is read, in bytes: it comes by way of the disk, and a hostile image's may
+	// be compressed to nothing.
+	maxELF = 1 << 30
 	// maxELFs is of how many ELF files an index tells, and maxELFText how many bytes that has.
 	maxELFs, maxELFText = 1 << 16, MaxRead
 )
@@ -23,11 +26,9 @@ const (
 type spool struct {
 	head []byte
 	file *os.File // nil while all is in head
-	size int64
 }
 
 func (s *spool) write(b []byte) error {
-	s.size += int64(len(b))
 	n := min(len(b), maxSpool-len(s.head))
 	s.head = append(s.head, b[:n]...)
 	if b = b[n:]; len(b) == 0 {
@@ -85,7 +86,7 @@ func (p *packer) addELFs(files map[Digest]*elf.File) (at Digest, size int64, err
 	return at, int64(len(data)), nil
 }
 
-// ELF gives what the dynamic loader reads of each ELF file among the layers, by its content. A file that a layer brings and
+// ELF returns what the dynamic loader reads of each ELF file among the layers, by its content. A file that a layer brings and
 // that isn't here is none, or the loader would not take it.
 func (im *Image) ELF() (map[Digest]*elf.File, error) {
 	out := map[Digest]*elf.File{}

@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -99,6 +100,8 @@ type scanner struct {
 	sum   hash.Hash
 	buf   []byte
 	elfs  map[Digest]*elf.File
+	// elfNames is how many bytes the names in elfs have.
+	elfNames int
 }
 
 // readTar reads the archive, and all that is behind it.
@@ -178,7 +181,7 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		if err != nil {
 			return d, err
 		}
-		if rest == e.Size && elf.Is(buf[:n]) {
+		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
 			program = &spool{}
 			defer program.close()
 		}
@@ -194,6 +197,12 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	if program != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
 		if f, err := elf.Read(program); err == nil { // else it is not one that a loader would take
 			s.elfs[d] = f
+			for _, name := range slices.Concat(f.Needed, f.RPath, f.RunPath) {
+				s.elfNames += len(name)
+			}
+			if s.elfNames > maxELFText/2 {
+				return d, fmt.Errorf("the names in the layer's ELF files have more than %d bytes", maxELFText/2)
+			}
 		}
 	}
 	if keep == always || keep == script && string(buf[:2]) == "#!" {
