@@ -265,7 +265,7 @@ func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recip
 	}
 	platform := v1.Platform{OS: "linux", Architecture: "amd64"}
 	recipes, _, err := resolve.Resolve(t.Context(), resolve.Input{
-		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{platform}, Assets: assets.FS,
+		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{platform}, Assets: assets.FS, Cache: tree.Cache{Dir: t.TempDir()},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
@@ -171,7 +172,9 @@ func TestResolve(t *testing.T) {
 			if !strings.Contains(text, "expect:") {
 				text += expect
 			}
-			recipes, _, err := resolve.Resolve(t.Context(), input(src, load(t, text)))
+			in := input(src, load(t, text))
+			in.Cache = tree.Cache{Dir: t.TempDir()}
+			recipes, _, err := resolve.Resolve(t.Context(), in)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("error is %v\nwant one that says %s", err, c.err)

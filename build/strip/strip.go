@@ -45,7 +45,7 @@ type Input struct {
 	Edits map[string]Edit
 	// Time is that of every file: one that no base says, so that a base that was built again gives the same layers.
 	Time time.Time
-	// CacheDir keeps layers between builds; when it is empty they are written to a new temporary directory.
+	// CacheDir is where layers are written, and kept between builds.
 	CacheDir string
 	Progress image.Progress
 }
@@ -426,8 +426,7 @@ type store struct{ dir string }
 
 func newStore(cacheDir string) (store, error) {
 	if cacheDir == "" {
-		dir, err := os.MkdirTemp("", "slimctl-stripped-")
-		return store{dir}, err
+		return store{}, errors.New("layers made anew need a cache directory to lie in")
 	}
 	dir := filepath.Join(cacheDir, "stripped", fmt.Sprintf("v%d", keyVersion))
 	return store{dir}, os.MkdirAll(dir, 0o755)

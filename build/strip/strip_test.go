@@ -59,6 +59,9 @@ func tryStack(t *testing.T, layers ...[]image.File) (v1.Image, *tree.Image, erro
 func layers(t *testing.T, in strip.Input) []strip.Layer {
 	t.Helper()
 	in.Time = when
+	if in.CacheDir == "" {
+		in.CacheDir = t.TempDir()
+	}
 	out, err := strip.Layers(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
@@ -397,7 +400,7 @@ func TestRefuses(t *testing.T) {
 		`/a: no layer is for the component "x"`:         func(string) string { return "x" },
 		"/fifo is a fifo, which no layer of ours holds": func(p string) string { return map[string]string{"/fifo": "one"}[p] },
 	} {
-		_, err := strip.Layers(t.Context(), strip.Input{Base: base, Image: img, Order: []string{"one"}, Component: component})
+		_, err := strip.Layers(t.Context(), strip.Input{Base: base, Image: img, Order: []string{"one"}, Component: component, CacheDir: t.TempDir()})
 		if err == nil || err.Error() != name {
 			t.Errorf("%q: %v", name, err)
 		}
