@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -24,6 +25,9 @@ type Server struct {
 	Args    []string `json:"args,omitempty"`
 	URL     string   `json:"url,omitempty"`
 	Prefix  string   `json:"prefix,omitempty"`
+	// Env are the names of the variables that it is started with besides the hub's; Directory is where it is started.
+	Env       []string `json:"env,omitempty"`
+	Directory string   `json:"directory,omitempty"`
 	// Hidden is true for one whose tools the base's hub lists only for who searches.
 	Hidden bool `json:"hidden,omitempty"`
 	// Tools are those known by name, with their prefix, sorted; Unknown says that there may be others.
@@ -236,16 +240,17 @@ func (r *reader) server(p string, data []byte, m member) Server {
 	}
 	keys.shift(m.at)
 	r.duplicates(p, data, keys)
-	transport := ""
+	transport, env := "", map[string]json.RawMessage{}
 	into := map[string]any{
 		"type": &s.Type, "transport": &transport, "command": &s.Command, "args": &s.Args, "url": &s.URL, "prefix": &s.Prefix,
-		"hidden": &s.Hidden,
+		"hidden": &s.Hidden, "env": &env, "cwd": &s.Directory,
 	}
 	for _, k := range keys { // of two with one name the last counts
 		if into[k.name] != nil {
 			r.decode(p, data, k, into[k.name])
 		}
 	}
+	s.Env = slices.Sorted(maps.Keys(env))
 	s.Type = cmp.Or(s.Type, transport)
 	if s.Type == "" && s.Command != "" && s.URL == "" {
 		s.Type = "stdio"

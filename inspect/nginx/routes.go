@@ -148,9 +148,6 @@ const (
 	maxGoals     = 2000
 )
 
-// Outcomes follows what the location l does to its end. What can't be told counts as an answer.
-func (s *Server) Outcomes(l *Location) []Outcome { return newFollower(s).outcomes(l) }
-
 // follower follows targets of one server.
 type follower struct {
 	server *Server
@@ -269,41 +266,4 @@ func (f *follower) goal(uri string) (l *Location, known bool) {
 	}
 	f.goals[uri] = l
 	return l, true
-}
-
-// Socket is an address and port, with the servers that share it: which one answers is the Host header's choice.
-type Socket struct {
-	Listen
-	// Servers are those that listen there, in order.
-	Servers []*Server
-}
-
-// Sockets lists the sockets of HTTP servers, in the order in which they are met.
-func (c *Config) Sockets() []Socket {
-	var out []Socket
-	at := map[string]int{}
-	for i := range c.Servers {
-		s := &c.Servers[i]
-		if s.Protocol != "" {
-			continue
-		}
-		for j := range s.Listen {
-			key := s.Listen[j].key()
-			n, ok := at[key]
-			if !ok {
-				n = len(out)
-				at[key] = n
-				out = append(out, Socket{Listen: s.Listen[j]})
-			}
-			if !slices.Contains(out[n].Servers, s) {
-				out[n].Servers = append(out[n].Servers, s)
-			}
-		}
-	}
-	return out
-}
-
-// Answering lists the routes that answer on a listener that is not on loopback.
-func (c *Config) Answering() []Route {
-	return slices.DeleteFunc(c.Routes(), func(r Route) bool { return !r.Public || !r.Answers })
 }

@@ -74,7 +74,7 @@ var (
 		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again. verify --same tree accepts other layers that hold the same.",
 	}
 	fileRule = Rule{
-		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error,
+		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error, Holes: []string{"j"},
 		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; one file more may be read by any program, and one less opens what it closed.",
 		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again.",
 	}

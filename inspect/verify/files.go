@@ -22,7 +22,7 @@ var fileRules = []rule{
 	}, each: configVolumes},
 }
 
-func fileDirectories(h *held) error {
+func fileDirectories(h *held) {
 	told := map[string]bool{}
 	for _, p := range sortedKeys(h.want.Laid) {
 		if f, ok := h.Files.Lookup(p); ok && f.UID != 0 {
@@ -39,10 +39,9 @@ func fileDirectories(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
-func configVolumes(h *held) error {
+func configVolumes(h *held) {
 	for _, v := range h.Surface.Config.Volumes {
 		for _, p := range sortedKeys(h.want.Laid) {
 			if e, ok := h.Files.Lookup(p); ok && !e.IsDir() && image.Within(p, image.Clean(v)) {
@@ -51,7 +50,6 @@ func configVolumes(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
 // lays says whether the profile lays a path.
@@ -81,9 +79,9 @@ func (h *held) unchecked(format string, args ...any) {
 }
 
 // read gives the contents of files, as many at once as may be.
-func (h *held) read(paths []string) (map[string][]byte, error) {
+func (h *held) read(paths []string) map[string][]byte {
 	out := make(map[string][]byte, len(paths))
-	for len(paths) > 0 {
+	for len(paths) > 0 && h.err == nil {
 		n, size := 0, int64(0)
 		for n < len(paths) {
 			e, _ := h.Files.Stat(paths[n])
@@ -92,12 +90,10 @@ func (h *held) read(paths []string) (map[string][]byte, error) {
 			}
 			n++
 		}
-		contents, err := h.Files.ReadFiles(h.ctx, paths[:n]...)
-		if err != nil {
-			return nil, err
-		}
+		var contents map[string][]byte
+		contents, h.err = h.Files.ReadFiles(h.ctx, paths[:n]...)
 		maps.Copy(out, contents)
 		paths = paths[n:]
 	}
-	return out, nil
+	return out
 }

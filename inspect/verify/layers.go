@@ -39,7 +39,7 @@ func (h *held) onBase() bool {
 	return true
 }
 
-func layersOdd(h *held) error {
+func layersOdd(h *held) {
 	for i, l := range h.Files.Layers {
 		if i < len(h.want.Base) && h.Files.Layers[i].DiffID.String() == h.want.Base[i] {
 			continue
@@ -51,7 +51,6 @@ func layersOdd(h *held) error {
 			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s has the compression %s; a build writes gzip", h.layer(i), l.Compression)
 		}
 	}
-	return nil
 }
 
 // unread says how many layers of which platform were not read.

@@ -61,7 +61,7 @@ func (h *held) listens(a string) bool {
 	return slices.ContainsFunc(h.want.Listeners, func(l string) bool { return canonical(l) == a })
 }
 
-func listenersUnknown(h *held) error {
+func listenersUnknown(h *held) {
 	for _, l := range h.Surface.Listeners {
 		a := address(l.Address, l.Port)
 		if h.listens(a) {
@@ -73,5 +73,4 @@ func listenersUnknown(h *held) error {
 		}
 		h.found(a, []tree.Place{l.Place}, "%s listens on %s, for %s", l.By, a, who)
 	}
-	return nil
 }

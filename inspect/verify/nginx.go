@@ -53,11 +53,6 @@ var nginxRules = []rule{
 		Fix: "Decide by location; $uri has no query.",
 	}, each: nginxRequestURI},
 	{Rule: Rule{
-		ID: "nginx-template", Title: "No template lies where nginx reads", Severity: Error, Holes: []string{"j"},
-		Why: "The base's snippets are templates at build time: rm of the rendered name does nothing, and the template is rendered at the next start. With placeholders left, the environment says what is listened to.",
-		Fix: "Remove the template; write the configuration out.",
-	}, each: nginxTemplates},
-	{Rule: Rule{
 		ID: "nginx-writable-include", Title: "Only root may write what nginx reads", Severity: Error, Holes: []string{"m"},
 		Why: "On line B nginx, started as root, includes a file that belongs to the desktop user: he adds any server to it.",
 		Fix: "Give file and directories to root, mode 0644 and 0755, or drop the include.",
@@ -74,10 +69,7 @@ var nginxRules = []rule{
 	}, each: nginxIncludes},
 }
 
-// fromClient are the variables by which a client chooses: the request line's, headers', and what is made from them.
-var fromClient = regexp.MustCompile(`\$\{?(http_|arg_|cookie_|args|query_string|uri|request|document_uri|sent_|upstream_http_|content_type|remote_user)`)
-
-func nginxPortProxy(h *held) error {
+func nginxPortProxy(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind != nginx.Proxy {
 			return
@@ -95,7 +87,6 @@ func nginxPortProxy(h *held) error {
 			}
 		}
 	})
-	return nil
 }
 
 // byHost says whether the name that a client asks for is a part of text.
@@ -103,7 +94,7 @@ func byHost(text string) bool {
 	return strings.Contains(text, "server_name") || strings.Contains(text, "$host") || strings.Contains(text, "$http_host")
 }
 
-func nginxHeaderProxy(h *held) error {
+func nginxHeaderProxy(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind != nginx.Proxy && a.target.Kind != nginx.Rewrite {
 			return
@@ -112,29 +103,23 @@ func nginxHeaderProxy(h *held) error {
 			return // found as what the query decides
 		}
 		for _, part := range a.target.Chosen {
-			switch {
-			case byHost(part): // found as port proxy
-			case fromClient.MatchString(part):
+			if !byHost(part) { // which is found as port proxy
 				h.found(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
-			default:
-				h.found(a.name(), a.at, "the route %s leads to %s, and it is not known what %s is", a.name(), a.target.Value, part)
 			}
 		}
 	})
-	return nil
 }
 
 // nginxStreams finds what is no HTTP.
-func nginxStreams(h *held) error {
+func nginxStreams(h *held) {
 	h.eachServer(func(_ *nginx.Config, s *nginx.Server) {
 		if s.Protocol != "" {
 			h.found(serverName(s), []tree.Place{s.Place}, "the server %s is one for %s", serverName(s), s.Protocol)
 		}
 	})
-	return nil
 }
 
-func nginxManyServers(h *held) error {
+func nginxManyServers(h *held) {
 	for i := range h.Surface.Nginx {
 		c := &h.Surface.Nginx[i]
 		by := map[string][]*nginx.Server{}
@@ -163,10 +148,9 @@ func nginxManyServers(h *held) error {
 			h.found(a, places, "%d servers listen on %s: %s", len(by[a]), a, list(names))
 		}
 	}
-	return nil
 }
 
-func nginxStarts(h *held) error {
+func nginxStarts(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, n := range c.Notes {
 			h.found("nginx", []tree.Place{n.Place}, "%s", n.Text)
@@ -175,31 +159,28 @@ func nginxStarts(h *held) error {
 			h.found(c.Path, h.at(c.Path), "%s has no server", c.Path)
 		}
 	}
-	return nil
 }
 
-func nginxRegexes(h *held) error {
+func nginxRegexes(h *held) {
 	h.eachLocation(func(l *location) {
 		if l.regex() && len(l.parents) == 0 {
 			h.found(l.name(), []tree.Place{l.Place}, "the route %s is a regular expression beside the others", l.name())
 		}
 	})
-	return nil
 }
 
-func nginxRawPaths(h *held) error {
+func nginxRawPaths(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind == nginx.Proxy && a.target.RawURI {
 			h.found(a.name(), a.at, "the route %s leads to %s with the path as the client wrote it", a.name(), a.target.Value)
 		}
 	})
-	return nil
 }
 
 // withQuery are the variables that hold the query.
 var withQuery = regexp.MustCompile(`\$\{?(request_uri|request|args|query_string|arg_\w+|is_args)\b`)
 
-func nginxRequestURI(h *held) error {
+func nginxRequestURI(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, m := range c.Maps {
 			parts := strings.Join(append(slices.Clip(m.Parts), m.Source), " ")
@@ -213,50 +194,9 @@ func nginxRequestURI(h *held) error {
 			h.found(a.name(), a.at, "the route %s %s: that holds the query", a.name(), does(a.target))
 		}
 	})
-	return nil
 }
 
-// placeholder is what envsubst fills in; nginx's own variables are in lower case.
-var placeholder = regexp.MustCompile(`\$\{[A-Z][A-Z0-9_]*\}`)
-
-func nginxTemplates(h *held) error {
-	dirs := []string{"/opt/gem"}
-	for _, c := range h.Surface.Nginx {
-		if dir := path.Dir(c.Path); !slices.Contains(dirs, dir) && dir != "/etc/nginx" {
-			dirs = append(dirs, dir)
-		}
-	}
-	for _, dir := range dirs {
-		for _, pattern := range []string{"/nginx.*.conf", "/*.conf.template", "/nginx/nginx.*.conf", "/nginx/*.conf.template"} {
-			paths, err := h.Files.Glob(dir + pattern)
-			if err != nil {
-				return err
-			}
-			for _, p := range paths {
-				if !h.lays(p) {
-					h.found(p, h.at(p), "%s is a template of nginx's configuration", p)
-				}
-			}
-		}
-	}
-	left := func(what string, at tree.Place, texts ...string) {
-		for _, text := range texts {
-			if p := placeholder.FindString(text); p != "" {
-				h.found(what, []tree.Place{at}, "%s is filled from the environment in %s", p, what)
-			}
-		}
-	}
-	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
-		for _, l := range s.Listen {
-			left("listen "+l.Value, l.Place, l.Value)
-		}
-		left("server_name", s.Place, s.Names...)
-	})
-	h.eachAnswer(func(a answer) { left(a.name(), a.at[0], a.Pattern, a.when, a.target.Value, a.auth) })
-	return nil
-}
-
-func nginxWritable(h *held) error {
+func nginxWritable(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, f := range append([]string{c.Path}, c.Files...) {
 			if who := h.writer(f); who != "" {
@@ -271,10 +211,9 @@ func nginxWritable(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
-func nginxGlobs(h *held) error {
+func nginxGlobs(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, i := range c.Includes {
 			if i.Glob || strings.ContainsAny(i.Pattern, "*?[") {
@@ -282,10 +221,9 @@ func nginxGlobs(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
-func nginxIncludes(h *held) error {
+func nginxIncludes(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, i := range c.Includes {
 			if i.Missing || len(i.Files) == 0 && !i.Glob {
@@ -301,5 +239,4 @@ func nginxIncludes(h *held) error {
 			h.found(c.Path, h.at(c.Path), "nginx starts with %s, which the profile does not lay", c.Path)
 		}
 	}
-	return nil
 }

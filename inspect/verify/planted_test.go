@@ -104,7 +104,7 @@ location @open { proxy_pass http://hub; }
 location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://hub; }
 # What is sent has the code`),
 		}}, "nginx-auth-by-request-uri"},
-		"j": {plant{files: []image.File{text("/opt/gem/nginx/nginx.python_srv.conf", "location /v1 { proxy_pass http://127.0.0.1:${SANDBOX_SRV_PORT}; }")}}, "nginx-template"},
+		"j": {plant{files: []image.File{text("/opt/gem/nginx/nginx.python_srv.conf", "location /v1 { proxy_pass http://127.0.0.1:${SANDBOX_SRV_PORT}; }")}}, "file"},
 		"k": {plant{files: []image.File{
 			image.Bytes("/opt/gem/run.sh", 0o755, []byte("#!/bin/bash\nset -e\nenvsubst '${PORT}' </opt/gem/nginx.legacy.conf >/opt/gem/nginx/legacy.conf\nexec /usr/bin/supervisord -n -c /opt/gem/supervisord.conf\n")),
 			text("/opt/gem/nginx.legacy.conf", "location /json { proxy_pass http://127.0.0.1:${PORT}; }"),
@@ -112,7 +112,7 @@ location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://hub; 
 		"l": {plant{files: []image.File{
 			text("/opt/gem/mcp.disabled", ""), text("/opt/gem/supervisord.mcp.conf", "[program:mcp]\ncommand=/usr/bin/mcp-server-browser\n"),
 			text("/opt/gem/nginx.mcp.conf", "location ~ ^/(sse|message|mcp) { proxy_pass http://127.0.0.1:8089; }"),
-		}}, "mcp-enable-file"},
+		}}, "program-dormant"},
 		"m, a listener": {plant{files: []image.File{asset(t, "nginx/nginx.conf", nginxConf, "listen 8080 default_server;", "listen 8080 default_server;\n        listen 0.0.0.0:8091;")}}, "listener-unknown"},
 		"m, a program":  {plant{files: []image.File{supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server --host 0.0.0.0 --port 8091\nuser=gem\n[program:nginx]")}}, "listener-unknown"},
 		"m, an include": {plant{files: []image.File{
@@ -175,7 +175,7 @@ func attacks(t testing.TB) map[string]struct {
 		"a server of another name":      {hub(`{"mcpServers": {"Browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}}}`), "mcp-server"},
 		"no JSON":                       {hub("{"), "not-understood"},
 		"the tool under another name":   {files(text("/etc/agent-browser/browser-shell.policy.json", `{"tool_name": "bash"}`)), "mcp-tool"},
-		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "mcp-built-in"},
+		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "mcp-tool"},
 		"another browser-shell":         {files(image.Bytes(shell, 0o755, append(program(0x3e), "evil"...))), "file"},
 		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file"},
 		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file"},
@@ -235,7 +235,7 @@ func attacks(t testing.TB) map[string]struct {
 		"an open case":                  {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "client_max_body_size 0;\n    return 403;", "if ($http_x_open) { return 200 ok; }\n    return 403;")), "nginx-longer-location"},
 		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "nginx-no-auth"},
 		"TCP":                           {files(asset(t, "nginx/nginx.conf", nginxConf, "http {", "stream { server { listen 9000; proxy_pass 127.0.0.1:9222; } }\nhttp {")), "nginx-stream"},
-		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-probe"},
+		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-longer-location"},
 
 		"a shell first":           {plant{config: starts("/bin/sh", "-c", "x & exec /usr/local/bin/browser-shell init")}, "start-entrypoint"},
 		"arguments":               {plant{config: func(c *v1.ConfigFile) { c.Config.Cmd = []string{"--open"} }}, "config"},
@@ -419,7 +419,7 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 	}
 	t.Run("one platform", func(t *testing.T) {
 		r := check(t, c.input(t, plant{config: env("X=1")}))
-		mustFind(t, r, "platform-differs")
+		mustFind(t, r, "config")
 	})
 }
 
@@ -502,12 +502,12 @@ func (l annotatedLayer) Descriptor() (*v1.Descriptor, error) {
 
 // The base itself has its holes, and more.
 func TestBaseIsOpen(t *testing.T) {
-	const everywhere = `nginx-longer-location nginx-probe nginx-port-proxy nginx-many-servers nginx-no-auth nginx-raw-path nginx-auth-by-request-uri
-		nginx-template nginx-rendered-at-start nginx-include-glob listener-unknown
+	const everywhere = `nginx-longer-location nginx-port-proxy nginx-many-servers nginx-no-auth nginx-raw-path nginx-auth-by-request-uri
+		nginx-rendered-at-start nginx-include-glob listener-unknown
 		program program-environment program-include program-socket program-path start-entrypoint start-script start-grant
 		start-environment switch mcp-server mcp-tool privilege-file account-login layer file config browser-flag`
 	for line, more := range map[string]string{
-		"A": "mcp-enable-file program-dormant", "B": "nginx-header-proxy mcp-built-in start-hook start-change nginx-include-missing", "C": "nginx-header-proxy mcp-built-in",
+		"A": "program-dormant", "B": "nginx-header-proxy start-hook start-change nginx-include-missing", "C": "nginx-header-proxy",
 	} {
 		t.Run(line, func(t *testing.T) {
 			r := check(t, closeLine(t, line).input(t, plant{base: true}, "linux/amd64"))
@@ -517,7 +517,7 @@ func TestBaseIsOpen(t *testing.T) {
 					t.Errorf("nothing is found by %s", id)
 				}
 			}
-			if line == "A" && (slices.Contains(have, "nginx-header-proxy") || slices.Contains(have, "mcp-built-in")) {
+			if line == "A" && slices.Contains(have, "nginx-header-proxy") {
 				t.Error("found what line A does not have")
 			}
 		})

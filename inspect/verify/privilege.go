@@ -54,9 +54,6 @@ func kinds(f privilege.File, of ...string) []string {
 }
 
 func (h *held) eachPrivileged(visit func(f privilege.File)) {
-	if h.Surface.Privilege == nil {
-		return
-	}
 	for _, f := range h.Surface.Privilege.Files {
 		if !matchesAny(h.want.Privileged, f.Entry.Path) {
 			visit(f)
@@ -64,41 +61,32 @@ func (h *held) eachPrivileged(visit func(f privilege.File)) {
 	}
 }
 
-func privilegedFiles(h *held) error {
+func privilegedFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
 		if k := kinds(f, privilege.Setuid, privilege.Setgid, privilege.Capability); len(k) > 0 {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s", strings.TrimSpace(fmt.Sprintf("%s (%d:%d, %04o) is %s %s", f.Entry.Path, f.Entry.UID, f.Entry.GID, f.Entry.Mode, strings.Join(k, ", "), f.Capabilities)))
 		}
 	})
-	return nil
 }
 
-func writableFiles(h *held) error {
+func writableFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
 		if len(kinds(f, privilege.WorldWritable)) > 0 {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "everybody may write %s (%04o)", f.Entry.Path, f.Entry.Mode)
 		}
 	})
-	return nil
 }
 
-func deviceFiles(h *held) error {
-	if h.Surface.Privilege == nil {
-		return nil
-	}
+func deviceFiles(h *held) {
 	for _, f := range h.Surface.Privilege.Files {
 		if len(kinds(f, privilege.Device)) > 0 {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s is a %s device", f.Entry.Path, f.Entry.Type)
 		}
 	}
-	return nil
 }
 
-func sudoRules(h *held) error {
+func sudoRules(h *held) {
 	p := h.Surface.Privilege
-	if p == nil {
-		return nil
-	}
 	_, there := h.Files.Stat("/usr/bin/sudo")
 	for _, n := range p.Sudo {
 		if !there && h.nobodys(n.Text) {
@@ -106,7 +94,6 @@ func sudoRules(h *held) error {
 		}
 		h.found(n.Place.Path, []tree.Place{n.Place}, "a rule of sudo: %s", n.Text)
 	}
-	return nil
 }
 
 // nobodys says whether a line of sudoers gives nothing to anybody: it is about root, a group that nobody is in, or a setting.
@@ -131,11 +118,8 @@ func (h *held) nobodys(line string) bool {
 // noShells are what an account has that nobody logs in to.
 var noShells = []string{"nologin", "false"}
 
-func accountLogins(h *held) error {
+func accountLogins(h *held) {
 	p := h.Surface.Privilege
-	if p == nil {
-		return nil
-	}
 	for _, u := range p.Users {
 		at := []tree.Place{u.Place}
 		if !slices.Contains(noShells, path.Base(u.Shell)) { // an empty one is /bin/sh (passwd(5))
@@ -145,14 +129,10 @@ func accountLogins(h *held) error {
 			h.found(u.Name, at, "the password of %s is %s", u.Name, map[string]string{"none": "empty: anybody gets in"}[u.Password]+strings.TrimPrefix(u.Password, "none"))
 		}
 	}
-	return nil
 }
 
-func accountRoots(h *held) error {
+func accountRoots(h *held) {
 	p := h.Surface.Privilege
-	if p == nil {
-		return nil
-	}
 	names := map[string]bool{}
 	for _, u := range p.Users {
 		at := []tree.Place{u.Place}
@@ -172,5 +152,4 @@ func accountRoots(h *held) error {
 			h.found(g.Name, []tree.Place{g.Place}, "the group %s has %s", g.Name, list(members))
 		}
 	}
-	return nil
 }

@@ -16,7 +16,7 @@ var programRules = []rule{
 		Fix: "Remove the program's section. Name it in expect.programs only if your profile adds it on purpose.",
 	}, each: programs},
 	{Rule: Rule{
-		ID: "program-dormant", Title: "No program lies in wait", Severity: Error,
+		ID: "program-dormant", Title: "No program lies in wait", Severity: Error, Holes: []string{"l"},
 		Why: "A file with a program that nothing reads today is one copy, one include or one restart away from running, as supervisord.mcp.conf is on line A.",
 		Fix: "Remove the file.",
 	}, each: programsDormant},
@@ -62,7 +62,7 @@ var programRules = []rule{
 	}, each: supervisordMain},
 }
 
-func programs(h *held) error {
+func programs(h *held) {
 	var have []string
 	for _, p := range h.Surface.Programs {
 		have = append(have, p.Name)
@@ -81,10 +81,9 @@ func programs(h *held) error {
 			h.found(name, []tree.Place{h.Surface.Programs[i].Place}, "there are two programs %q", name)
 		}
 	}
-	return nil
 }
 
-func programsDormant(h *held) error {
+func programsDormant(h *held) {
 	for _, c := range h.Surface.Dormant {
 		for _, p := range c.Programs {
 			h.found(c.Path, []tree.Place{p.Place}, "%s holds the program %q and nothing reads it", c.Path, p.Name)
@@ -93,13 +92,12 @@ func programsDormant(h *held) error {
 			h.found(c.Path, h.at(c.Path), "%s looks like a part of supervisord's configuration and nothing reads it", c.Path)
 		}
 	}
-	return nil
 }
 
-func programIncludes(h *held) error {
+func programIncludes(h *held) {
 	c := h.Surface.Supervisord
 	if c == nil {
-		return nil
+		return
 	}
 	for _, pattern := range c.Includes {
 		h.found(pattern, h.at(c.Path), "%s includes %s", c.Path, pattern)
@@ -109,12 +107,11 @@ func programIncludes(h *held) error {
 			h.found(f, h.at(f), "supervisord reads %s besides %s", f, c.Path)
 		}
 	}
-	return nil
 }
 
-func programSockets(h *held) error {
+func programSockets(h *held) {
 	if h.Surface.Supervisord == nil {
-		return nil
+		return
 	}
 	for _, s := range h.Surface.Supervisord.Sockets {
 		at := []tree.Place{s.Place}
@@ -129,35 +126,32 @@ func programSockets(h *held) error {
 			h.found(s.Address, at, "the socket %s belongs to %s", s.Address, s.Owner)
 		}
 	}
-	return nil
 }
 
 // setByInit are the variables that `browser-shell init` gives supervisord, each checked by it.
 var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF", "SLIM_SCREEN", "SLIM_WINDOW", "SLIM_LANG"}
 
-func programVariables(h *held) error {
+func programVariables(h *held) {
 	for _, p := range h.Surface.Programs {
 		if bad := difference(p.Variables, setByInit); len(bad) > 0 {
 			h.found(p.Name, []tree.Place{p.Place}, "the program %q depends on %s", p.Name, list(bad))
 		}
 	}
-	return nil
 }
 
-func programAccounts(h *held) error {
+func programAccounts(h *held) {
 	for _, p := range h.Surface.Programs {
 		account, _, _ := strings.Cut(p.User, ":")
 		if p.Name != "nginx" && slices.Contains([]string{"", "root", "0", "%(ENV_SLIM_SUPERVISOR_USER)s"}, account) {
 			h.found(p.Name, []tree.Place{p.Place}, "the program %q runs as root where supervisord does", p.Name)
 		}
 	}
-	return nil
 }
 
 // interpreters run what their arguments say, or another program that PATH leads to.
 var interpreters = regexp.MustCompile(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
 
-func programPaths(h *held) error {
+func programPaths(h *held) {
 	for _, p := range h.Surface.Programs {
 		at := []tree.Place{p.Place}
 		program := firstWord(p.Command)
@@ -184,14 +178,13 @@ func programPaths(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
 // loaders are variables by which a program loads code or settings that are not its own: ld.so(8), python(1), node(1),
 // bash(1), perlrun(1), openssl-env(7).
 var loaders = regexp.MustCompile(`^(LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|GETCONF_DIR|MALLOC_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|WARNINGS|EXECUTABLE|PLATLIBDIR|CASEOK|PYCACHEPREFIX)|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|IFS|CDPATH|PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|XDG_(CONFIG|DATA)_(DIRS|HOME)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|FONTCONFIG_.*|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy)$`)
 
-func programLoaders(h *held) error {
+func programLoaders(h *held) {
 	if c := h.Surface.Supervisord; c != nil {
 		for _, name := range sortedKeys(c.Environment) {
 			if loaders.MatchString(name) || name == "PATH" {
@@ -206,7 +199,6 @@ func programLoaders(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
 // openFlags are Chromium's switches that open it (content/public/common/content_switches.cc and others of Chromium).
@@ -215,7 +207,7 @@ var openFlags = regexp.MustCompile(`^--(remote-debugging-(address|pipe)|remote-a
 // proxyFlags send every request through the egress proxy; the managed policy says the same.
 var proxyFlags = []string{"--proxy-server=http://127.0.0.1:8118", "--proxy-bypass-list=<-loopback>"}
 
-func browserFlags(h *held) error {
+func browserFlags(h *held) {
 	for _, p := range h.Surface.Programs {
 		if p.Name != "browser" {
 			continue
@@ -239,13 +231,12 @@ func browserFlags(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
-func supervisordMain(h *held) error {
+func supervisordMain(h *held) {
 	s := h.Surface
-	if s.Start == nil || len(h.want.Programs) == 0 {
-		return nil
+	if len(h.want.Programs) == 0 {
+		return
 	}
 	switch {
 	case s.Start.Supervisord == "" || s.Supervisord == nil:
@@ -253,7 +244,6 @@ func supervisordMain(h *held) error {
 	case !h.lays(s.Start.Supervisord):
 		h.found(s.Start.Supervisord, h.at(s.Start.Supervisord), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
 	}
-	return nil
 }
 
 // firstWord is the program of a command, without quotes.

@@ -5,7 +5,6 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
@@ -23,11 +22,6 @@ var routeRules = []rule{
 		Why: "An image that does not answer is replaced in a hurry by one that does.",
 		Fix: "Lay the profile's nginx configuration, or drop the route from expect.routes.",
 	}, each: routesMissing},
-	{Rule: Rule{
-		ID: "nginx-probe", Title: "Only the profile's paths answer, however they are spelled", Severity: Error, Holes: []string{"a", "h"},
-		Why: "What counts is which location nginx picks for a path once it is decoded and normalised: /mcp/../v1, //mcp, /MCP, /mcp%2fx, /wsX.",
-		Fix: "Make the location that answers exact, or remove it.",
-	}, each: routesProbed},
 	{Rule: Rule{
 		ID: "nginx-no-auth", Title: "Every route asks the gate", Severity: Error, Holes: []string{"d"},
 		Why: "A location without auth_request answers strangers; the base's port proxy has none even with a key set. An internal one is reached by error_page, try_files or a header of the server behind.",
@@ -177,7 +171,7 @@ func (a answer) question(asked map[string]bool) bool {
 // routesUnexpected takes internal locations for reached: an error_page, try_files or index may lead there, and any server that
 // requests are passed to may by X-Accel-Redirect. The gate's question has no body that goes out, and a text
 // without variables says nothing of the request and nothing of what runs.
-func routesUnexpected(h *held) error {
+func routesUnexpected(h *held) {
 	asked := h.asked()
 	h.eachAnswer(func(a answer) {
 		switch {
@@ -193,7 +187,6 @@ func routesUnexpected(h *held) error {
 			h.found(a.name(), a.at, "the route %s answers: it %s", a.name(), does(a.target))
 		}
 	})
-	return nil
 }
 
 // does says what a target does, for a sentence.
@@ -223,7 +216,7 @@ func serverName(s *nginx.Server) string {
 	return strings.TrimSpace(strings.Join(listen, ",") + " " + strings.Join(s.Names, " "))
 }
 
-func routesMissing(h *held) error {
+func routesMissing(h *held) {
 	if len(h.Surface.Nginx) == 0 && len(h.want.Routes) > 0 {
 		h.found("", nil, "no nginx is seen to start, so no route answers")
 	}
@@ -244,78 +237,12 @@ func routesMissing(h *held) error {
 			}
 		}
 	}
-	return nil
-}
-
-// sometimes says whether a location answers, if only in some cases.
-func sometimes(l *nginx.Location) bool {
-	return answers(l.Target) || slices.ContainsFunc(l.Cases, func(c nginx.Case) bool { return answers(c.Target) })
-}
-
-// spellings are paths of the base's routes, and of others that are near the profile's.
-var spellings = strings.Fields(`/ /v1 /v1/docs /v1/ping /v1/mcp /v1/shell /v1/shell/ws /llms.txt /health /json /json/version /jsonx /devtools/page/1
-	/devtools/browser/1 /cdp/ /cdp/json/version /cdp/devtools/page/1 /auth /screenshot /actions /ws /wsX /code-server/ /proxy/18091/x /absproxy/1/
-	/jupyter /jupyter/lab /terminal /terminal/ /index.html /index.html/ /static/sandbox/x.js /browser-ui /opencode /codex /claudecode /sse /message
-	/messages /favicon.ico /nginx_status /_auth /_auth_handler /_empty /.git/config /.env /metrics /debug/pprof/`)
-
-// suffixes and prefixes turn a route into paths that a sloppy location takes for it.
-var suffixes = []string{"", "X", "/", "/x", "//", "/../v1/docs", "/..", "%2f..%2fv1", "%00", "%20", ";x", ".js", "/x.js", "?x=.js", "\\..\\v1", "/%2e%2e/v1/docs", "../", "/./"}
-
-func (h *held) probes() []string {
-	out := slices.Clone(spellings)
-	for _, r := range h.want.Routes {
-		stem := strings.TrimSuffix(r, "/")
-		for _, s := range suffixes {
-			out = append(out, stem+s)
-		}
-		out = append(out, "/"+r, "/."+r, "/x/.."+r, "/x"+r, strings.ToUpper(r), r[:len(r)-1], "/%"+strconv.FormatInt(int64((r + "/")[1]), 16)+(r + "/")[2:])
-	}
-	return out
-}
-
-// allowed says whether the profile has a route for a path.
-func (h *held) allowed(p string) bool {
-	return slices.ContainsFunc(h.want.Routes, func(r string) bool {
-		return p == r || strings.HasSuffix(r, "/") && strings.HasPrefix(p, r)
-	})
-}
-
-// Past these an image is not one to be probed: it has findings enough.
-const (
-	mostServers   = 50
-	mostLocations = 500
-)
-
-func routesProbed(h *held) error {
-	probes := h.probes()
-	servers := 0
-	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
-		if servers++; servers > mostServers || len(s.Locations) > mostLocations {
-			h.found(serverName(s), []tree.Place{s.Place}, "the server %s was not probed: there are too many servers or locations", serverName(s))
-			return
-		}
-		by := map[*nginx.Location][]string{}
-		for _, raw := range probes {
-			p, ok := nginx.Normalise(raw, !s.KeepSlashes)
-			if !ok || h.allowed(p) {
-				continue
-			}
-			if l := s.Match(p); l != nil && !l.Internal && sometimes(l) && !slices.Contains(by[l], raw) {
-				by[l] = append(by[l], raw)
-			}
-		}
-		for l, paths := range by {
-			name := (&location{l, c, s, nil}).name()
-			h.found(name, []tree.Place{l.Place}, "the route %s answers %s", name, list(paths))
-		}
-	})
-	return nil
 }
 
 // assets is what a location without a key may serve: files by their endings, below one that asks for it.
 var assets = regexp.MustCompile(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
 
-func routesAuth(h *held) error {
+func routesAuth(h *held) {
 	asked := h.asked()
 	h.eachAnswer(func(a answer) {
 		if a.auth != "" || !answers(a.target) || a.question(asked) {
@@ -331,7 +258,6 @@ func routesAuth(h *held) error {
 		}
 		h.found(a.name(), a.at, "the route %s %s and asks nobody", a.name(), does(a.target))
 	})
-	return nil
 }
 
 func serverKey(l *location) string {
@@ -345,7 +271,7 @@ func isGate(t nginx.Target) bool {
 		!slices.ContainsFunc(t.Addresses, func(to string) bool { return !strings.HasPrefix(to, "unix:/") || path.Base(to) != "gate.sock" })
 }
 
-func routesGate(h *held) error {
+func routesGate(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.auth == "" {
 			return
@@ -369,10 +295,9 @@ func routesGate(h *held) error {
 			h.found(a.name(), both, "the route %s asks %s, which answers otherwise %s", a.name(), a.auth, gate.Cases[0].When)
 		}
 	})
-	return nil
 }
 
-func routesUpstream(h *held) error {
+func routesUpstream(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind != nginx.Proxy {
 			return
@@ -386,13 +311,12 @@ func routesUpstream(h *held) error {
 			}
 		}
 	})
-	return nil
 }
 
 // unserved are directories whose content is not for strangers.
 var unserved = regexp.MustCompile(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
 
-func routesStatic(h *held) error {
+func routesStatic(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind != nginx.Static {
 			return
@@ -411,5 +335,4 @@ func routesStatic(h *held) error {
 			}
 		}
 	})
-	return nil
 }

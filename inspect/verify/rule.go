@@ -11,12 +11,11 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 )
 
-// rule is a Rule with what checks it: each looks at the image of one platform, all at everything together. Their errors are
-// trouble with reading.
+// rule is a Rule with what checks it: each looks at the image of one platform, all at everything together.
 type rule struct {
 	Rule
-	each func(*held) error
-	all  func(*checker) error
+	each func(*held)
+	all  func(*checker)
 }
 
 // surfaceRules are checked on every image: they check the profile, on the tree that it gives.
@@ -32,6 +31,7 @@ type checker struct {
 	rule   Rule // the one that is being checked
 	report *Report
 	count  map[[2]string]int // of findings, by rule and platform
+	err    error             // the first trouble with reading
 }
 
 // mostOfARule is how many findings a rule has on one platform before the others are only counted: an image can be made to

@@ -235,11 +235,9 @@ var broken = map[string]map[string]func(*fixture){
 		"an URL": func(f *fixture) {
 			f.surface.MCP.Configs[0].Servers[0] = mcp.Server{Name: "browser_shell", Type: "streamable-http", URL: "http://evil.example/mcp", Tools: []string{"browser-shell"}}
 		},
-		"hidden": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Hidden = true },
-		"with a library": func(f *fixture) {
-			f.addAbove(text(hubConf, `{"mcpServers": {"browser_shell": {"env": {"LD_PRELOAD": "/x"}}}}`))
-		},
-		"elsewhere": func(f *fixture) { f.addAbove(text(hubConf, `{"mcpServers": {"browser_shell": {"cwd": "/tmp"}}}`)) },
+		"hidden":         func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Hidden = true },
+		"with a library": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Env = []string{"LD_PRELOAD"} },
+		"elsewhere":      func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Directory = "/tmp" },
 	},
 	"mcp-tool": {
 		"another": func(f *fixture) {
@@ -247,19 +245,6 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"none":      func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Tools = nil },
 		"not known": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Unknown = true },
-	},
-	"mcp-built-in": {
-		"python-server": func(f *fixture) {
-			f.surface.MCP.BuiltIn = []mcp.Server{{Name: "python-server", Tools: []string{"sandbox_execute_bash"}}}
-		},
-	},
-	"mcp-enable-file": {
-		"the flag":     func(f *fixture) { f.addAbove(text("/opt/gem/mcp.disabled", "")) },
-		"the program":  func(f *fixture) { f.addAbove(text("/opt/gem/supervisord.mcp.conf", "[program:mcp]")) },
-		"the rendered": func(f *fixture) { f.addAbove(text("/opt/gem/nginx/mcp.conf", "")) },
-		"the route": func(f *fixture) {
-			f.addLocation(nginx.Location{Modifier: "~", Pattern: "^/(sse|message|mcp)", Target: proxied})
-		},
 	},
 	"program": {
 		"another":       func(f *fixture) { f.addProgram(supervisord.Program{Name: "jupyter", Command: "/usr/bin/jupyter"}) },
@@ -404,13 +389,6 @@ var broken = map[string]map[string]func(*fixture){
 			f.surface.Nginx = append(f.surface.Nginx, nginx.Config{Path: nginxConf, Variant: "loopback", Servers: []nginx.Server{{}}})
 		},
 	},
-	"nginx-probe": {
-		"a prefix of mcp": func(f *fixture) { f.server().Locations[0].Modifier = "" },
-		"an expression": func(f *fixture) {
-			f.addLocation(nginx.Location{Modifier: "~*", Pattern: "^/mcp", Auth: "/_auth", Target: proxied})
-		},
-		"another route": func(f *fixture) { f.addLocation(nginx.Location{Pattern: "/devtools/", Target: proxied}) },
-	},
 	"nginx-no-auth": {
 		"none":         func(f *fixture) { f.server().Locations[0].Auth = "" },
 		"files":        func(f *fixture) { f.server().Locations[1].Auth = "" },
@@ -499,12 +477,6 @@ var broken = map[string]map[string]func(*fixture){
 	},
 	"nginx-stream": {
 		"TCP": func(f *fixture) { f.server().Protocol = nginx.Stream },
-	},
-	"nginx-template": {
-		"of the base":   func(f *fixture) { f.base = append(f.base, text("/opt/gem/nginx/nginx.python_srv.conf", "x")) },
-		"of the server": func(f *fixture) { f.base = append(f.base, text("/opt/gem/nginx-server-port-proxy.conf.template", "x")) },
-		"a port":        func(f *fixture) { f.server().Listen[0].Value = "${PUBLIC_PORT}" },
-		"a target":      func(f *fixture) { f.server().Locations[0].Target.Value = "http://127.0.0.1:${SANDBOX_SRV_PORT}/mcp" },
 	},
 	"nginx-writable-include": {
 		"gem's file": func(f *fixture) {
@@ -644,13 +616,6 @@ var broken = map[string]map[string]func(*fixture){
 		"everybody's": func(f *fixture) { f.addAbove(image.Dir("/etc/agent-browser", 0o777)) },
 		"the group's": func(f *fixture) { f.addAbove(owned(image.Dir("/usr/local/bin", 0o775), 0, 1000)) },
 	},
-	"not-read": {
-		"MCP":      func(f *fixture) { f.surface.MCP = nil },
-		"start":    func(f *fixture) { f.surface.Start = nil },
-		"accounts": func(f *fixture) { f.surface.Privilege = nil },
-		"programs": func(f *fixture) { f.surface.Supervisord = nil },
-		"files":    func(f *fixture) { f.want.Laid = nil },
-	},
 	"index": {
 		"a key": func(*fixture) {}, // TestIndexes has the others
 	},
@@ -788,15 +753,8 @@ var broken = map[string]map[string]func(*fixture){
 	"platform": {
 		"missing": func(*fixture) {}, // TestPlatforms has the others
 	},
-	"platform-differs": {
-		"a variable": func(*fixture) {}, // TestPlatforms has the others
-	},
 	"not-understood": {
-		"a note":           func(f *fixture) { f.surface.Notes = []tree.Note{{Text: "what is this?"}} },
-		"supervisord's":    func(f *fixture) { f.surface.Supervisord.Notes = []tree.Note{{Text: "what is this?"}} },
-		"the accounts'":    func(f *fixture) { f.surface.Privilege.Notes = []tree.Note{{Text: "what is this?"}} },
-		"the start's":      func(f *fixture) { f.surface.Start.Notes = []tree.Note{{Text: "what is this?"}} },
-		"the MCP server's": func(f *fixture) { f.surface.MCP.Notes = []tree.Note{{Text: "what is this?"}} },
+		"a note": func(f *fixture) { f.surface.Notes = []tree.Note{{Text: "what is this?"}} },
 	},
 	"package-not-understood": {
 		"a note": func(f *fixture) {
@@ -906,10 +864,6 @@ func TestPlatforms(t *testing.T) {
 		"unverified": {func(in *verify.Input) { delete(in.Expect, "linux/arm64") }, "platform", "linux/arm64, which the profile does not have"},
 		"another":    {func(in *verify.Input) { in.Images[1].Platform.Variant = "v7" }, "platform", "linux/arm64/v7"},
 		"twice":      {func(in *verify.Input) { in.Images = append(in.Images, in.Images[0]) }, "platform", "several images for linux/amd64"},
-		"program":    {func(in *verify.Input) { in.Images[1].Surface.Programs[0].Command += " --x" }, "platform-differs", "--x"},
-		"route":      {func(in *verify.Input) { in.Images[0].Surface.Routes = []nginx.Route{{Path: "/v1"}} }, "platform-differs", "/v1"},
-		"account":    {func(in *verify.Input) { in.Images[1].Surface.Privilege.Users[1].Shell = "/bin/false" }, "platform-differs", "/bin/false"},
-		"tool":       {func(in *verify.Input) { in.Images[1].Surface.MCP.Configs[0].Servers[0].Tools = nil }, "platform-differs", "browser_shell"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := twoPlatforms(t)

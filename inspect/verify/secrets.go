@@ -27,12 +27,12 @@ var secretRules = []rule{
 		ID: "secret-file", Title: "No file holds a secret", Severity: Error,
 		Why: "Keys, tokens and shell histories are for everybody who pulls the image, also where an upper layer hides them.",
 		Fix: "Remove it from the layer that brings it, and change the secret: it is known.",
-	}, each: func(h *held) error { return secretFiles(h, false) }},
+	}, each: func(h *held) { secretFiles(h, false) }},
 	{Rule: Rule{
 		ID: "secret-base", Title: "The base holds no secret", Severity: Warning,
 		Why: "A key that the base brings is known to everybody who pulls the base: whatever trusts it, trusts everybody.",
 		Fix: "Remove the file by the profile.",
-	}, each: func(h *held) error { return secretFiles(h, true) }},
+	}, each: func(h *held) { secretFiles(h, true) }},
 }
 
 // secretName are names of what holds a secret, in whole words.
@@ -45,7 +45,7 @@ var notSecret = regexp.MustCompile(`(?i)^(PWD|OLDPWD|SSH_AUTH_SOCK|.*_(FILE|PATH
 // own (GitHub, GitLab, npm, PyPI, Slack, AWS, Google, OpenAI, Anthropic, Docker, Stripe), and JWTs.
 var shapes = regexp.MustCompile(`-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----|\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,}|glpat-[A-Za-z0-9_-]{20}|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,}|xox[abprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|sk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}|dckr_pat_[A-Za-z0-9_-]{20,}|[rs]k_live_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})`)
 
-func secretEnv(h *held) error {
+func secretEnv(h *held) {
 	for _, name := range sortedKeys(h.Surface.Config.Env) {
 		if secretVariable(name, h.Surface.Config.Env[name]) {
 			h.found(name, nil, "the image sets %s (its value is not shown)", name)
@@ -56,7 +56,6 @@ func secretEnv(h *held) error {
 			h.found(name, nil, "the label %s holds what looks like a secret (it is not shown)", name)
 		}
 	}
-	return nil
 }
 
 // secretVariable says whether a variable looks as if it holds a secret, by its name or its value.
@@ -71,9 +70,9 @@ var credentials = regexp.MustCompile(`[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@$%{]+
 // assignment is NAME=value, as ENV, ARG, export and BuildKit's own "|2 NAME=value" have it, or the older "ENV NAME value".
 var assignment = regexp.MustCompile(`(?:^|[\s;|&"'])(?:(?:ENV|ARG)\s+([A-Za-z_][A-Za-z0-9_]*)\s+|([A-Za-z_][A-Za-z0-9_]*)=)("[^"]*"|'[^']*'|[^\s;|&"']+)`)
 
-func secretHistory(h *held) error {
+func secretHistory(h *held) {
 	if h.Files.Config == nil {
-		return nil
+		return
 	}
 	for i, line := range h.Files.Config.History {
 		for _, text := range []string{line.CreatedBy, line.Comment, line.Author} {
@@ -82,7 +81,6 @@ func secretHistory(h *held) error {
 			}
 		}
 	}
-	return nil
 }
 
 // secretIn names what a text sets that looks like a secret; empty when there is nothing.
@@ -124,7 +122,7 @@ const (
 )
 
 // secretFiles looks in the layers of the base, as far as it is known to be the base, or in all others.
-func secretFiles(h *held, base bool) error {
+func secretFiles(h *held, base bool) {
 	var read []string
 	first, sure := h.above()
 	for i := range h.Files.Layers {
@@ -164,10 +162,7 @@ func secretFiles(h *held, base bool) error {
 		h.unchecked("secrets in %d of %d files that could hold some", len(read)-mostSecretFiles, len(read))
 		read = read[:mostSecretFiles]
 	}
-	contents, err := h.read(read)
-	if err != nil {
-		return err
-	}
+	contents := h.read(read)
 	for _, p := range read {
 		data := contents[p]
 		if bytes.HasPrefix(data, []byte("\x7fELF")) {
@@ -177,5 +172,4 @@ func secretFiles(h *held, base bool) error {
 			h.found(p, h.at(p), "%s holds what looks like a secret (it is not shown)", p)
 		}
 	}
-	return nil
 }

@@ -66,37 +66,28 @@ var startRules = []rule{
 	}, each: autoload},
 }
 
-func startEntrypoint(h *held) error {
+func startEntrypoint(h *held) {
 	c := h.Surface.Config
 	command := slices.Concat(c.Entrypoint, c.Cmd)
 	if len(command) == 0 {
 		h.found("entrypoint", nil, "the image has neither entrypoint nor command: whoever starts it chooses")
-		return nil
+		return
 	}
 	if !h.laysProgram(command[0]) {
 		h.found(command[0], h.at(command[0]), "the image starts %s, which is no program that the profile lays", command[0])
 	}
-	return nil
 }
 
-func startScripts(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func startScripts(h *held) {
 	for _, s := range h.Surface.Start.Scripts {
 		h.found(s.Path, []tree.Place{s.Place}, "%s is run at the start, by %s", s.Path, s.By)
 	}
-	return nil
 }
 
-func startHooks(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func startHooks(h *held) {
 	for _, k := range h.Surface.Start.Hooks {
 		h.found(k.Variable, []tree.Place{k.Place}, "what %s says is run by %s%s", k.Variable, k.How, dormant(k.Dormant))
 	}
-	return nil
 }
 
 // dormant says of what a script does that it would not come to it today.
@@ -107,10 +98,7 @@ func dormant(yes bool) string {
 	return ""
 }
 
-func startChanges(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func startChanges(h *held) {
 	for _, c := range h.Surface.Start.Changes {
 		by := ""
 		if len(c.Variables) > 0 {
@@ -118,64 +106,48 @@ func startChanges(h *held) error {
 		}
 		h.found(c.Path, []tree.Place{c.Place}, "%s is written at the start (%s)%s%s", c.Path, c.How, by, dormant(c.Dormant))
 	}
-	return nil
 }
 
-func startEnvironment(h *held) error {
-	if s := h.Surface.Start; s != nil && !s.Clean {
+func startEnvironment(h *held) {
+	if s := h.Surface.Start; !s.Clean {
 		var at []tree.Place
 		if len(s.Command) > 0 {
 			at = h.at(s.Command[0])
 		}
 		h.found("", at, "programs get the environment that the container is started with")
 	}
-	return nil
 }
 
-func startGrants(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func startGrants(h *held) {
 	for _, g := range h.Surface.Start.Grants {
 		h.found(g.Place.Path, []tree.Place{g.Place}, "%s", g.Text)
 	}
-	return nil
 }
 
-func startRenderings(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func startRenderings(h *held) {
 	for _, r := range h.Surface.Start.Renderings {
 		h.found(r.Output, []tree.Place{r.Place}, "%s is made from %s at the start%s", r.Output, r.Template, dormant(r.Dormant))
 	}
-	return nil
 }
 
-func switches(h *held) error {
-	if h.Surface.Start == nil {
-		return nil
-	}
+func switches(h *held) {
 	for _, s := range h.Surface.Start.Switches {
 		if !slices.Contains(h.want.Switches, s.Name) {
 			h.found(s.Name, s.Places, "%s changes what the image does (%s): %s", s.Name, s.Kind, s.Effect)
 		}
 	}
-	return nil
 }
 
 // harmlessSwitch is the one that opens nothing, whatever it says: browser-shell init takes names of time zones only.
 const harmlessSwitch = "TZ"
 
-func switchesSet(h *held) error {
+func switchesSet(h *held) {
 	set := h.Surface.Config.Env
 	names := slices.Clone(h.want.Switches)
-	if h.Surface.Start != nil {
-		for _, s := range h.Surface.Start.Switches {
-			names = append(names, s.Name)
-			if s.Kind == start.Auth && s.Set && s.Value != "" && set[s.Name] == "" {
-				h.found(s.Name, s.Places, "the image sets %s", s.Name)
-			}
+	for _, s := range h.Surface.Start.Switches {
+		names = append(names, s.Name)
+		if s.Kind == start.Auth && s.Set && s.Value != "" && set[s.Name] == "" {
+			h.found(s.Name, s.Places, "the image sets %s", s.Name)
 		}
 	}
 	slices.Sort(names)
@@ -184,23 +156,20 @@ func switchesSet(h *held) error {
 			h.found(name, nil, "the image sets %s", name)
 		}
 	}
-	return nil
 }
 
-func loadersSet(h *held) error {
+func loadersSet(h *held) {
 	for _, name := range sortedKeys(h.Surface.Config.Env) {
 		value := h.Surface.Config.Env[name]
 		if _, ours := h.want.Env[name]; value != "" && !ours && loaders.MatchString(name) {
 			h.found(name, nil, "the image sets %s", name)
 		}
 	}
-	return nil
 }
 
-func autoload(h *held) error {
+func autoload(h *held) {
 	const preload = "/etc/ld.so.preload"
 	if e, ok := h.Files.Lookup(preload); ok && (e.Size > 0 || e.Type != image.TypeFile) {
 		h.found(preload, h.at(preload), "%s loads code into every program", preload)
 	}
-	return nil
 }

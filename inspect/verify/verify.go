@@ -53,6 +53,7 @@ type Finding struct {
 
 // Input is what Check works on.
 type Input struct {
+	// Images are as inspect.Read gives them.
 	Images []*inspect.Image
 	// Expect is one for each image, by platform.
 	Expect map[string]*expect.Expect
@@ -147,18 +148,13 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 		k.rule = r.Rule
 		k.report.Rules = append(k.report.Rules, r.ID)
 		if r.all != nil {
-			if err := r.all(k); err != nil {
-				return nil, fmt.Errorf("rule %s: %w", r.ID, err)
-			}
+			r.all(k)
 		}
 		for _, h := range k.held {
-			if err := context.Cause(ctx); err != nil {
-				return nil, err
+			if r.each != nil {
+				r.each(h)
 			}
-			if r.each == nil {
-				continue
-			}
-			if err := r.each(h); err != nil {
+			if err := cmp.Or(context.Cause(ctx), k.err); err != nil {
 				return nil, fmt.Errorf("rule %s, %s: %w", r.ID, platformOf(h.Image), err)
 			}
 		}
