@@ -73,9 +73,9 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 		defer cancel()
 		if t.Failed() {
 			t.Logf("%s", b.Logs())
-			for _, file := range []string{"browser-shell.log", "browser.log", "nginx.log", "tigervnc.log"} {
-				if r, err := s.Exec(ctx, []string{"/usr/bin/tail", "-n", "30", "/var/log/gem/" + file}, sandbox.ExecOptions{}); err == nil {
-					t.Logf("%s:\n%s%s", file, r.Stdout, r.Stderr)
+			for _, program := range []string{"browser-shell", "browser", "nginx", "tigervnc"} {
+				if r, err := s.Exec(ctx, []string{"/usr/local/bin/browser-shell", "logs", program}, sandbox.ExecOptions{}); err == nil {
+					t.Logf("%s:\n%s%s", program, r.Stdout[max(0, len(r.Stdout)-4000):], r.Stderr)
 				}
 			}
 		}

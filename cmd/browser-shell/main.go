@@ -55,6 +55,7 @@ func commands() []command {
 		{"init", "[--tether]", "the image's entry: prepares its directories and starts its programs", runInit},
 		{"start", "PROGRAM [ARG]...", "become a program of the image, once it can start", runStart},
 		{"health", "", "whether all programs of the image answer", runHealth},
+		{"logs", "[PROGRAM]", "the end of what a program of the image printed, or which have a log", runLogs},
 		{"version", "[--format text|json]", "version, commit and Go of this program", runVersion},
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -52,7 +52,7 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 		case <-time.After(healthInterval):
 		}
 		if program := s.failing(); program != "" {
-			return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program+".log")))
+			return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program)))
 		}
 	}
 }
@@ -72,7 +72,7 @@ const maxExits = 5
 var (
 	// exitLine is what supervisord prints when a program has ended, or could not be started.
 	exitLine    = regexp.MustCompile(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
-	programFile = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.log$`)
+	programName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 )
 
 // failing names a program that has ended maxExits times, if there is one.
@@ -102,17 +102,19 @@ func endOf(text []byte) string {
 	return cmp.Or(strings.TrimSpace(line), "it printed nothing")
 }
 
-// The logs of an image's programs lie below logDirectory. Of each the last maxProgramLog bytes are kept.
+// Of the log of each of an image's programs the last maxProgramLog bytes are kept.
 const (
-	logDirectory   = "/var/log/gem"
 	maxProgramLog  = 1 << 20
 	maxProgramLogs = 32
 	logTime        = 10 * time.Second // for all of them
 )
 
+// logsCommand prints the logs of the programs of an image that slimctl built, which has no other program for it.
+var logsCommand = []string{entry[0], "logs"}
+
 // programLog reads the end of a program's log; it is empty when there is none.
-func (s *Sandbox) programLog(ctx context.Context, file string) []byte {
-	text, code, err := s.ask(ctx, []string{"/usr/bin/tail", "-c", strconv.Itoa(maxProgramLog), logDirectory + "/" + file}, maxProgramLog)
+func (s *Sandbox) programLog(ctx context.Context, program string) []byte {
+	text, code, err := s.ask(ctx, append(slices.Clone(logsCommand), program), maxProgramLog)
 	if err != nil || code != 0 {
 		return nil
 	}
@@ -127,13 +129,13 @@ func (s *Sandbox) keepLogs(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, logTime)
 	defer cancel()
-	names, code, err := s.ask(ctx, []string{"/bin/ls", logDirectory}, 64<<10)
+	names, code, err := s.ask(ctx, logsCommand, 64<<10)
 	if err != nil || code != 0 {
 		return nil
 	}
 	dir, kept := filepath.Join(dir, "logs"), 0
 	for name := range strings.FieldsSeq(string(names)) {
-		if !programFile.MatchString(name) || kept == maxProgramLogs {
+		if !programName.MatchString(name) || kept == maxProgramLogs {
 			continue
 		}
 		if kept++; kept == 1 {
@@ -141,7 +143,7 @@ func (s *Sandbox) keepLogs(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), s.programLog(ctx, name), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".log"), s.programLog(ctx, name), 0o644); err != nil {
 			return err
 		}
 	}
