@@ -13,17 +13,12 @@ import (
 var hubFiles = []string{hubPath + ".template", hubPath}
 
 // noteServers collects the MCP servers that go with the configuration of the base's hub.
-func (w *work) noteServers() error {
+func (w *work) noteServers() {
 	for _, file := range hubFiles {
-		names, err := w.base.Servers(file)
-		if err != nil {
-			return err
-		}
-		w.servers = append(w.servers, names...)
+		w.servers = append(w.servers, w.base.servers(file)...)
 	}
 	slices.Sort(w.servers)
 	w.servers = slices.Compact(w.servers)
-	return nil
 }
 
 // drift returns what rules take away and neither the profile's known names nor the lock before has: owned directories,

@@ -21,8 +21,8 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 	for _, o := range p.Overlays {
 		lay := build.Lay{Name: o.Name, Why: o.Why}
 		for _, f := range o.Files {
-			here, sure := CanHold(o.When, "", platform)
-			holds, too := CanHold(f.When, "", platform)
+			here, sure := canHold(o.When, platform)
+			holds, too := canHold(f.When, platform)
 			switch {
 			case !here || !holds:
 				continue
@@ -43,14 +43,8 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 	return append(lays, hub), unsure, errors.Join(append(errs, err)...)
 }
 
-// CanHold tells whether a condition can hold on some base for a platform, and whether it holds on every one. line is empty
-// when the base's isn't known.
-func CanHold(c profile.When, line profile.Line, p v1.Platform) (can, always bool) {
-	if len(c.Platform) > 0 && !slices.Contains(c.Platform, profile.Platform(p.String())) {
-		return false, false
-	}
-	if len(c.Line) > 0 && line != "" && !slices.Contains(c.Line, line) {
-		return false, false
-	}
-	return true, (len(c.Line) == 0 || line != "") && c.Exists == "" && c.Missing == ""
+// canHold tells whether a condition can hold for a platform on some base, and whether it holds on every one.
+func canHold(c profile.When, p v1.Platform) (can, always bool) {
+	can = len(c.Platform) == 0 || slices.Contains(c.Platform, profile.Platform(p.String()))
+	return can, len(c.Line) == 0 && c.Exists == "" && c.Missing == ""
 }

@@ -22,21 +22,21 @@ var lineMarks = []struct {
 var errUnknownLine = errors.New("not an AIO Sandbox base")
 
 // detectLine tells the base's line; an unknown one is errUnknownLine.
-func detectLine(base view) (profile.Line, error) {
+func detectLine(base *view) (profile.Line, error) {
 	for _, m := range lineMarks {
 		for _, set := range m.sets {
 			all := true
 			for _, p := range set {
-				_, ok, err := base.Lookup(p)
-				if err != nil {
-					return "", err
-				}
+				_, ok := base.lookup(p)
 				all = all && ok
 			}
 			if all {
 				return m.line, nil
 			}
 		}
+	}
+	if base.err != nil {
+		return "", base.err
 	}
 	return "", fmt.Errorf("%w: none of the files that mark line A (%s), B (%s) or C (%s) is there; pass --accept-unknown-line to build on it, if it has what the image needs",
 		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])

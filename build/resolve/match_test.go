@@ -32,7 +32,7 @@ func TestExpandBraces(t *testing.T) {
 
 // A base may reach a directory by a symlink; a glob must not miss there what a path would find.
 func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
-	w := &work{base: newRecorder(t.Context(), &tree.Image{Tree: treeOf(t,
+	w := &work{base: newView(t.Context(), &tree.Image{Tree: treeOf(t,
 		image.Bytes("/opt/fnm/[22]/bin/tool-real", 0o755, nil),
 		image.Bytes("/opt/fnm/[22]/bin/node", 0o755, nil),
 		image.Bytes("/opt/fnm/2/bin/tool-real", 0o755, nil), // what [22] would match, unescaped
@@ -59,27 +59,18 @@ func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
 	}
 }
 
-// stopping is a base that is asked something when an interrupt comes.
-type stopping struct {
-	view
-	stop  func(error)
-	globs int
-}
-
-func (s *stopping) Glob(string) ([]string, error) {
-	s.globs++
-	s.stop(errStopped)
-	return nil, nil
-}
-
-var errStopped = errors.New("stopped")
-
+// An interrupt ends the questions, and what was not answered is no empty base.
 func TestMatchStops(t *testing.T) {
+	stopped := errors.New("stopped")
 	ctx, stop := context.WithCancelCause(t.Context())
-	s := &stopping{view: newRecorder(t.Context(), &tree.Image{Tree: treeOf(t)}, &Footprint{Links: map[string]string{}}), stop: stop}
-	w := &work{base: stoppable{ctx, s}}
-	if _, err := w.match("/{a,b,c,d}/*"); !errors.Is(err, errStopped) || s.globs != 1 {
-		t.Errorf("%v, after %d globs", err, s.globs)
+	foot := &Footprint{Globs: map[string][]string{}, Links: map[string]string{}}
+	w := &work{base: newView(ctx, &tree.Image{Tree: treeOf(t, image.Bytes("/a/x", 0o644, nil), image.Bytes("/b/x", 0o644, nil))}, foot)}
+	if got, err := w.match("/a/*"); err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	stop(stopped)
+	if got, _ := w.match("/{b,c,d}/*"); len(got) > 0 || !errors.Is(w.base.err, stopped) || len(foot.Globs) != 1 {
+		t.Errorf("%v, %v, after %d globs", got, w.base.err, len(foot.Globs))
 	}
 }
 

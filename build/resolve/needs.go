@@ -69,10 +69,7 @@ func (w *work) needs(overlays []build.Lay) error {
 		var looked []string
 		met := false
 		for _, p := range n.paths {
-			problem, err := w.lacks(p, n.program)
-			if err != nil {
-				return err
-			}
+			problem := w.lacks(p, n.program)
 			if met = problem == ""; met {
 				w.met = append(w.met, keep.Root{Path: p, Why: n.by})
 				break
@@ -83,7 +80,7 @@ func (w *work) needs(overlays []build.Lay) error {
 			missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s", w.in.Reference, n.what, n.by, strings.Join(looked, "; ")))
 		}
 	}
-	if len(missing) > 0 {
+	if len(missing) > 0 && w.base.err == nil {
 		return &NeedsError{Missing: missing}
 	}
 	return nil
@@ -91,29 +88,27 @@ func (w *work) needs(overlays []build.Lay) error {
 
 // lacks says what is wrong with p in the image to be; empty when nothing is. Symlinks are followed. A program must be a file
 // that everybody may run, and no ELF file of another machine.
-func (w *work) lacks(p string, program bool) (string, error) {
+func (w *work) lacks(p string, program bool) string {
 	at := p
 	for range 40 { // Linux's limit (path_resolution(7))
 		real, err := w.place(at)
 		if err != nil {
-			return err.Error(), nil
+			return err.Error()
 		}
 		if _, laid := w.laid[real]; laid {
-			return "", nil // its own rules are about it
+			return "" // its own rules are about it
 		}
 		where := p
 		if real != p {
 			where = p + " -> " + real
 		}
 		if w.gone(real) {
-			return where + " is removed", nil
+			return where + " is removed"
 		}
-		e, ok, err := w.base.Lookup(real)
+		e, ok := w.base.lookup(real)
 		switch {
-		case err != nil:
-			return "", err
 		case !ok:
-			return where + " is not there", nil
+			return where + " is not there"
 		case e.Type == image.TypeSymlink:
 			at = e.Link
 			if !path.IsAbs(at) {
@@ -121,26 +116,24 @@ func (w *work) lacks(p string, program bool) (string, error) {
 			}
 			continue
 		case !program:
-			return "", nil
+			return ""
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
-			return fmt.Sprintf("%s is a %s", where, e.Type), nil
+			return fmt.Sprintf("%s is a %s", where, e.Type)
 		case e.Mode&0o001 == 0:
-			return fmt.Sprintf("%s has mode %04o, so that not everybody may run it", where, e.Mode), nil
+			return fmt.Sprintf("%s has mode %04o, so that not everybody may run it", where, e.Mode)
 		}
 		for _, dir := range image.Parents(real) {
-			if d, ok, err := w.base.Lookup(dir); err != nil {
-				return "", err
-			} else if ok && d.Mode&0o001 == 0 {
-				return fmt.Sprintf("%s lies in %s, which not everybody may enter", where, dir), nil
+			if d, ok := w.base.lookup(dir); ok && d.Mode&0o001 == 0 {
+				return fmt.Sprintf("%s lies in %s, which not everybody may enter", where, dir)
 			}
 		}
-		machine, err := w.base.Machine(real)
-		if want := machines[w.platform.Architecture]; err == nil && machine != 0 && want != 0 && machine != want {
-			return fmt.Sprintf("%s is a program for %s, not %s", where, machine, want), nil
+		machine := w.base.machine(real)
+		if want := machines[w.platform.Architecture]; machine != 0 && want != 0 && machine != want {
+			return fmt.Sprintf("%s is a program for %s, not %s", where, machine, want)
 		}
-		return "", err
+		return ""
 	}
-	return p + " leads through more than 40 symlinks", nil
+	return p + " leads through more than 40 symlinks"
 }
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}

@@ -23,7 +23,7 @@ func (w *work) own() error {
 	var errs []error
 	for i := range w.in.Profile.Own {
 		o := owned{Own: &w.in.Profile.Own[i]}
-		real, err := w.base.Resolve(o.Path)
+		real, err := w.base.resolve(o.Path)
 		for _, k := range o.Keep {
 			var patterns []string
 			if err == nil {
@@ -32,14 +32,14 @@ func (w *work) own() error {
 			o.keep = append(o.keep, patterns...)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: own[%d]: %w", at(o.Position), i, err))
+			errs = append(errs, fmt.Errorf("%s: own[%d]: %w", o.Position, i, err))
 			continue
 		}
 		w.owned[real] = o
 	}
 	for dir := range w.owned {
 		if _, within := w.owner(path.Dir(dir)); !within {
-			errs = append(errs, w.empty(dir))
+			w.empty(dir)
 		}
 	}
 	return errors.Join(errs...)
@@ -67,16 +67,14 @@ func (w *work) kept(p string) bool {
 }
 
 // empty removes what lies in an owned directory and isn't kept, the highest directories that keep nothing as a whole.
-func (w *work) empty(dir string) error {
-	e, ok, err := w.base.Lookup(dir)
-	if err != nil || !ok {
-		return err
+func (w *work) empty(dir string) {
+	e, ok := w.base.lookup(dir)
+	if !ok {
+		return
 	}
 	var below []string
 	if e.IsDir() { // else something in its place, which goes
-		if below, err = w.base.Below(dir); err != nil {
-			return err
-		}
+		below = w.base.below(dir)
 	}
 	holds := map[string]bool{} // directories on the way to what is kept
 	for _, rel := range below {
@@ -87,7 +85,6 @@ func (w *work) empty(dir string) error {
 		}
 	}
 	var taken *build.Remove
-	var errs []error
 	for _, rel := range append([]string{""}, below...) {
 		p := path.Join(dir, rel)
 		if holds[p] || w.kept(p) {
@@ -96,16 +93,14 @@ func (w *work) empty(dir string) error {
 		owner, _ := w.owner(p)
 		o := w.owned[owner]
 		if taken == nil || !image.Within(p, taken.Path) {
-			e, _, err := w.base.Lookup(p)
-			errs = append(errs, err)
-			taken = &build.Remove{Path: p, Type: e.Type, Why: o.Why, Source: at(o.Position)}
+			e, _ := w.base.lookup(p)
+			taken = &build.Remove{Path: p, Type: e.Type, Why: o.Why, Source: o.Position.String()}
 			w.removed[p] = taken
 			w.ruled = append(w.ruled, taken)
 		} else if !strings.HasSuffix(rel, "/") {
 			taken.With = append(taken.With, build.Gone{Path: p, Why: o.Why})
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // privileged removes the files of the base that run with other rights than their caller's.
@@ -118,18 +113,11 @@ func (w *work) privileged() error {
 		}
 		keep = append(keep, patterns...)
 	}
-	files, err := w.base.Privileged()
-	if err != nil {
-		return err
-	}
-	for _, p := range files {
+	for _, p := range w.base.privileged() {
 		if w.gone(p) || matchesAny(keep, p) {
 			continue
 		}
-		e, _, err := w.base.Lookup(p)
-		if err != nil {
-			return err
-		}
+		e, _ := w.base.lookup(p)
 		w.removed[p] = &build.Remove{Path: p, Type: e.Type, Why: "setuid, setgid or file capabilities: a way to other rights than the caller's"}
 		w.ruled = append(w.ruled, w.removed[p])
 	}
@@ -139,7 +127,7 @@ func (w *work) privileged() error {
 // place returns where a laid path comes to lie: symlinks among its parents are followed as far as they stay in the image.
 func (w *work) place(p string) (string, error) {
 	for _, dir := range image.Parents(p) {
-		real, err := w.base.Resolve(dir)
+		real, err := w.base.resolve(dir)
 		if err != nil {
 			return "", err
 		}
@@ -147,5 +135,5 @@ func (w *work) place(p string) (string, error) {
 			return path.Join(real, strings.TrimPrefix(p, dir)), nil
 		}
 	}
-	return w.base.Resolve(p)
+	return w.base.resolve(p)
 }

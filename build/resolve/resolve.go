@@ -89,7 +89,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, fmt.Errorf("base %s: the image that its index gives for this platform says that it is %s/%s", in.Reference, config.OS, config.Architecture)
 	}
 	locked := &LockPlatform{Manifest: manifest, Footprint: newFootprint()}
-	var base view
+	var files *tree.Image
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
 		if l == nil {
@@ -98,15 +98,11 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		if l.Manifest != manifest {
 			return nil, nil, fmt.Errorf("the lock names manifest %s, the base has %s", l.Manifest, manifest)
 		}
-		locked, base = l, newReplay(&l.Footprint)
-	} else {
-		files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress})
-		if err != nil {
-			return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
-		}
-		base = newRecorder(ctx, files, &locked.Footprint)
+		locked = l
+	} else if files, err = in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress}); err != nil {
+		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
-	base = stoppable{ctx, base}
+	base := newView(ctx, files, &locked.Footprint)
 	line, err := detectLine(base)
 	if err != nil && !(in.Profile.Base.AcceptUnknownLine && errors.Is(err, errUnknownLine)) {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)

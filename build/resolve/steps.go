@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const hubPath = "/opt/gem/mcp-hub.json"
 // work is one platform being resolved.
 type work struct {
 	in       Input
-	base     view
+	base     *view
 	line     profile.Line
 	platform v1.Platform
 	recipe   *build.Recipe
@@ -62,15 +63,16 @@ func (w *work) run() error {
 	for i, r := range p.Remove {
 		found, err := w.find(r)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: remove[%d]: %w", at(r.Position), i, err))
+			errs = append(errs, fmt.Errorf("%s: remove[%d]: %w", r.Position, i, err))
 		}
 		for _, e := range found {
 			if _, again := w.removed[e.Path]; !again {
-				w.removed[e.Path] = &build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: at(r.Position)}
+				w.removed[e.Path] = &build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: r.Position.String()}
 			}
 		}
 	}
-	errs = append(errs, w.own(), w.privileged(), w.noteServers())
+	errs = append(errs, w.own(), w.privileged())
+	w.noteServers()
 	overlays := slices.Clone(w.in.Overlays[w.platform.String()])
 	for _, o := range p.Overlays {
 		lay, ok, err := w.overlay(o)
@@ -97,10 +99,13 @@ func (w *work) run() error {
 		}
 	}
 	errs = append(errs, w.notDirectories(overlays)...)
+	if w.base.err != nil {
+		return w.base.err // what it didn't answer has other errors follow
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := w.needs(overlays); err != nil {
+	if err := cmp.Or(w.needs(overlays), w.base.err); err != nil {
 		return err
 	}
 	change, err := w.configChange()
@@ -118,7 +123,7 @@ func (w *work) run() error {
 		}
 	}
 	w.recipe.Steps = append(w.recipe.Steps, build.Configure{Change: change})
-	return w.parents()
+	return cmp.Or(w.parents(), w.base.err)
 }
 
 func joinLines(lines []profile.Line) string {
@@ -129,22 +134,12 @@ func joinLines(lines []profile.Line) string {
 	return strings.Join(s, ", ")
 }
 
-func at(p profile.Position) string {
-	if p.File == "" {
-		return "profile"
-	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
-}
-
 // holds tells whether a condition holds on this base and platform.
 func (w *work) holds(c profile.When) (bool, error) {
-	if len(c.Line) > 0 && !slices.Contains(c.Line, w.line) {
+	holds, _ := canHold(c, w.platform)
+	if !holds || len(c.Line) > 0 && !slices.Contains(c.Line, w.line) {
 		return false, nil
 	}
-	if len(c.Platform) > 0 && !slices.Contains(c.Platform, profile.Platform(w.platform.String())) {
-		return false, nil
-	}
-	holds := true
 	for _, ask := range []struct {
 		path string
 		want bool
@@ -152,22 +147,14 @@ func (w *work) holds(c profile.When) (bool, error) {
 		if ask.path == "" {
 			continue
 		}
-		_, ok, err := w.lookup(ask.path) // both are asked always, so that a lock has both answers
+		real, err := w.base.resolve(ask.path)
 		if err != nil {
 			return false, err
 		}
+		_, ok := w.base.lookup(real) // both are asked always, so that a lock has both answers
 		holds = holds && ok == ask.want
 	}
 	return holds, nil
-}
-
-// lookup finds what is at p in the base, with symlinks among its parents followed.
-func (w *work) lookup(p string) (image.Entry, bool, error) {
-	real, err := w.base.Resolve(p)
-	if err != nil {
-		return image.Entry{}, false, err
-	}
-	return w.base.Lookup(real)
 }
 
 // find gives what a removal is about in this base.
@@ -182,7 +169,7 @@ func (w *work) find(r profile.Removal) ([]image.Entry, error) {
 			return nil, err
 		}
 	} else {
-		real, err := w.base.Resolve(r.Path)
+		real, err := w.base.resolve(r.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -190,11 +177,7 @@ func (w *work) find(r profile.Removal) ([]image.Entry, error) {
 	}
 	var found []image.Entry
 	for _, p := range paths {
-		e, ok, err := w.base.Lookup(p)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
+		if e, ok := w.base.lookup(p); ok {
 			found = append(found, e)
 		}
 	}
@@ -232,11 +215,7 @@ func (w *work) match(pattern string) ([]string, error) {
 	}
 	var out []string
 	for _, p := range patterns {
-		paths, err := w.base.Glob(p)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, paths...)
+		out = append(out, w.base.glob(p)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
@@ -247,7 +226,7 @@ func (w *work) real(pattern string) ([]string, error) {
 	var out []string
 	for _, p := range expandBraces(pattern) {
 		dir, rest := doublestar.SplitPattern(p)
-		below, err := w.base.Resolve(path.Join("/", dir, "x"))
+		below, err := w.base.resolve(path.Join("/", dir, "x"))
 		if err != nil {
 			return nil, err
 		}
@@ -354,9 +333,9 @@ func (w *work) sameDir(f profile.File, want image.Entry) error {
 	if err != nil || w.gone(real) {
 		return err
 	}
-	have, ok, err := w.base.Lookup(real)
-	if err != nil || !ok || !have.IsDir() {
-		return err
+	have, ok := w.base.lookup(real)
+	if !ok || !have.IsDir() {
+		return nil
 	}
 	if f.Mode != 0 && have.Mode != want.Mode || f.Owner != "" && (have.UID != want.UID || have.GID != want.GID) {
 		return fmt.Errorf("the base has this directory with mode %04o and owner %d:%d, which an overlay doesn't change", have.Mode, have.UID, have.GID)
@@ -478,9 +457,9 @@ func (w *work) notDirectories(overlays []build.Lay) (errs []error) {
 // clear removes what an overlay's file can't simply replace.
 func (w *work) clear(overlay string, f image.File) error {
 	real := f.Path
-	e, ok, err := w.base.Lookup(real)
-	if err != nil || !ok || w.gone(real) {
-		return err
+	e, ok := w.base.lookup(real)
+	if !ok || w.gone(real) {
+		return nil
 	}
 	switch {
 	case e.IsDir() && f.IsDir(), e.Type == image.TypeFile && f.Type == image.TypeFile:
@@ -507,10 +486,7 @@ func (w *work) parents() error {
 		}
 	}
 	for _, dir := range build.ParentsOf(paths) {
-		e, ok, err := w.base.Lookup(dir)
-		if err != nil {
-			return err
-		}
+		e, ok := w.base.lookup(dir)
 		if ok && e.IsDir() && !w.gone(dir) {
 			w.recipe.Dirs[dir] = e
 		} else if ok && !w.gone(dir) {

@@ -16,104 +16,91 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// view is what resolving asks of a base's merged tree. The answers, all together, are what a lock must hold.
-type view interface {
-	// Lookup gives what is at a path, with no symlink followed.
-	Lookup(p string) (image.Entry, bool, error)
-	// Resolve follows the symlinks among a path's parents.
-	Resolve(p string) (string, error)
-	// Glob lists the paths that a pattern matches, sorted.
-	Glob(pattern string) ([]string, error)
-	// Below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
-	Below(dir string) ([]string, error)
-	// Privileged lists the files with setuid, setgid or file capabilities, sorted.
-	Privileged() ([]string, error)
-	// Machine gives the machine of an ELF program; zero for what is none.
-	Machine(p string) (elf.Machine, error)
-	// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
-	Servers(file string) ([]string, error)
-}
-
-// stoppable answers until its context ends. Every loop of resolving asks the base.
-type stoppable struct {
-	ctx context.Context //nolint:containedctx // of one call of Resolve
-	view
-}
-
-func (s stoppable) Lookup(p string) (image.Entry, bool, error) {
-	if err := context.Cause(s.ctx); err != nil {
-		return image.Entry{}, false, err
-	}
-	return s.view.Lookup(p)
-}
-
-func (s stoppable) Resolve(p string) (string, error) {
-	if err := context.Cause(s.ctx); err != nil {
-		return "", err
-	}
-	return s.view.Resolve(p)
-}
-
-func (s stoppable) Glob(pattern string) ([]string, error) {
-	if err := context.Cause(s.ctx); err != nil {
-		return nil, err
-	}
-	return s.view.Glob(pattern)
-}
-
-func (s stoppable) Below(dir string) ([]string, error) {
-	if err := context.Cause(s.ctx); err != nil {
-		return nil, err
-	}
-	return s.view.Below(dir)
-}
-
-// recorder answers from the tree and notes each answer in the footprint.
-type recorder struct {
+// view answers what resolving asks of a base's merged tree: from the tree, or from what a lock has of an earlier resolving.
+// The answers, all together, are what a lock must hold. After an error it answers that nothing is there, and err says why.
+type view struct {
 	ctx   context.Context //nolint:containedctx // of one call of Resolve
-	files *tree.Image
+	files *tree.Image     // nil where a lock answers
 	foot  *Footprint
-	seen  map[string]bool
+	known map[string]image.Entry // of the footprint, by path; one without a path isn't there
 	elfs  map[tree.Digest]*loader.File
+	err   error
 }
 
-func newRecorder(ctx context.Context, files *tree.Image, foot *Footprint) *recorder {
-	return &recorder{ctx: ctx, files: files, foot: foot, seen: map[string]bool{}}
-}
+// errNotInLock is a question that the lock can't answer: it was written for another profile.
+var errNotInLock = errors.New("not in the lock; run `slimctl lock` again")
 
-func (r *recorder) Lookup(p string) (image.Entry, bool, error) {
-	found, ok := r.files.Lookup(p)
-	e := found.Entry
-	if !r.seen[p] {
-		r.seen[p] = true
-		if ok {
-			r.foot.Entries = append(r.foot.Entries, e)
-		} else {
-			r.foot.Absent = append(r.foot.Absent, p)
-		}
+// newView answers from files, or from foot where that is nil.
+func newView(ctx context.Context, files *tree.Image, foot *Footprint) *view {
+	v := &view{ctx: ctx, files: files, foot: foot, known: map[string]image.Entry{}}
+	for _, e := range foot.Entries {
+		v.known[e.Path] = e
 	}
-	return e, ok, nil
+	for _, p := range foot.Absent {
+		v.known[p] = image.Entry{}
+	}
+	return v
 }
 
-func (r *recorder) Resolve(p string) (string, error) {
-	to, err := r.files.Resolve(p)
+// ask reports whether the tree can be asked. Where a lock should have answered what is asked instead, that is an error.
+func (v *view) ask(format string, args ...any) bool {
+	if v.err == nil {
+		v.err = context.Cause(v.ctx)
+	}
+	if v.err == nil && v.files == nil {
+		v.err = fmt.Errorf(format+": %w", append(args, errNotInLock)...)
+	}
+	return v.err == nil
+}
+
+// lookup gives what is at a path, with no symlink followed.
+func (v *view) lookup(p string) (image.Entry, bool) {
+	e, ok := v.known[p]
+	if !ok && v.ask("%s", p) {
+		if found, there := v.files.Lookup(p); there {
+			e = found.Entry
+			v.foot.Entries = append(v.foot.Entries, e)
+		} else {
+			v.foot.Absent = append(v.foot.Absent, p)
+		}
+		v.known[p] = e
+	}
+	return e, e.Path != ""
+}
+
+// resolve follows the symlinks among a path's parents.
+func (v *view) resolve(p string) (string, error) {
+	if v.files == nil {
+		if to, ok := v.foot.Links[p]; ok {
+			return to, nil
+		}
+		return p, nil
+	}
+	to, err := v.files.Resolve(p)
 	if err == nil && to != p {
-		r.foot.Links[p] = to
+		v.foot.Links[p] = to
 	}
 	return to, err
 }
 
-func (r *recorder) Glob(pattern string) ([]string, error) {
-	paths, err := r.files.Glob(pattern)
-	if err == nil {
-		r.foot.Globs[pattern] = paths
+// glob lists the paths that a pattern matches, sorted.
+func (v *view) glob(pattern string) []string {
+	paths, ok := v.foot.Globs[pattern]
+	if !ok && v.ask("glob %s", pattern) {
+		if paths, v.err = v.files.Glob(pattern); v.err == nil {
+			v.foot.Globs[pattern] = paths
+		}
 	}
-	return paths, err
+	return paths
 }
 
-func (r *recorder) Below(dir string) ([]string, error) {
-	var out []string
-	for e := range r.files.Walk(dir) {
+// below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
+func (v *view) below(dir string) []string {
+	out, ok := v.foot.Below[dir]
+	if ok || !v.ask("what lies below %s", dir) {
+		return out
+	}
+	for e := range v.files.Walk(dir) {
 		if e.Path == dir {
 			continue
 		}
@@ -123,119 +110,65 @@ func (r *recorder) Below(dir string) ([]string, error) {
 		}
 		out = append(out, rel)
 	}
-	r.foot.Below[dir] = out
-	return out, nil
+	v.foot.Below[dir] = out
+	return out
 }
 
-func (r *recorder) Privileged() ([]string, error) {
+// privileged lists the files with setuid, setgid or file capabilities, sorted.
+func (v *view) privileged() []string {
+	if v.files == nil {
+		return v.foot.Privileged
+	}
 	var out []string
-	for e := range r.files.Walk("/") {
-		mode, capability := r.files.Rights(e)
+	for e := range v.files.Walk("/") {
+		mode, capability := v.files.Rights(e)
 		if (e.Type == image.TypeFile || e.Type == image.TypeLink) && (mode&0o6000 != 0 || capability != "") {
 			out = append(out, e.Path)
 		}
 	}
 	sort.Strings(out)
-	r.foot.Privileged = out
-	return out, nil
+	v.foot.Privileged = out
+	return out
 }
 
-func (r *recorder) Machine(p string) (elf.Machine, error) {
-	e, ok := r.files.Lookup(p)
-	if !ok {
-		return 0, nil
+// machine gives the machine of an ELF program; zero for what is none.
+func (v *view) machine(p string) elf.Machine {
+	if v.files == nil {
+		return elf.Machine(v.foot.Machines[p])
 	}
-	if r.elfs == nil {
-		var err error
-		if r.elfs, err = r.files.ELF(); err != nil {
-			return 0, err
-		}
+	e, ok := v.files.Lookup(p)
+	if ok && v.elfs == nil && v.err == nil {
+		v.elfs, v.err = v.files.ELF()
 	}
-	f := r.elfs[e.Digest]
+	f := v.elfs[e.Digest]
 	if f == nil {
-		return 0, nil
+		return 0
 	}
-	r.foot.Machines[p] = uint16(f.Machine)
-	return f.Machine, nil
+	v.foot.Machines[p] = uint16(f.Machine)
+	return f.Machine
 }
 
-func (r *recorder) Servers(file string) ([]string, error) {
-	e, ok := r.files.Stat(file)
-	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead {
-		return nil, nil
+// servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
+func (v *view) servers(file string) []string {
+	if v.files == nil {
+		return v.foot.Servers
 	}
-	contents, err := r.files.ReadFiles(r.ctx, e.Path)
-	if err != nil {
-		return nil, err
+	e, ok := v.files.Stat(file)
+	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead || v.err != nil {
+		return nil
+	}
+	var contents map[string][]byte
+	if contents, v.err = v.files.ReadFiles(v.ctx, e.Path); v.err != nil {
+		return nil
 	}
 	var hub struct {
 		MCPServers map[string]json.RawMessage `json:"mcpServers"`
 	}
 	_ = json.Unmarshal(contents[e.Path], &hub) // a template need not be JSON; it goes in any case
 	names := slices.Sorted(maps.Keys(hub.MCPServers))
-	r.foot.Servers = append(r.foot.Servers, names...)
-	return names, nil
+	v.foot.Servers = append(v.foot.Servers, names...)
+	return names
 }
-
-// errNotInLock is a question that the lock can't answer: it was written for another profile.
-var errNotInLock = errors.New("not in the lock; run `slimctl lock` again")
-
-// replay answers from a lock's footprint.
-type replay struct {
-	entries map[string]image.Entry
-	absent  map[string]bool
-	foot    *Footprint
-}
-
-func newReplay(foot *Footprint) *replay {
-	r := &replay{entries: map[string]image.Entry{}, absent: map[string]bool{}, foot: foot}
-	for _, e := range foot.Entries {
-		r.entries[e.Path] = e
-	}
-	for _, p := range foot.Absent {
-		r.absent[p] = true
-	}
-	return r
-}
-
-func (r *replay) Lookup(p string) (image.Entry, bool, error) {
-	if e, ok := r.entries[p]; ok {
-		return e, true, nil
-	}
-	if r.absent[p] {
-		return image.Entry{}, false, nil
-	}
-	return image.Entry{}, false, fmt.Errorf("%s: %w", p, errNotInLock)
-}
-
-func (r *replay) Resolve(p string) (string, error) {
-	if to, ok := r.foot.Links[p]; ok {
-		return to, nil
-	}
-	return p, nil
-}
-
-func (r *replay) Glob(pattern string) ([]string, error) {
-	paths, ok := r.foot.Globs[pattern]
-	if !ok {
-		return nil, fmt.Errorf("glob %s: %w", pattern, errNotInLock)
-	}
-	return paths, nil
-}
-
-func (r *replay) Below(dir string) ([]string, error) {
-	below, ok := r.foot.Below[dir]
-	if !ok {
-		return nil, fmt.Errorf("what lies below %s: %w", dir, errNotInLock)
-	}
-	return below, nil
-}
-
-func (r *replay) Servers(string) ([]string, error) { return r.foot.Servers, nil }
-
-func (r *replay) Machine(p string) (elf.Machine, error) { return elf.Machine(r.foot.Machines[p]), nil }
-
-func (r *replay) Privileged() ([]string, error) { return r.foot.Privileged, nil }
 
 // sorted makes the footprint's order that of its paths, so that two runs write the same lock.
 func (f *Footprint) sorted() {
