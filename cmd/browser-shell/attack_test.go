@@ -8,27 +8,29 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 )
 
-// canary counts who reaches this machine's loopback.
+// canary notes who reaches this machine's loopback.
 type canary struct {
-	hits atomic.Int64
+	mu   sync.Mutex
+	hits []string
 	port int
 }
 
 func newCanary(t *testing.T) *canary {
 	t.Helper()
 	c := &canary{}
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.hit(r.Method + " " + r.URL.Path)
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		fmt.Fprint(w, "<title>canary</title>the canary sings")
 	}))
 	s.Config.ConnState = func(_ net.Conn, st http.ConnState) {
 		if st == http.StateNew {
-			c.hits.Add(1)
+			c.hit("a connection")
 		}
 	}
 	s.Start()
@@ -37,24 +39,40 @@ func newCanary(t *testing.T) *canary {
 	return c
 }
 
-// attacks are pages of a public site that try to get at an internal one; in
-// each %s is its address.
+func (c *canary) hit(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hits = append(c.hits, what)
+}
+
+// take returns what reached the canary since the last time.
+func (c *canary) take() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	hits := c.hits
+	c.hits = nil
+	return hits
+}
+
+// attacks are pages of a public site that try to get at an internal one, at ADDRESS. Each leaves its page or needs a click.
 var attacks = map[string]string{
 	"redirect":     "", // 302, see attackSite
-	"meta refresh": `<meta http-equiv=refresh content="0;url=%s">`,
-	"script":       `<script>location="%s"</script>`,
-	"late script":  `<script>setTimeout(()=>location="%s",150)</script>`,
-	"iframe":       `<iframe src="%s"></iframe>`,
-	"fetch":        `<script>fetch("%s",{mode:"no-cors"}).catch(()=>{})</script>`,
-	"image":        `<img src="%s"><link rel=stylesheet href="%[1]s"><script src="%[1]s"></script>`,
-	"beacon":       `<script>navigator.sendBeacon("%s","x")</script>`,
-	"websocket":    `<script>new WebSocket("%s".replace("http","ws"))</script>`,
-	"prefetch":     `<link rel=preconnect href="%s"><link rel=prefetch href="%[1]s"><link rel=dns-prefetch href="%[1]s">`,
-	"form":         `<form method=post action="%s"></form><script>document.forms[0].submit()</script>`,
-	"popup":        `<script>open("%s")</script>`,
-	"link":         `<a id=go href="%s">go</a>`,
-	"blank link":   `<a id=go target=_blank href="%s">go</a>`,
+	"meta refresh": `<meta http-equiv=refresh content="0;url=ADDRESS">`,
+	"script":       `<script>location="ADDRESS"</script>`,
+	"late script":  `<script>setTimeout(()=>location="ADDRESS",150)</script>`,
+	"form":         `<form method=post action="ADDRESS"></form><script>document.forms[0].submit()</script>`,
+	"popup":        `<script>open("ADDRESS")</script>`,
+	"link":         `<a id=go href="ADDRESS">go</a>`,
+	"blank link":   `<a id=go target=_blank href="ADDRESS">go</a>`,
 }
+
+// parts are attacks that leave the page as it is. One page has them all, for every target.
+const parts = `<iframe src="ADDRESSiframe"></iframe>
+<script>fetch("ADDRESSfetch",{mode:"no-cors"}).catch(()=>{})</script>
+<img src="ADDRESSimage"><link rel=stylesheet href="ADDRESSstylesheet"><script src="ADDRESSscript"></script>
+<script>navigator.sendBeacon("ADDRESSbeacon","x")</script>
+<script>new WebSocket("ADDRESSwebsocket".replace("http","ws"))</script>
+<link rel=preconnect href="ADDRESS"><link rel=prefetch href="ADDRESSprefetch"><link rel=dns-prefetch href="ADDRESS">`
 
 func attackSite(targets map[string]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +83,12 @@ func attackSite(targets map[string]string) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(w, "<title>public</title><h1>public page</h1>"+strings.ReplaceAll(attacks[q.Get("how")], "%s", "%[1]s"), target)
+		fmt.Fprint(w, "<title>public</title><h1>public page</h1>"+strings.ReplaceAll(attacks[q.Get("how")], "ADDRESS", target))
+		if q.Get("how") == "parts" {
+			for _, target := range targets {
+				fmt.Fprint(w, strings.ReplaceAll(parts, "ADDRESS", target))
+			}
+		}
 	}
 }
 
@@ -87,6 +110,7 @@ func TestAttacks(t *testing.T) {
 			l.realBrowser(t, version)
 			s := l.connect(t)
 			base := site(t, attackSite(targets))
+			attack(t, s, "parts", base+"?how=parts", c)
 			for how := range attacks {
 				for to := range targets {
 					if version == "0.8.10" && to != "literal" && to != "flip" {
@@ -95,8 +119,8 @@ func TestAttacks(t *testing.T) {
 					attack(t, s, how, base+"?how="+strings.ReplaceAll(how, " ", "+")+"&to="+to, c)
 				}
 			}
-			if n := c.hits.Load(); n != 0 {
-				t.Errorf("the canary was reached %d times", n)
+			if hits := c.take(); len(hits) > 0 {
+				t.Errorf("the canary was reached at the end: %q", hits)
 			}
 			log, err := os.ReadFile(filepath.Join(l.state, "egress.jsonl"))
 			if err != nil || !strings.Contains(string(log), "MCP_NETWORK_BLOCKED") {
@@ -109,7 +133,6 @@ func TestAttacks(t *testing.T) {
 // attack opens a page, gives it time, clicks what it offers and looks at it.
 func attack(t *testing.T, s *client, how, url string, c *canary) {
 	t.Helper()
-	before := c.hits.Load()
 	answers := []answer{s.do(t, "open", url)}
 	if strings.Contains(how, "link") && answers[0].ExitCode == 0 {
 		answers = append(answers, s.do(t, "click", "#go"))
@@ -121,14 +144,14 @@ func attack(t *testing.T, s *client, how, url string, c *canary) {
 			t.Errorf("%s: the canary is shown: %+v", how, a)
 		}
 	}
-	if n := c.hits.Load() - before; n != 0 {
-		t.Errorf("%s, %s: the canary was reached %d times", how, url, n)
-	}
 	a := s.do(t, "open", strings.Split(url, "?")[0])
 	for try := 0; a.ExitCode == 126 && try < 3; try++ { // on a busy machine the page may go where it wanted only now
 		a = s.do(t, "open", strings.Split(url, "?")[0])
 	}
 	if a.ExitCode != 0 {
 		t.Errorf("%s: the session does not go on: %+v", how, a)
+	}
+	if hits := c.take(); len(hits) > 0 {
+		t.Errorf("%s, %s: the canary was reached: %q", how, url, hits)
 	}
 }

@@ -70,6 +70,7 @@ func (l *lab) auditFiles(t *testing.T) []string {
 // TestAuditCannotBeEmptied is the attack of a client that wants the line of one call gone: hundreds of others that are denied,
 // with as many control characters as fit in its name, its arguments and its session.
 func TestAuditCannotBeEmptied(t *testing.T) {
+	t.Parallel()
 	const bytes, denied = 1 << 16, 180
 	l := newLab(t)
 	l.policy["audit"] = map[string]any{"file": "", "max_bytes": bytes, "keep": 1}
@@ -130,6 +131,7 @@ func TestAuditCannotBeEmptied(t *testing.T) {
 // TestFullAuditLog: a log without room stops calls and says so everywhere, loses no line, and goes on when a collector has
 // taken older files away.
 func TestFullAuditLog(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["audit"] = map[string]any{"file": "", "max_bytes": 1 << 16, "keep": 1}
 	h := startHub(t, l)

@@ -55,6 +55,7 @@ func startChromium(t *testing.T, chromium string, port int) *os.Process {
 	cmd := exec.Command(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
 		fmt.Sprintf("--remote-debugging-port=%d", port), "--user-data-dir="+profile, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank")
+	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -153,6 +154,7 @@ func servePage(w http.ResponseWriter, r *http.Request) {
 func TestRealBrowser(t *testing.T) {
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t)
 			l.realBrowser(t, version)
 			s := l.connect(t)

@@ -159,6 +159,7 @@ func TestHubSaysWhoCalls(t *testing.T) {
 
 // TestEgressNamesTheCall: a line of the egress proxy names the call that runs, several, or none.
 func TestEgressNamesTheCall(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t)), "allow_ports": []int{80}}
 	h := startHub(t, l, "--egress")

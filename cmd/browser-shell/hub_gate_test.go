@@ -124,6 +124,7 @@ func TestHubGate(t *testing.T) {
 
 // TestHubInput: what a ticket with input is used for is in the audit log, in the hub's chain, also when the image stops.
 func TestHubInput(t *testing.T) {
+	t.Parallel()
 	l, h := startGate(t, gateAnonymous)
 	res, err := http.Post("http://"+h.on["gate"]+"/tickets", "", strings.NewReader(`{"input":true}`))
 	if err != nil {

@@ -151,6 +151,7 @@ func TestHubKill(t *testing.T) {
 // TestHubCycles: starting and stopping the tool by the management API leaves
 // nothing behind, with a daemon in each of its lives.
 func TestHubCycles(t *testing.T) {
+	t.Parallel()
 	const cycles = 20
 	l := newLab(t)
 	roomy(l)
@@ -330,6 +331,7 @@ func ended(pid int) bool {
 // TestHubEndsInTime: clients that wait for news, or that have not said anything
 // yet, neither hold up the end nor make it a failure.
 func TestHubEndsInTime(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	gate := l.write(t, "gate.json", gateAnonymous, 0o600)
 	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))}

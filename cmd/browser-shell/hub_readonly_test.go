@@ -16,6 +16,7 @@ import (
 // TestHubReadOnly: of a server that others made, with read_only in hub.policy.json, the reading tools are listed and work.
 // Those that write are not listed, and a call of one that the client knows by heart writes nothing.
 func TestHubReadOnly(t *testing.T) {
+	t.Parallel()
 	script := need.FilesystemServer(t)
 	l := newLab(t)
 	dir := filepath.Join(l.dir, "files")

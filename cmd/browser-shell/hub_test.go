@@ -194,6 +194,7 @@ func TestHub(t *testing.T) {
 }
 
 func TestHubRequests(t *testing.T) {
+	t.Parallel()
 	h := startHub(t, newLab(t))
 	const (
 		list = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`
@@ -263,6 +264,7 @@ func TestHubOldTransport(t *testing.T) {
 // TestHubStartRefused: what is wrong is told before anything runs, and nothing
 // is left that a second attempt would meet.
 func TestHubStartRefused(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.hubConfig(t, "browser_shell")
 	gate := l.write(t, "gate.json", gateAnonymous, 0o600)

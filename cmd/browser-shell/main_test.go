@@ -3,6 +3,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -29,6 +30,12 @@ var binary string
 func TestMain(m *testing.M) {
 	if site := os.Getenv(siteVariable); site != "" {
 		os.Exit(main.MainWith(siteNetwork(site), os.Getenv(vncVariable)))
+	}
+	flag.Parse()
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if !set { // those that may run beside others wait: for deadlines, for programs that end
+		_ = flag.Set("test.parallel", "6")
 	}
 	os.Exit(testMain(m))
 }

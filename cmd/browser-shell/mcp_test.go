@@ -169,6 +169,7 @@ func TestHandover(t *testing.T) {
 
 // TestDaemonLate: agent-browser gives its daemon 5 s, and a busy machine more.
 func TestDaemonLate(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		for late, exit := range map[int]int{2: 0, 3: 1} {
 			l := newLab(t)
@@ -189,6 +190,7 @@ func TestDaemonLate(t *testing.T) {
 // is waited for, not ended and started anew: on a machine that has just booted
 // the first page would never open.
 func TestDaemonSlow(t *testing.T) {
+	t.Parallel()
 	for version, calls := range map[string]int{"0.8.10": 2, "0.41.2": 3} {
 		l := newLab(t)
 		l.write(t, "version", "agent-browser "+version+"\n", 0o644)
@@ -305,6 +307,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestTimeoutEndsEverything(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	s := l.connect(t)
 	for _, selector := range []string{"#hang", "#late"} {
@@ -365,6 +368,7 @@ func together(t *testing.T, s *client, argv []string, sessions ...string) []answ
 }
 
 func TestOneCallAtATimePerSession(t *testing.T) {
+	t.Parallel()
 	s := newLab(t).connect(t)
 	together(t, s, []string{"open", "https://example.com"}, "s", "one", "two")
 	for _, a := range together(t, s, []string{"hover", "#alone"}, "s", "s", "s", "s") {
@@ -516,6 +520,7 @@ func TestUnknownVersion(t *testing.T) {
 // TestEnds: end of input, SIGTERM and SIGINT end it with 0, with no process
 // and no directory left; what a killed one leaves, the next one ends.
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*client) error{
 		"end of input": func(c *client) error { return c.Close() },
 		"SIGTERM":      func(c *client) error { return c.cmd.Process.Signal(syscall.SIGTERM) },

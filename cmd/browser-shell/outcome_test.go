@@ -20,6 +20,7 @@ const outcomes = `<!doctype html><title>Here</title><h1>Hello</h1>
 func TestOutcomes(t *testing.T) {
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t)
 			l.realBrowser(t, version)
 			closed := fmt.Sprintf("site.test:%d/", need.FreePort(t))

@@ -71,6 +71,7 @@ func TestPasswordFields(t *testing.T) {
 // TestForbiddenPage: a page that went where it may not go is left, and nothing
 // of it is read.
 func TestForbiddenPage(t *testing.T) {
+	t.Parallel()
 	for url, rule := range map[string]string{
 		"http://127.0.0.1:9222/json":      "url.loopback",
 		"http://10.0.0.1/":                "url.private",
@@ -129,15 +130,17 @@ func TestAllowedHosts(t *testing.T) {
 // TestBrowserGone: a tab that is closed and a browser that is restarted are
 // told, and the next open starts over.
 func TestBrowserGone(t *testing.T) {
-	for name, end := range map[string]func(l *lab){
-		"tab closed":  func(l *lab) { l.browser.ClosePage(l.tab(t).ID) },
-		"tab crashed": func(l *lab) { l.browser.Crash(l.tab(t).ID) },
-		"restarted":   func(l *lab) { l.browser.Drop() },
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, *lab){
+		"tab closed":  func(t *testing.T, l *lab) { l.browser.ClosePage(l.tab(t).ID) },
+		"tab crashed": func(t *testing.T, l *lab) { l.browser.Crash(l.tab(t).ID) },
+		"restarted":   func(_ *testing.T, l *lab) { l.browser.Drop() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLab(t)
 			s := l.opened(t)
-			end(l)
+			end(t, l)
 			s.settle(t)
 			if a := s.do(t, "snapshot"); a.ExitCode != 1 || !strings.Contains(a.Stderr, "no page") {
 				t.Errorf("got %+v", a)
@@ -149,16 +152,20 @@ func TestBrowserGone(t *testing.T) {
 		})
 	}
 	t.Run("ended", func(t *testing.T) {
+		t.Parallel()
 		l := newLab(t)
 		s := l.opened(t)
 		l.browser.Stop()
-		s.settle(t)
-		if a := s.raw(t, map[string]any{"session_id": "s", "argv": []string{"open", "https://example.com"}, "timeout_sec": 4}); a.ExitCode != 69 || !strings.Contains(a.Stderr, "Chromium does not answer") {
+		open := map[string]any{"session_id": "settle", "argv": []string{"open", "https://example.com"}, "timeout_sec": 4} // it waits for a browser
+		s.raw(t, open)
+		open["session_id"] = "s"
+		if a := s.raw(t, open); a.ExitCode != 69 || !strings.Contains(a.Stderr, "Chromium does not answer") {
 			t.Errorf("got %+v", a)
 		}
 		l.wantProcesses(t, 0)
 	})
 	t.Run("hangs", func(t *testing.T) {
+		t.Parallel()
 		l := newLab(t)
 		s := l.opened(t)
 		l.browser.Hang(true)

@@ -156,6 +156,7 @@ func eachEra(t *testing.T, test func(t *testing.T, version string)) {
 // TestStdioProbes: no line ends the process, each is answered once or never,
 // and the next call works.
 func TestStdioProbes(t *testing.T) {
+	t.Parallel()
 	eachEra(t, func(t *testing.T, version string) {
 		l := newLab(t)
 		w := l.wire(t, version)
@@ -211,6 +212,7 @@ func TestStdioTooEarly(t *testing.T) {
 // TestStdioCancel: a cancelled call's program is gone within 200 ms and the
 // call has no answer.
 func TestStdioCancel(t *testing.T) {
+	t.Parallel()
 	eachEra(t, func(t *testing.T, version string) {
 		l := newLab(t)
 		w := l.wire(t, version)
