@@ -100,6 +100,8 @@ type Configure struct {
 // Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
 type Strip struct {
 	Layers []Component
+	// Ledger is the blob that says of each path of the base whether it stays, and why (package ledger).
+	Ledger v1.Layer
 	// Explain says how a path or package of the base came to stay, one line a step; nil when a lock answered.
 	Explain func(what string) []string
 }
@@ -180,6 +182,16 @@ func (r *Recipe) Stripped() []Component {
 	for _, s := range r.Steps {
 		if s, ok := s.(Strip); ok {
 			return s.Layers
+		}
+	}
+	return nil
+}
+
+// Ledger gives the blob that says what became of each path of the base; nil when the base's layers stay.
+func (r *Recipe) Ledger() v1.Layer {
+	for _, s := range r.Steps {
+		if s, ok := s.(Strip); ok {
+			return s.Ledger
 		}
 	}
 	return nil

@@ -8,10 +8,12 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Built is an image that was made: exactly one of the two is set.
+// Built is an image that was made: exactly one of Index and Image is set.
 type Built struct {
 	Index v1.ImageIndex // several platforms
 	Image v1.Image      // one platform
+	// Referrers are artifacts about the image: the manifest of each has that of a platform as its subject.
+	Referrers []v1.Image
 }
 
 // Digest is that of the index or of the image's manifest.

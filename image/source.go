@@ -86,7 +86,8 @@ type Source struct {
 	blobs       *blobs // of a local source
 	transport   http.RoundTripper
 	// part gives size bytes of a blob from off on, unchecked; nil where there is no such way.
-	part func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error)
+	part      func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error)
+	referrers referrerLister // nil where there is no such list
 }
 
 // child is one image of a source, read when first asked for.

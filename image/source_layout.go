@@ -26,6 +26,9 @@ const (
 	AnnotationVersion = "slimctl.version"
 )
 
+// AnnotationReferrers of an entry of index.json has the digest of an index of the artifacts that refer to the image.
+const AnnotationReferrers = "slimctl.referrers"
+
 // The annotations by which containerd and BuildKit name the images of a layout.
 const (
 	AnnotationRefName   = "org.opencontainers.image.ref.name"
@@ -115,6 +118,9 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	}
 	get := func(d v1.Descriptor) (v1.Image, error) { return b.image(d) }
 	s.get = get
+	if d != nil {
+		s.referrers = b.layoutReferrers(d.Annotations[AnnotationReferrers])
+	}
 	switch {
 	case d == nil: // index.json is itself the index of one image for several platforms
 		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))

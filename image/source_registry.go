@@ -53,6 +53,7 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	s := &Source{ref: ref, name: n, transport: Transport(nil, o)}
 	host := n.Context().RegistryStr()
 	s.part = registryPart(ctx, n, o, s.transport)
+	s.referrers = registryReferrers(n, o, s.transport)
 	manifestError := func(err error, h v1.Hash) error {
 		if de := asDigestError(err, h, ref); de != nil {
 			return de
@@ -247,4 +248,10 @@ func (u *unzipped) Close() error {
 func Manifest(ctx context.Context, ref name.Digest, o Options, t http.RoundTripper) (*remote.Descriptor, error) {
 	d, err := remote.Get(ref, remoteOptions(ctx, o, t)...)
 	return d, RegistryFailure("read manifest", ref.String(), ref.RegistryStr(), err)
+}
+
+// PutReferrer writes the manifest of an artifact that refers to an image, whose blobs are in the repository. A registry without
+// the referrers API gets the list of referrers under a tag.
+func PutReferrer(ctx context.Context, ref name.Digest, artifact v1.Image, o Options, t http.RoundTripper) error {
+	return RegistryFailure("push referrer", ref.String(), ref.RegistryStr(), remote.Put(ref, artifact, remoteOptions(ctx, o, t)...))
 }

@@ -277,7 +277,7 @@ func (t boundedManifests) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // asksManifest follows redirects back to what was asked for.
 func asksManifest(req *http.Request) bool {
-	for !strings.Contains(req.URL.Path, "/manifests/") {
+	for !strings.Contains(req.URL.Path, "/manifests/") && !strings.Contains(req.URL.Path, "/referrers/") {
 		if req.Response == nil || req.Response.Request == nil {
 			return false
 		}

@@ -34,7 +34,7 @@ type Built struct {
 	// Image describes the image index, or the manifest when there is one platform.
 	Image v1.Descriptor
 	// Ledger counts what a push moved; an Engine doesn't tell.
-	Ledger output.Ledger
+	Transfer output.Transfer
 	// Report is what verifying the image gave; nil with NoVerify.
 	Report *verify.Report
 }
@@ -76,7 +76,7 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 		}
 	}
 	if o.Engine == nil {
-		b.Ledger, err = output.Publish(ctx, made, o.Target, resolved.Source, access.Options)
+		b.Transfer, err = output.Publish(ctx, made, o.Target, resolved.Source, access.Options)
 	} else {
 		b.Image, err = o.Engine.Build(ctx, build.Request{
 			Recipes: resolved.Recipes, Source: resolved.Source, Annotations: annotations, Digest: b.Image.Digest, Target: o.Target,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
@@ -33,15 +34,9 @@ func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := a.open(ctx, o.Image, nil)
+	src, platforms, err := a.openPlatforms(ctx, o)
 	if err != nil {
 		return nil, err
-	}
-	platforms := src.Platforms()
-	if len(o.Platforms) > 0 {
-		if platforms, err = parsePlatforms(o.Platforms); err != nil {
-			return nil, err
-		}
 	}
 	images, err := src.Images(platforms...)
 	if err != nil {
@@ -65,4 +60,17 @@ func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 		})
 	}
 	return out, g.Wait()
+}
+
+// openPlatforms opens the image, and returns the platforms that are asked for.
+func (a Access) openPlatforms(ctx context.Context, o InspectOptions) (*image.Source, []v1.Platform, error) {
+	src, err := a.open(ctx, o.Image, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(o.Platforms) == 0 {
+		return src, src.Platforms(), nil
+	}
+	platforms, err := parsePlatforms(o.Platforms)
+	return src, platforms, err
 }

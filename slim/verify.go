@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -104,8 +106,13 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	}
 	if r != nil {
 		in.Expect, err = r.reproduce(ctx, o, f, &in, chosen)
+		in.Ledgers, unchecked = f.ledgers(ctx)
 	} else if err = f.read(ctx, o, nil, nil); err == nil {
 		in.Expect, unchecked, err = expectAlone(ctx, o.ResolveOptions, p, f.images)
+		ledgers, _ := f.ledgers(ctx) // one that can't be read isn't checked either
+		for _, platform := range slices.Sorted(maps.Keys(ledgers)) {
+			unchecked = append(unchecked, platform+": the ledger that refers to it: that needs the base; name it with --base")
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -282,7 +289,15 @@ func (r *Resolved) reproduce(ctx context.Context, o VerifyOptions, f *found, in 
 		return nil, err
 	}
 	skip := func(h v1.Hash) bool { return base[h] && (same || !want.SameTree) }
+	want.Ledgers = map[string]string{}
 	for i, img := range images {
+		if l := r.Recipes[i].Ledger(); l != nil {
+			digest, err := l.Digest()
+			if err != nil {
+				return nil, err
+			}
+			want.Ledgers[r.Recipes[i].Platform.String()] = digest.String()
+		}
 		opened, err := openMade(ctx, o, r.Recipes[i].Platform, img, skip)
 		if err != nil {
 			return nil, err

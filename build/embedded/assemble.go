@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/ledger"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -63,6 +64,27 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 		layers:   append(base[:len(base):len(base)], own...),
 	}
 	a.manifest, err = json.MarshalIndent(m, "", "  ")
+	return a, err
+}
+
+// attach makes the artifact that the ledger of an image lies in.
+func attach(layer v1.Layer, subject *assembled) (v1.Image, error) {
+	d, err := descriptor(layer)
+	if err != nil {
+		return nil, err
+	}
+	d.MediaType = ledger.MediaType
+	d.Annotations = map[string]string{ocispec.AnnotationTitle: ledger.FileName}
+	config := ocispec.DescriptorEmptyJSON
+	config.Data = nil
+	of := ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(subject.manifest), Size: int64(len(subject.manifest)),
+	}
+	a := &assembled{config: []byte("{}"), layers: []v1.Layer{layer}}
+	a.manifest, err = json.MarshalIndent(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ledger.ArtifactType,
+		Config: config, Layers: []ocispec.Descriptor{d}, Subject: &of,
+	}, "", "  ")
 	return a, err
 }
 

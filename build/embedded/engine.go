@@ -28,12 +28,25 @@ func Assemble(ctx context.Context, recipes []*build.Recipe, a build.Annotations)
 	if err := g.Wait(); err != nil {
 		return image.Built{}, err
 	}
+	built := image.Built{}
+	for i, r := range recipes {
+		if r.Ledger() == nil {
+			continue
+		}
+		about, err := attach(r.Ledger(), images[i])
+		if err != nil {
+			return image.Built{}, fmt.Errorf("%s: ledger: %w", r.Platform, err)
+		}
+		built.Referrers = append(built.Referrers, about)
+	}
 	if len(images) == 1 {
-		return image.Built{Image: images[0]}, nil
+		built.Image = images[0]
+		return built, nil
 	}
 	idx, err := newIndex(images, a.Index)
 	if err != nil {
 		return image.Built{}, err
 	}
-	return image.Built{Index: idx}, nil
+	built.Index = idx
+	return built, nil
 }

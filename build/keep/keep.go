@@ -99,7 +99,9 @@ type Set struct {
 	// Notes say what was looked for and is not in the base, and which cuts have no effect.
 	Notes []string
 
-	db *database
+	db       *database
+	spec     Spec
+	dangling map[string]bool // links that would lead to nothing
 }
 
 // Explain returns the chain from a path or package of the set back to its root, one line a step, the path itself first. It
@@ -163,7 +165,9 @@ func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
 	}
 	k := &keeper{
 		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{},
-		set: &Set{Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db},
+		set: &Set{
+			Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db, spec: spec, dangling: map[string]bool{},
+		},
 	}
 	if k.dirs, err = k.listLoaderDirs(); err != nil {
 		return nil, err
@@ -395,7 +399,10 @@ func (k *keeper) keepInterpreter(p string) {
 func (k *keeper) keepDependencies(name string) {
 	for _, clause := range k.db.packages[name].depends {
 		to, ok := k.choosePackage(clause)
-		if ok && !k.isCut(name, to) {
+		if !ok {
+			continue
+		}
+		if _, cut := k.set.findCut(name, to); !cut {
 			k.keepPackage(to, Reason{Rule: ByDepends, From: packagePrefix + name})
 		}
 	}
@@ -415,10 +422,6 @@ func (k *keeper) choosePackage(clause []string) (string, bool) {
 		}
 	}
 	return first, first != ""
-}
-
-func (k *keeper) isCut(from, to string) bool {
-	return slices.ContainsFunc(k.spec.Without, func(c Cut) bool { return matches(c.From, from) && matches(c.To, to) })
 }
 
 // keepDlopened keeps what programs that stay load by themselves.
@@ -493,17 +496,8 @@ func (k *keeper) keepPackageFiles() {
 
 // isDropped reports whether a file goes although its package stays; name is empty for a file that no package owns.
 func (k *keeper) isDropped(p, name string) bool {
-	for _, d := range k.spec.Drop {
-		if matches(d.Glob, p) && !slices.ContainsFunc(d.Except, func(g string) bool { return matches(g, p) }) {
-			return true
-		}
-	}
-	for _, c := range k.spec.Without {
-		if name != "" && matches(c.From, name) && slices.ContainsFunc(c.Drop, func(g string) bool { return matches(g, p) }) {
-			return true
-		}
-	}
-	return false
+	_, dropped := k.set.drop(p, name)
+	return dropped
 }
 
 // keepProducts keeps what no package owns: by name, and compiled Python of source that stays.
@@ -555,7 +549,7 @@ func (k *keeper) removeDanglingLinks() {
 				e, _ := k.img.Lookup(at)
 				if _, stays := k.set.Paths[at]; !stays && !e.IsDir() {
 					delete(k.set.Paths, p)
-					again = true
+					k.set.dangling[p], again = true, true
 					break
 				}
 			}

@@ -60,6 +60,8 @@ type LockPlatform struct {
 	Footprint Footprint `json:"footprint"`
 	// Layers are those that take the place of the base's, lowest first.
 	Layers []strip.Pin `json:"layers,omitempty"`
+	// Ledger says what of the base they hold.
+	Ledger *strip.Pin `json:"ledger,omitempty"`
 }
 
 // Footprint is the part of the base index that resolving looked at.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/profile"
-	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -119,15 +118,11 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
-		var pins []strip.Pin
-		if in.Lock != nil {
-			pins = locked.Layers
-		}
-		step, pins, err := w.strip(ctx, img, pins)
+		step, err := w.strip(ctx, img, locked)
 		if err != nil {
 			return nil, nil, err
 		}
-		w.recipe.Steps, locked.Layers = append([]build.Step{step}, w.recipe.Steps...), pins
+		w.recipe.Steps = append([]build.Step{step}, w.recipe.Steps...)
 	}
 	removals := []string{}
 	for _, s := range w.recipe.Removals() {

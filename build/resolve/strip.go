@@ -21,10 +21,11 @@ import (
 // layers. It is that of the first DOS file, which every archive format can say.
 var keptTime = time.Unix(315532800, 0).UTC()
 
-// strip makes the layers that take the place of the base's, or takes them as the lock has them.
-func (w *work) strip(ctx context.Context, img v1.Image, pins []strip.Pin) (build.Strip, []strip.Pin, error) {
+// strip makes the layers that take the place of the base's, and their ledger, or takes them as the lock has them.
+func (w *work) strip(ctx context.Context, img v1.Image, locked *LockPlatform) (step build.Strip, err error) {
 	var set *keep.Set
-	make := func() ([]strip.Layer, error) {
+	var book strip.Layer
+	make := func() (layers []strip.Layer, err error) {
 		files, err := w.in.Cache.Open(ctx, img, tree.Options{Progress: w.in.Progress})
 		if err != nil {
 			return nil, fmt.Errorf("base %s: %w", w.in.Reference, err)
@@ -32,32 +33,47 @@ func (w *work) strip(ctx context.Context, img v1.Image, pins []strip.Pin) (build
 		if set, err = w.keep(ctx, files); err != nil {
 			return nil, err
 		}
-		return strip.Layers(ctx, w.stripInput(files, img, set))
+		in := w.stripInput(files, img, set)
+		if layers, err = strip.Layers(ctx, in); err != nil {
+			return nil, err
+		}
+		book, err = w.writeLedger(files, set, in.Component, layers)
+		return layers, err
 	}
 	var layers []strip.Layer
-	var err error
-	if pins != nil {
-		layers, err = strip.Pinned(w.in.Cache.Dir, pins, make)
-	} else if layers, err = make(); err == nil {
+	switch {
+	case w.in.Lock == nil:
+		if layers, err = make(); err != nil {
+			return step, err
+		}
 		for _, l := range layers {
 			p, err := l.Pin()
 			if err != nil {
-				return build.Strip{}, nil, err
+				return step, err
 			}
-			pins = append(pins, p)
+			locked.Layers = append(locked.Layers, p)
 		}
+		p, err := book.Pin()
+		if err != nil {
+			return step, err
+		}
+		locked.Ledger = &p
+	case locked.Ledger == nil:
+		return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
+	default:
+		pinned, err := strip.Pinned(w.in.Cache.Dir, append(slices.Clone(locked.Layers), *locked.Ledger), make)
+		if err != nil {
+			return step, err
+		}
+		layers, book = pinned[:len(pinned)-1], pinned[len(pinned)-1]
 	}
-	if err != nil {
-		return build.Strip{}, nil, err
-	}
-	step := build.Strip{}
-	if set != nil {
+	if step.Ledger = book.Layer; set != nil {
 		step.Explain = set.Explain
 	}
 	for _, l := range layers {
 		step.Layers = append(step.Layers, build.Component{Layer: l.Layer, Name: l.Component, Files: l.Files, Unpacked: l.Unpacked})
 	}
-	return step, pins, nil
+	return step, nil
 }
 
 // keep works out what stays.

@@ -3,6 +3,7 @@ package resolve_test
 import (
 	"archive/tar"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/ledger"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -54,6 +56,28 @@ func layersOf(t *testing.T, r *build.Recipe) (paths []string, digests []v1.Hash)
 	return paths, digests
 }
 
+// ledgerOf lists what the ledger says of each path.
+func ledgerOf(t *testing.T, r *build.Recipe) (lines []string) {
+	t.Helper()
+	in, err := r.Ledger().Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	seen := map[string]bool{}
+	if _, err := ledger.Read(in, func(row ledger.Row) bool {
+		if seen[row.Path] {
+			t.Errorf("%s is there twice", row.Path)
+		}
+		seen[row.Path] = true
+		lines = append(lines, strings.Trim(fmt.Sprintf("%+q", row.String()), `"`))
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
 // TestKeep: of the base stays what is needed, in the layers of its components; what is laid or removed isn't there twice.
 func TestKeep(t *testing.T) {
 	in := input(base(t, "B"), load(t, keeps))
@@ -71,6 +95,25 @@ func TestKeep(t *testing.T) {
 		t.Errorf("explained as %q", explain("/t/a.conf"))
 	}
 
+	told := ledgerOf(t, recipes[0])
+	for _, want := range []string{
+		"/t/a.conf: target of /t/link", "/t/b.conf: goes, replaced by overlay o", "/t/dir: for what lies in it, or for its package",
+		"/t/dir/file: path (/t/dir)", "/t/dirlink: goes, nothing that stays needs it", "/t/link: root (w)", "/t/own/a: root (w)",
+		"/t/own/sub: goes, removed (w)", "/t/own/sub/deep/b: goes, removed with /t/own/sub (w)", `/odd/x\xff: goes, nothing that stays needs it`,
+		"/odd: goes, nothing in it stays", "/opt/gem/mcp-hub.json: added by overlay hub",
+	} {
+		if !slices.Contains(told, want) {
+			t.Errorf("the ledger doesn't have %q", want)
+		}
+	}
+	files, err := in.Cache.Open(t.Context(), recipes[0].Base.Image, tree.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := files.Len() - 1; len(told) < n {
+		t.Errorf("the ledger has %d paths, the base %d", len(told), n)
+	}
+
 	// With the lock nothing of the base is read, as long as nobody asks for what the cache has lost.
 	in.Lock = lock
 	again, _, err := resolve.Resolve(t.Context(), in)
@@ -82,6 +125,9 @@ func TestKeep(t *testing.T) {
 	}
 	if _, same := layersOf(t, again[0]); !slices.Equal(same, digests) {
 		t.Errorf("with the lock the layers are %v, not %v", same, digests)
+	}
+	if again := ledgerOf(t, again[0]); !slices.Equal(told, again) {
+		t.Errorf("with the lock the ledger is another")
 	}
 	pins := lock.Platforms["linux/amd64"].Layers
 	pins[0].Digest = pins[1].Digest

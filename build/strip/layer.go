@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/pgzip"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // The compressor is part of what a layer's digest depends on. pgzip compresses blocks of one size at the same time into one
@@ -30,7 +31,9 @@ type layer struct {
 	Hash     v1.Hash `json:"digest"`
 	Unpacked v1.Hash `json:"diffID"`
 	Bytes    int64   `json:"size"`
-	file     string
+	// Edited is Layer.Edited.
+	Edited map[string]tree.Digest `json:"edited,omitempty"`
+	file   string
 }
 
 func (l *layer) write(ctx context.Context, w io.Writer, files []image.File) error {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // Input is what Layers works on.
@@ -65,6 +66,8 @@ type Layer struct {
 	// Files is how many files and links it has, Unpacked their bytes.
 	Files    int
 	Unpacked int64
+	// Edited has the digest of each file that has another content than in the base, by path.
+	Edited map[string]tree.Digest
 }
 
 // file is one entry of a layer that is to be made.
@@ -104,7 +107,9 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 				l.Unpacked += f.Size
 			}
 		}
-		if l.Layer = store.get(k); l.Layer == nil {
+		if have := store.get(k); have != nil {
+			l.Layer, l.Edited = have, have.Edited
+		} else {
 			missing, keys[c] = append(missing, c), k
 		}
 		out = append(out, l)
@@ -117,15 +122,15 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 		return nil, err
 	}
 	defer contents.close()
-	made := make(map[string]v1.Layer, len(missing))
-	results := make([]v1.Layer, len(missing))
+	made := make(map[string]*layer, len(missing))
+	results := make([]*layer, len(missing))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, c := range missing {
 		g.Go(func() error {
-			entries, err := in.entries(files[c], contents)
+			entries, edited, err := in.entries(files[c], contents)
 			if err == nil {
-				results[i], err = store.make(ctx, keys[c], entries)
+				results[i], err = store.make(ctx, keys[c], entries, edited)
 			}
 			if err != nil {
 				return fmt.Errorf("component %s: %w", c, err)
@@ -141,7 +146,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	}
 	for i := range out {
 		if l := made[out[i].Component]; l != nil {
-			out[i].Layer = l
+			out[i].Layer, out[i].Edited = l, l.Edited
 		}
 	}
 	return out, nil
@@ -222,7 +227,7 @@ func (in Input) files() (map[string][]file, error) {
 }
 
 // keyVersion changes whenever other bytes come of the same files.
-const keyVersion = 1
+const keyVersion = 2
 
 // key names a layer by all that its bytes depend on.
 func key(files []file, at time.Time) (string, error) {
@@ -370,26 +375,32 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, spool *os.File, wa
 	return found, nil
 }
 
-// entries makes what is written of a component.
-func (in Input) entries(files []file, have *contents) ([]image.File, error) {
+// entries makes what is written of a component, and returns the digests of the files that are edited.
+func (in Input) entries(files []file, have *contents) ([]image.File, map[string]tree.Digest, error) {
 	out := make([]image.File, 0, len(files))
+	edited := map[string]tree.Digest{}
 	for _, f := range files {
 		e := image.File{Entry: f.Entry.Entry}
 		e.ModTime = in.Time
 		if e.Type == image.TypeFile {
-			if err := in.content(&e, f, have); err != nil {
-				return nil, err
+			digest, err := in.content(&e, f, have)
+			if err != nil {
+				return nil, nil, err
+			}
+			if digest != f.Digest {
+				edited[f.Path] = digest
 			}
 		}
 		out = append(out, e)
 	}
-	return out, nil
+	return out, edited, nil
 }
 
-func (in Input) content(e *image.File, f file, have *contents) error {
+// content gives e the content of f, and returns the content's digest.
+func (in Input) content(e *image.File, f file, have *contents) (tree.Digest, error) {
 	r, ok := have.open(f.Digest)
 	if !ok && f.Size > 0 {
-		return fmt.Errorf("%s: no layer of the base has its content", f.Path)
+		return tree.Digest{}, fmt.Errorf("%s: no layer of the base has its content", f.Path)
 	}
 	edit, edited := in.Edits[f.Path]
 	compiled := path.Ext(f.Path) == ".pyc"
@@ -397,11 +408,11 @@ func (in Input) content(e *image.File, f file, have *contents) error {
 		e.Open = func() (io.ReadCloser, error) {
 			return io.NopCloser(io.NewSectionReader(r, 0, f.Size)), nil
 		}
-		return nil
+		return f.Digest, nil
 	}
 	data := make([]byte, f.Size)
 	if _, err := io.ReadFull(r, data); err != nil {
-		return fmt.Errorf("%s: %w", f.Path, err)
+		return tree.Digest{}, fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if edited {
 		data = edit.Change(data)
@@ -410,7 +421,7 @@ func (in Input) content(e *image.File, f file, have *contents) error {
 	}
 	*e = image.File{Entry: e.Entry, Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
 	e.Size = int64(len(data))
-	return nil
+	return sha256.Sum256(data), nil
 }
 
 // setSourceTime sets the time of its source in compiled Python, where it goes by times (PEP 552): else every start would
@@ -433,7 +444,7 @@ func newStore(cacheDir string) (store, error) {
 }
 
 // get returns the layer of a key; nil when it was not made yet or is not whole.
-func (s store) get(key string) v1.Layer {
+func (s store) get(key string) *layer {
 	data, err := os.ReadFile(filepath.Join(s.dir, key+".json"))
 	if err != nil {
 		return nil
@@ -442,25 +453,54 @@ func (s store) get(key string) v1.Layer {
 	if json.Unmarshal(data, l) != nil {
 		return nil
 	}
+	l.Edited = rawname.Unquoted(l.Edited)
 	if info, err := os.Stat(l.file); err != nil || info.Size() != l.Bytes {
 		return nil
 	}
 	return l
 }
 
-func (s store) make(ctx context.Context, key string, files []image.File) (v1.Layer, error) {
-	l := &layer{file: filepath.Join(s.dir, key+".tar.gz")}
+func (s store) make(ctx context.Context, key string, files []image.File, edited map[string]tree.Digest) (*layer, error) {
+	l := &layer{file: filepath.Join(s.dir, key+".tar.gz"), Edited: edited}
 	err := image.WriteFile(l.file, 0o644, func(w io.Writer) error {
 		return l.write(ctx, w, files)
 	})
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(l)
+	return l, s.note(key, l)
+}
+
+// note writes what get reads of a layer besides its file.
+func (s store) note(key string, l *layer) error {
+	of := *l
+	of.Edited = rawname.Quoted(l.Edited)
+	data, err := json.Marshal(of)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return l, image.WriteFile(filepath.Join(s.dir, key+".json"), 0o644, func(w io.Writer) error {
+	return writeFile(filepath.Join(s.dir, key+".json"), data)
+}
+
+// Blob puts a blob that goes with the layers in the cache, by its digest: the Layer is the blob.
+func Blob(cacheDir string, data []byte) (Layer, error) {
+	s, err := newStore(cacheDir)
+	if err != nil {
+		return Layer{}, err
+	}
+	digest, size, err := v1.SHA256(bytes.NewReader(data))
+	if err != nil {
+		return Layer{}, err
+	}
+	l := &layer{Hash: digest, Unpacked: digest, Bytes: size, file: filepath.Join(s.dir, digest.Hex+".tar.gz")}
+	if err := writeFile(l.file, data); err != nil {
+		return Layer{}, err
+	}
+	return Layer{Layer: l, Key: digest.Hex}, s.note(digest.Hex, l)
+}
+
+func writeFile(file string, data []byte) error {
+	return image.WriteFile(file, 0o644, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})

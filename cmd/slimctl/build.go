@@ -134,9 +134,9 @@ func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 	if b.Source.Name() != nil {
 		o.Log("downloaded: %s", humanize.Bytes(uint64(o.Received.Load())))
 	}
-	switch l := b.Ledger; {
+	switch l := b.Transfer; {
 	case !o.Target.Push:
-	case l != output.Ledger{}:
+	case l != output.Transfer{}:
 		o.Log("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
 	case o.Engine == nil: // ours, which counts
 		o.Log("pushed: nothing, each tag has this image already")
@@ -345,7 +345,7 @@ func writeMetadata(file string, t output.Target, b *slim.Built) error {
 			"image.name":                strings.Join(names, ","),
 			"slimctl.base":              map[string]any{"reference": base.Reference, "digest": base.Index, "line": base.Line},
 			"slimctl.platforms":         platformNames(b),
-			"slimctl.push":              b.Ledger,
+			"slimctl.push":              b.Transfer,
 		})
 	})
 }

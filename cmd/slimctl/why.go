@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
@@ -17,11 +20,12 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// story is what `slimctl why --format json` prints for one platform.
+// story is what `slimctl why --format json` prints for one platform: what the image's ledger says, or else its layers.
 type story struct {
 	Platform string `json:"platform"`
 	*inspect.Why
-	Profile []slim.ProfileLine `json:"profile"`
+	Profile []slim.ProfileLine `json:"profile,omitempty"`
+	Ledger  *slim.Account      `json:"ledger,omitempty"`
 }
 
 func (a *app) why() *cobra.Command {
@@ -32,7 +36,10 @@ func (a *app) why() *cobra.Command {
 		Use:   "why IMAGE PATH",
 		Short: "Explain where a path comes from and what keeps or removes it",
 		Long: `Why prints which layer brought a path, which package or overlay it belongs to, and the line of the
-profile that keeps or removes it. Use it for a path that verify, plan or diff names.`,
+profile that keeps or removes it. Use it for a path that verify, plan or diff names.
+
+Of an image that was made small, such as by the profile l1, it prints what the ledger beside the
+image says, also of a path of the base that the image lacks, and reads no layer.`,
 		Example: `  slimctl why oci:out /usr/bin/sudo
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -49,20 +56,13 @@ profile that keeps or removes it. Use it for a path that verify, plan or diff na
 			if err != nil {
 				return err
 			}
-			opened, err := a.inspectImage(cmd.Context(), f, args[0])
+			access, err := a.access(f.registry, f.progress)
 			if err != nil {
 				return err
 			}
-			var stories []story
-			known := false
-			for _, img := range opened.Images {
-				s := story{img.Surface.Platform, img.Why(args[1]), nil}
-				s.Profile = slim.About(p, s.Path)
-				stories = append(stories, s)
-				known = known || len(s.Steps) > 0 || len(s.Unread) > 0
-			}
-			if !known {
-				return fmt.Errorf("%s: no layer of %s names it: %w", stories[0].Path, args[0], image.ErrNotFound)
+			stories, err := tellStories(cmd.Context(), slim.InspectOptions{Access: access, Image: args[0], Platforms: f.platforms}, p, args[1])
+			if err != nil {
+				return err
 			}
 			if format == report.JSON {
 				enc := json.NewEncoder(a.stdout)
@@ -80,6 +80,36 @@ profile that keeps or removes it. Use it for a path that verify, plan or diff na
 	return cmd
 }
 
+// tellStories asks the ledgers of the image, and its layers where they don't know the path.
+func tellStories(ctx context.Context, o slim.InspectOptions, p *profile.Profile, path string) ([]story, error) {
+	accounts, err := slim.AskLedger(ctx, o, path)
+	if err != nil {
+		return nil, err
+	}
+	var out []story
+	for _, account := range accounts {
+		out = append(out, story{Platform: account.Platform, Ledger: &account})
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	opened, err := slim.Inspect(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	known := false
+	for _, img := range opened.Images {
+		s := story{Platform: img.Surface.Platform, Why: img.Why(path)}
+		s.Profile = slim.About(p, s.Path)
+		out = append(out, s)
+		known = known || len(s.Steps) > 0 || len(s.Unread) > 0
+	}
+	if !known {
+		return nil, fmt.Errorf("%s: no layer of %s names it: %w", out[0].Path, o.Image, image.ErrNotFound)
+	}
+	return out, nil
+}
+
 func printStories(w io.Writer, stories []story) error {
 	var b strings.Builder
 	for i, s := range stories {
@@ -94,6 +124,32 @@ func printStories(w io.Writer, stories []story) error {
 
 func (s story) print(b *strings.Builder) {
 	line := func(format string, args ...any) { b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n") }
+	if a := s.Ledger; a != nil {
+		row := a.Rows[0]
+		line("%s: %s", s.Platform, row.Path)
+		switch {
+		case row.Stays != "":
+			line("  is in the image")
+		case row.Goes == ledger.Replaced:
+			line("  is in the image, and not the base's")
+		default:
+			line("  is not in the image")
+		}
+		for _, r := range a.Rows {
+			line("    %s", r)
+		}
+		if row.Package != "" {
+			line("  belongs to the package %s", row.Package)
+		}
+		if row.Component != "" {
+			line("  lies in the layer %s", row.Component)
+		}
+		if row.Edited != "" {
+			line("  was edited: %s in the base, %s in the image", row.Digest, row.Edited)
+		}
+		line("  says the ledger %s, which the image's publisher wrote; slimctl verify checks it", a.Ledger)
+		return
+	}
 	line("%s: %s", s.Platform, s.Path)
 	if s.Asked != s.Path {
 		line("  asked for as %s", s.Asked)

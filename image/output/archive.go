@@ -52,7 +52,7 @@ func planArchive(c *contents, tags []name.Tag, docker bool) (*archivePlan, error
 	if docker { // which would take it for the whole name
 		unnamed = ""
 	}
-	index, err := topIndex(c.root.desc, tags, unnamed)
+	index, err := topIndex(c, tags, unnamed)
 	if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,12 @@ package output
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
 )
@@ -18,6 +20,8 @@ type item struct {
 	desc  v1.Descriptor
 	raw   []byte
 	layer v1.Layer
+	// artifact is set for a manifest that refers to another.
+	artifact v1.Image
 }
 
 // contents is everything that an image consists of, each blob once, in the order of its manifests.
@@ -26,12 +30,17 @@ type contents struct {
 	manifests []item // below an index
 	blobs     []item // configs and layers
 	images    []v1.Image
+	referrers []item // manifests of artifacts about the images
+	list      item   // the index of referrers, for layouts
 	seen      map[v1.Hash]bool
 }
 
 // all is in the order in which archives hold it: documents first, so that a reader of a stream knows what follows.
 func (c *contents) all() []item {
 	out := append([]item{c.root}, c.manifests...)
+	if len(c.referrers) > 0 {
+		out = append(append(out, c.list), c.referrers...)
+	}
 	return append(out, c.blobs...)
 }
 
@@ -42,8 +51,10 @@ func contentsOf(b image.Built) (*contents, error) {
 	}
 	if b.Image != nil {
 		root, err := c.image(b.Image)
-		c.root = root
-		return c, err
+		if c.root = root; err != nil {
+			return nil, err
+		}
+		return c, c.addReferrers(b.Referrers)
 	}
 	raw, err := b.Index.RawManifest()
 	if err != nil {
@@ -80,7 +91,34 @@ func contentsOf(b image.Built) (*contents, error) {
 			c.manifests = append(c.manifests, it)
 		}
 	}
-	return c, nil
+	return c, c.addReferrers(b.Referrers)
+}
+
+// addReferrers adds artifacts about the images, and the index of them that a registry would give.
+func (c *contents) addReferrers(artifacts []v1.Image) error {
+	images := c.images
+	list := v1.IndexManifest{SchemaVersion: 2, MediaType: ocitypes.OCIImageIndex, Manifests: []v1.Descriptor{}}
+	for _, a := range artifacts {
+		it, err := c.image(a)
+		if err != nil {
+			return err
+		}
+		m, err := a.Manifest()
+		if err != nil {
+			return err
+		}
+		it.artifact = a
+		c.referrers = append(c.referrers, it)
+		d := it.desc
+		d.ArtifactType = m.ArtifactType
+		list.Manifests = append(list.Manifests, d)
+	}
+	c.images = images // which are to be started
+	raw, err := json.Marshal(list)
+	if err == nil {
+		c.list, err = document(raw, v1.Descriptor{MediaType: ocitypes.OCIImageIndex})
+	}
+	return err
 }
 
 // image adds the blobs of one image and gives its manifest.

@@ -318,7 +318,8 @@ const layoutMarker = `{"imageLayoutVersion":"1.0.0"}`
 const DefaultName = "latest"
 
 // topIndex is index.json: one entry a tag, or one called unnamed, which may be empty.
-func topIndex(root v1.Descriptor, tags []name.Tag, unnamed string) ([]byte, error) {
+func topIndex(c *contents, tags []name.Tag, unnamed string) ([]byte, error) {
+	root := c.root.desc
 	plain := v1.Descriptor{MediaType: root.MediaType, Size: root.Size, Digest: root.Digest, Platform: root.Platform}
 	top := v1.IndexManifest{SchemaVersion: 2, MediaType: ocitypes.OCIImageIndex, Manifests: []v1.Descriptor{}}
 	for _, t := range tags {
@@ -333,6 +334,12 @@ func topIndex(root v1.Descriptor, tags []name.Tag, unnamed string) ([]byte, erro
 			plain.Annotations = map[string]string{image.AnnotationRefName: unnamed}
 		}
 		top.Manifests = append(top.Manifests, plain)
+	}
+	if len(c.referrers) > 0 {
+		for i := range top.Manifests {
+			// An entry of its own would be one more image for programs that take a layout's only one.
+			top.Manifests[i].Annotations[image.AnnotationReferrers] = c.list.desc.Digest.String()
+		}
 	}
 	return json.Marshal(top)
 }
@@ -355,7 +362,7 @@ func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag,
 			os.RemoveAll(tmp)
 		}
 	}()
-	index, err := topIndex(c.root.desc, tags, DefaultName)
+	index, err := topIndex(c, tags, DefaultName)
 	if err != nil {
 		return err
 	}

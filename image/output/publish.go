@@ -24,19 +24,19 @@ type Target struct {
 
 // Publish writes b to every file of the target, hands it to Docker and pushes it, in this order, so that tags in registries
 // move last. Each file appears whole or not at all. src is the image that b derives from; it may be nil.
-func Publish(ctx context.Context, b image.Built, t Target, src *image.Source, opt image.Options) (Ledger, error) {
+func Publish(ctx context.Context, b image.Built, t Target, src *image.Source, opt image.Options) (Transfer, error) {
 	for _, f := range t.Files {
 		if err := f.Write(ctx, b, t.Tags, src, opt); err != nil {
-			return Ledger{}, fmt.Errorf("output %s: %w", f, err)
+			return Transfer{}, fmt.Errorf("output %s: %w", f, err)
 		}
 	}
 	if t.Load {
 		if err := Load(ctx, b, v1.Platform{}, t.Tags, opt); err != nil {
-			return Ledger{}, err
+			return Transfer{}, err
 		}
 	}
 	if !t.Push {
-		return Ledger{}, nil
+		return Transfer{}, nil
 	}
 	refs := make([]name.Reference, len(t.Tags))
 	for i, tag := range t.Tags {

@@ -16,8 +16,8 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Ledger says what a push moved.
-type Ledger struct {
+// Transfer says what a push moved.
+type Transfer struct {
 	// Blobs by how they came to be in the target repository; one that several platforms share counts once. All are
 	// zero when every tag was already there.
 	Mounted, Uploaded, Existing int
@@ -25,13 +25,13 @@ type Ledger struct {
 	BytesUp, BytesDown int64
 }
 
-// ledger is a Ledger that several goroutines write.
-type ledger struct {
+// counter is a Transfer that several goroutines write.
+type counter struct {
 	mounted, uploaded, existing, up, down atomic.Int64
 }
 
-func (l *ledger) sum() Ledger {
-	return Ledger{
+func (l *counter) sum() Transfer {
+	return Transfer{
 		Mounted: int(l.mounted.Load()), Uploaded: int(l.uploaded.Load()), Existing: int(l.existing.Load()),
 		BytesUp: l.up.Load(), BytesDown: l.down.Load(),
 	}
@@ -40,20 +40,20 @@ func (l *ledger) sum() Ledger {
 // Push uploads b and lets refs point at it: blobs of all platforms at once, base layers by mounting them from the
 // base's repository, then the platforms' manifests, and when all this is there in every repository, the tags. When a
 // tag is there already and the same, nothing is sent for it. An error leaves every tag that is not yet pushed as it
-// was; the Ledger says what was moved until then. src may be nil.
-func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.Source, opt image.Options) (Ledger, error) {
+// was; the Transfer says what was moved until then. src may be nil.
+func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.Source, opt image.Options) (Transfer, error) {
 	opt = opt.WithDefaults()
 	c, err := contentsOf(b)
 	if err != nil {
-		return Ledger{}, err
+		return Transfer{}, err
 	}
 	digest := c.root.desc.Digest
 	for _, r := range refs {
 		if d, ok := r.(name.Digest); ok && d.DigestStr() != digest.String() {
-			return Ledger{}, fmt.Errorf("push %s: the image has digest %s", r, digest)
+			return Transfer{}, fmt.Errorf("push %s: the image has digest %s", r, digest)
 		}
 	}
-	var book ledger
+	var book counter
 	transport := image.Transport(src, opt)
 	var todo []*pusher
 	for _, r := range refs {
@@ -101,7 +101,7 @@ func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options
 			return err
 		}
 		roots[i] = item{desc: d.Descriptor, raw: d.Manifest}
-		todo[i] = &pusher{repo: at.Context(), transport: transport, opt: opt, book: &ledger{}}
+		todo[i] = &pusher{repo: at.Context(), transport: transport, opt: opt, book: &counter{}}
 		return todo[i].connect(ctx, nil)
 	})
 	if err == nil {
@@ -121,7 +121,7 @@ type pusher struct {
 	client    *http.Client
 	opt       image.Options
 	src       *image.Source
-	book      *ledger
+	book      *counter
 }
 
 // prepare brings everything but the root manifest; it leaves in p.refs what still has to be pointed.
@@ -140,9 +140,19 @@ func (p *pusher) prepare(ctx context.Context, c *contents) error {
 	if err := p.parallel(ctx, p.ownFirst(c.blobs), p.blob); err != nil {
 		return err
 	}
+	if err := p.parallel(ctx, c.referrers, p.referrer); err != nil {
+		return err
+	}
 	return p.parallel(ctx, c.manifests, func(ctx context.Context, it item) error {
 		return p.manifest(ctx, p.repo.Digest(it.desc.Digest.String()), it)
 	})
+}
+
+// referrer pushes the manifest of an artifact, whose blobs are there, and has the registry list it, by the API or by a tag
+// (OCI distribution specification, "Pushing Manifests with Subject").
+func (p *pusher) referrer(ctx context.Context, it item) error {
+	p.book.up.Add(it.desc.Size)
+	return image.PutReferrer(ctx, p.repo.Digest(it.desc.Digest.String()), it.artifact, p.opt, p.transport)
 }
 
 // ownFirst puts what has to be sent before what is mounted: long work starts while there are jobs free.

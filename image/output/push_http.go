@@ -213,7 +213,7 @@ type upload struct {
 	in   io.ReadCloser
 	task image.Task
 	up   *uploading
-	book *ledger
+	book *counter
 	down bool
 }
 

@@ -60,11 +60,11 @@ func TestPushMounts(t *testing.T) {
 		name   string
 		o      registry.Options
 		repo   string
-		ledger Ledger // bytes are looked at otherwise
+		ledger Transfer // bytes are looked at otherwise
 	}{
-		{"another repository", registry.Options{}, "team/slim", Ledger{Mounted: baseLayers, Uploaded: 4}},
-		{"the base's own repository", registry.Options{}, "aio/base", Ledger{Existing: baseLayers, Uploaded: 4}},
-		{"mounts refused", registry.Options{NoMount: true}, "team/slim", Ledger{Uploaded: baseLayers + 4}},
+		{"another repository", registry.Options{}, "team/slim", Transfer{Mounted: baseLayers, Uploaded: 4}},
+		{"the base's own repository", registry.Options{}, "aio/base", Transfer{Existing: baseLayers, Uploaded: 4}},
+		{"mounts refused", registry.Options{NoMount: true}, "team/slim", Transfer{Uploaded: baseLayers + 4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const size = 2_000_000
@@ -93,7 +93,7 @@ func TestPushMounts(t *testing.T) {
 
 			reg.Reset()
 			again, err := Push(context.Background(), b, refs(t, ref), src, testOptions())
-			if err != nil || again != (Ledger{}) {
+			if err != nil || again != (Transfer{}) {
 				t.Errorf("second push: %+v, %v", again, err)
 			}
 			if st := reg.Stats(); st.BytesIn != 0 || st.ByKind["PUT manifest"] != 0 {

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -26,6 +27,8 @@ type Want struct {
 	Annotations map[string]string
 	// Images are by platform, as os/arch: manifest, config and files. Layers that both images have may be unread.
 	Images map[string]*inspect.Image
+	// Ledgers have the digest of each image's ledger, by platform; an image whose base's layers stay has none.
+	Ledgers map[string]string
 	// SameTree accepts other layers, as a Dockerfile gives: the merged tree and the image config have to be the same.
 	SameTree bool
 }
@@ -73,6 +76,11 @@ var (
 		Why: "A layer that the profile does not give can replace any program of the base under its own name: nginx, Node, a library that all of them load. One that holds the same and is written otherwise may be unpacked otherwise.",
 		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again. verify --same tree accepts other layers that hold the same.",
 	}
+	ledgerRule = Rule{
+		ID: "ledger", Title: "The ledger beside the image is the one that the profile gives", Severity: Error,
+		Why: "Slimctl why and diff answer from the ledger. Anyone who may push to the repository can attach one that explains away what the image has, or lacks.",
+		Fix: "Remove it from the registry, or publish the image under another name.",
+	}
 	fileRule = Rule{
 		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error, Holes: []string{"j"},
 		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; one file more may be read by any program, and one less opens what it closed.",
@@ -107,6 +115,7 @@ func (k *checker) compare(want *Want) error {
 			return fmt.Errorf("%s: %w", platformOf(h.Image), err)
 		}
 	}
+	c.ledgers()
 	for _, r := range compareRules {
 		k.rule = r.Rule
 		k.report.Rules = append(k.report.Rules, r.ID)
@@ -120,6 +129,21 @@ func (k *checker) compare(want *Want) error {
 		k.report.Proven = ByTree
 	}
 	return nil
+}
+
+// ledgers compares the ledgers that refer to the images. They are no part of the image, whose proof stands.
+func (c *comparison) ledgers() {
+	for _, h := range c.held {
+		platform := platformOf(h.Image)
+		want := c.want.Ledgers[platform]
+		for _, have := range c.in.Ledgers[platform] {
+			if have == want {
+				continue
+			}
+			c.rule = ledgerRule
+			c.add(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(want, "none"))})
+		}
+	}
 }
 
 // tell adds a difference, a finding of a rule.

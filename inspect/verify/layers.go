@@ -6,7 +6,7 @@ import (
 
 // compareRules are checked by (*checker).compare, on an image that there is something to compare with.
 var compareRules = []rule{
-	{Rule: indexRule}, {Rule: manifestRule}, {Rule: annotationRule}, {Rule: configRule}, {Rule: historyRule}, {Rule: baseLayerRule}, {Rule: layerRule}, {Rule: fileRule},
+	{Rule: indexRule}, {Rule: manifestRule}, {Rule: annotationRule}, {Rule: configRule}, {Rule: historyRule}, {Rule: baseLayerRule}, {Rule: layerRule}, {Rule: fileRule}, {Rule: ledgerRule},
 }
 
 // treeRules are checked besides where other layers are accepted.

@@ -750,6 +750,9 @@ var broken = map[string]map[string]func(*fixture){
 			f.prepare = func(img, _ *inspect.Image) { img.Files.Layers[2].Compression = "none" }
 		}),
 	},
+	"ledger": {
+		"another": func(*fixture) {}, // below
+	},
 	"platform": {
 		"missing": func(*fixture) {}, // TestPlatforms has the others
 	},
@@ -791,8 +794,11 @@ func TestEveryRuleFinds(t *testing.T) {
 				f := good()
 				breakIt(f)
 				in := f.input(t)
-				if rule.ID == "index" {
+				switch rule.ID {
+				case "index":
 					in.Index = []byte("{}")
+				case "ledger":
+					in.Ledgers = map[string][]string{"linux/amd64": {"sha256:1"}}
 				}
 				if strings.HasPrefix(rule.ID, "platform") {
 					in = twoPlatforms(t)

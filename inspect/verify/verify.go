@@ -61,6 +61,8 @@ type Input struct {
 	Ignored []string
 	// Index is the index as it is stored; nil for an image without one.
 	Index []byte
+	// Ledgers are the digests of the ledgers that refer to the images, by platform.
+	Ledgers map[string][]string
 	// Want is what the images are compared with; nil compares nothing.
 	Want *Want
 	// SurfaceOnly lets an image pass that was compared with nothing: one that was built just now, or a stranger's.

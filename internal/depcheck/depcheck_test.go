@@ -27,13 +27,14 @@ var rooms = map[string][]string{
 
 	"build":            {"image", "image/output"},
 	"build/profile":    {},
-	"build/resolve":    {"build", "build/keep", "build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
+	"build/resolve":    {"build", "build/keep", "build/ledger", "build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":       {"image", "image/deb822", "image/elf", "image/tree"},
-	"build/strip":      {"image", "image/tree"},
+	"build/strip":      {"image", "image/tree", "internal/rawname"},
+	"build/ledger":     {"image", "internal/rawname"},
 	"build/overlays":   {"image", "internal/version"},
 	"build/llb":        {"build", "image"},
 	"build/dockerfile": {"build", "image"},
-	"build/embedded":   {"build", "image"},
+	"build/embedded":   {"build", "build/ledger", "image"},
 	"build/buildkit":   {"build", "build/llb", "image", "image/output"},
 
 	"server":              {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/output", "server/policy", "server/process", "server/protocol"},
@@ -103,7 +104,7 @@ var rooms = map[string][]string{
 	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell":        {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
-		"build/buildkit", "build/dockerfile", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
+		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
 		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each
 		"build", "build/profile", "build/resolve", "image", "image/output", "image/tree", "inspect", "inspect/diff", "inspect/report", "inspect/verify",
 		"internal/progress", "internal/rawname", "internal/version", "server/egress", "server/policy"}, // what it prints, and reads of flags

@@ -1,0 +1,74 @@
+package keep
+
+import (
+	"maps"
+	"slices"
+)
+
+// Rules say how a path or package came to go.
+const (
+	ByDrop      = "dropped"
+	ByCut       = "cut"      // a package that another would need, or a file that would need it
+	WithPackage = "with"     // its package, which goes
+	Dangling    = "dangling" // a link that would lead to nothing
+	Unneeded    = "unneeded" // nothing that stays needs it
+)
+
+// Gone returns why a file or link of the base that is not in the set goes.
+func (s *Set) Gone(p string) Reason {
+	name := s.db.owner[p]
+	_, stays := s.Packages[name]
+	switch r, dropped := s.drop(p, name); {
+	case name != "" && !stays:
+		return Reason{Rule: WithPackage, From: packagePrefix + name}
+	case dropped:
+		return r
+	case s.dangling[p]:
+		return Reason{Rule: Dangling}
+	}
+	return Reason{Rule: Unneeded}
+}
+
+// GonePackages returns why each package of the base that is not in the set goes.
+func (s *Set) GonePackages() map[string]Reason {
+	out := map[string]Reason{}
+	for name := range s.db.packages {
+		if _, stays := s.Packages[name]; !stays {
+			out[name] = Reason{Rule: Unneeded}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(s.Packages)) {
+		for _, name := range slices.Concat(s.db.packages[from].depends...) {
+			for _, to := range s.db.provide(name) {
+				if c, cut := s.findCut(from, to); cut && out[to].Rule == Unneeded {
+					out[to] = Reason{Rule: ByCut, From: packagePrefix + from, Why: c.Why}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// findCut returns the cut of the dependency of a package on another.
+func (s *Set) findCut(from, to string) (Cut, bool) {
+	i := slices.IndexFunc(s.spec.Without, func(c Cut) bool { return matches(c.From, from) && matches(c.To, to) })
+	if i < 0 {
+		return Cut{}, false
+	}
+	return s.spec.Without[i], true
+}
+
+// drop returns why a file goes although its package stays; name is empty for a file that no package owns.
+func (s *Set) drop(p, name string) (r Reason, dropped bool) {
+	for _, d := range s.spec.Drop {
+		if matches(d.Glob, p) && !slices.ContainsFunc(d.Except, func(g string) bool { return matches(g, p) }) {
+			return Reason{Rule: ByDrop, From: d.Glob, Why: d.Why}, true
+		}
+	}
+	for _, c := range s.spec.Without {
+		if name != "" && matches(c.From, name) && slices.ContainsFunc(c.Drop, func(g string) bool { return matches(g, p) }) {
+			return Reason{Rule: ByCut, Why: c.Why}, true
+		}
+	}
+	return Reason{}, false
+}

@@ -1,0 +1,128 @@
+package resolve
+
+import (
+	"bytes"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/build/strip"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// writeLedger writes what becomes of each path of the base. component is strip.Input's.
+func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(string) string, layers []strip.Layer) (strip.Layer, error) {
+	edited := map[string]tree.Digest{}
+	for _, l := range layers {
+		maps.Copy(edited, l.Edited)
+	}
+	ours := map[string]string{}                                           // overlays, by what they lay and the directories above
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.laid))) { // of several the first
+		for _, at := range append(image.Parents(p), p) {
+			ours[at] = "overlay " + w.laid[p].overlay
+		}
+	}
+	var stay, gone []ledger.Row
+	for e := range files.Walk("/") {
+		if e.Path == "/" {
+			continue
+		}
+		row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link}
+		if e.Type != image.TypeFile {
+			row.Type = e.Type
+		}
+		if e.Type == image.TypeFile {
+			row.Bytes = e.Size
+		}
+		if new, ok := edited[e.Path]; ok {
+			row.Digest, row.Edited = e.Digest.String(), new.String()
+		}
+		overlay, laid := ours[e.Path]
+		switch c := component(e.Path); {
+		case c != "":
+			row.Component = c
+			row.Stays, row.From, row.Why = stays(set, *e)
+			stay = append(stay, row)
+		case laid && e.IsDir():
+			row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
+			stay = append(stay, row)
+		default:
+			if row.Goes, row.From, row.Why = w.goes(set, *e); laid {
+				row.Goes, row.From, row.Why = ledger.Replaced, overlay, ""
+			}
+			gone = append(gone, row)
+		}
+	}
+	var out bytes.Buffer
+	book, err := ledger.NewWriter(&out, ledger.Header{Profile: w.in.Profile.Name, Platform: w.platform.String(), Base: w.recipe.Base.Manifest.String()})
+	if err != nil {
+		return strip.Layer{}, err
+	}
+	for _, rows := range [][]ledger.Row{packageRows(set), stay, addedRows(files, ours, w.laid), gone} {
+		for _, r := range rows {
+			if err := book.Add(r); err != nil {
+				return strip.Layer{}, err
+			}
+		}
+	}
+	if err := book.Close(); err != nil {
+		return strip.Layer{}, err
+	}
+	return strip.Blob(w.in.Cache.Dir, out.Bytes())
+}
+
+func packageRows(set *keep.Set) (out []ledger.Row) {
+	gone := set.GonePackages()
+	for _, name := range slices.Sorted(maps.Keys(set.Packages)) {
+		r := set.Packages[name]
+		out = append(out, ledger.Row{Package: name, Stays: r.Rule, From: r.From, Why: r.Why})
+	}
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		r := gone[name]
+		out = append(out, ledger.Row{Package: name, Goes: r.Rule, From: r.From, Why: r.Why})
+	}
+	return out
+}
+
+// addedRows are those of paths that the base doesn't have: of an overlay each.
+func addedRows(files *tree.Image, ours map[string]string, laid map[string]laid) (out []ledger.Row) {
+	for _, p := range slices.Sorted(maps.Keys(ours)) {
+		if _, ok := files.Lookup(p); ok {
+			continue
+		}
+		row := ledger.Row{Path: p, Stays: ledger.Added, From: ours[p], Component: ledger.Ours}
+		if l, ok := laid[p]; !ok || l.dir {
+			row.Type = image.TypeDir
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+func stays(set *keep.Set, e tree.Entry) (rule, from, why string) {
+	r, ok := set.Paths[e.Path]
+	if !ok {
+		return ledger.Directory, "", ""
+	}
+	return r.Rule, r.From, r.Why
+}
+
+// goes says why a path of the base is not in the layers that stay.
+func (w *work) goes(set *keep.Set, e tree.Entry) (rule, from, why string) {
+	for p := e.Path; p != "/"; p = path.Dir(p) {
+		if r, ok := w.removed[p]; ok {
+			if p == e.Path {
+				return ledger.Removed, "", r.Why
+			}
+			return ledger.Removed, p, r.Why
+		}
+	}
+	if e.IsDir() {
+		return ledger.Empty, "", ""
+	}
+	r := set.Gone(e.Path)
+	return r.Rule, r.From, r.Why
+}

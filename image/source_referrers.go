@@ -1,0 +1,109 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// maxReferrers is how many artifacts of one type and image are read.
+const maxReferrers = 16
+
+// Referrers returns the artifacts of a type whose subject is an image of s, 16 at most: those that a registry lists, or those
+// that a layout has by AnnotationReferrers. Anyone who may push to the repository may add one.
+func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType string) ([]v1.Image, error) {
+	if s.referrers == nil {
+		return nil, nil
+	}
+	list, get, err := s.referrers(ctx, subject)
+	if err != nil || list == nil {
+		return nil, err
+	}
+	var out []v1.Image
+	for _, d := range list.Manifests {
+		// Some registries go by the type of the config, which for an artifact is empty.
+		if d.ArtifactType != artifactType && d.ArtifactType != emptyJSON || !d.MediaType.IsImage() || len(out) == maxReferrers {
+			continue
+		}
+		artifact, err := get(d)
+		if err != nil {
+			return nil, err
+		}
+		m, err := artifact.Manifest()
+		if err != nil {
+			return nil, err
+		}
+		is, err := partial.ArtifactType(artifact)
+		if err != nil {
+			return nil, err
+		}
+		if m.Subject != nil && m.Subject.Digest == subject && is == artifactType { // the list may be a tag's
+			out = append(out, artifact)
+		}
+	}
+	return out, nil
+}
+
+// referrerLister lists what refers to an image, and reads what it listed.
+type referrerLister func(ctx context.Context, subject v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error)
+
+func registryReferrers(ref name.Reference, o Options, t http.RoundTripper) referrerLister {
+	repo := ref.Context()
+	return func(ctx context.Context, subject v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error) {
+		options := remoteOptions(ctx, o, t)
+		fail := func(err error) error {
+			return RegistryFailure("read referrers of", ref.String(), repo.RegistryStr(), err)
+		}
+		index, err := remote.Referrers(repo.Digest(subject.String()), options...)
+		if err != nil {
+			return nil, nil, fail(err)
+		}
+		m, err := index.IndexManifest()
+		return m, func(d v1.Descriptor) (v1.Image, error) {
+			img, err := remote.Image(repo.Digest(d.Digest.String()), options...)
+			return img, fail(err)
+		}, fail(err)
+	}
+}
+
+// layoutReferrers reads the index of referrers that the annotation of an entry names.
+func (b *blobs) layoutReferrers(annotation string) referrerLister {
+	return func(context.Context, v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error) {
+		if annotation == "" {
+			return nil, nil, nil
+		}
+		h, err := v1.NewHash(annotation)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: annotation %s: %w", b.root, AnnotationReferrers, err)
+		}
+		at, err := b.find("blobs/" + h.Algorithm + "/" + h.Hex)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: annotation %s: %w", b.root, AnnotationReferrers, err)
+		}
+		d := v1.Descriptor{Digest: h, Size: at.size}
+		raw, err := b.read(d)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := parseIndex(raw, d)
+		return m, b.image, err
+	}
+}
+
+// OnlyLayer returns the one layer of an artifact, which checks its digest when read to the end.
+func OnlyLayer(artifact v1.Image, mediaType string, most int64) (v1.Layer, error) {
+	m, err := artifact.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Layers) != 1 || string(m.Layers[0].MediaType) != mediaType || m.Layers[0].Size > most {
+		return nil, errors.New("not one layer of the type " + mediaType)
+	}
+	return artifact.LayerByDigest(m.Layers[0].Digest)
+}

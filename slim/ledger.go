@@ -1,0 +1,111 @@
+package slim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/image"
+)
+
+// Account is what the ledger beside an image says of a path. It is its publisher's word; Verify compares it.
+type Account struct {
+	Platform string `json:"platform"`
+	// Ledger is the digest of the ledger, Base that of the base's manifest.
+	Ledger string `json:"ledger"`
+	Base   string `json:"base"`
+	// Rows begin with that of the path; each of the others is what the one before comes from.
+	Rows []ledger.Row `json:"rows"`
+}
+
+// AskLedger returns what the ledgers of an image's platforms say of a path, and reads nothing else of the image. A platform
+// whose image has no ledger, or several that differ, or one that doesn't know the path, has no Account.
+func AskLedger(ctx context.Context, o InspectOptions, path string) ([]Account, error) {
+	a, err := o.Access.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	src, platforms, err := a.openPlatforms(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	var out []Account
+	for _, p := range platforms {
+		img, err := src.Image(p)
+		if err != nil {
+			return nil, err
+		}
+		found, err := findLedgers(ctx, src, img)
+		if err != nil || len(found) > 1 {
+			if err == nil {
+				err = fmt.Errorf("%d ledgers refer to it; slimctl verify tells which is false", len(found))
+			}
+			a.Log("%s, %s: no ledger is used: %v", o.Image, p, err)
+			continue
+		}
+		for digest, l := range found {
+			h, rows, err := readLedger(l, path)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: ledger %s: %w", o.Image, p, digest, err)
+			}
+			if len(rows) > 0 {
+				out = append(out, Account{p.String(), digest.String(), h.Base, rows})
+			}
+		}
+	}
+	return out, nil
+}
+
+func readLedger(l v1.Layer, path string) (ledger.Header, []ledger.Row, error) {
+	in, err := l.Compressed()
+	if err != nil {
+		return ledger.Header{}, nil, err
+	}
+	defer in.Close()
+	return ledger.Find(in, path)
+}
+
+// findLedgers returns the ledgers that refer to an image, by digest.
+func findLedgers(ctx context.Context, src *image.Source, img v1.Image) (map[v1.Hash]v1.Layer, error) {
+	subject, err := img.Digest()
+	if err != nil {
+		return nil, err
+	}
+	artifacts, err := src.Referrers(ctx, subject, ledger.ArtifactType)
+	if err != nil {
+		return nil, err
+	}
+	out := map[v1.Hash]v1.Layer{}
+	for _, a := range artifacts {
+		l, err := image.OnlyLayer(a, ledger.MediaType, ledger.MaxSize)
+		if err != nil {
+			return nil, fmt.Errorf("ledger: %w", err)
+		}
+		h, err := l.Digest()
+		if err != nil {
+			return nil, err
+		}
+		out[h] = l
+	}
+	return out, nil
+}
+
+// ledgers returns the digests of the ledgers of the images found, by platform; unchecked names those that can't be read.
+func (f *found) ledgers(ctx context.Context) (out map[string][]string, unchecked []string) {
+	out = map[string][]string{}
+	for i, img := range f.manifests {
+		platform := profilePlatform(f.platforms[i]).String()
+		found, err := findLedgers(ctx, f.source, img)
+		if err != nil {
+			unchecked = append(unchecked, fmt.Sprintf("%s: the ledger: %v", platform, err))
+		}
+		for h := range found {
+			out[platform] = append(out[platform], h.String())
+		}
+		slices.Sort(out[platform])
+	}
+	return out, unchecked
+}
