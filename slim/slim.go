@@ -45,9 +45,11 @@ func (a Access) withDefaults() (Access, error) {
 }
 
 // UsageError is a mistake in what the caller asked for, and not in what was found.
-type UsageError struct{ error }
+type UsageError struct{ Err error }
 
-func (e *UsageError) Unwrap() error { return e.error }
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+func (e *UsageError) Unwrap() error { return e.Err }
 
 func usage(err error) error { return &UsageError{err} }
 

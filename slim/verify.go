@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
@@ -566,23 +567,5 @@ func ignored(src *image.Source) ([]string, error) {
 // Verdict says in a sentence that an image doesn't hold what its profile promises.
 func Verdict(r *verify.Report) string {
 	return fmt.Sprintf("%s does not hold what profile %s promises: %s, %s", r.Reference, r.Profile,
-		plural(Count(r, verify.Error), "error"), plural(Count(r, verify.Warning), "warning"))
-}
-
-// Count counts the findings of a severity, those of several platforms once.
-func Count(r *verify.Report, severity string) int {
-	seen := map[[3]string]bool{}
-	for _, f := range r.Findings {
-		if f.Severity == severity {
-			seen[[3]string{f.Rule, f.Subject, f.Message}] = true
-		}
-	}
-	return len(seen)
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+		english.Plural(r.Count(verify.Error), "error", ""), english.Plural(r.Count(verify.Warning), "warning", ""))
 }

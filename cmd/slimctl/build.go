@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client"
@@ -125,10 +126,10 @@ func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 	verified := "no (--verify=false)"
 	if r := b.Report; r != nil {
 		found := "0 findings"
-		if n := slim.Count(r, verify.Warning); n > 0 {
-			found = plural(n, "warning") + " (slimctl verify shows them)"
+		if n := r.Count(verify.Warning); n > 0 {
+			found = english.Plural(n, "warning", "") + " (slimctl verify shows them)"
 		}
-		verified = plural(len(r.Rules), "rule") + ", " + found
+		verified = english.Plural(len(r.Rules), "rule", "") + ", " + found
 	}
 	o.Log("verified: %s", verified)
 	if b.Source.Name() != nil {

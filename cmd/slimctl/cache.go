@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"text/tabwriter"
 	"time"
 
@@ -35,15 +33,12 @@ func (a *app) cacheUsage() *cobra.Command {
 		Short: "Print what the cache holds, with sizes",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			rooms, err := cache.Usage(a.cacheDir)
 			if err != nil {
 				return err
 			}
 			if format == report.JSON {
-				return writeRooms(a.stdout, rooms)
+				return a.printJSON(map[string]any{"rooms": rooms})
 			}
 			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(t, "ROOM\tENTRIES\tSIZE\tLAST USED\tHOLDS")
@@ -59,7 +54,7 @@ func (a *app) cacheUsage() *cobra.Command {
 			return t.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 
@@ -78,9 +73,6 @@ into the directory.`,
   slimctl cache prune --older-than 168h`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			switch {
 			case all && cmd.Flags().Changed("older-than"):
 				return usage(errors.New("--all and --older-than: give one of them"))
@@ -94,7 +86,7 @@ into the directory.`,
 				return err
 			}
 			if format == report.JSON {
-				return writeRooms(a.stdout, rooms)
+				return a.printJSON(map[string]any{"rooms": rooms})
 			}
 			done := "removed"
 			if o.DryRun {
@@ -117,14 +109,8 @@ into the directory.`,
 	flags.DurationVar(&o.Unused, "older-than", unusedAfter, "remove what was not used for this time")
 	flags.BoolVar(&all, "all", false, "remove everything that is not in use")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "print what would be removed, and remove nothing")
-	flags.StringVar(&format, "format", report.Text, "text or json")
+	addFormat(flags, &format)
 	return cmd
-}
-
-func writeRooms(w io.Writer, rooms []cache.Room) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(map[string]any{"rooms": rooms})
 }
 
 func total(rooms []cache.Room) (entries int, bytes int64) {

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/slim"
 )
 
@@ -16,9 +15,6 @@ import (
 var imageForms = []string{
 	"standin:A", "standin:B", "standin:C", "standin-live:A", "standin-live:B", "standin-live:C", "oci:", "oci-archive:", "docker-archive:",
 }
-
-// chosen are the flags whose usage text begins with the values that they take.
-var chosen = []string{"format", "progress", "runtime", "color", "severity", "form", "line", "network"}
 
 // addCompletions has a shell complete the values of flags and arguments of root and all commands below it.
 func addCompletions(cmd *cobra.Command) {
@@ -32,8 +28,12 @@ func addCompletions(cmd *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords([]string{"linux/amd64", "linux/arm64"}))
 		case f.Name == "output" && cmd.Name() == "build":
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeImageOutput)
-		case slices.Contains(chosen, f.Name):
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords(choices(f.Usage)))
+		case f.Name == "network":
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords([]string{sandbox.NetworkEgress, sandbox.NetworkNone}))
+		default:
+			if c, ok := f.Value.(interface{ choices() []string }); ok {
+				_ = cmd.RegisterFlagCompletionFunc(f.Name, completeWords(c.choices()))
+			}
 		}
 	})
 	use := strings.Fields(cmd.Use)
@@ -51,23 +51,6 @@ func addCompletions(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		addCompletions(c)
 	}
-}
-
-var choice = regexp.MustCompile(`^[\w-]+$`)
-
-// choices returns the values in a usage text such as "colour the text: auto (on a terminal), always or never".
-func choices(usage string) (out []string) {
-	usage = regexp.MustCompile(`\([^)]*\)`).ReplaceAllString(usage, "")
-	if _, list, ok := strings.Cut(usage, ": "); ok {
-		usage = list
-	}
-	usage, _, _ = strings.Cut(usage, ";")
-	for _, word := range strings.Split(strings.ReplaceAll(usage, " or ", ", "), ",") {
-		if word = strings.TrimSpace(word); choice.MatchString(word) {
-			out = append(out, word)
-		}
-	}
-	return out
 }
 
 func completeWords(words []string) cobra.CompletionFunc {

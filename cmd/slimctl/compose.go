@@ -40,10 +40,7 @@ as NAME.README.md.`,
     --format kubernetes --rootless | kubectl apply -f -`,
 		Args: oneArg("an image reference"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			render, ok := renderers[format]
-			if !ok {
-				return usage(fmt.Errorf("--format %q: compose or kubernetes", format))
-			}
+			render := renderers[format]
 			s.Image = strings.TrimPrefix(args[0], "docker://")
 			s.Settings = compose.Settings(publish)
 			s.Settings.Env, s.Settings.CPUs = parseEnv(env), cpus
@@ -105,7 +102,7 @@ as NAME.README.md.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&format, "format", "compose", "compose or kubernetes")
+	addChoice(f, &format, "format", "", "compose", "kubernetes")
 	f.StringVarP(&output, "output", "o", "", "`FILE` to write (default: standard output)")
 	f.BoolVar(&resolve, "resolve-image-digests", false, "ask the registry for the image's digest, and pin it")
 	f.StringVar(&s.Name, "name", "browser", "name of the service and of all objects")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/inspect/diff"
@@ -119,9 +120,7 @@ func (a *app) diffImages(ctx context.Context, base, of string, f *diffFlags) (di
 	if err := f.parse(); err != nil {
 		return false, usage(err)
 	}
-	if err := f.report.parse(a.console); err != nil {
-		return false, err
-	}
+	f.report.look(a.console)
 	access, err := a.access(f.registry, f.progress)
 	if err != nil {
 		return false, err
@@ -147,7 +146,7 @@ func (a *app) diffImages(ctx context.Context, base, of string, f *diffFlags) (di
 // setVerdict has the report say what verify says of the slim image, and what the profile says of each path.
 func (f *reportFlags) setVerdict(v *slim.Verified) {
 	words := []string{
-		plural(len(v.Report.Rules), "rule"), plural(slim.Count(v.Report, verify.Error), "error"), plural(slim.Count(v.Report, verify.Warning), "warning"),
+		english.Plural(len(v.Report.Rules), "rule", ""), english.Plural(v.Report.Count(verify.Error), "error", ""), english.Plural(v.Report.Count(verify.Warning), "warning", ""),
 	}
 	verdict := &report.Verdict{Profile: v.Profile.Name, Passed: v.Report.Passed, Words: strings.Join(words, ", ")}
 	for _, finding := range v.Report.Findings {
@@ -162,12 +161,4 @@ func (f *reportFlags) setVerdict(v *slim.Verified) {
 		}
 		return ""
 	}
-}
-
-// plural counts things in words.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -42,12 +42,7 @@ const exitHelp = `Exit status:
 
 var errInterrupted = errors.New("interrupted; nothing half-written is left, and what was not finished yet is as it was")
 
-// usageError is a mistake in the command line that slim doesn't see.
-type usageError struct{ error }
-
-func (u usageError) Unwrap() error { return u.error }
-
-func usage(err error) error { return usageError{err} }
+func usage(err error) error { return &slim.UsageError{Err: err} }
 
 // reportError writes the error and, where one helps, a hint, and gives the exit code.
 func reportError(w io.Writer, err error) int {
@@ -74,14 +69,12 @@ func classify(err error) (code int, hint string) {
 	switch {
 	case is(errInterrupted):
 		return exitInterrupted, ""
-	case errors.As(err, new(usageError)), errors.As(err, new(*slim.UsageError)):
+	case errors.As(err, new(*slim.UsageError)):
 		return exitUsage, "see --help"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
-	case errors.As(err, &needs), errors.As(err, new(*gateError)), errors.As(err, new(*slim.FindingsError)):
+	case errors.As(err, &needs), errors.As(err, new(*slim.FindingsError)):
 		return exitGate, ""
-	case errors.As(err, new(*unprovenError)):
-		return exitUnproven, ""
 	case errors.As(err, &digest):
 		return exitIntegrity, "the image was changed or damaged on its way; fetch it again"
 	case is(overlays.ErrIntegrity):

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -14,6 +12,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/slim"
 )
 
@@ -27,7 +26,7 @@ type imageFlags struct {
 func (f *imageFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
-	flags.StringVar(&f.progress, "progress", "auto", "auto, tty, plain, json or quiet")
+	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.add(cmd)
 }
 
@@ -39,9 +38,6 @@ func (a *app) inspectImage(ctx context.Context, f imageFlags, reference string) 
 	return slim.Inspect(ctx, slim.InspectOptions{Access: access, Image: reference, Platforms: f.platforms})
 }
 
-// reportFormats are those of --format.
-var reportFormats = []string{report.Text, report.JSON, report.Markdown, report.HTML}
-
 // reportFlags say how a report is written, and where to.
 type reportFlags struct {
 	format, file, color string
@@ -50,16 +46,13 @@ type reportFlags struct {
 
 func (f *reportFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.format, "format", report.Text, "text, json, markdown or html")
+	addChoice(flags, &f.format, "format", "", report.Text, report.JSON, report.Markdown, report.HTML)
 	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
-	flags.StringVar(&f.color, "color", "auto", "colour the text: auto (unless NO_COLOR is set), always or never")
+	addChoice(flags, &f.color, "color", "colour the text: auto (unless NO_COLOR is set), always or never", "auto", "always", "never")
 }
 
-// parse checks the flags, and looks at what standard output is. A file gets no colours.
-func (f *reportFlags) parse(stdout io.Writer) error {
-	if err := checkFormat(f.format, reportFormats); err != nil {
-		return err
-	}
+// look looks at what standard output is. A file gets no colours.
+func (f *reportFlags) look(stdout io.Writer) {
 	terminal, width := false, 0
 	if isFile(f.file) {
 		stdout = nil
@@ -79,10 +72,7 @@ func (f *reportFlags) parse(stdout io.Writer) error {
 		f.options.Color = !isFile(f.file)
 	case "never":
 		f.options.Color = false
-	default:
-		return usage(fmt.Errorf("--color %q: want auto, always or never", f.color))
 	}
-	return nil
 }
 
 // maxWidth is more columns than a terminal has.
@@ -97,13 +87,6 @@ func (a *app) writeReport(file string, write func(io.Writer) error) error {
 		return write(a.stdout)
 	}
 	return image.WriteFile(file, 0o644, write)
-}
-
-func checkFormat(format string, known []string) error {
-	if !slices.Contains(known, format) {
-		return usage(fmt.Errorf("--format %q: want one of %v", format, known))
-	}
-	return nil
 }
 
 func (a *app) inspect() *cobra.Command {
@@ -122,9 +105,7 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
   slimctl inspect --format json oci:out | jq '.platforms[0].programs[].name'`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.parse(a.console); err != nil {
-				return err
-			}
+			f.look(a.console)
 			opened, err := a.inspectImage(cmd.Context(), i, args[0])
 			if err != nil {
 				return err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -39,24 +38,18 @@ does file operations on the base, as a Dockerfile does: BuildKit fetches and unp
 		},
 	}
 	f.addLock(cmd)
-	cmd.Flags().StringVar(&form, "form", string(slimllb.Merge), "merge or simple")
-	cmd.Flags().StringVar(&format, "format", "pb", "pb, json or dot")
+	addChoice(cmd.Flags(), &form, "form", "", string(slimllb.Merge), string(slimllb.Simple))
+	addChoice(cmd.Flags(), &format, "format", "", "pb", "json", "dot")
 	cmd.Flags().StringVar(&contextDir, "context", "", "write the local directory that the definition reads")
 	return cmd
 }
 
 func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, format, contextDir string) error {
-	write, ok := map[string]func(io.Writer, *llb.Definition) error{
+	write := map[string]func(io.Writer, *llb.Definition) error{
 		"pb":   slimllb.WritePB,
 		"json": slimllb.WriteJSON,
 		"dot":  slimllb.WriteDot,
 	}[format]
-	if !ok {
-		return usage(fmt.Errorf("--format %q: want pb, json or dot", format))
-	}
-	if form != slimllb.Merge && form != slimllb.Simple {
-		return usage(fmt.Errorf("--form %q: want %s or %s", form, slimllb.Merge, slimllb.Simple))
-	}
 	if out, ok := a.console.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
 		return usage(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
 	}

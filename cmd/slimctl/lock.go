@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -29,31 +28,21 @@ variable or MCP server of the base that goes and that neither the profile nor th
 before knows: "new upstream, removed: PATH (why)".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			o, err := f.options(a)
 			if err != nil {
 				return err
 			}
-			o.Lock, o.NoLock, o.Before = "", true, cmp.Or(output, f.lock) // the base is asked itself
+			o.Lock, o.NoLock, o.Before = "", true, cmp.Or(output, f.Lock) // the base is asked itself
 			r, err := slim.Resolve(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
-			if output == "" {
-				output = f.lock
-			}
-			if output == "" {
-				output = slim.LockFile(f.profile)
-			}
+			output = cmp.Or(output, f.Lock, slim.LockFile(f.Profile))
 			if err := r.Lock.Write(output); err != nil {
 				return err
 			}
 			if format == report.JSON {
-				enc := json.NewEncoder(a.stdout)
-				enc.SetIndent("", "  ")
-				return enc.Encode(rawname.Quoted(locked{Lock: output, New: r.NewUpstream()}))
+				return a.printJSON(rawname.Quoted(locked{Lock: output, New: r.NewUpstream()}))
 			}
 			for _, g := range r.NewUpstream() {
 				o.Log("new upstream, removed: %s (%s)", g.Path, g.Why)
@@ -64,7 +53,7 @@ before knows: "new upstream, removed: PATH (why)".`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "where to write the lock (default: slim.lock beside the profile)")
-	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,17 +77,12 @@ names every file they may hold, and the versions that are in the cache. A profil
 may name any other version from 0.20.0 on: slimctl payload update VERSION.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			versions, err := overlays.Versions(a.payloadOptions())
 			if err != nil {
 				return err
 			}
 			if format == report.JSON {
-				out := json.NewEncoder(a.stdout)
-				out.SetIndent("", "  ")
-				return out.Encode(versions)
+				return a.printJSON(versions)
 			}
 			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			fmt.Fprintln(t, "VERSION\tLOCK\tCACHED\tINTEGRITY")
@@ -105,7 +99,7 @@ may name any other version from 0.20.0 on: slimctl payload update VERSION.`,
 			return t.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 

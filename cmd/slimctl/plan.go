@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,9 +29,6 @@ them. Use it to see what a change of the profile does before you build.`,
   slimctl plan --profile l1 --explain /usr/bin/openbox`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			r, err := a.resolve(cmd.Context(), f)
 			if err != nil {
 				return err
@@ -45,9 +41,7 @@ them. Use it to see what a change of the profile does before you build.`,
 				plans = append(plans, planOf(recipe))
 			}
 			if format == report.JSON {
-				enc := json.NewEncoder(a.stdout)
-				enc.SetIndent("", "  ")
-				return enc.Encode(rawname.Quoted(plans))
+				return a.printJSON(rawname.Quoted(plans))
 			}
 			for _, p := range plans {
 				if err := p.print(a.stdout); err != nil {
@@ -58,7 +52,7 @@ them. Use it to see what a change of the profile does before you build.`,
 		},
 	}
 	f.addLock(cmd)
-	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	addFormat(cmd.Flags(), &format)
 	cmd.Flags().StringVar(&explain, "explain", "", "say why `PATH`, or a package, stays; for a profile with keep")
 	return cmd
 }

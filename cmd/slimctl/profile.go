@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 
@@ -30,15 +29,12 @@ func (a *app) profileList() *cobra.Command {
 		Short: "List the built-in profiles",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			list, err := slim.Profiles()
 			if err != nil {
 				return err
 			}
 			if format == report.JSON {
-				return json.NewEncoder(a.stdout).Encode(list)
+				return a.printJSON(list)
 			}
 			t := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			for _, s := range list {
@@ -47,7 +43,7 @@ func (a *app) profileList() *cobra.Command {
 			return t.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", report.Text, "text or json")
+	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/server/egress"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -91,7 +92,9 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
 	flags.StringVar(&f.evidence, "evidence", "", "write the evidence to this `FILE`, too")
-	flags.StringVar(&f.progress, "progress", "quiet", "auto, tty, plain, json or quiet")
+	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
+	f.progress = progress.Quiet
+	flags.Lookup("progress").DefValue = progress.Quiet
 	return cmd
 }
 
@@ -113,7 +116,7 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
 	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "mount a tmpfs, as PATH[:OPTIONS] (default: /run, /tmp and others)")
 	flags.Lookup("tmpfs").DefValue = ""
-	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "docker, runc or auto")
+	addRuntime(flags, &f.runtime, "")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
 	f.registry.add(cmd)
 }
@@ -257,9 +260,6 @@ func startStatus(err error) error {
 	return err
 }
 
-// errPodman refuses podman: the API of 4.3 attaches to no container that has not started, and takes no owner of a tmpfs.
-var errPodman = errors.New("--runtime podman: podman is not supported, nor is its socket as DOCKER_HOST; use --runtime docker, or runc as root")
-
 // parse reads what the flags have as text.
 func (f *runFlags) parse() error {
 	var err error
@@ -272,12 +272,6 @@ func (f *runFlags) parse() error {
 	f.settings.Env = parseEnv(f.env)
 	if err := f.parseOutgoing(); err != nil {
 		return err
-	}
-	if f.runtime == "podman" {
-		return errPodman
-	}
-	if !slices.Contains([]string{sandbox.Auto, sandbox.Docker, sandbox.Runc}, f.runtime) {
-		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
 	}
 	return f.settings.Check()
 }

@@ -29,9 +29,6 @@ of its size. For a build --base standin:B is enough, and this command is for oth
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory for the OCI layout"))
 			}
-			if err := standin.CheckLine(o.Line); err != nil {
-				return usage(err)
-			}
 			if boots && len(o.Platforms) > 0 {
 				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is always for this machine's %s", live.Platform))
 			}
@@ -45,7 +42,7 @@ of its size. For a build --base standin:B is enough, and this command is for oth
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&output, "output", "o", "", "directory for the OCI layout")
-	flags.StringVar(&o.Line, "line", "B", "the base line: A, B or C")
+	addChoice(flags, &o.Line, "line", "the base line: A, B or C", "B", "A", "C")
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
 	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root and mmdebstrap)")

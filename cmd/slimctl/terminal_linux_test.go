@@ -82,9 +82,7 @@ func TestReportFlags(t *testing.T) {
 			if f.color == "" {
 				f.color = "auto"
 			}
-			if err := f.parse(tt.stdout); err != nil {
-				t.Fatal(err)
-			}
+			f.look(tt.stdout)
 			if !reflect.DeepEqual(f.options, tt.want) {
 				t.Errorf("got %+v, want %+v", f.options, tt.want)
 			}

@@ -5,37 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/slim"
 )
 
-// gateError tells that an image doesn't hold what its profile promises.
-type gateError struct{ words string }
-
-func (e *gateError) Error() string { return e.words }
-
-// unprovenError is the result of a verification without findings that had no base to compare the image with.
-type unprovenError struct{ words string }
-
-func (e *unprovenError) Error() string { return e.words }
-
 type verifyFlags struct {
-	imageFlags
-	profile, base, lock    string
-	payload                string
-	set, annotations       []string
-	same                   string
+	recipeFlags
+	annotations            []string
 	format, file, severity string
+	same                   string
 	rules, run, surface    bool
 	runtime, artifacts     string
 }
-
-var verifyFormats = []string{verify.Text, verify.JSON, verify.JUnit, verify.SARIF}
 
 func (a *app) verify() *cobra.Command {
 	f := &verifyFlags{}
@@ -83,37 +67,27 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	}
 	f.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.profile, "profile", "l0", "profile: a built-in name, or a file")
-	flags.StringVar(&f.base, "base", "", "the base that the image has to be made from, as build's --base")
-	flags.StringVar(&f.same, "same", slim.SameDigest, "what has to be the same: digest, or tree for other layers")
+	flags.Lookup("base").Usage = "the base that the image has to be made from, as build's --base"
+	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that the image has)"
+	flags.Lookup("lock").Usage = "lock `FILE` that pins the base"
+	addChoice(flags, &f.same, "same", "what has to be the same: digest, or tree for other layers", slim.SameDigest, slim.SameTree)
 	flags.BoolVar(&f.surface, "surface-only", false, "check the surface alone, and prove nothing")
-	flags.StringVar(&f.lock, "lock", "", "lock `FILE` that pins the base")
-	addSetFlags(flags, &f.set)
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
-	flags.StringVar(&f.payload, "payload", "", "`DIR` that slimctl payload fetch wrote (default: fetched by npm)")
-	flags.StringVar(&f.format, "format", verify.Text, "text, json, junit or sarif")
+	addChoice(flags, &f.format, "format", "", verify.Text, verify.JSON, verify.JUnit, verify.SARIF)
 	flags.StringVarP(&f.file, "output", "o", "", "write the report to this `FILE` instead of standard output")
-	flags.StringVar(&f.severity, "severity", verify.Error, "fail at findings of at least this severity: error or warning")
+	addChoice(flags, &f.severity, "severity", "fail at findings of at least this severity: error or warning", verify.Error, verify.Warning)
 	flags.BoolVar(&f.rules, "rules", false, "print every rule, with why and fix, and look at no image")
 	flags.BoolVar(&f.run, "run", false, "boot the image, too; takes this machine's platform")
-	flags.StringVar(&f.runtime, "runtime", sandbox.Auto, "with --run: docker, runc or auto")
+	addRuntime(flags, &f.runtime, "with --run: ")
 	flags.StringVar(&f.artifacts, "artifacts", "", "with --run: `DIR` for the containers' evidence and logs")
 	return cmd
 }
 
 func (f *verifyFlags) check() error {
 	switch {
-	case !slices.Contains(verifyFormats, f.format):
-		return fmt.Errorf("--format %q: want one of %v", f.format, verifyFormats)
 	case f.rules && f.format != verify.Text && f.format != verify.JSON:
 		return fmt.Errorf("--rules are printed as text or json, not %s", f.format)
-	case f.severity != verify.Error && f.severity != verify.Warning:
-		return fmt.Errorf("--severity %q: want error or warning", f.severity)
-	case !slices.Contains([]string{sandbox.Auto, sandbox.Docker, sandbox.Runc}, f.runtime):
-		return fmt.Errorf("--runtime %q: want docker, runc or auto", f.runtime)
-	case f.same != slim.SameDigest && f.same != slim.SameTree:
-		return fmt.Errorf("--same %q: want digest or tree", f.same)
-	case f.surface && (f.base != "" || f.lock != "" || f.same != slim.SameDigest):
+	case f.surface && (f.Base != "" || f.Lock != "" || f.same != slim.SameDigest):
 		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
 	case f.artifacts != "" && !f.run:
 		return errors.New("--artifacts is for what --run leaves")
@@ -126,11 +100,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	if err != nil {
 		return usage(err)
 	}
-	r := recipeFlags{
-		profile: f.profile, base: f.base, lock: f.lock, set: f.set, payload: f.payload, platforms: f.platforms,
-		progress: f.progress, registry: f.registry,
-	}
-	o, err := r.options(a)
+	o, err := f.options(a)
 	if err != nil {
 		return err
 	}
@@ -146,7 +116,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 
 // gate writes the report, and fails when it has a finding that is too grave, or the image isn't proven.
 func (a *app) gate(f *verifyFlags, report *verify.Report) error {
-	if f.severity == verify.Warning && slim.Count(report, verify.Warning) > 0 {
+	if f.severity == verify.Warning && report.Count(verify.Warning) > 0 {
 		report.Passed = false
 	}
 	if err := a.writeReport(f.file, func(w io.Writer) error { return report.Write(w, f.format) }); err != nil {
@@ -155,8 +125,8 @@ func (a *app) gate(f *verifyFlags, report *verify.Report) error {
 	switch {
 	case report.Passed:
 		return nil
-	case slim.Count(report, verify.Error) == 0 && f.severity == verify.Error:
-		return &unprovenError{fmt.Sprintf("nothing was found in %s, but its base is not known: name it with --base IMAGE or --lock FILE", report.Reference)}
+	case report.Count(verify.Error) == 0 && f.severity == verify.Error:
+		return statusError{exitUnproven, fmt.Sprintf("nothing was found in %s, but its base is not known: name it with --base IMAGE or --lock FILE", report.Reference)}
 	}
-	return &gateError{slim.Verdict(report)}
+	return statusError{exitGate, slim.Verdict(report)}
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build/overlays"
+	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/internal/version"
 )
 
@@ -44,23 +44,17 @@ puts into images. A release carries browser-shell; any other slimctl compiles it
 			default:
 				v.Server.Source = source
 			}
-			return a.printVersions(format, v)
+			if format == report.JSON {
+				return a.printJSON(v)
+			}
+			return a.printVersions(v)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 
-func (a *app) printVersions(format string, v versions) error {
-	switch format {
-	case "json":
-		out := json.NewEncoder(a.stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(v)
-	case "text":
-	default:
-		return usage(fmt.Errorf("--format %q: use text or json", format))
-	}
+func (a *app) printVersions(v versions) error {
 	server := "compiled from " + v.Server.Source
 	switch {
 	case v.Server.Missing != "":

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -49,9 +48,6 @@ image says, also of a path of the base that the image lacks, and reads no layer.
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, []string{report.Text, report.JSON}); err != nil {
-				return err
-			}
 			p, err := slim.LoadProfile(nameOrFile, set)
 			if err != nil {
 				return err
@@ -65,18 +61,15 @@ image says, also of a path of the base that the image lacks, and reads no layer.
 				return err
 			}
 			if format == report.JSON {
-				enc := json.NewEncoder(a.stdout)
-				enc.SetIndent("", "  ")
-				return enc.Encode(rawname.Quoted(stories))
+				return a.printJSON(rawname.Quoted(stories))
 			}
 			return printStories(a.stdout, stories)
 		},
 	}
 	f.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&nameOrFile, "profile", "l0", "profile: a built-in name, or a file")
-	addSetFlags(flags, &set)
-	flags.StringVar(&format, "format", report.Text, "text or json")
+	addProfile(flags, &nameOrFile, &set)
+	addFormat(flags, &format)
 	return cmd
 }
 

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/jstemmer/go-junit-report/v2/junit"
 
 	"github.com/slimctl/slimctl/internal/rawname"
@@ -209,11 +210,17 @@ func (r *Report) name() string {
 	return r.Reference + "@" + r.Digest
 }
 
-func (r *Report) summary() string {
-	count := map[string]int{}
+// Count counts the findings of a severity, those of several platforms once.
+func (r *Report) Count(severity string) (n int) {
 	for _, f := range r.merged() {
-		count[f.Severity]++
+		if f.Severity == severity {
+			n++
+		}
 	}
+	return n
+}
+
+func (r *Report) summary() string {
 	verdict := "passed"
 	if !r.Passed {
 		verdict = "not passed"
@@ -223,7 +230,7 @@ func (r *Report) summary() string {
 		against += " on " + safe(r.Base)
 	}
 	return fmt.Sprintf("%s: %s; %s, %d rules, %s, %s", verdict, r.proof(against), safe(strings.Join(r.Platforms, " and ")), len(r.Rules),
-		number(count[Error], "error"), number(count[Warning], "warning"))
+		english.Plural(r.Count(Error), "error", ""), english.Plural(r.Count(Warning), "warning", ""))
 }
 
 // proof says in a few words what was proven.
@@ -237,13 +244,6 @@ func (r *Report) proof(against string) string {
 		return against + ", surface only, nothing was proven"
 	}
 	return against + ", not proven"
-}
-
-func number(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func byID() map[string]Rule {

@@ -2,6 +2,8 @@ package verify
 
 import (
 	"fmt"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // compareRules are checked by (*checker).compare, on an image that there is something to compare with.
@@ -62,7 +64,7 @@ func unread(h *held) {
 		}
 	}
 	if n > 0 {
-		h.unchecked("what %s hold, which were not read", number(n, "layer"))
+		h.unchecked("what %s hold, which were not read", english.Plural(n, "layer", ""))
 	}
 }
 
