@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -39,9 +40,10 @@ func (c choice) choices() []string { return c.words }
 
 func (c choice) list() string { return english.WordSeries(c.words, "or") }
 
-// addChoice adds a flag for one of a few words, the first of which is the default. Without a usage these are it.
+// addChoice adds a flag for one of a few words. The default is what value has, else the first of them. Without a usage they
+// are it.
 func addChoice(flags *pflag.FlagSet, value *string, name, usage string, words ...string) {
-	*value = words[0]
+	*value = cmp.Or(*value, words[0])
 	c := choice{value, words}
 	if usage == "" {
 		usage = c.list()

@@ -92,9 +92,8 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
 	flags.StringVar(&f.evidence, "evidence", "", "write the evidence to this `FILE`, too")
-	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.progress = progress.Quiet
-	flags.Lookup("progress").DefValue = progress.Quiet
+	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	return cmd
 }
 

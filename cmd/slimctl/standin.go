@@ -42,7 +42,8 @@ of its size. For a build --base standin:B is enough, and this command is for oth
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&output, "output", "o", "", "directory for the OCI layout")
-	addChoice(flags, &o.Line, "line", "the base line: A, B or C", "B", "A", "C")
+	o.Line = "B"
+	addChoice(flags, &o.Line, "line", "the base line: A, B or C", "A", "B", "C")
 	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
 	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root and mmdebstrap)")

@@ -47,10 +47,12 @@ func (s *spool) write(b []byte) error {
 	return err
 }
 
+// close has the spool take another file.
 func (s *spool) close() {
 	if s.file != nil {
 		s.file.Close()
 	}
+	s.head, s.file = s.head[:0], nil
 }
 
 // ReadAt implements io.ReaderAt.

@@ -100,6 +100,8 @@ type scanner struct {
 	sum   hash.Hash
 	buf   []byte
 	elfs  map[Digest]*elf.File
+	// program is the one that is being read; its buffer serves all of them.
+	program spool
 	// elfNames is how many bytes the names in elfs have.
 	elfNames int
 }
@@ -182,7 +184,7 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 			return d, err
 		}
 		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
-			program = &spool{}
+			program = &s.program
 			defer program.close()
 		}
 		if program != nil {
