@@ -126,7 +126,7 @@ func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, e
 			return nil, err
 		}
 		for i, p := range chosen {
-			if slices.ContainsFunc(chosen[:i], samePlatform(p)) {
+			if hasPlatform(chosen[:i], p) {
 				continue
 			}
 			out = append(out, platformPair{Platform: p, of: [2]v1.Platform{orUnnamed(olds, p), orUnnamed(news, p)}})
@@ -145,14 +145,14 @@ func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, e
 	common := false
 	for _, p := range olds {
 		pair := platformPair{Platform: p, of: [2]v1.Platform{p, p}}
-		if !slices.ContainsFunc(news, samePlatform(p)) {
+		if !hasPlatform(news, p) {
 			pair.missing = diff.InSlim
 		}
 		common = common || pair.missing == ""
 		out = append(out, pair)
 	}
 	for _, p := range news {
-		if !slices.ContainsFunc(olds, samePlatform(p)) {
+		if !hasPlatform(olds, p) {
 			out = append(out, platformPair{Platform: p, missing: diff.InBase})
 		}
 	}
@@ -174,14 +174,7 @@ func orUnnamed(ps []v1.Platform, p v1.Platform) v1.Platform {
 	return p
 }
 
-// samePlatform compares as image.Source.Image does: "arm64" is "arm64/v8".
-func samePlatform(p v1.Platform) func(v1.Platform) bool {
-	usual := map[string]string{"amd64": "v1", "arm": "v7", "arm64": "v8"}
-	normal := func(p v1.Platform) v1.Platform {
-		if p.Variant == "" {
-			p.Variant = usual[p.Architecture]
-		}
-		return v1.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant, OSVersion: p.OSVersion}
-	}
-	return func(o v1.Platform) bool { return normal(o).Equals(normal(p)) }
+// hasPlatform reports whether p is among the platforms: "arm64" is "arm64/v8".
+func hasPlatform(ps []v1.Platform, p v1.Platform) bool {
+	return slices.ContainsFunc(ps, func(have v1.Platform) bool { return image.SamePlatform(have, p) })
 }

@@ -86,17 +86,10 @@ func sourceOf(p *profile.Profile, overlay, written string) string {
 		}
 		for _, f := range o.Files {
 			if image.Clean(f.Path) == written {
-				return position(f.Position)
+				return f.Position.String()
 			}
 		}
-		return position(o.Position)
+		return o.Position.String()
 	}
 	return ""
-}
-
-func position(p profile.Position) string {
-	if p.File == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }

@@ -42,20 +42,29 @@ func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Inspected{Source: src, Images: make([]*inspect.Image, len(images))}
-	g, gctx := errgroup.WithContext(ctx)
+	out := &Inspected{Source: src}
+	out.Images, err = readSurfaces(ctx, o.Image, images, platforms, func(ctx context.Context, i int) (*tree.Image, error) {
+		return tree.Cache{Dir: a.CacheDir}.Open(ctx, images[i], tree.Options{Progress: a.Progress})
+	})
+	return out, err
+}
+
+// readSurfaces reads the surface of images, one for each of the platforms, several at a time. open opens the files of one.
+func readSurfaces(ctx context.Context, reference string, images []v1.Image, platforms []v1.Platform, open func(context.Context, int) (*tree.Image, error)) ([]*inspect.Image, error) {
+	out := make([]*inspect.Image, len(images))
+	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, img := range images {
 		g.Go(func() error {
-			files, err := tree.Cache{Dir: a.CacheDir}.Open(gctx, img, tree.Options{Progress: a.Progress})
+			files, err := open(ctx, i)
 			if err == nil {
-				out.Images[i], err = inspect.Read(gctx, o.Image, img, files)
+				out[i], err = inspect.Read(ctx, reference, img, files)
 			}
 			if err != nil {
-				return fmt.Errorf("%s, %s: %w", o.Image, platforms[i], err)
+				return fmt.Errorf("%s, %s: %w", reference, platforms[i], err)
 			}
-			out.Images[i].Platform = platforms[i]
-			out.Images[i].Surface.Platform = platforms[i].String()
+			out[i].Platform = platforms[i]
+			out[i].Surface.Platform = platforms[i].String()
 			return nil
 		})
 	}

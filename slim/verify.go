@@ -12,7 +12,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/embedded"
@@ -149,54 +148,32 @@ type found struct {
 }
 
 // openFound opens the image, and reads no layer.
-func openFound(ctx context.Context, o VerifyOptions) (*found, error) {
-	src, err := o.open(ctx, o.Image, nil)
-	if err != nil {
+func openFound(ctx context.Context, o VerifyOptions) (f *found, err error) {
+	f = &found{}
+	if f.source, f.platforms, err = o.openPlatforms(ctx, InspectOptions{Image: o.Image, Platforms: o.Platforms}); err != nil {
 		return nil, err
 	}
-	f := &found{source: src, platforms: src.Platforms()}
-	if len(o.Platforms) > 0 {
-		if f.platforms, err = parsePlatforms(o.Platforms); err != nil {
-			return nil, err
-		}
-	}
-	f.manifests, err = src.Images(f.platforms...)
-	f.images = make([]*inspect.Image, len(f.manifests))
+	f.manifests, err = f.source.Images(f.platforms...)
 	return f, err
 }
 
 // read reads the surface of the images. For one that made has, by its digest, the files are taken from there; of another, layers
 // that made has are. Layers that lie on this machine are compared with their digests.
-func (f *found) read(ctx context.Context, o VerifyOptions, made map[string]*inspect.Image, skip func(v1.Hash) bool) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, img := range f.manifests {
-		g.Go(func() error {
-			err := f.source.CheckLayers(gctx, img, o.Progress)
-			var files *tree.Image
-			options := tree.Options{Progress: o.Progress, Skip: skip}
-			if want := made[profilePlatform(f.platforms[i]).String()]; err == nil && want != nil {
-				var digest v1.Hash
-				if digest, err = img.Digest(); err == nil && digest == want.Digest {
-					files = want.Files
-				}
-				options.Open = want.Files
+func (f *found) read(ctx context.Context, o VerifyOptions, made map[string]*inspect.Image, skip func(v1.Hash) bool) (err error) {
+	f.images, err = readSurfaces(ctx, o.Image, f.manifests, f.platforms, func(ctx context.Context, i int) (*tree.Image, error) {
+		img, options := f.manifests[i], tree.Options{Progress: o.Progress, Skip: skip}
+		if err := f.source.CheckLayers(ctx, img, o.Progress); err != nil {
+			return nil, err
+		}
+		if want := made[profilePlatform(f.platforms[i]).String()]; want != nil {
+			if digest, err := img.Digest(); err != nil || digest == want.Digest {
+				return want.Files, err
 			}
-			if err == nil && files == nil {
-				files, err = tree.Cache{Dir: o.CacheDir}.Open(gctx, img, options)
-			}
-			if err == nil {
-				f.images[i], err = inspect.Read(gctx, o.Image, img, files)
-			}
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", o.Image, f.platforms[i], err)
-			}
-			f.images[i].Platform = f.platforms[i]
-			f.images[i].Surface.Platform = f.platforms[i].String()
-			return nil
-		})
-	}
-	return g.Wait()
+			options.Open = want.Files
+		}
+		return tree.Cache{Dir: o.CacheDir}.Open(ctx, img, options)
+	})
+	return err
 }
 
 // resolveFound resolves the profile against the base of the image. It is nil where nobody says which that is, or where it can't
@@ -486,25 +463,19 @@ func (r *Resolved) verify(ctx context.Context, a Access, built image.Built) (*ve
 	if err != nil {
 		return nil, err
 	}
-	in := verify.Input{Images: make([]*inspect.Image, len(images)), SurfaceOnly: true}
+	in := verify.Input{SurfaceOnly: true}
 	if in.Expect, err = r.expect(); err != nil {
 		return nil, err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	for i, img := range images {
-		g.Go(func() error {
-			files, err := tree.Cache{Dir: a.CacheDir}.Open(gctx, img, tree.Options{Skip: func(h v1.Hash) bool { return base[h] }})
-			if err == nil {
-				in.Images[i], err = inspect.Read(gctx, "the image", img, files)
-			}
-			if err != nil {
-				return fmt.Errorf("verify: %w", err)
-			}
-			return nil
-		})
+	platforms := make([]v1.Platform, len(images))
+	for i, recipe := range r.Recipes {
+		platforms[i] = recipe.Platform
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
+	in.Images, err = readSurfaces(ctx, "the image", images, platforms, func(ctx context.Context, i int) (*tree.Image, error) {
+		return tree.Cache{Dir: a.CacheDir}.Open(ctx, images[i], tree.Options{Skip: func(h v1.Hash) bool { return base[h] }})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
 	}
 	report, err := verify.Check(ctx, in)
 	if err != nil {
