@@ -9,23 +9,24 @@ import (
 )
 
 // keyed is an item of a list that `extends` merges by key: the name of an overlay, the path or glob of the others.
-type keyed interface {
-	key() string
-	identity() string // what may be only once in a file; empty for what may come again
-}
+type keyed interface{ key() string }
 
 func (o Overlay) key() string { return o.Name }
 func (r Removal) key() string { return r.Path + r.Glob }
 func (o Own) key() string     { return o.Path }
 func (n Need) key() string    { return n.Path }
+func (f File) key() string    { return f.Path }
 
-func (f File) key() string { return f.Path }
-
-func (f File) identity() string    { return "" } // equal directories may repeat; clashes finds the rest
-func (o Overlay) identity() string { return o.Name }
-func (r Removal) identity() string { return fmt.Sprintf("%s %q", r.key(), r.When) }
-func (o Own) identity() string     { return o.key() }
-func (n Need) identity() string    { return n.key() }
+// identity is what may be only once in a file; empty for what may come again.
+func identity(k keyed) string {
+	switch k := k.(type) {
+	case File:
+		return "" // equal directories may repeat; clashes finds the rest
+	case Removal:
+		return fmt.Sprintf("%s %q", k.key(), k.When)
+	}
+	return k.key()
+}
 
 func (w *When) check(_ *source, fail func(key, msg, hint string)) {
 	if w.Exists != "" && w.Exists == w.Missing {

@@ -167,7 +167,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool
 			continue
 		}
 		v.Set(reflect.Append(v, one))
-		id, word := identity(one, f)
+		id, word := identityIn(one, f)
 		if line, again := first[id]; again && id != "" {
 			d.fail(item, at, fmt.Sprintf("%s is here twice, first in line %d", word, line), "")
 		} else {
@@ -177,10 +177,10 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool
 	return true
 }
 
-// identity is what an item of a list may be only once by, and how to call it; "" for an item that may come again.
-func identity(item reflect.Value, f field) (id, word string) {
+// identityIn is what an item of a list may be only once by, and how to call it; "" for an item that may come again.
+func identityIn(item reflect.Value, f field) (id, word string) {
 	if k, ok := item.Interface().(keyed); ok {
-		return k.identity(), quote(k.key())
+		return identity(k), quote(k.key())
 	}
 	if f.unique {
 		return item.String(), quote(item.String())

@@ -89,12 +89,6 @@ func (c Cut) key() string       { return c.From }
 func (d Drop) key() string      { return d.Glob }
 func (c Component) key() string { return c.Name }
 
-func (r Root) identity() string      { return r.key() }
-func (d Dlopen) identity() string    { return d.key() }
-func (c Cut) identity() string       { return c.key() }
-func (d Drop) identity() string      { return d.key() }
-func (c Component) identity() string { return c.key() }
-
 // oneRest finds a profile without the one component that takes what no other names, or with several.
 func (c chain) oneRest(p *Profile) (errs Errors) {
 	if p.Keep == nil {

@@ -200,7 +200,7 @@ func checkGlob(g string) string {
 	if !doublestar.ValidatePattern(g) {
 		return "a bracket, brace or backslash in it is not closed"
 	}
-	if n := alternatives(g); n > mostAlternatives {
+	if len(ExpandBraces(g)) > mostAlternatives {
 		return fmt.Sprintf("its braces come to more than %d globs", mostAlternatives)
 	}
 	for _, probe := range []string{"/", "/~any~", "/~any~/~any~"} {
@@ -212,10 +212,10 @@ func checkGlob(g string) string {
 }
 
 func checkPattern(p string) string {
-	switch n := alternatives(p); {
+	switch {
 	case !doublestar.ValidatePattern(p):
 		return "a bracket, brace or backslash in it is not closed"
-	case n > mostAlternatives:
+	case len(ExpandBraces(p)) > mostAlternatives:
 		return fmt.Sprintf("its braces come to more than %d globs", mostAlternatives)
 	}
 	return ""
@@ -224,13 +224,16 @@ func checkPattern(p string) string {
 // mostAlternatives is how many globs the braces of one may come to.
 const mostAlternatives = 256
 
-// alternatives counts the globs that the braces of a valid one come to, up to mostAlternatives and one more.
-func alternatives(g string) int {
-	sums, products := []int{0}, []int{1} // of the braces that are open, innermost last
-	class := false
-	for i := 0; i < len(g); i++ {
-		last := len(sums) - 1
-		switch c := g[i]; {
+// ExpandBraces writes a pattern's alternatives out: /{a,b}/c is /a/c and /b/c. Of one that isn't valid it gives no more than
+// one that is valid may have, and one more.
+func ExpandBraces(pattern string) []string { return expandBraces(pattern, mostAlternatives+1) }
+
+func expandBraces(pattern string, most int) []string {
+	open, class := -1, false
+	depth, start := 0, 0
+	var parts []string
+	for i := 0; i < len(pattern); i++ {
+		switch c := pattern[i]; {
 		case c == '\\':
 			i++
 		case class:
@@ -238,16 +241,26 @@ func alternatives(g string) int {
 		case c == '[':
 			class = true
 		case c == '{':
-			sums, products = append(sums, 0), append(products, 1)
-		case c == ',' && last > 0:
-			sums[last], products[last] = sums[last]+products[last], 1
-		case c == '}' && last > 0:
-			n := sums[last] + products[last]
-			sums, products = sums[:last], products[:last]
-			products[last-1] = min(products[last-1]*n, mostAlternatives+1)
+			if depth == 0 {
+				open, start = i, i+1
+			}
+			depth++
+		case c == ',' && depth == 1:
+			parts, start = append(parts, pattern[start:i]), i+1
+		case c == '}' && depth == 1:
+			parts = append(parts, pattern[start:i])
+			var out []string
+			for _, part := range parts {
+				if len(out) < most {
+					out = append(out, expandBraces(pattern[:open]+part+pattern[i+1:], most-len(out))...)
+				}
+			}
+			return out
+		case c == '}' && depth > 1:
+			depth--
 		}
 	}
-	return products[0]
+	return []string{pattern}
 }
 
 // checkSegments says of an absolute path or glob what the patterns refuse without a reason.

@@ -10,26 +10,6 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-func TestExpandBraces(t *testing.T) {
-	for pattern, want := range map[string][]string{
-		"/a/b":                  {"/a/b"},
-		"/{a,b}/c":              {"/a/c", "/b/c"},
-		"/{a,b}/{c,d}.conf":     {"/a/c.conf", "/a/d.conf", "/b/c.conf", "/b/d.conf"},
-		"/{a,{b,c}/d}/e":        {"/a/e", "/b/d/e", "/c/d/e"},
-		"/x/{nginx.,}{a,b}":     {"/x/nginx.a", "/x/nginx.b", "/x/a", "/x/b"},
-		`/a/\{b,c\}`:            {`/a/\{b,c\}`},
-		"/a/[{,}]x":             {"/a/[{,}]x"},
-		"/a/{b,[,}]}":           {"/a/b", "/a/[,}]"},
-		"/a/{b":                 {"/a/{b"},
-		"/opt/*/{x,y*}/z/**":    {"/opt/*/x/z/**", "/opt/*/y*/z/**"},
-		"/opt/gem/nginx*.conf*": {"/opt/gem/nginx*.conf*"},
-	} {
-		if got := expandBraces(pattern); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", pattern, got, want)
-		}
-	}
-}
-
 // A base may reach a directory by a symlink; a glob must not miss there what a path would find.
 func TestMatchFollowsSymlinksBeforeTheFirstWildcard(t *testing.T) {
 	w := &work{base: newView(t.Context(), &tree.Image{Tree: treeOf(t,

@@ -224,7 +224,7 @@ func (w *work) match(pattern string) ([]string, error) {
 // real gives the patterns that a pattern's alternatives come to with the base's symlinks followed.
 func (w *work) real(pattern string) ([]string, error) {
 	var out []string
-	for _, p := range expandBraces(pattern) {
+	for _, p := range profile.ExpandBraces(pattern) {
 		dir, rest := doublestar.SplitPattern(p)
 		below, err := w.base.resolve(path.Join("/", dir, "x"))
 		if err != nil {
@@ -242,40 +242,6 @@ var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`,
 
 func matchesAny(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(e string) bool { return doublestar.MatchUnvalidated(e, p) })
-}
-
-// expandBraces writes a pattern's alternatives out: /{a,b}/c is /a/c and /b/c.
-func expandBraces(pattern string) []string {
-	open, class := -1, false
-	depth, start := 0, 0
-	var parts []string
-	for i := 0; i < len(pattern); i++ {
-		switch c := pattern[i]; {
-		case c == '\\':
-			i++
-		case class:
-			class = c != ']'
-		case c == '[':
-			class = true
-		case c == '{':
-			if depth == 0 {
-				open, start = i, i+1
-			}
-			depth++
-		case c == ',' && depth == 1:
-			parts, start = append(parts, pattern[start:i]), i+1
-		case c == '}' && depth == 1:
-			parts = append(parts, pattern[start:i])
-			var out []string
-			for _, part := range parts {
-				out = append(out, expandBraces(pattern[:open]+part+pattern[i+1:])...)
-			}
-			return out
-		case c == '}' && depth > 1:
-			depth--
-		}
-	}
-	return []string{pattern}
 }
 
 // removals lists what is removed, without what lies below another removal.
