@@ -21,9 +21,10 @@ import (
 // The compressor is part of what a layer's digest depends on. pgzip compresses blocks of one size at the same time into one
 // gzip member, so that the bytes are the same on any number of processors.
 const (
-	compression = 7
-	blockSize   = 1 << 20
-	blocks      = 4 // at a time
+	Compression = 7
+	BlockSize   = 1 << 20
+
+	blocks = 4 // at a time
 )
 
 // layer is a layer in a file.
@@ -39,11 +40,11 @@ type layer struct {
 func (l *layer) write(ctx context.Context, w io.Writer, files []image.File) error {
 	packed, unpacked := sha256.New(), sha256.New()
 	out := &countingWriter{w: io.MultiWriter(w, packed)}
-	zw, err := pgzip.NewWriterLevel(out, compression)
+	zw, err := pgzip.NewWriterLevel(out, Compression)
 	if err != nil {
 		return err
 	}
-	if err := zw.SetConcurrency(blockSize, blocks); err != nil {
+	if err := zw.SetConcurrency(BlockSize, blocks); err != nil {
 		return err
 	}
 	zw.OS = 255 // unknown, as image.LayerCache writes it

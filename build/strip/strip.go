@@ -233,7 +233,7 @@ const keyVersion = 2
 func key(files []file, at time.Time) (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
-	if err := enc.Encode([]any{keyVersion, at.Unix(), compression, blockSize}); err != nil {
+	if err := enc.Encode([]any{keyVersion, at.Unix(), Compression, BlockSize}); err != nil {
 		return "", err
 	}
 	for _, f := range files {
