@@ -22,6 +22,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/klauspost/pgzip"
 	"golang.org/x/sync/errgroup"
 
@@ -56,9 +60,12 @@ func main() {
 	if len(os.Args) == 4 && os.Args[1] == "floor" {
 		exit(floor(os.Args[2], os.Args[3]))
 	}
+	if len(os.Args) == 6 && os.Args[1] == "graft" {
+		exit(graft(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
+	}
 	b := &bench{samples: map[string][]sample{}}
 	flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
-	flag.StringVar(&b.base, "base", "", "OCI layout of the base, as DIR:TAG")
+	flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")
 	flag.IntVar(&b.runs, "runs", 3, "repetitions")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -76,7 +83,7 @@ func exit(err error) {
 
 func (b *bench) run(ctx context.Context) (err error) {
 	if b.bin == "" || b.base == "" || b.runs < 1 || flag.NArg() > 0 {
-		return errors.New("start it with bash bench/strip/run --base DIR:TAG")
+		return errors.New("start it with bash bench/strip/run --base LAYOUT")
 	}
 	b.tmp = filepath.Join(b.bin, "tmp")
 	if err := os.RemoveAll(b.tmp); err != nil {
@@ -110,7 +117,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 			forget []string // in the cache
 			args   []string
 		}{
-			{rowFloor, nil, []string{self, "floor", strings.Split(b.base, ":")[0], kept}},
+			{rowFloor, nil, []string{self, "floor", b.base, kept}},
 			{rowFirst, []string{"index", "stripped"}, build},
 			{rowIndex, []string{"stripped"}, build},
 			{rowAgain, nil, build},
@@ -242,6 +249,40 @@ func floor(layout, kept string) error {
 		}
 	}
 	return nil
+}
+
+// graft puts the layers that heavy has on light on another image. All are layouts.
+func graft(light, heavy, other, dest string) error {
+	ctx := context.Background()
+	var images []v1.Image
+	for _, dir := range []string{light, heavy, other} {
+		src, err := image.Open(ctx, "oci:"+dir, image.Options{})
+		if err != nil {
+			return err
+		}
+		img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+		if err != nil {
+			return err
+		}
+		images = append(images, img)
+	}
+	below, err := images[0].Layers()
+	if err != nil {
+		return err
+	}
+	all, err := images[1].Layers()
+	if err != nil {
+		return err
+	}
+	img, err := mutate.AppendLayers(images[2], all[len(below):]...)
+	if err != nil {
+		return err
+	}
+	out, err := layout.Write(dest, empty.Index)
+	if err != nil {
+		return err
+	}
+	return out.AppendImage(img)
 }
 
 // bySize returns the files of a pattern, the biggest first.
