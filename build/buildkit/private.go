@@ -36,7 +36,7 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	addr = "unix://" + filepath.Join(run, "s")
 	args := []string{
 		bin, "--config", "/dev/null", "--root", state, "--addr", addr, "--containerd-worker=false",
-		"--oci-worker-net=host", "--oci-worker-binary=/bin/true",
+		"--oci-worker=true", "--oci-worker-net=host", "--oci-worker-binary=/bin/true", // by itself it insists on runc
 	}
 	if os.Geteuid() != 0 {
 		args = append([]string{"unshare", "--user", "--map-root-user", "--mount"}, append(args, "--rootless", "--oci-worker-no-process-sandbox")...)

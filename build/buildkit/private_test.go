@@ -2,6 +2,7 @@ package buildkit
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,18 +10,29 @@ import (
 	"github.com/moby/buildkit/client"
 
 	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
-// onPath puts buildkitd into PATH.
-func onPath(t *testing.T) {
+// onlyPath makes a directory PATH that has buildkitd, and no OCI runtime.
+func onlyPath(t *testing.T) {
 	t.Helper()
 	bin, _ := buildkitd.Ensure(t)
-	t.Setenv("PATH", filepath.Dir(bin)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		need.Missing(t, "%v", err)
+	}
+	dir := t.TempDir()
+	for _, program := range []string{bin, unshare} {
+		if err := os.Symlink(program, filepath.Join(dir, filepath.Base(program))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
 }
 
 // TestPrivate starts two daemons from one cache directory, as two builds at once do, and looks for what they leave.
 func TestPrivate(t *testing.T) {
-	onPath(t)
+	onlyPath(t)
 	dir := t.TempDir()
 	for range 2 {
 		addr, stop, err := Private(t.Context(), dir)

@@ -75,7 +75,7 @@ certificates trusted are the system's, SSL_CERT_FILE's and --ca-file's; no certs
 	flags.StringVar(&f.tls.cert, "tlscert", "", "with --builder: our certificate")
 	flags.StringVar(&f.tls.key, "tlskey", "", "with --builder: our key")
 	flags.StringVar(&f.tls.serverName, "tlsservername", "", "with --builder: name in its certificate (default: the address's)")
-	flags.StringVar(&f.tls.dir, "tlsdir", "", "with --builder: `DIR` with ca.pem, cert.pem and key.pem")
+	flags.StringVar(&f.tls.dir, "tlsdir", "", "with --builder: `DIR` with ca.pem, cert.pem, key.pem, or *.crt")
 	flags.StringArrayVar(&f.cacheFrom, "cache-from", nil, "cache that the BuildKit daemon imports (repeatable)")
 	flags.StringArrayVar(&f.cacheTo, "cache-to", nil, "cache that the BuildKit daemon exports (repeatable)")
 	flags.StringVar(&f.llbForm, "llb-form", "", "form of LLB for --builder, for benchmarks: overlay, merge or simple")
@@ -278,33 +278,44 @@ func (a *app) newBuilder(f *buildFlags, o image.Options) (build.Engine, error) {
 	if e.CacheTo, err = buildctl.ParseExportCache(f.cacheTo); err != nil {
 		return nil, usage(fmt.Errorf("--cache-to: %w", err))
 	}
-	if e.Client, err = f.clientOptions(); err != nil {
-		return nil, err
-	}
 	if f.builder == "env" {
 		if e.Addr = os.Getenv("BUILDKIT_HOST"); e.Addr == "" {
 			return nil, usage(errors.New("--builder env: BUILDKIT_HOST is not set"))
 		}
 	}
+	if e.Client, err = f.clientOptions(e.Addr); err != nil {
+		return nil, usage(err)
+	}
 	return builder{e, f.builder == "auto", a.cacheDir}, nil
 }
 
-// clientOptions are those for mutual TLS; the flags are buildctl's.
-func (f *buildFlags) clientOptions() ([]client.ClientOpt, error) {
+// clientOptions returns the certificates for mutual TLS with the daemon at addr. The flags are buildctl's.
+func (f *buildFlags) clientOptions(addr string) ([]client.ClientOpt, error) {
 	t := f.tls
 	if t.dir != "" {
 		if t.caCert+t.cert+t.key != "" {
-			return nil, usage(errors.New("--tlsdir can't be combined with --tlscacert, --tlscert or --tlskey"))
+			return nil, errors.New("--tlsdir can't be combined with --tlscacert, --tlscert or --tlskey")
 		}
-		t.caCert, t.cert, t.key = filepath.Join(t.dir, "ca.pem"), filepath.Join(t.dir, "cert.pem"), filepath.Join(t.dir, "key.pem")
+		for file, names := range map[*string][]string{
+			&t.caCert: {"ca.pem", "ca.crt"}, &t.cert: {"cert.pem", "tls.crt"}, &t.key: {"key.pem", "tls.key"},
+		} {
+			i := slices.IndexFunc(names, func(name string) bool {
+				_, err := os.Stat(filepath.Join(t.dir, name))
+				return err == nil
+			})
+			if i < 0 {
+				return nil, fmt.Errorf("--tlsdir %s has neither %s nor %s", t.dir, names[0], names[1])
+			}
+			*file = filepath.Join(t.dir, names[i])
+		}
 	}
 	if (t.cert == "") != (t.key == "") {
-		return nil, usage(errors.New("--tlscert and --tlskey go together"))
+		return nil, errors.New("--tlscert and --tlskey go together")
 	}
 	var out []client.ClientOpt
 	if t.caCert != "" {
 		name := t.serverName
-		if u, err := url.Parse(f.builder); name == "" && err == nil {
+		if u, err := url.Parse(addr); name == "" && err == nil {
 			name = u.Hostname()
 		}
 		out = append(out, client.WithServerConfig(name, t.caCert))

@@ -2,13 +2,23 @@ package main
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // TestBuilderGivesTheSameDigest builds with and without a BuildKit daemon, through the command line.
@@ -53,6 +63,121 @@ func TestBuildkitHost(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, stderr)
 	}
 	if code, _, stderr := slimctl(t.Context(), append(build, "--tlscert", "x")...); code != exitUsage || !anyIn(stderr, "name one with --builder") {
+		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+}
+
+// TestBuilderTLS: a daemon that wants certificates gets them by buildctl's flags, under either of the names that its directory
+// may have.
+func TestBuilderTLS(t *testing.T) {
+	certs, others := writeCertificates(t), writeCertificates(t)
+	addr := fmt.Sprintf("tcp://localhost:%d", need.FreePort(t))
+	buildkitd.Start(t, "--addr", addr, "--tlscacert", filepath.Join(certs, "ca.crt"), "--tlscert", filepath.Join(certs, "tls.crt"), "--tlskey", filepath.Join(certs, "tls.key"))
+	other := t.TempDir() // the other names
+	for from, to := range map[string]string{"ca.crt": "ca.pem", "tls.crt": "cert.pem", "tls.key": "key.pem"} {
+		if err := os.Symlink(filepath.Join(certs, from), filepath.Join(other, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := []string{"build", "--base", "standin:A", "--platform", "linux/amd64", "--progress", "quiet"}
+	_, want, _ := slimctl(t.Context(), build...)
+	t.Setenv("BUILDKIT_HOST", addr)
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string // on stderr
+	}{
+		{[]string{"--builder", addr, "--tlsdir", certs}, exitOK, ""},
+		{[]string{"--builder", "env", "--tlsdir", other}, exitOK, ""},
+		{[]string{
+			"--builder", "env", "--tlscacert", certs + "/ca.crt", "--tlscert", certs + "/tls.crt", "--tlskey", certs + "/tls.key",
+			"--tlsservername", "buildkit.test",
+		}, exitOK, ""},
+		{[]string{"--builder", "env", "--tlscacert", certs + "/ca.crt"}, exitError, "certificate required"},
+		{[]string{"--builder", "env", "--tlsdir", others}, exitError, "unknown authority"},
+		{[]string{"--builder", "env", "--tlsdir", t.TempDir()}, exitUsage, "has neither "},
+	} {
+		code, got, stderr := slimctl(t.Context(), append(build, tt.args...)...)
+		if code != tt.code || code == exitOK && got != want || !anyIn(stderr, tt.says) {
+			t.Errorf("%q: exit code %d, %q instead of %q:\n%s", tt.args, code, got, want, stderr)
+		}
+	}
+}
+
+// writeCertificates writes ca.crt, tls.crt and tls.key, for localhost and buildkit.test as well as for a client.
+func writeCertificates(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "daemon"}, NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		DNSNames: []string{"localhost", "buildkit.test"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	write := func(name, kind string, der []byte) {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]*x509.Certificate{"ca.crt": authority, "tls.crt": leaf} {
+		der, err := x509.CreateCertificate(rand.Reader, c, authority, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name, "CERTIFICATE", der)
+	}
+	write("tls.key", "PRIVATE KEY", private)
+	return dir
+}
+
+// TestBuilderInDocker: docker-container:// reaches a daemon in a container, as docker buildx starts it.
+func TestBuilderInDocker(t *testing.T) {
+	daemon, buildctl := buildkitd.Ensure(t)
+	need.Containers(t)
+	t.Setenv("DOCKER_HOST", need.Docker(t))
+	dir := t.TempDir()
+	docker := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("docker", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("docker %q: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	// `docker import` takes an archive, in which both programs are.
+	tar := exec.Command("tar", "-cf", filepath.Join(dir, "root.tar"), "-C", filepath.Dir(daemon), filepath.Base(daemon), filepath.Base(buildctl))
+	if out, err := tar.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	image := docker("import", "--change", "ENV PATH=/", filepath.Join(dir, "root.tar"))
+	t.Cleanup(func() { docker("rmi", "--force", image) })
+	// No base layer is unpacked and nothing is run, so that it needs no rights.
+	container := docker("run", "--detach", "--network", "none", "--tmpfs", "/run", "--tmpfs", "/tmp", image,
+		"buildkitd", "--containerd-worker=false", "--oci-worker=true", "--oci-worker-binary=/buildctl", "--oci-worker-snapshotter=native", "--oci-worker-net=host")
+	t.Cleanup(func() { docker("rm", "--force", "--volumes", container) })
+	need.Eventually(t, func() bool {
+		return exec.Command("docker", "exec", container, "buildctl", "debug", "workers").Run() == nil
+	}, func() string { return docker("logs", container) })
+
+	build := []string{"build", "--base", "standin:A", "--platform", "linux/amd64", "--progress", "quiet"}
+	_, want, _ := slimctl(t.Context(), build...)
+	code, got, stderr := slimctl(t.Context(), append(build, "--builder", "docker-container://"+container)...)
+	if code != exitOK || got != want {
+		t.Errorf("exit code %d, %q instead of %q:\n%s", code, got, want, stderr)
+	}
+	code, _, stderr = slimctl(t.Context(), append(build, "--builder", "docker-container://nosuch")...)
+	if code != exitError || !anyIn(stderr, "nosuch") {
 		t.Errorf("exit code %d:\n%s", code, stderr)
 	}
 }

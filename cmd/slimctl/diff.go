@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -27,6 +28,7 @@ type diffFlags struct {
 	imageFlags
 	report           reportFlags
 	text, profile    string
+	link             string
 	options          diff.Options
 	noText, exitCode bool
 }
@@ -54,6 +56,7 @@ or one lacks a platform, 2 when there is trouble. With paths only their files co
 are cut into layers does not count, nor do names, digests and times.`,
 		Example: `  slimctl diff standin:B oci:out
   slimctl diff --profile l0 --format html -o diff.html standin:B oci:out
+  slimctl diff --profile l0 --format markdown --link "$REPORT_URL" base:1 slim:1
   slimctl diff --exit-code oci:one oci:other -- /opt/gem '**/*.conf'
   slimctl diff --format json standin:B oci:out | jq '.platforms[].surface'`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -88,6 +91,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
 	flags.StringVar(&f.text, "text", "64k", "show changed lines of files up to `SIZE`, in bytes or with k or m")
 	flags.StringVar(&f.profile, "profile", "", "verify SLIM by this profile; html and markdown have the verdict")
+	flags.StringVar(&f.link, "link", "", "`URL` of the whole report; markdown links to it")
 	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
 	flags.BoolVar(&f.options.Times, "times", false, "have modification times count")
 	flags.BoolVar(&f.exitCode, "exit-code", false, "exit with 1 when the images differ, 2 when there is trouble")
@@ -98,6 +102,16 @@ are cut into layers does not count, nor do names, digests and times.`,
 func (f *diffFlags) parse() (err error) {
 	if f.profile != "" && f.report.format != report.HTML && f.report.format != report.Markdown {
 		return fmt.Errorf("--profile %s: --format %s has no verdict; pass --format html or markdown", f.profile, f.report.format)
+	}
+	if f.link != "" {
+		if f.report.format != report.Markdown {
+			return fmt.Errorf("--link %s: --format %s has no link; pass --format markdown", f.link, f.report.format)
+		}
+		u, err := url.Parse(f.link)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.ContainsAny(f.link, " <>\\\n") {
+			return fmt.Errorf("--link %q: want an address such as https://ci.example/runs/1", f.link)
+		}
+		f.report.options.Link = f.link
 	}
 	f.report.options.Layers, f.report.options.Lines = f.options.Layers, len(f.options.Paths) > 0
 	if f.report.options.Depth < 0 {

@@ -224,6 +224,9 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff, o Options) error {
 			}
 			m.put("\n")
 		}
+		if o.Link != "" && i == 0 { // first, where there is room
+			m.put("[Whole report](<%s>)\n\n", o.Link)
+		}
 		summary := func() {
 			for _, s := range p.Summary {
 				if note, ok := strings.CutPrefix(s, "Note: "); ok {
@@ -253,7 +256,7 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff, o Options) error {
 			m.section(s)
 		}
 		m.section(componentChanges(d))
-		if i == len(diffs)-1 {
+		if i == len(diffs)-1 && o.Link == "" {
 			m.put("Whole report: `slimctl diff --format html -o diff.html` %s %s\n", code(quote(d.Base.Reference)), code(quote(d.Slim.Reference)))
 		}
 	})

@@ -40,6 +40,8 @@ type Options struct {
 	Width int
 	// Version is slimctl's, for the footer of HTML.
 	Version string
+	// Link is the http or https address of the whole report, for Markdown; empty for none.
+	Link string
 	// Verdict is what verify says of the slim image; nil when nobody asked it.
 	Verdict *Verdict
 	// Why returns the profile's line and reason for a change. It may be nil, and return "".

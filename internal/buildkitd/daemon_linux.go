@@ -38,8 +38,9 @@ type Daemon struct {
 // Start runs a buildkitd that listens on a unix socket, keeps everything in a temporary directory, collects no
 // garbage, and lets RUN steps use the host's network. It takes overlayfs snapshots where the kernel and the file
 // system allow, native ones elsewhere. Without runc in PATH it runs all but RUN. The daemon ends with the test, which
-// shows the daemon's log when it fails. Start needs root: otherwise the test is skipped, or fails when CI is "true".
-func Start(t testing.TB) *Daemon {
+// shows the daemon's log when it fails. More arguments are passed on. Start needs root: otherwise the test is skipped, or
+// fails when CI is "true".
+func Start(t testing.TB, args ...string) *Daemon {
 	t.Helper()
 	bin, _ := Ensure(t)
 	if os.Getuid() != 0 {
@@ -53,9 +54,11 @@ func Start(t testing.TB) *Daemon {
 	if runc, err := exec.LookPath("runc"); err == nil {
 		runtimeBinary, d.CanRun = runc, true
 	}
-	cmd := exec.Command(bin, "--config", os.DevNull, "--root", root, "--addr", d.Addr,
-		"--containerd-worker=false", "--oci-worker-binary="+runtimeBinary,
-		"--oci-worker-snapshotter=auto", "--oci-worker-net=host", "--oci-worker-gc=false")
+	cmd := exec.Command(bin, append([]string{
+		"--config", os.DevNull, "--root", root, "--addr", d.Addr,
+		"--containerd-worker=false", "--oci-worker=true", "--oci-worker-binary=" + runtimeBinary,
+		"--oci-worker-snapshotter=auto", "--oci-worker-net=host", "--oci-worker-gc=false",
+	}, args...)...)
 	d.run(t, cmd)
 	return d
 }

@@ -18,7 +18,7 @@ type Daemon struct {
 }
 
 // Start ends the test: buildkitd runs on Linux only.
-func Start(t testing.TB) *Daemon {
+func Start(t testing.TB, _ ...string) *Daemon {
 	t.Helper()
 	Ensure(t)
 	return nil
