@@ -93,7 +93,7 @@ func TestBuilderTLS(t *testing.T) {
 			"--builder", "env", "--tlscacert", certs + "/ca.crt", "--tlscert", certs + "/tls.crt", "--tlskey", certs + "/tls.key",
 			"--tlsservername", "buildkit.test",
 		}, exitOK, ""},
-		{[]string{"--builder", "env", "--tlscacert", certs + "/ca.crt"}, exitError, "certificate required"},
+		{[]string{"--builder", "env", "--tlscacert", certs + "/ca.crt"}, exitError, "doesn't answer"}, // "certificate required", or a connection that is gone
 		{[]string{"--builder", "env", "--tlsdir", others}, exitError, "unknown authority"},
 		{[]string{"--builder", "env", "--tlsdir", t.TempDir()}, exitUsage, "has neither "},
 	} {
