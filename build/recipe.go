@@ -102,6 +102,8 @@ type Strip struct {
 	Layers []Component
 	// Ledger is the blob that says of each path of the base whether it stays, and why (package ledger).
 	Ledger v1.Layer
+	// Removals are those of an image that has all of the base, and so closes it.
+	Removals []Remove
 	// Explain says how a path or package of the base came to stay, one line a step; nil when a lock answered.
 	Explain func(what string) []string
 }
@@ -206,6 +208,22 @@ func (r *Recipe) Removals() []Remove {
 		}
 	}
 	return out
+}
+
+// Whole returns the recipe of the same image with all of the base below it, and nil for one that has that anyhow.
+func (r *Recipe) Whole() *Recipe {
+	i := slices.IndexFunc(r.Steps, func(s Step) bool { _, ok := s.(Strip); return ok })
+	if i < 0 {
+		return nil
+	}
+	strip, _ := r.Steps[i].(Strip)
+	whole := *r
+	whole.Steps = nil
+	for _, s := range strip.Removals {
+		whole.Steps = append(whole.Steps, s)
+	}
+	whole.Steps = append(whole.Steps, slices.Delete(slices.Clone(r.Steps), i, i+1)...)
+	return &whole
 }
 
 // Overlays lists the recipe's Lay steps in order.

@@ -68,6 +68,7 @@ type Verified struct {
 	Report  *verify.Report
 
 	access Access
+	made   *Resolved                 // what the image was compared with; nil without a base
 	expect map[string]*expect.Expect // by platform
 }
 
@@ -136,7 +137,7 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 		}
 	}
 	report.Unchecked = append(report.Unchecked, unchecked...)
-	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, expect: in.Expect}, nil
+	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, made: r, expect: in.Expect}, nil
 }
 
 // found is the image to verify.
@@ -409,6 +410,8 @@ type RunOptions struct {
 	Runtime string
 	// Artifacts is a directory for the containers' evidence and logs; empty keeps none.
 	Artifacts string
+	// Reach boots the image with all of the base, too, and finds what is opened there and missing in the image.
+	Reach bool
 }
 
 // Run boots the image of this machine's platform, has its tool open a page, and adds what that gives to the report.
@@ -434,13 +437,20 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 	if o.Runtime == "" {
 		o.Runtime = sandbox.Auto
 	}
-	run, err := acceptance.Run(ctx, acceptance.Options{
+	options := acceptance.Options{
 		Image: box, Expect: e, Policy: toolPolicy, Artifacts: o.Artifacts, Log: v.access.Log,
 		Runner: sandbox.Runner{Runtime: o.Runtime, CacheDir: v.access.CacheDir, Progress: v.access.Progress},
-	})
+	}
+	if o.Reach {
+		if err := v.reach(ctx, here, options); err != nil {
+			return err
+		}
+	}
+	run, err := acceptance.Run(ctx, options)
 	if err != nil {
 		return err
 	}
+	v.noteUse(here, run)
 	v.Report.Rules = append(v.Report.Rules, run.Rules...)
 	v.Report.Unchecked = append(v.Report.Unchecked, run.Unchecked...)
 	for _, p := range v.Report.Platforms {

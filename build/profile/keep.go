@@ -1,6 +1,11 @@
 package profile
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
 
 // Keep says what of the base stays when its layers are made anew: what the programs that run need, by the rules of the dynamic
 // loader and of dpkg, and what is named here besides. Everything else goes, with its bytes.
@@ -17,6 +22,8 @@ type Keep struct {
 	Without []Cut `yaml:"without,omitempty" merge:"key"`
 	// Drop takes files out of packages that stay.
 	Drop []Drop `yaml:"drop,omitempty" merge:"key"`
+	// Unused are files that programs open without need of them, so that verify --reach doesn't miss them.
+	Unused []Unused `yaml:"unused,omitempty" merge:"key"`
 	// Components are the layers, lowest first. What no component names goes to the one that names nothing.
 	Components []Component `yaml:"components" list:"min" merge:"key"`
 }
@@ -71,6 +78,21 @@ type Drop struct {
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
+// Unused is files that are opened and not used.
+type Unused struct {
+	// Glob is an absolute pattern, as a removal's.
+	Glob string `yaml:"glob" check:"glob"`
+	// Why says why nothing is lost.
+	Why string `yaml:"why" check:"text"`
+	// Position is where it was written.
+	Position Position `yaml:"-" json:"-" jsonschema:"-"`
+}
+
+// IsUnused reports whether the profile says of a file that it is opened and not used.
+func (k *Keep) IsUnused(p string) bool {
+	return slices.ContainsFunc(k.Unused, func(u Unused) bool { return doublestar.MatchUnvalidated(u.Glob, p) })
+}
+
 // Component is one layer of what stays.
 type Component struct {
 	// Name is [a-z0-9][a-z0-9._-]*.
@@ -87,6 +109,7 @@ func (r Root) key() string      { return r.Path }
 func (d Dlopen) key() string    { return d.Opener }
 func (c Cut) key() string       { return c.From }
 func (d Drop) key() string      { return d.Glob }
+func (u Unused) key() string    { return u.Glob }
 func (c Component) key() string { return c.Name }
 
 // oneRest finds a profile without the one component that takes what no other names, or with several.

@@ -18,6 +18,7 @@ type verifyFlags struct {
 	format, file, severity string
 	same                   string
 	rules, run, surface    bool
+	reach                  bool
 	runtime, artifacts     string
 }
 
@@ -38,7 +39,9 @@ Name the base with --base or --lock. Without them it is the one that the image's
 name, if it is of the profile's repository. --same tree accepts other layers, as docker build
 gives them, if files and config are the same. --surface-only checks the surface of any image
 and proves nothing. --platform names platforms that the image must have. With --run the image
-is booted, too, with Docker or runc, and its tool opens a page that slimctl serves.
+is booted, too, with Docker or runc, and its tool opens a page that slimctl serves. For a profile
+that makes the base's layers anew, such as l1, --reach boots the image with all of the base, too,
+and finds what is opened there and missing in the image; it takes root and runc.
 
 The exit status is 3 when there is a finding of severity error, and 4 when there is none and
 the base is not known. For the forms of IMAGE see slimctl help images.`,
@@ -78,6 +81,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	addChoice(flags, &f.severity, "severity", "fail at findings of at least this severity: error or warning", verify.Error, verify.Warning)
 	flags.BoolVar(&f.rules, "rules", false, "print every rule, with why and fix, and look at no image")
 	flags.BoolVar(&f.run, "run", false, "boot the image, too; takes this machine's platform")
+	flags.BoolVar(&f.reach, "reach", false, "with --run: find what is opened with all of the base and missing")
 	addRuntime(flags, &f.runtime, "with --run: ")
 	flags.StringVar(&f.artifacts, "artifacts", "", "with --run: `DIR` for the containers' evidence and logs")
 	return cmd
@@ -89,6 +93,8 @@ func (f *verifyFlags) check() error {
 		return fmt.Errorf("--rules are printed as text or json, not %s", f.format)
 	case f.surface && (f.Base != "" || f.Lock != "" || f.same != slim.SameDigest):
 		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
+	case f.reach && !f.run:
+		return errors.New("--reach is for --run")
 	case f.artifacts != "" && !f.run:
 		return errors.New("--artifacts is for what --run leaves")
 	}
@@ -106,7 +112,7 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 	}
 	v, err := slim.Verify(ctx, slim.VerifyOptions{ResolveOptions: o, Image: reference, Annotations: annotations, Same: f.same, SurfaceOnly: f.surface})
 	if err == nil && f.run {
-		err = v.Run(ctx, slim.RunOptions{Runtime: f.runtime, Artifacts: f.artifacts})
+		err = v.Run(ctx, slim.RunOptions{Runtime: f.runtime, Artifacts: f.artifacts, Reach: f.reach})
 	}
 	if err != nil {
 		return err

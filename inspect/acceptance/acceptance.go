@@ -37,10 +37,54 @@ type Options struct {
 	Log func(format string, args ...any)
 }
 
+// Result is what trying an image gives.
+type Result struct {
+	// Report has the dynamic rules alone.
+	*verify.Report
+	// Opened has the image's files that were opened, with the program that opened each first; NotObserved says why they are not
+	// known, or not all.
+	Opened      map[string]string
+	NotObserved error
+}
+
 // Run boots the image, and tries it from outside and inside: as its operator starts it, with every variable that opens a
-// base, and without a key. The Report has the dynamic rules alone. An error is trouble with running anything here; an image
-// that doesn't start is a finding.
-func Run(ctx context.Context, o Options) (*verify.Report, error) {
+// base, and without a key. An error is trouble with running anything here; an image that doesn't start is a finding.
+func Run(ctx context.Context, o Options) (*Result, error) {
+	t, err := o.trial()
+	if err != nil {
+		return nil, err
+	}
+	for _, boot := range []func(context.Context) error{t.asOperated, t.withVariables, t.withoutKey} {
+		if err := boot(ctx); err != nil {
+			return nil, err
+		}
+		if t.hasFound("run-start") {
+			t.unchecked("all that only an image shows which starts")
+			break
+		}
+	}
+	t.report.Add(t.findings...)
+	return &t.Result, nil
+}
+
+// Observe tries the image as Run does, with a key, for what is opened in it: its findings are of no interest. An image that doesn't
+// start is an error.
+func Observe(ctx context.Context, o Options) (*Result, error) {
+	t, err := o.trial()
+	if err == nil {
+		err = t.asOperated(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.hasFound("run-start") {
+		return nil, fmt.Errorf("%s: %s", o.Image.Reference, t.findings[0].Message)
+	}
+	return &t.Result, nil
+}
+
+// trial prepares one.
+func (o Options) trial() (*trial, error) {
 	if o.Patience <= 0 {
 		o.Patience = 2 * time.Minute
 	}
@@ -51,10 +95,11 @@ func Run(ctx context.Context, o Options) (*verify.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &trial{Options: o, key: rand.Text(), report: &verify.Report{
+	report := &verify.Report{
 		Reference: o.Image.Reference, Digest: digest.String(), Profile: o.Expect.Profile, Platforms: []string{o.Expect.Platform},
 		Findings: []verify.Finding{},
-	}}
+	}
+	t := &trial{Options: o, key: rand.Text(), report: report, Result: Result{Report: report, Opened: map[string]string{}}}
 	t.Runner.Watch = true
 	for _, r := range rules {
 		t.report.Rules = append(t.report.Rules, r.ID)
@@ -65,17 +110,11 @@ func Run(ctx context.Context, o Options) (*verify.Report, error) {
 	} else {
 		t.Runner.Sites, t.Runner.World = map[string]http.Handler{t.site.host: t.site}, nowhere
 	}
-	for _, boot := range []func(context.Context) error{t.asOperated, t.withVariables, t.withoutKey} {
-		if err := boot(ctx); err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(t.findings, func(f verify.Finding) bool { return f.Rule == "run-start" }) {
-			t.unchecked("all that only an image shows which starts")
-			break
-		}
-	}
-	t.report.Add(t.findings...)
-	return t.report, nil
+	return t, nil
+}
+
+func (t *trial) hasFound(rule string) bool {
+	return slices.ContainsFunc(t.findings, func(f verify.Finding) bool { return f.Rule == rule })
 }
 
 // trial is one Run under way.
@@ -85,6 +124,7 @@ type trial struct {
 	site     *site // nil when the policy allows none
 	report   *verify.Report
 	findings []verify.Finding
+	Result   Result
 }
 
 // rules are those that only a running image shows.

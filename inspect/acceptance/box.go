@@ -61,6 +61,7 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 	}
 	b.end(context.WithoutCancel(ctx), how)
 	b.executed()
+	b.observe()
 	return errors.Join(err, context.Cause(ctx))
 }
 

@@ -1,19 +1,27 @@
 package acceptance
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	cryptorand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"html"
 	"image/png"
 	"io"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -25,6 +33,8 @@ type site struct {
 	host, mark string // mark is known to who sees the page
 	policy     *policy.Policy
 	told       chan string // what the page sent when its button was clicked
+	// certificate is one that nobody vouches for.
+	certificate tls.Certificate
 }
 
 // newSite serves a page at a host that the image's policy allows; the error says why there is none.
@@ -44,7 +54,8 @@ func newSite(file []byte) (*site, error) {
 		}
 		if u, refused := p.CheckURL("http://" + host + "/"); refused == nil {
 			s.host = u.Host
-			return s, nil
+			s.certificate, err = newCertificate(s.host)
+			return s, err
 		}
 	}
 	return nil, errors.New("the image's policy allows no http:// page")
@@ -56,6 +67,9 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "GET/":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprintf(w, `<!doctype html><title>slimctl verify</title><input id="text" aria-label="Text"><button id="send">Send %s</button>
+<select><option>one<option>two</select><input type="date"><input type="file"><video controls></video>
+<p>中文 日本語 한국어 العربية עברית ไทย हिन्दी Ελληνικά Русский 😀 ∑ <i style="font-family:serif">serif</i> <b style="font-family:monospace">monospace</b>
+<u style="font-family:system-ui">system-ui</u> <s style="font-family:cursive">cursive</s> <q style="font-family:fantasy">fantasy</q></p>
 <script>document.getElementById("send").onclick = async () => {
 	await fetch("/told", {method: "POST", body: document.getElementById("text").value});
 	document.body.insertAdjacentHTML("beforeend", '<p id="done">Done</p>');
@@ -67,8 +81,42 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		default:
 		}
 	default:
+		if r.Method == http.MethodConnect {
+			s.serveTLS(w)
+			return
+		}
 		http.NotFound(w, r)
 	}
+}
+
+// serveTLS answers a CONNECT request by a TLS server whose certificate nobody vouches for.
+func (s *site) serveTLS(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	c := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{s.certificate}, MinVersion: tls.VersionTLS12})
+	if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // a browser that takes the certificate
+		_ = r.Body.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ntaken")
+		_ = c.Close()
+	}
+}
+
+// newCertificate makes a certificate that signs itself.
+func newCertificate(host string) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 // nowhere is a world without names and addresses: an image that is tried reaches the site alone.
@@ -122,6 +170,9 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 	step("click", "#send")
 	waited := step("wait", "#done").done
 	shot := step("screenshot")
+	if failed == nil {
+		failed = b.distrust(ctx, session, tool)
+	}
 	step("close")
 	if failed != nil {
 		return failed
@@ -140,6 +191,24 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 		b.unchecked("the picture that screenshot makes: the image's policy doesn't return it")
 	} else if shot.done {
 		return checkPicture(shot.image)
+	}
+	return nil
+}
+
+// distrust opens a page whose certificate nobody vouches for, which the browser has to refuse. It is the first that needs NSS.
+func (b *box) distrust(ctx context.Context, session *mcp.ClientSession, tool string) error {
+	address := "https://" + b.site.host + "/"
+	if _, refused := b.site.policy.CheckURL(address); refused != nil || !slices.Contains(b.site.policy.Commands, "open") {
+		return nil
+	}
+	a, err := call(ctx, session, tool, []string{"open", address})
+	switch {
+	case err != nil:
+		return fmt.Errorf("open %s: %s", address, quote(err.Error()))
+	case a.code == 0:
+		return fmt.Errorf("it opened %s, whose certificate nobody vouches for", address)
+	case !strings.Contains(a.stderr, "site.tls"): // docs/mcp.md
+		return fmt.Errorf("open %s has exit code %d, and not since its certificate is refused: %s", address, a.code, quote(a.stderr))
 	}
 	return nil
 }

@@ -66,6 +66,16 @@ func TestBrowse(t *testing.T) {
 				*a = answer{code: 1, stderr: "Failed to start daemon\x1b[2J"}
 			}
 		}, `"Failed to start daemon\x1b[2J"`},
+		"a bad certificate": {func(_ *site, argv []string, a *answer) {
+			if strings.HasPrefix(argv[len(argv)-1], "https:") {
+				*a = answer{}
+			}
+		}, "it opened https://example.com/, whose certificate nobody vouches for"},
+		"no NSS": {func(_ *site, argv []string, a *answer) {
+			if strings.HasPrefix(argv[len(argv)-1], "https:") {
+				*a = answer{code: 69, stderr: "Chromium has ended or hangs"}
+			}
+		}, "exit code 69, and not since its certificate is refused"},
 		"another page": {func(_ *site, argv []string, a *answer) {
 			a.stdout = strings.ReplaceAll(a.stdout, "page", "stage")
 		}, "its snapshot of a page"},
@@ -103,6 +113,10 @@ func TestBrowse(t *testing.T) {
 				}
 				a := answer{}
 				switch in.Argv[0] {
+				case "open":
+					if strings.HasPrefix(in.Argv[1], "https:") {
+						a = answer{code: 1, stderr: "UNREACHABLE (-32003) site.tls: the site has no valid certificate"}
+					}
 				case "snapshot":
 					res, err := http.Get(page.URL)
 					if err != nil {

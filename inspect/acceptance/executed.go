@@ -59,3 +59,16 @@ func (b *box) executed() {
 		b.find("run-executed", e.File, "%s was executed, by %s", quote(e.File), quote(e.By))
 	}
 }
+
+// observe takes note of what was opened since the boot.
+func (b *box) observe() {
+	opened, err := b.Opened()
+	if err != nil {
+		b.Result.NotObserved = err
+	}
+	for _, o := range opened {
+		if b.Result.Opened[o.File] == "" {
+			b.Result.Opened[o.File] = o.By
+		}
+	}
+}

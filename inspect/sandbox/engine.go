@@ -28,7 +28,8 @@ type Runner struct {
 	CacheDir string // for unpacked layers and what runs; "" is slimctl in the user's cache directory
 	// Strict refuses to run where a limit can't be set. Otherwise the evidence has what did not apply.
 	Strict bool
-	// Watch asks for what is executed in the container (Sandbox.Executed): with runc alone, which has root.
+	// Watch asks for what is executed and opened in the container (Sandbox.Executed, Sandbox.Opened): with runc alone, which has
+	// root.
 	Watch bool
 	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
 	Stdout, Stderr io.Writer
@@ -37,7 +38,8 @@ type Runner struct {
 	Outgoing *egress.Outgoing
 	// World is what lies outside for network egress; the zero value is the real one.
 	World policy.Network
-	// Sites are served to a container with network egress by slimctl itself, over plain http, by host name.
+	// Sites are served to a container with network egress by slimctl itself, by host name: http requests, and the CONNECT of an
+	// https one.
 	Sites map[string]http.Handler
 	// StopGrace is how long a container may take to end after it was asked to; 0 is ten seconds, as with docker stop.
 	StopGrace time.Duration

@@ -30,7 +30,7 @@ type runcEngine struct {
 	name    string
 	dir     string // the run's
 	process *specs.Process
-	watch   *execWatch // nil when nobody asked, or it can't be
+	watches []*watch // none when nobody asked, or it can't be
 
 	pid   int
 	ended chan struct{} // closed when the container has ended
@@ -101,8 +101,15 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 	}
 	s.evident.Engine.RootFS = "overlayfs"
 	if s.runner.Watch {
-		if e.watch, err = watchExecs(root, &s.executed); err != nil {
+		if w, err := watchExecs(root, &s.executed); err != nil {
 			s.executed.fail(err)
+		} else {
+			e.watches = append(e.watches, w)
+		}
+		if w, err := watchOpens(root, &s.opened); err != nil {
+			s.opened.fail(err)
+		} else {
+			e.watches = append(e.watches, w)
 		}
 	}
 	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
@@ -312,8 +319,8 @@ func (e *runcEngine) collect(_, run string, k keep, c *collector) error {
 
 // remove needs no runc, as sweep.
 func (e *runcEngine) remove(context.Context) error {
-	if e.watch != nil {
-		e.watch.close()
+	for _, w := range e.watches {
+		w.close()
 	}
 	err := e.sweep(e.s.run.id, e.s.run.dir)
 	if e.pid != 0 {

@@ -56,6 +56,7 @@ type Sandbox struct {
 	ports  []*forward
 
 	executed executions
+	opened   openings
 
 	tethered bool           // the container is connected by a tether alone
 	tether   *tether.Tether // while it runs
@@ -105,6 +106,7 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	}
 	if s.evident.Engine.Name != Runc || !r.Watch {
 		s.executed.fail(errNotWatched)
+		s.opened.fail(errNotObserved)
 	}
 	var left error
 	if s.run, left, err = newRun(r.CacheDir, s.sweep); err != nil {

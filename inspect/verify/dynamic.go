@@ -43,6 +43,11 @@ var dynamicRules = []Rule{
 		Fix: "Remove the program; the log of one that doesn't run is in the artifacts. Name it in expect.programs only if your profile adds it on purpose.",
 	},
 	{
+		ID: reachRule, Title: "The image has what its programs open where it has all of the base", Severity: Error,
+		Why: "A program that lacks a file fails later than at its start, or does its work otherwise.",
+		Fix: "Keep the file: name it, its package or its opener in the profile's keep (docs/small.md). Name it in keep.unused if nothing is lost.",
+	},
+	{
 		ID: "run-root", Title: "Only supervisord and nginx's master run as root", Severity: Error,
 		Why: "Whoever takes over a program that is root has the container.",
 		Fix: "Give the program a user= of its own in supervisord.conf.",

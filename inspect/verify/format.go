@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 	"github.com/jstemmer/go-junit-report/v2/junit"
 
@@ -145,6 +146,7 @@ func (r *Report) merged() []same {
 const (
 	mostPlaces   = 4
 	mostFindings = 20
+	mostIdle     = 5
 )
 
 func (r *Report) writeText(w io.Writer) error {
@@ -172,6 +174,7 @@ func (r *Report) writeText(w io.Writer) error {
 		b.WriteByte('\n')
 		i = n
 	}
+	r.Use.write(&b)
 	for _, u := range r.Unchecked {
 		fmt.Fprintf(&b, "not checked: %s\n", safe(u))
 	}
@@ -179,6 +182,20 @@ func (r *Report) writeText(w io.Writer) error {
 	_, err := w.Write(b.Bytes())
 	return err
 }
+
+// write writes what was used, and the largest files that were not.
+func (u *Use) write(b *bytes.Buffer) {
+	if u == nil {
+		return
+	}
+	fmt.Fprintf(b, "opened: %d of %d files, %s of %s", u.Opened.Files, u.All.Files, size(u.Opened.Bytes), size(u.All.Bytes))
+	for i, f := range u.Idle[:min(len(u.Idle), mostIdle)] {
+		fmt.Fprintf(b, "%s%s %s", map[bool]string{true: "; largest never opened: ", false: ", "}[i == 0], safe(f.Path), size(f.Bytes))
+	}
+	b.WriteByte('\n')
+}
+
+func size(bytes int64) string { return humanize.Bytes(uint64(bytes)) } //nolint:gosec // a size is not negative
 
 func (f same) write(b *bytes.Buffer, platforms int) {
 	fmt.Fprintf(b, "  %s", safe(f.Message))

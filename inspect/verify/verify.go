@@ -87,6 +87,8 @@ type Report struct {
 	SurfaceOnly bool `json:"surfaceOnly,omitempty"`
 	// Passed is true when no finding is an Error, and the image is proven or SurfaceOnly.
 	Passed bool `json:"passed"`
+	// Use tells how much of an image with layers of its own was opened when it was booted.
+	Use *Use `json:"use,omitempty"`
 	// Unchecked says what could not be looked at, and why.
 	Unchecked []string `json:"unchecked,omitempty"`
 }

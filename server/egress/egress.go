@@ -62,7 +62,7 @@ type Proxy struct {
 	plain   http.Handler
 	// Pace is waited for by each request that is let out; nil: none waits. It is set before Serve.
 	Pace *rate.Limiter
-	// Sites are served here instead of going out, by the host of a plain http request. It is set before Serve.
+	// Sites are served here instead of going out, by host: http requests, and the CONNECT of an https one. It is set before Serve.
 	Sites map[string]http.Handler
 	// outgoing is the proxy that everything goes through, or nil.
 	outgoing *Outgoing
@@ -147,7 +147,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer q.done()
-	if site := q.site(r); site != nil {
+	if site := q.site(); site != nil {
 		site.ServeHTTP(w, r)
 		return
 	}
@@ -182,7 +182,7 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 		return blocked("egress.port", "the policy does not allow this port")
 	}
 	q.sites = pol.NetworkFor(q.network, host)
-	if q.site(r) != nil {
+	if q.site() != nil {
 		return nil
 	}
 	sites := q.sites
@@ -194,12 +194,7 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 }
 
 // site gives what serves a request here.
-func (q *request) site(r *http.Request) http.Handler {
-	if r.Method == http.MethodConnect {
-		return nil
-	}
-	return q.Sites[q.Host]
-}
+func (q *request) site() http.Handler { return q.Sites[q.Host] }
 
 // target reads a request's port, host and what it must be for: a tunnel carries
 // https.
