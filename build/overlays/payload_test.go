@@ -397,6 +397,7 @@ func startChromium(t *testing.T) string {
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 		"--disable-back-forward-cache",
 		"--remote-debugging-port=0", "--user-data-dir="+data, "about:blank")
+	cmd.Env = append(os.Environ(), "TMPDIR="+data) // killed, it leaves its socket's directory behind
 	ownGroup(cmd)
 	must(t, cmd.Start())
 	t.Cleanup(func() {

@@ -43,6 +43,7 @@ func newTab(t *testing.T) *tab {
 	}
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--user-data-dir="+profile, "about:blank")
+	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -123,6 +123,7 @@ func (c *chromium) sentCookie(path string) string {
 func TestNativeSessionsAreApart(t *testing.T) {
 	for _, version := range []string{"0.34.0", "0.41.2"} {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			c := start(t)
 			a := install(t, c, version, "--pin-tab")
 			b := c.dial(t)
@@ -253,6 +254,7 @@ func TestNodeDrivesOurTab(t *testing.T) {
 func TestDialogsUnderAgentBrowser(t *testing.T) {
 	for version, flags := range map[string][]string{"0.8.10": nil, "0.41.2": {"--pin-tab"}} {
 		t.Run(version, func(t *testing.T) {
+			t.Parallel()
 			c := start(t)
 			a := install(t, c, version, flags...)
 			b := c.dial(t)

@@ -100,6 +100,7 @@ func (c *chromium) launch(program string) (err error) {
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
 		"--remote-debugging-port=0", "--user-data-dir="+c.profile, "about:blank")
+	cmd.Env = append(os.Environ(), "TMPDIR="+c.profile) // killed, it leaves its socket's directory behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err

@@ -47,6 +47,7 @@ func startBrowser(t *testing.T, argv []string, flags ...string) *browser {
 	}
 	argv = append(argv, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--user-data-dir="+profile)
 	cmd := exec.Command(argv[0], append(append(argv[1:], flags...), "about:blank")...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -402,6 +403,7 @@ func TestAttack(t *testing.T) {
 
 	// Without the proxy nearly all of it arrives: the traps count.
 	t.Run("control", func(t *testing.T) {
+		t.Parallel()
 		a := newArena(t)
 		names := fmt.Sprintf("--host-resolver-rules=MAP site.test %s,MAP internal.test 127.0.0.1,MAP mixed.test 127.0.0.1,MAP flip.test 127.0.0.1", publicIP)
 		b := startBrowser(t, []string{chromium}, append(a.weaker(nil), names, "--no-proxy-server")...)
@@ -423,6 +425,7 @@ func TestAttack(t *testing.T) {
 	})
 
 	t.Run("flags", func(t *testing.T) {
+		t.Parallel()
 		l, a := attackLab(t), newArena(t)
 		pol := policy.Default()
 		pol.Egress.Proxy = l.addr
@@ -433,6 +436,7 @@ func TestAttack(t *testing.T) {
 	// A session's own context in a browser that knows no proxy. WebRTC belongs to
 	// the browser, so its flag has to be there.
 	t.Run("context", func(t *testing.T) {
+		t.Parallel()
 		l, a := attackLab(t), newArena(t)
 		b := startBrowser(t, []string{chromium}, a.weaker([]string{"--webrtc-ip-handling-policy=disable_non_proxied_udp"})...)
 		where, _ := b.call("", "Target.createBrowserContext", object{"proxyServer": "http://" + l.addr, "proxyBypassList": bypass})["browserContextId"].(string)

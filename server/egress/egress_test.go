@@ -559,6 +559,7 @@ func TestHalfClose(t *testing.T) {
 }
 
 func TestIdleEnds(t *testing.T) {
+	t.Parallel() // it waits
 	const idle = 3 * time.Second // a busy machine may make pauses
 	l := newLabWith(t, nil, func(p *Proxy) { p.idle = idle })
 	port := serve(t, publicIP, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -589,6 +590,7 @@ func TestIdleEnds(t *testing.T) {
 
 // Clients that send slowly are cut off, and do not keep others out.
 func TestSlowloris(t *testing.T) {
+	t.Parallel() // it waits
 	l := newLabWith(t, func(p *policy.Policy) { p.Egress.MaxConnections = 4 }, func(p *Proxy) { p.header = 3 * time.Second })
 	port := serve(t, publicIP, func(http.ResponseWriter, *http.Request) {})
 	var slow []net.Conn
