@@ -43,7 +43,7 @@ func sample() *verify.Report {
 	layer := "sha256:" + strings.Repeat("ab", 32)
 	r := &verify.Report{
 		Reference: "example.org/slim:1", Digest: "sha256:" + strings.Repeat("cd", 32), Profile: "l0", Platforms: []string{"linux/amd64", "linux/arm64"},
-		Rules: []string{"config-label", "mcp-server", "nginx-port-proxy", "program"}, Unchecked: []string{"linux/amd64: layer 3 (abcdef), which was not read"},
+		Rules: []string{"config-label", "mcp-server", "nginx-upstream", "program"}, Unchecked: []string{"linux/amd64: layer 3 (abcdef), which was not read"},
 	}
 	r.Add(
 		verify.Finding{Rule: "program", Severity: verify.Error, Platform: "linux/amd64", Subject: "jupyter", Message: `the program "jupyter" runs /usr/bin/jupyter; the profile does not name it`, Fix: "Remove it.", Places: []tree.Place{{Path: "/opt/gem/supervisord.conf", Line: 7, Layer: layer}}},

@@ -13,20 +13,10 @@ import (
 
 var nginxRules = []rule{
 	{Rule: Rule{
-		ID: "nginx-port-proxy", Title: "No server leads to a port of the client's choice", Severity: Error, Holes: []string{"b", "c"},
-		Why: "The base has a server whose name holds a port: Host: 8091-x, or GET http://9222-x/json, reaches any local port, whatever other servers deny.",
-		Fix: "Remove the server; have one with a fixed name.",
-	}, each: nginxPortProxy},
-	{Rule: Rule{
 		ID: "nginx-many-servers", Title: "Each address has one server", Severity: Error, Holes: []string{"b", "c"},
-		Why: "With several servers on one address the client's Host header, or an absolute request line, picks the one that is open.",
+		Why: "With several servers on one address the client's Host header, or an absolute request line, picks the one that is open. The base has one whose name holds a port: Host: 8091-x reaches that local port, whatever other servers deny.",
 		Fix: "Keep one server on each address.",
 	}, each: nginxManyServers},
-	{Rule: Rule{
-		ID: "nginx-header-proxy", Title: "No header leads to a place of the client's choice", Severity: Error, Holes: []string{"f"},
-		Why: "Line B sends a request with x-aio-proxy-port to that local port, on every path that no other location takes.",
-		Fix: "Remove header_proxy.conf and the map.",
-	}, each: nginxHeaderProxy},
 	{Rule: Rule{
 		ID: "nginx-stream", Title: "nginx serves HTTP only", Severity: Error, Holes: []string{"m"},
 		Why: "A server in stream {} or mail {} hands every byte on to where it leads: no location, no gate and no log is between.",
@@ -58,56 +48,10 @@ var nginxRules = []rule{
 		Fix: "Give file and directories to root, mode 0644 and 0755, or drop the include.",
 	}, each: nginxWritable},
 	{Rule: Rule{
-		ID: "nginx-include-glob", Title: "nginx includes files by name", Severity: Error, Holes: []string{"a", "m"},
-		Why: "With include *.conf every file that a layer, a package or a script puts there adds routes.",
-		Fix: "Include each file by its name.",
-	}, each: nginxGlobs},
-	{Rule: Rule{
-		ID: "nginx-include-missing", Title: "What nginx includes is there and laid", Severity: Error, Holes: []string{"m"},
-		Why: "A file that is not there yet is there once somebody writes it; one that the profile does not lay says what nobody checked.",
-		Fix: "Drop the include, or lay the file.",
+		ID: "nginx-include-missing", Title: "What nginx includes is there, laid, and included by name", Severity: Error, Holes: []string{"a", "m"},
+		Why: "A file that is not there yet is there once somebody writes it; one that the profile does not lay says what nobody checked; with include *.conf every file that a layer, a package or a script puts there adds routes.",
+		Fix: "Drop the include, or lay the file and include it by its name.",
 	}, each: nginxIncludes},
-}
-
-func nginxPortProxy(h *held) {
-	h.eachAnswer(func(a answer) {
-		if a.target.Kind != nginx.Proxy {
-			return
-		}
-		for _, part := range a.target.Chosen {
-			if byHost(part) {
-				h.found(a.name(), a.at, "the route %s of the server %s leads to %s, and %s chooses where", a.name(), serverName(a.server), a.target.Value, part)
-			}
-		}
-	})
-	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
-		for _, name := range s.Names {
-			if strings.HasPrefix(name, "~") {
-				h.found(name, []tree.Place{s.Place}, "a server is picked by the expression %s", name)
-			}
-		}
-	})
-}
-
-// byHost says whether the name that a client asks for is a part of text.
-func byHost(text string) bool {
-	return strings.Contains(text, "server_name") || strings.Contains(text, "$host") || strings.Contains(text, "$http_host")
-}
-
-func nginxHeaderProxy(h *held) {
-	h.eachAnswer(func(a answer) {
-		if a.target.Kind != nginx.Proxy && a.target.Kind != nginx.Rewrite {
-			return
-		}
-		if a.target.Kind == nginx.Rewrite && withQuery.MatchString(strings.Join(a.target.Chosen, " ")) {
-			return // found as what the query decides
-		}
-		for _, part := range a.target.Chosen {
-			if !byHost(part) { // which is found as port proxy
-				h.found(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
-			}
-		}
-	})
 }
 
 // nginxStreams finds what is no HTTP.
@@ -213,20 +157,12 @@ func nginxWritable(h *held) {
 	}
 }
 
-func nginxGlobs(h *held) {
-	for _, c := range h.Surface.Nginx {
-		for _, i := range c.Includes {
-			if i.Glob || strings.ContainsAny(i.Pattern, "*?[") {
-				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s", i.Pattern)
-			}
-		}
-	}
-}
-
 func nginxIncludes(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, i := range c.Includes {
-			if i.Missing || len(i.Files) == 0 && !i.Glob {
+			if i.Glob || strings.ContainsAny(i.Pattern, "*?[") {
+				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes every %s", i.Pattern)
+			} else if i.Missing || len(i.Files) == 0 {
 				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s, which is not there", i.Pattern)
 			}
 			for _, f := range i.Files {

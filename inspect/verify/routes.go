@@ -33,8 +33,8 @@ var routeRules = []rule{
 		Fix: "Let auth_request name an internal location that passes to the gate's socket.",
 	}, each: routesGate},
 	{Rule: Rule{
-		ID: "nginx-upstream", Title: "Routes lead to the profile's listeners only", Severity: Error,
-		Why: "A route to another port is the surface of whatever listens there, and one to another host hands keys and screens to it.",
+		ID: "nginx-upstream", Title: "Routes lead to the profile's listeners only", Severity: Error, Holes: []string{"b", "c", "f"},
+		Why: "A route to another port is the surface of whatever listens there, and one to another host hands keys and screens to it. Where the request chooses, by a name or a header such as x-aio-proxy-port, it chooses any local port.",
 		Fix: "Correct proxy_pass. Name the address in expect.listeners only if your profile adds it on purpose.",
 	}, each: routesUpstream},
 	{Rule: Rule{
@@ -299,6 +299,12 @@ func routesGate(h *held) {
 
 func routesUpstream(h *held) {
 	h.eachAnswer(func(a answer) {
+		byQuery := withQuery.MatchString(strings.Join(a.target.Chosen, " ")) // which nginx-auth-by-request-uri finds
+		if a.target.Kind == nginx.Proxy || a.target.Kind == nginx.Rewrite && !byQuery {
+			for _, part := range a.target.Chosen {
+				h.found(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
+			}
+		}
 		if a.target.Kind != nginx.Proxy {
 			return
 		}

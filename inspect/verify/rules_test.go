@@ -316,26 +316,8 @@ var broken = map[string]map[string]func(*fixture){
 			f.surface.Start.Scripts = []start.Script{{Path: "/opt/gem/run.sh", By: "entrypoint"}}
 		},
 	},
-	"start-hook": {
-		"one": func(f *fixture) { f.surface.Start.Hooks = []start.Hook{{Variable: "RUN_HOOK_INIT", How: "bash -c"}} },
-	},
-	"start-grant": {
-		"sudo": func(f *fixture) {
-			f.surface.Start.Grants = []tree.Note{{Place: tree.Place{Path: "/opt/gem/run.sh", Line: 3}, Text: "gem gets sudo"}}
-		},
-	},
-	"start-change": {
-		"one": func(f *fixture) {
-			f.surface.Start.Changes = []start.Change{{Path: "/opt/gem/nginx-proxy-map.conf", How: "touch", Dormant: true, Variables: []string{"PROXY_MAP"}}}
-		},
-	},
 	"start-environment": {
 		"the container's": func(f *fixture) { f.surface.Start.Clean = false },
-	},
-	"nginx-rendered-at-start": {
-		"one": func(f *fixture) {
-			f.surface.Start.Renderings = []start.Rendering{{Template: "/opt/gem/nginx.legacy.conf", Output: "/opt/gem/nginx/legacy.conf"}}
-		},
 	},
 	"switch": {
 		"another": func(f *fixture) {
@@ -411,6 +393,14 @@ var broken = map[string]map[string]func(*fixture){
 		"asks once more": func(f *fixture) { f.server().Locations[3].Auth = "/other" },
 	},
 	"nginx-upstream": {
+		"by the host": func(f *fixture) {
+			f.server().Locations[0].Target = nginx.Target{Kind: nginx.Proxy, Value: "http://$host", Chosen: []string{"$host"}}
+		},
+		"by a header": func(f *fixture) {
+			f.addLocation(nginx.Location{Modifier: "@", Pattern: "aio", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:$aio_proxy_port", Chosen: []string{"$http_x_aio_proxy_port"}}})
+		},
+		"by the query": func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$arg_port"} },
+		"a mystery":    func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$mystery"} },
 		"another port": func(f *fixture) { f.server().Locations[0].Target.Addresses = []string{"127.0.0.1:8091"} },
 		"another host": func(f *fixture) { f.server().Locations[0].Target.Addresses = []string{"evil.example:443"} },
 		"another gate": func(f *fixture) { f.server().Locations[3].Target.Addresses = []string{"10.0.0.1:80"} },
@@ -429,23 +419,8 @@ var broken = map[string]map[string]func(*fixture){
 		"without a slash": func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/novnc" },
 		"by the request":  func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/$arg_dir/" },
 	},
-	"nginx-port-proxy": {
-		"by the name": func(f *fixture) {
-			f.addServer([]string{`~^(?<port>\d+)-(.+)$`}, nginx.Listen{Address: "*", Port: 8080}, nginx.Location{Pattern: "/", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:$port", Chosen: []string{"server_name capture $port"}}})
-		},
-		"by the host": func(f *fixture) {
-			f.server().Locations[0].Target = nginx.Target{Kind: nginx.Proxy, Value: "http://$host", Chosen: []string{"$host"}}
-		},
-	},
 	"nginx-many-servers": {
 		"two": func(f *fixture) { f.addServer([]string{"open"}, nginx.Listen{Address: "0.0.0.0", Port: 8080}) },
-	},
-	"nginx-header-proxy": {
-		"by a header": func(f *fixture) {
-			f.addLocation(nginx.Location{Modifier: "@", Pattern: "aio", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:$aio_proxy_port", Chosen: []string{"$http_x_aio_proxy_port"}}})
-		},
-		"by the query": func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$arg_port"} },
-		"who knows":    func(f *fixture) { f.server().Locations[0].Target.Chosen = []string{"$mystery"} },
 	},
 	"nginx-does-not-start": {
 		"a note": func(f *fixture) {
@@ -489,12 +464,10 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"in a temporary directory": func(f *fixture) { f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/tmp/x.conf") },
 	},
-	"nginx-include-glob": {
+	"nginx-include-missing": {
 		"all of a directory": func(f *fixture) {
 			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/nginx/*.conf", Place: tree.Place{Path: nginxConf, Line: 3}}}
 		},
-	},
-	"nginx-include-missing": {
 		"not there": func(f *fixture) { f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/later.conf"}} },
 		"not laid": func(f *fixture) {
 			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/etc/nginx/mime.types", Files: []string{"/etc/nginx/mime.types"}}}

@@ -15,30 +15,10 @@ var startRules = []rule{
 		Fix: "Set config.entrypoint to the laid program, and build again.",
 	}, each: startEntrypoint},
 	{Rule: Rule{
-		ID: "start-script", Title: "No script runs at the start", Severity: Error,
-		Why: "The base's scripts read about a hundred variables, look programs up in directories of the desktop user, and write configuration anew at each start.",
+		ID: "start-script", Title: "No script runs at the start", Severity: Error, Holes: []string{"k"},
+		Why: "The base's scripts run variables such as RUN_HOOK_INIT as commands, look programs up in directories of the desktop user, give that user sudo, and write configuration anew at each start: a file that was emptied or removed is back, filled from the environment.",
 		Fix: "Start with browser-shell init, and remove the scripts.",
 	}, each: startScripts},
-	{Rule: Rule{
-		ID: "start-hook", Title: "No variable is run as a command", Severity: Error,
-		Why: "RUN_HOOK_INIT and its like are run by a shell as root: who may set a variable of the container owns it.",
-		Fix: "Remove the script that runs it.",
-	}, each: startHooks},
-	{Rule: Rule{
-		ID: "start-grant", Title: "Nothing gives rights at the start", Severity: Error,
-		Why: "The base writes a line for sudo without a password at every start; what is taken out of the image comes back.",
-		Fix: "Remove the script that does it.",
-	}, each: startGrants},
-	{Rule: Rule{
-		ID: "nginx-rendered-at-start", Title: "No configuration is made at the start", Severity: Error, Holes: []string{"k"},
-		Why: "What the start scripts render from templates overwrites whatever the image has there: a file that was emptied or removed is back with the first start, filled from the environment.",
-		Fix: "Remove the template and the script that renders it; write the configuration out.",
-	}, each: startRenderings},
-	{Rule: Rule{
-		ID: "start-change", Title: "No script writes files at the start", Severity: Error,
-		Why: "What a script writes is not what was verified: the base makes nginx-proxy-map.conf, and gives it to the desktop user.",
-		Fix: "Remove the script that does it, and write the file out.",
-	}, each: startChanges},
 	{Rule: Rule{
 		ID: "start-environment", Title: "Programs get nothing of the container's environment", Severity: Error,
 		Why: "A variable that reaches a program can change what it does in ways that no list has: LD_PRELOAD, NODE_OPTIONS, a flag that the next version reads.",
@@ -84,30 +64,6 @@ func startScripts(h *held) {
 	}
 }
 
-func startHooks(h *held) {
-	for _, k := range h.Surface.Start.Hooks {
-		h.found(k.Variable, []tree.Place{k.Place}, "what %s says is run by %s%s", k.Variable, k.How, dormant(k.Dormant))
-	}
-}
-
-// dormant says of what a script does that it would not come to it today.
-func dormant(yes bool) string {
-	if yes {
-		return ", once another file is there or gone"
-	}
-	return ""
-}
-
-func startChanges(h *held) {
-	for _, c := range h.Surface.Start.Changes {
-		by := ""
-		if len(c.Variables) > 0 {
-			by = ", by the words of " + list(c.Variables)
-		}
-		h.found(c.Path, []tree.Place{c.Place}, "%s is written at the start (%s)%s%s", c.Path, c.How, by, dormant(c.Dormant))
-	}
-}
-
 func startEnvironment(h *held) {
 	if s := h.Surface.Start; !s.Clean {
 		var at []tree.Place
@@ -115,18 +71,6 @@ func startEnvironment(h *held) {
 			at = h.at(s.Command[0])
 		}
 		h.found("", at, "programs get the environment that the container is started with")
-	}
-}
-
-func startGrants(h *held) {
-	for _, g := range h.Surface.Start.Grants {
-		h.found(g.Place.Path, []tree.Place{g.Place}, "%s", g.Text)
-	}
-}
-
-func startRenderings(h *held) {
-	for _, r := range h.Surface.Start.Renderings {
-		h.found(r.Output, []tree.Place{r.Place}, "%s is made from %s at the start%s", r.Output, r.Template, dormant(r.Dormant))
 	}
 }
 

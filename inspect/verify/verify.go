@@ -23,7 +23,7 @@ const (
 
 // Rule is one thing that is checked.
 type Rule struct {
-	// ID is stable: "nginx-port-proxy".
+	// ID is stable: "nginx-upstream".
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Severity string `json:"severity"`
