@@ -233,6 +233,9 @@ func believedBase(reference string, annotations map[string]string) (at, why stri
 	if err != nil {
 		return "", "the profile's is in no registry"
 	}
+	if annotations[image.AnnotationBaseName] == "" {
+		return "", "no annotation names it"
+	}
 	if have, err := image.ParseReference(annotations[image.AnnotationBaseName], false); err != nil || have.Name() != want.Name() {
 		return "", fmt.Sprintf("its annotation names %.300q, and the profile %s", annotations[image.AnnotationBaseName], want.Name())
 	}

@@ -53,8 +53,8 @@ func (a *app) root() *cobra.Command {
 		Use:   "slimctl",
 		Short: "Turn an all-in-one sandbox image into a slim, closed one",
 		Long: `slimctl derives, from the AIO Sandbox image, one with a single job: an agent drives the
-visible Chromium through one MCP tool, browser-shell. A profile says what is laid on the
-base, what is removed, and what may remain.
+visible Chromium through one MCP tool, browser-shell. A profile says what is added to the
+base and what of it stays; the rest is removed.
 
 ` + exitHelp,
 		SilenceErrors: true,

@@ -114,7 +114,7 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
 	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "mount a tmpfs, as PATH[:OPTIONS] (default: /run, /tmp and others)")
-	flags.Lookup("tmpfs").DefValue = ""
+	flags.Lookup("tmpfs").DefValue = "[]" // the text has it
 	addRuntime(flags, &f.runtime, "")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
 	f.registry.add(cmd)

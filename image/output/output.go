@@ -51,7 +51,7 @@ func (o Spec) String() string { return "type=" + o.Type + ",dest=" + o.Dest }
 // "tar=true" makes an archive of "oci", and "tar=false" says that a directory is really meant.
 func Parse(s string) (Spec, error) {
 	bad := func(format string, args ...any) (Spec, error) {
-		return Spec{}, fmt.Errorf("output %q: %w", s, fmt.Errorf(format, args...))
+		return Spec{}, fmt.Errorf(format, args...)
 	}
 	if strings.TrimSpace(s) == "" {
 		return Spec{}, errors.New("empty output: write type=oci,dest=DIR")
@@ -70,7 +70,7 @@ func Parse(s string) (Spec, error) {
 		key, value, ok := strings.Cut(f, "=")
 		key = strings.ToLower(strings.TrimSpace(key))
 		if !ok {
-			return bad("%q is no key=value: write type=oci,dest=%s", f, f)
+			return bad("%q is not key=value: write type=oci,dest=%s", f, f)
 		}
 		if _, twice := seen[key]; twice {
 			return bad("%s is given twice", key)
