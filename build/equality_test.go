@@ -1,9 +1,12 @@
 package build_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/moby/buildkit/client"
@@ -83,6 +87,46 @@ func trapFiles() []image.File {
 	}
 }
 
+// smallTraps is what a stripped base has besides that renderings differ on: names that are patterns, a hard link whose first name
+// goes, compiled Python that goes by times, dpkg's database, and directories that are kept empty.
+const smallTraps = `
+version: 1
+name: small-traps
+extends: l1
+keep:
+  packages: [traps-stays]
+  paths: [/srv/traps]
+  drop:
+    - {glob: "/srv/traps/many/*.x{, }", why: names}
+    - {glob: "/srv/traps/emptied/*", why: a directory that stays}
+overlays:
+  - name: traps
+    why: places where renderings differ
+    files:
+      - {path: /tmp/traps-new, content: "new\n"}
+      - {path: /srv/traps/own, content: "own\n", owner: "1000:1000", mode: "0640"}
+      - {path: /srv/traps/link, content: "was a symlink\n"}
+`
+
+func smallTrapFiles() []image.File {
+	stamped := "\xa7\r\r\n\x00\x00\x00\x00" + "\x01\x02\x03\x04" + "\x01\x00\x00\x00" + "code"
+	return []image.File{
+		image.Bytes("/srv/traps/many/! [a]*?\\.x", 0o644, []byte("goes")),
+		image.Bytes("/srv/traps/many/! [a]bc\\.y", 0o644, []byte("stays")),
+		image.Bytes("/srv/traps/many/b.x ", 0o644, []byte("goes")),
+		image.Bytes("/srv/traps/many/first.x", 0o755, []byte("linked")),
+		{Entry: image.Entry{Path: "/srv/traps/second", Type: image.TypeLink, Link: "/srv/traps/many/first.x"}},
+		{Entry: image.Entry{Path: "/srv/traps/third", Type: image.TypeLink, Link: "/srv/traps/many/first.x"}},
+		image.Dir("/srv/traps/emptied", 0o1711), image.Bytes("/srv/traps/emptied/x", 0o644, nil),
+		image.Bytes("/srv/traps/m.py", 0o644, []byte("1\n")), image.Bytes("/srv/traps/__pycache__/m.cpython-311.pyc", 0o640, []byte(stamped)),
+		image.Bytes("/var/lib/dpkg/status", 0o644, []byte("Package: traps-stays\nStatus: install ok installed\nVersion: 1\n\n"+
+			"Package: traps-goes\nStatus: install ok installed\nVersion: 1\n\n")),
+		image.Bytes("/var/lib/dpkg/info/format", 0o644, []byte("1\n")),
+		image.Bytes("/var/lib/dpkg/info/traps-stays.list", 0o644, []byte("/.\n/srv\n/srv/traps\n/srv/traps/stays\n/srv/traps/gone\n")),
+		image.Bytes("/var/lib/dpkg/info/traps-goes.list", 0o644, []byte("/.\n/srv\n")),
+	}
+}
+
 // world is a base in a registry, and recipes resolved against it.
 type world struct {
 	t         *testing.T
@@ -91,12 +135,13 @@ type world struct {
 	layout    string // the base as an OCI layout
 	reference string // the base in the registry
 	cache     string
+	profile   string // traps, or another one
 }
 
 func newWorld(t *testing.T, line string, extra ...image.File) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, line: line, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
+	w := &world{t: t, line: line, profile: traps, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
 	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: append(trapFiles(), extra...)}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +162,7 @@ func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...strin
 	w.t.Helper()
 	ctx := w.t.Context()
 	file := filepath.Join(w.t.TempDir(), "traps.yaml")
-	if err := os.WriteFile(file, []byte(traps), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(w.profile), 0o644); err != nil {
 		w.t.Fatal(err)
 	}
 	p, err := profile.Loader{Builtin: profiles.FS}.Load(file)
@@ -358,6 +403,61 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 	})
 }
 
+// TestStrippedRenderingsGiveOneTree does what TestRenderingsGiveOneTree does of a base that is made small, and holds buildkitd to the
+// embedded engine's digest.
+func TestStrippedRenderingsGiveOneTree(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	w := newWorld(t, "B", smallTrapFiles()...)
+	w.profile = smallTraps
+	recipes, src, _ := w.resolve(w.reference, nil)
+	built, ours := assemble(t, recipes, annotations)
+	want := ocitest.Index(t, built.Index)
+	for _, p := range []string{"/srv/traps/second", "/srv/traps/emptied", "/srv/traps/__pycache__/m.cpython-311.pyc", "/var/lib/dpkg/status"} {
+		if _, ok := ocitest.Tree(t, want["linux/amd64"])[p]; !ok {
+			t.Errorf("%s doesn't stay", p)
+		}
+	}
+	for _, form := range []llb.Form{llb.Overlay, llb.Merge, llb.Simple} {
+		t.Run(string(form), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			theirs, err := buildkit.Engine{Addr: daemon.Addr, Form: form}.Build(t.Context(), build.Request{
+				Recipes: recipes, Source: src, Annotations: annotations, Target: output.Target{Files: []output.Spec{{Type: output.OCI, Dest: out}}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if form == llb.Overlay && theirs.Digest != ours.Digest {
+				t.Errorf("embedded engine: %s, buildkitd: %s", ours.Digest, theirs.Digest)
+			}
+			have := ocitest.Layout(t, out)
+			sameImages(t, want, have)
+			if diff := cmp.Diff(times(t, want["linux/amd64"]), times(t, have["linux/amd64"])); diff != "" {
+				t.Errorf("times:\n%s", diff)
+			}
+		})
+	}
+}
+
+// times has the modification time of each file of an image; those of directories are BuildKit's own.
+func times(t *testing.T, img v1.Image) map[string]time.Time {
+	t.Helper()
+	all := mutate.Extract(img)
+	defer all.Close()
+	out := map[string]time.Time{}
+	for r := tar.NewReader(all); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeDir {
+			out[image.Clean(h.Name)] = h.ModTime.UTC()
+		}
+	}
+}
+
 // TestDockerfileGivesTheSameTree builds the Dockerfile with BuildKit's own frontend. Its RUN needs an rm in the base,
 // which the stand-in hasn't, and so a base of its own for each platform; for arm64, which is emulated here, one will do.
 func TestDockerfileGivesTheSameTree(t *testing.T) {
@@ -379,6 +479,16 @@ func TestDockerfileGivesTheSameTree(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestStrippedDockerfileGivesTheSameTree: of a base that is made small, too. What differs are times, and Python compiled by them.
+func TestStrippedDockerfileGivesTheSameTree(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	daemon.RequireRun(t)
+	extra := append(smallTrapFiles(), image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, "amd64")))
+	w := newWorld(t, "B", slices.DeleteFunc(extra, func(f image.File) bool { return strings.HasSuffix(f.Path, ".pyc") })...)
+	w.profile = smallTraps
+	sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64")
 }
 
 func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o dockerfile.Options, platforms ...string) {
@@ -408,16 +518,28 @@ func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o docker
 	if err != nil {
 		t.Fatal(err)
 	}
-	sameImages(t, want, ocitest.Layout(t, out))
+	var but []string
+	if recipes[0].Stripped() != nil {
+		but = runMakes
+	}
+	sameImages(t, want, ocitest.Layout(t, out), but...)
 }
 
-func sameImages(t *testing.T, want, got map[string]v1.Image) {
+// runMakes are directories that a RUN makes: an image that is built with one has them, also where all of them go.
+var runMakes = []string{"/dev", "/proc", "/sys"}
+
+func sameImages(t *testing.T, want, got map[string]v1.Image, but ...string) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%d images, want %d", len(got), len(want))
 	}
 	for platform, img := range want {
-		if diff := ocitest.Diff(withoutUserXattrs(ocitest.Tree(t, img)), withoutUserXattrs(ocitest.Tree(t, got[platform]))); diff != "" {
+		wanted, have := withoutUserXattrs(ocitest.Tree(t, img)), withoutUserXattrs(ocitest.Tree(t, got[platform]))
+		for _, p := range but {
+			delete(wanted, p)
+			delete(have, p)
+		}
+		if diff := ocitest.Diff(wanted, have); diff != "" {
 			t.Errorf("%s: tree:\n%s", platform, diff)
 		}
 		if diff := ocitest.Diff(ocitest.Config(t, img), ocitest.Config(t, got[platform])); diff != "" {

@@ -100,6 +100,8 @@ type Configure struct {
 // Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
 type Strip struct {
 	Layers []Component
+	// Time is that of every file in them.
+	Time time.Time
 	// Ledger is the blob that says of each path of the base whether it stays, and why (package ledger).
 	Ledger v1.Layer
 	// Removals are those of an image that has all of the base, and so closes it.
@@ -181,19 +183,25 @@ func (r *Recipe) Layers() ([]Layer, error) {
 
 // Stripped gives the layers that take the place of the base's, lowest first; nil when the base's stay.
 func (r *Recipe) Stripped() []Component {
-	for _, s := range r.Steps {
-		if s, ok := s.(Strip); ok {
-			return s.Layers
-		}
+	if s := r.Strip(); s != nil {
+		return s.Layers
 	}
 	return nil
 }
 
 // Ledger gives the blob that says what became of each path of the base; nil when the base's layers stay.
 func (r *Recipe) Ledger() v1.Layer {
+	if s := r.Strip(); s != nil {
+		return s.Ledger
+	}
+	return nil
+}
+
+// Strip gives the recipe's Strip step; nil when the base's layers stay.
+func (r *Recipe) Strip() *Strip {
 	for _, s := range r.Steps {
 		if s, ok := s.(Strip); ok {
-			return s.Ledger
+			return &s
 		}
 	}
 	return nil

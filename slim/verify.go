@@ -327,7 +327,7 @@ func openMade(ctx context.Context, o VerifyOptions, platform v1.Platform, img v1
 	return out, err
 }
 
-// baseLayers are the digests of all layers of the recipes' bases.
+// baseLayers are the digests of all layers of the recipes' bases, and of those that a lock names in their place.
 func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 	out := map[v1.Hash]bool{}
 	for _, recipe := range r.Recipes {
@@ -337,6 +337,17 @@ func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 		}
 		for _, l := range m.Layers {
 			out[l.Digest] = true
+		}
+		strip := recipe.Strip()
+		if strip == nil || strip.Explain != nil {
+			continue
+		}
+		for _, l := range strip.Layers {
+			h, err := l.Digest()
+			if err != nil {
+				return nil, err
+			}
+			out[h] = true
 		}
 	}
 	return out, nil

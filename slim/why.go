@@ -23,15 +23,11 @@ type ProfileLine struct {
 // About returns the lines of a profile that are about a path, or a directory above it.
 func About(p *profile.Profile, at string) []ProfileLine {
 	out := []ProfileLine{}
-	removals := func(does string, list []profile.Removal) {
-		for _, r := range list {
-			what := r.Path + r.Glob
-			if covers(what, at) && !coversAny(r.Except, at) {
-				out = append(out, ProfileLine{r.Position.String(), does, what, r.Why, when(r.When)})
-			}
+	for _, r := range p.Remove {
+		if what := r.Path + r.Glob; covers(what, at) && !coversAny(r.Except, at) {
+			out = append(out, ProfileLine{r.Position.String(), "removes", what, r.Why, when(r.When)})
 		}
 	}
-	removals("removes", p.Remove)
 	for _, o := range p.Overlays {
 		for _, f := range o.Files {
 			if f.Path != at {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/plugins/content/local"
@@ -188,6 +189,9 @@ func (s *solve) prepare() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.Platform, err)
 		}
+		for _, c := range slices.Backward(r.Stripped()) {
+			layers = slices.Insert(layers, 0, c.Layer)
+		}
 		o := overlay{config: config}
 		img, err := overlayImage(r, layers)
 		if err != nil {
@@ -277,8 +281,10 @@ func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result
 		}
 		id := platforms.FormatAll(p)
 		res.AddMeta(exptypes.ExporterImageConfigKey+"/"+id, s.overlays[r.Platform.String()].config)
-		// Without the base's config BuildKit takes the base's layers for ours, and may rewrite them.
-		res.AddMeta(exptypes.ExporterImageBaseConfigKey+"/"+id, base)
+		if r.Stripped() == nil {
+			// Without the base's config BuildKit takes the base's layers for ours, and may rewrite them.
+			res.AddMeta(exptypes.ExporterImageBaseConfigKey+"/"+id, base)
+		}
 		all.Platforms = append(all.Platforms, exptypes.Platform{ID: id, Platform: p})
 		if len(s.req.Recipes) == 1 {
 			res.SetRef(ref)

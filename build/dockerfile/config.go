@@ -2,6 +2,7 @@ package dockerfile
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -33,6 +34,66 @@ type configurer struct {
 	out    []instruction
 }
 
+// configureWhole states the image's whole config, for a stage that begins empty.
+func configureWhole(r *build.Recipe) ([]instruction, error) {
+	raw, err := r.Config()
+	if err != nil {
+		return nil, err
+	}
+	var image struct {
+		Config map[string]json.RawMessage `json:"config"`
+	}
+	var typed v1.ConfigFile
+	if err := errors.Join(json.Unmarshal(raw, &image), json.Unmarshal(raw, &typed)); err != nil {
+		return nil, err
+	}
+	for key := range image.Config {
+		if !slices.Contains(stated, key) {
+			return nil, fmt.Errorf("config of %s: %q can't be written in a Dockerfile that begins empty: use slimctl build", r.Base.Reference, key)
+		}
+	}
+	of := typed.Config
+	change := build.ConfigChange{
+		Env: map[string]string{}, Labels: of.Labels, WorkingDir: of.WorkingDir, User: of.User, ExposedPorts: slices.Sorted(maps.Keys(of.ExposedPorts)),
+		Entrypoint: of.Entrypoint, Cmd: of.Cmd, Healthcheck: of.Healthcheck,
+	}
+	for _, kv := range of.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		change.Env[k] = v
+	}
+	out, err := (&configurer{change: change, recipe: r}).instructions()
+	if err != nil {
+		return nil, err
+	}
+	if len(of.Volumes) > 0 {
+		volumes, err := execForm(slices.Sorted(maps.Keys(of.Volumes)))
+		if err != nil {
+			return nil, fmt.Errorf("volumes: %w", err)
+		}
+		out = append(out, instruction("VOLUME "+volumes))
+	}
+	if len(of.Shell) > 0 {
+		shell, err := execForm(of.Shell)
+		if err != nil {
+			return nil, fmt.Errorf("shell: %w", err)
+		}
+		out = append(out, instruction("SHELL "+shell))
+	}
+	if of.StopSignal != "" {
+		signal, err := word(of.StopSignal)
+		if err != nil {
+			return nil, fmt.Errorf("stop signal: %w", err)
+		}
+		out = append(out, instruction("STOPSIGNAL "+signal))
+	}
+	return out, nil
+}
+
+// stated are the keys of a config that have an instruction, and one that means nothing on Linux.
+var stated = []string{
+	"Env", "Labels", "WorkingDir", "User", "ExposedPorts", "Entrypoint", "Cmd", "Healthcheck", "Volumes", "Shell", "StopSignal", "ArgsEscaped",
+}
+
 // configure restates the recipe's config change over the base's config.
 func configure(r *build.Recipe) ([]instruction, error) {
 	base, err := r.Base.Image.ConfigFile()
@@ -42,7 +103,10 @@ func configure(r *build.Recipe) ([]instruction, error) {
 	if len(base.Config.OnBuild) > 0 {
 		return nil, fmt.Errorf("config of %s: FROM would carry out its ONBUILD instructions: %q", r.Base.Reference, base.Config.OnBuild)
 	}
-	c := &configurer{change: r.Change(), base: base.Config, recipe: r}
+	return (&configurer{change: r.Change(), base: base.Config, recipe: r}).instructions()
+}
+
+func (c *configurer) instructions() ([]instruction, error) {
 	for _, part := range []func() error{
 		c.env, c.labels, c.workdir, c.user, c.ports, c.healthcheck, c.entrypoint, c.cmd,
 	} {

@@ -6,6 +6,7 @@ package dockerfile
 import (
 	_ "embed"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -104,6 +105,9 @@ type stage struct {
 	arch     string // amd64
 	name     string // slim-amd64
 	removals []build.Remove
+	// kept is set where the stage begins empty and gets what is left of the base, and edited is the tar of edited files.
+	kept   bool
+	edited string
 	// whiteouts is the tar that stands for removals.
 	whiteouts string
 	// user is the base's user, when RUN can't have it.
@@ -117,13 +121,6 @@ type stage struct {
 
 func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix(), have: map[string]bool{}}
-	for _, r := range recipes {
-		for _, step := range r.Steps {
-			if _, strips := step.(build.Strip); strips {
-				return nil, fmt.Errorf("step %q: a Dockerfile can't rewrite the base's own layers: use slimctl build", step)
-			}
-		}
-	}
 	overlays, err := readOverlays(recipes)
 	if err != nil {
 		return nil, err
@@ -159,6 +156,11 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 		return nil, err
 	}
 	s.removals = r.Removals()
+	if r.Stripped() != nil {
+		if err := p.keep(s, r, o); err != nil {
+			return nil, err
+		}
+	}
 	if err := checkRemovals(s.removals, o); err != nil {
 		return nil, err
 	}
@@ -167,8 +169,48 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 			return nil, err
 		}
 	}
-	s.config, err = configure(r)
+	if s.kept {
+		s.config, err = configureWhole(r)
+	} else {
+		s.config, err = configure(r)
+	}
 	return s, err
+}
+
+// maxArguments bounds what a RUN gives to rm, in bytes: Linux takes a quarter of the stack's limit, which is 8 MiB (execve(2)).
+const maxArguments = 3 << 19
+
+// keep prepares what goes of a base that is stripped, and the files that are edited. Compiled Python is as the base has it: the
+// times of its sources stay, too.
+func (p *plan) keep(s *stage, r *build.Recipe, o Options) error {
+	if o.Whiteouts {
+		return fmt.Errorf("profile %s makes the base's layers anew, which whiteouts can't: leave --whiteouts out, or use slimctl build", r.Profile)
+	}
+	kept, err := r.Kept()
+	if err != nil {
+		return err
+	}
+	size := 0
+	for _, gone := range kept.Gone {
+		if slices.Contains([]string{"/dev", "/proc", "/sys"}, gone) && kept.IsEmpty(gone) {
+			continue // a RUN would make it again
+		}
+		s.removals = append(s.removals, build.Remove{Path: gone, Why: "What nothing in the image needs; slimctl plan --explain says what stays, and why."})
+		size += len(gone) + 9 // and a pointer
+	}
+	if size > maxArguments {
+		return fmt.Errorf("%d paths of the base go, more than the command line of a RUN can have: use slimctl build", len(kept.Gone))
+	}
+	edited := slices.DeleteFunc(kept.Edited, func(f image.File) bool { return path.Ext(f.Path) == ".pyc" })
+	for _, f := range edited {
+		if _, err := keepable(f.Entry, false); err != nil {
+			return err
+		}
+	}
+	if s.kept = true; len(edited) > 0 {
+		s.edited, err = p.tar("overlay/"+s.arch+"/edited.tar", edited)
+	}
+	return err
 }
 
 // makesDir reports whether there is a WORKDIR.
@@ -238,6 +280,10 @@ func (d *document) header(p *plan, b base) {
 	d.line("#")
 	d.comment("Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, " +
 		"as docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes /dev, /proc and /sys, where the base has none.")
+	if slices.ContainsFunc(p.stages, func(s *stage) bool { return s.kept }) {
+		d.line("#")
+		d.comment("What stays of the base is copied out of a stage in which the rest is removed, with the times that the base has: slimctl build gives all of it one time, and compiled Python that goes by times that of its sources.")
+	}
 	d.blank()
 }
 
@@ -250,8 +296,20 @@ func (d *document) stage(s *stage) {
 		}
 		d.blank()
 	}
-	d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
-	d.removals(s)
+	if s.kept {
+		d.line("FROM --platform=%s ${BASE} AS base-%s", s.platform, s.arch)
+		d.removals(s)
+		d.blank()
+		d.line("FROM scratch AS %s", s.name)
+		d.line("COPY --from=base-%s / /", s.arch)
+		if s.edited != "" {
+			d.comment("The package database, without what is gone.")
+			d.line("ADD %s /", s.edited)
+		}
+	} else {
+		d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
+		d.removals(s)
+	}
 	if len(s.overlays) > 0 {
 		d.blank()
 	}

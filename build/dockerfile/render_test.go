@@ -1,8 +1,10 @@
 package dockerfile
 
 import (
+	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,8 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/ledger"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -236,7 +240,32 @@ func same(t *testing.T, want, got []command) {
 	}
 }
 
+// stripped adds a step by whose ledger paths go.
+func stripped(t *testing.T, gone ...string) func(*build.Recipe) {
+	t.Helper()
+	var text bytes.Buffer
+	w, err := ledger.NewWriter(&text, ledger.Header{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range gone {
+		if err := w.Add(ledger.Row{Path: p, Goes: "unneeded"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return func(r *build.Recipe) {
+		r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: static.NewLayer(text.Bytes(), ledger.MediaType)})
+	}
+}
+
 func TestRefuses(t *testing.T) {
+	many := make([]string, 20_000)
+	for i := range many {
+		many[i] = fmt.Sprintf("/opt/%0100d", i)
+	}
 	change := func(c build.ConfigChange) func(*build.Recipe) {
 		return func(r *build.Recipe) { r.Steps = []build.Step{build.Configure{Change: c}} }
 	}
@@ -263,7 +292,12 @@ func TestRefuses(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"strip", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{}) }, Options{}, `step "strip the base to 0 layers": a Dockerfile can't rewrite`},
+		{"strip by whiteouts", stripped(t, "/opt/x"), Options{Whiteouts: true}, "makes the base's layers anew, which whiteouts can't"},
+		{"strip of a mount", stripped(t, "/etc/hosts"), Options{}, "a RUN can't remove /etc/hosts"},
+		{"strip below a mount", stripped(t, "/dev", "/dev/null"), Options{}, "a RUN can't remove /dev"},
+		{"strip not UTF-8", stripped(t, "/opt/\xff"), Options{}, "isn't UTF-8"},
+		{"strip of very much", stripped(t, many...), Options{}, "more than the command line of a RUN can have"},
+		{"strip without a ledger", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}}) }, Options{}, "nothing says what stays"},
 		{"set and unset", change(build.ConfigChange{UnsetEnv: []string{"N"}, Env: map[string]string{"N": "1"}}), Options{}, "both set and unset"},
 		{"port taken away", change(build.ConfigChange{ExposedPorts: []string{"9/tcp"}}), Options{}, "port 8080/tcp: a Dockerfile can't take away"},
 		{"port without protocol", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "9"}}), Options{}, `port "9"`},

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client/llb"
@@ -77,26 +79,29 @@ func named(r *build.Recipe, format string, args ...any) llb.ConstraintsOpt {
 // Marshal renders the recipe: one recipe gives one definition, byte for byte. It fails on a step that the form can't
 // express.
 func Marshal(ctx context.Context, r *build.Recipe, o Options) (*llb.Definition, error) {
-	for _, s := range r.Steps {
-		if s, ok := s.(build.Strip); ok {
-			return nil, fmt.Errorf("llb form %s can't express step %q", o.Form, s)
-		}
-	}
 	base := o.Base
 	if base == nil {
 		b := Image(r)
 		base = &b
 	}
 	var state llb.State
-	switch o.Form {
-	case Merge, "":
+	var err error
+	switch stripped := r.Stripped() != nil; {
+	case stripped && o.Form == Overlay:
+		state = o.Overlay
+	case stripped && (o.Form == Merge || o.Form == Simple || o.Form == ""):
+		state, err = stripBase(r, *base, o.Form)
+	case o.Form == Merge, o.Form == "":
 		state = merge(r, *base)
-	case Simple:
+	case o.Form == Simple:
 		state = simple(r, *base)
-	case Overlay:
+	case o.Form == Overlay:
 		state = llb.Merge([]llb.State{*base, o.Overlay}, named(r, "%s on %s", r.Profile, r.Base.Reference))
 	default:
 		return nil, fmt.Errorf("unknown llb form %q; there are %s, %s and %s", o.Form, Merge, Simple, Overlay)
+	}
+	if err != nil {
+		return nil, err
 	}
 	_, config, err := r.Render()
 	if err != nil {
@@ -117,6 +122,54 @@ func merge(r *build.Recipe, base llb.State) llb.State {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
 	}
 	return llb.Merge(inputs, named(r, "%s on %s", r.Profile, r.Base.Reference))
+}
+
+// stripBase copies what stays of the base into an empty tree, with the times that the layers of a build have, and lays the files
+// that are edited and the overlays on it. The form Simple removes what goes before, and Merge leaves it out of the copy.
+func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
+	kept, err := r.Kept()
+	if err != nil {
+		return llb.State{}, err
+	}
+	info := &llb.CopyInfo{CopyDirContentsOnly: true, CreatedTime: &r.Strip().Time}
+	if form == Simple {
+		removals := make([]build.Remove, len(kept.Gone))
+		for i, p := range kept.Gone {
+			removals[i] = build.Remove{Path: p}
+		}
+		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
+	} else {
+		for _, p := range kept.Gone {
+			if !utf8.ValidString(p) {
+				return llb.State{}, fmt.Errorf("llb form %s can't leave out %q, which isn't UTF-8: use slimctl build", form, p)
+			}
+			info.ExcludePatterns = append(info.ExcludePatterns, literal(p))
+		}
+	}
+	inputs := []llb.State{llb.Scratch().File(llb.Copy(base, "/", "/", info), named(r, "what stays of the base, without %d paths", len(kept.Gone)))}
+	if len(kept.Edited) > 0 {
+		inputs = append(inputs, llb.Scratch().File(unpack(r, editedTar), named(r, "%d files edited", len(kept.Edited))))
+	}
+	for _, lay := range r.Overlays() {
+		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
+	}
+	return llb.Merge(inputs, named(r, "%s of %s", r.Profile, r.Base.Reference)), nil
+}
+
+// literal is the pattern (moby/patternmatcher) that matches nothing but a path.
+func literal(p string) string {
+	var out strings.Builder
+	for i, c := range strings.TrimPrefix(p, "/") {
+		switch {
+		case unicode.IsSpace(c): // at the ends it would be cut off
+			out.WriteString("[" + string(c) + "]")
+			continue
+		case strings.ContainsRune(`*?[]\`, c), c == '!' && i == 0:
+			out.WriteByte('\\')
+		}
+		out.WriteRune(c)
+	}
+	return out.String()
 }
 
 func simple(r *build.Recipe, base llb.State) llb.State {
@@ -151,7 +204,10 @@ func unpack(r *build.Recipe, name string) *llb.FileAction {
 	return llb.Copy(local, path.Join("/", dir, name), "/", &llb.CopyInfo{AttemptUnpack: true})
 }
 
-const stubTar = "stub.tar"
+const (
+	stubTar   = "stub.tar"
+	editedTar = "edited.tar"
+)
 
 // layerTar holds an overlay with its parent directories, filesTar without.
 func layerTar(l build.Lay) string { return l.Name + ".layer.tar" }
@@ -189,8 +245,11 @@ func writeOutput(file string, r *build.Recipe, annotations map[string]string) er
 		return err
 	}
 	record := []string{
-		exptypes.ExporterImageConfigKey + "=" + string(config), exptypes.ExporterImageBaseConfigKey + "=" + string(base),
+		exptypes.ExporterImageConfigKey + "=" + string(config),
 		"source-date-epoch=" + strconv.FormatInt(r.Epoch.Unix(), 10), "rewrite-timestamp=true", "oci-mediatypes=true",
+	}
+	if r.Stripped() == nil {
+		record = append(record, exptypes.ExporterImageBaseConfigKey+"="+string(base))
 	}
 	for _, k := range slices.Sorted(maps.Keys(annotations)) {
 		record = append(record, "annotation."+k+"="+annotations[k])
@@ -218,7 +277,17 @@ func writeContext(dir string, form Form, r *build.Recipe) error {
 	if err != nil {
 		return err
 	}
-	if form == Simple {
+	if r.Stripped() != nil {
+		kept, err := r.Kept()
+		if err != nil {
+			return err
+		}
+		if len(kept.Edited) > 0 {
+			if err := writeTar(filepath.Join(dir, editedTar), kept.Edited); err != nil {
+				return err
+			}
+		}
+	} else if form == Simple {
 		for _, lay := range r.Overlays() {
 			files := make([]image.File, len(lay.Files))
 			for i, f := range lay.Files {

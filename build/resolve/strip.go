@@ -67,8 +67,8 @@ func (w *work) strip(ctx context.Context, img v1.Image, locked *LockPlatform) (s
 		}
 		layers, book = pinned[:len(pinned)-1], pinned[len(pinned)-1]
 	}
-	step.Removals = w.removals()
-	if step.Ledger = book.Layer; set != nil {
+	step.Removals, step.Ledger, step.Time = w.removals(), book.Layer, keptTime
+	if set != nil {
 		step.Explain = set.Explain
 	}
 	for _, l := range layers {

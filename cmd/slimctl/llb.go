@@ -27,7 +27,8 @@ a directory that --context writes, given to buildctl as --local slimctl=DIR. A d
 image config: DIR/linux-amd64/output has it, with annotations and time, for buildctl's --output.
 
 The form "merge" keeps the base lazy: BuildKit fetches none of its layers. The form "simple"
-does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all.`,
+does file operations on the base, as a Dockerfile does: BuildKit fetches and unpacks it all. A
+profile that keeps, such as l1, has it copied out of the base in both forms.`,
 		Example: `  slimctl llb --platform linux/amd64 --format dot | dot -Tsvg > llb.svg
   slimctl llb --platform linux/amd64 --context ctx > slim.pb
   buildctl build --local slimctl=ctx < slim.pb \

@@ -25,7 +25,7 @@ var rooms = map[string][]string{
 	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "internal/version", "profiles",
 		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
 
-	"build":            {"image", "image/output"},
+	"build":            {"build/ledger", "image", "image/output"},
 	"build/profile":    {},
 	"build/resolve":    {"build", "build/keep", "build/ledger", "build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":       {"image", "image/deb822", "image/elf", "image/tree"},
