@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,45 @@ func TestCuts(t *testing.T) {
 	if t.Failed() {
 		for _, f := range report.Findings {
 			t.Logf("%s: %s", f.Rule, f.Message)
+		}
+	}
+}
+
+// TestRefusedCuts: what the closure keeps can't be removed, and the error names it and what needs it.
+func TestRefusedCuts(t *testing.T) {
+	t.Parallel()
+	need.Containers(t)
+	need.Program(t, "mmdebstrap")
+	lib := "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu/"
+	for _, cuts := range []map[string]string{
+		{
+			lib + "libsoftokn3.so":      "NSS, without which no page opens",
+			lib + "libfreeblpriv3.so":   "NSS, without which no page opens",
+			lib + "libnss3.so":          "library of /usr/lib/chromium/chromium",
+			"/usr/bin/dash":             "target of",
+			"/usr/bin/xkbcomp":          "makes the keymap",
+			"/var/lib/dpkg/info/format": "database",
+		},
+		{"/usr/bin/Xvnc": "program tigervnc of /opt/gem/supervisord.conf needs"},
+		{"/etc/alternatives/Xvnc": "program tigervnc of /opt/gem/supervisord.conf needs"},
+	} {
+		text := "version: 1\nname: cut\nextends: l1\nremove:\n"
+		for path := range cuts {
+			text += "  - {path: " + path + ", why: a test}\n"
+		}
+		file := filepath.Join(t.TempDir(), "cut.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := runSlimctl("plan", "--no-lock", "--profile", file, "--base", "standin-live:B", "--platform", "linux/"+runtime.GOARCH)
+		if err == nil {
+			t.Errorf("%v: planned", cuts)
+			continue
+		}
+		for path, why := range cuts {
+			if !slices.ContainsFunc(strings.Split(err.Error(), "\n"), func(line string) bool { return strings.Contains(line, path) && strings.Contains(line, why) }) {
+				t.Errorf("%s isn't refused since %q: %v", path, why, err)
+			}
 		}
 	}
 }

@@ -25,24 +25,29 @@ func (s *Set) Digest() string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Edits returns an edit for each file of dpkg's database, by path, that makes the database true of the set: it removes packages
-// that go, dependencies that are cut and files that are dropped. An edit takes the file's content and returns the new one.
-func (s *Set) Edits(img *tree.Image) map[string]func([]byte) []byte {
+// Edits returns an edit for each file of dpkg's database, by path, that makes the database true of the image: it removes packages
+// that go, dependencies that are cut and files that are not there. An edit takes the file's content and returns the new one. has
+// reports whether the image has a path of the base.
+func (s *Set) Edits(img *tree.Image, has func(p string) bool) map[string]func([]byte) []byte {
+	present := func(p string) bool { // links above it, such as /lib, are followed
+		real, err := img.Resolve(p)
+		return err == nil && has(real)
+	}
 	edits := map[string]func([]byte) []byte{}
 	for p, r := range s.Paths {
 		switch {
 		case r.Rule != ByDatabase:
 		case p == dpkgStatus:
-			edits[p] = func(old []byte) []byte { return []byte(s.editStatus(string(old), img)) }
+			edits[p] = func(old []byte) []byte { return []byte(s.editStatus(string(old), present)) }
 		case path.Ext(p) == ".list":
 			edits[p] = func(old []byte) []byte {
-				return filterLines(old, func(line string) bool { return line == "/." || s.hasPath(img, line) })
+				return filterLines(old, func(line string) bool { return line == "/." || present(line) })
 			}
 		case path.Ext(p) == ".md5sums":
 			edits[p] = func(old []byte) []byte {
 				return filterLines(old, func(line string) bool {
 					_, file, ok := strings.Cut(line, "  ")
-					return ok && s.hasPath(img, "/"+file)
+					return ok && present("/"+file)
 				})
 			}
 		}
@@ -50,14 +55,10 @@ func (s *Set) Edits(img *tree.Image) map[string]func([]byte) []byte {
 	return edits
 }
 
-// hasPath reports whether the set has a path that a package names. Links above it, such as /lib, are followed.
-func (s *Set) hasPath(img *tree.Image, p string) bool {
-	real, err := img.Resolve(p)
-	if err != nil {
-		return false
-	}
-	_, ok := s.Paths[real]
-	return ok || s.Dirs[real]
+// Has reports whether the set has a path: a file, a link or a directory.
+func (s *Set) Has(p string) bool {
+	_, ok := s.Paths[p]
+	return ok || s.Dirs[p]
 }
 
 // filterLines returns the lines of text for which stay returns true.
@@ -72,7 +73,7 @@ func filterLines(text []byte, stay func(line string) bool) []byte {
 }
 
 // editStatus returns dpkg's status file with the packages of the set alone.
-func (s *Set) editStatus(old string, img *tree.Image) string {
+func (s *Set) editStatus(old string, present func(p string) bool) string {
 	var out strings.Builder
 	for p := range deb822.All(old) {
 		if _, stays := s.Packages[p.Get("Package")]; !stays {
@@ -88,7 +89,7 @@ func (s *Set) editStatus(old string, img *tree.Image) string {
 			case "conffiles":
 				kept := filterLines([]byte(value), func(line string) bool {
 					file, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-					return file != "" && s.hasPath(img, file)
+					return file != "" && present(file)
 				})
 				if value = strings.TrimSuffix(string(kept), "\n"); value == "" {
 					continue

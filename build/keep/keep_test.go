@@ -211,7 +211,7 @@ func TestPackages(t *testing.T) {
 	if !set.Dirs["/usr/share/empty"] || set.Dirs["/usr/share/fonts"] {
 		t.Error("of the directories those stay that a package has and that something lies in")
 	}
-	edits := set.Edits(img)
+	edits := set.Edits(img, set.Has)
 	edited := func(p string) string {
 		data, err := img.ReadFile(t.Context(), p)
 		if err != nil {

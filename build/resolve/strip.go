@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -117,7 +118,7 @@ func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
 	var errs []error
 	for _, p := range slices.Sorted(maps.Keys(set.Paths)) {
 		r := set.Paths[p]
-		needed := r.Rule != keep.ByPackage && r.Rule != keep.ByPath && r.Rule != keep.ByCompiled && r.Rule != keep.ByDatabase
+		needed := r.Rule != keep.ByPackage && r.Rule != keep.ByPath && r.Rule != keep.ByCompiled
 		if _, laid := w.laid[p]; needed && !laid && w.gone(p) {
 			errs = append(errs, fmt.Errorf("%s is removed, and needed: %s", p, set.Explain(p)[0]))
 		}
@@ -136,13 +137,22 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 			rest = c.Name
 		}
 	}
-	key := set.Digest()
-	for p, change := range set.Edits(files) {
-		in.Edits[p] = strip.Edit{Key: key, Change: change}
+	has := func(p string) bool {
+		_, laid := w.laid[p]
+		return laid || set.Has(p) && !w.gone(p)
+	}
+	key := sha256.New()
+	fmt.Fprintln(key, set.Digest())
+	for e := range files.Walk("/") {
+		if has(e.Path) != set.Has(e.Path) {
+			fmt.Fprintf(key, "%q\n", e.Path)
+		}
+	}
+	for p, change := range set.Edits(files, has) {
+		in.Edits[p] = strip.Edit{Key: fmt.Sprintf("%x", key.Sum(nil)), Change: change}
 	}
 	in.Component = func(p string) string {
-		_, stays := set.Paths[p]
-		if laid, ok := w.laid[p]; !stays && !set.Dirs[p] || w.gone(p) || ok && !laid.dir {
+		if laid, ok := w.laid[p]; !set.Has(p) || w.gone(p) || ok && !laid.dir {
 			return ""
 		}
 		return component(w.in.Profile.Keep.Components, p, set.Owner(p), rest)
