@@ -95,10 +95,10 @@ as NAME.README.md.`,
 			if err != nil {
 				return err
 			}
-			if err := writeText(strings.TrimSuffix(output, filepath.Ext(output))+".README.md", readme); err != nil {
+			if err := writeText(strings.TrimSuffix(output, filepath.Ext(output))+".README.md", 0o644, readme); err != nil {
 				return err
 			}
-			return writeText(output, text)
+			return writeText(output, 0o644, text)
 		},
 	}
 	f := cmd.Flags()
@@ -141,8 +141,8 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 }
 
 // writeText writes a file, whole or not at all.
-func writeText(file string, text []byte) error {
-	return image.WriteFile(file, 0o644, func(w io.Writer) error {
+func writeText(file string, mode os.FileMode, text []byte) error {
+	return image.WriteFile(file, mode, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

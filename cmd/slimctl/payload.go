@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
-	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -161,8 +159,5 @@ func rewriteFile(file string, change func([]byte) ([]byte, error)) error {
 	if err != nil {
 		return err
 	}
-	return image.WriteFile(file, info.Mode().Perm(), func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	return writeText(file, info.Mode().Perm(), text)
 }

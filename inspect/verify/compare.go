@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aymanbagabas/go-udiff"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
@@ -346,10 +347,16 @@ func place(p string, l tree.Layer) []tree.Place {
 
 // layers compares the layers one by one. Those that both manifests have in the same order are the same by their digests.
 func (p *pair) layers(have, want []any) {
-	digest := func(d any) string { return fmt.Sprint(object(d)["digest"]) }
-	for _, at := range align(have, want, func(a, b any) bool { return digest(a) == digest(b) }) {
+	digests := func(layers []any) (out []string) {
+		for _, l := range layers {
+			out = append(out, fmt.Sprint(object(l)["digest"]))
+		}
+		return out
+	}
+	mine, theirs := digests(have), digests(want)
+	for _, at := range align(mine, theirs) {
 		switch {
-		case at.have >= 0 && at.want >= 0 && digest(have[at.have]) == digest(want[at.want]):
+		case at.have >= 0 && at.want >= 0 && mine[at.have] == theirs[at.want]:
 			p.document(fmt.Sprintf("layers[%d].", at.have), object(have[at.have]), object(want[at.want]))
 		case at.have < 0:
 			l := p.want.Files.Layers[at.want]
@@ -508,52 +515,34 @@ func (h *held) line(p string) string {
 // aligned is a position in each of two lists; -1 where one has no such entry.
 type aligned struct{ have, want int }
 
-// align pairs the entries of two lists: the same ones in the same order, as many as can be (a longest common subsequence), and
-// those between them one by one where there are as many on both sides.
-func align(have, want []any, same func(a, b any) bool) []aligned {
-	longest := make([][]int, len(have)+1)
-	for i := range longest {
-		longest[i] = make([]int, len(want)+1)
-	}
-	for i := len(have) - 1; i >= 0; i-- {
-		for j := len(want) - 1; j >= 0; j-- {
-			if same(have[i], want[j]) {
-				longest[i][j] = longest[i+1][j+1] + 1
-			} else {
-				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
-			}
+// align pairs the digests of two lists: the same ones in the same order, as many as can be, and those between them one by one
+// where there are as many on both sides.
+func align(have, want []string) (out []aligned) {
+	lines := func(list []string) string { return strings.Join(append(slices.Clip(list), ""), "\n") }
+	before := lines(want)
+	i, j := 0, 0
+	pair := func(n int) {
+		for range n {
+			out = append(out, aligned{i, j})
+			i, j = i+1, j+1
 		}
 	}
-	var out []aligned
-	var i, j int
-	gap := func(toI, toJ int) {
-		both := toI-i == toJ-j
-		for ; i < toI; i++ {
-			if both {
-				out = append(out, aligned{i, j})
-				j++
-			} else {
-				out = append(out, aligned{i, -1})
-			}
+	for _, e := range udiff.Lines(before, lines(have)) {
+		start, end, added := strings.Count(before[:e.Start], "\n"), strings.Count(before[:e.End], "\n"), strings.Count(e.New, "\n")
+		pair(start - j)
+		if added == end-start {
+			pair(added)
+			continue
 		}
-		for ; j < toJ; j++ {
+		for range added {
+			out = append(out, aligned{i, -1})
+			i++
+		}
+		for ; j < end; j++ {
 			out = append(out, aligned{-1, j})
 		}
 	}
-	for a, b := 0, 0; a < len(have) && b < len(want); {
-		switch {
-		case same(have[a], want[b]):
-			gap(a, b)
-			out = append(out, aligned{a, b})
-			a, b = a+1, b+1
-			i, j = a, b
-		case longest[a+1][b] >= longest[a][b+1]:
-			a++
-		default:
-			b++
-		}
-	}
-	gap(len(have), len(want))
+	pair(len(want) - j)
 	return out
 }
 

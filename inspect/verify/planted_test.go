@@ -383,6 +383,7 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		"on the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, evil) }, "layer", "file"},
 		"in the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n-1, evil) }, "layer", "file"},
 		"one away":           {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layer", "file"},
+		"all away":           {func([]v1.Layer) []v1.Layer { return nil }, "base-layer", "file"},
 		"two swapped":        {func(l []v1.Layer) []v1.Layer { l[0], l[1] = l[1], l[0]; return l }, "base-layer", ""},
 		"no removals":        {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file", "file"},
 		"no payload":         {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file", "file"},

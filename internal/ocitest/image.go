@@ -3,12 +3,11 @@ package ocitest
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-
-	"github.com/slimctl/slimctl/image"
 )
 
 // Layout gives the images of the OCI layout in dir by platform, as "linux/amd64" or "linux/arm/v7". An image that
@@ -95,7 +94,7 @@ func Config(t testing.TB, img v1.Image) map[string]any {
 		for i, kv := range env {
 			list[i], _ = kv.(string)
 		}
-		top.Config["Env"] = image.Environment(list)
+		top.Config["Env"] = environment(list)
 	}
 	for k, v := range top.Config {
 		if !isEmpty(v) && k != "ArgsEscaped" {
@@ -113,4 +112,16 @@ func isEmpty(v any) bool {
 		return len(v) == 0
 	}
 	return v == nil || v == "" || v == false || v == float64(0)
+}
+
+// environment returns the variables of an image config by name, without the blank ones: a Dockerfile can't take a variable of
+// its base away, only blank it, so two configs that differ in blank variables alone are the same.
+func environment(env []string) map[string]string {
+	out := map[string]string{}
+	for _, kv := range env {
+		if k, v, _ := strings.Cut(kv, "="); v != "" {
+			out[k] = v
+		}
+	}
+	return out
 }
