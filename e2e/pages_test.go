@@ -20,6 +20,7 @@ func TestPages(t *testing.T) {
 	b.healthy(t)
 	b.closed(t)
 	w.answerNames(t)
+	t.Run("obey a person", func(t *testing.T) { testSchemes(t, b) })
 	t.Run("start no program", func(t *testing.T) { testStarters(t, b) })
 	t.Run("ask for nothing", func(t *testing.T) { testInterfaces(t, b, certificate) })
 	t.Run("ask for a password", func(t *testing.T) { testLogin(t, b) })

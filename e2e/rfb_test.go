@@ -100,6 +100,18 @@ func (c *rfb) Picture(ctx context.Context) (picture, error) {
 		case 0:
 		case 2: // bell
 			continue
+		case 3: // what was copied on the desktop
+			var text struct {
+				_ [3]byte
+				N uint32
+			}
+			if err := binary.Read(c.r, binary.BigEndian, &text); err != nil {
+				return picture{}, err
+			}
+			if _, err := c.r.Discard(int(text.N)); err != nil {
+				return picture{}, err
+			}
+			continue
 		default:
 			return picture{}, fmt.Errorf("message %d", kind)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -49,7 +51,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "tree": cmdTree, "file": cmdFile,
+			"fails": cmdFails, "registry": cmdRegistry, "planted": cmdPlanted, "grown": cmdGrown, "drifted": cmdDrifted, "tree": cmdTree, "file": cmdFile,
 			"elf": cmdELF, "config": cmdConfig, "digest": cmdDigest, "same": cmdSame, "ls": cmdLs, "flip": cmdFlip,
 			"other": cmdOther, "append": cmdAppend, "cache": cmdCache, "onlypath": cmdOnlyPath, "login": cmdLogin, "status": cmdStatus,
 		},
@@ -266,6 +268,60 @@ func cmdPlanted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	_, err := standin.Write(testContext, ts.MkAbs(args[0]), o)
 	ts.Check(err)
+}
+
+// grown DIR LINE [renamed]: a stand-in with what a later base may bring; with all that only the base's own programs know by
+// name called otherwise. DIR.told has what slimctl must say of it.
+func cmdGrown(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: grown DIR LINE [renamed]")
+	}
+	o := standin.Options{Line: args[1], Platforms: []string{"linux/amd64"}}
+	var told []string
+	o.Extra, o.Env, told = standin.News(args[1])
+	if len(args) == 3 {
+		o.Rename = rand.Uint64()
+		ts.Logf("seed %d", o.Rename)
+	}
+	dir := ts.MkAbs(args[0])
+	_, err := standin.Write(testContext, dir, o)
+	ts.Check(err)
+	if o.Rename != 0 {
+		for p, e := range ocitest.Tree(scriptTB{ts: ts}, scriptImage(ts, []string{"oci:" + args[0], "linux/amd64"}, "grown DIR LINE")) {
+			other := image.Within(p, "/opt/gem") || image.Within(p, "/opt/application") || image.Within(p, "/etc/browser/policies") || image.Within(p, "/etc/sudoers.d")
+			if other && e.Type != image.TypeDir && !slices.Contains(told, p) {
+				told = append(told, p)
+			}
+		}
+	}
+	slices.Sort(told)
+	ts.Check(os.WriteFile(dir+".told", []byte(strings.Join(told, "\n")+"\n"), 0o644))
+}
+
+// drifted DIR IMAGE: the last program named each line of DIR.told as removed, and nothing else, and IMAGE has none of it.
+func cmdDrifted(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: drifted DIR IMAGE")
+	}
+	want := strings.Fields(strings.ReplaceAll(ts.ReadFile(args[0]+".told"), " ", "\x00"))
+	var got []string
+	for line := range strings.Lines(ts.ReadFile("stderr")) {
+		if name, ok := strings.CutPrefix(line, "new upstream, removed: "); ok {
+			name, _, _ = strings.Cut(name, " (")
+			got = append(got, strings.ReplaceAll(name, " ", "\x00"))
+		}
+	}
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" {
+		ts.Fatalf("told (-want +got):\n%s", d)
+	}
+	img := scriptImage(ts, []string{args[1], "linux/amd64"}, "drifted DIR IMAGE")
+	tree := ocitest.Tree(scriptTB{ts: ts}, img)
+	for _, p := range want {
+		if _, ok := tree[p]; ok {
+			ts.Fatalf("%s has %s", args[1], p)
+		}
+	}
 }
 
 // scriptImage opens IMAGE for PLATFORM, the first two arguments.

@@ -60,11 +60,12 @@ func writeLayout(ctx context.Context, dir string, l line, platforms []string, o 
 
 // writeImage writes one platform's layers, config and manifest.
 func writeImage(ctx context.Context, dir string, l line, platform string, o Options) (v1.Descriptor, error) {
-	layers, err := l.layers(platform, o.Rootfs)
+	layers, err := l.layers(platform, o)
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
 	config := l.config(platform)
+	config.Config.Env = append(config.Config.Env, o.Env...)
 	config.History = l.history(layers)
 	for _, top := range append(weightLayers(platform, o.Weight), extraLayer(layers, o.Extra, o.Rootfs)...) {
 		layers = append(layers, top)

@@ -36,6 +36,10 @@ type Options struct {
 	Weight int64
 	// Extra is laid as one more, topmost layer on every platform.
 	Extra []image.File
+	// Env is appended to the image's environment.
+	Env []string
+	// Rename, when it isn't 0, is the seed of other names for all that only the base's own programs know by name.
+	Rename uint64
 	// Rootfs goes below the stand-in's files when it is not nil, and is of the one platform in Platforms.
 	Rootfs *Rootfs
 }
@@ -212,7 +216,7 @@ func fingerprint(o Options) (string, error) {
 	for i, p := range platforms {
 		g.Go(func() error {
 			h := sha256.New()
-			layers, err := l.layers(p, o.Rootfs)
+			layers, err := l.layers(p, o)
 			if err != nil {
 				return err
 			}

@@ -52,7 +52,8 @@ var stages = []struct {
 }
 
 // layers makes the layers of one platform, bottom first, without weight, Options.Extra and the root file system below.
-func (l line) layers(platform string, below *Rootfs) ([]layer, error) {
+func (l line) layers(platform string, o Options) ([]layer, error) {
+	below := o.Rootfs
 	a := archOf(platform)
 	tree := map[string]image.File{}
 	put := func(files ...image.File) {
@@ -103,6 +104,9 @@ func (l line) layers(platform string, below *Rootfs) ([]layer, error) {
 		for j := range out[i].files {
 			out[i].files[j].ModTime = l.created
 		}
+	}
+	if o.Rename != 0 {
+		return out, rename(out, o.Rename)
 	}
 	return out, nil
 }
