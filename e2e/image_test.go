@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/need"
+	bases "github.com/slimctl/slimctl/internal/standin"
+	"github.com/slimctl/slimctl/internal/standin/live"
 )
 
 // slimctl compiles the command once.
@@ -69,11 +72,11 @@ func runSlimctl(args ...string) error {
 }
 
 // buildL0 builds the closed image on a base that boots, and gives its reference.
-func buildL0(t *testing.T, base string) string {
+func buildL0(t *testing.T, base string, flags ...string) string {
 	t.Helper()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
-	return build(t, cmp.Or(os.Getenv("SLIMCTL_E2E_PROFILE"), "l0"), base) // l1 takes the same tests
+	return build(t, cmp.Or(os.Getenv("SLIMCTL_E2E_PROFILE"), "l0"), base, flags...) // l1 takes the same tests
 }
 
 // built are the images of profiles and bases. Tests share them.
@@ -83,7 +86,7 @@ var built struct {
 }
 
 // build builds the image of a profile on a base, once.
-func build(t *testing.T, profile, base string) string {
+func build(t *testing.T, profile, base string, flags ...string) string {
 	t.Helper()
 	built.Lock()
 	image, ok := built.images[[2]string{profile, base}]
@@ -100,7 +103,7 @@ func build(t *testing.T, profile, base string) string {
 			if err != nil {
 				return "", err
 			}
-			return "oci:" + dir, runSlimctl("build", "--profile", profile, "--base", base, "--platform", "linux/"+runtime.GOARCH, "--output", "type=oci,dest="+dir)
+			return "oci:" + dir, runSlimctl(append([]string{"build", "--profile", profile, "--base", base, "--platform", "linux/" + runtime.GOARCH, "--output", "type=oci,dest=" + dir}, flags...)...)
 		})
 		built.images[[2]string{profile, base}] = image
 	}
@@ -117,6 +120,26 @@ func standin(t *testing.T, line string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")
 	run(t, "standin", "--live", "--line", line, "--output", dir)
+	return "oci:" + dir
+}
+
+// grown gives a later base of a line, as its vendor might make it: with what standin.News brings, and with other names for all
+// that only the base's own programs know.
+func grown(t *testing.T, line string) string {
+	t.Helper()
+	need.Containers(t)
+	need.Program(t, "mmdebstrap")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := bases.Options{Line: line, Rename: rand.Uint64()}
+	t.Logf("seed of the names: %d", o.Rename)
+	o.Extra, o.Env, _ = bases.News(line)
+	dir := filepath.Join(t.TempDir(), "base")
+	if _, err := live.Write(t.Context(), filepath.Join(cache, "slimctl"), dir, o); err != nil {
+		t.Fatal(err)
+	}
 	return "oci:" + dir
 }
 

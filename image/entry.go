@@ -112,6 +112,16 @@ func FromFS(p string, mode int64, fsys fs.FS, name string) (File, error) {
 	}, nil
 }
 
+// Interpreter returns the words after "#!" in a script's first line (execve(2)); none for what is no script.
+func Interpreter(data []byte) []string {
+	line, ok := strings.CutPrefix(string(data[:min(len(data), 512)]), "#!")
+	if !ok {
+		return nil
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	return strings.Fields(line)
+}
+
 // Clean gives p as an Entry writes it: absolute, slash-separated, with no "." or ".." left.
 func Clean(p string) string { return path.Clean("/" + p) }
 

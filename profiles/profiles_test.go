@@ -307,7 +307,14 @@ func TestMissingNeedsAreNamed(t *testing.T) {
 		"an nginx of amd64":     {[]image.File{image.Bytes("/usr/sbin/nginx", 0o755, elf(62))}, []string{"lacks nginx", "is a program for EM_X86_64, not EM_AARCH64"}},
 		"an openbox for nobody": {[]image.File{image.Bytes("/usr/bin/openbox", 0o700, elf(183))}, []string{"lacks openbox", "mode 0700"}},
 		"no desktop page":       {[]image.File{image.Whiteout("/opt/novnc")}, []string{"lacks /opt/novnc/vnc.html", "the desktop's page"}},
-		"no supervisord":        {[]image.File{image.Whiteout("/usr/local/bin/supervisord")}, []string{"lacks supervisord", "browser-shell init"}},
+		"no Python for supervisord": {[]image.File{image.Bytes("/usr/local/bin/supervisord", 0o755, []byte("#!/opt/python3.13/bin/python3 -s\n"))}, []string{
+			"lacks supervisord", "/usr/local/bin/supervisord is a script for /opt/python3.13/bin/python3: /opt/python3.13/bin/python3 is not there",
+		}},
+		"no Python in env": {[]image.File{image.Bytes("/usr/local/bin/supervisord", 0o755, []byte("#!/usr/bin/env python3.13\n"))}, []string{
+			"lacks supervisord", "is a script for python3.13, which is in none of /usr/local/sbin:",
+		}},
+		"a script for itself": {[]image.File{image.Bytes("/usr/local/bin/supervisord", 0o755, []byte("#!/usr/local/bin/supervisord\n"))}, []string{"lacks supervisord", "is the last of 4 scripts"}},
+		"no supervisord":      {[]image.File{image.Whiteout("/usr/local/bin/supervisord")}, []string{"lacks supervisord", "browser-shell init"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "base")

@@ -372,12 +372,7 @@ func (k *keeper) keepInterpreter(p string) {
 		k.errs = append(k.errs, err)
 		return
 	}
-	line, ok := strings.CutPrefix(string(data[:min(len(data), 512)]), "#!")
-	if !ok {
-		return
-	}
-	line, _, _ = strings.Cut(line, "\n")
-	words := strings.Fields(line)
+	words := image.Interpreter(data)
 	if len(words) == 0 {
 		return
 	}

@@ -21,8 +21,8 @@ func (w *work) noteServers() {
 	w.servers = slices.Compact(w.servers)
 }
 
-// drift returns what rules take away and neither the profile's known names nor the lock before has: owned directories,
-// privileged files, variables, MCP servers. What the profile removes by name is no news.
+// drift returns what rules take away and neither the profile's known names nor the lock before has: globs, owned
+// directories, privileged files, variables, MCP servers. What the profile removes by name is no news.
 func (w *work) drift(before *Lock) []build.Gone {
 	known := w.in.Profile.Known
 	files, env, servers := map[string]bool{}, slices.Clone(known.Env), slices.Clone(known.MCPServers)

@@ -78,6 +78,8 @@ type Footprint struct {
 	Privileged []string `json:"privileged,omitempty"`
 	// Machines has the ELF machine of each program that the image needs.
 	Machines map[string]uint16 `json:"machines,omitempty"`
+	// Interpreters has what the first line of each script that the image needs starts it with.
+	Interpreters map[string][]string `json:"interpreters,omitempty"`
 	// Servers are the MCP servers in the configuration of the base's hub.
 	Servers []string `json:"mcpServers,omitempty"`
 	// Links has each path that a symlink among its parents leads elsewhere.
@@ -85,7 +87,10 @@ type Footprint struct {
 }
 
 func newFootprint() Footprint {
-	return Footprint{Globs: map[string][]string{}, Below: map[string][]string{}, Machines: map[string]uint16{}, Links: map[string]string{}}
+	return Footprint{
+		Globs: map[string][]string{}, Below: map[string][]string{}, Links: map[string]string{},
+		Machines: map[string]uint16{}, Interpreters: map[string][]string{},
+	}
 }
 
 // maxLock bounds what a lock file may make us read.

@@ -69,7 +69,7 @@ func (w *work) needs(overlays []build.Lay) error {
 		var looked []string
 		met := false
 		for _, p := range n.paths {
-			problem := w.lacks(p, n.program)
+			problem := w.lacks(p, n.program, scripts)
 			if met = problem == ""; met {
 				w.met = append(w.met, keep.Root{Path: p, Why: n.by})
 				break
@@ -87,8 +87,9 @@ func (w *work) needs(overlays []build.Lay) error {
 }
 
 // lacks says what is wrong with p in the image to be; empty when nothing is. Symlinks are followed. A program must be a file
-// that everybody may run, and no ELF file of another machine.
-func (w *work) lacks(p string, program bool) string {
+// that everybody may run, no ELF file of another machine, and a script only of an interpreter for which the same holds; depth
+// bounds how many scripts start one another.
+func (w *work) lacks(p string, program bool, depth int) string {
 	at := p
 	for range 40 { // Linux's limit (path_resolution(7))
 		real, err := w.place(at)
@@ -131,10 +132,42 @@ func (w *work) lacks(p string, program bool) string {
 		if want := machines[w.platform.Architecture]; machine != 0 && want != 0 && machine != want {
 			return fmt.Sprintf("%s is a program for %s, not %s", where, machine, want)
 		}
-		return ""
+		if machine != 0 {
+			return ""
+		}
+		return w.lacksInterpreter(where, w.base.interpreter(real), depth)
 	}
 	return p + " leads through more than 40 symlinks"
 }
+
+// scripts is how many scripts Linux starts one by another (execve(2)).
+const scripts = 4
+
+// lacksInterpreter says what is wrong with what a script's first line starts it with: a program, or one that env looks for.
+func (w *work) lacksInterpreter(script string, words []string, depth int) string {
+	if len(words) == 0 {
+		return ""
+	}
+	if depth == 0 {
+		return fmt.Sprintf("%s is the last of %d scripts that start one another", script, scripts)
+	}
+	if problem := w.lacks(words[0], true, depth-1); problem != "" {
+		return fmt.Sprintf("%s is a script for %s: %s", script, words[0], problem)
+	}
+	if path.Base(words[0]) != "env" || len(words) < 2 {
+		return ""
+	}
+	name := words[len(words)-1]
+	for _, dir := range searched {
+		if w.lacks(path.Join(dir, name), true, depth-1) == "" {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%s is a script for %s, which is in none of %s", script, name, strings.Join(searched, ":"))
+}
+
+// searched are the directories of the PATH that browser-shell init gives supervisord.
+var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 

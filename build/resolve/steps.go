@@ -68,6 +68,9 @@ func (w *work) run() error {
 		for _, e := range found {
 			if _, again := w.removed[e.Path]; !again {
 				w.removed[e.Path] = &build.Remove{Path: e.Path, Type: e.Type, Why: r.Why, Source: r.Position.String()}
+				if r.Glob != "" {
+					w.ruled = append(w.ruled, w.removed[e.Path])
+				}
 			}
 		}
 	}

@@ -148,6 +148,26 @@ func (v *view) machine(p string) elf.Machine {
 	return f.Machine
 }
 
+// interpreter gives the words of a script's first line; none for what is no script.
+func (v *view) interpreter(p string) []string {
+	if v.files == nil {
+		return v.foot.Interpreters[p]
+	}
+	e, ok := v.files.Stat(p)
+	if !ok || e.Size == 0 || e.Size > tree.MaxRead || v.err != nil {
+		return nil
+	}
+	var contents map[string][]byte
+	if contents, v.err = v.files.ReadFiles(v.ctx, e.Path); v.err != nil {
+		return nil
+	}
+	words := image.Interpreter(contents[e.Path])
+	if len(words) > 0 {
+		v.foot.Interpreters[p] = words
+	}
+	return words
+}
+
 // servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
 func (v *view) servers(file string) []string {
 	if v.files == nil {

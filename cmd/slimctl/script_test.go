@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -257,14 +259,25 @@ func faultOn(method, path string, f registry.Fault) func(*http.Request) *registr
 	}
 }
 
-// planted DIR LINE PATH...: a stand-in with one more file at each path.
+// planted DIR LINE PATH...: a stand-in with one more file at each path; without what -PATH names; with a program of another
+// machine at @PATH.
 func cmdPlanted(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: planted DIR LINE PATH...")
 	}
 	o := standin.Options{Line: args[1], Platforms: []string{"linux/amd64"}}
 	for _, p := range args[2:] {
-		o.Extra = append(o.Extra, image.Bytes(p, 0o644, []byte("planted\n")))
+		switch p[0] {
+		case '-':
+			o.Extra = append(o.Extra, image.Whiteout(p[1:]))
+		case '@':
+			header := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 57)...)
+			binary.LittleEndian.PutUint16(header[16:], uint16(elf.ET_EXEC))
+			binary.LittleEndian.PutUint16(header[18:], uint16(elf.EM_AARCH64))
+			o.Extra = append(o.Extra, image.Bytes(p[1:], 0o755, header))
+		default:
+			o.Extra = append(o.Extra, image.Bytes(p, 0o644, []byte("planted\n")))
+		}
 	}
 	_, err := standin.Write(testContext, ts.MkAbs(args[0]), o)
 	ts.Check(err)
@@ -287,9 +300,11 @@ func cmdGrown(ts *testscript.TestScript, neg bool, args []string) {
 	_, err := standin.Write(testContext, dir, o)
 	ts.Check(err)
 	if o.Rename != 0 {
+		kept := []string{"/opt/skills", "/opt/aio", "/opt/terminal", "/opt/browser-ui", "/opt/repl-servers", "/opt/aio-staged-configs"} // that nothing of the image reads
 		for p, e := range ocitest.Tree(scriptTB{ts: ts}, scriptImage(ts, []string{"oci:" + args[0], "linux/amd64"}, "grown DIR LINE")) {
-			other := image.Within(p, "/opt/gem") || image.Within(p, "/opt/application") || image.Within(p, "/etc/browser/policies") || image.Within(p, "/etc/sudoers.d")
-			if other && e.Type != image.TypeDir && !slices.Contains(told, p) {
+			new := slices.ContainsFunc(o.Extra, func(f image.File) bool { return f.Path == p })
+			in := func(dir string) bool { return image.Within(p, dir) }
+			if !new && e.Type != image.TypeDir && slices.ContainsFunc(standin.Renamed, in) && !slices.ContainsFunc(kept, in) {
 				told = append(told, p)
 			}
 		}

@@ -75,21 +75,21 @@ func News(line string) (files []image.File, env, told []string) {
 	return files, env, append(told, "env NEWTOOL_PORT", "env NODE_OPTIONS", "env LD_PRELOAD")
 }
 
-// renamed are directories whose files are called otherwise in a stand-in with Options.Rename. What the closed image takes from
+// Renamed are directories whose files are called otherwise in a stand-in with Options.Rename. What the closed image takes from
 // the base lies elsewhere.
-var renamed = []string{
+var Renamed = []string{
 	"/opt/gem", "/opt/application", "/opt/skills", "/opt/aio", "/opt/terminal", "/opt/browser-ui", "/opt/repl-servers", "/opt/aio-staged-configs",
 	"/etc/browser/policies/managed", "/etc/profile.d", "/etc/sudoers.d",
 }
 
-// rename gives each file and directory below renamed a name by seed, in paths, in links and wherever a text names it by its
+// rename gives each file and directory below Renamed a name by seed, in paths, in links and wherever a text names it by its
 // path.
 func rename(layers []layer, seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 12))
 	names := map[string]string{} // old path to new
 	var move func(p string) string
 	move = func(p string) string {
-		if p == "/" || !slices.ContainsFunc(renamed, func(dir string) bool { return image.Within(path.Dir(p), dir) }) {
+		if p == "/" || !slices.ContainsFunc(Renamed, func(dir string) bool { return image.Within(path.Dir(p), dir) }) {
 			return p
 		}
 		if names[p] == "" {
