@@ -559,7 +559,7 @@ func TestHalfClose(t *testing.T) {
 }
 
 func TestIdleEnds(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()                 // it waits
 	const idle = 3 * time.Second // a busy machine may make pauses
 	l := newLabWith(t, nil, func(p *Proxy) { p.idle = idle })
 	port := serve(t, publicIP, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
