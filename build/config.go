@@ -47,11 +47,6 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	rootfs, base, err := r.baseConfig()
-	if err != nil {
-		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
-	}
-	inBase := len(rootfs.RootFS.DiffIDs)
 	layers = make([]v1.Layer, len(plans))
 	var g errgroup.Group
 	for i, p := range plans {
@@ -65,18 +60,8 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	if err := g.Wait(); err != nil {
 		return nil, nil, err
 	}
-	for _, l := range layers {
-		d, err := l.DiffID()
-		if err != nil {
-			return nil, nil, err
-		}
-		rootfs.RootFS.DiffIDs = append(rootfs.RootFS.DiffIDs, digestOf(d))
-	}
-	config, err = r.config(rootfs, base, inBase, plans)
-	if err != nil {
-		return nil, nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
-	}
-	return layers, config, nil
+	config, err = r.config(plans, layers)
+	return layers, config, err
 }
 
 // Config gives the image config as Render writes it, but that its rootfs names the base's layers only: the others need not be
@@ -86,15 +71,7 @@ func (r *Recipe) Config() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	rootfs, base, err := r.baseConfig()
-	if err != nil {
-		return nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
-	}
-	config, err := r.config(rootfs, base, len(rootfs.RootFS.DiffIDs), plans)
-	if err != nil {
-		return nil, fmt.Errorf("config of %s: %w", r.Base.Reference, err)
-	}
-	return config, nil
+	return r.config(plans, nil)
 }
 
 func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error) {
@@ -161,8 +138,25 @@ func exactKeys(object map[string]json.RawMessage) error {
 
 // config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,
 // keys sorted as BuildKit's exporter sorts them (exporter/containerimage/writer.go, patchImageConfig), with one history
-// entry for each layer, so that BuildKit has nothing to add. inBase counts the base's layers.
-func (r *Recipe) config(typed ocispec.Image, top map[string]json.RawMessage, inBase int, layers []Layer) (_ []byte, err error) {
+// entry for each layer, so that BuildKit has nothing to add. made are the layers, or none.
+func (r *Recipe) config(layers []Layer, made []v1.Layer) (_ []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("config of %s: %w", r.Base.Reference, err)
+		}
+	}()
+	typed, top, err := r.baseConfig()
+	if err != nil {
+		return nil, err
+	}
+	inBase := len(typed.RootFS.DiffIDs)
+	for _, l := range made {
+		d, err := l.DiffID()
+		if err != nil {
+			return nil, err
+		}
+		typed.RootFS.DiffIDs = append(typed.RootFS.DiffIDs, digestOf(d))
+	}
 	inner := map[string]json.RawMessage{}
 	if c, ok := top["config"]; ok && string(c) != "null" {
 		if err := json.Unmarshal(c, &inner); err != nil {
@@ -230,9 +224,7 @@ func (c ConfigChange) apply(config map[string]json.RawMessage) error {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	for k, v := range c.Labels {
-		labels[k] = v
-	}
+	maps.Copy(labels, c.Labels)
 	ports := map[string]struct{}{}
 	for _, p := range c.ExposedPorts {
 		ports[p] = struct{}{}
