@@ -250,7 +250,10 @@ func assemble(t *testing.T, recipes []*build.Recipe, a build.Annotations) (image
 
 func lines(t *testing.T, test func(t *testing.T, w *world)) {
 	for _, line := range []string{"A", "B", "C"} {
-		t.Run(line, func(t *testing.T) { test(t, newWorld(t, line)) })
+		t.Run(line, func(t *testing.T) {
+			t.Parallel() // they wait for the daemon, and for the disk
+			test(t, newWorld(t, line))
+		})
 	}
 }
 
@@ -314,6 +317,7 @@ func TestEnginesAgreeOnOtherBases(t *testing.T) {
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, "B")
 			ref, err := name.ParseReference(w.reference)
 			if err != nil {
@@ -467,6 +471,7 @@ func TestDockerfileGivesTheSameTree(t *testing.T) {
 	both := []string{"linux/amd64", "linux/arm64"}
 	for _, line := range []string{"A", "B", "C"} {
 		t.Run(line+" whiteouts", func(t *testing.T) {
+			t.Parallel()
 			sameAsDockerfile(t, daemon, newWorld(t, line), dockerfile.Options{Whiteouts: true}, both...)
 		})
 		for _, platform := range both {
@@ -474,6 +479,7 @@ func TestDockerfileGivesTheSameTree(t *testing.T) {
 				continue
 			}
 			t.Run(line+" run "+platform, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t, line, image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, strings.TrimPrefix(platform, "linux/"))))
 				sameAsDockerfile(t, daemon, w, dockerfile.Options{}, platform)
 			})
