@@ -31,6 +31,7 @@ import (
 	"github.com/slimctl/slimctl/build/dockerfile"
 	"github.com/slimctl/slimctl/build/embedded"
 	"github.com/slimctl/slimctl/build/llb"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
@@ -158,7 +159,7 @@ func newWorld(t *testing.T, line string, extra ...image.File) *world {
 }
 
 // resolve resolves the traps profile. lock may be nil.
-func (w *world) resolve(reference string, lock *resolve.Lock, platforms ...string) ([]*build.Recipe, *image.Source, *resolve.Lock) {
+func (w *world) resolve(reference string, lock *lock.File, platforms ...string) ([]*build.Recipe, *image.Source, *lock.File) {
 	w.t.Helper()
 	ctx := w.t.Context()
 	file := filepath.Join(w.t.TempDir(), "traps.yaml")
@@ -600,11 +601,11 @@ func TestLockNeedsNoBaseLayer(t *testing.T) {
 	w := newWorld(t, "B", image.Bytes("/srv/traps/many/\xff.x", 0o644, nil)) // a name that is no UTF-8, removed
 	recipes, _, written := w.resolve(w.reference, nil)
 	_, first := assemble(t, recipes, annotations)
-	file := filepath.Join(t.TempDir(), resolve.LockName)
+	file := filepath.Join(t.TempDir(), lock.Name)
 	if err := written.Write(file); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := resolve.ReadLock(file)
+	lock, err := lock.Read(file)
 	if err != nil {
 		t.Fatal(err)
 	}

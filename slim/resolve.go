@@ -16,6 +16,7 @@ import (
 
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
@@ -69,7 +70,7 @@ type Resolved struct {
 	// Recipes has one recipe a platform.
 	Recipes []*build.Recipe
 	// Lock pins what resolving found.
-	Lock *resolve.Lock
+	Lock *lock.File
 }
 
 // Resolve loads a profile and resolves it against its base: with a lock it reads no layer of the base, and otherwise those
@@ -96,9 +97,9 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		given = o.Base
 	}
 	reference := strings.TrimPrefix(given, "docker://") // which says that it is no path
-	var lock *resolve.Lock
+	var pinned *lock.File
 	if !o.NoLock {
-		if lock, err = findLock(o, p, reference, platforms); err != nil {
+		if pinned, err = findLock(o, p, reference, platforms); err != nil {
 			return nil, err
 		}
 	}
@@ -111,7 +112,7 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		p.Config.Labels = labels
 	}
 	r := &Resolved{Profile: p}
-	if r.Source, err = o.open(ctx, given, lock); err != nil {
+	if r.Source, err = o.open(ctx, given, pinned); err != nil {
 		return nil, err
 	}
 	own, err := makeOverlays(ctx, o, p, platforms)
@@ -119,7 +120,7 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		return nil, err
 	}
 	r.Recipes, r.Lock, err = resolve.Resolve(ctx, resolve.Input{
-		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: lock, Before: lockBefore(o),
+		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: pinned, Before: lockBefore(o),
 		Cache: tree.Cache{Dir: o.CacheDir}, Progress: o.Progress, Epoch: o.Epoch,
 	})
 	return r, err
@@ -136,12 +137,12 @@ func (r *Resolved) logNewUpstream(a Access) {
 }
 
 // lockBefore reads the earlier lock; nil when there is none that can be read, which knows nothing.
-func lockBefore(o ResolveOptions) *resolve.Lock {
+func lockBefore(o ResolveOptions) *lock.File {
 	file := o.Before
 	if file == "" {
 		file = LockFile(o.Profile)
 	}
-	before, err := resolve.ReadLock(file)
+	before, err := lock.Read(file)
 	if err != nil {
 		return nil
 	}
@@ -170,12 +171,12 @@ func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 }
 
 // findLock finds the lock that goes with the profile, and says what it made of it.
-func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms []v1.Platform) (*resolve.Lock, error) {
+func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms []v1.Platform) (*lock.File, error) {
 	file := o.Lock
 	if file == "" {
 		file = LockFile(o.Profile)
 	}
-	lock, err := resolve.ReadLock(file)
+	pinned, err := lock.Read(file)
 	if errors.Is(err, fs.ErrNotExist) && o.Lock == "" {
 		if o.Locked {
 			return nil, fmt.Errorf("--locked: there is no %s; run `slimctl lock`", file)
@@ -185,19 +186,19 @@ func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms 
 	if err != nil {
 		return nil, err
 	}
-	if err := lock.Matches(p, reference, platforms); err != nil {
+	if err := pinned.Matches(p, reference, platforms); err != nil {
 		return nil, fmt.Errorf("%s is stale (%w); run `slimctl lock`, or pass --no-lock to build unpinned", file, err)
 	}
-	o.Log("lock %s is used: base %s, no base layer is read", file, lock.Base.Digest)
-	return lock, nil
+	o.Log("lock %s is used: base %s, no base layer is read", file, pinned.Base.Digest)
+	return pinned, nil
 }
 
 // LockFile is where the lock of a profile lies: beside its file, in the current directory for a built-in one.
 func LockFile(nameOrFile string) string {
 	if profile.IsFile(nameOrFile) {
-		return filepath.Join(filepath.Dir(nameOrFile), resolve.LockName)
+		return filepath.Join(filepath.Dir(nameOrFile), lock.Name)
 	}
-	return resolve.LockName
+	return lock.Name
 }
 
 // makeOverlays makes the overlays that every profile has, for each platform: the payload and our server.

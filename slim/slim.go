@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/slimctl/slimctl/build/resolve"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/internal/standin/live"
@@ -63,22 +63,22 @@ func Open(ctx context.Context, a Access, reference string) (*image.Source, error
 	return a.open(ctx, reference, nil)
 }
 
-// open opens an image, at the digest that lock has for it when it isn't nil.
-func (a Access) open(ctx context.Context, reference string, lock *resolve.Lock) (*image.Source, error) {
+// open opens an image, at the digest that pinned has for it when it isn't nil.
+func (a Access) open(ctx context.Context, reference string, pinned *lock.File) (*image.Source, error) {
 	if dir, ok, err := a.standin(ctx, reference); err != nil {
 		return nil, err
 	} else if ok {
 		return image.Open(ctx, "oci:"+dir, a.Options)
 	}
-	if lock != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {
-		reference = image.Pin(reference, lock.Base.Digest)
+	if pinned != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {
+		reference = image.Pin(reference, pinned.Base.Digest)
 	}
 	src, err := image.Open(ctx, reference, a.Options)
 	if err != nil {
 		return nil, err
 	}
-	if lock != nil && src.Digest() != lock.Base.Digest {
-		return nil, fmt.Errorf("base %s is %s, and the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), lock.Base.Digest)
+	if pinned != nil && src.Digest() != pinned.Base.Digest {
+		return nil, fmt.Errorf("base %s is %s, and the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), pinned.Base.Digest)
 	}
 	return src, nil
 }

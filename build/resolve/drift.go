@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -15,7 +16,7 @@ var hubFiles = []string{hubPath + ".template", hubPath}
 // noteServers collects the MCP servers that go with the configuration of the base's hub.
 func (w *work) noteServers() {
 	for _, file := range hubFiles {
-		w.servers = append(w.servers, w.base.servers(file)...)
+		w.servers = append(w.servers, w.base.Servers(file)...)
 	}
 	slices.Sort(w.servers)
 	w.servers = slices.Compact(w.servers)
@@ -23,7 +24,7 @@ func (w *work) noteServers() {
 
 // drift returns what rules take away and neither the profile's known names nor the lock before has: globs, owned
 // directories, privileged files, variables, MCP servers. What the profile removes by name is no news.
-func (w *work) drift(before *Lock) []build.Gone {
+func (w *work) drift(before *lock.File) []build.Gone {
 	known := w.in.Profile.Known
 	files, env, servers := map[string]bool{}, slices.Clone(known.Env), slices.Clone(known.MCPServers)
 	if before != nil && before.Platforms[w.platform.String()] != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 )
 
@@ -22,12 +23,12 @@ var lineMarks = []struct {
 var errUnknownLine = errors.New("not an AIO Sandbox base")
 
 // detectLine tells the base's line; an unknown one is errUnknownLine.
-func detectLine(base *view) (profile.Line, error) {
+func detectLine(base *lock.View) (profile.Line, error) {
 	for _, m := range lineMarks {
 		for _, set := range m.sets {
 			all := true
 			for _, p := range set {
-				_, ok := base.lookup(p)
+				_, ok := base.Lookup(p)
 				all = all && ok
 			}
 			if all {
@@ -35,8 +36,8 @@ func detectLine(base *view) (profile.Line, error) {
 			}
 		}
 	}
-	if base.err != nil {
-		return "", base.err
+	if base.Err != nil {
+		return "", base.Err
 	}
 	return "", fmt.Errorf("%w: none of the files that mark line A (%s), B (%s) or C (%s) is there; pass --accept-unknown-line to build on it, if it has what the image needs",
 		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])

@@ -80,7 +80,7 @@ func (w *work) needs(overlays []build.Lay) error {
 			missing = append(missing, fmt.Sprintf("base %s lacks %s, which %s needs: %s", w.in.Reference, n.what, n.by, strings.Join(looked, "; ")))
 		}
 	}
-	if len(missing) > 0 && w.base.err == nil {
+	if len(missing) > 0 && w.base.Err == nil {
 		return &NeedsError{Missing: missing}
 	}
 	return nil
@@ -106,7 +106,7 @@ func (w *work) lacks(p string, program bool, depth int) string {
 		if w.gone(real) {
 			return where + " is removed"
 		}
-		e, ok := w.base.lookup(real)
+		e, ok := w.base.Lookup(real)
 		switch {
 		case !ok:
 			return where + " is not there"
@@ -124,18 +124,18 @@ func (w *work) lacks(p string, program bool, depth int) string {
 			return fmt.Sprintf("%s has mode %04o, so that not everybody may run it", where, e.Mode)
 		}
 		for _, dir := range image.Parents(real) {
-			if d, ok := w.base.lookup(dir); ok && d.Mode&0o001 == 0 {
+			if d, ok := w.base.Lookup(dir); ok && d.Mode&0o001 == 0 {
 				return fmt.Sprintf("%s lies in %s, which not everybody may enter", where, dir)
 			}
 		}
-		machine := w.base.machine(real)
+		machine := w.base.Machine(real)
 		if want := machines[w.platform.Architecture]; machine != 0 && want != 0 && machine != want {
 			return fmt.Sprintf("%s is a program for %s, not %s", where, machine, want)
 		}
 		if machine != 0 {
 			return ""
 		}
-		return w.lacksInterpreter(where, w.base.interpreter(real), depth)
+		return w.lacksInterpreter(where, w.base.Interpreter(real), depth)
 	}
 	return p + " leads through more than 40 symlinks"
 }

@@ -23,7 +23,7 @@ func (w *work) own() error {
 	var errs []error
 	for i := range w.in.Profile.Own {
 		o := owned{Own: &w.in.Profile.Own[i]}
-		real, err := w.base.resolve(o.Path)
+		real, err := w.base.Resolve(o.Path)
 		for _, k := range o.Keep {
 			var patterns []string
 			if err == nil {
@@ -68,13 +68,13 @@ func (w *work) kept(p string) bool {
 
 // empty removes what lies in an owned directory and isn't kept, the highest directories that keep nothing as a whole.
 func (w *work) empty(dir string) {
-	e, ok := w.base.lookup(dir)
+	e, ok := w.base.Lookup(dir)
 	if !ok {
 		return
 	}
 	var below []string
 	if e.IsDir() { // else something in its place, which goes
-		below = w.base.below(dir)
+		below = w.base.Below(dir)
 	}
 	holds := map[string]bool{} // directories on the way to what is kept
 	for _, rel := range below {
@@ -93,7 +93,7 @@ func (w *work) empty(dir string) {
 		owner, _ := w.owner(p)
 		o := w.owned[owner]
 		if taken == nil || !image.Within(p, taken.Path) {
-			e, _ := w.base.lookup(p)
+			e, _ := w.base.Lookup(p)
 			taken = &build.Remove{Path: p, Type: e.Type, Why: o.Why, Source: o.Position.String()}
 			w.removed[p] = taken
 			w.ruled = append(w.ruled, taken)
@@ -113,11 +113,11 @@ func (w *work) privileged() error {
 		}
 		keep = append(keep, patterns...)
 	}
-	for _, p := range w.base.privileged() {
+	for _, p := range w.base.Privileged() {
 		if w.gone(p) || matchesAny(keep, p) {
 			continue
 		}
-		e, _ := w.base.lookup(p)
+		e, _ := w.base.Lookup(p)
 		w.removed[p] = &build.Remove{Path: p, Type: e.Type, Why: "setuid, setgid or file capabilities: a way to other rights than the caller's"}
 		w.ruled = append(w.ruled, w.removed[p])
 	}
@@ -127,7 +127,7 @@ func (w *work) privileged() error {
 // place returns where a laid path comes to lie: symlinks among its parents are followed as far as they stay in the image.
 func (w *work) place(p string) (string, error) {
 	for _, dir := range image.Parents(p) {
-		real, err := w.base.resolve(dir)
+		real, err := w.base.Resolve(dir)
 		if err != nil {
 			return "", err
 		}
@@ -135,5 +135,5 @@ func (w *work) place(p string) (string, error) {
 			return path.Join(real, strings.TrimPrefix(p, dir)), nil
 		}
 	}
-	return w.base.resolve(p)
+	return w.base.Resolve(p)
 }

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -31,9 +32,9 @@ type Input struct {
 	// Assets holds what a profile's `source: asset:NAME` names.
 	Assets fs.FS
 	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
-	Lock *Lock
+	Lock *lock.File
 	// Before is an earlier lock; what it took away is no news. It may be nil.
-	Before *Lock
+	Before *lock.File
 	// Cache keeps the base index of each layer that has to be read, and the layers that the recipes add.
 	Cache    tree.Cache
 	Progress image.Progress
@@ -43,13 +44,13 @@ type Input struct {
 
 // Resolve gives one recipe a platform, in the order asked for, and the lock that says what they rest on. Everything
 // that is wrong with a platform is told at once.
-func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *Lock, error) {
-	lock := &Lock{
-		Version:   lockVersion,
-		Profile:   LockProfile{Name: in.Profile.Name, Digest: in.Profile.Digest()},
-		Base:      LockBase{Reference: in.Reference, Digest: in.Source.Digest()},
-		Payload:   LockPayload{Version: in.Profile.Payload.AgentBrowser.Version, Integrity: in.Profile.Payload.AgentBrowser.Integrity},
-		Platforms: map[string]*LockPlatform{},
+func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *lock.File, error) {
+	pinned := &lock.File{
+		Version:   lock.Version,
+		Profile:   lock.Profile{Name: in.Profile.Name, Digest: in.Profile.Digest()},
+		Base:      lock.Base{Reference: in.Reference, Digest: in.Source.Digest()},
+		Payload:   lock.Payload{Version: in.Profile.Payload.AgentBrowser.Version, Integrity: in.Profile.Payload.AgentBrowser.Integrity},
+		Platforms: map[string]*lock.Platform{},
 	}
 	images, err := in.Source.Images(in.Platforms...)
 	if err != nil {
@@ -67,12 +68,12 @@ func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *Lock, error) {
 			return nil, nil, fmt.Errorf("%s: %w", p, err)
 		}
 		recipes = append(recipes, r)
-		lock.Platforms[p.String()] = locked
+		pinned.Platforms[p.String()] = locked
 	}
-	return recipes, lock, nil
+	return recipes, pinned, nil
 }
 
-func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*build.Recipe, *LockPlatform, error) {
+func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*build.Recipe, *lock.Platform, error) {
 	manifest, err := img.Digest()
 	if err != nil {
 		return nil, nil, err
@@ -87,7 +88,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if config.OS != p.OS || config.Architecture != p.Architecture {
 		return nil, nil, fmt.Errorf("base %s: the image that its index gives for this platform says that it is %s/%s", in.Reference, config.OS, config.Architecture)
 	}
-	locked := &LockPlatform{Manifest: manifest, Footprint: newFootprint()}
+	locked := &lock.Platform{Manifest: manifest, Footprint: lock.NewFootprint()}
 	var files *tree.Image
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
@@ -101,7 +102,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	} else if files, err = in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress}); err != nil {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
-	base := newView(ctx, files, &locked.Footprint)
+	base := lock.NewView(ctx, files, &locked.Footprint)
 	line, err := detectLine(base)
 	if err != nil && !(in.Profile.Base.AcceptUnknownLine && errors.Is(err, errUnknownLine)) {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
@@ -134,7 +135,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if in.Lock == nil {
 		locked.Line = string(line)
 		locked.Removals, locked.Env = removals, w.recipe.Change().UnsetEnv
-		locked.Footprint.sorted()
+		locked.Footprint.Sort()
 	}
 	return w.recipe, locked, nil
 }

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
@@ -215,15 +216,15 @@ func TestLockAnswersForTheBase(t *testing.T) {
 overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 ` + expect
 	in := input(src, load(t, text))
-	recipes, lock, err := resolve.Resolve(t.Context(), in)
+	recipes, made, err := resolve.Resolve(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), resolve.LockName)
-	if err := lock.Write(file); err != nil {
+	file := filepath.Join(t.TempDir(), lock.Name)
+	if err := made.Write(file); err != nil {
 		t.Fatal(err)
 	}
-	if in.Lock, err = resolve.ReadLock(file); err != nil {
+	if in.Lock, err = lock.Read(file); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.Lock.Matches(in.Profile, "base", in.Platforms); err != nil {
@@ -245,12 +246,12 @@ overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 		t.Errorf("directories (-tree +lock):\n%s", diff)
 	}
 
-	for name, tamper := range map[string]func(*resolve.LockPlatform){
-		"another line":    func(p *resolve.LockPlatform) { p.Line = "A" },
-		"fewer removals":  func(p *resolve.LockPlatform) { p.Removals = p.Removals[1:] },
-		"an entry hidden": func(p *resolve.LockPlatform) { p.Footprint.Globs["/t/*.conf"] = nil },
+	for name, tamper := range map[string]func(*lock.Platform){
+		"another line":    func(p *lock.Platform) { p.Line = "A" },
+		"fewer removals":  func(p *lock.Platform) { p.Removals = p.Removals[1:] },
+		"an entry hidden": func(p *lock.Platform) { p.Footprint.Globs["/t/*.conf"] = nil },
 	} {
-		bad, err := resolve.ReadLock(file)
+		bad, err := lock.Read(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,24 +276,5 @@ overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}]
 	in.Profile = changed // used all the same, it must not guess
 	if _, _, err := resolve.Resolve(t.Context(), in); err == nil || !strings.Contains(err.Error(), "slimctl lock") {
 		t.Errorf("error for a question that the lock can't answer: %v", err)
-	}
-}
-
-func TestReadLockRefuses(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                                "slim.lock:1:1",
-		"{\n \"version\": x}":             "slim.lock:2:",
-		`{"version": 1}`:                  "lock version 1",
-		`{"version": 2, "colour": "red"}`: "colour",
-		`{"version": 2, "platforms": {"a": null}}`: "platform a is empty",
-		`{"version": "1"}`:                         "slim.lock:1:",
-	} {
-		file := filepath.Join(t.TempDir(), resolve.LockName)
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := resolve.ReadLock(file); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error is %v, want one that says %s", text, err, want)
-		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 )
@@ -29,7 +30,7 @@ const hubPath = "/opt/gem/mcp-hub.json"
 // work is one platform being resolved.
 type work struct {
 	in       Input
-	base     *view
+	base     *lock.View
 	line     profile.Line
 	platform v1.Platform
 	recipe   *build.Recipe
@@ -102,13 +103,13 @@ func (w *work) run() error {
 		}
 	}
 	errs = append(errs, w.notDirectories(overlays)...)
-	if w.base.err != nil {
-		return w.base.err // what it didn't answer has other errors follow
+	if w.base.Err != nil {
+		return w.base.Err // what it didn't answer has other errors follow
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := cmp.Or(w.needs(overlays), w.base.err); err != nil {
+	if err := cmp.Or(w.needs(overlays), w.base.Err); err != nil {
 		return err
 	}
 	change, err := w.configChange()
@@ -126,7 +127,7 @@ func (w *work) run() error {
 		}
 	}
 	w.recipe.Steps = append(w.recipe.Steps, build.Configure{Change: change})
-	return cmp.Or(w.parents(), w.base.err)
+	return cmp.Or(w.parents(), w.base.Err)
 }
 
 func joinLines(lines []profile.Line) string {
@@ -150,11 +151,11 @@ func (w *work) holds(c profile.When) (bool, error) {
 		if ask.path == "" {
 			continue
 		}
-		real, err := w.base.resolve(ask.path)
+		real, err := w.base.Resolve(ask.path)
 		if err != nil {
 			return false, err
 		}
-		_, ok := w.base.lookup(real) // both are asked always, so that a lock has both answers
+		_, ok := w.base.Lookup(real) // both are asked always, so that a lock has both answers
 		holds = holds && ok == ask.want
 	}
 	return holds, nil
@@ -172,7 +173,7 @@ func (w *work) find(r profile.Removal) ([]image.Entry, error) {
 			return nil, err
 		}
 	} else {
-		real, err := w.base.resolve(r.Path)
+		real, err := w.base.Resolve(r.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +181,7 @@ func (w *work) find(r profile.Removal) ([]image.Entry, error) {
 	}
 	var found []image.Entry
 	for _, p := range paths {
-		if e, ok := w.base.lookup(p); ok {
+		if e, ok := w.base.Lookup(p); ok {
 			found = append(found, e)
 		}
 	}
@@ -218,7 +219,7 @@ func (w *work) match(pattern string) ([]string, error) {
 	}
 	var out []string
 	for _, p := range patterns {
-		out = append(out, w.base.glob(p)...)
+		out = append(out, w.base.Glob(p)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
@@ -229,7 +230,7 @@ func (w *work) real(pattern string) ([]string, error) {
 	var out []string
 	for _, p := range profile.ExpandBraces(pattern) {
 		dir, rest := doublestar.SplitPattern(p)
-		below, err := w.base.resolve(path.Join("/", dir, "x"))
+		below, err := w.base.Resolve(path.Join("/", dir, "x"))
 		if err != nil {
 			return nil, err
 		}
@@ -302,7 +303,7 @@ func (w *work) sameDir(f profile.File, want image.Entry) error {
 	if err != nil || w.gone(real) {
 		return err
 	}
-	have, ok := w.base.lookup(real)
+	have, ok := w.base.Lookup(real)
 	if !ok || !have.IsDir() {
 		return nil
 	}
@@ -426,7 +427,7 @@ func (w *work) notDirectories(overlays []build.Lay) (errs []error) {
 // clear removes what an overlay's file can't simply replace.
 func (w *work) clear(overlay string, f image.File) error {
 	real := f.Path
-	e, ok := w.base.lookup(real)
+	e, ok := w.base.Lookup(real)
 	if !ok || w.gone(real) {
 		return nil
 	}
@@ -455,7 +456,7 @@ func (w *work) parents() error {
 		}
 	}
 	for _, dir := range build.ParentsOf(paths) {
-		e, ok := w.base.lookup(dir)
+		e, ok := w.base.Lookup(dir)
 		if ok && e.IsDir() && !w.gone(dir) {
 			w.recipe.Dirs[dir] = e
 		} else if ok && !w.gone(dir) {

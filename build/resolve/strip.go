@@ -13,6 +13,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image/tree"
@@ -23,7 +24,7 @@ import (
 var keptTime = time.Unix(315532800, 0).UTC()
 
 // strip makes the layers that take the place of the base's, and their ledger, or takes them as the lock has them.
-func (w *work) strip(ctx context.Context, img v1.Image, locked *LockPlatform) (step build.Strip, err error) {
+func (w *work) strip(ctx context.Context, img v1.Image, locked *lock.Platform) (step build.Strip, err error) {
 	var set *keep.Set
 	var book strip.Layer
 	make := func() (layers []strip.Layer, err error) {

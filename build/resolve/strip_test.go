@@ -82,7 +82,7 @@ func ledgerOf(t *testing.T, r *build.Recipe) (lines []string) {
 func TestKeep(t *testing.T) {
 	in := input(base(t, "B"), load(t, keeps))
 	in.Cache = tree.Cache{Dir: t.TempDir()}
-	recipes, lock, err := resolve.Resolve(t.Context(), in)
+	recipes, made, err := resolve.Resolve(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestKeep(t *testing.T) {
 	}
 
 	// With the lock nothing of the base is read, as long as nobody asks for what the cache has lost.
-	in.Lock = lock
+	in.Lock = made
 	again, _, err := resolve.Resolve(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestKeep(t *testing.T) {
 	if again := ledgerOf(t, again[0]); !slices.Equal(told, again) {
 		t.Errorf("with the lock the ledger is another")
 	}
-	pins := lock.Platforms["linux/amd64"].Layers
+	pins := made.Platforms["linux/amd64"].Layers
 	pins[0].Digest = pins[1].Digest
 	if err := os.RemoveAll(filepath.Join(in.Cache.Dir, "stripped")); err != nil {
 		t.Fatal(err)

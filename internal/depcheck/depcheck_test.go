@@ -27,7 +27,8 @@ var rooms = map[string][]string{
 
 	"build":            {"build/ledger", "image", "image/output"},
 	"build/profile":    {},
-	"build/resolve":    {"build", "build/keep", "build/ledger", "build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
+	"build/resolve":    {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree"},
+	"build/lock":       {"build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":       {"image", "image/deb822", "image/elf", "image/tree"},
 	"build/strip":      {"image", "image/tree", "internal/rawname"},
 	"build/ledger":     {"image", "internal/rawname"},

@@ -1,4 +1,6 @@
-package resolve
+// Package lock holds what resolving a profile found in its base: as a file that pins it, and as what answers for the base, from
+// its tree or from that file.
+package lock
 
 import (
 	"bytes"
@@ -16,41 +18,42 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// LockName is the name of a lock file; it lies beside the profile.
-const LockName = "slim.lock"
+// Name is the name of a lock file; it lies beside the profile.
+const Name = "slim.lock"
 
-const lockVersion = 2
+// Version is that of the file's format.
+const Version = 2
 
-// Lock pins a profile to one base: with it a build reads no base layer, and always gives the same image.
-type Lock struct {
-	Version int         `json:"version"`
-	Profile LockProfile `json:"profile"`
-	Base    LockBase    `json:"base"`
-	Payload LockPayload `json:"payload"`
+// File pins a profile to one base: with it a build reads no base layer, and always gives the same image.
+type File struct {
+	Version int     `json:"version"`
+	Profile Profile `json:"profile"`
+	Base    Base    `json:"base"`
+	Payload Payload `json:"payload"`
 	// Platforms has one entry a platform, by its name: linux/amd64.
-	Platforms map[string]*LockPlatform `json:"platforms"`
+	Platforms map[string]*Platform `json:"platforms"`
 }
 
-// LockProfile names the profile that was locked. Digest covers the effective profile.
-type LockProfile struct {
+// Profile names the profile that was locked. Digest covers the effective profile.
+type Profile struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
 }
 
-// LockBase is the base as the profile or --base names it, and the digest it had.
-type LockBase struct {
+// Base is the base as the profile or --base names it, and the digest it had.
+type Base struct {
 	Reference string  `json:"reference"`
 	Digest    v1.Hash `json:"digest"`
 }
 
-// LockPayload pins agent-browser.
-type LockPayload struct {
+// Payload pins agent-browser.
+type Payload struct {
 	Version   string `json:"version"`
 	Integrity string `json:"integrity"`
 }
 
-// LockPlatform is what resolving found in one platform's base.
-type LockPlatform struct {
+// Platform is what resolving found in one platform's base.
+type Platform struct {
 	Manifest v1.Hash `json:"manifest"`
 	Line     string  `json:"line"`
 	// Removals are the paths that the profile's removals came to.
@@ -86,7 +89,8 @@ type Footprint struct {
 	Links map[string]string `json:"links,omitempty"`
 }
 
-func newFootprint() Footprint {
+// NewFootprint returns one of which nothing is known.
+func NewFootprint() Footprint {
 	return Footprint{
 		Globs: map[string][]string{}, Below: map[string][]string{}, Links: map[string]string{},
 		Machines: map[string]uint16{}, Interpreters: map[string][]string{},
@@ -96,8 +100,8 @@ func newFootprint() Footprint {
 // maxLock bounds what a lock file may make us read.
 const maxLock = 64 << 20
 
-// ReadLock reads a lock file. A file that isn't there gives an error for which errors.Is(err, fs.ErrNotExist) holds.
-func ReadLock(file string) (*Lock, error) {
+// Read reads a lock file. A file that isn't there gives an error for which errors.Is(err, fs.ErrNotExist) holds.
+func Read(file string) (*File, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -112,12 +116,12 @@ func ReadLock(file string) (*Lock, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	var l Lock
+	var l File
 	if err := dec.Decode(&l); err != nil {
 		return nil, fmt.Errorf("%s:%s: %w; write it anew with `slimctl lock`", file, position(data, err, dec.InputOffset()), err)
 	}
-	if l.Version != lockVersion {
-		return nil, fmt.Errorf("%s: lock version %d, this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, lockVersion)
+	if l.Version != Version {
+		return nil, fmt.Errorf("%s: lock version %d, this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, Version)
 	}
 	for platform, p := range l.Platforms {
 		if p == nil {
@@ -143,17 +147,17 @@ func position(data []byte, err error, offset int64) string {
 }
 
 // Write writes the lock to file, whole or not at all.
-func (l *Lock) Write(file string) error {
+func (l *File) Write(file string) error {
 	return image.WriteFile(file, 0o644, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
-		return enc.Encode(rawname.Quoted(l)) // ReadLock undoes it
+		return enc.Encode(rawname.Quoted(l)) // Read undoes it
 	})
 }
 
 // Matches tells whether the lock is one of p on the base named reference for the platforms; the error says what differs.
-func (l *Lock) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
+func (l *File) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
 	switch {
 	case l.Profile.Digest != p.Digest():
 		return fmt.Errorf("profile %s or --set changed", p.Name)

@@ -1,4 +1,4 @@
-package resolve
+package lock
 
 import (
 	"context"
@@ -16,23 +16,24 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// view answers what resolving asks of a base's merged tree: from the tree, or from what a lock has of an earlier resolving.
-// The answers, all together, are what a lock must hold. After an error it answers that nothing is there, and err says why.
-type view struct {
+// View answers what resolving asks of a base's merged tree: from the tree, or from what a lock has of an earlier resolving.
+// The answers, all together, are what a lock must hold. After an error it answers that nothing is there, and Err says why.
+type View struct {
 	ctx   context.Context //nolint:containedctx // of one call of Resolve
 	files *tree.Image     // nil where a lock answers
 	foot  *Footprint
 	known map[string]image.Entry // of the footprint, by path; one without a path isn't there
 	elfs  map[tree.Digest]*loader.File
-	err   error
+	// Err is the first error; after it nothing is there.
+	Err error
 }
 
 // errNotInLock is a question that the lock can't answer: it was written for another profile.
 var errNotInLock = errors.New("not in the lock; run `slimctl lock` again")
 
-// newView answers from files, or from foot where that is nil.
-func newView(ctx context.Context, files *tree.Image, foot *Footprint) *view {
-	v := &view{ctx: ctx, files: files, foot: foot, known: map[string]image.Entry{}}
+// NewView answers from files, or from foot where that is nil.
+func NewView(ctx context.Context, files *tree.Image, foot *Footprint) *View {
+	v := &View{ctx: ctx, files: files, foot: foot, known: map[string]image.Entry{}}
 	for _, e := range foot.Entries {
 		v.known[e.Path] = e
 	}
@@ -43,18 +44,18 @@ func newView(ctx context.Context, files *tree.Image, foot *Footprint) *view {
 }
 
 // ask reports whether the tree can be asked. Where a lock should have answered what is asked instead, that is an error.
-func (v *view) ask(format string, args ...any) bool {
-	if v.err == nil {
-		v.err = context.Cause(v.ctx)
+func (v *View) ask(format string, args ...any) bool {
+	if v.Err == nil {
+		v.Err = context.Cause(v.ctx)
 	}
-	if v.err == nil && v.files == nil {
-		v.err = fmt.Errorf(format+": %w", append(args, errNotInLock)...)
+	if v.Err == nil && v.files == nil {
+		v.Err = fmt.Errorf(format+": %w", append(args, errNotInLock)...)
 	}
-	return v.err == nil
+	return v.Err == nil
 }
 
-// lookup gives what is at a path, with no symlink followed.
-func (v *view) lookup(p string) (image.Entry, bool) {
+// Lookup gives what is at a path, with no symlink followed.
+func (v *View) Lookup(p string) (image.Entry, bool) {
 	e, ok := v.known[p]
 	if !ok && v.ask("%s", p) {
 		if found, there := v.files.Lookup(p); there {
@@ -68,8 +69,8 @@ func (v *view) lookup(p string) (image.Entry, bool) {
 	return e, e.Path != ""
 }
 
-// resolve follows the symlinks among a path's parents.
-func (v *view) resolve(p string) (string, error) {
+// Resolve follows the symlinks among a path's parents.
+func (v *View) Resolve(p string) (string, error) {
 	if v.files == nil {
 		if to, ok := v.foot.Links[p]; ok {
 			return to, nil
@@ -83,19 +84,19 @@ func (v *view) resolve(p string) (string, error) {
 	return to, err
 }
 
-// glob lists the paths that a pattern matches, sorted.
-func (v *view) glob(pattern string) []string {
+// Glob lists the paths that a pattern matches, sorted.
+func (v *View) Glob(pattern string) []string {
 	paths, ok := v.foot.Globs[pattern]
 	if !ok && v.ask("glob %s", pattern) {
-		if paths, v.err = v.files.Glob(pattern); v.err == nil {
+		if paths, v.Err = v.files.Glob(pattern); v.Err == nil {
 			v.foot.Globs[pattern] = paths
 		}
 	}
 	return paths
 }
 
-// below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
-func (v *view) below(dir string) []string {
+// Below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
+func (v *View) Below(dir string) []string {
 	out, ok := v.foot.Below[dir]
 	if ok || !v.ask("what lies below %s", dir) {
 		return out
@@ -114,8 +115,8 @@ func (v *view) below(dir string) []string {
 	return out
 }
 
-// privileged lists the files with setuid, setgid or file capabilities, sorted.
-func (v *view) privileged() []string {
+// Privileged lists the files with setuid, setgid or file capabilities, sorted.
+func (v *View) Privileged() []string {
 	if v.files == nil {
 		return v.foot.Privileged
 	}
@@ -131,14 +132,14 @@ func (v *view) privileged() []string {
 	return out
 }
 
-// machine gives the machine of an ELF program; zero for what is none.
-func (v *view) machine(p string) elf.Machine {
+// Machine gives the machine of an ELF program; zero for what is none.
+func (v *View) Machine(p string) elf.Machine {
 	if v.files == nil {
 		return elf.Machine(v.foot.Machines[p])
 	}
 	e, ok := v.files.Lookup(p)
-	if ok && v.elfs == nil && v.err == nil {
-		v.elfs, v.err = v.files.ELF()
+	if ok && v.elfs == nil && v.Err == nil {
+		v.elfs, v.Err = v.files.ELF()
 	}
 	f := v.elfs[e.Digest]
 	if f == nil {
@@ -148,17 +149,17 @@ func (v *view) machine(p string) elf.Machine {
 	return f.Machine
 }
 
-// interpreter gives the words of a script's first line; none for what is no script.
-func (v *view) interpreter(p string) []string {
+// Interpreter gives the words of a script's first line; none for what is no script.
+func (v *View) Interpreter(p string) []string {
 	if v.files == nil {
 		return v.foot.Interpreters[p]
 	}
 	e, ok := v.files.Stat(p)
-	if !ok || e.Size == 0 || e.Size > tree.MaxRead || v.err != nil {
+	if !ok || e.Size == 0 || e.Size > tree.MaxRead || v.Err != nil {
 		return nil
 	}
 	var contents map[string][]byte
-	if contents, v.err = v.files.ReadFiles(v.ctx, e.Path); v.err != nil {
+	if contents, v.Err = v.files.ReadFiles(v.ctx, e.Path); v.Err != nil {
 		return nil
 	}
 	words := image.Interpreter(contents[e.Path])
@@ -168,17 +169,17 @@ func (v *view) interpreter(p string) []string {
 	return words
 }
 
-// servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
-func (v *view) servers(file string) []string {
+// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
+func (v *View) Servers(file string) []string {
 	if v.files == nil {
 		return v.foot.Servers
 	}
 	e, ok := v.files.Stat(file)
-	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead || v.err != nil {
+	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead || v.Err != nil {
 		return nil
 	}
 	var contents map[string][]byte
-	if contents, v.err = v.files.ReadFiles(v.ctx, e.Path); v.err != nil {
+	if contents, v.Err = v.files.ReadFiles(v.ctx, e.Path); v.Err != nil {
 		return nil
 	}
 	var hub struct {
@@ -190,8 +191,8 @@ func (v *view) servers(file string) []string {
 	return names
 }
 
-// sorted makes the footprint's order that of its paths, so that two runs write the same lock.
-func (f *Footprint) sorted() {
+// Sort makes the footprint's order that of its paths, so that two runs write the same lock.
+func (f *Footprint) Sort() {
 	sort.Slice(f.Entries, func(i, j int) bool { return f.Entries[i].Path < f.Entries[j].Path })
 	sort.Strings(f.Absent)
 }
