@@ -82,6 +82,9 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 			Recipes: resolved.Recipes, Source: resolved.Source, Annotations: annotations, Digest: b.Image.Digest, Target: o.Target,
 		})
 	}
+	if err == nil && o.Engine != nil && o.Target.Push {
+		err = output.Attach(ctx, made.Referrers, o.Target.Tags, access.Options)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,33 @@ func TestBuilderGivesTheSameDigest(t *testing.T) {
 	}
 	if digests[0] != digests[1] || digests[0] == "" {
 		t.Errorf("the engines print %q and %q", digests[0], digests[1])
+	}
+}
+
+// TestSmallByBuilder: a BuildKit daemon pushes the same small image, with its ledger; one of other layers is the same tree.
+func TestSmallByBuilder(t *testing.T) {
+	daemon := buildkitd.Start(t)
+	s := newSite(t)
+	image := s.Host + "/small/a:1"
+	small := []string{"--profile", "l1", "--base", "standin:B", "--platform", "linux/amd64", "--progress", "quiet"}
+	cli := func(args ...string) (int, string, string) {
+		t.Helper()
+		return slimctl(t.Context(), slices.Concat(args[:1], small, args[1:])...)
+	}
+	_, want, _ := cli("build")
+	code, got, stderr := cli("build", "--builder", daemon.Addr, "-t", image, "--push")
+	if code != exitOK || !strings.HasSuffix(got, "@"+want) {
+		t.Fatalf("exit code %d, %q instead of %q:\n%s", code, got, want, stderr)
+	}
+	if code, text, stderr := slimctl(t.Context(), "why", image, "/usr/bin/openbox"); code != exitOK || !strings.Contains(text, "says the ledger") {
+		t.Errorf("exit code %d: %s%s", code, text, stderr)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if code, _, stderr := cli("build", "--builder", daemon.Addr, "--llb-form", "merge", "--verify=false", "--output", "type=oci,dest="+out); code != exitOK {
+		t.Fatal(stderr)
+	}
+	if code, text, stderr := cli("verify", "--same", "tree", "oci:"+out); code != exitOK || !strings.Contains(text, "passed: proven") {
+		t.Errorf("exit code %d: %s%s", code, text, stderr)
 	}
 }
 

@@ -81,6 +81,35 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	return book.sum(), err
 }
 
+// Attach pushes the referrers of an image that is in the repository of each reference, as Push does; it pushes nothing else.
+func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt image.Options) error {
+	opt = opt.WithDefaults()
+	c := &contents{seen: map[v1.Hash]bool{}}
+	if err := c.addReferrers(referrers); err != nil {
+		return err
+	}
+	transport := image.Transport(nil, opt)
+	done := map[name.Repository]bool{}
+	for _, r := range refs {
+		if done[r.Context()] || len(referrers) == 0 {
+			continue
+		}
+		done[r.Context()] = true
+		p := &pusher{repo: r.Context(), transport: transport, opt: opt, book: &counter{}}
+		err := p.connect(ctx, nil)
+		if err == nil {
+			err = p.parallel(ctx, c.blobs, p.blob)
+		}
+		if err == nil {
+			err = p.parallel(ctx, c.referrers, p.referrer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Tag lets refs point at an index or manifest that is in each of their repositories already. What isn't there is
 // ErrNotFound, and then no reference moves.
 func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options) error {
