@@ -1,14 +1,17 @@
 package slim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slimctl/slimctl/build/ledger"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
@@ -65,10 +68,51 @@ func Diff(ctx context.Context, o DiffOptions) (out []*diff.Diff, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}
+		if err := a.addLedger(ctx, d, sources[1], p.of[1], images); err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", o.Slim, p, err)
+		}
 		out = append(out, d)
 	}
 	return out, checkMatched(out)
 }
+
+// addLedger adds the sizes by the components of the slim image's ledger, if it has one.
+func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, p v1.Platform, images [2]*inspect.Image) error {
+	img, err := src.Image(p)
+	if err != nil {
+		return err
+	}
+	l := a.onlyLedger(ctx, src, img)
+	if l == nil {
+		return nil
+	}
+	in, err := l.Compressed()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	inBase, inSlim := map[string]string{}, map[string]string{}
+	names := map[string]string{} // each once in memory
+	_, err = ledger.Read(in, func(r ledger.Row) bool {
+		if names[r.Component] == "" {
+			names[r.Component] = strings.Clone(r.Component)
+		}
+		path, name := strings.Clone(r.Path), names[r.Component]
+		if inBase[path] = name; r.Stays != "" {
+			inSlim[path] = name
+		}
+		return len(inBase) <= maxPaths
+	})
+	if err != nil {
+		return err
+	}
+	d.AddLedger(images[0].Files.Tree, images[1].Files.Tree,
+		func(p string) string { return inBase[p] }, func(p string) string { return cmp.Or(inSlim[p], ledger.Ours) })
+	return nil
+}
+
+// maxPaths bounds what of a ledger is held in memory.
+const maxPaths = 2_000_000
 
 // checkMatched refuses a path that matches nothing on any platform: it is most likely a mistake, and nothing would differ.
 func checkMatched(diffs []*diff.Diff) error {

@@ -38,25 +38,39 @@ func AskLedger(ctx context.Context, o InspectOptions, path string) ([]Account, e
 		if err != nil {
 			return nil, err
 		}
-		found, err := findLedgers(ctx, src, img)
-		if err != nil || len(found) > 1 {
-			if err == nil {
-				err = fmt.Errorf("%d ledgers refer to it; slimctl verify tells which is false", len(found))
-			}
-			a.Log("%s, %s: no ledger is used: %v", o.Image, p, err)
+		l := a.onlyLedger(ctx, src, img)
+		if l == nil {
 			continue
 		}
-		for digest, l := range found {
-			h, rows, err := readLedger(l, path)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %s: ledger %s: %w", o.Image, p, digest, err)
-			}
-			if len(rows) > 0 {
-				out = append(out, Account{p.String(), digest.String(), h.Base, rows})
-			}
+		digest, err := l.Digest()
+		if err != nil {
+			return nil, err
+		}
+		h, rows, err := readLedger(l, path)
+		if err != nil {
+			return nil, fmt.Errorf("%s, %s: ledger %s: %w", o.Image, p, digest, err)
+		}
+		if len(rows) > 0 {
+			out = append(out, Account{p.String(), digest.String(), h.Base, rows})
 		}
 	}
 	return out, nil
+}
+
+// onlyLedger returns the ledger of an image; nil where there is none, or where it isn't known which one it is.
+func (a Access) onlyLedger(ctx context.Context, src *image.Source, img v1.Image) v1.Layer {
+	found, err := findLedgers(ctx, src, img)
+	if err == nil && len(found) > 1 {
+		err = fmt.Errorf("%d ledgers refer to it; slimctl verify tells which is false", len(found))
+	}
+	if err != nil {
+		a.Log("%s: no ledger is used: %v", src.Reference(), err)
+		return nil
+	}
+	for _, l := range found {
+		return l
+	}
+	return nil
 }
 
 func readLedger(l v1.Layer, path string) (ledger.Header, []ledger.Row, error) {

@@ -53,6 +53,9 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 			if row.Goes, row.From, row.Why = w.goes(set, *e); laid {
 				row.Goes, row.From, row.Why = ledger.Replaced, overlay, ""
 			}
+			if !e.IsDir() {
+				row.Component = w.component(e.Path, row.Package)
+			}
 			gone = append(gone, row)
 		}
 	}

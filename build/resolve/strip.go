@@ -14,7 +14,6 @@ import (
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/lock"
-	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -131,12 +130,8 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 	in := strip.Input{
 		Base: files, Image: img, Time: keptTime, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
 	}
-	rest := ""
 	for _, c := range w.in.Profile.Keep.Components {
 		in.Order = append(in.Order, c.Name)
-		if len(c.Paths)+len(c.Packages) == 0 {
-			rest = c.Name
-		}
 	}
 	has := func(p string) bool {
 		_, laid := w.laid[p]
@@ -156,13 +151,15 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 		if laid, ok := w.laid[p]; !set.Has(p) || w.gone(p) || ok && !laid.dir {
 			return ""
 		}
-		return component(w.in.Profile.Keep.Components, p, set.Owner(p), rest)
+		return w.component(p, set.Owner(p))
 	}
 	return in
 }
 
-// component is the layer of a path: of the first component that names it, else of the first that names its package, else rest.
-func component(all []profile.Component, p, owner, rest string) string {
+// component is the layer of a path: of the first component that names it, else of the first that names its package, else of the
+// one that names nothing.
+func (w *work) component(p, owner string) string {
+	all := w.in.Profile.Keep.Components
 	for _, c := range all {
 		if matchesAny(c.Paths, p) {
 			return c.Name
@@ -173,5 +170,10 @@ func component(all []profile.Component, p, owner, rest string) string {
 			return c.Name
 		}
 	}
-	return rest
+	for _, c := range all {
+		if len(c.Paths)+len(c.Packages) == 0 {
+			return c.Name
+		}
+	}
+	return ""
 }

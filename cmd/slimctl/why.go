@@ -134,7 +134,7 @@ func (s story) print(b *strings.Builder) {
 		if row.Package != "" {
 			line("  belongs to the package %s", row.Package)
 		}
-		if row.Component != "" {
+		if row.Component != "" && row.Stays != "" {
 			line("  lies in the layer %s", row.Component)
 		}
 		if row.Edited != "" {

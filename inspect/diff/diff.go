@@ -176,6 +176,8 @@ type Size struct {
 	Gone   int64 `json:"gone"`
 	// Components are changed components, biggest change first.
 	Components []Component `json:"components,omitempty"`
+	// Ledger are the components of slim's ledger, changed or not, by which its layers are cut; none for a slim image without one.
+	Ledger []Component `json:"ledger,omitempty"`
 }
 
 // Component is a size.Component on both sides.

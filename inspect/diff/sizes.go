@@ -2,8 +2,11 @@ package diff
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
@@ -39,6 +42,32 @@ func components(base, slim []size.Component) []Component {
 		return cmp.Or(cmp.Compare(b.change(), a.change()), cmp.Compare(a.Name, b.Name))
 	})
 	return out
+}
+
+// AddLedger sets Size.Ledger. inBase and inSlim return the component of a path; empty for none.
+func (d *Diff) AddLedger(base, slim *tree.Tree, inBase, inSlim func(path string) string) {
+	byName := map[string]Component{}
+	for i, side := range []struct {
+		*tree.Tree
+		of func(string) string
+	}{{base, inBase}, {slim, inSlim}} {
+		for e := range side.Walk("/") {
+			name := side.of(e.Path)
+			if e.Type != image.TypeFile || name == "" {
+				continue
+			}
+			c := byName[name]
+			if c.Name = name; i == 0 {
+				c.Base += e.Size
+			} else {
+				c.Slim += e.Size
+			}
+			byName[name] = c
+		}
+	}
+	d.Size.Ledger = slices.SortedFunc(maps.Values(byName), func(a, b Component) int {
+		return cmp.Or(cmp.Compare(b.Slim, a.Slim), cmp.Compare(b.Base, a.Base), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func (c Component) change() int64 { return max(c.Slim-c.Base, c.Base-c.Slim) }

@@ -193,6 +193,15 @@ func componentChanges(d *diff.Diff) section {
 	return s
 }
 
+// ledgerChanges has the components by which the slim image's layers are cut.
+func ledgerChanges(d *diff.Diff) section {
+	s := newSection("ledger", "by slim's ledger", name("layer"), numeral("base"), numeral("slim"), numeral("change"))
+	for _, c := range d.Size.Ledger {
+		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
+	}
+	return s
+}
+
 // layerChanges has every layer of both: what is downloaded, and what of it can be seen.
 func layerChanges(d *diff.Diff) section {
 	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{

@@ -244,7 +244,7 @@ func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	v.Parts = []part{
 		surface,
 		{ID: "config", Title: "Configuration", Sections: []htmlSection{toHTML(config(d), at)}},
-		{ID: "size", Title: "Size", Sections: []htmlSection{toHTML(componentChanges(d), at), toHTML(layerChanges(d), at)}},
+		{ID: "size", Title: "Size", Sections: sizeSections(d, at)},
 		files,
 	}
 	if len(texts) > 0 {
@@ -265,6 +265,14 @@ func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	v.Stacks, v.Legend = stacks([]string{"base", "slim"}, sides)
 	v.maps = mapCells(sides)
 	return v
+}
+
+func sizeSections(d *diff.Diff, at int) []htmlSection {
+	out := []htmlSection{toHTML(componentChanges(d), at)}
+	if len(d.Size.Ledger) > 0 {
+		out = append(out, toHTML(ledgerChanges(d), at))
+	}
+	return append(out, toHTML(layerChanges(d), at))
 }
 
 func (p htmlPage) write(w io.Writer) error {

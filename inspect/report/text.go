@@ -573,8 +573,10 @@ func (t texter) sizes(d *diff.Diff) string {
 		s.add(l.what, Bytes(l.base), Bytes(l.slim), change(l.slim-l.base), l.words)
 	}
 	out := t.table(s)
-	if c := componentChanges(d); len(c.Rows) > 0 {
-		out += "\n" + t.table(c)
+	for _, s := range []section{componentChanges(d), ledgerChanges(d)} {
+		if len(s.Rows) > 0 {
+			out += "\n" + t.table(s)
+		}
 	}
 	return out
 }
