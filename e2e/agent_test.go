@@ -26,13 +26,20 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // newAgent connects one to the closed image.
-func newAgent(t *testing.T, w *world) *agent {
+func newAgent(t *testing.T, w *world) *agent { return newAgentOf(t, w, nil) }
+
+// newAgentWithSession connects one of a protocol that has MCP sessions: it is another client than those with the same key.
+func newAgentWithSession(t *testing.T, w *world) *agent {
+	return newAgentOf(t, w, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+}
+
+func newAgentOf(t *testing.T, w *world, options *mcp.ClientSessionOptions) *agent {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
 	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint: "http://" + public + "/mcp", DisableStandaloneSSE: true,
 		HTTPClient: &http.Client{Timeout: need.Patience, Transport: withKey{&http.Transport{DialContext: w.dial}}},
-	}, nil)
+	}, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,14 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := boot(t, w, withFiles(t, buildL0(t, "standin-live:B"), image.Bytes("/etc/browser/policies/managed/zz-e2e.json", 0o644, policy)), nil)
+	b := boot(t, w, withFiles(t, buildL0(t, "standin-live:B"),
+		image.Bytes("/etc/browser/policies/managed/zz-e2e.json", 0o644, policy),
+		image.Bytes("/etc/agent-browser/browser-shell.policy.json", 0o644, impatient(t))), nil)
 	b.healthy(t)
 	b.closed(t)
 	w.answerNames(t)
 	t.Run("obey a person", func(t *testing.T) { testSchemes(t, b) })
+	t.Run("share", func(t *testing.T) { testShare(t, b) })
 	t.Run("start no program", func(t *testing.T) { testStarters(t, b) })
 	t.Run("ask for nothing", func(t *testing.T) { testInterfaces(t, b, certificate) })
 	t.Run("ask for a password", func(t *testing.T) { testLogin(t, b) })
