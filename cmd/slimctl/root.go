@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !errors.Is(err, statusError{code: exitInterrupted}) {
 		err = errInterrupted
 	}
 	if status := (statusError{}); errors.As(err, &status) {

@@ -182,7 +182,7 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	case err != nil:
 		return err
 	case ctx.Err() != nil:
-		return errInterrupted
+		return statusError{code: exitInterrupted} // Ctrl-C is how a run ends
 	case st.TimedOut && trouble != nil:
 		return statusError{exitTimeout, fmt.Sprintf("the container ran for %s, its --timeout, and was ended; %v", f.settings.Timeout, trouble)}
 	case st.TimedOut:

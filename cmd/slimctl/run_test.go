@@ -140,7 +140,7 @@ func TestRunInterrupted(t *testing.T) {
 		if err := p.Process.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
-		if code := p.end(t); code != exitInterrupted || !strings.Contains(out.String(), "got terminated") {
+		if code := p.end(t); code != exitInterrupted || !strings.Contains(out.String(), "got terminated") || strings.Contains(p.stderr.String(), "error") {
 			t.Errorf("exit code %d: %s %s", code, out.String(), p.stderr.String())
 		}
 		if left := traces(t, dir); len(left) > 0 {
