@@ -69,7 +69,7 @@ func Diff(ctx context.Context, o DiffOptions) (out []*diff.Diff, err error) {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}
 		if err := a.addLedger(ctx, d, sources[1], p.of[1], images); err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", o.Slim, p, err)
+			a.Log("%s, %s: no ledger is used: %v", o.Slim, p, err)
 		}
 		out = append(out, d)
 	}

@@ -48,7 +48,8 @@ func AskLedger(ctx context.Context, o InspectOptions, path string) ([]Account, e
 		}
 		h, rows, err := readLedger(l, path)
 		if err != nil {
-			return nil, fmt.Errorf("%s, %s: ledger %s: %w", o.Image, p, digest, err)
+			a.Log("%s, %s: no ledger is used: %v", o.Image, p, err)
+			continue
 		}
 		if len(rows) > 0 {
 			out = append(out, Account{p.String(), digest.String(), h.Base, rows})

@@ -71,17 +71,25 @@ func TestLedgerInRegistry(t *testing.T) {
 	}
 }
 
+// TestBadLedger: what can't be read as a ledger is told, and then the layers are asked.
+func TestBadLedger(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	image := s.Host + "/small/a:1"
+	if code, _, stderr := slimctl(t.Context(), "build", "--base", "standin:B", "--platform", "linux/amd64", "-t", image, "--push", "--progress", "quiet"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	attach(t, image, []byte("not gzip"))
+	for _, args := range [][]string{{"why", image, "/usr/bin/openbox"}, {"diff", "standin:B", image, "--platform", "linux/amd64"}} {
+		if code, stdout, stderr := slimctl(t.Context(), args...); code != exitOK || !strings.Contains(stdout, "linux/amd64") || !strings.Contains(stderr, "no ledger is used: ledger: ") {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
 // attachFalse attaches a ledger that says something else to an image in a registry.
 func attachFalse(t *testing.T, reference string) {
 	t.Helper()
-	ref, err := name.ParseReference(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	subject, err := remote.Head(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var text bytes.Buffer
 	w, err := ledger.NewWriter(&text, ledger.Header{})
 	if err != nil {
@@ -93,7 +101,20 @@ func attachFalse(t *testing.T, reference string) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	artifact, err := mutate.AppendLayers(empty.Image, static.NewLayer(text.Bytes(), ledger.MediaType))
+	attach(t, reference, text.Bytes())
+}
+
+func attach(t *testing.T, reference string, text []byte) {
+	t.Helper()
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := remote.Head(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	artifact, err := mutate.AppendLayers(empty.Image, static.NewLayer(text, ledger.MediaType))
 	if err != nil {
 		t.Fatal(err)
 	}
