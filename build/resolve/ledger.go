@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"bytes"
+	"errors"
 	"maps"
 	"path"
 	"slices"
@@ -13,50 +14,17 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// writeLedger writes what becomes of each path of the base. component is strip.Input's.
+// writeLedger writes what becomes of each path of the base. component is strip.Input's. No more than one row is in memory.
 func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(string) string, layers []strip.Layer) (strip.Layer, error) {
 	edited := map[string]tree.Digest{}
 	for _, l := range layers {
 		maps.Copy(edited, l.Edited)
 	}
-	ours := map[string]string{}                                           // overlays, by what they lay and the directories above
-	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.laid))) { // of several the first
+	// ours has overlays by what they lay and the directories above; of several the first.
+	ours := map[string]string{}
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.laid))) {
 		for _, at := range append(image.Parents(p), p) {
 			ours[at] = "overlay " + w.laid[p].overlay
-		}
-	}
-	var stay, gone []ledger.Row
-	for e := range files.Walk("/") {
-		if e.Path == "/" {
-			continue
-		}
-		row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link}
-		if e.Type != image.TypeFile {
-			row.Type = e.Type
-		}
-		if e.Type == image.TypeFile {
-			row.Bytes = e.Size
-		}
-		if new, ok := edited[e.Path]; ok {
-			row.Digest, row.Edited = e.Digest.String(), new.String()
-		}
-		overlay, laid := ours[e.Path]
-		switch c := component(e.Path); {
-		case c != "":
-			row.Component = c
-			row.Stays, row.From, row.Why = stays(set, *e)
-			stay = append(stay, row)
-		case laid && e.IsDir():
-			row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
-			stay = append(stay, row)
-		default:
-			if row.Goes, row.From, row.Why = w.goes(set, *e); laid {
-				row.Goes, row.From, row.Why = ledger.Replaced, overlay, ""
-			}
-			if !e.IsDir() {
-				row.Component = w.component(e.Path, row.Package)
-			}
-			gone = append(gone, row)
 		}
 	}
 	var out bytes.Buffer
@@ -64,14 +32,49 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 	if err != nil {
 		return strip.Layer{}, err
 	}
-	for _, rows := range [][]ledger.Row{packageRows(set), stay, addedRows(files, ours, w.laid), gone} {
+	add := func(rows ...ledger.Row) {
 		for _, r := range rows {
-			if err := book.Add(r); err != nil {
-				return strip.Layer{}, err
+			if err == nil {
+				err = book.Add(r)
 			}
 		}
 	}
-	if err := book.Close(); err != nil {
+	add(packageRows(set)...)
+	for _, stay := range []bool{true, false} {
+		for e := range files.Walk("/") {
+			overlay, laid := ours[e.Path]
+			c := component(e.Path)
+			made := c == "" && laid && e.IsDir()
+			if e.Path == "/" || stay != (c != "" || made) {
+				continue
+			}
+			row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link, Component: c}
+			if row.Type = e.Type; e.Type == image.TypeFile {
+				row.Type, row.Bytes = "", e.Size
+			}
+			if digest, ok := edited[e.Path]; ok {
+				row.Digest, row.Edited = e.Digest.String(), digest.String()
+			}
+			switch {
+			case made:
+				row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
+			case stay:
+				row.Stays, row.From, row.Why = stays(set, *e)
+			case laid:
+				row.Goes, row.From = ledger.Replaced, overlay
+			default:
+				row.Goes, row.From, row.Why = w.goes(set, *e)
+			}
+			if !stay && !e.IsDir() {
+				row.Component = w.component(e.Path, row.Package)
+			}
+			add(row)
+		}
+		if stay {
+			add(addedRows(files, ours, w.laid)...)
+		}
+	}
+	if err := errors.Join(err, book.Close()); err != nil {
 		return strip.Layer{}, err
 	}
 	return strip.Blob(w.in.Cache.Dir, out.Bytes())
