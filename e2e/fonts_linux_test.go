@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,14 +25,7 @@ func fontBase(t *testing.T) string {
 	status := string(readFile(t, ref, "/var/lib/dpkg/status"))
 	var files []image.File
 	for name, fonts := range fontPackages {
-		dir := t.TempDir()
-		for _, argv := range [][]string{{"apt-get", "-q", "download", name}, {"sh", "-c", "dpkg-deb --extract *.deb ."}} {
-			cmd := exec.CommandContext(t.Context(), need.Program(t, argv[0]), argv[1:]...)
-			cmd.Dir = dir
-			if out, err := cmd.CombinedOutput(); err != nil {
-				need.Missing(t, "%q: %v: %s", argv, err, out)
-			}
-		}
+		dir := need.DebianPackage(t, name)
 		list := "/.\n"
 		for _, font := range fonts {
 			path := "/usr/share/fonts/" + font

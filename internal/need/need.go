@@ -115,18 +115,64 @@ func FilesystemServer(t testing.TB) string {
 	return installed(t, "mcp-server-filesystem-"+version, server+"@"+version, server+"/dist/index.js")
 }
 
-// installed gives the path of a file of an npm package, which it installs into dir of the cache if it isn't there.
+// DebianPackage returns the directory into which a package of this machine's Debian is unpacked, once a machine.
+func DebianPackage(t testing.TB, name string) string {
+	t.Helper()
+	apt, dpkg := Program(t, "apt-get"), Program(t, "dpkg-deb")
+	return cached(t, filepath.Join("debian", name), "usr", func(dir string) {
+		run := func(argv ...string) (string, error) {
+			cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			return string(out), err
+		}
+		if _, err := run(apt, "-q", "download", name); err != nil { // on a new machine apt has no lists yet
+			_, _ = run(apt, "-q", "update")
+			if out, err := run(apt, "-q", "download", name); err != nil {
+				Missing(t, "apt-get download %s: %v\n%s", name, err, out)
+			}
+		}
+		debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+		if err != nil || len(debs) != 1 {
+			t.Fatalf("apt-get download %s left %q: %v", name, debs, err)
+		}
+		if out, err := run(dpkg, "--extract", debs[0], dir); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if err := os.Remove(debs[0]); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// installed returns the path of a file of an npm package, which it installs into dir of the cache if it isn't there.
 func installed(t testing.TB, dir, pkg, file string) string {
 	t.Helper()
 	npm := Program(t, "npm")
+	file = filepath.Join("node_modules", filepath.FromSlash(file))
+	dir = cached(t, dir, file, func(tmp string) {
+		cmd := exec.CommandContext(t.Context(), npm, "install", "--prefix", tmp, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", pkg)
+		cmd.Dir = tmp
+		if out, err := cmd.CombinedOutput(); err != nil {
+			Missing(t, "npm install %s: %v\n%s", pkg, err, out)
+		}
+		if err := os.Chmod(filepath.Join(tmp, file), 0o755); err != nil { // npm gives agent-browser without the execute bit
+			t.Fatal(err)
+		}
+	})
+	return filepath.Join(dir, file)
+}
+
+// cached returns a directory of slimctl's cache, which fill makes when file isn't in it.
+func cached(t testing.TB, name, file string, fill func(dir string)) string {
+	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = filepath.Join(cache, "slimctl", dir)
-	file = filepath.Join("node_modules", filepath.FromSlash(file))
+	dir := filepath.Join(cache, "slimctl", name)
 	if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-		return filepath.Join(dir, file)
+		return dir
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
@@ -136,18 +182,11 @@ func installed(t testing.TB, dir, pkg, file string) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(tmp)
-	cmd := exec.CommandContext(t.Context(), npm, "install", "--prefix", tmp, "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", pkg)
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		Missing(t, "npm install %s: %v\n%s", pkg, err, out)
-	}
-	if err := os.Chmod(filepath.Join(tmp, file), 0o755); err != nil { // npm gives agent-browser without the execute bit
-		t.Fatal(err)
-	}
+	fill(tmp)
 	if err := os.Rename(tmp, dir); err != nil { // another test may have been faster
 		if _, serr := os.Stat(filepath.Join(dir, file)); serr != nil {
 			t.Fatal(err)
 		}
 	}
-	return filepath.Join(dir, file)
+	return dir
 }
