@@ -189,7 +189,7 @@ func (r *Recipe) Stripped() []Component {
 	return nil
 }
 
-// Ledger gives the blob that says what became of each path of the base; nil when the base's layers stay.
+// Ledger returns the blob that says what became of each path of the base; nil when the base's layers stay.
 func (r *Recipe) Ledger() v1.Layer {
 	if s := r.Strip(); s != nil {
 		return s.Ledger
@@ -197,7 +197,7 @@ func (r *Recipe) Ledger() v1.Layer {
 	return nil
 }
 
-// Strip gives the recipe's Strip step; nil when the base's layers stay.
+// Strip returns the recipe's Strip step; nil when the base's layers stay.
 func (r *Recipe) Strip() *Strip {
 	for _, s := range r.Steps {
 		if s, ok := s.(Strip); ok {

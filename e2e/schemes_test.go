@@ -135,7 +135,7 @@ func (d *desk) visit(t *testing.T, query string) {
 	})
 }
 
-// reaches tells whether a key comes to a page.
+// reaches reports whether a key comes to a page.
 func (d *desk) reaches(t *testing.T, query string) error {
 	d.press(t, 'z')
 	got := d.acted.take()

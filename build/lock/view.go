@@ -54,7 +54,7 @@ func (v *View) ask(format string, args ...any) bool {
 	return v.Err == nil
 }
 
-// Lookup gives what is at a path, with no symlink followed.
+// Lookup returns what is at a path, with no symlink followed.
 func (v *View) Lookup(p string) (image.Entry, bool) {
 	e, ok := v.known[p]
 	if !ok && v.ask("%s", p) {
@@ -132,7 +132,7 @@ func (v *View) Privileged() []string {
 	return out
 }
 
-// Machine gives the machine of an ELF program; zero for what is none.
+// Machine returns the machine of an ELF program; zero for what is none.
 func (v *View) Machine(p string) elf.Machine {
 	if v.files == nil {
 		return elf.Machine(v.foot.Machines[p])
@@ -149,7 +149,7 @@ func (v *View) Machine(p string) elf.Machine {
 	return f.Machine
 }
 
-// Interpreter gives the words of a script's first line; none for what is no script.
+// Interpreter returns the words of a script's first line; none for what is no script.
 func (v *View) Interpreter(p string) []string {
 	if v.files == nil {
 		return v.foot.Interpreters[p]

@@ -43,7 +43,7 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 	return append(lays, hub), unsure, errors.Join(append(errs, err)...)
 }
 
-// canHold tells whether a condition can hold for a platform on some base, and whether it holds on every one.
+// canHold reports whether a condition can hold for a platform on some base, and whether it holds on every one.
 func canHold(c profile.When, p v1.Platform) (can, always bool) {
 	can = len(c.Platform) == 0 || slices.Contains(c.Platform, profile.Platform(p.String()))
 	return can, len(c.Line) == 0 && c.Exists == "" && c.Missing == ""

@@ -116,7 +116,7 @@ func stays(set *keep.Set, e tree.Entry) (rule, from, why string) {
 	return r.Rule, r.From, r.Why
 }
 
-// goes says why a path of the base is not in the layers that stay.
+// goes returns why a path of the base is not in the layers that stay.
 func (w *work) goes(set *keep.Set, e tree.Entry) (rule, from, why string) {
 	for p := e.Path; p != "/"; p = path.Dir(p) {
 		if r, ok := w.removed[p]; ok {

@@ -143,7 +143,7 @@ func (w *work) lacks(p string, program bool, depth int) string {
 // scripts is how many scripts Linux starts one by another (execve(2)).
 const scripts = 4
 
-// lacksInterpreter says what is wrong with what a script's first line starts it with: a program, or one that env looks for.
+// lacksInterpreter returns what is wrong with what a script's first line starts it with: a program, or one that env looks for.
 func (w *work) lacksInterpreter(script string, words []string, depth int) string {
 	if len(words) == 0 {
 		return ""

@@ -150,7 +150,7 @@ func (s *Server) MatchURI(uri string) (*Location, bool) {
 	return s.Match(path), true
 }
 
-// Normalise gives the path of a request's target as nginx matches it (ngx_http_parse_complex_uri): without query and
+// Normalise returns the path of a request's target as nginx matches it (ngx_http_parse_complex_uri): without query and
 // fragment, percent decoded, with "." and ".." resolved and slashes merged if asked for. false is what nginx answers with
 // 400.
 func Normalise(target string, mergeSlashes bool) (string, bool) {
