@@ -123,7 +123,7 @@ func standin(t *testing.T, line string) string {
 	return "oci:" + dir
 }
 
-// grown gives a later base of a line, as its vendor might make it: with what standin.News brings, and with other names for all
+// grown returns a later base of a line, as its vendor might make it: with what standin.News brings, and with other names for all
 // that only the base's own programs know.
 func grown(t *testing.T, line string) string {
 	t.Helper()

@@ -59,7 +59,7 @@ const (
 // Ours is the component of what the build adds.
 const Ours = "ours"
 
-// Row says what becomes of a path or, where Path is empty, of a package of the base. Either Stays or Goes is set.
+// Row is the fate of a path or, where Path is empty, of a package of the base. Either Stays or Goes is set.
 type Row struct {
 	Path    string `json:"path,omitempty"`
 	Package string `json:"package,omitempty"`

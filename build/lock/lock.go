@@ -63,7 +63,7 @@ type Platform struct {
 	Footprint Footprint `json:"footprint"`
 	// Layers are those that take the place of the base's, lowest first.
 	Layers []strip.Pin `json:"layers,omitempty"`
-	// Ledger says what of the base they hold.
+	// Ledger is the ledger of what of the base they hold.
 	Ledger *strip.Pin `json:"ledger,omitempty"`
 }
 

@@ -396,7 +396,7 @@ func (in Input) entries(files []file, have *contents) ([]image.File, map[string]
 	return out, edited, nil
 }
 
-// content gives e the content of f, and returns the content's digest.
+// content sets the content of e to that of f, and returns the content's digest.
 func (in Input) content(e *image.File, f file, have *contents) (tree.Digest, error) {
 	r, ok := have.open(f.Digest)
 	if !ok && f.Size > 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Transfer says what a push moved.
+// Transfer is what a push moved.
 type Transfer struct {
 	// Blobs by how they came to be in the target repository; one that several platforms share counts once. All are
 	// zero when every tag was already there.

@@ -25,8 +25,8 @@ type openings struct {
 	err error // why they are not known, or not all
 }
 
-// add notes a file; before a container has its own root its paths begin with root.
-func (o *openings) add(file, by, root string) {
+// addOpened adds a file that was opened; before a container has its own root its paths begin with root.
+func (o *openings) addOpened(file, by, root string) {
 	if below, ok := strings.CutPrefix(file, root+"/"); ok {
 		file = "/" + below
 	}

@@ -96,7 +96,7 @@ func watchOpens(root string, into *openings) (*watch, error) {
 		}
 		if file, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", e.Fd)); err == nil {
 			by, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", e.Pid)) // it may have ended
-			into.add(file, by, root)
+			into.addOpened(file, by, root)
 		}
 	}, into.fail)
 }

@@ -78,8 +78,8 @@ func (h *held) unchecked(format string, args ...any) {
 	h.report.Unchecked = append(h.report.Unchecked, platformOf(h.Image)+": "+fmt.Sprintf(format, args...))
 }
 
-// read gives the contents of files, as many at once as may be.
-func (h *held) read(paths []string) map[string][]byte {
+// readFiles returns the contents of files, as many at once as may be.
+func (h *held) readFiles(paths []string) map[string][]byte {
 	out := make(map[string][]byte, len(paths))
 	for len(paths) > 0 && h.err == nil {
 		n, size := 0, int64(0)

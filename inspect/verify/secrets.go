@@ -162,7 +162,7 @@ func secretFiles(h *held, base bool) {
 		h.unchecked("secrets in %d of %d files that could hold some", len(read)-mostSecretFiles, len(read))
 		read = read[:mostSecretFiles]
 	}
-	contents := h.read(read)
+	contents := h.readFiles(read)
 	for _, p := range read {
 		data := contents[p]
 		if bytes.HasPrefix(data, []byte("\x7fELF")) {
