@@ -47,12 +47,12 @@ func server(ctx context.Context, arch, pkg string, o Options) ([]image.File, err
 	if !ok {
 		return nil, fmt.Errorf("architecture %q: browser-shell comes for amd64 and arm64", arch)
 	}
-	data, err := embeddedServer(arch)
-	if err == nil && data == nil {
-		data, err = compile(ctx, arch, pkg, o)
-	}
-	if err != nil {
-		return nil, err
+	data := embeddedServer(arch)
+	if data == nil {
+		var err error
+		if data, err = compile(ctx, arch, pkg, o); err != nil {
+			return nil, err
+		}
 	}
 	if err := checkStatic(data, want.machine); err != nil {
 		return nil, fmt.Errorf("browser-shell for %s: %w", arch, err)
@@ -63,11 +63,7 @@ func server(ctx context.Context, arch, pkg string, o Options) ([]image.File, err
 // ServerOrigin returns where Server has browser-shell from: the build information of the embedded program, or the
 // directory of the source that it is compiled from.
 func ServerOrigin() (source string, carried *debug.BuildInfo, err error) {
-	data, err := embeddedServer(runtime.GOARCH)
-	if err != nil {
-		return "", nil, err
-	}
-	if data != nil {
+	if data := embeddedServer(runtime.GOARCH); data != nil {
 		carried, err = buildinfo.Read(bytes.NewReader(data))
 		return "", carried, err
 	}

@@ -2,12 +2,15 @@
 
 package overlays
 
-import "embed"
+import _ "embed"
 
-//go:embed bin/browser-shell-linux-amd64 bin/browser-shell-linux-arm64
-var serverBinaries embed.FS
+//go:embed bin/browser-shell-linux-amd64
+var serverAMD64 []byte
 
-// embeddedServer gives the binary that `make release` put in bin/.
-func embeddedServer(arch string) ([]byte, error) {
-	return serverBinaries.ReadFile("bin/browser-shell-linux-" + arch)
+//go:embed bin/browser-shell-linux-arm64
+var serverARM64 []byte
+
+// embeddedServer returns the binary that `make release` put in bin/, where it lies in slimctl's own file.
+func embeddedServer(arch string) []byte {
+	return map[string][]byte{"amd64": serverAMD64, "arm64": serverARM64}[arch]
 }

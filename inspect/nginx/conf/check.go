@@ -18,6 +18,9 @@ var contexts = map[string]string{
 	"http location if": "http { server { location x { if (x) {", "http location limit_except": "http { server { location x { limit_except x {",
 }
 
+// A statement that ask writes has fewer words. Upstream's 2,048 take 100 kB each time.
+func init() { crossplane.SetTokenChanCap(64) }
+
 // check notes directives that nginx doesn't have, or not there, or not with such arguments. crossplane has the tables.
 func (s *source) check(block []*Statement) { s.checkIn(block, "", map[string]string{}) }
 
