@@ -37,9 +37,10 @@ type layer struct {
 	file   string
 }
 
-func (l *layer) write(ctx context.Context, w io.Writer, files []image.File) error {
+// write writes the layer to blob, and what it is compressed of to archive.
+func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []image.File) error {
 	packed, unpacked := sha256.New(), sha256.New()
-	out := &countingWriter{w: io.MultiWriter(w, packed)}
+	out := &countingWriter{w: io.MultiWriter(blob, packed)}
 	zw, err := pgzip.NewWriterLevel(out, Compression)
 	if err != nil {
 		return err
@@ -48,7 +49,7 @@ func (l *layer) write(ctx context.Context, w io.Writer, files []image.File) erro
 		return err
 	}
 	zw.OS = 255 // unknown, as image.LayerCache writes it
-	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked)}, files); err != nil {
+	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked, archive)}, files); err != nil {
 		return err
 	}
 	if err := zw.Close(); err != nil {

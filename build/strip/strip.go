@@ -432,15 +432,18 @@ func setSourceTime(pyc []byte, t time.Time) {
 	}
 }
 
-// store keeps layers as files.
-type store struct{ dir string }
+// store keeps layers as files, and their indexes.
+type store struct {
+	dir     string
+	indexes tree.Cache
+}
 
 func newStore(cacheDir string) (store, error) {
 	if cacheDir == "" {
 		return store{}, errors.New("layers made anew need a cache directory to lie in")
 	}
 	dir := filepath.Join(cacheDir, "stripped", fmt.Sprintf("v%d", keyVersion))
-	return store{dir}, os.MkdirAll(dir, 0o755)
+	return store{dir, tree.Cache{Dir: cacheDir}}, os.MkdirAll(dir, 0o755)
 }
 
 // get returns the layer of a key; nil when it was not made yet or is not whole.
@@ -462,8 +465,10 @@ func (s store) get(key string) *layer {
 
 func (s store) make(ctx context.Context, key string, files []image.File, edited map[string]tree.Digest) (*layer, error) {
 	l := &layer{file: filepath.Join(s.dir, key+".tar.gz"), Edited: edited}
-	err := image.WriteFile(l.file, 0o644, func(w io.Writer) error {
-		return l.write(ctx, w, files)
+	_, err := s.indexes.IndexLayer(ctx, func(archive io.Writer) (v1.Layer, error) {
+		return l, image.WriteFile(l.file, 0o644, func(blob io.Writer) error {
+			return l.write(ctx, blob, archive, files)
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -322,6 +322,53 @@ func TestCompiledPython(t *testing.T) {
 	}
 }
 
+// TestIndexes: the indexes of the layers are made with them, the same as reading the layers gives.
+func TestIndexes(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, base := stack(t, []image.File{
+		image.Bytes("/a", 0o755, program), image.Bytes("/etc/b", 0o644, []byte("b")), image.Symlink("/c", "a"), image.Bytes("/none", 0o644, nil),
+	})
+	in := strip.Input{
+		Base: base, Image: img, CacheDir: t.TempDir(), Order: []string{"one", "two"},
+		Component: func(p string) string { return map[bool]string{false: "one", true: "two"}[p == "/c"] },
+	}
+	made := empty.Image
+	for _, l := range layers(t, in) {
+		if made, err = mutate.AppendLayers(made, l.Layer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := tree.Cache{Dir: t.TempDir()}
+	if _, err := read.Open(t.Context(), made, tree.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	indexes := func(dir string) map[string]string {
+		files, err := filepath.Glob(filepath.Join(dir, "index", "*", "*.idx"))
+		if err != nil || len(files) != 2 {
+			t.Fatalf("%q %v", files, err)
+		}
+		out := map[string]string{}
+		for _, f := range files {
+			data, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[filepath.Base(f)] = string(data)
+		}
+		return out
+	}
+	if want, got := indexes(read.Dir), indexes(in.CacheDir); !maps.Equal(want, got) {
+		t.Errorf("%d indexes made with the layers are not those of reading them", len(got))
+	}
+}
+
 // unread is an image whose layers can't be read.
 type unread struct{ v1.Image }
 

@@ -79,7 +79,7 @@ func compression(magic []byte) string {
 	switch {
 	case bytes.HasPrefix(magic, []byte("\x1f\x8b")):
 		return "gzip"
-	case bytes.Equal(magic, []byte("\x28\xb5\x2f\xfd")):
+	case bytes.HasPrefix(magic, []byte("\x28\xb5\x2f\xfd")):
 		return "zstd"
 	}
 	return "none"

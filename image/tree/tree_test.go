@@ -332,8 +332,15 @@ func TestIndexOfCompressions(t *testing.T) {
 		"plain": static.NewLayer(plain.Bytes(), types.OCIUncompressedLayer),
 		"zstd":  compressed{static.NewLayer(packed.Bytes(), types.OCILayerZStd), static.NewLayer(plain.Bytes(), types.OCIUncompressedLayer)},
 	} {
-		if diff := cmp.Diff([]string{"file /x"}, paths(treeOf(t, l))); diff != "" {
+		got, err := tree.Cache{}.Open(t.Context(), newImage(t, l), tree.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"file /x"}, paths(got.Tree)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if c := got.Layers[0].Compression; c != strings.Replace(name, "plain", "none", 1) {
+			t.Errorf("%s: compression %q", name, c)
 		}
 	}
 }
