@@ -333,9 +333,10 @@ func platformNames(b *slim.Built) (names []string) {
 	return names
 }
 
-// resultReference is the line on standard output: the first tag's repository, or nothing but the digest.
+// resultReference is the line on standard output: the first tag's reference where something has the tag now, or the
+// digest alone.
 func resultReference(t output.Target, b *slim.Built) string {
-	if len(t.Tags) > 0 {
+	if len(t.Tags) > 0 && (t.Push || t.Load || len(t.Files) > 0) {
 		return t.Tags[0].String() + "@" + b.Image.Digest.String()
 	}
 	return b.Image.Digest.String()

@@ -74,7 +74,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 			case !f.exitCode || cmd.Context().Err() != nil:
 				return err
 			case err != nil:
-				reportError(a.stderr, err)
+				reportError(a.stderr, cmd.CommandPath(), err)
 				return statusError{code: exitTrouble}
 			case different:
 				return statusError{code: exitDifferent}

@@ -44,9 +44,9 @@ var errInterrupted = errors.New("interrupted; nothing half-written is left, and 
 
 func usage(err error) error { return &slim.UsageError{Err: err} }
 
-// reportError writes the error and, where one helps, a hint, and gives the exit code.
-func reportError(w io.Writer, err error) int {
-	code, hint := classify(err)
+// reportError writes the error of a command and, where one helps, a hint, and returns the exit status.
+func reportError(w io.Writer, command string, err error) int {
+	code, hint := classify(command, err)
 	for i, line := range strings.Split(err.Error(), "\n") {
 		line = printable(line)
 		if i == 0 {
@@ -60,7 +60,7 @@ func reportError(w io.Writer, err error) int {
 	return code
 }
 
-func classify(err error) (code int, hint string) {
+func classify(command string, err error) (code int, hint string) {
 	var needs *resolve.NeedsError
 	var digest *image.DigestError
 	var platform *image.PlatformError
@@ -70,7 +70,7 @@ func classify(err error) (code int, hint string) {
 	case is(errInterrupted):
 		return exitInterrupted, ""
 	case errors.As(err, new(*slim.UsageError)):
-		return exitUsage, "see --help"
+		return exitUsage, "see `" + command + " --help`"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
 	case errors.As(err, &needs), errors.As(err, new(*slim.FindingsError)):

@@ -32,7 +32,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if ended := a.endProgress(); err == nil {
 		err = ended
 	}
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if status := (statusError{}); errors.As(err, &status) {
 		return reportStatus(stderr, status)
 	}
-	return reportError(stderr, err)
+	return reportError(stderr, cmd.CommandPath(), err)
 }
 
 func (a *app) root() *cobra.Command {
