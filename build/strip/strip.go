@@ -9,6 +9,7 @@ package strip
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -22,6 +23,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -90,8 +92,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var missing []string
-	keys := map[string]string{}
+	missing := map[string]string{} // the keys of components
 	for _, c := range in.Order {
 		if len(files[c]) == 0 {
 			continue
@@ -110,39 +111,16 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 		if have := store.get(k); have != nil {
 			l.Layer, l.Edited = have, have.Edited
 		} else {
-			missing, keys[c] = append(missing, c), k
+			missing[c] = k
 		}
 		out = append(out, l)
 	}
 	if len(missing) == 0 {
 		return out, nil
 	}
-	contents, err := in.read(ctx, files, missing)
+	made, err := in.make(ctx, store, files, missing)
 	if err != nil {
 		return nil, err
-	}
-	defer contents.close()
-	made := make(map[string]*layer, len(missing))
-	results := make([]*layer, len(missing))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, c := range missing {
-		g.Go(func() error {
-			entries, edited, err := in.entries(files[c], contents)
-			if err == nil {
-				results[i], err = store.make(ctx, keys[c], entries, edited)
-			}
-			if err != nil {
-				return fmt.Errorf("component %s: %w", c, err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	for i, c := range missing {
-		made[c] = results[i]
 	}
 	for i := range out {
 		if l := made[out[i].Component]; l != nil {
@@ -150,6 +128,53 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 		}
 	}
 	return out, nil
+}
+
+// make makes the layers of components, by component. The base is read meanwhile: each layer is written as far as its files have
+// come. The largest comes first, so that no processor waits for it at the end.
+func (in Input) make(ctx context.Context, store store, files map[string][]file, keys map[string]string) (map[string]*layer, error) {
+	sizes := map[string]int64{}
+	for c := range keys {
+		for _, f := range files[c] {
+			sizes[c] += f.Size
+		}
+	}
+	components := slices.SortedFunc(maps.Keys(keys), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
+	})
+	contents, err := newContents(files, components)
+	if err != nil {
+		return nil, err
+	}
+	defer contents.spool.Close()
+	results := make([]*layer, len(components))
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return in.read(ctx, contents) })
+	both.Go(func() error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(runtime.GOMAXPROCS(0))
+		for i, c := range components {
+			g.Go(func() error {
+				entries, edited, err := in.entries(ctx, files[c], contents)
+				if err == nil {
+					results[i], err = store.make(ctx, keys[c], entries, edited)
+				}
+				if err != nil {
+					return fmt.Errorf("component %s: %w", c, err)
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	})
+	if err := both.Wait(); err != nil {
+		return nil, err
+	}
+	made := map[string]*layer{}
+	for i, c := range components {
+		made[c] = results[i]
+	}
+	return made, nil
 }
 
 // files says what each layer holds, by component, sorted by path.
@@ -244,146 +269,148 @@ func key(files []file, at time.Time) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
-// contents are the files that stay, in temporary files.
+// contents are the files that stay, by their digests, as they come out of the base's layers.
 type contents struct {
-	files []*os.File
-	at    map[tree.Digest]section
+	at    map[tree.Digest]*section
+	spool *os.File // temporary
+	size  atomic.Int64
 }
 
+// section is where the spool has one content, once ready is closed.
 type section struct {
-	file      *os.File
 	off, size int64
+	ready     chan struct{}
 }
 
-func (c *contents) close() {
-	for _, f := range c.files {
-		f.Close()
+// open returns the content of a file, and waits until it is there.
+func (c *contents) open(ctx context.Context, f file) (*io.SectionReader, error) {
+	s := c.at[f.Digest]
+	if s == nil {
+		return nil, errors.New("no layer of the base has its content")
+	}
+	select {
+	case <-s.ready:
+		return io.NewSectionReader(c.spool, s.off, s.size), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
-func (c *contents) open(d tree.Digest) (*io.SectionReader, bool) {
-	s, ok := c.at[d]
-	return io.NewSectionReader(s.file, s.off, s.size), ok
-}
-
-// read reads of each layer of the base the files that components need.
-func (in Input) read(ctx context.Context, files map[string][]file, components []string) (*contents, error) {
-	wanted := map[tree.Digest]int64{}
-	for _, c := range components {
-		for _, f := range files[c] {
-			if f.Type == image.TypeFile && f.Size > 0 {
-				wanted[f.Digest] = f.Size
-			}
-		}
-	}
-	blobs, err := in.Image.Layers()
+// newContents returns contents, still empty, for the files of components.
+func newContents(files map[string][]file, components []string) (*contents, error) {
+	spool, err := os.CreateTemp("", "slimctl-strip-")
 	if err != nil {
 		return nil, err
 	}
-	// The first layer that has a content gives it.
+	c := &contents{at: map[tree.Digest]*section{}, spool: spool}
+	for _, name := range components {
+		for _, f := range files[name] {
+			if f.Type == image.TypeFile && f.Size > 0 && c.at[f.Digest] == nil {
+				c.at[f.Digest] = &section{size: f.Size, ready: make(chan struct{})}
+			}
+		}
+	}
+	return c, os.Remove(spool.Name())
+}
+
+// read fills contents from the base's layers, the largest first. The first layer that has a content gives it.
+func (in Input) read(ctx context.Context, c *contents) error {
+	blobs, err := in.Image.Layers()
+	if err != nil {
+		return err
+	}
 	from := make([]map[string]tree.Digest, len(blobs))
 	taken := map[tree.Digest]bool{}
 	for i := range in.Base.Layers {
 		from[i] = map[string]tree.Digest{}
 		for _, e := range in.Base.Layers[i].Entries {
-			if _, ok := wanted[e.Digest]; ok && e.Type == image.TypeFile && !taken[e.Digest] {
+			if e.Type == image.TypeFile && c.at[e.Digest] != nil && !taken[e.Digest] {
 				taken[e.Digest] = true
 				from[i][e.Path] = e.Digest
 			}
 		}
 	}
-	c := &contents{at: map[tree.Digest]section{}}
-	found := make([]map[tree.Digest]section, len(blobs))
+	var order []int
+	for i := range blobs {
+		if len(from[i]) > 0 {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(in.Base.Layers[b].Size, in.Base.Layers[a].Size) })
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, blob := range blobs {
-		if len(from[i]) == 0 {
-			continue
-		}
-		spool, err := os.CreateTemp("", "slimctl-strip-")
-		if err == nil {
-			c.files = append(c.files, spool)
-			err = os.Remove(spool.Name())
-		}
+	for _, i := range order {
 		g.Go(func() error {
-			if err != nil {
-				return err
-			}
-			if found[i], err = in.readLayer(ctx, blob, spool, from[i]); err != nil {
+			if err := in.readLayer(ctx, blobs[i], from[i], c); err != nil {
 				return fmt.Errorf("layer %s: %w", in.Base.Layers[i].Digest, err)
 			}
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		c.close()
-		return nil, err
-	}
-	for _, f := range found {
-		maps.Copy(c.at, f)
-	}
-	return c, nil
+	return g.Wait()
 }
 
-// readLayer puts the files of a layer by that are wanted, each held against its digest.
-func (in Input) readLayer(ctx context.Context, blob v1.Layer, spool *os.File, wanted map[string]tree.Digest) (_ map[tree.Digest]section, err error) {
+// readLayer puts the files of a layer that are wanted into the spool, each compared with its digest.
+func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]tree.Digest, into *contents) (err error) {
 	digest, err := blob.Digest()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	size, err := blob.Size()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	task := in.Progress.Task("read "+image.Short(digest), size)
 	defer func() { task.Done(err) }()
 	compressed, err := blob.Compressed()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer compressed.Close()
 	raw, err := image.Inflate(image.Counting(ctx, compressed, task.Add))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer raw.Close()
-	found := map[tree.Digest]section{}
-	var off int64
 	tr := tar.NewReader(raw)
-	for len(found) < len(wanted) {
+	buf := make([]byte, 256<<10)
+	for len(wanted) > 0 {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%d files are not in it that its index has", len(wanted)-len(found))
+			return fmt.Errorf("%d files are not in it that its index has", len(wanted))
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		want, ok := wanted[image.Clean(h.Name)]
-		if _, have := found[want]; !ok || have || h.FileInfo().Mode().Type() != 0 {
+		p := image.Clean(h.Name)
+		want, ok := wanted[p]
+		s := into.at[want]
+		if !ok || h.FileInfo().Mode().Type() != 0 || h.Size != s.size {
 			continue
 		}
 		sum := sha256.New()
-		n, err := io.Copy(io.NewOffsetWriter(spool, off), io.TeeReader(tr, sum))
-		if err != nil {
-			return nil, err
+		off := into.size.Add(s.size) - s.size
+		if _, err := io.CopyBuffer(io.NewOffsetWriter(into.spool, off), io.TeeReader(tr, sum), buf); err != nil {
+			return err
 		}
-		if tree.Digest(sum.Sum(nil)) == want {
-			found[want] = section{spool, off, n}
-			off += n
+		if tree.Digest(sum.Sum(nil)) == want { // else a later entry of the same path is meant
+			delete(wanted, p)
+			s.off = off
+			close(s.ready)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // entries makes what is written of a component, and returns the digests of the files that are edited.
-func (in Input) entries(files []file, have *contents) ([]image.File, map[string]tree.Digest, error) {
+func (in Input) entries(ctx context.Context, files []file, have *contents) ([]image.File, map[string]tree.Digest, error) {
 	out := make([]image.File, 0, len(files))
 	edited := map[string]tree.Digest{}
 	for _, f := range files {
 		e := image.File{Entry: f.Entry.Entry}
 		e.ModTime = in.Time
 		if e.Type == image.TypeFile {
-			digest, err := in.content(&e, f, have)
+			digest, err := in.content(ctx, &e, f, have)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -397,22 +424,25 @@ func (in Input) entries(files []file, have *contents) ([]image.File, map[string]
 }
 
 // content sets the content of e to that of f, and returns the content's digest.
-func (in Input) content(e *image.File, f file, have *contents) (tree.Digest, error) {
-	r, ok := have.open(f.Digest)
-	if !ok && f.Size > 0 {
-		return tree.Digest{}, fmt.Errorf("%s: no layer of the base has its content", f.Path)
-	}
+func (in Input) content(ctx context.Context, e *image.File, f file, have *contents) (tree.Digest, error) {
 	edit, edited := in.Edits[f.Path]
 	compiled := path.Ext(f.Path) == ".pyc"
 	if !edited && !compiled {
 		e.Open = func() (io.ReadCloser, error) {
-			return io.NopCloser(io.NewSectionReader(r, 0, f.Size)), nil
+			r, err := have.open(ctx, f)
+			return io.NopCloser(r), err
 		}
 		return f.Digest, nil
 	}
 	data := make([]byte, f.Size)
-	if _, err := io.ReadFull(r, data); err != nil {
-		return tree.Digest{}, fmt.Errorf("%s: %w", f.Path, err)
+	if f.Size > 0 {
+		r, err := have.open(ctx, f)
+		if err == nil {
+			_, err = io.ReadFull(r, data)
+		}
+		if err != nil {
+			return tree.Digest{}, fmt.Errorf("%s: %w", f.Path, err)
+		}
 	}
 	if edited {
 		data = edit.Change(data)
