@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/shlex"
+
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -84,9 +86,7 @@ const (
 	maxBytes    = 2 << 20  // of all files of a configuration, or that Dormant looks into
 	maxFiles    = 2000     // that the patterns of [include] match, or that Dormant looks into
 	maxSections = 500      // of a configuration, or that Dormant finds; the base has 30
-	maxDefaults = 20       // options of [DEFAULT], which every section has
-	maxDefault  = 1 << 10  // bytes of one of these
-	maxValue    = 16 << 10 // bytes of any other option
+	maxValue    = 16 << 10 // bytes of an option
 	maxPairs    = 500      // variables of one environment=
 
 	maxListeners = 1000 // of all programs
@@ -181,7 +181,7 @@ func Variables(text string) []string {
 var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)`)
 
 // Args are the words of the command as supervisord runs them, without a shell, %(ENV_X)s looked up in env and in the
-// program's own environment; what both lack stays as written. A command that supervisord can't split gives what comes before.
+// program's own environment; what both lack stays as written.
 func (p *Program) Args(env map[string]string) ([]string, error) {
 	lookup := func(name string) (string, bool) {
 		switch name {
@@ -202,7 +202,7 @@ func (p *Program) Args(env map[string]string) ([]string, error) {
 		}
 		return lookup(name)
 	})
-	words, err2 := split(command)
+	words, err2 := shlex.Split(command)
 	return words, cmp.Or(err, err2)
 }
 
@@ -223,8 +223,6 @@ type reader struct {
 	config  *Config
 	dormant bool // a file by itself, which need not be whole
 	bytes   int64
-	// environments are those read, by their text: that of [DEFAULT] is every program's.
-	environments map[string]map[string]string
 }
 
 func (r *reader) note(path string, line int, format string, args ...any) {
@@ -284,7 +282,7 @@ func (r *reader) include(ctx context.Context) error {
 	}
 	value := r.expand(files, "include.files")
 	var paths []string
-	for _, pattern := range strings.FieldsFunc(value, isSpace) {
+	for _, pattern := range strings.Fields(value) {
 		if !strings.HasPrefix(pattern, "/") {
 			pattern = path.Dir(r.config.Path) + "/" + pattern
 		}
@@ -293,9 +291,9 @@ func (r *reader) include(ctx context.Context) error {
 			r.noteAt(files.place, "what %q includes depends on the environment", pattern)
 			continue
 		}
-		found, whole := glob(r.img, pattern, maxFiles-len(paths))
-		if !whole {
-			r.noteAt(files.place, "%q matches too much: what is beyond %d files is not read", pattern, maxFiles)
+		found, err := tree.Glob(r.img, path.Clean(pattern), maxFiles-len(paths))
+		if err != nil {
+			r.noteAt(files.place, "not every file that %q names is read: %v", pattern, err)
 		}
 		paths = append(paths, found...)
 	}
@@ -335,16 +333,13 @@ func (r *reader) build() {
 		case s.name == "supervisord":
 			r.config.User = r.text(s, "user")
 			r.config.Environment = r.environment(s)
-			r.check(s, mainOptions)
 		case strings.HasPrefix(s.name, "unix_http_server"), strings.HasPrefix(s.name, "inet_http_server"):
 			r.socket(s)
 		case named && kind == "rpcinterface":
 			if f := r.text(s, "supervisor.rpcinterface_factory"); f != "supervisor.rpcinterface:make_main_rpcinterface" {
 				r.noteAt(s.headers[0], "[%s] loads Python code by %q", s.name, f)
 			}
-		case named && kind == "group":
-			r.check(s, groupOptions)
-		case s.name == "include", s.name == "supervisorctl", named && kind == "ctlplugin":
+		case s.name == "include", s.name == "supervisorctl", named && (kind == "group" || kind == "ctlplugin"):
 		default:
 			r.noteAt(s.headers[0], "[%s] means nothing to supervisord", s.name)
 		}
@@ -363,7 +358,7 @@ func (r *reader) groups() map[string]string {
 			continue
 		}
 		for _, p := range strings.Split(r.text(s, "programs"), ",") {
-			p = strings.TrimFunc(p, isSpace)
+			p = strings.TrimSpace(p)
 			switch {
 			case r.ini.sections["program:"+p] != nil:
 				out["program:"+p] = name
@@ -388,9 +383,6 @@ func (r *reader) environment(s *section) map[string]string {
 	if !ok {
 		return nil
 	}
-	if env, ok := r.environments[o.value]; ok {
-		return env
-	}
 	env, err := pairs(o.value)
 	if err != nil {
 		r.noteAt(o.place, "environment: %v: supervisord does not start", err)
@@ -399,10 +391,6 @@ func (r *reader) environment(s *section) map[string]string {
 		r.noteAt(o.place, "environment: it has %d variables; more than %d are not read", len(env), maxPairs)
 		env = nil
 	}
-	if r.environments == nil {
-		r.environments = map[string]map[string]string{}
-	}
-	r.environments[o.value] = env
 	return env
 }
 
@@ -416,16 +404,12 @@ func (r *reader) socket(s *section) {
 		r.noteAt(s.headers[0], "[%s] has no %s: supervisord does not start", s.name, kind)
 		return
 	}
-	address := strings.TrimFunc(r.expand(o, s.name+"."+kind), isSpace)
+	address := strings.TrimSpace(r.expand(o, s.name+"."+kind))
 	if kind == "port" {
 		i := strings.LastIndexByte(address, ':')
 		address = cmp.Or(address[:max(i, 0)], "*") + ":" + address[i+1:]
 	}
-	r.check(s, socketOptions)
 	_, password := r.ini.get(s, "password")
-	if _, user := r.ini.get(s, "username"); user != password {
-		r.noteAt(s.headers[0], "[%s] needs both username and password, or neither"+dies, s.name)
-	}
 	r.config.Sockets = append(r.config.Sockets, Socket{
 		Address: address, Mode: r.text(s, "chmod"), Owner: r.text(s, "chown"), Password: password, Place: o.place,
 	})
@@ -434,7 +418,7 @@ func (r *reader) socket(s *section) {
 func (r *reader) program(s *section, kind string, groups map[string]string) {
 	_, name, _ := strings.Cut(s.name, ":")
 	p := Program{
-		Name: strings.TrimFunc(name, isSpace), Kind: kind, Group: groups[s.name], Command: r.text(s, "command"), User: r.text(s, "user"),
+		Name: strings.TrimSpace(name), Kind: kind, Group: groups[s.name], Command: r.text(s, "command"), User: r.text(s, "user"),
 		Directory: r.text(s, "directory"), Priority: 999, Autostart: "true", Processes: r.text(s, "numprocs"),
 		Environment: r.environment(s), Place: s.headers[0], section: name,
 	}
@@ -445,7 +429,7 @@ func (r *reader) program(s *section, kind string, groups map[string]string) {
 		p.Socket = r.text(s, "socket")
 	}
 	if o, ok := r.ini.get(s, "priority"); ok {
-		if n, ok := integer(r.known(o)); ok {
+		if n, ok := integer(r.expand(o, "priority")); ok {
 			p.Priority = n
 		}
 	}
@@ -456,6 +440,11 @@ func (r *reader) program(s *section, kind string, groups map[string]string) {
 		}
 	}
 	p.Variables = Variables(strings.Join([]string{p.Command, p.User, p.Autostart, p.Processes}, "\n"))
-	r.checkProgram(s, &p)
+	if words, err := p.Args(r.env); err != nil || len(words) == 0 {
+		r.noteAt(p.Place, "[%s] has no command that supervisord could start: %q", s.name, p.Command)
+	}
+	if f := r.text(s, "result_handler"); f != "" {
+		r.noteAt(p.Place, "[%s] loads Python code by %q", s.name, f)
+	}
 	r.config.Programs = append(r.config.Programs, p)
 }

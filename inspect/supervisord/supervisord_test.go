@@ -264,7 +264,6 @@ func TestGlob(t *testing.T) {
 		"/c/*.conf":          {"/c/[x].conf", "/c/a.conf", "/c/b.conf", "/c/é.conf"},
 		"/c/[ab].conf":       {"/c/a.conf", "/c/b.conf"},
 		"/c/[!a].conf":       {"/c/b.conf", "/c/é.conf"},
-		"/c/[^a].conf":       {"/c/a.conf"}, // no negation to Python
 		"/c/[a-b].conf":      {"/c/a.conf", "/c/b.conf"},
 		"/c/[[]x].conf":      {"/c/[x].conf"},
 		"/c/[.conf":          nil,
@@ -461,7 +460,7 @@ func TestHostile(t *testing.T) {
 		if len(c.Programs) > 1 || len(c.Notes) > 500 {
 			t.Errorf("%s: %d programs, %d notes", name, len(c.Programs), len(c.Notes))
 		}
-		if name == "files" && !slices.ContainsFunc(c.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "matches too much") }) {
+		if name == "files" && !slices.ContainsFunc(c.Notes, func(n tree.Note) bool { return strings.Contains(n.Text, "not every file that") }) {
 			t.Errorf("that files are left out isn't said: %v", c.Notes)
 		}
 	}
@@ -530,10 +529,7 @@ func TestWhatIsBeyondBounds(t *testing.T) {
 		"sections":            {conf(many(20_000, "[program:p#]\ncommand=x\n")), "more than 500 sections"},
 		"sections of files":   {include(1000, func(i int) string { return many(40, fmt.Sprintf("[program:q%dx#]\ncommand=x\n", i)) }), "more than 500 sections"},
 		"bytes":               {include(2000, func(i int) string { return strings.Repeat("; a comment\n", 1000) }), "bytes of configuration"},
-		"options of DEFAULT":  {conf("[DEFAULT]\n" + many(20_000, "o#=%%(here)s\n") + many(400, "[program:p#]\ncommand=x\n")), "[DEFAULT] has more than"},
-		"DEFAULT in files":    {include(1900, func(i int) string { return "[DEFAULT]\n" + many(30, "o#=%%(here)s\n") }), "[DEFAULT] has more than"},
 		"a command":           {conf("[program:p]\ncommand=x " + strings.Repeat("y ", 20_000)), "command has"},
-		"DEFAULT's command":   {conf("[DEFAULT]\ncommand=x " + strings.Repeat("y ", 1000) + "\n" + many(400, "[program:p#]\n")), "command has"},
 		"variables":           {conf("[program:p]\ncommand=x\nenvironment=" + many(1000, "A#=1,") + "B=2\n"), "variables"},
 		"variables of no one": {conf("environment=" + many(1000, "A#=1,") + "B=2\n"), "variables"},
 	} {

@@ -82,7 +82,6 @@ def read(files, env):
     return {"files": read, "programs": programs, "user": section.user, "sockets": sockets, "environment": common}
 
 
-print(json.dumps({"python": sys.version_info[:2]}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
     try:

@@ -1,0 +1,78 @@
+package tree
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"strings"
+)
+
+// maxLooked bounds how many names one pattern is compared with.
+const maxLooked = 500_000
+
+// Dirs says which names a directory has and whether a path is there: an image's, or what will be there once it has started.
+type Dirs interface {
+	// Names returns the names in a directory, in any order.
+	Names(dir string) []string
+	// Exists reports whether p is there; with asDir, as a directory or a link to one.
+	Exists(p string, asDir bool) bool
+}
+
+// Glob returns the paths that an absolute pattern of path.Match names, sorted by bytes. As in a shell a name that starts with a
+// dot is only matched by a dot, and "[!x]" is "[^x]". An error says why the paths may not be all: a pattern that isn't
+// understood, or more than limit paths.
+func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
+	if _, bad := path.Match(pattern, ""); bad != nil || strings.Contains(pattern, "[:") {
+		return nil, errors.New("this pattern is not understood")
+	}
+	parts := strings.FieldsFunc(strings.ReplaceAll(pattern, "[!", "[^"), func(c rune) bool { return c == '/' })
+	dirs, looked := []string{""}, 0
+	for i, part := range parts {
+		var next []string
+		for _, dir := range dirs {
+			names, literal := []string{part}, !strings.ContainsAny(part, `*?[\`)
+			if !literal {
+				names = d.Names(dir)
+			}
+			for _, name := range names {
+				if looked++; looked > maxLooked || len(next) > limit {
+					err = errors.New("it has too much to look through")
+					break
+				}
+				ok := literal
+				if !literal && (!strings.HasPrefix(name, ".") || strings.HasPrefix(strings.TrimPrefix(part, `\`), ".")) {
+					ok, _ = path.Match(part, name)
+				}
+				if p := dir + "/" + name; ok && d.Exists(p, i < len(parts)-1) {
+					next = append(next, p)
+				}
+			}
+		}
+		dirs = next
+	}
+	slices.Sort(dirs)
+	return dirs[:min(len(dirs), limit)], err
+}
+
+// Names returns the names in a directory of the image, links followed.
+func (im *Image) Names(dir string) []string {
+	var out []string
+	if e, ok := im.Stat("/" + dir); ok {
+		for _, c := range im.Dir(e.Path) {
+			out = append(out, path.Base(c.Path))
+		}
+	}
+	return out
+}
+
+// Exists reports whether the image has p; with asDir, as a directory or a link to one.
+func (im *Image) Exists(p string, asDir bool) bool {
+	if e, ok := im.Stat(p); ok || asDir {
+		return !asDir || ok && e.IsDir()
+	}
+	dir, ok := im.Stat(path.Dir(p)) // a link that leads nowhere
+	if ok {
+		_, ok = im.Lookup(path.Join(dir.Path, path.Base(p)))
+	}
+	return ok
+}
