@@ -48,12 +48,9 @@ func (s *model) build(block []*conf.Statement) {
 			s.part(st.Name(), st)
 		}
 	}
-	if len(conf.Only(block, "events")) == 0 {
-		s.NoteAt(tree.Place{Path: s.Path}, `no "events" section: nginx would not start`)
-	}
-	s.checkListeners(s.config.Servers)
+	setDefaults(s.config.Servers)
 	for i := range s.config.Servers {
-		s.checkLocations(s.config.Servers[i].Locations, nil)
+		s.checkLocations(s.config.Servers[i].Locations)
 	}
 }
 
@@ -78,15 +75,9 @@ func (s *model) part(protocol string, st *conf.Statement) {
 	s.checkVariables(b.variables, st.Block)
 	for _, u := range conf.Only(st.Block, "upstream") {
 		name := strings.ToLower(u.Arg(1))
-		if _, twice := b.upstreams[name]; twice {
-			s.Note(u, "duplicate upstream %q: nginx would not start", conf.Cut(name))
-		}
 		addresses := []string{}
 		for _, server := range conf.Only(u.Block, "server") {
 			addresses = append(addresses, withPort(server.Arg(1), 80))
-		}
-		if len(addresses) == 0 {
-			s.Note(u, "no servers are inside upstream %q: nginx would not start", conf.Cut(name))
 		}
 		if len(addresses) > maxValues {
 			s.Note(u, "upstream %q has more than %d servers: only these are listed", conf.Cut(name), maxValues)
@@ -121,19 +112,9 @@ func (s *model) part(protocol string, st *conf.Statement) {
 
 func (b *builder) maps(block []*conf.Statement) {
 	for _, st := range conf.Only(block, "map") {
-		if len(names(st.Arg(2))) != 1 {
-			b.Note(st, "invalid variable name %q: nginx would not start", conf.Cut(st.Arg(2)))
-		}
 		m := Map{Source: st.Arg(1), Variable: st.Arg(2), Values: map[string]string{}, Place: b.Place(st)}
 		for _, e := range st.Block {
 			if len(e.Words) != 2 {
-				if e.Name() != "hostnames" && e.Name() != "volatile" {
-					b.Note(e, "invalid number of map parameters: nginx would not start")
-				}
-				continue
-			}
-			if _, twice := m.Values[e.Name()]; twice {
-				b.Note(e, "conflicting parameter %q: nginx would not start", conf.Cut(e.Name()))
 				continue
 			}
 			m.Keys = append(m.Keys, e.Name())
@@ -271,18 +252,14 @@ func (b *builder) server(st *conf.Statement, http scope) Server {
 	return s
 }
 
-// checkServerName notes names that nginx refuses, and those that are not known.
+// checkServerName notes names of which it isn't known what they match.
 func (b *builder) checkServerName(st *conf.Statement, name string) {
-	switch pattern, isRegexp := strings.CutPrefix(name, "~"); {
-	case isRegexp:
+	if pattern, isRegexp := strings.CutPrefix(name, "~"); isRegexp {
 		if _, err := pcre.Compile(pattern, false); err != nil || pattern == "" {
 			b.Note(st, "the server_name %q is not understood, so what it matches is not known: %v", conf.Cut(name), err)
 		}
-	case strings.EqualFold(name, "$hostname"):
+	} else if strings.EqualFold(name, "$hostname") {
 		b.Note(st, "the server_name $hostname is known at run time only")
-	case strings.Contains(name, "*") && (strings.Count(name, "*") > 1 || !strings.HasPrefix(name, "*.") && !strings.HasSuffix(name, ".*") || len(name) < 3),
-		name == ".", strings.Contains(name, ".."):
-		b.Note(st, "invalid server name or wildcard %q: nginx would not start", conf.Cut(name))
 	}
 }
 

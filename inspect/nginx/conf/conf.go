@@ -110,7 +110,7 @@ func Read(ctx context.Context, img *tree.Image, path string, o Options) iter.Seq
 			}
 			v.guarded(func() {
 				v.check(v.Block)
-				v.checkOnce(v.Block)
+				v.lint()
 			})
 			if given++; !yield(v.Config, nil) {
 				return

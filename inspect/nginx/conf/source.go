@@ -391,10 +391,8 @@ func (s *source) block(l *lexer, file, parent string, depth int) (out []*Stateme
 			out = append(out, s.include(st)...)
 			continue
 		case st.IsBlock && strings.HasSuffix(st.Name(), "_by_lua_block"):
-			if err := l.skipLua(); err != nil {
-				s.Note(st, "%v: nginx would not start, and nothing after it is read", err)
-				return append(out, st), endFile
-			}
+			s.Note(st, "%s: code decides what is answered; nothing after it is read", st.Brief())
+			return append(out, st), endFile
 		case st.IsBlock:
 			inner, end := s.block(l, file, st.Name(), depth+1)
 			st.Block = inner
@@ -420,9 +418,12 @@ func (s *source) include(st *Statement) []*Statement {
 		full = path.Dir(s.main) + "/" + full
 	}
 	if inc.Glob = strings.ContainsAny(pattern, "*?["); inc.Glob {
-		var all bool
-		if inc.Files, all = s.glob(full); !all {
-			s.Note(st, "%s has too much to look through: not every file that it names is read", Cut(pattern))
+		found, err := tree.Glob(starting{s}, full, maxInclusions)
+		if err != nil {
+			s.Note(st, "not every file that %s names is read: %v", Cut(pattern), err)
+		}
+		for _, p := range found {
+			inc.Files = append(inc.Files, s.shown(p))
 		}
 	} else {
 		inc.Files = []string{s.shown(full)}
