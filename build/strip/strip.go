@@ -313,19 +313,47 @@ func newContents(files map[string][]file, components []string) (*contents, error
 	return c, os.Remove(spool.Name())
 }
 
-// read fills contents from the base's layers, the largest first. The first layer that has a content gives it.
+// put copies a content of the size that the index tells to the spool, and reports whether it has the digest.
+func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
+	s, sum := c.at[d], sha256.New()
+	off := c.size.Add(s.size) - s.size
+	if _, err := io.CopyBuffer(io.NewOffsetWriter(c.spool, off), io.TeeReader(r, sum), buf); err != nil {
+		return false, err
+	}
+	if tree.Digest(sum.Sum(nil)) != d {
+		return false, nil
+	}
+	s.off = off
+	close(s.ready)
+	return true, nil
+}
+
+// read fills contents from the base's indexes, which have the small ones of many kinds, and then from its layers, the largest
+// first. The first layer that has a content gives it.
 func (in Input) read(ctx context.Context, c *contents) error {
 	blobs, err := in.Image.Layers()
 	if err != nil {
 		return err
 	}
+	wanted := make(map[tree.Digest]int64, len(c.at))
+	for d, s := range c.at {
+		wanted[d] = s.size
+	}
+	for d, content := range in.Base.Indexed(wanted) {
+		ok, err := c.put(d, bytes.NewReader(content), nil)
+		if err != nil {
+			return err
+		}
+		if ok {
+			delete(wanted, d)
+		}
+	}
 	from := make([]map[string]tree.Digest, len(blobs))
-	taken := map[tree.Digest]bool{}
 	for i := range in.Base.Layers {
 		from[i] = map[string]tree.Digest{}
 		for _, e := range in.Base.Layers[i].Entries {
-			if e.Type == image.TypeFile && c.at[e.Digest] != nil && !taken[e.Digest] {
-				taken[e.Digest] = true
+			if _, ok := wanted[e.Digest]; ok && e.Type == image.TypeFile {
+				delete(wanted, e.Digest)
 				from[i][e.Path] = e.Digest
 			}
 		}
@@ -388,15 +416,12 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]
 		if !ok || h.FileInfo().Mode().Type() != 0 || h.Size != s.size {
 			continue
 		}
-		sum := sha256.New()
-		off := into.size.Add(s.size) - s.size
-		if _, err := io.CopyBuffer(io.NewOffsetWriter(into.spool, off), io.TeeReader(tr, sum), buf); err != nil {
+		ok, err = into.put(want, tr, buf)
+		if err != nil {
 			return err
 		}
-		if tree.Digest(sum.Sum(nil)) == want { // else a later entry of the same path is meant
+		if ok { // else a later entry of the same path is meant
 			delete(wanted, p)
-			s.off = off
-			close(s.ready)
 		}
 	}
 	return nil

@@ -374,6 +374,34 @@ type unread struct{ v1.Image }
 
 func (u unread) Layers() ([]v1.Layer, error) { return nil, errors.New("the base is read") }
 
+// broken is an image whose highest layer can't be read.
+type broken struct{ v1.Image }
+
+func (b broken) Layers() ([]v1.Layer, error) {
+	all, err := b.Image.Layers()
+	all[len(all)-1] = unreadable{all[len(all)-1]}
+	return all, err
+}
+
+type unreadable struct{ v1.Layer }
+
+func (unreadable) Compressed() (io.ReadCloser, error) { return nil, errors.New("the layer is read") }
+
+// TestIndexedContents: a layer isn't read for what its index has.
+func TestIndexedContents(t *testing.T) {
+	img, base := stack(t, []image.File{image.Bytes("/a", 0o644, []byte("a"))}, []image.File{image.Bytes("/etc/b", 0o644, []byte("b")), image.Bytes("/big", 0o644, []byte("big"))})
+	in := strip.Input{
+		Base: base, Image: broken{img}, Order: []string{"all"},
+		Component: func(p string) string { return map[string]string{"/a": "all", "/etc/b": "all"}[p] },
+	}
+	files := merged(t, layers(t, in))
+	for p, want := range map[string]string{"/a": "a", "/etc/b": "b"} {
+		if data, err := files.ReadFile(t.Context(), p); err != nil || string(data) != want {
+			t.Errorf("%s: %q %v", p, data, err)
+		}
+	}
+}
+
 // TestCache: layers that were made before are not made again, and nothing of the base is read; a damaged one is found.
 func TestCache(t *testing.T) {
 	img, base := stack(t, []image.File{image.Bytes("/a", 0o644, []byte("a")), image.Bytes("/b", 0o644, []byte("b"))})

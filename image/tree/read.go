@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
 	"runtime"
 	"slices"
@@ -94,6 +95,23 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 		}
 	}
 	return out, nil
+}
+
+// Indexed yields those contents, by digest, that the indexes of the layers have; wanted has their sizes. It reads no layer.
+func (im *Image) Indexed(wanted map[Digest]int64) iter.Seq2[Digest, []byte] {
+	return func(yield func(Digest, []byte) bool) {
+		left := maps.Clone(wanted)
+		for _, x := range im.indexes {
+			have := map[Digest][]byte{}
+			x.pack.read(left, have)
+			missing(left, have)
+			for d, content := range have {
+				if !yield(d, content) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // missing takes out of wanted what content has.
