@@ -8,7 +8,6 @@ import (
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
-	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
 // model is a Config in the making.
@@ -255,7 +254,7 @@ func (b *builder) server(st *conf.Statement, http scope) Server {
 // checkServerName notes names of which it isn't known what they match.
 func (b *builder) checkServerName(st *conf.Statement, name string) {
 	if pattern, isRegexp := strings.CutPrefix(name, "~"); isRegexp {
-		if _, err := pcre.Compile(pattern, false); err != nil || pattern == "" {
+		if _, err := compile(pattern, false); err != nil || pattern == "" {
 			b.Note(st, "the server_name %q is not understood, so what it matches is not known: %v", conf.Cut(name), err)
 		}
 	} else if strings.EqualFold(name, "$hostname") {

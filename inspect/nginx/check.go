@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
-	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
 // checkVariables notes variables that nginx does not have.
@@ -30,7 +29,7 @@ func (s *model) checkLocations(locations []Location) {
 	for i := range locations {
 		l := &locations[i]
 		if l.isRegexp() {
-			if _, err := pcre.Compile(l.Pattern, l.Modifier == "~*"); err != nil {
+			if _, err := compile(l.Pattern, l.Modifier == "~*"); err != nil {
 				s.NoteAt(l.Place, "the regular expression %q is not understood, so what it matches is not known: %v", conf.Cut(l.Pattern), err)
 			}
 		} else if key := fmt.Sprint(l.Modifier == "=", l.Pattern); l.Modifier != "@" {

@@ -1,12 +1,12 @@
 package nginx
 
 import (
+	"errors"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
 // Public is true when a listener of the server is not on loopback.
@@ -70,7 +70,7 @@ func (l *Location) Path() string {
 func (s *Server) Match(path string) *Location { return matcher{}.find(s.Locations, path) }
 
 // matcher finds locations, and keeps the regular expressions that it compiles.
-type matcher map[string]*pcre.Regexp
+type matcher map[string]*regexp.Regexp
 
 func (m matcher) find(locations []Location, path string) *Location {
 	l, _ := m.match(locations, path)
@@ -80,12 +80,24 @@ func (m matcher) find(locations []Location, path string) *Location {
 func (m matcher) matches(l *Location, path string) bool {
 	re, ok := m[l.Path()]
 	if !ok {
-		if compiled, err := pcre.Compile(l.Pattern, l.Modifier == "~*"); err == nil {
-			re = &compiled
-		}
+		re, _ = compile(l.Pattern, l.Modifier == "~*")
 		m[l.Path()] = re
 	}
-	return re != nil && re.Match(path)
+	return re != nil && re.MatchString(path)
+}
+
+// maxPattern bounds a regular expression, in bytes.
+const maxPattern = 2000
+
+// compile takes a regular expression of PCRE for one of Go's. Any that Go doesn't have is an error.
+func compile(expr string, caseless bool) (*regexp.Regexp, error) {
+	if len(expr) > maxPattern {
+		return nil, errors.New("it is too long")
+	}
+	if caseless {
+		expr = "(?i)" + expr
+	}
+	return regexp.Compile(expr)
 }
 
 // match is ngx_http_core_find_location. final is true when no regular expression of an outer level is asked any more.

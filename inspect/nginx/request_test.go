@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/slimctl/slimctl/inspect/nginx/pcre"
 )
 
 // Server finds the server that answers on the listener at address:port for the Host given (nginx's order: exact name,
@@ -137,8 +135,8 @@ func cleanHost(host string) (string, bool) {
 }
 
 func serverRegexp(pattern, host string) bool {
-	re, err := pcre.Compile(pattern, strings.ContainsAny(pattern, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-	return err == nil && re.Match(host)
+	re, err := compile(pattern, strings.ContainsAny(pattern, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+	return err == nil && re.MatchString(host)
 }
 
 // MatchURI is Match for a path as a client writes it, with query; false when nginx answers 400.

@@ -59,7 +59,6 @@ var rooms = map[string][]string{
 	"inspect/mcp":         {"image", "image/tree"},
 	"inspect/nginx":       {"image/tree", "inspect/nginx/*"},
 	"inspect/nginx/conf":  {"image", "image/tree"},
-	"inspect/nginx/pcre":  {},
 	"inspect/packages":    {"image", "image/deb822", "image/tree"},
 	"inspect/privilege":   {"image", "image/tree"},
 	"inspect/size":        {"image", "image/tree", "inspect/packages"},

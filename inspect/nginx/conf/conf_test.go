@@ -68,7 +68,7 @@ func TestIncludesAsNginxDoes(t *testing.T) {
 	for _, pattern := range []string{
 		"[a-c]*.conf", "d/*.conf", "*/x.conf", "[ab].conf", "[!a-zA-Z*]*.conf", "[^a].conf", `\*.conf*`, "?.conf", ".*.conf", "link/*.conf", "absolute/*.conf",
 		"d/../[ab].conf", "nothing*", "d/x.conf", dir + "/d/*", "lf.con?", "*/../a*.conf", "loop/*", "e/*.cnf",
-		"f.d/*", "f.d/.*conf", "??.conf", `back\\\\*`, "nothing", "link", "d/*.inc", 
+		"f.d/*", "f.d/.*conf", "??.conf", `back\\\\*`, "nothing", "link", "d/*.inc",
 		"d//*.conf", "./[a].conf", "*b*.conf", "dir.con?", "*/*/*",
 	} {
 		text := "events {}\ninclude \"" + pattern + "\";\n"
