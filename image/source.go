@@ -116,6 +116,7 @@ func (c *child) image() (v1.Image, error) {
 //	oci:DIR[:TAG]                         an OCI image layout
 //	oci-archive:FILE[:TAG]                an uncompressed tar of such a layout, read in place
 //	docker-archive:FILE[:REF]             what docker save writes
+//	docker-daemon:REF                     an image that Docker has
 //
 // Every layer that it gives checks its digest when read to the end (*DigestError). Trouble with a registry is a
 // *RegistryError.
@@ -130,6 +131,8 @@ func Open(ctx context.Context, ref string, o Options) (*Source, error) {
 		return openLayoutArchive(rest, o)
 	case "docker-archive":
 		return openDockerArchive(ctx, rest, o)
+	case "docker-daemon":
+		return openDockerDaemon(ctx, rest, o)
 	}
 	return openRegistry(ctx, ref, o)
 }

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -94,6 +97,56 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	}
 	s.digest, err = img.Digest()
 	return s, err
+}
+
+// openDockerDaemon opens an image that Docker has. What docker save writes of it is kept in the cache directory, by the image's ID.
+func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, error) {
+	ref := "docker-daemon:" + spec
+	if o.CacheDir == "" {
+		return nil, fmt.Errorf("%s: the image is saved to the cache directory, and there is none", ref)
+	}
+	var id bytes.Buffer
+	if err := docker(ctx, &id, "image", "inspect", "--format", "{{.Id}}", "--", spec); err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
+	}
+	digest, err := v1.NewHash(strings.TrimSpace(id.String()))
+	if err != nil {
+		return nil, fmt.Errorf("%s: docker image inspect: %w", ref, err)
+	}
+	file := filepath.Join(o.CacheDir, "docker", digest.Hex+".tar")
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		task := o.Progress.Task("docker save "+spec, 0)
+		err = WriteFile(file, 0o600, func(w io.Writer) error {
+			return docker(ctx, w, "image", "save", digest.String())
+		})
+		task.Done(err)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", ref, err)
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	s, err := openDockerArchive(ctx, file, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
+	}
+	s.ref = ref
+	return s, nil
+}
+
+// docker runs the docker program on PATH.
+func docker(ctx context.Context, stdout io.Writer, args ...string) error {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, "docker", args...)
+	cmd.Stdout, cmd.Stderr = stdout, &said
+	err := cmd.Run()
+	if text := strings.TrimSpace(said.String()); err != nil && text != "" {
+		err = fmt.Errorf("docker %s: %.500q", args[1], text)
+		if strings.Contains(text, "No such image") {
+			err = fmt.Errorf("%w: %w", ErrNotFound, err)
+		}
+	}
+	return err
 }
 
 // DockerName writes Docker Hub's host in n as everybody but go-containerregistry does.

@@ -70,7 +70,7 @@ func (a Access) open(ctx context.Context, reference string, pinned *lock.File) (
 	} else if ok {
 		return image.Open(ctx, "oci:"+dir, a.Options)
 	}
-	if pinned != nil && !strings.HasPrefix(reference, "oci:") && !strings.Contains(reference, "-archive:") {
+	if pinned != nil && !strings.HasPrefix(reference, "oci:") && !strings.HasPrefix(reference, "docker-daemon:") && !strings.Contains(reference, "-archive:") {
 		reference = image.Pin(reference, pinned.Base.Digest)
 	}
 	src, err := image.Open(ctx, reference, a.Options)

@@ -11,7 +11,7 @@ import (
 )
 
 // transports are the prefixes of bases that FROM can't name.
-var transports = []string{"oci:", "oci-archive:", "docker-archive:", "standin:", "standin-live:"}
+var transports = []string{"oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "standin:", "standin-live:"}
 
 // layoutName is what FROM names where the base is an OCI layout on this machine: a named context of the build.
 const layoutName = "slimctl-base"

@@ -62,7 +62,7 @@ var rules = map[string]rule{
 	// 64 bytes in base64: 85 digits carry 510 bits, so the last one carries two bits and four zeros.
 	"integrity": {want: `npm's integrity: "sha512-" and 88 base64 digits`, pattern: whole(`sha512-[A-Za-z0-9+/]{85}[AQgw]==`)},
 	"reference": {
-		want:    "a registry reference, oci:DIR[:TAG], oci-archive:FILE, docker-archive:FILE, standin:LINE or standin-live:LINE",
+		want:    "a registry reference, oci:DIR[:TAG], oci-archive:FILE, docker-archive:FILE, docker-daemon:REF, standin:LINE or standin-live:LINE",
 		pattern: whole(`[^\s\x00-\x1f\x7f-\x9f]+`), check: checkReference,
 	},
 	"path": {
@@ -346,7 +346,7 @@ func checkDuration(s string) string {
 }
 
 // transports are the forms of a base reference that name no registry.
-var transports = []string{"oci:", "oci-archive:", "docker-archive:", "standin:", "standin-live:"}
+var transports = []string{"oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "standin:", "standin-live:"}
 
 func checkReference(s string) string {
 	for _, t := range transports {

@@ -13,7 +13,7 @@ import (
 
 // imageForms are the beginnings of an image's name; see imagesTopic.
 var imageForms = []string{
-	"standin:A", "standin:B", "standin:C", "standin-live:A", "standin-live:B", "standin-live:C", "oci:", "oci-archive:", "docker-archive:",
+	"standin:A", "standin:B", "standin:C", "standin-live:A", "standin-live:B", "standin-live:C", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:",
 }
 
 // addCompletions has a shell complete the values of flags and arguments of root and all commands below it.

@@ -93,7 +93,7 @@ func classify(command string, err error) (code int, hint string) {
 		return exitRegistry, "wait, or log in: registries allow more to those they know"
 	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):
 		if errors.As(err, &registry) && strings.HasPrefix(registry.Op, "read ") {
-			hint = "without a registry, --base standin:B builds on a stand-in of the base"
+			hint = "an image that Docker has is docker-daemon:REF; without a registry, --base standin:B builds on a stand-in of the base"
 		}
 		return exitRegistry, hint
 	case is(overlays.ErrNoTool):

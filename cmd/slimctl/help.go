@@ -16,6 +16,7 @@ const imagesTopic = `Every command that takes an image takes it in one of these 
   oci:DIR[:TAG]              an OCI layout, as build's --output type=oci writes
   oci-archive:FILE[:TAG]     an OCI layout in a tar file
   docker-archive:FILE[:REF]  what docker save writes
+  docker-daemon:REF          an image that Docker has
   standin:A|B|C              a stand-in of the AIO base, made on this machine
   standin-live:A|B|C         a stand-in that boots; takes root and mmdebstrap
 

@@ -212,7 +212,7 @@ func (c *comparison) index() error {
 }
 
 // annotations compares those of an index or a manifest. With SameTree, more of those that describe an image to people may be
-// there.
+// there, or none at all: Docker keeps none.
 func (c *comparison) annotations(of, platform string, have, want map[string]any) {
 	for _, key := range union(have, want) {
 		a, is := have[key]
@@ -223,6 +223,7 @@ func (c *comparison) annotations(of, platform string, have, want map[string]any)
 		case key == image.AnnotationVersion && c.want.SameTree:
 		case key == image.AnnotationVersion && is && was:
 			c.tell(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
+		case !is && c.want.SameTree && len(have) == 0:
 		case !is:
 			c.tell(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
 		case !was:

@@ -57,6 +57,7 @@ var rooms = []room{
 	{"verified", "blobs whose digest was checked", regexp.MustCompile(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},
 	{unpackedRoom, "layers that containers run from", regexp.MustCompile(`^unpacked/sha256/[0-9a-f]{64}(\.tmp)?$`)},
 	{"standin", "stand-ins of the base", regexp.MustCompile(`^\.?standin-[a-z]+(-[a-z])?-[0-9a-f]{16}(\.\d+)?$`)},
+	{"docker", "images that Docker has, as it saves them", regexp.MustCompile(`^docker/[^/]+$`)},
 	{"buildkitd", "state of --builder auto", regexp.MustCompile(`^buildkitd-\d+$`)},
 	{otherRoom, "anything else; never pruned", regexp.MustCompile(`^[^/]+$`)},
 }
