@@ -11,7 +11,7 @@ lint: ## golangci-lint, in the version that .golangci.yml was written for
 
 generate: ## the schemas, what makes Chromium use the proxy, and docs/cli.md
 	go test ./cmd/slimctl -run TestCommandReference -update
-	go generate ./build/profile
+	go test ./build/profile -run TestSchemaIsCommitted -update
 	go test ./server/policy -run TestSchemaAsset -update
 	go run ./cmd/browser-shell chromium-policy --policy assets/policy/browser-shell.policy.json >managed-policy.tmp
 	mv managed-policy.tmp assets/chromium/managed-policy.json

@@ -32,7 +32,7 @@ type Keep struct {
 type Root struct {
 	// Path is absolute; symlinks are followed, and stay.
 	Path string `yaml:"path" check:"path"`
-	// Why says what needs it.
+	// Why names what needs it.
 	Why string `yaml:"why" check:"text"`
 	// When restricts the root; without it the base must have it.
 	When When `yaml:"when,omitempty"`
@@ -46,7 +46,7 @@ type Dlopen struct {
 	Opener string `yaml:"opener" check:"glob"`
 	// Objects are names of libraries, looked for as the loader does, or absolute globs. What the base lacks is left out.
 	Objects []string `yaml:"objects" check:"object" list:"min,unique"`
-	// Why says what would not work.
+	// Why names what would not work.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
@@ -60,7 +60,7 @@ type Cut struct {
 	To []string `yaml:"to" check:"package" list:"min,unique"`
 	// Drop are globs of the files of From that go with them.
 	Drop []string `yaml:"drop,omitempty" check:"glob" list:"min,unique"`
-	// Why says why nothing breaks.
+	// Why is the reason that nothing breaks.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
@@ -72,7 +72,7 @@ type Drop struct {
 	Glob string `yaml:"glob" check:"glob"`
 	// Except keeps what it matches.
 	Except []string `yaml:"except,omitempty" check:"glob" list:"min,unique"`
-	// Why says why nothing breaks.
+	// Why is the reason that nothing breaks.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
@@ -82,7 +82,7 @@ type Drop struct {
 type Unused struct {
 	// Glob is an absolute pattern, as a removal's.
 	Glob string `yaml:"glob" check:"glob"`
-	// Why says why nothing is lost.
+	// Why is the reason that nothing is lost.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`

@@ -103,7 +103,7 @@ type AgentBrowser struct {
 type Overlay struct {
 	// Name is the overlay's name in the recipe and for `extends`: [a-z0-9][a-z0-9._-]*.
 	Name string `yaml:"name" check:"name"`
-	// Why says why the overlay is laid.
+	// Why is the reason for laying the overlay.
 	Why string `yaml:"why" check:"text"`
 	// When restricts the overlay; without it the overlay is always laid.
 	When When `yaml:"when,omitempty"`
@@ -131,7 +131,7 @@ type File struct {
 	Mode Mode `yaml:"mode,omitempty" check:"mode"`
 	// Owner is UID:GID in numbers, "0:0" when absent.
 	Owner string `yaml:"owner,omitempty" check:"owner"`
-	// Why says why this file is there, when the overlay's own words do not.
+	// Why is the reason for this file, where the overlay's own does not cover it.
 	Why string `yaml:"why,omitempty" check:"text"`
 	// When restricts the file, beside what restricts its overlay.
 	When When `yaml:"when,omitempty"`
@@ -151,7 +151,7 @@ type Own struct {
 	Path string `yaml:"path" check:"path"`
 	// Keep are absolute paths or globs below Path: what of the base stays, with all that lies below it.
 	Keep []string `yaml:"keep,omitempty" check:"glob" list:"min,unique"`
-	// Why says why nothing else may be there.
+	// Why is the reason that nothing else may be there.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
@@ -161,7 +161,7 @@ type Own struct {
 type Need struct {
 	// Path is absolute; symlinks are followed.
 	Path string `yaml:"path" check:"path"`
-	// Why says what needs it.
+	// Why names what needs it.
 	Why string `yaml:"why" check:"text"`
 	// Position is where it was written.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
@@ -185,7 +185,7 @@ type Removal struct {
 	Glob string `yaml:"glob,omitempty" check:"glob" oneof:"what"`
 	// Except keeps what it matches from a glob.
 	Except []string `yaml:"except,omitempty" check:"glob" list:"min,unique" needs:"glob"`
-	// Why says why it goes.
+	// Why is the reason for the removal.
 	Why string `yaml:"why" check:"text"`
 	// When restricts the removal; without it the removal always holds.
 	When When `yaml:"when,omitempty"`

@@ -2,12 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/inspect/report"
+	"github.com/slimctl/slimctl/profiles"
 	"github.com/slimctl/slimctl/slim"
 )
 
@@ -92,7 +93,7 @@ func (a *app) profileSchema() *cobra.Command {
 		Short: "Print the JSON Schema of profiles",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			schema, err := profile.Schema()
+			schema, err := fs.ReadFile(profiles.FS, "schema.json")
 			if err != nil {
 				return err
 			}

@@ -96,14 +96,13 @@ var rooms = map[string][]string{
 	"internal/tether":                {},
 	"internal/standin/live":          {"image", "image/tree", "internal/standin"},
 
-	"build/profile/internal/*": {"build/profile"},
-	"e2e":                      {},
-	"bench/mcp":                {},
-	"bench/mcp/standin":        {},
-	"bench/inspect":            {"image", "image/output"},
-	"bench/strip":              {"build/strip", "image"}, // its compressor is the floor
-	"bench":                    {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
-	"cmd/browser-shell":        {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
+	"e2e":               {},
+	"bench/mcp":         {},
+	"bench/mcp/standin": {},
+	"bench/inspect":     {"image", "image/output"},
+	"bench/strip":       {"build/strip", "image"}, // its compressor is the floor
+	"bench":             {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
+	"cmd/browser-shell": {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
 		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each

@@ -15,19 +15,20 @@ import (
 	"github.com/invopop/jsonschema"
 )
 
-//go:generate go run ./internal/genschema ../../profiles/schema.json
-
-// SchemaID names the schema of version 1 of the format. It is an identifier; nothing need answer there.
-const SchemaID = "https://github.com/slimctl/slimctl/schema/profile/v1"
+// schemaID names the schema of version 1 of the format. It is an identifier; nothing need answer there.
+const schemaID = "https://github.com/slimctl/slimctl/schema/profile/v1"
 
 // sources are read for the doc comments, which become the schema's descriptions.
 //
 //go:embed profile.go keep.go duration.go
 var sources embed.FS
 
-// Schema gives the JSON Schema (draft 2020-12) of a profile file, made from the Go types, their doc comments and tags.
+// schemaFile is what slimctl profile schema prints.
+const schemaFile = "../../profiles/schema.json"
+
+// makeSchema returns the JSON Schema (draft 2020-12) of a profile file, made from the Go types, their doc comments and tags.
 // It says all that a schema can: it knows nothing of files on disk, of other profiles, or of two keys that clash.
-func Schema() ([]byte, error) {
+func makeSchema() ([]byte, error) {
 	comments, err := docComments()
 	if err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func Schema() ([]byte, error) {
 		},
 	}
 	root := r.Reflect(Profile{})
-	root.ID = SchemaID
+	root.ID = schemaID
 	root.Title = "slimctl profile"
 	s := schema{root: root, done: map[reflect.Type]bool{}}
 	s.object(root, reflect.TypeFor[Profile](), true)
