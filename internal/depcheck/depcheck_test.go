@@ -107,7 +107,7 @@ var rooms = map[string][]string{
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
 		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each
 		"build", "build/profile", "build/resolve", "image", "image/output", "image/tree", "inspect", "inspect/diff", "inspect/report", "inspect/verify",
-		"internal/progress", "internal/rawname", "internal/version", "server/egress", "server/policy"}, // what it prints, and reads of flags
+		"internal/progress", "internal/rawname", "internal/version", "profiles", "server/egress", "server/policy"}, // what it prints, and reads of flags
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.
