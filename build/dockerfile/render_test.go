@@ -1,7 +1,6 @@
 package dockerfile
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,10 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 
 	"github.com/slimctl/slimctl/build"
-	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/build/ledger/ledgertest"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -243,21 +241,9 @@ func same(t *testing.T, want, got []command) {
 // stripped adds a step by whose ledger paths go.
 func stripped(t *testing.T, gone ...string) func(*build.Recipe) {
 	t.Helper()
-	var text bytes.Buffer
-	w, err := ledger.NewWriter(&text, ledger.Header{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range gone {
-		if err := w.Add(ledger.Row{Path: p, Goes: "unneeded"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	layer := ledgertest.Layer(t, gone...)
 	return func(r *build.Recipe) {
-		r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: static.NewLayer(text.Bytes(), ledger.MediaType)})
+		r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: layer})
 	}
 }
 

@@ -11,13 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	bk "github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/solver/pb"
 	"github.com/moby/patternmatcher"
 
 	"github.com/slimctl/slimctl/build"
-	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/build/ledger/ledgertest"
 	"github.com/slimctl/slimctl/build/llb"
 	"github.com/slimctl/slimctl/image"
 )
@@ -129,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("an unknown form: %v", err)
 	}
 	r := recipe()
-	r.Steps = append(r.Steps, stripped(t, "/odd\xff"))
+	r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, "/odd\xff")})
 	if _, err := llb.Marshal(t.Context(), r, llb.Options{}); err == nil || !strings.Contains(err.Error(), `"/odd\xff", which isn't UTF-8`) {
 		t.Errorf("a path that LLB can't say: %v", err)
 	}
@@ -139,30 +138,11 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// stripped is a step by whose ledger paths go.
-func stripped(t *testing.T, gone ...string) build.Strip {
-	t.Helper()
-	var text bytes.Buffer
-	w, err := ledger.NewWriter(&text, ledger.Header{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range gone {
-		if err := w.Add(ledger.Row{Path: p, Goes: "unneeded"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return build.Strip{Layers: []build.Component{}, Ledger: static.NewLayer(text.Bytes(), ledger.MediaType)}
-}
-
 // TestStripLeavesOut: what goes is left out of the copy by patterns that match nothing else, the highest paths of it alone.
 func TestStripLeavesOut(t *testing.T) {
 	names := []string{"/opt/a", "/opt/a/b", "/! x", "/usr/[a]*?\\", "/usr/x ", "/usr/\tx\n"}
 	r := recipe()
-	r.Steps = append(r.Steps, stripped(t, names...))
+	r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, names...)})
 	def, err := llb.Marshal(t.Context(), r, llb.Options{})
 	if err != nil {
 		t.Fatal(err)
