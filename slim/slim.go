@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -97,7 +98,7 @@ func (a Access) standin(ctx context.Context, reference string) (dir string, ok b
 		dir, err = standin.Cached(ctx, a.CacheDir, line)
 		return dir, true, err
 	}
-	if !live.Ready(a.CacheDir) {
+	if !live.Ready(a.CacheDir, runtime.GOARCH) {
 		a.Log("%s", live.FirstTime)
 	}
 	dir, err = live.Cached(ctx, a.CacheDir, line)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
@@ -21,16 +23,15 @@ func (a *app) standin() *cobra.Command {
 		Short: "Write a stand-in of the AIO base, to try slimctl with",
 		Long: `Standin writes an OCI layout that is like the AIO Sandbox: its files, services and routes, and little
 of its size. For a build --base standin:B is enough, and this command is for other tools. With
---live the image boots.`,
+--live the image boots. For another platform than this machine's that takes qemu-user-static with its
+binfmt_misc entry, and arch-test.`,
 		Example: `  slimctl standin -o base
-  slimctl standin --line A --live -o base`,
+  slimctl standin --line A --live -o base
+  slimctl standin --live --platform linux/arm64 -o arm64`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output == "" {
 				return usage(errors.New("--output is missing: the directory for the OCI layout"))
-			}
-			if boots && len(o.Platforms) > 0 {
-				return usage(fmt.Errorf("--platform does not go with --live: a live stand-in is always for this machine's %s", live.Platform))
 			}
 			digest, err := a.writeStandin(cmd.Context(), output, o, boots)
 			if err != nil {
@@ -44,7 +45,7 @@ of its size. For a build --base standin:B is enough, and this command is for oth
 	flags.StringVarP(&output, "output", "o", "", "directory for the OCI layout")
 	o.Line = "B"
 	addChoice(flags, &o.Line, "line", "the base line: A, B or C", "A", "B", "C")
-	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: linux/amd64,linux/arm64)")
+	flags.StringSliceVar(&o.Platforms, "platform", nil, "platforms (default: both; with --live this machine's)")
 	flags.Int64Var(&o.Weight, "weight", 0, "extra bytes of compressed layers, per platform, about")
 	flags.BoolVar(&boots, "live", false, "on a real Debian 12, so that it boots (takes root and mmdebstrap)")
 	return cmd
@@ -54,7 +55,11 @@ func (a *app) writeStandin(ctx context.Context, dir string, o standin.Options, b
 	if !boots {
 		return standin.Write(ctx, dir, o)
 	}
-	if !live.Ready(a.cacheDir) {
+	arch := runtime.GOARCH
+	if len(o.Platforms) == 1 {
+		arch = strings.TrimPrefix(o.Platforms[0], "linux/")
+	}
+	if !live.Ready(a.cacheDir, arch) {
 		fmt.Fprintln(a.stderr, live.FirstTime)
 	}
 	return live.Write(ctx, a.cacheDir, dir, o)

@@ -46,6 +46,12 @@ type Options struct {
 
 var defaultPlatforms = []string{"linux/amd64", "linux/arm64"}
 
+// Check refuses options that Write refuses, before anything is made.
+func (o Options) Check() error {
+	_, _, err := o.check()
+	return err
+}
+
 func (o Options) check() (line, []string, error) {
 	l, ok := lines[o.Line]
 	if !ok {

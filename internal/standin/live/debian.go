@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -70,9 +69,9 @@ type blob struct {
 func (b blob) file(dir string) string { return filepath.Join(dir, "layer.tar.gz") }
 
 // debianDir names the cached root file system by all that goes into it but the packages' versions.
-func debianDir(cacheRoot string) string {
+func debianDir(cacheRoot, arch string) string {
 	h := sha256.New()
-	for _, part := range [][]string{packages, bare, excluded, hooks, {epoch, release, runtime.GOARCH}} {
+	for _, part := range [][]string{packages, bare, excluded, hooks, {epoch, release, arch}} {
 		fmt.Fprintf(h, "%q\n", part)
 	}
 	return filepath.Join(cacheRoot, "standin-debian-"+hex.EncodeToString(h.Sum(nil))[:16])
@@ -81,9 +80,9 @@ func debianDir(cacheRoot string) string {
 // FirstTime is what a person may be told when Ready doesn't hold.
 const FirstTime = "the live stand-ins' root file system is made now, once; that takes a few minutes"
 
-// Ready tells whether the root file system is in the cache; without it Cached takes minutes.
-func Ready(cacheRoot string) bool {
-	_, err := readBlob(debianDir(cacheRoot))
+// Ready reports whether the root file system for an architecture is in the cache; without it Cached and Write take minutes.
+func Ready(cacheRoot, arch string) bool {
+	_, err := readBlob(debianDir(cacheRoot, arch))
 	return err == nil
 }
 
@@ -100,8 +99,8 @@ func readBlob(dir string) (b blob, err error) {
 
 // debian gives the directory and the layer of the root file system, and makes it when it is not there. Of several
 // processes one makes it and the others wait.
-func debian(ctx context.Context, cacheRoot string) (string, blob, error) {
-	dir := debianDir(cacheRoot)
+func debian(ctx context.Context, cacheRoot, arch string) (string, blob, error) {
+	dir := debianDir(cacheRoot, arch)
 	if b, err := readBlob(dir); err == nil {
 		return dir, b, nil
 	}
@@ -116,7 +115,7 @@ func debian(ctx context.Context, cacheRoot string) (string, blob, error) {
 	b, err := readBlob(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		err = image.WriteDir(dir, func(tmp string) (err error) {
-			b, err = bootstrap(ctx, tmp)
+			b, err = bootstrap(ctx, tmp, arch)
 			return err
 		})
 	}
@@ -124,7 +123,7 @@ func debian(ctx context.Context, cacheRoot string) (string, blob, error) {
 }
 
 // bootstrap makes the root file system in dir.
-func bootstrap(ctx context.Context, dir string) (b blob, err error) {
+func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	if os.Geteuid() != 0 {
 		return b, errors.New("it takes root: mmdebstrap mounts and changes its root")
 	}
@@ -138,7 +137,7 @@ func bootstrap(ctx context.Context, dir string) (b blob, err error) {
 		return b, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	args, err := mmdebstrap(ctx, work)
+	args, err := mmdebstrap(ctx, work, arch)
 	if err != nil {
 		return b, err
 	}
@@ -195,7 +194,7 @@ func killBelow(unshare *os.Process) error {
 }
 
 // mmdebstrap gives its arguments; the files they name go to work.
-func mmdebstrap(ctx context.Context, work string) ([]string, error) {
+func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 	sources, err := aptSources("/etc/apt")
 	if err != nil {
 		return nil, err
@@ -209,7 +208,7 @@ func mmdebstrap(ctx context.Context, work string) ([]string, error) {
 		return nil, err
 	}
 	args := []string{
-		"--mode=root", "--variant=minbase", "--format=tar", "--skip=output/dev", "--architectures=" + runtime.GOARCH,
+		"--mode=root", "--variant=minbase", "--format=tar", "--skip=output/dev", "--architectures=" + arch,
 		"--include=" + strings.Join(packages, ","), "--aptopt=" + config, "--dpkgopt=force-unsafe-io",
 	}
 	for _, hook := range hooks {

@@ -1,5 +1,5 @@
 // Package live makes stand-ins of the base image that boot: a real Debian 12 root file system with the stand-in's files on
-// it, for this machine's architecture. internal/standin/README.md says what is real in them and what is a stub.
+// it. internal/standin/README.md says what is real in them and what is a stub.
 package live
 
 import (
@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -19,7 +20,7 @@ import (
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
-// Platform is the one platform of every live stand-in: this machine's.
+// Platform is this machine's, and that of a live stand-in unless it is told otherwise.
 const Platform = "linux/" + runtime.GOARCH
 
 // Cached returns the directory of an OCI layout of line's ("A", "B" or "C") live stand-in below cacheRoot. The first call
@@ -27,25 +28,35 @@ const Platform = "linux/" + runtime.GOARCH
 // about two minutes. Any number of callers, in any number of processes, may ask at once. When ctx ends nothing is left:
 // no process, no mount, no half-made directory.
 func Cached(ctx context.Context, cacheRoot, line string) (layoutDir string, err error) {
-	rootfs, err := rootfs(ctx, cacheRoot)
+	rootfs, err := rootfs(ctx, cacheRoot, Platform)
 	if err != nil {
 		return "", err
 	}
 	return standin.CachedOn(ctx, cacheRoot, line, Platform, rootfs)
 }
 
-// Write is standin.Write on the root file system that Cached keeps below cacheRoot. o's platform is Platform.
+// Write is standin.Write on the root file system that Cached keeps below cacheRoot. o's one platform is Platform where it names
+// none; one of another machine's has to run here, by qemu and binfmt_misc.
 func Write(ctx context.Context, cacheRoot, dir string, o standin.Options) (v1.Hash, error) {
-	rootfs, err := rootfs(ctx, cacheRoot)
+	if len(o.Platforms) == 0 {
+		o.Platforms = []string{Platform}
+	}
+	if err := o.Check(); err != nil {
+		return v1.Hash{}, err
+	}
+	if len(o.Platforms) > 1 {
+		return v1.Hash{}, fmt.Errorf("a live stand-in is for one platform, not for %s", strings.Join(o.Platforms, " and "))
+	}
+	rootfs, err := rootfs(ctx, cacheRoot, o.Platforms[0])
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	o.Platforms, o.Rootfs = []string{Platform}, rootfs
+	o.Rootfs = rootfs
 	return standin.Write(ctx, dir, o)
 }
 
-func rootfs(ctx context.Context, cacheRoot string) (*standin.Rootfs, error) {
-	dir, b, err := debian(ctx, cacheRoot)
+func rootfs(ctx context.Context, cacheRoot, platform string) (*standin.Rootfs, error) {
+	dir, b, err := debian(ctx, cacheRoot, strings.TrimPrefix(platform, "linux/"))
 	if err != nil {
 		return nil, fmt.Errorf("root file system of the live stand-in: %w", err)
 	}
