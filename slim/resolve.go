@@ -187,7 +187,11 @@ func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms 
 		return nil, err
 	}
 	if err := pinned.Matches(p, reference, platforms); err != nil {
-		return nil, fmt.Errorf("%s is stale (%w); run `slimctl lock`, or pass --no-lock to build unpinned", file, err)
+		remedy := "run `slimctl lock`, or pass --no-lock to build unpinned"
+		if o.Base == "" && pinned.Base.Reference != reference {
+			remedy = "pass --base " + pinned.Base.Reference + ", or " + remedy
+		}
+		return nil, fmt.Errorf("%s is stale (%w); %s", file, err, remedy)
 	}
 	o.Log("lock %s is used: base %s, no base layer is read", file, pinned.Base.Digest)
 	return pinned, nil

@@ -66,6 +66,8 @@ type Verified struct {
 	Inspected
 	Profile *profile.Profile
 	Report  *verify.Report
+	// Opened has the image's files that were opened in Run, with the program that opened each first: with runc alone.
+	Opened map[string]string
 
 	access Access
 	made   *Resolved                 // what the image was compared with; nil without a base
@@ -420,7 +422,7 @@ func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, imag
 
 // RunOptions says how a verified image is booted.
 type RunOptions struct {
-	// Runtime is sandbox.Docker, sandbox.Runc or, when empty, sandbox.Auto.
+	// Runtime is sandbox.Docker, sandbox.Runc or, when empty, sandbox.Auto. With Reach it is sandbox.Runc, which alone observes.
 	Runtime string
 	// Artifacts is a directory for the containers' evidence and logs; empty keeps none.
 	Artifacts string
@@ -448,7 +450,10 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 			toolPolicy, _ = i.Files.ReadFile(ctx, policy.DefaultPath) // without one no page is opened, and the report says so
 		}
 	}
-	if o.Runtime == "" {
+	switch {
+	case o.Reach:
+		o.Runtime = sandbox.Runc
+	case o.Runtime == "":
 		o.Runtime = sandbox.Auto
 	}
 	options := acceptance.Options{
@@ -464,6 +469,7 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 	if err != nil {
 		return err
 	}
+	v.Opened = run.Opened
 	v.noteUse(here, run)
 	v.Report.Rules = append(v.Report.Rules, run.Rules...)
 	v.Report.Unchecked = append(v.Report.Unchecked, run.Unchecked...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -95,6 +96,8 @@ func (f *verifyFlags) check() error {
 		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
 	case f.reach && !f.run:
 		return errors.New("--reach is for --run")
+	case f.reach && f.runtime == sandbox.Docker:
+		return errors.New("--reach observes a container of runc, not of Docker: pass --runtime runc")
 	case f.artifacts != "" && !f.run:
 		return errors.New("--artifacts is for what --run leaves")
 	}
