@@ -79,7 +79,7 @@ func (s *source) lint() {
 	}
 	for _, e := range payload.Errors {
 		what := (*crossplane.ParseError)(nil)
-		if errors.As(e.Error, &what) && e.Line != nil && *e.Line <= len(lines) {
+		if errors.As(e.Error, &what) && e.Line != nil && 0 < *e.Line && *e.Line <= len(lines) {
 			s.Note(lines[*e.Line-1], "%s: nginx would not start", Cut(what.What))
 		}
 	}
