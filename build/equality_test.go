@@ -109,6 +109,9 @@ overlays:
       - {path: /srv/traps/link, content: "was a symlink\n"}
 `
 
+// keptLayers is smallTraps with the base's layers kept.
+var keptLayers = strings.Replace(smallTraps, "keep:\n", "keep:\n  layers: keep\n", 1)
+
 func smallTrapFiles() []image.File {
 	stamped := "\xa7\r\r\n\x00\x00\x00\x00" + "\x01\x02\x03\x04" + "\x01\x00\x00\x00" + "code"
 	return []image.File{
@@ -413,7 +416,13 @@ func TestRenderingsGiveOneTree(t *testing.T) {
 func TestStrippedRenderingsGiveOneTree(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	w := newWorld(t, "B", smallTrapFiles()...)
-	w.profile = smallTraps
+	for title, p := range map[string]string{"by component": smallTraps, "layers kept": keptLayers} {
+		w.profile = p
+		t.Run(title, func(t *testing.T) { sameStripped(t, daemon, w) })
+	}
+}
+
+func sameStripped(t *testing.T, daemon *buildkitd.Daemon, w *world) {
 	recipes, src, _ := w.resolve(w.reference, nil)
 	built, ours := assemble(t, recipes, annotations)
 	want := ocitest.Index(t, built.Index)
@@ -493,9 +502,12 @@ func TestStrippedDockerfileGivesTheSameTree(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	daemon.RequireRun(t)
 	extra := append(smallTrapFiles(), image.Bytes("/usr/bin/rm", 0o755, buildkitd.Rm(t, "amd64")))
-	w := newWorld(t, "B", slices.DeleteFunc(extra, func(f image.File) bool { return strings.HasSuffix(f.Path, ".pyc") })...)
+	w := newWorld(t, "B", extra...)
+	w.profile = keptLayers
+	t.Run("layers kept", func(t *testing.T) { sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64") })
+	w = newWorld(t, "B", slices.DeleteFunc(extra, func(f image.File) bool { return strings.HasSuffix(f.Path, ".pyc") })...)
 	w.profile = smallTraps
-	sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64")
+	t.Run("by component", func(t *testing.T) { sameAsDockerfile(t, daemon, w, dockerfile.Options{}, "linux/amd64") })
 }
 
 func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o dockerfile.Options, platforms ...string) {

@@ -100,7 +100,7 @@ type Configure struct {
 // Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
 type Strip struct {
 	Layers []Component
-	// Time is that of every file in them.
+	// Time is that of every file in them; zero leaves them the base's.
 	Time time.Time
 	// Ledger is the blob that says of each path of the base whether it stays, and why (package ledger).
 	Ledger v1.Layer

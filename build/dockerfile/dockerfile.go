@@ -282,7 +282,7 @@ func (d *document) header(p *plan, b base) {
 		"as docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes /dev, /proc and /sys, where the base has none.")
 	if slices.ContainsFunc(p.stages, func(s *stage) bool { return s.kept }) {
 		d.line("#")
-		d.comment("What stays of the base is copied out of a stage in which the rest is removed, with the times that the base has: slimctl build gives all of it one time, and compiled Python that goes by times that of its sources.")
+		d.comment("What stays of the base is copied out of a stage in which the rest is removed, with the times that the base has: unless the profile keeps the base's layers, slimctl build gives all of it one time, and compiled Python that goes by times that of its sources.")
 	}
 	d.blank()
 }

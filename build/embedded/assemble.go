@@ -112,13 +112,13 @@ func descriptors(r *build.Recipe) (out []ocispec.Descriptor, err error) {
 	return out, nil
 }
 
-// descriptor is that of a layer of ours.
+// descriptor returns the descriptor of a layer.
 func descriptor(l v1.Layer) (ocispec.Descriptor, error) {
 	d, err := partial.Descriptor(l)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return ocispec.Descriptor{MediaType: string(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size}, nil
+	return ocispec.Descriptor{MediaType: string(d.MediaType), Digest: digest.Digest(d.Digest.String()), Size: d.Size, Annotations: d.Annotations}, nil
 }
 
 func (a *assembled) Layers() ([]v1.Layer, error)         { return a.layers, nil }

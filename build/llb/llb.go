@@ -131,7 +131,10 @@ func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 	if err != nil {
 		return llb.State{}, err
 	}
-	info := &llb.CopyInfo{CopyDirContentsOnly: true, CreatedTime: &r.Strip().Time}
+	info := &llb.CopyInfo{CopyDirContentsOnly: true}
+	if t := r.Strip().Time; !t.IsZero() {
+		info.CreatedTime = &t
+	}
 	if form == Simple {
 		removals := make([]build.Remove, len(kept.Gone))
 		for i, p := range kept.Gone {

@@ -87,6 +87,7 @@ var rules = map[string]rule{
 	"true":      {want: "true", values: []string{"true"}},
 	"mode":      {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: regexp.MustCompile(`^0+$`)},
 	"owner":     {want: `UID:GID in numbers, such as "0:0"`, pattern: whole(id + `:` + id), check: checkOwner},
+	"layers":    {want: "component or keep", values: []string{LayersByComponent, LayersKept}},
 	"ifMissing": {want: "fail or ignore", values: []string{"fail", "ignore"}},
 	"envName":   {want: "a variable's name: letters, digits and '_', no digit first", pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), max: 256},
 	"label":     {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},

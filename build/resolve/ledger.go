@@ -66,7 +66,7 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 				row.Goes, row.From, row.Why = w.goes(set, *e)
 			}
 			if !stay && !e.IsDir() {
-				row.Component = w.component(e.Path, row.Package)
+				row.Component = w.component(*e, row.Package)
 			}
 			add(row)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/lock"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image/tree"
 )
@@ -62,13 +63,16 @@ func (w *work) strip(ctx context.Context, img v1.Image, locked *lock.Platform) (
 	case locked.Ledger == nil:
 		return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
 	default:
-		pinned, err := strip.Pinned(w.in.Cache.Dir, append(slices.Clone(locked.Layers), *locked.Ledger), make)
+		pinned, err := strip.Pinned(w.in.Cache.Dir, img, append(slices.Clone(locked.Layers), *locked.Ledger), make)
 		if err != nil {
 			return step, err
 		}
 		layers, book = pinned[:len(pinned)-1], pinned[len(pinned)-1]
 	}
-	step.Removals, step.Ledger, step.Time = w.removals(), book.Layer, keptTime
+	step.Removals, step.Ledger = w.removals(), book.Layer
+	if !w.keepsLayers() {
+		step.Time = keptTime
+	}
 	if set != nil {
 		step.Explain = set.Explain
 	}
@@ -128,9 +132,18 @@ func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
 
 func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.Input {
 	in := strip.Input{
-		Base: files, Image: img, Time: keptTime, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
+		Base: files, Image: img, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
 	}
-	for _, c := range w.in.Profile.Keep.Components {
+	all := w.in.Profile.Keep.Components
+	if in.Keep = w.keepsLayers(); in.Keep {
+		for i := range files.Layers {
+			in.Order = append(in.Order, baseLayer(i))
+		}
+		all = all[len(all)-1:]
+	} else {
+		in.Time = keptTime
+	}
+	for _, c := range all {
 		in.Order = append(in.Order, c.Name)
 	}
 	has := func(p string) bool {
@@ -151,15 +164,28 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 		if laid, ok := w.laid[p]; !set.Has(p) || w.gone(p) || ok && !laid.dir {
 			return ""
 		}
-		return w.component(p, set.Owner(p))
+		e, _ := files.Lookup(p)
+		return w.component(e, set.Owner(p))
 	}
 	return in
 }
 
+// keepsLayers reports whether the layers are cut as the base's are.
+func (w *work) keepsLayers() bool { return w.in.Profile.Keep.Layers == profile.LayersKept }
+
+// baseLayer is the name of the layer that holds what stays of one of the base, counted as slimctl why does; no component has it.
+func baseLayer(i int) string { return fmt.Sprintf("base:%d", i) }
+
 // component is the layer of a path: of the first component that names it, else of the first that names its package, else of the
-// one that names nothing.
-func (w *work) component(p, owner string) string {
-	all := w.in.Profile.Keep.Components
+// one that names nothing. Where the base's layers are kept, only the last component is one.
+func (w *work) component(e tree.Entry, owner string) string {
+	p, all := e.Path, w.in.Profile.Keep.Components
+	if w.keepsLayers() {
+		if last := all[len(all)-1]; matchesAny(last.Paths, p) || owner != "" && matchesAny(last.Packages, owner) {
+			return last.Name
+		}
+		return baseLayer(e.Layer)
+	}
 	for _, c := range all {
 		if matchesAny(c.Paths, p) {
 			return c.Name

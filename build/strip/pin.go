@@ -4,16 +4,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Pin is what a lock has of a layer, so that neither building nor verifying makes it again where it is already.
+// Pin is what a lock has of a layer, so that neither building nor verifying makes it again where it is already. A layer of the
+// base has no Key.
 type Pin struct {
 	Component string  `json:"component"`
-	Key       string  `json:"key"`
+	Key       string  `json:"key,omitempty"`
 	Digest    v1.Hash `json:"digest"`
 	DiffID    v1.Hash `json:"diffID"`
 	Size      int64   `json:"size"`
@@ -34,9 +36,9 @@ func (l Layer) Pin() (p Pin, err error) {
 	return p, err
 }
 
-// Pinned returns layers that know their digests only. Reading one takes it from the cache; if it is missing there, make makes
-// all of them, once.
-func Pinned(cacheDir string, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
+// Pinned returns layers that know their digests only; those without a key are base's. Reading one takes it from the cache; if
+// it is missing there, make makes all of them, once.
+func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
 	store, err := newStore(cacheDir)
 	if err != nil {
 		return nil, err
@@ -44,12 +46,32 @@ func Pinned(cacheDir string, pins []Pin, make func() ([]Layer, error)) ([]Layer,
 	again := sync.OnceValues(make)
 	out := []Layer{}
 	for _, p := range pins {
-		out = append(out, Layer{
-			Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked,
-			Layer: &pinned{Pin: p, store: store, make: again},
-		})
+		l := Layer{Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked, Layer: &pinned{Pin: p, store: store, make: again}}
+		if p.Key == "" {
+			if l.Layer, err = p.own(base); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, l)
 	}
 	return out, nil
+}
+
+// own returns the layer of the base that p pins.
+func (p Pin) own(base v1.Image) (v1.Layer, error) {
+	m, err := base.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(m.Layers, func(d v1.Descriptor) bool { return d.Digest == p.Digest })
+	if i < 0 {
+		return nil, fmt.Errorf("the lock has %s as %s, which is no layer of the base; run `slimctl lock` again", p.Digest, p.Component)
+	}
+	blobs, err := base.Layers()
+	if err != nil {
+		return nil, err
+	}
+	return newOwn(m.Layers[i].Annotations, blobs[i])
 }
 
 // pinned is a layer of which nothing but its digests is known before it is read.

@@ -48,6 +48,9 @@ type Input struct {
 	Edits map[string]Edit
 	// Time is that of every file: one that no base says, so that a base that was built again gives the same layers.
 	Time time.Time
+	// Keep has the layers be the base's, each without what goes: Order names the base's layers, and then one that lies on them.
+	// A layer of which nothing goes is the base's own. Files have the base's times, and there is no Time.
+	Keep bool
 	// CacheDir is where layers are written, and kept between builds.
 	CacheDir string
 	Progress image.Progress
@@ -63,7 +66,7 @@ type Edit struct {
 type Layer struct {
 	v1.Layer
 	Component string
-	// Key names the layer in the cache.
+	// Key names the layer in the cache; empty for a layer of the base.
 	Key string
 	// Files is how many files and links it has, Unpacked their bytes.
 	Files    int
@@ -87,6 +90,12 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if err != nil {
 		return nil, err
 	}
+	own := map[string]v1.Layer{}
+	if in.Keep {
+		if own, err = in.keepLayers(files); err != nil {
+			return nil, err
+		}
+	}
 	var out []Layer
 	store, err := newStore(in.CacheDir)
 	if err != nil {
@@ -97,17 +106,22 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 		if len(files[c]) == 0 {
 			continue
 		}
-		k, err := key(files[c], in.Time)
-		if err != nil {
-			return nil, err
-		}
-		l := Layer{Component: c, Key: k}
+		l := Layer{Component: c, Layer: own[c]}
 		for _, f := range files[c] {
 			if !f.IsDir() {
 				l.Files++
 				l.Unpacked += f.Size
 			}
 		}
+		if l.Layer != nil {
+			out = append(out, l)
+			continue
+		}
+		k, err := in.key(files[c])
+		if err != nil {
+			return nil, err
+		}
+		l.Key = k
 		if have := store.get(k); have != nil {
 			l.Layer, l.Edited = have, have.Edited
 		} else {
@@ -217,9 +231,6 @@ func (in Input) files() (map[string][]file, error) {
 			} else {
 				f.Type, f.Link = image.TypeFile, ""
 			}
-		case image.TypeSymlink:
-		default:
-			return nil, fmt.Errorf("%s is a %s, which no layer of ours holds", e.Path, e.Type)
 		}
 		put(c, f)
 		for _, dir := range image.Parents(e.Path) {
@@ -255,13 +266,23 @@ func (in Input) files() (map[string][]file, error) {
 const keyVersion = 2
 
 // key names a layer by all that its bytes depend on.
-func key(files []file, at time.Time) (string, error) {
+func (in Input) key(files []file) (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
-	if err := enc.Encode([]any{keyVersion, at.Unix(), Compression, BlockSize}); err != nil {
+	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, BlockSize}); err != nil {
 		return "", err
 	}
 	for _, f := range files {
+		switch f.Type {
+		case image.TypeFile, image.TypeLink, image.TypeSymlink, image.TypeDir:
+		default:
+			return "", fmt.Errorf("%s is a %s, which no layer of ours holds", f.Path, f.Type)
+		}
+		if in.Keep {
+			if err := enc.Encode(f.ModTime.Unix()); err != nil {
+				return "", err
+			}
+		}
 		if err := enc.Encode([]any{[]byte(f.Path), f.Type, f.Mode, f.UID, f.GID, f.Size, []byte(f.Link), f.Digest, f.edit, f.Xattrs}); err != nil {
 			return "", err
 		}
@@ -433,7 +454,9 @@ func (in Input) entries(ctx context.Context, files []file, have *contents) ([]im
 	edited := map[string]tree.Digest{}
 	for _, f := range files {
 		e := image.File{Entry: f.Entry.Entry}
-		e.ModTime = in.Time
+		if !in.Keep {
+			e.ModTime = in.Time
+		}
 		if e.Type == image.TypeFile {
 			digest, err := in.content(ctx, &e, f, have)
 			if err != nil {
@@ -451,7 +474,7 @@ func (in Input) entries(ctx context.Context, files []file, have *contents) ([]im
 // content sets the content of e to that of f, and returns the content's digest.
 func (in Input) content(ctx context.Context, e *image.File, f file, have *contents) (tree.Digest, error) {
 	edit, edited := in.Edits[f.Path]
-	compiled := path.Ext(f.Path) == ".pyc"
+	compiled := path.Ext(f.Path) == ".pyc" && !in.Keep
 	if !edited && !compiled {
 		e.Open = func() (io.ReadCloser, error) {
 			r, err := have.open(ctx, f)

@@ -91,8 +91,8 @@ func merged(t *testing.T, layers []strip.Layer) *tree.Image {
 	return files
 }
 
-// listing is a tree as text: all but times, and hard links as the files that they are.
-func listing(files *tree.Image, stays func(p string) bool) string {
+// listing is a tree as text, with times or without, and hard links as the files that they are.
+func listing(files *tree.Image, times bool, stays func(p string) bool) string {
 	var b strings.Builder
 	for e := range files.Walk("/") {
 		if e.Path == "/" || !stays(e.Path) {
@@ -102,12 +102,19 @@ func listing(files *tree.Image, stays func(p string) bool) string {
 		if typ == image.TypeLink {
 			typ, link = image.TypeFile, ""
 		}
-		fmt.Fprintln(&b, e.Path, typ, e.Mode, e.UID, e.GID, e.Size, link, e.Digest, e.Xattrs)
+		fmt.Fprint(&b, e.Path, " ", typ, " ", e.Mode, e.UID, e.GID, e.Size, " ", link, e.Digest, e.Xattrs)
+		if times && !strings.HasSuffix(e.Path, secondName) {
+			fmt.Fprint(&b, " ", max(0, e.ModTime.Unix())) // nobody says when a directory is made that no layer names
+		}
+		fmt.Fprintln(&b)
 	}
 	return b.String()
 }
 
-// TestRandom: of any stack of layers and whatever stays of it, the layers have the tree less what goes.
+// secondName ends a hard link in a random layer.
+const secondName = ".link"
+
+// TestRandom: of any stack of layers and whatever stays of it, the layers have the tree less what goes, whichever way they are cut.
 func TestRandom(t *testing.T) {
 	cases := 300
 	if n, err := strconv.Atoi(os.Getenv("SLIMCTL_RANDOM_CASES")); err == nil {
@@ -127,21 +134,97 @@ func TestRandom(t *testing.T) {
 			}
 		}
 		// A directory stays for what lies in it only; an empty one stays.
-		got := layers(t, strip.Input{
+		some := func(p string, of uint32) bool {
+			h := fnv.New32()
+			_, _ = io.WriteString(h, p)
+			return h.Sum32()%of == 0
+		}
+		byComponent := strip.Input{
 			Base: base, Image: img, Order: []string{"a", "b"},
 			Component: func(p string) string {
-				if goes[p] {
+				switch {
+				case goes[p]:
 					return ""
+				case some(p, 2):
+					return "a"
 				}
-				h := fnv.New32()
-				_, _ = io.WriteString(h, p)
-				return []string{"a", "b"}[h.Sum32()%2]
+				return "b"
 			},
-		})
-		all := func(string) bool { return true }
-		if d := cmp.Diff(listing(base, func(p string) bool { return !goes[p] }), listing(merged(t, got), all)); d != "" {
-			t.Fatalf("seed %d: -want +got\n%s", seed, d)
 		}
+		kept := keeping(img, base, func(p string) string {
+			switch {
+			case goes[p]:
+				return ""
+			case some(p, 7):
+				return "last"
+			}
+			return "base"
+		})
+		for _, in := range []strip.Input{byComponent, kept} {
+			all := func(string) bool { return true }
+			got := merged(t, layers(t, in))
+			if d := cmp.Diff(listing(base, in.Keep, func(p string) bool { return !goes[p] }), listing(got, in.Keep, all)); d != "" {
+				t.Fatalf("seed %d, layers kept: %v: -want +got\n%s", seed, in.Keep, d)
+			}
+		}
+	}
+}
+
+// keeping returns the input that keeps the base's layers, but for what component says is "last".
+func keeping(img v1.Image, base *tree.Image, component func(p string) string) strip.Input {
+	name := func(i int) string { return fmt.Sprintf("base:%d", i) }
+	in := strip.Input{Base: base, Image: img, Keep: true, Component: func(p string) string {
+		c := component(p)
+		if e, ok := base.Lookup(p); ok && c == "base" {
+			return name(e.Layer)
+		}
+		return c
+	}}
+	for i := range base.Layers {
+		in.Order = append(in.Order, name(i))
+	}
+	in.Order = append(in.Order, "last")
+	return in
+}
+
+// TestKeepsLayers: a layer of which nothing goes is the base's own, one of which nothing stays is left out, and another one
+// depends on none above it.
+func TestKeepsLayers(t *testing.T) {
+	at := func(f image.File, seconds int64) image.File { f.ModTime = time.Unix(seconds, 0); return f }
+	mine := func(f image.File) image.File { f.UID = 7; return f }
+	system := []image.File{at(image.Dir("/usr", 0o755), 1), at(image.Bytes("/usr/a", 0o644, []byte("a")), 1), at(image.Bytes("/usr/doc", 0o644, []byte("doc")), 1)}
+	tool := []image.File{at(image.Dir("/usr", 0o700), 2), at(image.Bytes("/usr/tool", 0o755, []byte("tool")), 2), image.Whiteout("/usr/doc")}
+	junk := []image.File{at(mine(image.Dir("/usr", 0o755)), 3), at(image.Bytes("/usr/junk", 0o644, []byte("junk")), 3)}
+	database := []image.File{at(image.Dir("/var", 0o755), 4), at(image.Bytes("/var/db", 0o644, []byte("db")), 4)}
+	component := func(p string) string {
+		return map[string]string{"/usr/junk": "", "/var/db": "last", "/var": "last"}[p] + map[bool]string{true: "base"}[p == "/usr/a" || p == "/usr/tool"]
+	}
+	run := func(base ...[]image.File) (digests map[string]v1.Hash, own []string, files *tree.Image) {
+		img, files := stack(t, base...)
+		got := layers(t, keeping(img, files, component))
+		digests = map[string]v1.Hash{}
+		for _, l := range got {
+			d, err := l.Digest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if digests[l.Component] = d; l.Key == "" {
+				own = append(own, l.Component)
+			}
+		}
+		return digests, own, merged(t, got)
+	}
+	first, own, files := run(system, tool, junk, database)
+	if want := []string{"base:0", "base:1", "last"}; !slices.Equal(slices.Sorted(maps.Keys(first)), want) || !slices.Equal(own, []string{"base:1"}) {
+		t.Errorf("layers %v, of them the base's own %v", first, own)
+	}
+	if e, _ := files.Lookup("/usr"); e.UID != 7 || e.Mode != 0o755 || e.ModTime.Unix() != 3 {
+		t.Errorf("/usr is %+v, not as the layer that is left out has it", e)
+	}
+	junk[0].ModTime = time.Unix(99, 0)
+	second, _, _ := run(system, tool, junk, database)
+	if first["base:0"] != second["base:0"] || first["base:1"] != second["base:1"] || first["last"] == second["last"] {
+		t.Errorf("a later layer has another time: %v, and before %v", second, first)
 	}
 }
 
@@ -181,7 +264,7 @@ func randomLayers(r *rand.Rand) [][]image.File {
 				continue
 			}
 			if f.Type == image.TypeFile && f.Size > 0 && r.IntN(3) == 0 { // a second name
-				second := f.Path + ".link"
+				second := f.Path + secondName
 				files = append(files, image.File{Entry: image.Entry{Path: second, Type: image.TypeLink, Link: f.Path, Mode: f.Mode, UID: f.UID}})
 			}
 			files = append(files, f)

@@ -1,0 +1,141 @@
+package strip
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// keepLayers gives the directories of files, those of Input.files, the metadata that the base's layers give them, and returns
+// the base's layers that stay as they are, by component.
+//
+// A layer that is made anew names the directories above its files as the base has them up to that layer, so that it depends on
+// no later one. What is not right then, because the layer that says it is left out, the last component says.
+func (in Input) keepLayers(files map[string][]file) (map[string]v1.Layer, error) {
+	blobs, err := in.Image.Layers()
+	if err != nil {
+		return nil, err
+	}
+	stays := map[string]bool{"/": true} // directories
+	for _, list := range files {
+		for _, f := range list {
+			if f.IsDir() {
+				stays[f.Path] = true
+			}
+		}
+	}
+	own := map[string]v1.Layer{}
+	below := map[string]tree.Entry{} // directories of the base up to a layer
+	said := map[string]tree.Entry{}  // and of what stays
+	for i, l := range in.Base.Layers {
+		c := in.Order[i]
+		for _, e := range l.Entries {
+			if e.IsDir() {
+				below[e.Path] = e
+			}
+		}
+		if in.staysWhole(l, files[c], stays) {
+			if own[c], err = newOwn(l.Annotations, blobs[i]); err != nil {
+				return nil, err
+			}
+			for _, e := range l.Entries {
+				if e.IsDir() {
+					said[e.Path] = e
+				}
+			}
+			continue
+		}
+		for j, f := range files[c] {
+			if !f.IsDir() {
+				continue
+			}
+			if e, ok := below[f.Path]; ok {
+				files[c][j].Entry = e
+			}
+			said[f.Path] = files[c][j].Entry
+		}
+	}
+	last := in.Order[len(in.Order)-1]
+	add := map[string]file{}
+	for _, f := range files[last] {
+		add[f.Path] = f
+	}
+	delete(stays, "/")
+	for p := range stays {
+		e, ok := in.Base.Lookup(p)
+		if have, is := said[p]; !ok || is && sameDir(have, e) {
+			continue
+		}
+		for _, dir := range append(image.Parents(p), p) {
+			if e, ok := in.Base.Lookup(dir); ok {
+				add[dir] = file{Entry: e}
+			}
+		}
+	}
+	if len(add) > 0 {
+		files[last] = slices.SortedFunc(maps.Values(add), func(a, b file) int { return strings.Compare(a.Path, b.Path) })
+	}
+	return own, nil
+}
+
+// staysWhole reports whether nothing goes of a layer of the base; files is what stays of it. What the layer removes is not there
+// any more, but its mark makes a directory to lie in; a hard link to a file of a lower layer might lead nowhere.
+func (in Input) staysWhole(l tree.Layer, files []file, stays map[string]bool) bool {
+	mine := map[string]bool{}
+	for _, f := range files {
+		if !f.IsDir() && f.edit == "" {
+			mine[f.Path] = true
+		}
+	}
+	for _, e := range l.Entries {
+		var ok bool
+		switch e.Type {
+		case tree.TypeWhiteout:
+			ok = stays[path.Dir(e.Path)]
+		case tree.TypeOpaque, image.TypeDir:
+			ok = stays[e.Path]
+		case image.TypeLink:
+			ok = mine[e.Path] && e.Digest != tree.Digest{}
+		default:
+			ok = mine[e.Path]
+		}
+		if !ok {
+			return false
+		}
+	}
+	return len(files) > 0
+}
+
+// sameDir reports whether two entries of a directory say the same.
+func sameDir(a, b tree.Entry) bool {
+	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && maps.Equal(a.Xattrs, b.Xattrs) &&
+		a.ModTime.Truncate(time.Second).Equal(b.ModTime.Truncate(time.Second))
+}
+
+// ownLayer is a layer of the base, described as a manifest of ours describes it.
+type ownLayer struct {
+	v1.Layer
+	desc v1.Descriptor
+}
+
+func newOwn(annotations map[string]string, blob v1.Layer) (v1.Layer, error) {
+	d, err := partial.Descriptor(blob)
+	if err != nil {
+		return nil, err
+	}
+	d.MediaType = types.MediaType(image.OCILayerType(d.MediaType))
+	d.Annotations = image.KeptAnnotations(annotations)
+	return ownLayer{blob, *d}, nil
+}
+
+func (l ownLayer) Descriptor() (*v1.Descriptor, error) { return &l.desc, nil }
+func (l ownLayer) MediaType() (types.MediaType, error) { return l.desc.MediaType, nil }
