@@ -88,6 +88,9 @@ var built struct {
 // build builds the image of a profile on a base, once.
 func build(t *testing.T, profile, base string, flags ...string) string {
 	t.Helper()
+	if ref := os.Getenv("SLIMCTL_E2E_IMAGE"); ref != "" && base == "standin-live:B" { // bench/strip/peers
+		return ref
+	}
 	built.Lock()
 	image, ok := built.images[[2]string{profile, base}]
 	if !ok {

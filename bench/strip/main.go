@@ -63,13 +63,19 @@ func main() {
 	if len(os.Args) == 6 && os.Args[1] == "graft" {
 		exit(graft(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == "peers" {
+		exit(peers(ctx, os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "boot" {
+		exit(boots(ctx, os.Args[2:]))
+	}
 	b := &bench{samples: map[string][]sample{}}
 	flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
 	flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")
 	flag.IntVar(&b.runs, "runs", 3, "repetitions")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	exit(b.run(ctx))
 }
 
