@@ -103,7 +103,7 @@ func (s *model) part(protocol string, st *conf.Statement) {
 		case protocol == "":
 			s.config.Servers = append(s.config.Servers, b.server(server, http))
 		default:
-			s.config.Servers = append(s.config.Servers, b.plainServer(server, st.Block))
+			s.config.Servers = append(s.config.Servers, b.plainServer(server))
 		}
 	}
 	b.maps(st.Block)
@@ -127,22 +127,19 @@ func (b *builder) maps(block []*conf.Statement) {
 
 // scope is what is in force in a block, by inheritance.
 type scope struct {
-	root       string
-	alias      bool
-	auth       string
-	basic      string
-	satisfyAny bool
-	access     []string
-	errors     []*conf.Statement
-	also       []*conf.Statement // what sends the request somewhere else too, or lets it write files
-	index      []*conf.Statement
-	regex      []string // where $1 to $9 may come from
+	root   string
+	alias  bool
+	auth   string
+	basic  string
+	access []string
+	errors []*conf.Statement
+	regex  []string // where $1 to $9 may come from
 }
 
 // enter adds what a block says of itself. The order of its directives doesn't matter.
 func (c *scope) enter(block []*conf.Statement) {
 	var access []string
-	var errors, inIf, also, index []*conf.Statement
+	var errors, inIf []*conf.Statement
 	for _, st := range block {
 		switch st.Name() {
 		case "root", "alias":
@@ -155,27 +152,13 @@ func (c *scope) enter(block []*conf.Statement) {
 			if c.basic = st.Arg(1); c.basic == "off" {
 				c.basic = ""
 			}
-		case "satisfy":
-			c.satisfyAny = st.Arg(1) == "any"
 		case "allow", "deny":
 			access = append(access, st.String())
 		case "error_page":
 			errors = append(errors, st)
 		case "if":
 			inIf = append(inIf, conf.Only(st.Block, "error_page")...)
-		case "mirror", "add_before_body", "add_after_body", "post_action", "dav_methods":
-			also = append(also, st)
-		case "index":
-			index = append(index, st)
 		}
-	}
-	if index != nil {
-		c.index = index
-	}
-	if also != nil {
-		c.also = append(slices.DeleteFunc(slices.Clone(c.also), func(old *conf.Statement) bool {
-			return slices.ContainsFunc(also, func(st *conf.Statement) bool { return st.Name() == old.Name() })
-		}), also...)
 	}
 	if access != nil {
 		c.access = access
@@ -188,9 +171,6 @@ func (c *scope) enter(block []*conf.Statement) {
 
 // denied says whether the access rules refuse everybody.
 func (c *scope) denied() bool {
-	if c.satisfyAny && (c.auth != "" || c.basic != "") {
-		return false
-	}
 	for _, rule := range c.access {
 		if rule == "deny all" {
 			return true
@@ -200,14 +180,6 @@ func (c *scope) denied() bool {
 		}
 	}
 	return false
-}
-
-// authURI is the URI of the auth_request that everybody has to pass.
-func (c *scope) authURI() string {
-	if c.satisfyAny && (c.basic != "" || slices.ContainsFunc(c.access, func(rule string) bool { return strings.HasPrefix(rule, "allow ") })) {
-		return ""
-	}
-	return c.auth
 }
 
 func (b *builder) server(st *conf.Statement, http scope) Server {
@@ -263,33 +235,12 @@ func (b *builder) checkServerName(st *conf.Statement, name string) {
 }
 
 // plainServer reads a server of stream or mail.
-func (b *builder) plainServer(st *conf.Statement, outer []*conf.Statement) Server {
-	s := Server{Protocol: b.protocol, Place: b.Place(st), Locations: []Location{}}
+func (b *builder) plainServer(st *conf.Statement) Server {
+	s := Server{Protocol: b.protocol, Place: b.Place(st), Locations: []Location{}, Direct: &Target{Kind: Handler, Value: b.protocol}}
 	b.listeners(&s, st)
 	for _, n := range conf.Only(st.Block, "server_name") {
 		s.Names = append(s.Names, n.Words[1:]...)
 	}
-	for _, d := range append(conf.Only(outer, "auth_http"), st.Block...) {
-		var t Target
-		switch d.Name() {
-		case "proxy_pass":
-			t = b.passTo(d, "tcp://"+d.Arg(1), 0, nil)
-			t.Value, t.RawURI = d.Arg(1), false
-		case "return":
-			t = Target{Kind: Return, Status: 200, Value: d.Arg(1)}
-		case "auth_http":
-			address, _ := b.authority(d.Arg(1))
-			t = Target{Kind: Proxy, Value: d.Arg(1), Addresses: []string{withPort(address, 80)}}
-		case "pass", "js_access", "js_preread", "js_filter":
-			t = Target{Kind: Handler, Value: d.String()}
-		default:
-			continue
-		}
-		s.Direct = &t
-	}
-	if s.Direct == nil {
-		b.Note(st, "it is not known what this server of %s {} does", b.protocol)
-		s.Direct = &Target{Kind: Handler, Value: b.protocol}
-	}
+	b.Note(st, "what this server of %s {} does is not followed", b.protocol)
 	return s
 }

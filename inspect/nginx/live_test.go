@@ -487,8 +487,11 @@ func TestAnswersAsNginxDoes(t *testing.T) {
 	}
 	text.WriteString("}\n")
 	conf := readConf(t, text.String())
+	noted := map[string]bool{} // servers of which something is not followed
 	for _, n := range conf.Notes {
-		if !strings.Contains(n.Text, "lets everybody in") {
+		if strings.Contains(n.Text, "is not followed") {
+			noted[conf.serverAt(n.Place.Line)] = true
+		} else if !strings.Contains(n.Text, "lets everybody in") {
 			t.Error(n)
 		}
 	}
@@ -505,7 +508,7 @@ func TestAnswersAsNginxDoes(t *testing.T) {
 					says = append(says, fmt.Sprintf("%s: %+v", r.Path, r))
 				}
 			}
-			if (len(says) > 0) != (c.open != "") {
+			if (len(says) > 0) != (c.open != "") && !noted["unix:"+socket] {
 				t.Errorf("the model has these answers without a key: %q", says)
 			}
 			for _, request := range append(strings.Split("GET /,POST /,GET /a,GET /x/b,GET /b,GET /?x=1,GET /x?.js,DELETE /a,GET /_auth", ","), c.open) {
@@ -520,6 +523,16 @@ func TestAnswersAsNginxDoes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// serverAt is the label of the server that a line is in.
+func (c *Config) serverAt(line int) (label string) {
+	for _, s := range c.Servers {
+		if s.Place.Line <= line {
+			label = s.Label()
+		}
+	}
+	return label
 }
 
 // TestHeadersLeadToInternalLocations: a server that requests are passed to opens any internal location by a header of its own.

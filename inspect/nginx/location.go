@@ -68,7 +68,7 @@ func (b *builder) content(l *Location, block []*conf.Statement, own scope, p pha
 	b.use(own.auth, "auth")
 	b.use(own.basic, "auth")
 	b.use(own.root, "files")
-	auth := own.authURI()
+	auth := own.auth
 	handled, at := b.handler(l, block, own)
 	if handled.Kind == "" {
 		handled = b.files(l, own)
@@ -99,21 +99,7 @@ func (b *builder) content(l *Location, block []*conf.Statement, own scope, p pha
 		}
 	}
 	if p.end == nil {
-		if handled.Kind == Static {
-			for _, st := range b.atMost(l, own.index) {
-				b.named(l, st, st.Words[1:], own, auth)
-			}
-		}
-		b.tryFiles(l, block, own)
-	}
-	for _, st := range b.atMost(l, own.also) {
-		switch {
-		case st.Arg(1) == "off":
-		case st.Name() == "dav_methods":
-			add(st.Brief(), Target{Kind: Handler, Value: st.Name()}, auth, b.Place(st))
-		default:
-			add(st.Brief(), b.rewriteTo(st.Arg(1), own.regex), auth, b.Place(st))
-		}
+		b.tryFiles(l, block)
 	}
 }
 
@@ -123,15 +109,6 @@ func (b *builder) another(at tree.Place) bool {
 		b.NoteAt(tree.Place{Path: at.Path, Layer: at.Layer}, "there are more than %d cases in which something else answers: only these are read", maxCases)
 	}
 	return b.cases <= maxCases
-}
-
-// atMost are the first of many directives of one kind that are in force in a location.
-func (b *builder) atMost(l *Location, all []*conf.Statement) []*conf.Statement {
-	if len(all) > maxValues {
-		b.NoteAt(l.Place, "more than %d directives %q and the like: only these are read", maxValues, all[maxValues].Name())
-		all = all[:maxValues]
-	}
-	return all
 }
 
 // otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
@@ -152,37 +129,12 @@ func (b *builder) otherMethods(l *Location, block []*conf.Statement, own scope, 
 		default:
 			t = b.files(l, inner)
 		}
-		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Auth: inner.authURI(), Place: b.Place(st)})
-	}
-}
-
-// named adds what a name of index or try_files comes to that isn't a file by the path: any file, where something else of the
-// request is in the name ("../" stays in it), and another location, where a name of index starts with a slash.
-func (b *builder) named(l *Location, st *conf.Statement, words []string, own scope, auth string) {
-	add := func(t Target, auth string) {
-		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Auth: auth, Place: b.Place(st)})
-	}
-	if len(words) > maxValues {
-		b.Note(st, "%s has more than %d names: only these are read", st.Name(), maxValues)
-		words = words[:maxValues]
-	}
-	chosen := false
-	for _, w := range words {
-		switch {
-		case slices.ContainsFunc(names(w), func(name string) bool { return name != "uri" && name != "document_uri" }):
-			if b.use(w, "files"); !chosen {
-				add(Target{Kind: Static, Value: own.root + "/" + strings.TrimPrefix(w, "/")}, auth)
-			}
-			chosen = true // one of them says what matters
-		case st.Name() == "index" && strings.HasPrefix(w, "/"):
-			add(b.rewriteTo(w, own.regex), "")
-			return // nginx looks at no name after it
-		}
+		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Auth: inner.auth, Place: b.Place(st)})
 	}
 }
 
 // tryFiles settles what answers where there is no file.
-func (b *builder) tryFiles(l *Location, block []*conf.Statement, own scope) {
+func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
 	for _, st := range conf.Only(block, "try_files") {
 		if len(st.Words) < 3 {
 			continue
@@ -199,7 +151,6 @@ func (b *builder) tryFiles(l *Location, block []*conf.Statement, own scope) {
 			l.Target, l.Auth = t, ""
 			continue
 		}
-		b.named(l, st, st.Words[1:len(st.Words)-1], own, own.authURI())
 		l.Cases = append(l.Cases, Case{When: st.Brief(), Target: t, Place: b.Place(st)})
 	}
 }
@@ -217,32 +168,11 @@ func (b *builder) files(l *Location, in scope) Target {
 // without a kind is none.
 func (b *builder) handler(l *Location, block []*conf.Statement, in scope) (t Target, at tree.Place) {
 	at = l.Place
-	for _, st := range block {
-		switch name := st.Name(); name {
-		case "proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass":
-			value, port := st.Arg(1), 80
-			if name != "proxy_pass" && !strings.Contains(value, "://") {
-				value, port = strings.TrimSuffix(name, "_pass")+"://"+value, 0
-			}
-			if name == "memcached_pass" {
-				port = 11211
-			}
-			t = b.passTo(st, value, port, in.regex)
-			t.Value = st.Arg(1)
-			t.RawURI = t.RawURI && name == "proxy_pass"
-			if _, uri := b.authority(value); name == "proxy_pass" && uri != "" && !strings.Contains(value, "$") && (l.isRegexp() || l.Modifier == "@") {
-				b.Note(st, `"proxy_pass" cannot have an URI in a location given by a regular expression or a name: nginx would not start`)
-			}
-		case "stub_status", "empty_gif", "perl", "js_content", "random_index", "api", "status", "hls", "f4f", "upstream_conf",
-			"content_by_lua", "content_by_lua_block", "content_by_lua_file":
-			if st.Arg(1) == "off" {
-				continue
-			}
-			t = Target{Kind: Handler, Value: name}
-		default:
-			continue
+	for _, st := range conf.Only(block, "proxy_pass") {
+		t, at = b.passTo(st, in.regex), b.Place(st)
+		if _, uri := b.authority(t.Value); uri != "" && !strings.Contains(t.Value, "$") && (l.isRegexp() || l.Modifier == "@") {
+			b.Note(st, `"proxy_pass" cannot have an URI in a location given by a regular expression or a name: nginx would not start`)
 		}
-		at = b.Place(st)
 	}
 	return t, at
 }

@@ -109,9 +109,8 @@ type Location struct {
 	// Internal is true for what no request from outside reaches. A rewrite, an error_page, a try_files, or an upstream's
 	// X-Accel-Redirect may lead there.
 	Internal bool `json:"internal,omitempty"`
-	// Auth is the URI of the auth_request in force, with inheritance; empty when there is none or it is off, when satisfy
-	// any lets somebody in without it, when Target answers before nginx asks (return, rewrite), and when the location that is
-	// asked lets everybody in by itself.
+	// Auth is the URI of the auth_request in force, with inheritance; empty when there is none or it is off, when Target answers
+	// before nginx asks (return, rewrite), and when the location that is asked lets everybody in by itself.
 	Auth string `json:"auth,omitempty"`
 	// Basic is the realm of the auth_basic in force.
 	Basic string `json:"basic,omitempty"`
@@ -142,13 +141,13 @@ type Case struct {
 
 // Kinds of a Target.
 const (
-	Proxy    = "proxy"    // proxy_pass, grpc_pass, fastcgi_pass, uwsgi_pass, scgi_pass, memcached_pass
+	Proxy    = "proxy"    // proxy_pass
 	Static   = "static"   // files, by root or alias
 	Return   = "return"   // a status of its own
 	Rewrite  = "rewrite"  // another location of the same server
 	Deny     = "deny"     // access rules refuse everybody
 	Redirect = "redirect" // a 3xx to somewhere else
-	Handler  = "handler"  // a module of nginx: stub_status, empty_gif, dav_methods, perl
+	Handler  = "handler"  // a server of stream or mail
 )
 
 // Target is what answers.

@@ -33,9 +33,10 @@ func (b *builder) authority(url string) (address, uri string) {
 	return url[:end], url[end:]
 }
 
-// passTo makes the target of a proxy_pass and its like.
-func (b *builder) passTo(st *conf.Statement, url string, port int, captures []string) Target {
-	t := Target{Kind: Proxy, Value: st.Arg(1)}
+// passTo makes the target of a proxy_pass.
+func (b *builder) passTo(st *conf.Statement, captures []string) Target {
+	url := st.Arg(1)
+	t := Target{Kind: Proxy, Value: url}
 	urls := []string{url}
 	if strings.Contains(url, "$") {
 		address, _ := b.authority(url)
@@ -62,8 +63,8 @@ func (b *builder) passTo(st *conf.Statement, url string, port int, captures []st
 	for _, u := range urls {
 		host, uri := b.authority(u)
 		t.RawURI = t.RawURI || uri == "" || slices.Contains(names(uri), "request_uri")
-		port := port
-		if scheme := strings.ToLower(u); strings.HasPrefix(scheme, "https://") || strings.HasPrefix(scheme, "grpcs://") {
+		port := 80
+		if strings.HasPrefix(strings.ToLower(u), "https://") {
 			port = 443
 		}
 		if upstream, ok := b.upstreams[strings.ToLower(host)]; ok {

@@ -295,24 +295,13 @@ func (v *variables) collect(block []*conf.Statement) {
 		case "auth_request_set":
 			d := v.define(s.Arg(1))
 			d.exprs, d.constant = append(d.exprs, s.Arg(2)), false
-		case "geo", "split_clients":
+		case "geo", "split_clients": // which a note tells of, as of code
 			d := v.define(s.Last())
-			for _, e := range s.Block {
-				if !slices.Contains([]string{"ranges", "delete", "proxy", "proxy_recursive"}, e.Name()) {
-					d.exprs = append(d.exprs, e.Last())
-				}
-			}
-			if s.Name() == "geo" {
-				d.exprs = append(d.exprs, "")
-			}
-			if len(s.Words) == 3 {
-				d.sources = append(d.sources, s.Arg(1))
-			}
+			d.constant, d.free = false, true
 			continue
 		case "perl_set", "js_set", "js_var", "set_by_lua", "set_by_lua_block", "set_by_lua_file":
 			d := v.define(s.Arg(1))
 			d.constant, d.free = false, true
-			d.part = append(d.part, s.Name()+" $"+strings.ToLower(strings.TrimPrefix(s.Arg(1), "$")))
 		case "location":
 			v.groups(s.Last(), "location")
 		case "server_name":

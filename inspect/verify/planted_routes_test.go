@@ -36,9 +36,9 @@ func TestInternalLocationsAreFound(t *testing.T) {
 		"without the question":          {with(mcp, mcp+" error_page 405 = /hidden;", end, "location = /hidden { internal; proxy_pass http://hub/v1; }\n"+end), "nginx-no-auth"},
 		"as a question":                 {with("auth_request /_auth;", "auth_request /hidden;", end, "location = /hidden { internal; proxy_pass http://hub/mcp; }\n"+end), "nginx-gate"},
 		"another path of the gate":      {with("proxy_pass http://gate/auth;", "proxy_pass http://gate/health;"), "nginx-gate"},
-		"a file that the query names":   {with(vnc, "index $arg_name;"), "nginx-static"},
-		"try_files by the query":        {with(vnc, vnc+" try_files $arg_name =404;"), "nginx-static"},
-		"try_files by the raw path":     {with(vnc, vnc+" try_files $request_uri =404;"), "nginx-static"},
+		"a file that the query names":   {with(vnc, "index $arg_name;"), "nginx-does-not-start"},
+		"try_files by the query":        {with(vnc, vnc+" try_files $arg_name =404;"), "nginx-does-not-start"},
+		"try_files by the raw path":     {with(vnc, vnc+" try_files $request_uri =404;"), "nginx-does-not-start"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustFind(t, check(t, closeLine(t, "B").input(t, plant{files: []image.File{tt.file}}, "linux/amd64")), tt.rule)

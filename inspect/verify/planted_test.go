@@ -235,7 +235,7 @@ func attacks(t testing.TB) map[string]struct {
 		"another gate":                  {files(asset(t, "nginx/nginx-http.conf", "/opt/gem/nginx-http.conf", "server unix:/run/browser-shell-front/gate.sock", "server 192.0.2.1:80")), "nginx-upstream"},
 		"every file":                    {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "alias /opt/novnc/;", "alias /;")), "nginx-static"},
 		"an open case":                  {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "client_max_body_size 0;\n    return 403;", "if ($http_x_open) { return 200 ok; }\n    return 403;")), "nginx-longer-location"},
-		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "nginx-no-auth"},
+		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "nginx-does-not-start"},
 		"TCP":                           {files(asset(t, "nginx/nginx.conf", nginxConf, "http {", "stream { server { listen 9000; proxy_pass 127.0.0.1:9222; } }\nhttp {")), "nginx-stream"},
 		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-longer-location"},
 

@@ -3,6 +3,7 @@ package conf
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
@@ -27,6 +28,17 @@ func known(name string) bool {
 	return latest || old
 }
 
+// notFollowed are directives by which something else answers, or somebody else is let in. Neither the base nor a closed image
+// has one.
+var notFollowed = strings.Fields(`mirror add_before_body add_after_body post_action dav_methods satisfy stub_status empty_gif
+	random_index api status hls f4f upstream_conf grpc_pass fastcgi_pass uwsgi_pass scgi_pass memcached_pass geo split_clients`)
+
+// isElsewhere reports whether a name of index or try_files may lead to another file than the one of the path, or to a location.
+func isElsewhere(word string) bool {
+	rest := strings.NewReplacer("$uri", "", "${uri}", "", "$document_uri", "").Replace(word)
+	return strings.Contains(rest, "$") || strings.HasPrefix(word, "/")
+}
+
 func (s *source) checkName(st *Statement) {
 	name := st.Name()
 	switch {
@@ -34,6 +46,10 @@ func (s *source) checkName(st *Statement) {
 		s.Note(st, "%s: what a module does is not known", st)
 	case strings.HasPrefix(name, "perl"), name == "ssi" && st.Arg(1) != "off":
 		s.Note(st, "%s: code decides what is answered", st.Brief())
+	case slices.Contains(notFollowed, name) && st.Arg(1) != "off" && st.String() != "satisfy all",
+		name == "index" && slices.ContainsFunc(st.Words[1:], isElsewhere),
+		name == "try_files" && len(st.Words) > 2 && slices.ContainsFunc(st.Words[1:len(st.Words)-1], isElsewhere):
+		s.Note(st, "%s: what answers by it, or whom it lets in, is not followed", st.Brief())
 	case known(name):
 	case strings.HasPrefix(name, "js_") || strings.Contains(name, "_by_lua") || strings.HasPrefix(name, "lua_"):
 		s.Note(st, "%s: code decides what is answered; it is not read", st.Brief())
