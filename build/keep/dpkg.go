@@ -30,7 +30,7 @@ type database struct {
 type debian struct {
 	name, arch string
 	depends    [][]string // each clause with its alternatives
-	files      []string   // and directories, in the merged tree
+	files      []string   // and directories, that the merged tree has
 	info       []string   // its files in dpkg's info
 }
 
@@ -96,10 +96,13 @@ func readDatabase(ctx context.Context, img *tree.Image) (*database, error) {
 				}
 				real[dir] = path.Dir(to)
 			}
-			file := path.Join(real[dir], base)
-			p.files = append(p.files, file)
-			if e, ok := img.Lookup(file); ok && !e.IsDir() {
-				db.owner[file] = name
+			e, ok := img.Lookup(path.Join(real[dir], base))
+			if !ok {
+				continue
+			}
+			p.files = append(p.files, e.Path) // which the tree has in memory
+			if !e.IsDir() {
+				db.owner[e.Path] = name
 			}
 		}
 	}

@@ -17,13 +17,13 @@ const (
 // Gone returns why a file or link of the base that is not in the set goes.
 func (s *Set) Gone(p string) Reason {
 	name := s.db.owner[p]
-	_, stays := s.Packages[name]
-	switch r, dropped := s.drop(p, name); {
-	case name != "" && !stays:
+	if _, stays := s.Packages[name]; name != "" && !stays {
 		return Reason{Rule: WithPackage, From: packagePrefix + name}
-	case dropped:
+	}
+	if r, dropped := s.drop(p, name); dropped {
 		return r
-	case s.dangling[p]:
+	}
+	if s.dangling[p] {
 		return Reason{Rule: Dangling}
 	}
 	return Reason{Rule: Unneeded}

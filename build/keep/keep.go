@@ -151,6 +151,8 @@ type keeper struct {
 	files  []string        // whose needs are to be looked at
 	names  []string        // packages, likewise
 	errs   []error
+
+	globbed map[string][]string
 }
 
 // Resolve works out what of img stays. A root that isn't there, and a file that would stay without what it needs, are errors.
@@ -164,7 +166,7 @@ func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
 		return nil, err
 	}
 	k := &keeper{
-		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{},
+		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{}, globbed: map[string][]string{},
 		set: &Set{
 			Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db, spec: spec, dangling: map[string]bool{},
 		},
@@ -430,11 +432,7 @@ func (k *keeper) keepDlopened() {
 		for _, o := range d.Objects {
 			var found []string
 			if strings.HasPrefix(o, "/") {
-				paths, err := k.img.Glob(o)
-				if err != nil {
-					k.errs = append(k.errs, err)
-				}
-				found = paths
+				found = k.glob(o)
 			} else {
 				found = k.findLibrary(opener, o)
 			}
@@ -450,13 +448,21 @@ func (k *keeper) keepDlopened() {
 	}
 }
 
+// glob returns the paths of the base that a glob matches. It is asked the same again and again.
+func (k *keeper) glob(pattern string) []string {
+	if _, ok := k.globbed[pattern]; !ok {
+		paths, err := k.img.Glob(pattern)
+		if err != nil {
+			k.errs = append(k.errs, fmt.Errorf("%s: %w", pattern, err))
+		}
+		k.globbed[pattern] = paths
+	}
+	return k.globbed[pattern]
+}
+
 // findOpener returns the first ELF file that a glob matches and that stays, by itself or with its package; empty when none does.
 func (k *keeper) findOpener(glob string) string {
-	paths, err := k.img.Glob(glob)
-	if err != nil {
-		k.errs = append(k.errs, fmt.Errorf("%s: %w", glob, err))
-	}
-	for _, p := range paths {
+	for _, p := range k.glob(glob) {
 		real, _, ok := k.followLinks(p)
 		if !ok || k.readELF(real) == nil {
 			continue
@@ -498,12 +504,7 @@ func (k *keeper) isDropped(p, name string) bool {
 // keepProducts keeps what no package owns: by name, and compiled Python of source that stays.
 func (k *keeper) keepProducts() {
 	for _, glob := range k.spec.Paths {
-		paths, err := k.img.Glob(glob)
-		if err != nil {
-			k.errs = append(k.errs, fmt.Errorf("%s: %w", glob, err))
-			continue
-		}
-		for _, p := range paths {
+		for _, p := range k.glob(glob) {
 			for e := range k.img.Walk(p) {
 				if e.IsDir() {
 					k.set.Dirs[e.Path] = true

@@ -14,7 +14,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// writeLedger writes what becomes of each path of the base. component is strip.Input's. No more than one row is in memory.
+// writeLedger writes what becomes of each path of the base. component is strip.Input's.
 func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(string) string, layers []strip.Layer) (strip.Layer, error) {
 	edited := map[string]tree.Digest{}
 	for _, l := range layers {
@@ -40,44 +40,54 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 		}
 	}
 	add(packageRows(set)...)
-	for _, stay := range []bool{true, false} {
-		for e := range files.Walk("/") {
-			overlay, laid := ours[e.Path]
-			c := component(e.Path)
-			made := c == "" && laid && e.IsDir()
-			if e.Path == "/" || stay != (c != "" || made) {
-				continue
-			}
-			row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link, Component: c}
-			if row.Type = e.Type; e.Type == image.TypeFile {
-				row.Type, row.Bytes = "", e.Size
-			}
-			if digest, ok := edited[e.Path]; ok {
-				row.Digest, row.Edited = e.Digest.String(), digest.String()
-			}
-			switch {
-			case made:
-				row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
-			case stay:
-				row.Stays, row.From, row.Why = stays(set, *e)
-			case laid:
-				row.Goes, row.From = ledger.Replaced, overlay
-			default:
-				row.Goes, row.From, row.Why = w.goes(set, *e)
-			}
-			if !stay && !e.IsDir() {
-				row.Component = w.component(*e, row.Package)
-			}
-			add(row)
+	var gone []*tree.Entry
+	for e := range files.Walk("/") {
+		if e.Path == "/" {
+			continue
 		}
-		if stay {
-			add(addedRows(files, ours, w.laid)...)
+		row := ledgerRow(e, set, edited)
+		overlay, laid := ours[e.Path]
+		row.Component = component(e.Path)
+		switch {
+		case row.Component != "":
+			row.Stays, row.From, row.Why = stays(set, e)
+		case laid && e.IsDir():
+			row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
+		default:
+			gone = append(gone, e)
+			continue
 		}
+		add(row)
+	}
+	add(addedRows(files, ours, w.laid)...)
+	for _, e := range gone {
+		row := ledgerRow(e, set, edited)
+		if overlay, laid := ours[e.Path]; laid {
+			row.Goes, row.From = ledger.Replaced, overlay
+		} else {
+			row.Goes, row.From, row.Why = w.goes(set, e)
+		}
+		if !e.IsDir() {
+			row.Component = w.component(*e, row.Package)
+		}
+		add(row)
 	}
 	if err := errors.Join(err, book.Close()); err != nil {
 		return strip.Layer{}, err
 	}
 	return strip.Blob(w.in.Cache.Dir, out.Bytes())
+}
+
+// ledgerRow returns the row of a path without its fate.
+func ledgerRow(e *tree.Entry, set *keep.Set, edited map[string]tree.Digest) ledger.Row {
+	row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link, Type: e.Type}
+	if e.Type == image.TypeFile {
+		row.Type, row.Bytes = "", e.Size
+	}
+	if digest, ok := edited[e.Path]; ok {
+		row.Digest, row.Edited = e.Digest.String(), digest.String()
+	}
+	return row
 }
 
 func packageRows(set *keep.Set) (out []ledger.Row) {
@@ -108,7 +118,7 @@ func addedRows(files *tree.Image, ours map[string]string, laid map[string]laid) 
 	return out
 }
 
-func stays(set *keep.Set, e tree.Entry) (rule, from, why string) {
+func stays(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 	r, ok := set.Paths[e.Path]
 	if !ok {
 		return ledger.Directory, "", ""
@@ -117,7 +127,7 @@ func stays(set *keep.Set, e tree.Entry) (rule, from, why string) {
 }
 
 // goes returns why a path of the base is not in the layers that stay.
-func (w *work) goes(set *keep.Set, e tree.Entry) (rule, from, why string) {
+func (w *work) goes(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 	for p := e.Path; p != "/"; p = path.Dir(p) {
 		if r, ok := w.removed[p]; ok {
 			if p == e.Path {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"hash"
 	"io"
 	"os"
+	"runtime"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -23,8 +23,12 @@ import (
 const (
 	Compression = 7
 	BlockSize   = 1 << 20
+)
 
-	blocks = 4 // at a time
+// Bounds of memory: how many layers are written at a time, and how many blocks of each are compressed.
+const (
+	maxWriters = 2
+	maxBlocks  = 6
 )
 
 // layer is a layer in a file.
@@ -45,7 +49,7 @@ func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []imag
 	if err != nil {
 		return err
 	}
-	if err := zw.SetConcurrency(BlockSize, blocks); err != nil {
+	if err := zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks)); err != nil {
 		return err
 	}
 	zw.OS = 255 // unknown, as image.LayerCache writes it
@@ -98,7 +102,7 @@ func (l *layer) Compressed() (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &checked{file: f, sum: sha256.New(), layer: l}, nil
+	return image.Verify(f, l.Hash, l.Bytes, l.file+" (remove it, or run `slimctl cache prune`)")
 }
 
 // Uncompressed implements v1.Layer.
@@ -117,21 +121,3 @@ func (l *layer) Uncompressed() (io.ReadCloser, error) {
 		io.Closer
 	}{r, f}, nil
 }
-
-// checked reads a layer's file, and nothing else: what os.File can do besides would pass the sum by.
-type checked struct {
-	file  *os.File
-	sum   hash.Hash
-	layer *layer
-}
-
-func (c *checked) Read(b []byte) (int, error) {
-	n, err := c.file.Read(b)
-	c.sum.Write(b[:n])
-	if err == io.EOF && hashOf(c.sum) != c.layer.Hash {
-		return n, fmt.Errorf("%s is damaged; remove it, or run `slimctl cache prune`", c.layer.file)
-	}
-	return n, err
-}
-
-func (c *checked) Close() error { return c.file.Close() }

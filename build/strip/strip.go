@@ -166,7 +166,7 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 	both.Go(func() error { return in.read(ctx, contents) })
 	both.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(runtime.GOMAXPROCS(0))
+		g.SetLimit(maxWriters)
 		for i, c := range components {
 			g.Go(func() error {
 				entries, edited, err := in.entries(ctx, files[c], contents)

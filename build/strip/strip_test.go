@@ -523,7 +523,7 @@ func TestCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(io.Discard, r); err == nil || !strings.Contains(err.Error(), "damaged") {
+		if _, err := io.Copy(io.Discard, r); err == nil || !strings.Contains(err.Error(), "cache prune") {
 			t.Errorf("a damaged layer: %v", err)
 		}
 	}

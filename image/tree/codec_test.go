@@ -172,7 +172,8 @@ func TestKeeps(t *testing.T) {
 		"/x/hub.json.template": always, "/x/package.json": always, "/x/a-1.dist-info/METADATA": always, "/x/a-1.dist-info/RECORD": always,
 		"/x/a.egg-info/PKG-INFO": always, "/var/lib/dpkg/status": always, "/var/lib/dpkg/status.d/base": always,
 		"/var/lib/dpkg/info/bash.list": always, "/etcetera": never, "/x/a-1.dist-info/top_level.txt": never,
-		"/var/lib/dpkg/info/bash.md5sums": never, "/usr/lib/libc.so": never,
+		"/var/lib/dpkg/info/bash.md5sums": always, "/usr/lib/libc.so": never, "/usr/lib/gdk-pixbuf-2.0/2.10.0/loaders.cache": always,
+		"/usr/share/glib-2.0/schemas/gschemas.compiled": always, "/usr/share/mime/globs2": always, "/usr/share/mime/text/plain.xml": never,
 	} {
 		if got := of(p, 0o644, 10_000); got != want {
 			t.Errorf("%s: %d, want %d", p, got, want)

@@ -14,7 +14,7 @@ import (
 
 const (
 	// maxSpool is how much of an ELF file is held in memory while it comes, in bytes; the rest goes to a temporary file.
-	maxSpool = 4 << 20
+	maxSpool = 1 << 20
 	// maxELF is the size of the largest ELF file that is read, in bytes: it comes by way of the disk, and a hostile image's may
 	// be compressed to nothing.
 	maxELF = 1 << 30

@@ -42,11 +42,12 @@ const (
 //
 //   - files below /etc, /opt/gem and /opt/application;
 //   - *.conf, *.ini, *.sh, *.json.template, package.json and *.egg-info anywhere;
+//   - what packages' triggers write anew in many layers: *.cache, gschemas.compiled, and the files in /usr/share/mime;
 //   - executable files of at most 4 KiB, and executable scripts, which begin with "#!",
 //
 // all of them if they have at most 256 KiB; and for the databases of package managers if they have at most 16 MiB:
 //
-//   - /var/lib/dpkg/status, diversions, status.d/* and info/*.list;
+//   - /var/lib/dpkg/status, diversions, status.d/*, info/*.list and info/*.md5sums;
 //   - METADATA and RECORD in *.dist-info, PKG-INFO and installed-files.txt in *.egg-info.
 //
 // Other files are read of the layer when they are asked for.
@@ -58,14 +59,15 @@ func keeps(e *Entry) keep {
 	switch {
 	case size == 0 || size > maxDatabase:
 		return never
-	case dir == "/var/lib/dpkg" && (base == "status" || base == "diversions"), dir == "/var/lib/dpkg/status.d", dir == "/var/lib/dpkg/info" && ext == ".list",
+	case dir == "/var/lib/dpkg" && (base == "status" || base == "diversions"), dir == "/var/lib/dpkg/status.d", dir == "/var/lib/dpkg/info" && (ext == ".list" || ext == ".md5sums"),
 		strings.HasSuffix(dir, ".dist-info") && (base == "METADATA" || base == "RECORD"),
 		strings.HasSuffix(dir, ".egg-info") && (base == "PKG-INFO" || base == "installed-files.txt"):
 		return always
 	case size > maxKept:
 		return never
 	case image.Within(p, "/etc"), image.Within(p, "/opt/gem"), image.Within(p, "/opt/application"),
-		base == "package.json", ext == ".conf", ext == ".ini", ext == ".sh", ext == ".egg-info", strings.HasSuffix(base, ".json.template"):
+		base == "package.json", ext == ".conf", ext == ".ini", ext == ".sh", ext == ".egg-info",
+		ext == ".cache", base == "gschemas.compiled", dir == "/usr/share/mime", strings.HasSuffix(base, ".json.template"):
 		return always
 	case e.Mode&0o111 == 0:
 		return never
