@@ -80,7 +80,7 @@ func readDatabase(ctx context.Context, img *tree.Image) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	real := map[string]string{} // of directories
+	real := map[string]string{} // of directories, with a slash at the end
 	for _, name := range slices.Sorted(maps.Keys(at)) {
 		p, list := db.packages[name], at[name]
 		for line := range strings.Lines(string(texts[list])) {
@@ -94,9 +94,9 @@ func readDatabase(ctx context.Context, img *tree.Image) (*database, error) {
 				if err != nil {
 					continue // it leads nowhere
 				}
-				real[dir] = path.Dir(to)
+				real[dir] = to[:len(to)-1]
 			}
-			e, ok := img.Lookup(path.Join(real[dir], base))
+			e, ok := img.Lookup(real[dir] + base)
 			if !ok {
 				continue
 			}

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/pgzip"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/rawname"
@@ -32,8 +33,11 @@ const (
 // version is that of the format.
 const version = 1
 
-// level is the compression's; the bytes depend on it.
-const level = 6
+// level is the compression's, and blockSize how many bytes are compressed by themselves; the bytes depend on both.
+const (
+	level     = 6
+	blockSize = 1 << 20
+)
 
 // Header is the first line.
 type Header struct {
@@ -82,14 +86,17 @@ type Row struct {
 
 // Writer writes a ledger.
 type Writer struct {
-	zip *gzip.Writer
+	zip *pgzip.Writer
 	enc *json.Encoder
 }
 
 // NewWriter returns a Writer to w that has written the header.
 func NewWriter(w io.Writer, h Header) (*Writer, error) {
-	zip, err := gzip.NewWriterLevel(w, level)
+	zip, err := pgzip.NewWriterLevel(w, level)
 	if err != nil {
+		return nil, err
+	}
+	if err := zip.SetConcurrency(blockSize, 2); err != nil {
 		return nil, err
 	}
 	zip.OS = 255 // unknown, as image.LayerCache writes it

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"maps"
-	"path"
 	"slices"
+	"strings"
 
 	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/ledger"
@@ -128,7 +128,7 @@ func stays(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 
 // goes returns why a path of the base is not in the layers that stay.
 func (w *work) goes(set *keep.Set, e *tree.Entry) (rule, from, why string) {
-	for p := e.Path; p != "/"; p = path.Dir(p) {
+	for p := e.Path; p != ""; p = p[:strings.LastIndexByte(p, '/')] {
 		if r, ok := w.removed[p]; ok {
 			if p == e.Path {
 				return ledger.Removed, "", r.Why

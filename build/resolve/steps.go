@@ -262,7 +262,7 @@ func (w *work) removals() []build.Remove {
 
 // gone tells whether p or a directory above it is removed.
 func (w *work) gone(p string) bool {
-	for ; p != "/"; p = path.Dir(p) {
+	for ; len(p) > 1; p = p[:max(0, strings.LastIndexByte(p, '/'))] {
 		if _, ok := w.removed[p]; ok {
 			return true
 		}
