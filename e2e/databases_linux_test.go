@@ -65,7 +65,7 @@ func TestDatabases(t *testing.T) {
 	t.Parallel()
 	ref := build(t, "l1", "standin-live:B")
 	need.Containers(t)
-	root, base := mountImage(t, ref), mountImage(t, standin(t, "B"))
+	root, base := mountImage(t, ref), mountImage(t, standin(t))
 	if out := debianTool(t, "dpkg", "--root="+root, "--audit"); out != "" {
 		t.Errorf("dpkg --audit: %s", out)
 	}

@@ -13,6 +13,7 @@ import (
 
 // TestDocs runs the README and the task pages whose commands boot an image, as cmd/slimctl's test of that name does with the others.
 func TestDocs(t *testing.T) {
+	t.Parallel()
 	need.Containers(t)
 	bin, err := slimctl()
 	if err != nil {

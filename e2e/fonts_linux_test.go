@@ -21,7 +21,7 @@ var fontPackages = map[string][]string{
 // fontBase is the live stand-in of line B with real fonts.
 func fontBase(t *testing.T) string {
 	t.Helper()
-	ref := standin(t, "B")
+	ref := standin(t)
 	status := string(readFile(t, ref, "/var/lib/dpkg/status"))
 	var files []image.File
 	for name, fonts := range fontPackages {

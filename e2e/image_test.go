@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +36,12 @@ var slimctl = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if !set { // one more than there are processors: each waits now and then, for a page or for a program that starts
+		_ = flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1))
+	}
 	// What is tested here is built by a program that `go test` doesn't know of. Having looked at its source, `go test` runs
 	// these again when that has changed.
 	err := filepath.WalkDir("..", func(_ string, d fs.DirEntry, err error) error {
@@ -118,11 +126,11 @@ func build(t *testing.T, profile, base string, flags ...string) string {
 	return ref
 }
 
-// standin gives the base that the image of a line is made from.
-func standin(t *testing.T, line string) string {
+// standin gives the base that the image of line B is made from, as an OCI layout.
+func standin(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")
-	run(t, "standin", "--live", "--line", line, "--output", dir)
+	run(t, "standin", "--live", "--line", "B", "--output", dir)
 	return "oci:" + dir
 }
 

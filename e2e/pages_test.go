@@ -38,7 +38,7 @@ func TestPages(t *testing.T) {
 		if at.Before(end) {
 			t.Errorf("the stream ended %s before its token", end.Sub(at))
 		}
-	case <-time.After(time.Until(end) + need.Patience):
+	case <-time.After(max(0, time.Until(end)) + need.Patience): // what came before may have taken longer than the token lives
 		t.Error("the stream of a token that has ended goes on")
 	}
 }

@@ -145,7 +145,7 @@ const exitGate = 3
 // plantedBase is the live stand-in of line B with another nginx, the one program with no cage that it brings.
 func plantedBase(t *testing.T) string {
 	t.Helper()
-	ref := standin(t, "B")
+	ref := standin(t)
 	return withFiles(t, ref, image.Bytes("/usr/lib/planted/nginx", 0o755, readFile(t, ref, "/usr/sbin/nginx")),
 		image.Bytes("/usr/sbin/nginx", 0o755, []byte(`#!/usr/bin/python3
 import os, socket, sys

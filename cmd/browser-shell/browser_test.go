@@ -46,15 +46,15 @@ const page = `<!doctype html><title>Start</title>
 
 // startChromium starts a browser that can resolve nothing by itself, with its
 // DevTools on a port that is free.
-func startChromium(t *testing.T, chromium string, port int) *os.Process {
+func startChromium(t *testing.T, chromium string, port int, flags ...string) *os.Process {
 	t.Helper()
 	profile, err := os.MkdirTemp("", "bs-chromium-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+	cmd := exec.Command(chromium, append(flags, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
-		fmt.Sprintf("--remote-debugging-port=%d", port), "--user-data-dir="+profile, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank")
+		fmt.Sprintf("--remote-debugging-port=%d", port), "--user-data-dir="+profile, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank")...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -97,11 +97,11 @@ func site(t *testing.T, h http.HandlerFunc) string {
 
 // realBrowser puts a real Chromium, a real agent-browser and a running egress
 // proxy into the lab.
-func (l *lab) realBrowser(t *testing.T, version string) (chromium *os.Process) {
+func (l *lab) realBrowser(t *testing.T, version string, flags ...string) (chromium *os.Process) {
 	t.Helper()
 	program := needBrowser(t)
 	port := need.FreePort(t)
-	chromium = startChromium(t, program, port)
+	chromium = startChromium(t, program, port, flags...)
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Fatal(err)
