@@ -434,9 +434,10 @@ func (r *reader) program(s *section, kind string, groups map[string]string) {
 		}
 	}
 	if o, ok := r.ini.get(s, "autostart"); ok {
-		p.Autostart = o.value
 		if b, ok := boolean(o.value); ok {
 			p.Autostart = strconv.FormatBool(b)
+		} else if strings.Contains(o.value, "%(") {
+			p.Autostart = o.value
 		}
 	}
 	p.Variables = Variables(strings.Join([]string{p.Command, p.User, p.Autostart, p.Processes}, "\n"))

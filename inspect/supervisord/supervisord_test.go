@@ -479,6 +479,7 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Add("[supervisord]\n[include]\nfiles=/c/*.conf\n[program:a]\ncommand=%(ENV_X)s \"a b\" %(here)s\nenvironment=A=\"1\",B=2\nautostart=%(ENV_Y)s", "[group:g]\nprograms=a")
 	f.Add("[DEFAULT]\nuser=x\n[unix_http_server]\nfile=/x\nchmod=0777\n[inet_http_server]\nport=*:1", "[fcgi-program:f]\nsocket=unix:///x\ncommand=gost -L :1")
+	f.Add("[program:a]\ncommand=x\nautostart=", "")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		if len(a)+len(b) > 1<<16 {
 			return
