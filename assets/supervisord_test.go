@@ -303,12 +303,13 @@ func TestSupervisord(t *testing.T) {
 			if err := os.WriteFile(dir+"/conf", []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			log, err := os.Create(dir + "/out")
+			// It is opened again by its name: without O_APPEND supervisord's next line would overwrite what the program wrote.
+			log, err := os.OpenFile(dir+"/out", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer log.Close()
-			if err := log.Chmod(0o666); err != nil { // it is opened again by its name
+			if err := log.Chmod(0o666); err != nil {
 				t.Fatal(err)
 			}
 			output := func() string { b, _ := os.ReadFile(log.Name()); return string(b) }

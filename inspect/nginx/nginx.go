@@ -8,7 +8,8 @@
 //	routes.go     what each request ends in
 //
 // Words, includes, precedence and the phases of a request are nginx's, and tests hold them against nginx itself. Of what the
-// model leaves out, it notes what could matter: modules, Lua, njs, Perl and SSI. Two ways between locations are not in it: an
+// model leaves out, it notes what could matter: modules, Lua, njs, Perl, SSI, and directives that neither the base nor a closed
+// image has (conf's notFollowed). Two ways between locations are not in it: an
 // upstream's X-Accel-Redirect, and the redirect of the index directive to a file by the path.
 package nginx
 
