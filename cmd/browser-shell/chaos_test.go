@@ -27,6 +27,7 @@ const chaosCalls = 100
 // random, each call is answered, and in the end no process, zombie, open file
 // or run directory is left.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	chromium := l.realBrowser(t, "0.41.2")
 	l.policy["limits"] = map[string]any{"rate_per_sec": 1000, "rate_burst": 10000}
@@ -198,6 +199,7 @@ func childrenOf(t *testing.T, pid int) []string {
 // command and the environment is in no answer, not in the logs and not on
 // stderr.
 func TestNoSecretGetsOut(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.realBrowser(t, "0.41.2")
 	secrets := []string{
