@@ -22,10 +22,12 @@ type Dirs interface {
 // dot is only matched by a dot, and "[!x]" is "[^x]". An error says why the paths may not be all: a pattern that isn't
 // understood, or more than limit paths.
 func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
-	if _, bad := path.Match(pattern, ""); bad != nil || strings.Contains(pattern, "[:") {
-		return nil, errors.New("this pattern is not understood")
-	}
 	parts := strings.FieldsFunc(strings.ReplaceAll(pattern, "[!", "[^"), func(c rune) bool { return c == '/' })
+	for _, part := range parts {
+		if _, bad := path.Match(part, ""); bad != nil || strings.Contains(part, "[:") {
+			return nil, errors.New("this pattern is not understood")
+		}
+	}
 	dirs, looked := []string{""}, 0
 	for i, part := range parts {
 		var next []string
