@@ -71,6 +71,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "boot" {
 		exit(boots(ctx, os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "linear" {
+		exit(linear(ctx, os.Args[2:]))
+	}
 	b := &bench{samples: map[string][]sample{}}
 	flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
 	flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")
@@ -125,13 +128,18 @@ func (b *bench) run(ctx context.Context) (err error) {
 		}{
 			{rowFloor, nil, []string{self, "floor", b.base, kept}},
 			{rowFirst, []string{"index", "stripped"}, build},
-			{rowIndex, []string{"stripped"}, build},
+			{rowIndex, []string{"index", "stripped"}, build},
 			{rowAgain, nil, build},
 			{rowLock, nil, append(build[:len(build):len(build)], "--lock", lock)},
 			{rowVerify, nil, slimctl("verify", "oci:"+out, "--profile", "l1", "--base", "oci:"+b.base, "--lock", lock)},
 		} {
 			for _, dir := range r.forget {
 				if err := os.RemoveAll(filepath.Join(cache, dir)); err != nil {
+					return err
+				}
+			}
+			if r.row == rowIndex { // without those of the layers that the build makes
+				if err := command(ctx, b.tmp, slimctl("inspect", "oci:"+b.base, "--platform", "linux/"+runtime.GOARCH)).Run(); err != nil {
 					return err
 				}
 			}

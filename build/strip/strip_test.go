@@ -483,6 +483,11 @@ func TestIndexedContents(t *testing.T) {
 			t.Errorf("%s: %q %v", p, data, err)
 		}
 	}
+	in.Component = func(string) string { return "all" } // a layer that is being written waits for /big
+	in.CacheDir = t.TempDir()
+	if _, err := strip.Layers(t.Context(), in); err == nil || !strings.Contains(err.Error(), "the layer is read") {
+		t.Errorf("a layer that can't be read: %v", err)
+	}
 }
 
 // TestCache: layers that were made before are not made again, and nothing of the base is read; a damaged one is found.

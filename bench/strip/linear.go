@@ -1,0 +1,152 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"text/tabwriter"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// largeLayer is the size of a layer, in bytes, above which the base below it is not measured by itself.
+const largeLayer = 50 << 20
+
+// linear builds l1 of ever more of a base's layers with nothing cached, and prints what each gigabyte more takes. What stays is
+// much the same, and compressing it takes the same time.
+func linear(ctx context.Context, args []string) error {
+	b := &bench{samples: map[string][]sample{}}
+	flags := flag.NewFlagSet("linear", flag.ContinueOnError)
+	flags.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
+	flags.StringVar(&b.base, "base", "", "OCI `layout` of the base")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if b.base == "" || flags.NArg() > 0 {
+		return errors.New("start it with bash bench/strip/run linear --base LAYOUT")
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(b.base)), "linear-") // where links to the base's blobs can be
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	b.tmp = tmp
+	cache, out := filepath.Join(tmp, "cache"), filepath.Join(tmp, "out")
+	src, err := image.Open(ctx, "oci:"+b.base, image.Options{})
+	if err != nil {
+		return err
+	}
+	whole, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	if err != nil {
+		return err
+	}
+	all, err := whole.Layers()
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
+	fmt.Fprintln(t, "|base, GB\tfiles\tseconds\tprocessor\tprocessor per GB more\tpeak MiB\t")
+	fmt.Fprintln(t, "|---\t---\t---\t---\t---\t---\t")
+	var first sample
+	var least float64
+	for n := 1; n <= len(all); n++ {
+		if n < len(all) {
+			if size, err := all[n].Size(); err != nil || size < largeLayer {
+				continue
+			}
+		}
+		dir := filepath.Join(tmp, fmt.Sprint(n))
+		gigabytes, files, err := firstLayers(ctx, whole, n, b.base, dir)
+		if err != nil {
+			return err
+		}
+		build := []string{
+			filepath.Join(b.bin, "slimctl"), "--cache-dir", cache, "build", "--profile", "l1", "--base", "oci:" + dir,
+			"--platform", "linux/" + runtime.GOARCH, "--output", "type=oci,dest=" + out, "--progress", "quiet",
+		}
+		if len(b.samples) == 0 { // fetches the payload
+			if err := command(ctx, tmp, build).Run(); err != nil {
+				return err
+			}
+		}
+		for _, forget := range []string{"index", "stripped"} {
+			if err := os.RemoveAll(filepath.Join(cache, forget)); err != nil {
+				return err
+			}
+		}
+		row := fmt.Sprintf("%.2f GB", gigabytes)
+		if err := b.measure(ctx, row, build); err != nil {
+			return err
+		}
+		s, more := b.samples[row][0], ""
+		if least == 0 {
+			first, least = s, gigabytes
+		} else {
+			more = fmt.Sprintf("%.1f", (s.cpu-first.cpu)/(gigabytes-least))
+		}
+		fmt.Fprintf(t, "|%.2f\t%d\t%.1f\t%.1f\t%s\t%d\t\n", gigabytes, files, s.wall, s.cpu, more, s.peak>>20)
+	}
+	return t.Flush()
+}
+
+// firstLayers writes an image of the first n layers of another to a layout, by links, and returns what it has unpacked.
+func firstLayers(ctx context.Context, whole v1.Image, n int, base, dir string) (gigabytes float64, files int, err error) {
+	all, err := whole.Layers()
+	if err != nil {
+		return 0, 0, err
+	}
+	config, err := whole.ConfigFile()
+	if err != nil {
+		return 0, 0, err
+	}
+	img, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), &v1.ConfigFile{
+		OS: config.OS, Architecture: config.Architecture, Created: config.Created, Config: config.Config, RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	if img, err = mutate.AppendLayers(img, all[:n]...); err != nil {
+		return 0, 0, err
+	}
+	to, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return 0, 0, err
+	}
+	blobs := filepath.Join(dir, "blobs", "sha256")
+	if err := os.MkdirAll(blobs, 0o755); err != nil {
+		return 0, 0, err
+	}
+	for _, l := range all[:n] {
+		h, err := l.Digest()
+		if err != nil {
+			return 0, 0, err
+		}
+		if err := os.Link(filepath.Join(base, "blobs", "sha256", h.Hex), filepath.Join(blobs, h.Hex)); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := to.AppendImage(img); err != nil {
+		return 0, 0, err
+	}
+	opened, err := tree.Cache{Dir: filepath.Join(filepath.Dir(dir), "indexes")}.Open(ctx, img, tree.Options{})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, l := range opened.Layers {
+		gigabytes += float64(l.Unpacked) / 1e9
+	}
+	return gigabytes, opened.Len(), nil
+}
