@@ -174,7 +174,11 @@ func open(t *testing.T, ref string) v1.Image {
 // readFile reads a file of an image.
 func readFile(t *testing.T, ref, path string) []byte {
 	t.Helper()
-	files, err := tree.Cache{}.Open(t.Context(), open(t, ref), tree.Options{})
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := tree.Cache{Dir: filepath.Join(cache, "slimctl")}.Open(t.Context(), open(t, ref), tree.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
