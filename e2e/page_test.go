@@ -33,7 +33,14 @@ func openPage(t *testing.T, w *world, address string) *page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		for range 20 {
+			if os.RemoveAll(dir) == nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
 	cmd := w.command(t.Context(), need.Program(t, "chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,900",
 		"--user-data-dir="+dir, "--remote-debugging-port=0", "about:blank")
