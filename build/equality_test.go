@@ -142,10 +142,27 @@ type world struct {
 	profile   string // traps, or another one
 }
 
+// layers is the directory of the compressed overlays, which are the same in every world.
+var layers string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if layers, err = os.MkdirTemp("", "slimctl-layers-"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(layers)
+		return m.Run()
+	}())
+}
+
 func newWorld(t *testing.T, line string, extra ...image.File) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, line: line, profile: traps, layout: filepath.Join(dir, "base"), cache: filepath.Join(dir, "cache")}
+	if err := errors.Join(os.Mkdir(w.cache, 0o755), os.Symlink(layers, filepath.Join(w.cache, "layers"))); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := standin.Write(t.Context(), w.layout, standin.Options{Line: line, Extra: append(trapFiles(), extra...)}); err != nil {
 		t.Fatal(err)
 	}
@@ -652,6 +669,7 @@ func TestBuildsRepeat(t *testing.T) {
 	var digests []v1.Hash
 	for range 2 {
 		w := newWorld(t, "B")
+		w.cache = t.TempDir()
 		recipes, _, _ := w.resolve("oci:"+w.layout, nil)
 		_, r := assemble(t, recipes, build.Annotations{})
 		digests = append(digests, r.Digest)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -100,6 +101,10 @@ func (c LayerCache) read(l *layer) bool {
 	if err != nil {
 		return false
 	}
+	l.blob, l.digest = blob, digestOf(blob)
+	if known, ok := inflated.Load(l.digest); ok {
+		return known == l.diffID
+	}
 	raw, err := gzip.NewReader(bytes.NewReader(blob))
 	if err != nil {
 		return false
@@ -108,9 +113,13 @@ func (c LayerCache) read(l *layer) bool {
 	if _, err := io.Copy(diff, raw); err != nil || hashOf(diff) != l.diffID {
 		return false // damaged, or made to be taken for ours
 	}
-	l.blob, l.digest = blob, digestOf(blob)
+	inflated.Store(l.digest, l.diffID)
 	return true
 }
+
+// inflated has the diffID of each blob that was read from a cache and inflated, by the blob's digest: a process that makes
+// several images inflates it once.
+var inflated sync.Map
 
 func (c LayerCache) write(l *layer) error {
 	if c.Dir == "" {

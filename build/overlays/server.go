@@ -2,6 +2,7 @@ package overlays
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -95,11 +96,14 @@ func compile(ctx context.Context, arch, pkg string, o Options) ([]byte, error) {
 	return compileIn(ctx, root, arch, pkg, o)
 }
 
+// checkout is the root of the source if the linker was told of it (scripts/test): a program built with -trimpath doesn't know.
+var checkout string
+
 // sourceRoot returns the root of the source that this program was built from, and of no other: the working directory may
 // be anybody's.
 func sourceRoot() (string, error) {
 	_, caller, _, _ := runtime.Caller(0)
-	return moduleRoot(filepath.Dir(caller))
+	return moduleRoot(cmp.Or(checkout, filepath.Dir(caller)))
 }
 
 // stampFlag is what the linker is told of the version. A tagged slimctl (go install …@v1.2.3) passes it on. Any other
@@ -257,11 +261,12 @@ func removeOldServers(room, arch string) {
 }
 
 // goEnv is env with everything fixed that would change the binary. A value set by `go env -w` counts when the variable
-// is empty, so GOFLAGS gets one that changes nothing.
+// is empty, so GOFLAGS gets one that changes nothing. With GOGC the compiler takes a quarter less
+// time, for more memory.
 func goEnv(env []string, arch string) []string {
 	fixed := []string{
 		"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-trimpath", "GOWORK=off",
-		"GO111MODULE=on", "GOFIPS140=off",
+		"GO111MODULE=on", "GOFIPS140=off", "GOGC=400",
 	}
 	drop := []string{"GOEXPERIMENT", "GODEBUG", "GOCOVERDIR"}
 	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {

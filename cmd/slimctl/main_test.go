@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,6 +28,9 @@ func TestMain(m *testing.M) {
 		if !set { // most of these tests wait: for retries, for timeouts, for registries
 			_ = flag.Set("test.parallel", "6")
 		}
+	}
+	if signal.Ignored(os.Interrupt) { // started in the background: the programs that tests interrupt would inherit that
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	}
 	testscript.Main(scratched{m}, map[string]func(){"slimctl": main})
 }

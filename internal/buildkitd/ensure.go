@@ -69,15 +69,12 @@ func build(dir string) error {
 		return nil
 	}
 	src := filepath.Join(dir, "src")
-	if err := writeModule(src); err != nil {
-		return err
-	}
-	if err := run(ctx, src, "go", "mod", "tidy"); err != nil {
+	if err := writeModule(ctx, src); err != nil {
 		return err
 	}
 	for _, name := range []string{"buildctl", "buildkitd"} {
 		tmp := filepath.Join(dir, name+".tmp")
-		if err := run(ctx, src, "go", "build", "-trimpath", "-mod=readonly",
+		if err := run(ctx, src, "go", "build", "-trimpath", "-mod=mod",
 			"-ldflags", "-s -w -X github.com/moby/buildkit/version.Version="+Version,
 			"-o", tmp, "github.com/moby/buildkit/cmd/"+name); err != nil {
 			return err
@@ -98,33 +95,34 @@ func present(dir string) bool {
 	return true
 }
 
-// A module of its own keeps the daemon's dependencies out of slimctl's; `go install PKG@VERSION` can't build it
-// because BuildKit's go.mod has exclude directives.
-func writeModule(dir string) error {
+// writeModule writes a module that BuildKit is built in. One of its own keeps the daemon's dependencies out of slimctl's, and
+// `go install PKG@VERSION` can't build it because BuildKit's go.mod has exclude directives. It begins with slimctl's go.mod:
+// what both compile is compiled once, if the versions are the same.
+func writeModule(ctx context.Context, dir string) error {
+	ours, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return err
+	}
+	root := filepath.Dir(strings.TrimSpace(string(ours)))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	mod := fmt.Sprintf("module scratch\n\ngo %s\n\nrequire github.com/moby/buildkit %s\n",
-		strings.TrimPrefix(runtime.Version(), "go"), Version)
-	tools := `//go:build tools
-
-package tools
-
-import (
-	_ "github.com/moby/buildkit/cmd/buildctl"
-	_ "github.com/moby/buildkit/cmd/buildkitd"
-)
-`
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
-		return err
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(dir, "tools.go"), []byte(tools), 0o644)
+	return nil
 }
 
 func run(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=", "PWD="+dir)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=", "GOGC=400", "PWD="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args[:2], " "), err, tail(out, 20))
 	}

@@ -64,43 +64,63 @@ func merge(img v1.Image) (*tree, error) {
 // tree maps paths to inodes; the names of a hard-linked file share one.
 type tree struct{ inodes map[string]*Node }
 
-// layer reads l twice: a whiteout hides what the layers below have, wherever in the archive it stands.
+// entry is one header of an archive, and the node that it makes; nil for a whiteout and a hard link.
+type entry struct {
+	path   string
+	header *tar.Header
+	node   *Node
+}
+
+// layer lays l on the tree. Its whiteouts come first: each hides what the layers below have, wherever in the archive it stands.
 func (m *tree) layer(l v1.Layer) error {
-	for _, visit := range []func(string, *tar.Header, io.Reader) error{m.whiteout, m.put} {
-		r, err := l.Uncompressed()
-		if err != nil {
-			return err
-		}
-		err = each(r, visit)
-		if err = errors.Join(err, r.Close()); err != nil {
-			return err
+	entries, err := read(l)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		m.whiteout(e.path)
+	}
+	for _, e := range entries {
+		if err := m.put(e); err != nil {
+			return fmt.Errorf("%s: %w", e.header.Name, err)
 		}
 	}
 	return nil
 }
 
-func each(r io.Reader, visit func(string, *tar.Header, io.Reader) error) error {
+func read(l v1.Layer) (entries []entry, err error) {
+	r, err := l.Uncompressed()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
 		if err == io.EOF {
 			// What stands behind the end of the archive counts for the layer's digest.
 			_, err = io.Copy(io.Discard, r)
-			return err
+			return entries, err
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := visit(path.Clean("/"+h.Name), h, archive); err != nil {
-			return fmt.Errorf("%s: %w", h.Name, err)
+		e := entry{path: path.Clean("/" + h.Name), header: h}
+		if h.Typeflag != tar.TypeLink && !isWhiteout(e.path) {
+			if e.node, err = newNode(h, archive); err != nil {
+				return nil, fmt.Errorf("%s: %w", h.Name, err)
+			}
 		}
+		entries = append(entries, e)
 	}
 }
 
-func (m *tree) whiteout(p string, _ *tar.Header, _ io.Reader) error {
+func isWhiteout(p string) bool { return strings.HasPrefix(path.Base(p), ".wh.") }
+
+func (m *tree) whiteout(p string) {
 	name, ok := strings.CutPrefix(path.Base(p), ".wh.")
 	if !ok {
-		return nil
+		return
 	}
 	dir := m.real(path.Dir(p))
 	if name == ".wh..opq" {
@@ -110,11 +130,11 @@ func (m *tree) whiteout(p string, _ *tar.Header, _ io.Reader) error {
 		m.clear(gone)
 		delete(m.inodes, gone)
 	}
-	return nil
 }
 
-func (m *tree) put(p string, h *tar.Header, r io.Reader) error {
-	if p == "/" || strings.HasPrefix(path.Base(p), ".wh.") {
+func (m *tree) put(e entry) error {
+	p, h := e.path, e.header
+	if p == "/" || isWhiteout(p) {
 		return nil
 	}
 	p = path.Join(m.makeDirs(path.Dir(p)), path.Base(p))
@@ -129,14 +149,10 @@ func (m *tree) put(p string, h *tar.Header, r io.Reader) error {
 		m.inodes[p] = n
 		return nil
 	}
-	n, err := newNode(h, r)
-	if err != nil {
-		return err
-	}
-	if n.Type != image.TypeDir {
+	if e.node.Type != image.TypeDir {
 		m.clear(p)
 	}
-	m.inodes[p] = n
+	m.inodes[p] = e.node
 	return nil
 }
 
