@@ -95,6 +95,15 @@ func warmCache(dir string) error {
 	return nil
 }
 
+// shareLayers gives a cache directory the compressed overlays of the other tests: compressing them is most of a small build.
+func shareLayers(cache string) error {
+	dir := filepath.Join(scratch, "layers")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Symlink(dir, filepath.Join(cache, "layers"))
+}
+
 // layoutOf is the stand-in of a line, which must not be changed.
 func layoutOf(t *testing.T, line string) string {
 	t.Helper()

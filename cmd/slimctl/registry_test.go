@@ -67,6 +67,13 @@ func (s *site) tag(t *testing.T) name.Tag {
 	return tag
 }
 
+func (s *site) shareLayers(t *testing.T) {
+	t.Helper()
+	if err := shareLayers(filepath.Join(s.dir, "cache")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // untouched checks that the tag is as it was and that out holds nothing, hidden files included.
 func (s *site) untouched(t *testing.T) {
 	t.Helper()
@@ -132,6 +139,7 @@ func TestRegistryTrouble(t *testing.T) {
 				}
 				t.Parallel()
 				s := newSite(t)
+				s.shareLayers(t)
 				fault, err := parseFault(action)
 				if err != nil {
 					t.Fatal(err)
@@ -201,6 +209,7 @@ func TestPassingTrouble(t *testing.T) {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
+			s.shareLayers(t)
 			var once onceFault
 			s.Fault(once.play(faultOn(stage.method, stage.path, registry.Fault{Status: http.StatusServiceUnavailable})))
 			code, _, stderr := slimctl(t.Context(), s.args(stage.push, stage.name == pushManifest)...)

@@ -66,6 +66,9 @@ func setupScript(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
+	if err := shareLayers(filepath.Join(e.WorkDir, "cache", "slimctl")); err != nil {
+		return err
+	}
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")
 		if k != "PATH" { // testscript's own has slimctl
