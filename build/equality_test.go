@@ -109,8 +109,8 @@ overlays:
       - {path: /srv/traps/link, content: "was a symlink\n"}
 `
 
-// keptLayers is smallTraps with the base's layers kept.
-var keptLayers = strings.Replace(smallTraps, "keep:\n", "keep:\n  layers: keep\n", 1)
+// keptLayers is smallTraps with the base's layers kept, and the new ones compressed by zstd.
+var keptLayers = strings.Replace(smallTraps, "keep:\n", "compression: zstd\nkeep:\n  layers: keep\n", 1)
 
 func smallTrapFiles() []image.File {
 	stamped := "\xa7\r\r\n\x00\x00\x00\x00" + "\x01\x02\x03\x04" + "\x01\x00\x00\x00" + "code"
@@ -285,12 +285,15 @@ func TestEnginesGiveOneDigest(t *testing.T) {
 		for _, c := range []struct {
 			name, base string
 			platforms  []string
+			more       string // of the profile
 		}{
-			{"registry", w.reference, nil},
-			{"layout", "oci:" + w.layout, nil},
-			{"one platform", w.reference, []string{"linux/arm64"}},
+			{"registry", w.reference, nil, ""},
+			{"layout", "oci:" + w.layout, nil, ""},
+			{"one platform", w.reference, []string{"linux/arm64"}, ""},
+			{"zstd", w.reference, []string{"linux/amd64"}, "compression: zstd\n"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
+				w.profile = traps + c.more
 				recipes, src, _ := w.resolve(c.base, nil, c.platforms...)
 				_, ours := assemble(t, recipes, annotations)
 				out := filepath.Join(t.TempDir(), "out")

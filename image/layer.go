@@ -20,6 +20,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 )
 
 // whiteoutPrefix marks a removed path in a layer (OCI image specification, layer.md, "Whiteouts").
@@ -46,14 +47,16 @@ const layerVersion = "v1"
 type LayerCache struct {
 	// Dir is the directory of the cache; it is made when needed.
 	Dir string
-	// Level is gzip's level; 0 is one for layers that lie on a base of gigabytes.
+	// Level is gzip's level, or that of the zstd program; 0 is one for layers that lie on a base of gigabytes.
 	Level int
+	// Zstd has zstd in the place of gzip.
+	Zstd bool
 }
 
 // NewLayer writes files as one gzip layer, without a cache.
 func NewLayer(files []File) (v1.Layer, error) { return LayerCache{}.Layer(files) }
 
-// Layer writes files as one gzip layer whose bytes depend on nothing but files: sorted by path, parents before
+// Layer writes files as one compressed layer whose bytes depend on nothing but files: sorted by path, parents before
 // children, times in whole seconds, numeric owners. The compressed layer is kept in memory, so it is for overlays, not
 // for bases. Two files with one path are an error, and so is a regular file without Open or of another length than
 // its Size says.
@@ -62,16 +65,18 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	if err := WriteTar(diff, files); err != nil {
 		return nil, err
 	}
-	l := &layer{diffID: hashOf(diff)}
+	l := &layer{diffID: hashOf(diff), mediaType: types.OCILayer}
+	if c.Zstd {
+		l.mediaType = types.OCILayerZStd
+	}
 	if c.read(l) {
 		return l, nil
 	}
 	var blob bytes.Buffer
-	zw, err := gzip.NewWriterLevel(&blob, c.level())
+	zw, err := c.compressor(&blob)
 	if err != nil {
 		return nil, err
 	}
-	zw.OS = 255 // unknown, as BuildKit writes it
 	again := sha256.New()
 	if err := WriteTar(io.MultiWriter(zw, again), files); err != nil {
 		return nil, err
@@ -87,10 +92,31 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	return l, c.write(l)
 }
 
+func (c LayerCache) compressor(w io.Writer) (io.WriteCloser, error) {
+	if c.Zstd {
+		return NewZstd(w, c.level())
+	}
+	zw, err := gzip.NewWriterLevel(w, c.level())
+	if err == nil {
+		zw.OS = 255 // unknown, as BuildKit writes it
+	}
+	return zw, err
+}
+
+// NewZstd returns a compressor of layers, with the zstd program's level. What it writes depends on nothing but what it is given,
+// and no reader needs more than 8 MiB for its window (RFC 8878, section 3.1.1.1.2).
+func NewZstd(w io.Writer, level int) (io.WriteCloser, error) {
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(2))
+}
+
 func (c LayerCache) level() int { return cmp.Or(c.Level, compression) }
 
 func (c LayerCache) file(diffID v1.Hash) string {
-	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID.Hex+".tar.gz")
+	ext := ".tar.gz"
+	if c.Zstd {
+		ext = ".tar.zst"
+	}
+	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID.Hex+ext)
 }
 
 func (c LayerCache) read(l *layer) bool {
@@ -105,10 +131,11 @@ func (c LayerCache) read(l *layer) bool {
 	if known, ok := inflated.Load(l.digest); ok {
 		return known == l.diffID
 	}
-	raw, err := gzip.NewReader(bytes.NewReader(blob))
+	raw, err := Inflate(bytes.NewReader(blob))
 	if err != nil {
 		return false
 	}
+	defer raw.Close()
 	diff := sha256.New()
 	if _, err := io.Copy(diff, raw); err != nil || hashOf(diff) != l.diffID {
 		return false // damaged, or made to be taken for ours
@@ -225,16 +252,17 @@ const paxXattr = "SCHILY.xattr."
 type layer struct {
 	blob           []byte
 	digest, diffID v1.Hash
+	mediaType      types.MediaType
 }
 
 func (l *layer) Digest() (v1.Hash, error)            { return l.digest, nil }
 func (l *layer) DiffID() (v1.Hash, error)            { return l.diffID, nil }
 func (l *layer) Size() (int64, error)                { return int64(len(l.blob)), nil }
-func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+func (l *layer) MediaType() (types.MediaType, error) { return l.mediaType, nil }
 func (l *layer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.blob)), nil
 }
 
 func (l *layer) Uncompressed() (io.ReadCloser, error) {
-	return gzip.NewReader(bytes.NewReader(l.blob))
+	return Inflate(bytes.NewReader(l.blob))
 }

@@ -74,6 +74,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "linear" {
 		exit(linear(ctx, os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "update" {
+		exit(measureUpdates(ctx, os.Args[2:]))
+	}
 	b := &bench{samples: map[string][]sample{}}
 	flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
 	flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")

@@ -31,6 +31,9 @@ type Keep struct {
 	Components []Component `yaml:"components" list:"min" merge:"key"`
 }
 
+// Zstd is a value of Profile.Compression.
+const Zstd = "zstd"
+
 // The values of Keep.Layers.
 const (
 	LayersByComponent = "component"

@@ -47,6 +47,8 @@ type Profile struct {
 	Remove []Removal `yaml:"remove,omitempty" merge:"key"`
 	// Keep makes the base's layers anew, of what stays: the image gets small, and its layers have digests of their own.
 	Keep *Keep `yaml:"keep,omitempty"`
+	// Compression is that of the layers that a build makes: "gzip" (when absent) or "zstd".
+	Compression string `yaml:"compression,omitempty" check:"compression"`
 	// Privileged are absolute paths or globs of the files of the base that may keep setuid, setgid or file capabilities; every
 	// other such file goes.
 	Privileged []string `yaml:"privileged,omitempty" check:"glob" list:"unique"`

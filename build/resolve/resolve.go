@@ -108,7 +108,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	w := &work{in: in, base: base, line: line, platform: p, recipe: &build.Recipe{
-		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir}, Dirs: map[string]image.Entry{},
+		Profile: in.Profile.Name, Platform: p, Epoch: in.Epoch, Cache: image.LayerCache{Dir: in.Cache.Dir, Zstd: in.Profile.Compression == profile.Zstd}, Dirs: map[string]image.Entry{},
 		Base: build.Base{Reference: in.Reference, Index: in.Source.Digest(), Manifest: manifest, Line: string(line), Image: img},
 	}}
 	if err := w.run(); err != nil {

@@ -133,6 +133,7 @@ func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
 func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.Input {
 	in := strip.Input{
 		Base: files, Image: img, CacheDir: w.in.Cache.Dir, Progress: w.in.Progress, Edits: map[string]strip.Edit{},
+		Zstd: w.in.Profile.Compression == profile.Zstd,
 	}
 	all := w.in.Profile.Keep.Components
 	if in.Keep = w.keepsLayers(); in.Keep {

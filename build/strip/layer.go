@@ -11,15 +11,14 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/pgzip"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// The compressor is part of what a layer's digest depends on. pgzip compresses blocks of one size at the same time into one
-// gzip member, so that the bytes are the same on any number of processors.
+// The compressor is part of what a layer's digest depends on. Compression is zstd's level, too. pgzip compresses blocks of one size
+// at the same time into one gzip member, so that the bytes are the same on any number of processors.
 const (
 	Compression = 7
 	BlockSize   = 1 << 20
@@ -36,6 +35,8 @@ type layer struct {
 	Hash     v1.Hash `json:"digest"`
 	Unpacked v1.Hash `json:"diffID"`
 	Bytes    int64   `json:"size"`
+	// Zstd is true for what is compressed by zstd.
+	Zstd bool `json:"zstd,omitempty"`
 	// Edited is Layer.Edited.
 	Edited map[string]tree.Digest `json:"edited,omitempty"`
 	file   string
@@ -45,14 +46,10 @@ type layer struct {
 func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []image.File) error {
 	packed, unpacked := sha256.New(), sha256.New()
 	out := &countingWriter{w: io.MultiWriter(blob, packed)}
-	zw, err := pgzip.NewWriterLevel(out, Compression)
+	zw, err := l.compressor(out)
 	if err != nil {
 		return err
 	}
-	if err := zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks)); err != nil {
-		return err
-	}
-	zw.OS = 255 // unknown, as image.LayerCache writes it
 	if err := image.WriteTar(&stoppable{ctx, io.MultiWriter(zw, unpacked, archive)}, files); err != nil {
 		return err
 	}
@@ -61,6 +58,18 @@ func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []imag
 	}
 	l.Hash, l.Unpacked, l.Bytes = hashOf(packed), hashOf(unpacked), out.n
 	return nil
+}
+
+func (l *layer) compressor(w io.Writer) (io.WriteCloser, error) {
+	if l.Zstd {
+		return image.NewZstd(w, Compression)
+	}
+	zw, err := pgzip.NewWriterLevel(w, Compression)
+	if err != nil {
+		return nil, err
+	}
+	zw.OS = 255 // unknown, as image.LayerCache writes it
+	return zw, zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks))
 }
 
 func hashOf(h hash.Hash) v1.Hash {
@@ -91,10 +100,15 @@ func (s *stoppable) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-func (l *layer) Digest() (v1.Hash, error)            { return l.Hash, nil }
-func (l *layer) DiffID() (v1.Hash, error)            { return l.Unpacked, nil }
-func (l *layer) Size() (int64, error)                { return l.Bytes, nil }
-func (l *layer) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+func (l *layer) Digest() (v1.Hash, error) { return l.Hash, nil }
+func (l *layer) DiffID() (v1.Hash, error) { return l.Unpacked, nil }
+func (l *layer) Size() (int64, error)     { return l.Bytes, nil }
+func (l *layer) MediaType() (types.MediaType, error) {
+	if l.Zstd {
+		return types.OCILayerZStd, nil
+	}
+	return types.OCILayer, nil
+}
 
 // Compressed implements v1.Layer. What isn't the layer any more is an error at its end.
 func (l *layer) Compressed() (io.ReadCloser, error) {
@@ -111,7 +125,7 @@ func (l *layer) Uncompressed() (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := gzip.NewReader(f)
+	r, err := image.Inflate(f)
 	if err != nil {
 		f.Close()
 		return nil, err

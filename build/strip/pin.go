@@ -1,6 +1,7 @@
 package strip
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -19,8 +20,10 @@ type Pin struct {
 	Digest    v1.Hash `json:"digest"`
 	DiffID    v1.Hash `json:"diffID"`
 	Size      int64   `json:"size"`
-	Files     int     `json:"files"`
-	Unpacked  int64   `json:"unpacked"`
+	// MediaType is empty for gzip.
+	MediaType types.MediaType `json:"mediaType,omitempty"`
+	Files     int             `json:"files"`
+	Unpacked  int64           `json:"unpacked"`
 }
 
 // Pin returns the layer's pin.
@@ -32,7 +35,12 @@ func (l Layer) Pin() (p Pin, err error) {
 	if p.DiffID, err = l.DiffID(); err != nil {
 		return p, err
 	}
-	p.Size, err = l.Layer.Size()
+	if p.Size, err = l.Layer.Size(); err != nil {
+		return p, err
+	}
+	if p.MediaType, err = l.MediaType(); p.MediaType == types.OCILayer {
+		p.MediaType = ""
+	}
 	return p, err
 }
 
@@ -81,10 +89,12 @@ type pinned struct {
 	make  func() ([]Layer, error)
 }
 
-func (p *pinned) Digest() (v1.Hash, error)            { return p.Pin.Digest, nil }
-func (p *pinned) DiffID() (v1.Hash, error)            { return p.Pin.DiffID, nil }
-func (p *pinned) Size() (int64, error)                { return p.Pin.Size, nil }
-func (p *pinned) MediaType() (types.MediaType, error) { return types.OCILayer, nil }
+func (p *pinned) Digest() (v1.Hash, error) { return p.Pin.Digest, nil }
+func (p *pinned) DiffID() (v1.Hash, error) { return p.Pin.DiffID, nil }
+func (p *pinned) Size() (int64, error)     { return p.Pin.Size, nil }
+func (p *pinned) MediaType() (types.MediaType, error) {
+	return cmp.Or(p.Pin.MediaType, types.OCILayer), nil
+}
 
 func (p *pinned) layer() (v1.Layer, error) {
 	for _, again := range []bool{false, true} {

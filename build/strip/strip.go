@@ -51,6 +51,8 @@ type Input struct {
 	// Keep has the layers be the base's, each without what goes: Order names the base's layers, and then one that lies on them.
 	// A layer of which nothing goes is the base's own. Files have the base's times, and there is no Time.
 	Keep bool
+	// Zstd compresses the new layers by zstd in the place of gzip.
+	Zstd bool
 	// CacheDir is where layers are written, and kept between builds.
 	CacheDir string
 	Progress image.Progress
@@ -171,7 +173,7 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 			g.Go(func() error {
 				entries, edited, err := in.entries(ctx, files[c], contents)
 				if err == nil {
-					results[i], err = store.make(ctx, keys[c], entries, edited)
+					results[i], err = store.make(ctx, keys[c], entries, &layer{Zstd: in.Zstd, Edited: edited})
 				}
 				if err != nil {
 					return fmt.Errorf("component %s: %w", c, err)
@@ -269,7 +271,11 @@ const keyVersion = 2
 func (in Input) key(files []file) (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
-	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, BlockSize}); err != nil {
+	blocks := BlockSize
+	if in.Zstd {
+		blocks = 0 // it has no such
+	}
+	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, blocks}); err != nil {
 		return "", err
 	}
 	for _, f := range files {
@@ -530,10 +536,11 @@ func (s store) get(key string) *layer {
 	if err != nil {
 		return nil
 	}
-	l := &layer{file: filepath.Join(s.dir, key+".tar.gz")}
+	l := &layer{}
 	if json.Unmarshal(data, l) != nil {
 		return nil
 	}
+	l.file = s.file(key, l)
 	l.Edited = rawname.Unquoted(l.Edited)
 	if info, err := os.Stat(l.file); err != nil || info.Size() != l.Bytes {
 		return nil
@@ -541,8 +548,17 @@ func (s store) get(key string) *layer {
 	return l
 }
 
-func (s store) make(ctx context.Context, key string, files []image.File, edited map[string]tree.Digest) (*layer, error) {
-	l := &layer{file: filepath.Join(s.dir, key+".tar.gz"), Edited: edited}
+// file is where the blob of a layer lies.
+func (s store) file(key string, l *layer) string {
+	if l.Zstd {
+		return filepath.Join(s.dir, key+".tar.zst")
+	}
+	return filepath.Join(s.dir, key+".tar.gz")
+}
+
+// make writes l, a layer of files.
+func (s store) make(ctx context.Context, key string, files []image.File, l *layer) (*layer, error) {
+	l.file = s.file(key, l)
 	_, err := s.indexes.IndexLayer(ctx, func(archive io.Writer) (v1.Layer, error) {
 		return l, image.WriteFile(l.file, 0o644, func(blob io.Writer) error {
 			return l.write(ctx, blob, archive, files)

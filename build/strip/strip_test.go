@@ -22,6 +22,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
@@ -294,6 +295,12 @@ func TestSameBytes(t *testing.T) {
 	one := []image.File{image.Dir("/usr", 0o755), image.Bytes("/usr/a", 0o644, []byte("a")), big}
 	later := image.Bytes("/usr/a", 0o644, []byte("a"))
 	later.ModTime = time.Unix(1e9, 0)
+	for _, zstd := range []bool{false, true} {
+		sameBytes(t, zstd, one, later, big)
+	}
+}
+
+func sameBytes(t *testing.T, zstd bool, one []image.File, later, big image.File) {
 	var want []v1.Hash
 	for _, procs := range []int{1, 2, 8} {
 		for name, s := range map[string][][]image.File{
@@ -305,7 +312,10 @@ func TestSameBytes(t *testing.T) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 				img, base := stack(t, s...)
 				var got []v1.Hash
-				for _, l := range layers(t, strip.Input{Base: base, Image: img, Order: []string{"all"}, Component: func(string) string { return "all" }}) {
+				for _, l := range layers(t, strip.Input{Base: base, Image: img, Zstd: zstd, Order: []string{"all"}, Component: func(string) string { return "all" }}) {
+					if mt, err := l.MediaType(); err != nil || (mt == types.OCILayerZStd) != zstd {
+						t.Errorf("%s, %v; zstd is %v", mt, err, zstd)
+					}
 					d, err := l.Digest()
 					if err != nil {
 						t.Fatal(err)
@@ -316,7 +326,7 @@ func TestSameBytes(t *testing.T) {
 					want = got
 				}
 				if !slices.Equal(want, got) {
-					t.Errorf("%s on %d processors: %v, not %v", name, procs, got, want)
+					t.Errorf("%s on %d processors, zstd %v: %v, not %v", name, procs, zstd, got, want)
 				}
 			}()
 		}

@@ -16,11 +16,11 @@ const gzipHeader = 10
 // which the latter writes the zero time.Time as it is.
 var plainHeaders = []string{"\x1f\x8b\x08\x00\x00\x00\x00\x00", "\x1f\x8b\x08\x00\x00\x09\x6e\x88"}
 
-// foreignGzip returns what is not as BuildKit and slimctl compress a layer: one member, with a header that says nothing.
+// foreignGzip returns what is not as BuildKit and slimctl compress a layer by gzip: one member, with a header that says nothing.
 func foreignGzip(header []byte, members int) string {
 	switch {
 	case compression(header) != "gzip":
-		return "it is not compressed by gzip"
+		return "" // Layer.Compression tells
 	case len(header) < gzipHeader || !slices.Contains(plainHeaders, string(header[:8])) || header[9] != 255:
 		return "its gzip header has a name, a time, a comment or extra fields"
 	case members != 1:

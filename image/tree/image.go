@@ -87,7 +87,7 @@ type Layer struct {
 	// Compression is what the blob is compressed with, by its first bytes: "gzip", "zstd" or "none"; empty when the blob was
 	// not read.
 	Compression string
-	// Foreign is where the blob first differs from what slimctl and BuildKit write of the same entries, by archive/tar and gzip;
+	// Foreign is where the blob first differs from what slimctl and BuildKit write of the same entries, by archive/tar and, where it is gzip, by that;
 	// empty when it doesn't.
 	Foreign string
 	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.

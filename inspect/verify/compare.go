@@ -50,7 +50,7 @@ var (
 	manifestRule = Rule{
 		ID: "manifest", Title: "The manifest is the one that the profile gives", Severity: Error,
 		Why: "Programs go by the media types: what one of them unpacks another passes over or takes for an artifact. A subject attaches the image to another, data stands for a blob that nobody looked at, and a URL has a layer come from elsewhere.",
-		Fix: "Publish the image as it was built, its layers compressed by gzip.",
+		Fix: "Publish the image as it was built, its layers compressed by gzip, or by zstd if the profile says so.",
 	}
 	annotationRule = Rule{
 		ID: "annotation", Title: "The annotations are those of the build", Severity: Error,
@@ -549,13 +549,19 @@ func align(have, want []string) (out []aligned) {
 
 // plainLayers holds the manifest's entries of layers to what any build writes, with SameTree.
 func (p *pair) plainLayers(layers, wanted []any, docker bool) {
+	zstd := slices.ContainsFunc(wanted, func(w any) bool { return object(w)["mediaType"] == string(types.OCILayerZStd) })
 	for i, l := range layers {
 		l := object(l)
 		annotations, kind := any(nil), string(types.OCILayer)
+		same := slices.IndexFunc(wanted, func(w any) bool { return object(w)["digest"] == l["digest"] })
+		ofBase := same == i && i < len(p.have.want.Base)
 		switch {
-		case i < len(wanted) && i < len(p.have.want.Base) && l["digest"] == object(wanted[i])["digest"]:
-			annotations, kind = object(wanted[i])["annotations"], fmt.Sprint(object(wanted[i])["mediaType"])
-		case isSeconds(object(l["annotations"])[rewrittenTimestamp]):
+		case same >= 0:
+			annotations, kind = object(wanted[same])["annotations"], fmt.Sprint(object(wanted[same])["mediaType"])
+		case zstd && l["mediaType"] == string(types.OCILayerZStd):
+			kind = string(types.OCILayerZStd)
+		}
+		if !ofBase && isSeconds(object(l["annotations"])[rewrittenTimestamp]) {
 			annotations = map[string]any{rewrittenTimestamp: object(l["annotations"])[rewrittenTimestamp]}
 		}
 		p.document(fmt.Sprintf("layers[%d].", i), l, drop(map[string]any{

@@ -2,8 +2,11 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dustin/go-humanize/english"
+
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // compareRules are checked by (*checker).compare, on an image that there is something to compare with.
@@ -41,16 +44,25 @@ func (h *held) onBase() bool {
 	return true
 }
 
+// layersOdd looks at the layers that are neither of the base nor of the image that the profile gives.
 func layersOdd(h *held) {
+	var built []tree.Layer
+	by := []string{"gzip"}
+	if img := h.in.Want.Images[platformOf(h.Image)]; img != nil {
+		built = img.Files.Layers
+		if slices.ContainsFunc(built, func(l tree.Layer) bool { return l.Compression == "zstd" }) {
+			by = append(by, "zstd")
+		}
+	}
 	for i, l := range h.Files.Layers {
-		if i < len(h.want.Base) && h.Files.Layers[i].DiffID.String() == h.want.Base[i] {
+		if slices.Contains(h.want.Base, l.DiffID.String()) || slices.ContainsFunc(built, func(b tree.Layer) bool { return b.Digest == l.Digest }) {
 			continue
 		}
 		if l.Foreign != "" {
 			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s is not written as a build writes it: %s", h.layer(i), l.Foreign)
 		}
-		if l.Compression != "" && l.Compression != "gzip" {
-			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s has the compression %s; a build writes gzip", h.layer(i), l.Compression)
+		if l.Compression != "" && !slices.Contains(by, l.Compression) {
+			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s has the compression %s; a build writes %s", h.layer(i), l.Compression, english.OxfordWordSeries(by, "or"))
 		}
 	}
 }

@@ -101,7 +101,7 @@ var rooms = map[string][]string{
 	"bench/mcp":         {},
 	"bench/mcp/standin": {},
 	"bench/inspect":     {"image", "image/output"},
-	"bench/strip":       {"build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
+	"bench/strip":       {"build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
 	"bench":             {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell": {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",

@@ -1,0 +1,255 @@
+//go:build linux
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/build/lock"
+	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
+)
+
+// update is what is new in a base: files and the version of their package; nothing but times when there are none.
+type update struct {
+	name    string
+	files   *regexp.Regexp
+	release *regexp.Regexp // of the package, in dpkg's status
+}
+
+var updates = []update{
+	{"one library (libx11)", regexp.MustCompile(`^/usr/lib/[^/]+/libX11\.so\.[0-9.]+$`), regexp.MustCompile(`(?m)^Package: libx11-6\n(?:.+\n)*?Version: .*`)},
+	{"Chromium", regexp.MustCompile(`^/usr/lib/chromium/`), regexp.MustCompile(`(?m)^Package: chromium(?:-common)?\n(?:.+\n)*?Version: .*`)},
+	{"Python", regexp.MustCompile(`^/usr/(?:lib/python3\.[0-9]+/|bin/python3\.)`), regexp.MustCompile(`(?m)^Package: (?:lib)?python3\.[0-9]+(?:-minimal|-stdlib)?\n(?:.+\n)*?Version: .*`)},
+	{"times only", nil, nil},
+}
+
+const dpkgStatus = "/var/lib/dpkg/status"
+
+// rebuildTime is by how much the times of what is built again differ.
+const rebuildTime = 7 * 24 * time.Hour
+
+// measureUpdates prints what a client that has the image of before pulls after each update, by how the layers are cut.
+func measureUpdates(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("update", flag.ContinueOnError)
+	bin := flags.String("bin", "", "`directory` with slimctl")
+	base := flags.String("base", "", "OCI `layout` of the base")
+	if err := flags.Parse(args); err != nil || *bin == "" || *base == "" || flags.NArg() > 0 {
+		return errors.Join(err, errors.New("start it with bash bench/strip/run update --base LAYOUT"))
+	}
+	tmp, err := os.MkdirTemp(*bin, "update-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	src, err := image.Open(ctx, "oci:"+*base, image.Options{})
+	if err != nil {
+		return err
+	}
+	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	if err != nil {
+		return err
+	}
+	files, err := tree.Cache{Dir: filepath.Join(tmp, "cache")}.Open(ctx, img, tree.Options{})
+	if err != nil {
+		return err
+	}
+	ways := []string{"component", "keep"}
+	pulled := func(base string) (map[string]map[v1.Hash]int64, error) {
+		out := map[string]map[v1.Hash]int64{}
+		for _, way := range ways {
+			file := filepath.Join(tmp, "slim.lock")
+			cmd := command(ctx, tmp, []string{filepath.Join(*bin, "slimctl"), "--cache-dir", filepath.Join(tmp, "cache"), "lock", "--profile", "l1",
+				"--set", "keep.layers=" + way, "--base", "oci:" + base, "--platform", "linux/" + runtime.GOARCH, "-o", file, "--progress", "quiet"})
+			if said, err := cmd.CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("lock: %w: %s", err, said)
+			}
+			l, err := lock.Read(file)
+			if err != nil {
+				return nil, err
+			}
+			out[way] = map[v1.Hash]int64{}
+			for _, pin := range l.Platforms["linux/"+runtime.GOARCH].Layers {
+				out[way][pin.Digest] = pin.Size
+			}
+		}
+		return out, nil
+	}
+	before, err := pulled(*base)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
+	fmt.Fprintf(t, "|new in the base\tl1, %s\tl1, %s\tl0\t\n|---\t--:\t--:\t--:\t\n", ways[0], ways[1])
+	for _, u := range updates {
+		dir := filepath.Join(tmp, "base")
+		first, err := u.write(img, files, dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		after, err := pulled(dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", u.name, err)
+		}
+		fmt.Fprintf(t, "|%s", u.name)
+		for _, way := range ways {
+			var sum int64
+			for h, size := range after[way] {
+				if _, have := before[way][h]; !have {
+					sum += size
+				}
+			}
+			fmt.Fprintf(t, "\t%.1f", float64(sum)/1e6)
+			fmt.Fprintf(os.Stderr, "%s, %s: %d bytes\n", u.name, way, sum)
+		}
+		var below int64 // as much as before: the new layers are not compressed here
+		for _, l := range files.Layers[first:] {
+			below += l.Size
+		}
+		fmt.Fprintf(t, "\t%.1f\t\n", float64(below)/1e6)
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}
+
+// write writes the base with the update to a layout, as its vendor's build does with a cache: the first layer that holds
+// something new is built again, and so are all above it, with other times. It returns that layer's position.
+func (u update) write(img v1.Image, files *tree.Image, dir string) (first int, err error) {
+	first = slices.IndexFunc(files.Layers, func(l tree.Layer) bool {
+		return u.files == nil || slices.ContainsFunc(l.Entries, func(e tree.Entry) bool { return e.Type == image.TypeFile && u.files.MatchString(e.Path) })
+	})
+	if first < 0 {
+		return 0, errors.New("no layer of the base has such files")
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return 0, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return 0, err
+	}
+	config = config.DeepCopy()
+	config.RootFS.DiffIDs, config.History = nil, nil
+	out, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), config)
+	if err != nil {
+		return 0, err
+	}
+	to, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return 0, err
+	}
+	for i, l := range layers {
+		if i >= first {
+			rebuilt := &archive{file: filepath.Join(dir, fmt.Sprintf("%d.tar", i))}
+			if err := u.rebuild(l, rebuilt); err != nil {
+				return 0, err
+			}
+			l = rebuilt
+		}
+		if out, err = mutate.AppendLayers(out, l); err != nil {
+			return 0, err
+		}
+	}
+	return first, to.AppendImage(out)
+}
+
+// rebuild writes a layer anew.
+func (u update) rebuild(l v1.Layer, to *archive) (err error) {
+	blob, err := l.Compressed()
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	raw, err := image.Inflate(blob)
+	if err != nil {
+		return err
+	}
+	defer raw.Close()
+	f, err := os.Create(to.file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	sum := sha256.New()
+	in, out := tar.NewReader(raw), tar.NewWriter(io.MultiWriter(f, sum))
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		h.ModTime = h.ModTime.Add(rebuildTime)
+		var content io.Reader = in
+		p := image.Clean(h.Name)
+		switch {
+		case h.Typeflag != tar.TypeReg || h.Size == 0 || u.files == nil:
+		case u.files.MatchString(p) && path.Ext(p) != ".pyc": // a few bytes behind the end change nothing else
+			h.Size++
+			content = io.MultiReader(in, strings.NewReader("\n"))
+		case p == dpkgStatus:
+			text, err := io.ReadAll(in)
+			if err != nil {
+				return err
+			}
+			text = u.release.ReplaceAllFunc(text, func(b []byte) []byte { return append(bytes.Clone(b), "+new1"...) })
+			h.Size, content = int64(len(text)), bytes.NewReader(text)
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, content); err != nil {
+			return err
+		}
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	to.size = info.Size()
+	to.digest, err = v1.NewHash(fmt.Sprintf("sha256:%x", sum.Sum(nil)))
+	return err
+}
+
+// archive is a layer that isn't compressed.
+type archive struct {
+	file   string
+	digest v1.Hash
+	size   int64
+}
+
+func (a *archive) Digest() (v1.Hash, error)             { return a.digest, nil }
+func (a *archive) DiffID() (v1.Hash, error)             { return a.digest, nil }
+func (a *archive) Size() (int64, error)                 { return a.size, nil }
+func (a *archive) MediaType() (types.MediaType, error)  { return types.OCIUncompressedLayer, nil }
+func (a *archive) Compressed() (io.ReadCloser, error)   { return os.Open(a.file) }
+func (a *archive) Uncompressed() (io.ReadCloser, error) { return os.Open(a.file) }
