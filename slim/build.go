@@ -83,7 +83,9 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 		})
 	}
 	if err == nil && o.Engine != nil && o.Target.Push {
-		err = output.Attach(ctx, made.Referrers, o.Target.Tags, access.Options)
+		var attached output.Transfer
+		attached, err = output.Attach(ctx, made.Referrers, o.Target.Tags, access.Options)
+		b.Transfer.Refused = attached.Refused
 	}
 	if err != nil {
 		return nil, err

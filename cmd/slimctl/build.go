@@ -135,11 +135,14 @@ func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 	if b.Source.Name() != nil {
 		o.Log("downloaded: %s", humanize.Bytes(uint64(o.Received.Load())))
 	}
+	if refused := b.Transfer.Refused; refused != "" {
+		o.Log("ledger: not pushed, as the registry takes no artifacts; slimctl why and diff do without: %s", refused)
+	}
 	switch l := b.Transfer; {
-	case !o.Target.Push:
+	case !o.Target.Push, o.Engine != nil: // which counts nothing
 	case l != output.Transfer{}:
 		o.Log("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
-	case o.Engine == nil: // ours, which counts
+	default:
 		o.Log("pushed: nothing, each tag has this image already")
 	}
 }

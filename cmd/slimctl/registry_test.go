@@ -261,3 +261,30 @@ func TestCertificate(t *testing.T) {
 		t.Errorf("with --ca-file: exit code %d:\n%s", code, stderr)
 	}
 }
+
+// TestRegistryWithoutArtifacts: a registry that knows images alone gets the image, and the build says that it has no ledger.
+func TestRegistryWithoutArtifacts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	build := []string{"--cache-dir", filepath.Join(s.dir, "cache"), "build", "--profile", "l1", "--base", "standin:B", "--platform", "linux/amd64",
+		"-t", s.Host + "/small/a:1", "--push"}
+	answer := registry.Fault{Status: http.StatusNotFound, Body: `{"errors":[{"code":"BLOB_UNKNOWN","message":"no blob"}]}`}
+	s.Fault(func(r *http.Request) *registry.Fault {
+		if r.Method != http.MethodPut || !strings.Contains(r.URL.Path, "/manifests/sha256:") { // of one platform, the ledger's alone
+			return nil
+		}
+		return &answer
+	})
+	if code, _, stderr := slimctl(t.Context(), build...); code == exitOK {
+		t.Errorf("a registry that lost a blob:\n%s", stderr)
+	}
+	answer = registry.Fault{Status: http.StatusBadRequest, Body: `{"errors":[{"code":"MANIFEST_INVALID","message":"unknown artifactType"}]}`}
+	code, stdout, stderr := slimctl(t.Context(), build...)
+	if code != exitOK || !strings.Contains(stderr, "ledger: not pushed") || !strings.Contains(stderr, "unknown artifactType") {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	code, stdout, stderr = slimctl(t.Context(), "verify", "--profile", "l1", "--base", "standin:B", strings.TrimSpace(stdout))
+	if code != exitOK || !strings.Contains(stdout, "passed: proven") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}

@@ -23,15 +23,20 @@ type Transfer struct {
 	Mounted, Uploaded, Existing int
 	// BytesUp counts bodies sent, manifests included; BytesDown base layers read from another registry to be uploaded.
 	BytesUp, BytesDown int64
+	// Refused is the answer of a registry that takes no artifacts about images; the image is there without them.
+	Refused string
 }
 
 // counter is a Transfer that several goroutines write.
 type counter struct {
 	mounted, uploaded, existing, up, down atomic.Int64
+	refused                               atomic.Value // string
 }
 
 func (l *counter) sum() Transfer {
+	refused, _ := l.refused.Load().(string)
 	return Transfer{
+		Refused: refused,
 		Mounted: int(l.mounted.Load()), Uploaded: int(l.uploaded.Load()), Existing: int(l.existing.Load()),
 		BytesUp: l.up.Load(), BytesDown: l.down.Load(),
 	}
@@ -81,13 +86,15 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	return book.sum(), err
 }
 
-// Attach pushes the referrers of an image that is in the repository of each reference, as Push does; it pushes nothing else.
-func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt image.Options) error {
+// Attach pushes the referrers of an image that is in the repository of each reference, as Push does; it pushes nothing else. The
+// Transfer says what was moved.
+func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt image.Options) (Transfer, error) {
 	opt = opt.WithDefaults()
 	c := &contents{seen: map[v1.Hash]bool{}}
 	if err := c.addReferrers(referrers); err != nil {
-		return err
+		return Transfer{}, err
 	}
+	var book counter
 	transport := image.Transport(nil, opt)
 	done := map[name.Repository]bool{}
 	for _, r := range refs {
@@ -95,7 +102,7 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 			continue
 		}
 		done[r.Context()] = true
-		p := &pusher{repo: r.Context(), transport: transport, opt: opt, book: &counter{}}
+		p := &pusher{repo: r.Context(), transport: transport, opt: opt, book: &book}
 		err := p.connect(ctx, nil)
 		if err == nil {
 			err = p.parallel(ctx, c.blobs, p.blob)
@@ -104,10 +111,10 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 			err = p.parallel(ctx, c.referrers, p.referrer)
 		}
 		if err != nil {
-			return err
+			return book.sum(), err
 		}
 	}
-	return nil
+	return book.sum(), nil
 }
 
 // Tag lets refs point at an index or manifest that is in each of their repositories already. What isn't there is
@@ -178,11 +185,25 @@ func (p *pusher) prepare(ctx context.Context, c *contents) error {
 }
 
 // referrer pushes the manifest of an artifact, whose blobs are there, and has the registry list it, by the API or by a tag
-// (OCI distribution specification, "Pushing Manifests with Subject").
+// (OCI distribution specification, "Pushing Manifests with Subject"). Registries older than artifacts refuse it, which is noted
+// and no error.
 func (p *pusher) referrer(ctx context.Context, it item) error {
 	p.book.up.Add(it.desc.Size)
-	return image.PutReferrer(ctx, p.repo.Digest(it.desc.Digest.String()), it.artifact, p.opt, p.transport)
+	err := image.PutReferrer(ctx, p.repo.Digest(it.desc.Digest.String()), it.artifact, p.opt, p.transport)
+	var r *image.RegistryError
+	if errors.As(err, &r) && slices.Contains(invalid, r.Status) && slices.Contains(invalidCodes, r.Code) {
+		p.book.refused.Store(err.Error())
+		return nil
+	}
+	return err
 }
+
+// invalid and invalidCodes are what a registry answers to a kind of manifest that it doesn't know, by status and by the code of
+// the distribution specification, if it sends one.
+var (
+	invalid      = []int{http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity}
+	invalidCodes = []string{"MANIFEST_INVALID", "UNSUPPORTED", ""}
+)
 
 // ownFirst puts what has to be sent before what is mounted: long work starts while there are jobs free.
 func (p *pusher) ownFirst(items []item) []item {
