@@ -28,7 +28,8 @@ func impatient(t *testing.T) []byte {
 	if err := json.Unmarshal(text, &policy); err != nil {
 		t.Fatal(err)
 	}
-	policy["limits"].(map[string]any)["session_hold_sec"] = 10
+	limits := policy["limits"].(map[string]any)
+	limits["session_hold_sec"], limits["max_sessions"] = 10, 1 // as with agent-browser on Node
 	if text, err = json.Marshal(policy); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ type variant struct {
 func peers(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("peers", flag.ExitOnError)
 	bin := flags.String("bin", "", "`directory` with slimctl")
-	tests := flags.String("e2e", "^(TestKilled|TestPages)$", "tests of e2e to run with what was opened, which l0 and l1 pass in CI; empty for none")
+	tests := flags.String("e2e", "^(TestKilled|TestPages)$", "tests of e2e to run with what was opened; empty for none")
 	_ = flags.Parse(args)
 	tmp, err := os.MkdirTemp(*bin, "peers-")
 	if err != nil {
