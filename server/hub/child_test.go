@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -44,7 +45,7 @@ func child(kind string) {
 	}
 	if kind == "stubborn" {
 		signal.Ignore(syscall.SIGTERM)
-		defer func() { select {} }()
+		defer func() { forever() }()
 	}
 	if err := childServer(kind).Run(context.Background(), transport); err != nil && kind != "stubborn" {
 		os.Exit(1)
@@ -132,7 +133,8 @@ func childServer(kind string) *mcp.Server {
 			var args struct{ Began string }
 			_ = json.Unmarshal(r.Params.Arguments, &args)
 			_ = os.WriteFile(args.Began, nil, 0o600)
-			select {}
+			forever()
+			return nil, nil
 		})
 		tool("crash", func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			os.Exit(3)
@@ -178,3 +180,6 @@ func childServer(kind string) *mcp.Server {
 	}
 	return s
 }
+
+// forever stays. Without cgo the runtime calls select {} a deadlock, and ends the program.
+func forever() { time.Sleep(math.MaxInt64) }

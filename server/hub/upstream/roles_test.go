@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -96,7 +97,7 @@ func beNoisy() {
 func beStubborn() {
 	signal.Ignore(syscall.SIGTERM)
 	serve()
-	select {}
+	forever()
 }
 
 // fork starts a program in a session of its own that holds our pipes, ignores
@@ -120,7 +121,7 @@ func beParent() {
 		panic(err)
 	}
 	fmt.Println(c.PID)
-	select {}
+	forever()
 }
 
 // beOld is a server that knows initialize, tools/list and no more.
@@ -158,7 +159,7 @@ func beRude() {
 func beDeaf() {
 	_, _ = bufio.NewReaderSize(os.Stdin, 16).ReadString('\n')
 	answer(1, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
-	select {}
+	forever()
 }
 
 // beFlooding sends notifications as fast as it can.
@@ -208,3 +209,6 @@ func beTalkative() {
 	}()
 	serve()
 }
+
+// forever stays. Without cgo the runtime calls select {} a deadlock, and ends the program.
+func forever() { time.Sleep(math.MaxInt64) }

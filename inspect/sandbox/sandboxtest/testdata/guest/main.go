@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -167,7 +168,7 @@ func serve(addrs []string) {
 		}()
 	}
 	fmt.Println("ready")
-	select {}
+	time.Sleep(math.MaxInt64) // without cgo the runtime calls select {} a deadlock
 }
 
 func sleep([]string) {
