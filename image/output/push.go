@@ -24,7 +24,7 @@ type Transfer struct {
 	// BytesUp counts bodies sent, manifests included; BytesDown base layers read from another registry to be uploaded.
 	BytesUp, BytesDown int64
 	// Refused is the answer of a registry that takes no artifacts about images; the image is there without them.
-	Refused string
+	Refused string `json:",omitempty"`
 }
 
 // counter is a Transfer that several goroutines write.
