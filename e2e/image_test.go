@@ -126,7 +126,7 @@ func build(t *testing.T, profile, base string, flags ...string) string {
 	return ref
 }
 
-// standin gives the base that the image of line B is made from, as an OCI layout.
+// standin returns the OCI layout of the base that the image of line B is made from.
 func standin(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")

@@ -24,7 +24,7 @@ type Keep struct {
 	Drop []Drop `yaml:"drop,omitempty" merge:"key"`
 	// Unused are files that programs open without need of them, so that verify --reach doesn't miss them.
 	Unused []Unused `yaml:"unused,omitempty" merge:"key"`
-	// Layers says how the layers are cut: "component" (when absent), by the list of components, or "keep", as the base's are, each
+	// Layers is how the layers are cut: "component" (when absent), by the list of components, or "keep", as the base's are, each
 	// without what goes; then a layer of which nothing goes is the base's own, and what the last component names lies on them.
 	Layers string `yaml:"layers,omitempty" check:"layers"`
 	// Components are the layers, lowest first. What no component names goes to the one that names nothing.

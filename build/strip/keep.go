@@ -15,8 +15,8 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// keepLayers gives the directories of files, those of Input.files, the metadata that the base's layers give them, and returns
-// the base's layers that stay as they are, by component.
+// keepLayers sets the metadata of the directories in files, which Input.files returned, to what the base's layers have, and
+// returns the base's layers that stay as they are, by component.
 //
 // A layer that is made anew names the directories above its files as the base has them up to that layer, so that it depends on
 // no later one. What is not right then, because the layer that says it is left out, the last component says.

@@ -165,7 +165,7 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 	defer contents.spool.Close()
 	results := make([]*layer, len(components))
 	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return in.read(ctx, contents) })
+	both.Go(func() error { return in.readBase(ctx, contents) })
 	both.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(maxWriters)
@@ -355,9 +355,9 @@ func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
 	return true, nil
 }
 
-// read fills contents from the base's indexes, which have the small ones of many kinds, and then from its layers, the largest
+// readBase fills contents from the base's indexes, which have the small ones of many kinds, and then from its layers, the largest
 // first. The first layer that has a content gives it.
-func (in Input) read(ctx context.Context, c *contents) error {
+func (in Input) readBase(ctx context.Context, c *contents) error {
 	blobs, err := in.Image.Layers()
 	if err != nil {
 		return err

@@ -95,7 +95,7 @@ func warmCache(dir string) error {
 	return nil
 }
 
-// shareLayers gives a cache directory the compressed overlays of the other tests: compressing them is most of a small build.
+// shareLayers links the compressed overlays of the other tests into a cache directory: compressing them is most of a small build.
 func shareLayers(cache string) error {
 	dir := filepath.Join(scratch, "layers")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

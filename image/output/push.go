@@ -86,8 +86,8 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	return book.sum(), err
 }
 
-// Attach pushes the referrers of an image that is in the repository of each reference, as Push does; it pushes nothing else. The
-// Transfer says what was moved.
+// Attach pushes the referrers of an image that is in the repository of each reference, as Push does, and nothing else. It
+// returns what was moved.
 func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt image.Options) (Transfer, error) {
 	opt = opt.WithDefaults()
 	c := &contents{seen: map[v1.Hash]bool{}}

@@ -10,7 +10,7 @@ import (
 // maxLooked bounds how many names one pattern is compared with.
 const maxLooked = 500_000
 
-// Dirs says which names a directory has and whether a path is there: an image's, or what will be there once it has started.
+// Dirs are directories to look names up in: those of an image, or those that it will have once it has started.
 type Dirs interface {
 	// Names returns the names in a directory, in any order.
 	Names(dir string) []string

@@ -11,12 +11,12 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// check notes directives whose effect is not known: code, modules, and what nginx itself doesn't have. crossplane has the tables.
-func (s *source) check(block []*Statement) {
+// noteUnknown notes directives whose effect is not known: code, modules, and what nginx itself doesn't have. crossplane has the tables.
+func (s *source) noteUnknown(block []*Statement) {
 	for _, st := range block {
 		s.checkName(st)
 		if !st.HoldsValues() {
-			s.check(st.Block)
+			s.noteUnknown(st.Block)
 		}
 	}
 }

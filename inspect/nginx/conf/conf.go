@@ -109,7 +109,7 @@ func Read(ctx context.Context, img *tree.Image, path string, o Options) iter.Seq
 				v.NoteAt(tree.Place{Path: s.main}, "there are more choices of templates than the %d that are read", maxVariants)
 			}
 			v.guarded(func() {
-				v.check(v.Block)
+				v.noteUnknown(v.Block)
 				v.lint()
 			})
 			if given++; !yield(v.Config, nil) {
