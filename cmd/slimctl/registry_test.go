@@ -248,7 +248,7 @@ func TestCertificate(t *testing.T) {
 	}
 	args := append(s.args(false, false), "--base", strings.TrimPrefix(behind.URL, "https://")+"/base/aio:1")
 	code, stdout, stderr := slimctl(t.Context(), args...)
-	if code != exitRegistry || !anyIn(stderr, "x509: certificate signed by unknown authority") || !anyIn(stderr, "--ca-file") || anyIn(stderr, "400") {
+	if code != exitRegistry || !anyIn(stderr, "x509: certificate signed by unknown authority") || !anyIn(stderr, "--ca-file") || anyIn(stderr, "400 Bad Request") {
 		t.Errorf("exit code %d:\n%s", code, stderr)
 	}
 	if bad := badFailure(stdout, stderr); bad != "" {
