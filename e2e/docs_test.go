@@ -1,10 +1,10 @@
 package e2e
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/docstest"
@@ -32,15 +32,7 @@ func TestDocs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free, for who comes next
-			if err != nil {
-				t.Fatal(err)
-			}
-			l.Close()
-			_, port, err := net.SplitHostPort(l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			port := strconv.Itoa(need.FreePort(t))
 			docstest.Run(t, page, docstest.Options{
 				Dir:     dir,
 				Env:     append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"), "NO_COLOR=1", "COLUMNS=100"),

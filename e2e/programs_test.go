@@ -10,7 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // starters are what a page may try so that a program is started for it. Each is done when #try is clicked, the
@@ -71,7 +72,7 @@ func testStarters(t *testing.T, b *box) {
 				a.must("s", "open", "http://"+siteIP+"/")
 			}
 			a.must("s", "click", "#count")
-			await(t, 20*time.Second, "the click", func() error {
+			await(t, need.Patience, "the click", func() error {
 				if clicks.Load() == before {
 					return fmt.Errorf("the page was not clicked")
 				}

@@ -239,7 +239,7 @@ func testAuditLasts(t *testing.T, e engineUnderTest) {
 		timeout   time.Duration
 		user      string
 	}{
-		{name: "killed"}, {name: "killed, with artifacts", artifacts: true}, {name: "timeout", timeout: 2 * time.Second}, {name: "another user", user: "1000:1000"},
+		{name: "killed"}, {name: "killed, with artifacts", artifacts: true}, {name: "timeout", timeout: 5 * time.Second}, {name: "another user", user: "1000:1000"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := settings("log", "audit.jsonl="+whole, "egress.jsonl="+first+"\n"+last, "odd.txt=x")

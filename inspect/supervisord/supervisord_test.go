@@ -440,7 +440,7 @@ func TestHostile(t *testing.T) {
 		}
 		return out
 	}
-	started := time.Now()
+	var took time.Duration
 	for name, all := range map[string][]image.File{
 		"options":       {image.Bytes("/s.conf", 0o644, []byte("[supervisord]\n[program:a]\ncommand=x\n"+strings.Repeat("a=b\n c\n", 140_000)))},
 		"continuations": {image.Bytes("/s.conf", 0o644, []byte("[supervisord]\n[program:a]\ncommand=x\n"+strings.Repeat(" y\n", 300_000)))},
@@ -456,7 +456,8 @@ func TestHostile(t *testing.T) {
 		"itself": {image.Bytes("/s.conf", 0o644, []byte("[supervisord]\n[include]\nfiles=/s.conf /s.conf\n"))},
 	} {
 		img := imageOf(t, all...)
-		c := read(t, img, "/s.conf", map[string]string{"A": "%(ENV_A)s"})
+		var c *supervisord.Config
+		took += need.CPU(t, func() { c = read(t, img, "/s.conf", map[string]string{"A": "%(ENV_A)s"}) })
 		if len(c.Programs) > 1 || len(c.Notes) > 500 {
 			t.Errorf("%s: %d programs, %d notes", name, len(c.Programs), len(c.Notes))
 		}
@@ -464,7 +465,7 @@ func TestHostile(t *testing.T) {
 			t.Errorf("that files are left out isn't said: %v", c.Notes)
 		}
 	}
-	if took := time.Since(started); took > 20*time.Second {
+	if took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
 }

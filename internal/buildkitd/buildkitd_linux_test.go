@@ -27,6 +27,10 @@ func TestDaemonComesAndGoes(t *testing.T) {
 			t.Fatalf("workers %v, %v", workers, err)
 		}
 		t.Logf("worker: %v", workers[0].Labels)
+		// At its default place it would be taken away by a daemon of another room's tests.
+		if _, err := os.Stat(filepath.Join(filepath.Dir(strings.TrimPrefix(d.Addr, "unix://")), "t")); err != nil {
+			t.Errorf("the socket for traces: %v", err)
+		}
 	})
 	if d == nil {
 		t.SkipNow()

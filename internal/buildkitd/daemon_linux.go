@@ -56,6 +56,7 @@ func Start(t testing.TB, args ...string) *Daemon {
 	}
 	cmd := exec.Command(bin, append([]string{
 		"--config", os.DevNull, "--root", root, "--addr", d.Addr,
+		"--otel-socket-path", filepath.Join(sockDir, "t"), // daemons that start at once would remove one another's at its default
 		"--containerd-worker=false", "--oci-worker=true", "--oci-worker-binary=" + runtimeBinary,
 		"--oci-worker-snapshotter=auto", "--oci-worker-net=host", "--oci-worker-gc=false",
 	}, args...)...)

@@ -374,7 +374,14 @@ func TestHostileAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := serve(t, Config{Boot: booting(newFake(t, c.handler)), health: 3 * time.Second, call: 10 * time.Second})
+			config := Config{Boot: booting(newFake(t, c.handler))}
+			switch c.rule { // who waits for nothing waits a short time
+			case "container.start":
+				config.health = time.Second
+			case "call.timeout":
+				config.call = 3 * time.Second
+			}
+			w := serve(t, config)
 			w.send(hello)
 			w.send(callLine(2, `["snapshot"]`))
 			m := w.answer(2)
