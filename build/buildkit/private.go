@@ -35,7 +35,9 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	remove := func() error { return errors.Join(os.RemoveAll(run), os.RemoveAll(state)) }
 	addr = "unix://" + filepath.Join(run, "s")
 	args := []string{
-		bin, "--config", "/dev/null", "--root", state, "--addr", addr, "--containerd-worker=false",
+		bin, "--config", "/dev/null", "--root", state, "--addr", addr,
+		"--otel-socket-path", filepath.Join(run, "t"), // its default is the socket of the system's daemon, which would lose it
+		"--containerd-worker=false",
 		"--oci-worker=true", "--oci-worker-net=host", "--oci-worker-binary=/bin/true", // by itself it insists on runc
 	}
 	if os.Geteuid() != 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/moby/buildkit/client"
+	"github.com/moby/buildkit/util/appdefaults"
 
 	"github.com/slimctl/slimctl/internal/buildkitd"
 	"github.com/slimctl/slimctl/internal/need"
@@ -30,9 +31,17 @@ func onlyPath(t *testing.T) {
 	t.Setenv("PATH", dir)
 }
 
-// TestPrivate starts two daemons from one cache directory, as two builds at once do, and looks for what they leave.
+// TestPrivate starts two daemons from one cache directory, as two builds at once do, and looks for what they leave. The trace
+// socket of the system's daemon stays as it was.
 func TestPrivate(t *testing.T) {
 	onlyPath(t)
+	systems := appdefaults.TraceSocketPath(false)
+	before, _ := os.Lstat(systems)
+	t.Cleanup(func() {
+		if after, _ := os.Lstat(systems); (before == nil) != (after == nil) || before != nil && !os.SameFile(before, after) {
+			t.Errorf("%s was %v and is %v", systems, before, after)
+		}
+	})
 	dir := t.TempDir()
 	for range 2 {
 		addr, stop, err := Private(t.Context(), dir)
