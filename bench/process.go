@@ -165,7 +165,7 @@ func (b *bench) startDaemon(ctx context.Context) (d *daemon, err error) {
 	if err != nil {
 		runc = "/bin/true" // never run: the daemon only insists on finding one
 	}
-	d.cmd = child(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr,
+	d.cmd = child(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr, "--otel-socket-path", socket+".t",
 		"--containerd-worker=false", "--oci-worker-binary="+runc, "--oci-worker-snapshotter=auto",
 		"--oci-worker-net=host", "--oci-worker-gc=false")
 	var log bytes.Buffer
