@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +13,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -34,34 +34,26 @@ const (
 )
 
 func main() {
-	// The floor of the archives is a process of its own, as slimctl is.
-	if len(os.Args) > 1 && os.Args[1] == floorCommand {
-		if err := floor(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
+	harness.Main("bench", func(ctx context.Context) error {
+		// The floor of the archives is a process of its own, as slimctl is.
+		if len(os.Args) > 1 && os.Args[1] == floorCommand {
+			return floor(os.Args[2:])
 		}
-		return
-	}
-	var o options
-	flag.StringVar(&o.source, "source", ".", "slimctl's source `directory`")
-	flag.StringVar(&o.dir, "dir", "", "`directory` for the base and all that is written (default: slimctl/bench in the user's cache directory)")
-	flag.StringVar(&o.json, "json", "", "`file` that gets every sample")
-	flag.Int64Var(&o.weight, "weight", 0, fmt.Sprintf("`bytes` per platform that the base weighs (default %d, with -quick %d)", fullWeight, quickWeight))
-	flag.IntVar(&o.runs, "runs", 0, "repetitions (default 3, with -quick 1)")
-	flag.BoolVar(&o.quick, "quick", false, "a light base, once: to see that everything works")
-	flag.Parse()
-	if o.weight == 0 {
-		o.weight = map[bool]int64{false: fullWeight, true: quickWeight}[o.quick]
-	}
-	if o.runs == 0 {
-		o.runs = map[bool]int{false: 3, true: 1}[o.quick]
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+		var o options
+		flag.StringVar(&o.source, "source", ".", "slimctl's source `directory`")
+		flag.StringVar(&o.dir, "dir", "", "`directory` for the base and all that is written (default: slimctl/bench in the user's cache directory)")
+		flag.StringVar(&o.json, "json", "", "`file` that gets every sample")
+		flag.Int64Var(&o.weight, "weight", 0, fmt.Sprintf("`bytes` per platform that the base weighs (default %d, with -quick %d)", fullWeight, quickWeight))
+		flag.IntVar(&o.runs, "runs", 0, "repetitions (default 3, with -quick 1)")
+		flag.BoolVar(&o.quick, "quick", false, "a light base, once: to see that everything works")
+		flag.Parse()
+		weight, runs := int64(fullWeight), 3
+		if o.quick {
+			weight, runs = quickWeight, 1
+		}
+		o.weight, o.runs = cmp.Or(o.weight, weight), cmp.Or(o.runs, runs)
+		return run(ctx, o, os.Stdout)
+	})
 }
 
 func run(ctx context.Context, o options, stdout io.Writer) (err error) {

@@ -16,13 +16,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/slimctl/slimctl/internal/registry"
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/bench/harness"
+	"github.com/slimctl/slimctl/internal/registry"
 )
 
 // sample is one measured process. Sizes are in bytes.
@@ -30,22 +31,12 @@ type sample struct {
 	Table   string        `json:"table"` // push, latency, archive
 	Row     string        `json:"row"`
 	Latency time.Duration `json:"latency"` // added to each request
-	Wall    float64       `json:"wall"`    // seconds of the whole process
-	Peak    int64         `json:"peak"`    // resident memory of the process at its most
-	Daemon  int64         `json:"daemon"`  // and of buildkitd, meanwhile
+	harness.Used
+	Daemon int64 `json:"daemon"` // resident memory of buildkitd at its most, meanwhile
 	// BasePulled is what was pulled of the base's layers.
 	BasePulled int64          `json:"basePulled"`
 	Stats      registry.Stats `json:"stats"`
 	Said       string         `json:"said"` // on stdout
-}
-
-// child is a process that ends by SIGTERM when ctx does, and not by a Ctrl-C that was meant for us.
-func child(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
-	return cmd
 }
 
 // maxTime bounds one process.
@@ -58,20 +49,19 @@ func (b *bench) measure(ctx context.Context, args []string) (s sample, err error
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
-	c := b.command(ctx, args...)
-	begin := time.Now()
-	s.Said, err = output(c)
-	s.Wall = time.Since(begin).Seconds()
-	if err != nil {
+	var said strings.Builder
+	cmd := b.command(ctx, args...)
+	cmd.Stdout = &said
+	if s.Used, err = harness.Measure(cmd); err != nil {
 		return s, err
 	}
-	s.Peak = c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	s.Said = strings.TrimSpace(said.String())
 	return s, b.reg.control(http.MethodGet, "/_stats", &s.Stats)
 }
 
 // command is a program with an environment that the machine's own settings don't reach.
 func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := child(ctx, args[0], args[1:]...)
+	cmd := harness.Command(ctx, args...)
 	cmd.Dir = b.tmp
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
@@ -95,7 +85,7 @@ type registryProcess struct {
 }
 
 func (b *bench) startRegistry(ctx context.Context) error {
-	cmd := child(context.WithoutCancel(ctx), filepath.Join(b.tmp, "bin", "testregistry"),
+	cmd := harness.Command(context.WithoutCancel(ctx), filepath.Join(b.tmp, "bin", "testregistry"),
 		"-dir", filepath.Join(b.tmp, "registry"), "-load", baseRepo+":"+baseTag+"="+b.layout)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
@@ -165,7 +155,7 @@ func (b *bench) startDaemon(ctx context.Context) (d *daemon, err error) {
 	if err != nil {
 		runc = "/bin/true" // never run: the daemon only insists on finding one
 	}
-	d.cmd = child(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr, "--otel-socket-path", socket+".t",
+	d.cmd = harness.Command(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr, "--otel-socket-path", socket+".t",
 		"--containerd-worker=false", "--oci-worker-binary="+runc, "--oci-worker-snapshotter=auto",
 		"--oci-worker-net=host", "--oci-worker-gc=false")
 	var log bytes.Buffer
@@ -201,21 +191,7 @@ func (d *daemon) forgetPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", d.cmd.Process.Pid), []byte("5"), 0)
 }
 
-func (d *daemon) peak() (int64, error) { return peakOf(strconv.Itoa(d.cmd.Process.Pid)) }
-
-func peakOf(pid string) (int64, error) {
-	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, fmt.Errorf("no VmHWM of process %s", pid)
-}
+func (d *daemon) peak() (int64, error) { return harness.Memory(d.cmd.Process.Pid, "status", "VmHWM") }
 
 // removeAll unmounts what a daemon may have left mounted below dir, and removes dir.
 func removeAll(dir string) error {

@@ -10,8 +10,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
+
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 func cores() int { return runtime.NumCPU() }
@@ -76,25 +77,6 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
-// table writes Markdown that is also readable as it is.
-type table struct{ w *tabwriter.Writer }
-
-func newTable(w io.Writer, columns ...string) table {
-	t := table{tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)}
-	t.row(columns...)
-	rule := make([]string, len(columns))
-	for i := range rule {
-		rule[i] = "---"
-		if i > 0 {
-			rule[i] = "--:"
-		}
-	}
-	t.row(rule...)
-	return t
-}
-
-func (t table) row(cells ...string) { fmt.Fprintf(t.w, "| %s \t\n", strings.Join(cells, "\t ")) }
-
 func (b *bench) report(w io.Writer) error {
 	fmt.Fprintf(w, "# slimctl build --profile l0: embedded engine against buildkitd\n\n")
 	for _, m := range b.machine {
@@ -119,7 +101,7 @@ func pushRows() []string {
 
 func (b *bench) pushTable(w io.Writer) error {
 	fmt.Fprintf(w, "## Push to another repository of the base's registry\n\n")
-	t := newTable(w, "row", "runs", "wall s: median", "min", "max", "× lock", "base layers pulled", "pulled in all", "pushed", "requests",
+	t := harness.NewTable(w, "row", "runs", "wall s: median", "min", "max", "× lock", "base layers pulled", "pulled in all", "pushed", "requests",
 		"round trips*", "mounts", "peak slimctl", "peak buildkitd")
 	for _, row := range pushRows() {
 		s := b.of(row, 0)
@@ -130,7 +112,7 @@ func (b *bench) pushTable(w io.Writer) error {
 		if n := highest(s, func(s sample) int64 { return s.Daemon }); n > 0 {
 			daemon = size(n)
 		}
-		t.row(row, fmt.Sprint(len(s)), sec(b.wall(row, 0)), sec(s[0].Wall), sec(s[len(s)-1].Wall), times(b.wall(row, 0), b.wall(rowLock, 0)),
+		t.Row(row, fmt.Sprint(len(s)), sec(b.wall(row, 0)), sec(s[0].Wall), sec(s[len(s)-1].Wall), times(b.wall(row, 0), b.wall(rowLock, 0)),
 			size(highest(s, func(s sample) int64 { return s.BasePulled })),
 			size(highest(s, func(s sample) int64 { return s.Stats.BytesOut })),
 			size(highest(s, func(s sample) int64 { return s.Stats.BytesIn })),
@@ -140,7 +122,7 @@ func (b *bench) pushTable(w io.Writer) error {
 			size(highest(s, func(s sample) int64 { return s.Peak })),
 			daemon)
 	}
-	err := t.w.Flush()
+	err := t.End()
 	fmt.Fprintf(w, "\n\\* the longest chain of requests one after the other, counted with %s added to each.\n\n", measuredTrips)
 	return err
 }
@@ -156,7 +138,7 @@ func times(a, b float64) string {
 
 func (b *bench) latencyTable(w io.Writer) error {
 	fmt.Fprintf(w, "## The same with latency added to each request\n\n")
-	t := newTable(w, "row", "0 ms: s", "20 ms: s", "100 ms: s", "round trips at 20 ms", "at 100 ms", "(100 ms − 0 ms) / 100 ms")
+	t := harness.NewTable(w, "row", "0 ms: s", "20 ms: s", "100 ms: s", "round trips at 20 ms", "at 100 ms", "(100 ms − 0 ms) / 100 ms")
 	for _, row := range pushRows() {
 		if b.wall(row, measuredTrips) == 0 {
 			continue
@@ -173,28 +155,28 @@ func (b *bench) latencyTable(w io.Writer) error {
 		if high := b.wall(row, highestLatency); high > 0 {
 			effective = fmt.Sprintf("%.1f", (high-b.wall(row, 0))/highestLatency.Seconds())
 		}
-		t.row(append(cells, b.trips(row, measuredTrips), b.trips(row, highestLatency), effective)...)
+		t.Row(append(cells, b.trips(row, measuredTrips), b.trips(row, highestLatency), effective)...)
 	}
-	err := t.w.Flush()
+	err := t.End()
 	fmt.Fprintln(w)
 	return err
 }
 
 func (b *bench) archiveTable(w io.Writer) error {
 	fmt.Fprintf(w, "## Outputs on this machine\n\n")
-	t := newTable(w, "row", "runs", "wall s: median", "min", "max", "× floor", "pulled", "peak")
+	t := harness.NewTable(w, "row", "runs", "wall s: median", "min", "max", "× floor", "pulled", "peak")
 	for _, group := range [][]string{
 		{rowFetch, rowFetchHash, rowFromRegistry}, {rowCopy, rowFromLayout, rowFromLayout2}, {rowLink, rowToLayout, rowToLayout2},
 	} {
 		for _, row := range group {
 			s := b.of(row, 0)
-			t.row(row, fmt.Sprint(len(s)), fmt.Sprintf("%.3f", b.wall(row, 0)), fmt.Sprintf("%.3f", s[0].Wall), fmt.Sprintf("%.3f", s[len(s)-1].Wall),
+			t.Row(row, fmt.Sprint(len(s)), fmt.Sprintf("%.3f", b.wall(row, 0)), fmt.Sprintf("%.3f", s[0].Wall), fmt.Sprintf("%.3f", s[len(s)-1].Wall),
 				times(b.wall(row, 0), b.wall(group[0], 0)),
 				size(highest(s, func(s sample) int64 { return s.Stats.BytesOut })),
 				size(highest(s, func(s sample) int64 { return s.Peak })))
 		}
 	}
-	err := t.w.Flush()
+	err := t.End()
 	fmt.Fprintln(w)
 	return err
 }
@@ -202,24 +184,24 @@ func (b *bench) archiveTable(w io.Writer) error {
 // goals are issue 2's.
 func (b *bench) goals(w io.Writer) error {
 	fmt.Fprintf(w, "## Goals\n\n")
-	t := newTable(w, "goal", "measured", "reached")
+	t := harness.NewTable(w, "goal", "measured", "reached")
 	yes := map[bool]string{true: "yes", false: "**no**"}
 	lock := b.of(rowLock, 0)
 	if b.daemon != "" {
 		for _, row := range []string{rowLock, rowLockAgain} {
 			a := b.wall(rowSimple+cold, 0) / b.wall(row, 0)
-			t.row("(a) cold takes ≥ 100× as long as "+row, fmt.Sprintf("%.0f×", a), yes[a >= 100])
+			t.Row("(a) cold takes ≥ 100× as long as "+row, fmt.Sprintf("%.0f×", a), yes[a >= 100])
 		}
 		m := b.wall(rowMerge+cold, 0) / b.wall(rowLock, 0)
-		t.row(rowLock+" is faster than (b) cold", fmt.Sprintf("%.2f×", m), yes[m > 1])
+		t.Row(rowLock+" is faster than (b) cold", fmt.Sprintf("%.2f×", m), yes[m > 1])
 	}
 	pulled := highest(lock, func(s sample) int64 { return s.BasePulled })
-	t.row("0 bytes of base layers pulled", size(pulled), yes[pulled == 0])
+	t.Row("0 bytes of base layers pulled", size(pulled), yes[pulled == 0])
 	trips := highest(b.of(rowLock, measuredTrips), func(s sample) int64 { return int64(s.Stats.RoundTrips) })
-	t.row("≤ 12 round trips", fmt.Sprint(trips), yes[trips <= 12])
+	t.Row("≤ 12 round trips", fmt.Sprint(trips), yes[trips <= 12])
 	for _, g := range [][2]string{{rowFromRegistry, rowFetch}, {rowFromRegistry, rowFetchHash}, {rowFromLayout, rowCopy}, {rowFromLayout2, rowCopy}} {
 		r := b.wall(g[0], 0) / b.wall(g[1], 0)
-		t.row(strings.TrimPrefix(g[0], "slimctl: ")+" ≤ 1.1× the "+g[1], fmt.Sprintf("%.2f×", r), yes[r <= 1.1])
+		t.Row(strings.TrimPrefix(g[0], "slimctl: ")+" ≤ 1.1× the "+g[1], fmt.Sprintf("%.2f×", r), yes[r <= 1.1])
 	}
-	return t.w.Flush()
+	return t.End()
 }

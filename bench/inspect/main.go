@@ -5,15 +5,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
-	"syscall"
+
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 type options struct {
@@ -37,33 +38,23 @@ var (
 )
 
 func main() {
-	// The floor is a process of its own, as slimctl is.
-	if len(os.Args) > 2 && os.Args[1] == "floor" {
-		exit(floor(os.Args[2:]))
-	}
-	var o options
-	flag.StringVar(&o.bin, "bin", "", "`directory` with slimctl and the peers")
-	flag.StringVar(&o.dir, "dir", "", "`directory` for images and caches (default: beside the programs)")
-	flag.IntVar(&o.runs, "runs", 3, "repetitions")
-	flag.BoolVar(&o.quick, "quick", false, "small images, once: to see that everything works")
-	flag.Parse()
-	if o.dir == "" {
-		o.dir = o.bin
-	}
-	if o.quick {
-		o.runs = 1
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	exit(run(ctx, o))
-}
-
-func exit(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/inspect:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	harness.Main("bench/inspect", func(ctx context.Context) error {
+		// The floor is a process of its own, as slimctl is.
+		if len(os.Args) > 2 && os.Args[1] == "floor" {
+			return floor(os.Args[2:])
+		}
+		var o options
+		flag.StringVar(&o.bin, "bin", "", "`directory` with slimctl and the peers")
+		flag.StringVar(&o.dir, "dir", "", "`directory` for images and caches (default: beside the programs)")
+		flag.IntVar(&o.runs, "runs", 3, "repetitions")
+		flag.BoolVar(&o.quick, "quick", false, "small images, once: to see that everything works")
+		flag.Parse()
+		o.dir = cmp.Or(o.dir, o.bin)
+		if o.quick {
+			o.runs = 1
+		}
+		return run(ctx, o)
+	})
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -12,16 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 type bench struct {
@@ -34,11 +30,9 @@ type bench struct {
 
 // sample is one process.
 type sample struct {
-	row  string
-	wall float64 // seconds
-	cpu  float64
-	peak int64 // bytes
-	err  string
+	harness.Used
+	row string
+	err string
 }
 
 // The rows; each is run in turn, so that a change of the machine's mood meets all of them.
@@ -157,10 +151,8 @@ func (b *bench) peers(ctx context.Context) error {
 const maxTime = 10 * time.Minute
 
 func (b *bench) command(ctx context.Context, args []string, home string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := harness.Command(ctx, args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, ".cache"), "TMPDIR="+b.tmp)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
 }
 
@@ -168,26 +160,16 @@ func (b *bench) command(ctx context.Context, args []string, home string) *exec.C
 func (b *bench) one(ctx context.Context, row string, must bool, args []string) error {
 	limited, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
-	home := filepath.Join(b.tmp, "home")
-	cmd := b.command(limited, args, home)
-	var said strings.Builder
-	cmd.Stderr = &said
-	begin := time.Now()
-	err := cmd.Run()
-	s := sample{row: row, wall: time.Since(begin).Seconds()}
-	if cmd.ProcessState != nil {
-		usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		s.peak = usage.Maxrss << 10
-		s.cpu = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
-	}
+	used, err := harness.Measure(b.command(limited, args, filepath.Join(b.tmp, "home")))
 	if err != nil && (must || ctx.Err() != nil) {
-		return fmt.Errorf("%s: %w: %s", row, err, last(said.String()))
+		return fmt.Errorf("%s: %w", row, err)
 	}
+	s := sample{Used: used, row: row}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() != 1 {
-		s.err = fmt.Sprintf("%v: %s", err, last(said.String()))
+		s.err = fmt.Sprintf("%v: %s", exit, last(err.Error()))
 	}
-	fmt.Fprintf(os.Stderr, "%8.2f s %7.1f MiB  %s %s\n", s.wall, float64(s.peak)/(1<<20), row, s.err)
+	fmt.Fprintf(os.Stderr, "%s  %s %s\n", used, row, s.err)
 	b.samples = append(b.samples, s)
 	return nil
 }
@@ -197,54 +179,15 @@ func last(s string) string {
 	return lines[len(lines)-1][:min(200, len(lines[len(lines)-1]))]
 }
 
-// floor inflates and hashes every layer of the layouts, all cores at work, the biggest first: what nothing that reads the
-// images once can be faster than.
-func floor(dirs []string) error {
-	type blob struct {
-		file string
-		size int64
-	}
-	var blobs []blob
-	for _, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			info, err := os.Stat(f)
-			if err != nil {
-				return err
-			}
-			blobs = append(blobs, blob{f, info.Size()})
-		}
-	}
-	slices.SortFunc(blobs, func(a, b blob) int { return int(b.size - a.size) })
-	var g errgroup.Group
-	g.SetLimit(runtime.NumCPU())
-	for _, b := range blobs {
-		g.Go(func() error {
-			f, err := os.Open(b.file)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			raw, err := image.Inflate(f)
-			if err != nil {
-				return err
-			}
-			_, err = io.Copy(sha256.New(), raw)
-			return err
-		})
-	}
-	return g.Wait()
+// floor inflates and hashes every layer of the layouts.
+func floor(layouts []string) error {
+	return harness.InflateAll(func() io.Writer { return sha256.New() }, layouts...)
 }
 
 // report prints medians, and ratios to the floor.
 func (b *bench) report(w io.Writer) error {
 	fmt.Fprintf(w, "Images: %d files, %.1f GB in %d layers each; many files: %d.\n\n", b.size.files, float64(b.size.bytes)/1e9, b.size.layers, b.many.files)
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintln(t, "|row\tseconds\tto floor\tCPU s\tpeak MiB\t")
-	fmt.Fprintln(t, "|---\t---\t---\t---\t---\t")
+	t := harness.NewTable(w, "row", "seconds", "to floor", "CPU s", "peak MiB")
 	floors := map[string]string{rowMany: rowManyF, rowManyW: rowManyF, rowManyF: rowManyF}
 	var rows []string
 	for _, s := range b.samples {
@@ -255,18 +198,13 @@ func (b *bench) report(w io.Writer) error {
 	for _, row := range rows {
 		s, failed := b.median(row)
 		if failed != "" {
-			fmt.Fprintf(t, "|%s\tdid not work: %s\t\t\t\t\n", row, failed)
+			t.Row(row, "did not work: "+failed, "", "", "")
 			continue
 		}
-		base := floors[row]
-		if base == "" {
-			base = rowFloor
-		}
-		f, _ := b.median(base)
-		ratio := s.wall / f.wall
-		fmt.Fprintf(t, "|%s\t%.2f\t%.2f\t%.2f\t%.0f\t\n", row, s.wall, ratio, s.cpu, float64(s.peak)/(1<<20))
+		f, _ := b.median(cmp.Or(floors[row], rowFloor))
+		t.Rowf("%s\t%.2f\t%.2f\t%.2f\t%.0f", row, s.Wall, s.Wall/f.Wall, s.CPU, float64(s.Peak)/(1<<20))
 	}
-	if err := t.Flush(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	var read struct {
@@ -287,28 +225,19 @@ func (b *bench) report(w io.Writer) error {
 	return nil
 }
 
-func (b *bench) median(row string) (sample, string) {
-	var out []sample
+// median returns the median of a row, or why there is none.
+func (b *bench) median(row string) (harness.Used, string) {
+	var out []harness.Used
 	for _, s := range b.samples {
 		if s.row == row {
 			if s.err != "" {
-				return s, s.err
+				return s.Used, s.err
 			}
-			out = append(out, s)
+			out = append(out, s.Used)
 		}
 	}
-	slices.SortFunc(out, func(a, b sample) int {
-		if a.wall < b.wall {
-			return -1
-		}
-		return 1
-	})
 	if len(out) == 0 {
-		return sample{}, "not run"
+		return harness.Used{}, "not run"
 	}
-	m := out[len(out)/2]
-	for _, s := range out {
-		m.peak = max(m.peak, s.peak)
-	}
-	return m, ""
+	return harness.Median(out), ""
 }

@@ -6,14 +6,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
+
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 // plan is how much is measured.
@@ -38,15 +38,9 @@ func main() {
 	if *brief {
 		p = quick
 	}
-	if *program == "" {
-		*program = filepath.Join(*dir, "browser-shell")
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *dir, *program, p); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/mcp:", err)
-		os.Exit(1)
-	}
+	harness.Main("bench/mcp", func(ctx context.Context) error {
+		return run(ctx, *dir, cmp.Or(*program, filepath.Join(*dir, "browser-shell")), p)
+	})
 }
 
 func run(ctx context.Context, dir, program string, p plan) (err error) {

@@ -4,13 +4,13 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 // state is what a server holds.
@@ -37,36 +37,13 @@ func look(pid int) (s state, err error) {
 	return s, err
 }
 
-// resident is VmRSS in bytes (proc(5)).
-func resident(pid int) (int64, error) {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, fmt.Errorf("no VmRSS of process %d", pid)
-}
+// resident returns what memory a process has now, in bytes.
+func resident(pid int) (int64, error) { return harness.Memory(pid, "status", "VmRSS") }
 
-// processor is the time that a process itself has had, in steps of 10 ms
-// (utime and stime, proc(5); Linux shows it in hundredths on every machine).
+// processor returns the time that a process itself has had.
 func processor(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0, err
-	}
-	const utime, stime = 11, 12 // after the name
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	user, err := strconv.Atoi(fields[utime])
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.Atoi(fields[stime])
-	return time.Duration(user+system) * 10 * time.Millisecond, err
+	s, err := harness.ReadStat(pid)
+	return s.Own, err
 }
 
 // descendants counts the processes below one.
@@ -90,24 +67,16 @@ func children(pid int) ([]int, error) {
 
 // parents gives the children of each process.
 func parents() (map[int][]int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
 	all := map[int][]int{}
-	for _, f := range files {
-		stat, err := os.ReadFile(f)
-		if err != nil {
-			continue // it has ended
+	for _, dir := range dirs {
+		child, _ := strconv.Atoi(filepath.Base(dir))       // the pattern has digits
+		if s, err := harness.ReadStat(child); err == nil { // otherwise it has ended
+			all[s.Parent] = append(all[s.Parent], child)
 		}
-		own, rest, _ := strings.Cut(string(stat), " ")
-		fields := strings.Fields(rest[strings.LastIndexByte(rest, ')')+1:])
-		if len(fields) < 2 {
-			continue
-		}
-		child, _ := strconv.Atoi(own) // the kernel writes numbers
-		parent, _ := strconv.Atoi(fields[1])
-		all[parent] = append(all[parent], child)
 	}
 	return all, nil
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slimctl/slimctl/bench/harness"
 )
 
 const mib = 1 << 20
@@ -20,13 +22,14 @@ func (b *bench) report(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var rows []string
+	fmt.Fprintf(w, "%s\n\n", machine())
+	t := harness.NewTable(w, "figure", "browser-shell", "Node", "Node : browser-shell", "bar", "met")
 	row := func(figure, ours, node, ratio, bar string, met bool) {
 		verdict := map[bool]string{true: "yes", false: "NO"}[met]
 		if bar == "" {
 			bar, verdict = "–", "–"
 		}
-		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", figure, ours, node, ratio, bar, verdict))
+		t.Row(figure, ours, node, ratio, bar, verdict)
 	}
 	times := func(figure string, ours, node time.Duration, bar string, met bool) {
 		row(figure, ms(ours), ms(node), over(float64(node), float64(ours)), bar, met)
@@ -57,10 +60,7 @@ func (b *bench) report(w io.Writer) error {
 	row("resident", grown(o, memoryOf), grown(n, memoryOf), "–", "≤ 4 MiB more", o.after.resident <= o.before.resident+4*mib)
 	row("hub + tool, resident, idle", inMiB(b.hubIdle), "–", "–", "≤ 30 MiB", b.hubIdle <= 30*mib)
 	row("size of the program", fmt.Sprintf("%.2f MB", float64(info.Size())/1e6), "–", "–", "≤ 12 MB", info.Size() <= 12e6)
-
-	_, err = fmt.Fprintf(w, "%s\n\n| figure | browser-shell | Node | Node : browser-shell | bar | met |\n| --- | --- | --- | --- | --- | --- |\n%s",
-		machine(), strings.Join(rows, ""))
-	return err
+	return t.End()
 }
 
 func percentile(times []time.Duration, p int) time.Duration {

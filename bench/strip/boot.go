@@ -13,12 +13,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/rootfs"
@@ -119,15 +117,17 @@ func boot(ctx context.Context, dir, cache string, isBase bool) (s start, err err
 		return s, err
 	}
 	for _, p := range processes {
-		s.healthyCPU += processorOf(p.PID)
+		used, _ := harness.ReadStat(p.PID) // it may have ended
+		s.healthyCPU += (used.Own + used.Children).Seconds()
 	}
 	time.Sleep(idle)
 	if processes, err = sb.Processes(ctx); err != nil {
 		return s, err
 	}
 	for _, p := range processes {
-		s.pss += rollup(p.PID, "Pss:")
-		s.anon += rollup(p.PID, "Pss_Anon:")
+		pss, _ := harness.Memory(p.PID, "smaps_rollup", "Pss") // it may have ended
+		anon, _ := harness.Memory(p.PID, "smaps_rollup", "Pss_Anon")
+		s.pss, s.anon = s.pss+float64(pss), s.anon+float64(anon)
 	}
 	return s, nil
 }
@@ -139,46 +139,18 @@ func processor() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// processorOf is what a process and its children that have ended have used, in seconds (proc_pid_stat(5)).
-func processorOf(pid int) (seconds float64) {
-	const perSecond = 100
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
-	_, after, _ := strings.Cut(string(text), ") ")
-	if fields := strings.Fields(after); len(fields) > 14 {
-		for _, f := range fields[11:15] {
-			n, _ := strconv.ParseFloat(f, 64)
-			seconds += n / perSecond
-		}
-	}
-	return seconds
-}
-
-// rollup is a field of a process's memory, in bytes.
-func rollup(pid int, field string) float64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)) // it may have ended
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == field {
-			kb, _ := strconv.ParseFloat(f[1], 64)
-			return kb * 1024
-		}
-	}
-	return 0
-}
-
 // reportBoots prints medians.
 func reportBoots(w io.Writer, names []string, starts map[string][]start) error {
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintln(t, "|image\tunpack, s\tprocessor, s\thealthy, s\tprocessor, s\tPSS, MB\tanonymous, MB\t")
-	fmt.Fprintln(t, "|---\t--:\t--:\t--:\t--:\t--:\t--:\t")
+	t := harness.NewTable(w, "image", "unpack, s", "processor, s", "healthy, s", "processor, s", "PSS, MB", "anonymous, MB")
 	for _, name := range names {
 		middle := func(of func(start) float64) float64 {
 			values := slices.SortedFunc(slices.Values(starts[name]), func(a, b start) int { return cmp.Compare(of(a), of(b)) })
 			return of(values[len(values)/2])
 		}
-		fmt.Fprintf(t, "|%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", name,
+		t.Rowf("%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f", name,
 			middle(func(s start) float64 { return s.unpack }), middle(func(s start) float64 { return s.unpackCPU }),
 			middle(func(s start) float64 { return s.healthy }), middle(func(s start) float64 { return s.healthyCPU }),
 			middle(func(s start) float64 { return s.pss })/1e6, middle(func(s start) float64 { return s.anon })/1e6)
 	}
-	return t.Flush()
+	return t.End()
 }

@@ -10,15 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"text/tabwriter"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
@@ -28,7 +23,7 @@ const largeLayer = 50 << 20
 // linear builds l1 of ever more of a base's layers with nothing cached, and prints what each gigabyte more takes. What stays is
 // much the same, and compressing it takes the same time.
 func linear(ctx context.Context, args []string) error {
-	b := &bench{samples: map[string][]sample{}}
+	b := &bench{samples: map[string][]harness.Used{}}
 	flags := flag.NewFlagSet("linear", flag.ContinueOnError)
 	flags.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
 	flags.StringVar(&b.base, "base", "", "OCI `layout` of the base")
@@ -45,11 +40,7 @@ func linear(ctx context.Context, args []string) error {
 	defer os.RemoveAll(tmp)
 	b.tmp = tmp
 	cache, out := filepath.Join(tmp, "cache"), filepath.Join(tmp, "out")
-	src, err := image.Open(ctx, "oci:"+b.base, image.Options{})
-	if err != nil {
-		return err
-	}
-	whole, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	whole, err := harness.OpenLayout(ctx, b.base)
 	if err != nil {
 		return err
 	}
@@ -57,10 +48,8 @@ func linear(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintln(t, "|base, GB\tfiles\tseconds\tprocessor\tprocessor per GB more\tpeak MiB\t")
-	fmt.Fprintln(t, "|---\t---\t---\t---\t---\t---\t")
-	var first sample
+	t := harness.NewTable(os.Stdout, "base, GB", "files", "seconds", "processor", "processor per GB more", "peak MiB")
+	var first harness.Used
 	var least float64
 	for n := 1; n <= len(all); n++ {
 		if n < len(all) {
@@ -95,11 +84,11 @@ func linear(ctx context.Context, args []string) error {
 		if least == 0 {
 			first, least = s, gigabytes
 		} else {
-			more = fmt.Sprintf("%.1f", (s.cpu-first.cpu)/(gigabytes-least))
+			more = fmt.Sprintf("%.1f", (s.CPU-first.CPU)/(gigabytes-least))
 		}
-		fmt.Fprintf(t, "|%.2f\t%d\t%.1f\t%.1f\t%s\t%d\t\n", gigabytes, files, s.wall, s.cpu, more, s.peak>>20)
+		t.Rowf("%.2f\t%d\t%.1f\t%.1f\t%s\t%d", gigabytes, files, s.Wall, s.CPU, more, s.Peak>>20)
 	}
-	return t.Flush()
+	return t.End()
 }
 
 // firstLayers writes an image of the first n layers of another to a layout, by links, and returns what it has unpacked.
@@ -108,20 +97,7 @@ func firstLayers(ctx context.Context, whole v1.Image, n int, base, dir string) (
 	if err != nil {
 		return 0, 0, err
 	}
-	config, err := whole.ConfigFile()
-	if err != nil {
-		return 0, 0, err
-	}
-	img, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), &v1.ConfigFile{
-		OS: config.OS, Architecture: config.Architecture, Created: config.Created, Config: config.Config, RootFS: v1.RootFS{Type: "layers"},
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	if img, err = mutate.AppendLayers(img, all[:n]...); err != nil {
-		return 0, 0, err
-	}
-	to, err := layout.Write(dir, empty.Index)
+	img, err := harness.WithLayers(whole, all[:n]...)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -138,7 +114,7 @@ func firstLayers(ctx context.Context, whole v1.Image, n int, base, dir string) (
 			return 0, 0, err
 		}
 	}
-	if err := to.AppendImage(img); err != nil {
+	if err := harness.WriteLayout(dir, img); err != nil {
 		return 0, 0, err
 	}
 	opened, err := tree.Cache{Dir: filepath.Join(filepath.Dir(dir), "indexes")}.Open(ctx, img, tree.Options{})

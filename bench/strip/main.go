@@ -5,7 +5,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -13,36 +12,23 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"syscall"
-	"text/tabwriter"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/klauspost/pgzip"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/build/strip"
-	"github.com/slimctl/slimctl/image"
 )
 
 type bench struct {
 	bin, base, tmp string
 	runs           int
-	samples        map[string][]sample
-}
-
-// sample is one process.
-type sample struct {
-	wall, cpu float64 // seconds
-	peak      int64   // bytes
+	samples        map[string][]harness.Used
 }
 
 // The rows, each run in turn, so that a change of the machine's mood meets all of them.
@@ -56,41 +42,35 @@ const (
 )
 
 func main() {
-	// The floor is a process of its own, as slimctl is.
-	if len(os.Args) == 4 && os.Args[1] == "floor" {
-		exit(floor(os.Args[2], os.Args[3]))
-	}
-	if len(os.Args) == 6 && os.Args[1] == "graft" {
-		exit(graft(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if len(os.Args) > 1 && os.Args[1] == "peers" {
-		exit(peers(ctx, os.Args[2:]))
-	}
-	if len(os.Args) > 1 && os.Args[1] == "boot" {
-		exit(boots(ctx, os.Args[2:]))
-	}
-	if len(os.Args) > 1 && os.Args[1] == "linear" {
-		exit(linear(ctx, os.Args[2:]))
-	}
-	if len(os.Args) > 1 && os.Args[1] == "update" {
-		exit(measureUpdates(ctx, os.Args[2:]))
-	}
-	b := &bench{samples: map[string][]sample{}}
-	flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
-	flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")
-	flag.IntVar(&b.runs, "runs", 3, "repetitions")
-	flag.Parse()
-	exit(b.run(ctx))
-}
-
-func exit(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/strip:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	harness.Main("bench/strip", func(ctx context.Context) error {
+		what, args := "", os.Args[1:]
+		if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+			what, args = args[0], args[1:]
+		}
+		switch {
+		case what == "": // the table of README.md
+		case what == "floor" && len(args) == 2: // a process of its own, as slimctl is
+			return floor(args[0], args[1])
+		case what == "graft" && len(args) == 4:
+			return graft(ctx, args[0], args[1], args[2], args[3])
+		case what == "peers":
+			return peers(ctx, args)
+		case what == "boot":
+			return boots(ctx, args)
+		case what == "linear":
+			return linear(ctx, args)
+		case what == "update":
+			return measureUpdates(ctx, args)
+		default:
+			return fmt.Errorf("unknown benchmark %q with %d arguments", what, len(args))
+		}
+		b := &bench{samples: map[string][]harness.Used{}}
+		flag.StringVar(&b.bin, "bin", "", "`directory` with slimctl")
+		flag.StringVar(&b.base, "base", "", "OCI `layout` of the base")
+		flag.IntVar(&b.runs, "runs", 3, "repetitions")
+		flag.Parse()
+		return b.run(ctx)
+	})
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
@@ -116,7 +96,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	build := slimctl("build", "--profile", "l1", "--base", "oci:"+b.base, "--platform", "linux/"+runtime.GOARCH,
 		"--output", "type=oci,dest="+out, "--progress", "quiet")
-	if err := b.prepare(ctx, cache, build, out, kept); err != nil {
+	if err := b.prepare(ctx, cache, build, kept); err != nil {
 		return err
 	}
 	lockArgs := []string{"--profile", "l1", "--base", "oci:" + b.base, "--platform", "linux/" + runtime.GOARCH}
@@ -155,7 +135,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 }
 
 // prepare fetches the payload into the cache, and puts what stays of the base into kept, a tar archive for each layer.
-func (b *bench) prepare(ctx context.Context, cache string, build []string, out, kept string) error {
+func (b *bench) prepare(ctx context.Context, cache string, build []string, kept string) error {
 	cmd := command(ctx, b.tmp, build)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -166,42 +146,22 @@ func (b *bench) prepare(ctx context.Context, cache string, build []string, out, 
 		return fmt.Errorf("%s has no stripped layers: %w", cache, err)
 	}
 	for _, file := range files {
-		if err := inflate(file, filepath.Join(kept, filepath.Base(file)+".tar")); err != nil {
+		to, err := os.Create(filepath.Join(kept, filepath.Base(file)+".tar"))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(harness.Inflate(file, to), to.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// inflate writes a blob's content to a file; with none it is thrown away.
-func inflate(blob, to string) error {
-	f, err := os.Open(blob)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	raw, err := image.Inflate(f)
-	if err != nil {
-		return err
-	}
-	defer raw.Close()
-	if to == "" {
-		_, err = io.Copy(io.Discard, raw)
-		return err
-	}
-	w, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, raw)
-	return errors.Join(err, w.Close())
-}
-
 // maxTime bounds one process.
 const maxTime = 10 * time.Minute
 
 func command(ctx context.Context, tmp string, args []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := harness.Command(ctx, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	return cmd
 }
@@ -209,42 +169,26 @@ func command(ctx context.Context, tmp string, args []string) *exec.Cmd {
 func (b *bench) measure(ctx context.Context, row string, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
-	cmd := command(ctx, b.tmp, args)
-	var said strings.Builder
-	cmd.Stderr = &said
-	begin := time.Now()
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", row, err, said.String())
+	used, err := harness.Measure(command(ctx, b.tmp, args))
+	if err != nil {
+		return fmt.Errorf("%s: %w", row, err)
 	}
-	s := sample{
-		wall: time.Since(begin).Seconds(),
-		cpu:  (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(),
-		peak: cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10,
-	}
-	fmt.Fprintf(os.Stderr, "%8.2f s %8.2f s of processor %7.1f MiB  %s\n", s.wall, s.cpu, float64(s.peak)/(1<<20), row)
-	b.samples[row] = append(b.samples[row], s)
+	fmt.Fprintf(os.Stderr, "%s  %s\n", used, row)
+	b.samples[row] = append(b.samples[row], used)
 	return nil
 }
 
 // floor inflates every layer of a layout, the biggest first, and compresses the archives in kept as slimctl does: without a
 // hash, a file or a thought. Nothing that makes these layers of that base can be faster.
 func floor(layout, kept string) error {
-	blobs, err := bySize(filepath.Join(layout, "blobs", "sha256", "*"))
+	if err := harness.InflateAll(func() io.Writer { return io.Discard }, layout); err != nil {
+		return err
+	}
+	archives, err := filepath.Glob(filepath.Join(kept, "*"))
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
-	g.SetLimit(runtime.NumCPU())
-	for _, blob := range blobs {
-		g.Go(func() error { return inflate(blob, "") })
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	archives, err := bySize(filepath.Join(kept, "*"))
-	if err != nil {
-		return err
-	}
+	harness.SortBySize(archives)
 	for _, archive := range archives {
 		f, err := os.Open(archive)
 		if err != nil {
@@ -269,15 +213,10 @@ func floor(layout, kept string) error {
 }
 
 // graft puts the layers that heavy has on light on another image. All are layouts.
-func graft(light, heavy, other, dest string) error {
-	ctx := context.Background()
+func graft(ctx context.Context, light, heavy, other, dest string) error {
 	var images []v1.Image
 	for _, dir := range []string{light, heavy, other} {
-		src, err := image.Open(ctx, "oci:"+dir, image.Options{})
-		if err != nil {
-			return err
-		}
-		img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+		img, err := harness.OpenLayout(ctx, dir)
 		if err != nil {
 			return err
 		}
@@ -295,49 +234,16 @@ func graft(light, heavy, other, dest string) error {
 	if err != nil {
 		return err
 	}
-	out, err := layout.Write(dest, empty.Index)
-	if err != nil {
-		return err
-	}
-	return out.AppendImage(img)
-}
-
-// bySize returns the files of a pattern, the biggest first.
-func bySize(pattern string) ([]string, error) {
-	files, err := filepath.Glob(pattern)
-	if err != nil {
-		return nil, err
-	}
-	size := func(file string) int64 {
-		info, err := os.Stat(file)
-		if err != nil {
-			return 0
-		}
-		return info.Size()
-	}
-	slices.SortFunc(files, func(a, b string) int { return int(size(b) - size(a)) })
-	return files, nil
+	return harness.WriteLayout(dest, img)
 }
 
 // report prints medians, and ratios to the floor.
 func (b *bench) report(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintln(t, "|row\tseconds\tto floor\tprocessor\tto floor\tpeak MiB\t")
-	fmt.Fprintln(t, "|---\t---\t---\t---\t---\t---\t")
-	floor := median(b.samples[rowFloor])
+	t := harness.NewTable(w, "row", "seconds", "to floor", "processor", "to floor", "peak MiB")
+	floor := harness.Median(b.samples[rowFloor])
 	for _, row := range []string{rowFloor, rowFirst, rowIndex, rowAgain, rowLock, rowVerify} {
-		s := median(b.samples[row])
-		fmt.Fprintf(t, "|%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t\n", row, s.wall, s.wall/floor.wall, s.cpu, s.cpu/floor.cpu, float64(s.peak)/(1<<20))
+		s := harness.Median(b.samples[row])
+		t.Rowf("%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f", row, s.Wall, s.Wall/floor.Wall, s.CPU, s.CPU/floor.CPU, float64(s.Peak)/(1<<20))
 	}
-	return t.Flush()
-}
-
-// median is of the times; the peak is the highest of all.
-func median(samples []sample) sample {
-	samples = slices.SortedFunc(slices.Values(samples), func(a, b sample) int { return cmp.Compare(a.wall, b.wall) })
-	m := samples[len(samples)/2]
-	for _, s := range samples {
-		m.peak = max(m.peak, s.peak)
-	}
-	return m
+	return t.End()
 }

@@ -19,14 +19,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -110,11 +107,8 @@ func buildLive(ctx context.Context, bin, profile, dir string) error {
 }
 
 func openLayout(ctx context.Context, dir string) (sandbox.Image, error) {
-	src, err := image.Open(ctx, "oci:"+dir, image.Options{})
-	if err != nil {
-		return sandbox.Image{}, err
-	}
-	return sandbox.From(src)
+	img, err := harness.OpenLayout(ctx, dir)
+	return sandbox.Image{Reference: "oci:" + dir, Image: img}, err
 }
 
 // closedSettings are those of a closed image that has time enough on a busy machine.
@@ -250,26 +244,15 @@ func writeOpened(ctx context.Context, from, to, tmp string, opened map[string]bo
 	if err != nil {
 		return err
 	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return err
-	}
-	config = config.DeepCopy()
-	config.RootFS.DiffIDs, config.History = nil, nil
-	made, err := mutate.ConfigFile(empty.Image, config)
-	if err != nil {
-		return err
-	}
+	var plain []v1.Layer
 	for _, l := range layers {
-		if made, err = mutate.AppendLayers(made, l.Layer); err != nil {
-			return err
-		}
+		plain = append(plain, l.Layer)
 	}
-	out, err := layout.Write(to, empty.Index)
+	made, err := harness.WithLayers(img, plain...)
 	if err != nil {
 		return err
 	}
-	return out.AppendImage(made, layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}))
+	return harness.WriteLayout(to, made)
 }
 
 // measure counts the image's regular files, hard links once, and the bytes of its layers.
@@ -343,13 +326,11 @@ func onlyIn(files map[string]bool, others ...map[string]bool) (out []string) {
 }
 
 func reportPeers(w io.Writer, all []*variant, restarts []string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintln(t, "|image\tfiles\ton disk, MB\tto pull, MB\tverify --run: errors\te2e: failed\tof\t")
-	fmt.Fprintln(t, "|---\t--:\t--:\t--:\t--:\t--:\t--:\t")
+	t := harness.NewTable(w, "image", "files", "on disk, MB", "to pull, MB", "verify --run: errors", "e2e: failed", "of")
 	for _, v := range all {
-		fmt.Fprintf(t, "|%s\t%d\t%.1f\t%.1f\t%d\t%d\t%d\t\n", v.name, v.files, float64(v.disk)/1e6, float64(v.packed)/1e6, len(v.findings), len(v.failed), len(v.failed)+len(v.passed))
+		t.Rowf("%s\t%d\t%.1f\t%.1f\t%d\t%d\t%d", v.name, v.files, float64(v.disk)/1e6, float64(v.packed)/1e6, len(v.findings), len(v.failed), len(v.failed)+len(v.passed))
 	}
-	if err := t.Flush(); err != nil {
+	if err := t.End(); err != nil {
 		return err
 	}
 	for _, v := range all {

@@ -18,15 +18,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/slimctl/slimctl/bench/harness"
 	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
@@ -64,11 +61,7 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-	src, err := image.Open(ctx, "oci:"+*base, image.Options{})
-	if err != nil {
-		return err
-	}
-	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
+	img, err := harness.OpenLayout(ctx, *base)
 	if err != nil {
 		return err
 	}
@@ -101,8 +94,7 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
-	fmt.Fprintf(t, "|new in the base\tl1, %s\tl1, %s\tl0\t\n|---\t--:\t--:\t--:\t\n", ways[0], ways[1])
+	t := harness.NewTable(os.Stdout, "new in the base", "l1, "+ways[0], "l1, "+ways[1], "l0")
 	for _, u := range updates {
 		dir := filepath.Join(tmp, "base")
 		first, err := u.write(img, files, dir)
@@ -113,7 +105,7 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
-		fmt.Fprintf(t, "|%s", u.name)
+		cells := []string{u.name}
 		for _, way := range ways {
 			var sum int64
 			for h, size := range after[way] {
@@ -121,19 +113,19 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 					sum += size
 				}
 			}
-			fmt.Fprintf(t, "\t%.1f", float64(sum)/1e6)
+			cells = append(cells, fmt.Sprintf("%.1f", float64(sum)/1e6))
 			fmt.Fprintf(os.Stderr, "%s, %s: %d bytes\n", u.name, way, sum)
 		}
 		var below int64 // as much as before: the new layers are not compressed here
 		for _, l := range files.Layers[first:] {
 			below += l.Size
 		}
-		fmt.Fprintf(t, "\t%.1f\t\n", float64(below)/1e6)
+		t.Row(append(cells, fmt.Sprintf("%.1f", float64(below)/1e6))...)
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}
-	return t.Flush()
+	return t.End()
 }
 
 // write writes the base with the update to a layout, as its vendor's build does with a cache: the first layer that holds
@@ -149,33 +141,23 @@ func (u update) write(img v1.Image, files *tree.Image, dir string) (first int, e
 	if err != nil {
 		return 0, err
 	}
-	config, err := img.ConfigFile()
-	if err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return 0, err
 	}
-	config = config.DeepCopy()
-	config.RootFS.DiffIDs, config.History = nil, nil
-	out, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), config)
-	if err != nil {
-		return 0, err
-	}
-	to, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return 0, err
-	}
-	for i, l := range layers {
+	for i := range layers {
 		if i >= first {
 			rebuilt := &archive{file: filepath.Join(dir, fmt.Sprintf("%d.tar", i))}
-			if err := u.rebuild(l, rebuilt); err != nil {
+			if err := u.rebuild(layers[i], rebuilt); err != nil {
 				return 0, err
 			}
-			l = rebuilt
-		}
-		if out, err = mutate.AppendLayers(out, l); err != nil {
-			return 0, err
+			layers[i] = rebuilt
 		}
 	}
-	return first, to.AppendImage(out)
+	out, err := harness.WithLayers(img, layers...)
+	if err != nil {
+		return 0, err
+	}
+	return first, harness.WriteLayout(dir, out)
 }
 
 // rebuild writes a layer anew.

@@ -98,11 +98,12 @@ var rooms = map[string][]string{
 	"internal/standin/live":          {"image", "image/tree", "internal/standin"},
 
 	"e2e":               {},
-	"bench/mcp":         {},
+	"bench/harness":     {"image"},
+	"bench/mcp":         {"bench/harness"},
 	"bench/mcp/standin": {},
-	"bench/inspect":     {"image", "image/output"},
-	"bench/strip":       {"build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
-	"bench":             {"internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
+	"bench/inspect":     {"bench/harness", "image", "image/output"},
+	"bench/strip":       {"bench/harness", "build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
+	"bench":             {"bench/harness", "internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
 	"cmd/browser-shell": {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
