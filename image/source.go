@@ -161,6 +161,11 @@ func (s *Source) Platforms() []v1.Platform {
 	return out
 }
 
+// FromDocker reports whether the source is what docker save writes.
+func (s *Source) FromDocker() bool {
+	return strings.HasPrefix(s.ref, dockerArchive) || strings.HasPrefix(s.ref, dockerDaemon)
+}
+
 // Layout is the directory of an OCI layout base; ok is false for every other form.
 func (s *Source) Layout() (dir string, ok bool) { return s.dir, s.dir != "" }
 

@@ -21,6 +21,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// How references to what Docker keeps begin.
+const (
+	dockerArchive = "docker-archive:"
+	dockerDaemon  = "docker-daemon:"
+)
+
 // dockerManifestName is the file that lists the images of a docker archive (moby: image/tarexport).
 const dockerManifestName = "manifest.json"
 
@@ -31,7 +37,7 @@ const dockerRepositories = "repositories"
 // read as one, if both say the same. An older archive has no digests of its layers, only the config's diffIDs: each layer is
 // read once here and compared, and that is remembered.
 func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, error) {
-	ref := "docker-archive:" + spec
+	ref := dockerArchive + spec
 	file, tagName, err := splitPath(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
@@ -101,7 +107,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 
 // openDockerDaemon opens an image that Docker has. What docker save writes of it is kept in the cache directory, by the image's ID.
 func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, error) {
-	ref := "docker-daemon:" + spec
+	ref := dockerDaemon + spec
 	if o.CacheDir == "" {
 		return nil, fmt.Errorf("%s: the image is saved to the cache directory, and there is none", ref)
 	}

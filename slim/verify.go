@@ -91,7 +91,7 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := verify.Input{Index: f.source.Index(), SurfaceOnly: o.SurfaceOnly}
+	in := verify.Input{Index: f.source.Index(), FromDocker: f.source.FromDocker(), SurfaceOnly: o.SurfaceOnly}
 	if in.Ignored, err = ignored(f.source); err != nil {
 		return nil, err
 	}

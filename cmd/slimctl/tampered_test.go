@@ -526,7 +526,7 @@ var sameTree = map[string]string{
 	"an empty gzip member": "error layer-archive", "a user's name": "error layer-archive", "a group's name": "error layer-archive",
 	"parts of a second": "error layer-archive", "the year 3000": "error layer-archive", "of GNU tar": "error layer-archive",
 	"not compressed": "error", "nginx in the removals": "error file", "the top away": "error file", "a file more": "error file",
-	"a variable": "error config", "a runtime": "error annotation", "no annotation": "passes", "another slimctl's": "passes",
+	"a variable": "error config", "a runtime": "error annotation", "no annotation": "error annotation", "another slimctl's": "passes",
 	"data of the base's layer": "error manifest", "a table of contents": "error manifest", "urls in the index's entry": "error index",
 }
 

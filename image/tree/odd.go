@@ -206,6 +206,20 @@ func sameDir(a, b *Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && maps.Equal(a.Xattrs, b.Xattrs)
 }
 
+// notHidden tells of what the marks of a layer, whose entries are in the order of a walk, hide from some programs only: an
+// overlayfs that containerd or Docker unpacked the layer for shows the content of lower layers there.
+func (u *unpacker) notHidden(entries []Entry) {
+	for i := range entries {
+		switch e := &entries[i]; {
+		case e.Type == TypeOpaque && e.Path == "/":
+			u.note("/", "it hides all lower layers: overlayfs can't")
+		case e.Type != TypeWhiteout || i+1 == len(entries) || i > 0 && entries[i-1].Type == TypeOpaque && entries[i-1].Path == e.Path:
+		case entries[i+1].IsDir() && entries[i+1].Path == e.Path, strings.HasPrefix(entries[i+1].Path, e.Path+"/"):
+			u.note(e.Path, "the layer takes the directory away and brings it: some programs show what lower layers have in it, others do not")
+		}
+	}
+}
+
 // removedLate tells of a whiteout for what the layer itself has brought before.
 func (u *unpacker) removedLate(p string) {
 	dir, _, err := u.follow(path.Dir(p), false)

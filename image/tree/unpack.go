@@ -386,7 +386,9 @@ func (u *unpacker) finish() ([]Entry, error) {
 	}
 	kept = append(kept, marks...)
 	slices.SortFunc(kept, func(a, b Entry) int { return a.compare(&b) })
-	return slices.CompactFunc(kept, func(a, b Entry) bool { return a.compare(&b) == 0 }), nil
+	kept = slices.CompactFunc(kept, func(a, b Entry) bool { return a.compare(&b) == 0 })
+	u.notHidden(kept)
+	return kept, nil
 }
 
 // mark finds the path that a mark is really about.

@@ -176,7 +176,7 @@ func (c *comparison) index() error {
 		"schemaVersion": json.Number("2"), "mediaType": mediaType(docker, string(types.OCIImageIndex)),
 		"manifests": have["manifests"], "annotations": have["annotations"],
 	}, tell(""))
-	c.annotations("the index", "", object(have["annotations"]), stringValues(c.want.Annotations))
+	c.annotations("the index", "", docker, object(have["annotations"]), stringValues(c.want.Annotations))
 	entries, _ := have["manifests"].([]any)
 	extra := false
 	for i, e := range entries {
@@ -212,8 +212,10 @@ func (c *comparison) index() error {
 }
 
 // annotations compares those of an index or a manifest. With SameTree, more of those that describe an image to people may be
-// there, or none at all: Docker keeps none.
-func (c *comparison) annotations(of, platform string, have, want map[string]any) {
+// there. None at all may be where there is no place for any: in a document of Docker's own media type, which docker is true for,
+// and in an image that Docker kept.
+func (c *comparison) annotations(of, platform string, docker bool, have, want map[string]any) {
+	none := len(have) == 0 && c.want.SameTree && (docker || c.in.FromDocker)
 	for _, key := range union(have, want) {
 		a, is := have[key]
 		b, was := want[key]
@@ -223,7 +225,7 @@ func (c *comparison) annotations(of, platform string, have, want map[string]any)
 		case key == image.AnnotationVersion && c.want.SameTree:
 		case key == image.AnnotationVersion && is && was:
 			c.tell(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
-		case !is && c.want.SameTree && len(have) == 0:
+		case none:
 		case !is:
 			c.tell(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
 		case !was:
@@ -286,7 +288,7 @@ func (p *pair) compare() error {
 	p.document("config.", config, map[string]any{
 		"mediaType": mediaType(docker, string(types.OCIConfigJSON)), "digest": config["digest"], "size": config["size"],
 	})
-	p.annotations("the manifest", platformOf(p.have.Image), object(have["annotations"]), object(want["annotations"]))
+	p.annotations("the manifest", platformOf(p.have.Image), docker, object(have["annotations"]), object(want["annotations"]))
 	if config["digest"] != wantConfig["digest"] {
 		if err := p.config(); err != nil {
 			return err

@@ -35,6 +35,8 @@ type fixture struct {
 	prepare func(img, made *inspect.Image)
 	// sameTree accepts other layers.
 	sameTree bool
+	// fromDocker has the image kept by Docker.
+	fromDocker bool
 }
 
 const (
@@ -213,7 +215,7 @@ func (f *fixture) input(t testing.TB) verify.Input {
 	}
 	name := "linux/" + read.Platform.Architecture
 	return verify.Input{
-		Images: []*inspect.Image{read}, Expect: map[string]*expect.Expect{name: &f.want},
+		Images: []*inspect.Image{read}, Expect: map[string]*expect.Expect{name: &f.want}, FromDocker: f.fromDocker,
 		Want: &verify.Want{Images: map[string]*inspect.Image{name: made}, SameTree: f.sameTree},
 	}
 }

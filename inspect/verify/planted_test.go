@@ -396,6 +396,13 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		"evil and hidden": {func(l []v1.Layer) []v1.Layer {
 			return slices.Insert(l, n, evil, layerOf(t, []image.File{image.Whiteout("/usr/sbin/nginx")}))
 		}, "layer", "file"},
+		// Where overlayfs shows more than is compared.
+		"evil below an opaque root": {func(l []v1.Layer) []v1.Layer {
+			return slices.Insert(l, 0, layerOf(t, []image.File{text("/srv/evil", "x")}), layerOf(t, []image.File{text("/.wh..wh..opq", "")}))
+		}, "layer", "not-understood"},
+		"evil below a directory that is brought again": {func(l []v1.Layer) []v1.Layer {
+			return slices.Insert(l, 0, layerOf(t, []image.File{text("/usr/evil", "x")}), layerOf(t, []image.File{image.Whiteout("/usr"), image.Dir("/usr", 0o755)}))
+		}, "layer", "not-understood"},
 		"removed and laid again": {func(l []v1.Layer) []v1.Layer {
 			return append(l, layerOf(t, []image.File{image.Whiteout(shell)}), again)
 		}, "layer", ""},

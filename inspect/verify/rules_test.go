@@ -103,6 +103,13 @@ func TestSameTreePasses(t *testing.T) {
 				m.Layers[i].MediaType = types.DockerLayer
 			}
 		}),
+		"pushed by Docker": manifest(func(m *v1.Manifest) {
+			m.MediaType, m.Config.MediaType, m.Annotations = types.DockerManifestSchema2, types.DockerConfigJSON, nil
+			for i := range m.Layers {
+				m.Layers[i].MediaType = types.DockerLayer
+			}
+		}),
+		"kept by Docker": func(f *fixture) { f.annotations, f.fromDocker = nil, true },
 		"the base's annotation": func(f *fixture) {
 			f.prepare = func(img, made *inspect.Image) {
 				for _, i := range []*inspect.Image{img, made} {
@@ -622,9 +629,13 @@ var broken = map[string]map[string]func(*fixture){
 		"a runtime of a tree": asTree(func(f *fixture) { f.annotations["run.oci.handler"] = "krun" }),
 		"another base":        func(f *fixture) { f.annotations["org.opencontainers.image.base.digest"] = "sha256:0" },
 		"another of a tree":   asTree(func(f *fixture) { f.annotations["org.opencontainers.image.base.digest"] = "sha256:0" }),
-		"no base":             asTree(func(f *fixture) { delete(f.annotations, "org.opencontainers.image.base.digest") }),
-		"a title":             func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
-		"another slimctl":     func(f *fixture) { f.annotations["slimctl.version"] = "v0.0.1" },
+		"none":                asTree(func(f *fixture) { f.annotations = nil }),
+		"one of Docker's": asTree(func(f *fixture) {
+			f.annotations, f.fromDocker = map[string]string{"slimctl.version": "v0.0.1"}, true
+		}),
+		"no base":         asTree(func(f *fixture) { delete(f.annotations, "org.opencontainers.image.base.digest") }),
+		"a title":         func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
+		"another slimctl": func(f *fixture) { f.annotations["slimctl.version"] = "v0.0.1" },
 	},
 	"config": {
 		"a variable twice": asTree(func(f *fixture) { f.config.Config.Env = []string{"A=", "B=", "A="} }),

@@ -63,6 +63,8 @@ type Input struct {
 	Index []byte
 	// Ledgers are the digests of the ledgers that refer to the images, by platform.
 	Ledgers map[string][]string
+	// FromDocker says that Docker kept the image, without its annotations.
+	FromDocker bool
 	// Want is what the images are compared with; nil compares nothing.
 	Want *Want
 	// SurfaceOnly lets an image pass that was compared with nothing: one that was built just now, or a stranger's.
