@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
-	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -41,7 +40,7 @@ const compression = 3
 
 // layerVersion is part of the cache's path: other bytes for the same files (a new compressor, another level) need a new
 // one.
-const layerVersion = "v1"
+const layerVersion = "v2"
 
 // LayerCache keeps compressed layers between builds, by what they hold. The zero value keeps nothing.
 type LayerCache struct {
@@ -111,48 +110,47 @@ func NewZstd(w io.Writer, level int) (io.WriteCloser, error) {
 
 func (c LayerCache) level() int { return cmp.Or(c.Level, compression) }
 
-func (c LayerCache) file(diffID v1.Hash) string {
+// file returns the path of a compressed layer. Both of its digests are in its name: what is read back is checked without
+// inflating it.
+func (c LayerCache) file(diffID, digest string) string {
 	ext := ".tar.gz"
 	if c.Zstd {
 		ext = ".tar.zst"
 	}
-	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID.Hex+ext)
+	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID+"-"+digest+ext)
 }
 
 func (c LayerCache) read(l *layer) bool {
 	if c.Dir == "" {
 		return false
 	}
-	blob, err := os.ReadFile(c.file(l.diffID))
+	dir := filepath.Dir(c.file("", ""))
+	files, err := os.ReadDir(dir)
 	if err != nil {
 		return false
 	}
-	l.blob, l.digest = blob, digestOf(blob)
-	if known, ok := inflated.Load(l.digest); ok {
-		return known == l.diffID
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name(), l.diffID.Hex) {
+			continue
+		}
+		file := filepath.Join(dir, f.Name())
+		blob, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		l.blob, l.digest = blob, digestOf(blob)
+		if file == c.file(l.diffID.Hex, l.digest.Hex) { // or it is damaged, or of the other compressor
+			return true
+		}
 	}
-	raw, err := Inflate(bytes.NewReader(blob))
-	if err != nil {
-		return false
-	}
-	defer raw.Close()
-	diff := sha256.New()
-	if _, err := io.Copy(diff, raw); err != nil || hashOf(diff) != l.diffID {
-		return false // damaged, or made to be taken for ours
-	}
-	inflated.Store(l.digest, l.diffID)
-	return true
+	return false
 }
-
-// inflated has the diffID of each blob that was read from a cache and inflated, by the blob's digest: a process that makes
-// several images inflates it once.
-var inflated sync.Map
 
 func (c LayerCache) write(l *layer) error {
 	if c.Dir == "" {
 		return nil
 	}
-	err := WriteFile(c.file(l.diffID), 0o644, func(w io.Writer) error {
+	err := WriteFile(c.file(l.diffID.Hex, l.digest.Hex), 0o644, func(w io.Writer) error {
 		_, err := w.Write(l.blob)
 		return err
 	})

@@ -60,7 +60,7 @@ func writeLayout(ctx context.Context, dir string, l line, platforms []string, o 
 
 // writeImage writes one platform's layers, config and manifest.
 func writeImage(ctx context.Context, dir string, l line, platform string, o Options) (v1.Descriptor, error) {
-	layers, err := l.layers(platform, o)
+	layers, err := l.layers(platform, o, heavySize)
 	if err != nil {
 		return v1.Descriptor{}, err
 	}

@@ -211,7 +211,7 @@ func cacheKey(line string) (string, error) {
 	return key, err
 }
 
-// fingerprint hashes what o's stand-in would hold, without compressing it.
+// fingerprint hashes what o's stand-in would hold, without compressing it; of the files of heavy how they begin.
 func fingerprint(o Options) (string, error) {
 	l, platforms, err := o.check()
 	if err != nil {
@@ -222,7 +222,8 @@ func fingerprint(o Options) (string, error) {
 	for i, p := range platforms {
 		g.Go(func() error {
 			h := sha256.New()
-			layers, err := l.layers(p, o)
+			fmt.Fprintln(h, heavySize)
+			layers, err := l.layers(p, o, heavySample)
 			if err != nil {
 				return err
 			}

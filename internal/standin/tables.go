@@ -254,8 +254,11 @@ var components = []string{
 	"/opt/repl-servers", "/opt/skills", "/opt/browser-ui",
 }
 
+// heavySize is the size of a file of heavy, and heavySample what fingerprint takes of it: most of its time would be making them.
+const heavySize, heavySample = 128 << 10, 256
+
 // heavy is dummy weight: compressible, so that the layout stays small, and in the places where the real weight lies.
-func (l line) heavy() []image.File {
+func (l line) heavy(size int) []image.File {
 	dirs := []string{
 		"/opt/python3.11/lib/python3.11/site-packages/heavy", "/opt/python3.12/lib/python3.12/site-packages/heavy",
 		"/usr/share/fonts/truetype/noto", "/opt/runtime/nodejs/lib/node_modules/heavy", "/usr/local/share/jupyter/kernels/heavy",
@@ -270,7 +273,7 @@ func (l line) heavy() []image.File {
 	for _, dir := range dirs {
 		for i := range 8 {
 			p := fmt.Sprintf("%s/%02d.dat", dir, i)
-			out = append(out, image.Bytes(p, 0o644, prose(p, 128<<10)))
+			out = append(out, image.Bytes(p, 0o644, prose(p, size)))
 		}
 	}
 	return out

@@ -51,8 +51,9 @@ var stages = []struct {
 	}},
 }
 
-// layers makes the layers of one platform, bottom first, without weight, Options.Extra and the root file system below.
-func (l line) layers(platform string, o Options) ([]layer, error) {
+// layers makes the layers of one platform, bottom first, without weight, Options.Extra and the root file system below. The files
+// of heavy have size bytes.
+func (l line) layers(platform string, o Options, size int) ([]layer, error) {
 	below := o.Rootfs
 	a := archOf(platform)
 	tree := map[string]image.File{}
@@ -87,7 +88,7 @@ func (l line) layers(platform string, o Options) ([]layer, error) {
 		i := stageOf(p)
 		out[i].files = append(out[i].files, tree[p])
 	}
-	heavy := l.heavy()
+	heavy := l.heavy(size)
 	put(heavy...)
 	out = append(out,
 		layer{by: "RUN install the heavy parts", files: append(heavy, sizes(tree))},
