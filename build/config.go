@@ -31,22 +31,9 @@ type ConfigChange struct {
 	Healthcheck  *v1.HealthConfig
 }
 
-// Change gives all of the recipe's Configure steps as one.
-func (r *Recipe) Change() ConfigChange {
-	for _, s := range r.Steps {
-		if s, ok := s.(Configure); ok {
-			return s.Change
-		}
-	}
-	return ConfigChange{}
-}
-
 // Render writes the layers that the recipe adds to its base, and the image config that goes with them.
 func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
-	plans, err := r.Layers()
-	if err != nil {
-		return nil, nil, err
-	}
+	plans := r.Layers()
 	layers = make([]v1.Layer, len(plans))
 	var g errgroup.Group
 	for i, p := range plans {
@@ -66,13 +53,7 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 
 // Config gives the image config as Render writes it, but that its rootfs names the base's layers only: the others need not be
 // made for it.
-func (r *Recipe) Config() ([]byte, error) {
-	plans, err := r.Layers()
-	if err != nil {
-		return nil, err
-	}
-	return r.config(plans, nil)
-}
+func (r *Recipe) Config() ([]byte, error) { return r.config(r.Layers(), nil) }
 
 func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error) {
 	var typed ocispec.Image
@@ -170,7 +151,7 @@ func (r *Recipe) config(layers []Layer, made []v1.Layer) (_ []byte, err error) {
 	for _, key := range []string{"container", "container_config", "docker_version", "id", "parent", "throwaway"} {
 		delete(top, key)
 	}
-	if err := r.Change().apply(inner); err != nil {
+	if err := r.Change.apply(inner); err != nil {
 		return nil, err
 	}
 	typed.RootFS.Type = "layers"

@@ -3,6 +3,7 @@ package build
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"sort"
@@ -13,14 +14,21 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Recipe is a profile resolved against one base, one lock and one platform: an ordered list of plain steps, with no
-// glob and no condition left.
+// Recipe is a profile resolved against one base, one lock and one platform: plain steps, with no glob and no condition left. They
+// are taken in the order of their fields: Strip, Removals, Overlays, Change.
 type Recipe struct {
 	// Profile is the profile's name.
 	Profile  string
 	Platform v1.Platform
 	Base     Base
-	Steps    []Step
+	// Strip takes what stays of the base's layers into new ones; nil when the base's layers stay.
+	Strip *Strip
+	// Removals take paths of the base away.
+	Removals []Remove
+	// Overlays are laid on the image one after the other.
+	Overlays []Lay
+	// Change is that of the image config.
+	Change ConfigChange
 	// Dirs holds the base's true metadata of each of its directories that a step touches, by path. A layer that
 	// carried them otherwise would change them (facts: /tmp from 1777 to 755).
 	Dirs map[string]image.Entry
@@ -59,12 +67,6 @@ func NewUpstream(recipes []*Recipe) []Gone {
 	return out
 }
 
-// Step is one thing a recipe does: Remove, Lay, Configure or Strip.
-type Step interface {
-	// String says what the step does, for the history, for errors and for `slimctl plan`.
-	String() string
-}
-
 // Remove takes a path of the base away, with everything below it.
 type Remove struct {
 	Path string
@@ -92,11 +94,6 @@ type Lay struct {
 	Files []image.File
 }
 
-// Configure changes the image config.
-type Configure struct {
-	Change ConfigChange
-}
-
 // Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
 type Strip struct {
 	Layers []Component
@@ -119,10 +116,11 @@ type Component struct {
 	Unpacked int64
 }
 
-func (s Remove) String() string    { return "remove " + s.Path }
-func (s Lay) String() string       { return fmt.Sprintf("lay %s (%d files)", s.Name, len(s.Files)) }
-func (s Configure) String() string { return "configure" }
-func (s Strip) String() string     { return fmt.Sprintf("strip the base to %d layers", len(s.Layers)) }
+// String says what is removed, for errors.
+func (s Remove) String() string { return "remove " + s.Path }
+
+// String says what is laid, for the history and for progress.
+func (s Lay) String() string { return fmt.Sprintf("lay %s (%d files)", s.Name, len(s.Files)) }
 
 // RemoveLayer is the name of the layer that holds a recipe's removals.
 const RemoveLayer = "remove"
@@ -138,111 +136,63 @@ type Layer struct {
 	Parents map[string]bool
 }
 
-// Layers gives the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then one for each
-// overlay. It fails on a step that layers can't express.
-func (r *Recipe) Layers() ([]Layer, error) {
-	dirs := map[string]image.Entry{} // of the image so far
-	for p, e := range r.Dirs {
-		dirs[p] = e
+// Layers gives the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then
+// one for each overlay.
+func (r *Recipe) Layers() []Layer {
+	dirs := maps.Clone(r.Dirs) // of the image so far
+	if dirs == nil {
+		dirs = map[string]image.Entry{}
 	}
 	var layers []Layer
-	if removals := r.Removals(); len(removals) > 0 {
+	if len(r.Removals) > 0 {
 		l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
-		for _, s := range removals {
+		for _, s := range r.Removals {
 			l.add(image.Whiteout(s.Path))
 		}
-		for _, s := range removals {
-			for p := range dirs {
-				if image.Within(p, s.Path) {
-					delete(dirs, p)
-				}
+		for _, s := range r.Removals {
+			maps.DeleteFunc(dirs, func(p string, _ image.Entry) bool { return image.Within(p, s.Path) })
+		}
+		layers = append(layers, l.layer(RemoveLayer, fmt.Sprintf("slimctl %s: remove %d paths", r.Profile, len(r.Removals))))
+	}
+	for _, s := range r.Overlays {
+		l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
+		for _, f := range s.Files {
+			if f.IsDir() && dirs[f.Path].Path == "" {
+				dirs[f.Path] = l.dated(f).Entry
 			}
 		}
-		layers = append(layers, l.layer(RemoveLayer, fmt.Sprintf("slimctl %s: remove %d paths", r.Profile, len(removals))))
-	}
-	for _, step := range r.Steps {
-		switch s := step.(type) {
-		case Remove, Configure, Strip:
-		case Lay:
-			l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
-			for _, f := range s.Files {
-				if f.IsDir() && dirs[f.Path].Path == "" {
-					dirs[f.Path] = l.dated(f).Entry
-				}
-			}
-			for _, f := range s.Files {
-				l.add(f)
-			}
-			layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
-		default:
-			return nil, fmt.Errorf("step %q: layers can't express it", step.String())
+		for _, f := range s.Files {
+			l.add(f)
 		}
+		layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
 	}
-	return layers, nil
+	return layers
 }
 
 // Stripped gives the layers that take the place of the base's, lowest first; nil when the base's stay.
 func (r *Recipe) Stripped() []Component {
-	if s := r.Strip(); s != nil {
-		return s.Layers
+	if r.Strip == nil {
+		return nil
 	}
-	return nil
+	return r.Strip.Layers
 }
 
 // Ledger returns the blob that says what became of each path of the base; nil when the base's layers stay.
 func (r *Recipe) Ledger() v1.Layer {
-	if s := r.Strip(); s != nil {
-		return s.Ledger
+	if r.Strip == nil {
+		return nil
 	}
-	return nil
-}
-
-// Strip returns the recipe's Strip step; nil when the base's layers stay.
-func (r *Recipe) Strip() *Strip {
-	for _, s := range r.Steps {
-		if s, ok := s.(Strip); ok {
-			return &s
-		}
-	}
-	return nil
-}
-
-// Removals lists the recipe's Remove steps in order.
-func (r *Recipe) Removals() []Remove {
-	var out []Remove
-	for _, s := range r.Steps {
-		if s, ok := s.(Remove); ok {
-			out = append(out, s)
-		}
-	}
-	return out
+	return r.Strip.Ledger
 }
 
 // Whole returns the recipe of the same image with all of the base below it, and nil for one that has that anyhow.
 func (r *Recipe) Whole() *Recipe {
-	i := slices.IndexFunc(r.Steps, func(s Step) bool { _, ok := s.(Strip); return ok })
-	if i < 0 {
+	if r.Strip == nil {
 		return nil
 	}
-	strip, _ := r.Steps[i].(Strip)
 	whole := *r
-	whole.Steps = nil
-	for _, s := range strip.Removals {
-		whole.Steps = append(whole.Steps, s)
-	}
-	whole.Steps = append(whole.Steps, slices.Delete(slices.Clone(r.Steps), i, i+1)...)
+	whole.Strip, whole.Removals = nil, r.Strip.Removals
 	return &whole
-}
-
-// Overlays lists the recipe's Lay steps in order.
-func (r *Recipe) Overlays() []Lay {
-	var out []Lay
-	for _, s := range r.Steps {
-		if s, ok := s.(Lay); ok {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 type layerBuilder struct {

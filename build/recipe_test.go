@@ -40,19 +40,17 @@ func TestLayersCarryTheirParents(t *testing.T) {
 			"/srv":     {Path: "/srv", Type: image.TypeDir, Mode: 0o750, UID: 1000, GID: 1000},
 			"/srv/old": {Path: "/srv/old", Type: image.TypeDir, Mode: 0o700},
 		},
-		Steps: []build.Step{
-			build.Remove{Path: "/tmp/x"},
-			build.Remove{Path: "/srv/old"},
-			build.Lay{Name: "one", Files: []image.File{image.Bytes("/srv/old/deep/a", 0o644, []byte("a")), image.Dir("/tmp", 0o755)}},
-			build.Lay{Name: "two", Files: []image.File{image.Bytes("/srv/own/b", 0o644, []byte("b")), image.Dir("/srv/own", 0o711)}},
-			build.Lay{Name: "three", Files: []image.File{image.Symlink("/srv/own/c", "b")}},
-			build.Configure{},
+		Removals: []build.Remove{
+			{Path: "/tmp/x"},
+			{Path: "/srv/old"},
+		},
+		Overlays: []build.Lay{
+			{Name: "one", Files: []image.File{image.Bytes("/srv/old/deep/a", 0o644, []byte("a")), image.Dir("/tmp", 0o755)}},
+			{Name: "two", Files: []image.File{image.Bytes("/srv/own/b", 0o644, []byte("b")), image.Dir("/srv/own", 0o711)}},
+			{Name: "three", Files: []image.File{image.Symlink("/srv/own/c", "b")}},
 		},
 	}
-	layers, err := r.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	layers := r.Layers()
 	got := map[string][]string{}
 	for _, l := range layers {
 		got[l.Name] = listing(l)
@@ -84,9 +82,9 @@ func TestStripped(t *testing.T) {
 		Base: build.Base{Reference: "base", Image: base(t, `{
 			"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:aa", "sha256:bb"]},
 			"history": [{"created_by": "one"}, {"created_by": "two"}]}`)},
-		Steps: []build.Step{
-			build.Strip{Layers: []build.Component{{Layer: kept, Name: "browser", Files: 7}}},
-			build.Lay{Name: "o", Files: []image.File{image.Bytes("/y", 0o644, nil)}},
+		Strip: &build.Strip{Layers: []build.Component{{Layer: kept, Name: "browser", Files: 7}}},
+		Overlays: []build.Lay{
+			{Name: "o", Files: []image.File{image.Bytes("/y", 0o644, nil)}},
 		},
 	}
 	layers, raw, err := r.Render()
@@ -159,13 +157,13 @@ func TestConfig(t *testing.T) {
 				"Labels": {"keep": "1", "change": "old"}, "ExposedPorts": {"8080/tcp": {}}, "Shell": ["/bin/bash"]},
 			"rootfs": {"type": "layers", "diff_ids": ["sha256:aa", "sha256:bb"]},
 			"history": [{"created_by": "one"}, {"created_by": "env", "empty_layer": true, "created": "2020-01-01T00:00:00Z"}]}`)},
-		Steps: []build.Step{
-			build.Remove{Path: "/x"},
-			build.Configure{Change: build.ConfigChange{
-				Env: map[string]string{"A": "<new>", "Z": "26", "C": "3"}, UnsetEnv: []string{"B"},
-				Labels: map[string]string{"change": "new"}, Entrypoint: []string{"/ours"},
-				Healthcheck: &v1.HealthConfig{Test: []string{"NONE"}},
-			}},
+		Removals: []build.Remove{
+			{Path: "/x"},
+		},
+		Change: build.ConfigChange{
+			Env: map[string]string{"A": "<new>", "Z": "26", "C": "3"}, UnsetEnv: []string{"B"},
+			Labels: map[string]string{"change": "new"}, Entrypoint: []string{"/ours"},
+			Healthcheck: &v1.HealthConfig{Test: []string{"NONE"}},
 		},
 	}
 	_, raw, err := r.Render()
@@ -212,9 +210,7 @@ func TestConfig(t *testing.T) {
 
 func TestConfigOfABrokenBase(t *testing.T) {
 	for _, config := range []string{``, `null`, `[]`, `{"config": 5}`, `{"config": {"Env": "x"}}`, `{"rootfs": 1}`} {
-		r := &build.Recipe{Base: build.Base{Reference: "base:1", Image: base(t, config)}, Steps: []build.Step{
-			build.Configure{Change: build.ConfigChange{Env: map[string]string{"A": "1"}}},
-		}}
+		r := &build.Recipe{Base: build.Base{Reference: "base:1", Image: base(t, config)}, Change: build.ConfigChange{Env: map[string]string{"A": "1"}}}
 		if _, _, err := r.Render(); err == nil || !strings.Contains(err.Error(), "base:1") {
 			t.Errorf("config %q: error is %v, want one that names the base", config, err)
 		}

@@ -150,11 +150,7 @@ func (c LayerCache) write(l *layer) error {
 	if c.Dir == "" {
 		return nil
 	}
-	err := WriteFile(c.file(l.diffID.Hex, l.digest.Hex), 0o644, func(w io.Writer) error {
-		_, err := w.Write(l.blob)
-		return err
-	})
-	if err != nil {
+	if err := WriteBytes(c.file(l.diffID.Hex, l.digest.Hex), 0o644, l.blob); err != nil {
 		return fmt.Errorf("layer cache: %w", err)
 	}
 	return nil

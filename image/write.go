@@ -42,6 +42,14 @@ func WriteFile(file string, mode fs.FileMode, write func(io.Writer) error) (err 
 	return os.Rename(f.Name(), file)
 }
 
+// WriteBytes gives file the content data as WriteFile does.
+func WriteBytes(file string, mode fs.FileMode, data []byte) error {
+	return WriteFile(file, mode, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
 // WriteDir makes the directory dir with the content that write gives it, whole or not at all: it is made under a
 // temporary name beside dir and renamed at the end. A dir that exists and isn't empty is an error.
 func WriteDir(dir string, write func(tmp string) error) (err error) {

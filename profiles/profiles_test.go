@@ -224,7 +224,7 @@ func TestStandinsAreClosed(t *testing.T) {
 		for _, line := range lines {
 			t.Run(name+string(line), func(t *testing.T) {
 				recipe, paths := resolved(t, p, line)
-				for _, r := range recipe.Removals() {
+				for _, r := range recipe.Removals {
 					maps.DeleteFunc(paths, func(f string, _ bool) bool { return image.Within(f, r.Path) })
 				}
 				for f := range paths {
@@ -234,7 +234,7 @@ func TestStandinsAreClosed(t *testing.T) {
 						}
 					}
 				}
-				for _, o := range recipe.Overlays() {
+				for _, o := range recipe.Overlays {
 					for _, f := range o.Files {
 						paths[f.Path] = true
 					}

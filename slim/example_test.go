@@ -53,8 +53,8 @@ func ExampleResolve() {
 	}
 	recipe := r.Recipes[0]
 	fmt.Println(r.Profile.Name, "on line", recipe.Base.Line)
-	fmt.Println("removes something:", len(recipe.Removals()) > 0)
-	for _, lay := range recipe.Overlays()[:2] {
+	fmt.Println("removes something:", len(recipe.Removals) > 0)
+	for _, lay := range recipe.Overlays[:2] {
 		fmt.Println("lays", lay.Name)
 	}
 	// Output:

@@ -17,10 +17,10 @@ import (
 // expectRecipe says what the surface of a recipe's image may have, and which paths the recipe lays and removes.
 func expectRecipe(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	e := expectProfile(p, r.Platform)
-	for _, s := range r.Removals() {
+	for _, s := range r.Removals {
 		e.Removed[s.Path] = s.Source
 	}
-	for _, lay := range r.Overlays() {
+	for _, lay := range r.Overlays {
 		for _, f := range lay.Files {
 			e.Laid[f.Path] = sourceOf(p, lay.Name, f.Path)
 		}

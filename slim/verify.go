@@ -340,7 +340,7 @@ func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 		for _, l := range m.Layers {
 			out[l.Digest] = true
 		}
-		strip := recipe.Strip()
+		strip := recipe.Strip
 		if strip == nil || strip.Explain != nil {
 			continue
 		}

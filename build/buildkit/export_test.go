@@ -44,7 +44,7 @@ func recipes(t *testing.T, platforms ...string) ([]*build.Recipe, *image.Source)
 		}
 		out = append(out, &build.Recipe{
 			Profile: "test", Platform: *p, Epoch: time.Unix(1e9, 0), Base: build.Base{Reference: "base", Index: src.Digest(), Image: img},
-			Steps: []build.Step{build.Lay{Name: "one", Files: []image.File{image.Bytes("/new", 0o644, []byte("new"))}}, build.Configure{}},
+			Overlays: []build.Lay{{Name: "one", Files: []image.File{image.Bytes("/new", 0o644, []byte("new"))}}},
 		})
 	}
 	return out, src

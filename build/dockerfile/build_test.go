@@ -98,10 +98,7 @@ func TestWhiteoutsLeaveTheBaseWhereItIs(t *testing.T) {
 		}
 	})
 	for _, r := range recipes {
-		// WORKDIR would look into the base.
-		last := r.Steps[len(r.Steps)-1].(build.Configure)
-		last.Change.WorkingDir = ""
-		r.Steps[len(r.Steps)-1] = last
+		r.Change.WorkingDir = "" // WORKDIR would look into the base
 	}
 	rendered, err := Render(recipes, Options{Whiteouts: true})
 	if err != nil {

@@ -103,7 +103,7 @@ func configure(r *build.Recipe) ([]instruction, error) {
 	if len(base.Config.OnBuild) > 0 {
 		return nil, fmt.Errorf("config of %s: FROM would carry out its ONBUILD instructions: %q", r.Base.Reference, base.Config.OnBuild)
 	}
-	return (&configurer{change: r.Change(), base: base.Config, recipe: r}).instructions()
+	return (&configurer{change: r.Change, base: base.Config, recipe: r}).instructions()
 }
 
 func (c *configurer) instructions() ([]instruction, error) {
@@ -111,7 +111,7 @@ func (c *configurer) instructions() ([]instruction, error) {
 		c.env, c.labels, c.workdir, c.user, c.ports, c.healthcheck, c.entrypoint, c.cmd,
 	} {
 		if err := part(); err != nil {
-			return nil, fmt.Errorf("step %q: %w", build.Configure{Change: c.change}, err)
+			return nil, fmt.Errorf("image config: %w", err)
 		}
 	}
 	return c.out, nil
@@ -172,7 +172,7 @@ func (c *configurer) workdir() error {
 	if !path.IsAbs(dir) || image.Clean(dir) != dir {
 		return fmt.Errorf("working directory %q isn't an absolute, clean path", dir)
 	}
-	for _, r := range c.recipe.Removals() {
+	for _, r := range c.recipe.Removals {
 		if image.Within(dir, r.Path) && !c.laid(dir) {
 			return fmt.Errorf("working directory %s is removed by step %q: WORKDIR would make it again", dir, r)
 		}
@@ -187,7 +187,7 @@ func (c *configurer) workdir() error {
 
 // laid reports whether an overlay has something at or below dir.
 func (c *configurer) laid(dir string) bool {
-	for _, s := range c.recipe.Overlays() {
+	for _, s := range c.recipe.Overlays {
 		if slices.ContainsFunc(s.Files, func(f image.File) bool { return image.Within(f.Path, dir) }) {
 			return true
 		}

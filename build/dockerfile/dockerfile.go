@@ -155,7 +155,7 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.removals = r.Removals()
+	s.removals = r.Removals
 	if r.Stripped() != nil {
 		if err := p.keep(s, r, o); err != nil {
 			return nil, err
@@ -226,15 +226,12 @@ func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
 		s.user, err = runUser(r)
 		return err
 	}
-	layers, err := r.Layers()
+	whiteouts := r.Layers()[0]
+	files, lost, err := directories(whiteouts)
 	if err != nil {
 		return err
 	}
-	files, lost, err := directories(layers[0])
-	if err != nil {
-		return err
-	}
-	for _, f := range layers[0].Files {
+	for _, f := range whiteouts.Files {
 		if !f.IsDir() {
 			files = append(files, f)
 		}

@@ -110,17 +110,19 @@ var capable = func() image.File {
 
 // newRecipe is a recipe with everything that is hard for a Dockerfile.
 func newRecipe(base build.Base, p v1.Platform) *build.Recipe {
-	remove := func(path, why string) build.Step { return build.Remove{Path: path, Type: image.TypeFile, Why: why} }
+	remove := func(path, why string) build.Remove { return build.Remove{Path: path, Type: image.TypeFile, Why: why} }
 	return &build.Recipe{
 		Profile: "l0", Platform: p, Base: base, Epoch: epoch, Dirs: baseDirs(),
-		Steps: []build.Step{
+		Removals: []build.Remove{
 			remove("/srv/app/a", "nothing may remain of app"),
 			remove("/tmp/x", "left over"),
 			remove("/opt/gone", "nothing may remain of app"),
 			remove("/opt/it's $HOME [x]*.txt", "a hard name"),
 			remove("/opt/-rf", "a hard name"),
 			remove("/opt/new\nline \\\"", "a hard name\nRUN [\"/bin/evil\"]"),
-			build.Lay{Name: "payload", Why: "the runtime", Files: []image.File{
+		},
+		Overlays: []build.Lay{
+			{Name: "payload", Why: "the runtime", Files: []image.File{
 				image.Dir("/usr/lib/agent", 0o755),
 				image.Bytes("/usr/lib/agent/bin", 0o755, []byte("program for "+p.Architecture)),
 				image.Bytes("/usr/lib/agent/readme", 0o644, []byte("the same for all")),
@@ -131,7 +133,7 @@ func newRecipe(base build.Base, p v1.Platform) *build.Recipe {
 				image.Bytes("/usr/lib/agent/-rf $HOME [a]*?'\" \\ <<EOF é", 0o644, []byte("hard name")),
 				image.Bytes("/usr/lib/agent/empty", 0o644, nil),
 			}},
-			build.Lay{Name: "Confs & more", Why: "ours", Files: []image.File{
+			{Name: "Confs & more", Why: "ours", Files: []image.File{
 				image.Bytes("/etc/both", 0o600, []byte("ours")),
 				image.Bytes("/etc/link", 0o644, []byte("no symlink any more")),
 				image.Bytes("/opt/dir-to-file", 0o644, []byte("no directory any more")),
@@ -148,22 +150,22 @@ func newRecipe(base build.Base, p v1.Platform) *build.Recipe {
 				image.Bytes("/bin/first", 0o755, []byte("two names")),
 				{Entry: image.Entry{Path: "/bin/second", Type: image.TypeLink, Link: "/bin/first", Mode: 0o755}},
 			}},
-			build.Configure{Change: build.ConfigChange{
-				Env: map[string]string{
-					"CHANGE": "new", "DOLLAR": `$HOME ${PATH} \$x $$`, "QUOTES": `a "b" 'c' \ \\ d\`, "SPACES": "  two  spaces ",
-					"HASH": "# no comment", "EMPTY": "", "TAB": "a\tb", "HEREDOC": "<<EOF", "BACKTICK": "`id` $(id)",
-				},
-				Labels: map[string]string{
-					"org.example.$x \"y\"": `$HOME "q" \`, "from": "slimctl", "empty": "",
-				},
-				WorkingDir: "/srv/app/keep", User: "1000:1000", ExposedPorts: []string{"8080/tcp", "53/udp"},
-				Entrypoint: []string{"/bin/agent", "$HOME", `a "b" \`, "new\nline"},
-				Cmd:        []string{"run", "<<EOF"},
-				Healthcheck: &v1.HealthConfig{
-					Test:     []string{"CMD", "/bin/agent", "health $HOME", `"`},
-					Interval: 90 * time.Second, Timeout: 1500 * time.Millisecond, StartPeriod: time.Minute, Retries: 3,
-				},
-			}},
+		},
+		Change: build.ConfigChange{
+			Env: map[string]string{
+				"CHANGE": "new", "DOLLAR": `$HOME ${PATH} \$x $$`, "QUOTES": `a "b" 'c' \ \\ d\`, "SPACES": "  two  spaces ",
+				"HASH": "# no comment", "EMPTY": "", "TAB": "a\tb", "HEREDOC": "<<EOF", "BACKTICK": "`id` $(id)",
+			},
+			Labels: map[string]string{
+				"org.example.$x \"y\"": `$HOME "q" \`, "from": "slimctl", "empty": "",
+			},
+			WorkingDir: "/srv/app/keep", User: "1000:1000", ExposedPorts: []string{"8080/tcp", "53/udp"},
+			Entrypoint: []string{"/bin/agent", "$HOME", `a "b" \`, "new\nline"},
+			Cmd:        []string{"run", "<<EOF"},
+			Healthcheck: &v1.HealthConfig{
+				Test:     []string{"CMD", "/bin/agent", "health $HOME", `"`},
+				Interval: 90 * time.Second, Timeout: 1500 * time.Millisecond, StartPeriod: time.Minute, Retries: 3,
+			},
 		},
 	}
 }

@@ -35,9 +35,10 @@ func readOverlays(recipes []*build.Recipe) ([][]laid, error) {
 	all := make([][]laid, len(recipes))
 	names := folders{}
 	for i, r := range recipes {
-		var layers []build.Layer
+		layers := r.Layers()
+		layers = layers[len(layers)-len(r.Overlays):]
 		seen := map[string]int{}
-		for n, s := range r.Overlays() {
+		for n, s := range r.Overlays {
 			seen[s.Name]++
 			l := laid{Lay: s, folder: names.of(s.Name, seen[s.Name]), files: map[string]image.File{}}
 			for _, f := range s.Files {
@@ -49,26 +50,11 @@ func readOverlays(recipes []*build.Recipe) ([][]laid, error) {
 			if err := checkFiles(l); err != nil {
 				return nil, fmt.Errorf("%s: step %q: %w", r.Platform.String(), s, err)
 			}
-			if n == 0 {
-				var err error
-				if layers, err = overlayLayers(r); err != nil {
-					return nil, err
-				}
-			}
 			l.layer = layers[n]
 			all[i] = append(all[i], l)
 		}
 	}
 	return all, nil
-}
-
-// overlayLayers gives the layers of r's overlays, one for each.
-func overlayLayers(r *build.Recipe) ([]build.Layer, error) {
-	layers, err := r.Layers()
-	if err == nil && len(r.Removals()) > 0 {
-		layers = layers[1:]
-	}
-	return layers, err
 }
 
 // layOverlays puts the files of recipe i's overlays into the context and the stages that copy them before s. Files

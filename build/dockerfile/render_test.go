@@ -27,26 +27,34 @@ func small(t testing.TB, p v1.Platform) *build.Recipe {
 	t.Helper()
 	return &build.Recipe{
 		Profile: "l0", Platform: p, Base: testBase(t, p, baseConfig), Epoch: epoch, Dirs: baseDirs(),
-		Steps: []build.Step{
-			build.Remove{Path: "/srv/app/a", Type: image.TypeFile, Why: "a second way to drive the browser; only browser-shell may"},
-			build.Remove{Path: "/opt/gone", Type: image.TypeDir, Why: "an editor"},
-			build.Remove{Path: "/tmp/x", Type: image.TypeFile, Why: "a second way to drive the browser; only browser-shell may"},
-			build.Lay{Name: "payload", Why: "agent-browser 0.8.10", Files: []image.File{
+		Removals: []build.Remove{
+			{Path: "/srv/app/a", Type: image.TypeFile, Why: "a second way to drive the browser; only browser-shell may"},
+			{Path: "/opt/gone", Type: image.TypeDir, Why: "an editor"},
+			{Path: "/tmp/x", Type: image.TypeFile, Why: "a second way to drive the browser; only browser-shell may"},
+		},
+		Overlays: []build.Lay{
+			{Name: "payload", Why: "agent-browser 0.8.10", Files: []image.File{
 				image.Bytes("/usr/lib/agent/bin", 0o755, []byte("for "+p.Architecture)),
 				image.Bytes("/usr/lib/agent/readme", 0o644, []byte("for all")),
 				image.Symlink("/bin/agent", "/usr/lib/agent/bin"),
 			}},
-			build.Lay{Name: "confs", Why: "one public server", Files: []image.File{
+			{Name: "confs", Why: "one public server", Files: []image.File{
 				owned(image.Bytes("/srv/app/keep/mine", 0, []byte("mine")), 0o640, 1000, 1000),
 				image.Bytes("/bin/su", 0o4755, []byte("setuid")),
 			}},
-			build.Configure{Change: build.ConfigChange{
-				Env: map[string]string{"CHANGE": `a "b" $c \`}, Labels: map[string]string{"org.example.title": "slim"},
-				WorkingDir: "/srv/app/keep", Entrypoint: []string{"/bin/agent", "$HOME"},
-				Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "/bin/agent", "ok"}, Interval: time.Minute},
-			}},
+		},
+		Change: build.ConfigChange{
+			Env: map[string]string{"CHANGE": `a "b" $c \`}, Labels: map[string]string{"org.example.title": "slim"},
+			WorkingDir: "/srv/app/keep", Entrypoint: []string{"/bin/agent", "$HOME"},
+			Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "/bin/agent", "ok"}, Interval: time.Minute},
 		},
 	}
+}
+
+// bare takes every step from a recipe.
+func bare(r *build.Recipe) *build.Recipe {
+	r.Strip, r.Removals, r.Overlays, r.Change = nil, nil, nil, build.ConfigChange{}
+	return r
 }
 
 func TestGolden(t *testing.T) {
@@ -97,11 +105,11 @@ func TestValuesComeOutAsTheyWentIn(t *testing.T) {
 	for _, s := range hardStrings {
 		t.Run(s, func(t *testing.T) {
 			r := small(t, amd64)
-			r.Steps = []build.Step{build.Configure{Change: build.ConfigChange{
+			bare(r).Change = build.ConfigChange{
 				Env: map[string]string{"A": s, "B": "b"}, Labels: map[string]string{"k": s, "l" + strings.NewReplacer("=", "", "\t", "").Replace(s): "l"},
 				WorkingDir: image.Clean("/w" + s), Entrypoint: []string{"/e", s, s + "\n"}, Cmd: []string{"c", s},
 				Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "h", s}},
-			}}}
+			}
 			want := []command{
 				{name: "ARG"},
 				{name: "FROM"},
@@ -122,11 +130,11 @@ func TestValuesComeOutAsTheyWentIn(t *testing.T) {
 
 func TestRemovalsComeOutAsTheyWentIn(t *testing.T) {
 	r := small(t, amd64)
-	r.Steps = nil
+	bare(r)
 	want := []string{"/bin/rm", "-rf", "--"}
 	for _, s := range append(hardStrings, "line\nRUN x", "\r\n", "\x01", "\x7f", strings.Repeat("\x01", 4000)) {
 		p := image.Clean("/opt/dir/" + s)
-		r.Steps = append(r.Steps, build.Remove{Path: p, Why: "why " + s})
+		r.Removals = append(r.Removals, build.Remove{Path: p, Why: "why " + s})
 		want = append(want, p)
 	}
 	same(t, []command{
@@ -152,15 +160,11 @@ func TestCommentsHoldNoInstruction(t *testing.T) {
 		r := small(t, amd64)
 		want := render(t, r, Options{})
 		r.Profile, r.Base.Line = "l0"+evil, evil
-		for i, s := range r.Steps {
-			switch s := s.(type) {
-			case build.Remove:
-				s.Why = evil
-				r.Steps[i] = s
-			case build.Lay:
-				s.Why = evil
-				r.Steps[i] = s
-			}
+		for i := range r.Removals {
+			r.Removals[i].Why = evil
+		}
+		for i := range r.Overlays {
+			r.Overlays[i].Why = evil
 		}
 		for _, o := range []Options{{}, {Whiteouts: true}} {
 			got := render(t, r, o)
@@ -186,10 +190,10 @@ func TestCommentsHoldNoInstruction(t *testing.T) {
 // TestOverlayNamesStayOutOfTheDockerfile gives overlays names that would leave the context or end a line.
 func TestOverlayNamesStayOutOfTheDockerfile(t *testing.T) {
 	r := small(t, amd64)
-	r.Steps = nil
+	bare(r)
 	names := []string{"slim", "7", "a__b", "x-2", "x", "x", "../../etc", "a b", "A B", "a\nRUN evil", "", ".", "-rf", "--chown=1:1", "$HOME", strings.Repeat("long", 200), "a b"}
 	for _, n := range names {
-		r.Steps = append(r.Steps, build.Lay{Name: n, Why: "why", Files: []image.File{image.Bytes("/tmp/"+"x", 0o644, []byte(n))}})
+		r.Overlays = append(r.Overlays, build.Lay{Name: n, Why: "why", Files: []image.File{image.Bytes("/tmp/"+"x", 0o644, []byte(n))}})
 	}
 	copies := slices.DeleteFunc(only(render(t, r, Options{}), "COPY"), func(c command) bool { return slices.Contains(c.flags, "--link") })
 	seen := map[string]bool{}
@@ -243,7 +247,7 @@ func stripped(t *testing.T, gone ...string) func(*build.Recipe) {
 	t.Helper()
 	layer := ledgertest.Layer(t, gone...)
 	return func(r *build.Recipe) {
-		r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: layer})
+		r.Strip = &build.Strip{Layers: []build.Component{}, Ledger: layer}
 	}
 }
 
@@ -253,13 +257,13 @@ func TestRefuses(t *testing.T) {
 		many[i] = fmt.Sprintf("/opt/%0100d", i)
 	}
 	change := func(c build.ConfigChange) func(*build.Recipe) {
-		return func(r *build.Recipe) { r.Steps = []build.Step{build.Configure{Change: c}} }
+		return func(r *build.Recipe) { bare(r).Change = c }
 	}
 	file := func(f image.File) func(*build.Recipe) {
-		return func(r *build.Recipe) { r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{f}}} }
+		return func(r *build.Recipe) { bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{f}}} }
 	}
 	remove := func(p string) func(*build.Recipe) {
-		return func(r *build.Recipe) { r.Steps = []build.Step{build.Remove{Path: p, Why: "why"}} }
+		return func(r *build.Recipe) { bare(r).Removals = []build.Remove{{Path: p, Why: "why"}} }
 	}
 	config := func(edit func(*v1.Config)) func(*build.Recipe) {
 		return func(r *build.Recipe) {
@@ -283,7 +287,7 @@ func TestRefuses(t *testing.T) {
 		{"strip below a mount", stripped(t, "/dev", "/dev/null"), Options{}, "a RUN can't remove /dev"},
 		{"strip not UTF-8", stripped(t, "/opt/\xff"), Options{}, "isn't UTF-8"},
 		{"strip of very much", stripped(t, many...), Options{}, "more than the command line of a RUN can have"},
-		{"strip without a ledger", func(r *build.Recipe) { r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}}) }, Options{}, "nothing says what stays"},
+		{"strip without a ledger", func(r *build.Recipe) { r.Strip = &build.Strip{Layers: []build.Component{}} }, Options{}, "nothing says what stays"},
 		{"set and unset", change(build.ConfigChange{UnsetEnv: []string{"N"}, Env: map[string]string{"N": "1"}}), Options{}, "both set and unset"},
 		{"port taken away", change(build.ConfigChange{ExposedPorts: []string{"9/tcp"}}), Options{}, "port 8080/tcp: a Dockerfile can't take away"},
 		{"port without protocol", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "9"}}), Options{}, `port "9"`},
@@ -299,7 +303,7 @@ func TestRefuses(t *testing.T) {
 		{"relative workdir", change(build.ConfigChange{WorkingDir: "a"}), Options{}, "isn't an absolute, clean path"},
 		{"workdir with newline", change(build.ConfigChange{WorkingDir: "/a\nRUN evil"}), Options{}, "control character"},
 		{"workdir removed", func(r *build.Recipe) {
-			r.Steps = append(r.Steps[:3:3], build.Configure{Change: build.ConfigChange{WorkingDir: "/opt/gone/deep"}})
+			r.Overlays, r.Change = nil, build.ConfigChange{WorkingDir: "/opt/gone/deep"}
 		}, Options{}, `is removed by step "remove /opt/gone"`},
 		{"user with newline", change(build.ConfigChange{User: "a\nRUN evil"}), Options{}, `user "a\nRUN evil"`},
 		{"user expands", change(build.ConfigChange{User: "$x"}), Options{}, `user "$x"`},
@@ -320,10 +324,10 @@ func TestRefuses(t *testing.T) {
 		{"remove what holds a mount", remove("/etc"), Options{}, "/etc/hosts"},
 		{"file twice", func(r *build.Recipe) {
 			f := image.Bytes("/tmp/f", 0o644, nil)
-			r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{f, f}}}
+			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{f, f}}}
 		}, Options{}, "twice"},
 		{"file below a file", func(r *build.Recipe) {
-			r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{image.Symlink("/tmp/l", "/etc"), image.Bytes("/tmp/l/f", 0o644, nil)}}}
+			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{image.Symlink("/tmp/l", "/etc"), image.Bytes("/tmp/l/f", 0o644, nil)}}}
 		}, Options{}, "lies below /tmp/l, which is a symlink"},
 		{"whiteout by name", file(image.Bytes("/tmp/.wh.x", 0o644, nil)), Options{}, ".wh."},
 		{"device", file(image.File{Entry: image.Entry{Path: "/tmp/null", Type: image.TypeChar}}), Options{}, "/tmp/null is a device"},
@@ -332,7 +336,7 @@ func TestRefuses(t *testing.T) {
 		{"attribute lost", file(withXattr), Options{}, "extended attribute user.x"},
 		{"acl of a parent lost", func(r *build.Recipe) {
 			r.Dirs["/tmp"] = acl
-			r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{image.Bytes("/tmp/f", 0o644, nil)}}}
+			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{image.Bytes("/tmp/f", 0o644, nil)}}}
 		}, Options{}, "/tmp has the extended attribute system.posix_acl_default"},
 		{"hard link out of the overlay", file(image.File{Entry: image.Entry{Path: "/tmp/l", Type: image.TypeLink, Link: "/etc/passwd"}}), Options{}, "hard link to /etc/passwd"},
 		{"base in a layout", nil, Options{Base: "oci:/tmp/x"}, "is neither in a registry nor an OCI layout"},
@@ -390,7 +394,7 @@ func TestHealthcheckForms(t *testing.T) {
 		},
 	} {
 		r := small(t, amd64)
-		r.Steps = []build.Step{build.Configure{Change: build.ConfigChange{Healthcheck: &tt.health}}}
+		bare(r).Change = build.ConfigChange{Healthcheck: &tt.health}
 		got := only(render(t, r, Options{}), "HEALTHCHECK")
 		tt.want.name = "HEALTHCHECK"
 		if len(got) != 1 || !slices.Equal(got[0].flags, tt.want.flags) || !slices.Equal(got[0].args, tt.want.args) || got[0].json != tt.want.json {
@@ -401,7 +405,7 @@ func TestHealthcheckForms(t *testing.T) {
 
 func TestConfigPerPlatform(t *testing.T) {
 	a, b := small(t, amd64), small(t, arm64)
-	b.Steps = []build.Step{build.Configure{Change: build.ConfigChange{Env: map[string]string{"ONLY": "arm64"}}}}
+	bare(b).Change = build.ConfigChange{Env: map[string]string{"ONLY": "arm64"}}
 	c, err := Render([]*build.Recipe{a, b}, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -423,7 +427,7 @@ func TestConfigPerPlatform(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	r := small(t, amd64)
-	r.Steps = append(r.Steps, build.Lay{Name: "escape", Files: []image.File{
+	r.Overlays = append(r.Overlays, build.Lay{Name: "escape", Files: []image.File{
 		image.Symlink("/tmp/out", "/"), image.Bytes("/srv/umask", 0o666, []byte("x")),
 	}})
 	c, err := Render([]*build.Recipe{r}, Options{})
@@ -455,7 +459,7 @@ func TestWriteAllOrNothing(t *testing.T) {
 	broken := image.Bytes("/tmp/broken", 0o644, []byte("12345"))
 	broken.Open = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("123")), nil }
 	r := small(t, amd64)
-	r.Steps = []build.Step{build.Lay{Name: "mine", Files: []image.File{broken}}}
+	bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{broken}}}
 	c, err := Render([]*build.Recipe{r}, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -114,11 +114,11 @@ func Marshal(ctx context.Context, r *build.Recipe, o Options) (*llb.Definition, 
 
 func merge(r *build.Recipe, base llb.State) llb.State {
 	inputs := []llb.State{base}
-	if removals := r.Removals(); len(removals) > 0 {
+	if removals := r.Removals; len(removals) > 0 {
 		stub := llb.Scratch().File(unpack(r, stubTar), named(r, "stub of what is removed, with the base's directories"))
 		inputs = append(inputs, llb.Diff(stub, stub.File(rm(removals), named(r, "remove %d paths", len(removals))), named(r, "removals as whiteouts")))
 	}
-	for _, lay := range r.Overlays() {
+	for _, lay := range r.Overlays {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
 	}
 	return llb.Merge(inputs, named(r, "%s on %s", r.Profile, r.Base.Reference))
@@ -132,7 +132,7 @@ func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 		return llb.State{}, err
 	}
 	info := &llb.CopyInfo{CopyDirContentsOnly: true}
-	if t := r.Strip().Time; !t.IsZero() {
+	if t := r.Strip.Time; !t.IsZero() {
 		info.CreatedTime = &t
 	}
 	if form == Simple {
@@ -153,7 +153,7 @@ func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 	if len(kept.Edited) > 0 {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, editedTar), named(r, "%d files edited", len(kept.Edited))))
 	}
-	for _, lay := range r.Overlays() {
+	for _, lay := range r.Overlays {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
 	}
 	return llb.Merge(inputs, named(r, "%s of %s", r.Profile, r.Base.Reference)), nil
@@ -176,10 +176,10 @@ func literal(p string) string {
 }
 
 func simple(r *build.Recipe, base llb.State) llb.State {
-	if removals := r.Removals(); len(removals) > 0 {
+	if removals := r.Removals; len(removals) > 0 {
 		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
 	}
-	for _, lay := range r.Overlays() {
+	for _, lay := range r.Overlays {
 		base = base.File(unpack(r, filesTar(lay)), named(r, "%s", lay))
 	}
 	return base
@@ -276,11 +276,7 @@ func writeContext(dir string, form Form, r *build.Recipe) error {
 	if err != nil {
 		return err
 	}
-	err = image.WriteFile(filepath.Join(dir, "config.json"), 0o644, func(w io.Writer) error {
-		_, err := w.Write(config)
-		return err
-	})
-	if err != nil {
+	if err := image.WriteBytes(filepath.Join(dir, "config.json"), 0o644, config); err != nil {
 		return err
 	}
 	if r.Stripped() != nil {
@@ -294,7 +290,7 @@ func writeContext(dir string, form Form, r *build.Recipe) error {
 			}
 		}
 	} else if form == Simple {
-		for _, lay := range r.Overlays() {
+		for _, lay := range r.Overlays {
 			files := make([]image.File, len(lay.Files))
 			for i, f := range lay.Files {
 				if f.ModTime.IsZero() {
@@ -311,11 +307,7 @@ func writeContext(dir string, form Form, r *build.Recipe) error {
 		}
 		return nil
 	}
-	layers, err := r.Layers()
-	if err != nil {
-		return err
-	}
-	for _, l := range layers {
+	for _, l := range r.Layers() {
 		name, files := l.Name+".layer.tar", l.Files
 		if l.Name == build.RemoveLayer {
 			name, files = stubTar, stub(r, l)
@@ -335,7 +327,7 @@ func stub(r *build.Recipe, removals build.Layer) []image.File {
 			files = append(files, f)
 		}
 	}
-	for _, s := range r.Removals() {
+	for _, s := range r.Removals {
 		f := image.Bytes(s.Path, 0o644, nil)
 		f.ModTime = r.Epoch
 		files = append(files, f)

@@ -29,11 +29,12 @@ func recipe() *build.Recipe {
 			Index: v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("ab", 32)},
 		},
 		Dirs: map[string]image.Entry{"/opt": {Path: "/opt", Type: image.TypeDir, Mode: 0o755}},
-		Steps: []build.Step{
-			build.Remove{Path: "/opt/a"},
-			build.Remove{Path: "/opt/b"},
-			build.Lay{Name: "payload", Files: []image.File{image.Bytes("/opt/c", 0o644, []byte("c"))}},
-			build.Configure{},
+		Removals: []build.Remove{
+			{Path: "/opt/a"},
+			{Path: "/opt/b"},
+		},
+		Overlays: []build.Lay{
+			{Name: "payload", Files: []image.File{image.Bytes("/opt/c", 0o644, []byte("c"))}},
 		},
 	}
 }
@@ -128,11 +129,11 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("an unknown form: %v", err)
 	}
 	r := recipe()
-	r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, "/odd\xff")})
+	r.Strip = &build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, "/odd\xff")}
 	if _, err := llb.Marshal(t.Context(), r, llb.Options{}); err == nil || !strings.Contains(err.Error(), `"/odd\xff", which isn't UTF-8`) {
 		t.Errorf("a path that LLB can't say: %v", err)
 	}
-	r.Steps[len(r.Steps)-1] = build.Strip{Layers: []build.Component{}}
+	r.Strip = &build.Strip{Layers: []build.Component{}}
 	if _, err := llb.Marshal(t.Context(), r, llb.Options{}); err == nil {
 		t.Error("a stripped base without a ledger is accepted")
 	}
@@ -142,7 +143,7 @@ func TestRefusals(t *testing.T) {
 func TestStripLeavesOut(t *testing.T) {
 	names := []string{"/opt/a", "/opt/a/b", "/! x", "/usr/[a]*?\\", "/usr/x ", "/usr/\tx\n"}
 	r := recipe()
-	r.Steps = append(r.Steps, build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, names...)})
+	r.Strip = &build.Strip{Layers: []build.Component{}, Ledger: ledgertest.Layer(t, names...)}
 	def, err := llb.Marshal(t.Context(), r, llb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +176,7 @@ func TestStripLeavesOut(t *testing.T) {
 func TestContextIsWholeOrNotThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "context")
 	bad := recipe()
-	bad.Steps = append(bad.Steps, build.Lay{Name: "broken", Files: []image.File{{Entry: image.Entry{Path: "/x", Type: image.TypeFile, Size: 1}}}})
+	bad.Overlays = append(bad.Overlays, build.Lay{Name: "broken", Files: []image.File{{Entry: image.Entry{Path: "/x", Type: image.TypeFile, Size: 1}}}})
 	if err := llb.WriteContext(dir, llb.Merge, []*build.Recipe{recipe(), bad}, nil); err == nil {
 		t.Fatal("a file without content is accepted")
 	}

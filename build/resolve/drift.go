@@ -60,7 +60,7 @@ func (w *work) drift(before *lock.File) []build.Gone {
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Path < out[j].Path })
-	for _, name := range w.recipe.Change().UnsetEnv {
+	for _, name := range w.recipe.Change.UnsetEnv {
 		if !slices.Contains(env, name) {
 			out = append(out, build.Gone{Path: "env " + name, Why: "the image's environment is the profile's"})
 		}

@@ -123,10 +123,10 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		if err != nil {
 			return nil, nil, err
 		}
-		w.recipe.Steps = append([]build.Step{step}, w.recipe.Steps...)
+		w.recipe.Strip = &step
 	}
 	removals := []string{}
-	for _, s := range w.recipe.Removals() {
+	for _, s := range w.recipe.Removals {
 		removals = append(removals, s.Path)
 	}
 	if in.Lock != nil && (locked.Line != string(line) || !slices.Equal(locked.Removals, removals)) {
@@ -134,7 +134,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Lock == nil {
 		locked.Line = string(line)
-		locked.Removals, locked.Env = removals, w.recipe.Change().UnsetEnv
+		locked.Removals, locked.Env = removals, w.recipe.Change.UnsetEnv
 		locked.Footprint.Sort()
 	}
 	return w.recipe, locked, nil

@@ -1,6 +1,7 @@
 package resolve_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,18 +76,16 @@ func input(src *image.Source, p *profile.Profile) resolve.Input {
 // steps shows what a recipe does, but for the hub's file that every one has.
 func steps(r *build.Recipe) []string {
 	var out []string
-	for _, s := range r.Steps {
-		if s, ok := s.(build.Strip); ok {
-			out = append(out, s.String())
-		}
+	if r.Strip != nil {
+		out = append(out, fmt.Sprintf("strip the base to %d layers", len(r.Strip.Layers)))
 	}
-	for _, s := range r.Removals() {
+	for _, s := range r.Removals {
 		if strings.HasPrefix(s.Why, "setuid") {
 			continue // which every stand-in has
 		}
 		out = append(out, "- "+s.Path)
 	}
-	for _, l := range r.Overlays() {
+	for _, l := range r.Overlays {
 		for _, f := range l.Files {
 			if l.Name != "hub" {
 				out = append(out, "+ "+f.Path)

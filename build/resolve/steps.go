@@ -112,21 +112,13 @@ func (w *work) run() error {
 	if err := cmp.Or(w.needs(overlays), w.base.Err); err != nil {
 		return err
 	}
-	change, err := w.configChange()
-	if err != nil {
+	if w.recipe.Change, err = w.configChange(); err != nil {
 		return err
 	}
 	if p.Keep == nil {
-		for _, r := range w.removals() {
-			w.recipe.Steps = append(w.recipe.Steps, r)
-		}
+		w.recipe.Removals = w.removals()
 	}
-	for _, o := range overlays {
-		if len(o.Files) > 0 {
-			w.recipe.Steps = append(w.recipe.Steps, o)
-		}
-	}
-	w.recipe.Steps = append(w.recipe.Steps, build.Configure{Change: change})
+	w.recipe.Overlays = slices.DeleteFunc(overlays, func(o build.Lay) bool { return len(o.Files) == 0 })
 	return cmp.Or(w.parents(), w.base.Err)
 }
 
@@ -444,10 +436,10 @@ func (w *work) clear(overlay string, f image.File) error {
 // parents notes the base's metadata of each directory that a layer will have to carry.
 func (w *work) parents() error {
 	var paths []string
-	for _, r := range w.recipe.Removals() {
+	for _, r := range w.recipe.Removals {
 		paths = append(paths, r.Path)
 	}
-	for _, o := range w.recipe.Overlays() {
+	for _, o := range w.recipe.Overlays {
 		for _, f := range o.Files {
 			paths = append(paths, f.Path)
 			if f.IsDir() {

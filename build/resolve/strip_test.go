@@ -174,7 +174,7 @@ func TestKeep(t *testing.T) {
 	if !slices.Equal(paths, want) {
 		t.Errorf("got %q", paths)
 	}
-	if explain := recipes[0].Steps[0].(build.Strip).Explain; !slices.Equal(explain("/t/a.conf"), []string{"/t/a.conf: target of /t/link", "/t/link: root (w)"}) {
+	if explain := recipes[0].Strip.Explain; !slices.Equal(explain("/t/a.conf"), []string{"/t/a.conf: target of /t/link", "/t/link: root (w)"}) {
 		t.Errorf("explained as %q", explain("/t/a.conf"))
 	}
 

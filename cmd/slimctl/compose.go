@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,10 +94,10 @@ as NAME.README.md.`,
 			if err != nil {
 				return err
 			}
-			if err := writeText(strings.TrimSuffix(output, filepath.Ext(output))+".README.md", 0o644, readme); err != nil {
+			if err := image.WriteBytes(strings.TrimSuffix(output, filepath.Ext(output))+".README.md", 0o644, readme); err != nil {
 				return err
 			}
-			return writeText(output, 0o644, text)
+			return image.WriteBytes(output, 0o644, text)
 		},
 	}
 	f := cmd.Flags()
@@ -138,12 +137,4 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 	fmt.Fprintln(a.stderr, "slimctl: warning: Chromium keeps the hosts, schemes and pdf that the image was built with; "+
 		"to allow more than those build the image with this policy")
 	return nil
-}
-
-// writeText writes a file, whole or not at all.
-func writeText(file string, mode os.FileMode, text []byte) error {
-	return image.WriteFile(file, mode, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/slim"
 )
@@ -159,5 +160,5 @@ func rewriteFile(file string, change func([]byte) ([]byte, error)) error {
 	if err != nil {
 		return err
 	}
-	return writeText(file, info.Mode().Perm(), text)
+	return image.WriteBytes(file, info.Mode().Perm(), text)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -63,15 +62,13 @@ func (a *app) explain(r *slim.Resolved, what string) error {
 		return err
 	}
 	for _, recipe := range r.Recipes {
-		i := slices.IndexFunc(recipe.Steps, func(s build.Step) bool { _, ok := s.(build.Strip); return ok })
-		if i < 0 {
+		if recipe.Strip == nil {
 			return usage(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
 		}
-		strip, _ := recipe.Steps[i].(build.Strip)
-		if strip.Explain == nil {
+		if recipe.Strip.Explain == nil {
 			return usage(errors.New("--explain: the lock doesn't say why; add --no-lock"))
 		}
-		steps := strip.Explain(what)
+		steps := recipe.Strip.Explain(what)
 		if len(steps) == 0 {
 			steps = []string{printable(what) + ": does not stay"}
 		}
@@ -136,20 +133,16 @@ type planFile struct {
 
 func planOf(r *build.Recipe) plan {
 	p := plan{
-		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change(), Remove: []planRemoval{}, Lay: []planOverlay{}, New: r.New,
+		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change, Remove: []planRemoval{}, Lay: []planOverlay{}, New: r.New,
 		Base: planBase{Reference: r.Base.Reference, Digest: r.Base.Index.String(), Manifest: r.Base.Manifest.String(), Line: r.Base.Line},
 	}
-	for _, s := range r.Removals() {
+	for _, s := range r.Removals {
 		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source, With: s.With})
 	}
-	for _, s := range r.Steps {
-		if s, ok := s.(build.Strip); ok {
-			for _, c := range s.Layers {
-				p.Keep = append(p.Keep, planComponent{c.Name, c.Files, c.Unpacked})
-			}
-		}
+	for _, c := range r.Stripped() {
+		p.Keep = append(p.Keep, planComponent{c.Name, c.Files, c.Unpacked})
 	}
-	for _, s := range r.Overlays() {
+	for _, s := range r.Overlays {
 		o := planOverlay{Name: s.Name, Why: s.Why}
 		for _, f := range s.Files {
 			o.Bytes += f.Size

@@ -120,7 +120,7 @@ func (s *Sandbox) bindPolicy() error {
 	}
 	for target, text := range map[string][]byte{policy.DefaultPath: p.text, managedPolicy: chromium} {
 		file := filepath.Join(s.run.dir, filepath.Base(target))
-		if err := image.WriteFile(file, 0o644, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		if err := image.WriteBytes(file, 0o644, text); err != nil {
 			return err
 		}
 		p.binds = append(p.binds, bind{file, target})

@@ -148,10 +148,10 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 		Profile: p.Name, Platform: r.Platform.String(), Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
 		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env, Laid: map[string]string{}, Removed: map[string]string{},
 	}
-	for _, d := range r.Removals() {
+	for _, d := range r.Removals {
 		e.Removed[d.Path] = d.Source
 	}
-	for _, o := range r.Overlays() {
+	for _, o := range r.Overlays {
 		for _, f := range o.Files {
 			e.Laid[f.Path] = "l0.yaml (" + o.Name + ")"
 		}
