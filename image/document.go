@@ -228,8 +228,8 @@ func documentError(d v1.Descriptor, index bool, err error) error {
 }
 
 // checkDocument refuses a manifest or an index that programs read in more ways than one: keys that are there twice or in
-// another case than the specification's, what may be taken for the other kind of document (CVE-2021-41190), and a media type
-// that is not the descriptor's.
+// another case than the specification's, what may be taken for the other kind of document (CVE-2021-41190), a media type that is
+// not the descriptor's, and a size below zero, which for go-containerregistry is any.
 func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 	err := func() error {
 		top, err := Object(raw)
@@ -248,6 +248,9 @@ func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 				entry, _ := v.(map[string]any)
 				if err := exactKeys(entry, descriptorKeys); err != nil {
 					return err
+				}
+				if size, _ := entry["size"].(json.Number); strings.HasPrefix(size.String(), "-") {
+					return fmt.Errorf("a size of %.20s", size)
 				}
 				p, _ := entry["platform"].(map[string]any)
 				if err := exactKeys(p, platformKeys); err != nil {

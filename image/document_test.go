@@ -62,6 +62,8 @@ func TestDocuments(t *testing.T) {
 		"too many levels":             {replaced(`"manifests":`, `"x":`+strings.Repeat("[", 20)+strings.Repeat("]", 20)+`,"manifests":`), same, "levels"},
 		"manifests of a wrong type":   {replaced(`"manifests":[`, `"manifests":{"x":[`), same, "index sha256:"},
 		"a manifest of a wrong type":  {same, replaced(`"layers":[`, `"layers":{"x":[`), "manifest sha256:"},
+		"a size below nothing":        {same, replaced(`"size":`, `"size":-1,"x":`), "a size of -1"}, // go-containerregistry reads without end
+		"an index's size":             {replaced(`"size":`, `"size":-1,"x":`), same, "a size of -1"},
 		"an unknown key stays unread": {same, replaced(`"layers":`, `"other":{"Layers":1},"layers":`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

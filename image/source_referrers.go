@@ -12,12 +12,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// maxReferrers is how many artifacts of one type and image are read.
-const maxReferrers = 16
+// Bounds on the artifacts that are read: of one type and image, and of those that may be.
+const (
+	maxReferrers  = 16
+	maxCandidates = 100
+)
 
-// Referrers returns the artifacts of a type whose subject is an image of s, 16 at most: those that a registry lists, or those
-// that a layout has by AnnotationReferrers. Anyone who may push to the repository may add one.
-func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType string) ([]v1.Image, error) {
+// Referrers returns the artifacts of a type whose subject is an image of s: those that a registry lists, or those that a layout
+// has by AnnotationReferrers. Anyone who may push to the repository may add one, so trouble with one, and more than 16 of them,
+// are an error beside the others.
+func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType string) (out []v1.Image, err error) {
 	if s.referrers == nil {
 		return nil, nil
 	}
@@ -25,29 +29,34 @@ func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType st
 	if err != nil || list == nil {
 		return nil, err
 	}
-	var out []v1.Image
+	read := 0
 	for _, d := range list.Manifests {
 		// Some registries go by the type of the config, which for an artifact is empty.
-		if d.ArtifactType != artifactType && d.ArtifactType != emptyJSON || !d.MediaType.IsImage() || len(out) == maxReferrers {
+		if d.ArtifactType != artifactType && d.ArtifactType != emptyJSON || !d.MediaType.IsImage() {
 			continue
 		}
-		artifact, err := get(d)
-		if err != nil {
-			return nil, err
+		if read++; len(out) == maxReferrers || read > maxCandidates {
+			return out, errors.Join(err, fmt.Errorf("more than %d artifacts refer to %s", read-1, subject))
 		}
-		m, err := artifact.Manifest()
-		if err != nil {
-			return nil, err
-		}
-		is, err := partial.ArtifactType(artifact)
-		if err != nil {
-			return nil, err
-		}
-		if m.Subject != nil && m.Subject.Digest == subject && is == artifactType { // the list may be a tag's
+		artifact, is, aerr := readReferrer(get, d, subject, artifactType)
+		if err = errors.Join(err, aerr); is {
 			out = append(out, artifact)
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// readReferrer reads what a list says to be an artifact of a type, and reports whether it is one, of that subject.
+func readReferrer(get func(v1.Descriptor) (v1.Image, error), d v1.Descriptor, subject v1.Hash, artifactType string) (artifact v1.Image, is bool, err error) {
+	if artifact, err = get(d); err != nil {
+		return nil, false, err
+	}
+	m, err := artifact.Manifest()
+	if err != nil {
+		return nil, false, err
+	}
+	kind, err := partial.ArtifactType(artifact)
+	return artifact, err == nil && m.Subject != nil && m.Subject.Digest == subject && kind == artifactType, err // the list may be a tag's
 }
 
 // referrerLister lists what refers to an image, and reads what it listed.
@@ -102,7 +111,7 @@ func OnlyLayer(artifact v1.Image, mediaType string, most int64) (v1.Layer, error
 	if err != nil {
 		return nil, err
 	}
-	if len(m.Layers) != 1 || string(m.Layers[0].MediaType) != mediaType || m.Layers[0].Size > most {
+	if len(m.Layers) != 1 || string(m.Layers[0].MediaType) != mediaType || m.Layers[0].Size < 0 || m.Layers[0].Size > most {
 		return nil, errors.New("not one layer of the type " + mediaType)
 	}
 	return artifact.LayerByDigest(m.Layers[0].Digest)

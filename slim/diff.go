@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -86,14 +87,9 @@ func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, 
 	if l == nil {
 		return nil
 	}
-	in, err := l.Compressed()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
 	inBase, inSlim := map[string]string{}, map[string]string{}
 	names := map[string]string{} // each once in memory
-	_, err = ledger.Read(in, func(r ledger.Row) bool {
+	add := func(r ledger.Row) bool {
 		if names[r.Component] == "" {
 			names[r.Component] = strings.Clone(r.Component)
 		}
@@ -102,6 +98,10 @@ func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, 
 			inSlim[path] = name
 		}
 		return len(inBase) <= maxPaths
+	}
+	err = readLedger(l, func(in io.Reader) error {
+		_, err := ledger.Read(in, add)
+		return err
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package slim
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -46,7 +47,12 @@ func AskLedger(ctx context.Context, o InspectOptions, path string) ([]Account, e
 		if err != nil {
 			return nil, err
 		}
-		h, rows, err := readLedger(l, path)
+		var h ledger.Header
+		var rows []ledger.Row
+		err = readLedger(l, func(in io.Reader) (err error) {
+			h, rows, err = ledger.Find(in, path)
+			return err
+		})
 		if err != nil {
 			a.Log("%s, %s: no ledger is used: %v", o.Image, p, err)
 			continue
@@ -64,48 +70,58 @@ func (a Access) onlyLedger(ctx context.Context, src *image.Source, img v1.Image)
 	if err == nil && len(found) > 1 {
 		err = fmt.Errorf("%d ledgers refer to it; slimctl verify tells which is false", len(found))
 	}
+	for _, l := range found {
+		if err == nil && l == nil {
+			err = errNoLedger
+		}
+		if err == nil {
+			return l
+		}
+	}
 	if err != nil {
 		a.Log("%s: no ledger is used: %v", src.Reference(), err)
-		return nil
-	}
-	for _, l := range found {
-		return l
 	}
 	return nil
 }
 
-func readLedger(l v1.Layer, path string) (ledger.Header, []ledger.Row, error) {
+var errNoLedger = fmt.Errorf("what refers to it is not one layer of the type %s", ledger.MediaType)
+
+// readLedger has read read a ledger. What it says counts only where its bytes have its digest.
+func readLedger(l v1.Layer, read func(io.Reader) error) error {
 	in, err := l.Compressed()
 	if err != nil {
-		return ledger.Header{}, nil, err
+		return err
 	}
 	defer in.Close()
-	return ledger.Find(in, path)
+	err = read(in)
+	if _, rest := io.Copy(io.Discard, in); rest != nil { // the digest is compared at the end
+		return rest
+	}
+	return err
 }
 
-// findLedgers returns the ledgers that refer to an image, by digest.
+// findLedgers returns what refers to an image as its ledger, by digest: nil, by the digest of the artifact, for what is none. An
+// error tells that there may be more.
 func findLedgers(ctx context.Context, src *image.Source, img v1.Image) (map[v1.Hash]v1.Layer, error) {
 	subject, err := img.Digest()
 	if err != nil {
 		return nil, err
 	}
 	artifacts, err := src.Referrers(ctx, subject, ledger.ArtifactType)
-	if err != nil {
-		return nil, err
-	}
 	out := map[v1.Hash]v1.Layer{}
 	for _, a := range artifacts {
-		l, err := image.OnlyLayer(a, ledger.MediaType, ledger.MaxSize)
-		if err != nil {
-			return nil, fmt.Errorf("ledger: %w", err)
+		l, lerr := image.OnlyLayer(a, ledger.MediaType, ledger.MaxSize)
+		name := a.Digest
+		if lerr == nil {
+			name = l.Digest
 		}
-		h, err := l.Digest()
-		if err != nil {
-			return nil, err
+		h, herr := name()
+		if herr != nil {
+			return nil, herr
 		}
 		out[h] = l
 	}
-	return out, nil
+	return out, err
 }
 
 // ledgers returns the digests of the ledgers of the images found, by platform; unchecked names those that can't be read.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	stdlog "log"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
@@ -87,24 +89,109 @@ func TestBadLedger(t *testing.T) {
 	}
 }
 
+// TestLedgersThatHide: verify finds a false ledger whatever else refers to the image, and why believes none of several.
+func TestLedgersThatHide(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	build := []string{"build", "--base", "standin:B", "--platform", "linux/amd64", "--push", "--progress", "quiet"}
+	attacks := map[string]func(image string){
+		"a false one beside one without a layer": func(image string) {
+			attachFalse(t, image)
+			attachLayers(t, image, "")
+		},
+		"one without a layer alone": func(image string) { attachLayers(t, image, "") },
+		"one of two layers":         func(image string) { attachLayers(t, image, "", []byte("x"), []byte("y")) },
+		"many of the same lie": func(image string) {
+			for i := range 20 {
+				attachLayers(t, image, fmt.Sprint(i), falseLedger(t))
+			}
+		},
+	}
+	imageOf := func(title string) string { return s.Host + "/small/" + strings.ReplaceAll(title, " ", "-") + ":1" }
+	for title := range attacks {
+		build = append(build, "-t", imageOf(title))
+	}
+	if code, _, stderr := slimctl(t.Context(), build...); code != exitOK {
+		t.Fatal(stderr)
+	}
+	for title, do := range attacks {
+		t.Run(title, func(t *testing.T) {
+			image := imageOf(title)
+			do(image)
+			code, stdout, stderr := slimctl(t.Context(), "verify", "--base", "standin:B", "--platform", "linux/amd64", "--progress", "quiet", image)
+			if code != exitGate || !strings.Contains(stdout, "refers to the image; a build gives none") {
+				t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+			}
+			code, stdout, stderr = slimctl(t.Context(), "why", image, "/usr/bin/openbox")
+			if code != exitOK || strings.Contains(stdout, "ledger") || !strings.Contains(stderr, "no ledger is used") {
+				t.Errorf("why: exit code %d\n%s%s", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+// TestLedgerOfHostileRegistry: of a ledger whose bytes are not those of its digest nothing is believed, though what is asked for
+// stands at its beginning.
+func TestLedgerOfHostileRegistry(t *testing.T) {
+	t.Parallel()
+	honest := registry.New(registry.WithReferrersSupport(true), registry.Logger(stdlog.New(io.Discard, "", 0)))
+	var lie []byte
+	hostile := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if lie != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			var body bytes.Buffer
+			record := httptest.NewRecorder()
+			record.Body = &body
+			honest.ServeHTTP(record, r)
+			if bytes.HasPrefix(body.Bytes(), []byte("\x1f\x8b")) && body.Len() > len(lie) {
+				copy(body.Bytes(), lie)
+			}
+			_, _ = w.Write(body.Bytes())
+			return
+		}
+		honest.ServeHTTP(w, r)
+	}))
+	t.Cleanup(hostile.Close)
+	image := strings.TrimPrefix(hostile.URL, "http://") + "/small/a:1"
+	if code, _, stderr := slimctl(t.Context(), "build", "--profile", "l1", "--base", "standin:B", "--platform", "linux/amd64", "-t", image, "--push", "--progress", "quiet"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	lie = falseLedger(t)
+	code, stdout, stderr := slimctl(t.Context(), "why", image, "/usr/bin/openbox")
+	if strings.Contains(stdout, "a lie") || !strings.Contains(stderr, "no ledger is used") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 // attachFalse attaches a ledger that says something else to an image in a registry.
 func attachFalse(t *testing.T, reference string) {
+	t.Helper()
+	attach(t, reference, falseLedger(t))
+}
+
+// falseLedger is a ledger that explains /usr/bin/openbox away.
+func falseLedger(t *testing.T) []byte {
 	t.Helper()
 	var text bytes.Buffer
 	w, err := ledger.NewWriter(&text, ledger.Header{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Add(ledger.Row{Path: "/usr/bin/openbox", Stays: "root", Why: "a lie"}); err != nil {
+	if err := w.Add(ledger.Row{Path: "/usr/bin/openbox", Goes: "dropped", Why: "a lie"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	attach(t, reference, text.Bytes())
+	return text.Bytes()
 }
 
 func attach(t *testing.T, reference string, text []byte) {
+	t.Helper()
+	attachLayers(t, reference, "", text)
+}
+
+// attachLayers attaches an artifact of a ledger's type, with those layers. What note says makes it another one.
+func attachLayers(t *testing.T, reference, note string, layers ...[]byte) {
 	t.Helper()
 	ref, err := name.ParseReference(reference)
 	if err != nil {
@@ -114,9 +201,14 @@ func attach(t *testing.T, reference string, text []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	artifact, err := mutate.AppendLayers(empty.Image, static.NewLayer(text, ledger.MediaType))
-	if err != nil {
-		t.Fatal(err)
+	artifact := empty.Image
+	for _, text := range layers {
+		if artifact, err = mutate.AppendLayers(artifact, static.NewLayer(text, ledger.MediaType)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if note != "" {
+		artifact, _ = mutate.Annotations(artifact, map[string]string{"note": note}).(v1.Image)
 	}
 	attached, ok := mutate.Subject(mutate.ConfigMediaType(artifact, ledger.ArtifactType), *subject).(v1.Image)
 	if !ok {
