@@ -36,7 +36,7 @@ func TestDocs(t *testing.T) {
 			docstest.Run(t, page, docstest.Options{
 				Dir:     dir,
 				Env:     append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"), "NO_COLOR=1", "COLUMNS=100"),
-				Replace: []string{"go install ./cmd/slimctl", ": installed", "linux/amd64", "linux/" + runtime.GOARCH, "8080:8080", port + ":8080", "127.0.0.1:8080", "127.0.0.1:" + port},
+				Replace: []string{"go install ./cmd/slimctl", ": installed", "linux/amd64", "linux/" + runtime.GOARCH, "--profile l0 ", "--profile " + profile() + " ", "8080:8080", port + ":8080", "127.0.0.1:8080", "127.0.0.1:" + port},
 			})
 		})
 	}

@@ -79,12 +79,15 @@ func runSlimctl(args ...string) error {
 	return nil
 }
 
+// profile is the profile of the closed image: l0, or what SLIMCTL_E2E_PROFILE says. l1 takes the same tests.
+func profile() string { return cmp.Or(os.Getenv("SLIMCTL_E2E_PROFILE"), "l0") }
+
 // buildL0 builds the closed image on a base that boots, and gives its reference.
 func buildL0(t *testing.T, base string, flags ...string) string {
 	t.Helper()
 	need.Containers(t)
 	need.Program(t, "mmdebstrap")
-	return build(t, cmp.Or(os.Getenv("SLIMCTL_E2E_PROFILE"), "l0"), base, flags...) // l1 takes the same tests
+	return build(t, profile(), base, flags...)
 }
 
 // built are the images of profiles and bases. Tests share them.

@@ -108,14 +108,22 @@ expect:
 			}
 		}
 	})
-	t.Run("no node", func(t *testing.T) {
+	t.Run("no agent-browser", func(t *testing.T) {
 		t.Parallel()
-		code, report, _ := verifyRun(t, withFiles(t, buildL0(t, "standin-live:B"), image.Whiteout("/usr/bin/node"), image.Whiteout("/usr/bin/nodejs"), image.Whiteout("/usr/local/bin/node")))
+		gone, says := []string{"/usr/bin/node", "/usr/bin/nodejs", "/usr/local/bin/node"}, "daemon"
+		if profile() != "l0" { // a native program, and no Node
+			gone, says = []string{"/opt/agent-browser"}, "agent-browser"
+		}
+		var without []image.File
+		for _, p := range gone {
+			without = append(without, image.Whiteout(p))
+		}
+		code, report, _ := verifyRun(t, withFiles(t, buildL0(t, "standin-live:B"), without...))
 		found := map[string]string{}
 		for _, f := range report.Findings {
 			found[f.Rule] += f.Message + "\n"
 		}
-		if code != exitGate || !strings.Contains(found["run-tool"], `browser-shell can't do an agent's work: ["open" "http://example.com/"] has exit code`) || !strings.Contains(found["run-tool"], "daemon") {
+		if code != exitGate || !strings.Contains(found["run-tool"], `browser-shell can't do an agent's work: ["open" "http://example.com/"] has exit code`) || !strings.Contains(found["run-tool"], says) {
 			t.Errorf("exit code %d: %v", code, found)
 		}
 	})
@@ -142,18 +150,19 @@ expect:
 // exitGate is slimctl's exit code when a gate fails.
 const exitGate = 3
 
-// plantedBase is the live stand-in of line B with another nginx, the one program with no cage that it brings.
+// plantedBase is the live stand-in of line B with another nginx, the one program with no cage that it brings. The first one lies
+// where every profile keeps files.
 func plantedBase(t *testing.T) string {
 	t.Helper()
 	ref := standin(t)
-	return withFiles(t, ref, image.Bytes("/usr/lib/planted/nginx", 0o755, readFile(t, ref, "/usr/sbin/nginx")),
+	return withFiles(t, ref, image.Bytes("/opt/novnc/nginx", 0o755, readFile(t, ref, "/usr/sbin/nginx")),
 		image.Bytes("/usr/sbin/nginx", 0o755, []byte(`#!/usr/bin/python3
 import os, socket, sys
 if os.fork() == 0:
     s = socket.create_server(("0.0.0.0", 4444))
     while True:
         s.accept()[0].close()
-os.execv("/usr/lib/planted/nginx", ["/usr/sbin/nginx"] + sys.argv[1:])
+os.execv("/opt/novnc/nginx", ["/usr/sbin/nginx"] + sys.argv[1:])
 `)))
 }
 
