@@ -6,6 +6,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,19 +33,71 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	report, err := audit.Verify(*anchor, files...)
-	if err != nil {
-		return err
+	logs := groupLogs(files)
+	if len(logs) > 1 && *anchor != "" {
+		fmt.Fprintf(std.err, "browser-shell audit verify: --anchor is for one log, and the files are of %d; verify one at a time\n", len(logs))
+		return errUsage
 	}
-	if *asJSON {
-		err = json.NewEncoder(std.out).Encode(report)
-	} else {
-		_, err = fmt.Fprintln(std.out, describe(report))
+	ok := true
+	for _, files := range logs {
+		report, err := audit.Verify(*anchor, files...)
+		if err != nil {
+			return err
+		}
+		ok = ok && report.OK
+		text := describe(report)
+		if len(logs) > 1 {
+			text = files[0] + ": " + text
+		}
+		if *asJSON {
+			err = json.NewEncoder(std.out).Encode(struct {
+				Log string `json:"log"`
+				audit.Report
+			}{files[0], report})
+		} else {
+			_, err = fmt.Fprintln(std.out, text)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err == nil && !report.OK {
+	if !ok {
 		return errBroken
 	}
-	return err
+	return nil
+}
+
+// groupLogs returns the files of each log, as DIR/ID/audit/*.jsonl gives several. Files of one name, but for the number that
+// rotation adds, are of one log; where that name is there without a number in several directories, each has its own.
+func groupLogs(files []string) [][]string {
+	name := func(file string) string {
+		base := filepath.Base(file)
+		if _, err := strconv.ParseUint(strings.TrimPrefix(filepath.Ext(base), "."), 10, 64); err == nil {
+			base = strings.TrimSuffix(base, filepath.Ext(base))
+		}
+		return base
+	}
+	current := map[string]int{}
+	for _, f := range files {
+		if name(f) == filepath.Base(f) {
+			current[name(f)]++
+		}
+	}
+	var logs [][]string
+	positions := map[string]int{}
+	for _, f := range files {
+		key := name(f)
+		if current[key] > 1 {
+			key = filepath.Join(filepath.Dir(f), key)
+		}
+		i, ok := positions[key]
+		if !ok {
+			i = len(logs)
+			positions[key], logs = i, append(logs, nil)
+		}
+		logs[i] = append(logs[i], f)
+	}
+	return logs
 }
 
 // parseMixed reads flags before, between and after at least one file.
@@ -63,7 +117,7 @@ func parseMixed(flags *flag.FlagSet, args []string, std stdio) ([]string, error)
 		files, args = append(files, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(files) == 0 {
-		fmt.Fprintf(std.err, "browser-shell %s: name the files of one log\n", flags.Name())
+		fmt.Fprintf(std.err, "browser-shell %s: name the files of a log\n", flags.Name())
 		return nil, errUsage
 	}
 	return files, nil

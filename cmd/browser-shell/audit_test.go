@@ -37,11 +37,33 @@ func TestAuditVerify(t *testing.T) {
 	if err := os.WriteFile(gap, []byte(lines[0]+lines[2]), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Other logs: the proxy's beside it, and the tool's of another run. That one was rotated.
+	write := func(name, text string) string {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	egress := write(filepath.Join(filepath.Dir(path), "egress.jsonl"), lines[0]+lines[1])
+	other := t.TempDir()
+	rotated := write(filepath.Join(other, "audit.jsonl"), lines[2]) + " " + write(filepath.Join(other, "audit.jsonl.2"), lines[0]+lines[1])
+	moved := write(filepath.Join(other, "moved", "egress.jsonl.1"), lines[0]) + " " + write(filepath.Join(other, "egress.jsonl"), lines[1])
 	for _, tt := range []struct {
 		args string
 		code int
 		want string // in stdout
 	}{
+		{path + " " + egress, 0, "\n" + egress + ": whole: 2 lines"},
+		{path + " " + rotated, 0, other + "/audit.jsonl: whole: 3 lines"},
+		{rotated, 0, "whole: 3 lines"},
+		{moved, 0, "whole: 2 lines"},
+		{egress + " " + gap, 1, gap + ": " + gap + ":2: removed"},
+		{path + " " + egress + " --json", 0, `{"log":"` + egress + `","ok":true`},
+		{path + " " + egress + " --anchor 3:" + head, 2, ""},
 		{path, 0, "whole: 3 lines"},
 		{path, 0, "head: " + head + " (seq 3)"},
 		{path + " --head " + head, 0, "whole"},
@@ -63,8 +85,10 @@ func TestAuditVerify(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != tt.code || !strings.Contains(string(out), tt.want) || (stderr.Len() > 0) != (tt.code != 0) {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q", tt.args, cmd.ProcessState.ExitCode(), out, stderr.String())
 		}
-		if strings.Contains(tt.args, "--json") && !json.Valid(out) {
-			t.Errorf("%q: not JSON: %s", tt.args, out)
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(tt.args, "--json") && !json.Valid([]byte(line)) {
+				t.Errorf("%q: not JSON: %s", tt.args, line)
+			}
 		}
 	}
 	if err := exec.Command(binary, "audit", "prune").Run(); err == nil {

@@ -47,17 +47,21 @@ func usage(err error) error { return &slim.UsageError{Err: err} }
 // reportError writes the error of a command and, where one helps, a hint, and returns the exit status.
 func reportError(w io.Writer, command string, err error) int {
 	code, hint := classify(command, err)
-	for i, line := range strings.Split(err.Error(), "\n") {
-		line = printable(line)
-		if i == 0 {
-			line = "slimctl: error: " + line
-		}
-		fmt.Fprintln(w, line)
-	}
+	writeError(w, err.Error())
 	if hint != "" {
 		fmt.Fprintln(w, "slimctl: hint: "+hint)
 	}
 	return code
+}
+
+// writeError writes an error that may have several lines.
+func writeError(w io.Writer, text string) {
+	for i, line := range strings.Split(text, "\n") {
+		if line = printable(line); i == 0 {
+			line = "slimctl: error: " + line
+		}
+		fmt.Fprintln(w, line)
+	}
 }
 
 func classify(command string, err error) (code int, hint string) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -88,6 +89,12 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		}
 		f.settings.Output = filepath.Join(dir, "mcp")
 	}
+	// An answer names screenshots by this path, and the person who reads it may not know where the client started slimctl.
+	dir, err := filepath.Abs(f.settings.Output)
+	if err != nil {
+		return err
+	}
+	f.settings.Output = dir
 	openImage := func() (sandbox.Image, error) {
 		access, err := a.access(f.registry, "")
 		if err != nil {
@@ -148,7 +155,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		},
 		Idle: f.idle, Version: version.Read("").Version,
 		Say: func(format string, args ...any) {
-			fmt.Fprintln(a.stderr, "slimctl: "+printable(fmt.Sprintf(format, args...)))
+			fmt.Fprintln(a.stderr, "slimctl: "+printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 		},
 	}).Serve(ctx, in, a.stdout)
 }

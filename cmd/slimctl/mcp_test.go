@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,8 @@ type mcpProcess struct {
 func startMCP(t *testing.T, dir, image string) *mcpProcess {
 	t.Helper()
 	p := &mcpProcess{stderr: &safeBuffer{}}
-	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", filepath.Join(dir, "artifacts"))
+	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", "artifacts")
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
 	cmd.Stderr = p.stderr
 	var err error
@@ -102,6 +104,11 @@ func TestMCPNoStart(t *testing.T) {
 			}
 			for _, file := range files {
 				checkEvents(t, file, "MCP_CONTAINER_SPAWN", "MCP_CONTAINER_CLEANUP")
+				// Answers name files by this directory, wherever the client started slimctl.
+				evidence, err := os.ReadFile(filepath.Join(filepath.Dir(file), "evidence.json"))
+				if want := fmt.Sprintf("\"output\": %q", filepath.Join(dir, "artifacts")); err != nil || !strings.Contains(string(evidence), want) {
+					t.Errorf("%v, without %s: %s", err, want, evidence)
+				}
 			}
 		})
 	}

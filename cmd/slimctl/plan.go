@@ -33,7 +33,7 @@ them. Use it to see what a change of the profile does before you build.`,
 				return err
 			}
 			if explain != "" {
-				return a.explain(r, explain)
+				return a.explain(r, explain, format)
 			}
 			var plans []plan
 			for _, recipe := range r.Recipes {
@@ -57,10 +57,14 @@ them. Use it to see what a change of the profile does before you build.`,
 }
 
 // explain prints how a path or package came to stay.
-func (a *app) explain(r *slim.Resolved, what string) error {
-	if err := a.endProgress(); err != nil {
-		return err
+func (a *app) explain(r *slim.Resolved, what, format string) error {
+	type explanation struct {
+		Platform string   `json:"platform"`
+		Asked    string   `json:"asked"`
+		Stays    bool     `json:"stays"`
+		Steps    []string `json:"steps"` // from what was asked for to the root that needs it
 	}
+	out := []explanation{}
 	for _, recipe := range r.Recipes {
 		if recipe.Strip == nil {
 			return usage(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
@@ -69,11 +73,17 @@ func (a *app) explain(r *slim.Resolved, what string) error {
 			return usage(errors.New("--explain: the lock doesn't say why; add --no-lock"))
 		}
 		steps := recipe.Strip.Explain(what)
-		if len(steps) == 0 {
-			steps = []string{printable(what) + ": does not stay"}
+		out = append(out, explanation{recipe.Platform.String(), what, len(steps) > 0, append([]string{}, steps...)})
+	}
+	if format == report.JSON {
+		return a.printJSON(rawname.Quoted(out))
+	}
+	for _, e := range out {
+		if !e.Stays {
+			e.Steps = []string{what + ": does not stay"}
 		}
-		for _, s := range steps {
-			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", recipe.Platform, printable(s)); err != nil {
+		for _, s := range e.Steps {
+			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", e.Platform, printable(s)); err != nil {
 				return err
 			}
 		}

@@ -335,7 +335,7 @@ func parseBytes(s string) (int64, error) {
 // reportStatus ends slimctl as the container ended.
 func reportStatus(w io.Writer, e statusError) int {
 	if e.words != "" {
-		fmt.Fprintln(w, "slimctl: error: "+printable(e.words))
+		writeError(w, e.words)
 	}
 	return e.code
 }

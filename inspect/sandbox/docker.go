@@ -40,7 +40,7 @@ type dockerEngine struct {
 }
 
 func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
-	api, err := client.New(client.FromEnv)
+	api, err := newDockerClient()
 	if err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
@@ -49,7 +49,7 @@ func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
 	defer cancel()
 	if _, err := api.Ping(ping, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
 		api.Close()
-		return nil, fmt.Errorf("docker at %s doesn't answer: %w", api.DaemonHost(), err)
+		return nil, fmt.Errorf("docker at %s doesn't answer; DOCKER_HOST or `docker context use` names another: %w", api.DaemonHost(), err)
 	}
 	info, err := api.Info(ctx, client.InfoOptions{})
 	if err != nil {

@@ -86,7 +86,7 @@ func (r Runner) engine(ctx context.Context, s *Sandbox) (engine, error) {
 		}
 		e, err := r.runc(ctx, s)
 		if err != nil {
-			err = errors.Join(err, noDocker)
+			err = fmt.Errorf("%w; %w", err, noDocker)
 		}
 		return e, err
 	}

@@ -43,7 +43,7 @@ type runcEngine struct {
 
 func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("to run an image with runc takes root: run slimctl as root, or start Docker")
+		return nil, errors.New("runc takes root: run slimctl as root, or start Docker")
 	}
 	path, err := exec.LookPath("runc")
 	if err != nil {
