@@ -552,7 +552,7 @@ func sameAsDockerfile(t *testing.T, daemon *buildkitd.Daemon, w *world, o docker
 	_, err = daemon.Client(t).Solve(t.Context(), nil, client.SolveOpt{
 		Frontend: "dockerfile.v0", FrontendAttrs: map[string]string{"platform": strings.Join(platforms, ",")},
 		LocalMounts: map[string]fsutil.FS{"context": context, "dockerfile": context},
-		Exports:     []client.ExportEntry{{Type: client.ExporterOCI, Attrs: map[string]string{"tar": "false"}, OutputDir: out}},
+		Exports:     []client.ExportEntry{{Type: client.ExporterOCI, Attrs: map[string]string{"tar": "false", "compression": "uncompressed"}, OutputDir: out}},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

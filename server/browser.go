@@ -99,6 +99,12 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	before := ses.tab.Pages()
 	ses.tab.Opened() // by the page itself, before this command
 	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
+	for range snapshotTries - 1 {
+		if err != nil || c.Command.Name != "snapshot" || !movedOn(out) || ctx.Err() != nil {
+			break
+		}
+		out, err = b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
+	}
 	if err != nil {
 		return res.failed(exitNoRun, err)
 	}
@@ -133,6 +139,14 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	}
 	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
 	return res
+}
+
+// snapshotTries is how often a snapshot is taken of a page that moves on meanwhile, as after a click on a link.
+const snapshotTries = 3
+
+// movedOn reports whether a command failed since the page that it asked was left: these are Chromium's words.
+func movedOn(out process.Result) bool {
+	return out.ExitCode != 0 && (bytes.Contains(out.Stdout, []byte("Inspected target navigated or closed")) || bytes.Contains(out.Stdout, []byte("Not attached to an active page")))
 }
 
 // daemonTries is how often agent-browser is run when its daemon does not start.

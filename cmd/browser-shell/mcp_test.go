@@ -186,6 +186,23 @@ func TestDaemonLate(t *testing.T) {
 	}
 }
 
+// TestPageMovesOn: a snapshot of a page that moves on meanwhile, as after a click on a link, is taken again.
+func TestPageMovesOn(t *testing.T) {
+	t.Parallel()
+	for moves, exit := range map[int]int{2: 0, 3: 1} {
+		l := newLab(t)
+		s := l.opened(t)
+		l.write(t, "moving", strings.Repeat("once\n", moves), 0o644)
+		a := s.do(t, "snapshot")
+		if a.ExitCode != exit || exit != 0 && !strings.Contains(a.Stderr, "Inspected target navigated") {
+			t.Errorf("it moves on %d times: %+v", moves, a)
+		}
+		if n := strings.Count(l.note(t, "calls"), "snapshot"); n != 3 {
+			t.Errorf("it moves on %d times: %d snapshots are taken, want 3", moves, n)
+		}
+	}
+}
+
 // TestDaemonSlow: a daemon that is still starting when agent-browser gives up
 // is waited for, not ended and started anew: on a machine that has just booted
 // the first page would never open.

@@ -70,6 +70,12 @@ case "$1 $2" in
 "pdf "*) printf 'no such thing\n' >"$2"; ok '{"path":"'"$2"'"}' ;;
 "screenshot #none") ok '{"path":"/etc/hostname"}' ;;
 "screenshot "*) shift; [ $# -gt 1 ] && shift; printf '\211PNG\r\n\032\n' >"$1"; ok '{"path":"'"$1"'","annotations":[]}' ;;
-"snapshot "*) if [ -e "$D/snapshot" ]; then ok "$(cat "$D/snapshot")"; else ok '{"done":true}'; fi ;;
+"snapshot "*)
+	if [ -s "$D/moving" ]; then # one line for each page that moves on meanwhile
+		sed -i 1d "$D/moving"
+		printf '{"success":false,"error":"CDP error (Accessibility.getFullAXTree): Inspected target navigated or closed"}\n'
+		exit 1
+	fi
+	if [ -e "$D/snapshot" ]; then ok "$(cat "$D/snapshot")"; else ok '{"done":true}'; fi ;;
 *) ok '{"done":true}' ;;
 esac
