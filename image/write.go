@@ -51,9 +51,17 @@ func WriteBytes(file string, mode fs.FileMode, data []byte) error {
 }
 
 // WriteDir makes the directory dir with the content that write gives it, whole or not at all: it is made under a
-// temporary name beside dir and renamed at the end. A dir that exists and isn't empty is an error.
+// temporary name beside dir and renamed at the end. A dir that is there is an error that wraps fs.ErrExist, unless it is an empty
+// directory.
 func WriteDir(dir string, write func(tmp string) error) (err error) {
-	tmp, err := TempBeside(dir)
+	dir = filepath.Clean(dir)
+	if err := vacant(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".*")
 	if err != nil {
 		return err
 	}
@@ -62,45 +70,29 @@ func WriteDir(dir string, write func(tmp string) error) (err error) {
 			os.RemoveAll(tmp)
 		}
 	}()
-	if err := write(tmp); err != nil {
+	if err := errors.Join(os.Chmod(tmp, 0o755), write(tmp)); err != nil {
 		return err
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // somebody else has filled it meanwhile
 		return err
 	}
 	return os.Rename(tmp, dir)
 }
 
-// vacant tells whether something can be written to dir.
+// vacant tells whether something can be written to dir. A link to an empty directory would be lost.
 func vacant(dir string) error {
-	entries, err := os.ReadDir(dir)
+	info, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
-	case len(entries) > 0:
-		return fmt.Errorf("%s exists and isn't empty; remove it or choose another destination", dir)
+	case !info.IsDir():
+		return fmt.Errorf("%s: %w and isn't a directory; choose another destination", dir, fs.ErrExist)
 	}
-	return nil
-}
-
-// TempBeside makes an empty directory beside dir for what is to become dir by a rename. A dir that exists and isn't
-// empty is an error.
-func TempBeside(dir string) (string, error) {
-	dir = filepath.Clean(dir)
-	if err := vacant(dir); err != nil {
-		return "", err
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s: %w and isn't empty; remove it or choose another destination", dir, fs.ErrExist)
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".*")
-	if err != nil {
-		return "", err
-	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return "", errors.Join(err, os.RemoveAll(tmp))
-	}
-	return tmp, nil
+	return err
 }

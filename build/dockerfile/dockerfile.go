@@ -6,6 +6,7 @@ package dockerfile
 import (
 	_ "embed"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ type Options struct {
 // Context is a Dockerfile with all that it copies.
 type Context struct {
 	Dockerfile string
-	// Ignore is .dockerignore: it lets in what the Dockerfile copies and nothing else.
+	// Ignore is .dockerignore: it lets in what the Dockerfile adds and nothing else.
 	Ignore string
 	// Bake is docker-bake.hcl.
 	Bake  string
@@ -47,8 +48,8 @@ type Context struct {
 
 // contextFile is one file of the context; path is slash-separated and relative.
 type contextFile struct {
-	path string
-	image.File
+	path  string
+	write func(io.Writer) error
 }
 
 // Render gives the Dockerfile and context of recipes, one a platform, all of one base. It fails on a step that a
@@ -93,10 +94,7 @@ type plan struct {
 	stages        []*stage
 	// sameConfig says that the config of all stages is one, so that the last stage can say it once.
 	sameConfig bool
-	files      []contextFile
-	have       map[string]bool // paths of files
-	// sources are the paths in the context that the Dockerfile copies.
-	sources []string
+	files      []contextFile // that the Dockerfile adds
 }
 
 // stage is what is done for one platform.
@@ -120,12 +118,8 @@ type stage struct {
 }
 
 func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
-	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix(), have: map[string]bool{}}
-	overlays, err := readOverlays(recipes)
-	if err != nil {
-		return nil, err
-	}
-	for i, r := range recipes {
+	p := &plan{profile: recipes[0].Profile, line: recipes[0].Base.Line, epoch: recipes[0].Epoch.Unix()}
+	for _, r := range recipes {
 		s, err := p.newStage(r, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Platform.String(), err)
@@ -133,7 +127,7 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 		if slices.ContainsFunc(p.stages, func(t *stage) bool { return t.name == s.name }) {
 			return nil, fmt.Errorf("two recipes for %s", s.platform)
 		}
-		if err := p.layOverlays(s, overlays, i); err != nil {
+		if err := p.addOverlays(s, r); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.platform, err)
 		}
 		p.stages = append(p.stages, s)
@@ -145,8 +139,6 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	for _, s := range p.stages {
 		s.perStage = !p.sameConfig
 	}
-	slices.Sort(p.sources)
-	p.sources = slices.Compact(p.sources)
 	return p, nil
 }
 
@@ -208,9 +200,9 @@ func (p *plan) keep(s *stage, r *build.Recipe, o Options) error {
 		}
 	}
 	if s.kept = true; len(edited) > 0 {
-		s.edited, err = p.tar("overlay/"+s.arch+"/edited.tar", edited)
+		s.edited = p.tar("kept/"+s.arch+"/edited.tar", edited)
 	}
-	return err
+	return nil
 }
 
 // makesDir reports whether there is a WORKDIR.
@@ -226,19 +218,13 @@ func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
 		s.user, err = runUser(r)
 		return err
 	}
-	whiteouts := r.Layers()[0]
-	files, lost, err := directories(whiteouts)
+	files, lost, err := keepableFiles(r.Layers()[0])
 	if err != nil {
 		return err
 	}
-	for _, f := range whiteouts.Files {
-		if !f.IsDir() {
-			files = append(files, f)
-		}
-	}
 	s.lost = append(s.lost, lost...)
-	s.whiteouts, err = p.tar("overlay/"+s.arch+"/whiteouts.tar", files)
-	return err
+	s.whiteouts = p.tar("removals/"+s.arch+".tar", files)
+	return nil
 }
 
 // stageOf gives an empty stage with its names: arch is what BuildKit's TARGETARCH and TARGETVARIANT make together.
@@ -271,9 +257,8 @@ func (d *document) header(p *plan, b base) {
 	d.comment("There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has " +
 		"built in, and a syntax line would fetch a program from Docker Hub and run it.")
 	d.line("#")
-	d.comment("Each overlay is put together in a stage of its own, with its modes, its owners and, from directories.tar, the " +
-		"base's own mode and owner of every directory it lies in, such as 1777 of /tmp. COPY --link then adds it as one layer " +
-		"that doesn't depend on the base; it does so only without --chmod.")
+	d.comment("Each overlay is one archive: its files with their modes and owners, and the base's own mode and owner of every " +
+		"directory that they lie in, such as 1777 of /tmp. `tar tvf` lists it. ADD --link makes one layer of it that doesn't depend on the base.")
 	d.line("#")
 	d.comment("Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, " +
 		"as docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes /dev, /proc and /sys, where the base has none.")
@@ -285,14 +270,6 @@ func (d *document) header(p *plan, b base) {
 }
 
 func (d *document) stage(s *stage) {
-	for _, lay := range s.overlays {
-		d.comment("%s: %s", lay.name, lay.why)
-		d.line("FROM scratch AS %s", lay.stage)
-		for _, c := range lay.copies {
-			d.line("%s", c)
-		}
-		d.blank()
-	}
 	if s.kept {
 		d.line("FROM --platform=%s ${BASE} AS base-%s", s.platform, s.arch)
 		d.removals(s)
@@ -307,11 +284,10 @@ func (d *document) stage(s *stage) {
 		d.line("FROM --platform=%s ${BASE} AS %s", s.platform, s.name)
 		d.removals(s)
 	}
-	if len(s.overlays) > 0 {
-		d.blank()
-	}
 	for _, lay := range s.overlays {
-		d.line("COPY --link --from=%s / /", lay.stage)
+		d.blank()
+		d.comment("%s: %s", lay.name, lay.why)
+		d.line("ADD --link %s /", lay.archive)
 	}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(s.lost))) {
 		d.comment("Limit: the layers above don't repeat the user.* attributes of %s.", p)
@@ -332,9 +308,9 @@ func (d *document) config(instructions []instruction) {
 
 func ignore(p *plan) string {
 	var b strings.Builder
-	b.WriteString("# Only what the Dockerfile copies.\n*\n")
-	for _, s := range p.sources {
-		fmt.Fprintf(&b, "!%s\n", s)
+	b.WriteString("# Only what the Dockerfile adds.\n*\n")
+	for _, f := range p.files {
+		fmt.Fprintf(&b, "!%s\n", f.path)
 	}
 	return b.String()
 }

@@ -240,39 +240,17 @@ func (p *Payload) Files(arch string) ([]image.File, error) {
 	return out, nil
 }
 
-// Export writes p to dir, whole or not at all, for Prepared on another machine. dir must be empty or not exist; its
-// parent must exist.
+// Export writes p to dir, whole or not at all, for Prepared on another machine. dir must be empty or not exist.
 func (p *Payload) Export(dir string) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
-		return fmt.Errorf("%s: exists and is not empty: choose another directory or remove it", dir)
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), tempPrefix)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	for _, f := range p.files {
-		if err := p.copyTo(tmp, f); err != nil {
-			return err
+	return image.WriteDir(dir, func(tmp string) error {
+		for _, f := range p.files {
+			if err := p.copyTo(tmp, f); err != nil {
+				return err
+			}
 		}
-	}
-	m := manifest{Version: p.Version, Integrity: p.Integrity, Native: p.Native, Files: p.files}
-	if err := os.WriteFile(filepath.Join(tmp, manifestName), m.encode(), 0o644); err != nil {
-		return err
-	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.Rename(tmp, dir)
+		m := manifest{Version: p.Version, Integrity: p.Integrity, Native: p.Native, Files: p.files}
+		return os.WriteFile(filepath.Join(tmp, manifestName), m.encode(), 0o644)
+	})
 }
 
 func (p *Payload) copyTo(dir string, f manifestFile) error {

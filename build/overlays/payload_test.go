@@ -110,7 +110,7 @@ func TestExportAndPrepared(t *testing.T) {
 	if err := again.Matches("0.8.9", nodeSum); !errors.Is(err, ErrIntegrity) {
 		t.Errorf("other version: %v", err)
 	}
-	if err := p.Export(dir); err == nil || !strings.Contains(err.Error(), "not empty") {
+	if err := p.Export(dir); err == nil || !strings.Contains(err.Error(), "isn't empty") {
 		t.Errorf("a second export: %v", err)
 	}
 	empty := t.TempDir()

@@ -17,8 +17,8 @@ func (a *app) dockerfile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dockerfile",
 		Short: "Render the recipe as a Dockerfile with its whole context",
-		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, the trees it
-copies, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes a context of the build.
+		Long: `Dockerfile writes a directory that ` + "`docker buildx bake`" + ` can build: Dockerfile, an archive
+for each overlay, .dockerignore and docker-bake.hcl. A base in an OCI layout becomes a context of the build.
 It prints the directory on standard output.`,
 		Example: `  slimctl dockerfile -o ctx
   cd ctx && docker buildx bake --push --set '*.tags=registry.example/slim:1'`,

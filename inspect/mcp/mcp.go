@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 // Server is an MCP server that /mcp leads to.
@@ -172,44 +174,43 @@ func (r *reader) policy(content map[string][]byte) {
 	if !ok {
 		return
 	}
-	root, err := object(data)
+	root, err := parse(data)
 	if err != nil {
 		r.note(shellPolicy, 0, "no policy: %v", err)
 		return
 	}
-	if m, ok := root.get("tool_name"); ok {
+	if m, ok := last(root, "tool_name"); ok {
 		r.decode(shellPolicy, data, m, &r.shell)
 	}
 }
 
 // servers reads the file at p.
 func (r *reader) servers(p string, data []byte) []Server {
-	root, err := object(data)
+	root, err := parse(data)
 	if err != nil {
 		r.note(p, 0, "it is no JSON object, so no server in it is seen: %v", err)
 		return nil
 	}
 	r.duplicates(p, data, root)
-	entries, ok := root.get("mcpServers")
+	entries, ok := last(root, "mcpServers")
 	if !ok {
 		r.note(p, 0, "it has no mcpServers")
 		return nil
 	}
-	members, err := object(entries.value)
-	if err != nil {
-		r.note(p, r.lineOf(data, entries.at), "mcpServers: %v", err)
+	if entries.Members == nil {
+		r.note(p, r.lineOf(data, entries.Node.At), "mcpServers: %v", errNoObject)
 		return nil
 	}
-	members.shift(entries.at)
-	r.duplicates(p, data, members)
+	r.duplicates(p, data, entries.Node)
+	members := entries.Members
 	naming := ""
-	if m, ok := root.get("naming"); ok {
+	if m, ok := last(root, "naming"); ok {
 		r.decode(p, data, m, &naming)
 	}
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
 	if len(members) > maxServers {
-		r.note(p, r.lineOf(data, members[maxServers].at), "it has %d servers; more than %d are not read", len(members), maxServers)
+		r.note(p, r.lineOf(data, members[maxServers].Node.At), "it has %d servers; more than %d are not read", len(members), maxServers)
 		members = members[:maxServers]
 	}
 	for _, m := range members {
@@ -231,23 +232,21 @@ func (r *reader) servers(p string, data []byte) []Server {
 	return out
 }
 
-func (r *reader) server(p string, data []byte, m member) Server {
-	s := Server{Name: m.name, Place: r.img.Place(p, r.lineOf(data, m.at))}
-	keys, err := object(m.value)
-	if err != nil {
-		r.note(p, s.Place.Line, "server %q: %v", m.name, err)
+func (r *reader) server(p string, data []byte, m strictjson.Member) Server {
+	s := Server{Name: m.Name, Place: r.img.Place(p, r.lineOf(data, m.Node.At))}
+	if m.Members == nil {
+		r.note(p, s.Place.Line, "server %q: %v", m.Name, errNoObject)
 		return s
 	}
-	keys.shift(m.at)
-	r.duplicates(p, data, keys)
+	r.duplicates(p, data, m.Node)
 	transport, env := "", map[string]json.RawMessage{}
 	into := map[string]any{
 		"type": &s.Type, "transport": &transport, "command": &s.Command, "args": &s.Args, "url": &s.URL, "prefix": &s.Prefix,
 		"hidden": &s.Hidden, "env": &env, "cwd": &s.Directory,
 	}
-	for _, k := range keys { // of two with one name the last counts
-		if into[k.name] != nil {
-			r.decode(p, data, k, into[k.name])
+	for _, k := range m.Members { // of two with one name the last counts
+		if into[k.Name] != nil {
+			r.decode(p, data, k, into[k.Name])
 		}
 	}
 	s.Env = slices.Sorted(maps.Keys(env))
@@ -265,20 +264,20 @@ func (r *reader) server(p string, data []byte, m member) Server {
 	return s
 }
 
-func (r *reader) decode(p string, data []byte, m member, into any) {
-	if err := json.Unmarshal(m.value, into); err != nil {
-		r.note(p, r.lineOf(data, m.at), "%s: %v", m.name, err)
+func (r *reader) decode(p string, data []byte, m strictjson.Member, into any) {
+	if err := json.Unmarshal(m.Raw, into); err != nil {
+		r.note(p, r.lineOf(data, m.Node.At), "%s: %v", m.Name, err)
 	}
 }
 
 // duplicates notes keys that are there twice: parsers differ on which of them counts.
-func (r *reader) duplicates(p string, data []byte, o members) {
+func (r *reader) duplicates(p string, data []byte, o strictjson.Node) {
 	seen := map[string]bool{}
-	for _, m := range o {
-		if seen[m.name] {
-			r.note(p, r.lineOf(data, m.at), "key %q is there twice: readers differ on which of them counts", m.name)
+	for _, m := range o.Members {
+		if seen[m.Name] {
+			r.note(p, r.lineOf(data, m.Node.At), "key %q is there twice: readers differ on which of them counts", m.Name)
 		}
-		seen[m.name] = true
+		seen[m.Name] = true
 	}
 }
 
@@ -303,69 +302,29 @@ func (r *reader) builtIn(programs []string) {
 	r.report.BuiltIn = append(r.report.BuiltIn, s)
 }
 
-// members is a JSON object, in the file's order.
-type members []member
-
-type member struct {
-	name  string
-	value json.RawMessage
-	at    int // where the value starts
+// parse reads a JSON object, and nothing after it.
+func parse(data []byte) (strictjson.Node, error) {
+	root, err := strictjson.ParseNulls(data)
+	if err == nil && root.Members == nil {
+		err = errNoObject
+	}
+	return root, err
 }
 
-// get gives the last member of that name.
-func (o members) get(name string) (member, bool) {
-	for _, m := range slices.Backward(o) {
-		if m.name == name {
+var errNoObject = errors.New("it is no object")
+
+// last gives the last member of that name: of two with one name it counts.
+func last(o strictjson.Node, name string) (m strictjson.Member, ok bool) {
+	for _, m := range slices.Backward(o.Members) {
+		if m.Name == name {
 			return m, true
 		}
 	}
-	return member{}, false
-}
-
-func (o members) shift(by int) {
-	for i := range o {
-		o[i].at += by
-	}
-}
-
-// object reads a JSON object, and nothing after it. Names of members are taken exactly, which json.Unmarshal doesn't.
-func object(data []byte) (members, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	t, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	if t != json.Delim('{') {
-		return nil, fmt.Errorf("it is no object")
-	}
-	var out members
-	for dec.More() {
-		t, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		name, ok := t.(string)
-		if !ok {
-			return nil, fmt.Errorf("%v is no key", t)
-		}
-		m := member{name: name}
-		if err := dec.Decode(&m.value); err != nil {
-			return nil, err
-		}
-		m.at = int(dec.InputOffset()) - len(m.value)
-		out = append(out, m)
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, err
-	}
-	if dec.More() {
-		return nil, fmt.Errorf("more follows the object")
-	}
-	return out, nil
+	return m, false
 }
 
 // lineOf is the line of a place in data.
-func (r *reader) lineOf(data []byte, at int) int {
+func (r *reader) lineOf(data []byte, at int64) int {
 	if len(data) > 0 && r.of != &data[0] {
 		r.of, r.ends = &data[0], nil
 		for i, c := range data {
@@ -374,6 +333,6 @@ func (r *reader) lineOf(data []byte, at int) int {
 			}
 		}
 	}
-	n, _ := slices.BinarySearch(r.ends, at)
+	n, _ := slices.BinarySearch(r.ends, int(at))
 	return n + 1
 }

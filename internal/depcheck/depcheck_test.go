@@ -57,7 +57,7 @@ var rooms = map[string][]string{
 	"server/strictjson":   {},
 
 	"inspect":             {"image", "image/tree", "inspect/mcp", "inspect/nginx", "inspect/packages", "inspect/privilege", "inspect/size", "inspect/start", "inspect/supervisord"},
-	"inspect/mcp":         {"image", "image/tree"},
+	"inspect/mcp":         {"image", "image/tree", "server/strictjson"},
 	"inspect/nginx":       {"image/tree", "inspect/nginx/*"},
 	"inspect/nginx/conf":  {"image", "image/tree"},
 	"inspect/packages":    {"image", "image/deb822", "image/tree"},

@@ -28,9 +28,6 @@ func writeLayout(ctx context.Context, dir string, l line, platforms []string, o 
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
 		return v1.Hash{}, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return v1.Hash{}, err
-	}
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	for _, p := range platforms {
 		d, err := writeImage(ctx, dir, l, p, o)

@@ -86,30 +86,13 @@ func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	dir = filepath.Clean(dir)
-	if err := free(dir); err != nil {
-		return v1.Hash{}, err
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".tmp-")
-	if err != nil {
-		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
-	}
-	defer os.RemoveAll(tmp) // nothing is left there once it was renamed
-	digest, err := writeLayout(ctx, tmp, l, platforms, o)
+	var digest v1.Hash
+	err = image.WriteDir(dir, func(tmp string) (err error) {
+		digest, err = writeLayout(ctx, tmp, l, platforms, o)
+		return err
+	})
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("stand-in of line %s: %w", o.Line, err)
-	}
-	if err := free(dir); err != nil { // another writer may have been here since
-		return v1.Hash{}, err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return v1.Hash{}, fmt.Errorf("stand-in: %w", err)
 	}
 	return digest, nil
 }
@@ -118,28 +101,6 @@ func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
 func CheckLine(line string) error {
 	if line != "A" && line != "B" && line != "C" {
 		return fmt.Errorf("stand-in: no line %q; there are A, B and C", line)
-	}
-	return nil
-}
-
-// free tells whether dir can be written to: absent, or an empty directory.
-func free(dir string) error {
-	info, err := os.Lstat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("stand-in: %w", err)
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("stand-in: %s: %w and is no directory", dir, fs.ErrExist)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("stand-in: %w", err)
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("stand-in: %s: %w and is not empty", dir, fs.ErrExist)
 	}
 	return nil
 }

@@ -89,8 +89,13 @@ func Locate(text []byte, err error) error {
 }
 
 // Parse reads one JSON value without any null.
-func Parse(text []byte) (Node, error) {
-	r := reader{text, json.NewDecoder(bytes.NewReader(text))}
+func Parse(text []byte) (Node, error) { return parse(text, false) }
+
+// ParseNulls reads one JSON value, in which null is a Node without Value.
+func ParseNulls(text []byte) (Node, error) { return parse(text, true) }
+
+func parse(text []byte, nulls bool) (Node, error) {
+	r := reader{text, json.NewDecoder(bytes.NewReader(text)), nulls}
 	r.dec.UseNumber()
 	root, err := r.value(0)
 	if err != nil {
@@ -104,8 +109,9 @@ func Parse(text []byte) (Node, error) {
 }
 
 type reader struct {
-	text []byte
-	dec  *json.Decoder
+	text  []byte
+	dec   *json.Decoder
+	nulls bool // allowed
 }
 
 // next is where the next token begins.
@@ -162,7 +168,9 @@ func (r reader) value(depth int) (n Node, err error) {
 		}
 		_, err = r.token()
 	case nil:
-		return n, Errorf(n.At, "null says nothing; leave it out")
+		if !r.nulls {
+			return n, Errorf(n.At, "null says nothing; leave it out")
+		}
 	default:
 		n.Value = tok
 	}

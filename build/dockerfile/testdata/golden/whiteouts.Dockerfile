@@ -13,9 +13,9 @@
 # There is no syntax line: all of this is in the frontend that every BuildKit since v0.10 (Docker 23) has
 # built in, and a syntax line would fetch a program from Docker Hub and run it.
 #
-# Each overlay is put together in a stage of its own, with its modes, its owners and, from directories.tar,
-# the base's own mode and owner of every directory it lies in, such as 1777 of /tmp. COPY --link then adds it
-# as one layer that doesn't depend on the base; it does so only without --chmod.
+# Each overlay is one archive: its files with their modes and owners, and the base's own mode and owner of
+# every directory that they lie in, such as 1777 of /tmp. `tar tvf` lists it. ADD --link makes one layer of it
+# that doesn't depend on the base.
 #
 # Limits: the times of files and of the image are the build's own unless the build sets SOURCE_DATE_EPOCH, as
 # docker-bake.hcl does, and the output rewrite-timestamp=true. WORKDIR makes its directory, and RUN makes
@@ -23,61 +23,41 @@
 
 ARG BASE=registry.test/aio/sandbox:1.0@sha256:1111111111111111111111111111111111111111111111111111111111111111
 
-# payload: agent-browser 0.8.10
-FROM scratch AS overlay-payload-amd64
-COPY --chown=0:0 --chmod=0755 overlay/amd64/payload/0755/ /
-COPY --chown=0:0 --chmod=0644 overlay/common/payload/0644/ /
-COPY --chown=0:0 overlay/common/payload/symlinks/ /
-ADD overlay/amd64/payload/directories.tar /
-
-# confs: one public server
-FROM scratch AS overlay-confs-amd64
-COPY --chown=1000:1000 --chmod=0640 overlay/common/confs/0640-1000-1000/ /
-ADD overlay/amd64/confs/special.tar /
-ADD overlay/amd64/confs/directories.tar /
-
 FROM --platform=linux/amd64 ${BASE} AS slim-amd64
 
 # The removals as whiteouts (OCI image specification, layer.md). BuildKit itself doesn't obey them: a RUN
 # after this line would still see the removed paths, and so may an image that is loaded into a local store.
-# What is pushed or written as an archive is right. overlay/amd64/whiteouts.tar removes:
+# What is pushed or written as an archive is right. removals/amd64.tar removes:
 # - a second way to drive the browser; only browser-shell may
 #     /srv/app/a
 #     /tmp/x
 # - an editor
 #     /opt/gone
-ADD --link overlay/amd64/whiteouts.tar /
-
-COPY --link --from=overlay-payload-amd64 / /
-COPY --link --from=overlay-confs-amd64 / /
+ADD --link removals/amd64.tar /
 
 # payload: agent-browser 0.8.10
-FROM scratch AS overlay-payload-arm64
-COPY --chown=0:0 --chmod=0755 overlay/arm64/payload/0755/ /
-COPY --chown=0:0 --chmod=0644 overlay/common/payload/0644/ /
-COPY --chown=0:0 overlay/common/payload/symlinks/ /
-ADD overlay/arm64/payload/directories.tar /
+ADD --link overlay/amd64/payload.tar /
 
 # confs: one public server
-FROM scratch AS overlay-confs-arm64
-COPY --chown=1000:1000 --chmod=0640 overlay/common/confs/0640-1000-1000/ /
-ADD overlay/arm64/confs/special.tar /
-ADD overlay/arm64/confs/directories.tar /
+ADD --link overlay/amd64/confs.tar /
 
 FROM --platform=linux/arm64 ${BASE} AS slim-arm64
 
 # The removals as whiteouts (OCI image specification, layer.md). BuildKit itself doesn't obey them: a RUN
 # after this line would still see the removed paths, and so may an image that is loaded into a local store.
-# What is pushed or written as an archive is right. overlay/arm64/whiteouts.tar removes:
+# What is pushed or written as an archive is right. removals/arm64.tar removes:
 # - a second way to drive the browser; only browser-shell may
 #     /srv/app/a
 #     /tmp/x
 # - an editor
 #     /opt/gone
-ADD --link overlay/arm64/whiteouts.tar /
+ADD --link removals/arm64.tar /
 
-COPY --link --from=overlay-payload-arm64 / /
-COPY --link --from=overlay-confs-arm64 / /
+# payload: agent-browser 0.8.10
+ADD --link overlay/arm64/payload.tar /
+
+# confs: one public server
+ADD --link overlay/arm64/confs.tar /
 
 # WORKDIR below looks into the base, so that BuildKit has to fetch and unpack it in spite of the whiteouts.
 #
