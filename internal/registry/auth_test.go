@@ -28,13 +28,13 @@ func TestBearerScopes(t *testing.T) {
 		challenge                 string
 	}{
 		{"ping with any token", "", "GET", "/v2/", 200, ""},
-		{"pull", "repository:b:pull", "GET", "/v2/b/tags/list", 404, ""},
-		{"pull of another", "repository:a:pull", "GET", "/v2/b/tags/list", 401, `scope="repository:b:pull"`},
+		{"pull", "repository:b:pull", "GET", "/v2/b/manifests/v1", 404, ""},
+		{"pull of another", "repository:a:pull", "GET", "/v2/b/manifests/v1", 401, `scope="repository:b:pull"`},
 		{"push with pull", "repository:b:pull", "POST", up, 401, `scope="repository:b:pull,push"`},
 		{"push", "repository:b:pull,push", "POST", up, 202, ""},
 		{"mount without pull", "repository:b:push", "POST", up + "?mount=" + sum(nil) + "&from=a", 401, `scope="repository:b:pull,push repository:a:pull"`},
 		{"mount", "repository:b:push repository:a:pull", "POST", up + "?mount=" + sum(nil) + "&from=a", 202, ""},
-		{"nonsense scope", "a:b:c:d repository", "GET", "/v2/b/tags/list", 401, `scope="repository:b:pull"`},
+		{"nonsense scope", "a:b:c:d repository", "GET", "/v2/b/manifests/v1", 401, `scope="repository:b:pull"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := s.do(t, tt.method, tt.path, nil, "Authorization", "Bearer "+s.token(t, tt.scope))

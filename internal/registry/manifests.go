@@ -7,8 +7,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -194,53 +192,4 @@ func (r *Registry) findManifest(name, ref string) (v1.Hash, storedManifest, erro
 		return v1.Hash{}, storedManifest{}, &apiError{http.StatusNotFound, "MANIFEST_UNKNOWN", fmt.Sprintf("no manifest %q in %s", ref, name), nil}
 	}
 	return h, p.manifests[h], nil
-}
-
-func (r *Registry) listTags(x *exchange, name, _ string) error {
-	r.mu.Lock()
-	p := r.repos[name]
-	tags := []string{}
-	if p != nil {
-		for t := range p.tags {
-			tags = append(tags, t)
-		}
-	}
-	r.mu.Unlock()
-	if p == nil {
-		return errNameUnknown(name)
-	}
-	slices.Sort(tags)
-	tags, err := page(x, name, tags)
-	if err != nil {
-		return err
-	}
-	writeJSON(x, http.StatusOK, map[string]any{"name": name, "tags": tags})
-	return nil
-}
-
-// page keeps the tags after ?last=, at most ?n= of them, and links to the rest.
-func page(x *exchange, name string, tags []string) ([]string, error) {
-	q := x.req.URL.Query()
-	if last := q.Get("last"); last != "" {
-		i, found := slices.BinarySearch(tags, last)
-		if found {
-			i++
-		}
-		tags = tags[i:]
-	}
-	if !q.Has("n") {
-		return tags, nil
-	}
-	n, err := strconv.Atoi(q.Get("n"))
-	if err != nil || n < 0 {
-		return nil, &apiError{http.StatusBadRequest, "PAGINATION_NUMBER_INVALID", fmt.Sprintf("n is %q", q.Get("n")), nil}
-	}
-	if n >= len(tags) {
-		return tags, nil
-	}
-	tags = tags[:n]
-	if n > 0 {
-		x.Header().Set("Link", fmt.Sprintf(`</v2/%s/tags/list?n=%d&last=%s>; rel="next"`, name, n, tags[n-1]))
-	}
-	return tags, nil
 }

@@ -4,7 +4,8 @@
 // go-containerregistry it keeps the blobs of each repository apart, so that a HEAD misses and a cross-repository mount
 // means something; and it counts bytes, requests and round trips, adds latency and plays faults.
 //
-// It leaves out: deleting manifests, tags and blobs, the referrers endpoint, the catalogue, digests other than sha256.
+// It leaves out: deleting manifests, tags, blobs and uploads, asking where an upload stands, lists of tags, the referrers endpoint,
+// the catalogue, digests other than sha256.
 package registry
 
 import (
@@ -114,8 +115,7 @@ var routes = []struct {
 	{"ping", regexp.MustCompile(`^/v2/?$`), map[string]handler{"GET": (*Registry).ping, "HEAD": (*Registry).ping}},
 	{"upload", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/uploads/?$`), map[string]handler{"POST": (*Registry).startUpload}},
 	{"upload", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/uploads/([^/]+)$`), map[string]handler{
-		"GET": (*Registry).uploadStatus, "PATCH": (*Registry).patchUpload,
-		"PUT": (*Registry).putUpload, "DELETE": (*Registry).deleteUpload,
+		"PATCH": (*Registry).patchUpload, "PUT": (*Registry).putUpload,
 	}},
 	{"blob", regexp.MustCompile(`(?s)^/v2/(.+)/blobs/([^/]+)$`), map[string]handler{
 		"GET": (*Registry).getBlob, "HEAD": (*Registry).getBlob,
@@ -123,7 +123,6 @@ var routes = []struct {
 	{"manifest", regexp.MustCompile(`(?s)^/v2/(.+)/manifests/([^/]+)$`), map[string]handler{
 		"GET": (*Registry).getManifest, "HEAD": (*Registry).getManifest, "PUT": (*Registry).putManifest,
 	}},
-	{"tags", regexp.MustCompile(`(?s)^/v2/(.+)/tags/list$`), map[string]handler{"GET": (*Registry).listTags}},
 }
 
 var (

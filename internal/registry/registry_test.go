@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
@@ -63,10 +62,10 @@ func TestRawRequests(t *testing.T) {
 		{"upper case name", "GET", "/v2/A/blobs/" + sum(blob), nil, nil, 400, "NAME_INVALID"},
 		{"newline in name", "GET", "/v2/a%0a/blobs/" + sum(blob), nil, nil, 400, "NAME_INVALID"},
 		{"NUL in name", "GET", "/v2/a%00/blobs/" + sum(blob), nil, nil, 400, "NAME_INVALID"},
-		{"leading dash", "GET", "/v2/-a/tags/list", nil, nil, 400, "NAME_INVALID"},
-		{"three underscores", "GET", "/v2/a___b/tags/list", nil, nil, 400, "NAME_INVALID"},
-		{"separators", "GET", "/v2/a__b.c---d/e/tags/list", nil, nil, 404, "NAME_UNKNOWN"},
-		{"long name", "GET", "/v2/" + strings.Repeat("a", 256) + "/tags/list", nil, nil, 400, "NAME_INVALID"},
+		{"leading dash", "GET", "/v2/-a/manifests/v1", nil, nil, 400, "NAME_INVALID"},
+		{"three underscores", "GET", "/v2/a___b/manifests/v1", nil, nil, 400, "NAME_INVALID"},
+		{"separators", "GET", "/v2/a__b.c---d/e/manifests/v1", nil, nil, 404, "NAME_UNKNOWN"},
+		{"long name", "GET", "/v2/" + strings.Repeat("a", 256) + "/manifests/v1", nil, nil, 400, "NAME_INVALID"},
 
 		{"monolithic with wrong digest", "POST", upload + "?digest=" + absent, blob, nil, 400, "DIGEST_INVALID"},
 		{"monolithic with bad digest", "POST", upload + "?digest=x", blob, nil, 400, "DIGEST_INVALID"},
@@ -97,8 +96,6 @@ func TestRawRequests(t *testing.T) {
 		{"unknown manifest", "GET", "/v2/a/b/manifests/" + absent, nil, nil, 404, "MANIFEST_UNKNOWN"},
 		{"blob is no manifest", "GET", "/v2/a/b/manifests/" + sum(blob), nil, nil, 404, "MANIFEST_UNKNOWN"},
 		{"unknown repository", "GET", "/v2/nope/manifests/v1", nil, nil, 404, "NAME_UNKNOWN"},
-		{"tags", "GET", "/v2/a/b/tags/list", nil, nil, 200, ""},
-		{"bad page", "GET", "/v2/a/b/tags/list?n=-1", nil, nil, 400, "PAGINATION_NUMBER_INVALID"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := serve(t, Options{})
@@ -161,30 +158,10 @@ func TestChunkedUpload(t *testing.T) {
 		if a.status != 202 || loc == "" {
 			t.Fatalf("start: %d %q", a.status, loc)
 		}
-		steps := []struct {
-			method, rng string
-			body        []byte
-			status      int
-			stands      string // Range of the answer
-		}{
-			{"GET", "", nil, 204, "0-0"},
-			{"PATCH", "0-3", blob[:4], 202, "0-3"},
-			{"PATCH", "5-6", blob[5:7], 416, "0-3"}, // out of order
-			{"PATCH", "0-3", blob[:4], 416, "0-3"},  // again
-			{"PATCH", "4-9", blob[4:7], 416, "0-3"}, // another length than it says
-			{"PATCH", "four", blob[4:7], 416, "0-3"},
-			{"PATCH", "4-6", blob[4:7], 202, "0-6"},
-			{"PATCH", "", blob[7:8], 202, "0-7"}, // streamed, without Content-Range
-			{"GET", "", nil, 204, "0-7"},
-		}
-		for i, st := range steps {
-			h := []string{}
-			if st.rng != "" {
-				h = append(h, "Content-Range", st.rng)
-			}
-			a := s.do(t, st.method, loc, st.body, h...)
-			if a.status != st.status || a.header.Get("Range") != st.stands {
-				t.Fatalf("step %d: %d, Range %q, want %d, %q", i, a.status, a.header.Get("Range"), st.status, st.stands)
+		for i, part := range []string{"0-3", "0-6", "0-7"} {
+			from := []int{0, 4, 7, 8}
+			if a := s.do(t, "PATCH", loc, blob[from[i]:from[i+1]]); a.status != 202 || a.header.Get("Range") != part {
+				t.Fatalf("part %d: %d, Range %q, want 202, %q", i, a.status, a.header.Get("Range"), part)
 			}
 		}
 		other := strings.Replace(loc, "/v2/a/", "/v2/b/", 1)
@@ -194,14 +171,14 @@ func TestChunkedUpload(t *testing.T) {
 		if a := s.do(t, "PUT", loc, blob[8:]); a.status != 400 || a.code(t) != "DIGEST_INVALID" {
 			t.Fatalf("no digest: %d", a.status)
 		}
-		a = s.do(t, "PUT", loc+"?digest="+sum(blob), blob[8:], "Content-Range", "8-9")
+		a = s.do(t, "PUT", loc+"?digest="+sum(blob), blob[8:])
 		if a.status != 201 || a.header.Get("Docker-Content-Digest") != sum(blob) {
 			t.Fatalf("end: %d %s", a.status, a.body)
 		}
 		if a := s.do(t, "GET", a.header.Get("Location"), nil); !bytes.Equal(a.body, blob) {
 			t.Errorf("got %q back", a.body)
 		}
-		if a := s.do(t, "GET", loc, nil); a.status != 404 {
+		if a := s.do(t, "PATCH", loc, nil); a.status != 404 {
 			t.Errorf("upload still there: %d", a.status)
 		}
 		leftovers(t, o, 1)
@@ -218,13 +195,6 @@ func TestBadDigestLeavesNothing(t *testing.T) {
 		}
 		if a := s.do(t, "HEAD", "/v2/a/blobs/"+claimed, nil); a.status != 404 {
 			t.Errorf("blob is there: %d", a.status)
-		}
-		loc = s.do(t, "POST", "/v2/a/blobs/uploads/", nil).header.Get("Location")
-		if a := s.do(t, "DELETE", loc, nil); a.status != 204 {
-			t.Errorf("delete: %d", a.status)
-		}
-		if a := s.do(t, "DELETE", loc, nil); a.status != 404 {
-			t.Errorf("delete again: %d", a.status)
 		}
 		leftovers(t, o, 0)
 	})
@@ -294,28 +264,13 @@ func TestNoMonolithic(t *testing.T) {
 	}
 }
 
-func TestTagsAndPages(t *testing.T) {
+func TestHeadOfManifest(t *testing.T) {
 	s := serve(t, Options{})
 	blob := []byte("{}")
 	s.push(t, "a", blob)
 	m := imageManifest(sum(blob), sum(blob), 2, 2)
-	for _, tag := range []string{"c", "a", "B", "d"} {
-		if a := s.do(t, "PUT", "/v2/a/manifests/"+tag, m, "Content-Type", ociManifest); a.status != 201 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-	}
-	for query, want := range map[string][2]string{
-		"":             {`{"name":"a","tags":["B","a","c","d"]}`, ""},
-		"?n=2":         {`{"name":"a","tags":["B","a"]}`, `</v2/a/tags/list?n=2&last=a>; rel="next"`},
-		"?n=2&last=a":  {`{"name":"a","tags":["c","d"]}`, ""},
-		"?n=0":         {`{"name":"a","tags":[]}`, ""},
-		"?last=b&n=10": {`{"name":"a","tags":["c","d"]}`, ""},
-		"?last=zzz":    {`{"name":"a","tags":[]}`, ""},
-	} {
-		a := s.do(t, "GET", "/v2/a/tags/list"+query, nil)
-		if diff := cmp.Diff(want, [2]string{string(a.body), a.header.Get("Link")}); diff != "" {
-			t.Errorf("%q: %s", query, diff)
-		}
+	if a := s.do(t, "PUT", "/v2/a/manifests/d", m, "Content-Type", ociManifest); a.status != 201 {
+		t.Fatalf("%d %s", a.status, a.body)
 	}
 	a := s.do(t, "HEAD", "/v2/a/manifests/d", nil)
 	if a.status != http.StatusOK || a.header.Get("Docker-Content-Digest") != sum(m) || a.header.Get("Content-Length") != fmt.Sprint(len(m)) || a.header.Get("Content-Type") != ociManifest {

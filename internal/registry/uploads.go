@@ -12,8 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -150,24 +148,12 @@ func (r *Registry) monolithic(x *exchange, name, digest string) error {
 	return r.finishUpload(x, u, h)
 }
 
-func (r *Registry) uploadStatus(x *exchange, name, id string) error {
-	u, unlock, err := r.session(name, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return uploadAnswer(x, u, http.StatusNoContent)
-}
-
 func (r *Registry) patchUpload(x *exchange, name, id string) error {
 	u, unlock, err := r.session(name, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := checkRange(x, u); err != nil {
-		return err
-	}
 	if err := u.append(x.req.Body); err != nil {
 		return r.appendFailed(u, err)
 	}
@@ -184,9 +170,6 @@ func (r *Registry) putUpload(x *exchange, name, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkRange(x, u); err != nil {
-		return err
-	}
 	return r.finishUpload(x, u, h)
 }
 
@@ -200,17 +183,6 @@ func (r *Registry) finishUpload(x *exchange, u *upload, h v1.Hash) error {
 		return err
 	}
 	return created(x, u.repo, h)
-}
-
-func (r *Registry) deleteUpload(x *exchange, name, id string) error {
-	u, unlock, err := r.session(name, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	r.drop(u)
-	x.WriteHeader(http.StatusNoContent)
-	return nil
 }
 
 // session finds an upload of the repository and keeps others out of it until unlock.
@@ -235,34 +207,6 @@ func (r *Registry) session(name, id string) (u *upload, unlock func(), err error
 	return u, u.mu.Unlock, nil
 }
 
-var rangeRE = regexp.MustCompile(`^(?:bytes )?(\d+)-(\d+)(?:/\S+)?$`)
-
-// checkRange wants chunks in order: Content-Range, where given, starts where the upload stands and fits the length.
-func checkRange(x *exchange, u *upload) error {
-	head := x.req.Header.Get("Content-Range")
-	if head == "" {
-		return nil
-	}
-	m := rangeRE.FindStringSubmatch(head)
-	if m == nil {
-		return rangeError(x, u, fmt.Sprintf("Content-Range %q is not <start>-<end>", head))
-	}
-	start, err1 := strconv.ParseInt(m[1], 10, 64)
-	end, err2 := strconv.ParseInt(m[2], 10, 64)
-	if err1 != nil || err2 != nil || start != u.size {
-		return rangeError(x, u, fmt.Sprintf("Content-Range %q does not start at %d, where the upload stands", head, u.size))
-	}
-	if n := x.req.ContentLength; n >= 0 && end-start+1 != n {
-		return rangeError(x, u, fmt.Sprintf("Content-Range %q does not fit Content-Length %d", head, n))
-	}
-	return nil
-}
-
-func rangeError(x *exchange, u *upload, message string) error {
-	uploadHeader(x, u)
-	return &apiError{http.StatusRequestedRangeNotSatisfiable, "BLOB_UPLOAD_INVALID", message, nil}
-}
-
 // appendFailed tells a body that broke off, which leaves the session usable, from a store that failed.
 func (r *Registry) appendFailed(u *upload, err error) error {
 	var store *os.PathError
@@ -273,15 +217,11 @@ func (r *Registry) appendFailed(u *upload, err error) error {
 	return &apiError{http.StatusBadRequest, "BLOB_UPLOAD_INVALID", fmt.Sprintf("body broke off after %d bytes: %v", u.size, err), nil}
 }
 
-func uploadHeader(x *exchange, u *upload) {
+func uploadAnswer(x *exchange, u *upload, status int) error {
 	x.Header().Set("Location", "/v2/"+u.repo+"/blobs/uploads/"+u.id)
 	x.Header().Set("Docker-Upload-Uuid", u.id)
 	// The range is inclusive; an empty upload is 0-0 by custom.
 	x.Header().Set("Range", fmt.Sprintf("0-%d", max(u.size-1, 0)))
-}
-
-func uploadAnswer(x *exchange, u *upload, status int) error {
-	uploadHeader(x, u)
 	x.WriteHeader(status)
 	return nil
 }

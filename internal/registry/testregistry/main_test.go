@@ -53,13 +53,13 @@ func TestRun(t *testing.T) {
 	if _, body := get(t, "POST", base+"/_reset"); body != "" {
 		t.Error(body)
 	}
-	get(t, "GET", base+"/v2/x/tags/list")
+	get(t, "GET", base+"/v2/x/manifests/v1")
 	_, body := get(t, "GET", base+"/_stats")
 	var s registry.Stats
-	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Requests != 1 || s.ByKind["GET tags"] != 1 {
+	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Requests != 1 || s.ByKind["GET manifest"] != 1 {
 		t.Errorf("%s: %v", body, err)
 	}
-	if _, body := get(t, "GET", base+"/_records"); !strings.Contains(body, `"/v2/x/tags/list"`) {
+	if _, body := get(t, "GET", base+"/_records"); !strings.Contains(body, `"/v2/x/manifests/v1"`) {
 		t.Error(body)
 	}
 	for d, want := range map[string]int{"1ms": 200, "-1s": 400, "soon": 400} {
@@ -70,7 +70,7 @@ func TestRun(t *testing.T) {
 	if code, _ := get(t, "GET", base+"/_reset"); code != http.StatusMethodNotAllowed {
 		t.Errorf("reset by GET: %d", code)
 	}
-	if code, _ := get(t, "GET", base+"/v2/../x/tags/list"); code != http.StatusBadRequest {
+	if code, _ := get(t, "GET", base+"/v2/../x/manifests/v1"); code != http.StatusBadRequest {
 		t.Errorf("the path was cleaned before the registry saw it: %d", code)
 	}
 	cancel()
