@@ -25,7 +25,7 @@ type localMounts map[string]fsutil.FS
 // context writes the directory that the forms other than Overlay read.
 func (s *solve) context() error {
 	dir := filepath.Join(s.tmp, "context")
-	if err := slimllb.WriteContext(dir, s.engine.Form, s.req.Recipes, s.req.Annotations.Manifest); err != nil {
+	if err := slimllb.WriteContext(dir, s.req.Recipes, s.req.Annotations.Manifest); err != nil {
 		return err
 	}
 	local, err := fsutil.NewFS(dir)

@@ -180,7 +180,7 @@ func simple(r *build.Recipe, base llb.State) llb.State {
 		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
 	}
 	for _, lay := range r.Overlays {
-		base = base.File(unpack(r, filesTar(lay)), named(r, "%s", lay))
+		base = base.File(unpack(r, layerTar(lay)), named(r, "%s", lay))
 	}
 	return base
 }
@@ -212,22 +212,21 @@ const (
 	editedTar = "edited.tar"
 )
 
-// layerTar holds an overlay with its parent directories, filesTar without.
+// layerTar holds an overlay with its parent directories.
 func layerTar(l build.Lay) string { return l.Name + ".layer.tar" }
-func filesTar(l build.Lay) string { return l.Name + ".files.tar" }
 
 func platformDir(p v1.Platform) string { return strings.ReplaceAll(p.String(), "/", "-") }
 
-// WriteContext writes, into dir, the local directory that a form reads, for every recipe, each platform's image config as
+// WriteContext writes, into dir, the local directory that a definition reads, for every recipe, each platform's image config as
 // config.json, and as output what buildctl's --output needs besides a type. annotations are the manifest's. dir must not
 // exist or be empty; it appears whole or not at all.
-func WriteContext(dir string, form Form, recipes []*build.Recipe, annotations map[string]string) error {
+func WriteContext(dir string, recipes []*build.Recipe, annotations map[string]string) error {
 	return image.WriteDir(dir, func(tmp string) error {
 		for _, r := range recipes {
 			if err := writeOutput(filepath.Join(tmp, platformDir(r.Platform), "output"), r, annotations); err != nil {
 				return fmt.Errorf("%s: %w", r.Platform, err)
 			}
-			if err := writeContext(filepath.Join(tmp, platformDir(r.Platform)), form, r); err != nil {
+			if err := writeContext(filepath.Join(tmp, platformDir(r.Platform)), r); err != nil {
 				return fmt.Errorf("%s: %w", r.Platform, err)
 			}
 		}
@@ -271,7 +270,7 @@ func flush(w *csv.Writer) error {
 	return w.Error()
 }
 
-func writeContext(dir string, form Form, r *build.Recipe) error {
+func writeContext(dir string, r *build.Recipe) error {
 	_, config, err := r.Render()
 	if err != nil {
 		return err
@@ -289,23 +288,6 @@ func writeContext(dir string, form Form, r *build.Recipe) error {
 				return err
 			}
 		}
-	} else if form == Simple {
-		for _, lay := range r.Overlays {
-			files := make([]image.File, len(lay.Files))
-			for i, f := range lay.Files {
-				if f.ModTime.IsZero() {
-					f.ModTime = r.Epoch
-				}
-				if base, ok := r.Dirs[f.Path]; ok && f.IsDir() {
-					f.Entry = base
-				}
-				files[i] = f
-			}
-			if err := writeTar(filepath.Join(dir, filesTar(lay)), files); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
 	for _, l := range r.Layers() {
 		name, files := l.Name+".layer.tar", l.Files

@@ -177,14 +177,14 @@ func TestContextIsWholeOrNotThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "context")
 	bad := recipe()
 	bad.Overlays = append(bad.Overlays, build.Lay{Name: "broken", Files: []image.File{{Entry: image.Entry{Path: "/x", Type: image.TypeFile, Size: 1}}}})
-	if err := llb.WriteContext(dir, llb.Merge, []*build.Recipe{recipe(), bad}, nil); err == nil {
+	if err := llb.WriteContext(dir, []*build.Recipe{recipe(), bad}, nil); err == nil {
 		t.Fatal("a file without content is accepted")
 	}
 	left, err := os.ReadDir(filepath.Dir(dir))
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v, %v are left of a context that couldn't be written", left, err)
 	}
-	if err := llb.WriteContext(dir, llb.Merge, []*build.Recipe{recipe()}, nil); err != nil {
+	if err := llb.WriteContext(dir, []*build.Recipe{recipe()}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"stub.tar", "payload.layer.tar", "config.json"} {
@@ -192,7 +192,7 @@ func TestContextIsWholeOrNotThere(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := llb.WriteContext(dir, llb.Merge, []*build.Recipe{recipe()}, nil); err == nil {
+	if err := llb.WriteContext(dir, []*build.Recipe{recipe()}, nil); err == nil {
 		t.Error("an existing context is overwritten")
 	}
 }

@@ -578,7 +578,7 @@ func (s store) note(key string, l *layer) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(s.dir, key+".json"), data)
+	return image.WriteBytes(filepath.Join(s.dir, key+".json"), 0o644, data)
 }
 
 // Blob puts a blob that goes with the layers in the cache, by its digest: the Layer is the blob.
@@ -592,15 +592,8 @@ func Blob(cacheDir string, data []byte) (Layer, error) {
 		return Layer{}, err
 	}
 	l := &layer{Hash: digest, Unpacked: digest, Bytes: size, file: filepath.Join(s.dir, digest.Hex+".tar.gz")}
-	if err := writeFile(l.file, data); err != nil {
+	if err := image.WriteBytes(l.file, 0o644, data); err != nil {
 		return Layer{}, err
 	}
 	return Layer{Layer: l, Key: digest.Hex}, s.note(digest.Hex, l)
-}
-
-func writeFile(file string, data []byte) error {
-	return image.WriteFile(file, 0o644, func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	})
 }

@@ -16,14 +16,7 @@ import (
 const unusedAfter = 30 * 24 * time.Hour
 
 func (a *app) cache() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cache",
-		Short: "Show and prune slimctl's cache directory",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  group,
-	}
-	cmd.AddCommand(a.cacheUsage(), a.cachePrune())
-	return cmd
+	return commandGroup("cache", "Show and prune slimctl's cache directory", a.cacheUsage(), a.cachePrune())
 }
 
 func (a *app) cacheUsage() *cobra.Command {

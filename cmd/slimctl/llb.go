@@ -66,7 +66,7 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 		return usage(errors.New("a definition is for one platform; choose it with --platform"))
 	}
 	if contextDir != "" {
-		if err := slimllb.WriteContext(contextDir, form, r.Recipes, r.Annotations(build.Annotations{}).Manifest); err != nil {
+		if err := slimllb.WriteContext(contextDir, r.Recipes, r.Annotations(build.Annotations{}).Manifest); err != nil {
 			return err
 		}
 	}

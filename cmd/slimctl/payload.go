@@ -17,14 +17,7 @@ import (
 )
 
 func (a *app) payload() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "payload",
-		Short: "Manage the agent-browser runtime",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  group,
-	}
-	cmd.AddCommand(a.payloadFetch(), a.payloadList(), a.payloadUpdate())
-	return cmd
+	return commandGroup("payload", "Manage the agent-browser runtime", a.payloadFetch(), a.payloadList(), a.payloadUpdate())
 }
 
 func (a *app) payloadOptions() overlays.Options {

@@ -13,14 +13,7 @@ import (
 )
 
 func (a *app) profile() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "profile",
-		Short: "Print and check profiles",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  group,
-	}
-	cmd.AddCommand(a.profileList(), a.profileShow(), a.profileValidate(), a.profileSchema())
-	return cmd
+	return commandGroup("profile", "Print and check profiles", a.profileList(), a.profileShow(), a.profileValidate(), a.profileSchema())
 }
 
 func (a *app) profileList() *cobra.Command {

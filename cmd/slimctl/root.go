@@ -86,6 +86,13 @@ base and what of it stays; the rest is removed.
 	return root
 }
 
+// commandGroup returns a command that has only subcommands.
+func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: group}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
 // group runs a command that has only subcommands: it prints its help, and refuses what it doesn't know.
 func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

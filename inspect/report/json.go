@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"reflect"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/slimctl/slimctl/internal/rawname"
 )
@@ -103,7 +100,7 @@ func (j *jsonWriter) whole(v reflect.Value, indent string) {
 		j.err = enc.Encode(rawname.Quoted(v.Interface()))
 	}
 	if j.err == nil {
-		_, j.err = j.w.Write(printableJSON(bytes.TrimSuffix(j.scratch.Bytes(), []byte("\n"))))
+		_, j.err = j.w.Write(rawname.Printable(bytes.TrimSuffix(j.scratch.Bytes(), []byte("\n"))))
 	}
 }
 
@@ -117,7 +114,7 @@ func (j *jsonWriter) compact(v any) {
 		data, j.err = json.Marshal(rawname.Quoted(v))
 	}
 	if j.err == nil {
-		_, j.err = j.w.Write(printableJSON(data))
+		_, j.err = j.w.Write(rawname.Printable(data))
 	}
 }
 
@@ -164,26 +161,4 @@ func isEmpty(v reflect.Value) bool {
 	default:
 		return v.IsZero()
 	}
-}
-
-// printableJSON escapes what encoding/json leaves in strings although it moves a terminal's cursor or turns its writing
-// direction. Outside of its strings JSON has none of these.
-func printableJSON(data []byte) []byte {
-	if !bytes.ContainsFunc(data, func(r rune) bool { return r >= 0x7f }) {
-		return data
-	}
-	out := make([]byte, 0, len(data)+1)
-	for i := 0; i < len(data); {
-		r, n := utf8.DecodeRune(data[i:])
-		switch high, low := utf16.EncodeRune(r); {
-		case r < 0x7f || !hidden(r):
-			out = append(out, data[i:i+n]...)
-		case r > 0xffff:
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-		i += n
-	}
-	return out
 }

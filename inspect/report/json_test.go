@@ -25,7 +25,7 @@ func atOnce[T any](t *testing.T, platforms []T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(printableJSON(data)) + "\n"
+	return string(rawname.Printable(data)) + "\n"
 }
 
 func TestJSONIsAsAtOnce(t *testing.T) {

@@ -101,19 +101,7 @@ func writeJSON(w io.Writer, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	for _, r := range b.String() {
-		switch {
-		case r == '\n' || r == ' ' || unicode.IsPrint(r):
-			out.WriteRune(r)
-		case r > 0xffff:
-			r -= 0x10000
-			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
-		}
-	}
-	_, err := w.Write(out.Bytes())
+	_, err := w.Write(rawname.Printable(b.Bytes()))
 	return err
 }
 
