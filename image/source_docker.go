@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -137,7 +138,22 @@ func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, err
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	s.ref = ref
+	if !s.isImage(digest) {
+		return nil, fmt.Errorf("%s: %s is not the image %s; remove it", ref, file, digest)
+	}
 	return s, nil
+}
+
+// isImage reports whether Docker names the image of s by h: by its config or, with containerd's image store, by its digest.
+func (s *Source) isImage(h v1.Hash) bool {
+	return s.digest == h || slices.ContainsFunc(s.children, func(c *child) bool {
+		img, err := c.image()
+		if err != nil {
+			return false // it was not saved
+		}
+		config, err := img.ConfigName()
+		return err == nil && config == h
+	})
 }
 
 // docker runs the docker program on PATH.
@@ -295,11 +311,22 @@ func (s *Source) agree(e tarball.Descriptor) error {
 	return bad(errors.Join(fmt.Errorf("index.json has none with the config %.200q", e.Config), missing))
 }
 
+// mostUnpacked bounds what the layers of an older archive unpack to, in bytes, beside 64 times the archive's size.
+var mostUnpacked int64 = 16 << 30
+
 func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) error {
 	layers, err := img.Layers()
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var left atomic.Int64
+	left.Store(mostUnpacked + 64*info.Size())
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, l := range layers {
@@ -315,7 +342,12 @@ func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) er
 				return fmt.Errorf("%s: layer %s: %w", file, want, err)
 			}
 			defer r.Close()
-			got, _, err := v1.SHA256(Counting(ctx, r, task.Add))
+			got, _, err := v1.SHA256(Counting(ctx, r, func(n int64) {
+				task.Add(n)
+				if left.Add(-n) < 0 {
+					end(fmt.Errorf("the layers unpack to more than %d bytes and 64 times their size", mostUnpacked))
+				}
+			}))
 			if err != nil && !errors.Is(err, io.EOF) {
 				return fmt.Errorf("%s: layer %s: %w", file, want, err)
 			}

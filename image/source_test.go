@@ -126,6 +126,24 @@ func TestDockerArchiveSource(t *testing.T) {
 	}
 }
 
+// TestDockerArchiveBomb: the layers of an older archive are unpacked to be compared, and no further than other layers are.
+func TestDockerArchiveBomb(t *testing.T) {
+	was := mostUnpacked
+	t.Cleanup(func() { mostUnpacked = was })
+	mostUnpacked = 1 << 20
+	l, err := NewLayer([]File{Bytes("/zeros", 0o644, make([]byte, 64<<20))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "old.tar")
+	if err := tarball.WriteToFile(file, tagOf(t, "example.com/x:1"), testImage(t, amd64, l)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), "docker-archive:"+file, testOptions()); err == nil || !strings.Contains(err.Error(), "unpack to more than") {
+		t.Errorf("error is %v", err)
+	}
+}
+
 func TestOpenBadInput(t *testing.T) {
 	dir := writeBase(t, testBase(t, 100), "a")
 	file := filepath.Join(t.TempDir(), "x.tar")

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,6 +37,24 @@ func TestImageInDocker(t *testing.T) {
 	must(append(build, "--set", "config.env.TZ=Antarctica/Troll")...)
 	if code, out, stderr := slimctl(t.Context(), verify...); code != exitGate || !strings.Contains(out, "Antarctica/Troll") {
 		t.Errorf("another image of that name: exit code %d\n%s%s", code, out, stderr)
+	}
+	// What the cache has of one image is another's.
+	saved, err := filepath.Glob(filepath.Join(dir, "slimctl", "docker", "*.tar"))
+	if err != nil || len(saved) != 2 {
+		t.Fatal(saved, err)
+	}
+	for i := range saved { // they change their places
+		if err := os.Rename(saved[i], fmt.Sprint(saved[1-i], ".other")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range saved {
+		if err := os.Rename(file+".other", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, out, stderr := slimctl(t.Context(), verify...); code != exitError || !strings.Contains(stderr, "remove it") {
+		t.Errorf("a cache with another image: exit code %d\n%s%s", code, out, stderr)
 	}
 	code, _, stderr := slimctl(t.Context(), "inspect", "docker-daemon:slim/nowhere:1")
 	if code != exitNotFound || !strings.Contains(stderr, "No such image") {
