@@ -31,7 +31,7 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	flags.Var(setFlag(func(s string) error {
 		f.Set = append(f.Set, "compression="+s)
 		return nil
-	}), "compression", "of new layers, `KIND`: gzip or zstd (default: the profile's)")
+	}), "compression", "`KIND` of new layers: gzip, or zstd from Docker 23 (default: profile's)")
 	flags.BoolVar(&f.AcceptUnknownLine, "accept-unknown-line", false, "accept a base of a line that the profile isn't for")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
 	f.registry.add(cmd)
