@@ -1,89 +1,208 @@
 package shell
 
-import "slices"
+import "maps"
 
-// branch is one of two ways, walked through.
-type branch struct {
-	vars   *store
-	out    *output
-	status status
+// way is how far a command leaves what it is in.
+type way int8
+
+const (
+	unsure    way = iota - 1 // one of the others
+	goesOn                   // it doesn't
+	continues                // the round of a loop
+	breaks                   // the loop
+	returns                  // the function or the sourced file
+	exits                    // the script
+)
+
+// ending is whether the commands that follow are come to.
+type ending struct {
+	// now is what happens with the image's own environment; with any other it is between least and most.
+	least, now, most way
+	// why decides on it.
+	why origin
+	// fails is true when it is the end of the start, with an error, and nothing else takes its place.
+	fails bool
 }
 
-// branch walks through body as if it were taken. cond says whether it is, and depends on why.
-func (sh *Walk) branch(f *frame, cond tri, why names, body func(*frame) status) branch {
-	g := *f
-	g.vars = &store{up: f.vars}
-	g.why = f.why.with(why)
-	g.dormant = f.dormant || cond == no && len(why) == 0
-	g.depth++
-	args := slices.Clone(*f.args)
-	if f.out != nil {
-		g.out = newOutput()
+// leaves is an ending that is sure.
+func leaves(w way) ending { return ending{least: w, now: w, most: w} }
+
+// catch takes away what goes no farther than w.
+func (e *ending) catch(w way) {
+	if e.most <= w {
+		*e = ending{}
 	}
-	st := status{}
-	if sh.enter(&g) {
-		st = body(&g)
+	if e.least <= w {
+		e.least = goesOn
 	}
-	if cond != yes {
-		*f.args = args
+	if e.now > goesOn && e.now <= w {
+		e.now = goesOn
 	}
-	return branch{g.vars, g.out, st}
 }
 
-// join puts what two ways leave into f.
-func (sh *Walk) join(f *frame, cond tri, why names, a, b branch) status {
-	keys := map[string]bool{}
-	for _, br := range []branch{a, b} {
-		if br.vars != nil {
-			for k := range br.vars.vars {
-				keys[k] = true
-			}
+// joinEndings is the ending of a choice between a, if c, and b. What follows an error isn't chosen by it.
+func joinEndings(c answer, a, b ending) ending {
+	switch {
+	case a.most == goesOn && b.most == goesOn:
+		return ending{}
+	case b.fails && !a.fails:
+		return a
+	case a.fails && !b.fails:
+		return b
+	}
+	e := ending{least: min(a.least, b.least), now: unsure, most: max(a.most, b.most), fails: a.fails && b.fails}
+	switch {
+	case c.is == yes || a.now == b.now:
+		e.now = a.now
+	case c.is == no:
+		e.now = b.now
+	}
+	if e.least == goesOn {
+		e.why = c.why.with(decides, a.why, b.why)
+	}
+	return e
+}
+
+// each walks through n bodies, one after the other, as long as none ends what they are in.
+func (sh *Walk) each(f *frame, i, n int, body func(*frame, int) answer) answer {
+	last := done
+	for ; i < n; i++ {
+		if f.end.most != goesOn {
+			return sh.then(f, last, func(g *frame) answer { return sh.each(g, i, n, body) })
 		}
+		last = body(f, i)
 	}
+	return last
+}
+
+// then walks through what follows a command whose answer is last, unless that was the end.
+func (sh *Walk) then(f *frame, last answer, rest func(*frame) answer) answer {
+	e := *f.end
+	if e.most == goesOn {
+		return rest(f)
+	}
+	if e.least > goesOn {
+		return last
+	}
+	*f.end = ending{}
+	c := answer{no, e.why}
+	switch e.now {
+	case goesOn:
+		c.is = yes
+	case unsure:
+		c.is = maybe
+	}
+	return sh.choose(f, c, rest, func(g *frame) answer {
+		*g.end = leaves(e.most)
+		return last
+	})
+}
+
+// choose walks through both ways of a choice, and puts into f what they leave together. A way that is nil does nothing.
+func (sh *Walk) choose(f *frame, c answer, then, other func(*frame) answer) answer {
+	a, ours := sh.branch(f, c, then)
+	b, theirs := sh.branch(f, c.not(), other)
 	// What a way leaves that ends the script is gone; after return and break the caller or what follows the loop has it.
-	aEnds, bEnds := a.status.end == exits && a.status.sure, b.status.end == exits && b.status.sure
-	for _, k := range sorted(keys) {
-		before := sh.peekKey(f, k)
-		va, vb := before, before
-		if a.vars != nil {
-			if v, ok := a.vars.vars[k]; ok {
-				va = v
-			}
-		}
-		if b.vars != nil {
-			if v, ok := b.vars.vars[k]; ok {
-				vb = v
-			}
-		}
+	aEnds, bEnds := a.end.least == exits, b.end.least == exits
+	changed := maps.Clone(a.vars.vars)
+	if changed == nil {
+		changed = map[string]variable{}
+	}
+	maps.Copy(changed, b.vars.vars)
+	for name := range changed {
+		va, vb := sh.peek(a, name), sh.peek(b, name)
 		switch {
 		case aEnds && !bEnds:
-			f.vars.set(k, vb)
+			f.vars.set(name, vb)
 		case bEnds && !aEnds:
-			f.vars.set(k, va)
+			f.vars.set(name, va)
 		default:
-			f.vars.set(k, meet(cond, why, va, vb))
+			f.vars.set(name, meet(c, va, vb))
 		}
 	}
-	f.out.merge(a.out, cond, why)
-	f.out.merge(b.out, cond.not(), why)
-	return choose(cond, why, a.status, b.status)
+	if f.out != nil && a.out.pieces+b.out.pieces > 2*f.out.pieces {
+		f.out.pieces++
+		f.out.value = meet(c, variable{value: a.out.value}, variable{value: b.out.value}).value
+	}
+	*f.end = joinEndings(c, *a.end, *b.end)
+	is := maybe
+	switch {
+	case c.is == yes || ours.is == theirs.is:
+		is = ours.is
+	case c.is == no:
+		is = theirs.is
+	}
+	return answer{is, c.why.with(decides, ours.why, theirs.why)}
+}
+
+// branch walks through body as one way of a choice.
+func (sh *Walk) branch(f *frame, c answer, body func(*frame) answer) (*frame, answer) {
+	g := *f
+	g.vars, g.end = &store{up: f.vars}, &ending{}
+	g.why = f.why.with(decides, c.why)
+	g.dormant = f.dormant || c.sure(no)
+	g.depth++
+	if f.out != nil {
+		out := *f.out
+		g.out = &out
+	}
+	switch {
+	case body == nil:
+		return &g, done
+	case !sh.enter(&g):
+		return &g, answer{}
+	}
+	return &g, body(&g)
 }
 
 // apart walks through body in a shell of its own.
-func (sh *Walk) apart(f *frame, body func(*frame) status) status {
+func (sh *Walk) apart(f *frame, body func(*frame) answer) answer {
 	g := *f
-	g.vars = &store{up: f.vars}
-	args := slices.Clone(*f.args)
-	g.args = &args
+	g.vars, g.end = &store{up: f.vars}, &ending{}
 	g.depth++
 	if !sh.enter(&g) {
-		return status{}
+		return answer{}
 	}
-	st := body(&g)
-	return status{ok: st.ok, why: st.why}
+	return body(&g)
 }
 
-// either walks through body if cond says so.
-func (sh *Walk) either(f *frame, cond tri, why names, body func(*frame) status) {
-	sh.join(f, cond, why, sh.branch(f, cond, why, body), branch{status: status{ok: maybe}})
+// output is what commands write when they run in a shell of their own.
+func (sh *Walk) output(f *frame, body func(*frame) answer) value {
+	out := newOutput()
+	sh.apart(f, func(g *frame) answer { g.out = out; return body(g) })
+	return out.value
+}
+
+// process is a frame for another process: only what is exported goes on.
+func (sh *Walk) process(f *frame, args []value) *frame {
+	g := *f
+	g.vars, g.end = &store{}, &ending{}
+	all := f.vars.all()
+	sh.steps += len(all) / 4 // passing them on costs as much as walking through commands
+	for name, v := range all {
+		if v.exported {
+			g.vars.set(name, v)
+		}
+	}
+	g.funcs, g.saved = map[string]function{}, nil
+	sh.setArgs(&g, args)
+	g.depth++
+	return &g
+}
+
+// output is what commands write to their standard output, in so many pieces.
+type output struct {
+	value
+	pieces int
+}
+
+func newOutput() *output { return &output{value: literal("")} }
+
+// emit writes to standard output.
+func (sh *Walk) emit(f *frame, v value) {
+	if f.out != nil {
+		v.list = nil
+		f.out.value = f.out.and(v)
+		f.out.pieces++
+	}
 }

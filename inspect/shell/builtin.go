@@ -4,214 +4,213 @@ import (
 	"slices"
 	"strings"
 
+	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 )
 
+// idle are builtins that nothing here depends on.
+var idle = strings.Fields("cd umask wait ulimit shopt hash pwd type kill jobs times alias disown bg fg")
+
 // builtin runs what the shell itself knows. ok is false for what it doesn't.
-func (sh *Walk) builtin(f *frame, args []value, pos syntax.Pos) (st status, ok bool) {
+func (sh *Walk) builtin(f *frame, args []value, pos syntax.Pos) (a answer, ok bool) {
 	name, rest := args[0].text, args[1:]
-	done := status{ok: yes}
 	switch name {
 	case ":", "true":
-		return done, true
 	case "false":
-		return status{ok: no}, true
+		return answer{is: no}, true
 	case "echo":
-		newline := true
-		for len(rest) > 0 && rest[0].known && (rest[0].text == "-n" || rest[0].text == "-e" || rest[0].text == "-ne" || rest[0].text == "-en") {
-			newline = newline && !strings.Contains(rest[0].text, "n")
+		newline := "\n"
+		for len(rest) > 0 && rest[0].known && slices.Contains([]string{"-n", "-e", "-ne", "-en"}, rest[0].text) {
+			if strings.Contains(rest[0].text, "n") {
+				newline = ""
+			}
 			rest = rest[1:]
 		}
-		sh.emit(f, join(rest, " ", newline))
-		return done, true
+		sh.emit(f, join(rest).and(literal(newline)))
 	case "printf":
 		sh.emit(f, printf(rest))
-		return done, true
 	case "[", "test":
 		if name == "[" && len(rest) > 0 {
 			rest = rest[:len(rest)-1]
 		}
-		ok, why := sh.test(f, rest)
-		return status{ok: ok, why: why}, true
-	case "exit", "return":
-		st := status{end: exits, sure: true, ok: yes}
-		if name == "return" {
-			st.end = returns
-		}
-		if len(rest) > 0 {
-			st.ok = maybe
-			if rest[0].known {
-				st.ok = truth(rest[0].text == "0")
-				st.fails = name == "exit" && rest[0].text != "0"
-			}
-			st.why = rest[0].data.with(rest[0].why)
-		}
-		return st, true
-	case "break", "continue":
-		return status{end: breaks, sure: true, ok: yes}, true
+		return sh.test(rest), true
+	case "exit", "return", "break", "continue":
+		return sh.end(f, name, rest), true
 	case "shift":
-		if len(*f.args) > 0 {
-			a := (*f.args)[1:]
-			*f.args = a
+		if args := sh.args(f); len(args) > 0 {
+			sh.setArgs(f, args[1:])
 		}
-		return done, true
 	case "set":
-		for i, a := range rest {
-			if a.known && a.text == "--" {
-				*f.args = slices.Clone(rest[i+1:])
-				break
-			}
+		if i := slices.IndexFunc(rest, func(a value) bool { return a.known && a.text == "--" }); i >= 0 {
+			sh.setArgs(f, rest[i+1:])
 		}
-		return done, true
 	case "unset":
 		for _, a := range rest {
 			if a.known && syntax.ValidName(a.text) {
-				sh.set(f, a.text, literal(""))
+				sh.set(f, a.text, value{known: true, unset: true})
 			}
 		}
-		return done, true
-	case "cd", "umask", "wait", "ulimit", "shopt", "hash", "pwd", "type", "kill", "jobs", "getopts", "times", "alias", "disown", "bg", "fg":
-		if name == "getopts" && len(rest) > 1 && rest[1].known && syntax.ValidName(rest[1].text) {
-			sh.set(f, rest[1].text, unknown(*f.args...))
+	case "getopts":
+		if len(rest) > 1 && rest[1].known && syntax.ValidName(rest[1].text) {
+			sh.set(f, rest[1].text, unknown(sh.args(f)...))
 		}
-		v := unknown(rest...)
-		sh.emit(f, v)
-		return status{ok: maybe, why: v.data.with(v.why)}, true
+		return answer{}, true
 	case "read", "readarray", "mapfile":
 		sh.readVariables(f, name, rest)
-		v := sh.stdin(f)
-		return status{ok: maybe, why: v.data.with(v.why)}, true
+		return dependsOn(maybe, sh.stdin(f)), true
 	case "eval":
-		v := join(rest, " ", false)
-		return sh.runText(f, v, "eval", pos), true
+		return sh.runText(f, join(rest), "eval", pos), true
 	case "trap":
 		if len(rest) > 1 {
-			sh.either(f, maybe, nil, func(g *frame) status { return sh.runText(g, rest[0], "trap", pos) })
+			sh.choose(f, answer{}, func(g *frame) answer { return sh.runText(g, rest[0], "trap", pos) }, nil)
 		}
-		return done, true
 	case ".", "source":
 		if len(rest) == 0 {
-			return status{}, true
+			return answer{}, true
 		}
 		return sh.source(f, rest, pos), true
 	case "exec":
-		for len(rest) > 0 && rest[0].known && strings.HasPrefix(rest[0].text, "-") {
-			if rest[0].text == "-a" && len(rest) > 1 {
-				rest = rest[1:]
-			}
-			rest = rest[1:]
+		if _, rest = options(rest, "-a"); len(rest) > 0 {
+			a = sh.outside(f, rest, pos)
+			*f.end = leaves(exits)
+			return a, true
 		}
-		if len(rest) == 0 {
-			return done, true
-		}
-		st := sh.outside(f, rest, pos)
-		return status{ok: st.ok, why: st.why, end: exits, sure: true}, true
 	case "command", "builtin":
-		for len(rest) > 0 && rest[0].known && strings.HasPrefix(rest[0].text, "-") {
-			if strings.ContainsAny(rest[0].text, "vV") {
-				v := unknown(rest[1:]...)
-				sh.emit(f, v)
-				return status{why: v.data}, true
-			}
-			rest = rest[1:]
+		given, rest := options(rest, "")
+		if slices.ContainsFunc(given, func(o option) bool { return strings.ContainsAny(o.name, "vV") }) {
+			sh.emit(f, unknown(rest...))
+			return dependsOn(maybe, rest...), true
 		}
-		if len(rest) == 0 {
-			return done, true
+		if len(rest) > 0 {
+			g := *f
+			g.funcs = nil
+			return sh.run(&g, rest, pos), true
 		}
-		g := *f
-		g.funcs = nil
-		return sh.run(&g, rest, pos), true
+	default:
+		if !slices.Contains(idle, name) {
+			return answer{}, false
+		}
+		sh.emit(f, unknown(rest...))
+		return dependsOn(maybe, rest...), true
 	}
-	return status{}, false
+	return done, true
 }
 
-// join puts words together.
-func join(words []value, by string, newline bool) value {
+// end is exit, return, break and continue.
+func (sh *Walk) end(f *frame, name string, args []value) answer {
+	w := map[string]way{"exit": exits, "return": returns, "break": breaks, "continue": continues}[name]
+	*f.end = leaves(w)
+	if w < returns || len(args) == 0 {
+		return done
+	}
+	a := dependsOn(maybe, args[0])
+	if args[0].known {
+		a.is = truth(args[0].text == "0")
+		f.end.fails = w == exits && a.is == no
+	}
+	return a
+}
+
+// join puts words together, with spaces between them.
+func join(words []value) value {
 	out := literal("")
 	for i, w := range words {
 		if i > 0 {
-			out = out.and(literal(by))
+			out = out.and(literal(" "))
 		}
-		if w.list != nil {
-			w = unknown(w.list...)
-		}
-		if i == 0 {
-			out = w
-			out.file = ""
-		} else {
-			out = out.and(w)
-		}
-	}
-	if newline {
-		out = out.and(literal("\n"))
+		out = out.and(w)
 	}
 	return out
 }
 
-// printf knows the plainest of its formats.
+// printf is what the builtin writes. That its arguments are more than its format takes isn't understood.
 func printf(args []value) value {
-	if len(args) > 1 && args[0].known && args[0].text == "-v" {
-		return unknown(args...)
-	}
-	if len(args) == 0 {
-		return value{}
-	}
-	switch format := args[0]; {
-	case !format.known:
-	case format.text == "%s":
-		return join(args[1:], "", false)
-	case format.text == `%s\n`:
-		return join(args[1:], "\n", true)
-	case len(args) == 1 && !strings.ContainsAny(format.text, `%\`):
-		return format
-	}
 	v := unknown(args...)
-	v.fixed = args[0].fixed && !strings.HasPrefix(args[0].text, "%")
-	return v
+	if len(args) == 0 || !args[0].known || args[0].text == "-v" {
+		return v
+	}
+	var texts []string
+	v.known = true
+	for _, a := range args[1:] {
+		v.known = v.known && a.known
+		texts = append(texts, a.text)
+	}
+	text, n, err := expand.Format(&expand.Config{}, args[0].text, texts)
+	if !v.known || err != nil || n < len(texts) {
+		text, v.known = "", false
+	}
+	if strings.HasPrefix(args[0].text, "%") {
+		v.from = v.from.with(begins, args[min(1, len(args)-1)].from)
+	}
+	v.text = text
+	return v.bounded()
 }
 
 // readVariables is read, readarray and mapfile.
 func (sh *Walk) readVariables(f *frame, command string, args []value) {
 	in := sh.stdin(f)
-	array := command != "read"
-	var vars []string
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		if !a.known {
-			continue
-		}
-		if strings.HasPrefix(a.text, "-") {
-			array = array || strings.Contains(a.text, "a")
-			with := "pdntuNi" // the options that take the next word
-			if command != "read" {
-				with = "dnuCcOs"
-			}
-			if strings.ContainsRune(with, rune(a.text[len(a.text)-1])) {
-				i++
-			}
-			continue
-		}
-		if syntax.ValidName(a.text) {
-			vars = append(vars, a.text)
+	takes := "-p -n -N -t -d -u -i"
+	if command != "read" {
+		takes = "-d -n -u -C -c -O -s"
+	}
+	given, vars := options(args, takes)
+	array := command != "read" || slices.ContainsFunc(given, func(o option) bool { return strings.Contains(o.name, "a") })
+	v := value{from: in.from}
+	if array {
+		v.list = []value{v}
+	}
+	if command != "read" && in.known {
+		v.known, v.list = true, []value{}
+		for line := range strings.Lines(in.text) {
+			v.list = append(v.list, value{text: strings.TrimSuffix(line, "\n"), known: true, from: in.from})
 		}
 	}
-	for _, name := range vars {
-		v := unknown(in)
-		v.head = in.head
-		if array {
-			v.list = []value{v}
-			if command != "read" && in.known {
-				v.list = []value{}
-				for _, line := range strings.Split(strings.TrimSuffix(in.text, "\n"), "\n") {
-					if in.text == "" || len(v.list) > maxNames {
-						break
-					}
-					e := in
-					e.text, e.list, e.file = line, nil, ""
-					v.list = append(v.list, e)
-				}
-			}
+	for _, a := range vars {
+		if a.known && syntax.ValidName(a.text) {
+			sh.set(f, a.text, v.bounded())
 		}
-		sh.set(f, name, v)
 	}
+}
+
+// option is an option of a command line, with its own word if it takes one.
+type option struct {
+	name  string
+	value value
+}
+
+// options takes the options off the front of args; those that takes names have a word of their own.
+func options(args []value, takes string) (given []option, rest []value) {
+	with := strings.Fields(takes)
+	for len(args) > 0 && args[0].known && len(args[0].text) > 1 && args[0].text[0] == '-' {
+		a := args[0]
+		args = args[1:]
+		if a.text == "--" {
+			break
+		}
+		name, v, joined := strings.Cut(a.text, "=")
+		a.text = v
+		if last := "-" + name[len(name)-1:]; name[1] != '-' && slices.Contains(with, last) { // -euo is -eu and -o
+			given = append(given, option{name: strings.TrimSuffix(name, last[1:])})
+			name = last
+		}
+		if slices.Contains(with, name) && !joined && len(args) > 0 {
+			a, args = args[0], args[1:]
+		}
+		given = append(given, option{name, a})
+	}
+	return given, args
+}
+
+// operands are the words that are no options, wherever they are.
+func operands(args []value) []value {
+	var out []value
+	for i, a := range args {
+		if a.known && a.text == "--" {
+			return append(out, args[i+1:]...)
+		}
+		if !a.known || !strings.HasPrefix(a.text, "-") || a.text == "-" {
+			out = append(out, a)
+		}
+	}
+	return out
 }

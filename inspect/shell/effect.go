@@ -58,7 +58,7 @@ type Hook struct {
 }
 
 // hook marks variables whose value is run.
-func (sh *Walk) hook(f *frame, vars names, how string, pos syntax.Pos) {
+func (sh *Walk) hook(f *frame, vars []string, how string, pos syntax.Pos) {
 	at := sh.place(f, pos)
 	for _, name := range vars {
 		h := Hook{Variable: name, How: how, Dormant: f.dormant, Place: at}
@@ -83,20 +83,19 @@ func (sh *Walk) absent(at tree.Place, format, p string) {
 func (sh *Walk) write(f *frame, to value, content value, how string, at tree.Place) {
 	p := file(to)
 	if p == "" {
-		if prefix := to.text; to.known || !strings.HasPrefix(prefix, "/") {
-			return // a path of the working directory, /dev/fd or a home
+		if !to.known && strings.HasPrefix(to.text, "/") { // otherwise of the working directory or a home
+			sh.Note(at, "which file is written here can't be told%s", because(to))
 		}
-		sh.Note(at, "which file is written here can't be told%s", because(to))
 		return
 	}
 	if strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") {
 		return
 	}
-	decides := content.data.with(content.why, to.data, to.why, f.why)
+	by := origin(nil).with(decides, content.from, to.from, f.why)
 	if how == ">>" || how == "sed -i" {
-		decides = decides.with(sh.touched[p])
+		by = by.with(decides, sh.touched[p])
 	}
-	sh.touched[p] = sh.touched[p].with(decides)
+	sh.touched[p] = sh.touched[p].with(decides, by)
 	if gives := rights(p); gives != "" {
 		text := "it writes to " + p + ", " + gives
 		if content.known && content.text != "" {
@@ -104,11 +103,11 @@ func (sh *Walk) write(f *frame, to value, content value, how string, at tree.Pla
 		}
 		sh.grant(f, at, text)
 	}
-	if content.rendered && content.file != "" {
-		sh.rendering(f, Rendering{Template: content.file, Output: p, Variables: content.variables, Values: content.values, Place: at})
+	if fill := content.filled; fill != nil && content.file != "" {
+		sh.rendering(f, Rendering{Template: content.file, Output: p, Variables: fill.variables, Values: fill.values, Place: at})
 		return
 	}
-	sh.change(f, Change{Path: p, How: how, Variables: decides, Place: at})
+	sh.change(f, Change{Path: p, How: how, Place: at}, by)
 }
 
 func (sh *Walk) rendering(f *frame, r Rendering) {
@@ -121,36 +120,34 @@ func (sh *Walk) rendering(f *frame, r Rendering) {
 			return
 		}
 	}
-	if len(sh.Renderings) == maxScripts {
-		sh.Note(tree.Place{Path: f.at}, "more than %d files are made from templates: only these are told", maxScripts)
-		return
+	if sh.room(f, len(sh.Renderings), maxScripts, "files are made from templates") {
+		sh.Renderings = append(sh.Renderings, r)
 	}
-	sh.Renderings = append(sh.Renderings, r)
 }
 
-func (sh *Walk) change(f *frame, c Change) {
+func (sh *Walk) change(f *frame, c Change, by origin) {
 	c.Dormant = f.dormant
-	for i, o := range sh.Changes {
-		if o.Path == c.Path && o.How == c.How {
-			sh.Changes[i].Variables = names(o.Variables).with(c.Variables)
-			sh.Changes[i].Dormant = o.Dormant && c.Dormant
-			return
+	i := slices.IndexFunc(sh.Changes, func(o Change) bool { return o.Path == c.Path && o.How == c.How })
+	if i < 0 {
+		if sh.room(f, len(sh.Changes), 2*maxScripts, "files are changed") {
+			c.Variables = by.names(decides)
+			sh.Changes = append(sh.Changes, c)
 		}
-	}
-	if len(sh.Changes) == 2*maxScripts {
-		sh.Note(tree.Place{Path: f.at}, "more than %d files are changed: only these are told", 2*maxScripts)
 		return
 	}
-	sh.Changes = append(sh.Changes, c)
+	o := &sh.Changes[i]
+	for _, name := range by.names(decides) {
+		if !slices.Contains(o.Variables, name) && len(o.Variables) < maxNames {
+			o.Variables = append(slices.Clip(o.Variables), name)
+		}
+	}
+	slices.Sort(o.Variables)
+	o.Dormant = o.Dormant && c.Dormant
 }
 
 func (sh *Walk) grant(f *frame, at tree.Place, text string) {
 	n := tree.Note{Place: at, Text: text}
-	switch {
-	case f.dormant || slices.Contains(sh.Grants, n):
-	case len(sh.Grants) == maxNotes:
-		sh.Note(tree.Place{Path: f.at}, "more than %d rights are given: only these are told", maxNotes)
-	default:
+	if !f.dormant && !slices.Contains(sh.Grants, n) && sh.room(f, len(sh.Grants), maxNotes, "rights are given") {
 		sh.Grants = append(sh.Grants, n)
 	}
 }

@@ -37,6 +37,24 @@ func parse(text string) (file *syntax.File, why string) {
 	return file, ""
 }
 
+// parse takes the text of a file in.
+func (s *script) parse(text string) {
+	var interpreter string
+	interpreter, s.shell, s.bash = isShell(text)
+	switch {
+	case strings.HasPrefix(text, "\x7fELF"):
+		s.why = isProgram
+		return
+	case interpreter != "" && !s.shell:
+		s.why = "it is a script for " + interpreter
+		return
+	}
+	s.file, s.why = parse(text)
+	if s.why == "" && interpreter == "" {
+		s.shell = true // sourced, or run by a shell that is named
+	}
+}
+
 // nesting is more than how deeply a script can be nested, in units of about 4 kB of the parser's stack: it takes every
 // sign that opens something to be open at once. The parser recurses, and Go can't recover from a stack that is full.
 func nesting(text string) int {

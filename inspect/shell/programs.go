@@ -6,129 +6,156 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/shlex"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
+// outside runs a program, and no function or builtin, as exec does.
+func (sh *Walk) outside(f *frame, args []value, pos syntax.Pos) answer {
+	name := args[0]
+	sh.hook(f, name.from.names(begins), "exec", pos)
+	if !name.known || name.text == "" {
+		sh.Note(sh.place(f, pos), "which program is run here can't be told%s", because(name))
+		return dependsOn(maybe, name)
+	}
+	return sh.program(f, args, pos)
+}
+
+// program runs a program of the image.
+func (sh *Walk) program(f *frame, args []value, pos syntax.Pos) answer {
+	name := args[0].text
+	if a, ok := sh.known(f, path.Base(name), args, pos); ok {
+		return a
+	}
+	if p := sh.lookUp(f, name); p != "" && mayBeScript(p) {
+		if s := sh.load(p); s != nil && (s.shell || s.why != "" && s.why != isProgram && s.why != tooLarge) {
+			return sh.script(f, p, s, args)
+		}
+	} else if p == "" && strings.HasPrefix(name, "/") && !f.dormant {
+		sh.absent(sh.place(f, pos), "%s is run, and it isn't there", name)
+	}
+	return sh.other(f, args)
+}
+
+// others are programs of the base in other languages than the shell's. inspect/start has what they read.
+var others = []string{"python-server", "gem-server", "mcp-hub", "mcp-server-browser", "jupyter", "code-server"}
+
+// other is a program of which no more is known than what it is given. It is one that a job comes to.
+func (sh *Walk) other(f *frame, args []value) answer {
+	v := sh.unknownOutput(f, args[1:])
+	sh.emit(f, v)
+	if sh.job == "" || f.dormant {
+		return dependsOn(maybe, v)
+	}
+	var words []string
+	for _, a := range args {
+		words = append(words, a.written())
+	}
+	switch {
+	case slices.ContainsFunc(sh.argv, func(o []string) bool { return slices.Equal(o, words) }):
+	case len(sh.argv) == maxNames:
+		sh.Note(sh.jobAt, "program %s comes to more than %d programs: only these are looked at", sh.job, maxNames)
+	default:
+		sh.argv = append(sh.argv, words)
+	}
+	return dependsOn(maybe, v)
+}
+
+// unknownOutput is that of a program of which no more is known than what it was given.
+func (sh *Walk) unknownOutput(f *frame, args []value) value {
+	return unknown(append(slices.Clip(args), sh.stdin(f))...)
+}
+
 // known runs a program whose work matters here. ok is false for any other.
-func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (status, bool) {
+func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (a answer, ok bool) {
 	rest := args[1:]
 	at := sh.place(f, pos)
+	ops := operands(rest)
 	switch base {
 	case "bash", "sh", "dash", "ash", "ksh", "zsh", "rbash":
 		return sh.shellCommand(f, base, args, pos), true
 	case "su", "runuser":
 		return sh.su(f, base, args, pos), true
-	case "env", "sudo", "doas", "nohup", "setsid", "nice", "ionice", "stdbuf", "time", "timeout", "gosu", "su-exec", "setpriv",
-		"chroot", "tini", "dumb-init", "catatonit", "flock", "chpst", "unshare", "busybox", "xargs", "fakeroot", "dbus-run-session",
-		"xvfb-run":
-		return sh.wrapper(f, base, args, pos)
 	case "browser-shell":
 		if len(rest) == 0 || rest[0].text != "start" {
-			return status{}, false
+			return answer{}, false
 		}
 		return sh.wrapper(f, "browser-shell start", rest, pos)
 	case "envsubst":
-		sh.emit(f, sh.envsubst(f, rest, at))
-		return status{ok: yes}, true
+		sh.emit(f, sh.envsubst(f, ops, at))
+		return done, true
 	case "cat":
-		sh.emit(f, sh.cat(f, rest))
-		return status{ok: maybe}, true
+		v := unknown(ops...)
+		switch {
+		case len(ops) == 0 || len(ops) == 1 && ops[0].known && ops[0].text == "-":
+			v = sh.stdin(f)
+		case len(ops) == 1:
+			v = sh.content(ops[0])
+		}
+		sh.emit(f, v)
 	case "tr":
-		in := sh.stdin(f)
-		if len(rest) == 2 && rest[0].known && rest[0].text == "-d" && rest[1].known && rest[1].text == "[:space:]" && in.known {
-			in.text = strings.Join(strings.Fields(in.text), "")
-			in.file = ""
-			sh.emit(f, in)
+		v := sh.stdin(f)
+		if len(rest) == 2 && rest[0].text == "-d" && rest[1].text == "[:space:]" && v.known {
+			v = value{text: strings.Join(strings.Fields(v.text), ""), known: true, from: v.from}
 		} else {
-			sh.emit(f, sh.unknownOutput(f, rest))
+			v = sh.unknownOutput(f, rest)
 		}
-		return status{ok: yes}, true
+		sh.emit(f, v)
 	case "tee":
-		in := sh.stdin(f)
-		for _, a := range operands(rest) {
-			sh.write(f, a, in, "tee", at)
+		for _, a := range ops {
+			sh.write(f, a, sh.stdin(f), "tee", at)
 		}
-		sh.emit(f, in)
-		return status{ok: yes}, true
+		sh.emit(f, sh.stdin(f))
 	case "sed":
 		sh.sed(f, rest, at)
-		return status{ok: maybe}, true
 	case "cp", "mv", "ln", "install", "rsync":
 		sh.copy(f, base, rest, at)
-		return status{ok: maybe}, true
 	case "rm", "unlink", "rmdir":
-		for _, a := range operands(rest) {
+		for _, a := range ops {
 			sh.remove(f, a, at)
 		}
-		return status{ok: maybe}, true
 	case "touch", "truncate":
-		for _, a := range operands(rest) {
+		for _, a := range ops {
 			sh.write(f, a, value{}, base, at)
 		}
-		return status{ok: maybe}, true
 	case "mktemp":
 		sh.emit(f, literal("/tmp/tmp.XXXXXXXXXX"))
-		return status{ok: yes}, true
 	case "mkdir":
-		for _, a := range operands(rest) {
+		for _, a := range ops {
 			if p := file(a); p != "" {
-				sh.touched[p] = sh.touched[p].with(a.data, a.why, f.why)
+				sh.touched[p] = sh.touched[p].with(decides, a.from, f.why)
 			}
 		}
-		return status{ok: maybe}, true
 	case "chmod":
-		ops := operands(rest)
 		if len(ops) > 1 && ops[0].known && setsID(ops[0].text) {
 			for _, a := range ops[1:] {
 				sh.grant(f, at, "it makes "+a.written()+" run with its owner's or group's rights: chmod "+ops[0].text)
 			}
 		}
-		return status{ok: maybe}, true
 	case "setcap":
-		sh.grant(f, at, "it gives capabilities: setcap "+join(rest, " ", false).written())
-		return status{ok: maybe}, true
-	case "usermod", "gpasswd", "adduser", "addgroup", "chpasswd", "visudo", "passwd":
-		line := join(rest, " ", false)
-		if base == "chpasswd" || base == "visudo" || base == "passwd" || privileged.MatchString(line.text) {
+		sh.grant(f, at, "it gives capabilities: setcap "+join(rest).written())
+	case "chpasswd", "visudo", "passwd":
+		sh.grant(f, at, "it changes an account's rights: "+base+" "+join(rest).written())
+	case "usermod", "gpasswd", "adduser", "addgroup":
+		if line := join(rest); privileged.MatchString(line.text) {
 			sh.grant(f, at, "it changes an account's rights: "+base+" "+line.written())
 		}
-		return status{ok: maybe}, true
 	case "supervisord":
-		sh.supervisord(f, args, at)
-		return status{ok: maybe}, true
-	}
-	if interpreter.MatchString(base) {
-		for i, a := range rest {
-			switch {
-			case a.known && (a.text == "-c" || a.text == "-e") && i+1 < len(rest):
-				if len(rest[i+1].data) > 0 {
-					sh.hook(f, rest[i+1].data, base+" "+a.text, pos)
-				}
-				sh.Note(at, "a program for %s is run, and can't be followed", base)
-			case a.known && !strings.HasPrefix(a.text, "-") || !a.known:
-				if len(a.head) > 0 {
-					sh.hook(f, a.head, base, pos)
-				}
-				if a.text != nodeREPL {
-					sh.Note(at, "%s is run by %s, and can't be followed", a.written(), base)
-				}
-			default:
-				continue
-			}
-			break
+		sh.supervisord(f, rest, at)
+	default:
+		if _, ok := wrappers[base]; ok {
+			return sh.wrapper(f, base, args, pos)
 		}
-		sh.ran(f, args)
-		sh.emit(f, sh.unknownOutput(f, rest))
-		return status{}, true
+		if interpreter.MatchString(base) {
+			return sh.interpret(f, base, args, pos), true
+		}
+		return answer{}, false
 	}
-	return status{}, false
+	return answer{}, true
 }
-
-// nodeREPL is the base's server that runs what JavaScript it is sent; it reads NODEJS_REPL_PORT, which its program sets.
-const nodeREPL = "/opt/repl-servers/nodejs/server.js"
 
 var (
 	interpreter = regexp.MustCompile(`^(python[0-9.]*|node[0-9]*|nodejs|perl|ruby|php|lua|deno|bun)$`)
@@ -141,69 +168,156 @@ func setsID(mode string) bool {
 	return octalMode.MatchString(mode) || strings.Contains(mode, "s") && strings.ContainsAny(mode, "+=")
 }
 
-// operands are the words that are no options.
-func operands(args []value) []value {
-	var out []value
-	for i, a := range args {
-		if a.known && a.text == "--" {
-			return append(out, args[i+1:]...)
+// nodeREPL is the base's server that runs what JavaScript it is sent; it reads NODEJS_REPL_PORT, which its program sets.
+const nodeREPL = "/opt/repl-servers/nodejs/server.js"
+
+// interpret is a program in a language that isn't followed.
+func (sh *Walk) interpret(f *frame, base string, args []value, pos syntax.Pos) answer {
+	given, rest := options(args[1:], "-c -e")
+	i := slices.IndexFunc(given, func(o option) bool { return o.name == "-c" || o.name == "-e" })
+	switch {
+	case i >= 0:
+		sh.hook(f, given[i].value.data(), base+" "+given[i].name, pos)
+		sh.Note(sh.place(f, pos), "a program for %s is run, and can't be followed", base)
+	case len(rest) > 0:
+		sh.hook(f, rest[0].from.names(begins), base, pos)
+		if rest[0].text != nodeREPL {
+			sh.Note(sh.place(f, pos), "%s is run by %s, and can't be followed", rest[0].written(), base)
 		}
-		if !a.known || !strings.HasPrefix(a.text, "-") || a.text == "-" {
-			out = append(out, a)
+	}
+	return sh.other(f, args)
+}
+
+// wrappers are the programs that run the rest of their command line: the options of each that take the next word, and how many
+// words come before the command.
+var wrappers = map[string]struct {
+	options  string
+	operands int
+}{
+	"env": {"-u -C -S --unset --chdir", 0}, "sudo": {"-u -g -h -p -C -D -R -T -U --user --group", 0}, "doas": {"-u -C", 0},
+	"nice": {"-n", 0}, "ionice": {"-c -n -p", 0}, "stdbuf": {"-i -o -e", 0}, "timeout": {"-k -s", 1}, "time": {}, "nohup": {}, "setsid": {},
+	"browser-shell start": {"--cage --display --pidfile", 0}, "gosu": {"", 1}, "su-exec": {"", 1}, "setpriv": {}, "chroot": {"", 1},
+	"flock": {"-w -E", 1}, "chpst": {"-u -U -b -e -/ -n -l -L -m -d -o -p -f -c", 0}, "tini": {"-p -e", 0}, "dumb-init": {}, "catatonit": {},
+	"unshare": {}, "busybox": {}, "fakeroot": {}, "dbus-run-session": {}, "xvfb-run": {}, "xargs": {"-n -L -I -P -s -d -E -a", 0},
+}
+
+// wrapper runs the rest of a command line.
+func (sh *Walk) wrapper(f *frame, base string, args []value, pos syntax.Pos) (answer, bool) {
+	w := wrappers[base]
+	given, rest := options(args[1:], w.options)
+	g := *f
+	g.vars = &store{up: f.vars}
+	if base == "env" || base == "sudo" {
+		for len(rest) > 0 {
+			v := rest[0]
+			name, text, ok := strings.Cut(v.text, "=")
+			if !ok || !syntax.ValidName(name) {
+				break
+			}
+			v.text, v.from = text, origin(nil).with(inside, v.from)
+			g.vars.set(name, variable{value: v, exported: true})
+			rest = rest[1:]
+		}
+	}
+	rest = rest[min(w.operands, len(rest)):]
+	if base == "env" && len(given) > 0 && given[len(given)-1].name == "-S" {
+		return sh.runText(&g, given[len(given)-1].value, "env -S", pos), true
+	}
+	if base == "xargs" {
+		return sh.xargs(&g, given, rest, pos), true
+	}
+	if len(rest) == 0 {
+		return answer{}, base != "busybox"
+	}
+	return sh.outside(&g, rest, pos), true
+}
+
+// xargs takes the words of its input apart.
+func (sh *Walk) xargs(f *frame, given []option, command []value, pos syntax.Pos) answer {
+	in := sh.stdin(f)
+	if len(command) > 0 && command[0].text != "printf" && command[0].text != "echo" {
+		return sh.outside(f, append(slices.Clip(command), value{from: in.from}), pos)
+	}
+	by := " "
+	if len(command) == 2 && command[1].text == `%s\n` && len(given) == 1 && given[0].name == "-n1" {
+		by, command = "\n", nil
+	}
+	words, err := shlex.Split(in.text)
+	if !in.known || err != nil || strings.Contains(in.text, "#") || len(command) > 0 {
+		sh.emit(f, unknown(in))
+		return dependsOn(maybe, in)
+	}
+	v := value{text: strings.Join(words, by), known: true, from: in.from}
+	if v.text != "" {
+		v.text += "\n"
+	}
+	sh.emit(f, v)
+	return dependsOn(yes, in)
+}
+
+// envsubst replaces variables in its input: those of its argument, or all.
+func (sh *Walk) envsubst(f *frame, ops []value, at tree.Place) value {
+	v := sh.stdin(f)
+	v.known, v.text, v.filled = false, "", &filling{values: map[string]string{}}
+	switch {
+	case v.file == "":
+		sh.Note(at, "which template envsubst reads here can't be told")
+	case len(ops) == 0 || !ops[0].known:
+		sh.Note(sh.img.Place(v.file, 0), "envsubst replaces every variable in it: which those are isn't looked at")
+	}
+	if len(ops) == 0 || !ops[0].known {
+		return v
+	}
+	v.filled.variables = placeholders(ops[0].text)
+	for _, name := range v.filled.variables {
+		w := sh.peek(f, name)
+		if w.outer {
+			sh.read(f, name, at)
+		}
+		v.from = v.from.with(inside, w.from)
+		if w.known {
+			v.filled.values[name] = w.text
+		}
+	}
+	return v
+}
+
+// placeholder is how envsubst finds variables.
+var placeholder = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+
+func placeholders(text string) []string {
+	out := []string{}
+	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
+		name := m[1] + m[2]
+		if !slices.Contains(out, name) && len(out) < 10*maxNames {
+			out = append(out, name)
 		}
 	}
 	return out
 }
 
-func (sh *Walk) cat(f *frame, args []value) value {
-	ops := operands(args)
-	if len(ops) == 0 || len(ops) == 1 && ops[0].known && ops[0].text == "-" {
-		return sh.stdin(f)
-	}
-	v := unknown(ops...)
-	if len(ops) == 1 {
-		v.file = file(ops[0])
-	}
-	for _, a := range ops {
-		v.data = v.data.with(sh.touched[file(a)])
-	}
-	return v
-}
-
 func (sh *Walk) sed(f *frame, args []value, at tree.Place) {
-	inPlace := false
-	var files []value
-	expression := false
-	for i := 0; i < len(args); i++ {
-		a := args[i]
+	inPlace, expressions := false, 0
+	for _, a := range args {
 		switch {
-		case a.known && (strings.HasPrefix(a.text, "-i") || strings.HasPrefix(a.text, "--in-place")):
+		case !a.known || !strings.HasPrefix(a.text, "-"):
+		case a.text == "-e" || a.text == "-f":
+			expressions++
+		case strings.HasPrefix(a.text, "--in-place"), !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, "i"):
 			inPlace = true
-		case a.known && (a.text == "-e" || a.text == "-f"):
-			expression = true
-			i++
-		case a.known && strings.HasPrefix(a.text, "-"):
-			inPlace = inPlace || !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, "i")
-		default:
-			files = append(files, a)
 		}
-	}
-	if !expression && len(files) > 0 {
-		files = files[1:]
 	}
 	v := sh.unknownOutput(f, args)
 	if inPlace {
-		for _, a := range files {
+		files := operands(args)
+		for _, a := range files[min(max(1, expressions), len(files)):] {
 			sh.write(f, a, v, "sed -i", at)
 		}
 		return
 	}
-	in := sh.stdin(f)
-	if in.rendered {
+	if in := sh.stdin(f); in.filled != nil {
 		sh.Note(at, "sed changes what envsubst made of %s before it is written", in.file)
-		in.data = in.data.with(v.data)
-		sh.emit(f, in)
-		return
+		v.file, v.filled = in.file, in.filled
 	}
 	sh.emit(f, v)
 }
@@ -211,35 +325,34 @@ func (sh *Walk) sed(f *frame, args []value, at tree.Place) {
 // copy is cp, mv, ln, install and rsync. A file that is copied as it is counts as rendered with no variable replaced.
 func (sh *Walk) copy(f *frame, base string, args []value, at tree.Place) {
 	if base == "install" {
+		if slices.ContainsFunc(args, func(a value) bool { return a.text == "-d" }) {
+			return
+		}
 		args = slices.DeleteFunc(slices.Clone(args), func(a value) bool { return modes.MatchString(a.text) })
 	}
 	ops := operands(args)
-	if base == "install" && slices.ContainsFunc(args, func(a value) bool { return a.text == "-d" }) || len(ops) < 2 {
+	if len(ops) < 2 {
 		return
 	}
 	to := ops[len(ops)-1]
-	dir := file(to)
-	e, isDir := sh.img.Stat(dir)
-	isDir = dir != "" && isDir && e.IsDir() || strings.HasSuffix(to.text, "/") || len(ops) > 2
+	e, ok := sh.img.Stat(file(to))
+	isDir := file(to) != "" && ok && e.IsDir() || strings.HasSuffix(to.text, "/") || len(ops) > 2
 	for _, from := range ops[:len(ops)-1] {
-		source := file(from)
-		target := to
+		source, target := file(from), to
 		if isDir && to.known && from.known {
 			target.text = path.Join(to.text, path.Base(from.text))
 		}
-		p := file(target)
-		if p == "" {
+		if file(target) == "" {
 			if !to.known {
 				sh.Note(at, "what %s writes here can't be told%s", base, because(to))
 			}
 			continue
 		}
-		content := unknown(from)
-		content.data = content.data.with(sh.touched[source])
+		content := sh.content(from)
 		e, ok := sh.img.Stat(source)
 		_, made := sh.touched[source]
 		if source != "" && !made && ok && (e.Type == image.TypeFile || e.Type == image.TypeLink) && base != "rsync" {
-			content.file, content.rendered, content.variables = source, true, []string{}
+			content.filled = &filling{variables: []string{}}
 		}
 		sh.write(f, target, content, base, at)
 		if base == "mv" {
@@ -253,9 +366,9 @@ func (sh *Walk) remove(f *frame, v value, at tree.Place) {
 	if p == "" {
 		return
 	}
-	why := v.data.with(v.why, f.why)
-	sh.touched[p] = sh.touched[p].with(why)
-	sh.change(f, Change{Path: p, How: "rm", Variables: why, Place: at})
+	by := f.why.with(decides, v.from)
+	sh.touched[p] = sh.touched[p].with(decides, by)
+	sh.change(f, Change{Path: p, How: "rm", Place: at}, by)
 }
 
 // supervisorConfigs are where supervisord looks without -c (supervisor/options.py, Options.__init__).
@@ -269,23 +382,19 @@ func (sh *Walk) supervisord(f *frame, args []value, at tree.Place) {
 		return
 	}
 	var config value
-	for i, a := range args {
+	given, _ := options(args, "-c --configuration")
+	for _, o := range given {
 		switch {
-		case a.known && (a.text == "-c" || a.text == "--configuration") && i+1 < len(args):
-			config = args[i+1]
-		case a.known && strings.HasPrefix(a.text, "--configuration="):
-			config = literal(strings.TrimPrefix(a.text, "--configuration="))
-			config.data, config.head = a.data, a.head
-		case a.known && strings.HasPrefix(a.text, "-c") && len(a.text) > 2:
-			config = literal(a.text[2:])
-			config.data, config.head = a.data, a.head
+		case o.name == "-c" || o.name == "--configuration":
+			config = o.value
+		case strings.HasPrefix(o.name, "-c"):
+			config = literal(o.name[2:])
 		}
 	}
 	p := file(config)
-	if len(config.data) > 0 {
+	if len(config.data()) > 0 {
 		sh.Note(at, "the environment decides on supervisord's configuration%s", because(config))
-	}
-	if !config.known && len(config.data) == 0 {
+	} else if !config.known {
 		for _, c := range supervisorConfigs {
 			if _, ok := sh.img.Stat(c); ok {
 				p = c
@@ -299,10 +408,8 @@ func (sh *Walk) supervisord(f *frame, args []value, at tree.Place) {
 	case f.dormant:
 	case sh.Supervisord == "":
 		sh.Supervisord = p
-		sh.started = map[string]variable{}
-		for key, v := range sh.process(f).vars.all() {
-			sh.started[key] = v
-		}
+		sh.started = sh.process(f, nil).vars.all()
+		delete(sh.started, "@")
 	case sh.Supervisord != p:
 		sh.Note(at, "another supervisord is started, with %s", p)
 	}

@@ -13,64 +13,71 @@ import (
 )
 
 // runText runs a string as a script. What comes from the environment into it is a hook.
-func (sh *Walk) runText(f *frame, v value, how string, pos syntax.Pos) status {
-	if len(v.data) > 0 {
-		sh.hook(f, v.data, how, pos)
-	}
+func (sh *Walk) runText(f *frame, v value, how string, pos syntax.Pos) answer {
+	sh.hook(f, v.data(), how, pos)
 	if !v.known {
-		if len(v.data) == 0 {
+		if len(v.data()) == 0 {
 			sh.Note(sh.place(f, pos), "what %s runs here can't be told", how)
 		}
-		return status{why: v.data.with(v.why)}
+		return dependsOn(maybe, v)
+	}
+	line := f.base + int(pos.Line())
+	script, why := parse(v.text)
+	if why != "" {
+		sh.Note(sh.img.Place(f.at, line), "a script in a string can't be followed: %s", why)
+		return answer{}
 	}
 	g := *f
+	g.base = max(line-1, 0)
 	g.depth++
 	if !sh.enter(&g) {
-		return status{}
+		return answer{}
 	}
-	return sh.walkText(&g, v.text, f.base+int(pos.Line()))
+	return sh.seq(&g, script.Stmts)
 }
 
 // source is "." and source.
-func (sh *Walk) source(f *frame, args []value, pos syntax.Pos) status {
-	if len(args[0].head) > 0 {
-		sh.hook(f, args[0].head, ".", pos)
-	}
+func (sh *Walk) source(f *frame, args []value, pos syntax.Pos) answer {
+	sh.hook(f, args[0].from.names(begins), ".", pos)
 	p := file(args[0])
+	if strings.HasPrefix(p, "/dev/fd/") {
+		return answer{}
+	}
 	if p == "" {
-		if args[0].known && strings.HasPrefix(args[0].text, "/dev/fd/") {
-			return status{}
-		}
 		sh.Note(sh.place(f, pos), "which file is sourced here can't be told%s", because(args[0]))
-		return status{}
+		return answer{}
 	}
 	s := sh.load(p)
-	if s == nil {
+	switch {
+	case s == nil:
 		if !f.dormant {
 			sh.Note(sh.place(f, pos), "%s is sourced, and it isn't there", p)
 		}
-		return status{}
-	}
-	if s.why != "" {
+		return answer{}
+	case s.why != "":
 		sh.Note(sh.img.Place(s.path, 0), "it is sourced, and can't be followed: %s", s.why)
-		return status{}
-	}
-	if !sh.again(f, s.path) {
-		return status{}
+		return answer{}
+	case !sh.again(f, s.path):
+		return answer{}
 	}
 	sh.met(f, p, s)
 	g := *f
-	g.at, g.base, g.name = s.path, 0, f.name
+	g.at, g.base = s.path, 0
 	g.calls = append(slices.Clip(f.calls), s.path)
 	g.depth++
-	if len(args) > 1 {
-		rest := args[1:]
-		g.args = &rest
-	}
 	if !sh.enter(&g) {
-		return status{}
+		return answer{}
 	}
-	return caught(sh.seq(&g, s.file.Stmts), returns)
+	before := sh.peek(f, "@")
+	if len(args) > 1 {
+		sh.setArgs(f, args[1:])
+	}
+	a := sh.seq(&g, s.file.Stmts)
+	if len(args) > 1 {
+		f.vars.set("@", before)
+	}
+	f.end.catch(returns)
+	return a
 }
 
 // Why a file isn't followed. A program is taken as it is; and so is what is too large for a script where it is run as a
@@ -112,25 +119,8 @@ func (sh *Walk) load(p string) *script {
 		s.why = "it can't be read"
 		return s
 	}
-	sh.parsed(s, string(data))
+	s.parse(string(data))
 	return s
-}
-
-func (sh *Walk) parsed(s *script, text string) {
-	var interpreter string
-	interpreter, s.shell, s.bash = isShell(text)
-	switch {
-	case strings.HasPrefix(text, "\x7fELF"):
-		s.why = isProgram
-		return
-	case interpreter != "" && !s.shell:
-		s.why = "it is a script for " + interpreter
-		return
-	}
-	s.file, s.why = parse(text)
-	if s.why == "" && interpreter == "" {
-		s.shell = true // sourced, or run by a shell that is named
-	}
 }
 
 // met notes a script that runs.
@@ -146,12 +136,10 @@ func (sh *Walk) met(f *frame, p string, s *script) {
 	if p != s.path {
 		n.Link = p
 	}
-	same := func(o Script) bool { return o.Path == n.Path && o.By == n.By }
-	switch {
-	case slices.ContainsFunc(sh.Scripts, same):
-	case len(sh.Scripts) == maxScripts:
-		sh.Note(sh.img.Place(s.path, 0), "more than %d scripts run: only these are told", maxScripts)
-	default:
+	if slices.ContainsFunc(sh.Scripts, func(o Script) bool { return o.Path == n.Path && o.By == n.By }) {
+		return
+	}
+	if sh.room(f, len(sh.Scripts), maxScripts, "scripts run") {
 		sh.Scripts = append(sh.Scripts, n)
 	}
 }
@@ -167,51 +155,41 @@ func mayBeScript(p string) bool {
 
 // lookUp finds a program as the shell does.
 func (sh *Walk) lookUp(f *frame, name string) string {
-	if strings.HasPrefix(name, "/") {
-		if _, ok := sh.img.Stat(name); ok {
-			return image.Clean(name)
-		}
-		return ""
+	dirs := []string{""}
+	if !strings.Contains(name, "/") {
+		dirs = strings.Split(sh.peek(f, "PATH").text, ":")
 	}
-	if strings.Contains(name, "/") {
-		return ""
-	}
-	p := sh.peek(f, "PATH")
-	for _, dir := range strings.Split(p.text, ":") {
-		if e, ok := sh.img.Stat(path.Join(dir, name)); ok && strings.HasPrefix(dir, "/") && !e.IsDir() {
-			return path.Join(dir, name)
+	for _, dir := range dirs {
+		p := path.Join(dir, name)
+		if e, ok := sh.img.Stat(p); ok && strings.HasPrefix(p, "/") && !e.IsDir() {
+			return p
 		}
 	}
 	return ""
 }
 
 // script runs a script in a process of its own.
-func (sh *Walk) script(f *frame, p string, s *script, args []value) status {
+func (sh *Walk) script(f *frame, p string, s *script, args []value) answer {
 	if !sh.again(f, s.path) {
-		return status{}
+		return answer{}
 	}
 	if s.why != "" {
 		if !slices.Contains(others, path.Base(p)) {
 			sh.Note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.by(f), s.why)
 		}
-		sh.ran(f, args)
-		v := sh.unknownOutput(f, args[1:])
-		sh.emit(f, v)
-		return status{}
+		return sh.other(f, args)
 	}
 	sh.met(f, p, s)
 	if !sh.enter(f) {
-		return status{}
+		return answer{}
 	}
-	g := sh.process(f)
+	g := sh.process(f, args[1:])
 	g.name, g.at, g.base, g.bash = args[0].text, s.path, 0, s.bash
-	rest := slices.Clone(args[1:])
-	g.args = &rest
 	g.calls = append(slices.Clip(f.calls), s.path)
 	if s.bash {
 		sh.read(g, "BASH_ENV", sh.img.Place(s.path, 1))
 	}
-	return caught(sh.seq(g, s.file.Stmts), exits)
+	return sh.seq(g, s.file.Stmts)
 }
 
 // by says who runs something.
@@ -225,33 +203,99 @@ func (sh *Walk) by(f *frame) string {
 	return "the entrypoint"
 }
 
-// process is a frame for another process: only what is exported goes on.
-func (sh *Walk) process(f *frame) *frame {
-	g := *f
-	g.vars = &store{}
-	all := f.vars.all()
-	sh.steps += len(all) / 4 // passing them on costs as much as walking through commands
-	for key, v := range all {
-		name, _, _ := strings.Cut(key, "\x00")
-		if f.key(name) == key && v.exported {
-			g.vars.set(name, v)
+// shellCommand is bash -c, bash FILE, and a shell that reads its commands from standard input.
+func (sh *Walk) shellCommand(f *frame, base string, args []value, pos syntax.Pos) answer {
+	given, rest := options(args[1:], "-o -O --rcfile --init-file")
+	flags := ""
+	for _, o := range given {
+		if !strings.HasPrefix(o.name, "--") {
+			flags += o.name
 		}
 	}
-	g.funcs, g.locals = map[string]function{}, nil
-	g.depth++
-	return &g
+	g := sh.process(f, nil)
+	g.bash = base == "bash" || base == "rbash"
+	g.name = args[0].text
+	if !sh.enter(g) {
+		return answer{}
+	}
+	if g.bash {
+		sh.read(f, "BASH_ENV", sh.place(f, pos))
+	}
+	switch {
+	case strings.Contains(flags, "c"):
+		if len(rest) == 0 {
+			return answer{}
+		}
+		if len(rest) > 1 {
+			g.name = rest[1].text
+			sh.setArgs(g, rest[2:])
+		}
+		return sh.runText(g, rest[0], base+" -c", pos)
+	case strings.Contains(flags, "s") || len(rest) == 0:
+		if f.stdin == nil {
+			return answer{}
+		}
+		sh.setArgs(g, rest)
+		g.stdin = nil
+		return sh.runText(g, *f.stdin, base+" -s", pos)
+	}
+	sh.hook(f, rest[0].from.names(begins), base, pos)
+	p := file(rest[0])
+	if p == "" {
+		sh.Note(sh.place(f, pos), "which script %s runs here can't be told%s", base, because(rest[0]))
+		return answer{}
+	}
+	s := sh.load(p)
+	if s == nil {
+		if !f.dormant {
+			sh.absent(sh.place(f, pos), "%s is run, and it isn't there", p)
+		}
+		return answer{}
+	}
+	return sh.script(f, p, s, rest)
 }
 
-// text parses and walks through a script that is a string of another one, such as that of bash -c.
-func (sh *Walk) walkText(f *frame, text string, line int) status {
-	file, why := parse(text)
-	if why != "" {
-		sh.Note(sh.img.Place(f.at, line), "a script in a string can't be followed: %s", why)
-		return status{}
+// su is su and runuser.
+func (sh *Walk) su(f *frame, base string, args []value, pos syntax.Pos) answer {
+	given, rest := options(args[1:], suTakes)
+	if len(rest) > 0 && rest[0].known && rest[0].text == "-" {
+		given, rest = append(given, option{name: "-l"}), rest[1:]
 	}
-	base := f.base
-	f.base = max(line-1, 0)
-	st := sh.seq(f, file.Stmts)
-	f.base = base
-	return st
+	user := literal("root")
+	if len(rest) > 0 {
+		more, _ := options(rest[1:], suTakes)
+		given, user = append(given, more...), rest[0]
+	}
+	g := sh.process(f, nil)
+	if !sh.enter(g) {
+		return answer{}
+	}
+	g.bash = true
+	command, how := g.stdin, base // a login shell reads its commands
+	for _, o := range given {
+		switch o.name {
+		case "-", "-l", "--login":
+			g.bare, g.vars = true, &store{}
+			sh.setArgs(g, nil)
+		case "-c", "--command", "--session-command":
+			command, how = &o.value, base+" -c"
+		case "-u", "--user":
+			if base == "runuser" && len(rest) > 0 {
+				return sh.outside(f, rest, pos)
+			}
+		}
+	}
+	home := literal("/home/").and(user)
+	if user.known && user.text == "root" {
+		home = literal("/root")
+	}
+	for name, v := range map[string]value{"HOME": home, "LOGNAME": user, "SHELL": {}} {
+		g.vars.set(name, variable{value: v, exported: true})
+	}
+	if command == nil {
+		return answer{}
+	}
+	return sh.runText(g, *command, how, pos)
 }
+
+const suTakes = "-c --command --session-command -s --shell -g -G -w -u --user"

@@ -32,14 +32,12 @@ const (
 //
 //	walk.go       where a walk begins: at the entrypoint, and at a program of supervisord
 //	parse.go      a file's text as a syntax tree, where it is a shell script at all
-//	script.go     scripts that run scripts: source, bash FILE, a program found in PATH
-//	statement.go  one command after the other: redirections, pipes, if, for, case
+//	script.go     scripts that run scripts: source, bash FILE, su, a program found in PATH
+//	command.go    one command after the other: redirections, pipes, if, for, case, functions
 //	branch.go     both ways of a choice, and what they leave together
-//	call.go       a command with its words: function, builtin or program
-//	builtin.go    the builtins; programs.go, wrapper.go and envsubst.go the programs that are known
-//	word.go       words: parameters, substitutions, arithmetic; condition.go what [ and [[ ask
-//	value.go      a text with what it depends on; store.go, variable.go, output.go where such are kept
-//	status.go     how a command ends: yes, no or maybe
+//	builtin.go    the builtins; programs.go the programs that are known
+//	word.go       words, with the expand package; condition.go what [ and [[ ask
+//	value.go      a text with what it comes from; variable.go where such are kept
 //	effect.go     what is told of it: renderings, changed files, hooks, rights
 type Walk struct {
 	// Scripts are the shell scripts, in the order that they are met.
@@ -63,38 +61,35 @@ type Walk struct {
 	img     *tree.Image
 	env     map[string]string // the image's own environment
 	scripts map[string]*script
-	// templates are the placeholders of files that envsubst reads, by path.
-	templates map[string][]string
-	single    int              // files read one by one
-	touched   map[string]names // files that the scripts make or take away, with what decides on them
-	steps     int
-	tooMuch   bool
-	frames    int                 // names the local variables of each call
-	started   map[string]variable // the environment of the supervisord that is started
-	clean     bool                // that and chosen are the whole environment of the programs
-	chosen    []string
-	job       string // the program whose command is walked through; empty for the start
-	jobAt     tree.Place
-	argv      [][]string // the programs that a job comes to
-	given     *store     // what each job has of started
-	left      int        // steps, for all jobs to come
-	err       error      // of reading the image
+	single  int               // files read one by one
+	touched map[string]origin // files that the scripts make or take away, with what decides on them
+	steps   int
+	tooMuch bool
+	started map[string]variable // the environment of the supervisord that is started
+	clean   bool                // that and chosen are the whole environment of the programs
+	chosen  []string
+	job     string // the program whose command is walked through; empty for the start
+	jobAt   tree.Place
+	argv    [][]string // the programs that a job comes to
+	given   *store     // what each job has of started
+	left    int        // steps, for all jobs to come
+	err     error      // of reading the image
 }
 
 // frame is where a command runs.
 type frame struct {
-	vars   *store
-	funcs  map[string]function
-	locals map[string]string // the key of each local variable by its name
-	args   *[]value
-	name   string // $0
-	at     string // the file that the text is in; empty for the image config
-	base   int    // lines of the file that come before the text
-	why    names  // variables that decide whether it runs at all
+	vars  *store
+	funcs map[string]function
+	saved map[string]variable // in a function, what its local variables were before it
+	name  string              // $0
+	at    string              // the file that the text is in; empty for the image config
+	base  int                 // lines of the file that come before the text
+	why   origin              // what decides whether it runs at all
 	// dormant is true in a branch that the image's files rule out.
 	dormant bool
 	stdin   *value
-	out     *output
+	out     *output // nil when nothing reads it
+	end     *ending
 	calls   []string // functions and scripts around it
 	depth   int
 	bash    bool
@@ -114,6 +109,14 @@ func (sh *Walk) Note(at tree.Place, format string, args ...any) {
 	if len(sh.Notes) < maxNotes && !slices.Contains(sh.Notes, n) {
 		sh.Notes = append(sh.Notes, n)
 	}
+}
+
+// room tells whether there is room for one more of what there are n of, and notes it when there isn't.
+func (sh *Walk) room(f *frame, n, most int, what string) bool {
+	if n >= most {
+		sh.Note(tree.Place{Path: f.at}, "more than %d %s: only these are told", most, what)
+	}
+	return n < most
 }
 
 // enter tells whether there is room for one more level.

@@ -28,6 +28,72 @@ type Reading struct {
 	Live bool
 }
 
+// variable is a value with a name.
+type variable struct {
+	value
+	exported bool
+	// outer is true when it may be what the environment has.
+	outer bool
+}
+
+// store holds variables, above those of up. Its "@" are the arguments.
+type store struct {
+	up   *store
+	vars map[string]variable
+}
+
+func (s *store) get(name string) (variable, bool) {
+	for ; s != nil; s = s.up {
+		if v, ok := s.vars[name]; ok {
+			return v, true
+		}
+	}
+	return variable{}, false
+}
+
+func (s *store) set(name string, v variable) {
+	if s.vars == nil {
+		s.vars = map[string]variable{}
+	}
+	s.vars[name] = v
+}
+
+// all flattens the store.
+func (s *store) all() map[string]variable {
+	out := map[string]variable{}
+	for ; s != nil; s = s.up {
+		for k, v := range s.vars {
+			if _, ok := out[k]; !ok {
+				out[k] = v
+			}
+		}
+	}
+	return out
+}
+
+// meet joins what two ways leave in a variable: a if c, and b.
+func meet(c answer, a, b variable) variable {
+	out, other := a, b
+	if c.is == no {
+		out, other = b, a
+	}
+	if c.sure(yes) || c.sure(no) { // the other way is never taken
+		return out
+	}
+	out.from = a.from.with(begins, b.from).with(decides, c.why)
+	out.exported, out.outer = a.exported || b.exported, a.outer || b.outer
+	if c.is == maybe {
+		if a.text != b.text || a.unset != b.unset || !other.known {
+			out.known, out.text = false, ""
+		}
+		if a.list != nil || b.list != nil {
+			out.known, out.list = false, slices.Concat(a.list, b.list)
+			out.value = out.bounded()
+		}
+	}
+	return out
+}
+
 // read marks that a variable of the environment is read.
 func (sh *Walk) read(f *frame, name string, at tree.Place) {
 	r := sh.Reads[name]
@@ -41,41 +107,66 @@ func (sh *Walk) read(f *frame, name string, at tree.Place) {
 	}
 }
 
-// key is the name under which the store has a variable.
-func (f *frame) key(name string) string {
-	if k, ok := f.locals[name]; ok {
-		return k
-	}
-	return name
-}
-
 // own are variables that bash sets itself, whatever the environment says.
 var own = func() map[string]bool {
 	m := map[string]bool{}
 	for _, name := range strings.Fields(`BASH BASHPID BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_REMATCH BASH_SOURCE BASH_SUBSHELL
 		BASH_VERSINFO BASH_VERSION COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HOSTNAME HOSTTYPE IFS LINENO
-		MACHTYPE OLDPWD OPTARG OPTIND OSTYPE PIPESTATUS PPID PWD RANDOM REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID _`) {
+		MACHTYPE OLDPWD OPTARG OPTIND OSTYPE PIPESTATUS PPID PWD RANDOM REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID _ ? - $ !`) {
 		m[name] = true
 	}
 	return m
 }()
 
-// peek is the variable without it being read.
+// peek is the variable or parameter without it being read.
 func (sh *Walk) peek(f *frame, name string) variable {
-	if v, ok := f.vars.get(f.key(name)); ok {
+	if v, ok := f.vars.get(name); ok {
 		return v
 	}
 	if own[name] {
 		return variable{}
 	}
+	if name == "0" {
+		return variable{value: literal(f.name)}
+	}
+	if name == "*" || name == "#" || name[0] >= '0' && name[0] <= '9' {
+		return variable{value: sh.parameter(f, name)}
+	}
 	if sh.clean || f.bare {
-		return variable{value: literal("")}
+		return variable{value: value{known: true, unset: true}}
 	}
 	text, set := sh.env[name]
-	n := names{name}
-	return variable{value: value{text: text, known: len(text) <= maxText, data: n, head: n}, exported: set, outer: true}
+	v := value{text: text, known: len(text) <= maxText, unset: !set, from: origin{{name, begins}}}
+	return variable{value: v, exported: set, outer: true}
 }
 
+// parameter is $*, $# or one argument.
+func (sh *Walk) parameter(f *frame, name string) value {
+	args, _ := f.vars.get("@")
+	switch n, err := strconv.Atoi(name); {
+	case name == "*":
+		return args.value
+	case !args.known:
+		return unknown(args.value)
+	case name == "#":
+		return literal(strconv.Itoa(len(args.list)))
+	case err == nil && n <= len(args.list):
+		return args.list[n-1]
+	}
+	return value{known: true, unset: true}
+}
+
+// args are the arguments of the script or function, setArgs others.
+func (sh *Walk) args(f *frame) []value {
+	v, _ := f.vars.get("@")
+	return v.list
+}
+
+func (sh *Walk) setArgs(f *frame, args []value) {
+	f.vars.set("@", variable{value: value{known: len(args) <= maxNames, list: append([]value{}, args...)}.bounded()})
+}
+
+// get reads a variable.
 func (sh *Walk) get(f *frame, name string, pos syntax.Pos) variable {
 	v := sh.peek(f, name)
 	if v.outer {
@@ -85,37 +176,21 @@ func (sh *Walk) get(f *frame, name string, pos syntax.Pos) variable {
 }
 
 func (sh *Walk) set(f *frame, name string, v value) {
-	old := sh.peek(f, name)
-	v.why = v.why.with(f.why)
-	f.vars.set(f.key(name), variable{value: v, exported: old.exported})
-}
-
-func (sh *Walk) peekKey(f *frame, key string) variable {
-	name, _, local := strings.Cut(key, "\x00")
-	if local {
-		if v, ok := f.vars.get(key); ok {
-			return v
-		}
-		return variable{value: literal("")}
-	}
-	g := *f
-	g.locals = nil
-	return sh.peek(&g, name)
+	v.from = v.from.with(decides, f.why)
+	f.vars.set(name, variable{value: v, exported: sh.peek(f, name).exported})
 }
 
 // declare is export, local, readonly, declare and typeset.
-func (sh *Walk) declare(f *frame, c *syntax.DeclClause) status {
+func (sh *Walk) declare(f *frame, c *syntax.DeclClause) answer {
 	kind := c.Variant.Value
-	export, local := kind == "export", kind == "local"
-	inFunction := f.locals != nil
+	export := kind == "export"
+	local := f.saved != nil && (kind == "local" || kind == "declare" || kind == "typeset")
 	one := func(name string, v *value) {
-		if (local || inFunction && (kind == "declare" || kind == "typeset")) && inFunction {
-			sh.frames++
-			f.locals[name] = name + "\x00" + strconv.Itoa(sh.frames)
-			if v == nil {
-				empty := literal("")
-				v = &empty
-			}
+		if _, ok := f.saved[name]; local && !ok {
+			f.saved[name] = sh.peek(f, name)
+		}
+		if local && v == nil {
+			v = &value{known: true, unset: true}
 		}
 		if v != nil {
 			sh.set(f, name, *v)
@@ -123,36 +198,34 @@ func (sh *Walk) declare(f *frame, c *syntax.DeclClause) status {
 		if export {
 			w := sh.peek(f, name)
 			w.exported = true
-			f.vars.set(f.key(name), w)
+			f.vars.set(name, w)
 		}
 	}
 	for _, a := range c.Args {
-		switch {
-		case a.Name != nil && a.Naked:
+		if a.Name != nil && a.Naked {
 			one(a.Name.Value, nil)
-		case a.Name != nil:
+			continue
+		}
+		if a.Name != nil {
 			v := sh.assigned(f, a)
 			one(a.Name.Value, &v)
-		case a.Value != nil:
-			v := sh.text(f, a.Value)
-			name, rest, ok := strings.Cut(v.text, "=")
-			switch {
-			case !v.known:
-				sh.Note(sh.place(f, a.Pos()), "%s of a name that isn't known", kind)
-			case strings.HasPrefix(name, "-"):
-				export = export || kind != "export" && strings.Contains(name, "x")
-				if kind == "export" && strings.Contains(name, "n") {
-					export = false
-				}
-			case ok:
-				v.text, v.fixed = rest, false
-				one(name, &v)
-			case syntax.ValidName(name):
-				one(name, nil)
-			}
+			continue
+		}
+		v := sh.text(f, a.Value)
+		name, rest, ok := strings.Cut(v.text, "=")
+		switch {
+		case strings.HasPrefix(name, "-"):
+			export = export && !strings.Contains(name, "n") || kind != "export" && strings.Contains(name, "x")
+		case !syntax.ValidName(name) || !ok && !v.known:
+			sh.Note(sh.place(f, a.Pos()), "%s of a name that isn't known", kind)
+		case ok:
+			v.text, v.from = rest, origin(nil).with(inside, v.from)
+			one(name, &v)
+		default:
+			one(name, nil)
 		}
 	}
-	return status{ok: yes}
+	return done
 }
 
 // assigned is what an assignment puts into its variable.
@@ -169,27 +242,16 @@ func (sh *Walk) assigned(f *frame, a *syntax.Assign) value {
 		}
 	case a.Value != nil:
 		v = sh.text(f, a.Value)
-		v.file = ""
 	}
-	if a.Index != nil {
-		old := sh.peek(f, a.Name.Value)
-		i := sh.arithmetic(f, a.Index, a.Pos())
-		u := unknown(append(slices.Clone(old.list), v, i)...)
-		u.list = append(slices.Clone(old.list), v)
-		return u.bounded()
-	}
-	if a.Append {
-		old := sh.get(f, a.Name.Value, a.Pos()).value
-		if v.list == nil && old.list == nil {
-			return old.and(v)
-		}
-		if old.list == nil {
-			old.list = []value{old}
-		}
-		if v.list == nil {
-			v.list = []value{v}
-		}
-		v.list = append(slices.Clone(old.list), v.list...)
+	switch old := sh.peek(f, a.Name.Value).value; {
+	case a.Index != nil:
+		v.from = v.from.with(decides, sh.arithmetic(f, a.Index).from)
+		return value{list: append(slices.Clone(old.list), v)}.bounded()
+	case !a.Append:
+	case v.list == nil && old.list == nil:
+		return sh.get(f, a.Name.Value, a.Pos()).and(v)
+	default:
+		v.list = slices.Concat(old.elements(), v.elements())
 		return v.bounded()
 	}
 	return v

@@ -16,8 +16,8 @@ import (
 // New is a walk through img, whose own environment is env.
 func New(img *tree.Image, env map[string]string) *Walk {
 	return &Walk{
-		img: img, env: env, scripts: map[string]*script{}, templates: map[string][]string{}, Reads: map[string]*Reading{},
-		touched: map[string]names{}, left: maxFollow * maxSteps,
+		img: img, env: env, scripts: map[string]*script{}, Reads: map[string]*Reading{},
+		touched: map[string]origin{}, left: maxFollow * maxSteps,
 	}
 }
 
@@ -54,8 +54,11 @@ func (sh *Walk) Environment() []Variable {
 	var out []Variable
 	for _, name := range sorted(sh.started) {
 		v := sh.started[name]
-		if !v.outer || len(v.why) > 0 {
-			out = append(out, Variable{name, v.text, v.known, v.data.with(v.why)})
+		if !v.outer || len(v.from) > 1 || v.text != sh.env[name] {
+			if !v.known {
+				v.text = ""
+			}
+			out = append(out, Variable{name, v.text, v.known, v.from.names(decides)})
 		}
 	}
 	return out
@@ -106,7 +109,7 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 		sh.filled(f, w, j.Place)
 	}
 	starts := sh.filled(f, j.Autostart, j.Place)
-	decide = starts.data.with(starts.why)
+	decide = starts.from.names(decides)
 	for _, c := range sh.Changes {
 		if c.Path == j.Place.Path {
 			decide = append(slices.Clip(decide), c.Variables...)
@@ -123,7 +126,9 @@ func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []st
 
 // frame is where the entrypoint runs.
 func (sh *Walk) frame() *frame {
-	return &frame{vars: &store{}, funcs: map[string]function{}, args: &[]value{}, bash: true}
+	f := &frame{vars: &store{}, funcs: map[string]function{}, end: &ending{}, bash: true}
+	sh.setArgs(f, nil)
+	return f
 }
 
 // prefetch reads the scripts around the first one at once: each read of an image goes through whole layers.
@@ -155,7 +160,7 @@ func (sh *Walk) prefetch(first string) error {
 	}
 	for p, data := range content {
 		s := &script{path: p}
-		sh.parsed(s, string(data))
+		s.parse(string(data))
 		sh.scripts[p] = s
 	}
 	return nil

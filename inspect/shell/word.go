@@ -1,164 +1,60 @@
 package shell
 
 import (
+	"errors"
+	"io"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
+	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
-// fields gives the words that a command gets.
+// expander evaluates one word. What it comes to with the image's own environment is left to the expand package, as if it were
+// run; what else may go into it is gathered from its syntax.
+type expander struct {
+	sh      *Walk
+	f       *frame
+	from    origin
+	outputs map[syntax.Node]value // of the substitutions in it
+	size    int                   // of the texts in it, in bytes
+	work    int                   // of the patterns in it: bytes of text by bytes of pattern
+	unknown bool                  // what isn't known may go into it without its mark
+	strict  bool                  // while gathering: whatever isn't known makes the word so
+}
+
+// maxWork bounds the work of one word.
+const maxWork = 1 << 20
+
+// mark stands for what isn't known in a text, and is a character that no text has.
+const mark = "\ufdd0"
+
+// fields gives the words that a command gets. What a word comes to nothing by may make another of the next one.
 func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
 	var out []value
+	var gone origin
 	for _, w := range words {
-		out = append(out, sh.field(f, w)...)
-		if len(out) > 10*maxNames {
+		list, ok := sh.spliced(f, w)
+		if !ok {
+			e := sh.gather(f, w)
+			list = e.expand(func(c *expand.Config) ([]string, error) { return expand.Fields(c, plain(w, f.bash)) })
+			if len(list) == 0 {
+				gone = e.from.with(begins, gone)
+			}
+		}
+		if len(list) > 0 {
+			list[0].from = list[0].from.with(begins, gone)
+			gone = nil
+		}
+		if out = append(out, list...); len(out) > 10*maxNames {
 			return append(out[:10*maxNames], unknown(out[10*maxNames:]...))
 		}
 	}
 	return out
-}
-
-// field splits a word as the shell does.
-func (sh *Walk) field(f *frame, w *syntax.Word) []value {
-	if len(w.Parts) == 1 && f.bash {
-		if lit, ok := w.Parts[0].(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
-			return braces(w)
-		}
-	}
-	var (
-		out   []value
-		now   value
-		open  bool
-		empty = literal("") // what comes before and is nothing, but may be something with another environment
-	)
-	add := func(v value) {
-		if open {
-			now = now.and(v)
-			return
-		}
-		now, open = v, true
-		if len(empty.data)+len(empty.why) > 0 {
-			now = empty.and(v)
-			empty = literal("")
-		}
-	}
-	end := func() {
-		if open {
-			out = append(out, now)
-			now, open = value{}, false
-		}
-	}
-	for _, p := range w.Parts {
-		switch p := p.(type) {
-		case *syntax.DblQuoted:
-			if list, ok := sh.spliced(f, p); ok {
-				for i, v := range list {
-					if i > 0 {
-						end()
-					}
-					add(v)
-				}
-				continue
-			}
-			add(sh.parts(f, p.Parts, true))
-		case *syntax.ParamExp, *syntax.CmdSubst:
-			v := sh.part(f, p, false)
-			if v.list != nil {
-				for i, e := range v.list {
-					if i > 0 {
-						end()
-					}
-					add(e)
-				}
-				continue
-			}
-			if !v.known {
-				add(v)
-				continue
-			}
-			words := strings.Fields(v.text)
-			if len(words) > maxNames {
-				v.known, v.text = false, ""
-				add(v)
-				continue
-			}
-			for i, text := range words {
-				if i > 0 || strings.TrimLeft(v.text, " \t\n") != v.text {
-					end()
-				}
-				e := v
-				e.text, e.file = text, ""
-				add(e)
-			}
-			if len(words) > 0 && strings.TrimRight(v.text, " \t\n") != v.text {
-				end()
-			}
-			switch nothing := (value{known: true, data: v.data, why: v.why, head: v.head}); {
-			case len(words) > 0:
-			case open:
-				now = now.and(nothing)
-			default:
-				empty = empty.and(nothing)
-			}
-		default:
-			add(sh.part(f, p, false))
-		}
-	}
-	end()
-	return out
-}
-
-// braces gives the words of {a,b}, for what is all literal.
-func braces(w *syntax.Word) []value {
-	lit := w.Parts[0].(*syntax.Lit).Value
-	before, rest, ok := strings.Cut(lit, "{")
-	inside, after, closed := strings.Cut(rest, "}")
-	if !ok || !closed || !strings.Contains(inside, ",") || strings.ContainsAny(inside+after, "{}\\") {
-		return []value{literal(unquote(lit, false))}
-	}
-	var out []value
-	for _, alternative := range strings.Split(inside, ",") {
-		if len(out) == maxNames {
-			break
-		}
-		out = append(out, literal(unquote(before+alternative+after, false)))
-	}
-	return out
-}
-
-// spliced is "$@" and "${array[@]}", each element a word of its own.
-func (sh *Walk) spliced(f *frame, q *syntax.DblQuoted) ([]value, bool) {
-	if len(q.Parts) != 1 {
-		return nil, false
-	}
-	p, ok := q.Parts[0].(*syntax.ParamExp)
-	if !ok || p.Param == nil || p.Exp != nil || p.Length || p.Excl || p.Slice != nil || p.Repl != nil {
-		return nil, false
-	}
-	if p.Param.Value == "@" {
-		return slices.Clone(*f.args), true
-	}
-	if index(p.Index) != "@" {
-		return nil, false
-	}
-	v := sh.get(f, p.Param.Value, p.Pos())
-	if v.list == nil {
-		return []value{v.value}, true
-	}
-	return v.list, true
-}
-
-// index is the literal index of an array.
-func index(x syntax.ArithmExpr) string {
-	if w, ok := x.(*syntax.Word); ok {
-		return w.Lit()
-	}
-	return ""
 }
 
 // text is a word as one string, as in an assignment or a redirection.
@@ -166,281 +62,276 @@ func (sh *Walk) text(f *frame, w *syntax.Word) value {
 	if w == nil {
 		return literal("")
 	}
-	return sh.parts(f, w.Parts, false)
+	return sh.gather(f, w).expand(func(c *expand.Config) ([]string, error) {
+		text, err := expand.Literal(c, plain(w, false))
+		return []string{text}, err
+	})[0]
 }
 
-func (sh *Walk) parts(f *frame, parts []syntax.WordPart, quoted bool) value {
-	var out value
-	for i, p := range parts {
-		v := sh.part(f, p, quoted)
-		if v.list != nil {
-			joined := literal("")
-			for j, e := range v.list {
-				if j > 0 {
-					joined = joined.and(literal(" "))
-				}
-				joined = joined.and(e)
-			}
-			v = joined
-		}
-		if i == 0 {
-			out = v
-		} else {
-			out = out.and(v)
-		}
-	}
-	if len(parts) == 0 {
+// document is the text of a here document.
+func (sh *Walk) document(f *frame, w *syntax.Word) value {
+	if w == nil {
 		return literal("")
 	}
+	return sh.text(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: w.Parts}}})
+}
+
+// arithmetic is what an expression comes to.
+func (sh *Walk) arithmetic(f *frame, x syntax.ArithmExpr) value {
+	return sh.text(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.ArithmExp{X: x}}})
+}
+
+// plain takes from a word what expand would do otherwise than a start: it knows nobody's home, and leaves backslashes in.
+func plain(w *syntax.Word, braces bool) *syntax.Word {
+	out := &syntax.Word{}
+	for _, p := range w.Parts {
+		if lit, ok := p.(*syntax.Lit); ok && !(braces && strings.Contains(lit.Value, "{")) {
+			p = &syntax.SglQuoted{Value: backslashes.Replace(lit.Value)}
+		}
+		out.Parts = append(out.Parts, p)
+	}
 	return out
 }
 
-func (sh *Walk) part(f *frame, p syntax.WordPart, quoted bool) value {
-	switch p := p.(type) {
-	case *syntax.Lit:
-		return literal(unquote(p.Value, quoted))
-	case *syntax.SglQuoted:
-		if p.Dollar && strings.Contains(p.Value, `\`) {
-			return value{fixed: true}
-		}
-		return literal(p.Value)
-	case *syntax.DblQuoted:
-		return sh.parts(f, p.Parts, true)
-	case *syntax.ParamExp:
-		return sh.param(f, p)
-	case *syntax.CmdSubst:
-		if !sh.enter(f) {
-			return value{}
-		}
-		out := newOutput()
-		sh.apart(f, func(g *frame) status { g.out = out; return sh.seq(g, p.Stmts) })
-		return out.substituted()
-	case *syntax.ProcSubst:
-		if !sh.enter(f) {
-			return value{}
-		}
-		return unknown(sh.output(f, p.Stmts))
-	case *syntax.ArithmExp:
-		return number(sh.arithmetic(f, p.X, p.Pos()))
-	case *syntax.ExtGlob:
-		return value{fixed: true}
+var backslashes = strings.NewReplacer("\\\n", "", `\\`, `\`, `\`, "")
+
+// spliced is "$@" and "${array[@]}", each element a word of its own.
+func (sh *Walk) spliced(f *frame, w *syntax.Word) ([]value, bool) {
+	q, ok := w.Parts[0].(*syntax.DblQuoted)
+	if !ok || len(w.Parts) != 1 || len(q.Parts) != 1 {
+		return nil, false
 	}
-	return value{}
+	p, ok := q.Parts[0].(*syntax.ParamExp)
+	if !ok || p.Param == nil || p.Exp != nil || p.Length || p.Excl || p.Slice != nil || p.Repl != nil ||
+		p.Param.Value != "@" && literalIndex(p.Index) != "@" {
+		return nil, false
+	}
+	return slices.Clone(sh.get(f, p.Param.Value, p.Pos()).elements()), true
 }
 
-// unquote takes backslashes off a literal.
-func unquote(s string, quoted bool) string {
-	if !strings.Contains(s, `\`) {
-		return s
+// literalIndex is the index of an array where it is a plain word.
+func literalIndex(x syntax.ArithmExpr) string {
+	if w, ok := x.(*syntax.Word); ok {
+		return w.Lit()
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		i++
-		switch {
-		case s[i] == '\n':
-		case quoted && !strings.ContainsRune("$`\"\\", rune(s[i])):
-			b.WriteByte('\\')
-			b.WriteByte(s[i])
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	return b.String()
+	return ""
 }
 
-func (sh *Walk) param(f *frame, p *syntax.ParamExp) value {
-	if p.Param == nil {
-		return value{}
+// expand gives the values that by makes of the word.
+func (e *expander) expand(by func(*expand.Config) ([]string, error)) (out []value) {
+	defer func() {
+		if recover() != nil { // it panics on some words that bash calls errors
+			out = []value{{from: e.from}}
+		}
+	}()
+	e.size = 0
+	if e.sh.steps += min(e.work, maxWork) >> 10; e.work > maxWork {
+		e.sh.Note(tree.Place{Path: e.f.at}, "a pattern that is asked of a long text is not followed")
 	}
-	name := p.Param.Value
+	if e.work > maxWork || !e.sh.enter(e.f) {
+		return []value{{from: e.from}}
+	}
+	texts, err := by(&expand.Config{
+		Env: e,
+		CmdSubst: func(w io.Writer, c *syntax.CmdSubst) error {
+			_, err := io.WriteString(w, e.shown(e.outputs[c]))
+			return err
+		},
+		ProcSubst: func(*syntax.ProcSubst) (string, error) { return "/dev/fd/63", nil },
+	})
+	if err != nil {
+		e.sh.steps += 2 << 10 // it may be for too many braces
+		return []value{{from: e.from}}
+	}
+	e.sh.steps += len(texts) >> 3
+	for _, text := range texts {
+		before, _, marked := strings.Cut(text, mark)
+		v := value{text: before, known: !e.unknown && !marked, from: e.from}
+		if e.unknown && !marked {
+			v.text = ""
+		}
+		out = append(out, v.bounded())
+	}
+	return out
+}
+
+// Get gives expand a variable.
+func (e *expander) Get(name string) expand.Variable {
+	if strings.HasPrefix(name, "HOME ") {
+		return expand.Variable{Set: true, Kind: expand.String, Str: "~" + name[5:]}
+	}
+	v := e.sh.peek(e.f, name)
+	switch {
+	case name == "IFS" && !v.known:
+		return expand.Variable{}
+	case v.list == nil:
+		return expand.Variable{Set: !v.unset, Kind: expand.String, Str: e.shown(v.value)}
+	}
+	list := []string{}
+	for _, x := range v.list {
+		list = append(list, e.shown(x))
+	}
+	return expand.Variable{Set: true, Kind: expand.Indexed, List: list}
+}
+
+// shown is a value in a text that expand works with.
+func (e *expander) shown(v value) string {
+	if e.size += len(v.text); e.size > maxText {
+		e.unknown = true
+		return mark
+	}
+	if !v.known {
+		return v.text + mark
+	}
+	return v.text
+}
+
+// Set takes what a word assigns, as ${x:=y} and $((x++)) do.
+func (e *expander) Set(name string, v expand.Variable) error {
+	if !syntax.ValidName(name) {
+		return errors.New("no name")
+	}
+	text, _, marked := strings.Cut(v.Str, mark)
+	e.sh.set(e.f, name, value{text: text, known: !e.unknown && !marked && v.Kind == expand.String, from: e.from})
+	return nil
+}
+
+// Each is for ${!prefix*}, which isn't followed.
+func (e *expander) Each(func(string, expand.Variable) bool) {}
+
+// gather walks through what goes into a word.
+func (sh *Walk) gather(f *frame, w *syntax.Word) *expander {
+	e := &expander{sh: sh, f: f, outputs: map[syntax.Node]value{}}
+	e.word(w, begins)
+	return e
+}
+
+// word gathers what goes into a word, and tells whether there is any text in it with the image's own environment. What comes
+// before that counts for most, and what follows is no part of the beginning.
+func (e *expander) word(w *syntax.Word, most grade) bool { return w != nil && e.parts(w.Parts, most) }
+
+func (e *expander) parts(parts []syntax.WordPart, most grade) (any bool) {
+	for _, p := range parts {
+		text := true
+		switch p := p.(type) {
+		case *syntax.Lit:
+			e.size += len(p.Value)
+		case *syntax.SglQuoted:
+			e.size += len(p.Value)
+			text = p.Value != ""
+		case *syntax.DblQuoted:
+			text = e.parts(p.Parts, most)
+		case *syntax.ParamExp:
+			text = e.param(p, most)
+		case *syntax.CmdSubst:
+			text = e.substitution(p, p.Stmts, most)
+		case *syntax.ProcSubst:
+			e.substitution(p, p.Stmts, inside)
+		case *syntax.ArithmExp:
+			e.arithmetic(p.X)
+		}
+		if text {
+			any, most = true, min(most, inside)
+		}
+	}
+	return any
+}
+
+// use adds a value that goes into the word.
+func (e *expander) use(v value, most grade) {
+	e.unknown = e.unknown || e.strict && !v.known
+	for _, x := range v.elements() {
+		e.size += len(x.text)
+		e.from = e.from.with(most, x.from)
+		e.unknown = e.unknown || e.strict && !x.known
+	}
+}
+
+func (e *expander) substitution(node syntax.Node, stmts []*syntax.Stmt, most grade) bool {
 	var v value
-	set := maybe
-	switch {
-	case name == "@" || name == "*":
-		v = value{known: true, list: append([]value{}, *f.args...)}
-	case name == "0":
-		v = literal(f.name)
-	case name == "#":
-		return literal(strconv.Itoa(len(*f.args)))
-	case strings.ContainsAny(name, "?-$!"):
-		return value{fixed: true}
-	case name[0] >= '1' && name[0] <= '9':
-		n, err := strconv.Atoi(name)
-		set = no
-		v = literal("")
-		if err == nil && n <= len(*f.args) {
-			v, set = (*f.args)[n-1], yes
-		}
-	default:
-		w := sh.get(f, name, p.Pos())
-		v = w.value
-		_, assigned := f.vars.get(f.key(name))
-		switch _, there := sh.env[name]; {
-		case !w.outer || v.known && v.text != "":
-			set = yes
-		case !assigned:
-			set = truth(there)
-		}
+	if e.sh.enter(e.f) {
+		v = e.sh.output(e.f, func(g *frame) answer { return e.sh.seq(g, stmts) })
 	}
-	if p.Index != nil {
-		switch i := index(p.Index); i {
-		case "@", "*":
-			if v.list == nil {
-				v.list = []value{v}
-			}
+	e.outputs[node] = v
+	e.use(v, most)
+	return v.text != ""
+}
+
+func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
+	if p.Param == nil || !e.sh.enter(e.f) {
+		e.unknown = true
+		return true
+	}
+	if p.Excl {
+		e.sh.Note(e.sh.place(e.f, p.Pos()), "which variable ${!%s} reads isn't followed", p.Param.Value)
+		e.unknown = true
+	}
+	defer func(was bool) { e.strict = was }(e.strict)
+	word := most
+	if p.Exp != nil {
+		switch p.Exp.Op {
+		case syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AssignUnset, syntax.AssignUnsetOrNull:
+		case syntax.AlternateUnset, syntax.AlternateUnsetOrNull:
+			e.strict, most = true, decides
 		default:
-			at := sh.arithmetic(f, p.Index, p.Pos())
-			n, err := strconv.Atoi(i)
-			if err == nil && v.list != nil && n >= 0 && n < len(v.list) {
-				v = v.list[n]
-			} else {
-				v = unknown(append(slices.Clone(v.list), v, at)...)
-			}
+			e.strict, word = true, min(word, inside)
 		}
-	} else if name != "@" && name != "*" {
-		v = v.first()
+	}
+	if p.Length {
+		most = decides
+	}
+	e.strict = e.strict || p.Length || p.Slice != nil || p.Repl != nil
+	v := e.sh.get(e.f, p.Param.Value, p.Pos()).value
+	before := e.size
+	e.use(v, most)
+	long := e.size - before
+	text = p.Length || v.first().text != ""
+	if i := literalIndex(p.Index); i != "@" && i != "*" {
+		e.arithmetic(p.Index)
 	}
 	switch {
-	case p.Length:
-		if v.known && v.list == nil {
-			l := number(v)
-			l.text, l.known = strconv.Itoa(len(v.text)), true
-			return l
+	case p.Slice != nil:
+		e.arithmetic(p.Slice.Offset)
+		e.arithmetic(p.Slice.Length)
+	case p.Repl != nil:
+		e.word(p.Repl.Orig, inside)
+		e.word(p.Repl.With, inside)
+	case p.Exp != nil:
+		text = e.word(p.Exp.Word, word) || text
+	}
+	if e.strict {
+		e.work += long * (e.size - before - long)
+	}
+	return text
+}
+
+// arithmetic gathers what decides on an expression. bash evaluates a variable's value in it as an expression of its own, and
+// an array index in that runs commands: x='a[$(id)]'; ((x)).
+func (e *expander) arithmetic(x syntax.ArithmExpr) {
+	if x == nil || !e.sh.enter(e.f) {
+		e.unknown = e.unknown || x != nil
+		return
+	}
+	syntax.Walk(x, func(n syntax.Node) bool {
+		w, ok := n.(*syntax.Word)
+		if !ok {
+			return true
 		}
-		return number(unknown(append(slices.Clone(v.list), v)...))
-	case p.Excl || p.Names != 0:
-		return sh.indirect(f, p, v)
-	case p.Slice != nil || p.Repl != nil:
-		var more value
-		if p.Slice != nil {
-			more = unknown(sh.arithmetic(f, p.Slice.Offset, p.Pos()), sh.arithmetic(f, p.Slice.Length, p.Pos()))
+		a := &expander{sh: e.sh, f: e.f, outputs: e.outputs, strict: true}
+		if name := w.Lit(); syntax.ValidName(name) {
+			v := e.sh.get(e.f, name, w.Pos()).first()
+			a.use(v, inside)
+			a.unknown = a.unknown || syntax.ValidName(v.text) // the name of another one
 		} else {
-			more = sh.text(f, p.Repl.With)
-			sh.text(f, p.Repl.Orig)
+			a.word(w, inside)
 		}
-		return changed(v, more)
-	case p.Exp == nil:
-		return v
-	}
-	return sh.expansion(f, p, v, set)
-}
-
-// changed is a value that something is done with: what is empty stays so.
-func changed(v value, by ...value) value {
-	if v.known && v.text == "" && v.list == nil {
-		return v
-	}
-	out := unknown(append(append(slices.Clone(v.list), v), by...)...)
-	out.head = v.head
-	return out
-}
-
-// indirect is ${!name}: the variable that another one names.
-func (sh *Walk) indirect(f *frame, p *syntax.ParamExp, v value) value {
-	if p.Names == 0 && v.known && syntax.ValidName(v.text) {
-		w := sh.get(f, v.text, p.Pos()).value
-		w.why = w.why.with(v.data, v.why)
-		return w
-	}
-	if p.Names != 0 || len(v.data) > 0 || !v.known {
-		sh.Note(sh.place(f, p.Pos()), "which variable ${!%s} reads can't be told", p.Param.Value)
-	}
-	return unknown(v)
-}
-
-func (sh *Walk) expansion(f *frame, p *syntax.ParamExp, v value, set tri) value {
-	op := p.Exp.Op
-	full := maybe
-	if v.known {
-		full = truth(v.text != "" || len(v.list) > 0)
-	}
-	there := set
-	switch op {
-	case syntax.AlternateUnsetOrNull, syntax.DefaultUnsetOrNull, syntax.ErrorUnsetOrNull, syntax.AssignUnsetOrNull:
-		there = full
-	}
-	why := v.data.with(v.why)
-	word := func(cond tri) value {
-		var w value
-		sh.either(f, cond, why, func(g *frame) status { w = sh.text(g, p.Exp.Word); return status{ok: yes} })
-		return w
-	}
-	pick := func(cond tri, a, b value) value {
-		m := meet(cond, why, variable{value: a}, variable{value: b}).value
-		m.list = nil
-		if cond == yes || cond == no && len(why) > 0 {
-			m.file = ""
+		if e.f.bash {
+			e.sh.hook(e.f, a.from.names(inside), "bash arithmetic", w.Pos())
 		}
-		return m
-	}
-	switch op {
-	case syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AssignUnset, syntax.AssignUnsetOrNull:
-		w := pick(there, v, word(there.not()))
-		if op == syntax.AssignUnset || op == syntax.AssignUnsetOrNull {
-			sh.set(f, p.Param.Value, w)
-		}
-		return w
-	case syntax.AlternateUnset, syntax.AlternateUnsetOrNull:
-		return pick(there, word(there), literal(""))
-	case syntax.ErrorUnset, syntax.ErrorUnsetOrNull:
-		word(there.not())
-		return v
-	}
-	return changed(v, sh.text(f, p.Exp.Word))
-}
-
-// arithmetic walks through an arithmetic expression. bash evaluates a variable's value in it as an expression of its own,
-// and an array index in that runs commands: x='a[$(id)]'; ((x)).
-func (sh *Walk) arithmetic(f *frame, x syntax.ArithmExpr, pos syntax.Pos) value {
-	if x == nil || !sh.enter(f) {
-		return value{}
-	}
-	switch x := x.(type) {
-	case *syntax.BinaryArithm:
-		a, b := sh.arithmetic(f, x.X, pos), sh.arithmetic(f, x.Y, pos)
-		v := unknown(a, b)
-		if name := index(x.X); syntax.ValidName(name) && isAssignment(x.Op) {
-			sh.set(f, name, number(v))
-		}
-		return v
-	case *syntax.UnaryArithm:
-		return sh.arithmetic(f, x.X, pos)
-	case *syntax.ParenArithm:
-		return sh.arithmetic(f, x.X, pos)
-	case *syntax.Word:
-		v := value{}
-		if name := x.Lit(); syntax.ValidName(name) {
-			v = sh.get(f, name, pos).value
-		} else {
-			v = sh.text(f, x)
-		}
-		if f.bash && len(v.data) > 0 && !isNumber(x) {
-			sh.hook(f, v.data, "bash arithmetic", pos)
-		}
-		return v
-	}
-	return value{}
-}
-
-// number is a number that v decides on.
-func number(v value) value { return value{why: v.why.with(v.data), fixed: true} }
-
-// isNumber tells whether a word of arithmetic is a number whatever the environment says: $#, ${#x}, $? and the like.
-func isNumber(w *syntax.Word) bool {
-	if len(w.Parts) != 1 {
+		e.from = e.from.with(decides, a.from)
+		e.unknown = e.unknown || a.unknown
 		return false
-	}
-	p, ok := w.Parts[0].(*syntax.ParamExp)
-	return ok && (p.Length || p.Param != nil && strings.Contains("#?!$", p.Param.Value))
-}
-
-func isAssignment(op syntax.BinAritOperator) bool {
-	s := op.String()
-	return strings.HasSuffix(s, "=") && !slices.Contains([]string{"==", "!=", "<=", ">="}, s)
+	})
 }
 
 // file is the path that a value names, cleaned; empty when it isn't known or no absolute one.

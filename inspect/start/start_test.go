@@ -446,7 +446,7 @@ func imageOf(t testing.TB, files ...image.File) *tree.Image {
 
 // TestMadeConfiguration: a configuration that is there at run time only is read as its template.
 func TestMadeConfiguration(t *testing.T) {
-	img := imageOf(t, image.Bytes("/run.sh", 0o755, []byte("#!/bin/sh\nenvsubst </t >/run/s.conf\nsupervisord -c /run/s.conf\n")), image.Bytes("/t", 0o755, nil))
+	img := imageOf(t, image.Bytes("/run.sh", 0o755, []byte("#!/bin/sh\nenvsubst '$A' </t >/run/s.conf\nsupervisord -c /run/s.conf\n")), image.Bytes("/t", 0o755, nil))
 	r, err := start.Read(t.Context(), img, &v1.Config{Entrypoint: []string{"/run.sh"}})
 	if err != nil {
 		t.Fatal(err)
