@@ -20,6 +20,7 @@ import (
 const (
 	termGrace = time.Second
 	killGrace = time.Second
+	goneGrace = 5 * time.Second // for the kernel of a busy machine, where what is killed waits for a processor to end on
 	lookEvery = 5 * time.Millisecond
 
 	execGrace = time.Second // for all processes of one look
@@ -28,8 +29,8 @@ const (
 
 // End ends every process of this user but ours whose environment holds all
 // the marks, each NAME=value: SIGTERM, and SIGKILL for those that are there a
-// second later or came meanwhile. It tells how many are left after another
-// second: 0 unless a process can't be killed or starts others faster than
+// second later or came meanwhile. It tells how many are left after five more
+// seconds: 0 unless a process can't be killed or starts others faster than
 // they are killed. A mark that is not NAME=value, or none, ends nothing.
 //
 // Marks find what a pid file or the process tree does not: a daemon that
@@ -41,7 +42,7 @@ func End(marks ...string) int {
 		return 0
 	}
 	found.end(syscall.SIGTERM, termGrace)
-	for deadline := time.Now().Add(killGrace); ; {
+	for deadline := time.Now().Add(goneGrace); ; {
 		found = find(marks)
 		if len(found) == 0 || time.Now().After(deadline) {
 			found.release()
