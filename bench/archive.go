@@ -20,6 +20,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 const (
@@ -192,28 +194,21 @@ func fetch(url string, d v1.Descriptor, w io.Writer, hash bool) error {
 // describe looks at the base and at the machine.
 func (b *bench) describe(ctx context.Context) error {
 	b.layers = map[string]bool{}
+	src, err := image.Open(ctx, "oci:"+b.layout, image.Options{})
+	if err != nil {
+		return err
+	}
+	images, err := src.Images(src.Platforms()...)
+	if err != nil {
+		return err
+	}
 	var size int64
-	var images, layers int
-	read := func(dir, name string, into any) error {
-		raw, err := os.ReadFile(filepath.Join(b.layout, dir, name))
+	layers := 0
+	for _, img := range images {
+		m, err := img.Manifest()
 		if err != nil {
 			return err
 		}
-		return json.Unmarshal(raw, into)
-	}
-	var top, index v1.IndexManifest
-	if err := read("", "index.json", &top); err != nil {
-		return err
-	}
-	if err := read("blobs/sha256", top.Manifests[0].Digest.Hex, &index); err != nil {
-		return err
-	}
-	for _, d := range index.Manifests {
-		var m v1.Manifest
-		if err := read("blobs/sha256", d.Digest.Hex, &m); err != nil {
-			return err
-		}
-		images++
 		for _, l := range m.Layers {
 			layers++
 			if !b.layers[l.Digest.String()] {
@@ -222,7 +217,7 @@ func (b *bench) describe(ctx context.Context) error {
 			}
 		}
 	}
-	b.base = fmt.Sprintf("stand-in of line B, %d platforms, %d layers, %.0f MB compressed", images, layers, float64(size)/1e6)
+	b.base = fmt.Sprintf("stand-in of line B, %d platforms, %d layers, %.0f MB compressed", len(images), layers, float64(size)/1e6)
 	return b.describeMachine(ctx)
 }
 
