@@ -103,8 +103,9 @@ type Strip struct {
 	Ledger v1.Layer
 	// Removals are those of an image that has all of the base, and so closes it.
 	Removals []Remove
-	// Explain says how a path or package of the base came to stay, one line a step; nil when a lock answered.
-	Explain func(what string) []string
+	// Explain says how a path or package of the base came to stay, one line a step;
+	// nil when a lock answered. It may read the base again.
+	Explain func(what string) ([]string, error)
 }
 
 // Component is one of those layers.

@@ -99,8 +99,8 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 			return nil, nil, fmt.Errorf("the lock names manifest %s, the base has %s", l.Manifest, manifest)
 		}
 		locked = l
-	} else if files, err = in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress}); err != nil {
-		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
+	} else if files, err = in.openBase(ctx, img); err != nil {
+		return nil, nil, err
 	}
 	base := lock.NewView(ctx, files, &locked.Footprint)
 	line, err := detectLine(base)
@@ -119,7 +119,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
-		step, err := w.strip(ctx, img, locked)
+		step, err := w.strip(ctx, img, files, locked)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -138,6 +138,15 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		locked.Footprint.Sort()
 	}
 	return w.recipe, locked, nil
+}
+
+// openBase opens the base's files, and reads the layers that the cache doesn't know.
+func (in Input) openBase(ctx context.Context, img v1.Image) (*tree.Image, error) {
+	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress})
+	if err != nil {
+		return nil, fmt.Errorf("base %s: %w", in.Reference, err)
+	}
+	return files, nil
 }
 
 // smallLevel is the gzip level of the overlays of an image that is pulled whole: 9 % less than the level of those that lie on a

@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,79 +18,98 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/version"
 )
 
 // keptTime is the time of all that stays of a base: no base's, so that one that was built again and is the same gives the same
 // layers. It is that of the first DOS file, which every archive format can say.
 var keptTime = time.Unix(315532800, 0).UTC()
 
-// strip makes the layers that take the place of the base's, and their ledger, or takes them as the lock has them.
-func (w *work) strip(ctx context.Context, img v1.Image, locked *lock.Platform) (step build.Strip, err error) {
+// strip makes the layers that take the place of the base's, and their ledger, or takes them as the lock or the cache has them. files
+// is the base img, opened; nil with a lock.
+func (w *work) strip(ctx context.Context, img v1.Image, files *tree.Image, locked *lock.Platform) (step build.Strip, err error) {
+	spec, err := w.keepSpec()
+	if err != nil {
+		return step, err
+	}
 	var set *keep.Set
-	var book strip.Layer
-	make := func() (layers []strip.Layer, err error) {
-		files, err := w.in.Cache.Open(ctx, img, tree.Options{Progress: w.in.Progress})
-		if err != nil {
-			return nil, fmt.Errorf("base %s: %w", w.in.Reference, err)
+	resolveSet := func() (err error) {
+		if files == nil {
+			if files, err = w.in.openBase(ctx, img); err != nil {
+				return err
+			}
 		}
-		if set, err = w.keep(ctx, files); err != nil {
+		if set == nil {
+			set, err = w.keep(ctx, files, spec)
+		}
+		return err
+	}
+	make := func() (layers []strip.Layer, err error) {
+		if err := resolveSet(); err != nil {
 			return nil, err
 		}
 		in := w.stripInput(files, img, set)
 		if layers, err = strip.Layers(ctx, in); err != nil {
 			return nil, err
 		}
-		book, err = w.writeLedger(files, set, in.Component, layers)
-		return layers, err
+		book, err := w.writeLedger(files, set, in.Component, layers)
+		return append(layers, book), err
 	}
-	var layers []strip.Layer
-	switch {
-	case w.in.Lock == nil:
-		if layers, err = make(); err != nil {
+	var layers []strip.Layer // the last is the ledger
+	if w.in.Lock == nil {
+		if layers, locked.Layers, err = strip.Remembered(w.in.Cache.Dir, w.stripKey(spec), img, make); err != nil {
 			return step, err
 		}
-		for _, l := range layers {
-			p, err := l.Pin()
-			if err != nil {
-				return step, err
+		last := len(layers) - 1
+		locked.Layers, locked.Ledger = locked.Layers[:last:last], &locked.Layers[last]
+		files = nil // the recipe lives on
+		step.Explain = func(what string) ([]string, error) {
+			if err := resolveSet(); err != nil {
+				return nil, err
 			}
-			locked.Layers = append(locked.Layers, p)
+			return set.Explain(what), nil
 		}
-		p, err := book.Pin()
-		if err != nil {
+	} else {
+		if locked.Ledger == nil {
+			return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
+		}
+		if layers, err = strip.Pinned(w.in.Cache.Dir, img, append(slices.Clone(locked.Layers), *locked.Ledger), make); err != nil {
 			return step, err
 		}
-		locked.Ledger = &p
-	case locked.Ledger == nil:
-		return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
-	default:
-		pinned, err := strip.Pinned(w.in.Cache.Dir, img, append(slices.Clone(locked.Layers), *locked.Ledger), make)
-		if err != nil {
-			return step, err
-		}
-		layers, book = pinned[:len(pinned)-1], pinned[len(pinned)-1]
 	}
-	step.Removals, step.Ledger = w.removals(), book.Layer
+	last := len(layers) - 1
+	step.Removals, step.Ledger = w.removals(), layers[last].Layer
 	if !w.keepsLayers() {
 		step.Time = keptTime
 	}
-	if set != nil {
-		step.Explain = set.Explain
-	}
-	for _, l := range layers {
+	for _, l := range layers[:last] {
 		step.Layers = append(step.Layers, build.Component{Layer: l.Layer, Name: l.Component, Files: l.Files, Unpacked: l.Unpacked})
 	}
 	return step, nil
 }
 
-// keep works out what stays.
-func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
+// stripKey returns a digest of all that the layers and their ledger depend on.
+func (w *work) stripKey(spec keep.Spec) string {
+	p, key := w.in.Profile, sha256.New()
+	fmt.Fprintf(key, "%q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest)
+	_ = json.NewEncoder(key).Encode([]any{p.Keep, spec}) // a hash takes everything
+	for _, path := range slices.Sorted(maps.Keys(w.removed)) {
+		fmt.Fprintf(key, "%q %q\n", path, w.removed[path].Why)
+	}
+	for _, path := range slices.Sorted(maps.Keys(w.laid)) {
+		fmt.Fprintf(key, "%q %q %t\n", path, w.laid[path].overlay, w.laid[path].dir)
+	}
+	return fmt.Sprintf("%x", key.Sum(nil))
+}
+
+// keepSpec returns the rules by which files stay. All that it asks of the base it asks always, so that a lock has the answers.
+func (w *work) keepSpec() (spec keep.Spec, err error) {
 	k := w.in.Profile.Keep
-	spec := keep.Spec{Packages: k.Packages, Paths: k.Paths}
+	spec.Packages, spec.Paths = k.Packages, k.Paths
 	for _, r := range w.met {
 		real, err := w.place(r.Path)
 		if err != nil {
-			return nil, err
+			return spec, err
 		}
 		if _, laid := w.laid[real]; !laid {
 			spec.Roots = append(spec.Roots, r)
@@ -98,7 +118,7 @@ func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
 	for _, r := range k.Roots {
 		ok, err := w.holds(r.When)
 		if err != nil {
-			return nil, err
+			return spec, err
 		}
 		if ok {
 			spec.Roots = append(spec.Roots, keep.Root{Path: r.Path, Why: r.Why})
@@ -115,6 +135,11 @@ func (w *work) keep(ctx context.Context, files *tree.Image) (*keep.Set, error) {
 	for _, d := range k.Drop {
 		spec.Drop = append(spec.Drop, keep.Drop{Glob: d.Glob, Except: d.Except, Why: d.Why})
 	}
+	return spec, w.base.Err
+}
+
+// keep works out what stays.
+func (w *work) keep(ctx context.Context, files *tree.Image, spec keep.Spec) (*keep.Set, error) {
 	set, err := keep.Resolve(ctx, files, spec)
 	if err != nil {
 		return nil, fmt.Errorf("profile %s: %w", w.in.Profile.Name, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/ledger"
+	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/build/strip"
 	"github.com/slimctl/slimctl/image"
@@ -174,9 +175,14 @@ func TestKeep(t *testing.T) {
 	if !slices.Equal(paths, want) {
 		t.Errorf("got %q", paths)
 	}
-	if explain := recipes[0].Strip.Explain; !slices.Equal(explain("/t/a.conf"), []string{"/t/a.conf: target of /t/link", "/t/link: root (w)"}) {
-		t.Errorf("explained as %q", explain("/t/a.conf"))
+	explained := func(r *build.Recipe) {
+		t.Helper()
+		steps, err := r.Strip.Explain("/t/a.conf")
+		if err != nil || !slices.Equal(steps, []string{"/t/a.conf: target of /t/link", "/t/link: root (w)"}) {
+			t.Errorf("explained as %q, %v", steps, err)
+		}
 	}
+	explained(recipes[0])
 
 	told := ledgerOf(t, recipes[0])
 	for _, want := range []string{
@@ -195,6 +201,68 @@ func TestKeep(t *testing.T) {
 	}
 	if n := files.Len() - 1; len(told) < n {
 		t.Errorf("the ledger has %d paths, the base %d", len(told), n)
+	}
+
+	// A second build takes what the first one found out, for this profile only.
+	locks := []string{filepath.Join(t.TempDir(), lock.Name)}
+	if err := made.Write(locks[0]); err != nil {
+		t.Fatal(err)
+	}
+	resolved := func(in resolve.Input) *build.Recipe {
+		t.Helper()
+		recipes, locked, err := resolve.Resolve(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks = append(locks, filepath.Join(t.TempDir(), lock.Name))
+		if err := locked.Write(locks[len(locks)-1]); err != nil {
+			t.Fatal(err)
+		}
+		return recipes[0]
+	}
+	second := resolved(in)
+	explained(second)
+	if _, same := layersOf(t, second); !slices.Equal(same, digests) || !slices.Equal(ledgerOf(t, second), told) {
+		t.Errorf("again the layers are %v, not %v, or the ledger is another", same, digests)
+	}
+	if first, err := os.ReadFile(locks[0]); err != nil {
+		t.Error(err)
+	} else if again, err := os.ReadFile(locks[1]); err != nil || string(again) != string(first) {
+		t.Errorf("again the lock is %s, not %s, %v", again, first, err)
+	}
+	remembered, err := filepath.Glob(filepath.Join(in.Cache.Dir, "stripped", "*", "*.pins"))
+	if err != nil || len(remembered) != 1 {
+		t.Fatalf("remembered are %q, %v", remembered, err)
+	}
+	edit := func(file string, edit func(string) string) {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(file, []byte(edit(string(text))), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(remembered[0], func(s string) string { return strings.Replace(s, `"files":`, `"files":7`, 1) })
+	if n := resolved(in).Stripped()[0].Files; n < 70 {
+		t.Errorf("again the first layer has %d files: what was remembered isn't used", n)
+	}
+	for name, of := range map[string]string{
+		"another path":      strings.Replace(keeps, "[/t/dir, /t/own]", "[/t/dir]", 1),
+		"another overlay":   strings.Replace(keeps, "path: /t/b.conf, content", "path: /t/a.conf, content", 1),
+		"another removal":   strings.Replace(keeps, "keep: [/t/own/a]", "keep: [/t/own/a, /t/own/sub]", 1),
+		"another component": strings.Replace(keeps, "confs, paths", "texts, paths", 1),
+	} {
+		other := in
+		other.Profile = load(t, of)
+		if n := resolved(other).Stripped()[0].Files; n >= 70 {
+			t.Errorf("%s: the first layer has %d files, as remembered of another profile", name, n)
+		}
+	}
+	edit(remembered[0], func(string) string { return "[" })
+	if n := resolved(in).Stripped()[0].Files; n >= 70 {
+		t.Errorf("the first layer has %d files, by a damaged memory", n)
 	}
 
 	// With the lock nothing of the base is read, as long as nobody asks for what the cache has lost.

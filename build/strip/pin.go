@@ -2,14 +2,18 @@ package strip
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // Pin is what a lock has of a layer, so that neither building nor verifying makes it again where it is already. A layer of the
@@ -63,6 +67,36 @@ func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, er
 		out = append(out, l)
 	}
 	return out, nil
+}
+
+// Remembered returns layers and their pins. Those that were made before by the same key are Pinned; otherwise make makes them, and
+// the cache remembers the key. The key must be another whenever make makes others.
+func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error)) (layers []Layer, pins []Pin, err error) {
+	store, err := newStore(cacheDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	file := filepath.Join(store.dir, key+".pins")
+	if data, err := os.ReadFile(file); err == nil && json.Unmarshal(data, &pins) == nil && len(pins) > 0 {
+		layers, err = Pinned(cacheDir, base, pins, make)
+		return layers, pins, err
+	}
+	if layers, err = make(); err != nil {
+		return nil, nil, err
+	}
+	pins = nil
+	for _, l := range layers {
+		p, err := l.Pin()
+		if err != nil {
+			return nil, nil, err
+		}
+		pins = append(pins, p)
+	}
+	data, err := json.Marshal(pins)
+	if err != nil {
+		return nil, nil, err
+	}
+	return layers, pins, image.WriteBytes(file, 0o644, data)
 }
 
 // own returns the layer of the base that p pins.

@@ -72,7 +72,10 @@ func (a *app) explain(r *slim.Resolved, what, format string) error {
 		if recipe.Strip.Explain == nil {
 			return usage(errors.New("--explain: the lock doesn't say why; add --no-lock"))
 		}
-		steps := recipe.Strip.Explain(what)
+		steps, err := recipe.Strip.Explain(what)
+		if err != nil {
+			return err
+		}
 		out = append(out, explanation{recipe.Platform.String(), what, len(steps) > 0, append([]string{}, steps...)})
 	}
 	if format == report.JSON {

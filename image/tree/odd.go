@@ -66,6 +66,9 @@ type recorder struct {
 func (r *recorder) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
 	keep := min(n, r.max-len(r.kept))
+	if len(r.kept)+keep > cap(r.kept) {
+		r.kept = slices.Grow(r.kept, max(keep, len(r.kept))) // twice as much each time
+	}
 	r.kept = append(r.kept, b[:keep]...)
 	r.over = r.over || keep < n
 	return n, err

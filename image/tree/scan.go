@@ -69,12 +69,8 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	defer raw.Close()
 	sum := sha256.New()
 	inflated := ahead(raw)
-	defer inflated.Close()
-	hashed := ahead(io.TeeReader(inflated, sum))
-	defer hashed.Close()
-	x, err := readTar(ctx, hashed, l)
-	hashed.Close()
-	inflated.Close()
+	x, err := readTar(ctx, io.TeeReader(inflated, sum), l)
+	inflated.close()
 	// The blob's own check is at its end, and says more than a broken archive does.
 	if _, drain := io.Copy(io.Discard, counted); drain != nil {
 		err = drain

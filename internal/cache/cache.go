@@ -51,7 +51,7 @@ var rooms = []room{
 	{"payload", "agent-browser, fetched by npm", regexp.MustCompile(`^payload/([0-9a-f]{64}(\.tgz)?|\.slimctl-tmp-\d+)$`)},
 	{"server", "browser-shell, compiled", regexp.MustCompile(`^server/([a-z0-9]+-[0-9a-f]{64}|\.slimctl-tmp-\d+)$`)},
 	{"layers", "layers that builds add", regexp.MustCompile(`^layers/v\d+(-\d)?/\.?[0-9a-f]{64}(-[0-9a-f]{64})?\.tar\.(gz|zst)(\.\d+)?$`)},
-	{"stripped", "layers of what stays of a base", regexp.MustCompile(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json)(\.\d+)?$`)},
+	{"stripped", "layers of what stays of a base", regexp.MustCompile(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json|pins)(\.\d+)?$`)},
 	{"index", "lists of the files in layers", regexp.MustCompile(`^index/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
 	{"contents", "files of layers that diff compares", regexp.MustCompile(`^contents/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
 	{"verified", "blobs whose digest was checked", regexp.MustCompile(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},

@@ -40,7 +40,7 @@ func write(t *testing.T, dir string, used time.Time, names ...string) {
 
 // every has one entry of every room.
 var every = []string{
-	"payload/" + hex + "/payload.json", "payload/" + hex + ".tgz", "server/amd64-" + hex, "layers/v2-3/" + hex + "-" + hex + ".tar.gz", "stripped/v1/" + hex + ".json",
+	"payload/" + hex + "/payload.json", "payload/" + hex + ".tgz", "server/amd64-" + hex, "layers/v2-3/" + hex + "-" + hex + ".tar.gz", "stripped/v1/" + hex + ".json", "stripped/v2/" + hex + ".pins",
 	"index/v7/sha256-" + hex + ".idx", "contents/v7/sha256-" + hex + ".idx", "verified/sha256-" + hex + ".json",
 	"unpacked/sha256/" + hex + "/layer.json", "standin-live-b-0123456789abcdef/index.json", "standin-debian-0123456789abcdef/layer.json",
 	"buildkitd-123/buildkitd.lock",

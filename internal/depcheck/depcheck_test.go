@@ -27,7 +27,7 @@ var rooms = map[string][]string{
 
 	"build":                   {"build/ledger", "image", "image/output"},
 	"build/profile":           {},
-	"build/resolve":           {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree"},
+	"build/resolve":           {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree", "internal/version"},
 	"build/lock":              {"build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":              {"image", "image/deb822", "image/elf", "image/tree"},
 	"build/strip":             {"image", "image/tree", "internal/rawname"},

@@ -3,7 +3,9 @@
 package version
 
 import (
+	"crypto/rand"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 )
@@ -60,3 +62,20 @@ func (i Info) String() string {
 	}
 	return fmt.Sprintf("%s (%s, %s, %s)", i.Version, commit, i.Go, i.Platform)
 }
+
+// Program returns what tells the running program from one that was built of other code: its version, and the size and the time of
+// its file. If the file can't be found it is another at each start.
+func Program() string { return program }
+
+// program is asked for at the start, before another file takes the place of the program's.
+var program = func() string {
+	file, err := os.Executable()
+	if err != nil {
+		return rand.Text()
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return rand.Text()
+	}
+	return fmt.Sprintf("%s %d %d", Read(""), info.Size(), info.ModTime().UnixNano())
+}()
