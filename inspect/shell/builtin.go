@@ -189,7 +189,7 @@ func options(args []value, takes string) (given []option, rest []value) {
 		}
 		name, v, joined := strings.Cut(a.text, "=")
 		a.text = v
-		if last := "-" + name[len(name)-1:]; name[1] != '-' && slices.Contains(with, last) { // -euo is -eu and -o
+		if last := "-" + name[len(name)-1:]; !strings.HasPrefix(name, "--") && name != "-" && slices.Contains(with, last) { // -euo is -eu and -o
 			given = append(given, option{name: strings.TrimSuffix(name, last[1:])})
 			name = last
 		}

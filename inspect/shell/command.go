@@ -258,24 +258,19 @@ func (sh *Walk) call(f *frame, c *syntax.CallExpr) answer {
 		return answer{}
 	}
 	// The variables before a command are its own; what it sets besides, as read does, stays.
-	var before []string
-	g := *f
-	if len(c.Assigns) > 0 {
-		g.vars = &store{up: f.vars}
-	}
+	before := map[string]variable{}
 	for _, x := range c.Assigns {
 		if x.Name != nil {
-			g.vars.set(x.Name.Value, variable{value: sh.assigned(f, x), exported: true})
-			before = append(before, x.Name.Value)
+			v := variable{value: sh.assigned(f, x), exported: true}
+			if _, again := before[x.Name.Value]; !again {
+				before[x.Name.Value] = sh.peek(f, x.Name.Value)
+			}
+			f.vars.set(x.Name.Value, v)
 		}
 	}
-	a := sh.run(&g, args, c.Pos())
-	if len(c.Assigns) > 0 {
-		for name, v := range g.vars.vars {
-			if !slices.Contains(before, name) {
-				f.vars.set(name, v)
-			}
-		}
+	a := sh.run(f, args, c.Pos())
+	for name, v := range before {
+		f.vars.set(name, v)
 	}
 	return a
 }

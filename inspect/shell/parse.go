@@ -3,6 +3,7 @@ package shell
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -37,21 +38,21 @@ func parse(text string) (file *syntax.File, why string) {
 	return file, ""
 }
 
+// shells are the interpreters whose language is followed.
+var shells = []string{"bash", "sh", "dash", "ash", "ksh", "zsh", "rbash"}
+
 // parse takes the text of a file in.
 func (s *script) parse(text string) {
-	var interpreter string
-	interpreter, s.shell, s.bash = isShell(text)
+	interpreter := interpreterOf(text)
+	s.bash, s.shell = interpreter == "bash", slices.Contains(shells, interpreter)
 	switch {
 	case strings.HasPrefix(text, "\x7fELF"):
 		s.why = isProgram
-		return
 	case interpreter != "" && !s.shell:
 		s.why = "it is a script for " + interpreter
-		return
-	}
-	s.file, s.why = parse(text)
-	if s.why == "" && interpreter == "" {
-		s.shell = true // sourced, or run by a shell that is named
+	default:
+		s.file, s.why = parse(text)
+		s.shell = s.shell || s.why == "" // without a first line it is sourced, or run by a shell that is named
 	}
 }
 
@@ -70,29 +71,20 @@ func nesting(text string) int {
 	return n
 }
 
-// isShell tells what runs a script by its first line.
-func isShell(content string) (interpreter string, shell, bash bool) {
-	line, _, _ := strings.Cut(content, "\n")
-	words := strings.Fields(strings.TrimPrefix(line, "#!"))
-	if !strings.HasPrefix(line, "#!") || len(words) == 0 {
-		return "", false, false
+// interpreterOf is what runs a script by its first line.
+func interpreterOf(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	line, ok := strings.CutPrefix(line, "#!")
+	words := strings.Fields(line)
+	if !ok || len(words) == 0 {
+		return ""
 	}
-	interpreter = path.Base(words[0])
-	if interpreter == "env" {
-		for _, w := range words[1:] {
-			if !strings.HasPrefix(w, "-") && !strings.Contains(w, "=") {
-				interpreter = path.Base(w)
-				break
-			}
+	for _, w := range words[1:] {
+		if path.Base(words[0]) == "env" && !strings.HasPrefix(w, "-") && !strings.Contains(w, "=") {
+			return path.Base(w)
 		}
 	}
-	switch interpreter {
-	case "bash":
-		return interpreter, true, true
-	case "sh", "dash", "ash", "ksh", "zsh", "rbash":
-		return interpreter, true, false
-	}
-	return interpreter, false, false
+	return path.Base(words[0])
 }
 
 // maxNesting bounds what nesting gives.

@@ -75,8 +75,6 @@ func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (a an
 	at := sh.place(f, pos)
 	ops := operands(rest)
 	switch base {
-	case "bash", "sh", "dash", "ash", "ksh", "zsh", "rbash":
-		return sh.shellCommand(f, base, args, pos), true
 	case "su", "runuser":
 		return sh.su(f, base, args, pos), true
 	case "browser-shell":
@@ -146,6 +144,9 @@ func (sh *Walk) known(f *frame, base string, args []value, pos syntax.Pos) (a an
 	case "supervisord":
 		sh.supervisord(f, rest, at)
 	default:
+		if slices.Contains(shells, base) {
+			return sh.shellCommand(f, base, args, pos), true
+		}
 		if _, ok := wrappers[base]; ok {
 			return sh.wrapper(f, base, args, pos)
 		}

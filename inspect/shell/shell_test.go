@@ -250,6 +250,7 @@ func TestHostile(t *testing.T) {
 		"words":            "echo " + strings.Repeat("$a ", 60_000),
 		"defaults":         "echo " + nested("${a:-", "}", 9_000),
 		"quoted defaults":  "echo " + nested("\"${a:-", "}\"", 9_000),
+		"odd options":      "env -= x; sed -=; bash -= x; su -=; printf; printf ''; printf -v; read -=; exec -=; command -v; xargs -=; env -S\nset --; shift",
 		"sequences":        "echo {1..999999999}{1..999999999}{a..z}",
 		"sequences' items": "echo {" + nested("{1..9999},", "", 3_000) + "}",
 		"many sequences":   strings.Repeat("echo {1..9999}\n", 9_000),
@@ -318,7 +319,7 @@ func FuzzScript(f *testing.F) {
 		if len(w.Scripts) == 0 && w.Supervisord == "" && len(w.Notes) == 0 {
 			t.Error("nothing is followed, and there is no note")
 		}
-		job := shell.Job{Name: "a", Command: []string{"/run.sh", "%(ENV_X)s"}, Autostart: "%(ENV_Y)s"}
+		job := shell.Job{Name: "a", Command: []string{"/run.sh", "%(ENV_X)s", "%(ENV_)s"}, Autostart: "%(ENV_Y)s"}
 		if _, _, err := w.Follow(t.Context(), job); err != nil {
 			t.Error(err)
 		}

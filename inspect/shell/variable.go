@@ -129,7 +129,7 @@ func (sh *Walk) peek(f *frame, name string) variable {
 	if name == "0" {
 		return variable{value: literal(f.name)}
 	}
-	if name == "*" || name == "#" || name[0] >= '0' && name[0] <= '9' {
+	if name == "*" || name == "#" || name != "" && name[0] >= '0' && name[0] <= '9' {
 		return variable{value: sh.parameter(f, name)}
 	}
 	if sh.clean || f.bare {

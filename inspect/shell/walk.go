@@ -138,17 +138,15 @@ func (sh *Walk) prefetch(first string) error {
 		return nil
 	}
 	var paths []string
-	dirs := []string{path.Dir(e.Path)}
-	for _, d := range sh.img.Dir(dirs[0]) {
+	around := sh.img.Dir(path.Dir(e.Path))
+	for _, d := range around {
 		if d.IsDir() {
-			dirs = append(dirs, d.Path)
+			around = append(around, sh.img.Dir(d.Path)...)
 		}
 	}
-	for _, dir := range dirs {
-		for _, d := range sh.img.Dir(dir) {
-			if strings.HasSuffix(d.Path, ".sh") && d.Type == image.TypeFile && d.Size <= maxScript && len(paths) < maxScripts/2 {
-				paths = append(paths, d.Path)
-			}
+	for _, d := range around {
+		if strings.HasSuffix(d.Path, ".sh") && d.Type == image.TypeFile && d.Size <= maxScript && len(paths) < maxScripts/2 {
+			paths = append(paths, d.Path)
 		}
 	}
 	if len(paths) == 0 {
@@ -170,18 +168,11 @@ var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
 
 // filled fills %(ENV_X)s in.
 func (sh *Walk) filled(f *frame, text string, at tree.Place) value {
-	out := literal("")
-	for len(text) > 0 {
-		m := envName.FindStringSubmatchIndex(text)
-		if m == nil {
-			return out.and(literal(text))
-		}
-		out = out.and(literal(text[:m[0]]))
+	out, last := literal(""), 0
+	for _, m := range envName.FindAllStringSubmatchIndex(text, -1) {
 		name := text[m[2]:m[3]]
-		v, given := f.vars.get(name)
-		if !given {
-			v = sh.peek(f, name)
-		}
+		_, given := f.vars.get(name)
+		v := sh.peek(f, name)
 		switch {
 		case sh.clean && !given:
 			if !slices.Contains(sh.chosen, name) {
@@ -191,8 +182,8 @@ func (sh *Walk) filled(f *frame, text string, at tree.Place) value {
 		case v.outer:
 			sh.read(f, name, at)
 		}
-		out = out.and(v.value)
-		text = text[m[1]:]
+		out = out.and(literal(text[last:m[0]])).and(v.value)
+		last = m[1]
 	}
-	return out
+	return out.and(literal(text[last:]))
 }

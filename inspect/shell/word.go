@@ -97,8 +97,11 @@ var backslashes = strings.NewReplacer("\\\n", "", `\\`, `\`, `\`, "")
 
 // spliced is "$@" and "${array[@]}", each element a word of its own.
 func (sh *Walk) spliced(f *frame, w *syntax.Word) ([]value, bool) {
+	if len(w.Parts) != 1 {
+		return nil, false
+	}
 	q, ok := w.Parts[0].(*syntax.DblQuoted)
-	if !ok || len(w.Parts) != 1 || len(q.Parts) != 1 {
+	if !ok || len(q.Parts) != 1 {
 		return nil, false
 	}
 	p, ok := q.Parts[0].(*syntax.ParamExp)
