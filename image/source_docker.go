@@ -225,7 +225,7 @@ func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
 	case len(found) == 1:
 		return found[0], nil
 	case tag != nil && len(found) == 0:
-		return e, fmt.Errorf("%s: no image is called %s: there is %.500q", b.root, tag, orNone(names))
+		return e, fmt.Errorf("%s: %w: no image is called %s: there is %.500q", b.root, ErrNotFound, tag, orNone(names))
 	}
 	return e, fmt.Errorf("%s: %s has %d such images: add the name of one, :REF: %.500q", b.root, dockerManifestName, len(found), orNone(names))
 }

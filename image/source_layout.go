@@ -82,7 +82,7 @@ func splitPath(spec string) (file, tag string, err error) {
 		}
 	}
 	file, _, _ = strings.Cut(spec, ":")
-	return "", "", &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}
+	return "", "", fmt.Errorf("%w: there is no %s", ErrNotFound, file)
 }
 
 // openBlobs opens the image called tag, or the only one, of a layout.
@@ -205,7 +205,7 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 		ignored = slices.DeleteFunc(ignored, func(o v1.Descriptor) bool { return sameContent(o, found[0]) })
 		return &found[0], ignored, nil
 	case len(found) == 0 && tag != "":
-		return nil, nil, fmt.Errorf("no image is called %q: there is %s", tag, orNone(names))
+		return nil, nil, fmt.Errorf("%w: no image is called %q: there is %s", ErrNotFound, tag, orNone(names))
 	case len(found) == 0:
 		return nil, nil, errors.New("index.json holds no image")
 	case tag == "" && len(platforms) == len(found):

@@ -191,6 +191,9 @@ func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms 
 		if o.Base == "" && pinned.Base.Reference != reference {
 			remedy = "pass --base " + pinned.Base.Reference + ", or " + remedy
 		}
+		if pinned.Profile.Name != p.Name { // its lock is still needed
+			remedy = "name another with --lock FILE, which `slimctl lock -o FILE` writes, or pass --no-lock to build unpinned"
+		}
 		return nil, fmt.Errorf("%s is stale (%w); %s", file, err, remedy)
 	}
 	o.Log("lock %s is used: base %s, no base layer is read", file, pinned.Base.Digest)

@@ -8,21 +8,27 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/tree"
 )
 
 // ProfileLine is a line of a profile that is about a path.
 type ProfileLine struct {
-	Source string `json:"source"` // file:line:column
+	Source string `json:"source"` // file:line:column, or "profile NAME" for a rule of every profile
 	Does   string `json:"does"`   // "removes", "lays", "owns", "keeps"
 	What   string `json:"what"`   // the path or glob that it names
 	Why    string `json:"why,omitempty"`
 	When   string `json:"when,omitempty"`
 }
 
-// About returns the lines of a profile that are about a path, or a directory above it.
-func About(p *profile.Profile, at string) []ProfileLine {
+// About returns the lines of a profile that are about a path, or a directory above it. base is what the base has there, nil if
+// that isn't known.
+func About(p *profile.Profile, at string, base *tree.Entry) []ProfileLine {
 	out := []ProfileLine{}
+	if base != nil && base.Privileged() && !coversAny(p.Privileged, at) {
+		out = append(out, ProfileLine{"profile " + p.Name, "removes", at, resolve.WhyPrivileged, ""})
+	}
 	for _, r := range p.Remove {
 		if what := r.Path + r.Glob; covers(what, at) && !coversAny(r.Except, at) {
 			out = append(out, ProfileLine{r.Position.String(), "removes", what, r.Why, when(r.When)})

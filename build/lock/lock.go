@@ -159,6 +159,8 @@ func (l *File) Write(file string) error {
 // Matches tells whether the lock is one of p on the base named reference for the platforms; the error says what differs.
 func (l *File) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
 	switch {
+	case l.Profile.Name != p.Name:
+		return fmt.Errorf("it is for the profile %s, not %s", l.Profile.Name, p.Name)
 	case l.Profile.Digest != p.Digest():
 		return fmt.Errorf("profile %s or --set changed", p.Name)
 	case l.Base.Reference != reference:

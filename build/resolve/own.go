@@ -103,6 +103,9 @@ func (w *work) empty(dir string) {
 	}
 }
 
+// WhyPrivileged is the reason for removing a file that the profile's key "privileged" doesn't name.
+const WhyPrivileged = "setuid, setgid or file capabilities: a way to other rights than the caller's"
+
 // privileged removes the files of the base that run with other rights than their caller's.
 func (w *work) privileged() error {
 	keep := []string{}
@@ -118,7 +121,7 @@ func (w *work) privileged() error {
 			continue
 		}
 		e, _ := w.base.Lookup(p)
-		w.removed[p] = &build.Remove{Path: p, Type: e.Type, Why: "setuid, setgid or file capabilities: a way to other rights than the caller's"}
+		w.removed[p] = &build.Remove{Path: p, Type: e.Type, Why: WhyPrivileged}
 		w.ruled = append(w.ruled, w.removed[p])
 	}
 	return nil

@@ -167,9 +167,9 @@ func (f *reportFlags) setVerdict(v *slim.Verified) {
 		verdict.Findings = append(verdict.Findings, finding.Rule+": "+finding.Message)
 	}
 	f.options.Verdict = verdict
-	f.options.Why = func(path, kind string) string {
-		for _, l := range slim.About(v.Profile, path) {
-			if (l.Does == "removes") == (kind == diff.Removed) {
+	f.options.Why = func(c *diff.Change) string {
+		for _, l := range slim.About(v.Profile, c.Path, c.Old) {
+			if (l.Does == "removes") == (c.Kind == diff.Removed) {
 				return fmt.Sprintf("%s %s %s: %s", l.Source, l.Does, l.What, l.Why)
 			}
 		}

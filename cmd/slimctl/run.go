@@ -66,6 +66,8 @@ image's policy allows; private ranges are refused when the connection is made. W
 nothing goes out. In both cases -p reaches port 8080. Any other image has network none by default.
 --policy replaces the image's policy. Only such a file can allow private hosts.
 
+An image that slimctl built is ready when "slimctl: ready" is on standard error.
+
 Standard output and error are the container's, and so is the exit status; 125 to 127 tell that
 it could not be started, as with docker run, and 124 that it ran into --timeout. However it
 ends, nothing of it is left. With --artifacts, DIR/ID gets output/ with what it wrote
@@ -211,6 +213,8 @@ func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) 
 		err := sb.AwaitHealthy(ctx)
 		if err != nil {
 			_, _ = sb.Stop(context.WithoutCancel(ctx)) // what fails Wait gives, too
+		} else if sb.Evidence().Health != "" {
+			fmt.Fprintln(a.stderr, "slimctl: ready")
 		}
 		result <- err
 	}()
@@ -255,6 +259,9 @@ func startStatus(err error) error {
 	var start *sandbox.StartError
 	if errors.As(err, &start) {
 		return statusError{start.Code, err.Error()}
+	}
+	if code, _ := classify("", err); err != nil && code == exitError {
+		return statusError{exitNoStart, err.Error()}
 	}
 	return err
 }

@@ -52,6 +52,10 @@ func guestLayoutOf(t *testing.T, config v1.Config) string {
 // TestRunScripts runs testdata/run, whose scripts have an image at $IMAGE.
 func TestRunScripts(t *testing.T) {
 	img, closed := guestLayout(t), guestLayoutOf(t, sandboxtest.Tethered)
+	config := sandboxtest.Guest
+	config.Cmd = []string{"sleep"}
+	config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD", "/guest", "both"}}
+	healthy := guestLayoutOf(t, config)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "run"),
 		Setup: func(e *testscript.Env) error {
@@ -59,6 +63,7 @@ func TestRunScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("IMAGE", img)
+			e.Setenv("HEALTHY", healthy)
 			e.Setenv("CLOSED", closed)                 // starts as an image that slimctl built; GUEST says what it does
 			e.Setenv("DOCKER_HOST", "unix:///nowhere") // runc is what these are about
 			return nil

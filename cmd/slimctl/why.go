@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -93,7 +94,11 @@ func tellStories(ctx context.Context, o slim.InspectOptions, p *profile.Profile,
 	known := false
 	for _, img := range opened.Images {
 		s := story{Platform: img.Surface.Platform, Why: img.Why(path)}
-		s.Profile = slim.About(p, s.Path)
+		var last *tree.Entry
+		for _, step := range s.Steps {
+			last = cmp.Or(step.Entry, last)
+		}
+		s.Profile = slim.About(p, s.Path, last)
 		out = append(out, s)
 		known = known || len(s.Steps) > 0 || len(s.Unread) > 0
 	}

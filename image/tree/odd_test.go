@@ -111,8 +111,8 @@ func TestOddArchives(t *testing.T) {
 		"a file as a directory":    {join(block('0', "a/", "x"), ends), []string{"/a directory's name"}},
 		"content of a directory":   {join(sized, a, ends), []string{"/d 512 bytes"}},
 		"behind the end":           {join(a, ends, block('0', "b", "evil"), ends), []string{"/ behind the archive's end"}},
-		"no end":                   {a, []string{"/ without the two blocks"}},
-		"one block at the end":     {join(a, ends[:512]), []string{"/ without the two blocks"}},
+		"no end, as umoci writes":  {a, nil},
+		"one block at the end":     {join(a, ends[:512]), nil},
 		"content of a whiteout":    {join(block('0', ".wh.b", strings.Repeat("x", 2000)), a, ends), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

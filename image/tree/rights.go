@@ -19,3 +19,8 @@ func (t *Tree) Rights(e *Entry) (mode int64, capability string) {
 	}
 	return mode, capability
 }
+
+// Privileged reports whether a file runs with other rights than its caller's. Of a hard link only its own entry is looked at.
+func (e *Entry) Privileged() bool {
+	return (e.Type == image.TypeFile || e.Type == image.TypeLink) && (e.Mode&0o6000 != 0 || e.Xattrs[capabilityXattr] != "")
+}

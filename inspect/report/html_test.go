@@ -211,8 +211,8 @@ func TestHTMLInChromium(t *testing.T) {
 	})
 
 	sub("one layout, links, reasons", func(t *testing.T) {
-		why := func(path, kind string) string {
-			if path == "/opt/jupyter" {
+		why := func(c *diff.Change) string {
+			if c.Path == "/opt/jupyter" {
 				return "l0.yaml:12:5 removes /opt/jupyter: <script>window.pwned=1</script>"
 			}
 			return ""

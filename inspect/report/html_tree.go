@@ -46,7 +46,7 @@ type treeData struct {
 	shown []int32 // positions of those that there is room for
 	// deepest is the last level that there is room for.
 	deepest int
-	why     func(path, kind string) string
+	why     func(*diff.Change) string
 	texts   map[int]string // changed lines, by the place in shown; below 0 for what isn't shown
 }
 
@@ -180,7 +180,7 @@ func (t *treeData) reasons() func(at int, n *node) any {
 	return func(at int, n *node) any {
 		if i := t.shown[at]; t.why != nil && n.change != nil && i >= told && asked < maxReasons {
 			asked++
-			if words := t.why(n.change.Path, n.change.Kind); words != "" {
+			if words := t.why(n.change); words != "" {
 				told = n.end
 				return quote(words)
 			}

@@ -45,7 +45,7 @@ type Options struct {
 	// Verdict is what verify says of the slim image; nil when nobody asked it.
 	Verdict *Verdict
 	// Why returns the profile's line and reason for a change. It may be nil, and return "".
-	Why func(path, kind string) string
+	Why func(*diff.Change) string
 }
 
 // Verdict is the result of verify.

@@ -87,7 +87,7 @@ func (k *checker) more() {
 		if n := k.count[[2]string{k.rule.ID, platform}] - mostOfARule; n > 0 {
 			k.report.Findings = append(k.report.Findings, Finding{
 				Rule: k.rule.ID, Severity: k.rule.Severity, Fix: k.rule.Fix, Platform: platform,
-				Message: fmt.Sprintf("there is more of that: %d findings are not told one by one", n),
+				Message: fmt.Sprintf("%d more findings of this rule are not listed", n),
 			})
 		}
 	}
