@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -123,10 +124,13 @@ func join(words []value) value {
 	return out
 }
 
+// width is a field of printf that may be as wide as it likes.
+var width = regexp.MustCompile(`%[-+ ]*[0-9]`)
+
 // printf is what the builtin writes. That its arguments are more than its format takes isn't understood.
 func printf(args []value) value {
 	v := unknown(args...)
-	if len(args) == 0 || !args[0].known || args[0].text == "-v" {
+	if len(args) == 0 || !args[0].known || args[0].text == "-v" || width.MatchString(args[0].text) {
 		return v
 	}
 	var texts []string

@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"path"
@@ -41,7 +42,16 @@ func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
 		list, ok := sh.spliced(f, w)
 		if !ok {
 			e := sh.gather(f, w)
-			list = e.expand(func(c *expand.Config) ([]string, error) { return expand.Fields(c, plain(w, f.bash)) })
+			list = e.expand(func(c *expand.Config) (out []string, err error) {
+				size := 0
+				for text, err := range expand.FieldsSeq(c, plain(w, f.bash)) {
+					if size += len(text); err != nil || size > 2*maxScript || len(out) > 10*maxNames {
+						return nil, cmp.Or(err, errors.New("too many words of one"))
+					}
+					out = append(out, text)
+				}
+				return out, nil
+			})
 			if len(list) == 0 {
 				gone = e.from.with(begins, gone)
 			}
@@ -285,7 +295,7 @@ func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
 	}
 	e.strict = e.strict || p.Length || p.Slice != nil || p.Repl != nil
 	v := e.sh.get(e.f, p.Param.Value, p.Pos()).value
-	before := e.size
+	before, work := e.size, e.work
 	e.use(v, most)
 	long := e.size - before
 	text = p.Length || v.first().text != ""
@@ -303,7 +313,7 @@ func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
 		text = e.word(p.Exp.Word, word) || text
 	}
 	if e.strict {
-		e.work += long * (e.size - before - long)
+		e.work += long * min(e.size-before-long+e.work-work, maxWork)
 	}
 	return text
 }
