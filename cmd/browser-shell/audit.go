@@ -34,6 +34,9 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 		return err
 	}
 	logs := groupLogs(files)
+	if whole, err := audit.Verify(*anchor, files...); err == nil && whole.OK { // one log, whatever a collector has called its files
+		logs = [][]string{files}
+	}
 	if len(logs) > 1 && *anchor != "" {
 		fmt.Fprintf(std.err, "browser-shell audit verify: --anchor is for one log, and the files are of %d; verify one at a time\n", len(logs))
 		return errUsage
