@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -132,6 +133,12 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 			return b, fmt.Errorf("%w; apt-get install mmdebstrap util-linux", err)
 		}
 	}
+	if arch != runtime.GOARCH {
+		if out, err := exec.CommandContext(ctx, "arch-test", arch).CombinedOutput(); err != nil {
+			return b, fmt.Errorf("programs of %s don't run here: arch-test: %w: %s; apt-get install arch-test binfmt-support qemu-user-static",
+				arch, err, bytes.TrimSpace(out))
+		}
+	}
 	work := filepath.Join(dir, "work")
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return b, err
@@ -208,11 +215,19 @@ func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 		return nil, err
 	}
 	args := []string{
-		"--mode=root", "--variant=minbase", "--format=tar", "--skip=output/dev", "--architectures=" + arch,
+		"--mode=root", "--format=tar", "--skip=output/dev", "--architectures=" + arch,
 		"--include=" + strings.Join(packages, ","), "--aptopt=" + config, "--dpkgopt=force-unsafe-io",
 	}
-	for _, hook := range hooks {
-		args = append(args, "--customize-hook="+hook)
+	if arch == runtime.GOARCH {
+		args = append(args, "--variant=minbase")
+		for _, hook := range hooks {
+			args = append(args, "--customize-hook="+hook)
+		}
+	} else { // it has hooks of one kind only, and knows neither essential nor required packages
+		args = append(args, "--variant=extract", "--include=?essential", "--include=?priority(required)", "--include=apt")
+		for _, hook := range append([]string{install()}, hooks...) {
+			args = append(args, "--extract-hook="+hook)
+		}
 	}
 	for _, pattern := range excluded {
 		args = append(args, "--dpkgopt=path-exclude="+pattern)
@@ -226,6 +241,18 @@ func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 		args = append(args, file)
 	}
 	return args, nil
+}
+
+// install returns the hook that installs packages of another architecture, which mmdebstrap has extracted: this machine's dpkg
+// unpacks them, and only what configures them is emulated. An emulated dpkg takes an hour to unpack as much.
+func install() string {
+	dpkg := `dpkg --root="$1" --no-triggers --force-architecture,depends,unsafe-io`
+	for _, pattern := range excluded {
+		dpkg += ` --path-exclude='` + pattern + `'`
+	}
+	debs := `"$1"/var/cache/apt/archives/`
+	return `set -e; ` + dpkg + ` --unpack ` + debs + `base-passwd_*.deb ` + debs + `base-files_*.deb; ` + // users, directories
+		dpkg + ` --unpack ` + debs + `*.deb; chroot "$1" dpkg --configure --pending --force-unsafe-io`
 }
 
 // pack compresses a tar stream to the blob in dir.
