@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // inputs are what a page says that a person did to it.
@@ -149,13 +152,13 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	if _, err := io.Copy(io.Discard, act.conn); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 		t.Errorf("after its ticket's end the desktop ends with %v", err)
 	}
-	log, err := os.ReadFile(b.root(t) + "/var/log/browser-shell/audit/audit.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, event := range []string{"DESKTOP_INPUT_GRANTED", "DESKTOP_INPUT_BEGAN", "DESKTOP_INPUT_ENDED"} {
-		if n := strings.Count(string(log), `"event":"`+event+`","subject":"key:`); n != 1 {
-			t.Errorf("%s is logged %d times", event, n)
+	await(t, need.Patience, "the log of what the person did", func() error { // the end is logged once the connection is closed
+		log, err := os.ReadFile(b.root(t) + "/var/log/browser-shell/audit/audit.jsonl")
+		for _, event := range []string{"DESKTOP_INPUT_GRANTED", "DESKTOP_INPUT_BEGAN", "DESKTOP_INPUT_ENDED"} {
+			if n := strings.Count(string(log), `"event":"`+event+`","subject":"key:`); n != 1 {
+				err = errors.Join(err, fmt.Errorf("%s is logged %d times", event, n))
+			}
 		}
-	}
+		return err
+	})
 }
