@@ -108,8 +108,8 @@ const floorCommand = "floor"
 // floorJobs is what slimctl has (image, copyJobs).
 const floorJobs = 6
 
-// floor fetches everything that an image consists of into one file, side by side, each blob to a place of its own.
-func floor(args []string) error {
+// fetchEverything fetches everything that an image consists of into one file, side by side, each blob to a place of its own.
+func fetchEverything(args []string) error {
 	if len(args) < 2 {
 		return errors.New("floor: HOST/REPO:TAG and FILE are wanted")
 	}

@@ -37,7 +37,7 @@ func main() {
 	harness.Main("bench", func(ctx context.Context) error {
 		// The floor of the archives is a process of its own, as slimctl is.
 		if len(os.Args) > 1 && os.Args[1] == floorCommand {
-			return floor(os.Args[2:])
+			return fetchEverything(os.Args[2:])
 		}
 		var o options
 		flag.StringVar(&o.source, "source", ".", "slimctl's source `directory`")

@@ -191,7 +191,9 @@ func (d *daemon) forgetPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", d.cmd.Process.Pid), []byte("5"), 0)
 }
 
-func (d *daemon) peak() (int64, error) { return harness.Memory(d.cmd.Process.Pid, "status", "VmHWM") }
+func (d *daemon) peakMemory() (int64, error) {
+	return harness.Memory(d.cmd.Process.Pid, "status", "VmHWM")
+}
 
 // removeAll unmounts what a daemon may have left mounted below dir, and removes dir.
 func removeAll(dir string) error {

@@ -171,7 +171,7 @@ func (b *bench) push(ctx context.Context, row string, d time.Duration, bk *daemo
 		return fmt.Errorf("%s: %w", row, err)
 	}
 	if bk != nil {
-		if s.Daemon, err = bk.peak(); err != nil {
+		if s.Daemon, err = bk.peakMemory(); err != nil {
 			return err
 		}
 	}

@@ -103,7 +103,7 @@ type Strip struct {
 	Ledger v1.Layer
 	// Removals are those of an image that has all of the base, and so closes it.
 	Removals []Remove
-	// Explain says how a path or package of the base came to stay, one line a step;
+	// Explain returns why a path or package of the base stays, one line a step;
 	// nil when a lock answered. It may read the base again.
 	Explain func(what string) ([]string, error)
 }
@@ -117,10 +117,10 @@ type Component struct {
 	Unpacked int64
 }
 
-// String says what is removed, for errors.
+// String returns the step with its path, for errors.
 func (s Remove) String() string { return "remove " + s.Path }
 
-// String says what is laid, for the history and for progress.
+// String returns the step with the overlay's name, for the history and for progress.
 func (s Lay) String() string { return fmt.Sprintf("lay %s (%d files)", s.Name, len(s.Files)) }
 
 // RemoveLayer is the name of the layer that holds a recipe's removals.
@@ -137,7 +137,7 @@ type Layer struct {
 	Parents map[string]bool
 }
 
-// Layers gives the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then
+// Layers returns the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then
 // one for each overlay.
 func (r *Recipe) Layers() []Layer {
 	dirs := maps.Clone(r.Dirs) // of the image so far

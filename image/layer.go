@@ -110,9 +110,9 @@ func NewZstd(w io.Writer, level int) (io.WriteCloser, error) {
 
 func (c LayerCache) level() int { return cmp.Or(c.Level, compression) }
 
-// file returns the path of a compressed layer. Both of its digests are in its name: what is read back is checked without
+// blobFile returns the path of a compressed layer. Both of its digests are in its name: what is read back is checked without
 // inflating it.
-func (c LayerCache) file(diffID, digest string) string {
+func (c LayerCache) blobFile(diffID, digest string) string {
 	ext := ".tar.gz"
 	if c.Zstd {
 		ext = ".tar.zst"
@@ -124,7 +124,7 @@ func (c LayerCache) read(l *layer) bool {
 	if c.Dir == "" {
 		return false
 	}
-	dir := filepath.Dir(c.file("", ""))
+	dir := filepath.Dir(c.blobFile("", ""))
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return false
@@ -139,7 +139,7 @@ func (c LayerCache) read(l *layer) bool {
 			continue
 		}
 		l.blob, l.digest = blob, digestOf(blob)
-		if file == c.file(l.diffID.Hex, l.digest.Hex) { // or it is damaged, or of the other compressor
+		if file == c.blobFile(l.diffID.Hex, l.digest.Hex) { // or it is damaged, or of the other compressor
 			return true
 		}
 	}
@@ -150,7 +150,7 @@ func (c LayerCache) write(l *layer) error {
 	if c.Dir == "" {
 		return nil
 	}
-	if err := WriteBytes(c.file(l.diffID.Hex, l.digest.Hex), 0o644, l.blob); err != nil {
+	if err := WriteBytes(c.blobFile(l.diffID.Hex, l.digest.Hex), 0o644, l.blob); err != nil {
 		return fmt.Errorf("layer cache: %w", err)
 	}
 	return nil

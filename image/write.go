@@ -42,7 +42,7 @@ func WriteFile(file string, mode fs.FileMode, write func(io.Writer) error) (err 
 	return os.Rename(f.Name(), file)
 }
 
-// WriteBytes gives file the content data as WriteFile does.
+// WriteBytes writes data to file as WriteFile does.
 func WriteBytes(file string, mode fs.FileMode, data []byte) error {
 	return WriteFile(file, mode, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -55,7 +55,7 @@ func WriteBytes(file string, mode fs.FileMode, data []byte) error {
 // directory.
 func WriteDir(dir string, write func(tmp string) error) (err error) {
 	dir = filepath.Clean(dir)
-	if err := vacant(dir); err != nil {
+	if err := checkVacant(dir); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
@@ -79,8 +79,8 @@ func WriteDir(dir string, write func(tmp string) error) (err error) {
 	return os.Rename(tmp, dir)
 }
 
-// vacant tells whether something can be written to dir. A link to an empty directory would be lost.
-func vacant(dir string) error {
+// checkVacant returns an error unless dir is missing or an empty directory. A link to one is refused: it would be lost.
+func checkVacant(dir string) error {
 	info, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -100,7 +100,7 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 	ses.tab.Opened() // by the page itself, before this command
 	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
 	for range snapshotTries - 1 {
-		if err != nil || c.Command.Name != "snapshot" || !movedOn(out) || ctx.Err() != nil {
+		if err != nil || c.Command.Name != "snapshot" || !pageMovedOn(out) || ctx.Err() != nil {
 			break
 		}
 		out, err = b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
@@ -144,8 +144,8 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 // snapshotTries is how often a snapshot is taken of a page that moves on meanwhile, as after a click on a link.
 const snapshotTries = 3
 
-// movedOn reports whether a command failed since the page that it asked was left: these are Chromium's words.
-func movedOn(out process.Result) bool {
+// pageMovedOn reports whether a command failed because its page navigated, by the text of Chromium's error.
+func pageMovedOn(out process.Result) bool {
 	return out.ExitCode != 0 && (bytes.Contains(out.Stdout, []byte("Inspected target navigated or closed")) || bytes.Contains(out.Stdout, []byte("Not attached to an active page")))
 }
 

@@ -86,7 +86,7 @@ func (a Access) onlyLedger(ctx context.Context, src *image.Source, img v1.Image)
 
 var errNoLedger = fmt.Errorf("what refers to it is not one layer of the type %s", ledger.MediaType)
 
-// readLedger has read read a ledger. What it says counts only where its bytes have its digest.
+// readLedger passes the ledger in layer l to read, and returns an error unless its bytes have the digest of l.
 func readLedger(l v1.Layer, read func(io.Reader) error) error {
 	in, err := l.Compressed()
 	if err != nil {
@@ -100,8 +100,8 @@ func readLedger(l v1.Layer, read func(io.Reader) error) error {
 	return err
 }
 
-// findLedgers returns what refers to an image as its ledger, by digest: nil, by the digest of the artifact, for what is none. An
-// error tells that there may be more.
+// findLedgers returns the layers of the artifacts that refer to an image as its ledger, by digest. An artifact that is no ledger
+// has a nil layer under its own digest. After an error the map may be incomplete.
 func findLedgers(ctx context.Context, src *image.Source, img v1.Image) (map[v1.Hash]v1.Layer, error) {
 	subject, err := img.Digest()
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package harness is what the benchmarks share: processes that are measured, what Linux tells of them, tables, and images.
+// Package harness is what the benchmarks share: processes with their measured time and memory, tables, and images.
 package harness
 
 import (

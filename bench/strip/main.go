@@ -50,9 +50,9 @@ func main() {
 		switch {
 		case what == "": // the table of README.md
 		case what == "floor" && len(args) == 2: // a process of its own, as slimctl is
-			return floor(args[0], args[1])
+			return runFloor(args[0], args[1])
 		case what == "graft" && len(args) == 4:
-			return graft(ctx, args[0], args[1], args[2], args[3])
+			return graftLayers(ctx, args[0], args[1], args[2], args[3])
 		case what == "peers":
 			return peers(ctx, args)
 		case what == "boot":
@@ -178,9 +178,9 @@ func (b *bench) measure(ctx context.Context, row string, args []string) error {
 	return nil
 }
 
-// floor inflates every layer of a layout, the biggest first, and compresses the archives in kept as slimctl does: without a
+// runFloor inflates every layer of a layout, the biggest first, and compresses the archives in kept as slimctl does: without a
 // hash, a file or a thought. Nothing that makes these layers of that base can be faster.
-func floor(layout, kept string) error {
+func runFloor(layout, kept string) error {
 	if err := harness.InflateAll(func() io.Writer { return io.Discard }, layout); err != nil {
 		return err
 	}
@@ -212,8 +212,8 @@ func floor(layout, kept string) error {
 	return nil
 }
 
-// graft puts the layers that heavy has on light on another image. All are layouts.
-func graft(ctx context.Context, light, heavy, other, dest string) error {
+// graftLayers puts the layers that heavy has on light on another image. All are layouts.
+func graftLayers(ctx context.Context, light, heavy, other, dest string) error {
 	var images []v1.Image
 	for _, dir := range []string{light, heavy, other} {
 		img, err := harness.OpenLayout(ctx, dir)

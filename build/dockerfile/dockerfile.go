@@ -149,7 +149,7 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 	}
 	s.removals = r.Removals
 	if r.Stripped() != nil {
-		if err := p.keep(s, r, o); err != nil {
+		if err := p.prepareStrip(s, r, o); err != nil {
 			return nil, err
 		}
 	}
@@ -172,9 +172,9 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 // maxArguments bounds what a RUN gives to rm, in bytes: Linux takes a quarter of the stack's limit, which is 8 MiB (execve(2)).
 const maxArguments = 3 << 19
 
-// keep prepares what goes of a base that is stripped, and the files that are edited. Compiled Python is as the base has it: the
-// times of its sources stay, too.
-func (p *plan) keep(s *stage, r *build.Recipe, o Options) error {
+// prepareStrip prepares what goes of a base that is stripped, and the files that are edited. Compiled Python is as the base has
+// it: the times of its sources stay, too.
+func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
 	if o.Whiteouts {
 		return fmt.Errorf("profile %s makes the base's layers anew, which whiteouts can't: leave --whiteouts out, or use slimctl build", r.Profile)
 	}
@@ -200,7 +200,7 @@ func (p *plan) keep(s *stage, r *build.Recipe, o Options) error {
 		}
 	}
 	if s.kept = true; len(edited) > 0 {
-		s.edited = p.tar("kept/"+s.arch+"/edited.tar", edited)
+		s.edited = p.addArchive("kept/"+s.arch+"/edited.tar", edited)
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
 		return err
 	}
 	s.lost = append(s.lost, lost...)
-	s.whiteouts = p.tar("removals/"+s.arch+".tar", files)
+	s.whiteouts = p.addArchive("removals/"+s.arch+".tar", files)
 	return nil
 }
 

@@ -61,7 +61,7 @@ func keepable(e image.Entry, ofBase bool) (map[string]string, error) {
 	return kept, nil
 }
 
-// keepableFiles gives what a layer holds, and the paths of the base's directories whose user.* attributes are lost.
+// keepableFiles returns the files of a layer, and the paths of the base's directories whose user.* attributes are lost.
 func keepableFiles(l build.Layer) (files []image.File, lost []string, err error) {
 	for _, f := range l.Files {
 		kept, err := keepable(f.Entry, l.Parents[f.Path])

@@ -17,7 +17,7 @@ import (
 // overlay is the archive of one overlay for one platform.
 type overlay struct{ name, why, archive string }
 
-// addOverlays gives the stage an archive for each overlay of r.
+// addOverlays adds an archive for each overlay of r to the stage.
 func (p *plan) addOverlays(s *stage, r *build.Recipe) error {
 	layers := r.Layers()
 	layers = layers[len(layers)-len(r.Overlays):]
@@ -31,15 +31,15 @@ func (p *plan) addOverlays(s *stage, r *build.Recipe) error {
 			return fmt.Errorf("step %q: %w", lay, err)
 		}
 		names = append(names, uniqueName(lay.Name, names))
-		archive := p.tar(path.Join("overlay", s.arch, names[i]+".tar"), files)
+		archive := p.addArchive(path.Join("overlay", s.arch, names[i]+".tar"), files)
 		s.overlays = append(s.overlays, overlay{lay.Name, lay.Why, archive})
 		s.lost = append(s.lost, lost...)
 	}
 	return nil
 }
 
-// tar adds an archive of files to the context.
-func (p *plan) tar(name string, files []image.File) string {
+// addArchive adds an archive of files to the context.
+func (p *plan) addArchive(name string, files []image.File) string {
 	p.files = append(p.files, contextFile{name, func(w io.Writer) error { return image.WriteTar(w, files) }})
 	return name
 }
@@ -52,7 +52,7 @@ func plainName(name string) string {
 	return strings.Trim(plain[:min(len(plain), 64)], "-")
 }
 
-// uniqueName gives an overlay a plain name that none of taken has.
+// uniqueName returns a plain name for an overlay, different from those in taken.
 func uniqueName(name string, taken []string) string {
 	plain := cmp.Or(plainName(name), "overlay")
 	unique := plain

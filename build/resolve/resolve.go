@@ -119,7 +119,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
-		step, err := w.strip(ctx, img, files, locked)
+		step, err := w.stripBase(ctx, img, files, locked)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -25,9 +25,9 @@ import (
 // layers. It is that of the first DOS file, which every archive format can say.
 var keptTime = time.Unix(315532800, 0).UTC()
 
-// strip makes the layers that take the place of the base's, and their ledger, or takes them as the lock or the cache has them. files
+// stripBase makes the layers that take the place of the base's, and their ledger, or takes them as the lock or the cache has them. files
 // is the base img, opened; nil with a lock.
-func (w *work) strip(ctx context.Context, img v1.Image, files *tree.Image, locked *lock.Platform) (step build.Strip, err error) {
+func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, locked *lock.Platform) (step build.Strip, err error) {
 	spec, err := w.keepSpec()
 	if err != nil {
 		return step, err
@@ -40,7 +40,7 @@ func (w *work) strip(ctx context.Context, img v1.Image, files *tree.Image, locke
 			}
 		}
 		if set == nil {
-			set, err = w.keep(ctx, files, spec)
+			set, err = w.resolveKeep(ctx, files, spec)
 		}
 		return err
 	}
@@ -138,8 +138,8 @@ func (w *work) keepSpec() (spec keep.Spec, err error) {
 	return spec, w.base.Err
 }
 
-// keep works out what stays.
-func (w *work) keep(ctx context.Context, files *tree.Image, spec keep.Spec) (*keep.Set, error) {
+// resolveKeep resolves which files of the base stay.
+func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec keep.Spec) (*keep.Set, error) {
 	set, err := keep.Resolve(ctx, files, spec)
 	if err != nil {
 		return nil, fmt.Errorf("profile %s: %w", w.in.Profile.Name, err)

@@ -206,9 +206,9 @@ func sameDir(a, b *Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && maps.Equal(a.Xattrs, b.Xattrs)
 }
 
-// notHidden tells of what the marks of a layer, whose entries are in the order of a walk, hide from some programs only: an
-// overlayfs that containerd or Docker unpacked the layer for shows the content of lower layers there.
-func (u *unpacker) notHidden(entries []Entry) {
+// noteHalfHidden notes the directories whose lower content a layer hides from some programs only. The entries are in the
+// order of a walk. An overlayfs that containerd or Docker unpacked the layer for shows the content of lower layers there.
+func (u *unpacker) noteHalfHidden(entries []Entry) {
 	for i := range entries {
 		switch e := &entries[i]; {
 		case e.Type == TypeOpaque && e.Path == "/":

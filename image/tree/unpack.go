@@ -387,7 +387,7 @@ func (u *unpacker) finish() ([]Entry, error) {
 	kept = append(kept, marks...)
 	slices.SortFunc(kept, func(a, b Entry) int { return a.compare(&b) })
 	kept = slices.CompactFunc(kept, func(a, b Entry) bool { return a.compare(&b) == 0 })
-	u.notHidden(kept)
+	u.noteHalfHidden(kept)
 	return kept, nil
 }
 

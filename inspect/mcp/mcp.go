@@ -174,25 +174,25 @@ func (r *reader) policy(content map[string][]byte) {
 	if !ok {
 		return
 	}
-	root, err := parse(data)
+	root, err := parseJSON(data)
 	if err != nil {
 		r.note(shellPolicy, 0, "no policy: %v", err)
 		return
 	}
-	if m, ok := last(root, "tool_name"); ok {
-		r.decode(shellPolicy, data, m, &r.shell)
+	if m, ok := lastMember(root, "tool_name"); ok {
+		r.decodeMember(shellPolicy, data, m, &r.shell)
 	}
 }
 
 // servers reads the file at p.
 func (r *reader) servers(p string, data []byte) []Server {
-	root, err := parse(data)
+	root, err := parseJSON(data)
 	if err != nil {
 		r.note(p, 0, "it is no JSON object, so no server in it is seen: %v", err)
 		return nil
 	}
 	r.duplicates(p, data, root)
-	entries, ok := last(root, "mcpServers")
+	entries, ok := lastMember(root, "mcpServers")
 	if !ok {
 		r.note(p, 0, "it has no mcpServers")
 		return nil
@@ -204,8 +204,8 @@ func (r *reader) servers(p string, data []byte) []Server {
 	r.duplicates(p, data, entries.Node)
 	members := entries.Members
 	naming := ""
-	if m, ok := last(root, "naming"); ok {
-		r.decode(p, data, m, &naming)
+	if m, ok := lastMember(root, "naming"); ok {
+		r.decodeMember(p, data, m, &naming)
 	}
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
@@ -214,7 +214,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 		members = members[:maxServers]
 	}
 	for _, m := range members {
-		s := r.server(p, data, m)
+		s := r.readServer(p, data, m)
 		prefix := ""
 		switch {
 		case r.hub == hubOwn && prefixed:
@@ -232,7 +232,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 	return out
 }
 
-func (r *reader) server(p string, data []byte, m strictjson.Member) Server {
+func (r *reader) readServer(p string, data []byte, m strictjson.Member) Server {
 	s := Server{Name: m.Name, Place: r.img.Place(p, r.lineOf(data, m.Node.At))}
 	if m.Members == nil {
 		r.note(p, s.Place.Line, "server %q: %v", m.Name, errNoObject)
@@ -246,7 +246,7 @@ func (r *reader) server(p string, data []byte, m strictjson.Member) Server {
 	}
 	for _, k := range m.Members { // of two with one name the last counts
 		if into[k.Name] != nil {
-			r.decode(p, data, k, into[k.Name])
+			r.decodeMember(p, data, k, into[k.Name])
 		}
 	}
 	s.Env = slices.Sorted(maps.Keys(env))
@@ -264,7 +264,7 @@ func (r *reader) server(p string, data []byte, m strictjson.Member) Server {
 	return s
 }
 
-func (r *reader) decode(p string, data []byte, m strictjson.Member, into any) {
+func (r *reader) decodeMember(p string, data []byte, m strictjson.Member, into any) {
 	if err := json.Unmarshal(m.Raw, into); err != nil {
 		r.note(p, r.lineOf(data, m.Node.At), "%s: %v", m.Name, err)
 	}
@@ -302,8 +302,8 @@ func (r *reader) builtIn(programs []string) {
 	r.report.BuiltIn = append(r.report.BuiltIn, s)
 }
 
-// parse reads a JSON object, and nothing after it.
-func parse(data []byte) (strictjson.Node, error) {
+// parseJSON reads a JSON object, and nothing after it.
+func parseJSON(data []byte) (strictjson.Node, error) {
 	root, err := strictjson.ParseNulls(data)
 	if err == nil && root.Members == nil {
 		err = errNoObject
@@ -313,8 +313,8 @@ func parse(data []byte) (strictjson.Node, error) {
 
 var errNoObject = errors.New("it is no object")
 
-// last gives the last member of that name: of two with one name it counts.
-func last(o strictjson.Node, name string) (m strictjson.Member, ok bool) {
+// lastMember returns the last member of that name: of two with one name the last counts.
+func lastMember(o strictjson.Node, name string) (m strictjson.Member, ok bool) {
 	for _, m := range slices.Backward(o.Members) {
 		if m.Name == name {
 			return m, true

@@ -63,7 +63,7 @@ type Input struct {
 	Index []byte
 	// Ledgers are the digests of the ledgers that refer to the images, by platform.
 	Ledgers map[string][]string
-	// FromDocker says that Docker kept the image, without its annotations.
+	// FromDocker is true for an image that Docker kept, without its annotations.
 	FromDocker bool
 	// Want is what the images are compared with; nil compares nothing.
 	Want *Want

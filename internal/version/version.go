@@ -63,8 +63,8 @@ func (i Info) String() string {
 	return fmt.Sprintf("%s (%s, %s, %s)", i.Version, commit, i.Go, i.Platform)
 }
 
-// Program returns what tells the running program from one that was built of other code: its version, and the size and the time of
-// its file. If the file can't be found it is another at each start.
+// Program returns an identity of the running program, for caches: its version with the size and time of its file. If the file
+// can't be found it differs at each start.
 func Program() string { return program }
 
 // program is asked for at the start, before another file takes the place of the program's.
