@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
+	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
@@ -90,6 +91,13 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	locked := &lock.Platform{Manifest: manifest, Footprint: lock.NewFootprint()}
 	var files *tree.Image
+	var stash *tree.Stash
+	if in.Profile.Keep != nil && in.Lock == nil {
+		if stash, err = tree.NewStash(in.Cache.Dir, keep.IsLikely); err != nil {
+			return nil, nil, err
+		}
+		defer stash.Close()
+	}
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
 		if l == nil {
@@ -99,7 +107,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 			return nil, nil, fmt.Errorf("the lock names manifest %s, the base has %s", l.Manifest, manifest)
 		}
 		locked = l
-	} else if files, err = in.openBase(ctx, img); err != nil {
+	} else if files, err = in.openBase(ctx, img, stash); err != nil {
 		return nil, nil, err
 	}
 	base := lock.NewView(ctx, files, &locked.Footprint)
@@ -119,7 +127,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
-		step, err := w.stripBase(ctx, img, files, locked)
+		step, err := w.stripBase(ctx, img, files, stash, locked)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -140,9 +148,9 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	return w.recipe, locked, nil
 }
 
-// openBase opens the base's files, and reads the layers that the cache doesn't know.
-func (in Input) openBase(ctx context.Context, img v1.Image) (*tree.Image, error) {
-	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress})
+// openBase opens the base's files, and reads the layers that the cache doesn't know. The stash may be nil.
+func (in Input) openBase(ctx context.Context, img v1.Image, stash *tree.Stash) (*tree.Image, error) {
+	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress, Stash: stash})
 	if err != nil {
 		return nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}

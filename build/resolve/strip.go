@@ -26,16 +26,16 @@ import (
 var keptTime = time.Unix(315532800, 0).UTC()
 
 // stripBase makes the layers that take the place of the base's, and their ledger, or takes them as the lock or the cache has them. files
-// is the base img, opened; nil with a lock.
-func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, locked *lock.Platform) (step build.Strip, err error) {
+// is the base img, opened, and stash what was put by then; nil with a lock.
+func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, stash *tree.Stash, locked *lock.Platform) (step build.Strip, err error) {
 	spec, err := w.keepSpec()
 	if err != nil {
 		return step, err
 	}
 	var set *keep.Set
-	resolveSet := func() (err error) {
+	resolveSet := func(stash *tree.Stash) (err error) {
 		if files == nil {
-			if files, err = w.in.openBase(ctx, img); err != nil {
+			if files, err = w.in.openBase(ctx, img, stash); err != nil {
 				return err
 			}
 		}
@@ -45,10 +45,18 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, l
 		return err
 	}
 	make := func() (layers []strip.Layer, err error) {
-		if err := resolveSet(); err != nil {
+		stash := stash
+		if stash == nil {
+			if stash, err = tree.NewStash(w.in.Cache.Dir, keep.IsLikely); err != nil {
+				return nil, err
+			}
+			defer stash.Close()
+		}
+		if err := resolveSet(stash); err != nil {
 			return nil, err
 		}
 		in := w.stripInput(files, img, set)
+		in.Stash = stash
 		if layers, err = strip.Layers(ctx, in); err != nil {
 			return nil, err
 		}
@@ -62,9 +70,9 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, l
 		}
 		last := len(layers) - 1
 		locked.Layers, locked.Ledger = locked.Layers[:last:last], &locked.Layers[last]
-		files = nil // the recipe lives on
+		files, stash = nil, nil // the recipe lives on
 		step.Explain = func(what string) ([]string, error) {
-			if err := resolveSet(); err != nil {
+			if err := resolveSet(nil); err != nil {
 				return nil, err
 			}
 			return set.Explain(what), nil

@@ -1,7 +1,7 @@
 // Package strip makes the layers of an image anew, of what stays of its base: so the bytes of what goes are gone, too.
 //
-// The base's layers are read once and at the same time, the files that stay are put by in a temporary file, and each component
-// becomes one layer, sorted by path. What a layer holds depends on nothing but the files: not on how the base's layers were cut,
+// The base's layers are read at the same time, and those that were just indexed hardly again (tree.Stash). The files that stay are put
+// by in a temporary file, and each component becomes one layer, sorted by path. What a layer holds depends on nothing but the files: not on how the base's layers were cut,
 // nor on times, nor on how many processors there are. A layer that was made before is taken from the cache, and when all are
 // there nothing of the base is read.
 package strip
@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -53,6 +52,8 @@ type Input struct {
 	Keep bool
 	// Zstd compresses the new layers by zstd in the place of gzip.
 	Zstd bool
+	// Stash has contents from when the base's layers were indexed, and gets the others; nil is an empty one.
+	Stash *tree.Stash
 	// CacheDir is where layers are written, and kept between builds.
 	CacheDir string
 	Progress image.Progress
@@ -148,7 +149,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 
 // make makes the layers of components, by component. The base is read meanwhile: each layer is written as far as its files have
 // come. The largest comes first, so that no processor waits for it at the end.
-func (in Input) make(ctx context.Context, store store, files map[string][]file, keys map[string]string) (map[string]*layer, error) {
+func (in Input) make(ctx context.Context, store store, files map[string][]file, keys map[string]string) (_ map[string]*layer, err error) {
 	sizes := map[string]int64{}
 	for c := range keys {
 		for _, f := range files[c] {
@@ -158,11 +159,13 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 	components := slices.SortedFunc(maps.Keys(keys), func(a, b string) int {
 		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
 	})
-	contents, err := newContents(files, components)
-	if err != nil {
-		return nil, err
+	if in.Stash == nil {
+		if in.Stash, err = tree.NewStash(in.CacheDir, nil); err != nil {
+			return nil, err
+		}
+		defer in.Stash.Close()
 	}
-	defer contents.spool.Close()
+	contents := newContents(in.Stash, files, components)
 	results := make([]*layer, len(components))
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return in.readBase(ctx, contents) })
@@ -298,65 +301,54 @@ func (in Input) key(files []file) (string, error) {
 
 // contents are the files that stay, by their digests, as they come out of the base's layers.
 type contents struct {
-	at    map[tree.Digest]*section
-	spool *os.File // temporary
-	size  atomic.Int64
+	stash *tree.Stash
+	at    map[tree.Digest]wanted
 }
 
-// section is where the spool has one content, once ready is closed.
-type section struct {
-	off, size int64
-	ready     chan struct{}
+// wanted is a content that the stash has once ready is closed.
+type wanted struct {
+	size  int64
+	ready chan struct{}
 }
 
 // open returns the content of a file, and waits until it is there.
 func (c *contents) open(ctx context.Context, f file) (*io.SectionReader, error) {
-	s := c.at[f.Digest]
-	if s == nil {
+	s, ok := c.at[f.Digest]
+	if !ok {
 		return nil, errors.New("no layer of the base has its content")
 	}
 	select {
 	case <-s.ready:
-		return io.NewSectionReader(c.spool, s.off, s.size), nil
+		return c.stash.Content(f.Digest), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// newContents returns contents, still empty, for the files of components.
-func newContents(files map[string][]file, components []string) (*contents, error) {
-	spool, err := os.CreateTemp("", "slimctl-strip-")
-	if err != nil {
-		return nil, err
-	}
-	c := &contents{at: map[tree.Digest]*section{}, spool: spool}
+// newContents returns contents for the files of components.
+func newContents(stash *tree.Stash, files map[string][]file, components []string) *contents {
+	c := &contents{stash, map[tree.Digest]wanted{}}
 	for _, name := range components {
 		for _, f := range files[name] {
-			if f.Type == image.TypeFile && f.Size > 0 && c.at[f.Digest] == nil {
-				c.at[f.Digest] = &section{size: f.Size, ready: make(chan struct{})}
+			if f.Type == image.TypeFile && f.Size > 0 {
+				c.at[f.Digest] = wanted{f.Size, make(chan struct{})}
 			}
 		}
 	}
-	return c, os.Remove(spool.Name())
+	return c
 }
 
-// put copies a content of the size that the index tells to the spool, and reports whether it has the digest.
+// put copies a content of the size that the index tells to the stash, and reports whether it has the digest.
 func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
-	s, sum := c.at[d], sha256.New()
-	off := c.size.Add(s.size) - s.size
-	if _, err := io.CopyBuffer(io.NewOffsetWriter(c.spool, off), io.TeeReader(r, sum), buf); err != nil {
-		return false, err
+	ok, err := c.stash.Put(d, c.at[d].size, r, buf)
+	if ok {
+		close(c.at[d].ready)
 	}
-	if tree.Digest(sum.Sum(nil)) != d {
-		return false, nil
-	}
-	s.off = off
-	close(s.ready)
-	return true, nil
+	return ok, err
 }
 
-// readBase fills contents from the base's indexes, which have the small ones of many kinds, and then from its layers, the largest
-// first. The first layer that has a content gives it.
+// readBase fills contents with what the stash lacks: from the base's indexes, which have the small ones of many kinds, and then from its
+// layers, the largest first. The first layer that has a content gives it.
 func (in Input) readBase(ctx context.Context, c *contents) error {
 	blobs, err := in.Image.Layers()
 	if err != nil {
@@ -364,7 +356,11 @@ func (in Input) readBase(ctx context.Context, c *contents) error {
 	}
 	wanted := make(map[tree.Digest]int64, len(c.at))
 	for d, s := range c.at {
-		wanted[d] = s.size
+		if c.stash.Content(d) != nil {
+			close(s.ready)
+		} else {
+			wanted[d] = s.size
+		}
 	}
 	for d, content := range in.Base.Indexed(wanted) {
 		ok, err := c.put(d, bytes.NewReader(content), nil)
@@ -405,7 +401,7 @@ func (in Input) readBase(ctx context.Context, c *contents) error {
 	return g.Wait()
 }
 
-// readLayer puts the files of a layer that are wanted into the spool, each compared with its digest.
+// readLayer puts the files of a layer that are wanted into the stash, each compared with its digest.
 func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]tree.Digest, into *contents) (err error) {
 	digest, err := blob.Digest()
 	if err != nil {
@@ -439,8 +435,7 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]
 		}
 		p := image.Clean(h.Name)
 		want, ok := wanted[p]
-		s := into.at[want]
-		if !ok || h.FileInfo().Mode().Type() != 0 || h.Size != s.size {
+		if !ok || h.FileInfo().Mode().Type() != 0 || h.Size != into.at[want].size {
 			continue
 		}
 		ok, err = into.put(want, tr, buf)

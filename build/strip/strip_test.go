@@ -128,6 +128,7 @@ func TestRandom(t *testing.T) {
 			continue // below a link, of which a tree says that runtimes differ
 		}
 		tried++
+		stash, base := openStashed(t, img, func(p string) bool { return len(p)%2 == 0 })
 		goes := map[string]bool{}
 		for e := range base.Walk("/") {
 			if goes[filepath.Dir(e.Path)] || e.Path != "/" && r.IntN(3) == 0 {
@@ -141,7 +142,7 @@ func TestRandom(t *testing.T) {
 			return h.Sum32()%of == 0
 		}
 		byComponent := strip.Input{
-			Base: base, Image: img, Order: []string{"a", "b"},
+			Base: base, Image: img, Stash: stash, Order: []string{"a", "b"},
 			Component: func(p string) string {
 				switch {
 				case goes[p]:
@@ -168,6 +169,7 @@ func TestRandom(t *testing.T) {
 				t.Fatalf("seed %d, layers kept: %v: -want +got\n%s", seed, in.Keep, d)
 			}
 		}
+		stash.Close()
 	}
 }
 
@@ -462,6 +464,24 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
+// openStashed opens an image, and puts likely files into a stash.
+func openStashed(t *testing.T, img v1.Image, likely func(p string) bool) (*tree.Stash, *tree.Image) {
+	t.Helper()
+	dir := t.TempDir()
+	stash, err := tree.NewStash(dir, likely)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); len(left) > 0 || err != nil {
+		t.Fatalf("a stash leaves %v behind (%v)", left, err)
+	}
+	files, err := tree.Cache{}.Open(t.Context(), img, tree.Options{Stash: stash})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stash, files
+}
+
 // unread is an image whose layers can't be read.
 type unread struct{ v1.Image }
 
@@ -479,6 +499,29 @@ func (b broken) Layers() ([]v1.Layer, error) {
 type unreadable struct{ v1.Layer }
 
 func (unreadable) Compressed() (io.ReadCloser, error) { return nil, errors.New("the layer is read") }
+
+// TestStash: a layer isn't read for what was put into the stash while it was indexed.
+func TestStash(t *testing.T) {
+	big := strings.Repeat("big", 1<<18)
+	img, _ := stack(t, []image.File{image.Bytes("/a", 0o644, []byte(big)), image.Bytes("/b", 0o644, []byte("b")), image.Bytes("/unlikely", 0o644, []byte("c"))})
+	stash, base := openStashed(t, img, func(p string) bool { return p != "/unlikely" })
+	defer stash.Close()
+	in := strip.Input{
+		Base: base, Image: broken{img}, Stash: stash, Order: []string{"all"},
+		Component: func(p string) string { return map[string]string{"/a": "all", "/b": "all"}[p] },
+	}
+	files := merged(t, layers(t, in))
+	for p, want := range map[string]string{"/a": big, "/b": "b"} {
+		if data, err := files.ReadFile(t.Context(), p); err != nil || string(data) != want {
+			t.Errorf("%s: %.20q %v", p, data, err)
+		}
+	}
+	in.Component = func(string) string { return "all" }
+	in.CacheDir = t.TempDir()
+	if _, err := strip.Layers(t.Context(), in); err == nil || !strings.Contains(err.Error(), "the layer is read") {
+		t.Errorf("a layer that can't be read: %v", err)
+	}
+}
 
 // TestIndexedContents: a layer isn't read for what its index has.
 func TestIndexedContents(t *testing.T) {

@@ -230,12 +230,12 @@ func TestLimits(t *testing.T) {
 		l := newLimits()
 		l.entries.Store(1000)
 		l.names.Store(10000)
-		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
 	l := newLimits()
-	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l)
+	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +278,38 @@ func TestInflateBound(t *testing.T) {
 		got, err := io.ReadAll(r)
 		if (err != nil) != c.refused || err == nil && !bytes.Equal(got, c.content) {
 			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(c.content), err)
+		}
+	}
+}
+
+// TestStashIsBounded: whatever a layer holds, it takes no more than its share of the disk.
+func TestStashIsBounded(t *testing.T) {
+	stash, err := NewStash(t.TempDir(), func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stash.Close()
+	stash.size = maxStash - 5
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	contents := []string{"large!", "one", "two!", "3"}
+	for _, content := range contents {
+		if err := w.WriteHeader(&tar.Header{Name: content, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readTar(t.Context(), &archive, newLimits(), stash); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{false, true, false, true} {
+		if r := stash.Content(sha256.Sum256([]byte(contents[i]))); (r != nil) != want {
+			t.Errorf("%q is in the stash: %v", contents[i], r != nil)
 		}
 	}
 }

@@ -117,6 +117,8 @@ type Options struct {
 	Open *Image
 	// Skip leaves a layer unread that the cache doesn't hold; nil reads every one.
 	Skip func(digest v1.Hash) bool
+	// Stash gets likely files of the layers that are read; may be nil.
+	Stash *Stash
 	// TOC reads a layer's table of contents, where it has one, instead of the layer: (*image.Source).TOC of the image's
 	// source. nil believes no such table.
 	TOC func(ctx context.Context, layer v1.Descriptor, each func(h *tar.Header, digest v1.Hash) error) error
@@ -307,7 +309,7 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer 
 			return nil, err
 		} // else the layer itself tells
 	}
-	x, err := scan(ctx, blob, layer.DiffID, l, o.Progress)
+	x, err := scan(ctx, blob, layer.DiffID, l, o)
 	if err != nil {
 		return nil, err
 	}

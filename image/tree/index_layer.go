@@ -21,7 +21,7 @@ func (c Cache) IndexLayer(ctx context.Context, write func(w io.Writer) (v1.Layer
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		x, unread = readTar(ctx, bufio.NewReaderSize(pr, aheadSize), newLimits())
+		x, unread = readTar(ctx, bufio.NewReaderSize(pr, aheadSize), newLimits(), nil)
 		_, _ = io.Copy(io.Discard, pr) // so that write ends
 	}()
 	w := bufio.NewWriterSize(pw, aheadSize)

@@ -44,7 +44,7 @@ const (
 )
 
 // scan reads a layer once: it is inflated, hashed, and walked through at the same time.
-func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image.Progress) (_ *index, err error) {
+func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Options) (_ *index, err error) {
 	digest, err := blob.Digest()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	if err != nil {
 		return nil, err
 	}
-	task := p.Task("index "+image.Short(digest), size)
+	task := o.Progress.Task("index "+image.Short(digest), size)
 	defer func() { task.Done(err) }()
 	compressed, err := blob.Compressed()
 	if err != nil {
@@ -69,7 +69,7 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 	defer raw.Close()
 	sum := sha256.New()
 	inflated := ahead(raw)
-	x, err := readTar(ctx, io.TeeReader(inflated, sum), l)
+	x, err := readTar(ctx, io.TeeReader(inflated, sum), l, o.Stash)
 	inflated.close()
 	// The blob's own check is at its end, and says more than a broken archive does.
 	if _, drain := io.Copy(io.Discard, counted); drain != nil {
@@ -92,19 +92,20 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, p image
 type scanner struct {
 	ctx   context.Context
 	layer *unpacker
+	stash *Stash
 	kept  packer
 	sum   hash.Hash
 	buf   []byte
 	elfs  map[Digest]*elf.File
-	// program is the one that is being read; its buffer serves all of them.
+	// program is the one that is being read and isn't put into the stash; its buffer serves all of them.
 	program spool
 	// elfNames is how many bytes the names in elfs have.
 	elfNames int
 }
 
 // readTar reads the archive, and all that is behind it.
-func readTar(ctx context.Context, r io.Reader, l *limits) (*index, error) {
-	s := &scanner{ctx: ctx, layer: newUnpacker(l), sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
+func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index, error) {
+	s := &scanner{ctx: ctx, layer: newUnpacker(l), stash: stash, sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
 	raw := &recorder{Reader: r}
 	tr := tar.NewReader(raw)
 	for {
@@ -165,7 +166,8 @@ func isSparse(h *tar.Header) bool {
 // content hashes a file, keeps it when it is one of those, and reads an ELF file for what the loader goes by.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	keep := keeps(&e)
-	var program *spool
+	put := s.stash.reserveLikely(&e)
+	var program io.ReaderAt
 	buf := s.buf
 	if keep != never && int64(len(buf)) < e.Size {
 		buf = make([]byte, e.Size)
@@ -181,17 +183,27 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 		}
 		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
 			program = &s.program
-			defer program.close()
-		}
-		if program != nil {
-			if err := program.write(buf[:n]); err != nil {
-				return d, err
+			defer s.program.close()
+			if put != nil {
+				program = put
 			}
+		}
+		switch {
+		case put != nil:
+			_, err = put.Write(buf[:n])
+		case program != nil:
+			err = s.program.write(buf[:n])
+		}
+		if err != nil {
+			return d, err
 		}
 		s.sum.Write(buf[:n])
 		rest -= int64(n)
 	}
 	s.sum.Sum(d[:0])
+	if put != nil {
+		put.note(d)
+	}
 	if program != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
 		if f, err := elf.Read(program); err == nil { // else it is not one that a loader would take
 			s.elfs[d] = f
