@@ -7,9 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"image"
+	"image/color"
+	"image/png"
 	"io"
 	"net"
+	"testing"
+	"time"
 )
 
 // rfb is a client of RFB 3.8 (RFC 6143) that can do one thing: take a picture.
@@ -75,26 +79,20 @@ func openRFB(conn net.Conn) (*rfb, error) {
 	return c, err
 }
 
-// picture is a whole frame buffer.
-type picture struct {
-	Hash   uint64
-	Colors int // different ones
-}
-
 // Picture reads the whole frame buffer.
-func (c *rfb) Picture(ctx context.Context) (picture, error) {
+func (c *rfb) Picture(ctx context.Context) (*image.NRGBA, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = c.conn.SetDeadline(deadline)
 	}
 	request := binary.BigEndian.AppendUint16([]byte{3, 0, 0, 0, 0, 0}, uint16(c.Width))
 	if _, err := c.conn.Write(binary.BigEndian.AppendUint16(request, uint16(c.Height))); err != nil {
-		return picture{}, err
+		return nil, err
 	}
-	h, colors := fnv.New64a(), map[[4]byte]bool{}
+	p := image.NewNRGBA(image.Rect(0, 0, c.Width, c.Height))
 	for got := 0; got < c.Width*c.Height; {
 		kind, err := c.r.ReadByte()
 		if err != nil {
-			return picture{}, err
+			return nil, err
 		}
 		switch kind {
 		case 0:
@@ -106,21 +104,21 @@ func (c *rfb) Picture(ctx context.Context) (picture, error) {
 				N uint32
 			}
 			if err := binary.Read(c.r, binary.BigEndian, &text); err != nil {
-				return picture{}, err
+				return nil, err
 			}
 			if _, err := c.r.Discard(int(text.N)); err != nil {
-				return picture{}, err
+				return nil, err
 			}
 			continue
 		default:
-			return picture{}, fmt.Errorf("message %d", kind)
+			return nil, fmt.Errorf("message %d", kind)
 		}
 		var count struct {
 			_ byte
 			N uint16
 		}
 		if err := binary.Read(c.r, binary.BigEndian, &count); err != nil {
-			return picture{}, err
+			return nil, err
 		}
 		for range count.N {
 			var rect struct {
@@ -128,24 +126,55 @@ func (c *rfb) Picture(ctx context.Context) (picture, error) {
 				Encoding   int32
 			}
 			if err := binary.Read(c.r, binary.BigEndian, &rect); err != nil {
-				return picture{}, err
+				return nil, err
 			}
 			if rect.Encoding != 0 {
-				return picture{}, errors.New("not the raw encoding")
+				return nil, errors.New("not the raw encoding")
 			}
 			data := make([]byte, 4*int(rect.W)*int(rect.H))
 			if _, err := io.ReadFull(c.r, data); err != nil {
-				return picture{}, err
+				return nil, err
 			}
-			fmt.Fprint(h, rect.X, rect.Y)
-			_, _ = h.Write(data)
-			for p := range len(data) / 4 {
-				if len(colors) < 10_000 {
-					colors[[4]byte(data[4*p:])] = true
-				}
+			for i := range len(data) / 4 { // in Xvnc's own format
+				blue, green, red := data[4*i], data[4*i+1], data[4*i+2]
+				p.SetNRGBA(int(rect.X)+i%int(rect.W), int(rect.Y)+i/int(rect.W), color.NRGBA{red, green, blue, 255})
 			}
 			got += int(rect.W) * int(rect.H)
 		}
 	}
-	return picture{h.Sum64(), len(colors)}, nil
+	return p, nil
+}
+
+func (c *rfb) must(t *testing.T) *image.NRGBA {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := c.Picture(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// awaitCorner waits until the lower right corner of the screen has a color. If it never does, the last picture is in the evidence.
+func (b *box) awaitCorner(t *testing.T, screen *rfb, why string, want color.NRGBA) {
+	t.Helper()
+	var now *image.NRGBA
+	defer func() {
+		if now == nil || !t.Failed() {
+			return
+		}
+		var data bytes.Buffer
+		if err := png.Encode(&data, now); err != nil {
+			t.Error(err)
+		}
+		b.keep["screen.png"] = data.Bytes()
+	}()
+	await(t, time.Minute, "the screen after "+why, func() error {
+		now = screen.must(t)
+		if got := now.NRGBAAt(screen.Width-1, screen.Height-1); got != want {
+			return fmt.Errorf("its lower right corner is %v, want %v", got, want)
+		}
+		return nil
+	})
 }
