@@ -135,7 +135,8 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	}
 	if arch != runtime.GOARCH {
 		if out, err := exec.CommandContext(ctx, "arch-test", arch).CombinedOutput(); err != nil {
-			return b, fmt.Errorf("programs of %s don't run here: arch-test: %w: %s; apt-get install arch-test binfmt-support qemu-user-static",
+			return b, fmt.Errorf("programs of %s don't run here: arch-test: %w: %s; apt-get install arch-test binfmt-support qemu-user-static, "+
+				"and without systemd: mount -t binfmt_misc none /proc/sys/fs/binfmt_misc; update-binfmts --enable",
 				arch, err, bytes.TrimSpace(out))
 		}
 	}
