@@ -7,6 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -167,6 +170,37 @@ func testCage(t *testing.T, b *box) {
 	if n := reached.Load(); n > 0 || len(caged) < 16 {
 		t.Errorf("the site was reached %d times; %v", n, caged)
 	}
+	if browser, renderer := b.readScores(t); len(browser) != 1 || len(renderer) == 0 || slices.Min(renderer) <= browser[0] {
+		t.Errorf("a page's memory can end the browser: OOM scores %v, of renderers %v", browser, renderer)
+	}
+}
+
+// readScores returns the OOM scores of the browser's first process and of its renderers.
+func (b *box) readScores(t *testing.T) (browser, renderers []int) {
+	t.Helper()
+	procs, err := b.Processes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		args := strings.Join(p.Args, " ")
+		list := &browser
+		if strings.Contains(args, "--type=renderer") {
+			list = &renderers
+		} else if strings.Contains(args, "--type=") || strings.Contains(args, "--cage") || !strings.Contains(args, "--remote-debugging-port") {
+			continue
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID))
+		if err != nil {
+			continue // it has ended
+		}
+		score, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		*list = append(*list, score)
+	}
+	return browser, renderers
 }
 
 // testCrowd holds connections open without a key: the owner must get through all the same.

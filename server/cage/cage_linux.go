@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -42,7 +44,7 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	say("%s", parts)
 	if listener >= 0 {
 		go func() {
-			err := r.superviseConnections(listener, limitReports(say))
+			err := r.superviseConnections(listener, enter.Process.Pid, limitReports(say))
 			unix.Close(listener)
 			if err != nil {
 				say("%v", err)
@@ -83,12 +85,32 @@ func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
 	if err != nil {
 		return Parts{}, -1, fmt.Errorf("start the cage: %w", err)
 	}
+	setScore(enter.Process.Pid, startScore)
 	parts, listener, err = receiveEntered(ours, enter.Process.Pid)
 	if err != nil {
 		_ = enter.Process.Kill()                                     // it may have ended
 		return Parts{}, -1, fmt.Errorf("%w (%v)", err, enter.Wait()) // an ExitError is for the program's own end
 	}
 	return parts, listener, nil
+}
+
+// startScore is added to the OOM score of a program until it connects to the display. What it has started by then, and what
+// that starts, keeps it (proc_pid_oom_score_adj(5)): of Chromium those are the zygotes with all renderers. When a page takes
+// too much memory its renderer is killed, not the browser with the pages of all sessions. Chromium sets such scores itself, by
+// files in /proc that it can't write from its cage.
+const startScore = 300
+
+// setScore makes the OOM score of a process larger than this one's. Without the right it stays as it is.
+func setScore(pid, more int) {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return
+	}
+	own, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return
+	}
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(own+more, 1000))), 0)
 }
 
 // limitReports returns a function that logs the first hundred refusals: the program decides how often it tries.

@@ -72,11 +72,14 @@ func TestMain(m *testing.M) {
 		}
 		got := map[string]string{}
 		for _, name := range tried {
-			if name == "connects" {
+			switch name {
+			case "connects":
 				got[name] = timeConnects()
-				continue
+			case "scores":
+				got[name] = readScores()
+			default:
+				got[name] = said(attempts[name]())
 			}
-			got[name] = said(attempts[name]())
 		}
 		exitWith(json.NewEncoder(os.Stdout).Encode(got))
 	case "other": // a program that must not be started
@@ -310,6 +313,25 @@ var attempts = map[string]func() error{
 	},
 }
 
+// readScores returns this program's score for the OOM killer before and after it connects to the display.
+func readScores() string {
+	before := readScore()
+	err := dial("unix", place("display/X99"))
+	return fmt.Sprint(before, readScore(), err)
+}
+
+func readScore() int {
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		exitWith(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		exitWith(err)
+	}
+	return n
+}
+
 // timeConnects returns the median time of a connect to the proxy in microseconds, for the benchmark.
 func timeConnects() string {
 	var took []float64
@@ -530,6 +552,17 @@ func TestCage(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(log)
+	}
+}
+
+// TestProgramIsKilledLast: when memory runs out, the kernel kills what the program has started rather than the program.
+func TestProgramIsKilledLast(t *testing.T) {
+	needWhole(t)
+	l := newLab(t)
+	own := readScore()
+	got, log, err := l.try(t, nil, "scores")
+	if want := fmt.Sprint(min(own+300, 1000), own, nil); err != nil || got["scores"] != want {
+		t.Errorf("%v: scores %s, want %s\n%s", err, got["scores"], want, log)
 	}
 }
 

@@ -68,8 +68,8 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 const maxSockaddr = 128
 
 // superviseConnections makes the connections of the cage that the listener belongs to, until its last process has
-// ended. It calls refused for each one that it doesn't make.
-func (r Rules) superviseConnections(listener int, refused func(pid int, to string)) error {
+// ended. It calls refused for each one that it doesn't make. program is the first process of the cage; see startScore.
+func (r Rules) superviseConnections(listener, program int, refused func(pid int, to string)) error {
 	for {
 		var n notification
 		// The kernel wakes us with POLLHUP when nobody is left in the cage; RECV alone would wait forever.
@@ -90,7 +90,7 @@ func (r Rules) superviseConnections(listener int, refused func(pid int, to strin
 			return fmt.Errorf("supervise connections: %w", err)
 		}
 		res := response{id: n.id}
-		to, err := r.connectFor(listener, &n)
+		to, err := r.connectFor(listener, program, &n)
 		if err != nil {
 			var e unix.Errno
 			if !errors.As(err, &e) {
@@ -107,7 +107,7 @@ func (r Rules) superviseConnections(listener int, refused func(pid int, to strin
 
 // connectFor makes a connection and replaces the program's socket by it. For a refusal, to is the address that the
 // program asked for.
-func (r Rules) connectFor(listener int, n *notification) (to string, err error) {
+func (r Rules) connectFor(listener, program int, n *notification) (to string, err error) {
 	address, err := readMemory(int(n.pid), n.data.args[1], min(n.data.args[2], maxSockaddr))
 	if err != nil {
 		return "an address that can't be read", err
@@ -139,6 +139,9 @@ func (r Rules) connectFor(listener int, n *notification) (to string, err error) 
 		}
 		if r.Display == "" || string(path) != r.Display {
 			return strconv.Quote(string(path)), unix.EACCES
+		}
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", program, n.pid)); err == nil {
+			setScore(program, 0)
 		}
 		return "", r.connectDisplay(listener, n, number)
 	default:
