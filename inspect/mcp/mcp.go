@@ -1,4 +1,4 @@
-// Package mcp reads which MCP servers an image offers, and which tools they are known to have.
+// Package mcp finds the MCP servers that an image offers, and the tools that they are known to have.
 package mcp
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// Server is an MCP server that /mcp leads to.
+// Server is an MCP server behind /mcp.
 type Server struct {
 	Name string `json:"name"`
 	// Type is "stdio", "sse" or "streamable-http".
@@ -27,12 +27,12 @@ type Server struct {
 	Args    []string `json:"args,omitempty"`
 	URL     string   `json:"url,omitempty"`
 	Prefix  string   `json:"prefix,omitempty"`
-	// Env are the names of the variables that it is started with besides the hub's; Directory is where it is started.
+	// Env are the names of the variables that it is started with besides the hub's; Directory is its working directory.
 	Env       []string `json:"env,omitempty"`
 	Directory string   `json:"directory,omitempty"`
-	// Hidden is true for one whose tools the base's hub lists only for who searches.
+	// Hidden is true when the base's hub lists its tools only in a search.
 	Hidden bool `json:"hidden,omitempty"`
-	// Tools are those known by name, with their prefix, sorted; Unknown says that there may be others.
+	// Tools are its known tools, with their prefix, sorted; Unknown is true when it may have others.
 	Tools   []string   `json:"tools,omitempty"`
 	Unknown bool       `json:"unknown,omitempty"`
 	Place   tree.Place `json:"place"`
@@ -41,12 +41,12 @@ type Server struct {
 // Config is a file with MCP servers.
 type Config struct {
 	Path string `json:"path"`
-	// Template is true for one that is rendered to a file of the same name at start.
+	// Template is true for a file that is rendered at start, to the name without .template.
 	Template bool     `json:"template,omitempty"`
 	Servers  []Server `json:"servers"`
 }
 
-// Report is every MCP server that was found.
+// Report lists every MCP server that was found.
 type Report struct {
 	Configs []Config `json:"configs"`
 	// BuiltIn are servers that no file names: python-server's own on lines B and C.
@@ -55,18 +55,18 @@ type Report struct {
 }
 
 const (
-	hubConfig    = "/opt/gem/mcp-hub.json" // of every hub: the base's two and browser-shell's
+	hubConfig    = "/opt/gem/mcp-hub.json" // every hub reads it: the base's two and browser-shell
 	hubTemplate  = hubConfig + ".template"
 	shellPolicy  = "/etc/agent-browser/browser-shell.policy.json"
 	pythonServer = "/usr/local/bin/python-server"
 
 	maxFile    = 1 << 20 // bytes of a file with servers
-	maxFiles   = 100     // files that only look like one
+	maxFiles   = 100     // lookalikes
 	maxServers = 500     // of one file
 	maxNotes   = 200
 )
 
-// Read finds them. programs are the names of the supervisord programs that the image runs.
+// Read returns the MCP servers of img. programs are the names of the supervisord programs that the image runs.
 func Read(ctx context.Context, img *tree.Image, programs []string) (*Report, error) {
 	r := reader{img: img, report: &Report{}, shell: browserShell}
 	switch {
@@ -77,23 +77,23 @@ func Read(ctx context.Context, img *tree.Image, programs []string) (*Report, err
 	case slices.Contains(programs, "browser-shell"):
 		r.hub = hubOwn
 	}
-	lookalikes := r.lookalikes()
-	content, err := r.contents(ctx, append(slices.Clip(lookalikes), hubConfig, hubTemplate, shellPolicy))
+	lookalikes := r.findLookalikes()
+	content, err := r.readContents(ctx, append(slices.Clip(lookalikes), hubConfig, hubTemplate, shellPolicy))
 	if err != nil {
 		return nil, err
 	}
-	r.policy(content)
+	r.readPolicy(content)
 	for _, p := range []string{hubConfig, hubTemplate} {
 		if data, ok := content[p]; ok {
-			r.report.Configs = append(r.report.Configs, Config{Path: p, Template: p == hubTemplate, Servers: r.servers(p, data)})
+			r.report.Configs = append(r.report.Configs, Config{Path: p, Template: p == hubTemplate, Servers: r.readServers(p, data)})
 		}
 	}
 	for _, p := range lookalikes {
 		if bytes.Contains(content[p], []byte("mcpServers")) {
-			r.note(p, 0, "it names MCP servers, but no hub is known to read it")
+			r.addNote(p, 0, "it names MCP servers, but no hub is known to read it")
 		}
 	}
-	r.builtIn(programs)
+	r.addBuiltIn(programs)
 	return r.report, nil
 }
 
@@ -104,16 +104,18 @@ const (
 	hubOwn = "browser-shell"
 )
 
+// reader collects a report.
 type reader struct {
 	img    *tree.Image
 	report *Report
 	hub    string // one of the constants; empty when no program is one
 	shell  string // the name of browser-shell's tool
-	of     *byte  // the beginning of the file that ends has the line feeds of
-	ends   []int
+	of     *byte  // the first byte of the file that ends belongs to
+	ends   []int  // offsets of line feeds
 }
 
-func (r *reader) note(p string, line int, format string, args ...any) {
+// addNote adds a note, formatted as by fmt.Sprintf, unless there are maxNotes.
+func (r *reader) addNote(p string, line int, format string, args ...any) {
 	switch n := len(r.report.Notes); {
 	case n < maxNotes:
 		r.report.Notes = append(r.report.Notes, tree.Note{Place: r.img.Place(p, line), Text: fmt.Sprintf(format, args...)})
@@ -122,8 +124,8 @@ func (r *reader) note(p string, line int, format string, args ...any) {
 	}
 }
 
-// lookalikes are files that are named like one with MCP servers, and lie where hubs have theirs.
-func (r *reader) lookalikes() []string {
+// findLookalikes returns the files that have a name like a file with MCP servers, in the directories where hubs have theirs.
+func (r *reader) findLookalikes() []string {
 	var out []string
 	for _, dir := range []string{"/opt/gem", "/etc/agent-browser", "/etc"} {
 		for _, e := range r.img.Dir(dir) {
@@ -133,7 +135,7 @@ func (r *reader) lookalikes() []string {
 				continue
 			}
 			if len(out) == maxFiles {
-				r.note(e.Path, 0, "this file and what follows is not looked into: more than %d are named like one with MCP servers", maxFiles)
+				r.addNote(e.Path, 0, "this file and what follows is not looked into: more than %d are named like one with MCP servers", maxFiles)
 				return out
 			}
 			out = append(out, e.Path)
@@ -142,22 +144,22 @@ func (r *reader) lookalikes() []string {
 	return out
 }
 
-// contents reads those of paths that are there; what can't be read is a Note.
-func (r *reader) contents(ctx context.Context, paths []string) (map[string][]byte, error) {
+// readContents returns the contents of those of paths that are there. A file that can't be read becomes a note.
+func (r *reader) readContents(ctx context.Context, paths []string) (map[string][]byte, error) {
 	var readable []string
 	for _, p := range paths {
 		e, ok := r.img.Stat(p)
 		if !ok {
 			if _, there := r.img.Lookup(p); there {
-				r.note(p, 0, "it leads nowhere")
+				r.addNote(p, 0, "it leads nowhere")
 			}
 			continue
 		}
 		switch {
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
-			r.note(p, 0, "it is a %s, no file", e.Type)
+			r.addNote(p, 0, "it is a %s, no file", e.Type)
 		case e.Size > maxFile:
-			r.note(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+			r.addNote(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
 		default:
 			readable = append(readable, p)
 		}
@@ -168,15 +170,15 @@ func (r *reader) contents(ctx context.Context, paths []string) (map[string][]byt
 	return r.img.ReadFiles(ctx, readable...)
 }
 
-// policy reads what browser-shell's tool is called.
-func (r *reader) policy(content map[string][]byte) {
+// readPolicy sets the name of browser-shell's tool from its policy.
+func (r *reader) readPolicy(content map[string][]byte) {
 	data, ok := content[shellPolicy]
 	if !ok {
 		return
 	}
 	root, err := parseJSON(data)
 	if err != nil {
-		r.note(shellPolicy, 0, "no policy: %v", err)
+		r.addNote(shellPolicy, 0, "no policy: %v", err)
 		return
 	}
 	if m, ok := lastMember(root, "tool_name"); ok {
@@ -184,24 +186,24 @@ func (r *reader) policy(content map[string][]byte) {
 	}
 }
 
-// servers reads the file at p.
-func (r *reader) servers(p string, data []byte) []Server {
+// readServers returns the servers in data, the file at p.
+func (r *reader) readServers(p string, data []byte) []Server {
 	root, err := parseJSON(data)
 	if err != nil {
-		r.note(p, 0, "it is no JSON object, so no server in it is seen: %v", err)
+		r.addNote(p, 0, "it is no JSON object, so no server in it is seen: %v", err)
 		return nil
 	}
-	r.duplicates(p, data, root)
+	r.noteDuplicates(p, data, root)
 	entries, ok := lastMember(root, "mcpServers")
 	if !ok {
-		r.note(p, 0, "it has no mcpServers")
+		r.addNote(p, 0, "it has no mcpServers")
 		return nil
 	}
 	if entries.Members == nil {
-		r.note(p, r.lineOf(data, entries.Node.At), "mcpServers: %v", errNoObject)
+		r.addNote(p, r.lineOf(data, entries.Node.At), "mcpServers: %v", errNoObject)
 		return nil
 	}
-	r.duplicates(p, data, entries.Node)
+	r.noteDuplicates(p, data, entries.Node)
 	members := entries.Members
 	naming := ""
 	if m, ok := lastMember(root, "naming"); ok {
@@ -210,7 +212,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
 	if len(members) > maxServers {
-		r.note(p, r.lineOf(data, members[maxServers].Node.At), "it has %d servers; more than %d are not read", len(members), maxServers)
+		r.addNote(p, r.lineOf(data, members[maxServers].Node.At), "it has %d servers; more than %d are not read", len(members), maxServers)
 		members = members[:maxServers]
 	}
 	for _, m := range members {
@@ -222,7 +224,7 @@ func (r *reader) servers(p string, data []byte) []Server {
 		case r.hub != hubOwn && s.Prefix != "":
 			prefix = s.Prefix + "_"
 		}
-		s.Tools, s.Unknown = r.tools(s)
+		s.Tools, s.Unknown = r.toolsOf(s)
 		for i := range s.Tools {
 			s.Tools[i] = prefix + s.Tools[i]
 		}
@@ -232,13 +234,14 @@ func (r *reader) servers(p string, data []byte) []Server {
 	return out
 }
 
+// readServer returns the server in m, a member of data, the file at p.
 func (r *reader) readServer(p string, data []byte, m strictjson.Member) Server {
 	s := Server{Name: m.Name, Place: r.img.Place(p, r.lineOf(data, m.Node.At))}
 	if m.Members == nil {
-		r.note(p, s.Place.Line, "server %q: %v", m.Name, errNoObject)
+		r.addNote(p, s.Place.Line, "server %q: %v", m.Name, errNoObject)
 		return s
 	}
-	r.duplicates(p, data, m.Node)
+	r.noteDuplicates(p, data, m.Node)
 	transport, env := "", map[string]json.RawMessage{}
 	into := map[string]any{
 		"type": &s.Type, "transport": &transport, "command": &s.Command, "args": &s.Args, "url": &s.URL, "prefix": &s.Prefix,
@@ -257,32 +260,33 @@ func (r *reader) readServer(p string, data []byte, m strictjson.Member) Server {
 	s.Type = cmp.Or(s.Type, "streamable-http")
 	switch {
 	case s.Type != "stdio" && s.Type != "sse" && s.Type != "streamable-http":
-		r.note(p, s.Place.Line, "server %q: type %q is not known", s.Name, s.Type)
+		r.addNote(p, s.Place.Line, "server %q: type %q is not known", s.Name, s.Type)
 	case (s.Command == "") == (s.URL == ""):
-		r.note(p, s.Place.Line, "server %q: it needs a command or a URL, and not both", s.Name)
+		r.addNote(p, s.Place.Line, "server %q: it needs a command or a URL, and not both", s.Name)
 	}
 	return s
 }
 
+// decodeMember decodes the value of m; a value of another type becomes a note.
 func (r *reader) decodeMember(p string, data []byte, m strictjson.Member, into any) {
 	if err := json.Unmarshal(m.Raw, into); err != nil {
-		r.note(p, r.lineOf(data, m.Node.At), "%s: %v", m.Name, err)
+		r.addNote(p, r.lineOf(data, m.Node.At), "%s: %v", m.Name, err)
 	}
 }
 
-// duplicates notes keys that are there twice: parsers differ on which of them counts.
-func (r *reader) duplicates(p string, data []byte, o strictjson.Node) {
+// noteDuplicates adds a note for each key that o has twice: parsers differ on which of them counts.
+func (r *reader) noteDuplicates(p string, data []byte, o strictjson.Node) {
 	seen := map[string]bool{}
 	for _, m := range o.Members {
 		if seen[m.Name] {
-			r.note(p, r.lineOf(data, m.Node.At), "key %q is there twice: readers differ on which of them counts", m.Name)
+			r.addNote(p, r.lineOf(data, m.Node.At), "key %q is there twice: readers differ on which of them counts", m.Name)
 		}
 		seen[m.Name] = true
 	}
 }
 
-// builtIn adds python-server's own tools. On line A it is a server of its own, which mcp-hub's file names.
-func (r *reader) builtIn(programs []string) {
+// addBuiltIn adds python-server's own tools. On line A, python-server is a server of its own in mcp-hub's file.
+func (r *reader) addBuiltIn(programs []string) {
 	if !slices.Contains(programs, "python-server") {
 		return
 	}
@@ -302,7 +306,7 @@ func (r *reader) builtIn(programs []string) {
 	r.report.BuiltIn = append(r.report.BuiltIn, s)
 }
 
-// parseJSON reads a JSON object, and nothing after it.
+// parseJSON parses a JSON object with nothing after it.
 func parseJSON(data []byte) (strictjson.Node, error) {
 	root, err := strictjson.ParseNulls(data)
 	if err == nil && root.Members == nil {
@@ -323,7 +327,7 @@ func lastMember(o strictjson.Node, name string) (m strictjson.Member, ok bool) {
 	return m, false
 }
 
-// lineOf is the line of a place in data.
+// lineOf returns the line, from 1, of offset at in data.
 func (r *reader) lineOf(data []byte, at int64) int {
 	if len(data) > 0 && r.of != &data[0] {
 		r.of, r.ends = &data[0], nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// browserShell is what the image's one tool is called unless its policy says otherwise (server/policy).
+// browserShell is the name of the image's one tool unless its policy sets another (server/policy).
 const browserShell = "browser-shell"
 
 var (
@@ -16,13 +16,13 @@ var (
 		"get_browser_info", "browser_screenshot", "browser_execute_action", "execute_code", "file_operations", "str_replace_editor",
 		"get_context", "get_packages", "execute_bash", "convert_to_markdown",
 	}
-	// pythonTools are those that it has on lines B and C, whatever mcp-hub.json says.
+	// pythonTools are python-server's own on lines B and C, whatever mcp-hub.json holds.
 	pythonTools = []string{
 		"sandbox_execute_bash", "sandbox_execute_code", "sandbox_file_operations", "sandbox_str_replace_editor", "sandbox_get_context",
 		"sandbox_get_packages", "sandbox_load_skill", "sandbox_convert_to_markdown", "browser_get_info", "browser_gui_screenshot",
 		"browser_gui_execute_action",
 	}
-	// browserTools are those of @agent-infra/mcp-server-browser 1.2, visionTools what --vision adds, as line A has it.
+	// browserTools are those of @agent-infra/mcp-server-browser 1.2; visionTools are added by --vision, which line A passes.
 	browserTools = []string{
 		"browser_navigate", "browser_go_back", "browser_go_forward", "browser_close", "browser_close_tab", "browser_press_key",
 		"browser_get_markdown", "browser_get_text", "browser_read_links", "browser_get_download_list", "browser_click", "browser_hover",
@@ -39,9 +39,9 @@ var (
 	}
 )
 
-// tools gives those that a server is known to have, as it names them itself. unknown is false only for servers whose list
-// is known to be whole.
-func (r *reader) tools(s Server) (tools []string, unknown bool) {
+// toolsOf returns the tools that a server is known to have, under the server's own names. unknown is false only for
+// servers whose list is known to be complete.
+func (r *reader) toolsOf(s Server) (tools []string, unknown bool) {
 	if s.Type == "stdio" {
 		switch path.Base(s.Command) {
 		case "browser-shell":
@@ -65,7 +65,7 @@ func (r *reader) tools(s Server) (tools []string, unknown bool) {
 		return slices.Clone(sandboxTools), false
 	case isSandbox(s):
 		return slices.Clone(pythonTools), false
-	case leadsTo(s, "MCP_SERVER_BROWSER_PORT", "8100"):
+	case pointsTo(s, "MCP_SERVER_BROWSER_PORT", "8100"):
 		tools := slices.Clone(browserTools)
 		if r.hub == hubA {
 			tools = append(tools, visionTools...)
@@ -75,11 +75,11 @@ func (r *reader) tools(s Server) (tools []string, unknown bool) {
 	return nil, true
 }
 
-// isSandbox says whether s is python-server.
-func isSandbox(s Server) bool { return leadsTo(s, "SANDBOX_SRV_PORT", "8091") }
+// isSandbox reports whether s is python-server.
+func isSandbox(s Server) bool { return pointsTo(s, "SANDBOX_SRV_PORT", "8091") }
 
-// leadsTo says whether a server's URL is one on this machine with the port given, as a number or as envsubst's placeholder.
-func leadsTo(s Server, variable, port string) bool {
+// pointsTo reports whether a server's URL is on this machine, with the port given as a number or as envsubst's placeholder.
+func pointsTo(s Server, variable, port string) bool {
 	address := strings.NewReplacer("${"+variable+"}", port, "$"+variable, port).Replace(s.URL)
 	u, err := url.Parse(address)
 	if err != nil || u.Port() != port {

@@ -2,33 +2,33 @@ package shell
 
 import "maps"
 
-// way is how far a command leaves what it is in.
+// way is how far a command leaves the code around it, from nothing to the whole script.
 type way int8
 
 const (
 	unsure    way = iota - 1 // one of the others
-	goesOn                   // it doesn't
-	continues                // the round of a loop
+	goesOn                   // nothing is left
+	continues                // the round of a loop is left
 	breaks                   // the loop
 	returns                  // the function or the sourced file
 	exits                    // the script
 )
 
-// ending is whether the commands that follow are come to.
+// ending is how far the commands so far have left the code around them, which decides whether the next ones run.
 type ending struct {
-	// now is what happens with the image's own environment; with any other it is between least and most.
+	// now is the way out with the image's own environment; with any other it is between least and most.
 	least, now, most way
-	// why decides on it.
+	// why are the variables that decide on it.
 	why origin
-	// fails is true when it is the end of the start, with an error, and nothing else takes its place.
+	// fails is true when the start ends with an error.
 	fails bool
 }
 
-// leaves is an ending that is sure.
-func leaves(w way) ending { return ending{least: w, now: w, most: w} }
+// certainEnding returns the ending that leaves by w in every environment.
+func certainEnding(w way) ending { return ending{least: w, now: w, most: w} }
 
-// catch takes away what goes no farther than w.
-func (e *ending) catch(w way) {
+// catchUpTo turns every way out that reaches no farther than w into going on, as a loop does with break.
+func (e *ending) catchUpTo(w way) {
 	if e.most <= w {
 		*e = ending{}
 	}
@@ -40,8 +40,9 @@ func (e *ending) catch(w way) {
 	}
 }
 
-// joinEndings is the ending of a choice between a, if c, and b. What follows an error isn't chosen by it.
-func joinEndings(c answer, a, b ending) ending {
+// mergeEndings returns the ending of a choice: a if c, otherwise b. A branch that fails the start doesn't count: no
+// running container has taken it.
+func mergeEndings(c answer, a, b ending) ending {
 	switch {
 	case a.most == goesOn && b.most == goesOn:
 		return ending{}
@@ -58,25 +59,27 @@ func joinEndings(c answer, a, b ending) ending {
 		e.now = b.now
 	}
 	if e.least == goesOn {
-		e.why = c.why.with(decides, a.why, b.why)
+		e.why = c.why.addOrigins(decides, a.why, b.why)
 	}
 	return e
 }
 
-// each walks through n bodies, one after the other, as long as none ends what they are in.
-func (sh *Walk) each(f *frame, i, n int, body func(*frame, int) answer) answer {
+// walkSequence walks through bodies i to n-1 in turn, as long as none ends the code around them, and
+// returns the answer of the last.
+func (sh *Walk) walkSequence(f *frame, i, n int, body func(*frame, int) answer) answer {
 	last := done
 	for ; i < n; i++ {
 		if f.end.most != goesOn {
-			return sh.then(f, last, func(g *frame) answer { return sh.each(g, i, n, body) })
+			return sh.walkRest(f, last, func(g *frame) answer { return sh.walkSequence(g, i, n, body) })
 		}
 		last = body(f, i)
 	}
 	return last
 }
 
-// then walks through what follows a command whose answer is last, unless that was the end.
-func (sh *Walk) then(f *frame, last answer, rest func(*frame) answer) answer {
+// walkRest walks through the commands after one whose answer is last, as far as they are reached: not at all after a
+// certain ending, as one branch after a possible one.
+func (sh *Walk) walkRest(f *frame, last answer, rest func(*frame) answer) answer {
 	e := *f.end
 	if e.most == goesOn {
 		return rest(f)
@@ -92,17 +95,18 @@ func (sh *Walk) then(f *frame, last answer, rest func(*frame) answer) answer {
 	case unsure:
 		c.is = maybe
 	}
-	return sh.choose(f, c, rest, func(g *frame) answer {
-		*g.end = leaves(e.most)
+	return sh.walkChoice(f, c, rest, func(g *frame) answer {
+		*g.end = certainEnding(e.most)
 		return last
 	})
 }
 
-// choose walks through both ways of a choice, and puts into f what they leave together. A way that is nil does nothing.
-func (sh *Walk) choose(f *frame, c answer, then, other func(*frame) answer) answer {
-	a, ours := sh.branch(f, c, then)
-	b, theirs := sh.branch(f, c.not(), other)
-	// What a way leaves that ends the script is gone; after return and break the caller or what follows the loop has it.
+// walkChoice walks through both branches of a choice and merges what they leave into f. A nil branch does nothing.
+func (sh *Walk) walkChoice(f *frame, c answer, then, other func(*frame) answer) answer {
+	a, ours := sh.walkBranch(f, c, then)
+	b, theirs := sh.walkBranch(f, c.negate(), other)
+	// The variables of a branch that ends the script are gone; after return and break the caller or the code after the loop
+	// sees them.
 	aEnds, bEnds := a.end.least == exits, b.end.least == exits
 	changed := maps.Clone(a.vars.vars)
 	if changed == nil {
@@ -110,21 +114,21 @@ func (sh *Walk) choose(f *frame, c answer, then, other func(*frame) answer) answ
 	}
 	maps.Copy(changed, b.vars.vars)
 	for name := range changed {
-		va, vb := sh.peek(a, name), sh.peek(b, name)
+		va, vb := sh.peekVariable(a, name), sh.peekVariable(b, name)
 		switch {
 		case aEnds && !bEnds:
-			f.vars.set(name, vb)
+			f.vars.setVariable(name, vb)
 		case bEnds && !aEnds:
-			f.vars.set(name, va)
+			f.vars.setVariable(name, va)
 		default:
-			f.vars.set(name, meet(c, va, vb))
+			f.vars.setVariable(name, mergeVariables(c, va, vb))
 		}
 	}
 	if f.out != nil && a.out.pieces+b.out.pieces > 2*f.out.pieces {
 		f.out.pieces++
-		f.out.value = meet(c, variable{value: a.out.value}, variable{value: b.out.value}).value
+		f.out.value = mergeVariables(c, variable{value: a.out.value}, variable{value: b.out.value}).value
 	}
-	*f.end = joinEndings(c, *a.end, *b.end)
+	*f.end = mergeEndings(c, *a.end, *b.end)
 	is := maybe
 	switch {
 	case c.is == yes || ours.is == theirs.is:
@@ -132,15 +136,15 @@ func (sh *Walk) choose(f *frame, c answer, then, other func(*frame) answer) answ
 	case c.is == no:
 		is = theirs.is
 	}
-	return answer{is, c.why.with(decides, ours.why, theirs.why)}
+	return answer{is, c.why.addOrigins(decides, ours.why, theirs.why)}
 }
 
-// branch walks through body as one way of a choice.
-func (sh *Walk) branch(f *frame, c answer, body func(*frame) answer) (*frame, answer) {
+// walkBranch walks through body as the branch that c selects. It returns the branch's frame, and f stays as it was.
+func (sh *Walk) walkBranch(f *frame, c answer, body func(*frame) answer) (*frame, answer) {
 	g := *f
 	g.vars, g.end = &store{up: f.vars}, &ending{}
-	g.why = f.why.with(decides, c.why)
-	g.dormant = f.dormant || c.sure(no)
+	g.why = f.why.addOrigins(decides, c.why)
+	g.dormant = f.dormant || c.isCertain(no)
 	g.depth++
 	if f.out != nil {
 		out := *f.out
@@ -155,8 +159,8 @@ func (sh *Walk) branch(f *frame, c answer, body func(*frame) answer) (*frame, an
 	return &g, body(&g)
 }
 
-// apart walks through body in a shell of its own.
-func (sh *Walk) apart(f *frame, body func(*frame) answer) answer {
+// walkSubshell walks through body in a subshell: its variables and its ending don't reach f.
+func (sh *Walk) walkSubshell(f *frame, body func(*frame) answer) answer {
 	g := *f
 	g.vars, g.end = &store{up: f.vars}, &ending{}
 	g.depth++
@@ -166,31 +170,31 @@ func (sh *Walk) apart(f *frame, body func(*frame) answer) answer {
 	return body(&g)
 }
 
-// output is what commands write when they run in a shell of their own.
-func (sh *Walk) output(f *frame, body func(*frame) answer) value {
+// captureOutput walks through body in a subshell and returns what it writes to standard output.
+func (sh *Walk) captureOutput(f *frame, body func(*frame) answer) value {
 	out := newOutput()
-	sh.apart(f, func(g *frame) answer { g.out = out; return body(g) })
+	sh.walkSubshell(f, func(g *frame) answer { g.out = out; return body(g) })
 	return out.value
 }
 
-// process is a frame for another process: only what is exported goes on.
-func (sh *Walk) process(f *frame, args []value) *frame {
+// newProcess returns a frame for a new process with the arguments args: of f's variables it has only the exported ones.
+func (sh *Walk) newProcess(f *frame, args []value) *frame {
 	g := *f
 	g.vars, g.end = &store{}, &ending{}
-	all := f.vars.all()
+	all := f.vars.allVariables()
 	sh.steps += len(all) / 4 // passing them on costs as much as walking through commands
 	for name, v := range all {
 		if v.exported {
-			g.vars.set(name, v)
+			g.vars.setVariable(name, v)
 		}
 	}
 	g.funcs, g.saved = map[string]function{}, nil
-	sh.setArgs(&g, args)
+	sh.setPositionals(&g, args)
 	g.depth++
 	return &g
 }
 
-// output is what commands write to their standard output, in so many pieces.
+// output is the text that commands wrote to standard output, and the number of pieces it came in.
 type output struct {
 	value
 	pieces int
@@ -198,11 +202,11 @@ type output struct {
 
 func newOutput() *output { return &output{value: literal("")} }
 
-// emit writes to standard output.
-func (sh *Walk) emit(f *frame, v value) {
+// emitOutput appends v to the standard output of f.
+func (sh *Walk) emitOutput(f *frame, v value) {
 	if f.out != nil {
 		v.list = nil
-		f.out.value = f.out.and(v)
+		f.out.value = f.out.concat(v)
 		f.out.pieces++
 	}
 }

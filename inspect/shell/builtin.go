@@ -9,11 +9,11 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// idle are builtins that nothing here depends on.
+// idle lists builtins that have no effect on anything that is followed here.
 var idle = strings.Fields("cd umask wait ulimit shopt hash pwd type kill jobs times alias disown bg fg")
 
-// builtin runs what the shell itself knows. ok is false for what it doesn't.
-func (sh *Walk) builtin(f *frame, args []value, pos syntax.Pos) (a answer, ok bool) {
+// runBuiltin runs a builtin of the shell. ok is false when args[0] is none.
+func (sh *Walk) runBuiltin(f *frame, args []value, pos syntax.Pos) (a answer, ok bool) {
 	name, rest := args[0].text, args[1:]
 	switch name {
 	case ":", "true":
@@ -27,108 +27,109 @@ func (sh *Walk) builtin(f *frame, args []value, pos syntax.Pos) (a answer, ok bo
 			}
 			rest = rest[1:]
 		}
-		sh.emit(f, join(rest).and(literal(newline)))
+		sh.emitOutput(f, joinWords(rest).concat(literal(newline)))
 	case "printf":
-		sh.emit(f, printf(rest))
+		sh.emitOutput(f, formatPrintf(rest))
 	case "[", "test":
 		if name == "[" && len(rest) > 0 {
 			rest = rest[:len(rest)-1]
 		}
-		return sh.test(rest), true
+		return sh.runTest(rest), true
 	case "exit", "return", "break", "continue":
-		return sh.end(f, name, rest), true
+		return sh.runEnding(f, name, rest), true
 	case "shift":
-		if args := sh.args(f); len(args) > 0 {
-			sh.setArgs(f, args[1:])
+		if args := sh.positionals(f); len(args) > 0 {
+			sh.setPositionals(f, args[1:])
 		}
 	case "set":
 		if i := slices.IndexFunc(rest, func(a value) bool { return a.known && a.text == "--" }); i >= 0 {
-			sh.setArgs(f, rest[i+1:])
+			sh.setPositionals(f, rest[i+1:])
 		}
 	case "unset":
 		for _, a := range rest {
 			if a.known && syntax.ValidName(a.text) {
-				sh.set(f, a.text, value{known: true, unset: true})
+				sh.assignVariable(f, a.text, value{known: true, unset: true})
 			}
 		}
 	case "getopts":
 		if len(rest) > 1 && rest[1].known && syntax.ValidName(rest[1].text) {
-			sh.set(f, rest[1].text, unknown(sh.args(f)...))
+			sh.assignVariable(f, rest[1].text, unknown(sh.positionals(f)...))
 		}
 		return answer{}, true
 	case "read", "readarray", "mapfile":
-		sh.readVariables(f, name, rest)
-		return dependsOn(maybe, sh.stdin(f)), true
+		sh.runRead(f, name, rest)
+		return dependsOn(maybe, sh.stdinOf(f)), true
 	case "eval":
-		return sh.runText(f, join(rest), "eval", pos), true
+		return sh.runText(f, joinWords(rest), "eval", pos), true
 	case "trap":
 		if len(rest) > 1 {
-			sh.choose(f, answer{}, func(g *frame) answer { return sh.runText(g, rest[0], "trap", pos) }, nil)
+			sh.walkChoice(f, answer{}, func(g *frame) answer { return sh.runText(g, rest[0], "trap", pos) }, nil)
 		}
 	case ".", "source":
 		if len(rest) == 0 {
 			return answer{}, true
 		}
-		return sh.source(f, rest, pos), true
+		return sh.runSource(f, rest, pos), true
 	case "exec":
-		if _, rest = options(rest, "-a"); len(rest) > 0 {
-			a = sh.outside(f, rest, pos)
-			*f.end = leaves(exits)
+		if _, rest = parseOptions(rest, "-a"); len(rest) > 0 {
+			a = sh.runExternal(f, rest, pos)
+			*f.end = certainEnding(exits)
 			return a, true
 		}
 	case "command", "builtin":
-		given, rest := options(rest, "")
+		given, rest := parseOptions(rest, "")
 		if slices.ContainsFunc(given, func(o option) bool { return strings.ContainsAny(o.name, "vV") }) {
-			sh.emit(f, unknown(rest...))
+			sh.emitOutput(f, unknown(rest...))
 			return dependsOn(maybe, rest...), true
 		}
 		if len(rest) > 0 {
 			g := *f
 			g.funcs = nil
-			return sh.run(&g, rest, pos), true
+			return sh.runCommand(&g, rest, pos), true
 		}
 	default:
 		if !slices.Contains(idle, name) {
 			return answer{}, false
 		}
-		sh.emit(f, unknown(rest...))
+		sh.emitOutput(f, unknown(rest...))
 		return dependsOn(maybe, rest...), true
 	}
 	return done, true
 }
 
-// end is exit, return, break and continue.
-func (sh *Walk) end(f *frame, name string, args []value) answer {
+// runEnding runs exit, return, break or continue.
+func (sh *Walk) runEnding(f *frame, name string, args []value) answer {
 	w := map[string]way{"exit": exits, "return": returns, "break": breaks, "continue": continues}[name]
-	*f.end = leaves(w)
+	*f.end = certainEnding(w)
 	if w < returns || len(args) == 0 {
 		return done
 	}
 	a := dependsOn(maybe, args[0])
 	if args[0].known {
-		a.is = truth(args[0].text == "0")
+		a.is = triOf(args[0].text == "0")
 		f.end.fails = w == exits && a.is == no
 	}
 	return a
 }
 
-// join puts words together, with spaces between them.
-func join(words []value) value {
+// joinWords returns the words joined by spaces.
+func joinWords(words []value) value {
 	out := literal("")
 	for i, w := range words {
 		if i > 0 {
-			out = out.and(literal(" "))
+			out = out.concat(literal(" "))
 		}
-		out = out.and(w)
+		out = out.concat(w)
 	}
 	return out
 }
 
-// width is a field of printf that may be as wide as it likes.
+// width matches a field of printf with a width, which may be of any size.
 var width = regexp.MustCompile(`%[-+ ]*[0-9]`)
 
-// printf is what the builtin writes. That its arguments are more than its format takes isn't understood.
-func printf(args []value) value {
+// formatPrintf returns what printf writes. That is unknown with -v, with a width in the format, and with more
+// arguments than the format takes.
+func formatPrintf(args []value) value {
 	v := unknown(args...)
 	if len(args) == 0 || !args[0].known || args[0].text == "-v" || width.MatchString(args[0].text) {
 		return v
@@ -144,20 +145,20 @@ func printf(args []value) value {
 		text, v.known = "", false
 	}
 	if strings.HasPrefix(args[0].text, "%") {
-		v.from = v.from.with(begins, args[min(1, len(args)-1)].from)
+		v.from = v.from.addOrigins(begins, args[min(1, len(args)-1)].from)
 	}
 	v.text = text
 	return v.bounded()
 }
 
-// readVariables is read, readarray and mapfile.
-func (sh *Walk) readVariables(f *frame, command string, args []value) {
-	in := sh.stdin(f)
+// runRead runs read, readarray or mapfile.
+func (sh *Walk) runRead(f *frame, command string, args []value) {
+	in := sh.stdinOf(f)
 	takes := "-p -n -N -t -d -u -i"
 	if command != "read" {
 		takes = "-d -n -u -C -c -O -s"
 	}
-	given, vars := options(args, takes)
+	given, vars := parseOptions(args, takes)
 	array := command != "read" || slices.ContainsFunc(given, func(o option) bool { return strings.Contains(o.name, "a") })
 	v := value{from: in.from}
 	if array {
@@ -171,7 +172,7 @@ func (sh *Walk) readVariables(f *frame, command string, args []value) {
 	}
 	for _, a := range vars {
 		if a.known && syntax.ValidName(a.text) {
-			sh.set(f, a.text, v.bounded())
+			sh.assignVariable(f, a.text, v.bounded())
 		}
 	}
 }
@@ -182,8 +183,9 @@ type option struct {
 	value value
 }
 
-// options takes the options off the front of args; those that takes names have a word of their own.
-func options(args []value, takes string) (given []option, rest []value) {
+// parseOptions returns the options at the front of args, and the words after them. takes lists the
+// options that take the next word.
+func parseOptions(args []value, takes string) (given []option, rest []value) {
 	with := strings.Fields(takes)
 	for len(args) > 0 && args[0].known && len(args[0].text) > 1 && args[0].text[0] == '-' {
 		a := args[0]
@@ -193,7 +195,8 @@ func options(args []value, takes string) (given []option, rest []value) {
 		}
 		name, v, joined := strings.Cut(a.text, "=")
 		a.text = v
-		if last := "-" + name[len(name)-1:]; !strings.HasPrefix(name, "--") && name != "-" && slices.Contains(with, last) { // -euo is -eu and -o
+		// -euo is -eu and -o
+		if last := "-" + name[len(name)-1:]; !strings.HasPrefix(name, "--") && name != "-" && slices.Contains(with, last) {
 			given = append(given, option{name: strings.TrimSuffix(name, last[1:])})
 			name = last
 		}
@@ -205,8 +208,8 @@ func options(args []value, takes string) (given []option, rest []value) {
 	return given, args
 }
 
-// operands are the words that are no options, wherever they are.
-func operands(args []value) []value {
+// operandsOf returns the words of args that are no options, wherever they are.
+func operandsOf(args []value) []value {
 	var out []value
 	for i, a := range args {
 		if a.known && a.text == "--" {

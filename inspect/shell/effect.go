@@ -11,7 +11,7 @@ import (
 
 // Script is a script that runs at start.
 type Script struct {
-	// Path is where it lies, links followed; Link is how it is called when that is by a link.
+	// Path is its path with links followed; Link is the path that is run, when that is a link.
 	Path string `json:"path"`
 	Link string `json:"link,omitempty"`
 	// By is "entrypoint", the script that runs it, or the supervisord program whose command it is.
@@ -19,18 +19,18 @@ type Script struct {
 	Place tree.Place `json:"place"`
 }
 
-// Rendering is a file that envsubst makes out of another one, or a copy of it: then Variables is empty and not nil.
+// Rendering is a file that envsubst makes from another one, or a copy of it: then Variables is empty and not nil.
 type Rendering struct {
 	Template string `json:"template"`
 	Output   string `json:"output"`
-	// Variables are those that are replaced; nil for all.
+	// Variables are the variables that are replaced; nil for all.
 	Variables []string `json:"variables,omitempty"`
-	// Values are those of Variables that are known when the container is started with the image's own environment.
+	// Values are the known values of Variables when the container is started with the image's own environment.
 	Values map[string]string `json:"values,omitempty"`
 	// Once is true when the template is deleted afterwards.
 	Once bool `json:"once,omitempty"`
-	// Dormant is true when the image as it is doesn't come to it: the template isn't there, or a script asks for a file
-	// that is or isn't there.
+	// Dormant is true when it never happens with the image's own files: the template is missing, or a script tests for a
+	// file and takes the other branch.
 	Dormant bool       `json:"dormant,omitempty"`
 	Place   tree.Place `json:"place"`
 }
@@ -40,7 +40,7 @@ type Change struct {
 	Path string `json:"path"`
 	// How is the means: ">", ">>", "touch", "tee", "sed -i", "rm".
 	How string `json:"how"`
-	// Variables are those of the environment that decide on its content or on whether it happens, sorted.
+	// Variables are the variables of the environment that decide on its content or on whether it happens, sorted.
 	Variables []string `json:"variables,omitempty"`
 	// Dormant is as in Rendering.
 	Dormant bool       `json:"dormant,omitempty"`
@@ -57,9 +57,9 @@ type Hook struct {
 	Place   tree.Place `json:"place"`
 }
 
-// hook marks variables whose value is run.
-func (sh *Walk) hook(f *frame, vars []string, how string, pos syntax.Pos) {
-	at := sh.place(f, pos)
+// addHook adds a hook for each of the variables vars, whose value is run by how.
+func (sh *Walk) addHook(f *frame, vars []string, how string, pos syntax.Pos) {
+	at := sh.placeOf(f, pos)
 	for _, name := range vars {
 		h := Hook{Variable: name, How: how, Dormant: f.dormant, Place: at}
 		i := slices.IndexFunc(sh.Hooks, func(o Hook) bool { return o.Variable == name && o.How == how })
@@ -72,45 +72,47 @@ func (sh *Walk) hook(f *frame, vars []string, how string, pos syntax.Pos) {
 	}
 }
 
-// absent notes a file that isn't there, unless it may be in a layer that was not read.
-func (sh *Walk) absent(at tree.Place, format, p string) {
+// noteAbsent adds a note about a missing file, unless the file may be in a layer that was not read.
+func (sh *Walk) noteAbsent(at tree.Place, format, p string) {
 	if !slices.ContainsFunc(sh.img.Layers, func(l tree.Layer) bool { return l.Unread }) {
 		sh.Note(at, format, p)
 	}
 }
 
-// write tells of a file that is written, made or rendered.
-func (sh *Walk) write(f *frame, to value, content value, how string, at tree.Place) {
-	p := file(to)
+// recordWrite records that content is written to a file: as a rendering, or as a change; and as a grant
+// when the file gives rights.
+func (sh *Walk) recordWrite(f *frame, to value, content value, how string, at tree.Place) {
+	p := pathOf(to)
 	if p == "" {
-		if !to.known && strings.HasPrefix(to.text, "/") { // otherwise of the working directory or a home
-			sh.Note(at, "which file is written here can't be told%s", because(to))
+		if !to.known && strings.HasPrefix(to.text, "/") { // any other is in the working directory or a home
+			sh.Note(at, "which file is written here can't be told%s", dependencyNote(to))
 		}
 		return
 	}
 	if strings.HasPrefix(p, "/dev/") || strings.HasPrefix(p, "/proc/") {
 		return
 	}
-	by := origin(nil).with(decides, content.from, to.from, f.why)
+	by := origin(nil).addOrigins(decides, content.from, to.from, f.why)
 	if how == ">>" || how == "sed -i" {
-		by = by.with(decides, sh.touched[p])
+		by = by.addOrigins(decides, sh.touched[p])
 	}
-	sh.touched[p] = sh.touched[p].with(decides, by)
-	if gives := rights(p); gives != "" {
+	sh.touched[p] = sh.touched[p].addOrigins(decides, by)
+	if gives := rightsBy(p); gives != "" {
 		text := "it writes to " + p + ", " + gives
 		if content.known && content.text != "" {
 			text = "it writes " + strings.TrimSpace(content.text) + " to " + p + ", " + gives
 		}
-		sh.grant(f, at, text)
+		sh.addGrant(f, at, text)
 	}
 	if fill := content.filled; fill != nil && content.file != "" {
-		sh.rendering(f, Rendering{Template: content.file, Output: p, Variables: fill.variables, Values: fill.values, Place: at})
+		sh.addRendering(f, Rendering{Template: content.file, Output: p, Variables: fill.variables, Values: fill.values, Place: at})
 		return
 	}
-	sh.change(f, Change{Path: p, How: how, Place: at}, by)
+	sh.addChange(f, Change{Path: p, How: how, Place: at}, by)
 }
 
-func (sh *Walk) rendering(f *frame, r Rendering) {
+// addRendering adds r to Renderings, or merges it into the equal one there.
+func (sh *Walk) addRendering(f *frame, r Rendering) {
 	_, there := sh.img.Stat(r.Template)
 	_, made := sh.touched[r.Template]
 	r.Dormant = f.dormant || !there && !made
@@ -120,23 +122,24 @@ func (sh *Walk) rendering(f *frame, r Rendering) {
 			return
 		}
 	}
-	if sh.room(f, len(sh.Renderings), maxScripts, "files are made from templates") {
+	if sh.hasRoom(f, len(sh.Renderings), maxScripts, "files are made from templates") {
 		sh.Renderings = append(sh.Renderings, r)
 	}
 }
 
-func (sh *Walk) change(f *frame, c Change, by origin) {
+// addChange adds c, which by decides on, to Changes, or merges it into the one of the same path and means.
+func (sh *Walk) addChange(f *frame, c Change, by origin) {
 	c.Dormant = f.dormant
 	i := slices.IndexFunc(sh.Changes, func(o Change) bool { return o.Path == c.Path && o.How == c.How })
 	if i < 0 {
-		if sh.room(f, len(sh.Changes), 2*maxScripts, "files are changed") {
-			c.Variables = by.names(decides)
+		if sh.hasRoom(f, len(sh.Changes), 2*maxScripts, "files are changed") {
+			c.Variables = by.namesAtLeast(decides)
 			sh.Changes = append(sh.Changes, c)
 		}
 		return
 	}
 	o := &sh.Changes[i]
-	for _, name := range by.names(decides) {
+	for _, name := range by.namesAtLeast(decides) {
 		if !slices.Contains(o.Variables, name) && len(o.Variables) < maxNames {
 			o.Variables = append(slices.Clip(o.Variables), name)
 		}
@@ -145,15 +148,16 @@ func (sh *Walk) change(f *frame, c Change, by origin) {
 	o.Dormant = o.Dormant && c.Dormant
 }
 
-func (sh *Walk) grant(f *frame, at tree.Place, text string) {
+// addGrant adds text to Grants, unless the command is dormant.
+func (sh *Walk) addGrant(f *frame, at tree.Place, text string) {
 	n := tree.Note{Place: at, Text: text}
-	if !f.dormant && !slices.Contains(sh.Grants, n) && sh.room(f, len(sh.Grants), maxNotes, "rights are given") {
+	if !f.dormant && !slices.Contains(sh.Grants, n) && sh.hasRoom(f, len(sh.Grants), maxNotes, "rights are given") {
 		sh.Grants = append(sh.Grants, n)
 	}
 }
 
-// rights says what a file gives to whom it names.
-func rights(p string) string {
+// rightsBy returns, as a relative clause, how the file at p gives rights, or "" when it doesn't.
+func rightsBy(p string) string {
 	switch {
 	case p == "/etc/sudoers" || strings.HasPrefix(p, "/etc/sudoers.d/"):
 		return "which sudo obeys"

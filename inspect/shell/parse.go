@@ -9,21 +9,21 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// script is a parsed script.
+// script is a file that may be a shell script, parsed when it is one.
 type script struct {
 	path  string // links followed
 	file  *syntax.File
 	bash  bool
-	why   string // why it can't be followed; empty for one that can
-	shell bool   // it is one, whether it can be read or not
+	why   string // the reason that it can't be followed; empty for a script that can
+	shell bool   // it is a shell script, whether it can be followed or not
 }
 
-// parse parses text. why says what is wrong with it.
-func parse(text string) (file *syntax.File, why string) {
+// parseScript parses text as bash. When it can't, file is nil and why is the reason, as part of a note.
+func parseScript(text string) (file *syntax.File, why string) {
 	if len(text) > maxScript {
 		return nil, fmt.Sprintf("it has %d bytes; more than %d are not read", len(text), maxScript)
 	}
-	if nesting(text) > maxNesting {
+	if nestingBound(text) > maxNesting {
 		return nil, "it may be nested too deeply to be parsed"
 	}
 	defer func() {
@@ -41,8 +41,8 @@ func parse(text string) (file *syntax.File, why string) {
 // shells are the interpreters whose language is followed.
 var shells = []string{"bash", "sh", "dash", "ash", "ksh", "zsh", "rbash"}
 
-// parse takes the text of a file in.
-func (s *script) parse(text string) {
+// parseText sets the fields of s from the text of its file.
+func (s *script) parseText(text string) {
 	interpreter := interpreterOf(text)
 	s.bash, s.shell = interpreter == "bash", slices.Contains(shells, interpreter)
 	switch {
@@ -51,14 +51,14 @@ func (s *script) parse(text string) {
 	case interpreter != "" && !s.shell:
 		s.why = "it is a script for " + interpreter
 	default:
-		s.file, s.why = parse(text)
+		s.file, s.why = parseScript(text)
 		s.shell = s.shell || s.why == "" // without a first line it is sourced, or run by a shell that is named
 	}
 }
 
-// nesting is more than how deeply a script can be nested, in units of about 4 kB of the parser's stack: it takes every
-// sign that opens something to be open at once. The parser recurses, and Go can't recover from a stack that is full.
-func nesting(text string) int {
+// nestingBound returns an upper bound on how deeply text can be nested, in units of about 4 kB of the parser's stack: it
+// counts every sign that opens something as open at once. The parser recurses, and Go can't recover from a stack that is full.
+func nestingBound(text string) int {
 	n := 3*strings.Count(text, "(") + strings.Count(text, "{")
 	for i := 1; i < len(text); i++ {
 		if c := text[i-1]; text[i] == '[' && (c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9') {
@@ -71,7 +71,7 @@ func nesting(text string) int {
 	return n
 }
 
-// interpreterOf is what runs a script by its first line.
+// interpreterOf returns the base name of the interpreter in a script's first line, or "" when the line names none.
 func interpreterOf(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	line, ok := strings.CutPrefix(line, "#!")
@@ -87,5 +87,5 @@ func interpreterOf(text string) string {
 	return path.Base(words[0])
 }
 
-// maxNesting bounds what nesting gives.
+// maxNesting is the largest nestingBound of a text that is parsed.
 const maxNesting = 30_000

@@ -12,17 +12,18 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// runText runs a string as a script. What comes from the environment into it is a hook.
+// runText walks through a string as a script, in frame f. It adds a hook for each variable of the environment whose
+// text goes into the string.
 func (sh *Walk) runText(f *frame, v value, how string, pos syntax.Pos) answer {
-	sh.hook(f, v.data(), how, pos)
+	sh.addHook(f, v.dataNames(), how, pos)
 	if !v.known {
-		if len(v.data()) == 0 {
-			sh.Note(sh.place(f, pos), "what %s runs here can't be told", how)
+		if len(v.dataNames()) == 0 {
+			sh.Note(sh.placeOf(f, pos), "what %s runs here can't be told", how)
 		}
 		return dependsOn(maybe, v)
 	}
 	line := f.base + int(pos.Line())
-	script, why := parse(v.text)
+	script, why := parseScript(v.text)
 	if why != "" {
 		sh.Note(sh.img.Place(f.at, line), "a script in a string can't be followed: %s", why)
 		return answer{}
@@ -33,34 +34,34 @@ func (sh *Walk) runText(f *frame, v value, how string, pos syntax.Pos) answer {
 	if !sh.enter(&g) {
 		return answer{}
 	}
-	return sh.seq(&g, script.Stmts)
+	return sh.walkStatements(&g, script.Stmts)
 }
 
-// source is "." and source.
-func (sh *Walk) source(f *frame, args []value, pos syntax.Pos) answer {
-	sh.hook(f, args[0].from.names(begins), ".", pos)
-	p := file(args[0])
+// runSource walks through the file that "." or source names.
+func (sh *Walk) runSource(f *frame, args []value, pos syntax.Pos) answer {
+	sh.addHook(f, args[0].from.namesAtLeast(begins), ".", pos)
+	p := pathOf(args[0])
 	if strings.HasPrefix(p, "/dev/fd/") {
 		return answer{}
 	}
 	if p == "" {
-		sh.Note(sh.place(f, pos), "which file is sourced here can't be told%s", because(args[0]))
+		sh.Note(sh.placeOf(f, pos), "which file is sourced here can't be told%s", dependencyNote(args[0]))
 		return answer{}
 	}
-	s := sh.load(p)
+	s := sh.loadScript(p)
 	switch {
 	case s == nil:
 		if !f.dormant {
-			sh.Note(sh.place(f, pos), "%s is sourced, and it isn't there", p)
+			sh.Note(sh.placeOf(f, pos), "%s is sourced, and it isn't there", p)
 		}
 		return answer{}
 	case s.why != "":
 		sh.Note(sh.img.Place(s.path, 0), "it is sourced, and can't be followed: %s", s.why)
 		return answer{}
-	case !sh.again(f, s.path):
+	case !sh.mayRecurse(f, s.path):
 		return answer{}
 	}
-	sh.met(f, p, s)
+	sh.addScript(f, p, s)
 	g := *f
 	g.at, g.base = s.path, 0
 	g.calls = append(slices.Clip(f.calls), s.path)
@@ -68,27 +69,27 @@ func (sh *Walk) source(f *frame, args []value, pos syntax.Pos) answer {
 	if !sh.enter(&g) {
 		return answer{}
 	}
-	before := sh.peek(f, "@")
+	before := sh.peekVariable(f, "@")
 	if len(args) > 1 {
-		sh.setArgs(f, args[1:])
+		sh.setPositionals(f, args[1:])
 	}
-	a := sh.seq(&g, s.file.Stmts)
+	a := sh.walkStatements(&g, s.file.Stmts)
 	if len(args) > 1 {
-		f.vars.set("@", before)
+		f.vars.setVariable("@", before)
 	}
-	f.end.catch(returns)
+	f.end.catchUpTo(returns)
 	return a
 }
 
-// Why a file isn't followed. A program is taken as it is; and so is what is too large for a script where it is run as a
-// program, since that is nearly always one, and a layer would have to be inflated to tell.
+// Reasons that a file isn't followed. When the file is run as a program, these two lead to no note: a large file is nearly
+// always a program, and only inflating its layer would show.
 const (
 	isProgram = "it is a program, not a script"
 	tooLarge  = "it is too large for a script that is read"
 )
 
-// load reads and parses a script; nil when there is none.
-func (sh *Walk) load(p string) *script {
+// loadScript reads and parses the file at p, once per file. It returns nil when there is no such file.
+func (sh *Walk) loadScript(p string) *script {
 	e, ok := sh.img.Stat(p)
 	if !ok {
 		return nil
@@ -119,12 +120,12 @@ func (sh *Walk) load(p string) *script {
 		s.why = "it can't be read"
 		return s
 	}
-	s.parse(string(data))
+	s.parseText(string(data))
 	return s
 }
 
-// met notes a script that runs.
-func (sh *Walk) met(f *frame, p string, s *script) {
+// addScript adds script s, called as p, to Scripts.
+func (sh *Walk) addScript(f *frame, p string, s *script) {
 	by := f.at
 	if by == "" {
 		by = "entrypoint"
@@ -139,12 +140,13 @@ func (sh *Walk) met(f *frame, p string, s *script) {
 	if slices.ContainsFunc(sh.Scripts, func(o Script) bool { return o.Path == n.Path && o.By == n.By }) {
 		return
 	}
-	if sh.room(f, len(sh.Scripts), maxScripts, "scripts run") {
+	if sh.hasRoom(f, len(sh.Scripts), maxScripts, "scripts run") {
 		sh.Scripts = append(sh.Scripts, n)
 	}
 }
 
-// mayBeScript leaves out the directories of programs that packages bring: reading a file of a layer costs reading the layer.
+// mayBeScript reports whether a program at p is worth reading. It leaves out the directories of packaged programs, since
+// reading one file of a layer costs reading the layer.
 func mayBeScript(p string) bool {
 	switch path.Dir(p) {
 	case "/bin", "/usr/bin", "/sbin", "/usr/sbin":
@@ -153,11 +155,11 @@ func mayBeScript(p string) bool {
 	return true
 }
 
-// lookUp finds a program as the shell does.
-func (sh *Walk) lookUp(f *frame, name string) string {
+// lookUpProgram returns the path of the program that a shell runs by that name, or "" when PATH has none.
+func (sh *Walk) lookUpProgram(f *frame, name string) string {
 	dirs := []string{""}
 	if !strings.Contains(name, "/") {
-		dirs = strings.Split(sh.peek(f, "PATH").text, ":")
+		dirs = strings.Split(sh.peekVariable(f, "PATH").text, ":")
 	}
 	for _, dir := range dirs {
 		p := path.Join(dir, name)
@@ -168,32 +170,32 @@ func (sh *Walk) lookUp(f *frame, name string) string {
 	return ""
 }
 
-// script runs a script in a process of its own.
-func (sh *Walk) script(f *frame, p string, s *script, args []value) answer {
-	if !sh.again(f, s.path) {
+// runScript walks through script s, found at p, in a process of its own.
+func (sh *Walk) runScript(f *frame, p string, s *script, args []value) answer {
+	if !sh.mayRecurse(f, s.path) {
 		return answer{}
 	}
 	if s.why != "" {
-		if !slices.Contains(others, path.Base(p)) {
-			sh.Note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.by(f), s.why)
+		if !slices.Contains(foreignPrograms, path.Base(p)) {
+			sh.Note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.callerOf(f), s.why)
 		}
-		return sh.other(f, args)
+		return sh.runUnknown(f, args)
 	}
-	sh.met(f, p, s)
+	sh.addScript(f, p, s)
 	if !sh.enter(f) {
 		return answer{}
 	}
-	g := sh.process(f, args[1:])
+	g := sh.newProcess(f, args[1:])
 	g.name, g.at, g.base, g.bash = args[0].text, s.path, 0, s.bash
 	g.calls = append(slices.Clip(f.calls), s.path)
 	if s.bash {
-		sh.read(g, "BASH_ENV", sh.img.Place(s.path, 1))
+		sh.recordRead(g, "BASH_ENV", sh.img.Place(s.path, 1))
 	}
-	return sh.seq(g, s.file.Stmts)
+	return sh.walkStatements(g, s.file.Stmts)
 }
 
-// by says who runs something.
-func (sh *Walk) by(f *frame) string {
+// callerOf names the file, program or entrypoint that a command of frame f belongs to.
+func (sh *Walk) callerOf(f *frame) string {
 	switch {
 	case f.at != "":
 		return f.at
@@ -203,23 +205,23 @@ func (sh *Walk) by(f *frame) string {
 	return "the entrypoint"
 }
 
-// shellCommand is bash -c, bash FILE, and a shell that reads its commands from standard input.
-func (sh *Walk) shellCommand(f *frame, base string, args []value, pos syntax.Pos) answer {
-	given, rest := options(args[1:], "-o -O --rcfile --init-file")
+// runShell walks through bash -c, bash FILE, and a shell that reads its commands from standard input.
+func (sh *Walk) runShell(f *frame, base string, args []value, pos syntax.Pos) answer {
+	given, rest := parseOptions(args[1:], "-o -O --rcfile --init-file")
 	flags := ""
 	for _, o := range given {
 		if !strings.HasPrefix(o.name, "--") {
 			flags += o.name
 		}
 	}
-	g := sh.process(f, nil)
+	g := sh.newProcess(f, nil)
 	g.bash = base == "bash" || base == "rbash"
 	g.name = args[0].text
 	if !sh.enter(g) {
 		return answer{}
 	}
 	if g.bash {
-		sh.read(f, "BASH_ENV", sh.place(f, pos))
+		sh.recordRead(f, "BASH_ENV", sh.placeOf(f, pos))
 	}
 	switch {
 	case strings.Contains(flags, "c"):
@@ -228,45 +230,45 @@ func (sh *Walk) shellCommand(f *frame, base string, args []value, pos syntax.Pos
 		}
 		if len(rest) > 1 {
 			g.name = rest[1].text
-			sh.setArgs(g, rest[2:])
+			sh.setPositionals(g, rest[2:])
 		}
 		return sh.runText(g, rest[0], base+" -c", pos)
 	case strings.Contains(flags, "s") || len(rest) == 0:
 		if f.stdin == nil {
 			return answer{}
 		}
-		sh.setArgs(g, rest)
+		sh.setPositionals(g, rest)
 		g.stdin = nil
 		return sh.runText(g, *f.stdin, base+" -s", pos)
 	}
-	sh.hook(f, rest[0].from.names(begins), base, pos)
-	p := file(rest[0])
+	sh.addHook(f, rest[0].from.namesAtLeast(begins), base, pos)
+	p := pathOf(rest[0])
 	if p == "" {
-		sh.Note(sh.place(f, pos), "which script %s runs here can't be told%s", base, because(rest[0]))
+		sh.Note(sh.placeOf(f, pos), "which script %s runs here can't be told%s", base, dependencyNote(rest[0]))
 		return answer{}
 	}
-	s := sh.load(p)
+	s := sh.loadScript(p)
 	if s == nil {
 		if !f.dormant {
-			sh.absent(sh.place(f, pos), "%s is run, and it isn't there", p)
+			sh.noteAbsent(sh.placeOf(f, pos), "%s is run, and it isn't there", p)
 		}
 		return answer{}
 	}
-	return sh.script(f, p, s, rest)
+	return sh.runScript(f, p, s, rest)
 }
 
-// su is su and runuser.
-func (sh *Walk) su(f *frame, base string, args []value, pos syntax.Pos) answer {
-	given, rest := options(args[1:], suTakes)
+// runSu walks through the command that su or runuser runs.
+func (sh *Walk) runSu(f *frame, base string, args []value, pos syntax.Pos) answer {
+	given, rest := parseOptions(args[1:], suTakes)
 	if len(rest) > 0 && rest[0].known && rest[0].text == "-" {
 		given, rest = append(given, option{name: "-l"}), rest[1:]
 	}
 	user := literal("root")
 	if len(rest) > 0 {
-		more, _ := options(rest[1:], suTakes)
+		more, _ := parseOptions(rest[1:], suTakes)
 		given, user = append(given, more...), rest[0]
 	}
-	g := sh.process(f, nil)
+	g := sh.newProcess(f, nil)
 	if !sh.enter(g) {
 		return answer{}
 	}
@@ -276,21 +278,21 @@ func (sh *Walk) su(f *frame, base string, args []value, pos syntax.Pos) answer {
 		switch o.name {
 		case "-", "-l", "--login":
 			g.bare, g.vars = true, &store{}
-			sh.setArgs(g, nil)
+			sh.setPositionals(g, nil)
 		case "-c", "--command", "--session-command":
 			command, how = &o.value, base+" -c"
 		case "-u", "--user":
 			if base == "runuser" && len(rest) > 0 {
-				return sh.outside(f, rest, pos)
+				return sh.runExternal(f, rest, pos)
 			}
 		}
 	}
-	home := literal("/home/").and(user)
+	home := literal("/home/").concat(user)
 	if user.known && user.text == "root" {
 		home = literal("/root")
 	}
 	for name, v := range map[string]value{"HOME": home, "LOGNAME": user, "SHELL": {}} {
-		g.vars.set(name, variable{value: v, exported: true})
+		g.vars.setVariable(name, variable{value: v, exported: true})
 	}
 	if command == nil {
 		return answer{}
@@ -298,4 +300,5 @@ func (sh *Walk) su(f *frame, base string, args []value, pos syntax.Pos) answer {
 	return sh.runText(g, *command, how, pos)
 }
 
+// suTakes lists the options of su and runuser that take the next word.
 const suTakes = "-c --command --session-command -s --shell -g -G -w -u --user"

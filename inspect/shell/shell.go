@@ -1,6 +1,16 @@
-// Package shell walks through the shell scripts of an image without running them: both ways of every choice, and what each
-// variable of the environment comes to and decides. Bash's language is followed, and the programs that matter to what an
-// image exposes.
+// Package shell walks through the shell scripts of an image without running them. It takes both branches of every choice, and
+// records the value of each variable of the environment and what depends on it. It follows the language of bash, and the
+// programs that matter to what an image exposes. New returns a Walk; its method Start comes first.
+//
+//	walk.go       Start, at the entrypoint; Follow, at a program of supervisord
+//	parse.go      the syntax tree of a file, if the file is a shell script
+//	script.go     commands that run scripts: source, bash FILE, su, a program found in PATH
+//	command.go    statements: redirections, pipes, if, for, case, functions
+//	branch.go     both branches of a choice, and how their results are merged
+//	builtin.go    the builtins; programs.go the known programs
+//	word.go       words, by the expand package; condition.go [ and [[
+//	value.go      values and their origin; variable.go the variables
+//	effect.go     the findings: renderings, changed files, hooks, rights
 package shell
 
 import (
@@ -13,11 +23,11 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Bounds on what scripts can make us do.
+// Bounds on the work and the findings that scripts can cause.
 const (
-	maxScript  = 256 << 10 // bytes of one
+	maxScript  = 256 << 10 // bytes of one script
 	maxScripts = 500
-	maxReads   = 100    // files that are read one by one, since each may mean to go through a layer
+	maxReads   = 100    // files that are read one by one, since each read may inflate a whole layer
 	maxSteps   = 50_000 // commands walked through, from the entrypoint on and for one program of supervisord
 	maxFollow  = 4      // times that, for all programs of supervisord
 	maxDepth   = 250    // branches, functions and scripts in each other
@@ -26,19 +36,9 @@ const (
 	maxPlaces  = 50 // of one variable
 )
 
-// Walk is a walk through what a container runs, and what is known of it so far. Start begins it at the entrypoint; Follow
-// goes on with the programs of the supervisord that the entrypoint starts. What can't be followed is a note, never an error
-// or a panic. The room is made of these parts:
-//
-//	walk.go       where a walk begins: at the entrypoint, and at a program of supervisord
-//	parse.go      a file's text as a syntax tree, where it is a shell script at all
-//	script.go     scripts that run scripts: source, bash FILE, su, a program found in PATH
-//	command.go    one command after the other: redirections, pipes, if, for, case, functions
-//	branch.go     both ways of a choice, and what they leave together
-//	builtin.go    the builtins; programs.go the programs that are known
-//	word.go       words, with the expand package; condition.go what [ and [[ ask
-//	value.go      a text with what it comes from; variable.go where such are kept
-//	effect.go     what is told of it: renderings, changed files, hooks, rights
+// Walk is a walk through the commands that a container runs, with its findings so far. Start begins it at the entrypoint;
+// Follow continues with the programs of the supervisord that the entrypoint starts. A command that can't be followed becomes
+// a note, never an error or a panic. A Walk is not safe for concurrent use.
 type Walk struct {
 	// Scripts are the shell scripts, in the order that they are met.
 	Scripts []Script
@@ -48,11 +48,11 @@ type Walk struct {
 	Renderings []Rendering
 	// Changes are files that are made, changed or removed otherwise.
 	Changes []Change
-	// Hooks are what runs words of the environment as a command.
+	// Hooks are the places at which words from the environment are run as a command.
 	Hooks []Hook
-	// Grants are what the scripts write that gives rights, such as a line for sudo.
+	// Grants are the files that the scripts write and that give rights, such as a line for sudo.
 	Grants []tree.Note
-	// Notes tell of what could not be followed.
+	// Notes name what could not be followed.
 	Notes []tree.Note
 	// Reads are the variables of the environment that are read, by name.
 	Reads map[string]*Reading
@@ -62,21 +62,21 @@ type Walk struct {
 	env     map[string]string // the image's own environment
 	scripts map[string]*script
 	single  int               // files read one by one
-	touched map[string]origin // files that the scripts make or take away, with what decides on them
+	touched map[string]origin // files that the scripts make or remove, with what decides on them
 	steps   int
 	tooMuch bool
 	started map[string]variable // the environment of the supervisord that is started
-	clean   bool                // that and chosen are the whole environment of the programs
+	clean   bool                // started and chosen are the whole environment of the programs
 	chosen  []string
 	job     string // the program whose command is walked through; empty for the start
 	jobAt   tree.Place
-	argv    [][]string // the programs that a job comes to
-	given   *store     // what each job has of started
-	left    int        // steps, for all jobs to come
+	argv    [][]string // the programs that the job runs in the end
+	given   *store     // the variables of started, exported to each job
+	left    int        // steps left for all further jobs
 	err     error      // of reading the image
 }
 
-// frame is where a command runs.
+// frame is the environment in which a command runs.
 type frame struct {
 	vars  *store
 	funcs map[string]function
@@ -84,26 +84,27 @@ type frame struct {
 	name  string              // $0
 	at    string              // the file that the text is in; empty for the image config
 	base  int                 // lines of the file that come before the text
-	why   origin              // what decides whether it runs at all
+	why   origin              // the variables that decide whether it runs at all
 	// dormant is true in a branch that the image's files rule out.
 	dormant bool
-	stdin   *value
+	stdin   *value  // nil for the container's
 	out     *output // nil when nothing reads it
 	end     *ending
 	calls   []string // functions and scripts around it
 	depth   int
 	bash    bool
-	bare    bool // nothing of the container's environment came here
+	bare    bool // no variable of the container's environment is passed on to here
 }
 
-func (sh *Walk) place(f *frame, pos syntax.Pos) tree.Place {
+// placeOf returns the place of a syntax position: a line of the frame's file, or the place of the job when the text is no file's.
+func (sh *Walk) placeOf(f *frame, pos syntax.Pos) tree.Place {
 	if f.at == "" {
 		return sh.jobAt
 	}
 	return sh.img.Place(f.at, f.base+int(pos.Line()))
 }
 
-// Note adds a note, in the way of fmt.Sprintf, unless it is there already or there are too many.
+// Note adds a note, formatted as by fmt.Sprintf, unless it is there already or there are maxNotes.
 func (sh *Walk) Note(at tree.Place, format string, args ...any) {
 	n := tree.Note{Place: at, Text: fmt.Sprintf(format, args...)}
 	if len(sh.Notes) < maxNotes && !slices.Contains(sh.Notes, n) {
@@ -111,15 +112,16 @@ func (sh *Walk) Note(at tree.Place, format string, args ...any) {
 	}
 }
 
-// room tells whether there is room for one more of what there are n of, and notes it when there isn't.
-func (sh *Walk) room(f *frame, n, most int, what string) bool {
+// hasRoom reports whether n is below most, and adds a note when it isn't. what names the things that are counted.
+func (sh *Walk) hasRoom(f *frame, n, most int, what string) bool {
 	if n >= most {
 		sh.Note(tree.Place{Path: f.at}, "more than %d %s: only these are told", most, what)
 	}
 	return n < most
 }
 
-// enter tells whether there is room for one more level.
+// enter counts one step and reports whether the walk may go one level deeper: the context is live, and neither
+// maxSteps nor maxDepth is exceeded.
 func (sh *Walk) enter(f *frame) bool {
 	sh.steps++
 	if sh.err == nil {

@@ -6,18 +6,19 @@ import (
 	"strings"
 )
 
-// grade says what a variable of the environment has to do with a value.
+// grade is the part that a variable of the environment plays in a value.
 type grade uint8
 
 const (
-	decides grade = iota // it decides which of several the value is
+	decides grade = iota // it decides which of several values this is
 	inside               // its text goes into the value
-	begins               // its text may be the value's beginning
+	begins               // its text may be the beginning of the value
 )
 
-// origin has the variables of the environment that a value comes from, sorted by name. It is never changed once made.
+// origin lists the variables of the environment that a value comes from, sorted by name. An origin is never changed once made.
 type origin []source
 
+// source is one variable of an origin.
 type source struct {
 	name string
 	how  grade
@@ -26,8 +27,8 @@ type source struct {
 // maxNames bounds the variables of one origin, and the elements of one array.
 const maxNames = 100
 
-// with adds what is in more, which counts for no more than most.
-func (o origin) with(most grade, more ...origin) origin {
+// addOrigins returns the union of o and more; the grades of more are lowered to most.
+func (o origin) addOrigins(most grade, more ...origin) origin {
 	own := false
 	for _, m := range more {
 		for _, s := range m {
@@ -49,8 +50,8 @@ func (o origin) with(most grade, more ...origin) origin {
 	return o
 }
 
-// names are the variables of a grade or a higher one, sorted.
-func (o origin) names(least grade) []string {
+// namesAtLeast returns the variables of grade least or higher, sorted.
+func (o origin) namesAtLeast(least grade) []string {
 	var out []string
 	for _, s := range o {
 		if s.how >= least {
@@ -63,44 +64,45 @@ func (o origin) names(least grade) []string {
 // maxText bounds the text of a value, in bytes.
 const maxText = 64 << 10
 
-// value is what a word of a script comes to.
+// value is the value of a word or a variable, as far as it is known.
 type value struct {
-	// text is what it is when the container is started with the image's own environment; when that isn't known, as much of
-	// its beginning as is.
+	// text is the value when the container is started with the image's own environment; unless known, it is as much of the
+	// value's beginning as is known.
 	text  string
 	known bool
-	// unset is true for a variable that there isn't.
+	// unset is true for the value of a variable that isn't set.
 	unset bool
 	from  origin
 	// list is set for an array.
 	list []value
-	// file is the one whose content it is, filled what envsubst has done to it, if it has.
+	// file is the path of the file whose content this is; filled is set when envsubst has changed it.
 	file   string
 	filled *filling
 }
 
-// filling is the variables that envsubst replaces, nil for all, and what is known of them.
+// filling is what envsubst does to a file: the variables that it replaces, nil for all, and their known values.
 type filling struct {
 	variables []string
 	values    map[string]string
 }
 
+// literal returns the known value s, which comes from no variable.
 func literal(s string) value { return value{text: s, known: true} }
 
-// unknown is a value that nothing is known of but what goes into it.
+// unknown returns an unknown value into which the values of from go.
 func unknown(from ...value) value {
 	var v value
 	for _, f := range from {
-		v.from = v.from.with(inside, f.from)
+		v.from = v.from.addOrigins(inside, f.from)
 		for _, e := range f.list {
-			v.from = v.from.with(inside, e.from)
+			v.from = v.from.addOrigins(inside, e.from)
 		}
 	}
 	return v
 }
 
-// and appends b.
-func (v value) and(b value) value {
+// concat returns v followed by b.
+func (v value) concat(b value) value {
 	if v.known && v.text == "" && len(v.from) == 0 {
 		b.unset = false
 		return b
@@ -109,14 +111,14 @@ func (v value) and(b value) value {
 	if v.text == "" {
 		most = begins
 	}
-	out := value{text: v.text, known: v.known && b.known, from: v.from.with(most, b.from)}
+	out := value{text: v.text, known: v.known && b.known, from: v.from.addOrigins(most, b.from)}
 	if v.known {
 		out.text += b.text
 	}
 	return out.bounded()
 }
 
-// bounded is the value without what is beyond the length that texts and arrays may have.
+// bounded returns v, made unknown beyond maxText bytes, and with the elements beyond maxNames merged into one unknown element.
 func (v value) bounded() value {
 	if len(v.text) > maxText {
 		v.text, v.known = "", false
@@ -127,8 +129,8 @@ func (v value) bounded() value {
 	return v
 }
 
-// first is what an array gives without an index.
-func (v value) first() value {
+// firstElement returns the value of an array without an index, which is its first element; any other value is returned as it is.
+func (v value) firstElement() value {
 	switch {
 	case v.list == nil:
 		return v
@@ -138,7 +140,7 @@ func (v value) first() value {
 	return v.list[0]
 }
 
-// elements are those of an array; a value that is none is its only one.
+// elements returns the elements of an array; any other value is its only element.
 func (v value) elements() []value {
 	if v.list == nil {
 		return []value{v}
@@ -146,12 +148,12 @@ func (v value) elements() []value {
 	return v.list
 }
 
-// data are the variables whose text goes into the value.
-func (v value) data() []string { return v.from.names(inside) }
+// dataNames returns the variables whose text goes into the value.
+func (v value) dataNames() []string { return v.from.namesAtLeast(inside) }
 
-// written is the text, or a sign of what isn't known.
-func (v value) written() string {
-	data := v.data()
+// displayText returns the text when it is known, ${NAME} when the value is unknown and comes from one variable, and ? otherwise.
+func (v value) displayText() string {
+	data := v.dataNames()
 	switch {
 	case v.known:
 		return v.text
@@ -161,9 +163,10 @@ func (v value) written() string {
 	return "?"
 }
 
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+// sortedKeys returns the keys of m, sorted.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// tri is a truth that may not be known.
+// tri is a truth value that may be unknown.
 type tri int8
 
 const (
@@ -172,42 +175,45 @@ const (
 	yes
 )
 
-func truth(b bool) tri {
+// triOf returns yes or no for a known truth value.
+func triOf(b bool) tri {
 	if b {
 		return yes
 	}
 	return no
 }
 
-// answer is what a command or a condition comes to, and what decides that.
+// answer is the result of a command or a condition, and what decides on it.
 type answer struct {
 	is  tri
 	why origin
 }
 
-// done is the answer of what succeeds.
+// done is the answer of a command that succeeds in every environment.
 var done = answer{is: yes}
 
-// dependsOn is an answer that values decide.
+// dependsOn returns an answer that the values on decide.
 func dependsOn(is tri, on ...value) answer {
 	a := answer{is: is}
 	for _, v := range on {
-		a.why = a.why.with(decides, v.from)
+		a.why = a.why.addOrigins(decides, v.from)
 	}
 	return a
 }
 
-func (a answer) not() answer { return answer{-a.is, a.why} }
+// negate returns !a.
+func (a answer) negate() answer { return answer{-a.is, a.why} }
 
-// and is a && b. What a alone decides doesn't depend on b.
-func (a answer) and(b answer) answer {
+// both returns a && b. Where a is certainly false, b has no part in the answer.
+func (a answer) both(b answer) answer {
 	if a.is == no && len(a.why) == 0 {
 		return a
 	}
-	return answer{min(a.is, b.is), a.why.with(decides, b.why)}
+	return answer{min(a.is, b.is), a.why.addOrigins(decides, b.why)}
 }
 
-func (a answer) or(b answer) answer { return a.not().and(b.not()).not() }
+// either returns a || b.
+func (a answer) either(b answer) answer { return a.negate().both(b.negate()).negate() }
 
-// sure tells whether it is so whatever the environment says.
-func (a answer) sure(is tri) bool { return a.is == is && len(a.why) == 0 }
+// isCertain reports whether a has the truth value is in every environment.
+func (a answer) isCertain(is tri) bool { return a.is == is && len(a.why) == 0 }

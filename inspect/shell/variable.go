@@ -10,17 +10,17 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Variable is one that the scripts give to the programs.
+// Variable is a variable that the scripts set for the programs.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is what it is when the container is started with the image's own environment, if Known.
+	// Value is its value when the container is started with the image's own environment, if Known.
 	Value string `json:"value,omitempty"`
 	Known bool   `json:"known,omitempty"`
-	// From are the variables of the environment that decide on it, sorted.
+	// From are the variables of the environment that its value depends on, sorted.
 	From []string `json:"from,omitempty"`
 }
 
-// Reading is where a variable of the environment is read.
+// Reading lists the places at which a variable of the environment is read.
 type Reading struct {
 	// Places are at most 50.
 	Places []tree.Place
@@ -28,21 +28,22 @@ type Reading struct {
 	Live bool
 }
 
-// variable is a value with a name.
+// variable is the value of a variable, and whether programs get it.
 type variable struct {
 	value
 	exported bool
-	// outer is true when it may be what the environment has.
+	// outer is true when its value may be the environment's.
 	outer bool
 }
 
-// store holds variables, above those of up. Its "@" are the arguments.
+// store holds the variables of a scope, above those of up. Its "@" holds the positional parameters.
 type store struct {
 	up   *store
 	vars map[string]variable
 }
 
-func (s *store) get(name string) (variable, bool) {
+// getVariable returns the variable name of s or of the nearest scope below it.
+func (s *store) getVariable(name string) (variable, bool) {
 	for ; s != nil; s = s.up {
 		if v, ok := s.vars[name]; ok {
 			return v, true
@@ -51,15 +52,16 @@ func (s *store) get(name string) (variable, bool) {
 	return variable{}, false
 }
 
-func (s *store) set(name string, v variable) {
+// setVariable sets the variable name in s, and not in the scopes below.
+func (s *store) setVariable(name string, v variable) {
 	if s.vars == nil {
 		s.vars = map[string]variable{}
 	}
 	s.vars[name] = v
 }
 
-// all flattens the store.
-func (s *store) all() map[string]variable {
+// allVariables returns the variables of s and of the scopes below it.
+func (s *store) allVariables() map[string]variable {
 	out := map[string]variable{}
 	for ; s != nil; s = s.up {
 		for k, v := range s.vars {
@@ -71,16 +73,16 @@ func (s *store) all() map[string]variable {
 	return out
 }
 
-// meet joins what two ways leave in a variable: a if c, and b.
-func meet(c answer, a, b variable) variable {
+// mergeVariables returns a variable after a choice: a if c, otherwise b.
+func mergeVariables(c answer, a, b variable) variable {
 	out, other := a, b
 	if c.is == no {
 		out, other = b, a
 	}
-	if c.sure(yes) || c.sure(no) { // the other way is never taken
+	if c.isCertain(yes) || c.isCertain(no) { // the other branch is never taken
 		return out
 	}
-	out.from = a.from.with(begins, b.from).with(decides, c.why)
+	out.from = a.from.addOrigins(begins, b.from).addOrigins(decides, c.why)
 	out.exported, out.outer = a.exported || b.exported, a.outer || b.outer
 	if c.is == maybe {
 		if a.text != b.text || a.unset != b.unset || !other.known {
@@ -94,8 +96,8 @@ func meet(c answer, a, b variable) variable {
 	return out
 }
 
-// read marks that a variable of the environment is read.
-func (sh *Walk) read(f *frame, name string, at tree.Place) {
+// recordRead records that a variable of the environment is read.
+func (sh *Walk) recordRead(f *frame, name string, at tree.Place) {
 	r := sh.Reads[name]
 	if r == nil {
 		r = &Reading{}
@@ -107,8 +109,8 @@ func (sh *Walk) read(f *frame, name string, at tree.Place) {
 	}
 }
 
-// own are variables that bash sets itself, whatever the environment says.
-var own = func() map[string]bool {
+// shellOwned has the variables that bash sets itself, whatever the environment holds.
+var shellOwned = func() map[string]bool {
 	m := map[string]bool{}
 	for _, name := range strings.Fields(`BASH BASHPID BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_REMATCH BASH_SOURCE BASH_SUBSHELL
 		BASH_VERSINFO BASH_VERSION COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HOSTNAME HOSTTYPE IFS LINENO
@@ -118,19 +120,19 @@ var own = func() map[string]bool {
 	return m
 }()
 
-// peek is the variable or parameter without it being read.
-func (sh *Walk) peek(f *frame, name string) variable {
-	if v, ok := f.vars.get(name); ok {
+// peekVariable returns a variable or parameter without recording that it is read.
+func (sh *Walk) peekVariable(f *frame, name string) variable {
+	if v, ok := f.vars.getVariable(name); ok {
 		return v
 	}
-	if own[name] {
+	if shellOwned[name] {
 		return variable{}
 	}
 	if name == "0" {
 		return variable{value: literal(f.name)}
 	}
 	if name == "*" || name == "#" || name != "" && name[0] >= '0' && name[0] <= '9' {
-		return variable{value: sh.parameter(f, name)}
+		return variable{value: sh.parameterOf(f, name)}
 	}
 	if sh.clean || f.bare {
 		return variable{value: value{known: true, unset: true}}
@@ -140,9 +142,9 @@ func (sh *Walk) peek(f *frame, name string) variable {
 	return variable{value: v, exported: set, outer: true}
 }
 
-// parameter is $*, $# or one argument.
-func (sh *Walk) parameter(f *frame, name string) value {
-	args, _ := f.vars.get("@")
+// parameterOf returns $*, $# or one positional parameter.
+func (sh *Walk) parameterOf(f *frame, name string) value {
+	args, _ := f.vars.getVariable("@")
 	switch n, err := strconv.Atoi(name); {
 	case name == "*":
 		return args.value
@@ -156,49 +158,51 @@ func (sh *Walk) parameter(f *frame, name string) value {
 	return value{known: true, unset: true}
 }
 
-// args are the arguments of the script or function, setArgs others.
-func (sh *Walk) args(f *frame) []value {
-	v, _ := f.vars.get("@")
+// positionals returns the arguments of the script or function.
+func (sh *Walk) positionals(f *frame) []value {
+	v, _ := f.vars.getVariable("@")
 	return v.list
 }
 
-func (sh *Walk) setArgs(f *frame, args []value) {
-	f.vars.set("@", variable{value: value{known: len(args) <= maxNames, list: append([]value{}, args...)}.bounded()})
+// setPositionals sets the arguments of the script or function, as set -- does.
+func (sh *Walk) setPositionals(f *frame, args []value) {
+	f.vars.setVariable("@", variable{value: value{known: len(args) <= maxNames, list: append([]value{}, args...)}.bounded()})
 }
 
-// get reads a variable.
-func (sh *Walk) get(f *frame, name string, pos syntax.Pos) variable {
-	v := sh.peek(f, name)
+// readVariable returns a variable and records that it is read, if its value may be the environment's.
+func (sh *Walk) readVariable(f *frame, name string, pos syntax.Pos) variable {
+	v := sh.peekVariable(f, name)
 	if v.outer {
-		sh.read(f, name, sh.place(f, pos))
+		sh.recordRead(f, name, sh.placeOf(f, pos))
 	}
 	return v
 }
 
-func (sh *Walk) set(f *frame, name string, v value) {
-	v.from = v.from.with(decides, f.why)
-	f.vars.set(name, variable{value: v, exported: sh.peek(f, name).exported})
+// assignVariable sets a variable of f to v, whose origin then includes what decides whether f runs.
+func (sh *Walk) assignVariable(f *frame, name string, v value) {
+	v.from = v.from.addOrigins(decides, f.why)
+	f.vars.setVariable(name, variable{value: v, exported: sh.peekVariable(f, name).exported})
 }
 
-// declare is export, local, readonly, declare and typeset.
-func (sh *Walk) declare(f *frame, c *syntax.DeclClause) answer {
+// runDeclare runs export, local, readonly, declare or typeset.
+func (sh *Walk) runDeclare(f *frame, c *syntax.DeclClause) answer {
 	kind := c.Variant.Value
 	export := kind == "export"
 	local := f.saved != nil && (kind == "local" || kind == "declare" || kind == "typeset")
 	one := func(name string, v *value) {
 		if _, ok := f.saved[name]; local && !ok {
-			f.saved[name] = sh.peek(f, name)
+			f.saved[name] = sh.peekVariable(f, name)
 		}
 		if local && v == nil {
 			v = &value{known: true, unset: true}
 		}
 		if v != nil {
-			sh.set(f, name, *v)
+			sh.assignVariable(f, name, *v)
 		}
 		if export {
-			w := sh.peek(f, name)
+			w := sh.peekVariable(f, name)
 			w.exported = true
-			f.vars.set(name, w)
+			f.vars.setVariable(name, w)
 		}
 	}
 	for _, a := range c.Args {
@@ -207,19 +211,19 @@ func (sh *Walk) declare(f *frame, c *syntax.DeclClause) answer {
 			continue
 		}
 		if a.Name != nil {
-			v := sh.assigned(f, a)
+			v := sh.assignedValue(f, a)
 			one(a.Name.Value, &v)
 			continue
 		}
-		v := sh.text(f, a.Value)
+		v := sh.expandText(f, a.Value)
 		name, rest, ok := strings.Cut(v.text, "=")
 		switch {
 		case strings.HasPrefix(name, "-"):
 			export = export && !strings.Contains(name, "n") || kind != "export" && strings.Contains(name, "x")
 		case !syntax.ValidName(name) || !ok && !v.known:
-			sh.Note(sh.place(f, a.Pos()), "%s of a name that isn't known", kind)
+			sh.Note(sh.placeOf(f, a.Pos()), "%s of a name that isn't known", kind)
 		case ok:
-			v.text, v.from = rest, origin(nil).with(inside, v.from)
+			v.text, v.from = rest, origin(nil).addOrigins(inside, v.from)
 			one(name, &v)
 		default:
 			one(name, nil)
@@ -228,28 +232,28 @@ func (sh *Walk) declare(f *frame, c *syntax.DeclClause) answer {
 	return done
 }
 
-// assigned is what an assignment puts into its variable.
-func (sh *Walk) assigned(f *frame, a *syntax.Assign) value {
+// assignedValue returns the value that an assignment gives to its variable.
+func (sh *Walk) assignedValue(f *frame, a *syntax.Assign) value {
 	v := literal("")
 	switch {
 	case a.Array != nil:
 		v = value{known: true, list: []value{}}
 		for _, e := range a.Array.Elems {
 			if e.Value != nil {
-				v.list = append(v.list, sh.fields(f, []*syntax.Word{e.Value})...)
+				v.list = append(v.list, sh.expandFields(f, []*syntax.Word{e.Value})...)
 			}
 			v = v.bounded()
 		}
 	case a.Value != nil:
-		v = sh.text(f, a.Value)
+		v = sh.expandText(f, a.Value)
 	}
-	switch old := sh.peek(f, a.Name.Value).value; {
+	switch old := sh.peekVariable(f, a.Name.Value).value; {
 	case a.Index != nil:
-		v.from = v.from.with(decides, sh.arithmetic(f, a.Index).from)
+		v.from = v.from.addOrigins(decides, sh.expandArithmetic(f, a.Index).from)
 		return value{list: append(slices.Clone(old.list), v)}.bounded()
 	case !a.Append:
 	case v.list == nil && old.list == nil:
-		return sh.get(f, a.Name.Value, a.Pos()).and(v)
+		return sh.readVariable(f, a.Name.Value, a.Pos()).concat(v)
 	default:
 		v.list = slices.Concat(old.elements(), v.elements())
 		return v.bounded()

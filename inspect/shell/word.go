@@ -15,36 +15,37 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// expander evaluates one word. What it comes to with the image's own environment is left to the expand package, as if it were
-// run; what else may go into it is gathered from its syntax.
+// expander evaluates one word. The expand package computes its value with the image's own environment, as if the word
+// were run; the syntax tree yields what else may go into it.
 type expander struct {
 	sh      *Walk
 	f       *frame
 	from    origin
 	outputs map[syntax.Node]value // of the substitutions in it
-	size    int                   // of the texts in it, in bytes
-	work    int                   // of the patterns in it: bytes of text by bytes of pattern
-	unknown bool                  // what isn't known may go into it without its mark
-	strict  bool                  // while gathering: whatever isn't known makes the word so
+	size    int                   // bytes of the texts in it
+	work    int                   // bytes of text times bytes of pattern, for all patterns in it
+	unknown bool                  // an unknown value may be in it without a mark
+	strict  bool                  // while parts are added: any unknown value makes the word unknown
 }
 
 // maxWork bounds the work of one word.
 const maxWork = 1 << 20
 
-// mark stands for what isn't known in a text, and is a character that no text has.
+// mark stands for the unknown part of a text. No text contains this character.
 const mark = "\ufdd0"
 
-// fields gives the words that a command gets. What a word comes to nothing by may make another of the next one.
-func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
+// expandFields returns the fields that words expand to. A word that expands to nothing is added to the origin of the next
+// field, since with another value it comes before it.
+func (sh *Walk) expandFields(f *frame, words []*syntax.Word) []value {
 	var out []value
 	var gone origin
 	for _, w := range words {
-		list, ok := sh.spliced(f, w)
+		list, ok := sh.expandSpliced(f, w)
 		if !ok {
-			e := sh.gather(f, w)
-			list = e.expand(func(c *expand.Config) (out []string, err error) {
+			e := sh.newExpander(f, w)
+			list = e.evaluate(func(c *expand.Config) (out []string, err error) {
 				size := 0
-				for text, err := range expand.FieldsSeq(c, plain(w, f.bash)) {
+				for text, err := range expand.FieldsSeq(c, plainWord(w, f.bash)) {
 					if size += len(text); err != nil || size > 2*maxScript || len(out) > 10*maxNames {
 						return nil, cmp.Or(err, errors.New("too many words of one"))
 					}
@@ -53,11 +54,11 @@ func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
 				return out, nil
 			})
 			if len(list) == 0 {
-				gone = e.from.with(begins, gone)
+				gone = e.from.addOrigins(begins, gone)
 			}
 		}
 		if len(list) > 0 {
-			list[0].from = list[0].from.with(begins, gone)
+			list[0].from = list[0].from.addOrigins(begins, gone)
 			gone = nil
 		}
 		if out = append(out, list...); len(out) > 10*maxNames {
@@ -67,32 +68,33 @@ func (sh *Walk) fields(f *frame, words []*syntax.Word) []value {
 	return out
 }
 
-// text is a word as one string, as in an assignment or a redirection.
-func (sh *Walk) text(f *frame, w *syntax.Word) value {
+// expandText returns a word as one string, as in an assignment or a redirection.
+func (sh *Walk) expandText(f *frame, w *syntax.Word) value {
 	if w == nil {
 		return literal("")
 	}
-	return sh.gather(f, w).expand(func(c *expand.Config) ([]string, error) {
-		text, err := expand.Literal(c, plain(w, false))
+	return sh.newExpander(f, w).evaluate(func(c *expand.Config) ([]string, error) {
+		text, err := expand.Literal(c, plainWord(w, false))
 		return []string{text}, err
 	})[0]
 }
 
-// document is the text of a here document.
-func (sh *Walk) document(f *frame, w *syntax.Word) value {
+// expandDocument returns the text of a here document.
+func (sh *Walk) expandDocument(f *frame, w *syntax.Word) value {
 	if w == nil {
 		return literal("")
 	}
-	return sh.text(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: w.Parts}}})
+	return sh.expandText(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.DblQuoted{Parts: w.Parts}}})
 }
 
-// arithmetic is what an expression comes to.
-func (sh *Walk) arithmetic(f *frame, x syntax.ArithmExpr) value {
-	return sh.text(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.ArithmExp{X: x}}})
+// expandArithmetic returns the value of an arithmetic expression.
+func (sh *Walk) expandArithmetic(f *frame, x syntax.ArithmExpr) value {
+	return sh.expandText(f, &syntax.Word{Parts: []syntax.WordPart{&syntax.ArithmExp{X: x}}})
 }
 
-// plain takes from a word what expand would do otherwise than a start: it knows nobody's home, and leaves backslashes in.
-func plain(w *syntax.Word, braces bool) *syntax.Word {
+// plainWord returns w with its literals quoted and without their backslashes: the expand package would look up home
+// directories, and keep the backslashes. With braces set, literals with { stay as they are, for brace expansion.
+func plainWord(w *syntax.Word, braces bool) *syntax.Word {
 	out := &syntax.Word{}
 	for _, p := range w.Parts {
 		if lit, ok := p.(*syntax.Lit); ok && !(braces && strings.Contains(lit.Value, "{")) {
@@ -105,8 +107,8 @@ func plain(w *syntax.Word, braces bool) *syntax.Word {
 
 var backslashes = strings.NewReplacer("\\\n", "", `\\`, `\`, `\`, "")
 
-// spliced is "$@" and "${array[@]}", each element a word of its own.
-func (sh *Walk) spliced(f *frame, w *syntax.Word) ([]value, bool) {
+// expandSpliced returns the elements of "$@" or "${array[@]}", each of which is a field. It returns false for any other word.
+func (sh *Walk) expandSpliced(f *frame, w *syntax.Word) ([]value, bool) {
 	if len(w.Parts) != 1 {
 		return nil, false
 	}
@@ -119,10 +121,10 @@ func (sh *Walk) spliced(f *frame, w *syntax.Word) ([]value, bool) {
 		p.Param.Value != "@" && literalIndex(p.Index) != "@" {
 		return nil, false
 	}
-	return slices.Clone(sh.get(f, p.Param.Value, p.Pos()).elements()), true
+	return slices.Clone(sh.readVariable(f, p.Param.Value, p.Pos()).elements()), true
 }
 
-// literalIndex is the index of an array where it is a plain word.
+// literalIndex returns the index of an array if it is a plain word, otherwise "".
 func literalIndex(x syntax.ArithmExpr) string {
 	if w, ok := x.(*syntax.Word); ok {
 		return w.Lit()
@@ -130,8 +132,8 @@ func literalIndex(x syntax.ArithmExpr) string {
 	return ""
 }
 
-// expand gives the values that by makes of the word.
-func (e *expander) expand(by func(*expand.Config) ([]string, error)) (out []value) {
+// evaluate returns the values that by computes from the word. What by leaves unknown, or fails at, is an unknown value.
+func (e *expander) evaluate(by func(*expand.Config) ([]string, error)) (out []value) {
 	defer func() {
 		if recover() != nil { // it panics on some words that bash calls errors
 			out = []value{{from: e.from}}
@@ -147,13 +149,13 @@ func (e *expander) expand(by func(*expand.Config) ([]string, error)) (out []valu
 	texts, err := by(&expand.Config{
 		Env: e,
 		CmdSubst: func(w io.Writer, c *syntax.CmdSubst) error {
-			_, err := io.WriteString(w, e.shown(e.outputs[c]))
+			_, err := io.WriteString(w, e.markedText(e.outputs[c]))
 			return err
 		},
 		ProcSubst: func(*syntax.ProcSubst) (string, error) { return "/dev/fd/63", nil },
 	})
 	if err != nil {
-		e.sh.steps += 2 << 10 // it may be for too many braces
+		e.sh.steps += 2 << 10 // the cause may be too many braces
 		return []value{{from: e.from}}
 	}
 	e.sh.steps += len(texts) >> 3
@@ -168,27 +170,27 @@ func (e *expander) expand(by func(*expand.Config) ([]string, error)) (out []valu
 	return out
 }
 
-// Get gives expand a variable.
+// Get returns a variable to the expand package.
 func (e *expander) Get(name string) expand.Variable {
 	if strings.HasPrefix(name, "HOME ") {
 		return expand.Variable{Set: true, Kind: expand.String, Str: "~" + name[5:]}
 	}
-	v := e.sh.peek(e.f, name)
+	v := e.sh.peekVariable(e.f, name)
 	switch {
 	case name == "IFS" && !v.known:
 		return expand.Variable{}
 	case v.list == nil:
-		return expand.Variable{Set: !v.unset, Kind: expand.String, Str: e.shown(v.value)}
+		return expand.Variable{Set: !v.unset, Kind: expand.String, Str: e.markedText(v.value)}
 	}
 	list := []string{}
 	for _, x := range v.list {
-		list = append(list, e.shown(x))
+		list = append(list, e.markedText(x))
 	}
 	return expand.Variable{Set: true, Kind: expand.Indexed, List: list}
 }
 
-// shown is a value in a text that expand works with.
-func (e *expander) shown(v value) string {
+// markedText returns the text of v for the expand package, with mark in the place of what is unknown.
+func (e *expander) markedText(v value) string {
 	if e.size += len(v.text); e.size > maxText {
 		e.unknown = true
 		return mark
@@ -199,31 +201,34 @@ func (e *expander) shown(v value) string {
 	return v.text
 }
 
-// Set takes what a word assigns, as ${x:=y} and $((x++)) do.
+// Set assigns a variable for the expand package, as ${x:=y} and $((x++)) do.
 func (e *expander) Set(name string, v expand.Variable) error {
 	if !syntax.ValidName(name) {
 		return errors.New("no name")
 	}
 	text, _, marked := strings.Cut(v.Str, mark)
-	e.sh.set(e.f, name, value{text: text, known: !e.unknown && !marked && v.Kind == expand.String, from: e.from})
+	e.sh.assignVariable(e.f, name, value{text: text, known: !e.unknown && !marked && v.Kind == expand.String, from: e.from})
 	return nil
 }
 
-// Each is for ${!prefix*}, which isn't followed.
+// Each does nothing: it is for ${!prefix*}, which isn't followed.
 func (e *expander) Each(func(string, expand.Variable) bool) {}
 
-// gather walks through what goes into a word.
-func (sh *Walk) gather(f *frame, w *syntax.Word) *expander {
+// newExpander returns an expander that has collected the values that go into w.
+func (sh *Walk) newExpander(f *frame, w *syntax.Word) *expander {
 	e := &expander{sh: sh, f: f, outputs: map[syntax.Node]value{}}
-	e.word(w, begins)
+	e.addWord(w, begins)
 	return e
 }
 
-// word gathers what goes into a word, and tells whether there is any text in it with the image's own environment. What comes
-// before that counts for most, and what follows is no part of the beginning.
-func (e *expander) word(w *syntax.Word, most grade) bool { return w != nil && e.parts(w.Parts, most) }
+// addWord adds the parts of w, each with at most the grade most, and reports whether they hold any text with
+// the image's own environment.
+func (e *expander) addWord(w *syntax.Word, most grade) bool {
+	return w != nil && e.addParts(w.Parts, most)
+}
 
-func (e *expander) parts(parts []syntax.WordPart, most grade) (any bool) {
+// addParts is addWord for parts of a word. Once there is text, the parts after it are no part of the beginning.
+func (e *expander) addParts(parts []syntax.WordPart, most grade) (any bool) {
 	for _, p := range parts {
 		text := true
 		switch p := p.(type) {
@@ -233,15 +238,15 @@ func (e *expander) parts(parts []syntax.WordPart, most grade) (any bool) {
 			e.size += len(p.Value)
 			text = p.Value != ""
 		case *syntax.DblQuoted:
-			text = e.parts(p.Parts, most)
+			text = e.addParts(p.Parts, most)
 		case *syntax.ParamExp:
-			text = e.param(p, most)
+			text = e.addParameter(p, most)
 		case *syntax.CmdSubst:
-			text = e.substitution(p, p.Stmts, most)
+			text = e.addSubstitution(p, p.Stmts, most)
 		case *syntax.ProcSubst:
-			e.substitution(p, p.Stmts, inside)
+			e.addSubstitution(p, p.Stmts, inside)
 		case *syntax.ArithmExp:
-			e.arithmetic(p.X)
+			e.addArithmetic(p.X)
 		}
 		if text {
 			any, most = true, min(most, inside)
@@ -250,33 +255,35 @@ func (e *expander) parts(parts []syntax.WordPart, most grade) (any bool) {
 	return any
 }
 
-// use adds a value that goes into the word.
-func (e *expander) use(v value, most grade) {
+// addValue adds a value that goes into the word, with at most the grade most.
+func (e *expander) addValue(v value, most grade) {
 	e.unknown = e.unknown || e.strict && !v.known
 	for _, x := range v.elements() {
 		e.size += len(x.text)
-		e.from = e.from.with(most, x.from)
+		e.from = e.from.addOrigins(most, x.from)
 		e.unknown = e.unknown || e.strict && !x.known
 	}
 }
 
-func (e *expander) substitution(node syntax.Node, stmts []*syntax.Stmt, most grade) bool {
+// addSubstitution walks through a command substitution and adds its output; it reports whether that has any text.
+func (e *expander) addSubstitution(node syntax.Node, stmts []*syntax.Stmt, most grade) bool {
 	var v value
 	if e.sh.enter(e.f) {
-		v = e.sh.output(e.f, func(g *frame) answer { return e.sh.seq(g, stmts) })
+		v = e.sh.captureOutput(e.f, func(g *frame) answer { return e.sh.walkStatements(g, stmts) })
 	}
 	e.outputs[node] = v
-	e.use(v, most)
+	e.addValue(v, most)
 	return v.text != ""
 }
 
-func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
+// addParameter adds a parameter expansion, and reports whether it has any text.
+func (e *expander) addParameter(p *syntax.ParamExp, most grade) (text bool) {
 	if p.Param == nil || !e.sh.enter(e.f) {
 		e.unknown = true
 		return true
 	}
 	if p.Excl {
-		e.sh.Note(e.sh.place(e.f, p.Pos()), "which variable ${!%s} reads isn't followed", p.Param.Value)
+		e.sh.Note(e.sh.placeOf(e.f, p.Pos()), "which variable ${!%s} reads isn't followed", p.Param.Value)
 		e.unknown = true
 	}
 	defer func(was bool) { e.strict = was }(e.strict)
@@ -294,23 +301,23 @@ func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
 		most = decides
 	}
 	e.strict = e.strict || p.Length || p.Slice != nil || p.Repl != nil
-	v := e.sh.get(e.f, p.Param.Value, p.Pos()).value
+	v := e.sh.readVariable(e.f, p.Param.Value, p.Pos()).value
 	before, work := e.size, e.work
-	e.use(v, most)
+	e.addValue(v, most)
 	long := e.size - before
-	text = p.Length || v.first().text != ""
+	text = p.Length || v.firstElement().text != ""
 	if i := literalIndex(p.Index); i != "@" && i != "*" {
-		e.arithmetic(p.Index)
+		e.addArithmetic(p.Index)
 	}
 	switch {
 	case p.Slice != nil:
-		e.arithmetic(p.Slice.Offset)
-		e.arithmetic(p.Slice.Length)
+		e.addArithmetic(p.Slice.Offset)
+		e.addArithmetic(p.Slice.Length)
 	case p.Repl != nil:
-		e.word(p.Repl.Orig, inside)
-		e.word(p.Repl.With, inside)
+		e.addWord(p.Repl.Orig, inside)
+		e.addWord(p.Repl.With, inside)
 	case p.Exp != nil:
-		text = e.word(p.Exp.Word, word) || text
+		text = e.addWord(p.Exp.Word, word) || text
 	}
 	if e.strict {
 		e.work += long * min(e.size-before-long+e.work-work, maxWork)
@@ -318,9 +325,9 @@ func (e *expander) param(p *syntax.ParamExp, most grade) (text bool) {
 	return text
 }
 
-// arithmetic gathers what decides on an expression. bash evaluates a variable's value in it as an expression of its own, and
-// an array index in that runs commands: x='a[$(id)]'; ((x)).
-func (e *expander) arithmetic(x syntax.ArithmExpr) {
+// addArithmetic adds the values that decide on an arithmetic expression. bash evaluates a variable's value in it as an
+// expression of its own, and an array index in that runs commands: x='a[$(id)]'; ((x)).
+func (e *expander) addArithmetic(x syntax.ArithmExpr) {
 	if x == nil || !e.sh.enter(e.f) {
 		e.unknown = e.unknown || x != nil
 		return
@@ -332,23 +339,23 @@ func (e *expander) arithmetic(x syntax.ArithmExpr) {
 		}
 		a := &expander{sh: e.sh, f: e.f, outputs: e.outputs, strict: true}
 		if name := w.Lit(); syntax.ValidName(name) {
-			v := e.sh.get(e.f, name, w.Pos()).first()
-			a.use(v, inside)
+			v := e.sh.readVariable(e.f, name, w.Pos()).firstElement()
+			a.addValue(v, inside)
 			a.unknown = a.unknown || syntax.ValidName(v.text) // the name of another one
 		} else {
-			a.word(w, inside)
+			a.addWord(w, inside)
 		}
 		if e.f.bash {
-			e.sh.hook(e.f, a.from.names(inside), "bash arithmetic", w.Pos())
+			e.sh.addHook(e.f, a.from.namesAtLeast(inside), "bash arithmetic", w.Pos())
 		}
-		e.from = e.from.with(decides, a.from)
+		e.from = e.from.addOrigins(decides, a.from)
 		e.unknown = e.unknown || a.unknown
 		return false
 	})
 }
 
-// file is the path that a value names, cleaned; empty when it isn't known or no absolute one.
-func file(v value) string {
+// pathOf returns the path that a value names, cleaned, or "" when it is unknown, not absolute, or holds a NUL or a newline.
+func pathOf(v value) string {
 	if !v.known || !strings.HasPrefix(v.text, "/") || strings.ContainsAny(v.text, "\x00\n") {
 		return ""
 	}

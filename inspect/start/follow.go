@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Follow follows the commands of the programs that the start leads to, and adds to the report which variables they read,
-// which start and stop them, and what of the environment they run. The result has, by name, the programs that each command
-// comes to once scripts are followed, with what is known of their arguments when the container is started with the image's
-// own environment: ${NAME} or ? stands for the rest. Call it once, after Read.
+// Follow follows the commands of the programs that the start leads to. It adds to the report the variables that they
+// read, the variables that start and stop them, and the words of the environment that they run. It returns, by name, the
+// programs that each command runs in the end, with their arguments as far as they are known for a container started with
+// the image's own environment: ${NAME} or ? stands for the rest. Call it once, after Read.
 func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string, error) {
 	line := Line(r.img)
 	out := map[string][][]string{}
@@ -26,23 +26,23 @@ func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string,
 			}
 		}
 		out[j.Name] = argv
-		r.byProgram(j, argv, line)
+		r.addProgramReads(j, argv, line)
 	}
-	r.take()
+	r.copyFindings()
 	if !r.Clean {
-		r.finish()
+		r.setSwitches()
 	}
 	return out, nil
 }
 
-// byProgram adds what programs read that are no shell scripts.
-func (r *Report) byProgram(j Job, argv [][]string, line string) {
+// addProgramReads adds the variables that programs in other languages than the shell's read.
+func (r *Report) addProgramReads(j Job, argv [][]string, line string) {
 	for _, known := range table {
 		is := known.by != "" && line != "" && strings.Contains(known.lines, line)
 		if !is || j.Name != known.by && !slices.ContainsFunc(argv, func(a []string) bool { return path.Base(a[0]) == known.by }) {
 			continue
 		}
-		r.walk.Read(known.names, j.Place)
+		r.walk.AddRead(known.names, j.Place)
 		if known.how != "" {
 			h := Hook{Variable: known.names, How: known.how, Place: j.Place}
 			if !slices.ContainsFunc(r.walk.Hooks, func(o Hook) bool { return o.Variable == h.Variable && o.How == h.How }) {
@@ -52,8 +52,8 @@ func (r *Report) byProgram(j Job, argv [][]string, line string) {
 	}
 }
 
-// Values is the environment of the programs, as far as it is known, when the container is started with the image's own:
-// config is that of the image.
+// Values returns the environment of the programs, as far as it is known, for a container started with the
+// image's own environment, config.
 func (r *Report) Values(config map[string]string) map[string]string {
 	out := map[string]string{}
 	if !r.Clean {

@@ -2,7 +2,7 @@ package start
 
 import "github.com/slimctl/slimctl/image/tree"
 
-// lineMarks are files that only one line has (facts/aio-base.md section 1). C is asked first: it has B's too.
+// lineMarks are files that only one line has (facts/aio-base.md section 1). C comes first: it has B's files too.
 var lineMarks = []struct {
 	line  string
 	files []string // all of them
@@ -13,8 +13,8 @@ var lineMarks = []struct {
 	{"B", []string{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}},
 }
 
-// Line is the generation of the base's layout: "A", "B" or "C". It is empty for an image that has none of the files that
-// tell them apart, as a closed image has not.
+// Line returns the generation of the base's layout: "A", "B" or "C", or "" for an image without the files of
+// any, such as a closed image.
 func Line(img *tree.Image) string {
 	for _, m := range lineMarks {
 		all := true

@@ -1,7 +1,7 @@
-// Package start reads what an image does when it starts: the scripts from its entrypoint on, what they render, what of the
-// environment they run, and which variables change what the image exposes. start.go begins at the entrypoint, init.go is the
-// entry of a closed image, follow.go goes on with the programs of supervisord, switches.go says what each variable does, and
-// line.go tells the base's lines apart. The scripts themselves are walked through by inspect/shell.
+// Package start finds out what an image does when it starts: the scripts from its entrypoint on, the files that they render,
+// the words of the environment that they run, and the variables that change what the image exposes. start.go begins at the
+// entrypoint, init.go describes the entry of a closed image, follow.go continues with the programs of supervisord, switches.go
+// has the effect of each variable, and line.go finds the base's line. inspect/shell walks through the scripts.
 package start
 
 import (
@@ -26,19 +26,19 @@ type Report struct {
 	Renderings []Rendering `json:"renderings,omitempty"`
 	// Changes are files that are made, changed or removed otherwise.
 	Changes []Change `json:"changes,omitempty"`
-	// Environment is what the scripts set for the programs, sorted by name.
+	// Environment are the variables that the scripts set for the programs, sorted by name.
 	Environment []Variable `json:"environment,omitempty"`
-	// Clean is true when that and Choices are the whole environment of the programs: nothing of the container's goes on.
+	// Clean is true when Environment and Choices are the whole environment of the programs, without the container's.
 	Clean bool `json:"clean,omitempty"`
-	// Hooks are what runs words of the environment as a command.
+	// Hooks are the places at which words from the environment are run as a command.
 	Hooks []Hook `json:"hooks,omitempty"`
 	// Switches are the variables that change what the image exposes or who may use it.
 	Switches []Switch `json:"switches,omitempty"`
 	// Choices are the variables that the start itself sets for what it starts, to one of a few values.
 	Choices []Choice `json:"choices,omitempty"`
-	// Grants are what the scripts write that gives rights, such as a line for sudo.
+	// Grants are the files that the scripts write and that give rights, such as a line for sudo.
 	Grants []tree.Note `json:"grants,omitempty"`
-	// Notes tell of what could not be followed.
+	// Notes name what could not be followed.
 	Notes []tree.Note `json:"notes,omitempty"`
 
 	img     *tree.Image
@@ -47,7 +47,7 @@ type Report struct {
 	decides map[string][]string // the programs that a variable starts or stops
 }
 
-// What a walk tells of, which a report repeats.
+// Findings of a walk that a report has too.
 type (
 	// Script is a script that runs at start.
 	Script = shell.Script
@@ -55,16 +55,16 @@ type (
 	Rendering = shell.Rendering
 	// Change is a file that is made, changed or removed otherwise.
 	Change = shell.Change
-	// Hook is what runs a variable's value as a command.
+	// Hook runs a variable's value as a command.
 	Hook = shell.Hook
-	// Variable is one that the scripts give to the programs.
+	// Variable is a variable that the scripts set for the programs.
 	Variable = shell.Variable
 	// Job is a program of supervisord.
 	Job = shell.Job
 )
 
-// Made are the files that the scripts make by other means than Renderings and nothing takes away again, by path. Whether one
-// is made may depend on the Change's Variables.
+// Made returns the files that the scripts make by other means than Renderings and that nothing removes again, by path.
+// Whether a file is made may depend on the Change's Variables.
 func (r *Report) Made() map[string]bool {
 	made := map[string]bool{}
 	for _, c := range r.Changes {
@@ -83,7 +83,7 @@ func (r *Report) Made() map[string]bool {
 	return made
 }
 
-// Choice is a variable with the values that it can have: SLIM_NGINX_CONF and the four main files of the closed image.
+// Choice is a variable with the values that the start may set it to: SLIM_NGINX_CONF and the four main files of the closed image.
 type Choice struct {
 	Variable string   `json:"variable"`
 	Values   []string `json:"values"`
@@ -110,18 +110,18 @@ type Switch struct {
 	// Kind is one of the constants.
 	Kind   string `json:"kind"`
 	Effect string `json:"effect"`
-	// Value is the image's own, from its config; Set says that it has one.
+	// Value is its value in the image's config; Set is true when the config has one.
 	Value string `json:"value,omitempty"`
 	Set   bool   `json:"set,omitempty"`
 	// Programs are the supervisord programs that it starts or stops.
 	Programs []string `json:"programs,omitempty"`
-	// Dormant is true when it is read only where the image as it is doesn't come to, as in Rendering.
+	// Dormant is true when it is read only in branches that the image's own files rule out, as in Rendering.
 	Dormant bool `json:"dormant,omitempty"`
 	// Places are where it is read.
 	Places []tree.Place `json:"places,omitempty"`
 }
 
-// Read follows the start of img. What can't be followed is a Note, never an error or a panic.
+// Read follows the start of img. What can't be followed becomes a Note, never an error or a panic.
 func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, error) {
 	r := &Report{img: img, env: map[string]string{}, decides: map[string][]string{}}
 	r.walk = shell.New(img, r.env)
@@ -137,31 +137,31 @@ func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, err
 	case len(r.Command) == 0:
 		r.walk.Note(tree.Place{}, "the image has neither entrypoint nor command")
 	case isInit(r.Command):
-		r.init(r.Command)
+		r.describeInit(r.Command)
 	default:
 		if err := r.walk.Start(ctx, r.Command); err != nil {
 			return nil, err
 		}
 		r.Supervisord = r.walk.Supervisord
 	}
-	r.madeConfiguration()
-	r.take()
+	r.useTemplate()
+	r.copyFindings()
 	if r.Clean {
 		return r, nil
 	}
 	r.Environment = r.walk.Environment()
-	r.finish()
+	r.setSwitches()
 	return r, nil
 }
 
-// take has what is known of the walk so far.
-func (r *Report) take() {
+// copyFindings sets the report's fields to what the walk has found so far.
+func (r *Report) copyFindings() {
 	w := r.walk
 	r.Scripts, r.Renderings, r.Changes, r.Hooks, r.Grants, r.Notes = w.Scripts, w.Renderings, w.Changes, w.Hooks, w.Grants, w.Notes
 }
 
-// madeConfiguration puts the template in the place of a supervisord configuration that is made from it.
-func (r *Report) madeConfiguration() {
+// useTemplate replaces a supervisord configuration that is made at start by the template that it is made from.
+func (r *Report) useTemplate() {
 	if _, ok := r.img.Stat(r.Supervisord); ok || r.Supervisord == "" {
 		return
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/slimctl/slimctl/inspect/shell"
 )
 
-// row is what is known of a variable of the base (facts/aio-base.md section 6.3).
+// row is one variable of the base, or several with one pattern, and its effect (facts/aio-base.md section 6.3).
 type row struct {
 	names  string // with "*" for any rest
 	kind   string
 	effect string
-	// lines and by say which program reads it in a language that isn't followed here; empty when only scripts do.
+	// by is the program that reads it on lines, in a language that isn't followed here; empty when only scripts read it.
 	lines, by string
-	// how is that of the Hook for what such a program runs.
+	// how is the Hook's, when by runs its value.
 	how string
 }
 
@@ -83,8 +83,8 @@ var table = []row{
 	{"BASH_SESSION_TIMEOUT", Other, "is how long python-server keeps a shell", "BC", "python-server", ""},
 }
 
-// about finds what is known of a variable: the row that names it, otherwise the first that matches.
-func about(name string) row {
+// rowOf returns the row for a variable: the row of that name, otherwise the first whose pattern matches.
+func rowOf(name string) row {
 	for _, exact := range []bool{true, false} {
 		for _, r := range table {
 			if exact == !strings.Contains(r.names, "*") {
@@ -97,8 +97,8 @@ func about(name string) row {
 	return row{kind: Other, effect: "is read; what it changes is not known"}
 }
 
-// finish puts the switches together.
-func (r *Report) finish() {
+// setSwitches sets Switches from the variables that were read.
+func (r *Report) setSwitches() {
 	for i := range r.Renderings {
 		template := r.Renderings[i].Template
 		r.Renderings[i].Once = slices.ContainsFunc(r.Changes, func(c Change) bool { return c.How == "rm" && c.Path == template })
@@ -111,7 +111,7 @@ func (r *Report) finish() {
 	r.Switches = nil
 	for _, name := range slices.Sorted(maps.Keys(r.walk.Reads)) {
 		read := r.walk.Reads[name]
-		known := about(name)
+		known := rowOf(name)
 		s := Switch{Name: name, Kind: known.kind, Effect: known.effect, Programs: r.decides[name], Places: read.Places, Dormant: !read.Live}
 		s.Value, s.Set = r.env[name]
 		if s.Kind == Other && len(s.Programs) > 0 {
