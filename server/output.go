@@ -42,7 +42,7 @@ func (h redact) OnAfter(_ context.Context, _ Call, r Result) Result {
 	return r
 }
 
-// truncate keeps an answer within the policy's size.
+// truncate keeps an answer within the policy's size, without control characters.
 type truncate struct {
 	pass
 	policy *policy.Policy
@@ -51,8 +51,8 @@ type truncate struct {
 func (h truncate) OnAfter(_ context.Context, _ Call, r Result) Result {
 	limit := h.policy.Limits.OutputBytes
 	var cutOut, cutErr int
-	r.Stdout, cutOut = output.Truncate(r.Stdout, limit)
-	r.Stderr, cutErr = output.TruncateText(r.Stderr, limit)
+	r.Stdout, cutOut = output.Truncate(output.EscapeControls(r.Stdout), limit)
+	r.Stderr, cutErr = output.TruncateText(output.ReplaceControls(r.Stderr), limit)
 	r.Truncated = cutOut+cutErr > 0
 	return r
 }
