@@ -1,9 +1,9 @@
 package tree
 
 import (
-	"bytes"
-	"math/rand/v2"
+	"encoding/binary"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +20,8 @@ func TestELF(t *testing.T) {
 	l, err := image.NewLayer([]image.File{
 		image.Bytes("/a", 0o755, elftest.Make(elftest.File{Interp: "/ld.so", Needed: []string{"b.so"}})),
 		image.Bytes("/b.so", 0o644, elftest.Make(elftest.File{RunPath: "$ORIGIN"})),
+		image.Bytes("/big", 0o755, stretch(elftest.Make(elftest.File{Interp: "/big"}), 2<<20)),
+		image.Bytes("/big2", 0o755, stretch(elftest.Make(elftest.File{Interp: "/big2"}), 1<<20)),
 		image.Bytes("/cut", 0o755, elftest.Make(elftest.File{})[:80]),
 		image.Bytes("/text", 0o755, []byte("#!/bin/sh\n")),
 	})
@@ -30,9 +32,23 @@ func TestELF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stash, err := NewStash(t.TempDir(), func(p string) bool { return p != "/big" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stash.Close()
 	cache := Cache{Dir: t.TempDir()}
-	for _, from := range []string{"the layer", "the cache"} {
-		im, err := cache.Open(t.Context(), img, Options{})
+	for from, open := range map[string]func() (*Image, error){
+		"the layer":             func() (*Image, error) { return Cache{}.Open(t.Context(), img, Options{}) },
+		"the layer and a stash": func() (*Image, error) { return Cache{}.Open(t.Context(), img, Options{Stash: stash}) },
+		"the cache": func() (*Image, error) {
+			if _, err := cache.Open(t.Context(), img, Options{}); err != nil {
+				return nil, err
+			}
+			return cache.Open(t.Context(), img, Options{})
+		},
+	} {
+		im, err := open()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,10 +62,21 @@ func TestELF(t *testing.T) {
 				got[e.Path] = f
 			}
 		}
-		if len(got) != 2 || got["/a"].Interp != "/ld.so" || !reflect.DeepEqual(got["/a"].Needed, []string{"b.so"}) || !reflect.DeepEqual(got["/b.so"].RunPath, []string{"$ORIGIN"}) {
+		if len(got) != 4 || got["/big"].Interp != "/big" || got["/big2"].Interp != "/big2" || got["/a"].Interp != "/ld.so" || !reflect.DeepEqual(got["/a"].Needed, []string{"b.so"}) || !reflect.DeepEqual(got["/b.so"].RunPath, []string{"$ORIGIN"}) {
 			t.Errorf("from %s: %+v", from, got)
 		}
 	}
+}
+
+// stretch moves the program headers of an ELF file behind size bytes.
+func stretch(file []byte, size int) []byte {
+	const offset, number, length = 32, 56, 56 // of e_phoff and e_phnum; of an entry
+	at := binary.LittleEndian.Uint64(file[offset:])
+	headers := file[at : at+length*uint64(binary.LittleEndian.Uint16(file[number:]))]
+	out := slices.Concat(file, make([]byte, size), headers)
+	clear(out[at : at+uint64(len(headers))])
+	binary.LittleEndian.PutUint64(out[offset:], uint64(len(file)+size))
+	return out
 }
 
 // TestELFNamesAreBounded refuses a layer whose ELF files have more names than any base's.
@@ -66,32 +93,5 @@ func TestELFNamesAreBounded(t *testing.T) {
 	_, err := FromFiles(t.Context(), nil, files...)
 	if err == nil || !strings.Contains(err.Error(), "the names in the layer's ELF files have more than") {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestSpool reads what was written anywhere, in memory, in the file and across both.
-func TestSpool(t *testing.T) {
-	want := make([]byte, maxSpool+1<<20)
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range want {
-		want[i] = byte(r.Uint32())
-	}
-	var s spool
-	defer s.close()
-	for rest := want; len(rest) > 0; {
-		n := min(len(rest), 100_000)
-		if err := s.write(rest[:n]); err != nil {
-			t.Fatal(err)
-		}
-		rest = rest[n:]
-	}
-	for _, off := range []int{0, maxSpool - 10, maxSpool, len(want) - 20} {
-		got := make([]byte, 20)
-		if n, err := s.ReadAt(got, int64(off)); n != 20 || err != nil || !bytes.Equal(got, want[off:off+20]) {
-			t.Errorf("at %d: %d bytes, %v", off, n, err)
-		}
-	}
-	if n, err := s.ReadAt(make([]byte, 20), int64(len(want)-5)); n != 5 || err == nil {
-		t.Errorf("beyond the end: %d bytes, %v", n, err)
 	}
 }

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -97,8 +99,8 @@ type scanner struct {
 	sum   hash.Hash
 	buf   []byte
 	elfs  map[Digest]*elf.File
-	// program is the one that is being read and isn't put into the stash; its buffer serves all of them.
-	program spool
+	// program is a temporary file for the ELF file that is being read; nil before one needs it.
+	program *os.File
 	// elfNames is how many bytes the names in elfs have.
 	elfNames int
 }
@@ -106,6 +108,7 @@ type scanner struct {
 // readTar reads the archive, and all that is behind it.
 func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index, error) {
 	s := &scanner{ctx: ctx, layer: newUnpacker(l), stash: stash, sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
+	defer func() { s.program.Close() }() // nil is an error that nobody needs
 	raw := &recorder{Reader: r}
 	tr := tar.NewReader(raw)
 	for {
@@ -166,7 +169,11 @@ func isSparse(h *tar.Header) bool {
 // content hashes a file, keeps it when it is one of those, and reads an ELF file for what the loader goes by.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	keep := keeps(&e)
+	out := io.Discard
 	put := s.stash.reserveLikely(&e)
+	if put != nil {
+		out = put
+	}
 	var program io.ReaderAt
 	buf := s.buf
 	if keep != never && int64(len(buf)) < e.Size {
@@ -182,19 +189,21 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 			return d, err
 		}
 		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
-			program = &s.program
-			defer s.program.close()
-			if put != nil {
+			switch {
+			case int64(n) == e.Size:
+				program = bytes.NewReader(buf[:n])
+			case put != nil:
 				program = put
+			default:
+				if s.program == nil {
+					if s.program, err = createTemp(""); err != nil {
+						return d, err
+					}
+				}
+				program, out = io.NewSectionReader(s.program, 0, e.Size), io.NewOffsetWriter(s.program, 0)
 			}
 		}
-		switch {
-		case put != nil:
-			_, err = put.Write(buf[:n])
-		case program != nil:
-			err = s.program.write(buf[:n])
-		}
-		if err != nil {
+		if _, err := out.Write(buf[:n]); err != nil {
 			return d, err
 		}
 		s.sum.Write(buf[:n])

@@ -20,19 +20,25 @@ type Stash struct {
 // maxStash bounds what Cache.Open puts into a stash, in bytes.
 const maxStash = 2 << 30
 
-// NewStash returns an empty stash, whose file lies in dir, or where temporary files do. Cache.Open puts into it the files that likely reports true of, until
-// maxStash is reached.
+// NewStash returns an empty stash, whose file lies in dir, or where temporary files do. Cache.Open puts into it the files that likely
+// reports true of, until maxStash is reached.
 func NewStash(dir string, likely func(path string) bool) (*Stash, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	f, err := os.CreateTemp(dir, ".slimctl-stash-")
+	f, err := createTemp(dir)
+	return &Stash{file: f, likely: likely, at: map[Digest]*io.SectionReader{}}, err
+}
+
+// createTemp returns a file without a name.
+func createTemp(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".slimctl-")
 	if err != nil {
 		return nil, err
 	}
-	return &Stash{file: f, likely: likely, at: map[Digest]*io.SectionReader{}}, os.Remove(f.Name())
+	return f, os.Remove(f.Name())
 }
 
 // Close removes the contents.
