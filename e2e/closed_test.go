@@ -366,11 +366,12 @@ func desktop(t *testing.T, w *world, at string) *rfb {
 	return screen
 }
 
-// sitePage swaps its colors when its button is pressed.
+// sitePage swaps its colors when its button is pressed, and tells of keys and clicks in their order.
 const sitePage = `<!doctype html><title>e2e site</title>
 <style>body { background: linear-gradient(90deg, #204060, #e0a040 90%); font: 40px sans-serif }
 .on { background: linear-gradient(90deg, #e0a040, #204060 90%) }</style>
-<script>onkeydown = onmousedown = e => { fetch('/acted?' + e.type + '-' + e.key) }</script>
+<script>let told = Promise.resolve()
+onkeydown = onmousedown = e => { told = told.then(() => fetch('/acted?' + e.type + '-' + (e.key ?? e.x))).catch(() => {}) }</script>
 <h1>Hello</h1><button onclick="document.body.classList.add('on'); this.textContent = 'Done'">Press me</button>`
 
 var reference = regexp.MustCompile(`button \\"Press me\\" \[ref=(e\d+)`) // in a string of JSON
@@ -397,22 +398,23 @@ func testAgent(t *testing.T, b *box, sdk sdk) {
 		t.Errorf("screens of %d and %d pixels", screen.Width, other.Width)
 	}
 	t.Run("SDK "+sdk.version+" "+sdk.era, func(t *testing.T) {
+		defer b.keepScreen(t, screen)
 		c := startSDK(t, b.w, key, sdk.version, sdk.era)
 		if !slices.Equal(c.Hello.Tools, []string{"browser-shell"}) || c.Hello.Protocol != sdk.protocol {
 			t.Fatalf("tools %v, protocol %s", c.Hello.Tools, c.Hello.Protocol)
 		}
 		c.must("open", "http://"+siteIP+"/")
-		b.awaitCorner(t, screen, "a page was opened", color.NRGBA{0xe0, 0xa0, 0x40, 255})
+		screen.awaitCorner(t, "a page was opened", color.NRGBA{0xe0, 0xa0, 0x40, 255})
 		snapshot := c.must("snapshot", "-i")
 		m := reference.FindStringSubmatch(snapshot)
 		if m == nil {
 			t.Fatalf("no button in the snapshot: %s", snapshot)
 		}
 		c.must("click", "@"+m[1])
-		b.awaitCorner(t, screen, "the button was pressed", color.NRGBA{0x20, 0x40, 0x60, 255})
+		screen.awaitCorner(t, "the button was pressed", color.NRGBA{0x20, 0x40, 0x60, 255})
 		person(t, b)
 		c.must("close")
-		b.awaitCorner(t, screen, "the page was closed", color.NRGBA{255, 255, 255, 255})
+		screen.awaitCorner(t, "the page was closed", color.NRGBA{255, 255, 255, 255})
 		for _, argv := range [][]string{{"open", "http://127.0.0.1:8088/tickets"}, {"open", "file:///etc/passwd"}, {"eval", "1"}, {"open", "http://" + sandboxIP + ":8080/"}} {
 			if r := c.call(argv...); argv[1] != "http://"+sandboxIP+":8080/" && r.StructuredContent.ExitCode != 126 {
 				t.Errorf("%v: %+v", argv, r)
@@ -420,7 +422,10 @@ func testAgent(t *testing.T, b *box, sdk sdk) {
 		}
 		c.call("close")
 	})
-	t.Run("input", func(t *testing.T) { testInput(t, b, &acted) })
+	t.Run("input", func(t *testing.T) {
+		defer b.keepScreen(t, screen)
+		testInput(t, b, &acted)
+	})
 }
 
 // person opens noVNC in a browser of their own, and must see the desktop.

@@ -88,51 +88,51 @@ func (c *rfb) write(t *testing.T, line string) {
 }
 
 // testInput: with a ticket for input a person acts on the browser, until it is revoked; with any other he looks on. acted
-// lists the keys that the page gets.
+// lists the keys and the clicks that the page gets.
 func testInput(t *testing.T, b *box, acted *inputs) {
 	good, status := orderTicket(t, b.w, `{"input": true}`, "X-AIO-API-Key", key)
 	if status != 200 {
 		t.Fatalf("a ticket with input: %d", status)
 	}
-	act, err := openRFB(dialWith(t, b.w, "/websockify", good))
+	screen, err := openRFB(dialWith(t, b.w, "/websockify", good))
 	if err != nil {
 		t.Fatal(err)
 	}
-	press := func(key rune) (got []string) { // until the page gets it
+	act := &desk{rfb: screen, tools: b.devTools()}
+	until := func(want string, do func()) (got []string) {
 		t.Helper()
-		await(t, time.Minute, "a key on the page", func() error {
-			act.press(t, uint32(key))
-			if got = append(got, acted.take()...); !slices.Contains(got, "keydown-"+string(key)) {
+		await(t, time.Minute, want+" on the page", func() error {
+			do()
+			if got = append(got, acted.take()...); !slices.Contains(got, want) {
 				return fmt.Errorf("it got %q", got)
 			}
 			return nil
 		})
 		return got
 	}
+	press := func(key rune) []string {
+		return until("keydown-"+string(key), func() { act.press(t, uint32(key)) })
+	}
+	click := func(x int) []string {
+		return until(fmt.Sprintf("mousedown-%d", x), func() { act.click(t, x, act.Height/2) })
+	}
 	act.enter(t, "http://"+siteIP+"/")
 	press('a')
-	await(t, time.Minute, "a click on the page", func() error {
-		act.click(t, act.Width/2, act.Height/2)
-		if got := acted.take(); !slices.Contains(got, "mousedown-undefined") {
-			return fmt.Errorf("it got %q", got)
-		}
-		return nil
-	})
-	press('c') // no click is on its way any more
+	click(act.Width / 2)
 
 	look := desktop(t, b.w, "/websockify")
 	if !strings.HasSuffix(look.Name, " (view only)") || strings.Contains(act.Name, "view only") {
 		t.Errorf("the desktops are called %q and %q", look.Name, act.Name)
 	}
 	for i := range 5 {
-		look.click(t, look.Width/2, look.Height*(i+1)/6)
+		look.click(t, look.Width/4, look.Height*(i+1)/6)
 		look.press(t, 'x')
 		look.enter(t, "http://"+siteIP+"/x")
 		look.must(t)
 	}
-	for _, what := range press('b') { // what was sent before has arrived then
-		if what == "keydown-x" || strings.HasPrefix(what, "mousedown") {
-			t.Errorf("a ticket that may only look did %s", what)
+	for _, got := range append(press('b'), click(act.Width/3)...) { // what was sent before has arrived then
+		if got == "keydown-x" || got == fmt.Sprintf("mousedown-%d", look.Width/4) {
+			t.Errorf("a ticket that may only look did %s", got)
 		}
 	}
 

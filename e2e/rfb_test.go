@@ -12,6 +12,7 @@ import (
 	"image/png"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -145,9 +146,10 @@ func (c *rfb) Picture(ctx context.Context) (*image.NRGBA, error) {
 	return p, nil
 }
 
+// must is Picture, for what has to work.
 func (c *rfb) must(t *testing.T) *image.NRGBA {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	p, err := c.Picture(ctx)
 	if err != nil {
@@ -156,25 +158,25 @@ func (c *rfb) must(t *testing.T) *image.NRGBA {
 	return p
 }
 
-// awaitCorner waits until the lower right corner of the screen has a color. If it never does, the last picture is in the evidence.
-func (b *box) awaitCorner(t *testing.T, screen *rfb, why string, want color.NRGBA) {
+// awaitCorner waits until the lower right corner of the screen has a color.
+func (c *rfb) awaitCorner(t *testing.T, why string, want color.NRGBA) {
 	t.Helper()
-	var now *image.NRGBA
-	defer func() {
-		if now == nil || !t.Failed() {
-			return
-		}
-		var data bytes.Buffer
-		if err := png.Encode(&data, now); err != nil {
-			t.Error(err)
-		}
-		b.keep["screen.png"] = data.Bytes()
-	}()
 	await(t, time.Minute, "the screen after "+why, func() error {
-		now = screen.must(t)
-		if got := now.NRGBAAt(screen.Width-1, screen.Height-1); got != want {
+		if got := c.must(t).NRGBAAt(c.Width-1, c.Height-1); got != want {
 			return fmt.Errorf("its lower right corner is %v, want %v", got, want)
 		}
 		return nil
 	})
+}
+
+// keepScreen writes a picture of the screen beside the evidence if the test has failed.
+func (b *box) keepScreen(t *testing.T, screen *rfb) {
+	if !t.Failed() {
+		return
+	}
+	var data bytes.Buffer
+	if err := png.Encode(&data, screen.must(t)); err != nil {
+		t.Error(err)
+	}
+	b.keep[strings.ReplaceAll(t.Name(), "/", "-")+".png"] = data.Bytes()
 }
