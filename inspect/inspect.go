@@ -39,7 +39,9 @@ type Image struct {
 type Surface struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
-	Platform  string `json:"platform"`
+	// IndexDigest is the digest of the index that the image was opened from; empty without one.
+	IndexDigest string `json:"indexDigest,omitempty"`
+	Platform    string `json:"platform"`
 	// Line is the generation of the base's layout, A, B or C; empty when it can't be told any more.
 	Line   string        `json:"line,omitempty"`
 	Config Config        `json:"config"`

@@ -46,6 +46,11 @@ func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 	out.Images, err = readSurfaces(ctx, o.Image, images, platforms, func(ctx context.Context, i int) (*tree.Image, error) {
 		return tree.Cache{Dir: a.CacheDir}.Open(ctx, images[i], tree.Options{Progress: a.Progress})
 	})
+	if err == nil && src.Index() != nil {
+		for _, img := range out.Images {
+			img.Surface.IndexDigest = src.Digest().String()
+		}
+	}
 	return out, err
 }
 

@@ -99,6 +99,9 @@ func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error
 	return layers, pins, image.WriteBytes(file, 0o644, data)
 }
 
+// pinAgain is the remedy for a wrong pin, which is in a lock or in the cache's memory.
+const pinAgain = "run `slimctl lock` again, or without a lock `slimctl cache prune --all`"
+
 // own returns the layer of the base that p pins.
 func (p Pin) own(base v1.Image) (v1.Layer, error) {
 	m, err := base.Manifest()
@@ -107,7 +110,7 @@ func (p Pin) own(base v1.Image) (v1.Layer, error) {
 	}
 	i := slices.IndexFunc(m.Layers, func(d v1.Descriptor) bool { return d.Digest == p.Digest })
 	if i < 0 {
-		return nil, fmt.Errorf("the lock has %s as %s, which is no layer of the base; run `slimctl lock` again", p.Digest, p.Component)
+		return nil, fmt.Errorf("%s is pinned as %s, and no layer of the base; %s", p.Digest, p.Component, pinAgain)
 	}
 	blobs, err := base.Layers()
 	if err != nil {
@@ -145,7 +148,7 @@ func (p *pinned) layer() (v1.Layer, error) {
 		case err != nil:
 			return nil, err
 		case d != p.Pin.Digest:
-			return nil, fmt.Errorf("component %s comes to %s, the lock has %s: another slimctl wrote it; run `slimctl lock` again", p.Component, d, p.Pin.Digest)
+			return nil, fmt.Errorf("component %s comes to %s, and is pinned as %s by another slimctl; %s", p.Component, d, p.Pin.Digest, pinAgain)
 		}
 		return l, nil
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/profiles"
 	"github.com/slimctl/slimctl/slim"
@@ -65,19 +67,43 @@ func (a *app) profileShow() *cobra.Command {
 }
 
 func (a *app) profileValidate() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:   "validate NAME|FILE",
 		Short: "Check a profile and print every mistake in it",
 		Args:  oneArg("a profile"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			p, err := slim.LoadProfile(args[0], nil)
-			if err != nil {
+			var problems profile.Errors
+			switch {
+			case format == report.JSON && errors.As(err, &problems):
+				return errors.Join(a.printJSON(map[string]any{"profile": args[0], "valid": false, "problems": problemList(problems)}), err)
+			case err != nil:
 				return err
+			case format == report.JSON:
+				return a.printJSON(map[string]any{"profile": args[0], "valid": true, "digest": p.Digest()})
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s: valid (%s)\n", args[0], p.Digest())
 			return err
 		},
 	}
+	addFormat(cmd.Flags(), &format)
+	return cmd
+}
+
+// problem is a problem of a profile in JSON.
+type problem struct {
+	Position string `json:"position"`
+	Path     string `json:"path,omitempty"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+func problemList(errs profile.Errors) (out []problem) {
+	for _, e := range errs {
+		out = append(out, problem{e.Position.String(), e.Path, e.Msg, e.Hint})
+	}
+	return out
 }
 
 func (a *app) profileSchema() *cobra.Command {

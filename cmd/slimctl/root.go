@@ -81,6 +81,10 @@ base and what of it stays; the rest is removed.
 		}
 	}
 	root.AddCommand(helpTopic("images", "How to name an image, a base and its platforms", imagesTopic))
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = knownCommand
+	}
 	addCompletions(root)
 	fitHelp(root)
 	return root
@@ -104,6 +108,15 @@ func group(cmd *cobra.Command, args []string) error {
 		err = fmt.Errorf("%w: did you mean %q?", err, near[0])
 	}
 	return usage(err)
+}
+
+// knownCommand refuses arguments of help that name no command, where cobra's help would print the root's and succeed.
+func knownCommand(help *cobra.Command, args []string) error {
+	cmd, rest, err := help.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = group(cmd, rest)
+	}
+	return err
 }
 
 // noArgs and exactArgs are cobra's, as usage errors.

@@ -33,6 +33,9 @@ func surfacePage(s *inspect.Surface) page {
 		{"size", fmt.Sprintf("%s to download in %s; %s in %s visible, %s hidden", Bytes(s.Size.Transfer),
 			count(len(s.Size.Layers), "layer"), Bytes(s.Size.Visible), count(s.Size.Files, "file"), Bytes(s.Size.Hidden))},
 	}}
+	if s.IndexDigest != "" {
+		p.Facts = slices.Insert(p.Facts, 1, fact{"index", quote(s.IndexDigest)})
+	}
 	p.Summary = []string{exposes(s)}
 	p.Sections = []section{
 		programs(s), listeners(s), routes(s), servers(s), tools(s), hooks(s), switches(s), sockets(s),
@@ -269,7 +272,11 @@ func servers(s *inspect.Surface) section {
 			called += " (hidden)"
 		}
 		out.add(called, quote(v.Type), leads, toolCount(v), quote(from))
-		out.Brief.add(toolCount(v)+" tools", false, called, leads)
+		tools := " tools"
+		if !v.Unknown && len(v.Tools) == 1 {
+			tools = " tool"
+		}
+		out.Brief.add(toolCount(v)+tools, false, called, leads)
 	})
 	return out.counted()
 }

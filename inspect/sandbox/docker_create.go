@@ -23,7 +23,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// imageID returns Docker's ID of the image. An image that isn't there is loaded, and kept for later starts.
+// imageID returns Docker's ID of the image. An image that isn't there is loaded, and kept for later starts. A tag of
+// loadedName is believed, unlike an ID, which is a digest: whoever can set a tag in Docker can start any container as root.
 func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
 	img := e.s.image
 	config, err := img.ConfigName()
