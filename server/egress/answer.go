@@ -73,6 +73,9 @@ func blocked(rule, format string, args ...any) *policy.Refusal {
 // the answer, and no page can send a header that begins with Proxy- to ask for
 // it. Others, which may be a page's own script, get a number to ask with.
 func (q *request) answer(w http.ResponseWriter, r *policy.Refusal) {
+	if q.ended.Load() { // the error of its connection says less
+		r = tooMany
+	}
 	h := w.Header()
 	clear(h)
 	if q.Method == http.MethodConnect || q.asks {

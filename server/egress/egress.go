@@ -69,7 +69,8 @@ type Proxy struct {
 	local    localAddresses
 	listen   atomic.Pointer[netip.Addr] // where it listens
 	active   atomic.Int64               // requests and tunnels
-	clients  atomic.Int64               // connections that are not tunnels
+	open     openRequests
+	clients  atomic.Int64 // connections that are not tunnels
 	running  sync.WaitGroup
 	idle     time.Duration
 	dial     time.Duration
@@ -101,6 +102,7 @@ type request struct {
 	cancel func()         // ends the request
 	asks   bool           // it is another proxy's, which is told why it is refused
 	conn   atomic.Pointer[siteConn]
+	ended  atomic.Bool // for a later request
 }
 
 type requestKey struct{}
@@ -124,11 +126,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	pol, active := p.policy.Load(), p.active.Add(1)
 	defer p.active.Add(-1)
-	if active > int64(pol.Egress.MaxConnections) {
-		q.deny(w, &policy.Refusal{
-			Code: policy.BudgetExceeded, Rule: "egress.connections", Retryable: true,
-			Message: "too many connections are open; close some pages or try again later",
-		})
+	if active > int64(pol.Egress.MaxConnections) && !p.open.endOne() {
+		q.deny(w, tooMany)
 		return
 	}
 	if refusal := q.check(r, pol); refusal != nil {
@@ -154,6 +153,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), requestKey{}, q))
 	defer cancel()
 	q.cancel, r = cancel, r.WithContext(ctx)
+	p.open.addRequest(q)
+	defer p.open.removeRequest(q)
 	if r.Method == http.MethodConnect {
 		q.tunnel(w, r)
 		return
@@ -232,6 +233,9 @@ func (q *request) deny(w http.ResponseWriter, r *policy.Refusal) {
 // tell when that fails; the next request will be refused for it.
 func (q *request) done() {
 	q.Done, q.Duration = true, time.Since(q.Time)
+	if q.ended.Load() {
+		q.Rule = tooMany.Rule
+	}
 	if c := q.conn.Load(); c != nil {
 		c.Close()
 		q.Address, q.BytesIn, q.BytesOut = c.addr, c.in.Load(), c.out.Load()

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -617,30 +618,44 @@ func TestSlowloris(t *testing.T) {
 	}
 }
 
+// TestConnectionCap: when all connections are taken, a further request ends one of the site that has most, so that one page can't
+// keep the network from the pages of other sessions.
 func TestConnectionCap(t *testing.T) {
-	l := newLab(t, func(p *policy.Policy) { p.Egress.MaxConnections = 3 })
+	l := newLab(t, func(p *policy.Policy) { p.Egress.MaxConnections = 4 })
+	const otherIP = "127.77.1.1"
+	l.names.turns["other.test"] = []string{otherIP}
 	port := serve(t, publicIP, func(http.ResponseWriter, *http.Request) {})
-	var open []net.Conn
-	for range 3 {
+	other := serve(t, otherIP, func(http.ResponseWriter, *http.Request) {})
+	tunnel := func(site string) net.Conn {
 		c, err := net.Dial("tcp", l.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		_, _ = io.WriteString(c, connect("site.test:"+port))
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, connect(site))
 		if res, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: "CONNECT"}); err != nil || res.StatusCode != 200 {
 			t.Fatal(res, err)
 		}
-		open = append(open, c)
+		return c
 	}
-	if res, body := l.raw(t, get("http://site.test:"+port)); res.StatusCode != 503 || !strings.Contains(res.Header.Get(policy.RefusalHeader), "egress.connections") {
+	quietest := tunnel("other.test:" + other) // but the only one of its site
+	first := tunnel("site.test:" + port)
+	stay := []net.Conn{quietest, tunnel("site.test:" + port), tunnel("site.test:" + port)}
+	if res, body := l.raw(t, get("http://other.test:"+other)); res.StatusCode != 200 {
 		t.Errorf("got %d %q", res.StatusCode, body)
 	}
-	open[0].Close()
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the tunnel that had to go is open")
+	}
 	need.Eventually(t, func() bool {
-		res, _ := l.raw(t, get("http://site.test:"+port))
-		return res.StatusCode == 200
-	}, func() string { return "the place of a closed tunnel is not given back" })
+		return slices.ContainsFunc(l.decisions(), func(d Decision) bool { return d.Done && d.Host == "site.test" && d.Rule == "egress.connections" })
+	}, func() string { return fmt.Sprintf("no end was recorded in %+v", l.decisions()) })
+	for _, c := range stay {
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+			t.Errorf("a tunnel that may stay: %v", err)
+		}
+	}
 }
 
 func TestParallelAndNoLeak(t *testing.T) {
