@@ -137,9 +137,10 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 		if digest := r.Source.Digest().String(); !strings.Contains(report.Base, digest) {
 			report.Base += "@" + digest
 		}
+		report.OtherBase, err = f.otherBase(r.Source.Digest())
 	}
 	report.Unchecked = append(report.Unchecked, unchecked...)
-	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, made: r, expect: in.Expect}, nil
+	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, made: r, expect: in.Expect}, err
 }
 
 // found is the image to verify.
@@ -148,6 +149,20 @@ type found struct {
 	platforms []v1.Platform
 	manifests []v1.Image // of platforms
 	images    []*inspect.Image
+}
+
+// otherBase returns the digest of the base that the image's annotations name, or "" when they name base or none.
+func (f *found) otherBase(base v1.Hash) (string, error) {
+	for _, img := range f.manifests {
+		m, err := img.Manifest()
+		if err != nil {
+			return "", err
+		}
+		if named, err := v1.NewHash(m.Annotations[image.AnnotationBaseDigest]); err == nil && named != base {
+			return named.String(), nil
+		}
+	}
+	return "", nil
 }
 
 // openFound opens the image, and reads no layer.

@@ -134,6 +134,7 @@ func (r *Report) merged() []same {
 const (
 	mostPlaces   = 4
 	mostFindings = 20
+	mostOfOther  = 3 // findings of one rule, compared on a base that the image doesn't name
 	mostIdle     = 5
 )
 
@@ -142,6 +143,12 @@ func (r *Report) writeText(w io.Writer) error {
 	known := byID()
 	titles := map[string]string{Error: "error", Warning: "warning", Info: "note"}
 	findings := r.merged()
+	most := mostFindings
+	if r.OtherBase != "" {
+		most = mostOfOther
+		fmt.Fprintf(&b, "%s names another base than %s: %s; if that is its base, pass --base IMAGE@%[3]s, or --lock FILE\n\n",
+			safe(r.Reference), safe(r.Base), r.OtherBase)
+	}
 	for i := 0; i < len(findings); {
 		f := findings[i]
 		n := i
@@ -150,7 +157,7 @@ func (r *Report) writeText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "%s %s: %s\n", titles[f.Severity], f.Rule, known[f.Rule].Title)
 		for j, g := range findings[i:n] {
-			if j == mostFindings {
+			if j == most {
 				fmt.Fprintf(&b, "  … and %d more\n", n-i-j)
 				break
 			}

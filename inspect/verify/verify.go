@@ -77,7 +77,9 @@ type Report struct {
 	Digest    string `json:"digest"`
 	Profile   string `json:"profile"`
 	// Base is the base that the image was compared on, with its digest; empty where it was compared with nothing.
-	Base      string   `json:"base,omitempty"`
+	Base string `json:"base,omitempty"`
+	// OtherBase is the digest of the base that the image's annotations name, if it isn't Base. The text begins with it.
+	OtherBase string   `json:"-"`
 	Platforms []string `json:"platforms"`
 	// Rules are the IDs of every rule that was checked.
 	Rules    []string  `json:"rules"`
