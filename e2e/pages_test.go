@@ -30,6 +30,7 @@ func TestPages(t *testing.T) {
 	ended := openStream(t, w, private, end)
 	t.Run("obey a person", func(t *testing.T) { testSchemes(t, b) })
 	t.Run("share", func(t *testing.T) { testShare(t, b) })
+	t.Run("save nothing", func(t *testing.T) { testDownloads(t, b) })
 	t.Run("start no program", func(t *testing.T) { testStarters(t, b) })
 	t.Run("ask for nothing", func(t *testing.T) { testInterfaces(t, b, certificate) })
 	t.Run("ask for a password", func(t *testing.T) { testLogin(t, b) })
