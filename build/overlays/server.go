@@ -115,8 +115,9 @@ func stampFlag(slimctl string) string {
 	return " -X main.stamp=" + slimctl
 }
 
-// serverFlags are the flags of go build. Nothing in the image speaks HTTP/2, so nothing of it is in there.
-var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=" + stampFlag(version.Read("").Version)}
+// serverFlags are the flags of go build. Nothing in the image speaks HTTP/2, so nothing of it is in there. Debug information, which
+// isn't linked anyway, takes a tenth of the time.
+var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -buildid=" + stampFlag(version.Read("").Version)}
 
 // keptServers is how many compiled binaries of one architecture stay in the cache.
 const keptServers = 4

@@ -74,7 +74,7 @@ func build(dir string) error {
 	}
 	for _, name := range []string{"buildctl", "buildkitd"} {
 		tmp := filepath.Join(dir, name+".tmp")
-		if err := run(ctx, src, "go", "build", "-trimpath", "-mod=mod",
+		if err := run(ctx, src, "go", "build", "-trimpath", "-mod=mod", "-gcflags=all=-dwarf=false",
 			"-ldflags", "-s -w -X github.com/moby/buildkit/version.Version="+Version,
 			"-o", tmp, "github.com/moby/buildkit/cmd/"+name); err != nil {
 			return err

@@ -14,7 +14,7 @@ func Rm(t testing.TB, platform string) []byte {
 	t.Helper()
 	_, arch, _ := strings.Cut(platform, "/")
 	out := filepath.Join(t.TempDir(), "rm")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out,
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", out,
 		"github.com/slimctl/slimctl/internal/buildkitd/testdata/rm")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if msg, err := cmd.CombinedOutput(); err != nil {
