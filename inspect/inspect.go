@@ -78,6 +78,22 @@ type Config struct {
 	StopSignal   string            `json:"stopSignal,omitempty"`
 }
 
+// Outside counts the routes that answer requests from outside the container with anything but an error, and the listeners that
+// are reached from there.
+func (s *Surface) Outside() (routes, listeners int) {
+	for _, r := range s.Routes {
+		if r.Public && r.Answers {
+			routes++
+		}
+	}
+	for _, l := range s.Listeners {
+		if !l.Loopback {
+			listeners++
+		}
+	}
+	return routes, listeners
+}
+
 // Listener is an address that something will listen on, as far as configuration tells.
 type Listener struct {
 	// Address is "*", an IP address, or "unix:/path"; Port is 0 for a socket file.

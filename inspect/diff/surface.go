@@ -46,21 +46,14 @@ func surfaceChanges(base, slim *inspect.Surface) Surface {
 		slices.Sort(g.Same)
 		return g
 	}
+	var outside Count
+	outside.Base, _ = base.Outside()
+	outside.Slim, _ = slim.Outside()
 	return Surface{
-		Outside:  Count{Base: outside(base), Slim: outside(slim)},
+		Outside:  outside,
 		Programs: of(programs), Routes: of(routes), Listeners: of(listeners), MCPServers: of(mcpServers), Tools: of(tools),
 		Switches: of(switches), Hooks: of(hooks), Privileged: of(privileged), Users: of(users), Sudo: of(sudo), Packages: of(packageList),
 	}
-}
-
-// outside counts the routes that answer from outside, as inspect does.
-func outside(s *inspect.Surface) (n int) {
-	for _, r := range s.Routes {
-		if r.Public && r.Answers {
-			n++
-		}
-	}
-	return n
 }
 
 func (s *Surface) same() bool {

@@ -185,18 +185,19 @@ func sizeLines(d *diff.Diff) []sizeLine {
 }
 
 func componentChanges(d *diff.Diff) section {
-	s := newSection("components", "components", name("component"), numeral("base"), numeral("slim"), numeral("change"))
+	s := sizeChanges("components", "components", "component", d.Size.Components)
 	s.Limit = 8
-	for _, c := range d.Size.Components {
-		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
-	}
 	return s
 }
 
 // ledgerChanges has the components by which the slim image's layers are cut.
 func ledgerChanges(d *diff.Diff) section {
-	s := newSection("ledger", "by slim's ledger", name("layer"), numeral("base"), numeral("slim"), numeral("change"))
-	for _, c := range d.Size.Ledger {
+	return sizeChanges("ledger", "by slim's ledger", "layer", d.Size.Ledger)
+}
+
+func sizeChanges(id, title, what string, of []diff.Component) section {
+	s := newSection(id, title, name(what), numeral("base"), numeral("slim"), numeral("change"))
+	for _, c := range of {
 		s.add(quote(c.Name), Bytes(c.Base), Bytes(c.Slim), change(c.Slim-c.Base))
 	}
 	return s

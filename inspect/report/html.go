@@ -539,18 +539,7 @@ func diffCards(d *diff.Diff) (out, quiet []card) {
 }
 
 func surfaceCards(s *inspect.Surface) []card {
-	public := 0
-	for _, r := range s.Routes {
-		if r.Public && r.Answers {
-			public++
-		}
-	}
-	heard := 0
-	for _, l := range s.Listeners {
-		if !l.Loopback {
-			heard++
-		}
-	}
+	public, heard := s.Outside()
 	tools := tools(s)
 	out := []card{
 		{What: "programs", Is: number(len(s.Programs)), Note: "that supervisord runs"},

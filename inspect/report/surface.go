@@ -53,17 +53,7 @@ func surfacePage(s *inspect.Surface) page {
 
 // exposes is the surface in one sentence.
 func exposes(s *inspect.Surface) string {
-	answer, public := 0, 0
-	for _, r := range s.Routes {
-		if r.Answers && r.Public {
-			answer++
-		}
-	}
-	for _, l := range s.Listeners {
-		if !l.Loopback {
-			public++
-		}
-	}
+	answer, public := s.Outside()
 	of := []string{
 		count(len(s.Programs), "program"), count(public, "public listener"), count(answer, "public route") + " that answer",
 		count(len(tools(s).Rows), "tool") + " of " + count(len(servers(s).Rows), "MCP server"), count(len(hooks(s).Rows), "hook"),
@@ -151,7 +141,6 @@ func routes(s *inspect.Surface) section {
 	out := newSection("routes", "routes", name("path"), name("leads to"), name("auth"), words("reach"),
 		detail("server"), detail("from"))
 	out.Limit = 32
-	answers := 0
 	rank := func(r nginx.Route) int {
 		switch {
 		case r.Answers && len(r.Target.Chosen) > 0:
@@ -166,13 +155,11 @@ func routes(s *inspect.Surface) section {
 	of := slices.Clone(s.Routes)
 	slices.SortStableFunc(of, func(a, b nginx.Route) int { return rank(a) - rank(b) })
 	for _, r := range of {
-		if r.Answers && r.Public {
-			answers++
-		}
 		path, auth := quote(cmp.Or(r.Path, r.Pattern, "every request")), cmp.Or(quote(r.Auth), "none")
 		cells := []string{path, leadsTo(r.Target), auth, reach(r.Public), quote(r.Server), from(r.Place)}
 		out.Rows = append(out.Rows, row{Cells: cells, Quiet: !r.Answers})
 	}
+	answers, _ := s.Outside()
 	out.Count = fmt.Sprintf("%s, %s answer to the outside", number(len(of)), number(answers))
 	out.Brief = briefRoutes(of)
 	return out
@@ -520,10 +507,15 @@ func components(s size.Sizes) section {
 	out := newSection("components", "size by component", name("component"), numeral("size"), numeral("share"), numeral("files"))
 	out.Limit, out.Bars = 6, true
 	for _, c := range s.Components {
-		of, words := share(c.Size, s.Visible)
-		out.Rows = append(out.Rows, row{Cells: []string{quote(c.Name), Bytes(c.Size), words, number(c.Files)}, Share: of})
+		out.addShare(c.Name, c.Size, s.Visible, c.Files)
 	}
 	return out
+}
+
+// addShare adds a row for a part of what all is the size of.
+func (s *section) addShare(name string, size, all int64, files int) {
+	of, words := share(size, all)
+	s.Rows = append(s.Rows, row{Cells: []string{quote(name), Bytes(size), words, number(files)}, Share: of})
 }
 
 // share is in percent.
@@ -539,8 +531,7 @@ func directories(s size.Sizes) section {
 	out := newSection("directories", "size by directory", name("directory"), numeral("size"), numeral("share"), numeral("files"))
 	out.Bars, out.Brief = true, &brief{}
 	for _, d := range s.Directories {
-		of, words := share(d.Size, s.Visible)
-		out.Rows = append(out.Rows, row{Cells: []string{quote(d.Path), Bytes(d.Size), words, number(d.Files)}, Share: of})
+		out.addShare(d.Path, d.Size, s.Visible, d.Files)
 	}
 	return out
 }

@@ -21,35 +21,40 @@ type node struct {
 	sums   sums
 }
 
+// summed are the kinds of changes, in the order of sums.kinds.
+const summed = diff.Added + diff.Removed + diff.Modified + diff.Type + diff.Meta
+
 // sums are those of a node and everything below it.
 type sums struct {
-	paths                               int32
-	added, removed, modified, typ, meta int32
-	bytes                               int64 // more in slim
+	paths int32
+	kinds [len(summed)]int32 // paths by kind
+	bytes int64              // more in slim
 }
 
 func (s *sums) add(o sums) {
 	s.paths += o.paths
-	s.added += o.added
-	s.removed += o.removed
-	s.modified += o.modified
-	s.typ += o.typ
-	s.meta += o.meta
+	for i, n := range o.kinds {
+		s.kinds[i] += n
+	}
 	s.bytes += o.bytes
 }
 
 // list is bytes, then paths by kind, for the script.
 func (s sums) list() []int64 {
-	return []int64{s.bytes, int64(s.added), int64(s.removed), int64(s.modified), int64(s.typ), int64(s.meta)}
+	out := []int64{s.bytes}
+	for _, n := range s.kinds {
+		out = append(out, int64(n))
+	}
+	return out
 }
 
 // whole is diff.Added or diff.Removed for what is so with everything in it; empty otherwise.
 func (n *node) whole() string {
 	switch s := n.sums; {
 	case n.change == nil:
-	case s.added == s.paths:
+	case s.kinds[0] == s.paths:
 		return diff.Added
-	case s.removed == s.paths:
+	case s.kinds[1] == s.paths:
 		return diff.Removed
 	}
 	return ""
@@ -68,12 +73,9 @@ func (n *node) isDir() bool {
 
 func (s sums) String() string {
 	var out []string
-	for _, k := range []struct {
-		n    int32
-		mark string
-	}{{s.added, diff.Added}, {s.removed, diff.Removed}, {s.modified, diff.Modified}, {s.typ, diff.Type}, {s.meta, diff.Meta}} {
-		if k.n > 0 {
-			out = append(out, k.mark+number(int(k.n)))
+	for i, n := range s.kinds {
+		if n > 0 {
+			out = append(out, summed[i:i+1]+number(int(n)))
 		}
 	}
 	return strings.Join(out, " ")
@@ -162,17 +164,8 @@ func compact(nodes []node) []node {
 
 func sumsOf(c *diff.Change) sums {
 	s := sums{paths: 1, bytes: sizeOf(c.New) - sizeOf(c.Old)}
-	switch c.Kind {
-	case diff.Added:
-		s.added = 1
-	case diff.Removed:
-		s.removed = 1
-	case diff.Modified:
-		s.modified = 1
-	case diff.Type:
-		s.typ = 1
-	default:
-		s.meta = 1
+	if i := strings.Index(summed, c.Kind); i >= 0 {
+		s.kinds[i] = 1
 	}
 	return s
 }

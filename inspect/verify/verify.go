@@ -99,28 +99,16 @@ type Report struct {
 
 // Rules lists every rule, static ones first, sorted by ID.
 func Rules() []Rule {
-	out := make([]Rule, 0, 100)
+	var out []Rule
 	for _, r := range slices.Concat(surfaceRules, compareRules, treeRules) {
 		out = append(out, r.Rule)
 	}
-	for _, r := range dynamicRules {
+	slices.SortFunc(out, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
+	for _, r := range dynamicRules { // which are in order
 		r.Dynamic = true
 		out = append(out, r)
 	}
-	slices.SortFunc(out, func(a, b Rule) int {
-		if a.Dynamic != b.Dynamic {
-			return cmp.Compare(order(a.Dynamic), order(b.Dynamic))
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
 	return out
-}
-
-func order(dynamic bool) int {
-	if dynamic {
-		return 1
-	}
-	return 0
 }
 
 // Check checks every static rule. An error is trouble with reading an image; what an image does not say is a finding.
