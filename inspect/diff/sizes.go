@@ -25,44 +25,33 @@ func (c *comparison) sizes(d *Diff) {
 func components(base, slim []size.Component) []Component {
 	byName := map[string]Component{}
 	for _, s := range base {
-		c := byName[s.Name]
-		byName[s.Name] = Component{s.Name, c.Base + s.Size, c.Slim}
+		addSize(byName, s.Name, s.Size, 0)
 	}
 	for _, s := range slim {
-		c := byName[s.Name]
-		byName[s.Name] = Component{s.Name, c.Base, c.Slim + s.Size}
+		addSize(byName, s.Name, 0, s.Size)
 	}
-	var out []Component
-	for _, c := range byName {
-		if c.Base != c.Slim {
-			out = append(out, c)
-		}
-	}
-	slices.SortFunc(out, func(a, b Component) int {
+	maps.DeleteFunc(byName, func(_ string, c Component) bool { return c.Base == c.Slim })
+	return slices.SortedFunc(maps.Values(byName), func(a, b Component) int {
 		return cmp.Or(cmp.Compare(b.change(), a.change()), cmp.Compare(a.Name, b.Name))
 	})
-	return out
+}
+
+func addSize(to map[string]Component, name string, base, slim int64) {
+	c := to[name]
+	to[name] = Component{name, c.Base + base, c.Slim + slim}
 }
 
 // AddLedger sets Size.Ledger. inBase and inSlim return the component of a path; empty for none.
 func (d *Diff) AddLedger(base, slim *tree.Tree, inBase, inSlim func(path string) string) {
 	byName := map[string]Component{}
-	for i, side := range []struct {
-		*tree.Tree
-		of func(string) string
-	}{{base, inBase}, {slim, inSlim}} {
-		for e := range side.Walk("/") {
-			name := side.of(e.Path)
-			if e.Type != image.TypeFile || name == "" {
-				continue
-			}
-			c := byName[name]
-			if c.Name = name; i == 0 {
-				c.Base += e.Size
-			} else {
-				c.Slim += e.Size
-			}
-			byName[name] = c
+	for e := range base.Walk("/") {
+		if name := inBase(e.Path); e.Type == image.TypeFile && name != "" {
+			addSize(byName, name, e.Size, 0)
+		}
+	}
+	for e := range slim.Walk("/") {
+		if name := inSlim(e.Path); e.Type == image.TypeFile && name != "" {
+			addSize(byName, name, 0, e.Size)
 		}
 	}
 	d.Size.Ledger = slices.SortedFunc(maps.Values(byName), func(a, b Component) int {

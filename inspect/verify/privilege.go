@@ -43,16 +43,6 @@ var privilegeRules = []rule{
 	}, each: accountRoots},
 }
 
-func kinds(f privilege.File, of ...string) []string {
-	var out []string
-	for _, k := range f.Kinds {
-		if slices.Contains(of, k) {
-			out = append(out, k)
-		}
-	}
-	return out
-}
-
 func (h *held) eachPrivileged(visit func(f privilege.File)) {
 	for _, f := range h.Surface.Privilege.Files {
 		if !matchesAny(h.want.Privileged, f.Entry.Path) {
@@ -63,7 +53,7 @@ func (h *held) eachPrivileged(visit func(f privilege.File)) {
 
 func privilegedFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
-		if k := kinds(f, privilege.Setuid, privilege.Setgid, privilege.Capability); len(k) > 0 {
+		if k := difference(f.Kinds, []string{privilege.WorldWritable, privilege.Device}); len(k) > 0 {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s", strings.TrimSpace(fmt.Sprintf("%s (%d:%d, %04o) is %s %s", f.Entry.Path, f.Entry.UID, f.Entry.GID, f.Entry.Mode, strings.Join(k, ", "), f.Capabilities)))
 		}
 	})
@@ -71,7 +61,7 @@ func privilegedFiles(h *held) {
 
 func writableFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
-		if len(kinds(f, privilege.WorldWritable)) > 0 {
+		if slices.Contains(f.Kinds, privilege.WorldWritable) {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "everybody may write %s (%04o)", f.Entry.Path, f.Entry.Mode)
 		}
 	})
@@ -79,7 +69,7 @@ func writableFiles(h *held) {
 
 func deviceFiles(h *held) {
 	for _, f := range h.Surface.Privilege.Files {
-		if len(kinds(f, privilege.Device)) > 0 {
+		if slices.Contains(f.Kinds, privilege.Device) {
 			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s is a %s device", f.Entry.Path, f.Entry.Type)
 		}
 	}
