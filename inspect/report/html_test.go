@@ -357,8 +357,11 @@ func TestHTMLInChromium(t *testing.T) {
 				if i := strings.IndexAny(text, "\x1b\u202e\u2066\u009b"); i >= 0 {
 					t.Errorf("unprintable: %q", text[max(0, i-20):i+10])
 				}
-				if n := eval[int](b, `document.documentElement.scrollWidth - innerWidth`); n > 0 {
-					t.Errorf("long names make the page %d pixels too wide", n)
+				for _, width := range []int{420, 780, 1400} {
+					b.look(width, 800, false)
+					if n := eval[int](b, `document.documentElement.scrollWidth - innerWidth`); n > 0 {
+						t.Errorf("long names make the page %d pixels too wide for %d", n, width)
+					}
 				}
 				b.quiet(file)
 			}
