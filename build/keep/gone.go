@@ -3,6 +3,8 @@ package keep
 import (
 	"maps"
 	"slices"
+
+	"github.com/slimctl/slimctl/build/profile"
 )
 
 // Rules say how a path or package came to go.
@@ -50,10 +52,10 @@ func (s *Set) GonePackages() map[string]Reason {
 }
 
 // findCut returns the cut of the dependency of a package on another.
-func (s *Set) findCut(from, to string) (Cut, bool) {
-	i := slices.IndexFunc(s.spec.Without, func(c Cut) bool { return matches(c.From, from) && matches(c.To, to) })
+func (s *Set) findCut(from, to string) (profile.Cut, bool) {
+	i := slices.IndexFunc(s.spec.Without, func(c profile.Cut) bool { return matches(c.From, from) && matchesAny(c.To, to) })
 	if i < 0 {
-		return Cut{}, false
+		return profile.Cut{}, false
 	}
 	return s.spec.Without[i], true
 }
@@ -61,12 +63,12 @@ func (s *Set) findCut(from, to string) (Cut, bool) {
 // drop returns why a file goes although its package stays; name is empty for a file that no package owns.
 func (s *Set) drop(p, name string) (r Reason, dropped bool) {
 	for _, d := range s.spec.Drop {
-		if matches(d.Glob, p) && !slices.ContainsFunc(d.Except, func(g string) bool { return matches(g, p) }) {
+		if matches(d.Glob, p) && !matchesAny(d.Except, p) {
 			return Reason{Rule: ByDrop, From: d.Glob, Why: d.Why}, true
 		}
 	}
 	for _, c := range s.spec.Without {
-		if name != "" && matches(c.From, name) && slices.ContainsFunc(c.Drop, func(g string) bool { return matches(g, p) }) {
+		if name != "" && matches(c.From, name) && matchesAny(c.Drop, p) {
 			return Reason{Rule: ByCut, Why: c.Why}, true
 		}
 	}

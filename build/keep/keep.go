@@ -17,53 +17,11 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/elf"
 	"github.com/slimctl/slimctl/image/tree"
 )
-
-// Spec is the input of Resolve: the programs and the rules by which files stay. Globs have doublestar's syntax.
-type Spec struct {
-	// Roots are the programs, and what else must be there.
-	Roots []Root
-	// Packages are names, or globs of names, of packages that nothing leads to: data, and what is essential to dpkg.
-	Packages []string
-	// Paths are globs of products that no package owns: caches, links that scripts made, certificates.
-	Paths []string
-	// Dlopen is what programs load by themselves.
-	Dlopen []Dlopen
-	// Without cuts dependencies between packages.
-	Without []Cut
-	// Drop takes files out of the packages that stay.
-	Drop []Drop
-}
-
-// Root is a path that must be there.
-type Root struct{ Path, Why string }
-
-// Dlopen is what a program loads that no ELF file names.
-type Dlopen struct {
-	// Opener is a glob of the program.
-	Opener string
-	// Objects are names of libraries, or globs of paths. One that the base lacks is left out.
-	Objects []string
-	Why     string
-}
-
-// Cut removes the dependency of package From on package To.
-type Cut struct {
-	From, To string
-	// Drop are globs of the files of From that do need it, and go with the edge.
-	Drop []string
-	Why  string
-}
-
-// Drop is files of packages that go although the package stays.
-type Drop struct {
-	Glob   string
-	Except []string
-	Why    string
-}
 
 // Rules say how a path came to stay.
 const (
@@ -100,7 +58,7 @@ type Set struct {
 	Notes []string
 
 	db       *database
-	spec     Spec
+	spec     profile.Keep
 	dangling map[string]bool // links that would lead to nothing
 }
 
@@ -141,7 +99,7 @@ func (e *BrokenError) Error() string { return strings.Join(e.Findings, "\n") }
 type keeper struct {
 	ctx  context.Context
 	img  *tree.Image
-	spec Spec
+	spec profile.Keep
 	elfs map[tree.Digest]*elf.File
 	db   *database
 	dirs []string // that the loader looks in
@@ -155,8 +113,8 @@ type keeper struct {
 	globbed map[string][]string
 }
 
-// Resolve works out what of img stays. A root that isn't there, and a file that would stay without what it needs, are errors.
-func Resolve(ctx context.Context, img *tree.Image, spec Spec) (*Set, error) {
+// Resolve works out what of img stays by the rules of spec, whose roots must all be there: their conditions aren't read. A root that isn't there, and a file that would stay without what it needs, are errors.
+func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, error) {
 	elfs, err := img.ELF()
 	if err != nil {
 		return nil, err
@@ -579,9 +537,10 @@ func (k *keeper) keepDirectories() {
 func (k *keeper) noteIdleCuts() {
 	for _, c := range k.spec.Without {
 		_, from := k.set.Packages[c.From]
-		to, stays := k.set.Packages[c.To]
-		if from && stays {
-			k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s stays although its edge from %s is cut: %s of %s", c.To, c.From, to.Rule, to.From))
+		for _, name := range c.To {
+			if to, stays := k.set.Packages[name]; from && stays {
+				k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s stays although its edge from %s is cut: %s of %s", name, c.From, to.Rule, to.From))
+			}
 		}
 	}
 }
@@ -630,3 +589,7 @@ func (k *keeper) isKept(p string) bool {
 }
 
 func matches(glob, s string) bool { return doublestar.MatchUnvalidated(glob, s) }
+
+func matchesAny(globs []string, s string) bool {
+	return slices.ContainsFunc(globs, func(g string) bool { return matches(g, s) })
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/elf/elftest"
 	"github.com/slimctl/slimctl/image/tree"
@@ -86,9 +87,9 @@ func withParents(files []image.File) []image.File {
 	return files
 }
 
-func roots(paths ...string) (out []keep.Root) {
+func roots(paths ...string) (out []profile.Root) {
 	for _, p := range paths {
-		out = append(out, keep.Root{Path: p, Why: "a test"})
+		out = append(out, profile.Root{Path: p, Why: "a test"})
 	}
 	return out
 }
@@ -118,7 +119,7 @@ func TestFiles(t *testing.T) {
 		"a directory":                  {"/opt/py/lib/glibc-hwcaps", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots(tt.root)})
+			set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(tt.root)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +133,7 @@ func TestFiles(t *testing.T) {
 			}
 		})
 	}
-	set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots("/usr/bin/link")})
+	set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots("/usr/bin/link")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func TestFiles(t *testing.T) {
 		"/usr/bin/nothing": "/usr/bin/nothing is not in the base (a test)",
 		"/usr/bin/other":   "/usr/bin/other needs the interpreter /usr/bin/nowhere, which is not in the base",
 	} {
-		if _, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots(root)}); err == nil || err.Error() != want {
+		if _, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(root)}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", root, err)
 		}
 	}
@@ -184,10 +185,10 @@ func products() []image.File {
 // TestPackages: packages come with their owners and dependencies, less what is cut and dropped, and the database says so.
 func TestPackages(t *testing.T) {
 	img := base(t, packages(), products()...)
-	spec := keep.Spec{
+	spec := profile.Keep{
 		Roots: roots("/usr/bin/wm"), Packages: []string{"pyth*"}, Paths: []string{"/etc/ld.so.cache", "/var/cache/fonts"},
-		Without: []keep.Cut{{From: "libimage", To: "libps", Drop: []string{"/usr/lib/*/image/ps.so", "/etc/ps.conf"}, Why: "no PostScript"}},
-		Drop:    []keep.Drop{{Glob: "/usr/share/doc/**", Except: []string{"/usr/share/doc/*/copyright"}, Why: "nobody reads it"}, {Glob: "/usr/lib/python/b.py", Why: "a test"}},
+		Without: []profile.Cut{{From: "libimage", To: []string{"libps"}, Drop: []string{"/usr/lib/*/image/ps.so", "/etc/ps.conf"}, Why: "no PostScript"}},
+		Drop:    []profile.Drop{{Glob: "/usr/share/doc/**", Except: []string{"/usr/share/doc/*/copyright"}, Why: "nobody reads it"}, {Glob: "/usr/lib/python/b.py", Why: "a test"}},
 	}
 	set, err := keep.Resolve(t.Context(), img, spec)
 	if err != nil {
@@ -239,7 +240,7 @@ func TestPackages(t *testing.T) {
 // TestBrokenCuts: it is the files that decide whether an edge may be cut.
 func TestBrokenCuts(t *testing.T) {
 	img := base(t, packages())
-	spec := keep.Spec{Roots: roots("/usr/bin/wm"), Without: []keep.Cut{{From: "libimage", To: "libps", Why: "forgot the plugin"}}}
+	spec := profile.Keep{Roots: roots("/usr/bin/wm"), Without: []profile.Cut{{From: "libimage", To: []string{"libps"}, Why: "forgot the plugin"}}}
 	_, err := keep.Resolve(t.Context(), img, spec)
 	var broken *keep.BrokenError
 	want := "/usr/lib/x86_64-linux-gnu/image/ps.so stays and needs /usr/lib/x86_64-linux-gnu/libps.so of package libps: drop it with the edge from libimage, or don't cut or drop what it needs"
@@ -247,7 +248,7 @@ func TestBrokenCuts(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// One that its owner's main library needs stays, whoever cuts it, and that is told.
-	spec.Without = []keep.Cut{{From: "wm", To: "libimage", Why: "wrong"}}
+	spec.Without = []profile.Cut{{From: "wm", To: []string{"libimage"}, Why: "wrong"}}
 	set, err := keep.Resolve(t.Context(), img, spec)
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +257,7 @@ func TestBrokenCuts(t *testing.T) {
 		t.Errorf("notes %q", set.Notes)
 	}
 	// What is dropped and a program needs stays, too.
-	spec = keep.Spec{Roots: roots("/usr/bin/wm"), Drop: []keep.Drop{{Glob: "/usr/lib/**", Why: "wrong"}}}
+	spec = profile.Keep{Roots: roots("/usr/bin/wm"), Drop: []profile.Drop{{Glob: "/usr/lib/**", Why: "wrong"}}}
 	if set, err = keep.Resolve(t.Context(), img, spec); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +270,7 @@ func TestBrokenCuts(t *testing.T) {
 func TestDlopen(t *testing.T) {
 	debs := append(packages(), deb{"libsoft", "Depends: libpng\n", []image.File{library("/usr/lib/x86_64-linux-gnu/libsoft.so", "libpng.so")}})
 	img := base(t, debs, image.Symlink("/usr/bin/alias", "wm"))
-	spec := keep.Spec{Roots: roots("/usr/bin/wm"), Dlopen: []keep.Dlopen{
+	spec := profile.Keep{Roots: roots("/usr/bin/wm"), Dlopen: []profile.Dlopen{
 		{Opener: "/usr/bin/{alias,wm}", Objects: []string{"libsoft.so", "libnone.so", "/usr/share/f*/*"}, Why: "TLS"},
 		{Opener: "/usr/bin/nothing", Objects: []string{"libps.so"}, Why: "not here"},
 	}}
@@ -293,7 +294,7 @@ func TestSameSet(t *testing.T) {
 	img := base(t, packages(), image.Bytes("/var/lib/dpkg/info/fonts:amd64.list", 0o644, []byte("/etc/image.conf\n/usr/bin/wm\n"))) // two packages have one file
 	first := ""
 	for range 20 {
-		set, err := keep.Resolve(t.Context(), img, keep.Spec{Roots: roots("/usr/bin/wm", "/etc/image.conf")})
+		set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots("/usr/bin/wm", "/etc/image.conf")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -76,6 +77,16 @@ func run(ctx context.Context, dir string, env []string, stdout io.Writer, name s
 	}
 	return nil
 }
+
+// ownGroup puts cmd in a process group that is killed as a whole: npm starts children.
+func ownGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.Cancel != nil { // made by exec.CommandContext
+		cmd.Cancel = func() error { return killGroup(cmd) }
+	}
+}
+
+func killGroup(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
 // tail keeps the end of what a program printed.
 type tail struct{ data []byte }

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/build"
-	"github.com/slimctl/slimctl/build/keep"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 )
 
@@ -71,7 +71,7 @@ func (w *work) needs(overlays []build.Lay) error {
 		for _, p := range n.paths {
 			problem := w.lacks(p, n.program, scripts)
 			if met = problem == ""; met {
-				w.met = append(w.met, keep.Root{Path: p, Why: n.by})
+				w.met = append(w.met, profile.Root{Path: p, Why: n.by})
 				break
 			}
 			looked = append(looked, problem)

@@ -18,7 +18,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/build"
-	"github.com/slimctl/slimctl/build/keep"
 	"github.com/slimctl/slimctl/build/lock"
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
@@ -42,7 +41,7 @@ type work struct {
 	servers []string
 	laid    map[string]laid
 	// met are the paths of the base that the image needs.
-	met []keep.Root
+	met []profile.Root
 }
 
 // laid is what an overlay puts at a path.

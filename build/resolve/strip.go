@@ -97,10 +97,10 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 }
 
 // stripKey returns a digest of all that the layers and their ledger depend on.
-func (w *work) stripKey(spec keep.Spec) string {
+func (w *work) stripKey(spec profile.Keep) string {
 	p, key := w.in.Profile, sha256.New()
 	fmt.Fprintf(key, "%q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest)
-	_ = json.NewEncoder(key).Encode([]any{p.Keep, spec}) // a hash takes everything
+	_ = json.NewEncoder(key).Encode(spec) // a hash takes everything
 	for _, path := range slices.Sorted(maps.Keys(w.removed)) {
 		fmt.Fprintf(key, "%q %q\n", path, w.removed[path].Why)
 	}
@@ -110,10 +110,11 @@ func (w *work) stripKey(spec keep.Spec) string {
 	return fmt.Sprintf("%x", key.Sum(nil))
 }
 
-// keepSpec returns the rules by which files stay. All that it asks of the base it asks always, so that a lock has the answers.
-func (w *work) keepSpec() (spec keep.Spec, err error) {
-	k := w.in.Profile.Keep
-	spec.Packages, spec.Paths = k.Packages, k.Paths
+// keepSpec returns the rules by which files stay, with the roots that this base and platform have. All that it asks of the base it
+// asks always, so that a lock has the answers.
+func (w *work) keepSpec() (profile.Keep, error) {
+	spec := *w.in.Profile.Keep
+	spec.Roots = nil
 	for _, r := range w.met {
 		real, err := w.place(r.Path)
 		if err != nil {
@@ -123,31 +124,20 @@ func (w *work) keepSpec() (spec keep.Spec, err error) {
 			spec.Roots = append(spec.Roots, r)
 		}
 	}
-	for _, r := range k.Roots {
+	for _, r := range w.in.Profile.Keep.Roots {
 		ok, err := w.holds(r.When)
 		if err != nil {
 			return spec, err
 		}
 		if ok {
-			spec.Roots = append(spec.Roots, keep.Root{Path: r.Path, Why: r.Why})
+			spec.Roots = append(spec.Roots, r)
 		}
-	}
-	for _, d := range k.Dlopen {
-		spec.Dlopen = append(spec.Dlopen, keep.Dlopen{Opener: d.Opener, Objects: d.Objects, Why: d.Why})
-	}
-	for _, c := range k.Without {
-		for _, to := range c.To {
-			spec.Without = append(spec.Without, keep.Cut{From: c.From, To: to, Drop: c.Drop, Why: c.Why})
-		}
-	}
-	for _, d := range k.Drop {
-		spec.Drop = append(spec.Drop, keep.Drop{Glob: d.Glob, Except: d.Except, Why: d.Why})
 	}
 	return spec, w.base.Err
 }
 
 // resolveKeep resolves which files of the base stay.
-func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec keep.Spec) (*keep.Set, error) {
+func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec profile.Keep) (*keep.Set, error) {
 	set, err := keep.Resolve(ctx, files, spec)
 	if err != nil {
 		return nil, fmt.Errorf("profile %s: %w", w.in.Profile.Name, err)

@@ -29,7 +29,7 @@ var rooms = map[string][]string{
 	"build/profile":           {},
 	"build/resolve":           {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree", "internal/version"},
 	"build/lock":              {"build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
-	"build/keep":              {"image", "image/deb822", "image/elf", "image/tree"},
+	"build/keep":              {"build/profile", "image", "image/deb822", "image/elf", "image/tree"},
 	"build/strip":             {"image", "image/tree", "internal/rawname"},
 	"build/ledger":            {"image", "internal/rawname"},
 	"build/ledger/ledgertest": {"build/ledger"},
