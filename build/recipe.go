@@ -43,15 +43,15 @@ type Recipe struct {
 // Base is the image that a recipe derives from, for one platform.
 type Base struct {
 	// Reference is the base as the user named it.
-	Reference string
+	Reference string `json:"reference"`
 	// Index is the digest of the base's image index, or of its manifest when it has no index.
-	Index v1.Hash
+	Index v1.Hash `json:"digest"`
 	// Manifest is the digest of this platform's manifest.
-	Manifest v1.Hash
+	Manifest v1.Hash `json:"manifest"`
 	// Line is the generation of the base's layout: A, B or C.
-	Line string
+	Line string `json:"line"`
 	// Image gives the base's manifest and config; a recipe never reads its layers.
-	Image v1.Image
+	Image v1.Image `json:"-"`
 }
 
 // NewUpstream returns what is new to any of the recipes, each once.
@@ -69,14 +69,14 @@ func NewUpstream(recipes []*Recipe) []Gone {
 
 // Remove takes a path of the base away, with everything below it.
 type Remove struct {
-	Path string
+	Path string `json:"path"`
 	// Type is what the base has there.
-	Type image.Type
-	Why  string
+	Type image.Type `json:"type,omitempty"`
+	Why  string     `json:"why"`
 	// Source is the profile line that asked for it, as file:line:column; empty for what slimctl does of itself.
-	Source string
+	Source string `json:"source,omitempty"`
 	// With lists the files that go with an owned directory, for reading: the removal of Path takes them away.
-	With []Gone
+	With []Gone `json:"with,omitempty"`
 }
 
 // Gone is something of the base that isn't in the image.

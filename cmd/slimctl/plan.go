@@ -96,32 +96,16 @@ func (a *app) explain(r *slim.Resolved, what, format string) error {
 
 // plan is a recipe for reading.
 type plan struct {
-	Platform string        `json:"platform"`
-	Profile  string        `json:"profile"`
-	Base     planBase      `json:"base"`
-	Remove   []planRemoval `json:"remove"`
+	Platform string         `json:"platform"`
+	Profile  string         `json:"profile"`
+	Base     build.Base     `json:"base"`
+	Remove   []build.Remove `json:"remove"`
 	// Keep are the layers of what stays of the base; none when its own stay.
 	Keep []planComponent    `json:"keep,omitempty"`
 	Lay  []planOverlay      `json:"lay"`
 	Set  build.ConfigChange `json:"set"`
 	// New is what goes and what neither the profile nor the lock before knows of the base.
 	New []build.Gone `json:"new,omitempty"`
-}
-
-type planBase struct {
-	Reference string `json:"reference"`
-	Digest    string `json:"digest"`
-	Manifest  string `json:"manifest"`
-	Line      string `json:"line"`
-}
-
-type planRemoval struct {
-	Path   string `json:"path"`
-	Type   string `json:"type,omitempty"`
-	Why    string `json:"why"`
-	Source string `json:"source,omitempty"`
-	// With are the files that go with a directory.
-	With []build.Gone `json:"with,omitempty"`
 }
 
 type planComponent struct {
@@ -146,11 +130,8 @@ type planFile struct {
 
 func planOf(r *build.Recipe) plan {
 	p := plan{
-		Platform: r.Platform.String(), Profile: r.Profile, Set: r.Change, Remove: []planRemoval{}, Lay: []planOverlay{}, New: r.New,
-		Base: planBase{Reference: r.Base.Reference, Digest: r.Base.Index.String(), Manifest: r.Base.Manifest.String(), Line: r.Base.Line},
-	}
-	for _, s := range r.Removals {
-		p.Remove = append(p.Remove, planRemoval{Path: s.Path, Type: string(s.Type), Why: s.Why, Source: s.Source, With: s.With})
+		Platform: r.Platform.String(), Profile: r.Profile, Base: r.Base, Set: r.Change,
+		Remove: append([]build.Remove{}, r.Removals...), Lay: []planOverlay{}, New: r.New,
 	}
 	for _, c := range r.Stripped() {
 		p.Keep = append(p.Keep, planComponent{c.Name, c.Files, c.Unpacked})
@@ -171,7 +152,7 @@ const maxListed = 12
 
 func (p plan) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Digest)
+	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Index)
 	fmt.Fprintf(t, "\nremove %d paths\n", len(p.Remove))
 	for _, r := range p.Remove {
 		fmt.Fprintf(t, "  - %s\t%s\n", printable(r.Path), r.Why)
