@@ -1,4 +1,4 @@
-.PHONY: build test lint generate bench conformance release
+.PHONY: build test lint generate bench conformance embed release
 
 build: ## ./slimctl
 	go build -o slimctl ./cmd/slimctl
@@ -22,14 +22,22 @@ conformance: ## the MCP conformance suite and Inspector against browser-shell; s
 bench: ## embedded engine against buildkitd; see bench/README.md
 	bash bench/run
 
-# browser-shell has the tag or commit of the repository in it, and so has its digest: the tree must be clean.
-release: ## dist/: slimctl with browser-shell for both architectures inside, browser-shell by itself, manual pages
-	mkdir -p dist
-	for arch in amd64 arm64; do \
-	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -tags nethttpomithttp2 -trimpath -buildvcs=true -ldflags '-s -w -buildid=' \
-	    -o build/overlays/bin/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
-	  cp build/overlays/bin/browser-shell-linux-$$arch dist/ || exit 1; \
+# A slimctl that carries browser-shell has the bytes that any other of the same version and Go compiles (build/overlays, serverFlags).
+BIN = build/overlays/bin
+STAMP = $(shell git diff --quiet HEAD 2>/dev/null && git describe --exact-match --tags --match 'v[0-9]*' 2>/dev/null)
+ARCHES = amd64 arm64
+embed: ## browser-shell for both architectures, where -tags embedserver looks for it
+	mkdir -p $(BIN)
+	for arch in $(ARCHES); do \
+	  env -u GOEXPERIMENT -u GODEBUG CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOWORK=off GOFIPS140=off \
+	    go build -tags nethttpomithttp2 -trimpath -buildvcs=false -gcflags=all=-dwarf=false \
+	    -ldflags '-s -w -buildid=$(if $(STAMP), -X main.stamp=$(STAMP))' \
+	    -o $(BIN)/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
 	done
+
+release: embed ## dist/: slimctl with browser-shell for both architectures inside, browser-shell by itself, manual pages
+	mkdir -p dist
+	cp $(BIN)/browser-shell-linux-* dist/
 	for target in linux/amd64 linux/arm64 darwin/arm64; do \
 	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -buildvcs=true -ldflags '-s -w' \
 	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl || exit 1; \

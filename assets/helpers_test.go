@@ -26,7 +26,7 @@ func holds(w profile.When, line profile.Line) bool {
 	return len(w.Line) == 0 || slices.Contains(w.Line, line)
 }
 
-// laid gives what the profile's overlays put on a base of one line, by path in the image.
+// laid returns what the profile's overlays put on a base of one line, by path in the image.
 func laid(t *testing.T, p *profile.Profile, line profile.Line) map[string]string {
 	t.Helper()
 	out := map[string]string{}

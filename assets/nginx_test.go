@@ -70,7 +70,7 @@ func startUpstream(t *testing.T, path string, answer http.HandlerFunc) *upstream
 	return u
 }
 
-// take gives what reached the stub since the last call.
+// take returns what reached the stub since the last call.
 func (u *upstream) take() []*http.Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()

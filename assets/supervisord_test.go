@@ -56,7 +56,7 @@ func parseINI(t *testing.T, path, text string) map[string]map[string]string {
 	return out
 }
 
-// conf gives the sections of the image's supervisord.conf.
+// conf returns the sections of the image's supervisord.conf.
 func conf(t *testing.T) map[string]map[string]string {
 	return parseINI(t, supervisordConf, laid(t, loadProfile(t, "l0"), "A")[supervisordConf])
 }

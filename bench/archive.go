@@ -37,15 +37,15 @@ const (
 	tableArchive    = "archive"
 )
 
-// archives writes the image to this machine, beside doing the same with no checks and no tool in between.
+// archives measures writing the image to this machine, beside a process that only fetches, without verification.
 func (b *bench) archives(ctx context.Context) error {
-	if err := errors.Join(b.reg.latency(0), b.change("first")); err != nil {
+	if err := errors.Join(b.reg.latency(0), b.writeProfile("first")); err != nil {
 		return err
 	}
 	cache := filepath.Join(b.tmp, "cache-archive")
 	dest := filepath.Join(b.tmp, "out")
-	// The first output of links stays until the end: removing a link changes the times by which slimctl knows the
-	// base's blobs again.
+	// Keep the first output of links until the end: removing a link changes the times by which slimctl knows verified
+	// blobs.
 	linked := filepath.Join(b.tmp, "linked")
 	build := func(base, lock, output string) []string {
 		return []string{
@@ -61,7 +61,7 @@ func (b *bench) archives(ctx context.Context) error {
 		b.logf("archives, run %d of %d", n+1, b.runs)
 		for _, r := range []struct {
 			row   string
-			fresh bool // forget what was once verified
+			fresh bool // remove the record of verified blobs
 			args  []string
 		}{
 			{rowFetch, false, []string{b.self, floorCommand, b.slim, dest}},
@@ -79,7 +79,7 @@ func (b *bench) archives(ctx context.Context) error {
 					return err
 				}
 			}
-			unix.Sync() // nobody pays for what another wrote
+			unix.Sync() // so that no process pays for another's writes
 			s, err := b.measure(ctx, r.args)
 			if err != nil {
 				return fmt.Errorf("%s: %w", r.row, err)
@@ -102,13 +102,13 @@ func (b *bench) archives(ctx context.Context) error {
 	return nil
 }
 
-// floorCommand is what the floor's own process is called by: floor HOST/REPO:TAG FILE [hash].
+// floorCommand is the first argument of the floor's process: floor HOST/REPO:TAG FILE [hash].
 const floorCommand = "floor"
 
-// floorJobs is what slimctl has (image, copyJobs).
+// floorJobs is slimctl's number of concurrent copies (image/output, copyJobs).
 const floorJobs = 6
 
-// fetchEverything fetches everything that an image consists of into one file, side by side, each blob to a place of its own.
+// fetchEverything fetches all blobs of an image concurrently into one file, each to its own place.
 func fetchEverything(args []string) error {
 	if len(args) < 2 {
 		return errors.New("floor: HOST/REPO:TAG and FILE are wanted")
@@ -191,7 +191,7 @@ func fetch(url string, d v1.Descriptor, w io.Writer, hash bool) error {
 	return err
 }
 
-// describe looks at the base and at the machine.
+// describe describes the base and the machine.
 func (b *bench) describe(ctx context.Context) error {
 	b.layers = map[string]bool{}
 	src, err := image.Open(ctx, "oci:"+b.layout, image.Options{})

@@ -29,13 +29,13 @@ type options struct {
 }
 
 const (
-	fullWeight  = 1_100_000_000 // with it the base has more than 2 GB
+	fullWeight  = 1_100_000_000 // gives a base of more than 2 GB
 	quickWeight = 100_000_000
 )
 
 func main() {
 	harness.Main("bench", func(ctx context.Context) error {
-		// The floor of the archives is a process of its own, as slimctl is.
+		// The floor of the archives is a separate process, like slimctl.
 		if len(os.Args) > 1 && os.Args[1] == floorCommand {
 			return fetchEverything(os.Args[2:])
 		}
@@ -58,7 +58,7 @@ func main() {
 
 func run(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if flag.NArg() > 0 || o.weight < 0 || o.runs < 1 {
-		return errors.New("no arguments, a weight of 0 or more and at least one run are wanted; see -h")
+		return errors.New("pass no arguments, a weight of at least 0 and at least one run; see -h")
 	}
 	b, err := setUp(ctx, o)
 	if b != nil {

@@ -26,23 +26,23 @@ import (
 	"github.com/slimctl/slimctl/internal/registry"
 )
 
-// sample is one measured process. Sizes are in bytes.
+// sample is a measured process. Sizes are in bytes.
 type sample struct {
 	Table   string        `json:"table"` // push, latency, archive
 	Row     string        `json:"row"`
 	Latency time.Duration `json:"latency"` // added to each request
 	harness.Used
-	Daemon int64 `json:"daemon"` // resident memory of buildkitd at its most, meanwhile
-	// BasePulled is what was pulled of the base's layers.
+	Daemon int64 `json:"daemon"` // largest resident memory of buildkitd during the process
+	// BasePulled is the number of bytes pulled of the base's layers.
 	BasePulled int64          `json:"basePulled"`
 	Stats      registry.Stats `json:"stats"`
-	Said       string         `json:"said"` // on stdout
+	Said       string         `json:"said"` // standard output
 }
 
-// maxTime bounds one process.
+// maxTime limits one process.
 const maxTime = 5 * time.Minute
 
-// measure runs a process with the registry's counters at zero.
+// measure runs a process with reset counters of the registry.
 func (b *bench) measure(ctx context.Context, args []string) (s sample, err error) {
 	if err := b.reg.control(http.MethodPost, "/_reset", nil); err != nil {
 		return s, err
@@ -59,7 +59,7 @@ func (b *bench) measure(ctx context.Context, args []string) (s sample, err error
 	return s, b.reg.control(http.MethodGet, "/_stats", &s.Stats)
 }
 
-// command is a program with an environment that the machine's own settings don't reach.
+// command returns a program with an environment independent of the machine's settings.
 func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := harness.Command(ctx, args...)
 	cmd.Dir = b.tmp
@@ -73,12 +73,12 @@ func (b *bench) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs slimctl and gives its stdout.
+// run runs slimctl and returns its standard output.
 func (b *bench) run(ctx context.Context, args ...string) (string, error) {
 	return output(b.command(ctx, append([]string{b.slimctl}, args...)...))
 }
 
-// registryProcess is testregistry.
+// registryProcess is a running testregistry.
 type registryProcess struct {
 	cmd  *exec.Cmd
 	host string
@@ -109,7 +109,7 @@ func (r *registryProcess) stop() {
 	_ = r.cmd.Wait()
 }
 
-// control asks the registry outside of what it counts; into may be nil.
+// control sends a request to the registry's control paths, which aren't counted. into may be nil.
 func (r *registryProcess) control(method, path string, into any) error {
 	req, err := http.NewRequest(method, "http://"+r.host+path, nil)
 	if err != nil {
@@ -146,14 +146,14 @@ type daemon struct {
 
 func (b *bench) startDaemon(ctx context.Context) (d *daemon, err error) {
 	d = &daemon{root: filepath.Join(b.tmp, "buildkitd")}
-	if d.run, err = os.MkdirTemp("", "sb-"); err != nil { // short: a socket's path has at most 107 bytes
+	if d.run, err = os.MkdirTemp("", "sb-"); err != nil { // short, because a socket's path is limited to 107 bytes
 		return nil, err
 	}
 	socket := filepath.Join(d.run, "s")
 	d.addr = "unix://" + socket
 	runc, err := exec.LookPath("runc")
 	if err != nil {
-		runc = "/bin/true" // never run: the daemon only insists on finding one
+		runc = "/bin/true" // the daemon insists on a runtime, but never runs it
 	}
 	d.cmd = harness.Command(context.WithoutCancel(ctx), b.daemon, "--config", os.DevNull, "--root", d.root, "--addr", d.addr, "--otel-socket-path", socket+".t",
 		"--containerd-worker=false", "--oci-worker-binary="+runc, "--oci-worker-snapshotter=auto",
@@ -186,8 +186,8 @@ func (d *daemon) stop() error {
 	return removeAll(d.root)
 }
 
-// forgetPeak sets the process's peak to what it has now (proc(5), clear_refs).
-func (d *daemon) forgetPeak() error {
+// resetPeak sets the process's peak to its current memory (proc(5), clear_refs).
+func (d *daemon) resetPeak() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", d.cmd.Process.Pid), []byte("5"), 0)
 }
 
@@ -195,7 +195,7 @@ func (d *daemon) peakMemory() (int64, error) {
 	return harness.Memory(d.cmd.Process.Pid, "status", "VmHWM")
 }
 
-// removeAll unmounts what a daemon may have left mounted below dir, and removes dir.
+// removeAll unmounts everything below dir that a daemon left mounted, and removes dir.
 func removeAll(dir string) error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

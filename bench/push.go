@@ -25,14 +25,14 @@ const (
 	rowOverlay     = "buildkitd (c) overlay"
 	cold, warm     = ", cold", ", warm"
 	tablePush      = "push"
-	measuredTrips  = 20 * time.Millisecond // far above what a request takes: the chain of requests is the true one
+	measuredTrips  = 20 * time.Millisecond // far above the duration of a request, so that the chain of requests is exact
 	highestLatency = 100 * time.Millisecond
 )
 
-// forms of LLB by row, in the order in which they run.
+// forms lists the forms of LLB with their rows, in the order of their runs.
 var forms = []struct{ row, form string }{{rowMerge, "merge"}, {rowOverlay, "overlay"}, {rowSimple, "simple"}}
 
-// pushes is the main table: every row once, then every row again.
+// pushes measures the main table, each row once before repeating any.
 func (b *bench) pushes(ctx context.Context) error {
 	for n := range b.runs {
 		if b.enough(n, 4*time.Minute) {
@@ -54,7 +54,7 @@ func (b *bench) pushes(ctx context.Context) error {
 	return nil
 }
 
-// latencies adds time to each request. File operations get one run, for the round trips.
+// latencies measures with added latency. File operations run once, for the round trips.
 func (b *bench) latencies(ctx context.Context) error {
 	for _, d := range []time.Duration{measuredTrips, highestLatency} {
 		for n := range b.runs {
@@ -84,9 +84,9 @@ func (b *bench) latencies(ctx context.Context) error {
 
 func (b *bench) embeddedCold(ctx context.Context) error { return b.coldAt(ctx, 0) }
 
-// coldAt builds with neither lock nor index: the index pass reads the base.
+// coldAt builds without lock and index, so that the index pass reads the base.
 func (b *bench) coldAt(ctx context.Context, d time.Duration) error {
-	if err := b.change("first"); err != nil {
+	if err := b.writeProfile("first"); err != nil {
 		return err
 	}
 	cache := filepath.Join(b.tmp, "cache-cold")
@@ -96,13 +96,13 @@ func (b *bench) coldAt(ctx context.Context, d time.Duration) error {
 	return b.push(ctx, rowCold, d, nil, b.repo("cold")+":1", "--cache-dir", cache)
 }
 
-// embedded builds with the lock and no index; again, to another repository, with what this left in the cache; and then
-// with the index, without the lock and with one file changed, to the first repository.
+// embedded builds with the lock and without index; then, with the resulting cache, to another repository; then, with
+// the index, without the lock and with one file changed, to the first repository.
 func (b *bench) embedded(ctx context.Context, d time.Duration) error {
 	if err := b.reg.latency(d); err != nil {
 		return err
 	}
-	if err := b.change("first"); err != nil {
+	if err := b.writeProfile("first"); err != nil {
 		return err
 	}
 	cache := filepath.Join(b.tmp, "cache-lock")
@@ -115,14 +115,14 @@ func (b *bench) embedded(ctx context.Context, d time.Duration) error {
 			return err
 		}
 	}
-	if err := b.change("second"); err != nil {
+	if err := b.writeProfile("second"); err != nil {
 		return err
 	}
 	return b.push(ctx, rowWarm, d, nil, repo+":2", "--cache-dir", b.cache)
 }
 
-// buildkitd builds on a daemon with an empty root, and then on the same daemon to the same repository with one file
-// changed. slimctl itself has the base index, so that the daemon's work is what is measured.
+// buildkitd builds on a daemon with an empty root, then on the same daemon to the same repository with one file
+// changed. slimctl has the base index, so that only the daemon's work is measured.
 func (b *bench) buildkitd(ctx context.Context, row, form string, d time.Duration) (err error) {
 	if b.daemon == "" {
 		return nil
@@ -141,7 +141,7 @@ func (b *bench) buildkitd(ctx context.Context, row, form string, d time.Duration
 	}()
 	repo := b.repo(form)
 	for i, kind := range []string{cold, warm} {
-		if err := b.change([]string{"first", "second"}[i]); err != nil {
+		if err := b.writeProfile([]string{"first", "second"}[i]); err != nil {
 			return err
 		}
 		if err := b.push(ctx, row+kind, d, bk, fmt.Sprintf("%s:%d", repo, i+1), "--cache-dir", b.cache,
@@ -152,17 +152,17 @@ func (b *bench) buildkitd(ctx context.Context, row, form string, d time.Duration
 	return nil
 }
 
-// repo is a repository that doesn't exist yet.
+// repo returns the name of a new repository.
 func (b *bench) repo(name string) string {
 	b.repos++
 	return fmt.Sprintf("%s/slim/%s-%d", b.reg.host, name, b.repos)
 }
 
-// push measures one build that pushes to tag.
+// push measures a build that pushes to tag.
 func (b *bench) push(ctx context.Context, row string, d time.Duration, bk *daemon, tag string, args ...string) error {
 	args = append([]string{b.slimctl, "build", "--progress", "quiet", "--profile", b.profile(), "--base", b.reference(), "--push", "-t", tag}, args...)
 	if bk != nil {
-		if err := bk.forgetPeak(); err != nil {
+		if err := bk.resetPeak(); err != nil {
 			return err
 		}
 	}

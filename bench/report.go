@@ -29,8 +29,8 @@ func cpu() string {
 	return runtime.GOARCH
 }
 
-// of gives the samples of one row at one latency.
-func (b *bench) of(row string, d time.Duration) []sample {
+// samplesOf returns the samples of a row at a latency.
+func (b *bench) samplesOf(row string, d time.Duration) []sample {
 	var out []sample
 	for _, s := range b.samples {
 		if s.Row == row && s.Latency == d {
@@ -41,9 +41,9 @@ func (b *bench) of(row string, d time.Duration) []sample {
 	return out
 }
 
-// wall is the median in seconds; 0 when the row wasn't measured.
+// wall returns the median time of a row in seconds, or 0 if it wasn't measured.
 func (b *bench) wall(row string, d time.Duration) float64 {
-	s := b.of(row, d)
+	s := b.samplesOf(row, d)
 	if len(s) == 0 {
 		return 0
 	}
@@ -51,7 +51,7 @@ func (b *bench) wall(row string, d time.Duration) float64 {
 }
 
 func (b *bench) trips(row string, d time.Duration) string {
-	s := b.of(row, d)
+	s := b.samplesOf(row, d)
 	if len(s) == 0 {
 		return "–"
 	}
@@ -66,7 +66,7 @@ func highest(samples []sample, of func(sample) int64) int64 {
 	return top
 }
 
-// size words bytes.
+// size formats a number of bytes.
 func size(n int64) string {
 	switch {
 	case n == 0:
@@ -104,7 +104,7 @@ func (b *bench) pushTable(w io.Writer) error {
 	t := harness.NewTable(w, "row", "runs", "wall s: median", "min", "max", "× lock", "base layers pulled", "pulled in all", "pushed", "requests",
 		"round trips*", "mounts", "peak slimctl", "peak buildkitd")
 	for _, row := range pushRows() {
-		s := b.of(row, 0)
+		s := b.samplesOf(row, 0)
 		if len(s) == 0 {
 			continue
 		}
@@ -169,7 +169,7 @@ func (b *bench) archiveTable(w io.Writer) error {
 		{rowFetch, rowFetchHash, rowFromRegistry}, {rowCopy, rowFromLayout, rowFromLayout2}, {rowLink, rowToLayout, rowToLayout2},
 	} {
 		for _, row := range group {
-			s := b.of(row, 0)
+			s := b.samplesOf(row, 0)
 			t.Row(row, fmt.Sprint(len(s)), fmt.Sprintf("%.3f", b.wall(row, 0)), fmt.Sprintf("%.3f", s[0].Wall), fmt.Sprintf("%.3f", s[len(s)-1].Wall),
 				times(b.wall(row, 0), b.wall(group[0], 0)),
 				size(highest(s, func(s sample) int64 { return s.Stats.BytesOut })),
@@ -181,12 +181,12 @@ func (b *bench) archiveTable(w io.Writer) error {
 	return err
 }
 
-// goals are issue 2's.
+// goals prints the goals of issue 2.
 func (b *bench) goals(w io.Writer) error {
 	fmt.Fprintf(w, "## Goals\n\n")
 	t := harness.NewTable(w, "goal", "measured", "reached")
 	yes := map[bool]string{true: "yes", false: "**no**"}
-	lock := b.of(rowLock, 0)
+	lock := b.samplesOf(rowLock, 0)
 	if b.daemon != "" {
 		for _, row := range []string{rowLock, rowLockAgain} {
 			a := b.wall(rowSimple+cold, 0) / b.wall(row, 0)
@@ -197,7 +197,7 @@ func (b *bench) goals(w io.Writer) error {
 	}
 	pulled := highest(lock, func(s sample) int64 { return s.BasePulled })
 	t.Row("0 bytes of base layers pulled", size(pulled), yes[pulled == 0])
-	trips := highest(b.of(rowLock, measuredTrips), func(s sample) int64 { return int64(s.Stats.RoundTrips) })
+	trips := highest(b.samplesOf(rowLock, measuredTrips), func(s sample) int64 { return int64(s.Stats.RoundTrips) })
 	t.Row("≤ 12 round trips", fmt.Sprint(trips), yes[trips <= 12])
 	for _, g := range [][2]string{{rowFromRegistry, rowFetch}, {rowFromRegistry, rowFetchHash}, {rowFromLayout, rowCopy}, {rowFromLayout2, rowCopy}} {
 		r := b.wall(g[0], 0) / b.wall(g[1], 0)

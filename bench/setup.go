@@ -21,25 +21,25 @@ import (
 // bench is one run of the benchmark.
 type bench struct {
 	options
-	tmp     string // everything that ends with the run; on the base's file system
+	tmp     string // temporary files, on the base's file system
 	slimctl string
 	self    string
 	layout  string // the base
-	cache   string // slimctl's cache directory with payload and base index
-	payload string // the payload's part of it alone
-	daemon  string // buildkitd; empty when there is none
+	cache   string // slimctl's cache directory, with payload and base index
+	payload string // the directory of the payload in the cache
+	daemon  string // buildkitd, or empty
 	reg     *registryProcess
 	machine []string
 	base    string
 	layers  map[string]bool // of the base, by digest
-	repos   int             // so many names of repositories were given away
-	slim    string          // the last image that was pushed with the lock
-	digest  string          // of the image that three of the rows must all give
-	begin   time.Time       // of the first measurement
+	repos   int             // the number of repositories so far
+	slim    string          // the last image pushed with the lock
+	digest  string          // the image's digest, which three rows must have
+	begin   time.Time       // start of the first measurement
 	samples []sample
 }
 
-// enough tells a repetition, counted from 0, to be left out because what came before took long already.
+// enough reports whether to skip repetition n, counted from 0, because the ones before exceeded the budget.
 func (b *bench) enough(n int, budget time.Duration) bool {
 	late := n > 0 && time.Since(b.begin) > budget
 	if late {
@@ -50,7 +50,7 @@ func (b *bench) enough(n int, budget time.Duration) bool {
 
 func (b *bench) logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// setUp gives a bench to tear down even when it fails.
+// setUp returns a bench, which must be torn down even after an error.
 func setUp(ctx context.Context, o options) (*bench, error) {
 	b := &bench{options: o}
 	var err error
@@ -93,8 +93,8 @@ func (b *bench) tearDown() error {
 	return removeAll(b.tmp)
 }
 
-// checkDisk asks for what file operations on the base take (4 times the base in buildkitd's root: its blobs, and
-// unpacked), the base and one copy of it in the registry or an archive.
+// checkDisk checks the free disk space: 4 times the base for file operations in buildkitd's root (its blobs, and
+// unpacked), the base, and one copy of it in the registry or an archive.
 func (b *bench) checkDisk(context.Context) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(b.tmp, &s); err != nil {
@@ -109,17 +109,16 @@ func (b *bench) checkDisk(context.Context) error {
 
 func gb(n int64) float64 { return float64(n) / 1e9 }
 
-// compile builds slimctl as a release has it, with browser-shell inside, without writing to the source tree.
+// compile builds slimctl like a release, with browser-shell embedded, without writing to the source tree.
 func (b *bench) compile(ctx context.Context) error {
 	b.logf("compiling slimctl and the registry")
+	if err := b.embed(ctx); err != nil {
+		return err
+	}
 	replace := map[string]string{}
 	for _, arch := range []string{"amd64", "arm64"} {
 		file := "browser-shell-linux-" + arch
 		out := filepath.Join(b.tmp, "bin", file)
-		if err := b.goBuild(ctx, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch},
-			"-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", out, "./cmd/browser-shell"); err != nil {
-			return err
-		}
 		replace[filepath.Join(b.source, "build", "overlays", "bin", file)] = out
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
@@ -137,6 +136,16 @@ func (b *bench) compile(ctx context.Context) error {
 	return b.goBuild(ctx, nil, "-o", filepath.Join(b.tmp, "bin", "testregistry"), "./internal/registry/testregistry")
 }
 
+// embed compiles browser-shell as in a release.
+func (b *bench) embed(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "make", "-s", "embed", "STAMP=", "BIN="+filepath.Join(b.tmp, "bin"))
+	cmd.Dir = b.source
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make embed: %w\n%s", err, out)
+	}
+	return nil
+}
+
 func (b *bench) goBuild(ctx context.Context, env []string, args ...string) error {
 	_, err := b.goRun(ctx, env, append([]string{"build"}, args...)...)
 	return err
@@ -149,7 +158,7 @@ func (b *bench) goRun(ctx context.Context, env []string, args ...string) (string
 	return output(cmd)
 }
 
-// output gives what a command says on stdout; its stderr is in the error.
+// output returns a command's standard output. Its error has the standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -162,7 +171,7 @@ func output(cmd *exec.Cmd) (string, error) {
 
 func tail(b []byte) []byte { return b[max(0, len(b)-3000):] }
 
-// findDaemon takes $BUILDKITD, the one in PATH, or the one that slimctl's tests build for themselves.
+// findDaemon finds $BUILDKITD, the one in PATH, or the one that slimctl's tests build.
 func (b *bench) findDaemon(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		b.logf("no buildkitd rows: file operations on the base need root")
@@ -195,11 +204,11 @@ func (b *bench) findDaemon(ctx context.Context) error {
 	return nil
 }
 
-// sampleWeight is enough for some of every kind of file that a heavy stand-in holds.
+// sampleWeight is enough for all kinds of files in a heavy stand-in.
 const sampleWeight = 20_000_000
 
-// makeBase writes the heavy stand-in once for ever. It is named by a light one of the same making, so that a slimctl that
-// makes other content doesn't find it.
+// makeBase writes the heavy stand-in once. Its name depends on a light stand-in's digest, so that a slimctl that makes
+// other content writes another.
 func (b *bench) makeBase(ctx context.Context) error {
 	said, err := b.run(ctx, "standin", "-o", filepath.Join(b.tmp, "sample"), "--weight", fmt.Sprint(sampleWeight))
 	if err != nil {
@@ -236,7 +245,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err := b.freshCache(b.cache); err != nil {
 		return err
 	}
-	if err := b.change("first"); err != nil {
+	if err := b.writeProfile("first"); err != nil {
 		return err
 	}
 	b.logf("writing the locks")
@@ -251,8 +260,8 @@ func (b *bench) prepare(ctx context.Context) error {
 func (b *bench) profile() string         { return filepath.Join(b.tmp, "bench.yaml") }
 func (b *bench) lock(kind string) string { return filepath.Join(b.tmp, kind+".lock") }
 
-// change writes the profile: l0 and one file, whose content it is that changes between a cold and a warm build.
-func (b *bench) change(content string) error {
+// writeProfile writes the profile: l0 with one file, whose content differs between a cold and a warm build.
+func (b *bench) writeProfile(content string) error {
 	return os.WriteFile(b.profile(), fmt.Appendf(nil, `version: 1
 name: bench
 extends: l0
@@ -264,7 +273,7 @@ overlays:
 `, content), 0o644)
 }
 
-// freshCache makes a cache directory that has the payload and nothing else.
+// freshCache creates a cache directory with only the payload.
 func (b *bench) freshCache(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ConfigChange is what a recipe changes in the image config; a zero field keeps what the base has.
+// ConfigChange holds the changes to the image config. A zero field keeps the base's value.
 type ConfigChange struct {
-	// Env sets or replaces variables; a replaced one keeps its place. UnsetEnv are variables of the base that go.
+	// Env adds or replaces variables; a replaced one keeps its position. UnsetEnv lists the base's variables to remove.
 	Env      map[string]string
 	UnsetEnv []string
-	// Labels sets or replaces labels.
+	// Labels adds or replaces labels.
 	Labels     map[string]string
 	WorkingDir string
 	User       string
-	// ExposedPorts replaces the base's, as port/protocol; nil keeps them, an empty list exposes none.
+	// ExposedPorts replaces the base's ports, as port/protocol. Nil keeps them; an empty list exposes none.
 	ExposedPorts []string
 	Entrypoint   []string
 	Cmd          []string
 	Healthcheck  *v1.HealthConfig
 }
 
-// Render writes the layers that the recipe adds to its base, and the image config that goes with them.
+// Render returns the layers that the recipe adds to its base, and the image config for them.
 func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	plans := r.Layers()
 	layers = make([]v1.Layer, len(plans))
@@ -51,8 +51,7 @@ func (r *Recipe) Render() (layers []v1.Layer, config []byte, err error) {
 	return layers, config, err
 }
 
-// Config gives the image config as Render writes it, but that its rootfs names the base's layers only: the others need not be
-// made for it.
+// Config returns the image config as Render does, except that rootfs lists the base's layers only. It makes no layer.
 func (r *Recipe) Config() ([]byte, error) { return r.config(r.Layers(), nil) }
 
 func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error) {
@@ -66,16 +65,16 @@ func (r *Recipe) baseConfig() (ocispec.Image, map[string]json.RawMessage, error)
 		return typed, nil, err
 	}
 	if top == nil {
-		return typed, nil, errors.New("it is null")
+		return typed, nil, errors.New("it is null, not an object")
 	}
-	if err := exactKeys(top); err != nil {
+	if err := checkKeyCase(top); err != nil {
 		return typed, nil, err
 	}
-	return typed, top, r.stripped(&typed)
+	return typed, top, r.replaceLayers(&typed)
 }
 
-// stripped has the config name the layers that take the place of the base's, whose history stays as that of steps without any.
-func (r *Recipe) stripped(config *ocispec.Image) error {
+// replaceLayers lists in the config the layers that replace the base's. The base's history stays, with empty layers.
+func (r *Recipe) replaceLayers(config *ocispec.Image) error {
 	layers := r.Stripped()
 	if layers == nil {
 		return nil
@@ -98,28 +97,29 @@ func (r *Recipe) stripped(config *ocispec.Image) error {
 	return nil
 }
 
-// configKeys are the keys of an image config and of its "config" object that mean something to who runs the image.
+// configKeys are the keys of an image config, and of its "config" object, that a runtime reads.
 var configKeys = []string{
 	"os", "architecture", "variant", "config", "rootfs", "history", "created",
 	"Env", "Cmd", "Entrypoint", "User", "WorkingDir", "ExposedPorts", "Volumes", "Labels", "StopSignal", "StopTimeout", "Healthcheck", "Shell", "OnBuild",
 }
 
-// exactKeys refuses a key that is one of configKeys but for its case: Go's decoders take both, the last one wins, and a
-// base could so overrule what a profile sets.
-func exactKeys(object map[string]json.RawMessage) error {
+// checkKeyCase refuses a key that differs from one of configKeys only in case. Go's decoders accept both and the
+// last one wins, so a base could override the profile's value.
+func checkKeyCase(object map[string]json.RawMessage) error {
 	for key := range object {
 		for _, known := range configKeys {
 			if key != known && strings.EqualFold(key, known) {
-				return fmt.Errorf("key %q is %q in another case", key, known)
+				return fmt.Errorf("key %q must be written %q", key, known)
 			}
 		}
 	}
 	return nil
 }
 
-// config gives the image config as JSON, final to the byte: the base's own bytes for every key that nothing changes,
-// keys sorted as BuildKit's exporter sorts them (exporter/containerimage/writer.go, patchImageConfig), with one history
-// entry for each layer, so that BuildKit has nothing to add. made are the layers, or none.
+// config returns the image config as JSON, byte for byte as it will be published. A key that nothing changes keeps the
+// base's bytes. Keys are sorted as BuildKit's exporter sorts them (exporter/containerimage/writer.go,
+// patchImageConfig), and each layer has a history entry, so BuildKit has nothing to add. made are the added layers, or
+// nil.
 func (r *Recipe) config(layers []Layer, made []v1.Layer) (_ []byte, err error) {
 	defer func() {
 		if err != nil {
@@ -144,14 +144,14 @@ func (r *Recipe) config(layers []Layer, made []v1.Layer) (_ []byte, err error) {
 			return nil, err
 		}
 	}
-	if err := exactKeys(inner); err != nil {
+	if err := checkKeyCase(inner); err != nil {
 		return nil, err
 	}
-	// What Docker recorded of the container that a base was committed from says nothing true of ours.
+	// Docker's record of the container that the base was committed from doesn't apply to this image.
 	for _, key := range []string{"container", "container_config", "docker_version", "id", "parent", "throwaway"} {
 		delete(top, key)
 	}
-	if err := r.Change.apply(inner); err != nil {
+	if err := r.Change.applyTo(inner); err != nil {
 		return nil, err
 	}
 	typed.RootFS.Type = "layers"
@@ -166,7 +166,8 @@ func (r *Recipe) config(layers []Layer, made []v1.Layer) (_ []byte, err error) {
 	return json.Marshal(top)
 }
 
-// history is the base's, with a time and a layer for every entry, and an entry for each of our layers.
+// history returns the base's history, completed to one entry with a time per layer, followed by an entry for each added
+// layer.
 func (r *Recipe) history(image ocispec.Image, inBase int, layers []Layer) []ocispec.History {
 	history := slices.Clone(image.History)
 	have := 0
@@ -190,16 +191,17 @@ func (r *Recipe) history(image ocispec.Image, inBase int, layers []Layer) []ocis
 	return history
 }
 
-func (c ConfigChange) apply(config map[string]json.RawMessage) error {
+// applyTo changes the "config" object of an image config.
+func (c ConfigChange) applyTo(config map[string]json.RawMessage) error {
 	var env []string
-	if err := get(config, "Env", &env); err != nil {
+	if err := decodeKey(config, "Env", &env); err != nil {
 		return err
 	}
-	if err := set(config, "Env", c.env(env), len(c.Env)+len(c.UnsetEnv) > 0); err != nil {
+	if err := encodeKey(config, "Env", c.mergeEnv(env), len(c.Env)+len(c.UnsetEnv) > 0); err != nil {
 		return err
 	}
 	labels := map[string]string{}
-	if err := get(config, "Labels", &labels); err != nil {
+	if err := decodeKey(config, "Labels", &labels); err != nil {
 		return err
 	}
 	if labels == nil {
@@ -227,14 +229,15 @@ func (c ConfigChange) apply(config map[string]json.RawMessage) error {
 		{"Cmd", c.Cmd, len(c.Cmd) > 0},
 		{"Healthcheck", c.Healthcheck, c.Healthcheck != nil},
 	} {
-		if err := set(config, s.key, s.value, s.wanted); err != nil {
+		if err := encodeKey(config, s.key, s.value, s.wanted); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c ConfigChange) env(base []string) []string {
+// mergeEnv returns the variables of base with the change applied: KEY=VALUE, each key once, added ones last and sorted.
+func (c ConfigChange) mergeEnv(base []string) []string {
 	var out []string
 	done := map[string]bool{}
 	for _, kv := range base {
@@ -257,7 +260,8 @@ func (c ConfigChange) env(base []string) []string {
 	return append(out, added...)
 }
 
-func get(config map[string]json.RawMessage, key string, into any) error {
+// decodeKey decodes the value of key, if config has it.
+func decodeKey(config map[string]json.RawMessage, key string, into any) error {
 	raw, ok := config[key]
 	if !ok {
 		return nil
@@ -268,7 +272,8 @@ func get(config map[string]json.RawMessage, key string, into any) error {
 	return nil
 }
 
-func set(config map[string]json.RawMessage, key string, value any, wanted bool) error {
+// encodeKey sets key to the JSON of value, if wanted.
+func encodeKey(config map[string]json.RawMessage, key string, value any, wanted bool) error {
 	if !wanted {
 		return nil
 	}
@@ -280,7 +285,8 @@ func set(config map[string]json.RawMessage, key string, value any, wanted bool) 
 	return nil
 }
 
-// EpochOf is the time a build gives to all it adds when SOURCE_DATE_EPOCH doesn't say: that of the newest base image.
+// EpochOf returns the creation time of the newest of bases, in whole seconds, or the Unix epoch if none has one. Builds use
+// it unless SOURCE_DATE_EPOCH is set.
 func EpochOf(bases ...v1.Image) (time.Time, error) {
 	var newest time.Time
 	for _, b := range bases {
@@ -298,7 +304,7 @@ func EpochOf(bases ...v1.Image) (time.Time, error) {
 	return newest.UTC().Truncate(time.Second), nil
 }
 
-// Lines says each change in one line, for reading.
+// Lines describes each change in one line.
 func (c ConfigChange) Lines() []string {
 	var out []string
 	for _, m := range []struct {

@@ -10,27 +10,28 @@ import (
 	"github.com/slimctl/slimctl/image/output"
 )
 
-// Engine makes the image of recipes where this process doesn't have it in hand, such as on a BuildKit daemon, and has it
-// written from there. The embedded engine is none: embedded.Assemble returns the image, and output.Publish writes it.
+// Engine builds and writes an image outside this process, such as on a BuildKit daemon. The embedded engine is not an
+// Engine: embedded.Assemble returns the image, and output.Publish writes it.
 type Engine interface {
-	// Build makes the image, writes it to the request's target and returns its descriptor. An output appears whole or not at
+	// Build builds the image, writes it to req.Target and returns its descriptor. An output appears whole or not at
 	// all, and tags move last.
 	Build(ctx context.Context, req Request) (v1.Descriptor, error)
 }
 
-// Request is what an Engine is to make: one image of one or more recipes, one a platform.
+// Request describes one image, with one recipe per platform.
 type Request struct {
 	Recipes []*Recipe
 	// Source is the base that the recipes were resolved against.
 	Source      *image.Source
 	Annotations Annotations
-	// Digest is what the image must come to; another one is an error, and no output or tag appears. Zero takes any.
+	// Digest is the digest that the image must have, or zero for any. If the image has another one, Build fails and no
+	// output or tag appears.
 	Digest v1.Hash
 	// Target is where the image goes.
 	Target output.Target
 }
 
-// Annotations go to the image index (when there are several platforms) and to each manifest.
+// Annotations holds the annotations of the image index (of an image with several platforms) and of each manifest.
 type Annotations struct {
 	Index, Manifest map[string]string
 }

@@ -140,6 +140,7 @@ type world struct {
 	reference string // the base in the registry
 	cache     string
 	profile   string // traps, or another one
+	whole     bool   // the overlays' files are, and not their heads alone
 }
 
 // layers is the directory of the compressed overlays, which are the same in every world.
@@ -210,6 +211,9 @@ func (w *world) resolve(reference string, lock *lock.File, platforms ...string) 
 		if in.Overlays[s], err = ownOverlays(ctx, p.Payload.AgentBrowser, parsed.Architecture); err != nil {
 			w.t.Fatal(err)
 		}
+		if !w.whole {
+			in.Overlays[s] = headsOf(in.Overlays[s])
+		}
 	}
 	recipes, written, err := resolve.Resolve(ctx, in)
 	if err != nil {
@@ -220,7 +224,7 @@ func (w *world) resolve(reference string, lock *lock.File, platforms ...string) 
 
 var laid sync.Map // of ownOverlays, by architecture: compiling the server takes a second each time
 
-// ownOverlays gives the payload, by npm, and the server, compiled here.
+// ownOverlays returns the payload, by npm, and the server, compiled here for amd64 alone: no engine runs it.
 func ownOverlays(ctx context.Context, want profile.AgentBrowser, arch string) ([]build.Lay, error) {
 	if have, ok := laid.Load(arch); ok {
 		return slices.Clone(have.([]build.Lay)), nil
@@ -233,13 +237,38 @@ func ownOverlays(ctx context.Context, want profile.AgentBrowser, arch string) ([
 	if err != nil {
 		return nil, err
 	}
-	server, err := overlays.Server(ctx, arch, overlays.Options{})
+	server, err := overlays.Server(ctx, "amd64", overlays.Options{})
 	if err != nil {
 		return nil, err
 	}
 	out := []build.Lay{{Name: "payload", Why: "payload", Files: files}, {Name: "browser-shell", Why: "server", Files: server}}
 	laid.Store(arch, out)
 	return slices.Clone(out), nil
+}
+
+// headsOf returns the overlays with the first 100 kB of each file: compressing 20 MB in each engine was half of these tests.
+func headsOf(lays []build.Lay) []build.Lay {
+	const head = 100_000
+	for i, lay := range lays {
+		lays[i].Files = slices.Clone(lay.Files)
+		for j, f := range lay.Files {
+			if f.Size <= head {
+				continue
+			}
+			lays[i].Files[j].Size = head
+			lays[i].Files[j].Open = func() (io.ReadCloser, error) {
+				r, err := f.Open()
+				if err != nil {
+					return nil, err
+				}
+				return struct {
+					io.Reader
+					io.Closer
+				}{io.LimitReader(r, head), r}, nil
+			}
+		}
+	}
+	return lays
 }
 
 func (w *world) tag(repo string) name.Tag {
@@ -282,6 +311,7 @@ func lines(t *testing.T, test func(t *testing.T, w *world)) {
 func TestEnginesGiveOneDigest(t *testing.T) {
 	daemon := buildkitd.Start(t)
 	lines(t, func(t *testing.T, w *world) {
+		w.whole = w.line == "B"
 		for _, c := range []struct {
 			name, base string
 			platforms  []string

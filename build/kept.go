@@ -13,17 +13,17 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Kept is a stripped base as changes of the base, for renderings that have no layers of their own to show.
+// Kept describes a stripped base as changes to the base, for renderings that can't replace layers.
 type Kept struct {
-	// Gone are the paths of the base that go, the highest of each tree that goes as a whole, sorted.
+	// Gone are the paths of the base to remove, sorted. Paths below another one of them are left out.
 	Gone []string
-	// Edited are the files that have another content than in the base.
+	// Edited are the files whose content differs from the base's.
 	Edited []image.File
 
-	gone map[string]bool // all of them
+	gone map[string]bool // all removed paths
 }
 
-// IsEmpty reports whether nothing lies in a directory that goes.
+// IsEmpty reports whether nothing below dir is removed by itself.
 func (k *Kept) IsEmpty(dir string) bool {
 	for p := range k.gone {
 		if p != dir && image.Within(p, dir) {
@@ -33,17 +33,17 @@ func (k *Kept) IsEmpty(dir string) bool {
 	return true
 }
 
-// Kept reads, from the ledger and the layers of the Strip step, what they change of the base.
+// Kept reads the changes to the base from the Strip step's ledger and layers.
 func (r *Recipe) Kept() (*Kept, error) {
 	if r.Ledger() == nil {
-		return nil, fmt.Errorf("profile %s: nothing says what stays of the base", r.Profile)
+		return nil, fmt.Errorf("profile %s: its recipe has no ledger of what stays of the base", r.Profile)
 	}
 	in, err := r.Ledger().Compressed()
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	gone, edited := map[string]bool{}, map[string]map[string]bool{} // the latter by component
+	gone, edited := map[string]bool{}, map[string]map[string]bool{} // edited is by component
 	if _, err := ledger.Read(in, func(row ledger.Row) bool {
 		switch {
 		case row.Path != "" && row.Goes != "":
@@ -69,7 +69,7 @@ func (r *Recipe) Kept() (*Kept, error) {
 		if len(edited[c.Name]) == 0 {
 			continue
 		}
-		files, err := c.files(edited[c.Name])
+		files, err := c.readFiles(edited[c.Name])
 		if err != nil {
 			return nil, fmt.Errorf("component %s: %w", c.Name, err)
 		}
@@ -78,8 +78,8 @@ func (r *Recipe) Kept() (*Kept, error) {
 	return k, nil
 }
 
-// files returns those of a component's files that are wanted.
-func (c Component) files(wanted map[string]bool) (out []image.File, err error) {
+// readFiles returns the wanted files of a component's layer.
+func (c Component) readFiles(wanted map[string]bool) (out []image.File, err error) {
 	raw, err := c.Uncompressed()
 	if err != nil {
 		return nil, err

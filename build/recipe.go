@@ -1,42 +1,43 @@
-// Package build holds the recipe, the one form between a profile and an image, and the Engine that carries it out.
+// Package build holds the recipe, which is the one form between a profile and an image, and the Engine that executes
+// it.
 package build
 
 import (
 	"fmt"
 	"maps"
 	"path"
-	"slices"
 	"sort"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
 )
 
-// Recipe is a profile resolved against one base, one lock and one platform: plain steps, with no glob and no condition left. They
-// are taken in the order of their fields: Strip, Removals, Overlays, Change.
+// Recipe is a profile resolved against one base, one lock and one platform: plain steps without globs or conditions.
+// The steps are applied in the order of their fields: Strip, Removals, Overlays, Change.
 type Recipe struct {
 	// Profile is the profile's name.
 	Profile  string
 	Platform v1.Platform
 	Base     Base
-	// Strip takes what stays of the base's layers into new ones; nil when the base's layers stay.
+	// Strip replaces the base's layers by layers of what stays; nil keeps the base's layers.
 	Strip *Strip
-	// Removals take paths of the base away.
+	// Removals are the paths of the base to remove.
 	Removals []Remove
-	// Overlays are laid on the image one after the other.
+	// Overlays are added one after the other.
 	Overlays []Lay
-	// Change is that of the image config.
+	// Change holds the changes to the image config.
 	Change ConfigChange
-	// Dirs holds the base's true metadata of each of its directories that a step touches, by path. A layer that
-	// carried them otherwise would change them (facts: /tmp from 1777 to 755).
+	// Dirs holds the base's metadata of each directory that a step touches, by path. Layers repeat these directories;
+	// other metadata would change them (facts: /tmp from 1777 to 755).
 	Dirs map[string]image.Entry
-	// Epoch is the time of everything the recipe adds: the image, its history and its files.
+	// Epoch is the time of everything that the recipe adds: the image, its history entries and its files.
 	Epoch time.Time
-	// New lists what goes and what neither the profile nor the lock before knows of the base.
+	// New lists what is removed and is unknown both to the profile and to the earlier lock.
 	New []Gone
-	// Cache is where Render keeps the layers that it compressed.
+	// Cache holds the layers that Render compressed.
 	Cache image.LayerCache
 }
 
@@ -50,16 +51,18 @@ type Base struct {
 	Manifest v1.Hash `json:"manifest"`
 	// Line is the generation of the base's layout: A, B or C.
 	Line string `json:"line"`
-	// Image gives the base's manifest and config; a recipe never reads its layers.
+	// Image returns the base's manifest and config. A recipe never reads its layers.
 	Image v1.Image `json:"-"`
 }
 
-// NewUpstream returns what is new to any of the recipes, each once.
+// NewUpstream returns the entries of New of all recipes, without duplicates.
 func NewUpstream(recipes []*Recipe) []Gone {
 	out := []Gone{}
+	had := map[Gone]bool{}
 	for _, r := range recipes {
 		for _, g := range r.New {
-			if !slices.Contains(out, g) {
+			if !had[g] {
+				had[g] = true
 				out = append(out, g)
 			}
 		}
@@ -67,52 +70,51 @@ func NewUpstream(recipes []*Recipe) []Gone {
 	return out
 }
 
-// Remove takes a path of the base away, with everything below it.
+// Remove removes a path of the base with everything below it.
 type Remove struct {
 	Path string `json:"path"`
-	// Type is what the base has there.
+	// Type is the type of the base's entry at Path.
 	Type image.Type `json:"type,omitempty"`
 	Why  string     `json:"why"`
-	// Source is the profile line that asked for it, as file:line:column; empty for what slimctl does of itself.
+	// Source is the profile line with the removal, as file:line:column; empty if slimctl removes the path by a rule.
 	Source string `json:"source,omitempty"`
-	// With lists the files that go with an owned directory, for reading: the removal of Path takes them away.
+	// With lists, for display, the files that go with an owned directory. The removal of Path removes them.
 	With []Gone `json:"with,omitempty"`
 }
 
-// Gone is something of the base that isn't in the image.
+// Gone is a file, variable or MCP server of the base that isn't in the image.
 type Gone struct {
-	// Path is a file's path, the name of a variable after "env ", or the name of a server after "MCP server ".
+	// Path is the path of a file, "env " and the name of a variable, or "MCP server " and the name of a server.
 	Path string `json:"path"`
 	Why  string `json:"why"`
 }
 
-// Lay lays one overlay on the image.
+// Lay adds one overlay to the image.
 type Lay struct {
 	Name string
 	Why  string
-	// Files holds the overlay's content without the directories of the base that it lies in.
+	// Files holds the overlay's content, without the base's directories above it.
 	Files []image.File
 }
 
-// Strip puts other layers in the place of the base's own: of what stays of it, so that the bytes of what goes are gone.
+// Strip replaces the base's layers by layers of what stays, so that the bytes of the rest are gone.
 type Strip struct {
 	Layers []Component
-	// Time is that of every file in them; zero leaves them the base's.
+	// Time is the modification time of every file in the layers; zero keeps the base's times.
 	Time time.Time
-	// Ledger is the blob that says of each path of the base whether it stays, and why (package ledger).
+	// Ledger is the blob that records whether each path of the base stays, and why (package ledger).
 	Ledger v1.Layer
-	// Removals are those of an image that has all of the base, and so closes it.
+	// Removals are the removals for the same image on top of the whole base (Recipe.Whole).
 	Removals []Remove
-	// Explain returns why a path or package of the base stays, one line a step;
-	// nil when a lock answered. It may read the base again.
-	Explain func(what string) ([]string, error)
+	// Locked reports whether a lock named the layers.
+	Locked bool
 }
 
-// Component is one of those layers.
+// Component is a layer of a Strip step.
 type Component struct {
 	v1.Layer
 	Name string
-	// Files is how many files and links it has, Unpacked their bytes.
+	// Files is the number of its files and links, Unpacked their size in bytes.
 	Files    int
 	Unpacked int64
 }
@@ -126,21 +128,21 @@ func (s Lay) String() string { return fmt.Sprintf("lay %s (%d files)", s.Name, l
 // RemoveLayer is the name of the layer that holds a recipe's removals.
 const RemoveLayer = "remove"
 
-// Layer is one layer that a recipe adds, complete: every file with all its parent directories.
+// Layer is a layer that a recipe adds: all its files with all their parent directories.
 type Layer struct {
 	// Name is RemoveLayer or the overlay's name.
 	Name string
-	// CreatedBy goes to the history.
+	// CreatedBy is the text of the history entry.
 	CreatedBy string
 	Files     []image.File
-	// Parents marks the paths in Files that are there only as parent directories.
+	// Parents holds the paths in Files that are there only as parent directories.
 	Parents map[string]bool
 }
 
-// Layers returns the layers that the recipe adds to the base's, or to those in their place, lowest first: all removals in one, then
-// one for each overlay.
+// Layers returns the layers that the recipe adds above the base's, or above those that replace them, lowest first. All
+// removals are in one layer; each overlay has its own.
 func (r *Recipe) Layers() []Layer {
-	dirs := maps.Clone(r.Dirs) // of the image so far
+	dirs := maps.Clone(r.Dirs) // the image's directories so far
 	if dirs == nil {
 		dirs = map[string]image.Entry{}
 	}
@@ -148,29 +150,29 @@ func (r *Recipe) Layers() []Layer {
 	if len(r.Removals) > 0 {
 		l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
 		for _, s := range r.Removals {
-			l.add(image.Whiteout(s.Path))
+			l.addFile(image.Whiteout(s.Path))
 		}
 		for _, s := range r.Removals {
 			maps.DeleteFunc(dirs, func(p string, _ image.Entry) bool { return image.Within(p, s.Path) })
 		}
-		layers = append(layers, l.layer(RemoveLayer, fmt.Sprintf("slimctl %s: remove %d paths", r.Profile, len(r.Removals))))
+		layers = append(layers, l.finish(RemoveLayer, fmt.Sprintf("slimctl %s: remove %s", r.Profile, english.Plural(len(r.Removals), "path", ""))))
 	}
 	for _, s := range r.Overlays {
 		l := layerBuilder{dirs: dirs, epoch: r.Epoch, files: map[string]image.File{}, parents: map[string]bool{}}
 		for _, f := range s.Files {
 			if f.IsDir() && dirs[f.Path].Path == "" {
-				dirs[f.Path] = l.dated(f).Entry
+				dirs[f.Path] = l.withTime(f).Entry
 			}
 		}
 		for _, f := range s.Files {
-			l.add(f)
+			l.addFile(f)
 		}
-		layers = append(layers, l.layer(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
+		layers = append(layers, l.finish(s.Name, fmt.Sprintf("slimctl %s: %s", r.Profile, s)))
 	}
 	return layers
 }
 
-// Stripped gives the layers that take the place of the base's, lowest first; nil when the base's stay.
+// Stripped returns the layers that replace the base's, lowest first, or nil if the base's layers stay.
 func (r *Recipe) Stripped() []Component {
 	if r.Strip == nil {
 		return nil
@@ -178,7 +180,7 @@ func (r *Recipe) Stripped() []Component {
 	return r.Strip.Layers
 }
 
-// Ledger returns the blob that says what became of each path of the base; nil when the base's layers stay.
+// Ledger returns the blob that records what became of each path of the base, or nil if the base's layers stay.
 func (r *Recipe) Ledger() v1.Layer {
 	if r.Strip == nil {
 		return nil
@@ -186,7 +188,7 @@ func (r *Recipe) Ledger() v1.Layer {
 	return r.Strip.Ledger
 }
 
-// Whole returns the recipe of the same image with all of the base below it, and nil for one that has that anyhow.
+// Whole returns the recipe of the same image on top of the whole base, or nil if r already keeps the base's layers.
 func (r *Recipe) Whole() *Recipe {
 	if r.Strip == nil {
 		return nil
@@ -196,6 +198,7 @@ func (r *Recipe) Whole() *Recipe {
 	return &whole
 }
 
+// layerBuilder collects the files of one layer. dirs are the directories of the image so far.
 type layerBuilder struct {
 	dirs    map[string]image.Entry
 	epoch   time.Time
@@ -203,14 +206,16 @@ type layerBuilder struct {
 	parents map[string]bool
 }
 
-func (l *layerBuilder) dated(f image.File) image.File {
+// withTime returns f with the recipe's time if it has none.
+func (l *layerBuilder) withTime(f image.File) image.File {
 	if f.ModTime.IsZero() {
 		f.ModTime = l.epoch
 	}
 	return f
 }
 
-func (l *layerBuilder) add(f image.File) {
+// addFile adds f and its parent directories to the layer. A directory that exists keeps its metadata.
+func (l *layerBuilder) addFile(f image.File) {
 	for _, p := range image.Parents(f.Path) {
 		if _, ok := l.files[p]; ok {
 			continue
@@ -228,10 +233,11 @@ func (l *layerBuilder) add(f image.File) {
 		f = image.File{Entry: l.dirs[f.Path]}
 		delete(l.parents, f.Path)
 	}
-	l.files[f.Path] = l.dated(f)
+	l.files[f.Path] = l.withTime(f)
 }
 
-func (l *layerBuilder) layer(name, createdBy string) Layer {
+// finish returns the layer, its files sorted by path.
+func (l *layerBuilder) finish(name, createdBy string) Layer {
 	out := Layer{Name: name, CreatedBy: createdBy, Parents: l.parents}
 	for _, f := range l.files {
 		out.Files = append(out.Files, f)
@@ -240,7 +246,7 @@ func (l *layerBuilder) layer(name, createdBy string) Layer {
 	return out
 }
 
-// ParentsOf lists the directories that the files of paths lie in, each once, topmost first.
+// ParentsOf returns all directories above paths, sorted and without duplicates.
 func ParentsOf(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string

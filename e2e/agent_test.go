@@ -3,8 +3,11 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -47,6 +50,37 @@ func newAgentOf(t *testing.T, w *world, options *mcp.ClientSessionOptions) *agen
 	return &agent{t, session}
 }
 
+// timeLimit matches the words of a call that failed for its time alone: browser-shell's, and those of agent-browser, which on
+// Node allows a page 10 s, however busy the machine is.
+var timeLimit = regexp.MustCompile(`(?i)\btime(d )?out\b|\bin time\b|cannot be checked`)
+
+// repeats reports whether a call that failed is made again: its time was too short, and made twice it does no more than once.
+func repeats(t *testing.T, began time.Time, argv []string, words string) bool {
+	t.Helper()
+	harmless := slices.Contains([]string{"close", "fill", "focus", "open", "screenshot", "snapshot", "wait"}, argv[0])
+	if !harmless || !timeLimit.MatchString(words) || time.Since(began) > 2*need.Patience {
+		return false
+	}
+	t.Logf("%q is repeated: %s", argv, words)
+	return true
+}
+
+// click clicks, and waits for what comes of it. One that failed for its time may have clicked, so it is made again only if
+// nothing came.
+func (a *agent) click(session, selector, what string, came func() error) {
+	a.t.Helper()
+	began := time.Now()
+	for r := a.call(session, "click", selector); r.ExitCode != 0; r = a.call(session, "click", selector) {
+		if !timeLimit.MatchString(r.Stderr) || time.Since(began) > need.Patience {
+			a.t.Fatalf("%s: click %s: %+v", session, selector, r)
+		}
+		if came() == nil {
+			return
+		}
+	}
+	await(a.t, need.Patience, what, came)
+}
+
 // said is what the tool answered.
 type said struct {
 	ExitCode       int `json:"exit_code"`
@@ -76,7 +110,11 @@ func (a *agent) call(session string, argv ...string) said {
 // must is call, for what has to work.
 func (a *agent) must(session string, argv ...string) string {
 	a.t.Helper()
+	began := time.Now()
 	r := a.call(session, argv...)
+	for r.ExitCode != 0 && repeats(a.t, began, argv, r.Stderr) {
+		r = a.call(session, argv...)
+	}
 	if r.ExitCode != 0 {
 		a.t.Fatalf("%s: %q: %+v", session, argv, r)
 	}

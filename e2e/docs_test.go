@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/slimctl/slimctl/internal/docstest"
@@ -39,5 +41,23 @@ func TestDocs(t *testing.T) {
 				Replace: []string{"go install ./cmd/slimctl", ": installed", "linux/amd64", "linux/" + runtime.GOARCH, "--profile l0 ", "--profile " + profile() + " ", "8080:8080", port + ":8080", "127.0.0.1:8080", "127.0.0.1:" + port},
 			})
 		})
+	}
+}
+
+// TestFirstHour does what README and docs say as a new user, with Docker and no other right: scripts/first-hour.
+func TestFirstHour(t *testing.T) {
+	t.Parallel()
+	need.Containers(t)
+	for _, name := range []string{"mmdebstrap", "ip", "curl", "python3", "openssl"} {
+		need.Program(t, name)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "scripts", "first-hour"))
+	cmd.Env = append(os.Environ(), "RUNTIME=docker", "DOCKER_HOST="+need.Docker(t))
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes what it made
+	cmd.WaitDelay = need.Patience
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -53,13 +53,16 @@ func testDownloads(t *testing.T, b *box) {
 	}
 	awaitSent(2)
 	root := b.root(t)
-	for _, p := range b.find(t, func(p string, info fs.FileInfo) bool { // under any name
-		if !info.Mode().IsRegular() || info.Size() != int64(len(text)) {
-			return false
+	await(t, need.Patience, "the end of what Chromium began to save", func() error { // for a while it is in /tmp
+		if found := b.find(t, func(p string, info fs.FileInfo) bool { // under any name
+			if !info.Mode().IsRegular() || info.Size() != int64(len(text)) {
+				return false
+			}
+			got, err := os.ReadFile(root + p)
+			return err == nil && string(got) == text
+		}); len(found) > 0 {
+			return fmt.Errorf("%q were downloaded", found)
 		}
-		got, err := os.ReadFile(root + p)
-		return err == nil && string(got) == text
-	}) {
-		t.Errorf("%s was downloaded", p)
-	}
+		return nil
+	})
 }

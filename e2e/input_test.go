@@ -99,6 +99,11 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 		t.Fatal(err)
 	}
 	act := &desk{rfb: screen, tools: b.devTools()}
+	ended := make(chan error, 1)
+	go func() { // answers pings
+		_, err := io.Copy(io.Discard, screen.conn)
+		ended <- err
+	}()
 	until := func(want string, do func()) (got []string) {
 		t.Helper()
 		await(t, time.Minute, want+" on the page", func() error {
@@ -116,9 +121,10 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	click := func(x int) []string {
 		return until(fmt.Sprintf("mousedown-%d", x), func() { act.click(t, x, act.Height/2) })
 	}
-	act.enter(t, "http://"+siteIP+"/")
+	const address = "http://" + siteIP + "/"
+	act.enterUntil(t, address, func(tab target, _ string) bool { return tab.URL == address })
+	click(act.Width / 2) // the page gets the keys from then on
 	press('a')
-	click(act.Width / 2)
 
 	look := desktop(t, b.w, "/websockify")
 	if !strings.HasSuffix(look.Name, " (view only)") || strings.Contains(act.Name, "view only") {
@@ -149,8 +155,13 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	if res.StatusCode != http.StatusNoContent {
 		t.Errorf("a ticket is revoked: %s", res.Status)
 	}
-	if _, err := io.Copy(io.Discard, act.conn); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
-		t.Errorf("after its ticket's end the desktop ends with %v", err)
+	select {
+	case err := <-ended:
+		if websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
+			t.Errorf("after its ticket's end the desktop ends with %v", err)
+		}
+	case <-time.After(need.Patience):
+		t.Error("the desktop goes on after its ticket's end")
 	}
 	await(t, need.Patience, "the log of what the person did", func() error { // the end is logged once the connection is closed
 		log, err := os.ReadFile(b.root(t) + "/var/log/browser-shell/audit/audit.jsonl")

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // TestKilled kills and stops each program of the image. The health check has to see it; one that was killed has to come back
@@ -43,11 +43,15 @@ func (b *box) kill(t *testing.T, name string, signal syscall.Signal) {
 	b.seen(t, signal, name)
 	b.healthy(t)
 	if name == "nginx" { // none is left of another master
-		for _, p := range b.processes(t) {
-			if p.Name == "nginx" && p.Inside != b.pid(t, name) && p.Parent != b.process(t, name).PID {
-				t.Errorf("process %d is left of an earlier nginx", p.Inside)
+		master := b.process(t, name)
+		await(t, need.Patience, "the end of an earlier nginx", func() error {
+			for _, p := range b.processes(t) {
+				if p.Name == "nginx" && p.PID != master.PID && p.Parent != master.PID {
+					return fmt.Errorf("process %d is left of it", p.Inside)
+				}
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -59,8 +63,7 @@ func (b *box) seen(t *testing.T, signal syscall.Signal, names ...string) {
 	for _, name := range names {
 		harmed = append(harmed, b.process(t, name))
 	}
-	all := b.processes(t)
-	first := all[slices.IndexFunc(all, func(p sandbox.Process) bool { return p.Inside == 1 })]
+	first := b.first(t)
 	send(t, first, syscall.SIGSTOP)
 	defer send(t, first, syscall.SIGCONT)
 	for _, p := range harmed {
@@ -101,7 +104,11 @@ func (b *box) processes(t *testing.T) []sandbox.Process {
 func (b *box) process(t *testing.T, name string) (p sandbox.Process) {
 	t.Helper()
 	await(t, time.Minute, name, func() error {
-		pid := b.pid(t, name)
+		all, err := b.supervised(t)
+		if err != nil {
+			return err
+		}
+		pid := all[name].pid
 		for _, p = range b.processes(t) {
 			if p.Inside == pid && pid != 0 && p.State != "Z" {
 				return nil
@@ -112,13 +119,13 @@ func (b *box) process(t *testing.T, name string) (p sandbox.Process) {
 	return p
 }
 
-// pid is what supervisord numbers a program's first process, inside; 0 when it has none.
-func (b *box) pid(t *testing.T, name string) int {
+// first returns the container's first process, supervisord.
+func (b *box) first(t *testing.T) sandbox.Process {
 	t.Helper()
-	r, err := b.Exec(t.Context(), []string{"/usr/bin/supervisorctl", "-c", "/opt/gem/supervisord.conf", "pid", name}, sandbox.ExecOptions{})
-	if err != nil {
-		t.Fatal(err)
+	all := b.processes(t)
+	i := slices.IndexFunc(all, func(p sandbox.Process) bool { return p.Inside == 1 })
+	if i < 0 {
+		t.Fatalf("no process 1 among %v", all)
 	}
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(r.Stdout)))
-	return pid
+	return all[i]
 }

@@ -29,25 +29,17 @@ func testLogin(t *testing.T, b *box) {
 	if got := a.must("s", "open", "http://"+siteIP+"/login"); !strings.Contains(got, `"status":401`) {
 		t.Errorf("open: %s", got)
 	}
-	asked := func() {
-		t.Helper()
-		await(t, need.Patience, "the site's answer", func() error {
-			if got := a.must("s", "snapshot"); !strings.Contains(got, "who are you?") {
+	shows := func(text string) func() error {
+		return func() error {
+			if got := a.must("s", "snapshot"); !strings.Contains(got, text) {
 				return errors.New(got)
 			}
 			return nil
-		})
-	}
-	asked()
-	a.must("s", "open", "http://"+siteIP+"/")
-	a.must("s", "click", "#fetch")
-	await(t, need.Patience, "the status for the script", func() error {
-		if got := a.must("s", "snapshot"); !strings.Contains(got, "got 401") {
-			return errors.New(got)
 		}
-		return nil
-	})
-	a.must("s", "click", "#link")
-	asked()
+	}
+	await(t, need.Patience, "the site's answer", shows("who are you?"))
+	a.must("s", "open", "http://"+siteIP+"/")
+	a.click("s", "#fetch", "the status for the script", shows("got 401"))
+	a.click("s", "#link", "the site's answer", shows("who are you?"))
 	a.must("s", "close")
 }

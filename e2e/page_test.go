@@ -152,7 +152,7 @@ func (p *page) call(ctx context.Context, method string, params any) (json.RawMes
 	}
 }
 
-// eval gives the value of an expression.
+// eval returns the value of an expression.
 func (p *page) eval(ctx context.Context, expression string) (any, error) {
 	text, err := p.call(ctx, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true})
 	if err != nil {
@@ -173,7 +173,7 @@ func (p *page) must(t *testing.T, expression string) any {
 	return v
 }
 
-// screenshot gives the page as PNG.
+// screenshot returns the page as PNG.
 func (p *page) screenshot(ctx context.Context) ([]byte, error) {
 	text, err := p.call(ctx, "Page.captureScreenshot", map[string]any{"format": "png"})
 	if err != nil {
@@ -186,14 +186,16 @@ func (p *page) screenshot(ctx context.Context) ([]byte, error) {
 	return base64.StdEncoding.DecodeString(r.Data)
 }
 
-// await calls f until it gives no error.
+// await calls f until it gives no error, less and less often: what is awaited needs the processor, too.
 func await(t *testing.T, most time.Duration, what string, f func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	pause := 20 * time.Millisecond
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(pause) {
 		if err = f(); err == nil {
 			return
 		}
+		pause = min(pause*3/2, 500*time.Millisecond)
 	}
 	t.Fatalf("%s did not come within %s: %v", what, most, err)
 }

@@ -71,7 +71,8 @@ func TestCuts(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	for name, c := range cuts {
-		found := regexp.MustCompile(`^` + strings.ReplaceAll(regexp.QuoteMeta(c.file), `\*`, `[^/]+`) + ` is not in the image; with all of the base \S*` + c.by)
+		// On a loaded machine xkbcomp has ended before it is asked for its name.
+		found := regexp.MustCompile(`^` + strings.ReplaceAll(regexp.QuoteMeta(c.file), `\*`, `[^/]+`) + ` is not in the image; with all of the base (\S*` + c.by + `|a program that had ended)`)
 		ok := false
 		for _, f := range report.Findings {
 			ok = ok || f.Rule == "run-reach" && found.MatchString(f.Message)

@@ -80,17 +80,21 @@ func openRFB(conn net.Conn) (*rfb, error) {
 	return c, err
 }
 
-// Picture reads the whole frame buffer.
-func (c *rfb) Picture(ctx context.Context) (*image.NRGBA, error) {
+// picture reads a part of the frame buffer.
+func (c *rfb) picture(ctx context.Context, part image.Rectangle) (*image.NRGBA, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = c.conn.SetDeadline(deadline)
+		defer func() { _ = c.conn.SetDeadline(time.Time{}) }() // it would end the connection, also when nothing is asked for
 	}
-	request := binary.BigEndian.AppendUint16([]byte{3, 0, 0, 0, 0, 0}, uint16(c.Width))
-	if _, err := c.conn.Write(binary.BigEndian.AppendUint16(request, uint16(c.Height))); err != nil {
+	request := []byte{3, 0}
+	for _, n := range []int{part.Min.X, part.Min.Y, part.Dx(), part.Dy()} {
+		request = binary.BigEndian.AppendUint16(request, uint16(n))
+	}
+	if _, err := c.conn.Write(request); err != nil {
 		return nil, err
 	}
-	p := image.NewNRGBA(image.Rect(0, 0, c.Width, c.Height))
-	for got := 0; got < c.Width*c.Height; {
+	p := image.NewNRGBA(part)
+	for got := 0; got < part.Dx()*part.Dy(); {
 		kind, err := c.r.ReadByte()
 		if err != nil {
 			return nil, err
@@ -146,12 +150,18 @@ func (c *rfb) Picture(ctx context.Context) (*image.NRGBA, error) {
 	return p, nil
 }
 
-// must is Picture, for what has to work.
+// must is picture of all of the screen, for what has to work.
 func (c *rfb) must(t *testing.T) *image.NRGBA {
+	t.Helper()
+	return c.mustPart(t, image.Rect(0, 0, c.Width, c.Height))
+}
+
+// mustPart is picture, for what has to work.
+func (c *rfb) mustPart(t *testing.T, part image.Rectangle) *image.NRGBA {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
-	p, err := c.Picture(ctx)
+	p, err := c.picture(ctx, part)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +171,9 @@ func (c *rfb) must(t *testing.T) *image.NRGBA {
 // awaitCorner waits until the lower right corner of the screen has a color.
 func (c *rfb) awaitCorner(t *testing.T, why string, want color.NRGBA) {
 	t.Helper()
+	corner := image.Rect(c.Width-1, c.Height-1, c.Width, c.Height)
 	await(t, time.Minute, "the screen after "+why, func() error {
-		if got := c.must(t).NRGBAAt(c.Width-1, c.Height-1); got != want {
+		if got := c.mustPart(t, corner).NRGBAAt(corner.Min.X, corner.Min.Y); got != want {
 			return fmt.Errorf("its lower right corner is %v, want %v", got, want)
 		}
 		return nil

@@ -159,6 +159,26 @@ func (d *desk) enter(t *testing.T, address string) {
 	d.write(t, address)
 }
 
+// enterUntil types an address, and again what a browser that is busy didn't take, until a tab shows what it should.
+func (d *desk) enterUntil(t *testing.T, address string, shown func(tab target, href string) bool) {
+	t.Helper()
+	await(t, 2*need.Patience, "what is shown for "+address, func() error {
+		d.enter(t, address)
+		var open map[target]string
+		for range 20 {
+			var err error
+			open, _, err = d.look(t)
+			for tab, href := range open {
+				if shown(tab, href) {
+					return err
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		return fmt.Errorf("tabs: %v", open)
+	})
+}
+
 // testSchemes: a person with a ticket for input comes, by keys and by addresses, to no page of Chromium's own, to no DevTools, to
 // no source and no file, and no dialog takes the keys from the page.
 func testSchemes(t *testing.T, b *box) {
@@ -233,18 +253,8 @@ func testSchemes(t *testing.T, b *box) {
 	for address, to := range addresses {
 		t.Run(address, func(t *testing.T) {
 			d.visit(t, "typed")
-			await(t, 2*need.Patience, "a page that is refused", func() error {
-				d.enter(t, address)
-				for range 20 {
-					open, _, err := d.look(t)
-					for tab, href := range open {
-						if strings.HasPrefix(tab.URL, to) && strings.HasPrefix(href, "chrome-error:") {
-							return err
-						}
-					}
-					time.Sleep(100 * time.Millisecond)
-				}
-				return fmt.Errorf("%s isn't refused", to)
+			d.enterUntil(t, address, func(tab target, href string) bool {
+				return strings.HasPrefix(tab.URL, to) && strings.HasPrefix(href, "chrome-error:")
 			})
 		})
 	}

@@ -8,15 +8,15 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Built is an image that was made: exactly one of Index and Image is set.
+// Built is a finished image. Exactly one of Index and Image is set.
 type Built struct {
 	Index v1.ImageIndex // several platforms
 	Image v1.Image      // one platform
-	// Referrers are artifacts about the image: the manifest of each has that of a platform as its subject.
+	// Referrers are artifacts about the image. The subject of each is the manifest of one platform.
 	Referrers []v1.Image
 }
 
-// Digest is that of the index or of the image's manifest.
+// Digest returns the digest of the index or of the one image's manifest.
 func (b Built) Digest() (v1.Hash, error) {
 	if b.Index != nil {
 		return b.Index.Digest()
@@ -24,7 +24,7 @@ func (b Built) Digest() (v1.Hash, error) {
 	return b.Image.Digest()
 }
 
-// Descriptor gives the media type, digest and size of the index, or of the manifest of the one image.
+// Descriptor returns the media type, digest and size of the index or of the one image's manifest.
 func (b Built) Descriptor() (v1.Descriptor, error) {
 	var of partial.Describable = b.Image
 	if b.Index != nil {
@@ -42,7 +42,7 @@ func (b Built) Descriptor() (v1.Descriptor, error) {
 	return v1.Descriptor{MediaType: t, Digest: digest, Size: size}, err
 }
 
-// OCILayerType turns Docker's layer media types into OCI's, as BuildKit does with oci-mediatypes=true.
+// OCILayerType returns the OCI equivalent of Docker's layer media types, as BuildKit does with oci-mediatypes=true.
 func OCILayerType(t ocitypes.MediaType) string {
 	switch t {
 	case ocitypes.DockerLayer:
@@ -53,8 +53,8 @@ func OCILayerType(t ocitypes.MediaType) string {
 	return string(t)
 }
 
-// KeptAnnotations returns those annotations of a base's layer that a build keeps: those by which lazy pulling works. BuildKit
-// keeps no others (cache/refs.go, additionalAnnotations).
+// KeptAnnotations returns the annotations of a base's layer that a build keeps: those for lazy pulling. BuildKit keeps
+// the same ones (cache/refs.go, additionalAnnotations).
 func KeptAnnotations(have map[string]string) map[string]string {
 	var kept map[string]string
 	for k, v := range have {

@@ -7,10 +7,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Short is as much of a digest as people read.
+// Short returns the first 12 hex digits of a digest.
 func Short(h v1.Hash) string { return h.Hex[:min(12, len(h.Hex))] }
 
-// Counting reads r until ctx ends, and tells add how many bytes came.
+// Counting returns a reader of r that fails when ctx ends and passes the number of bytes read to add.
 func Counting(ctx context.Context, r io.Reader, add func(int64)) io.Reader {
 	return &countingReader{ctx: ctx, r: r, add: add}
 }

@@ -15,24 +15,24 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// maxDocument bounds manifests, indexes and configs, which are read into memory, in bytes: 4 MiB, what registries take of a
-// manifest (OCI distribution specification, "Pushing Manifests").
+// maxDocument limits manifests, indexes and configs, in bytes, because they are read into memory. Registries accept
+// manifests of up to 4 MiB (OCI distribution specification, "Pushing Manifests").
 const maxDocument = 4 << 20
 
-// What a document may hold, so that decoding it takes little more memory than it has bytes: an empty object of two bytes
-// becomes a descriptor of hundreds.
+// These limits keep the memory for decoding a document near its size. Without them an empty object of two bytes becomes
+// a descriptor of hundreds.
 const (
 	maxTokens    = 200_000 // keys, values, brackets
 	maxManifests = 1000
-	maxLayers    = 500 // what overlayfs mounts
+	maxLayers    = 500 // the most that overlayfs mounts
 	maxHistory   = 5000
 )
 
-// deepestDocument is how many levels of a document are read; those of the specification are five.
+// deepestDocument limits the nesting of a document. The specification's documents have five levels.
 const deepestDocument = 16
 
-// The keys of manifests and indexes, of the descriptors in them, and of these' platforms (OCI image specification,
-// manifest.md, image-index.md, descriptor.md); fsLayers is schema 1.
+// The keys of manifests and indexes, of their descriptors, and of the descriptors' platforms (OCI image specification,
+// manifest.md, image-index.md, descriptor.md). fsLayers is from schema 1.
 var (
 	documentKeys   = []string{"schemaVersion", "mediaType", "artifactType", "config", "layers", "manifests", "subject", "annotations", "fsLayers"}
 	descriptorKeys = []string{"mediaType", "size", "digest", "urls", "annotations", "data", "platform", "artifactType"}
@@ -40,9 +40,9 @@ var (
 	dockerKeys     = []string{"Config", "RepoTags", "Layers", "LayerSources", "Parent"}
 )
 
-// Object reads a JSON document that is one object; numbers are json.Number. Programs decode documents by Go's encoding/json,
-// by that of others, and by hand: a key that is there twice, anything behind the end, more than 16 levels, and what would take
-// much memory are errors. See SameKeys for keys that differ in case only.
+// Object decodes a JSON document that is one object; numbers are json.Number. It refuses everything that programs
+// decode in different ways: a key that occurs twice, text after the end, more than 16 levels. It also refuses what
+// would take much memory. SameKeys checks for keys that differ in case only.
 func Object(raw []byte) (map[string]any, error) {
 	v, err := strictValue(raw)
 	if err != nil {
@@ -50,14 +50,14 @@ func Object(raw []byte) (map[string]any, error) {
 	}
 	o, ok := v.(map[string]any)
 	if !ok {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("not a JSON object")
 	}
 	return o, nil
 }
 
-// strictValue reads a document.
+// strictValue decodes a document.
 func strictValue(raw []byte) (any, error) {
-	if err := bounded(raw); err != nil {
+	if err := checkBounds(raw); err != nil {
 		return nil, err
 	}
 	r := &strictReader{json.NewDecoder(bytes.NewReader(raw))}
@@ -67,25 +67,25 @@ func strictValue(raw []byte) (any, error) {
 		return nil, err
 	}
 	if _, more := r.Token(); !errors.Is(more, io.EOF) {
-		return nil, errors.New("there is more after its end")
+		return nil, errors.New("text after its end")
 	}
 	return v, nil
 }
 
-// SameKeys refuses keys that differ in case only: Go's decoder takes both for the same.
+// SameKeys refuses keys that differ in case only, because Go's decoder takes them for the same.
 func SameKeys(o map[string]any) error {
 	seen := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(o)) {
-		if other, ok := seen[fold(key)]; ok {
+		if other, ok := seen[foldKey(key)]; ok {
 			return fmt.Errorf("the keys %.300q and %.300q differ in case only", other, key)
 		}
-		seen[fold(key)] = key
+		seen[foldKey(key)] = key
 	}
 	return nil
 }
 
-// fold is what keys have in common that encoding/json takes for the same (its foldName).
-func fold(key string) string {
+// foldKey returns the form in which encoding/json compares keys (its foldName).
+func foldKey(key string) string {
 	return strings.Map(func(r rune) rune {
 		for {
 			next := unicode.SimpleFold(r)
@@ -99,7 +99,7 @@ func fold(key string) string {
 
 type strictReader struct{ *json.Decoder }
 
-// value reads one value; an object that has a key twice is an error.
+// value decodes one value. It refuses an object that has a key twice.
 func (r *strictReader) value(depth int) (any, error) {
 	if depth > deepestDocument {
 		return nil, fmt.Errorf("it has more than %d levels", deepestDocument)
@@ -116,9 +116,9 @@ func (r *strictReader) value(depth int) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			name, _ := key.(string) // the decoder takes nothing else there
+			name, _ := key.(string) // the decoder returns only strings here
 			if _, twice := out[name]; twice {
-				return nil, fmt.Errorf("the key %.300q is there twice", name)
+				return nil, fmt.Errorf("the key %.300q occurs twice", name)
 			}
 			if out[name], err = r.value(depth + 1); err != nil {
 				return nil, err
@@ -141,9 +141,9 @@ func (r *strictReader) value(depth int) (any, error) {
 	return t, nil
 }
 
-// bounded refuses a document that would take much memory to decode. What is no JSON passes: the decoder says so, and decodes
-// nothing before.
-func bounded(raw []byte) error {
+// checkBounds refuses a document that would take much memory to decode. It accepts invalid JSON, which the decoder
+// refuses before it allocates anything.
+func checkBounds(raw []byte) error {
 	if len(raw) > maxDocument {
 		return fmt.Errorf("it has %d bytes, more than %d", len(raw), maxDocument)
 	}
@@ -154,9 +154,9 @@ func bounded(raw []byte) error {
 	}{{"manifests", maxManifests, "manifests"}, {"layers", maxLayers, "layers"}, {"history", maxHistory, "history entries"}}
 	r := json.NewDecoder(bytes.NewReader(raw))
 	r.UseNumber()
-	var depth, count int // levels that are open, entries of the list
-	list := -1           // of lists, the one that is open
-	top := ""            // the last string of the first level: a list's key, if a list comes next
+	var depth, count int // open levels, entries of the current list
+	list := -1           // index in lists of the current list, or -1
+	top := ""            // the last string on the first level: the key of a list, if one follows
 	for range maxTokens {
 		t, err := r.Token()
 		if err != nil {
@@ -193,7 +193,7 @@ func bounded(raw []byte) error {
 	return fmt.Errorf("it has more than %d JSON tokens", maxTokens)
 }
 
-// parseIndex reads an index. d describes it; a layout's index.json has no descriptor.
+// parseIndex decodes an index. d is its descriptor, or empty for a layout's index.json.
 func parseIndex(raw []byte, d v1.Descriptor) (*v1.IndexManifest, error) {
 	if err := checkDocument(raw, d, true); err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func parseIndex(raw []byte, d v1.Descriptor) (*v1.IndexManifest, error) {
 	return m, nil
 }
 
-// parseManifest reads an image manifest that d describes.
+// parseManifest decodes the image manifest that d describes.
 func parseManifest(raw []byte, d v1.Descriptor) (*v1.Manifest, error) {
 	if err := checkDocument(raw, d, false); err != nil {
 		return nil, err
@@ -227,16 +227,16 @@ func documentError(d v1.Descriptor, index bool, err error) error {
 	return fmt.Errorf("manifest %s: %w", d.Digest, err)
 }
 
-// checkDocument refuses a manifest or an index that programs read in more ways than one: keys that are there twice or in
-// another case than the specification's, what may be taken for the other kind of document (CVE-2021-41190), a media type that is
-// not the descriptor's, and a size below zero, which for go-containerregistry is any.
+// checkDocument refuses a manifest or an index that programs read in different ways: with keys that occur twice or in
+// another case than the specification's, with keys of the other kind of document (CVE-2021-41190), with a media type
+// other than the descriptor's, or with a negative size, which go-containerregistry accepts for any.
 func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 	err := func() error {
 		top, err := Object(raw)
 		if err != nil {
 			return err
 		}
-		if err := exactKeys(top, documentKeys); err != nil {
+		if err := checkKeyCase(top, documentKeys); err != nil {
 			return err
 		}
 		for _, key := range []string{"config", "subject", "layers", "manifests"} {
@@ -246,14 +246,14 @@ func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 			}
 			for _, v := range list {
 				entry, _ := v.(map[string]any)
-				if err := exactKeys(entry, descriptorKeys); err != nil {
+				if err := checkKeyCase(entry, descriptorKeys); err != nil {
 					return err
 				}
 				if size, _ := entry["size"].(json.Number); strings.HasPrefix(size.String(), "-") {
 					return fmt.Errorf("a size of %.20s", size)
 				}
 				p, _ := entry["platform"].(map[string]any)
-				if err := exactKeys(p, platformKeys); err != nil {
+				if err := checkKeyCase(p, platformKeys); err != nil {
 					return err
 				}
 			}
@@ -264,16 +264,16 @@ func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 		}
 		for _, key := range foreign {
 			if top[key] != nil {
-				return fmt.Errorf("it has %q, so that programs may take it for something other than an %s", key, kind)
+				return fmt.Errorf("it has %q, so programs may not take it for an %s", key, kind)
 			}
 		}
 		mt, _ := top["mediaType"].(string)
 		switch {
 		case mt == "":
 		case d.MediaType != "" && mt != string(d.MediaType):
-			return fmt.Errorf("it states the media type %.200q and is said to be %.200q", mt, d.MediaType)
+			return fmt.Errorf("its media type is %.200q, but its descriptor says %.200q", mt, d.MediaType)
 		case d.MediaType == "" && index && mt != string(ocitypes.OCIImageIndex):
-			return fmt.Errorf("it states the media type %.200q", mt)
+			return fmt.Errorf("its media type is %.200q", mt)
 		}
 		return nil
 	}()
@@ -283,8 +283,8 @@ func checkDocument(raw []byte, d v1.Descriptor, index bool) error {
 	return nil
 }
 
-// exactKeys refuses keys that Go's decoder takes for one of those known, and others don't.
-func exactKeys(o map[string]any, known []string) error {
+// checkKeyCase refuses keys that Go's decoder, unlike others, takes for a known key.
+func checkKeyCase(o map[string]any, known []string) error {
 	for key := range o {
 		for _, k := range known {
 			if key != k && strings.EqualFold(key, k) {

@@ -1,6 +1,6 @@
-// Package image knows OCI images and nothing of profiles: the entries and layers of one (entry.go, layer.go), and the
-// sources that one is read from (source*.go): a registry, a layout, an archive. Package tree, below, has merged trees, the
-// base index and its cache; package output writes an image.
+// Package image reads OCI images. It holds their entries and layers (entry.go, layer.go) and the sources that they come
+// from (source*.go): registries, layouts, archives. It knows nothing of profiles. Package tree has merged trees and the
+// base index with its cache; package output writes images.
 package image
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Type is the type of a file system object, by the words of the OCI image specification's layer page.
+// Type is the type of a file system object, named as in the OCI image specification (layer.md).
 type Type string
 
-// The types that a layer can hold.
+// The types in a layer.
 const (
 	TypeFile    Type = "file"
 	TypeDir     Type = "dir"
@@ -29,28 +29,28 @@ const (
 	TypeFifo    Type = "fifo"
 )
 
-// Entry is what a layer says of one path: everything but the content.
+// Entry is a layer's metadata of one path.
 type Entry struct {
 	// Path is absolute and clean: "/etc/passwd". The root is "/".
 	Path string `json:"path"`
 	Type Type   `json:"type"`
-	// Mode holds the permission bits and setuid, setgid and sticky as a tar header does: 0 to 07777.
+	// Mode holds the permission bits with setuid, setgid and sticky, as in a tar header: 0 to 07777.
 	Mode int64 `json:"mode"`
 	UID  int   `json:"uid,omitempty"`
 	GID  int   `json:"gid,omitempty"`
-	// Size is in bytes; 0 for anything but a regular file.
+	// Size is the size in bytes, or 0 for anything but a regular file.
 	Size    int64     `json:"size,omitempty"`
 	ModTime time.Time `json:"mtime,omitzero"`
-	// Link is the target of a symlink as written, or the absolute path of a hard link's other name.
+	// Link is the target of a symlink as written, or the absolute path of a hard link's target.
 	Link string `json:"link,omitempty"`
-	// Xattrs maps a name such as "security.capability" to its raw value.
+	// Xattrs maps names such as "security.capability" to raw values.
 	Xattrs Xattrs `json:"xattrs,omitempty"`
 }
 
-// Xattrs are extended attributes. Their values are bytes, not text, and so are base64 in JSON.
+// Xattrs holds extended attributes. In JSON the values are base64, because they need not be text.
 type Xattrs map[string]string
 
-// MarshalJSON writes the values in base64.
+// MarshalJSON encodes the values in base64.
 func (x Xattrs) MarshalJSON() ([]byte, error) {
 	raw := make(map[string][]byte, len(x))
 	for k, v := range x {
@@ -59,7 +59,7 @@ func (x Xattrs) MarshalJSON() ([]byte, error) {
 	return json.Marshal(raw)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes the result of MarshalJSON.
 func (x *Xattrs) UnmarshalJSON(data []byte) error {
 	var raw map[string][]byte
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -75,14 +75,14 @@ func (x *Xattrs) UnmarshalJSON(data []byte) error {
 // IsDir reports whether the entry is a directory.
 func (e Entry) IsDir() bool { return e.Type == TypeDir }
 
-// File is an entry with its content: one item of an overlay.
+// File is an entry with its content.
 type File struct {
 	Entry
-	// Open gives the content of a regular file; nil for every other type. It can be called more than once.
+	// Open returns the content of a regular file; it is nil for other types. It can be called several times.
 	Open func() (io.ReadCloser, error)
 }
 
-// Bytes makes a root-owned regular file that holds data.
+// Bytes returns a root-owned regular file with the content data.
 func Bytes(p string, mode int64, data []byte) File {
 	return File{
 		Entry: Entry{Path: Clean(p), Type: TypeFile, Mode: mode, Size: int64(len(data))},
@@ -90,17 +90,17 @@ func Bytes(p string, mode int64, data []byte) File {
 	}
 }
 
-// Symlink makes a root-owned symbolic link at p to target.
+// Symlink returns a root-owned symbolic link at p to target.
 func Symlink(p, target string) File {
 	return File{Entry: Entry{Path: Clean(p), Type: TypeSymlink, Mode: 0o777, Link: target}}
 }
 
-// Dir makes a root-owned directory.
+// Dir returns a root-owned directory.
 func Dir(p string, mode int64) File {
 	return File{Entry: Entry{Path: Clean(p), Type: TypeDir, Mode: mode}}
 }
 
-// FromFS makes a root-owned regular file of the given mode whose content is name in fsys, opened anew at each Open.
+// FromFS returns a root-owned regular file with the content of name in fsys, which each Open opens.
 func FromFS(p string, mode int64, fsys fs.FS, name string) (File, error) {
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
@@ -112,7 +112,7 @@ func FromFS(p string, mode int64, fsys fs.FS, name string) (File, error) {
 	}, nil
 }
 
-// Interpreter returns the words after "#!" in a script's first line (execve(2)); none for what is no script.
+// Interpreter returns the words after "#!" in a script's first line (execve(2)), or nil for any other file.
 func Interpreter(data []byte) []string {
 	line, ok := strings.CutPrefix(string(data[:min(len(data), 512)]), "#!")
 	if !ok {
@@ -122,10 +122,10 @@ func Interpreter(data []byte) []string {
 	return strings.Fields(line)
 }
 
-// Clean gives p as an Entry writes it: absolute, slash-separated, with no "." or ".." left.
+// Clean returns p in the form of Entry.Path: absolute, slash-separated, without "." and "..".
 func Clean(p string) string { return path.Clean("/" + p) }
 
-// Parents lists the directories above p, topmost first, without the root: "/a/b/c" gives "/a", "/a/b".
+// Parents returns the directories above p, topmost first, without the root: "/a", "/a/b" for "/a/b/c".
 func Parents(p string) []string {
 	var out []string
 	for i := 1; i < len(p); i++ {
@@ -136,7 +136,7 @@ func Parents(p string) []string {
 	return out
 }
 
-// Within reports whether p is dir or lies below it.
+// Within reports whether p is dir or below it.
 func Within(p, dir string) bool {
 	return dir == "/" || p == dir || strings.HasPrefix(p, dir+"/")
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Inflate gives what a layer blob holds uncompressed: it tells gzip, zstd and plain tar apart by their first bytes, since media types lie.
+// Inflate returns the uncompressed content of a layer. It recognizes gzip, zstd and plain tar by the first bytes,
+// because media types can be wrong.
 func Inflate(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	magic, err := b.Peek(4)
@@ -35,16 +36,17 @@ func Inflate(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(b), nil
 }
 
-// Gunzip is what Inflate returns for gzip.
+// Gunzip is the reader that Inflate returns for gzip.
 type Gunzip struct {
-	// Members is how many gzip members were begun to be read: some programs read the first one only.
+	// Members is the number of gzip members read so far, including the current one. Some programs read the first one
+	// only.
 	Members int
 
 	z  *gzip.Reader
 	in *bufio.Reader
 }
 
-// Read reads one member after the other (RFC 1952, section 2.2).
+// Read reads the members one after the other (RFC 1952, section 2.2).
 func (g *Gunzip) Read(p []byte) (int, error) {
 	for {
 		n, err := g.z.Read(p)
@@ -65,5 +67,5 @@ func (g *Gunzip) Read(p []byte) (int, error) {
 	}
 }
 
-// Close closes the reader of the member.
+// Close closes the reader of the current member.
 func (g *Gunzip) Close() error { return g.z.Close() }

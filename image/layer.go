@@ -25,7 +25,7 @@ import (
 // whiteoutPrefix marks a removed path in a layer (OCI image specification, layer.md, "Whiteouts").
 const whiteoutPrefix = ".wh."
 
-// Whiteout makes the file that hides p, whatever it is, in the layers below.
+// Whiteout returns the file that hides p in the layers below.
 func Whiteout(p string) File {
 	p = Clean(p)
 	i := strings.LastIndexByte(p, '/') + 1
@@ -35,30 +35,30 @@ func Whiteout(p string) File {
 	}
 }
 
-// compression is between gzip's fastest and its default: half the time of level 6 for 6 % more bytes.
+// compression is the default gzip level, between the fastest and gzip's default. It takes half the time of level 6 for
+// 6 % more bytes.
 const compression = 3
 
-// layerVersion is part of the cache's path: other bytes for the same files (a new compressor, another level) need a new
-// one.
+// layerVersion is part of the cache's path. Raise it when the same files give other bytes, such as with a new
+// compressor.
 const layerVersion = "v2"
 
-// LayerCache keeps compressed layers between builds, by what they hold. The zero value keeps nothing.
+// LayerCache caches compressed layers between builds, by content. The zero value caches nothing.
 type LayerCache struct {
-	// Dir is the directory of the cache; it is made when needed.
+	// Dir is the cache's directory. It is created when needed.
 	Dir string
-	// Level is gzip's level, or that of the zstd program; 0 is one for layers that lie on a base of gigabytes.
+	// Level is the level of gzip or of the zstd program; 0 is a level for layers on top of gigabytes.
 	Level int
-	// Zstd has zstd in the place of gzip.
+	// Zstd selects zstd instead of gzip.
 	Zstd bool
 }
 
-// NewLayer writes files as one gzip layer, without a cache.
+// NewLayer returns files as one gzip layer, without a cache.
 func NewLayer(files []File) (v1.Layer, error) { return LayerCache{}.Layer(files) }
 
-// Layer writes files as one compressed layer whose bytes depend on nothing but files: sorted by path, parents before
-// children, times in whole seconds, numeric owners. The compressed layer is kept in memory, so it is for overlays, not
-// for bases. Two files with one path are an error, and so is a regular file without Open or of another length than
-// its Size says.
+// Layer returns files as one compressed layer whose bytes depend only on files: sorted by path, parents first, times in
+// whole seconds, numeric owners. It holds the compressed layer in memory, so it suits overlays, not bases. It fails if
+// two files have the same path, or if a regular file has no Open or another length than Size.
 func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	diff := sha256.New()
 	if err := WriteTar(diff, files); err != nil {
@@ -68,7 +68,7 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 	if c.Zstd {
 		l.mediaType = types.OCILayerZStd
 	}
-	if c.read(l) {
+	if c.readCached(l) {
 		return l, nil
 	}
 	var blob bytes.Buffer
@@ -84,11 +84,11 @@ func (c LayerCache) Layer(files []File) (v1.Layer, error) {
 		return nil, err
 	}
 	if hashOf(again) != l.diffID {
-		return nil, errors.New("layer: a file changed while it was read")
+		return nil, errors.New("layer: a file changed while it was being read; run the build again")
 	}
 	l.blob = blob.Bytes()
 	l.digest = digestOf(l.blob)
-	return l, c.write(l)
+	return l, c.writeCached(l)
 }
 
 func (c LayerCache) compressor(w io.Writer) (io.WriteCloser, error) {
@@ -102,16 +102,16 @@ func (c LayerCache) compressor(w io.Writer) (io.WriteCloser, error) {
 	return zw, err
 }
 
-// NewZstd returns a compressor of layers, with the zstd program's level. What it writes depends on nothing but what it is given,
-// and no reader needs more than 8 MiB for its window (RFC 8878, section 3.1.1.1.2).
+// NewZstd returns a zstd compressor for layers, with a level of the zstd program. Equal input gives equal output.
+// Readers need a window of at most 8 MiB (RFC 8878, section 3.1.1.1.2).
 func NewZstd(w io.Writer, level int) (io.WriteCloser, error) {
 	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithWindowSize(8<<20), zstd.WithEncoderConcurrency(2))
 }
 
 func (c LayerCache) level() int { return cmp.Or(c.Level, compression) }
 
-// blobFile returns the path of a compressed layer. Both of its digests are in its name: what is read back is checked without
-// inflating it.
+// blobFile returns the cache path of a compressed layer. Its name holds both digests, so that a layer from the cache is
+// checked without inflating it.
 func (c LayerCache) blobFile(diffID, digest string) string {
 	ext := ".tar.gz"
 	if c.Zstd {
@@ -120,7 +120,7 @@ func (c LayerCache) blobFile(diffID, digest string) string {
 	return filepath.Join(c.Dir, "layers", fmt.Sprintf("%s-%d", layerVersion, c.level()), diffID+"-"+digest+ext)
 }
 
-func (c LayerCache) read(l *layer) bool {
+func (c LayerCache) readCached(l *layer) bool {
 	if c.Dir == "" {
 		return false
 	}
@@ -139,14 +139,14 @@ func (c LayerCache) read(l *layer) bool {
 			continue
 		}
 		l.blob, l.digest = blob, digestOf(blob)
-		if file == c.blobFile(l.diffID.Hex, l.digest.Hex) { // or it is damaged, or of the other compressor
+		if file == c.blobFile(l.diffID.Hex, l.digest.Hex) { // otherwise it is damaged, or from the other compressor
 			return true
 		}
 	}
 	return false
 }
 
-func (c LayerCache) write(l *layer) error {
+func (c LayerCache) writeCached(l *layer) error {
 	if c.Dir == "" {
 		return nil
 	}
@@ -165,26 +165,27 @@ func digestOf(b []byte) v1.Hash {
 	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
 }
 
-// WriteTar writes files as the tar archive that a layer compresses.
+// WriteTar writes files as the tar archive of a layer.
 func WriteTar(w io.Writer, files []File) error {
 	sorted := append([]File(nil), files...)
 	sort.SliceStable(sorted, func(i, j int) bool { return less(sorted[i].Path, sorted[j].Path) })
 	tw := tar.NewWriter(w)
+	buf := make([]byte, 32<<10)
 	for i, f := range sorted {
 		if i > 0 && sorted[i-1].Path == f.Path {
-			return fmt.Errorf("layer: %s is there twice", f.Path)
+			return fmt.Errorf("layer: %s occurs twice", f.Path)
 		}
 		if f.Path == "/" {
-			continue // the root's own metadata is the base's; BuildKit's layers leave it out too
+			continue // the base decides the root's metadata; BuildKit's layers omit it too
 		}
-		if err := writeFile(tw, f); err != nil {
+		if err := writeFile(tw, f, buf); err != nil {
 			return fmt.Errorf("layer: %s: %w", f.Path, err)
 		}
 	}
 	return tw.Close()
 }
 
-// less orders paths as a walk of the tree does: a directory's content right behind it.
+// less orders paths as in a walk of the tree: a directory's content directly follows it.
 func less(a, b string) bool {
 	return strings.ReplaceAll(a, "/", "\x00") < strings.ReplaceAll(b, "/", "\x00")
 }
@@ -194,7 +195,7 @@ var typeflags = map[Type]byte{
 	TypeChar: tar.TypeChar, TypeBlock: tar.TypeBlock, TypeFifo: tar.TypeFifo,
 }
 
-func writeFile(tw *tar.Writer, f File) error {
+func writeFile(tw *tar.Writer, f File, buf []byte) error {
 	flag, ok := typeflags[f.Type]
 	if !ok {
 		return fmt.Errorf("unknown type %q", f.Type)
@@ -234,13 +235,13 @@ func writeFile(tw *tar.Writer, f File) error {
 		return err
 	}
 	defer r.Close()
-	if _, err := io.Copy(tw, r); err != nil {
+	if _, err := io.CopyBuffer(tw, r, buf); err != nil {
 		return err
 	}
-	return tw.Flush() // tells a content that is too short
+	return tw.Flush() // fails if the content is too short
 }
 
-// paxXattr is the key prefix under which GNU tar, Docker and BuildKit keep extended attributes.
+// paxXattr is the prefix of the PAX keys in which GNU tar, Docker and BuildKit store extended attributes.
 const paxXattr = "SCHILY.xattr."
 
 type layer struct {

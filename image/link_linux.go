@@ -18,7 +18,7 @@ func identify(info fs.FileInfo) (fileID, bool) {
 	}, true
 }
 
-// reflink makes dst share src's content on file systems that can (btrfs, XFS): FICLONE, ioctl_ficlone(2).
+// reflink makes dst share src's content (FICLONE, ioctl_ficlone(2)), which btrfs and XFS support.
 func reflink(dst, src *os.File) error {
 	return unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
 }

@@ -1,20 +1,20 @@
 package image
 
-// Progress is told of long work: downloads, uploads, archives. Its methods are called from several goroutines at once.
+// Progress displays long work: downloads, uploads, archives. Its methods may be called concurrently.
 type Progress interface {
-	// Task opens one line of work. total is in bytes; 0 or less when it is not known.
+	// Task starts a task. total is its size in bytes; 0 or less means unknown.
 	Task(name string, total int64) Task
 }
 
-// Task is one line of work.
+// Task is a piece of work with a display of its own.
 type Task interface {
-	// Add says that n more bytes are done; n is negative when work is thrown away to be done again.
+	// Add reports n more bytes done. n is negative if work is discarded and repeated.
 	Add(n int64)
-	// Done ends the task, with the error that ended it or nil. Calls after the first do nothing.
+	// Done ends the task, with its error or nil. Later calls do nothing.
 	Done(err error)
 }
 
-// NoProgress tells nobody. It is what a nil Options.Progress means.
+// NoProgress displays nothing. It replaces a nil Options.Progress.
 var NoProgress Progress = silent{}
 
 type silent struct{}

@@ -21,33 +21,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Options are what sources and outputs need of the world. The zero value works.
+// Options configures registry access and the cache, for sources and outputs. The zero value works.
 type Options struct {
-	// Keychain finds credentials; nil is the Docker config with its credential helpers.
+	// Keychain returns credentials; nil is Docker's config with its credential helpers.
 	Keychain authn.Keychain
-	// Transport speaks to registries; nil is go-containerregistry's default.
+	// Transport sends the requests to registries; nil is DefaultTransport.
 	Transport http.RoundTripper
-	// Progress may be nil.
+	// Progress displays the work; nil displays nothing.
 	Progress Progress
-	// CacheDir keeps what was once verified about blobs on this machine; empty for no such memory.
+	// CacheDir stores which local blobs were verified; empty stores nothing.
 	CacheDir string
-	// Insecure allows plain HTTP to any registry. Without it only registries on this machine or in a private
-	// network are tried over plain HTTP, after TLS.
+	// Insecure allows plain HTTP to any registry. Otherwise plain HTTP is tried only after TLS, for registries on this
+	// machine or in a private network.
 	Insecure bool
-	// IdleTimeout is how long a registry may stay silent within one request; 0 is DefaultIdleTimeout.
+	// IdleTimeout is the longest silence of a registry within one request; 0 is DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// Received counts what registries send of manifests and blobs, in bytes; may be nil.
+	// Received counts the bytes of manifests and blobs from registries; may be nil.
 	Received *atomic.Int64
-	// Jobs bounds registry requests in flight; 0 is 48.
+	// Jobs limits concurrent registry requests; 0 is 48.
 	Jobs int
-	// Stdout takes an archive whose destination is "-"; nil is os.Stdout.
+	// Stdout receives an archive with the destination "-"; nil is os.Stdout.
 	Stdout io.Writer
 
-	// Backoff is how long to wait before the first retry; 0 is a second.
+	// Backoff is the wait before the first retry; 0 is one second.
 	Backoff time.Duration
 }
 
-// WithDefaults fills in what isn't set.
+// WithDefaults returns o with defaults for the fields that are not set.
 func (o Options) WithDefaults() Options {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
@@ -70,29 +70,29 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Source is a base opened for reading: an index of images or a single one. It is safe for concurrent use. The context
-// it was opened with bounds every read from it.
+// Source is an open base: an index of images or a single image. It is safe for concurrent use. The context of Open
+// limits all reads from it.
 type Source struct {
 	ref         string
 	name        name.Reference
-	index       []byte            // the image index; nil when there is none
+	index       []byte            // the image index, or nil
 	annotations map[string]string // of the index
 	ignored     []Ignored
-	artifacts   []v1.Descriptor // entries that call themselves attestations; Ignored reads them
+	artifacts   []v1.Descriptor // entries that claim to be attestations; Ignored checks them
 	get         func(v1.Descriptor) (v1.Image, error)
 	digest      v1.Hash
 	children    []*child
 	dir         string
 	blobs       *blobs // of a local source
 	transport   http.RoundTripper
-	// part gives size bytes of a blob from off on, unchecked; nil where there is no such way.
+	// part returns size bytes of a blob from offset off, unverified; nil if the source can't.
 	part      func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error)
-	referrers referrerLister // nil where there is no such list
+	referrers referrerLister // nil if the source has no list of referrers
 }
 
-// child is one image of a source, read when first asked for.
+// child is one image of a source, read on first use.
 type child struct {
-	digest   v1.Hash // of its descriptor; zero where there is none
+	digest   v1.Hash // from its descriptor; zero if there is none
 	platform v1.Platform
 	load     func() (v1.Image, error)
 
@@ -110,16 +110,15 @@ func (c *child) image() (v1.Image, error) {
 	return c.img, c.err
 }
 
-// Open finds a base. ref is one of
+// Open opens a base. ref is one of
 //
 //	[docker://]HOST/REPO[:TAG][@DIGEST]   a registry; on localhost over plain HTTP
 //	oci:DIR[:TAG]                         an OCI image layout
 //	oci-archive:FILE[:TAG]                an uncompressed tar of such a layout, read in place
-//	docker-archive:FILE[:REF]             what docker save writes
-//	docker-daemon:REF                     an image that Docker has
+//	docker-archive:FILE[:REF]             the output of docker save
+//	docker-daemon:REF                     an image in Docker's store
 //
-// Every layer that it gives checks its digest when read to the end (*DigestError). Trouble with a registry is a
-// *RegistryError.
+// Every layer checks its digest when read to the end (*DigestError). Failures of a registry are *RegistryError.
 func Open(ctx context.Context, ref string, o Options) (*Source, error) {
 	o = o.WithDefaults()
 	ref = strings.TrimSpace(ref)
@@ -137,22 +136,22 @@ func Open(ctx context.Context, ref string, o Options) (*Source, error) {
 	return openRegistry(ctx, ref, o)
 }
 
-// Reference is the base as it was given, without white space and "docker://".
+// Reference returns the base's reference as given to Open, without white space and "docker://".
 func (s *Source) Reference() string { return s.ref }
 
-// Name is the registry reference, nil for a local base.
+// Name returns the registry reference, or nil for a local base.
 func (s *Source) Name() name.Reference { return s.name }
 
-// Digest is that of the index, or of the manifest when the base is a single image.
+// Digest returns the digest of the index, or of the manifest of a single image.
 func (s *Source) Digest() v1.Hash { return s.digest }
 
-// Annotations are those of the index; nil when there is none.
+// Annotations returns the annotations of the index, or nil.
 func (s *Source) Annotations() map[string]string { return s.annotations }
 
-// Index is the image index as it is stored; nil when there is none.
+// Index returns the image index as stored, or nil.
 func (s *Source) Index() []byte { return s.index }
 
-// Platforms lists what the base has, in its own order, without attestations.
+// Platforms returns the base's platforms in its own order, without attestations.
 func (s *Source) Platforms() []v1.Platform {
 	out := make([]v1.Platform, 0, len(s.children))
 	for _, c := range s.children {
@@ -161,15 +160,15 @@ func (s *Source) Platforms() []v1.Platform {
 	return out
 }
 
-// FromDocker reports whether the source is what docker save writes.
+// FromDocker reports whether the source comes from docker save.
 func (s *Source) FromDocker() bool {
 	return strings.HasPrefix(s.ref, dockerArchive) || strings.HasPrefix(s.ref, dockerDaemon)
 }
 
-// Layout is the directory of an OCI layout base; ok is false for every other form.
+// Layout returns the directory of a base of the form oci:DIR; ok is false for other forms.
 func (s *Source) Layout() (dir string, ok bool) { return s.dir, s.dir != "" }
 
-// Image gives the image for one platform: its manifest exactly, its config read. *PlatformError when there is none.
+// Image returns the image for one platform with its exact manifest and its config, or a *PlatformError.
 func (s *Source) Image(p v1.Platform) (v1.Image, error) {
 	var found *child
 	for _, c := range s.children {
@@ -177,7 +176,7 @@ func (s *Source) Image(p v1.Platform) (v1.Image, error) {
 			continue
 		}
 		if found != nil && found.digest != c.digest {
-			return nil, fmt.Errorf("%s: its index has two images for %s, %s and %s: runtimes differ on which they take", s.ref, p, found.digest, c.digest)
+			return nil, fmt.Errorf("%s: its index has two images for %s, %s and %s, and runtimes differ on which they take; remove one", s.ref, p, found.digest, c.digest)
 		}
 		found = c
 	}
@@ -187,7 +186,7 @@ func (s *Source) Image(p v1.Platform) (v1.Image, error) {
 	return nil, &PlatformError{Ref: s.ref, Want: p, Have: s.Platforms()}
 }
 
-// Images gives the images for several platforms, fetched at the same time.
+// Images returns the images for several platforms. It fetches them concurrently.
 func (s *Source) Images(ps ...v1.Platform) ([]v1.Image, error) {
 	out := make([]v1.Image, len(ps))
 	var g errgroup.Group
@@ -200,7 +199,7 @@ func (s *Source) Images(ps ...v1.Platform) ([]v1.Image, error) {
 	return out, g.Wait()
 }
 
-// Holds reports whether a layer belongs to one of the images that were read from s.
+// Holds reports whether one of the images read from s has the layer.
 func (s *Source) Holds(h v1.Hash) bool {
 	for _, c := range s.children {
 		if !c.loaded.Load() {
@@ -217,13 +216,14 @@ func (s *Source) Holds(h v1.Hash) bool {
 	return false
 }
 
-// SamePlatform compares OS, architecture and variant as containerd does (containerd/platforms, Normalize): "linux/x86_64" and
-// "Linux/AMD64" are "linux/amd64", "arm64" is "arm64/v8", "arm" is "arm/v7". No OS is Linux. An OS version counts only when it
-// is asked for; OS features never do, so that entries which differ in them only are two images for one platform.
+// SamePlatform compares OS, architecture and variant like containerd (containerd/platforms, Normalize): "linux/x86_64"
+// and "Linux/AMD64" are "linux/amd64", "arm64" is "arm64/v8", "arm" is "arm/v7", and an empty OS is Linux. An OS
+// version counts only if want has one. OS features never count, so entries that differ only in them are two images for
+// one platform.
 //
-// Variants are platforms of their own: "amd64/v2" is not "amd64", nor is "386", though a host of amd64 may run both. A runtime
-// prefers the exact platform, but for one that asks for a higher variant. Verify tells of each platform of an index that the
-// profile doesn't have, unless it is told which platform to look at.
+// Variants are separate platforms: "amd64/v2" and "386" are not "amd64", though an amd64 host may run both. Runtimes
+// prefer the exact platform unless a higher variant is requested. Verify therefore reports each platform of an index
+// that the profile doesn't have, unless it checks a given platform only.
 func SamePlatform(have, want v1.Platform) bool {
 	a, b := normal(have), normal(want)
 	return a.OS == b.OS && a.Architecture == b.Architecture && a.Variant == b.Variant &&
@@ -232,22 +232,22 @@ func SamePlatform(have, want v1.Platform) bool {
 
 func normal(p v1.Platform) specs.Platform {
 	if p.OS == "" {
-		p.OS = "linux" // Normalize takes that of this machine
+		p.OS = "linux" // Normalize would set this machine's OS
 	}
 	return platforms.Normalize(specs.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant})
 }
 
-// IsImage tells an index entry that is an image from attestations and other artifacts, by the platform that BuildKit gives
-// those. Their annotation doesn't count: containerd would run what has it and a platform.
+// IsImage reports whether an index entry is an image. Attestations and other artifacts have the platform that BuildKit
+// gives them. Their annotation isn't checked, because containerd runs an entry that has it and a platform.
 func IsImage(d v1.Descriptor) bool { return d.MediaType.IsImage() && !isArtifact(d) }
 
 func isArtifact(d v1.Descriptor) bool {
 	return d.MediaType.IsImage() && d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
 }
 
-// checked reads an image's manifest and config, so that later uses can't fail for want of them, and refuses a config
-// that does not go with its manifest: go-containerregistry indexes one by the other.
-func checked(ref string, img v1.Image) (v1.Image, error) {
+// checkImage reads the manifest and config of an image, so that later uses can't fail. It refuses a config that doesn't
+// fit its manifest, because go-containerregistry indexes one by the other.
+func checkImage(ref string, img v1.Image) (v1.Image, error) {
 	m, err := img.Manifest()
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func checked(ref string, img v1.Image) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := bounded(raw); err != nil {
+	if err := checkBounds(raw); err != nil {
 		return nil, fmt.Errorf("%s: config %s: %w", ref, m.Config.Digest, err)
 	}
 	c, err := img.ConfigFile()
@@ -273,7 +273,7 @@ func checked(ref string, img v1.Image) (v1.Image, error) {
 	return img, nil
 }
 
-// platformOf is the platform that an image's own config states.
+// platformOf returns the platform in an image's config.
 func platformOf(img v1.Image) (v1.Platform, error) {
 	c, err := img.ConfigFile()
 	if err != nil {
@@ -285,7 +285,7 @@ func platformOf(img v1.Image) (v1.Platform, error) {
 	return v1.Platform{}, nil
 }
 
-// openIndex makes the children of an index. get reads one child by its descriptor.
+// openIndex creates the children of an index. get reads the child of a descriptor.
 func (s *Source) openIndex(raw []byte, m *v1.IndexManifest, get func(v1.Descriptor) (v1.Image, error)) error {
 	ref := s.ref
 	s.index, s.annotations, s.get = raw, m.Annotations, get
@@ -303,11 +303,11 @@ func (s *Source) openIndex(raw []byte, m *v1.IndexManifest, get func(v1.Descript
 			if err != nil {
 				return nil, err
 			}
-			return checked(ref, img)
+			return checkImage(ref, img)
 		}}
 		if d.Platform != nil && d.Platform.Architecture != "" {
 			c.platform = *d.Platform
-		} else { // containerd asks the config
+		} else { // containerd reads the config
 			img, err := c.image()
 			if err != nil {
 				return err
@@ -324,9 +324,9 @@ func (s *Source) openIndex(raw []byte, m *v1.IndexManifest, get func(v1.Descript
 	return nil
 }
 
-// single makes the one child of a base that is no index.
-func single(ref string, img v1.Image) ([]*child, error) {
-	img, err := checked(ref, img)
+// singleChild returns the one child of a base without an index.
+func singleChild(ref string, img v1.Image) ([]*child, error) {
+	img, err := checkImage(ref, img)
 	if err != nil {
 		return nil, err
 	}
@@ -337,10 +337,10 @@ func single(ref string, img v1.Image) ([]*child, error) {
 	return []*child{{platform: p, load: func() (v1.Image, error) { return img, nil }}}, nil
 }
 
-// remoteOptions are go-containerregistry's options for reads from a registry.
-func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote.Option {
+// remoteOptions returns go-containerregistry's options for requests to a registry.
+func remoteOptions(ctx context.Context, of name.Registry, o Options, t http.RoundTripper) []remote.Option {
 	return []remote.Option{
-		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(boundedManifests{t}),
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(boundedManifests{leash{t, of, o.Insecure}}),
 		remote.WithJobs(o.Jobs), remote.WithUserAgent(userAgent),
 		remote.WithRetryBackoff(remote.Backoff{Duration: o.Backoff, Factor: 3, Jitter: 0.1, Steps: 3}),
 	}
@@ -348,7 +348,7 @@ func remoteOptions(ctx context.Context, o Options, t http.RoundTripper) []remote
 
 const userAgent = "slimctl"
 
-// Pin puts digest in the place of a registry reference's tag and digest.
+// Pin returns a registry reference with its tag and digest replaced by digest.
 func Pin(reference string, digest v1.Hash) string {
 	reference, _, _ = strings.Cut(reference, "@")
 	if i := strings.LastIndexByte(reference, ':'); i > strings.LastIndexByte(reference, '/') {

@@ -42,7 +42,7 @@ func TestPick(t *testing.T) {
 		}
 	}
 	_, err = Open(context.Background(), "oci:"+dir, testOptions())
-	if err == nil || !strings.Contains(err.Error(), "there are 2 images") || !strings.Contains(err.Error(), "one, two") {
+	if err == nil || !strings.Contains(err.Error(), "it has 2 images") || !strings.Contains(err.Error(), "one, two") {
 		t.Errorf("no name: %v", err)
 	}
 

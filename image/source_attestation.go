@@ -9,16 +9,17 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Ignored is an entry of an index, or of a layout's index.json, that is neither an image nor an attestation of one.
+// Ignored is an entry of an index, or of a layout's index.json, that is neither an image nor an attestation of an
+// image.
 type Ignored struct {
 	v1.Descriptor
-	// Why is the reason that it is neither.
+	// Why is the reason why it isn't an attestation.
 	Why string
 }
 
 const notAnImage = "neither the image of a platform nor an attestation"
 
-// The annotations by which BuildKit has an entry of an index belong to an image of it (util/attestation/types.go).
+// The annotations by which BuildKit attaches an index entry to an image of the index (util/attestation/types.go).
 const (
 	referenceType        = "vnd.docker.reference.type"
 	referenceDigest      = "vnd.docker.reference.digest"
@@ -31,9 +32,9 @@ const (
 	attestationArtifact = "application/vnd.docker.attestation.manifest.v1+json"
 )
 
-// Ignored are the entries of the index that are neither images nor attestations of these, and those of a layout's index.json
-// that are neither the image opened, nor another one with a name, nor attestations: runtimes differ on what they make of
-// those, so whoever publishes an image wants none. It reads what says to be an attestation.
+// Ignored returns the entries of the index that are neither images nor attestations of them. For a layout it also
+// returns such entries of index.json, except images with another name. Runtimes differ on these entries, so published
+// images should have none. It reads every entry that claims to be an attestation.
 func (s *Source) Ignored() ([]Ignored, error) {
 	out := slices.Clone(s.ignored)
 	for _, d := range s.artifacts {
@@ -41,17 +42,17 @@ func (s *Source) Ignored() ([]Ignored, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.isAttestation(d, img); err != nil {
+		if err := s.checkAttestation(d, img); err != nil {
 			out = append(out, Ignored{d, "no attestation: " + err.Error()})
 		}
 	}
 	return out, nil
 }
 
-// isAttestation reports whether an entry of platform unknown/unknown is what BuildKit writes for an image of the index
-// (exporter/containerimage/writer.go, commitAttestationsManifest): statements about that image, of which nothing can be
-// unpacked or started.
-func (s *Source) isAttestation(d v1.Descriptor, img v1.Image) error {
+// checkAttestation returns an error unless an entry with the platform unknown/unknown is an attestation as BuildKit
+// writes it (exporter/containerimage/writer.go, commitAttestationsManifest): statements about an image of the index,
+// with nothing to unpack or start.
+func (s *Source) checkAttestation(d v1.Descriptor, img v1.Image) error {
 	switch p := d.Platform; {
 	case p.Variant != "" || p.OSVersion != "" || len(p.OSFeatures)+len(p.Features) > 0:
 		return errors.New("its platform says more than unknown/unknown")
@@ -61,7 +62,7 @@ func (s *Source) isAttestation(d v1.Descriptor, img v1.Image) error {
 		return fmt.Errorf("its entry is of the artifact type %.200q", d.ArtifactType)
 	case d.Annotations[referenceType] != "attestation-manifest":
 		return fmt.Errorf("it lacks the annotation %s=attestation-manifest", referenceType)
-	case !s.names(d.Annotations[referenceDigest]):
+	case !s.hasImage(d.Annotations[referenceDigest]):
 		return fmt.Errorf("its annotation %s=%.200q names no image of the index", referenceDigest, d.Annotations[referenceDigest])
 	}
 	for key := range d.Annotations {
@@ -117,8 +118,8 @@ func (s *Source) isAttestation(d v1.Descriptor, img v1.Image) error {
 	return nil
 }
 
-// names reports whether digest is that of an image of s.
-func (s *Source) names(digest string) bool {
+// hasImage reports whether s has an image with the digest.
+func (s *Source) hasImage(digest string) bool {
 	if s.index == nil {
 		return digest == s.digest.String()
 	}

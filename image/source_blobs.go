@@ -16,10 +16,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// blobs is the content of an OCI layout on this machine: a directory, or a tar archive of one.
+// blobs reads the content of an OCI layout on this machine: a directory, or a tar archive of one.
 type blobs struct {
 	root  string
-	files map[string]span // of an archive: where each file lies
+	files map[string]span // the position of each file of an archive
 	known *verified
 }
 
@@ -31,10 +31,9 @@ type span struct {
 
 func dirBlobs(dir string, known *verified) *blobs { return &blobs{root: dir, known: known} }
 
-// tarBlobs reads the headers of an archive once, skipping the content, so that everything can be read by its offset. What one
-// program would read otherwise than another is an error: two entries with one name, one below a file or with ".." in its name,
-// a sparse file, a device, a link that leads to no file of the archive, such as one in a directory's place, and anything
-// behind the archive's end.
+// tarBlobs reads the headers of an archive and records the offsets of the contents. It refuses everything that programs
+// read in different ways: two entries with one name, an entry below a file or with ".." in its name, a sparse file, a
+// device, a link without a file of the archive as target, and data after the archive's end.
 func tarBlobs(file string, known *verified) (*blobs, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -50,7 +49,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 	}
 	b := &blobs{root: file, files: map[string]span{}, known: known}
 	links := map[string]string{}
-	seen := map[string]byte{} // by name, the type of its entry
+	seen := map[string]byte{} // type of each entry, by name
 	tr := tar.NewReader(f)
 	end := int64(0) // of the last entry
 	for {
@@ -70,7 +69,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 			continue
 		}
 		if strings.HasPrefix(h.Name, "/") || slices.Contains(strings.Split(h.Name, "/"), "..") {
-			return nil, fmt.Errorf("%s: its entry %.200q is no plain path: some programs follow it, others don't", file, h.Name)
+			return nil, fmt.Errorf("%s: the path of its entry %.200q is not clean: some programs follow it, others don't", file, h.Name)
 		}
 		name := entryName(h.Name)
 		if was, twice := seen[name]; twice && (was != tar.TypeDir || h.Typeflag != tar.TypeDir) {
@@ -84,7 +83,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		}
 		switch h.Typeflag {
 		case tar.TypeGNUSparse:
-			return nil, fmt.Errorf("%s: %.200q is a sparse file: write the archive without such", file, name)
+			return nil, fmt.Errorf("%s: %.200q is a sparse file: write the archive without sparse files", file, name)
 		case tar.TypeReg:
 			if h.Size > info.Size()-off {
 				return nil, fmt.Errorf("%s: cut short: %s ends behind the end of the file", file, name)
@@ -97,7 +96,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		case tar.TypeSymlink:
 			links[name] = entryName(path.Join(path.Dir(name), h.Linkname))
 		default:
-			return nil, fmt.Errorf("%s: %.200q is a device, or something else that no layout has (tar type %q)", file, name, h.Typeflag)
+			return nil, fmt.Errorf("%s: %.200q has the tar type %q, which no layout needs", file, name, h.Typeflag)
 		}
 	}
 	if err := checkEnd(f, end); err != nil {
@@ -106,13 +105,13 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 	for name := range seen {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if t, ok := seen[dir]; ok && t != tar.TypeDir {
-				return nil, fmt.Errorf("%s: it has an entry %.200q below %.200q, which is no directory", file, name, dir)
+				return nil, fmt.Errorf("%s: it has an entry %.200q below %.200q, which is not a directory", file, name, dir)
 			}
 		}
 	}
 	for name := range links {
 		to := name
-		for range 8 { // docker save of old links one layer to another; never deep
+		for range 8 { // old versions of docker save link layers to one another, never deep
 			next, ok := links[to]
 			if !ok {
 				break
@@ -121,7 +120,7 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 		}
 		s, ok := b.files[to]
 		if !ok {
-			return nil, fmt.Errorf("%s: the link %.200q leads to no file of the archive", file, name)
+			return nil, fmt.Errorf("%s: the target of the link %.200q is not in the archive", file, name)
 		}
 		b.files[name] = s
 	}
@@ -130,25 +129,25 @@ func tarBlobs(file string, known *verified) (*blobs, error) {
 
 const (
 	tarBlock = 512
-	// mostPadding is how many zeros may follow an archive, in bytes: tar writes 10 KiB at a time.
+	// mostPadding limits the zeros after an archive, in bytes: tar writes blocks of 10 KiB.
 	mostPadding = 1 << 20
 )
 
-// checkEnd refuses an archive that doesn't end behind its last entry, as POSIX has it end: with two blocks of zeros.
+// checkEnd refuses an archive that doesn't end after its last entry with two blocks of zeros, as POSIX requires.
 func checkEnd(f io.ReaderAt, end int64) error {
 	raw, err := io.ReadAll(io.NewSectionReader(f, end, mostPadding+1))
 	switch {
 	case err != nil:
 		return err
 	case len(bytes.TrimLeft(raw, "\x00")) > 0 || len(raw) > mostPadding:
-		return errors.New("there is something behind its end: some programs read on, others don't")
+		return errors.New("it has data after its end: some programs read on, others don't")
 	case len(raw) < 2*tarBlock:
 		return errors.New("cut short: it lacks the two blocks of zeros that end an archive")
 	}
 	return nil
 }
 
-// entryName is the name of an archive's entry in one spelling.
+// entryName returns the clean name of an archive's entry.
 func entryName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
 // contains reports whether an archive has a file.
@@ -157,7 +156,7 @@ func (b *blobs) contains(name string) bool {
 	return ok
 }
 
-// has reports whether the layout has a file; anything else by that name is an error.
+// has reports whether the layout has a file. It fails if name is not a regular file.
 func (b *blobs) has(name string) (bool, error) {
 	if b.files == nil {
 		if _, err := os.Lstat(filepath.Join(b.root, name)); errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +170,7 @@ func (b *blobs) has(name string) (bool, error) {
 	return err == nil, err
 }
 
-// find tells where a file of the layout lies.
+// find returns the position of a file of the layout.
 func (b *blobs) find(name string) (span, error) {
 	if b.files != nil {
 		s, ok := b.files[name]
@@ -180,7 +179,7 @@ func (b *blobs) find(name string) (span, error) {
 		}
 		return s, nil
 	}
-	// Symbolic links are followed (some builders lay them): it is the digest that guards the content.
+	// Symbolic links are followed, because some builders write them and the digest guards the content.
 	p, err := filepath.EvalSymlinks(filepath.Join(b.root, filepath.FromSlash(name)))
 	if err != nil {
 		return span{}, err
@@ -195,7 +194,7 @@ func (b *blobs) find(name string) (span, error) {
 	return span{path: p, size: info.Size()}, nil
 }
 
-// blob tells where the blob of a digest lies, and refuses one whose size is already wrong.
+// blob returns the position of the blob that d describes. It fails if the size is wrong.
 func (b *blobs) blob(d v1.Descriptor) (span, error) {
 	if _, err := v1.Hasher(d.Digest.Algorithm); err != nil {
 		return span{}, fmt.Errorf("%s: digest %q: %w", b.root, d.Digest, err)
@@ -227,8 +226,8 @@ func (b *blobs) document(name string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// read gives a blob that is a document, checked.
-func (b *blobs) read(d v1.Descriptor) ([]byte, error) {
+// readBlob returns a document in a blob, verified.
+func (b *blobs) readBlob(d v1.Descriptor) ([]byte, error) {
 	if d.Size > maxDocument {
 		return nil, fmt.Errorf("%s: blob %s has %d bytes, more than %d for a document", b.root, d.Digest, d.Size, maxDocument)
 	}
@@ -240,8 +239,8 @@ func (b *blobs) read(d v1.Descriptor) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// open gives a blob that checks itself when read to the end. What was checked before and has not changed since is not
-// hashed again.
+// open returns a blob that verifies itself when read to the end. A blob that was verified before and hasn't changed is
+// not hashed again.
 func (b *blobs) open(d v1.Descriptor) (io.ReadCloser, error) {
 	s, err := b.blob(d)
 	if err != nil {
@@ -280,7 +279,7 @@ func (s span) open() (*spanReader, error) {
 
 func (r *spanReader) Close() error { return r.file.Close() }
 
-// identity tells the file's state now; ok is false where the system can't tell.
+// identity returns the file's current state; ok is false if the system can't tell.
 func (r *spanReader) identity() (fileID, bool) {
 	info, err := r.file.Stat()
 	if err != nil {

@@ -22,21 +22,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// How references to what Docker keeps begin.
+// The prefixes of references to images from Docker.
 const (
 	dockerArchive = "docker-archive:"
 	dockerDaemon  = "docker-daemon:"
 )
 
-// dockerManifestName is the file that lists the images of a docker archive (moby: image/tarexport).
+// dockerManifestName is the file that lists the images in an archive of docker save (moby: image/tarexport).
 const dockerManifestName = "manifest.json"
 
-// dockerRepositories is the file that lists the images of an archive for docker load where there is no manifest.json.
+// dockerRepositories is the file that docker load uses if there is no manifest.json.
 const dockerRepositories = "repositories"
 
-// openDockerArchive opens what docker save writes. Since Docker 25, and if slimctl wrote it, that is an OCI layout too, and is
-// read as one, if both say the same. An older archive has no digests of its layers, only the config's diffIDs: each layer is
-// read once here and compared, and that is remembered.
+// openDockerArchive opens the output of docker save. Since Docker 25, and from slimctl, it is also an OCI layout, and
+// is read as one if both name the same image. An older archive has no digests of its layers, only the config's diffIDs.
+// They are verified here once, and the result is remembered.
 func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, error) {
 	ref := dockerArchive + spec
 	file, tagName, err := splitPath(spec)
@@ -68,7 +68,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	}
 	raw, err := b.document(entryName(entry.Config))
 	if err == nil {
-		err = bounded(raw)
+		err = checkBounds(raw)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: config %.200q: %w", ref, entry.Config, err)
@@ -86,7 +86,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		return nil, err
 	}
 	s := &Source{ref: ref}
-	if s.children, err = single(ref, img); err != nil {
+	if s.children, err = singleChild(ref, img); err != nil {
 		return nil, err
 	}
 	id, settled := fileID{}, false
@@ -106,14 +106,14 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 	return s, err
 }
 
-// openDockerDaemon opens an image that Docker has. What docker save writes of it is kept in the cache directory, by the image's ID.
+// openDockerDaemon opens an image in Docker's store. It saves the image to the cache directory, by ID.
 func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, error) {
 	ref := dockerDaemon + spec
 	if o.CacheDir == "" {
-		return nil, fmt.Errorf("%s: the image is saved to the cache directory, and there is none", ref)
+		return nil, fmt.Errorf("%s: the image must be saved to the cache directory, and there is none; name one with --cache-dir DIR", ref)
 	}
 	var id bytes.Buffer
-	if err := docker(ctx, &id, "image", "inspect", "--format", "{{.Id}}", "--", spec); err != nil {
+	if err := runDocker(ctx, &id, "image", "inspect", "--format", "{{.Id}}", "--", spec); err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	digest, err := v1.NewHash(strings.TrimSpace(id.String()))
@@ -124,7 +124,7 @@ func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, err
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		task := o.Progress.Task("docker save "+spec, 0)
 		err = WriteFile(file, 0o600, func(w io.Writer) error {
-			return docker(ctx, w, "image", "save", digest.String())
+			return runDocker(ctx, w, "image", "save", digest.String())
 		})
 		task.Done(err)
 		if err != nil {
@@ -139,25 +139,26 @@ func openDockerDaemon(ctx context.Context, spec string, o Options) (*Source, err
 	}
 	s.ref = ref
 	if !s.isImage(digest) {
-		return nil, fmt.Errorf("%s: %s is not the image %s; remove it", ref, file, digest)
+		return nil, fmt.Errorf("%s: %s doesn't hold the image %s; remove it", ref, file, digest)
 	}
 	return s, nil
 }
 
-// isImage reports whether Docker names the image of s by h: by its config or, with containerd's image store, by its digest.
+// isImage reports whether h is Docker's ID of the image: the digest of its config or, with containerd's image store, of
+// its manifest.
 func (s *Source) isImage(h v1.Hash) bool {
 	return s.digest == h || slices.ContainsFunc(s.children, func(c *child) bool {
 		img, err := c.image()
 		if err != nil {
-			return false // it was not saved
+			return false // the platform was not saved
 		}
 		config, err := img.ConfigName()
 		return err == nil && config == h
 	})
 }
 
-// docker runs the docker program on PATH.
-func docker(ctx context.Context, stdout io.Writer, args ...string) error {
+// runDocker runs the docker program on PATH.
+func runDocker(ctx context.Context, stdout io.Writer, args ...string) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, "docker", args...)
 	cmd.Stdout, cmd.Stderr = stdout, &said
@@ -171,7 +172,7 @@ func docker(ctx context.Context, stdout io.Writer, args ...string) error {
 	return err
 }
 
-// DockerName writes Docker Hub's host in n as everybody but go-containerregistry does.
+// DockerName returns n with Docker Hub's host as everything but go-containerregistry writes it.
 func DockerName(n string) string {
 	if rest, ok := strings.CutPrefix(n, name.DefaultRegistry+"/"); ok {
 		return "docker.io/" + rest
@@ -193,7 +194,7 @@ func (b *blobs) dockerManifest() (tarball.Manifest, error) {
 	entries, _ := v.([]any)
 	for _, e := range entries {
 		o, _ := e.(map[string]any)
-		if err := exactKeys(o, dockerKeys); err != nil {
+		if err := checkKeyCase(o, dockerKeys); err != nil {
 			return nil, bad(err)
 		}
 	}
@@ -204,7 +205,7 @@ func (b *blobs) dockerManifest() (tarball.Manifest, error) {
 	return m, nil
 }
 
-// dockerEntry is what manifest.json says of the image called tag, or of the only one.
+// dockerEntry returns the entry of manifest.json for the image called tag, or for the only one.
 func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
 	m, err := b.dockerManifest()
 	if err != nil {
@@ -225,20 +226,20 @@ func (b *blobs) dockerEntry(tag *name.Tag) (e tarball.Descriptor, err error) {
 	case len(found) == 1:
 		return found[0], nil
 	case tag != nil && len(found) == 0:
-		return e, fmt.Errorf("%s: %w: no image is called %s: there is %.500q", b.root, ErrNotFound, tag, orNone(names))
+		return e, fmt.Errorf("%s: %w: no image is called %s; it has %.500q", b.root, ErrNotFound, tag, orNone(names))
 	}
-	return e, fmt.Errorf("%s: %s has %d such images: add the name of one, :REF: %.500q", b.root, dockerManifestName, len(found), orNone(names))
+	return e, fmt.Errorf("%s: %s has %d such images; add the name of one as :REF: %.500q", b.root, dockerManifestName, len(found), orNone(names))
 }
 
-// agreeWithDocker refuses a layout beside which another image lies: docker load takes those of manifest.json, and without
-// one those of repositories. An entry of manifest.json that has a name, and not tag's, is somebody else's.
-func (s *Source) agreeWithDocker(tag string) error {
+// checkDockerFiles refuses a layout with files that make docker load take another image: it follows manifest.json, or
+// else repositories. An entry of manifest.json with another name than tag is ignored.
+func (s *Source) checkDockerFiles(tag string) error {
 	switch has, err := s.blobs.has(dockerManifestName); {
 	case err != nil:
 		return err
 	case !has:
 		if has, err := s.blobs.has(dockerRepositories); has || err != nil {
-			return errors.Join(err, fmt.Errorf("it has the file %s and no %s: docker load takes the images that the file names, not those of index.json; remove it",
+			return errors.Join(err, fmt.Errorf("it has the file %s and no %s: docker load takes the images in that file, not those of index.json; remove it",
 				dockerRepositories, dockerManifestName))
 		}
 		return nil
@@ -253,22 +254,22 @@ func (s *Source) agreeWithDocker(tag string) error {
 		}) {
 			continue
 		}
-		if err := s.agree(e); err != nil {
+		if err := s.checkDockerEntry(e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// agree refuses an archive or a layout whose manifest.json names another image than its index.json: docker load, skopeo and containerd
-// each have their own mind about which file counts.
-func (s *Source) agree(e tarball.Descriptor) error {
+// checkDockerEntry refuses a layout whose manifest.json names another image than index.json, because docker load,
+// skopeo and containerd differ on which file counts.
+func (s *Source) checkDockerEntry(e tarball.Descriptor) error {
 	bad := func(err error) error {
-		return fmt.Errorf("%s and index.json don't name the same image, so that programs would take different ones: %w", dockerManifestName, err)
+		return fmt.Errorf("%s and index.json don't name the same image, so programs would take different ones: %w", dockerManifestName, err)
 	}
 	for _, n := range append([]string{e.Config}, e.Layers...) {
 		if n != entryName(n) {
-			return bad(fmt.Errorf("%.200q is no plain path", n))
+			return bad(fmt.Errorf("the path %.200q is not clean", n))
 		}
 	}
 	config, err := s.blobs.find(e.Config)
@@ -279,7 +280,7 @@ func (s *Source) agree(e tarball.Descriptor) error {
 	for _, c := range s.children {
 		img, err := c.image()
 		if errors.Is(err, fs.ErrNotExist) {
-			missing = errors.Join(missing, err) // of a platform that was not saved
+			missing = errors.Join(missing, err) // its platform was not saved
 			continue
 		}
 		if err != nil {
@@ -295,7 +296,7 @@ func (s *Source) agree(e tarball.Descriptor) error {
 			continue
 		}
 		if len(m.Layers) != len(e.Layers) {
-			return bad(fmt.Errorf("of config %s one has %d layers, the other %d", m.Config.Digest, len(e.Layers), len(m.Layers)))
+			return bad(fmt.Errorf("for config %s the one has %d layers, the other %d", m.Config.Digest, len(e.Layers), len(m.Layers)))
 		}
 		for i, d := range m.Layers {
 			own, err := s.blobs.blob(d)
@@ -303,15 +304,16 @@ func (s *Source) agree(e tarball.Descriptor) error {
 				return err
 			}
 			if other, err := s.blobs.find(e.Layers[i]); err != nil || other != own {
-				return bad(fmt.Errorf("layer %d is %.200q in the one and %s in the other", i+1, e.Layers[i], d.Digest))
+				return bad(fmt.Errorf("layer %d is %.200q in the one, but %s in the other", i+1, e.Layers[i], d.Digest))
 			}
 		}
 		return nil
 	}
-	return bad(errors.Join(fmt.Errorf("index.json has none with the config %.200q", e.Config), missing))
+	return bad(errors.Join(fmt.Errorf("index.json has no image with the config %.200q", e.Config), missing))
 }
 
-// mostUnpacked bounds what the layers of an older archive unpack to, in bytes, beside 64 times the archive's size.
+// mostUnpacked limits the unpacked size of an older archive's layers, in bytes, if it is more than 64 times the
+// archive's.
 var mostUnpacked int64 = 16 << 30
 
 func checkDiffIDs(ctx context.Context, file string, img v1.Image, p Progress) error {

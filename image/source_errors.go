@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// The kinds of trouble with a registry, for errors.Is.
+// The kinds of registry errors, for errors.Is.
 var (
 	ErrAuth        = errors.New("not authorized")       // 401 and 403
 	ErrNotFound    = errors.New("not found")            // 404
@@ -29,18 +29,18 @@ var (
 	ErrTimeout     = errors.New("registry timed out")   // connected, then silence
 )
 
-// RegistryError is a step with a registry that did not work. errors.Is finds its kind (ErrAuth and so on) and what
-// caused it; an interrupted step is found by context.Canceled and has no kind.
+// RegistryError is a failed request to a registry. errors.Is finds its kind (ErrAuth and so on) and its cause. An
+// interrupted request has no kind; its cause is context.Canceled.
 type RegistryError struct {
-	// Op says the step: "read manifest", "mount blob sha256:…".
+	// Op is the failed step: "read manifest", "mount blob sha256:…".
 	Op string
-	// Ref is the reference or the repository the step was about.
+	// Ref is the reference or the repository of the step.
 	Ref string
-	// Host is the registry's host and port, when known.
+	// Host is the registry's host and port, if known.
 	Host string
-	// Status is the HTTP status, 0 when there was no answer.
+	// Status is the HTTP status, or 0 without an answer.
 	Status int
-	// Code is the distribution specification's error code, such as "MANIFEST_UNKNOWN"; may be empty.
+	// Code is the distribution specification's error code, such as "MANIFEST_UNKNOWN", or empty.
 	Code string
 	// Kind is one of the errors above, or nil.
 	Kind error
@@ -54,12 +54,12 @@ func (e *RegistryError) Error() string {
 	case e.Status != 0:
 		fmt.Fprintf(&b, "error response from registry: %s", e.answer())
 	default:
-		b.WriteString(plain(e.Err))
+		b.WriteString(withoutURL(e.Err))
 	}
 	return b.String()
 }
 
-// answer is the server's own words, with the status, on one line and not endless.
+// answer returns the status and the server's message, shortened to one line.
 func (e *RegistryError) answer() string {
 	status := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
 	var te *transport.Error
@@ -73,7 +73,7 @@ func (e *RegistryError) answer() string {
 	return status + ": " + OneLine(strings.Join(words, "; "), 300)
 }
 
-// Unwrap gives the kind and the cause.
+// Unwrap returns the kind and the cause.
 func (e *RegistryError) Unwrap() []error {
 	if e.Kind == nil {
 		return []error{e.Err}
@@ -81,7 +81,7 @@ func (e *RegistryError) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// OneLine keeps what a server says from writing control characters or pages to a terminal.
+// OneLine returns a server's message without control characters, on one line of at most limit bytes.
 func OneLine(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
@@ -95,11 +95,11 @@ func OneLine(s string, limit int) string {
 	return s
 }
 
-// plain words an error without the URL that net/http puts around it: a redirected URL holds a signature.
+// withoutURL returns the message of an error without the URL that net/http adds: a redirected URL holds a signature.
 //
-// A registry on this machine is tried by TLS and then plainly, and both errors come joined: silence or a broken
-// connection says more than "server gave HTTP response to HTTPS client".
-func plain(err error) string {
+// A registry on this machine is tried by TLS and then by plain HTTP, and both errors are joined. Of these it returns a
+// timeout or a broken connection, which explain more than "server gave HTTP response to HTTPS client".
+func withoutURL(err error) string {
 	var idle *idleError
 	var op *net.OpError
 	var ue *url.Error
@@ -119,7 +119,7 @@ func plain(err error) string {
 	return OneLine(err.Error(), 500)
 }
 
-// RegistryFailure wraps err as a *RegistryError; nil stays nil, and what is one already stays as it is.
+// RegistryFailure returns err as a *RegistryError. It returns nil and a *RegistryError unchanged.
 func RegistryFailure(op, ref, host string, err error) error {
 	if err == nil {
 		return nil
@@ -135,14 +135,14 @@ func RegistryFailure(op, ref, host string, err error) error {
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, context.Canceled):
-	case errors.As(err, &cert): // what plain HTTP came to after it says nothing
+	case errors.As(err, &cert): // the error of plain HTTP after it doesn't matter
 		e.Kind = ErrCertificate
 	case errors.As(err, &te):
 		e.Status, e.Kind = te.StatusCode, kindOf(te.StatusCode)
 		if len(te.Errors) > 0 {
 			e.Code = string(te.Errors[0].Code)
 		}
-	case errors.As(err, new(redirectError)):
+	case errors.As(err, new(leashError)):
 		e.Kind = ErrRegistry
 	case errors.As(err, &idle), errors.Is(err, context.DeadlineExceeded):
 		e.Kind = ErrTimeout
@@ -166,20 +166,20 @@ func kindOf(status int) error {
 	return ErrRegistry
 }
 
-// isNetwork reports whether err kept a request from being answered: no route, no name, a certificate not trusted.
+// isNetwork reports whether a request got no answer because of err: no route, no name, an untrusted certificate.
 func isNetwork(err error) bool {
 	var op *net.OpError
 	var ue *url.Error
 	return errors.As(err, &op) || errors.As(err, &ue) || IsCut(err)
 }
 
-// IsCut reports whether err is a connection that ended in the middle.
+// IsCut reports whether err is a connection that broke.
 func IsCut(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }
 
-// idleError is a connection that said nothing for too long.
+// idleError is a connection that was silent for too long.
 type idleError struct {
 	host, step string
 	after      time.Duration
@@ -189,7 +189,7 @@ func (e *idleError) Error() string {
 	return fmt.Sprintf("%s sent nothing for %s at %s", e.host, e.after, e.step)
 }
 
-// PlatformError tells that a base lacks a platform.
+// PlatformError is a base without the requested platform.
 type PlatformError struct {
 	Ref  string
 	Want v1.Platform
@@ -203,7 +203,7 @@ func (e *PlatformError) Error() string {
 	}
 	slices.Sort(have)
 	if len(have) == 0 {
-		return fmt.Sprintf("%s has no platform %s: it has no image at all", e.Ref, e.Want)
+		return fmt.Sprintf("%s has no platform %s: it holds no image", e.Ref, e.Want)
 	}
-	return fmt.Sprintf("%s has no platform %s: it has %s", e.Ref, e.Want, strings.Join(have, ", "))
+	return fmt.Sprintf("%s has no platform %s: it has %s", e.Ref, e.Want, OneLine(strings.Join(have, ", "), 500))
 }

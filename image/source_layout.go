@@ -18,18 +18,18 @@ import (
 	ocitypes "github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The annotations that say what an image is made from (OCI image specification, annotations.md).
+// The annotations about an image's origin (OCI image specification, annotations.md).
 const (
 	AnnotationBaseName   = "org.opencontainers.image.base.name"
 	AnnotationBaseDigest = "org.opencontainers.image.base.digest"
-	// AnnotationVersion says which slimctl made an image.
+	// AnnotationVersion is the version of the slimctl that made an image.
 	AnnotationVersion = "slimctl.version"
 )
 
-// AnnotationReferrers of an entry of index.json has the digest of an index of the artifacts that refer to the image.
+// AnnotationReferrers, on an entry of index.json, is the digest of an index of the artifacts that refer to the image.
 const AnnotationReferrers = "slimctl.referrers"
 
-// The annotations by which containerd and BuildKit name the images of a layout.
+// The annotations with which containerd and BuildKit name the images of a layout.
 const (
 	AnnotationRefName   = "org.opencontainers.image.ref.name"
 	AnnotationImageName = "io.containerd.image.name"
@@ -65,10 +65,10 @@ func openLayoutArchive(spec string, o Options) (*Source, error) {
 	return openBlobs("oci-archive:"+spec, tag, b)
 }
 
-// splitPath takes PATH[:TAG] apart at the first colon that leaves an existing path: both may hold colons.
+// splitPath splits PATH[:TAG] at the first colon after an existing path. Both parts may contain colons.
 func splitPath(spec string) (file, tag string, err error) {
 	if spec == "" {
-		return "", "", errors.New("no path given")
+		return "", "", errors.New("no path given; write oci:DIR or oci-archive:FILE")
 	}
 	if _, err := os.Stat(spec); err == nil {
 		return filepath.Clean(spec), "", nil
@@ -90,19 +90,19 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	s := &Source{ref: ref, blobs: b, part: b.part}
 	marker, err := b.document("oci-layout")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: no OCI image layout: the file oci-layout is missing", ref)
+		return nil, fmt.Errorf("%s: not an OCI image layout: the file oci-layout is missing", ref)
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	layout, err := Object(marker)
 	if err == nil {
-		err = exactKeys(layout, []string{"imageLayoutVersion"})
+		err = checkKeyCase(layout, []string{"imageLayoutVersion"})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: oci-layout: %w", ref, err)
 	}
 	if version, _ := layout["imageLayoutVersion"].(string); !strings.HasPrefix(version, "1.") {
-		return nil, fmt.Errorf("%s: oci-layout states no version 1 layout", ref)
+		return nil, fmt.Errorf("%s: oci-layout has another version than 1", ref)
 	}
 	raw, err := b.document("index.json")
 	if err != nil {
@@ -122,7 +122,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		s.referrers = b.layoutReferrers(d.Annotations[AnnotationReferrers])
 	}
 	switch {
-	case d == nil: // index.json is itself the index of one image for several platforms
+	case d == nil: // index.json itself is the index of one image for several platforms
 		s.digest, _, err = v1.SHA256(bytes.NewReader(raw))
 		if err == nil {
 			err = s.openIndex(raw, top, get)
@@ -130,7 +130,7 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 	case d.MediaType.IsIndex():
 		var m *v1.IndexManifest
 		s.digest = d.Digest
-		if raw, err = b.read(*d); err == nil {
+		if raw, err = b.readBlob(*d); err == nil {
 			if m, err = parseIndex(raw, *d); err == nil {
 				err = s.openIndex(raw, m, get)
 			}
@@ -139,38 +139,38 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		s.digest = d.Digest
 		var img v1.Image
 		if img, err = b.image(*d); err == nil {
-			s.children, err = single(ref, img)
+			s.children, err = singleChild(ref, img)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	if d == nil {
-		s.ignored, s.artifacts = nil, nil // what openIndex found is among those
+		s.ignored, s.artifacts = nil, nil // they include what openIndex found
 	}
 	for _, d := range ignored {
-		if isArtifact(d) && unnamed(d) {
+		if isArtifact(d) && isUnnamed(d) {
 			s.artifacts = append(s.artifacts, d)
 			continue
 		}
 		s.ignored = append(s.ignored, Ignored{d, notAnImage})
 	}
-	if err := s.agreeWithDocker(tag); err != nil {
+	if err := s.checkDockerFiles(tag); err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	return s, nil
 }
 
-// unnamed reports whether an entry of index.json has no name.
-func unnamed(d v1.Descriptor) bool {
+// isUnnamed reports whether an entry of index.json has no name.
+func isUnnamed(d v1.Descriptor) bool {
 	return d.Annotations[AnnotationRefName] == "" && d.Annotations[AnnotationImageName] == ""
 }
 
-// pick returns the entry of index.json that is meant; nil when all of them together are one image. Another image that has a
-// name is somebody else's; ignored are all other entries: containerd imports each entry that has a name, whatever its platform
-// and media type, and docker load those without one too.
+// pick returns the requested entry of index.json, or nil if all entries together are one image. An image with another
+// name is left out. ignored are all other entries, because containerd imports every entry with a name, whatever its
+// platform and media type, and docker load also those without.
 func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Descriptor, err error) {
-	if err := oneOfEachName(top.Manifests); err != nil {
+	if err := checkNames(top.Manifests); err != nil {
 		return nil, nil, err
 	}
 	var names []string
@@ -188,7 +188,7 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 			}
 		}
 		if tag != "" && tag != refName && tag != full {
-			if unnamed(d) {
+			if isUnnamed(d) {
 				ignored = append(ignored, d)
 			}
 			continue
@@ -205,20 +205,20 @@ func pick(top *v1.IndexManifest, tag string) (d *v1.Descriptor, ignored []v1.Des
 		ignored = slices.DeleteFunc(ignored, func(o v1.Descriptor) bool { return sameContent(o, found[0]) })
 		return &found[0], ignored, nil
 	case len(found) == 0 && tag != "":
-		return nil, nil, fmt.Errorf("%w: no image is called %q: there is %s", ErrNotFound, tag, orNone(names))
+		return nil, nil, fmt.Errorf("%w: no image is called %q; it has %s", ErrNotFound, tag, orNone(names))
 	case len(found) == 0:
 		return nil, nil, errors.New("index.json holds no image")
 	case tag == "" && len(platforms) == len(found):
 		return nil, ignored, nil
 	}
-	return nil, nil, fmt.Errorf("there are %d images: add the name of one, :TAG: %s", len(found), orNone(names))
+	return nil, nil, fmt.Errorf("it has %d images; add the name of one as :TAG: %s", len(found), orNone(names))
 }
 
 func sameContent(a, b v1.Descriptor) bool { return a.Digest == b.Digest && a.MediaType == b.MediaType }
 
-// oneOfEachName refuses an index.json in which a name has two meanings. The short name alone may be there twice if both
-// entries have a full name: docker save writes the tag there.
-func oneOfEachName(entries []v1.Descriptor) error {
+// checkNames refuses an index.json in which a name has two meanings. The short name alone may occur twice if both
+// entries have a full name, because docker save writes the tag there.
+func checkNames(entries []v1.Descriptor) error {
 	type named struct {
 		v1.Descriptor
 		short, full string
@@ -246,7 +246,7 @@ func oneOfEachName(entries []v1.Descriptor) error {
 	return nil
 }
 
-// canonical is the name of an image in one spelling.
+// canonical returns the normalized name of an image.
 func canonical(n string) string {
 	if r, err := name.ParseReference(n, name.WeakValidation); err == nil {
 		return DockerName(r.Name())
@@ -259,12 +259,12 @@ func orNone(names []string) string {
 		return "none with a name"
 	}
 	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return OneLine(strings.Join(names, ", "), 500)
 }
 
-// image gives the image that d describes, manifest read and checked.
+// image returns the image that d describes, with its manifest read and checked.
 func (b *blobs) image(d v1.Descriptor) (v1.Image, error) {
-	raw, err := b.read(d)
+	raw, err := b.readBlob(d)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (i *storedImage) ConfigFile() (*v1.ConfigFile, error)    { return partial.C
 func (i *storedImage) Descriptor() (*v1.Descriptor, error)    { return &i.desc, nil }
 
 func (i *storedImage) RawConfigFile() ([]byte, error) {
-	i.once.Do(func() { i.config, i.err = i.blobs.read(i.manifest.Config) })
+	i.once.Do(func() { i.config, i.err = i.blobs.readBlob(i.manifest.Config) })
 	return i.config, i.err
 }
 

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// OpenLayer gives the content of a layer, compressed, that fails before its last bytes when it is corrupt. What s has on
-// this machine is read from there. s may be nil.
+// OpenLayer returns the compressed content of a layer. If the content is corrupt, the reader fails before its last
+// bytes. It reads from this machine if s has the layer here. s may be nil.
 func (s *Source) OpenLayer(d v1.Descriptor, layer v1.Layer) (io.ReadCloser, error) {
 	if s != nil && s.blobs != nil {
 		r, err := s.blobs.open(d)
@@ -27,7 +27,7 @@ func (s *Source) OpenLayer(d v1.Descriptor, layer v1.Layer) (io.ReadCloser, erro
 		return nil, err
 	}
 	if _, ok := layer.(*remote.MountableLayer); ok {
-		return r, nil // go-containerregistry hashes what it downloads
+		return r, nil // go-containerregistry verifies its downloads
 	}
 	if v, ok := r.(*verifyReader); ok && v.want == d.Digest && v.size == d.Size {
 		return r, nil
@@ -35,9 +35,8 @@ func (s *Source) OpenLayer(d v1.Descriptor, layer v1.Layer) (io.ReadCloser, erro
 	return newVerifyReader(r, d.Digest, d.Size, "layer", nil)
 }
 
-// Link makes dst a reflink or a hard link of a blob of s, after the blob has been read once and found good: otherwise it
-// is a *DigestError. done is false when the blob is in no file of its own on this machine, or the file system can do
-// neither. s may be nil.
+// Link makes dst a reflink or a hard link of a blob of s. It verifies the blob first (*DigestError). done is false if
+// the blob isn't a file on this machine, or if the file system supports neither. s may be nil.
 func (s *Source) Link(ctx context.Context, dst string, d v1.Descriptor, p Progress) (done bool, err error) {
 	if s == nil || s.blobs == nil || s.blobs.files != nil {
 		return false, nil
@@ -62,17 +61,17 @@ func (s *Source) Link(ctx context.Context, dst string, d v1.Descriptor, p Progre
 	}
 	before, _ := src.identity()
 	if os.Link(at.path, dst) != nil {
-		return false, nil // another file system, or a kernel that protects files of others
+		return false, nil // another file system, or protected_hardlinks
 	}
-	// The link itself changed the change time: the content was checked a moment ago and is still of the same age.
+	// The link changed the change time, but the content, verified a moment ago, has the same modification time.
 	if after, ok := src.identity(); ok && after.MTime == before.MTime && after.Size == before.Size {
 		s.blobs.known.renew(d.Digest, before, after)
 	}
 	return true, nil
 }
 
-// CheckLayers reads the layers of img that lie on this machine, each once until its file changes: one that is missing, or
-// whose bytes are not what the manifest says (*DigestError), is an error. A registry's are not asked for.
+// CheckLayers verifies the layers of img on this machine, each once until its file changes. A missing layer and wrong
+// bytes (*DigestError) are errors. It doesn't ask registries.
 func (s *Source) CheckLayers(ctx context.Context, img v1.Image, p Progress) error {
 	if s.blobs == nil {
 		return nil
@@ -103,7 +102,7 @@ func (s *Source) CheckLayers(ctx context.Context, img v1.Image, p Progress) erro
 	return g.Wait()
 }
 
-// verifyOnce hashes a blob unless it is known to be good.
+// verifyOnce hashes a blob unless it was verified before.
 func (b *blobs) verifyOnce(ctx context.Context, src *spanReader, d v1.Descriptor, where string, p Progress) (err error) {
 	before, ok := src.identity()
 	if ok && b.known.has(d.Digest, before) {

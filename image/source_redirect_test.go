@@ -1,16 +1,23 @@
 package image
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // TestRedirectsEnd: a registry that leads us on and on is asked ten times more at most, whatever it was asked for.
@@ -97,6 +104,204 @@ func TestRedirectsStayOutside(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inner are places inside our network that a registry has no business with, as it may write them.
+var inner = []string{
+	"10.0.0.1", "127.0.0.1:2375", "0.0.0.0", "169.254.169.254", "100.100.100.200", "100.64.1.1:80", "168.63.129.16", "192.0.0.192", "198.18.0.1",
+	"[::1]:80", "[::1%25lo]", "[::ffff:10.1.1.1]", "[64:ff9b::a00:1]", "[64:ff9b:1::a00:1]", "[2002:a00:1::]", "[fd00:ec2::254]", "[fe80::1%25eth0]", "[::10.0.0.1]",
+	"localhost", "LOCALHOST:80", "localhost.", "db.localhost", "metadata.google.internal", "METADATA.google.internal.", "2130706433", "0x7f.1", "127.1",
+}
+
+// hook is a network without wires: it answers for hosts, and counts what was asked of others.
+type hook struct {
+	answer func(*http.Request) *http.Response // nil: nobody is there
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (h *hook) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp := h.answer(req)
+	if resp == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.asked = append(h.asked, req.URL.Host)
+		return nil, errors.New("nobody is there")
+	}
+	resp.Request = req
+	return resp, nil
+}
+
+// respond makes an answer. Each header is NAME: VALUE.
+func respond(status int, body string, header ...string) *http.Response {
+	resp := &http.Response{
+		StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	for _, h := range header {
+		k, v, _ := strings.Cut(h, ": ")
+		resp.Header.Set(k, v)
+	}
+	return resp
+}
+
+// TestTokensStayOutside: a registry must not have us ask for a token, or for anything else, inside our network.
+func TestTokensStayOutside(t *testing.T) {
+	img := testImage(t, amd64, testLayer(t, 1, 10))
+	manifest, err := img.RawManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.RawConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	media := string(imageMediaType(t, img))
+	for _, to := range inner {
+		for what, answer := range map[string]func(path string) *http.Response{
+			"realm": func(string) *http.Response {
+				return respond(401, "", `WWW-Authenticate: Bearer realm="https://`+to+`/token",service="x"`)
+			},
+			"redirect": func(path string) *http.Response {
+				if path == "/v2/" {
+					return respond(200, "")
+				}
+				return respond(307, "", "Location: https://"+to+path)
+			},
+			"a layer's address": func(path string) *http.Response {
+				switch {
+				case path == "/v2/":
+					return respond(200, "")
+				case strings.Contains(path, "/manifests/"):
+					return respond(200, elsewhere(t, manifest, "https://"+to+"/layer"), "Content-Type: "+media)
+				case strings.HasSuffix(path, digestOf(config).Hex):
+					return respond(200, string(config))
+				}
+				return respond(404, "")
+			},
+		} {
+			t.Run(what+" "+to, func(t *testing.T) {
+				h := &hook{answer: func(r *http.Request) *http.Response {
+					if r.URL.Host == "registry.example" {
+						return answer(r.URL.Path)
+					}
+					return nil
+				}}
+				o := testOptions()
+				o.Transport = h
+				err := readFirst(t, "registry.example/x:a", o)
+				if err == nil || len(h.asked) > 0 {
+					t.Errorf("it asked %q: %v", h.asked, err)
+				}
+			})
+		}
+	}
+}
+
+// readFirst opens an image and reads its first layer.
+func readFirst(t *testing.T, ref string, o Options) error {
+	t.Helper()
+	src, err := Open(t.Context(), ref, o)
+	if err != nil {
+		return err
+	}
+	img, err := src.Image(amd64)
+	if err != nil {
+		return err
+	}
+	_, err = readAll(t, mustLayers(t, img)[0])
+	return err
+}
+
+// elsewhere returns a manifest whose layers have an address of their own.
+func elsewhere(t *testing.T, manifest []byte, address string) string {
+	t.Helper()
+	m, err := v1.ParseManifest(bytes.NewReader(manifest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range m.Layers {
+		m.Layers[i].MediaType, m.Layers[i].URLs = types.DockerForeignLayer, []string{address}
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func imageMediaType(t *testing.T, img v1.Image) types.MediaType {
+	t.Helper()
+	m, err := img.MediaType()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestCredentialsStay: a password is for the registry and the place that gives its tokens, a token for the registry. Whom these
+// lead to gets neither, and nothing that is for TLS goes in the open.
+func TestCredentialsStay(t *testing.T) {
+	img := testImage(t, amd64, testLayer(t, 1, 10))
+	manifest, err := img.RawManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	media := string(imageMediaType(t, img))
+	for _, bearer := range []bool{false, true} {
+		var mu sync.Mutex
+		got := map[string]string{} // host: what it was told
+		h := &hook{answer: func(r *http.Request) *http.Response {
+			place := r.URL.Scheme + "://" + r.URL.Host
+			mu.Lock()
+			got[place] = max(got[place], r.Header.Get("Authorization"))
+			mu.Unlock()
+			challenge := `WWW-Authenticate: Basic realm="x"`
+			if bearer {
+				challenge = `WWW-Authenticate: Bearer realm="https://tokens.example/token",service="x"`
+			}
+			switch {
+			case place == "https://tokens.example" && r.URL.Path == "/token":
+				return respond(307, "", "Location: https://elsewhere.example/token")
+			case place == "https://elsewhere.example":
+				return respond(200, `{"token":"T"}`)
+			case place != "https://registry.example":
+				return respond(401, "", `WWW-Authenticate: Basic realm="give it to me"`)
+			case r.Header.Get("Authorization") == "":
+				return respond(401, "", challenge)
+			case r.URL.Path == "/v2/":
+				return respond(200, "")
+			case strings.Contains(r.URL.Path, "/manifests/"):
+				return respond(200, string(manifest), "Content-Type: "+media)
+			}
+			return respond(307, "", "Location: https://store.example"+r.URL.Path)
+		}}
+		o := testOptions()
+		o.Transport = h
+		o.Keychain = keyFor("registry.example")
+		if err := readFirst(t, "registry.example/x:a", o); err == nil {
+			t.Error("a store that wants a password has got one")
+		}
+		const password, token = "Basic bWU6c2VjcmV0", "Bearer T"
+		want := map[string]string{"https://registry.example": password, "https://store.example": ""}
+		if bearer {
+			want["https://registry.example"], want["https://tokens.example"], want["https://elsewhere.example"] = token, password, ""
+		}
+		if !maps.Equal(got, want) || len(h.asked) > 0 {
+			t.Errorf("bearer %v: %q, want %q; asked %q", bearer, got, want, h.asked)
+		}
+	}
+}
+
+// keyFor has a password for one registry.
+type keyFor string
+
+func (k keyFor) Resolve(r authn.Resource) (authn.Authenticator, error) {
+	if r.RegistryStr() != string(k) {
+		return authn.Anonymous, nil
+	}
+	return &authn.Basic{Username: "me", Password: "secret"}, nil
 }
 
 // TestTrickle: a registry that sends a byte now and then is as one that sends nothing.

@@ -12,15 +12,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Bounds on the artifacts that are read: of one type and image, and of those that may be.
+// Limits on the artifacts to read: of one type and image, and of candidates.
 const (
 	maxReferrers  = 16
 	maxCandidates = 100
 )
 
-// Referrers returns the artifacts of a type whose subject is an image of s: those that a registry lists, or those that a layout
-// has by AnnotationReferrers. Anyone who may push to the repository may add one, so trouble with one, and more than 16 of them,
-// are an error beside the others.
+// Referrers returns the artifacts of a type whose subject is an image of s, as listed by the registry or by a layout's
+// AnnotationReferrers. Anyone who may push to the repository may add one. Therefore a bad one, or more than 16, causes
+// an error beside the result.
 func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType string) (out []v1.Image, err error) {
 	if s.referrers == nil {
 		return nil, nil
@@ -31,7 +31,7 @@ func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType st
 	}
 	read := 0
 	for _, d := range list.Manifests {
-		// Some registries go by the type of the config, which for an artifact is empty.
+		// Some registries list the config's media type instead, which for artifacts is the empty one.
 		if d.ArtifactType != artifactType && d.ArtifactType != emptyJSON || !d.MediaType.IsImage() {
 			continue
 		}
@@ -46,7 +46,7 @@ func (s *Source) Referrers(ctx context.Context, subject v1.Hash, artifactType st
 	return out, err
 }
 
-// readReferrer reads what a list says to be an artifact of a type, and reports whether it is one, of that subject.
+// readReferrer reads a listed artifact and reports whether it has the type and the subject.
 func readReferrer(get func(v1.Descriptor) (v1.Image, error), d v1.Descriptor, subject v1.Hash, artifactType string) (artifact v1.Image, is bool, err error) {
 	if artifact, err = get(d); err != nil {
 		return nil, false, err
@@ -56,16 +56,16 @@ func readReferrer(get func(v1.Descriptor) (v1.Image, error), d v1.Descriptor, su
 		return nil, false, err
 	}
 	kind, err := partial.ArtifactType(artifact)
-	return artifact, err == nil && m.Subject != nil && m.Subject.Digest == subject && kind == artifactType, err // the list may be a tag's
+	return artifact, err == nil && m.Subject != nil && m.Subject.Digest == subject && kind == artifactType, err // a list under a tag need not be right
 }
 
-// referrerLister lists what refers to an image, and reads what it listed.
+// referrerLister lists the referrers of an image, and returns a function that reads them.
 type referrerLister func(ctx context.Context, subject v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error)
 
 func registryReferrers(ref name.Reference, o Options, t http.RoundTripper) referrerLister {
 	repo := ref.Context()
 	return func(ctx context.Context, subject v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error) {
-		options := remoteOptions(ctx, o, t)
+		options := remoteOptions(ctx, repo.Registry, o, t)
 		fail := func(err error) error {
 			return RegistryFailure("read referrers of", ref.String(), repo.RegistryStr(), err)
 		}
@@ -81,7 +81,7 @@ func registryReferrers(ref name.Reference, o Options, t http.RoundTripper) refer
 	}
 }
 
-// layoutReferrers reads the index of referrers that the annotation of an entry names.
+// layoutReferrers reads the index of referrers in an entry's annotation.
 func (b *blobs) layoutReferrers(annotation string) referrerLister {
 	return func(context.Context, v1.Hash) (*v1.IndexManifest, func(v1.Descriptor) (v1.Image, error), error) {
 		if annotation == "" {
@@ -96,7 +96,7 @@ func (b *blobs) layoutReferrers(annotation string) referrerLister {
 			return nil, nil, fmt.Errorf("%s: annotation %s: %w", b.root, AnnotationReferrers, err)
 		}
 		d := v1.Descriptor{Digest: h, Size: at.size}
-		raw, err := b.read(d)
+		raw, err := b.readBlob(d)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -105,7 +105,7 @@ func (b *blobs) layoutReferrers(annotation string) referrerLister {
 	}
 }
 
-// OnlyLayer returns the one layer of an artifact, which checks its digest when read to the end.
+// OnlyLayer returns the one layer of an artifact, of at most `most` bytes, which verifies itself when read to the end.
 func OnlyLayer(artifact v1.Image, mediaType string, most int64) (v1.Layer, error) {
 	m, err := artifact.Manifest()
 	if err != nil {

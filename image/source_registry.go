@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// ParseReference reads a registry reference as Open does. insecure allows plain HTTP whatever the host.
+// ParseReference parses a registry reference like Open. insecure allows plain HTTP to any host.
 func ParseReference(ref string, insecure bool) (name.Reference, error) {
 	ref = strings.TrimPrefix(ref, "docker://")
 	switch {
@@ -60,9 +60,9 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 		}
 		return RegistryFailure("read manifest of", ref, host, err)
 	}
-	desc, err := remote.Get(n, remoteOptions(ctx, o, s.transport)...)
+	desc, err := remote.Get(n, remoteOptions(ctx, n.Context().Registry, o, s.transport)...)
 	if err != nil {
-		h, _ := v1.NewHash(n.Identifier()) // stays empty for a tag, which can't mismatch
+		h, _ := v1.NewHash(n.Identifier()) // it is empty for a tag, which can't mismatch
 		return nil, manifestError(err, h)
 	}
 	s.digest = desc.Digest
@@ -81,13 +81,13 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	if !desc.MediaType.IsIndex() {
 		if desc.MediaType.IsSchema1() {
-			return nil, fmt.Errorf("%s: image manifests of schema 1 are not read", ref)
+			return nil, fmt.Errorf("%s: its manifest has schema 1, which slimctl doesn't read; push the image again with a current tool", ref)
 		}
 		img, err := desc.Image()
 		if img, err = wrap(img, err, desc.Descriptor); err != nil {
 			return nil, err
 		}
-		s.children, err = single(ref, img)
+		s.children, err = singleChild(ref, img)
 		return s, err
 	}
 	if err := checkDocument(desc.Manifest, desc.Descriptor, true); err != nil {
@@ -108,8 +108,8 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	return s, err
 }
 
-// remoteImage words the errors of an image in a registry. Its layers stay *remote.MountableLayer: a pusher mounts
-// what has that type and uploads everything else.
+// remoteImage is an image in a registry whose errors name it. Its layers stay *remote.MountableLayer: a pusher mounts
+// this type and uploads any other.
 type remoteImage struct {
 	v1.Image
 	ref, host string
@@ -169,7 +169,7 @@ func (i *remoteImage) LayerByDiffID(h v1.Hash) (v1.Layer, error) {
 	return i.wrap(l), nil
 }
 
-// Descriptor keeps what the index says of the image; see partial.Descriptor.
+// Descriptor returns the image's entry in the index; see partial.Descriptor.
 func (i *remoteImage) Descriptor() (*v1.Descriptor, error) { return partial.Descriptor(i.Image) }
 
 func (i *remoteImage) wrap(l v1.Layer) v1.Layer {
@@ -184,7 +184,7 @@ type remoteLayer struct {
 	image *remoteImage
 }
 
-// Descriptor keeps what the manifest says of the layer, its annotations too; see partial.Descriptor.
+// Descriptor returns the layer's entry in the manifest, with its annotations; see partial.Descriptor.
 func (l *remoteLayer) Descriptor() (*v1.Descriptor, error) { return partial.Descriptor(l.Layer) }
 
 func (l *remoteLayer) Compressed() (io.ReadCloser, error) {
@@ -218,7 +218,7 @@ func (b *remoteBlob) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// uncompress gives the content of a compressed blob; closing it closes the blob.
+// uncompress returns the content of a compressed blob. Closing it closes the blob.
 func uncompress(blob io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
@@ -244,14 +244,14 @@ func (u *unzipped) Close() error {
 	return err
 }
 
-// Manifest reads a manifest or an index from a registry by way of t. Trouble is a *RegistryError.
+// Manifest reads a manifest or an index from a registry over t. Failures are *RegistryError.
 func Manifest(ctx context.Context, ref name.Digest, o Options, t http.RoundTripper) (*remote.Descriptor, error) {
-	d, err := remote.Get(ref, remoteOptions(ctx, o, t)...)
+	d, err := remote.Get(ref, remoteOptions(ctx, ref.Registry, o, t)...)
 	return d, RegistryFailure("read manifest", ref.String(), ref.RegistryStr(), err)
 }
 
-// PutReferrer writes the manifest of an artifact that refers to an image, whose blobs are in the repository. A registry without
-// the referrers API gets the list of referrers under a tag.
+// PutReferrer writes the manifest of an artifact that refers to an image and whose blobs are in the repository. If the
+// registry has no referrers API, it adds the artifact to the list under a tag.
 func PutReferrer(ctx context.Context, ref name.Digest, artifact v1.Image, o Options, t http.RoundTripper) error {
-	return RegistryFailure("push referrer", ref.String(), ref.RegistryStr(), remote.Put(ref, artifact, remoteOptions(ctx, o, t)...))
+	return RegistryFailure("push referrer", ref.String(), ref.RegistryStr(), remote.Put(ref, artifact, remoteOptions(ctx, ref.Registry, o, t)...))
 }

@@ -163,7 +163,7 @@ func TestOpenBadInput(t *testing.T) {
 		{"https://ghcr.io/a/b", "leave out the scheme"},
 		{"oci:", "no path"},
 		{"oci:/does/not/exist:tag", "/does/not/exist"},
-		{"oci:" + dir + ":b", `no image is called "b": there is a`},
+		{"oci:" + dir + ":b", `no image is called "b"; it has a`},
 		{"oci:" + noLayout, "oci-layout is missing"},
 		{"oci:" + badIndex, "index.json"},
 		{"oci:" + file, "write oci-archive:"},
@@ -203,7 +203,7 @@ func TestUnequalConfig(t *testing.T) {
 	}
 	c = c.DeepCopy()
 	c.RootFS.DiffIDs = nil
-	if _, err := checked("x", lyingImage{img, c}); err == nil || !strings.Contains(err.Error(), "names 1 layers") {
+	if _, err := checkImage("x", lyingImage{img, c}); err == nil || !strings.Contains(err.Error(), "names 1 layers") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,14 +18,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// DefaultIdleTimeout is how long a registry may stay silent.
+// DefaultIdleTimeout is the longest silence of a registry within one request.
 const DefaultIdleTimeout = 60 * time.Second
 
-// defaultJobs bounds requests in flight: mounting is round trips only, so there are many.
+// defaultJobs limits concurrent requests. Mounts are only round trips, so there are many.
 const defaultJobs = 48
 
-// Transport is the stack below go-containerregistry's authentication and retries: the one that s was opened with, where
-// it came from a registry, or a new one. s may be nil; o has its defaults (Options.WithDefaults).
+// Transport returns the transport below go-containerregistry's authentication and retries: that of s if it came from a
+// registry, otherwise a new one. s may be nil. o must have its defaults (Options.WithDefaults).
 func Transport(s *Source, o Options) http.RoundTripper {
 	if s != nil && s.transport != nil {
 		return s.transport
@@ -41,46 +39,10 @@ func Transport(s *Source, o Options) http.RoundTripper {
 		received = new(atomic.Int64)
 	}
 	idle := &idleTransport{inner: base, after: o.IdleTimeout, received: received}
-	return &pingOnce{inner: checkedRedirects{inner: idle, plain: o.Insecure}}
+	return &pingOnce{inner: idle}
 }
 
-// mostRedirects is how many are followed from one request on.
-const mostRedirects = 10
-
-// redirectError is a redirect that isn't followed.
-type redirectError struct{ error }
-
-// checkedRedirects checks the redirects of every client above it, go-containerregistry's too, which have no limit.
-type checkedRedirects struct {
-	inner http.RoundTripper
-	plain bool // plain HTTP may follow TLS
-}
-
-func (t checkedRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
-	first, n := req, 0
-	for ; first.Response != nil && first.Response.Request != nil; n++ {
-		first = first.Response.Request
-	}
-	err := error(nil)
-	switch {
-	case n == 0:
-	case n > mostRedirects:
-		err = fmt.Errorf("registry %s: more than %d redirects", first.URL.Host, mostRedirects)
-	case req.URL.Scheme == "http" && first.URL.Scheme == "https" && !t.plain:
-		err = fmt.Errorf("registry %s leads from TLS to plain HTTP at %s: refused; --insecure allows it", first.URL.Host, req.URL.Host)
-	default:
-		err = CheckHost(first.URL, req.URL)
-	}
-	if err != nil {
-		if req.Body != nil {
-			req.Body.Close()
-		}
-		return nil, redirectError{err}
-	}
-	return t.inner.RoundTrip(req)
-}
-
-// DefaultTransport keeps as many connections to one host as there are jobs: net/http would close and dial again.
+// DefaultTransport returns a transport with one idle connection per job and host; net/http's default would close them.
 var DefaultTransport = sync.OnceValue(func() *http.Transport {
 	t, ok := remote.DefaultTransport.(*http.Transport)
 	if !ok {
@@ -91,8 +53,8 @@ var DefaultTransport = sync.OnceValue(func() *http.Transport {
 	return t
 })
 
-// idleTransport ends a request whose connection says nothing for a while, or next to nothing: leastBytes is what it wants in
-// that time. The clock runs only while the transport is at work: a reader or a writer on our side may take its time.
+// idleTransport ends a request whose connection transfers less than leastBytes within the timeout. The clock runs only
+// while the transport works, so a reader or a writer on our side may be slow.
 type idleTransport struct {
 	inner    http.RoundTripper
 	after    time.Duration
@@ -131,7 +93,7 @@ type watch struct {
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 	idle   *idleError
-	// answered says that the response is there; a body still being sent no longer sets the clock.
+	// answered is set when the response has arrived. A body that is still being sent no longer resets the clock.
 	answered atomic.Bool
 }
 
@@ -142,7 +104,7 @@ func (w *watch) cause(ctx context.Context, err error) error {
 	return err
 }
 
-// sent stops the clock while our side makes the next bytes.
+// sent is a request body that stops the clock while our side produces bytes.
 type sent struct {
 	in io.ReadCloser
 	*watch
@@ -159,7 +121,7 @@ func (s *sent) Read(p []byte) (int, error) {
 
 func (s *sent) Close() error { return s.in.Close() }
 
-// leastBytes is what a body has to bring while the clock runs once.
+// leastBytes is the number of body bytes that reset the clock.
 const leastBytes = 16 << 10
 
 type received struct {
@@ -167,8 +129,8 @@ type received struct {
 	*watch
 	ctx   context.Context
 	count *atomic.Int64
-	left  time.Duration // of the clock
-	got   int64         // bytes since it was set
+	left  time.Duration // left on the clock
+	got   int64         // bytes since the clock was reset
 }
 
 func (r *received) Read(p []byte) (int, error) {
@@ -189,12 +151,12 @@ func (r *received) Read(p []byte) (int, error) {
 
 func (r *received) Close() error {
 	r.timer.Stop()
-	r.cancel(nil) // first, so that a Read that waits on another goroutine ends
+	r.cancel(nil) // first, so that a Read in another goroutine ends
 	return r.in.Close()
 }
 
-// pingOnce answers the "GET /v2/" that go-containerregistry sends before each new repository from memory after the
-// first time: what it learns (the scheme, the challenge) is a matter of the host alone.
+// pingOnce sends the "GET /v2/" of go-containerregistry once per host and repeats the answer for other repositories. It
+// depends on the host only: the scheme and the challenge.
 type pingOnce struct {
 	inner http.RoundTripper
 	mu    sync.Mutex
@@ -214,7 +176,7 @@ func (t *pingOnce) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil || (got.StatusCode != http.StatusOK && got.StatusCode != http.StatusUnauthorized) {
 			return got, err
 		}
-		io.Copy(io.Discard, io.LimitReader(got.Body, 1<<16)) //nolint:errcheck // the body is of no use
+		io.Copy(io.Discard, io.LimitReader(got.Body, 1<<16)) //nolint:errcheck // the body isn't needed
 		got.Body.Close()
 		resp = *got
 		t.mu.Lock()
@@ -230,41 +192,20 @@ func (t *pingOnce) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &resp, nil
 }
 
-// Client authenticates to a repository by the credentials of o, for the scopes given, and gives what speaks to it by way
-// of t.
+// Client returns a client for a repository that authenticates for scopes with the credentials of o, over t.
 func Client(ctx context.Context, repo name.Repository, o Options, t http.RoundTripper, scopes ...string) (*http.Client, error) {
 	auth, err := authn.Resolve(ctx, o.Keychain, repo)
 	if err != nil {
 		return nil, err
 	}
-	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(t, userAgent), scopes)
+	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(leash{t, repo.Registry, o.Insecure}, userAgent), scopes)
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return nil }}, nil // checkedRedirects does
+	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return nil }}, nil // leash limits redirects
 }
 
-// CheckHost refuses a registry that sends us, with data or credentials in hand, to an address inside our own network:
-// only the host that we were told to speak to may be there.
-func CheckHost(from, to *url.URL) error {
-	if to.Hostname() == from.Hostname() {
-		return nil
-	}
-	ip, err := netip.ParseAddr(to.Hostname())
-	if err != nil {
-		if h := strings.TrimSuffix(to.Hostname(), "."); h == "localhost" || strings.HasSuffix(h, ".localhost") {
-			return fmt.Errorf("registry %s leads to %s: refused", from.Host, to.Host)
-		}
-		return nil
-	}
-	ip = ip.Unmap()
-	if ip.IsLoopback() || ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
-		return fmt.Errorf("registry %s leads to the private address %s: refused", from.Host, to.Host)
-	}
-	return nil
-}
-
-// boundedManifests holds manifests and indexes to their bounds before go-containerregistry decodes them.
+// boundedManifests checks the size and nesting of manifests and indexes before go-containerregistry decodes them.
 type boundedManifests struct{ inner http.RoundTripper }
 
 func (t boundedManifests) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -275,7 +216,7 @@ func (t boundedManifests) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// asksManifest follows redirects back to what was asked for.
+// asksManifest reports whether the request, before redirects, was for a manifest.
 func asksManifest(req *http.Request) bool {
 	for !strings.Contains(req.URL.Path, "/manifests/") && !strings.Contains(req.URL.Path, "/referrers/") {
 		if req.Response == nil || req.Response.Request == nil {
@@ -286,7 +227,7 @@ func asksManifest(req *http.Request) bool {
 	return true
 }
 
-// boundedBody gives a document when it is whole and within its bounds.
+// boundedBody returns a document after reading it whole and checking it.
 type boundedBody struct {
 	io.ReadCloser
 	content *bytes.Reader
@@ -298,7 +239,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 		if err == nil && len(raw) > maxDocument {
 			err = fmt.Errorf("the manifest has more than %d bytes", maxDocument)
 		} else if err == nil {
-			err = bounded(raw)
+			err = checkBounds(raw)
 		}
 		if err != nil {
 			return 0, err

@@ -26,8 +26,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The annotations of a layer that has a table of contents: the digest of eStargz's (stargz-snapshotter, docs/estargz.md,
-// "TOC"), and the digest and position of that of zstd:chunked (containers-storage-zstd-chunked(1)) in its two spellings.
+// The annotations of a layer with a table of contents: the digest for eStargz (stargz-snapshotter, docs/estargz.md,
+// "TOC"), and the digest and position for zstd:chunked (containers-storage-zstd-chunked(1)), which has two spellings.
 const (
 	annotationStargz = "containerd.io/snapshot/stargz/toc.digest"
 	annotationChunk  = "zstd-chunked.manifest-checksum"
@@ -36,25 +36,25 @@ const (
 
 var chunkedPrefixes = []string{"io.github.containers.", "io.containers."}
 
-// Bounds of a table of contents, in bytes: in the blob, and inflated.
+// Limits of a table of contents, in bytes: compressed in the blob, and inflated.
 const (
 	maxTOC     = 64 << 20
 	maxTOCJSON = 512 << 20
 )
 
-// stargzName is the file that eStargz keeps its table of contents in; it is part of the layer.
+// stargzName is the file in the layer that holds eStargz's table of contents.
 const stargzName = "stargz.index.json"
 
-// stargzFooter is the size of eStargz's last gzip member, which says where the table begins.
+// stargzFooter is the size of eStargz's last gzip member, which holds the table's offset.
 const stargzFooter = 51
 
-// ErrNoTOC is a layer without a table of contents that its descriptor vouches for, or a source that gives no part of a blob.
+// ErrNoTOC reports that a layer's descriptor names no table of contents, or that the source can't read parts of blobs.
 var ErrNoTOC = errors.New("no table of contents")
 
-// TOC reads the table of contents of an eStargz or zstd:chunked layer, by its descriptor, from the few parts of the blob that
-// hold it, and tells each of its entries, with the digest of what a regular file holds. The table has the digest that the
-// layer's annotations name; what it says of the layer is its maker's claim alone. An error may come after some entries were
-// told. ErrNoTOC, or an error that wraps it, is no damage.
+// TOC reads the table of contents of an eStargz or zstd:chunked layer from the few parts of the blob that hold it. It
+// calls each with every entry and, for a regular file, the digest of its content. The table has the digest in the
+// layer's annotations, but its content is only its maker's claim. An error may follow after some entries. An error that
+// wraps ErrNoTOC is no damage.
 func (s *Source) TOC(ctx context.Context, d v1.Descriptor, each func(h *tar.Header, digest v1.Hash) error) error {
 	if s.part == nil {
 		return ErrNoTOC
@@ -85,7 +85,7 @@ func (s *Source) stargz(ctx context.Context, d v1.Descriptor, digest string, eac
 	off, err := strconv.ParseInt(string(z.Extra[4:20]), 16, 64)
 	size := d.Size - stargzFooter - off
 	if err != nil || off < 0 || size <= 0 || size > maxTOC {
-		return fmt.Errorf("layer %s: the table of contents is said to begin at %s of %d bytes", d.Digest, z.Extra[4:20], d.Size)
+		return fmt.Errorf("layer %s: its footer says that the table of contents begins at %s of %d bytes", d.Digest, z.Extra[4:20], d.Size)
 	}
 	packed, err := s.part(ctx, d, off, size)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Source) chunked(ctx context.Context, d v1.Descriptor, digest, place str
 	var off, size, inflated, kind int64
 	if _, err := fmt.Sscanf(place, "%d:%d:%d:%d", &off, &size, &inflated, &kind); err != nil || kind != 1 || off < 0 || size <= 0 || size > maxTOC ||
 		off > d.Size-size || inflated < 0 || inflated > maxTOCJSON {
-		return fmt.Errorf("layer %s: the table of contents is said to be at %.100q of %d bytes", d.Digest, place, d.Size)
+		return fmt.Errorf("layer %s: its annotation places the table of contents at %.100q of %d bytes", d.Digest, place, d.Size)
 	}
 	packed, err := s.part(ctx, d, off, size)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *Source) chunked(ctx context.Context, d v1.Descriptor, digest, place str
 	return nil
 }
 
-// tocEntry is what both kinds of tables have (stargz-snapshotter, docs/estargz.md, "TOCEntry").
+// tocEntry has the fields common to both kinds of tables (stargz-snapshotter, docs/estargz.md, "TOCEntry").
 type tocEntry struct {
 	Type     string            `json:"type"`
 	Name     string            `json:"name"`
@@ -154,10 +154,10 @@ var tocTypes = map[string]byte{
 	"block": tar.TypeBlock, "fifo": tar.TypeFifo,
 }
 
-// maxTOCEntry bounds what one entry of a table can take of memory, in bytes.
+// maxTOCEntry limits the memory for one entry of a table, in bytes.
 const maxTOCEntry = 4 << 20
 
-// rationed reads no more than left bytes, which is set anew for each entry.
+// rationed reads at most left bytes, which readTOC resets for each entry.
 type rationed struct {
 	r    io.Reader
 	left int
@@ -172,12 +172,14 @@ func (r *rationed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readTOC reads one table to its end.
+// readTOC reads a table to its end.
 func readTOC(in io.Reader, each func(*tar.Header, v1.Hash) error) error {
 	r := &rationed{in, maxTOCEntry}
 	dec := json.NewDecoder(r)
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("no object: %w", err)
+	if t, err := dec.Token(); err != nil {
+		return err
+	} else if t != json.Delim('{') {
+		return errors.New("not a JSON object")
 	}
 	for dec.More() {
 		name, err := dec.Token()
@@ -190,12 +192,12 @@ func readTOC(in io.Reader, each func(*tar.Header, v1.Hash) error) error {
 				return err
 			}
 			if version, ok := other.(float64); name == "version" && (!ok || version != 1) {
-				return fmt.Errorf("version %v is not known", other)
+				return fmt.Errorf("its version %v is unknown", other)
 			}
 			continue
 		}
 		if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-			return errors.New("its entries are no list")
+			return errors.New("its entries are not a list")
 		}
 		for dec.More() {
 			r.left = maxTOCEntry
@@ -203,7 +205,7 @@ func readTOC(in io.Reader, each func(*tar.Header, v1.Hash) error) error {
 			if err := dec.Decode(&e); err != nil {
 				return err
 			}
-			if err := e.tell(each); err != nil {
+			if err := e.send(each); err != nil {
 				return err
 			}
 		}
@@ -218,8 +220,8 @@ func readTOC(in io.Reader, each func(*tar.Header, v1.Hash) error) error {
 	return err
 }
 
-func (e *tocEntry) tell(each func(*tar.Header, v1.Hash) error) error {
-	if e.Type == "chunk" { // more of the file before
+func (e *tocEntry) send(each func(*tar.Header, v1.Hash) error) error {
+	if e.Type == "chunk" { // continues the file before
 		return nil
 	}
 	kind, ok := tocTypes[e.Type]
@@ -230,7 +232,7 @@ func (e *tocEntry) tell(each func(*tar.Header, v1.Hash) error) error {
 		Typeflag: kind, Name: e.Name, Linkname: e.LinkName, Size: e.Size, Mode: e.Mode, Uid: e.UID, Gid: e.GID, ModTime: e.ModTime,
 		Devmajor: e.DevMajor, Devminor: e.DevMinor,
 	}
-	if h.ModTime.IsZero() { // an archive has no other way to say so
+	if h.ModTime.IsZero() { // an archive has no other value for it
 		h.ModTime = time.Unix(0, 0)
 	}
 	for k, v := range e.Xattrs {
@@ -244,15 +246,15 @@ func (e *tocEntry) tell(each func(*tar.Header, v1.Hash) error) error {
 		digest = digestOf(nil)
 		if e.Size != 0 {
 			var err error
-			if digest, err = v1.NewHash(e.Digest); err != nil || e.Size < 0 || e.Size > 1<<40 { // so that sums of sizes stay numbers
-				return fmt.Errorf("%.100q: %d bytes of digest %.100q", e.Name, e.Size, e.Digest)
+			if digest, err = v1.NewHash(e.Digest); err != nil || e.Size < 0 || e.Size > 1<<40 { // so that sums of sizes don't overflow
+				return fmt.Errorf("%.100q: size %d or digest %.100q is invalid", e.Name, e.Size, e.Digest)
 			}
 		}
 	}
 	return each(h, digest)
 }
 
-// part gives size bytes of a blob of the layout from off on. Only a whole blob can be checked.
+// part returns size bytes of a blob of the layout from offset off, unverified, because only a whole blob can be.
 func (b *blobs) part(_ context.Context, d v1.Descriptor, off, size int64) ([]byte, error) {
 	s, err := b.blob(d)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -271,7 +273,7 @@ func (b *blobs) part(_ context.Context, d v1.Descriptor, off, size int64) ([]byt
 	return p, err
 }
 
-// registryPart gives parts of the blobs of a repository.
+// registryPart returns a function that reads parts of a repository's blobs.
 func registryPart(ctx context.Context, ref name.Reference, o Options, t http.RoundTripper) func(context.Context, v1.Descriptor, int64, int64) ([]byte, error) {
 	repo := ref.Context()
 	connect := sync.OnceValues(func() (*http.Client, error) {
@@ -294,7 +296,7 @@ func registryPart(ctx context.Context, ref name.Reference, o Options, t http.Rou
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusPartialContent || !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-%d/", off, off+size-1)) {
-			return nil, fmt.Errorf("%w: %s gives no part of %s (status %d)", ErrNoTOC, repo.RegistryStr(), d.Digest, resp.StatusCode)
+			return nil, fmt.Errorf("%w: %s returned no part of %s (status %d)", ErrNoTOC, repo.RegistryStr(), d.Digest, resp.StatusCode)
 		}
 		p := make([]byte, size)
 		_, err = io.ReadFull(resp.Body, p)

@@ -10,14 +10,14 @@ import (
 
 func TestReadTOCRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"no JSON":             {"x", "no object"},
-		"a list":              {"[]", "no object"},
+		"no JSON":             {"x", "invalid character"},
+		"a list":              {"[]", "not a JSON object"},
 		"a cut list":          {`{"entries":[{"type":"dir"}`, "EOF"},
 		"another version":     {`{"version":2,"entries":[]}`, "version 2"},
-		"a file of no digest": {`{"entries":[{"type":"reg","name":"x","size":1}]}`, "1 bytes of digest"},
-		"a negative size":     {`{"entries":[{"type":"reg","name":"x","size":-1,"digest":"sha256:` + strings.Repeat("0", 64) + `"}]}`, "-1 bytes"},
+		"a file of no digest": {`{"entries":[{"type":"reg","name":"x","size":1}]}`, "size 1 or digest"},
+		"a negative size":     {`{"entries":[{"type":"reg","name":"x","size":-1,"digest":"sha256:` + strings.Repeat("0", 64) + `"}]}`, "size -1"},
 		"an unknown type":     {`{"entries":[{"type":"door","name":"x"}]}`, "unknown type"},
-		"entries of no list":  {`{"entries":{}}`, "no list"},
+		"entries of no list":  {`{"entries":{}}`, "not a list"},
 		"a huge entry":        {`{"entries":[{"name":"` + strings.Repeat("x", 2*maxTOCEntry) + `"}]}`, "more than"},
 	} {
 		err := readTOC(strings.NewReader(c.text), func(*tar.Header, v1.Hash) error { return nil })

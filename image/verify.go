@@ -11,14 +11,14 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// DigestError tells that bytes are not what their digest says: a corrupt or forged blob.
+// DigestError is a blob, corrupt or forged, whose bytes don't have its digest.
 type DigestError struct {
 	Want v1.Hash
-	// Got is the digest of the bytes read; empty when there were fewer or more bytes than the descriptor says.
+	// Got is the digest of the bytes read; empty if the size was wrong.
 	Got v1.Hash
-	// WantSize and GotSize are in bytes. They are set only when the sizes differ; GotSize is then a lower bound.
+	// WantSize and GotSize are in bytes. They are set only if the sizes differ; GotSize is then a lower bound.
 	WantSize, GotSize int64
-	// Where is the file or the reference that the bytes came from.
+	// Where is the file or the reference of the blob.
 	Where string
 }
 
@@ -29,8 +29,8 @@ func (e *DigestError) Error() string {
 	return fmt.Sprintf("%s: blob %s is corrupt: its bytes have digest %s", e.Where, e.Want, e.Got)
 }
 
-// verifyReader reads a blob of a known size and gives its last bytes only once the digest is found to match. So who
-// copies by size rather than to the end is safe too.
+// verifyReader reads a blob of a known size. It returns the last bytes only after verifying the digest, so even a
+// caller that copies by size can't take a corrupt blob.
 type verifyReader struct {
 	in    io.ReadCloser
 	hash  hash.Hash
@@ -40,11 +40,11 @@ type verifyReader struct {
 
 	read int64
 	err  error
-	good func() // called once, when the whole blob has matched
+	good func() // called once after a match
 }
 
-// Verify returns a reader of the blob in the file where that fails before its last bytes when they are not of the digest. Source
-// and outputs don't hash again what comes out of it.
+// Verify returns a reader of a blob in the file where. It fails before its last bytes if the digest is wrong. Sources
+// and outputs don't hash its output again.
 func Verify(in io.ReadCloser, want v1.Hash, size int64, where string) (io.ReadCloser, error) {
 	return newVerifyReader(in, want, size, where, nil)
 }
@@ -66,7 +66,7 @@ func (r *verifyReader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if r.read == r.size { // only an empty blob comes here
+	if r.read == r.size { // an empty blob
 		r.err = r.finish()
 		return 0, r.err
 	}
@@ -91,7 +91,7 @@ func (r *verifyReader) Read(p []byte) (int, error) {
 	return n, r.err
 }
 
-// finish is called with all bytes hashed: it looks for one byte too many and compares.
+// finish checks that the blob has ended and compares the digest.
 func (r *verifyReader) finish() error {
 	var more [1]byte
 	n, err := io.ReadFull(r.in, more[:])
@@ -118,11 +118,11 @@ func (r *verifyReader) wrongSize() error {
 
 func (r *verifyReader) Close() error { return r.in.Close() }
 
-// remoteMismatch is how go-containerregistry's own checks word a mismatch; their types are internal.
+// remoteMismatch matches go-containerregistry's errors for wrong digests, whose types are internal.
 var remoteMismatch = regexp.MustCompile(`error verifying sha256 checksum after reading \d+ bytes; got "sha256:([0-9a-f]{64})"` +
 	`|manifest digest: "sha256:([0-9a-f]{64})" does not match requested digest`)
 
-// asDigestError turns a mismatch that go-containerregistry found into a *DigestError; nil when err is none.
+// asDigestError returns go-containerregistry's error for a wrong digest as a *DigestError, or nil for any other error.
 func asDigestError(err error, want v1.Hash, where string) error {
 	var de *DigestError
 	if err == nil || errors.As(err, &de) {

@@ -12,10 +12,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// fileID is the state of a file, or of a part of it that starts at Off: as long as it is the same, so is the content,
-// unless somebody sets the system's clock back or writes to the disk below the file system. Times are in nanoseconds.
-// CTime is what can't be set by a program; the same MTime, Size and link count less one would not tell a link removed
-// from a content changed with its MTime set back and a link removed.
+// fileID is the state of a file, or of a part that starts at Off. While it is the same, so is the content, unless
+// somebody sets the clock back or writes below the file system. Times are in nanoseconds. Programs can't set CTime.
+// Without it, an equal MTime, Size and link count could hide a content changed with its MTime set back.
 type fileID struct {
 	Dev, Ino uint64
 	Size     int64
@@ -24,8 +23,8 @@ type fileID struct {
 	Off      int64 `json:",omitempty"`
 }
 
-// verified remembers across runs which files matched their digest: dir/verified/ALGORITHM-HEX.json each. A nil
-// *verified remembers nothing. It trusts its directory as the base index cache does.
+// verified remembers across runs which files had their digest, in dir/verified/ALGORITHM-HEX.json. A nil *verified
+// remembers nothing. It trusts its directory, like the cache of the base index.
 type verified struct {
 	dir string
 	mu  sync.Mutex
@@ -38,15 +37,15 @@ func newVerified(cacheDir string) *verified {
 	return &verified{dir: filepath.Join(cacheDir, "verified")}
 }
 
-// keep is how many files with one digest are remembered.
+// keep is the number of files remembered per digest.
 const keep = 8
 
-// settled is how old a change must be before the state is trusted: a file written twice within one tick of the file
-// system's clock has the same times twice.
-func (id fileID) settled(now time.Time) bool {
+// isSettled reports whether the state is older than one tick of the file system's clock. Two writes within a tick have
+// the same times.
+func (id fileID) isSettled(now time.Time) bool {
 	tick := 100 * time.Millisecond
 	if id.CTime%int64(time.Second) == 0 {
-		tick = 2 * time.Second // a file system that counts seconds
+		tick = 2 * time.Second // a file system with times in seconds
 	}
 	return now.Sub(time.Unix(0, max(id.CTime, id.MTime))) > tick
 }
@@ -56,7 +55,7 @@ func (v *verified) has(h v1.Hash, id fileID) bool {
 }
 
 func (v *verified) add(h v1.Hash, id fileID) {
-	if v == nil || !id.settled(time.Now()) {
+	if v == nil || !id.isSettled(time.Now()) {
 		return
 	}
 	v.mu.Lock()
@@ -83,7 +82,7 @@ func (v *verified) load(h v1.Hash) []fileID {
 
 func (v *verified) file(h v1.Hash) string { return filepath.Join(v.dir, h.Algorithm+"-"+h.Hex+".json") }
 
-// renew replaces the state of a file that is known to be good by its state after we linked it.
+// renew replaces the state of a verified file by its state after we linked it.
 func (v *verified) renew(h v1.Hash, before, after fileID) {
 	if v == nil || !v.has(h, before) {
 		return
@@ -97,7 +96,7 @@ func (v *verified) renew(h v1.Hash, before, after fileID) {
 	}
 }
 
-// save ignores errors: a memory that can't be written costs time, nothing else.
+// save ignores errors: without the memory, verification only takes longer.
 func (v *verified) save(h v1.Hash, ids []fileID) {
 	_ = WriteFile(v.file(h), 0o600, func(w io.Writer) error { return json.NewEncoder(w).Encode(ids) })
 }

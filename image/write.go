@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// WriteFile gives file the content that write makes, whole or not at all: it goes to a temporary name beside it and
-// is renamed at the end. Missing directories are made.
+// WriteFile writes file atomically: write fills a temporary file beside it, which is renamed at the end. Missing
+// directories are created.
 func WriteFile(file string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -42,7 +42,7 @@ func WriteFile(file string, mode fs.FileMode, write func(io.Writer) error) (err 
 	return os.Rename(f.Name(), file)
 }
 
-// WriteBytes writes data to file as WriteFile does.
+// WriteBytes writes data to file like WriteFile.
 func WriteBytes(file string, mode fs.FileMode, data []byte) error {
 	return WriteFile(file, mode, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -50,9 +50,8 @@ func WriteBytes(file string, mode fs.FileMode, data []byte) error {
 	})
 }
 
-// WriteDir makes the directory dir with the content that write gives it, whole or not at all: it is made under a
-// temporary name beside dir and renamed at the end. A dir that is there is an error that wraps fs.ErrExist, unless it is an empty
-// directory.
+// WriteDir makes the directory dir atomically: write fills a temporary directory beside it, which is renamed at the
+// end. If dir exists and isn't an empty directory, the error wraps fs.ErrExist.
 func WriteDir(dir string, write func(tmp string) error) (err error) {
 	dir = filepath.Clean(dir)
 	if err := checkVacant(dir); err != nil {
@@ -73,13 +72,14 @@ func WriteDir(dir string, write func(tmp string) error) (err error) {
 	if err := errors.Join(os.Chmod(tmp, 0o755), write(tmp)); err != nil {
 		return err
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // somebody else has filled it meanwhile
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // another process has filled it
 		return err
 	}
 	return os.Rename(tmp, dir)
 }
 
-// checkVacant returns an error unless dir is missing or an empty directory. A link to one is refused: it would be lost.
+// checkVacant returns an error unless dir is missing or an empty directory. It refuses a symlink, which renaming would
+// replace.
 func checkVacant(dir string) error {
 	info, err := os.Lstat(dir)
 	switch {

@@ -1,4 +1,5 @@
-// Package inspect reads the surface of an image: what it exposes, to whom, and what could change that.
+// Package inspect reads the surface of an image: its programs, routes, listeners, tools, switches, privileges, users,
+// packages and sizes.
 package inspect
 
 import (
@@ -16,55 +17,56 @@ import (
 	"github.com/slimctl/slimctl/inspect/supervisord"
 )
 
-// Image is an image of one platform, with what was read of it.
+// Image is an image of one platform, with everything read from it.
 type Image struct {
-	// Reference is the image as it was given.
+	// Reference is the image's name as its user wrote it.
 	Reference string
-	// Digest is the manifest's.
+	// Digest is that of the manifest.
 	Digest   v1.Hash
 	Platform v1.Platform
-	// RawManifest is the manifest as it is stored.
+	// RawManifest is the stored manifest.
 	RawManifest []byte
-	// Annotations are the manifest's.
+	// Annotations are those of the manifest.
 	Annotations map[string]string
-	// RawConfig is the image config as it is stored.
+	// RawConfig is the stored image config.
 	RawConfig []byte
 	Files     *tree.Image
-	// Packages answers which package a path belongs to.
+	// Packages maps paths to packages.
 	Packages *packages.Database
 	Surface  *Surface
 }
 
-// Surface is what an image exposes. It is slimctl inspect's JSON: fields are added, never renamed.
+// Surface is what an image exposes. It is the JSON of slimctl inspect: fields are added, never renamed.
 type Surface struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
-	// IndexDigest is the digest of the index that the image was opened from; empty without one.
+	// IndexDigest is the digest of the index through which the image was opened; empty without one.
 	IndexDigest string `json:"indexDigest,omitempty"`
 	Platform    string `json:"platform"`
-	// Line is the generation of the base's layout, A, B or C; empty when it can't be told any more.
-	Line   string        `json:"line,omitempty"`
-	Config Config        `json:"config"`
-	Start  *start.Report `json:"start"`
-	// Programs are what supervisord runs; Supervisord has the rest of its configuration. nil when there is none.
+	// Line is the generation of the base's layout, A, B or C; empty if unknown.
+	Line   string       `json:"line,omitempty"`
+	Config Config       `json:"config"`
+	Start  start.Report `json:"start"`
+	// Programs are those of supervisord; Supervisord is the rest of its configuration, or nil if there is none.
 	Programs    []supervisord.Program `json:"programs"`
 	Supervisord *supervisord.Config   `json:"supervisord,omitempty"`
-	// Dormant are files like supervisord's that nothing reads as the image is.
+	// Dormant lists files like supervisord's configuration that nothing reads.
 	Dormant []supervisord.Config `json:"dormant,omitempty"`
-	// Nginx has each main file that a program starts nginx with, and each choice of its templates.
+	// Nginx holds a configuration for each main file with which a program starts nginx, and for each choice of its
+	// templates.
 	Nginx []nginx.Config `json:"nginx,omitempty"`
-	// Routes are the locations of all of them, each once.
+	// Routes lists the locations of all these configurations, each once.
 	Routes    []nginx.Route      `json:"routes"`
-	MCP       *mcp.Report        `json:"mcp"`
+	MCP       mcp.Report         `json:"mcp"`
 	Listeners []Listener         `json:"listeners"`
-	Privilege *privilege.Report  `json:"privilege"`
+	Privilege privilege.Report   `json:"privilege"`
 	Packages  []packages.Package `json:"packages"`
 	Size      size.Sizes         `json:"size"`
-	// Notes are everything that a reader could not make sense of.
+	// Notes lists everything that a reader could not interpret.
 	Notes []tree.Note `json:"notes,omitempty"`
 }
 
-// Config is the part of the image config that a container starts with.
+// Config is the part of the image config that starts a container.
 type Config struct {
 	Entrypoint   []string          `json:"entrypoint,omitempty"`
 	Cmd          []string          `json:"cmd,omitempty"`
@@ -78,8 +80,8 @@ type Config struct {
 	StopSignal   string            `json:"stopSignal,omitempty"`
 }
 
-// Outside counts the routes that answer requests from outside the container with anything but an error, and the listeners that
-// are reached from there.
+// Outside counts the routes that answer requests from outside the container other than with an error, and the listeners
+// reachable from there.
 func (s *Surface) Outside() (routes, listeners int) {
 	for _, r := range s.Routes {
 		if r.Public && r.Answers {
@@ -94,7 +96,7 @@ func (s *Surface) Outside() (routes, listeners int) {
 	return routes, listeners
 }
 
-// Listener is an address that something will listen on, as far as configuration tells.
+// Listener is an address on which something will listen, according to the configuration.
 type Listener struct {
 	// Address is "*", an IP address, or "unix:/path"; Port is 0 for a socket file.
 	Address  string     `json:"address"`
@@ -104,7 +106,7 @@ type Listener struct {
 	Place    tree.Place `json:"place"`
 }
 
-// String is "ADDRESS:PORT", or "unix:/path".
+// String returns "ADDRESS:PORT", or "unix:/path".
 func (l Listener) String() string {
 	if l.Port == 0 {
 		return l.Address

@@ -24,11 +24,11 @@ import (
 	"github.com/slimctl/slimctl/inspect/supervisord"
 )
 
-// directoryDepth is how deep Surface.Size counts directories.
+// directoryDepth is the number of directory levels in Surface.Size.
 const directoryDepth = 3
 
-// Read reads the surface of img, whose files were opened as files. reference is the image as its user named it. What can't
-// be understood of it is a Note; an error is trouble with reading.
+// Read reads the surface of img, whose files were opened as files. reference is the image's name as its user wrote it.
+// Uninterpretable content becomes a Note; an error reports that reading failed.
 func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image) (*Image, error) {
 	digest, err := img.Digest()
 	if err != nil {
@@ -62,10 +62,12 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 		s.Size = size.Of(files, out.Packages, directoryDepth)
 		return nil
 	})
-	g.Go(func() (err error) {
-		if s.Privilege, err = privilege.Read(gctx, files); err != nil {
+	g.Go(func() error {
+		report, err := privilege.Read(gctx, files)
+		if err != nil {
 			return fmt.Errorf("accounts: %w", err)
 		}
+		s.Privilege = *report
 		return nil
 	})
 	g.Go(func() error { return s.readPrograms(gctx, files) })
@@ -80,17 +82,19 @@ func Read(ctx context.Context, reference string, img v1.Image, files *tree.Image
 	return out, nil
 }
 
-// readPrograms reads what follows from the start: programs, routes, servers, listeners.
-func (s *Surface) readPrograms(ctx context.Context, files *tree.Image) (err error) {
+// readPrograms reads the results of the start: programs, routes, servers, listeners.
+func (s *Surface) readPrograms(ctx context.Context, files *tree.Image) error {
 	s.Line = start.Line(files)
-	if s.Start, err = start.Read(ctx, files, &files.Config.Config); err != nil {
+	started, err := start.Read(ctx, files, &files.Config.Config)
+	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+	s.Start = *started
 	env := s.Start.Values(s.Config.Env)
 	if err := s.readSupervisord(ctx, files, env); err != nil {
 		return err
 	}
-	commands, err := s.follow(ctx)
+	commands, err := s.followPrograms(ctx)
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
@@ -104,7 +108,7 @@ func (s *Surface) readPrograms(ctx context.Context, files *tree.Image) (err erro
 			return fmt.Errorf("listeners: %w", err)
 		}
 		for _, l := range listeners {
-			s.listener(Listener(l))
+			s.addListener(Listener(l))
 		}
 		s.Notes = append(s.Notes, notes...)
 	}
@@ -112,9 +116,11 @@ func (s *Surface) readPrograms(ctx context.Context, files *tree.Image) (err erro
 	for i, p := range s.Programs {
 		names[i] = p.Name
 	}
-	if s.MCP, err = mcp.Read(ctx, files, names); err != nil {
+	servers, err := mcp.Read(ctx, files, names)
+	if err != nil {
 		return fmt.Errorf("MCP servers: %w", err)
 	}
+	s.MCP = *servers
 	s.Notes = append(s.Notes, s.MCP.Notes...)
 	return nil
 }
@@ -126,7 +132,7 @@ func (s *Surface) readSupervisord(ctx context.Context, files *tree.Image, env ma
 		c, err := supervisord.Read(ctx, files, s.Start.Supervisord, env)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			s.note(files, s.Start.Supervisord, "supervisord is started with this file, and it isn't there")
+			s.addNote(files, s.Start.Supervisord, "supervisord is started with this file, and it isn't there")
 		case err != nil:
 			return fmt.Errorf("supervisord: %w", err)
 		default:
@@ -142,8 +148,9 @@ func (s *Surface) readSupervisord(ctx context.Context, files *tree.Image, env ma
 	return nil
 }
 
-// follow follows each program's command through its scripts. The result has, by program, what the command comes to.
-func (s *Surface) follow(ctx context.Context) (map[string][][]string, error) {
+// followPrograms follows each program's command through its scripts. The result maps programs to the commands that
+// finally run.
+func (s *Surface) followPrograms(ctx context.Context) (map[string][][]string, error) {
 	jobs := make([]start.Job, 0, len(s.Programs))
 	for _, p := range s.Programs {
 		words, err := p.Args(nil)
@@ -158,7 +165,7 @@ func (s *Surface) follow(ctx context.Context) (map[string][][]string, error) {
 	return s.Start.Follow(ctx, jobs)
 }
 
-func (s *Surface) note(files *tree.Image, p, text string) {
+func (s *Surface) addNote(files *tree.Image, p, text string) {
 	s.Notes = append(s.Notes, tree.Note{Place: files.Place(p, 0), Text: text})
 }
 
@@ -173,10 +180,10 @@ func (s *Surface) readNginx(ctx context.Context, files *tree.Image, commands map
 	}
 	s.Routes, s.Listeners = []nginx.Route{}, []Listener{}
 	seen := map[string]bool{}
-	for _, main := range s.nginxMains(commands) {
+	for _, main := range s.findNginxMains(commands) {
 		configs, err := nginx.Read(ctx, files, main, o)
 		if errors.Is(err, fs.ErrNotExist) {
-			s.note(files, main, "nginx is started with this file, and it isn't there")
+			s.addNote(files, main, "nginx is started with this file, and it isn't there")
 			continue
 		}
 		if err != nil {
@@ -192,7 +199,7 @@ func (s *Surface) readNginx(ctx context.Context, files *tree.Image, commands map
 			}
 			for _, server := range configs[i].Servers {
 				for _, l := range server.Listen {
-					s.listener(Listener{Address: l.Address, Port: l.Port, Loopback: l.Loopback, By: "nginx", Place: l.Place})
+					s.addListener(Listener{Address: l.Address, Port: l.Port, Loopback: l.Loopback, By: "nginx", Place: l.Place})
 				}
 			}
 			s.Notes = append(s.Notes, configs[i].Notes...)
@@ -201,19 +208,19 @@ func (s *Surface) readNginx(ctx context.Context, files *tree.Image, commands map
 	return nil
 }
 
-// listener adds one that isn't there yet.
-func (s *Surface) listener(l Listener) {
+// addListener adds a listener unless it is already there.
+func (s *Surface) addListener(l Listener) {
 	same := func(o Listener) bool { return o.Address == l.Address && o.Port == l.Port && o.By == l.By }
 	if !slices.ContainsFunc(s.Listeners, same) {
 		s.Listeners = append(s.Listeners, l)
 	}
 }
 
-// defaultNginx is the main file when none is named, as Debian and Ubuntu build nginx.
+// defaultNginx is the default main file, with the paths of Debian and Ubuntu.
 const defaultNginx = "/etc/nginx/nginx.conf"
 
-// nginxMains finds the main files of every program that comes to nginx.
-func (s *Surface) nginxMains(commands map[string][][]string) []string {
+// findNginxMains returns the main files of every program that runs nginx.
+func (s *Surface) findNginxMains(commands map[string][][]string) []string {
 	var mains []string
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
 		for _, words := range commands[name] {
@@ -239,7 +246,7 @@ func (s *Surface) nginxMains(commands map[string][][]string) []string {
 	return slices.Compact(mains)
 }
 
-// chosenMains are the files that a variable in the place of a main file may name: the start knows them.
+// chosenMains returns the main files to which a variable in the command may expand, from the start's choices.
 func (s *Surface) chosenMains(expression string) []string {
 	for _, sw := range s.Start.Choices {
 		if strings.Contains(expression, sw.Variable) {

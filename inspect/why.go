@@ -6,46 +6,46 @@ import (
 	"github.com/slimctl/slimctl/inspect/packages"
 )
 
-// What a Step does to a path.
+// The effects of a Step on a path.
 const (
 	Adds     = "adds"
 	Changes  = "changes"
 	Removes  = "removes"  // by a whiteout of the path or of a directory above it
 	Hides    = "hides"    // by making a directory above it opaque
-	Replaces = "replaces" // something that is no directory takes the place of a directory above it
+	Replaces = "replaces" // a file replaces a directory above it
 )
 
-// Why is the story of one path in an image.
+// Why is the history of one path in an image.
 type Why struct {
-	// Asked is the path as it was asked for; Path has the symlinks among its parents followed.
+	// Asked is the requested path; Path has the symlinks among its parents resolved.
 	Asked string `json:"asked"`
 	Path  string `json:"path"`
-	// Entry is what the image has there; nil when nothing is.
+	// Entry is the path's entry in the image; nil if there is none.
 	Entry *tree.Entry `json:"entry,omitempty"`
-	// Target is where a symlink leads in the end; empty when it leads nowhere, and for all else.
+	// Target is the final target of a symlink; empty if it doesn't exist, and for other entries.
 	Target string `json:"target,omitempty"`
-	// Steps are what the layers do to it, lowest first.
+	// Steps lists the layers' effects, lowest first.
 	Steps []Step `json:"steps"`
-	// Unread are the digests of layers that may do more, and were not read.
+	// Unread lists the digests of unread layers, which may have more effects.
 	Unread []string `json:"unread,omitempty"`
-	// Package is who says that it is theirs; nil when nobody does.
+	// Package is the package that owns the path; nil if none does.
 	Package *packages.Package `json:"package,omitempty"`
 }
 
-// Step is what one layer does to the path.
+// Step is the effect of one layer on the path.
 type Step struct {
 	// Layer is the layer's position, 0 is the lowest.
 	Layer     int    `json:"layer"`
 	Digest    string `json:"digest"`
 	CreatedBy string `json:"createdBy,omitempty"`
-	// Does is one of the constants; By is the path that does it, where that is not the path itself.
+	// Does is one of the constants; By is the path that causes it, if it isn't the path itself.
 	Does string `json:"does"`
 	By   string `json:"by,omitempty"`
-	// Entry is what the layer has there, for Adds and Changes.
+	// Entry is the layer's entry, for Adds and Changes.
 	Entry *tree.Entry `json:"entry,omitempty"`
 }
 
-// Why tells which layers brought, changed and took away what is at p, and whose it is. A path that no layer names has no
+// Why returns which layers added, changed and removed the path p, and which package owns it. A path in no layer has no
 // Steps.
 func (im *Image) Why(p string) *Why {
 	w := &Why{Asked: image.Clean(p), Path: image.Clean(p), Steps: []Step{}}
@@ -74,7 +74,7 @@ func (im *Image) Why(p string) *Why {
 				if exists {
 					step.Does = Changes
 				}
-			} else if does := takesAway(e, own); exists && does != "" && step.Entry == nil {
+			} else if does := effectOf(e, own); exists && does != "" && step.Entry == nil {
 				step.Does = does
 				if !own {
 					step.By = e.Path
@@ -92,8 +92,8 @@ func (im *Image) Why(p string) *Why {
 	return w
 }
 
-// takesAway says what an entry at the path itself (own) or above it does to what lower layers have there.
-func takesAway(e tree.Entry, own bool) string {
+// effectOf returns the effect of an entry, at the path itself (own) or above it, on lower layers.
+func effectOf(e tree.Entry, own bool) string {
 	switch {
 	case e.Type == tree.TypeWhiteout:
 		return Removes

@@ -2,9 +2,9 @@ package server
 
 import "encoding/json"
 
-// actions is the action policy that newer versions enforce themselves, behind
-// the grammar: the names of their daemon's actions (run with 0.41.2), not of
-// subcommands. Evaluation, files, cookies, tabs and the rest are denied.
+// actions returns the action policy that newer versions of agent-browser enforce themselves, behind the grammar. It
+// names the actions of the daemon (tried with 0.41.2), not subcommands. Evaluation, files, cookies, tabs and all others
+// are denied.
 func actions() string {
 	text, err := json.Marshal(map[string]any{
 		"default": "deny",

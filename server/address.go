@@ -6,9 +6,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// address resolves the host that `open` names: each of its addresses must be
-// public. It saves an agent a useless page; the boundary is the egress proxy,
-// which resolves again and connects to what it checked.
+// address resolves the host of `open` and requires each of its addresses to be public. This saves an agent a useless
+// page. The boundary is the egress proxy, which resolves again and connects to the address that it checked.
 type address struct {
 	pass
 	policy  *policy.Policy
@@ -16,7 +15,7 @@ type address struct {
 }
 
 func (a address) OnBefore(ctx context.Context, c Call) (Call, Decision) {
-	if c.Command.Name != "open" || c.denied { // a refused call asks no resolver
+	if c.Command.Name != "open" || c.denied { // a refused call must cause no DNS query
 		return c, Decision{}
 	}
 	u, r := a.policy.CheckURL(c.Command.Args[0])

@@ -23,24 +23,24 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// maxFiles bounds the artifacts of one run, besides their bytes.
+// maxFiles limits the number of artifacts of one run.
 const maxFiles = 1000
 
-// evidenceName is the file that lists a run's artifacts.
+// evidenceName is the name of the file that lists a run's artifacts.
 const evidenceName = "evidence.json"
 
-// artifacts is the output directory of one run: screenshots and PDFs, a directory a
-// session, and evidence.json. It stays when the run ends.
+// artifacts is the output directory of one run: screenshots and PDFs in a directory per session, and evidence.json. It
+// remains when the run ends.
 type artifacts struct {
 	dir  string
-	root *os.Root // of dir: never follows a link out of it
+	root *os.Root // of dir: follows no link out of it
 
 	mu       sync.Mutex
 	evidence evidence
 	bytes    int64
 }
 
-// evidence is evidence.json.
+// evidence is the content of evidence.json.
 type evidence struct {
 	RunID   string     `json:"run_id"`
 	Started time.Time  `json:"started"`
@@ -48,14 +48,14 @@ type evidence struct {
 }
 
 type artifact struct {
-	Path    string    `json:"path"` // below the directory of evidence.json
+	Path    string    `json:"path"` // relative to the directory of evidence.json
 	SHA256  string    `json:"sha256"`
 	Size    int64     `json:"size"`
-	Type    string    `json:"type"` // as the content says, not the name
+	Type    string    `json:"type"` // from the content, not the name
 	Created time.Time `json:"created"`
 }
 
-// openArtifacts makes the directory of a run.
+// openArtifacts creates the directory of a run.
 func openArtifacts(parent, runID string) (*artifacts, error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return nil, fmt.Errorf("artifacts directory: %w", err)
@@ -71,7 +71,7 @@ func openArtifacts(parent, runID string) (*artifacts, error) {
 	return &artifacts{dir: dir, root: root, evidence: evidence{RunID: runID, Started: time.Now().UTC(), Files: []artifact{}}}, nil
 }
 
-// close removes the directory if nothing was written to it.
+// close closes the directory and removes it if it is empty.
 func (a *artifacts) close() {
 	a.root.Close()
 	entries, err := os.ReadDir(a.dir)
@@ -80,12 +80,12 @@ func (a *artifacts) close() {
 	}
 }
 
-// tidy removes a session's directory if nothing is in it.
-func (a *artifacts) tidy(session string) { _ = a.root.Remove(session) }
+// removeEmpty removes a session's directory if it is empty.
+func (a *artifacts) removeEmpty(session string) { _ = a.root.Remove(session) }
 
-// prepare makes room for a file: agent-browser gets a place where there
-// is nothing to follow.
-func (a *artifacts) prepare(name string) error {
+// prepareFile creates the directory for a file and removes a file of that name: agent-browser must find no link to
+// follow.
+func (a *artifacts) prepareFile(name string) error {
 	if err := a.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return fmt.Errorf("the file cannot be kept: %w", err)
 	}
@@ -95,9 +95,9 @@ func (a *artifacts) prepare(name string) error {
 	return nil
 }
 
-// add reads what was written to tmp, gives it its name and lists it. What the
-// content is must begin with want, anImage or aPDF.
-func (a *artifacts) add(tmp, name, want string, most int64) ([]byte, string, error) {
+// keepFile reads the file tmp, gives it its final name and lists it. The type of its content must begin with want,
+// which is anImage or aPDF.
+func (a *artifacts) keepFile(tmp, name, want string, most int64) ([]byte, string, error) {
 	info, err := a.root.Lstat(tmp)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, "", errors.New("agent-browser reported success but wrote no file")
@@ -122,12 +122,11 @@ func (a *artifacts) add(tmp, name, want string, most int64) ([]byte, string, err
 		return nil, "", fmt.Errorf("the file cannot be kept: %w", err)
 	}
 	sum := sha256.Sum256(b)
-	return b, kind, a.list(artifact{Path: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(b)), Type: kind, Created: time.Now().UTC()})
+	return b, kind, a.addEvidence(artifact{Path: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(b)), Type: kind, Created: time.Now().UTC()})
 }
 
-// list writes evidence.json with one file more; a name that is used again has
-// its new content.
-func (a *artifacts) list(file artifact) error {
+// addEvidence adds a file to evidence.json. A name that is used again replaces the earlier entry.
+func (a *artifacts) addEvidence(file artifact) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.evidence.Files = slices.DeleteFunc(a.evidence.Files, func(f artifact) bool {
@@ -138,10 +137,10 @@ func (a *artifacts) list(file artifact) error {
 	})
 	a.bytes += file.Size
 	a.evidence.Files = append(a.evidence.Files, file)
-	return a.write()
+	return a.writeEvidence()
 }
 
-func (a *artifacts) write() error {
+func (a *artifacts) writeEvidence() error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
@@ -158,23 +157,23 @@ func (a *artifacts) write() error {
 	return nil
 }
 
-// What an artifact's content may be, as http.DetectContentType says it.
+// The accepted types of an artifact's content, as http.DetectContentType returns them.
 const (
 	anImage = "image/"
 	aPDF    = "application/pdf"
 )
 
-// drop removes what a failed command may have written.
-func (a *artifacts) drop(tmp string) { _ = a.root.Remove(tmp) }
+// removeFailed removes the file of a failed command.
+func (a *artifacts) removeFailed(tmp string) { _ = a.root.Remove(tmp) }
 
-// full tells which bound of a run is reached.
-func (a *artifacts) full(most int64) bool {
+// isFull reports whether the run has reached its limit of files or bytes.
+func (a *artifacts) isFull(most int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.bytes >= most || len(a.evidence.Files) >= maxFiles
 }
 
-// keep keeps the file that a screenshot or a pdf wrote, and shows an image.
+// keep lists the file that a screenshot or a pdf wrote, and adds an image to the result.
 type keep struct {
 	policy    *policy.Policy
 	artifacts *artifacts
@@ -184,7 +183,7 @@ func (k keep) OnBefore(_ context.Context, c Call) (Call, Decision) {
 	if artifactEnding[c.Command.Name] == "" {
 		return c, Decision{}
 	}
-	if k.artifacts.full(k.policy.Limits.ArtifactBytes) {
+	if k.artifacts.isFull(k.policy.Limits.ArtifactBytes) {
 		return c, deny(&policy.Refusal{
 			Code: policy.BudgetExceeded, Rule: "artifacts.full",
 			Message: "there is no room for more files in this run; use snapshot to read the page",
@@ -197,7 +196,7 @@ func (k keep) OnAfter(_ context.Context, c Call, r Result) Result {
 	if c.file == "" || !r.ran {
 		return r
 	}
-	defer k.artifacts.drop(fileTmp(c))
+	defer k.artifacts.removeFailed(fileTmp(c))
 	if r.ExitCode != 0 || r.raw == nil {
 		return r
 	}
@@ -205,7 +204,7 @@ func (k keep) OnAfter(_ context.Context, c Call, r Result) Result {
 	if c.Command.Name == "pdf" {
 		want = aPDF
 	}
-	b, kind, err := k.artifacts.add(fileTmp(c), fileName(c), want, maxArtifact)
+	b, kind, err := k.artifacts.keepFile(fileTmp(c), fileName(c), want, maxArtifact)
 	if err != nil {
 		r.ExitCode, r.Stdout, r.Stderr = exitProtocol, "", err.Error()+"\n"+r.Stderr
 		return r
@@ -218,8 +217,8 @@ func (k keep) OnAfter(_ context.Context, c Call, r Result) Result {
 	default:
 		r.Image = &mcp.ImageContent{Data: b, MIMEType: kind}
 	}
-	return r.event("MCP_FILE_WRITE")
+	return r.withEvent("MCP_FILE_WRITE")
 }
 
-// maxArtifact bounds one file, in bytes.
+// maxArtifact limits the size of one file, in bytes.
 const maxArtifact = 64 << 20

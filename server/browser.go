@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// nodeDeadline is the longest run of a 0.8 to 0.19 agent-browser: after 30 s
-	// it sends the command again by itself, which could click twice.
+	// nodeDeadline limits a run of agent-browser 0.8 to 0.19: after 30 s it sends the command again by itself, which
+	// could click twice.
 	nodeDeadline = 28 * time.Second
-	// pageTime bounds the look at a session's pages after a command, which
-	// happens also when the call's own time is over.
-	pageTime = 5 * time.Second
-	// hostTime is how long a host that was found public is not resolved again
-	// for the check of a page. (The proxy resolves for every connection.)
+	// pageTime limits the check of a session's pages after a command. The check also runs when the call's own time is
+	// over. A busy machine's Chromium needs seconds for an answer.
+	pageTime = 10 * time.Second
+	// hostTime is the time for which a host that resolved to public addresses isn't resolved again for the check of a
+	// page. (The proxy resolves for every connection.)
 	hostTime = 30 * time.Second
-	// maxChecked bounds the hosts that are remembered so.
+	// maxChecked limits the number of such remembered hosts.
 	maxChecked = 1000
 )
 
-// browser runs admitted calls on the one Chromium, each session in a tab of
-// its own BrowserContext: own cookies, every request through the egress proxy.
+// browser runs admitted calls on the one Chromium. Each session has a tab in a BrowserContext of its own: separate
+// cookies, and every request through the egress proxy.
 type browser struct {
 	cli       *cli
 	st        *state
@@ -42,27 +42,27 @@ type browser struct {
 	conn    *cdp.Browser // nil or ended: dial again
 }
 
-// run runs one call in its session's turn.
-func (b *browser) run(ctx context.Context, p *policy.Policy, c Call) Result {
+// runCall runs one call when it is its session's turn.
+func (b *browser) runCall(ctx context.Context, p *policy.Policy, c Call) Result {
 	res := Result{SessionID: c.SessionID}
 	if c.missing != nil {
-		return res.failed(exitNoRun, c.missing)
+		return res.withFailure(exitNoRun, c.missing)
 	}
 	ses := c.ses
-	if r := b.sessions.enter(ctx, ses); r != nil {
-		return res.refuse(r)
+	if r := b.sessions.enterTurn(ctx, ses); r != nil {
+		return res.withRefusal(r)
 	}
-	defer b.sessions.leave(ses)
+	defer b.sessions.leaveTurn(ses)
 	if c.after != nil {
 		select {
 		case <-c.after:
 		case <-ctx.Done():
-			return res.refuse(late())
+			return res.withRefusal(lateRefusal())
 		}
 	}
 	if c.Command.Name == "close" {
-		if err := b.end(ses); err != nil {
-			return res.failed(exitUnavailable, err)
+		if err := b.endSession(ses); err != nil {
+			return res.withFailure(exitUnavailable, err)
 		}
 		res.Stdout = "{\"closed\":true}\n"
 		return res
@@ -72,32 +72,32 @@ func (b *browser) run(ctx context.Context, p *policy.Policy, c Call) Result {
 		ctx, cancel = context.WithTimeout(ctx, nodeDeadline)
 		defer cancel()
 	}
-	if res, ok := b.ready(ctx, p, ses, c, res); !ok {
+	if res, ok := b.prepareSession(ctx, p, ses, c, res); !ok {
 		if ctx.Err() != nil && res.Refusal == nil {
-			return res.refuse(unready())
+			return res.withRefusal(unreadyRefusal())
 		}
 		return res
 	}
-	return b.command(ctx, p, ses, c, res)
+	return b.runCommand(ctx, p, ses, c, res)
 }
 
-func (r Result) failed(code int, err error) Result {
+func (r Result) withFailure(code int, err error) Result {
 	r.ExitCode, r.Stdout, r.Stderr = code, "", err.Error()+"\n"
 	return r
 }
 
-// command runs agent-browser and looks at where the session's pages are then.
-func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) Result {
+// runCommand runs agent-browser and then checks the addresses of the session's pages.
+func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) Result {
 	loaded := func(context.Context) cdp.Navigation { return cdp.Navigation{} }
 	if c.Command.Name == "open" {
 		var err error
 		if loaded, err = ses.tab.WatchNavigation(ctx, c.Command.Args[0]); err != nil {
-			_ = b.end(ses) // err tells more
-			return res.failed(exitUnavailable, err)
+			_ = b.endSession(ses) // err is the cause
+			return res.withFailure(exitUnavailable, err)
 		}
 	}
 	before := ses.tab.Pages()
-	ses.tab.Opened() // by the page itself, before this command
+	ses.tab.Opened() // discards pages opened before this command
 	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
 	for range snapshotTries - 1 {
 		if err != nil || c.Command.Name != "snapshot" || !pageMovedOn(out) || ctx.Err() != nil {
@@ -106,82 +106,88 @@ func (b *browser) command(ctx context.Context, p *policy.Policy, ses *session, c
 		out, err = b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
 	}
 	if err != nil {
-		return res.failed(exitNoRun, err)
+		return res.withFailure(exitNoRun, err)
 	}
 	res.ran = true
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime)
 	defer cancel()
-	lost := b.lost(ses, out)
+	lost := b.daemonLost(ses, out)
 	if lost {
 		b.endDaemon(ses)
 	}
 	switch {
 	case out.Killed:
-		return res.refuse(b.hung(within, ses, killed(ctx, out)))
-	case lost && out.ExitCode == 0: // by a daemon that came up meanwhile
-		return res.failed(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so what became of it is not known: take a snapshot before going on"))
+		return res.withRefusal(b.endHung(within, ses, killedRefusal(ctx, out)))
+	case lost && out.ExitCode == 0: // by a daemon that started after the command line gave up
+		return res.withFailure(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so what became of it is not known: take a snapshot before going on"))
 	}
 	if err := ses.tab.Sync(within); err != nil {
-		_ = b.end(ses) // the answer says so
-		return res.failed(exitUnavailable, errors.New("where the page is now cannot be checked, because Chromium has ended or hangs; so nothing of it is shown, and the session was ended: open a page again"))
+		_ = b.endSession(ses) // the refusal reports it
+		return res.withFailure(exitUnavailable, errors.New("where the page is now cannot be checked, because Chromium has ended or hangs; so nothing of it is shown, and the session was ended: open a page again"))
 	}
 	nav := loaded(within)
-	if r := b.pages(within, p, ses); r != nil {
-		return res.refuse(r)
+	if r := b.checkPages(within, p, ses); r != nil {
+		return res.withRefusal(r)
 	}
-	if r := b.unreachable(ctx, p, nav); r != nil {
-		return res.refuse(r)
+	if r := b.explainUnreachable(ctx, p, nav); r != nil {
+		return res.withRefusal(r)
 	}
-	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // what stands in fields
+	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // prints the content of fields
 		if res.secrets, err = ses.tab.Passwords(within); err != nil {
-			return res.failed(exitUnavailable, fmt.Errorf("%w; so nothing of it is shown: try again", err))
+			return res.withFailure(exitUnavailable, fmt.Errorf("%w; so nothing of it is shown: try again", err))
 		}
 	}
-	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, newTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
+	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, findNewTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
 	return res
 }
 
-// snapshotTries is how often a snapshot is taken of a page that moves on meanwhile, as after a click on a link.
+// snapshotTries is the number of attempts at a snapshot of a page that navigates meanwhile, as after a click on a link.
 const snapshotTries = 3
 
-// pageMovedOn reports whether a command failed because its page navigated, by the text of Chromium's error.
+// pageMovedOn reports whether a command failed because its page navigated. It compares the text of Chromium's error.
 func pageMovedOn(out process.Result) bool {
 	return out.ExitCode != 0 && (bytes.Contains(out.Stdout, []byte("Inspected target navigated or closed")) || bytes.Contains(out.Stdout, []byte("Not attached to an active page")))
 }
 
-// daemonTries is how often agent-browser is run when its daemon does not start.
+// daemonTries is the number of runs of agent-browser while its daemon does not start.
 const daemonTries = 3
 
-// agentBrowser runs one command line in a session. When it has to start the
-// daemon it waits 5 s for that, which a busy machine, or one that has just
-// booted, may not do in time: nothing was done then. It is run again when the
-// daemon is there; one that has ended is started again.
+// agentBrowser runs one command line in a session. agent-browser waits only 5 s for a new daemon and connects 5 times,
+// which is too short on a busy or newly booted machine; it has done nothing then. agentBrowser runs it again once the
+// daemon listens, or starts a daemon that has ended again.
 func (b *browser) agentBrowser(ctx context.Context, ses *session, argv []string, daemon bool) (out process.Result, err error) {
+	began := time.Now()
 	for range daemonTries {
-		out, err = b.cli.run(ctx, ses.name, argv, daemon)
+		out, err = b.cli.runLine(ctx, ses.name, argv, daemon)
 		if err != nil || !daemon || out.Killed || out.ExitCode == 0 {
 			break
 		}
 		said := normalise{}.OnAfter(ctx, Call{}, Result{raw: &out}).Stderr
-		if !strings.HasPrefix(said, "Daemon failed to start") || ctx.Err() != nil {
+		var opened time.Time
+		if strings.HasPrefix(said, "Daemon failed to start") {
+			opened = began // an older socket is that of a daemon that was killed
+		} else if !strings.HasPrefix(said, "Failed to connect: ") {
 			break
 		}
-		if !b.comesUp(ctx, ses) {
+		if ctx.Err() != nil {
+			break
+		}
+		if !b.awaitDaemon(ctx, ses, opened) {
 			b.endDaemon(ses)
 		}
 	}
 	return out, err
 }
 
-// comesUp waits for a daemon that is still starting. It reports whether it
-// takes commands now.
-func (b *browser) comesUp(ctx context.Context, ses *session) bool {
+// awaitDaemon waits for a daemon that is still starting. It reports whether the daemon has opened its socket since the
+// given time, and so accepts commands.
+func (b *browser) awaitDaemon(ctx context.Context, ses *session, since time.Time) bool {
 	for {
 		switch {
-		case b.st.listens(ses.name):
+		case b.st.listens(ses.name, since):
 			return true
 		case !process.Alive(runMark(b.st.run), sessionMark(ses.name)):
-			return b.st.listens(ses.name)
+			return b.st.listens(ses.name, since)
 		}
 		select {
 		case <-time.After(comingUp):
@@ -191,34 +197,34 @@ func (b *browser) comesUp(ctx context.Context, ses *session) bool {
 	}
 }
 
-// comingUp is the interval between looks at a daemon that is starting.
+// comingUp is the interval between checks of a starting daemon.
 const comingUp = 50 * time.Millisecond
 
-// lost tells whether the daemon must be ended after a run: it may still be at
-// it, deaf to the next command; come up after the command line has given up on
-// it; or have ended, and then another one may have come up with its port open.
-func (b *browser) lost(ses *session, out process.Result) bool {
+// daemonLost reports whether the daemon must be ended after a run. It may still execute the command and ignore the next
+// one, or start after the command line has given up. It may also have ended and been replaced by a daemon with an open
+// port.
+func (b *browser) daemonLost(ses *session, out process.Result) bool {
 	return out.Killed || ses.daemon != nil && process.Ended(ses.daemon) || out.ExitCode != 0 && !b.st.hasDaemon(ses.name)
 }
 
-// hung is for a command that took too long: a page that does not answer any
-// more would keep the next one waiting too, so its session ends.
-func (b *browser) hung(ctx context.Context, ses *session, r *policy.Refusal) *policy.Refusal {
+// endHung ends the session of a command that took too long if the page no longer answers: the next command would wait,
+// too.
+func (b *browser) endHung(ctx context.Context, ses *session, r *policy.Refusal) *policy.Refusal {
 	if !ses.tab.Alive() || !ses.tab.Responds(ctx) {
-		_ = b.end(ses) // the answer says so
+		_ = b.endSession(ses) // the refusal reports it
 		r.Message = "the page hung, so the session was ended: open a page again"
 	}
 	return r
 }
 
-func killed(ctx context.Context, out process.Result) *policy.Refusal {
+func killedRefusal(ctx context.Context, out process.Result) *policy.Refusal {
 	switch {
 	case out.TooMuch:
 		return &policy.Refusal{
 			Code: policy.BudgetExceeded, Rule: "output.size",
 			Message: "agent-browser printed too much and was ended; ask for less (snapshot -i -c -d 3)",
 		}
-	case errors.Is(ctx.Err(), context.Canceled): // nobody reads it but the audit log
+	case errors.Is(ctx.Err(), context.Canceled): // read by the audit log alone
 		return &policy.Refusal{Code: policy.Timeout, Rule: "call.cancelled", Message: "the client cancelled the call, and the command was ended"}
 	}
 	return &policy.Refusal{
@@ -227,70 +233,69 @@ func killed(ctx context.Context, out process.Result) *policy.Refusal {
 	}
 }
 
-// unready is for a session that could not be made ready in time.
-func unready() *policy.Refusal {
+// unreadyRefusal returns the refusal for a session that was not ready in time.
+func unreadyRefusal() *policy.Refusal {
 	return &policy.Refusal{
 		Code: policy.Timeout, Rule: "timeout.ready", Retryable: true,
 		Message: "the session was not ready in time, so the command was not run: send the call again, or close the session",
 	}
 }
 
-// ready makes sure that the session has a live tab on an allowed page and,
-// before its first command, a daemon without an open port.
-func (b *browser) ready(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) (Result, bool) {
+// prepareSession makes sure that the session has a live tab on an allowed page and, before its first command, a daemon
+// with a closed port.
+func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *session, c Call, res Result) (Result, bool) {
 	if ses.tab != nil && !ses.tab.Alive() {
-		_ = b.end(ses) // it is gone already
+		_ = b.endSession(ses) // the tab is gone already
 	}
 	if ses.tab == nil && c.Command.Name != "open" {
-		return res.failed(exitFailed, errors.New("the session has no page: open one (a session also ends when it was not used for some time, when its page closed itself and when Chromium was restarted)")), false
+		return res.withFailure(exitFailed, errors.New("the session has no page: open one (a session also ends when it was not used for some time, when its page closed itself and when Chromium was restarted)")), false
 	}
 	if ses.tab == nil {
 		if err := b.openTab(ctx, ses, c.Generation); err != nil {
-			_ = b.end(ses) // err tells more
+			_ = b.endSession(ses) // err is the cause
 			var r *policy.Refusal
 			if errors.As(err, &r) {
-				return res.refuse(r), false
+				return res.withRefusal(r), false
 			}
-			return res.failed(exitUnavailable, err), false
+			return res.withFailure(exitUnavailable, err), false
 		}
 	}
-	if c.Generation == policy.Node { // some of its versions also turn to a page that was just opened
+	if c.Generation == policy.Node { // some of its versions also switch to a page that was just opened
 		if err := ses.chromium.CloseOthers(ctx, ses.tab); err != nil {
-			_ = b.end(ses) // err tells more
-			return res.failed(exitUnavailable, err), false
+			_ = b.endSession(ses) // err is the cause
+			return res.withFailure(exitUnavailable, err), false
 		}
 	}
-	if r := b.pages(ctx, p, ses); r != nil {
-		return res.refuse(r), false
+	if r := b.checkPages(ctx, p, ses); r != nil {
+		return res.withRefusal(r), false
 	}
 	if c.Generation == policy.Native && (ses.daemon == nil || process.Ended(ses.daemon)) {
-		if res, ok := b.start(ctx, ses, res); !ok {
+		if res, ok := b.startDaemon(ctx, ses, res); !ok {
 			return res, false
 		}
 	}
 	if c.file != "" {
-		if err := b.artifacts.prepare(fileTmp(c)); err != nil {
-			return res.failed(exitProtocol, err), false
+		if err := b.artifacts.prepareFile(fileTmp(c)); err != nil {
+			return res.withFailure(exitProtocol, err), false
 		}
 	}
-	if c.Command.Name == "screenshot" || len(ses.tab.Pages()) > 1 { // a hidden tab paints late or never, and clicks wait for it
+	if c.Command.Name == "screenshot" || len(ses.tab.Pages()) > 1 { // a hidden tab paints late or never, and clicks wait for a paint
 		if err := ses.tab.Front(ctx); err != nil {
-			return res.failed(exitUnavailable, err), false
+			return res.withFailure(exitUnavailable, err), false
 		}
 	}
 	return res, true
 }
 
-// openTab gives the session its tab. An older agent-browser takes the first
-// tab that it finds, whoever's it is: so there must be no other, nor another
-// browser-shell that has one.
+// openTab opens the session's tab. An older agent-browser uses the first tab that it finds, whoever owns it. So there
+// must be no other tab, and no other browser-shell with a tab.
 func (b *browser) openTab(ctx context.Context, ses *session, gen policy.Generation) (err error) {
 	if gen == policy.Node {
-		if ses.alone, err = b.st.alone(); err != nil {
+		if ses.alone, err = b.st.lockAlone(); err != nil {
 			return overBudget("sessions.count", time.Second, "another browser-shell has a session, and this version of agent-browser can have one only; try again when it is closed")
 		}
 	}
-	if ses.chromium, err = b.chromium(ctx); err != nil {
+	if ses.chromium, err = b.connect(ctx); err != nil {
 		return err
 	}
 	if ses.tab, err = ses.chromium.NewTab(ctx, b.proxy); err != nil {
@@ -303,12 +308,12 @@ func (b *browser) openTab(ctx context.Context, ses *session, gen policy.Generati
 	return b.st.writeTarget(ses.name, ses.tab.TargetFile())
 }
 
-// chromium gives the connection, a new one if the last has ended.
-func (b *browser) chromium(ctx context.Context) (*cdp.Browser, error) {
-	if err := b.dialing.take(ctx); err != nil {
+// connect returns the connection to Chromium, and dials again if the last one has ended.
+func (b *browser) connect(ctx context.Context) (*cdp.Browser, error) {
+	if err := b.dialing.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer b.dialing.give()
+	defer b.dialing.unlock()
 	if b.conn != nil {
 		select {
 		case <-b.conn.Done():
@@ -317,17 +322,16 @@ func (b *browser) chromium(ctx context.Context) (*cdp.Browser, error) {
 		}
 	}
 	var err error
-	b.conn, err = whenUp(ctx, func(ctx context.Context) (*cdp.Browser, error) { return cdp.Dial(ctx, b.cli.conf.CDPPort) })
+	b.conn, err = dialWhenUp(ctx, func(ctx context.Context) (*cdp.Browser, error) { return cdp.Dial(ctx, b.cli.conf.CDPPort) })
 	return b.conn, err
 }
 
-// startTime bounds the wait for a Chromium that is starting: the image has just booted, or Chromium has ended and
-// supervisord starts it again.
+// startTime limits the wait for a starting Chromium: after the boot of the image, or when supervisord restarts it.
 const startTime = 15 * time.Second
 
-// whenUp dials until something listens, for half of the call's time and startTime at most. Every error but a refused
-// connection is returned at once.
-func whenUp(ctx context.Context, dial func(context.Context) (*cdp.Browser, error)) (*cdp.Browser, error) {
+// dialWhenUp dials until something listens, for half of the call's time and at most startTime. It returns every error
+// except a refused connection immediately.
+func dialWhenUp(ctx context.Context, dial func(context.Context) (*cdp.Browser, error)) (*cdp.Browser, error) {
 	wait := startTime
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
@@ -348,17 +352,16 @@ func whenUp(ctx context.Context, dial func(context.Context) (*cdp.Browser, error
 	}
 }
 
-// start starts a native daemon with its HTTP port closed: anyone here, and any
-// page, could otherwise talk to it. Each daemon is held, since one that comes
-// up in its place has the port open.
-func (b *browser) start(ctx context.Context, ses *session, res Result) (Result, bool) {
+// startDaemon starts a native daemon and closes its HTTP port, which is otherwise open to every local program and page.
+// It keeps each daemon's process handle, since a daemon that replaces it has an open port.
+func (b *browser) startDaemon(ctx context.Context, ses *session, res Result) (Result, bool) {
 	b.endDaemon(ses)
-	argv := append(forced(ses.name, b.cli.conf.CDPPort, policy.Native), "stream", "disable")
+	argv := append(forcedOptions(ses.name, b.cli.conf.CDPPort, policy.Native), "stream", "disable")
 	out, err := b.agentBrowser(ctx, ses, argv, true)
 	if err == nil && !out.Killed {
 		first := normalise{}.OnAfter(ctx, Call{}, Result{raw: &out})
 		if first.ExitCode == 0 {
-			ses.daemon, err = b.st.daemon(ses.name)
+			ses.daemon, err = b.st.openDaemon(ses.name)
 		} else {
 			err = errors.New(first.Stderr)
 		}
@@ -366,13 +369,13 @@ func (b *browser) start(ctx context.Context, ses *session, res Result) (Result, 
 			return res, true
 		}
 	}
-	b.endDaemon(ses) // the next call starts over, with the port closed
+	b.endDaemon(ses) // the next call starts again, with the port closed
 	if out.Killed {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime)
 		defer cancel()
-		return res.refuse(b.hung(within, ses, unready())), false
+		return res.withRefusal(b.endHung(within, ses, unreadyRefusal())), false
 	}
-	return res.failed(exitFailed, fmt.Errorf("the session could not be started: %w", err)), false
+	return res.withFailure(exitFailed, fmt.Errorf("the session could not be started: %w", err)), false
 }
 
 func (b *browser) endDaemon(ses *session) {
@@ -383,24 +386,23 @@ func (b *browser) endDaemon(ses *session) {
 	}
 }
 
-// pages checks every page of the session, and every place where one was since
-// the last check: it may have been read there. The tab leaves the ones that
-// may not be read.
-func (b *browser) pages(ctx context.Context, p *policy.Policy, ses *session) *policy.Refusal {
+// checkPages checks the address of every page of the session, and every address that a page had since the last check,
+// since it may have been read there. The tab leaves forbidden pages.
+func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session) *policy.Refusal {
 	var refusal *policy.Refusal
 	for _, page := range ses.tab.Seen() {
-		if r := b.page(ctx, p, ses, page.URL); r != nil {
+		if r := b.checkPage(ctx, p, ses, page.URL); r != nil {
 			refusal = r
 		}
 	}
 	for _, page := range ses.tab.Pages() {
-		r := b.page(ctx, p, ses, page.URL)
+		r := b.checkPage(ctx, p, ses, page.URL)
 		if r == nil {
 			continue
 		}
 		refusal = r
 		if err := ses.tab.Leave(ctx, page.ID); err != nil {
-			_ = b.end(ses) // the page is gone with it
+			_ = b.endSession(ses) // the page is closed with it
 			break
 		}
 	}
@@ -410,7 +412,7 @@ func (b *browser) pages(ctx context.Context, p *policy.Policy, ses *session) *po
 	return refusal
 }
 
-func (b *browser) page(ctx context.Context, p *policy.Policy, ses *session, href string) *policy.Refusal {
+func (b *browser) checkPage(ctx context.Context, p *policy.Policy, ses *session, href string) *policy.Refusal {
 	u, r := p.CheckPage(href)
 	if r != nil || u.Host == "" || time.Since(ses.checked[u.Host]) < hostTime {
 		return r
@@ -425,13 +427,12 @@ func (b *browser) page(ctx context.Context, p *policy.Policy, ses *session, href
 	return nil
 }
 
-// end closes a session: its daemon, its tab with all cookies, its files. It is
-// an error if Chromium does not take the order; it drops the tab then as soon
-// as it is heard of again.
-func (b *browser) end(ses *session) error {
+// endSession closes a session: its daemon, its tab with all cookies, and its files. If Chromium does not execute the
+// order, end returns an error, and Chromium drops the tab as soon as it answers again.
+func (b *browser) endSession(ses *session) error {
 	b.endDaemon(ses)
-	b.st.forget(ses.name)
-	b.artifacts.tidy(ses.name)
+	b.st.removeTarget(ses.name)
+	b.artifacts.removeEmpty(ses.name)
 	var err error
 	if ses.tab != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pageTime)
@@ -445,32 +446,32 @@ func (b *browser) end(ses *session) error {
 	return err
 }
 
-// reap ends the sessions that nobody has used for a time, until ctx ends.
-func (b *browser) reap(ctx context.Context, idle func() time.Duration) {
+// endIdle ends sessions that have been idle for the time that idle returns, until ctx ends.
+func (b *browser) endIdle(ctx context.Context, idle func() time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(max(idle()/10, time.Second)):
 		}
-		for _, ses := range b.sessions.idle(time.Now().Add(-idle())) {
-			_ = b.end(ses) // nobody is there to be told
-			b.sessions.leave(ses)
-			b.sessions.release(ses, false, 0)
+		for _, ses := range b.sessions.takeIdle(time.Now().Add(-idle())) {
+			_ = b.endSession(ses) // nobody to report it to
+			b.sessions.leaveTurn(ses)
+			b.sessions.releaseCall(ses, false, 0)
 		}
 	}
 }
 
-// evict ends a session that was taken from its owner, after the call that runs in it.
-func (b *browser) evict(ses *session) {
+// evictSession ends a session that was taken from its owner, after its running call.
+func (b *browser) evictSession(ses *session) {
 	defer close(ses.gone)
-	_ = ses.turn.take(context.Background()) // it has no end
-	_ = b.end(ses)                          // the owner's next call is told
-	b.sessions.leave(ses)
-	b.sessions.release(ses, false, 0)
+	_ = ses.turn.lock(context.Background()) // Background never ends
+	_ = b.endSession(ses)                   // the owner's next call reports it
+	b.sessions.leaveTurn(ses)
+	b.sessions.releaseCall(ses, false, 0)
 }
 
-// close ends everything; no call runs any more.
+// close ends everything. No call may be running.
 func (b *browser) close() {
 	if b.conn != nil {
 		b.conn.Close()

@@ -32,7 +32,7 @@ func TestFirstCallWaitsForChromium(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.time)
 				defer cancel()
 				tries := 0
-				_, err := whenUp(ctx, func(context.Context) (*cdp.Browser, error) {
+				_, err := dialWhenUp(ctx, func(context.Context) (*cdp.Browser, error) {
 					tries++
 					return nil, c.answers[min(tries, len(c.answers))-1]
 				})

@@ -11,8 +11,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// budget bounds how many calls there are: over time, at once, and in each
-// session. It outlives a reload of the policy.
+// budget limits the number of calls: over time, at once, and in each session. It survives a reload of the policy.
 type budget struct {
 	sessions *sessions
 
@@ -20,14 +19,15 @@ type budget struct {
 	limits  policy.Limits
 	running int
 	clients map[string]*client       // by Origin.owner
-	most    int                      // clients; with more, idle ones are forgotten
+	most    int                      // maximum number of clients; beyond it, idle ones are dropped
 	logs    map[string]*rate.Limiter // by Origin.Subject: bytes of the audit log
 }
 
-// client is what one client has left. A key's MCP sessions are clients of their own, which share what the key may log.
+// client holds what one client has left of its budget. The MCP sessions of a key are separate clients, which share the
+// key's log budget.
 type client struct {
-	rate     *rate.Limiter // of calls that have no session with a page
-	refusing turn          // of one refusal at a time
+	rate     *rate.Limiter // of calls outside a session with a page
+	refusing turn          // serializes the refusals
 	running  int
 }
 
@@ -39,7 +39,7 @@ func newRate(l policy.Limits) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(l.RatePerSec), l.RateBurst)
 }
 
-// What the calls of a key may log for each call that the rate allows, in bytes: over time, and at once.
+// Bytes that the calls of a key may log, per call that the rate allows: over time, and at once.
 const (
 	logPerCall  = 1 << 10
 	logPerBurst = 32 << 10
@@ -53,18 +53,18 @@ func (b *budget) setLimits(l policy.Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limits = l
-	clear(b.logs) // they are made anew; so are the clients that nothing runs of
+	clear(b.logs) // created again on demand, like the clients without running calls
 	maps.DeleteFunc(b.clients, func(_ string, c *client) bool { return c.running == 0 })
 }
 
-// begin counts a call in for its client.
-func (b *budget) begin(o Origin) (cl *client, log *rate.Limiter, limits policy.Limits, running int) {
+// beginCall counts a starting call of its client.
+func (b *budget) beginCall(o Origin) (cl *client, log *rate.Limiter, limits policy.Limits, running int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	whole := func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(l.Burst()) }
 	if cl = b.clients[o.owner()]; cl == nil {
-		if len(b.clients) >= b.most { // those that a new one would be like
+		if len(b.clients) >= b.most { // drop those that equal a new client
 			maps.DeleteFunc(b.clients, func(_ string, c *client) bool { return c.running == 0 && whole(c.rate) })
 			b.most = max(2*len(b.clients), 64)
 		}
@@ -81,42 +81,41 @@ func (b *budget) begin(o Origin) (cl *client, log *rate.Limiter, limits policy.L
 	return cl, log, b.limits, b.running
 }
 
-// OnBefore counts the call in, whatever comes of it. A session with a page has
-// a rate of its own, so that nobody else's calls keep it from its work; all
-// other calls of a client share one.
+// OnBefore counts the call, whatever its result. A session with a page has a rate of its own, so that other calls can't
+// keep it from its work. All other calls of a client share one rate.
 func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
-	b.sessions.drop(c.Origin.ended)
-	cl, log, limits, running := b.begin(c.Origin)
+	b.sessions.dropEnded(c.Origin.ended)
+	cl, log, limits, running := b.beginCall(c.Origin)
 	c.client = cl
-	own := b.sessions.rateOf(c)
+	own := b.sessions.findRate(c)
 	bucket := cl.rate
 	if own != nil && !c.denied {
 		bucket = own
 	}
 	var r *policy.Refusal
-	if closes := c.Command.Name == "close" && own != nil; !closes { // which was paid for when it was opened
-		if wait := reserve(bucket, 1+len(c.Arguments)>>10); wait > 0 {
+	if closes := c.Command.Name == "close" && own != nil; !closes { // paid for when the session was opened
+		if wait := reserveTokens(bucket, 1+len(c.Arguments)>>10); wait > 0 {
 			r = overBudget("calls.rate", wait, "too many calls in a short time; wait before the next")
 		} else if tokens := log.Tokens(); tokens < 0 {
 			wait := time.Duration(-tokens / float64(log.Limit()) * float64(time.Second))
 			r = overBudget("calls.log", wait, "the calls of this key fill the audit log too fast; wait before the next")
 		}
 	}
-	// One client may have as many calls at once as are free besides, so there is always room for another's.
+	// One client may run at most as many calls as are still free, so there is always room for another client's.
 	if running > limits.MaxCalls || c.Origin.owner() != "" && cl.running > limits.MaxCalls-running+1 {
 		r = overBudget("calls.running", 100*time.Millisecond, "too many calls are running; wait for answers before sending more")
 	}
 	if r == nil {
-		c, r = b.sessions.admit(c, limits)
+		c, r = b.sessions.admitCall(c, limits)
 	}
 	if r != nil {
-		cl.slow(ctx)
+		cl.delayRefusal(ctx)
 	}
 	return c, deny(r)
 }
 
-// reserve takes n calls from a bucket, or says when there will be so many.
-func reserve(bucket *rate.Limiter, n int) time.Duration {
+// reserveTokens takes n tokens from a bucket, or returns the time until they are available.
+func reserveTokens(bucket *rate.Limiter, n int) time.Duration {
 	res := bucket.ReserveN(time.Now(), min(n, bucket.Burst()))
 	wait := res.Delay()
 	if wait > 0 {
@@ -125,30 +124,29 @@ func reserve(bucket *rate.Limiter, n int) time.Duration {
 	return wait
 }
 
-// refusalTime is how far apart a client's refusals for a budget are answered,
-// one after the other: a flood slows itself.
+// refusalTime is the minimum interval between the answers to a client's refused calls: a flood slows itself down.
 const refusalTime = 10 * time.Millisecond
 
-func (cl *client) slow(ctx context.Context) {
-	if cl.refusing.take(ctx) != nil {
+func (cl *client) delayRefusal(ctx context.Context) {
+	if cl.refusing.lock(ctx) != nil {
 		return
 	}
-	defer cl.refusing.give()
+	defer cl.refusing.unlock()
 	select {
 	case <-time.After(refusalTime):
 	case <-ctx.Done():
 	}
 }
 
-// logged is about how much the hub's line and the tool's have of a call besides its words, in bytes.
+// logged is the approximate size of the hub's and the tool's log lines for a call, without its words, in bytes.
 const logged = 1400
 
-// OnAfter counts the call out.
+// OnAfter counts the end of the call.
 func (b *budget) OnAfter(_ context.Context, c Call, r Result) Result {
 	b.mu.Lock()
 	b.running--
 	c.client.running--
-	if log := b.logs[c.Origin.Subject]; log != nil && (r.Refusal == nil || r.ran) { // others are counted by the log
+	if log := b.logs[c.Origin.Subject]; log != nil && (r.Refusal == nil || r.ran) { // the log counts the others
 		log.ReserveN(time.Now(), min(logged+len(c.Arguments), logged+4096, log.Burst()))
 	}
 	b.mu.Unlock()
@@ -159,7 +157,7 @@ func (b *budget) OnAfter(_ context.Context, c Call, r Result) Result {
 	if r.raw != nil {
 		bytes = len(r.raw.Stdout) + len(r.raw.Stderr)
 	}
-	b.sessions.release(c.ses, c.opened, int64(bytes))
+	b.sessions.releaseCall(c.ses, c.opened, int64(bytes))
 	return r
 }
 

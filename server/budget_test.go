@@ -25,7 +25,7 @@ func callOf(session, command string, gen policy.Generation) Call {
 	return Call{SessionID: session, Command: policy.Command{Name: command}, Generation: gen}
 }
 
-// still gives a test for which the clock stands still while it works, so that
+// still returns a test for which the clock stands still while it works, so that
 // no rate allows more on a slow machine.
 func still(test func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, test) }
@@ -96,7 +96,7 @@ func TestBudgetEnds(t *testing.T) {
 	}
 	open, _ := b.OnBefore(t.Context(), callOf("a", "open", policy.Native))
 	ses := open.ses
-	if r := all.enter(t.Context(), ses); r != nil {
+	if r := all.enterTurn(t.Context(), ses); r != nil {
 		t.Fatal(r)
 	}
 	all.mu.Lock()
@@ -131,17 +131,17 @@ func TestPrecedence(t *testing.T) {
 	order := []policy.Code{policy.Timeout, policy.BudgetExceeded, policy.SandboxViolation, policy.PolicyBlocked, policy.InvalidParams}
 	for i := range order {
 		for j := range order {
-			_, r := chain{hook(order[i]), pass{}, hook(order[j])}.before(t.Context(), Call{})
+			_, r := chain{hook(order[i]), pass{}, hook(order[j])}.runBefore(t.Context(), Call{})
 			if want := order[min(i, j)]; r.Code != want {
 				t.Errorf("%s and %s give %s", order[i].Name(), order[j].Name(), r.Code.Name())
 			}
 		}
 	}
-	if _, r := (chain{pass{}, pass{}}).before(t.Context(), Call{}); r != nil {
+	if _, r := (chain{pass{}, pass{}}).runBefore(t.Context(), Call{}); r != nil {
 		t.Errorf("nothing denied, got %v", r)
 	}
 	late := Call{Received: time.Now(), Timeout: 20 * time.Millisecond}
-	if _, r := (chain{hook(policy.BudgetExceeded), slow{}}).before(t.Context(), late); r.Code != policy.Timeout {
+	if _, r := (chain{hook(policy.BudgetExceeded), slow{}}).runBefore(t.Context(), late); r.Code != policy.Timeout {
 		t.Errorf("got %s", r.Code.Name())
 	}
 }
@@ -207,10 +207,10 @@ func TestRefusedCallAsksNobody(t *testing.T) {
 		address{policy: p, network: policy.Network{Resolver: resolver}},
 	}
 	c := Call{Tool: policy.ToolName, Arguments: []byte(`{"session_id":"s","argv":["open","https://example.com"]}`), Received: time.Now()}
-	if _, r := hooks.before(t.Context(), c); r == nil || resolver.asked.Load() != 0 {
+	if _, r := hooks.runBefore(t.Context(), c); r == nil || resolver.asked.Load() != 0 {
 		t.Errorf("%v, %d lookups", r, resolver.asked.Load())
 	}
-	if _, r := append(hooks[:1:1], hooks[2]).before(t.Context(), c); r != nil || resolver.asked.Load() != 1 {
+	if _, r := append(hooks[:1:1], hooks[2]).runBefore(t.Context(), c); r != nil || resolver.asked.Load() != 1 {
 		t.Errorf("allowed: %v, %d lookups", r, resolver.asked.Load())
 	}
 }

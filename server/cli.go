@@ -11,34 +11,33 @@ import (
 	"github.com/slimctl/slimctl/server/process"
 )
 
-// cli is the agent-browser program: where it is, which version, how it is called.
+// cli is the agent-browser program: its path, version and command line.
 type cli struct {
 	conf policy.AgentBrowser
 	st   *state
 
 	asking     turn
-	generation policy.Generation // empty until a call asked successfully
+	generation policy.Generation // empty until the version is known
 }
 
-// maxRaw bounds what is read from agent-browser, in bytes; a program that
-// prints more is ended.
+// maxRaw limits the output of agent-browser, in bytes; a program that prints more is killed.
 const maxRaw = 8 << 20
 
-// versionTime bounds `agent-browser --version`.
+// versionTime limits the run of `agent-browser --version`.
 const versionTime = 10 * time.Second
 
-// ask gives the program's generation; it is asked for once, at the first call.
-func (c *cli) ask(ctx context.Context) (policy.Generation, error) {
-	if err := c.asking.take(ctx); err != nil {
+// readGeneration returns the program's generation. It runs the program once, at the first call.
+func (c *cli) readGeneration(ctx context.Context) (policy.Generation, error) {
+	if err := c.asking.lock(ctx); err != nil {
 		return "", errors.New("agent-browser --version takes its time; send the call again")
 	}
-	defer c.asking.give()
+	defer c.asking.unlock()
 	if c.generation != "" {
 		return c.generation, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTime)
 	defer cancel()
-	res, err := c.run(ctx, "", []string{"--version"}, false)
+	res, err := c.runLine(ctx, "", []string{"--version"}, false)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("agent-browser is not at %s: install it there or set agent_browser.path in the policy file", c.conf.Path)
@@ -55,11 +54,10 @@ func (c *cli) ask(ctx context.Context) (policy.Generation, error) {
 	return c.generation, nil
 }
 
-// run runs one command line of a session. daemon tells that it may start the
-// session's daemon.
-func (c *cli) run(ctx context.Context, session string, argv []string, daemon bool) (process.Result, error) {
+// runLine runs one command line of a session. daemon states that it may start the session's daemon.
+func (c *cli) runLine(ctx context.Context, session string, argv []string, daemon bool) (process.Result, error) {
 	out, err := process.Run(ctx, process.Command{
-		Path: c.conf.Path, Argv: argv, Env: c.st.env(c.conf.SearchPath, session), Dir: c.st.workDir(), MaxOutput: maxRaw, Daemon: daemon,
+		Path: c.conf.Path, Argv: argv, Env: c.st.buildEnv(c.conf.SearchPath, session), Dir: c.st.workDir(), MaxOutput: maxRaw, Daemon: daemon,
 	})
 	if err != nil {
 		return out, fmt.Errorf("agent-browser cannot be started: %w", err)

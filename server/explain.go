@@ -15,44 +15,43 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// Plan is what would become of a call.
+// Plan is the decision for a call.
 type Plan struct {
 	Decision string   `json:"decision"`          // allow or deny
 	Error    string   `json:"error,omitempty"`   // the class of a refusal, for instance POLICY_BLOCKED
 	Rule     string   `json:"rule,omitempty"`    // its rule id
 	Message  string   `json:"message,omitempty"` // what was wrong and what to do
-	URL      string   `json:"url,omitempty"`     // the canonical address of an open
-	Argv     []string `json:"argv,omitempty"`    // what agent-browser would be given
+	URL      string   `json:"url,omitempty"`     // the canonical address of `open`
+	Argv     []string `json:"argv,omitempty"`    // the arguments for agent-browser
 }
 
-// Answers are what names resolve to: addresses separated by commas, or
-// NXDOMAIN, TIMEOUT, SERVFAIL, EMPTY. The name * stands for any other; a name
-// that is not there does not exist.
+// Answers maps names to the resolver's answer: addresses separated by commas, or NXDOMAIN, TIMEOUT, SERVFAIL, EMPTY.
+// The name * stands for all others; a missing name does not exist.
 type Answers map[string]string
 
-// Add puts an answer in. It is an error if it is none of the above.
+// Add adds an answer. It returns an error if the answer has none of these forms.
 func (a Answers) Add(host, answer string) error {
 	var d *net.DNSError
-	if _, err := addresses(answer); err != nil && !errors.As(err, &d) {
+	if _, err := parseAnswer(answer); err != nil && !errors.As(err, &d) {
 		return err
 	}
-	a[canonical(host)] = answer
+	a[canonicalHost(host)] = answer
 	return nil
 }
 
-// LookupNetIP makes Answers a policy.Resolver.
+// LookupNetIP implements policy.Resolver.
 func (a Answers) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
-	for _, name := range []string{canonical(host), "*"} {
+	for _, name := range []string{canonicalHost(host), "*"} {
 		if answer, ok := a[name]; ok {
-			return addresses(answer)
+			return parseAnswer(answer)
 		}
 	}
-	return addresses("NXDOMAIN")
+	return parseAnswer("NXDOMAIN")
 }
 
-func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+func canonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
-func addresses(answer string) ([]netip.Addr, error) {
+func parseAnswer(answer string) ([]netip.Addr, error) {
 	switch answer {
 	case "NXDOMAIN":
 		return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
@@ -74,34 +73,31 @@ func addresses(answer string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// Explainer tells what would become of calls, without running them or asking
-// a resolver. It is the part of a server's chain that comes before the run,
-// but for the budgets, which are of a moment.
+// Explainer explains the decisions for calls without running them or contacting a resolver. It uses the part of a
+// server's chain before the run, without the budgets.
 type Explainer struct {
 	Policy     *policy.Policy
 	Generation policy.Generation
 	Answers    Answers
 }
 
-// MaxLine bounds a line for Line, in bytes.
+// MaxLine limits the length of a line for Line, in bytes.
 const MaxLine = 1 << 20
 
-// Line explains one JSON object: the arguments of a call as the tool that the
-// policy names takes them (session_id, argv, timeout_sec; or cmd, timeout,
-// session_id), or a url for what would become of opening it; "resolve" adds
-// answers for this line.
+// Line explains one JSON object. It holds the arguments of a call of the policy's tool (session_id, argv, timeout_sec;
+// or cmd, timeout, session_id), or a url to open. "resolve" adds answers for this line.
 func (e Explainer) Line(ctx context.Context, line []byte) Plan {
 	if len(line) > MaxLine {
-		return denied(invalid("explain.line", "the line is longer than %d bytes; send less", MaxLine))
+		return deniedPlan(invalidRefusal("explain.line", "the line is longer than %d bytes; send less", MaxLine))
 	}
 	keys, err := decodeObject(line)
 	if err != nil {
-		return denied(invalid("explain.line", "%s", err))
+		return deniedPlan(invalidRefusal("explain.line", "%s", err))
 	}
 	var own map[string]string
 	if text, ok := keys["resolve"]; ok {
 		if json.Unmarshal(text, &own) != nil {
-			return denied(invalid("explain.resolve", "resolve must be an object of host: answer"))
+			return deniedPlan(invalidRefusal("explain.resolve", "resolve must be an object of host: answer"))
 		}
 		delete(keys, "resolve")
 	}
@@ -111,17 +107,17 @@ func (e Explainer) Line(ctx context.Context, line []byte) Plan {
 	}
 	for host, answer := range own {
 		if err := answers.Add(host, answer); err != nil {
-			return denied(invalid("explain.resolve", "%s", err))
+			return deniedPlan(invalidRefusal("explain.resolve", "%s", err))
 		}
 	}
 	p := *e.Policy
 	if url, ok := keys["url"]; ok && len(keys) == 1 {
-		p.ToolName = policy.ToolName // its form holds any address
+		p.ToolName = policy.ToolName // its arguments can express any address
 		keys = map[string]json.RawMessage{"session_id": json.RawMessage(`"explain"`), "argv": json.RawMessage(`["open",` + string(url) + `]`)}
 	}
 	arguments, err := json.Marshal(keys)
 	if err != nil {
-		return denied(invalid("explain.line", "%s", err))
+		return deniedPlan(invalidRefusal("explain.line", "%s", err))
 	}
 	return e.plan(ctx, &p, answers, arguments)
 }
@@ -133,9 +129,9 @@ func (e Explainer) plan(ctx context.Context, p *policy.Policy, answers Answers, 
 		address{policy: p, network: policy.Network{Resolver: answers}},
 		inject{cdpPort: p.AgentBrowser.CDPPort, output: filepath.Join(output, "RUN")},
 	}
-	c, r := hooks.before(ctx, Call{Tool: p.ToolName, Arguments: arguments, Received: time.Now()})
+	c, r := hooks.runBefore(ctx, Call{Tool: p.ToolName, Arguments: arguments, Received: time.Now()})
 	if r != nil {
-		return denied(r)
+		return deniedPlan(r)
 	}
 	plan := Plan{Decision: "allow", Argv: c.Run}
 	if c.Command.Name == "open" {
@@ -144,6 +140,6 @@ func (e Explainer) plan(ctx context.Context, p *policy.Policy, answers Answers, 
 	return plan
 }
 
-func denied(r *policy.Refusal) Plan {
+func deniedPlan(r *policy.Refusal) Plan {
 	return Plan{Decision: "deny", Error: r.Code.Name(), Rule: r.Rule, Message: r.Message}
 }

@@ -28,8 +28,8 @@ func newFairLab(t *testing.T, change func(*policy.Limits)) fairLab {
 		defer close(ses.gone)
 		ses.turn <- struct{}{}
 		ses.tab = nil
-		all.leave(ses)
-		all.release(ses, false, 0)
+		all.leaveTurn(ses)
+		all.releaseCall(ses, false, 0)
 	}
 	return fairLab{newBudget(limits(change), all), t}
 }

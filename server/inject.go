@@ -8,8 +8,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// inject makes the command line. The forced options come first; the grammar
-// let no other option through that could undo them.
+// inject builds the command line. The forced options come first; the grammar admits no option that could override them.
 type inject struct {
 	pass
 	cdpPort int
@@ -31,12 +30,12 @@ func (i inject) OnBefore(_ context.Context, c Call) (Call, Decision) {
 			c.Command.Options = append(c.Command.Options, "--screenshot-format", "jpeg")
 		}
 	}
-	c.Run = append(forced(daemonName(c.key()), i.cdpPort, c.Generation), c.Command.Argv(path)...)
+	c.Run = append(forcedOptions(daemonName(c.key()), i.cdpPort, c.Generation), c.Command.Argv(path)...)
 	return c, Decision{}
 }
 
-// forced are the options of every run.
-func forced(name string, cdpPort int, gen policy.Generation) []string {
+// forcedOptions returns the options of every run.
+func forcedOptions(name string, cdpPort int, gen policy.Generation) []string {
 	argv := []string{"--session", name, "--cdp", strconv.Itoa(cdpPort), "--json"}
 	if gen == policy.Native {
 		argv = append(argv, "--pin-tab")
@@ -44,11 +43,10 @@ func forced(name string, cdpPort int, gen policy.Generation) []string {
 	return argv
 }
 
-// artifactEnding has the subcommands that write a file, with the ending of the
-// name that it has unless the caller chose one.
+// artifactEnding maps the subcommands that write a file to the ending of the default file name.
 var artifactEnding = map[string]string{"screenshot": ".png", "pdf": ".pdf"}
 
-// fileName is where an artifact is kept, below the output directory: each
-// session has its own names. fileTmp is where agent-browser writes it first.
+// fileName returns the path of an artifact below the output directory; each session has its own directory. fileTmp
+// returns the path to which agent-browser writes it first.
 func fileName(c Call) string { return filepath.Join(daemonName(c.key()), c.file) }
 func fileTmp(c Call) string  { return filepath.Join(daemonName(c.key()), "."+c.file) }

@@ -7,12 +7,12 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
+// traceparent matches version-trace-parent-flags (W3C Trace Context, section 3.2).
 var traceparent = lazyregexp.New(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// origin reads who called: from the session's initialize, or in the stateless
-// era from the request's own _meta. All of it is what the client says.
-func origin(req *mcp.CallToolRequest) Origin {
+// readOrigin returns the caller's identity, from the session's initialize or, in the stateless protocol, from the
+// request's _meta. All of it is the client's claim.
+func readOrigin(req *mcp.CallToolRequest) Origin {
 	var o Origin
 	if req.Session != nil {
 		if init := req.Session.InitializeParams(); init != nil {
@@ -36,7 +36,7 @@ func origin(req *mcp.CallToolRequest) Origin {
 		version, _ := info["version"].(string)
 		o.ClientName, o.ClientVersion = audit.BoundText(name), audit.BoundText(version)
 	}
-	if caller, ok := meta[audit.MetaCaller]; ok { // the client is the hub, and says whom it asks for
+	if caller, ok := meta[audit.MetaCaller]; ok { // the client is the hub, which names its own client
 		o.Caller, o.ended = audit.CallerOf(caller), audit.EndedOf(caller)
 	}
 	return o

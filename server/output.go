@@ -9,25 +9,25 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// normalise turns what agent-browser printed into data or words.
+// normalise converts the output of agent-browser to data or an error text.
 type normalise struct{ pass }
 
 func (normalise) OnAfter(_ context.Context, c Call, r Result) Result {
 	if r.raw == nil || r.Refusal != nil {
 		return r
 	}
-	r.Stdout, r.Stderr, r.ExitCode = output.Normalise(c.Command.Name, arguments(c.Command), output.Run{
+	r.Stdout, r.Stderr, r.ExitCode = output.Normalise(c.Command.Name, commandWords(c.Command), output.Run{
 		Stdout: r.raw.Stdout, Stderr: r.raw.Stderr, ExitCode: r.raw.ExitCode,
 	})
 	return r
 }
 
-// arguments are the positionals and the values of options.
-func arguments(c policy.Command) []string {
+// commandWords returns the positionals and the values of options.
+func commandWords(c policy.Command) []string {
 	return slices.DeleteFunc(c.Argv("")[1:], func(word string) bool { return strings.HasPrefix(word, "--") })
 }
 
-// redact hides what looks like a secret, before anything is cut.
+// redact hides probable secrets, before anything is truncated.
 type redact struct {
 	pass
 	redactor *output.Redactor
@@ -42,7 +42,7 @@ func (h redact) OnAfter(_ context.Context, _ Call, r Result) Result {
 	return r
 }
 
-// truncate keeps an answer within the policy's size, without control characters.
+// truncate limits an answer to the policy's size and removes control characters.
 type truncate struct {
 	pass
 	policy *policy.Policy

@@ -15,9 +15,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// record writes the audit log: a line a call, before its answer leaves. A call
-// that cannot be recorded is not run, and an answer that could not be recorded
-// is not given.
+// record writes a line of the audit log for each call, before its answer leaves. If the log is not writable, the call
+// doesn't run. If its line can't be written, the answer is withheld.
 type record struct {
 	log      *audit.Log
 	redactor *output.Redactor
@@ -28,24 +27,24 @@ type record struct {
 
 func (h record) OnBefore(_ context.Context, c Call) (Call, Decision) {
 	if err := h.log.Ready(); err != nil {
-		return c, deny(unrecorded(err))
+		return c, deny(unrecordedRefusal(err))
 	}
 	return c, Decision{}
 }
 
 func (h record) OnAfter(_ context.Context, c Call, r Result) Result {
-	rec := h.line(c, r)
+	rec := h.newRecord(c, r)
 	write := h.log.Finish
 	if rec.Refused {
 		write = h.log.Write
 	}
 	if err := write(rec); err != nil {
-		return r.refuse(unrecorded(err))
+		return r.withRefusal(unrecordedRefusal(err))
 	}
 	return r
 }
 
-func unrecorded(err error) *policy.Refusal {
+func unrecordedRefusal(err error) *policy.Refusal {
 	if errors.Is(err, audit.ErrFull) {
 		return &policy.Refusal{
 			Code: policy.PolicyBlocked, Rule: "audit.full", Retryable: true,
@@ -58,14 +57,14 @@ func unrecorded(err error) *policy.Refusal {
 	}
 }
 
-func (h record) line(c Call, r Result) audit.Record {
+func (h record) newRecord(c Call, r Result) audit.Record {
 	rec := audit.Record{
-		Event: audit.ToolFinished, Events: events(r),
-		RequestID: c.Origin.RequestID, Subject: c.Origin.Subject, // the hub's words: "key:1a2b3c4d" would be redacted
+		Event: audit.ToolFinished, Events: listEvents(r),
+		RequestID: c.Origin.RequestID, Subject: c.Origin.Subject, // from the hub, so not redacted: "key:1a2b3c4d" would match
 		TraceID:    c.Origin.TraceID,
 		ClientName: h.redactor.String(c.Origin.ClientName), ClientVersion: h.redactor.String(c.Origin.ClientVersion), Protocol: h.redactor.String(c.Origin.Protocol),
 		RunID: h.runID, PolicySHA256: h.digest,
-		Tool: c.Tool, Subcommand: c.Command.Name, URLHost: h.host(c),
+		Tool: c.Tool, Subcommand: c.Command.Name, URLHost: h.openedHost(c),
 		Decision: "allow", ExitCode: r.ExitCode, DurationMS: time.Since(c.Received).Milliseconds(),
 		BytesOut: len(r.Stdout) + len(r.Stderr), Truncated: r.Truncated,
 	}
@@ -74,7 +73,7 @@ func (h record) line(c Call, r Result) audit.Record {
 		rec.Session = hex.EncodeToString(sum[:8])
 	}
 	if r.Refusal == nil {
-		rec.Argv = h.argv(c.Argv)
+		rec.Argv = h.redactArgv(c.Argv)
 		return rec
 	}
 	rec.Rule, rec.ErrorName = r.Refusal.Rule, r.Refusal.Code.Name()
@@ -84,14 +83,14 @@ func (h record) line(c Call, r Result) audit.Record {
 	if !r.ran && r.Refusal.Code != policy.Unreachable {
 		rec.Event, rec.Refused = audit.PolicyBlocked, true
 	}
-	if !strings.HasPrefix(rec.Rule, "calls.") { // a flood says nothing new
-		rec.Argv = h.argv(c.Argv)
+	if !strings.HasPrefix(rec.Rule, "calls.") { // the lines of a flood need no arguments
+		rec.Argv = h.redactArgv(c.Argv)
 	}
 	return rec
 }
 
-// events lists what happened, in order.
-func events(r Result) []string {
+// listEvents returns the events of a call, in order.
+func listEvents(r Result) []string {
 	all := []string{audit.ToolCall}
 	if r.ran {
 		all = append(all, audit.SandboxExec)
@@ -111,7 +110,7 @@ func events(r Result) []string {
 	return append(all, audit.ToolFinished)
 }
 
-func (h record) host(c Call) string {
+func (h record) openedHost(c Call) string {
 	if c.Command.Name != "open" {
 		return ""
 	}
@@ -119,10 +118,9 @@ func (h record) host(c Call) string {
 	return u.Host
 }
 
-// argv is what was asked for, without what may be a secret whatever it looks
-// like: texts for a field, and all of an address. A refused argv is as the
-// caller wrote it, so every word goes through the redactor.
-func (h record) argv(argv []string) []string {
+// redactArgv returns the call's arguments without probable secrets: it omits texts for a field and hides parts of
+// addresses. The words of a refused argv can be anything, so each goes through the redactor.
+func (h record) redactArgv(argv []string) []string {
 	var out []string
 	for i, a := range h.redactor.Argv(argv) {
 		switch {

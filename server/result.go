@@ -7,18 +7,18 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Exit codes of browser-shell itself. A refusal has its class's code
-// (policy.Code.ExitCode), a failed command has agent-browser's own.
+// Exit codes of browser-shell itself. A refusal has the code of its class (policy.Code.ExitCode), a failed command that
+// of agent-browser.
 const (
 	exitFailed      = 1   // the command failed
 	exitUnavailable = 69  // Chromium does not answer
-	exitProtocol    = 70  // agent-browser did not answer with the JSON or the image it promises
+	exitProtocol    = 70  // agent-browser's answer was not the promised JSON or image
 	exitNoRun       = 127 // agent-browser is missing or of an unknown version
 )
 
-// answer wraps a result for MCP.
-func (r Result) answer() *mcp.CallToolResult {
-	text := r.encode()
+// toMCP converts a result to MCP.
+func (r Result) toMCP() *mcp.CallToolResult {
+	text := r.encodeJSON()
 	out := &mcp.CallToolResult{
 		Content:           []mcp.Content{&mcp.TextContent{Text: string(text)}},
 		StructuredContent: json.RawMessage(text),
@@ -39,7 +39,7 @@ func (r Result) answer() *mcp.CallToolResult {
 	return out
 }
 
-func (r Result) encode() []byte {
+func (r Result) encodeJSON() []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -1,7 +1,7 @@
 // Package server is browser-shell: one MCP tool that hands a checked argv to
 // agent-browser, which drives the one Chromium of the image.
 //
-// A call goes through a chain of hooks (hook.go, and Server.build for their
+// A call goes through a chain of hooks (hook.go, and Server.buildRules for their
 // order): validate, budget, address, inject; then it runs (browser.go); then
 // normalise, observed, keep, redact, truncate, record.
 package server
@@ -28,19 +28,19 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// Config is what a server is made of.
+// Config configures a server.
 type Config struct {
 	Policy  *policy.Policy
 	Version string         // browser-shell's own
 	Log     *slog.Logger   // may be nil
-	Network policy.Network // the zero value is the real one
+	Network policy.Network // the zero value is the real network
 }
 
-// listTTL is for how many milliseconds a client may keep the tool's
-// description, which never changes while the process lives.
+// listTTL is the time for which a client may cache the tool's description, in milliseconds. The description never
+// changes while the process lives.
 const listTTL = 5 * 60 * 1000
 
-// Server serves the one tool. Close it, or its daemons stay.
+// Server serves the one tool. Without Close its daemons remain.
 type Server struct {
 	st        *state
 	log       *audit.Log
@@ -59,16 +59,15 @@ type Server struct {
 	calls  sync.WaitGroup
 }
 
-// rules is a policy and the chain that was built from it.
+// rules holds a policy and the chain built from it.
 type rules struct {
 	policy *policy.Policy
 	digest string
 	hooks  chain
 }
 
-// New makes a server. Neither agent-browser nor Chromium is looked at before
-// the first call. It is an error if the state directory or the audit log
-// cannot be used.
+// New returns a server. It returns an error if the state directory or the audit log is unusable. agent-browser and
+// Chromium are first used by the first call.
 func New(conf Config) (_ *Server, err error) {
 	p := conf.Policy
 	st, err := openState(p.StateDir, time.Duration(p.Limits.SessionIdleSec)*time.Second)
@@ -90,9 +89,9 @@ func New(conf Config) (_ *Server, err error) {
 	sessions := newSessions()
 	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: newTurn()}
 	s.budget = newBudget(p.Limits, sessions)
-	sessions.end = func(ses *session) { s.browser.evict(ses) }
+	sessions.end = func(ses *session) { s.browser.evictSession(ses) }
 	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network, proxy: p.Egress.Proxy, dialing: newTurn()}
-	if err := s.use(p, audit.Start); err != nil {
+	if err := s.usePolicy(p, audit.Start); err != nil {
 		return nil, err
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -103,15 +102,15 @@ func New(conf Config) (_ *Server, err error) {
 			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs = listTTL },
 		},
 	)
-	s.mcp.AddTool(Tool(p), s.handle)
-	s.mcp.AddReceivingMiddleware(s.executors)
-	go s.browser.reap(s.ctx, func() time.Duration {
+	s.mcp.AddTool(Tool(p), s.handleCall)
+	s.mcp.AddReceivingMiddleware(s.refuseExecutors)
+	go s.browser.endIdle(s.ctx, func() time.Duration {
 		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second
 	})
 	return s, nil
 }
 
-// AuditLimits returns the bounds of each log.
+// AuditLimits returns the limits for each audit log.
 func AuditLimits(p *policy.Policy) audit.Limits {
 	return audit.Limits{MaxBytes: p.Audit.MaxBytes, Keep: p.Audit.Keep, Rotate: p.Audit.WhenFull == policy.Rotate}
 }
@@ -123,25 +122,25 @@ func orDefault(path, dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// use goes on with a policy, once that is on record.
-func (s *Server) use(p *policy.Policy, event string) error {
-	next, err := s.build(p)
+// usePolicy records an event and then replaces the policy.
+func (s *Server) usePolicy(p *policy.Policy, event string) error {
+	next, err := s.buildRules(p)
 	if err != nil {
 		return err
 	}
-	if err := s.note(event, next); err != nil {
+	if err := s.recordEvent(event, next); err != nil {
 		return err
 	}
 	s.current.Store(next)
 	s.budget.setLimits(p.Limits)
 	if s.mcp != nil {
-		s.mcp.AddTool(Tool(p), s.handle) // described by the new policy
+		s.mcp.AddTool(Tool(p), s.handleCall) // described by the new policy
 	}
 	return nil
 }
 
-// build makes the chain for a policy. A new hook is a line here.
-func (s *Server) build(p *policy.Policy) (*rules, error) {
+// buildRules returns the chain for a policy.
+func (s *Server) buildRules(p *policy.Policy) (*rules, error) {
 	redactor, err := output.NewRedactor(p.Redaction.Keys, p.Redaction.Patterns, output.Secrets(os.Environ()))
 	if err != nil {
 		return nil, err
@@ -153,7 +152,7 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:])
 	return &rules{p, digest, chain{
-		validate{policy: p, generation: s.cli.ask},
+		validate{policy: p, generation: s.cli.readGeneration},
 		s.budget,
 		address{policy: p, network: s.browser.network},
 		inject{cdpPort: p.AgentBrowser.CDPPort, output: s.artifacts.dir},
@@ -166,9 +165,8 @@ func (s *Server) build(p *policy.Policy) (*rules, error) {
 	}}, nil
 }
 
-// Reload goes on with another policy; calls that run finish with theirs. What
-// was set up at the start cannot change: an error names it, and the old policy
-// stays.
+// Reload replaces the policy; running calls finish with the old one. Settings that are fixed at the start can't change:
+// Reload returns an error that names them and keeps the old policy.
 func (s *Server) Reload(p *policy.Policy) error {
 	old := s.current.Load().policy
 	for _, f := range []struct {
@@ -186,19 +184,18 @@ func (s *Server) Reload(p *policy.Policy) error {
 			return fmt.Errorf("%s cannot change while browser-shell runs: restart it", f.key)
 		}
 	}
-	return s.use(p, audit.Reload)
+	return s.usePolicy(p, audit.Reload)
 }
 
-// note records an event that is no call.
-func (s *Server) note(event string, now *rules) error {
+// recordEvent records an event that is not a call.
+func (s *Server) recordEvent(event string, now *rules) error {
 	return s.log.Finish(audit.Record{Event: event, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run)})
 }
 
-// MCP is the protocol server, for a transport to run.
+// MCP returns the protocol server, which a transport runs.
 func (s *Server) MCP() *mcp.Server { return s.mcp }
 
-// Close ends the running calls, then the daemons and tabs, and removes their
-// files. Later calls do nothing.
+// Close ends the running calls, then the daemons and tabs, and removes their files. Later calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
 	closed := s.closed
@@ -210,7 +207,7 @@ func (s *Server) Close() {
 	s.cancel()
 	s.calls.Wait()
 	s.browser.close()
-	_ = s.note(audit.Stop, s.current.Load()) // nothing can be refused any more
+	_ = s.recordEvent(audit.Stop, s.current.Load()) // too late to refuse anything
 	s.release()
 }
 
@@ -224,8 +221,8 @@ func (s *Server) release() {
 	}
 }
 
-// begin counts a call in; false when the server is closing.
-func (s *Server) begin() bool {
+// beginCall counts a starting call; it returns false if the server is closing.
+func (s *Server) beginCall() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -237,51 +234,49 @@ func (s *Server) begin() bool {
 
 var errClosing = errors.New("browser-shell is closing")
 
-// handle answers one tools/call. Everything that a caller can get wrong is a
-// result, so that a model can correct itself; an error means there is no one
-// left to read a result.
-func (s *Server) handle(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	if !s.begin() {
+// handleCall answers one tools/call. Every mistake of a caller is reported as a result, so that a model can correct
+// itself. An error means that nobody is left to read a result.
+func (s *Server) handleCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	if !s.beginCall() {
 		return nil, errClosing
 	}
 	defer s.calls.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	res := s.call(ctx, Call{Tool: req.Params.Name, Arguments: req.Params.Arguments, Origin: origin(req), Received: time.Now()})
+	res := s.runCall(ctx, Call{Tool: req.Params.Name, Arguments: req.Params.Arguments, Origin: readOrigin(req), Received: time.Now()})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return res.answer(), nil
+	return res.toMCP(), nil
 }
 
-// call takes one call through the chain. It is one policy from end to end.
-func (s *Server) call(ctx context.Context, c Call) Result {
+// runCall runs one call through the chain, with the same policy from start to end.
+func (s *Server) runCall(ctx context.Context, c Call) Result {
 	now := s.current.Load()
-	c, denied := now.hooks.before(ctx, c)
+	c, denied := now.hooks.runBefore(ctx, c)
 	res := Result{SessionID: c.SessionID}
 	if denied != nil {
-		res = res.refuse(denied)
+		res = res.withRefusal(denied)
 	} else {
 		within, cancel := c.deadline(ctx)
-		res = s.browser.run(within, now.policy, c)
+		res = s.browser.runCall(within, now.policy, c)
 		cancel()
 	}
-	return now.hooks.after(context.WithoutCancel(ctx), c, res)
+	return now.hooks.runAfter(context.WithoutCancel(ctx), c, res)
 }
 
-// executors answers calls of general executors; any other unknown tool is the
-// protocol's own error.
-func (s *Server) executors(next mcp.MethodHandler) mcp.MethodHandler {
+// refuseExecutors answers calls of general executors. Any other unknown tool gets the protocol's own error.
+func (s *Server) refuseExecutors(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		call, ok := req.(*mcp.CallToolRequest)
 		now := s.current.Load()
 		switch {
 		case !ok || call.Params.Name == now.policy.ToolName:
 		case policy.IsExecutor(call.Params.Name):
-			return s.handle(ctx, call)
-		default: // on record too; without its name, which may be anything
-			by := origin(call)
+			return s.handleCall(ctx, call)
+		default: // recorded without its name, which may be anything
+			by := readOrigin(call)
 			err := s.log.Write(audit.Record{
 				Event: audit.PolicyBlocked, Rule: "tool.unknown", Decision: "deny", Refused: true, PolicySHA256: now.digest, RunID: filepath.Base(s.st.run),
 				RequestID: by.RequestID, Subject: by.Subject,

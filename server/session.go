@@ -16,7 +16,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// key is the name of a call's session among all clients' sessions: another client's session of the same id is another one.
+// key returns the name of a call's session among all clients' sessions: two clients may use one id for two sessions.
 func (c Call) key() string {
 	if owner := c.Origin.owner(); owner != "" {
 		return owner + "\x00" + c.SessionID
@@ -24,58 +24,57 @@ func (c Call) key() string {
 	return c.SessionID
 }
 
-// daemonName maps the key of a session to the name that agent-browser knows it
-// by: a hash, because the id may hold dots and be longer than a daemon's name
-// may. It has 31 characters of [a-z0-9-]; two keys never share one in practice
-// (140 bits of SHA-256).
+// daemonName returns agent-browser's name for the session with this key: a hash, since the id may contain dots and be
+// longer than a daemon's name may be. It has 31 characters of [a-z0-9-], with 140 bits of SHA-256, so names don't
+// collide in practice.
 func daemonName(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return "bs-" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:28])
 }
 
-// sessions are the open ones and those that calls wait for. One call at a time
-// runs in each: two at once on a new session make agent-browser leak daemons.
+// sessions holds the open sessions and those that calls wait for. Only one call at a time runs in a session: two at
+// once on a new one make agent-browser leak daemons.
 type sessions struct {
-	end func(*session) // ends one that was taken from its owner
+	end func(*session) // ends a session taken from its owner
 
 	mu     sync.Mutex
 	all    map[string]*session // by key
-	wanted time.Time           // since when a client waits for a session that others have
-	asked  time.Time           // when one asked last
+	wanted time.Time           // since when a client has waited for a session of others
+	asked  time.Time           // when a client last asked for one
 }
 
 type session struct {
 	key, name string // name is agent-browser's
 	owner     string
-	client    string // the owner's MCP session, if it has one
-	turn      turn   // of one call at a time
+	client    string // the owner's MCP session, if any
+	turn      turn   // held by the running call
 
-	// Under sessions.mu.
+	// Guarded by sessions.mu.
 	users   int // calls that run or wait
-	opening int // of these the ones that open a page
+	opening int // those of them that open a page
 	calls   int
 	bytes   int64
 	last    time.Time // when the last call ended
-	open    bool      // there is a tab
+	open    bool      // it has a tab
 	taken   bool      // it is being ended for another client
 	rate    *rate.Limiter
 
-	// Of the call whose turn it is.
+	// Used only by the call that holds turn.
 	chromium *cdp.Browser
 	tab      *cdp.Tab             // nil before the first command
-	alone    *os.File             // 0.8 to 0.19: the lock that keeps others out
-	daemon   *os.Process          // 0.34 and later: it has its port closed
-	checked  map[string]time.Time // hosts that were resolved and found public
-	gone     chan struct{}        // closed when it is over, if it was taken
+	alone    *os.File             // 0.8 to 0.19: the lock for exclusive use
+	daemon   *os.Process          // 0.34 and later: the daemon with the closed port
+	checked  map[string]time.Time // hosts that resolved to public addresses, and when
+	gone     chan struct{}        // closed when a taken session has ended
 }
 
 func newSessions() *sessions { return &sessions{all: map[string]*session{}} }
 
-// waitGap is how long a client that was refused a session counts as one that waits for it.
+// waitGap is the time for which a client that was refused a session counts as waiting.
 const waitGap = time.Minute
 
-// rateOf gives the rate of a call's session if that has a page.
-func (s *sessions) rateOf(c Call) *rate.Limiter {
+// findRate returns the rate of a call's session, or nil if that has no page.
+func (s *sessions) findRate(c Call) *rate.Limiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ses := s.all[c.key()]; ses != nil && ses.open {
@@ -84,9 +83,9 @@ func (s *sessions) rateOf(c Call) *rate.Limiter {
 	return nil
 }
 
-// admit counts a call into its session, or says which bound it breaks. A session counts as one from its first open on;
-// close is always let in.
-func (s *sessions) admit(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
+// admitCall counts a call into its session, or returns the limit that it exceeds. A session counts from its first open
+// on; close is always admitted.
+func (s *sessions) admitCall(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
 	if c.SessionID == "" {
 		return c, nil
 	}
@@ -100,7 +99,7 @@ func (s *sessions) admit(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
 	closing, opening := c.Command.Name == "close", c.Command.Name == "open" && !c.denied
 	switch {
 	case ses != nil && ses.taken:
-		r = taken()
+		r = takenRefusal()
 	case closing || ses == nil:
 	case ses.users >= l.SessionQueue:
 		r = overBudget("session.queue", 100*time.Millisecond, "too many calls of this session wait; send them one after the other")
@@ -109,8 +108,8 @@ func (s *sessions) admit(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
 	case ses.bytes >= l.SessionBytes:
 		r = &policy.Refusal{Code: policy.BudgetExceeded, Rule: "session.bytes", Message: "this session was sent all its bytes; close it and go on in a new one"}
 	}
-	if opening && r == nil && (ses == nil || !ses.counts()) {
-		c.after, r = s.room(c, l)
+	if opening && r == nil && (ses == nil || !ses.hasPlace()) {
+		c.after, r = s.makeRoom(c, l)
 	}
 	if r != nil && (ses == nil || ses.taken) {
 		return c, r
@@ -129,19 +128,19 @@ func (s *sessions) admit(c Call, l policy.Limits) (_ Call, r *policy.Refusal) {
 	return c, r
 }
 
-func taken() *policy.Refusal {
+func takenRefusal() *policy.Refusal {
 	return overBudget("session.taken", time.Second, "the session was ended, because another client waited for one; open a page again")
 }
 
-// counts reports whether the session takes one of the places.
-func (ses *session) counts() bool { return !ses.taken && (ses.open || ses.opening > 0) }
+// hasPlace reports whether the session occupies one of the places.
+func (ses *session) hasPlace() bool { return !ses.taken && (ses.open || ses.opening > 0) }
 
-// room makes sure that there is a place for one more session. It may take another client's, which has a bound while this one
-// waits: then the new session begins when the channel is closed.
-func (s *sessions) room(c Call, l policy.Limits) (chan struct{}, *policy.Refusal) {
+// makeRoom makes room for one more session. It may take a session of another client, once that client's hold time is
+// over (limits.SessionHoldSec). The new session begins when the returned channel is closed; nil means immediately.
+func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Refusal) {
 	most := l.MaxSessions
 	if c.Generation == policy.Node {
-		most = 1 // it drives the first tab that it finds, whoever's it is
+		most = 1 // it drives the first tab that it finds, whoever owns it
 	}
 	have := map[string]int{}
 	count := 0
@@ -150,7 +149,7 @@ func (s *sessions) room(c Call, l policy.Limits) (chan struct{}, *policy.Refusal
 		if ses.taken && c.Generation == policy.Node { // there must be no other tab
 			ending = ses.gone
 		}
-		if ses.counts() {
+		if ses.hasPlace() {
 			have[ses.owner]++
 			count++
 		}
@@ -159,7 +158,7 @@ func (s *sessions) room(c Call, l policy.Limits) (chan struct{}, *policy.Refusal
 		return ending, nil
 	}
 	full := overBudget("sessions.count", time.Second, "too many sessions are open; send close for one that is done, or go on in one of them")
-	victim := s.longestOf(have, c.Origin.owner())
+	victim := s.findVictim(have, c.Origin.owner())
 	if victim == nil {
 		return nil, full
 	}
@@ -179,15 +178,16 @@ func (s *sessions) room(c Call, l policy.Limits) (chan struct{}, *policy.Refusal
 		return nil, full
 	}
 	s.asked = time.Time{}
-	s.take(victim)
+	s.takeSession(victim)
 	return victim.gone, nil
 }
 
-// longestOf gives the session that another client loses first: of the one with the most, the one that was used least lately.
-func (s *sessions) longestOf(have map[string]int, owner string) (victim *session) {
+// findVictim returns the next session to take from another client: the least recently used one of the client with the
+// most sessions.
+func (s *sessions) findVictim(have map[string]int, owner string) (victim *session) {
 	for _, ses := range s.all {
 		switch {
-		case !ses.counts() || ses.owner == owner:
+		case !ses.hasPlace() || ses.owner == owner:
 		case victim == nil, have[ses.owner] > have[victim.owner],
 			have[ses.owner] == have[victim.owner] && ses.last.Before(victim.last):
 			victim = ses
@@ -196,29 +196,29 @@ func (s *sessions) longestOf(have map[string]int, owner string) (victim *session
 	return victim
 }
 
-// take ends a session for another client.
-func (s *sessions) take(ses *session) {
+// takeSession ends a session for another client.
+func (s *sessions) takeSession(ses *session) {
 	ses.taken, ses.gone = true, make(chan struct{})
 	ses.users++
 	go s.end(ses)
 }
 
-// drop ends the sessions of clients whose MCP session is over. The hub tells of each once, by whatever call comes next.
-func (s *sessions) drop(ended []string) {
+// dropEnded ends the sessions of clients whose MCP session has ended. The hub reports each once, with its next call.
+func (s *sessions) dropEnded(ended []string) {
 	if len(ended) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.all {
-		if ses.client != "" && ses.counts() && slices.Contains(ended, ses.client) {
-			s.take(ses)
+		if ses.client != "" && ses.hasPlace() && slices.Contains(ended, ses.client) {
+			s.takeSession(ses)
 		}
 	}
 }
 
-// release counts a call out. A session without a tab is forgotten.
-func (s *sessions) release(ses *session, opened bool, bytes int64) {
+// releaseCall counts the end of a call. It forgets a session without a tab.
+func (s *sessions) releaseCall(ses *session, opened bool, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ses.users--
@@ -232,39 +232,39 @@ func (s *sessions) release(ses *session, opened bool, bytes int64) {
 	}
 }
 
-// enter waits for the turn of an admitted call; leave ends it.
-func (s *sessions) enter(ctx context.Context, ses *session) *policy.Refusal {
-	if ses.turn.take(ctx) == nil {
+// enterTurn waits for the turn of an admitted call; leave ends the turn.
+func (s *sessions) enterTurn(ctx context.Context, ses *session) *policy.Refusal {
+	if ses.turn.lock(ctx) == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !ses.taken {
 			return nil
 		}
-		ses.turn.give()
-		return taken()
+		ses.turn.unlock()
+		return takenRefusal()
 	}
-	r := late()
+	r := lateRefusal()
 	r.Message = "other calls of this session took all the time; nothing was done: send the call again"
 	return r
 }
 
-func (s *sessions) leave(ses *session) {
+func (s *sessions) leaveTurn(ses *session) {
 	s.mu.Lock()
 	ses.open = ses.tab != nil
 	s.mu.Unlock()
-	ses.turn.give()
+	ses.turn.unlock()
 }
 
-// idle takes the sessions that nobody has used since a time, one turn each.
-// The caller leaves and forgets them.
-func (s *sessions) idle(since time.Time) []*session {
+// takeIdle returns the sessions that have been unused since a time, and takes the turn of each. The caller must call
+// leave and forget them.
+func (s *sessions) takeIdle(since time.Time) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []*session
 	for _, ses := range s.all {
 		if ses.users == 0 && ses.last.Before(since) {
 			ses.users++
-			ses.turn <- struct{}{} // free: there are no users
+			ses.turn <- struct{}{} // free: the session has no users
 			out = append(out, ses)
 		}
 	}

@@ -29,14 +29,14 @@ type state struct {
 	base string
 	run  string
 	lock *os.File
-	idle time.Duration // after which a daemon ends by itself
+	idle time.Duration // after which an idle daemon exits
 }
 
-// maxSocketPath is what agent-browser can bind: sun_path less some.
+// maxSocketPath is the maximum length of a socket path for agent-browser: a little less than sun_path.
 const maxSocketPath = 103
 
-// openState makes the tree and ends what a killed predecessor left behind. A
-// daemon that nobody ends by itself ends some time after sessions do.
+// openState creates the tree and ends the processes of a killed predecessor. An abandoned daemon exits some time after
+// its session would end.
 func openState(dir string, idle time.Duration) (*state, error) {
 	dir, err := policy.OpenStateDir(dir)
 	if err != nil {
@@ -47,7 +47,7 @@ func openState(dir string, idle time.Duration) (*state, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := sweep(dir); err != nil {
+	if err := sweepRuns(dir); err != nil {
 		return nil, err
 	}
 	st := &state{base: dir, idle: idle + 5*time.Minute}
@@ -93,18 +93,17 @@ func (st *state) create() (err error) {
 	return nil
 }
 
-// alone takes the lock that only one session of all processes can have. It is
-// an error if another one has it.
-func (st *state) alone() (*os.File, error) {
+// lockAlone takes the lock for the single session of all processes. It returns an error if another process has it.
+func (st *state) lockAlone() (*os.File, error) {
 	return lockFile(filepath.Join(st.base, ".alone"), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
 func (st *state) sockets() string { return filepath.Join(st.run, "s") }
 func (st *state) workDir() string { return filepath.Join(st.run, "w") }
 
-// env is the whole environment of agent-browser for one session; nothing is
-// inherited. The two BROWSER_SHELL words mark the daemon for endProcesses.
-func (st *state) env(searchPath, name string) []string {
+// buildEnv returns the complete environment of agent-browser for one session; it inherits nothing. The two
+// BROWSER_SHELL variables mark the daemon for endProcesses.
+func (st *state) buildEnv(searchPath, name string) []string {
 	return []string{
 		"PATH=" + searchPath,
 		"LANG=C.UTF-8",
@@ -123,8 +122,8 @@ func (st *state) env(searchPath, name string) []string {
 func runMark(dir string) string      { return "BROWSER_SHELL_RUN=" + dir }
 func sessionMark(name string) string { return "BROWSER_SHELL_SESSION=" + name }
 
-// writeTarget says which tab a session of a newer version is held to, before
-// its daemon starts.
+// writeTarget writes the file that pins a session of a newer version to its tab. It must exist before the daemon
+// starts.
 func (st *state) writeTarget(name string, text []byte) error {
 	if err := os.WriteFile(filepath.Join(st.sockets(), name+".target"), text, 0o600); err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -132,20 +131,20 @@ func (st *state) writeTarget(name string, text []byte) error {
 	return nil
 }
 
-// hasDaemon tells whether the session's daemon has registered itself.
+// hasDaemon reports whether the session's daemon has written its pid file.
 func (st *state) hasDaemon(name string) bool {
 	_, err := os.Lstat(filepath.Join(st.sockets(), name+".pid"))
 	return err == nil
 }
 
-// listens reports whether the session's daemon has its socket.
-func (st *state) listens(name string) bool {
-	_, err := os.Lstat(filepath.Join(st.sockets(), name+".sock"))
-	return err == nil
+// listens reports whether the session's daemon has opened its socket since the given time.
+func (st *state) listens(name string, since time.Time) bool {
+	info, err := os.Lstat(filepath.Join(st.sockets(), name+".sock"))
+	return err == nil && !info.ModTime().Before(since)
 }
 
-// daemon holds the session's daemon.
-func (st *state) daemon(name string) (*os.Process, error) {
+// openDaemon returns a handle of the session's daemon process.
+func (st *state) openDaemon(name string) (*os.Process, error) {
 	text, err := os.ReadFile(filepath.Join(st.sockets(), name+".pid"))
 	if err != nil {
 		return nil, fmt.Errorf("agent-browser's daemon has not registered itself: %w", err)
@@ -157,13 +156,11 @@ func (st *state) daemon(name string) (*os.Process, error) {
 	return os.FindProcess(pid)
 }
 
-// endDaemon ends everything that runs for a session and removes its files. It
-// never asks agent-browser: its own close starts a daemon to close it, and
-// fails when Chromium is down. The file that holds the session to its tab
-// stays: the tab does too.
+// endDaemon ends all processes of a session and removes its files. It never uses `agent-browser close`, which starts a
+// daemon to close it and fails if Chromium is down. The file that pins the session to its tab stays, as the tab does.
 func (st *state) endDaemon(name string) {
 	process.End(runMark(st.run), sessionMark(name))
-	files, _ := filepath.Glob(filepath.Join(st.sockets(), name+".*")) // the pattern is well-formed
+	files, _ := filepath.Glob(filepath.Join(st.sockets(), name+".*")) // the pattern is valid
 	for _, f := range files {
 		if filepath.Ext(f) != ".target" {
 			os.Remove(f)
@@ -171,8 +168,10 @@ func (st *state) endDaemon(name string) {
 	}
 }
 
-// forget removes the file that holds a session to its tab.
-func (st *state) forget(name string) { _ = os.Remove(filepath.Join(st.sockets(), name+".target")) }
+// removeTarget removes the file that pins a session to its tab.
+func (st *state) removeTarget(name string) {
+	_ = os.Remove(filepath.Join(st.sockets(), name+".target"))
+}
 
 // close ends all daemons and removes the run directory. The artifacts stay.
 func (st *state) close() {
@@ -185,9 +184,9 @@ func (st *state) close() {
 	}
 }
 
-// sweep ends and removes what processes left that did not end cleanly: their
-// run directories are no longer locked.
-func sweep(base string) error {
+// sweepRuns ends the remaining processes of predecessors that didn't exit cleanly, and removes their run directories.
+// These are no longer locked.
+func sweepRuns(base string) error {
 	entries, err := os.ReadDir(base)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -199,7 +198,7 @@ func sweep(base string) error {
 		dir := filepath.Join(base, e.Name())
 		lock, err := lockFile(filepath.Join(dir, "lock"), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err != nil {
-			continue // its process lives
+			continue // its process is alive
 		}
 		process.End(runMark(dir))
 		os.RemoveAll(dir)

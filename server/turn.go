@@ -2,13 +2,13 @@ package server
 
 import "context"
 
-// turn is a lock that can be waited for with a deadline.
+// turn is a mutex whose Lock accepts a context.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// take takes the lock, or gives ctx's error: also when it is over already.
-func (t turn) take(ctx context.Context) error {
+// lock takes the lock, or returns ctx's error, also if ctx has already ended.
+func (t turn) lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		if ctx.Err() == nil {
@@ -20,4 +20,4 @@ func (t turn) take(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (t turn) give() { <-t }
+func (t turn) unlock() { <-t }

@@ -19,14 +19,12 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// askTime bounds the question to the egress proxy why it refused. It is longer
-// than the proxy tries to connect.
+// askTime limits the question to the egress proxy about a refusal. It is longer than the proxy's connect timeout.
 const askTime = 12 * time.Second
 
-// unreachable tells why a page could not be opened: the refusal of the egress
-// proxy, or a fault of the site or the network. It is nil when the page was
-// loaded, and for errors that agent-browser's own words say more of.
-func (b *browser) unreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation) *policy.Refusal {
+// explainUnreachable returns why a page could not be opened: the egress proxy's refusal, or a fault of the site or the
+// network. It returns nil if the page was loaded, and for errors that agent-browser explains better.
+func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation) *policy.Refusal {
 	if number := nav.Header[strings.ToLower(policy.RefusalHeader)]; number != "" && strings.HasPrefix(nav.URL, "http:") {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 		defer cancel()
@@ -36,23 +34,23 @@ func (b *browser) unreachable(ctx context.Context, p *policy.Policy, nav cdp.Nav
 		return b.askProxy(ctx, p, nav.URL)
 	}
 	if nav.Error == "net::ERR_HTTP_RESPONSE_CODE_FAILURE" {
-		return fault("site.empty", false, "the site answered with status %d and no page; check the address", nav.Status)
+		return faultRefusal("site.empty", false, "the site answered with status %d and no page; check the address", nav.Status)
 	}
 	for _, f := range faults {
 		if slices.ContainsFunc(f.prefixes, func(prefix string) bool { return strings.HasPrefix(nav.Error, "net::"+prefix) }) {
-			return fault(f.rule, f.retryable, "%s", f.message)
+			return faultRefusal(f.rule, f.retryable, "%s", f.message)
 		}
 	}
 	return nil
 }
 
-var siteGone = fault("site.unreachable", true, "the site does not answer; try again later or open another site")
+var siteGone = faultRefusal("site.unreachable", true, "the site does not answer; try again later or open another site")
 
-func fault(rule string, retryable bool, format string, args ...any) *policy.Refusal {
+func faultRefusal(rule string, retryable bool, format string, args ...any) *policy.Refusal {
 	return &policy.Refusal{Code: policy.Unreachable, Rule: rule, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
 }
 
-// faults are Chromium's errors that are the site's or the network's.
+// faults lists Chromium's errors that the site or the network causes.
 var faults = []struct {
 	prefixes  []string
 	rule      string
@@ -70,8 +68,7 @@ var faults = []struct {
 	{[]string{"ERR_ADDRESS_UNREACHABLE", "ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_"}, "site.unreachable", true, "the site does not answer; try again later or open another site"},
 }
 
-// askProxy asks the egress proxy for the same tunnel once more: Chromium does
-// not tell what it answered.
+// askProxy asks the egress proxy for the same tunnel again, since Chromium doesn't report the proxy's answer.
 func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *policy.Refusal {
 	checked, r := p.CheckURL(href)
 	if r != nil {
@@ -85,7 +82,7 @@ func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.proxy)
 	if err != nil {
-		return fault("site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator")
+		return faultRefusal("site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator")
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -101,13 +98,12 @@ func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *
 	return cmp.Or(policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)), siteGone)
 }
 
-// maxAnswer bounds what is read of the proxy's answer, in bytes.
+// maxAnswer limits the part of the proxy's answer that is read, in bytes.
 const maxAnswer = 64 << 10
 
-// newTabs gives the addresses of the pages that are there after a command and
-// were not before; opened are those that the page asked for. One whose address
-// is not known yet has it from them.
-func newTabs(before, after []cdp.Page, opened []string) []string {
+// findNewTabs returns the addresses of the pages that are in after and not in before. opened holds the addresses that
+// the page asked for; they serve for pages whose address is not known yet.
+func findNewTabs(before, after []cdp.Page, opened []string) []string {
 	var out []string
 	for _, page := range after {
 		if slices.ContainsFunc(before, func(old cdp.Page) bool { return old.ID == page.ID }) || len(out) == maxNewTabs {
@@ -122,10 +118,10 @@ func newTabs(before, after []cdp.Page, opened []string) []string {
 	return out
 }
 
-// maxNewTabs bounds the addresses in an answer.
+// maxNewTabs limits the addresses in an answer.
 const maxNewTabs = 10
 
-// observed adds to the data of a command what browser-shell saw itself.
+// observed adds browser-shell's own observations to the data of a command.
 type observed struct{ pass }
 
 func (observed) OnAfter(_ context.Context, _ Call, r Result) Result {
@@ -144,7 +140,7 @@ func (observed) OnAfter(_ context.Context, _ Call, r Result) Result {
 	return r
 }
 
-// withField puts a key into the data, if that is an object.
+// withField adds a key to the data if that is an object.
 func withField(data, key string, value any) string {
 	var raw map[string]json.RawMessage
 	if json.Unmarshal([]byte(data), &raw) != nil || raw == nil {
@@ -157,7 +153,7 @@ func withField(data, key string, value any) string {
 	fields[key] = value
 	var out strings.Builder
 	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false) // an agent reads addresses as they are written
+	enc.SetEscapeHTML(false) // agents expect addresses unescaped
 	if enc.Encode(fields) != nil {
 		return data
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// validate reads the tool's arguments and puts argv through the grammar.
+// validate parses the tool's arguments and checks argv against the grammar.
 type validate struct {
 	pass
 	policy     *policy.Policy
@@ -29,7 +29,7 @@ func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 	if c.Tool != v.policy.ToolName {
 		return c, deny(policy.NoExecutor(v.policy.ToolName))
 	}
-	c, r := v.arguments(c)
+	c, r := v.parseArguments(c)
 	if r != nil {
 		return c, deny(r)
 	}
@@ -52,16 +52,16 @@ var (
 	compatKeys = map[string]bool{"session_id": true, "cmd": true, "timeout": true}
 )
 
-// compatSession is the session of clients that know of none.
+// compatSession is the session id for clients that don't send one.
 const compatSession = "default"
 
-// arguments fills in the session, argv and the timeout. The session id comes
-// back also with a refusal, when it is well-formed.
-func (v validate) arguments(c Call) (Call, *policy.Refusal) {
+// parseArguments sets the call's session, argv and timeout. With a refusal it still sets the session id if that is
+// well-formed.
+func (v validate) parseArguments(c Call) (Call, *policy.Refusal) {
 	compat := c.Tool == policy.CompatName
 	args, err := decodeObject(c.Arguments)
 	if err != nil {
-		return c, invalid("args.object", "%s", err)
+		return c, invalidRefusal("args.object", "%s", err)
 	}
 	var r *policy.Refusal
 	if id := args["session_id"]; compat && id == nil {
@@ -75,7 +75,7 @@ func (v validate) arguments(c Call) (Call, *policy.Refusal) {
 	}
 	for key := range args {
 		if !keys[key] {
-			return c, invalid("args.unknown-key", "only %s are known (in this spelling); remove the rest", strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
+			return c, invalidRefusal("args.unknown-key", "only %s are known (in this spelling); remove the rest", strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
 		}
 	}
 	if c.Timeout, r = parseTimeout(timeout, v.policy.Limits); r != nil {
@@ -85,15 +85,14 @@ func (v validate) arguments(c Call) (Call, *policy.Refusal) {
 		c.Argv, r = parseArgv(args["argv"])
 		return c, r
 	}
-	return v.command(c, args)
+	return v.parseCommand(c, args)
 }
 
-// command reads cmd. The session that it sets is the call's, and may not
-// differ from session_id.
-func (v validate) command(c Call, args map[string]json.RawMessage) (Call, *policy.Refusal) {
+// parseCommand parses cmd. A session in it becomes the call's and must equal session_id.
+func (v validate) parseCommand(c Call, args map[string]json.RawMessage) (Call, *policy.Refusal) {
 	var cmd *string
 	if json.Unmarshal(args["cmd"], &cmd) != nil || cmd == nil {
-		return c, invalid("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
+		return c, invalidRefusal("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
 	}
 	argv, session, r := policy.Words(*cmd, v.policy.AgentBrowser.CDPPort)
 	if r != nil {
@@ -104,7 +103,7 @@ func (v validate) command(c Call, args map[string]json.RawMessage) (Call, *polic
 		return c, nil
 	}
 	if args["session_id"] != nil {
-		return c, invalid("session.twice", "session_id and AGENT_BROWSER_SESSION name two sessions; leave one out")
+		return c, invalidRefusal("session.twice", "session_id and AGENT_BROWSER_SESSION name two sessions; leave one out")
 	}
 	if r := checkSession(session); r != nil {
 		return c, r
@@ -113,14 +112,14 @@ func (v validate) command(c Call, args map[string]json.RawMessage) (Call, *polic
 	return c, nil
 }
 
-func invalid(rule, format string, args ...any) *policy.Refusal {
+func invalidRefusal(rule, format string, args ...any) *policy.Refusal {
 	return &policy.Refusal{Code: policy.InvalidParams, Rule: rule, Message: fmt.Sprintf(format, args...)}
 }
 
 func parseSession(raw json.RawMessage) (string, *policy.Refusal) {
 	var s *string
 	if json.Unmarshal(raw, &s) != nil || s == nil {
-		return "", invalid("session.format", "session_id must be a string of 1 to 64 letters, digits, `.`, `_` or `-`")
+		return "", invalidRefusal("session.format", "session_id must be a string of 1 to 64 letters, digits, `.`, `_` or `-`")
 	}
 	if r := checkSession(*s); r != nil {
 		return "", r
@@ -133,7 +132,7 @@ func checkSession(id string) *policy.Refusal {
 		return &policy.Refusal{Code: policy.SandboxViolation, Rule: "session.path", Message: "session_id is a name, not a path: 1 to 64 letters, digits, `.`, `_` or `-`"}
 	}
 	if !sessionID.MatchString(id) {
-		return invalid("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
+		return invalidRefusal("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
 	}
 	return nil
 }
@@ -143,7 +142,7 @@ func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
 	dec.UseNumber()
 	var elems []any
 	if err := dec.Decode(&elems); err != nil || elems == nil {
-		return nil, invalid("argv.type", "argv must be an array of strings, numbers or booleans, for instance [\"open\",\"https://example.com\"]")
+		return nil, invalidRefusal("argv.type", "argv must be an array of strings, numbers or booleans, for instance [\"open\",\"https://example.com\"]")
 	}
 	argv := make([]string, len(elems))
 	for i, e := range elems {
@@ -155,7 +154,7 @@ func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
 		case bool:
 			argv[i] = strconv.FormatBool(v)
 		default:
-			return nil, invalid("argv.type", "argv[%d] must be a string, a number or a boolean", i)
+			return nil, invalidRefusal("argv.type", "argv[%d] must be a string, a number or a boolean", i)
 		}
 	}
 	return argv, nil
@@ -167,13 +166,12 @@ func parseTimeout(raw json.RawMessage, limits policy.Limits) (time.Duration, *po
 	}
 	var n *float64
 	if json.Unmarshal(raw, &n) != nil || n == nil || *n != math.Trunc(*n) || *n < 1 || *n > float64(limits.MaxTimeoutSec) {
-		return 0, invalid("args.timeout", "the timeout must be a whole number from 1 to %d", limits.MaxTimeoutSec)
+		return 0, invalidRefusal("args.timeout", "the timeout must be a whole number from 1 to %d", limits.MaxTimeoutSec)
 	}
 	return time.Duration(*n) * time.Second, nil
 }
 
-// decodeObject reads one JSON object with exact, unrepeated keys, which
-// encoding/json does not insist on.
+// decodeObject decodes one JSON object. It requires exact and unrepeated keys; encoding/json doesn't.
 func decodeObject(raw json.RawMessage) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
@@ -185,7 +183,7 @@ func decodeObject(raw json.RawMessage) (map[string]json.RawMessage, error) {
 		if err != nil {
 			return nil, errors.New("the arguments are not valid JSON")
 		}
-		key, _ := tok.(string) // the decoder yields only strings here
+		key, _ := tok.(string) // an object's keys are always strings
 		if _, twice := out[key]; twice {
 			return nil, errors.New("a key is given twice; give each key once")
 		}

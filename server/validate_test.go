@@ -16,7 +16,7 @@ import (
 // parseCall reads arguments as the validate hook does.
 func parseCall(args string) (Call, *policy.Refusal) {
 	v := validate{policy: policy.Default()}
-	return v.arguments(Call{Tool: policy.ToolName, Arguments: json.RawMessage(args)})
+	return v.parseArguments(Call{Tool: policy.ToolName, Arguments: json.RawMessage(args)})
 }
 
 func TestParseCall(t *testing.T) {
@@ -102,8 +102,8 @@ func TestSchemaAgrees(t *testing.T) {
 
 func TestOutputSchema(t *testing.T) {
 	schema := compile(t, outputSchema)
-	for _, res := range []Result{{SessionID: "s", Stdout: "{}\n"}, Result{}.refuse(&policy.Refusal{Code: policy.PolicyBlocked, Rule: "x", Message: "y"})} {
-		v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(res.encode())))
+	for _, res := range []Result{{SessionID: "s", Stdout: "{}\n"}, Result{}.withRefusal(&policy.Refusal{Code: policy.PolicyBlocked, Rule: "x", Message: "y"})} {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(res.encodeJSON())))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,34 +15,36 @@ import (
 	"github.com/slimctl/slimctl/inspect/verify"
 )
 
-// BuildOptions says what is built of which profile, and where it goes.
+// BuildOptions selects the profile and base, and the target of the image.
 type BuildOptions struct {
 	ResolveOptions
-	// Annotations are set beside those that name the base.
+	// Annotations are added to those that name the base.
 	Annotations build.Annotations
-	// Target is where the image goes. With none its digest is worked out, and nothing is written.
+	// Target is where the image goes. Without any target, Build only computes the digest.
 	Target output.Target
-	// Engine makes and writes the image instead of the embedded one, which needs no daemon; buildkit.Engine is one.
+	// Engine builds and writes the image instead of the embedded engine, which needs no daemon. buildkit.Engine is an
+	// Engine.
 	Engine build.Engine
-	// NoVerify leaves the image unverified.
+	// NoVerify skips the verification of the image.
 	NoVerify bool
 }
 
-// Built is an image that was built.
+// Built is the result of Build.
 type Built struct {
 	*Resolved
-	// Image describes the image index, or the manifest when there is one platform.
+	// Image describes the image index, or the manifest if there is one platform.
 	Image v1.Descriptor
-	// Ledger counts what a push moved; an Engine doesn't tell.
+	// Transfer counts what a push sent. It is empty with an Engine.
 	Transfer output.Transfer
-	// Report is what verifying the image gave; nil with NoVerify.
+	// Report is the result of verifying the image; nil with NoVerify.
 	Report *verify.Report
 }
 
-// Build resolves a profile, makes the image of its recipes and verifies it, and then writes it to the target: files first,
-// the tags in registries last. An image that verifying finds an error in is a FindingsError, and nothing is written then.
+// Build resolves a profile, makes the image, verifies it and writes it to the target: files first, registry tags last.
+// If the verification finds errors, Build returns a FindingsError and writes nothing.
 //
-// Base layers that the cache doesn't know stay unread, and what they hold unchecked: with a lock none is read.
+// It doesn't read base layers whose index is not in the cache, so their content is unchecked. With a lock it reads
+// none.
 func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 	if err := checkTarget(o.Target); err != nil {
 		return nil, err
@@ -55,8 +57,8 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 	if err != nil {
 		return nil, err
 	}
-	resolved.logNewUpstream(access)
-	if err := onePlatform(o.Target, len(resolved.Recipes)); err != nil {
+	resolved.LogNewUpstream(access.Log)
+	if err := checkPlatforms(o.Target, len(resolved.Recipes)); err != nil {
 		return nil, err
 	}
 	b := &Built{Resolved: resolved}
@@ -93,14 +95,14 @@ func Build(ctx context.Context, o BuildOptions) (*Built, error) {
 	return b, nil
 }
 
-// checkTarget refuses what can't be written, before anything is read.
+// checkTarget refuses an invalid target, before anything is read.
 func checkTarget(t output.Target) error {
 	if t.Push && len(t.Tags) == 0 {
 		return usage(errors.New("--push needs a --tag to push to"))
 	}
 	for i, f := range t.Files {
 		if slices.ContainsFunc(t.Files[:i], func(o output.Spec) bool { return o.Dest == f.Dest }) {
-			return usage(fmt.Errorf("--output: two outputs go to %s", f.Dest))
+			return usage(fmt.Errorf("--output: two outputs have the destination %s", f.Dest))
 		}
 		if err := f.Check(); err != nil {
 			return err
@@ -109,14 +111,14 @@ func checkTarget(t output.Target) error {
 	return nil
 }
 
-// onePlatform refuses several platforms for what holds one.
-func onePlatform(t output.Target, platforms int) error {
+// checkPlatforms refuses several platforms for outputs that hold one.
+func checkPlatforms(t output.Target, platforms int) error {
 	if platforms == 1 {
 		return nil
 	}
 	for _, f := range t.Files {
 		if f.Type == output.DockerArchive {
-			return usage(fmt.Errorf("--output type=%s holds one platform and these are %d; choose one with --platform", f.Type, platforms))
+			return usage(fmt.Errorf("--output type=%s holds one platform, but there are %d; choose one with --platform", f.Type, platforms))
 		}
 	}
 	if t.Load {

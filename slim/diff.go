@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -19,26 +18,26 @@ import (
 	"github.com/slimctl/slimctl/inspect/diff"
 )
 
-// DiffOptions says which images are compared, and how.
+// DiffOptions selects the images to compare, and what to compare.
 type DiffOptions struct {
 	Access
-	// Base and Slim are the images, as slimctl help images names them.
+	// Base and Slim are image references, as described by slimctl help images.
 	Base, Slim string
-	// Platforms are those to compare, as os/arch; none are all that either image has.
+	// Platforms are the platforms to compare, as os/arch; none means all platforms of both images.
 	Platforms []string
-	// Compare says what counts as a difference.
+	// Compare selects what counts as a difference.
 	Compare diff.Options
 }
 
-// Diff compares two images platform by platform: files, config, surface and sizes. No more than two platforms are open at a
-// time, and a layer that both images have is not compared. A path of Compare that matches nothing is an error.
+// Diff compares the files, config, surface and sizes of two images, platform by platform. At most two platforms are
+// open at a time. Layers that both images share are not compared. A path of Compare that matches nothing is an error.
 func Diff(ctx context.Context, o DiffOptions) (out []*diff.Diff, err error) {
 	a, err := o.Access.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	references, sources := [2]string{o.Base, o.Slim}, [2]*image.Source{}
-	var g errgroup.Group // no context of its own: the sources are read later
+	var g errgroup.Group // without a context, because the sources are read after Wait
 	for i, reference := range references {
 		g.Go(func() (err error) {
 			sources[i], err = a.open(ctx, reference, nil)
@@ -77,7 +76,7 @@ func Diff(ctx context.Context, o DiffOptions) (out []*diff.Diff, err error) {
 	return out, checkMatched(out)
 }
 
-// addLedger adds the sizes by the components of the slim image's ledger, if it has one.
+// addLedger adds the sizes of the components in the slim image's ledger, if it has one.
 func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, p v1.Platform, images [2]*inspect.Image) error {
 	img, err := src.Image(p)
 	if err != nil {
@@ -88,7 +87,7 @@ func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, 
 		return nil
 	}
 	inBase, inSlim := map[string]string{}, map[string]string{}
-	names := map[string]string{} // each once in memory
+	names := map[string]string{} // interned
 	add := func(r ledger.Row) bool {
 		if names[r.Component] == "" {
 			names[r.Component] = strings.Clone(r.Component)
@@ -99,11 +98,11 @@ func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, 
 		}
 		return len(inBase) <= maxPaths
 	}
-	err = readLedger(l, func(in io.Reader) error {
-		_, err := ledger.Read(in, add)
-		return err
-	})
+	book, err := readLedger(l)
 	if err != nil {
+		return err
+	}
+	if _, err := ledger.Read(book(), add); err != nil {
 		return err
 	}
 	d.AddLedger(images[0].Files.Tree, images[1].Files.Tree,
@@ -111,22 +110,23 @@ func (a Access) addLedger(ctx context.Context, d *diff.Diff, src *image.Source, 
 	return nil
 }
 
-// maxPaths bounds what of a ledger is held in memory.
+// maxPaths limits the rows of a ledger in memory.
 const maxPaths = 2_000_000
 
-// checkMatched refuses a path that matches nothing on any platform: it is most likely a mistake, and nothing would differ.
+// checkMatched refuses a path that matches nothing on any platform. It is probably a mistake, and would hide all
+// differences.
 func checkMatched(diffs []*diff.Diff) error {
 	compared := slices.DeleteFunc(slices.Clone(diffs), func(d *diff.Diff) bool { return d.Missing != "" })
 	for _, p := range compared[0].Unmatched {
 		if !slices.ContainsFunc(compared, func(d *diff.Diff) bool { return !slices.Contains(d.Unmatched, p) }) {
-			return fmt.Errorf("%s matches nothing in %s, nor in %s", p, compared[0].Base.Reference, compared[0].Slim.Reference)
+			return fmt.Errorf("%s matches nothing in %s and %s; correct the path", p, compared[0].Base.Reference, compared[0].Slim.Reference)
 		}
 	}
 	return nil
 }
 
-// readPair reads one platform of both images: the files one after the other, so that a layer that both have and the cache
-// hasn't is read once.
+// readPair reads one platform of both images. It reads the files one after the other, so that a shared layer is read
+// once.
 func (a Access) readPair(ctx context.Context, references [2]string, sources [2]*image.Source, p platformPair) (out [2]*inspect.Image, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	var before *tree.Image
@@ -155,12 +155,12 @@ func (a Access) readPair(ctx context.Context, references [2]string, sources [2]*
 // platformPair is a platform to compare.
 type platformPair struct {
 	v1.Platform
-	of      [2]v1.Platform // as the base and the slim image name it
-	missing string         // diff.InBase or diff.InSlim: the one that lacks it
+	of      [2]v1.Platform // as base and slim name it
+	missing string         // diff.InBase or diff.InSlim, if that one lacks it
 }
 
-// platformPairs pairs the platforms of two images: those that are wanted, or else all. An image that doesn't say its
-// platform, as an archive may, is taken to be of the other one's.
+// platformPairs pairs the platforms of two images: the wanted ones, or all. An image without a platform in its config,
+// as in some archives, is paired with the other's.
 func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, error) {
 	olds, news := base.Platforms(), slim.Platforms()
 	var out []platformPair
@@ -177,14 +177,14 @@ func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, e
 		}
 		return out, nil
 	}
-	if unnamed(olds) && len(news) == 1 {
+	if isUnnamed(olds) && len(news) == 1 {
 		return []platformPair{{Platform: news[0], of: [2]v1.Platform{olds[0], news[0]}}}, nil
 	}
-	if unnamed(news) && len(olds) == 1 {
+	if isUnnamed(news) && len(olds) == 1 {
 		return []platformPair{{Platform: olds[0], of: [2]v1.Platform{olds[0], news[0]}}}, nil
 	}
-	if unnamed(olds) || unnamed(news) {
-		return nil, usage(errors.New("one of the images doesn't say its platform: --platform says which one of the other is to be compared with it"))
+	if isUnnamed(olds) || isUnnamed(news) {
+		return nil, usage(errors.New("one of the images names no platform; choose the other one's with --platform"))
 	}
 	common := false
 	for _, p := range olds {
@@ -201,24 +201,24 @@ func platformPairs(base, slim *image.Source, wanted []string) ([]platformPair, e
 		}
 	}
 	if !common {
-		return nil, &image.PlatformError{Ref: slim.Reference(), Want: olds[0], Have: news}
+		return nil, fmt.Errorf("the images have no platform in common: %s is for %v, %s for %v: %w", base.Reference(), olds, slim.Reference(), news, image.ErrNotFound)
 	}
 	return out, nil
 }
 
-// unnamed reports whether ps are the one image that doesn't say its platform.
-func unnamed(ps []v1.Platform) bool {
+// isUnnamed reports whether ps belongs to a single image that names no platform.
+func isUnnamed(ps []v1.Platform) bool {
 	return len(ps) == 1 && (ps[0].OS == "" || ps[0].Architecture == "")
 }
 
 func orUnnamed(ps []v1.Platform, p v1.Platform) v1.Platform {
-	if unnamed(ps) {
+	if isUnnamed(ps) {
 		return ps[0]
 	}
 	return p
 }
 
-// hasPlatform reports whether p is among the platforms: "arm64" is "arm64/v8".
+// hasPlatform reports whether ps contains p, with "arm64" equal to "arm64/v8".
 func hasPlatform(ps []v1.Platform, p v1.Platform) bool {
 	return slices.ContainsFunc(ps, func(have v1.Platform) bool { return image.SamePlatform(have, p) })
 }

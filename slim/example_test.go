@@ -43,7 +43,7 @@ func ExampleBuild() {
 	// written: true
 }
 
-// Resolve gives the steps that a build takes, without an image.
+// Resolve returns the steps that a build takes, without an image.
 func ExampleResolve() {
 	var o slim.ResolveOptions
 	o.Base, o.Platforms, o.NoLock = "standin:B", []string{"linux/arm64"}, true

@@ -14,7 +14,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 )
 
-// expectRecipe says what the surface of a recipe's image may have, and which paths the recipe lays and removes.
+// expectRecipe returns what the surface of a recipe's image may have, and the paths that the recipe adds and removes.
 func expectRecipe(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	e := expectProfile(p, r.Platform)
 	for _, s := range r.Removals {
@@ -35,8 +35,8 @@ func expectRecipe(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	return e, nil
 }
 
-// expectImage says what the surface of img may have by a profile whose base isn't known. unchecked names what can't be said
-// without the base.
+// expectImage returns what the surface of img may have by a profile without a known base. unchecked lists what can't be
+// decided without the base.
 func expectImage(p *profile.Profile, img *inspect.Image, own []build.Lay) (e *expect.Expect, unchecked []string, err error) {
 	platform := profilePlatform(img.Platform)
 	e = expectProfile(p, platform)
@@ -45,13 +45,13 @@ func expectImage(p *profile.Profile, img *inspect.Image, own []build.Lay) (e *ex
 		return nil, nil, err
 	}
 	for _, name := range unsure {
-		unchecked = append(unchecked, fmt.Sprintf("%s: whether %s has to be there: that depends on the base; name it with --base", platform, name))
+		unchecked = append(unchecked, fmt.Sprintf("%s: whether %s must exist depends on the base; name it with --base", platform, name))
 	}
 	for _, lay := range lays {
 		for _, f := range lay.Files {
 			at, err := img.Files.Resolve(f.Path)
 			if err != nil {
-				at = f.Path // it is not there, then
+				at = f.Path // it doesn't exist
 			}
 			e.Laid[at] = sourceOf(p, lay.Name, f.Path)
 		}
@@ -59,7 +59,7 @@ func expectImage(p *profile.Profile, img *inspect.Image, own []build.Lay) (e *ex
 	return e, unchecked, nil
 }
 
-// profilePlatform is a platform as profiles write it, without the variant that goes without saying.
+// profilePlatform returns a platform as profiles write it, without a default variant.
 func profilePlatform(p v1.Platform) v1.Platform {
 	if p.Architecture == "arm64" && p.Variant == "v8" {
 		p.Variant = ""
@@ -67,7 +67,7 @@ func profilePlatform(p v1.Platform) v1.Platform {
 	return p
 }
 
-// expectProfile says what a profile tells by itself.
+// expectProfile returns the expectations that a profile states itself.
 func expectProfile(p *profile.Profile, platform v1.Platform) *expect.Expect {
 	x := p.Expect
 	return &expect.Expect{
@@ -78,7 +78,7 @@ func expectProfile(p *profile.Profile, platform v1.Platform) *expect.Expect {
 	}
 }
 
-// sourceOf is the profile's line for a file of an overlay, or for the overlay; empty for what slimctl lays of itself.
+// sourceOf returns the profile's line for a file of an overlay, or for the overlay; "" if slimctl adds it by itself.
 func sourceOf(p *profile.Profile, overlay, written string) string {
 	for _, o := range p.Overlays {
 		if o.Name != overlay {

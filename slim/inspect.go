@@ -13,22 +13,23 @@ import (
 	"github.com/slimctl/slimctl/inspect"
 )
 
-// InspectOptions says which image is read.
+// InspectOptions selects an image.
 type InspectOptions struct {
 	Access
-	// Image is the image, as slimctl help images names it.
+	// Image is an image reference, as described by slimctl help images.
 	Image string
-	// Platforms are those to read, as os/arch; none are all that the image has.
+	// Platforms are the platforms to read, as os/arch; none means all of the image's.
 	Platforms []string
 }
 
-// Inspected is an image with the surface of each platform that was asked for.
+// Inspected is an image with the surface of each requested platform.
 type Inspected struct {
 	Source *image.Source
 	Images []*inspect.Image
 }
 
-// Inspect opens an image and reads the surface of each platform. A layer that the cache doesn't know is read once.
+// Inspect opens an image and reads the surface of each platform. It reads a layer once, if its index isn't in the
+// cache.
 func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 	a, err := o.Access.withDefaults()
 	if err != nil {
@@ -54,7 +55,7 @@ func Inspect(ctx context.Context, o InspectOptions) (*Inspected, error) {
 	return out, err
 }
 
-// readSurfaces reads the surface of images, one for each of the platforms, several at a time. open opens the files of one.
+// readSurfaces reads the surfaces of images concurrently; platforms are theirs. open returns the files of image i.
 func readSurfaces(ctx context.Context, reference string, images []v1.Image, platforms []v1.Platform, open func(context.Context, int) (*tree.Image, error)) ([]*inspect.Image, error) {
 	out := make([]*inspect.Image, len(images))
 	g, ctx := errgroup.WithContext(ctx)
@@ -76,7 +77,7 @@ func readSurfaces(ctx context.Context, reference string, images []v1.Image, plat
 	return out, g.Wait()
 }
 
-// openPlatforms opens the image, and returns the platforms that are asked for.
+// openPlatforms opens the image and returns the requested platforms.
 func (a Access) openPlatforms(ctx context.Context, o InspectOptions) (*image.Source, []v1.Platform, error) {
 	src, err := a.open(ctx, o.Image, nil)
 	if err != nil {

@@ -21,24 +21,24 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// managedAsset is the Chromium policy that goes with the image's own policy file.
+// managedAsset is the Chromium policy made from the image's own policy file.
 const managedAsset = "chromium/managed-policy.json"
 
-// maxConfig is the size in bytes beyond which browser-shell reads no configuration file.
+// maxConfig is the largest configuration file that browser-shell reads, in bytes.
 const maxConfig = 1 << 20
 
-// configReaders holds, by the path in the image, the code that reads a laid file at run time.
+// configReaders maps paths in the image to the code that reads the overlay's file at run time.
 var configReaders = map[string]func([]byte) error{
 	policy.DefaultPath:              func(text []byte) error { _, err := policy.Parse(text); return err },
 	guard.DefaultPath:               func(text []byte) error { _, err := guard.Parse(text); return err },
 	hub.DefaultConfig + ".template": func(text []byte) error { _, err := hub.ParseConfig(text); return err },
 }
 
-// Profiles lists the built-in profiles.
+// Profiles returns the built-in profiles.
 func Profiles() ([]profile.Summary, error) { return profile.Loader{Builtin: profiles.FS}.List() }
 
-// LoadProfile loads a profile, a built-in one by its name or a file, with settings over it (KEY.KEY=VALUE), and completes and
-// checks the configuration files that it lays. Naming a profile that isn't there is a UsageError.
+// LoadProfile loads a built-in profile by its name, or a profile file, with settings over it (KEY.KEY=VALUE). It
+// completes and checks the configuration files in its overlays. A name that doesn't exist is a UsageError.
 func LoadProfile(nameOrFile string, set []string) (*profile.Profile, error) {
 	p, err := profile.Loader{Builtin: profiles.FS, Set: set}.Load(nameOrFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,15 +50,15 @@ func LoadProfile(nameOrFile string, set []string) (*profile.Profile, error) {
 	return p, err
 }
 
-// configs completes and checks the configuration files that a profile lays. named is the profile as the user named it.
+// configs checks the configuration files in a profile's overlays. named is the profile's name as given by the user.
 type configs struct {
 	*profile.Profile
 	named string
 	errs  profile.Errors
 }
 
-// completeConfigs checks every configuration file that the profile lays with the code that reads it in the image, and has
-// the tool's policy and Chromium's policy say the same: policy.allowHosts goes into the first, the second is made from it.
+// completeConfigs checks every configuration file with the code that reads it in the image, and makes the tool's policy
+// and Chromium's policy agree: it writes policy.allowHosts to the first and makes the second from it.
 func completeConfigs(p *profile.Profile, named string) error {
 	c := &configs{Profile: p, named: named}
 	for i := range p.Overlays {
@@ -68,7 +68,7 @@ func completeConfigs(p *profile.Profile, named string) error {
 	}
 	c.checkEnv()
 	if len(c.errs) == 0 {
-		c.fitChromium(c.allowHosts())
+		c.fitChromium(c.setAllowHosts())
 	}
 	if len(c.errs) > 0 {
 		return c.errs
@@ -80,8 +80,8 @@ func (c *configs) fail(at profile.Position, path, msg, hint string) {
 	c.errs = append(c.errs, &profile.Error{Position: at, Path: path, Msg: msg, Hint: hint})
 }
 
-// failFile reports what a reader said of a file: at the place in the file that the profile names, or at the profile's line
-// for a content that is written there.
+// failFile reports a reader's error about a file: at the place in the file, or at the profile's line if the profile
+// holds the content.
 func (c *configs) failFile(f *profile.File, err error) {
 	msg := err.Error()
 	if f.Source == "" || strings.HasPrefix(f.Source, "asset:") {
@@ -97,7 +97,7 @@ func (c *configs) failFile(f *profile.File, err error) {
 	c.fail(at, "", msg, "")
 }
 
-// checkFile reads a file that a profile lays as the program in the image will read it, and notes what is wrong with it.
+// checkFile reads an overlay's file with the code of the program in the image, and reports errors.
 func (c *configs) checkFile(f *profile.File) {
 	if name, ok := strings.CutPrefix(f.Source, "asset:"); ok {
 		if info, err := fs.Stat(assets.FS, name); err != nil || info.IsDir() {
@@ -118,7 +118,7 @@ func (c *configs) checkFile(f *profile.File) {
 	}
 }
 
-// readConfig returns the content of a laid file.
+// readConfig returns the content of an overlay's file.
 func readConfig(f *profile.File) ([]byte, error) {
 	if f.Content != nil {
 		return []byte(*f.Content), nil
@@ -143,8 +143,8 @@ func readConfig(f *profile.File) ([]byte, error) {
 	return text, err
 }
 
-// CheckGateEnv checks the variables of an image's environment that decide who may come in. A key is usually given to the
-// container only, so that one that is missing here is no fault.
+// CheckGateEnv checks the variables of an image's environment that control access. A missing key is no error, since it
+// is usually given to the container only.
 func CheckGateEnv(env map[string]string) error {
 	_, err := gate.FromEnv(func(name string) string {
 		if name == "SANDBOX_API_KEY" && env[name] == "" {
@@ -155,15 +155,15 @@ func CheckGateEnv(env map[string]string) error {
 	return err
 }
 
-// checkEnv checks the variables of config.env that the image's entry reads.
+// checkEnv checks the variables of config.env that browser-shell init reads.
 func (c *configs) checkEnv() {
 	if err := CheckGateEnv(c.Config.Env); err != nil {
 		c.fail(profile.Position{File: c.named}, "config.env", strings.ReplaceAll(err.Error(), "\n", "; "), "")
 	}
 }
 
-// laid returns the files that the profile lays at a path: several with conditions that exclude each other.
-func (c *configs) laid(path string) (files []*profile.File) {
+// filesAt returns the overlay files at a path. There are several if their conditions exclude each other.
+func (c *configs) filesAt(path string) (files []*profile.File) {
 	for i := range c.Overlays {
 		for j := range c.Overlays[i].Files {
 			if f := &c.Overlays[i].Files[j]; f.Path == path {
@@ -174,9 +174,9 @@ func (c *configs) laid(path string) (files []*profile.File) {
 	return files
 }
 
-// allowHosts writes policy.allowHosts into the policy files that the profile lays, and returns the policies.
-func (c *configs) allowHosts() (policies []*policy.Policy) {
-	files := c.laid(policy.DefaultPath)
+// setAllowHosts writes policy.allowHosts to the policy files in the overlays, and returns the policies.
+func (c *configs) setAllowHosts() (policies []*policy.Policy) {
+	files := c.filesAt(policy.DefaultPath)
 	if len(files) == 0 && len(c.Policy.AllowHosts) > 0 {
 		c.fail(profile.Position{File: c.named}, "policy.allowHosts", "no overlay lays "+policy.DefaultPath, "extend l0, which does")
 	}
@@ -203,8 +203,8 @@ func (c *configs) allowHosts() (policies []*policy.Policy) {
 	return policies
 }
 
-// ChromiumFits reports whether the Chromium policy that a built-in profile lays fits a policy of the tool: whether Chromium
-// allows the same hosts, schemes and proxies.
+// ChromiumFits reports whether the Chromium policy in the built-in profiles fits a tool's policy: whether both allow
+// the same hosts, schemes and proxies.
 func ChromiumFits(p *policy.Policy) (bool, error) {
 	stock, err := fs.ReadFile(assets.FS, managedAsset)
 	if err != nil {
@@ -214,8 +214,8 @@ func ChromiumFits(p *policy.Policy) (bool, error) {
 	return bytes.Equal(stock, fitting), err
 }
 
-// fitChromium has the Chromium policy that slimctl makes fit the tool's: without that Chromium refuses a host that the tool
-// allows, or asks the proxy for one that it doesn't. A file of the profile's own in its place stays as it is.
+// fitChromium makes slimctl's Chromium policy fit the tool's. Otherwise Chromium would refuse a host that the tool
+// allows, or ask the proxy for one that it doesn't. It leaves a policy file of the profile's own unchanged.
 func (c *configs) fitChromium(policies []*policy.Policy) {
 	stock, err := fs.ReadFile(assets.FS, managedAsset)
 	if err != nil {

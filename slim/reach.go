@@ -17,13 +17,13 @@ import (
 	"github.com/slimctl/slimctl/inspect/verify"
 )
 
-// reach boots the image of a platform as it would be with all of the base, tries it as o does the image, and adds to the report what
-// was opened there and is missing in the image.
+// reach boots the image of a platform on top of the whole base and tries it like the image. It reports files that were
+// opened there and are missing in the image.
 func (v *Verified) reach(ctx context.Context, platform v1.Platform, o acceptance.Options) error {
 	if v.made == nil {
 		return usage(errors.New("--reach compares with the base: name it with --base IMAGE or --lock FILE"))
 	}
-	whole := v.whole(platform)
+	whole := v.wholeRecipe(platform)
 	if whole == nil {
 		return usage(fmt.Errorf("--reach is for a profile with keep, such as l1; an image of profile %s has all of the base", v.Profile.Name))
 	}
@@ -41,7 +41,7 @@ func (v *Verified) reach(ctx context.Context, platform v1.Platform, o acceptance
 		return fmt.Errorf("--reach: %w", err)
 	}
 	if observed.NotObserved != nil {
-		v.Report.Unchecked = append(v.Report.Unchecked, fmt.Sprintf("what is opened with all of the base: %v", observed.NotObserved))
+		v.Report.Unchecked = append(v.Report.Unchecked, fmt.Sprintf("files opened with all of the base: %v", observed.NotObserved))
 	}
 	base, err := tree.Cache{Dir: v.access.CacheDir}.Open(ctx, whole.Base.Image, tree.Options{Progress: v.access.Progress})
 	if err != nil {
@@ -52,19 +52,19 @@ func (v *Verified) reach(ctx context.Context, platform v1.Platform, o acceptance
 	return nil
 }
 
-// noteUse adds to the report how much of an image with layers of its own was opened.
+// noteUse reports how much of an image with replaced layers was opened.
 func (v *Verified) noteUse(platform v1.Platform, run *acceptance.Result) {
 	switch {
 	case v.Profile.Keep == nil:
 	case run.NotObserved != nil:
-		v.Report.Unchecked = append(v.Report.Unchecked, fmt.Sprintf("what of the image is opened: %v", run.NotObserved))
+		v.Report.Unchecked = append(v.Report.Unchecked, fmt.Sprintf("files of the image that are opened: %v", run.NotObserved))
 	default:
 		v.Report.Use = verify.UseOf(v.image(platform).Files, run.Opened)
 	}
 }
 
-// whole is the recipe of a platform's image with all of the base; nil where there is none.
-func (v *Verified) whole(platform v1.Platform) *build.Recipe {
+// wholeRecipe returns the recipe of a platform's image on top of the whole base, or nil.
+func (v *Verified) wholeRecipe(platform v1.Platform) *build.Recipe {
 	i := slices.IndexFunc(v.made.Recipes, func(r *build.Recipe) bool { return r.Platform.String() == platform.String() })
 	if i < 0 {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -25,31 +26,31 @@ import (
 	"github.com/slimctl/slimctl/internal/version"
 )
 
-// ResolveOptions says which profile is resolved against which base.
+// ResolveOptions selects a profile and its base.
 type ResolveOptions struct {
 	Access
-	// Profile is the name of a built-in profile, or a file; empty is l0.
+	// Profile is the name of a built-in profile, or a file; empty means l0.
 	Profile string
-	// Set holds settings over the profile, as KEY.KEY=VALUE.
+	// Set holds settings that override the profile, as KEY.KEY=VALUE.
 	Set []string
-	// Labels are set in the image's config over the profile's. What a lock pins doesn't depend on them.
+	// Labels override the labels in the profile's config. They don't affect the lock.
 	Labels map[string]string
-	// Base is the image to derive from, as slimctl help images names it; empty is the profile's.
+	// Base is the image to derive from, as described by slimctl help images; empty means the profile's.
 	Base string
-	// Platforms are those to resolve for, as os/arch; none are the profile's.
+	// Platforms are the platforms to resolve for, as os/arch; none means the profile's.
 	Platforms []string
-	// Payload is a directory that slimctl payload fetch wrote; empty has npm fetch it.
+	// Payload is a directory written by slimctl payload fetch; empty means fetching it by npm.
 	Payload string
-	// Lock is the lock file; empty is slim.lock beside the profile, if there is one.
+	// Lock is the lock file; empty means slim.lock beside the profile, if it exists.
 	Lock string
 	// AcceptUnknownLine sets the profile's base.acceptUnknownLine.
 	AcceptUnknownLine bool
-	// NoLock uses no lock, Locked fails where there is none.
+	// NoLock ignores locks. Locked fails without a lock.
 	NoLock, Locked bool
-	// Before is an earlier lock file: what it took away is no news (Resolved.NewUpstream). Empty is slim.lock beside the profile,
-	// if there is one. A lock that is used tells no news.
+	// Before is an earlier lock file: what it removed is not new (Resolved.NewUpstream). Empty means slim.lock beside the
+	// profile, if it exists. If a lock is used, nothing is new.
 	Before string
-	// Epoch is the time of everything that a build adds; zero is the base's.
+	// Epoch is the time of everything that a build adds; zero means the base's.
 	Epoch time.Time
 }
 
@@ -62,19 +63,19 @@ func (o ResolveOptions) withDefaults() (ResolveOptions, error) {
 	return o, err
 }
 
-// Resolved is a profile resolved, with what it was resolved against.
+// Resolved is the result of Resolve.
 type Resolved struct {
 	Profile *profile.Profile
 	// Source is the base.
 	Source *image.Source
-	// Recipes has one recipe a platform.
+	// Recipes has one recipe per platform.
 	Recipes []*build.Recipe
-	// Lock pins what resolving found.
+	// Lock pins the result.
 	Lock *lock.File
 }
 
-// Resolve loads a profile and resolves it against its base: with a lock it reads no layer of the base, and otherwise those
-// that the cache doesn't know.
+// Resolve loads a profile and resolves it against its base. With a lock it reads no layer of the base, otherwise those
+// whose index isn't in the cache.
 func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -96,7 +97,7 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 	if o.Base != "" {
 		given = o.Base
 	}
-	reference := strings.TrimPrefix(given, "docker://") // which says that it is no path
+	reference := strings.TrimPrefix(given, "docker://") // the prefix marks a registry reference
 	var pinned *lock.File
 	if !o.NoLock {
 		if pinned, err = findLock(o, p, reference, platforms); err != nil {
@@ -123,20 +124,33 @@ func Resolve(ctx context.Context, o ResolveOptions) (*Resolved, error) {
 		Profile: p, Reference: reference, Source: r.Source, Platforms: platforms, Overlays: own, Assets: assets.FS, Lock: pinned, Before: lockBefore(o),
 		Cache: tree.Cache{Dir: o.CacheDir}, Progress: o.Progress, Epoch: o.Epoch,
 	})
+	if err == nil && pinned == nil {
+		err = r.logIdleKeeps(o.Access)
+	}
 	return r, err
 }
 
-// NewUpstream returns what of the base is new since the lock before and the profile's notes, and goes; each once.
+// NewUpstream returns what is removed from the base and is new since the earlier lock and the profile's notes, without
+// duplicates.
 func (r *Resolved) NewUpstream() []build.Gone { return build.NewUpstream(r.Recipes) }
 
-// logNewUpstream tells it, a line each.
-func (r *Resolved) logNewUpstream(a Access) {
-	for _, g := range r.NewUpstream() {
-		a.Log("new upstream, removed: %s (%s)", g.Path, g.Why)
+// maxLogged limits the lines of LogNewUpstream.
+const maxLogged = 200
+
+// LogNewUpstream logs NewUpstream, one line each up to a limit, and how many more there are. Variables and MCP servers come
+// before files, of which there may be very many.
+func (r *Resolved) LogNewUpstream(log func(format string, args ...any)) {
+	all := r.NewUpstream()
+	slices.SortStableFunc(all, func(a, b build.Gone) int { return strings.Compare(b.Path[:1], a.Path[:1]) })
+	for _, g := range all[:min(len(all), maxLogged)] {
+		log("new upstream, removed: %s (%s)", g.Path, g.Why)
+	}
+	if more := len(all) - maxLogged; more > 0 {
+		log("new upstream, removed: and %s more", humanize.Comma(int64(more)))
 	}
 }
 
-// lockBefore reads the earlier lock; nil when there is none that can be read, which knows nothing.
+// lockBefore reads the earlier lock. It returns nil if there is none or if it can't be read.
 func lockBefore(o ResolveOptions) *lock.File {
 	file := o.Before
 	if file == "" {
@@ -149,12 +163,12 @@ func lockBefore(o ResolveOptions) *lock.File {
 	return before
 }
 
-// Annotations adds what the image specification has for the base (annotations.md), and the version of slimctl, to a build's
-// own.
+// Annotations returns own with the image specification's annotations for the base (annotations.md) and slimctl's
+// version.
 func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 	base := map[string]string{image.AnnotationBaseDigest: r.Source.Digest().String()}
 	if r.Source.Name() != nil {
-		// As it was asked for: a lock pins the source to a digest, and must not change the image.
+		// Take the reference as requested: a lock pins the source to a digest, which must not change the image.
 		if n, err := image.ParseReference(r.Recipes[0].Base.Reference, false); err == nil {
 			base[image.AnnotationBaseName] = n.Name()
 		}
@@ -170,7 +184,7 @@ func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 	return build.Annotations{Index: over(own.Index), Manifest: over(own.Manifest)}
 }
 
-// findLock finds the lock that goes with the profile, and says what it made of it.
+// findLock returns the lock for the profile, and logs its use.
 func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms []v1.Platform) (*lock.File, error) {
 	file := o.Lock
 	if file == "" {
@@ -179,7 +193,7 @@ func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms 
 	pinned, err := lock.Read(file)
 	if errors.Is(err, fs.ErrNotExist) && o.Lock == "" {
 		if o.Locked {
-			return nil, fmt.Errorf("--locked: there is no %s; run `slimctl lock`", file)
+			return nil, fmt.Errorf("--locked: there is no %s; run `slimctl lock` with the same flags", file)
 		}
 		return nil, nil
 	}
@@ -187,20 +201,23 @@ func findLock(o ResolveOptions, p *profile.Profile, reference string, platforms 
 		return nil, err
 	}
 	if err := pinned.Matches(p, reference, platforms); err != nil {
-		remedy := "run `slimctl lock`, or pass --no-lock to build unpinned"
+		remedy, unpinned := "run `slimctl lock` with the same flags", ", or pass --no-lock to build unpinned"
+		if o.Lock != "" { // with --lock, --no-lock is a mistake
+			unpinned = ""
+		}
 		if o.Base == "" && pinned.Base.Reference != reference {
 			remedy = "pass --base " + pinned.Base.Reference + ", or " + remedy
 		}
-		if pinned.Profile.Name != p.Name { // its lock is still needed
-			remedy = "name another with --lock FILE, which `slimctl lock -o FILE` writes, or pass --no-lock to build unpinned"
+		if pinned.Profile.Name != p.Name { // another profile still needs it
+			remedy = "name another with --lock FILE, which `slimctl lock -o FILE` writes"
 		}
-		return nil, fmt.Errorf("%s is stale (%w); %s", file, err, remedy)
+		return nil, fmt.Errorf("%s is stale (%w); %s%s", file, err, remedy, unpinned)
 	}
 	o.Log("lock %s is used: base %s, no base layer is read", file, pinned.Base.Digest)
 	return pinned, nil
 }
 
-// LockFile is where the lock of a profile lies: beside its file, in the current directory for a built-in one.
+// LockFile returns the path of a profile's lock: beside its file, or in the current directory for a built-in profile.
 func LockFile(nameOrFile string) string {
 	if profile.IsFile(nameOrFile) {
 		return filepath.Join(filepath.Dir(nameOrFile), lock.Name)
@@ -208,7 +225,7 @@ func LockFile(nameOrFile string) string {
 	return lock.Name
 }
 
-// makeOverlays makes the overlays that every profile has, for each platform: the payload and our server.
+// makeOverlays returns, for each platform, the overlays of every profile: the payload and browser-shell.
 func makeOverlays(ctx context.Context, o ResolveOptions, p *profile.Profile, platforms []v1.Platform) (map[string][]build.Lay, error) {
 	if len(platforms) == 0 {
 		return nil, nil
@@ -261,7 +278,7 @@ func fetchPayload(ctx context.Context, dir string, want profile.AgentBrowser, o 
 	return p, nil
 }
 
-// profilePlatforms reads platforms of a profile; none are all that it has.
+// profilePlatforms parses platforms of a profile; an empty list means all of them.
 func profilePlatforms(list []string, p *profile.Profile) ([]v1.Platform, error) {
 	var have []string
 	for _, s := range p.Platforms {

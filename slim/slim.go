@@ -1,9 +1,9 @@
-// Package slim derives a slim, closed image from a big all-in-one base, and shows what it became: it is what the commands of
-// slimctl do, for programs.
+// Package slim derives a slim, closed image from a big all-in-one base and describes the result. It is the library
+// behind slimctl's commands.
 //
-// Start with Build, which resolves a profile against a base, makes the image, verifies it and writes it. Resolve goes only as
-// far as the recipes. Verify checks an image that somebody built against a profile, Diff compares two images, and Inspect
-// reads what one exposes. Nothing here prints: what goes on is told to Access.Progress and Access.Log.
+// Start with Build, which resolves a profile against a base, makes the image, verifies it and writes it. Resolve stops
+// at the recipes. Verify checks a finished image against a profile, Diff compares two images, and Inspect reads what an
+// image exposes. The package prints nothing; it reports to Access.Progress and Access.Log.
 package slim
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/slimctl/slimctl/internal/standin/live"
 )
 
-// Access says how images are reached and who hears of it; the options of every function have it. The zero value takes the
+// Access configures access to images and reporting. It is part of every function's options. The zero value uses the
 // credentials of the Docker config, and slimctl's directory in the user's cache directory.
 type Access struct {
 	// Options configures registries, the cache and progress.
 	image.Options
-	// Log is called with what a person may want to know, one line at a time; nil discards it.
+	// Log writes one line for the user; nil discards it.
 	Log func(format string, args ...any)
 }
 
@@ -45,7 +45,7 @@ func (a Access) withDefaults() (Access, error) {
 	return a, nil
 }
 
-// UsageError is a mistake in what the caller asked for, and not in what was found.
+// UsageError is an error in the caller's options, not in an image.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
@@ -54,8 +54,8 @@ func (e *UsageError) Unwrap() error { return e.Err }
 
 func usage(err error) error { return &UsageError{err} }
 
-// Open opens an image, as slimctl help images names them; standin:LINE and standin-live:LINE are made when they aren't in the
-// cache.
+// Open opens an image, as described by slimctl help images. It makes standin:LINE and standin-live:LINE if they aren't
+// in the cache.
 func Open(ctx context.Context, a Access, reference string) (*image.Source, error) {
 	a, err := a.withDefaults()
 	if err != nil {
@@ -64,7 +64,7 @@ func Open(ctx context.Context, a Access, reference string) (*image.Source, error
 	return a.open(ctx, reference, nil)
 }
 
-// open opens an image, at the digest that pinned has for it when it isn't nil.
+// open opens an image, at the digest in pinned if it isn't nil.
 func (a Access) open(ctx context.Context, reference string, pinned *lock.File) (*image.Source, error) {
 	if dir, ok, err := a.standin(ctx, reference); err != nil {
 		return nil, err
@@ -79,13 +79,12 @@ func (a Access) open(ctx context.Context, reference string, pinned *lock.File) (
 		return nil, err
 	}
 	if pinned != nil && src.Digest() != pinned.Base.Digest {
-		return nil, fmt.Errorf("base %s is %s, and the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), pinned.Base.Digest)
+		return nil, fmt.Errorf("base %s is %s, but the lock was written for %s; run `slimctl lock` again", reference, src.Digest(), pinned.Base.Digest)
 	}
 	return src, nil
 }
 
-// standin gives the layout of the base that standin:LINE and standin-live:LINE stand for; ok is false for any other
-// reference.
+// standin returns the layout for standin:LINE and standin-live:LINE; ok is false for any other reference.
 func (a Access) standin(ctx context.Context, reference string) (dir string, ok bool, err error) {
 	kind, line, _ := strings.Cut(reference, ":")
 	if kind != "standin" && kind != "standin-live" {
@@ -123,14 +122,14 @@ func CheckBoots(reference string, src *image.Source) error {
 	return nil
 }
 
-// parsePlatforms reads platforms, each once.
+// parsePlatforms parses platforms and removes duplicates.
 func parsePlatforms(list []string) ([]v1.Platform, error) {
 	var out []v1.Platform
 	seen := map[string]bool{}
 	for _, s := range list {
 		p, err := v1.ParsePlatform(s)
 		if err != nil || p.OS == "" || p.Architecture == "" {
-			return nil, usage(fmt.Errorf("--platform %q: a platform is os/arch, such as linux/arm64", s))
+			return nil, usage(fmt.Errorf("--platform %q: write os/arch, such as linux/arm64", s))
 		}
 		if !seen[p.String()] {
 			seen[p.String()] = true

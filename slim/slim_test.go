@@ -175,3 +175,19 @@ func TestNothingIsWrittenOfAFinding(t *testing.T) {
 		t.Errorf("%s is %s", tag, d.Digest)
 	}
 }
+
+// TestManyNewPaths: a base with very many new files doesn't fill the screen.
+func TestManyNewPaths(t *testing.T) {
+	for n, want := range map[int]int{0: 1, 199: 200, 250_000: 201} {
+		recipe := &build.Recipe{}
+		for i := range n {
+			recipe.New = append(recipe.New, build.Gone{Path: fmt.Sprintf("/opt/%d", i), Why: "w"})
+		}
+		recipe.New = append(recipe.New, build.Gone{Path: "MCP server new", Why: "w"})
+		var lines []string
+		(&slim.Resolved{Recipes: []*build.Recipe{recipe}}).LogNewUpstream(func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) })
+		if len(lines) != want || lines[0] != "new upstream, removed: MCP server new (w)" || n > want && lines[want-1] != "new upstream, removed: and 249,801 more" {
+			t.Errorf("%d: %d lines, from %q to %q", n, len(lines), lines[0], lines[len(lines)-1])
+		}
+	}
+}

@@ -26,7 +26,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// FindingsError is an image that was built and, since it doesn't hold what its profile promises, not written.
+// FindingsError reports an image that was built but not written, because verifying it found errors.
 type FindingsError struct{ Report *verify.Report }
 
 func (e *FindingsError) Error() string {
@@ -37,47 +37,49 @@ func (e *FindingsError) Error() string {
 	return Verdict(e.Report) + "; nothing was written (--verify=false leaves this out)\n" + strings.TrimSpace(text.String())
 }
 
-// What Verify compares by, and its way out.
+// The comparisons of Verify, from the strictest.
 const (
-	// SameDigest takes the image that the profile gives, and no other.
+	// SameDigest accepts only the image that the profile gives.
 	SameDigest = "digest"
-	// SameTree takes other layers, too, as a Dockerfile gives, if the merged tree and the image config are the same.
+	// SameTree also accepts other layers, as from a Dockerfile, if the merged tree and the image config are the same.
 	SameTree = "tree"
 )
 
-// VerifyOptions says which image is verified against which profile.
+// VerifyOptions selects the image and the profile to verify it against.
 type VerifyOptions struct {
-	// ResolveOptions names the profile and, by Base or Lock, the base. Without either the base is the one that the image's
-	// annotations name, if that is one of the profile's own repository and can be read. Platforms are those that the image must
-	// have.
+	// ResolveOptions selects the profile and, by Base or Lock, the base. Without these it takes the base in the image's
+	// annotations, if that is from the repository of the profile's base and can be read. Platforms are the platforms
+	// that the image must have.
 	ResolveOptions
-	// Image is the image, as slimctl help images names it.
+	// Image is an image reference, as described by slimctl help images.
 	Image string
-	// Annotations are those that the build was told to set.
+	// Annotations are those that were set in the build.
 	Annotations build.Annotations
-	// Same is SameDigest or SameTree; empty is SameDigest.
+	// Same is SameDigest or SameTree; empty means SameDigest.
 	Same string
-	// SurfaceOnly compares the image with nothing.
+	// SurfaceOnly skips the comparison and checks the surface only.
 	SurfaceOnly bool
+	// Run tells Verify that Verified.Run follows, so it refuses at once an image that doesn't run on this machine.
+	Run bool
 }
 
-// Verified is an image with what verifying it gave.
+// Verified is the result of Verify.
 type Verified struct {
 	Inspected
 	Profile *profile.Profile
 	Report  *verify.Report
-	// Opened has the image's files that were opened in Run, with the program that opened each first: with runc alone.
+	// Opened maps the image's files that were opened in Run to the program that opened each first; it needs runc.
 	Opened map[string]string
 
 	access Access
-	made   *Resolved                 // what the image was compared with; nil without a base
+	made   *Resolved                 // the image compared with; nil without a base
 	expect map[string]*expect.Expect // by platform
 }
 
-// Verify reproduces the image: it resolves the profile against the base, makes the image that a build makes, and compares. One
-// of the same digest is proven, and no layer is read for it; of another, what differs is found. Rules on the surface run in
-// both cases. Findings are in the report, and no error; a report that is neither proven nor has an Error is of an image that
-// was compared with nothing, and Report.Unchecked says why.
+// Verify reproduces the image: it resolves the profile against the base, makes the image and compares. An image with
+// the same digest is proven, without reading a layer. For another one Verify lists the differences. The rules on the
+// surface run in both cases. Findings are in the report, not in the error. A report that is neither proven nor has an
+// Error is about an image that was compared with nothing; Report.Unchecked has the reason.
 func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	var err error
 	if o.ResolveOptions, err = o.ResolveOptions.withDefaults(); err != nil {
@@ -90,6 +92,11 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	f, err := openFound(ctx, o)
 	if err != nil {
 		return nil, err
+	}
+	if o.Run {
+		if err := f.checkRuns(o.Image); err != nil {
+			return nil, err
+		}
 	}
 	in := verify.Input{Index: f.source.Index(), FromDocker: f.source.FromDocker(), SurfaceOnly: o.SurfaceOnly}
 	if in.Ignored, err = ignored(f.source); err != nil {
@@ -110,9 +117,9 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	if r != nil {
 		in.Expect, err = r.reproduce(ctx, o, f, &in, chosen)
 		in.Ledgers, unchecked = f.ledgers(ctx)
-	} else if err = f.read(ctx, o, nil, nil); err == nil {
+	} else if err = f.readSurface(ctx, o, nil, nil); err == nil {
 		in.Expect, unchecked, err = expectAlone(ctx, o.ResolveOptions, p, f.images)
-		ledgers, _ := f.ledgers(ctx) // one that can't be read isn't checked either
+		ledgers, _ := f.ledgers(ctx) // an unreadable ledger is not checked
 		for _, platform := range slices.Sorted(maps.Keys(ledgers)) {
 			unchecked = append(unchecked, platform+": the ledger that refers to it: that needs the base; name it with --base")
 		}
@@ -124,7 +131,7 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 		unchecked = append(unchecked, why)
 	}
 	for _, m := range missing {
-		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, and this image is for %s alone", m, p.Name, alone))
+		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, but this image is for %s only", m, p.Name, alone))
 	}
 	in.Images = f.images
 	report, err := verify.Check(ctx, in)
@@ -147,11 +154,11 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 type found struct {
 	source    *image.Source
 	platforms []v1.Platform
-	manifests []v1.Image // of platforms
+	manifests []v1.Image // of the platforms
 	images    []*inspect.Image
 }
 
-// otherBase returns the digest of the base that the image's annotations name, or "" when they name base or none.
+// otherBase returns the digest of the base in the image's annotations, or "" if it is base or there is none.
 func (f *found) otherBase(base v1.Hash) (string, error) {
 	for _, img := range f.manifests {
 		m, err := img.Manifest()
@@ -165,7 +172,7 @@ func (f *found) otherBase(base v1.Hash) (string, error) {
 	return "", nil
 }
 
-// openFound opens the image, and reads no layer.
+// openFound opens the image without reading a layer.
 func openFound(ctx context.Context, o VerifyOptions) (f *found, err error) {
 	f = &found{}
 	if f.source, f.platforms, err = o.openPlatforms(ctx, InspectOptions{Image: o.Image, Platforms: o.Platforms}); err != nil {
@@ -175,9 +182,9 @@ func openFound(ctx context.Context, o VerifyOptions) (f *found, err error) {
 	return f, err
 }
 
-// read reads the surface of the images. For one that made has, by its digest, the files are taken from there; of another, layers
-// that made has are. Layers that lie on this machine are compared with their digests.
-func (f *found) read(ctx context.Context, o VerifyOptions, made map[string]*inspect.Image, skip func(v1.Hash) bool) (err error) {
+// readSurface reads the surfaces of the images. It takes files from an image in made with the same digest, and
+// otherwise shared layers. It compares layers on this machine with their digests.
+func (f *found) readSurface(ctx context.Context, o VerifyOptions, made map[string]*inspect.Image, skip func(v1.Hash) bool) (err error) {
 	f.images, err = readSurfaces(ctx, o.Image, f.manifests, f.platforms, func(ctx context.Context, i int) (*tree.Image, error) {
 		img, options := f.manifests[i], tree.Options{Progress: o.Progress, Skip: skip}
 		if err := f.source.CheckLayers(ctx, img, o.Progress); err != nil {
@@ -194,16 +201,17 @@ func (f *found) read(ctx context.Context, o VerifyOptions, made map[string]*insp
 	return err
 }
 
-// resolveFound resolves the profile against the base of the image. It is nil where nobody says which that is, or where it can't
-// be read; why says so.
+// resolveFound resolves the profile against the image's base. r is nil if the base is unknown or can't be read; why is
+// the reason.
 func resolveFound(ctx context.Context, o VerifyOptions, p *profile.Profile, f *found) (r *Resolved, why string, err error) {
 	named := o.Base != "" || o.Lock != ""
+	asked := "" // the build's reference of its base
 	o.NoLock = o.Lock == ""
 	switch {
 	case o.SurfaceOnly:
 		return nil, "", nil
 	case !named:
-		if o.Base, why, err = annotatedBase(p, f); o.Base == "" || err != nil {
+		if o.Base, asked, why, err = annotatedBase(p, f); o.Base == "" || err != nil {
 			return nil, why, err
 		}
 		o.Log("base %s is the one that the image names, of the repository that profile %s names", o.Base, p.Name)
@@ -214,33 +222,34 @@ func resolveFound(ctx context.Context, o VerifyOptions, p *profile.Profile, f *f
 	}
 	if err == nil && !named {
 		for _, recipe := range r.Recipes {
-			recipe.Base.Reference = p.Base.Reference // by which a build names it
+			recipe.Base.Reference = asked
 		}
 	}
 	return r, "", err
 }
 
-// annotatedBase is the base that the image says it is made from. The profile says which repository is believed, the image
-// only which digest of it.
-func annotatedBase(p *profile.Profile, f *found) (reference, why string, err error) {
+// annotatedBase returns the base in the image's annotations, by digest, and the reference that the build used. The
+// profile decides which repository is trusted; the image chooses only the digest.
+func annotatedBase(p *profile.Profile, f *found) (reference, asked, why string, err error) {
 	for i, img := range f.manifests {
 		m, err := img.Manifest()
 		if err != nil {
-			return "", "", err
+			return "", "", "", err
 		}
 		at, why := believedBase(p.Base.Reference, m.Annotations)
 		switch {
 		case why != "":
-			return "", fmt.Sprintf("%s: the base: %s", f.platforms[i], why), nil
+			return "", "", fmt.Sprintf("%s: the base: %s; name it with --base IMAGE", f.platforms[i], why), nil
 		case reference != "" && at != reference:
-			return "", "the base: the images of the platforms name several", nil
+			return "", "", "the base: the images of the platforms name several; name it with --base IMAGE", nil
 		}
-		reference = at
+		reference, asked = at, m.Annotations[image.AnnotationBaseName]
 	}
-	return reference, "", nil
+	return reference, asked, "", nil
 }
 
-// believedBase is the profile's reference at the digest that annotations name.
+// believedBase returns the repository of the profile's reference at the digest in the annotations. The build may have
+// used another tag or the digest.
 func believedBase(reference string, annotations map[string]string) (at, why string) {
 	digest, err := v1.NewHash(annotations[image.AnnotationBaseDigest])
 	if err != nil || digest.Algorithm != "sha256" {
@@ -253,16 +262,19 @@ func believedBase(reference string, annotations map[string]string) (at, why stri
 	if annotations[image.AnnotationBaseName] == "" {
 		return "", "no annotation names it"
 	}
-	if have, err := image.ParseReference(annotations[image.AnnotationBaseName], false); err != nil || have.Name() != want.Name() {
-		return "", fmt.Sprintf("its annotation names %.300q, and the profile %s", annotations[image.AnnotationBaseName], want.Name())
+	have, err := image.ParseReference(annotations[image.AnnotationBaseName], false)
+	if err != nil || have.Context().Name() != want.Context().Name() {
+		return "", fmt.Sprintf("its annotation names %.300q, but the profile names %s", annotations[image.AnnotationBaseName], want.Name())
 	}
-	if pinned, ok := want.(name.Digest); ok && pinned.DigestStr() != digest.String() {
-		return "", fmt.Sprintf("its annotation names %s, and the profile %s", digest, pinned.DigestStr())
+	for whose, n := range map[string]name.Reference{"annotation base.name": have, "profile": want} {
+		if pinned, ok := n.(name.Digest); ok && pinned.DigestStr() != digest.String() {
+			return "", fmt.Sprintf("its annotation base.digest names %s, but the %s names %s", digest, whose, pinned.DigestStr())
+		}
 	}
 	return want.Context().Name() + "@" + digest.String(), ""
 }
 
-// reproduce makes the image that a build of the recipes makes, and reads the one found as far as it is another.
+// reproduce makes the image of the recipes, and reads the found one where it differs.
 func (r *Resolved) reproduce(ctx context.Context, o VerifyOptions, f *found, in *verify.Input, chosen bool) (map[string]*expect.Expect, error) {
 	annotations := r.Annotations(o.Annotations)
 	made, err := embedded.Assemble(ctx, r.Recipes, annotations)
@@ -279,7 +291,7 @@ func (r *Resolved) reproduce(ctx context.Context, o VerifyOptions, f *found, in 
 	if err != nil {
 		return nil, err
 	}
-	same, err := f.same(images)
+	same, err := f.isAmong(images)
 	if err != nil {
 		return nil, err
 	}
@@ -304,14 +316,14 @@ func (r *Resolved) reproduce(ctx context.Context, o VerifyOptions, f *found, in 
 		want.Images[r.Recipes[i].Platform.String()] = opened
 	}
 	in.Want = want
-	if err := f.read(ctx, o, want.Images, skip); err != nil {
+	if err := f.readSurface(ctx, o, want.Images, skip); err != nil {
 		return nil, err
 	}
 	return r.expect()
 }
 
-// same reports whether the images found are all among those.
-func (f *found) same(images []v1.Image) (bool, error) {
+// isAmong reports whether all found images are in images.
+func (f *found) isAmong(images []v1.Image) (bool, error) {
 	digests := map[v1.Hash]bool{}
 	for _, img := range images {
 		h, err := img.Digest()
@@ -328,7 +340,7 @@ func (f *found) same(images []v1.Image) (bool, error) {
 	return true, nil
 }
 
-// openMade opens an image that was made. Layers of the base that are skipped and that the cache doesn't hold stay unread.
+// openMade opens an image that was made. It skips base layers for which skip holds and that are not in the cache.
 func openMade(ctx context.Context, o VerifyOptions, platform v1.Platform, img v1.Image, skip func(v1.Hash) bool) (out *inspect.Image, err error) {
 	out = &inspect.Image{Reference: "the image that the profile gives", Platform: platform}
 	if out.Files, err = (tree.Cache{Dir: o.CacheDir}).Open(ctx, img, tree.Options{Progress: o.Progress, Skip: skip}); err != nil {
@@ -344,7 +356,7 @@ func openMade(ctx context.Context, o VerifyOptions, platform v1.Platform, img v1
 	return out, err
 }
 
-// baseLayers are the digests of all layers of the recipes' bases, and of those that a lock names in their place.
+// baseLayers returns the digests of all layers of the recipes' bases, and of those that replace them in a lock.
 func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 	out := map[v1.Hash]bool{}
 	for _, recipe := range r.Recipes {
@@ -356,7 +368,7 @@ func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 			out[l.Digest] = true
 		}
 		strip := recipe.Strip
-		if strip == nil || strip.Explain != nil {
+		if strip == nil || !strip.Locked {
 			continue
 		}
 		for _, l := range strip.Layers {
@@ -370,8 +382,8 @@ func (r *Resolved) baseLayers() (map[v1.Hash]bool, error) {
 	return out, nil
 }
 
-// onlyPlatform is the platform of an image without an index, as build --platform makes it, and those that the profile has
-// besides. It is empty for an index, and for a platform that the profile doesn't have.
+// onlyPlatform returns the platform of an image without an index, as made by build --platform, and the profile's other
+// platforms. It returns "" for an index, and for a platform that the profile doesn't have.
 func onlyPlatform(p *profile.Profile, f *found) (platform string, missing []string) {
 	if f.source.Index() != nil || len(f.platforms) != 1 {
 		return "", nil
@@ -387,7 +399,7 @@ func onlyPlatform(p *profile.Profile, f *found) (platform string, missing []stri
 	return platform, missing
 }
 
-// expect is what the surfaces of the recipes' images may have, by platform.
+// expect returns what the surfaces of the recipes' images may have, by platform.
 func (r *Resolved) expect() (map[string]*expect.Expect, error) {
 	out := map[string]*expect.Expect{}
 	for _, recipe := range r.Recipes {
@@ -400,8 +412,8 @@ func (r *Resolved) expect() (map[string]*expect.Expect, error) {
 	return out, nil
 }
 
-// expectAlone is what the images have to hold by the profile alone. A platform of the profile that the image lacks is there
-// without more, so that it is missed.
+// expectAlone returns what the images must have by the profile alone. A platform of the profile that the image lacks is
+// included, so that it is reported missing.
 func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, images []*inspect.Image) (_ map[string]*expect.Expect, unchecked []string, err error) {
 	platforms, err := profilePlatforms(o.Platforms, p)
 	if err != nil {
@@ -413,13 +425,13 @@ func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, imag
 	}
 	var here []v1.Platform
 	for _, i := range images {
-		if platform := profilePlatform(i.Platform); out[platform.String()] != nil { // another one is a finding
+		if platform := profilePlatform(i.Platform); out[platform.String()] != nil { // another platform is a finding
 			here = append(here, platform)
 		}
 	}
 	own, err := makeOverlays(ctx, o, p, here)
 	if err != nil {
-		return nil, nil, fmt.Errorf("what profile %s lays: %w", p.Name, err)
+		return nil, nil, fmt.Errorf("overlays of profile %s: %w", p.Name, err)
 	}
 	for _, i := range images {
 		platform := profilePlatform(i.Platform).String()
@@ -428,29 +440,50 @@ func expectAlone(ctx context.Context, o ResolveOptions, p *profile.Profile, imag
 		}
 		e, unsure, err := expectImage(p, i, own[platform])
 		if err != nil {
-			return nil, nil, fmt.Errorf("what profile %s lays on %s: %w", p.Name, platform, err)
+			return nil, nil, fmt.Errorf("overlays of profile %s on %s: %w", p.Name, platform, err)
 		}
 		out[platform], unchecked = e, append(unchecked, unsure...)
 	}
 	return out, unchecked, nil
 }
 
-// RunOptions says how a verified image is booted.
+// RunOptions configures the boot of a verified image.
 type RunOptions struct {
-	// Runtime is sandbox.Docker, sandbox.Runc or, when empty, sandbox.Auto. With Reach it is sandbox.Runc, which alone observes.
+	// Runtime is sandbox.Docker, sandbox.Runc or sandbox.Auto; empty means Auto. Reach needs sandbox.Runc, the only one
+	// that observes opened files.
 	Runtime string
-	// Artifacts is a directory for the containers' evidence and logs; empty keeps none.
+	// Artifacts is a directory for the containers' evidence and logs; empty discards them.
 	Artifacts string
-	// Reach boots the image with all of the base, too, and finds what is opened there and missing in the image.
+	// Reach also boots the image on top of the whole base, and finds files that are opened there and missing in the
+	// image.
 	Reach bool
 }
 
-// Run boots the image of this machine's platform, has its tool open a page, and adds what that gives to the report.
+// thisMachine is this machine's platform.
+var thisMachine = v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
+
+// checkRuns returns an error if the image isn't for this machine's platform, or can't be booted.
+func (f *found) checkRuns(reference string) error {
+	var platforms []string
+	for _, p := range f.platforms {
+		platforms = append(platforms, profilePlatform(p).String())
+	}
+	if !slices.Contains(platforms, thisMachine.String()) {
+		return notHere(reference, platforms)
+	}
+	return CheckBoots(reference, f.source)
+}
+
+func notHere(reference string, platforms []string) error {
+	return usage(fmt.Errorf("--run boots %s on this machine, and %s is verified for %s: leave out --run here, and pass it on a machine of such a platform",
+		thisMachine, reference, strings.Join(platforms, ", ")))
+}
+
+// Run boots the image of this machine's platform, lets its tool open a page, and adds the results to the report.
 func (v *Verified) Run(ctx context.Context, o RunOptions) error {
-	here := v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-	e := v.expect[here.String()]
+	e := v.expect[thisMachine.String()]
 	if e == nil {
-		return usage(fmt.Errorf("--run: this machine runs %s, which is not among the platforms verified (%v)", here, v.Report.Platforms))
+		return notHere(v.Report.Reference, v.Report.Platforms)
 	}
 	if err := CheckBoots(v.Report.Reference, v.Source); err != nil {
 		return err
@@ -461,8 +494,8 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 	}
 	var toolPolicy []byte
 	for _, i := range v.Images {
-		if profilePlatform(i.Platform).String() == here.String() {
-			toolPolicy, _ = i.Files.ReadFile(ctx, policy.DefaultPath) // without one no page is opened, and the report says so
+		if profilePlatform(i.Platform).String() == thisMachine.String() {
+			toolPolicy, _ = i.Files.ReadFile(ctx, policy.DefaultPath) // without a policy no page is opened, and the report says so
 		}
 	}
 	switch {
@@ -476,7 +509,7 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 		Runner: sandbox.Runner{Runtime: o.Runtime, CacheDir: v.access.CacheDir, Progress: v.access.Progress},
 	}
 	if o.Reach {
-		if err := v.reach(ctx, here, options); err != nil {
+		if err := v.reach(ctx, thisMachine, options); err != nil {
 			return err
 		}
 	}
@@ -485,7 +518,7 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 		return err
 	}
 	v.Opened = run.Opened
-	v.noteUse(here, run)
+	v.noteUse(thisMachine, run)
 	v.Report.Rules = append(v.Report.Rules, run.Rules...)
 	v.Report.Unchecked = append(v.Report.Unchecked, run.Unchecked...)
 	for _, p := range v.Report.Platforms {
@@ -497,8 +530,8 @@ func (v *Verified) Run(ctx context.Context, o RunOptions) error {
 	return nil
 }
 
-// verify checks the surface of an image that was built against its profile, before it gets a name anywhere. Base layers that the cache
-// doesn't hold stay unread, so that a build with a lock reads none.
+// verify checks the surface of a built image against its profile, before publishing it. It skips base layers that are
+// not in the cache, so a build with a lock reads none.
 func (r *Resolved) verify(ctx context.Context, a Access, built image.Built) (*verify.Report, error) {
 	images, err := imagesOf(built)
 	if err != nil {
@@ -528,7 +561,8 @@ func (r *Resolved) verify(ctx context.Context, a Access, built image.Built) (*ve
 	}
 	report.Profile = r.Profile.Name
 	if unread := unreadLayers(in.Images); unread > 0 {
-		a.Log("verify: %d layers of the base were never read, so what they hold is not checked; slimctl verify reads them", unread)
+		a.Log("verify: %s never read, so what they hold is not checked; slimctl verify reads them",
+			english.Plural(unread, "layer of the base was", "layers of the base were"))
 	}
 	if !report.Passed {
 		return nil, &FindingsError{report}
@@ -553,7 +587,7 @@ func imagesOf(b image.Built) ([]v1.Image, error) {
 	return out, nil
 }
 
-// unreadLayers counts layers that were left out, each once.
+// unreadLayers counts the layers that were skipped, each once.
 func unreadLayers(images []*inspect.Image) int {
 	unread := map[v1.Hash]bool{}
 	for _, img := range images {
@@ -566,7 +600,7 @@ func unreadLayers(images []*inspect.Image) int {
 	return len(unread)
 }
 
-// ignored words the entries of an index that are neither images nor attestations.
+// ignored describes the entries of an index that are neither images nor attestations.
 func ignored(src *image.Source) ([]string, error) {
 	all, err := src.Ignored()
 	var out []string
@@ -580,7 +614,7 @@ func ignored(src *image.Source) ([]string, error) {
 	return out, err
 }
 
-// Verdict says in a sentence that an image doesn't hold what its profile promises.
+// Verdict returns the sentence for an image that fails its profile.
 func Verdict(r *verify.Report) string {
 	return fmt.Sprintf("%s does not hold what profile %s promises: %s, %s", r.Reference, r.Profile,
 		english.Plural(r.Count(verify.Error), "error", ""), english.Plural(r.Count(verify.Warning), "warning", ""))

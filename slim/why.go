@@ -13,7 +13,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// ProfileLine is a line of a profile that is about a path.
+// ProfileLine is a line of a profile about a path.
 type ProfileLine struct {
 	Source string `json:"source"` // file:line:column, or "profile NAME" for a rule of every profile
 	Does   string `json:"does"`   // "removes", "lays", "owns", "keeps"
@@ -22,8 +22,8 @@ type ProfileLine struct {
 	When   string `json:"when,omitempty"`
 }
 
-// About returns the lines of a profile that are about a path, or a directory above it. base is what the base has there, nil if
-// that isn't known.
+// About returns the lines of a profile about a path or a directory above it. base is the base's entry at the path, or
+// nil if unknown.
 func About(p *profile.Profile, at string, base *tree.Entry) []ProfileLine {
 	out := []ProfileLine{}
 	if base != nil && base.Privileged() && !coversAny(p.Privileged, at) {
@@ -78,28 +78,20 @@ func coversAny(patterns []string, at string) bool {
 	return false
 }
 
-// when words a condition.
+// when describes a condition in words.
 func when(w profile.When) string {
 	var words []string
 	if len(w.Line) > 0 {
-		words = append(words, fmt.Sprintf("line %s", join(w.Line)))
+		words = append(words, fmt.Sprintf("line %s", profile.Join(w.Line)))
 	}
 	if len(w.Platform) > 0 {
-		words = append(words, join(w.Platform))
+		words = append(words, profile.Join(w.Platform))
 	}
 	if w.Exists != "" {
 		words = append(words, "the base has "+w.Exists)
 	}
 	if w.Missing != "" {
 		words = append(words, "the base lacks "+w.Missing)
-	}
-	return strings.Join(words, ", ")
-}
-
-func join[T ~string](list []T) string {
-	words := make([]string, len(list))
-	for i, w := range list {
-		words[i] = string(w)
 	}
 	return strings.Join(words, ", ")
 }

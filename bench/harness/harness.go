@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package harness is what the benchmarks share: processes with their measured time and memory, tables, and images.
+// Package harness holds what the benchmarks share: measuring processes' time and memory, tables, and images.
 package harness
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Main runs a benchmark, which an interrupt ends, and exits with status 1 if it returns an error.
+// Main runs a benchmark until it ends or is interrupted. It exits with status 1 after an error.
 func Main(name string, run func(ctx context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -28,7 +28,7 @@ func Main(name string, run func(ctx context.Context) error) {
 	}
 }
 
-// Command returns a program that ends with all that it started when ctx does, and not by a Ctrl-C that was meant for us.
+// Command returns a program that is killed with all its children when ctx ends. Ctrl-C doesn't reach it directly.
 func Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -37,14 +37,14 @@ func Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Used is what a process took.
+// Used is a process's use of time and memory.
 type Used struct {
 	Wall float64 `json:"wall"` // seconds
 	CPU  float64 `json:"cpu"`  // seconds, its own and its children's
-	Peak int64   `json:"peak"` // resident memory at its most, in bytes
+	Peak int64   `json:"peak"` // largest resident memory, in bytes
 }
 
-// Measure runs a program to its end. The end of what it writes to standard error is in the error.
+// Measure runs a program to its end. Its error has the end of standard error.
 func Measure(cmd *exec.Cmd) (u Used, err error) {
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -62,12 +62,12 @@ func Measure(cmd *exec.Cmd) (u Used, err error) {
 	return u, err
 }
 
-// String returns the figures for somebody who watches.
+// String returns the figures for a progress line.
 func (u Used) String() string {
 	return fmt.Sprintf("%8.2f s %8.2f s of processor %7.1f MiB", u.Wall, u.CPU, float64(u.Peak)/(1<<20))
 }
 
-// Median returns the one of the middle time, with the highest peak of all.
+// Median returns the element with the median time, with the highest peak of all.
 func Median(all []Used) Used {
 	all = slices.SortedFunc(slices.Values(all), func(a, b Used) int { return cmp.Compare(a.Wall, b.Wall) })
 	m := all[len(all)/2]
@@ -77,7 +77,7 @@ func Median(all []Used) Used {
 	return m
 }
 
-// Memory returns a field in kB of a file in /proc/PID, such as VmRSS of status, in bytes (proc(5)).
+// Memory returns, in bytes, a field in kB of a file in /proc/PID, such as VmRSS of status (proc(5)).
 func Memory(pid int, file, field string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
 	if err != nil {
@@ -92,20 +92,20 @@ func Memory(pid int, file, field string) (int64, error) {
 	return 0, fmt.Errorf("no %s of process %d", field, pid)
 }
 
-// Stat is what /proc/PID/stat says of a process.
+// Stat holds fields of /proc/PID/stat.
 type Stat struct {
 	Parent int
-	// Own and Children are processor time in steps of 10 ms: of the process, and of its children that have ended.
+	// Own and Children are processor times in steps of 10 ms: of the process, and of its children that have ended.
 	Own, Children time.Duration
 }
 
-// ReadStat reads /proc/PID/stat (proc_pid_stat(5)). Linux shows times in hundredths of a second on every machine.
+// ReadStat reads /proc/PID/stat (proc_pid_stat(5)). Linux reports times in hundredths of a second.
 func ReadStat(pid int) (Stat, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return Stat{}, err
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // after the name: state, parent …
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // the fields after the name: state, parent …
 	if len(fields) < 15 {
 		return Stat{}, fmt.Errorf("process %d: unknown form of stat: %q", pid, text)
 	}

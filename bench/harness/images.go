@@ -22,7 +22,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// OpenLayout returns the image for this machine of an OCI layout.
+// OpenLayout returns an OCI layout's image for this machine.
 func OpenLayout(ctx context.Context, dir string) (v1.Image, error) {
 	src, err := image.Open(ctx, "oci:"+dir, image.Options{})
 	if err != nil {
@@ -31,7 +31,7 @@ func OpenLayout(ctx context.Context, dir string) (v1.Image, error) {
 	return src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
 }
 
-// WithLayers returns an image of other layers with the config of img.
+// WithLayers returns an image with img's config and other layers.
 func WithLayers(img v1.Image, layers ...v1.Layer) (v1.Image, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -59,8 +59,8 @@ func WriteLayout(dir string, img v1.Image) error {
 	return out.AppendImage(img, layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}))
 }
 
-// InflateAll inflates the blobs of OCI layouts into what each gets of to, all cores at work, the biggest first: what nothing that
-// reads the images once can be faster than.
+// InflateAll inflates the blobs of OCI layouts, the largest first, on all cores, each to a writer of its own from to.
+// No program that reads the images once can be faster.
 func InflateAll(to func() io.Writer, layouts ...string) error {
 	var blobs []string
 	for _, dir := range layouts {
@@ -79,7 +79,7 @@ func InflateAll(to func() io.Writer, layouts ...string) error {
 	return g.Wait()
 }
 
-// Inflate writes the content of a blob, compressed or not, to w.
+// Inflate writes the uncompressed content of a blob to w.
 func Inflate(blob string, w io.Writer) error {
 	f, err := os.Open(blob)
 	if err != nil {
@@ -94,7 +94,7 @@ func Inflate(blob string, w io.Writer) error {
 	return errors.Join(err, raw.Close())
 }
 
-// SortBySize sorts files, the biggest first.
+// SortBySize sorts files, the largest first.
 func SortBySize(files []string) {
 	sizes := map[string]int64{}
 	for _, file := range files {

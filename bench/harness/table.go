@@ -9,10 +9,10 @@ import (
 	"text/tabwriter"
 )
 
-// Table is a table in Markdown that is also readable as it is.
+// Table is a Markdown table with aligned columns.
 type Table struct{ w *tabwriter.Writer }
 
-// NewTable writes the heads of the columns: the first has words, the others numbers.
+// NewTable writes the head of a table. The first column holds words, the others numbers.
 func NewTable(w io.Writer, columns ...string) Table {
 	t := Table{tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.Debug)}
 	t.Row(columns...)
@@ -28,10 +28,10 @@ func NewTable(w io.Writer, columns ...string) Table {
 // Row writes one row.
 func (t Table) Row(cells ...string) { fmt.Fprintf(t.w, "| %s \t\n", strings.Join(cells, "\t ")) }
 
-// Rowf writes one row, whose cells tabs keep apart in format.
+// Rowf writes one row. Tabs in format separate cells.
 func (t Table) Rowf(format string, args ...any) {
 	t.Row(strings.Split(fmt.Sprintf(format, args...), "\t")...)
 }
 
-// End writes what was aligned.
+// End writes the aligned table.
 func (t Table) End() error { return t.w.Flush() }

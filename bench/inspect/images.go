@@ -22,8 +22,8 @@ import (
 	"github.com/slimctl/slimctl/image/output"
 )
 
-// images writes what is measured on, once: old and new share no layer and most files; slim is old with three small layers
-// on top, as an L0 image is; many has a million files.
+// images writes the test images once: old and new share no layer and most files; slim is old with three small layers
+// above, like an L0 image; many has a million files.
 func (b *bench) images(ctx context.Context) error {
 	size, manySize := full, many
 	if b.quick {
@@ -71,7 +71,7 @@ func (b *bench) images(ctx context.Context) error {
 			return err
 		}
 	}
-	// The peers read an archive; its layers are the same compressed blobs.
+	// The peers read an archive with the same compressed blobs.
 	for _, dir := range []string{b.old, b.new} {
 		archive := dir + ".tar"
 		if _, err := os.Stat(archive); err == nil {
@@ -96,8 +96,8 @@ func (b *bench) images(ctx context.Context) error {
 	return nil
 }
 
-// layers makes an image's layers, as many at once as there are cores. generation changes the time of every file, so that no
-// layer is the same, and the content of one in ten.
+// layers returns an image's layers, made concurrently on all cores. generation changes the time of every file, so that
+// no layer is equal, and the content of one in ten.
 func layers(s sizes, generation uint64) ([]v1.Layer, error) {
 	out := make([]v1.Layer, s.layers)
 	var g errgroup.Group
@@ -111,8 +111,8 @@ func layers(s sizes, generation uint64) ([]v1.Layer, error) {
 	return out, g.Wait()
 }
 
-// files of one layer: their sizes are spread as in an installed system (many small, few big), their content is half text
-// and half what doesn't compress.
+// files returns the files of a layer. Their sizes are distributed as in an installed system (many small, few large).
+// Half of their content is text, the other half is incompressible.
 func files(s sizes, layer int, generation uint64) []image.File {
 	r := rand.New(rand.NewPCG(uint64(layer), 7)) //nolint:gosec // a fixture
 	n := s.files / s.layers
@@ -148,7 +148,7 @@ func files(s sizes, layer int, generation uint64) []image.File {
 	return out
 }
 
-// content is endless: a block of words, a block of noise.
+// content is an endless stream of alternating blocks of words and noise.
 type content struct {
 	pcg  *rand.PCG
 	rest []byte
@@ -175,7 +175,7 @@ func (c *content) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// small are the layers that an L0 image has on its base: removals, and a few hundred files.
+// small returns the layers of an L0 image above its base: removals, and a few hundred files.
 func small(s sizes) ([]v1.Layer, error) {
 	var gone []image.File
 	for i := range 200 {

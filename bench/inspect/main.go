@@ -23,7 +23,7 @@ type options struct {
 	quick    bool
 }
 
-// sizes are of one image.
+// sizes are the dimensions of an image.
 type sizes struct {
 	layers, files int
 	bytes         int64 // uncompressed
@@ -32,14 +32,14 @@ type sizes struct {
 var (
 	full  = sizes{layers: 12, files: 160_000, bytes: 3_300_000_000}
 	quick = sizes{layers: 6, files: 8_000, bytes: 120_000_000}
-	// many shows that time and memory grow with the number of files and no faster.
+	// many shows whether time and memory grow faster than the number of files.
 	many      = sizes{layers: 12, files: 1_000_000, bytes: 1_000_000_000}
 	manyQuick = sizes{layers: 6, files: 50_000, bytes: 60_000_000}
 )
 
 func main() {
 	harness.Main("bench/inspect", func(ctx context.Context) error {
-		// The floor is a process of its own, as slimctl is.
+		// The floor is a separate process, like slimctl.
 		if len(os.Args) > 2 && os.Args[1] == "floor" {
 			return floor(os.Args[2:])
 		}

@@ -28,14 +28,14 @@ type bench struct {
 	samples                   []sample
 }
 
-// sample is one process.
+// sample is a measured process.
 type sample struct {
 	harness.Used
 	row string
 	err string
 }
 
-// The rows; each is run in turn, so that a change of the machine's mood meets all of them.
+// The rows. They run in turn, so that changes in the machine's speed affect all of them.
 const (
 	rowFloor    = "floor: inflate + sha256, all cores, both images"
 	rowTar      = "gzip -dc, tar -t, sha256sum, all cores, both images"
@@ -88,7 +88,7 @@ func (b *bench) measure(ctx context.Context) error {
 			{rowMany, look(cache("many"), b.manyImage)},
 			{rowManyW, look(cache("many"), b.manyImage)},
 		} {
-			if err := b.one(ctx, r.row, true, r.args); err != nil {
+			if err := b.measureOne(ctx, r.row, true, r.args); err != nil {
 				return err
 			}
 		}
@@ -99,10 +99,10 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// tarScript is what one does by hand: each layer to tar and to sha256sum, a process for each core.
+// tarScript is the manual way: tar and sha256sum for each layer, a process per core.
 const tarScript = `ls "$1"/blobs/sha256/* "$2"/blobs/sha256/* | xargs -P "$(nproc)" -I{} bash -c 'gzip -dc {} 2>/dev/null | tee >(tar -t >/dev/null 2>&1) | sha256sum >/dev/null'`
 
-// peers are run on the same images. One that fails is said to.
+// peers runs other analysers on the same images. It reports those that fail.
 func (b *bench) peers(ctx context.Context) error {
 	peer := func(name string) string {
 		found, _ := filepath.Glob(filepath.Join(b.bin, "peers", name+"-*"))
@@ -113,13 +113,13 @@ func (b *bench) peers(ctx context.Context) error {
 	}
 	if p := peer("dive"); p != "" {
 		script := `"$0" --ci --source docker-archive "$1" && "$0" --ci --source docker-archive "$2"`
-		if err := b.one(ctx, rowDive, false, []string{"bash", "-c", script, p, b.old + ".tar", b.new + ".tar"}); err != nil {
+		if err := b.measureOne(ctx, rowDive, false, []string{"bash", "-c", script, p, b.old + ".tar", b.new + ".tar"}); err != nil {
 			return err
 		}
 	}
 	if p := peer("container-diff"); p != "" {
 		args := []string{p, "diff", "--no-cache", "--json", "--type=file", "--type=size", b.old + ".tar", b.new + ".tar"}
-		if err := b.one(ctx, rowCD, false, args); err != nil {
+		if err := b.measureOne(ctx, rowCD, false, args); err != nil {
 			return err
 		}
 	}
@@ -140,14 +140,14 @@ func (b *bench) peers(ctx context.Context) error {
 			}
 		}
 		args := []string{p, "--backend", "local", "diff", "--semantic", "bench/old:1", "bench/new:1"}
-		if err := b.one(ctx, rowOCI, false, args); err != nil {
+		if err := b.measureOne(ctx, rowOCI, false, args); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// maxTime bounds one process.
+// maxTime limits one process.
 const maxTime = 10 * time.Minute
 
 func (b *bench) command(ctx context.Context, args []string, home string) *exec.Cmd {
@@ -156,8 +156,9 @@ func (b *bench) command(ctx context.Context, args []string, home string) *exec.C
 	return cmd
 }
 
-// one measures a process. must says that a failure ends the run; a peer that finds differences may say so by its status.
-func (b *bench) one(ctx context.Context, row string, must bool, args []string) error {
+// measureOne measures a process. With must, a failure ends the run. A peer's status may only mean that it found
+// differences.
+func (b *bench) measureOne(ctx context.Context, row string, must bool, args []string) error {
 	limited, cancel := context.WithTimeout(ctx, maxTime)
 	defer cancel()
 	used, err := harness.Measure(b.command(limited, args, filepath.Join(b.tmp, "home")))
@@ -184,7 +185,7 @@ func floor(layouts []string) error {
 	return harness.InflateAll(func() io.Writer { return sha256.New() }, layouts...)
 }
 
-// report prints medians, and ratios to the floor.
+// report prints medians and their ratios to the floor.
 func (b *bench) report(w io.Writer) error {
 	fmt.Fprintf(w, "Images: %d files, %.1f GB in %d layers each; many files: %d.\n\n", b.size.files, float64(b.size.bytes)/1e9, b.size.layers, b.many.files)
 	t := harness.NewTable(w, "row", "seconds", "to floor", "CPU s", "peak MiB")
@@ -225,7 +226,7 @@ func (b *bench) report(w io.Writer) error {
 	return nil
 }
 
-// median returns the median of a row, or why there is none.
+// median returns the median of a row, or the reason why there is none.
 func (b *bench) median(row string) (harness.Used, string) {
 	var out []harness.Used
 	for _, s := range b.samples {

@@ -15,8 +15,8 @@ import (
 	"github.com/coder/websocket/wsjson"
 )
 
-// browser stands for Chromium: its pages are empty and stay so. It answers as
-// much of the DevTools protocol as browser-shell needs for calls that succeed.
+// browser replaces Chromium with empty pages. It answers the commands of the DevTools protocol that successful calls of
+// browser-shell need.
 type browser struct {
 	listener net.Listener
 	server   *http.Server
@@ -80,8 +80,7 @@ func (b *browser) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// do does a command and tells which page it made. A command that is not known
-// does nothing and succeeds.
+// do executes a command and returns the page that it created, if any. Unknown commands succeed without effect.
 func (b *browser) do(method string, p page) (result any, created *page) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

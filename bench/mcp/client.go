@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// contestant is a server that is measured.
+// contestant is a measured server.
 type contestant struct {
 	name string
 	argv []string
 
 	starts            []time.Duration
 	calls             []time.Duration
-	processor         time.Duration // that these calls took
+	processor         time.Duration // used by these calls
 	idle, loaded      int64         // resident bytes
-	before, after     state         // of the parallel rounds
+	before, after     state         // the parallel rounds
 	parallelPerSecond float64
 }
 
-// client speaks MCP with a running server, as little as is needed.
+// client is a minimal MCP client of a running server.
 type client struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -104,7 +104,7 @@ func (c *client) send(id *int, method string, params any) error {
 	return err
 }
 
-// request sends one and waits for its answer.
+// request sends a request and waits for its answer.
 func (c *client) request(method string, params any) (json.RawMessage, error) {
 	got := make(chan answer, 1)
 	c.mu.Lock()
@@ -147,7 +147,7 @@ func (c *client) initialize() error {
 	return err
 }
 
-// ready does what a host does before it leaves a server alone.
+// ready sends what a host sends before it leaves a server idle.
 func (c *client) ready() error {
 	if err := c.initialize(); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *client) ready() error {
 	return err
 }
 
-// call runs one command in a session; it must succeed.
+// call runs a command in a session, which must succeed.
 func (c *client) call(session string, argv ...string) error {
 	raw, err := c.request("tools/call", map[string]any{
 		"name":      "browser-shell",
@@ -183,7 +183,7 @@ func (c *client) call(session string, argv ...string) error {
 	return nil
 }
 
-// stop ends the input, upon which a server must end by itself and cleanly.
+// stop ends the input, after which a server must exit cleanly.
 func (c *client) stop() error {
 	if err := c.in.Close(); err != nil {
 		return err

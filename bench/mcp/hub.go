@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// hub measures what the closed image has running besides the desktop: hub with
-// gate and proxy in one process, and the tool behind it.
+// hub measures what runs in the closed image besides the desktop: the hub with gate and proxy in one process, and the
+// tool.
 func (b *bench) hub(ctx context.Context) (err error) {
 	dir := filepath.Dir(b.policy)
 	for name, content := range map[string]any{
@@ -60,7 +60,7 @@ func (b *bench) hub(ctx context.Context) (err error) {
 		return fmt.Errorf("the hub does not serve: %s", &log)
 	}
 	go io.Copy(io.Discard, said)
-	for range 10 { // clients that have gone
+	for range 10 { // clients that have disconnected
 		if err := list(ctx, url); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (b *bench) hub(ctx context.Context) (err error) {
 	return nil
 }
 
-// list asks a hub for its tools; it must have one.
+// list lists a hub's tools, of which there must be one.
 func list(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`))
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/slimctl/slimctl/bench/harness"
 )
 
-// plan is how much is measured.
+// plan is the amount of measurements.
 type plan struct {
-	starts  int // of each server
-	batches int // of calls, by turns
-	batch   int // calls in one
-	rounds  int // of 64 calls at once
+	starts  int // per server
+	batches int // of calls, in turn
+	batch   int // calls per batch
+	rounds  int // of 64 concurrent calls
 }
 
 var (
@@ -47,7 +47,7 @@ func run(ctx context.Context, dir, program string, p plan) (err error) {
 	if dir == "" || flag.NArg() > 0 {
 		return errors.New("run it by `bash bench/mcp/run`")
 	}
-	tmp, err := os.MkdirTemp("", "bsb-") // short: sockets have paths of at most 107 bytes
+	tmp, err := os.MkdirTemp("", "bsb-") // short, because a socket's path is limited to 107 bytes
 	if err != nil {
 		return err
 	}

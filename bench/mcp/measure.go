@@ -14,7 +14,7 @@ import (
 
 const (
 	sessions = 8
-	parallel = 64 // calls at once
+	parallel = 64 // concurrent calls
 	settle   = 500 * time.Millisecond
 	address  = "https://1.1.1.1/" // public, and needs no resolver; nothing connects to it
 )
@@ -26,12 +26,11 @@ type bench struct {
 	plan
 	program, standin, policy string
 	ours, node               *contestant
-	bare                     []time.Duration // of the command line without any server
+	bare                     []time.Duration // of the command line without a server
 	hubIdle                  int64           // resident bytes of hub and tool
 }
 
-// starts measures from before the process exists to the first answer, the
-// servers by turns.
+// starts measures the time from before the process exists to the first answer, with the servers in turn.
 func (b *bench) starts(ctx context.Context) error {
 	for range b.plan.starts {
 		for _, c := range []*contestant{b.ours, b.node} {
@@ -50,7 +49,7 @@ func (b *bench) starts(ctx context.Context) error {
 	return nil
 }
 
-// serve measures servers that run side by side.
+// serve measures servers that run concurrently.
 func (b *bench) serve(ctx context.Context) (err error) {
 	all := []*contestant{b.ours, b.node}
 	clients := map[*contestant]*client{}
@@ -96,8 +95,8 @@ func (b *bench) serve(ctx context.Context) (err error) {
 	return nil
 }
 
-// oneByOne measures single calls, through each server and without one, in
-// batches by turns, so that all have the same noise.
+// oneByOne measures single calls, through each server and without one, in alternating batches, so that all have the
+// same noise.
 func (b *bench) oneByOne(ctx context.Context, all []*contestant, clients map[*contestant]*client) error {
 	for _, c := range all {
 		for s := range sessions { // what a session's first call does more is not counted

@@ -13,10 +13,10 @@ import (
 	"github.com/slimctl/slimctl/bench/harness"
 )
 
-// state is what a server holds.
+// state is a server's use of resources.
 type state struct {
-	files     int // open; -1 when we may not see it
-	processes int // its descendants, zombies too
+	files     int // open files; -1 if not visible
+	processes int // descendants, including zombies
 	resident  int64
 }
 
@@ -37,16 +37,16 @@ func look(pid int) (s state, err error) {
 	return s, err
 }
 
-// resident returns what memory a process has now, in bytes.
+// resident returns a process's resident memory, in bytes.
 func resident(pid int) (int64, error) { return harness.Memory(pid, "status", "VmRSS") }
 
-// processor returns the time that a process itself has had.
+// processor returns a process's own processor time.
 func processor(pid int) (time.Duration, error) {
 	s, err := harness.ReadStat(pid)
 	return s.Own, err
 }
 
-// descendants counts the processes below one.
+// descendants returns the number of processes below one.
 func descendants(pid int) (int, error) {
 	all, err := parents()
 	if err != nil {
@@ -59,13 +59,13 @@ func descendants(pid int) (int, error) {
 	return n, nil
 }
 
-// children lists the processes right below one.
+// children returns the direct children of a process.
 func children(pid int) ([]int, error) {
 	all, err := parents()
 	return all[pid], err
 }
 
-// parents gives the children of each process.
+// parents maps each process to its children.
 func parents() (map[int][]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -73,7 +73,7 @@ func parents() (map[int][]int, error) {
 	}
 	all := map[int][]int{}
 	for _, dir := range dirs {
-		child, _ := strconv.Atoi(filepath.Base(dir))       // the pattern has digits
+		child, _ := strconv.Atoi(filepath.Base(dir))       // the pattern matches digits only
 		if s, err := harness.ReadStat(child); err == nil { // otherwise it has ended
 			all[s.Parent] = append(all[s.Parent], child)
 		}

@@ -15,8 +15,7 @@ import (
 
 const mib = 1 << 20
 
-// report prints a Markdown table: each figure, the bar it is held to, and
-// whether it is met.
+// report prints a Markdown table with each figure, its limit, and whether it is met.
 func (b *bench) report(w io.Writer) error {
 	info, err := os.Stat(b.program)
 	if err != nil {
@@ -92,7 +91,7 @@ func grown(c *contestant, of func(state) string) string {
 	return of(c.before) + " → " + of(c.after)
 }
 
-// machine says where the figures come from.
+// machine describes the machine of the measurement.
 func machine() string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")

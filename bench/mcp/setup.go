@@ -30,7 +30,7 @@ func writePolicy(tmp, standin string, port, proxy int) (string, error) {
 	return file, os.WriteFile(file, b, 0o600)
 }
 
-// freePort gives one that nothing listens on.
+// freePort returns a port that nobody listens on.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -22,14 +22,14 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox/rootfs"
 )
 
-// start is one boot of an image.
+// start holds the figures of one boot of an image.
 type start struct {
 	unpack, unpackCPU   float64 // seconds
 	healthy, healthyCPU float64
 	pss, anon           float64 // bytes
 }
 
-// boots measures how base, l0 and l1 are unpacked and boot, in turn.
+// boots measures the unpacking and booting of base, l0 and l1, in turn.
 func boots(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("boot", flag.ExitOnError)
 	bin := flags.String("bin", "", "`directory` with slimctl")
@@ -64,7 +64,7 @@ func boots(ctx context.Context, args []string) (err error) {
 	return reportBoots(os.Stdout, names, starts)
 }
 
-// idle is how long an image is left alone before its memory is looked at.
+// idle is the time before measuring the memory of an idle image.
 const idle = 10 * time.Second
 
 // boot unpacks an image to an empty cache and boots it.
@@ -77,7 +77,7 @@ func boot(ctx context.Context, dir, cache string, isBase bool) (s start, err err
 	if err := os.MkdirAll(unpacked, 0o700); err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }() // nobody else maps its files, which PSS would count in part
+	defer func() { err = errors.Join(err, os.RemoveAll(cache)) }() // other mappings of its files would reduce PSS
 	begin, used := time.Now(), processor()
 	if _, err := (rootfs.Cache{Dir: unpacked}).Layers(ctx, img, image.NoProgress); err != nil {
 		return s, err
@@ -85,7 +85,7 @@ func boot(ctx context.Context, dir, cache string, isBase bool) (s start, err err
 	s.unpack, s.unpackCPU = time.Since(begin).Seconds(), processor()-used
 	settings := closedSettings()
 	settings.Memory = 4 << 30
-	if isBase { // what it can't do without
+	if isBase { // the base needs these
 		settings.ReadOnly, settings.NoNewPrivileges, settings.Tmpfs, settings.Env, settings.PIDs = false, false, nil, nil, 4096
 		settings.CapAdd = append(slices.Clone(settings.CapAdd), "AUDIT_WRITE", "DAC_OVERRIDE", "FOWNER")
 	}
@@ -132,7 +132,7 @@ func boot(ctx context.Context, dir, cache string, isBase bool) (s start, err err
 	return s, nil
 }
 
-// processor is what this process has used, in seconds.
+// processor returns the processor time of this process, in seconds.
 func processor() float64 {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

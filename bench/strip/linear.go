@@ -17,11 +17,11 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// largeLayer is the size of a layer, in bytes, above which the base below it is not measured by itself.
+// largeLayer is the size of a layer, in bytes, above which the base below it is not measured separately.
 const largeLayer = 50 << 20
 
-// linear builds l1 of ever more of a base's layers with nothing cached, and prints what each gigabyte more takes. What stays is
-// much the same, and compressing it takes the same time.
+// linear builds l1 from increasing parts of a base with nothing cached, and prints the time per additional gigabyte.
+// What stays, and the time to compress it, is nearly constant.
 func linear(ctx context.Context, args []string) error {
 	b := &bench{samples: map[string][]harness.Used{}}
 	flags := flag.NewFlagSet("linear", flag.ContinueOnError)
@@ -33,7 +33,7 @@ func linear(ctx context.Context, args []string) error {
 	if b.base == "" || flags.NArg() > 0 {
 		return errors.New("start it with bash bench/strip/run linear --base LAYOUT")
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(b.base)), "linear-") // where links to the base's blobs can be
+	tmp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(b.base)), "linear-") // on the base's file system, for links to its blobs
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func linear(ctx context.Context, args []string) error {
 	return t.End()
 }
 
-// firstLayers writes an image of the first n layers of another to a layout, by links, and returns what it has unpacked.
+// firstLayers writes an image of another's first n layers to a layout, by links, and returns its unpacked size.
 func firstLayers(ctx context.Context, whole v1.Image, n int, base, dir string) (gigabytes float64, files int, err error) {
 	all, err := whole.Layers()
 	if err != nil {

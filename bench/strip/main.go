@@ -31,7 +31,7 @@ type bench struct {
 	samples        map[string][]harness.Used
 }
 
-// The rows, each run in turn, so that a change of the machine's mood meets all of them.
+// The rows. They run in turn, so that changes in the machine's speed affect all of them.
 const (
 	rowFloor  = "floor: inflate the base, compress what stays, all cores"
 	rowFirst  = "slimctl build --profile l1, nothing cached"
@@ -48,8 +48,8 @@ func main() {
 			what, args = args[0], args[1:]
 		}
 		switch {
-		case what == "": // the table of README.md
-		case what == "floor" && len(args) == 2: // a process of its own, as slimctl is
+		case what == "": // prints the table of README.md
+		case what == "floor" && len(args) == 2: // a separate process, like slimctl
 			return runFloor(args[0], args[1])
 		case what == "graft" && len(args) == 4:
 			return graftLayers(ctx, args[0], args[1], args[2], args[3])
@@ -106,7 +106,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	for range b.runs {
 		for _, r := range []struct {
 			row    string
-			forget []string // in the cache
+			forget []string // directories of the cache to remove
 			args   []string
 		}{
 			{rowFloor, nil, []string{self, "floor", b.base, kept}},
@@ -121,7 +121,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 					return err
 				}
 			}
-			if r.row == rowIndex { // without those of the layers that the build makes
+			if r.row == rowIndex { // keep only the indexes of the base's layers
 				if err := command(ctx, b.tmp, slimctl("inspect", "oci:"+b.base, "--platform", "linux/"+runtime.GOARCH)).Run(); err != nil {
 					return err
 				}
@@ -134,7 +134,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return b.report(os.Stdout)
 }
 
-// prepare fetches the payload into the cache, and puts what stays of the base into kept, a tar archive for each layer.
+// prepare fetches the payload to the cache, and writes what stays of the base to kept, a tar archive per layer.
 func (b *bench) prepare(ctx context.Context, cache string, build []string, kept string) error {
 	cmd := command(ctx, b.tmp, build)
 	cmd.Stderr = os.Stderr
@@ -157,7 +157,7 @@ func (b *bench) prepare(ctx context.Context, cache string, build []string, kept 
 	return nil
 }
 
-// maxTime bounds one process.
+// maxTime limits one process.
 const maxTime = 10 * time.Minute
 
 func command(ctx context.Context, tmp string, args []string) *exec.Cmd {
@@ -178,8 +178,8 @@ func (b *bench) measure(ctx context.Context, row string, args []string) error {
 	return nil
 }
 
-// runFloor inflates every layer of a layout, the biggest first, and compresses the archives in kept as slimctl does: without a
-// hash, a file or a thought. Nothing that makes these layers of that base can be faster.
+// runFloor inflates every layer of a layout, the largest first, and compresses the archives in kept like slimctl,
+// without hashing and without files. No program can make these layers from that base in less time.
 func runFloor(layout, kept string) error {
 	if err := harness.InflateAll(func() io.Writer { return io.Discard }, layout); err != nil {
 		return err
@@ -212,7 +212,7 @@ func runFloor(layout, kept string) error {
 	return nil
 }
 
-// graftLayers puts the layers that heavy has on light on another image. All are layouts.
+// graftLayers adds the layers that heavy has above light to another image. All are layouts.
 func graftLayers(ctx context.Context, light, heavy, other, dest string) error {
 	var images []v1.Image
 	for _, dir := range []string{light, heavy, other} {
@@ -237,7 +237,7 @@ func graftLayers(ctx context.Context, light, heavy, other, dest string) error {
 	return harness.WriteLayout(dest, img)
 }
 
-// report prints medians, and ratios to the floor.
+// report prints medians and their ratios to the floor.
 func (b *bench) report(w io.Writer) error {
 	t := harness.NewTable(w, "row", "seconds", "to floor", "processor", "to floor", "peak MiB")
 	floor := harness.Median(b.samples[rowFloor])

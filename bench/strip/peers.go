@@ -31,16 +31,17 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// variant is an image that is tried.
+// variant is an image under test.
 type variant struct {
 	name, dir, profile string
 	files              int
 	disk, packed       int64
 	findings           []string
-	passed, failed     []string // tests of e2e
+	passed, failed     []string // tests in e2e
 }
 
-// peers makes images of the files of l0 that were opened, as tools do that observe one run, and tries them beside l0 and l1.
+// peers makes images of the files of l0 that were opened, like tools that observe one run, and tests them beside l0 and
+// l1.
 func peers(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("peers", flag.ExitOnError)
 	bin := flags.String("bin", "", "`directory` with slimctl")
@@ -111,7 +112,7 @@ func openLayout(ctx context.Context, dir string) (sandbox.Image, error) {
 	return sandbox.Image{Reference: "oci:" + dir, Image: img}, err
 }
 
-// closedSettings are those of a closed image that has time enough on a busy machine.
+// closedSettings returns the settings of a closed image, with enough time on a busy machine.
 func closedSettings() sandbox.Settings {
 	s := sandbox.Default()
 	s.Network, s.CPUs, s.Timeout = sandbox.NetworkNone, float64(runtime.NumCPU()), 20*time.Minute
@@ -119,8 +120,8 @@ func closedSettings() sandbox.Settings {
 	return s
 }
 
-// observeStart boots an image, and returns the files that were opened until it was healthy, and those after each of its programs was
-// killed and came back.
+// observeStart boots an image. It returns the files opened until it is healthy, and those opened after each program was
+// killed and restarted.
 func observeStart(ctx context.Context, dir string) (healthy, restarted map[string]bool, err error) {
 	img, err := openLayout(ctx, dir)
 	if err != nil {
@@ -154,7 +155,7 @@ func observeStart(ctx context.Context, dir string) (healthy, restarted map[strin
 	}
 	for _, p := range programs {
 		if err := syscall.Kill(p.PID, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) {
-			continue // it ended with another, and came back
+			continue // it ended with another program and was restarted
 		} else if err != nil {
 			return nil, nil, err
 		}
@@ -184,7 +185,7 @@ func supervised(ctx context.Context, sb *sandbox.Sandbox) ([]sandbox.Process, er
 	return slices.DeleteFunc(slices.Clone(all), func(p sandbox.Process) bool { return p.Parent != all[i].PID || p.State == "Z" }), nil
 }
 
-// try verifies the image with --run, and returns the files that were opened meanwhile.
+// try verifies the image with --run and returns the files that were opened.
 func (v *variant) try(ctx context.Context) (map[string]bool, error) {
 	fmt.Fprintln(os.Stderr, "verify --run:", v.name)
 	verified, err := slim.Verify(ctx, slim.VerifyOptions{
@@ -207,11 +208,12 @@ func (v *variant) try(ctx context.Context) (map[string]bool, error) {
 	return opened, err
 }
 
-// landmark is the file by which Python finds its library. It is only looked at, which tools see that trace system calls.
+// landmark is the file by which Python finds its library. Python only stats it, which tools notice if they trace system
+// calls.
 const landmark = "/usr/lib/python3*/os.py"
 
-// writeOpened writes an image of the files of another that were opened: with all links that lead to one of them or to a directory, and
-// all directories.
+// writeOpened writes an image of the opened files of another, with all directories, and all links that lead to an
+// opened file or to a directory.
 func writeOpened(ctx context.Context, from, to, tmp string, opened map[string]bool) error {
 	img, err := openLayout(ctx, from)
 	if err != nil {
@@ -287,7 +289,7 @@ func (v *variant) measure(ctx context.Context) error {
 
 var testEnd = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+)`)
 
-// test runs tests of e2e with the image.
+// test runs tests of e2e on the image.
 func (v *variant) test(ctx context.Context, run string) error {
 	fmt.Fprintln(os.Stderr, "e2e:", v.name)
 	cmd := exec.CommandContext(ctx, "go", "test", "./e2e", "-count=1", "-v", "-timeout", "40m", "-run", run)
@@ -314,7 +316,7 @@ func (v *variant) test(ctx context.Context, run string) error {
 	return nil
 }
 
-// onlyIn returns the files of a map that none of the others has, sorted.
+// onlyIn returns the keys of files that none of the others has, sorted.
 func onlyIn(files map[string]bool, others ...map[string]bool) (out []string) {
 	for f := range files {
 		if !slices.ContainsFunc(others, func(o map[string]bool) bool { return o[f] }) {

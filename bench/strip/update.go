@@ -29,11 +29,11 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// update is what is new in a base: files and the version of their package; nothing but times when there are none.
+// update is the change in a base: files and the version of their package, or only times.
 type update struct {
 	name    string
 	files   *regexp.Regexp
-	release *regexp.Regexp // of the package, in dpkg's status
+	release *regexp.Regexp // matches the package's version in dpkg's status
 }
 
 var updates = []update{
@@ -45,10 +45,11 @@ var updates = []update{
 
 const dpkgStatus = "/var/lib/dpkg/status"
 
-// rebuildTime is by how much the times of what is built again differ.
+// rebuildTime is the difference between the times of an old and a rebuilt file.
 const rebuildTime = 7 * 24 * time.Hour
 
-// measureUpdates prints what a client that has the image of before pulls after each update, by how the layers are cut.
+// measureUpdates prints the download of a client that has the previous image, after each update and for each way to
+// divide layers.
 func measureUpdates(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("update", flag.ContinueOnError)
 	bin := flags.String("bin", "", "`directory` with slimctl")
@@ -116,7 +117,7 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 			cells = append(cells, fmt.Sprintf("%.1f", float64(sum)/1e6))
 			fmt.Fprintf(os.Stderr, "%s, %s: %d bytes\n", u.name, way, sum)
 		}
-		var below int64 // as much as before: the new layers are not compressed here
+		var below int64 // unchanged, since new layers are not compressed here
 		for _, l := range files.Layers[first:] {
 			below += l.Size
 		}
@@ -128,8 +129,8 @@ func measureUpdates(ctx context.Context, args []string) (err error) {
 	return t.End()
 }
 
-// write writes the base with the update to a layout, as its vendor's build does with a cache: the first layer that holds
-// something new is built again, and so are all above it, with other times. It returns that layer's position.
+// write writes the base with the update to a layout, like a vendor's build with a cache: it rebuilds the first layer
+// with a change and all layers above it, with new times. It returns that layer's position.
 func (u update) write(img v1.Image, files *tree.Image, dir string) (first int, err error) {
 	first = slices.IndexFunc(files.Layers, func(l tree.Layer) bool {
 		return u.files == nil || slices.ContainsFunc(l.Entries, func(e tree.Entry) bool { return e.Type == image.TypeFile && u.files.MatchString(e.Path) })
@@ -160,7 +161,7 @@ func (u update) write(img v1.Image, files *tree.Image, dir string) (first int, e
 	return first, harness.WriteLayout(dir, out)
 }
 
-// rebuild writes a layer anew.
+// rebuild writes a layer again with the update.
 func (u update) rebuild(l v1.Layer, to *archive) (err error) {
 	blob, err := l.Compressed()
 	if err != nil {
@@ -192,7 +193,7 @@ func (u update) rebuild(l v1.Layer, to *archive) (err error) {
 		p := image.Clean(h.Name)
 		switch {
 		case h.Typeflag != tar.TypeReg || h.Size == 0 || u.files == nil:
-		case u.files.MatchString(p) && path.Ext(p) != ".pyc": // a few bytes behind the end change nothing else
+		case u.files.MatchString(p) && path.Ext(p) != ".pyc": // a few appended bytes change nothing else
 			h.Size++
 			content = io.MultiReader(in, strings.NewReader("\n"))
 		case p == dpkgStatus:
@@ -222,7 +223,7 @@ func (u update) rebuild(l v1.Layer, to *archive) (err error) {
 	return err
 }
 
-// archive is a layer that isn't compressed.
+// archive is an uncompressed layer.
 type archive struct {
 	file   string
 	digest v1.Hash

@@ -1,5 +1,5 @@
-// Package buildkit is the engine that lets a BuildKit daemon build and write the image: all platforms in one solve, in
-// the overlay form of LLB, so that its image has the digest that the embedded engine gives.
+// Package buildkit is the engine in which a BuildKit daemon builds and writes the image. It solves all platforms at
+// once, in the overlay form of LLB, so the image has the embedded engine's digest.
 package buildkit
 
 import (
@@ -42,35 +42,35 @@ import (
 	"github.com/slimctl/slimctl/image/output"
 )
 
-// overlayStore is the name under which the daemon asks for our layers.
+// overlayStore is the name of the OCI layout from which the daemon reads our layers.
 const overlayStore = "slimctl-overlay"
 
-// Engine solves on the daemon at Addr.
+// Engine builds on the daemon at Addr.
 type Engine struct {
 	// Addr is the daemon's address, such as unix:///run/buildkit/buildkitd.sock.
 	Addr string
-	// Client has what connecting needs besides: certificates.
+	// Client holds further options for the connection, such as certificates.
 	Client []client.ClientOpt
-	// Form is the form of LLB to solve; empty is Overlay, the only one with the embedded engine's digest.
+	// Form is the form of LLB; empty means Overlay, the only one with the embedded engine's digest.
 	Form slimllb.Form
 	// Insecure allows plain HTTP to the registry pushed to.
 	Insecure bool
-	// Options are for the tags of a push whose digest the Request gives: the daemon pushes without them, and they are put
-	// from here.
+	// Options configures access to the registry where tags are set. If Request.Digest is set, the daemon pushes by
+	// digest and this process sets the tags.
 	Options image.Options
-	// CacheFrom and CacheTo are passed through.
+	// CacheFrom and CacheTo are BuildKit's cache imports and exports.
 	CacheFrom, CacheTo []client.CacheOptionsEntry
-	// Progress takes BuildKit's own progress, in Mode: auto, tty, plain, quiet, rawjson. Nil discards it.
+	// Progress receives BuildKit's progress in the format Mode: auto, tty, plain, quiet or rawjson. Nil discards it.
 	Progress io.Writer
 	Mode     string
-	// Stdout takes an archive whose destination is "-".
+	// Stdout receives an archive with the destination "-".
 	Stdout io.Writer
 }
 
 var _ build.Engine = Engine{}
 
-// Build solves all recipes at once and has the daemon write every output. Where the Request has a digest, files and tags get
-// their names only when the daemon came to it; an archive that goes to standard output is out by then.
+// Build solves all recipes at once; the daemon writes every output. If Request.Digest is set, files and tags get their
+// names only if the image has this digest; an archive to standard output is already written by then.
 func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, err error) {
 	if len(req.Recipes) == 0 {
 		return v1.Descriptor{}, errors.New("no recipe to build")
@@ -108,7 +108,7 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, 
 			AuthConfigProvider: authprovider.LoadAuthConfig(config.LoadDefaultConfigFile(io.Discard)),
 		})},
 	}
-	response, err := e.run(ctx, c, opt, s.frontend)
+	response, err := e.solve(ctx, c, opt, s.frontend)
 	if err != nil {
 		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s: %w", e.Addr, err)
 	}
@@ -116,10 +116,10 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, 
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
-	if s.exact() && r.Digest != req.Digest {
-		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s came to %s, and what was verified is %s: nothing got a name", e.Addr, r.Digest, req.Digest)
+	if s.isExact() && r.Digest != req.Digest {
+		return v1.Descriptor{}, fmt.Errorf("buildkitd at %s built %s, but %s was verified; no output or tag was written", e.Addr, r.Digest, req.Digest)
 	}
-	if s.exact() && req.Target.Push {
+	if s.isExact() && req.Target.Push {
 		if err := output.Tag(ctx, r.Digest, req.Target.Tags, e.Options); err != nil {
 			return v1.Descriptor{}, err
 		}
@@ -127,11 +127,11 @@ func (e Engine) Build(ctx context.Context, req build.Request) (_ v1.Descriptor, 
 	return r, nil
 }
 
-// exact says that the daemon must come to a digest that is known.
-func (s *solve) exact() bool { return s.req.Digest != v1.Hash{} }
+// isExact reports whether the image must have a known digest.
+func (s *solve) isExact() bool { return s.req.Digest != v1.Hash{} }
 
-// run solves and shows the daemon's progress meanwhile.
-func (e Engine) run(ctx context.Context, c *client.Client, opt client.SolveOpt, frontend gateway.BuildFunc) (*client.SolveResponse, error) {
+// solve solves the definition and shows the daemon's progress.
+func (e Engine) solve(ctx context.Context, c *client.Client, opt client.SolveOpt, frontend gateway.BuildFunc) (*client.SolveResponse, error) {
 	status := make(chan *client.SolveStatus)
 	out, mode := e.Progress, progressui.DisplayMode(e.Mode)
 	if out == nil {
@@ -154,7 +154,7 @@ func (e Engine) run(ctx context.Context, c *client.Client, opt client.SolveOpt, 
 	return response, g.Wait()
 }
 
-// solve is one build under way.
+// solve is one build in progress.
 type solve struct {
 	engine   Engine
 	req      build.Request
@@ -165,7 +165,7 @@ type solve struct {
 	renames  []rename
 }
 
-// overlay is what a recipe adds to its base, ready for the daemon.
+// overlay holds the layers that a recipe adds to its base, in a form that the daemon reads.
 type overlay struct {
 	digest v1.Hash
 	config []byte
@@ -176,7 +176,7 @@ type rename struct {
 	to   output.Spec
 }
 
-// prepare writes each recipe's layers as an image of their own into a layout that the daemon reads them from.
+// prepare writes each recipe's layers as an image into an OCI layout that the daemon reads.
 func (s *solve) prepare() error {
 	dir := filepath.Join(s.tmp, "overlay")
 	l, err := layout.Write(dir, empty.Index)
@@ -209,11 +209,11 @@ func (s *solve) prepare() error {
 		return err
 	}
 	if s.engine.Form != "" && s.engine.Form != slimllb.Overlay {
-		if err := s.context(); err != nil {
+		if err := s.writeContext(); err != nil {
 			return err
 		}
 	}
-	return s.base()
+	return s.addBase()
 }
 
 func overlayImage(r *build.Recipe, layers []v1.Layer) (v1.Image, error) {
@@ -227,8 +227,8 @@ func overlayImage(r *build.Recipe, layers []v1.Layer) (v1.Image, error) {
 	return mutate.AppendLayers(mutate.ConfigMediaType(img, ocispec.MediaTypeImageConfig), layers...)
 }
 
-// base offers a base that lies on this machine to the daemon.
-func (s *solve) base() error {
+// addBase makes a base on this machine readable by the daemon.
+func (s *solve) addBase() error {
 	src := s.req.Source
 	if src == nil || src.Name() != nil {
 		return nil
@@ -257,7 +257,7 @@ func (s *solve) definition(ctx context.Context, r *build.Recipe) (*llb.Definitio
 	return slimllb.Marshal(ctx, r, o)
 }
 
-// frontend is what the daemon calls: it gives one reference a platform, with its config.
+// frontend is called by the daemon. It returns one reference per platform, with its config.
 func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result, error) {
 	res := gateway.NewResult()
 	var all exptypes.Platforms
@@ -282,7 +282,7 @@ func (s *solve) frontend(ctx context.Context, c gateway.Client) (*gateway.Result
 		id := platforms.FormatAll(p)
 		res.AddMeta(exptypes.ExporterImageConfigKey+"/"+id, s.overlays[r.Platform.String()].config)
 		if r.Stripped() == nil {
-			// Without the base's config BuildKit takes the base's layers for ours, and may rewrite them.
+			// Without the base's config BuildKit can't tell the base's layers from ours, and may rewrite them.
 			res.AddMeta(exptypes.ExporterImageBaseConfigKey+"/"+id, base)
 		}
 		all.Platforms = append(all.Platforms, exptypes.Platform{ID: id, Platform: p})
@@ -305,7 +305,7 @@ func result(response *client.SolveResponse) (v1.Descriptor, error) {
 	digest := response.ExporterResponse[exptypes.ExporterImageDigestKey]
 	var err error
 	if r.Digest, err = v1.NewHash(digest); err != nil {
-		return r, fmt.Errorf("buildkitd told no image digest: %w", err)
+		return r, fmt.Errorf("buildkitd returned no image digest: %w", err)
 	}
 	var desc ocispec.Descriptor
 	if raw := response.ExporterResponse[exptypes.ExporterImageDescriptorKey]; raw != "" {

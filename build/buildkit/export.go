@@ -22,8 +22,8 @@ import (
 
 type localMounts map[string]fsutil.FS
 
-// context writes the directory that the forms other than Overlay read.
-func (s *solve) context() error {
+// writeContext writes the directory that the forms other than Overlay read.
+func (s *solve) writeContext() error {
 	dir := filepath.Join(s.tmp, "context")
 	if err := slimllb.WriteContext(dir, s.req.Recipes, s.req.Annotations.Manifest); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *solve) context() error {
 	return nil
 }
 
-// exports says where the daemon writes. Files and directories get a temporary name, which finish changes.
+// exports returns the daemon's outputs. Files and directories get a temporary name, which finish replaces.
 func (s *solve) exports() ([]client.ExportEntry, error) {
 	var exports []client.ExportEntry
 	add := func(kind string, e client.ExportEntry, attrs map[string]string) {
@@ -54,29 +54,29 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 				return nil, err
 			}
 			s.renames = append(s.renames, rename{tmp, out})
-			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, s.unnamed(map[string]string{"tar": "false"}))
+			add(client.ExporterOCI, client.ExportEntry{OutputDir: tmp}, s.addUnnamed(map[string]string{"tar": "false"}))
 		case output.OCIArchive, output.DockerArchive:
-			kind, attrs := client.ExporterOCI, s.unnamed(map[string]string{})
+			kind, attrs := client.ExporterOCI, s.addUnnamed(map[string]string{})
 			if out.Type == output.DockerArchive {
 				if len(s.req.Recipes) > 1 {
 					return nil, fmt.Errorf("output %s holds one platform only; choose it with --platform", out)
 				}
 				kind, attrs = client.ExporterDocker, nil
 			}
-			w, err := s.file(out)
+			w, err := s.createFile(out)
 			if err != nil {
 				return nil, err
 			}
 			add(kind, client.ExportEntry{Output: func(map[string]string) (io.WriteCloser, error) { return w, nil }}, attrs)
 		default:
-			return nil, fmt.Errorf("output %s can't be written by a BuildKit daemon", out)
+			return nil, fmt.Errorf("a BuildKit daemon can't write output %s", out)
 		}
 	}
 	if s.req.Target.Push || len(exports) == 0 {
 		attrs := map[string]string{}
 		if s.req.Target.Push {
 			attrs["push"] = "true"
-			if s.exact() { // tags come when the digest is known
+			if s.isExact() { // tags are set after the digest is checked
 				attrs["push-by-digest"], attrs["name"] = "true", strings.Join(repositories(s.req.Target.Tags), ",")
 			}
 			if s.engine.Insecure {
@@ -88,8 +88,8 @@ func (s *solve) exports() ([]client.ExportEntry, error) {
 	return exports, nil
 }
 
-// unnamed adds the name of an image without a tag to the attributes of a layout.
-func (s *solve) unnamed(attrs map[string]string) map[string]string {
+// addUnnamed adds the name of an image without a tag to the attributes of a layout.
+func (s *solve) addUnnamed(attrs map[string]string) map[string]string {
 	switch {
 	case len(s.req.Target.Tags) > 0:
 	case len(s.req.Recipes) > 1:
@@ -100,7 +100,7 @@ func (s *solve) unnamed(attrs map[string]string) map[string]string {
 	return attrs
 }
 
-// repositories are those of tags, each once.
+// repositories returns the repositories of tags, without duplicates.
 func repositories(tags []name.Tag) []string {
 	var out []string
 	for _, t := range tags {
@@ -134,8 +134,8 @@ func (s *solve) attrs(attrs map[string]string) map[string]string {
 	return out
 }
 
-// file opens a temporary file that becomes out's destination at the end.
-func (s *solve) file(out output.Spec) (io.WriteCloser, error) {
+// createFile opens a temporary file that finish renames to out's destination.
+func (s *solve) createFile(out output.Spec) (io.WriteCloser, error) {
 	if out.Dest == "-" {
 		return nopCloser{s.engine.Stdout}, nil
 	}
@@ -151,7 +151,7 @@ type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// finish gives every output its name, or takes away what there is of it.
+// finish renames every output to its destination, or removes it if ok is false.
 func (s *solve) finish(ok bool) error {
 	var errs []error
 	for _, r := range s.renames {
@@ -159,7 +159,7 @@ func (s *solve) finish(ok bool) error {
 			errs = append(errs, os.RemoveAll(r.from))
 			continue
 		}
-		_ = os.Remove(filepath.Join(r.from, "ingest")) // BuildKit leaves it, empty, in a layout; an archive has none
+		_ = os.Remove(filepath.Join(r.from, "ingest")) // BuildKit leaves it empty in a layout; an archive has none
 		if err := r.to.Place(r.from); err != nil {
 			errs = append(errs, err, os.RemoveAll(r.from))
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/moby/buildkit/client"
 )
 
-// Private starts a daemon of our own from the buildkitd in PATH, on a socket in a temporary directory, with its state
-// in a directory of its own below dir. It needs neither root nor an OCI runtime, since our LLB runs nothing. stop ends
-// it and takes its state away: the overlay form has nothing that is worth keeping.
+// Private starts a daemon from the buildkitd in PATH, with its socket in a temporary directory and its state in a new
+// directory below dir. It needs neither root nor an OCI runtime, because our LLB runs nothing. stop ends the daemon and
+// removes its state; the overlay form leaves nothing worth keeping.
 func Private(ctx context.Context, dir string) (addr string, stop func() error, err error) {
 	bin, err := exec.LookPath("buildkitd")
 	if err != nil {
@@ -28,7 +28,7 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	if err != nil {
 		return "", nil, err
 	}
-	run, err := os.MkdirTemp("", "slimctl-bk-") // short: a socket's path is limited to 108 bytes
+	run, err := os.MkdirTemp("", "slimctl-bk-") // short, because a socket's path is limited to 108 bytes
 	if err != nil {
 		return "", nil, errors.Join(err, os.RemoveAll(state))
 	}
@@ -36,9 +36,9 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	addr = "unix://" + filepath.Join(run, "s")
 	args := []string{
 		bin, "--config", "/dev/null", "--root", state, "--addr", addr,
-		"--otel-socket-path", filepath.Join(run, "t"), // its default is the socket of the system's daemon, which would lose it
+		"--otel-socket-path", filepath.Join(run, "t"), // the default is the socket of the system's daemon, which would lose it
 		"--containerd-worker=false",
-		"--oci-worker=true", "--oci-worker-net=host", "--oci-worker-binary=/bin/true", // by itself it insists on runc
+		"--oci-worker=true", "--oci-worker-net=host", "--oci-worker-binary=/bin/true", // the daemon insists on runc otherwise
 	}
 	if os.Geteuid() != 0 {
 		args = append([]string{"unshare", "--user", "--map-root-user", "--mount"}, append(args, "--rootless", "--oci-worker-no-process-sandbox")...)
@@ -49,7 +49,7 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // our Ctrl-C must not reach it before our own clean-up
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end it before our own clean-up does
 	if err := cmd.Start(); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("--builder auto: %w", err), log.Close(), remove())
 	}
@@ -66,15 +66,16 @@ func Private(ctx context.Context, dir string) (addr string, stop func() error, e
 		}
 		return errors.Join(log.Close(), remove())
 	}
-	if err := ready(ctx, addr, exited, &ended); err != nil {
+	if err := waitReady(ctx, addr, exited, &ended); err != nil {
 		said, _ := os.ReadFile(log.Name())
 		return "", nil, errors.Join(fmt.Errorf("--builder auto: %s: %w\n%s", bin, err, tail(said)), stop())
 	}
 	return addr, stop, nil
 }
 
-// ready waits until the daemon answers, 30 seconds at most. ended is why it ended, once exited is closed.
-func ready(ctx context.Context, addr string, exited chan struct{}, ended *error) error {
+// waitReady waits at most 30 seconds until the daemon answers. ended is the reason of its end, valid when exited is
+// closed.
+func waitReady(ctx context.Context, addr string, exited chan struct{}, ended *error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("it didn't answer within 30 s"))
 	defer cancel()
 	for {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// bake is docker-bake.hcl. Names and values in it are checked before they come here: a base reference, platforms.
+// bake returns docker-bake.hcl. Its callers have checked the names and values: a base reference, platforms.
 func bake(p *plan, b base) string {
 	quoted := make([]string, len(p.stages))
 	for i, s := range p.stages {
@@ -22,7 +22,7 @@ func bake(p *plan, b base) string {
 	if b.layout != "" {
 		contexts = fmt.Sprintf("\n  contexts   = { %q = %q }", layoutName, b.layout)
 	}
-	where := "index,manifest" // of one platform there is no index of ours
+	where := "index,manifest" // an image of one platform has no index of ours
 	if len(p.stages) == 1 {
 		where = "manifest"
 	}

@@ -10,36 +10,26 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// transports are the prefixes of bases that FROM can't name.
+// transports are the prefixes of base references that FROM can't name.
 var transports = []string{"oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "standin:", "standin-live:"}
 
-// layoutName is what FROM names where the base is an OCI layout on this machine: a named context of the build.
+// layoutName is the named context in FROM for a base that is an OCI layout on this machine.
 const layoutName = "slimctl-base"
 
-// base is what the Dockerfile is built on.
+// base describes the base as the Dockerfile names it.
 type base struct {
-	// from is what FROM names: a registry reference with the digest that the recipes were made for, or layoutName.
+	// from is FROM's argument: a registry reference with the digest that the recipes were resolved for, or layoutName.
 	from string
-	// layout is the context called layoutName, as buildx takes it; empty for a base in a registry.
+	// layout is the argument of the context layoutName, for buildx; empty for a base in a registry.
 	layout string
-	// annotations are those that slimctl build writes, for verify and scanners.
+	// annotations are the base annotations that slimctl build writes, for verify and scanners.
 	annotations map[string]string
 }
 
-func findBase(recipes []*build.Recipe, o Options) (base, error) {
-	if len(recipes) == 0 {
-		return base{}, fmt.Errorf("no recipe to render")
-	}
-	of := recipes[0].Base
-	for _, r := range recipes {
-		if r.Base.Index != of.Index || r.Profile != recipes[0].Profile {
-			return base{}, fmt.Errorf("the recipes are of two bases or profiles: %s of %s@%s and %s of %s@%s",
-				recipes[0].Profile, of.Reference, of.Index, r.Profile, r.Base.Reference, r.Base.Index)
-		}
-	}
+func findBase(of build.Base, o Options) (base, error) {
 	out := base{annotations: map[string]string{image.AnnotationBaseDigest: of.Index.String()}}
 	if o.Layout != "" && o.Base == "" {
-		if strings.ContainsAny(o.Layout, ":@,\n\r\"\\$%") { // of a buildx context and of HCL
+		if strings.ContainsAny(o.Layout, ":@,\n\r\"\\$%") { // they have a meaning in buildx contexts or in HCL
 			return base{}, fmt.Errorf("the base's directory %q has a character that docker buildx bake can't take in a context: move it, or push the base and name it with --from", o.Layout)
 		}
 		out.from, out.layout = layoutName, "oci-layout://"+o.Layout+"@"+of.Index.String()
@@ -60,7 +50,7 @@ func findBase(recipes []*build.Recipe, o Options) (base, error) {
 	}
 	reference, _, _ = strings.Cut(reference, "@")
 	out.from = reference + "@" + of.Index.String()
-	// A tag and a digest together are right for BuildKit; the parser here takes one of them.
+	// BuildKit accepts a tag together with a digest; the parser here accepts only one of them.
 	for _, part := range []string{reference, out.from} {
 		if _, err := name.ParseReference(part); err != nil {
 			return base{}, fmt.Errorf("base: %w", err)

@@ -26,7 +26,7 @@ var (
 	port    = regexp.MustCompile(`^[0-9]{1,5}(-[0-9]{1,5})?/(tcp|udp|sctp)$`)
 )
 
-// configurer collects the instructions of one config change, up to the first error.
+// configurer collects the instructions of one config change and stops at the first error.
 type configurer struct {
 	change build.ConfigChange
 	base   v1.Config
@@ -34,7 +34,7 @@ type configurer struct {
 	out    []instruction
 }
 
-// configureWhole states the image's whole config, for a stage that begins empty.
+// configureWhole returns the instructions for the whole config, for a stage that begins empty.
 func configureWhole(r *build.Recipe) ([]instruction, error) {
 	raw, err := r.Config()
 	if err != nil {
@@ -89,12 +89,12 @@ func configureWhole(r *build.Recipe) ([]instruction, error) {
 	return out, nil
 }
 
-// stated are the keys of a config that have an instruction, and one that means nothing on Linux.
+// stated are the config keys that have an instruction, and one that has no effect on Linux.
 var stated = []string{
 	"Env", "Labels", "WorkingDir", "User", "ExposedPorts", "Entrypoint", "Cmd", "Healthcheck", "Volumes", "Shell", "StopSignal", "ArgsEscaped",
 }
 
-// configure restates the recipe's config change over the base's config.
+// configure returns the instructions for the recipe's config change, on top of the base's config.
 func configure(r *build.Recipe) ([]instruction, error) {
 	base, err := r.Base.Image.ConfigFile()
 	if err != nil {
@@ -121,16 +121,13 @@ func (c *configurer) add(format string, args ...any) {
 	c.out = append(c.out, instruction(fmt.Sprintf(format, args...)))
 }
 
-// env sets variables, and blanks those that should go: a Dockerfile can't take a variable of the base away.
+// env sets variables, and sets those to be removed to the empty string, because a Dockerfile can't unset a variable.
 func (c *configurer) env() error {
 	env := maps.Clone(c.change.Env)
 	if env == nil {
 		env = map[string]string{}
 	}
 	for _, k := range c.change.UnsetEnv {
-		if _, both := env[k]; both {
-			return fmt.Errorf("env %s: it is both set and unset", k)
-		}
 		env[k] = ""
 	}
 	for _, k := range slices.Sorted(maps.Keys(env)) {
@@ -173,7 +170,7 @@ func (c *configurer) workdir() error {
 		return fmt.Errorf("working directory %q isn't an absolute, clean path", dir)
 	}
 	for _, r := range c.recipe.Removals {
-		if image.Within(dir, r.Path) && !c.laid(dir) {
+		if image.Within(dir, r.Path) && !c.isLaid(dir) {
 			return fmt.Errorf("working directory %s is removed by step %q: WORKDIR would make it again", dir, r)
 		}
 	}
@@ -185,8 +182,8 @@ func (c *configurer) workdir() error {
 	return nil
 }
 
-// laid reports whether an overlay has something at or below dir.
-func (c *configurer) laid(dir string) bool {
+// isLaid reports whether an overlay has a file at or below dir.
+func (c *configurer) isLaid(dir string) bool {
 	for _, s := range c.recipe.Overlays {
 		if slices.ContainsFunc(s.Files, func(f image.File) bool { return image.Within(f.Path, dir) }) {
 			return true
@@ -229,12 +226,9 @@ func (c *configurer) healthcheck() error {
 	if h == nil {
 		return nil
 	}
-	options, err := healthOptions(h)
-	if err != nil {
-		return err
-	}
+	options := healthOptions(h)
 	if len(h.Test) == 0 {
-		return fmt.Errorf("healthcheck: a Dockerfile can't change the times alone and keep the base's test: say the test")
+		return fmt.Errorf("healthcheck: a Dockerfile can't change the times and keep the base's test: write config.healthcheck.test in the profile")
 	}
 	switch kind, args := h.Test[0], h.Test[1:]; {
 	case kind == "NONE" && len(args) == 0 && options == "":
@@ -256,9 +250,9 @@ func (c *configurer) healthcheck() error {
 	return nil
 }
 
-// shellForm refuses what doesn't come out of a Dockerfile as it went in.
+// shellForm refuses a command that a Dockerfile would change.
 func shellForm(s string) error {
-	if err := printable(s); err != nil {
+	if err := checkPrintable(s); err != nil {
 		return err
 	}
 	if s == "" || strings.TrimSpace(s) != s || strings.HasSuffix(s, `\`) || json.Valid([]byte(s)) {
@@ -267,31 +261,24 @@ func shellForm(s string) error {
 	return nil
 }
 
-func healthOptions(h *v1.HealthConfig) (string, error) {
-	var out string
+func healthOptions(h *v1.HealthConfig) (out string) {
 	for _, o := range []struct {
 		name  string
 		value time.Duration
 	}{
 		{"interval", h.Interval}, {"timeout", h.Timeout}, {"start-period", h.StartPeriod},
 	} {
-		if o.value != 0 && o.value < time.Millisecond {
-			return "", fmt.Errorf("healthcheck: %s %s is less than a millisecond", o.name, o.value)
-		}
 		if o.value != 0 {
 			out += fmt.Sprintf("--%s=%s ", o.name, o.value)
 		}
 	}
-	if h.Retries < 0 {
-		return "", fmt.Errorf("healthcheck: %d retries", h.Retries)
-	}
 	if h.Retries > 0 {
 		out += "--retries=" + strconv.Itoa(h.Retries) + " "
 	}
-	return out, nil
+	return out
 }
 
-// A new ENTRYPOINT drops the base's CMD, in a Dockerfile as in a recipe.
+// entrypoint writes ENTRYPOINT, which drops the base's CMD in a Dockerfile as in a recipe.
 func (c *configurer) entrypoint() error { return c.exec("ENTRYPOINT", c.change.Entrypoint) }
 
 func (c *configurer) cmd() error { return c.exec("CMD", c.change.Cmd) }

@@ -1,6 +1,6 @@
-// Package dockerfile renders recipes as a Dockerfile with its complete build context, for builds with nothing but
-// Docker or BuildKit. What it gives has the same merged tree and config as the image slimctl builds itself; what a
-// Dockerfile can't say it refuses, naming the step.
+// Package dockerfile renders recipes as a Dockerfile with its build context, for builds with only Docker or BuildKit.
+// The image has the same merged tree and config as slimctl's. Steps that a Dockerfile can't express are refused by
+// name.
 package dockerfile
 
 import (
@@ -18,30 +18,31 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// readme is README.md of the context, for those who receive the context and nothing else.
+// readme is the context's README.md, for people who receive only the context.
 //
 //go:embed context.md
 var readme string
 
-// Options choose between forms of the Dockerfile.
+// Options selects the form of the Dockerfile.
 type Options struct {
-	// Whiteouts makes removals whiteout files that are copied in, instead of a RUN of the base's own rm. BuildKit then
-	// neither pulls nor unpacks the base, and no emulation is needed for foreign platforms, but only images that are
-	// pushed or written as archives lose the removed paths.
+	// Whiteouts renders removals as whiteout files instead of a RUN of the base's rm. BuildKit then neither pulls nor
+	// unpacks the base, and foreign platforms need no emulation. However, the removed paths only go if the image is
+	// pushed or written as an archive.
 	Whiteouts bool
-	// Base is the registry reference that FROM names, without digest; the recipe's own when empty. A base that isn't
-	// in a registry (oci:, standin:, ...) needs it.
+	// Base is the registry reference for FROM, without digest; empty means the recipe's. It is required if the base
+	// isn't in a registry (oci:, standin:, ...).
 	Base string
-	// Layout is the absolute path of the base's OCI layout; empty for another base. A build takes it as a named context.
+	// Layout is the absolute path of the base's OCI layout, which the build reads as a named context; empty for any
+	// other base.
 	Layout string
 }
 
-// Context is a Dockerfile with all that it copies.
+// Context is a Dockerfile with the files that it copies.
 type Context struct {
 	Dockerfile string
-	// Ignore is .dockerignore: it lets in what the Dockerfile adds and nothing else.
+	// Ignore is the content of .dockerignore, which admits only what the Dockerfile copies.
 	Ignore string
-	// Bake is docker-bake.hcl.
+	// Bake is the content of docker-bake.hcl.
 	Bake  string
 	files []contextFile
 }
@@ -52,10 +53,10 @@ type contextFile struct {
 	write func(io.Writer) error
 }
 
-// Render gives the Dockerfile and context of recipes, one a platform, all of one base. It fails on a step that a
-// Dockerfile can't express, and on names and values that it can't carry unchanged.
+// Render returns the Dockerfile and context for one or more recipes, each for another platform, all of the same profile
+// and base. It fails on a step that a Dockerfile can't express, and on names and values that it can't carry unchanged.
 func Render(recipes []*build.Recipe, o Options) (*Context, error) {
-	base, err := findBase(recipes, o)
+	base, err := findBase(recipes[0].Base, o)
 	if err != nil {
 		return nil, err
 	}
@@ -87,31 +88,31 @@ func Render(recipes []*build.Recipe, o Options) (*Context, error) {
 	return &Context{Dockerfile: text, Ignore: ignore(p), Bake: bake(p, base), files: p.files}, nil
 }
 
-// plan is all that is known before the first line is written.
+// plan holds everything that the Dockerfile will contain, before the first line is written.
 type plan struct {
 	profile, line string
 	epoch         int64
 	stages        []*stage
-	// sameConfig says that the config of all stages is one, so that the last stage can say it once.
+	// sameConfig reports whether all stages have the same config, so that the last stage can set it once.
 	sameConfig bool
-	files      []contextFile // that the Dockerfile adds
+	files      []contextFile // files that the Dockerfile adds
 }
 
-// stage is what is done for one platform.
+// stage holds the steps for one platform.
 type stage struct {
 	platform string // linux/amd64
 	arch     string // amd64
 	name     string // slim-amd64
 	removals []build.Remove
-	// kept is set where the stage begins empty and gets what is left of the base, and edited is the tar of edited files.
+	// kept is set if the stage begins empty and gets what stays of the base. edited is the tar of edited files.
 	kept   bool
 	edited string
-	// whiteouts is the tar that stands for removals.
+	// whiteouts is the tar of whiteout files that replaces removals.
 	whiteouts string
-	// user is the base's user, when RUN can't have it.
+	// user is the base's user, if RUN must switch from it to root and back.
 	user     string
 	overlays []overlay
-	// lost are the directories of the base whose user.* attributes the layers can't hold.
+	// lost are the base's directories whose user.* attributes the layers can't hold.
 	lost     []string
 	config   []instruction
 	perStage bool
@@ -123,9 +124,6 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 		s, err := p.newStage(r, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.Platform.String(), err)
-		}
-		if slices.ContainsFunc(p.stages, func(t *stage) bool { return t.name == s.name }) {
-			return nil, fmt.Errorf("two recipes for %s", s.platform)
 		}
 		if err := p.addOverlays(s, r); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.platform, err)
@@ -142,22 +140,21 @@ func newPlan(recipes []*build.Recipe, o Options) (*plan, error) {
 	return p, nil
 }
 
-func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
-	s, err := stageOf(r)
-	if err != nil {
-		return nil, err
-	}
+func (p *plan) newStage(r *build.Recipe, o Options) (_ *stage, err error) {
+	s := stageOf(r)
 	s.removals = r.Removals
 	if r.Stripped() != nil {
 		if err := p.prepareStrip(s, r, o); err != nil {
 			return nil, err
 		}
 	}
-	if err := checkRemovals(s.removals, o); err != nil {
-		return nil, err
+	if !o.Whiteouts {
+		if err := checkRemovals(s.removals); err != nil {
+			return nil, err
+		}
 	}
 	if len(s.removals) > 0 {
-		if err := p.remove(s, r, o); err != nil {
+		if err := p.prepareRemovals(s, r, o); err != nil {
 			return nil, err
 		}
 	}
@@ -169,14 +166,15 @@ func (p *plan) newStage(r *build.Recipe, o Options) (*stage, error) {
 	return s, err
 }
 
-// maxArguments bounds what a RUN gives to rm, in bytes: Linux takes a quarter of the stack's limit, which is 8 MiB (execve(2)).
+// maxArguments limits the arguments of rm in a RUN, in bytes. Linux allows a quarter of the stack's limit of 8 MiB
+// (execve(2)).
 const maxArguments = 3 << 19
 
-// prepareStrip prepares what goes of a base that is stripped, and the files that are edited. Compiled Python is as the base has
-// it: the times of its sources stay, too.
+// prepareStrip prepares the removals and the edited files of a stripped base. Compiled Python stays as it is in the
+// base, since its sources keep their times, too.
 func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
 	if o.Whiteouts {
-		return fmt.Errorf("profile %s makes the base's layers anew, which whiteouts can't: leave --whiteouts out, or use slimctl build", r.Profile)
+		return fmt.Errorf("profile %s replaces the base's layers, which whiteouts can't do: omit --whiteouts, or use slimctl build", r.Profile)
 	}
 	kept, err := r.Kept()
 	if err != nil {
@@ -185,13 +183,13 @@ func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
 	size := 0
 	for _, gone := range kept.Gone {
 		if slices.Contains([]string{"/dev", "/proc", "/sys"}, gone) && kept.IsEmpty(gone) {
-			continue // a RUN would make it again
+			continue // a RUN would recreate it
 		}
 		s.removals = append(s.removals, build.Remove{Path: gone, Why: "What nothing in the image needs; slimctl plan --explain says what stays, and why."})
-		size += len(gone) + 9 // and a pointer
+		size += len(gone) + 9 // a NUL and a pointer
 	}
 	if size > maxArguments {
-		return fmt.Errorf("%d paths of the base go, more than the command line of a RUN can have: use slimctl build", len(kept.Gone))
+		return fmt.Errorf("%d paths of the base are removed, more than fit on the command line of a RUN: use slimctl build", len(kept.Gone))
 	}
 	edited := slices.DeleteFunc(kept.Edited, func(f image.File) bool { return path.Ext(f.Path) == ".pyc" })
 	for _, f := range edited {
@@ -205,15 +203,16 @@ func (p *plan) prepareStrip(s *stage, r *build.Recipe, o Options) error {
 	return nil
 }
 
-// makesDir reports whether there is a WORKDIR.
+// makesDir reports whether a WORKDIR instruction creates a directory.
 func (p *plan) makesDir() bool {
 	return slices.ContainsFunc(p.stages, func(s *stage) bool {
 		return slices.ContainsFunc(s.config, func(i instruction) bool { return strings.HasPrefix(string(i), "WORKDIR ") })
 	})
 }
 
-// remove prepares the removals of s. rm leaves the directories as they are; whiteouts come with theirs.
-func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
+// prepareRemovals prepares the removals of s. rm keeps the parent directories' metadata; whiteouts come with these
+// directories.
+func (p *plan) prepareRemovals(s *stage, r *build.Recipe, o Options) (err error) {
 	if !o.Whiteouts {
 		s.user, err = runUser(r)
 		return err
@@ -227,16 +226,13 @@ func (p *plan) remove(s *stage, r *build.Recipe, o Options) (err error) {
 	return nil
 }
 
-// stageOf gives an empty stage with its names: arch is what BuildKit's TARGETARCH and TARGETVARIANT make together.
-func stageOf(r *build.Recipe) (*stage, error) {
+// stageOf returns an empty stage with its names. arch is BuildKit's TARGETARCH followed by TARGETVARIANT.
+func stageOf(r *build.Recipe) *stage {
 	n := platforms.Normalize(ocispec.Platform{
 		OS: r.Platform.OS, Architecture: r.Platform.Architecture, Variant: r.Platform.Variant,
 	})
-	if n.OS != "linux" || !simple.MatchString(n.Architecture) || n.Variant != "" && !simple.MatchString(n.Variant) {
-		return nil, fmt.Errorf("platform %q: want linux/ARCHITECTURE", r.Platform.String())
-	}
 	arch := n.Architecture + n.Variant
-	return &stage{arch: arch, platform: platforms.Format(n), name: "slim-" + arch}, nil
+	return &stage{arch: arch, platform: platforms.Format(n), name: "slim-" + arch}
 }
 
 func (d *document) header(p *plan, b base) {

@@ -4,22 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// maxLine is one less than the longest line that BuildKit's parser reads (bufio.MaxScanTokenSize).
+// maxLine is one byte less than the longest line that BuildKit's parser reads (bufio.MaxScanTokenSize).
 const maxLine = 64*1024 - 1
 
 const commentWidth = 110
 
-// simple is what needs no quoting anywhere.
-var simple = regexp.MustCompile(`^[a-z0-9]+$`)
-
-// document is the Dockerfile being written. Text of others comes in by comment, exec and word only, which keep it from
-// ending a line.
+// document is a Dockerfile being written. Foreign text may enter only through comment, exec and word, which prevent it
+// from ending a line.
 type document struct{ b strings.Builder }
 
 func (d *document) blank() { d.b.WriteByte('\n') }
@@ -29,7 +25,7 @@ func (d *document) line(format string, args ...any) {
 	d.blank()
 }
 
-// comment writes text as comment lines of at most commentWidth, whatever is in it.
+// comment writes text as comment lines of at most commentWidth characters.
 func (d *document) comment(format string, args ...any) {
 	line := "#"
 	for _, word := range strings.Fields(oneLine(fmt.Sprintf(format, args...))) {
@@ -38,14 +34,14 @@ func (d *document) comment(format string, args ...any) {
 			line = "#"
 		}
 		for len(word) > maxLine/2 {
-			word = word[:maxLine/2] // a word of 32 KB explains nothing
+			word = word[:maxLine/2] // nobody reads a word of 32 kB
 		}
 		line += " " + word
 	}
 	d.line("%s", line)
 }
 
-// oneLine gives text with a space for all that isn't seen and for what ends a line.
+// oneLine returns text with invisible characters and line breaks replaced by spaces.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
@@ -55,7 +51,7 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// text gives the whole, or an error when the parser couldn't read it.
+// text returns the document, or an error if a line is too long for the parser.
 func (d *document) text() (string, error) {
 	text := d.b.String()
 	for line := range strings.Lines(text) {
@@ -66,8 +62,8 @@ func (d *document) text() (string, error) {
 	return text, nil
 }
 
-// jsonString quotes s for the exec form, which BuildKit reads as JSON and in which nothing is expanded for RUN,
-// ENTRYPOINT, CMD and HEALTHCHECK.
+// jsonString quotes s for the exec form. BuildKit reads it as JSON and expands nothing in RUN, ENTRYPOINT, CMD and
+// HEALTHCHECK.
 func jsonString(s string) (string, error) {
 	if !utf8.ValidString(s) || strings.Contains(s, "\x00") {
 		return "", fmt.Errorf("%q isn't UTF-8 without NUL, which a Dockerfile must be", s)
@@ -81,7 +77,7 @@ func jsonString(s string) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// execForm gives args as one JSON array.
+// execForm returns args as one JSON array.
 func execForm(args []string) (string, error) {
 	quoted := make([]string, len(args))
 	for i, a := range args {
@@ -96,16 +92,16 @@ func execForm(args []string) (string, error) {
 
 var wordEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`)
 
-// word quotes s where BuildKit expands variables: ENV, LABEL, WORKDIR.
+// word quotes s for ENV, LABEL and WORKDIR, where BuildKit expands variables.
 func word(s string) (string, error) {
-	if err := printable(s); err != nil {
+	if err := checkPrintable(s); err != nil {
 		return "", err
 	}
 	return `"` + wordEscapes.Replace(s) + `"`, nil
 }
 
-// printable refuses what would end a line or be changed.
-func printable(s string) error {
+// checkPrintable refuses text with invalid UTF-8 or control characters.
+func checkPrintable(s string) error {
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("%q isn't UTF-8, which a Dockerfile must be", s)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// overlay is the archive of one overlay for one platform.
+// overlay is the archive of one overlay, for one platform.
 type overlay struct{ name, why, archive string }
 
 // addOverlays adds an archive for each overlay of r to the stage.
@@ -46,7 +46,7 @@ func (p *plan) addArchive(name string, files []image.File) string {
 
 var notPlain = regexp.MustCompile(`[^a-z0-9]+`)
 
-// plainName makes of name what can be part of a path and of an image's name; it may be empty.
+// plainName returns name reduced to characters that paths and image names allow; it may be empty.
 func plainName(name string) string {
 	plain := notPlain.ReplaceAllString(strings.ToLower(name), "-")
 	return strings.Trim(plain[:min(len(plain), 64)], "-")

@@ -69,7 +69,7 @@ func expand(t testing.TB, args []string) []string {
 	return out
 }
 
-// only gives the commands of one name.
+// only returns the commands of one name.
 func only(commands []command, name string) []command {
 	return slices.DeleteFunc(slices.Clone(commands), func(c command) bool { return c.name != name })
 }

@@ -9,17 +9,12 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// mounted are the paths that BuildKit mounts something on while a RUN runs, so that rm can't remove them.
+// mounted are the paths where BuildKit mounts something during a RUN, so rm can't remove them.
 var mounted = []string{"/dev", "/proc", "/sys", "/etc/hosts", "/etc/resolv.conf"}
 
-func checkRemovals(removals []build.Remove, o Options) error {
+// checkRemovals refuses paths that a RUN can't remove.
+func checkRemovals(removals []build.Remove) error {
 	for _, s := range removals {
-		if image.Clean(s.Path) != s.Path || s.Path == "/" || strings.Contains(s.Path, "\x00") {
-			return fmt.Errorf("step %q: %q isn't an absolute, clean path below the root", s, s.Path)
-		}
-		if o.Whiteouts {
-			continue
-		}
 		if _, err := jsonString(s.Path); err != nil {
 			return fmt.Errorf("step %q: %w", s, err)
 		}
@@ -33,10 +28,10 @@ func checkRemovals(removals []build.Remove, o Options) error {
 	return nil
 }
 
-// userName is what USER takes with nothing to quote.
+// userName matches the arguments of USER that need no quotes.
 var userName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 
-// runUser gives the base's user when that isn't root, who alone may remove everything.
+// runUser returns the base's user, or "" if it is root. Only root may remove every file.
 func runUser(r *build.Recipe) (string, error) {
 	config, err := r.Base.Image.ConfigFile()
 	if err != nil {
@@ -80,7 +75,8 @@ func (d *document) removals(s *stage) {
 	}
 }
 
-// run writes the one RUN of a stage; comments between its lines say why. It has no shell: /bin/rm is executed itself.
+// run writes the one RUN of a stage, with the reasons as comments between its lines. It executes /bin/rm without a
+// shell.
 func (d *document) run(groups []reason) {
 	d.line(`RUN ["/bin/rm", "-rf", "--", \`)
 	for i, g := range groups {
@@ -90,19 +86,19 @@ func (d *document) run(groups []reason) {
 			if i == len(groups)-1 && j == len(g.paths)-1 {
 				end = "]"
 			}
-			quoted, _ := jsonString(p) // checkRemovals saw to it
+			quoted, _ := jsonString(p) // checkRemovals has checked p
 			d.line("    %s%s", quoted, end)
 		}
 	}
 }
 
-// reason is one why with all that it is the reason for.
+// reason groups the removals that share one why.
 type reason struct {
 	why   string
 	paths []string
 }
 
-// byWhy keeps the order of first mention.
+// byWhy groups removals by reason, in the order of first mention.
 func byWhy(removals []build.Remove) []reason {
 	var out []reason
 	at := map[string]int{}

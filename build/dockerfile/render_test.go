@@ -208,7 +208,7 @@ func TestOverlayNamesStayOutOfTheDockerfile(t *testing.T) {
 	}
 }
 
-// render gives what BuildKit's parser makes of the Dockerfile for r.
+// render returns what BuildKit's parser makes of the Dockerfile for r.
 func render(t *testing.T, r *build.Recipe, o Options) []command {
 	t.Helper()
 	c, err := Render([]*build.Recipe{r}, o)
@@ -282,13 +282,12 @@ func TestRefuses(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"strip by whiteouts", stripped(t, "/opt/x"), Options{Whiteouts: true}, "makes the base's layers anew, which whiteouts can't"},
+		{"strip by whiteouts", stripped(t, "/opt/x"), Options{Whiteouts: true}, "replaces the base's layers, which whiteouts can't do"},
 		{"strip of a mount", stripped(t, "/etc/hosts"), Options{}, "a RUN can't remove /etc/hosts"},
 		{"strip below a mount", stripped(t, "/dev", "/dev/null"), Options{}, "a RUN can't remove /dev"},
 		{"strip not UTF-8", stripped(t, "/opt/\xff"), Options{}, "isn't UTF-8"},
-		{"strip of very much", stripped(t, many...), Options{}, "more than the command line of a RUN can have"},
-		{"strip without a ledger", func(r *build.Recipe) { r.Strip = &build.Strip{Layers: []build.Component{}} }, Options{}, "nothing says what stays"},
-		{"set and unset", change(build.ConfigChange{UnsetEnv: []string{"N"}, Env: map[string]string{"N": "1"}}), Options{}, "both set and unset"},
+		{"strip of very much", stripped(t, many...), Options{}, "more than fit on the command line of a RUN"},
+		{"strip without a ledger", func(r *build.Recipe) { r.Strip = &build.Strip{Layers: []build.Component{}} }, Options{}, "no ledger of what stays"},
 		{"port taken away", change(build.ConfigChange{ExposedPorts: []string{"9/tcp"}}), Options{}, "port 8080/tcp: a Dockerfile can't take away"},
 		{"port without protocol", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "9"}}), Options{}, `port "9"`},
 		{"hostile port", change(build.ConfigChange{ExposedPorts: []string{"8080/tcp", "$x/tcp"}}), Options{}, `port "$x/tcp"`},
@@ -307,46 +306,31 @@ func TestRefuses(t *testing.T) {
 		}, Options{}, `is removed by step "remove /opt/gone"`},
 		{"user with newline", change(build.ConfigChange{User: "a\nRUN evil"}), Options{}, `user "a\nRUN evil"`},
 		{"user expands", change(build.ConfigChange{User: "$x"}), Options{}, `user "$x"`},
-		{"health times alone", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Interval: time.Second}}), Options{}, "healthcheck: a Dockerfile can't change the times alone"},
+		{"health times alone", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Interval: time.Second}}), Options{}, "healthcheck: a Dockerfile can't change the times and keep"},
 		{"health shell with newline", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "a\nRUN evil"}}}), Options{}, "healthcheck: "},
 		{"health shell continued", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", `a \`}}}), Options{}, "can't be a shell command"},
 		{"health shell is JSON", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", `["a"]`}}}), Options{}, "can't be a shell command"},
 		{"health of an unknown kind", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Test: []string{"RUN", "x"}}}), Options{}, `test ["RUN" "x"]`},
-		{"health too often", change(build.ConfigChange{Healthcheck: &v1.HealthConfig{Test: []string{"NONE"}, Interval: 1}}), Options{}, "less than a millisecond"},
 		{"entrypoint not UTF-8", change(build.ConfigChange{Entrypoint: []string{"\xff"}}), Options{}, "entrypoint: "},
 		{"cmd with NUL", change(build.ConfigChange{Cmd: []string{"\x00"}}), Options{}, "cmd: "},
 		{"base with ONBUILD", config(func(c *v1.Config) { c.OnBuild = []string{"RUN evil"} }), Options{}, "ONBUILD"},
 		{"base's user is hostile", config(func(c *v1.Config) { c.User = "x\nRUN evil" }), Options{}, `user "x\nRUN evil"`},
-		{"remove the root", remove("/"), Options{}, "below the root"},
-		{"remove with dots", remove("/opt/../etc"), Options{}, "clean path"},
 		{"remove not UTF-8", remove("/opt/\xff"), Options{}, "isn't UTF-8"},
 		{"remove what RUN mounts", remove("/etc/hosts"), Options{}, "--whiteouts"},
 		{"remove what holds a mount", remove("/etc"), Options{}, "/etc/hosts"},
-		{"file twice", func(r *build.Recipe) {
-			f := image.Bytes("/tmp/f", 0o644, nil)
-			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{f, f}}}
-		}, Options{}, "twice"},
-		{"file below a file", func(r *build.Recipe) {
-			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{image.Symlink("/tmp/l", "/etc"), image.Bytes("/tmp/l/f", 0o644, nil)}}}
-		}, Options{}, "lies below /tmp/l, which is a symlink"},
 		{"whiteout by name", file(image.Bytes("/tmp/.wh.x", 0o644, nil)), Options{}, ".wh."},
-		{"device", file(image.File{Entry: image.Entry{Path: "/tmp/null", Type: image.TypeChar}}), Options{}, "/tmp/null is a device"},
-		{"path with dots", file(image.File{Entry: image.Entry{Path: "/tmp/../../x", Type: image.TypeFile}}), Options{}, "clean path"},
 		{"path not UTF-8", file(image.Bytes("/tmp/\xff", 0o644, nil)), Options{}, "isn't UTF-8"},
 		{"attribute lost", file(withXattr), Options{}, "extended attribute user.x"},
 		{"acl of a parent lost", func(r *build.Recipe) {
 			r.Dirs["/tmp"] = acl
 			bare(r).Overlays = []build.Lay{{Name: "mine", Files: []image.File{image.Bytes("/tmp/f", 0o644, nil)}}}
 		}, Options{}, "/tmp has the extended attribute system.posix_acl_default"},
-		{"hard link out of the overlay", file(image.File{Entry: image.Entry{Path: "/tmp/l", Type: image.TypeLink, Link: "/etc/passwd"}}), Options{}, "hard link to /etc/passwd"},
 		{"base in a layout", nil, Options{Base: "oci:/tmp/x"}, "is neither in a registry nor an OCI layout"},
 		{"base is a stand-in", nil, Options{Base: "standin:B"}, "is neither in a registry nor an OCI layout"},
 		{"base is a live stand-in", nil, Options{Base: "standin-live:B"}, "is neither in a registry nor an OCI layout"},
 		{"base in a layout that buildx can't name", nil, Options{Layout: "/tmp/a:b"}, "can't take in a context"},
 		{"base with newline", nil, Options{Base: "x\nRUN evil"}, "base: "},
 		{"base expands", nil, Options{Base: "$x/y"}, "base: "},
-		{"platform", func(r *build.Recipe) { r.Platform.OS = "windows" }, Options{}, "windows/amd64"},
-		{"hostile platform", func(r *build.Recipe) { r.Platform.Architecture = "x\nRUN evil" }, Options{}, "want linux/ARCHITECTURE"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := small(t, amd64)
@@ -359,23 +343,6 @@ func TestRefuses(t *testing.T) {
 			}
 		})
 	}
-	t.Run("none", func(t *testing.T) {
-		if _, err := Render(nil, Options{}); err == nil {
-			t.Error("no error")
-		}
-	})
-	t.Run("two of one platform", func(t *testing.T) {
-		if _, err := Render([]*build.Recipe{small(t, amd64), small(t, amd64)}, Options{}); err == nil {
-			t.Error("no error")
-		}
-	})
-	t.Run("two bases", func(t *testing.T) {
-		other := small(t, arm64)
-		other.Base.Index.Hex = strings.Repeat("2", 64)
-		if _, err := Render([]*build.Recipe{small(t, amd64), other}, Options{}); err == nil {
-			t.Error("no error")
-		}
-	})
 }
 
 func TestHealthcheckForms(t *testing.T) {

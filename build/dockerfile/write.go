@@ -7,7 +7,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Write puts the context in dir, all of it or nothing. A dir that is there already must be an empty directory.
+// Write writes the context to dir atomically. dir must be empty or not exist.
 func (c *Context) Write(dir string) error {
 	return image.WriteDir(dir, func(tmp string) error {
 		for _, f := range c.files {

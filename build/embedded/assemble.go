@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// assembled is an image whose manifest and config are kept as the bytes they were written as.
+// assembled is an image with its manifest and config as raw bytes, so that they keep their digests.
 type assembled struct {
 	platform         ocispec.Platform
 	manifest, config []byte
@@ -67,8 +67,8 @@ func assemble(r *build.Recipe, annotations map[string]string) (*assembled, error
 	return a, err
 }
 
-// attach makes the artifact that the ledger of an image lies in.
-func attach(layer v1.Layer, subject *assembled) (v1.Image, error) {
+// newArtifact returns the artifact that attaches a ledger to an image.
+func newArtifact(layer v1.Layer, subject *assembled) (v1.Image, error) {
 	d, err := descriptor(layer)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func attach(layer v1.Layer, subject *assembled) (v1.Image, error) {
 	return a, err
 }
 
-// descriptors are those of the base's layers, or of the layers in their place.
+// descriptors returns the descriptors of the base's layers, or of those that replace them.
 func descriptors(r *build.Recipe) (out []ocispec.Descriptor, err error) {
 	if stripped := r.Stripped(); stripped != nil {
 		for _, c := range stripped {
@@ -131,7 +131,7 @@ func (a *assembled) Digest() (v1.Hash, error)            { return partial.Digest
 func (a *assembled) Manifest() (*v1.Manifest, error)     { return partial.Manifest(a) }
 func (a *assembled) RawManifest() ([]byte, error)        { return a.manifest, nil }
 func (a *assembled) LayerByDiffID(h v1.Hash) (v1.Layer, error) {
-	return a.find(h, func(l v1.Layer) (v1.Hash, error) { return l.DiffID() })
+	return a.findLayer(h, v1.Layer.DiffID)
 }
 
 func (a *assembled) LayerByDigest(h v1.Hash) (v1.Layer, error) {
@@ -140,10 +140,10 @@ func (a *assembled) LayerByDigest(h v1.Hash) (v1.Layer, error) {
 	} else if name == h {
 		return partial.ConfigLayer(a)
 	}
-	return a.find(h, func(l v1.Layer) (v1.Hash, error) { return l.Digest() })
+	return a.findLayer(h, v1.Layer.Digest)
 }
 
-func (a *assembled) find(h v1.Hash, of func(v1.Layer) (v1.Hash, error)) (v1.Layer, error) {
+func (a *assembled) findLayer(h v1.Hash, of func(v1.Layer) (v1.Hash, error)) (v1.Layer, error) {
 	for _, l := range a.layers {
 		if got, err := of(l); err != nil {
 			return nil, err
@@ -154,7 +154,7 @@ func (a *assembled) find(h v1.Hash, of func(v1.Layer) (v1.Hash, error)) (v1.Laye
 	return nil, fmt.Errorf("no layer %s", h)
 }
 
-// index is an image index kept as the bytes it was written as.
+// index is an image index as raw bytes, so that it keeps its digest.
 type index struct {
 	raw    []byte
 	images []*assembled

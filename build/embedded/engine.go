@@ -1,5 +1,5 @@
-// Package embedded is the engine without a daemon: it makes the image itself, on go-containerregistry, of the bytes that
-// BuildKit would write, so that both engines give one digest. It never reads a base layer.
+// Package embedded is the engine without a daemon. It makes images with go-containerregistry, byte for byte as BuildKit
+// would, so that both engines give the same digest. It never reads a base layer.
 package embedded
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Assemble makes the image of the recipes, in memory but for the base's layers: an index when there are several. What it
-// returns are the very bytes that output.Publish writes: manifests, configs and layers.
+// Assemble returns the image of the recipes, or an index of several images. Everything but the base's layers is in
+// memory. output.Publish writes exactly the bytes of these manifests, configs and layers.
 func Assemble(ctx context.Context, recipes []*build.Recipe, a build.Annotations) (image.Built, error) {
 	images := make([]*assembled, len(recipes))
 	g, _ := errgroup.WithContext(ctx)
@@ -33,7 +33,7 @@ func Assemble(ctx context.Context, recipes []*build.Recipe, a build.Annotations)
 		if r.Ledger() == nil {
 			continue
 		}
-		about, err := attach(r.Ledger(), images[i])
+		about, err := newArtifact(r.Ledger(), images[i])
 		if err != nil {
 			return image.Built{}, fmt.Errorf("%s: ledger: %w", r.Platform, err)
 		}

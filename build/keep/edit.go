@@ -13,41 +13,49 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Digest returns a digest of the paths, directories and packages of the set.
+// Digest returns a digest of the paths, directories and packages of the set, and of the base's diversions.
 func (s *Set) Digest() string {
 	h := sha256.New()
 	for _, list := range [][]string{slices.Sorted(maps.Keys(s.Paths)), slices.Sorted(maps.Keys(s.Dirs)), slices.Sorted(maps.Keys(s.Packages))} {
 		for _, p := range list {
-			_, _ = io.WriteString(h, p+"\x00") // a hash takes everything
+			_, _ = io.WriteString(h, p+"\x00") // writing to a hash never fails
 		}
 		_, _ = io.WriteString(h, "\x00")
+	}
+	for _, p := range slices.Sorted(maps.Keys(s.db.diverted)) {
+		fmt.Fprintf(h, "%q %q\n", p, s.db.diverted[p])
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// Edits returns an edit for each file of dpkg's database, by path, that makes the database true of the image: it removes packages
-// that go, dependencies that are cut and files that are not there. An edit takes the file's content and returns the new one. has
-// reports whether the image has a path of the base.
+// Edits returns an edit for each file of dpkg's database, by path, so that the database describes the image: it removes
+// packages that go, dependencies that are cut and files that don't exist, and names diverted files by where they are. An
+// edit maps the file's content to the new one. has reports whether the image has a path of the base.
 func (s *Set) Edits(img *tree.Image, has func(p string) bool) map[string]func([]byte) []byte {
-	present := func(p string) bool { // links above it, such as /lib, are followed
+	present := func(p string) bool { // follow links above it, such as /lib
 		real, err := img.Resolve(p)
 		return err == nil && has(real)
 	}
 	edits := map[string]func([]byte) []byte{}
 	for p, r := range s.Paths {
+		name := strings.TrimPrefix(r.From, packagePrefix)
 		switch {
 		case r.Rule != ByDatabase:
 		case p == dpkgStatus:
 			edits[p] = func(old []byte) []byte { return []byte(s.editStatus(string(old), present)) }
 		case path.Ext(p) == ".list":
 			edits[p] = func(old []byte) []byte {
-				return filterLines(old, func(line string) bool { return line == "/." || present(line) })
+				return editLines(old, func(line string) (string, bool) {
+					file := s.db.divert(line, name)
+					return file, line == "/." || present(file)
+				})
 			}
 		case path.Ext(p) == ".md5sums":
 			edits[p] = func(old []byte) []byte {
-				return filterLines(old, func(line string) bool {
-					_, file, ok := strings.Cut(line, "  ")
-					return ok && present("/"+file)
+				return editLines(old, func(line string) (string, bool) {
+					sum, file, ok := strings.Cut(line, "  ")
+					file = s.db.divert("/"+file, name)
+					return sum + "  " + file[1:], ok && present(file)
 				})
 			}
 		}
@@ -61,18 +69,19 @@ func (s *Set) Has(p string) bool {
 	return ok || s.Dirs[p]
 }
 
-// filterLines returns the lines of text for which stay returns true.
-func filterLines(text []byte, stay func(line string) bool) []byte {
+// editLines returns the lines that edit makes of text's, without those for which it reports false.
+func editLines(text []byte, edit func(line string) (string, bool)) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if stay(strings.TrimSuffix(line, "\n")) {
-			out.WriteString(line)
+		without := strings.TrimSuffix(line, "\n")
+		if edited, ok := edit(without); ok {
+			out.WriteString(edited + line[len(without):])
 		}
 	}
 	return []byte(out.String())
 }
 
-// editStatus returns dpkg's status file with the packages of the set alone.
+// editStatus returns dpkg's status file with only the packages of the set.
 func (s *Set) editStatus(old string, present func(p string) bool) string {
 	var out strings.Builder
 	for p := range deb822.All(old) {
@@ -87,9 +96,10 @@ func (s *Set) editStatus(old string, present func(p string) bool) string {
 					continue
 				}
 			case "conffiles":
-				kept := filterLines([]byte(value), func(line string) bool {
-					file, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-					return file != "" && present(file)
+				kept := editLines([]byte(value), func(line string) (string, bool) {
+					file, sum, _ := strings.Cut(strings.TrimSpace(line), " ")
+					file = s.db.divert(file, p.Get("Package"))
+					return " " + file + " " + sum, file != "" && present(file)
 				})
 				if value = strings.TrimSuffix(string(kept), "\n"); value == "" {
 					continue

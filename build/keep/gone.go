@@ -7,16 +7,16 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 )
 
-// Rules say how a path or package came to go.
+// The rules by which paths and packages are removed.
 const (
 	ByDrop      = "dropped"
-	ByCut       = "cut"      // a package that another would need, or a file that would need it
-	WithPackage = "with"     // its package, which goes
-	Dangling    = "dangling" // a link that would lead to nothing
-	Unneeded    = "unneeded" // nothing that stays needs it
+	ByCut       = "cut"      // a package that another would need, or a file that needs it
+	WithPackage = "with"     // its package is removed
+	Dangling    = "dangling" // a link whose target is removed
+	Unneeded    = "unneeded" // no file that stays needs it
 )
 
-// Gone returns why a file or link of the base that is not in the set goes.
+// Gone returns why a file or link of the base is not in the set.
 func (s *Set) Gone(p string) Reason {
 	name := s.db.owner[p]
 	if _, stays := s.Packages[name]; name != "" && !stays {
@@ -31,7 +31,7 @@ func (s *Set) Gone(p string) Reason {
 	return Reason{Rule: Unneeded}
 }
 
-// GonePackages returns why each package of the base that is not in the set goes.
+// GonePackages returns why packages of the base are not in the set, by name.
 func (s *Set) GonePackages() map[string]Reason {
 	out := map[string]Reason{}
 	for name := range s.db.packages {
@@ -60,7 +60,7 @@ func (s *Set) findCut(from, to string) (profile.Cut, bool) {
 	return s.spec.Without[i], true
 }
 
-// drop returns why a file goes although its package stays; name is empty for a file that no package owns.
+// drop returns why a file is dropped although its package stays. name is empty for a file without a package.
 func (s *Set) drop(p, name string) (r Reason, dropped bool) {
 	for _, d := range s.spec.Drop {
 		if matches(d.Glob, p) && !matchesAny(d.Except, p) {

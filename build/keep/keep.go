@@ -1,9 +1,9 @@
-// Package keep works out what of a base named programs need, file by file, and why: from the paths of the programs, by the
-// rules of the dynamic loader and of dpkg. What it doesn't keep nothing that is kept needs.
+// Package keep computes which files of a base given programs need, and why. It follows the rules of the dynamic loader
+// and of dpkg. No kept file needs one that isn't kept.
 //
-// The order is: roots are paths, followed through links, scripts' interpreters and the loader to every library; what programs
-// load by themselves is named by its opener; the owners of all that are packages, and with them come those they depend on, but
-// for edges that are cut; packages stay whole but for what is dropped; products that no package owns stay by name.
+// It starts from roots, which are paths, and follows links, scripts' interpreters and the loader to every library.
+// Profiles name what programs load at run time. The packages that own these files stay, with the packages that they
+// depend on, except through cut edges. Packages stay whole, except dropped files. Files without a package stay by name.
 package keep
 
 import (
@@ -23,50 +23,50 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Rules say how a path came to stay.
+// The rules by which paths and packages stay.
 const (
 	ByRoot        = "root"
-	ByLink        = "link"        // leads to what stays
-	ByTarget      = "target"      // of a link that stays
-	ByInterpreter = "interpreter" // of a script, or the loader of a program
+	ByLink        = "link"        // a link on the way to a path that stays
+	ByTarget      = "target"      // the target of a link that stays
+	ByInterpreter = "interpreter" // a script's interpreter, or a program's loader
 	ByLibrary     = "library"     // DT_NEEDED
 	ByDlopen      = "dlopen"
 	ByPackage     = "package"  // its package stays
-	ByPath        = "path"     // named as a product
-	ByCompiled    = "compiled" // Python's, of source that stays
-	ByDatabase    = "database" // dpkg's
-	ByOwner       = "owner"    // a package that owns what stays
-	ByDepends     = "depends"  // a package that another needs
-	ByName        = "named"    // a package that the profile names
+	ByPath        = "path"     // named in the profile, without a package
+	ByCompiled    = "compiled" // compiled Python of source that stays
+	ByDatabase    = "database" // dpkg's database
+	ByOwner       = "owner"    // a package that owns a file that stays
+	ByDepends     = "depends"  // a dependency of another package
+	ByName        = "named"    // a package named in the profile
 )
 
-// Reason is why a path or package stays: the rule, and the path, or "package " and the name, that pulled it.
+// Reason is why a path or package stays: the rule, and the path, or "package " and the name, that needs it.
 type Reason struct {
 	Rule string `json:"rule"`
 	From string `json:"from,omitempty"`
 	Why  string `json:"why,omitempty"`
 }
 
-// Set is what stays of a base.
+// Set is the part of a base that stays.
 type Set struct {
-	// Paths has every file and link that stays, by path in the merged tree, and Dirs the directories.
+	// Paths maps the files and links that stay, by path in the merged tree, to the reason. Dirs are the directories.
 	Paths map[string]Reason
 	Dirs  map[string]bool
-	// Packages has the packages that stay, by name.
+	// Packages maps the packages that stay, by name, to the reason.
 	Packages map[string]Reason
-	// Notes say what was looked for and is not in the base, and which cuts have no effect.
+	// Notes lists paths and packages of the profile that the base doesn't have, and cuts without effect.
 	Notes []string
 
 	db       *database
 	spec     profile.Keep
-	dangling map[string]bool // links that would lead to nothing
+	dangling map[string]bool // links whose target is removed
 }
 
-// Explain returns the chain from a path or package of the set back to its root, one line a step, the path itself first. It
-// returns nothing for what is not in the set.
+// Explain returns the chain of reasons from a path or package to its root, one line per step, beginning with the path.
+// It returns nothing for a path that isn't in the set.
 func (s *Set) Explain(what string) []string {
 	var out []string
-	for range 100 { // longer than any chain
+	for range 100 { // no chain is longer
 		r, ok := s.Paths[what]
 		if !ok {
 			if r, ok = s.Packages[strings.TrimPrefix(what, packagePrefix)]; !ok {
@@ -90,30 +90,33 @@ func (s *Set) Explain(what string) []string {
 
 const packagePrefix = "package "
 
-// BrokenError lists what would not work in the image: files that stay and need what doesn't.
+// BrokenError lists the files that stay although they need a file that doesn't.
 type BrokenError struct{ Findings []string }
 
 func (e *BrokenError) Error() string { return strings.Join(e.Findings, "\n") }
 
-// keeper is one call of Resolve.
+// keeper is the state of a call of Resolve.
 type keeper struct {
 	ctx  context.Context
+	stop context.CancelCauseFunc // ends ctx if the base exceeds a limit
 	img  *tree.Image
 	spec profile.Keep
 	elfs map[tree.Digest]*elf.File
 	db   *database
-	dirs []string // that the loader looks in
+	dirs []string // the loader's directories
 
 	set    *Set
-	strong map[string]bool // stays whatever is dropped
-	files  []string        // whose needs are to be looked at
-	names  []string        // packages, likewise
+	strong map[string]bool // files that stay even if dropped
+	files  []string        // files whose needs must be followed
+	names  []string        // packages whose needs must be followed
 	errs   []error
 
 	globbed map[string][]string
+	spent   int // by spend
 }
 
-// Resolve works out what of img stays by the rules of spec, whose roots must all be there: their conditions aren't read. A root that isn't there, and a file that would stay without what it needs, are errors.
+// Resolve computes which files of img stay by the rules of spec. It ignores the conditions of spec's roots, which must
+// all exist. It fails if a root is missing, or if a file would stay without a file that it needs.
 func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, error) {
 	elfs, err := img.ELF()
 	if err != nil {
@@ -123,8 +126,10 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	k := &keeper{
-		ctx: ctx, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{}, globbed: map[string][]string{},
+		ctx: ctx, stop: stop, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{}, globbed: map[string][]string{},
 		set: &Set{
 			Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db, spec: spec, dangling: map[string]bool{},
 		},
@@ -155,7 +160,11 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	k.keepDatabases()
 	k.keepDirectories()
 	k.noteIdleCuts()
-	if broken := k.findBroken(); len(broken) > 0 {
+	broken := k.findBroken()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if len(broken) > 0 {
 		return nil, &BrokenError{broken}
 	}
 	slices.Sort(k.set.Notes)
@@ -163,7 +172,7 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	return k.set, nil
 }
 
-// addPath adds a path to the set and reports whether it is new; the first reason counts.
+// addPath adds a path to the set and reports whether it is new. The first reason counts.
 func (k *keeper) addPath(p string, r Reason) bool {
 	if _, ok := k.set.Paths[p]; ok {
 		return false
@@ -172,7 +181,8 @@ func (k *keeper) addPath(p string, r Reason) bool {
 	return true
 }
 
-// keepPath keeps the file at p, every link on the way, and what the file needs. It returns the path at the end of the links.
+// keepPath keeps the file at p, every link on the way, and what the file needs. It returns the path after following the
+// links.
 func (k *keeper) keepPath(p string, r Reason) (real string, ok bool) {
 	real, links, ok := k.followLinks(p)
 	if !ok {
@@ -202,19 +212,23 @@ func (k *keeper) keepPath(p string, r Reason) (real string, ok bool) {
 	return real, true
 }
 
-// link is a link on the way to a path; last reports that it is the path's own and not that of a directory above it.
+// link is a link on the way to a path. last reports whether it is the path itself, not a directory above it.
 type link struct {
 	path string
 	last bool
 }
 
-// followLinks resolves p as the kernel does and returns the links on the way, in order.
+// followLinks resolves p like the kernel and returns the links on the way, in order. A ".." leads to the parent of where
+// the links before it lead.
 func (k *keeper) followLinks(p string) (real string, links []link, ok bool) {
-	rest := strings.Split(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
+	rest := splitPath(p)
 	at := "/"
 	for len(rest) > 0 {
 		next := path.Join(at, rest[0])
 		rest = rest[1:]
+		if !k.spend(p, 100+64*len(next)) {
+			return "", nil, false
+		}
 		e, ok := k.img.Lookup(next)
 		if !ok {
 			return "", nil, false
@@ -223,20 +237,35 @@ func (k *keeper) followLinks(p string) (real string, links []link, ok bool) {
 			at = next
 			continue
 		}
-		if links = append(links, link{next, len(rest) == 0}); len(links) > 40 { // as the kernel, path_resolution(7)
+		if links = append(links, link{next, len(rest) == 0}); len(links) > 40 { // the kernel's limit (path_resolution(7))
 			return "", nil, false
 		}
-		to := e.Link
-		if !path.IsAbs(to) {
-			to = path.Join(at, to)
+		if path.IsAbs(e.Link) {
+			at = "/"
 		}
-		rest = append(strings.Split(strings.TrimPrefix(path.Clean(to), "/"), "/"), rest...)
-		at = "/"
+		rest = append(splitPath(e.Link), rest...)
 	}
 	return at, links, true
 }
 
-// way returns the paths of the links and then the path that they lead to.
+// splitPath returns the elements of a path, without empty ones and ".".
+func splitPath(p string) []string {
+	elements := strings.FieldsFunc(p, func(c rune) bool { return c == '/' })
+	return slices.DeleteFunc(elements, func(name string) bool { return name == "." })
+}
+
+// maxSpent limits the time for looking paths up, in units of spend. l1 of live stand-in B needs 63,000,000.
+const maxSpent = 1_000_000_000
+
+// spend counts the time for looking up what p names, in nanoseconds or so. It reports whether some is left.
+func (k *keeper) spend(p string, n int) bool {
+	if k.spent += n; k.spent > maxSpent {
+		k.stop(fmt.Errorf("%s and other files of the base name too many libraries, directories and links to look through", p))
+	}
+	return k.spent <= maxSpent
+}
+
+// way returns the paths of the links, and then the real path.
 func way(links []link, real string) []string {
 	out := make([]string, 0, len(links)+1)
 	for _, l := range links {
@@ -245,7 +274,7 @@ func way(links []link, real string) []string {
 	return append(out, real)
 }
 
-// keepOwner keeps the package that a path belongs to.
+// keepOwner keeps the package that owns a path.
 func (k *keeper) keepOwner(p string) {
 	if name, ok := k.db.owner[p]; ok {
 		k.keepPackage(name, Reason{Rule: ByOwner, From: p})
@@ -272,7 +301,7 @@ func (k *keeper) keepPackagesNamed(glob string) {
 	}
 }
 
-// followNeeds follows the needs of queued files and packages until there are none.
+// followNeeds follows the needs of queued files and packages until the queues are empty.
 func (k *keeper) followNeeds() {
 	for len(k.files)+len(k.names) > 0 && k.ctx.Err() == nil {
 		for len(k.files) > 0 {
@@ -302,12 +331,15 @@ func (k *keeper) keepNeeds(p string) {
 			k.errs = append(k.errs, fmt.Errorf("%s needs the loader %s, which is not in the base", p, f.Interp))
 		}
 	}
+	found := k.findLibraries(p)
+	if k.ctx.Err() != nil {
+		return
+	}
 	for _, name := range f.Needed {
-		found := k.findLibrary(p, name)
-		if len(found) == 0 {
+		if len(found[name]) == 0 {
 			k.errs = append(k.errs, fmt.Errorf("%s needs the library %s, which is not in the base", p, name))
 		}
-		for _, lib := range found {
+		for _, lib := range found[name] {
 			k.keepPath(lib, Reason{Rule: ByLibrary, From: p})
 		}
 	}
@@ -321,7 +353,7 @@ func (k *keeper) readELF(p string) *elf.File {
 	return k.elfs[e.Digest]
 }
 
-// keepInterpreter keeps the interpreter that a file's first line names.
+// keepInterpreter keeps the interpreter in a file's first line.
 func (k *keeper) keepInterpreter(p string) {
 	e, ok := k.img.Lookup(p)
 	if !ok || e.Mode&0o111 == 0 || e.Size == 0 || e.Size > tree.MaxRead {
@@ -350,7 +382,7 @@ func (k *keeper) keepInterpreter(p string) {
 	k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[len(words)-1]))
 }
 
-// keepDependencies keeps the packages that a package needs.
+// keepDependencies keeps the packages that a package depends on.
 func (k *keeper) keepDependencies(name string) {
 	for _, clause := range k.db.packages[name].depends {
 		to, ok := k.choosePackage(clause)
@@ -363,7 +395,7 @@ func (k *keeper) keepDependencies(name string) {
 	}
 }
 
-// choosePackage returns the package that satisfies a clause: one that stays anyhow, else the first that is installed.
+// choosePackage returns the package that satisfies a clause: one that stays already, else the first installed one.
 func (k *keeper) choosePackage(clause []string) (string, bool) {
 	var first string
 	for _, alternative := range clause {
@@ -379,7 +411,7 @@ func (k *keeper) choosePackage(clause []string) (string, bool) {
 	return first, first != ""
 }
 
-// keepDlopened keeps what programs that stay load by themselves.
+// keepDlopened keeps what programs that stay load at run time.
 func (k *keeper) keepDlopened() {
 	for _, d := range k.spec.Dlopen {
 		opener := k.findOpener(d.Opener)
@@ -392,7 +424,7 @@ func (k *keeper) keepDlopened() {
 			if strings.HasPrefix(o, "/") {
 				found = k.glob(o)
 			} else {
-				found = k.findLibrary(opener, o)
+				found = k.findLibrary(k.readELF(opener).Machine, o, k.listDirs(opener))
 			}
 			for _, p := range found {
 				if e, ok := k.img.Stat(p); ok && !e.IsDir() {
@@ -406,7 +438,7 @@ func (k *keeper) keepDlopened() {
 	}
 }
 
-// glob returns the paths of the base that a glob matches. It is asked the same again and again.
+// glob returns the paths of the base that a glob matches. It caches results, because most globs are used repeatedly.
 func (k *keeper) glob(pattern string) []string {
 	if _, ok := k.globbed[pattern]; !ok {
 		paths, err := k.img.Glob(pattern)
@@ -418,7 +450,7 @@ func (k *keeper) glob(pattern string) []string {
 	return k.globbed[pattern]
 }
 
-// findOpener returns the first ELF file that a glob matches and that stays, by itself or with its package; empty when none does.
+// findOpener returns the first ELF file that a glob matches and that stays, by itself or with its package, or "".
 func (k *keeper) findOpener(glob string) string {
 	for _, p := range k.glob(glob) {
 		real, _, ok := k.followLinks(p)
@@ -436,7 +468,7 @@ func (k *keeper) findOpener(glob string) string {
 	return ""
 }
 
-// keepPackageFiles keeps the files of packages that stay, but for those that are dropped.
+// keepPackageFiles keeps the files of packages that stay, except dropped ones.
 func (k *keeper) keepPackageFiles() {
 	for _, name := range slices.Sorted(maps.Keys(k.set.Packages)) {
 		for _, p := range k.db.packages[name].files {
@@ -453,13 +485,13 @@ func (k *keeper) keepPackageFiles() {
 	}
 }
 
-// isDropped reports whether a file goes although its package stays; name is empty for a file that no package owns.
+// isDropped reports whether a file is dropped although its package stays. name is empty for a file without a package.
 func (k *keeper) isDropped(p, name string) bool {
 	_, dropped := k.set.drop(p, name)
 	return dropped
 }
 
-// keepProducts keeps what no package owns: by name, and compiled Python of source that stays.
+// keepProducts keeps files without a package: those named in the profile, and compiled Python of source that stays.
 func (k *keeper) keepProducts() {
 	for _, glob := range k.spec.Paths {
 		for _, p := range k.glob(glob) {
@@ -486,7 +518,7 @@ func (k *keeper) keepProducts() {
 	}
 }
 
-// removeDanglingLinks lets go of links that would lead to nothing, and led to something.
+// removeDanglingLinks removes links whose target is removed. Links that dangle in the base stay.
 func (k *keeper) removeDanglingLinks() {
 	for again := true; again; {
 		again = false
@@ -497,7 +529,7 @@ func (k *keeper) removeDanglingLinks() {
 			}
 			real, links, ok := k.followLinks(p)
 			if !ok {
-				continue // it led to nothing
+				continue // it dangles in the base
 			}
 			for _, at := range way(links, real) {
 				e, _ := k.img.Lookup(at)
@@ -511,7 +543,7 @@ func (k *keeper) removeDanglingLinks() {
 	}
 }
 
-// keepDirectories keeps those that something that stays lies in, and those that its packages have.
+// keepDirectories keeps the directories of everything that stays, and those of its packages.
 func (k *keeper) keepDirectories() {
 	for p := range k.set.Paths {
 		for _, dir := range image.Parents(p) {
@@ -533,7 +565,7 @@ func (k *keeper) keepDirectories() {
 	maps.DeleteFunc(k.set.Dirs, func(p string, _ bool) bool { e, ok := k.img.Lookup(p); return !ok || !e.IsDir() })
 }
 
-// noteIdleCuts notes cuts whose packages stay all the same.
+// noteIdleCuts notes cuts whose packages stay nevertheless.
 func (k *keeper) noteIdleCuts() {
 	for _, c := range k.spec.Without {
 		_, from := k.set.Packages[c.From]
@@ -545,16 +577,17 @@ func (k *keeper) noteIdleCuts() {
 	}
 }
 
-// findBroken finds files that stay and need what doesn't.
+// findBroken returns an error for each file that stays and needs one that doesn't.
 func (k *keeper) findBroken() []string {
 	var out []string
 	for _, p := range slices.Sorted(maps.Keys(k.set.Paths)) {
 		f := k.readELF(p)
-		if f == nil {
+		if f == nil || k.ctx.Err() != nil {
 			continue
 		}
+		libraries := k.findLibraries(p)
 		for _, name := range f.Needed {
-			found := k.findLibrary(p, name)
+			found := libraries[name]
 			if len(found) > 0 && !slices.ContainsFunc(found, k.isKept) {
 				at := found[0]
 				if real, _, ok := k.followLinks(at); ok {

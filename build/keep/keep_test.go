@@ -108,6 +108,9 @@ func TestFiles(t *testing.T) {
 		image.Bytes("/opt/old", 0o755, elftest.Make(elftest.File{RPath: "/opt/rpath", Needed: []string{"libold.so"}})),
 		library("/opt/rpath/libold.so", "libolder.so"), library("/opt/rpath/libolder.so"), // found by the RPATH of what loads it
 		image.Bytes("/usr/bin/other", 0o755, []byte("#!/usr/bin/nowhere\n")),
+		image.Symlink("/usr/bin/via", "../share/alias/..//./tool"), image.Symlink("/usr/share/alias", "/opt/pkg/v1"), image.Dir("/opt/pkg/v1", 0o755),
+		image.Bytes("/opt/pkg/tool", 0o755, nil), image.Bytes("/usr/share/tool", 0o755, nil), // where ".." leads without links
+		image.Symlink("/usr/bin/loop", "../../../../etc/loop"), image.Symlink("/etc/loop", "/usr/bin/loop"),
 	)
 	for name, tt := range map[string]struct {
 		root string
@@ -117,6 +120,7 @@ func TestFiles(t *testing.T) {
 		"a script":                     {"/usr/bin/script", "/lib64 /opt/py/bin/py3 /opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so /opt/py/lib/libpy.so /usr/bin/env /usr/bin/script /usr/lib64/ld.so /usr/local/bin/python"},
 		"RPATH":                        {"/opt/old", "/opt/old /opt/rpath/libold.so /opt/rpath/libolder.so"},
 		"a directory":                  {"/opt/py/lib/glibc-hwcaps", ""},
+		"\"..\" after a link":          {"/usr/bin/via", "/opt/pkg/tool /usr/bin/via /usr/share/alias"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(tt.root)})
@@ -150,6 +154,7 @@ func TestFiles(t *testing.T) {
 	}
 	for root, want := range map[string]string{
 		"/usr/bin/nothing": "/usr/bin/nothing is not in the base (a test)",
+		"/usr/bin/loop":    "/usr/bin/loop is not in the base (a test)",
 		"/usr/bin/other":   "/usr/bin/other needs the interpreter /usr/bin/nowhere, which is not in the base",
 	} {
 		if _, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(root)}); err == nil || err.Error() != want {
@@ -237,6 +242,51 @@ func TestPackages(t *testing.T) {
 	}
 }
 
+// TestDiversions: a file that a package moved away from its own path belongs to the package that brought it.
+func TestDiversions(t *testing.T) {
+	debs := []deb{
+		{"awrap", "", []image.File{program("/usr/bin/tool"), image.Bytes("/usr/share/awrap", 0o644, nil)}},
+		{"brought", "Conffiles:\n /etc/tool.conf 0123 obsolete\n", []image.File{image.Bytes("/usr/share/brought", 0o644, nil)}},
+	}
+	img := base(t, debs, program("/usr/bin/tool.real"), image.Bytes("/etc/tool.conf.mine", 0o644, nil),
+		image.Bytes("/var/lib/dpkg/info/brought:amd64.list", 0o644, []byte("/.\n/usr/bin/tool\n/usr/share/brought\n/etc/tool.conf\n")),
+		image.Bytes("/var/lib/dpkg/info/brought:amd64.md5sums", 0o644, []byte("0123  usr/bin/tool\n")),
+		image.Bytes("/var/lib/dpkg/diversions", 0o644, []byte("/usr/bin/tool\n/usr/bin/tool.real\nawrap\n/etc/tool.conf\n/etc/tool.conf.mine\n:\n/usr/share/brought\n\nawrap\n/cut\n")))
+	for root, want := range map[string]string{"/usr/bin/tool": "awrap", "/usr/bin/tool.real": "brought"} {
+		set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(root)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(set.Packages)), " "); got != want || set.Owner(root) != want {
+			t.Errorf("%s: packages %s stay, and %q owns it", root, got, set.Owner(root))
+		}
+	}
+	set, err := keep.Resolve(t.Context(), img, profile.Keep{Packages: []string{"brought"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	without, err := keep.Resolve(t.Context(), base(t, debs[1:], image.Bytes("/usr/bin/tool.real", 0o755, nil), image.Bytes("/etc/tool.conf.mine", 0o644, nil),
+		image.Bytes("/var/lib/dpkg/info/brought:amd64.list", 0o644, []byte("/usr/bin/tool.real\n/usr/share/brought\n/etc/tool.conf.mine\n")),
+		image.Bytes("/var/lib/dpkg/info/brought:amd64.md5sums", 0o644, nil)), profile.Keep{Packages: []string{"brought"}})
+	if err != nil || !maps.Equal(set.Paths, without.Paths) || set.Digest() == without.Digest() {
+		t.Errorf("%v; without diversions the same digest, by which layers are cached: %v, %v", err, set.Paths, without.Paths)
+	}
+	edits := set.Edits(img, set.Has)
+	for p, want := range map[string]string{
+		"/var/lib/dpkg/info/brought:amd64.list":    "/.\n/usr/bin/tool.real\n/usr/share/brought\n/etc/tool.conf.mine\n",
+		"/var/lib/dpkg/info/brought:amd64.md5sums": "0123  usr/bin/tool.real\n",
+		"/var/lib/dpkg/status":                     "Package: brought\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\nConffiles:\n /etc/tool.conf.mine 0123 obsolete\n\n",
+	} {
+		data, err := img.ReadFile(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(edits[p](data)); got != want {
+			t.Errorf("%s:\n%s", p, got)
+		}
+	}
+}
+
 // TestBrokenCuts: it is the files that decide whether an edge may be cut.
 func TestBrokenCuts(t *testing.T) {
 	img := base(t, packages())
@@ -304,5 +354,60 @@ func TestSameSet(t *testing.T) {
 		if d := set.Digest(); d != first {
 			t.Fatalf("%s, and then %s", first, d)
 		}
+	}
+}
+
+// TestTooMuch: a base that is odd, or made to take for ever, ends soon, by an error that names its file.
+func TestTooMuch(t *testing.T) {
+	many := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	var loop []image.File // of files that include all others
+	for i := range 30 {
+		loop = append(loop, image.Bytes(fmt.Sprintf("/etc/ld.so.conf.d/%d.conf", i), 0o644, []byte("include *.conf\ninclude ../ld.so.conf\n")))
+	}
+	deep := "/" + strings.Repeat("a/", 2000)
+	sprawl := elftest.File{Interp: "/lib64/ld.so", RunPath: strings.TrimPrefix(many(700, ":/a%d"), ":")}
+	for i := range 8000 {
+		sprawl.Needed = append(sprawl.Needed, fmt.Sprintf("l%d", i))
+	}
+	for name, tt := range map[string]struct {
+		debs []deb
+		file []image.File
+		want string // of the error; empty for none
+	}{
+		"ld.so.conf includes itself":   {file: loop},
+		"a long ld.so.conf":            {file: []image.File{image.Bytes("/etc/ld.so.conf.d/y.conf", 0o644, []byte(many(2000, "/%d\n")))}, want: "/etc/ld.so.conf.d/y.conf: ld.so.conf with its includes has more than 1000 lines"},
+		"an include with alternatives": {file: []image.File{image.Bytes("/etc/ld.so.conf.d/y.conf", 0o644, []byte("include /etc/"+strings.Repeat("{a,a}", 40)+"b\n")), image.Bytes("/etc/"+strings.Repeat("a", 40), 0o644, nil)}},
+		"libraries times directories":  {file: []image.File{image.Bytes("/usr/bin/sprawl", 0o755, elftest.Make(sprawl))}, want: "name too many libraries"},
+		"libraries times deep links": {file: []image.File{
+			image.Bytes("/etc/ld.so.conf.d/y.conf", 0o644, []byte(many(900, "/link/%d/..\n"))), image.Symlink("/link", deep), image.Dir(deep, 0o755),
+			image.Bytes("/usr/bin/sprawl", 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", Needed: sprawl.Needed[:500]})),
+		}, want: "name too many libraries"},
+		"packages in a link":          {file: []image.File{image.Symlink("/var/lib/dpkg/status", "status-old"), image.Bytes("/var/lib/dpkg/status-old", 0o644, nil)}, want: "/var/lib/dpkg/status leads to /var/lib/dpkg/status-old"},
+		"a list in a link":            {debs: []deb{{"all", "", nil}}, file: []image.File{image.Symlink("/var/lib/dpkg/info/all:amd64.list", "/etc/passwd")}, want: "/var/lib/dpkg/info/all:amd64.list is a symlink"},
+		"a package without a name":    {debs: []deb{{"", "", nil}}, want: `/var/lib/dpkg/status:1: "" is not the name of a package`},
+		"a name for a terminal":       {debs: []deb{{"a\x1b[2J", "", nil}}, want: `"a\x1b[2J" is not the name of a package`},
+		"a name out of its directory": {debs: []deb{{"../a", "", nil}}, want: `"../a" is not the name of a package`},
+		"a name without end":          {debs: []deb{{strings.Repeat("a", 300), "", nil}}, want: "is not the name of a package"},
+		"diversions without end":      {debs: []deb{{"all", "", nil}}, file: []image.File{image.Bytes("/var/lib/dpkg/diversions", 0o644, []byte(strings.Repeat("/\n/\n:\n", 1<<17)))}, want: "/var/lib/dpkg/diversions: more than 65536 diversions"},
+		"provides without end":        {debs: []deb{{"all", "Provides: " + strings.Repeat("x,", 1_100_000) + "x\n", nil}}, want: "/var/lib/dpkg/status: the dependencies"},
+		"dependencies times provides": {debs: []deb{{"all", "Depends: " + many(100_000, "x,") + "x\nProvides: " + many(100_000, "x,") + "x\n", nil}}, want: "/var/lib/dpkg/status: the dependencies"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img := base(t, tt.debs, append(tt.file, program("/usr/bin/wm"))...)
+			spec := profile.Keep{Roots: roots("/usr/bin/wm")}
+			if _, ok := img.Lookup("/usr/bin/sprawl"); ok {
+				spec.Roots = append(spec.Roots, roots("/usr/bin/sprawl")...)
+			}
+			_, err := keep.Resolve(t.Context(), img, spec)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %.300v, want %q", err, tt.want)
+			}
+		})
 	}
 }

@@ -1,85 +1,114 @@
 package keep
 
 import (
+	"context"
 	"debug/elf"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/image/tree"
 )
 
-// multiarch are the directories of an architecture's libraries (Debian policy 9.1.1), by ELF machine.
+// multiarch maps an ELF machine to the directory of its libraries (Debian policy 9.1.1).
 var multiarch = map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}
 
-// listLoaderDirs returns the directories of ld.so.conf(5) in order, and those that the loader knows by itself (ld.so(8)).
+// maxLdLines limits the lines of ld.so.conf with its includes, and so the globs and directories.
+const maxLdLines = 1000
+
+// listLoaderDirs returns the directories of ld.so.conf(5) in order, then the loader's default directories (ld.so(8)).
 func (k *keeper) listLoaderDirs() ([]string, error) {
-	dirs, err := k.readLdConf("/etc/ld.so.conf", 0)
-	if err != nil {
+	var dirs []string
+	read, lines := map[string]bool{}, 0
+	var readConf func(file string) error
+	readConf = func(file string) error {
+		e, ok := k.img.Stat(file)
+		if !ok || e.IsDir() || read[e.Path] { // a repeated file adds no directory
+			return nil
+		}
+		read[e.Path] = true
+		data, err := k.img.ReadFile(k.ctx, file)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(data)) {
+			line, _, _ = strings.Cut(line, "#")
+			words := strings.Fields(line)
+			if len(words) == 0 {
+				continue
+			}
+			if lines++; lines > maxLdLines {
+				return fmt.Errorf("%s: ld.so.conf with its includes has more than %d lines", file, maxLdLines)
+			}
+			switch {
+			case len(words) == 2 && words[0] == "include":
+				glob := words[1]
+				if !path.IsAbs(glob) {
+					glob = path.Join(path.Dir(file), glob)
+				}
+				files, err := tree.Glob(k.img, glob, maxLdLines)
+				if err != nil {
+					return fmt.Errorf("%s: include %s: %w", file, words[1], err)
+				}
+				for _, f := range files {
+					if err := readConf(f); err != nil {
+						return err
+					}
+				}
+			case len(words) == 1 && path.IsAbs(words[0]):
+				dirs = append(dirs, words[0])
+			}
+		}
+		return nil
+	}
+	if err := readConf("/etc/ld.so.conf"); err != nil {
 		return nil, err
 	}
 	for _, arch := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu"} {
 		dirs = append(dirs, "/lib/"+arch, "/usr/lib/"+arch)
 	}
-	return append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib"), nil
+	dirs = append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool {
+		real, _, ok := k.followLinks(dir)
+		e, _ := k.img.Lookup(real)
+		return !ok || !e.IsDir()
+	})
+	return dirs, context.Cause(k.ctx)
 }
 
-func (k *keeper) readLdConf(file string, depth int) (dirs []string, err error) {
-	if e, ok := k.img.Stat(file); !ok || e.IsDir() || depth > 8 {
-		return nil, nil
-	}
-	data, err := k.img.ReadFile(k.ctx, file)
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(data)) {
-		line, _, _ = strings.Cut(line, "#")
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 2 && words[0] == "include":
-			glob := words[1]
-			if !path.IsAbs(glob) {
-				glob = path.Join(path.Dir(file), glob)
-			}
-			files, err := k.img.Glob(glob)
-			if err != nil {
-				return nil, err
-			}
-			slices.Sort(files)
-			for _, f := range files {
-				more, err := k.readLdConf(f, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				dirs = append(dirs, more...)
-			}
-		case len(words) == 1 && path.IsAbs(words[0]):
-			dirs = append(dirs, words[0])
-		}
-	}
-	return dirs, nil
-}
-
-// findLibrary returns the paths at which the loader finds a library of the file at p: in the first directory that has one for its machine,
-// with all those that it may take instead on another processor (glibc-hwcaps).
-func (k *keeper) findLibrary(p, name string) []string {
+// findLibraries returns, for each library that the file at p needs, the paths at which the loader finds it
+// (findLibrary).
+func (k *keeper) findLibraries(p string) map[string][]string {
 	f := k.readELF(p)
-	if f == nil {
+	dirs := k.listDirs(p)
+	if !k.spend(p, 1000*len(dirs)*(1+len(f.Needed))) {
 		return nil
 	}
+	out := map[string][]string{}
+	for _, name := range f.Needed {
+		out[name] = k.findLibrary(f.Machine, name, dirs)
+	}
+	return out
+}
+
+// findLibrary returns the paths at which the loader finds a library for a machine: all variants for other processors
+// (glibc-hwcaps) in the first directory that has one.
+func (k *keeper) findLibrary(machine elf.Machine, name string, dirs []string) []string {
 	if strings.Contains(name, "/") {
-		if k.isLoadable(name, f.Machine) {
+		if k.isLoadable(name, machine) {
 			return []string{name}
 		}
 		return nil
 	}
-	for _, dir := range append(k.listOwnDirs(p), k.dirs...) {
+	for _, dir := range dirs {
 		var found []string
-		if at := path.Join(dir, name); k.isLoadable(at, f.Machine) {
+		if at := path.Join(dir, name); k.isLoadable(at, machine) {
 			found = append(found, at)
 		}
-		caps, err := k.img.Glob(path.Join(escape(dir), "glibc-hwcaps/*", escape(name)))
-		if err == nil {
-			for _, at := range caps {
-				if k.isLoadable(at, f.Machine) {
+		if caps, _, ok := k.followLinks(dir + "/glibc-hwcaps"); ok {
+			for _, cpu := range []string{"x86-64-v2", "x86-64-v3", "x86-64-v4"} { // all levels that ld.so(8) knows on our platforms
+				if at := path.Join(caps, cpu, name); k.isLoadable(at, machine) {
 					found = append(found, at)
 				}
 			}
@@ -91,7 +120,10 @@ func (k *keeper) findLibrary(p, name string) []string {
 	return nil
 }
 
-// listOwnDirs returns the directories that a file names: RUNPATH, or its RPATH and that of each file that loads it.
+// listDirs returns the directories in which the loader searches for libraries of the file at p.
+func (k *keeper) listDirs(p string) []string { return append(k.listOwnDirs(p), k.dirs...) }
+
+// listOwnDirs returns the directories that a file names: its RUNPATH, or its RPATH and those of the files that load it.
 func (k *keeper) listOwnDirs(p string) []string {
 	f := k.readELF(p)
 	dirs := expand(f.RunPath, p)
@@ -134,7 +166,3 @@ func (k *keeper) isLoadable(p string, machine elf.Machine) bool {
 	f := k.readELF(real)
 	return f != nil && f.Machine == machine
 }
-
-var globMeta = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`)
-
-func escape(p string) string { return globMeta.Replace(p) }

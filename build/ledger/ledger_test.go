@@ -42,6 +42,8 @@ func TestFind(t *testing.T) {
 		ledger.Row{Path: "/loop/b", Stays: "library", From: "/loop/a"},
 		ledger.Row{Path: "/to/self", Stays: "path", Type: image.TypeSymlink, Link: "self"},
 		ledger.Row{Path: "/odd\xff", Goes: "unneeded"},
+		ledger.Row{Path: "/d/via", Stays: "path", Type: image.TypeSymlink, Link: "../bin/../t"},
+		ledger.Row{Path: "/usr/t/f", Stays: "path"},
 		ledger.Row{Path: "/usr/bin/q", Package: "q", Goes: "with", From: "package q"},
 	)
 	library := []string{"/usr/lib/l.so: library of /usr/bin/x", "/usr/bin/x: root (program x)"}
@@ -52,7 +54,12 @@ func TestFind(t *testing.T) {
 		"/odd\xff":       {"/odd\xff: goes, nothing that stays needs it"},
 		"/odd\xfe":       nil,
 		"/to/self/x":     nil,
+		"/d/via/f":       {"/usr/t/f: path"}, // as /bin is usr/bin
 		"/none":          nil,
+		"p":              append([]string{"package p: owner of /usr/lib/l.so"}, library...),
+		"package p":      append([]string{"package p: owner of /usr/lib/l.so"}, library...),
+		"usr/bin/x":      {"/usr/bin/x: root (program x)"},
+		"/p":             nil,
 	} {
 		h, rows, err := ledger.Find(bytes.NewReader(text), path)
 		if err != nil || h.Profile != "l1" {
@@ -68,6 +75,45 @@ func TestFind(t *testing.T) {
 	}
 	if _, rows, err := ledger.Find(bytes.NewReader(text), "/loop/a"); err != nil || len(rows) != 100 {
 		t.Errorf("a ring: %d rows, %v", len(rows), err)
+	}
+}
+
+// TestLongestNames: what a base with the longest and oddest names gives can be read.
+func TestLongestNames(t *testing.T) {
+	odd := "/" + strings.Repeat("\x01", 4094)
+	text := write(t, ledger.Row{Path: odd, Link: odd, From: odd, Goes: ledger.Removed, Type: image.TypeSymlink})
+	if _, rows, err := ledger.Find(bytes.NewReader(text), odd); err != nil || len(rows) != 1 || rows[0].From != odd {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
+// TestNear: of what the ledger lacks, where a link leads that goes, and what was meant; of a directory, how much of it stays.
+func TestNear(t *testing.T) {
+	text := write(t,
+		ledger.Row{Package: "openbox", Stays: "owner", From: "/usr/bin/openbox"},
+		ledger.Row{Path: "/usr", Stays: ledger.Directory, Type: image.TypeDir},
+		ledger.Row{Path: "/usr/bin", Stays: ledger.Directory, Type: image.TypeDir},
+		ledger.Row{Path: "/usr/bin/openbox", Stays: "root"},
+		ledger.Row{Path: "/usr/bin/ours", Stays: ledger.Added},
+		ledger.Row{Path: "/opt/old", Goes: "unneeded", Type: image.TypeSymlink, Link: "v2"},
+		ledger.Row{Path: "/opt/v2/run", Goes: "unneeded"},
+		ledger.Row{Path: "/usr/bin/x", Goes: "unneeded"},
+	)
+	for what, want := range map[string][2]string{
+		"/opt/old/run":     {"/opt/v2/run", "/opt/v2/run"},
+		"/usr/bin/opnbox":  {"", "/usr/bin/openbox"},
+		"/usr/sbin/x":      {"", "/usr/bin/x"},
+		"opembox":          {"", "openbox"},
+		"/opembox":         {"", ""},
+		"/none/of/all/any": {"", ""},
+	} {
+		leads, guess, err := ledger.Near(bytes.NewReader(text), what)
+		if err != nil || [2]string{leads, guess} != want {
+			t.Errorf("%s: leads to %q, meant %q, not %q: %v", what, leads, guess, want, err)
+		}
+	}
+	if stay, all, err := ledger.Below(bytes.NewReader(text), "/usr"); stay != 1 || all != 2 || err != nil {
+		t.Errorf("%d of %d stay: %v", stay, all, err)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Vertex is one operation of a definition, for reading.
+// Vertex is one operation of a definition, in printable form.
 type Vertex struct {
 	Digest   digest.Digest   `json:"digest"`
 	Name     string          `json:"name"`
@@ -21,7 +21,7 @@ type Vertex struct {
 	Op       *pb.Op          `json:"op"`
 }
 
-// Vertices lists the operations of a definition, inputs first; the last one, which only names the result, is left out.
+// Vertices returns the operations of a definition, inputs first. It omits the last one, which only names the result.
 func Vertices(def *llb.Definition) ([]Vertex, error) {
 	var out []Vertex
 	for _, dt := range def.Def {
@@ -45,7 +45,7 @@ func Vertices(def *llb.Definition) ([]Vertex, error) {
 	return out, nil
 }
 
-// WritePB writes what `buildctl build` reads, the same bytes each time.
+// WritePB writes the definition in the format that `buildctl build` reads. Equal definitions give equal bytes.
 func WritePB(w io.Writer, def *llb.Definition) error {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(def.ToPB())
 	if err != nil {
@@ -55,7 +55,7 @@ func WritePB(w io.Writer, def *llb.Definition) error {
 	return err
 }
 
-// WriteJSON writes one line a vertex.
+// WriteJSON writes one JSON object per vertex and line.
 func WriteJSON(w io.Writer, def *llb.Definition) error {
 	vertices, err := Vertices(def)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dustin/go-humanize/english"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/client/llb"
 	"github.com/moby/buildkit/exporter/containerimage/exptypes"
@@ -27,33 +28,33 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Form is one way to say a recipe in LLB. All of them give the same merged tree.
+// Form is a way to express a recipe in LLB. All forms give the same merged tree.
 type Form string
 
 const (
 	// Merge is Merge(base, Diff(stub, stub without the removed paths), overlays…): BuildKit never fetches a base layer.
 	Merge Form = "merge"
-	// Simple does file operations on the base itself, as a Dockerfile does: BuildKit pulls, unpacks and pushes all of
-	// it. It's the oracle that the other forms are tested against.
+	// Simple applies file operations to the base itself, like a Dockerfile: BuildKit pulls, unpacks and pushes the
+	// whole base. Tests compare the other forms with it.
 	Simple Form = "simple"
-	// Overlay is Merge(base, overlay image): the layers come ready-made from an OCI layout, so that the image's digest
-	// is that of the embedded engine.
+	// Overlay is Merge(base, overlay image). The layers come ready-made from an OCI layout, so the image has the
+	// embedded engine's digest.
 	Overlay Form = "overlay"
 )
 
-// LocalName is the name of the local directory that the Merge and Simple forms read: WriteContext makes it.
+// LocalName is the name of the local directory, written by WriteContext, that the Merge and Simple forms read.
 const LocalName = "slimctl"
 
-// Options says how to render.
+// Options selects the form and the inputs of a definition.
 type Options struct {
 	Form Form
-	// Base is where BuildKit gets the base; nil takes the registry reference that the recipe names.
+	// Base is the base's state; nil is the registry reference in the recipe.
 	Base *llb.State
-	// Overlay is the overlay image of the Overlay form.
+	// Overlay is the overlay image, for the form Overlay.
 	Overlay llb.State
 }
 
-// Image is the base as a registry gives it: by digest, for one platform.
+// Image returns the base from its registry, by digest, for the recipe's platform.
 func Image(r *build.Recipe) llb.State {
 	return llb.Image(image.Pin(r.Base.Reference, r.Base.Index), llb.Platform(Platform(r.Platform)), named(r, "base %s", r.Base.Reference))
 }
@@ -61,13 +62,13 @@ func Image(r *build.Recipe) llb.State {
 // BaseStore is the name of the OCI layout that LocalBase reads from the client.
 const BaseStore = "slimctl-base"
 
-// LocalBase is the base as an OCI layout on the client gives it.
+// LocalBase returns the base from an OCI layout on the client.
 func LocalBase(r *build.Recipe) llb.State {
 	return llb.OCILayout("slimctl/base@"+r.Base.Index.String(), llb.OCIStore("", BaseStore), llb.Platform(Platform(r.Platform)),
 		named(r, "base %s", r.Base.Reference))
 }
 
-// Platform is p as LLB writes it.
+// Platform returns p as LLB's type.
 func Platform(p v1.Platform) ocispec.Platform {
 	return ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
 }
@@ -76,8 +77,7 @@ func named(r *build.Recipe, format string, args ...any) llb.ConstraintsOpt {
 	return llb.WithCustomNamef("["+r.Platform.String()+"] "+format, args...)
 }
 
-// Marshal renders the recipe: one recipe gives one definition, byte for byte. It fails on a step that the form can't
-// express.
+// Marshal renders the recipe. One recipe always gives the same bytes. It fails if the form can't express a step.
 func Marshal(ctx context.Context, r *build.Recipe, o Options) (*llb.Definition, error) {
 	base := o.Base
 	if base == nil {
@@ -107,7 +107,7 @@ func Marshal(ctx context.Context, r *build.Recipe, o Options) (*llb.Definition, 
 	if err != nil {
 		return nil, err
 	}
-	// BuildKit may share what it has of the local directory between builds with one such ID, which is random by default.
+	// By default the ID is random; with this one BuildKit may share the local directory's content between equal builds.
 	content := llb.LocalUniqueID(digest.FromBytes(config).String())
 	return state.Marshal(ctx, llb.Platform(Platform(r.Platform)), content)
 }
@@ -116,7 +116,7 @@ func merge(r *build.Recipe, base llb.State) llb.State {
 	inputs := []llb.State{base}
 	if removals := r.Removals; len(removals) > 0 {
 		stub := llb.Scratch().File(unpack(r, stubTar), named(r, "stub of what is removed, with the base's directories"))
-		inputs = append(inputs, llb.Diff(stub, stub.File(rm(removals), named(r, "remove %d paths", len(removals))), named(r, "removals as whiteouts")))
+		inputs = append(inputs, llb.Diff(stub, stub.File(removePaths(removals), named(r, "remove %s", english.Plural(len(removals), "path", ""))), named(r, "removals as whiteouts")))
 	}
 	for _, lay := range r.Overlays {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, layerTar(lay)), named(r, "%s", lay)))
@@ -124,8 +124,8 @@ func merge(r *build.Recipe, base llb.State) llb.State {
 	return llb.Merge(inputs, named(r, "%s on %s", r.Profile, r.Base.Reference))
 }
 
-// stripBase copies what stays of the base into an empty tree, with the times that the layers of a build have, and lays the files
-// that are edited and the overlays on it. The form Simple removes what goes before, and Merge leaves it out of the copy.
+// stripBase copies what stays of the base into an empty tree, with the layers' file times, and adds the edited files
+// and the overlays. The form Simple first removes the rest; Merge excludes it from the copy.
 func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 	kept, err := r.Kept()
 	if err != nil {
@@ -140,16 +140,16 @@ func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 		for i, p := range kept.Gone {
 			removals[i] = build.Remove{Path: p}
 		}
-		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
+		base = base.File(removePaths(removals), named(r, "remove %s", english.Plural(len(removals), "path", "")))
 	} else {
 		for _, p := range kept.Gone {
 			if !utf8.ValidString(p) {
 				return llb.State{}, fmt.Errorf("llb form %s can't leave out %q, which isn't UTF-8: use slimctl build", form, p)
 			}
-			info.ExcludePatterns = append(info.ExcludePatterns, literal(p))
+			info.ExcludePatterns = append(info.ExcludePatterns, literalPattern(p))
 		}
 	}
-	inputs := []llb.State{llb.Scratch().File(llb.Copy(base, "/", "/", info), named(r, "what stays of the base, without %d paths", len(kept.Gone)))}
+	inputs := []llb.State{llb.Scratch().File(llb.Copy(base, "/", "/", info), named(r, "what stays of the base, without %s", english.Plural(len(kept.Gone), "path", "")))}
 	if len(kept.Edited) > 0 {
 		inputs = append(inputs, llb.Scratch().File(unpack(r, editedTar), named(r, "%d files edited", len(kept.Edited))))
 	}
@@ -159,12 +159,12 @@ func stripBase(r *build.Recipe, base llb.State, form Form) (llb.State, error) {
 	return llb.Merge(inputs, named(r, "%s of %s", r.Profile, r.Base.Reference)), nil
 }
 
-// literal is the pattern (moby/patternmatcher) that matches nothing but a path.
-func literal(p string) string {
+// literalPattern returns the pattern (moby/patternmatcher) that matches only the path p.
+func literalPattern(p string) string {
 	var out strings.Builder
 	for i, c := range strings.TrimPrefix(p, "/") {
 		switch {
-		case unicode.IsSpace(c): // at the ends it would be cut off
+		case unicode.IsSpace(c): // patternmatcher trims spaces at the ends
 			out.WriteString("[" + string(c) + "]")
 			continue
 		case strings.ContainsRune(`*?[]\`, c), c == '!' && i == 0:
@@ -177,7 +177,7 @@ func literal(p string) string {
 
 func simple(r *build.Recipe, base llb.State) llb.State {
 	if removals := r.Removals; len(removals) > 0 {
-		base = base.File(rm(removals), named(r, "remove %d paths", len(removals)))
+		base = base.File(removePaths(removals), named(r, "remove %s", english.Plural(len(removals), "path", "")))
 	}
 	for _, lay := range r.Overlays {
 		base = base.File(unpack(r, layerTar(lay)), named(r, "%s", lay))
@@ -185,9 +185,9 @@ func simple(r *build.Recipe, base llb.State) llb.State {
 	return base
 }
 
-// rm removes what the recipe knows to be there. BuildKit looks through a symlink for that, and would call a dangling one
-// missing (solver/llbsolver/file/backend.go, rmPath): hence AllowNotFound.
-func rm(removals []build.Remove) *llb.FileAction {
+// removePaths removes the paths that the recipe removes. AllowNotFound is needed for dangling symlinks, because
+// BuildKit follows them to check for existence (solver/llbsolver/file/backend.go, rmPath).
+func removePaths(removals []build.Remove) *llb.FileAction {
 	var a *llb.FileAction
 	for _, s := range removals {
 		if a == nil {
@@ -199,8 +199,8 @@ func rm(removals []build.Remove) *llb.FileAction {
 	return a
 }
 
-// unpack takes a tree out of the context as a tar, since that is how owners, the sticky bit and xattrs get through
-// whatever file system the context lies on.
+// unpack copies a tree out of the context. It lies there as a tar archive, which preserves owners, the sticky bit and
+// xattrs on any file system.
 func unpack(r *build.Recipe, name string) *llb.FileAction {
 	dir := platformDir(r.Platform)
 	local := llb.Local(LocalName, llb.IncludePatterns([]string{dir}), llb.SharedKeyHint(LocalName+"-"+dir), named(r, "context"))
@@ -212,14 +212,14 @@ const (
 	editedTar = "edited.tar"
 )
 
-// layerTar holds an overlay with its parent directories.
+// layerTar returns the name of the archive of an overlay with its parent directories.
 func layerTar(l build.Lay) string { return l.Name + ".layer.tar" }
 
 func platformDir(p v1.Platform) string { return strings.ReplaceAll(p.String(), "/", "-") }
 
-// WriteContext writes, into dir, the local directory that a definition reads, for every recipe, each platform's image config as
-// config.json, and as output what buildctl's --output needs besides a type. annotations are the manifest's. dir must not
-// exist or be empty; it appears whole or not at all.
+// WriteContext writes to dir the local directory that the definitions of all recipes read. Beside it, for each
+// platform, are the image config (config.json) and the attributes for buildctl's --output, without a type (output).
+// annotations go to the manifests. dir must be empty or not exist; it appears atomically.
 func WriteContext(dir string, recipes []*build.Recipe, annotations map[string]string) error {
 	return image.WriteDir(dir, func(tmp string) error {
 		for _, r := range recipes {
@@ -234,9 +234,9 @@ func WriteContext(dir string, recipes []*build.Recipe, annotations map[string]st
 	})
 }
 
-// writeOutput writes attributes of BuildKit's exporters, quoted as buildctl's --output wants them (encoding/csv): the image
-// config, which a definition has no place for, the base's, by which the exporter tells the base's layers from ours, the time
-// and the annotations.
+// writeOutput writes the attributes for BuildKit's exporters, quoted as buildctl's --output expects (encoding/csv): the
+// image config, which has no place in a definition, the base's config, which lets the exporter tell the base's layers
+// from ours, the time and the annotations.
 func writeOutput(file string, r *build.Recipe, annotations map[string]string) error {
 	_, config, err := r.Render()
 	if err != nil {
@@ -301,7 +301,7 @@ func writeContext(dir string, r *build.Recipe) error {
 	return nil
 }
 
-// stub is the smallest tree that the removed paths can be removed from.
+// stub returns the smallest tree from which the recipe's paths can be removed.
 func stub(r *build.Recipe, removals build.Layer) []image.File {
 	var files []image.File
 	for _, f := range removals.Files {

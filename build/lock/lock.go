@@ -1,5 +1,5 @@
-// Package lock holds what resolving a profile found in its base: as a file that pins it, and as what answers for the base, from
-// its tree or from that file.
+// Package lock reads and writes lock files, which pin what resolving a profile found in its base. A View answers
+// questions about the base, from its tree or from a lock.
 package lock
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Name is the name of a lock file; it lies beside the profile.
+// Name is the default name of a lock file. It lies beside the profile.
 const Name = "slim.lock"
 
-// Version is that of the file's format.
+// Version is the version of the file format.
 const Version = 2
 
-// File pins a profile to one base: with it a build reads no base layer, and always gives the same image.
+// File pins a profile to one base. With it, a build reads no base layer and always makes the same image.
 type File struct {
 	Version int     `json:"version"`
 	Profile Profile `json:"profile"`
 	Base    Base    `json:"base"`
 	Payload Payload `json:"payload"`
-	// Platforms has one entry a platform, by its name: linux/amd64.
+	// Platforms has one entry per platform, by name: linux/amd64.
 	Platforms map[string]*Platform `json:"platforms"`
 }
 
@@ -40,56 +40,56 @@ type Profile struct {
 	Digest string `json:"digest"`
 }
 
-// Base is the base as the profile or --base names it, and the digest it had.
+// Base is the reference of the base, from the profile or --base, and the digest it had.
 type Base struct {
 	Reference string  `json:"reference"`
 	Digest    v1.Hash `json:"digest"`
 }
 
-// Payload pins agent-browser.
+// Payload pins the agent-browser release.
 type Payload struct {
 	Version   string `json:"version"`
 	Integrity string `json:"integrity"`
 }
 
-// Platform is what resolving found in one platform's base.
+// Platform is the result of resolving for one platform.
 type Platform struct {
 	Manifest v1.Hash `json:"manifest"`
 	Line     string  `json:"line"`
-	// Removals are the paths that the profile's removals came to.
+	// Removals are the paths in the base that the profile removes.
 	Removals []string `json:"removals"`
-	// Env are the variables of the base that go.
+	// Env are the variables of the base that are unset.
 	Env       []string  `json:"env,omitempty"`
 	Footprint Footprint `json:"footprint"`
-	// Layers are those that take the place of the base's, lowest first.
+	// Layers are the layers that replace the base's, lowest first.
 	Layers []strip.Pin `json:"layers,omitempty"`
-	// Ledger is the ledger of what of the base they hold.
+	// Ledger is the ledger of these layers.
 	Ledger *strip.Pin `json:"ledger,omitempty"`
 }
 
-// Footprint is the part of the base index that resolving looked at.
+// Footprint is the part of the base's index that resolving looked at.
 type Footprint struct {
-	// Entries were there: the removed paths, and each directory above what is laid or removed.
+	// Entries are the paths that exist: the removed ones, and each directory above an overlay's or removed path.
 	Entries []image.Entry `json:"entries"`
-	// Absent were looked for and weren't there.
+	// Absent are the paths that don't exist.
 	Absent []string `json:"absent,omitempty"`
-	// Globs has what each pattern matched.
+	// Globs maps each pattern to the paths that it matches.
 	Globs map[string][]string `json:"globs,omitempty"`
-	// Below has what lies below each owned directory.
+	// Below maps each owned directory to the paths below it, relative to it.
 	Below map[string][]string `json:"below,omitempty"`
 	// Privileged are the files with setuid, setgid or file capabilities.
 	Privileged []string `json:"privileged,omitempty"`
-	// Machines has the ELF machine of each program that the image needs.
+	// Machines maps each ELF program that the image needs to its machine.
 	Machines map[string]uint16 `json:"machines,omitempty"`
-	// Interpreters has what the first line of each script that the image needs starts it with.
+	// Interpreters maps each script that the image needs to the words of its #! line.
 	Interpreters map[string][]string `json:"interpreters,omitempty"`
 	// Servers are the MCP servers in the configuration of the base's hub.
 	Servers []string `json:"mcpServers,omitempty"`
-	// Links has each path that a symlink among its parents leads elsewhere.
+	// Links maps each path with a symlink among its parents to its real path.
 	Links map[string]string `json:"links,omitempty"`
 }
 
-// NewFootprint returns one of which nothing is known.
+// NewFootprint returns an empty footprint.
 func NewFootprint() Footprint {
 	return Footprint{
 		Globs: map[string][]string{}, Below: map[string][]string{}, Links: map[string]string{},
@@ -97,10 +97,10 @@ func NewFootprint() Footprint {
 	}
 }
 
-// maxLock bounds what a lock file may make us read.
+// maxLock limits the size of a lock file, in bytes.
 const maxLock = 64 << 20
 
-// Read reads a lock file. A file that isn't there gives an error for which errors.Is(err, fs.ErrNotExist) holds.
+// Read reads a lock file. If it doesn't exist, errors.Is(err, fs.ErrNotExist) holds.
 func Read(file string) (*File, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -112,7 +112,7 @@ func Read(file string) (*File, error) {
 		return nil, err
 	}
 	if len(data) > maxLock {
-		return nil, fmt.Errorf("%s: larger than %d bytes", file, maxLock)
+		return nil, fmt.Errorf("%s: larger than %d bytes; write it anew with `slimctl lock`", file, maxLock)
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -120,8 +120,12 @@ func Read(file string) (*File, error) {
 	if err := dec.Decode(&l); err != nil {
 		return nil, fmt.Errorf("%s:%s: %w; write it anew with `slimctl lock`", file, position(data, err, dec.InputOffset()), err)
 	}
+	if rest := bytes.TrimLeft(data[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		at := position(data, nil, int64(len(data)-len(rest)))
+		return nil, fmt.Errorf("%s:%s: text after the lock's end; write it anew with `slimctl lock`", file, at)
+	}
 	if l.Version != Version {
-		return nil, fmt.Errorf("%s: lock version %d, this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, Version)
+		return nil, fmt.Errorf("%s: lock version %d, but this slimctl reads %d; write it anew with `slimctl lock`", file, l.Version, Version)
 	}
 	for platform, p := range l.Platforms {
 		if p == nil {
@@ -131,7 +135,7 @@ func Read(file string) (*File, error) {
 	return rawname.Unquoted(&l), nil
 }
 
-// position gives the line and column of a JSON error.
+// position returns the line and column of a JSON error as LINE:COLUMN.
 func position(data []byte, err error, offset int64) string {
 	var syntax *json.SyntaxError
 	var typ *json.UnmarshalTypeError
@@ -146,7 +150,7 @@ func position(data []byte, err error, offset int64) string {
 	return fmt.Sprintf("%d:%d", line, len(before)-bytes.LastIndexByte(before, '\n'))
 }
 
-// Write writes the lock to file, whole or not at all.
+// Write writes the lock to file atomically.
 func (l *File) Write(file string) error {
 	return image.WriteFile(file, 0o644, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
@@ -156,7 +160,8 @@ func (l *File) Write(file string) error {
 	})
 }
 
-// Matches tells whether the lock is one of p on the base named reference for the platforms; the error says what differs.
+// Matches returns an error unless the lock is for p, on the base reference, with all platforms. The error names the
+// first difference.
 func (l *File) Matches(p *profile.Profile, reference string, platforms []v1.Platform) error {
 	switch {
 	case l.Profile.Name != p.Name:

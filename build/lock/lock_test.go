@@ -17,6 +17,8 @@ func TestReadRefuses(t *testing.T) {
 		`{"version": 2, "colour": "red"}`: "colour",
 		`{"version": 2, "platforms": {"a": null}}`: "platform a is empty",
 		`{"version": "1"}`:                         "slim.lock:1:",
+		"{\"version\": 2}\n{\"version\": 2}":       "slim.lock:2:", // two of them, after a merge
+		"{\"version\": 2}\n>>>>>>> theirs":         "slim.lock:2:",
 	} {
 		file := filepath.Join(t.TempDir(), lock.Name)
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

@@ -16,22 +16,22 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// View answers what resolving asks of a base's merged tree: from the tree, or from what a lock has of an earlier resolving.
-// The answers, all together, are what a lock must hold. After an error it answers that nothing is there, and Err says why.
+// View answers the questions that resolving asks about a base's merged tree, and records the answers in a footprint for
+// a lock. After an error, all answers are empty. A View is not safe for concurrent use.
 type View struct {
 	ctx   context.Context //nolint:containedctx // of one call of Resolve
-	files *tree.Image     // nil where a lock answers
+	files *tree.Image     // nil if the lock answers
 	foot  *Footprint
-	known map[string]image.Entry // of the footprint, by path; one without a path isn't there
+	known map[string]image.Entry // by path; one without a path doesn't exist
 	elfs  map[tree.Digest]*loader.File
-	// Err is the first error; after it nothing is there.
+	// Err is the first error. It is set when the context ends, too.
 	Err error
 }
 
-// errNotInLock is a question that the lock can't answer: it was written for another profile.
+// errNotInLock is the error for a question that the lock has no answer to, because it was written for another profile.
 var errNotInLock = errors.New("not in the lock; run `slimctl lock` again")
 
-// NewView answers from files, or from foot where that is nil.
+// NewView returns a view of files, or of the footprint foot if files is nil.
 func NewView(ctx context.Context, files *tree.Image, foot *Footprint) *View {
 	v := &View{ctx: ctx, files: files, foot: foot, known: map[string]image.Entry{}}
 	for _, e := range foot.Entries {
@@ -43,8 +43,8 @@ func NewView(ctx context.Context, files *tree.Image, foot *Footprint) *View {
 	return v
 }
 
-// ask reports whether the tree can be asked. Where a lock should have answered what is asked instead, that is an error.
-func (v *View) ask(format string, args ...any) bool {
+// canAsk reports whether the tree can be asked. It sets Err if only a lock is there, which should have had the answer.
+func (v *View) canAsk(format string, args ...any) bool {
 	if v.Err == nil {
 		v.Err = context.Cause(v.ctx)
 	}
@@ -54,10 +54,10 @@ func (v *View) ask(format string, args ...any) bool {
 	return v.Err == nil
 }
 
-// Lookup returns what is at a path, with no symlink followed.
+// Lookup returns the entry at a path, without following symlinks.
 func (v *View) Lookup(p string) (image.Entry, bool) {
 	e, ok := v.known[p]
-	if !ok && v.ask("%s", p) {
+	if !ok && v.canAsk("%s", p) {
 		if found, there := v.files.Lookup(p); there {
 			e = found.Entry
 			v.foot.Entries = append(v.foot.Entries, e)
@@ -69,7 +69,7 @@ func (v *View) Lookup(p string) (image.Entry, bool) {
 	return e, e.Path != ""
 }
 
-// Resolve follows the symlinks among a path's parents.
+// Resolve returns p with the symlinks among its parents followed.
 func (v *View) Resolve(p string) (string, error) {
 	if v.files == nil {
 		if to, ok := v.foot.Links[p]; ok {
@@ -87,7 +87,7 @@ func (v *View) Resolve(p string) (string, error) {
 // Glob lists the paths that a pattern matches, sorted.
 func (v *View) Glob(pattern string) []string {
 	paths, ok := v.foot.Globs[pattern]
-	if !ok && v.ask("glob %s", pattern) {
+	if !ok && v.canAsk("glob %s", pattern) {
 		if paths, v.Err = v.files.Glob(pattern); v.Err == nil {
 			v.foot.Globs[pattern] = paths
 		}
@@ -95,10 +95,10 @@ func (v *View) Glob(pattern string) []string {
 	return paths
 }
 
-// Below lists what lies below a directory, relative to it, parents before their content; directories end in "/".
+// Below lists the paths below a directory, relative to it, parents first; directories end in "/".
 func (v *View) Below(dir string) []string {
 	out, ok := v.foot.Below[dir]
-	if ok || !v.ask("what lies below %s", dir) {
+	if ok || !v.canAsk("what lies below %s", dir) {
 		return out
 	}
 	for e := range v.files.Walk(dir) {
@@ -132,7 +132,7 @@ func (v *View) Privileged() []string {
 	return out
 }
 
-// Machine returns the machine of an ELF program; zero for what is none.
+// Machine returns the machine of an ELF program, or zero for any other file.
 func (v *View) Machine(p string) elf.Machine {
 	if v.files == nil {
 		return elf.Machine(v.foot.Machines[p])
@@ -149,49 +149,45 @@ func (v *View) Machine(p string) elf.Machine {
 	return f.Machine
 }
 
-// Interpreter returns the words of a script's first line; none for what is no script.
-func (v *View) Interpreter(p string) []string {
-	if v.files == nil {
-		return v.foot.Interpreters[p]
-	}
+// readFile returns the content of a file, or nil if it doesn't exist or is larger than tree.MaxRead.
+func (v *View) readFile(p string) []byte {
 	e, ok := v.files.Stat(p)
 	if !ok || e.Size == 0 || e.Size > tree.MaxRead || v.Err != nil {
 		return nil
 	}
 	var contents map[string][]byte
-	if contents, v.Err = v.files.ReadFiles(v.ctx, e.Path); v.Err != nil {
-		return nil
+	contents, v.Err = v.files.ReadFiles(v.ctx, e.Path)
+	return contents[e.Path]
+}
+
+// Interpreter returns the words of a script's #! line, or nil for any other file.
+func (v *View) Interpreter(p string) []string {
+	if v.files == nil {
+		return v.foot.Interpreters[p]
 	}
-	words := image.Interpreter(contents[e.Path])
+	words := image.Interpreter(v.readFile(p))
 	if len(words) > 0 {
 		v.foot.Interpreters[p] = words
 	}
 	return words
 }
 
-// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted; none where it can't be read as one.
+// Servers lists the names of the MCP servers in a JSON file of the base's hub, sorted. It returns none if the file
+// isn't such JSON.
 func (v *View) Servers(file string) []string {
 	if v.files == nil {
 		return v.foot.Servers
 	}
-	e, ok := v.files.Stat(file)
-	if !ok || e.Type != image.TypeFile || e.Size > tree.MaxRead || v.Err != nil {
-		return nil
-	}
-	var contents map[string][]byte
-	if contents, v.Err = v.files.ReadFiles(v.ctx, e.Path); v.Err != nil {
-		return nil
-	}
 	var hub struct {
 		MCPServers map[string]json.RawMessage `json:"mcpServers"`
 	}
-	_ = json.Unmarshal(contents[e.Path], &hub) // a template need not be JSON; it goes in any case
+	_ = json.Unmarshal(v.readFile(file), &hub) // a template need not be JSON; it goes in any case
 	names := slices.Sorted(maps.Keys(hub.MCPServers))
 	v.foot.Servers = append(v.foot.Servers, names...)
 	return names
 }
 
-// Sort makes the footprint's order that of its paths, so that two runs write the same lock.
+// Sort sorts the footprint's lists by path, so that two runs write the same lock.
 func (f *Footprint) Sort() {
 	sort.Slice(f.Entries, func(i, j int) bool { return f.Entries[i].Path < f.Entries[j].Path })
 	sort.Strings(f.Absent)

@@ -13,22 +13,23 @@ import (
 
 const (
 	tempPrefix = ".slimctl-tmp-"
-	// staleAfter is the age at which a temporary directory can't belong to a running fetch any more.
+	// staleAfter is the age from which a temporary directory can't belong to a running fetch.
 	staleAfter = 24 * time.Hour
 )
 
-// Fetch gives the payload of an agent-browser version whose integrity is the profile's: from the cache, verified in
-// full, or else by npm. A cached payload that is not what it should be is fetched anew, and Log says so.
+// Fetch returns the payload of an agent-browser version with the profile's integrity. It takes the payload from the
+// cache and verifies every file, or fetches it by npm. A damaged payload in the cache is fetched again, with a line to
+// Log.
 func Fetch(ctx context.Context, version, integrity string, o Options) (*Payload, error) {
-	l, err := lockFor(version, integrity)
+	l, err := findLock(version, integrity)
 	if err != nil {
 		return nil, err
 	}
 	if l.integrity != integrity {
-		return nil, fmt.Errorf("agent-browser %s: %w: the profile has %q, the lock in slimctl has %q",
+		return nil, fmt.Errorf("agent-browser %s: %w: the profile has %q, but the lock in slimctl has %q",
 			version, ErrIntegrity, integrity, l.integrity)
 	}
-	room, err := o.room("payload")
+	room, err := o.makeRoom("payload")
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +39,7 @@ func Fetch(ctx context.Context, version, integrity string, o Options) (*Payload,
 		}
 	}
 	dir := filepath.Join(room, l.key())
-	p, err := l.cached(dir)
+	p, err := l.openCached(dir)
 	switch {
 	case err == nil:
 		return p, nil
@@ -48,24 +49,25 @@ func Fetch(ctx context.Context, version, integrity string, o Options) (*Payload,
 	return l.fetch(ctx, room, dir, o)
 }
 
-// cached opens dir; fs.ErrNotExist says that there is none. The list of files that dir holds itself counts for nothing.
-func (l *lock) cached(dir string) (*Payload, error) {
+// openCached opens and verifies the payload in dir. It doesn't trust the list of files in dir. If there is no payload,
+// the error is fs.ErrNotExist.
+func (l *lock) openCached(dir string) (*Payload, error) {
 	if _, err := readManifest(dir); err != nil {
 		return nil, err
 	}
-	// A file that is missing is damage here, not absence.
+	// A missing file is damage here; it must not count as a missing payload.
 	if err := l.manifest.verify(dir); err != nil {
 		return nil, hideNotExist{err}
 	}
 	return newPayload(dir, *l.manifest)
 }
 
-// hideNotExist keeps an error from counting as fs.ErrNotExist.
+// hideNotExist wraps an error so that errors.Is(err, fs.ErrNotExist) is false.
 type hideNotExist struct{ error }
 
-// fetch makes the payload in a temporary directory beside dir and puts it in dir's place.
+// fetch makes the payload in a temporary directory in room and renames it to dir.
 func (l *lock) fetch(ctx context.Context, room, dir string, o Options) (*Payload, error) {
-	sweep(room)
+	removeStale(room)
 	tmp, err := os.MkdirTemp(room, tempPrefix)
 	if err != nil {
 		return nil, err
@@ -73,7 +75,7 @@ func (l *lock) fetch(ctx context.Context, room, dir string, o Options) (*Payload
 	defer os.RemoveAll(tmp)
 	stage := filepath.Join(tmp, "payload")
 	if l.content != nil {
-		err = l.write(stage)
+		err = l.writeFiles(stage)
 	} else {
 		o.log("fetching agent-browser %s by npm", l.version)
 		err = l.install(ctx, filepath.Join(tmp, "npm"), stage, o)
@@ -81,9 +83,9 @@ func (l *lock) fetch(ctx context.Context, room, dir string, o Options) (*Payload
 	if err != nil {
 		return nil, err
 	}
-	// npm 11 ends well, with files cut short, on a full disk.
+	// On a full disk npm 11 succeeds with truncated files.
 	if err := l.manifest.verify(stage); err != nil {
-		return nil, fmt.Errorf("agent-browser %s is not what slimctl expects (is the disk full?): %w", l.version, err)
+		return nil, fmt.Errorf("agent-browser %s has other content than slimctl expects (is the disk full?): %w", l.version, err)
 	}
 	if err := checkShape(stage, *l.manifest); err != nil {
 		return nil, err
@@ -97,26 +99,26 @@ func (l *lock) fetch(ctx context.Context, room, dir string, o Options) (*Payload
 	if os.Rename(stage, dir) == nil {
 		return newPayload(dir, *l.manifest)
 	}
-	// Something is there already: what another run has just put there, which may be in use, or a damaged payload.
-	if p, err := l.cached(dir); err == nil {
+	// Another run may have just made the payload, which may be in use; or it is damaged.
+	if p, err := l.openCached(dir); err == nil {
 		return p, nil
 	}
-	if err := replace(stage, dir, filepath.Join(tmp, "old")); err != nil {
+	if err := replaceDir(stage, dir, filepath.Join(tmp, "old")); err != nil {
 		return nil, err
 	}
 	return newPayload(dir, *l.manifest)
 }
 
-// replace moves dir to old and stage to dir.
-func replace(stage, dir, old string) error {
+// replaceDir renames dir to old and stage to dir.
+func replaceDir(stage, dir, old string) error {
 	if err := os.Rename(dir, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.Rename(stage, dir)
 }
 
-// sweep removes what interrupted runs left; an error here is no reason to stop.
-func sweep(room string) {
+// removeStale removes temporary directories of interrupted runs. It ignores errors, since fetching works without it.
+func removeStale(room string) {
 	entries, err := os.ReadDir(room)
 	if err != nil {
 		return

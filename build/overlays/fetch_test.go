@@ -79,7 +79,7 @@ func TestTamperedCache(t *testing.T) {
 
 func lockManifest(t *testing.T) manifest {
 	t.Helper()
-	l, err := lockFor(nodeVersion, "")
+	l, err := findLock(nodeVersion, "")
 	must(t, err)
 	return *l.manifest
 }
@@ -313,7 +313,7 @@ func TestSweep(t *testing.T) {
 	past := time.Now().Add(-2 * staleAfter)
 	must(t, os.Chtimes(old, past, past))
 	must(t, os.Chtimes(other, past, past))
-	sweep(room)
+	removeStale(room)
 	for dir, want := range map[string]bool{old: false, young: true, other: true} {
 		if _, err := os.Stat(dir); (err == nil) != want {
 			t.Errorf("%s: %v", dir, err)

@@ -7,34 +7,35 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const packageName = "agent-browser"
 
-// locks holds per version package.json, package-lock.json, payload.json (every file of the pruned tree) and, where the
-// version isn't native, keep.txt (what pruning leaves).
+// locks holds, by version, package.json, package-lock.json, payload.json (every file of the pruned tree) and, for
+// versions before 0.20.0, keep.txt (the rules of pruning).
 //
 //go:embed npm
 var locks embed.FS
 
 var (
-	// Only plain versions: npm would take "file:", "git+ssh:" or "npm:other@1" as well.
-	versionForm   = regexp.MustCompile(`^(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?$`)
-	integrityForm = regexp.MustCompile(`^sha512-[A-Za-z0-9+/]{85}[AQgw]==$`)
+	// versionForm admits plain versions only: npm would also accept "file:", "git+ssh:" or "npm:other@1".
+	versionForm   = lazyregexp.New(`^(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?$`)
+	integrityForm = lazyregexp.New(`^sha512-[A-Za-z0-9+/]{85}[AQgw]==$`)
 )
 
-// lock is all that says what Fetch must end with.
+// lock pins the result of Fetch.
 type lock struct {
 	version, integrity string
 	pkg, lock          []byte
 	keep               keepRules
 	keepText           []byte
-	// manifest lists what the payload must hold: compiled in, or for a version without a committed lock read from its
-	// tarball by loadTarball, with the content.
+	// manifest lists every file of the payload. It is compiled in, or, for a version without a committed lock,
+	// loadTarball reads it and the content from the tarball.
 	manifest *manifest
 	content  map[string][]byte
 }
@@ -51,12 +52,12 @@ func Known() []string {
 			out = append(out, e.Name())
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int { return slices.Compare(numbers(a), numbers(b)) })
+	slices.SortFunc(out, func(a, b string) int { return slices.Compare(splitVersion(a), splitVersion(b)) })
 	return out
 }
 
-// numbers splits a version that versionForm accepted.
-func numbers(version string) []int {
+// splitVersion returns the numbers of a version that versionForm matches.
+func splitVersion(version string) []int {
 	core, _, _ := strings.Cut(version, "-")
 	var out []int
 	for part := range strings.SplitSeq(core, ".") {
@@ -66,22 +67,22 @@ func numbers(version string) []int {
 	return out
 }
 
-// isNative: 0.20.0 is the first without dist/ and without dependencies.
+// isNative reports whether a version has neither dist/ nor dependencies: 0.20.0 is the first.
 func isNative(version string) bool {
-	return slices.Compare(numbers(version), []int{0, 20, 0}) >= 0
+	return slices.Compare(splitVersion(version), []int{0, 20, 0}) >= 0
 }
 
-// lockFor gives the committed lock of a version, or for a native one without it a lock of version and integrity alone. An empty
-// integrity asks for the committed one.
-func lockFor(version, integrity string) (*lock, error) {
+// findLock returns the committed lock of a version. A native version without one gets a lock of version and integrity
+// alone. If integrity is empty, only a committed lock will do.
+func findLock(version, integrity string) (*lock, error) {
 	if !versionForm.MatchString(version) {
-		return nil, fmt.Errorf("agent-browser version %q: want a plain version such as 0.8.10", version)
+		return nil, fmt.Errorf("agent-browser version %q: write a plain version such as 0.8.10", version)
 	}
 	if integrity != "" && !integrityForm.MatchString(integrity) {
-		return nil, fmt.Errorf("agent-browser %s: integrity %q: want npm's, sha512- and 88 characters of base64", version, integrity)
+		return nil, fmt.Errorf("agent-browser %s: integrity %q: write npm's integrity, sha512- and 88 characters of base64", version, integrity)
 	}
 	if slices.Contains(Known(), version) {
-		return committed(version)
+		return readLock(version)
 	}
 	if !isNative(version) {
 		return nil, fmt.Errorf("agent-browser %s: %w: it has dependencies, and this slimctl has locks for %s only; "+
@@ -89,12 +90,12 @@ func lockFor(version, integrity string) (*lock, error) {
 			version, ErrUnknownVersion, strings.Join(Known(), " and "))
 	}
 	if integrity == "" {
-		return nil, fmt.Errorf("agent-browser %s: %w: its integrity must be given", version, ErrUnknownVersion)
+		return nil, fmt.Errorf("agent-browser %s: %w: write its integrity in the profile, as `slimctl payload update` does", version, ErrUnknownVersion)
 	}
-	return uncommitted(version, integrity)
+	return newLock(version, integrity)
 }
 
-func committed(version string) (*lock, error) {
+func readLock(version string) (*lock, error) {
 	l := &lock{version: version}
 	dir := path.Join("npm", version)
 	var err error
@@ -131,10 +132,10 @@ func keepFile(version string) string {
 	return path.Join("npm", version, "keep.txt")
 }
 
-// lockedIntegrity reads the integrity of agent-browser in a package-lock.json.
+// lockedIntegrity returns agent-browser's integrity from a package-lock.json.
 func lockedIntegrity(data []byte) (string, error) {
-	// npm's package-lock.json, version 3. The committed ones have no "resolved": npm then asks the registry that the
-	// user configured.
+	// The format is npm's package-lock.json, version 3. The committed ones have no "resolved", so npm asks the registry
+	// in the user's configuration.
 	var l struct {
 		Packages map[string]struct {
 			Integrity string `json:"integrity"`
@@ -146,8 +147,8 @@ func lockedIntegrity(data []byte) (string, error) {
 	return l.Packages["node_modules/"+packageName].Integrity, nil
 }
 
-// uncommitted is the lock of a native version, which has no dependencies: its integrity is all there is to pin.
-func uncommitted(version, integrity string) (*lock, error) {
+// newLock returns the lock of a native version from its integrity alone, since it has no dependencies.
+func newLock(version, integrity string) (*lock, error) {
 	text, err := locks.ReadFile(keepFile(version))
 	if err != nil {
 		return nil, err
@@ -156,10 +157,10 @@ func uncommitted(version, integrity string) (*lock, error) {
 	return &lock{version: version, integrity: integrity, keep: keep, keepText: text}, err
 }
 
-// layout is raised when the tree that Fetch writes changes for a reason that the lock and keep.txt don't show.
+// layout is the version of the tree that Fetch writes. Raise it for a change that neither the lock nor keep.txt shows.
 const layout = "1"
 
-// key names the payload in the cache.
+// key returns the payload's name in the cache.
 func (l *lock) key() string {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(layout), []byte(l.version), []byte(l.integrity), l.pkg, l.lock, l.keepText} {

@@ -22,7 +22,7 @@ func TestCommittedLocks(t *testing.T) {
 			if *update {
 				updateManifest(t, version)
 			}
-			l, err := lockFor(version, integrity)
+			l, err := findLock(version, integrity)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,7 +46,7 @@ func TestCommittedLocks(t *testing.T) {
 func updateManifest(t *testing.T, version string) {
 	t.Helper()
 	need.Program(t, "npm")
-	l, err := lockFor(version, "")
+	l, err := findLock(version, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestLockForRefuses(t *testing.T) {
 		"sha1":                      {nativeVersion, "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk=", nil, "sha512-"},
 		"two hashes":                {nativeVersion, nativeSum + " " + other, nil, "sha512-"},
 		"no integrity":              {nodeVersion, "", ErrIntegrity, nodeSum},
-		"native without integrity":  {"0.40.0", "", ErrUnknownVersion, "must be given"},
+		"native without integrity":  {"0.40.0", "", ErrUnknownVersion, "write its integrity"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestKeepRules(t *testing.T) {
 	if _, err := parseKeep([]byte("a\n[")); err == nil || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("bad pattern: error %v", err)
 	}
-	l, err := lockFor(nodeVersion, "")
+	l, err := findLock(nodeVersion, "")
 	if err != nil {
 		t.Fatal(err)
 	}

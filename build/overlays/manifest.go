@@ -15,28 +15,28 @@ import (
 	"strings"
 )
 
-// manifestName is the file beside a payload's own that lists them.
+// manifestName is the name of the file that lists a payload's other files.
 const manifestName = "payload.json"
 
-// manifest says all that a payload is; it does not list itself.
+// manifest describes a payload completely. It doesn't list itself.
 type manifest struct {
 	Version string `json:"version"`
-	// Integrity is npm's of the agent-browser package; empty for a directory prepared by hand.
+	// Integrity is npm's integrity of the agent-browser package.
 	Integrity string         `json:"integrity,omitempty"`
 	Native    bool           `json:"native"`
 	Files     []manifestFile `json:"files"`
 }
 
-// manifestFile is one regular file: payloads hold nothing else.
+// manifestFile is one regular file; payloads have no other type.
 type manifestFile struct {
-	// Path is relative and slash-separated.
+	// Path is relative to the payload and slash-separated.
 	Path   string `json:"path"`
 	Mode   mode   `json:"mode"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// mode is a file mode that JSON shows in octal.
+// mode is a file mode, in octal in JSON.
 type mode int64
 
 func (m mode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o", int64(m)), nil }
@@ -46,7 +46,7 @@ func (m *mode) UnmarshalText(b []byte) error {
 	return err
 }
 
-// modeOf is the mode of a payload's file, whatever npm's tarball or the disk says: the binaries come as 0644.
+// modeOf returns the mode of a payload's file, independent of npm's tarball and the disk: the binaries come as 0644.
 func modeOf(name string) mode {
 	if path.Dir(name) == "bin" {
 		return 0o755
@@ -79,11 +79,11 @@ func readManifest(dir string) (manifest, error) {
 	return m, nil
 }
 
-// encode gives the bytes of payload.json: the same for the same manifest.
+// encode returns the content of payload.json. Equal manifests give equal bytes.
 func (m manifest) encode() []byte {
 	data, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
-		panic(err) // strings and numbers only
+		panic(err) // strings and numbers can always be encoded
 	}
 	return append(data, '\n')
 }
@@ -93,9 +93,9 @@ func (m manifest) digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// scan lists the regular files of dir in the order of their paths, with their hashes. Anything but files and
-// directories is an error.
-func scan(dir string) ([]manifestFile, error) {
+// listFiles returns the regular files below dir with their hashes, sorted by path. It fails on anything but files and
+// directories.
+func listFiles(dir string) ([]manifestFile, error) {
 	var out []manifestFile
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -135,10 +135,9 @@ func hashFile(p string) (manifestFile, error) {
 	return manifestFile{Size: n, SHA256: hex.EncodeToString(h.Sum(nil))}, err
 }
 
-// verify compares what dir holds with m: nothing changed, missing or added. The error names the first difference
-// and is an ErrIntegrity.
+// verify checks that dir holds exactly the files of m. The error names the first difference and wraps ErrIntegrity.
 func (m manifest) verify(dir string) error {
-	got, err := scan(dir)
+	got, err := listFiles(dir)
 	if err != nil {
 		return err
 	}
@@ -164,8 +163,8 @@ func (m manifest) verify(dir string) error {
 	return nil
 }
 
-// openVerified opens dir's file and fails at its end when it isn't what the manifest says, so that a file changed
-// after verify can't reach an image either.
+// openVerified opens the file below dir. The reader fails at the end if the content differs from the manifest, so a
+// file changed after verify can't reach an image.
 func (f manifestFile) openVerified(dir string) (io.ReadCloser, error) {
 	file, err := os.Open(filepath.Join(dir, filepath.FromSlash(f.Path)))
 	if err != nil {
@@ -187,7 +186,7 @@ type verifiedReader struct {
 func (r *verifiedReader) Read(p []byte) (int, error) {
 	n, err := r.file.Read(p)
 	r.size += int64(n)
-	_, _ = r.hash.Write(p[:n]) // a hash never fails
+	_, _ = r.hash.Write(p[:n]) // writing to a hash never fails
 	if r.size > r.want.Size || errors.Is(err, io.EOF) && hex.EncodeToString(r.hash.Sum(nil)) != r.want.SHA256 {
 		return 0, fmt.Errorf("%s: %w: changed while in use", r.file.Name(), ErrIntegrity)
 	}

@@ -1,7 +1,6 @@
 package overlays
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/capture"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// npmArgs come after the user's configuration and win over what in it would change the tree.
+// npmArgs override the settings in the user's configuration that would change the tree.
 var npmArgs = []string{
 	"ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund",
 	"--bin-links=false", "--dry-run=false", "--engine-strict=false", "--global=false", "--install-strategy=hoisted",
@@ -24,8 +25,8 @@ var npmArgs = []string{
 	"--workspaces=false",
 }
 
-// install runs npm ci for the lock in work, which it makes, checks what npm says it verified, and moves what the rules
-// keep to stage.
+// install runs npm ci for the lock in the new directory work, checks the integrity that npm verified, and moves the
+// files that the rules keep to stage.
 func (l *lock) install(ctx context.Context, work, stage string, o Options) error {
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return err
@@ -41,67 +42,57 @@ func (l *lock) install(ctx context.Context, work, stage string, o Options) error
 	modules := filepath.Join(work, "node_modules")
 	data, err := os.ReadFile(filepath.Join(modules, ".package-lock.json"))
 	if err != nil {
-		return fmt.Errorf("agent-browser %s: npm ci left no list of what it installed (is the disk full?): %w", l.version, err)
+		return fmt.Errorf("agent-browser %s: npm ci wrote no list of installed packages (is the disk full?): %w", l.version, err)
 	}
 	verified, err := lockedIntegrity(data)
 	if err != nil {
 		return err
 	}
 	if verified != l.integrity {
-		return fmt.Errorf("agent-browser %s: %w: npm installed %q, pinned is %q", l.version, ErrIntegrity, verified, l.integrity)
+		return fmt.Errorf("agent-browser %s: %w: npm installed %q, but %q is pinned", l.version, ErrIntegrity, verified, l.integrity)
 	}
 	return prune(modules, stage, l.keep)
 }
 
-// run runs a program in dir, in a process group of its own that dies with ctx. Its standard output goes to stdout, or if that
-// is nil into the error with its standard error. The error is a *toolError, or ctx's.
+// run executes a program in dir, in its own process group, which is killed when ctx ends. Standard output goes to
+// stdout, or into the error if stdout is nil. The error is a *toolError, or ctx's.
 func run(ctx context.Context, dir string, env []string, stdout io.Writer, name string, args ...string) error {
 	exe, err := exec.LookPath(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, ErrNoTool)
 	}
 	cmd := exec.CommandContext(ctx, exe, args...)
-	var out tail
+	out := capture.Tail{Max: maxOutput}
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, &out, &out
 	if stdout != nil {
 		cmd.Stdout = stdout
 	}
 	cmd.WaitDelay = 5 * time.Second
-	ownGroup(cmd)
+	setGroup(cmd)
 	err = cmd.Run()
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s stopped: %w", name, context.Cause(ctx))
 	}
 	if err != nil {
-		return &toolError{command: name + " " + args[0], output: string(out.data), err: err}
+		return &toolError{command: name + " " + args[0], output: string(out.Bytes()), err: err}
 	}
 	return nil
 }
 
-// ownGroup puts cmd in a process group that is killed as a whole: npm starts children.
-func ownGroup(cmd *exec.Cmd) {
+// setGroup makes cmd start its own process group and kill all of it, because npm starts children.
+func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if cmd.Cancel != nil { // made by exec.CommandContext
+	if cmd.Cancel != nil { // set by exec.CommandContext only
 		cmd.Cancel = func() error { return killGroup(cmd) }
 	}
 }
 
 func killGroup(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// tail keeps the end of what a program printed.
-type tail struct{ data []byte }
+// maxOutput limits the kept output of a program, in bytes.
+const maxOutput = 16 << 10
 
-const tailBytes = 16 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.data = append(t.data, p...)
-	if extra := len(t.data) - tailBytes; extra > 0 {
-		t.data = bytes.Clone(t.data[extra:])
-	}
-	return len(p), nil
-}
-
-// toolError is a program that ended with an error, and what it said.
+// toolError is the failure of a program, with the end of its output.
 type toolError struct {
 	command, output string
 	err             error
@@ -113,7 +104,8 @@ func (e *toolError) Error() string {
 
 func (e *toolError) Unwrap() error { return e.err }
 
-// firstLines gives at most six lines as one, without control characters: npm and go say what is wrong first.
+// firstLines returns at most six lines of s joined to one, without control characters. npm and go write the cause
+// first.
 func firstLines(s string) string {
 	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
 	lines = lines[:min(len(lines), 6)]
@@ -129,9 +121,9 @@ func firstLines(s string) string {
 	return clean
 }
 
-var npmCode = regexp.MustCompile(`(?m)^npm (?:error|ERR!) code (\S+)`)
+var npmCode = lazyregexp.New(`(?m)^npm (?:error|ERR!) code (\S+)`)
 
-// npmHints say what to do, by npm's error code.
+// npmHints maps npm's error codes to remedies.
 var npmHints = map[string]string{
 	"E401":         "the registry wants credentials: log in with npm",
 	"E403":         "the registry refuses: check npm's credentials",
@@ -150,7 +142,7 @@ var npmHints = map[string]string{
 
 const noNetwork = "the registry can't be reached; use --payload DIR with a directory that `slimctl payload fetch -o DIR` wrote elsewhere"
 
-// explain turns npm's code into words.
+// explain adds the remedy for npm's error code.
 func (l *lock) explain(err error) error {
 	var failed *toolError
 	if errors.Is(err, ErrNoTool) {
@@ -172,22 +164,22 @@ func (l *lock) explain(err error) error {
 	return fmt.Errorf("agent-browser %s: %w", l.version, err)
 }
 
-// npmPass are the variables that npm may see: where its configuration is, how to reach the network, and (below) those
-// that the configuration itself names. NODE_OPTIONS is not among them: it can load code.
+// npmPass are the variables that npm may see: the place of its configuration and how to reach the network. npmEnv adds
+// those that the configuration names. NODE_OPTIONS is excluded because it can load code.
 var npmPass = []string{
 	"PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "NODE_AUTH_TOKEN", "NODE_EXTRA_CA_CERTS",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "PREFIX",
 	"APPDATA", "LOCALAPPDATA", "USERPROFILE", "SYSTEMROOT", "COMSPEC", "PATHEXT", "TEMP", "TMP",
 }
 
-// npmEnv picks from env what npm needs to act by the user's own configuration.
+// npmEnv returns the part of env that npm needs to work with the user's configuration.
 func npmEnv(env []string) []string {
 	pass := slices.Concat(npmPass, namedInNpmrc(env))
 	var out []string
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
 		upper := strings.ToUpper(name)
-		// Set by an npm that runs us, for its own project.
+		// It is set by an npm that runs slimctl, for the npm project around it.
 		if upper == "NPM_CONFIG_LOCAL_PREFIX" {
 			continue
 		}
@@ -198,9 +190,9 @@ func npmEnv(env []string) []string {
 	return out
 }
 
-var npmrcVariable = regexp.MustCompile(`\$\{(\w+)\??\}`)
+var npmrcVariable = lazyregexp.New(`\$\{(\w+)\??\}`)
 
-// namedInNpmrc lists the variables that the user's .npmrc refers to, as ${NAME}.
+// namedInNpmrc returns the names of the variables in the user's .npmrc, written there as ${NAME}.
 func namedInNpmrc(env []string) []string {
 	at := map[string]string{}
 	for _, kv := range env {

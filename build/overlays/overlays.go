@@ -1,9 +1,9 @@
-// Package overlays makes the trees that a profile lays on the base: the payload, which is agent-browser as npm gives it
-// cut down to what runs, and our own browser-shell binary.
+// Package overlays makes the trees of files that come from outside the profile: the payload, which is agent-browser's
+// npm package reduced to what runs, and our browser-shell binary.
 //
-// A payload is pinned by the profile's integrity, by a lock that is compiled in, and by a list of every file it may hold,
-// compiled in as well; a native version without these is held against its tarball. npm is run without scripts: nothing of
-// the package is executed on this machine.
+// A payload is pinned by the integrity in the profile, by a compiled-in lock, and by a compiled-in list of every file.
+// A native version without the latter two is checked against its tarball. npm runs without scripts, so no code of the
+// package is executed on this machine.
 package overlays
 
 import (
@@ -13,21 +13,21 @@ import (
 	"path/filepath"
 )
 
-// Errors that a caller may want to tell apart; they come wrapped in one that says what and where.
+// Errors that callers distinguish, wrapped with the file or version.
 var (
-	// ErrIntegrity: content is not what was pinned.
+	// ErrIntegrity reports content that differs from the pinned one.
 	ErrIntegrity = errors.New("integrity mismatch")
-	// ErrNoTool: npm or go is not on PATH.
+	// ErrNoTool reports that npm or go is not on PATH.
 	ErrNoTool = errors.New("not found on PATH")
-	// ErrUnknownVersion: an agent-browser version that has dependencies and no lock in this slimctl.
+	// ErrUnknownVersion reports an agent-browser version with dependencies that this slimctl has no lock for.
 	ErrUnknownVersion = errors.New("no lock for this version")
 )
 
-// Options are the surroundings of Fetch and Server. The zero value is ready for use.
+// Options configures Fetch and Server. The zero value is ready for use.
 type Options struct {
 	// CacheDir holds payloads between runs; empty means slimctl below os.UserCacheDir.
 	CacheDir string
-	// Log takes lines of progress and warnings, without a newline; nil drops them.
+	// Log writes a line of progress or a warning, without a newline; nil discards it.
 	Log func(format string, args ...any)
 	// Npm is the name or path of npm; empty means "npm".
 	Npm string
@@ -46,13 +46,13 @@ func (o Options) npm() string {
 	return o.Npm
 }
 
-// room gives the cache's directory of that name, made if need be.
-func (o Options) room(name string) (string, error) {
+// makeRoom returns the named directory of the cache and creates it if it doesn't exist.
+func (o Options) makeRoom(name string) (string, error) {
 	dir := o.CacheDir
 	if dir == "" {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("no cache directory: %w", err)
+			return "", fmt.Errorf("no cache directory: %w; name one with --cache-dir DIR", err)
 		}
 		dir = filepath.Join(user, "slimctl")
 	}

@@ -18,7 +18,7 @@ const (
 	nativeSum     = "sha512-/agCKB5rw1EEK8SKWo4zid7a5kOwlclqALC0P3c69buJvKdhrl/dJkKdfLqGGaiNIbWzRdqqT0PxZVkwVEf2fg=="
 )
 
-// fetched gives a real payload from the user's cache, which tests share between runs.
+// fetched returns a real payload from the user's cache, which tests share between runs.
 func fetched(t *testing.T, version, integrity string) *Payload {
 	t.Helper()
 	p, err := Fetch(context.Background(), version, integrity, Options{Log: t.Logf})
@@ -31,7 +31,7 @@ func fetched(t *testing.T, version, integrity string) *Payload {
 	return p
 }
 
-// privateCache gives a cache of the test's own that holds a copy of p, and the copy's directory.
+// privateCache returns a cache of the test's own that holds a copy of p, and the copy's directory.
 func privateCache(t *testing.T, p *Payload) (Options, string) {
 	t.Helper()
 	cache := t.TempDir()

@@ -16,14 +16,15 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Where a payload lies in the image. The link is a link and not a copy because agent-browser up to 0.19 looks for its
-// daemon beside its own resolved path, and then below the current directory (agent-browser v0.8.10, cli/src/connection.rs).
+// The places of a payload in the image. The program is linked, not copied, because agent-browser up to 0.19 looks for
+// its daemon beside its own resolved path, and then below the current directory (agent-browser v0.8.10,
+// cli/src/connection.rs).
 const (
 	payloadRoot = "/opt/agent-browser"
 	payloadLink = "/usr/local/bin/agent-browser"
 )
 
-// arches maps the architectures of an image to npm's words and the ELF header's.
+// arches maps an image's architectures to npm's names and to ELF machines.
 var arches = map[string]struct {
 	binary  string
 	machine elf.Machine
@@ -32,17 +33,16 @@ var arches = map[string]struct {
 	"arm64": {"bin/agent-browser-linux-arm64", elf.EM_AARCH64},
 }
 
-// Payload is a verified directory that holds agent-browser for every architecture.
+// Payload is a verified directory with agent-browser for every architecture.
 type Payload struct {
-	// Version of agent-browser, such as "0.8.10".
+	// Version is agent-browser's version, such as "0.8.10".
 	Version string
-	// Integrity is npm's of the agent-browser package, "sha512-" and base64. For a directory given to Prepared it is
-	// what the directory claims, and empty where it claims nothing; for a version that slimctl has a lock for, a claim
-	// that doesn't hold is an error.
+	// Integrity is npm's integrity of the package: "sha512-" and base64. For a directory given to Prepared it is the
+	// directory's claim, which is checked if slimctl has a lock for the version.
 	Integrity string
-	// Native: 0.20.0 or later, a single file that needs no Node.
+	// Native reports whether the version is 0.20.0 or later: a single file that needs no Node.
 	Native bool
-	// Digest is "sha256:" and hex of the list of all files: two payloads of the same digest are the same, bit for bit.
+	// Digest is "sha256:" and the hex digest of the list of all files. Payloads with equal digests are identical.
 	Digest string
 
 	dir   string
@@ -58,35 +58,35 @@ func newPayload(dir string, m manifest) (*Payload, error) {
 	}, nil
 }
 
-// Prepared opens a directory of the shape that Export writes: bin/agent-browser-linux-x64 and -arm64, package.json, and
-// dist/ and node_modules/ unless the version is native; licence files may lie beside them, anything else is an error.
-// payload.json, when there, must list exactly what is there. The content counts as the caller's own choice: compare
-// Version and Integrity with the profile's by Matches.
+// Prepared opens a directory that Export could have written: bin/agent-browser-linux-x64 and -arm64, package.json, and
+// dist/ and node_modules/ unless the version is native. Licence files may lie beside them; anything else is an error.
+// payload.json must list exactly these files. Callers must compare version and integrity with the profile's by Matches,
+// since the content is otherwise trusted.
 func Prepared(dir string) (*Payload, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
 	m, err := readManifest(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if m, err = describe(dir, ""); err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := packageVersion(dir); err != nil {
 			return nil, err
 		}
-	case err != nil:
+		err = fmt.Errorf("%s: %w: no integrity known (no %s)", dir, ErrIntegrity, manifestName)
+	}
+	if err != nil {
 		return nil, err
-	default:
-		if err := m.verify(dir); err != nil {
-			return nil, fmt.Errorf("%w (%s lists it; without that file the directory is taken as it is)", err, manifestName)
-		}
-		if err := m.checkClaim(dir); err != nil {
-			return nil, err
-		}
+	}
+	if err := m.verify(dir); err != nil {
+		return nil, fmt.Errorf("%w (%s lists it)", err, manifestName)
+	}
+	if err := m.checkClaim(dir); err != nil {
+		return nil, err
 	}
 	return newPayload(dir, m)
 }
 
-// checkClaim refuses a directory that gives the integrity of a version we know and holds something else.
+// checkClaim refuses a directory that claims the integrity of a version with a lock but holds other files.
 func (m manifest) checkClaim(dir string) error {
 	version, err := packageVersion(dir)
 	if err != nil {
@@ -96,7 +96,7 @@ func (m manifest) checkClaim(dir string) error {
 		return fmt.Errorf("%s: %w: %s says %s, package.json says %s", dir, ErrIntegrity, manifestName, m.Version, version)
 	}
 	for _, v := range Known() {
-		l, err := lockFor(v, "")
+		l, err := findLock(v, "")
 		if err != nil {
 			return err
 		}
@@ -107,16 +107,6 @@ func (m manifest) checkClaim(dir string) error {
 	return nil
 }
 
-// describe makes the manifest of what lies in dir.
-func describe(dir, integrity string) (manifest, error) {
-	version, err := packageVersion(dir)
-	if err != nil {
-		return manifest{}, err
-	}
-	files, err := scan(dir)
-	return manifest{Version: version, Integrity: integrity, Native: isNative(version), Files: files}, err
-}
-
 func packageVersion(dir string) (string, error) {
 	p := filepath.Join(dir, "package.json")
 	pkg, err := readPackage(p)
@@ -124,7 +114,7 @@ func packageVersion(dir string) (string, error) {
 		return "", fmt.Errorf("%w (a payload directory is what `slimctl payload fetch -o DIR` writes)", err)
 	}
 	if pkg.Name != packageName || !versionForm.MatchString(pkg.Version) {
-		return "", fmt.Errorf("%s: package %q, version %q: not %s's", p, pkg.Name, pkg.Version, packageName)
+		return "", fmt.Errorf("%s: package %q, version %q, is not %s", p, pkg.Name, pkg.Version, packageName)
 	}
 	return pkg.Version, nil
 }
@@ -148,7 +138,7 @@ func readPackage(p string) (packageJSON, error) {
 	return pkg, nil
 }
 
-// checkShape looks for what must be there, refuses what must not, and reads the machine of each binary.
+// checkShape refuses missing and unexpected files, and binaries for another machine.
 func checkShape(dir string, m manifest) error {
 	for _, f := range m.Files {
 		if !mayHold(f.Path, m.Native) {
@@ -192,7 +182,7 @@ func mayHold(name string, native bool) bool {
 	}
 }
 
-// checkMachine reads an ELF header.
+// checkMachine refuses a file that isn't a Linux program for the machine want.
 func checkMachine(p string, want elf.Machine) error {
 	f, err := elf.Open(p)
 	if err != nil {
@@ -200,30 +190,28 @@ func checkMachine(p string, want elf.Machine) error {
 	}
 	defer f.Close()
 	if f.Machine != want || f.Class != elf.ELFCLASS64 || f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
-		return fmt.Errorf("%s: an ELF file of %s, %s, %s: want a 64-bit program for %s", p, f.Machine, f.Class, f.Type, want)
+		return fmt.Errorf("%s: an ELF file of %s, %s, %s, not a 64-bit program for %s", p, f.Machine, f.Class, f.Type, want)
 	}
 	return nil
 }
 
-// Matches reports, as an error that names both, whether p is another payload than the profile pins.
+// Matches returns an error unless p has the version and integrity that the profile pins.
 func (p *Payload) Matches(version, integrity string) error {
 	switch {
 	case p.Version != version:
-		return fmt.Errorf("%s: %w: agent-browser %s, the profile wants %s", p.dir, ErrIntegrity, p.Version, version)
-	case p.Integrity == "":
-		return fmt.Errorf("%s: %w: no integrity known (no %s), the profile wants %s", p.dir, ErrIntegrity, manifestName, integrity)
+		return fmt.Errorf("%s: %w: it holds agent-browser %s, but the profile pins %s", p.dir, ErrIntegrity, p.Version, version)
 	case p.Integrity != integrity:
-		return fmt.Errorf("%s: %w: %s, the profile wants %s", p.dir, ErrIntegrity, p.Integrity, integrity)
+		return fmt.Errorf("%s: %w: it has %q, but the profile pins %s", p.dir, ErrIntegrity, p.Integrity, integrity)
 	}
 	return nil
 }
 
-// Files lists what is laid in an image of that architecture ("amd64" or "arm64"), in the order of the paths, without
-// parent directories and with zero times. Reading a file that changed since it was verified ends with ErrIntegrity.
+// Files returns the payload's files for an image of the architecture ("amd64" or "arm64"), sorted by path, without
+// parent directories, with zero times. Reading a file that changed since verification fails with ErrIntegrity.
 func (p *Payload) Files(arch string) ([]image.File, error) {
 	own, ok := arches[arch]
 	if !ok {
-		return nil, fmt.Errorf("architecture %q: agent-browser comes for amd64 and arm64", arch)
+		return nil, fmt.Errorf("architecture %q: agent-browser exists for amd64 and arm64 only", arch)
 	}
 	var out []image.File
 	for _, f := range p.files {
@@ -240,7 +228,7 @@ func (p *Payload) Files(arch string) ([]image.File, error) {
 	return out, nil
 }
 
-// Export writes p to dir, whole or not at all, for Prepared on another machine. dir must be empty or not exist.
+// Export writes p to dir atomically, in the form that Prepared opens. dir must be empty or not exist.
 func (p *Payload) Export(dir string) error {
 	return image.WriteDir(dir, func(tmp string) error {
 		for _, f := range p.files {

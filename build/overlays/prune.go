@@ -10,7 +10,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// keepRules say which files of an installed package are laid in the image; the last that matches decides.
+// keepRules select the files of an installed package that go to the image. The last matching rule decides.
 type keepRules []keepRule
 
 type keepRule struct {
@@ -18,7 +18,8 @@ type keepRule struct {
 	keep    bool
 }
 
-// parseKeep reads a keep.txt: a doublestar pattern a line, "!" before one that drops, "#" before words.
+// parseKeep parses a keep.txt: one doublestar pattern per line, with "!" before one that drops files, and "#" before
+// comments.
 func parseKeep(text []byte) (keepRules, error) {
 	var out keepRules
 	for i, line := range strings.Split(string(text), "\n") {
@@ -28,7 +29,7 @@ func parseKeep(text []byte) (keepRules, error) {
 		}
 		pattern, drop := strings.CutPrefix(line, "!")
 		if !doublestar.ValidatePattern(pattern) {
-			return nil, fmt.Errorf("line %d: %q: not a pattern", i+1, pattern)
+			return nil, fmt.Errorf("line %d: %q isn't a valid pattern", i+1, pattern)
 		}
 		out = append(out, keepRule{pattern, !drop})
 	}
@@ -45,8 +46,8 @@ func (k keepRules) keeps(name string) bool {
 	return keep
 }
 
-// prune moves what the rules keep from an installed node_modules to stage, in the payload's layout: agent-browser's own
-// files at the top, its dependencies below node_modules.
+// prune moves the files that the rules keep from an installed node_modules to stage. agent-browser's own files go to
+// the top, its dependencies below node_modules.
 func prune(modules, stage string, rules keepRules) error {
 	return filepath.WalkDir(modules, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

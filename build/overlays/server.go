@@ -14,7 +14,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -25,10 +24,11 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/internal/version"
 )
 
-// serverPath is where our binary lies in the image.
+// serverPath is the path of our binary in the image.
 const serverPath = "/usr/local/bin/browser-shell"
 
 const (
@@ -36,17 +36,17 @@ const (
 	serverPackage = "./cmd/browser-shell"
 )
 
-// Server gives the browser-shell binary for an architecture ("amd64" or "arm64"), static, as the image's
-// /usr/local/bin/browser-shell: the embedded one in a release build (build tag embedserver), else compiled from the
-// source checkout that slimctl was built from or is run in. The same source and Go version give the same bytes.
+// Server returns the static browser-shell binary for an architecture ("amd64" or "arm64"), at its path in the image. A
+// release build (build tag embedserver) has it embedded; any other compiles it from the checkout that slimctl was built
+// from. The same source and Go version give the same bytes.
 func Server(ctx context.Context, arch string, o Options) ([]image.File, error) {
-	return server(ctx, arch, serverPackage, o)
+	return makeServer(ctx, arch, serverPackage, o)
 }
 
-func server(ctx context.Context, arch, pkg string, o Options) ([]image.File, error) {
+func makeServer(ctx context.Context, arch, pkg string, o Options) ([]image.File, error) {
 	want, ok := arches[arch]
 	if !ok {
-		return nil, fmt.Errorf("architecture %q: browser-shell comes for amd64 and arm64", arch)
+		return nil, fmt.Errorf("architecture %q: browser-shell exists for amd64 and arm64 only", arch)
 	}
 	data := embeddedServer(arch)
 	if data == nil {
@@ -61,8 +61,8 @@ func server(ctx context.Context, arch, pkg string, o Options) ([]image.File, err
 	return []image.File{image.Bytes(serverPath, 0o755, data)}, nil
 }
 
-// ServerOrigin returns where Server has browser-shell from: the build information of the embedded program, or the
-// directory of the source that it is compiled from.
+// ServerOrigin returns the origin of Server's binary: the build information of the embedded program, or the source
+// directory that it is compiled from.
 func ServerOrigin() (source string, carried *debug.BuildInfo, err error) {
 	if data := embeddedServer(runtime.GOARCH); data != nil {
 		carried, err = buildinfo.Read(bytes.NewReader(data))
@@ -72,42 +72,49 @@ func ServerOrigin() (source string, carried *debug.BuildInfo, err error) {
 	return source, nil, err
 }
 
-// checkStatic refuses another machine's program and one that needs a loader of the base.
+// checkStatic refuses a program for another machine, and one that needs the base's loader.
 func checkStatic(data []byte, want elf.Machine) error {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("not a Linux program: %w", err)
+		return fmt.Errorf("it is not a Linux program: %w", err)
 	}
 	if f.Machine != want {
-		return fmt.Errorf("an ELF file of %s, want %s", f.Machine, want)
+		return fmt.Errorf("it is an ELF file of %s, not %s", f.Machine, want)
 	}
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return errors.New("dynamically linked")
+		return errors.New("it is dynamically linked, but the image's loader may be another: build it with CGO_ENABLED=0")
 	}
 	return nil
 }
 
-// compile builds pkg of the source checkout.
+// compile builds pkg from the source checkout.
 func compile(ctx context.Context, arch, pkg string, o Options) ([]byte, error) {
 	root, err := sourceRoot()
 	if err != nil {
 		return nil, err
 	}
+	if foreign != "" && arch != runtime.GOARCH {
+		pkg = foreign
+	}
 	return compileIn(ctx, root, arch, pkg, o)
 }
 
-// checkout is the root of the source if the linker was told of it (scripts/test): a program built with -trimpath doesn't know.
+// foreign is the package to compile for other architectures than this one, set by the linker in scripts/test. Tests
+// don't run those programs, and compiling browser-shell again takes a minute.
+var foreign string
+
+// checkout is the root of the source, set by the linker in scripts/test, because -trimpath removes it from the binary.
 var checkout string
 
-// sourceRoot returns the root of the source that this program was built from, and of no other: the working directory may
-// be anybody's.
+// sourceRoot returns the root of the source that this program was built from. It never takes the working directory,
+// which anyone may have written.
 func sourceRoot() (string, error) {
 	_, caller, _, _ := runtime.Caller(0)
 	return moduleRoot(cmp.Or(checkout, filepath.Dir(caller)))
 }
 
-// stampFlag is what the linker is told of the version. A tagged slimctl (go install …@v1.2.3) passes it on. Any other
-// stamps nothing, so that the same source gives the same bytes at every commit.
+// stampFlag returns the linker flag for browser-shell's version. A tagged slimctl (go install …@v1.2.3) passes its
+// version on. Any other stamps none, so the same source gives the same bytes at every commit.
 func stampFlag(slimctl string) string {
 	if !semver.IsValid(slimctl) || versions.IsPseudoVersion(slimctl) || semver.Build(slimctl) != "" {
 		return ""
@@ -115,21 +122,22 @@ func stampFlag(slimctl string) string {
 	return " -X main.stamp=" + slimctl
 }
 
-// serverFlags are the flags of go build. Nothing in the image speaks HTTP/2, so nothing of it is in there. Debug information, which
-// isn't linked anyway, takes a tenth of the time.
+// serverFlags are the flags of go build. HTTP/2 is left out because nothing in the image speaks it. Debug information
+// isn't linked anyway, and omitting it saves a tenth of the time.
 var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -buildid=" + stampFlag(version.Read("").Version)}
 
-// keptServers is how many compiled binaries of one architecture stay in the cache.
+// keptServers is the number of compiled binaries per architecture that stay in the cache.
 const keptServers = 4
 
-// compileIn builds pkg of the checkout at root, or returns what an earlier call built of the same source.
+// compileIn builds pkg of the checkout at root, or returns the cached binary of the same source.
 func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, error) {
-	room, err := o.room("server")
+	room, err := o.makeRoom("server")
 	if err != nil {
 		return nil, err
 	}
-	sweep(room)
-	key, err := sourceKey(ctx, root, arch, pkg)
+	removeStale(room)
+	env, homeless := goEnv(os.Environ(), arch, filepath.Dir(room))
+	key, err := sourceKey(ctx, root, arch, pkg, env)
 	if err != nil {
 		return nil, compileError(arch, err)
 	}
@@ -143,8 +151,11 @@ func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, 
 	}
 	defer os.RemoveAll(tmp)
 	o.log("compiling browser-shell for %s in %s", arch, root)
+	if homeless {
+		o.log("HOME is not set: Go's own caches are in %s; --cache-dir DIR names a place that stays", filepath.Dir(room))
+	}
 	out := filepath.Join(tmp, "browser-shell")
-	if err := run(ctx, root, goEnv(os.Environ(), arch), nil, "go", slices.Concat([]string{"build"}, serverFlags, []string{"-o", out, pkg})...); err != nil {
+	if err := run(ctx, root, env, nil, "go", slices.Concat([]string{"build"}, serverFlags, []string{"-o", out, pkg})...); err != nil {
 		return nil, compileError(arch, err)
 	}
 	data, err := os.ReadFile(out)
@@ -165,11 +176,11 @@ func compileError(arch string, err error) error {
 	return fmt.Errorf("browser-shell for %s: %w", arch, err)
 }
 
-// sourceKey returns a digest of all that pkg is compiled from: the files of this module's packages, the versions of the other
-// modules, the flags, and Go itself. It reads the imports itself: `go list` takes as long as the rest of a small build.
-func sourceKey(ctx context.Context, root, arch, pkg string) (string, error) {
+// sourceKey returns a digest of all inputs of the compilation: this module's files, the versions of the other modules,
+// the flags, and Go's version. It parses imports itself, because `go list` takes as long as the rest of a small build.
+func sourceKey(ctx context.Context, root, arch, pkg string, env []string) (string, error) {
 	var version bytes.Buffer
-	if err := run(ctx, root, goEnv(os.Environ(), arch), &version, "go", "env", "GOVERSION"); err != nil {
+	if err := run(ctx, root, env, &version, "go", "env", "GOVERSION"); err != nil {
 		return "", err
 	}
 	files, err := sourceFiles(root, arch, pkg)
@@ -188,8 +199,8 @@ func sourceKey(ctx context.Context, root, arch, pkg string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// sourceFiles returns the files of pkg and of all packages of this module that it imports, relative to root and sorted: Go
-// files but tests, also those of other platforms, and all that may be embedded.
+// sourceFiles returns the files of pkg and of this module's packages that it imports, relative to root and sorted: Go
+// files of all platforms, without tests, and files that may be embedded.
 func sourceFiles(root, arch, pkg string) ([]string, error) {
 	gc := gobuild.Default
 	gc.GOOS, gc.GOARCH, gc.CgoEnabled, gc.BuildTags = "linux", arch, false, []string{"nethttpomithttp2"}
@@ -243,7 +254,7 @@ func sourceFiles(root, arch, pkg string) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// removeOldServers leaves the newest binaries of an architecture. One that can't be removed stays.
+// removeOldServers removes all but the newest binaries of an architecture. It ignores errors.
 func removeOldServers(room, arch string) {
 	files, err := filepath.Glob(filepath.Join(room, arch+"-*"))
 	if err != nil || len(files) <= keptServers {
@@ -261,26 +272,38 @@ func removeOldServers(room, arch string) {
 	}
 }
 
-// goEnv is env with everything fixed that would change the binary. A value set by `go env -w` counts when the variable
-// is empty, so GOFLAGS gets one that changes nothing. With GOGC the compiler takes a quarter less
-// time, for more memory.
-func goEnv(env []string, arch string) []string {
+// goEnv returns env with fixed values for every variable that would change the binary. GOFLAGS is never empty, because
+// a value set by `go env -w` replaces an empty one. GOGC saves a quarter of the compiler's time, for more memory. If
+// env has no home, Go's caches go to dir, and homeless is true.
+func goEnv(env []string, arch, dir string) (out []string, homeless bool) {
 	fixed := []string{
 		"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-trimpath", "GOWORK=off",
 		"GO111MODULE=on", "GOFIPS140=off", "GOGC=400",
 	}
+	lacks := func(names ...string) bool {
+		return !slices.ContainsFunc(env, func(kv string) bool {
+			name, value, _ := strings.Cut(kv, "=")
+			return value != "" && slices.Contains(names, name)
+		})
+	}
+	if lacks("HOME", "XDG_CACHE_HOME", "GOCACHE") {
+		fixed, homeless = append(fixed, "GOCACHE="+filepath.Join(dir, "go-build")), true
+	}
+	if lacks("HOME", "GOPATH", "GOMODCACHE") {
+		fixed, homeless = append(fixed, "GOPATH="+filepath.Join(dir, "go"), "GOFLAGS=-trimpath -modcacherw"), true // writable, so that they can be removed
+	}
 	drop := []string{"GOEXPERIMENT", "GODEBUG", "GOCOVERDIR"}
-	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+	out = slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(drop, name)
 	})
-	return append(out, fixed...) // the last value of a name wins (os/exec)
+	return append(out, fixed...), homeless // the last value of a name wins (os/exec)
 }
 
-var moduleLine = regexp.MustCompile(`(?m)^module[ \t]+(\S+)`)
+var moduleLine = lazyregexp.New(`(?m)^module[ \t]+(\S+)`)
 
-// moduleRoot gives the first directory, going up from dir, whose go.mod is slimctl's. A dir that isn't there (a path from
-// another machine or of -trimpath) has none.
+// moduleRoot returns the first directory, from dir upwards, whose go.mod is slimctl's. It fails if dir doesn't exist,
+// as with a path from another machine or with -trimpath.
 func moduleRoot(dir string) (string, error) {
 	for ; filepath.IsAbs(dir); dir = filepath.Dir(dir) {
 		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))

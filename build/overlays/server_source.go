@@ -2,5 +2,5 @@
 
 package overlays
 
-// embeddedServer returns nil: the binary is compiled on the spot.
+// embeddedServer returns nil, so the binary is compiled.
 func embeddedServer(string) []byte { return nil }

@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,6 +98,22 @@ func TestCompileOnce(t *testing.T) {
 	}
 }
 
+// TestCompileWithoutHome: where Go finds no place for its caches, they are in slimctl's, and whoever runs it can remove them.
+func TestCompileWithoutHome(t *testing.T) {
+	need.Program(t, "go")
+	for _, name := range []string{"HOME", "XDG_CACHE_HOME", "GOCACHE", "GOPATH", "GOMODCACHE"} {
+		t.Setenv(name, "")
+	}
+	cache := t.TempDir()
+	var said []string
+	o := Options{CacheDir: cache, Log: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}
+	_, err := compileIn(t.Context(), module(t, "package main\n\nfunc main() {}\n"), "amd64", serverPackage, o)
+	must(t, err)
+	if _, err := os.Stat(filepath.Join(cache, "go-build")); err != nil || !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "--cache-dir DIR") }) {
+		t.Errorf("%v, %q", err, said)
+	}
+}
+
 func TestCompileErrors(t *testing.T) {
 	need.Program(t, "go")
 	cache := t.TempDir()
@@ -167,17 +187,32 @@ func TestModuleRoot(t *testing.T) {
 	}
 }
 
-// TestServer: the real browser-shell, for both architectures.
+// TestServer: the real browser-shell is what a release carries: for both architectures, unless another program stands in for that
+// of the foreign one.
 func TestServer(t *testing.T) {
 	need.Program(t, "go")
-	for _, arch := range []string{"amd64", "arm64"} {
+	bin := t.TempDir()
+	compiled := []string{"amd64", "arm64"}
+	if foreign != "" {
+		compiled = []string{runtime.GOARCH}
+	}
+	embed := exec.Command(need.Program(t, "make"), "-s", "embed", "BIN="+bin, "STAMP=", "ARCHES="+strings.Join(compiled, " "))
+	embed.Dir = filepath.Join("..", "..")
+	if out, err := embed.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, arch := range compiled {
 		files, err := Server(context.Background(), arch, Options{CacheDir: t.TempDir(), Log: t.Logf})
 		must(t, err)
 		f := files[0]
 		if len(files) != 1 || f.Path != "/usr/local/bin/browser-shell" || f.Mode != 0o755 || f.Type != image.TypeFile || f.UID != 0 || !f.ModTime.IsZero() {
 			t.Errorf("%s: %+v", arch, f.Entry)
 		}
-		read(t, f)
+		carried, err := os.ReadFile(filepath.Join(bin, "browser-shell-linux-"+arch))
+		must(t, err)
+		if !bytes.Equal(carried, read(t, f)) {
+			t.Errorf("%s: make embed compiles otherwise than serverFlags", arch)
+		}
 	}
 	if _, err := Server(context.Background(), "riscv64", Options{}); err == nil || !strings.Contains(err.Error(), "riscv64") {
 		t.Errorf("riscv64: error %v", err)

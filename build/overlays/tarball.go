@@ -21,16 +21,16 @@ import (
 	"unicode/utf8"
 )
 
-// A native version without a committed lock has no compiled-in list of files. Its tarball takes the place of one: it is
-// kept in the cache and held against the profile's integrity at every use, so that nothing else in the cache is trusted.
+// The tarball of a native version without a committed lock replaces the compiled-in list of files. It stays in the
+// cache and is checked against the profile's integrity at every use; nothing else in the cache is trusted.
 
-// maxTarball and maxKept bound what a tarball may be, and what it may unpack to, in bytes: 0.41.2 has 54 MB, and 35 of Linux's
-// programs unpacked. Tests set maxKept lower.
+// maxTarball and maxKept limit the size of a tarball and of its unpacked content, in bytes. 0.41.2 has 54 MB, and 35 MB
+// of programs for Linux. Tests lower maxKept.
 const maxTarball = 512 << 20
 
 var maxKept = int64(1 << 30)
 
-// loadTarball fills l.manifest and l.content from the tarball, which comes from the cache or by npm.
+// loadTarball fills l.manifest and l.content from the tarball in the cache, or fetches it by npm.
 func (l *lock) loadTarball(ctx context.Context, room string, o Options) error {
 	file := filepath.Join(room, l.key()+".tgz")
 	data, err := readTarball(file)
@@ -46,14 +46,14 @@ func (l *lock) loadTarball(ctx context.Context, room string, o Options) error {
 	return l.unpack(data)
 }
 
-// readTarball reads a regular file of a size that can be a tarball's.
+// readTarball reads a regular file of at most maxTarball bytes.
 func readTarball(file string) ([]byte, error) {
 	info, err := os.Lstat(file)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxTarball {
-		return nil, fmt.Errorf("%s: %s, %d bytes: not a tarball of agent-browser", file, info.Mode().Type(), info.Size())
+		return nil, fmt.Errorf("%s: %s, %d bytes: it is not a tarball of agent-browser", file, info.Mode().Type(), info.Size())
 	}
 	return os.ReadFile(file)
 }
@@ -61,15 +61,15 @@ func readTarball(file string) ([]byte, error) {
 func (l *lock) checkTarball(data []byte) error {
 	sum := sha512.Sum512(data)
 	if got := "sha512-" + base64.StdEncoding.EncodeToString(sum[:]); got != l.integrity {
-		return fmt.Errorf("agent-browser %s: %w: the tarball of %d bytes has %s, the profile has %s",
+		return fmt.Errorf("agent-browser %s: %w: the tarball (%d bytes) has %s, but the profile has %s",
 			l.version, ErrIntegrity, len(data), got, l.integrity)
 	}
 	return nil
 }
 
-// pack gets the tarball by npm, unpacks it if it is the pinned one, and puts it at file.
+// pack fetches the tarball by npm, unpacks it if its integrity is right, and writes it to file.
 func (l *lock) pack(ctx context.Context, room, file string, o Options) error {
-	sweep(room)
+	removeStale(room)
 	tmp, err := os.MkdirTemp(room, tempPrefix)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (l *lock) pack(ctx context.Context, room, file string, o Options) error {
 		return err
 	}
 	if len(found) != 1 {
-		return fmt.Errorf("agent-browser %s: npm pack left %d tarballs, want one", l.version, len(found))
+		return fmt.Errorf("agent-browser %s: npm pack wrote %d tarballs instead of one", l.version, len(found))
 	}
 	data, err := readTarball(found[0])
 	if err != nil {
@@ -104,9 +104,9 @@ func (l *lock) pack(ctx context.Context, room, file string, o Options) error {
 	return os.Rename(found[0], file)
 }
 
-// unpack reads from the tarball what the rules keep.
+// unpack reads the files that the rules keep from the tarball.
 func (l *lock) unpack(data []byte) error {
-	content, err := kept(data, l.keep)
+	content, err := readKept(data, l.keep)
 	if err != nil {
 		return fmt.Errorf("agent-browser %s: tarball: %w", l.version, err)
 	}
@@ -136,7 +136,8 @@ func (l *lock) unpack(data []byte) error {
 	return nil
 }
 
-// checkBin refuses a package.json whose programs are not in the package. They are a path, or paths by name.
+// checkBin refuses a package.json with programs that are not in the package. Its bin is a path, or an object of paths
+// by name.
 func checkBin(raw json.RawMessage) error {
 	if len(raw) == 0 {
 		return nil
@@ -145,38 +146,38 @@ func checkBin(raw json.RawMessage) error {
 	if err := json.Unmarshal(raw, &programs); err != nil {
 		var one string
 		if json.Unmarshal(raw, &one) != nil {
-			return errors.New("neither a path nor paths by name")
+			return errors.New("it is neither a path nor an object of paths")
 		}
 		programs = map[string]string{"": one}
 	}
 	for name, p := range programs {
 		if !filepath.IsLocal(p) || strings.Contains(name, "/") {
-			return fmt.Errorf("%.200q leads to %.200q, which is not in the package", name, p)
+			return fmt.Errorf("program %.200q is %.200q, which is not in the package", name, p)
 		}
 	}
 	return nil
 }
 
-// plainMember refuses a member of a tarball that no package of npm's has.
-func plainMember(h *tar.Header) error {
+// checkMember refuses a member that no tarball of npm's has.
+func checkMember(h *tar.Header) error {
 	switch {
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir:
 		return fmt.Errorf("%.200q is not a regular file or a directory, but of tar's type %q", h.Name, h.Typeflag)
 	case h.Mode&^0o777 != 0:
 		return fmt.Errorf("%.200q has mode %o, with setuid, setgid or sticky", h.Name, h.Mode)
-	case path.Clean(h.Name) != strings.TrimSuffix(h.Name, "/"), !filepath.IsLocal(h.Name), strings.ContainsFunc(h.Name, unusual),
+	case path.Clean(h.Name) != strings.TrimSuffix(h.Name, "/"), !filepath.IsLocal(h.Name), strings.ContainsFunc(h.Name, isUnusual),
 		h.Typeflag == tar.TypeReg && !strings.Contains(h.Name, "/"):
-		return fmt.Errorf("%.200q is no path below the package", h.Name)
+		return fmt.Errorf("%.200q is not a path below the package", h.Name)
 	}
 	return nil
 }
 
-// unusual reports whether a file's name on some system can't have c.
-func unusual(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == utf8.RuneError }
+// isUnusual reports whether some system forbids c in file names.
+func isUnusual(c rune) bool { return c < ' ' || c == 0x7f || c == '\\' || c == utf8.RuneError }
 
-// kept gives the content of an npm tarball's files that the rules keep, by their path without the first element, as npm
-// unpacks them. A tarball with a member that isn't plain is refused whole.
-func kept(data []byte, rules keepRules) (map[string][]byte, error) {
+// readKept returns the files of an npm tarball that the rules keep, by path without the first element, as npm unpacks
+// them. It refuses a tarball with a member that checkMember refuses.
+func readKept(data []byte, rules keepRules) (map[string][]byte, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -195,7 +196,7 @@ func kept(data []byte, rules keepRules) (map[string][]byte, error) {
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		if err := plainMember(h); err != nil {
+		if err := checkMember(h); err != nil {
 			return nil, err
 		}
 		if left -= h.Size; left < 0 {
@@ -206,7 +207,7 @@ func kept(data []byte, rules keepRules) (map[string][]byte, error) {
 			continue
 		}
 		if seen[strings.ToLower(name)] {
-			return nil, fmt.Errorf("%.200q is there twice, or differs from another in case only", h.Name)
+			return nil, fmt.Errorf("%.200q occurs twice, or differs from another name in case only", h.Name)
 		}
 		seen[strings.ToLower(name)] = true
 		if !rules.keeps(name) {
@@ -218,8 +219,8 @@ func kept(data []byte, rules keepRules) (map[string][]byte, error) {
 	}
 }
 
-// write puts the unpacked content below stage.
-func (l *lock) write(stage string) error {
+// writeFiles writes the unpacked content below stage.
+func (l *lock) writeFiles(stage string) error {
 	for name, text := range l.content {
 		to := filepath.Join(stage, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {

@@ -1,7 +1,6 @@
 package overlays
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,34 +8,36 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
+
+	"github.com/slimctl/slimctl/internal/capture"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Version is an agent-browser version that this slimctl has a lock for, or that is in the cache.
+// Version is an agent-browser version with a lock in this slimctl, or in the cache.
 type Version struct {
 	Version   string `json:"version"`
 	Integrity string `json:"integrity"`
-	// Locked reports whether slimctl has a lock for it, with every file it may hold.
+	// Locked reports whether slimctl has a lock for it, with the list of its files.
 	Locked bool `json:"locked"`
-	// Cached is the size in bytes of its files in the cache; 0 when it isn't there. It is what the cache says: Fetch
-	// verifies it.
+	// Cached is the size of its files in the cache, in bytes, or 0 if it isn't there. The size is the cache's claim;
+	// Fetch verifies the content.
 	Cached int64 `json:"cached"`
 }
 
-var cachedForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var cachedForm = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // Versions lists the versions with a lock and those in the cache, oldest first.
 func Versions(o Options) ([]Version, error) {
 	var out []Version
 	for _, v := range Known() {
-		l, err := lockFor(v, "")
+		l, err := findLock(v, "")
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, Version{Version: v, Integrity: l.integrity, Locked: true})
 	}
-	room, err := o.room("payload")
+	room, err := o.makeRoom("payload")
 	if err != nil {
 		return nil, err
 	}
@@ -63,50 +64,42 @@ func Versions(o Options) ([]Version, error) {
 		}
 		out[i].Cached = max(out[i].Cached, size)
 	}
-	slices.SortStableFunc(out, func(a, b Version) int { return slices.Compare(numbers(a.Version), numbers(b.Version)) })
+	slices.SortStableFunc(out, func(a, b Version) int { return slices.Compare(splitVersion(a.Version), splitVersion(b.Version)) })
 	return out, nil
 }
 
-// Integrity returns npm's integrity of a version: the lock's, or for a native version without one what the registry says
-// that npm uses.
+// Integrity returns npm's integrity of a version: from the lock, or for a native version without one from npm's
+// registry.
 func Integrity(ctx context.Context, version string, o Options) (string, error) {
 	if !versionForm.MatchString(version) || slices.Contains(Known(), version) || !isNative(version) {
-		l, err := lockFor(version, "")
+		l, err := findLock(version, "")
 		if err != nil {
 			return "", err
 		}
 		return l.integrity, nil
 	}
-	room, err := o.room("payload")
+	room, err := o.makeRoom("payload")
 	if err != nil {
 		return "", err
 	}
 	o.log("asking npm for the integrity of agent-browser %s", version)
-	var answer bytes.Buffer
+	answer := capture.Head{Max: maxOutput}
 	l := lock{version: version}
-	// An empty directory, so that no project's .npmrc counts.
+	// The directory is empty, so that no project's .npmrc applies.
 	dir, err := os.MkdirTemp(room, tempPrefix)
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	err = run(ctx, dir, npmEnv(os.Environ()), &limited{&answer}, o.npm(), "view", packageName+"@"+version, "dist.integrity", "--json",
+	err = run(ctx, dir, npmEnv(os.Environ()), &answer, o.npm(), "view", packageName+"@"+version, "dist.integrity", "--json",
 		"--global=false", "--location=project", "--loglevel=error", "--update-notifier=false", "--workspaces=false")
 	if err != nil {
 		return "", l.explain(err)
 	}
 	var integrity string
 	if err := json.Unmarshal(answer.Bytes(), &integrity); err != nil || !integrityForm.MatchString(integrity) {
-		return "", fmt.Errorf("agent-browser %s: npm answered %q: want an integrity, sha512- and 88 characters of base64",
-			version, firstLines(answer.String()))
+		return "", fmt.Errorf("agent-browser %s: npm answered %q, not an integrity (sha512- and 88 characters of base64)",
+			version, firstLines(string(answer.Bytes())))
 	}
 	return integrity, nil
-}
-
-// limited keeps the first tailBytes of what a program prints.
-type limited struct{ *bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.Buffer.Write(p[:min(len(p), max(0, tailBytes-l.Len()))])
-	return len(p), nil
 }

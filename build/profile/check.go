@@ -3,12 +3,13 @@ package profile
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// keyed is an item of a list that `extends` merges by key: the name of an overlay, the path or glob of the others.
+// keyed is an item of a list that `extends` merges by key. The key is an overlay's name, or an item's path or glob.
 type keyed interface{ key() string }
 
 func (o Overlay) key() string { return o.Name }
@@ -17,11 +18,11 @@ func (o Own) key() string     { return o.Path }
 func (n Need) key() string    { return n.Path }
 func (f File) key() string    { return f.Path }
 
-// identity is what may be only once in a file; empty for what may come again.
+// identity returns the string that may occur only once in a file, or "" for an item that may be repeated.
 func identity(k keyed) string {
 	switch k := k.(type) {
 	case File:
-		return "" // equal directories may repeat; clashes finds the rest
+		return "" // equal directories may be repeated; findClashes finds the others
 	case Removal:
 		return fmt.Sprintf("%s %q", k.key(), k.When)
 	}
@@ -44,7 +45,7 @@ func (h *Healthcheck) check(_ *source, fail func(key, msg, hint string)) {
 	case !slices.Contains(kinds, kind):
 		fail("test", fmt.Sprintf("expected CMD, CMD-SHELL or NONE first, found %s", quote(kind)), didYouMean(kind, kinds))
 	case kind == "NONE" && n != 1, kind == "CMD" && n < 2, kind == "CMD-SHELL" && n != 2:
-		fail("test", fmt.Sprintf("%s with %d items after it", kind, n-1), `write ["CMD", program, argument...], ["CMD-SHELL", line] or ["NONE"]`)
+		fail("test", fmt.Sprintf("%s followed by %d items", kind, n-1), `write ["CMD", program, argument...], ["CMD-SHELL", line] or ["NONE"]`)
 	}
 }
 
@@ -75,7 +76,7 @@ func (f *File) check(src *source, fail func(key, msg, hint string)) {
 	f.Source = abs
 }
 
-// resolve gives the absolute path of a regular file below the profile's directory, or what is wrong with it.
+// resolve returns the absolute path of a regular file below the profile's directory, or the problem with it.
 func (s *source) resolve(rel string) (abs, problem string) {
 	if s.dir == "" {
 		return "", "an embedded profile has no directory; only asset:NAME can be used"
@@ -95,57 +96,55 @@ func (s *source) resolve(rel string) (abs, problem string) {
 	return filepath.Join(s.dir, filepath.FromSlash(rel)), ""
 }
 
-// clashes finds files of two overlays, or of one, that want one path, or a path below a file or link, at the same time.
-func clashes(p *Profile) Errors {
+// HubPath is the path where the start script and the hub of every line read the hub's configuration, which slimctl writes
+// from Hub.
+const HubPath = "/opt/gem/mcp-hub.json"
+
+// findClashes returns an error for each two files that overlays would write at the same time to the same path, or one
+// below the other where that isn't a directory, and for each file in the way of HubPath.
+func findClashes(p *Profile) (errs Errors) {
 	type laid struct {
 		File
-		overlay *Overlay
+		when []When
+		n    int // position in the list of all files
 	}
-	var errs Errors
+	var all []laid
 	at := map[string][]laid{}
-	each := func(do func(laid)) {
-		for i := range p.Overlays {
-			for _, f := range p.Overlays[i].Files {
-				do(laid{f, &p.Overlays[i]})
-			}
+	for _, o := range p.Overlays {
+		for _, f := range o.Files {
+			l := laid{f, []When{f.When, o.When}, len(all)}
+			all, at[f.Path] = append(all, l), append(at[f.Path], l)
 		}
 	}
-	together := func(a, b laid) bool {
-		return !disjoint([]When{a.When, a.overlay.When}, []When{b.When, b.overlay.When})
-	}
-	report := func(l laid, msg string) {
-		errs = append(errs, &Error{
-			Position: l.Position, Path: "overlays", Msg: msg,
-			Hint: "give them conditions (when) that exclude each other, or drop one",
-		})
-	}
-	each(func(l laid) {
-		for _, other := range at[l.Path] {
-			same := l.Dir && other.Dir && l.Mode == other.Mode && l.Owner == other.Owner
-			if !same && together(l, other) {
-				report(l, fmt.Sprintf("%s is laid twice, first at %s", quote(l.Path), other.Position))
-				break
-			}
+	for _, l := range all {
+		if above := strings.HasPrefix(HubPath, l.Path+"/") && !l.Dir; above || strings.HasPrefix(l.Path+"/", HubPath+"/") {
+			errs = append(errs, &Error{
+				Position: l.Position, Path: "overlays", Msg: fmt.Sprintf("%s can't be laid: slimctl writes %s", quote(l.Path), HubPath),
+				Hint: "drop it, and name MCP servers in hub.servers",
+			})
 		}
-		at[l.Path] = append(at[l.Path], l)
-	})
-	each(func(l laid) {
-		for i := 1; i < len(l.Path); i++ {
-			if l.Path[i] != '/' {
+		for dir := l.Path; len(dir) > 1; dir = path.Dir(dir) {
+			i := slices.IndexFunc(at[dir], func(o laid) bool {
+				same := l.Dir && o.Dir && l.Mode == o.Mode && l.Owner == o.Owner
+				return (dir == l.Path && o.n < l.n && !same || dir != l.Path && !o.Dir) && !disjoint(l.when, o.when)
+			})
+			if i < 0 {
 				continue
 			}
-			for _, other := range at[l.Path[:i]] {
-				if !other.Dir && together(l, other) {
-					report(l, fmt.Sprintf("%s lies below %s, which is no directory, at %s", quote(l.Path), quote(other.Path), other.Position))
-					return
-				}
+			msg := fmt.Sprintf("%s is laid twice, first at %s", quote(l.Path), at[dir][i].Position)
+			if dir != l.Path {
+				msg = fmt.Sprintf("%s lies below %s, which is no directory, at %s", quote(l.Path), quote(dir), at[dir][i].Position)
 			}
+			errs = append(errs, &Error{
+				Position: l.Position, Path: "overlays", Msg: msg,
+				Hint: "give them conditions (when) that exclude each other, or drop one",
+			})
 		}
-	})
+	}
 	return errs
 }
 
-// disjoint reports whether the conditions of two items, each under all of its own, can never hold together.
+// disjoint reports whether two items can never both apply. Each applies only if all of its conditions hold.
 func disjoint(a, b []When) bool {
 	for _, x := range a {
 		for _, y := range b {
@@ -160,4 +159,13 @@ func disjoint(a, b []When) bool {
 
 func apart[T comparable](a, b []T) bool {
 	return len(a) > 0 && len(b) > 0 && !slices.ContainsFunc(a, func(v T) bool { return slices.Contains(b, v) })
+}
+
+// Join joins lines or platforms to a readable list.
+func Join[T Line | Platform](list []T) string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ", ")
 }

@@ -4,51 +4,55 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
+	"github.com/slimctl/slimctl/internal/nearest"
 )
 
-// source is one profile file while it is read.
+// source is a profile file being read.
 type source struct {
 	file string // as errors show it
 	dir  string // absolute; "" for an embedded profile
 }
 
-// decoder fills Go values from YAML nodes by the struct tags and collects every problem on the way.
+// decoder decodes YAML nodes to Go values as the struct tags say, and collects every problem.
 type decoder struct {
 	source
+	assignments []string // of --set; their nodes have negative line numbers
+
 	errs  Errors
 	nodes int
 	open  map[*yaml.Node]bool
-	// seen places the keys of the sections that `extends` merges, those with a wrong value included.
+	// seen holds the positions of the keys in sections that `extends` merges, including keys with a wrong value.
 	seen map[string]Position
-	// opaque are the sections that are no mappings: it makes no sense to say which keys they lack.
+	// opaque holds the sections that aren't mappings, for which missing keys aren't reported.
 	opaque map[string]bool
 }
 
-// decode reads a whole file into a Profile of its own, nothing merged.
-func decode(src source, root *yaml.Node) (*Profile, *decoder) {
-	d := &decoder{source: src, open: map[*yaml.Node]bool{}, seen: map[string]Position{}, opaque: map[string]bool{}}
+// decode decodes a file, changed by assignments, to a Profile that is not yet merged.
+func decode(src source, root *yaml.Node, assignments []string) (*Profile, *decoder) {
+	d := &decoder{source: src, assignments: assignments, open: map[*yaml.Node]bool{}, seen: map[string]Position{}, opaque: map[string]bool{}}
 	p := new(Profile)
 	if newer := d.newerVersion(root); newer != nil {
 		d.errs, d.opaque[""] = Errors{newer}, true
 		return p, d
 	}
-	d.value(root, reflect.ValueOf(p).Elem(), field{}, "", true)
+	d.decodeValue(root, reflect.ValueOf(p).Elem(), field{}, "", true)
 	return p, d
 }
 
-// newerVersion finds a version that this program cannot know; the other keys then say nothing.
+// newerVersion returns an error for a version that this program doesn't know. Other errors would be meaningless then.
 func (d *decoder) newerVersion(root *yaml.Node) *Error {
 	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
 		key, val := root.Content[i], root.Content[i+1]
 		if v, err := strconv.ParseUint(val.Value, 10, 64); err == nil && key.Value == "version" && val.ShortTag() == "!!int" && v > 1 {
 			return &Error{
-				Position: d.at(val), Path: "version",
-				Msg:  fmt.Sprintf("the profile is of version %d, newer than the 1 that this slimctl knows", v),
+				Position: d.position(val), Path: "version",
+				Msg:  fmt.Sprintf("the profile has version %d, but this slimctl reads version 1 only", v),
 				Hint: "use a newer slimctl",
 			}
 		}
@@ -56,14 +60,19 @@ func (d *decoder) newerVersion(root *yaml.Node) *Error {
 	return nil
 }
 
-func (d *decoder) at(n *yaml.Node) Position { return Position{d.file, n.Line, n.Column} }
-
-func (d *decoder) fail(n *yaml.Node, path, msg, hint string) {
-	d.errs = append(d.errs, &Error{Position: d.at(n), Path: path, Msg: msg, Hint: hint})
+func (d *decoder) position(n *yaml.Node) Position {
+	if n.Line < 0 {
+		return positionOfSet(d.assignments[-1-n.Line])
+	}
+	return Position{d.file, n.Line, n.Column}
 }
 
-// value decodes n into v. merged says that v belongs to a section that `extends` merges.
-func (d *decoder) value(n *yaml.Node, v reflect.Value, f field, path string, merged bool) bool {
+func (d *decoder) fail(n *yaml.Node, path, msg, hint string) {
+	d.errs = append(d.errs, &Error{Position: d.position(n), Path: path, Msg: msg, Hint: hint})
+}
+
+// decodeValue decodes n to v. merged reports whether v belongs to a section that `extends` merges.
+func (d *decoder) decodeValue(n *yaml.Node, v reflect.Value, f field, path string, merged bool) bool {
 	if d.nodes++; d.nodes > maxNodes {
 		if d.nodes == maxNodes+1 {
 			d.fail(n, path, fmt.Sprintf("the file holds more than %d values", maxNodes), "are its aliases meant?")
@@ -77,7 +86,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, f field, path string, mer
 		}
 		d.open[n.Alias] = true
 		defer delete(d.open, n.Alias)
-		return d.value(n.Alias, v, f, path, merged)
+		return d.decodeValue(n.Alias, v, f, path, merged)
 	}
 	if n.Style&yaml.TaggedStyle != 0 {
 		d.fail(n, path, fmt.Sprintf("the YAML tag %s", quote(n.Tag)), "write the value without a tag")
@@ -88,27 +97,27 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, f field, path string, mer
 		v = v.Elem()
 	}
 	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		return d.text(n, f, path, text.UnmarshalText)
+		return d.decodeText(n, f, path, text.UnmarshalText)
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		return d.object(n, v, path, merged)
+		return d.decodeStruct(n, v, path, merged)
 	case reflect.Map:
-		return d.dict(n, v, f, path)
+		return d.decodeMap(n, v, f, path)
 	case reflect.Slice:
-		return d.list(n, v, f, path)
+		return d.decodeList(n, v, f, path)
 	case reflect.Bool:
 		v.SetBool(true)
-		return d.scalar(n, f, path, "!!bool")
+		return d.checkScalar(n, f, path, "!!bool")
 	case reflect.Int:
-		return d.number(n, v, f, path)
+		return d.decodeNumber(n, v, f, path)
 	default:
-		return d.text(n, f, path, func(b []byte) error { v.SetString(string(b)); return nil })
+		return d.decodeText(n, f, path, func(b []byte) error { v.SetString(string(b)); return nil })
 	}
 }
 
-// scalar checks a scalar's type and its rule.
-func (d *decoder) scalar(n *yaml.Node, f field, path, tag string) bool {
+// checkScalar checks the type and the rule of a scalar.
+func (d *decoder) checkScalar(n *yaml.Node, f field, path, tag string) bool {
 	r := rules[f.check]
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != tag {
 		hint := ""
@@ -125,8 +134,8 @@ func (d *decoder) scalar(n *yaml.Node, f field, path, tag string) bool {
 	return msg == ""
 }
 
-func (d *decoder) text(n *yaml.Node, f field, path string, set func([]byte) error) bool {
-	if !d.scalar(n, f, path, "!!str") {
+func (d *decoder) decodeText(n *yaml.Node, f field, path string, set func([]byte) error) bool {
+	if !d.checkScalar(n, f, path, "!!str") {
 		return false
 	}
 	if err := set([]byte(n.Value)); err != nil {
@@ -136,7 +145,7 @@ func (d *decoder) text(n *yaml.Node, f field, path string, set func([]byte) erro
 	return true
 }
 
-func (d *decoder) number(n *yaml.Node, v reflect.Value, f field, path string) bool {
+func (d *decoder) decodeNumber(n *yaml.Node, v reflect.Value, f field, path string) bool {
 	want := fmt.Sprintf("a whole number from %d to %d", f.low, f.high)
 	if f.low == f.high {
 		want = fmt.Sprintf("the number %d", f.low)
@@ -150,7 +159,7 @@ func (d *decoder) number(n *yaml.Node, v reflect.Value, f field, path string) bo
 	return true
 }
 
-func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool {
+func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, f field, path string) bool {
 	if n.Kind != yaml.SequenceNode {
 		d.fail(n, path, fmt.Sprintf("expected a list, found %s", found(n)), "")
 		return false
@@ -163,13 +172,13 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool
 	for i, item := range n.Content {
 		one := reflect.New(v.Type().Elem()).Elem()
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if !d.value(item, one, f, at, false) {
+		if !d.decodeValue(item, one, f, at, false) {
 			continue
 		}
 		v.Set(reflect.Append(v, one))
 		id, word := identityIn(one, f)
 		if line, again := first[id]; again && id != "" {
-			d.fail(item, at, fmt.Sprintf("%s is here twice, first in line %d", word, line), "")
+			d.fail(item, at, word+" is here twice"+firstLine(line), "")
 		} else {
 			first[id] = item.Line
 		}
@@ -177,7 +186,16 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, f field, path string) bool
 	return true
 }
 
-// identityIn is what an item of a list may be only once by, and how to call it; "" for an item that may come again.
+// firstLine returns the suffix ", first in line N", or "" for --set, which has no lines.
+func firstLine(line int) string {
+	if line < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", first in line %d", line)
+}
+
+// identityIn returns the string that may occur only once in a list, and the word for it in errors; "" for an item that
+// may be repeated.
 func identityIn(item reflect.Value, f field) (id, word string) {
 	if k, ok := item.Interface().(keyed); ok {
 		return identity(k), quote(k.key())
@@ -188,7 +206,7 @@ func identityIn(item reflect.Value, f field) (id, word string) {
 	return "", ""
 }
 
-func (d *decoder) dict(n *yaml.Node, v reflect.Value, f field, path string) bool {
+func (d *decoder) decodeMap(n *yaml.Node, v reflect.Value, f field, path string) bool {
 	if n.Kind != yaml.MappingNode {
 		d.fail(n, path, fmt.Sprintf("expected a mapping, found %s", found(n)), "")
 		return false
@@ -204,14 +222,14 @@ func (d *decoder) dict(n *yaml.Node, v reflect.Value, f field, path string) bool
 			continue
 		}
 		one := reflect.New(v.Type().Elem()).Elem()
-		if d.value(val, one, f, at, false) {
+		if d.decodeValue(val, one, f, at, false) {
 			v.SetMapIndex(reflect.ValueOf(key.Value), one)
 		}
 	}
 	return true
 }
 
-// entries gives the keys and values of a mapping, and fails on keys that are no plain text or are there twice.
+// entries iterates over the keys and values of a mapping. It reports keys that are not plain text or occur twice.
 func (d *decoder) entries(n *yaml.Node, path string) func(func(key, val *yaml.Node) bool) {
 	return func(yield func(key, val *yaml.Node) bool) {
 		first := map[string]int{}
@@ -225,7 +243,7 @@ func (d *decoder) entries(n *yaml.Node, path string) func(func(key, val *yaml.No
 				d.fail(key, path, "a YAML merge key", "write the keys out, or use extends")
 				continue
 			case again:
-				d.fail(key, join(path, key.Value), fmt.Sprintf("the key is here twice, first in line %d", line), "")
+				d.fail(key, join(path, key.Value), "the key is here twice"+firstLine(line), "")
 				continue
 			}
 			first[key.Value] = key.Line
@@ -236,7 +254,7 @@ func (d *decoder) entries(n *yaml.Node, path string) func(func(key, val *yaml.No
 	}
 }
 
-func (d *decoder) object(n *yaml.Node, v reflect.Value, path string, merged bool) bool {
+func (d *decoder) decodeStruct(n *yaml.Node, v reflect.Value, path string, merged bool) bool {
 	if n.Kind != yaml.MappingNode {
 		d.opaque[path] = true
 		d.fail(n, path, fmt.Sprintf("expected a mapping, found %s", found(n)), "")
@@ -248,21 +266,21 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, path string, merged bool
 	for key, val := range d.entries(n, path) {
 		i, ok := indexOf(fields, key.Value)
 		if !ok {
-			d.unknownKey(key, path, fields, have, merged)
+			d.reportUnknownKey(key, path, fields, have, merged)
 			continue
 		}
 		f := fields[i]
 		at := join(path, f.key)
 		have[f.key] = val
 		if merged {
-			d.seen[at] = d.at(key)
+			d.seen[at] = d.position(key)
 		}
 		_, isSection := section(v.Type().Field(f.index).Type)
-		d.value(val, v.Field(f.index), f, at, merged && isSection)
+		d.decodeValue(val, v.Field(f.index), f, at, merged && isSection)
 	}
-	d.presence(n, fields, have, path, merged)
+	d.checkPresence(n, fields, have, path, merged)
 	if p := v.FieldByName("Position"); p.IsValid() {
-		p.Set(reflect.ValueOf(d.at(n)))
+		p.Set(reflect.ValueOf(d.position(n)))
 	}
 	if c, ok := v.Addr().Interface().(checked); ok {
 		c.check(&d.source, func(key, msg, hint string) {
@@ -276,22 +294,25 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, path string, merged bool
 	return len(d.errs) == before
 }
 
-// checked is a type with rules that join several keys, or that need the file system.
+// checked is a type with rules for several keys together, or with rules that need the file system.
 type checked interface {
 	check(src *source, fail func(key, msg, hint string))
 }
 
-// unknownKey says which key was meant; that one then counts as present, so that one slip gives one error.
-func (d *decoder) unknownKey(key *yaml.Node, path string, fields []field, have map[string]*yaml.Node, merged bool) {
+// reportUnknownKey reports an unknown key and the key that was probably meant. It marks that one as present, so that one
+// mistake causes one error.
+func (d *decoder) reportUnknownKey(key *yaml.Node, path string, fields []field, have map[string]*yaml.Node, merged bool) {
 	valid := keysOf(fields)
 	hint := "valid keys: " + strings.Join(valid, ", ")
-	if best := nearest(key.Value, valid); best != "" {
+	if best := nearest.Word(key.Value, valid); best != "" {
 		hint = fmt.Sprintf("did you mean %q?", best)
 		if have[best] == nil {
 			have[best] = key
 		}
-		if at := join(path, best); merged && d.seen[at].Line == 0 {
-			d.seen[at] = d.at(key)
+		if at := join(path, best); merged {
+			if _, ok := d.seen[at]; !ok {
+				d.seen[at] = d.position(key)
+			}
 		}
 	} else if place := home(reflect.TypeFor[Profile](), key.Value, ""); place != "" && place != path {
 		hint = fmt.Sprintf("%q belongs in %q", key.Value, place)
@@ -299,8 +320,8 @@ func (d *decoder) unknownKey(key *yaml.Node, path string, fields []field, have m
 	d.fail(key, join(path, key.Value), "unknown key", hint)
 }
 
-// presence checks which keys are there.
-func (d *decoder) presence(n *yaml.Node, fields []field, have map[string]*yaml.Node, path string, merged bool) {
+// checkPresence reports missing keys and keys that exclude or need one another.
+func (d *decoder) checkPresence(n *yaml.Node, fields []field, have map[string]*yaml.Node, path string, merged bool) {
 	for _, f := range fields {
 		if f.required && have[f.key] == nil && (f.each || !merged) {
 			d.fail(n, join(path, f.key), "the key is missing", "")
@@ -333,9 +354,9 @@ func indexOf(fields []field, key string) (int, bool) {
 	return 0, false
 }
 
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]+$`)
 
-// join writes a key path: config.env.PATH, or config.labels["org.example.x"].
+// join appends a key to a key path: config.env.PATH, or config.labels["org.example.x"].
 func join(path, key string) string {
 	switch {
 	case key == "":
@@ -348,7 +369,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// found names what a node is, in the words of a person who writes YAML.
+// found describes a node in the terms of YAML's authors.
 func found(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

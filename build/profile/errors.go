@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxErrors is how many problems are listed; the rest is only counted.
+// maxErrors is the number of problems that are listed; the others are only counted.
 const maxErrors = 100
 
-// String gives "file:line:column"; the column counts characters. Without a line it gives the file alone.
+// String returns "file:line:column", or the file alone if there is no line. Columns count characters.
 func (p Position) String() string {
 	if p.Line == 0 {
 		return p.File
@@ -18,17 +18,17 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Error is one problem of a profile.
+// Error is one problem in a profile.
 type Error struct {
 	Position Position
-	// Path is the key's path, such as remove[3].when.line; empty for the file as a whole.
+	// Path is the path of the key, such as remove[3].when.line; empty for the file as a whole.
 	Path string
 	Msg  string
-	// Hint says what to do, such as `did you mean "platforms"?`; it may be empty.
+	// Hint is what to do, such as `did you mean "platforms"?`, or empty.
 	Hint string
 }
 
-// Error gives "file:line:column: key.path: what was wrong; hint".
+// Error returns "file:line:column: key.path: problem; hint".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Position.String() + ": ")
@@ -42,10 +42,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errors are all the problems found in a profile and in what it extends: in the order of the chain, then by line.
+// Errors holds all problems in a profile and in what it extends, in the order of the chain, then by line.
 type Errors []*Error
 
-// Error gives one problem a line, the first hundred of them.
+// Error returns one problem per line, at most maxErrors of them.
 func (e Errors) Error() string {
 	var lines []string
 	for _, one := range e[:min(len(e), maxErrors)] {
@@ -57,7 +57,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the problems one by one, for errors.As.
+// Unwrap returns the single problems, for errors.As.
 func (e Errors) Unwrap() []error {
 	out := make([]error, len(e))
 	for i, one := range e {
@@ -66,7 +66,7 @@ func (e Errors) Unwrap() []error {
 	return out
 }
 
-// sort orders the problems by file, in the order of chain, and by place in the file.
+// sort orders the problems by file, in the order of chain, then by position.
 func (e Errors) sort(chain []string) {
 	slices.SortStableFunc(e, func(a, b *Error) int {
 		return cmp.Or(

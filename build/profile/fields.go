@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// field is what the tags of a struct field say.
+// field holds the tags of a struct field.
 type field struct {
 	key              string
 	index            int
@@ -18,7 +18,7 @@ type field struct {
 	low, high        int
 }
 
-// fieldsOf lists the fields of a struct type that are keys of a profile, in their order.
+// fieldsOf returns the struct fields that are keys of a profile, in their order.
 func fieldsOf(t reflect.Type) []field {
 	var out []field
 	for i := range t.NumField() {
@@ -51,7 +51,7 @@ func keysOf(fields []field) []string {
 	return out
 }
 
-// groups collects the keys of each oneof group, in the order of the fields.
+// groups returns the keys of each oneof group, in the order of the fields.
 func groups(fields []field) [][]string {
 	var out [][]string
 	at := map[string]int{}
@@ -70,7 +70,7 @@ func groups(fields []field) [][]string {
 	return out
 }
 
-// section is the struct type behind t when `extends` merges it key by key: a struct or a pointer to one.
+// section returns the struct type behind t, a struct or a pointer to one, if `extends` merges it key by key.
 func section(t reflect.Type) (reflect.Type, bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -78,7 +78,7 @@ func section(t reflect.Type) (reflect.Type, bool) {
 	return t, t.Kind() == reflect.Struct
 }
 
-// home finds a key anywhere in the format and gives the path of the first mapping that has it: "config" for "env".
+// home returns the path of the first mapping in the format that has the key: "config" for "env".
 func home(t reflect.Type, key, path string) string {
 	for _, f := range fieldsOf(t) {
 		if f.key == key && path != "" {

@@ -7,27 +7,29 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Keep says what of the base stays when its layers are made anew: what the programs that run need, by the rules of the dynamic
-// loader and of dpkg, and what is named here besides. Everything else goes, with its bytes.
+// Keep rebuilds the base's layers with only what stays: the files that the image's programs need, by the rules of the
+// dynamic loader and of dpkg, and the files named here. All other files are removed with their bytes.
 type Keep struct {
-	// Roots are paths that must stay with all that they need, besides the programs that slimctl finds by itself.
+	// Roots are paths that must stay with everything that they need. slimctl finds the programs of supervisord.conf by
+	// itself.
 	Roots []Root `yaml:"roots,omitempty" merge:"key"`
-	// Packages are names of packages, or globs of names, that nothing leads to.
+	// Packages are names of packages, or globs of names, that stay although no file needs them.
 	Packages []string `yaml:"packages,omitempty" check:"package" list:"unique" merge:"union"`
-	// Paths are absolute paths or globs of what no package owns; a directory stays whole.
+	// Paths are absolute paths or globs of files that stay and belong to no package. A directory stays whole.
 	Paths []string `yaml:"paths,omitempty" check:"glob" list:"unique" merge:"union"`
-	// Dlopen is what programs load that no ELF file names.
+	// Dlopen lists the libraries that programs load without naming them in an ELF header.
 	Dlopen []Dlopen `yaml:"dlopen,omitempty" merge:"key"`
-	// Without cuts dependencies between packages. What is kept and needs what is cut stops the build.
+	// Without cuts dependencies between packages. The build fails if a kept package needs one that was cut.
 	Without []Cut `yaml:"without,omitempty" merge:"key"`
-	// Drop takes files out of packages that stay.
+	// Drop removes files of packages that stay.
 	Drop []Drop `yaml:"drop,omitempty" merge:"key"`
-	// Unused are files that programs open without need of them, so that verify --reach doesn't miss them.
+	// Unused lists files that programs open but don't need, so that verify --reach doesn't report them as missing.
 	Unused []Unused `yaml:"unused,omitempty" merge:"key"`
-	// Layers is how the layers are cut: "component" (when absent), by the list of components, or "keep", as the base's are, each
-	// without what goes; then a layer of which nothing goes is the base's own, and what the last component names lies on them.
+	// Layers is how layers are divided: by the list of components ("component", the default), or as in the base
+	// ("keep"). With "keep", a layer without removed files is the base's own, and the last component is a layer above
+	// them.
 	Layers string `yaml:"layers,omitempty" check:"layers"`
-	// Components are the layers, lowest first. What no component names goes to the one that names nothing.
+	// Components are the layers, lowest first. One of them names nothing and gets the files that no other names.
 	Components []Component `yaml:"components" list:"min" merge:"key"`
 }
 
@@ -42,65 +44,65 @@ const (
 
 // Root is a path that must stay.
 type Root struct {
-	// Path is absolute; symlinks are followed, and stay.
+	// Path is absolute. Symlinks are followed, and stay.
 	Path string `yaml:"path" check:"path"`
-	// Why names what needs it.
+	// Why is the reason: what needs the path.
 	Why string `yaml:"why" check:"text"`
-	// When restricts the root; without it the base must have it.
+	// When restricts the root. Otherwise the base must have it.
 	When When `yaml:"when,omitempty"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
-// Dlopen is what a program loads by itself.
+// Dlopen lists what a program loads by dlopen(3).
 type Dlopen struct {
-	// Opener is a glob of the program; the rule holds when it stays.
+	// Opener is a glob of the program. The rule applies if the program stays.
 	Opener string `yaml:"opener" check:"glob"`
-	// Objects are names of libraries, looked for as the loader does, or absolute globs. What the base lacks is left out.
+	// Objects are names of libraries, searched for like the loader does, or absolute globs. Missing ones are ignored.
 	Objects []string `yaml:"objects" check:"object" list:"min,unique"`
-	// Why names what would not work.
+	// Why is the reason: what fails without them.
 	Why string `yaml:"why" check:"text"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
-// Cut says that a package doesn't need another after all.
+// Cut removes a dependency between packages.
 type Cut struct {
-	// From is the package, or a glob of names.
+	// From is the dependent package, or a glob of names.
 	From string `yaml:"from" check:"package"`
 	// To are the packages that it doesn't need, or globs of names.
 	To []string `yaml:"to" check:"package" list:"min,unique"`
-	// Drop are globs of the files of From that go with them.
+	// Drop are globs of files of From that are removed with them.
 	Drop []string `yaml:"drop,omitempty" check:"glob" list:"min,unique"`
 	// Why is the reason that nothing breaks.
 	Why string `yaml:"why" check:"text"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
-// Drop is files that go although their package stays.
+// Drop removes files although their package stays.
 type Drop struct {
-	// Glob is an absolute pattern, as a removal's.
+	// Glob is an absolute pattern, as in `remove`.
 	Glob string `yaml:"glob" check:"glob"`
-	// Except keeps what it matches.
+	// Except are patterns of files to keep.
 	Except []string `yaml:"except,omitempty" check:"glob" list:"min,unique"`
 	// Why is the reason that nothing breaks.
 	Why string `yaml:"why" check:"text"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
-// Unused is files that are opened and not used.
+// Unused names files that are opened but not needed.
 type Unused struct {
-	// Glob is an absolute pattern, as a removal's.
+	// Glob is an absolute pattern, as in `remove`.
 	Glob string `yaml:"glob" check:"glob"`
 	// Why is the reason that nothing is lost.
 	Why string `yaml:"why" check:"text"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
-// IsUnused reports whether the profile says of a file that it is opened and not used.
+// IsUnused reports whether a pattern in Unused matches p.
 func (k *Keep) IsUnused(p string) bool {
 	return slices.ContainsFunc(k.Unused, func(u Unused) bool { return doublestar.MatchUnvalidated(u.Glob, p) })
 }
@@ -109,11 +111,11 @@ func (k *Keep) IsUnused(p string) bool {
 type Component struct {
 	// Name is [a-z0-9][a-z0-9._-]*.
 	Name string `yaml:"name" check:"name"`
-	// Packages are names of packages, or globs of names, whose files are in it.
+	// Packages are names of packages, or globs of names, whose files are in the layer.
 	Packages []string `yaml:"packages,omitempty" check:"package" list:"min,unique"`
-	// Paths are absolute paths or globs of other files in it; they come before packages.
+	// Paths are absolute paths or globs of other files in the layer. They take precedence over packages.
 	Paths []string `yaml:"paths,omitempty" check:"glob" list:"min,unique"`
-	// Position is where it was written.
+	// Position is the place in the file.
 	Position Position `yaml:"-" json:"-" jsonschema:"-"`
 }
 
@@ -124,8 +126,8 @@ func (d Drop) key() string      { return d.Glob }
 func (u Unused) key() string    { return u.Glob }
 func (c Component) key() string { return c.Name }
 
-// oneRest finds a profile without the one component that takes what no other names, or with several.
-func (c chain) oneRest(p *Profile) (errs Errors) {
+// checkRest requires exactly one component that names nothing, which gets the files that no other names.
+func (c chain) checkRest(p *Profile) (errs Errors) {
 	if p.Keep == nil {
 		return nil
 	}
@@ -138,7 +140,7 @@ func (c chain) oneRest(p *Profile) (errs Errors) {
 	if rest != 1 {
 		errs = append(errs, &Error{
 			Position: c.near("keep.components.name"), Path: "keep.components",
-			Msg:  fmt.Sprintf("expected one component that names neither packages nor paths, found %d: what no other names goes there", rest),
+			Msg:  fmt.Sprintf("expected one component without packages and paths, which gets the files that no other names, found %d", rest),
 			Hint: "write it as {name: system}",
 		})
 	}

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// maxChain is how many profiles may extend one another.
+// maxChain is the largest number of profiles in a chain of `extends`.
 const maxChain = 16
 
-// Loader reads profiles.
+// Loader loads profiles.
 type Loader struct {
 	// Builtin holds the embedded profiles as NAME.yaml; nil for none.
 	Builtin fs.FS
-	// Set holds assignments to keys of the profile that is asked for, as config.env.TZ=UTC (slimctl's --set).
+	// Set holds assignments to keys of the loaded profile, such as config.env.TZ=UTC (slimctl's --set).
 	Set []string
 }
 
@@ -30,20 +30,20 @@ type Summary struct {
 	Extends     string `json:"extends,omitempty"`
 }
 
-// Load reads a profile and what it extends, checks and merges them. nameOrFile is a file if it has a path separator or
-// ends in .yaml or .yml, and the name of an embedded profile otherwise.
+// Load reads a profile and the profiles that it extends, checks and merges them. nameOrFile is a file if it has a path
+// separator or ends in .yaml or .yml. Otherwise it is the name of an embedded profile.
 //
-// The problems in what the files say come as Errors, all at once. A file that cannot be read gives an error that wraps
-// its fs.PathError; an embedded name that does not exist one that wraps fs.ErrNotExist.
+// All problems in the files are returned together as Errors. The error for an unreadable file wraps its fs.PathError;
+// the error for an unknown name wraps fs.ErrNotExist.
 func (l Loader) Load(nameOrFile string) (*Profile, error) {
-	chain, err := l.read(nameOrFile)
+	chain, err := l.readChain(nameOrFile)
 	if err != nil {
 		return nil, err
 	}
 	return chain.merge()
 }
 
-// List gives the embedded profiles, sorted by name.
+// List returns the embedded profiles, sorted by name.
 func (l Loader) List() ([]Summary, error) {
 	var out []Summary
 	for _, name := range l.names() {
@@ -63,19 +63,19 @@ func (l Loader) List() ([]Summary, error) {
 // link is one file of a chain.
 type link struct {
 	source
-	id      string // what a circle is found by
+	id      string // identifies the file, to detect cycles
 	profile *Profile
 	errs    Errors
-	broken  bool // it could not be read to its end, so nothing is known of missing keys
+	broken  bool // not read to the end, so missing keys are unknown
 	seen    map[string]Position
 	opaque  map[string]bool
 }
 
-// chain is a profile and, after it, what it extends.
+// chain is a profile, followed by the profiles that it extends.
 type chain []link
 
-// read follows `extends`.
-func (l Loader) read(nameOrFile string) (chain, error) {
+// readChain reads a profile and follows `extends`.
+func (l Loader) readChain(nameOrFile string) (chain, error) {
 	src, data, err := l.open(nameOrFile, "")
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (c chain) files() []string {
 	return out
 }
 
-// merge gives the effective profile, or every problem of the chain.
+// merge returns the effective profile, or every problem of the chain.
 func (c chain) merge() (*Profile, error) {
 	var errs Errors
 	broken := false
@@ -128,12 +128,12 @@ func (c chain) merge() (*Profile, error) {
 		broken = broken || c[i].broken
 		out = merge(out, c[i].profile)
 	}
-	errs = append(errs, c.sameNames()...)
+	errs = append(errs, c.checkNames()...)
 	if !broken {
 		errs = append(errs, c.missing(reflect.TypeFor[Profile](), "")...)
+		errs = append(errs, c.checkRest(out)...)
 	}
-	errs = append(errs, clashes(out)...)
-	errs = append(errs, c.oneRest(out)...)
+	errs = append(errs, findClashes(out)...)
 	if len(errs) > 0 {
 		errs.sort(c.files())
 		return nil, errs
@@ -142,7 +142,7 @@ func (c chain) merge() (*Profile, error) {
 	return out, c.relate(out)
 }
 
-// relate writes every source relative to the directory of the profile that was asked for.
+// relate makes every source relative to the directory of the loaded profile.
 func (c chain) relate(p *Profile) error {
 	for _, o := range p.Overlays {
 		for i, f := range o.Files {
@@ -159,8 +159,8 @@ func (c chain) relate(p *Profile) error {
 	return nil
 }
 
-// sameNames finds a profile that has the name of one it extends.
-func (c chain) sameNames() (errs Errors) {
+// checkNames refuses a profile with the name of one that it extends.
+func (c chain) checkNames() (errs Errors) {
 	for i, child := range c {
 		for _, parent := range c[i+1:] {
 			if name := child.profile.Name; name != "" && name == parent.profile.Name {
@@ -175,7 +175,7 @@ func (c chain) sameNames() (errs Errors) {
 	return errs
 }
 
-// missing finds the required keys that no file of the chain has.
+// missing returns an error for each required key that no file of the chain has.
 func (c chain) missing(t reflect.Type, path string) (errs Errors) {
 	for _, f := range fieldsOf(t) {
 		at := join(path, f.key)
@@ -193,14 +193,14 @@ func (c chain) missing(t reflect.Type, path string) (errs Errors) {
 }
 
 func (c chain) has(path string) bool {
-	return slices.ContainsFunc(c, func(l link) bool { return l.seen[path].Line > 0 })
+	return slices.ContainsFunc(c, func(l link) bool { _, ok := l.seen[path]; return ok })
 }
 
-// near places a key that is missing: at the section that should have it, or at the beginning of the first file.
+// near returns the position for a missing key: the section that should have it, or the start of the first file.
 func (c chain) near(path string) Position {
 	for i := strings.LastIndexByte(path, '.'); i > 0; i = strings.LastIndexByte(path[:i], '.') {
 		for _, l := range c {
-			if at := l.seen[path[:i]]; at.Line > 0 {
+			if at, ok := l.seen[path[:i]]; ok {
 				return at
 			}
 		}
@@ -219,12 +219,13 @@ func readLink(src source, nameOrFile string, data []byte, assignments []string) 
 		return out
 	}
 	if err := set(root, assignments); err != nil {
-		out.errs, out.broken = Errors{&Error{Position: Position{src.file, 1, 1}, Msg: err.Error()}}, true
+		out.errs, out.broken = Errors{err}, true
 		return out
 	}
-	p, d := decode(src, root)
+	p, d := decode(src, root, assignments)
 	out.profile, out.errs, out.seen, out.opaque = p, d.errs, d.seen, d.opaque
-	out.broken = d.nodes > maxNodes || d.opaque[""]
+	_, extends := d.seen["extends"]
+	out.broken = d.nodes > maxNodes || d.opaque[""] || extends && p.Extends == "" // the keys that it would inherit are unknown
 	if src.dir == "" && p.Name != "" && p.Name != nameOrFile {
 		out.errs = append(out.errs, &Error{
 			Position: d.seen["name"], Path: "name",
@@ -244,13 +245,13 @@ func realPath(file string) string {
 	return file
 }
 
-// IsFile tells whether nameOrFile is a file for Load, and not the name of an embedded profile.
+// IsFile reports whether Load takes nameOrFile as a file, not as the name of an embedded profile.
 func IsFile(nameOrFile string) bool {
 	return strings.ContainsRune(nameOrFile, '/') || strings.ContainsRune(nameOrFile, filepath.Separator) ||
 		strings.HasSuffix(nameOrFile, ".yaml") || strings.HasSuffix(nameOrFile, ".yml")
 }
 
-// open reads an embedded profile or a file; a relative file name is relative to the file that extends it, child.
+// open reads an embedded profile or a file. A relative file name is relative to child, the file that extends it.
 func (l Loader) open(nameOrFile, child string) (source, []byte, error) {
 	if IsFile(nameOrFile) {
 		if child != "" && !filepath.IsAbs(nameOrFile) {
@@ -276,7 +277,7 @@ func (l Loader) open(nameOrFile, child string) (source, []byte, error) {
 	return source{"embedded:" + nameOrFile + ".yaml", ""}, data, err
 }
 
-// readFile reads at most one byte more than a profile may have; only a regular file, since a pipe may never end.
+// readFile reads at most maxSize+1 bytes of a regular file. It refuses other types, since a pipe may never end.
 func readFile(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -300,6 +301,8 @@ func (l Loader) unknown(name string, names []string) error {
 	}
 	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
 		hint = fmt.Sprintf("for the file of that name write %q", "./"+name)
+	} else if info, err := os.Stat(name + ".yaml"); err == nil && info.Mode().IsRegular() {
+		hint = fmt.Sprintf("did you mean %q?", "./"+name+".yaml")
 	}
 	if len(names) == 0 {
 		hint = "there are none"
@@ -307,7 +310,7 @@ func (l Loader) unknown(name string, names []string) error {
 	return fmt.Errorf("embedded profile %s: %w; %s", quote(name), fs.ErrNotExist, hint)
 }
 
-// names lists the embedded profiles.
+// names returns the names of the embedded profiles.
 func (l Loader) names() []string {
 	if l.Builtin == nil {
 		return nil
@@ -323,7 +326,7 @@ func (l Loader) names() []string {
 	return files
 }
 
-// reason is what a file system error says, without the operation's name.
+// reason returns the message of a file system error without the name of the operation.
 func reason(err error) string {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -14,9 +14,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Marshal gives the effective profile as YAML: `extends` is merged and left out, keys come in the order of the types,
-// sources relative to the profile's directory. Two loads of the same files give the same bytes, wherever they lie, and a
-// load of these bytes in that directory gives the same profile unless it extends one from outside that directory.
+// Marshal returns the effective profile as YAML: merged, without `extends`, with the keys in the order of the types and
+// sources relative to the profile's directory. The same files give the same bytes in any directory. Loading these bytes
+// in that directory gives the same profile, unless it extends one from outside the directory.
 func (p *Profile) Marshal() ([]byte, error) {
 	flat := *p
 	flat.Extends = ""
@@ -29,8 +29,8 @@ func (p *Profile) Marshal() ([]byte, error) {
 	return b.Bytes(), enc.Close()
 }
 
-// Digest gives "sha256:" and the hex digest of what Marshal gives. It covers everything the profile says, the texts of
-// `why` too; it does not cover the content of the files and assets that `source` names, nor where the profile lies.
+// Digest returns "sha256:" and the hex digest of Marshal's result. It covers all texts of the profile, including every
+// `why`. It covers neither the content of files and assets that `source` names, nor the profile's directory.
 func (p *Profile) Digest() string {
 	data, err := p.Marshal()
 	if err != nil {
@@ -40,7 +40,7 @@ func (p *Profile) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// encode gives the node of a value; nil for an absent one. An empty list is not absent: it replaces the base's list.
+// encode returns the node of a value, or nil for an absent one. An empty list is present: it replaces the base's list.
 func encode(v reflect.Value) *yaml.Node {
 	if f, ok := v.Interface().(File); ok && f.Written != "" {
 		f.Source = f.Written
@@ -110,8 +110,8 @@ func encodeMap(v reflect.Value) *yaml.Node {
 	return n
 }
 
-// text makes a string node, quoted where YAML 1.1 or 1.2 would read something else. Literal blocks are left out: not every
-// text survives one.
+// text returns a string node, in quotes where YAML 1.1 or 1.2 would read another type. It avoids literal blocks,
+// because they can't represent every text.
 func text(s string) *yaml.Node {
 	n := new(yaml.Node)
 	if err := n.Encode(s); err != nil || n.Style&yaml.LiteralStyle != 0 {

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// merge gives parent with child laid over it, by the rules of Profile's comment.
+// merge returns child merged over parent, by the rules in Profile's comment.
 func merge(parent, child *Profile) *Profile {
 	out := *parent
-	overlay(reflect.ValueOf(&out).Elem(), reflect.ValueOf(*child))
+	mergeStruct(reflect.ValueOf(&out).Elem(), reflect.ValueOf(*child))
 	out.Name, out.Extends = child.Name, child.Extends
 	return &out
 }
 
-// overlay lays the child's struct over the parent's. It changes no slice or map that the parent shares.
-func overlay(parent, child reflect.Value) {
+// mergeStruct returns child's struct merged over the parent's. It changes no slice or map that the parent shares.
+func mergeStruct(parent, child reflect.Value) {
 	for _, f := range fieldsOf(parent.Type()) {
 		p, c := parent.Field(f.index), child.Field(f.index)
 		switch {
 		case p.Kind() == reflect.Struct:
-			overlay(p, c)
+			mergeStruct(p, c)
 		case c.IsZero():
 		case p.IsZero():
 			p.Set(clone(c))
@@ -32,12 +32,12 @@ func overlay(parent, child reflect.Value) {
 		case p.Kind() == reflect.Pointer:
 			both := reflect.New(p.Type().Elem())
 			both.Elem().Set(p.Elem())
-			overlay(both.Elem(), c.Elem())
+			mergeStruct(both.Elem(), c.Elem())
 			p.Set(both)
 		case f.merge == "union":
 			p.Set(reflect.ValueOf(union(p.Interface().([]string), c.Interface().([]string))))
 		case f.merge == "key":
-			p.Set(byKey(p, c))
+			p.Set(mergeByKey(p, c))
 		default:
 			p.Set(c)
 		}
@@ -66,9 +66,9 @@ func union(a, b []string) []string {
 	return out
 }
 
-// byKey returns the parent's items whose key the child does not use, then all of the child's. An item that has a list merged
-// by key of its own, as an overlay's files, is merged with the parent's of the same key, in its place.
-func byKey(parent, child reflect.Value) reflect.Value {
+// mergeByKey returns the parent's items whose key the child doesn't use, followed by the child's. An item with such a
+// list of its own, as an overlay with its files, is merged with the parent's item in place.
+func mergeByKey(parent, child reflect.Value) reflect.Value {
 	nested := slices.ContainsFunc(fieldsOf(parent.Type().Elem()), func(f field) bool { return f.merge == "key" })
 	used := map[string]reflect.Value{}
 	for i := range child.Len() {
@@ -85,7 +85,7 @@ func byKey(parent, child reflect.Value) reflect.Value {
 		case nested:
 			both := reflect.New(item.Type()).Elem()
 			both.Set(item)
-			overlay(both, again)
+			mergeStruct(both, again)
 			out, merged[key] = reflect.Append(out, both), true
 		}
 	}

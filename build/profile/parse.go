@@ -5,23 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 const (
 	maxSize = 1 << 20 // bytes of one profile file
-	// maxNodes is how many values one file may hold once its aliases are followed, which stops alias bombs.
+	// maxNodes limits the values of a file with its aliases expanded, against alias bombs.
 	maxNodes = 100_000
-	// maxReread bounds, in bytes, the search for the line of a syntax error.
+	// maxReread limits, in bytes, the search for the line of a syntax error.
 	maxReread = 1 << 20
 )
 
-// parse reads the one YAML document of data.
+// parse parses data, which must be one YAML document.
 func parse(file string, data []byte) (*yaml.Node, *Error) {
 	if len(data) > maxSize {
 		return nil, &Error{Position: Position{File: file}, Msg: "the file is larger than 1 MiB"}
@@ -53,7 +54,7 @@ func parse(file string, data []byte) (*yaml.Node, *Error) {
 	}
 }
 
-// next reads a document node with its one child; the YAML library's panics become errors.
+// next returns the next document node with its one child. It turns the YAML library's panics into errors.
 func next(dec *yaml.Decoder) (doc *yaml.Node, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -72,10 +73,10 @@ func next(dec *yaml.Decoder) (doc *yaml.Node, err error) {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
+var yamlLine = lazyregexp.New(`^line (\d+): `)
 
-// syntaxError places an error of the YAML library, whose own line is at times the one before, and often that of the
-// block around. The line after the longest beginning of the file that can be read is a second, mostly better, opinion.
+// syntaxError returns an error of the YAML library with its position. The library's line is sometimes the one before,
+// and often the start of the enclosing block. The line after the longest valid beginning of the file is usually better.
 func syntaxError(file string, data []byte, err error) *Error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 1
@@ -96,7 +97,8 @@ func syntaxError(file string, data []byte, err error) *Error {
 	return e
 }
 
-// firstBadLine gives the line, counted from 1, after the longest readable beginning of data; 0 when that is too far.
+// firstBadLine returns the line, counted from 1, after the longest valid beginning of data, or 0 if the search is too
+// long.
 func firstBadLine(data []byte, lines [][]byte) int {
 	consumed := &countingReader{data: data}
 	dec := yaml.NewDecoder(consumed)
@@ -125,7 +127,7 @@ func readable(data []byte) bool {
 	}
 }
 
-// countingReader gives one byte a call, so that n tells how far the YAML library got.
+// countingReader returns one byte per call, so that n is the library's position.
 type countingReader struct {
 	data []byte
 	n    int
@@ -151,7 +153,7 @@ func invalidUTF8(data []byte) (int, bool) {
 	return 0, false
 }
 
-// position gives the line and column of a byte of data.
+// position returns the line and column of a byte offset in data.
 func position(file string, data []byte, offset int) Position {
 	before := data[:offset]
 	start := bytes.LastIndexByte(before, '\n') + 1

@@ -98,7 +98,7 @@ func reload(t *testing.T, dir string, data []byte) *Profile {
 	if perr != nil {
 		t.Fatalf("%v\n%s", perr, data)
 	}
-	again, d := decode(source{"again.yaml", abs}, root)
+	again, d := decode(source{"again.yaml", abs}, root, nil)
 	if len(d.errs) > 0 {
 		t.Fatalf("the effective profile does not load: %v\n%s", d.errs, data)
 	}
@@ -140,7 +140,7 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// asJSON gives a YAML file as the schema's validator wants it; false when the file is not one YAML document.
+// asJSON returns a YAML file as the schema's validator wants it; false when the file is not one YAML document.
 func asJSON(t *testing.T, data []byte) (any, bool) {
 	t.Helper()
 	var v any

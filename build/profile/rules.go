@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,19 +13,22 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/agext/levenshtein"
 	"github.com/bmatcuk/doublestar/v4"
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
+	"github.com/slimctl/slimctl/internal/nearest"
 )
 
-// rule says what a text may be. Patterns are written in what RE2 and ECMA-262 share, since the JSON Schema carries them.
+// rule is the rule for a text. Patterns use only the common syntax of RE2 and ECMA-262, because the JSON Schema
+// contains them.
 type rule struct {
-	want    string         // what is expected, for "expected WANT, found ..."
-	values  []string       // the only texts, when there is such a list
-	pattern *regexp.Regexp // the text must match it
-	reject  *regexp.Regexp // the text must not match it
-	max     int            // most characters; 0 means 4096
-	// check finds what patterns cannot say: a reason, or "".
+	want    string             // for "expected WANT, found ..."
+	values  []string           // the only valid texts, if not nil
+	pattern *lazyregexp.Regexp // the text must match it
+	reject  *lazyregexp.Regexp // the text must not match it
+	max     int                // characters; 0 means 4096
+	// check returns why a text that fits the patterns is invalid, or "".
 	check func(string) string
 }
 
@@ -41,17 +43,17 @@ const (
 	dots      = `(^|/)\.\.?(/|$)|//|/\.wh\.`
 )
 
-func whole(p string) *regexp.Regexp { return regexp.MustCompile(`^(` + p + `)$`) }
+func whole(p string) *lazyregexp.Regexp { return lazyregexp.New(`^(` + p + `)$`) }
 
-// stars finds a ** that does not stand between two slashes.
-var stars = regexp.MustCompile(`[^/{,]\*\*|\*\*[^/},]`)
+// stars matches a ** that is not between two slashes.
+var stars = lazyregexp.New(`[^/{,]\*\*|\*\*[^/},]`)
 
 var baseLines = []string{"A", "B", "C"}
 
-// rules are the words of the check and keys tags.
+// rules maps the words in check and keys tags to rules.
 var rules = map[string]rule{
 	"any":  {want: "text", pattern: whole(`[^\x00]*`), max: maxSize},
-	"text": {want: "text that is not blank", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`), reject: regexp.MustCompile(`^\s*$`)},
+	"text": {want: "text that is not blank", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`), reject: lazyregexp.New(`^\s*$`)},
 	"name": {want: "a name of lower-case letters, digits, '.', '_' and '-'", pattern: whole(slug), max: 64},
 	"line": {want: "a base line (A, B or C)", values: baseLines},
 	"platform": {
@@ -67,25 +69,25 @@ var rules = map[string]rule{
 	},
 	"path": {
 		want: "an absolute path below /", pattern: whole(`(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
-		reject: regexp.MustCompile(dots), check: checkPath,
+		reject: lazyregexp.New(dots), check: checkPath,
 	},
 	"dir": {
 		want: "an absolute directory", pattern: whole(`/|(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
-		reject: regexp.MustCompile(dots), check: checkDir,
+		reject: lazyregexp.New(dots), check: checkDir,
 	},
 	"glob": {
 		want: "an absolute glob", pattern: whole(`/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`),
-		reject: regexp.MustCompile(dots + "|" + stars.String()), max: 1024, check: checkGlob,
+		reject: lazyregexp.New(dots + "|" + stars.String()), max: 1024, check: checkGlob,
 	},
 	"package": {want: "a package's name, or a glob of names", pattern: whole(`[a-z0-9{*\[][a-z0-9.+*?{},\[\]-]*`), max: 256, check: checkPattern},
 	"object":  {want: "a library's name, or an absolute glob", pattern: whole(`[A-Za-z0-9_][A-Za-z0-9._+-]*|/` + noControl + `*[^/\x00-\x1f\x7f-\x9f]`), max: 1024, check: checkPattern},
 	"source": {
 		want: "asset:NAME or a file below the profile's directory", pattern: whole(`(asset:)?[^:\\\x00-\x1f\x7f-\x9f]+`),
-		reject: regexp.MustCompile(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource,
+		reject: lazyregexp.New(`^(asset:)?/|/$|(^|[:/])\.\.?(/|$)|//|(^|[:/])\.wh\.`), check: checkSource,
 	},
 	"target":      {want: "the target of a symbolic link", pattern: whole(noControl + `+`)},
 	"true":        {want: "true", values: []string{"true"}},
-	"mode":        {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: regexp.MustCompile(`^0+$`)},
+	"mode":        {want: `a mode in octal and quotes, "0001" to "07777"`, pattern: whole(`0[0-7]{3,4}`), reject: lazyregexp.New(`^0+$`)},
 	"owner":       {want: `UID:GID in numbers, such as "0:0"`, pattern: whole(id + `:` + id), check: checkOwner},
 	"compression": {want: "gzip or zstd", values: []string{"gzip", Zstd}},
 	"layers":      {want: "component or keep", values: []string{LayersByComponent, LayersKept}},
@@ -93,7 +95,7 @@ var rules = map[string]rule{
 	"envName":     {want: "a variable's name: letters, digits and '_', no digit first", pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), max: 256},
 	"label":       {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},
 	"value":       {want: "one line of text", pattern: whole(noControl + `*`)},
-	"arg":         {want: "text", pattern: regexp.MustCompile(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
+	"arg":         {want: "text", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
 	"user":        {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
 	"port":        {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
 	"listener": {
@@ -107,7 +109,7 @@ var rules = map[string]rule{
 	"tool":      {want: "browser-shell or sandbox_execute_bash, the one tool", values: []string{"browser-shell", "sandbox_execute_bash"}},
 }
 
-// verdict says what is wrong with s, and what to do; both empty when nothing is.
+// verdict returns what is wrong with s and what to do, or two empty strings.
 func (r rule) verdict(s string) (msg, hint string) {
 	if n := utf8.RuneCountInString(s); n > r.limit() {
 		return fmt.Sprintf("expected %s, found %d characters, more than %d", r.want, n, r.limit()), ""
@@ -135,7 +137,7 @@ func (r rule) verdict(s string) (msg, hint string) {
 
 func (r rule) limit() int { return cmp.Or(r.max, 4096) }
 
-// quote shows the beginning of s on one line, with control characters escaped.
+// quote returns the beginning of s on one line, with control characters escaped.
 func quote(s string) string {
 	const limit = 80
 	if r := []rune(s); len(r) > limit {
@@ -144,32 +146,12 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// didYouMean names the nearest of the valid words, if one is near.
+// didYouMean returns a hint with the most similar valid word, or "".
 func didYouMean(word string, valid []string) string {
-	if best := nearest(word, valid); best != "" {
+	if best := nearest.Word(word, valid); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	return ""
-}
-
-func nearest(word string, valid []string) string {
-	best, least := "", math.MaxInt
-	if len(word) > 64 {
-		return ""
-	}
-	for _, v := range valid {
-		if d := levenshtein.Distance(fold(word), fold(v), nil); d < least {
-			best, least = v, d
-		}
-	}
-	if least > max(1, min(len(word), len(best))/3) {
-		return ""
-	}
-	return best
-}
-
-func fold(s string) string {
-	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }
 
 func checkPath(p string) string {
@@ -223,11 +205,11 @@ func checkPattern(p string) string {
 	return ""
 }
 
-// mostAlternatives is how many globs the braces of one may come to.
+// mostAlternatives limits the number of globs in a glob's braces.
 const mostAlternatives = 256
 
-// ExpandBraces writes a pattern's alternatives out: /{a,b}/c is /a/c and /b/c. Of one that isn't valid it gives no more than
-// one that is valid may have, and one more.
+// ExpandBraces returns the alternatives of a pattern: /a/c and /b/c for /{a,b}/c. For a pattern with too many it
+// returns one more than a valid one may have.
 func ExpandBraces(pattern string) []string { return expandBraces(pattern, mostAlternatives+1) }
 
 func expandBraces(pattern string, most int) []string {
@@ -265,7 +247,7 @@ func expandBraces(pattern string, most int) []string {
 	return []string{pattern}
 }
 
-// checkSegments says of an absolute path or glob what the patterns refuse without a reason.
+// checkSegments returns why the patterns refuse the segments of an absolute path or glob, or "".
 func checkSegments(p string) string {
 	rest, absolute := strings.CutPrefix(p, "/")
 	if !absolute {
@@ -347,7 +329,7 @@ func checkDuration(s string) string {
 	return ""
 }
 
-// transports are the forms of a base reference that name no registry.
+// transports are the prefixes of base references that are not in a registry.
 var transports = []string{"oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "standin:", "standin-live:"}
 
 func checkReference(s string) string {

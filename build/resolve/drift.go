@@ -7,13 +7,15 @@ import (
 
 	"github.com/slimctl/slimctl/build"
 	"github.com/slimctl/slimctl/build/lock"
+	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/image"
 )
 
-// hubFiles are where the base's hub has its MCP servers, before and after its start script rendered the template.
-var hubFiles = []string{hubPath + ".template", hubPath}
+// hubFiles are the MCP configurations of the base's hub: the template, and the file that its start script renders from
+// it.
+var hubFiles = []string{profile.HubPath + ".template", profile.HubPath}
 
-// noteServers collects the MCP servers that go with the configuration of the base's hub.
+// noteServers collects the MCP servers in the base's hub configuration; the image has none of them.
 func (w *work) noteServers() {
 	for _, file := range hubFiles {
 		w.servers = append(w.servers, w.base.Servers(file)...)
@@ -22,9 +24,9 @@ func (w *work) noteServers() {
 	w.servers = slices.Compact(w.servers)
 }
 
-// drift returns what rules take away and neither the profile's known names nor the lock before has: globs, owned
-// directories, privileged files, variables, MCP servers. What the profile removes by name is no news.
-func (w *work) drift(before *lock.File) []build.Gone {
+// findDrift returns what rules remove (globs, owned directories, privileged files, variables, MCP servers) and neither
+// the profile's known names nor the earlier lock lists. Paths that the profile removes by name are not included.
+func (w *work) findDrift(before *lock.File) []build.Gone {
 	known := w.in.Profile.Known
 	files, env, servers := map[string]bool{}, slices.Clone(known.Env), slices.Clone(known.MCPServers)
 	if before != nil && before.Platforms[w.platform.String()] != nil {
@@ -39,22 +41,23 @@ func (w *work) drift(before *lock.File) []build.Gone {
 		}
 		env, servers = append(env, old.Env...), append(servers, old.Footprint.Servers...)
 	}
-	isKnown := func(p string) bool {
-		for at := p; at != "/"; at = path.Dir(at) {
-			if matchesAny(known.Files, at) {
-				return true
-			}
+	dirs := map[string]bool{"/": false} // whether the profile knows them
+	var isKnown func(p string) bool
+	isKnown = func(p string) bool {
+		dir := path.Dir(p)
+		if _, ok := dirs[dir]; !ok {
+			dirs[dir] = isKnown(dir)
 		}
-		return files[p]
+		return dirs[dir] || matchesAny(known.Files, p)
 	}
 	var out []build.Gone
 	for _, r := range w.ruled {
 		gone := r.With
-		if len(gone) == 0 && r.Type != image.TypeDir { // an empty directory is no news
+		if len(gone) == 0 && r.Type != image.TypeDir { // an empty directory isn't worth reporting
 			gone = []build.Gone{{Path: r.Path, Why: r.Why}}
 		}
 		for _, g := range gone {
-			if _, laid := w.laid[g.Path]; !laid && !isKnown(g.Path) {
+			if _, laid := w.laid[g.Path]; !laid && !files[g.Path] && !isKnown(g.Path) {
 				out = append(out, g)
 			}
 		}

@@ -31,7 +31,7 @@ func TestForeignLayersAreRefused(t *testing.T) {
 		"OCI's restricted layer": {v1.Descriptor{MediaType: types.OCIRestrictedLayer}, true},
 		"a layer from elsewhere": {v1.Descriptor{MediaType: types.OCILayer, URLs: []string{"http://169.254.169.254/latest"}}, true},
 	} {
-		err := ownLayers(manifested{empty.Image, c.layer})
+		err := checkDistributable(manifested{empty.Image, c.layer})
 		if (err != nil) != c.foreign || err != nil && !strings.Contains(err.Error(), "foreign") {
 			t.Errorf("%s: error is %v", name, err)
 		}

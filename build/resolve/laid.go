@@ -12,8 +12,8 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 )
 
-// Laid gives what a profile lays on a base that isn't known: own, the profile's overlays and the hub's, at the paths that
-// they are written with. What a condition on the base decides is left out and named in unsure.
+// Laid returns the overlays of a profile without a base: own, the profile's and the hub's, at the paths as written. It
+// omits files whose condition depends on the base and lists them in unsure.
 func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.Lay) (lays []build.Lay, unsure []string, err error) {
 	lays = slices.Clone(own)
 	w := &work{in: Input{Assets: assets}}
@@ -30,7 +30,7 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 				unsure = append(unsure, f.Path)
 				continue
 			}
-			file, err := w.file(f)
+			file, err := w.makeFile(f)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("overlay %s: %s: %w", o.Name, f.Path, err))
 				continue
@@ -43,7 +43,7 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 	return append(lays, hub), unsure, errors.Join(append(errs, err)...)
 }
 
-// canHold reports whether a condition can hold for a platform on some base, and whether it holds on every one.
+// canHold reports whether a condition can hold for a platform on some base, and whether it holds on every base.
 func canHold(c profile.When, p v1.Platform) (can, always bool) {
 	can = len(c.Platform) == 0 || slices.Contains(c.Platform, profile.Platform(p.String()))
 	return can, len(c.Line) == 0 && c.Exists == "" && c.Missing == ""

@@ -14,13 +14,14 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// writeLedger writes what becomes of each path of the base. component is strip.Input's.
+// writeLedger writes the ledger, which records what becomes of each path of the base. component is
+// strip.Input.Component.
 func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(string) string, layers []strip.Layer) (strip.Layer, error) {
 	edited := map[string]tree.Digest{}
 	for _, l := range layers {
 		maps.Copy(edited, l.Edited)
 	}
-	// ours has overlays by what they lay and the directories above; of several the first.
+	// ours maps each overlay path, and each directory above it, to the overlay; the first path in sorted order decides.
 	ours := map[string]string{}
 	for _, p := range slices.Backward(slices.Sorted(maps.Keys(w.laid))) {
 		for _, at := range append(image.Parents(p), p) {
@@ -50,7 +51,7 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 		row.Component = component(e.Path)
 		switch {
 		case row.Component != "":
-			row.Stays, row.From, row.Why = stays(set, e)
+			row.Stays, row.From, row.Why = whyStays(set, e)
 		case laid && e.IsDir():
 			row.Stays, row.From, row.Component = ledger.Added, overlay, ledger.Ours
 		default:
@@ -65,7 +66,7 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 		if overlay, laid := ours[e.Path]; laid {
 			row.Goes, row.From = ledger.Replaced, overlay
 		} else {
-			row.Goes, row.From, row.Why = w.goes(set, e)
+			row.Goes, row.From, row.Why = w.whyGoes(set, e)
 		}
 		if !e.IsDir() {
 			row.Component = w.component(*e, row.Package)
@@ -78,7 +79,7 @@ func (w *work) writeLedger(files *tree.Image, set *keep.Set, component func(stri
 	return strip.Blob(w.in.Cache.Dir, out.Bytes())
 }
 
-// ledgerRow returns the row of a path without its fate.
+// ledgerRow returns the row of a path, still without its fate.
 func ledgerRow(e *tree.Entry, set *keep.Set, edited map[string]tree.Digest) ledger.Row {
 	row := ledger.Row{Path: e.Path, Package: set.Owner(e.Path), Link: e.Link, Type: e.Type}
 	if e.Type == image.TypeFile {
@@ -103,7 +104,7 @@ func packageRows(set *keep.Set) (out []ledger.Row) {
 	return out
 }
 
-// addedRows are those of paths that the base doesn't have: of an overlay each.
+// addedRows returns the rows of the overlays' paths that the base doesn't have.
 func addedRows(files *tree.Image, ours map[string]string, laid map[string]laid) (out []ledger.Row) {
 	for _, p := range slices.Sorted(maps.Keys(ours)) {
 		if _, ok := files.Lookup(p); ok {
@@ -118,7 +119,7 @@ func addedRows(files *tree.Image, ours map[string]string, laid map[string]laid) 
 	return out
 }
 
-func stays(set *keep.Set, e *tree.Entry) (rule, from, why string) {
+func whyStays(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 	r, ok := set.Paths[e.Path]
 	if !ok {
 		return ledger.Directory, "", ""
@@ -126,8 +127,8 @@ func stays(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 	return r.Rule, r.From, r.Why
 }
 
-// goes returns why a path of the base is not in the layers that stay.
-func (w *work) goes(set *keep.Set, e *tree.Entry) (rule, from, why string) {
+// whyGoes returns why a path of the base is not in the image's layers.
+func (w *work) whyGoes(set *keep.Set, e *tree.Entry) (rule, from, why string) {
 	for p := e.Path; p != ""; p = p[:strings.LastIndexByte(p, '/')] {
 		if r, ok := w.removed[p]; ok {
 			if p == e.Path {

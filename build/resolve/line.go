@@ -8,10 +8,10 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 )
 
-// lineMarks tell the lines apart by files that only one of them has. C is asked first: it also has what B has.
+// lineMarks holds, for each line, files that only it has. C comes first, because it also has B's file.
 var lineMarks = []struct {
 	line profile.Line
-	// one set of paths that must all be there is enough
+	// sets lists alternatives: the base is of this line if all paths of one set exist.
 	sets [][]string
 }{
 	{"C", [][]string{{"/opt/gem/gem_init.sh"}, {"/opt/gem/gem.sh"}}},
@@ -19,10 +19,10 @@ var lineMarks = []struct {
 	{"B", [][]string{{"/opt/gem/nginx/nginx.gembrowser_compat.conf"}}},
 }
 
-// errUnknownLine is a base of no known line.
+// errUnknownLine is the error for a base of no known line.
 var errUnknownLine = errors.New("not an AIO Sandbox base")
 
-// detectLine tells the base's line; an unknown one is errUnknownLine.
+// detectLine returns the base's line. The error for an unknown one wraps errUnknownLine.
 func detectLine(base *lock.View) (profile.Line, error) {
 	for _, m := range lineMarks {
 		for _, set := range m.sets {
@@ -39,6 +39,6 @@ func detectLine(base *lock.View) (profile.Line, error) {
 	if base.Err != nil {
 		return "", base.Err
 	}
-	return "", fmt.Errorf("%w: none of the files that mark line A (%s), B (%s) or C (%s) is there; pass --accept-unknown-line to build on it, if it has what the image needs",
+	return "", fmt.Errorf("%w: it has none of the files that mark line A (%s), B (%s) or C (%s); choose another base, or pass --accept-unknown-line",
 		errUnknownLine, lineMarks[1].sets[0][0], lineMarks[2].sets[0][0], lineMarks[0].sets[0][0])
 }

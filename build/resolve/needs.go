@@ -16,7 +16,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// What the image is started with (cmd/browser-shell, init), and what tells where a payload of Node looks for it.
+// The files that start the image (browser-shell init), and those that decide whether and where Node must exist.
 const (
 	supervisordProgram = "/usr/bin/supervisord"
 	supervisordConf    = "/opt/gem/supervisord.conf"
@@ -25,21 +25,21 @@ const (
 	toolPolicy         = "/etc/agent-browser/browser-shell.policy.json"
 )
 
-// need is something that the base must have: one of paths.
+// need is a requirement on the base: one of paths must exist.
 type need struct {
 	what, by string
 	paths    []string
 	program  bool
 }
 
-// needs refuses a base that lacks what the image can't work without: what the profile names, the programs of the laid
-// supervisord.conf, supervisord itself, and Node where the payload runs on it.
-func (w *work) needs(overlays []build.Lay) error {
+// checkNeeds returns a NeedsError if the base lacks something that the image can't work without: the profile's needs,
+// the programs in the overlay's supervisord.conf, supervisord itself, and Node where the payload runs on it.
+func (w *work) checkNeeds(overlays []build.Lay) error {
 	var all []need
 	for _, n := range w.in.Profile.Needs {
 		all = append(all, need{what: n.Path, by: n.Why, paths: []string{n.Path}})
 	}
-	conf, err := laidText(overlays, supervisordConf)
+	conf, err := readLaid(overlays, supervisordConf)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (w *work) needs(overlays []build.Lay) error {
 		all = append(all, programsOf(conf)...)
 	}
 	if _, ok := w.laid[payloadDaemon]; ok {
-		text, err := laidText(overlays, toolPolicy)
+		text, err := readLaid(overlays, toolPolicy)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (w *work) needs(overlays []build.Lay) error {
 				SearchPath string `json:"search_path"`
 			} `json:"agent_browser"`
 		}
-		_ = json.Unmarshal([]byte(text), &policy) // a broken one has the default here; the image says so at its start
+		_ = json.Unmarshal([]byte(text), &policy) // an invalid policy counts as the default here; browser-shell reports it when it starts
 		n := need{what: "node", by: "agent-browser's daemon, " + payloadDaemon, program: true}
 		for dir := range strings.SplitSeq(cmp.Or(policy.AgentBrowser.SearchPath, "/usr/local/bin:/usr/bin:/bin"), ":") {
 			n.paths = append(n.paths, image.Clean(dir+"/node"))
@@ -69,7 +69,7 @@ func (w *work) needs(overlays []build.Lay) error {
 		var looked []string
 		met := false
 		for _, p := range n.paths {
-			problem := w.lacks(p, n.program, scripts)
+			problem := w.findProblem(p, n.program, scripts)
 			if met = problem == ""; met {
 				w.met = append(w.met, profile.Root{Path: p, Why: n.by})
 				break
@@ -86,24 +86,24 @@ func (w *work) needs(overlays []build.Lay) error {
 	return nil
 }
 
-// lacks says what is wrong with p in the image to be; empty when nothing is. Symlinks are followed. A program must be a file
-// that everybody may run, no ELF file of another machine, and a script only of an interpreter for which the same holds; depth
-// bounds how many scripts start one another.
-func (w *work) lacks(p string, program bool, depth int) string {
+// findProblem returns what is wrong with p in the image to be, or "". It follows symlinks. A program must be a file
+// that everybody may execute, no ELF file for another machine, and, if a script, have an interpreter that passes the
+// same checks. depth limits the chain of interpreters.
+func (w *work) findProblem(p string, program bool, depth int) string {
 	at := p
 	for range 40 { // Linux's limit (path_resolution(7))
-		real, err := w.place(at)
+		real, err := w.resolveParents(at)
 		if err != nil {
 			return err.Error()
 		}
 		if _, laid := w.laid[real]; laid {
-			return "" // its own rules are about it
+			return "" // the overlay's own checks cover it
 		}
 		where := p
 		if real != p {
 			where = p + " -> " + real
 		}
-		if w.gone(real) {
+		if w.isRemoved(real) {
 			return where + " is removed"
 		}
 		e, ok := w.base.Lookup(real)
@@ -121,11 +121,11 @@ func (w *work) lacks(p string, program bool, depth int) string {
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
 			return fmt.Sprintf("%s is a %s", where, e.Type)
 		case e.Mode&0o001 == 0:
-			return fmt.Sprintf("%s has mode %04o, so that not everybody may run it", where, e.Mode)
+			return fmt.Sprintf("%s has mode %04o, so not everybody may execute it", where, e.Mode)
 		}
 		for _, dir := range image.Parents(real) {
 			if d, ok := w.base.Lookup(dir); ok && d.Mode&0o001 == 0 {
-				return fmt.Sprintf("%s lies in %s, which not everybody may enter", where, dir)
+				return fmt.Sprintf("%s lies in %s, which isn't executable for everybody", where, dir)
 			}
 		}
 		machine := w.base.Machine(real)
@@ -135,23 +135,24 @@ func (w *work) lacks(p string, program bool, depth int) string {
 		if machine != 0 {
 			return ""
 		}
-		return w.lacksInterpreter(where, w.base.Interpreter(real), depth)
+		return w.findInterpreterProblem(where, w.base.Interpreter(real), depth)
 	}
 	return p + " leads through more than 40 symlinks"
 }
 
-// scripts is how many scripts Linux starts one by another (execve(2)).
+// scripts is the longest chain of scripts as interpreters that Linux follows (execve(2)).
 const scripts = 4
 
-// lacksInterpreter returns what is wrong with what a script's first line starts it with: a program, or one that env looks for.
-func (w *work) lacksInterpreter(script string, words []string, depth int) string {
+// findInterpreterProblem returns what is wrong with a script's interpreter, or with the program that env(1) looks up
+// for it; "" if nothing.
+func (w *work) findInterpreterProblem(script string, words []string, depth int) string {
 	if len(words) == 0 {
 		return ""
 	}
 	if depth == 0 {
 		return fmt.Sprintf("%s is the last of %d scripts that start one another", script, scripts)
 	}
-	if problem := w.lacks(words[0], true, depth-1); problem != "" {
+	if problem := w.findProblem(words[0], true, depth-1); problem != "" {
 		return fmt.Sprintf("%s is a script for %s: %s", script, words[0], problem)
 	}
 	if path.Base(words[0]) != "env" || len(words) < 2 {
@@ -159,19 +160,19 @@ func (w *work) lacksInterpreter(script string, words []string, depth int) string
 	}
 	name := words[len(words)-1]
 	for _, dir := range searched {
-		if w.lacks(path.Join(dir, name), true, depth-1) == "" {
+		if w.findProblem(path.Join(dir, name), true, depth-1) == "" {
 			return ""
 		}
 	}
 	return fmt.Sprintf("%s is a script for %s, which is in none of %s", script, name, strings.Join(searched, ":"))
 }
 
-// searched are the directories of the PATH that browser-shell init gives supervisord.
+// searched lists the directories of the PATH that browser-shell init sets for supervisord.
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// programsOf lists the programs that a supervisord.conf of ours starts, whether by `browser-shell start` or by itself.
+// programsOf lists the programs that our supervisord.conf starts, directly or by `browser-shell start`.
 func programsOf(conf string) []need {
 	var out []need
 	name := ""
@@ -201,8 +202,8 @@ func programsOf(conf string) []need {
 	return out
 }
 
-// laidText reads a laid file; empty when none is laid there.
-func laidText(overlays []build.Lay, at string) (string, error) {
+// readLaid returns the content of the file that an overlay writes at path at, or "" if none does.
+func readLaid(overlays []build.Lay, at string) (string, error) {
 	for _, o := range overlays {
 		i := slices.IndexFunc(o.Files, func(f image.File) bool { return f.Path == at && f.Open != nil })
 		if i < 0 {

@@ -11,14 +11,14 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// owned is an owned directory where the base has it, with the symlinks of its parents followed.
+// owned is an owned directory at its real path in the base, with the real paths of its keep patterns.
 type owned struct {
 	*profile.Own
 	keep []string
 }
 
-// own removes what the profile's owned directories hold and don't keep.
-func (w *work) own() error {
+// emptyOwned removes the content of the owned directories that the profile doesn't keep.
+func (w *work) emptyOwned() error {
 	w.owned = map[string]owned{}
 	var errs []error
 	for i := range w.in.Profile.Own {
@@ -27,7 +27,7 @@ func (w *work) own() error {
 		for _, k := range o.Keep {
 			var patterns []string
 			if err == nil {
-				patterns, err = w.real(k)
+				patterns, err = w.resolvePattern(k)
 			}
 			o.keep = append(o.keep, patterns...)
 		}
@@ -38,15 +38,15 @@ func (w *work) own() error {
 		w.owned[real] = o
 	}
 	for dir := range w.owned {
-		if _, within := w.owner(path.Dir(dir)); !within {
-			w.empty(dir)
+		if _, within := w.ownerOf(path.Dir(dir)); !within {
+			w.emptyDir(dir)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// owner returns the innermost owned directory that p is or lies in.
-func (w *work) owner(p string) (string, bool) {
+// ownerOf returns the innermost owned directory that contains p or is p.
+func (w *work) ownerOf(p string) (string, bool) {
 	for ; p != "/"; p = path.Dir(p) {
 		if _, ok := w.owned[p]; ok {
 			return p, true
@@ -55,31 +55,43 @@ func (w *work) owner(p string) (string, bool) {
 	return "", false
 }
 
-// kept reports whether p, which lies in an owned directory, is or lies below what that keeps.
-func (w *work) kept(p string) bool {
-	dir, _ := w.owner(p)
-	for ; p != dir; p = path.Dir(p) {
-		if matchesAny(w.owned[dir].keep, p) {
-			return true
-		}
-	}
-	return false
+// fate is what an owned directory means for a path in it: the innermost one, and whether it keeps the path or a
+// directory above it.
+type fate struct {
+	owner string
+	kept  bool
 }
 
-// empty removes what lies in an owned directory and isn't kept, the highest directories that keep nothing as a whole.
-func (w *work) empty(dir string) {
+// fateOf returns the fate of p. dirs holds those of the directories so far, so that a deep tree takes no longer.
+func (w *work) fateOf(p string, dirs map[string]fate) fate {
+	if _, ok := w.owned[p]; ok || p == "/" {
+		return fate{owner: p}
+	}
+	dir := path.Dir(p)
+	f, ok := dirs[dir]
+	if !ok {
+		f = w.fateOf(dir, dirs)
+		dirs[dir] = f
+	}
+	f.kept = f.kept || matchesAny(w.owned[f.owner].keep, p)
+	return f
+}
+
+// emptyDir removes what lies in an owned directory and isn't kept. A tree without kept files is removed as a whole.
+func (w *work) emptyDir(dir string) {
 	e, ok := w.base.Lookup(dir)
 	if !ok {
 		return
 	}
 	var below []string
-	if e.IsDir() { // else something in its place, which goes
+	if e.IsDir() { // anything else in its place is removed
 		below = w.base.Below(dir)
 	}
-	holds := map[string]bool{} // directories on the way to what is kept
+	fates := map[string]fate{}
+	holds := map[string]bool{} // directories above kept files
 	for _, rel := range below {
-		if p := path.Join(dir, rel); w.kept(p) {
-			for _, parent := range image.Parents(p) {
+		if p := path.Join(dir, rel); w.fateOf(p, fates).kept {
+			for parent := path.Dir(p); parent != "/" && !holds[parent]; parent = path.Dir(parent) {
 				holds[parent] = true
 			}
 		}
@@ -87,11 +99,11 @@ func (w *work) empty(dir string) {
 	var taken *build.Remove
 	for _, rel := range append([]string{""}, below...) {
 		p := path.Join(dir, rel)
-		if holds[p] || w.kept(p) {
+		f := w.fateOf(p, fates)
+		if holds[p] || f.kept {
 			continue
 		}
-		owner, _ := w.owner(p)
-		o := w.owned[owner]
+		o := w.owned[f.owner]
 		if taken == nil || !image.Within(p, taken.Path) {
 			e, _ := w.base.Lookup(p)
 			taken = &build.Remove{Path: p, Type: e.Type, Why: o.Why, Source: o.Position.String()}
@@ -106,18 +118,19 @@ func (w *work) empty(dir string) {
 // WhyPrivileged is the reason for removing a file that the profile's key "privileged" doesn't name.
 const WhyPrivileged = "setuid, setgid or file capabilities: a way to other rights than the caller's"
 
-// privileged removes the files of the base that run with other rights than their caller's.
-func (w *work) privileged() error {
+// removePrivileged removes the base's setuid and setgid files and those with capabilities, except the ones that the
+// profile names.
+func (w *work) removePrivileged() error {
 	keep := []string{}
 	for _, k := range w.in.Profile.Privileged {
-		patterns, err := w.real(k)
+		patterns, err := w.resolvePattern(k)
 		if err != nil {
 			return err
 		}
 		keep = append(keep, patterns...)
 	}
 	for _, p := range w.base.Privileged() {
-		if w.gone(p) || matchesAny(keep, p) {
+		if w.isRemoved(p) || matchesAny(keep, p) {
 			continue
 		}
 		e, _ := w.base.Lookup(p)
@@ -127,14 +140,14 @@ func (w *work) privileged() error {
 	return nil
 }
 
-// place returns where a laid path comes to lie: symlinks among its parents are followed as far as they stay in the image.
-func (w *work) place(p string) (string, error) {
+// resolveParents returns the real path of an overlay's path: it follows symlinks in the parents, except those that are removed.
+func (w *work) resolveParents(p string) (string, error) {
 	for _, dir := range image.Parents(p) {
 		real, err := w.base.Resolve(dir)
 		if err != nil {
 			return "", err
 		}
-		if w.gone(real) {
+		if w.isRemoved(real) {
 			return path.Join(real, strings.TrimPrefix(p, dir)), nil
 		}
 	}

@@ -24,27 +24,27 @@ import (
 // Input is what Resolve works on.
 type Input struct {
 	Profile *profile.Profile
-	// Reference is the base as the user named it; Source is it, opened.
+	// Reference is the base as the user named it; Source is the same base, opened.
 	Reference string
 	Source    *image.Source
 	Platforms []v1.Platform
-	// Overlays are those that no profile writes, such as the payload, by the platform's name: linux/amd64.
+	// Overlays holds, by platform name (linux/amd64), the overlays that no profile writes, such as the payload.
 	Overlays map[string][]build.Lay
-	// Assets holds what a profile's `source: asset:NAME` names.
+	// Assets holds the files that `source: asset:NAME` refers to.
 	Assets fs.FS
-	// Lock answers for the base when it isn't nil; it must match (Lock.Matches).
+	// Lock, if not nil, replaces the base's index. It must match (lock.File.Matches).
 	Lock *lock.File
-	// Before is an earlier lock; what it took away is no news. It may be nil.
+	// Before is an earlier lock, or nil. Whatever it already removed is not reported as new.
 	Before *lock.File
-	// Cache keeps the base index of each layer that has to be read, and the layers that the recipes add.
+	// Cache holds the index of each base layer that was read, and the layers that the recipes add.
 	Cache    tree.Cache
 	Progress image.Progress
-	// Epoch is the time of everything added; zero takes the newest base image's.
+	// Epoch is the modification time of everything added. Zero takes the creation time of the newest base image.
 	Epoch time.Time
 }
 
-// Resolve gives one recipe a platform, in the order asked for, and the lock that says what they rest on. Everything
-// that is wrong with a platform is told at once.
+// Resolve returns one recipe per platform, in the order of in.Platforms, and the lock that pins them. The error joins
+// all that is wrong with the first platform that fails.
 func Resolve(ctx context.Context, in Input) ([]*build.Recipe, *lock.File, error) {
 	pinned := &lock.File{
 		Version:   lock.Version,
@@ -83,11 +83,11 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := ownLayers(img); err != nil {
+	if err := checkDistributable(img); err != nil {
 		return nil, nil, fmt.Errorf("base %s: %w", in.Reference, err)
 	}
 	if config.OS != p.OS || config.Architecture != p.Architecture {
-		return nil, nil, fmt.Errorf("base %s: the image that its index gives for this platform says that it is %s/%s", in.Reference, config.OS, config.Architecture)
+		return nil, nil, fmt.Errorf("base %s: the index lists this image for %s, but its config says %q; choose another base or digest", in.Reference, p, config.OS+"/"+config.Architecture)
 	}
 	locked := &lock.Platform{Manifest: manifest, Footprint: lock.NewFootprint()}
 	var files *tree.Image
@@ -101,10 +101,10 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	if in.Lock != nil {
 		l := in.Lock.Platforms[p.String()]
 		if l == nil {
-			return nil, nil, fmt.Errorf("the lock has no such platform")
+			return nil, nil, fmt.Errorf("the lock has no such platform; run `slimctl lock` again")
 		}
 		if l.Manifest != manifest {
-			return nil, nil, fmt.Errorf("the lock names manifest %s, the base has %s", l.Manifest, manifest)
+			return nil, nil, fmt.Errorf("the lock names manifest %s, but the base has %s; run `slimctl lock` again", l.Manifest, manifest)
 		}
 		locked = l
 	} else if files, err = in.openBase(ctx, img, stash); err != nil {
@@ -123,7 +123,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		return nil, nil, err
 	}
 	if in.Lock == nil {
-		w.recipe.New = w.drift(in.Before)
+		w.recipe.New = w.findDrift(in.Before)
 	}
 	if in.Profile.Keep != nil {
 		w.recipe.Cache.Level = smallLevel
@@ -138,7 +138,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 		removals = append(removals, s.Path)
 	}
 	if in.Lock != nil && (locked.Line != string(line) || !slices.Equal(locked.Removals, removals)) {
-		return nil, nil, errors.New("the lock contradicts itself: its footprint gives another line, or other removals, than it names; run `slimctl lock` again")
+		return nil, nil, errors.New("the lock contradicts itself: its footprint leads to another line or other removals than it lists; run `slimctl lock` again")
 	}
 	if in.Lock == nil {
 		locked.Line = string(line)
@@ -148,7 +148,7 @@ func (in Input) platform(ctx context.Context, p v1.Platform, img v1.Image) (*bui
 	return w.recipe, locked, nil
 }
 
-// openBase opens the base's files, and reads the layers that the cache doesn't know. The stash may be nil.
+// openBase opens the base's files and reads the layers that the cache doesn't have. The stash may be nil.
 func (in Input) openBase(ctx context.Context, img v1.Image, stash *tree.Stash) (*tree.Image, error) {
 	files, err := in.Cache.Open(ctx, img, tree.Options{Progress: in.Progress, Stash: stash})
 	if err != nil {
@@ -157,8 +157,8 @@ func (in Input) openBase(ctx context.Context, img v1.Image, stash *tree.Stash) (
 	return files, nil
 }
 
-// smallLevel is the gzip level of the overlays of an image that is pulled whole: 9 % less than the level of those that lie on a
-// base.
+// smallLevel is the gzip level of the overlays where the whole image is pulled. They are 9 % smaller than at the level
+// for overlays on a base.
 const smallLevel = 7
 
 // NeedsError lists what the image needs and the base doesn't have.
@@ -168,16 +168,16 @@ type NeedsError struct {
 
 func (e *NeedsError) Error() string { return strings.Join(e.Missing, "\n") }
 
-// ownLayers refuses a base with layers that its registry doesn't hold: they can't be published with the image, and who
-// wrote the manifest could send us anywhere for them.
-func ownLayers(img v1.Image) error {
+// checkDistributable refuses a base with foreign layers: its registry doesn't hold them, so they can't be published
+// with the image, and their URLs could point anywhere.
+func checkDistributable(img v1.Image) error {
 	m, err := img.Manifest()
 	if err != nil {
 		return err
 	}
 	for _, l := range m.Layers {
 		if !l.MediaType.IsDistributable() || len(l.URLs) > 0 {
-			return fmt.Errorf("layer %s is foreign (%s, %d urls)", l.Digest, l.MediaType, len(l.URLs))
+			return fmt.Errorf("layer %s is foreign (%s, %d URLs): its registry doesn't hold it; choose a base without foreign layers", l.Digest, l.MediaType, len(l.URLs))
 		}
 	}
 	return nil

@@ -134,9 +134,8 @@ func TestResolve(t *testing.T) {
 		},
 		{name: "another line's overlay", profile: "overlays: [{name: o, why: w, when: {line: [A]}, files: [{path: /t/new, content: x}]}]"},
 
-		{name: "a file over a directory", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]", err: "/t/dir is a directory in the base; remove it first"},
-		{name: "one path twice", profile: "overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}, {name: p, why: w, files: [{path: /usr/bin/new, content: y}]}]", err: "/usr/bin/new is laid by overlay o too"},
-		{name: "the hub's file", profile: "overlays: [{name: o, why: w, files: [{path: /opt/gem/mcp-hub.json, content: x}]}]", err: "laid by overlay o too"},
+		{name: "a file over a directory", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, content: x}]}]", err: "/t/dir is a directory in the base; add it to the profile's `remove`"},
+		{name: "one path twice", profile: "overlays: [{name: o, why: w, files: [{path: /bin/new, content: x}]}, {name: p, why: w, files: [{path: /usr/bin/new, content: y}]}]", err: "overlay o writes /usr/bin/new too"},
 		{name: "an asset that isn't there", profile: "overlays: [{name: o, why: w, files: [{path: /x, source: 'asset:none'}]}]", err: "none"},
 		{name: "a name that is taken", profile: "overlays: [{name: hub, why: w, files: [{path: /x, content: x}]}]", err: "overlay hub"},
 
@@ -161,11 +160,11 @@ func TestResolve(t *testing.T) {
 		{name: "a directory of another mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0700'}]}]", err: "with mode 0710 and owner 0:0"},
 		{name: "a directory of the same mode", profile: "overlays: [{name: o, why: w, files: [{path: /t/dir, dir: true, mode: '0710'}]}]", want: []string{"+ /t/dir"}},
 		{name: "one directory in two overlays", profile: "overlays: [{name: o, why: w, files: [{path: /t/d, dir: true}]}, {name: p, why: w, files: [{path: /t/d, dir: true}]}]", want: []string{"+ /t/d"}},
-		{name: "one directory of two owners, through a symlink", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/d, dir: true}]}, {name: p, why: w, files: [{path: /bin/d, dir: true, owner: '1:1'}]}]", err: "laid by overlay o too"},
+		{name: "one directory of two owners, through a symlink", profile: "overlays: [{name: o, why: w, files: [{path: /usr/bin/d, dir: true}]}, {name: p, why: w, files: [{path: /bin/d, dir: true, owner: '1:1'}]}]", err: "overlay o writes"},
 		{name: "what stays", profile: "keep: {roots: [{path: /t/dirlink/file, why: w}], components: [{name: all}]}", want: []string{"strip the base to 1 layers"}},
 		{name: "what stays, if it is there", profile: "keep: {roots: [{path: /none, why: w, when: {exists: /none}}], components: [{name: all}]}", want: []string{"strip the base to 0 layers"}},
 		{name: "what is to stay, and isn't there", profile: "keep: {roots: [{path: /none, why: w}], components: [{name: all}]}", err: "profile test: /none is not in the base (w)"},
-		{name: "what is to stay, and goes", profile: "own: [{path: /t/dir, why: w}]\nkeep: {roots: [{path: /t/dir/file, why: w}], components: [{name: all}]}", err: "/t/dir/file is removed, and needed: /t/dir/file: root (w)"},
+		{name: "what is to stay, and goes", profile: "own: [{path: /t/dir, why: w}]\nkeep: {roots: [{path: /t/dir/file, why: w}], components: [{name: all}]}", err: "the profile removes /t/dir/file, but the image needs it: /t/dir/file: root (w)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := header + c.profile + "\n"

@@ -10,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,10 +22,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// hubPath is where every line's start script and hub look for the hub's configuration.
-const hubPath = "/opt/gem/mcp-hub.json"
-
-// work is one platform being resolved.
+// work resolves one platform.
 type work struct {
 	in       Input
 	base     *lock.View
@@ -35,7 +31,8 @@ type work struct {
 	recipe   *build.Recipe
 	removed  map[string]*build.Remove
 	owned    map[string]owned
-	// ruled are the removals that no profile names: those of owned directories and of privileged files.
+	// ruled are the removals that follow from a rule (glob, owned directory, privileged file), not from a path in the
+	// profile.
 	ruled []*build.Remove
 	// servers are the MCP servers of the base's hub.
 	servers []string
@@ -44,7 +41,7 @@ type work struct {
 	met []profile.Root
 }
 
-// laid is what an overlay puts at a path.
+// laid describes the entry that an overlay puts at a path.
 type laid struct {
 	overlay  string
 	dir      bool
@@ -57,11 +54,11 @@ func (w *work) run() error {
 	p := w.in.Profile
 	if !slices.Contains(p.Base.Lines, w.line) && !p.Base.AcceptUnknownLine {
 		return fmt.Errorf("base %s is of line %s; profile %s is for %s: pass --accept-unknown-line to build on it, if it has what the image needs",
-			w.in.Reference, w.line, p.Name, joinLines(p.Base.Lines))
+			w.in.Reference, w.line, p.Name, profile.Join(p.Base.Lines))
 	}
 	var errs []error
 	for i, r := range p.Remove {
-		found, err := w.find(r)
+		found, err := w.findRemoved(r)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: remove[%d]: %w", r.Position, i, err))
 		}
@@ -74,11 +71,11 @@ func (w *work) run() error {
 			}
 		}
 	}
-	errs = append(errs, w.own(), w.privileged())
+	errs = append(errs, w.emptyOwned(), w.removePrivileged())
 	w.noteServers()
 	overlays := slices.Clone(w.in.Overlays[w.platform.String()])
 	for _, o := range p.Overlays {
-		lay, ok, err := w.overlay(o)
+		lay, ok, err := w.makeOverlay(o)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("overlay %s: %w", o.Name, err))
 		}
@@ -97,39 +94,31 @@ func (w *work) run() error {
 			errs = append(errs, fmt.Errorf("overlay %s: the name is slimctl's own; choose another", overlays[i].Name))
 		}
 		names[overlays[i].Name] = true
-		if err := w.lay(&overlays[i]); err != nil {
+		if err := w.layOverlay(&overlays[i]); err != nil {
 			errs = append(errs, fmt.Errorf("overlay %s: %w", overlays[i].Name, err))
 		}
 	}
-	errs = append(errs, w.notDirectories(overlays)...)
+	errs = append(errs, w.checkParents(overlays)...)
 	if w.base.Err != nil {
-		return w.base.Err // what it didn't answer has other errors follow
+		return w.base.Err // an unanswered question causes further errors
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := cmp.Or(w.needs(overlays), w.base.Err); err != nil {
+	if err := cmp.Or(w.checkNeeds(overlays), w.base.Err); err != nil {
 		return err
 	}
 	if w.recipe.Change, err = w.configChange(); err != nil {
 		return err
 	}
 	if p.Keep == nil {
-		w.recipe.Removals = w.removals()
+		w.recipe.Removals = w.listRemovals()
 	}
 	w.recipe.Overlays = slices.DeleteFunc(overlays, func(o build.Lay) bool { return len(o.Files) == 0 })
-	return cmp.Or(w.parents(), w.base.Err)
+	return cmp.Or(w.noteParents(), w.base.Err)
 }
 
-func joinLines(lines []profile.Line) string {
-	s := make([]string, len(lines))
-	for i, l := range lines {
-		s[i] = string(l)
-	}
-	return strings.Join(s, ", ")
-}
-
-// holds tells whether a condition holds on this base and platform.
+// holds reports whether a condition holds on this base and platform.
 func (w *work) holds(c profile.When) (bool, error) {
 	holds, _ := canHold(c, w.platform)
 	if !holds || len(c.Line) > 0 && !slices.Contains(c.Line, w.line) {
@@ -146,14 +135,15 @@ func (w *work) holds(c profile.When) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		_, ok := w.base.Lookup(real) // both are asked always, so that a lock has both answers
+		_, ok := w.base.Lookup(real) // ask for both, so that a lock has both answers
 		holds = holds && ok == ask.want
 	}
 	return holds, nil
 }
 
-// find gives what a removal is about in this base.
-func (w *work) find(r profile.Removal) ([]image.Entry, error) {
+// findRemoved returns the base's entries that a removal names. It fails if there are none, unless the removal ignores
+// that.
+func (w *work) findRemoved(r profile.Removal) ([]image.Entry, error) {
 	if ok, err := w.holds(r.When); err != nil || !ok {
 		return nil, err
 	}
@@ -192,7 +182,7 @@ func (w *work) glob(pattern string, except []string) ([]string, error) {
 		return nil, err
 	}
 	for _, e := range except {
-		real, err := w.real(e)
+		real, err := w.resolvePattern(e)
 		if err != nil {
 			return nil, err
 		}
@@ -201,10 +191,10 @@ func (w *work) glob(pattern string, except []string) ([]string, error) {
 	return paths, nil
 }
 
-// match lists what a pattern matches in the base. Symlinks in the part of it that has no wildcard are followed, as they
-// are in a path without any; what a wildcard matches is not.
+// match lists the paths of the base that a pattern matches, sorted. It follows symlinks in the pattern's fixed leading
+// part, as in a plain path, but not in what a wildcard matches.
 func (w *work) match(pattern string) ([]string, error) {
-	patterns, err := w.real(pattern)
+	patterns, err := w.resolvePattern(pattern)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +206,9 @@ func (w *work) match(pattern string) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// real gives the patterns that a pattern's alternatives come to with the base's symlinks followed.
-func (w *work) real(pattern string) ([]string, error) {
+// resolvePattern expands a pattern's braces and follows the base's symlinks in the fixed leading part of each
+// alternative.
+func (w *work) resolvePattern(pattern string) ([]string, error) {
 	var out []string
 	for _, p := range profile.ExpandBraces(pattern) {
 		dir, rest := doublestar.SplitPattern(p)
@@ -239,11 +230,11 @@ func matchesAny(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(e string) bool { return doublestar.MatchUnvalidated(e, p) })
 }
 
-// removals lists what is removed, without what lies below another removal.
-func (w *work) removals() []build.Remove {
+// listRemovals returns the removals, sorted by path, without those that lie below another one.
+func (w *work) listRemovals() []build.Remove {
 	var out []build.Remove
 	for p, r := range w.removed {
-		if !w.gone(path.Dir(p)) {
+		if !w.isRemoved(path.Dir(p)) {
 			out = append(out, *r)
 		}
 	}
@@ -251,8 +242,8 @@ func (w *work) removals() []build.Remove {
 	return out
 }
 
-// gone tells whether p or a directory above it is removed.
-func (w *work) gone(p string) bool {
+// isRemoved reports whether p or a directory above it is removed.
+func (w *work) isRemoved(p string) bool {
 	for ; len(p) > 1; p = p[:max(0, strings.LastIndexByte(p, '/'))] {
 		if _, ok := w.removed[p]; ok {
 			return true
@@ -261,8 +252,8 @@ func (w *work) gone(p string) bool {
 	return false
 }
 
-// overlay makes the tree of an overlay that the profile writes.
-func (w *work) overlay(o profile.Overlay) (build.Lay, bool, error) {
+// makeOverlay returns an overlay that the profile writes. It reports false where the overlay's condition doesn't hold.
+func (w *work) makeOverlay(o profile.Overlay) (build.Lay, bool, error) {
 	if ok, err := w.holds(o.When); err != nil || !ok {
 		return build.Lay{}, false, err
 	}
@@ -272,9 +263,9 @@ func (w *work) overlay(o profile.Overlay) (build.Lay, bool, error) {
 		ok, err := w.holds(f.When)
 		if err == nil && ok {
 			var file image.File
-			if file, err = w.file(f); err == nil {
+			if file, err = w.makeFile(f); err == nil {
 				lay.Files = append(lay.Files, file)
-				err = w.sameDir(f, file.Entry)
+				err = w.checkDir(f, file.Entry)
 			}
 		}
 		if err != nil {
@@ -284,14 +275,14 @@ func (w *work) overlay(o profile.Overlay) (build.Lay, bool, error) {
 	return lay, true, errors.Join(errs...)
 }
 
-// sameDir refuses a directory whose mode or owner the profile gives, when the base has it with others: it stays as the
-// base has it.
-func (w *work) sameDir(f profile.File, want image.Entry) error {
+// checkDir refuses a directory of the profile that the base has with another mode or owner, since an overlay wouldn't
+// change them.
+func (w *work) checkDir(f profile.File, want image.Entry) error {
 	if !f.Dir || f.Mode == 0 && f.Owner == "" {
 		return nil
 	}
-	real, err := w.place(f.Path)
-	if err != nil || w.gone(real) {
+	real, err := w.resolveParents(f.Path)
+	if err != nil || w.isRemoved(real) {
 		return err
 	}
 	have, ok := w.base.Lookup(real)
@@ -299,12 +290,12 @@ func (w *work) sameDir(f profile.File, want image.Entry) error {
 		return nil
 	}
 	if f.Mode != 0 && have.Mode != want.Mode || f.Owner != "" && (have.UID != want.UID || have.GID != want.GID) {
-		return fmt.Errorf("the base has this directory with mode %04o and owner %d:%d, which an overlay doesn't change", have.Mode, have.UID, have.GID)
+		return fmt.Errorf("the base has this directory with mode %04o and owner %d:%d, and an overlay doesn't change them; write these, or neither", have.Mode, have.UID, have.GID)
 	}
 	return nil
 }
 
-func (w *work) file(f profile.File) (image.File, error) {
+func (w *work) makeFile(f profile.File) (image.File, error) {
 	mode := int64(f.Mode)
 	if mode == 0 {
 		mode = 0o644
@@ -339,19 +330,15 @@ func (w *work) file(f profile.File) (image.File, error) {
 		}
 	}
 	if f.Owner != "" {
-		uid, gid, _ := strings.Cut(f.Owner, ":")
-		var err1, err2 error
-		out.UID, err1 = strconv.Atoi(uid)
-		out.GID, err2 = strconv.Atoi(gid)
-		if err := errors.Join(err1, err2); err != nil {
+		if _, err := fmt.Sscanf(f.Owner, "%d:%d", &out.UID, &out.GID); err != nil {
 			return image.File{}, fmt.Errorf("owner %q: %w", f.Owner, err)
 		}
 	}
 	return out, nil
 }
 
-// hubOverlay writes the hub's configuration: the profile's servers and no other. Each is one process for all clients, since
-// two of browser-shell would fight over the one browser.
+// hubOverlay returns the overlay with the hub's configuration: the profile's servers and no other. perSession is false,
+// so all clients share one process per server: two browser-shells would compete for the one browser.
 func hubOverlay(h profile.Hub) (build.Lay, error) {
 	type server struct {
 		Type    string            `json:"type"`
@@ -370,18 +357,18 @@ func hubOverlay(h profile.Hub) (build.Lay, error) {
 	}
 	return build.Lay{
 		Name: "hub", Why: "the hub serves the profile's MCP servers and no other",
-		Files: []image.File{image.Bytes(hubPath, 0o644, append(data, '\n'))},
+		Files: []image.File{image.Bytes(profile.HubPath, 0o644, append(data, '\n'))},
 	}, nil
 }
 
-// lay moves each file to where the base's symlinks lead, and clears its way: what a file replaces in the base must
-// be a regular file, or it is removed first, since engines differ on the rest.
-func (w *work) lay(o *build.Lay) error {
+// layOverlay moves each file of o to where the base's symlinks lead and clears its way. A file replaces only a regular
+// file; anything else is removed first, because engines differ there.
+func (w *work) layOverlay(o *build.Lay) error {
 	files := o.Files
-	o.Files = make([]image.File, 0, len(files)) // the caller may use the old ones for another platform
+	o.Files = make([]image.File, 0, len(files)) // the caller may use the original for another platform
 	var errs []error
 	for _, f := range files {
-		real, err := w.place(f.Path)
+		real, err := w.resolveParents(f.Path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -391,18 +378,18 @@ func (w *work) lay(o *build.Lay) error {
 			if f.IsDir() && other == (laid{overlay: other.overlay, dir: true, mode: f.Mode, uid: f.UID, gid: f.GID}) {
 				continue
 			}
-			errs = append(errs, fmt.Errorf("%s is laid by overlay %s too", real, other.overlay))
+			errs = append(errs, fmt.Errorf("overlay %s writes %s too; remove one of the two", other.overlay, real))
 			continue
 		}
 		w.laid[real] = laid{overlay: o.Name, dir: f.IsDir(), mode: f.Mode, uid: f.UID, gid: f.GID}
 		o.Files = append(o.Files, f)
-		errs = append(errs, w.clear(o.Name, f))
+		errs = append(errs, w.clearPath(o.Name, f))
 	}
 	return errors.Join(errs...)
 }
 
-// notDirectories finds laid files that something else is laid below.
-func (w *work) notDirectories(overlays []build.Lay) (errs []error) {
+// checkParents returns an error for each overlay file that lies below another overlay's file instead of a directory.
+func (w *work) checkParents(overlays []build.Lay) (errs []error) {
 	for _, o := range overlays {
 		for _, f := range o.Files {
 			for _, dir := range image.Parents(f.Path) {
@@ -415,25 +402,25 @@ func (w *work) notDirectories(overlays []build.Lay) (errs []error) {
 	return errs
 }
 
-// clear removes what an overlay's file can't simply replace.
-func (w *work) clear(overlay string, f image.File) error {
+// clearPath removes the base's entry at an overlay file's path if the file can't simply replace it.
+func (w *work) clearPath(overlay string, f image.File) error {
 	real := f.Path
 	e, ok := w.base.Lookup(real)
-	if !ok || w.gone(real) {
+	if !ok || w.isRemoved(real) {
 		return nil
 	}
 	switch {
 	case e.IsDir() && f.IsDir(), e.Type == image.TypeFile && f.Type == image.TypeFile:
 	case e.IsDir():
-		return fmt.Errorf("%s is a directory in the base; remove it first to put a %s there", real, f.Type)
+		return fmt.Errorf("%s is a directory in the base; add it to the profile's `remove` to put a %s there", real, f.Type)
 	default:
 		w.removed[real] = &build.Remove{Path: real, Type: e.Type, Why: fmt.Sprintf("overlay %s puts a %s there", overlay, f.Type)}
 	}
 	return nil
 }
 
-// parents notes the base's metadata of each directory that a layer will have to carry.
-func (w *work) parents() error {
+// noteParents records the base's metadata of each directory that a layer has to repeat.
+func (w *work) noteParents() error {
 	var paths []string
 	for _, r := range w.recipe.Removals {
 		paths = append(paths, r.Path)
@@ -448,17 +435,17 @@ func (w *work) parents() error {
 	}
 	for _, dir := range build.ParentsOf(paths) {
 		e, ok := w.base.Lookup(dir)
-		if ok && e.IsDir() && !w.gone(dir) {
+		if ok && e.IsDir() && !w.isRemoved(dir) {
 			w.recipe.Dirs[dir] = e
-		} else if ok && !w.gone(dir) {
-			return fmt.Errorf("%s is a %s in the base, and something is laid below it", dir, e.Type)
+		} else if ok && !w.isRemoved(dir) {
+			return fmt.Errorf("%s is a %s in the base, but an overlay writes below it; add it to the profile's `remove`", dir, e.Type)
 		}
 	}
 	return nil
 }
 
-// configChange makes the profile's config a plain change of the base's: of the base's variables those go that the profile
-// neither sets nor keeps.
+// configChange returns the change from the base's config to the profile's. It unsets each variable of the base that the
+// profile neither sets nor keeps.
 func (w *work) configChange() (build.ConfigChange, error) {
 	c := w.in.Profile.Config
 	change := build.ConfigChange{

@@ -21,28 +21,16 @@ import (
 	"github.com/slimctl/slimctl/internal/version"
 )
 
-// keptTime is the time of all that stays of a base: no base's, so that one that was built again and is the same gives the same
-// layers. It is that of the first DOS file, which every archive format can say.
+// keptTime is the time of all files that stay of a base. A rebuilt base with the same files therefore gives the same
+// layers. The value is the first DOS time, which every archive format can express.
 var keptTime = time.Unix(315532800, 0).UTC()
 
-// stripBase makes the layers that take the place of the base's, and their ledger, or takes them as the lock or the cache has them. files
-// is the base img, opened, and stash what was put by then; nil with a lock.
+// stripBase returns the step that replaces the base's layers. The layers and their ledger come from the lock, from the
+// cache, or are made. files is the base img, opened, and stash what was read of it; both are nil with a lock.
 func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, stash *tree.Stash, locked *lock.Platform) (step build.Strip, err error) {
 	spec, err := w.keepSpec()
 	if err != nil {
 		return step, err
-	}
-	var set *keep.Set
-	resolveSet := func(stash *tree.Stash) (err error) {
-		if files == nil {
-			if files, err = w.in.openBase(ctx, img, stash); err != nil {
-				return err
-			}
-		}
-		if set == nil {
-			set, err = w.resolveKeep(ctx, files, spec)
-		}
-		return err
 	}
 	make := func() (layers []strip.Layer, err error) {
 		stash := stash
@@ -52,7 +40,13 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 			}
 			defer stash.Close()
 		}
-		if err := resolveSet(stash); err != nil {
+		if files == nil {
+			if files, err = w.in.openBase(ctx, img, stash); err != nil {
+				return nil, err
+			}
+		}
+		set, err := w.resolveKeep(ctx, files, spec)
+		if err != nil {
 			return nil, err
 		}
 		in := w.stripInput(files, img, set)
@@ -70,14 +64,8 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 		}
 		last := len(layers) - 1
 		locked.Layers, locked.Ledger = locked.Layers[:last:last], &locked.Layers[last]
-		files, stash = nil, nil // the recipe lives on
-		step.Explain = func(what string) ([]string, error) {
-			if err := resolveSet(nil); err != nil {
-				return nil, err
-			}
-			return set.Explain(what), nil
-		}
 	} else {
+		step.Locked = true
 		if locked.Ledger == nil {
 			return step, errors.New("the lock has no ledger of the layers: an older slimctl wrote it; run `slimctl lock` again")
 		}
@@ -86,7 +74,7 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 		}
 	}
 	last := len(layers) - 1
-	step.Removals, step.Ledger = w.removals(), layers[last].Layer
+	step.Removals, step.Ledger = w.listRemovals(), layers[last].Layer
 	if !w.keepsLayers() {
 		step.Time = keptTime
 	}
@@ -96,11 +84,11 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 	return step, nil
 }
 
-// stripKey returns a digest of all that the layers and their ledger depend on.
+// stripKey returns a digest of everything that the layers and their ledger depend on.
 func (w *work) stripKey(spec profile.Keep) string {
 	p, key := w.in.Profile, sha256.New()
 	fmt.Fprintf(key, "%q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest)
-	_ = json.NewEncoder(key).Encode(spec) // a hash takes everything
+	_ = json.NewEncoder(key).Encode(spec) // writing to a hash never fails
 	for _, path := range slices.Sorted(maps.Keys(w.removed)) {
 		fmt.Fprintf(key, "%q %q\n", path, w.removed[path].Why)
 	}
@@ -110,13 +98,13 @@ func (w *work) stripKey(spec profile.Keep) string {
 	return fmt.Sprintf("%x", key.Sum(nil))
 }
 
-// keepSpec returns the rules by which files stay, with the roots that this base and platform have. All that it asks of the base it
-// asks always, so that a lock has the answers.
+// keepSpec returns the keep rules with the roots that this base and platform have. It always asks the same questions of
+// the base, so that a lock has all answers.
 func (w *work) keepSpec() (profile.Keep, error) {
 	spec := *w.in.Profile.Keep
 	spec.Roots = nil
 	for _, r := range w.met {
-		real, err := w.place(r.Path)
+		real, err := w.resolveParents(r.Path)
 		if err != nil {
 			return spec, err
 		}
@@ -136,7 +124,7 @@ func (w *work) keepSpec() (profile.Keep, error) {
 	return spec, w.base.Err
 }
 
-// resolveKeep resolves which files of the base stay.
+// resolveKeep returns the files of the base that stay.
 func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec profile.Keep) (*keep.Set, error) {
 	set, err := keep.Resolve(ctx, files, spec)
 	if err != nil {
@@ -146,8 +134,8 @@ func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec profile.
 	for _, p := range slices.Sorted(maps.Keys(set.Paths)) {
 		r := set.Paths[p]
 		needed := r.Rule != keep.ByPackage && r.Rule != keep.ByPath && r.Rule != keep.ByCompiled
-		if _, laid := w.laid[p]; needed && !laid && w.gone(p) {
-			errs = append(errs, fmt.Errorf("%s is removed, and needed: %s", p, set.Explain(p)[0]))
+		if _, laid := w.laid[p]; needed && !laid && w.isRemoved(p) {
+			errs = append(errs, fmt.Errorf("the profile removes %s, but the image needs it: %s", p, set.Explain(p)[0]))
 		}
 	}
 	return set, errors.Join(errs...)
@@ -172,7 +160,7 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 	}
 	has := func(p string) bool {
 		_, laid := w.laid[p]
-		return laid || set.Has(p) && !w.gone(p)
+		return laid || set.Has(p) && !w.isRemoved(p)
 	}
 	key := sha256.New()
 	fmt.Fprintln(key, set.Digest())
@@ -185,7 +173,7 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 		in.Edits[p] = strip.Edit{Key: fmt.Sprintf("%x", key.Sum(nil)), Change: change}
 	}
 	in.Component = func(p string) string {
-		if laid, ok := w.laid[p]; !set.Has(p) || w.gone(p) || ok && !laid.dir {
+		if laid, ok := w.laid[p]; !set.Has(p) || w.isRemoved(p) || ok && !laid.dir {
 			return ""
 		}
 		e, _ := files.Lookup(p)
@@ -194,14 +182,15 @@ func (w *work) stripInput(files *tree.Image, img v1.Image, set *keep.Set) strip.
 	return in
 }
 
-// keepsLayers reports whether the layers are cut as the base's are.
+// keepsLayers reports whether the profile keeps the base's layer boundaries.
 func (w *work) keepsLayers() bool { return w.in.Profile.Keep.Layers == profile.LayersKept }
 
-// baseLayer is the name of the layer that holds what stays of one of the base, counted as slimctl why does; no component has it.
+// baseLayer returns the name of the layer for what stays of the base's layer i, numbered as in `slimctl why`. No
+// component has such a name.
 func baseLayer(i int) string { return fmt.Sprintf("base:%d", i) }
 
-// component is the layer of a path: of the first component that names it, else of the first that names its package, else of the
-// one that names nothing. Where the base's layers are kept, only the last component is one.
+// component returns the name of the layer that e goes to: the first component that names its path, else the first that
+// names its package, else the one that names nothing. Where the base's layers are kept, only the last component counts.
 func (w *work) component(e tree.Entry, owner string) string {
 	p, all := e.Path, w.in.Profile.Keep.Components
 	if w.keepsLayers() {

@@ -15,17 +15,18 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// keepLayers sets the metadata of the directories in files, which Input.files returned, to what the base's layers have, and
-// returns the base's layers that stay as they are, by component.
+// keepLayers sets the metadata of the directories in files, which Input.planFiles returned, to that of the base's
+// layers. It returns the base's layers that stay unchanged, by component.
 //
-// A layer that is made anew names the directories above its files as the base has them up to that layer, so that it depends on
-// no later one. What is not right then, because the layer that says it is left out, the last component says.
+// A rebuilt layer contains the directories above its files as the base has them up to that layer, so it doesn't depend
+// on later layers. If a layer that changes such a directory is left out, the last component contains the directory's
+// final state.
 func (in Input) keepLayers(files map[string][]file) (map[string]v1.Layer, error) {
 	blobs, err := in.Image.Layers()
 	if err != nil {
 		return nil, err
 	}
-	stays := map[string]bool{"/": true} // directories
+	stays := map[string]bool{"/": true} // directories that stay
 	for _, list := range files {
 		for _, f := range list {
 			if f.IsDir() {
@@ -34,8 +35,8 @@ func (in Input) keepLayers(files map[string][]file) (map[string]v1.Layer, error)
 		}
 	}
 	own := map[string]v1.Layer{}
-	below := map[string]tree.Entry{} // directories of the base up to a layer
-	said := map[string]tree.Entry{}  // and of what stays
+	below := map[string]tree.Entry{} // the base's directories up to the current layer
+	said := map[string]tree.Entry{}  // the image's directories up to it
 	for i, l := range in.Base.Layers {
 		c := in.Order[i]
 		for _, e := range l.Entries {
@@ -87,8 +88,9 @@ func (in Input) keepLayers(files map[string][]file) (map[string]v1.Layer, error)
 	return own, nil
 }
 
-// staysWhole reports whether nothing goes of a layer of the base; files is what stays of it. What the layer removes is not there
-// any more, but its mark makes a directory to lie in; a hard link to a file of a lower layer might lead nowhere.
+// staysWhole reports whether a layer of the base stays unchanged. files is what stays of it. A layer with a whiteout
+// doesn't, because its target is gone, but its mark needs a directory; nor one with a hard link to a file of a lower
+// layer, which may be removed.
 func (in Input) staysWhole(l tree.Layer, files []file, stays map[string]bool) bool {
 	mine := map[string]bool{}
 	for _, f := range files {
@@ -115,13 +117,13 @@ func (in Input) staysWhole(l tree.Layer, files []file, stays map[string]bool) bo
 	return len(files) > 0
 }
 
-// sameDir reports whether two entries of a directory say the same.
+// sameDir reports whether two entries of a directory have the same metadata.
 func sameDir(a, b tree.Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && maps.Equal(a.Xattrs, b.Xattrs) &&
 		a.ModTime.Truncate(time.Second).Equal(b.ModTime.Truncate(time.Second))
 }
 
-// ownLayer is a layer of the base, described as a manifest of ours describes it.
+// ownLayer is a layer of the base with the descriptor for our manifest.
 type ownLayer struct {
 	v1.Layer
 	desc v1.Descriptor

@@ -17,14 +17,14 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// The compressor is part of what a layer's digest depends on. Compression is zstd's level, too. pgzip compresses blocks of one size
-// at the same time into one gzip member, so that the bytes are the same on any number of processors.
+// The bytes of a layer, and its digest, depend on the compressor. compression is also zstd's level. pgzip compresses
+// blocks of a fixed size concurrently to one gzip member, so the bytes are the same with any number of processors.
 const (
 	Compression = 7
 	BlockSize   = 1 << 20
 )
 
-// Bounds of memory: how many layers are written at a time, and how many blocks of each are compressed.
+// Limits on memory: the layers written concurrently, and the blocks of each that are compressed concurrently.
 const (
 	maxWriters = 2
 	maxBlocks  = 6
@@ -35,14 +35,14 @@ type layer struct {
 	Hash     v1.Hash `json:"digest"`
 	Unpacked v1.Hash `json:"diffID"`
 	Bytes    int64   `json:"size"`
-	// Zstd is true for what is compressed by zstd.
+	// Zstd reports whether it is compressed by zstd, not gzip.
 	Zstd bool `json:"zstd,omitempty"`
 	// Edited is Layer.Edited.
 	Edited map[string]tree.Digest `json:"edited,omitempty"`
 	file   string
 }
 
-// write writes the layer to blob, and what it is compressed of to archive.
+// write writes the layer to blob, and its uncompressed archive to archive.
 func (l *layer) write(ctx context.Context, blob, archive io.Writer, files []image.File) error {
 	packed, unpacked := sha256.New(), sha256.New()
 	out := &countingWriter{w: io.MultiWriter(blob, packed)}
@@ -68,7 +68,7 @@ func (l *layer) compressor(w io.Writer) (io.WriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	zw.OS = 255 // unknown, as image.LayerCache writes it
+	zw.OS = 255 // unknown, as in image.LayerCache
 	return zw, zw.SetConcurrency(BlockSize, min(max(2, runtime.GOMAXPROCS(0)), maxBlocks))
 }
 
@@ -87,7 +87,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// stoppable writes until its context ends.
+// stoppable is a writer that fails when its context ends.
 type stoppable struct {
 	ctx context.Context //nolint:containedctx // of one call
 	w   io.Writer
@@ -110,7 +110,7 @@ func (l *layer) MediaType() (types.MediaType, error) {
 	return types.OCILayer, nil
 }
 
-// Compressed implements v1.Layer. What isn't the layer any more is an error at its end.
+// Compressed implements v1.Layer. The reader fails at its end if the file was changed.
 func (l *layer) Compressed() (io.ReadCloser, error) {
 	f, err := os.Open(l.file)
 	if err != nil {

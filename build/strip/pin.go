@@ -16,8 +16,8 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Pin is what a lock has of a layer, so that neither building nor verifying makes it again where it is already. A layer of the
-// base has no Key.
+// Pin identifies a layer in a lock, so that builds and verifications don't make it again. A layer of the base has no
+// Key.
 type Pin struct {
 	Component string  `json:"component"`
 	Key       string  `json:"key,omitempty"`
@@ -48,8 +48,8 @@ func (l Layer) Pin() (p Pin, err error) {
 	return p, err
 }
 
-// Pinned returns layers that know their digests only; those without a key are base's. Reading one takes it from the cache; if
-// it is missing there, make makes all of them, once.
+// Pinned returns layers with only their digests known. Those without a key are layers of base. The others are read from
+// the cache; if one is missing there, make makes all of them, once.
 func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, error)) ([]Layer, error) {
 	store, err := newStore(cacheDir)
 	if err != nil {
@@ -60,7 +60,7 @@ func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, er
 	for _, p := range pins {
 		l := Layer{Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked, Layer: &pinned{Pin: p, store: store, make: again}}
 		if p.Key == "" {
-			if l.Layer, err = p.own(base); err != nil {
+			if l.Layer, err = p.findOwn(base); err != nil {
 				return nil, err
 			}
 		}
@@ -69,8 +69,8 @@ func Pinned(cacheDir string, base v1.Image, pins []Pin, make func() ([]Layer, er
 	return out, nil
 }
 
-// Remembered returns layers and their pins. Those that were made before by the same key are Pinned; otherwise make makes them, and
-// the cache remembers the key. The key must be another whenever make makes others.
+// Remembered returns layers and their pins. If layers were made before with the same key, they are Pinned. Otherwise
+// make makes them and the cache stores their pins. The key must change whenever make's result does.
 func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error)) (layers []Layer, pins []Pin, err error) {
 	store, err := newStore(cacheDir)
 	if err != nil {
@@ -99,18 +99,18 @@ func Remembered(cacheDir, key string, base v1.Image, make func() ([]Layer, error
 	return layers, pins, image.WriteBytes(file, 0o644, data)
 }
 
-// pinAgain is the remedy for a wrong pin, which is in a lock or in the cache's memory.
+// pinAgain is the remedy for a wrong pin in a lock or in the cache.
 const pinAgain = "run `slimctl lock` again, or without a lock `slimctl cache prune --all`"
 
-// own returns the layer of the base that p pins.
-func (p Pin) own(base v1.Image) (v1.Layer, error) {
+// findOwn returns the layer of the base that p pins.
+func (p Pin) findOwn(base v1.Image) (v1.Layer, error) {
 	m, err := base.Manifest()
 	if err != nil {
 		return nil, err
 	}
 	i := slices.IndexFunc(m.Layers, func(d v1.Descriptor) bool { return d.Digest == p.Digest })
 	if i < 0 {
-		return nil, fmt.Errorf("%s is pinned as %s, and no layer of the base; %s", p.Digest, p.Component, pinAgain)
+		return nil, fmt.Errorf("%s is pinned as %s, but it is not a layer of the base; %s", p.Digest, p.Component, pinAgain)
 	}
 	blobs, err := base.Layers()
 	if err != nil {
@@ -119,7 +119,7 @@ func (p Pin) own(base v1.Image) (v1.Layer, error) {
 	return newOwn(m.Layers[i].Annotations, blobs[i])
 }
 
-// pinned is a layer of which nothing but its digests is known before it is read.
+// pinned is a layer with known digests that has not been read.
 type pinned struct {
 	Pin
 	store store
@@ -144,11 +144,15 @@ func (p *pinned) layer() (v1.Layer, error) {
 		if l == nil {
 			continue
 		}
-		switch d, err := l.Digest(); {
+		have, err := Layer{Layer: l, Component: p.Component, Key: p.Key, Files: p.Files, Unpacked: p.Unpacked}.Pin()
+		switch {
 		case err != nil:
 			return nil, err
-		case d != p.Pin.Digest:
-			return nil, fmt.Errorf("component %s comes to %s, and is pinned as %s by another slimctl; %s", p.Component, d, p.Pin.Digest, pinAgain)
+		case have.Digest != p.Pin.Digest:
+			return nil, fmt.Errorf("component %s has digest %s, but another slimctl pinned it as %s; %s", p.Component, have.Digest, p.Pin.Digest, pinAgain)
+		case have != p.Pin:
+			return nil, fmt.Errorf("component %s is pinned with diffID %s, size %d and type %q, but has diffID %s, size %d and type %q; %s",
+				p.Component, p.Pin.DiffID, p.Pin.Size, p.Pin.MediaType, have.DiffID, have.Size, have.MediaType, pinAgain)
 		}
 		return l, nil
 	}

@@ -1,9 +1,10 @@
-// Package strip makes the layers of an image anew, of what stays of its base: so the bytes of what goes are gone, too.
+// Package strip rebuilds the layers of an image with only what stays of its base, so that the bytes of the rest are
+// gone.
 //
-// The base's layers are read at the same time, and those that were just indexed hardly again (tree.Stash). The files that stay are put
-// by in a temporary file, and each component becomes one layer, sorted by path. What a layer holds depends on nothing but the files: not on how the base's layers were cut,
-// nor on times, nor on how many processors there are. A layer that was made before is taken from the cache, and when all are
-// there nothing of the base is read.
+// It reads the base's layers concurrently, but takes the contents of layers that were just indexed from a tree.Stash.
+// Each component becomes one layer, sorted by path. The bytes of a layer depend only on its files, not on the base's
+// layer boundaries, on times or on the number of processors. Layers that were made before come from the cache. If all
+// do, Layers reads nothing of the base.
 package strip
 
 import (
@@ -23,6 +24,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -33,33 +35,33 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Input is what Layers works on.
+// Input is the input of Layers.
 type Input struct {
-	// Base is the base, and Image what its layers are read of.
+	// Base is the base's merged tree, and Image the image to read its layers from.
 	Base  *tree.Image
 	Image v1.Image
-	// Component says in which layer a path of the base goes; empty for what goes altogether. Of a directory it is asked only when
-	// nothing that stays lies in it.
+	// Component returns the component of a path of the base, or "" for a path that is removed. For a directory it is
+	// called only if nothing below it stays.
 	Component func(p string) string
-	// Order names the components, lowest first.
+	// Order lists the components, lowest first.
 	Order []string
-	// Edits give files another content: of the path's own.
+	// Edits maps paths to edits of their content.
 	Edits map[string]Edit
-	// Time is that of every file: one that no base says, so that a base that was built again gives the same layers.
+	// Time is the time of every file. It is independent of the base, so that a rebuilt base gives the same layers.
 	Time time.Time
-	// Keep has the layers be the base's, each without what goes: Order names the base's layers, and then one that lies on them.
-	// A layer of which nothing goes is the base's own. Files have the base's times, and there is no Time.
+	// Keep keeps the base's layer boundaries: Order names the base's layers and then one above them. A layer without
+	// removed files is the base's own. Files keep the base's times, and Time must be zero.
 	Keep bool
-	// Zstd compresses the new layers by zstd in the place of gzip.
+	// Zstd compresses the new layers by zstd instead of gzip.
 	Zstd bool
-	// Stash has contents from when the base's layers were indexed, and gets the others; nil is an empty one.
+	// Stash holds contents from indexing the base's layers and receives the others; nil means an empty one.
 	Stash *tree.Stash
-	// CacheDir is where layers are written, and kept between builds.
+	// CacheDir is the directory where layers are written and kept between builds.
 	CacheDir string
 	Progress image.Progress
 }
 
-// Edit changes a file. Key is another whenever the change is.
+// Edit is a change of a file. Different changes have different Keys.
 type Edit struct {
 	Key    string
 	Change func(old []byte) []byte
@@ -69,19 +71,20 @@ type Edit struct {
 type Layer struct {
 	v1.Layer
 	Component string
-	// Key names the layer in the cache; empty for a layer of the base.
+	// Key is the layer's name in the cache; empty for a layer of the base.
 	Key string
-	// Files is how many files and links it has, Unpacked their bytes.
+	// Files is the number of its files and links, and Unpacked their size in bytes.
 	Files    int
 	Unpacked int64
-	// Edited has the digest of each file that has another content than in the base, by path.
+	// Edited maps each edited file to the digest of its new content.
 	Edited map[string]tree.Digest
 }
 
-// file is one entry of a layer that is to be made.
+// file is an entry of a layer to make.
 type file struct {
 	tree.Entry
-	edit string // the edit's key
+	edit   string      // Edit.Key
+	source *tree.Entry // for compiled Python; nil if the base has none
 }
 
 // Layers returns the layers in the order of Input.Order, without empty ones.
@@ -89,7 +92,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if in.Progress == nil {
 		in.Progress = image.NoProgress
 	}
-	files, err := in.files()
+	files, err := in.planFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +107,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing := map[string]string{} // the keys of components
+	missing := map[string]string{} // keys by component
 	for _, c := range in.Order {
 		if len(files[c]) == 0 {
 			continue
@@ -135,7 +138,7 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	if len(missing) == 0 {
 		return out, nil
 	}
-	made, err := in.make(ctx, store, files, missing)
+	made, err := in.makeLayers(ctx, store, files, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -147,9 +150,9 @@ func Layers(ctx context.Context, in Input) ([]Layer, error) {
 	return out, nil
 }
 
-// make makes the layers of components, by component. The base is read meanwhile: each layer is written as far as its files have
-// come. The largest comes first, so that no processor waits for it at the end.
-func (in Input) make(ctx context.Context, store store, files map[string][]file, keys map[string]string) (_ map[string]*layer, err error) {
+// makeLayers makes the layers of components, by component, while reading the base. It writes a layer as soon as its next
+// files are read. The largest layer comes first, so that no processor waits for it at the end.
+func (in Input) makeLayers(ctx context.Context, store store, files map[string][]file, keys map[string]string) (_ map[string]*layer, err error) {
 	sizes := map[string]int64{}
 	for c := range keys {
 		for _, f := range files[c] {
@@ -174,9 +177,9 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 		g.SetLimit(maxWriters)
 		for i, c := range components {
 			g.Go(func() error {
-				entries, edited, err := in.entries(ctx, files[c], contents)
+				entries, edited, err := in.makeEntries(ctx, files[c], contents)
 				if err == nil {
-					results[i], err = store.make(ctx, keys[c], entries, &layer{Zstd: in.Zstd, Edited: edited})
+					results[i], err = in.makeLayer(ctx, store, keys[c], files[c], entries, &layer{Zstd: in.Zstd, Edited: edited})
 				}
 				if err != nil {
 					return fmt.Errorf("component %s: %w", c, err)
@@ -196,18 +199,50 @@ func (in Input) make(ctx context.Context, store store, files map[string][]file, 
 	return made, nil
 }
 
-// files says what each layer holds, by component, sorted by path.
-func (in Input) files() (map[string][]file, error) {
+// makeLayer writes the layer l with files, which are made from the base's files from.
+func (in Input) makeLayer(ctx context.Context, s store, key string, from []file, files []image.File, l *layer) (*layer, error) {
+	l.file = s.file(key, l)
+	known := func(p string) (d tree.Digest) {
+		i, ok := slices.BinarySearchFunc(from, p, func(f file, p string) int { return strings.Compare(f.Path, p) })
+		if _, edited := l.Edited[p]; ok && !edited {
+			d = from[i].Digest
+		}
+		return d
+	}
+	_, err := s.indexes.IndexLayer(ctx, in.Base, known, func(archive io.Writer) (v1.Layer, error) {
+		return l, image.WriteFile(l.file, 0o644, func(blob io.Writer) error {
+			return l.write(ctx, blob, archive, files)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, s.note(key, l)
+}
+
+// planFiles returns the entries of each layer, by component, sorted by path.
+func (in Input) planFiles() (map[string][]file, error) {
 	byComponent := map[string]map[string]file{}
-	inUse := map[string]bool{} // directories in which something lies that stays
+	inUse := map[string]bool{} // directories with content that stays
 	put := func(c string, f file) {
 		if byComponent[c] == nil {
 			byComponent[c] = map[string]file{}
 		}
 		byComponent[c][f.Path] = f
 	}
+	// putParents puts the directories above p that c doesn't have yet.
+	putParents := func(c, p string) {
+		for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
+			if _, has := byComponent[c][dir]; has {
+				return // and those above it
+			}
+			if d, ok := in.Base.Lookup(dir); ok {
+				put(c, file{Entry: d})
+			}
+		}
+	}
 	var dirs []tree.Entry
-	first := map[[2]string]string{} // of hard links: the first name of a file in a component
+	first := map[[2]string]string{} // the first name of a hard-linked file in a component
 	for e := range in.Base.Walk("/") {
 		if e.IsDir() {
 			dirs = append(dirs, *e)
@@ -220,29 +255,27 @@ func (in Input) files() (map[string][]file, error) {
 		if !slices.Contains(in.Order, c) {
 			return nil, fmt.Errorf("%s: no layer is for the component %q", e.Path, c)
 		}
-		f := file{Entry: *e, edit: in.Edits[e.Path].Key}
+		f := file{Entry: *e, edit: in.Edits[e.Path].Key, source: in.findSource(e.Path)}
 		switch e.Type {
 		case image.TypeFile, image.TypeLink:
 			of := e.Path
 			if e.Type == image.TypeLink {
 				of = e.Link
 			}
-			name, again := first[[2]string{c, of}]
-			if !again {
-				first[[2]string{c, of}] = e.Path
+			f.Type, f.Link = image.TypeFile, ""
+			if f.edit != "" || f.source != nil {
+				break // it may get a content of its own
 			}
-			if again && f.edit == "" {
+			if name, again := first[[2]string{c, of}]; again {
 				f.Type, f.Link = image.TypeLink, name
 			} else {
-				f.Type, f.Link = image.TypeFile, ""
+				first[[2]string{c, of}] = e.Path
 			}
 		}
 		put(c, f)
-		for _, dir := range image.Parents(e.Path) {
+		putParents(c, e.Path)
+		for dir := path.Dir(e.Path); dir != "/" && !inUse[dir]; dir = path.Dir(dir) {
 			inUse[dir] = true
-			if d, ok := in.Base.Lookup(dir); ok {
-				put(c, file{Entry: d})
-			}
 		}
 	}
 	for _, d := range dirs {
@@ -251,11 +284,7 @@ func (in Input) files() (map[string][]file, error) {
 		}
 		if c := in.Component(d.Path); c != "" {
 			put(c, file{Entry: d})
-			for _, dir := range image.Parents(d.Path) {
-				if parent, ok := in.Base.Lookup(dir); ok {
-					put(c, file{Entry: parent})
-				}
-			}
+			putParents(c, d.Path)
 		}
 	}
 	out := map[string][]file{}
@@ -267,16 +296,16 @@ func (in Input) files() (map[string][]file, error) {
 	return out, nil
 }
 
-// keyVersion changes whenever other bytes come of the same files.
-const keyVersion = 2
+// keyVersion must be raised when the same files give other bytes.
+const keyVersion = 3
 
-// key names a layer by all that its bytes depend on.
+// key returns the cache key of a layer, a digest of everything that its bytes depend on.
 func (in Input) key(files []file) (string, error) {
 	h := sha256.New()
 	enc := json.NewEncoder(h)
 	blocks := BlockSize
 	if in.Zstd {
-		blocks = 0 // it has no such
+		blocks = 0 // zstd has none
 	}
 	if err := enc.Encode([]any{keyVersion, in.Time.Unix(), Compression, blocks}); err != nil {
 		return "", err
@@ -285,10 +314,15 @@ func (in Input) key(files []file) (string, error) {
 		switch f.Type {
 		case image.TypeFile, image.TypeLink, image.TypeSymlink, image.TypeDir:
 		default:
-			return "", fmt.Errorf("%s is a %s, which no layer of ours holds", f.Path, f.Type)
+			return "", fmt.Errorf("%s is a %s, which slimctl's layers can't hold", f.Path, f.Type)
 		}
 		if in.Keep {
 			if err := enc.Encode(f.ModTime.Unix()); err != nil {
+				return "", err
+			}
+		}
+		if f.source != nil {
+			if err := enc.Encode([]int64{f.source.ModTime.Unix(), f.source.Size}); err != nil {
 				return "", err
 			}
 		}
@@ -299,19 +333,19 @@ func (in Input) key(files []file) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
-// contents are the files that stay, by their digests, as they come out of the base's layers.
+// contents holds the contents of files that stay, by digest, as they are read from the base's layers.
 type contents struct {
 	stash *tree.Stash
 	at    map[tree.Digest]wanted
 }
 
-// wanted is a content that the stash has once ready is closed.
+// wanted is a content that is in the stash when ready is closed.
 type wanted struct {
 	size  int64
 	ready chan struct{}
 }
 
-// open returns the content of a file, and waits until it is there.
+// open returns the content of a file. It waits until the content is read.
 func (c *contents) open(ctx context.Context, f file) (*io.SectionReader, error) {
 	s, ok := c.at[f.Digest]
 	if !ok {
@@ -325,7 +359,7 @@ func (c *contents) open(ctx context.Context, f file) (*io.SectionReader, error) 
 	}
 }
 
-// newContents returns contents for the files of components.
+// newContents returns the contents for the files of components.
 func newContents(stash *tree.Stash, files map[string][]file, components []string) *contents {
 	c := &contents{stash, map[tree.Digest]wanted{}}
 	for _, name := range components {
@@ -338,7 +372,7 @@ func newContents(stash *tree.Stash, files map[string][]file, components []string
 	return c
 }
 
-// put copies a content of the size that the index tells to the stash, and reports whether it has the digest.
+// put copies a content, of the size in the index, to the stash and reports whether it has the digest.
 func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
 	ok, err := c.stash.Put(d, c.at[d].size, r, buf)
 	if ok {
@@ -347,8 +381,8 @@ func (c *contents) put(d tree.Digest, r io.Reader, buf []byte) (bool, error) {
 	return ok, err
 }
 
-// readBase fills contents with what the stash lacks: from the base's indexes, which have the small ones of many kinds, and then from its
-// layers, the largest first. The first layer that has a content gives it.
+// readBase reads the contents that the stash doesn't have: from the base's indexes, which hold small files of many
+// kinds, and then from its layers, the largest first. The first layer with a content provides it.
 func (in Input) readBase(ctx context.Context, c *contents) error {
 	blobs, err := in.Image.Layers()
 	if err != nil {
@@ -401,7 +435,7 @@ func (in Input) readBase(ctx context.Context, c *contents) error {
 	return g.Wait()
 }
 
-// readLayer puts the files of a layer that are wanted into the stash, each compared with its digest.
+// readLayer copies the wanted files of a layer to the stash and verifies their digests.
 func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]tree.Digest, into *contents) (err error) {
 	digest, err := blob.Digest()
 	if err != nil {
@@ -428,7 +462,7 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]
 	for len(wanted) > 0 {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%d files are not in it that its index has", len(wanted))
+			return fmt.Errorf("it lacks %d files of its index; run `slimctl cache prune --all`", len(wanted))
 		}
 		if err != nil {
 			return err
@@ -442,15 +476,15 @@ func (in Input) readLayer(ctx context.Context, blob v1.Layer, wanted map[string]
 		if err != nil {
 			return err
 		}
-		if ok { // else a later entry of the same path is meant
+		if ok { // otherwise a later entry has the path
 			delete(wanted, p)
 		}
 	}
 	return nil
 }
 
-// entries makes what is written of a component, and returns the digests of the files that are edited.
-func (in Input) entries(ctx context.Context, files []file, have *contents) ([]image.File, map[string]tree.Digest, error) {
+// makeEntries returns the entries to write of a component, and the digests of edited files.
+func (in Input) makeEntries(ctx context.Context, files []file, have *contents) ([]image.File, map[string]tree.Digest, error) {
 	out := make([]image.File, 0, len(files))
 	edited := map[string]tree.Digest{}
 	for _, f := range files {
@@ -459,7 +493,7 @@ func (in Input) entries(ctx context.Context, files []file, have *contents) ([]im
 			e.ModTime = in.Time
 		}
 		if e.Type == image.TypeFile {
-			digest, err := in.content(ctx, &e, f, have)
+			digest, err := in.setContent(ctx, &e, f, have)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -472,8 +506,8 @@ func (in Input) entries(ctx context.Context, files []file, have *contents) ([]im
 	return out, edited, nil
 }
 
-// content sets the content of e to that of f, and returns the content's digest.
-func (in Input) content(ctx context.Context, e *image.File, f file, have *contents) (tree.Digest, error) {
+// setContent sets the content of e to that of f, and returns the content's digest.
+func (in Input) setContent(ctx context.Context, e *image.File, f file, have *contents) (tree.Digest, error) {
 	edit, edited := in.Edits[f.Path]
 	compiled := path.Ext(f.Path) == ".pyc" && !in.Keep
 	if !edited && !compiled {
@@ -496,22 +530,42 @@ func (in Input) content(ctx context.Context, e *image.File, f file, have *conten
 	if edited {
 		data = edit.Change(data)
 	} else {
-		setSourceTime(data, in.Time)
+		setSourceTime(data, f.source, in.Time)
 	}
 	*e = image.File{Entry: e.Entry, Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }}
 	e.Size = int64(len(data))
 	return sha256.Sum256(data), nil
 }
 
-// setSourceTime sets the time of its source in compiled Python, where it goes by times (PEP 552): else every start would
-// compile anew.
-func setSourceTime(pyc []byte, t time.Time) {
-	if len(pyc) >= 16 && string(pyc[2:4]) == "\r\n" && binary.LittleEndian.Uint32(pyc[4:8]) == 0 {
-		binary.LittleEndian.PutUint32(pyc[8:12], uint32(t.Unix()))
+// findSource returns the source of the compiled Python at p (PEP 3147), following links. It returns nil if there is none,
+// or if files keep the base's times.
+func (in Input) findSource(p string) *tree.Entry {
+	dir, name := path.Split(p)
+	dir, ok := strings.CutSuffix(dir, "__pycache__/")
+	if !ok || path.Ext(name) != ".pyc" || in.Keep {
+		return nil
 	}
+	name, _, _ = strings.Cut(name, ".")
+	if e, ok := in.Base.Stat(dir + name + ".py"); ok {
+		return &e
+	}
+	return nil
 }
 
-// store keeps layers as files, and their indexes.
+// setSourceTime sets the time of its source in compiled Python, where it goes by times (PEP 552): else every start would
+// compile anew. What Python doesn't take in the base, because its source is another now, gets a time that no source has.
+func setSourceTime(pyc []byte, source *tree.Entry, t time.Time) {
+	if len(pyc) < 16 || string(pyc[2:4]) != "\r\n" || binary.LittleEndian.Uint32(pyc[4:8]) != 0 {
+		return
+	}
+	at, size := binary.LittleEndian.Uint32(pyc[8:12]), binary.LittleEndian.Uint32(pyc[12:16])
+	if source == nil || at != uint32(source.ModTime.Unix()) || size != uint32(source.Size) {
+		t = time.Unix(0, 0)
+	}
+	binary.LittleEndian.PutUint32(pyc[8:12], uint32(t.Unix()))
+}
+
+// store holds layers and their indexes as files.
 type store struct {
 	dir     string
 	indexes tree.Cache
@@ -519,13 +573,13 @@ type store struct {
 
 func newStore(cacheDir string) (store, error) {
 	if cacheDir == "" {
-		return store{}, errors.New("layers made anew need a cache directory to lie in")
+		return store{}, errors.New("rebuilding layers needs a cache directory; name one with --cache-dir DIR")
 	}
 	dir := filepath.Join(cacheDir, "stripped", fmt.Sprintf("v%d", keyVersion))
 	return store{dir, tree.Cache{Dir: cacheDir}}, os.MkdirAll(dir, 0o755)
 }
 
-// get returns the layer of a key; nil when it was not made yet or is not whole.
+// get returns the layer of a key, or nil if it is missing or incomplete.
 func (s store) get(key string) *layer {
 	data, err := os.ReadFile(filepath.Join(s.dir, key+".json"))
 	if err != nil {
@@ -543,7 +597,7 @@ func (s store) get(key string) *layer {
 	return l
 }
 
-// file is where the blob of a layer lies.
+// file returns the path of a layer's blob.
 func (s store) file(key string, l *layer) string {
 	if l.Zstd {
 		return filepath.Join(s.dir, key+".tar.zst")
@@ -551,21 +605,7 @@ func (s store) file(key string, l *layer) string {
 	return filepath.Join(s.dir, key+".tar.gz")
 }
 
-// make writes l, a layer of files.
-func (s store) make(ctx context.Context, key string, files []image.File, l *layer) (*layer, error) {
-	l.file = s.file(key, l)
-	_, err := s.indexes.IndexLayer(ctx, func(archive io.Writer) (v1.Layer, error) {
-		return l, image.WriteFile(l.file, 0o644, func(blob io.Writer) error {
-			return l.write(ctx, blob, archive, files)
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return l, s.note(key, l)
-}
-
-// note writes what get reads of a layer besides its file.
+// note writes the layer's description, which get reads.
 func (s store) note(key string, l *layer) error {
 	of := *l
 	of.Edited = rawname.Quoted(l.Edited)
@@ -576,7 +616,7 @@ func (s store) note(key string, l *layer) error {
 	return image.WriteBytes(filepath.Join(s.dir, key+".json"), 0o644, data)
 }
 
-// Blob puts a blob that goes with the layers in the cache, by its digest: the Layer is the blob.
+// Blob writes a blob that belongs to the layers to the cache, by its digest, and returns it as a Layer.
 func Blob(cacheDir string, data []byte) (Layer, error) {
 	s, err := newStore(cacheDir)
 	if err != nil {

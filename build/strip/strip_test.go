@@ -2,6 +2,7 @@ package strip_test
 
 import (
 	"archive/tar"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -277,7 +278,7 @@ func randomLayers(r *rand.Rand) [][]image.File {
 	return out
 }
 
-// blocked tells whether a layer has something that is no directory above p, or removes and lays one name.
+// blocked reports whether a layer has something that is no directory above p, or removes and lays one name.
 func blocked(have map[string]image.File, p string) bool {
 	for _, dir := range image.Parents(p) {
 		if f, ok := have[dir]; ok && !f.IsDir() {
@@ -373,9 +374,13 @@ func TestHardLinks(t *testing.T) {
 	}
 }
 
-// TestEdits: an edit changes content and size, and another edit is another layer.
+// TestEdits: an edit changes content and size, but not of a hard link, and another edit is another layer.
 func TestEdits(t *testing.T) {
-	img, base := stack(t, []image.File{image.Bytes("/etc/x", 0o644, []byte("one\ntwo\n")), image.Bytes("/etc/empty", 0o644, nil)})
+	img, base := stack(t, []image.File{
+		image.Bytes("/etc/x", 0o644, []byte("one\ntwo\n")), image.Bytes("/etc/empty", 0o644, nil),
+		{Entry: image.Entry{Path: "/etc/y", Type: image.TypeLink, Link: "/etc/x", Mode: 0o644}},
+		{Entry: image.Entry{Path: "/etc/z", Type: image.TypeLink, Link: "/etc/x", Mode: 0o644}},
+	})
 	in := func(key, text string) strip.Input {
 		edit := strip.Edit{Key: key, Change: func(old []byte) []byte { return append(old, text...) }}
 		return strip.Input{
@@ -384,7 +389,7 @@ func TestEdits(t *testing.T) {
 		}
 	}
 	files := merged(t, layers(t, in("1", "three\n")))
-	for p, want := range map[string]string{"/etc/x": "one\ntwo\nthree\n", "/etc/empty": "three\n"} {
+	for p, want := range map[string]string{"/etc/x": "one\ntwo\nthree\n", "/etc/empty": "three\n", "/etc/y": "one\ntwo\n", "/etc/z": "one\ntwo\n"} {
 		if data, err := files.ReadFile(t.Context(), p); err != nil || string(data) != want {
 			t.Errorf("%s: %q %v", p, data, err)
 		}
@@ -398,22 +403,53 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// TestCompiledPython: what goes by its source's time has the new one.
+// TestCompiledPython: what goes by its source's time has the new one, if Python takes it in the base. Stale code would run otherwise:
+// all sources have one time then.
 func TestCompiledPython(t *testing.T) {
-	pyc := func(flags, at uint32) []byte {
+	const mended = 1600000000
+	pyc := func(flags, at, size uint32) []byte {
 		b := append([]byte("\xa7\x0d\r\n"), make([]byte, 12)...)
 		binary.LittleEndian.PutUint32(b[4:], flags)
 		binary.LittleEndian.PutUint32(b[8:], at)
+		binary.LittleEndian.PutUint32(b[12:], size)
 		return append(b, "code"...)
 	}
-	img, base := stack(t, []image.File{
-		image.Bytes("/time.pyc", 0o644, pyc(0, 1e9)), image.Bytes("/hash.pyc", 0o644, pyc(3, 1e9)), image.Bytes("/short.pyc", 0o644, []byte("x")),
-	})
-	files := merged(t, layers(t, strip.Input{Base: base, Image: img, Order: []string{"all"}, Component: func(string) string { return "all" }}))
-	for p, want := range map[string]string{"/time.pyc": string(pyc(0, uint32(when.Unix()))), "/hash.pyc": string(pyc(3, 1e9)), "/short.pyc": "x"} {
-		if data, err := files.ReadFile(t.Context(), p); err != nil || string(data) != want {
-			t.Errorf("%s: %q %v", p, data, err)
+	source := func(p, text string) image.File {
+		f := image.Bytes(p, 0o644, []byte(text))
+		f.ModTime = time.Unix(mended, 5)
+		return f
+	}
+	now := uint32(when.Unix())
+	files := []image.File{source("/m.py", "12345"), source("/real.py", "123"), image.Symlink("/link.py", "real.py")}
+	want := map[string][]byte{}
+	for name, at := range map[string]struct{ base, layer []byte }{
+		"m.cpython-311":       {pyc(0, mended, 5), pyc(0, now, 5)},
+		"m.cpython-311.opt-1": {pyc(0, mended, 5), pyc(0, now, 5)},
+		"link.cpython-311":    {pyc(0, mended, 3), pyc(0, now, 3)},
+		"m.cpython-310":       {pyc(0, 1e9, 5), pyc(0, 0, 5)}, // of an older source
+		"m.cpython-309":       {pyc(0, now, 5), pyc(0, 0, 5)},
+		"m.cpython-308":       {pyc(0, mended, 4), pyc(0, 0, 4)},
+		"gone.cpython-311":    {pyc(0, 1e9, 5), pyc(0, 0, 5)},
+		"m.cpython-312":       {pyc(3, 1e9, 5), pyc(3, 1e9, 5)}, // by hash
+		"m.cpython-313":       {[]byte("x"), []byte("x")},
+	} {
+		p := "/__pycache__/" + name + ".pyc"
+		files, want[p] = append(files, image.Bytes(p, 0o644, at.base)), at.layer
+	}
+	in := strip.Input{Order: []string{"all"}, Component: func(string) string { return "all" }, CacheDir: t.TempDir()}
+	in.Image, in.Base = stack(t, files)
+	got := merged(t, layers(t, in))
+	for p, want := range want {
+		if data, err := got.ReadFile(t.Context(), p); err != nil || !bytes.Equal(data, want) {
+			t.Errorf("%s: %q %v, want %q", p, data, err, want)
 		}
+	}
+	// The same files with another time of a source are another layer, also from the cache.
+	files[0].ModTime = time.Unix(1e9, 0)
+	in.Image, in.Base = stack(t, files)
+	again := merged(t, layers(t, in))
+	if data, err := again.ReadFile(t.Context(), "/__pycache__/m.cpython-310.pyc"); err != nil || !bytes.Equal(data, pyc(0, now, 5)) {
+		t.Errorf("with the time of its source: %q %v", data, err)
 	}
 }
 
@@ -429,8 +465,13 @@ func TestIndexes(t *testing.T) {
 	}
 	img, base := stack(t, []image.File{
 		image.Bytes("/a", 0o755, program), image.Bytes("/etc/b", 0o644, []byte("b")), image.Symlink("/c", "a"), image.Bytes("/none", 0o644, nil),
+		image.Bytes("/program", 0o755, []byte("no program yet")), image.Bytes("/no", 0o755, append(bytes.Clone(program), '!')),
 	})
 	in := strip.Input{
+		Edits: map[string]strip.Edit{
+			"/program": {Key: "a", Change: func([]byte) []byte { return program }},
+			"/no":      {Key: "b", Change: func([]byte) []byte { return []byte("no program any more") }},
+		},
 		Base: base, Image: img, CacheDir: t.TempDir(), Order: []string{"one", "two"},
 		Component: func(p string) string { return map[bool]string{false: "one", true: "two"}[p == "/c"] },
 	}
@@ -613,8 +654,8 @@ func digestOf(t *testing.T, l v1.Layer) v1.Hash {
 func TestRefuses(t *testing.T) {
 	img, base := stack(t, []image.File{image.Bytes("/a", 0o644, []byte("a")), {Entry: image.Entry{Path: "/fifo", Type: image.TypeFifo, Mode: 0o600}}})
 	for name, component := range map[string]func(string) string{
-		`/a: no layer is for the component "x"`:         func(string) string { return "x" },
-		"/fifo is a fifo, which no layer of ours holds": func(p string) string { return map[string]string{"/fifo": "one"}[p] },
+		`/a: no layer is for the component "x"`:              func(string) string { return "x" },
+		"/fifo is a fifo, which slimctl's layers can't hold": func(p string) string { return map[string]string{"/fifo": "one"}[p] },
 	} {
 		_, err := strip.Layers(t.Context(), strip.Input{Base: base, Image: img, Order: []string{"one"}, Component: component, CacheDir: t.TempDir()})
 		if err == nil || err.Error() != name {

@@ -6,15 +6,17 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/rawname"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// errBroken is for a chain that does not hold, which was printed on stdout.
+// errBroken reports a broken chain; the details are already on stdout.
 var errBroken = errors.New("the audit log is not as it was written")
 
 func runAudit(_ context.Context, args []string, std stdio) error {
@@ -34,7 +36,7 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 		return err
 	}
 	logs := groupLogs(files)
-	if whole, err := audit.Verify(*anchor, files...); err == nil && whole.OK { // one log, whatever a collector has called its files
+	if whole, err := audit.Verify(*anchor, files...); err == nil && whole.OK { // files that a collector renamed may still be one log
 		logs = [][]string{files}
 	}
 	if len(logs) > 1 && *anchor != "" {
@@ -48,15 +50,12 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 			return err
 		}
 		ok = ok && report.OK
-		text := describe(report)
+		text := describeReport(report)
 		if len(logs) > 1 {
-			text = files[0] + ": " + text
+			text = rawname.Shown(files[0]) + ": " + text
 		}
 		if *asJSON {
-			err = json.NewEncoder(std.out).Encode(struct {
-				Log string `json:"log"`
-				audit.Report
-			}{files[0], report})
+			err = encodeReport(std.out, files[0], report)
 		} else {
 			_, err = fmt.Fprintln(std.out, text)
 		}
@@ -70,8 +69,22 @@ func runAudit(_ context.Context, args []string, std stdio) error {
 	return nil
 }
 
-// groupLogs returns the files of each log, as DIR/ID/audit/*.jsonl gives several. Files of one name, but for the number that
-// rotation adds, are of one log; where that name is there without a number in several directories, each has its own.
+// encodeReport writes a report as a line of JSON without terminal control characters.
+func encodeReport(w io.Writer, log string, r audit.Report) error {
+	data, err := json.Marshal(struct {
+		Log string `json:"log"`
+		audit.Report
+	}{log, r})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(rawname.Printable(data), '\n'))
+	return err
+}
+
+// groupLogs groups files such as those of DIR/ID/audit/*.jsonl by log. Files with the same name, apart from the number
+// that rotation appends, belong to one log. If several directories have the file without a number, each directory has
+// its own log.
 func groupLogs(files []string) [][]string {
 	name := func(file string) string {
 		base := filepath.Base(file)
@@ -103,9 +116,15 @@ func groupLogs(files []string) [][]string {
 	return logs
 }
 
-// parseMixed reads flags before, between and after at least one file.
+// parseMixed parses flags before, between and after files. It requires at least one file.
 func parseMixed(flags *flag.FlagSet, args []string, std stdio) ([]string, error) {
 	flags.SetOutput(std.err)
+	for _, arg := range args { // package flag prints the argument unescaped
+		if strings.HasPrefix(arg, "-") && rawname.Shown(arg) != arg {
+			fmt.Fprintf(std.err, "browser-shell %s: no flag %q; write ./ before a file of that name\n", flags.Name(), arg)
+			return nil, errUsage
+		}
+	}
 	var files []string
 	for {
 		if err := flags.Parse(args); err != nil {
@@ -126,11 +145,11 @@ func parseMixed(flags *flag.FlagSet, args []string, std stdio) ([]string, error)
 	return files, nil
 }
 
-func describe(r audit.Report) string {
+func describeReport(r audit.Report) string {
 	var b strings.Builder
 	switch {
 	case r.Break != nil:
-		fmt.Fprintf(&b, "%s:%d: %s: %s", r.Break.File, r.Break.Line, r.Break.Kind, r.Break.Text)
+		fmt.Fprintf(&b, "%s:%d: %s: %s", rawname.Shown(r.Break.File), r.Break.Line, r.Break.Kind, r.Break.Text)
 		fmt.Fprintf(&b, "\nlines before it that hold: %d", r.Lines)
 	case r.Lines == 0:
 		return "no lines"

@@ -2,11 +2,14 @@ package main_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/slimctl/slimctl/server/audit"
 )
@@ -93,5 +96,46 @@ func TestAuditVerify(t *testing.T) {
 	}
 	if err := exec.Command(binary, "audit", "prune").Run(); err == nil {
 		t.Error("an unknown word was taken")
+	}
+}
+
+// TestAuditNames: a file's name doesn't reach the terminal as it is, be its log good, broken or not there: it may move the
+// cursor, or look like a line of the answer.
+func TestAuditNames(t *testing.T) {
+	dir := t.TempDir()
+	const evil = "\x1b]0;owned\a\u009b31m\u202e\x9b\nwhole: 9 lines\n"
+	good := filepath.Join(dir, evil+".jsonl")
+	l, err := audit.Open(good, audit.Limits{MaxBytes: 1 << 20, Keep: 2})
+	if err == nil {
+		err = errors.Join(l.Write(audit.Record{Event: audit.ToolFinished, Tool: "browser-shell"}), l.Close())
+	}
+	broken := filepath.Join(dir, evil+"broken.jsonl")
+	if err = errors.Join(err, os.WriteFile(broken, []byte("{}\n"), 0o600), os.Mkdir(filepath.Join(dir, evil), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{
+		"good and broken": {good, broken},
+		"broken":          {broken},
+		"JSON":            {good, broken, "--json"},
+		"missing":         {filepath.Join(dir, evil+"none")},
+		"directory":       {filepath.Join(dir, evil)},
+		"like a flag":     {"-" + evil},
+		"anchor":          {good, "--anchor", evil},
+		"other command":   {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(binary, append([]string{"audit", "verify"}, args...)...)
+			if len(args) == 0 {
+				cmd = exec.Command(binary, evil)
+			}
+			out, _ := cmd.CombinedOutput()
+			shown := string(out)
+			if i := strings.IndexFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 || !utf8.Valid(out) {
+				t.Errorf("it reaches the terminal: %q", shown)
+			}
+			if strings.HasPrefix(shown, "whole: 9") || strings.Contains(shown, "\nwhole: 9") || !strings.Contains(shown, "whole: 9") {
+				t.Errorf("the name has a line of its own, or none: %q", shown)
+			}
+		})
 	}
 }

@@ -19,8 +19,8 @@ import (
 // display is the socket of the X server.
 const display = "/tmp/.X11-unix/X99"
 
-// common is what each of the programs reads: libraries, fonts, names and numbers of the machine. It lists the files
-// of /etc one by one, since our policy files are there, too.
+// common lists the paths that every caged program may read: libraries, fonts, and names and numbers of the machine. The
+// files of /etc are listed one by one, since our policy files are there, too.
 var common = []string{
 	"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share", "/usr/local/share", "/proc", "/sys",
 	"/etc/alternatives", "/etc/fonts", "/etc/group", "/etc/gtk-3.0", "/etc/hosts", "/etc/ld.so.cache", "/etc/locale.alias",
@@ -29,12 +29,12 @@ var common = []string{
 	"/var/cache/fontconfig",
 }
 
-// loaders start programs that aren't static (Linux Standard Base, "Program interpreter"). One alone starts nothing
-// that the program may not read, and of that nothing as a program of its own.
+// loaders lists the dynamic loaders, which start programs that aren't static (Linux Standard Base, "Program
+// interpreter"). A loader by itself starts only files that the program may read, and none as a program with other
+// rights.
 var loaders = []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"}
 
-// chooseRules returns the rules of a named cage for a program that a page may take over, directly or through the
-// browser.
+// chooseRules returns the rules of the named cage. A page may take over its program, directly or through the browser.
 func chooseRules(name, program string) (cage.Rules, error) {
 	real, err := filepath.EvalSymlinks(program)
 	if at := (*fs.PathError)(nil); errors.As(err, &at) {
@@ -52,9 +52,9 @@ func chooseRules(name, program string) (cage.Rules, error) {
 	switch name {
 	case "browser":
 		r.Read = append(slices.Clip(common), "/etc/chromium", "/etc/opt/chrome", "/etc/browser")
-		r.Execute[0] = filepath.Dir(real) // and its crash reporter
+		r.Execute[0] = filepath.Dir(real) // includes its crash reporter
 		r.Listen, r.Proxy, r.Display = []uint16{9222}, 8118, display
-	case "desktop": // compiles its keyboard's layout by a shell, at each start
+	case "desktop": // compiles its keyboard layout with a shell at each start
 		r.Execute = append(r.Execute, "/bin/sh", "/usr/bin/xkbcomp")
 		r.Write = append(r.Write, "/var/lib/xkb")
 		r.Listen = []uint16{5900}
@@ -66,7 +66,8 @@ func chooseRules(name, program string) (cage.Rules, error) {
 	return r, nil
 }
 
-// startCaged becomes the program in its cage, or its supervisor, which ends with it.
+// startCaged replaces this process by the program in its cage. If the cage needs a supervisor, this process becomes it
+// and ends with the program.
 func startCaged(name string, argv []string, entered bool, std stdio) error {
 	r, err := chooseRules(name, argv[0])
 	if err != nil {
@@ -82,7 +83,7 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 		}
 		return r.Enter(argv, os.Environ(), p.Cage == "required", say)
 	}
-	// supervisord signals the whole process group; the supervisor stays until the program in the cage has ended.
+	// supervisord signals the whole process group; the supervisor must stay until the program in the cage has ended.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	enter := enterCommand(context.Background(), name, argv...)
 	enter.Stdin, enter.Stdout, enter.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -94,14 +95,14 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 	return err
 }
 
-// enterCommand returns the command that becomes the program in a cage whose supervisor is this process.
+// enterCommand returns the command that enters a cage and becomes the program; this process is its supervisor.
 func enterCommand(ctx context.Context, name string, argv ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "/proc/self/exe", append([]string{"start", "--cage", name, "--entered"}, argv...)...)
 }
 
-// probeCages enters the browser's cage, which has all parts, and returns those that are missing here.
+// probeCages enters the browser's cage, which uses every mechanism, and returns the mechanisms that this machine lacks.
 func probeCages(ctx context.Context) (missing []string, err error) {
-	const program = "/dev/null" // which nothing starts
+	const program = "/dev/null" // never started
 	r, err := chooseRules("browser", program)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 )
 
 // chaosCalls is how many calls TestChaos makes.
-const chaosCalls = 100
+const chaosCalls = 80
 
 // TestChaos: while the command line, the daemons and Chromium are killed at
 // random, each call is answered, and in the end no process, zombie, open file

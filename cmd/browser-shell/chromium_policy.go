@@ -14,7 +14,7 @@ func runChromiumPolicy(_ context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("chromium-policy", flag.ContinueOnError)
 	file := policyFlag(flags)
 	format := flags.String("format", "managed", "managed: JSON for Chromium's policies/managed directory; flags: its command line, a flag a line")
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
 	if *format != "managed" && *format != "flags" {

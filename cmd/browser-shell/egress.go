@@ -21,10 +21,10 @@ func runEgress(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("egress", flag.ContinueOnError)
 	file := policyFlag(flags)
 	listen := flags.String("listen", "", "loopback `address` to listen on (default: egress.proxy of the policy)")
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
-	hangups, err := harden()
+	hangups, err := hardenProcess()
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func runEgress(ctx context.Context, args []string, std stdio) error {
 		return err
 	}
 	defer proxy.Close()
-	defer onHangup(hangups, std.err, withPolicy(*file, proxy.Reload))()
+	defer onHangup(hangups, std.err, reloadPolicy(*file, proxy.Reload))()
 	fmt.Fprintf(std.err, "browser-shell: egress proxy on %s\n", proxy.listener.Addr())
 	return proxy.Serve(ctx)
 }
@@ -52,19 +52,20 @@ type egressProxy struct {
 	listener net.Listener
 }
 
-// Requests that a page may make, a second and at once: it waits beyond that, so that it takes hours to fill the log.
+// Limits on a page's requests, per second and at once. Further requests wait, so that a page needs hours to fill the
+// log.
 const (
 	pageRate  = 25
 	pageBurst = 2000
 )
 
-// openEgress opens the proxy. calls gives the request ids of the calls that run, for the log.
+// openEgress opens the proxy. calls returns the request ids of the running calls, for the log.
 func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egressProxy, err error) {
 	outgoing, err := egress.LoadOutgoing(outgoingFile)
 	if err != nil {
 		return nil, err
 	}
-	file, err := logFile(p, "egress.jsonl")
+	file, err := chooseLogFile(p, "egress.jsonl")
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func openEgress(p *policy.Policy, listen string, calls func() []string) (_ *egre
 	return &egressProxy{proxy, log, l}, nil
 }
 
-// Serve answers until ctx ends.
+// Serve serves until ctx ends.
 func (e *egressProxy) Serve(ctx context.Context) error {
 	if err := e.log.Finish(audit.Record{Event: audit.Start, Note: "egress proxy on " + e.listener.Addr().String()}); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (e *egressProxy) Serve(ctx context.Context) error {
 	return errors.Join(err, e.log.Finish(audit.Record{Event: audit.Stop}))
 }
 
-// Reload takes another policy.
+// Reload replaces the policy.
 func (e *egressProxy) Reload(p *policy.Policy) error {
 	if err := e.log.Finish(audit.Record{Event: audit.Reload}); err != nil {
 		return err
@@ -105,15 +106,14 @@ func (e *egressProxy) Reload(p *policy.Policy) error {
 	return nil
 }
 
-// Close gives back what openEgress took.
+// Close closes the listener and the log.
 func (e *egressProxy) Close() error {
-	e.listener.Close() // by Serve already, if there was one
+	e.listener.Close() // Serve may have closed it already
 	return e.log.Close()
 }
 
-// logFile is a log beside the audit log if the policy names one, or else in
-// the state directory.
-func logFile(p *policy.Policy, name string) (string, error) {
+// chooseLogFile returns the path of a log: beside the policy's audit log, or else in the state directory.
+func chooseLogFile(p *policy.Policy, name string) (string, error) {
 	if p.Audit.File != "" {
 		if name == "audit.jsonl" {
 			return p.Audit.File, nil
@@ -124,12 +124,11 @@ func logFile(p *policy.Policy, name string) (string, error) {
 	return filepath.Join(dir, name), err
 }
 
-// networkClosed is the event of the second line about a request that was
-// allowed: what became of it.
+// networkClosed is the event of the second line about an allowed request; it has the outcome.
 const networkClosed = "MCP_NETWORK_CLOSED"
 
-// networkRecord is the line about a request of the browser. Nothing in one says which call it is for, so the line names the
-// call that ran when it was written, or all of them.
+// networkRecord returns the record of a request of the browser. A request doesn't identify its call, so the record
+// names every call that is running.
 func networkRecord(d egress.Decision, calls []string) audit.Record {
 	rec := audit.Record{Event: audit.NetworkBlocked, Decision: "deny", Refused: !d.Allowed, Rule: d.Rule, Host: d.Host, Port: d.Port, Note: d.Method}
 	if rec.Requests = calls; len(calls) == 1 {

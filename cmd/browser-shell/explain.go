@@ -15,8 +15,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// runExplain reads calls or addresses, one JSON object a line, and prints what
-// would become of each. It runs nothing and asks no resolver.
+// runExplain reads calls or addresses, one JSON object per line, and prints the decision for each. It runs nothing and
+// contacts no resolver.
 func runExplain(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("explain", flag.ContinueOnError)
 	file := policyFlag(flags)
@@ -29,7 +29,7 @@ func runExplain(ctx context.Context, args []string, std stdio) error {
 		}
 		return answers.Add(host, answer)
 	})
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
 	gen := policy.Generation(*generation)
@@ -62,8 +62,8 @@ func runExplain(ctx context.Context, args []string, std stdio) error {
 	return nil
 }
 
-// readLine reads to the next newline. Of a line longer than server.MaxLine it
-// gives more than that, and not all.
+// readLine reads up to the next newline. It truncates a line longer than server.MaxLine, but to more than
+// server.MaxLine bytes.
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

@@ -26,20 +26,20 @@ import (
 // healthTime bounds all checks together; Docker's own timeout is a second longer.
 const healthTime = 4 * time.Second
 
-// parts is where the parts of the running image answer.
+// parts holds the addresses of the running image's parts.
 type parts struct {
 	public, browser, egress, vnc string // host:port
 	hub                          dialer
-	proc                         string // where processes are looked for
-	nginxPID                     string // the pid file of nginx's master
+	proc                         string // directory of the processes
+	nginxPID                     string // pid file of nginx's master
 	cages                        func(context.Context) (missing []string, err error)
 }
 
 func runHealth(ctx context.Context, args []string, std stdio) error {
-	if err := parse(flag.NewFlagSet("health", flag.ContinueOnError), args, std.err); err != nil {
+	if err := parseFlags(flag.NewFlagSet("health", flag.ContinueOnError), args, std.err); err != nil {
 		return err
 	}
-	a, err := accountsOf(os.Getuid())
+	a, err := chooseAccounts(os.Getuid())
 	if err != nil {
 		return err
 	}
@@ -54,60 +54,60 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	return err
 }
 
-// dialHub connects to the management socket, which lies in a directory of the service's account.
+// dialHub connects to the management socket as the service account, which owns its directory.
 func (a accounts) dialHub(context.Context) (c net.Conn, err error) {
-	err = as(a.service, a.self, func() error {
+	err = doAs(a.service, a.self, func() error {
 		c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: admin.DefaultSocket, Net: "unix"})
 		return err
 	})
 	return c, err
 }
 
-// check asks all parts at once. Its error is one line that names each part that doesn't answer as it should; otherwise it
-// returns a line that names the missing parts of the cages.
+// check asks all parts at once. Its error is one line that names each failing part. Otherwise it returns a line that
+// names the missing mechanisms of the cages.
 func (i parts) check(ctx context.Context) (said string, err error) {
 	said = "healthy"
 	checks := []struct {
 		part string
 		ask  func(context.Context) error
 	}{
-		// Workers answer without their master, which alone replaces one that ends.
+		// Workers answer without their master, but only the master restarts a worker that ends.
 		{"nginx's master", func(context.Context) error {
 			pid := readPID(i.nginxPID)
 			if pid == 0 {
 				return errors.New("no pid file")
 			}
-			return running(i.proc, "nginx", pid)
+			return checkRuns(i.proc, "nginx", pid)
 		}},
 		{"nginx", func(ctx context.Context) error {
-			return get(ctx, tcp(i.public), "/", func(status int) bool { return status == http.StatusForbidden })
+			return checkStatus(ctx, dialTCP(i.public), "/", func(status int) bool { return status == http.StatusForbidden })
 		}},
-		{"/mcp", func(ctx context.Context) error { // 401 without a key; with none a hub likes no bare GET
-			return get(ctx, tcp(i.public), "/mcp", func(status int) bool {
+		{"/mcp", func(ctx context.Context) error { // 401 if a key is set; otherwise the hub rejects a plain GET
+			return checkStatus(ctx, dialTCP(i.public), "/mcp", func(status int) bool {
 				return status < http.StatusInternalServerError && status != http.StatusForbidden && status != http.StatusNotFound
 			})
 		}},
 		{"hub", func(ctx context.Context) error {
-			return ready(ctx, i.hub)
+			return checkHub(ctx, i.hub)
 		}},
 		{"browser", func(ctx context.Context) error {
-			return get(ctx, tcp(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
+			return checkStatus(ctx, dialTCP(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
 		}},
 		{"egress proxy", func(ctx context.Context) error {
-			c, err := tcp(i.egress)(ctx)
+			c, err := dialTCP(i.egress)(ctx)
 			if err == nil {
 				err = c.Close()
 			}
 			return err
 		}},
-		{"desktop", func(ctx context.Context) error { return greet(ctx, tcp(i.vnc)) }},
-		{"window manager", func(context.Context) error { return running(i.proc, "openbox", 0) }},
+		{"desktop", func(ctx context.Context) error { return greetVNC(ctx, dialTCP(i.vnc)) }},
+		{"window manager", func(context.Context) error { return checkRuns(i.proc, "openbox", 0) }},
 		{"cages", func(ctx context.Context) error {
 			missing, err := i.cages(ctx)
 			if missing != nil {
 				said = "healthy; cages: no " + strings.Join(missing, ", no ")
 			}
-			return errors.Join(err, noneStopped(i.proc, "browser-shell")) // whose supervisors connect for them
+			return errors.Join(err, checkNoneStopped(i.proc, "browser-shell")) // a stopped supervisor makes no connections for its program
 		}},
 	}
 	failed := make([]string, len(checks))
@@ -129,13 +129,13 @@ func (i parts) check(ctx context.Context) (said string, err error) {
 
 type dialer = func(context.Context) (net.Conn, error)
 
-func tcp(address string) dialer {
+func dialTCP(address string) dialer {
 	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
 }
 
-// get asks for a path, of which only the status counts.
-func get(ctx context.Context, dial dialer, path string, well func(status int) bool) error {
-	resp, err := ask(ctx, dial, path)
+// checkStatus sends a GET and checks the status of the response.
+func checkStatus(ctx context.Context, dial dialer, path string, well func(status int) bool) error {
+	resp, err := sendGet(ctx, dial, path)
 	if err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func get(ctx context.Context, dial dialer, path string, well func(status int) bo
 	return nil
 }
 
-// ask sends a GET without following where it may lead.
-func ask(ctx context.Context, dial dialer, path string) (*http.Response, error) {
+// sendGet sends a GET and follows no redirect.
+func sendGet(ctx context.Context, dial dialer, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1"+path, nil)
 	if err != nil {
 		return nil, err
@@ -159,9 +159,9 @@ func ask(ctx context.Context, dial dialer, path string) (*http.Response, error) 
 	return t.RoundTrip(req)
 }
 
-// ready asks the hub, and returns what it says is wrong.
-func ready(ctx context.Context, dial dialer) error {
-	resp, err := ask(ctx, dial, "/healthz?detail=full")
+// checkHub returns the hub's reason for not being ready, or nil.
+func checkHub(ctx context.Context, dial dialer) error {
+	resp, err := sendGet(ctx, dial, "/healthz?detail=full")
 	if err != nil {
 		return err
 	}
@@ -177,18 +177,18 @@ func ready(ctx context.Context, dial dialer) error {
 	return fmt.Errorf("GET /healthz: status %d", resp.StatusCode)
 }
 
-// running reports that a program which answers nobody isn't among the processes, or can't work. pid is its process; 0 means
-// any of that name.
-func running(proc, name string, pid int) error {
+// checkRuns returns an error if no process of that name runs. pid selects the process; 0 means any. It is for programs
+// without a socket to ask.
+func checkRuns(proc, name string, pid int) error {
 	found := []string{strconv.Itoa(pid)}
 	if pid == 0 {
-		found, _ = filepath.Glob(proc + "/[0-9]*") // the pattern is good
+		found, _ = filepath.Glob(proc + "/[0-9]*") // the pattern is valid
 	}
 	state := "does not run"
 	for _, f := range found {
 		pid, _ := strconv.Atoi(filepath.Base(f))
 		s, ok := process.ReadStatus(proc, pid)
-		if !ok || s.Name != name { // one that has just ended can't be read
+		if !ok || s.Name != name { // a process that has just ended can't be read
 			continue
 		}
 		if s.Runs() {
@@ -199,9 +199,9 @@ func running(proc, name string, pid int) error {
 	return fmt.Errorf("%s %s", name, state)
 }
 
-// noneStopped reports a process of that name that was stopped.
-func noneStopped(proc, name string) error {
-	found, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is good
+// checkNoneStopped returns an error if a process of that name is stopped (state T).
+func checkNoneStopped(proc, name string) error {
+	found, _ := filepath.Glob(proc + "/[0-9]*") // the pattern is valid
 	for _, f := range found {
 		pid, _ := strconv.Atoi(filepath.Base(f))
 		if s, ok := process.ReadStatus(proc, pid); ok && s.Name == name && s.State == 'T' {
@@ -211,9 +211,9 @@ func noneStopped(proc, name string) error {
 	return nil
 }
 
-// greet speaks RFB (RFC 6143 7.1) as far as security type None: a client that leaves earlier is one that TigerVNC complains
-// of in its log.
-func greet(ctx context.Context, dial dialer) error {
+// greetVNC performs the RFB handshake (RFC 6143 7.1) with security type None. TigerVNC logs a complaint about any
+// client that leaves earlier.
+func greetVNC(ctx context.Context, dial dialer) error {
 	c, err := dial(ctx)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func greet(ctx context.Context, dial dialer) error {
 		return err
 	}
 	if count[0] == 0 {
-		return fmt.Errorf("the VNC server lets nobody in: %s", reason(c))
+		return fmt.Errorf("the VNC server lets nobody in: %s", readReason(c))
 	}
 	types := make([]byte, count[0])
 	if _, err := io.ReadFull(c, types); err != nil {
@@ -257,17 +257,17 @@ func greet(ctx context.Context, dial dialer) error {
 		return err
 	}
 	if result != [4]byte{} {
-		return fmt.Errorf("the VNC server refuses: %s", reason(c))
+		return fmt.Errorf("the VNC server refuses: %s", readReason(c))
 	}
 	return nil
 }
 
-// reason reads why a VNC server refuses (RFC 6143 7.1.2 and 7.1.3), as far as a line of text goes.
-func reason(r io.Reader) string {
+// readReason returns the VNC server's reason for a refusal (RFC 6143 7.1.2 and 7.1.3), quoted, up to 200 bytes.
+func readReason(r io.Reader) string {
 	var length uint32
 	if err := binary.Read(r, binary.BigEndian, &length); err != nil {
 		return "without a reason"
 	}
-	text, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 200)))) // a part is better than none
+	text, _ := io.ReadAll(io.LimitReader(r, int64(min(length, 200)))) // part of a reason is better than none
 	return strconv.Quote(string(text))
 }

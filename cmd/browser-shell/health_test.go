@@ -91,7 +91,7 @@ func TestHealth(t *testing.T) {
 		browser: serve(t, status(200)),
 		egress:  gone,
 		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
-		hub:     tcp(serve(t, status(200))),
+		hub:     dialTCP(serve(t, status(200))),
 		proc:    proc, nginxPID: nginxPID,
 		cages: func(context.Context) ([]string, error) { return nil, nil },
 	}
@@ -123,8 +123,8 @@ func TestHealth(t *testing.T) {
 		{"no route", func(p *parts) { p.public = serve(t, routes(403, 403)) }, []string{"/mcp: GET /mcp: status 403"}},
 		{"leads away", func(p *parts) { p.public = serve(t, routes(301, 401)) }, []string{"nginx: GET /: status 301"}},
 		{"no nginx", func(p *parts) { p.public = gone }, []string{"nginx: ", "/mcp: "}},
-		{"log full", func(p *parts) { p.hub = tcp(serve(t, full)) }, []string{"hub: the audit log is full"}},
-		{"hub down", func(p *parts) { p.hub = tcp(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
+		{"log full", func(p *parts) { p.hub = dialTCP(serve(t, full)) }, []string{"hub: the audit log is full"}},
+		{"hub down", func(p *parts) { p.hub = dialTCP(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
 		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
@@ -174,7 +174,7 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := parts{silent, silent, silent, silent, tcp(silent), proc, nginxPID, well.cages}.check(ctx)
+		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, well.cages}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)

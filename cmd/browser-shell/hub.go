@@ -31,7 +31,7 @@ import (
 	"github.com/slimctl/slimctl/server/process"
 )
 
-// hubSettings are the flags of `browser-shell hub`.
+// hubSettings holds the flags of `browser-shell hub`.
 type hubSettings struct {
 	policy, config, tools string
 	listen                string
@@ -56,14 +56,13 @@ func readHubSettings(args []string, stderr io.Writer) (s hubSettings, err error)
 	flags.StringVar(&s.gate, "gate", "", "`file` by which to serve tickets, auth and the desktop's socket (default: don't)")
 	flags.StringVar(&s.gateListen, "gate-listen", "127.0.0.1:8088", "`address` for --gate: a loopback one, or unix:PATH")
 	flags.BoolVar(&s.egress, "egress", false, "be the browser's proxy too")
-	err = parse(flags, args, stderr)
+	err = parseFlags(flags, args, stderr)
 	s.policy = *file
 	return s, err
 }
 
-// runHub serves all that the image serves behind nginx, in one process: MCP,
-// with --gate also tickets, auth and the desktop's socket, with --egress the
-// browser's proxy. The tool itself is a server of the hub's, a process of its own.
+// runHub serves in one process everything behind nginx: MCP; with --gate also tickets, auth and the desktop's socket;
+// with --egress the browser's proxy. The tool itself is an MCP server in a process of its own.
 func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	if len(args) > 0 && args[0] == "ctl" {
 		return runHubCtl(ctx, args[1:], std)
@@ -72,12 +71,12 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	if err != nil {
 		return err
 	}
-	hangups, err := harden()
+	hangups, err := hardenProcess()
 	if err != nil {
 		return err
 	}
 	defer process.EndChildren()
-	debug.SetGCPercent(50) // of a heap of 2 MB: less memory for little work
+	debug.SetGCPercent(50) // with a heap of 2 MB: less memory for little work
 	p, err := policy.Load(set.policy)
 	if err != nil {
 		return err
@@ -90,10 +89,10 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 	defer func() {
 		err = errors.Join(err, m.Close())
 		if shown != nil {
-			_ = shown.show() // the last lines are of the end
+			_ = shown.printChanged() // includes the records of the shutdown
 		}
 	}()
-	all, err := m.open(set, p)
+	all, err := m.openServices(set, p)
 	defer all.close()
 	if err != nil {
 		return err
@@ -106,24 +105,24 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 		fmt.Fprintf(std.err, "browser-shell: %s on %s\n", s.name, s.listener.Addr())
 	}
 	fmt.Fprintf(std.err, "browser-shell: pages may be opened on: %s\n", p.Open.Hosts())
-	fmt.Fprintf(std.err, "browser-shell: serving %s\n", endpoint(all[0].listener.Addr()))
-	shown = m.anchors(std.out)
+	fmt.Fprintf(std.err, "browser-shell: serving %s\n", describeEndpoint(all[0].listener.Addr()))
+	shown = m.newAnchors(std.out)
 	return append(all, service{"anchors", nil, shown.serve, nil}).serve(ctx)
 }
 
-// endpoint is what to tell people of the hub's address.
-func endpoint(a net.Addr) string {
+// describeEndpoint returns the hub's address in words for people.
+func describeEndpoint(a net.Addr) string {
 	if a.Network() == "unix" {
 		return "unix:" + a.String() + ", path " + hub.Path
 	}
 	return "http://" + a.String() + hub.Path
 }
 
-// anchorTime is the time between two anchors of a log that grows.
+// anchorTime is the interval between two anchors of a log that grows.
 const anchorTime = time.Minute
 
-// anchor is a line on standard output, which the container's own is: with it who keeps those lines can tell whether a log
-// was cut or written anew.
+// anchor is a line on standard output, which is the container's. Anyone who keeps these lines can detect that a log was
+// cut or rewritten.
 type anchor struct {
 	Event string    `json:"event"` // AUDIT_ANCHOR
 	Time  time.Time `json:"ts"`
@@ -139,7 +138,7 @@ type anchors struct {
 	last map[*audit.Log]int64
 }
 
-func (m *managed) anchors(out io.Writer) *anchors {
+func (m *managed) newAnchors(out io.Writer) *anchors {
 	a := &anchors{out, []*audit.Log{m.AuditLog()}, map[*audit.Log]int64{}}
 	if m.egress != nil {
 		a.logs = append(a.logs, m.egress.log)
@@ -147,10 +146,10 @@ func (m *managed) anchors(out io.Writer) *anchors {
 	return a
 }
 
-// show prints those that have changed.
-func (a *anchors) show() error {
+// printChanged prints the heads that have changed.
+func (a *anchors) printChanged() error {
 	for _, l := range a.logs {
-		_ = l.Ready() // it reads what other processes have added; what is wrong is told elsewhere
+		_ = l.Ready() // reads lines of other processes; its error is reported elsewhere
 		seq, head := l.Head()
 		if seq == a.last[l] {
 			continue
@@ -163,10 +162,10 @@ func (a *anchors) show() error {
 	return nil
 }
 
-// serve prints them at once and from time to time until ctx ends. That nobody takes them is no reason to end.
+// serve prints the heads immediately and then once every anchorTime until ctx ends. It ignores write errors.
 func (a *anchors) serve(ctx context.Context) error {
 	for {
-		_ = a.show()
+		_ = a.printChanged()
 		select {
 		case <-time.After(anchorTime):
 		case <-ctx.Done():
@@ -175,7 +174,8 @@ func (a *anchors) serve(ctx context.Context) error {
 	}
 }
 
-// Ready returns nil if the image can serve, or what prevents it: the hub's servers, or a log that is full or can't be written.
+// Ready returns nil if the image can serve. Otherwise it returns the cause: a server of the hub, or a log that is full
+// or not writable.
 func (m *managed) Ready() error {
 	err := m.Hub.Ready()
 	if m.egress != nil {
@@ -184,22 +184,22 @@ func (m *managed) Ready() error {
 	return err
 }
 
-// managed is the hub with all else that is read again together with its files.
+// managed is the hub together with everything else that Reload reads again.
 type managed struct {
 	*hub.Hub
 	metrics *admin.Metrics
-	policy  string // file
+	policy  string // path of the policy file
 	egress  *egressProxy
 
-	reloading sync.Mutex // by signal, by order
+	reloading sync.Mutex // held during Reload, from a signal or the API
 }
 
 func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, error) {
-	log, err := auditFile(set, p)
+	log, err := chooseAuditFile(set, p)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := hubLock(p, set.config)
+	lock, err := chooseLockFile(p, set.config)
 	if err != nil {
 		return nil, err
 	}
@@ -215,16 +215,16 @@ func openHub(set hubSettings, p *policy.Policy, stderr io.Writer) (*managed, err
 	return &managed{Hub: h, metrics: metrics, policy: set.policy}, nil
 }
 
-// auditFile is the audit log of the hub and of the gate.
-func auditFile(set hubSettings, p *policy.Policy) (string, error) {
+// chooseAuditFile returns the path of the audit log of hub and gate.
+func chooseAuditFile(set hubSettings, p *policy.Policy) (string, error) {
 	if set.audit != "" {
 		return set.audit, nil
 	}
-	return logFile(p, "audit.jsonl")
+	return chooseLogFile(p, "audit.jsonl")
 }
 
-// hubLock is the file by which two hubs of one configuration refuse each other.
-func hubLock(p *policy.Policy, config string) (string, error) {
+// chooseLockFile returns the path of the lock file that prevents two hubs with one configuration.
+func chooseLockFile(p *policy.Policy, config string) (string, error) {
 	dir, err := policy.OpenStateDir(p.StateDir)
 	if err != nil {
 		return "", err
@@ -238,9 +238,8 @@ func hubLock(p *policy.Policy, config string) (string, error) {
 	return filepath.Join(dir, fmt.Sprintf("hub-%.8x.lock", sha256.Sum256([]byte(config)))), nil
 }
 
-// open opens all that listens, the hub first. Also with an error it gives
-// what is to be closed.
-func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err error) {
+// openServices opens all listeners, the hub's first. With an error it also returns the services to close.
+func (m *managed) openServices(set hubSettings, p *policy.Policy) (all services, err error) {
 	l, err := hub.Listen(set.listen, set.remote)
 	if err != nil {
 		return all, err
@@ -282,7 +281,7 @@ func (m *managed) open(set hubSettings, p *policy.Policy) (all services, err err
 	return all, nil
 }
 
-// readToken reads the management token: one line of at least 16 characters, in a file that nobody else may read.
+// readToken reads the management token: one line of at least 16 characters, in a file that nobody else can read.
 func readToken(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("--manage needs --manage-token FILE; make one with: (umask 077; openssl rand -hex 32 >FILE)")
@@ -310,9 +309,8 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// Reload reads again what the programs here and the tool go by: the hub's two
-// files and the policy. It is also the management API's. Of broken files none
-// is taken.
+// Reload reads the hub's two files and the policy again, and signals the tool to do the same. If a file is invalid,
+// nothing changes. The management API calls it, too.
 func (m *managed) Reload() error {
 	m.reloading.Lock()
 	defer m.reloading.Unlock()
@@ -328,18 +326,17 @@ func (m *managed) Reload() error {
 			return err
 		}
 	}
-	return passOn(syscall.SIGHUP)
+	return signalChildren(syscall.SIGHUP)
 }
 
-// passOn signals the programs started here that are this same program: they
-// have the policy too. Others may take SIGHUP for their end. One that starts at
-// this moment may end, and is started again.
-func passOn(sig syscall.Signal) error {
-	own, err := os.ReadFile("/proc/self/comm") // exe may not be read of one that forbids tracing
+// signalChildren signals the child processes that run this same program: they have the policy, too. SIGHUP might end
+// other programs. A child that is just starting may end, too, and is restarted.
+func signalChildren(sig syscall.Signal) error {
+	own, err := os.ReadFile("/proc/self/comm") // exe isn't readable for a process that forbids tracing
 	if err != nil {
 		return err
 	}
-	// Fields 1 to 4 of proc_pid_stat(5): its number, name, state and parent.
+	// Fields 1 to 4 of proc_pid_stat(5): pid, name, state and parent.
 	like := regexp.MustCompile(`^(\d+) \(` + regexp.QuoteMeta(strings.TrimSpace(string(own))) + `\) [A-Y] ` + strconv.Itoa(os.Getpid()) + " ")
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -347,7 +344,7 @@ func passOn(sig syscall.Signal) error {
 	}
 	var errs []error
 	for _, name := range stats {
-		stat, _ := os.ReadFile(name) // it may have ended
+		stat, _ := os.ReadFile(name) // the process may have ended
 		if is := like.FindSubmatch(stat); is != nil {
 			pid, _ := strconv.Atoi(string(is[1]))
 			if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -368,14 +365,14 @@ type service struct {
 
 type services []service
 
-// serve serves all until ctx ends, or until one fails: then none is left.
+// serve serves all until ctx ends or one fails; then it ends the others.
 func (all services) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range all {
 		g.Go(func() error {
 			err := s.serve(ctx)
 			switch stopped := ctx.Err() != nil; {
-			case stopped && errors.Is(err, context.DeadlineExceeded): // a client was cut off: no failure of ours
+			case stopped && errors.Is(err, context.DeadlineExceeded): // a client was cut off, which is not our failure
 				return nil
 			case !stopped && err == nil:
 				err = errors.New("it ended by itself")
@@ -391,6 +388,6 @@ func (all services) serve(ctx context.Context) error {
 
 func (all services) close() {
 	for _, s := range all {
-		_ = s.close() // those that have served are closed already
+		_ = s.close() // a service that has served is closed already
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
-// errHubDown is for a hub that answers and isn't healthy; what is wrong was printed.
+// errHubDown reports an unhealthy hub; the reason is already printed.
 var errHubDown = errors.New("the hub is down")
 
-// ctlCommand is one word after `hub ctl`. do gives what --json prints; show prints it for people.
+// ctlCommand is one subcommand of `hub ctl`. do returns the value for --json; show prints it for people.
 type ctlCommand struct {
 	name, args, does string
 	do               func(c *admin.Client, ctx context.Context, name string) (any, error)
@@ -29,15 +29,15 @@ type ctlCommand struct {
 
 func ctlCommands() []ctlCommand {
 	return []ctlCommand{
-		{"servers", "", "all servers", plain((*admin.Client).Servers)},
-		{"server", "NAME", "one server, with the end of its log", named((*admin.Client).Server)},
-		{"start", "NAME", "start a server", named((*admin.Client).Start)},
-		{"stop", "NAME", "stop a server until it is started", named((*admin.Client).Stop)},
-		{"restart", "NAME", "stop and start a server", named((*admin.Client).Restart)},
-		{"tools", "", "all tools, also blocked ones", plain((*admin.Client).Tools)},
-		{"health", "", "whether every server runs; exit code 1 if not", plain(hubHealth)},
-		{"metrics", "", "the Prometheus text", plain((*admin.Client).Metrics)},
-		{"reload", "", "read configuration and policy again", plain((*admin.Client).Reload)},
+		{"servers", "", "all servers", withoutName((*admin.Client).Servers)},
+		{"server", "NAME", "one server, with the end of its log", withName((*admin.Client).Server)},
+		{"start", "NAME", "start a server", withName((*admin.Client).Start)},
+		{"stop", "NAME", "stop a server until it is started", withName((*admin.Client).Stop)},
+		{"restart", "NAME", "stop and start a server", withName((*admin.Client).Restart)},
+		{"tools", "", "all tools, also blocked ones", withoutName((*admin.Client).Tools)},
+		{"health", "", "whether every server runs; exit code 1 if not", withoutName(hubHealth)},
+		{"metrics", "", "the Prometheus text", withoutName((*admin.Client).Metrics)},
+		{"reload", "", "read configuration and policy again", withoutName((*admin.Client).Reload)},
 	}
 }
 
@@ -45,15 +45,15 @@ func hubHealth(c *admin.Client, ctx context.Context) (admin.Health, error) {
 	return c.Health(ctx, admin.Full)
 }
 
-func named[T any](do func(*admin.Client, context.Context, string) (T, error)) func(*admin.Client, context.Context, string) (any, error) {
+func withName[T any](do func(*admin.Client, context.Context, string) (T, error)) func(*admin.Client, context.Context, string) (any, error) {
 	return func(c *admin.Client, ctx context.Context, name string) (any, error) { return do(c, ctx, name) }
 }
 
-func plain[T any](do func(*admin.Client, context.Context) (T, error)) func(*admin.Client, context.Context, string) (any, error) {
+func withoutName[T any](do func(*admin.Client, context.Context) (T, error)) func(*admin.Client, context.Context, string) (any, error) {
 	return func(c *admin.Client, ctx context.Context, _ string) (any, error) { return do(c, ctx) }
 }
 
-// runHubCtl asks a running hub over its management socket.
+// runHubCtl sends a command to a running hub over its management socket.
 func runHubCtl(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("hub ctl", flag.ContinueOnError)
 	flags.SetOutput(std.err)
@@ -83,7 +83,7 @@ func runHubCtl(ctx context.Context, args []string, std stdio) error {
 	if err != nil {
 		return err
 	}
-	if err := show(std.out, result, *asJSON); err != nil {
+	if err := printResult(std.out, result, *asJSON); err != nil {
 		return err
 	}
 	if h, ok := result.(admin.Health); ok && h.Status != "ok" {
@@ -92,8 +92,8 @@ func runHubCtl(ctx context.Context, args []string, std stdio) error {
 	return nil
 }
 
-// show prints what a command gave, as JSON or for people. Metrics are text in both.
-func show(out io.Writer, result any, asJSON bool) error {
+// printResult prints the result of a command, as JSON or for people. Metrics are text in both cases.
+func printResult(out io.Writer, result any, asJSON bool) error {
 	if text, ok := result.([]byte); ok {
 		_, err := out.Write(text)
 		return err
@@ -106,15 +106,15 @@ func show(out io.Writer, result any, asJSON bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	switch v := result.(type) {
 	case []upstream.Status:
-		serverTable(w, v...)
+		printServers(w, v...)
 	case upstream.Status:
-		serverTable(w, v)
+		printServers(w, v)
 	case admin.Server:
-		serverPage(w, v)
+		printServer(w, v)
 	case []admin.Tool:
-		toolTable(w, v)
+		printTools(w, v)
 	case admin.Health:
-		healthPage(w, v)
+		printHealth(w, v)
 	}
 	return w.Flush()
 }
@@ -129,7 +129,7 @@ func ctlUsage(flags *flag.FlagSet, w io.Writer) {
 	flags.PrintDefaults()
 }
 
-func serverTable(w io.Writer, all ...upstream.Status) {
+func printServers(w io.Writer, all ...upstream.Status) {
 	fmt.Fprintln(w, "NAME\tSTATE\tSINCE\tTRANSPORT\tPID\tTOOLS\tRESTARTS\tATTEMPT\tNEXT RETRY")
 	for _, s := range all {
 		pid, retry := "-", "-"
@@ -137,29 +137,29 @@ func serverTable(w io.Writer, all ...upstream.Status) {
 			pid = strconv.Itoa(s.PID)
 		}
 		if !s.NextRetry.IsZero() {
-			retry = "in " + round(time.Until(s.NextRetry))
+			retry = "in " + roundSeconds(time.Until(s.NextRetry))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s ago\t%s\t%s\t%d\t%d\t%d\t%s\n",
-			shown(s.Name), shown(string(s.State)), round(time.Since(s.Since)), shown(s.Transport), pid, s.Tools, s.Restarts, s.Attempt, retry)
+			showSafely(s.Name), showSafely(string(s.State)), roundSeconds(time.Since(s.Since)), showSafely(s.Transport), pid, s.Tools, s.Restarts, s.Attempt, retry)
 	}
 }
 
-func serverPage(w io.Writer, s admin.Server) {
-	serverTable(w, s.Status)
+func printServer(w io.Writer, s admin.Server) {
+	printServers(w, s.Status)
 	for _, line := range [][2]string{{"server", s.Server}, {"protocol", s.Protocol}, {"last error", s.LastError}} {
 		if line[1] != "" {
-			fmt.Fprintf(w, "%s: %s\n", line[0], shown(line[1]))
+			fmt.Fprintf(w, "%s: %s\n", line[0], showSafely(line[1]))
 		}
 	}
 	if s.Log != "" {
 		fmt.Fprintln(w, "log:")
 		for line := range strings.Lines(s.Log) {
-			fmt.Fprintln(w, "  "+shown(strings.TrimSpace(line)))
+			fmt.Fprintln(w, "  "+showSafely(strings.TrimSpace(line)))
 		}
 	}
 }
 
-func toolTable(w io.Writer, all []admin.Tool) {
+func printTools(w io.Writer, all []admin.Tool) {
 	fmt.Fprintln(w, "NAME\tSERVER\tBLOCKED\tDESCRIPTION")
 	for _, t := range all {
 		blocked := "-"
@@ -170,23 +170,23 @@ func toolTable(w io.Writer, all []admin.Tool) {
 		if r := []rune(first); len(r) > 60 {
 			first = string(r[:60]) + "…"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(t.Name), shown(t.Server), blocked, shown(first))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", showSafely(t.Name), showSafely(t.Server), blocked, showSafely(first))
 	}
 }
 
-func healthPage(w io.Writer, h admin.Health) {
-	fmt.Fprintln(w, shown(h.Status))
+func printHealth(w io.Writer, h admin.Health) {
+	fmt.Fprintln(w, showSafely(h.Status))
 	for line := range strings.Lines(h.Reason) {
-		fmt.Fprintln(w, shown(strings.TrimSuffix(line, "\n")))
+		fmt.Fprintln(w, showSafely(strings.TrimSuffix(line, "\n")))
 	}
-	serverTable(w, h.Details...)
+	printServers(w, h.Details...)
 }
 
-// round is for people: 3s, 12m5s; what is past is now.
-func round(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
+// roundSeconds formats a duration for people, such as 3s or 12m5s; a negative one as 0s.
+func roundSeconds(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// shown makes a server's own words fit for a terminal and a table: nothing that moves, colours, hides or turns text.
-func shown(s string) string {
+// showSafely removes from a server's text all characters that move the cursor or colour, hide or reverse text.
+func showSafely(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return ' '

@@ -102,7 +102,7 @@ func TestHubCtl(t *testing.T) {
 	} {
 		var out, errs strings.Builder
 		args := append(strings.Fields(tt.args), "--socket", tt.socket)
-		code := exitCode(runHubCtl(t.Context(), args, stdio{nil, &out, &errs}), &errs)
+		code := reportExit(runHubCtl(t.Context(), args, stdio{nil, &out, &errs}), &errs)
 		if code != tt.code || !strings.Contains(blanks.ReplaceAllString(out.String(), " "), tt.out) || !strings.Contains(errs.String(), tt.err) {
 			t.Errorf("%s: exit code %d\nstdout: %s\nstderr: %s", tt.args, code, out.String(), errs.String())
 		}

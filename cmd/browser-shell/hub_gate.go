@@ -18,27 +18,27 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// vncAddress is where the desktop is; tests put another one there.
+// vncAddress is the address of the desktop; tests replace it.
 var vncAddress = "127.0.0.1:5900"
 
-// Bounds on the gate's one client, nginx, which asks about each of its up to
-// 2000 requests and keeps a connection for 20 s. How long a desktop is looked
-// at has none.
+// Limits for the gate's only client, nginx. It asks about each of its up to 2000 requests and keeps a connection for 20
+// s. The time that a desktop stays connected has no limit.
 const (
 	gateClients = 2048            // connections; further ones wait to be accepted
 	gateHeader  = 5 * time.Second // for a request's head to arrive
-	gateHead    = 64 << 10        // bytes of it: nginx takes 8 KiB a line and passes on four
-	gateIdle    = time.Minute     // or nginx would use a connection that is being closed
-	gateEnd     = 3 * time.Second // for desktops to take their leave
+	gateHead    = 64 << 10        // bytes of it: nginx accepts 8 KiB a line and forwards four lines
+	gateIdle    = time.Minute     // longer than nginx's 20 s: nginx must not use a connection that is being closed
+	gateEnd     = 3 * time.Second // for desktops to close their connections
 )
 
-// openGate serves /tickets, /auth and /websockify for nginx. What tickets with input are used for it writes to the audit log.
+// openGate opens the gate, which serves /tickets, /auth and /websockify for nginx. The gate logs the use of each ticket
+// with input.
 func openGate(set hubSettings, p *policy.Policy) (service, error) {
 	c, err := gate.Load(set.gate)
 	if err != nil {
 		return service{}, err
 	}
-	file, err := auditFile(set, p)
+	file, err := chooseAuditFile(set, p)
 	if err != nil {
 		return service{}, err
 	}
@@ -64,7 +64,7 @@ func openGate(set hubSettings, p *policy.Policy) (service, error) {
 	return service{"gate", l, serve, func() error { return errors.Join(l.Close(), log.Close()) }}, nil
 }
 
-// serveGate answers on l until ctx ends; desktops are closed then.
+// serveGate serves on l until ctx ends and then closes the desktops.
 func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
 	var running sync.WaitGroup
 	srv := &http.Server{
@@ -73,7 +73,7 @@ func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
 			defer running.Done()
 			h.ServeHTTP(w, r)
 		}),
-		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
+		DisableGeneralOptionsHandler: true, // by default OPTIONS * is answered
 		ReadHeaderTimeout:            gateHeader,
 		IdleTimeout:                  gateIdle,
 		MaxHeaderBytes:               gateHead,
@@ -94,8 +94,8 @@ func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
 	ended := make(chan struct{})
 	go func() { running.Wait(); close(ended) }()
 	select {
-	case <-ended: // Shutdown knows nothing of WebSockets
-	case <-within.Done(): // a client that doesn't answer is no error
+	case <-ended: // Shutdown doesn't wait for WebSockets
+	case <-within.Done(): // a client that doesn't answer is not an error
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// log gives the whole lines of a log; one may be being written.
+// log returns the whole lines of a log; one may be being written.
 func (l *lab) log(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(l.state, name))
@@ -322,7 +322,7 @@ func TestHubKilled(t *testing.T) {
 	l.wantClean(t)
 }
 
-// ended tells whether a process that is no child of ours has ended.
+// ended reports whether a process that is no child of ours has ended.
 func ended(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err != nil || strings.Contains(string(status), "\nState:\tZ")

@@ -20,16 +20,16 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// gateFile is what `init` writes for `hub --gate`.
+// gateFile is the file that `init` writes for `hub --gate`.
 const gateFile = "/run/browser-shell/gate.json"
 
-// supervisor is what `init` becomes.
+// supervisor is the command that `init` becomes.
 var supervisor = []string{"/usr/bin/supervisord", "-n", "-c", "/opt/gem/supervisord.conf"}
 
-// errConfig is for what the operator has to set otherwise: exit code 78, EX_CONFIG of sysexits.h. Starting again is no help.
+// errConfig marks errors in the operator's settings: exit code 78, EX_CONFIG of sysexits.h. A restart can't help.
 var errConfig = errors.New("configuration")
 
-// account is one of /etc/passwd of the image.
+// account is a user in the image's /etc/passwd.
 type account struct {
 	name     string
 	uid, gid int
@@ -41,10 +41,11 @@ var (
 	serviceAccount = account{"browser-shell", 1001, 1001} // browser-shell and agent-browser
 )
 
-// accounts are who runs what. Started as root, supervisord and nginx's master stay root; otherwise all three are gem.
+// accounts holds the account of each program. Started as root, supervisord and nginx's master stay root; otherwise all
+// three are gem.
 type accounts struct{ self, desktop, service account }
 
-func accountsOf(uid int) (accounts, error) {
+func chooseAccounts(uid int) (accounts, error) {
 	switch uid {
 	case root.uid:
 		return accounts{root, desktopAccount, serviceAccount}, nil
@@ -54,14 +55,15 @@ func accountsOf(uid int) (accounts, error) {
 	return accounts{}, fmt.Errorf("started as user %d: start the container as root, or as %[2]d:%[2]d with --user %[2]d:%[2]d (runAsUser: %[2]d)", uid, desktopAccount.uid)
 }
 
-// place is a directory that is written to.
+// place is a directory that a program writes to.
 type place struct {
 	path  string
 	owner account
 	mode  fs.FileMode
 }
 
-// places are all of them, in the order in which they are made. With a read-only root the top directories are mounts.
+// places returns all directories that programs write to, in the order of creation. With a read-only root the top
+// directories are mounts.
 func (a accounts) places() []place {
 	return []place{
 		{"/tmp", a.self, 0o777 | fs.ModeSticky},
@@ -73,34 +75,35 @@ func (a accounts) places() []place {
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
-		// The audit log, which a volume keeps: what is mounted may belong to anybody, and the log lies in a directory that
-		// only its writer enters.
+		// The audit log is usually on a volume. A volume may belong to anybody, so the log is in a subdirectory that
+		// only its writer can enter.
 		{"/var/log/browser-shell", a.self, 0o755},
 		{"/var/log/browser-shell/audit", a.service, 0o700},
-		{logDir, a.self, 0o700}, // addresses that pages and agents used
+		{logDir, a.self, 0o700}, // contains addresses that pages and agents used
 	}
 }
 
 const logDir = "/var/log/gem"
 
-// plan is what the operator's variables come to.
+// plan is the result of the operator's environment variables.
 type plan struct {
 	accounts
 	gate     gate.Config
 	outgoing egress.Outgoing
-	env      []string // the whole environment of the programs
+	env      []string // the complete environment of the programs
 }
 
-// planOf reads the operator's variables and no others. hasIPv6 says whether a socket can be bound to an address.
-func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bool) (plan, error) {
-	a, err := accountsOf(uid)
+// readPlan returns the plan for the operator's variables; it reads no others. hasIPv6 reports whether a socket can be
+// bound to an address.
+func readPlan(getenv func(string) string, uid int, hasIPv6 func(address string) bool) (plan, error) {
+	a, err := chooseAccounts(uid)
 	if err != nil {
 		return plan{}, err
 	}
 	g, err1 := gate.FromEnv(getenv)
-	zone, err2 := timeZone(getenv("TZ"))
-	screen, err3 := screenSize(getenv("SLIM_SCREEN"))
-	languages, err4 := pageLanguages(getenv("SLIM_LANG"))
+	zone, err2 := checkTimeZone(getenv("TZ"))
+	screen, err3 := checkScreenSize(getenv("SLIM_SCREEN"))
+	languages, err4 := checkLanguages(getenv("SLIM_LANG"))
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return plan{}, fmt.Errorf("%w: %w", errConfig, err)
 	}
@@ -116,16 +119,16 @@ func planOf(getenv func(string) string, uid int, hasIPv6 func(address string) bo
 		"SLIM_SUPERVISOR_USER=" + a.self.name,
 		"SLIM_DESKTOP_USER=" + a.desktop.name,
 		"SLIM_SERVICE_USER=" + a.service.name,
-		"SLIM_NGINX_CONF=" + nginxConf(getenv("SLIM_LISTEN"), hasIPv6),
+		"SLIM_NGINX_CONF=" + chooseNginxConf(getenv("SLIM_LISTEN"), hasIPv6),
 		"SLIM_SCREEN=" + screen,
 		"SLIM_WINDOW=" + strings.Replace(screen, "x", ",", 1),
 		"SLIM_LANG=" + languages,
 	}}, nil
 }
 
-// nginxConf picks one of nginx's main files. SLIM_LISTEN, which gate.FromEnv has checked, can narrow what is listened to,
-// not widen it.
-func nginxConf(listen string, hasIPv6 func(address string) bool) string {
+// chooseNginxConf returns one of nginx's main files. SLIM_LISTEN, which gate.FromEnv has checked, can narrow the
+// listening addresses, not widen them.
+func chooseNginxConf(listen string, hasIPv6 func(address string) bool) string {
 	name, address := "/opt/gem/nginx", "[::]:0"
 	if listen != "" {
 		name, address = name+"-loopback", "[::1]:0"
@@ -146,8 +149,8 @@ func canListen(address string) bool {
 
 var zoneName = lazyregexp.New(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`)
 
-// timeZone takes a name of the time zone database. The C library would open any file that TZ names.
-func timeZone(name string) (string, error) {
+// checkTimeZone checks a name of the time zone database. The C library would open any file that TZ names.
+func checkTimeZone(name string) (string, error) {
 	name = cmp.Or(name, "UTC")
 	if len(name) > 64 || !zoneName.MatchString(name) {
 		return "", errors.New("TZ: must be the name of a time zone, such as Europe/Berlin")
@@ -155,14 +158,15 @@ func timeZone(name string) (string, error) {
 	return name, nil
 }
 
-// screenPattern is a width and a height. What it lets through becomes a word of Xvnc's and the browser's command lines.
+// screenPattern matches a width and a height. The match becomes part of the command lines of Xvnc and the browser.
 var screenPattern = lazyregexp.New(`^([1-9][0-9]{2,3})x([1-9][0-9]{2,3})$`)
 
-// screenSize returns the size of the desktop in pixels: 3840x2160 takes 32 MB, larger ones only memory.
-func screenSize(size string) (string, error) {
+// checkScreenSize returns the size of the desktop in pixels, at most 3840x2160. That size takes 32 MB; a larger one
+// only takes more memory.
+func checkScreenSize(size string) (string, error) {
 	size = cmp.Or(size, "1280x1024")
 	if m := screenPattern.FindStringSubmatch(size); m != nil {
-		width, _ := strconv.Atoi(m[1]) // the pattern has digits
+		width, _ := strconv.Atoi(m[1]) // the pattern has only digits
 		height, _ := strconv.Atoi(m[2])
 		if width >= 320 && width <= 3840 && height >= 240 && height <= 2160 {
 			return size, nil
@@ -171,12 +175,12 @@ func screenSize(size string) (string, error) {
 	return "", errors.New("SLIM_SCREEN: must be WIDTHxHEIGHT in pixels, from 320x240 to 3840x2160, such as 1280x800")
 }
 
-// languagePattern is a list of up to eight language tags (BCP 47), without variants and extensions. What it lets through
-// becomes a word of the browser's command line.
+// languagePattern matches up to eight language tags (BCP 47) without variants and extensions. The match becomes part of
+// the browser's command line.
 var languagePattern = lazyregexp.New(`^[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?(,[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?){0,7}$`)
 
-// pageLanguages returns the languages that pages are asked for, the best first.
-func pageLanguages(tags string) (string, error) {
+// checkLanguages returns the languages that the browser requests from pages, the best first.
+func checkLanguages(tags string) (string, error) {
 	tags = cmp.Or(tags, "en-US,en")
 	if !languagePattern.MatchString(tags) {
 		return "", errors.New("SLIM_LANG: must be up to eight language tags, the best first, such as de or de-CH,de,en")
@@ -184,8 +188,8 @@ func pageLanguages(tags string) (string, error) {
 	return tags, nil
 }
 
-// checkFiles reads the files that the hub goes by, before anything is started: supervisord would start a hub that can't read
-// them again and again, and the reason would be in a log inside.
+// checkFiles reads the hub's files before anything starts. Otherwise supervisord would restart a failing hub again and
+// again, with the reason only in a log inside the container.
 func checkFiles() error {
 	_, err1 := policy.Load(policy.DefaultPath)
 	_, err2 := guard.Load(guard.DefaultPath)
@@ -196,38 +200,39 @@ func checkFiles() error {
 	return nil
 }
 
-// tetherSocket is where the egress proxy finds the tether. Only the service account may enter its directory.
+// tetherSocket is the socket by which the egress proxy reaches the tether. Only the service account can enter its
+// directory.
 const tetherSocket = "/run/browser-shell/tether.sock"
 
-// publicPort is where the image answers.
+// publicPort is the address at which the image answers.
 const publicPort = "127.0.0.1:8080"
 
-// exitStatus is how the programs ended.
+// exitStatus is the exit status of supervisord.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("supervisord ended with status %d", int(e)) }
 
-// runInit is the image's entry: it prepares what the programs need and becomes supervisord. With --tether it starts
-// supervisord and stays, to carry connections and to end the container when slimctl is gone.
+// runInit is the image's entry point: it prepares the programs' directories and becomes supervisord. With --tether it
+// starts supervisord and stays, to carry connections and to end the container when slimctl is gone.
 func runInit(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("init", flag.ContinueOnError)
 	tethered := flags.Bool("tether", false, "carry all connections over standard input and output, to slimctl")
 	hold := flags.Bool("hold", false, "be what --tether becomes")
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
 	if *hold {
-		a, err := accountsOf(os.Getuid())
+		a, err := chooseAccounts(os.Getuid())
 		if err != nil {
 			return err
 		}
-		return plan{accounts: a, env: os.Environ()}.hold(ctx)
+		return plan{accounts: a, env: os.Environ()}.superviseTethered(ctx)
 	}
-	p, err := planOf(os.Getenv, os.Getuid(), canListen)
+	p, err := readPlan(os.Getenv, os.Getuid(), canListen)
 	if err != nil {
 		return err
 	}
-	if err := as(p.service, p.self, checkFiles); err != nil {
+	if err := doAs(p.service, p.self, checkFiles); err != nil {
 		return err
 	}
 	if *tethered {
@@ -239,11 +244,11 @@ func runInit(ctx context.Context, args []string, std stdio) error {
 	if err := p.dropProfileLocks("/"); err != nil {
 		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
 	}
-	if *tethered { // what stays has the key in its environment no more
-		return replace([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)
+	if *tethered { // removes the key from the environment of the process that stays
+		return becomeProgram([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)
 	}
 	if err := keepOutput(); err != nil {
 		return err
 	}
-	return replace(supervisor, p.env)
+	return becomeProgram(supervisor, p.env)
 }

@@ -17,14 +17,15 @@ import (
 	"github.com/slimctl/slimctl/server/egress"
 )
 
-// Any of the places may be a volume that someone else has filled. So nothing below follows a link as root, and what is
-// done inside of another account's directory is done with that account's rights. Root needs CAP_CHOWN, CAP_SETUID and
-// CAP_SETGID for this; supervisord needs the last two as well, and CAP_KILL.
+// Any of the places may be a volume with foreign content. So nothing below follows a link as root, and work inside
+// another account's directory is done with that account's rights. Root needs CAP_CHOWN, CAP_SETUID and CAP_SETGID for
+// this; supervisord needs the last two, and CAP_KILL.
 
-// prepare makes everything below root ready for supervisord. It can be done again: a container may be stopped and started.
+// prepare prepares all directories below root for supervisord. It is idempotent: a container may be stopped and started
+// again.
 func (p plan) prepare(root string) error {
 	for _, d := range p.places() {
-		if err := d.make(root, p.self); err != nil {
+		if err := d.create(root, p.self); err != nil {
 			return fmt.Errorf("%s: %w\n%s", d.path, err, d.remedy(p.self))
 		}
 	}
@@ -36,7 +37,7 @@ func (p plan) prepare(root string) error {
 	return nil
 }
 
-// remedy says what to do about a place that can't be made.
+// remedy returns the operator's next step for a place that can't be made.
 func (d place) remedy(self account) string {
 	if self == d.owner && self.uid != 0 {
 		return fmt.Sprintf("make it writable for user %d: mount a tmpfs or a volume of that user there, or start the container as root", self.uid)
@@ -44,21 +45,21 @@ func (d place) remedy(self account) string {
 	return "mount a tmpfs or a volume there that can be written to, and leave the container CHOWN, SETUID, SETGID and KILL; or start it as 1000:1000"
 }
 
-// make makes the directory and gives it to its owner. As root it is that owner's with exactly that mode afterwards;
-// otherwise it is enough that it can be written to.
-func (d place) make(root string, self account) error {
+// create creates the directory and gives it to its owner. As root it sets owner and mode exactly; otherwise the
+// directory only has to be writable.
+func (d place) create(root string, self account) error {
 	dir, err := openDir(filepath.Join(root, d.path))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := d.give(dir, self); err != nil {
+	if err := d.setOwner(dir, self); err != nil {
 		return err
 	}
-	return as(d.owner, self, func() error { return tryWrite(dir) })
+	return doAs(d.owner, self, func() error { return tryWrite(dir) })
 }
 
-func (d place) give(dir *os.File, self account) error {
+func (d place) setOwner(dir *os.File, self account) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return err
@@ -71,14 +72,14 @@ func (d place) give(dir *os.File, self account) error {
 	if owned && st.Mode&^unix.S_IFMT == mode || self.uid != 0 && int(st.Uid) != self.uid {
 		return nil
 	}
-	// Without CAP_FOWNER only the owner changes a mode, so it is root's for that.
+	// Without CAP_FOWNER only the owner can change a mode, so root takes the directory first.
 	if self.uid == 0 {
 		if err := chown(dir, self); err != nil {
 			return err
 		}
 	}
 	err := unix.Fchmodat(int(dir.Fd()), ".", mode, 0)
-	if errors.Is(err, unix.EACCES) { // "." is looked up in it, for which an owner who left it without x has no right
+	if errors.Is(err, unix.EACCES) { // the lookup of "." needs x, which an owner may have removed
 		err = unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), mode)
 	}
 	if err != nil {
@@ -97,7 +98,7 @@ func chown(dir *os.File, to account) error {
 	return nil
 }
 
-// tryWrite tells a read-only mount before a program fails on it.
+// tryWrite detects a read-only mount before a program fails on it.
 func tryWrite(dir *os.File) error {
 	name := ".init-" + rand.Text()
 	f, err := createIn(dir, name, 0o600)
@@ -116,8 +117,8 @@ func createIn(dir *os.File, name string, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(dir.Name(), name)), nil
 }
 
-// openDir opens a directory and makes it, and those above it, if they aren't there. It follows no link. What it gives is
-// only a place (O_PATH): without CAP_DAC_OVERRIDE root may not read what is another account's alone.
+// openDir opens a directory, and creates it and its parents if necessary. It follows no link. The file is opened with
+// O_PATH: without CAP_DAC_OVERRIDE root can't read another account's private directory.
 func openDir(path string) (*os.File, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Open("/", flags, 0)
@@ -134,7 +135,7 @@ func openDir(path string) (*os.File, error) {
 				fd, err = unix.Openat(above, name, flags, 0)
 			}
 		}
-		_ = unix.Close(above) // it was only read
+		_ = unix.Close(above) // opened only for the lookup
 	}
 	switch {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
@@ -145,15 +146,15 @@ func openDir(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), at), nil
 }
 
-// as calls do with the rights of an account on files. The kernel takes root's own away for that time (capabilities(7),
-// "Effect of user ID changes on capabilities").
-func as(who, self account, do func() error) error {
+// doAs calls do with the file rights of the account who. The kernel removes root's own rights meanwhile
+// (capabilities(7), "Effect of user ID changes on capabilities").
+func doAs(who, self account, do func() error) error {
 	if who == self {
 		return do()
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the ids are this thread's, which ends with the goroutine
+		runtime.LockOSThread() // the ids belong to this thread, which ends with the goroutine
 		err := setFS(who)
 		if err == nil {
 			err = do()
@@ -163,7 +164,7 @@ func as(who, self account, do func() error) error {
 	return <-done
 }
 
-// setFS tells by a second call whether the first one did it: they have no other result.
+// setFS sets the file system ids of the thread. Only a second call shows whether the first succeeded.
 func setFS(who account) error {
 	_, _ = unix.SetfsgidRetGid(who.gid)
 	_, _ = unix.SetfsuidRetUid(who.uid)
@@ -178,7 +179,7 @@ func setFS(who account) error {
 	return nil
 }
 
-// dropLocks removes what X of an earlier run left to say that it runs: its process id may be another's now.
+// dropLocks removes the lock files of an earlier X server: their process id may belong to another process now.
 func (p plan) dropLocks(root string) error {
 	for dir, name := range map[string]string{"/tmp": ".X99-lock", "/tmp/.X11-unix": "X99"} {
 		if err := p.dropLock(filepath.Join(root, dir), name); err != nil {
@@ -188,8 +189,8 @@ func (p plan) dropLocks(root string) error {
 	return nil
 }
 
-// dropLock removes a name from a directory of everybody's. A directory may stand there, which may be full: the name is
-// what must go.
+// dropLock removes a name from a world-writable directory. It may be a non-empty directory, so dropLock renames it
+// first.
 func (p plan) dropLock(dir, name string) error {
 	d, err := openDir(dir)
 	if err != nil {
@@ -204,13 +205,13 @@ func (p plan) dropLock(dir, name string) error {
 	if err := unix.Renameat(int(d.Fd()), name, int(d.Fd()), old); err != nil {
 		return err
 	}
-	_ = as(p.desktop, p.self, func() error { return os.RemoveAll(filepath.Join(dir, old)) }) // what stays is in nobody's way
+	_ = doAs(p.desktop, p.self, func() error { return os.RemoveAll(filepath.Join(dir, old)) }) // a leftover is in nobody's way
 	return nil
 }
 
-// dropProfileLocks does the same in the browser's profile. What stands in its way there is gem's own matter.
+// dropProfileLocks removes the locks in the browser's profile. Any obstacle there is gem's own doing.
 func (p plan) dropProfileLocks(root string) error {
-	return as(p.desktop, p.self, func() error { // links lead gem nowhere where it could not go by itself
+	return doAs(p.desktop, p.self, func() error { // as gem: a link leads nowhere that gem can't go
 		for _, name := range []string{"SingletonLock", "SingletonSocket", "SingletonCookie"} {
 			err := os.Remove(filepath.Join(root, "home/gem/.config/browser", name))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -221,14 +222,14 @@ func (p plan) dropProfileLocks(root string) error {
 	})
 }
 
-// checkLinks refuses what root's programs would follow or wait for when they open their files.
+// checkLinks refuses links and special files that root's programs would open in their directories.
 func (p plan) checkLinks(root string) error {
 	for _, dir := range []string{logDir, "/run/nginx", "/run/supervisor"} {
 		d, err := openDir(filepath.Join(root, dir))
 		if err != nil {
 			return err
 		}
-		entries, err := list(d)
+		entries, err := listDir(d)
 		d.Close()
 		if err != nil {
 			return err
@@ -249,7 +250,7 @@ func (p plan) checkLinks(root string) error {
 	return nil
 }
 
-func list(dir *os.File) ([]fs.DirEntry, error) {
+func listDir(dir *os.File) ([]fs.DirEntry, error) {
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: dir.Name(), Err: err}
@@ -259,16 +260,16 @@ func list(dir *os.File) ([]fs.DirEntry, error) {
 	return f.ReadDir(-1)
 }
 
-// writeGate puts the gate's configuration where browser-shell alone reads it. It holds no key, only what checks one.
+// writeGate writes the gate's configuration for the service account alone. It holds verifiers, not keys.
 func (p plan) writeGate(root string) error { return p.writeConfig(root, gateFile, p.gate) }
 
-// writeOutgoing does the same with the outgoing proxy, which may have a password. Without one it takes the place of an
-// earlier run's.
+// writeOutgoing writes the outgoing proxy, which may have a password, for the service account alone. An empty one
+// replaces the file of an earlier run.
 func (p plan) writeOutgoing(root string) error {
 	return p.writeConfig(root, egress.DefaultOutgoing, p.outgoing)
 }
 
-// writeConfig writes a file that the service account alone reads.
+// writeConfig writes a file that only the service account can read.
 func (p plan) writeConfig(root, file string, config any) error {
 	data, err := json.Marshal(config)
 	if err != nil {
@@ -279,7 +280,7 @@ func (p plan) writeConfig(root, file string, config any) error {
 		return err
 	}
 	defer dir.Close()
-	return as(p.service, p.self, func() error {
+	return doAs(p.service, p.self, func() error {
 		name := ".config-" + rand.Text()
 		f, err := createIn(dir, name, 0o400)
 		if err != nil {
@@ -290,21 +291,21 @@ func (p plan) writeConfig(root, file string, config any) error {
 			err = unix.Renameat(int(dir.Fd()), name, int(dir.Fd()), filepath.Base(file))
 		}
 		if err != nil {
-			_ = unix.Unlinkat(int(dir.Fd()), name, 0) // the error says enough
+			_ = unix.Unlinkat(int(dir.Fd()), name, 0) // the first error is enough
 			return fmt.Errorf("write %s: %w", file, err)
 		}
 		return nil
 	})
 }
 
-// namedOutput returns the descriptor for the programs' standard output, which supervisord opens by its name: fd, or one of
-// /dev/null where fd can't be opened so, as a socket can't.
-func namedOutput(fd int) int {
+// openNamedOutput returns a descriptor for the programs' standard output, which supervisord opens by name. It is fd, or
+// one of /dev/null if fd can't be opened by name, such as a socket.
+func openNamedOutput(fd int) int {
 	err := tryOpen(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err == nil {
 		return fd
 	}
-	if !errors.Is(err, fs.ErrNotExist) { // without /proc there is more to complain of
+	if !errors.Is(err, fs.ErrNotExist) { // without /proc there are bigger problems
 		fmt.Fprintln(os.Stderr, "browser-shell init: the anchors of the audit logs are not printed:", err)
 	}
 	if null, err := unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -321,18 +322,18 @@ func tryOpen(path string) error {
 	return f.Close()
 }
 
-// keepOutput makes standard output one that supervisord can open.
+// keepOutput replaces a standard output that supervisord can't open by /dev/null.
 func keepOutput() error {
-	if fd := namedOutput(1); fd != 1 {
+	if fd := openNamedOutput(1); fd != 1 {
 		return unix.Dup3(fd, 1, 0)
 	}
 	return nil
 }
 
-// replace makes this process another program, which and whose children gain no rights by what they start: a setuid file
-// that is left in the image is an ordinary one.
-func replace(argv, env []string) error {
-	runtime.LockOSThread() // the flag is this thread's, and exec keeps the calling thread's
+// becomeProgram replaces this process by another program. It and its children can't gain rights: a setuid file left in
+// the image has no effect.
+func becomeProgram(argv, env []string) error {
+	runtime.LockOSThread() // the flag belongs to this thread; exec keeps the calling thread's flag
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}

@@ -9,12 +9,14 @@ import (
 
 func (plan) prepare(string) error { return errors.New("the image starts on Linux only") }
 
-func as(_, _ account, do func() error) error { return do() }
+func doAs(_, _ account, do func() error) error { return do() }
 
 func (plan) dropProfileLocks(string) error { return nil }
 
-func (plan) hold(context.Context) error { return errors.New("the image starts on Linux only") }
+func (plan) superviseTethered(context.Context) error {
+	return errors.New("the image starts on Linux only")
+}
 
 func keepOutput() error { return nil }
 
-func replace([]string, []string) error { return errors.New("the image starts on Linux only") }
+func becomeProgram([]string, []string) error { return errors.New("the image starts on Linux only") }

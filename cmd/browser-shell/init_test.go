@@ -75,7 +75,7 @@ func TestInitRefuses(t *testing.T) {
 		{"the service's user", 1001, []string{key}, "--user 1000:1000"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := planOf(env(tt.env...), tt.uid, func(string) bool { return true })
+			_, err := readPlan(env(tt.env...), tt.uid, func(string) bool { return true })
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -95,7 +95,7 @@ func TestInitRefuses(t *testing.T) {
 				t.Errorf("%v is an error of the configuration: %v, want %v", err, !want, want)
 			}
 			var said strings.Builder
-			if code := exitCode(err, &said); errors.Is(err, errConfig) && code != 78 {
+			if code := reportExit(err, &said); errors.Is(err, errConfig) && code != 78 {
 				t.Errorf("exit code %d, want 78", code)
 			}
 		})
@@ -109,7 +109,7 @@ func TestInitEnvironment(t *testing.T) {
 		asked = append(asked, name)
 		return map[string]string{"SANDBOX_API_KEY": apiKey, "TZ": "Europe/Berlin", "SLIM_SCREEN": "1280x800", "SLIM_LANG": "de-CH,de"}[name]
 	}
-	p, err := planOf(getenv, 0, func(string) bool { return true })
+	p, err := readPlan(getenv, 0, func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestInitEnvironment(t *testing.T) {
 	if diff := cmp.Diff([]string{"JWT_AUDIENCE", "JWT_ISSUER", "JWT_PUBLIC_KEY", "SANDBOX_API_KEY", "SLIM_ALLOW_ANONYMOUS", "SLIM_LANG", "SLIM_LISTEN", "SLIM_SCREEN", "TICKET_TTL_SECONDS", "TZ"}, slices.Compact(asked)); diff != "" {
 		t.Errorf("variables that are read (-want +got):\n%s", diff)
 	}
-	if p, err = planOf(getenv, 1000, func(string) bool { return true }); err != nil {
+	if p, err = readPlan(getenv, 1000, func(string) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.env[4:7]; !slices.Equal(got, []string{"SLIM_SUPERVISOR_USER=gem", "SLIM_DESKTOP_USER=gem", "SLIM_SERVICE_USER=gem"}) || p.env[1] != "HOME=/home/gem" {
@@ -148,7 +148,7 @@ func TestNginxConf(t *testing.T) {
 		{"loopback", none, "/opt/gem/nginx-loopback-ipv4.conf"},
 		{"loopback", noLoopback, "/opt/gem/nginx-loopback-ipv4.conf"},
 	} {
-		if got := nginxConf(tt.listen, tt.ipv6); got != tt.want {
+		if got := chooseNginxConf(tt.listen, tt.ipv6); got != tt.want {
 			t.Errorf("%q: %s, want %s", tt.listen, got, tt.want)
 		}
 	}
@@ -440,11 +440,11 @@ func TestPrepareRootless(t *testing.T) {
 			}
 			self := p.self
 			var err error
-			p.accounts, err = accountsOf(1000)
+			p.accounts, err = chooseAccounts(1000)
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = as(p.self, self, func() error { return p.prepare(root) })
+			err = doAs(p.self, self, func() error { return p.prepare(root) })
 			if tt.want == nil && err != nil {
 				t.Error(err)
 			}

@@ -16,22 +16,23 @@ import (
 	"github.com/slimctl/slimctl/internal/tether"
 )
 
-// endingTime is how long the programs may take to end when slimctl is gone.
+// endingTime is the time for the programs to end after slimctl is gone.
 const endingTime = 10 * time.Second
 
-// hold starts supervisord and carries connections over standard input and output. It returns when supervisord has ended;
-// when ctx or the input ends it has supervisord end. As this is the container's first process, nothing outlives it.
-func (p plan) hold(ctx context.Context) error {
+// superviseTethered starts supervisord and carries connections over standard input and output. It returns when
+// supervisord has ended. The end of ctx or of the input makes it end supervisord. As this is the container's first
+// process, nothing outlives it.
+func (p plan) superviseTethered(ctx context.Context) error {
 	l, err := p.listenTether("/")
 	if err != nil {
 		return err
 	}
-	in, err1 := pollable(0)
-	out, err2 := pollable(1)
+	in, err1 := openPollable(0)
+	out, err2 := openPollable(1)
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	pid, err := start(supervisor, p.env)
+	pid, err := startUnprivileged(supervisor, p.env)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (p plan) hold(ctx context.Context) error {
 	}()
 	select {
 	case code := <-ended:
-		return statusOf(code)
+		return convertStatus(code)
 	case <-ctx.Done():
 	}
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -55,24 +56,24 @@ func (p plan) hold(ctx context.Context) error {
 	}
 	select {
 	case code := <-ended:
-		return statusOf(code)
+		return convertStatus(code)
 	case <-time.After(endingTime):
 		return errors.New("the programs did not end in time and are killed")
 	}
 }
 
-func statusOf(code int) error {
+func convertStatus(code int) error {
 	if code == 0 {
 		return nil
 	}
 	return exitStatus(code)
 }
 
-// listenTether opens the socket for the egress proxy, as the service account, whose directory it is in.
+// listenTether opens the socket for the egress proxy as the service account, which owns its directory.
 func (p plan) listenTether(root string) (l net.Listener, err error) {
-	err = as(p.service, p.self, func() error {
+	err = doAs(p.service, p.self, func() error {
 		path := filepath.Join(root, tetherSocket)
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // of an earlier run
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // left by an earlier run
 			return err
 		}
 		l, err = net.Listen("unix", path)
@@ -81,8 +82,8 @@ func (p plan) listenTether(root string) (l net.Listener, err error) {
 	return l, err
 }
 
-// pollable makes a file of a standard stream that can be closed while it is read.
-func pollable(fd int) (*os.File, error) {
+// openPollable returns a file for a standard stream; unlike os.Stdin it can be closed during a read.
+func openPollable(fd int) (*os.File, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("standard stream %d: %w", fd, err)
 	}
@@ -90,19 +91,19 @@ func pollable(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("fd%d", fd)), nil
 }
 
-// start starts a program that gains no rights by what it starts, as replace does. It reads nothing, and prints to standard
-// error.
-func start(argv, env []string) (pid int, err error) {
+// startUnprivileged starts a program that can't gain rights, as replace does. Its standard input is empty; its output
+// goes to standard error.
+func startUnprivileged(argv, env []string) (pid int, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
 	}
 	defer null.Close()
-	out := namedOutput(2)
+	out := openNamedOutput(2)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // the flag is this thread's, which ends with the goroutine, and its child's
+		runtime.LockOSThread() // the flag belongs to this thread, which ends with the goroutine, and to its child
 		if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err == nil {
 			pid, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{Env: env, Files: []uintptr{null.Fd(), uintptr(out), 2}})
 		}
@@ -114,8 +115,8 @@ func start(argv, env []string) (pid int, err error) {
 	return pid, nil
 }
 
-// reapUntil collects every process that ends, as the first process of a container must, until pid has, and gives its
-// status.
+// reapUntil reaps every process that ends, as the first process of a container must, until pid ends. It returns the
+// exit status of pid.
 func reapUntil(pid int) int {
 	for {
 		var ws unix.WaitStatus
@@ -123,7 +124,7 @@ func reapUntil(pid int) int {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return 1 // it isn't there: somebody else reaped it
+			return 1 // not our child: somebody else reaped it
 		case got != pid:
 		case ws.Signaled():
 			return 128 + int(ws.Signal())

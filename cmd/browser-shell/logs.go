@@ -11,23 +11,25 @@ import (
 	"strings"
 )
 
-// maxLog is how much of a program's log is printed, in bytes: its end.
+// maxLog is the number of bytes printed from the end of a program's log.
 const maxLog = 1 << 20
 
-// runLogs prints the end of a program's log, or which programs have one: an image needs no other program to read them.
+// runLogs prints the end of a program's log, or the names of the programs with a log. The image has no other program to
+// read logs.
 func runLogs(_ context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("logs", flag.ContinueOnError)
 	program := ""
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		program, args = args[0], args[1:]
 	}
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
 	return printLog(logDir, program, std.out)
 }
 
-// printLog prints the end of the log of a program, or, for an empty one, the names of those that have a log in dir.
+// printLog prints the end of a program's log in dir. For an empty program it prints the names of the programs with a
+// log.
 func printLog(dir, program string, out io.Writer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

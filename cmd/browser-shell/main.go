@@ -1,8 +1,7 @@
-// Command browser-shell is the one tool of the slim image: it serves MCP over
-// stdio (`mcp`) or streamable HTTP (`hub`).
+// Command browser-shell is the one tool of the slim image: it serves MCP over stdio (`mcp`) or streamable HTTP (`hub`).
 //
-// Exit codes: 0 done (end of input, SIGTERM), 1 could not start or serve,
-// 2 wrong usage, 78 the container's variables have to be set otherwise (init).
+// Exit codes: 0 done (end of input, SIGTERM), 1 could not start or serve, 2 wrong usage, 78 wrong settings of the
+// container (init).
 package main
 
 import (
@@ -28,16 +27,16 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// stamp is set by the linker where the build sees no tag: -X main.stamp=v1.2.3.
+// stamp is the version that the linker sets where the build sees no tag: -X main.stamp=v1.2.3.
 var stamp string
 
-// stdio is what a command reads and writes.
+// stdio holds the standard streams of a command.
 type stdio struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// command is one word after the program's name.
+// command is a subcommand of the program.
 type command struct {
 	name, args, does string
 	run              func(ctx context.Context, args []string, std stdio) error
@@ -60,14 +59,14 @@ func commands() []command {
 	}
 }
 
-func usage() string {
+func usageText() string {
 	var b strings.Builder
 	b.WriteString("browser-shell drives the browser for an agent through one MCP tool.\n\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  browser-shell %s %s\t%s\n", c.name, c.args, c.does)
 	}
-	_ = w.Flush() // a Builder takes everything
+	_ = w.Flush() // a Builder has no write errors
 	b.WriteString("\nFlags of a command: browser-shell COMMAND -h\n")
 	return b.String()
 }
@@ -78,38 +77,42 @@ func main() {
 	os.Exit(dispatch(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
-// errUsage is for a command line that was already explained on stderr.
+// errUsage reports a wrong command line; the explanation is already on stderr.
 var errUsage = errors.New("usage")
 
 func dispatch(ctx context.Context, args []string, std stdio) int {
 	if len(args) == 0 {
-		fmt.Fprint(std.err, usage())
+		fmt.Fprint(std.err, usageText())
 		return 2
 	}
 	switch args[0] {
 	case "help", "-h", "--help":
-		fmt.Fprint(std.out, usage())
+		fmt.Fprint(std.out, usageText())
 		return 0
 	case "--version":
 		args[0] = "version"
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
-			return exitCode(c.run(ctx, args[1:], std), std.err)
+			return reportExit(c.run(ctx, args[1:], std), std.err)
 		}
 	}
-	fmt.Fprintf(std.err, "browser-shell: no command %q\n%s", args[0], usage())
+	fmt.Fprintf(std.err, "browser-shell: no command %q\n%s", args[0], usageText())
 	return 2
 }
 
-func exitCode(err error, stderr io.Writer) int {
+func reportExit(err error, stderr io.Writer) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
 	case errors.Is(err, errUsage):
 		return 2
 	}
-	fmt.Fprintln(stderr, "browser-shell:", err)
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = showSafely(lines[i])
+	}
+	fmt.Fprintln(stderr, "browser-shell:", strings.Join(lines, "\n"))
 	var status exitStatus
 	if errors.As(err, &status) {
 		return int(status)
@@ -123,7 +126,7 @@ func exitCode(err error, stderr io.Writer) int {
 func runVersion(_ context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("version", flag.ContinueOnError)
 	format := flags.String("format", "text", "text or json")
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
 	info := version.Read(stamp)
@@ -140,8 +143,8 @@ func runVersion(_ context.Context, args []string, std stdio) error {
 
 func ownVersion() string { return version.Read(stamp).Version }
 
-// parse reads the flags of one command, which takes no other arguments.
-func parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {
+// parseFlags parses the flags of a command that takes no arguments.
+func parseFlags(flags *flag.FlagSet, args []string, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -160,16 +163,16 @@ func policyFlag(flags *flag.FlagSet) *string {
 	return flags.String("policy", policy.DefaultPath, "policy `file`; only the default one may be missing")
 }
 
-// serving is a running server with what reloads its policy.
+// serving is a running server with the reloading of its policy.
 type serving struct {
 	*server.Server
 	stop func()
 }
 
-// open makes the server for a policy file. SIGHUP reads the file again: a
-// broken one is reported and the old policy stays.
-func open(path string, stderr io.Writer) (*serving, error) {
-	hangups, err := harden()
+// openServer opens the server for a policy file. SIGHUP reads the file again; if it is invalid, the error is logged and
+// the old policy stays.
+func openServer(path string, stderr io.Writer) (*serving, error) {
+	hangups, err := hardenProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -191,13 +194,12 @@ func open(path string, stderr io.Writer) (*serving, error) {
 		return nil, err
 	}
 	s.MCP().AddReceivingMiddleware(protocol.Middleware())
-	return &serving{s, onHangup(hangups, stderr, withPolicy(path, s.Reload))}, nil
+	return &serving{s, onHangup(hangups, stderr, reloadPolicy(path, s.Reload))}, nil
 }
 
-// harden is for a process that stays: nobody traces it, and SIGHUP does not
-// end it. It gives the SIGHUPs from then on; one that comes before there is
-// something to reload waits. So it is called before the policy is read.
-func harden() (<-chan os.Signal, error) {
+// hardenProcess prepares a long-running process: nobody can trace it, and SIGHUP doesn't end it. It returns a channel
+// of the SIGHUPs from then on. Call it before reading the policy: a SIGHUP that arrives early waits.
+func hardenProcess() (<-chan os.Signal, error) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	return hangups, process.Harden()
@@ -210,13 +212,13 @@ func (s *serving) Close() {
 	process.EndChildren()
 }
 
-// onHangup calls reload at each SIGHUP until the function it gives is called.
+// onHangup calls reload at each SIGHUP, until the returned function is called.
 func onHangup(hangups <-chan os.Signal, stderr io.Writer, reload func() error) func() {
 	stop := make(chan struct{})
 	go func() {
 		for {
 			select {
-			case <-stop: // later ones do nothing while everything is being ended
+			case <-stop: // ignored during shutdown
 				return
 			case <-hangups:
 			}
@@ -230,8 +232,8 @@ func onHangup(hangups <-chan os.Signal, stderr io.Writer, reload func() error) f
 	return sync.OnceFunc(func() { close(stop) })
 }
 
-// withPolicy reads a policy file for what takes another policy.
-func withPolicy(path string, reload func(*policy.Policy) error) func() error {
+// reloadPolicy returns a function that reads a policy file and passes the policy to reload.
+func reloadPolicy(path string, reload func(*policy.Policy) error) func() error {
 	return func() error {
 		p, err := policy.Load(path)
 		if err != nil {
@@ -241,19 +243,19 @@ func withPolicy(path string, reload func(*policy.Policy) error) func() error {
 	}
 }
 
-// network is what lies outside; tests put a local site there.
+// network is the network outside; tests replace it by a local site.
 var network policy.Network
 
-// outgoingFile names the proxy that everything goes out through. Without the file there is none.
+// outgoingFile names the file with the outgoing proxy. Without the file there is none.
 var outgoingFile = egress.DefaultOutgoing
 
 func runMCP(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("mcp", flag.ContinueOnError)
 	file := policyFlag(flags)
-	if err := parse(flags, args, std.err); err != nil {
+	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
-	s, err := open(*file, std.err)
+	s, err := openServer(*file, std.err)
 	if err != nil {
 		return err
 	}

@@ -167,14 +167,18 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestDaemonLate: agent-browser gives its daemon 5 s, and a busy machine more.
+// TestDaemonLate: agent-browser gives its daemon 5 s to start, and then 5 tries to listen at its socket; a busy machine takes longer.
 func TestDaemonLate(t *testing.T) {
 	t.Parallel()
+	said := []string{
+		"Daemon failed to start (socket: /x.sock)\n", "Failed to connect: Connection refused (os error 111) (after 5 retries - daemon may be busy or unresponsive)\n",
+		"Daemon failed to start (socket: /x.sock)\n",
+	}
 	for _, version := range []string{"0.8.10", "0.41.2"} {
 		for late, exit := range map[int]int{2: 0, 3: 1} {
 			l := newLab(t)
 			l.write(t, "version", "agent-browser "+version+"\n", 0o644)
-			l.write(t, "daemon-late", strings.Repeat("once\n", late), 0o644)
+			l.write(t, "daemon-late", strings.Join(said[:late], ""), 0o644)
 			a := l.connect(t).do(t, "open", "https://example.com")
 			if a.ExitCode != exit || exit != 0 && !strings.Contains(a.Stderr, "Daemon failed to start") {
 				t.Errorf("%s, %d times too late: %+v", version, late, a)
@@ -220,6 +224,29 @@ func TestDaemonSlow(t *testing.T) {
 		}
 		l.wantProcesses(t, 1)
 	}
+}
+
+// TestDaemonSlowAfterDeath: the socket of a daemon that was killed is not taken for that of the next one, which is waited for, too.
+func TestDaemonSlowAfterDeath(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.write(t, "version", "agent-browser 0.8.10\n", 0o644)
+	l.write(t, "daemon-slow", "", 0o644)
+	s := l.opened(t)
+	if !killOne(l, "sleep") {
+		t.Fatal("no daemon to kill")
+	}
+	pids, err := filepath.Glob(filepath.Join(l.state, "run-*", "s", "*.pid"))
+	if err != nil || len(pids) != 1 {
+		t.Fatal(pids, err)
+	}
+	if err := os.Remove(pids[0]); err != nil { // the fake takes it for a daemon's
+		t.Fatal(err)
+	}
+	if a := s.do(t, "snapshot"); a.ExitCode != 0 {
+		t.Errorf("%+v", a)
+	}
+	l.wantProcesses(t, 1)
 }
 
 // TestNative: a newer version gets its own tab, and its HTTP port is closed
@@ -332,7 +359,10 @@ func TestTimeoutEndsEverything(t *testing.T) {
 			t.Fatalf("open: %+v", a)
 		}
 		start := time.Now()
-		a := s.raw(t, map[string]any{"session_id": "s", "argv": []string{"click", selector}, "timeout_sec": 3}) // less, and a busy machine may not start it
+		var a answer
+		for sec := 3; a.raw == nil || a.rule() == "timeout.ready" && sec < 30; sec *= 2 { // a busy machine may not start it in time
+			a = s.raw(t, map[string]any{"session_id": "s", "argv": []string{"click", selector}, "timeout_sec": sec})
+		}
 		if a.ExitCode != 124 || a.rule() != "timeout.run" || a.raw.Meta["retryable"] != true {
 			t.Errorf("%s: got %+v", selector, a)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slimctl/slimctl/internal/need"
 )
@@ -65,7 +66,11 @@ func TestOutcomes(t *testing.T) {
 				{strings.Replace(base, "http:", "https:", 1), 1, "site.tls", "UNREACHABLE", false},
 				{base + "private", 126, "url.private", "POLICY_BLOCKED", false},
 			} {
+				began := time.Now()
 				a := s.do(t, "open", tt.url)
+				for a.rule() != tt.rule && timeLimit.MatchString(a.Stderr) && time.Since(began) < need.Patience {
+					a = s.do(t, "open", tt.url)
+				}
 				if a.ExitCode != tt.exit || a.rule() != tt.rule || a.raw.Meta["name"] != tt.class || a.raw.Meta["retryable"] != tt.retryable || !strings.HasPrefix(a.Stderr, tt.class+" (-32") {
 					t.Errorf("%s: %+v %v", tt.url, a, a.raw.Meta)
 				}
@@ -85,31 +90,44 @@ func TestOutcomes(t *testing.T) {
 					t.Fatalf("%v in %+v", err, a)
 				}
 			}
-			if read(s.do(t, "open", base+"missing")); data.Status != 404 || data.Title != "Missing" {
+			// do runs a command, and again on the page anew if a busy machine had too little time for it.
+			do := func(argv ...string) answer {
+				t.Helper()
+				began := time.Now()
+				a := s.do(t, argv...)
+				for a.ExitCode != 0 && timeLimit.MatchString(a.Stderr) && time.Since(began) < need.Patience {
+					if argv[0] == "click" {
+						s.do(t, "open", base)
+					}
+					a = s.do(t, argv...)
+				}
+				return a
+			}
+			if read(do("open", base+"missing")); data.Status != 404 || data.Title != "Missing" {
 				t.Errorf("a page that says 404, and a refusal that a site made up: %+v", data)
 			}
-			if read(s.do(t, "open", base)); data.Status != 200 || data.Title != "Here" {
+			if read(do("open", base)); data.Status != 200 || data.Title != "Here" {
 				t.Errorf("a good page: %+v", data)
 			}
-			if a := s.do(t, "click", "#ask"); !strings.Contains(a.Stdout, `"dialogs":[{"type":"confirm","message":"Delete it?"}]`) {
+			if a := do("click", "#ask"); !strings.Contains(a.Stdout, `"dialogs":[{"type":"confirm","message":"Delete it?"}]`) {
 				t.Errorf("a click that opens a dialog: %+v", a)
 			}
-			if a := s.do(t, "click", "h1"); strings.Contains(a.Stdout, "dialogs") {
+			if a := do("click", "h1"); strings.Contains(a.Stdout, "dialogs") {
 				t.Errorf("told twice: %+v", a)
 			}
-			if read(s.do(t, "click", "h1")); data.NewTabs != nil {
+			if read(do("click", "h1")); data.NewTabs != nil {
 				t.Errorf("a click that opens nothing: %+v", data)
 			}
-			a := s.do(t, "click", "#tab")
+			a := do("click", "#tab")
 			if read(a); len(data.NewTabs) != 1 || data.NewTabs[0] != base+"missing?a=1&b=2" || strings.Contains(a.Stdout, `\u00`) {
 				t.Errorf("a click that opens a tab: %+v", a)
 			}
 			if version == "0.8.10" { // the other one waits until it is there
-				if read(s.do(t, "click", "#slow")); len(data.NewTabs) != 1 || data.NewTabs[0] != base+"slow" {
+				if read(do("click", "#slow")); len(data.NewTabs) != 1 || data.NewTabs[0] != base+"slow" {
 					t.Errorf("a click that opens a tab which is not there yet: %+v", data)
 				}
 			}
-			s.do(t, "click", "#dead")
+			do("click", "#dead")
 			if a := s.do(t, "snapshot"); strings.Contains(a.Stdout, "UNREACHABLE") {
 				t.Errorf("after a click the proxy's words are a page: %s", a.Stdout)
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/slimctl/slimctl/server/process"
 )
 
-// runStart is how supervisord starts programs that need more than to be started: it waits for the display, or ends what a
-// killed predecessor left, and becomes the program.
+// runStart starts programs for supervisord that need preparation. It waits for the display, or ends the remains of a
+// killed predecessor, and then becomes the program.
 func runStart(ctx context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(std.err)
@@ -48,21 +48,22 @@ func runStart(ctx context.Context, args []string, std stdio) error {
 	if *cageName != "" {
 		return startCaged(*cageName, argv, *entered, std)
 	}
-	return replace(argv, os.Environ())
+	return becomeProgram(argv, os.Environ())
 }
 
-// predecessorTime bounds how long killed processes may take to end; the program is started then all the same, and says why it
-// can't.
+// predecessorTime is the time for killed processes to end. Afterwards the program starts anyway and reports its own
+// error.
 const predecessorTime = 10 * time.Second
 
-// readPID reads a pid file; 0 is none.
+// readPID returns the process id in a pid file, or 0 for none.
 func readPID(file string) int {
 	text, _ := os.ReadFile(file)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return pid
 }
 
-// awaitDisplay waits until an X server accepts connections at its socket. supervisord, and health, tell of one that never does.
+// awaitDisplay waits until an X server accepts connections at its socket. supervisord and health report one that never
+// does.
 func awaitDisplay(ctx context.Context, socket string) error {
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", socket)

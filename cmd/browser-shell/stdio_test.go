@@ -100,7 +100,7 @@ func (w *wire) next(t *testing.T) wireAnswer {
 	return wireAnswer{}
 }
 
-// call gives a frame; argv is JSON.
+// call returns a frame; argv is JSON.
 func (w *wire) call(id, argv string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"browser-shell","arguments":{"session_id":"s","argv":%s}%s}}`, id, argv, w.meta)
 }

@@ -94,7 +94,7 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) error {
 		return err
 	}
 	if info, err := os.Stat(f.metadata); err == nil && info.IsDir() {
-		return usage(fmt.Errorf("--metadata-file %s is a directory", f.metadata))
+		return usageError(fmt.Errorf("--metadata-file %s is a directory", f.metadata))
 	}
 	b, err := slim.Build(ctx, o)
 	if err != nil {
@@ -120,7 +120,7 @@ func (a *app) runBuild(ctx context.Context, f *buildFlags) error {
 	return err
 }
 
-// summarize writes a few lines on what a build did to the progress.
+// summarize logs what a build made, downloaded and pushed.
 func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 	o.Log("built: %s in %.1f s", strings.Join(platformNames(b), ", "), took.Seconds())
 	verified := "no (--verify=false)"
@@ -139,7 +139,7 @@ func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 		o.Log("ledger: not pushed, as the registry takes no artifacts; slimctl why and diff do without: %s", refused)
 	}
 	switch l := b.Transfer; {
-	case !o.Target.Push, o.Engine != nil: // which counts nothing
+	case !o.Target.Push, o.Engine != nil: // a BuildKit daemon reports no transfer
 	case l != output.Transfer{}:
 		o.Log("pushed: %s; blobs: %d uploaded, %d mounted, %d there before", humanize.Bytes(uint64(l.BytesUp)), l.Uploaded, l.Mounted, l.Existing)
 	default:
@@ -147,20 +147,20 @@ func summarize(o slim.BuildOptions, b *slim.Built, took time.Duration) {
 	}
 }
 
-// options checks what the flags say before anything is read, and shows progress.
+// options returns the build's options. It checks the flags before anything is read, and starts the progress display.
 func (f *buildFlags) options(a *app) (o slim.BuildOptions, err error) {
-	if o.Target, err = f.target(); err != nil {
-		return o, usage(err)
+	if o.Target, err = f.parseTarget(); err != nil {
+		return o, usageError(err)
 	}
 	labels, err := parseLabels(f.labels)
 	if err != nil {
-		return o, usage(err)
+		return o, usageError(err)
 	}
 	if o.Annotations, err = parseAnnotations(f.annotations); err != nil {
-		return o, usage(err)
+		return o, usageError(err)
 	}
 	if err := f.checkBuilder(); err != nil {
-		return o, usage(err)
+		return o, usageError(err)
 	}
 	if o.ResolveOptions, err = f.recipeFlags.options(a); err != nil {
 		return o, err
@@ -172,8 +172,8 @@ func (f *buildFlags) options(a *app) (o slim.BuildOptions, err error) {
 	return o, err
 }
 
-// target reads where the image goes.
-func (f *buildFlags) target() (output.Target, error) {
+// parseTarget returns the destinations that the flags name.
+func (f *buildFlags) parseTarget() (output.Target, error) {
 	t := output.Target{Push: f.push, Load: f.load}
 	var insecure []name.Option
 	if f.registry.insecure {
@@ -199,7 +199,7 @@ func (f *buildFlags) target() (output.Target, error) {
 	return t, nil
 }
 
-// checkBuilder checks the flags for a BuildKit daemon.
+// checkBuilder checks the combination of the flags for a BuildKit daemon.
 func (f *buildFlags) checkBuilder() error {
 	switch {
 	case f.builder == "" && len(f.cacheFrom)+len(f.cacheTo) > 0:
@@ -247,7 +247,7 @@ func parseAnnotations(flags []string) (build.Annotations, error) {
 	return a, nil
 }
 
-// builder is a BuildKit daemon, which is found or started when there is something to build.
+// builder is a BuildKit daemon. With auto set, Build starts a private one and stops it afterwards.
 type builder struct {
 	buildkit.Engine
 	auto     bool
@@ -265,7 +265,7 @@ func (b builder) Build(ctx context.Context, req build.Request) (_ v1.Descriptor,
 	return b.Engine.Build(ctx, req)
 }
 
-// newBuilder returns the daemon that --builder names.
+// newBuilder returns the daemon that --builder names. It connects to nothing.
 func (a *app) newBuilder(f *buildFlags, o image.Options) (build.Engine, error) {
 	e := buildkit.Engine{
 		Addr: f.builder, Form: llb.Form(f.llbForm), Insecure: f.registry.insecure, Options: o,
@@ -276,23 +276,23 @@ func (a *app) newBuilder(f *buildFlags, o image.Options) (build.Engine, error) {
 	}
 	var err error
 	if e.CacheFrom, err = buildctl.ParseImportCache(f.cacheFrom); err != nil {
-		return nil, usage(fmt.Errorf("--cache-from: %w", err))
+		return nil, usageError(fmt.Errorf("--cache-from: %w", err))
 	}
 	if e.CacheTo, err = buildctl.ParseExportCache(f.cacheTo); err != nil {
-		return nil, usage(fmt.Errorf("--cache-to: %w", err))
+		return nil, usageError(fmt.Errorf("--cache-to: %w", err))
 	}
 	if f.builder == "env" {
 		if e.Addr = os.Getenv("BUILDKIT_HOST"); e.Addr == "" {
-			return nil, usage(errors.New("--builder env: BUILDKIT_HOST is not set"))
+			return nil, usageError(errors.New("--builder env: BUILDKIT_HOST is not set"))
 		}
 	}
 	if e.Client, err = f.clientOptions(e.Addr); err != nil {
-		return nil, usage(err)
+		return nil, usageError(err)
 	}
 	return builder{e, f.builder == "auto", a.cacheDir}, nil
 }
 
-// clientOptions returns the certificates for mutual TLS with the daemon at addr. The flags are buildctl's.
+// clientOptions returns the TLS settings for the daemon at addr. The flags are those of buildctl.
 func (f *buildFlags) clientOptions(addr string) ([]client.ClientOpt, error) {
 	t := f.tls
 	if t.dir != "" {
@@ -336,8 +336,8 @@ func platformNames(b *slim.Built) (names []string) {
 	return names
 }
 
-// resultReference is the line on standard output: the first tag's reference where something has the tag now, or the
-// digest alone.
+// resultReference returns the line for standard output: the first tag with the digest if the image was published under
+// it, otherwise the digest alone.
 func resultReference(t output.Target, b *slim.Built) string {
 	if len(t.Tags) > 0 && (t.Push || t.Load || len(t.Files) > 0) {
 		return t.Tags[0].String() + "@" + b.Image.Digest.String()
@@ -345,7 +345,7 @@ func resultReference(t output.Target, b *slim.Built) string {
 	return b.Image.Digest.String()
 }
 
-// writeMetadata writes what buildx writes to its --metadata-file, and what a push moved.
+// writeMetadata writes the keys of buildx's --metadata-file and slimctl's own: base, platforms and transfer.
 func writeMetadata(file string, t output.Target, b *slim.Built) error {
 	var names []string
 	for _, tag := range t.Tags {

@@ -12,7 +12,7 @@ import (
 	"github.com/slimctl/slimctl/internal/cache"
 )
 
-// unusedAfter is how long an entry of the cache must not have been used to be pruned by default.
+// unusedAfter is the default age of the last use after which an entry of the cache is pruned.
 const unusedAfter = 30 * 24 * time.Hour
 
 func (a *app) cache() *cobra.Command {
@@ -42,7 +42,7 @@ func (a *app) cacheUsage() *cobra.Command {
 				}
 				fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", r.Name, r.Entries, report.Bytes(r.Bytes), used, r.What)
 			}
-			entries, bytes := total(rooms)
+			entries, bytes := sumRooms(rooms)
 			fmt.Fprintf(t, "total\t%d\t%s\t\t%s\n", entries, report.Bytes(bytes), printable(a.cacheDir))
 			return t.Flush()
 		},
@@ -68,11 +68,11 @@ into the directory.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case all && cmd.Flags().Changed("older-than"):
-				return usage(errors.New("--all and --older-than: give one of them"))
+				return usageError(errors.New("--all and --older-than: give one of them"))
 			case all:
 				o.Unused = 0
 			case o.Unused <= 0:
-				return usage(fmt.Errorf("--older-than %s: want a time such as 168h; --all removes everything", o.Unused))
+				return usageError(fmt.Errorf("--older-than %s: want a time such as 168h; --all removes everything", o.Unused))
 			}
 			rooms, err := cache.Prune(a.cacheDir, o)
 			if err != nil {
@@ -93,7 +93,7 @@ into the directory.`,
 					fmt.Fprintf(a.stderr, "%s: kept %d of its entries: %s\n", r.Name, n, printable(why))
 				}
 			}
-			_, bytes := total(rooms)
+			_, bytes := sumRooms(rooms)
 			_, err = fmt.Fprintf(a.stdout, "%s %s\n", done, report.Bytes(bytes))
 			return err
 		},
@@ -106,7 +106,7 @@ into the directory.`,
 	return cmd
 }
 
-func total(rooms []cache.Room) (entries int, bytes int64) {
+func sumRooms(rooms []cache.Room) (entries int, bytes int64) {
 	for _, r := range rooms {
 		entries, bytes = entries+r.Entries, bytes+r.Bytes
 	}

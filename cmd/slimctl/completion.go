@@ -11,12 +11,12 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// imageForms are the beginnings of an image's name; see imagesTopic.
+// imageForms holds the prefixes of image names that aren't registry references; see imagesTopic.
 var imageForms = []string{
 	"standin:A", "standin:B", "standin:C", "standin-live:A", "standin-live:B", "standin-live:C", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:",
 }
 
-// addCompletions has a shell complete the values of flags and arguments of root and all commands below it.
+// addCompletions registers shell completion for the flags and arguments of root and every command below it.
 func addCompletions(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		switch {
@@ -57,7 +57,7 @@ func completeWords(words []string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// firstArgs completes only the first n arguments.
+// firstArgs returns a completion for the first n arguments; later ones complete to nothing.
 func firstArgs(n int, complete cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= n {
@@ -67,7 +67,7 @@ func firstArgs(n int, complete cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// completeProfile offers the built-in profiles, and files where none of them fits.
+// completeProfile offers the built-in profiles, and files if none of them fits.
 func completeProfile(*cobra.Command, []string, string) (out []string, _ cobra.ShellCompDirective) {
 	list, err := slim.Profiles()
 	if err != nil {

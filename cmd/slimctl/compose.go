@@ -14,7 +14,7 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// renderers are what --format takes.
+// renderers holds the renderer for each value of --format.
 var renderers = map[string]func(compose.Service) ([]byte, error){
 	"compose":    compose.Compose,
 	"kubernetes": compose.Kubernetes,
@@ -45,10 +45,10 @@ as NAME.README.md.`,
 			s.Settings.Env, s.Settings.CPUs = parseEnv(env), cpus
 			err := slim.CheckGateEnv(s.Settings.Env)
 			if err != nil {
-				return usage(fmt.Errorf("--env: %w", err))
+				return usageError(fmt.Errorf("--env: %w", err))
 			}
 			if s.Settings.Memory, err = parseBytes(memory); err != nil {
-				return usage(fmt.Errorf("--memory %q: %w", memory, err))
+				return usageError(fmt.Errorf("--memory %q: %w", memory, err))
 			}
 			for _, p := range []struct{ given, to *string }{{&policyFile, &s.PolicyFile}, {&work, &s.Settings.Work}, {&artifacts, &s.Settings.Output}} {
 				if *p.given == "" {
@@ -62,12 +62,12 @@ as NAME.README.md.`,
 			}
 			if policyFile != "" {
 				if err := a.readPolicy(policyFile, format, &s); err != nil {
-					return usage(err)
+					return usageError(err)
 				}
 			}
-			text, err := render(s) // before a registry is asked
+			text, err := render(s) // fails before any registry is contacted
 			if err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			if resolve {
 				access, err := a.access(registryFlags{}, "")
@@ -117,7 +117,8 @@ as NAME.README.md.`,
 	return cmd
 }
 
-// readPolicy reads and checks the policy file that a service gets, and warns of what the service doesn't take from it.
+// readPolicy reads and checks the service's policy file. It warns about settings of the file that the service doesn't
+// apply.
 func (a *app) readPolicy(file, format string, s *compose.Service) error {
 	p, text, err := policy.ReadFile(file)
 	if err != nil {
@@ -127,7 +128,7 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 	if err != nil {
 		return err
 	}
-	if mode := info.Mode().Perm(); format == "compose" && mode&0o020 != 0 { // in the container the group is a stranger
+	if mode := info.Mode().Perm(); format == "compose" && mode&0o020 != 0 { // the host's group has no meaning in the container
 		return fmt.Errorf("policy file: the group may write %s (mode %04o), which the container refuses; chmod g-w %[1]s", file, mode)
 	}
 	s.Policy = text

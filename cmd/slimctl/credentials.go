@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 )
 
-// keychain is the Docker config with its credential helpers. A config that can't be read is told as that, and not as
-// trouble with a registry.
+// keychain reads credentials from Docker's config and its credential helpers. An unreadable config is reported as such,
+// not as a failure of the registry.
 type keychain struct{}
 
 var _ authn.ContextKeychain = keychain{}
@@ -24,7 +24,7 @@ func (keychain) ResolveContext(ctx context.Context, r authn.Resource) (authn.Aut
 	return a, nil
 }
 
-// credentialsError has no cause, since one such as an unexpected end of file would count as a broken connection.
+// credentialsError wraps no error: an unexpected end of file, for example, would be classified as a broken connection.
 type credentialsError struct{ cause string }
 
 func (e *credentialsError) Error() string {

@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// Exit codes of diff --exit-code, as diff(1) has them.
+// Exit codes of diff --exit-code; the values are those of diff(1).
 const (
 	exitDifferent = 1
 	exitTrouble   = 2
@@ -26,11 +26,11 @@ const (
 
 type diffFlags struct {
 	imageFlags
-	report           reportFlags
-	text, profile    string
-	link             string
-	options          diff.Options
-	noText, exitCode bool
+	report        reportFlags
+	text, profile string
+	link          string
+	options       diff.Options
+	exitCode      bool
 }
 
 func (a *app) diff() *cobra.Command {
@@ -64,7 +64,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 				f.options.Paths, args = args[dash:], args[:dash]
 			}
 			if len(args) != 2 {
-				return usage(fmt.Errorf("%s takes two arguments, the base and the slim image, and got %d; paths come after --", cmd.CommandPath(), len(args)))
+				return usageError(fmt.Errorf("%s takes two arguments, the base and the slim image, and got %d; paths come after --", cmd.CommandPath(), len(args)))
 			}
 			return nil
 		},
@@ -74,7 +74,7 @@ are cut into layers does not count, nor do names, digests and times.`,
 			case !f.exitCode || cmd.Context().Err() != nil:
 				return err
 			case err != nil:
-				reportError(a.stderr, cmd.CommandPath(), err)
+				reportError(a.stderr, cmd, err)
 				return statusError{code: exitTrouble}
 			case different:
 				return statusError{code: exitDifferent}
@@ -82,23 +82,22 @@ are cut into layers does not count, nor do names, digests and times.`,
 			return nil
 		},
 	}
-	f.add(cmd)
+	f.addTo(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that both images have)"
-	f.report.add(cmd)
+	f.report.addTo(cmd)
 	flags.BoolVar(&f.report.options.All, "all", false, "fold nothing of the text: every name, and every file")
 	flags.IntVar(&f.report.options.Depth, "depth", 0, "levels of the file tree in the text; 0 for what fits on a screen")
 	flags.BoolVar(&f.options.Layers, "layers", false, "list the changes of each layer that is not in both, too")
-	flags.StringVar(&f.text, "text", "64k", "show changed lines of files up to `SIZE`, in bytes or with k or m")
+	flags.StringVar(&f.text, "text", "64k", "show changed lines of files up to `SIZE`, such as 10k; 0: none")
 	flags.StringVar(&f.profile, "profile", "", "verify SLIM by this profile; html and markdown have the verdict")
 	flags.StringVar(&f.link, "link", "", "`URL` of the whole report; markdown links to it")
-	flags.BoolVar(&f.noText, "no-text", false, "show no changed lines, as --text 0")
 	flags.BoolVar(&f.options.Times, "times", false, "have modification times count")
 	flags.BoolVar(&f.exitCode, "exit-code", false, "exit with 1 when the images differ, 2 when there is trouble")
 	return cmd
 }
 
-// parse reads what the flags have as text.
+// parse checks the flags and converts those that hold text.
 func (f *diffFlags) parse() (err error) {
 	if f.profile != "" && f.report.format != report.HTML && f.report.format != report.Markdown {
 		return fmt.Errorf("--profile %s: --format %s has no verdict; pass --format html or markdown", f.profile, f.report.format)
@@ -123,18 +122,15 @@ func (f *diffFlags) parse() (err error) {
 	if f.options.Text > diff.MaxText {
 		return fmt.Errorf("--text %s: want at most %dk", f.text, diff.MaxText>>10)
 	}
-	if f.noText {
-		f.options.Text = 0
-	}
 	return diff.CheckPaths(f.options.Paths)
 }
 
-// diffImages writes what differs, and reports whether anything does.
+// diffImages writes the differences and reports whether there are any.
 func (a *app) diffImages(ctx context.Context, base, of string, f *diffFlags) (different bool, err error) {
 	if err := f.parse(); err != nil {
-		return false, usage(err)
+		return false, usageError(err)
 	}
-	f.report.look(a.console)
+	f.report.detectTerminal(a.console)
 	access, err := a.access(f.registry, f.progress)
 	if err != nil {
 		return false, err
@@ -157,7 +153,7 @@ func (a *app) diffImages(ctx context.Context, base, of string, f *diffFlags) (di
 	return slices.ContainsFunc(diffs, func(d *diff.Diff) bool { return !d.Same }), err
 }
 
-// setVerdict has the report say what verify says of the slim image, and what the profile says of each path.
+// setVerdict adds verify's result to the report, and the profile's reason to each changed path.
 func (f *reportFlags) setVerdict(v *slim.Verified) {
 	words := []string{
 		english.Plural(len(v.Report.Rules), "rule", ""), english.Plural(v.Report.Count(verify.Error), "error", ""), english.Plural(v.Report.Count(verify.Warning), "warning", ""),

@@ -244,6 +244,7 @@ func TestDiffPlatforms(t *testing.T) {
 func TestDiffReadsLayersOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
+	s.forget(t)
 	dir, err := built["B"]()
 	if err != nil {
 		t.Fatal(err)

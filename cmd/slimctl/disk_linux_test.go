@@ -10,29 +10,11 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// smallDisk mounts a file system of that size, such as "2m".
-func smallDisk(t *testing.T, size string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		need.Missing(t, "mounting a small disk: %v", err)
-	}
-	t.Cleanup(func() {
-		// A child of another test that is forked and not yet executed holds its parent's files, and so the disk.
-		var err error
-		need.Eventually(t, func() bool {
-			err = syscall.Unmount(dir, 0)
-			return err == nil
-		}, func() string { return dir + ": " + err.Error() })
-	})
-	return dir
-}
-
 // TestFullDisk: whatever runs out of space, the error says so and nothing half-written is left.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	cache := filepath.Join(t.TempDir(), "cache")
-	if err := warmCache(cache); err != nil {
+	if err := coldCache(cache); err != nil {
 		t.Fatal(err)
 	}
 	for name, args := range map[string]func(disk string) []string{
@@ -45,7 +27,7 @@ func TestFullDisk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			disk := smallDisk(t, "8k")
+			disk := need.SmallDisk(t, "8k")
 			all := append([]string{"--cache-dir", cache}, args(disk)...)
 			code, stdout, stderr := slimctl(t.Context(), append(all, "--base", "standin:B", "--platform", "linux/amd64")...)
 			if code != exitError || !strings.Contains(stderr, "no space left on device") {
@@ -65,7 +47,7 @@ func TestFullDisk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			disk := smallDisk(t, "64k")
+			disk := need.SmallDisk(t, "64k")
 			code, stdout, stderr := slimctl(t.Context(), append(args, disk+"/x")...)
 			if code != exitError || !strings.Contains(stderr, "no space left on device") {
 				t.Errorf("exit code %d, want %d and no space left:\n%s", code, exitError, stderr)
@@ -80,7 +62,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Run("cache", func(t *testing.T) {
 		t.Parallel()
-		disk := smallDisk(t, "64k")
+		disk := need.SmallDisk(t, "64k")
 		if err := os.Mkdir(filepath.Join(disk, "out"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -97,12 +79,12 @@ func TestFullDisk(t *testing.T) {
 // TestUnwritableDestination: a destination on a read-only file system, which stops root too.
 func TestUnwritableDestination(t *testing.T) {
 	t.Parallel()
-	disk := smallDisk(t, "64k")
+	disk := need.SmallDisk(t, "64k")
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 		need.Missing(t, "a read-only disk: %v", err)
 	}
 	cache := filepath.Join(t.TempDir(), "cache")
-	if err := warmCache(cache); err != nil {
+	if err := coldCache(cache); err != nil {
 		t.Fatal(err)
 	}
 	for _, output := range []string{"oci", "oci-archive", "docker-archive"} {

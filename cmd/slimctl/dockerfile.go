@@ -25,7 +25,7 @@ It prints the directory on standard output.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if output == "" {
-				return usage(errors.New("--output is missing: the directory to write"))
+				return usageError(errors.New("--output is missing: the directory to write"))
 			}
 			r, err := a.resolve(cmd.Context(), f)
 			if err != nil {

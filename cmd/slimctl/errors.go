@@ -4,8 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"strings"
 	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/slimctl/slimctl/build/overlays"
 	"github.com/slimctl/slimctl/build/profile"
@@ -42,11 +47,11 @@ const exitHelp = `Exit status:
 
 var errInterrupted = errors.New("interrupted; nothing half-written is left, and what was not finished yet is as it was")
 
-func usage(err error) error { return &slim.UsageError{Err: err} }
+func usageError(err error) error { return &slim.UsageError{Err: err} }
 
-// reportError writes the error of a command and, where one helps, a hint, and returns the exit status.
-func reportError(w io.Writer, command string, err error) int {
-	code, hint := classify(command, err)
+// reportError writes a command's error, and a hint if there is one. It returns the exit status.
+func reportError(w io.Writer, cmd *cobra.Command, err error) int {
+	code, hint := classifyError(cmd, err)
 	writeError(w, err.Error())
 	if hint != "" {
 		fmt.Fprintln(w, "slimctl: hint: "+hint)
@@ -54,17 +59,20 @@ func reportError(w io.Writer, command string, err error) int {
 	return code
 }
 
-// writeError writes an error that may have several lines.
+// writeError writes an error of one or more lines. It indents a further line that begins with "slimctl:": a line feed
+// in a file name can't forge a message.
 func writeError(w io.Writer, text string) {
 	for i, line := range strings.Split(text, "\n") {
 		if line = printable(line); i == 0 {
 			line = "slimctl: error: " + line
+		} else if strings.HasPrefix(line, "slimctl:") {
+			line = "  " + line
 		}
 		fmt.Fprintln(w, line)
 	}
 }
 
-func classify(command string, err error) (code int, hint string) {
+func classifyError(cmd *cobra.Command, err error) (code int, hint string) {
 	var needs *resolve.NeedsError
 	var digest *image.DigestError
 	var platform *image.PlatformError
@@ -74,7 +82,10 @@ func classify(command string, err error) (code int, hint string) {
 	case is(errInterrupted):
 		return exitInterrupted, ""
 	case errors.As(err, new(*slim.UsageError)):
-		return exitUsage, "see `" + command + " --help`"
+		if cmd.Name() == "help" {
+			cmd = cmd.Root()
+		}
+		return exitUsage, "see `" + cmd.CommandPath() + " --help`"
 	case errors.As(err, new(profile.Errors)):
 		return exitUsage, "`slimctl profile schema` prints what a profile may hold"
 	case errors.As(err, &needs), errors.As(err, new(*slim.FindingsError)):
@@ -84,7 +95,9 @@ func classify(command string, err error) (code int, hint string) {
 	case is(overlays.ErrIntegrity):
 		return exitIntegrity, ""
 	case errors.As(err, &platform):
-		return exitNotFound, ""
+		return exitNotFound, platformHint(cmd, platform)
+	case isBelow(err, cmd.Flag("cache-dir")):
+		return exitError, "--cache-dir DIR names another place for the cache"
 	case errors.As(err, new(*credentialsError)):
 		return exitError, ""
 	case is(image.ErrAuth):
@@ -106,7 +119,33 @@ func classify(command string, err error) (code int, hint string) {
 	return exitError, ""
 }
 
-// printable takes away what could move a terminal's cursor: paths and texts of a base end up in errors and plans.
+// isBelow reports whether err is a path error inside the directory that a flag names, or at one of its parents.
+func isBelow(err error, dir *pflag.Flag) bool {
+	var at *fs.PathError
+	if dir == nil || dir.Value.String() == "" || !errors.As(err, &at) {
+		return false
+	}
+	cache := filepath.Clean(dir.Value.String())
+	return image.Within(at.Path, cache) || image.Within(cache, at.Path)
+}
+
+// platformHint returns the hint for an image that lacks the requested platform.
+func platformHint(cmd *cobra.Command, e *image.PlatformError) string {
+	have := make([]string, len(e.Have))
+	for i, p := range e.Have {
+		have[i] = printable(p.String())
+	}
+	switch {
+	case cmd.Flags().Lookup("platform") == nil:
+		return fmt.Sprintf("it runs on a machine of its platform alone; build it for this one with `slimctl build --platform %s`", e.Want)
+	case len(have) > 0:
+		return "for these alone, pass --platform " + strings.Join(have, ",")
+	}
+	return ""
+}
+
+// printable replaces control characters that could move a terminal's cursor. Errors and plans contain paths and texts
+// of the base.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {

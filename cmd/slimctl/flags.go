@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -11,9 +12,10 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// choice is a flag's value that is one of a few words; a shell completes them.
+// choice is the value of a flag that accepts one of a few words. A shell completes them.
 type choice struct {
 	value *string
 	words []string
@@ -28,7 +30,7 @@ func (c choice) Set(s string) error {
 }
 
 func (c choice) String() string {
-	if c.value == nil { // pflag's own zero value
+	if c.value == nil { // pflag calls String on a zero value
 		return ""
 	}
 	return *c.value
@@ -40,8 +42,8 @@ func (c choice) choices() []string { return c.words }
 
 func (c choice) list() string { return english.WordSeries(c.words, "or") }
 
-// addChoice adds a flag for one of a few words. The default is what value has, else the first of them. Without a usage they
-// are it.
+// addChoice adds a flag that accepts one of words. The default is *value, or else the first word. An empty usage
+// becomes the list of words.
 func addChoice(flags *pflag.FlagSet, value *string, name, usage string, words ...string) {
 	*value = cmp.Or(*value, words[0])
 	c := choice{value, words}
@@ -51,13 +53,13 @@ func addChoice(flags *pflag.FlagSet, value *string, name, usage string, words ..
 	flags.Var(c, name, usage)
 }
 
-// addFormat adds --format for what has no other than text and JSON.
+// addFormat adds --format with the values text and json.
 func addFormat(flags *pflag.FlagSet, format *string) {
 	addChoice(flags, format, "format", "", report.Text, report.JSON)
 }
 
-// runtimeChoice is --runtime. podman gets an answer of its own: the API of 4.3 attaches to no container that has not started,
-// and takes no owner of a tmpfs.
+// runtimeChoice is the value of --runtime. It refuses podman with an explanation: the API of podman 4.3 attaches only
+// to started containers and accepts no owner of a tmpfs.
 type runtimeChoice struct{ choice }
 
 func (c runtimeChoice) Set(s string) error {
@@ -73,20 +75,20 @@ func addRuntime(flags *pflag.FlagSet, value *string, usage string) {
 	flags.Var(runtimeChoice{c}, "runtime", usage+c.list())
 }
 
-// addProfile adds --profile, and --set and --allow-host, which change it.
+// addProfile adds --profile and the flags that change the profile: --set and --allow-host.
 func addProfile(flags *pflag.FlagSet, profile *string, set *[]string) {
 	flags.StringVar(profile, "profile", "l0", "profile: a built-in name, or a file")
 	addSetFlags(flags, set)
 }
 
-// setFlag is a flag's value that may be repeated.
+// setFlag is the value of a repeatable flag; each occurrence calls the function.
 type setFlag func(string) error
 
 func (f setFlag) Set(s string) error { return f(s) }
 func (setFlag) String() string       { return "" }
 func (setFlag) Type() string         { return "stringArray" }
 
-// addSetFlags adds --set, and --allow-host, which is short for --set policy.allowHosts=[…].
+// addSetFlags adds --set and --allow-host. The latter is short for --set policy.allowHosts=[…].
 func addSetFlags(flags *pflag.FlagSet, set *[]string) {
 	flags.Var(setFlag(func(s string) error {
 		*set = append(*set, s)
@@ -101,9 +103,14 @@ func addSetFlags(flags *pflag.FlagSet, set *[]string) {
 	}), "allow-host", "allow only this `HOST`: example.com or '*.example.com' (repeatable)")
 }
 
-// printJSON writes v to standard output.
+// printJSON writes v to standard output as indented JSON.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := a.stdout.Write(rawname.Printable(b.Bytes()))
+	return err
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpWidth is how many columns a line of help has at most.
+// helpWidth is the maximum width of a line of help, in columns.
 const helpWidth = 80
 
 const imagesTopic = `Every command that takes an image takes it in one of these forms:
@@ -31,12 +31,12 @@ reading command reads all that the image has, unless --platform says less.
 Log in to a registry with docker login, crane auth login or podman login:
 slimctl reads the same files. --insecure allows plain HTTP to any registry.`
 
-// helpTopic is a command that is only help.
+// helpTopic returns a command that only prints text.
 func helpTopic(name, short, text string) *cobra.Command {
 	return &cobra.Command{Use: name, Short: short, Long: text}
 }
 
-// fitHelp has no line of the help of cmd, and of all commands below it, be wider than helpWidth.
+// fitHelp wraps the help of cmd and every command below it to helpWidth.
 func fitHelp(cmd *cobra.Command) {
 	cmd.Long = reflow(cmd.Long, helpWidth)
 	usage := cmd.UsageTemplate()
@@ -49,10 +49,10 @@ func fitHelp(cmd *cobra.Command) {
 	}
 }
 
-// reflow breaks the lines of text anew. Lines that begin with a space, such as those of a table, stay as they are.
+// reflow wraps text to width. Lines that begin with a space, such as a table's, stay unchanged.
 func reflow(text string, width int) string {
 	var out []string
-	column := -1 // of the end of the last line, when that can be continued
+	column := -1 // end of the last line if it can be continued, otherwise -1
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \n")
 		if line == "" || line[0] == ' ' || strings.HasSuffix(line, ":") && !strings.Contains(line, ". ") && column < 0 {

@@ -16,18 +16,18 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// imageFlags say how an image is opened to be looked at; its flags are those of every command that looks.
+// imageFlags holds the flags of every command that reads an image: platforms, progress and registry access.
 type imageFlags struct {
 	platforms []string
 	progress  string
 	registry  registryFlags
 }
 
-func (f *imageFlags) add(cmd *cobra.Command) {
+func (f *imageFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.platforms, "platform", nil, "platforms, as os/arch (default: all that the image has)")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
-	f.registry.add(cmd)
+	f.registry.addTo(cmd)
 }
 
 func (a *app) inspectImage(ctx context.Context, f imageFlags, reference string) (*slim.Inspected, error) {
@@ -38,28 +38,28 @@ func (a *app) inspectImage(ctx context.Context, f imageFlags, reference string) 
 	return slim.Inspect(ctx, slim.InspectOptions{Access: access, Image: reference, Platforms: f.platforms})
 }
 
-// reportFlags say how a report is written, and where to.
+// reportFlags holds the flags for a report's format and destination.
 type reportFlags struct {
 	format, file, color string
 	options             report.Options
 }
 
-func (f *reportFlags) add(cmd *cobra.Command) {
+func (f *reportFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addChoice(flags, &f.format, "format", "", report.Text, report.JSON, report.Markdown, report.HTML)
 	flags.StringVarP(&f.file, "output", "o", "", "write to this `FILE` instead of standard output")
 	addChoice(flags, &f.color, "color", "colour the text: auto (unless NO_COLOR is set), always or never", "auto", "always", "never")
 }
 
-// look looks at what standard output is. A file gets no colours.
-func (f *reportFlags) look(stdout io.Writer) {
+// detectTerminal sets the report's width and colours from standard output. A report to a file has no colours.
+func (f *reportFlags) detectTerminal(stdout io.Writer) {
 	terminal, width := false, 0
 	if isFile(f.file) {
 		stdout = nil
 	}
 	if out, ok := stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
 		terminal = true
-		width, _, _ = term.GetSize(int(out.Fd())) // some have no size
+		width, _, _ = term.GetSize(int(out.Fd())) // fails on a terminal without a size
 	}
 	if width <= 0 {
 		width, _ = strconv.Atoi(os.Getenv("COLUMNS"))
@@ -75,13 +75,14 @@ func (f *reportFlags) look(stdout io.Writer) {
 	}
 }
 
-// maxWidth is more columns than a terminal has.
+// maxWidth is the limit for the width of a report, in columns; COLUMNS may hold any number.
 const maxWidth = 1000
 
-// isFile tells the name of a file from that of standard output.
+// isFile reports whether the value of -o names a file; "" and "-" are standard output.
 func isFile(output string) bool { return output != "" && output != "-" }
 
-// writeReport gives write the file that -o names, whole or not at all, or standard output.
+// writeReport calls write with the file that -o names, or with standard output. The file appears complete or not at
+// all.
 func (a *app) writeReport(file string, write func(io.Writer) error) error {
 	if !isFile(file) {
 		return write(a.stdout)
@@ -105,7 +106,7 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
   slimctl inspect --format json oci:out | jq '.platforms[0].programs[].name'`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.look(a.console)
+			f.detectTerminal(a.console)
 			opened, err := a.inspectImage(cmd.Context(), i, args[0])
 			if err != nil {
 				return err
@@ -117,8 +118,8 @@ unpacked and nothing run; each layer is read once and remembered by its digest.`
 			return a.writeReport(f.file, func(w io.Writer) error { return report.Surfaces(w, f.format, surfaces, f.options) })
 		},
 	}
-	i.add(cmd)
-	f.add(cmd)
+	i.addTo(cmd)
+	f.addTo(cmd)
 	cmd.Flags().BoolVar(&f.options.All, "all", false, "print every route, switch, user, package and layer in full")
 	return cmd
 }

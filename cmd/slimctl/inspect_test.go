@@ -77,7 +77,7 @@ func imagesOf(t testing.TB, ref, tmp string) map[string]v1.Image {
 	return map[string]v1.Image{platformOf(t, img): img}
 }
 
-// layoutImages gives the images of a layout in which several names may stand for one image.
+// layoutImages returns the images of a layout in which several names may stand for one image.
 func layoutImages(t testing.TB, dir string) map[string]v1.Image {
 	t.Helper()
 	top, err := layout.ImageIndexFromPath(dir)
@@ -156,7 +156,7 @@ func unpack(r io.Reader, dir, prefix string) error {
 	}
 }
 
-// fileIn gives the content of a regular file of the merged tree.
+// fileIn returns the content of a regular file of the merged tree.
 func fileIn(img v1.Image, p string) ([]byte, error) {
 	r := mutate.Extract(img)
 	defer r.Close()

@@ -52,7 +52,7 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 		"dot":  slimllb.WriteDot,
 	}[format]
 	if out, ok := a.console.(*os.File); ok && format == "pb" && term.IsTerminal(int(out.Fd())) {
-		return usage(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
+		return usageError(errors.New("a definition is binary: send it to `buildctl build`, or choose --format json or dot"))
 	}
 	o, err := f.options(a)
 	if err != nil {
@@ -63,7 +63,7 @@ func (a *app) runLLB(ctx context.Context, f *recipeFlags, form slimllb.Form, for
 		return err
 	}
 	if len(r.Recipes) != 1 {
-		return usage(errors.New("a definition is for one platform; choose it with --platform"))
+		return usageError(errors.New("a definition is for one platform; choose it with --platform"))
 	}
 	if contextDir != "" {
 		if err := slimllb.WriteContext(contextDir, r.Recipes, r.Annotations(build.Annotations{}).Manifest); err != nil {

@@ -25,14 +25,14 @@ A build believes a lock as it believes the profile: keep both in the same place.
 
 It prints the lock's path on standard output, and on standard error one line for each file,
 variable or MCP server of the base that goes and that neither the profile nor the lock
-before knows: "new upstream, removed: PATH (why)".`,
+before knows, up to 200: "new upstream, removed: PATH (why)".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(a)
 			if err != nil {
 				return err
 			}
-			o.Lock, o.NoLock, o.Before = "", true, cmp.Or(output, f.Lock) // the base is asked itself
+			o.Lock, o.NoLock, o.Before = "", true, cmp.Or(output, f.Lock) // resolves against the base itself; the old lock is for comparison
 			r, err := slim.Resolve(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -44,20 +44,18 @@ before knows: "new upstream, removed: PATH (why)".`,
 			if format == report.JSON {
 				return a.printJSON(rawname.Quoted(locked{Lock: output, New: r.NewUpstream()}))
 			}
-			for _, g := range r.NewUpstream() {
-				o.Log("new upstream, removed: %s (%s)", g.Path, g.Why)
-			}
+			r.LogNewUpstream(o.Log)
 			_, err = fmt.Fprintln(a.stdout, output)
 			return err
 		},
 	}
-	f.add(cmd)
+	f.addTo(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "where to write the lock (default: slim.lock beside the profile)")
 	addFormat(cmd.Flags(), &format)
 	return cmd
 }
 
-// locked is what lock prints as JSON.
+// locked is the JSON output of lock.
 type locked struct {
 	Lock string       `json:"lock"`
 	New  []build.Gone `json:"new"`

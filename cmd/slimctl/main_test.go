@@ -51,7 +51,7 @@ func (s scratched) Run() int {
 
 // shared is made once for all tests: the payload, the compiled browser-shell and the stand-ins, in the user's own cache.
 var shared = sync.OnceValues(func() (paths []string, err error) {
-	cache := defaultCache()
+	cache := findUserCache()
 	p, err := profile.Loader{Builtin: profiles.FS}.Load("l0")
 	if err != nil {
 		return nil, err
@@ -77,9 +77,9 @@ var shared = sync.OnceValues(func() (paths []string, err error) {
 	return paths, nil
 })
 
-// warmCache makes dir a cache directory that holds the shared payload and stand-ins, and nothing that was learned about
+// coldCache makes dir a cache directory that holds the shared payload and stand-ins, and nothing that was learned about
 // any base.
-func warmCache(dir string) error {
+func coldCache(dir string) error {
 	paths, err := shared()
 	if err != nil {
 		return err
@@ -95,13 +95,25 @@ func warmCache(dir string) error {
 	return nil
 }
 
-// shareLayers links the compressed overlays of the other tests into a cache directory: compressing them is most of a small build.
-func shareLayers(cache string) error {
-	dir := filepath.Join(scratch, "layers")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// learned are the directories of a cache that tests share: reading the stand-ins' layers and compressing are most of a
+// small build.
+var learned = []string{"index", "layers", "stripped"}
+
+// warmCache makes dir a cold cache that also has what other tests learned.
+func warmCache(dir string) error {
+	if err := coldCache(dir); err != nil {
 		return err
 	}
-	return os.Symlink(dir, filepath.Join(cache, "layers"))
+	for _, name := range learned {
+		target := filepath.Join(scratch, name)
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // layoutOf is the stand-in of a line, which must not be changed.

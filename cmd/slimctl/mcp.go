@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -22,11 +24,11 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// keyVariable is what the image takes its API key from.
+// keyVariable is the environment variable from which the image reads its API key.
 const keyVariable = "SANDBOX_API_KEY"
 
-// stopGrace is short since clients kill a server two to four seconds after its end of input, and the evidence has to be there
-// by then. All that is to stay of a container is already on the disk.
+// stopGrace is the time for a container to stop. Clients kill a server two to four seconds after its end of input; the
+// evidence must be written by then. A container's other output is already on disk.
 const stopGrace = time.Second
 
 type mcpFlags struct {
@@ -68,33 +70,37 @@ there when the container ends. A container without calls ends after
 	return cmd
 }
 
-// serveMCP answers until the end of input. Standard output is the client's; words for a person go to standard error.
+// serveMCP serves MCP until the end of input. Standard output belongs to the client; messages for people go to standard
+// error.
 func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *mcpFlags) error {
 	if err := f.parse(); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	if _, ok := f.settings.Env[keyVariable]; ok {
-		return usage(fmt.Errorf("--env %s: slimctl mcp makes a key of its own for each container; leave it out", keyVariable))
+		return usageError(fmt.Errorf("--env %s: slimctl mcp makes a key of its own for each container; leave it out", keyVariable))
 	}
 	if f.idle < 0 {
-		return usage(fmt.Errorf("--idle-timeout %s: want 0 or more", f.idle))
+		return usageError(fmt.Errorf("--idle-timeout %s: want 0 or more", f.idle))
 	}
 	if n := f.settings.Network; n != "" && n != sandbox.NetworkEgress && n != sandbox.NetworkNone {
-		return usage(fmt.Errorf("--network %q: slimctl mcp reaches its tool with egress or none only", n))
+		return usageError(fmt.Errorf("--network %q: slimctl mcp reaches its tool with egress or none only", n))
 	}
 	if f.settings.Output == "" {
-		dir, err := stateDir()
+		dir, err := findStateDir()
 		if err != nil {
-			return usage(fmt.Errorf("no place for evidence: %w; name one with --artifacts DIR", err))
+			return usageError(fmt.Errorf("no place for evidence: %w; name one with --artifacts DIR", err))
 		}
 		f.settings.Output = filepath.Join(dir, "mcp")
 	}
-	// An answer names screenshots by this path, and the person who reads it may not know where the client started slimctl.
+	// Answers name screenshots by this path. The user may not know slimctl's working directory.
 	dir, err := filepath.Abs(f.settings.Output)
 	if err != nil {
 		return err
 	}
 	f.settings.Output = dir
+	unread := make(chan os.Signal, 1) // if the client was killed, SIGPIPE must not prevent the container's removal
+	signal.Notify(unread, syscall.SIGPIPE)
+	defer signal.Stop(unread)
 	openImage := func() (sandbox.Image, error) {
 		access, err := a.access(f.registry, "")
 		if err != nil {
@@ -115,7 +121,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 	}
 	var mu sync.Mutex
 	var opened *sandbox.Image
-	open := func() (sandbox.Image, error) { // an error is tried again: a laptop may come online later
+	open := func() (sandbox.Image, error) { // keeps no error: a laptop may come online later
 		mu.Lock()
 		defer mu.Unlock()
 		if opened != nil {
@@ -160,7 +166,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 	}).Serve(ctx, in, a.stdout)
 }
 
-// mcpContainer is a bridge.Container.
+// mcpContainer implements bridge.Container.
 type mcpContainer struct {
 	*sandbox.Sandbox
 	dir string
@@ -168,8 +174,8 @@ type mcpContainer struct {
 
 func (c mcpContainer) Directory() string { return c.dir }
 
-// stateDir is where a user's programs keep what isn't configuration and can't be made again (XDG Base Directory).
-func stateDir() (string, error) {
+// findStateDir returns the directory for slimctl's state files (XDG Base Directory; on macOS, Application Support).
+func findStateDir() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "slimctl"), nil
 	}

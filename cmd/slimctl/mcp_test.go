@@ -4,42 +4,77 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
 // mcpProcess is a `slimctl mcp` with its client.
 type mcpProcess struct {
 	*mcp.ClientSession
+	cmd     *exec.Cmd
 	process *os.Process
 	stderr  *safeBuffer
+	leave   func() // ends the client without a word, as a kill does
+}
+
+// Close ends the client and waits for the end of the process.
+func (p *mcpProcess) Close() {
+	_ = p.ClientSession.Close()
+	_ = p.cmd.Wait()
 }
 
 // startMCP starts `slimctl mcp` as a client's configuration does.
 func startMCP(t *testing.T, dir, image string) *mcpProcess {
 	t.Helper()
+	return startMCPWith(t, dir, image, "unix:///nowhere", "auto")
+}
+
+// startMCPWith is the same with a Docker daemon and a runtime.
+func startMCPWith(t *testing.T, dir, image, docker, runtime string) *mcpProcess {
+	t.Helper()
 	p := &mcpProcess{stderr: &safeBuffer{}}
-	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", "artifacts")
+	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", "artifacts", "--runtime", runtime)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
+	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+docker)
 	cmd.Stderr = p.stderr
-	var err error
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	p.cmd, p.process, p.leave = cmd, cmd.Process, func() {
+		input.Close()
+		output.Close()
+	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	if p.ClientSession, err = client.Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: need.Patience}, nil); err != nil {
+	if p.ClientSession, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: output, Writer: input}, nil); err != nil {
 		t.Fatalf("%v: %s", err, p.stderr.String())
 	}
-	p.process = cmd.Process
-	t.Cleanup(func() { p.Close() })
 	return p
 }
 
@@ -178,7 +213,7 @@ func TestMCPKilled(t *testing.T) {
 				if err := p.process.Signal(signal); err != nil {
 					t.Fatal(err)
 				}
-				_ = p.Wait() // it ends as it is told to
+				_ = p.cmd.Wait() // it ends as it is told to
 			}
 			end(signal)
 			if signal == syscall.SIGKILL {
@@ -189,5 +224,137 @@ func TestMCPKilled(t *testing.T) {
 				t.Errorf("left: %q", left)
 			}
 		})
+	}
+}
+
+// dockerRelay passes connections on to a Docker daemon until it is cut, which is what a daemon's end looks like.
+type dockerRelay struct {
+	network, daemon, address string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    []net.Conn
+}
+
+func newDockerRelay(t *testing.T) *dockerRelay {
+	t.Helper()
+	network, daemon, _ := strings.Cut(need.Docker(t), "://")
+	r := &dockerRelay{network: network, daemon: daemon, address: "127.0.0.1:0"}
+	r.open(t)
+	t.Cleanup(r.cut)
+	return r
+}
+
+func (r *dockerRelay) open(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.address, r.listener = l.Addr().String(), l
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial(r.network, r.daemon)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			r.mu.Lock()
+			r.conns = append(r.conns, near, far)
+			r.mu.Unlock()
+			go tether.Pump(far, near)
+		}
+	}()
+}
+
+func (r *dockerRelay) cut() {
+	r.listener.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+	r.conns = nil
+}
+
+// TestMCPInDocker guards that nothing of a container stays in Docker when its client goes, when slimctl is killed, and when the
+// daemon does; and that of two clients each has its own.
+func TestMCPInDocker(t *testing.T) {
+	t.Parallel()
+	config := sandboxtest.Tethered
+	config.Env = []string{"GUEST=deaf"} // it boots for ever, and hears no signal
+	image := guestLayoutOf(t, config)
+	relay := newDockerRelay(t)
+	host := "tcp://" + relay.address
+	dir := t.TempDir()
+	containers := func() []string { return dockerContainers(t, need.Docker(t), dir) }
+	start := func() (p *mcpProcess, name string) {
+		t.Helper()
+		before := containers()
+		p = startMCPWith(t, dir, image, host, sandbox.Docker)
+		go func() { _, _ = p.CallTool(t.Context(), closeCall) }() // it comes to nothing
+		need.Eventually(t, func() bool {
+			name = ""
+			for _, c := range containers() {
+				if !slices.Contains(before, c) {
+					name = c
+				}
+			}
+			return name != ""
+		}, p.stderr.String)
+		return p, name
+	}
+	gone := func(what string, names ...string) {
+		t.Helper()
+		need.Eventually(t, func() bool {
+			left := containers()
+			return !slices.ContainsFunc(names, func(n string) bool { return slices.Contains(left, n) })
+		}, func() string { return fmt.Sprintf("%s: %q are left of %q", what, containers(), names) })
+	}
+
+	first, one := start()
+	second, two := start()
+	if left := containers(); !slices.Contains(left, one) || !slices.Contains(left, two) {
+		t.Errorf("of two clients %q and %q, Docker has %q", one, two, left)
+	}
+	first.leave() // the client was killed
+	gone("a client that is gone", one)
+	if left := containers(); !slices.Contains(left, two) {
+		t.Errorf("the other client's container has ended with it: %q", left)
+	}
+	if err := second.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = second.cmd.Wait()
+	if left := containers(); !slices.Contains(left, two) {
+		t.Fatalf("a killed slimctl leaves %q: it should have left a container for this test", left)
+	}
+	third, three := start()
+	gone("a killed slimctl, after the next one's start", two)
+
+	relay.cut()
+	need.Eventually(t, func() bool { return strings.Contains(third.stderr.String(), "did not start") }, third.stderr.String)
+	if list, err := third.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 1 {
+		t.Errorf("without a daemon: %+v, %v", list, err)
+	}
+	if text, meta := third.failing(t); meta["name"] != "SERVER_DOWN" || !strings.Contains(text, "docker") {
+		t.Errorf("without a daemon: %v: %s", meta, text)
+	}
+	relay.open(t)
+	go func() { _, _ = third.CallTool(t.Context(), closeCall) }()
+	gone("a daemon that went, after the next call", three)
+	third.leave()
+	need.Eventually(t, func() bool { return len(containers()) == 0 && len(traces(t, dir)) == 0 },
+		func() string {
+			return fmt.Sprintf("%q, %q are left: %s", containers(), traces(t, dir), third.stderr.String())
+		})
+	evidence, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "evidence.json"))
+	runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*"))
+	if len(evidence) != len(runs)-1 { // of the killed one there is none
+		t.Errorf("evidence of %d runs, not of %d", len(evidence), len(runs))
 	}
 }

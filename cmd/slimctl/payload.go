@@ -109,10 +109,10 @@ changed with slimctl diff.`,
 		Args: oneArg("a version"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
-				return usage(errors.New("--profile is missing: the profile file to change"))
+				return usageError(errors.New("--profile is missing: the profile file to change"))
 			}
 			if !profile.IsFile(file) {
-				return usage(fmt.Errorf("--profile %s is built in; give a file, such as one with `extends: %[1]s`", file))
+				return usageError(fmt.Errorf("--profile %s is built in; give a file, such as one with `extends: %[1]s`", file))
 			}
 			if _, err := slim.LoadProfile(file, nil); err != nil {
 				return err
@@ -126,7 +126,7 @@ changed with slimctl diff.`,
 			}); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stderr, "%s was changed; run `slimctl lock --profile %[1]s`\n", file)
+			fmt.Fprintf(a.stderr, "%s was changed; run `slimctl lock --profile %[1]s`, with the flags that you gave it before\n", file)
 			_, err = fmt.Fprintf(a.stdout, "agent-browser@%s %s\n", args[0], integrity)
 			return err
 		},
@@ -135,7 +135,7 @@ changed with slimctl diff.`,
 	return cmd
 }
 
-// rewriteFile puts what change makes of a file in its place, at once. Of a symbolic link the file that it names changes.
+// rewriteFile replaces a file atomically by the result of change. It follows symbolic links.
 func rewriteFile(file string, change func([]byte) ([]byte, error)) error {
 	file, err := filepath.EvalSymlinks(file)
 	if err != nil {

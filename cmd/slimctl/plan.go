@@ -1,12 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/build"
@@ -37,7 +37,7 @@ them. Use it to see what a change of the profile does before you build.`,
 			}
 			var plans []plan
 			for _, recipe := range r.Recipes {
-				plans = append(plans, planOf(recipe))
+				plans = append(plans, newPlan(recipe))
 			}
 			if format == report.JSON {
 				return a.printJSON(rawname.Quoted(plans))
@@ -52,39 +52,34 @@ them. Use it to see what a change of the profile does before you build.`,
 	}
 	f.addLock(cmd)
 	addFormat(cmd.Flags(), &format)
-	cmd.Flags().StringVar(&explain, "explain", "", "say why `PATH`, or a package, stays; for a profile with keep")
+	cmd.Flags().StringVar(&explain, "explain", "", "say why `PATH`, or a package, stays or goes; for a profile with keep")
 	return cmd
 }
 
-// explain prints how a path or package came to stay.
+// explain prints why a path or package stays or goes.
 func (a *app) explain(r *slim.Resolved, what, format string) error {
 	type explanation struct {
-		Platform string   `json:"platform"`
-		Asked    string   `json:"asked"`
-		Stays    bool     `json:"stays"`
-		Steps    []string `json:"steps"` // from what was asked for to the root that needs it
+		Platform string      `json:"platform"`
+		Asked    string      `json:"asked"`
+		Stays    bool        `json:"stays"`
+		Steps    []string    `json:"steps"` // from the path to the root that needs it, or to the rule that removes it
+		Below    *slim.Below `json:"below,omitempty"`
+	}
+	if r.Profile.Keep == nil {
+		return usageError(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
+	}
+	accounts, err := r.Explain(what)
+	if err != nil {
+		return fmt.Errorf("--explain: %w", err)
 	}
 	out := []explanation{}
-	for _, recipe := range r.Recipes {
-		if recipe.Strip == nil {
-			return usage(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
-		}
-		if recipe.Strip.Explain == nil {
-			return usage(errors.New("--explain: the lock doesn't say why; add --no-lock"))
-		}
-		steps, err := recipe.Strip.Explain(what)
-		if err != nil {
-			return err
-		}
-		out = append(out, explanation{recipe.Platform.String(), what, len(steps) > 0, append([]string{}, steps...)})
+	for _, a := range accounts {
+		out = append(out, explanation{a.Platform, what, a.Rows[0].Stays != "", a.Steps(), a.Below})
 	}
 	if format == report.JSON {
 		return a.printJSON(rawname.Quoted(out))
 	}
 	for _, e := range out {
-		if !e.Stays {
-			e.Steps = []string{what + ": does not stay"}
-		}
 		for _, s := range e.Steps {
 			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", e.Platform, printable(s)); err != nil {
 				return err
@@ -94,17 +89,17 @@ func (a *app) explain(r *slim.Resolved, what, format string) error {
 	return nil
 }
 
-// plan is a recipe for reading.
+// plan is the printed form of a recipe.
 type plan struct {
 	Platform string         `json:"platform"`
 	Profile  string         `json:"profile"`
 	Base     build.Base     `json:"base"`
 	Remove   []build.Remove `json:"remove"`
-	// Keep are the layers of what stays of the base; none when its own stay.
+	// Keep lists the layers with the kept files of the base; empty if the image uses the base's own layers.
 	Keep []planComponent    `json:"keep,omitempty"`
 	Lay  []planOverlay      `json:"lay"`
 	Set  build.ConfigChange `json:"set"`
-	// New is what goes and what neither the profile nor the lock before knows of the base.
+	// New lists the removed paths that neither the profile nor the previous lock names.
 	New []build.Gone `json:"new,omitempty"`
 }
 
@@ -128,7 +123,7 @@ type planFile struct {
 	Link string `json:"link,omitempty"`
 }
 
-func planOf(r *build.Recipe) plan {
+func newPlan(r *build.Recipe) plan {
 	p := plan{
 		Platform: r.Platform.String(), Profile: r.Profile, Base: r.Base, Set: r.Change,
 		Remove: append([]build.Remove{}, r.Removals...), Lay: []planOverlay{}, New: r.New,
@@ -147,13 +142,13 @@ func planOf(r *build.Recipe) plan {
 	return p
 }
 
-// maxListed is how many files of one overlay the text names; --format json names all.
+// maxListed is the number of files that the text prints for one overlay; --format json prints all.
 const maxListed = 12
 
 func (p plan) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "%s: profile %s on %s, line %s (%s)\n", p.Platform, p.Profile, p.Base.Reference, p.Base.Line, p.Base.Index)
-	fmt.Fprintf(t, "\nremove %d paths\n", len(p.Remove))
+	fmt.Fprintf(t, "\nremove %s\n", english.Plural(len(p.Remove), "path", ""))
 	for _, r := range p.Remove {
 		fmt.Fprintf(t, "  - %s\t%s\n", printable(r.Path), r.Why)
 		for _, g := range r.With {
@@ -161,10 +156,10 @@ func (p plan) print(w io.Writer) error {
 		}
 	}
 	for _, c := range p.Keep {
-		fmt.Fprintf(t, "\nkeep %s: %d files, %s\n", c.Name, c.Files, humanize.Bytes(uint64(c.Bytes)))
+		fmt.Fprintf(t, "\nkeep %s: %s, %s\n", c.Name, english.Plural(c.Files, "file", ""), humanize.Bytes(uint64(c.Bytes)))
 	}
 	for _, o := range p.Lay {
-		fmt.Fprintf(t, "\nlay %s: %d files, %d bytes\t%s\n", o.Name, len(o.Files), o.Bytes, o.Why)
+		fmt.Fprintf(t, "\nlay %s: %s, %d bytes\t%s\n", o.Name, english.Plural(len(o.Files), "file", ""), o.Bytes, o.Why)
 		for i, f := range o.Files {
 			if i == maxListed {
 				fmt.Fprintf(t, "  + … and %d more\n", len(o.Files)-maxListed)
@@ -179,7 +174,7 @@ func (p plan) print(w io.Writer) error {
 	}
 	fmt.Fprintln(t, "\nset")
 	for _, line := range p.Set.Lines() {
-		fmt.Fprintf(t, "  ~ %s\n", line)
+		fmt.Fprintf(t, "  ~ %s\n", printable(line))
 	}
 	if len(p.New) > 0 {
 		fmt.Fprintf(t, "\nnew upstream, removed: %d\n", len(p.New))

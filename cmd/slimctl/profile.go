@@ -91,7 +91,7 @@ func (a *app) profileValidate() *cobra.Command {
 	return cmd
 }
 
-// problem is a problem of a profile in JSON.
+// problem is the JSON form of an error in a profile.
 type problem struct {
 	Position string `json:"position"`
 	Path     string `json:"path,omitempty"`

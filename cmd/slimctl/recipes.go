@@ -14,14 +14,14 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// recipeFlags say which recipes a command is about.
+// recipeFlags holds the flags that select a profile, a base and the platforms.
 type recipeFlags struct {
 	slim.ResolveOptions
 	progress string
 	registry registryFlags
 }
 
-func (f *recipeFlags) add(cmd *cobra.Command) {
+func (f *recipeFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addProfile(flags, &f.Profile, &f.Set)
 	flags.StringVar(&f.Base, "base", "", "base `IMAGE`, see slimctl help images (default: the profile's)")
@@ -34,29 +34,29 @@ func (f *recipeFlags) add(cmd *cobra.Command) {
 	}), "compression", "`KIND` of new layers: gzip, or zstd from Docker 23 (default: profile's)")
 	flags.BoolVar(&f.AcceptUnknownLine, "accept-unknown-line", false, "accept a base of a line that the profile isn't for")
 	addChoice(flags, &f.progress, "progress", "", progress.Modes...)
-	f.registry.add(cmd)
+	f.registry.addTo(cmd)
 	flags.DurationVar(&f.registry.silence, "registry-timeout", image.DefaultIdleTimeout, "how long a registry may stay silent")
 }
 
-// addLock adds the flags of commands that use a lock, and don't write one.
+// addLock adds the flags of commands that read a lock and don't write one.
 func (f *recipeFlags) addLock(cmd *cobra.Command) {
-	f.add(cmd)
+	f.addTo(cmd)
 	cmd.Flags().BoolVar(&f.NoLock, "no-lock", false, "use no lock: take the base that the registry has now")
 	cmd.Flags().BoolVar(&f.Locked, "locked", false, "fail where there is no lock; for CI")
 }
 
-// options returns what the flags say, with progress shown.
+// options returns the options that the flags ask for, and starts the progress display.
 func (f *recipeFlags) options(a *app) (slim.ResolveOptions, error) {
 	o := f.ResolveOptions
 	var err error
-	if o.Epoch, err = sourceDateEpoch(); err != nil {
+	if o.Epoch, err = readSourceDateEpoch(); err != nil {
 		return o, err
 	}
 	o.Access, err = a.access(f.registry, f.progress)
 	return o, err
 }
 
-// resolve does what comes before a recipe is rendered.
+// resolve resolves the profile that the flags name against its base.
 func (a *app) resolve(ctx context.Context, f *recipeFlags) (*slim.Resolved, error) {
 	o, err := f.options(a)
 	if err != nil {
@@ -65,15 +65,16 @@ func (a *app) resolve(ctx context.Context, f *recipeFlags) (*slim.Resolved, erro
 	return slim.Resolve(ctx, o)
 }
 
-// sourceDateEpoch reads SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/); zero when unset.
-func sourceDateEpoch() (time.Time, error) {
+// readSourceDateEpoch returns the time in SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/);
+// zero if unset.
+func readSourceDateEpoch() (time.Time, error) {
 	s := os.Getenv("SOURCE_DATE_EPOCH")
 	if s == "" {
 		return time.Time{}, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || n > 253402300799 {
-		return time.Time{}, usage(fmt.Errorf("SOURCE_DATE_EPOCH=%q: want seconds since 1970-01-01 UTC", s))
+		return time.Time{}, usageError(fmt.Errorf("SOURCE_DATE_EPOCH=%q: want seconds since 1970-01-01 UTC", s))
 	}
 	return time.Unix(n, 0).UTC(), nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// man is a hidden command for `make release`.
+// man returns the hidden command that writes the man pages; `make release` uses it.
 func (a *app) man() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
@@ -16,7 +16,7 @@ func (a *app) man() *cobra.Command {
 		Hidden: true,
 		Args:   oneArg("a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			date, err := sourceDateEpoch()
+			date, err := readSourceDateEpoch()
 			if err != nil {
 				return err
 			}

@@ -17,21 +17,21 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// registryFlags say how registries are spoken to.
+// registryFlags holds the flags for access to registries.
 type registryFlags struct {
 	insecure bool
 	caFile   string
-	silence  time.Duration // how long a registry may say nothing; 0 is the default
+	silence  time.Duration // how long a registry may send nothing; 0 is the default
 }
 
-func (f *registryFlags) add(cmd *cobra.Command) {
+func (f *registryFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.insecure, "insecure", false, "try plain HTTP, too, with any registry; TLS stays checked")
 	flags.StringVar(&f.caFile, "ca-file", "", "trust the authorities in this PEM `FILE`, too, for registries")
 }
 
-// access says how registries are reached and shows progress, until a result is printed or the command ends. An empty mode
-// shows none.
+// access returns the access to registries that the flags ask for. It shows progress until a result is printed or the
+// command ends; an empty mode shows none.
 func (a *app) access(f registryFlags, mode string) (slim.Access, error) {
 	o := image.Options{
 		CacheDir: a.cacheDir, Insecure: f.insecure, IdleTimeout: f.silence, Keychain: keychain{}, Stdout: a.console, Received: new(atomic.Int64),
@@ -50,7 +50,7 @@ func (a *app) access(f registryFlags, mode string) (slim.Access, error) {
 	}
 	shown, err := progress.New(mode, a.stderr)
 	if err != nil {
-		return slim.Access{}, usage(err)
+		return slim.Access{}, usageError(err)
 	}
 	a.shown = append(a.shown, shown)
 	o.Progress = shown
@@ -58,18 +58,18 @@ func (a *app) access(f registryFlags, mode string) (slim.Access, error) {
 	return slim.Access{Options: o, Log: log}, nil
 }
 
-// readAuthorities returns the system's certificate authorities and those of a PEM file.
+// readAuthorities returns the system's certificate authorities together with those of a PEM file.
 func readAuthorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--ca-file: %w", err))
+		return nil, usageError(fmt.Errorf("--ca-file: %w", err))
 	}
 	roots, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, fmt.Errorf("the system's certificate authorities: %w", err)
 	}
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, usage(errors.New("--ca-file " + file + " has no certificate in PEM"))
+		return nil, usageError(errors.New("--ca-file " + file + " has no certificate in PEM"))
 	}
 	return roots, nil
 }

@@ -67,10 +67,13 @@ func (s *site) tag(t *testing.T) name.Tag {
 	return tag
 }
 
-func (s *site) shareLayers(t *testing.T) {
+// forget makes the site's cache a cold one.
+func (s *site) forget(t *testing.T) {
 	t.Helper()
-	if err := shareLayers(filepath.Join(s.dir, "cache")); err != nil {
-		t.Fatal(err)
+	for _, name := range learned {
+		if err := os.Remove(filepath.Join(s.dir, "cache", name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -98,7 +101,10 @@ func slimctl(ctx context.Context, args ...string) (code int, stdout, stderr stri
 	return code, out.String(), err.String()
 }
 
-const pushManifest = "push manifest" // there is one to push when there are two platforms
+const (
+	pushManifest = "push manifest" // there is one to push when there are two platforms
+	pullBlob     = "pull config or layer"
+)
 
 // stages are the steps at which a registry can go wrong, as the requests that they are.
 var stages = []struct {
@@ -107,7 +113,7 @@ var stages = []struct {
 }{
 	{"pull index", "GET", "/v2/base/aio/manifests/1$", false},
 	{"pull manifest", "GET", "/v2/base/aio/manifests/sha256:", false},
-	{"pull config or layer", "GET", "/v2/base/aio/blobs/", false},
+	{pullBlob, "GET", "/v2/base/aio/blobs/", false},
 	{"look up tag", "HEAD", "/v2/slim/a/manifests/1$", true},
 	{"push blob", "PUT", "/v2/slim/a/blobs/uploads/", true},
 	{"start upload", "POST", "/v2/slim/a/blobs/uploads/", true},
@@ -139,7 +145,9 @@ func TestRegistryTrouble(t *testing.T) {
 				}
 				t.Parallel()
 				s := newSite(t)
-				s.shareLayers(t)
+				if stage.name == pullBlob {
+					s.forget(t)
+				}
 				fault, err := parseFault(action)
 				if err != nil {
 					t.Fatal(err)
@@ -189,6 +197,7 @@ func TestCorruptAnswers(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
+			s.forget(t)
 			s.Fault(faultOn("GET", path, registry.Fault{Corrupt: true}))
 			code, stdout, stderr := slimctl(t.Context(), s.args(false, false)...)
 			if code != exitIntegrity || !strings.Contains(stderr, "sha256:") {
@@ -209,7 +218,9 @@ func TestPassingTrouble(t *testing.T) {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.shareLayers(t)
+			if stage.name == pullBlob {
+				s.forget(t)
+			}
 			var once onceFault
 			s.Fault(once.play(faultOn(stage.method, stage.path, registry.Fault{Status: http.StatusServiceUnavailable})))
 			code, _, stderr := slimctl(t.Context(), s.args(stage.push, stage.name == pushManifest)...)

@@ -37,7 +37,7 @@ func verifyReadsNoLayer(t *testing.T, profile string) {
 	must("cache", "lock", "--profile", profile, "--base", base, "-o", lock)
 	must("cache", "build", "--profile", profile, "--base", base, "--lock", lock, "-t", slim, "--push", "--progress", "quiet")
 	cold := filepath.Join(s.dir, "cold")
-	if err := warmCache(cold); err != nil {
+	if err := coldCache(cold); err != nil {
 		t.Fatal(err)
 	}
 	layers := map[string]bool{}

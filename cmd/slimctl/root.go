@@ -1,51 +1,58 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/slimctl/slimctl/build/profile"
+	"github.com/slimctl/slimctl/internal/nearest"
 	"github.com/slimctl/slimctl/internal/progress"
 	"github.com/slimctl/slimctl/internal/version"
+	"github.com/slimctl/slimctl/slim"
 )
 
-// app is what every command shares.
+// app holds the state that all commands share.
 type app struct {
-	// stdout takes results: its first byte ends every progress that is shown. console is what it writes to.
+	// stdout is for results: its first byte ends the progress display. It writes to console.
 	stdout, console, stderr io.Writer
 	cacheDir                string
-	temporary               string // the cache, where it goes with this run
+	temporary               string // a cache directory to remove at exit; "" for none
 	shown                   []progress.Reporter
 }
 
-// run is main without the process around it: it gives the exit code.
+// run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{console: stdout, stderr: stderr}
 	a.stdout = resultWriter{a}
 	defer func() { _ = os.RemoveAll(a.temporary) }()
 	root := a.root()
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	help := &firstError{Writer: stdout} // cobra ignores write errors of its help
+	root.SetOut(help)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	if ended := a.endProgress(); err == nil {
-		err = ended
-	}
+	err = cmp.Or(err, a.endProgress(), help.err)
 	if err == nil {
 		return exitOK
 	}
-	if ctx.Err() != nil && !errors.Is(err, statusError{code: exitInterrupted}) {
+	var status statusError
+	if said := errors.As(err, &status) && status.code == exitInterrupted; ctx.Err() != nil && !said {
 		err = errInterrupted
 	}
-	if status := (statusError{}); errors.As(err, &status) {
+	if errors.As(err, &status) {
 		return reportStatus(stderr, status)
 	}
-	return reportError(stderr, cmd.CommandPath(), err)
+	return reportError(stderr, cmd, err)
 }
 
 func (a *app) root() *cobra.Command {
@@ -61,14 +68,14 @@ base and what of it stays; the rest is removed.
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
 		Version:       version.Read("").Version,
-		RunE:          group,
+		RunE:          runGroup,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			return a.chooseCache()
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", defaultCache(), "`DIR` of the cache (default: slimctl in your cache directory)")
-	root.PersistentFlags().Lookup("cache-dir").DefValue = "" // the help is the same for every user
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
+	root.PersistentFlags().StringVar(&a.cacheDir, "cache-dir", findUserCache(), "`DIR` of the cache (default: slimctl in your cache directory)")
+	root.PersistentFlags().Lookup("cache-dir").DefValue = "" // keeps the help independent of the user
 	root.AddGroup(&cobra.Group{ID: "common", Title: "Common commands:"}, &cobra.Group{ID: "look", Title: "Looking at images:"}, &cobra.Group{ID: "parts", Title: "Parts of a build:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"common": {a.build(), a.plan(), a.lock(), a.profile(), a.run(), a.mcp(), a.compose()},
@@ -83,7 +90,7 @@ base and what of it stays; the rest is removed.
 	root.AddCommand(helpTopic("images", "How to name an image, a base and its platforms", imagesTopic))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
-		help.Args = knownCommand
+		help.Args = checkHelpArgs
 	}
 	addCompletions(root)
 	fitHelp(root)
@@ -92,13 +99,13 @@ base and what of it stays; the rest is removed.
 
 // commandGroup returns a command that has only subcommands.
 func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: group}
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: runGroup}
 	cmd.AddCommand(commands...)
 	return cmd
 }
 
-// group runs a command that has only subcommands: it prints its help, and refuses what it doesn't know.
-func group(cmd *cobra.Command, args []string) error {
+// runGroup runs a command that has only subcommands: it prints the help and refuses unknown subcommands.
+func runGroup(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
@@ -107,36 +114,74 @@ func group(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		err = fmt.Errorf("%w: did you mean %q?", err, near[0])
 	}
-	return usage(err)
+	return usageError(err)
 }
 
-// knownCommand refuses arguments of help that name no command, where cobra's help would print the root's and succeed.
-func knownCommand(help *cobra.Command, args []string) error {
+// checkHelpArgs refuses arguments of `help` that name no command. cobra would print the root's help and succeed.
+func checkHelpArgs(help *cobra.Command, args []string) error {
 	cmd, rest, err := help.Root().Find(args)
 	if err == nil && len(rest) > 0 {
-		err = group(cmd, rest)
+		err = runGroup(cmd, rest)
 	}
 	return err
 }
 
-// noArgs and exactArgs are cobra's, as usage errors.
+// noArgs refuses arguments like cobra.NoArgs, as a usage error that suggests the flag for the value.
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage(fmt.Errorf("%s takes no arguments, and got %q", cmd.CommandPath(), args))
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	err := fmt.Errorf("%s takes no arguments, and got %q", cmd.CommandPath(), args)
+	if flag := guessFlag(cmd, args[0]); flag != "" {
+		err = fmt.Errorf("%w: did you mean %s %s?", err, flag, args[0])
+	}
+	return usageError(err)
+}
+
+// guessFlag returns the flag of cmd for which arg looks like a value, or "".
+func guessFlag(cmd *cobra.Command, arg string) string {
+	flag := ""
+	if builtin, err := slim.Profiles(); profile.IsFile(arg) || err == nil && slices.ContainsFunc(builtin, func(p profile.Summary) bool { return p.Name == arg }) {
+		flag = "profile"
+	}
+	if slices.ContainsFunc(imageForms, func(form string) bool { return strings.HasPrefix(arg, form) }) {
+		flag = "base"
+	}
+	if cmd.Flags().Lookup(flag) == nil {
+		return ""
+	}
+	return "--" + flag
+}
+
+// suggestFlag adds the flag with the nearest name to the error of an unknown flag.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	unknown := new(pflag.NotExistError)
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var flags []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			flags = append(flags, f.Name)
+		}
+	})
+	given := cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName()) // pflag reads -profile as -p -r …
+	if near := nearest.Word(given, flags); near != "" {
+		return fmt.Errorf("%w: did you mean --%s?", err, near)
+	}
+	return err
 }
 
 func oneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return usage(fmt.Errorf("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args)))
+			return usageError(fmt.Errorf("%s takes one argument, %s, and got %d", cmd.CommandPath(), what, len(args)))
 		}
 		return nil
 	}
 }
 
-// endProgress takes all progress off the terminal, so that nothing moves the cursor any more.
+// endProgress closes all progress displays, so that nothing moves the cursor afterwards.
 func (a *app) endProgress() error {
 	var errs []error
 	for _, r := range a.shown {
@@ -146,7 +191,19 @@ func (a *app) endProgress() error {
 	return errors.Join(errs...)
 }
 
-// resultWriter is standard output for results.
+// firstError is a writer that keeps its first error.
+type firstError struct {
+	io.Writer
+	err error
+}
+
+func (w *firstError) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.err = cmp.Or(w.err, err)
+	return n, err
+}
+
+// resultWriter is standard output for results. It ends the progress display first.
 type resultWriter struct{ a *app }
 
 func (w resultWriter) Write(p []byte) (int, error) {
@@ -156,8 +213,8 @@ func (w resultWriter) Write(p []byte) (int, error) {
 	return w.a.console.Write(p)
 }
 
-// defaultCache is empty where the environment names no directory for caches.
-func defaultCache() string {
+// findUserCache returns the cache directory of the user, or "" if the environment names none.
+func findUserCache() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
@@ -165,7 +222,7 @@ func defaultCache() string {
 	return filepath.Join(dir, "slimctl")
 }
 
-// chooseCache makes a cache for this run only where there is no other: nothing is written to the working directory.
+// chooseCache creates a temporary cache if the user has none. Nothing is ever written to the working directory.
 func (a *app) chooseCache() (err error) {
 	if a.cacheDir == "" {
 		a.temporary, err = os.MkdirTemp("", "slimctl-cache-")

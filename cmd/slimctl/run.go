@@ -8,11 +8,14 @@ import (
 	"maps"
 	"math"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/slimctl/slimctl/image"
@@ -22,15 +25,15 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// Exit codes of run beside the container's own, as docker run and timeout(1) have them.
+// Exit codes of run beside the container's own; the values are those of docker run and timeout(1).
 const (
 	exitTimeout   = 124
-	exitUnhealthy = 1   // of an image that never became healthy, and ended with 0
-	exitNoStart   = 125 // and 126, 127: sandbox.StartError
+	exitUnhealthy = 1   // the image never became healthy and exited with 0
+	exitNoStart   = 125 // 126 and 127 come from sandbox.StartError
 )
 
-// statusError is a container's exit status, which becomes slimctl's. With no words nothing is printed: a container that
-// ended by itself has said what it had to say.
+// statusError is a container's exit status, which becomes slimctl's. Empty words print nothing: a container that exits
+// by itself has printed its own message.
 type statusError struct {
 	code  int
 	words string
@@ -89,7 +92,7 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 	}
 	flags := cmd.Flags()
 	f.addContainer(cmd)
-	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port: [ADDRESS:][PORT:]PORT, on 127.0.0.1 (repeatable)")
+	flags.StringArrayVarP(&s.Publish, "publish", "p", nil, "publish a port: PORT or [ADDRESS:]PORT:PORT, on 127.0.0.1 (repeatable)")
 	flags.DurationVar(&s.Timeout, "timeout", s.Timeout, "how long it may run; 0 for ever")
 	flags.StringVar(&s.Output, "artifacts", "", "`DIR` for /output, the programs' logs and the evidence")
 	flags.StringVar(&s.Audit, "audit", "", "`DIR` to keep the image's audit log in")
@@ -99,7 +102,7 @@ browser-shell audit verify DIR/ID/audit.jsonl.`,
 	return cmd
 }
 
-// addContainer adds the flags of every command that runs an image.
+// addContainer adds the flags of the commands that run an image.
 func (f *runFlags) addContainer(cmd *cobra.Command) {
 	s, flags := &f.settings, cmd.Flags()
 	flags.StringVar(&s.Network, "network", s.Network, "egress, none, path:FILE, or a Docker network (default: egress)")
@@ -116,10 +119,10 @@ func (f *runFlags) addContainer(cmd *cobra.Command) {
 	flags.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "make the root file system read-only")
 	flags.StringSliceVar(&s.CapAdd, "cap-add", s.CapAdd, "capabilities to keep")
 	flags.StringArrayVar(&s.Tmpfs, "tmpfs", s.Tmpfs, "mount a tmpfs, as PATH[:OPTIONS] (default: /run, /tmp and others)")
-	flags.Lookup("tmpfs").DefValue = "[]" // the text has it
+	flags.Lookup("tmpfs").DefValue = "[]" // the usage text lists the default
 	addRuntime(flags, &f.runtime, "")
 	flags.BoolVar(&f.strict, "strict", false, "refuse to run where a limit can't be set")
-	f.registry.add(cmd)
+	f.registry.addTo(cmd)
 }
 
 // runner returns the runner that the flags ask for.
@@ -132,11 +135,13 @@ func (f *runFlags) runner(a *app) sandbox.Runner {
 }
 
 func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err error) {
+	ctx, stop := stopWithReader(ctx)
+	defer stop()
 	if err := f.parse(); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
-		return usage(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
+		return usageError(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
 	}
 	access, err := a.access(f.registry, f.progress)
 	if err != nil {
@@ -154,12 +159,12 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 		return err
 	}
 	runner := f.runner(a)
-	runner.Stdout, runner.Stderr, runner.Progress = a.console, a.stderr, access.Progress
+	runner.Stdout, runner.Stderr, runner.Progress = filterForTerminal(a.console), filterForTerminal(a.stderr), access.Progress
 	sb, err := runner.Start(ctx, img, f.settings)
 	if err := errors.Join(err, a.endProgress()); err != nil {
-		return startStatus(err)
+		return convertStartError(err)
 	}
-	later := context.WithoutCancel(ctx) // the end of ctx ends the container; what comes then is still waited for
+	later := context.WithoutCancel(ctx) // the end of ctx stops the container; its remaining output and evidence are still collected
 	defer func() { _, _ = sb.Stop(later) }()
 	if sb.Tethered() {
 		fmt.Fprintln(a.stderr, "slimctl: network "+describeNetwork(sb.Evidence().Settings.Network))
@@ -174,17 +179,19 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	for _, limit := range ev.NotApplied {
 		fmt.Fprintln(a.stderr, "slimctl: did not apply: "+printable(limit))
 	}
-	if f.settings.Audit != "" {
+	if f.settings.Audit != "" && (err == nil || len(ev.Audit) > 0) {
 		describeAudit(a.stderr, ev)
 	}
 	if f.evidence != "" {
 		err = errors.Join(err, image.WriteFile(f.evidence, 0o644, ev.Write))
 	}
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return statusError{exitInterrupted, err.Error()}
 	case err != nil:
 		return err
 	case ctx.Err() != nil:
-		return statusError{code: exitInterrupted} // Ctrl-C is how a run ends
+		return statusError{code: exitInterrupted} // Ctrl-C is the usual end of a run
 	case st.TimedOut && trouble != nil:
 		return statusError{exitTimeout, fmt.Sprintf("the container ran for %s, its --timeout, and was ended; %v", f.settings.Timeout, trouble)}
 	case st.TimedOut:
@@ -201,8 +208,14 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	return nil
 }
 
-// watchStart ends an image's container that can't become healthy, and gives the reason once the container has ended; nil
-// when it was healthy. A command of the user's own is no start of the image.
+// stopWithReader returns a context that ends at SIGPIPE, when nobody reads standard output or error any more. By
+// default that signal would end slimctl immediately and leave its container running.
+func stopWithReader(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGPIPE)
+}
+
+// watchStart stops the container of an image that can't become healthy. Once it has stopped, the channel receives the
+// reason, or nil if it was healthy. With a user's command, health isn't checked.
 func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) <-chan error {
 	result := make(chan error, 1)
 	if len(f.settings.Command) > 0 {
@@ -212,7 +225,7 @@ func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) 
 	go func() {
 		err := sb.AwaitHealthy(ctx)
 		if err != nil {
-			_, _ = sb.Stop(context.WithoutCancel(ctx)) // what fails Wait gives, too
+			_, _ = sb.Stop(context.WithoutCancel(ctx)) // Wait returns the same error
 		} else if sb.Evidence().Health != "" {
 			fmt.Fprintln(a.stderr, "slimctl: ready")
 		}
@@ -221,7 +234,7 @@ func (a *app) watchStart(ctx context.Context, sb *sandbox.Sandbox, f *runFlags) 
 	return result
 }
 
-// describeNetwork returns a sentence on what a container in the network reaches.
+// describeNetwork returns a sentence about the destinations that a container in the network reaches.
 func describeNetwork(network string) string {
 	switch network {
 	case sandbox.NetworkEgress:
@@ -232,7 +245,7 @@ func describeNetwork(network string) string {
 	return network
 }
 
-// describePort says what answers at a published port.
+// describePort returns the URLs of a published port.
 func describePort(p sandbox.Publication) string {
 	if p.Port == sandbox.PublicPort {
 		return fmt.Sprintf("MCP http://%[1]s/mcp · desktop http://%[1]s/vnc/", p.Host)
@@ -240,33 +253,33 @@ func describePort(p sandbox.Publication) string {
 	return fmt.Sprintf("port %d at %s", p.Port, p.Host)
 }
 
-// describeAudit says what was collected of the audit logs, and whether their chains hold.
+// describeAudit prints the collected audit logs and whether their chains are intact.
 func describeAudit(w io.Writer, ev sandbox.Evidence) {
 	if len(ev.Audit) == 0 {
 		fmt.Fprintf(w, "slimctl: warning: the container left no audit log in %s\n", sandbox.AuditDir)
 	}
 	for _, l := range ev.Audit {
-		text := fmt.Sprintf("%s: %d lines, whole, head %s", filepath.Join(ev.AuditDir, l.File), l.Lines, l.Head)
+		text := fmt.Sprintf("%s: %s, whole, head %s", filepath.Join(ev.AuditDir, l.File), english.Plural(l.Lines, "line", ""), l.Head)
 		if l.Break != "" {
-			text = fmt.Sprintf("%s: broken: %s; %d lines before it hold", filepath.Join(ev.AuditDir, l.File), l.Break, l.Lines)
+			text = fmt.Sprintf("%s: broken: %s; before it %s", filepath.Join(ev.AuditDir, l.File), l.Break, english.Plural(l.Lines, "line holds", "lines hold"))
 		}
 		fmt.Fprintln(w, "slimctl: audit: "+printable(text))
 	}
 }
 
-// startStatus gives an image that can't be started docker run's exit code.
-func startStatus(err error) error {
+// convertStartError converts the error of an image that can't be started to docker run's exit code.
+func convertStartError(err error) error {
 	var start *sandbox.StartError
 	if errors.As(err, &start) {
 		return statusError{start.Code, err.Error()}
 	}
-	if code, _ := classify("", err); err != nil && code == exitError {
+	if code, _ := classifyError(&cobra.Command{}, err); err != nil && code == exitError {
 		return statusError{exitNoStart, err.Error()}
 	}
 	return err
 }
 
-// parse reads what the flags have as text.
+// parse checks the flags and converts those that hold text.
 func (f *runFlags) parse() error {
 	var err error
 	if f.settings.Memory, err = parseBytes(f.memory); err != nil {
@@ -282,7 +295,7 @@ func (f *runFlags) parse() error {
 	return f.settings.Check()
 }
 
-// parseOutgoing reads and checks the outgoing proxy. Its errors show no password.
+// parseOutgoing reads and checks the outgoing proxy. Its errors contain no password.
 func (f *runFlags) parseOutgoing() error {
 	if f.outgoingFile != "" {
 		if f.outgoing.Proxy != "" {
@@ -308,7 +321,7 @@ func (f *runFlags) parseOutgoing() error {
 	return nil
 }
 
-// parseEnv reads --env as docker run does: NAME=VALUE, or the NAME of a variable to pass on if it is set.
+// parseEnv parses --env like docker run: NAME=VALUE, or NAME for a variable to pass on if it is set.
 func parseEnv(flags []string) map[string]string {
 	env := map[string]string{}
 	for _, e := range flags {
@@ -323,7 +336,7 @@ func parseEnv(flags []string) map[string]string {
 	return env
 }
 
-// parseBytes reads a size as docker run does: a number with b, k, m or g, each 1024 of the one before.
+// parseBytes parses a size like docker run: a number with b, k, m or g, in powers of 1024.
 func parseBytes(s string) (int64, error) {
 	units := map[string]int64{"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 	number, unit := s, int64(1)
@@ -339,7 +352,7 @@ func parseBytes(s string) (int64, error) {
 	return n * unit, nil
 }
 
-// reportStatus ends slimctl as the container ended.
+// reportStatus prints the words of e and returns its exit code.
 func reportStatus(w io.Writer, e statusError) int {
 	if e.words != "" {
 		writeError(w, e.words)

@@ -10,7 +10,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -64,7 +67,8 @@ func TestRunScripts(t *testing.T) {
 			}
 			e.Setenv("IMAGE", img)
 			e.Setenv("HEALTHY", healthy)
-			e.Setenv("CLOSED", closed)                 // starts as an image that slimctl built; GUEST says what it does
+			e.Setenv("CLOSED", closed) // starts as an image that slimctl built; GUEST says what it does
+			e.Setenv("PORT", strconv.Itoa(need.FreePort(t)))
 			e.Setenv("DOCKER_HOST", "unix:///nowhere") // runc is what these are about
 			return nil
 		},
@@ -138,6 +142,18 @@ func cgroupsOf(id string) (out []string) {
 func TestRunInterrupted(t *testing.T) {
 	t.Parallel()
 	img := guestLayout(t)
+	t.Run("SIGINT, and the evidence can't be kept", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		p, _ := runProcess(t, dir, img, "sleep")
+		artifacts := filepath.Join(dir, "artifacts")
+		if err := errors.Join(os.RemoveAll(artifacts), os.WriteFile(artifacts, nil, 0o600), p.Process.Signal(syscall.SIGINT)); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.end(t); code != exitInterrupted || !strings.Contains(p.stderr.String(), "slimctl: error: ") || strings.Contains(p.stderr.String(), "nothing half-written") {
+			t.Errorf("exit code %d: %s", code, p.stderr.String())
+		}
+	})
 	t.Run("SIGINT", func(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
@@ -193,6 +209,55 @@ func TestRunInterrupted(t *testing.T) {
 	})
 }
 
+// TestRunWithoutReader guards that a container ends with the terminal, and with the reader of what it prints: slimctl run | head.
+func TestRunWithoutReader(t *testing.T) {
+	t.Parallel()
+	// A signal that is ignored here, as under nohup, is ignored by what is started here, too; one that is caught isn't.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
+	img := guestLayout(t)
+	for name, c := range map[string]struct {
+		command []string
+		leave   func(*process, *os.File)
+	}{
+		"the terminal is closed": {[]string{"sleep"}, func(p *process, _ *os.File) { _ = p.Process.Signal(syscall.SIGHUP) }},
+		"the reader has gone":    {[]string{"flood"}, func(_ *process, stdout *os.File) { stdout.Close() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer read.Close()
+			p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), append([]string{"run", "oci:" + img, "--artifacts", "artifacts", "--timeout", "0", "--"}, c.command...)...)}
+			p.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
+			p.Dir, p.Stdout, p.Stderr = dir, write, &p.stderr
+			if err := p.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = p.Process.Kill() })
+			write.Close()
+			if _, err := io.ReadFull(read, make([]byte, 5)); err != nil {
+				t.Fatal(err)
+			}
+			c.leave(p, read)
+			if code := p.end(t); code != exitInterrupted {
+				t.Errorf("exit code %d: %s", code, p.stderr.String())
+			}
+			runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "evidence.json"))
+			if len(runs) != 1 {
+				t.Fatalf("evidence: %q", runs)
+			}
+			if left := append(traces(t, dir), cgroupsOf(filepath.Base(filepath.Dir(runs[0])))...); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
 // TestRunDockerAsOrdinaryUser guards `run -p` for a user who may use Docker's socket and nothing else, and that his next
 // run removes what a killed one left.
 func TestRunDockerAsOrdinaryUser(t *testing.T) {
@@ -200,13 +265,13 @@ func TestRunDockerAsOrdinaryUser(t *testing.T) {
 	img := guestLayoutOf(t, sandboxtest.Tethered)
 	host := need.Docker(t)
 	const nobody = 65534
-	user := &syscall.Credential{Uid: nobody, Gid: nobody}
+	var groups []uint32
 	if socket, ok := strings.CutPrefix(host, "unix://"); ok {
 		info, err := os.Stat(socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		user.Groups = []uint32{info.Sys().(*syscall.Stat_t).Gid}
+		groups = []uint32{info.Sys().(*syscall.Stat_t).Gid}
 	}
 	dir, err := os.MkdirTemp("", "slimctl-nobody-") // the parents of a t.TempDir are for this user alone
 	if err != nil {
@@ -221,23 +286,47 @@ func TestRunDockerAsOrdinaryUser(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	start := func() (*process, *safeBuffer) {
+	run := func(host string, groups []uint32, args ...string) (*process, *safeBuffer) {
 		t.Helper()
 		said := &safeBuffer{}
 		p := &process{Cmd: &exec.Cmd{
 			Path: "/proc/self/exe", // which the user can't reach by its path
-			Args: []string{"slimctl", "run", "oci:image", "--runtime", "docker", "-p", "8080", "-e", "GUEST=serve 127.0.0.1:8080", "--artifacts", "artifacts"},
+			Args: append([]string{"slimctl", "run", "oci:image"}, args...),
 			Dir:  dir, Env: append(os.Environ(), "HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+host),
-			Stderr: said, SysProcAttr: &syscall.SysProcAttr{Credential: user},
+			Stderr: said, SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: groups}},
 		}}
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = p.Process.Kill() })
+		return p, said
+	}
+	start := func() (*process, *safeBuffer) {
+		t.Helper()
+		p, said := run(host, groups, "--runtime", "docker", "-p", "0:8080", "-e", "GUEST=serve 127.0.0.1:8080", "--artifacts", "artifacts")
 		need.Eventually(t, func() bool {
 			return strings.Contains(said.String(), "ready") && strings.Contains(said.String(), "http://")
 		}, said.String)
 		return p, said
+	}
+	if groups != nil {
+		p, said := run(host, nil)
+		if code := p.end(t); code != exitNoStart || !strings.Contains(said.String(), "refuses this user: join its group by `sudo usermod -aG docker $USER`") {
+			t.Errorf("without the group: exit code %d: %s", code, said)
+		}
+	}
+	hung := filepath.Join(dir, "hung") // a daemon that never answers
+	l, err := net.Listen("unix", hung)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Chmod(hung, 0o777); err != nil { //nolint:gosec // the user's
+		t.Fatal(err)
+	}
+	never, words := run("unix://"+hung, nil)
+	if code := never.end(t); code != exitNoStart || !strings.Contains(words.String(), "didn't answer within 3s: restart it") {
+		t.Errorf("no answer: exit code %d: %s", code, words)
 	}
 	killed, _ := start()
 	if err := killed.Process.Kill(); err != nil {
@@ -271,15 +360,30 @@ func TestRunDockerAsOrdinaryUser(t *testing.T) {
 	if left := traces(t, dir); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+	if left := dockerContainers(t, host, dir); len(left) > 0 {
+		t.Errorf("containers left: %q", left)
+	}
+}
+
+// dockerContainers returns the containers of the runs below dir that Docker has.
+func dockerContainers(t *testing.T, host, dir string) (names []string) {
+	t.Helper()
 	api, err := client.New(client.FromEnv, client.WithHost(host))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer api.Close()
-	list, err := api.ContainerList(t.Context(), client.ContainerListOptions{
-		All: true, Filters: client.Filters{}.Add("label", "slimctl.cache="+filepath.Join(dir, "cache", "slimctl")),
-	})
-	if err != nil || len(list.Items) > 0 {
-		t.Errorf("containers left: %+v, %v", list.Items, err)
+	list, err := api.ContainerList(t.Context(), client.ContainerListOptions{All: true})
+	if err != nil {
+		t.Fatal(err)
 	}
+	runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*"))
+	for _, c := range list.Items {
+		for _, run := range runs {
+			if name := "slimctl-" + filepath.Base(run); slices.Contains(c.Names, "/"+name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }

@@ -66,9 +66,6 @@ func setupScript(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	if err := shareLayers(filepath.Join(e.WorkDir, "cache", "slimctl")); err != nil {
-		return err
-	}
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")
 		if k != "PATH" { // testscript's own has slimctl
@@ -449,7 +446,7 @@ func cmdAppend(ts *testscript.TestScript, _ bool, args []string) {
 
 // cache DIR: a cache with the shared payload and stand-ins in it, that knows no base.
 func cmdCache(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(warmCache(ts.MkAbs(args[0])))
+	ts.Check(coldCache(ts.MkAbs(args[0])))
 }
 
 // onlypath DIR PROGRAM...: makes DIR the only directory on PATH, with these programs in it.

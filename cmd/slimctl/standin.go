@@ -31,7 +31,7 @@ binfmt_misc entry, and arch-test.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output == "" {
-				return usage(errors.New("--output is missing: the directory for the OCI layout"))
+				return usageError(errors.New("--output is missing: the directory for the OCI layout"))
 			}
 			digest, err := a.writeStandin(cmd.Context(), output, o, boots)
 			if err != nil {

@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -82,7 +84,7 @@ func TestReportFlags(t *testing.T) {
 			if f.color == "" {
 				f.color = "auto"
 			}
-			f.look(tt.stdout)
+			f.detectTerminal(tt.stdout)
 			if !reflect.DeepEqual(f.options, tt.want) {
 				t.Errorf("got %+v, want %+v", f.options, tt.want)
 			}
@@ -146,6 +148,36 @@ func TestTerminalIsSafe(t *testing.T) {
 				t.Error("what was quoted can't be seen")
 			}
 		})
+	}
+}
+
+// TestContainerOnTerminal: what a container prints comes to a terminal with its colours, and without what moves the cursor, sets
+// the title or fills the clipboard, however it is cut into pieces. A pipe and a file get all bytes.
+func TestContainerOnTerminal(t *testing.T) {
+	const text = "a\tb \x1b[1;31mred\x1b[m ✓ é\n"
+	const evil = text + "\x1b[2J\x1b]52;c;cm0=\a\x1b[6n\u009b31m\u202e\x9b\xff\x1bc\x1b[" + "\x1b[" // the end of a sequence never comes
+	for size := 1; size <= len(evil); size++ {
+		writer, reader := terminal(t, 100)
+		out := filterForTerminal(writer)
+		for piece := range slices.Chunk([]byte(evil), size) {
+			if n, err := out.Write(piece); n != len(piece) || err != nil {
+				t.Fatalf("%d of %d bytes, %v", n, len(piece), err)
+			}
+		}
+		if err := writer.Close(); err != nil {
+			t.Fatal(err)
+		}
+		data, _ := io.ReadAll(reader) // it ends with an error when the writer is closed
+		got, good := strings.CutPrefix(strings.ReplaceAll(string(data), "\r\n", "\n"), text)
+		if bad := strings.IndexFunc(got, func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x202e }); !good || bad >= 0 || !utf8.ValidString(got) {
+			t.Errorf("in pieces of %d: %q", size, data)
+		}
+		writer.Close()
+		reader.Close()
+	}
+	var pipe strings.Builder
+	if _, err := io.WriteString(filterForTerminal(&pipe), evil); err != nil || pipe.String() != evil {
+		t.Errorf("%q, %v", pipe.String(), err)
 	}
 }
 

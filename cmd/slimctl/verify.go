@@ -60,8 +60,8 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 			return oneArg("the image")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(); err != nil {
-				return usage(err)
+			if err := f.checkCombination(); err != nil {
+				return usageError(err)
 			}
 			if f.rules {
 				return a.writeReport(f.file, func(w io.Writer) error { return verify.WriteRules(w, f.format) })
@@ -69,7 +69,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 			return a.runVerify(cmd.Context(), args[0], f)
 		},
 	}
-	f.add(cmd)
+	f.addTo(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("base").Usage = "the base that the image has to be made from, as build's --base"
 	flags.Lookup("platform").Usage = "platforms, as os/arch (default: all that the image has)"
@@ -88,7 +88,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	return cmd
 }
 
-func (f *verifyFlags) check() error {
+func (f *verifyFlags) checkCombination() error {
 	switch {
 	case f.rules && f.format != verify.Text && f.format != verify.JSON:
 		return fmt.Errorf("--rules are printed as text or json, not %s", f.format)
@@ -107,24 +107,27 @@ func (f *verifyFlags) check() error {
 func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) error {
 	annotations, err := parseAnnotations(f.annotations)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	o, err := f.options(a)
 	if err != nil {
 		return err
 	}
-	v, err := slim.Verify(ctx, slim.VerifyOptions{ResolveOptions: o, Image: reference, Annotations: annotations, Same: f.same, SurfaceOnly: f.surface})
+	v, err := slim.Verify(ctx, slim.VerifyOptions{ResolveOptions: o, Image: reference, Annotations: annotations, Same: f.same, SurfaceOnly: f.surface, Run: f.run})
 	if err == nil && f.run {
-		err = v.Run(ctx, slim.RunOptions{Runtime: f.runtime, Artifacts: f.artifacts, Reach: f.reach})
+		run, stop := stopWithReader(ctx)
+		err = v.Run(run, slim.RunOptions{Runtime: f.runtime, Artifacts: f.artifacts, Reach: f.reach})
+		stop()
 	}
 	if err != nil {
 		return err
 	}
-	return a.gate(f, v.Report)
+	return a.judgeReport(f, v.Report)
 }
 
-// gate writes the report, and fails when it has a finding that is too grave, or the image isn't proven.
-func (a *app) gate(f *verifyFlags, report *verify.Report) error {
+// judgeReport writes the report. It fails if a finding has at least the severity of the flag, or if the base is
+// unknown.
+func (a *app) judgeReport(f *verifyFlags, report *verify.Report) error {
 	if f.severity == verify.Warning && report.Count(verify.Warning) > 0 {
 		report.Passed = false
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/slimctl/slimctl/internal/version"
 )
 
-// versions are slimctl's own version and that of the browser-shell it puts into images.
+// versions holds the version of slimctl and that of the browser-shell that it puts into images.
 type versions struct {
 	version.Info
 	Server serverVersion `json:"server"`
@@ -18,9 +18,9 @@ type versions struct {
 
 type serverVersion struct {
 	*version.Info
-	// Source is the directory that browser-shell is compiled from; empty when slimctl carries it.
+	// Source is the directory from which browser-shell is compiled; empty if slimctl contains the binary.
 	Source string `json:"source,omitempty"`
-	// Missing says why there is neither.
+	// Missing is the reason why there is neither a binary nor its source.
 	Missing string `json:"missing,omitempty"`
 }
 
@@ -40,6 +40,7 @@ puts into images. A release carries browser-shell; any other slimctl compiles it
 				v.Server.Missing = err.Error()
 			case info != nil:
 				of := version.Of(info)
+				of.Version, of.Commit, of.Modified = v.Version, v.Commit, v.Modified // built from the same source, without a stamp of its own
 				v.Server.Info = &of
 			default:
 				v.Server.Source = source

@@ -20,12 +20,15 @@ import (
 	"github.com/slimctl/slimctl/slim"
 )
 
-// story is what `slimctl why --format json` prints for one platform: what the image's ledger says, or else its layers.
+// story is the output of `slimctl why --format json` for one platform: the ledger's account, or else that of the
+// layers.
 type story struct {
 	Platform string `json:"platform"`
 	*inspect.Why
 	Profile []slim.ProfileLine `json:"profile,omitempty"`
 	Ledger  *slim.Account      `json:"ledger,omitempty"`
+	// Build is the account of a build on this image as the base, for a profile with keep.
+	Build *slim.Account `json:"build,omitempty"`
 }
 
 func (a *app) why() *cobra.Command {
@@ -44,7 +47,7 @@ image says, also of a path of the base that the image lacks, and reads no layer.
   slimctl why --profile l1 standin:B /usr/local/code-server-4.104.0`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usage(fmt.Errorf("%s takes two arguments, the image and a path in it, and got %d", cmd.CommandPath(), len(args)))
+				return usageError(fmt.Errorf("%s takes two arguments, the image and a path in it, and got %d", cmd.CommandPath(), len(args)))
 			}
 			return nil
 		},
@@ -61,20 +64,23 @@ image says, also of a path of the base that the image lacks, and reads no layer.
 			if err != nil {
 				return err
 			}
+			if p.Keep != nil {
+				addBuild(cmd.Context(), stories, slim.ResolveOptions{Access: access, Profile: nameOrFile, Set: set, Base: args[0], NoLock: true})
+			}
 			if format == report.JSON {
 				return a.printJSON(rawname.Quoted(stories))
 			}
 			return printStories(a.stdout, stories)
 		},
 	}
-	f.add(cmd)
+	f.addTo(cmd)
 	flags := cmd.Flags()
 	addProfile(flags, &nameOrFile, &set)
 	addFormat(flags, &format)
 	return cmd
 }
 
-// tellStories asks the ledgers of the image, and its layers where they don't know the path.
+// tellStories returns the ledgers' accounts of path, or those of the layers if no ledger knows it.
 func tellStories(ctx context.Context, o slim.InspectOptions, p *profile.Profile, path string) ([]story, error) {
 	accounts, err := slim.AskLedger(ctx, o, path)
 	if err != nil {
@@ -106,6 +112,26 @@ func tellStories(ctx context.Context, o slim.InspectOptions, p *profile.Profile,
 		return nil, fmt.Errorf("%s: no layer of %s names it: %w", out[0].Path, o.Image, image.ErrNotFound)
 	}
 	return out, nil
+}
+
+// addBuild adds to each story the account of a build with the profile, if the image is a base.
+func addBuild(ctx context.Context, stories []story, o slim.ResolveOptions) {
+	for i, s := range stories {
+		if s.Ledger != nil || s.Entry == nil {
+			continue
+		}
+		o.Platforms = []string{s.Platform}
+		var accounts []slim.Account
+		r, err := slim.Resolve(ctx, o)
+		if err == nil {
+			accounts, err = r.Explain(s.Path)
+		}
+		if err != nil {
+			o.Log("%s: what a build of profile %s makes of it isn't known: %v", s.Platform, o.Profile, err)
+			continue
+		}
+		stories[i].Build = &accounts[0]
+	}
 }
 
 func printStories(w io.Writer, stories []story) error {
@@ -156,14 +182,14 @@ func (s story) print(b *strings.Builder) {
 	case s.Entry == nil:
 		line("  is not in the image")
 	case s.Target != "":
-		line("  is %s, which leads to %s", describe(*s.Entry), s.Target)
+		line("  is %s, which leads to %s", describeEntry(*s.Entry), s.Target)
 	default:
-		line("  is %s", describe(*s.Entry))
+		line("  is %s", describeEntry(*s.Entry))
 	}
 	for _, step := range s.Steps {
 		words := step.Does + " it"
 		if step.Entry != nil {
-			words += ": " + describe(*step.Entry)
+			words += ": " + describeEntry(*step.Entry)
 		} else if step.By != "" {
 			words += ", with " + step.By
 		}
@@ -186,13 +212,18 @@ func (s story) print(b *strings.Builder) {
 		line("  %s", words)
 		line("    %s", l.Why)
 	}
-	if len(s.Profile) == 0 {
+	if s.Build != nil {
+		line("  in an image of the profile:")
+		for _, step := range s.Build.Steps() {
+			line("    %s", step)
+		}
+	} else if len(s.Profile) == 0 {
 		line("  the profile doesn't name it")
 	}
 }
 
-// describe words an entry: type, mode, owner and size.
-func describe(e tree.Entry) string {
+// describeEntry returns the type, mode, owner and size of an entry in words.
+func describeEntry(e tree.Entry) string {
 	words := fmt.Sprintf("a %s, %04o, owner %d:%d", e.Type, e.Mode, e.UID, e.GID)
 	switch e.Type {
 	case image.TypeFile:

@@ -1,4 +1,4 @@
-// Package deb822 reads the paragraphs of a deb822(5) file, such as the status of dpkg.
+// Package deb822 parses the paragraphs of a deb822(5) file, such as dpkg's status.
 package deb822
 
 import (
@@ -8,23 +8,23 @@ import (
 
 // Stanza is one paragraph of a deb822(5) file.
 type Stanza struct {
-	// Line is that of its first field, counted from 1.
+	// Line is the number of its first line, counted from 1.
 	Line   int
 	Fields []Field
-	// Bad are the lines that are neither a field nor a continuation of one.
+	// Bad holds the numbers of lines that are neither a field nor a continuation.
 	Bad []int
 }
 
 // Field is one field of a paragraph.
 type Field struct {
 	Name string
-	// Value is what follows the colon, without white space around it. Continuation lines stay as they are, each after a
-	// line feed.
+	// Value is the text after the colon, without surrounding white space. Continuation lines follow unchanged, each
+	// after a line feed.
 	Value string
 	Line  int
 }
 
-// Get gives the value of a field, whose name has no case; the last one counts, as it does for dpkg.
+// Get returns the value of a field, whose name is case-insensitive. The last one counts, as for dpkg.
 func (s *Stanza) Get(name string) string {
 	value := ""
 	for i := range s.Fields {
@@ -37,8 +37,8 @@ func (s *Stanza) Get(name string) string {
 
 const blank = " \t\r\n"
 
-// All gives the paragraphs of a deb822 file, which blank lines separate. Nothing of text is copied. A paragraph is
-// valid until the next one is asked for.
+// All iterates over the paragraphs of a deb822 file, which blank lines separate. It copies nothing of text. A paragraph
+// is valid until the next iteration.
 func All(text string) iter.Seq[*Stanza] {
 	return func(yield func(*Stanza) bool) {
 		var s Stanza

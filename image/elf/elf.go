@@ -1,5 +1,5 @@
-// Package elf reads of a program or library what the dynamic loader reads of it (System V ABI, chapters 4 and 5; ld.so(8)).
-// It goes by the program headers: unlike the sections that debug/elf goes by, nobody can strip them.
+// Package elf reads the parts of a program or library that the dynamic loader reads (System V ABI, chapters 4 and 5;
+// ld.so(8)). It uses the program headers, which can't be stripped, unlike the sections that debug/elf uses.
 package elf
 
 import (
@@ -13,32 +13,32 @@ import (
 	"strings"
 )
 
-// File is what the loader goes by. Of a file that isn't for 64-bit little-endian machines only Machine is known.
+// File holds the fields that the loader uses. For a file that isn't 64-bit little-endian, only Machine is set.
 type File struct {
-	// Machine is the processor's, as "EM_X86_64".
+	// Machine is the processor, such as elf.EM_X86_64.
 	Machine elf.Machine `json:"machine"`
-	// Interp is the loader's path; empty for a library and for what is linked statically.
+	// Interp is the loader's path; empty for libraries and static programs.
 	Interp string `json:"interp,omitempty"`
-	// Needed are the names of the libraries, DT_NEEDED.
+	// Needed lists the names of the required libraries, DT_NEEDED.
 	Needed []string `json:"needed,omitempty"`
-	// RPath and RunPath are directories to look for them in, DT_RPATH and DT_RUNPATH, with $ORIGIN as it is written.
+	// RPath and RunPath list the directories to search for them, DT_RPATH and DT_RUNPATH, with $ORIGIN unexpanded.
 	RPath   []string `json:"rpath,omitempty"`
 	RunPath []string `json:"runpath,omitempty"`
 }
 
-// Bounds: a file that has more isn't one that a linker wrote.
+// These limits are larger than anything that linkers write.
 const (
 	maxHeaders = 1 << 10 // program headers
 	maxDynamic = 1 << 20 // bytes of the dynamic section
 	maxStrings = 64 << 20
-	maxText    = 4096     // of one name
+	maxText    = 4096     // bytes of one name
 	maxNames   = 64 << 10 // bytes of all names together
 )
 
-// Is tells whether a file begins as an ELF file does.
+// Is reports whether a file begins with the ELF magic number.
 func Is(head []byte) bool { return bytes.HasPrefix(head, []byte(elf.ELFMAG)) }
 
-// Read reads a file that Is says yes of. What makes no sense is an error.
+// Read reads the headers of an ELF file. It fails if they are invalid.
 func Read(r io.ReaderAt) (*File, error) {
 	var ident [elf.EI_NIDENT]byte
 	if _, err := r.ReadAt(ident[:], 0); err != nil {
@@ -51,7 +51,7 @@ func Read(r io.ReaderAt) (*File, error) {
 	if elf.Data(ident[elf.EI_DATA]) == elf.ELFDATA2MSB {
 		order = binary.BigEndian
 	}
-	var kind [4]byte // e_type and e_machine lie alike in both classes
+	var kind [4]byte // e_type and e_machine have the same place in both classes
 	if _, err := r.ReadAt(kind[:], elf.EI_NIDENT); err != nil {
 		return nil, fmt.Errorf("ELF header: %w", err)
 	}
@@ -60,28 +60,28 @@ func Read(r io.ReaderAt) (*File, error) {
 		return f, nil
 	}
 	var h elf.Header64
-	if err := get(r, 0, &h); err != nil {
+	if err := readAt(r, 0, &h); err != nil {
 		return nil, fmt.Errorf("ELF header: %w", err)
 	}
 	if h.Phnum == 0 {
-		return f, nil // an object file, which nobody loads
+		return f, nil // the loader doesn't load object files
 	}
 	if int(h.Phentsize) != binary.Size(elf.Prog64{}) || h.Phnum > maxHeaders {
-		return nil, fmt.Errorf("%d program headers of %d bytes", h.Phnum, h.Phentsize)
+		return nil, fmt.Errorf("it has %d program headers of %d bytes", h.Phnum, h.Phentsize)
 	}
 	progs := make([]elf.Prog64, h.Phnum)
-	if err := get(r, h.Phoff, progs); err != nil {
+	if err := readAt(r, h.Phoff, progs); err != nil {
 		return nil, fmt.Errorf("program headers: %w", err)
 	}
 	for _, p := range progs {
 		switch elf.ProgType(p.Type) {
 		case elf.PT_INTERP:
 			if p.Filesz > maxText {
-				return nil, fmt.Errorf("a loader's path of %d bytes", p.Filesz)
+				return nil, fmt.Errorf("its loader's path has %d bytes", p.Filesz)
 			}
 			path := make([]byte, p.Filesz)
-			if err := get(r, p.Off, path); err != nil {
-				return nil, fmt.Errorf("the loader's path: %w", err)
+			if err := readAt(r, p.Off, path); err != nil {
+				return nil, fmt.Errorf("loader's path: %w", err)
 			}
 			f.Interp = string(bytes.TrimRight(path, "\x00"))
 		case elf.PT_DYNAMIC:
@@ -94,7 +94,7 @@ func Read(r io.ReaderAt) (*File, error) {
 	return f, nil
 }
 
-func get(r io.ReaderAt, off uint64, into any) error {
+func readAt(r io.ReaderAt, off uint64, into any) error {
 	if off > 1<<62 {
 		return io.ErrUnexpectedEOF
 	}
@@ -106,7 +106,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 		return fmt.Errorf("it has %d bytes", p.Filesz)
 	}
 	tags := make([]elf.Dyn64, p.Filesz/uint64(binary.Size(elf.Dyn64{})))
-	if err := get(r, p.Off, tags); err != nil {
+	if err := readAt(r, p.Off, tags); err != nil {
 		return err
 	}
 	if end := slices.IndexFunc(tags, func(t elf.Dyn64) bool { return elf.DynTag(t.Tag) == elf.DT_NULL }); end >= 0 {
@@ -123,7 +123,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 		}
 	}
 	if table == 0 {
-		return nil // linked statically, but at any address
+		return nil // a static position-independent program
 	}
 	if size > maxStrings {
 		return fmt.Errorf("its strings have %d bytes", size)
@@ -134,15 +134,15 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 	}
 	text := func(at uint64) (string, error) {
 		if at >= size {
-			return "", fmt.Errorf("a name at %d of the %d bytes of strings", at, size)
+			return "", fmt.Errorf("a name at offset %d, but its strings have %d bytes", at, size)
 		}
 		b := make([]byte, min(size-at, maxText))
-		if err := get(r, off+at, b); err != nil {
+		if err := readAt(r, off+at, b); err != nil {
 			return "", err
 		}
 		name, _, ended := bytes.Cut(b, []byte{0})
 		if !ended {
-			return "", errors.New("a name without an end")
+			return "", errors.New("a name has no end")
 		}
 		return string(name), nil
 	}
@@ -171,7 +171,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 	return nil
 }
 
-// fileOffset is where in the file the loader takes an address from.
+// fileOffset returns the offset in the file of an address in memory.
 func fileOffset(address uint64, progs []elf.Prog64) (uint64, bool) {
 	for _, p := range progs {
 		if elf.ProgType(p.Type) == elf.PT_LOAD && address >= p.Vaddr && address-p.Vaddr < p.Filesz {

@@ -21,11 +21,11 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// tarBlock is the unit of a tar archive in bytes.
+// tarBlock is the block size of a tar archive, in bytes.
 const tarBlock = 512
 
-// archivePlan is a tar archive whose every byte offset is known before any blob is there, so that blobs can be
-// downloaded side by side straight to their places.
+// archivePlan is a tar archive whose offsets are all known before any blob is there. Blobs can therefore be downloaded
+// concurrently, straight to their places.
 type archivePlan struct {
 	entries []archiveEntry
 	size    int64
@@ -33,23 +33,23 @@ type archivePlan struct {
 
 type archiveEntry struct {
 	header []byte
-	off    int64 // of the header
-	item   item  // no content for a directory
+	off    int64 // offset of the header
+	item   item  // without content for a directory
 }
 
 func (e archiveEntry) data() int64 { return e.off + int64(len(e.header)) }
 
-// end is behind the padding.
+// end returns the offset after the padding.
 func (e archiveEntry) end() int64 {
 	return e.data() + (e.item.desc.Size+tarBlock-1)/tarBlock*tarBlock
 }
 
-// planArchive lays out an OCI layout as a tar archive; for docker also with the manifest.json that docker load of any
-// age reads (Docker writes such archives itself since version 25).
+// planArchive lays out an OCI layout as a tar archive. With docker it adds the manifest.json for docker load of any
+// version, as Docker does itself since version 25.
 func planArchive(c *contents, tags []name.Tag, docker bool) (*archivePlan, error) {
 	p := &archivePlan{}
 	unnamed := DefaultName
-	if docker { // which would take it for the whole name
+	if docker { // docker load would take it for the whole name
 		unnamed = ""
 	}
 	index, err := topIndex(c, tags, unnamed)
@@ -75,27 +75,27 @@ func planArchive(c *contents, tags []name.Tag, docker bool) (*archivePlan, error
 		if err != nil {
 			return nil, err
 		}
-		if err := p.add(f.name, it); err != nil {
+		if err := p.addItem(f.name, it); err != nil {
 			return nil, err
 		}
 	}
 	for _, dir := range []string{"blobs/", "blobs/sha256/"} {
-		if err := p.add(dir, item{}); err != nil {
+		if err := p.addItem(dir, item{}); err != nil {
 			return nil, err
 		}
 	}
 	for _, it := range c.all() {
-		if err := p.add(blobName(it.desc.Digest), it); err != nil {
+		if err := p.addItem(blobName(it.desc.Digest), it); err != nil {
 			return nil, err
 		}
 	}
-	p.size += 2 * tarBlock // the end mark
+	p.size += 2 * tarBlock // the end marker
 	return p, nil
 }
 
 func blobName(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-func (p *archivePlan) add(name string, it item) error {
+func (p *archivePlan) addItem(name string, it item) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: it.desc.Size, ModTime: time.Unix(0, 0)}
 	if strings.HasSuffix(name, "/") {
 		h.Typeflag, h.Mode = tar.TypeDir, 0o755
@@ -110,7 +110,7 @@ func (p *archivePlan) add(name string, it item) error {
 	return nil
 }
 
-// dockerManifest is manifest.json as docker save writes it.
+// dockerManifest returns manifest.json as docker save writes it.
 func dockerManifest(c *contents, tags []name.Tag) ([]byte, error) {
 	if len(c.images) != 1 {
 		return nil, fmt.Errorf("a docker archive holds one platform, not %d: choose one with --platform", len(c.images))
@@ -134,7 +134,7 @@ func dockerManifest(c *contents, tags []name.Tag) ([]byte, error) {
 	return json.Marshal([]entry{e})
 }
 
-// familiar is the name that docker images shows: "alpine:3", not "docker.io/library/alpine:3".
+// familiar returns the name that docker images shows: "alpine:3", not "docker.io/library/alpine:3".
 func familiar(t name.Tag) string {
 	n := strings.TrimPrefix(image.DockerName(t.Name()), "docker.io/")
 	if t.RegistryStr() == name.DefaultRegistry {
@@ -143,7 +143,7 @@ func familiar(t name.Tag) string {
 	return n
 }
 
-// write makes the archive as a file.
+// write writes the archive to a file.
 func (p *archivePlan) write(ctx context.Context, o Spec, cp *copier) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(o.Dest), "."+filepath.Base(o.Dest)+".*")
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *archivePlan) write(ctx context.Context, o Spec, cp *copier) (err error)
 		return err
 	}
 	if err := o.Check(); err != nil {
-		return err // somebody else made it meanwhile
+		return err // another process has made it
 	}
 	return os.Rename(f.Name(), o.Dest)
 }
@@ -200,13 +200,13 @@ func (p *archivePlan) fill(ctx context.Context, f *os.File, cp *copier) error {
 			if err != nil {
 				return err
 			}
-			return errors.Join(cp.at(ctx, own, e.data(), e.item), own.Close())
+			return errors.Join(cp.copyAt(ctx, own, e.data(), e.item), own.Close())
 		})
 	}
 	return g.Wait()
 }
 
-// stream writes the archive to what can't seek, one blob after another.
+// stream writes the archive to a writer that can't seek, one blob after another.
 func (p *archivePlan) stream(ctx context.Context, w io.Writer, cp *copier) error {
 	for _, e := range p.entries {
 		if err := context.Cause(ctx); err != nil {
@@ -233,11 +233,11 @@ func streamItem(ctx context.Context, w io.Writer, it item, cp *copier) (err erro
 	}
 	task := cp.opt.Progress.Task("layer "+image.Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
-	return cp.to(ctx, w, it, task.Add)
+	return cp.copyTo(ctx, w, it, task.Add)
 }
 
-// Load hands one platform of b to the Docker daemon, through "docker load" of the docker program on PATH. The zero
-// platform means the only one. Nothing is stored on the way.
+// Load loads one platform of b into the Docker daemon, by "docker load" of the docker program on PATH. The zero
+// platform means the only one. Load stores nothing on this machine's disk itself.
 func Load(ctx context.Context, b image.Built, platform v1.Platform, tags []name.Tag, opt image.Options) error {
 	opt = opt.WithDefaults()
 	docker, err := exec.LookPath("docker")

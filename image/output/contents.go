@@ -12,22 +12,22 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// maxLayer bounds the size that a manifest may state for a layer: 16 TiB, in bytes. It keeps sums from overflowing.
+// maxLayer limits the size of a layer in a manifest, in bytes, so that sums don't overflow.
 const maxLayer = 16 << 40
 
-// item is one blob of an image: a document that is in memory, or a layer.
+// item is one blob of an image: a document in memory, or a layer.
 type item struct {
 	desc  v1.Descriptor
 	raw   []byte
 	layer v1.Layer
-	// artifact is set for a manifest that refers to another.
+	// artifact is set for a manifest with a subject.
 	artifact v1.Image
 }
 
-// contents is everything that an image consists of, each blob once, in the order of its manifests.
+// contents holds all blobs of an image, each once, in the order of its manifests.
 type contents struct {
 	root      item   // the index, or the manifest of a single image
-	manifests []item // below an index
+	manifests []item // of an index
 	blobs     []item // configs and layers
 	images    []v1.Image
 	referrers []item // manifests of artifacts about the images
@@ -35,7 +35,7 @@ type contents struct {
 	seen      map[v1.Hash]bool
 }
 
-// all is in the order in which archives hold it: documents first, so that a reader of a stream knows what follows.
+// all returns the items in the order of archives: documents first, so that a reader of a stream knows what follows.
 func (c *contents) all() []item {
 	out := append([]item{c.root}, c.manifests...)
 	if len(c.referrers) > 0 {
@@ -47,10 +47,10 @@ func (c *contents) all() []item {
 func contentsOf(b image.Built) (*contents, error) {
 	c := &contents{seen: map[v1.Hash]bool{}}
 	if (b.Index == nil) == (b.Image == nil) {
-		return nil, errors.New("image: neither an index nor an image, or both")
+		return nil, errors.New("image: it has neither an index nor an image, or both")
 	}
 	if b.Image != nil {
-		root, err := c.image(b.Image)
+		root, err := c.addImage(b.Image)
 		if c.root = root; err != nil {
 			return nil, err
 		}
@@ -73,18 +73,18 @@ func contentsOf(b image.Built) (*contents, error) {
 	}
 	for _, d := range m.Manifests {
 		if !d.MediaType.IsImage() {
-			return nil, fmt.Errorf("index %s: %s is no image but %s", c.root.desc.Digest, d.Digest, d.MediaType)
+			return nil, fmt.Errorf("index %s: %s is not an image but %s", c.root.desc.Digest, d.Digest, d.MediaType)
 		}
 		img, err := b.Index.Image(d.Digest)
 		if err != nil {
 			return nil, err
 		}
-		it, err := c.image(img)
+		it, err := c.addImage(img)
 		if err != nil {
 			return nil, err
 		}
 		if it.desc.Digest != d.Digest || it.desc.Size != d.Size {
-			return nil, fmt.Errorf("index %s names %s and holds %s", c.root.desc.Digest, d.Digest, it.desc.Digest)
+			return nil, fmt.Errorf("index %s names %s but holds %s", c.root.desc.Digest, d.Digest, it.desc.Digest)
 		}
 		if !c.seen[d.Digest] {
 			c.seen[d.Digest] = true
@@ -94,12 +94,12 @@ func contentsOf(b image.Built) (*contents, error) {
 	return c, c.addReferrers(b.Referrers)
 }
 
-// addReferrers adds artifacts about the images, and the index of them that a registry would give.
+// addReferrers adds artifacts about the images, and the index of them that a registry would return.
 func (c *contents) addReferrers(artifacts []v1.Image) error {
 	images := c.images
 	list := v1.IndexManifest{SchemaVersion: 2, MediaType: ocitypes.OCIImageIndex, Manifests: []v1.Descriptor{}}
 	for _, a := range artifacts {
-		it, err := c.image(a)
+		it, err := c.addImage(a)
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (c *contents) addReferrers(artifacts []v1.Image) error {
 		d.ArtifactType = m.ArtifactType
 		list.Manifests = append(list.Manifests, d)
 	}
-	c.images = images // which are to be started
+	c.images = images // those that can be started
 	raw, err := json.Marshal(list)
 	if err == nil {
 		c.list, err = document(raw, v1.Descriptor{MediaType: ocitypes.OCIImageIndex})
@@ -121,8 +121,8 @@ func (c *contents) addReferrers(artifacts []v1.Image) error {
 	return err
 }
 
-// image adds the blobs of one image and gives its manifest.
-func (c *contents) image(img v1.Image) (item, error) {
+// addImage adds the blobs of one image and returns its manifest.
+func (c *contents) addImage(img v1.Image) (item, error) {
 	raw, err := img.RawManifest()
 	if err != nil {
 		return item{}, err
@@ -143,13 +143,13 @@ func (c *contents) image(img v1.Image) (item, error) {
 	if err != nil {
 		return item{}, fmt.Errorf("config: %w", err)
 	}
-	c.add(conf)
+	c.addBlob(conf)
 	layers, err := img.Layers()
 	if err != nil {
 		return item{}, err
 	}
 	if len(layers) != len(m.Layers) {
-		return item{}, fmt.Errorf("the manifest names %d layers, the image has %d", len(m.Layers), len(layers))
+		return item{}, fmt.Errorf("the manifest names %d layers, but the image has %d", len(m.Layers), len(layers))
 	}
 	for i, l := range layers {
 		h, err := l.Digest()
@@ -157,25 +157,25 @@ func (c *contents) image(img v1.Image) (item, error) {
 			return item{}, err
 		}
 		if h != m.Layers[i].Digest {
-			return item{}, fmt.Errorf("layer %d is %s, the manifest says %s", i, h, m.Layers[i].Digest)
+			return item{}, fmt.Errorf("layer %d is %s, but the manifest says %s", i, h, m.Layers[i].Digest)
 		}
 		if s := m.Layers[i].Size; s < 0 || s > maxLayer {
-			return item{}, fmt.Errorf("layer %s: the manifest states a size of %d bytes", h, s)
+			return item{}, fmt.Errorf("layer %s: the manifest says that it has %d bytes", h, s)
 		}
-		c.add(item{desc: m.Layers[i], layer: l})
+		c.addBlob(item{desc: m.Layers[i], layer: l})
 	}
 	c.images = append(c.images, img)
 	return document(raw, v1.Descriptor{MediaType: mt})
 }
 
-func (c *contents) add(it item) {
+func (c *contents) addBlob(it item) {
 	if !c.seen[it.desc.Digest] {
 		c.seen[it.desc.Digest] = true
 		c.blobs = append(c.blobs, it)
 	}
 }
 
-// document makes an item of bytes in memory; a digest that want states must be theirs.
+// document returns an item of bytes in memory. If want has a digest, it must be theirs.
 func document(raw []byte, want v1.Descriptor) (item, error) {
 	h, size, err := v1.SHA256(bytes.NewReader(raw))
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// copyJobs bounds blobs in flight to files: enough to fill a line, few enough to keep a disk's writes long.
+// copyJobs limits concurrent copies to files: enough for the network, few enough for long writes on a disk.
 const copyJobs = 6
 
-// copier brings blobs to files: by link where it may, else through memory in pieces.
+// copier copies blobs to files, by links if possible.
 type copier struct {
 	opt image.Options
-	src *image.Source // the base; may be nil
+	src *image.Source // the base, or nil
 }
 
-// file makes a file of one blob. The caller removes it when it fails.
-func (c *copier) file(ctx context.Context, dst string, it item) error {
+// copyFile writes one blob to the file dst. The caller removes the file after an error.
+func (c *copier) copyFile(ctx context.Context, dst string, it item) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -35,11 +35,11 @@ func (c *copier) file(ctx context.Context, dst string, it item) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.at(ctx, f, 0, it), f.Close())
+	return errors.Join(c.copyAt(ctx, f, 0, it), f.Close())
 }
 
-// at writes one blob into f from off on. A connection that breaks in the middle is tried again from the start.
-func (c *copier) at(ctx context.Context, f *os.File, off int64, it item) (err error) {
+// copyAt writes one blob to f from offset off. If a connection breaks, it starts again.
+func (c *copier) copyAt(ctx context.Context, f *os.File, off int64, it item) (err error) {
 	if it.raw != nil {
 		_, err := f.WriteAt(it.raw, off)
 		return err
@@ -52,7 +52,7 @@ func (c *copier) at(ctx context.Context, f *os.File, off int64, it item) (err er
 			return err
 		}
 		var n int64
-		err = c.to(ctx, f, it, func(d int64) { n += d; task.Add(d) })
+		err = c.copyTo(ctx, f, it, func(d int64) { n += d; task.Add(d) })
 		if err == nil || try == 3 || !image.IsCut(err) {
 			return err
 		}
@@ -64,8 +64,8 @@ func (c *copier) at(ctx context.Context, f *os.File, off int64, it item) (err er
 	}
 }
 
-// to copies a layer to w, checked.
-func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) error {
+// copyTo copies a layer to w and verifies it.
+func (c *copier) copyTo(ctx context.Context, w io.Writer, it item, add func(int64)) error {
 	if it.raw != nil {
 		_, err := io.Copy(w, bytes.NewReader(it.raw))
 		return err
@@ -76,12 +76,12 @@ func (c *copier) to(ctx context.Context, w io.Writer, it item, add func(int64)) 
 	}
 	shut := sync.OnceFunc(func() { r.Close() })
 	defer shut()
-	defer context.AfterFunc(ctx, shut)() // another blob failed: don't wait for a slow registry
+	defer context.AfterFunc(ctx, shut)() // after another blob's failure don't wait for a slow registry
 	return copyAll(w, image.Counting(ctx, r, add))
 }
 
-// openUntil is Source.OpenLayer, but doesn't wait any longer when ctx ends: a remote layer is bound to another context, and its
-// registry may hang until the idle timeout.
+// openUntil is like Source.OpenLayer, but returns when ctx ends. A remote layer has another context, and its registry
+// may hang until the idle timeout.
 func (c *copier) openUntil(ctx context.Context, it item) (io.ReadCloser, error) {
 	type opened struct {
 		r   io.ReadCloser
@@ -105,15 +105,14 @@ func (c *copier) openUntil(ctx context.Context, it item) (io.ReadCloser, error) 
 	}
 }
 
-// copyAll copies by pieces that stay in a processor's cache between being hashed and being written, and that are large
-// enough for the file system to take them in few big pages. On ext4 that is faster than copy_file_range(2), which
-// copies page by page where it can't share blocks.
+// copyAll copies in pieces that stay in a processor's cache between hashing and writing, and that fill large pages of
+// the page cache. On ext4 this is faster than copy_file_range(2), which copies page by page if it can't share blocks.
 func copyAll(w io.Writer, r io.Reader) error {
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, r, make([]byte, 1<<20))
 	return err
 }
 
-// sleep waits d or until ctx ends, whose cause it then gives.
+// sleep waits for d or until ctx ends, and returns the cause of its end.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,5 +1,5 @@
-// Package output writes an image that was made: to this machine as an OCI layout or an archive, to a registry, or into the
-// Docker daemon. Each output appears whole or not at all.
+// Package output writes an image: to this machine as an OCI layout or an archive, to a registry, or to the Docker
+// daemon. Each output appears whole or not at all.
 package output
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// The types of output.
+// The types of outputs.
 const (
 	OCI           = "oci"
 	OCIArchive    = "oci-archive"
@@ -35,20 +35,20 @@ const (
 
 var types = []string{OCI, OCIArchive, DockerArchive}
 
-// Spec is where and as what an image is written to this machine.
+// Spec is the type and destination of an output on this machine.
 type Spec struct {
 	// Type is "oci" (a layout directory), "oci-archive" or "docker-archive" (uncompressed tar).
 	Type string
-	// Dest is a path that does not exist yet, an empty directory, or an earlier output of the same kind, which is replaced;
+	// Dest is a path that doesn't exist, an empty directory, or an earlier output of the same type, which is replaced.
 	// "-" is standard output, for archives only.
 	Dest string
 }
 
-// String is the output as Parse reads it.
+// String returns the output in the form that Parse reads.
 func (o Spec) String() string { return "type=" + o.Type + ",dest=" + o.Dest }
 
-// Parse reads "type=oci,dest=DIR" as buildx does: comma-separated, quoted where a value holds a comma. buildx's
-// "tar=true" makes an archive of "oci", and "tar=false" says that a directory is really meant.
+// Parse parses "type=oci,dest=DIR" like buildx: comma-separated, with quotes around values that contain commas.
+// buildx's "tar=true" turns "oci" into an archive; "tar=false" keeps the directory.
 func Parse(s string) (Spec, error) {
 	bad := func(format string, args ...any) (Spec, error) {
 		return Spec{}, fmt.Errorf(format, args...)
@@ -70,7 +70,11 @@ func Parse(s string) (Spec, error) {
 		key, value, ok := strings.Cut(f, "=")
 		key = strings.ToLower(strings.TrimSpace(key))
 		if !ok {
-			return bad("%q is not key=value: write type=oci,dest=%s", f, f)
+			kind := OCI
+			if strings.HasSuffix(f, ".tar") {
+				kind = OCIArchive
+			}
+			return bad("%q is not key=value: write type=%s,dest=%s", f, kind, f)
 		}
 		if _, twice := seen[key]; twice {
 			return bad("%s is given twice", key)
@@ -134,7 +138,7 @@ func nearest(word string, valid []string) string {
 	})
 }
 
-// Check tells early, before anything is built, whether the destination can be written.
+// Check returns an error if the destination can't be written. It is called before the build.
 func (o Spec) Check() error {
 	if o.Dest == "-" {
 		return nil
@@ -142,19 +146,19 @@ func (o Spec) Check() error {
 	if info, err := os.Stat(filepath.Dir(o.Dest)); err != nil {
 		return fmt.Errorf("destination %s: %w: make the directory first", o.Dest, err)
 	} else if !info.IsDir() {
-		return fmt.Errorf("destination %s: %s is no directory", o.Dest, filepath.Dir(o.Dest))
+		return fmt.Errorf("destination %s: %s is not a directory", o.Dest, filepath.Dir(o.Dest))
 	}
 	info, err := os.Stat(o.Dest)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(o.Dest); err == nil {
-			return fmt.Errorf("destination %s is a link to nothing: %w", o.Dest, fs.ErrExist)
+			return fmt.Errorf("destination %s is a dangling symlink: %w", o.Dest, fs.ErrExist)
 		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("destination: %w", err)
 	case o.Type != OCI && !info.Mode().IsRegular() && !info.IsDir():
-		return nil // a pipe or a device: streamed into
+		return nil // a pipe or a device receives a stream
 	case (o.Type == OCI) != info.IsDir():
 		return &existsError{o.Dest}
 	}
@@ -178,7 +182,7 @@ func (o Spec) Check() error {
 	return nil
 }
 
-// isOurs reports whether the destination holds one image, and that by slimctl: the last step of its history says so.
+// isOurs reports whether the destination holds one image made by slimctl, by the last entry of its history.
 func (o Spec) isOurs() bool {
 	src, err := image.Open(context.Background(), o.Type+":"+o.Dest, image.Options{})
 	if err != nil {
@@ -200,8 +204,8 @@ func (o Spec) isOurs() bool {
 	return true
 }
 
-// Place renames tmp, which lies beside the destination, to it. An empty directory or an earlier output there goes; anything
-// else stays, and is an error.
+// Place renames tmp, which is beside the destination, to the destination. It replaces an empty directory or an earlier
+// output, and fails if anything else is there.
 func (o Spec) Place(tmp string) error {
 	if err := o.Check(); err != nil {
 		return err
@@ -216,10 +220,10 @@ func (o Spec) Place(tmp string) error {
 	if err := exchange(tmp, o.Dest); err != nil {
 		return err
 	}
-	return os.RemoveAll(tmp) // which is the earlier output now
+	return os.RemoveAll(tmp) // now the earlier output
 }
 
-// swap is exchange in three steps; b is there again when one of them goes wrong.
+// swap exchanges two directories in three steps. If one fails, b is restored.
 func swap(a, b string) error {
 	aside := a + ".old"
 	if err := os.Rename(b, aside); err != nil {
@@ -231,20 +235,22 @@ func swap(a, b string) error {
 	return os.Rename(aside, a)
 }
 
-// existsError is errors.Is fs.ErrExist.
+// existsError is an error for which errors.Is(err, fs.ErrExist) holds.
 type existsError struct{ dest string }
 
 func (e *existsError) Error() string {
-	return fmt.Sprintf("destination %s exists and is no output of slimctl build: remove it or choose another", e.dest)
+	return fmt.Sprintf("destination %s exists and is not an output of slimctl build: remove it or choose another", e.dest)
 }
 
 func (e *existsError) Unwrap() error { return fs.ErrExist }
 
-// Write writes b to the destination, whole or not at all: under a temporary name beside it, renamed at the end. The
-// blobs of src, when it is a layout directory, are reflinked or hard-linked instead of copied where the file system
-// can: who changes such a file in place changes both. Linking, and removing a linked output, changes the change time by
-// which a blob is known to be good; what we link ourselves we remember, but after such an output was removed the next
-// build hashes its blobs once more. tags name the image inside. src may be nil.
+// Write writes b to the destination atomically: to a temporary name beside it, renamed at the end. If src is a layout
+// directory, its blobs are reflinked or hard-linked instead of copied where the file system allows; changing a
+// hard-linked file in place changes both.
+//
+// Linking a blob, and removing an output with links, changes the change time by which a blob counts as verified. Write
+// records its own links, but after the removal of such an output the next build hashes the blobs again. tags name the
+// image inside. src may be nil.
 func (o Spec) Write(ctx context.Context, b image.Built, tags []name.Tag, src *image.Source, opt image.Options) error {
 	opt = opt.WithDefaults()
 	if err := o.Check(); err != nil {
@@ -271,7 +277,7 @@ func (o Spec) Write(ctx context.Context, b image.Built, tags []name.Tag, src *im
 	}
 	if o.Dest == "-" {
 		if f, ok := opt.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			return errors.New("standard output is a terminal: send it to a file or a pipe")
+			return errors.New("standard output is a terminal: redirect it to a file or a pipe")
 		}
 		return plan.stream(ctx, opt.Stdout, cp)
 	}
@@ -285,7 +291,7 @@ func (o Spec) Write(ctx context.Context, b image.Built, tags []name.Tag, src *im
 	return plan.write(ctx, o, cp)
 }
 
-// onlyImage gives the image of a single-platform result.
+// onlyImage returns the image of a result with one platform.
 func onlyImage(b image.Built) (v1.Image, error) {
 	if b.Image != nil {
 		return b.Image, nil
@@ -304,20 +310,20 @@ func onlyImage(b image.Built) (v1.Image, error) {
 		}
 	}
 	if len(images) != 1 {
-		return nil, fmt.Errorf("a docker archive holds one platform and the image has %d (%s): choose one with --platform",
+		return nil, fmt.Errorf("a docker archive holds one platform, but the image has %d (%s): choose one with --platform",
 			len(images), strings.Join(have, ", "))
 	}
 	return b.Index.Image(images[0])
 }
 
-// layoutMarker is the file oci-layout (OCI image specification, image-layout.md).
+// layoutMarker is the content of oci-layout (OCI image specification, image-layout.md).
 const layoutMarker = `{"imageLayoutVersion":"1.0.0"}`
 
-// DefaultName is the name (image.AnnotationRefName) of an image without a tag in a layout: ctr, umoci, regctl and skopeo find
-// none without a name.
+// DefaultName is the name (image.AnnotationRefName) of an image without a tag in a layout. ctr, umoci, regctl and
+// skopeo need a name.
 const DefaultName = "latest"
 
-// topIndex is index.json: one entry a tag, or one called unnamed, which may be empty.
+// topIndex returns index.json, with one entry per tag, or one with the name unnamed, which may be empty.
 func topIndex(c *contents, tags []name.Tag, unnamed string) ([]byte, error) {
 	root := c.root.desc
 	plain := v1.Descriptor{MediaType: root.MediaType, Size: root.Size, Digest: root.Digest, Platform: root.Platform}
@@ -337,7 +343,7 @@ func topIndex(c *contents, tags []name.Tag, unnamed string) ([]byte, error) {
 	}
 	if len(c.referrers) > 0 {
 		for i := range top.Manifests {
-			// An entry of its own would be one more image for programs that take a layout's only one.
+			// An entry of its own would be a second image for programs that take a layout's only one.
 			top.Manifests[i].Annotations[image.AnnotationReferrers] = c.list.desc.Digest.String()
 		}
 	}
@@ -348,7 +354,7 @@ func topIndex(c *contents, tags []name.Tag, unnamed string) ([]byte, error) {
 func writeLayout(ctx context.Context, dest string, c *contents, tags []name.Tag, cp *copier) (err error) {
 	mode := fs.FileMode(0o755)
 	if p, err := filepath.EvalSymlinks(dest); err == nil {
-		dest = p // an empty directory, perhaps behind a link: it is the directory that is replaced
+		dest = p // it may be a link to an empty directory; replace the directory
 		if info, err := os.Stat(dest); err == nil {
 			mode = info.Mode().Perm()
 		}
@@ -392,7 +398,7 @@ func writeBlobs(ctx context.Context, dir string, c *contents, cp *copier) error 
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return errors.Join(err, g.Wait())
 		}
-		g.Go(func() error { return cp.file(ctx, filepath.Join(d, it.desc.Digest.Hex), it) })
+		g.Go(func() error { return cp.copyFile(ctx, filepath.Join(d, it.desc.Digest.Hex), it) })
 	}
 	return g.Wait()
 }

@@ -99,7 +99,7 @@ func (k *watchedTask) Done(error) {
 	k.once.Do(func() { k.w.mu.Lock(); k.w.open--; k.w.mu.Unlock() })
 }
 
-// sources gives the same base as a layout and in a registry.
+// sources returns the same base as a layout and in a registry.
 func bothSources(t *testing.T, size int) (map[string]*image.Source, *registry.Server) {
 	t.Helper()
 	dir := writeBase(t, testBase(t, size), "1")

@@ -10,20 +10,20 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Target says where an image goes, and by which names.
+// Target is the set of destinations and names of an image.
 type Target struct {
 	// Files are the archives and layouts to write.
 	Files []Spec
-	// Tags are the names that the image gets, in Files, in Docker and in registries.
+	// Tags are the names of the image in Files, in Docker and in registries.
 	Tags []name.Tag
-	// Load hands the image, of one platform, to Docker.
+	// Load loads the image, of one platform, into Docker.
 	Load bool
 	// Push pushes the image to every tag.
 	Push bool
 }
 
-// Publish writes b to every file of the target, hands it to Docker and pushes it, in this order, so that tags in registries
-// move last. Each file appears whole or not at all. src is the image that b derives from; it may be nil.
+// Publish writes b to every file of the target, loads it into Docker and pushes it, in this order, so that registry
+// tags move last. Each file appears whole or not at all. src is the base of b, or nil.
 func Publish(ctx context.Context, b image.Built, t Target, src *image.Source, opt image.Options) (Transfer, error) {
 	for _, f := range t.Files {
 		if err := f.Write(ctx, b, t.Tags, src, opt); err != nil {

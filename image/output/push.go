@@ -16,18 +16,19 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Transfer is what a push moved.
+// Transfer counts the blobs and bytes of a push.
 type Transfer struct {
-	// Blobs by how they came to be in the target repository; one that several platforms share counts once. All are
-	// zero when every tag was already there.
+	// Blobs by their way into the target repository. A blob that several platforms share counts once. All are zero if
+	// every tag was already there.
 	Mounted, Uploaded, Existing int
-	// BytesUp counts bodies sent, manifests included; BytesDown base layers read from another registry to be uploaded.
+	// BytesUp counts the bodies sent, with manifests. BytesDown counts layers read from another registry to upload
+	// them.
 	BytesUp, BytesDown int64
-	// Refused is the answer of a registry that takes no artifacts about images; the image is there without them.
+	// Refused is the answer of a registry that refuses artifacts about images. The image is published without them.
 	Refused string `json:",omitempty"`
 }
 
-// counter is a Transfer that several goroutines write.
+// counter is a Transfer for concurrent use.
 type counter struct {
 	mounted, uploaded, existing, up, down atomic.Int64
 	refused                               atomic.Value // string
@@ -42,10 +43,10 @@ func (l *counter) sum() Transfer {
 	}
 }
 
-// Push uploads b and lets refs point at it: blobs of all platforms at once, base layers by mounting them from the
-// base's repository, then the platforms' manifests, and when all this is there in every repository, the tags. When a
-// tag is there already and the same, nothing is sent for it. An error leaves every tag that is not yet pushed as it
-// was; the Transfer says what was moved until then. src may be nil.
+// Push uploads b and points refs at it. It sends the blobs of all platforms concurrently and mounts base layers from
+// the base's repository. Then it sends the platforms' manifests and, when all repositories are complete, the tags. It
+// sends nothing for a tag that already points at b. After an error, the tags not yet pushed are unchanged, and Transfer
+// counts what was sent. src may be nil.
 func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.Source, opt image.Options) (Transfer, error) {
 	opt = opt.WithDefaults()
 	c, err := contentsOf(b)
@@ -55,7 +56,7 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	digest := c.root.desc.Digest
 	for _, r := range refs {
 		if d, ok := r.(name.Digest); ok && d.DigestStr() != digest.String() {
-			return Transfer{}, fmt.Errorf("push %s: the image has digest %s", r, digest)
+			return Transfer{}, fmt.Errorf("push %s: the image has another digest, %s", r, digest)
 		}
 	}
 	var book counter
@@ -78,7 +79,7 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	}
 	err = each(func(ctx context.Context, p *pusher) error { return p.prepare(ctx, c) })
 	if err == nil {
-		err = each(func(ctx context.Context, p *pusher) error { return p.point(ctx, c.root) })
+		err = each(func(ctx context.Context, p *pusher) error { return p.pushRoot(ctx, c.root) })
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = fmt.Errorf("push interrupted: %w", cause)
@@ -86,8 +87,7 @@ func Push(ctx context.Context, b image.Built, refs []name.Reference, src *image.
 	return book.sum(), err
 }
 
-// Attach pushes the referrers of an image that is in the repository of each reference, as Push does, and nothing else. It
-// returns what was moved.
+// Attach pushes only the referrers of an image that is already in the repository of each reference, like Push.
 func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt image.Options) (Transfer, error) {
 	opt = opt.WithDefaults()
 	c := &contents{seen: map[v1.Hash]bool{}}
@@ -105,10 +105,10 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 		p := &pusher{repo: r.Context(), transport: transport, opt: opt, book: &book}
 		err := p.connect(ctx, nil)
 		if err == nil {
-			err = p.parallel(ctx, c.blobs, p.blob)
+			err = p.parallel(ctx, c.blobs, p.pushBlob)
 		}
 		if err == nil {
-			err = p.parallel(ctx, c.referrers, p.referrer)
+			err = p.parallel(ctx, c.referrers, p.pushReferrer)
 		}
 		if err != nil {
 			return book.sum(), err
@@ -117,8 +117,8 @@ func Attach(ctx context.Context, referrers []v1.Image, refs []name.Tag, opt imag
 	return book.sum(), nil
 }
 
-// Tag lets refs point at an index or manifest that is in each of their repositories already. What isn't there is
-// ErrNotFound, and then no reference moves.
+// Tag points refs at an index or manifest that is already in each of their repositories. If it is missing in one, the
+// error is ErrNotFound and no reference moves.
 func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options) error {
 	opt = opt.WithDefaults()
 	transport := image.Transport(nil, opt)
@@ -141,7 +141,7 @@ func Tag(ctx context.Context, digest v1.Hash, refs []name.Tag, opt image.Options
 		return todo[i].connect(ctx, nil)
 	})
 	if err == nil {
-		err = each(func(ctx context.Context, i int) error { return todo[i].manifest(ctx, refs[i], roots[i]) })
+		err = each(func(ctx context.Context, i int) error { return todo[i].putManifest(ctx, refs[i], roots[i]) })
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = fmt.Errorf("push interrupted: %w", cause)
@@ -160,7 +160,7 @@ type pusher struct {
 	book      *counter
 }
 
-// prepare brings everything but the root manifest; it leaves in p.refs what still has to be pointed.
+// prepare uploads everything but the root manifest. p.refs then holds the references that don't point at it yet.
 func (p *pusher) prepare(ctx context.Context, c *contents) error {
 	if err := p.connect(ctx, p.mountRepos(c)); err != nil {
 		return err
@@ -173,21 +173,21 @@ func (p *pusher) prepare(ctx context.Context, c *contents) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	if err := p.parallel(ctx, p.ownFirst(c.blobs), p.blob); err != nil {
+	if err := p.parallel(ctx, p.ownFirst(c.blobs), p.pushBlob); err != nil {
 		return err
 	}
-	if err := p.parallel(ctx, c.referrers, p.referrer); err != nil {
+	if err := p.parallel(ctx, c.referrers, p.pushReferrer); err != nil {
 		return err
 	}
 	return p.parallel(ctx, c.manifests, func(ctx context.Context, it item) error {
-		return p.manifest(ctx, p.repo.Digest(it.desc.Digest.String()), it)
+		return p.putManifest(ctx, p.repo.Digest(it.desc.Digest.String()), it)
 	})
 }
 
-// referrer pushes the manifest of an artifact, whose blobs are there, and has the registry list it, by the API or by a tag
-// (OCI distribution specification, "Pushing Manifests with Subject"). Registries older than artifacts refuse it, which is noted
-// and no error.
-func (p *pusher) referrer(ctx context.Context, it item) error {
+// pushReferrer pushes the manifest of an artifact whose blobs are in the repository. The registry lists it by the API
+// or by a tag (OCI distribution specification, "Pushing Manifests with Subject"). A registry that refuses artifacts
+// because it is too old causes no error; p.book records its answer.
+func (p *pusher) pushReferrer(ctx context.Context, it item) error {
 	p.book.up.Add(it.desc.Size)
 	err := image.PutReferrer(ctx, p.repo.Digest(it.desc.Digest.String()), it.artifact, p.opt, p.transport)
 	var r *image.RegistryError
@@ -198,14 +198,14 @@ func (p *pusher) referrer(ctx context.Context, it item) error {
 	return err
 }
 
-// invalid and invalidCodes are what a registry answers to a kind of manifest that it doesn't know, by status and by the code of
-// the distribution specification, if it sends one.
+// invalid and invalidCodes are a registry's answers to an unknown kind of manifest: HTTP statuses, and codes of the
+// distribution specification, if it sends one.
 var (
 	invalid      = []int{http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity}
 	invalidCodes = []string{"MANIFEST_INVALID", "UNSUPPORTED", ""}
 )
 
-// ownFirst puts what has to be sent before what is mounted: long work starts while there are jobs free.
+// ownFirst returns items with uploads before mounts, so that long work starts first.
 func (p *pusher) ownFirst(items []item) []item {
 	var own, base []item
 	for _, it := range items {
@@ -218,12 +218,12 @@ func (p *pusher) ownFirst(items []item) []item {
 	return append(own, base...)
 }
 
-// point pushes the root manifest under each reference.
-func (p *pusher) point(ctx context.Context, root item) error {
+// pushRoot pushes the root manifest under each reference.
+func (p *pusher) pushRoot(ctx context.Context, root item) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.opt.Jobs)
 	for _, r := range p.refs {
-		g.Go(func() error { return p.manifest(ctx, r, root) })
+		g.Go(func() error { return p.putManifest(ctx, r, root) })
 	}
 	return g.Wait()
 }
@@ -237,13 +237,13 @@ func (p *pusher) parallel(ctx context.Context, items []item, do func(context.Con
 	return g.Wait()
 }
 
-// missing lists the references that don't point at digest yet.
+// missing returns the references that don't point at digest yet.
 func (p *pusher) missing(ctx context.Context, digest v1.Hash) ([]name.Reference, error) {
 	there := make([]bool, len(p.refs))
 	g, gctx := errgroup.WithContext(ctx)
 	for i, r := range p.refs {
 		g.Go(func() (err error) {
-			there[i], err = p.points(gctx, r, digest)
+			there[i], err = p.pointsAt(gctx, r, digest)
 			return err
 		})
 	}
@@ -259,7 +259,7 @@ func (p *pusher) missing(ctx context.Context, digest v1.Hash) ([]name.Reference,
 	return out, nil
 }
 
-// mountRepos lists the other repositories of this registry that hold layers of the image.
+// mountRepos returns the other repositories of this registry with layers of the image.
 func (p *pusher) mountRepos(c *contents) []name.Repository {
 	var out []name.Repository
 	for _, it := range c.blobs {
@@ -270,13 +270,13 @@ func (p *pusher) mountRepos(c *contents) []name.Repository {
 	return out
 }
 
-// home is the repository that a layer of the base came from.
+// home returns the repository that a layer of the base came from.
 func (p *pusher) home(it item) (name.Repository, bool) {
 	if ml, ok := it.layer.(*remote.MountableLayer); ok {
 		return ml.Reference.Context(), true
 	}
 	if it.layer != nil && p.src != nil && p.src.Name() != nil && p.src.Holds(it.desc.Digest) {
-		return p.src.Name().Context(), true // a wrapper may have hidden it
+		return p.src.Name().Context(), true // a wrapper may hide the layer's type
 	}
 	return name.Repository{}, false
 }
@@ -285,11 +285,11 @@ func (p *pusher) canMount(from name.Repository) bool {
 	return from.RegistryStr() == p.repo.RegistryStr() && from.RepositoryStr() != p.repo.RepositoryStr()
 }
 
-// headFrom is the size from which asking whether a blob is there pays: in bytes.
+// headFrom is the size, in bytes, from which a blob is worth a request for its existence.
 const headFrom = 1 << 20
 
-// blob makes sure that the repository has one blob.
-func (p *pusher) blob(ctx context.Context, it item) error {
+// pushBlob ensures that the repository has a blob.
+func (p *pusher) pushBlob(ctx context.Context, it item) error {
 	if it.layer != nil && !it.desc.MediaType.IsDistributable() {
 		return nil
 	}
@@ -304,14 +304,14 @@ func (p *pusher) blob(ctx context.Context, it item) error {
 			}
 			return p.upload(ctx, it, "")
 		}
-		// Mounting from the target itself asks "is it there, else let me upload" in one request.
+		// A mount from the target repository itself asks for the blob, and otherwise starts an upload, in one request.
 		return p.mountOrUpload(ctx, it, p.repo, &p.book.existing, it.desc.Size >= headFrom)
 	})
 }
 
-// mountOrUpload tries the mount first; look says to ask once more, when the mount was refused, before sending.
+// mountOrUpload tries to mount a blob, otherwise uploads it. look asks for the blob's existence between the two.
 func (p *pusher) mountOrUpload(ctx context.Context, it item, from name.Repository, count *atomic.Int64, look bool) error {
-	location, mounted, err := p.start(ctx, it.desc.Digest, from.RepositoryStr())
+	location, mounted, err := p.startUpload(ctx, it.desc.Digest, from.RepositoryStr())
 	if mounted {
 		count.Add(1)
 		return nil
@@ -320,7 +320,7 @@ func (p *pusher) mountOrUpload(ctx context.Context, it item, from name.Repositor
 		if isTemporary(err) || !isAnswer(err) {
 			return err
 		}
-		location = "" // some registries answer an error where a plain upload would do
+		location = "" // some registries answer with an error, but accept a plain upload
 	}
 	if look {
 		if there, err := p.hasBlob(ctx, it.desc.Digest); err != nil || there {
@@ -330,23 +330,23 @@ func (p *pusher) mountOrUpload(ctx context.Context, it item, from name.Repositor
 	return p.upload(ctx, it, location)
 }
 
-// upload sends a blob; location is an upload that was begun, or empty.
+// upload sends a blob. location is an upload that has begun, or empty.
 func (p *pusher) upload(ctx context.Context, it item, location string) (err error) {
 	if location == "" {
-		if location, _, err = p.start(ctx, v1.Hash{}, ""); err != nil {
+		if location, _, err = p.startUpload(ctx, v1.Hash{}, ""); err != nil {
 			return err
 		}
 	}
 	task := p.opt.Progress.Task("push "+image.Short(it.desc.Digest), it.desc.Size)
 	defer func() { task.Done(err) }()
-	if err := p.put(ctx, location, it, task); err != nil {
+	if err := p.putBlob(ctx, location, it, task); err != nil {
 		return err
 	}
 	p.book.uploaded.Add(1)
 	return nil
 }
 
-// retry does what go-containerregistry does: three times, waiting longer each time, for trouble that may pass.
+// retry tries three times with increasing waits after temporary errors, like go-containerregistry.
 func (p *pusher) retry(ctx context.Context, op string, do func() error) error {
 	wait := p.opt.Backoff
 	for try := 1; ; try++ {

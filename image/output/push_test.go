@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -449,20 +450,86 @@ func TestPushDigestReference(t *testing.T) {
 	}
 }
 
-// TestPushSSRF has a registry that sends the upload elsewhere.
+// outsideOnly lets through to one host and counts what was asked of others.
+type outsideOnly struct {
+	host  string
+	asked atomic.Int64
+}
+
+func (o *outsideOnly) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == o.host {
+		return image.DefaultTransport().RoundTrip(req)
+	}
+	o.asked.Add(1)
+	if req.Body != nil {
+		req.Body.Close()
+	}
+	return nil, errors.New("nobody is there")
+}
+
+// TestPushSSRF has a registry that sends the upload elsewhere: into our network, or off TLS.
 func TestPushSSRF(t *testing.T) {
 	reg, src := pushBase(t, registry.Options{}, 1000)
-	for _, to := range []string{"http://169.254.169.254/latest", "http://10.0.0.1/x", "http://localhost/x", "http://[::1]/", "http://[::ffff:10.1.1.1]/"} {
-		reg.Fault(func(r *http.Request) *registry.Fault {
-			if r.Method == "POST" {
-				return &registry.Fault{Status: 202, Header: http.Header{"Location": {to}}}
+	for _, to := range []string{
+		"http://169.254.169.254/latest", "http://10.0.0.1/x", "http://localhost/x", "http://[::1]/", "http://[::ffff:10.1.1.1]/", "http://100.100.100.200/",
+		"http://100.64.0.1/", "http://[64:ff9b::a00:1]/", "http://[fe80::1%25eth0]/", "http://metadata.google.internal/", "http://2130706433/",
+	} {
+		for status, method := range map[int]string{http.StatusAccepted: http.MethodPost, http.StatusTemporaryRedirect: http.MethodPut} {
+			reg.Fault(func(r *http.Request) *registry.Fault {
+				if r.Method == method && strings.Contains(r.URL.Path, "/blobs/") {
+					return &registry.Fault{Status: status, Header: http.Header{"Location": {to}}}
+				}
+				return nil
+			})
+			o := testOptions()
+			hook := &outsideOnly{host: reg.Host}
+			o.Transport = hook
+			_, err := Push(context.Background(), derive(t, src, 10, 3), refs(t, reg.Host+"/slim:1"), nil, o)
+			if err == nil || !strings.Contains(err.Error(), "refused") || hook.asked.Load() > 0 {
+				t.Errorf("%d to %s: %v, %d requests", status, to, err, hook.asked.Load())
 			}
-			return nil
-		})
-		_, err := Push(context.Background(), derive(t, src, 10, 3), refs(t, reg.Host+"/slim:1"), src, testOptions())
-		if err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Errorf("%s: %v", to, err)
 		}
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// TestPushStaysOnTLS has a registry that wants the upload in the open.
+func TestPushStaysOnTLS(t *testing.T) {
+	var open atomic.Int64
+	o := testOptions()
+	o.Keychain = nil
+	config := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", config)
+	data := `{"auths":{"registry.example":{"username":"me","password":"secret"}}}`
+	if err := os.WriteFile(filepath.Join(config, "config.json"), []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Transport = roundTripper(func(req *http.Request) (*http.Response, error) {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		resp := &http.Response{StatusCode: http.StatusNotFound, Request: req, Body: http.NoBody, Header: http.Header{}}
+		switch {
+		case req.URL.Scheme != "https":
+			open.Add(1)
+		case req.Header.Get("Authorization") == "":
+			resp.StatusCode = http.StatusUnauthorized
+			resp.Header.Set("WWW-Authenticate", `Basic realm="x"`)
+		case req.URL.Path == "/v2/":
+			resp.StatusCode = http.StatusOK
+		case req.Method == http.MethodPost:
+			resp.StatusCode = http.StatusAccepted
+			resp.Header.Set("Location", "http://store.example/upload")
+		}
+		return resp, nil
+	})
+	_, src := pushBase(t, registry.Options{}, 1000)
+	_, err := Push(context.Background(), derive(t, src, 10, 3), refs(t, "registry.example/slim:1"), nil, o)
+	if err == nil || !strings.Contains(err.Error(), "plain HTTP") || open.Load() > 0 {
+		t.Errorf("%v, and %d requests in the open", err, open.Load())
 	}
 }
 

@@ -2,16 +2,16 @@ package tree
 
 import "io"
 
-// aheadReader reads in a goroutine of its own, ahead of whoever reads from it.
+// aheadReader reads ahead of its reader, in a goroutine of its own.
 type aheadReader struct {
 	full, free chan []byte
-	err        error         // the source's, once full is closed
+	err        error         // the source's error, valid when full is closed
 	stop       chan struct{} // closed by close
-	buf, rest  []byte        // the buffer that is being read, and what is left of it
+	buf, rest  []byte        // the buffer being read, and its unread part
 }
 
-// aheadSize is the size of one buffer, in bytes; aheadBuffers are in use. Large ones save most of the switches between goroutines,
-// and these are still in a processor's cache when they are read.
+// aheadSize is the size of one buffer, in bytes, and aheadBuffers their number. They are large to save switches between
+// goroutines, but small enough to stay in a processor's cache until they are read.
 const (
 	aheadSize    = 64 << 10
 	aheadBuffers = 4
@@ -37,7 +37,7 @@ func ahead(r io.Reader) *aheadReader {
 				more, a.err = r.Read(buf[n:aheadSize])
 				n += more
 			}
-			a.full <- buf[:n] // which has room for all of them
+			a.full <- buf[:n] // it has room for all buffers
 		}
 	}()
 	return a
@@ -60,9 +60,9 @@ func (a *aheadReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// close waits until nothing is read any more.
+// close waits until the goroutine has ended.
 func (a *aheadReader) close() {
 	close(a.stop)
-	for range a.full { // it is thrown away
+	for range a.full { // discard
 	}
 }

@@ -22,26 +22,26 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// index is what is remembered of one layer.
+// index is the cached description of one layer.
 type index struct {
 	entries []Entry
 	odd     []Odd
 	pack    pack
-	// compression is Layer.Compression, foreign Layer.Foreign.
+	// compression is Layer.Compression, and foreign is Layer.Foreign.
 	compression, foreign string
 
-	// elfs is the content that says what the ELF files are, elfSize its size: 0 when there are none.
+	// elfs is the digest of the content that describes the ELF files, and elfSize its size, or 0 if there are none.
 	elfs    Digest
 	elfSize int64
 
 	unread, claimed bool
 }
 
-// indexVersion is part of the cache's path. Another form of the file, another way to read a layer and other contents kept
-// need a new one.
+// indexVersion is part of the cache's path. Raise it when the file's format, the reading of layers or the choice of
+// kept contents changes.
 const indexVersion = "v14"
 
-// indexFile is where the cache keeps an index of a layer; empty when it keeps nothing.
+// indexFile returns the cache path of a layer's index, or "" without a cache.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {
 	if c.Dir == "" {
 		return ""
@@ -49,32 +49,32 @@ func (c Cache) indexFile(kind string, digest v1.Hash) string {
 	return filepath.Join(c.Dir, kind, indexVersion, digest.Algorithm+"-"+digest.Hex+".idx")
 }
 
-// The file is a header, the compressed records, and the chunks of the pack. Numbers are little-endian in the header, and
-// varints in the records, which are
+// The file is a header, the compressed records, and the chunks of the pack. Numbers in the header are little-endian.
+// Those in the records are varints. The records are
 //
-//	the pack's chunks, and where each content of the pack begins
+//	the chunks of the pack, and the offset of each of its contents
 //	the compression, and what is foreign
-//	where the pack says what the ELF files are, and in how many bytes
+//	the digest and the size of the description of ELF files
 //	what is odd: path and text
-//	per entry: type and flags, mode, owner, path (what it shares with the path before, and the rest), time since the entry
-//	    before; by type size, link, device; and attributes
-//	the digests of the entries that have one, one behind the other
+//	per entry: type and flags, mode, owner, path (length of the prefix shared with the path before, and the rest), time
+//	    since the entry before; by type size, link, device; and attributes
+//	the digests of the entries that have one
 type header struct {
 	Magic [8]byte
 	// Blob and DiffID are the layer's digests.
 	Blob, DiffID [32]byte
-	// FileSize is the size of the whole file; Packed and Records are that of the records, compressed and not.
+	// FileSize is the size of the file. Packed and Records are the sizes of the records, compressed and uncompressed.
 	FileSize, Packed, Records uint64
-	// Entries and Names are how many entries there are, and how many bytes their paths, links and attributes have.
+	// Entries is the number of entries, and Names the total size of their paths, links and attributes, in bytes.
 	Entries, Names uint64
-	// Sum is the CRC-32C of the header without Sum, and of the compressed records, which zstd sums up too. Contents have
-	// their digests. Who can write to the cache can write an index: it is damage that the sums are for.
+	// Sum is the CRC-32C of the header without Sum and of the compressed records, which also have zstd's checksum.
+	// Contents have their digests. The sums detect damage only: anyone who can write to the cache can forge an index.
 	Sum uint32
 }
 
 var magic = [8]byte{'s', 'l', 'i', 'm', 'i', 'd', 'x', 8}
 
-// The first byte of an entry is its type's position in types, and flags.
+// The first byte of an entry is the index of its type in types, with flags.
 const (
 	typeBits  = 0x0f
 	hasXattrs = 0x10
@@ -82,13 +82,13 @@ const (
 	hasDigest = 0x40
 )
 
-// maxRecords bounds the records of one index, in bytes.
+// maxRecords limits the records of one index, in bytes.
 const maxRecords = 1 << 30
 
 var encoder = sync.OnceValue(func() *zstd.Encoder {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	if err != nil {
-		panic(err) // of the options alone
+		panic(err) // only for invalid options
 	}
 	return z
 })
@@ -96,16 +96,16 @@ var encoder = sync.OnceValue(func() *zstd.Encoder {
 var decoder = sync.OnceValue(func() *zstd.Decoder {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true))
 	if err != nil {
-		panic(err) // of the options alone
+		panic(err) // only for invalid options
 	}
 	return z
 })
 
-// inflate returns the content of packed, which must have size bytes.
+// inflate returns the content of packed. It fails unless the content has size bytes.
 func inflate(packed []byte, size int64) ([]byte, error) {
 	raw, err := decoder().DecodeAll(packed, make([]byte, 0, size))
 	if err == nil && int64(len(raw)) != size {
-		err = errors.New("another size than promised")
+		err = fmt.Errorf("size mismatch: want %d bytes, got %d", size, len(raw))
 	}
 	return raw, err
 }
@@ -122,13 +122,13 @@ func (h *header) sum(packed []byte) uint32 {
 	without := *h
 	without.Sum = 0
 	sum := crc32.New(castagnoli)
-	_ = binary.Write(sum, binary.LittleEndian, without) // a hash takes everything
+	_ = binary.Write(sum, binary.LittleEndian, without) // writing to a hash never fails
 	return crc32.Update(sum.Sum32(), castagnoli, packed)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// write puts the index into file, from where read gets it.
+// write writes the index to file, for readIndex.
 func (x *index) write(file string, blob, diffID Digest) error {
 	h := header{Magic: magic, Blob: blob, DiffID: diffID, Entries: uint64(len(x.entries))}
 	records, names := x.records()
@@ -225,7 +225,7 @@ func (x *index) records() (b []byte, names uint64) {
 	return append(b, digests...), names
 }
 
-// types are in the order that the file has them in.
+// types lists the types in the order of their numbers in the file.
 var types = []image.Type{
 	image.TypeFile, image.TypeDir, image.TypeSymlink, image.TypeLink, image.TypeChar, image.TypeBlock, image.TypeFifo,
 	TypeWhiteout, TypeOpaque,
@@ -239,10 +239,11 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// errIndex is a file in the cache that is not what it should be: damaged, foreign, or of another layer.
+// errIndex is a file in the cache that is damaged, foreign, or the index of another layer.
 var errIndex = errors.New("not the index of the layer")
 
-// readIndex reads what write wrote. It believes nothing but a file whose sum, digests and order are right. l may be nil.
+// readIndex reads an index that write wrote. It accepts only a file whose sum, digests and order are right. l may be
+// nil.
 func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -284,7 +285,7 @@ func readIndex(file string, blob, diffID Digest, l *limits) (*index, error) {
 	return x, nil
 }
 
-// readRecords reads into the index what records gave, and reports whether that is all that they hold.
+// readRecords decodes the records into the index, and reports whether it succeeded and read all of them.
 func (x *index) readRecords(records []byte, names uint64) bool {
 	r := &recordReader{left: records}
 	r.names.Grow(int(names))
@@ -300,11 +301,11 @@ func (x *index) readRecords(records []byte, names uint64) bool {
 	return !r.bad && len(r.left) == 0
 }
 
-// recordReader takes records apart. Once something is wrong, bad is true and all that it gives is zero.
+// recordReader decodes records. After the first error, bad is true and all results are zero.
 type recordReader struct {
 	left []byte
 	bad  bool
-	// names is all text, so that it is allocated once.
+	// names holds all texts, so that they need only one allocation.
 	names strings.Builder
 }
 
@@ -330,7 +331,7 @@ func (r *recordReader) varint() int64 {
 	return v
 }
 
-// count reads the number of things that have at least size bytes each.
+// count reads the number of items that have at least size bytes each.
 func (r *recordReader) count(size int) int {
 	n := r.uvarint()
 	if n > uint64(len(r.left)/size) {
@@ -357,12 +358,12 @@ func (r *recordReader) byte() byte {
 	return 0
 }
 
-// text reads a text, with before in front of it.
+// text reads a text and prepends before.
 func (r *recordReader) text(before string) string {
 	b := r.bytes(r.count(1))
 	start := r.names.Len()
 	if r.names.Cap()-start < len(before)+len(b) {
-		r.fail() // more than promised
+		r.fail() // more than the header says
 		return ""
 	}
 	r.names.WriteString(before)

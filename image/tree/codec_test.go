@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,8 +20,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/elf"
 )
 
 // sample is an index with everything that one can have.
@@ -165,7 +170,7 @@ func TestPackGivesWhatItKeeps(t *testing.T) {
 
 func TestKeeps(t *testing.T) {
 	of := func(p string, mode, size int64) keep {
-		return keeps(&Entry{Entry: image.Entry{Path: p, Mode: mode, Size: size}})
+		return keepKind(&Entry{Entry: image.Entry{Path: p, Mode: mode, Size: size}})
 	}
 	for p, want := range map[string]keep{
 		"/etc/passwd": always, "/opt/gem/x": always, "/opt/application/a/b.py": always, "/x/y.conf": always, "/x/run.sh": always,
@@ -230,12 +235,12 @@ func TestLimits(t *testing.T) {
 		l := newLimits()
 		l.entries.Store(1000)
 		l.names.Store(10000)
-		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := readTar(context.Background(), bytes.NewReader(c.raw), l, nil, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
 	l := newLimits()
-	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l, nil)
+	x, err := readTar(context.Background(), bytes.NewReader(many(3, deep)), l, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,6 +295,7 @@ func TestStashIsBounded(t *testing.T) {
 	}
 	defer stash.Close()
 	stash.size = maxStash - 5
+	stash.limit.Store(maxStash)
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	contents := []string{"large!", "one", "two!", "3"}
@@ -304,12 +310,47 @@ func TestStashIsBounded(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readTar(t.Context(), &archive, newLimits(), stash); err != nil {
+	if _, err := readTar(t.Context(), &archive, newLimits(), stash, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []bool{false, true, false, true} {
 		if r := stash.Content(sha256.Sum256([]byte(contents[i]))); (r != nil) != want {
 			t.Errorf("%q is in the stash: %v", contents[i], r != nil)
 		}
+	}
+}
+
+// TestIndexLayerKnown: what is known of a file's content is in the index, and the content isn't hashed for it.
+func TestIndexLayerKnown(t *testing.T) {
+	c := Cache{Dir: t.TempDir()}
+	known := map[string]Digest{"/known": {1}, "/program": {2}}
+	program := &elf.File{Needed: []string{"libc.so.6"}}
+	base := &Image{elfs: func() (map[Digest]*elf.File, error) { return map[Digest]*elf.File{{2}: program}, nil }}
+	l, err := c.IndexLayer(t.Context(), base, func(p string) Digest { return known[p] }, func(w io.Writer) (v1.Layer, error) {
+		files := []image.File{image.Bytes("/a", 0o644, []byte("a")), image.Bytes("/known", 0o644, []byte("b")), image.Bytes("/program", 0o755, []byte("c"))}
+		if err := image.WriteTar(w, files); err != nil {
+			return nil, err
+		}
+		return image.NewLayer(files)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := c.Open(t.Context(), img, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known["/a"] = sha256.Sum256([]byte("a"))
+	for p, want := range known {
+		if e, _ := files.Lookup(p); e.Digest != want {
+			t.Errorf("%s: %s, want %s", p, e.Digest, want)
+		}
+	}
+	if elfs, err := files.ELF(); err != nil || len(elfs) != 1 || !reflect.DeepEqual(elfs[known["/program"]], program) {
+		t.Errorf("ELF files: %v %v", elfs, err)
 	}
 }

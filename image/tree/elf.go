@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxELF is the size of the largest ELF file that is read, in bytes: it comes by way of the disk, and a hostile image's may
-	// be compressed to nothing.
+	// maxELF limits the size of an ELF file to parse, in bytes. The file is copied to the disk, and hostile images may
+	// compress it to almost nothing.
 	maxELF = 1 << 30
-	// maxELFs is of how many ELF files an index tells, and maxELFText how many bytes that has.
+	// maxELFs limits the number of ELF files in an index, and maxELFText the size of their description, in bytes.
 	maxELFs, maxELFText = 1 << 16, MaxRead
 )
 
-// addELFs keeps what is known of ELF files as one more content.
+// addELFs adds the description of the ELF files to the pack, as one more content.
 func (p *packer) addELFs(files map[Digest]*elf.File) (at Digest, size int64, err error) {
 	if len(files) == 0 {
 		return at, 0, nil
@@ -27,16 +27,18 @@ func (p *packer) addELFs(files map[Digest]*elf.File) (at Digest, size int64, err
 		return at, 0, err
 	}
 	if len(data) > maxELFText {
-		return at, 0, fmt.Errorf("its ELF files have %d bytes of names", len(data))
+		return at, 0, fmt.Errorf("the names in its ELF files have %d bytes, too many", len(data))
 	}
 	at = sha256.Sum256(data)
 	p.append(at, data)
 	return at, int64(len(data)), nil
 }
 
-// ELF returns what the dynamic loader reads of each ELF file among the layers, by its content. A file that a layer brings and
-// that isn't here is none, or the loader would not take it.
-func (im *Image) ELF() (map[Digest]*elf.File, error) {
+// ELF returns, by content, what the dynamic loader reads of each ELF file in the layers; read only. A file without an
+// entry is missing or one that the loader would refuse.
+func (im *Image) ELF() (map[Digest]*elf.File, error) { return im.elfs() }
+
+func (im *Image) readELFs() (map[Digest]*elf.File, error) {
 	out := map[Digest]*elf.File{}
 	for i, x := range im.indexes {
 		if x.elfSize == 0 {

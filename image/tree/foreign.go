@@ -12,15 +12,16 @@ import (
 // gzipHeader is the length of a gzip header without optional fields, in bytes (RFC 1952, section 2.3).
 const gzipHeader = 10
 
-// plainHeaders are how a gzip header without flags and time begins: as compress/gzip and klauspost/compress/gzip write them, of
-// which the latter writes the zero time.Time as it is.
+// plainHeaders are the first bytes of gzip headers without flags and time, from compress/gzip and from
+// klauspost/compress/gzip, which encodes the zero time.Time literally.
 var plainHeaders = []string{"\x1f\x8b\x08\x00\x00\x00\x00\x00", "\x1f\x8b\x08\x00\x00\x09\x6e\x88"}
 
-// foreignGzip returns what is not as BuildKit and slimctl compress a layer by gzip: one member, with a header that says nothing.
+// foreignGzip returns how a gzip differs from BuildKit's and slimctl's, which has one member and a header without
+// flags.
 func foreignGzip(header []byte, members int) string {
 	switch {
 	case compression(header) != "gzip":
-		return "" // Layer.Compression tells
+		return "" // Layer.Compression reports it
 	case len(header) < gzipHeader || !slices.Contains(plainHeaders, string(header[:8])) || header[9] != 255:
 		return "its gzip header has a name, a time, a comment or extra fields"
 	case members != 1:
@@ -29,25 +30,33 @@ func foreignGzip(header []byte, members int) string {
 	return ""
 }
 
-// foreignAt keeps the first place where the archive is not as a build writes it.
-func (u *unpacker) foreignAt(format string, args ...any) {
+// noteForeign records the first difference from an archive that a build writes.
+func (u *unpacker) noteForeign(format string, args ...any) {
 	if u.foreign == "" {
 		u.foreign = fmt.Sprintf(format, args...)
 	}
 }
 
-// foreignHeader compares the headers of an entry with this path, which stand in raw behind the padding of the content before, with those
-// that archive/tar writes of it: without names of users, with whole seconds, in one form only.
-func (u *unpacker) foreignHeader(h *tar.Header, path string, raw []byte) {
+// headerWriter is the memory for writing one header. Without reuse it would be a third of what indexing allocates.
+type headerWriter struct {
+	header tar.Header
+	writer tar.Writer
+	bytes  bytes.Buffer
+}
+
+// compareHeaders compares the headers of an entry, which follow the padding in raw, with those that archive/tar writes
+// for it: without user names, with whole seconds, in one format.
+func (u *unpacker) compareHeaders(h *tar.Header, path string, raw []byte) {
 	if u.foreign != "" {
 		return
 	}
 	padding, raw := raw[:len(raw)%blockSize], raw[len(raw)%blockSize:]
 	if len(bytes.TrimLeft(padding, "\x00")) > 0 {
-		u.foreignAt("something in the padding before %.200q", path)
+		u.noteForeign("something in the padding before %.200q", path)
 		return
 	}
-	again := *h
+	again := &u.again.header
+	*again = *h
 	again.Format, again.Uname, again.Gname = tar.FormatPAX, "", ""
 	again.ModTime, again.AccessTime, again.ChangeTime = h.ModTime.Truncate(time.Second), time.Time{}, time.Time{}
 	again.PAXRecords = nil
@@ -59,9 +68,11 @@ func (u *unpacker) foreignHeader(h *tar.Header, path string, raw []byte) {
 			again.PAXRecords[k] = v
 		}
 	}
-	var want bytes.Buffer
-	_, late := h.PAXRecords["mtime"] // a time for which the header has no room
-	if err := tar.NewWriter(&want).WriteHeader(&again); err != nil || late || !bytes.Equal(raw, want.Bytes()) {
-		u.foreignAt("the header of %.200q", path)
+	want := &u.again.bytes
+	want.Reset()
+	u.again.writer = *tar.NewWriter(want)
+	_, late := h.PAXRecords["mtime"] // a time that doesn't fit in the header
+	if err := u.again.writer.WriteHeader(again); err != nil || late || !bytes.Equal(raw, want.Bytes()) {
+		u.noteForeign("the header of %.200q", path)
 	}
 }

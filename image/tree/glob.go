@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// maxLooked bounds how many names one pattern is compared with.
+// maxLooked limits the number of names to compare with one pattern.
 const maxLooked = 500_000
 
-// Dirs are directories to look names up in: those of an image, or those that it will have once it has started.
+// Dirs looks names up in directories: of an image, or of its container after the start.
 type Dirs interface {
 	// Names returns the names in a directory, in any order.
 	Names(dir string) []string
-	// Exists reports whether p is there; with asDir, as a directory or a link to one.
+	// Exists reports whether p exists; with asDir, whether it is a directory or a link to one.
 	Exists(p string, asDir bool) bool
 }
 
-// Glob returns the paths that an absolute pattern of path.Match names, sorted by bytes. As in a shell a name that starts with a
-// dot is only matched by a dot, and "[!x]" is "[^x]". An error says why the paths may not be all: a pattern that isn't
-// understood, or more than limit paths.
+// Glob returns the paths that an absolute pattern of path.Match matches, sorted by bytes. As in a shell, only a dot
+// matches the leading dot of a name, and "[!x]" is "[^x]". If the paths may be incomplete, the error says why: an
+// unsupported pattern, or more than limit paths.
 func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
 	parts := strings.FieldsFunc(strings.ReplaceAll(pattern, "[!", "[^"), func(c rune) bool { return c == '/' })
 	for _, part := range parts {
 		if _, bad := path.Match(part, ""); bad != nil || strings.Contains(part, "[:") {
-			return nil, errors.New("this pattern is not understood")
+			return nil, errors.New("the pattern is not supported")
 		}
 	}
 	dirs, looked := []string{""}, 0
@@ -38,7 +38,7 @@ func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
 			}
 			for _, name := range names {
 				if looked++; looked > maxLooked || len(next) > limit {
-					err = errors.New("it has too much to look through")
+					err = errors.New("it matches too many names to look through")
 					break
 				}
 				ok := literal
@@ -56,7 +56,7 @@ func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
 	return dirs[:min(len(dirs), limit)], err
 }
 
-// Names returns the names in a directory of the image, links followed.
+// Names returns the names in a directory of the image, following links.
 func (im *Image) Names(dir string) []string {
 	var out []string
 	if e, ok := im.Stat("/" + dir); ok {
@@ -67,12 +67,12 @@ func (im *Image) Names(dir string) []string {
 	return out
 }
 
-// Exists reports whether the image has p; with asDir, as a directory or a link to one.
+// Exists reports whether the image has p; with asDir, whether it is a directory or a link to one.
 func (im *Image) Exists(p string, asDir bool) bool {
 	if e, ok := im.Stat(p); ok || asDir {
 		return !asDir || ok && e.IsDir()
 	}
-	dir, ok := im.Stat(path.Dir(p)) // a link that leads nowhere
+	dir, ok := im.Stat(path.Dir(p)) // a dangling link
 	if ok {
 		_, ok = im.Lookup(path.Join(dir.Path, path.Base(p)))
 	}

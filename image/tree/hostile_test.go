@@ -30,6 +30,16 @@ func linked(kind byte, name, target string) item {
 	return item{tar.Header{Name: name, Typeflag: kind, Linkname: target, Mode: 0o777}, ""}
 }
 
+func withMode(mode int64, i item) item {
+	i.Mode = mode
+	return i
+}
+
+func withXattr(key, value string, i item) item {
+	i.PAXRecords = map[string]string{key: value}
+	return i
+}
+
 func directory(name string) item {
 	return item{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}, ""}
 }
@@ -137,13 +147,17 @@ func TestHostileLayers(t *testing.T) {
 	}{
 		{"a file as a directory", "/a is a file, not a directory", [][]item{{regular("a", "x"), regular("a/b", "y")}}},
 		{"a hard link as a directory", "/b is a hardlink, not a directory", [][]item{{regular("a", "x"), linked(tar.TypeLink, "b", "a"), regular("b/c", "y")}}},
-		{"a hard link to itself", "/a: hard link to /a: it isn't there", [][]item{{linked(tar.TypeLink, "a", "a")}}},
-		{"hard links in a circle", "hard link to /b: it isn't there", [][]item{{linked(tar.TypeLink, "a", "b"), linked(tar.TypeLink, "b", "a")}}},
-		{"a hard link to nothing", "/a: hard link to /etc/shadow: it isn't there", [][]item{{linked(tar.TypeLink, "a", "../../etc/shadow")}}},
+		{"a hard link to itself", "/a: hard link to /a: it doesn't exist", [][]item{{linked(tar.TypeLink, "a", "a")}}},
+		{"hard links in a circle", "hard link to /b: it doesn't exist", [][]item{{linked(tar.TypeLink, "a", "b"), linked(tar.TypeLink, "b", "a")}}},
+		{"a hard link to nothing", "/a: hard link to /etc/shadow: it doesn't exist", [][]item{{linked(tar.TypeLink, "a", "../../etc/shadow")}}},
 		{"a hard link to a directory", "is a directory", [][]item{{directory("d"), linked(tar.TypeLink, "a", "d")}}},
 		{"a hard link to a lower directory", "is a directory", [][]item{{directory("d")}, {linked(tar.TypeLink, "a", "d")}}},
 		{"a hard link to what its layer hides", "runtimes differ", [][]item{{regular("a", "x")}, {regular(".wh.a", ""), linked(tar.TypeLink, "b", "a")}}},
 		{"a hard link by a loop", "symlinks to follow", [][]item{{linked(tar.TypeSymlink, "s", "s")}, {linked(tar.TypeLink, "a", "s/x")}}},
+		// Docker 28 gives the file the link's rights, and it keeps them without the link.
+		{"a hard link with setuid, gone again", "runtimes differ", [][]item{{regular("a", "x"), withMode(0o4755, linked(tar.TypeLink, "b", "a"))}, {regular(".wh.b", "")}}},
+		{"a hard link to a lower layer with setgid", "runtimes differ", [][]item{{regular("a", "x")}, {withMode(0o2755, linked(tar.TypeLink, "b", "a"))}}},
+		{"a hard link with capabilities", "runtimes differ", [][]item{{regular("a", "x"), withXattr("SCHILY.xattr.security.capability", "x", linked(tar.TypeLink, "b", "a"))}}},
 		{"the root as a symlink", "the root is a symlink", [][]item{{linked(tar.TypeSymlink, "x/..", "y")}}},
 		{"a path that no kernel takes", "more than 4095 bytes", [][]item{{regular(long+"x", "x")}}},
 		{"a link that no kernel takes", "more than 4095 bytes", [][]item{{linked(tar.TypeSymlink, "x", long)}}},
@@ -151,7 +165,7 @@ func TestHostileLayers(t *testing.T) {
 			linked(tar.TypeSymlink, "a", long[:3000]), linked(tar.TypeSymlink, long[:3000]+"b", long[:3000]), regular("a/b/x", "x"),
 		}}},
 		{"overlayfs's whiteout", "character device 0:0", [][]item{{device("x", 0, 0)}}},
-		{"overlayfs's attribute", "for overlayfs alone", [][]item{{pax("x", "SCHILY.xattr.trusted.overlay.redirect", "/etc")}}},
+		{"overlayfs's attribute", "reserved for overlayfs", [][]item{{pax("x", "SCHILY.xattr.trusted.overlay.redirect", "/etc")}}},
 		{"a whiteout below a file", "/a is a file, not a directory", [][]item{{regular("a", "x"), regular("a/.wh.b", "")}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package tree knows what layers hold: the index of each layer, kept for ever by the layer's digest, and the merged tree
+// Package tree reads the content of layers: the index of each layer, cached by the layer's digest, and the merged tree
 // that a container sees.
 package tree
 
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -17,12 +18,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/image/elf"
 )
 
-// Digest is the SHA-256 of a file's content; the zero Digest is that of what has no content.
+// Digest is the SHA-256 of a file's content. It is zero for entries without content.
 type Digest [32]byte
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText decodes the result of MarshalText.
 func (d *Digest) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*d = Digest{}
@@ -36,7 +38,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// String is the digest as OCI writes it, "sha256:…"; empty for the zero Digest.
+// String returns the digest in OCI's form, "sha256:…", or "" for the zero Digest.
 func (d Digest) String() string {
 	if d == (Digest{}) {
 		return ""
@@ -44,7 +46,7 @@ func (d Digest) String() string {
 	return "sha256:" + hex.EncodeToString(d[:])
 }
 
-// MarshalText writes what String gives.
+// MarshalText returns String's result.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // Device is the number of a character or block device.
@@ -53,51 +55,51 @@ type Device struct {
 	Minor uint32 `json:"minor"`
 }
 
-// Entry is what an image says of one path.
+// Entry describes one path of an image.
 type Entry struct {
 	image.Entry
-	// Digest is that of a regular file's content. A hard link has the Digest and the Size of the file it leads to, and
-	// Link is the path of that file.
+	// Digest is the digest of a regular file's content. A hard link has the Digest and the Size of its file, and Link
+	// is that file's path.
 	Digest Digest `json:"digest,omitzero"`
-	// Device is zero for what is no device.
+	// Device is zero for anything but a device.
 	Device Device `json:"device,omitzero"`
-	// Layer is the position of the layer that brought the entry: 0 is the lowest. -1 is the root that no layer names.
+	// Layer is the position of the entry's layer: 0 is the lowest. It is -1 for a root that no layer has.
 	Layer int `json:"layer"`
 }
 
 // Layer is one layer of an image.
 type Layer struct {
-	// Digest is the blob's, DiffID that of its content.
+	// Digest is the digest of the blob, and DiffID of its uncompressed content.
 	Digest, DiffID v1.Hash
 	MediaType      string
-	// Annotations and URLs are what the manifest says of the layer besides.
+	// Annotations and URLs are from the manifest.
 	Annotations map[string]string
 	URLs        []string
-	// Size is the blob's, in bytes: what a puller transfers. Unpacked is the sum of the file sizes in it.
+	// Size is the size of the blob, in bytes. Unpacked is the sum of the sizes of its files.
 	Size, Unpacked int64
-	// CreatedBy is what the image's history says of it; may be empty.
+	// CreatedBy is the text in the image's history, or empty.
 	CreatedBy string
-	// Entries are what the layer makes of an empty directory, in the order of a walk, with whiteouts (TypeWhiteout,
-	// TypeOpaque) before what has the same path: of several entries with one path the last one counts, symlinks among the
-	// parents are followed, and a hard link to a file of a lower layer has no Digest. Read only.
+	// Entries is the result of unpacking the layer to an empty directory, in the order of a walk. Whiteouts
+	// (TypeWhiteout, TypeOpaque) precede an entry with the same path. Of several entries with one path the last one
+	// counts. Symlinks in parents are followed. A hard link to a file of a lower layer has no Digest. Read only.
 	Entries []Entry
-	// Odd are what programs that unpack the layer may read otherwise than Entries tells, some dozens at most. Names of AUFS's
-	// own records are among it, ".wh..wh.NAME"; the opaque marker ".wh..wh..opq" is none.
+	// Odd lists, up to maxOdd, what programs may unpack in another way than Entries shows. It includes names of AUFS's
+	// own records, ".wh..wh.NAME", except the opaque marker ".wh..wh..opq".
 	Odd []Odd
-	// Compression is what the blob is compressed with, by its first bytes: "gzip", "zstd" or "none"; empty when the blob was
+	// Compression is the compression of the blob, by its first bytes: "gzip", "zstd" or "none"; empty if the blob was
 	// not read.
 	Compression string
-	// Foreign is where the blob first differs from what slimctl and BuildKit write of the same entries, by archive/tar and, where it is gzip, by that;
-	// empty when it doesn't.
+	// Foreign is the first difference between the blob and one that slimctl and BuildKit write for the same entries, by
+	// archive/tar and gzip; empty if there is none.
 	Foreign string
-	// Unread is true for a layer that Options.Skip left out: Entries is empty, and the tree lacks it.
+	// Unread reports that Options.Skip skipped the layer: Entries is empty, and the tree lacks them.
 	Unread bool
-	// Claimed is true for a layer whose Entries are of its table of contents: what its maker says of it, and nobody has
-	// looked. A file that is read of it is checked all the same.
+	// Claimed reports that Entries comes from the layer's table of contents: an unverified claim of its maker. Files
+	// that are read are verified nevertheless.
 	Claimed bool
 }
 
-// Image is an image opened for questions about its files.
+// Image is an open image that answers questions about its files.
 type Image struct {
 	*Tree
 	Layers []Layer
@@ -106,32 +108,33 @@ type Image struct {
 	cache   Cache
 	blobs   []v1.Layer
 	indexes []*index // of Layers
+	elfs    func() (map[Digest]*elf.File, error)
 }
 
-// Options say how Cache.Open goes about it. The zero value works.
+// Options configures Cache.Open. The zero value works.
 type Options struct {
-	// Progress is told of layers that have to be read; may be nil.
+	// Progress reports on the layers to read; may be nil.
 	Progress image.Progress
-	// Open is an image that is open already, such as the base of this one; may be nil. Layers that both have are taken from
-	// it, and where both begin with the same layers so is the tree of these.
+	// Open is an image that is already open, such as the base of this one; may be nil. Layers that both have, and the
+	// tree of the lowest common layers, are taken from it.
 	Open *Image
-	// Skip leaves a layer unread that the cache doesn't hold; nil reads every one.
+	// Skip reports whether to skip a layer that is not in the cache; nil skips none.
 	Skip func(digest v1.Hash) bool
-	// Stash gets likely files of the layers that are read; may be nil.
+	// Stash receives likely files of the layers to read; may be nil.
 	Stash *Stash
-	// TOC reads a layer's table of contents, where it has one, instead of the layer: (*image.Source).TOC of the image's
-	// source. nil believes no such table.
+	// TOC reads a layer's table of contents, if it has one, instead of the layer: (*image.Source).TOC of the image's
+	// source. Nil ignores tables of contents.
 	TOC func(ctx context.Context, layer v1.Descriptor, each func(h *tar.Header, digest v1.Hash) error) error
 }
 
-// Cache remembers the index of each layer by the layer's digest, for ever. The zero value remembers nothing.
+// Cache stores the index of each layer by the layer's digest, without expiry. The zero value stores nothing.
 type Cache struct {
-	// Dir is the directory of the cache; it is made when needed.
+	// Dir is the cache's directory. It is created when needed.
 	Dir string
 }
 
-// Open gives the layers and the merged tree of img. Each layer that the cache doesn't hold is streamed once, the biggest
-// first and one per core at a time, and checked against its digest and its diffID.
+// Open returns the layers and the merged tree of img. It reads each layer that is not in the cache once, the largest
+// first, one per core at a time, and verifies its digest and diffID.
 func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error) {
 	blobs, err := img.Layers()
 	if err != nil {
@@ -146,12 +149,13 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 		return nil, err
 	}
 	if len(config.RootFS.DiffIDs) != len(blobs) || len(manifest.Layers) != len(blobs) {
-		return nil, fmt.Errorf("the image config names %d layers, its manifest %d", len(config.RootFS.DiffIDs), len(manifest.Layers))
+		return nil, fmt.Errorf("the image config names %d layers, but its manifest names %d", len(config.RootFS.DiffIDs), len(manifest.Layers))
 	}
 	if o.Progress == nil {
 		o.Progress = image.NoProgress
 	}
 	im := &Image{Layers: make([]Layer, len(blobs)), Config: config, cache: c, blobs: blobs, indexes: make([]*index, len(blobs))}
+	im.elfs = sync.OnceValues(im.readELFs)
 	for i, blob := range blobs {
 		l := &im.Layers[i]
 		l.DiffID = config.RootFS.DiffIDs[i]
@@ -183,13 +187,13 @@ func (c Cache) Open(ctx context.Context, img v1.Image, o Options) (*Image, error
 	if o.Open != nil && len(o.Open.indexes) <= len(im.indexes) && slices.Equal(o.Open.indexes, im.indexes[:len(o.Open.indexes)]) {
 		lower, n = o.Open.Tree, len(o.Open.indexes)
 	}
-	im.Tree, err = lower.with(limits, im.Layers, n)
+	im.Tree, err = lower.mergeOnto(limits, im.Layers, n)
 	return im, err
 }
 
-// load fills in the indexes of the layers.
+// load reads the indexes of the layers.
 func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *limits, o Options) error {
-	// An image may have a layer twice.
+	// An image may contain a layer twice.
 	positions := map[[2]v1.Hash][]int{}
 	for i := range im.Layers {
 		key := [2]v1.Hash{im.Layers[i].Digest, im.Layers[i].DiffID}
@@ -239,7 +243,8 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 	return g.Wait()
 }
 
-// at gives the index of a layer at position i: x itself when it is there, or own says that nobody else has it.
+// at returns the index of a layer at position i. With own it may change and return x itself, because nobody else uses
+// it.
 func (x *index) at(i int, own bool) *index {
 	if len(x.entries) == 0 || x.entries[0].Layer == i {
 		return x
@@ -254,7 +259,7 @@ func (x *index) at(i int, own bool) *index {
 	return x
 }
 
-// known gives the index of a layer that im has read too; nil when it has not.
+// known returns the index of a layer that im has read, too, or nil.
 func (im *Image) known(layer *Layer) *index {
 	if im == nil {
 		return nil
@@ -267,7 +272,7 @@ func (im *Image) known(layer *Layer) *index {
 	return nil
 }
 
-// layer gives the index of one layer.
+// layer returns the index of one layer.
 func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer *Layer, l *limits, o Options) (*index, error) {
 	digest, err := digestOf(layer.Digest)
 	if err != nil {
@@ -289,15 +294,15 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer 
 			return x, nil
 		}
 		if err := x.write(file, digest, diffID); err != nil {
-			return x, nil // a cache that can't be written costs time, nothing else
+			return x, nil // a cache that can't be written only costs time
 		}
-		return readIndex(file, digest, diffID, nil) // smaller than x, and what everyone sees later
+		return readIndex(file, digest, diffID, nil) // it is smaller than x, and is what others read later
 	}
 	if o.TOC != nil {
 		file := c.indexFile("claimed-index", layer.Digest)
 		x, err := readIndex(file, digest, diffID, l)
 		if err != nil {
-			if x, err = claimed(ctx, d, l, o); err == nil {
+			if x, err = readClaimed(ctx, d, l, o); err == nil {
 				x, err = keep(file, x)
 			}
 		}
@@ -307,7 +312,7 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer 
 		}
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
-		} // else the layer itself tells
+		} // otherwise read the layer itself
 	}
 	x, err := scan(ctx, blob, layer.DiffID, l, o)
 	if err != nil {
@@ -316,9 +321,9 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer 
 	return keep(file, x)
 }
 
-// claimed is the index that a layer's table of contents gives.
-func claimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index, error) {
-	mine := newLimits() // what comes of a bad table is not counted
+// readClaimed returns the index from a layer's table of contents.
+func readClaimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index, error) {
+	mine := newLimits() // the limits don't count what a bad table contains
 	u := newUnpacker(mine)
 	err := o.TOC(ctx, d, func(h *tar.Header, digest v1.Hash) error {
 		e, ok, err := entryOf(h)
@@ -340,7 +345,7 @@ func claimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index
 	return &index{entries: entries, odd: u.odd}, l.take(maxEntries-mine.entries.Load(), maxNames-mine.names.Load())
 }
 
-// FromFiles makes an image of one layer out of files, for tests of what asks images questions. Config may be nil.
+// FromFiles returns an image with one layer of files, for tests. config may be nil.
 func FromFiles(ctx context.Context, config *v1.Config, files ...image.File) (*Image, error) {
 	l, err := image.NewLayer(files)
 	if err != nil {

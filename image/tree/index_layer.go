@@ -6,14 +6,21 @@ import (
 	"io"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/slimctl/slimctl/image/elf"
 )
 
-// IndexLayer keeps the index of a layer that is being written, as Open would after reading it. write writes the layer's archive to
-// w, too, and returns the layer, whose blob is compressed in one member. An index that can't be made or kept is no error: then
-// Open reads the layer.
-func (c Cache) IndexLayer(ctx context.Context, write func(w io.Writer) (v1.Layer, error)) (v1.Layer, error) {
+// IndexLayer caches the index of a layer while it is being written, as Open would after reading it. write also writes
+// the layer's archive to w and returns the layer, whose blob must be compressed in one member. known returns the digest
+// of a file that base has, too, so that its content isn't hashed again, or the zero Digest. Failing to make or store
+// the index is no error, since Open then reads the layer.
+func (c Cache) IndexLayer(ctx context.Context, base *Image, known func(path string) Digest, write func(w io.Writer) (v1.Layer, error)) (v1.Layer, error) {
 	if c.Dir == "" {
 		return write(io.Discard)
+	}
+	elfs, err := base.ELF()
+	if err != nil {
+		return nil, err
 	}
 	pr, pw := io.Pipe()
 	var x *index
@@ -21,23 +28,29 @@ func (c Cache) IndexLayer(ctx context.Context, write func(w io.Writer) (v1.Layer
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		x, unread = readTar(ctx, bufio.NewReaderSize(pr, aheadSize), newLimits(), nil)
+		x, unread = readTar(ctx, bufio.NewReaderSize(pr, aheadSize), newLimits(), nil, &knownFiles{known, elfs})
 		_, _ = io.Copy(io.Discard, pr) // so that write ends
 	}()
 	w := bufio.NewWriterSize(pw, aheadSize)
 	l, err := write(w)
-	pw.CloseWithError(w.Flush()) // nil is the archive's end
+	pw.CloseWithError(w.Flush()) // nil marks the end of the archive
 	<-done
 	if err != nil {
 		return nil, err
 	}
 	if unread == nil {
-		_ = c.keepIndex(x, l) // a cache that can't be written costs time, nothing else
+		_ = c.keepIndex(x, l) // a cache that can't be written only costs time
 	}
 	return l, nil
 }
 
-// keepIndex writes the index of a layer's archive.
+// knownFiles describes files before they are read: their digests by path, or zero, and the ELF files.
+type knownFiles struct {
+	digest func(path string) Digest
+	elfs   map[Digest]*elf.File
+}
+
+// keepIndex stores the index of a layer's archive.
 func (c Cache) keepIndex(x *index, l v1.Layer) error {
 	blob, err := l.Compressed()
 	if err != nil {

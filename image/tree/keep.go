@@ -15,17 +15,17 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// What an index keeps of contents, in bytes.
+// Limits on the contents in an index, in bytes.
 const (
-	// maxKept is the largest file that is kept for what it says of the image.
+	// maxKept is the largest configuration file to keep.
 	maxKept = 256 << 10
-	// maxStub is the largest executable file that is kept whatever it holds.
+	// maxStub is the largest executable file to keep regardless of its content.
 	maxStub = 4 << 10
-	// maxDatabase is the largest file that is kept for what it says of packages.
+	// maxDatabase is the largest file of a package database to keep.
 	maxDatabase = MaxRead
-	// maxPack is how much is kept of one layer; the first come.
+	// maxPack is the total size per layer. Later contents are not kept.
 	maxPack = 64 << 20
-	// chunkSize is how much is compressed together, at least.
+	// chunkSize is the minimum size of a unit of compression.
 	chunkSize = 256 << 10
 )
 
@@ -33,25 +33,25 @@ type keep int
 
 const (
 	never  keep = iota
-	script      // when it begins with "#!"
+	script      // keep it if it begins with "#!"
 	always
 )
 
-// keeps says whether the content of a regular file is kept beside its layer's index, so that asking what an image is reads
-// no layer twice. It is so for
+// keepKind returns whether the content of a regular file is kept beside its layer's index, so that inspecting an image
+// reads no layer twice. These files are kept if they have at most 256 KiB:
 //
 //   - files below /etc, /opt/gem and /opt/application;
 //   - *.conf, *.ini, *.sh, *.json.template, package.json and *.egg-info anywhere;
-//   - what packages' triggers write anew in many layers: *.cache, gschemas.compiled, and the files in /usr/share/mime;
-//   - executable files of at most 4 KiB, and executable scripts, which begin with "#!",
+//   - files that packages' triggers rewrite in many layers: *.cache, gschemas.compiled, and the files in /usr/share/mime;
+//   - executable files of at most 4 KiB, and executable scripts, which begin with "#!".
 //
-// all of them if they have at most 256 KiB; and for the databases of package managers if they have at most 16 MiB:
+// These files of package managers are kept if they have at most 16 MiB:
 //
 //   - /var/lib/dpkg/status, diversions, status.d/*, info/*.list and info/*.md5sums;
 //   - METADATA and RECORD in *.dist-info, PKG-INFO and installed-files.txt in *.egg-info.
 //
-// Other files are read of the layer when they are asked for.
-func keeps(e *Entry) keep {
+// Other files are read from the layer when needed.
+func keepKind(e *Entry) keep {
 	p, size := e.Path, e.Size
 	dir, base := path.Split(p)
 	dir = strings.TrimSuffix(dir, "/")
@@ -77,25 +77,25 @@ func keeps(e *Entry) keep {
 	return script
 }
 
-// pack is kept contents: parts of a stream that is compressed in chunks.
+// pack holds kept contents: parts of a stream that is compressed in chunks.
 type pack struct {
-	// start has where each content begins in the stream.
+	// start holds the offset of each content in the stream.
 	start  map[Digest]int64
 	chunks []chunk
-	// data has the compressed chunks, one behind the other.
+	// data holds the compressed chunks.
 	data []byte
-	// file has them from offset on, when data is nil.
+	// file holds them from offset on, if data is nil.
 	file   string
 	offset int64
 }
 
-// chunk is a part of the stream: size bytes of it, which end before end, and their compressed form in data.
+// chunk is a part of the stream: the size bytes before end, and their compressed form in data.
 type chunk struct{ end, size, packedEnd, packedSize int64 }
 
-// packer makes a pack.
+// packer builds a pack.
 type packer struct {
 	pack pack
-	raw  []byte // of the chunk that is being filled
+	raw  []byte // of the current chunk
 	end  int64  // of the stream
 }
 
@@ -132,7 +132,7 @@ func (p *packer) finish() pack {
 	return p.pack
 }
 
-// read gives into the contents that p has of those wanted, by digest with their sizes. What can't be read is not given.
+// read adds the wanted contents of p to into. wanted maps digests to sizes. It omits contents that can't be read.
 func (p *pack) read(wanted map[Digest]int64, into map[Digest][]byte) {
 	var have []Digest
 	for d := range wanted {

@@ -9,14 +9,22 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// maxLayers is how many layers overlayfs mounts at most (fs/overlayfs/params.h, OVL_MAX_STACK).
+// maxLayers is the largest number of layers that overlayfs mounts (fs/overlayfs/params.h, OVL_MAX_STACK).
 const maxLayers = 500
 
-// merged lays layers on each other, the lowest first.
-func merged(l *limits, layers ...Layer) (*Tree, error) { return New().with(l, layers, 0) }
+// merged returns the merged tree of layers, the lowest first.
+func merged(l *limits, layers ...Layer) (*Tree, error) { return New().mergeOnto(l, layers, 0) }
 
-// with gives the merged tree of layers; t, which stays as it is, is that of the first n.
-func (t *Tree) with(l *limits, layers []Layer, n int) (*Tree, error) {
+// Merge returns the merged tree of an image's layers. t must be the tree of the first n, and stays unchanged.
+func (t *Tree) Merge(layers []Layer, n int) (*Tree, error) {
+	if n == len(layers) {
+		return t, nil
+	}
+	return t.mergeOnto(nil, layers, n)
+}
+
+// mergeOnto returns the merged tree of layers. t must be the tree of the first n, and stays unchanged.
+func (t *Tree) mergeOnto(l *limits, layers []Layer, n int) (*Tree, error) {
 	if len(layers) > maxLayers {
 		return nil, fmt.Errorf("the image has %d layers, more than the %d that can be mounted", len(layers), maxLayers)
 	}
@@ -40,30 +48,30 @@ func (t *Tree) with(l *limits, layers []Layer, n int) (*Tree, error) {
 	return out, nil
 }
 
-// merge lays one layer on a tree.
+// merge is the merging of one layer onto a tree.
 type merge struct {
-	*Tree  // its refs are empty, and made in order
+	*Tree  // its refs start empty and are appended in order
 	limits *limits
-	// below are the refs of the tree without the layer; left of them is what was not dealt with yet.
+	// below are the refs of the tree without the layer; left is the part of them still to merge.
 	below, left []ref
-	// parent is a directory that is in the tree already.
+	// parent is a directory that is already in the tree.
 	parent string
 }
 
-// apply lays the layer's entries on the tree. Marks hide what is below the layer only.
+// apply merges the layer's entries. Marks hide entries of lower layers only.
 //
-// A layer that names a path below a symlink of a layer under it is refused: containerd and Docker unpack each layer by
-// itself, so that a directory takes the link's place, while a tool that unpacks onto the merged tree writes where the
-// link leads. No tool that makes layers of a running system writes such a one.
+// A layer that names a path below a symlink of a lower layer is refused. containerd and Docker unpack each layer
+// separately, so a directory replaces the link; a tool that unpacks onto the merged tree writes to the link's target.
+// No tool that makes layers of a running system writes such a layer.
 //
-// complete is false when a lower layer was not read.
+// complete reports whether all lower layers were read.
 func (m *merge) apply(layer []Entry, complete bool) error {
 	m.layers = append(m.layers, layer)
 	for i, n := 0, 0; i < len(layer); i = n {
 		for n = i + 1; n < len(layer) && layer[n].Path == layer[i].Path; {
 			n++
 		}
-		if err := m.lay(i, n); err != nil {
+		if err := m.mergePath(i, n); err != nil {
 			return fmt.Errorf("%s: %w", shown(layer[i].Path), err)
 		}
 	}
@@ -78,8 +86,8 @@ func (m *merge) apply(layer []Entry, complete bool) error {
 	return nil
 }
 
-// lay deals with the layer's entries i to n, which have one path.
-func (m *merge) lay(i, n int) error {
+// mergePath merges the layer's entries i to n, which have the same path.
+func (m *merge) mergePath(i, n int) error {
 	layer := int32(len(m.layers) - 1)
 	var whiteout, opaque bool
 	var own *Entry
@@ -98,11 +106,11 @@ func (m *merge) lay(i, n int) error {
 	before := leading(m.left, func(r ref) bool { return comparePaths(m.at(r).Path, p) < 0 })
 	m.refs, m.left = append(m.refs, m.left[:before]...), m.left[before:]
 	if p != "/" {
-		if err := m.mkdir(parent(p)); err != nil {
+		if err := m.ensureDir(parent(p)); err != nil {
 			return err
 		}
 	}
-	// What the layers below have at p, and how much there and below it.
+	// Find the lower layers' entry at p, and the end of what is below it.
 	var old *Entry
 	var oldRef ref
 	if len(m.left) > 0 && m.at(m.left[0]).Path == p {
@@ -121,15 +129,15 @@ func (m *merge) lay(i, n int) error {
 		}
 	case opaque && !whiteout && old != nil:
 		m.refs = append(m.refs, oldRef)
-		return m.mkdir(p)
+		return m.ensureDir(p)
 	case opaque:
-		return m.mkdir(p)
+		return m.ensureDir(p)
 	}
 	return nil
 }
 
-// mkdir makes sure of a directory that the layer has content in. What a lower layer says of it holds.
-func (m *merge) mkdir(p string) error {
+// ensureDir ensures that a directory above the layer's content exists. A lower layer's metadata stays.
+func (m *merge) ensureDir(p string) error {
 	if p == m.parent {
 		return nil
 	}
@@ -137,37 +145,37 @@ func (m *merge) mkdir(p string) error {
 	switch {
 	case ok && m.at(m.refs[i]).IsDir():
 	case ok && m.at(m.refs[i]).Type == image.TypeSymlink:
-		return fmt.Errorf("it lies below %s, which a lower layer made a symlink to %s: runtimes differ on what that means", shown(p), shown(m.at(m.refs[i]).Link))
+		return fmt.Errorf("it is below %s, which a lower layer made a symlink to %s, and runtimes differ on the result", shown(p), shown(m.at(m.refs[i]).Link))
 	case ok:
-		m.refs[i] = m.implied(p)
+		m.refs[i] = m.addImplied(p)
 	default:
 		if err := m.limits.take(1, 0); err != nil {
 			return err
 		}
-		if err := m.mkdir(parent(p)); err != nil {
+		if err := m.ensureDir(parent(p)); err != nil {
 			return err
 		}
-		m.refs = append(m.refs, m.implied(p))
+		m.refs = append(m.refs, m.addImplied(p))
 	}
 	m.parent = p
 	return nil
 }
 
-// parent is the directory of a clean path, with no memory taken.
+// parent returns the directory of a clean path without allocating.
 func parent(p string) string { return p[:max(1, strings.LastIndexByte(p, '/'))] }
 
-// implied makes the directory that no layer names, as runtimes do.
-func (m *merge) implied(p string) ref {
+// addImplied adds a directory that no layer names, as runtimes do.
+func (m *merge) addImplied(p string) ref {
 	return m.add(Entry{Entry: image.Entry{Path: p, Type: image.TypeDir, Mode: 0o755}, Layer: len(m.layers) - 2})
 }
 
-// add remembers an entry that no layer has.
+// add adds an entry that no layer has.
 func (t *Tree) add(e Entry) ref {
 	t.layers[0] = append(t.layers[0], e)
 	return ref{0, int32(len(t.layers[0]) - 1)}
 }
 
-// resolve finds the file of a hard link in the layers below.
+// resolve finds the file of a hard link in the lower layers.
 func (m *merge) resolve(e *Entry, complete bool) error {
 	lower := &Tree{layers: m.layers, refs: m.below}
 	p, err := lower.Resolve(e.Link)
@@ -177,24 +185,25 @@ func (m *merge) resolve(e *Entry, complete bool) error {
 	was, ok := lower.find(p)
 	if !ok {
 		if complete {
-			return errors.New("it isn't there")
+			return errors.New("it doesn't exist")
 		}
 		return nil
 	}
 	target := lower.refs[was]
 	if now, ok := m.find(p); !ok || m.refs[now] != target {
-		return errors.New("its own layer takes that away: runtimes differ on what that means")
+		return errors.New("its own layer removes that, and runtimes differ on the result")
 	}
 	if m.at(target).IsDir() {
 		return errors.New("it is a directory")
 	}
 	i, _ := m.find(e.Path)
-	m.refs[i] = m.add(m.at(m.refs[i]).linked(*m.at(target)))
-	return nil
+	linked, err := m.at(m.refs[i]).linkedTo(*m.at(target))
+	m.refs[i] = m.add(linked)
+	return err
 }
 
-// relink makes files of hard links whose other name was taken away or replaced by a later layer: each is the file that it led
-// to, and of several the first one is.
+// relink turns hard links into files if a later layer removed or replaced their other name. Of several such links the
+// first one becomes the file.
 func (t *Tree) relink() {
 	type file struct {
 		link   string

@@ -79,7 +79,7 @@ func layersOf(random []byte) [][]item {
 			case 10:
 				h.Typeflag, h.Linkname = tar.TypeSymlink, []string{"a", "b", "/a/b", "../c", "/c", "a/b", "..", "/", "../../b"}[next(9)]
 			case 11, 12:
-				h.Typeflag, h.Linkname = tar.TypeLink, "a"
+				h.Typeflag, h.Linkname, h.Mode = tar.TypeLink, "a", 0o644 // TestHostileLayers has setuid
 				if len(files) > 0 {
 					h.Linkname = files[next(len(files))]
 				}
@@ -267,7 +267,7 @@ func over(lower, upper *inode) (*inode, error) {
 	return out, nil
 }
 
-// linkLower gives the hard links in dir to lower layers their files.
+// linkLower replaces the hard links in dir to lower layers by their files.
 func linkLower(dir, lower, merged *inode) error {
 	for name, n := range dir.names {
 		if n.kind == image.TypeDir {
@@ -291,7 +291,7 @@ func linkLower(dir, lower, merged *inode) error {
 	return nil
 }
 
-// findDir gives the path of a directory.
+// findDir returns the path of a directory.
 func findDir(from, dir *inode, at string) string {
 	for name, c := range from.names {
 		if c == dir {
@@ -313,7 +313,7 @@ func (root *inode) exactly(p string) *inode {
 	return root
 }
 
-// modelOf gives every path of the merged tree and what it is, one line each; hard links by their first name.
+// modelOf returns every path of the merged tree and what it is, one line each; hard links by their first name.
 func modelOf(layers [][]item) (string, error) {
 	merged := newDir(-1)
 	for i, items := range layers {
@@ -354,7 +354,7 @@ func modelOf(layers [][]item) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// linesOf tells of a tree what modelOf does. Contents are told by their digests.
+// linesOf returns the lines of a tree in the form of modelOf, with digests for contents.
 func linesOf(t *tree.Tree, contents map[tree.Digest]string) string {
 	first := map[string]string{}
 	var lines []string

@@ -14,14 +14,14 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Odd is something in a layer's archive that the programs which unpack it read in different ways.
+// Odd is a part of a layer's archive that programs unpack differently.
 type Odd struct {
-	// Path is the entry's, as the archive has it but clean; "/" for the archive as a whole.
+	// Path is the clean path of the entry; "/" is the archive as a whole.
 	Path string
 	Text string
 }
 
-// Notes are what is odd in the layer at position i.
+// Notes returns the odd parts of the layer at position i.
 func (l *Layer) Notes(i int) []Note {
 	var notes []Note
 	for _, o := range l.Odd {
@@ -34,9 +34,9 @@ func (l *Layer) Notes(i int) []Note {
 }
 
 const (
-	// maxOdd is how many of them are kept of a layer; the last tells that there are more.
+	// maxOdd is the largest number of them per layer. The last one then reports that there are more.
 	maxOdd = 48
-	// maxHeaders bounds what is kept of the headers of one entry, in bytes: archive/tar takes 1 MiB of each.
+	// maxHeaders limits the recorded headers of one entry, in bytes. archive/tar allows 1 MiB each.
 	maxHeaders = 4 << 20
 	blockSize  = 512
 )
@@ -55,29 +55,29 @@ func (u *unpacker) note(p, format string, args ...any) {
 	u.odd = append(u.odd, o)
 }
 
-// recorder keeps the first bytes that are read through it.
+// recorder records the first bytes that are read through it.
 type recorder struct {
 	io.Reader
 	kept []byte
 	max  int
-	over bool // there were more than max
+	over bool // there were more than max bytes
 }
 
 func (r *recorder) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
 	keep := min(n, r.max-len(r.kept))
 	if len(r.kept)+keep > cap(r.kept) {
-		r.kept = slices.Grow(r.kept, max(keep, len(r.kept))) // twice as much each time
+		r.kept = slices.Grow(r.kept, max(keep, len(r.kept))) // doubled each time
 	}
 	r.kept = append(r.kept, b[:keep]...)
 	r.over = r.over || keep < n
 	return n, err
 }
 
-// from begins anew.
+// from restarts the recording.
 func (r *recorder) from(limit int) { r.kept, r.max, r.over = r.kept[:0], limit, false }
 
-// compression names what an archive is compressed with by its first bytes, as image.Inflate does: "gzip", "zstd" or "none".
+// compression returns the compression of an archive by its first bytes, like image.Inflate: "gzip", "zstd" or "none".
 func compression(magic []byte) string {
 	switch {
 	case bytes.HasPrefix(magic, []byte("\x1f\x8b")):
@@ -88,15 +88,15 @@ func compression(magic []byte) string {
 	return "none"
 }
 
-// header looks at the headers of one entry: raw is what archive/tar read to give h, behind the content before. GNU tar,
-// Python's tarfile, libarchive and archive/tar agree on what is not told here.
-func (u *unpacker) header(h *tar.Header, raw *recorder) {
+// checkHeader notes oddities in the headers of one entry. raw holds the bytes that archive/tar read for h, after the
+// content before. GNU tar, Python's tarfile, libarchive and archive/tar agree on everything that isn't noted.
+func (u *unpacker) checkHeader(h *tar.Header, raw *recorder) {
 	p := image.Clean(h.Name)
-	if h.Typeflag == tar.TypeXGlobalHeader { // archive/tar takes a name from its records, or doesn't when another one is bad
+	if h.Typeflag == tar.TypeXGlobalHeader { // archive/tar takes a name from its records, unless another one is invalid
 		p = "/"
 	}
 	note := func(format string, args ...any) { u.note(p, format, args...) }
-	u.foreignHeader(h, p, raw.kept)
+	u.compareHeaders(h, p, raw.kept)
 	if raw.over {
 		note("its headers have more than %d bytes", maxHeaders)
 	}
@@ -104,7 +104,7 @@ func (u *unpacker) header(h *tar.Header, raw *recorder) {
 		switch v := h.PAXRecords[k]; {
 		case h.Typeflag == tar.TypeXGlobalHeader && k != "comment":
 			note("a global PAX header sets %.100q for the entries after it: some programs apply it, others do not", k)
-		case h.Typeflag != tar.TypeXGlobalHeader && !plainRecord(k, v):
+		case h.Typeflag != tar.TypeXGlobalHeader && !isPlainRecord(k, v):
 			note("a PAX header sets %.100q to %.100q: programs differ on what that means", k, v)
 		}
 	}
@@ -112,7 +112,7 @@ func (u *unpacker) header(h *tar.Header, raw *recorder) {
 		note("a sparse file of GNU tar: not every program knows it")
 	}
 	if isSparse(h) {
-		return // there is more than headers in raw
+		return // raw has more than headers
 	}
 	switch special := specials(raw.kept); {
 	case h.Typeflag == tar.TypeXGlobalHeader:
@@ -134,9 +134,9 @@ func (u *unpacker) header(h *tar.Header, raw *recorder) {
 	}
 }
 
-// plainRecord says whether a PAX record says what a header has no room for (POSIX.1-2017, pax, "Extended Header"), or is an
-// extended attribute.
-func plainRecord(k, v string) bool {
+// isPlainRecord reports whether a PAX record holds a value that doesn't fit in a header (POSIX.1-2017, pax, "Extended
+// Header"), or an extended attribute.
+func isPlainRecord(k, v string) bool {
 	n, err := strconv.ParseInt(v, 10, 64)
 	switch k {
 	case "path", "linkpath":
@@ -153,10 +153,10 @@ func plainRecord(k, v string) bool {
 	return strings.HasPrefix(k, paxXattr)
 }
 
-// specials gives the types of the headers in raw that stand before an entry's own, which is the last block.
+// specials returns the types of the headers in raw before an entry's own, which is the last block.
 func specials(raw []byte) string {
 	var types []byte
-	b := raw[len(raw)%blockSize:] // the end of the content before
+	b := raw[len(raw)%blockSize:] // after the end of the content before
 	for len(b) > blockSize {
 		types = append(types, b[156])
 		size, err := strconv.ParseInt(strings.Trim(string(b[124:136]), " \x00"), 8, 64)
@@ -169,15 +169,16 @@ func specials(raw []byte) string {
 	return string(types)
 }
 
-// end looks at what stands behind the last entry: raw is what archive/tar read there, and rest gives what it left.
-func (u *unpacker) end(raw *recorder, rest io.Reader, buf []byte) error {
+// checkEnd notes what follows the last entry. raw holds the bytes that archive/tar read there, and rest returns the
+// others.
+func (u *unpacker) checkEnd(raw *recorder, rest io.Reader, buf []byte) error {
 	if len(raw.kept)/blockSize != 2 {
-		u.foreignAt("its end")
+		u.noteForeign("its end")
 	}
 	for {
 		n, err := rest.Read(buf)
 		if n > 0 {
-			u.foreignAt("more behind its end")
+			u.noteForeign("more behind its end")
 		}
 		if len(bytes.TrimLeft(buf[:n], "\x00")) > 0 {
 			u.note("/", "there is something behind the archive's end: some programs read on")
@@ -191,8 +192,8 @@ func (u *unpacker) end(raw *recorder, rest io.Reader, buf []byte) error {
 	}
 }
 
-// again tells of an entry for a path that the layer has, as node n.
-func (u *unpacker) again(e *Entry, n int32) {
+// noteRepeated notes an entry for a path that the layer already has as node n.
+func (u *unpacker) noteRepeated(e *Entry, n int32) {
 	was := u.nodes[n].entry
 	switch {
 	case !e.IsDir() || !u.isDir(n):
@@ -206,8 +207,8 @@ func sameDir(a, b *Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && maps.Equal(a.Xattrs, b.Xattrs)
 }
 
-// noteHalfHidden notes the directories whose lower content a layer hides from some programs only. The entries are in the
-// order of a walk. An overlayfs that containerd or Docker unpacked the layer for shows the content of lower layers there.
+// noteHalfHidden notes directories whose lower content a layer hides only from some programs. entries are in the order
+// of a walk. An overlayfs with the layer unpacked by containerd or Docker shows the lower content.
 func (u *unpacker) noteHalfHidden(entries []Entry) {
 	for i := range entries {
 		switch e := &entries[i]; {
@@ -220,11 +221,11 @@ func (u *unpacker) noteHalfHidden(entries []Entry) {
 	}
 }
 
-// removedLate tells of a whiteout for what the layer itself has brought before.
-func (u *unpacker) removedLate(p string) {
+// noteLateWhiteout notes a whiteout for an entry that the layer itself brought before.
+func (u *unpacker) noteLateWhiteout(p string) {
 	dir, _, err := u.follow(path.Dir(p), false)
 	if err != nil {
-		return // it is not there
+		return // it doesn't exist
 	}
 	if _, ok := u.at[place{dir, path.Base(p)}]; ok {
 		u.note(p, "the layer brings it and takes it away: some programs remove it, others only what is below the layer")

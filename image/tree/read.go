@@ -21,14 +21,14 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// MaxRead is the largest file that ReadFile gives, in bytes; MaxReadAll is how much ReadFiles gives at once.
+// MaxRead limits the size of a file in ReadFile, and MaxReadAll the total size in ReadFiles, in bytes.
 const (
 	MaxRead    = 16 << 20
 	MaxReadAll = 256 << 20
 )
 
-// ReadFile gives the content of the file at p, symlinks followed inside the image. What isn't there is fs.ErrNotExist;
-// what is no regular file, or larger than MaxRead, is an error.
+// ReadFile returns the content of the file at p, following symlinks inside the image. If there is no file, the error
+// wraps fs.ErrNotExist. It fails for anything but a regular file of at most MaxRead bytes.
 func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	files, err := im.ReadFiles(ctx, p)
 	if err != nil {
@@ -37,12 +37,12 @@ func (im *Image) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	return files[p], nil
 }
 
-// ReadFiles is ReadFile for several paths. What the index keeps comes from the cache, and so do small files that were asked
-// for last time; for everything else each layer is read once at most. Each content is checked against its digest. Paths with
-// the same content share it: read only.
+// ReadFiles is ReadFile for several paths. It takes contents from the index, and small files from the cache of the last
+// call. Otherwise it reads each layer at most once. It verifies the digest of each content. Paths with equal content
+// share it: read only.
 func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]byte, error) {
 	at := make(map[string]Digest, len(paths))
-	wanted := map[Digest]int64{} // their sizes
+	wanted := map[Digest]int64{} // sizes by digest
 	from := make([]map[Digest]int64, len(im.Layers))
 	for _, p := range paths {
 		e, err := im.file(p)
@@ -63,11 +63,11 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 	var all int64
 	for _, size := range wanted {
 		if all += size; all > MaxReadAll {
-			return nil, fmt.Errorf("%d files have together more than the %d bytes that are read at once", len(paths), MaxReadAll)
+			return nil, fmt.Errorf("the %d files together are larger than %d bytes, the most to read at once", len(paths), MaxReadAll)
 		}
 	}
 	content := make(map[Digest][]byte, len(wanted))
-	var mu sync.Mutex // of content
+	var mu sync.Mutex // guards content
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, wanted := range from {
@@ -97,14 +97,14 @@ func (im *Image) ReadFiles(ctx context.Context, paths ...string) (map[string][]b
 	return out, nil
 }
 
-// Indexed yields those contents, by digest, that the indexes of the layers have; wanted has their sizes. It reads no layer.
+// Indexed iterates over the wanted contents in the layers' indexes. wanted maps digests to sizes. It reads no layer.
 func (im *Image) Indexed(wanted map[Digest]int64) iter.Seq2[Digest, []byte] {
 	return func(yield func(Digest, []byte) bool) {
 		left := maps.Clone(wanted)
 		for _, x := range im.indexes {
 			have := map[Digest][]byte{}
 			x.pack.read(left, have)
-			missing(left, have)
+			removeFound(left, have)
 			for d, content := range have {
 				if !yield(d, content) {
 					return
@@ -114,15 +114,15 @@ func (im *Image) Indexed(wanted map[Digest]int64) iter.Seq2[Digest, []byte] {
 	}
 }
 
-// missing takes out of wanted what content has.
-func missing(wanted map[Digest]int64, content map[Digest][]byte) {
+// removeFound removes from wanted what content has.
+func removeFound(wanted map[Digest]int64, content map[Digest][]byte) {
 	maps.DeleteFunc(wanted, func(d Digest, _ int64) bool { _, ok := content[d]; return ok })
 }
 
-// readLayer reads contents of layer i. The small ones that its index does not keep are remembered until others are asked for.
+// readLayer reads contents of layer i. It remembers small ones that aren't in the index until the next call.
 func (im *Image) readLayer(ctx context.Context, i int, wanted map[Digest]int64, into map[Digest][]byte) error {
 	im.indexes[i].pack.read(wanted, into)
-	missing(wanted, into)
+	removeFound(wanted, into)
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -138,7 +138,7 @@ func (im *Image) readLayer(ctx context.Context, i int, wanted map[Digest]int64, 
 	file := im.cache.indexFile("contents", l.Digest)
 	if x, err := readIndex(file, blob, diffID, nil); err == nil {
 		x.pack.read(wanted, into)
-		missing(wanted, into)
+		removeFound(wanted, into)
 		if len(wanted) == 0 {
 			return nil
 		}
@@ -156,11 +156,11 @@ func (im *Image) readLayer(ctx context.Context, i int, wanted map[Digest]int64, 
 		}
 	}
 	x := &index{pack: p.finish()}
-	_ = x.write(file, blob, diffID) // a cache that can't be written costs time, nothing else
+	_ = x.write(file, blob, diffID) // a cache that can't be written only costs time
 	return nil
 }
 
-// file finds the regular file that p leads to.
+// file returns the regular file at p, following symlinks.
 func (im *Image) file(p string) (Entry, error) {
 	e, ok := im.Stat(p)
 	var err error
@@ -172,7 +172,7 @@ func (im *Image) file(p string) (Entry, error) {
 	case e.Digest == (Digest{}):
 		err = errors.New("it is in a layer that was not read")
 	case e.Size > MaxRead:
-		err = fmt.Errorf("it has %d bytes, more than the %d that are read of a file", e.Size, MaxRead)
+		err = fmt.Errorf("it has %d bytes, more than the limit of %d", e.Size, MaxRead)
 	}
 	if err != nil {
 		return e, &fs.PathError{Op: "read", Path: p, Err: err}
@@ -180,7 +180,7 @@ func (im *Image) file(p string) (Entry, error) {
 	return e, nil
 }
 
-// source is the layer that has the content of e: its own, unless it is or was a hard link to a file of a lower one.
+// source returns the layer with the content of e: its own, unless it is or was a hard link to a file of a lower layer.
 func (im *Image) source(e Entry) int {
 	for i := e.Layer; i >= 0; i-- {
 		for _, p := range []string{e.Path, e.Link} {
@@ -193,7 +193,7 @@ func (im *Image) source(e Entry) int {
 			}
 		}
 	}
-	for i := e.Layer; i >= 0; i-- { // by another name
+	for i := e.Layer; i >= 0; i-- { // under another name
 		if slices.ContainsFunc(im.Layers[i].Entries, func(x Entry) bool { return x.Digest == e.Digest }) {
 			return i
 		}
@@ -201,7 +201,7 @@ func (im *Image) source(e Entry) int {
 	return e.Layer
 }
 
-// readContents looks for contents in a layer: whatever its names, it is the digest that tells.
+// readContents finds contents in a layer by their digests, under any name.
 func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, into map[Digest][]byte) error {
 	sizes := map[int64]int{}
 	for _, size := range wanted {
@@ -221,7 +221,7 @@ func readContents(ctx context.Context, blob v1.Layer, wanted map[Digest]int64, i
 	for len(sizes) > 0 {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			return errors.New("it lacks a file that its index has")
+			return errors.New("it doesn't have a file of its index; run `slimctl cache prune --all`")
 		}
 		if err != nil {
 			return err

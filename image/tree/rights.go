@@ -2,11 +2,12 @@ package tree
 
 import "github.com/slimctl/slimctl/image"
 
-// capabilityXattr holds a file's capabilities (capabilities(7), "File capability extended attribute versioning").
+// capabilityXattr is the attribute with a file's capabilities (capabilities(7), "File capability extended attribute
+// versioning").
 const capabilityXattr = "security.capability"
 
-// Rights returns the mode bits and the raw file capabilities of e. A hard link has those of the file it leads to besides its
-// own: a runtime gives the file the mode of the link, or leaves it that of the file.
+// Rights returns the mode bits and the raw file capabilities of e. For a hard link it adds those of its file, because
+// runtimes differ on whose mode the file gets.
 func (t *Tree) Rights(e *Entry) (mode int64, capability string) {
 	mode, capability = e.Mode, e.Xattrs[capabilityXattr]
 	if e.Type == image.TypeLink {
@@ -20,7 +21,8 @@ func (t *Tree) Rights(e *Entry) (mode int64, capability string) {
 	return mode, capability
 }
 
-// Privileged reports whether a file runs with other rights than its caller's. Of a hard link only its own entry is looked at.
+// Privileged reports whether a file runs with other rights than its caller's. For a hard link it checks the link's own
+// entry only.
 func (e *Entry) Privileged() bool {
 	return (e.Type == image.TypeFile || e.Type == image.TypeLink) && (e.Mode&0o6000 != 0 || e.Xattrs[capabilityXattr] != "")
 }

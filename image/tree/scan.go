@@ -27,17 +27,17 @@ const whiteoutPrefix = ".wh."
 // opaqueMarker is the name of the file that makes its directory opaque (OCI image specification, layer.md).
 const opaqueMarker = whiteoutPrefix + whiteoutPrefix + ".opq"
 
-// aufsPrefix begins the names under which AUFS kept its own records. Who unpacks a layer passes them over, takes hard links
-// from them, removes what the rest of the name says, or lays them as files, according to the program and its version.
+// aufsPrefix begins the names of AUFS's own records. Depending on the program and its version, unpacking skips them,
+// takes hard links from them, removes what the rest of the name says, or writes them as files.
 const aufsPrefix = whiteoutPrefix + whiteoutPrefix
 
-// typeAUFS is such a record; it is no Entry of a Layer.
+// typeAUFS is the type of such a record. It occurs in no Layer.
 const typeAUFS image.Type = "aufs record"
 
-// paxXattr is the key prefix under which GNU tar, Docker and BuildKit keep extended attributes.
+// paxXattr is the prefix of the PAX keys in which GNU tar, Docker and BuildKit store extended attributes.
 const paxXattr = "SCHILY.xattr."
 
-// Types of an Entry that only a layer index has: what a layer takes away from the layers below it.
+// Types of entries that exist in layers only, which remove entries of lower layers.
 const (
 	// TypeWhiteout hides Path.
 	TypeWhiteout image.Type = "whiteout"
@@ -45,7 +45,7 @@ const (
 	TypeOpaque image.Type = "opaque"
 )
 
-// scan reads a layer once: it is inflated, hashed, and walked through at the same time.
+// scan reads a layer once. It inflates, hashes and parses it concurrently.
 func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Options) (_ *index, err error) {
 	digest, err := blob.Digest()
 	if err != nil {
@@ -71,9 +71,9 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 	defer raw.Close()
 	sum := sha256.New()
 	inflated := ahead(raw)
-	x, err := readTar(ctx, io.TeeReader(inflated, sum), l, o.Stash)
+	x, err := readTar(ctx, io.TeeReader(inflated, sum), l, o.Stash, nil)
 	inflated.close()
-	// The blob's own check is at its end, and says more than a broken archive does.
+	// The blob's own check is at its end, and its error explains more than that of a broken archive.
 	if _, drain := io.Copy(io.Discard, counted); drain != nil {
 		err = drain
 	}
@@ -81,7 +81,7 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 		return nil, err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != diffID.Hex {
-		return nil, fmt.Errorf("content is sha256:%s, the image config says %s", got, diffID)
+		return nil, fmt.Errorf("its content is sha256:%s, but the image config says %s", got, diffID)
 	}
 	x.compression = compression(magic.kept)
 	if x.foreign == "" {
@@ -90,32 +90,33 @@ func scan(ctx context.Context, blob v1.Layer, diffID v1.Hash, l *limits, o Optio
 	return x, nil
 }
 
-// scanner reads the entries of one layer's archive.
+// scanner reads the entries of a layer's archive.
 type scanner struct {
 	ctx   context.Context
 	layer *unpacker
 	stash *Stash
+	known *knownFiles
 	kept  packer
 	sum   hash.Hash
 	buf   []byte
 	elfs  map[Digest]*elf.File
-	// program is a temporary file for the ELF file that is being read; nil before one needs it.
+	// program is a temporary file for the current ELF file; nil until it is needed.
 	program *os.File
-	// elfNames is how many bytes the names in elfs have.
+	// elfNames is the size of the names in elfs, in bytes.
 	elfNames int
 }
 
-// readTar reads the archive, and all that is behind it.
-func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index, error) {
-	s := &scanner{ctx: ctx, layer: newUnpacker(l), stash: stash, sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
-	defer func() { s.program.Close() }() // nil is an error that nobody needs
+// readTar reads the archive and everything after it. stash and known may be nil.
+func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash, known *knownFiles) (*index, error) {
+	s := &scanner{ctx: ctx, layer: newUnpacker(l), stash: stash, known: known, sum: sha256.New(), buf: make([]byte, maxKept), elfs: map[Digest]*elf.File{}}
+	defer func() { s.program.Close() }() // an error of Close doesn't matter
 	raw := &recorder{Reader: r}
 	tr := tar.NewReader(raw)
 	for {
 		raw.from(maxHeaders)
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
-			if err := s.layer.end(raw, r, s.buf); err != nil {
+			if err := s.layer.checkEnd(raw, r, s.buf); err != nil {
 				return nil, err
 			}
 			break
@@ -123,7 +124,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index,
 		if err != nil {
 			return nil, err
 		}
-		s.layer.header(h, raw)
+		s.layer.checkHeader(h, raw)
 		raw.from(0)
 		e, ok, err := entryOf(h)
 		if err == nil && isSparse(h) {
@@ -132,7 +133,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index,
 		if err == nil && ok && e.Type == image.TypeFile {
 			e.Digest, err = s.content(e, tr)
 		} else if err == nil {
-			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, tr, s.buf) //nolint:gosec // limits.inflate bounds it
+			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, tr, s.buf) //nolint:gosec // limits.inflate limits it
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%.200q: %w", h.Name, err)
@@ -156,7 +157,7 @@ func readTar(ctx context.Context, r io.Reader, l *limits, stash *Stash) (*index,
 	return x, nil
 }
 
-// isSparse reports whether the archive leaves out a file's zeros, in one of the ways of GNU tar.
+// isSparse reports whether the archive omits a file's zeros, in any of GNU tar's formats.
 func isSparse(h *tar.Header) bool {
 	for k := range h.PAXRecords {
 		if strings.HasPrefix(k, "GNU.sparse.") {
@@ -166,9 +167,15 @@ func isSparse(h *tar.Header) bool {
 	return h.Typeflag == tar.TypeGNUSparse
 }
 
-// content hashes a file, keeps it when it is one of those, and reads an ELF file for what the loader goes by.
+// content hashes a file, keeps its content if keepKind says so, and parses ELF files.
 func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
-	keep := keeps(&e)
+	keep := keepKind(&e)
+	var parsed *elf.File
+	if s.known != nil {
+		d = s.known.digest(e.Path)
+		parsed = s.known.elfs[d]
+	}
+	known := d != Digest{}
 	out := io.Discard
 	put := s.stash.reserveLikely(&e)
 	if put != nil {
@@ -181,47 +188,59 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	}
 	s.sum.Reset()
 	for rest := e.Size; rest > 0; {
-		if err := context.Cause(s.ctx); err != nil { // a hole of a sparse file asks nobody
+		if err := context.Cause(s.ctx); err != nil { // a hole in a sparse file never reads
 			return d, err
 		}
 		n, err := io.ReadFull(r, buf[:min(rest, int64(len(buf)))])
 		if err != nil {
 			return d, err
 		}
-		if rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
+		if !known && rest == e.Size && e.Size <= maxELF && elf.Is(buf[:n]) {
 			switch {
 			case int64(n) == e.Size:
 				program = bytes.NewReader(buf[:n])
 			case put != nil:
 				program = put
 			default:
-				if s.program == nil {
-					if s.program, err = createTemp(""); err != nil {
-						return d, err
-					}
+				if program, out, err = s.programFile(e.Size); err != nil {
+					return d, err
 				}
-				program, out = io.NewSectionReader(s.program, 0, e.Size), io.NewOffsetWriter(s.program, 0)
 			}
 		}
-		if _, err := out.Write(buf[:n]); err != nil {
+		_, err = out.Write(buf[:n])
+		if err != nil && put != nil && put.isFull(err) {
+			out, err = io.Discard, nil
+			if program == put {
+				if program, out, err = s.programFile(e.Size); err == nil {
+					_, err = io.Copy(out, io.MultiReader(io.NewSectionReader(put, 0, e.Size-rest), bytes.NewReader(buf[:n])))
+				}
+			}
+			put = nil
+		}
+		if err != nil {
 			return d, err
 		}
-		s.sum.Write(buf[:n])
+		if !known {
+			s.sum.Write(buf[:n])
+		}
 		rest -= int64(n)
 	}
-	s.sum.Sum(d[:0])
+	if !known {
+		s.sum.Sum(d[:0])
+	}
 	if put != nil {
 		put.note(d)
 	}
-	if program != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
-		if f, err := elf.Read(program); err == nil { // else it is not one that a loader would take
-			s.elfs[d] = f
-			for _, name := range slices.Concat(f.Needed, f.RPath, f.RunPath) {
-				s.elfNames += len(name)
-			}
-			if s.elfNames > maxELFText/2 {
-				return d, fmt.Errorf("the names in the layer's ELF files have more than %d bytes", maxELFText/2)
-			}
+	if program != nil && s.elfs[d] == nil {
+		parsed, _ = elf.Read(program) // no loader would take a file with an error
+	}
+	if parsed != nil && s.elfs[d] == nil && len(s.elfs) < maxELFs {
+		s.elfs[d] = parsed
+		for _, name := range slices.Concat(parsed.Needed, parsed.RPath, parsed.RunPath) {
+			s.elfNames += len(name)
+		}
+		if s.elfNames > maxELFText/2 {
+			return d, fmt.Errorf("the names in the layer's ELF files have more than %d bytes", maxELFText/2)
 		}
 	}
 	if keep == always || keep == script && string(buf[:2]) == "#!" {
@@ -230,13 +249,25 @@ func (s *scanner) content(e Entry, r io.Reader) (d Digest, err error) {
 	return d, nil
 }
 
+// programFile returns a file to write a program to and to read it from, until the next call. It is used if the
+// program's content is nowhere else.
+func (s *scanner) programFile(size int64) (io.ReaderAt, io.Writer, error) {
+	if s.program == nil {
+		var err error
+		if s.program, err = createTemp(""); err != nil {
+			return nil, nil, err
+		}
+	}
+	return io.NewSectionReader(s.program, 0, size), io.NewOffsetWriter(s.program, 0), nil
+}
+
 var tarTypes = map[byte]image.Type{
 	tar.TypeReg: image.TypeFile, tar.TypeGNUSparse: image.TypeFile, tar.TypeDir: image.TypeDir,
 	tar.TypeSymlink: image.TypeSymlink, tar.TypeLink: image.TypeLink,
 	tar.TypeChar: image.TypeChar, tar.TypeBlock: image.TypeBlock, tar.TypeFifo: image.TypeFifo,
 }
 
-// entryOf gives the entry of a header; ok is false for what lays nothing.
+// entryOf returns the entry of a header; ok is false for a header without an entry.
 func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return Entry{}, false, nil
@@ -255,7 +286,7 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	case strings.HasPrefix(base, whiteoutPrefix):
 		hidden := strings.TrimPrefix(base, whiteoutPrefix)
 		if hidden == "" || hidden == "." || hidden == ".." {
-			return Entry{}, false, errors.New("a whiteout of nothing")
+			return Entry{}, false, errors.New("a whiteout without a name")
 		}
 		return Entry{Entry: image.Entry{Path: path.Join(dir, hidden), Type: TypeWhiteout}}, true, nil
 	}
@@ -264,12 +295,12 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 	case image.TypeFile:
 		e.Size = h.Size
 	case image.TypeSymlink:
-		e.Link = strings.Clone(h.Linkname) // of a PAX header, which would stay whole
+		e.Link = strings.Clone(h.Linkname) // part of a PAX header, which would stay in memory
 	case image.TypeLink:
 		e.Link = image.Clean(h.Linkname)
 	case image.TypeChar, image.TypeBlock:
 		if typ == image.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
-			return Entry{}, false, errors.New("the character device 0:0, which overlayfs takes for a whiteout: runtimes differ on what that means")
+			return Entry{}, false, errors.New("it is the character device 0:0, which overlayfs takes for a whiteout, and runtimes differ on the result")
 		}
 		e.Device = Device{uint32(h.Devmajor), uint32(h.Devminor)}
 	}
@@ -279,7 +310,7 @@ func entryOf(h *tar.Header) (e Entry, ok bool, err error) {
 			continue
 		}
 		if strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.") {
-			return Entry{}, false, fmt.Errorf("attribute %q is for overlayfs alone: it would have a file's content come from elsewhere", name)
+			return Entry{}, false, fmt.Errorf("attribute %q is reserved for overlayfs: it would take a file's content from elsewhere", name)
 		}
 		if e.Xattrs == nil {
 			e.Xattrs = image.Xattrs{}

@@ -13,27 +13,26 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Tree is the merged tree of an image's layers, as a container sees it. Once made it never changes, so that several
-// goroutines may ask it.
+// Tree is the merged tree of an image's layers, as a container sees it. It is immutable and safe for concurrent use.
 type Tree struct {
-	// layers are the entries of each layer, in the order of a walk; layers[0] has what the merge made itself.
+	// layers are the entries of each layer, in the order of a walk. layers[0] holds the entries that the merge added.
 	layers [][]Entry
-	// refs are the entries that are seen, in the order of a walk: a directory stands before its content.
+	// refs are the visible entries, in the order of a walk: directories before their content.
 	refs []ref
-	// unlinked are refs as they were before relink: where the next layer goes on.
+	// unlinked are the refs before relink, for merging the next layer.
 	unlinked []ref
 }
 
-// ref is one entry: layers[layer][index].
+// ref refers to the entry layers[layer][index].
 type ref struct{ layer, index int32 }
 
-// New makes a tree that holds the root only.
+// New returns a tree with only the root.
 func New() *Tree {
 	root := Entry{Entry: image.Entry{Path: "/", Type: image.TypeDir, Mode: 0o755}, Layer: -1}
 	return &Tree{layers: [][]Entry{{root}}, refs: []ref{{}}, unlinked: []ref{{}}}
 }
 
-// Of makes the tree of one layer that holds entries.
+// Of returns the tree of one layer with entries.
 func Of(entries ...image.Entry) (*Tree, error) {
 	l := newLimits()
 	u := newUnpacker(l)
@@ -51,19 +50,26 @@ func Of(entries ...image.Entry) (*Tree, error) {
 
 func (t *Tree) at(r ref) *Entry { return &t.layers[r.layer][r.index] }
 
-// find gives the position of p, or the one it would have.
+// cleaned returns image.Clean(p), but doesn't copy a path that is clean: the result may be a part of p.
+func cleaned(p string) string {
+	if strings.HasPrefix(p, "/") {
+		return path.Clean(p)
+	}
+	return image.Clean(p)
+}
+
+// find returns the position of p, or the one that it would have.
 func (t *Tree) find(p string) (int, bool) {
 	return sort.Find(len(t.refs), func(i int) int { return comparePaths(p, t.at(t.refs[i]).Path) })
 }
 
-// after gives the position behind i and everything below it.
+// after returns the position after i and everything below it.
 func (t *Tree) after(i int) int {
 	dir := t.at(t.refs[i]).Path
 	return i + 1 + leading(t.refs[i+1:], func(r ref) bool { return within(t.at(r).Path, dir) })
 }
 
-// leading counts the refs that ok holds for; all of them stand before those that it doesn't hold for. It takes the logarithm
-// of the count.
+// leading returns the number of refs for which ok holds, by binary search. All of them must come first.
 func leading(refs []ref, ok func(ref) bool) int {
 	n := 1
 	for n <= len(refs) && ok(refs[n-1]) {
@@ -73,32 +79,32 @@ func leading(refs []ref, ok func(ref) bool) int {
 	return low + sort.Search(min(n, len(refs)+1)-1-low, func(i int) bool { return !ok(refs[low+i]) })
 }
 
-// within reports whether p lies below dir.
+// within reports whether p is below dir.
 func within(p, dir string) bool {
 	return dir == "/" || len(p) > len(dir) && p[len(dir)] == '/' && p[:len(dir)] == dir
 }
 
-// Lookup gives what is at p; symlinks are not followed, neither in p's parents nor at its end.
+// Lookup returns the entry at p, without following symlinks.
 func (t *Tree) Lookup(p string) (Entry, bool) {
-	i, ok := t.find(image.Clean(p))
+	i, ok := t.find(cleaned(p))
 	if !ok {
 		return Entry{}, false
 	}
 	return *t.at(t.refs[i]), true
 }
 
-// Stat gives what is at p with every symlink followed, p's own too.
+// Stat returns the entry at p, following all symlinks.
 func (t *Tree) Stat(p string) (Entry, bool) {
-	to, err := t.follow(image.Clean(p))
+	to, err := t.follow(cleaned(p))
 	if err != nil {
 		return Entry{}, false
 	}
 	return t.Lookup(to)
 }
 
-// Dir lists what lies directly in the directory p, by name; nothing when it is none.
+// Dir lists the entries directly in the directory p, by name. It returns nil if p isn't a directory.
 func (t *Tree) Dir(p string) []Entry {
-	i, ok := t.find(image.Clean(p))
+	i, ok := t.find(cleaned(p))
 	if !ok {
 		return nil
 	}
@@ -111,14 +117,14 @@ func (t *Tree) Dir(p string) []Entry {
 	return out
 }
 
-// Len is the number of entries in the tree, the root too.
+// Len returns the number of entries in the tree, including the root.
 func (t *Tree) Len() int { return len(t.refs) }
 
-// Walk goes through p and everything below it, parents before their content, names in byte order. Symlinks are not followed.
-// The entries are the tree's own: read only.
+// Walk iterates over p and everything below it, parents first, names in byte order. It follows no symlinks. The entries
+// belong to the tree: read only.
 func (t *Tree) Walk(p string) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		i, ok := t.find(image.Clean(p))
+		i, ok := t.find(cleaned(p))
 		if !ok {
 			return
 		}
@@ -133,11 +139,11 @@ func (t *Tree) Walk(p string) iter.Seq[*Entry] {
 // maxSymlinks is Linux's limit (path_resolution(7)).
 const maxSymlinks = 40
 
-// Resolve gives p with the symlinks among its parents followed, each inside the tree; its last element stays as it is.
-// A parent that isn't there is taken as a directory to be made. A loop of symlinks is an error, and so is a parent
-// that is neither directory nor symlink.
+// Resolve returns p with the symlinks in its parents followed inside the tree. Its last element stays as it is. A
+// missing parent counts as a directory. It fails on a loop of symlinks, and on a parent that is neither a directory nor
+// a symlink.
 func (t *Tree) Resolve(p string) (string, error) {
-	p = image.Clean(p)
+	p = cleaned(p)
 	if p == "/" {
 		return p, nil
 	}
@@ -153,7 +159,7 @@ func (t *Tree) Resolve(p string) (string, error) {
 	return path.Join(dir, path.Base(p)), nil
 }
 
-// follow resolves every symlink in p, the last element's too.
+// follow resolves every symlink in p, including the last element.
 func (t *Tree) follow(p string) (string, error) {
 	rest, done, links := p, "/", 0
 	for rest != "" {
@@ -183,7 +189,8 @@ func (t *Tree) follow(p string) (string, error) {
 	return done, nil
 }
 
-// Glob lists the paths that pattern matches, sorted. Symlinks are matched, never followed. The syntax is doublestar's.
+// Glob returns the paths that pattern matches, sorted. It matches symlinks but doesn't follow them. The syntax is
+// doublestar's.
 func (t *Tree) Glob(pattern string) ([]string, error) {
 	pattern = strings.TrimPrefix(pattern, "/")
 	if !doublestar.ValidatePattern(pattern) {
@@ -212,7 +219,7 @@ func (t *Tree) Glob(pattern string) ([]string, error) {
 	return out, nil
 }
 
-// level matches the first of names in the directory at position dir, and the rest below what it finds.
+// level matches the first of names in the directory at position dir, and the others below.
 func (t *Tree) level(out []string, dir int, names []string) []string {
 	if !strings.ContainsAny(names[0], "*?") {
 		i, ok := t.find(path.Join(t.at(t.refs[dir]).Path, names[0]))

@@ -186,8 +186,8 @@ func TestTreeRefuses(t *testing.T) {
 			tar.Header{Name: "a", Linkname: "b", Typeflag: tar.TypeSymlink},
 			tar.Header{Name: "b", Linkname: "a", Typeflag: tar.TypeSymlink},
 			tar.Header{Name: "a/x", Typeflag: tar.TypeReg})},
-		{"a whiteout of nothing", "whiteout of nothing", rawLayer(t, tar.Header{Name: "d/.wh.", Typeflag: tar.TypeReg})},
-		{"a whiteout of its own directory", "whiteout of nothing", rawLayer(t, tar.Header{Name: "d/.wh..", Typeflag: tar.TypeReg})},
+		{"a whiteout of nothing", "whiteout without a name", rawLayer(t, tar.Header{Name: "d/.wh.", Typeflag: tar.TypeReg})},
+		{"a whiteout of its own directory", "whiteout without a name", rawLayer(t, tar.Header{Name: "d/.wh..", Typeflag: tar.TypeReg})},
 		{"an unknown type", "unknown tar entry type", rawLayer(t, tar.Header{Name: "x", Typeflag: 'Z'})},
 	} {
 		t.Run(c.name, func(t *testing.T) {

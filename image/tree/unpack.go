@@ -13,26 +13,26 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// What one hostile image can make us do, all its layers together.
+// The limits for all layers of an image together, against hostile images.
 const (
-	// maxEntries bounds entries, and directories that no layer names but that must be there.
+	// maxEntries limits entries, including directories that exist although no layer names them.
 	maxEntries = 5_000_000
-	// maxNames bounds paths, link targets and extended attributes, in bytes.
+	// maxNames limits the size of paths, link targets and extended attributes, in bytes.
 	maxNames = 512 << 20
-	// maxSparse bounds the size of sparse files, in bytes: what the archive leaves out of them is hashed too.
+	// maxSparse limits the size of sparse files, in bytes, since their holes are hashed, too.
 	maxSparse = 8 << 30
-	// maxInflated bounds what layers inflate to, in bytes, beside maxRatio times what they have compressed.
+	// maxInflated limits the uncompressed size of layers, in bytes, if it exceeds maxRatio times the compressed size.
 	maxInflated = 16 << 30
 	maxRatio    = 64
 )
 
-// maxPath is the longest path that the kernel takes, in bytes (PATH_MAX, path_resolution(7)).
+// maxPath is the length of the longest path that the kernel accepts, in bytes (PATH_MAX, path_resolution(7)).
 const maxPath = 4095
 
-// maxSteps bounds the directories that are walked through to place one layer's entries: symlinks make many of few bytes.
+// maxSteps limits the directories walked to place one layer's entries, because symlinks cause many in few bytes.
 const maxSteps = 100_000_000
 
-// limits is what is left for the layers of an image; nil has no end.
+// limits is what remains for the layers of an image; nil is unlimited.
 type limits struct{ entries, names, sparseBytes, inflatedBytes atomic.Int64 }
 
 func newLimits() *limits {
@@ -64,7 +64,8 @@ func (l *limits) sparse(size int64) error {
 	return nil
 }
 
-// inflate returns a reader of the decompressed content, as image.Inflate does. members returns how many gzip members were read.
+// inflate returns a reader of the uncompressed content, like image.Inflate. members returns the number of gzip members
+// read.
 func (l *limits) inflate(compressed io.Reader) (_ io.ReadCloser, members func() int, _ error) {
 	raw, err := image.Inflate(readerFunc(func(b []byte) (int, error) {
 		n, err := compressed.Read(b)
@@ -96,21 +97,22 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// unpacker lays one layer in memory as container runtimes lay it in an empty directory, entry by entry: a later entry takes
-// the place of an earlier one, and a parent that the layer made a symlink is followed.
+// unpacker unpacks a layer in memory, entry by entry, like container runtimes in an empty directory: a later entry
+// replaces an earlier one, and a parent that the layer made a symlink is followed.
 type unpacker struct {
 	limits  *limits
 	entries []Entry
 	marks   []Entry
 	odd     []Odd
-	foreign string // Layer.Foreign
-	// nodes[0] is the root. A node's parent stands before it.
+	foreign string       // Layer.Foreign
+	again   headerWriter // for compareHeaders
+	// nodes[0] is the root. Parents come before their children.
 	nodes []node
 	at    map[place]int32
-	// links has, for the entry of a hard link, the entry of its file.
+	// links maps the entry of a hard link to the entry of its file.
 	links map[int32]int32
 	steps int
-	// The directory that was asked for last, most often asked for again, and how many symlinks lead to it.
+	// The last directory looked up, which is often the next, too, and the number of symlinks on its way.
 	lastPath  string
 	last      int32
 	lastLinks int
@@ -132,14 +134,14 @@ func newUnpacker(l *limits) *unpacker {
 	return &unpacker{limits: l, nodes: []node{{entry: -1}}, at: map[place]int32{}, links: map[int32]int32{}, lastPath: "/"}
 }
 
-// add takes the layer's next entry, with a clean path.
+// add adds the layer's next entry, with a clean path.
 func (u *unpacker) add(e Entry) error {
 	names := len(e.Path) + len(e.Link)
 	if len(e.Path) > maxPath || len(e.Link) > maxPath {
 		return fmt.Errorf("%s: a path of more than %d bytes", shown(e.Path), maxPath)
 	}
 	for k, v := range e.Xattrs {
-		names += len(k) + len(v) + 64 // what a map takes beside them
+		names += len(k) + len(v) + 64 // the overhead of a map entry
 	}
 	if err := u.limits.take(1, int64(names)); err != nil {
 		return err
@@ -150,7 +152,7 @@ func (u *unpacker) add(e Entry) error {
 	return nil
 }
 
-// shown is a path as an error may have it: short, and without control characters.
+// shown returns a path for errors: short, and without control characters.
 func shown(p string) string {
 	if len(p) > 200 {
 		p = p[:200] + "…"
@@ -170,7 +172,7 @@ func (u *unpacker) place(e Entry) error {
 	}
 	if e.Type == TypeWhiteout || e.Type == TypeOpaque {
 		if e.Type == TypeWhiteout {
-			u.removedLate(e.Path)
+			u.noteLateWhiteout(e.Path)
 		}
 		u.marks = append(u.marks, e)
 		return nil
@@ -180,7 +182,7 @@ func (u *unpacker) place(e Entry) error {
 		if !e.IsDir() {
 			return fmt.Errorf("the root is a %s", e.Type)
 		}
-		u.again(&e, 0)
+		u.noteRepeated(&e, 0)
 		u.nodes[0].entry = i
 		u.entries = append(u.entries, e)
 		return nil
@@ -192,7 +194,7 @@ func (u *unpacker) place(e Entry) error {
 	e.Path = p
 	old, taken := u.at[where]
 	if taken {
-		u.again(&e, old)
+		u.noteRepeated(&e, old)
 	}
 	if taken && (!e.IsDir() || !u.isDir(old)) {
 		u.nodes[old].gone = true
@@ -201,7 +203,7 @@ func (u *unpacker) place(e Entry) error {
 		taken = false
 	}
 	if e.Type == image.TypeLink {
-		if e, err = u.link(e, i); err != nil {
+		if e, err = u.resolveLink(e, i); err != nil {
 			return err
 		}
 	}
@@ -215,14 +217,14 @@ func (u *unpacker) place(e Entry) error {
 	return nil
 }
 
-// path is where an entry lies.
+// path returns the path of a place.
 func (u *unpacker) path(at place) (string, error) {
 	names := []string{at.name}
 	size := 1 + len(at.name)
 	for dir := at.dir; dir != 0; dir = u.nodes[dir].parent {
 		names = append(names, u.nodes[dir].name)
 		if size += 1 + len(u.nodes[dir].name); size > maxPath {
-			return "", fmt.Errorf("symlinks make it a path of more than %d bytes", maxPath)
+			return "", fmt.Errorf("through symlinks its path has more than %d bytes", maxPath)
 		}
 	}
 	slices.Reverse(names)
@@ -246,7 +248,7 @@ func (u *unpacker) make(at place, entry int32) (int32, error) {
 	return n, nil
 }
 
-// find tells where p is to lie: its directory is made if need be, with symlinks followed, so that its path may be another.
+// find returns the place of p, and its path after following symlinks in its parents. It creates missing directories.
 func (u *unpacker) find(p string) (place, string, error) {
 	dir, name := path.Split(p)
 	if dir != u.lastPath {
@@ -268,10 +270,10 @@ func (u *unpacker) find(p string) (place, string, error) {
 	return at, p, err
 }
 
-// errMissing is a path that the layer doesn't have.
+// errMissing is the error for a path that the layer doesn't have.
 var errMissing = errors.New("not in the layer")
 
-// follow finds the directory p with every symlink in it followed inside the layer, and tells how many there were.
+// follow returns the directory p, following every symlink inside the layer, and the number of symlinks.
 func (u *unpacker) follow(p string, create bool) (at int32, links int, err error) {
 	rest := p
 	for rest != "" {
@@ -315,8 +317,8 @@ func (u *unpacker) follow(p string, create bool) (at int32, links int, err error
 	return at, links, nil
 }
 
-// link gives a hard link what it leads to. A target that the layer doesn't have is left for the merge to find.
-func (u *unpacker) link(e Entry, i int32) (Entry, error) {
+// resolveLink sets what a hard link leads to. The merge resolves a target that the layer doesn't have.
+func (u *unpacker) resolveLink(e Entry, i int32) (Entry, error) {
 	dir, _, err := u.follow(path.Dir(e.Link), false)
 	if errors.Is(err, errMissing) {
 		return e, nil
@@ -338,28 +340,38 @@ func (u *unpacker) link(e Entry, i int32) (Entry, error) {
 	if u.entries[to].Type == image.TypeFile {
 		u.links[i] = to
 	}
-	return e.linked(u.entries[to]), nil
+	e, err = e.linkedTo(u.entries[to])
+	if err != nil {
+		return e, fmt.Errorf("hard link to %s: %w", shown(e.Link), err)
+	}
+	return e, nil
 }
 
-// linked is the hard link e once it is known to lead to target, which is not a directory.
-func (e Entry) linked(target Entry) Entry {
+// linkedTo returns the hard link e to target, which is not a directory.
+//
+// It refuses a link with more rights than its file. Docker and containerd give these rights to the file, which keeps them
+// even if a later layer removes the link.
+func (e Entry) linkedTo(target Entry) (Entry, error) {
 	switch target.Type {
 	case image.TypeFile:
 		e.Link, e.Digest, e.Size = target.Path, target.Digest, target.Size
 	case image.TypeLink:
 		e.Link, e.Digest, e.Size = target.Link, target.Digest, target.Size
-	default: // one more name of a symlink, a device or a pipe: there is nothing else to tell of it
+	default: // another name of a symlink, device or pipe has nothing to copy
 		target.Path, target.Layer = e.Path, e.Layer
-		return target
+		return target, nil
 	}
-	return e
+	if capability := e.Xattrs[capabilityXattr]; e.Mode&^target.Mode&0o6000 != 0 || capability != "" && capability != target.Xattrs[capabilityXattr] {
+		return e, errors.New("it brings setuid, setgid or capabilities, which that file lacks: runtimes differ on what that means")
+	}
+	return e, nil
 }
 
-// finish gives what the layer holds, in the order of a walk; each mark stands before what has its path.
+// finish returns the layer's content in the order of a walk, with marks before entries of the same path.
 func (u *unpacker) finish() ([]Entry, error) {
 	marks := u.marks[:0]
 	for _, m := range u.marks {
-		if err := u.mark(&m); err != nil {
+		if err := u.resolveMark(&m); err != nil {
 			return nil, fmt.Errorf("%s of %s: %w", m.Type, shown(m.Path), err)
 		}
 		marks = append(marks, m)
@@ -381,7 +393,7 @@ func (u *unpacker) finish() ([]Entry, error) {
 			names += len(e.Path) + len(e.Link)
 		}
 	}
-	if names > maxNames { // links may have become longer than the layer says
+	if names > maxNames { // links may have become longer
 		return nil, fmt.Errorf("the paths and links of the layer have more than %d bytes", maxNames)
 	}
 	kept = append(kept, marks...)
@@ -391,8 +403,8 @@ func (u *unpacker) finish() ([]Entry, error) {
 	return kept, nil
 }
 
-// mark finds the path that a mark is really about.
-func (u *unpacker) mark(m *Entry) error {
+// resolveMark sets the path of a mark to the one that it applies to.
+func (u *unpacker) resolveMark(m *Entry) error {
 	p := m.Path
 	if m.Type == TypeOpaque {
 		p = path.Join(p, opaqueMarker)
@@ -407,9 +419,9 @@ func (u *unpacker) mark(m *Entry) error {
 	return err
 }
 
-// relink gives a file whose own name was taken away the first of its other names.
+// relink makes the first remaining name of a file its own name, if that was removed.
 func (u *unpacker) relink(live []bool) {
-	first := map[int32]int32{} // of a file without its own name: the entry that is the file now
+	first := map[int32]int32{} // from a file without its own name to the entry that replaces it
 	for link, file := range u.links {
 		if !live[link] || live[file] {
 			continue
@@ -427,7 +439,7 @@ func (u *unpacker) relink(live []bool) {
 	}
 }
 
-// compare orders entries as a walk does, with an opaque mark and a whiteout before what has the same path.
+// compare orders entries as in a walk, with an opaque mark and a whiteout before an entry of the same path.
 func (e *Entry) compare(o *Entry) int {
 	if c := comparePaths(e.Path, o.Path); c != 0 {
 		return c
@@ -445,7 +457,7 @@ func rank(t image.Type) int {
 	return 2
 }
 
-// comparePaths orders paths as a walk does: a directory's content right behind it, names in byte order.
+// comparePaths orders paths as in a walk: a directory's content directly after it, names in byte order.
 func comparePaths(a, b string) int {
 	if a == "/" || b == "/" {
 		return len(a) - len(b) // every path begins with a slash

@@ -1,7 +1,7 @@
-// Package acceptance boots an image and tries what its profile promises: slimctl verify --run.
+// Package acceptance boots an image and tests its profile's promises: slimctl verify --run.
 //
-// What runs inside may lie about itself, so what counts is seen from this machine where that is possible: sockets and
-// processes come from the kernel, answers from the published port.
+// Programs inside may lie about themselves, so observations come from this machine where possible: sockets and
+// processes from the kernel, answers from the published port.
 package acceptance
 
 import (
@@ -20,35 +20,36 @@ import (
 	"github.com/slimctl/slimctl/inspect/verify"
 )
 
-// Options say what is run, and what it must hold.
+// Options configures a run.
 type Options struct {
-	// Image is of this machine's architecture.
+	// Image is an image for this machine's architecture.
 	Image sandbox.Image
-	// Expect is for its platform.
+	// Expect is the expectation for its platform.
 	Expect *expect.Expect
 	Runner sandbox.Runner
 	// Policy is the text of the image's policy file.
 	Policy []byte
-	// Artifacts is a directory that gets, for each container, DIR/ID/evidence.json and what it wrote to /output; empty for none.
+	// Artifacts is a directory that receives, for each container, DIR/ID/evidence.json and the content of /output; may
+	// be empty.
 	Artifacts string
-	// Patience is how long the image may take until it is healthy, and until its programs run; 0 is two minutes.
+	// Patience is the time for the image to become healthy, and for its programs to run; 0 is two minutes.
 	Patience time.Duration
-	// Log takes a line about each container that is booted; may be nil.
+	// Log receives a line about each booted container; may be nil.
 	Log func(format string, args ...any)
 }
 
-// Result is what trying an image gives.
+// Result is the result of a run.
 type Result struct {
-	// Report has the dynamic rules alone.
+	// Report contains only the dynamic rules.
 	*verify.Report
-	// Opened has the image's files that were opened, with the program that opened each first; NotObserved says why they are not
-	// known, or not all.
+	// Opened maps the image's opened files to the first program that opened each; NotObserved is the reason if they are
+	// unknown or incomplete.
 	Opened      map[string]string
 	NotObserved error
 }
 
-// Run boots the image, and tries it from outside and inside: as its operator starts it, with every variable that opens a
-// base, and without a key. An error is trouble with running anything here; an image that doesn't start is a finding.
+// Run boots the image and tests it from outside and inside: as its operator starts it, with every variable that opens a
+// base, and without a key. An error reports that nothing can be run here; an image that doesn't start is a finding.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	t, err := o.trial()
 	if err != nil {
@@ -67,7 +68,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return &t.Result, nil
 }
 
-// Observe tries the image as Run does, with a key, for what is opened in it: its findings are of no interest. An image that doesn't
+// Observe tests the image like Run, with a key, to find the opened files; it discards findings. An image that doesn't
 // start is an error.
 func Observe(ctx context.Context, o Options) (*Result, error) {
 	t, err := o.trial()
@@ -83,7 +84,7 @@ func Observe(ctx context.Context, o Options) (*Result, error) {
 	return &t.Result, nil
 }
 
-// trial prepares one.
+// trial prepares a run.
 func (o Options) trial() (*trial, error) {
 	if o.Patience <= 0 {
 		o.Patience = 2 * time.Minute
@@ -121,20 +122,20 @@ func (t *trial) hasFound(rule string) bool {
 type trial struct {
 	Options
 	key      string
-	site     *site // nil when the policy allows none
+	site     *site // nil if the policy allows none
 	report   *verify.Report
 	findings []verify.Finding
 	Result   Result
 }
 
-// rules are those that only a running image shows.
+// rules lists the rules that need a running image.
 var rules = slices.DeleteFunc(verify.Rules(), func(r verify.Rule) bool { return !r.Dynamic })
 
-// maxFindings is how many findings of one rule are told: a server that answers everything would give hundreds.
+// maxFindings limits the findings of one rule: a server that answers everything would cause hundreds.
 const maxFindings = 20
 
-// find adds a finding. What it quotes of the image is bounded by the caller.
-func (t *trial) find(rule, subject, format string, args ...any) {
+// addFinding adds a finding. The caller must limit quotations from the image.
+func (t *trial) addFinding(rule, subject, format string, args ...any) {
 	i := slices.IndexFunc(rules, func(r verify.Rule) bool { return r.ID == rule })
 	f := verify.Finding{
 		Rule: rule, Severity: rules[i].Severity, Platform: t.Expect.Platform, Subject: subject, Message: fmt.Sprintf(format, args...), Fix: rules[i].Fix,
@@ -160,7 +161,7 @@ func (t *trial) unchecked(format string, args ...any) {
 	}
 }
 
-// asOperated is the boot that most is tried on: a key is set, the root file system is read-only.
+// asOperated boots the image for most tests: with a key and a read-only root file system.
 func (t *trial) asOperated(ctx context.Context) error {
 	return t.boot(ctx, "with a key", map[string]string{keyVariable: t.key}, func(ctx context.Context, b *box) error {
 		if err := b.inside(ctx, ""); err != nil {
@@ -177,7 +178,7 @@ func (t *trial) asOperated(ctx context.Context) error {
 	})
 }
 
-// withVariables boots with every variable that opens a base at once: nothing may be other than without.
+// withVariables boots with all variables that open a base: they must have no effect.
 func (t *trial) withVariables(ctx context.Context) error {
 	env := maps.Clone(variables)
 	env[keyVariable] = t.key
@@ -193,22 +194,22 @@ func (t *trial) withVariables(ctx context.Context) error {
 	})
 }
 
-// withoutKey boots with nothing set at all: the image has to refuse.
+// withoutKey boots without any settings: the image must refuse.
 func (t *trial) withoutKey(ctx context.Context) error {
 	sb, err := t.start(ctx, "without a key", nil)
 	if err != nil || sb == nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, min(t.Patience, 30*time.Second))
+	wait, cancel := context.WithTimeout(ctx, t.Patience)
 	defer cancel()
 	status, err := sb.Wait(wait)
 	if err != nil && wait.Err() == nil {
 		return err
 	}
 	if wait.Err() != nil || status.TimedOut {
-		t.find("run-key", keyVariable, "without a key the image starts, and runs on")
+		t.addFinding("run-key", keyVariable, "without a key the image starts, and runs on")
 	} else if status.ExitCode == 0 {
-		t.find("run-key", keyVariable, "without a key the image ends with exit status 0, as if all were well")
+		t.addFinding("run-key", keyVariable, "without a key the image ends with exit status 0, as if all were well")
 	}
 	_, err = sb.Stop(context.WithoutCancel(ctx))
 	return errors.Join(err, context.Cause(ctx))
@@ -216,7 +217,7 @@ func (t *trial) withoutKey(ctx context.Context) error {
 
 const keyVariable = "SANDBOX_API_KEY"
 
-// quote shows the beginning of what an image said.
+// quote returns the beginning of an image's text.
 func quote(text string) string {
 	const limit = 200
 	text = strings.TrimSpace(text)

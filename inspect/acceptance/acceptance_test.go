@@ -342,7 +342,7 @@ func TestRulesAreNamed(t *testing.T) {
 	}
 	tr := boxAt(t, http.NotFoundHandler()).trial
 	for _, r := range rules {
-		tr.find(r.ID, "x", "%s", fmt.Sprint(r.ID))
+		tr.addFinding(r.ID, "x", "%s", fmt.Sprint(r.ID))
 	}
 	if len(tr.findings) != len(rules) {
 		t.Errorf("%d findings of %d rules", len(tr.findings), len(rules))

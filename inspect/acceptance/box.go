@@ -15,37 +15,37 @@ import (
 type box struct {
 	*trial
 	*sandbox.Sandbox
-	address string // of this machine, that leads to port 8080
+	address string // on this machine, forwarded to port 8080
 	key     string
 }
 
-// port is where the closed image answers.
+// port is the closed image's port.
 const port = 8080
 
-// start boots the image; nil when it could not be, which is a finding. publish are those of sandbox.Settings.
+// start boots the image; it returns nil after a failure, which is a finding. publish has the form of sandbox.Settings.
 func (t *trial) start(ctx context.Context, how string, env map[string]string, publish ...string) (*sandbox.Sandbox, error) {
 	s := sandbox.Default()
 	s.Publish, s.Env, s.Output, s.Network = publish, env, t.Artifacts, sandbox.NetworkNone
 	if t.site != nil {
 		s.Network = sandbox.NetworkEgress
 	}
-	s.CPUs = 0                               // it is no measurement
-	s.Timeout = 4*t.Patience + 2*time.Minute // of a container that is forgotten
+	s.CPUs = 0                               // nothing is measured
+	s.Timeout = 4*t.Patience + 2*time.Minute // ends a forgotten container
 	t.Log("%s: booting %s, %s", t.Expect.Platform, t.Image.Reference, how)
 	sb, err := t.Runner.Start(ctx, t.Image, s)
 	var start *sandbox.StartError
 	if errors.As(err, &start) {
-		t.find("run-start", how, "the image can't be started: %s", quote(err.Error()))
+		t.addFinding("run-start", how, "the image can't be started: %s", quote(err.Error()))
 		return nil, nil
 	}
 	return sb, err
 }
 
-// boot starts the image, waits until it is healthy, has try look at it, and ends it.
+// boot starts the image, waits until it is healthy, calls try, and ends it.
 func (t *trial) boot(ctx context.Context, how string, env map[string]string, try func(context.Context, *box) error) (err error) {
 	sb, err := t.start(ctx, how, env, fmt.Sprintf("127.0.0.1::%d", port))
 	if err != nil {
-		return t.atOnce(ctx, how, env, err)
+		return t.endsAtOnce(ctx, how, env, err)
 	}
 	if sb == nil {
 		return nil
@@ -65,8 +65,8 @@ func (t *trial) boot(ctx context.Context, how string, env map[string]string, try
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// atOnce asks whether an image ends so soon that its port can't be published: that is a finding, and cause is not.
-func (t *trial) atOnce(ctx context.Context, how string, env map[string]string, cause error) error {
+// endsAtOnce reports whether an image ends before its port can be published: that is a finding, not the error cause.
+func (t *trial) endsAtOnce(ctx context.Context, how string, env map[string]string, cause error) error {
 	sb, err := t.start(ctx, how, env)
 	if err != nil || sb == nil {
 		return err
@@ -77,7 +77,7 @@ func (t *trial) atOnce(ctx context.Context, how string, env map[string]string, c
 		return errors.Join(cause, err)
 	}
 	status, err := sb.Wait(ctx)
-	t.find("run-start", how, "the container ends at once, with exit status %d: %s", status.ExitCode, quote(string(tail(b.Logs()))))
+	t.addFinding("run-start", how, "the container ends at once, with exit status %d: %s", status.ExitCode, quote(string(tail(b.Logs()))))
 	return err
 }
 
@@ -86,11 +86,11 @@ func (b *box) end(ctx context.Context, how string) {
 	status, err := b.Stop(ctx)
 	switch {
 	case err != nil:
-		b.find("run-stop", how, "what the container left behind can't be removed: %s", quote(err.Error()))
+		b.addFinding("run-stop", how, "what the container left behind can't be removed: %s", quote(err.Error()))
 	case status.TimedOut:
-		b.find("run-stop", how, "the container ran into the time that was set for it")
+		b.addFinding("run-stop", how, "the container ran into the time that was set for it")
 	case status.ExitCode != 0:
-		b.find("run-stop", how, "told to end, the container ended with exit status %d", status.ExitCode)
+		b.addFinding("run-stop", how, "told to end, the container ended with exit status %d", status.ExitCode)
 	}
 }
 
@@ -100,7 +100,7 @@ func (b *box) healthy(ctx context.Context, how string) bool {
 	defer cancel()
 	err := b.AwaitHealthy(wait)
 	if err != nil && ctx.Err() == nil {
-		b.find("run-start", how, "%s", err)
+		b.addFinding("run-start", how, "%s", err)
 	}
 	if said := b.Evidence().Health; strings.Contains(said, "cages: no ") {
 		b.unchecked("the image with all parts of its cages, since this machine lacks some: %s", quote(said))
@@ -108,7 +108,7 @@ func (b *box) healthy(ctx context.Context, how string) bool {
 	return err == nil
 }
 
-// ended waits for the container's end, and tells whether it came.
+// ended waits for the container's end, and reports whether it came.
 func (b *box) ended(ctx context.Context, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -118,10 +118,10 @@ func (b *box) ended(ctx context.Context, patience time.Duration) bool {
 
 func tail(text []byte) []byte { return text[max(0, len(text)-200):] }
 
-// client speaks HTTP to the image: no proxy, no redirect followed, nothing read without a limit.
+// client returns an HTTP client for the image: without a proxy, without redirects, with limited answers.
 func (b *box) client(header http.Header) *http.Client {
 	return &http.Client{
-		Timeout:       30 * time.Second,
+		Timeout:       time.Minute, // twice what a call of the tool has
 		Transport:     &bounded{header: header, next: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

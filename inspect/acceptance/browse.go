@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -28,23 +29,23 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// site is a page that slimctl serves to the image's browser. What the browser does there is seen from outside.
+// site is a page that slimctl serves to the image's browser, to observe the browser from outside.
 type site struct {
-	host, mark string // mark is known to who sees the page
+	host, mark string // mark is known to readers of the page only
 	policy     *policy.Policy
-	told       chan string // what the page sent when its button was clicked
-	// certificate is one that nobody vouches for.
+	told       chan string // the text that the page sent after a click on its button
+	// certificate is self-signed.
 	certificate tls.Certificate
 }
 
-// newSite serves a page at a host that the image's policy allows; the error says why there is none.
+// newSite serves a page at a host that the image's policy allows; the error is the reason why there is none.
 func newSite(file []byte) (*site, error) {
 	p, err := policy.Parse(file)
 	if err != nil {
 		return nil, fmt.Errorf("the image's policy can't be read: %w", err)
 	}
-	// Neither a secret nor like one: the tool hides those from its caller.
-	s := &site{policy: p, mark: fmt.Sprintf("page %d", 10_000+rand.IntN(90_000)), told: make(chan string, 1)} //nolint:gosec // as it says
+	// Unlike a secret: the tool hides texts that look like one.
+	s := &site{policy: p, mark: fmt.Sprintf("page %d", 10_000+rand.IntN(90_000)), told: make(chan string, 1)} //nolint:gosec // it is no secret
 	for _, host := range p.Open.AllowHosts {
 		if host == policy.AnyHost {
 			host = "example.com"
@@ -61,7 +62,7 @@ func newSite(file []byte) (*site, error) {
 	return nil, errors.New("the image's policy allows no http:// page")
 }
 
-// ServeHTTP serves the page, and takes what it sends.
+// ServeHTTP serves the page, and receives its text.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + r.URL.Path {
 	case "GET/":
@@ -75,7 +76,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	document.body.insertAdjacentHTML("beforeend", '<p id="done">Done</p>');
 }</script>`, html.EscapeString(s.mark))
 	case "POST/told":
-		text, _ := io.ReadAll(io.LimitReader(r.Body, 1<<10)) // a part is another text
+		text, _ := io.ReadAll(io.LimitReader(r.Body, 1<<10)) // a partial text differs
 		select {
 		case s.told <- string(text):
 		default:
@@ -89,7 +90,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveTLS answers a CONNECT request by a TLS server whose certificate nobody vouches for.
+// serveTLS answers a CONNECT request with a TLS server that has a self-signed certificate.
 func (s *site) serveTLS(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -101,14 +102,14 @@ func (s *site) serveTLS(w http.ResponseWriter) {
 		return
 	}
 	c := tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{s.certificate}, MinVersion: tls.VersionTLS12})
-	if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // a browser that takes the certificate
+	if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil { // the browser accepted the certificate
 		_ = r.Body.Close()
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ntaken")
 		_ = c.Close()
 	}
 }
 
-// newCertificate makes a certificate that signs itself.
+// newCertificate returns a self-signed certificate.
 func newCertificate(host string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
 	if err != nil {
@@ -119,7 +120,7 @@ func newCertificate(host string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// nowhere is a world without names and addresses: an image that is tried reaches the site alone.
+// nowhere is a network without names and addresses: a tested image can only reach the site.
 var nowhere = policy.Network{Resolver: noNames{}, Public: func(netip.Addr) bool { return false }}
 
 type noNames struct{}
@@ -128,14 +129,19 @@ func (noNames) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// browse drives the browser through the tool, as an agent does. A machine that is busy gets a second try.
+// timeLimit matches the words of a call that failed for its time alone.
+var timeLimit = regexp.MustCompile(`(?i)\btime(d )?out\b`)
+
+// browse uses the browser through the tool, like an agent. On a busy machine it tries twice, and calls that time out for
+// as long as the image has to become healthy.
 func (b *box) browse(ctx context.Context, session *mcp.ClientSession, tool string) {
+	began := time.Now()
 	err := b.visit(ctx, session, tool)
-	if err != nil && ctx.Err() == nil {
+	for again := true; again && err != nil && ctx.Err() == nil; again = err != nil && timeLimit.MatchString(err.Error()) && time.Since(began) < b.Patience {
 		err = b.visit(ctx, session, tool)
 	}
 	if err != nil {
-		b.find("run-tool", tool, "%s can't do an agent's work: %s", tool, err)
+		b.addFinding("run-tool", tool, "%s can't do an agent's work: %s", tool, err)
 	}
 }
 
@@ -158,7 +164,7 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 		}
 		return a
 	}
-	select { // of a try before
+	select { // left by an earlier try
 	case <-b.site.told:
 	default:
 	}
@@ -195,7 +201,7 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 	return nil
 }
 
-// distrust opens a page whose certificate nobody vouches for, which the browser has to refuse. It is the first that needs NSS.
+// distrust opens a page with a self-signed certificate, which the browser must refuse. It is the first use of NSS.
 func (b *box) distrust(ctx context.Context, session *mcp.ClientSession, tool string) error {
 	address := "https://" + b.site.host + "/"
 	if _, refused := b.site.policy.CheckURL(address); refused != nil || !slices.Contains(b.site.policy.Commands, "open") {
@@ -213,10 +219,10 @@ func (b *box) distrust(ctx context.Context, session *mcp.ClientSession, tool str
 	return nil
 }
 
-// maxPixels bounds a picture: a small file may be the packing of a huge one.
+// maxPixels limits a picture: a small file may decompress to a huge one.
 const maxPixels = 16 << 20
 
-// checkPicture reports a picture that is none, or has one colour.
+// checkPicture returns an error for an invalid picture, or one of a single colour.
 func checkPicture(data []byte) error {
 	config, err := png.DecodeConfig(bytes.NewReader(data))
 	if err != nil {

@@ -12,8 +12,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 func TestNewSite(t *testing.T) {
@@ -48,6 +51,14 @@ func picture(t *testing.T, width, height int, others color.Color) []byte {
 	return b.Bytes()
 }
 
+// TestClientPatience: an answer that takes a call's whole time, and what the tool looks at after it, is heard.
+func TestClientPatience(t *testing.T) {
+	call := time.Duration(policy.Default().Limits.TimeoutSec) * time.Second
+	if waits := boxAt(t, http.NotFoundHandler()).client(nil).Timeout; waits < call+20*time.Second {
+		t.Errorf("the client waits %s, and a call has %s", waits, call)
+	}
+}
+
 // TestBrowse: a tool that does no work is found, in its own words, whatever it claims.
 func TestBrowse(t *testing.T) {
 	shot := picture(t, 40, 30, color.Black)
@@ -56,11 +67,18 @@ func TestBrowse(t *testing.T) {
 		stdout, stderr string
 		image          []byte
 	}
+	late := 4
 	for name, c := range map[string]struct {
 		change func(s *site, argv []string, a *answer)
 		want   string // in the finding; none: it works
 	}{
 		"it works": {func(*site, []string, *answer) {}, ""},
+		"a busy machine": {func(_ *site, argv []string, a *answer) {
+			if argv[0] == "open" && late > 0 {
+				late--
+				*a = answer{code: 124, stderr: "TIMEOUT (-32007) timeout.run: the command did not finish in time"}
+			}
+		}, ""},
 		"a dead daemon": {func(_ *site, argv []string, a *answer) {
 			if argv[0] == "open" {
 				*a = answer{code: 1, stderr: "Failed to start daemon\x1b[2J"}

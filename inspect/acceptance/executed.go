@@ -8,8 +8,8 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
-// starts are the programs that each program of the closed image starts, by the patterns (path.Match) of their file names.
-// What is not here starts itself, and what belongs to it alone in its directory.
+// starts maps each program of the closed image to the programs that it may start, by patterns (path.Match) of file
+// names. Every program may start itself, and helpers in a directory of its own.
 var starts = []struct{ by, what []string }{
 	{[]string{"browser-shell"}, slices.Concat(browsers, shells, []string{"agent-browser*", "nginx", "openbox", "python3*", "supervisord", "browser-shell", "Xvnc", "Xtigervnc"})},
 	{[]string{"python3*"}, []string{"browser-shell"}}, // supervisord
@@ -21,14 +21,14 @@ var starts = []struct{ by, what []string }{
 var (
 	browsers = []string{"browser", "chrome", "chromium*", "google-chrome*"}
 	shells   = []string{"sh", "dash", "bash"}
-	// wrapping is what scripts call that start a browser, and neither opens anything nor runs another program.
+	// wrapping lists commands in scripts that start a browser; they neither open anything nor run another program.
 	wrapping = []string{"basename", "cat", "cut", "dirname", "expr", "grep", "id", "ls", "mkdir", "readlink", "sed", "tr", "uname", "which", "which.*"}
-	// shared are directories in which lying beside each other means nothing.
+	// shared lists directories whose programs don't belong together.
 	shared = []string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"}
 )
 
-// Strangers returns what was executed in a closed image beside its programs and what they start. What the engine itself
-// executed there, for a health check or an operator, is not meant.
+// Strangers returns executed files of a closed image other than its programs and those that they may start. It ignores
+// files that the engine executed, for a health check or an operator.
 func Strangers(executed []sandbox.Executed) []sandbox.Executed {
 	return slices.DeleteFunc(slices.Clone(executed), func(e sandbox.Executed) bool {
 		by, name := path.Base(e.By), path.Base(e.File)
@@ -44,23 +44,23 @@ func Strangers(executed []sandbox.Executed) []sandbox.Executed {
 
 func matches(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
-		ok, _ := path.Match(p, name) // the patterns are well-formed
+		ok, _ := path.Match(p, name) // the patterns are valid
 		return ok
 	})
 }
 
-// executed judges what was executed since the boot.
+// executed checks the files executed since the boot.
 func (b *box) executed() {
 	executed, err := b.Executed()
 	if err != nil {
 		b.unchecked("what was executed: %v", err)
 	}
 	for _, e := range Strangers(executed) {
-		b.find("run-executed", e.File, "%s was executed, by %s", quote(e.File), quote(e.By))
+		b.addFinding("run-executed", e.File, "%s was executed, by %s", quote(e.File), quote(e.By))
 	}
 }
 
-// observe takes note of what was opened since the boot.
+// observe records the files opened since the boot.
 func (b *box) observe() {
 	opened, err := b.Opened()
 	if err != nil {

@@ -21,25 +21,25 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
-// settle is how long programs and sockets that aren't as expected are looked at again: one that came up before the display
-// was there is started once more.
+// settle is the time for unexpected programs and sockets to become as expected: one that started before the display is
+// restarted once.
 const settle = 20 * time.Second
 
-// errElsewhere: an engine in another place, or in a virtual machine, shows nothing of what runs.
+// errElsewhere reports an engine on another machine, or in a virtual one: its processes are invisible here.
 var errElsewhere = errors.New("the container's processes can't be seen from this machine: take an engine that runs on it, on Linux")
 
-// inside looks at programs, processes and sockets. when begins each message.
+// inside checks programs, processes and sockets. when is the prefix of each message.
 func (b *box) inside(ctx context.Context, when string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.Patience)
 	defer cancel()
 	var s state
 	var err error
 	patience := settle
-	if len(b.findings) > 0 { // it has failed already
+	if len(b.findings) > 0 { // an earlier check has failed
 		patience = settle / 10
 	}
 	for began := time.Now(); ; {
-		s, err = b.look(ctx)
+		s, err = b.lookOnce(ctx)
 		if err == nil && len(s.wrong) == 0 || errors.Is(err, errElsewhere) || time.Since(began) > patience || ctx.Err() != nil {
 			break
 		}
@@ -49,22 +49,22 @@ func (b *box) inside(ctx context.Context, when string) error {
 		}
 	}
 	if err != nil && b.ended(ctx, settle/4) {
-		b.find("run-start", "", "%sthe container has ended by itself: %s", when, quote(string(tail(b.Logs()))))
+		b.addFinding("run-start", "", "%sthe container has ended by itself: %s", when, quote(string(tail(b.Logs()))))
 		return nil
 	}
 	if errors.Is(err, errElsewhere) {
 		return err
 	}
 	if err != nil {
-		b.find("run-programs", "", "%swhat runs can't be seen: %s", when, quote(err.Error()))
+		b.addFinding("run-programs", "", "%swhat runs can't be seen: %s", when, quote(err.Error()))
 	}
 	for _, w := range s.wrong {
-		b.find(w.rule, w.subject, "%s%s", when, w.message)
+		b.addFinding(w.rule, w.subject, "%s%s", when, w.message)
 	}
 	return nil
 }
 
-// state is what was wrong at one moment, of each rule a little more than is told.
+// state holds the problems at one moment, a few more for each rule than are reported.
 type state struct {
 	wrong []wrong
 	count map[string]int
@@ -82,7 +82,7 @@ func (s *state) add(rule, subject, format string, args ...any) {
 	s.wrong = append(s.wrong, wrong{rule, subject, fmt.Sprintf(format, args...)})
 }
 
-func (b *box) look(ctx context.Context) (s state, err error) {
+func (b *box) lookOnce(ctx context.Context) (s state, err error) {
 	processes, err := b.Processes(ctx)
 	if err != nil {
 		return s, err
@@ -115,13 +115,13 @@ func (b *box) look(ctx context.Context) (s state, err error) {
 	return s, nil
 }
 
-// supervised is a program as supervisord tells of it.
+// supervised is a program's status from supervisord.
 type supervised struct {
 	state string
-	pid   int // inside
+	pid   int // inside the container
 }
 
-// supervised asks supervisord by the control socket of the one who may.
+// supervised asks supervisord through its control socket, as the socket's owner.
 func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
 	r, err := b.Exec(ctx, []string{"/usr/bin/supervisorctl", "-c", "/opt/gem/supervisord.conf", "status"}, sandbox.ExecOptions{})
 	if err != nil {
@@ -135,7 +135,7 @@ func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
 		}
 		p := supervised{state: f[1]}
 		if len(f) > 3 && f[2] == "pid" {
-			p.pid, _ = strconv.Atoi(strings.TrimSuffix(f[3], ",")) // 0 fits no process
+			p.pid, _ = strconv.Atoi(strings.TrimSuffix(f[3], ",")) // 0 matches no process
 		}
 		out[f[0]] = p
 	}
@@ -145,19 +145,19 @@ func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
 	return out, nil
 }
 
-// lookAtProcesses finds those that no program of the profile started, and those that are root.
+// lookAtProcesses finds processes that no program of the profile started, and those of root.
 func (b *box) lookAtProcesses(s *state, programs map[string]supervised, processes []sandbox.Process) {
-	byPID := map[int]sandbox.Process{} // as this machine numbers them
+	byPID := map[int]sandbox.Process{} // by this machine's number
 	for _, p := range processes {
 		byPID[p.PID] = p
 	}
-	of := map[int]string{} // a program's first process, inside
+	of := map[int]string{} // first process of each program, by the number inside
 	for _, name := range b.Expect.Programs {
 		if p, ok := programs[name]; ok && p.pid > 1 {
 			of[p.pid] = name
 		}
 	}
-	first := 0 // as this machine numbers it
+	first := 0 // by this machine's number
 	for _, p := range processes {
 		if p.Inside == 1 {
 			first = p.PID
@@ -165,11 +165,11 @@ func (b *box) lookAtProcesses(s *state, programs map[string]supervised, processe
 	}
 	for _, p := range processes {
 		supervises := p.Parent == first && slices.ContainsFunc(processes, func(c sandbox.Process) bool { return c.Parent == p.PID && of[c.Inside] != "" })
-		if p.Inside == 1 || p.State == "Z" || supervises { // supervisord is the first process, or that one's child
+		if p.Inside == 1 || p.State == "Z" || supervises { // supervisord is the first process, or its child
 			continue
 		}
 		name, at := "", p
-		for range len(processes) { // no longer than that is any line of ancestors
+		for range len(processes) { // limits the line of ancestors
 			if name = of[at.Inside]; name != "" {
 				break
 			}
@@ -178,19 +178,20 @@ func (b *box) lookAtProcesses(s *state, programs map[string]supervised, processe
 		if p.UID == 0 && of[p.Inside] != "nginx" {
 			s.add("run-root", p.Name, "process %s runs as root: %s", quote(p.Name), quote(strings.Join(p.Args, " ")))
 		}
-		if name == "" && !adopted(p) {
+		if name == "" && !isCrashReporter(p) {
 			s.add("run-processes", p.Name, "process %s comes from no program of profile %s: %s", quote(p.Name), b.Expect.Profile, quote(strings.Join(p.Args, " ")))
 		}
 	}
 }
 
-// adopted tells Chromium's crash reporter, which leaves the browser's process tree on purpose. (A name is easily taken; what
-// it does not hide are sockets, and files that nobody laid.)
-func adopted(p sandbox.Process) bool {
+// isCrashReporter reports whether a process is Chromium's crash reporter, which leaves the browser's process tree on
+// purpose. (Another process may use its name; sockets and foreign files still reveal it.)
+func isCrashReporter(p sandbox.Process) bool {
 	return p.UID != 0 && len(p.Args) > 0 && slices.Contains([]string{"chrome_crashpad_handler", "crashpad_handler"}, path.Base(p.Args[0]))
 }
 
-// lookAtSockets finds what listens and isn't named. What is named need not be there: a profile names alternatives.
+// lookAtSockets finds listeners that the profile doesn't name. It doesn't require all named ones: a profile names
+// alternatives.
 func (b *box) lookAtSockets(s *state, sockets []sandbox.Socket, processes []sandbox.Process) {
 	var want []string
 	for _, l := range b.Expect.Listeners {
@@ -214,7 +215,7 @@ func (b *box) lookAtSockets(s *state, sockets []sandbox.Socket, processes []sand
 	}
 }
 
-// socketAddress writes a socket as expect.Listeners has it; UDP has its name before it.
+// socketAddress formats a socket like expect.Listeners; UDP has its name as prefix.
 func socketAddress(s sandbox.Socket) string {
 	addr := s.Address.Addr().Unmap()
 	host := addr.String()
@@ -228,7 +229,7 @@ func socketAddress(s sandbox.Socket) string {
 	return a
 }
 
-// listener gives an address that a profile names the form of socketAddress.
+// listener converts a profile's address to the form of socketAddress.
 func listener(l string) string {
 	a, err := netip.ParseAddrPort(l)
 	if err != nil {
@@ -237,7 +238,7 @@ func listener(l string) string {
 	return socketAddress(sandbox.Socket{Address: a})
 }
 
-// maxEnviron is how much of a process's environment is looked at, in bytes; ARG_MAX is less.
+// maxEnviron limits the checked part of a process's environment, in bytes; ARG_MAX is less.
 const maxEnviron = 4 << 20
 
 // secrets looks for the key, and for variables that were set, in the environment of every process.
@@ -261,10 +262,10 @@ func (b *box) secrets(ctx context.Context, set map[string]string) {
 		for v := range strings.SplitSeq(env, "\x00") {
 			name, value, _ := strings.Cut(v, "=")
 			if strings.Contains(value, b.key) {
-				b.find("run-environment", name, "process %s has the key in %s", quote(p.Name), quote(name))
+				b.addFinding("run-environment", name, "process %s has the key in %s", quote(p.Name), quote(name))
 			}
 			if given, ok := set[name]; ok && given != "" && given == value {
-				b.find("run-environment", name, "process %s has %s as the container was given it", quote(p.Name), name)
+				b.addFinding("run-environment", name, "process %s has %s as the container was given it", quote(p.Name), name)
 			}
 		}
 	}
@@ -283,7 +284,7 @@ func environ(pid int) (string, error) {
 	return string(data), err
 }
 
-// root opens the file system of the container as it runs: from outside, since an image may have no program that could look.
+// root opens the file system of the running container, from outside, since an image may lack the programs for it.
 func (b *box) root(ctx context.Context) (*os.Root, error) {
 	processes, err := b.Processes(ctx)
 	if err != nil {
@@ -296,7 +297,7 @@ func (b *box) root(ctx context.Context) (*os.Root, error) {
 	return os.OpenRoot(fmt.Sprintf("/proc/%d/root", processes[i].PID))
 }
 
-// setuid looks for files with rights of their own, in the file system as it runs.
+// setuid looks for files with special rights in the running file system.
 func (b *box) setuid(ctx context.Context) {
 	root, err := b.root(ctx)
 	if err != nil {
@@ -309,9 +310,9 @@ func (b *box) setuid(ctx context.Context) {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return nil // it is gone again
+			return nil // removed meanwhile
 		case d.IsDir() && (p == "proc" || p == "sys" || p == "dev"):
-			return fs.SkipDir // the kernel's
+			return fs.SkipDir // the kernel's own
 		case !d.Type().IsRegular():
 			return nil
 		}
@@ -321,11 +322,11 @@ func (b *box) setuid(ctx context.Context) {
 		}
 		file := "/" + p
 		allowed := slices.ContainsFunc(b.Expect.Privileged, func(glob string) bool {
-			ok, _ := doublestar.Match(glob, file) // a bad glob allows nothing
+			ok, _ := doublestar.Match(glob, file) // an invalid glob allows nothing
 			return ok
 		})
 		if !allowed {
-			b.find("run-setuid", file, "%s has setuid or setgid", quote(file))
+			b.addFinding("run-setuid", file, "%s has setuid or setgid", quote(file))
 		}
 		return nil
 	})
@@ -334,7 +335,7 @@ func (b *box) setuid(ctx context.Context) {
 	}
 }
 
-// obeyed looks for what the commands among the variables would have made.
+// obeyed looks for the files that commands in the variables would have created.
 func (b *box) obeyed(ctx context.Context) {
 	root, err := b.root(ctx)
 	if err != nil {
@@ -348,7 +349,7 @@ func (b *box) obeyed(ctx context.Context) {
 	}
 	for _, d := range made {
 		if _, ok := variables[d.Name()]; ok {
-			b.find("run-variables", d.Name(), "the command in %s was run: it made /tmp/%s", d.Name(), d.Name())
+			b.addFinding("run-variables", d.Name(), "the command in %s was run: it made /tmp/%s", d.Name(), d.Name())
 		}
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// answer is what came back for a request as it was written. Status 0 is a connection that was closed without one.
+// answer is the answer to one raw request. Status 0 stands for a connection that was closed without an answer.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// maxBody is how much of an answer is read, in bytes.
+// maxBody limits the part of an answer that is read, in bytes.
 const maxBody = 1 << 20
 
-// raw sends bytes that need be no HTTP, and reads one answer.
-func (b *box) raw(ctx context.Context, method, request string) (answer, error) {
+// sendRaw sends bytes that need not be HTTP, and reads one answer.
+func (b *box) sendRaw(ctx context.Context, method, request string) (answer, error) {
 	const patience = 20 * time.Second
 	c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", b.address)
 	if err != nil {
@@ -44,17 +44,17 @@ func (b *box) raw(ctx context.Context, method, request string) (answer, error) {
 		return answer{}, nil // no answer
 	}
 	defer res.Body.Close()
-	body, _ := io.ReadAll(res.Body) // what there is of it
+	body, _ := io.ReadAll(res.Body) // as far as it is there
 	return answer{res.StatusCode, res.Header, string(body)}, nil
 }
 
-// request writes one. A target that isn't a path is the absolute form.
+// request formats a request. A target that isn't a path is the absolute form.
 func request(method, target, host string, headers ...string) string {
 	lines := append([]string{method + " " + target + " HTTP/1.1", "Host: " + host}, headers...)
 	return strings.Join(append(lines, "Connection: close"), "\r\n") + "\r\n\r\n"
 }
 
-// probe is a request that must be refused.
+// probe is a request that the image must refuse.
 type probe struct {
 	hole           string // a letter of the list of holes, or empty
 	method, target string
@@ -65,10 +65,10 @@ type probe struct {
 
 var refused = []int{400, 403, 405}
 
-// upgrade are the headers that open a WebSocket (RFC 6455, section 4.1).
+// upgrade holds the headers that open a WebSocket (RFC 6455, section 4.1).
 var upgrade = []string{"Upgrade: websocket", "Connection: upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="}
 
-// paths are what bases answer, beside what a profile lets answer, by the hole that each is of.
+// paths maps the holes to the bases' answering paths, besides those that a profile allows.
 var paths = []struct{ hole, paths string }{
 	{"a", `/ /v1/docs /v1/shell /v1/shell/ws /v1/ping /v1/proxy /v1/sandbox/hooks /v1/mcp/servers /json /json/version /json/list /jsonx
 		/devtools/page/1 /devtools/browser/x /cdp/ /cdp/json/version /cdp/devtools/x /auth /_auth /_empty /actions /screenshot
@@ -84,7 +84,7 @@ var paths = []struct{ hole, paths string }{
 	{"m", `/v1/proxy/map`},
 }
 
-// probes makes every request that must be refused, with a key or without: each path of the bases by each trick.
+// probes returns all requests that must be refused, with or without a key: each path of the bases with each trick.
 func probes() []probe {
 	var out []probe
 	for _, of := range paths {
@@ -113,7 +113,7 @@ func probes() []probe {
 	)
 }
 
-// strangers tries the surfaces without a good key.
+// strangers tests the surfaces without a valid key.
 func (b *box) strangers(ctx context.Context) {
 	closed := []int{401, 403}
 	var all []probe
@@ -133,29 +133,29 @@ func (b *box) strangers(ctx context.Context) {
 			probe{method: "POST", target: "/mcp", host: "sandbox", headers: append([]string{"Content-Length: 0"}, with...), want: closed},
 		)
 	}
-	// A page of another site, in the browser of somebody who has the key.
+	// A page of another site, in the browser of a key's owner.
 	foreign := []string{"Origin: https://evil.example", "X-AIO-API-Key: " + b.key, "Content-Length: 0"}
 	all = append(all,
 		probe{method: "POST", target: "/mcp", host: "sandbox", headers: foreign, want: closed},
 		probe{method: "POST", target: "/tickets", host: "sandbox", headers: foreign, want: closed},
 		probe{method: "GET", target: "/websockify", host: "sandbox", headers: slices.Concat(upgrade, foreign[:2]), want: closed},
 	)
-	b.try(ctx, "run-auth", all)
+	b.trySend(ctx, "run-auth", all)
 }
 
-// routes tries what no profile lets answer, and a profile's own routes not at all.
+// routes tests paths that no profile allows, and none of the profile's own routes.
 func (b *box) routes(ctx context.Context, key string) {
-	all := slices.DeleteFunc(probes(), func(p probe) bool { return b.named(p.target) })
+	all := slices.DeleteFunc(probes(), func(p probe) bool { return b.isNamed(p.target) })
 	if key != "" {
 		for i := range all {
 			all[i].headers = append(slices.Clone(all[i].headers), "X-AIO-API-Key: "+key)
 		}
 	}
-	b.try(ctx, "run-routes", all)
+	b.trySend(ctx, "run-routes", all)
 }
 
-// named tells whether a profile lets a target answer, by a reading of it that is not nginx's.
-func (b *box) named(target string) bool {
+// isNamed reports whether a profile allows a target, with a parser other than nginx's.
+func (b *box) isNamed(target string) bool {
 	target, _, _ = strings.Cut(target, "?")
 	if u, err := url.Parse(target); err == nil && u.IsAbs() {
 		target = u.Path
@@ -165,8 +165,8 @@ func (b *box) named(target string) bool {
 	})
 }
 
-// try sends requests, several at a time, and finds those that get another answer than they should.
-func (b *box) try(ctx context.Context, rule string, all []probe) {
+// trySend sends requests, several at a time, and reports unexpected answers.
+func (b *box) trySend(ctx context.Context, rule string, all []probe) {
 	answers, errs := make([]answer, len(all)), make([]error, len(all))
 	limited, cancel := context.WithTimeout(ctx, b.Patience)
 	defer cancel()
@@ -175,7 +175,7 @@ func (b *box) try(ctx context.Context, rule string, all []probe) {
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < len(all) && limited.Err() == nil; i += workers {
-				answers[i], errs[i] = b.raw(limited, all[i].method, request(all[i].method, all[i].target, all[i].host, all[i].headers...))
+				answers[i], errs[i] = b.sendRaw(limited, all[i].method, request(all[i].method, all[i].target, all[i].host, all[i].headers...))
 			}
 		})
 	}
@@ -192,23 +192,23 @@ func (b *box) try(ctx context.Context, rule string, all []probe) {
 		}
 		switch {
 		case errs[i] != nil:
-			b.find(rule, p.target, "%s can't be tried: %s", shown, quote(errs[i].Error()))
+			b.addFinding(rule, p.target, "%s can't be tried: %s", shown, quote(errs[i].Error()))
 		case a.status == 0:
 			silent++
 		case !slices.Contains(want, a.status):
-			b.find(rule, p.target, "%s is answered with %d, want one of %v: %s", shown, a.status, want, quote(a.body))
-		case a.body != "" && (a.status != http.StatusUnauthorized || !strings.Contains(a.body, "X-AIO-API-Key")): // a 401 says what to send
-			b.find("run-answers", p.target, "%s is refused with %d and a text: %s", shown, a.status, quote(a.body))
+			b.addFinding(rule, p.target, "%s is answered with %d, want one of %v: %s", shown, a.status, want, quote(a.body))
+		case a.body != "" && (a.status != http.StatusUnauthorized || !strings.Contains(a.body, "X-AIO-API-Key")): // a 401 names the required header
+			b.addFinding("run-answers", p.target, "%s is refused with %d and a text: %s", shown, a.status, quote(a.body))
 		case strings.ContainsAny(a.header.Get("Server"), "/0123456789"):
-			b.find("run-answers", "Server", "a refusal names its server: %s", quote(a.header.Get("Server")))
+			b.addFinding("run-answers", "Server", "a refusal names its server: %s", quote(a.header.Get("Server")))
 		}
 	}
 	if silent > len(all)/20 {
-		b.find(rule, "", "%d of %d requests got no answer", silent, len(all))
+		b.addFinding(rule, "", "%d of %d requests got no answer", silent, len(all))
 	}
 }
 
-// hide shows headers without the key.
+// hide formats headers without the key.
 func (b *box) hide(headers []string) string {
 	var out strings.Builder
 	for _, h := range headers {
@@ -217,7 +217,7 @@ func (b *box) hide(headers []string) string {
 	return out.String()
 }
 
-// bounded adds headers to requests and limits what is read of an answer.
+// bounded adds headers to requests and limits answers.
 type bounded struct {
 	header http.Header
 	next   http.RoundTripper
@@ -230,7 +230,7 @@ func (t *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res, err := t.next.RoundTrip(r)
 	if err == nil {
-		if _, both := res.Body.(io.Writer); !both { // an upgraded connection stays one
+		if _, both := res.Body.(io.Writer); !both { // keeps an upgraded connection intact
 			res.Body = struct {
 				io.Reader
 				io.Closer

@@ -17,7 +17,7 @@ import (
 
 const keyHeader = "X-AIO-API-Key"
 
-// connect is an MCP client with the key, over streamable HTTP.
+// connect opens an MCP client with the key, over streamable HTTP.
 func (b *box) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	h := http.Header{}
 	h.Set(keyHeader, b.key)
@@ -28,28 +28,22 @@ func (b *box) connect(ctx context.Context) (*mcp.ClientSession, error) {
 	}, nil)
 }
 
-// maxPages is how many pages of a list are asked for.
-const maxPages = 16
+// maxTools limits the listed tools.
+const maxTools = 1000
 
-// listed are the names of the tools that /mcp lists.
+// listed returns the names of the tools that /mcp lists.
 func listed(ctx context.Context, session *mcp.ClientSession) ([]string, error) {
 	var names []string
-	params := &mcp.ListToolsParams{}
-	for range maxPages {
-		page, err := session.ListTools(ctx, params)
+	for t, err := range session.Tools(ctx, nil) {
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range page.Tools {
-			names = append(names, t.Name)
+		if names = append(names, t.Name); len(names) > maxTools {
+			return nil, fmt.Errorf("there are more than %d tools", maxTools)
 		}
-		if page.NextCursor == "" {
-			slices.Sort(names)
-			return names, nil
-		}
-		params.Cursor = page.NextCursor
 	}
-	return nil, fmt.Errorf("the list of tools has more than %d pages", maxPages)
+	slices.Sort(names)
+	return names, nil
 }
 
 // tools checks the list of tools.
@@ -58,7 +52,7 @@ func (b *box) tools(ctx context.Context, when string) {
 	defer cancel()
 	session, err := b.connect(ctx)
 	if err != nil {
-		b.find("run-tools", "/mcp", "%san MCP client can't connect to /mcp: %s", when, quote(err.Error()))
+		b.addFinding("run-tools", "/mcp", "%san MCP client can't connect to /mcp: %s", when, quote(err.Error()))
 		return
 	}
 	defer session.Close()
@@ -68,22 +62,22 @@ func (b *box) tools(ctx context.Context, when string) {
 func (b *box) listed(ctx context.Context, session *mcp.ClientSession, when string) {
 	names, err := listed(ctx, session)
 	if err != nil {
-		b.find("run-tools", "/mcp", "%stools/list: %s", when, quote(err.Error()))
+		b.addFinding("run-tools", "/mcp", "%stools/list: %s", when, quote(err.Error()))
 		return
 	}
 	want := slices.Sorted(slices.Values(b.Expect.Tools))
 	if !slices.Equal(names, want) {
-		b.find("run-tools", "/mcp", "%s/mcp lists the tools %.500q, want %q", when, names, want)
+		b.addFinding("run-tools", "/mcp", "%s/mcp lists the tools %.500q, want %q", when, names, want)
 	}
 }
 
-// calls are argument vectors of browser-shell with the exit codes that they may have (docs/mcp.md).
+// calls maps argument vectors of browser-shell to the accepted exit codes (docs/mcp.md).
 var calls = []struct {
 	argv []string
 	want []int
 	why  string
 }{
-	// 1 is "the session has no page": agent-browser and Chromium answer, 69, 70 and 127 are that they don't.
+	// 1 is "the session has no page": agent-browser and Chromium answer. With 69, 70 and 127 they don't.
 	{[]string{"snapshot", "-i"}, []int{0, 1}, "it is harmless"},
 	{[]string{"close"}, []int{0}, "it is harmless"},
 	{[]string{"eval", "1"}, []int{64, 126}, "it would run a script"},
@@ -100,13 +94,13 @@ var calls = []struct {
 	{[]string{"open; id"}, []int{64, 126}, "it would reach a shell"},
 }
 
-// tool connects as an agent does, and makes calls.
+// tool connects like an agent, and makes calls.
 func (b *box) tool(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*b.Patience)
 	defer cancel()
 	session, err := b.connect(ctx)
 	if err != nil {
-		b.find("run-tools", "/mcp", "an MCP client can't connect to /mcp: %s", quote(err.Error()))
+		b.addFinding("run-tools", "/mcp", "an MCP client can't connect to /mcp: %s", quote(err.Error()))
 		return
 	}
 	defer session.Close()
@@ -120,9 +114,9 @@ func (b *box) tool(ctx context.Context) {
 		for _, name := range b.Expect.Tools {
 			a, err := call(ctx, session, name, c.argv)
 			if err != nil {
-				b.find("run-tool", name, "%s %q: %s", name, c.argv, quote(err.Error()))
+				b.addFinding("run-tool", name, "%s %q: %s", name, c.argv, quote(err.Error()))
 			} else if !slices.Contains(c.want, a.code) {
-				b.find("run-tool", name, "%s %q has exit code %d, want one of %v: %s (%s)", name, c.argv, a.code, c.want, c.why, quote(a.stderr))
+				b.addFinding("run-tool", name, "%s %q has exit code %d, want one of %v: %s (%s)", name, c.argv, a.code, c.want, c.why, quote(a.stderr))
 			}
 		}
 	}
@@ -131,12 +125,12 @@ func (b *box) tool(ctx context.Context) {
 			continue
 		}
 		if r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: map[string]any{"cmd": "id"}}); err == nil && !r.IsError {
-			b.find("run-tools", name, "the tool %s, which isn't listed, can be called", name)
+			b.addFinding("run-tools", name, "the tool %s, which isn't listed, can be called", name)
 		}
 	}
 }
 
-// arguments returns the arguments for argv as a tool takes them: sandbox_execute_bash has one line of words (docs/mcp.md).
+// arguments returns a tool's arguments for argv: sandbox_execute_bash takes one line of words (docs/mcp.md).
 func arguments(tool string, argv []string) map[string]any {
 	const session = "slimctl-verify"
 	if tool != "sandbox_execute_bash" {
@@ -149,7 +143,7 @@ func arguments(tool string, argv []string) map[string]any {
 	return map[string]any{"session_id": session, "cmd": strings.Join(quoted, " ")}
 }
 
-// toolAnswer is what the tool answers to a call.
+// toolAnswer is the tool's answer to a call.
 type toolAnswer struct {
 	done           bool // with exit code 0
 	code           int
@@ -186,48 +180,48 @@ func call(ctx context.Context, session *mcp.ClientSession, tool string, argv []s
 	return a, nil
 }
 
-// desktop tries tickets and the desktop, as a person would.
+// desktop tests tickets and the desktop, like a person.
 func (b *box) desktop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	get := func(target string, headers ...string) answer {
-		a, err := b.raw(ctx, "GET", request("GET", target, "sandbox", headers...))
+		a, err := b.sendRaw(ctx, "GET", request("GET", target, "sandbox", headers...))
 		if err != nil {
-			b.find("run-vnc", target, "GET %s: %s", target, quote(err.Error()))
+			b.addFinding("run-vnc", target, "GET %s: %s", target, quote(err.Error()))
 		}
 		return a
 	}
 	key := keyHeader + ": " + b.key
 	if a := get("/vnc/index.html", key); a.status != http.StatusOK {
-		b.find("run-vnc", "/vnc/index.html", "with the key /vnc/index.html is answered with %d", a.status)
+		b.addFinding("run-vnc", "/vnc/index.html", "with the key /vnc/index.html is answered with %d", a.status)
 	}
 	ticket, err := b.ticket(ctx)
 	if err != nil {
-		b.find("run-tickets", "/tickets", "with the key /tickets gives no ticket: %s", quote(err.Error()))
+		b.addFinding("run-tickets", "/tickets", "with the key /tickets gives no ticket: %s", quote(err.Error()))
 		return
 	}
 	if a := get("/vnc/index.html?ticket=" + ticket); a.status != http.StatusOK {
-		b.find("run-tickets", "/vnc/index.html", "with a ticket /vnc/index.html is answered with %d", a.status)
+		b.addFinding("run-tickets", "/vnc/index.html", "with a ticket /vnc/index.html is answered with %d", a.status)
 	}
 	for _, at := range []string{"/websockify", "/vnc/websockify"} {
 		if err := b.screen(ctx, at, ticket); err != nil {
-			b.find("run-vnc", at, "the desktop can't be watched at %s with a ticket: %s", at, quote(err.Error()))
+			b.addFinding("run-vnc", at, "the desktop can't be watched at %s with a ticket: %s", at, quote(err.Error()))
 		}
 	}
 	for _, target := range []string{"/mcp?ticket=", "/mcp/../vnc/index.html?ticket=", "/vnc/..%2fmcp?ticket=", "/vnc/../mcp?ticket="} {
 		if a := get(target + ticket); a.status != http.StatusUnauthorized && !slices.Contains(refused, a.status) {
-			b.find("run-tickets", target, "with a ticket %sTICKET is answered with %d", target, a.status)
+			b.addFinding("run-tickets", target, "with a ticket %sTICKET is answered with %d", target, a.status)
 		}
 	}
-	a, err := b.raw(ctx, "POST", request("POST", "/tickets?ticket="+ticket, "sandbox", "Content-Length: 0"))
+	a, err := b.sendRaw(ctx, "POST", request("POST", "/tickets?ticket="+ticket, "sandbox", "Content-Length: 0"))
 	if err != nil || a.status != http.StatusUnauthorized && a.status != http.StatusForbidden {
-		b.find("run-tickets", "/tickets", "a ticket buys a ticket: %d %v", a.status, err)
+		b.addFinding("run-tickets", "/tickets", "a ticket buys a ticket: %d %v", a.status, err)
 	}
 }
 
-// ticket buys one with the key.
+// ticket requests a ticket with the key.
 func (b *box) ticket(ctx context.Context) (string, error) {
-	a, err := b.raw(ctx, "POST", request("POST", "/tickets", "sandbox", keyHeader+": "+b.key, "Content-Length: 0"))
+	a, err := b.sendRaw(ctx, "POST", request("POST", "/tickets", "sandbox", keyHeader+": "+b.key, "Content-Length: 0"))
 	if err != nil {
 		return "", err
 	}
@@ -249,7 +243,7 @@ func (b *box) ticket(ctx context.Context) (string, error) {
 	return got.Ticket, nil
 }
 
-// screen connects to the desktop as noVNC does, and waits for the greeting of a VNC server (RFC 6143, section 7.1.1).
+// screen connects to the desktop like noVNC, and waits for the greeting of a VNC server (RFC 6143, section 7.1.1).
 func (b *box) screen(ctx context.Context, at, ticket string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

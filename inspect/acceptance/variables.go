@@ -1,7 +1,7 @@
 package acceptance
 
-// variables are every variable that opens a base at run time, or could open an image made from one, each with what would be
-// seen. Commands make a file in /tmp that has the variable's name.
+// variables lists every variable that opens a base at run time, or could open an image made from one, each with its
+// visible effect. Commands create a file in /tmp with the variable's name.
 var variables = map[string]string{
 	// Programs of the base.
 	"DISABLE_JUPYTER": "false", "DISABLE_CODE_SERVER": "false", "DISABLE_BROWSER": "true", "DISABLE_MCP_BROWSER": "false",
@@ -14,7 +14,7 @@ var variables = map[string]string{
 	"RUN_HOOK_INIT": "touch /tmp/RUN_HOOK_INIT", "RUN_HOOK_PRE_SERVICES": "touch /tmp/RUN_HOOK_PRE_SERVICES",
 	"RUN_HOOK_POST_READY": "touch /tmp/RUN_HOOK_POST_READY", "RUN_HOOKS_STRICT": "1",
 	"SANDBOX_SHUTDOWN_HOOKS": `["touch /tmp/SANDBOX_SHUTDOWN_HOOKS"]`, "PROXY_AUTH_CMD": "touch /tmp/PROXY_AUTH_CMD",
-	// Where traffic goes.
+	// Destinations of traffic.
 	"PROXY_SERVER": "http://192.0.2.1:3128", "PROXY_AUTH_WATCH": "1", "PROXY_MAP": "example.com=127.0.0.1:9222", "PROXY_EXCLUDE": "*",
 	"PROXY_INCLUDE": "*", "PROXY_BYPASS_LIST": "*", "HTTP_PROXY": "http://192.0.2.1:3128", "http_proxy": "http://192.0.2.1:3128", "NO_PROXY": "*",
 	"DNS_OVER_HTTPS_TEMPLATES": "https://192.0.2.1/dns",
@@ -27,7 +27,7 @@ var variables = map[string]string{
 	"_BYTEFAAS_RUNTIME_PORT": "9094", "MCP_HUB_PORT": "9095", "GEM_SERVER_PORT": "9096", "SANDBOX_SRV_PORT": "9097",
 	"BROWSER_REMOTE_DEBUGGING_PORT": "9098", "WEBSOCKET_PROXY_PORT": "9099", "AUTH_BACKEND_PORT": "9100", "TINYPROXY_PORT": "9101",
 	"VNC_SERVER_PORT": "9102", "SUPERVISOR_SERVER_URL": "http://0.0.0.0:9001",
-	// Waiting for ever, or not at all.
+	// Endless or skipped waiting.
 	"WAIT_PORTS": "1", "WAIT_FILES": "/nowhere", "WAIT_TIMEOUT": "100000", "MCP_HUB_WAIT_PORTS": "1", "FASTAPI_WAIT_SKIP": "0",
 	// Accounts and places.
 	"USER": "root", "AIO_USER": "root", "USER_UID": "0", "USER_GID": "0", "WORKSPACE": "/etc", "HOME": "/tmp/HOME", "LOG_DIR": "/tmp", "XDG_CONFIG_HOME": "/tmp",

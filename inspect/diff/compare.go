@@ -6,16 +6,16 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Trees lists the changes between two merged trees, sorted by path as a walk has them. Times don't count.
+// Trees returns the changes between two merged trees, in the order of a walk. It ignores times.
 func Trees(base, slim *tree.Image) []Change {
 	d := &Diff{}
 	c := comparison{base: base, slim: slim}
-	c.files(d)
+	c.compareFiles(d)
 	return d.Files
 }
 
-// Entries lists the changes between what two layers say, tree.Layer's Entries: a whiteout is an entry as any other. Times
-// count.
+// Entries returns the changes between the Entries of two layers (tree.Layer); a whiteout is an ordinary entry. It
+// includes times.
 func Entries(old, new []tree.Entry) []Change {
 	c := comparison{times: true}
 	var out []Change
@@ -33,14 +33,14 @@ func Entries(old, new []tree.Entry) []Change {
 		if order >= 0 {
 			b, new = &new[0], new[1:]
 		}
-		if change, ok := c.change(a, b, a, b); ok {
+		if change, ok := c.compareEntries(a, b, a, b); ok {
 			out = append(out, change)
 		}
 	}
 	return out
 }
 
-// saysOf orders what a layer says of one path: that it hides something comes before what it brings.
+// saysOf sorts a layer's entries of one path: those that hide it come before those that add it.
 func saysOf(e *tree.Entry) int {
 	switch e.Type {
 	case tree.TypeWhiteout:

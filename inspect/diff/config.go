@@ -21,8 +21,7 @@ func configChanges(base, slim *inspect.Image) ([]Field, error) {
 	return fields(old, new), err
 }
 
-// configOf is an image config, and the annotations, as names and values. What the config says of the build is left out:
-// its time and history.
+// configOf returns an image config and the annotations as names and values. It omits the build's time and history.
 func configOf(img *inspect.Image) (map[string]string, error) {
 	f := img.Files.Config
 	out := map[string]string{}
@@ -61,7 +60,7 @@ func configOf(img *inspect.Image) (map[string]string, error) {
 	return out, err
 }
 
-// usualVariants are those that an architecture has when none is said.
+// usualVariants maps architectures to the default variant.
 var usualVariants = map[string]string{"amd64": "v1", "arm": "v7", "arm64": "v8"}
 
 func healthcheck(h *v1.HealthConfig) string {
@@ -76,7 +75,7 @@ func healthcheck(h *v1.HealthConfig) string {
 	return words
 }
 
-// others are the rest of a config, whatever it has: "user", "workingDir", "entrypoint", …
+// others returns the other fields of a config: "user", "workingDir", "entrypoint", …
 func others(c v1.Config) (map[string]string, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(asJSON(c)), &raw); err != nil {
@@ -98,11 +97,11 @@ func asJSON(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // strings and numbers can be written
+	_ = enc.Encode(v) // strings and numbers always encode
 	return strings.TrimSpace(b.String())
 }
 
-// fields lists what differs between two maps, by name.
+// fields returns the differences between two maps, by name.
 func fields(old, new map[string]string) []Field {
 	var out []Field
 	for name, value := range old {

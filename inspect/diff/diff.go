@@ -1,4 +1,4 @@
-// Package diff tells what differs between two images: files, configuration, surface and size.
+// Package diff compares two images: files, configuration, surface and size.
 package diff
 
 import (
@@ -10,32 +10,33 @@ import (
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
-// Diff is what differs between two images of one platform. It is slimctl diff's JSON, which docs/diff.md explains: fields
-// are added, never renamed.
+// Diff holds the differences between two images of one platform. It is the JSON of slimctl diff, which docs/diff.md
+// explains: fields are added, never renamed.
 type Diff struct {
 	Platform string `json:"platform"`
-	// Missing is InBase or InSlim when only the other one has the platform: then nothing was compared, and what follows is
-	// empty.
+	// Missing is InBase or InSlim if only the other image has the platform: then nothing was compared, and the other
+	// fields are empty.
 	Missing string `json:"missing,omitempty"`
 	Base    Side   `json:"base"`
 	Slim    Side   `json:"slim"`
-	// Same is true when nothing differs but names: files, config and surface are the same, however the files are cut into
-	// layers. With Options.Paths only Files count.
+	// Same is true if files, config and surface are equal, however the files are split into layers. With Options.Paths
+	// only Files count.
 	Same bool `json:"same"`
-	// Layers are both images' layers, each once: first those that both have, then those of one.
+	// Layers lists both images' layers, each once: first the common ones, then those of one image.
 	Layers []Layer `json:"layers"`
-	// Files are the changes of the merged tree, sorted by path as a walk has them. A hard link counts as the file that it is
-	// a name of: a copy in the place of a link is no change.
+	// Files lists the changes of the merged tree, in the order of a walk. A hard link is compared as its file: a copy
+	// in place of a link is no change.
 	Files  []Change `json:"files"`
 	Counts Counts   `json:"counts"`
-	// Config are changes of the image config and the manifest's annotations, sorted by name. Names are those of a profile's
-	// config block: "env.PATH", "labels.x", "exposedPorts.8080/tcp", "entrypoint"; and "annotations.x". Lists are JSON.
+	// Config lists the changes of the image config and the manifest's annotations, sorted by name. Names are those of a
+	// profile's config block: "env.PATH", "labels.x", "exposedPorts.8080/tcp", "entrypoint"; and "annotations.x". Lists
+	// are JSON.
 	Config  []Field `json:"config,omitempty"`
 	Surface Surface `json:"surface"`
 	Size    Size    `json:"size"`
-	// Unmatched are those of Options.Paths that match nothing in either image.
+	// Unmatched lists the Options.Paths that match nothing in either image.
 	Unmatched []string `json:"unmatched,omitempty"`
-	// Notes tell what was not compared, or left out.
+	// Notes lists parts that were not compared, or left out.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -46,7 +47,7 @@ type Side struct {
 	Size      size.Sizes `json:"size"`
 }
 
-// Where something is.
+// The values of a Side.
 const (
 	InBoth = "both"
 	InBase = "base"
@@ -59,21 +60,20 @@ type Layer struct {
 	// DiffID is the digest of the layer's content.
 	DiffID    string `json:"diffID"`
 	CreatedBy string `json:"createdBy,omitempty"`
-	// Size is the blob's, Unpacked the sum of its files, in bytes.
+	// Size is that of the blob, Unpacked the sum of its files, in bytes.
 	Size     int64 `json:"size"`
 	Unpacked int64 `json:"unpacked"`
-	// Unread is true for a layer whose files nobody looked at.
+	// Unread is true for a layer whose files were not read.
 	Unread bool `json:"unread,omitempty"`
-	// In is InBoth, InBase or InSlim. Layers in both are never read to compare.
+	// In is InBoth, InBase or InSlim. Common layers are never read for the comparison.
 	In string `json:"in"`
-	// Counts are what the layer itself does to the layers below it, for layers that are not in both by digest or content.
-	// Files are the changes, with Options.Layers: a directory that the layer takes away is one, and Counts has all that goes
-	// with it.
+	// Counts are the layer's effects on the layers below it, for layers that are not common by digest or content. Files
+	// lists them, with Options.Layers: a removed directory is one change, but Counts includes its content.
 	Counts Counts   `json:"counts"`
 	Files  []Change `json:"files,omitempty"`
 }
 
-// Kinds of a Change, as the legend of slimctl diff has them.
+// Kinds of a Change, as in the legend of slimctl diff.
 const (
 	Added    = "+"
 	Removed  = "-"
@@ -82,33 +82,33 @@ const (
 	Meta     = "U" // mode, owner, xattr or time only
 )
 
-// Change is one path that differs.
+// Change is the change of one path.
 type Change struct {
 	Path string `json:"path"`
 	// Kind is one of the constants.
 	Kind string `json:"kind"`
-	// Fields are what differs: "type", "mode", "owner", "size", "content", "link", "device", "xattr", "time"; empty for
-	// + and -.
-	// Changes share them: read only.
+	// Fields lists the differences: "type", "mode", "owner", "size", "content", "link", "device", "xattr", "time";
+	// empty for + and -.
+	// Changes share the slices: read only.
 	Fields []string `json:"fields,omitempty"`
 	// Old is nil for +, New for -.
 	Old *tree.Entry `json:"old,omitempty"`
 	New *tree.Entry `json:"new,omitempty"`
-	// Text is the unified diff of a text file whose content changed, where Options.Text asks for it. NoText tells why there
-	// is none: Binary, Large, or Limit.
+	// Text is the unified diff of a changed text file, if Options.Text requests it. NoText is the reason if there is
+	// none: Binary, Large, or Limit.
 	Text   string `json:"text,omitempty"`
 	NoText string `json:"noText,omitempty"`
 }
 
-// Why a changed file has no Text.
+// Reasons why a changed file has no Text.
 const (
-	Binary = "binary" // it isn't UTF-8, or has a NUL
+	Binary = "binary" // not UTF-8, or contains a NUL
 	Large  = "large"  // it has more bytes than Options.Text
-	Limit  = "limit"  // there are too many texts, or bytes in all of them
+	Limit  = "limit"  // the number of texts, or their total size, is too large
 )
 
-// Counts are numbers of changed paths, and bytes of regular files: AddedBytes in slim, RemovedBytes in base, where a file
-// with other content is in both.
+// Counts holds numbers of changed paths, and bytes of regular files: AddedBytes in slim, RemovedBytes in base. A file
+// with changed content counts in both.
 type Counts struct {
 	Added        int   `json:"added"`
 	Removed      int   `json:"removed"`
@@ -119,7 +119,8 @@ type Counts struct {
 	RemovedBytes int64 `json:"removedBytes"`
 }
 
-// Field is a value that differs. Old or New is empty where one side lacks it; InBase and InSlim say which side has it.
+// Field is a changed value. Old or New is empty if that side lacks it; InBase and InSlim distinguish that from an empty
+// value.
 type Field struct {
 	Name   string `json:"name"`
 	Old    string `json:"old,omitempty"`
@@ -128,16 +129,16 @@ type Field struct {
 	InSlim bool   `json:"inSlim"`
 }
 
-// Surface is what differs in what the images expose.
+// Surface holds the differences of the images' surfaces.
 type Surface struct {
-	// Outside counts the routes that answer requests from outside the container with anything but an error.
+	// Outside counts the routes that answer requests from outside the container other than with an error.
 	Outside    Count `json:"outside"`
 	Programs   Group `json:"programs"`
 	Routes     Group `json:"routes"`
 	Listeners  Group `json:"listeners"`
 	MCPServers Group `json:"mcpServers"`
 	Tools      Group `json:"tools"`
-	// Switches are those that something reads.
+	// Switches are those with a reader.
 	Switches   Group `json:"switches"`
 	Hooks      Group `json:"hooks"`
 	Privileged Group `json:"privileged"`
@@ -146,37 +147,39 @@ type Surface struct {
 	Packages   Group `json:"packages"`
 }
 
-// Count is how many there are on each side.
+// Count is the number on each side.
 type Count struct {
 	Base int `json:"base"`
 	Slim int `json:"slim"`
 }
 
-// Group is one kind of thing on both sides. Things of one name are one: what is said of them is joined by " | ".
+// Group compares things of one kind. Several things with one name become one; their values are joined by "
+// ".
 type Group struct {
-	// Base and Slim are how many there are.
+	// Base and Slim are the numbers of things.
 	Base int `json:"base"`
 	Slim int `json:"slim"`
-	// Items are what is on one side only, or differs; sorted by name. Same are the names that don't differ, sorted.
+	// Items lists things on one side only, or with differences, sorted by name. Same lists the equal names, sorted.
 	Items []Field  `json:"items,omitempty"`
 	Same  []string `json:"same,omitempty"`
 }
 
-// Size says what really became smaller, in bytes.
+// Size holds the changes of size, in bytes.
 type Size struct {
-	// Transfer is slim's less base's, for a puller who has nothing: negative is a gain. Beside is what a puller who has the
-	// base transfers.
+	// Transfer is slim's download minus base's, without any layer at hand: negative is a gain. Beside is the download
+	// for a user with the base.
 	Transfer int64 `json:"transfer"`
 	Beside   int64 `json:"beside"`
-	// Visible is the change of what a container sees.
+	// Visible is the change of the merged tree's size.
 	Visible int64 `json:"visible"`
-	// Hidden and Gone are the files that base shows and slim doesn't, or shows with other content: Hidden are those in
-	// layers that slim still has, so that pullers still transfer them; Gone are the others.
+	// Hidden and Gone are the sizes of base's files that slim doesn't show, or shows with other content. Hidden are
+	// those in layers that slim still has, which are still downloaded; Gone are the others.
 	Hidden int64 `json:"hidden"`
 	Gone   int64 `json:"gone"`
-	// Components are changed components, biggest change first.
+	// Components lists changed components, biggest change first.
 	Components []Component `json:"components,omitempty"`
-	// Ledger are the components of slim's ledger, changed or not, by which its layers are cut; none for a slim image without one.
+	// Ledger lists the components in slim's ledger, which define its layers, changed or not; empty for a slim image
+	// without a ledger.
 	Ledger []Component `json:"ledger,omitempty"`
 }
 
@@ -187,21 +190,21 @@ type Component struct {
 	Slim int64  `json:"slim"`
 }
 
-// Options choose what is compared.
+// Options configures a comparison.
 type Options struct {
-	// Paths restricts Files, of layers too, to what one of these names or matches as a glob, and what lies below that; empty is
-	// everything. Config, surface and size are always of the whole images.
+	// Paths limits Files, also of layers, to paths that one of these names or matches as a glob, and everything below;
+	// empty means everything. Config, surface and size always cover the complete images.
 	Paths []string
 	// Text adds unified diffs of text files of at most this many bytes, up to MaxText; 0 adds none.
 	Text int64
 	// Layers lists the changes of each layer that is not in both, too.
 	Layers bool
-	// Times has a different modification time count as a change.
+	// Times makes a different modification time a change.
 	Times bool
 }
 
-// Of compares two images. Time and memory grow with the number of their files; of layers that both have nothing is read,
-// unless Options.Text asks for a file in one.
+// Of compares two images. Time and memory are linear in the number of their files. Common layers are not read, unless
+// Options.Text requests a file in one.
 func Of(ctx context.Context, base, slim *inspect.Image, o Options) (*Diff, error) {
 	paths, err := newFilter(o.Paths)
 	if err != nil {
@@ -209,13 +212,15 @@ func Of(ctx context.Context, base, slim *inspect.Image, o Options) (*Diff, error
 	}
 	c := comparison{base: base.Files, slim: slim.Files, paths: paths, times: o.Times, list: o.Layers}
 	d := &Diff{Platform: slim.Platform.String(), Base: sideOf(base), Slim: sideOf(slim), Files: []Change{}}
-	c.files(d)
-	d.Layers = c.layers()
+	c.compareFiles(d)
+	if d.Layers, err = c.compareLayers(); err != nil {
+		return nil, err
+	}
 	if d.Config, err = configChanges(base, slim); err != nil {
 		return nil, err
 	}
 	d.Surface = surfaceChanges(base.Surface, slim.Surface)
-	c.sizes(d)
+	c.compareSizes(d)
 	d.Unmatched = paths.unmatched(base.Files.Tree, slim.Files.Tree)
 	d.Same = len(d.Files) == 0 && (len(o.Paths) > 0 || len(d.Config) == 0 && d.Surface.same())
 	for _, l := range d.Layers {
@@ -225,7 +230,7 @@ func Of(ctx context.Context, base, slim *inspect.Image, o Options) (*Diff, error
 		}
 	}
 	if o.Text > 0 {
-		err = c.texts(ctx, d, o.Text)
+		err = c.addTexts(ctx, d, o.Text)
 	}
 	return d, err
 }

@@ -11,69 +11,70 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// comparison is two images being compared.
+// comparison is the comparison of two images.
 type comparison struct {
 	base, slim *tree.Image
 	paths      filter
 	times      bool
-	list       bool // the changes of layers
+	list       bool // list the changes of layers
 }
 
-// files walks both merged trees side by side. It counts in d.Size what base shows and slim doesn't.
-func (c *comparison) files(d *Diff) {
-	kept := map[v1.Hash]bool{} // the contents of slim's layers
+// compareFiles walks both merged trees in parallel. It adds base's files that slim doesn't show to d.Size.
+func (c *comparison) compareFiles(d *Diff) {
+	kept := map[v1.Hash]bool{} // the layers' contents in slim
 	for _, l := range c.slim.Layers {
 		kept[l.DiffID] = true
 	}
-	found := func(old, new *tree.Entry) {
-		change, ok := c.change(old, new, fileOf(c.base.Tree, old), fileOf(c.slim.Tree, new))
-		if !ok {
-			return
-		}
-		if old != nil && change.Kind != Meta {
+	for change := range c.changes(c.base.Tree, c.slim.Tree) {
+		if old := change.Old; old != nil && change.Kind != Meta {
 			if old.Layer >= 0 && kept[c.base.Layers[old.Layer].DiffID] {
 				d.Size.Hidden += bytesOf(old)
 			} else {
 				d.Size.Gone += bytesOf(old)
 			}
 		}
-		if c.paths.wants(change.Path) {
+		if c.paths.isSelected(change.Path) {
 			d.Counts.add(change)
 			d.Files = append(d.Files, change)
 		}
 	}
-	next, stop := iter.Pull(c.slim.Walk("/"))
-	defer stop()
-	new, more := next()
-	for old := range c.base.Walk("/") {
-		for more && comparePaths(new.Path, old.Path) < 0 {
-			found(nil, new)
+}
+
+// changes walks two merged trees in parallel.
+func (c *comparison) changes(base, slim *tree.Tree) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		next, stop := iter.Pull(slim.Walk("/"))
+		defer stop()
+		new, more := next()
+		found := func(old, new *tree.Entry) bool {
+			change, ok := c.compareEntries(old, new, fileOf(base, old), fileOf(slim, new))
+			return !ok || yield(change)
+		}
+		for old := range base.Walk("/") {
+			for more && new != old && comparePaths(new.Path, old.Path) < 0 {
+				if !found(nil, new) {
+					return
+				}
+				new, more = next()
+			}
+			switch {
+			case more && new == old:
+			case !more || new.Path != old.Path:
+				if !found(old, nil) {
+					return
+				}
+				continue
+			case !found(old, new):
+				return
+			}
 			new, more = next()
 		}
-		switch {
-		case !more || new.Path != old.Path:
-			found(old, nil)
-			continue
-		case !c.same(old, new):
-			found(old, new)
+		for ; more && found(nil, new); new, more = next() {
 		}
-		new, more = next()
-	}
-	for ; more; new, more = next() {
-		found(nil, new)
 	}
 }
 
-// same is a fast answer for most entries: they are equal in everything that counts.
-func (c *comparison) same(old, new *tree.Entry) bool {
-	if old.Type == image.TypeLink || new.Type == image.TypeLink {
-		return false
-	}
-	kind, _ := c.compare(old, new)
-	return kind == ""
-}
-
-// comparePaths is the order of a walk: parents before their content, names in byte order.
+// comparePaths compares paths in the order of a walk: parents before their content, names in byte order.
 func comparePaths(a, b string) int {
 	if a == b {
 		return 0
@@ -92,7 +93,7 @@ func comparePaths(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// fileOf is the file that a hard link in t is another name of, and anything else itself.
+// fileOf returns the file of a hard link in t, and any other entry itself.
 func fileOf(t *tree.Tree, e *tree.Entry) *tree.Entry {
 	if e == nil || e.Type != image.TypeLink {
 		return e
@@ -103,9 +104,9 @@ func fileOf(t *tree.Tree, e *tree.Entry) *tree.Entry {
 	return e
 }
 
-// change is what differs between two entries of one path, of which one may be nil; it is false when nothing does. oldFile
-// and newFile are what the entries stand for when they are hard links.
-func (c *comparison) change(old, new, oldFile, newFile *tree.Entry) (Change, bool) {
+// compareEntries returns the change between two entries of one path, of which one may be nil; false if there is none.
+// oldFile and newFile are the entries' files if they are hard links.
+func (c *comparison) compareEntries(old, new, oldFile, newFile *tree.Entry) (Change, bool) {
 	switch {
 	case old == nil:
 		return Change{Path: new.Path, Kind: Added, New: new}, true
@@ -116,7 +117,7 @@ func (c *comparison) change(old, new, oldFile, newFile *tree.Entry) (Change, boo
 	return Change{Path: old.Path, Kind: kind, Fields: fieldLists[set], Old: old, New: new}, kind != ""
 }
 
-// What may differ, as bits.
+// Possible differences, as bits.
 const (
 	differsType = 1 << iota
 	differsMode
@@ -131,7 +132,7 @@ const (
 
 var fieldNames = [...]string{"type", "mode", "owner", "size", "content", "link", "device", "xattr", "time"}
 
-// fieldLists has the names for each set of bits, so that changes can share them.
+// fieldLists holds the names for each set of bits, so that changes can share them.
 var fieldLists = func() (lists [1 << len(fieldNames)][]string) {
 	for set := range lists {
 		for bit, name := range fieldNames {
@@ -143,13 +144,13 @@ var fieldLists = func() (lists [1 << len(fieldNames)][]string) {
 	return lists
 }()
 
-// compare gives the kind of a change, empty for none, and what differs.
+// compare returns the kind of a change, empty for none, and the differences.
 func (c *comparison) compare(old, new *tree.Entry) (kind string, set int) {
 	oldType, newType := typeOf(old), typeOf(new)
 	if old.UID != new.UID || old.GID != new.GID {
 		set |= differsOwner
 	}
-	// What a layer says of a symlink's mode means nothing (symlink(7)).
+	// A symlink's mode in a layer has no meaning (symlink(7)).
 	if old.Mode != new.Mode && oldType != image.TypeSymlink && newType != image.TypeSymlink {
 		set |= differsMode
 	}
@@ -177,7 +178,7 @@ func (c *comparison) compare(old, new *tree.Entry) (kind string, set int) {
 	return "", 0
 }
 
-// typeOf is the type that a container sees: a hard link is a file.
+// typeOf returns the type that a container sees: a hard link is a file.
 func typeOf(e *tree.Entry) image.Type {
 	if e.Type == image.TypeLink {
 		return image.TypeFile
@@ -203,7 +204,7 @@ func (n *Counts) add(c Change) {
 	n.AddedBytes += bytesOf(c.New)
 }
 
-// bytesOf are the bytes of a file; another name of it has none of its own.
+// bytesOf returns the bytes of a file; a further name of it has none of its own.
 func bytesOf(e *tree.Entry) int64 {
 	if e == nil || e.Type != image.TypeFile {
 		return 0

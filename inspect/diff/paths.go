@@ -10,10 +10,10 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// filter chooses paths. The zero value takes every one.
+// filter selects paths. The zero value selects all.
 type filter []string
 
-// CheckPaths tells what is wrong with Options.Paths; nil when nothing is.
+// CheckPaths returns an error if Options.Paths is invalid.
 func CheckPaths(paths []string) error {
 	_, err := newFilter(paths)
 	return err
@@ -33,8 +33,8 @@ func newFilter(paths []string) (filter, error) {
 	return f, nil
 }
 
-// wants reports whether p is chosen.
-func (f filter) wants(p string) bool {
+// isSelected reports whether p is selected.
+func (f filter) isSelected(p string) bool {
 	if len(f) == 0 {
 		return true
 	}
@@ -46,7 +46,7 @@ func (f filter) wants(p string) bool {
 	return false
 }
 
-// matches reports whether p, or a directory that p lies in, is what pattern names or matches.
+// matches reports whether pattern names or matches p or a directory above p.
 func matches(pattern, p string) bool {
 	if image.Within(p, pattern) {
 		return true
@@ -64,7 +64,7 @@ func matches(pattern, p string) bool {
 
 func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[{\`) }
 
-// unmatched lists what matches nothing in any of trees.
+// unmatched returns the patterns without a match in any of trees.
 func (f filter) unmatched(trees ...*tree.Tree) []string {
 	var out []string
 	for _, pattern := range f {

@@ -10,8 +10,8 @@ import (
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
-// sizes says what became smaller; files said what of it is hidden.
-func (c *comparison) sizes(d *Diff) {
+// compareSizes sets the changes of size; compareFiles has already set the hidden sizes.
+func (c *comparison) compareSizes(d *Diff) {
 	base, slim := d.Base.Size, d.Slim.Size
 	d.Size.Transfer, d.Size.Visible = slim.Transfer-base.Transfer, slim.Visible-base.Visible
 	for _, l := range d.Layers {

@@ -8,19 +8,18 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/inspect"
-	"github.com/slimctl/slimctl/inspect/mcp"
 	"github.com/slimctl/slimctl/inspect/nginx"
 )
 
-// things are the things of one kind that an image has: by name, what there is to say of each.
+// things holds things of one kind in an image: names with their values.
 type things map[string][]string
 
-// add adds what words say of a thing; empty ones say nothing.
+// add adds words to a thing's values; empty words add nothing.
 func (t things) add(name string, words ...string) {
 	t[name] = append(t[name], strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
 }
 
-// values joins what is said of things that have one name, such as a route that two variants lead to different places.
+// values joins the values of things with one name, such as a route that two variants define differently.
 func (t things) values() map[string]string {
 	out := make(map[string]string, len(t))
 	for name, values := range t {
@@ -30,7 +29,7 @@ func (t things) values() map[string]string {
 	return out
 }
 
-// surfaceChanges compares what images expose.
+// surfaceChanges compares the images' surfaces.
 func surfaceChanges(base, slim *inspect.Surface) Surface {
 	of := func(list func(*inspect.Surface, things)) Group {
 		b, s := things{}, things{}
@@ -76,7 +75,8 @@ func programs(s *inspect.Surface, t things) {
 	}
 }
 
-// routes names each by the ports and names of its server, so that one that only listens on other addresses keeps its name.
+// routes names each route by its server's ports and names, so that a server that only listens on other addresses keeps
+// its name.
 func routes(s *inspect.Surface, t things) {
 	for _, r := range s.Routes {
 		words := append(target(r.Target), auth(r.Auth)...)
@@ -155,22 +155,8 @@ func listeners(s *inspect.Surface, t things) {
 	}
 }
 
-func eachServer(s *inspect.Surface, visit func(mcp.Server)) {
-	if s.MCP == nil {
-		return
-	}
-	for _, c := range s.MCP.Configs {
-		for _, m := range c.Servers {
-			visit(m)
-		}
-	}
-	for _, m := range s.MCP.BuiltIn {
-		visit(m)
-	}
-}
-
 func mcpServers(s *inspect.Surface, t things) {
-	eachServer(s, func(m mcp.Server) {
+	for _, m := range s.MCP.Servers() {
 		words := append([]string{m.Type, m.Command}, m.Args...)
 		words = append(words, m.URL)
 		if m.Hidden {
@@ -180,21 +166,18 @@ func mcpServers(s *inspect.Surface, t things) {
 			words = append(words, "(may have other tools)")
 		}
 		t.add(m.Name, words...)
-	})
+	}
 }
 
 func tools(s *inspect.Surface, t things) {
-	eachServer(s, func(m mcp.Server) {
+	for _, m := range s.MCP.Servers() {
 		for _, tool := range m.Tools {
 			t.add(tool, "of", m.Name)
 		}
-	})
+	}
 }
 
 func switches(s *inspect.Surface, t things) {
-	if s.Start == nil {
-		return
-	}
 	for _, sw := range s.Start.Switches {
 		if len(sw.Places) == 0 {
 			continue
@@ -208,18 +191,12 @@ func switches(s *inspect.Surface, t things) {
 }
 
 func hooks(s *inspect.Surface, t things) {
-	if s.Start == nil {
-		return
-	}
 	for _, h := range s.Start.Hooks {
 		t.add(h.Variable, h.How, "in", h.Place.Path)
 	}
 }
 
 func privileged(s *inspect.Surface, t things) {
-	if s.Privilege == nil {
-		return
-	}
 	for _, f := range s.Privilege.Files {
 		e := f.Entry
 		t.add(e.Path, strings.Join(f.Kinds, ","), fmt.Sprintf("%04o %d:%d", e.Mode, e.UID, e.GID), f.Capabilities)
@@ -227,9 +204,6 @@ func privileged(s *inspect.Surface, t things) {
 }
 
 func users(s *inspect.Surface, t things) {
-	if s.Privilege == nil {
-		return
-	}
 	groups := map[string][]string{} // by member
 	for _, g := range s.Privilege.Groups {
 		for _, m := range g.Members {
@@ -246,7 +220,7 @@ func users(s *inspect.Surface, t things) {
 	}
 }
 
-// maxGroups is how many groups of a user are named; a hostile image has many of both.
+// maxGroups limits the listed groups of a user; a hostile image has many of both.
 const maxGroups = 20
 
 func memberOf(groups []string) string {
@@ -260,9 +234,6 @@ func memberOf(groups []string) string {
 }
 
 func sudo(s *inspect.Surface, t things) {
-	if s.Privilege == nil {
-		return
-	}
 	for _, n := range s.Privilege.Sudo {
 		t.add(n.Text, "in", n.Place.Path)
 	}

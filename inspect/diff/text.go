@@ -6,28 +6,26 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // MaxText is the largest Options.Text, in bytes.
 const MaxText = 1 << 20
 
-// These bound the files of one image whose texts are compared, and so the memory and time that this takes: their number, and
-// their bytes together. Small files come first.
+// Limits for the files of one image whose texts are compared, and so for memory and time: their number and their total
+// bytes. Small files come first.
 const (
 	maxTexts     = 1000
 	maxTextBytes = 8 << 20
 )
 
-// texts adds the unified diffs of files of at most limit bytes.
-func (c *comparison) texts(ctx context.Context, d *Diff, limit int64) error {
+// addTexts adds the unified diffs of files of at most limit bytes.
+func (c *comparison) addTexts(ctx context.Context, d *Diff, limit int64) error {
 	limit = min(limit, MaxText)
 	type candidate struct {
 		*Change
@@ -78,17 +76,9 @@ func (c *comparison) texts(ctx context.Context, d *Diff, limit int64) error {
 			ch.NoText = Binary
 			continue
 		}
-		ch.Text = udiff.Unified("base"+label(ch.Path), "slim"+label(ch.Path), string(old), string(new))
+		ch.Text = udiff.Unified("base"+rawname.Shown(ch.Path), "slim"+rawname.Shown(ch.Path), string(old), string(new))
 	}
 	return nil
 }
 
 func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 }
-
-// label keeps a path on its own line.
-func label(p string) string {
-	if strings.ContainsFunc(p, unicode.IsControl) {
-		return strconv.Quote(p)
-	}
-	return p
-}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -52,6 +53,24 @@ type Report struct {
 	// BuiltIn are servers that no file names: python-server's own on lines B and C.
 	BuiltIn []Server    `json:"builtIn,omitempty"`
 	Notes   []tree.Note `json:"notes,omitempty"`
+}
+
+// Servers yields the servers of every file, and then those that no file names, with nil.
+func (r *Report) Servers() iter.Seq2[*Config, Server] {
+	return func(yield func(*Config, Server) bool) {
+		for i := range r.Configs {
+			for _, s := range r.Configs[i].Servers {
+				if !yield(&r.Configs[i], s) {
+					return
+				}
+			}
+		}
+		for _, s := range r.BuiltIn {
+			if !yield(nil, s) {
+				return
+			}
+		}
+	}
 }
 
 const (
@@ -124,7 +143,8 @@ func (r *reader) addNote(p string, line int, format string, args ...any) {
 	}
 }
 
-// findLookalikes returns the files that have a name like a file with MCP servers, in the directories where hubs have theirs.
+// findLookalikes returns the files that have a name like a file with MCP servers, in the directories where hubs have
+// theirs.
 func (r *reader) findLookalikes() []string {
 	var out []string
 	for _, dir := range []string{"/opt/gem", "/etc/agent-browser", "/etc"} {

@@ -22,7 +22,8 @@ var (
 		"sandbox_get_packages", "sandbox_load_skill", "sandbox_convert_to_markdown", "browser_get_info", "browser_gui_screenshot",
 		"browser_gui_execute_action",
 	}
-	// browserTools are those of @agent-infra/mcp-server-browser 1.2; visionTools are added by --vision, which line A passes.
+	// browserTools are those of @agent-infra/mcp-server-browser 1.2; visionTools are added by --vision, which line A
+	// passes.
 	browserTools = []string{
 		"browser_navigate", "browser_go_back", "browser_go_forward", "browser_close", "browser_close_tab", "browser_press_key",
 		"browser_get_markdown", "browser_get_text", "browser_read_links", "browser_get_download_list", "browser_click", "browser_hover",
@@ -78,7 +79,8 @@ func (r *reader) toolsOf(s Server) (tools []string, unknown bool) {
 // isSandbox reports whether s is python-server.
 func isSandbox(s Server) bool { return pointsTo(s, "SANDBOX_SRV_PORT", "8091") }
 
-// pointsTo reports whether a server's URL is on this machine, with the port given as a number or as envsubst's placeholder.
+// pointsTo reports whether a server's URL is on this machine, with the port given as a number or as envsubst's
+// placeholder.
 func pointsTo(s Server, variable, port string) bool {
 	address := strings.NewReplacer("${"+variable+"}", port, "$"+variable, port).Replace(s.URL)
 	u, err := url.Parse(address)

@@ -10,14 +10,14 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// model is a Config in the making.
+// model is a Config under construction.
 type model struct {
 	*conf.Config
 	config *Config
 	cases  int
 }
 
-// meaning makes the model of a configuration that was read.
+// meaning interprets a configuration that was read.
 func meaning(c *conf.Config) *Config {
 	s := &model{Config: c, config: &Config{Path: c.Path, Variant: c.Variant, Files: c.Files, Includes: c.Includes, Upstreams: map[string][]string{}}}
 	s.build(c.Block)
@@ -25,7 +25,7 @@ func meaning(c *conf.Config) *Config {
 	return s.config
 }
 
-// build fills in the configuration from the statements of the main file. A panic, which would be a fault of this package,
+// build fills the configuration from the statements of the main file. A panic, which would be a bug of this package,
 // becomes a Note.
 func (s *model) build(block []*conf.Statement) {
 	defer func() {
@@ -53,16 +53,16 @@ func (s *model) build(block []*conf.Statement) {
 	}
 }
 
-// builder makes the servers of http, stream or mail.
+// builder builds the servers of http, stream or mail.
 type builder struct {
 	*model
 	*variables
 	protocol   string
 	upstreams  map[string][]string
-	everywhere []string // the addresses of all upstreams, as many of them as are listed and one more
+	everywhere []string // the addresses of all upstreams, up to one beyond the listed number
 	locations  int
 	listens    int
-	scopes     []scope // of each location of the server, in the order in which eachLocation visits them
+	scopes     []scope // of each location of the server, in the order of eachLocation
 }
 
 func (s *model) part(protocol string, st *conf.Statement) {
@@ -125,7 +125,7 @@ func (b *builder) maps(block []*conf.Statement) {
 	}
 }
 
-// scope is what is in force in a block, by inheritance.
+// scope holds the inherited directives in a block.
 type scope struct {
 	root   string
 	alias  bool
@@ -133,10 +133,10 @@ type scope struct {
 	basic  string
 	access []string
 	errors []*conf.Statement
-	regex  []string // where $1 to $9 may come from
+	regex  []string // possible sources of $1 to $9
 }
 
-// enter adds what a block says of itself. The order of its directives doesn't matter.
+// enter adds a block's own directives. Their order doesn't matter.
 func (c *scope) enter(block []*conf.Statement) {
 	var access []string
 	var errors, inIf []*conf.Statement
@@ -169,7 +169,7 @@ func (c *scope) enter(block []*conf.Statement) {
 	c.errors = append(slices.Clip(c.errors), inIf...)
 }
 
-// denied says whether the access rules refuse everybody.
+// denied reports whether the access rules refuse everybody.
 func (c *scope) denied() bool {
 	for _, rule := range c.access {
 		if rule == "deny all" {
@@ -191,7 +191,9 @@ func (b *builder) server(st *conf.Statement, http scope) Server {
 	own := http
 	own.enter(st.Block)
 	for _, name := range s.Names {
-		b.checkServerName(st, name)
+		if strings.EqualFold(name, "$hostname") {
+			b.Note(st, "the server_name $hostname is known at run time only")
+		}
 		if strings.HasPrefix(name, "~") && strings.Contains(name, "(") && own.regex == nil {
 			own.regex = []string{"server_name"}
 		}
@@ -221,17 +223,6 @@ func (b *builder) server(st *conf.Statement, http scope) Server {
 	b.errorPages(&s, own)
 	b.openGates(&s)
 	return s
-}
-
-// checkServerName notes names of which it isn't known what they match.
-func (b *builder) checkServerName(st *conf.Statement, name string) {
-	if pattern, isRegexp := strings.CutPrefix(name, "~"); isRegexp {
-		if _, err := compile(pattern, false); err != nil || pattern == "" {
-			b.Note(st, "the server_name %q is not understood, so what it matches is not known: %v", conf.Cut(name), err)
-		}
-	} else if strings.EqualFold(name, "$hostname") {
-		b.Note(st, "the server_name $hostname is known at run time only")
-	}
 }
 
 // plainServer reads a server of stream or mail.

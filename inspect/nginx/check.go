@@ -6,7 +6,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// checkVariables notes variables that nginx does not have.
+// checkVariables notes variables unknown to nginx.
 func (s *model) checkVariables(v *variables, block []*conf.Statement) {
 	for _, st := range block {
 		if st.Name() == "location" || st.Name() == "server_name" { // regular expressions
@@ -22,8 +22,8 @@ func (s *model) checkVariables(v *variables, block []*conf.Statement) {
 	}
 }
 
-// checkLocations notes locations that are there twice, which keep nginx from starting (ngx_http_join_exact_locations), and those
-// that are not understood.
+// checkLocations notes duplicate locations, which prevent nginx from starting (ngx_http_join_exact_locations), and
+// those that are not understood.
 func (s *model) checkLocations(locations []Location) {
 	seen := map[string]bool{}
 	for i := range locations {
@@ -42,7 +42,7 @@ func (s *model) checkLocations(locations []Location) {
 	}
 }
 
-// setDefaults settles which server is the default one of each socket: the one that says so, or the first.
+// setDefaults sets the default server of each socket: the one marked as such, or the first.
 func setDefaults(servers []Server) {
 	first := map[string]*Listen{}
 	for i := range servers {

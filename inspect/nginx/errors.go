@@ -9,8 +9,8 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// errorPages adds the error_page directives that lead to an answer that is no error. Any code counts: a client can bring
-// about most of them. Where one leads to a location with another one, nginx may follow that too.
+// errorPages adds the error_page directives with an answer other than an error. Every code counts: a client can cause
+// most of them. If one leads to a location with another, nginx may follow that, too.
 func (b *builder) errorPages(s *Server, own scope) {
 	for range maxRedirects {
 		e := errorFollower{newFollower(s), map[string]bool{}}
@@ -30,7 +30,7 @@ func (b *builder) errorPages(s *Server, own scope) {
 	}
 }
 
-// errorFollower remembers which error pages answer.
+// errorFollower caches the error pages that answer.
 type errorFollower struct {
 	*follower
 	known map[string]bool
@@ -69,8 +69,8 @@ func (b *builder) errorCases(e errorFollower, cases []Case, own scope, at tree.P
 	return cases, more
 }
 
-// openGates takes away an auth_request that leads to something of nginx's own that answers with 2xx: everybody passes it.
-// nginx asks no access rules there.
+// openGates removes an auth_request whose target nginx itself answers with 2xx: everybody passes it. nginx ignores
+// access rules there.
 func (b *builder) openGates(s *Server) {
 	f := newFollower(s)
 	open := map[string]bool{}

@@ -8,7 +8,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// listeners reads the listen directives; without one nginx listens on *:80.
+// listeners reads the listen directives; the default is *:80.
 func (b *builder) listeners(s *Server, st *conf.Statement) {
 	for _, l := range conf.Only(st.Block, "listen") {
 		s.Listen = append(s.Listen, b.listen(l)...)
@@ -20,13 +20,13 @@ func (b *builder) listeners(s *Server, st *conf.Statement) {
 	}
 }
 
-// How many listeners a range of ports makes, and how many there are.
+// Limits for the listeners of a range of ports, and in total.
 const (
 	maxPorts   = 64
 	maxListens = 5000
 )
 
-// listen reads one listen directive, which may name a range of ports.
+// listen reads one listen directive, possibly with a range of ports.
 func (b *builder) listen(st *conf.Statement) []Listen {
 	l := Listen{Value: st.Arg(1), Place: b.Place(st), Options: slices.Clone(st.Words[min(2, len(st.Words)):])}
 	l.Options = slices.DeleteFunc(l.Options, func(o string) bool {
@@ -81,7 +81,7 @@ func (b *builder) listen(st *conf.Statement) []Listen {
 	return out
 }
 
-// isPlaceholder says whether word is a placeholder that nothing is known of.
+// isPlaceholder reports whether word is an unknown placeholder.
 func (b *builder) isPlaceholder(word string) bool {
 	for _, name := range names(word) {
 		if b.unfilled[name] {
@@ -91,7 +91,7 @@ func (b *builder) isPlaceholder(word string) bool {
 	return false
 }
 
-// lastColon finds the colon before a port; -1 when there is none.
+// lastColon returns the position of the colon before a port; -1 if there is none.
 func lastColon(address string) int {
 	colon := strings.LastIndexByte(address, ':')
 	if strings.HasSuffix(address, "]") || colon < strings.LastIndexByte(address, ']') {

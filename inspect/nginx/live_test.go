@@ -148,7 +148,7 @@ type generator struct {
 	n   int
 }
 
-// id gives what identifies a location, of its target or of its answer.
+// id returns what identifies a location, of its target or of its answer.
 func id(answer string) string {
 	if i := strings.LastIndex(answer, ":/"); i >= 0 {
 		answer = answer[i+1:]
@@ -353,32 +353,32 @@ func TestServerAsNginxDoes(t *testing.T) {
 	}
 }
 
-// TestWordsAsNginxReads has nginx tell what it reads of words that are hard to read.
+// TestWordsAsNginxReads has nginx tell what it reads of words that are hard to read. Not among them is what crossplane takes
+// for the end of a word: "}", and Unicode's spaces.
 func TestWordsAsNginxReads(t *testing.T) {
 	dir := shortDir(t)
 	g := &generator{Rand: rand.New(rand.NewPCG(3, 6))}
 	words := []string{
-		`a}b`, `}`, "a\u00a0b", "a\vb", "a\fb", `"a"`, `'a"b'`, `"a'b"`, `"\""`, `"\\"`, `"\\\\"`, `a\ b`, `a\;b`, `a\{b`, `\"a`, `a"b`, `a#b`, `"#"`, `"a;b{c}"`,
-		`\\n`, `"a\tb\n"`, `a'`, `"\d\."`, `é`, "\"\xff\xfe\"", `\}`, `"a` + "\r\n" + `b"`, `\#`, `"\q"`, `a\\`,
+		`"a}b"`, "\"a\u00a0b\"", "\"a\vb\"", `"a"`, `'a"b'`, `"a'b"`, `"\""`, `"\\"`, `"\\\\"`, `a\ b`, `a\;b`, `a\{b`, `\"a`, `a"b`, `a#b`, `"#"`, `"a;b{c}"`,
+		`\\n`, `"a\tb\n"`, `a'`, `"\d\."`, `é`, `\}`, `"a` + "\n" + `b"`, `\#`, `"\q"`, `a\\`,
 	}
 	for range 300 {
 		word, quote := "", g.pick(`"`, `'`, "", "")
 		for range 1 + g.IntN(8) {
-			c := g.pick("a", "}", "#", `\\`, `\n`, `\"`, `\'`, `\ `, `\;`, `\{`, "é", "\v", "\u2028", "\x85", "\xa0", `"`, `'`, " ", ";", "{", "\t", "\r", "\n", "^", "(", ")")
-			if quote != "" && c == quote || quote == "" && strings.Contains(" ;{\t\r\n", c) || quote == "" && word == "" && strings.Contains(`}#"'`, c) {
+			c := g.pick("a", "}", "#", `\\`, `\n`, `\"`, `\'`, `\ `, `\;`, `\{`, "é", "\v", "\u2028", `"`, `'`, " ", ";", "{", "\t", "\n", "^", "(", ")")
+			if quote != "" && c == quote || quote == "" && (strings.Contains(" ;{}\t\n\v\u2028", c) || word == "" && strings.Contains(`#"'`, c)) {
 				continue
 			}
 			word += c
 		}
-		if word != "" && word != "}" {
+		if word != "" {
 			words = append(words, quote+word+quote)
 		}
 	}
-	words[1] = `a}`
 	var text strings.Builder
 	text.WriteString(header(dir) + "server { listen unix:" + dir + "/s;\n")
 	for i, w := range words {
-		end := g.pick(";", " ;", "\n;", "#comment ; }\n;", "\r;")
+		end := g.pick(";", " ;", "\n;", "#comment ; }\n;")
 		if strings.HasPrefix(end, "#") {
 			end = " " + end
 		}

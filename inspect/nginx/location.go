@@ -8,13 +8,13 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// How many locations there are in http, and how many cases in one configuration.
+// Limits for the locations in http, and the cases in one configuration.
 const (
 	maxLocations = 2000
 	maxCases     = 10_000
 )
 
-// addLocation reads a location and those nested in it.
+// addLocation reads a location and its nested ones.
 func (b *builder) addLocation(to []Location, st *conf.Statement, outer scope) []Location {
 	if b.locations++; b.locations > maxLocations {
 		b.Note(st, "there are more than %d locations: only these are read", maxLocations)
@@ -58,7 +58,7 @@ func (b *builder) addLocation(to []Location, st *conf.Statement, outer scope) []
 	return append(to, l)
 }
 
-// content settles what answers in a location, once its phase of rewriting is known.
+// content sets the target of a location after its rewrite phase.
 func (b *builder) content(l *Location, block []*conf.Statement, own scope, p phase) {
 	l.Basic, l.Access = own.basic, own.access
 	if len(l.Access) > maxValues {
@@ -82,7 +82,7 @@ func (b *builder) content(l *Location, block []*conf.Statement, own scope, p pha
 	add := func(when string, t Target, auth string, at tree.Place) {
 		l.Cases = append(l.Cases, Case{When: when, Target: t, Auth: auth, Place: at})
 	}
-	// A request that comes past the rewriting meets the content of the if that it went through, if that has one.
+	// After the rewrite phase a request gets the content of the if that it passed, if that has any.
 	past := p.ifs
 	l.Cases = append(p.cases, l.Cases...)
 	if l.Target, l.Auth = handled, auth; p.end != nil {
@@ -103,7 +103,7 @@ func (b *builder) content(l *Location, block []*conf.Statement, own scope, p pha
 	}
 }
 
-// another says whether there is room for one more case. They are inherited, so there may be many for few directives.
+// another reports whether one more case is allowed. Cases are inherited, so few directives may cause many.
 func (b *builder) another(at tree.Place) bool {
 	if b.cases++; b.cases == maxCases+1 {
 		b.NoteAt(tree.Place{Path: at.Path, Layer: at.Layer}, "there are more than %d cases in which something else answers: only these are read", maxCases)
@@ -111,8 +111,8 @@ func (b *builder) another(at tree.Place) bool {
 	return b.cases <= maxCases
 }
 
-// otherMethods settles what becomes of the methods that limit_except doesn't name. For them the rewriting of the location is
-// left out, and only what passes requests on is inherited.
+// otherMethods sets the target for methods that limit_except doesn't name. They skip the location's rewrites, and
+// inherit only directives that pass requests on.
 func (b *builder) otherMethods(l *Location, block []*conf.Statement, own scope, handled Target) {
 	for _, st := range conf.Only(block, "limit_except") {
 		inner := own
@@ -133,7 +133,7 @@ func (b *builder) otherMethods(l *Location, block []*conf.Statement, own scope, 
 	}
 }
 
-// tryFiles settles what answers where there is no file.
+// tryFiles sets the target for missing files.
 func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
 	for _, st := range conf.Only(block, "try_files") {
 		if len(st.Words) < 3 {
@@ -147,7 +147,7 @@ func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
 		if code, ok := strings.CutPrefix(last, "="); ok {
 			t = Target{Kind: Return, Status: max(0, number(code))}
 		}
-		if strings.Join(st.Words[1:len(st.Words)-1], "") == "" { // nothing that could be a file
+		if strings.Join(st.Words[1:len(st.Words)-1], "") == "" { // it can't match a file
 			l.Target, l.Auth = t, ""
 			continue
 		}
@@ -155,7 +155,7 @@ func (b *builder) tryFiles(l *Location, block []*conf.Statement) {
 	}
 }
 
-// files is what answers where no directive sets a handler.
+// files returns the target without a handler.
 func (b *builder) files(l *Location, in scope) Target {
 	t := Target{Kind: Static, Value: in.root}
 	if in.alias && (l.Modifier == "" || l.Modifier == "^~") {
@@ -164,8 +164,8 @@ func (b *builder) files(l *Location, in scope) Target {
 	return t
 }
 
-// handler gives what answers by the directives of block: the last one that sets a handler counts, as in nginx. A Target
-// without a kind is none.
+// handler returns the target by the directives of block: the last one that sets a handler wins, as in nginx. A Target
+// without a kind means none.
 func (b *builder) handler(l *Location, block []*conf.Statement, in scope) (t Target, at tree.Place) {
 	at = l.Place
 	for _, st := range conf.Only(block, "proxy_pass") {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Public is true when a listener of the server is not on loopback.
+// Public reports whether a listener of the server is not on loopback.
 func (s *Server) Public() bool {
 	for _, l := range s.Listen {
 		if !l.Loopback {
@@ -19,7 +19,7 @@ func (s *Server) Public() bool {
 	return false
 }
 
-// key names the socket: two listeners with the same key share it.
+// key identifies the socket: listeners with the same key share it.
 func (l *Listen) key() string {
 	key := strings.ToLower(l.Address)
 	switch {
@@ -39,7 +39,7 @@ func (l *Listen) key() string {
 	return key
 }
 
-// normalAddress writes an address as Listen.Address does.
+// normalAddress formats an address like Listen.Address.
 func normalAddress(address string) string {
 	ip, err := netip.ParseAddr(strings.Trim(address, "[]"))
 	switch {
@@ -55,7 +55,7 @@ func normalAddress(address string) string {
 
 func (l *Location) isRegexp() bool { return l.Modifier == "~" || l.Modifier == "~*" }
 
-// Path is modifier and pattern: "= /mcp", "/v1", "@name".
+// Path returns modifier and pattern: "= /mcp", "/v1", "@name".
 func (l *Location) Path() string {
 	if l.Modifier == "" || l.Modifier == "@" {
 		return l.Pattern
@@ -63,13 +63,13 @@ func (l *Location) Path() string {
 	return l.Modifier + " " + l.Pattern
 }
 
-// Match finds the location for a path that is decoded and normalised as nginx does it (see Normalise): exact, then the
-// longest prefix unless it is ^~, then the first regular expression in order, nested locations included. nil when none is
-// there. For "/x" it may be a location "/x/" that passes requests on: nginx answers with a redirect to it. A regular
-// expression that is not understood (a Note says so) matches nothing.
+// Match returns the location for a path that is decoded and normalised like nginx does (see Normalise): exact, then the
+// longest prefix unless it is ^~, then the first regular expression in order, nested locations included. It returns nil
+// if there is none. For "/x" it may return a location "/x/" that passes requests on: nginx answers with a redirect to
+// it. A regular expression that is not understood (a Note reports it) matches nothing.
 func (s *Server) Match(path string) *Location { return matcher{}.find(s.Locations, path) }
 
-// matcher finds locations, and keeps the regular expressions that it compiles.
+// matcher matches locations, and caches compiled regular expressions.
 type matcher map[string]*regexp.Regexp
 
 func (m matcher) find(locations []Location, path string) *Location {
@@ -86,10 +86,10 @@ func (m matcher) matches(l *Location, path string) bool {
 	return re != nil && re.MatchString(path)
 }
 
-// maxPattern bounds a regular expression, in bytes.
+// maxPattern limits a regular expression, in bytes.
 const maxPattern = 2000
 
-// compile takes a regular expression of PCRE for one of Go's. Any that Go doesn't have is an error.
+// compile compiles a regular expression of PCRE as one of Go's. An expression that Go doesn't support is an error.
 func compile(expr string, caseless bool) (*regexp.Regexp, error) {
 	if len(expr) > maxPattern {
 		return nil, errors.New("it is too long")
@@ -100,7 +100,8 @@ func compile(expr string, caseless bool) (*regexp.Regexp, error) {
 	return regexp.Compile(expr)
 }
 
-// match is ngx_http_core_find_location. final is true when no regular expression of an outer level is asked any more.
+// match implements ngx_http_core_find_location. final is true if no regular expression of an outer level is tried any
+// more.
 func (m matcher) match(locations []Location, path string) (found *Location, final bool) {
 	var prefix, slash *Location
 	for i := range locations {

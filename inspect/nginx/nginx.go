@@ -24,13 +24,13 @@ import (
 type Config struct {
 	// Path is the main file.
 	Path string `json:"path"`
-	// Variant names the choice of rendered templates where there are several, such as
-	// "/opt/gem/nginx-server-active.conf from /opt/gem/nginx-server-with-auth.conf".
+	// Variant names the choice among several rendered templates, such as "/opt/gem/nginx-server-active.conf from
+	// /opt/gem/nginx-server-with-auth.conf".
 	Variant string `json:"variant,omitempty"`
-	// User and Group are the user directive's: whom the workers run as when nginx is started as root.
+	// User and Group are those of the user directive, for the workers if nginx is started as root.
 	User  string `json:"user,omitempty"`
 	Group string `json:"group,omitempty"`
-	// Files are all files read, in the order that nginx reads them; of a rendered file the template.
+	// Files lists all files read, in nginx's order; for a rendered file its template.
 	Files []string `json:"files"`
 	// Includes are all include directives.
 	Includes []Include `json:"includes,omitempty"`
@@ -39,24 +39,24 @@ type Config struct {
 	Upstreams map[string][]string `json:"upstreams,omitempty"`
 	Maps      []Map               `json:"maps,omitempty"`
 	Servers   []Server            `json:"servers"`
-	// Notes tell of what nginx would not start with (a duplicate location, an unknown variable, a missing file), and of
-	// what this package does not understand.
+	// Notes lists errors that prevent nginx from starting (a duplicate location, an unknown variable, a missing file),
+	// and parts that this package does not understand.
 	Notes []tree.Note `json:"notes,omitempty"`
 }
 
-// Map is a map directive: Variable has a value by Source.
+// Map is a map directive: Source determines the value of Variable.
 type Map struct {
 	Source   string            `json:"source"`
 	Variable string            `json:"variable"`
 	Values   map[string]string `json:"values"`
 	Place    tree.Place        `json:"place"`
-	// Keys are those of Values, as ordered in the file: the first regular expression that matches counts.
+	// Keys are the keys of Values in the file's order: the first regular expression that matches wins.
 	Keys []string `json:"keys,omitempty"`
-	// Parts are the parts of the request that choose the value, through other maps and set too: "$request_uri".
+	// Parts are the parts of the request that select the value, also through other maps and set: "$request_uri".
 	Parts []string `json:"parts,omitempty"`
-	// Decides says what the value is used for, as far as it matters who gets where: "location" (which location answers),
-	// "if" (a condition), "address" (of a proxy), "auth", "files" (which directory). Empty when it is used for headers, logs
-	// and the like only.
+	// Decides is the use of the value, as far as it affects access: "location" (which location answers), "if" (a
+	// condition), "address" (of a proxy), "auth", "files" (which directory). It is empty for headers, logs and the
+	// like.
 	Decides []string `json:"decides,omitempty"`
 }
 
@@ -64,20 +64,21 @@ type Map struct {
 type Listen struct {
 	// Value is as written: "8080", "[::]:8080", "127.0.0.1:8081", "unix:/run/x.sock".
 	Value string `json:"value"`
-	// Address is "*", "[::]", an IP address, a host name or "unix:/path"; Port is 0 for a unix socket and for a
-	// placeholder that nothing is known of.
+	// Address is "*", "[::]", an IP address, a host name or "unix:/path"; Port is 0 for a unix socket and for an
+	// unknown placeholder.
 	Address string `json:"address"`
 	Port    int    `json:"port,omitempty"`
 	// Loopback is true for 127.0.0.0/8, ::1, localhost and unix sockets.
 	Loopback bool `json:"loopback"`
-	// Default is true for the server that answers on the socket when no name fits: the one that says so, or the first.
+	// Default is true for the server that answers on the socket if no name matches: the one marked as such, or the
+	// first.
 	Default bool       `json:"default,omitempty"`
 	Place   tree.Place `json:"place"`
 	// Options are the other arguments: "ssl", "udp", "proxy_protocol".
 	Options []string `json:"options,omitempty"`
 }
 
-// Protocols of a Server. An HTTP server has none.
+// Protocols of a Server other than HTTP.
 const (
 	Stream = "stream" // TCP or UDP, by stream {}
 	Mail   = "mail"   // IMAP, POP3 or SMTP, by mail {}
@@ -90,12 +91,12 @@ type Server struct {
 	Listen   []Listen `json:"listen"`
 	// Names are the server_name arguments; a regular expression starts with "~".
 	Names []string `json:"names,omitempty"`
-	// Direct is what the server block itself does with every request (return, rewrite), before any location.
+	// Direct is the answer of the server block itself to every request (return, rewrite), before any location.
 	Direct *Target `json:"direct,omitempty"`
-	// Cases are what it does with some requests, before any location.
+	// Cases are its answers to some requests, before any location.
 	Cases     []Case     `json:"cases,omitempty"`
 	Locations []Location `json:"locations"`
-	// Unmatched is what answers a path that no location takes; nil when there is a location for every path.
+	// Unmatched is the answer to a path without a location; nil if every path has one.
 	Unmatched *Location `json:"unmatched,omitempty"`
 	// KeepSlashes is merge_slashes off: //x is not /x.
 	KeepSlashes bool       `json:"keepSlashes,omitempty"`
@@ -107,35 +108,35 @@ type Location struct {
 	// Modifier is "", "=", "^~", "~", "~*" or "@".
 	Modifier string `json:"modifier,omitempty"`
 	Pattern  string `json:"pattern"`
-	// Internal is true for what no request from outside reaches. A rewrite, an error_page, a try_files, or an upstream's
-	// X-Accel-Redirect may lead there.
+	// Internal is true if no request from outside reaches it directly. A rewrite, an error_page, a try_files, or an
+	// upstream's X-Accel-Redirect may lead there.
 	Internal bool `json:"internal,omitempty"`
-	// Auth is the URI of the auth_request in force, with inheritance; empty when there is none or it is off, when Target answers
-	// before nginx asks (return, rewrite), and when the location that is asked lets everybody in by itself.
+	// Auth is the URI of the auth_request in effect, inherited or not. It is empty if there is none or it is off, if
+	// Target answers before nginx asks (return, rewrite), and if the requested location itself admits everybody.
 	Auth string `json:"auth,omitempty"`
-	// Basic is the realm of the auth_basic in force.
+	// Basic is the realm of the auth_basic in effect.
 	Basic string `json:"basic,omitempty"`
-	// Access are the allow and deny rules in force, the first that fits counts.
+	// Access lists the allow and deny rules in effect; the first match wins.
 	Access []string `json:"access,omitempty"`
-	// Methods are those that limit_except lets through when it denies all others; empty for every method. HEAD goes with GET.
+	// Methods lists those that limit_except admits if it denies all others; empty for every method. HEAD follows GET.
 	Methods []string `json:"methods,omitempty"`
-	// Target is what answers when no case does.
+	// Target is the answer if no case applies.
 	Target Target `json:"target"`
-	// Cases are what answers some requests instead: by if, rewrite, limit_except, try_files or error_page.
+	// Cases are the answers to some requests: by if, rewrite, limit_except, try_files or error_page.
 	Cases []Case `json:"cases,omitempty"`
-	// SlashRedirect is true when nginx answers the path without the last slash with a redirect to the one with it.
+	// SlashRedirect is true if nginx answers the path without the final slash with a redirect to the one with it.
 	SlashRedirect bool `json:"slashRedirect,omitempty"`
-	// Locations are those nested in it.
+	// Locations are its nested locations.
 	Locations []Location `json:"locations,omitempty"`
 	Place     tree.Place `json:"place"`
 }
 
-// Case is what answers a part of the requests.
+// Case is the answer to a part of the requests.
 type Case struct {
-	// When is the directive that chooses: "if ($request_method = GET)", "error_page 404 = @x".
+	// When is the condition's directive: "if ($request_method = GET)", "error_page 404 = @x".
 	When   string `json:"when"`
 	Target Target `json:"target"`
-	// Auth is as a Location's.
+	// Auth is like that of a Location.
 	Auth  string     `json:"auth,omitempty"`
 	Place tree.Place `json:"place"`
 }
@@ -151,32 +152,32 @@ const (
 	Handler  = "handler"  // a server of stream or mail
 )
 
-// Target is what answers.
+// Target is an answer.
 type Target struct {
 	// Kind is one of the constants.
 	Kind string `json:"kind"`
-	// Value is as written: an URL, a directory, an URI, a directive's name for Handler.
+	// Value is as written: a URL, a directory, a URI, a directive's name for Handler.
 	Value string `json:"value,omitempty"`
-	// Status is that of Return and Redirect. Of a Rewrite it is the one that the answer has instead of its own; 0 for its own.
+	// Status is that of Return and Redirect. For a Rewrite it replaces the answer's own status; 0 keeps that.
 	Status int `json:"status,omitempty"`
-	// Addresses are what Value means once upstreams are looked up: "127.0.0.1:8091", "unix:/run/x.sock". Where maps choose
-	// it is all that they can choose. Of a Rewrite they are the URIs that Value can mean, when it has variables and all of
-	// them are known.
+	// Addresses are the meaning of Value after resolving upstreams: "127.0.0.1:8091", "unix:/run/x.sock". If maps
+	// select the address, they are all possible ones. For a Rewrite they are the possible URIs of a Value with
+	// variables, if all are known.
 	Addresses []string `json:"addresses,omitempty"`
-	// RawURI is true when the path goes on as the client wrote it: a proxy_pass without URI (hole h).
+	// RawURI is true if the path is passed on as the client wrote it: a proxy_pass without URI (hole h).
 	RawURI bool `json:"rawURI,omitempty"`
-	// Chosen names the parts of the request that choose the address, host or port: "$http_x_aio_proxy_port", "$host",
-	// "server_name capture $port" (holes b, c, f). Of a Rewrite they choose the location.
+	// Chosen lists the parts of the request that select the address, host or port: "$http_x_aio_proxy_port", "$host",
+	// "server_name capture $port" (holes b, c, f). For a Rewrite they select the location.
 	Chosen []string `json:"chosen,omitempty"`
-	// Free is true when the request writes a part of the address itself; false when it only chooses among Addresses.
+	// Free is true if the request supplies a part of the address itself; false if it only selects among Addresses.
 	Free bool `json:"free,omitempty"`
-	// Escapes is true for an alias that ends in "/" below a prefix that does not: /x../ leads to the directory above.
+	// Escapes is true for an alias that ends in "/" below a prefix that does not: /x../ leads to the parent directory.
 	Escapes bool `json:"escapes,omitempty"`
 }
 
-// What conf.Read is asked with, and an include directive as it tells of it.
+// Options of conf.Read, and its result for an include directive.
 type (
-	// Options say what is known of a run.
+	// Options configures a reading.
 	Options = conf.Options
 	// Template is a file that envsubst turns into another.
 	Template = conf.Template
@@ -184,8 +185,8 @@ type (
 	Include = conf.Include
 )
 
-// Read reads the configuration whose main file is at path, a Config for each choice of templates. A main file that isn't
-// there is fs.ErrNotExist; whatever else is wrong is a Note, and never an error or a panic, but for a ctx that ends.
+// Read reads the configuration whose main file is at path, as a Config for each choice of templates. A missing main
+// file is fs.ErrNotExist, and the end of ctx is an error. Other problems become a Note, never an error or a panic.
 func Read(ctx context.Context, img *tree.Image, path string, o Options) ([]Config, error) {
 	var out []Config
 	for c, err := range conf.Read(ctx, img, path, o) {

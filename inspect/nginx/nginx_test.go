@@ -35,12 +35,10 @@ func TestNotes(t *testing.T) {
 		{"http { perl_modules x; }", ":1: perl_modules x: code decides"},
 		{"load_module x.so;", ":1: load_module x.so: what a module does is not known"},
 		{"http { server { shiny on; } }", ":1: \"shiny\" is no directive of nginx itself"},
-		{"http {", ":2: the file ends inside of http"},
+		{"http {", ":2: unexpected end of file"},
 		{"http { } }", ":1: unexpected \"}\""},
 		{"http { server_tokens off }", ":1: unexpected \"}\""},
-		{"http { a \"b\"c; }", ":1: unexpected 'c' after a quoted word"},
 		{"user a\x00b;", ":1: there is a NUL byte"},
-		{"user " + strings.Repeat("a", 5000) + ";", ":1: a word of 5001 bytes"},
 		{"include /nginx.conf;", ":1: /nginx.conf includes itself"},
 		{"http { server { location / { auth_request /_a; proxy_pass http://x; } location /_a { return 200; } } }", ":1: auth_request /_a asks what lets everybody in"},
 		{"http { server { return nowhere; } }", ":1: invalid return code \"nowhere\""},
@@ -115,9 +113,9 @@ func TestRendered(t *testing.T) {
 		"note /c/without.conf:1: nothing is known of the value of ${ADDRESS}",
 		`note /c/without.conf:3: the value of LINES is more than a word: "listen 9;\nlisten 10;\n"`,
 		"note /c/all.template:1: envsubst without a list of names empties $host, which nginx would fill",
-		`note /c/without.conf:4: unknown "ports" variable: nginx would not start`,
+		`note /c/without.conf:6: unknown "ports" variable: nginx would not start`,
 		`listen ${ADDRESS}:8080 "${ADDRESS}" 8080 false at /c/without.conf:1`, `listen 9 "*" 9 false at /c/without.conf:3`,
-		`listen 10 "*" 10 false at /c/without.conf:3`, "/without at /c/without.conf:4", `listen 1 "*" 1 false at /c/x.template:2`,
+		`listen 10 "*" 10 false at /c/without.conf:4`, "/without at /c/without.conf:6", `listen 1 "*" 1 false at /c/x.template:2`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -8,8 +8,8 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// authority cuts an URL into host and port, and the rest. A variable beside the host may go on with a port or another host,
-// unless it is one that starts with a slash.
+// authority splits a URL into host with port, and the rest. A variable directly after the host may continue it with a
+// port or another host, unless its values begin with a slash.
 func (b *builder) authority(url string) (address, uri string) {
 	if _, rest, ok := strings.Cut(url, "://"); ok {
 		url = rest
@@ -33,7 +33,7 @@ func (b *builder) authority(url string) (address, uri string) {
 	return url[:end], url[end:]
 }
 
-// passTo makes the target of a proxy_pass.
+// passTo returns the target of a proxy_pass.
 func (b *builder) passTo(st *conf.Statement, captures []string) Target {
 	url := st.Arg(1)
 	t := Target{Kind: Proxy, Value: url}
@@ -72,14 +72,14 @@ func (b *builder) passTo(st *conf.Statement, captures []string) Target {
 			continue
 		}
 		add(withPort(host, port))
-		if name, _, _ := strings.Cut(host, ":"); t.Free && strings.Contains(name, "$") { // the request may name one of these
+		if name, _, _ := strings.Cut(host, ":"); t.Free && strings.Contains(name, "$") { // the request may name an upstream
 			add(b.everywhere...)
 		}
 	}
 	return t
 }
 
-// withPort adds the default port to an address that has none.
+// withPort adds the default port to an address without one.
 func withPort(address string, port int) string {
 	if strings.HasPrefix(address, "unix:") || port == 0 || lastColon(address) >= 0 || strings.Contains(address, "$") {
 		return address
@@ -87,7 +87,7 @@ func withPort(address string, port int) string {
 	return address + ":" + strconv.Itoa(port)
 }
 
-// rewriteTo makes the target of what leads to another location.
+// rewriteTo returns the target of a redirect to another location.
 func (b *builder) rewriteTo(uri string, captures []string) Target {
 	t := Target{Kind: Rewrite, Value: uri}
 	if strings.HasPrefix(uri, "http://") || strings.HasPrefix(uri, "https://") || strings.HasPrefix(uri, "$scheme") {

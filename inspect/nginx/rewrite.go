@@ -8,14 +8,14 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// phase is what the directives of the rewrite module do in a block, in their order.
+// phase is the result of the rewrite module's directives in a block, in their order.
 type phase struct {
-	end     *Target // what every request ends in that does not meet a case; nil when it goes on to the content
+	end     *Target // the end of every request outside the cases; nil if it continues to the content
 	at      tree.Place
 	cases   []Case
-	escapes []ifBlock // under these a request goes on to the content before end is reached
+	escapes []ifBlock // conditions under which a request continues to the content before end
 	ifs     []ifBlock
-	cooked  bool // the path or its arguments are nginx's own now, not as the client wrote them
+	cooked  bool // nginx has set the path or its arguments; they aren't the client's any more
 }
 
 type ifBlock struct {
@@ -23,13 +23,13 @@ type ifBlock struct {
 	block []*conf.Statement
 }
 
-// always are regular expressions that match every path.
+// always lists regular expressions that match every path.
 var always = []string{"^", "", ".*", "^.*", "^/", "/", "^(.*)$", "(.*)", "^(.*)", "^/(.*)$", "^/(.*)", "^.*$", "^/.*$", "^/.*"}
 
-// phase runs through the rewriting of a server or location.
+// phase evaluates the rewrite directives of a server or location.
 func (b *builder) phase(block []*conf.Statement, own scope) phase {
 	var p phase
-	var moved *Case // by a rewrite without a flag: it counts when nothing else ends the phase
+	var moved *Case // by a rewrite without a flag: used if nothing else ends the phase
 	b.steps(&p, &moved, block, own, "")
 	switch {
 	case moved == nil, p.end != nil && len(p.escapes) == 0:
@@ -41,7 +41,7 @@ func (b *builder) phase(block []*conf.Statement, own scope) phase {
 	return p
 }
 
-// steps runs through the directives of a block that is met when the condition holds; an empty one always does.
+// steps evaluates the directives of a block under a condition; an empty condition is always true.
 func (b *builder) steps(p *phase, moved **Case, block []*conf.Statement, own scope, when string) {
 	end := func(st *conf.Statement, t Target, when string) {
 		if when == "" {
@@ -115,7 +115,7 @@ func (b *builder) steps(p *phase, moved **Case, block []*conf.Statement, own sco
 	}
 }
 
-// returned makes the target of a return directive (ngx_http_rewrite_return).
+// returned returns the target of a return directive (ngx_http_rewrite_return).
 func (b *builder) returned(st *conf.Statement) Target {
 	code, value := number(st.Arg(1)), st.Arg(2)
 	if code < 0 || len(st.Arg(1)) > 4 {

@@ -8,43 +8,43 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Route is a location as a request meets it, for lists.
+// Route is a location from a request's view, for lists.
 type Route struct {
 	// Server names the server: its listeners and names.
 	Server string `json:"server"`
-	// Path is modifier and pattern: "= /mcp", "/v1", "~ ^/(tickets|actions)$". Pattern is the pattern alone. What the
-	// server block itself does has the path "(server)", what it does with some requests "(server) if …", and what answers
-	// where there is no location "(no location)"; their Pattern is empty.
+	// Path is modifier and pattern: "= /mcp", "/v1", "~ ^/(tickets|actions)$". Pattern is the pattern alone. The server
+	// block's own answer has the path "(server)", its answers to some requests "(server) if …", and the answer without
+	// a location "(no location)"; their Pattern is empty.
 	Path    string `json:"path"`
 	Pattern string `json:"pattern"`
 	Target  Target `json:"target"`
 	Auth    string `json:"auth,omitempty"`
-	// Public is false when every listener of the server is on loopback.
+	// Public is false if every listener of the server is on loopback.
 	Public bool `json:"public"`
-	// Answers is true when something other than an error (4xx, 5xx, deny, internal) answers.
+	// Answers is true if the answer can be other than an error (4xx, 5xx, deny, internal).
 	Answers bool `json:"answers"`
-	// Open is true when some of that asks no auth_request.
+	// Open is true if one of these answers requires no auth_request.
 	Open  bool       `json:"open"`
 	Place tree.Place `json:"place"`
-	// Also are the other ends that answer, where conditions or redirects inside of nginx lead to them.
+	// Also lists the other ends with an answer, reached by conditions or internal redirects.
 	Also []Outcome `json:"also,omitempty"`
 }
 
-// Outcome is what a request that comes to a location can end in, once rewrites, try_files and error pages are followed.
+// Outcome is a possible end of a request to a location, after rewrites, try_files and error pages.
 type Outcome struct {
-	// When are the conditions on the way, Via the locations that it is led through after the first one.
+	// When lists the conditions on the way, Via the locations after the first one.
 	When []string `json:"when,omitempty"`
 	Via  []string `json:"via,omitempty"`
-	// Target is what answers. A Rewrite is one whose goal is not known.
+	// Target is the answer. A Rewrite has an unknown destination.
 	Target Target `json:"target"`
-	// Auth is the auth_request that the request passes on the way; empty for none.
+	// Auth is the auth_request on the way; may be empty.
 	Auth string `json:"auth,omitempty"`
-	// Answers is true when it is no error.
+	// Answers is true if it is not an error.
 	Answers bool       `json:"answers"`
 	Place   tree.Place `json:"place"`
 }
 
-// Routes lists every location of every server, nested ones too, and each server's Direct.
+// Routes returns every location of every server, nested ones included, and each server's Direct.
 func (c *Config) Routes() []Route {
 	var out []Route
 	for i := range c.Servers {
@@ -95,12 +95,13 @@ func (c *Config) Routes() []Route {
 
 func answers(o Outcome) bool { return o.Answers }
 
-// reached is false when the server block answers every request itself.
+// reached is false if the server block answers every request itself.
 func (s *Server) reached() bool {
 	return s.Direct == nil || s.Direct.Kind == Rewrite
 }
 
-// Label names the server by its listeners and names: "*:8080 [::]:8080 example.org". Of very many it has the first ones.
+// Label identifies the server by its listeners and names: "*:8080 [::]:8080 example.org". It lists only the first of
+// very many.
 func (s *Server) Label() string {
 	var out []string
 	for _, l := range s.Listen {
@@ -115,7 +116,7 @@ func (s *Server) Label() string {
 
 const maxLabel = 16
 
-// String is address and port: "*:8080", "unix:/run/x.sock". A port that is not known is as it is written.
+// String returns address and port: "*:8080", "unix:/run/x.sock". An unknown port is as written.
 func (l Listen) String() string {
 	switch {
 	case strings.HasPrefix(l.Address, "unix:"):
@@ -126,7 +127,7 @@ func (l Listen) String() string {
 	return l.Address + ":" + strconv.Itoa(l.Port)
 }
 
-// eachLocation visits every location, those nested in one after it, and Unmatched at last.
+// eachLocation visits every location, nested ones after their outer one, and finally Unmatched.
 func (s *Server) eachLocation(visit func(*Location)) {
 	var walk func(locations []Location)
 	walk = func(locations []Location) {
@@ -141,7 +142,7 @@ func (s *Server) eachLocation(visit func(*Location)) {
 	}
 }
 
-// How far outcomes are followed. nginx gives up after 10 redirects inside of it (NGX_HTTP_MAX_URI_CHANGES).
+// Limits for following outcomes. nginx stops after 10 internal redirects (NGX_HTTP_MAX_URI_CHANGES).
 const (
 	maxRedirects = 10
 	maxOutcomes  = 64
@@ -152,7 +153,7 @@ const (
 type follower struct {
 	server *Server
 	paths  matcher
-	goals  map[string]*Location // where the URIs that were asked for lead
+	goals  map[string]*Location // destinations of requested URIs
 	out    []Outcome
 	steps  int
 }
@@ -195,10 +196,10 @@ func (f *follower) location(l *Location, o Outcome, status, redirects int) {
 	}
 }
 
-// target ends at t; status is what an error_page has sent instead, 0 for none.
+// target ends at t; status is the one set by an error_page, or 0.
 func (f *follower) target(t Target, o Outcome, status, redirects int) {
 	o.Target = t
-	if f.steps++; f.steps > 10*maxOutcomes || len(f.out) >= maxOutcomes { // more than are looked at: the last one stands for all
+	if f.steps++; f.steps > 10*maxOutcomes || len(f.out) >= maxOutcomes { // beyond the limit: the last one stands for all
 		if f.steps < 1<<20 {
 			o.Answers, f.steps = true, 1<<20
 			f.out = append(f.out, o)
@@ -243,7 +244,7 @@ func (f *follower) target(t Target, o Outcome, status, redirects int) {
 	f.out = append(f.out, o)
 }
 
-// goal finds the location that an URI or a name leads to; false when that depends on the request.
+// goal returns the location to which a URI or a name leads; false if that depends on the request.
 func (f *follower) goal(uri string) (l *Location, known bool) {
 	l, known = f.goals[uri]
 	switch {

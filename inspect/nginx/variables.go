@@ -11,25 +11,25 @@ import (
 	"github.com/slimctl/slimctl/inspect/nginx/conf"
 )
 
-// variable is what can give a variable of nginx its value.
+// variable holds the possible sources of a variable's value.
 type variable struct {
-	// exprs are the values that directives give it; constant is false when there are others too.
+	// exprs are the values that directives assign; constant is false if there are others, too.
 	exprs    []string
 	constant bool
-	// sources are expressions that choose among exprs, or that a capture is a piece of.
+	// sources are expressions that select among exprs, or that contain a capture.
 	sources []string
 	capture bool
-	// part is the request's own, such as "server_name capture $port".
+	// part is the part of the request, such as "server_name capture $port".
 	part []string
-	// free is true when the request writes it.
+	// free is true if the request supplies the value.
 	free bool
 
 	expanding bool
-	all       []string // refs of exprs and sources, once asked for
-	values    []string // refs of exprs
+	all       []string // refs of exprs and sources, cached
+	values    []string // refs of exprs, cached
 }
 
-// refs gives the variables that this one depends on, valueRefs those that are in its values.
+// refs returns the variables on which this one depends, valueRefs those in its values.
 func (d *variable) refs() []string {
 	d.valueRefs()
 	return d.all
@@ -43,12 +43,12 @@ func (d *variable) valueRefs() []string {
 	return d.values
 }
 
-// variables are those of http or of stream.
+// variables holds those of http or of stream.
 type variables struct {
 	of       map[string]*variable
 	unfilled map[string]bool
-	uses     map[string][]string // by variable, what its value decides
-	rewrites bool                // there is a rewrite, so that $uri may be anything
+	uses     map[string][]string // by variable, the uses of its value
+	rewrites bool                // there is a rewrite, so $uri may be anything
 }
 
 func (v *variables) define(name string) *variable {
@@ -61,14 +61,14 @@ func (v *variables) define(name string) *variable {
 	return d
 }
 
-// segment is a piece of an expression: literal text, or a variable by its name; at is where it starts.
+// segment is a piece of an expression: literal text, or a variable by its name; at is its offset.
 type segment struct {
 	text, name string
 	at         int
 }
 
-// split cuts an expression as ngx_http_script_compile does. Names of variables are in lower case, since nginx doesn't tell
-// the cases apart.
+// split splits an expression like ngx_http_script_compile. Names of variables become lower case, since nginx ignores
+// the case.
 func split(expr string) (out []segment, err error) {
 	for i := 0; i < len(expr); {
 		if expr[i] != '$' {
@@ -102,7 +102,7 @@ func split(expr string) (out []segment, err error) {
 	return out, nil
 }
 
-// names gives the variables of expr.
+// names returns the variables of expr.
 func names(expr string) []string {
 	if !strings.Contains(expr, "$") {
 		return nil
@@ -119,7 +119,7 @@ func names(expr string) []string {
 
 func isCapture(name string) bool { return len(name) == 1 && name[0] >= '1' && name[0] <= '9' }
 
-// refs gives the variables in exprs, each once.
+// refs returns the variables in exprs, each once.
 func refs(exprs []string) []string {
 	var out []string
 	for _, e := range exprs {
@@ -129,11 +129,11 @@ func refs(exprs []string) []string {
 	return slices.Compact(out)
 }
 
-// maxSteps bounds how far one question about variables is followed through maps and set.
+// maxSteps limits the steps through maps and set for one query.
 const maxSteps = 500
 
-// walk visits the variables in expr, and those that they depend on, each once: visit says on what to go on with. It gives
-// false when they are too many.
+// walk visits the variables in expr, and those on which they depend, each once; visit returns the next ones. It returns
+// false beyond the limit.
 func (v *variables) walk(expr string, visit func(name string, d *variable) (next []string)) bool {
 	seen := map[string]bool{}
 	pending := names(expr)
@@ -151,7 +151,8 @@ func (v *variables) walk(expr string, visit func(name string, d *variable) (next
 	return true
 }
 
-// parts gives the parts of the request that the value of expr depends on, sorted. captures says where $1 to $9 come from.
+// parts returns the parts of the request on which the value of expr depends, sorted. captures are the sources of $1 to
+// $9.
 func (v *variables) parts(expr string, captures []string) []string {
 	var out []string
 	if !v.walk(expr, func(name string, d *variable) []string {
@@ -178,7 +179,7 @@ func (v *variables) parts(expr string, captures []string) []string {
 	return slices.Compact(out)
 }
 
-// free says whether the request writes a part of expr's value, and doesn't only choose among constants.
+// free reports whether the request supplies a part of expr's value, rather than only selecting among constants.
 func (v *variables) free(expr string) bool {
 	free := false
 	all := v.walk(expr, func(name string, d *variable) []string {
@@ -195,11 +196,14 @@ func (v *variables) free(expr string) bool {
 	return free || !all
 }
 
-// maxValues bounds what expand gives.
+// maxValues limits the result of expand.
 const maxValues = 64
 
-// expand gives every value that expr can have when all of them are in the configuration; false when they are not, or are
-// too many.
+// maxValueSize limits a value of expand, in bytes.
+const maxValueSize = 4096
+
+// expand returns every possible value of expr if all of them are in the configuration. It returns false if not, or if
+// they are too many.
 func (v *variables) expand(expr string) ([]string, bool) {
 	steps := 0
 	return v.expandIn(expr, &steps)
@@ -236,7 +240,7 @@ func (v *variables) expandIn(expr string, steps *int) ([]string, bool) {
 		var next []string
 		for _, o := range out {
 			for _, option := range options {
-				if len(o)+len(option) > conf.MaxWord {
+				if len(o)+len(option) > maxValueSize {
 					return nil, false
 				}
 				next = append(next, o+option)
@@ -248,7 +252,7 @@ func (v *variables) expandIn(expr string, steps *int) ([]string, bool) {
 	return slices.Compact(out), true
 }
 
-// use remembers what the value of expr decides.
+// use records a use of expr's value.
 func (v *variables) use(expr, decides string) {
 	for pending := names(expr); len(pending) > 0; {
 		name := pending[len(pending)-1]
@@ -276,7 +280,7 @@ func (v *variables) groups(pattern, from string) {
 	}
 }
 
-// collect gathers the definitions of a block and of all blocks in it.
+// collect collects the definitions in a block and its nested blocks.
 func (v *variables) collect(block []*conf.Statement) {
 	for _, s := range block {
 		switch s.Name() {
@@ -287,7 +291,7 @@ func (v *variables) collect(block []*conf.Statement) {
 			if len(s.Words) == 3 {
 				d := v.define(s.Arg(1))
 				d.exprs = append(d.exprs, s.Arg(2))
-				// A variable that is set in one place and used in another may be empty there, or something that $1 was.
+				// A variable that is set in one place and used in another may be empty there, or come from $1.
 				if slices.ContainsFunc(names(s.Arg(2)), isCapture) {
 					d.free = true
 				}
@@ -295,7 +299,7 @@ func (v *variables) collect(block []*conf.Statement) {
 		case "auth_request_set":
 			d := v.define(s.Arg(1))
 			d.exprs, d.constant = append(d.exprs, s.Arg(2)), false
-		case "geo", "split_clients": // which a note tells of, as of code
+		case "geo", "split_clients": // a note reports these, like code
 			d := v.define(s.Last())
 			d.constant, d.free = false, true
 			continue
@@ -364,7 +368,7 @@ func withoutCaptures(expr string) string {
 	return out.String()
 }
 
-// number reads a status; -1 for what is none.
+// number parses a status; it returns -1 for an invalid one.
 func number(s string) int {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/slimctl/slimctl/image/deb822"
 )
 
-// Where dpkg keeps its database (dpkg(1), "FILES"), and where images without a dpkg have it: distroless has one file for
-// each package below status.d.
+// The locations of dpkg's database (dpkg(1), "FILES"), and of its substitute in images without dpkg: distroless has one
+// file for each package below status.d.
 const (
 	dpkgStatus     = "/var/lib/dpkg/status"
 	dpkgStatusD    = "/var/lib/dpkg/status.d"
@@ -21,7 +21,7 @@ const (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// diversion says that one path of every package but one lies elsewhere (dpkg-divert(1)).
+// diversion moves one path of every package except one (dpkg-divert(1)).
 type diversion struct{ to, by string }
 
 // dpkg reads dpkg's database.
@@ -43,7 +43,7 @@ func (r *reader) dpkg(f *found) {
 	}
 	for _, name := range sortedKeys(f.dpkgInfo) {
 		if p := f.dpkgInfo[name]; strings.HasSuffix(name, ".list") && !used[p] {
-			r.note(p, 0, "a list of files of a package that the status doesn't name")
+			r.addNote(p, 0, "a list of files of a package that the status doesn't name")
 		}
 	}
 	lists := map[string]bool{}
@@ -67,50 +67,51 @@ func (r *reader) dpkg(f *found) {
 	}
 }
 
-// dpkgStanza reads what the status says of one package; list finds the list of its files.
+// dpkgStanza reads one package of the status file; list returns the path of its file list.
 func (r *reader) dpkgStanza(s *deb822.Stanza, file string, list func(name, arch string) string, diversions map[string]diversion) {
 	for _, line := range s.Bad {
-		r.note(file, line, "neither a field nor the continuation of one")
+		r.addNote(file, line, "neither a field nor the continuation of one")
 	}
-	name, version, arch := clip(s.Get("Package")), s.Get("Version"), s.Get("Architecture")
+	name, version, arch := copyText(s.Get("Package")), s.Get("Version"), s.Get("Architecture")
 	if name == "" {
-		r.note(file, s.Line, "a paragraph without Package")
+		r.addNote(file, s.Line, "a paragraph without Package")
 		return
 	}
 	listed := list(name, arch)
-	// Status has three words: what is wanted, whether something is wrong, and how it is. A file of status.d has none.
-	if status := clip(s.Get("Status")); status != "" || file == dpkgStatus {
+	// Status has three words: the desired state, the error flag, and the current state. A file of status.d has none.
+	if status := copyText(s.Get("Status")); status != "" || file == dpkgStatus {
 		words := strings.Fields(status)
 		switch {
 		case len(words) != 3:
-			r.note(file, s.Line, fmt.Sprintf("%s: status is %q, not three words", name, status))
+			r.addNote(file, s.Line, fmt.Sprintf("%s: status is %q, not three words", name, status))
 		case words[2] == "not-installed":
 			return
 		case words[2] == "config-files":
-			r.note(file, s.Line, name+" is removed, but its configuration is not")
+			r.addNote(file, s.Line, name+" is removed, but its configuration is not")
 			return
 		case words[1] != "ok" || words[2] != "installed":
-			r.note(file, s.Line, fmt.Sprintf("%s is not wholly installed: its status is %q", name, status))
+			r.addNote(file, s.Line, fmt.Sprintf("%s is not wholly installed: its status is %q", name, status))
 		}
 	}
 	if version == "" {
-		r.note(file, s.Line, name+" has no Version")
+		r.addNote(file, s.Line, name+" has no Version")
 	}
-	n, ok := r.add(Package{Kind: Dpkg, Name: name, Version: version, Arch: arch, Place: r.img.Place(file, s.Line)}, "")
+	n, ok := r.addPackage(Package{Kind: Dpkg, Name: name, Version: version, Arch: arch, Place: r.img.Place(file, s.Line)}, "")
 	if !ok {
 		return
 	}
 	if listed == "" {
-		r.note(file, s.Line, name+" has no list of its files")
+		r.addNote(file, s.Line, name+" has no list of its files")
 		return
 	}
 	r.dpkgFiles(n, name, listed, diversions)
 }
 
-// dpkgFiles reads the list of a package's files and directories, or its checksums: "hash  path" without the leading slash.
+// dpkgFiles reads the list of a package's files and directories, or its checksums: "hash  path" without the leading
+// slash.
 func (r *reader) dpkgFiles(n int32, name, list string, diversions map[string]diversion) {
 	text, sums := r.files[list], path.Ext(list) == ".md5sums"
-	// What has something below it is a directory for the package, even where the image has a symlink to one: /bin.
+	// A path with others below it is a directory for the package, even if the image has a symlink there: /bin.
 	dirs, last := map[string]bool{}, ""
 	if !sums {
 		for l := range strings.Lines(text) {
@@ -128,7 +129,7 @@ func (r *reader) dpkgFiles(n int32, name, list string, diversions map[string]div
 			}
 		}
 		if r.claims >= maxNamed {
-			return // which is noted
+			return // the note exists already
 		}
 		if len(l) < 2 || l[0] != '/' || l == "/." || dirs[l] {
 			continue
@@ -137,7 +138,7 @@ func (r *reader) dpkgFiles(n int32, name, list string, diversions map[string]div
 		if d, ok := diversions[p]; ok && d.by != name {
 			p = d.to
 		}
-		r.claim(n, p)
+		r.claimPath(n, p)
 	}
 }
 
@@ -153,7 +154,7 @@ func (r *reader) diversions() map[string]diversion {
 		out[r.canonical(lines[i])] = diversion{to: r.canonical(lines[i+1]), by: lines[i+2]}
 	}
 	if len(lines)%3 != 0 {
-		r.note(dpkgDiversions, len(lines), "the last diversion is cut: each has three lines")
+		r.addNote(dpkgDiversions, len(lines), "the last diversion is cut: each has three lines")
 	}
 	return out
 }

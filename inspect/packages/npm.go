@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// npm reads the npm package whose package.json is at p. Node finds a package by its directory in node_modules: one without
-// a name has that of its directory there, and is no package elsewhere.
+// npm reads the npm package whose package.json is at p. Node finds a package by its directory in node_modules. Without
+// a name a package has that directory's name there, and is not a package elsewhere.
 func (r *reader) npm(p string) {
 	dir, module := path.Dir(p), isModule(p)
 	var manifest struct {
@@ -17,7 +17,7 @@ func (r *reader) npm(p string) {
 	}
 	if text, ok := r.files[p]; ok {
 		if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &manifest); err != nil && module {
-			r.note(p, 0, fmt.Sprintf("no package.json that npm would read: %v", err))
+			r.addNote(p, 0, fmt.Sprintf("no package.json that npm would read: %v", err))
 		}
 	}
 	if manifest.Name == "" && !module {
@@ -27,7 +27,7 @@ func (r *reader) npm(p string) {
 		manifest.Name = dir[strings.LastIndex(dir, nodeModules)+len(nodeModules):]
 	}
 	pkg := Package{Kind: NPM, Name: manifest.Name, Version: manifest.Version, Dir: dir, Place: r.img.Place(p, 0)}
-	if n, ok := r.add(pkg, ""); ok {
+	if n, ok := r.addPackage(pkg, ""); ok {
 		r.npmDirs[dir] = n
 		if module {
 			r.db.modules[dir] = n

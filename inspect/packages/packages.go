@@ -1,4 +1,4 @@
-// Package packages reads which packages an image has (dpkg, pip, npm), how big they are, and which files are theirs.
+// Package packages reads the installed packages of an image (dpkg, pip, npm), their sizes and their files.
 package packages
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Kinds of a package.
+// Kinds of a Package.
 const (
 	Dpkg = "dpkg"
 	Pip  = "pip"
@@ -27,41 +27,40 @@ type Package struct {
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Arch is dpkg's; empty otherwise.
+	// Arch is the architecture for dpkg; empty otherwise.
 	Arch string `json:"arch,omitempty"`
-	// Dir is where a pip or npm package lies.
+	// Dir is the directory of a pip or npm package.
 	Dir string `json:"dir,omitempty"`
-	// Size is in bytes: of its files that are in the image, each counted once. Files is how many.
+	// Size is the size in bytes of its files in the image, each counted once. Files is their number.
 	Size  int64 `json:"size"`
 	Files int   `json:"files"`
-	// Missing is how many of the files and empty directories that its record names are not in the image. Compiled Python
-	// is not counted.
+	// Missing is the number of recorded files and empty directories that the image lacks, without compiled Python.
 	Missing int `json:"missing,omitempty"`
-	// Hollow is true when all that it named is missing, but for documentation and the record itself: the database says that
-	// the package is installed, and it is not.
+	// Hollow is true if all recorded files are missing, except documentation and the record itself: the database lists
+	// the package, but it is not installed.
 	Hollow bool       `json:"hollow,omitempty"`
 	Place  tree.Place `json:"place"`
 }
 
-// Database is every package of an image.
+// Database holds all packages of an image.
 type Database struct {
 	// Packages are sorted by kind, name and directory.
 	Packages []Package   `json:"packages"`
 	Notes    []tree.Note `json:"notes,omitempty"`
 
-	// owners has the position in Packages by the hash of the path: a tenth of what the paths would take. The seed is
-	// random, so that no image can be made whose paths collide.
+	// owners maps the hash of a path to a position in Packages, with a tenth of the paths' memory. The seed is random,
+	// so that no image can be made with colliding paths.
 	owners map[uint64]int32
 	seed   maphash.Seed
-	// modules has the position in Packages by the directory of an npm package.
+	// modules maps the directory of an npm package to its position in Packages.
 	modules map[string]int32
 }
 
-// Read reads the databases of img. What makes no sense in them is a note; an error is a layer that can't be read.
+// Read reads the databases of img. Invalid content becomes a note; an error reports a layer that can't be read.
 func Read(ctx context.Context, img *tree.Image) (*Database, error) {
 	r := newReader(img)
-	found := r.find()
-	if err := r.read(ctx, found); err != nil {
+	found := r.findDatabases()
+	if err := r.readFiles(ctx, found); err != nil {
 		return nil, err
 	}
 	r.dpkg(found)
@@ -75,14 +74,14 @@ func Read(ctx context.Context, img *tree.Image) (*Database, error) {
 			break
 		}
 	}
-	r.count()
-	r.sort()
+	r.countFiles()
+	r.sortPackages()
 	return r.db, nil
 }
 
-// Owner is the package that a path belongs to, whether it is in the image or missing; nil when none does. The path is one
-// of the merged tree: without symlinks among its parents. A file inside of an npm package belongs to it, and a file that
-// both dpkg and another name belongs to dpkg. Of directories only npm's and empty ones belong to a package.
+// Owner returns the package that owns a path, whether the file exists or not; nil if none does. The path is one of the
+// merged tree: without symlinks among its parents. A file inside an npm package belongs to that, and a file named by
+// dpkg and another belongs to dpkg. Only npm's and empty directories belong to a package.
 func (d *Database) Owner(path string) *Package {
 	if d == nil {
 		return nil
@@ -98,12 +97,12 @@ func (d *Database) Owner(path string) *Package {
 
 func (d *Database) hash(path string) uint64 { return maphash.String(d.seed, path) }
 
-// nodeModules is the directory below which Node looks for packages.
+// nodeModules is the path element below which Node looks for packages.
 const nodeModules = "/node_modules/"
 
-// module finds the innermost npm package around p.
+// module returns the innermost npm package around p.
 func (d *Database) module(p string) (int32, bool) {
-	if !strings.Contains(p, nodeModules) { // sooner told than where the last one is
+	if !strings.Contains(p, nodeModules) { // faster than searching for the last one
 		return 0, false
 	}
 	for end := len(p); ; {
@@ -116,11 +115,11 @@ func (d *Database) module(p string) (int32, bool) {
 				return n, true
 			}
 		}
-		end = i + 1 // a node_modules may follow another one directly
+		end = i + 1 // a node_modules may directly follow another
 	}
 }
 
-// moduleDir is the directory of the package whose name begins at start of p: one element, or two when it has a scope.
+// moduleDir returns the directory of the package whose name begins at start of p: one element, or two with a scope.
 func moduleDir(p string, start int) string {
 	end := start
 	if end < len(p) && p[end] == '@' {
@@ -136,40 +135,41 @@ func moduleDir(p string, start int) string {
 	return p
 }
 
-// Bounds of what a hostile image can make us do. A real one has 2,000 packages, 300,000 files named, 20 MB of databases.
+// Limits for a hostile image. A real one has 2,000 packages, 300,000 recorded files, 20 MB of databases.
 const (
 	maxDatabases = 64 << 20 // bytes that are read
 	maxPackages  = 20_000
 	maxFiles     = 2 * maxPackages // that are read
-	maxNamed     = 1_000_000       // files that packages name
+	maxNamed     = 1_000_000       // files named by packages
 	maxNotes     = 1000
 	maxText      = 256  // bytes of a name or a version
 	maxPath      = 4096 // Linux's PATH_MAX
 	maxDirs      = 1 << 16
 )
 
-// reader is a Database while it is made.
+// reader is a Database under construction.
 type reader struct {
 	img   *tree.Image
 	db    *Database
-	files map[string]string // by path, their content
-	// records has, for each package, the directory of its record; empty for dpkg's, which lie elsewhere.
+	files map[string]string // contents by path
+	// records holds the directory of each package's record; empty for dpkg's, which are elsewhere.
 	records []string
-	// named and there are, for each package, how many files it names that are more than documentation and the record, and
-	// how many of these are in the image.
+	// named and there hold, for each package, the number of recorded files other than documentation and the record, and
+	// the number of those that exist.
 	named, there []int32
-	full         bool // there are too many packages
+	full         bool // the limit for packages is reached
 	claims       int
-	// others are the packages that name a path after its owner has, by the path's hash.
+	// others maps a path's hash to the packages that name it after its owner.
 	others map[uint64][]int32
-	// linked are the files that have other names; counted are those of them that a package has counted.
+	// linked lists files with several names; counted those of them that a package has counted.
 	linked   map[string]bool
 	counted  map[counted]bool
 	symlinks map[string]bool
-	// dirs remembers where directories really are: databases name the same ones over and over.
+	// dirs caches the resolved directories: databases repeat the same ones.
 	dirs map[string]string
-	// npmDirs has the position in Packages by the directory of every npm package, also one outside node_modules, which
-	// owns nothing: rules that trust a package's files must not trust all that lies beside a package.json.
+	// npmDirs maps the directory of every npm package to its position in Packages. It includes those outside
+	// node_modules, which own nothing: rules that trust a package's files must not trust everything beside a
+	// package.json.
 	npmDirs map[string]int32
 }
 
@@ -187,13 +187,13 @@ type counted struct {
 	n    int32
 }
 
-// found are the paths of an image's databases.
+// found holds the paths of an image's databases.
 type found struct {
-	dpkgInfo map[string]string // by name in the info directory, the path
+	dpkgInfo map[string]string // paths by name in the info directory
 	statusD  []string
 	dists    []string // METADATA, PKG-INFO, or a single egg-info file
-	modules  []string // package.json of a directory in which Node looks for a package
-	// manifests are the other package.json files. One with a name is a package, as for syft.
+	modules  []string // package.json files of directories in which Node looks for a package
+	// manifests holds the other package.json files. One with a name is a package, as for syft.
 	manifests []string
 }
 
@@ -203,8 +203,8 @@ func isModule(p string) bool {
 	return i >= 0 && moduleDir(p, i+len(nodeModules))+"/package.json" == p
 }
 
-// find looks for databases.
-func (r *reader) find() *found {
+// findDatabases finds the databases.
+func (r *reader) findDatabases() *found {
 	f := &found{dpkgInfo: map[string]string{}}
 	for e := range r.img.Walk("/") {
 		switch e.Type {
@@ -242,8 +242,8 @@ func (r *reader) find() *found {
 	return f
 }
 
-// read reads every file that is needed, in one go.
-func (r *reader) read(ctx context.Context, f *found) error {
+// readFiles reads every needed file in one pass.
+func (r *reader) readFiles(ctx context.Context, f *found) error {
 	var want []string
 	var total int64
 	add := func(p string) {
@@ -254,12 +254,12 @@ func (r *reader) read(ctx context.Context, f *found) error {
 		switch {
 		case !ok || e.Digest == (tree.Digest{}):
 			if _, there := r.img.Lookup(r.canonical(p)); there {
-				r.note(p, 0, "it is no file that can be read")
+				r.addNote(p, 0, "it is no file that can be read")
 			}
 		case e.Size > tree.MaxRead:
-			r.note(p, 0, fmt.Sprintf("it has %d bytes, more than the %d that are read of a file", e.Size, tree.MaxRead))
+			r.addNote(p, 0, fmt.Sprintf("it has %d bytes, more than the %d that are read of a file", e.Size, tree.MaxRead))
 		case total+e.Size > maxDatabases, len(want) == maxFiles:
-			r.note(p, 0, "not read: the image's package databases are larger than any real one")
+			r.addNote(p, 0, "not read: the image's package databases are larger than any real one")
 		default:
 			total += e.Size
 			want = append(want, p)
@@ -279,7 +279,7 @@ func (r *reader) read(ctx context.Context, f *found) error {
 	}
 	for _, p := range f.dists {
 		if add(p); len(want) == maxFiles {
-			r.note(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
+			r.addNote(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
 			break
 		}
 		if _, ok := r.img.Lookup(record(p)); ok {
@@ -288,7 +288,7 @@ func (r *reader) read(ctx context.Context, f *found) error {
 	}
 	for _, p := range slices.Concat(f.modules, f.manifests) {
 		if add(p); len(want) == maxFiles {
-			r.note(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
+			r.addNote(p, 0, fmt.Sprintf("what follows is not read: package databases have more than %d files", maxFiles))
 			break
 		}
 	}
@@ -304,18 +304,18 @@ func (r *reader) read(ctx context.Context, f *found) error {
 	return nil
 }
 
-// add makes a package and gives its position. What it claims next is its own. It is false when there are too many.
-func (r *reader) add(p Package, record string) (int32, bool) {
+// addPackage adds a package and returns its position. Later claims are for it. It returns false beyond the limit.
+func (r *reader) addPackage(p Package, record string) (int32, bool) {
 	n := len(r.db.Packages)
 	if n == maxPackages {
 		if !r.full {
-			// First, since there may be more notes than are kept.
+			// First, since the notes may exceed their limit.
 			r.db.Notes = slices.Insert(r.db.Notes, 0, tree.Note{Place: p.Place, Text: fmt.Sprintf("not read: these are more than %d packages", maxPackages)})
 		}
 		r.full = true
 		return 0, false
 	}
-	p.Name, p.Version, p.Arch = clip(p.Name), clip(p.Version), clip(p.Arch)
+	p.Name, p.Version, p.Arch = copyText(p.Name), copyText(p.Version), copyText(p.Arch)
 	r.db.Packages = append(r.db.Packages, p)
 	r.records = append(r.records, record)
 	r.named = append(r.named, 0)
@@ -323,13 +323,14 @@ func (r *reader) add(p Package, record string) (int32, bool) {
 	return int32(n), true
 }
 
-// clip gives a copy of s that doesn't hold the file that it is a part of, and no more than maxText of it.
-func clip(s string) string { return strings.Clone(s[:min(len(s), maxText)]) }
+// copyText returns a copy of s that doesn't keep the file in memory, limited to maxText.
+func copyText(s string) string { return strings.Clone(s[:min(len(s), maxText)]) }
 
-// canonical is p as the merged tree has it: with the symlinks among its parents followed. What can't be stays as it is.
+// canonical returns the path of p in the merged tree, with the symlinks among its parents resolved. An unresolvable
+// path stays unchanged.
 func (r *reader) canonical(p string) string {
 	if len(p) > maxPath {
-		return p // nothing can have this path
+		return p // too long for a path
 	}
 	i := max(strings.LastIndexByte(p, '/'), 0)
 	if dir := r.dir(p[:i]); dir != p[:i] {
@@ -338,7 +339,7 @@ func (r *reader) canonical(p string) string {
 	return p
 }
 
-// dir is canonical for a directory, its own symlink followed too. The root is "".
+// dir resolves a directory like canonical, its own symlink included. The root is "".
 func (r *reader) dir(p string) string {
 	if p == "" {
 		return ""
@@ -359,12 +360,12 @@ func (r *reader) dir(p string) string {
 	return to
 }
 
-// claim notes that package n, the last one that was added, names the path p, which is one of the tree. The first package
-// that does so owns it. Until all is counted, a named path is a missing one.
-func (r *reader) claim(n int32, p string) {
+// claimPath records that package n, the last one added, names the path p of the tree. The first claim wins. Until
+// everything is counted, a claimed path counts as missing.
+func (r *reader) claimPath(n int32, p string) {
 	if r.claims++; r.claims >= maxNamed {
 		if r.claims == maxNamed {
-			r.note(r.db.Packages[n].Place.Path, 0, fmt.Sprintf("not wholly read: packages name more than %d files", maxNamed))
+			r.addNote(r.db.Packages[n].Place.Path, 0, fmt.Sprintf("not wholly read: packages name more than %d files", maxNamed))
 		}
 		return
 	}
@@ -387,7 +388,7 @@ func (r *reader) claim(n int32, p string) {
 	}
 }
 
-// isBody reports whether a file that package n names is more than documentation and the record.
+// isBody reports whether a file of package n is something other than documentation and the record.
 func (r *reader) isBody(n int32, p string) bool {
 	if below, ok := strings.CutPrefix(p, "/usr/share/"); ok {
 		top, _, _ := strings.Cut(below, "/")
@@ -400,15 +401,15 @@ func (r *reader) isBody(n int32, p string) bool {
 	return record == "" || !image.Within(p, record)
 }
 
-// count gives each package what is in the image of its files.
-func (r *reader) count() {
+// countFiles adds the existing files to the packages.
+func (r *reader) countFiles() {
 	var open []int32 // the npm packages around e, innermost last
 	for e := range r.img.Walk("/") {
 		h := r.db.hash(e.Path)
 		if n, ok := r.db.owners[h]; ok {
-			r.have(n, e)
+			r.countEntry(n, e)
 			for _, n := range r.others[h] {
-				r.have(n, e)
+				r.countEntry(n, e)
 			}
 		}
 		for len(open) > 0 && !image.Within(e.Path, r.db.Packages[open[len(open)-1]].Dir) {
@@ -418,7 +419,7 @@ func (r *reader) count() {
 			open = append(open, n)
 		}
 		if len(open) > 0 && !e.IsDir() {
-			r.has(open[len(open)-1], e)
+			r.addSize(open[len(open)-1], e)
 		}
 	}
 	for n := range r.db.Packages {
@@ -426,8 +427,8 @@ func (r *reader) count() {
 	}
 }
 
-// have counts an entry that package n named.
-func (r *reader) have(n int32, e *tree.Entry) {
+// countEntry counts an entry that package n named.
+func (r *reader) countEntry(n int32, e *tree.Entry) {
 	r.db.Packages[n].Missing--
 	if e.IsDir() {
 		return
@@ -435,11 +436,11 @@ func (r *reader) have(n int32, e *tree.Entry) {
 	if r.isBody(n, e.Path) {
 		r.there[n]++
 	}
-	r.has(n, e)
+	r.addSize(n, e)
 }
 
-// has adds an entry to package n's sizes.
-func (r *reader) has(n int32, e *tree.Entry) {
+// addSize adds an entry to package n's sizes.
+func (r *reader) addSize(n int32, e *tree.Entry) {
 	pkg := &r.db.Packages[n]
 	pkg.Files++
 	inode := e.Path
@@ -455,8 +456,8 @@ func (r *reader) has(n int32, e *tree.Entry) {
 	pkg.Size += e.Size
 }
 
-// note says something about a file.
-func (r *reader) note(p string, line int, text string) {
+// addNote adds a note about a file.
+func (r *reader) addNote(p string, line int, text string) {
 	switch n := len(r.db.Notes); {
 	case n < maxNotes:
 		r.db.Notes = append(r.db.Notes, tree.Note{Place: r.img.Place(p, line), Text: text})
@@ -465,8 +466,8 @@ func (r *reader) note(p string, line int, text string) {
 	}
 }
 
-// sort brings the packages into their order.
-func (r *reader) sort() {
+// sortPackages sorts the packages.
+func (r *reader) sortPackages() {
 	pkgs := r.db.Packages
 	order := make([]int32, len(pkgs))
 	for i := range order {

@@ -1,6 +1,8 @@
 package packages
 
 import (
+	"encoding/csv"
+	"iter"
 	"path"
 	"strings"
 
@@ -8,8 +10,9 @@ import (
 	"github.com/slimctl/slimctl/image/deb822"
 )
 
-// record is the file that may say which files belong to the Python package whose metadata is at p: RECORD, of the packaging
-// standard "Recording installed projects", or setuptools' installed-files.txt. It is what Python's importlib.metadata reads.
+// record returns the possible records of the files of the Python package whose metadata is at p: RECORD, of the
+// packaging standard "Recording installed projects", or setuptools' installed-files.txt. Python's importlib.metadata
+// reads the same.
 func record(p string) string {
 	dir, base := path.Split(p)
 	switch base {
@@ -30,10 +33,10 @@ func (r *reader) pip(p string) {
 	pkg := Package{Kind: Pip, Dir: path.Dir(dir), Place: r.img.Place(p, 0)}
 	for s := range deb822.All(r.files[p]) {
 		pkg.Name, pkg.Version = s.Get("Name"), s.Get("Version")
-		break // what follows is the description
+		break // the description follows
 	}
 	if pkg.Name == "" || pkg.Version == "" {
-		r.note(p, 0, "the metadata has no Name, or no Version: they are taken from the path")
+		r.addNote(p, 0, "the metadata has no Name, or no Version: they are taken from the path")
 		stem := strings.TrimSuffix(strings.TrimSuffix(path.Base(dir), ".dist-info"), ".egg-info")
 		name, version, _ := strings.Cut(stem, "-")
 		if pkg.Name == "" {
@@ -43,7 +46,7 @@ func (r *reader) pip(p string) {
 			pkg.Version, _, _ = strings.Cut(version, "-py")
 		}
 	}
-	n, ok := r.add(pkg, dir)
+	n, ok := r.addPackage(pkg, dir)
 	if !ok {
 		return
 	}
@@ -52,15 +55,12 @@ func (r *reader) pip(p string) {
 		base = dir
 	}
 	named := false
-	for text := r.files[record(p)]; text != "" && r.claims < maxNamed; {
-		var name string
-		if base == dir {
-			name, text, _ = strings.Cut(text, "\n")
-		} else {
-			name, text = recordLine(text)
+	for name := range recordNames(r.files[record(p)], base == dir) {
+		if r.claims >= maxNamed {
+			break
 		}
 		if name == "" || strings.HasSuffix(name, ".pyc") {
-			continue // compiled files come and go
+			continue // compiled files may exist or not
 		}
 		if name[0] != '/' {
 			name = base + "/" + name
@@ -68,43 +68,31 @@ func (r *reader) pip(p string) {
 		if strings.Contains(name, "./") || strings.Contains(name, "//") || strings.HasSuffix(name, ".") || strings.HasSuffix(name, "/") {
 			name = image.Clean(name)
 		}
-		r.claim(n, r.canonical(name))
+		r.claimPath(n, r.canonical(name))
 		named = true
 	}
 	if named {
 		return
 	}
-	// Without a record only the metadata is sure to be its own.
-	r.claim(n, p)
+	// Without a record only the metadata certainly belongs to it.
+	r.claimPath(n, p)
 	if dir != p {
 		for _, e := range r.img.Dir(dir) {
-			r.claim(n, e.Path)
+			r.claimPath(n, e.Path)
 		}
 	}
 }
 
-// recordLine takes the first field of the first line of a CSV text, and gives it and the lines after.
-func recordLine(text string) (field, rest string) {
-	if text[0] != '"' {
-		line, rest, _ := strings.Cut(text, "\n")
-		field, _, _ = strings.Cut(strings.TrimSuffix(line, "\r"), ",")
-		return field, rest
-	}
-	text = text[1:]
-	var b strings.Builder
-	for {
-		i := strings.IndexByte(text, '"')
-		if i < 0 {
-			return "", "" // it is never closed
+// recordNames returns the files in a record: installed-files.txt has one per line, RECORD has CSV with the name first.
+func recordNames(text string, plain bool) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if plain {
+			strings.SplitSeq(text, "\n")(yield)
+			return
 		}
-		b.WriteString(text[:i])
-		text = text[i+1:]
-		if !strings.HasPrefix(text, `"`) {
-			break
+		r := csv.NewReader(strings.NewReader(text))
+		r.FieldsPerRecord, r.LazyQuotes, r.ReuseRecord = -1, true, true
+		for fields, err := r.Read(); err == nil && yield(fields[0]); fields, err = r.Read() {
 		}
-		b.WriteByte('"')
-		text = text[1:]
 	}
-	_, rest, _ = strings.Cut(text, "\n")
-	return b.String(), rest
 }

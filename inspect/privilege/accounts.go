@@ -14,7 +14,7 @@ const (
 	gshadowFile = "/etc/gshadow"
 )
 
-// maxMembers bounds the members of a group.
+// maxMembers limits the members of a group.
 const maxMembers = 200
 
 // States of a password.
@@ -45,14 +45,14 @@ func (r *reader) records(file string, fields int) []record {
 		rec := record{line, strings.SplitN(l, ":", fields)}
 		name := rec.fields[0]
 		if n := strings.Count(l, ":") + 1; n != fields {
-			r.note(file, line, fmt.Sprintf("it has %d fields, not %d", n, fields)) // and counts all the same
+			r.addNote(file, line, fmt.Sprintf("it has %d fields, not %d", n, fields)) // it counts nevertheless
 		}
 		if name == "" || name[0] == '+' || name[0] == '-' {
-			r.note(file, line, "not the name of an account: a lookup elsewhere, or nothing")
+			r.addNote(file, line, "not the name of an account: a lookup elsewhere, or nothing")
 			continue
 		}
 		if at, twice := first[name]; twice {
-			r.note(file, line, fmt.Sprintf("%s has no effect: line %d has the same name", name, at))
+			r.addNote(file, line, fmt.Sprintf("%s has no effect: line %d has the same name", name, at))
 			continue
 		}
 		first[name] = line
@@ -64,21 +64,21 @@ func (r *reader) records(file string, fields int) []record {
 	return out
 }
 
-// id reads a uid or gid. glibc takes white space and a sign before it, other programs don't.
+// id parses a uid or gid. glibc accepts white space and a sign before it, other programs don't.
 func (r *reader) id(file string, rec record, text string) (int, bool) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return int(n), true
 	}
 	n, err := strconv.ParseInt(strings.TrimLeft(text, " \t"), 10, 33)
 	if err != nil || n < 0 {
-		r.note(file, rec.line, fmt.Sprintf("%s has no effect: its id is %q", rec.fields[0], text))
+		r.addNote(file, rec.line, fmt.Sprintf("%s has no effect: its id is %q", rec.fields[0], text))
 		return 0, false
 	}
-	r.note(file, rec.line, fmt.Sprintf("%s: the id %q is a number for some programs and none for others", rec.fields[0], text))
+	r.addNote(file, rec.line, fmt.Sprintf("%s: the id %q is a number for some programs and none for others", rec.fields[0], text))
 	return int(n), true
 }
 
-// users reads the accounts and what their passwords are.
+// users reads the accounts and the states of their passwords.
 func (r *reader) users() {
 	shadow := map[string]string{}
 	for _, rec := range r.records(shadowFile, 9) {
@@ -107,7 +107,7 @@ func (r *reader) users() {
 	}
 }
 
-// password is the state of a password's field: whatever is not surely locked may be the hash of one.
+// password returns the state of a password field: a value that is not certainly locked may be a hash.
 func password(field string) string {
 	switch {
 	case field == "":
@@ -136,7 +136,7 @@ func (r *reader) groups() {
 				continue
 			}
 			if len(g.Members) == maxMembers {
-				r.note(groupFile, rec.line, fmt.Sprintf("%s has more than %d members: only these are told", f[0], maxMembers))
+				r.addNote(groupFile, rec.line, fmt.Sprintf("%s has more than %d members: only these are told", f[0], maxMembers))
 				break
 			}
 			g.Members = append(g.Members, m)
@@ -145,7 +145,7 @@ func (r *reader) groups() {
 		if hash == "x" {
 			hash = shadow[f[0]]
 		}
-		if password(hash) == set { // without a password only members may
+		if password(hash) == set { // without a password only members may join
 			g.Password = set
 		}
 		r.report.Groups = append(r.report.Groups, g)

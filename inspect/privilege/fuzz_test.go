@@ -8,7 +8,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// FuzzRead gives the reader accounts and rules of sudo. What it says lies in lines that are there, and nothing is said twice.
+// FuzzRead feeds the reader accounts and rules of sudo. What it says lies in lines that are there, and nothing is said twice.
 func FuzzRead(f *testing.F) {
 	f.Add("root:x:0:0::/:/bin/sh\ntoor::0:0\n", "root:*:1::::::\n", "sudo:x:27:a,b\n", "a ALL=(ALL) \\\nALL # x\n@include /etc/sudoers\n#includedir /etc/sudoers.d")
 	f.Add("a:x: 0:+1:::\n:\n+::::::", "a::", "x:y", "@include\n@includedir \"/\"\n\\\n\\")

@@ -1,5 +1,5 @@
-// Package privilege reads who is who in an image, and how one becomes another: accounts, sudo, setuid files, capabilities,
-// and what everybody may write.
+// Package privilege reads the accounts of an image and the ways from one to another: sudo, setuid files, capabilities,
+// and world-writable paths.
 package privilege
 
 import (
@@ -9,25 +9,25 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Report is what an image has of these.
+// Report holds an image's accounts and rights.
 type Report struct {
 	Users  []User  `json:"users"`
 	Groups []Group `json:"groups"`
-	// Sudo are the rules of /etc/sudoers and what it includes, comments left out.
+	// Sudo lists the rules of /etc/sudoers and its includes, without comments.
 	Sudo []tree.Note `json:"sudo,omitempty"`
-	// Files are those with rights of their own.
+	// Files lists files with special rights.
 	Files []File      `json:"files,omitempty"`
 	Notes []tree.Note `json:"notes,omitempty"`
 }
 
-// User is a line of /etc/passwd with its line of /etc/shadow.
+// User is a line of /etc/passwd with its line in /etc/shadow.
 type User struct {
 	Name  string `json:"name"`
 	UID   int    `json:"uid"`
 	GID   int    `json:"gid"`
 	Home  string `json:"home"`
 	Shell string `json:"shell"`
-	// Password is "locked", "none" (anybody gets in) or "set".
+	// Password is "locked", "none" (login without a password) or "set".
 	Password string     `json:"password"`
 	Place    tree.Place `json:"place"`
 }
@@ -37,7 +37,7 @@ type Group struct {
 	Name    string   `json:"name"`
 	GID     int      `json:"gid"`
 	Members []string `json:"members,omitempty"`
-	// Password is "set" when whoever knows it may join; empty otherwise.
+	// Password is "set" if a password admits others to the group; empty otherwise.
 	Password string     `json:"password,omitempty"`
 	Place    tree.Place `json:"place"`
 }
@@ -51,28 +51,28 @@ const (
 	Device        = "device"
 )
 
-// File is a file with rights of its own.
+// File is a file with special rights.
 type File struct {
 	// Kinds are some of the constants, sorted.
 	Kinds []string `json:"kinds"`
-	// Entry is what the image says of it.
+	// Entry is its entry in the image.
 	Entry tree.Entry `json:"entry"`
-	// Capabilities are by name, such as "cap_net_raw=ep", for Capability.
+	// Capabilities is the text of its capabilities, such as "cap_net_raw=ep", for Capability.
 	Capabilities string     `json:"capabilities,omitempty"`
 	Place        tree.Place `json:"place"`
 }
 
-// maxFiles bounds Report.Files; a real image has a few dozen. maxNotes bounds Report.Notes.
+// maxFiles limits Report.Files; a real image has a few dozen. maxNotes limits Report.Notes.
 const (
 	maxFiles = 50_000
 	maxNotes = 1000
 )
 
-// Read reads img. What makes no sense is a Note; an error is a layer that can't be read.
+// Read reads img. Invalid content becomes a Note; an error reports a layer that can't be read.
 func Read(ctx context.Context, img *tree.Image) (*Report, error) {
 	r := newReader(ctx, img)
 	first := []string{passwdFile, shadowFile, groupFile, gshadowFile, sudoConf, sudoersFile}
-	if err := r.read(append(first, r.includable(sudoersDir)...)...); err != nil {
+	if err := r.readFiles(append(first, r.includable(sudoersDir)...)...); err != nil {
 		return nil, err
 	}
 	r.users()
@@ -84,15 +84,15 @@ func Read(ctx context.Context, img *tree.Image) (*Report, error) {
 	return r.report, nil
 }
 
-// reader is a Report while it is made.
+// reader is a Report under construction.
 type reader struct {
 	ctx    context.Context
 	img    *tree.Image
-	files  map[string]string // by path, their content
-	tried  map[string]bool   // what read was asked for
-	left   int64             // bytes that may still be read
+	files  map[string]string // contents by path
+	tried  map[string]bool   // paths requested from read
+	left   int64             // remaining bytes to read
 	rounds int
-	// directives is how many lines of sudo's include files.
+	// directives is the number of include lines in sudo's files.
 	directives int
 	report     *Report
 }
@@ -104,8 +104,8 @@ func newReader(ctx context.Context, img *tree.Image) *reader {
 	}
 }
 
-// read reads those of paths that are there and are files. The others are notes, unless they are not there at all.
-func (r *reader) read(paths ...string) error {
+// readFiles reads those of paths that are files. It notes other entries, and ignores missing ones.
+func (r *reader) readFiles(paths ...string) error {
 	var want []string
 	for _, p := range paths {
 		if r.tried[p] {
@@ -114,18 +114,18 @@ func (r *reader) read(paths ...string) error {
 		r.tried[p] = true
 		at, err := r.img.Resolve(p)
 		if err != nil {
-			continue // below a loop of symlinks, or below a file: it isn't there
+			continue // below a loop of symlinks or a file: missing
 		}
 		if _, there := r.img.Lookup(at); !there {
 			continue
 		}
 		switch e, ok := r.img.Stat(p); {
 		case !ok:
-			r.note(p, 0, "a symlink that leads nowhere")
+			r.addNote(p, 0, "a symlink that leads nowhere")
 		case e.Digest == (tree.Digest{}):
-			r.note(p, 0, fmt.Sprintf("not read: it is a %s", e.Type))
+			r.addNote(p, 0, fmt.Sprintf("not read: it is a %s", e.Type))
 		case r.left < e.Size:
-			r.note(p, 0, fmt.Sprintf("not read: with %d bytes it is larger than any real one", e.Size))
+			r.addNote(p, 0, fmt.Sprintf("not read: with %d bytes it is larger than any real one", e.Size))
 		default:
 			r.left -= e.Size
 			want = append(want, p)
@@ -136,7 +136,7 @@ func (r *reader) read(paths ...string) error {
 	}
 	if r.rounds++; r.rounds > maxRounds {
 		for _, p := range want {
-			r.note(p, 0, "not read: it is included by a file that is included, too many times over")
+			r.addNote(p, 0, "not read: it is included by a file that is included, too many times over")
 		}
 		return nil
 	}
@@ -150,14 +150,14 @@ func (r *reader) read(paths ...string) error {
 	return nil
 }
 
-// Bounds of reading: bytes in all, and how often, since each time may read every layer.
+// Limits of reading: total bytes, and rounds, since each may read all layers.
 const (
 	maxRead   = 2 << 20
 	maxRounds = 16
 )
 
-// note says something about a line of a file.
-func (r *reader) note(p string, line int, text string) {
+// addNote adds a note about a line of a file.
+func (r *reader) addNote(p string, line int, text string) {
 	switch n := len(r.report.Notes); {
 	case n < maxNotes:
 		r.report.Notes = append(r.report.Notes, tree.Note{Place: r.img.Place(p, line), Text: text})

@@ -9,7 +9,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// rights finds the files with rights of their own.
+// rights finds the files with special rights.
 func (r *reader) rights() {
 	for e := range r.img.Walk("/") {
 		mode, xattr := r.img.Rights(e)
@@ -18,14 +18,14 @@ func (r *reader) rights() {
 			continue
 		}
 		if len(r.report.Files) == maxFiles {
-			r.note(e.Path, 0, "this and further files with rights of their own are left out")
+			r.addNote(e.Path, 0, "this and further files with rights of their own are left out")
 			return
 		}
 		f := File{Kinds: kinds, Entry: *e, Place: r.img.Place(e.Path, 0)}
 		if xattr != "" {
 			text, err := capabilities(xattr)
 			if err != nil {
-				r.note(e.Path, 0, err.Error())
+				r.addNote(e.Path, 0, err.Error())
 				text = "?"
 			}
 			f.Capabilities = text
@@ -35,7 +35,7 @@ func (r *reader) rights() {
 	}
 }
 
-// kindsOf says what is special about a mode; sorted.
+// kindsOf returns the special properties of a mode, sorted.
 func kindsOf(t image.Type, mode int64) []string {
 	var out []string
 	switch t {
@@ -57,7 +57,7 @@ func kindsOf(t image.Type, mode int64) []string {
 	return out
 }
 
-// capNames are the capabilities by their number (linux/capability.h).
+// capNames holds the capabilities by number (linux/capability.h).
 var capNames = []string{
 	"chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "linux_immutable",
 	"net_bind_service", "net_broadcast", "net_admin", "net_raw", "ipc_lock", "ipc_owner", "sys_module", "sys_rawio", "sys_chroot",
@@ -66,7 +66,7 @@ var capNames = []string{
 	"perfmon", "bpf", "checkpoint_restore",
 }
 
-// capabilities reads a struct vfs_cap_data (linux/capability.h) and writes it as getcap(8) does.
+// capabilities formats a struct vfs_cap_data (linux/capability.h) like getcap(8).
 func capabilities(raw string) (string, error) {
 	b := []byte(raw)
 	if len(b) < 4 {
@@ -79,7 +79,7 @@ func capabilities(raw string) (string, error) {
 		words, size = 1, 12
 	case 2:
 	case 3:
-		size = 24 // and the user id that is root in the namespace they are for
+		size = 24 // includes the user id of root in their namespace
 	default:
 		return "", fmt.Errorf("capabilities of the unknown version %d", magic>>24)
 	}
@@ -91,7 +91,7 @@ func capabilities(raw string) (string, error) {
 		permitted |= uint64(binary.LittleEndian.Uint32(b[4+8*i:])) << (32 * i)
 		inheritable |= uint64(binary.LittleEndian.Uint32(b[8+8*i:])) << (32 * i)
 	}
-	// The effective set has no bits of its own: it is both others, or nothing.
+	// The effective set has no bits of its own: it is empty, or the union of the others.
 	text := capText(permitted, inheritable, magic&1 != 0)
 	if size == 24 {
 		if id := binary.LittleEndian.Uint32(b[20:]); id != 0 {
@@ -108,7 +108,7 @@ const (
 	capInheritable
 )
 
-// capText writes sets as libcap's cap_to_text(3) does: what most capabilities have, then those that have it otherwise.
+// capText formats sets like libcap's cap_to_text(3): the flags of most capabilities first, then those with other flags.
 func capText(permitted, inheritable uint64, effective bool) string {
 	var names [8][]string // by flags
 	var unnamed [8][]string

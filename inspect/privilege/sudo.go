@@ -8,21 +8,21 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Where sudo's rules begin. sudo.conf can name another place.
+// The main file of sudo's rules. sudo.conf can name another.
 const (
 	sudoConf    = "/etc/sudo.conf"
 	sudoersFile = "/etc/sudoers"
 	sudoersDir  = "/etc/sudoers.d"
 )
 
-// Bounds of the rules: how many files they may lie in, and how many lines may include some; sudo's own bound is on the depth,
-// 128. A real image has one such line.
+// Limits of the rules: the number of files, and of include lines; sudo's own limit is on the depth, 128. A real image
+// has one such line.
 const (
 	maxIncludes   = 1000
 	maxDirectives = 100
 )
 
-// maxRules bounds Report.Sudo.
+// maxRules limits Report.Sudo.
 const maxRules = 10_000
 
 // sudo reads the rules of sudoers(5).
@@ -31,7 +31,7 @@ func (r *reader) sudo() error {
 	for l := range strings.Lines(r.files[sudoConf]) {
 		line++
 		if l = strings.TrimSpace(l); !strings.HasPrefix(l, "#") && strings.Contains(l, "sudoers_file=") {
-			r.note(sudoConf, line, "sudo's rules are read from another file: "+l)
+			r.addNote(sudoConf, line, "sudo's rules are read from another file: "+l)
 		}
 	}
 	if _, ok := r.files[sudoersFile]; !ok {
@@ -40,10 +40,10 @@ func (r *reader) sudo() error {
 	return r.sudoers(sudoersFile, map[string]bool{sudoersFile: true})
 }
 
-// sudoers reads one file of rules, with what it includes in its place.
+// sudoers reads one file of rules, with included files in place.
 func (r *reader) sudoers(file string, done map[string]bool) error {
 	if e, ok := r.img.Stat(file); ok && (e.UID != 0 || e.Mode&0o002 != 0 || e.Mode&0o020 != 0 && e.GID != 0) {
-		r.note(file, 0, fmt.Sprintf("sudo ignores it: others may write it (mode %04o, owner %d:%d)", e.Mode, e.UID, e.GID))
+		r.addNote(file, 0, fmt.Sprintf("sudo ignores it: others may write it (mode %04o, owner %d:%d)", e.Mode, e.UID, e.GID))
 	}
 	for _, rule := range logicalLines(r.files[file]) {
 		directive, arg, _ := strings.Cut(strings.ReplaceAll(rule.text, "\t", " "), " ")
@@ -54,12 +54,12 @@ func (r *reader) sudoers(file string, done map[string]bool) error {
 			}
 			continue
 		}
-		switch text := uncomment(rule.text); {
+		switch text := cutComment(rule.text); {
 		case text == "":
 		case !isRule(text):
-			r.note(file, rule.line, fmt.Sprintf("sudo makes nothing of it: %q", text))
+			r.addNote(file, rule.line, fmt.Sprintf("sudo makes nothing of it: %q", text))
 		case len(r.report.Sudo) == maxRules:
-			r.note(file, rule.line, "this and further rules of sudo are left out")
+			r.addNote(file, rule.line, "this and further rules of sudo are left out")
 			return nil
 		default:
 			r.report.Sudo = append(r.report.Sudo, tree.Note{Place: r.img.Place(file, rule.line), Text: text})
@@ -68,37 +68,37 @@ func (r *reader) sudoers(file string, done map[string]bool) error {
 	return nil
 }
 
-// include reads what a directive names.
+// include reads the files of an include line.
 func (r *reader) include(file string, line int, directive, arg string, done map[string]bool) error {
 	arg = strings.ReplaceAll(strings.Trim(arg, `"`), `\ `, " ")
 	if strings.Contains(arg, "%h") {
-		r.note(file, line, "it includes a file by the host's name: "+arg)
+		r.addNote(file, line, "it includes a file by the host's name: "+arg)
 		return nil
 	}
 	if !strings.HasPrefix(arg, "/") {
 		arg = path.Join(path.Dir(file), arg)
 	}
 	if r.directives++; r.directives > maxDirectives {
-		r.note(file, line, fmt.Sprintf("not read: more than %d lines include files", maxDirectives))
+		r.addNote(file, line, fmt.Sprintf("not read: more than %d lines include files", maxDirectives))
 		return nil
 	}
 	files := []string{arg}
 	if strings.HasSuffix(directive, "dir") {
 		files = r.includable(arg)
 	}
-	if err := r.read(files...); err != nil {
+	if err := r.readFiles(files...); err != nil {
 		return err
 	}
 	for _, p := range files {
 		switch _, ok := r.files[p]; {
 		case done[p]:
-			r.note(file, line, "it includes "+p+" again")
+			r.addNote(file, line, "it includes "+p+" again")
 		case len(done) >= maxIncludes:
-			r.note(file, line, "not read: more files are included than any real image has")
+			r.addNote(file, line, "not read: more files are included than any real image has")
 			return nil
 		case !ok:
 			if _, there := r.img.Lookup(p); !there {
-				r.note(file, line, p+" is included and not there")
+				r.addNote(file, line, p+" is included and not there")
 			}
 		default:
 			done[p] = true
@@ -110,9 +110,10 @@ func (r *reader) include(file string, line int, directive, arg string, done map[
 	return nil
 }
 
-// includable gives the files that @includedir takes of dir, by name: not those whose names end in "~" or contain a ".".
+// includable returns the files in dir that @includedir reads, by name: not those whose names end in "~" or contain a
+// ".".
 func (r *reader) includable(dir string) []string {
-	inside, err := r.img.Resolve(dir + "/x") // it may be a symlink
+	inside, err := r.img.Resolve(dir + "/x") // dir may be a symlink
 	if err != nil {
 		return nil
 	}
@@ -125,7 +126,7 @@ func (r *reader) includable(dir string) []string {
 	return out
 }
 
-// isRule reports whether a line is what sudoers(5) has: defaults, an alias, or who may do what.
+// isRule reports whether a line is one of sudoers(5): defaults, an alias, or a permission.
 func isRule(l string) bool {
 	word, _, _ := strings.Cut(strings.ReplaceAll(l, "\t", " "), " ")
 	switch word {
@@ -135,7 +136,7 @@ func isRule(l string) bool {
 	return strings.HasPrefix(word, "Defaults") || strings.Contains(l, "=")
 }
 
-// logicalLine is a line with those that continue it after a backslash.
+// logicalLine is a line with its continuation lines.
 type logicalLine struct {
 	line int
 	text string
@@ -162,8 +163,8 @@ func logicalLines(text string) []logicalLine {
 	return out
 }
 
-// uncomment cuts the comment off a line: from a "#" on that is neither quoted nor escaped, nor begins a user's number.
-func uncomment(l string) string {
+// cutComment removes a comment: from a "#" that is neither quoted nor escaped, nor begins a user's number.
+func cutComment(l string) string {
 	quoted := false
 	for i := 0; i < len(l); i++ {
 		switch l[i] {

@@ -179,7 +179,7 @@ func (b *tab) open(file string) {
 	}
 }
 
-// eval gives what a JavaScript expression says.
+// eval returns what a JavaScript expression says.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
 	var out struct {

@@ -9,10 +9,10 @@ import (
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
-// legend explains the marks, in the words of restic's diff.
+// legend explains the marks, with the words of restic's diff.
 const legend = "+ added, - removed, M content or link changed, T type changed, U mode, owner or xattr changed"
 
-// diffPage is what is told of a difference, but for the tree of files and the texts.
+// diffPage returns the page of a difference, without the tree of files and the texts.
 func diffPage(d *diff.Diff) page {
 	p := page{Platform: quote(d.Platform), Facts: []fact{
 		{"base", strings.TrimSpace(quote(d.Base.Reference) + "  " + quote(d.Base.Digest))},
@@ -37,7 +37,7 @@ func diffPage(d *diff.Diff) page {
 	return p
 }
 
-// surfaceSummary leads with what answers from outside.
+// surfaceSummary returns the summary of a surface; routes reachable from outside come first.
 func surfaceSummary(d *diff.Diff) string {
 	s := d.Surface
 	out := "Routes that answer from outside: " + fromTo(s.Outside) + "."
@@ -52,7 +52,7 @@ func surfaceSummary(d *diff.Diff) string {
 	return out
 }
 
-// fromTo is "29 → 7", or "7" when both sides have as many.
+// fromTo returns "29 → 7", or "7" if both sides are equal.
 func fromTo(c diff.Count) string {
 	if c.Base == c.Slim {
 		return number(c.Base)
@@ -60,7 +60,7 @@ func fromTo(c diff.Count) string {
 	return number(c.Base) + " → " + number(c.Slim)
 }
 
-// enumerate is "a, b and c".
+// enumerate returns "a, b and c".
 func enumerate(of []string) string {
 	if len(of) < 2 {
 		return strings.Join(of, "")
@@ -68,10 +68,10 @@ func enumerate(of []string) string {
 	return strings.Join(of[:len(of)-1], ", ") + " and " + of[len(of)-1]
 }
 
-// maxRemarks is how many of them stand before all else; the JSON has all.
+// maxRemarks limits the remarks at the top; the JSON has all.
 const maxRemarks = 20
 
-// remarks say what was not compared.
+// remarks returns the parts that were not compared.
 func remarks(d *diff.Diff) []string {
 	var out []string
 	for _, n := range d.Notes {
@@ -105,7 +105,7 @@ func downloadSummary(d *diff.Diff) string {
 	return fmt.Sprintf("Download: %s if you have the base, %s if not.", Bytes(d.Size.Beside), Bytes(d.Slim.Size.Transfer))
 }
 
-// visibleSummary tells what became smaller to download from what a layer above only hides.
+// visibleSummary returns how much smaller the download is, and how much is only hidden by a layer above.
 func visibleSummary(s diff.Size) string {
 	return fmt.Sprintf("Visible in a container: %s. Of the base's files, %s are no longer downloaded; %s are hidden but still downloaded.",
 		change(s.Visible), Bytes(s.Gone), Bytes(s.Hidden))
@@ -116,7 +116,7 @@ type group struct {
 	of        diff.Group
 }
 
-// tally counts what went, came and changed.
+// tally counts removed, added and changed things.
 func (g group) tally() (gone, came, other int) {
 	for _, f := range g.of.Items {
 		switch {
@@ -131,7 +131,7 @@ func (g group) tally() (gone, came, other int) {
 	return gone, came, other
 }
 
-// groups are those of a surface, in the order of inspect's.
+// groups returns those of a surface, in inspect's order.
 func groups(d *diff.Diff) []group {
 	s := d.Surface
 	return []group{
@@ -168,7 +168,7 @@ func surfaceGroups(d *diff.Diff) []section {
 	return out
 }
 
-// sizeLine is one number of bytes on both sides.
+// sizeLine is one size on both sides.
 type sizeLine struct {
 	what       string
 	base, slim int64
@@ -190,7 +190,7 @@ func componentChanges(d *diff.Diff) section {
 	return s
 }
 
-// ledgerChanges has the components by which the slim image's layers are cut.
+// ledgerChanges returns the components that define the slim image's layers.
 func ledgerChanges(d *diff.Diff) section {
 	return sizeChanges("ledger", "by slim's ledger", "layer", d.Size.Ledger)
 }
@@ -203,7 +203,7 @@ func sizeChanges(id, title, what string, of []diff.Component) section {
 	return s
 }
 
-// layerChanges has every layer of both: what is downloaded, and what of it can be seen.
+// layerChanges returns all layers of both images: their download, and their visible part.
 func layerChanges(d *diff.Diff) section {
 	s := section{ID: "layers", Title: "layers", Count: layerSummary(d), Columns: []column{
 		name("digest"), numeral("download"), numeral("unpacked"),
@@ -233,7 +233,7 @@ func config(d *diff.Diff) section {
 	return t
 }
 
-// fields is a table of values that differ, removed ones first.
+// fields returns a table of changed values, removed ones first.
 func fields(of []diff.Field) section {
 	t := section{Columns: []column{name("name"), name("base"), name("slim")}, Limit: 8}
 	for _, f := range of {
@@ -250,7 +250,7 @@ func fields(of []diff.Field) section {
 	return t
 }
 
-// value tells an empty one from none.
+// value distinguishes an empty value from an absent one.
 func value(s string, has bool) string {
 	if has && s == "" {
 		return `""`
@@ -258,7 +258,7 @@ func value(s string, has bool) string {
 	return quote(s)
 }
 
-// order is that of the marks in lists: what is gone, what is new, what is different.
+// order is the order of marks in lists: removed, added, changed.
 const order = diff.Removed + diff.Added + diff.Type + diff.Modified + diff.Meta
 
 // marks counts rows by mark.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aymanbagabas/go-udiff/lcs"
+
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/diff"
 	"github.com/slimctl/slimctl/inspect/size"
@@ -28,19 +30,19 @@ var (
 	htmlTemplate = template.Must(template.New("page").Parse(pageHTML))
 )
 
-// What a page has at most; whatever is left out is told of.
+// Limits of a page. The page reports omitted parts.
 const (
 	maxNodes   = 400_000 // of the tree
 	maxRows    = 4_000   // of one table
 	maxText    = 16 << 20
 	maxHTML    = 2_000 // columns of a cell
-	openRows   = 32    // a table with more is folded
-	shortCell  = 26    // a cell of so many columns isn't wrapped
+	openRows   = 32    // a longer table is folded
+	shortCell  = 26    // maximum columns of a cell that isn't wrapped
 	manyLayers = 500
 )
 
-// policy allows this one style and this one script, and nothing from anywhere: a script that got into the page in spite of
-// all escaping would not run.
+// policy allows this one style and this one script only. A script that got into the page in spite of all escaping would
+// not run.
 func policy() string {
 	hash := func(s string) string {
 		sum := sha256.Sum256([]byte(s))
@@ -49,7 +51,7 @@ func policy() string {
 	return "default-src 'none'; script-src " + hash(scriptJS) + "; style-src " + hash(styleCSS) + "; base-uri 'none'; form-action 'none'"
 }
 
-// The types that page.html draws. All strings are quoted, and escaped by html/template.
+// The types that page.html renders. All strings are quoted, and html/template escapes them.
 type (
 	htmlPage struct {
 		Command, Title, Policy string
@@ -78,7 +80,7 @@ type (
 		Stacks     []stack
 		Legend     []key
 		Kinds      []htmlMark
-		Trees      []string // what there is to choose from
+		Trees      []string // choices for the tree
 		Texts      []textChange
 		maps       []map[string]any
 		trees      []*treeData
@@ -86,7 +88,7 @@ type (
 	card struct {
 		What, Was, Is, Note string
 		Bar                 bool
-		WasBar, IsBar, More float64 // of 100
+		WasBar, IsBar, More float64 // in percent
 	}
 	part struct {
 		ID, Title, Intro, Same string
@@ -97,13 +99,13 @@ type (
 		Panel                   int
 		Open, Marked, Bars      bool
 		Changes                 bool // names with a value on each side
-		Numbers                 bool // few columns, and but one of words
+		Numbers                 bool // few columns, at most one of them with words
 		Marks                   []htmlMark
 		Columns                 []column
 		Rows                    []htmlRow
 		More                    string
 		Same                    []string
-		ManySame                string // how many, when they are folded
+		ManySame                string // number of equal names, if they are folded
 	}
 	htmlMark struct{ Mark, Class, Title, N string }
 	htmlRow  struct {
@@ -114,13 +116,13 @@ type (
 	}
 	htmlCell struct {
 		Label, Class string
-		Value        []piece // between which a line may end; none for an empty one
+		Value        []piece // a line may end between pieces; none for an empty value
 		Span         int
 	}
 	piece struct {
 		Text  string
-		Whole bool // no line ends in it
-		Other bool // the other side has something else here
+		Whole bool // no line break inside
+		Other bool // the other side differs here
 	}
 	treemap struct{ Side, Title, Note, Label string }
 	stack   struct {
@@ -139,7 +141,7 @@ type (
 	}
 )
 
-// marks are how the page draws the marks.
+// marks maps the marks to the page's signs.
 var marks = map[string]htmlMark{
 	diff.Added:    {Mark: diff.Added, Class: "add", Title: "added"},
 	diff.Removed:  {Mark: diff.Removed, Class: "del", Title: "removed"},
@@ -193,7 +195,7 @@ func diffsHTML(w io.Writer, diffs []*diff.Diff, o Options) error {
 	return page.write(w)
 }
 
-// diffPanel has room for so many nodes of trees.
+// diffPanel returns a panel with at most room nodes of trees.
 func diffPanel(d *diff.Diff, at int, o Options, room int) panel {
 	p := diffPage(d)
 	footer := []fact{{"base", quote(d.Base.Digest)}, {"slim", quote(d.Slim.Digest)}}
@@ -297,7 +299,7 @@ func (p htmlPage) write(w io.Writer) error {
 	return out.Flush()
 }
 
-// write writes what the script draws.
+// write writes the data for the script.
 func (v panel) write(j *jsonWriter) {
 	j.put("{")
 	comma := ""
@@ -363,7 +365,7 @@ func toHTML(s section, at int) htmlSection {
 			default:
 				cell.Value = pieces(value)
 			}
-			if out.Changes && r.Mark == diff.Removed && i > 0 { // what was has all the room
+			if out.Changes && r.Mark == diff.Removed && i > 0 { // the old value gets the whole width
 				if cell.Span = 2; i == 2 {
 					continue
 				}
@@ -375,11 +377,11 @@ func toHTML(s section, at int) htmlSection {
 	return out
 }
 
-// pieces cuts a long value after the slashes of paths, and has lines end beside flags such as --no-sandbox rather than in
-// them: a browser breaks lines after any hyphen.
+// pieces splits a long value after the slashes of paths, and before flags such as --no-sandbox: a browser breaks lines
+// after any hyphen.
 func pieces(s string) []piece {
 	var out []piece
-	from := 0 // of what isn't in out
+	from := 0 // beginning of the part that isn't in out yet
 	put := func(to int, whole bool) {
 		if to > from {
 			out = append(out, piece{Text: s[from:to], Whole: whole})
@@ -408,56 +410,31 @@ func pieces(s string) []piece {
 	return out
 }
 
-// maxWords is how many words of a value are compared one by one.
-const maxWords = 200
-
-// changedWords are the pieces of a value with those words marked that are not in other, in their order.
+// changedWords returns the pieces of a value, with the words marked that other lacks in their order.
 func changedWords(value, other string) []piece {
-	a, b := strings.SplitAfter(value, " "), strings.SplitAfter(other, " ")
-	if len(a) > maxWords || len(b) > maxWords {
-		return pieces(value)
-	}
-	word := func(s string) string { return strings.TrimSuffix(s, " ") }
-	longest := make([][]int, len(a)+1) // common subsequences of what follows
-	for i := range longest {
-		longest[i] = make([]int, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); word(a[i]) == word(b[j]) {
-				longest[i][j] = longest[i+1][j+1] + 1
-			}
-		}
-	}
+	words := strings.Split(value, " ")
 	var out []piece
-	run, isOther := "", false
-	flush := func() {
+	put := func(from, to int, isOther bool) {
+		run := strings.Join(words[from:to], " ")
+		if from < to && to < len(words) {
+			run += " "
+		}
 		for _, p := range pieces(run) {
 			p.Other = isOther
 			out = append(out, p)
 		}
-		run = ""
 	}
-	j := 0
-	for i := range a {
-		for j < len(b) && word(a[i]) != word(b[j]) && longest[i][j+1] >= longest[i+1][j] {
-			j++
-		}
-		same := j < len(b) && word(a[i]) == word(b[j])
-		if same {
-			j++
-		}
-		if isOther == same {
-			flush()
-			isOther = !same
-		}
-		run += a[i]
+	at := 0
+	for _, d := range lcs.DiffLines(words, strings.Split(other, " ")) {
+		put(at, d.Start, false)
+		put(d.Start, d.End, true)
+		at = d.End
 	}
-	flush()
+	put(at, len(words), false)
 	return out
 }
 
-// mostFindings is how many of them the banner has.
+// mostFindings limits the findings in the banner.
 const mostFindings = 5
 
 func bannerOf(v *Verdict) banner {
@@ -477,12 +454,13 @@ func bannerOf(v *Verdict) banner {
 	return out
 }
 
-// weight is the order of cards: what a reader asks first. Cards with other titles are folded.
+// weight holds the order of cards by a reader's interest. Cards with other titles are folded.
 var weight = []string{
 	"answer from outside", "tools", "programs", "download", "visible", "MCP servers", "listeners", "privileged files", "hooks", "switches",
 }
 
-// diffCards returns the cards by weight, and the folded ones: of less weight, or of what is the same on both sides.
+// diffCards returns the cards by weight, and the folded ones: those of less weight, and those with equal content on
+// both sides.
 func diffCards(d *diff.Diff) (out, quiet []card) {
 	put := func(c card, same bool) {
 		if same || !slices.Contains(weight, c.What) {

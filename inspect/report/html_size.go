@@ -9,7 +9,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
-// mapCells are the cells of a treemap for each side. One component has one color on all sides.
+// mapCells returns the cells of a treemap for each side. A component has the same color on all sides.
 func mapCells(sides []size.Sizes) []map[string]any {
 	type cell struct {
 		Name  string `json:"name"`
@@ -74,7 +74,7 @@ func mapLabel(side string, s size.Sizes) string {
 	return fmt.Sprintf("Treemap of %s by component: %s; the table below has all", side, strings.Join(words, ", "))
 }
 
-// stacks are the layers of each side, as wide as their download.
+// stacks returns the layers of each side; their width is their download.
 func stacks(names []string, sides []size.Sizes) ([]stack, []key) {
 	most := int64(1)
 	in := map[string]int{}

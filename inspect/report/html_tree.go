@@ -12,7 +12,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/size"
 )
 
-// textsOf are the files whose changed lines the page has, and how many it has no room for.
+// textsOf returns the files with changed lines for the page, and the number of those omitted.
 func textsOf(nodes []node) (texts []textChange, left int) {
 	bytes := 0
 	for i := range nodes {
@@ -43,18 +43,18 @@ func textsOf(nodes []node) (texts []textChange, left int) {
 type treeData struct {
 	d     *diff.Diff
 	nodes []node
-	shown []int32 // positions of those that there is room for
-	// deepest is the last level that there is room for.
+	shown []int32 // positions of the nodes that fit
+	// deepest is the deepest level that fits.
 	deepest int
 	why     func(*diff.Change) string
-	texts   map[int]string // changed lines, by the place in shown; below 0 for what isn't shown
+	texts   map[int]string // changed lines, by position in shown; negative for omitted nodes
 }
 
-// dataOf gives as many levels of nodes as limit has room for, and how many nodes these are. It has each of texts know its
-// node's place.
+// dataOf returns as many levels of nodes as limit allows, and the number of these nodes. It sets the node position of
+// each of texts.
 func dataOf(d *diff.Diff, nodes []node, texts []textChange, limit int) (*treeData, int) {
 	out := &treeData{d: d, nodes: nodes, deepest: level(nodes, limit), texts: map[int]string{}}
-	place := make(map[int]int, len(texts)) // from nodes to shown
+	place := make(map[int]int, len(texts)) // maps nodes to positions in shown
 	for _, t := range texts {
 		place[t.Node] = -1
 	}
@@ -73,7 +73,7 @@ func dataOf(d *diff.Diff, nodes []node, texts []textChange, limit int) (*treeDat
 	for i := range texts {
 		t := &texts[i]
 		at := place[t.Node]
-		if at < 0 { // deeper than the tree goes
+		if at < 0 { // below the deepest level
 			at = -1 - i
 		}
 		var b strings.Builder
@@ -86,8 +86,8 @@ func dataOf(d *diff.Diff, nodes []node, texts []textChange, limit int) (*treeDat
 	return out, len(out.shown)
 }
 
-// write writes lists that have one element for each node, in the order of a walk, and objects by node for what few have.
-// Nothing is kept of what is written: there may be hundreds of thousands of nodes.
+// write writes lists with one element for each node, in the order of a walk, and objects by node for rare properties.
+// It buffers nothing: there may be hundreds of thousands of nodes.
 func (t *treeData) write(j *jsonWriter) {
 	list := func(name string, of func(n *node, c *diff.Change) any) {
 		j.put(`"` + name + `":[`)
@@ -143,7 +143,7 @@ func (t *treeData) write(j *jsonWriter) {
 	list("isAttr", func(_ *node, c *diff.Change) any { return attrs.of(c.New, t.d.Slim.Size.Layers) })
 	object("words", func(_ int, n *node) any {
 		if n.change != nil {
-			if w := what(n.change); w != "" {
+			if w := describeChange(n.change); w != "" {
 				return w
 			}
 		}
@@ -171,12 +171,12 @@ func (t *treeData) write(j *jsonWriter) {
 	j.put("}")
 }
 
-// maxReasons is how many changed paths the profile is asked about.
+// maxReasons limits the changed paths for which the profile's reason is looked up.
 const maxReasons = 20_000
 
-// reasons returns what the profile says of a node, once for all that lies below.
+// reasons returns the profile's reason for a node, once for everything below it.
 func (t *treeData) reasons() func(at int, n *node) any {
-	asked, told := 0, int32(0) // nodes before told have their reason from one above
+	asked, told := 0, int32(0) // nodes before told have the reason of a node above
 	return func(at int, n *node) any {
 		if i := t.shown[at]; t.why != nil && n.change != nil && i >= told && asked < maxReasons {
 			asked++
@@ -189,7 +189,7 @@ func (t *treeData) reasons() func(at int, n *node) any {
 	}
 }
 
-// rest is what there is no room for below a node that is shown: bytes more, paths by kind.
+// rest is the omitted part below a shown node: bytes added, paths by kind.
 func (t *treeData) rest(at int) []int64 {
 	i := t.shown[at]
 	n := &t.nodes[i]
@@ -203,13 +203,13 @@ func (t *treeData) rest(at int) []int64 {
 	return rest.list()
 }
 
-// attributes are type, mode, owner and layer, each combination once.
+// attributes holds type, mode, owner and layer, each combination once.
 type attributes struct {
 	all [][4]string
 	at  map[[4]string]int
 }
 
-// of is where those of an entry are; -1 for no entry.
+// of returns the position of an entry's attributes; -1 for no entry.
 func (as *attributes) of(e *tree.Entry, layers []size.Layer) int {
 	if e == nil {
 		return -1
@@ -237,7 +237,7 @@ func linkOf(e *tree.Entry) string {
 	return quote(e.Link)
 }
 
-// level is how deep a tree of at most limit nodes goes.
+// level returns the depth of a tree with at most limit nodes.
 func level(nodes []node, limit int) int {
 	if len(nodes) <= limit {
 		return math.MaxInt

@@ -11,8 +11,8 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// writeJSON writes the documents as they are: what json.MarshalIndent gives, but element by element. An image may have a
-// million files, and its JSON is larger than all that is known of it.
+// writeJSON writes the documents in the form of json.MarshalIndent, but element by element. An image may have a million
+// files, and its JSON is larger than the image's data in memory.
 func writeJSON[T any](w io.Writer, platforms []T) error {
 	if platforms == nil {
 		platforms = []T{}
@@ -33,23 +33,23 @@ func writeJSON[T any](w io.Writer, platforms []T) error {
 type jsonWriter struct {
 	w       *bufio.Writer
 	scratch bytes.Buffer
-	lists   map[reflect.Type]bool // what holdsList says
+	lists   map[reflect.Type]bool // cached results of holdsList
 	err     error
 }
 
 const jsonIndent = "  "
 
-// replaced is what encoding/json writes for a byte that is no UTF-8.
+// replaced is encoding/json's replacement for a byte that is not UTF-8.
 const replaced = `\ufffd`
 
-// put writes what is printable.
+// put writes the printable form of text.
 func (j *jsonWriter) put(s string) {
 	if j.err == nil {
 		_, j.err = j.w.WriteString(s)
 	}
 }
 
-// value writes v as it stands on a line that begins with indent. Lists of structs, and whatever holds one, are taken apart.
+// value writes v on a line with indent. It splits lists of structs, and values that contain one.
 func (j *jsonWriter) value(v reflect.Value, indent string) {
 	inner := indent + jsonIndent
 	lists, ok := j.lists[v.Type()]
@@ -90,7 +90,7 @@ func (j *jsonWriter) value(v reflect.Value, indent string) {
 	}
 }
 
-// whole has encoding/json write v.
+// whole writes v with encoding/json.
 func (j *jsonWriter) whole(v reflect.Value, indent string) {
 	j.scratch.Reset()
 	enc := json.NewEncoder(&j.scratch)
@@ -104,7 +104,7 @@ func (j *jsonWriter) whole(v reflect.Value, indent string) {
 	}
 }
 
-// compact has encoding/json write v on one line. It escapes <, > and &, and so no string can end a script element.
+// compact writes v on one line with encoding/json. That escapes <, > and &, so no string can end a script element.
 func (j *jsonWriter) compact(v any) {
 	if j.err != nil {
 		return
@@ -118,8 +118,8 @@ func (j *jsonWriter) compact(v any) {
 	}
 }
 
-// holdsList is true for a list of structs, and for a struct or pointer that leads to one and that value can take apart. Others
-// are written whole, which is always right.
+// holdsList reports whether a value is a list of structs, or a struct or pointer that leads to one and that value can
+// split. Other values are written as a whole, which is always correct.
 func holdsList(t reflect.Type) bool {
 	if t.Implements(reflect.TypeFor[json.Marshaler]()) || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
 		return false
@@ -144,14 +144,14 @@ func holdsList(t reflect.Type) bool {
 	}
 }
 
-// jsonField reads a field's tag. It is plain when that has nothing but a name and omitempty.
+// jsonField parses a field's tag. plain is true if that has only a name and omitempty.
 func jsonField(f reflect.StructField) (name string, omit, plain bool) {
 	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	plain = f.IsExported() && !f.Anonymous && name != "" && name != "-" && (options == "" || options == "omitempty")
 	return name, options == "omitempty", plain
 }
 
-// isEmpty is what omitempty means by it.
+// isEmpty reports whether omitempty omits v.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:

@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// maxMarkdown is how many bytes a report has at most: GitHub takes comments of 65,536 characters.
+	// maxMarkdown limits a report, in bytes: GitHub accepts comments of 65,536 characters.
 	maxMarkdown = 60_000
-	// minPlatform is how many bytes a platform has at least, if it is there at all.
+	// minPlatform is the minimum number of bytes for a platform that is included.
 	minPlatform = 8_000
-	// maxTable is how many bytes one table has at most, so that one can't crowd out the others.
+	// maxTable limits one table, in bytes, so that it can't displace the others.
 	maxTable = 8_000
-	// maxCell is how many columns one cell has.
+	// maxCell limits one cell, in columns.
 	maxCell = 140
-	// biggest is how many changed paths are named.
+	// biggest limits the listed changed paths.
 	biggest = 15
 )
 
-// ours is true for what can't be anything but words and numbers.
+// ours matches texts that can only be words and numbers.
 func ours(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" .,%+-→", r)
 	}) && !strings.Contains(s, "www.")
 }
 
-// code writes what an image holds as a code span, in which neither Markdown nor HTML, links nor mentions mean anything
-// (CommonMark 0.31.2, section 6.1; a cell of a table also needs its pipes escaped: GFM 0.29, section 4.10).
+// code returns an image's text as a code span, in which Markdown, HTML, links and mentions have no effect (CommonMark
+// 0.31.2, section 6.1; GFM 0.29, section 4.10, requires escaped pipes in a table's cell).
 func code(s string) string {
 	if s = cut(s, maxCell); s == "" {
 		return ""
@@ -49,8 +49,8 @@ func code(s string) string {
 	var b strings.Builder
 	back := 0 // backslashes just before
 	for _, r := range s {
-		// GFM takes backslashes in pairs when it looks for the end of a cell, but leaves them in a code span: one too many
-		// is shown rather than a cell too many.
+		// GFM counts backslashes in pairs when it looks for a cell's end, but keeps them in a code span: an additional
+		// backslash is better than an additional cell.
 		if r == '|' && back%2 == 1 {
 			b.WriteByte('\\')
 		}
@@ -62,7 +62,7 @@ func code(s string) string {
 		}
 		b.WriteRune(r)
 	}
-	if back%2 == 1 { // it would be taken together with the pipe that ends the cell, were there no fence between them
+	if back%2 == 1 { // without the fence between them it would escape the pipe that ends the cell
 		b.WriteByte(' ')
 	}
 	s = b.String()
@@ -72,29 +72,29 @@ func code(s string) string {
 	return fence + s + fence
 }
 
-// markdowner writes until there is no more room.
+// markdowner writes until the space is used up.
 type markdowner struct {
 	strings.Builder
 	limit int
-	// told are the tables of earlier platforms.
+	// told holds the tables of earlier platforms.
 	told map[string]bool
-	// missing are titles of what there was no room for, and same of what an earlier platform has, too.
+	// missing holds the titles of omitted tables, and same those that equal an earlier platform's.
 	missing, same []string
 }
 
-// reserve is kept for the words that tell what is missing.
+// reserve is the space for the note about omitted tables.
 const reserve = 800
 
 func (m *markdowner) room() int { return m.limit - m.Len() - reserve }
 
-// put writes s if there is room.
+// put writes s if it fits.
 func (m *markdowner) put(format string, args ...any) {
 	if s := fmt.Sprintf(format, args...); len(s) <= m.room() {
 		m.WriteString(s)
 	}
 }
 
-// section writes one table that folds away.
+// section writes one foldable table.
 func (m *markdowner) section(s section) {
 	if len(s.Rows) == 0 {
 		return
@@ -159,7 +159,7 @@ func (m *markdowner) section(s section) {
 	m.WriteString(table + tail)
 }
 
-// end says what is not here, and where it is.
+// end writes the list of omitted tables and the link to the whole report.
 func (m *markdowner) end(command string) string {
 	if len(m.same) > 0 {
 		fmt.Fprintf(m, "The same as above: %s.\n\n", cut(strings.Join(m.same, ", "), 300))
@@ -171,7 +171,7 @@ func (m *markdowner) end(command string) string {
 	return m.String()
 }
 
-// writeMarkdown gives each platform its share of the room.
+// writeMarkdown divides the space among the platforms.
 func writeMarkdown(w io.Writer, command string, n int, write func(m *markdowner, i int)) error {
 	var out strings.Builder
 	told := map[string]bool{}
@@ -224,7 +224,7 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff, o Options) error {
 			}
 			m.put("\n")
 		}
-		if o.Link != "" && i == 0 { // first, where there is room
+		if o.Link != "" && i == 0 { // first, while there is space
 			m.put("[Whole report](<%s>)\n\n", o.Link)
 		}
 		summary := func() {
@@ -262,7 +262,8 @@ func diffsMarkdown(w io.Writer, diffs []*diff.Diff, o Options) error {
 	})
 }
 
-// biggestChanges are paths by how many bytes they bring or take, a directory that came or went as a whole as one.
+// biggestChanges returns paths by the number of bytes added or removed; a directory that was added or removed as a
+// whole counts as one.
 func biggestChanges(changes []diff.Change) section {
 	s := section{Title: "biggest changes", Columns: []column{numeral("bytes"), numeral("paths"), name("path"), name("differs")}}
 	type found struct {
@@ -292,7 +293,7 @@ func biggestChanges(changes []diff.Change) section {
 	for _, f := range all {
 		words := ""
 		if f.n.whole() == "" {
-			words = what(f.n.change)
+			words = describeChange(f.n.change)
 		}
 		cells := []string{change(f.n.sums.bytes), number(int(f.n.sums.paths)), quote(f.path), words}
 		s.Rows = append(s.Rows, row{Mark: f.n.change.Kind, Cells: cells})

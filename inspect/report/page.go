@@ -2,12 +2,12 @@ package report
 
 import "strings"
 
-// page is the report on one platform before it has a form: text, Markdown and HTML all draw it. All of its strings are
-// quoted already.
+// page is the report on one platform, independent of its form: text, Markdown and HTML render it. All of its strings
+// are already quoted.
 type page struct {
 	Platform string
 	Facts    []fact
-	// Summary says in sentences what matters most.
+	// Summary holds sentences with the main results.
 	Summary  []string
 	Sections []section
 }
@@ -18,52 +18,52 @@ type fact struct{ Name, Value string }
 type section struct {
 	// ID is stable: an anchor in HTML.
 	ID, Title string
-	// Count goes beside the title: "17", "17 → 5".
+	// Count is the text beside the title: "17", "17 → 5".
 	Count   string
 	Columns []column
 	Rows    []row
-	// Limit is how many rows the text has; 0 is all of them.
+	// Limit is the maximum number of rows in the text; 0 means all.
 	Limit int
-	// Detail has the section left out of the text unless Options.All is set.
+	// Detail omits the section from the text unless Options.All is set.
 	Detail bool
-	// Brief is what the text has in the place of the rows unless Options.All is set; one that is empty leaves all of it out.
+	// Brief replaces the rows in the text unless Options.All is set; an empty one omits the section.
 	Brief *brief
-	// First has the text leave a line free above.
+	// First precedes the section by an empty line in the text.
 	First bool
-	// Bars has each row's Share drawn in HTML.
+	// Bars draws each row's Share in HTML.
 	Bars bool
-	// Same are names that don't differ, in a section of a diff.
+	// Same lists equal names, in a section of a diff.
 	Same []string
 }
 
 type column struct {
 	Name string
-	// Number is set to the right.
+	// Number aligns the column to the right.
 	Number bool
-	// Words are ours; whatever else is in a column is the image's own.
+	// Words marks a column of our own texts; other columns have the image's.
 	Words bool
-	// Detail is left out of the text.
+	// Detail omits the column from the text.
 	Detail bool
 }
 
 type row struct {
-	// Mark is one of diff's kinds, or "=" for what is on both sides; empty in a surface.
+	// Mark is one of diff's kinds, or "=" for a row on both sides; empty in a surface.
 	Mark  string
 	Cells []string
-	// Quiet is true for what matters less than the rest.
+	// Quiet marks a row of less importance.
 	Quiet bool
-	// Share is in percent of the whole.
+	// Share is the percentage of the whole.
 	Share float64
 }
 
-// brief is a table in which rows that tell the same of several names are one.
+// brief is a table with one row for all names that have the same values.
 type brief struct {
 	Rows []briefRow
-	// Lines is how many lines the names of one row have; 0 is maxLines.
+	// Lines limits the lines for the names of a row; 0 is maxLines.
 	Lines int
-	// Left is what else there is, in words.
+	// Left summarizes the omitted rest in words.
 	Left string
-	at   map[string]int // by what is the same
+	at   map[string]int // by the common values
 }
 
 type briefRow struct {
@@ -71,7 +71,7 @@ type briefRow struct {
 	Quiet        bool
 }
 
-// add adds a name to those of which the same is told.
+// add adds a name to the row with these values.
 func (b *brief) add(name string, quiet bool, same ...string) {
 	key := strings.Join(same, "\x00")
 	at, ok := b.at[key]
@@ -92,7 +92,7 @@ func newSection(id, title string, columns ...column) section {
 	return section{ID: id, Title: title, Columns: columns}
 }
 
-// counted puts the number of rows beside the title.
+// counted sets the number of rows beside the title.
 func (s section) counted() section {
 	s.Count = number(len(s.Rows))
 	return s

@@ -1,7 +1,6 @@
 // Package report writes surfaces and differences for people and programs: text, JSON, Markdown and one HTML file.
 //
-// Whatever an image holds is hostile: nothing of it reaches a terminal, a pull request or a browser other than as the
-// characters that it is made of.
+// The image's content is hostile. It reaches a terminal, a pull request or a browser only as literal characters.
 package report
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/diff"
 )
 
-// Formats that every report can be written in.
+// Formats of all reports.
 const (
 	Text     = "text"
 	JSON     = "json"
@@ -20,31 +19,31 @@ const (
 	HTML     = "html"
 )
 
-// SchemaVersion is that of the JSON. It rises when a field goes away or changes its meaning; fields may be added without.
+// SchemaVersion is the version of the JSON. It rises when a field is removed or changes its meaning, not when one is
+// added.
 const SchemaVersion = 1
 
-// Options say how a report is written.
+// Options configures a report.
 type Options struct {
-	// Depth is how many levels of a tree the text has; 0 is as many as fit on a screen, or with All every one.
+	// Depth is the number of tree levels in the text; 0 means as many as fit on a screen, or all with All.
 	Depth int
-	// Lines shows the changed lines of text files in the text, however many they are.
+	// Lines prints the changed lines of text files in the text without a limit.
 	Lines bool
-	// Layers shows each layer's own changes, too, in text and HTML.
+	// Layers prints each layer's own changes in text and HTML.
 	Layers bool
 	// Color colours the text.
 	Color bool
-	// All leaves nothing out of the text that it would otherwise cut short: names of which the same is told, long lists,
-	// files, and where something is from.
+	// All prints parts that the text otherwise cuts: names with equal values, long lists, files, and sources.
 	All bool
-	// Width is how many columns the text has; 0 is 100, and fewer than 40 are 40.
+	// Width is the width of the text in columns; 0 is 100, and the minimum is 40.
 	Width int
 	// Version is slimctl's, for the footer of HTML.
 	Version string
-	// Link is the http or https address of the whole report, for Markdown; empty for none.
+	// Link is the http or https address of the whole report, for Markdown; may be empty.
 	Link string
-	// Verdict is what verify says of the slim image; nil when nobody asked it.
+	// Verdict is verify's result for the slim image; nil if it wasn't run.
 	Verdict *Verdict
-	// Why returns the profile's line and reason for a change. It may be nil, and return "".
+	// Why returns the profile's line and reason for a change. It may be nil, and may return "".
 	Why func(*diff.Change) string
 }
 
@@ -52,9 +51,9 @@ type Options struct {
 type Verdict struct {
 	Profile string
 	Passed  bool
-	// Words sum it up: "72 rules, 0 errors, 1 warning".
+	// Words is a summary: "72 rules, 0 errors, 1 warning".
 	Words string
-	// Findings are what is wrong, gravest first, each in one line.
+	// Findings lists the findings, gravest first, each in one line.
 	Findings []string
 }
 
@@ -73,7 +72,7 @@ func Surfaces(w io.Writer, format string, surfaces []*inspect.Surface, o Options
 	return fmt.Errorf("no report format %q", format)
 }
 
-// Diffs writes what differs, for one or several platforms.
+// Diffs writes the differences, for one or several platforms.
 func Diffs(w io.Writer, format string, diffs []*diff.Diff, o Options) error {
 	switch format {
 	case Text:

@@ -75,7 +75,7 @@ func TestTemplateIsNoSecondServer(t *testing.T) {
 		"1 tool of 1 MCP server":   {server},
 		"2 tools of 2 MCP servers": {other},
 	} {
-		s := &inspect.Surface{MCP: &mcp.Report{Configs: []mcp.Config{
+		s := &inspect.Surface{MCP: mcp.Report{Configs: []mcp.Config{
 			{Path: "/opt/gem/mcp-hub.json", Servers: []mcp.Server{server}},
 			{Path: "/opt/gem/mcp-hub.json.template", Template: true, Servers: template},
 		}}}

@@ -48,7 +48,7 @@ func sampleSurface(platform string) *inspect.Surface {
 			Entrypoint: []string{"/opt/application/run.sh"}, Cmd: []string{"--greet", "hello world"}, User: "root",
 			Env: map[string]string{"DISPLAY": ":99.0", "TZ": "Asia/Singapore"}, ExposedPorts: []string{"8080/tcp"},
 		},
-		Start: &start.Report{
+		Start: start.Report{
 			Command:    []string{"/opt/application/run.sh"},
 			Scripts:    []start.Script{{Path: "/opt/gem/run.sh", By: "entrypoint", Place: at("/opt/gem/run.sh", 1)}},
 			Renderings: []start.Rendering{{Template: "/opt/gem/nginx.vnc.conf", Output: "/opt/gem/nginx/vnc.conf", Place: at("/opt/gem/run.sh", 88)}},
@@ -70,7 +70,7 @@ func sampleSurface(platform string) *inspect.Surface {
 		},
 		Dormant: []supervisord.Config{{Path: "/opt/gem/old.conf", Programs: []supervisord.Program{program("tinyproxy", "nobody", "true", "tinyproxy -d")}}},
 		Routes:  []nginx.Route{closed, route("/mcp", "http://127.0.0.1:8091", "/auth", true), port, files},
-		MCP: &mcp.Report{
+		MCP: mcp.Report{
 			Configs: []mcp.Config{{Path: "/opt/gem/mcp-hub.json", Servers: []mcp.Server{
 				{Name: "browser", Type: "stdio", Command: "npx", Args: []string{"-y", "@agent-infra/mcp-server-browser", "--port=9222"}, Unknown: true, Place: at("/opt/gem/mcp-hub.json", 4)},
 			}}},
@@ -80,7 +80,7 @@ func sampleSurface(platform string) *inspect.Surface {
 			{Address: "*", Port: 8080, By: "nginx", Place: at("/opt/gem/nginx/main.conf", 2)},
 			{Address: "127.0.0.1", Port: 8888, Loopback: true, By: "jupyter", Place: at("/opt/gem/supervisord/jupyter.conf", 2)},
 		},
-		Privilege: &privilege.Report{
+		Privilege: privilege.Report{
 			Users: []privilege.User{
 				{Name: "root", Home: "/root", Shell: "/bin/bash", Password: "locked", Place: at("/etc/passwd", 1)},
 				{Name: "www-data", UID: 33, GID: 33, Home: "/var/www", Shell: "/usr/sbin/nologin", Password: "locked", Place: at("/etc/passwd", 2)},

@@ -20,7 +20,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/supervisord"
 )
 
-// surfacePage is what is told of a surface, in the order in which somebody asks.
+// surfacePage returns the page of a surface, in the order of a reader's questions.
 func surfacePage(s *inspect.Surface) page {
 	p := page{Platform: quote(s.Platform), Facts: []fact{
 		{"image", quote(s.Reference)},
@@ -43,7 +43,7 @@ func surfacePage(s *inspect.Surface) page {
 		components(s.Size), directories(s.Size), layers(s.Size), scripts(s), environment(s), notes(s),
 	}
 	for i := range p.Sections {
-		switch p.Sections[i].ID { // what runs and is exposed, what changes that, who may do more, what it is made of
+		switch p.Sections[i].ID { // programs and exposure, switches, privileges, content
 		case "programs", "hooks", "privileged", "packages", "notes":
 			p.Sections[i].First = true
 		}
@@ -51,7 +51,7 @@ func surfacePage(s *inspect.Surface) page {
 	return p
 }
 
-// exposes is the surface in one sentence.
+// exposes returns the surface in one sentence.
 func exposes(s *inspect.Surface) string {
 	answer, public := s.Outside()
 	of := []string{
@@ -104,10 +104,10 @@ func programs(s *inspect.Surface) section {
 	return out
 }
 
-// fewPrograms is how many of them the text has one by one.
+// fewPrograms is the maximum number of programs that the text lists one by one.
 const fewPrograms = 8
 
-// variable is how supervisord takes in a variable of the environment.
+// variable matches supervisord's references to variables of the environment.
 var variable = regexp.MustCompile(`%\(ENV_([^)]*)\)s`)
 
 func withVariables(s string) string { return quote(variable.ReplaceAllString(s, "$$$1")) }
@@ -136,7 +136,7 @@ func reach(public bool) string {
 	return "loopback"
 }
 
-// routes has first those that lead wherever a request wants, then those that answer to the outside.
+// routes returns routes with a target that the request chooses first, then routes reachable from outside.
 func routes(s *inspect.Surface) section {
 	out := newSection("routes", "routes", name("path"), name("leads to"), name("auth"), words("reach"),
 		detail("server"), detail("from"))
@@ -165,8 +165,8 @@ func routes(s *inspect.Surface) section {
 	return out
 }
 
-// briefRoutes has the paths that lead to the same program or the like with the same key on one line. What a public route
-// says is not told of loopback again.
+// briefRoutes joins on one line the paths with the same kind of target and the same key. A public route isn't repeated
+// for loopback.
 func briefRoutes(of []nginx.Route) *brief {
 	out := &brief{}
 	seen := map[[3]string]bool{}
@@ -206,7 +206,7 @@ func briefRoutes(of []nginx.Route) *brief {
 	return out
 }
 
-// shortTarget words which program answers, or in which way nginx does itself.
+// shortTarget describes the answering program, or nginx's own way of answering.
 func shortTarget(t nginx.Target) string {
 	addresses := quote(strings.Join(t.Addresses, ", "))
 	switch {
@@ -222,7 +222,7 @@ func shortTarget(t nginx.Target) string {
 	return leadsTo(t)
 }
 
-// leadsTo words what answers.
+// leadsTo describes the target of a route.
 func leadsTo(t nginx.Target) string {
 	out := t.Value
 	switch t.Kind {
@@ -249,7 +249,7 @@ func leadsTo(t nginx.Target) string {
 func servers(s *inspect.Surface) section {
 	out := newSection("mcp", "MCP servers", name("name"), name("type"), name("leads to"), numeral("tools"), name("from"))
 	out.Limit, out.Brief = 30, &brief{}
-	eachServer(s.MCP, func(v mcp.Server, from string) {
+	eachServer(&s.MCP, func(v mcp.Server, from string) {
 		leads := quote(v.URL)
 		if v.Command != "" {
 			leads = argv(append([]string{v.Command}, v.Args...))
@@ -278,26 +278,22 @@ func toolCount(v mcp.Server) string {
 	return number(len(v.Tools)) + " or more"
 }
 
+// eachServer visits every server, except a template's that the rendered file also has.
 func eachServer(r *mcp.Report, visit func(v mcp.Server, from string)) {
-	if r == nil {
-		return
-	}
-	for _, c := range r.Configs {
-		for _, v := range c.Servers {
-			if c.Template && rendered(r, v) {
-				continue
-			}
-			from := v.Place
+	for c, v := range r.Servers() {
+		from := v.Place
+		switch {
+		case c == nil:
+			visit(v, cmp.Or(from.String(), "built in"))
+		case !c.Template || !rendered(r, v):
 			from.Path = cmp.Or(from.Path, c.Path)
 			visit(v, from.String())
 		}
 	}
-	for _, v := range r.BuiltIn {
-		visit(v, cmp.Or(v.Place.String(), "built in"))
-	}
 }
 
-// rendered reports whether a file that is no template has the template's server v as it is: then it is one server.
+// rendered reports whether a file that is not a template has the template's server v unchanged: then they are one
+// server.
 func rendered(r *mcp.Report, v mcp.Server) bool {
 	v.Place = tree.Place{}
 	for _, c := range r.Configs {
@@ -314,7 +310,7 @@ func rendered(r *mcp.Report, v mcp.Server) bool {
 func tools(s *inspect.Surface) section {
 	out := newSection("tools", "tools", name("server"), name("tool"))
 	out.Limit, out.Brief = 30, &brief{Lines: 2}
-	eachServer(s.MCP, func(v mcp.Server, _ string) {
+	eachServer(&s.MCP, func(v mcp.Server, _ string) {
 		for _, t := range v.Tools {
 			out.add(quote(v.Name), quote(t))
 			out.Brief.add(quote(t), false, quote(v.Name))
@@ -326,35 +322,31 @@ func tools(s *inspect.Surface) section {
 func hooks(s *inspect.Surface) section {
 	out := newSection("hooks", "hooks", name("variable"), name("run by"), name("from"))
 	out.Limit, out.Brief = 20, &brief{}
-	if s.Start != nil {
-		for _, h := range s.Start.Hooks {
-			out.add(quote(h.Variable), quote(h.How), from(h.Place))
-			out.Brief.add(quote(h.Variable), false)
-		}
+	for _, h := range s.Start.Hooks {
+		out.add(quote(h.Variable), quote(h.How), from(h.Place))
+		out.Brief.add(quote(h.Variable), false)
 	}
 	return out.counted()
 }
 
-// switches has those last of which no effect is known.
+// switches returns those without a known effect last.
 func switches(s *inspect.Surface) section {
 	out := newSection("switches", "switches", name("variable"), words("kind"), name("effect"), name("value"), detail("from"))
 	out.Limit = 30
 	short := brief{Lines: 1}
-	if s.Start != nil {
-		of := slices.Clone(s.Start.Switches)
-		slices.SortStableFunc(of, func(a, b start.Switch) int { return truth(a.Kind == start.Other) - truth(b.Kind == start.Other) })
-		for _, w := range of {
-			value := "not set"
-			if w.Set {
-				value = strconv.Quote(w.Value)
-			}
-			effect := w.Effect
-			if len(w.Programs) > 0 && !strings.Contains(effect, w.Programs[0]) {
-				effect = strings.TrimSpace(effect + " (" + strings.Join(w.Programs, ", ") + ")")
-			}
-			out.add(quote(w.Name), quote(w.Kind), quote(effect), value, places(w.Places))
-			short.add(quote(w.Name), w.Kind == start.Other, quote(w.Kind))
+	of := slices.Clone(s.Start.Switches)
+	slices.SortStableFunc(of, func(a, b start.Switch) int { return truth(a.Kind == start.Other) - truth(b.Kind == start.Other) })
+	for _, w := range of {
+		value := "not set"
+		if w.Set {
+			value = strconv.Quote(w.Value)
 		}
+		effect := w.Effect
+		if len(w.Programs) > 0 && !strings.Contains(effect, w.Programs[0]) {
+			effect = strings.TrimSpace(effect + " (" + strings.Join(w.Programs, ", ") + ")")
+		}
+		out.add(quote(w.Name), quote(w.Kind), quote(effect), value, places(w.Places))
+		short.add(quote(w.Name), w.Kind == start.Other, quote(w.Kind))
 	}
 	if len(out.Rows) > fewSwitches {
 		out.Brief = &short
@@ -362,7 +354,7 @@ func switches(s *inspect.Surface) section {
 	return out.counted()
 }
 
-// fewSwitches is how many of them the text has one by one.
+// fewSwitches is the maximum number of switches that the text lists one by one.
 const fewSwitches = 8
 
 func from(p tree.Place) string { return quote(p.String()) }
@@ -377,7 +369,7 @@ func places(of []tree.Place) string {
 
 func sockets(s *inspect.Surface) section {
 	out := newSection("sockets", "control sockets", name("address"), name("mode"), name("owner"), name("from"))
-	out.Limit, out.Brief = 20, &brief{} // the listeners have them
+	out.Limit, out.Brief = 20, &brief{} // the listeners include them
 	if s.Supervisord != nil {
 		for _, c := range s.Supervisord.Sockets {
 			out.add(quote(c.Address), cmp.Or(quote(c.Mode), "0700"), cmp.Or(quote(c.Owner), "supervisord's"), from(c.Place))
@@ -390,11 +382,9 @@ func privileged(s *inspect.Surface) section {
 	out := newSection("privileged", "privileged files", name("path"), name("why"), name("mode"), name("owner"),
 		name("capabilities"))
 	out.Limit, out.Brief = 30, &brief{}
-	if s.Privilege != nil {
-		for _, f := range s.Privilege.Files {
-			out.Brief.add(quote(f.Entry.Path), false, quote(strings.Join(f.Kinds, ", ")))
-			out.add(quote(f.Entry.Path), quote(strings.Join(f.Kinds, ", ")), mode(f.Entry), owner(f.Entry), quote(f.Capabilities))
-		}
+	for _, f := range s.Privilege.Files {
+		out.Brief.add(quote(f.Entry.Path), false, quote(strings.Join(f.Kinds, ", ")))
+		out.add(quote(f.Entry.Path), quote(strings.Join(f.Kinds, ", ")), mode(f.Entry), owner(f.Entry), quote(f.Capabilities))
 	}
 	return out.counted()
 }
@@ -402,18 +392,16 @@ func privileged(s *inspect.Surface) section {
 func mode(e tree.Entry) string  { return fmt.Sprintf("%04o", e.Mode) }
 func owner(e tree.Entry) string { return fmt.Sprintf("%d:%d", e.UID, e.GID) }
 
-// users has those that can log in first.
+// users returns those who can log in first.
 func users(s *inspect.Surface) section {
 	out := newSection("users", "users", name("name"), numeral("uid"), numeral("gid"), name("home"), name("shell"),
 		words("password"), detail("from"))
-	if s.Privilege != nil {
-		for _, u := range s.Privilege.Users {
-			quiet := strings.HasSuffix(u.Shell, "/nologin") || strings.HasSuffix(u.Shell, "/false")
-			cells := []string{
-				quote(u.Name), strconv.Itoa(u.UID), strconv.Itoa(u.GID), quote(u.Home), quote(u.Shell), quote(u.Password), from(u.Place),
-			}
-			out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
+	for _, u := range s.Privilege.Users {
+		quiet := strings.HasSuffix(u.Shell, "/nologin") || strings.HasSuffix(u.Shell, "/false")
+		cells := []string{
+			quote(u.Name), strconv.Itoa(u.UID), strconv.Itoa(u.GID), quote(u.Home), quote(u.Shell), quote(u.Password), from(u.Place),
 		}
+		out.Rows = append(out.Rows, row{Cells: cells, Quiet: quiet})
 	}
 	slices.SortStableFunc(out.Rows, func(a, b row) int { return truth(a.Quiet) - truth(b.Quiet) })
 	out.Count = number(len(out.Rows))
@@ -444,15 +432,11 @@ func sudo(s *inspect.Surface) section {
 			out.Brief.Rows = append(out.Brief.Rows, briefRow{Cells: []string{when}, Names: []string{rule}})
 		}
 	}
-	if s.Privilege != nil {
-		for _, n := range s.Privilege.Sudo {
-			add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", from(n.Place))
-		}
+	for _, n := range s.Privilege.Sudo {
+		add(quote(strings.Join(strings.Fields(n.Text), " ")), "always", from(n.Place))
 	}
-	if s.Start != nil {
-		for _, n := range s.Start.Grants {
-			add(quote(n.Text), "at start", from(n.Place))
-		}
+	for _, n := range s.Start.Grants {
+		add(quote(n.Text), "at start", from(n.Place))
 	}
 	return out.counted()
 }
@@ -485,7 +469,7 @@ func packageKinds(s *inspect.Surface) section {
 	return out
 }
 
-// bySize has the biggest first.
+// bySize sorts by size, largest first.
 func bySize(of []packages.Package) []packages.Package {
 	of = slices.Clone(of)
 	slices.SortStableFunc(of, func(a, b packages.Package) int { return cmp.Compare(b.Size, a.Size) })
@@ -495,7 +479,7 @@ func bySize(of []packages.Package) []packages.Package {
 func biggestPackages(s *inspect.Surface) section {
 	out := newSection("biggest-packages", "biggest packages", name("package"), name("version"), name("kind"), numeral("size"),
 		column{Name: "files", Number: true, Words: true, Detail: true}, detail("from"))
-	out.Limit, out.Brief = 10, &brief{} // the packages have them
+	out.Limit, out.Brief = 10, &brief{} // the packages include them
 	for _, p := range bySize(s.Packages) {
 		place := quote(cmp.Or(p.Dir, p.Place.String()))
 		out.add(quote(p.Name), quote(p.Version), quote(p.Kind), Bytes(p.Size), number(p.Files), place)
@@ -512,13 +496,13 @@ func components(s size.Sizes) section {
 	return out
 }
 
-// addShare adds a row for a part of what all is the size of.
+// addShare adds a row for a part of the total size all.
 func (s *section) addShare(name string, size, all int64, files int) {
 	of, words := share(size, all)
 	s.Rows = append(s.Rows, row{Cells: []string{quote(name), Bytes(size), words, number(files)}, Share: of})
 }
 
-// share is in percent.
+// share returns a percentage.
 func share(of, all int64) (float64, string) {
 	if all <= 0 {
 		return 0, ""
@@ -557,13 +541,11 @@ func layers(s size.Sizes) section {
 func scripts(s *inspect.Surface) section {
 	out := newSection("scripts", "what runs at start", name("path"), name("does"), name("from"))
 	out.Detail = true
-	if s.Start != nil {
-		for _, c := range s.Start.Scripts {
-			out.add(quote(c.Path), quote("is run by "+c.By), from(c.Place))
-		}
-		for _, r := range s.Start.Renderings {
-			out.add(quote(r.Template), quote("becomes "+r.Output), from(r.Place))
-		}
+	for _, c := range s.Start.Scripts {
+		out.add(quote(c.Path), quote("is run by "+c.By), from(c.Place))
+	}
+	for _, r := range s.Start.Renderings {
+		out.add(quote(r.Template), quote("becomes "+r.Output), from(r.Place))
 	}
 	return out.counted()
 }
@@ -578,7 +560,7 @@ func environment(s *inspect.Surface) section {
 	return out
 }
 
-// notes are those of the surface and of each part, each once: none may be missing.
+// notes returns those of the surface and of each part, each once, without omissions.
 func notes(s *inspect.Surface) section {
 	out := newSection("notes", "notes", name("from"), name("what could not be understood, or would not work"))
 	out.Limit = 6
@@ -592,9 +574,7 @@ func notes(s *inspect.Surface) section {
 		}
 	}
 	add(s.Notes)
-	if s.Start != nil {
-		add(s.Start.Notes)
-	}
+	add(s.Start.Notes)
 	if s.Supervisord != nil {
 		add(s.Supervisord.Notes)
 	}
@@ -604,11 +584,7 @@ func notes(s *inspect.Surface) section {
 	for _, n := range s.Nginx {
 		add(n.Notes)
 	}
-	if s.MCP != nil {
-		add(s.MCP.Notes)
-	}
-	if s.Privilege != nil {
-		add(s.Privilege.Notes)
-	}
+	add(s.MCP.Notes)
+	add(s.Privilege.Notes)
 	return out.counted()
 }

@@ -14,13 +14,14 @@ import (
 // text is the report on one platform.
 type text struct {
 	platform string
-	// head says which image it is.
+	// head identifies the image.
 	head string
-	// blocks are a heading with what belongs to it, each.
+	// blocks holds headings, each with its content.
 	blocks []string
 }
 
-// writeTexts writes the reports on several platforms, and says how to see more. What is equal on all of them is written once.
+// writeTexts writes the reports on several platforms, and a hint to further details. It writes parts that are equal on
+// all platforms once.
 func writeTexts(w io.Writer, texts []text, more string) error {
 	out := bufio.NewWriter(w) // keeps the first error
 	put := func(blocks ...string) {
@@ -91,7 +92,7 @@ func diffsText(w io.Writer, diffs []*diff.Diff, o Options) error {
 	return writeTexts(w, texts, more)
 }
 
-// difference has first what an image exposes, then what it weighs, then its files.
+// difference draws the exposure first, then the sizes, then the files.
 func (t texter) difference(d *diff.Diff, sections []section) []string {
 	var out []string
 	same := ""
@@ -116,7 +117,7 @@ func (t texter) difference(d *diff.Diff, sections []section) []string {
 // texter draws for a terminal.
 type texter struct{ o Options }
 
-// defaultWidth is that of a page.
+// defaultWidth is the width of a text without a terminal.
 const defaultWidth = 100
 
 func (t texter) width() int {
@@ -126,7 +127,7 @@ func (t texter) width() int {
 	return defaultWidth
 }
 
-// Colours are those of ECMA-48, "Select graphic rendition".
+// Colours from ECMA-48, "Select graphic rendition".
 const (
 	bold = "1"
 	dim  = "2"
@@ -168,10 +169,10 @@ func (t texter) head(p page) string {
 	return b.String()
 }
 
-// maxFact is how many columns a fact has.
+// maxFact limits the width of a fact.
 const maxFact = 400
 
-// wrap writes words in lines; those after the first are indented, and so is what the first one has before it.
+// wrap writes words in lines. It indents the lines after the first; the first line's indentation is already written.
 func (t texter) wrap(s string, indent int) string {
 	var b strings.Builder
 	at := indent
@@ -191,7 +192,7 @@ func (t texter) wrap(s string, indent int) string {
 	return b.String() + "\n"
 }
 
-// free is the line that is left free above a section.
+// free is the empty line above a section.
 func (t texter) free(s section) string {
 	if s.First || t.o.All {
 		return "\n"
@@ -211,7 +212,7 @@ func (t texter) section(s section) string {
 	return t.free(s) + t.title(s.Title, s.Count) + t.table(s)
 }
 
-// brief draws what is the same in columns, and the names that it is told of in lines beside them.
+// brief draws the common values in columns, and their names in lines beside them.
 func (t texter) brief(s section) string {
 	of := s.Brief
 	shown := of.Rows
@@ -249,10 +250,10 @@ func (t texter) brief(s section) string {
 	return b.String()
 }
 
-// maxLines is how many lines a list of names has.
+// maxLines limits the lines of a list of names.
 const maxLines = 3
 
-// list is names with commas, in that many lines, 0 being maxLines; those after the first are indented.
+// list joins names with commas in at most that many lines, 0 meaning maxLines; it indents the lines after the first.
 func (t texter) list(names []string, indent, most int) string {
 	if most == 0 {
 		most = maxLines
@@ -290,7 +291,7 @@ func (t texter) list(names []string, indent, most int) string {
 	return b.String()
 }
 
-// table aligns the rows of s, cuts them to the width, and leaves out what is over the limit.
+// table aligns the rows of s, cuts them to the width, and omits those beyond the limit.
 func (t texter) table(s section) string {
 	shown := s.Rows
 	if s.Limit > 0 && !t.o.All {
@@ -334,8 +335,8 @@ func (t texter) table(s section) string {
 	return b.String()
 }
 
-// fit narrows columns until all of them fit: first to what most of their cells need, then the widest of them. What is then
-// left goes to the first that was cut.
+// fit narrows columns until all fit: first to the width that most of their cells need, then the widest ones. The
+// remaining width goes to the first column that was cut.
 func (t texter) fit(wide []int, usual func(at int) int) {
 	const least, fair = 8, 24
 	full := slices.Clone(wide)
@@ -364,7 +365,7 @@ func (t texter) fit(wide []int, usual func(at int) int) {
 	}
 }
 
-// usual is how wide a column is, but for the widest fifth of its cells.
+// usual returns the width that suffices for four fifths of a column's cells.
 func usual(c column, rows []row, at int) int {
 	all := make([]int, len(rows))
 	for i, r := range rows {
@@ -377,10 +378,10 @@ func usual(c column, rows []row, at int) int {
 	return max(columns(c.Name), all[(len(all)-1)*4/5])
 }
 
-// maxName is how much of a name a list has where a value comes after it.
+// maxName limits a name in a list with values.
 const maxName = 50
 
-// group is a section of a diff: names that are only on one side in one list, and each value that differs on its own line.
+// group is a section of a diff: names on one side only in one list, and each changed value on a line of its own.
 func (t texter) group(s section) string {
 	var b strings.Builder
 	n := s.marks()
@@ -434,7 +435,7 @@ func (t texter) group(s section) string {
 	return t.title(s.Title, s.Count) + b.String()
 }
 
-// narrow words a change in so many columns: the words that both have in front are left out.
+// narrow describes a change within a width: it omits the common words at the front.
 func narrow(old, now string, room int) string {
 	was, is := strings.Fields(old), strings.Fields(now)
 	same := 0
@@ -449,7 +450,7 @@ func narrow(old, now string, room int) string {
 	return old + " → " + cut(now, room-3-columns(old))
 }
 
-// packable gives the names of what is on one side only, where there are many of them and no comma would confuse.
+// packable returns the names on one side only, if they are many and contain no comma.
 func packable(mark string, rows []row) []string {
 	if mark != diff.Added && mark != diff.Removed || len(rows) < 4 {
 		return nil
@@ -464,13 +465,13 @@ func packable(mark string, rows []row) []string {
 	return names
 }
 
-// maxTree is how many lines the tree has without anybody asking for a depth, if its first level has no more.
+// maxTree limits the lines of the tree without an explicit depth, unless its first level has more.
 const maxTree = 40
 
-// maxWhole is how much of a directory that was added or removed as a whole is listed.
+// maxWhole limits the listed part of a directory that was added or removed as a whole.
 const maxWhole = 8
 
-// tree draws changes: mark, bytes more or less, name, what differs.
+// tree draws changes: mark, bytes added or removed, name, differences.
 func (t texter) tree(changes []diff.Change) string {
 	if len(changes) == 0 {
 		return "  none\n"
@@ -485,7 +486,7 @@ func (t texter) tree(changes []diff.Change) string {
 	}
 	var b strings.Builder
 	if deepest == 0 {
-		b.Grow(64 * len(nodes)) // or it would be copied while it grows
+		b.Grow(64 * len(nodes)) // avoids copying during growth
 	}
 	for i := 0; i < len(nodes); i = t.next(nodes, i, deepest) {
 		n := &nodes[i]
@@ -497,7 +498,7 @@ func (t texter) tree(changes []diff.Change) string {
 			called = "/" + called
 		}
 		if n.change != nil {
-			mark, words = n.change.Kind, what(n.change)
+			mark, words = n.change.Kind, describeChange(n.change)
 		}
 		if int(n.end) > i+1 {
 			words = strings.TrimSpace(words + "  " + n.sums.String())
@@ -519,7 +520,7 @@ func (t texter) tree(changes []diff.Change) string {
 	return b.String()
 }
 
-// next is the node whose line comes after that of node i, where nothing lies deeper than deepest; 0 is any depth.
+// next returns the node after node i in a tree of depth deepest; 0 is any depth.
 func (t texter) next(nodes []node, i, deepest int) int {
 	n := &nodes[i]
 	end := int(n.end)
@@ -529,7 +530,7 @@ func (t texter) next(nodes []node, i, deepest int) int {
 	return i + 1
 }
 
-// fitting is how deep a tree of at most maxTree lines goes; 0 when all of it fits.
+// fitting returns the depth of a tree with at most maxTree lines; 0 if all of it fits.
 func (t texter) fitting(nodes []node) int {
 	for depth := 1; ; depth++ {
 		lines, deeper := 0, false
@@ -581,10 +582,10 @@ func (t texter) sizes(d *diff.Diff) string {
 	return out
 }
 
-// maxChanged is how many changed lines of text files there are without anybody asking for them.
+// maxChanged limits the changed lines of text files without an explicit request.
 const maxChanged = 60
 
-// texts are the unified diffs.
+// texts draws the unified diffs.
 func (t texter) texts(changes []diff.Change) []string {
 	var out []string
 	files, lines := 0, 0

@@ -13,18 +13,18 @@ import (
 // node is a changed path, or a directory above one.
 type node struct {
 	name  string
-	depth int32 // 1 is right below the root
-	// end is the position after the last node that lies below this one.
+	depth int32 // 1 is directly below the root
+	// end is the position after the last node below this one.
 	end int32
-	// change is nil for a directory that is the same on both sides.
+	// change is nil for an unchanged directory.
 	change *diff.Change
 	sums   sums
 }
 
-// summed are the kinds of changes, in the order of sums.kinds.
+// summed lists the kinds of changes, in the order of sums.kinds.
 const summed = diff.Added + diff.Removed + diff.Modified + diff.Type + diff.Meta
 
-// sums are those of a node and everything below it.
+// sums holds the totals of a node and everything below it.
 type sums struct {
 	paths int32
 	kinds [len(summed)]int32 // paths by kind
@@ -39,7 +39,7 @@ func (s *sums) add(o sums) {
 	s.bytes += o.bytes
 }
 
-// list is bytes, then paths by kind, for the script.
+// list returns bytes, then paths by kind, for the script.
 func (s sums) list() []int64 {
 	out := []int64{s.bytes}
 	for _, n := range s.kinds {
@@ -48,7 +48,7 @@ func (s sums) list() []int64 {
 	return out
 }
 
-// whole is diff.Added or diff.Removed for what is so with everything in it; empty otherwise.
+// whole is diff.Added or diff.Removed for a node that was added or removed with everything in it; empty otherwise.
 func (n *node) whole() string {
 	switch s := n.sums; {
 	case n.change == nil:
@@ -81,10 +81,10 @@ func (s sums) String() string {
 	return strings.Join(out, " ")
 }
 
-// treeOf lists changes with the directories above them, as a walk has them. Changes are in that order already.
+// treeOf returns changes with the directories above them, in the order of a walk, which is the order of changes.
 func treeOf(changes []diff.Change) []node {
 	nodes := make([]node, 0, len(changes)+len(changes)/4)
-	var open []int // the nodes that the last one lies in, and itself
+	var open []int // the last node and its ancestors
 	var at, names []string
 	shut := func(n int) {
 		for len(open) > n {
@@ -101,7 +101,7 @@ func treeOf(changes []diff.Change) []node {
 		c := &changes[i]
 		names = names[:0]
 		clean := c.Path
-		if path.Clean(clean) != clean || !path.IsAbs(clean) { // image.Clean makes a copy, and the nodes' names would keep it
+		if path.Clean(clean) != clean || !path.IsAbs(clean) { // image.Clean makes a copy that the nodes' names would keep alive
 			clean = image.Clean(clean)
 		}
 		for name := range strings.SplitSeq(strings.TrimPrefix(clean, "/"), "/") {
@@ -126,12 +126,12 @@ func treeOf(changes []diff.Change) []node {
 	return nodes
 }
 
-// compact joins a directory that holds one directory only, and is the same on both sides, with that one: "lib/python3". It
-// uses the memory of nodes for what it gives.
+// compact joins an unchanged directory that contains only one directory with that one: "lib/python3". It reuses the
+// memory of nodes.
 func compact(nodes []node) []node {
 	out := nodes[:0]
 	type joined struct{ end, by int32 }
-	var open []joined // where nodes are less deep than they were
+	var open []joined // a stack of less deep nodes
 	at := make([]int32, len(nodes)+1)
 	var prefix []string
 	all := int32(len(nodes)) //nolint:gosec // see treeOf
@@ -177,8 +177,8 @@ func sizeOf(e *tree.Entry) int64 {
 	return e.Size
 }
 
-// what words how an entry differs; empty for what was added or removed and is a plain file or directory.
-func what(c *diff.Change) string {
+// describeChange returns what changed of an entry: empty for a plain file or directory that was added or removed.
+func describeChange(c *diff.Change) string {
 	old, now := c.Old, c.New
 	if old == nil || now == nil {
 		e := now

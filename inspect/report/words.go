@@ -5,13 +5,16 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/text/width"
+
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Bytes words a number of bytes in powers of 1000, with three digits: "12.3 MB", "-410 kB". Registries and docker count so.
+// Bytes formats a number of bytes in powers of 1000, with three digits: "12.3 MB", "-410 kB", like registries and
+// docker.
 func Bytes(n int64) string {
 	sign, size := "", uint64(n) //nolint:gosec // a negative one is turned below
 	if n < 0 {
@@ -27,7 +30,7 @@ func Bytes(n int64) string {
 	return sign + s
 }
 
-// change is Bytes with its sign.
+// change formats bytes with a sign.
 func change(n int64) string {
 	if n > 0 {
 		return "+" + Bytes(n)
@@ -35,7 +38,7 @@ func change(n int64) string {
 	return Bytes(n)
 }
 
-// signed is number with its sign.
+// signed formats a number with a sign.
 func signed(n int) string {
 	if n > 0 {
 		return "+" + number(n)
@@ -43,71 +46,30 @@ func signed(n int) string {
 	return number(n)
 }
 
-// number writes n with thousands separated.
+// number formats n with thousands separators.
 func number(n int) string { return humanize.Comma(int64(n)) }
 
-// count is "1 layer" or "12,345 layers".
-func count(n int, what string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(what, "switch"):
-		what += "es"
-	default:
-		what += "s"
-	}
-	return number(n) + " " + what
-}
+// count returns "1 layer" or "12,345 layers".
+func count(n int, what string) string { return english.Plural(n, what, "") }
 
-// more says what a list leaves out.
+// more returns a note about the omitted part of a list.
 func more(n int) string { return fmt.Sprintf("… and %s more", number(n)) }
 
-// quote gives s as it is when all of it can be printed, and in Go's quotes otherwise: what an image holds must not move a
-// terminal's cursor, turn its writing direction, or hide. A name that begins with a quote is quoted, too, so that nothing
-// looks like what it is not.
-func quote(s string) string {
-	if plain(s) {
-		return s
-	}
-	if strings.HasPrefix(s, `"`) || !utf8.ValidString(s) || strings.ContainsFunc(s, hidden) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+func quote(s string) string { return rawname.Shown(s) }
 
-// plain is true for most names, and quick.
-func plain(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return !strings.HasPrefix(s, `"`)
-}
-
-// hidden is true for what has no look of its own: control characters, those that turn the writing direction, spaces that
-// are none, private use.
-func hidden(r rune) bool { return !strconv.IsPrint(r) }
-
-// line makes one line of a text file safe: like quote, but without quotes, and with tabs left.
+// line makes one line of a text file safe; it keeps tabs.
 func line(s string) string {
-	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r != '\t' && hidden(r) }) {
-		return s
+	if !strings.Contains(s, "\t") {
+		return rawname.Line(s)
 	}
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r != '\t' && hidden(r):
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		default:
-			b.WriteRune(r)
-		}
+	fields := strings.Split(s, "\t")
+	for i, f := range fields {
+		fields[i] = rawname.Line(f)
 	}
-	return b.String()
+	return strings.Join(fields, "\t")
 }
 
-// argv words a command, so that it can be told where each argument ends.
+// argv formats a command so that the boundaries of its arguments are visible.
 func argv(args []string) string {
 	words := make([]string, len(args))
 	for i, a := range args {
@@ -118,7 +80,7 @@ func argv(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// columns is how many columns of a terminal s takes.
+// columns returns the width of s on a terminal.
 func columns(s string) int {
 	n := 0
 	for _, r := range s {
@@ -140,7 +102,7 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-// cut shortens s to n columns at most, and at most four runes for each of them.
+// cut shortens s to n columns at most, and to four runes for each of them.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -158,7 +120,7 @@ func cut(s string, n int) string {
 	return s
 }
 
-// pad fills s with spaces up to n columns, on the left when right is set.
+// pad fills s with spaces to n columns, on the left if right is set.
 func pad(s string, n int, right bool) string {
 	fill := strings.Repeat(" ", max(0, n-columns(s)))
 	if right {
@@ -167,7 +129,7 @@ func pad(s string, n int, right bool) string {
 	return s + fill
 }
 
-// short is a digest for lists: its algorithm left out, twelve digits.
+// short returns a digest for lists: twelve digits without its algorithm.
 func short(digest string) string {
 	if _, hex, ok := strings.Cut(digest, ":"); ok {
 		digest = hex

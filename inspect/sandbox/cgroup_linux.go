@@ -11,33 +11,34 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// cgroups are the hierarchies of this machine: of version 1 by controller, of version 2 under "".
+// cgroups holds this machine's hierarchies: version 1 by controller, version 2 under "".
 type cgroups map[string]string
 
 func findCgroups() (cgroups, error) {
 	c := cgroups{}
-	err := mounts(func(point, fstype, options string) {
-		switch fstype {
-		case "cgroup2":
-			c[""] = point
-		case "cgroup":
-			for o := range strings.SplitSeq(options, ",") {
-				if slices.Contains([]string{"memory", "cpu", "pids"}, o) {
-					c[o] = point
-				} else if strings.HasPrefix(o, "name=") || !slices.Contains([]string{"rw", "ro", "xattr"}, o) {
-					c["other:"+o] = point
-				}
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	for _, m := range mounts {
+		if m.FSType == "cgroup2" {
+			c[""] = m.Mountpoint
+			continue
+		}
+		for o := range strings.SplitSeq(m.VFSOptions, ",") {
+			if slices.Contains([]string{"memory", "cpu", "pids"}, o) {
+				c[o] = m.Mountpoint
+			} else if strings.HasPrefix(o, "name=") || !slices.Contains([]string{"rw", "ro", "xattr"}, o) {
+				c["other:"+o] = m.Mountpoint
 			}
 		}
-	})
+	}
 	return c, err
 }
 
-// has tells whether the limits of a controller (memory, cpu, pids) can be set.
-func (c cgroups) has(controller string) bool {
+// hasController reports whether the limits of a controller (memory, cpu, pids) can be set.
+func (c cgroups) hasController(controller string) bool {
 	if _, ok := c[controller]; ok {
 		return true
 	}
@@ -45,7 +46,7 @@ func (c cgroups) has(controller string) bool {
 	return c[""] != "" && slices.Contains(strings.Fields(string(text)), controller)
 }
 
-// dir is a container's cgroup that has the controller.
+// dir returns a container's cgroup with the controller.
 func (c cgroups) dir(controller, name string) (dir string, v2 bool) {
 	if point, ok := c[controller]; ok {
 		return filepath.Join(point, name), false
@@ -53,7 +54,7 @@ func (c cgroups) dir(controller, name string) (dir string, v2 bool) {
 	return filepath.Join(c[""], name), true
 }
 
-// number reads a file of a cgroup that holds a number; "max" is 0 and so is a file that isn't there.
+// number returns the number in a file of a cgroup; "max" and a missing file are 0.
 func number(dir, file string) int64 {
 	text, _ := os.ReadFile(filepath.Join(dir, file))
 	first, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
@@ -61,7 +62,7 @@ func number(dir, file string) int64 {
 	return n
 }
 
-// field reads one line of a flat-keyed file.
+// field returns one line of a flat-keyed file.
 func field(dir, file, key string) int64 {
 	text, _ := os.ReadFile(filepath.Join(dir, file))
 	for line := range strings.Lines(string(text)) {
@@ -91,8 +92,8 @@ func (c cgroups) memory(name string) Memory {
 	}
 }
 
-// verify says which of the limits that were asked for do not hold.
-func (c cgroups) verify(name string, s Settings) (missing []string) {
+// findMissing returns the requested limits that aren't in effect.
+func (c cgroups) findMissing(name string, s Settings) (missing []string) {
 	say := func(what string, want, got any) {
 		missing = append(missing, fmt.Sprintf("%s: asked for %v, the kernel has %v", what, want, got))
 	}
@@ -118,17 +119,17 @@ const cpuPeriod = 100_000 // microseconds, the kernel's default
 
 func quota(cpus float64) int64 { return int64(cpus * cpuPeriod) }
 
-// pids lists the processes of a container, as this machine numbers them.
+// pids returns the processes of a container, with this machine's numbers.
 func (c cgroups) pids(name string) ([]int, error) {
 	var out []int
 	for _, point := range c {
 		err := filepath.WalkDir(filepath.Join(point, name), func(dir string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
-				return nil // not there, or gone meanwhile
+				return nil // missing, or removed meanwhile
 			}
 			text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			for line := range strings.Lines(string(text)) {
-				// 0 is a process of another PID namespace.
+				// 0 stands for a process of another PID namespace.
 				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 && pid != os.Getpid() {
 					out = append(out, pid)
 				}
@@ -143,8 +144,8 @@ func (c cgroups) pids(name string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
-// end kills every process of a container and removes its cgroups.
-func (c cgroups) end(name string) error {
+// killAll kills every process of a container and removes its cgroups.
+func (c cgroups) killAll(name string) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		pids, err := c.pids(name)
@@ -152,9 +153,9 @@ func (c cgroups) end(name string) error {
 			return err
 		}
 		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL) // fails when it has ended
+			_ = unix.Kill(pid, unix.SIGKILL) // fails if it has ended
 		}
-		err = c.remove(name)
+		err = c.removeAll(name)
 		if len(pids) == 0 && err == nil {
 			return nil
 		}
@@ -165,8 +166,8 @@ func (c cgroups) end(name string) error {
 	}
 }
 
-// remove removes a container's cgroups, those that it made itself first.
-func (c cgroups) remove(name string) error {
+// removeAll removes a container's cgroups, the nested ones first.
+func (c cgroups) removeAll(name string) error {
 	var errs []error
 	for _, point := range c {
 		var dirs []string

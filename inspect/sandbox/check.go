@@ -10,23 +10,23 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// Publication is an address of the host that leads to a TCP port of the container.
+// Publication maps an address of the host to a TCP port of the container.
 type Publication struct {
 	Host netip.AddrPort `json:"host"` // port 0: any free one
-	Port uint16         `json:"port"`
+	Port uint16         `json:"port"` // 0: 8080 for an image that slimctl built, otherwise the host's port
 }
 
-// ParsePublish reads [ADDRESS:][PORT:]PORT[/tcp] as docker run's -p has it, with one difference: without an address it is
-// 127.0.0.1, not every address of the host. Without a port of the host it is any free one.
+// ParsePublish parses PORT, a port of the host alone, or [ADDRESS:]PORT:PORT[/tcp] like docker run's -p. The default
+// address is 127.0.0.1, not every address of the host. Host port 0, or none after an address, means any free one.
 func ParsePublish(s string) (Publication, error) {
 	rest, proto, ok := strings.Cut(s, "/")
 	if ok && proto != "tcp" {
@@ -35,11 +35,11 @@ func ParsePublish(s string) (Publication, error) {
 	i := strings.LastIndexByte(rest, ':')
 	port, err := strconv.ParseUint(rest[i+1:], 10, 16)
 	if err != nil || port == 0 {
-		return Publication{}, fmt.Errorf("publish %q: want [ADDRESS:][PORT:]PORT, such as 127.0.0.1:8080:8080", s)
+		return Publication{}, fmt.Errorf("publish %q: want PORT, or [ADDRESS:]PORT:PORT such as 127.0.0.1:8080:8080", s)
 	}
 	p := Publication{Host: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0), Port: uint16(port)}
 	if i < 0 {
-		return p, nil
+		return Publication{Host: netip.AddrPortFrom(p.Host.Addr(), p.Port)}, nil
 	}
 	host := rest[:i]
 	if !strings.Contains(host, ":") {
@@ -49,26 +49,26 @@ func ParsePublish(s string) (Publication, error) {
 		host += "0"
 	}
 	if p.Host, err = netip.ParseAddrPort(host); err != nil {
-		return Publication{}, fmt.Errorf("publish %q: want [ADDRESS:][PORT:]PORT, such as 127.0.0.1:8080:8080: %w", s, err)
+		return Publication{}, fmt.Errorf("publish %q: want PORT, or [ADDRESS:]PORT:PORT such as 127.0.0.1:8080:8080: %w", s, err)
 	}
 	return p, nil
 }
 
-// Check says what is wrong with the settings: all of it, in words of the settings' names.
+// Check returns all errors of the settings, with the settings' names.
 func (s Settings) Check() error {
 	_, err := s.parse()
 	return err
 }
 
-// plan is settings taken apart.
+// plan holds the parsed settings.
 type plan struct {
 	Settings
-	netns   string // the file of a network namespace to join
+	netns   string // file of a network namespace to join
 	publish []Publication
 	caps    []string
 	tmpfs   []tmpfs
 	keeps   []keep
-	policy  *policy.Policy // of Settings.Policy, with its text; nil without
+	policy  *policy.Policy // of Settings.Policy, with its text; nil without one
 	text    []byte
 	binds   []bind
 }
@@ -163,20 +163,22 @@ func (s Settings) parse() (*plan, error) {
 	return p, errors.Join(errs...)
 }
 
-// minMemory is what runc and Docker need to start a container at all.
+// minMemory is the least memory with which runc and Docker can start a container.
 const minMemory = 6 << 20
 
 const (
 	defaultShm = 64 << 20
-	// stopGrace is how long a container may take to end after it was asked to, as with "docker stop".
+	// stopGrace is the time for a container to end after the stop signal, as with "docker stop".
 	stopGrace = 10 * time.Second
+	// answerTime is the time for an engine to do one step of a container's end, also on a slow disk.
+	answerTime = time.Minute
 )
 
-var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
+var networkName = lazyregexp.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`)
 
-var tmpfsOption = regexp.MustCompile(`^(ro|rw|exec|noexec|nosuid|nodev|noatime|size=\d+[kmg]?|mode=[0-7]{1,4}|uid=\d+|gid=\d+|nr_inodes=\d+[kmg]?)$`)
+var tmpfsOption = lazyregexp.New(`^(ro|rw|exec|noexec|nosuid|nodev|noatime|size=\d+[kmg]?|mode=[0-7]{1,4}|uid=\d+|gid=\d+|nr_inodes=\d+[kmg]?)$`)
 
-// parseTmpfs reads PATH[:OPTION,…] as docker run's --tmpfs has it.
+// parseTmpfs parses PATH[:OPTION,…] like docker run's --tmpfs.
 func parseTmpfs(text string) (tmpfs, error) {
 	dir, options, _ := strings.Cut(text, ":")
 	t := tmpfs{path: path.Clean(dir), options: []string{"nosuid", "nodev", "noexec"}}
@@ -197,10 +199,11 @@ func parseTmpfs(text string) (tmpfs, error) {
 	return t, nil
 }
 
-var numericUser = regexp.MustCompile(`^(\d+)(?::(\d+))?$`)
+var numericUser = lazyregexp.New(`^(\d+)(?::(\d+))?$`)
 
-// ownedBy gives a tmpfs to the user that the container starts as, who could not write to one with a mode of its own
-// otherwise, unless its options say whose it is. With a user given by name it stays root's: only the image knows the number.
+// ownedBy makes the container's first user the owner of a tmpfs with a mode of its own, unless its options name an
+// owner; otherwise that user could not write to it. For a user given by name it stays root's: only the image knows the
+// number.
 func (t tmpfs) ownedBy(user string) tmpfs {
 	m := numericUser.FindStringSubmatch(user)
 	owned := slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "uid=") || strings.HasPrefix(o, "gid=") })
@@ -210,13 +213,13 @@ func (t tmpfs) ownedBy(user string) tmpfs {
 	return t
 }
 
-// capabilities are those of capabilities(7).
+// capabilities lists those of capabilities(7).
 var capabilities = strings.Fields(`AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN
 	DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE MKNOD
 	NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_BOOT
 	SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM`)
 
-// environment joins the parts; the later ones win.
+// environment joins the parts; later ones win.
 func environment(base, fromImage []string, own map[string]string) []string {
 	var names []string
 	values := map[string]string{}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -20,23 +22,24 @@ import (
 
 const (
 	pingTimeout = 3 * time.Second
-	// labels of our containers: the run's id, and the cache directory that has its lock.
+	// Labels of our containers: the run's id, and the owner of the directory with its lock. An image may have labels of
+	// these names, too, but doesn't know the owner.
 	labelRun   = "slimctl.run"
-	labelCache = "slimctl.cache"
-	// loadedName is the repository of images that runs loaded into Docker, and keep there for the next one. The tag is the
-	// digest of the image's config, in hexadecimal.
+	labelOwner = "slimctl.owner"
+	// loadedName is the repository of images that runs load into Docker and keep for later runs. The tag is the digest
+	// of the image's config, in hexadecimal.
 	loadedName = "slimctl-run"
-	// keepLoaded is how long after its last start such an image is kept.
+	// keepLoaded is the time for which such an image is kept after its last start.
 	keepLoaded = 7 * 24 * time.Hour
 )
 
-// dockerEngine runs a container by the Docker Engine API.
+// dockerEngine runs a container with the Docker Engine API.
 type dockerEngine struct {
 	s      *Sandbox
 	api    *client.Client
 	id     string // the container's
 	exit   client.ContainerWaitResult
-	output chan struct{} // closed when all that the container printed has been read
+	output chan struct{} // closed when all of the container's output has been read
 }
 
 func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
@@ -49,7 +52,7 @@ func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
 	defer cancel()
 	if _, err := api.Ping(ping, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
 		api.Close()
-		return nil, fmt.Errorf("docker at %s doesn't answer; DOCKER_HOST or `docker context use` names another: %w", api.DaemonHost(), err)
+		return nil, pingError(api.DaemonHost(), err)
 	}
 	info, err := api.Info(ctx, client.InfoOptions{})
 	if err != nil {
@@ -60,25 +63,41 @@ func (r Runner) docker(ctx context.Context, s *Sandbox) (engine, error) {
 	return e, nil
 }
 
-// sweep removes the container of a run, and what it has on this machine.
-func (e *dockerEngine) sweep(id, dir string) error {
-	_, err := e.api.ContainerRemove(context.Background(), namePrefix+id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	if errdefs.IsNotFound(err) {
-		err = nil
+// pingError returns what to do about a daemon that can't be used. The client's error for a refused socket can be told
+// by its words alone.
+func pingError(host string, err error) error {
+	switch {
+	case strings.Contains(err.Error(), "permission denied"):
+		return fmt.Errorf("docker at %s refuses this user: join its group by `sudo usermod -aG docker $USER`, and log in again", host)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("docker at %s didn't answer within %s: restart it, or name another by DOCKER_HOST or `docker context use`", host, pingTimeout)
 	}
-	return errors.Join(err, sweepHost(id, dir))
+	return fmt.Errorf("docker at %s doesn't answer; DOCKER_HOST or `docker context use` names another: %w", host, err)
 }
 
-// sweepContainers removes those whose run isn't there any more: its directory was swept while Docker did not answer.
+// sweep removes the containers of a run, and its remains on this machine. The first container is removed last, together
+// with the volumes.
+func (e *dockerEngine) sweep(ctx context.Context, id, dir string) error {
+	var errs []error
+	for _, name := range []string{namePrefix + id + secondSuffix, namePrefix + id} {
+		_, err := e.api.ContainerRemove(ctx, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, sweepHost(id, dir))...)
+}
+
+// sweepContainers removes containers without a run: their directory was swept while Docker did not answer.
 func (e *dockerEngine) sweepContainers(ctx context.Context) error {
 	list, err := e.api.ContainerList(ctx, client.ContainerListOptions{
-		All: true, Filters: client.Filters{}.Add("label", labelCache+"="+e.s.runner.CacheDir),
+		All: true, Filters: client.Filters{}.Add("label", labelOwner+"="+e.s.run.owner),
 	})
 	if err != nil {
 		return err
 	}
 	for _, c := range list.Items {
-		if !alive(e.s.runner.CacheDir, c.Labels[labelRun]) {
+		if !isAlive(e.s.runner.CacheDir, c.Labels[labelRun]) {
 			_, rerr := e.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 			err = errors.Join(err, rerr)
 		}
@@ -88,7 +107,7 @@ func (e *dockerEngine) sweepContainers(ctx context.Context) error {
 
 func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error) {
 	if err := e.sweepContainers(ctx); err != nil {
-		s.note("containers that a killed process left: " + err.Error())
+		s.addNote("containers that a killed process left: " + err.Error())
 	}
 	ref, err := e.imageID(ctx)
 	if err != nil {
@@ -103,20 +122,26 @@ func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteClose
 		return nil, dockerStartError(err)
 	}
 	e.id = made.ID
-	s.notApplied(made.Warnings...)
+	s.addNotApplied(made.Warnings...)
 	if err := e.giveVolumes(ctx, ref); err != nil {
 		return nil, err
 	}
 	if len(s.plan.keeps) > 0 {
-		s.notApplied("size of /output and the audit log: Docker sets no limit for a volume")
+		s.addNotApplied("size of /output and the audit log: Docker sets no limit for a volume")
 	}
-	life := context.WithoutCancel(ctx) // it is ended by signals
+	if !s.plan.ReadOnly {
+		s.addNotApplied("size of the root file system and the image's VOLUMEs: Docker sets no limit for what is written there")
+	}
+	if s.runner.Strict && len(s.Evidence().NotApplied) > 0 {
+		return nil, nil // the caller adds the error
+	}
+	life := context.WithoutCancel(ctx) // the container is ended by signals
 	streams, err := e.api.ContainerAttach(life, e.id, client.ContainerAttachOptions{Stream: true, Stdin: s.tethered, Stdout: true, Stderr: true})
 	if err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	e.output = make(chan struct{})
-	stdout := s.logs.tee(s.runner.Stdout)
+	stdout := s.tee(s.runner.Stdout)
 	var conn io.ReadWriteCloser
 	var tied *io.PipeWriter
 	if s.tethered {
@@ -126,9 +151,9 @@ func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteClose
 	go func() {
 		defer close(e.output)
 		defer streams.Close()
-		_, err := stdcopy.StdCopy(stdout, s.logs.tee(s.runner.Stderr), streams.Reader) // ends with the container
+		_, err := stdcopy.StdCopy(stdout, s.tee(s.runner.Stderr), streams.Reader) // ends with the container
 		if tied != nil {
-			tied.CloseWithError(err) // nil: io.EOF
+			tied.CloseWithError(err) // nil means io.EOF
 		}
 	}()
 	go e.sweepImages(life)
@@ -196,20 +221,22 @@ func (e *dockerEngine) exec(ctx context.Context, argv []string, o ExecOptions, s
 	if _, err := stdcopy.StdCopy(stdout, stderr, streams.Reader); err != nil && ctx.Err() == nil {
 		return -1, fmt.Errorf("docker: %w", err)
 	}
-	end, err := e.api.ExecInspect(context.WithoutCancel(ctx), made.ID, client.ExecInspectOptions{})
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(e.s.runner.answerTime, answerTime))
+	defer cancel()
+	end, err := e.api.ExecInspect(after, made.ID, client.ExecInspectOptions{})
 	if err != nil {
 		return -1, fmt.Errorf("docker: %w", err)
 	}
 	return end.ExitCode, nil
 }
 
-// kill kills a process of the container, when the engine's processes are this machine's.
+// kill kills a process of the container, if the engine's processes are this machine's.
 func (e *dockerEngine) kill(pid int) {
-	if !belongs(pid, e.id) {
+	if !belongsTo(pid, e.id) {
 		return
 	}
 	if p, err := os.FindProcess(pid); err == nil {
-		_ = p.Kill() // fails when it has ended
+		_ = p.Kill() // fails if it has ended
 	}
 }
 
@@ -218,7 +245,7 @@ func (e *dockerEngine) pids(ctx context.Context) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
 	}
-	if info.Container.State == nil || !info.Container.State.Running || !belongs(info.Container.State.Pid, e.id) {
+	if info.Container.State == nil || !info.Container.State.Running || !belongsTo(info.Container.State.Pid, e.id) {
 		return nil, nil
 	}
 	top, err := e.api.ContainerTop(ctx, e.id, client.ContainerTopOptions{Arguments: []string{"-o", "pid"}})
@@ -267,9 +294,9 @@ func (e *dockerEngine) memory(ctx context.Context) (Memory, error) {
 	return m, nil
 }
 
-// collect reads a volume by Docker, which may be on another machine.
-func (e *dockerEngine) collect(id, _ string, k keep, c *collector) error {
-	files, err := e.api.CopyFromContainer(context.Background(), namePrefix+id, client.CopyFromContainerOptions{SourcePath: k.from})
+// collect reads a volume through Docker, which may be on another machine.
+func (e *dockerEngine) collect(ctx context.Context, id, _ string, k keep, c *collector) error {
+	files, err := e.api.CopyFromContainer(ctx, namePrefix+id, client.CopyFromContainerOptions{SourcePath: k.from})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -280,7 +307,7 @@ func (e *dockerEngine) collect(id, _ string, k keep, c *collector) error {
 	return c.collectArchive(files.Content)
 }
 
-func (e *dockerEngine) remove(context.Context) error {
+func (e *dockerEngine) remove(ctx context.Context) error {
 	defer e.api.Close()
-	return e.sweep(e.s.run.id, e.s.run.dir)
+	return e.sweep(ctx, e.s.run.id, e.s.run.dir)
 }

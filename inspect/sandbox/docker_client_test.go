@@ -33,7 +33,8 @@ func TestDockerClient(t *testing.T) {
 		"the default context": {"DOCKER_CONTEXT", "default", "unix:///var/run/docker.sock"},
 		"DOCKER_HOST":         {"DOCKER_HOST", "unix:///mine.sock", "unix:///mine.sock"},
 		"no configuration":    {"DOCKER_CONFIG", t.TempDir(), "unix:///var/run/docker.sock"},
-		"no such context":     {"DOCKER_CONTEXT", "lost", `context "lost"`},
+		"no such context":     {"DOCKER_CONTEXT", "lost", "context \"lost\" isn't there; `docker context ls`"},
+		"DOCKER_HOST by ssh":  {"DOCKER_HOST", "ssh://far.example", "http://docker.example.com"}, // what ssh's connections are for
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(c.variable, c.value)

@@ -9,25 +9,34 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
+
+	"github.com/slimctl/slimctl/image"
 )
 
-// imageID returns Docker's ID of the image. An image that isn't there is loaded, and kept for later starts. A tag of
-// loadedName is believed, unlike an ID, which is a digest: whoever can set a tag in Docker can start any container as root.
+// imageID returns Docker's ID of the image. It loads a missing image, which stays for later starts. An ID is a digest.
+// A tag of loadedName may come from any archive that somebody loads, so the tagged image is compared.
 func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
 	img := e.s.image
 	config, err := img.ConfigName()
+	if err != nil {
+		return "", err
+	}
+	file, err := img.ConfigFile()
 	if err != nil {
 		return "", err
 	}
@@ -39,25 +48,51 @@ func (e *dockerEngine) imageID(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, id := range []string{config.String(), manifest.String(), tag.String()} { // by what the daemon's image store numbers them
-		if found, err := e.api.ImageInspect(ctx, id); err == nil {
+	for _, id := range []string{config.String(), manifest.String(), tag.String()} { // the IDs in Docker's two image stores
+		if found, err := e.api.ImageInspect(ctx, id); err == nil && (id != tag.String() || equalsConfig(found, file)) {
 			if slices.Contains(found.RepoTags, tag.String()) {
 				err = e.noteUse(ctx, tag.String())
 			}
 			return found.ID, err
 		}
 	}
-	if err := e.load(ctx, tag); err != nil {
+	var size int64
+	m, err := img.Manifest()
+	if err != nil {
+		return "", err
+	}
+	for _, l := range m.Layers {
+		size += l.Size
+	}
+	task := e.s.runner.Progress.Task("load "+img.Reference+" into Docker", size)
+	err = e.load(ctx, tag, task.Add)
+	task.Done(err)
+	if err != nil {
 		return "", fmt.Errorf("load the image into docker: %w", err)
 	}
 	return tag.String(), e.noteUse(ctx, tag.String())
 }
 
-func (e *dockerEngine) load(ctx context.Context, tag name.Tag) error {
+// equalsConfig reports whether an image in Docker has the same layers, and starts the same, as one with this config.
+func equalsConfig(found client.ImageInspectResult, file *v1.ConfigFile) bool {
+	var layers []string
+	for _, d := range file.RootFS.DiffIDs {
+		layers = append(layers, d.String())
+	}
+	has, want := found.Config, file.Config
+	return has != nil && slices.Equal(found.RootFS.Layers, layers) && slices.Equal(has.Entrypoint, want.Entrypoint) &&
+		slices.Equal(has.Cmd, want.Cmd) && slices.Equal(has.Env, want.Env) && maps.Equal(has.Volumes, want.Volumes) &&
+		has.User == want.User && has.WorkingDir == want.WorkingDir && has.StopSignal == want.StopSignal
+}
+
+// load loads the image into Docker, and passes add the numbers of bytes that Docker has read.
+func (e *dockerEngine) load(ctx context.Context, tag name.Tag, add func(int64)) error {
 	r, w := io.Pipe()
 	defer r.Close()
-	go func() { w.CloseWithError(tarball.Write(tag, e.s.image, w)) }()
-	answer, err := e.api.ImageLoad(ctx, r, client.ImageLoadWithQuiet(true))
+	go func() {
+		w.CloseWithError(tarball.Write(tag, &boundedImage{e.s.image, maxLoadedBytes, maxLoadedEntries}, w))
+	}()
+	answer, err := e.api.ImageLoad(ctx, image.Counting(ctx, r, add), client.ImageLoadWithQuiet(true))
 	if err != nil {
 		return err
 	}
@@ -75,7 +110,7 @@ func (e *dockerEngine) load(ctx context.Context, tag name.Tag) error {
 	}
 }
 
-// noteUse makes now the time at which the image was last used: Docker keeps the time of the last tagging.
+// noteUse records now as the image's last use: Docker keeps the time of the last tagging.
 func (e *dockerEngine) noteUse(ctx context.Context, tag string) error {
 	if _, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: tag, Target: tag}); err != nil {
 		return fmt.Errorf("docker: %w", err)
@@ -83,7 +118,8 @@ func (e *dockerEngine) noteUse(ctx context.Context, tag string) error {
 	return nil
 }
 
-// sweepImages removes the loaded images that no run has used for keepLoaded. What can't be removed is for a later run.
+// sweepImages removes the loaded images that no run has used for keepLoaded. It leaves images that can't be removed to
+// a later run.
 func (e *dockerEngine) sweepImages(ctx context.Context) {
 	images, err := e.api.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("reference", loadedName)})
 	if err != nil {
@@ -98,7 +134,7 @@ func (e *dockerEngine) sweepImages(ctx context.Context) {
 	}
 }
 
-// sweepImage removes a loaded image that was last used before a time. Docker refuses it for one that a container has.
+// sweepImage removes a loaded image that was last used before a time. Docker refuses this while a container uses it.
 func (e *dockerEngine) sweepImage(ctx context.Context, tag string, before time.Time) error {
 	found, err := e.api.ImageInspect(ctx, tag)
 	if err != nil {
@@ -118,8 +154,8 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	c := &container.Config{
 		Image: ref, User: p.User, Cmd: p.Command, Hostname: e.s.run.name(), AttachStdout: true, AttachStderr: true,
 		Env: environment(nil, nil, p.Env), AttachStdin: e.s.tethered, OpenStdin: e.s.tethered, StdinOnce: e.s.tethered,
-		Labels: map[string]string{labelRun: e.s.run.id, labelCache: e.s.runner.CacheDir},
-		// What an image's health check would print and use isn't part of the run.
+		Labels: e.labels(),
+		// The image's health check must not add output and load to the run.
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
 	if !e.isolated() {
@@ -128,7 +164,7 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	h := &container.HostConfig{
 		NetworkMode: container.NetworkMode(e.network()), ReadonlyRootfs: p.ReadOnly, ShmSize: p.ShmSize,
 		CapDrop: []string{"ALL"}, CapAdd: p.caps, Tmpfs: map[string]string{}, PortBindings: network.PortMap{},
-		LogConfig: container.LogConfig{Type: "none"}, // they are read as they come
+		LogConfig: container.LogConfig{Type: "none"}, // output is read as it comes
 		Resources: container.Resources{
 			Memory: p.Memory, MemorySwap: p.Memory, NanoCPUs: int64(p.CPUs * 1e9),
 			Ulimits: []*container.Ulimit{{Name: "core"}},
@@ -155,11 +191,16 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	for _, f := range p.binds {
 		bind(f.source, f.target, true)
 	}
-	for _, k := range p.keeps { // volumes: an ordinary user can't read what another account leaves in a directory of his
-		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeVolume, Target: k.mount})
+	for _, k := range p.keeps { // volumes: an ordinary user can't read another account's files in his directory
+		h.Mounts = append(h.Mounts, mount.Mount{
+			Type: mount.TypeVolume, Target: k.mount, VolumeOptions: &mount.VolumeOptions{NoCopy: true}, // without the image's content at the target
+		})
+	}
+	if err := e.replaceVolumes(h); err != nil {
+		return nil, nil, err
 	}
 	if e.isolated() {
-		return c, h, nil // it is reached by its tether
+		return c, h, nil // reached through its tether
 	}
 	for _, pub := range p.publish {
 		port, _ := network.PortFrom(pub.Port, network.TCP) // never an error for tcp
@@ -171,12 +212,48 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	return c, h, nil
 }
 
-// isolated reports whether the container has loopback alone.
+// maxVolumes limits the mounted VOLUMEs of an image: each takes the daemon's time.
+const maxVolumes = 64
+
+// replaceVolumes mounts a tmpfs at each VOLUME of the image where nothing else is mounted. Docker would make a volume
+// on its disk, writable without a limit even with a read-only root.
+func (e *dockerEngine) replaceVolumes(h *container.HostConfig) error {
+	file, err := e.s.image.ConfigFile()
+	if err != nil || !e.s.plan.ReadOnly {
+		return err
+	}
+	if n := len(file.Config.Volumes); n > maxVolumes {
+		return &StartError{125, fmt.Errorf("the image has %d VOLUMEs: want at most %d", n, maxVolumes)}
+	}
+	var mounted []string
+	for _, m := range h.Mounts {
+		mounted = append(mounted, m.Target)
+	}
+	for _, volume := range slices.Sorted(maps.Keys(file.Config.Volumes)) {
+		target := path.Clean(volume)
+		if !path.IsAbs(volume) || target == "/" {
+			return &StartError{125, fmt.Errorf("VOLUME %q of the image: want an absolute path that isn't /", volume)}
+		}
+		if h.Tmpfs[target] != "" || slices.Contains(mounted, target) {
+			continue
+		}
+		mounted = append(mounted, target)
+		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeTmpfs, Target: target, TmpfsOptions: &mount.TmpfsOptions{Mode: 0o1777}})
+		e.s.addNote(fmt.Sprintf("VOLUME %q of the image is an empty tmpfs, since the root file system is read-only", volume))
+	}
+	return nil
+}
+
+func (e *dockerEngine) labels() map[string]string {
+	return map[string]string{labelRun: e.s.run.id, labelOwner: e.s.run.owner}
+}
+
+// isolated reports whether the container has loopback only.
 func (e *dockerEngine) isolated() bool {
 	return e.s.plan.Network == NetworkNone || e.s.plan.Network == NetworkEgress
 }
 
-// network gives Docker's name of the container's network.
+// network returns Docker's name of the container's network.
 func (e *dockerEngine) network() string {
 	if e.isolated() {
 		return "none"
@@ -184,9 +261,9 @@ func (e *dockerEngine) network() string {
 	return e.s.plan.Network
 }
 
-// giveVolumes lets the user that the container starts as write to its volumes, which Docker makes for root. A second container
-// that has them, and is never started, takes an archive that changes their owner: into one with a read-only root nothing
-// can be copied.
+// giveVolumes makes the container's first user the owner of its volumes, which Docker creates for root. It unpacks an
+// archive with the new owner through a second container with these volumes, which is never started: Docker can't copy
+// into a container with a read-only root.
 func (e *dockerEngine) giveVolumes(ctx context.Context, ref string) error {
 	config, err := e.s.image.ConfigFile()
 	if err != nil {
@@ -213,19 +290,40 @@ func (e *dockerEngine) giveVolumes(ctx context.Context, ref string) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config:     &container.Config{Image: ref, Cmd: []string{"/"}, Labels: map[string]string{labelRun: e.s.run.id, labelCache: e.s.runner.CacheDir}},
-		HostConfig: &container.HostConfig{VolumesFrom: []string{e.id}, NetworkMode: "none"},
-	})
+	second, err := e.createSecond(ctx, ref)
 	if err != nil {
 		return fmt.Errorf("docker: %w", err)
 	}
-	_, err = e.api.CopyToContainer(ctx, made.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
-	_, rerr := e.api.ContainerRemove(context.WithoutCancel(ctx), made.ID, client.ContainerRemoveOptions{Force: true})
+	_, err = e.api.CopyToContainer(ctx, second, client.CopyToContainerOptions{DestinationPath: "/", Content: &archive})
+	_, rerr := e.api.ContainerRemove(context.WithoutCancel(ctx), second, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	return errors.Join(err, rerr)
 }
 
-// published asks which ports Docker chose.
+// secondSuffix ends the name of the second container of a run.
+const secondSuffix = "-volumes"
+
+// createSecond creates a container with the volumes of the first one, and returns its ID.
+func (e *dockerEngine) createSecond(ctx context.Context, ref string) (string, error) {
+	info, err := e.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
+	if err != nil {
+		return "", err
+	}
+	host := &container.HostConfig{NetworkMode: "none"} // VolumesFrom fails with a tmpfs among the mounts
+	for _, m := range info.Container.Mounts {
+		if m.Type == mount.TypeVolume {
+			host.Mounts = append(host.Mounts, mount.Mount{
+				Type: m.Type, Source: m.Name, Target: m.Destination, VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+			})
+		}
+	}
+	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: ref, Cmd: []string{"/"}, Labels: e.labels()}, HostConfig: host,
+		Name: e.s.run.name() + secondSuffix,
+	})
+	return made.ID, err
+}
+
+// published reads the ports that Docker chose.
 func (e *dockerEngine) published(ctx context.Context) error {
 	if e.isolated() || len(e.s.plan.publish) == 0 {
 		return nil

@@ -15,58 +15,60 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// Engines that a Runner can be told to take.
+// Engines for a Runner.
 const (
-	Auto   = "auto"   // Docker when one answers, runc otherwise
+	Auto   = "auto"   // Docker if it answers, otherwise runc
 	Docker = "docker" // the Docker Engine at DOCKER_HOST, or the default socket
-	Runc   = "runc"   // runc, from the image's layers; it needs root
+	Runc   = "runc"   // runc with unpacked layers; needs root
 )
 
-// Runner is how this machine runs images. The zero value works.
+// Runner configures how this machine runs images. The zero value is usable.
 type Runner struct {
 	Runtime  string // Auto, Docker or Runc; "" is Auto
-	CacheDir string // for unpacked layers and what runs; "" is slimctl in the user's cache directory
-	// Strict refuses to run where a limit can't be set. Otherwise the evidence has what did not apply.
+	CacheDir string // for unpacked layers and runs; "" is slimctl in the user's cache directory
+	// Strict refuses to run if a limit can't be set. Otherwise the evidence lists such limits.
 	Strict bool
-	// Watch asks for what is executed and opened in the container (Sandbox.Executed, Sandbox.Opened): with runc alone, which has
-	// root.
+	// Watch records executed and opened files of the container (Sandbox.Executed, Sandbox.Opened). It needs runc, which
+	// has root.
 	Watch bool
-	// Stdout and Stderr take what the container prints, beside its Logs; nil for neither.
+	// Stdout and Stderr receive the container's output, besides its Logs; may be nil.
 	Stdout, Stderr io.Writer
 	Progress       image.Progress
-	// Outgoing is a proxy through which a container with network egress goes out; nil for none.
+	// Outgoing is an upstream proxy for network egress; nil for none.
 	Outgoing *egress.Outgoing
-	// World is what lies outside for network egress; the zero value is the real one.
+	// World is the network outside for network egress; the zero value is the real one.
 	World policy.Network
-	// Sites are served to a container with network egress by slimctl itself, by host name: http requests, and the CONNECT of an
-	// https one.
+	// Sites maps host names to handlers by which slimctl itself serves a container with network egress: http requests,
+	// and the CONNECT of https ones.
 	Sites map[string]http.Handler
-	// StopGrace is how long a container may take to end after it was asked to; 0 is ten seconds, as with docker stop.
+	// StopGrace is the time for a container to end after the stop signal; 0 means ten seconds, as with docker stop.
 	StopGrace time.Duration
+	// answerTime is the time for an engine to do one step of a container's end; 0 means a minute.
+	answerTime time.Duration
 }
 
 // engine is one way to run a container.
 type engine interface {
-	// sweep ends and removes what is left of a run whose process was killed.
-	sweep(id, dir string) error
-	// start starts the container of s. What it made before an error it leaves to remove. Of a tethered container it gives
-	// standard input and output.
+	// sweep ends and removes the remains of a run whose process was killed.
+	sweep(ctx context.Context, id, dir string) error
+	// start starts the container of s. After an error, remove removes what start created. For a tethered container it
+	// returns standard input and output.
 	start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error)
-	// wait gives the exit status once the container has ended.
+	// wait returns the exit status after the container's end.
 	wait() (int, error)
 	// signal sends a signal to the container's first process.
 	signal(ctx context.Context, signal string) error
 	exec(ctx context.Context, argv []string, o ExecOptions, stdout, stderr io.Writer) (int, error)
-	// pids lists the container's processes as this machine numbers them, the first one first.
+	// pids returns the container's processes with this machine's numbers, the first process first.
 	pids(ctx context.Context) ([]int, error)
 	memory(ctx context.Context) (Memory, error)
-	// collect gives the files of a directory that a run keeps. A directory that isn't there has none.
-	collect(id, dir string, k keep, c *collector) error
-	// remove takes away everything: processes, container, cgroups, mounts. It can be called at any time, and again.
+	// collect passes the files of a kept directory. A missing directory has none.
+	collect(ctx context.Context, id, dir string, k keep, c *collector) error
+	// remove removes everything: processes, container, cgroups, mounts. It is idempotent and can be called at any time.
 	remove(ctx context.Context) error
 }
 
-// engine chooses the engine.
+// engine returns the engine to use.
 func (r Runner) engine(ctx context.Context, s *Sandbox) (engine, error) {
 	switch r.Runtime {
 	case Runc:
@@ -86,15 +88,15 @@ func (r Runner) engine(ctx context.Context, s *Sandbox) (engine, error) {
 		}
 		e, err := r.runc(ctx, s)
 		if err != nil {
-			err = fmt.Errorf("%w; %w", err, noDocker)
+			err = fmt.Errorf("%w; and %w", noDocker, err)
 		}
 		return e, err
 	}
 	return nil, fmt.Errorf("runtime %q: want docker, runc or auto", r.Runtime)
 }
 
-// StartError tells that an image can't be run as it was asked for. Code is docker run's: 127 when the program isn't there,
-// 126 when it can't be run, 125 for the rest.
+// StartError reports that an image can't be run. Code is docker run's: 127 if the program is missing, 126 if it can't
+// be executed, otherwise 125.
 type StartError struct {
 	Code int
 	Err  error
@@ -103,7 +105,7 @@ type StartError struct {
 func (e *StartError) Error() string { return e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// startCode gives what a shell, and docker run, make of a program that can't be started.
+// startCode returns the exit code of a shell, and of docker run, for a program that can't be started.
 func startCode(why string) int {
 	in := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(why, p) })

@@ -5,22 +5,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// Names for Event.Event.
+// Values of Event.Event.
 const (
 	EventSpawn     = "MCP_CONTAINER_SPAWN"
 	EventExec      = "MCP_CONTAINER_EXEC"
 	EventTimeout   = "MCP_CONTAINER_TIMEOUT"   // Settings.Timeout ended the container
-	EventViolation = "MCP_CONTAINER_VIOLATION" // the limit on memory or on processes ended it
+	EventViolation = "MCP_CONTAINER_VIOLATION" // the memory or process limit ended it
 	EventCleanup   = "MCP_CONTAINER_CLEANUP"
 )
 
-// Event is something that happened to a container. It is kept in the clear, so no field may hold a secret.
+// Event is an event of a container. It is stored in plain text, so no field may contain a secret.
 type Event struct {
 	Event  string    `json:"event"`
 	Time   time.Time `json:"time"`
@@ -34,14 +35,14 @@ type Event struct {
 
 	ExitCode   *int   `json:"exit_code,omitempty"`
 	DurationMS int64  `json:"duration_ms,omitempty"`
-	Reason     string `json:"reason,omitempty"` // of EventCleanup: a Reason of Status
+	Reason     string `json:"reason,omitempty"` // of EventCleanup: the Reason in Status
 
 	Code policy.Code `json:"code,omitempty"` // -32004 to -32007
 	Name string      `json:"name,omitempty"` // the word for Code
 	Rule string      `json:"rule,omitempty"`
 }
 
-// Limits are what a container was given at most; 0 is no limit.
+// Limits are the container's limits; 0 means none.
 type Limits struct {
 	Memory     int64   `json:"memory"` // bytes
 	CPUs       float64 `json:"cpus"`
@@ -54,11 +55,11 @@ const (
 	maxCommand = 8 << 10 // bytes of Event.Command
 )
 
-// journalLimits bound events.jsonl. It loses no line: when it is full nothing more is run, and the container's end is still
-// recorded, as with audit.when_full "stop".
+// journalLimits limits events.jsonl, which loses no line. When it is full, no command is executed any more, but the
+// container's end is recorded, as with audit.when_full "stop".
 var journalLimits = audit.Limits{MaxBytes: 16 << 20, Keep: 16}
 
-// openJournal makes the directory of the artifacts and begins events.jsonl in it.
+// openJournal creates the directory for artifacts and opens events.jsonl in it.
 func (s *Sandbox) openJournal() error {
 	if s.plan.Audit != "" {
 		if err := os.MkdirAll(s.plan.Audit, 0o700); err != nil {
@@ -93,9 +94,9 @@ func (s *Sandbox) closeJournal() error {
 	return err
 }
 
-// Record adds an event to the evidence, and with Settings.Output to events.jsonl: a chain of lines of the audit log's
-// format, each written before Record returns. It sets the event's time, and its name by its code. A Command of more than
-// 8 KiB is cut. An EventExec that can't be written, because events.jsonl is full or fails, is in neither and must not run.
+// Record adds an event to the evidence, and with Settings.Output to events.jsonl: a chain of lines in the audit log's
+// format, each written before Record returns. It sets the event's time, and its name by its code. It cuts a Command of
+// more than 8 KiB. If events.jsonl is full or fails, an EventExec is recorded nowhere and must not be executed.
 func (s *Sandbox) Record(e Event) error {
 	e.Time = time.Now().UTC()
 	e.Name = e.Code.Name()
@@ -113,18 +114,22 @@ func (s *Sandbox) Record(e Event) error {
 	return err
 }
 
-// writeEvent adds an event to events.jsonl, if there is one. The caller holds s.mu.
+// writeEvent adds an event to events.jsonl, if that is open. The caller holds s.mu.
 func (s *Sandbox) writeEvent(e Event) error {
 	if s.journal == nil {
 		return nil
 	}
-	write := s.journal.Finish // which a full log takes, too
+	write := s.journal.Finish // succeeds on a full log, too
 	if e.Event == EventExec {
 		write = s.journal.Write
 	}
-	err := write(audit.Record{Event: e.Event, RunID: s.ID, Data: e})
-	if errors.Is(err, audit.ErrFull) {
-		err = fmt.Errorf("%s and its %d older files are full; start another run", s.journal.Name(), journalLimits.Keep)
+	return journalError(s.journal.Name(), write(audit.Record{Event: e.Event, RunID: s.ID, Data: e}))
+}
+
+// journalError adds the remedy to the error of a full journal. The error of a full disk names its cause itself.
+func journalError(name string, err error) error {
+	if errors.Is(err, audit.ErrFull) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%s and its %d older files are full; start another run", name, journalLimits.Keep)
 	}
 	return err
 }
@@ -139,7 +144,7 @@ func cutCommand(argv []string) []string {
 	return argv
 }
 
-// recordSpawn notes the start, with what the image may use.
+// recordSpawn records the start with the image's limits.
 func (s *Sandbox) recordSpawn() error {
 	set := s.plan.Settings
 	return s.Record(Event{
@@ -148,18 +153,18 @@ func (s *Sandbox) recordSpawn() error {
 	})
 }
 
-// Reasons why a container ended.
+// Reasons for a container's end.
 const (
 	ReasonExited  = "exited"  // its program ended by itself
-	ReasonStopped = "stopped" // it was stopped: Stop, the end of the context, Ctrl-C
+	ReasonStopped = "stopped" // by Stop, the end of the context or Ctrl-C
 	ReasonTimeout = "timeout" // Settings.Timeout
 	ReasonMemory  = "memory"  // the limit on memory
 	ReasonPIDs    = "pids"    // the limit on processes
 	ReasonFailed  = "failed"  // it could not be started, or the engine lost it
 )
 
-// judge fills in why the container ended.
-func (st *Status) judge(cause error, stopped bool) {
+// setReason sets the reason for the container's end.
+func (st *Status) setReason(cause error, stopped bool) {
 	switch {
 	case st.TimedOut:
 		st.Reason, st.Code = ReasonTimeout, policy.Timeout
@@ -176,7 +181,7 @@ func (st *Status) judge(cause error, stopped bool) {
 	}
 }
 
-// recordEnd notes the limit that ended the container, if one did.
+// recordEnd records the limit that ended the container, if one did.
 func (s *Sandbox) recordEnd() error {
 	set := s.plan.Settings
 	switch s.status.Reason {
@@ -190,7 +195,7 @@ func (s *Sandbox) recordEnd() error {
 	return nil
 }
 
-// recordCleanup notes the end, and what could not be removed.
+// recordCleanup records the end, and remains that could not be removed.
 func (s *Sandbox) recordCleanup(err error) error {
 	e := Event{Event: EventCleanup, ExitCode: &s.status.ExitCode, Reason: s.status.Reason, Code: s.status.Code, Detail: "all is removed"}
 	if err != nil {

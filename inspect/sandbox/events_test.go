@@ -3,14 +3,18 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -55,7 +59,11 @@ func testEvents(t *testing.T, e engineUnderTest) {
 			if tt.reason == ReasonTimeout {
 				runner.StopGrace = hurry
 			}
-			sb := engineUnderTest{runner, t}.start(guestImage(t), s)
+			var sb *Sandbox
+			dockerForgets(e.Runtime, func() bool {
+				sb = engineUnderTest{runner, t}.start(guestImage(t), s)
+				return tt.reason != ReasonMemory || finish(t, sb).OOMKilled
+			})
 			if tt.stop {
 				until(t, "ready", says(sb, "ready"))
 				if err := sb.Record(Event{Event: EventExec, Command: []string{"open", strings.Repeat("x", 1<<20)}, RequestID: "r1", Code: policy.PolicyBlocked, Rule: "url.host"}); err != nil {
@@ -157,6 +165,9 @@ func TestNoEventIsLost(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "events.jsonl and its 2 older files are full") {
 		t.Error(err)
+	}
+	if err := journalError("events.jsonl", fmt.Errorf("%w: %w", audit.ErrFull, syscall.ENOSPC)); !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("a full disk: %v", err)
 	}
 	if err := errors.Join(s.recordCleanup(nil), s.closeJournal()); err != nil {
 		t.Fatal(err)
@@ -303,6 +314,26 @@ func TestHealthIsEvidence(t *testing.T) {
 	sb := runcEngineUnderTest(t).start(img, settings("sleep"))
 	if err := sb.AwaitHealthy(t.Context()); err != nil || sb.Evidence().Health != said {
 		t.Errorf("%v, %q, want %q", err, sb.Evidence().Health, said)
+	}
+}
+
+// TestEvidenceIsPrintable: evidence.json moves no terminal's cursor, whatever the container printed.
+func TestEvidenceIsPrintable(t *testing.T) {
+	t.Parallel()
+	const said = "\x1b[2J \u009b2J \u202etxt \x7f ü"
+	var b bytes.Buffer
+	e := Evidence{LogTail: said, Notes: []string{said}}
+	e.Image.Digest = v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}
+	e.Image.Config = e.Image.Digest
+	if err := e.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsFunc(b.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+		t.Errorf("%q", b.String())
+	}
+	var read Evidence
+	if err := json.Unmarshal(b.Bytes(), &read); err != nil || read.LogTail != said {
+		t.Errorf("%q, %v", read.LogTail, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,7 +16,7 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Evidence is what is kept of a run: evidence.json. Values of environment variables are not in it, only their names.
+// Evidence is the record of a run: evidence.json. It contains names of environment variables, not their values.
 type Evidence struct {
 	Run   string `json:"run"`
 	Image struct {
@@ -37,23 +38,23 @@ type Evidence struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
 	Events  []Event   `json:"events"`
-	// EventsLeftOut counts events that are in events.jsonl alone.
+	// EventsLeftOut is the number of events that only events.jsonl has.
 	EventsLeftOut int `json:"events_left_out,omitempty"`
 	// EventsHead is the hash of the last line of events.jsonl, for audit.Verify.
 	EventsHead string `json:"events_head,omitempty"`
 	Status
 	PeakMemory int64 `json:"peak_memory"` // bytes
-	// Health is what the image's own health check printed when it passed: one that lacks parts of its cages says so there.
+	// Health is the output of the image's own health check when it passed; it names missing parts of the cages.
 	Health string `json:"health,omitempty"`
-	// Executed is what was executed in the container, when the runner watched; NotWatched says why it is not known.
+	// Executed lists executed files if the runner watched; NotWatched is the reason if they are unknown.
 	Executed   []Executed `json:"executed,omitempty"`
 	NotWatched string     `json:"not_watched,omitempty"`
-	// NotApplied are limits that were asked for and do not hold.
+	// NotApplied lists requested limits that are not in effect.
 	NotApplied []string `json:"not_applied"`
 	Notes      []string `json:"notes,omitempty"`
 	Error      string   `json:"error,omitempty"` // why it could not be started or cleaned up
 	Output     Output   `json:"output"`
-	// Audit are the audit logs that were collected into AuditDir.
+	// Audit lists the audit logs collected into AuditDir.
 	Audit    []AuditLog `json:"audit,omitempty"`
 	AuditDir string     `json:"audit_dir,omitempty"`
 	LogTail  string     `json:"log_tail"` // the last 16 KiB
@@ -61,7 +62,7 @@ type Evidence struct {
 
 const logTail = 16 << 10
 
-// describe notes what is known before the start.
+// describe records what is known before the start.
 func (s *Sandbox) describe() error {
 	e := &s.evident
 	e.Run, e.Started, e.Settings = s.ID, time.Now().UTC(), s.plan.Settings
@@ -89,20 +90,20 @@ func (s *Sandbox) describe() error {
 	return nil
 }
 
-// notApplied notes limits that do not hold.
-func (s *Sandbox) notApplied(what ...string) {
+// addNotApplied records limits that are not in effect.
+func (s *Sandbox) addNotApplied(what ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.evident.NotApplied = append(s.evident.NotApplied, what...)
 }
 
-func (s *Sandbox) note(what string) {
+func (s *Sandbox) addNote(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.evident.Notes = append(s.evident.Notes, what)
 }
 
-// artifacts is the directory of what stays of the run; "" for none.
+// artifacts returns the directory for the run's artifacts; "" for none.
 func (s *Sandbox) artifacts() string {
 	if s.plan.Output == "" {
 		return ""
@@ -110,8 +111,8 @@ func (s *Sandbox) artifacts() string {
 	return filepath.Join(s.plan.Output, s.ID)
 }
 
-// finish closes the journal and writes the evidence, after everything else of the artifacts.
-func (s *Sandbox) finish(err error) error {
+// closeEvidence closes the journal and writes the evidence, after all other artifacts.
+func (s *Sandbox) closeEvidence(err error) error {
 	err = errors.Join(err, s.closeJournal())
 	return errors.Join(err, s.writeEvidence(err))
 }
@@ -126,11 +127,11 @@ func (s *Sandbox) writeEvidence(err error) error {
 	}
 	if s.runner.Watch {
 		var unknown error
-		if e.Executed, unknown = s.executed.list(); unknown != nil {
+		if e.Executed, unknown = s.Executed(); unknown != nil {
 			e.NotWatched = unknown.Error()
 		}
 	}
-	log := s.logs.bytes()
+	log := s.logs.Bytes()
 	e.LogTail = string(log[max(0, len(log)-logTail):])
 	s.mu.Unlock()
 	dir := s.artifacts()
@@ -142,7 +143,12 @@ func (s *Sandbox) writeEvidence(err error) error {
 
 // Write writes the evidence as indented JSON.
 func (e Evidence) Write(w io.Writer) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
-	return enc.Encode(rawname.Quoted(e))
+	if err := enc.Encode(rawname.Quoted(e)); err != nil {
+		return err
+	}
+	_, err := w.Write(rawname.Printable(b.Bytes()))
+	return err
 }

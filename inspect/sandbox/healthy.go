@@ -7,16 +7,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/slimctl/slimctl/internal/capture"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// AwaitHealthy waits until the image's own health check passes; an image without one is healthy at once. It stops waiting when
-// ctx ends, when the container has ended, and when one of supervisord's programs ends again and again: the error says which
-// and why, with the last lines of its log.
+// AwaitHealthy waits until the image's own health check passes; an image without one is healthy immediately. It returns
+// an error if ctx ends, if the container ends, or if a program of supervisord ends repeatedly. The error names the
+// program and has the last lines of its log.
 func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 	config, err := s.image.ConfigFile()
 	if err != nil {
@@ -28,7 +30,7 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 	}
 	said := "its health check gave no answer"
 	for {
-		answer, code, err := s.ask(ctx, h.Test[1:], 64<<10)
+		answer, code, err := s.execQuietly(ctx, h.Test[1:], 64<<10)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -51,7 +53,7 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 			return fmt.Errorf("the image did not become healthy: %s", said)
 		case <-time.After(healthInterval):
 		}
-		if program := s.failing(); program != "" {
+		if program := s.findFailing(); program != "" {
 			return fmt.Errorf("program %s has ended %d times: %s", program, maxExits, endOf(s.programLog(ctx, program)))
 		}
 	}
@@ -59,24 +61,25 @@ func (s *Sandbox) AwaitHealthy(ctx context.Context) error {
 
 const healthInterval = 250 * time.Millisecond
 
-// ask runs a program in the container that is no event of the run, and returns the beginning of what it prints.
-func (s *Sandbox) ask(ctx context.Context, argv []string, room int) ([]byte, int, error) {
-	out := &head{room: room}
+// execQuietly runs a program in the container, without an event of the run, and returns the beginning of its output.
+func (s *Sandbox) execQuietly(ctx context.Context, argv []string, room int) ([]byte, int, error) {
+	out := &capture.Head{Max: room}
 	code, err := s.engine.exec(ctx, argv, ExecOptions{}, out, out)
-	return out.bytes(), code, err
+	return out.Bytes(), code, err
 }
 
-// maxExits is how often a program may end before the image is healthy. Nothing of ours ends at a healthy start.
+// maxExits is the number of exits of a program before the image is healthy that AwaitHealthy treats as a failure. At a
+// healthy start none of our programs exits.
 const maxExits = 5
 
 var (
-	// exitLine is what supervisord prints when a program has ended, or could not be started.
-	exitLine    = regexp.MustCompile(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
-	programName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+	// exitLine matches supervisord's message about a program that has exited, or could not be started.
+	exitLine    = lazyregexp.New(`(?m)^\S+ \S+ (?:INFO|WARN) exited: ([A-Za-z0-9_-]{1,64}) \(`)
+	programName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 )
 
-// failing names a program that has ended maxExits times, if there is one.
-func (s *Sandbox) failing() string {
+// findFailing returns a program that has exited maxExits times, or "".
+func (s *Sandbox) findFailing() string {
 	const enough = 256 << 10
 	log := s.Logs()
 	ends := map[string]int{}
@@ -89,39 +92,35 @@ func (s *Sandbox) failing() string {
 	return ""
 }
 
-// endOf is the end of what a program printed, as one line for a message.
+// endOf returns the end of a program's output as one line for a message.
 func endOf(text []byte) string {
 	const most = 400
 	lines := strings.FieldsFunc(string(text[max(0, len(text)-most):]), func(r rune) bool { return r == '\n' || r == '\r' })
-	line := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.Join(lines, "; "))
-	return cmp.Or(strings.TrimSpace(line), "it printed nothing")
+	return cmp.Or(strings.TrimSpace(rawname.Line(strings.Join(lines, "; "))), "it printed nothing")
 }
 
-// Of the log of each of an image's programs the last maxProgramLog bytes are kept.
+// The last maxProgramLog bytes of each program's log are kept.
 const (
 	maxProgramLog  = 1 << 20
 	maxProgramLogs = 32
 	logTime        = 10 * time.Second // for all of them
 )
 
-// logsCommand prints the logs of the programs of an image that slimctl built, which has no other program for it.
+// logsCommand is the command that prints the programs' logs in an image that slimctl built, which has no other program
+// for it.
 var logsCommand = []string{entry[0], "logs"}
 
-// programLog reads the end of a program's log; it is empty when there is none.
+// programLog returns the end of a program's log; "" if there is none.
 func (s *Sandbox) programLog(ctx context.Context, program string) []byte {
-	text, code, err := s.ask(ctx, append(slices.Clone(logsCommand), program), maxProgramLog)
+	text, code, err := s.execQuietly(ctx, append(slices.Clone(logsCommand), program), maxProgramLog)
 	if err != nil || code != 0 {
 		return nil
 	}
 	return text
 }
 
-// keepLogs copies the ends of the programs' logs to the artifacts, while the container still runs. An image may have none.
+// keepLogs copies the ends of the programs' logs to the artifacts while the container still runs. The image may have
+// none.
 func (s *Sandbox) keepLogs(ctx context.Context) error {
 	dir := s.artifacts()
 	if dir == "" {
@@ -129,7 +128,7 @@ func (s *Sandbox) keepLogs(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, logTime)
 	defer cancel()
-	names, code, err := s.ask(ctx, logsCommand, 64<<10)
+	names, code, err := s.execQuietly(ctx, logsCommand, 64<<10)
 	if err != nil || code != 0 {
 		return nil
 	}

@@ -1,18 +1,18 @@
 package sandbox
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
-// mountScratch mounts what the container writes to: a tmpfs for its root file system and one for each directory that is
-// kept. Each is bounded by the memory that the container may have, and gone with its mount.
+// mountScratch mounts the container's writable directories: a tmpfs for its root file system and one for each kept
+// directory. The container's memory limit limits each, and unmounting discards it.
 func mountScratch(s *Sandbox) error {
 	size := s.plan.Memory
 	if size == 0 {
@@ -36,7 +36,7 @@ func mountScratch(s *Sandbox) error {
 	return err
 }
 
-// sweepHost ends and takes away what a run has on this machine: processes, cgroups, mounts.
+// sweepHost ends and removes a run's remains on this machine: processes, cgroups, mounts.
 func sweepHost(id, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -45,44 +45,20 @@ func sweepHost(id, dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.end(namePrefix+id), unmountAll(dir))
+	return errors.Join(c.killAll(namePrefix+id), unmountAll(dir))
 }
 
-// unmountAll takes away every mount below dir, the last one first.
+// unmountAll unmounts every mount below dir, the last one first.
 func unmountAll(dir string) error {
-	var below []string
-	if err := mounts(func(point, _, _ string) {
-		if strings.HasPrefix(point, dir+"/") {
-			below = append(below, point)
-		}
-	}); err != nil {
+	below, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !strings.HasPrefix(m.Mountpoint, dir+"/"), false })
+	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, m := range slices.Backward(below) {
-		if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", m, err))
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", m.Mountpoint, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// mounts reads the mount table: of each mount its point, its type and its super options (proc(5), mountinfo).
-func mounts(each func(point, fstype, options string)) error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for lines.Scan() {
-		left, right, _ := strings.Cut(lines.Text(), " - ")
-		a, b := strings.Fields(left), strings.Fields(right)
-		if len(a) > 4 && len(b) > 2 {
-			each(unescape.Replace(a[4]), b[0], b[2])
-		}
-	}
-	return lines.Err()
 }

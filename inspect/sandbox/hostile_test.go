@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 )
@@ -20,7 +21,10 @@ import (
 // TestHostileImage: what an image says of users, mount points and its own files leads nowhere outside of it.
 func TestHostileImage(t *testing.T) {
 	t.Parallel()
-	e := runcEngineUnderTest(t)
+	testHostileImage(t, runcEngineUnderTest(t))
+}
+
+func testHostileImage(t *testing.T, e engineUnderTest) {
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "passwd"), []byte("evil:x:0:0::/:\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -52,7 +56,10 @@ func TestHostileImage(t *testing.T) {
 // TestBadImages: no panic, an error, and nothing left.
 func TestBadImages(t *testing.T) {
 	t.Parallel()
-	e := runcEngineUnderTest(t)
+	testBadImages(t, runcEngineUnderTest(t))
+}
+
+func testBadImages(t *testing.T, e engineUnderTest) {
 	good := guestImage(t)
 	entry := v1.Config{Entrypoint: []string{"/guest"}}
 	for name, img := range map[string]Image{
@@ -95,12 +102,14 @@ func TestBadImages(t *testing.T) {
 
 func pointsBelow(t *testing.T, dir, id string) (out []string) {
 	t.Helper()
-	if err := mounts(func(point, _, _ string) {
-		if strings.HasPrefix(point, dir) && strings.Contains(point, id) {
-			out = append(out, point)
-		}
-	}); err != nil {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if strings.Contains(m.Mountpoint, id) {
+			out = append(out, m.Mountpoint)
+		}
 	}
 	return out
 }
@@ -109,7 +118,10 @@ func pointsBelow(t *testing.T, dir, id string) (out []string) {
 // doesn't hold it up.
 func TestFlood(t *testing.T) {
 	t.Parallel()
-	e := runcEngineUnderTest(t)
+	testFlood(t, runcEngineUnderTest(t))
+}
+
+func testFlood(t *testing.T, e engineUnderTest) {
 	broken := &brokenWriter{}
 	e.Stdout = broken
 	sb := e.start(guestImage(t), settings("flood"))

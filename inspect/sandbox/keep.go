@@ -1,23 +1,24 @@
 package sandbox
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// keep is a directory of the container whose files outlast it, however it ends: they are collected when no process of it
-// is left.
+// keep is a directory of the container whose files are kept, however the container ends: they are collected when no
+// process of it is left.
 type keep struct {
 	mount string // where it is mounted
-	from  string // what is collected of it: mount, or a directory below
+	from  string // collected part: mount, or a directory below
 }
 
 var (
@@ -25,7 +26,8 @@ var (
 	keepAudit  = keep{AuditMount, AuditDir}
 )
 
-// keepsOf decides what is kept: /output with Output, the audit log with Audit and, of an image that has one, with Output.
+// keepsOf returns the kept directories: /output with Output, the audit log with Audit and, if the image has one, with
+// Output.
 func (p *plan) keepsOf(img Image) error {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -44,26 +46,26 @@ func (p *plan) keepsOf(img Image) error {
 	return nil
 }
 
-// hostDir is where a directory is kept that the engine mounts from this machine.
+// hostDir returns the directory on this machine for an engine that mounts kept directories.
 func (k keep) hostDir(runDir string) string {
 	return filepath.Join(scratch(runDir), strings.ReplaceAll(strings.Trim(k.mount, "/"), "/", "-"))
 }
 
-// AuditLog tells what was collected of one of the image's audit logs.
+// AuditLog describes a collected audit log of the image.
 type AuditLog struct {
-	File     string `json:"file"`            // the newest one; older ones have the number of their last line after the name
-	Lines    int    `json:"lines"`           // that follow each other
+	File     string `json:"file"`            // the newest file; older ones have the number of their last line after the name
+	Lines    int    `json:"lines"`           // consecutive valid lines
 	Head     string `json:"head"`            // hash of the last of these, for browser-shell audit verify --anchor
 	Complete bool   `json:"complete"`        // it begins with the log's first line
-	Break    string `json:"break,omitempty"` // the first place where the chain doesn't hold
+	Break    string `json:"break,omitempty"` // the first place where the chain is broken
 }
 
-// collect copies what the container left to the directories that the settings name.
-func (s *Sandbox) collect() error {
+// collect copies the container's files to the directories in the settings.
+func (s *Sandbox) collect(ctx context.Context) error {
 	var errs []error
 	for _, k := range s.plan.keeps {
 		if k == keepOutput {
-			out, err := s.collectKeep(k, filepath.Join(s.artifacts(), "output"), 0o644)
+			out, err := s.collectKeep(ctx, k, filepath.Join(s.artifacts(), "output"), 0o644)
 			s.mu.Lock()
 			s.evident.Output = out
 			s.mu.Unlock()
@@ -71,7 +73,7 @@ func (s *Sandbox) collect() error {
 			continue
 		}
 		dirs := s.auditDirs()
-		out, err := s.collectKeep(k, dirs[0], 0o600) // it holds what an agent did: for its owner alone
+		out, err := s.collectKeep(ctx, k, dirs[0], 0o600) // private: it records an agent's actions
 		if err == nil && len(dirs) > 1 {
 			err = copyDir(dirs[0], dirs[1])
 		}
@@ -80,24 +82,24 @@ func (s *Sandbox) collect() error {
 		s.evident.Audit, s.evident.AuditDir = logs, dirs[0]
 		s.mu.Unlock()
 		for _, why := range out.Skipped {
-			s.note("audit log: " + why)
+			s.addNote("audit log: " + why)
 		}
 		errs = append(errs, err, verr)
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Sandbox) collectKeep(k keep, dir string, mode os.FileMode) (Output, error) {
+func (s *Sandbox) collectKeep(ctx context.Context, k keep, dir string, mode os.FileMode) (Output, error) {
 	c, err := collectInto(dir, mode)
 	if err != nil {
 		return Output{}, err
 	}
 	defer c.dst.Close()
-	err = s.engine.collect(s.run.id, s.run.dir, k, c)
+	err = s.engine.collect(ctx, s.run.id, s.run.dir, k, c)
 	return c.out, err
 }
 
-// auditDirs are the directories that the audit log is collected into.
+// auditDirs returns the directories for the audit log.
 func (s *Sandbox) auditDirs() (dirs []string) {
 	if s.plan.Audit != "" {
 		dirs = append(dirs, filepath.Join(s.plan.Audit, s.ID))
@@ -108,7 +110,8 @@ func (s *Sandbox) auditDirs() (dirs []string) {
 	return dirs
 }
 
-// noteAuditDirs notes in the run's directory where the audit log belongs, for the next run to find if this process is killed.
+// noteAuditDirs writes the audit log's destinations to the run's directory, for the next run to use if this process is
+// killed.
 func (s *Sandbox) noteAuditDirs() error {
 	if !slices.Contains(s.plan.keeps, keepAudit) {
 		return nil
@@ -122,8 +125,8 @@ func (s *Sandbox) noteAuditDirs() error {
 
 const auditDirsFile = "audit-dirs.json"
 
-// rescue collects the audit log of a run whose process was killed.
-func (s *Sandbox) rescue(id, dir string) error {
+// rescueAudit collects the audit log of a run whose process was killed.
+func (s *Sandbox) rescueAudit(ctx context.Context, id, dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, auditDirsFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -138,7 +141,7 @@ func (s *Sandbox) rescue(id, dir string) error {
 			continue // it was killed afterwards
 		}
 		if cerr == nil {
-			cerr = errors.Join(s.engine.collect(id, dir, keepAudit, c), c.dst.Close())
+			cerr = errors.Join(s.engine.collect(ctx, id, dir, keepAudit, c), c.dst.Close())
 		}
 		err = errors.Join(err, cerr)
 	}
@@ -154,10 +157,10 @@ func copyDir(from, to string) error {
 	return c.collectTree(from)
 }
 
-// logFile splits the name of a log's file into the log's and the number of a rotated one.
-var logFile = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,19})?$`)
+// logFile splits the name of a log's file into the log's name and the number of a rotated file.
+var logFile = lazyregexp.New(`^([A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)(\.[0-9]{1,19})?$`)
 
-// verifyLogs walks the chain of each log of a directory.
+// verifyLogs verifies the chain of each log in a directory.
 func verifyLogs(dir string, files []File) ([]AuditLog, error) {
 	parts := map[string][]string{}
 	var names []string

@@ -25,4 +25,4 @@ func socketsOf([]int) ([]Socket, error) { return nil, errNotLinux }
 
 func sweepHost(string, string) error { return nil }
 
-func belongs(int, string) bool { return false }
+func belongsTo(int, string) bool { return false }

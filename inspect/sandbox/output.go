@@ -15,40 +15,40 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// Bounds on what is collected of a directory. What is beyond is left out, and the evidence says so.
+// Limits for the collected files of a directory. Further files are left out, and the evidence reports that.
 const (
 	maxOutputBytes = 256 << 20
 	maxOutputFiles = 10_000
 	maxOutputDepth = 32
-	maxSkipped     = 100     // that are named
-	maxPassed      = 1 << 30 // bytes of an archive that are read without being kept
+	maxSkipped     = 100     // listed by name
+	maxPassed      = 1 << 30 // bytes of an archive that are read besides the kept ones
 )
 
-// Output tells what was collected of /output.
+// Output describes the files collected from /output.
 type Output struct {
 	Files []File `json:"files"`
 	Bytes int64  `json:"bytes"`
-	// Skipped are what was not, and why; of many the first hundred.
+	// Skipped lists files that were left out, with the reason; at most a hundred.
 	Skipped []string `json:"skipped,omitempty"`
-	Left    int      `json:"left_out,omitempty"` // how many all in all
+	Left    int      `json:"left_out,omitempty"` // total number
 }
 
-// File is a regular file that was collected.
+// File is a collected regular file.
 type File struct {
-	Path   string `json:"path"` // below the directory
+	Path   string `json:"path"` // relative to the directory
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
-	Type   string `json:"type"` // a media type, by the content's first 512 bytes
+	Type   string `json:"type"` // a media type, from the content's first 512 bytes
 }
 
-// collector copies regular files and directories that a container wrote into dst, an empty directory. It follows no
-// symlink, opens nothing that isn't a regular file, and drops modes and owners. It runs when the container has no process
-// any more.
+// collector copies a container's regular files and directories into dst, an empty directory. It follows no symlink,
+// opens only regular files, and drops modes and owners. It runs when the container has no processes any more.
 type collector struct {
 	dst   *os.Root
 	mode  fs.FileMode // of files
@@ -56,7 +56,7 @@ type collector struct {
 	count int // files and directories
 }
 
-// collectInto makes a collector for an empty directory, which it makes.
+// collectInto creates a directory and returns a collector for it.
 func collectInto(dir string, mode fs.FileMode) (*collector, error) {
 	if err := os.Mkdir(dir, mode|mode&0o444>>2); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (c *collector) skip(name, why string) {
 	}
 }
 
-// collectTree copies what lies below a directory of this machine.
+// collectTree copies the content of a directory of this machine.
 func (c *collector) collectTree(dir string) error {
 	src, err := os.OpenRoot(dir)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *collector) collectTree(dir string) error {
 	return c.collectBelow(src, ".")
 }
 
-// collectBelow copies what lies below a directory of src; nothing, if it isn't there. A link in its place is none.
+// collectBelow copies the content of a directory in src; a missing directory and a symlink have none.
 func (c *collector) collectBelow(src *os.Root, name string) error {
 	info, err := src.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
@@ -131,15 +131,18 @@ func (c *collector) collectDir(src *os.Root, name string) error {
 	return nil
 }
 
-// collectArchive copies what a tar archive has below its first directory: what an engine gives of a container's path.
-// Names that lead out of it, or to another place than they say, are left out.
+// collectArchive copies the content of the first directory in a tar archive, an engine's form of a container's path. It
+// leaves out names that lead outside, or that aren't clean.
 func (c *collector) collectArchive(r io.Reader) error {
-	archive := tar.NewReader(r)
-	passed := int64(0)
+	left := &io.LimitedReader{R: r, N: maxOutputBytes + maxPassed}
+	archive := tar.NewReader(left)
 	for read := 0; ; read++ {
 		h, err := archive.Next()
 		switch {
 		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && left.N <= 0:
+			c.skip("the rest", fmt.Sprintf("no more than %d bytes are read", int64(maxOutputBytes+maxPassed)))
 			return nil
 		case err != nil:
 			return fmt.Errorf("archive of the container: %w", err)
@@ -148,22 +151,19 @@ func (c *collector) collectArchive(r io.Reader) error {
 			return nil
 		}
 		_, name, _ := strings.Cut(strings.TrimSuffix(h.Name, "/"), "/")
-		if name == "" || strings.Count(name, "/") > maxOutputDepth {
-			continue // the directory itself; what lies below one that was skipped
-		}
-		if h.Size > maxOutputBytes-c.out.Bytes {
-			passed += h.Size
-		}
-		if passed > maxPassed { // a sparse file of any size costs its maker nothing
-			c.skip(name, "it is too large to be passed over; nothing after it is read")
+		if h.Size > left.N { // a sparse file of any size is cheap to make
+			c.skip(name, fmt.Sprintf("with its %d bytes it is too large to be passed over; nothing after it is read", h.Size))
 			return nil
+		}
+		if name == "" || strings.Count(name, "/") > maxOutputDepth {
+			continue // the directory itself, or content of a skipped one
 		}
 		if path.Clean("/"+name) != "/"+name {
 			c.skip(name, "its name leads elsewhere")
 			continue
 		}
 		info := h.FileInfo()
-		if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir { // FileInfo takes a hard link for a file
+		if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir { // FileInfo treats a hard link as a file
 			c.skip(name, "it is no regular file: "+strings.TrimSpace(info.Mode().Type().String()+" link"))
 			continue
 		}
@@ -181,11 +181,13 @@ func (c *collector) collectArchive(r io.Reader) error {
 	}
 }
 
-// admits reports whether a file or directory is to be copied, and skips it otherwise.
+// admits reports whether to copy a file or directory; otherwise it records the reason.
 func (c *collector) admits(name string, info fs.FileInfo) bool {
 	switch {
 	case !utf8.ValidString(name):
 		c.skip(name, "its name is no UTF-8 text")
+	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }):
+		c.skip(name, "its name has control characters, which a terminal would obey")
 	case c.count >= maxOutputFiles:
 		c.skip(name, fmt.Sprintf("there are more than %d files", maxOutputFiles))
 	case info.IsDir() && strings.Count(name, "/") >= maxOutputDepth:
@@ -203,7 +205,7 @@ func (c *collector) admits(name string, info fs.FileInfo) bool {
 func (c *collector) makeDir(name string) error {
 	c.count++
 	err := c.dst.Mkdir(name, 0o755)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // an archive names things twice, or without their directory
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // an archive may repeat names, or omit directories
 		c.skip(name, "the archive is out of order")
 		return nil
 	}
@@ -220,7 +222,7 @@ func (c *collector) copyFile(src *os.Root, name string, size int64) error {
 	return c.writeFile(name, size, in)
 }
 
-// writeFile copies a file of at most size bytes, and describes it.
+// writeFile copies a file of at most size bytes, and adds its description.
 func (c *collector) writeFile(name string, size int64, in io.Reader) (err error) {
 	out, err := c.dst.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, c.mode)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
@@ -232,7 +234,7 @@ func (c *collector) writeFile(name string, size int64, in io.Reader) (err error)
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	buffered := bufio.NewReaderSize(io.LimitReader(in, size), 64<<10)
-	begin, _ := buffered.Peek(512) // fewer bytes are no error here
+	begin, _ := buffered.Peek(512) // fewer bytes are not an error here
 	kind := http.DetectContentType(begin)
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(out, sum), buffered)

@@ -46,7 +46,7 @@ func TestLimitMissing(t *testing.T) {
 	if r.Pids != nil || r.CPU != nil || r.Memory == nil || len(b.missing) != 2 {
 		t.Errorf("%+v, missing %q", r, b.missing)
 	}
-	if got := (cgroups{"memory": t.TempDir(), "pids": t.TempDir(), "cpu": t.TempDir()}).verify("x", settings()); len(got) != 3 {
+	if got := (cgroups{"memory": t.TempDir(), "pids": t.TempDir(), "cpu": t.TempDir()}).findMissing("x", settings()); len(got) != 3 {
 		t.Errorf("limits that the kernel doesn't have: %q", got)
 	}
 }
@@ -121,6 +121,25 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	}
 	if len(ev.Output.Skipped) != ev.Output.Left || !slices.ContainsFunc(ev.Output.Skipped, func(s string) bool { return strings.Contains(s, `"huge"`) }) {
 		t.Errorf("output: %+v", ev.Output)
+	}
+}
+
+// TestPlantedOutput: what is kept of a run is what the run wrote, not what the image has at the same places.
+func TestPlantedOutput(t *testing.T) {
+	t.Parallel()
+	testPlantedOutput(t, runcEngineUnderTest(t))
+}
+
+func testPlantedOutput(t *testing.T, e engineUnderTest) {
+	s := settings("cat", "/output/planted")
+	s.Output, s.Audit = t.TempDir(), t.TempDir()
+	sb := e.start(guestImage(t, sandboxtest.Layer(t, sandboxtest.Dir("output/", 0o755), sandboxtest.File("output/planted", "planted"),
+		sandboxtest.Dir("var/log/browser-shell/audit/", 0o755), sandboxtest.File("var/log/browser-shell/audit/audit.jsonl", "{}\n"))), s)
+	if st := finish(t, sb); st.ExitCode != 1 || !says(sb, "no such file")() {
+		t.Errorf("%+v: %s", st, sb.Logs())
+	}
+	if ev := sb.Evidence(); len(ev.Output.Files) > 0 || len(ev.Audit) > 0 {
+		t.Errorf("%+v, %+v", ev.Output, ev.Audit)
 	}
 }
 
@@ -221,6 +240,72 @@ func TestCollectArchive(t *testing.T) {
 	for name, text := range map[string]string{"empty": "", "garbage": strings.Repeat("garbage", 1000)} {
 		if err := newCollector(t, t.TempDir()).collectArchive(strings.NewReader(text)); (err != nil) != (text != "") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// zeros is a reader of left zero bytes; a read past them is errReadOn.
+type zeros struct{ left int64 }
+
+var errReadOn = errors.New("more is read than is bounded")
+
+func (z *zeros) Read(b []byte) (int, error) {
+	if z.left <= 0 {
+		return 0, errReadOn
+	}
+	n := min(int64(len(b)), z.left)
+	clear(b[:n])
+	z.left -= n
+	return int(n), nil
+}
+
+// TestCollectArchiveIsBounded: what an archive holds is not read without end, however it is cut into files that aren't kept.
+// Sparse files cost a container nothing: twenty thousand of 256 MB would be 5 TB.
+func TestCollectArchiveIsBounded(t *testing.T) {
+	t.Parallel()
+	const size = maxOutputBytes - 512
+	for what, name := range map[string]string{
+		"too deep": "output/" + strings.Repeat("d/", maxOutputDepth+1) + "x", "no UTF-8": "output/\xff", "elsewhere": "output/../x", "without a directory": "output/none/x",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			parts := []io.Reader{bytes.NewReader(header(t, "output/kept", 0))}
+			for range 8 {
+				parts = append(parts, bytes.NewReader(header(t, name, size)), &io.LimitedReader{R: &zeros{size}, N: size})
+			}
+			c := newCollector(t, t.TempDir())
+			if err := c.collectArchive(io.MultiReader(append(parts, &zeros{})...)); err != nil || len(c.out.Files) != 1 ||
+				!slices.ContainsFunc(c.out.Skipped, func(s string) bool { return strings.Contains(s, "nothing after it is read") }) {
+				t.Errorf("%+v, %v", c.out, err)
+			}
+		})
+	}
+	huge := [][]byte{header(t, "output/\xff", maxPassed-1), header(t, "output/huge", 1<<62)}
+	c := newCollector(t, t.TempDir())
+	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge[0]), &io.LimitedReader{R: &zeros{maxPassed}, N: maxPassed}, bytes.NewReader(huge[1]), neverRead{t})); err != nil || c.out.Left != 2 {
+		t.Errorf("%+v, %v", c.out, err)
+	}
+}
+
+// TestCollectNames: a name that a terminal would obey comes to no directory and no report of this machine.
+func TestCollectNames(t *testing.T) {
+	t.Parallel()
+	odd := []string{"\x1b[2Jx", "a\nslimctl: ready", "a\x7f", "a\u009bm", "a\u202egnp.exe", "d\r"}
+	from := t.TempDir()
+	archive := []sandboxtest.Item{sandboxtest.Dir("output/", 0o777)}
+	for _, name := range append(odd, "ünïcode 文") {
+		if err := os.WriteFile(filepath.Join(from, name), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		archive = append(archive, sandboxtest.File("output/"+name, "x"))
+	}
+	for what, collect := range map[string]func(*collector) error{
+		"directory": func(c *collector) error { return c.collectTree(from) },
+		"archive":   func(c *collector) error { return c.collectArchive(bytes.NewReader(sandboxtest.Layer(t, archive...))) },
+	} {
+		c := newCollector(t, t.TempDir())
+		if err := collect(c); err != nil || len(c.out.Files) != 1 || c.out.Left != len(odd) {
+			t.Errorf("%s: %+v, %v", what, c.out, err)
 		}
 	}
 }

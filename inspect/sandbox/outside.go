@@ -15,19 +15,19 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// PublicPort is the one port of an image that slimctl built.
+// PublicPort is the only port of an image that slimctl built.
 const PublicPort = 8080
 
-// entry is how an image starts that slimctl built. With one more word it holds a tether.
+// entry is the entrypoint of an image that slimctl built. With one more argument it keeps a tether.
 var (
 	entry    = []string{"/usr/local/bin/browser-shell", "init"}
 	tethered = "--tether"
 )
 
-// maxOutside bounds the connections out of a container.
+// maxOutside limits the connections out of a container.
 const maxOutside = 1024
 
-// Ours reports whether slimctl built the image: whether it starts as one that it built.
+// Ours reports whether slimctl built the image, by its entrypoint.
 func (i Image) Ours() (bool, error) {
 	config, err := i.ConfigFile()
 	if err != nil {
@@ -36,8 +36,8 @@ func (i Image) Ours() (bool, error) {
 	return slices.Equal(config.Config.Entrypoint, entry), nil
 }
 
-// chooseNetwork settles how the container is connected. An image that slimctl built has no network but its tether, whether
-// egress or none.
+// chooseNetwork chooses the container's network. An image that slimctl built has only its tether, with both egress and
+// none.
 func (s *Sandbox) chooseNetwork() error {
 	ours, err := s.image.Ours()
 	if err != nil {
@@ -53,6 +53,14 @@ func (s *Sandbox) chooseNetwork() error {
 	if s.runner.Outgoing != nil && p.Network != NetworkEgress {
 		return fmt.Errorf("outgoing proxy: network %s doesn't go out through it; want network egress", p.Network)
 	}
+	for i := range p.publish {
+		switch pub := &p.publish[i]; {
+		case pub.Port == 0 && ours && len(p.Command) == 0:
+			pub.Port = PublicPort
+		case pub.Port == 0:
+			pub.Port = pub.Host.Port()
+		}
+	}
 	if p.netns != "" && len(p.publish) > 0 {
 		return errors.New("publish: with network path:FILE the port is reached in that network")
 	}
@@ -64,7 +72,7 @@ func (s *Sandbox) chooseNetwork() error {
 		p.Command = []string{tethered}
 		for _, pub := range p.publish {
 			if pub.Port != PublicPort {
-				return fmt.Errorf("publish %s:%d: the image answers on port %d only", pub.Host, pub.Port, PublicPort)
+				return fmt.Errorf("publish %s:%d: the image answers on port %d only; publish %d", pub.Host, pub.Port, PublicPort, pub.Host.Port())
 			}
 		}
 		return nil
@@ -79,7 +87,7 @@ func (s *Sandbox) chooseNetwork() error {
 	return nil
 }
 
-// openTether takes up the connection to the container's first process, and serves what it asks for outside.
+// openTether connects to the container's first process, and serves its requests to the outside.
 func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error {
 	s.tether = tether.Open(conn)
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -94,7 +102,7 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 	}
 	go func() {
 		defer cancel()
-		_ = serve(life, s.tether)  // it ends with the tether
+		_ = serve(life, s.tether)  // ends with the tether
 		if s.tether.Err() != nil { // otherwise the container has ended, or is about to
 			s.stop(errUntied)
 		}
@@ -104,11 +112,11 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 
 var errUntied = errors.New("its tether broke")
 
-// managedPolicy is the file of the closed image that holds Chromium's side of the policy.
+// managedPolicy is the file of the closed image with Chromium's managed policy.
 const managedPolicy = "/etc/browser/policies/managed/zz-browser-shell.json"
 
-// bindPolicy puts the policy that was read, and Chromium's that fits it, in the place of the image's. They are copies, so that
-// what was checked is what is used.
+// bindPolicy replaces the image's policy by the checked one, and Chromium's by the matching one. They are copies, so
+// the container uses what was checked.
 func (s *Sandbox) bindPolicy() error {
 	p := s.plan
 	if p.policy == nil {
@@ -128,8 +136,9 @@ func (s *Sandbox) bindPolicy() error {
 	return nil
 }
 
-// egress makes the proxy that stands outside of a container. It keeps the policy that the user gave; without one it admits any
-// public address, and the container's own proxy keeps the image's policy. An image's never opens what is private here.
+// egress returns the proxy outside of a container. It applies the user's policy. Without one it admits any public
+// address, and the container's own proxy applies the image's policy. An image's policy never opens private addresses
+// here.
 func (r Runner) egress(given *policy.Policy) (*egress.Proxy, error) {
 	p := policy.Default()
 	if given != nil {
@@ -147,10 +156,10 @@ func (r Runner) egress(given *policy.Policy) (*egress.Proxy, error) {
 	return proxy, nil
 }
 
-// Tethered reports whether the image is one that slimctl built, connected by a tether alone.
+// Tethered reports whether slimctl built the image and connects it by a tether only.
 func (s *Sandbox) Tethered() bool { return s.tethered }
 
-// Dial connects to the port of an image that slimctl built, through its tether, from wherever slimctl runs.
+// Dial connects to the port of an image that slimctl built, through its tether.
 func (s *Sandbox) Dial(ctx context.Context) (net.Conn, error) {
 	if s.tether == nil {
 		return nil, errors.New("dial: only an image that slimctl built can be reached, with network egress or none")

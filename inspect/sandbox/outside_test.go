@@ -36,7 +36,7 @@ func TestEgress(t *testing.T) {
 	testEgress(t, runcEngineUnderTest(t))
 }
 
-// resolver gives fixed addresses; a name that it doesn't have doesn't exist.
+// resolver returns fixed addresses; a name that it doesn't have doesn't exist.
 type resolver map[string]string
 
 func (r resolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {

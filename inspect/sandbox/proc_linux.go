@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// processesOf reads what /proc says of processes; one that has ended is left out.
+// processesOf reads processes from /proc; it leaves out those that have ended.
 func processesOf(pids []int) []Process {
 	var out []Process
 	for _, pid := range pids {
@@ -54,11 +54,11 @@ func processesOf(pids []int) []Process {
 	return out
 }
 
-// deadChildrenIn lists the children of this process that have ended and wait to be reaped, of the process-id namespace that
-// the given process is in.
+// deadChildrenIn returns this process's children that have ended and wait to be reaped, and are in the process-id
+// namespace of the given process.
 func deadChildrenIn(pid int) (out []int) {
 	namespace := func(pid string) string {
-		link, _ := os.Readlink(filepath.Join("/proc", pid, "ns/pid")) // a zombie has it still
+		link, _ := os.Readlink(filepath.Join("/proc", pid, "ns/pid")) // a zombie still has it
 		return link
 	}
 	want := namespace(strconv.Itoa(pid))
@@ -77,11 +77,11 @@ func deadChildrenIn(pid int) (out []int) {
 	return out
 }
 
-// socketsOf lists what listens in the network namespace of the processes, with the process that holds each.
+// socketsOf returns the listening sockets in the network namespace of the processes, with the process that holds each.
 func socketsOf(pids []int) ([]Socket, error) {
 	holders := map[string]int{}
 	for _, pid := range pids {
-		fds, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd", "*")) // the pattern is well-formed
+		fds, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd", "*")) // the pattern is valid
 		for _, fd := range fds {
 			if link, err := os.Readlink(fd); err == nil && strings.HasPrefix(link, "socket:[") {
 				if inode := strings.Trim(link, "socket:[]"); holders[inode] == 0 {
@@ -101,34 +101,34 @@ func socketsOf(pids []int) ([]Socket, error) {
 				last = err
 				break
 			}
-			found = append(found, listening(proto, string(text), holders)...)
+			found = append(found, parseSockets(proto, string(text), holders)...)
 		}
 		if last == nil {
 			out = found
-			break // they are all in one network
+			break // all of them share one network
 		}
 	}
 	return out, last
 }
 
-// listening reads a table of sockets (proc(5), /proc/net/tcp): state 0A is TCP's LISTEN, 07 a UDP socket that isn't
-// connected.
-func listening(proto, table string, holders map[string]int) []Socket {
+// parseSockets parses a table of sockets (proc(5), /proc/net/tcp): state 0A is TCP's LISTEN, 07 a UDP socket without a
+// peer.
+func parseSockets(proto, table string, holders map[string]int) []Socket {
 	var out []Socket
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
 		if len(f) < 10 || f[3] != map[bool]string{true: "0A", false: "07"}[strings.HasPrefix(proto, "tcp")] {
 			continue
 		}
-		if addr, ok := tableAddr(f[1]); ok {
+		if addr, ok := parseTableAddr(f[1]); ok {
 			out = append(out, Socket{Network: proto, Address: addr, PID: holders[f[9]]})
 		}
 	}
 	return out
 }
 
-// tableAddr reads 0100007F:1F90. Each four bytes of the address are in this machine's order.
-func tableAddr(s string) (netip.AddrPort, bool) {
+// parseTableAddr parses 0100007F:1F90. Each four bytes of the address are in this machine's order.
+func parseTableAddr(s string) (netip.AddrPort, bool) {
 	host, port, _ := strings.Cut(s, ":")
 	raw, err := hex.DecodeString(host)
 	n, perr := strconv.ParseUint(port, 16, 16)
@@ -142,9 +142,9 @@ func tableAddr(s string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(n)), ok
 }
 
-// belongs tells whether a process of that number on this machine is one of the container: with an engine elsewhere, or in
-// a virtual machine, it would be another.
-func belongs(pid int, container string) bool {
+// belongsTo reports whether a process with that number on this machine belongs to the container. With an engine on
+// another machine, or in a virtual one, the number is another process's.
+func belongsTo(pid int, container string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && pid > 1 && container != "" && strings.Contains(string(text), container)
 }

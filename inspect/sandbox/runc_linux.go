@@ -30,7 +30,7 @@ type runcEngine struct {
 	name    string
 	dir     string // the run's
 	process *specs.Process
-	watches []*watch // none when nobody asked, or it can't be
+	watches []*watch // nil without Watch, or if impossible
 
 	pid   int
 	ended chan struct{} // closed when the container has ended
@@ -53,7 +53,7 @@ func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
 	if e.cgroups, err = findCgroups(); err != nil {
 		return nil, err
 	}
-	// Orphans of our children become ours: so do containers, whose exit status no one else would tell us.
+	// Orphans of our children become our children, including containers: nobody else could report their exit status.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become a subreaper: %w", err)
 	}
@@ -65,8 +65,8 @@ func (r Runner) runc(ctx context.Context, s *Sandbox) (engine, error) {
 	return e, nil
 }
 
-// sweep needs no runc: all that a container is made of has the run's name or lies in its directory.
-func (e *runcEngine) sweep(id, dir string) error {
+// sweep doesn't use runc: all parts of a container have the run's name or lie in its directory.
+func (e *runcEngine) sweep(_ context.Context, id, dir string) error {
 	return sweepHost(id, dir)
 }
 
@@ -85,7 +85,7 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 		return nil, err
 	}
 	if err := cache.Sweep(); err != nil {
-		s.note("layers that a killed process left: " + err.Error())
+		s.addNote("layers that a killed process left: " + err.Error())
 	}
 	layers, err := cache.Layers(ctx, s.image, s.runner.Progress)
 	if err != nil {
@@ -101,12 +101,12 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 	}
 	s.evident.Engine.RootFS = "overlayfs"
 	if s.runner.Watch {
-		if w, err := watchExecs(root, &s.executed); err != nil {
+		if w, err := watchExecs(root, s); err != nil {
 			s.executed.fail(err)
 		} else {
 			e.watches = append(e.watches, w)
 		}
-		if w, err := watchOpens(root, &s.opened); err != nil {
+		if w, err := watchOpens(root, s); err != nil {
 			s.opened.fail(err)
 		} else {
 			e.watches = append(e.watches, w)
@@ -114,25 +114,25 @@ func (e *runcEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser,
 	}
 	b := &bundle{name: e.name, rootfs: root, dir: e.dir, config: config.Config, plan: s.plan, cgroups: e.cgroups}
 	spec, err := b.write()
-	s.notApplied(b.missing...)
+	s.addNotApplied(b.missing...)
 	if err != nil {
 		return nil, &StartError{125, err}
 	}
 	e.process = spec.Process
 	if s.runner.Strict && len(b.missing) > 0 {
-		return nil, nil // the caller says so
+		return nil, nil // the caller adds the error
 	}
 	conn, err := e.launch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.notApplied(e.cgroups.verify(e.name, s.plan.Settings)...)
+	s.addNotApplied(e.cgroups.findMissing(e.name, s.plan.Settings)...)
 	return conn, nil
 }
 
-// launch starts the container. It is then a child of ours: runc itself is gone.
+// launch starts the container, which becomes our child when runc ends.
 func (e *runcEngine) launch(ctx context.Context) (io.ReadWriteCloser, error) {
-	out, err := newStreams(e.s.logs.tee(e.s.runner.Stdout), e.s.logs.tee(e.s.runner.Stderr), e.s.tethered)
+	out, err := newStreams(e.s.tee(e.s.runner.Stdout), e.s.tee(e.s.runner.Stderr), e.s.tethered)
 	if err != nil {
 		return nil, err
 	}
@@ -140,21 +140,21 @@ func (e *runcEngine) launch(ctx context.Context) (io.ReadWriteCloser, error) {
 	status, err := e.runc.Run(ctx, e.name, filepath.Join(e.dir, "bundle"), &runc.CreateOpts{IO: out, PidFile: pidFile, Detach: true})
 	if e.pid = readPID(pidFile); err != nil || e.pid == 0 {
 		out.Close()
-		if e.pid != 0 { // it runs, and something went wrong after that
+		if e.pid != 0 { // it runs, and a later step failed
 			_ = unix.Kill(e.pid, unix.SIGKILL)
 			reap(e.pid)
-			e.pid = 0 // nobody else is to wait for it
+			e.pid = 0 // nobody else must wait for it
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		return nil, e.startError(e.runc.Log, status)
 	}
-	out.started()
+	out.startCopying()
 	go func() {
 		defer close(e.ended)
 		e.code = reap(e.pid)
-		out.finish()
+		out.drainAndClose()
 	}()
 	if !e.s.tethered {
 		return nil, nil
@@ -171,7 +171,7 @@ func readPID(file string) int {
 	return pid
 }
 
-// reap waits for the end of a process whose parent has become ours, since runc ended.
+// reap waits for the end of a process that became our child when runc ended.
 func reap(pid int) int {
 	var ws unix.WaitStatus
 	for {
@@ -188,8 +188,9 @@ func reap(pid int) int {
 	}
 }
 
-// reapOrphans reaps what is left of a program that runc could not start because the container died just then: it is a child
-// of ours whose number nobody told, and the container's first process can't end before it is reaped (pid_namespaces(7)).
+// reapOrphans reaps the remains of a program that runc could not start because the container died just then. It is our
+// child, but its number is unknown, and the container's first process can't end before it is reaped
+// (pid_namespaces(7)).
 func (e *runcEngine) reapOrphans() {
 	for {
 		select {
@@ -207,10 +208,10 @@ func (e *runcEngine) reapOrphans() {
 	}
 }
 
-// orphanInterval is how often orphans are looked for once there may be some.
+// orphanInterval is the interval of looking for orphans once there may be some.
 const orphanInterval = 100 * time.Millisecond
 
-// startError finds in runc's log why a program was not started.
+// startError returns the reason in runc's log why a program was not started.
 func (e *runcEngine) startError(log string, status int) *StartError {
 	text, _ := os.ReadFile(log)
 	why := fmt.Sprintf("it ended with status %d and gave no reason", status)
@@ -287,8 +288,8 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 		e.orphans.Do(func() { go e.reapOrphans() })
 		return e.startError(log, 0).Code, nil
 	}
-	out.started()
-	child, err := os.FindProcess(pid) // a handle, so that no successor with its number can be meant
+	out.startCopying()
+	child, err := os.FindProcess(pid) // a handle, so that a successor with its number isn't meant
 	if err != nil {
 		return -1, err
 	}
@@ -296,12 +297,12 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 	stop := context.AfterFunc(ctx, func() { _ = child.Kill() })
 	code := reap(pid)
 	stop()
-	out.finish()
+	out.drainAndClose()
 	return code, nil
 }
 
 // collect reads a directory that is mounted from this machine.
-func (e *runcEngine) collect(_, run string, k keep, c *collector) error {
+func (e *runcEngine) collect(_ context.Context, _, run string, k keep, c *collector) error {
 	dir, err := os.OpenRoot(k.hostDir(run))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // it was never started
@@ -317,12 +318,12 @@ func (e *runcEngine) collect(_, run string, k keep, c *collector) error {
 	return c.collectBelow(dir, below)
 }
 
-// remove needs no runc, as sweep.
-func (e *runcEngine) remove(context.Context) error {
+// remove doesn't use runc, like sweep.
+func (e *runcEngine) remove(ctx context.Context) error {
 	for _, w := range e.watches {
 		w.close()
 	}
-	err := e.sweep(e.s.run.id, e.s.run.dir)
+	err := e.sweep(ctx, e.s.run.id, e.s.run.dir)
 	if e.pid != 0 {
 		<-e.ended
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/internal/need"
@@ -126,11 +127,15 @@ func nothingLeft(t testing.TB, r *run) {
 	if _, err := os.Stat(r.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is left: %v", r.dir, err)
 	}
-	_ = mounts(func(point, _, _ string) {
-		if strings.Contains(point, r.id) {
-			t.Errorf("%s is still mounted", point)
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if strings.Contains(m.Mountpoint, r.id) {
+			t.Errorf("%s is still mounted", m.Mountpoint)
 		}
-	})
+	}
 	c, err := findCgroups()
 	if err != nil {
 		t.Fatal(err)
@@ -353,10 +358,22 @@ func testEnd(t *testing.T, e engineUnderTest) {
 	t.Run("out of memory", func(t *testing.T) {
 		s := settings("eat", "200")
 		s.Memory = 64 << 20
-		if st := finish(t, engineUnderTest{e.Runner, t}.start(img, s)); !st.OOMKilled || st.ExitCode != 137 {
+		var st Status
+		dockerForgets(e.Runtime, func() bool {
+			st = finish(t, engineUnderTest{e.Runner, t}.start(img, s))
+			return st.OOMKilled
+		})
+		if !st.OOMKilled || st.ExitCode != 137 {
 			t.Errorf("%+v", st)
 		}
 	})
+}
+
+// dockerForgets repeats, with Docker, a run that ends for want of memory until it is told why: Docker forgets that, when containerd's
+// word of it comes after that of the end; on a loaded machine it may.
+func dockerForgets(runtime string, run func() (told bool)) {
+	for began := time.Now(); !run() && runtime == Docker && time.Since(began) < 2*patience; {
+	}
 }
 
 // TestNoStart: docker run's exit codes for what can't be started, and nothing left.
@@ -430,7 +447,7 @@ func TestNetwork(t *testing.T) {
 
 func testNetwork(t *testing.T, e engineUnderTest) {
 	s := tetheredSettings("serve 127.0.0.1:8080 127.0.0.1:9222")
-	s.Publish = []string{"8080"}
+	s.Publish = []string{"0:8080"}
 	sb := e.start(tetheredImage(t), s)
 	until(t, "ready", says(sb, "ready"))
 	ports := sb.Published()

@@ -5,17 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/slimctl/slimctl/image"
+	"github.com/slimctl/slimctl/internal/capture"
 	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/policy"
@@ -23,27 +26,27 @@ import (
 
 // Image is an image to run.
 type Image struct {
-	Reference string // as it was asked for
+	Reference string // as the user wrote it
 	v1.Image
 }
 
-// From takes the image for this machine's architecture.
+// From returns the image for this machine's architecture.
 func From(src *image.Source) (Image, error) {
 	img, err := src.Image(v1.Platform{OS: "linux", Architecture: runtime.GOARCH})
 	return Image{Reference: src.Reference(), Image: img}, err
 }
 
-// Status is how a container ended.
+// Status is the result of a container.
 type Status struct {
-	ExitCode    int         `json:"exit_code"` // 128 + n after signal n; -1 when it is not known
+	ExitCode    int         `json:"exit_code"` // 128 + n after signal n; -1 if unknown
 	OOMKilled   bool        `json:"oom_killed"`
 	TimedOut    bool        `json:"timed_out"`
-	PIDsRefused int64       `json:"pids_refused"`   // processes that the limit refused; with Docker not known
-	Reason      string      `json:"reason"`         // why it ended: exited, stopped, timeout, memory, pids or failed
+	PIDsRefused int64       `json:"pids_refused"`   // processes refused by the limit; unknown with Docker
+	Reason      string      `json:"reason"`         // exited, stopped, timeout, memory, pids or failed
 	Code        policy.Code `json:"code,omitempty"` // -32007 after a timeout, -32006 after another limit
 }
 
-// Sandbox is an image that runs. Its methods may be called by several goroutines.
+// Sandbox is a running image. Its methods are safe for concurrent use.
 type Sandbox struct {
 	ID string
 
@@ -52,24 +55,24 @@ type Sandbox struct {
 	plan   *plan
 	run    *run
 	engine engine
-	logs   *ring
+	logs   capture.Tail
 	ports  []*forward
 
-	executed executions
-	opened   openings
+	executed sightings[Executed, int] // keys have no Times
+	opened   sightings[string, string]
 
-	tethered bool           // the container is connected by a tether alone
+	tethered bool           // the container is connected by a tether only
 	tether   *tether.Tether // while it runs
 
 	stop    context.CancelCauseFunc
-	done    chan struct{} // closed when all is cleaned up
+	done    chan struct{} // closed when everything is cleaned up
 	status  Status
 	err     error
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	evident Evidence
 	peak    Memory
 	journal *audit.Log // events.jsonl; nil without artifacts
-	kept    bool       // the directory of the artifacts was made
+	kept    bool       // the directory for artifacts was created
 }
 
 var (
@@ -77,8 +80,8 @@ var (
 	errTimeout = errors.New("it ran into its timeout")
 )
 
-// Start runs an image. When ctx ends, so does the container: however it ends, everything is cleaned up, and /output and
-// evidence.json lie at Settings.Output/ID when Wait returns. An error is a *StartError when the image itself can't be run.
+// Start runs an image. The end of ctx ends the container. However it ends, everything is cleaned up, and /output and
+// evidence.json are in Settings.Output/ID when Wait returns. A *StartError reports that the image itself can't be run.
 func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *Sandbox, err error) {
 	p, err := settings.parse()
 	if err != nil {
@@ -100,7 +103,7 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	if r.CacheDir, err = filepath.Abs(r.CacheDir); err != nil {
 		return nil, err
 	}
-	s := &Sandbox{runner: r, image: img, plan: p, logs: &ring{}, done: make(chan struct{})}
+	s := &Sandbox{runner: r, image: img, plan: p, logs: capture.Tail{Max: maxLogs}, done: make(chan struct{})}
 	if s.engine, err = r.engine(ctx, s); err != nil {
 		return nil, err
 	}
@@ -109,19 +112,19 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 		s.opened.fail(errNotObserved)
 	}
 	var left error
-	if s.run, left, err = newRun(r.CacheDir, s.sweep); err != nil {
+	if s.run, left, err = newRun(r.CacheDir, func(id, dir string) error { return s.sweep(ctx, id, dir) }); err != nil {
 		return nil, err
 	}
 	if left != nil {
-		s.note("what a killed process left is still there: " + left.Error())
+		s.addNote("what a killed process left is still there: " + left.Error())
 	}
 	s.ID = s.run.id
 	ctx, s.stop = context.WithCancelCause(ctx)
-	if err := s.begin(ctx); err != nil {
-		s.end(ctx, -1, err)
+	if err := s.startContainer(ctx); err != nil {
+		s.finishRun(ctx, s.newEnding(context.WithoutCancel(ctx)), -1, err)
 		return nil, s.err
 	}
-	if p.Timeout > 0 { // it is the container's: to fetch and unpack an image takes what it takes
+	if p.Timeout > 0 { // the container's time: fetching and unpacking don't count
 		timer := time.AfterFunc(p.Timeout, func() { s.stop(errTimeout) })
 		context.AfterFunc(ctx, func() { timer.Stop() })
 	}
@@ -129,13 +132,17 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	return s, nil
 }
 
-// sweep ends and removes what a killed process left of a run, and keeps its audit log.
-func (s *Sandbox) sweep(id, dir string) error {
-	return errors.Join(s.rescue(id, dir), s.engine.sweep(id, dir))
+// sweep ends and removes the remains of a killed process's run, and keeps its audit log.
+func (s *Sandbox) sweep(ctx context.Context, id, dir string) error {
+	work := s.newEnding(ctx)
+	defer work.giveUp()
+	return work.runStep(func(ctx context.Context) error {
+		return errors.Join(s.rescueAudit(ctx, id, dir), s.engine.sweep(ctx, id, dir))
+	})
 }
 
-// begin does all up to a container that runs and can be reached.
-func (s *Sandbox) begin(ctx context.Context) error {
+// startContainer does everything up to a running, reachable container.
+func (s *Sandbox) startContainer(ctx context.Context) error {
 	if err := s.chooseNetwork(); err != nil {
 		return err
 	}
@@ -147,6 +154,15 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	}
 	if err := s.recordSpawn(); err != nil {
 		return err
+	}
+	if s.tethered { // before minutes go by until the container runs
+		for _, pub := range s.plan.publish {
+			l, err := net.Listen("tcp", pub.Host.String())
+			if err != nil {
+				return publishError(pub, err)
+			}
+			l.Close()
+		}
 	}
 	conn, err := s.engine.start(ctx, s)
 	if err != nil {
@@ -163,17 +179,25 @@ func (s *Sandbox) begin(ctx context.Context) error {
 	if len(s.ports) > 0 { // the engine did it itself
 		return nil
 	}
+	open := new(forwarded)
 	for _, pub := range s.plan.publish {
-		f, err := newForward(pub, s.Dial)
+		f, err := newForward(pub, open, s.Dial)
 		if err != nil {
-			return fmt.Errorf("publish: %w", err)
+			return publishError(pub, err)
 		}
 		s.ports = append(s.ports, f)
 	}
 	return nil
 }
 
-// supervise waits for the container's end, or brings it about, and cleans up.
+func publishError(p Publication, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("publish: %w; choose another port: -p 9000:%d", err, p.Port)
+	}
+	return fmt.Errorf("publish: %w", err)
+}
+
+// supervise waits for the container's end, or causes it, and cleans up.
 func (s *Sandbox) supervise(ctx context.Context) {
 	type exit struct {
 		code int
@@ -185,42 +209,68 @@ func (s *Sandbox) supervise(ctx context.Context) {
 		ended <- exit{code, err}
 	}()
 	var e exit
+	work := s.newEnding(context.WithoutCancel(ctx))
 	select {
 	case e = <-ended:
 	case <-ctx.Done():
-		work := context.WithoutCancel(ctx)
 		s.status = Status{ExitCode: -1, TimedOut: context.Cause(ctx) == errTimeout} //nolint:errorlint // as in end
-		s.status.judge(nil, true)
+		s.status.setReason(nil, true)
 		_ = s.writeEvidence(nil) // for a client that kills this process before the container has stopped
-		if err := s.keepLogs(work); err != nil {
-			s.note("the programs' logs: " + err.Error())
+		if err := work.runStep(s.keepLogs); err != nil {
+			s.addNote("the programs' logs: " + err.Error())
 		}
 		signal := "TERM"
 		if c, err := s.image.ConfigFile(); err == nil && c.Config.StopSignal != "" {
 			signal = c.Config.StopSignal
 		}
-		_ = s.engine.signal(work, signal) // fails when it ends by itself just now
+		_ = work.runStep(func(ctx context.Context) error { return s.engine.signal(ctx, signal) }) // fails if it just ended by itself
 		timer := time.NewTimer(cmp.Or(s.runner.StopGrace, stopGrace))
 		select {
 		case e = <-ended:
+		case <-work.Done():
+			e.code = -1
 		case <-timer.C:
-			_ = s.engine.signal(work, "KILL")
+			_ = work.runStep(func(ctx context.Context) error { return s.engine.signal(ctx, "KILL") })
 			select {
 			case e = <-ended:
+			case <-work.Done():
+				e.code = -1
 			case <-time.After(stopGrace):
 				e = exit{-1, errors.New("the container can't be killed")}
 			}
 		}
 		timer.Stop()
 	}
-	s.end(ctx, e.code, e.err)
+	s.finishRun(ctx, work, e.code, e.err)
 }
 
-// end collects what is to stay, cleans up and writes the evidence.
-func (s *Sandbox) end(ctx context.Context, code int, cause error) {
+// ending is the context of the steps that end a container. It ends when the engine takes too long for one of them, so
+// that the later ones fail at once.
+type ending struct {
+	context.Context //nolint:containedctx // it is one
+
+	giveUp context.CancelFunc
+	time   time.Duration
+}
+
+// newEnding returns an ending that ends with ctx, too. Call giveUp to release it.
+func (s *Sandbox) newEnding(ctx context.Context) *ending {
+	ctx, cancel := context.WithCancel(ctx)
+	return &ending{ctx, cancel, cmp.Or(s.runner.answerTime, answerTime)}
+}
+
+// runStep runs a step, and ends e if it takes longer than e.time.
+func (e *ending) runStep(do func(context.Context) error) error {
+	timer := time.AfterFunc(e.time, e.giveUp)
+	defer timer.Stop()
+	return do(e)
+}
+
+// finishRun collects the kept files, cleans up and writes the evidence.
+func (s *Sandbox) finishRun(ctx context.Context, work *ending, code int, cause error) {
 	defer close(s.done)
 	defer s.stop(errStopped)
-	work := context.WithoutCancel(ctx)
+	defer work.giveUp()
 	if s.tether != nil {
 		s.tether.Close()
 		cause = errors.Join(cause, s.tether.Err())
@@ -230,22 +280,29 @@ func (s *Sandbox) end(ctx context.Context, code int, cause error) {
 	}
 	reason := context.Cause(ctx)
 	s.status = Status{ExitCode: code, TimedOut: reason == errTimeout} //nolint:errorlint // the cause is never wrapped
-	if m, err := s.engine.memory(work); err == nil {
-		s.notePeak(m)
-	}
+	_ = work.runStep(func(ctx context.Context) error {
+		_, err := s.Memory(ctx)
+		return err
+	})
 	s.status.OOMKilled, s.status.PIDsRefused = s.peak.OOMKills > 0, s.peak.PIDsRefused
-	s.status.judge(cause, reason != nil)
+	s.status.setReason(cause, reason != nil)
 	err := errors.Join(cause, s.recordEnd())
-	if s.kept || s.plan.Audit != "" { // also when something went wrong: that is when it is asked for
-		err = errors.Join(err, s.collect())
+	if work.Err() == nil && (s.kept || s.plan.Audit != "") { // also after an error, when it is needed most
+		err = errors.Join(err, s.collect(work))
 	}
-	_ = s.writeEvidence(err) // for when this process is killed while it cleans up; finish writes it again
-	removed := s.engine.remove(work)
-	s.err = s.finish(errors.Join(err, s.recordCleanup(errors.Join(removed, s.run.remove()))))
+	_ = s.writeEvidence(err) // in case this process is killed while it cleans up; finish writes it again
+	removed, removeRun := work.runStep(s.engine.remove), s.run.remove
+	if removed != nil && work.Err() != nil {
+		removed = fmt.Errorf("%s didn't answer within %s, and container %s may still run: restart it; the next `slimctl run` saves the audit log and removes the container",
+			s.evident.Engine.Name, work.time, s.run.name())
+		removeRun = s.run.lock.Unlock // as a killed process leaves it
+	}
+	s.err = s.closeEvidence(errors.Join(err, s.recordCleanup(errors.Join(removed, removeRun()))))
 }
 
-// Wait waits until the container has ended and all is cleaned up. The error is for what could not be cleaned up or
-// collected; how the container ended is in the status. When ctx ends first, Wait does, and nothing else.
+// Wait waits until the container has ended and everything is cleaned up. The error reports failures of cleaning up or
+// collecting; the status has the container's result. If ctx ends first, Wait returns without an effect on the
+// container.
 func (s *Sandbox) Wait(ctx context.Context) (Status, error) {
 	select {
 	case <-s.done:
@@ -255,28 +312,28 @@ func (s *Sandbox) Wait(ctx context.Context) (Status, error) {
 	}
 }
 
-// Stop ends the container (its stop signal, and SIGKILL ten seconds later) and waits as Wait does. It may be called
-// again, and after the container's end.
+// Stop ends the container (its stop signal, and SIGKILL ten seconds later) and waits like Wait. It is idempotent, and
+// may be called after the container's end.
 func (s *Sandbox) Stop(ctx context.Context) (Status, error) {
 	s.stop(errStopped)
 	return s.Wait(ctx)
 }
 
-// ExecOptions are how Exec runs a program.
+// ExecOptions configures Exec.
 type ExecOptions struct {
-	User string // as Settings.User has it; "" is the container's
+	User string // like Settings.User; "" is the container's
 }
 
-// ExecResult is how a program ended that Exec ran. Of what it printed the first 16 MiB are kept.
+// ExecResult is the result of a program of Exec, with the first 16 MiB of its output.
 type ExecResult struct {
 	Stdout, Stderr []byte
-	ExitCode       int // 126: it can't be run; 127: it isn't there (Docker 20.10 has 126 for that too)
+	ExitCode       int // 126: not executable; 127: missing (Docker 20.10 returns 126 for that, too)
 	Truncated      bool
 }
 
 const maxExecOutput = 16 << 20
 
-// Exec runs a program in the container and waits for it. When ctx ends the program is killed.
+// Exec runs a program in the container and waits for it. The end of ctx kills the program.
 func (s *Sandbox) Exec(ctx context.Context, argv []string, o ExecOptions) (ExecResult, error) {
 	if len(argv) == 0 {
 		return ExecResult{}, errors.New("exec: no program was given")
@@ -289,16 +346,16 @@ func (s *Sandbox) Exec(ctx context.Context, argv []string, o ExecOptions) (ExecR
 	if err := s.Record(Event{Event: EventExec, Command: argv}); err != nil {
 		return ExecResult{ExitCode: -1}, err
 	}
-	out, err := &head{room: maxExecOutput}, &head{room: maxExecOutput}
+	out, err := &capture.Head{Max: maxExecOutput}, &capture.Head{Max: maxExecOutput}
 	code, eerr := s.engine.exec(ctx, argv, o, out, err)
 	if cause := context.Cause(ctx); cause != nil {
 		eerr = cause
 	}
-	return ExecResult{Stdout: out.bytes(), Stderr: err.bytes(), ExitCode: code, Truncated: out.over() || err.over()}, eerr
+	return ExecResult{Stdout: out.Bytes(), Stderr: err.Bytes(), ExitCode: code, Truncated: out.Truncated() || err.Truncated()}, eerr
 }
 
-// Logs is what the container has printed, both streams as they came; of much the last 4 MiB.
-func (s *Sandbox) Logs() []byte { return s.logs.bytes() }
+// Logs returns the container's output, both streams in order of arrival; the last 4 MiB if there is more.
+func (s *Sandbox) Logs() []byte { return s.logs.Bytes() }
 
 // Process is one process of a container.
 type Process struct {
@@ -306,13 +363,13 @@ type Process struct {
 	Inside int      `json:"inside"` // in the container
 	Parent int      `json:"parent"`
 	UID    int      `json:"uid"`
-	State  string   `json:"state"` // R, S, D, Z … as ps(1) has it
+	State  string   `json:"state"` // R, S, D, Z … as in ps(1)
 	Name   string   `json:"name"`
 	Args   []string `json:"args"`
 	RSS    int64    `json:"rss"` // bytes
 }
 
-// Processes lists what runs in the container.
+// Processes returns the processes of the container.
 func (s *Sandbox) Processes(ctx context.Context) ([]Process, error) {
 	pids, err := s.engine.pids(ctx)
 	if err != nil {
@@ -321,14 +378,14 @@ func (s *Sandbox) Processes(ctx context.Context) ([]Process, error) {
 	return processesOf(pids), nil
 }
 
-// Socket is one that listens in a container.
+// Socket is a listening socket in a container.
 type Socket struct {
 	Network string         `json:"network"` // tcp, tcp6, udp, udp6
 	Address netip.AddrPort `json:"address"`
-	PID     int            `json:"pid"` // on this machine; 0 when it isn't known
+	PID     int            `json:"pid"` // on this machine; 0 if unknown
 }
 
-// Sockets lists what listens in the container's network.
+// Sockets returns the listening sockets in the container's network.
 func (s *Sandbox) Sockets(ctx context.Context) ([]Socket, error) {
 	pids, err := s.engine.pids(ctx)
 	if err != nil {
@@ -337,17 +394,17 @@ func (s *Sandbox) Sockets(ctx context.Context) ([]Socket, error) {
 	return socketsOf(pids)
 }
 
-// Memory is what the container's cgroup counts, in bytes.
+// Memory holds the counters of the container's cgroup, in bytes.
 type Memory struct {
-	Current  int64 `json:"current"` // with its files in the page cache and on tmpfs
+	Current  int64 `json:"current"` // includes page cache and tmpfs
 	RSS      int64 `json:"rss"`
 	Peak     int64 `json:"peak"`
 	OOMKills int64 `json:"oom_kills"`
-	// PIDsRefused counts processes that the limit refused; Docker doesn't tell.
+	// PIDsRefused is the number of processes refused by the limit; unknown with Docker.
 	PIDsRefused int64 `json:"pids_refused"`
 }
 
-// Memory asks for it now.
+// Memory reads the current counters.
 func (s *Sandbox) Memory(ctx context.Context) (Memory, error) {
 	m, err := s.engine.memory(ctx)
 	if err == nil {
@@ -363,8 +420,8 @@ func (s *Sandbox) notePeak(m Memory) {
 	s.peak.PIDsRefused = max(s.peak.PIDsRefused, m.PIDsRefused)
 }
 
-// Published are the addresses of this machine that lead into the container, in the order of Settings.Publish, with the
-// ports that were found free.
+// Published returns the addresses of this machine that are forwarded into the container, in the order of
+// Settings.Publish, with the chosen ports.
 func (s *Sandbox) Published() []Publication {
 	var out []Publication
 	for _, f := range s.ports {
@@ -373,7 +430,7 @@ func (s *Sandbox) Published() []Publication {
 	return slices.Clip(out)
 }
 
-// Evidence is what is known of the run by now.
+// Evidence returns the record of the run so far.
 func (s *Sandbox) Evidence() Evidence {
 	s.mu.Lock()
 	defer s.mu.Unlock()

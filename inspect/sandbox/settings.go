@@ -3,20 +3,20 @@ package sandbox
 
 import "time"
 
-// Settings are how an image is run, as data: the runners, the compose file and the Kubernetes manifest come from them.
+// Settings defines how to run an image, as data for the runners, the compose file and the Kubernetes manifest.
 type Settings struct {
-	// Network is "egress" (public addresses, through the rules of server/egress, and only for images that slimctl built),
-	// "none" (loopback only), "path:FILE" (a network namespace that exists) or, with Docker, the name of a network. Empty is
-	// egress for an image that slimctl built, and none for any other.
+	// Network is "egress" (public addresses, by the rules of server/egress, only for images that slimctl built), "none"
+	// (loopback only), "path:FILE" (an existing network namespace) or, with Docker, the name of a network. Empty is
+	// egress for an image that slimctl built, otherwise none.
 	Network string `json:"network"`
-	// Publish are addresses of the host that lead to a port inside, such as 127.0.0.1:8080:8080. With networks none and
-	// egress only to port 8080 of an image that slimctl built.
+	// Publish lists addresses of the host to forward to a port inside, such as 127.0.0.1:8080:8080, or ports of
+	// 127.0.0.1. With networks none and egress only port 8080 of an image that slimctl built can be published.
 	Publish []string `json:"publish,omitempty"`
 
 	Memory  int64         `json:"memory"`  // bytes
 	CPUs    float64       `json:"cpus"`    // 1.0 is one core
 	PIDs    int64         `json:"pids"`    // processes and threads
-	Timeout time.Duration `json:"timeout"` // of the run; 0: until it is stopped
+	Timeout time.Duration `json:"timeout"` // of the run; 0: until Stop
 	ShmSize int64         `json:"shm_size"`
 
 	User            string            `json:"user,omitempty"` // uid:gid; empty: the image's
@@ -25,39 +25,39 @@ type Settings struct {
 	ReadOnly        bool              `json:"read_only"` // the root file system
 	Tmpfs           []string          `json:"tmpfs,omitempty"`
 	Env             map[string]string `json:"env,omitempty"`
-	Command         []string          `json:"command,omitempty"` // in the place of the image's CMD
+	Command         []string          `json:"command,omitempty"` // replaces the image's CMD
 
-	// Policy is a browser-shell policy file of the host, in the place of the image's. Its rules hold outside of the container
-	// as well, and private hosts are reached only when they are in it.
+	// Policy is a browser-shell policy file of the host that replaces the image's. Its rules apply outside of the
+	// container, too; only such a file can allow private hosts.
 	Policy string `json:"policy,omitempty"`
-	// Work is a directory of the host, read-only at /work. Output is what /output holds at the end, collected below it.
+	// Work is a directory of the host, read-only at /work. Output is a directory for the final content of /output.
 	Work   string `json:"work,omitempty"`
 	Output string `json:"output,omitempty"`
-	// Audit is a directory of the host in which the audit log is kept, below the run's id. With Output it is there, too.
+	// Audit is a directory of the host for the audit log, below the run's id. With Output the log is there, too.
 	Audit string `json:"audit,omitempty"`
 }
 
-// Networks that every engine has.
+// Networks that every engine supports.
 const (
 	NetworkEgress = "egress"
 	NetworkNone   = "none"
 )
 
-// CapsNeeded are the capabilities that the closed image uses when it starts as root: directories for its accounts, changing
-// to them, ending their processes. Started as uid 1000 it needs none.
+// CapsNeeded lists the capabilities that the closed image uses when it starts as root: to create directories for its
+// accounts, switch to them and end their processes. Started as uid 1000 it needs none.
 var CapsNeeded = []string{"CHOWN", "SETUID", "SETGID", "KILL"}
 
-// WritablePaths must be writable; with a read-only root each is a tmpfs or a volume.
+// WritablePaths lists the paths that must be writable; with a read-only root each is a tmpfs or a volume.
 var WritablePaths = []string{"/run", "/tmp", "/home/gem", "/var/log/gem", AuditMount, "/var/lib/browser-shell", "/output"}
 
-// AuditMount is where the closed image takes a volume for its audit log, which lies in AuditDir.
+// AuditMount is the closed image's mount point for the audit log's volume; the log is in AuditDir.
 const (
 	AuditMount = "/var/log/browser-shell"
 	AuditDir   = AuditMount + "/audit"
 )
 
-// Default returns the settings of the closed image: public addresses alone, 1 GiB of memory, one core, 120 s, a read-only root, all
-// capabilities dropped but the needed ones.
+// Default returns the settings of the closed image: public addresses only, 1 GiB of memory, one core, 120 s, a
+// read-only root, and only the needed capabilities.
 func Default() Settings {
 	return Settings{
 		Memory: 1 << 30, CPUs: 1, PIDs: 512, Timeout: 120 * time.Second, ShmSize: 256 << 20,

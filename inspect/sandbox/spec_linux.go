@@ -21,7 +21,7 @@ import (
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// bundle is what runc is told of a container, but for the file that it reads it from.
+// bundle describes a container for runc's config.json.
 type bundle struct {
 	name, rootfs, dir string // dir is the run's
 	config            v1.Config
@@ -30,8 +30,8 @@ type bundle struct {
 	missing           []string // limits that can't be set here
 }
 
-// spec makes config.json. What a container gets beyond its settings is what Docker gives it: paths masked or read-only, the
-// default seccomp profile, the usual mounts.
+// spec returns the content of config.json. Beyond its settings a container gets Docker's defaults: masked and read-only
+// paths, the default seccomp profile, the usual mounts.
 func (b *bundle) spec() (*specs.Spec, error) {
 	args := slices.Concat(b.config.Entrypoint, b.config.Cmd)
 	if len(b.plan.Command) > 0 {
@@ -52,7 +52,7 @@ func (b *bundle) spec() (*specs.Spec, error) {
 		User: user, Args: args, Cwd: "/", NoNewPrivileges: b.plan.NoNewPrivileges,
 		Env:     environment([]string{defaultPath, "HOSTNAME=" + b.name, "HOME=" + home}, b.config.Env, b.plan.Env),
 		Rlimits: rlimits(),
-		// Of the sets that execve gives a user that isn't root, all but the bounding one are empty.
+		// execve leaves a user other than root only the bounding set.
 		Capabilities: &specs.LinuxCapabilities{Bounding: b.plan.caps},
 	}
 	if strings.HasPrefix(b.config.WorkingDir, "/") {
@@ -89,11 +89,11 @@ func (b *bundle) namespaces() []specs.LinuxNamespace {
 	return out
 }
 
-// resources are the limits that this machine's cgroups can hold; of the others it takes note.
+// resources returns the limits that this machine's cgroups support, and records the others as missing.
 func (b *bundle) resources() *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
 	can := func(controller string, asked bool) bool {
-		if asked && !b.cgroups.has(controller) {
+		if asked && !b.cgroups.hasController(controller) {
 			b.missing = append(b.missing, fmt.Sprintf("%s: this machine has no %s cgroup", controller, controller))
 			return false
 		}
@@ -122,7 +122,7 @@ func swapping() bool {
 	return strings.Count(string(text), "\n") > 1 // the first line is a heading
 }
 
-// rlimits are no core files, and as many open files as is usual; a hard limit can't be raised everywhere.
+// rlimits returns no core files, and the usual number of open files; a hard limit can't be raised everywhere.
 func rlimits() []specs.POSIXRlimit {
 	files := uint64(65536)
 	var ours unix.Rlimit
@@ -175,7 +175,7 @@ func (b *bundle) mounts(uid, gid int) ([]specs.Mount, error) {
 		}
 		out = append(out, specs.Mount{Destination: k.mount, Type: "bind", Source: dir, Options: with("bind", "rw")})
 	}
-	slices.SortStableFunc(out[7:], func(a, b specs.Mount) int { // a mount below another comes after it
+	slices.SortStableFunc(out[7:], func(a, b specs.Mount) int { // a nested mount comes after the outer one
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
 	return out, nil

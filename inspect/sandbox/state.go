@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/slimctl/slimctl/image"
 )
 
 // The private directory of this user's runs, below the cache directory:
 //
 //	runs/                 0700
 //	  .lock               held while a run is made or swept
+//	  .owner              what the labels of its containers say
 //	  ID/                 one run; gone when it ends
 //	    lock              held for the life of the process that runs it
 //	    m/                a tmpfs: what the container writes (Linux, as root)
@@ -26,11 +29,12 @@ import (
 //
 // What a killed process left is found by its lock, which nobody holds, and ended and removed by the next run.
 
-const namePrefix = "slimctl-" // of containers and cgroups; what follows is the run's id
+const namePrefix = "slimctl-" // of containers and cgroups, before the run's id
 
 // run is the directory of one run.
 type run struct {
 	id, dir string
+	owner   string // of the directory of all runs
 	lock    *flock.Flock
 }
 
@@ -38,8 +42,8 @@ func (r *run) name() string { return namePrefix + r.id }
 
 func scratch(dir string) string { return filepath.Join(dir, "m") }
 
-// newRun makes a run's directory; sweep is called for each one that a killed process left, before it is removed. What
-// could not be swept stays, to be tried again, and is told in left.
+// newRun creates a run's directory. It calls sweep for each directory that a killed process left, and then removes it.
+// A directory that sweep failed for stays for the next run, and is in left.
 func newRun(cacheDir string, sweep func(id, dir string) error) (_ *run, left, err error) {
 	base := filepath.Join(cacheDir, "runs")
 	if err := privateDir(base); err != nil {
@@ -49,11 +53,15 @@ func newRun(cacheDir string, sweep func(id, dir string) error) (_ *run, left, er
 	if err := lock.Lock(); err != nil {
 		return nil, nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
-	defer func() { _ = lock.Unlock() }() // closing gives it back too
+	defer func() { _ = lock.Unlock() }() // closing releases it, too
 	left = sweepRuns(base, sweep)
+	owner, err := readOwner(base)
+	if err != nil {
+		return nil, nil, err
+	}
 	var random [4]byte
-	_, _ = rand.Read(random[:]) // never an error
-	r := &run{id: time.Now().UTC().Format("20060102t150405") + "-" + hex.EncodeToString(random[:])}
+	_, _ = rand.Read(random[:]) // never fails
+	r := &run{id: time.Now().UTC().Format("20060102t150405") + "-" + hex.EncodeToString(random[:]), owner: owner}
 	r.dir = filepath.Join(base, r.id)
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
 		return nil, nil, err
@@ -79,11 +87,11 @@ func sweepRuns(base string, sweep func(id, dir string) error) error {
 			continue
 		}
 		dir := filepath.Join(base, e.Name())
-		// Without the flag to create it: its process may remove the directory just now, the lock in it first.
+		// Without creating the lock: its process may just be removing the directory, the lock first.
 		lock := flock.New(filepath.Join(dir, "lock"), flock.SetFlag(os.O_RDWR))
 		held, lerr := lock.TryLock()
 		if gone := errors.Is(lerr, fs.ErrNotExist); !held && !gone {
-			continue // its process lives
+			continue // its process is alive
 		}
 		if serr := sweep(e.Name(), dir); serr != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", dir, serr))
@@ -95,8 +103,31 @@ func sweepRuns(base string, sweep func(id, dir string) error) error {
 	return err
 }
 
-// alive tells whether the process of a run holds its lock.
-func alive(cacheDir, id string) bool {
+// readOwner returns a text that is unique to this directory of runs, and secret from users who can't read it. It
+// contains the file's inode number, so that a copy is another owner.
+func readOwner(base string) (string, error) {
+	file := filepath.Join(base, ".owner")
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		text = []byte(rand.Text())
+		err = image.WriteBytes(file, 0o600, text)
+	}
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Lstat(file)
+	if err != nil {
+		return "", err
+	}
+	number := uint64(0)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		number = st.Ino
+	}
+	return fmt.Sprintf("%s-%d", text, number), nil
+}
+
+// isAlive reports whether the process of a run holds its lock.
+func isAlive(cacheDir, id string) bool {
 	if id == "" || strings.ContainsAny(id, "/\x00") || strings.HasPrefix(id, ".") {
 		return false
 	}
@@ -108,13 +139,13 @@ func alive(cacheDir, id string) bool {
 	return err == nil && !held
 }
 
-// remove ends the run's directory.
+// remove removes the run's directory.
 func (r *run) remove() error {
 	return errors.Join(os.RemoveAll(r.dir), r.lock.Unlock())
 }
 
-// privateDir makes a directory that only this user can look into, and refuses one that belongs to somebody else or that
-// others may write to: what is run from it is run as this user.
+// privateDir creates a directory that only this user can enter. It refuses one that belongs to another user or that
+// others can write: programs run from it with this user's rights.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

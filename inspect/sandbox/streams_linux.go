@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// drainTime is how long what a program left behind may go on holding its output open.
+// drainTime is the time for which a leftover process may keep the output open.
 const drainTime = 500 * time.Millisecond
 
-// streams are the standard streams of a program that runc starts. They implement runc.IO. Pipes of our own, for a daemon that
-// keeps one open must not keep us waiting.
+// streams holds the standard streams of a program that runc starts; it implements runc.IO. The pipes are our own, so
+// that a daemon which keeps one open can't block us.
 type streams struct {
 	stdin          *os.File // empty, unless tethered
 	stdinW         *os.File // of a tethered container
@@ -23,7 +23,7 @@ type streams struct {
 	wg             sync.WaitGroup
 }
 
-// newStreams opens them; of a tethered container standard input and output are one connection.
+// newStreams opens the streams; for a tethered container standard input and output are one connection.
 func newStreams(stdout, stderr io.Writer, tethered bool) (s *streams, err error) {
 	s = &streams{stdout: stdout, stderr: stderr}
 	if tethered {
@@ -43,8 +43,8 @@ func newStreams(stdout, stderr io.Writer, tethered bool) (s *streams, err error)
 	return s, err
 }
 
-// started lets what is printed through. Before the program itself runs, it is runc that prints.
-func (s *streams) started() {
+// startCopying begins copying the output. Before the program itself runs, runc writes to it.
+func (s *streams) startCopying() {
 	s.outW.Close()
 	s.errW.Close()
 	if s.stdinW != nil {
@@ -55,7 +55,7 @@ func (s *streams) started() {
 	s.wg.Go(func() { _, _ = io.Copy(s.stderr, s.errR) })
 }
 
-// conn gives the standard input and output of a tethered container.
+// conn returns the standard input and output of a tethered container.
 func (s *streams) conn() io.ReadWriteCloser { return &files{s.outR, s.stdinW} }
 
 // files is a connection over two files.
@@ -65,8 +65,8 @@ func (f *files) Read(b []byte) (int, error)  { return f.in.Read(b) }
 func (f *files) Write(b []byte) (int, error) { return f.out.Write(b) }
 func (f *files) Close() error                { return errors.Join(f.in.Close(), f.out.Close()) }
 
-// finish is called when the program has ended: it waits for the rest of what it printed.
-func (s *streams) finish() {
+// drainAndClose waits for the remaining output of a program that has ended.
+func (s *streams) drainAndClose() {
 	deadline := time.Now().Add(drainTime)
 	_ = s.outR.SetReadDeadline(deadline)
 	_ = s.errR.SetReadDeadline(deadline)
@@ -74,18 +74,18 @@ func (s *streams) finish() {
 	s.Close()
 }
 
-// Set gives the program its streams.
+// Set sets the program's streams.
 func (s *streams) Set(cmd *exec.Cmd) { cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.outW, s.errW }
 
-// Close closes all ends that are ours.
+// Close closes our ends.
 func (s *streams) Close() error {
 	for _, f := range []*os.File{s.stdin, s.stdinW, s.outR, s.outW, s.errR, s.errW} {
-		f.Close() // a second time is no harm
+		f.Close() // closing twice is harmless
 	}
 	return nil
 }
 
-// Stdin, Stdout and Stderr are of runc.IO, for who reads by itself.
+// Stdin, Stdout and Stderr complete runc.IO; nothing uses them.
 func (s *streams) Stdin() io.WriteCloser { return nil }
 
 // Stdout see Stdin.

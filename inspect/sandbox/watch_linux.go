@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch hears from the kernel (fanotify(7)) of the files of one file system. A file in memory alone (memfd_create(2)) is of no file
-// system that can be watched; the container's other mounts are noexec, but for /work.
+// watch receives the kernel's events (fanotify(7)) for the files of one file system. A file in memory only
+// (memfd_create(2)) is on no file system that can be watched. The container's other mounts are noexec, except /work.
 type watch struct {
 	group *os.File
-	done  chan struct{} // closed when all is noted
+	done  chan struct{} // closed when all events are processed
 }
 
-// startWatch has note called for each event of mask on the file system mounted at root, and fail when no more will come.
+// startWatch calls note for each event of mask on the file system mounted at root, and fail when no more will come.
 func startWatch(root string, flags uint, mask uint64, note func(group *os.File, e unix.FanotifyEventMetadata), fail func(error)) (*watch, error) {
-	// O_NONBLOCK: to open an event's file, which may be a FIFO, must not wait for anybody.
+	// O_NONBLOCK: opening an event's file, which may be a FIFO, must not block.
 	fd, err := unix.FanotifyInit(flags|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_LARGEFILE|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("fanotify_init: %w", err)
@@ -32,14 +32,14 @@ func startWatch(root string, flags uint, mask uint64, note func(group *os.File, 
 	go func() {
 		defer close(w.done)
 		if err := w.serve(note); !errors.Is(err, os.ErrClosed) {
-			w.group.Close() // what waits goes on
+			w.group.Close() // waiting processes continue
 			fail(err)
 		}
 	}()
 	return w, nil
 }
 
-// close ends the watch; the kernel allows what waits then.
+// close ends the watch; the kernel then lets waiting processes continue.
 func (w *watch) close() {
 	w.group.Close()
 	<-w.done
@@ -67,9 +67,9 @@ func (w *watch) serve(note func(*os.File, unix.FanotifyEventMetadata)) error {
 	}
 }
 
-// watchExecs notes each file that is executed, also as the interpreter of another. The process waits meanwhile, so neither what it
-// is nor what it becomes can be gone when that is read.
-func watchExecs(root string, into *executions) (*watch, error) {
+// watchExecs records each executed file, also as the interpreter of another. The process waits meanwhile, so that
+// neither its old nor its new executable can disappear before it is read.
+func watchExecs(root string, s *Sandbox) (*watch, error) {
 	return startWatch(root, unix.FAN_CLASS_CONTENT|unix.FAN_UNLIMITED_QUEUE, unix.FAN_OPEN_EXEC_PERM, func(group *os.File, e unix.FanotifyEventMetadata) {
 		if e.Fd < 0 {
 			return
@@ -77,26 +77,26 @@ func watchExecs(root string, into *executions) (*watch, error) {
 		by, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", e.Pid))
 		file, ferr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", e.Fd))
 		if err == nil && ferr == nil { // otherwise the process was killed, and executes nothing
-			into.add(Executed{By: by, File: file})
+			s.addExecuted(by, file)
 		}
-		// It fails when the process was killed meanwhile.
+		// It fails if the process was killed meanwhile.
 		_ = binary.Write(group, binary.NativeEndian, unix.FanotifyResponse{Fd: e.Fd, Response: unix.FAN_ALLOW})
-	}, into.fail)
+	}, s.executed.fail)
 }
 
-// watchOpens notes each file that is opened. Nobody waits for that, and the kernel's queue is bounded.
-func watchOpens(root string, into *openings) (*watch, error) {
+// watchOpens records each opened file. Processes don't wait for that, and the kernel's queue is limited.
+func watchOpens(root string, s *Sandbox) (*watch, error) {
 	self := int32(os.Getpid())
 	return startWatch(root, unix.FAN_CLASS_NOTIF, unix.FAN_OPEN, func(_ *os.File, e unix.FanotifyEventMetadata) {
 		if e.Mask&unix.FAN_Q_OVERFLOW != 0 {
-			into.fail(errors.New("more files were opened at once than the kernel tells of"))
+			s.opened.fail(errors.New("more files were opened at once than the kernel tells of"))
 		}
 		if e.Fd < 0 || e.Pid == self {
 			return
 		}
 		if file, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", e.Fd)); err == nil {
 			by, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", e.Pid)) // it may have ended
-			into.addOpened(file, by, root)
+			s.addOpened(file, by, root)
 		}
-	}, into.fail)
+	}, s.opened.fail)
 }

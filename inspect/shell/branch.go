@@ -105,8 +105,8 @@ func (sh *Walk) walkRest(f *frame, last answer, rest func(*frame) answer) answer
 func (sh *Walk) walkChoice(f *frame, c answer, then, other func(*frame) answer) answer {
 	a, ours := sh.walkBranch(f, c, then)
 	b, theirs := sh.walkBranch(f, c.negate(), other)
-	// The variables of a branch that ends the script are gone; after return and break the caller or the code after the loop
-	// sees them.
+	// The variables of a branch that ends the script are gone; after return and break the caller or the code after the
+	// loop sees them.
 	aEnds, bEnds := a.end.least == exits, b.end.least == exits
 	changed := maps.Clone(a.vars.vars)
 	if changed == nil {

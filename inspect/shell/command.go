@@ -79,7 +79,8 @@ func (sh *Walk) readInput(f *frame, w *syntax.Word) value {
 	return sh.contentOf(sh.expandText(f, w))
 }
 
-// contentOf returns the content of the file that v names: its text is unknown, and it comes from what decides on the file.
+// contentOf returns the content of the file that v names: its text is unknown, and it comes from what decides on the
+// file.
 func (sh *Walk) contentOf(v value) value {
 	c := unknown(v)
 	c.file = pathOf(v)
@@ -184,7 +185,8 @@ func (sh *Walk) walkLoop(f *frame, why origin, body []*syntax.Stmt) answer {
 	}, nil)
 }
 
-// walkFor walks through a for or select loop: round by round when its items are known and at most maxLoop, otherwise once.
+// walkFor walks through a for or select loop: round by round when its items are known and at most maxLoop, otherwise
+// once.
 func (sh *Walk) walkFor(f *frame, c *syntax.ForClause) answer {
 	iter, ok := c.Loop.(*syntax.WordIter)
 	if !ok {
@@ -341,7 +343,8 @@ func (sh *Walk) callFunction(f *frame, fn function, args []value) answer {
 	return a
 }
 
-// mayRecurse reports whether the function or script called name may run once more within itself, and adds a note when it may not.
+// mayRecurse reports whether the function or script called name may run once more within itself, and adds a note when
+// it may not.
 func (sh *Walk) mayRecurse(f *frame, name string) bool {
 	const most = 3
 	n := 0

@@ -64,7 +64,8 @@ func (sh *Walk) runTest(args []value) answer {
 	return dependsOn(maybe, args...)
 }
 
-// testUnary returns the answer of a test with one operand: of a text, or of a file in the image that no script has touched.
+// testUnary returns the answer of a test with one operand: of a text, or of a file in the image that no script has
+// touched.
 func (sh *Walk) testUnary(op string, v value) answer {
 	switch op {
 	case "-n", "-z":
@@ -102,7 +103,8 @@ func (sh *Walk) testUnary(op string, v value) answer {
 	return dependsOn(triOf(ok), v)
 }
 
-// testBinary returns the answer of a comparison of two texts; it is unknown for patterns and every operator but =, == and !=.
+// testBinary returns the answer of a comparison of two texts; it is unknown for patterns and every operator but =, ==
+// and !=.
 func testBinary(op string, a, b value) answer {
 	pattern := op != "=" && strings.ContainsAny(b.text, "*?[\\")
 	if !a.known || !b.known || pattern || op != "=" && op != "==" && op != "!=" {

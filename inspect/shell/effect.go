@@ -29,8 +29,8 @@ type Rendering struct {
 	Values map[string]string `json:"values,omitempty"`
 	// Once is true when the template is deleted afterwards.
 	Once bool `json:"once,omitempty"`
-	// Dormant is true when it never happens with the image's own files: the template is missing, or a script tests for a
-	// file and takes the other branch.
+	// Dormant is true when it never happens with the image's own files: the template is missing, or a script tests for
+	// a file and takes the other branch.
 	Dormant bool       `json:"dormant,omitempty"`
 	Place   tree.Place `json:"place"`
 }

@@ -56,8 +56,9 @@ func (s *script) parseText(text string) {
 	}
 }
 
-// nestingBound returns an upper bound on how deeply text can be nested, in units of about 4 kB of the parser's stack: it
-// counts every sign that opens something as open at once. The parser recurses, and Go can't recover from a stack that is full.
+// nestingBound returns an upper bound on how deeply text can be nested, in units of about 4 kB of the parser's stack:
+// it counts every sign that opens something as open at once. The parser recurses, and Go can't recover from a stack
+// that is full.
 func nestingBound(text string) int {
 	n := 3*strings.Count(text, "(") + strings.Count(text, "{")
 	for i := 1; i < len(text); i++ {

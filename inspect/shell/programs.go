@@ -40,10 +40,12 @@ func (sh *Walk) runProgram(f *frame, args []value, pos syntax.Pos) answer {
 	return sh.runUnknown(f, args)
 }
 
-// foreignPrograms are the base's programs in other languages than the shell's. inspect/start lists the variables that they read.
+// foreignPrograms are the base's programs in other languages than the shell's. inspect/start lists the variables that
+// they read.
 var foreignPrograms = []string{"python-server", "gem-server", "mcp-hub", "mcp-server-browser", "jupyter", "code-server"}
 
-// runUnknown runs a program that isn't followed: its output is unknown, and during Follow its command line becomes one of argv.
+// runUnknown runs a program that isn't followed: its output is unknown, and during Follow its command line becomes one
+// of argv.
 func (sh *Walk) runUnknown(f *frame, args []value) answer {
 	v := sh.unknownOutput(f, args[1:])
 	sh.emitOutput(f, v)
@@ -170,7 +172,8 @@ func setsID(mode string) bool {
 	return octalMode.MatchString(mode) || strings.Contains(mode, "s") && strings.ContainsAny(mode, "+=")
 }
 
-// nodeREPL is the base's server that runs what JavaScript it is sent; it reads NODEJS_REPL_PORT, which its program sets.
+// nodeREPL is the base's server that runs what JavaScript it is sent; it reads NODEJS_REPL_PORT, which its program
+// sets.
 const nodeREPL = "/opt/repl-servers/nodejs/server.js"
 
 // runInterpreter runs a program for an interpreter of a language that isn't followed.
@@ -258,7 +261,8 @@ func (sh *Walk) runXargs(f *frame, given []option, command []value, pos syntax.P
 	return dependsOn(yes, in)
 }
 
-// runEnvsubst returns the output of envsubst, which replaces the variables in ops[0], or every one, in its standard input.
+// runEnvsubst returns the output of envsubst, which replaces the variables in ops[0], or every one, in its standard
+// input.
 func (sh *Walk) runEnvsubst(f *frame, ops []value, at tree.Place) value {
 	v := sh.stdinOf(f)
 	v.known, v.text, v.filled = false, "", &filling{values: map[string]string{}}

@@ -81,8 +81,8 @@ func (sh *Walk) runSource(f *frame, args []value, pos syntax.Pos) answer {
 	return a
 }
 
-// Reasons that a file isn't followed. When the file is run as a program, these two lead to no note: a large file is nearly
-// always a program, and only inflating its layer would show.
+// Reasons that a file isn't followed. When the file is run as a program, these two lead to no note: a large file is
+// nearly always a program, and only inflating its layer would show.
 const (
 	isProgram = "it is a program, not a script"
 	tooLarge  = "it is too large for a script that is read"
@@ -145,8 +145,8 @@ func (sh *Walk) addScript(f *frame, p string, s *script) {
 	}
 }
 
-// mayBeScript reports whether a program at p is worth reading. It leaves out the directories of packaged programs, since
-// reading one file of a layer costs reading the layer.
+// mayBeScript reports whether a program at p is worth reading. It leaves out the directories of packaged programs,
+// since reading one file of a layer costs reading the layer.
 func mayBeScript(p string) bool {
 	switch path.Dir(p) {
 	case "/bin", "/usr/bin", "/sbin", "/usr/sbin":

@@ -36,9 +36,9 @@ const (
 	maxPlaces  = 50 // of one variable
 )
 
-// Walk is a walk through the commands that a container runs, with its findings so far. Start begins it at the entrypoint;
-// Follow continues with the programs of the supervisord that the entrypoint starts. A command that can't be followed becomes
-// a note, never an error or a panic. A Walk is not safe for concurrent use.
+// Walk is a walk through the commands that a container runs, with its findings so far. Start begins it at the
+// entrypoint; Follow continues with the programs of the supervisord that the entrypoint starts. A command that can't be
+// followed becomes a note, never an error or a panic. A Walk is not safe for concurrent use.
 type Walk struct {
 	// Scripts are the shell scripts, in the order that they are met.
 	Scripts []Script
@@ -96,7 +96,8 @@ type frame struct {
 	bare    bool // no variable of the container's environment is passed on to here
 }
 
-// placeOf returns the place of a syntax position: a line of the frame's file, or the place of the job when the text is no file's.
+// placeOf returns the place of a syntax position: a line of the frame's file, or the place of the job when the text is
+// no file's.
 func (sh *Walk) placeOf(f *frame, pos syntax.Pos) tree.Place {
 	if f.at == "" {
 		return sh.jobAt

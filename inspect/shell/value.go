@@ -15,7 +15,8 @@ const (
 	begins               // its text may be the beginning of the value
 )
 
-// origin lists the variables of the environment that a value comes from, sorted by name. An origin is never changed once made.
+// origin lists the variables of the environment that a value comes from, sorted by name. An origin is never changed
+// once made.
 type origin []source
 
 // source is one variable of an origin.
@@ -66,8 +67,8 @@ const maxText = 64 << 10
 
 // value is the value of a word or a variable, as far as it is known.
 type value struct {
-	// text is the value when the container is started with the image's own environment; unless known, it is as much of the
-	// value's beginning as is known.
+	// text is the value when the container is started with the image's own environment; unless known, it is as much of
+	// the value's beginning as is known.
 	text  string
 	known bool
 	// unset is true for the value of a variable that isn't set.
@@ -118,7 +119,8 @@ func (v value) concat(b value) value {
 	return out.bounded()
 }
 
-// bounded returns v, made unknown beyond maxText bytes, and with the elements beyond maxNames merged into one unknown element.
+// bounded returns v, made unknown beyond maxText bytes, and with the elements beyond maxNames merged into one unknown
+// element.
 func (v value) bounded() value {
 	if len(v.text) > maxText {
 		v.text, v.known = "", false
@@ -129,7 +131,8 @@ func (v value) bounded() value {
 	return v
 }
 
-// firstElement returns the value of an array without an index, which is its first element; any other value is returned as it is.
+// firstElement returns the value of an array without an index, which is its first element; any other value is returned
+// as it is.
 func (v value) firstElement() value {
 	switch {
 	case v.list == nil:
@@ -151,7 +154,8 @@ func (v value) elements() []value {
 // dataNames returns the variables whose text goes into the value.
 func (v value) dataNames() []string { return v.from.namesAtLeast(inside) }
 
-// displayText returns the text when it is known, ${NAME} when the value is unknown and comes from one variable, and ? otherwise.
+// displayText returns the text when it is known, ${NAME} when the value is unknown and comes from one variable, and ?
+// otherwise.
 func (v value) displayText() string {
 	data := v.dataNames()
 	switch {

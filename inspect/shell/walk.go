@@ -81,8 +81,8 @@ type Job struct {
 	Place       tree.Place
 }
 
-// Follow walks through the command of a program that the start leads to. argv lists the programs that the command runs in
-// the end, with their arguments as far as they are known for a container started with the image's own environment:
+// Follow walks through the command of a program that the start leads to. argv lists the programs that the command runs
+// in the end, with their arguments as far as they are known for a container started with the image's own environment:
 // ${NAME} or ? stands for the rest. decide lists the variables that start or stop the program.
 func (sh *Walk) Follow(ctx context.Context, j Job) (argv [][]string, decide []string, err error) {
 	sh.ctx = ctx

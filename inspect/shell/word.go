@@ -34,8 +34,8 @@ const maxWork = 1 << 20
 // mark stands for the unknown part of a text. No text contains this character.
 const mark = "\ufdd0"
 
-// expandFields returns the fields that words expand to. A word that expands to nothing is added to the origin of the next
-// field, since with another value it comes before it.
+// expandFields returns the fields that words expand to. A word that expands to nothing is added to the origin of the
+// next field, since with another value it comes before it.
 func (sh *Walk) expandFields(f *frame, words []*syntax.Word) []value {
 	var out []value
 	var gone origin
@@ -107,7 +107,8 @@ func plainWord(w *syntax.Word, braces bool) *syntax.Word {
 
 var backslashes = strings.NewReplacer("\\\n", "", `\\`, `\`, `\`, "")
 
-// expandSpliced returns the elements of "$@" or "${array[@]}", each of which is a field. It returns false for any other word.
+// expandSpliced returns the elements of "$@" or "${array[@]}", each of which is a field. It returns false for any other
+// word.
 func (sh *Walk) expandSpliced(f *frame, w *syntax.Word) ([]value, bool) {
 	if len(w.Parts) != 1 {
 		return nil, false
@@ -354,7 +355,8 @@ func (e *expander) addArithmetic(x syntax.ArithmExpr) {
 	})
 }
 
-// pathOf returns the path that a value names, cleaned, or "" when it is unknown, not absolute, or holds a NUL or a newline.
+// pathOf returns the path that a value names, cleaned, or "" when it is unknown, not absolute, or holds a NUL or a
+// newline.
 func pathOf(v value) string {
 	if !v.known || !strings.HasPrefix(v.text, "/") || strings.ContainsAny(v.text, "\x00\n") {
 		return ""

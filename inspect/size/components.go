@@ -8,7 +8,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/packages"
 )
 
-// Names of components that more than one table or a rule below has.
+// Names of components that appear in more than one table or rule below.
 const (
 	agents    = "coding agents"
 	browser   = "Chromium"
@@ -27,13 +27,12 @@ const (
 	sandbox   = "AIO Sandbox"
 	system    = "system packages"
 
-	// Other is the component of what belongs to none.
+	// Other is the component of files without another one.
 	Other = "other"
 )
 
-// places are where components lie in the AIO Sandbox of all lines, and in what slimctl makes of it. A pattern matches a
-// path and everything below it; "*" stands for any part of one element. Of several patterns that match the one with the
-// most elements counts.
+// places maps paths of components in the AIO Sandbox of all lines, and in slimctl's images. A pattern matches a path
+// and everything below it; "*" stands for any part of one element. The pattern with the most elements wins.
 var places = []struct {
 	component string
 	patterns  []string
@@ -95,16 +94,16 @@ var places = []struct {
 	{input, []string{"/usr/share/fcitx5*", "/usr/lib/*/fcitx5", "/usr/bin/fcitx5*"}},
 }
 
-// moduleComponents are the npm packages that are more than a library, wherever their node_modules lies. What they bring
-// along below them is theirs.
+// moduleComponents maps npm packages that are more than a library, in any node_modules. Their nested dependencies
+// belong to them.
 var moduleComponents = map[string]string{
 	"opencode-ai": agents, "@openai/codex": agents, "@anthropic-ai/claude-code": agents, "@google/gemini-cli": agents,
 	"@agent-infra/mcp-hub": mcp, "@agent-infra/mcp-server-browser": mcp, "chrome-devtools-mcp": mcp,
 	"agent-browser": payload, "bun": node,
 }
 
-// debComponents are the Debian packages by the beginnings of their names, for what has no place of its own: programs and
-// libraries. The first that fits counts, and then those whose names end in "-dev".
+// debComponents maps prefixes of Debian package names, for files without a place of their own. The first match wins,
+// then names that end in "-dev".
 var debComponents = []struct {
 	component string
 	prefixes  []string
@@ -134,21 +133,23 @@ var debComponents = []struct {
 	{modules, []string{"node-"}},
 }
 
-// sorter knows components.
+// sorter assigns components.
 type sorter struct {
 	db   *packages.Database
-	debs map[string]string // by package name, what was found before; may be nil
-	// dir is the directory that was asked for last, with its slash: most often the next path lies in it too.
+	debs map[string]string // by package name, cached; may be nil
+	// places caches directories by path; may be nil.
+	places map[string]placed
+	// dir is the last requested directory, with its slash: the next path is often in it, too.
 	dir     string
 	inside  placed
-	modules bool // dir is a node_modules, or lies in one
+	modules bool // dir is a node_modules, or below one
 }
 
-// component names the component of a path, as the merged tree has it.
+// component returns the component of a path of the merged tree.
 func (s *sorter) component(p string) string {
 	dir, name := path.Split(p)
 	if dir != s.dir {
-		s.dir, s.inside, s.modules = dir, find(dir), strings.Contains(dir, nodeModules)
+		s.dir, s.inside, s.modules = dir, s.findPlace(path.Clean(dir)), strings.Contains(dir, nodeModules)
 	}
 	c := s.inside.below(name).component
 	switch c {
@@ -174,10 +175,10 @@ func (s *sorter) component(p string) string {
 	return Other
 }
 
-// nodeModules is the directory below which Node looks for packages.
+// nodeModules is the path element below which Node looks for packages.
 const nodeModules = "/node_modules/"
 
-// moduleOf is the component of what lies in a node_modules: that of the outermost package that has one.
+// moduleOf returns the component of a path in a node_modules: that of the outermost package with one.
 func moduleOf(p string) string {
 	found := ""
 	for rest := p; ; {
@@ -198,7 +199,7 @@ func moduleOf(p string) string {
 	}
 }
 
-// deb is the component of a Debian package.
+// deb returns the component of a Debian package.
 func (s *sorter) deb(name string) string {
 	if c, ok := s.debs[name]; ok {
 		return c
@@ -212,7 +213,7 @@ func (s *sorter) deb(name string) string {
 
 func debComponent(name string) string {
 	if strings.HasPrefix(name, "gcc-") && strings.HasSuffix(name, "-base") {
-		return system // what libgcc-s1 needs
+		return system // a dependency of libgcc-s1
 	}
 	for _, d := range debComponents {
 		for _, prefix := range d.prefixes {
@@ -230,85 +231,65 @@ func debComponent(name string) string {
 	return system
 }
 
-// placeNode is one element of the patterns of places.
-type placeNode struct {
-	component string // of a pattern that ends here
-	names     map[string]*placeNode
-	wild      []wildNode
+// pattern is a node of the tree of places.
+type pattern struct {
+	component string
+	elements  []string
 }
 
-type wildNode struct {
-	pattern string
-	*placeNode
-}
-
-var byPlace = func() *placeNode {
-	root := &placeNode{names: map[string]*placeNode{}}
+var patterns = func() (out []pattern) {
 	for _, place := range places {
-		for _, pattern := range place.patterns {
-			n := root
-			for name := range strings.SplitSeq(pattern[1:], "/") {
-				n = n.child(name)
-			}
-			n.component = place.component
+		for _, p := range place.patterns {
+			out = append(out, pattern{place.component, strings.Split(p[1:], "/")})
 		}
 	}
-	return root
+	return out
 }()
 
-func (n *placeNode) child(name string) *placeNode {
-	if !strings.Contains(name, "*") {
-		if n.names[name] == nil {
-			n.names[name] = &placeNode{names: map[string]*placeNode{}}
-		}
-		return n.names[name]
-	}
-	for _, w := range n.wild {
-		if w.pattern == name {
-			return w.placeNode
-		}
-	}
-	w := wildNode{name, &placeNode{names: map[string]*placeNode{}}}
-	n.wild = append(n.wild, w)
-	return w.placeNode
-}
-
-// placed is where a path is among the patterns: the component of the deepest one that names the path or a directory above
-// it, and what may name something below the path.
+// placed is a path's position among the patterns: the component of the longest pattern that matches, and the patterns
+// that may match below it.
 type placed struct {
 	component string
-	nodes     []*placeNode
+	deeper    []pattern
 }
 
-// find gives what the patterns say of the path p.
-func find(p string) placed {
-	at := placed{nodes: []*placeNode{byPlace}}
-	for name := range strings.SplitSeq(p, "/") {
-		if name != "" {
-			at = at.below(name)
+// maxPlaces limits the cached directories.
+const maxPlaces = 1 << 16
+
+// findPlace returns the position of the directory p among the patterns.
+func (s *sorter) findPlace(p string) placed {
+	if p == "/" {
+		return placed{deeper: patterns}
+	}
+	if at, ok := s.places[p]; ok {
+		return at
+	}
+	above := s.findPlace(path.Dir(p))
+	at := above.below(path.Base(p))
+	if s.places != nil && len(above.deeper) > 0 { // others are found as fast
+		if len(s.places) == maxPlaces {
+			clear(s.places)
 		}
+		s.places[p] = at
 	}
 	return at
 }
 
-// below gives what the patterns say of name in the directory at.
+// below returns the position of name in the directory at.
 func (at placed) below(name string) placed {
-	to := placed{component: at.component}
-	deeper := ""
-	add := func(n *placeNode) {
-		deeper = cmp.Or(deeper, n.component)
-		to.nodes = append(to.nodes, n)
-	}
-	for _, n := range at.nodes {
-		if next := n.names[name]; next != nil {
-			add(next)
-		}
-		for _, w := range n.wild {
-			if ok, _ := path.Match(w.pattern, name); ok {
-				add(w.placeNode)
+	to := placed{}
+	for _, p := range at.deeper {
+		if first := p.elements[0]; first != name {
+			if ok, _ := path.Match(first, name); !ok {
+				continue
 			}
 		}
+		if len(p.elements) > 1 {
+			to.deeper = append(to.deeper, pattern{p.component, p.elements[1:]})
+		} else {
+			to.component = cmp.Or(to.component, p.component)
+		}
 	}
-	to.component = cmp.Or(deeper, to.component)
+	to.component = cmp.Or(to.component, at.component)
 	return to
 }

@@ -1,4 +1,4 @@
-// Package size says where the bytes of an image are: by layer, by component and by directory, and what of them is hidden.
+// Package size measures an image: by layer, by component and by directory, with the hidden bytes.
 package size
 
 import (
@@ -14,14 +14,14 @@ import (
 
 // Sizes are in bytes.
 type Sizes struct {
-	// Transfer is what a puller who has nothing transfers: the sum of the layer blobs, each once.
+	// Transfer is the download without any layer at hand: the sum of the layer blobs, each once.
 	Transfer int64 `json:"transfer"`
-	// Unpacked is the sum of all files in all layers; Visible that of the merged tree, hard links once.
+	// Unpacked is the sum of all files in all layers; Visible is that of the merged tree, hard links counted once.
 	Unpacked int64 `json:"unpacked"`
 	Visible  int64 `json:"visible"`
-	// Hidden is Unpacked less Visible: what upper layers removed or replaced, and pullers still transfer.
+	// Hidden is Unpacked minus Visible: files that upper layers remove or replace, but that are still downloaded.
 	Hidden int64 `json:"hidden"`
-	// Files is how many entries the merged tree has, without the root.
+	// Files is the number of entries of the merged tree, without the root.
 	Files       int         `json:"files"`
 	Layers      []Layer     `json:"layers"`
 	Components  []Component `json:"components"`
@@ -35,13 +35,13 @@ type Layer struct {
 	Size      int64  `json:"size"`
 	Unpacked  int64  `json:"unpacked"`
 	Entries   int    `json:"entries"`
-	// Visible is what of it the merged tree shows.
+	// Visible is the part of it that the merged tree shows.
 	Visible int64 `json:"visible"`
 	Unread  bool  `json:"unread,omitempty"`
 }
 
-// Component is a part of the image that people have a name for: "code-server", "Chromium", "node packages", "fonts".
-// Every visible file is in exactly one, the last of them "other".
+// Component is a named part of the image: "code-server", "Chromium", "node packages", "fonts". Every visible file is in
+// exactly one; the last one is "other".
 type Component struct {
 	Name  string `json:"name"`
 	Size  int64  `json:"size"`
@@ -55,11 +55,11 @@ type Directory struct {
 	Files int    `json:"files"`
 }
 
-// maxDirectories bounds Sizes.Directories.
+// maxDirectories limits Sizes.Directories.
 const maxDirectories = 10_000
 
-// Of gives the sizes of img; db may be nil. Directories are those of at most depth levels, biggest first, and of a hostile
-// image's the first 10,000.
+// Of returns the sizes of img; db may be nil. Directories has at most depth levels, largest first, and at most 10,000
+// entries.
 func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
 	s := Sizes{Layers: make([]Layer, len(img.Layers))}
 	blobs := map[string]bool{}
@@ -75,9 +75,9 @@ func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
 		}
 	}
 	from := borrowed(img.Layers)
-	in := &sorter{db: db, debs: map[string]string{}}
+	in := &sorter{db: db, debs: map[string]string{}, places: map[string]placed{}}
 	components, directories := map[string]*Component{}, map[string]*Directory{}
-	var parents []*Directory // above inside, the directory that the last file lies in
+	var parents []*Directory // above inside, the directory of the last file
 	inside := ""
 	for e := range img.Walk("/") {
 		if e.Path == "/" {
@@ -92,7 +92,7 @@ func Of(img *tree.Image, db *packages.Database, depth int) Sizes {
 		}
 		size := e.Size
 		if e.Type == image.TypeLink {
-			size = 0 // counted at the file's other name
+			size = 0 // counted under the file's other name
 		}
 		s.Visible += size
 		layer := e.Layer
@@ -144,8 +144,8 @@ type name struct {
 	path  string
 }
 
-// borrowed finds hard links to files of lower layers, and which layer has the bytes. Once the file's own name is gone the
-// merged tree has such a link in its place, as a file of the link's layer.
+// borrowed returns hard links to files of lower layers, and the layer with the bytes. If the file's own name is
+// removed, the merged tree has the link as a file of the link's layer.
 func borrowed(layers []tree.Layer) map[name]int {
 	links, targets := map[name]string{}, map[name]bool{}
 	for i, l := range layers {
@@ -181,7 +181,7 @@ func borrowed(layers []tree.Layer) map[name]int {
 	return from
 }
 
-// rank puts Other behind everything that has a name.
+// rank sorts Other after all named components.
 func rank(c Component) int {
 	if c.Name == Other {
 		return 1
@@ -198,7 +198,7 @@ func directory(of map[string]*Directory, path string) *Directory {
 	return d
 }
 
-// above gives the directories above p, topmost first, without the root, at most depth of them.
+// above returns the directories above p, topmost first, without the root, at most depth of them.
 func above(p string, depth int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		n := 0

@@ -248,7 +248,7 @@ func TestPlaces(t *testing.T) {
 			if _, err := path.Match(pattern, ""); err != nil || path.Clean(pattern) != pattern || pattern[0] != '/' {
 				t.Errorf("%s is no pattern of a place: %v", pattern, err)
 			}
-			if got := find(strings.ReplaceAll(pattern, "*", "x") + "/below").component; got != place.component {
+			if got := new(sorter).findPlace(strings.ReplaceAll(pattern, "*", "x") + "/below").component; got != place.component {
 				t.Errorf("what lies below %s is of %q", pattern, got)
 			}
 		}

@@ -9,9 +9,9 @@ import (
 )
 
 // Follow follows the commands of the programs that the start leads to. It adds to the report the variables that they
-// read, the variables that start and stop them, and the words of the environment that they run. It returns, by name, the
-// programs that each command runs in the end, with their arguments as far as they are known for a container started with
-// the image's own environment: ${NAME} or ? stands for the rest. Call it once, after Read.
+// read, the variables that start and stop them, and the words of the environment that they run. It returns, by name,
+// the programs that each command runs in the end, with their arguments as far as they are known for a container started
+// with the image's own environment: ${NAME} or ? stands for the rest. Call it once, after Read.
 func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string, error) {
 	line := Line(r.img)
 	out := map[string][][]string{}
@@ -35,7 +35,7 @@ func (r *Report) Follow(ctx context.Context, jobs []Job) (map[string][][]string,
 	return out, nil
 }
 
-// addProgramReads adds the variables that programs in other languages than the shell's read.
+// addProgramReads adds the variables that programs in languages other than the shell's read.
 func (r *Report) addProgramReads(j Job, argv [][]string, line string) {
 	for _, known := range table {
 		is := known.by != "" && line != "" && strings.Contains(known.lines, line)
@@ -52,8 +52,8 @@ func (r *Report) addProgramReads(j Job, argv [][]string, line string) {
 	}
 }
 
-// Values returns the environment of the programs, as far as it is known, for a container started with the
-// image's own environment, config.
+// Values returns the known environment of the programs, for a container started with the image's own environment,
+// config.
 func (r *Report) Values(config map[string]string) map[string]string {
 	out := map[string]string{}
 	if !r.Clean {

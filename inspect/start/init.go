@@ -6,13 +6,13 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// isInit reports whether command starts a closed image: browser-shell init, which is a program and no script.
+// isInit reports whether command starts a closed image: browser-shell init, which is not a script.
 func isInit(command []string) bool {
 	return len(command) > 1 && path.Base(command[0]) == "browser-shell" && command[1] == "init"
 }
 
-// initSwitches are all the variables that `browser-shell init` reads (cmd/browser-shell/init.go, server/gate,
-// docs/gate.md). It makes the programs' environment anew, without the container's.
+// initSwitches lists all variables that `browser-shell init` reads (cmd/browser-shell/init.go, server/gate,
+// docs/gate.md). It builds the programs' environment without the container's.
 var initSwitches = []Switch{
 	{Name: "JWT_AUDIENCE", Kind: Auth, Effect: "is the audience that a token must name"},
 	{Name: "JWT_ISSUER", Kind: Auth, Effect: "is the issuer that a token must have"},
@@ -26,7 +26,7 @@ var initSwitches = []Switch{
 	{Name: "TZ", Kind: Other, Effect: "is the time zone of the programs, a name of the time zone database"},
 }
 
-// initChoices are the variables that it sets for the programs to one of several values.
+// initChoices lists the variables that it sets for the programs to one of several values.
 var initChoices = []Choice{
 	{"SLIM_DESKTOP_USER", []string{"gem"}},
 	{"SLIM_LANG", []string{"en-US,en"}}, // or other languages; the default stands for them
@@ -39,13 +39,13 @@ var initChoices = []Choice{
 	{"SLIM_WINDOW", []string{"1280,1024"}}, // SLIM_SCREEN with a comma
 }
 
-// initEnvironment are the variables that it always sets for the programs to the same value.
+// initEnvironment lists the variables that it always sets for the programs to the same value.
 var initEnvironment = []Variable{
 	{Name: "LANG", Value: "C.UTF-8", Known: true},
 	{Name: "PATH", Value: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", Known: true},
 }
 
-// describeInit sets the report of a start by `browser-shell init`, which is no script that could be followed.
+// describeInit fills the report of a start by `browser-shell init`, which is not a script that could be followed.
 func (r *Report) describeInit(command []string) {
 	at := r.img.Place(command[0], 0)
 	if _, ok := r.img.Stat(command[0]); !ok {

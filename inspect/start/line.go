@@ -2,7 +2,7 @@ package start
 
 import "github.com/slimctl/slimctl/image/tree"
 
-// lineMarks are files that only one line has (facts/aio-base.md section 1). C comes first: it has B's files too.
+// lineMarks lists files that only one line has (facts/aio-base.md section 1). C comes first: it also has B's files.
 var lineMarks = []struct {
 	line  string
 	files []string // all of them

@@ -1,7 +1,8 @@
-// Package start finds out what an image does when it starts: the scripts from its entrypoint on, the files that they render,
-// the words of the environment that they run, and the variables that change what the image exposes. start.go begins at the
-// entrypoint, init.go describes the entry of a closed image, follow.go continues with the programs of supervisord, switches.go
-// has the effect of each variable, and line.go finds the base's line. inspect/shell walks through the scripts.
+// Package start finds out what an image does when it starts: the scripts from its entrypoint on, the files that they
+// render, the words of the environment that they run, and the variables that change what the image exposes. start.go
+// begins at the entrypoint, init.go describes the entry of a closed image, follow.go continues with the programs of
+// supervisord, switches.go has the effect of each variable, and line.go finds the base's line. inspect/shell walks
+// through the scripts.
 package start
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/shell"
 )
 
-// Report is what is known of a start.
+// Report is the result of following a start.
 type Report struct {
 	// Command is entrypoint and command together.
 	Command []string `json:"command"`
@@ -36,15 +37,15 @@ type Report struct {
 	Switches []Switch `json:"switches,omitempty"`
 	// Choices are the variables that the start itself sets for what it starts, to one of a few values.
 	Choices []Choice `json:"choices,omitempty"`
-	// Grants are the files that the scripts write and that give rights, such as a line for sudo.
+	// Grants lists files that the scripts write and that grant rights, such as a line for sudo.
 	Grants []tree.Note `json:"grants,omitempty"`
-	// Notes name what could not be followed.
+	// Notes lists parts that could not be followed.
 	Notes []tree.Note `json:"notes,omitempty"`
 
 	img     *tree.Image
 	walk    *shell.Walk
 	env     map[string]string   // the image's own environment
-	decides map[string][]string // the programs that a variable starts or stops
+	decides map[string][]string // programs that a variable starts or stops
 }
 
 // Findings of a walk that a report has too.
@@ -83,7 +84,8 @@ func (r *Report) Made() map[string]bool {
 	return made
 }
 
-// Choice is a variable with the values that the start may set it to: SLIM_NGINX_CONF and the four main files of the closed image.
+// Choice is a variable with the values that the start may set it to: SLIM_NGINX_CONF and the four main files of the
+// closed image.
 type Choice struct {
 	Variable string   `json:"variable"`
 	Values   []string `json:"values"`
@@ -154,7 +156,7 @@ func Read(ctx context.Context, img *tree.Image, config *v1.Config) (*Report, err
 	return r, nil
 }
 
-// copyFindings sets the report's fields to what the walk has found so far.
+// copyFindings sets the report's fields to the walk's findings so far.
 func (r *Report) copyFindings() {
 	w := r.walk
 	r.Scripts, r.Renderings, r.Changes, r.Hooks, r.Grants, r.Notes = w.Scripts, w.Renderings, w.Changes, w.Hooks, w.Grants, w.Notes

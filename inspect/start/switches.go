@@ -9,14 +9,14 @@ import (
 	"github.com/slimctl/slimctl/inspect/shell"
 )
 
-// row is one variable of the base, or several with one pattern, and its effect (facts/aio-base.md section 6.3).
+// row is the effect of one variable of the base, or of several that match a pattern (facts/aio-base.md section 6.3).
 type row struct {
-	names  string // with "*" for any rest
+	names  string // "*" matches any rest
 	kind   string
 	effect string
-	// by is the program that reads it on lines, in a language that isn't followed here; empty when only scripts read it.
+	// by is the program that reads it on lines, in a language that isn't followed; empty if only scripts read it.
 	lines, by string
-	// how is the Hook's, when by runs its value.
+	// how is that of the Hook, if by runs its value.
 	how string
 }
 

@@ -2,16 +2,16 @@ package supervisord
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// ini is what supervisord's configparser holds after it has read some files: no interpolation, comments that start with ";" or
-// "#" also at the end of a line, duplicates allowed (supervisor/options.py, UnhosedConfigParser).
+// ini is the content of supervisord's configparser after reading files: no interpolation, comments that start with ";"
+// or "#" also at the end of a line, duplicates allowed (supervisor/options.py, UnhosedConfigParser).
 type ini struct {
 	sections map[string]*section
 	order    []*section
@@ -33,7 +33,7 @@ func newINI() *ini {
 	return &ini{sections: map[string]*section{}, defaults: &section{name: "DEFAULT", options: map[string]option{}}}
 }
 
-// get looks an option up in the section and then in [DEFAULT].
+// get looks up an option in the section and then in [DEFAULT].
 func (c *ini) get(s *section, name string) (option, bool) {
 	if o, ok := s.options[name]; ok {
 		return o, true
@@ -43,18 +43,18 @@ func (c *ini) get(s *section, name string) (option, bool) {
 }
 
 var (
-	comment = regexp.MustCompile(`(^|\s)[;#].*$`)
-	header  = regexp.MustCompile(`^\[(.+)\]`)
+	comment = lazyregexp.New(`(^|\s)[;#].*$`)
+	header  = lazyregexp.New(`^\[(.+)\]`)
 )
 
-// read adds a file of the directory dir. place gives the place of a line; what makes no sense is told to note.
-func (c *ini) read(text, dir string, place func(line int) tree.Place, note func(line int, format string, args ...any)) {
+// readFile adds a file of the directory dir. place returns the place of a line; note receives errors.
+func (c *ini) readFile(text, dir string, place func(line int) tree.Place, note func(line int, format string, args ...any)) {
 	if !utf8.ValidString(text) {
 		note(0, "it is not UTF-8, so supervisord may not start")
 	}
 	var (
 		at     *section
-		name   string // of the option that continuation lines belong to; empty for none
+		name   string // option of a continuation line; empty for none
 		indent int
 	)
 	for i, line := range strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text), "\n") {
@@ -81,7 +81,7 @@ func (c *ini) read(text, dir string, place func(line int) tree.Place, note func(
 			at.headers = append(at.headers, place(i+1))
 		case at == nil:
 			note(i+1, "%q comes before any section: supervisord does not start", value)
-			return // configparser reads no further
+			return // configparser stops here
 		case !ok:
 			note(i+1, "%q is no option: supervisord does not start", value)
 		case len(v) > maxValue:
@@ -96,7 +96,7 @@ func (c *ini) read(text, dir string, place func(line int) tree.Place, note func(
 
 const here = "%(here)s"
 
-// cutOption takes "name = value" or "name: value" apart.
+// cutOption splits "name = value" or "name: value".
 func cutOption(line string) (name, value string, ok bool) {
 	sep := strings.IndexAny(line, "=:")
 	if sep <= 0 {
@@ -105,7 +105,7 @@ func cutOption(line string) (name, value string, ok bool) {
 	return strings.ToLower(strings.TrimSpace(line[:sep])), strings.TrimSpace(line[sep+1:]), true
 }
 
-// section finds a section or makes it; nil when there are too many.
+// section returns a section, creating it if necessary; nil if there are too many.
 func (c *ini) section(name string) *section {
 	if name == c.defaults.name {
 		return c.defaults
@@ -122,10 +122,11 @@ func (c *ini) section(name string) *section {
 	return s
 }
 
-// placeholder is what supervisord fills in: %(name)s and %(process_num)02d; Python takes more, which nobody writes.
-var placeholder = regexp.MustCompile(`%%|%\(([^)]*)\)[0-9]{0,2}[sdr]|%`)
+// placeholder matches supervisord's references: %(name)s and %(process_num)02d. Python accepts more forms, which nobody
+// uses.
+var placeholder = lazyregexp.New(`%%|%\(([^)]*)\)[0-9]{0,2}[sdr]|%`)
 
-// expand fills %(name)s in. What lookup doesn't know stays as it is written.
+// expand replaces %(name)s. References unknown to lookup stay as written.
 func expand(text string, lookup func(name string) (string, bool)) (string, error) {
 	var err error
 	out := placeholder.ReplaceAllStringFunc(text, func(m string) string {

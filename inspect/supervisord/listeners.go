@@ -7,18 +7,18 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Listener is an address that a program will listen on, as its command line has it.
+// Listener is an address on which a program will listen, according to its command line.
 type Listener struct {
-	// Address is "*", an IP address (IPv6 in brackets), a host name, or "unix:/path". Port is 0 for a socket file, and where
-	// it is not known.
+	// Address is "*", an IP address (IPv6 in brackets), a host name, or "unix:/path". Port is 0 for a socket file, and
+	// if it is unknown.
 	Address string `json:"address"`
 	Port    int    `json:"port,omitempty"`
 	// Loopback is true for 127.0.0.0/8, ::1, localhost and unix sockets.
@@ -28,10 +28,10 @@ type Listener struct {
 	Place tree.Place `json:"place"`
 }
 
-// Listeners tells what the programs of c and supervisord itself will listen on. commands has, by program, what its command
-// comes to (start.Report.Follow); for a program that isn't in it that is its own command line, with what env has. It
-// knows the programs of the base and of the closed image; for every other one there is a Note and no guess. What nginx
-// listens on is in its own configuration, so it is left out.
+// Listeners returns the addresses on which the programs of c and supervisord itself will listen. commands maps programs
+// to the commands that finally run (start.Report.Follow); other programs use their own command line, with the variables
+// in env. It knows the programs of the base and of the closed image; any other program gets a Note. It omits nginx,
+// which has a configuration of its own.
 func Listeners(
 	ctx context.Context, img *tree.Image, c *Config, commands map[string][][]string, env map[string]string,
 ) ([]Listener, []tree.Note, error) {
@@ -68,15 +68,15 @@ func Listeners(
 	return l.found, r.config.Notes, nil
 }
 
-// Files that say what a program listens on.
+// Files that configure a program's listeners.
 const (
 	shellPolicy   = "/etc/agent-browser/browser-shell.policy.json"
 	gostConfig    = "/opt/gem/gost.yaml"
 	tinyproxyConf = "/etc/tinyproxy.conf"
-	tinyproxyBase = "/opt/gem/tinyproxy/base.conf" // what the other one is rendered from
+	tinyproxyBase = "/opt/gem/tinyproxy/base.conf" // the template of the other one
 )
 
-// settings are those of these files that are there and may be asked for.
+// settings lists those of these files that exist and may be read.
 func (r *reader) settings(c *Config) []string {
 	var out []string
 	for _, p := range []string{shellPolicy, gostConfig, tinyproxyConf, tinyproxyBase} {
@@ -87,26 +87,26 @@ func (r *reader) settings(c *Config) []string {
 	return out
 }
 
-// listening collects what programs listen on.
+// listening collects the listeners of programs.
 type listening struct {
 	*reader
 	content map[string][]byte
 	found   []Listener
-	full    bool // there are more
+	full    bool // the limit is reached
 
 	by    string // the program
 	place tree.Place
-	env   map[string]string // what it adds to the environment
-	outer map[string]string // the environment that programs are started with
+	env   map[string]string // its additional environment
+	outer map[string]string // the environment in which programs start
 }
 
 func (l *listening) unknown(format string, args ...any) {
 	l.noteAt(l.place, "%s: %s", l.by, fmt.Sprintf(format, args...))
 }
 
-func (l *listening) unix(p string) { l.add(Listener{Address: "unix:" + p, Loopback: true}) }
+func (l *listening) unix(p string) { l.addListener(Listener{Address: "unix:" + p, Loopback: true}) }
 
-func (l *listening) add(at Listener) {
+func (l *listening) addListener(at Listener) {
 	at.By, at.Place = l.by, l.place
 	same := func(o Listener) bool { return o.Address == at.Address && o.Port == at.Port && o.By == at.By }
 	switch {
@@ -119,7 +119,7 @@ func (l *listening) add(at Listener) {
 	}
 }
 
-// tcp adds one of a host, which is anything that a program takes for one.
+// tcp adds a listener with any form of host that a program accepts.
 func (l *listening) tcp(host, port string) {
 	host = strings.Trim(host, "[]")
 	at := Listener{Address: host}
@@ -145,10 +145,10 @@ func (l *listening) tcp(host, port string) {
 	default:
 		at.Port = n
 	}
-	l.add(at)
+	l.addListener(at)
 }
 
-// hostPort adds HOST:PORT, PORT of the host given, unix:PATH, or an URL with either.
+// hostPort adds HOST:PORT, PORT of the host given, unix:PATH, or a URL with either.
 func (l *listening) hostPort(s, host string) {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = strings.TrimSuffix(rest, "/")
@@ -168,19 +168,19 @@ func (l *listening) hostPort(s, host string) {
 	l.tcp(host, s)
 }
 
-// quiet are programs that listen on nothing, and what scripts use while they wait.
-var quiet = regexp.MustCompile(`^(nginx|openbox|fcitx5|autocutsel|tail|` +
+// quiet lists programs without listeners, and commands that scripts use while they wait.
+var quiet = lazyregexp.New(`^(nginx|openbox|fcitx5|autocutsel|tail|` +
 	`sleep|date|seq|xargs|sed|awk|grep|cut|tr|cat|curl|wget|readlink|dirname|basename|mkdir|rm|cp|mv|ln|touch|chmod|chown|` +
 	`id|getent|whoami|hostname|uname|env|jq|head|sort|uniq|wc|test|true|false|ps|pgrep|kill|mktemp|` +
 	`xdpyinfo|xset|xsetroot|xrandr|fc-cache|envsubst|openssl|supervisorctl)$`)
 
 var (
-	browsers   = regexp.MustCompile(`^(browser|chrome|chromium|chromium-browser.*|google-chrome.*|headless_shell|chrome-headless-shell)$`)
-	endsInPort = regexp.MustCompile(`^(.*:)?[0-9]+$`)
-	nodes      = regexp.MustCompile(`^node(js)?[0-9]*$`)
+	browsers   = lazyregexp.New(`^(browser|chrome|chromium|chromium-browser.*|google-chrome.*|headless_shell|chrome-headless-shell)$`)
+	endsInPort = lazyregexp.New(`^(.*:)?[0-9]+$`)
+	nodes      = lazyregexp.New(`^node(js)?[0-9]*$`)
 )
 
-// program adds what the commands of one program listen on.
+// program adds the listeners of one program's commands.
 func (l *listening) program(argvs [][]string) {
 	daemons := false
 	for _, argv := range argvs {
@@ -215,7 +215,7 @@ func (l *listening) program(argvs [][]string) {
 		case base == "mcp-hub":
 			l.tcp(o.get("0.0.0.0", "host"), o.get("8079", "port"))
 		case base == "mcp-server-browser":
-			if o.has("port") { // otherwise it speaks on stdio
+			if o.has("port") { // otherwise it uses stdio
 				l.tcp(o.get("127.0.0.1", "host"), o.get("", "port"))
 			}
 		case base == "code-server":
@@ -251,10 +251,11 @@ func (l *listening) program(argvs [][]string) {
 	}
 }
 
-// flags are a command line taken apart, without knowing which options take a word: each that is followed by one has it.
+// flags is a parsed command line, without knowledge of the options: each option that is followed by a word has it as
+// value.
 type flags struct {
-	values map[string]string // without the dashes
-	words  []string          // those that begin with no dash, an option's too
+	values map[string]string // keys without the dashes
+	words  []string          // those without a leading dash, including values of options
 }
 
 func options(args []string) flags {
@@ -276,7 +277,7 @@ func options(args []string) flags {
 
 func (f flags) has(name string) bool { _, ok := f.values[name]; return ok }
 
-// get gives the first of names that is there.
+// get returns the value of the first of names that is present.
 func (f flags) get(otherwise string, names ...string) string {
 	for _, name := range names {
 		if v, ok := f.values[name]; ok {
@@ -286,7 +287,7 @@ func (f flags) get(otherwise string, names ...string) string {
 	return otherwise
 }
 
-// xvnc is TigerVNC's server (Xvnc(1)): on both loopback addresses with -localhost, otherwise everywhere.
+// xvnc adds the listeners of TigerVNC's server (Xvnc(1)): on both loopback addresses with -localhost, otherwise on all.
 func (l *listening) xvnc(o flags) {
 	display := "0"
 	for _, w := range o.words {
@@ -330,7 +331,7 @@ func (l *listening) browser(args []string, o flags) {
 	}
 }
 
-// websocat listens where one of its addresses says so, or by -s.
+// websocat adds a listener for an address with a listening scheme, or for -s.
 func (l *listening) websocat(o flags) {
 	for _, w := range o.words {
 		kind, address, ok := strings.Cut(w, ":")
@@ -365,8 +366,8 @@ func (l *listening) codeServer(o flags) {
 	l.tcp(o.get(host, "host"), o.get(port, "port"))
 }
 
-// addr is a line of gost's configuration that names an address.
-var addr = regexp.MustCompile(`(?m)^[\s-]*addr:\s*["']?([^\s"'#]+)`)
+// addr matches a line with an address in gost's configuration.
+var addr = lazyregexp.New(`(?m)^[\s-]*addr:\s*["']?([^\s"'#]+)`)
 
 func (l *listening) gost(o flags) {
 	if v := o.get("", "L"); v != "" {
@@ -389,7 +390,7 @@ func (l *listening) gost(o flags) {
 	}
 }
 
-var tinyproxyLine = regexp.MustCompile(`(?mi)^[ \t]*(Port|Listen)[ \t]+(\S+)`)
+var tinyproxyLine = lazyregexp.New(`(?mi)^[ \t]*(Port|Listen)[ \t]+(\S+)`)
 
 func (l *listening) tinyproxy() {
 	conf := l.content[tinyproxyConf]
@@ -407,7 +408,7 @@ func (l *listening) tinyproxy() {
 	l.tcp(host, port)
 }
 
-// browserShell is the closed image's own program (cmd/browser-shell).
+// browserShell adds the listeners of the closed image's own program (cmd/browser-shell).
 func (l *listening) browserShell(o flags) {
 	switch o.words[0] {
 	case "hub":
@@ -429,7 +430,7 @@ func (l *listening) browserShell(o flags) {
 	}
 }
 
-// egress is the proxy's address by the policy; server/policy has the same default.
+// egress returns the proxy's address in the policy; server/policy has the same default.
 func (l *listening) egress(o flags) string {
 	const standard = "127.0.0.1:8118"
 	if o.has("policy") {
@@ -443,7 +444,7 @@ func (l *listening) egress(o flags) string {
 	}
 	if data := l.content[shellPolicy]; data != nil {
 		if err := json.Unmarshal(data, &policy); err != nil {
-			l.note(shellPolicy, 0, "it is no policy: %v", err)
+			l.addNote(shellPolicy, 0, "it is no policy: %v", err)
 		}
 	}
 	return cmp.Or(policy.Egress.Proxy, standard)

@@ -1,4 +1,4 @@
-// Package supervisord reads supervisord's configuration out of an image, as supervisord 4 would read it.
+// Package supervisord reads supervisord's configuration in an image, as supervisord 4 does.
 package supervisord
 
 import (
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +15,10 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Config is what one supervisord.conf says, with everything that it includes.
+// Config is one supervisord.conf with everything that it includes.
 type Config struct {
 	// Path is the main file.
 	Path string `json:"path"`
@@ -30,11 +30,11 @@ type Config struct {
 	User string `json:"user,omitempty"`
 	// Environment is that of [supervisord], which every program gets; values as written.
 	Environment map[string]string `json:"environment,omitempty"`
-	// Sockets are the control sockets: who reaches one stops and starts programs.
+	// Sockets are the control sockets. Anyone who can connect to one can stop and start programs.
 	Sockets []Socket `json:"sockets,omitempty"`
-	// Programs are what this supervisord manages, in the order of their sections.
+	// Programs are those that this supervisord manages, in the order of their sections.
 	Programs []Program `json:"programs"`
-	// Notes tell of what would not start, and of lines that make no sense.
+	// Notes lists programs that would not start, and invalid lines.
 	Notes []tree.Note `json:"notes,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type Socket struct {
 	// Mode is the chmod of a unix socket as written; supervisord's default is 0700.
 	Mode  string `json:"mode,omitempty"`
 	Owner string `json:"owner,omitempty"`
-	// Password is true when a user name and a password are asked for.
+	// Password is true if a user name and a password are required.
 	Password bool       `json:"password,omitempty"`
 	Place    tree.Place `json:"place"`
 }
@@ -61,40 +61,40 @@ type Program struct {
 	Command string `json:"command"`
 	// User is as written; empty is supervisord's own.
 	User string `json:"user,omitempty"`
-	// Directory is where it is started; empty is where supervisord is.
+	// Directory is its working directory; empty for supervisord's.
 	Directory string `json:"directory,omitempty"`
-	// Priority is 999 when not said, and -1 for an eventlistener; lower starts first.
+	// Priority is 999 by default, and -1 for an eventlistener; lower starts first.
 	Priority int `json:"priority"`
 	// Autostart is "true", "false", or an expression such as "%(ENV_AUTOSTART_VNC)s".
 	Autostart string `json:"autostart"`
-	// Processes is numprocs as written: how many of it are started; empty is 1.
+	// Processes is numprocs as written, the number of processes; empty is 1.
 	Processes string `json:"processes,omitempty"`
-	// Variables are the environment variables that command, user, autostart or numprocs take in, sorted.
+	// Variables are the environment variables that command, user, autostart or numprocs use, sorted.
 	Variables []string `json:"variables,omitempty"`
 	// Environment is what `environment=` sets, values as written.
 	Environment map[string]string `json:"environment,omitempty"`
-	// Socket is what supervisord listens on for an fcgi-program: "unix:///path" or "tcp://HOST:PORT".
+	// Socket is the address on which supervisord listens for an fcgi-program: "unix:///path" or "tcp://HOST:PORT".
 	Socket string     `json:"socket,omitempty"`
 	Place  tree.Place `json:"place"`
 
-	section string // what follows the colon in its header
+	section string // the text after the colon in its header
 }
 
-// Bounds on what is read of an image.
+// Limits for reading an image.
 const (
 	maxFile     = 1 << 20  // bytes of one file
-	maxBytes    = 2 << 20  // of all files of a configuration, or that Dormant looks into
-	maxFiles    = 2000     // that the patterns of [include] match, or that Dormant looks into
-	maxSections = 500      // of a configuration, or that Dormant finds; the base has 30
+	maxBytes    = 2 << 20  // of all files of a configuration, or read by Dormant
+	maxFiles    = 2000     // matched by the patterns of [include], or read by Dormant
+	maxSections = 500      // of a configuration, or found by Dormant; the base has 30
 	maxValue    = 16 << 10 // bytes of an option
 	maxPairs    = 500      // variables of one environment=
 
 	maxListeners = 1000 // of all programs
 )
 
-// Read reads the configuration whose main file is at path. env is the environment that %(ENV_X)s is looked up in for
-// includes and the like; what it lacks stays as written. A main file that isn't there is fs.ErrNotExist; whatever else is
-// wrong is a Note, and never an error or a panic.
+// Read reads the configuration whose main file is at path. env is the environment for %(ENV_X)s in includes and the
+// like; missing variables stay as written. A missing main file is fs.ErrNotExist. Other problems become a Note, never
+// an error or a panic.
 func Read(ctx context.Context, img *tree.Image, path string, env map[string]string) (*Config, error) {
 	path = image.Clean(path)
 	if _, ok := img.Stat(path); !ok {
@@ -105,19 +105,19 @@ func Read(ctx context.Context, img *tree.Image, path string, env map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	r.add(path, content)
+	r.addFile(path, content)
 	if err := r.include(ctx); err != nil {
 		return nil, err
 	}
-	r.build()
+	r.buildConfig()
 	return r.config, nil
 }
 
-// dormantDirs are where a copy of a configuration may lie.
+// dormantDirs lists directories that may contain a copy of a configuration.
 var dormantDirs = []string{"/etc/supervisor", "/etc/supervisord.d", "/opt/gem", "/usr/local/etc"} // in the order of a walk
 
-// Dormant reads files that look like supervisord's but are read by none of configs: a copy that something could put in
-// place. Each Config has the programs of one file.
+// Dormant reads files that look like supervisord's but that none of configs reads: a copy that something could
+// activate. Each Config has the programs of one file.
 func Dormant(ctx context.Context, img *tree.Image, configs ...*Config) ([]Config, error) {
 	live := map[string]bool{}
 	for _, c := range configs {
@@ -137,7 +137,7 @@ search:
 				continue
 			}
 			if len(paths) == maxFiles {
-				r.note(e.Path, 0, "this file and what follows is not looked into: more than %d files of that kind", maxFiles)
+				r.addNote(e.Path, 0, "this file and what follows is not looked into: more than %d files of that kind", maxFiles)
 				break search
 			}
 			paths = append(paths, e.Path)
@@ -151,24 +151,24 @@ search:
 	sections := 0
 	for _, p := range paths {
 		if sections >= maxSections {
-			r.note(p, 0, "this file and what follows is not looked into: there are more than %d sections in files of that kind", maxSections)
+			r.addNote(p, 0, "this file and what follows is not looked into: there are more than %d sections in files of that kind", maxSections)
 			break
 		}
 		one := &reader{img: img, ini: newINI(), config: &Config{Path: p, Files: []string{p}}, dormant: true}
-		one.add(p, content)
-		one.build()
+		one.addFile(p, content)
+		one.buildConfig()
 		sections += len(one.ini.order)
 		if len(one.config.Programs) > 0 {
 			out = append(out, *one.config)
 		}
 	}
-	if len(r.config.Notes) > 0 { // of files that can't be read
+	if len(r.config.Notes) > 0 { // files that can't be read
 		out = append(out, Config{Path: r.config.Notes[0].Place.Path, Notes: r.config.Notes})
 	}
 	return out, nil
 }
 
-// Variables are the names of the environment variables that a value as written takes in by %(ENV_X)s, sorted.
+// Variables returns the names of the environment variables that a value as written uses by %(ENV_X)s, sorted.
 func Variables(text string) []string {
 	var out []string
 	for _, m := range envName.FindAllStringSubmatch(text, -1) {
@@ -178,10 +178,10 @@ func Variables(text string) []string {
 	return slices.Compact(out)
 }
 
-var envName = regexp.MustCompile(`%\(ENV_([^)]*)\)`)
+var envName = lazyregexp.New(`%\(ENV_([^)]*)\)`)
 
-// Args are the words of the command as supervisord runs them, without a shell, %(ENV_X)s looked up in env and in the
-// program's own environment; what both lack stays as written.
+// Args returns the words of the command as supervisord runs them, without a shell. It looks up %(ENV_X)s in env and in
+// the program's own environment; missing variables stay as written.
 func (p *Program) Args(env map[string]string) ([]string, error) {
 	lookup := func(name string) (string, bool) {
 		switch name {
@@ -221,11 +221,11 @@ type reader struct {
 	env     map[string]string
 	ini     *ini
 	config  *Config
-	dormant bool // a file by itself, which need not be whole
+	dormant bool // a file of its own, which may be incomplete
 	bytes   int64
 }
 
-func (r *reader) note(path string, line int, format string, args ...any) {
+func (r *reader) addNote(path string, line int, format string, args ...any) {
 	const maxNotes = 200
 	if len(r.config.Notes) < maxNotes {
 		r.config.Notes = append(r.config.Notes, tree.Note{Place: r.img.Place(path, line), Text: fmt.Sprintf(format, args...)})
@@ -233,22 +233,22 @@ func (r *reader) note(path string, line int, format string, args ...any) {
 }
 
 func (r *reader) noteAt(at tree.Place, format string, args ...any) {
-	r.note(at.Path, at.Line, format, args...)
+	r.addNote(at.Path, at.Line, format, args...)
 }
 
-// contents reads files; one that can't be read is a Note, and not in the result.
+// contents reads files; one that can't be read becomes a Note.
 func (r *reader) contents(ctx context.Context, paths ...string) (map[string][]byte, error) {
 	var readable []string
 	for _, p := range paths {
 		switch e, ok := r.img.Stat(p); {
 		case !ok:
-			r.note(p, 0, "it leads nowhere")
+			r.addNote(p, 0, "it leads nowhere")
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
-			r.note(p, 0, "it is a %s, no file", e.Type)
+			r.addNote(p, 0, "it is a %s, no file", e.Type)
 		case e.Size > maxFile:
-			r.note(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+			r.addNote(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
 		case r.bytes+e.Size > maxBytes:
-			r.note(p, 0, "it is not read: there are more than %d bytes of configuration", maxBytes)
+			r.addNote(p, 0, "it is not read: there are more than %d bytes of configuration", maxBytes)
 		default:
 			r.bytes += e.Size
 			readable = append(readable, p)
@@ -260,14 +260,14 @@ func (r *reader) contents(ctx context.Context, paths ...string) (map[string][]by
 	return r.img.ReadFiles(ctx, readable...)
 }
 
-// add reads one file, with %(here)s put in.
-func (r *reader) add(p string, content map[string][]byte) {
+// addFile reads one file with %(here)s replaced.
+func (r *reader) addFile(p string, content map[string][]byte) {
 	data, ok := content[p]
 	if !ok {
 		return
 	}
-	r.ini.read(string(data), path.Dir(p), func(line int) tree.Place { return r.img.Place(p, line) },
-		func(line int, format string, args ...any) { r.note(p, line, format, args...) })
+	r.ini.readFile(string(data), path.Dir(p), func(line int) tree.Place { return r.img.Place(p, line) },
+		func(line int, format string, args ...any) { r.addNote(p, line, format, args...) })
 }
 
 func (r *reader) include(ctx context.Context) error {
@@ -304,13 +304,13 @@ func (r *reader) include(ctx context.Context) error {
 	for _, p := range paths {
 		if _, ok := content[p]; ok {
 			r.config.Files = append(r.config.Files, p)
-			r.add(p, content)
+			r.addFile(p, content)
 		}
 	}
 	return nil
 }
 
-// expand fills in what is known; name is for the Note.
+// expand replaces known references; name is for the Note.
 func (r *reader) expand(o option, name string) string {
 	value, err := expand(o.value, func(name string) (string, bool) { return fromEnv(name, r.env) })
 	if err != nil {
@@ -319,8 +319,8 @@ func (r *reader) expand(o option, name string) string {
 	return value
 }
 
-// build makes the Config out of the sections.
-func (r *reader) build() {
+// buildConfig converts the sections to a Config.
+func (r *reader) buildConfig() {
 	groups := r.groups()
 	for _, s := range r.ini.order {
 		if len(s.headers) > 1 {
@@ -345,11 +345,11 @@ func (r *reader) build() {
 		}
 	}
 	if r.ini.sections["supervisord"] == nil && !r.dormant {
-		r.note(r.config.Path, 0, "there is no [supervisord]: supervisord does not start")
+		r.addNote(r.config.Path, 0, "there is no [supervisord]: supervisord does not start")
 	}
 }
 
-// groups gives the group of each program by its section's name.
+// groups maps the section name of each program to its group.
 func (r *reader) groups() map[string]string {
 	out := map[string]string{}
 	for _, s := range r.ini.order {
@@ -372,7 +372,7 @@ func (r *reader) groups() map[string]string {
 	return out
 }
 
-// text is an option's value on one line; empty when it isn't there.
+// text returns an option's value on one line; empty if it is missing.
 func (r *reader) text(s *section, name string) string {
 	o, _ := r.ini.get(s, name)
 	return strings.Join(strings.FieldsFunc(o.value, func(r rune) bool { return r == '\n' }), " ")

@@ -2,9 +2,10 @@ package supervisord
 
 import (
 	"errors"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // boolean is what supervisord takes for one (supervisor/datatypes.py, boolean).
@@ -23,9 +24,9 @@ func integer(s string) (int, bool) {
 	return n, err == nil
 }
 
-// pair is KEY="value" and what follows it. A placeholder counts as part of a word, since supervisord fills it in before it reads
-// this.
-var pair = regexp.MustCompile(`^\s*([\w/.+():%-]+)\s*=\s*("[^"]*"|'[^']*'|[\w/.+():%-]+)\s*(?:,|$)`)
+// pair is KEY="value" and what follows it. A placeholder counts as part of a word, since supervisord fills it in before
+// it reads this.
+var pair = lazyregexp.New(`^\s*([\w/.+():%-]+)\s*=\s*("[^"]*"|'[^']*'|[\w/.+():%-]+)\s*(?:,|$)`)
 
 // pairs reads KEY="value",KEY2=value as supervisord does (supervisor/datatypes.py, dict_of_key_value_pairs).
 func pairs(text string) (map[string]string, error) {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/aymanbagabas/go-udiff"
+	"github.com/aymanbagabas/go-udiff/lcs"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
@@ -19,28 +19,29 @@ import (
 	"github.com/slimctl/slimctl/inspect/diff"
 )
 
-// Want is the image that the profile gives on its base. An image is proven when it is the same.
+// Want is the image that the profile makes from its base. An identical image is proven.
 type Want struct {
-	// Index is the index as a build writes it. It is nil for an image of one platform, and where not all platforms of the
-	// profile are asked for.
+	// Index is the index that a build writes. It is nil for an image of one platform, and if only some of the profile's
+	// platforms were requested.
 	Index []byte
-	// Annotations are the index's.
+	// Annotations are those of the index.
 	Annotations map[string]string
-	// Images are by platform, as os/arch: manifest, config and files. Layers that both images have may be unread.
+	// Images maps platforms, as os/arch, to images: manifest, config and files. Layers common to both images may be
+	// unread.
 	Images map[string]*inspect.Image
-	// Ledgers have the digest of each image's ledger, by platform; an image whose base's layers stay has none.
+	// Ledgers maps platforms to the digest of the image's ledger; an image with its base's own layers has none.
 	Ledgers map[string]string
-	// SameTree accepts other layers, as a Dockerfile gives: the merged tree and the image config have to be the same.
+	// SameTree accepts different layers, as from a Dockerfile: only the merged tree and the image config must be equal.
 	SameTree bool
 }
 
 // Kinds of Report.Proven.
 const (
-	ByDigest = "digest" // every manifest is the profile's, to the byte
-	ByTree   = "tree"   // Want.SameTree: tree and config are the profile's
+	ByDigest = "digest" // every manifest equals the profile's byte for byte
+	ByTree   = "tree"   // Want.SameTree: tree and config equal the profile's
 )
 
-// The rules of a comparison. platform goes with them, and is checked without one, too.
+// The rules of a comparison. The rule platform belongs to them, but is also checked without a comparison.
 var (
 	indexRule = Rule{
 		ID: "index", Title: "The index is the one that the profile gives", Severity: Error,
@@ -99,10 +100,10 @@ type comparison struct {
 // compare runs the rules of a comparison, and sets Report.Proven.
 func (k *checker) compare(want *Want) error {
 	c := &comparison{checker: k, want: want}
-	if err := c.index(); err != nil {
+	if err := c.compareIndex(); err != nil {
 		return err
 	}
-	same := true // every manifest
+	same := true // all manifests are equal
 	for _, h := range k.held {
 		p := &pair{comparison: c, have: h, want: want.Images[platformOf(h.Image)]}
 		if p.want == nil {
@@ -116,11 +117,11 @@ func (k *checker) compare(want *Want) error {
 			return fmt.Errorf("%s: %w", platformOf(h.Image), err)
 		}
 	}
-	c.ledgers()
+	c.compareLedgers()
 	for _, r := range compareRules {
 		k.rule = r.Rule
 		k.report.Rules = append(k.report.Rules, r.ID)
-		k.more()
+		k.addCounted()
 	}
 	switch {
 	case c.n > 0 || len(k.held) == 0:
@@ -132,8 +133,9 @@ func (k *checker) compare(want *Want) error {
 	return nil
 }
 
-// ledgers compares the ledgers that refer to the images. They are no part of the image, whose proof stands.
-func (c *comparison) ledgers() {
+// compareLedgers compares the ledgers that refer to the images. They aren't part of the image, so they don't affect
+// Proven.
+func (c *comparison) compareLedgers() {
 	for _, h := range c.held {
 		platform := platformOf(h.Image)
 		want := c.want.Ledgers[platform]
@@ -142,33 +144,32 @@ func (c *comparison) ledgers() {
 				continue
 			}
 			c.rule = ledgerRule
-			c.add(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(want, "none"))})
+			c.addFinding(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(want, "none"))})
 		}
 	}
 }
 
-// tell adds a difference, a finding of a rule.
-func (c *comparison) tell(r Rule, f Finding, format string, args ...any) {
+// addDifference adds a difference, a finding of a rule.
+func (c *comparison) addDifference(r Rule, f Finding, format string, args ...any) {
 	c.n++
 	c.rule, f.Message = r, fmt.Sprintf(format, args...)
-	c.add(f)
+	c.addFinding(f)
 }
 
-// index compares the index. Its entries for platforms that aren't there, and for ones too many, are found by the rule
-// platform, as is what says to be an attestation and is none.
-func (c *comparison) index() error {
+// compareIndex compares the index. The rule platform finds missing and additional platforms, and false attestations.
+func (c *comparison) compareIndex() error {
 	if c.in.Index == nil || bytes.Equal(c.in.Index, c.want.Index) {
 		return nil
 	}
 	have, err := image.Object(c.in.Index)
 	if err != nil {
-		c.tell(indexRule, Finding{}, "the index can't be read in one way only: %v", err)
+		c.addDifference(indexRule, Finding{}, "the index can't be read in one way only: %v", err)
 		return nil
 	}
 	docker := c.want.SameTree && have["mediaType"] == string(types.DockerManifestList)
 	tell := func(where string) func(key string, have, want any) {
 		return func(key string, have, want any) {
-			c.tell(indexRule, Finding{Subject: where + key}, "%s of the index is %s; a build writes %s", where+key, written(have), written(want))
+			c.addDifference(indexRule, Finding{Subject: where + key}, "%s of the index is %s; a build writes %s", where+key, written(have), written(want))
 		}
 	}
 	before := c.n
@@ -176,7 +177,7 @@ func (c *comparison) index() error {
 		"schemaVersion": json.Number("2"), "mediaType": mediaType(docker, string(types.OCIImageIndex)),
 		"manifests": have["manifests"], "annotations": have["annotations"],
 	}, tell(""))
-	c.annotations("the index", "", docker, object(have["annotations"]), stringValues(c.want.Annotations))
+	c.compareAnnotations("the index", "", docker, object(have["annotations"]), stringValues(c.want.Annotations))
 	entries, _ := have["manifests"].([]any)
 	extra := false
 	for i, e := range entries {
@@ -186,7 +187,7 @@ func (c *comparison) index() error {
 		img := c.want.Images[name]
 		if img == nil {
 			extra = true
-			if platform["os"] == "unknown" { // an attestation; (*image.Source).Ignored looks into it
+			if platform["os"] == "unknown" { // an attestation; see (*image.Source).Ignored
 				different(e, map[string]any{
 					"mediaType": e["mediaType"], "digest": e["digest"], "size": e["size"], "annotations": e["annotations"], "artifactType": e["artifactType"],
 					"platform": map[string]any{"os": "unknown", "architecture": "unknown"},
@@ -204,17 +205,17 @@ func (c *comparison) index() error {
 	}
 	for _, h := range c.held {
 		if want := c.want.Images[platformOf(h.Image)]; want == nil || !bytes.Equal(h.RawManifest, want.RawManifest) {
-			return nil // that is told of the image
+			return nil // reported for the image
 		}
 	}
-	c.tell(indexRule, Finding{}, "the index says what a build's says, and is written otherwise")
+	c.addDifference(indexRule, Finding{}, "the index says what a build's says, and is written otherwise")
 	return nil
 }
 
-// annotations compares those of an index or a manifest. With SameTree, more of those that describe an image to people may be
-// there. None at all may be where there is no place for any: in a document of Docker's own media type, which docker is true for,
-// and in an image that Docker kept.
-func (c *comparison) annotations(of, platform string, docker bool, have, want map[string]any) {
+// compareAnnotations compares those of an index or a manifest. With SameTree, additional annotations that describe an
+// image to people are accepted. All may be missing where there is no place for them: in a document of Docker's own
+// media type (docker is true) and in an image that Docker stored.
+func (c *comparison) compareAnnotations(of, platform string, docker bool, have, want map[string]any) {
 	none := len(have) == 0 && c.want.SameTree && (docker || c.in.FromDocker)
 	for _, key := range union(have, want) {
 		a, is := have[key]
@@ -224,19 +225,21 @@ func (c *comparison) annotations(of, platform string, docker bool, have, want ma
 		case is && was && reflect.DeepEqual(a, b), c.want.SameTree && strings.HasPrefix(key, describes) && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName:
 		case key == image.AnnotationVersion && c.want.SameTree:
 		case key == image.AnnotationVersion && is && was:
-			c.tell(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
+			c.addDifference(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
 		case none:
+		case !is && key == image.AnnotationBaseName:
+			c.addDifference(annotationRule, f, "%s lacks the annotation %s=%s: it was built with another --base; pass that one", of, cut(key), cutAny(b))
 		case !is:
-			c.tell(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
+			c.addDifference(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
 		case !was:
-			c.tell(annotationRule, f, "%s has the annotation %s=%s, which the build was not told", of, cut(key), cutAny(a))
+			c.addDifference(annotationRule, f, "%s has the annotation %s=%s, which the build was not told", of, cut(key), cutAny(a))
 		default:
-			c.tell(annotationRule, f, "%s has the annotation %s=%s; it should be %s", of, cut(key), cutAny(a), cutAny(b))
+			c.addDifference(annotationRule, f, "%s has the annotation %s=%s; it should be %s", of, cut(key), cutAny(a), cutAny(b))
 		}
 	}
 }
 
-// describes begins the names of annotations and labels that describe an image to people (OCI image specification,
+// describes lists prefixes of annotations and labels that describe an image to people (OCI image specification,
 // annotations.md).
 const describes = "org.opencontainers.image."
 
@@ -255,19 +258,19 @@ func cutAny(v any) string {
 	return written(v)
 }
 
-// pair is an image and the one that it is compared with.
+// pair is an image and its expected image.
 type pair struct {
 	*comparison
 	have *held
 	want *inspect.Image
 }
 
-func (p *pair) tell(r Rule, f Finding, format string, args ...any) {
+func (p *pair) addDifference(r Rule, f Finding, format string, args ...any) {
 	f.Platform = platformOf(p.have.Image)
-	p.comparison.tell(r, f, format, args...)
+	p.comparison.addDifference(r, f, format, args...)
 }
 
-// compare compares manifest, config and layers, outermost first.
+// compare compares manifest, config and layers, in this order.
 func (p *pair) compare() error {
 	before := p.n
 	want, err := image.Object(p.want.RawManifest)
@@ -276,21 +279,21 @@ func (p *pair) compare() error {
 	}
 	have, err := image.Object(p.have.RawManifest)
 	if err != nil {
-		p.tell(manifestRule, Finding{}, "the manifest can't be read in one way only: %v", err)
+		p.addDifference(manifestRule, Finding{}, "the manifest can't be read in one way only: %v", err)
 		return nil
 	}
 	docker := p.comparison.want.SameTree && have["mediaType"] == string(types.DockerManifestSchema2)
 	config, wantConfig := object(have["config"]), object(want["config"])
-	p.document("", have, map[string]any{
+	p.compareDocument("", have, map[string]any{
 		"schemaVersion": want["schemaVersion"], "mediaType": mediaType(docker, string(types.OCIManifestSchema1)),
 		"annotations": have["annotations"], "layers": have["layers"], "config": have["config"],
 	})
-	p.document("config.", config, map[string]any{
+	p.compareDocument("config.", config, map[string]any{
 		"mediaType": mediaType(docker, string(types.OCIConfigJSON)), "digest": config["digest"], "size": config["size"],
 	})
-	p.annotations("the manifest", platformOf(p.have.Image), docker, object(have["annotations"]), object(want["annotations"]))
+	p.compareAnnotations("the manifest", platformOf(p.have.Image), docker, object(have["annotations"]), object(want["annotations"]))
 	if config["digest"] != wantConfig["digest"] {
-		if err := p.config(); err != nil {
+		if err := p.compareConfig(); err != nil {
 			return err
 		}
 	}
@@ -300,23 +303,23 @@ func (p *pair) compare() error {
 	}
 	if p.comparison.want.SameTree {
 		p.plainLayers(layers, wantLayers, docker)
-		return p.trees()
+		return p.compareTrees()
 	}
-	p.layers(layers, wantLayers)
+	p.compareLayers(layers, wantLayers)
 	if p.n == before {
-		p.tell(manifestRule, Finding{}, "the manifest says what a build's says, and is written otherwise")
+		p.addDifference(manifestRule, Finding{}, "the manifest says what a build's says, and is written otherwise")
 	}
 	return nil
 }
 
-// document compares the keys of two objects of a manifest.
-func (p *pair) document(where string, have, want map[string]any) {
+// compareDocument compares the keys of two objects of a manifest.
+func (p *pair) compareDocument(where string, have, want map[string]any) {
 	different(have, want, func(key string, a, b any) {
-		p.tell(manifestRule, Finding{Subject: where + key}, "%s of the manifest is %s; a build writes %s", where+key, written(a), written(b))
+		p.addDifference(manifestRule, Finding{Subject: where + key}, "%s of the manifest is %s; a build writes %s", where+key, written(a), written(b))
 	})
 }
 
-// different calls tell for each key of two objects that isn't the same in both.
+// different calls tell for each key with different values in two objects.
 func different(have, want map[string]any, tell func(key string, have, want any)) {
 	for _, key := range union(have, want) {
 		if a, b := have[key], want[key]; !reflect.DeepEqual(a, b) {
@@ -325,7 +328,7 @@ func different(have, want map[string]any, tell func(key string, have, want any))
 	}
 }
 
-// mediaType is an OCI media type, or Docker's that means the same: docker build may write those.
+// mediaType returns the equivalent OCI media type; docker build may write Docker's.
 func mediaType(docker bool, oci string) string {
 	if !docker {
 		return oci
@@ -343,13 +346,13 @@ func mediaType(docker bool, oci string) string {
 	return oci
 }
 
-// place is a layer as evidence.
+// place returns a layer as evidence.
 func place(p string, l tree.Layer) []tree.Place {
 	return []tree.Place{{Path: p, Layer: l.Digest.String()}}
 }
 
-// layers compares the layers one by one. Those that both manifests have in the same order are the same by their digests.
-func (p *pair) layers(have, want []any) {
+// compareLayers compares the layers one by one. Layers in the same order in both manifests are equal by their digests.
+func (p *pair) compareLayers(have, want []any) {
 	digests := func(layers []any) (out []string) {
 		for _, l := range layers {
 			out = append(out, fmt.Sprint(object(l)["digest"]))
@@ -360,44 +363,44 @@ func (p *pair) layers(have, want []any) {
 	for _, at := range align(mine, theirs) {
 		switch {
 		case at.have >= 0 && at.want >= 0 && mine[at.have] == theirs[at.want]:
-			p.document(fmt.Sprintf("layers[%d].", at.have), object(have[at.have]), object(want[at.want]))
+			p.compareDocument(fmt.Sprintf("layers[%d].", at.have), object(have[at.have]), object(want[at.want]))
 		case at.have < 0:
 			l := p.want.Files.Layers[at.want]
-			p.tell(p.layerRule(at.want), Finding{Subject: p.layerName(at.want)}, "%s is missing", p.layerName(at.want))
+			p.addDifference(p.layerRule(at.want), Finding{Subject: p.layerName(at.want)}, "%s is missing", p.layerName(at.want))
 			if rule := p.layerRule(at.want); rule.ID == layerRule.ID {
-				p.entries(nil, l, nil)
+				p.compareEntries(nil, l, nil)
 			}
 		case at.want < 0:
 			l := p.have.Files.Layers[at.have]
 			name := p.have.layer(at.have)
-			p.tell(layerRule, Finding{Subject: fmt.Sprintf("layer %d", at.have+1), Places: place("/", l)}, "%s is none that a build makes: %s", name, brief(l))
-			p.entries(&l, tree.Layer{}, p.want.Files)
+			p.addDifference(layerRule, Finding{Subject: fmt.Sprintf("layer %d", at.have+1), Places: place("/", l)}, "%s is none that a build makes: %s", name, summarize(l))
+			p.compareEntries(&l, tree.Layer{}, p.want.Files)
 		default:
-			p.changed(at.have, at.want)
+			p.describeChange(at.have, at.want)
 		}
 	}
 }
 
-// changed tells what differs between a layer and the one in whose place it is.
-func (p *pair) changed(i, j int) {
+// describeChange returns the differences between a layer and its expected layer.
+func (p *pair) describeChange(i, j int) {
 	have, want := p.have.Files.Layers[i], p.want.Files.Layers[j]
 	f := Finding{Subject: p.layerName(j), Places: place("/", have)}
 	what := fmt.Sprintf("%s is not %s: its digest is %s instead of %s", p.have.layer(i), p.layerName(j), image.Short(have.Digest), image.Short(want.Digest))
 	switch {
 	case have.DiffID == want.DiffID:
-		p.tell(p.layerRule(j), f, "%s; it holds the same, compressed otherwise", what)
+		p.addDifference(p.layerRule(j), f, "%s; it holds the same, compressed otherwise", what)
 	case have.Unread || want.Unread:
-		p.tell(p.layerRule(j), f, "%s", what)
+		p.addDifference(p.layerRule(j), f, "%s", what)
 	default:
-		if p.entries(&have, want, nil) == 0 {
-			p.tell(p.layerRule(j), f, "%s; it holds the same, written otherwise", what)
+		if p.compareEntries(&have, want, nil) == 0 {
+			p.addDifference(p.layerRule(j), f, "%s; it holds the same, written otherwise", what)
 			return
 		}
-		p.tell(p.layerRule(j), f, "%s", what)
+		p.addDifference(p.layerRule(j), f, "%s", what)
 	}
 }
 
-// layerRule is the rule for the layer that a build has at j.
+// layerRule returns the rule for the expected layer at j.
 func (p *pair) layerRule(j int) Rule {
 	if j < len(p.have.want.Base) {
 		return baseLayerRule
@@ -405,7 +408,7 @@ func (p *pair) layerRule(j int) Rule {
 	return layerRule
 }
 
-// layerName names the layer that a build has at j.
+// layerName returns the name of the expected layer at j.
 func (p *pair) layerName(j int) string {
 	l := p.want.Files.Layers[j]
 	if j < len(p.have.want.Base) {
@@ -414,8 +417,8 @@ func (p *pair) layerName(j int) string {
 	return fmt.Sprintf("the build's layer %d (%s, %s)", j+1, image.Short(l.Digest), cut(l.CreatedBy))
 }
 
-// brief says what a layer holds.
-func brief(l tree.Layer) string {
+// summarize returns a summary of a layer's content.
+func summarize(l tree.Layer) string {
 	var names []string
 	for _, e := range l.Entries {
 		if !e.IsDir() {
@@ -425,12 +428,12 @@ func brief(l tree.Layer) string {
 	if l.Unread {
 		return "it was not read"
 	}
-	return "it holds " + list(names)
+	return "it holds " + joinNames(names)
 }
 
-// entries tells what differs between two layers, path by path, and counts it. have is nil for one that is missing. Directories
-// that are what they are in below are no difference.
-func (p *pair) entries(have *tree.Layer, want tree.Layer, below *tree.Image) (n int) {
+// compareEntries returns the differences between two layers by path, and counts them. have is nil for a missing layer.
+// Directories that equal those of lower layers don't count.
+func (p *pair) compareEntries(have *tree.Layer, want tree.Layer, below *tree.Image) (n int) {
 	var mine []tree.Entry
 	layer := want
 	if have != nil {
@@ -443,19 +446,19 @@ func (p *pair) entries(have *tree.Layer, want tree.Layer, below *tree.Image) (n 
 			}
 		}
 		n++
-		p.file(change, layer)
+		p.compareFile(change, layer)
 	}
 	return n
 }
 
-// file tells of one path.
-func (p *pair) file(change diff.Change, l tree.Layer) {
+// compareFile reports the difference at one path.
+func (p *pair) compareFile(change diff.Change, l tree.Layer) {
 	f := Finding{Subject: change.Path, Places: place(change.Path, l), Source: p.have.line(change.Path)}
-	p.tell(fileRule, f, "%s", p.words(change))
+	p.addDifference(fileRule, f, "%s", p.describeDifference(change))
 }
 
-// words says what differs at a path.
-func (p *pair) words(c diff.Change) string {
+// describeDifference describes the difference at a path.
+func (p *pair) describeDifference(c diff.Change) string {
 	kind := func(e *tree.Entry) string {
 		switch e.Type {
 		case tree.TypeWhiteout:
@@ -482,7 +485,7 @@ func (p *pair) words(c diff.Change) string {
 	for _, field := range c.Fields {
 		switch field {
 		case "content":
-			parts = append(parts, fmt.Sprintf("another content: %s instead of %s", short(c.New.Digest.String()), short(c.Old.Digest.String())))
+			parts = append(parts, fmt.Sprintf("another content: %s instead of %s", shortDigest(c.New.Digest.String()), shortDigest(c.Old.Digest.String())))
 		case "mode":
 			parts = append(parts, fmt.Sprintf("mode %04o instead of %04o", c.New.Mode, c.Old.Mode))
 		case "owner":
@@ -492,7 +495,7 @@ func (p *pair) words(c diff.Change) string {
 		case "time":
 			parts = append(parts, fmt.Sprintf("time %s instead of %s", c.New.ModTime.UTC().Format(timeFormat), c.Old.ModTime.UTC().Format(timeFormat)))
 		case "xattr":
-			parts = append(parts, fmt.Sprintf("the extended attributes %s instead of %s", list(sortedKeys(c.New.Xattrs)), list(sortedKeys(c.Old.Xattrs))))
+			parts = append(parts, fmt.Sprintf("the extended attributes %s instead of %s", joinNames(sortedKeys(c.New.Xattrs)), joinNames(sortedKeys(c.Old.Xattrs))))
 		case "size":
 		default:
 			parts = append(parts, "another "+field)
@@ -503,7 +506,7 @@ func (p *pair) words(c diff.Change) string {
 
 const timeFormat = "2006-01-02T15:04:05.999999999Z"
 
-// line is the profile's for a path that it lays or removes, or for a directory above it.
+// line returns the profile's line that adds or removes a path or a directory above it.
 func (h *held) line(p string) string {
 	for ; ; p = path.Dir(p) {
 		if at, ok := h.want.Laid[p]; ok {
@@ -515,14 +518,12 @@ func (h *held) line(p string) string {
 	}
 }
 
-// aligned is a position in each of two lists; -1 where one has no such entry.
+// aligned holds a position in each of two lists; -1 stands for no entry.
 type aligned struct{ have, want int }
 
-// align pairs the digests of two lists: the same ones in the same order, as many as can be, and those between them one by one
-// where there are as many on both sides.
+// align pairs the digests of two lists: the longest common sequence, and between its members the others one by one if
+// both sides have equally many.
 func align(have, want []string) (out []aligned) {
-	lines := func(list []string) string { return strings.Join(append(slices.Clip(list), ""), "\n") }
-	before := lines(want)
 	i, j := 0, 0
 	pair := func(n int) {
 		for range n {
@@ -530,18 +531,15 @@ func align(have, want []string) (out []aligned) {
 			i, j = i+1, j+1
 		}
 	}
-	for _, e := range udiff.Lines(before, lines(have)) {
-		start, end, added := strings.Count(before[:e.Start], "\n"), strings.Count(before[:e.End], "\n"), strings.Count(e.New, "\n")
-		pair(start - j)
-		if added == end-start {
-			pair(added)
-			continue
+	for _, d := range lcs.DiffLines(want, have) {
+		pair(d.Start - j)
+		if d.ReplEnd-d.ReplStart == d.End-d.Start {
+			pair(d.End - d.Start)
 		}
-		for range added {
+		for ; i < d.ReplEnd; i++ {
 			out = append(out, aligned{i, -1})
-			i++
 		}
-		for ; j < end; j++ {
+		for ; j < d.End; j++ {
 			out = append(out, aligned{-1, j})
 		}
 	}
@@ -549,7 +547,7 @@ func align(have, want []string) (out []aligned) {
 	return out
 }
 
-// plainLayers holds the manifest's entries of layers to what any build writes, with SameTree.
+// plainLayers checks, with SameTree, that the manifest's layer entries have only fields that a build writes.
 func (p *pair) plainLayers(layers, wanted []any, docker bool) {
 	zstd := slices.ContainsFunc(wanted, func(w any) bool { return object(w)["mediaType"] == string(types.OCILayerZStd) })
 	for i, l := range layers {
@@ -566,7 +564,7 @@ func (p *pair) plainLayers(layers, wanted []any, docker bool) {
 		if !ofBase && isSeconds(object(l["annotations"])[rewrittenTimestamp]) {
 			annotations = map[string]any{rewrittenTimestamp: object(l["annotations"])[rewrittenTimestamp]}
 		}
-		p.document(fmt.Sprintf("layers[%d].", i), l, drop(map[string]any{
+		p.compareDocument(fmt.Sprintf("layers[%d].", i), l, drop(map[string]any{
 			"mediaType": mediaType(docker, kind), "digest": l["digest"], "size": l["size"], "annotations": annotations,
 		}))
 	}
@@ -581,18 +579,18 @@ func drop(o map[string]any) map[string]any {
 	return o
 }
 
-// rewrittenTimestamp is what BuildKit's exporter writes, with rewrite-timestamp=true, to each layer whose times it changed:
-// the time in seconds since 1970. Nothing acts on it but BuildKit itself, which then need not do so again.
+// rewrittenTimestamp is an annotation of BuildKit's exporter with rewrite-timestamp=true on each layer whose times it
+// changed: the time in seconds since 1970. Only BuildKit uses it, to skip repeated work.
 const rewrittenTimestamp = "buildkit/rewritten-timestamp"
 
-// isSeconds reports whether v is a number of seconds as BuildKit writes it.
+// isSeconds reports whether v is a number of seconds in BuildKit's form.
 func isSeconds(v any) bool {
 	s, _ := v.(string)
 	return s != "" && len(s) < 12 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
 }
 
-// trees compares the merged trees, of layers that were all read.
-func (p *pair) trees() error {
+// compareTrees compares the merged trees; all layers must have been read.
+func (p *pair) compareTrees() error {
 	for _, files := range []*tree.Image{p.have.Files, p.want.Files} {
 		if i := slices.IndexFunc(files.Layers, func(l tree.Layer) bool { return l.Unread }); i >= 0 {
 			return fmt.Errorf("layer %s was not read, and merged trees are compared", files.Layers[i].Digest)
@@ -603,7 +601,7 @@ func (p *pair) trees() error {
 		if e := change.New; e != nil && e.Layer >= 0 {
 			l = p.have.Files.Layers[e.Layer]
 		}
-		p.file(change, l)
+		p.compareFile(change, l)
 	}
 	return nil
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// config compares the image config, as it is stored. With Want.SameTree what means the same is the same, and so is a variable
-// that is empty instead of taken away: a Dockerfile can set one and never unset it. Its layers' digests, its times and its
-// history are another build's, then.
-func (p *pair) config() error {
+// compareConfig compares the stored image config. With Want.SameTree equivalent values are equal, and a variable may be
+// empty instead of absent: a Dockerfile can set one but never unset it. Layer digests, times and history may then
+// differ, as from another build.
+func (p *pair) compareConfig() error {
 	before := p.n
 	want, err := parseConfig(p.want.RawConfig)
 	if err != nil {
@@ -22,44 +22,44 @@ func (p *pair) config() error {
 	}
 	have, err := parseConfig(p.have.RawConfig)
 	if err != nil {
-		p.tell(configRule, Finding{}, "the image config can't be read in one way only: %v", err)
+		p.addDifference(configRule, Finding{}, "the image config can't be read in one way only: %v", err)
 		return nil
 	}
 	sameTree := p.comparison.want.SameTree
 	top, inner := []string{"config", "rootfs", "history"}, []string{"Env", "Labels"}
 	if sameTree {
-		top, inner = append(top, "created"), append(inner, "ArgsEscaped") // which means something on Windows only
+		top, inner = append(top, "created"), append(inner, "ArgsEscaped") // only meaningful on Windows
 	}
-	p.keys("", have, want, top)
-	p.keys("rootfs.", object(have["rootfs"]), object(want["rootfs"]), []string{"diff_ids"})
+	p.compareKeys("", have, want, top)
+	p.compareKeys("rootfs.", object(have["rootfs"]), object(want["rootfs"]), []string{"diff_ids"})
 	mine, theirs := object(have["config"]), object(want["config"])
-	p.keys("config.", mine, theirs, inner)
+	p.compareKeys("config.", mine, theirs, inner)
 	p.labels(object(mine["Labels"]), object(theirs["Labels"]))
-	p.variables(mine["Env"], theirs["Env"])
+	p.compareVariables(mine["Env"], theirs["Env"])
 	if sameTree {
 		return nil
 	}
-	p.history(asList(have["history"]), asList(want["history"]))
+	p.compareHistory(asList(have["history"]), asList(want["history"]))
 	ids, wantIDs := object(have["rootfs"])["diff_ids"], object(want["rootfs"])["diff_ids"]
 	switch same := reflect.DeepEqual(ids, wantIDs); {
 	case p.n > before:
-	case !same: // that of a layer which is another is told of the layer
-		p.tell(configRule, Finding{Subject: "rootfs.diff_ids"}, "the image config names other layers than a build's")
+	case !same: // reported for the layer
+		p.addDifference(configRule, Finding{Subject: "rootfs.diff_ids"}, "the image config names other layers than a build's")
 	default:
-		p.tell(configRule, Finding{}, "the image config says what a build's says, and is written otherwise")
+		p.addDifference(configRule, Finding{}, "the image config says what a build's says, and is written otherwise")
 	}
 	return nil
 }
 
-// keys compares two objects of an image config by their keys, but for some. A value of nothing is as good as none.
-func (p *pair) keys(where string, have, want map[string]any, but []string) {
+// compareKeys compares two objects of an image config by key, except some keys. An empty value equals an absent one.
+func (p *pair) compareKeys(where string, have, want map[string]any, but []string) {
 	for _, key := range union(have, want) {
 		a, b := have[key], want[key]
 		if slices.Contains(but, key) || isNothing(a) && isNothing(b) || reflect.DeepEqual(a, b) {
 			continue
 		}
 		key = where + cut(key)
-		p.tell(configRule, Finding{Subject: key}, "%s of the image config is %s; a build on this base writes %s", key, written(a), written(b))
+		p.addDifference(configRule, Finding{Subject: key}, "%s of the image config is %s; a build on this base writes %s", key, written(a), written(b))
 	}
 }
 
@@ -69,19 +69,20 @@ func (p *pair) labels(have, want map[string]any) {
 		if reflect.DeepEqual(a, b) || p.comparison.want.SameTree && strings.HasPrefix(name, describes) {
 			continue
 		}
-		p.tell(configRule, Finding{Subject: cut(name)}, "the label %s is %s; a build on this base writes %s", cut(name), written(a), written(b))
+		p.addDifference(configRule, Finding{Subject: cut(name)}, "the label %s is %s; a build on this base writes %s", cut(name), written(a), written(b))
 	}
 }
 
-// variables compares lists of NAME=VALUE. One that is there twice, or without a value, means another thing to each runtime.
-func (p *pair) variables(have, want any) {
+// compareVariables compares lists of NAME=VALUE. Runtimes interpret a repeated variable, or one without a value,
+// differently.
+func (p *pair) compareVariables(have, want any) {
 	mine, theirs := map[string]string{}, map[string]string{}
 	for _, line := range asList(have) {
 		s, _ := line.(string)
 		name, value, ok := strings.Cut(s, "=")
 		_, twice := mine[name]
 		if !ok || name == "" || twice {
-			p.tell(configRule, Finding{Subject: cut(name)}, "the variable %q is there twice, or has no name or no value: runtimes differ on what that means", cut(name))
+			p.addDifference(configRule, Finding{Subject: cut(name)}, "the variable %q is there twice, or has no name or no value: runtimes differ on what that means", cut(name))
 			continue
 		}
 		mine[name] = value
@@ -97,17 +98,17 @@ func (p *pair) variables(have, want any) {
 		switch {
 		case is && was && a == b, !was && a == "" && p.comparison.want.SameTree:
 		case !was:
-			p.tell(configRule, f, "the variable %s is there, %s; the profile does not set it", cut(name), valueOf(name, a))
+			p.addDifference(configRule, f, "the variable %s is there, %s; the profile does not set it", cut(name), valueOf(name, a))
 		case !is:
-			p.tell(configRule, f, "the variable %s is not there; it should be %s", cut(name), valueOf(name, b))
+			p.addDifference(configRule, f, "the variable %s is not there; it should be %s", cut(name), valueOf(name, b))
 		default:
-			p.tell(configRule, f, "the variable %s is %s; it should be %s", cut(name), valueOf(name, a), valueOf(name, b))
+			p.addDifference(configRule, f, "the variable %s is %s; it should be %s", cut(name), valueOf(name, a), valueOf(name, b))
 		}
 	}
 }
 
-// history tells of the first entry that differs: those after it are no news.
-func (p *pair) history(have, want []any) {
+// compareHistory reports the first different entry only: later ones usually follow from it.
+func (p *pair) compareHistory(have, want []any) {
 	for i := range max(len(have), len(want)) {
 		var a, b any
 		if i < len(have) {
@@ -117,14 +118,14 @@ func (p *pair) history(have, want []any) {
 			b = want[i]
 		}
 		if !reflect.DeepEqual(a, b) {
-			p.tell(historyRule, Finding{Subject: fmt.Sprintf("history %d", i+1)}, "entry %d of the history is %s; a build on this base writes %s", i+1, written(a), written(b))
+			p.addDifference(historyRule, Finding{Subject: fmt.Sprintf("history %d", i+1)}, "entry %d of the history is %s; a build on this base writes %s", i+1, written(a), written(b))
 			return
 		}
 	}
 }
 
-// parseConfig reads an image config. Runtimes decode it by Go's encoding/json, by that of others, and by hand: what those
-// read differently is an error.
+// parseConfig parses an image config. Runtimes decode it with Go's encoding/json, others' JSON packages or by hand;
+// content that these interpret differently is an error.
 func parseConfig(raw []byte) (map[string]any, error) {
 	top, err := image.Object(raw)
 	if err != nil {
@@ -143,7 +144,7 @@ func parseConfig(raw []byte) (map[string]any, error) {
 	return top, nil
 }
 
-// object is v if it is one; nil otherwise, which has no keys.
+// object returns v if it is an object; otherwise nil, which has no keys.
 func object(v any) map[string]any {
 	o, _ := v.(map[string]any)
 	return o
@@ -154,7 +155,7 @@ func asList(v any) []any {
 	return l
 }
 
-// isNothing says whether a value is what its key's absence means.
+// isNothing reports whether a value is equivalent to the key's absence.
 func isNothing(v any) bool {
 	switch v := v.(type) {
 	case []any:
@@ -173,7 +174,7 @@ func union[V any](a, b map[string]V) []string {
 	return slices.Compact(keys)
 }
 
-// mostShown is how much of a value a message has, in bytes.
+// mostShown limits a value in a message, in bytes.
 const mostShown = 300
 
 func cut(s string) string {
@@ -185,7 +186,7 @@ func cut(s string) string {
 
 const notShown = "something that looks like a secret (it is not shown)"
 
-// valueOf is a variable's value for a message.
+// valueOf returns a variable's value for a message.
 func valueOf(name, value string) string {
 	if secretVariable(name, value) {
 		return notShown
@@ -193,7 +194,7 @@ func valueOf(name, value string) string {
 	return strconv.Quote(cut(value))
 }
 
-// written is a value as JSON, for a message.
+// written returns a value as JSON for a message.
 func written(v any) string {
 	if v == nil {
 		return "none"

@@ -1,6 +1,6 @@
 package verify
 
-// dynamicRules are checked by inspect/acceptance on a running image; Rules marks them Dynamic.
+// dynamicRules lists the rules that inspect/acceptance checks on a running image; Rules marks them Dynamic.
 var dynamicRules = []Rule{
 	{
 		ID: "run-answers", Title: "A refusal says nothing of what runs behind it", Severity: Warning,

@@ -35,7 +35,7 @@ func fileDirectories(h *held) {
 			}
 			if who := h.mayWrite(e); who != "" && e.Mode&0o1000 == 0 {
 				told[dir] = true
-				h.found(dir, h.at(dir), "%s may write %s, where %s lies", who, dir, p)
+				h.reportFinding(dir, h.at(dir), "%s may write %s, where %s lies", who, dir, p)
 			}
 		}
 	}
@@ -45,27 +45,27 @@ func configVolumes(h *held) {
 	for _, v := range h.Surface.Config.Volumes {
 		for _, p := range sortedKeys(h.want.Laid) {
 			if e, ok := h.Files.Lookup(p); ok && !e.IsDir() && image.Within(p, image.Clean(v)) {
-				h.found(v, nil, "the volume %s holds laid files, such as %s", v, p)
+				h.reportFinding(v, nil, "the volume %s holds laid files, such as %s", v, p)
 				break
 			}
 		}
 	}
 }
 
-// lays says whether the profile lays a path.
-func (h *held) lays(p string) bool {
+// isLaid reports whether the profile adds a path.
+func (h *held) isLaid(p string) bool {
 	_, ok := h.want.Laid[p]
 	return ok
 }
 
-// laysProgram says whether a path is one that the profile lays, and a file that can be executed.
-func (h *held) laysProgram(p string) bool {
+// isLaidProgram reports whether the profile adds a path and it is an executable file.
+func (h *held) isLaidProgram(p string) bool {
 	e, ok := h.Files.Lookup(p)
-	return ok && h.lays(p) && e.Type == image.TypeFile && e.Mode&0o111 != 0
+	return ok && h.isLaid(p) && e.Type == image.TypeFile && e.Mode&0o111 != 0
 }
 
-// short is the first twelve digits of a digest.
-func short(digest string) string {
+// shortDigest returns the first twelve digits of a digest.
+func shortDigest(digest string) string {
 	algorithm, hex, ok := strings.Cut(digest, ":")
 	if !ok || len(hex) < 12 {
 		return digest
@@ -73,12 +73,12 @@ func short(digest string) string {
 	return algorithm + ":" + hex[:12]
 }
 
-// unchecked says what could not be looked at, and why.
-func (h *held) unchecked(format string, args ...any) {
+// addUnchecked reports a check that was impossible, and the reason.
+func (h *held) addUnchecked(format string, args ...any) {
 	h.report.Unchecked = append(h.report.Unchecked, platformOf(h.Image)+": "+fmt.Sprintf(format, args...))
 }
 
-// readFiles returns the contents of files, as many at once as may be.
+// readFiles returns the contents of files, reading them together within the limits.
 func (h *held) readFiles(paths []string) map[string][]byte {
 	out := make(map[string][]byte, len(paths))
 	for len(paths) > 0 && h.err == nil {

@@ -90,12 +90,12 @@ func good() *fixture {
 			Entrypoint: []string{shell, "init"}, WorkingDir: "/", Env: map[string]string{"PATH": "/usr/bin:/bin", "TZ": "Asia/Singapore", "WAIT_PORTS": ""},
 			ExposedPorts: []string{"8080/tcp"}, Healthcheck: []string{"CMD", shell, "health"}, Labels: map[string]string{"title": "slim"},
 		},
-		Start: &start.Report{Clean: true, Command: []string{shell, "init"}, Supervisord: conf, Switches: []start.Switch{{Name: "SANDBOX_API_KEY", Kind: start.Auth}, {Name: "TZ", Kind: start.Other}}},
+		Start: start.Report{Clean: true, Command: []string{shell, "init"}, Supervisord: conf, Switches: []start.Switch{{Name: "SANDBOX_API_KEY", Kind: start.Auth}, {Name: "TZ", Kind: start.Other}}},
 		Programs: []supervisord.Program{
 			{Name: "browser", Kind: "program", Command: "/usr/local/bin/browser --proxy-server=http://127.0.0.1:8118 --proxy-bypass-list=<-loopback>", User: "gem", Autostart: "true", Place: place(conf, 30)},
 			{Name: "nginx", Kind: "program", Command: "/usr/sbin/nginx -c %(ENV_SLIM_NGINX_CONF)s", Autostart: "true", Variables: []string{"SLIM_NGINX_CONF"}, Environment: map[string]string{"PATH": "/usr/sbin:/usr/bin"}, Place: place(conf, 40)},
 		},
-		MCP: &mcp.Report{Configs: []mcp.Config{{Path: hubConf, Servers: []mcp.Server{{Name: "browser_shell", Type: "stdio", Command: shell, Args: []string{"mcp"}, Tools: []string{"browser-shell"}, Place: place(hubConf, 3)}}}}},
+		MCP: mcp.Report{Configs: []mcp.Config{{Path: hubConf, Servers: []mcp.Server{{Name: "browser_shell", Type: "stdio", Command: shell, Args: []string{"mcp"}, Tools: []string{"browser-shell"}, Place: place(hubConf, 3)}}}}},
 		Nginx: []nginx.Config{{
 			Path: nginxConf, Files: []string{nginxConf},
 			Maps: []nginx.Map{{Source: "$request_uri", Variable: "$asked_path", Values: map[string]string{"~^(?<before>[^?]*)": "$before"}, Place: place(nginxConf, 2)}},
@@ -115,7 +115,7 @@ func good() *fixture {
 		Listeners: []inspect.Listener{
 			{Address: "*", Port: 8080, By: "nginx", Place: place(nginxConf, 6)}, {Address: "127.0.0.1", Port: 9222, Loopback: true, By: "browser", Place: place(conf, 31)},
 		},
-		Privilege: &privilege.Report{
+		Privilege: privilege.Report{
 			Users:  []privilege.User{{Name: "root", Shell: "/usr/sbin/nologin", Password: "locked", Place: place("/etc/passwd", 1)}, {Name: "gem", UID: 1000, GID: 1000, Shell: "/usr/sbin/nologin", Password: "locked"}},
 			Groups: []privilege.Group{{Name: "root"}, {Name: "sudo", GID: 27}, {Name: "gem", GID: 1000}},
 		},

@@ -10,8 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
@@ -20,15 +18,15 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// Formats of a report. The rules are written as Text and JSON.
+// Formats of a report. Rules can be written as Text and JSON.
 const (
 	Text  = "text"
 	JSON  = "json"
-	JUnit = "junit" // JUnit's XML: a test case for each rule
-	SARIF = "sarif" // SARIF 2.1.0: places are paths in the image
+	JUnit = "junit" // JUnit's XML with a test case for each rule
+	SARIF = "sarif" // SARIF 2.1.0 with places as paths in the image
 )
 
-// Write writes the report in one of the formats. What comes from an image reaches w without control characters.
+// Write writes the report in one of the formats. It escapes control characters in the image's content.
 func (r *Report) Write(w io.Writer, format string) error {
 	switch format {
 	case Text:
@@ -63,7 +61,7 @@ func WriteRules(w io.Writer, format string) error {
 	return err
 }
 
-// marks says which holes a rule finds, and that it needs a running image.
+// marks returns the holes that a rule finds, and whether it needs a running image.
 func (r Rule) marks() string {
 	var out string
 	if len(r.Holes) > 0 {
@@ -75,24 +73,7 @@ func (r Rule) marks() string {
 	return out
 }
 
-// safe gives text without what a terminal would act on: control characters, marks that turn the direction of writing, and
-// bytes that are no UTF-8 are shown by their numbers.
-func safe(text string) string {
-	var b strings.Builder
-	for i, r := range text {
-		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)):
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r != ' ' && !unicode.IsPrint(r):
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// writeJSON writes v with every character that a terminal would act on as an escape, which JSON readers turn back.
+// writeJSON writes v with an escape for every character that a terminal interprets; JSON readers decode it.
 func writeJSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -105,13 +86,13 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// same are findings that differ in their platforms only.
+// same identifies findings that differ only in their platforms.
 type same struct {
 	Finding
 	platforms []string
 }
 
-// merged joins the findings of several platforms, in the report's order.
+// merged joins equal findings of several platforms, in the report's order.
 func (r *Report) merged() []same {
 	var out []same
 	at := map[string]int{}
@@ -130,11 +111,11 @@ func (r *Report) merged() []same {
 	return out
 }
 
-// most is how many places and findings of one rule the text shows.
+// most limits the places of a finding, and the findings of one rule, in the text.
 const (
 	mostPlaces   = 4
 	mostFindings = 20
-	mostOfOther  = 3 // findings of one rule, compared on a base that the image doesn't name
+	mostOfOther  = 3 // findings of one rule, if compared on a base that the image doesn't name
 	mostIdle     = 5
 )
 
@@ -147,7 +128,7 @@ func (r *Report) writeText(w io.Writer) error {
 	if r.OtherBase != "" {
 		most = mostOfOther
 		fmt.Fprintf(&b, "%s names another base than %s: %s; if that is its base, pass --base IMAGE@%[3]s, or --lock FILE\n\n",
-			safe(r.Reference), safe(r.Base), r.OtherBase)
+			rawname.Line(r.Reference), rawname.Line(r.Base), r.OtherBase)
 	}
 	for i := 0; i < len(findings); {
 		f := findings[i]
@@ -171,21 +152,21 @@ func (r *Report) writeText(w io.Writer) error {
 	}
 	r.Use.write(&b)
 	for _, u := range r.Unchecked {
-		fmt.Fprintf(&b, "not checked: %s\n", safe(u))
+		fmt.Fprintf(&b, "not checked: %s\n", rawname.Line(u))
 	}
-	fmt.Fprintf(&b, "%s: %s\n", safe(r.name()), r.summary())
+	fmt.Fprintf(&b, "%s: %s\n", rawname.Line(r.name()), r.summary())
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-// write writes what was used, and the largest files that were not.
+// write writes the used part, and the largest unused files.
 func (u *Use) write(b *bytes.Buffer) {
 	if u == nil {
 		return
 	}
 	fmt.Fprintf(b, "opened: %d of %d files, %s of %s", u.Opened.Files, u.All.Files, size(u.Opened.Bytes), size(u.All.Bytes))
 	for i, f := range u.Idle[:min(len(u.Idle), mostIdle)] {
-		fmt.Fprintf(b, "%s%s %s", map[bool]string{true: "; largest never opened: ", false: ", "}[i == 0], safe(f.Path), size(f.Bytes))
+		fmt.Fprintf(b, "%s%s %s", map[bool]string{true: "; largest never opened: ", false: ", "}[i == 0], rawname.Line(f.Path), size(f.Bytes))
 	}
 	b.WriteByte('\n')
 }
@@ -193,28 +174,28 @@ func (u *Use) write(b *bytes.Buffer) {
 func size(bytes int64) string { return humanize.Bytes(uint64(bytes)) } //nolint:gosec // a size is not negative
 
 func (f same) write(b *bytes.Buffer, platforms int) {
-	fmt.Fprintf(b, "  %s", safe(f.Message))
+	fmt.Fprintf(b, "  %s", rawname.Line(f.Message))
 	if len(f.platforms) < platforms && len(f.platforms) > 0 {
-		fmt.Fprintf(b, " [%s]", safe(strings.Join(f.platforms, ", ")))
+		fmt.Fprintf(b, " [%s]", rawname.Line(strings.Join(f.platforms, ", ")))
 	}
 	b.WriteByte('\n')
 	for i, p := range f.Places {
 		if i == mostPlaces {
-			fmt.Fprintf(b, "    … and %d more places\n", len(f.Places)-i)
+			fmt.Fprintf(b, "    … and %s\n", english.Plural(len(f.Places)-i, "more place", ""))
 			break
 		}
-		fmt.Fprintf(b, "    at %s", safe(p.String()))
+		fmt.Fprintf(b, "    at %s", rawname.Line(p.String()))
 		if p.Layer != "" {
-			fmt.Fprintf(b, " (layer %s)", safe(short(p.Layer)))
+			fmt.Fprintf(b, " (layer %s)", rawname.Line(shortDigest(p.Layer)))
 		}
 		b.WriteByte('\n')
 	}
 	if f.Source != "" {
-		fmt.Fprintf(b, "    by %s\n", safe(f.Source))
+		fmt.Fprintf(b, "    by %s\n", rawname.Line(f.Source))
 	}
 }
 
-// name is the image with its digest.
+// name returns the image's reference with its digest.
 func (r *Report) name() string {
 	if r.Digest == "" || strings.Contains(r.Reference, r.Digest) {
 		return r.Reference
@@ -222,7 +203,7 @@ func (r *Report) name() string {
 	return r.Reference + "@" + r.Digest
 }
 
-// Count counts the findings of a severity, those of several platforms once.
+// Count counts the findings of a severity; one on several platforms counts once.
 func (r *Report) Count(severity string) (n int) {
 	for _, f := range r.merged() {
 		if f.Severity == severity {
@@ -237,15 +218,15 @@ func (r *Report) summary() string {
 	if !r.Passed {
 		verdict = "not passed"
 	}
-	against := "profile " + safe(r.Profile)
+	against := "profile " + rawname.Line(r.Profile)
 	if r.Base != "" {
-		against += " on " + safe(r.Base)
+		against += " on " + rawname.Line(r.Base)
 	}
-	return fmt.Sprintf("%s: %s; %s, %d rules, %s, %s", verdict, r.proof(against), safe(strings.Join(r.Platforms, " and ")), len(r.Rules),
+	return fmt.Sprintf("%s: %s; %s, %s, %s, %s", verdict, r.proof(against), rawname.Line(strings.Join(r.Platforms, " and ")), english.Plural(len(r.Rules), "rule", ""),
 		english.Plural(r.Count(Error), "error", ""), english.Plural(r.Count(Warning), "warning", ""))
 }
 
-// proof says in a few words what was proven.
+// proof returns a short description of Proven.
 func (r *Report) proof(against string) string {
 	switch {
 	case r.Proven == ByDigest:
@@ -266,7 +247,7 @@ func byID() map[string]Rule {
 	return out
 }
 
-// ruleIDs are the rules of the report: those checked, and those that something was found by.
+// ruleIDs returns the rules of the report: those checked, and those with findings.
 func (r *Report) ruleIDs() []string {
 	out := slices.Clone(r.Rules)
 	for _, f := range r.Findings {
@@ -278,13 +259,13 @@ func (r *Report) ruleIDs() []string {
 
 func (r *Report) writeJUnit(w io.Writer) error {
 	known := byID()
-	suite := junit.Testsuite{Name: safe(r.name()), Package: "slimctl.verify." + safe(r.Profile), Time: "0"}
+	suite := junit.Testsuite{Name: rawname.Line(r.name()), Package: "slimctl.verify." + rawname.Line(r.Profile), Time: "0"}
 	for _, u := range r.Unchecked {
-		suite.AddProperty("unchecked", safe(u))
+		suite.AddProperty("unchecked", rawname.Line(u))
 	}
 	findings := r.merged()
 	for _, id := range r.ruleIDs() {
-		c := junit.Testcase{Name: id, Classname: "slimctl.verify." + safe(r.Profile), Time: "0"}
+		c := junit.Testcase{Name: id, Classname: "slimctl.verify." + rawname.Line(r.Profile), Time: "0"}
 		var text bytes.Buffer
 		var first string
 		failed := false
@@ -299,7 +280,7 @@ func (r *Report) writeJUnit(w io.Writer) error {
 		}
 		if failed {
 			fmt.Fprintf(&text, "fix: %s\n", known[id].Fix)
-			c.Failure = &junit.Result{Message: safe(first), Type: id, Data: cdata(text.String())}
+			c.Failure = &junit.Result{Message: rawname.Line(first), Type: id, Data: cdata(text.String())}
 		} else if text.Len() > 0 {
 			c.SystemOut = &junit.Output{Data: cdata(text.String())}
 		}
@@ -313,10 +294,10 @@ func (r *Report) writeJUnit(w io.Writer) error {
 	return suites.WriteXML(w)
 }
 
-// cdata breaks the one mark that ends a CDATA section up.
+// cdata splits "]]>", the only text that ends a CDATA section.
 func cdata(s string) string { return strings.ReplaceAll(s, "]]>", "]] >") }
 
-// The parts of SARIF that a report has (SARIF 2.1.0, sections 3.13 to 3.49).
+// The used parts of SARIF 2.1.0 (sections 3.13 to 3.49).
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -379,12 +360,12 @@ type (
 	}
 )
 
-// rootfs is what places in the image are relative to.
+// rootfs is the base of the places in the image.
 const rootfs = "ROOTFS"
 
 func (r *Report) sarif() sarifLog {
 	run := sarifRun{Results: []sarifResult{}, OriginalURIBaseIDs: map[string]sarifArtifact{
-		rootfs: {URI: "file:///", Description: &sarifText{"the root of the image " + safe(r.name())}},
+		rootfs: {URI: "file:///", Description: &sarifText{"the root of the image " + rawname.Line(r.name())}},
 	}}
 	run.Tool.Driver.Name, run.Tool.Driver.InformationURI = "slimctl verify", "https://github.com/slimctl/slimctl"
 	run.Tool.Driver.Rules = []sarifRule{}
@@ -400,12 +381,12 @@ func (r *Report) sarif() sarifLog {
 	}
 	for _, f := range r.Findings {
 		result := sarifResult{
-			RuleID: f.Rule, RuleIndex: slices.Index(ids, f.Rule), Level: level(f.Severity), Message: sarifText{safe(f.Message)},
+			RuleID: f.Rule, RuleIndex: slices.Index(ids, f.Rule), Level: level(f.Severity), Message: sarifText{rawname.Line(f.Message)},
 			Fingerprints: map[string]string{"slimctl/v1": f.fingerprint()}, Properties: map[string]string{},
 		}
 		for key, value := range map[string]string{"platform": f.Platform, "subject": f.Subject, "profile": f.Source} {
 			if value != "" {
-				result.Properties[key] = safe(value)
+				result.Properties[key] = rawname.Line(value)
 			}
 		}
 		for _, p := range f.Places {
@@ -416,20 +397,20 @@ func (r *Report) sarif() sarifLog {
 				at.Physical.Region = &sarifRegion{p.Line}
 			}
 			if p.Layer != "" {
-				at.Message = &sarifText{"layer " + safe(p.Layer)}
+				at.Message = &sarifText{"layer " + rawname.Line(p.Layer)}
 			}
 			result.Locations = append(result.Locations, at)
 		}
 		if len(f.Places) == 0 {
-			name := safe(strings.TrimSpace(r.Reference + " " + f.Subject))
-			result.Locations = []sarifLocation{{Logical: []sarifLogical{{Name: safe(f.Subject), FullyQualifiedName: name}}}}
+			name := rawname.Line(strings.TrimSpace(r.Reference + " " + f.Subject))
+			result.Locations = []sarifLocation{{Logical: []sarifLogical{{Name: rawname.Line(f.Subject), FullyQualifiedName: name}}}}
 		}
 		run.Results = append(run.Results, result)
 	}
 	return sarifLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run}}
 }
 
-// level is SARIF's word for a severity; they are the same.
+// level returns SARIF's word for a severity; they are equal.
 func level(severity string) string {
 	if rank(severity) == 0 {
 		return Error
@@ -437,7 +418,7 @@ func level(severity string) string {
 	return severity
 }
 
-// fingerprint is the same for the same finding in another build: neither lines nor layers nor digests are in it.
+// fingerprint is stable for one finding across builds: it contains no lines, layers or digests.
 func (f Finding) fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", f.Rule, f.Platform, f.Subject)

@@ -9,12 +9,12 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// compareRules are checked by (*checker).compare, on an image that there is something to compare with.
+// compareRules lists the rules of (*checker).compare, for an image with an expected image.
 var compareRules = []rule{
 	{Rule: indexRule}, {Rule: manifestRule}, {Rule: annotationRule}, {Rule: configRule}, {Rule: historyRule}, {Rule: baseLayerRule}, {Rule: layerRule}, {Rule: fileRule}, {Rule: ledgerRule},
 }
 
-// treeRules are checked besides where other layers are accepted.
+// treeRules lists the additional rules with SameTree.
 var treeRules = []rule{
 	{Rule: Rule{
 		ID: "layer-archive", Title: "Every program that unpacks a layer above the base finds the same in it", Severity: Error,
@@ -23,7 +23,7 @@ var treeRules = []rule{
 	}, each: layersOdd},
 }
 
-// above is the position of the lowest layer that is not the base's; sure is false where nothing tells which those are.
+// above returns the position of the lowest layer above the base's; sure is false if that is unknown.
 func (h *held) above() (n int, sure bool) {
 	if len(h.want.Base) == 0 || !h.onBase() {
 		return len(h.Files.Layers), false
@@ -31,7 +31,7 @@ func (h *held) above() (n int, sure bool) {
 	return len(h.want.Base), true
 }
 
-// onBase says whether the image's lowest layers are the base's.
+// onBase reports whether the image's lowest layers are the base's.
 func (h *held) onBase() bool {
 	if len(h.want.Base) > len(h.Files.Layers) {
 		return false
@@ -44,7 +44,7 @@ func (h *held) onBase() bool {
 	return true
 }
 
-// layersOdd looks at the layers that are neither of the base nor of the image that the profile gives.
+// layersOdd checks the layers that belong neither to the base nor to the expected image.
 func layersOdd(h *held) {
 	var built []tree.Layer
 	by := []string{"gzip"}
@@ -59,15 +59,15 @@ func layersOdd(h *held) {
 			continue
 		}
 		if l.Foreign != "" {
-			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s is not written as a build writes it: %s", h.layer(i), l.Foreign)
+			h.reportFinding(fmt.Sprintf("layer %d", i+1), place("/", l), "%s is not written as a build writes it: %s", h.layer(i), l.Foreign)
 		}
 		if l.Compression != "" && !slices.Contains(by, l.Compression) {
-			h.found(fmt.Sprintf("layer %d", i+1), place("/", l), "%s has the compression %s; a build writes %s", h.layer(i), l.Compression, english.OxfordWordSeries(by, "or"))
+			h.reportFinding(fmt.Sprintf("layer %d", i+1), place("/", l), "%s has the compression %s; a build writes %s", h.layer(i), l.Compression, english.OxfordWordSeries(by, "or"))
 		}
 	}
 }
 
-// unread says how many layers of which platform were not read.
+// unread reports the number of unread layers of a platform.
 func unread(h *held) {
 	n := 0
 	for _, l := range h.Files.Layers {
@@ -76,12 +76,12 @@ func unread(h *held) {
 		}
 	}
 	if n > 0 {
-		h.unchecked("what %s hold, which were not read", english.Plural(n, "layer", ""))
+		h.addUnchecked("what %s hold, which were not read", english.Plural(n, "layer", ""))
 	}
 }
 
-// layer names a layer for a sentence.
+// layer returns a layer's name for a sentence.
 func (h *held) layer(i int) string {
 	l := h.Files.Layers[i]
-	return fmt.Sprintf("layer %d (%s)", i+1, short(l.Digest.String()))
+	return fmt.Sprintf("layer %d (%s)", i+1, shortDigest(l.Digest.String()))
 }

@@ -17,7 +17,7 @@ var listenerRules = []rule{
 	}, each: listenersUnknown},
 }
 
-// address writes an address as expect.Expect.Listeners does: "*:8080", "[::1]:8080", "unix:/run/x.sock".
+// address formats an address like expect.Expect.Listeners: "*:8080", "[::1]:8080", "unix:/run/x.sock".
 func address(host string, port int) string {
 	if strings.HasPrefix(host, "unix:") {
 		return host
@@ -38,7 +38,7 @@ func address(host string, port int) string {
 	return host + ":" + strconv.Itoa(port)
 }
 
-// canonical gives an address that is written whole as address does.
+// canonical converts a complete address to the form of address.
 func canonical(a string) string {
 	a = strings.TrimPrefix(strings.TrimPrefix(a, "http://"), "https://")
 	if file, ok := strings.CutPrefix(a, "unix:"); ok {
@@ -55,8 +55,8 @@ func canonical(a string) string {
 	return address(a[:i], port)
 }
 
-// listens says whether the profile has a listener of that address.
-func (h *held) listens(a string) bool {
+// hasListener reports whether the profile has a listener with that address.
+func (h *held) hasListener(a string) bool {
 	a = canonical(a)
 	return slices.ContainsFunc(h.want.Listeners, func(l string) bool { return canonical(l) == a })
 }
@@ -64,13 +64,13 @@ func (h *held) listens(a string) bool {
 func listenersUnknown(h *held) {
 	for _, l := range h.Surface.Listeners {
 		a := address(l.Address, l.Port)
-		if h.listens(a) {
+		if h.hasListener(a) {
 			continue
 		}
 		who := "everybody who reaches the container"
 		if l.Loopback {
 			who = "every program of the container"
 		}
-		h.found(a, []tree.Place{l.Place}, "%s listens on %s, for %s", l.By, a, who)
+		h.reportFinding(a, []tree.Place{l.Place}, "%s listens on %s, for %s", l.By, a, who)
 	}
 }

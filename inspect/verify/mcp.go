@@ -6,7 +6,6 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/inspect/mcp"
 )
 
 var mcpRules = []rule{
@@ -27,24 +26,12 @@ var mcpRules = []rule{
 	}, each: mcpTools},
 }
 
-// eachMCP visits the servers of every file, and those that no file names.
-func (h *held) eachMCP(visit func(s mcp.Server, config *mcp.Config)) {
-	for i := range h.Surface.MCP.Configs {
-		for _, s := range h.Surface.MCP.Configs[i].Servers {
-			visit(s, &h.Surface.MCP.Configs[i])
-		}
-	}
-	for _, s := range h.Surface.MCP.BuiltIn {
-		visit(s, nil)
-	}
-}
-
 func mcpServers(h *held) {
-	h.eachMCP(func(s mcp.Server, c *mcp.Config) {
+	for c, s := range h.Surface.MCP.Servers() {
 		if c != nil && !slices.Contains(h.want.MCPServers, s.Name) {
-			h.found(s.Name, []tree.Place{s.Place}, "%s has the MCP server %q; the profile has %s", c.Path, s.Name, list(h.want.MCPServers))
+			h.reportFinding(s.Name, []tree.Place{s.Place}, "%s has the MCP server %q; the profile has %s", c.Path, s.Name, joinNames(h.want.MCPServers))
 		}
-	})
+	}
 	live := 0
 	for _, c := range h.Surface.MCP.Configs {
 		names := map[string]int{}
@@ -53,12 +40,12 @@ func mcpServers(h *held) {
 		}
 		for _, name := range h.want.MCPServers {
 			if names[name] == 0 {
-				h.found(name, h.at(c.Path), "%s lacks the MCP server %q", c.Path, name)
+				h.reportFinding(name, h.at(c.Path), "%s lacks the MCP server %q", c.Path, name)
 			}
 		}
 		for name, n := range names {
 			if n > 1 {
-				h.found(name, h.at(c.Path), "%s has the MCP server %q %d times: which one counts is up to its reader", c.Path, name, n)
+				h.reportFinding(name, h.at(c.Path), "%s has the MCP server %q %d times: which one counts is up to its reader", c.Path, name, n)
 			}
 		}
 		if !c.Template {
@@ -66,54 +53,54 @@ func mcpServers(h *held) {
 		}
 	}
 	if live == 0 && len(h.want.MCPServers) > 0 {
-		h.found("", nil, "there is no mcp-hub.json, so the hub has no server")
+		h.reportFinding("", nil, "there is no mcp-hub.json, so the hub has no server")
 	}
 }
 
 func mcpCommands(h *held) {
-	h.eachMCP(func(s mcp.Server, c *mcp.Config) {
+	for c, s := range h.Surface.MCP.Servers() {
 		if c == nil || !slices.Contains(h.want.MCPServers, s.Name) {
-			return // found as what it is
+			continue // reported with its actual kind
 		}
 		at := []tree.Place{s.Place}
 		switch {
 		case s.Type != "stdio" || s.URL != "":
-			h.found(s.Name, at, "the MCP server %q is reached by %s %s", s.Name, s.Type, s.URL)
+			h.reportFinding(s.Name, at, "the MCP server %q is reached by %s %s", s.Name, s.Type, s.URL)
 		case !path.IsAbs(s.Command):
-			h.found(s.Name, at, "the MCP server %q runs %q, which is looked up in PATH", s.Name, s.Command)
-		case !h.laysProgram(image.Clean(s.Command)):
-			h.found(s.Name, at, "the MCP server %q runs %s, which is no program that the profile lays", s.Name, s.Command)
+			h.reportFinding(s.Name, at, "the MCP server %q runs %q, which is looked up in PATH", s.Name, s.Command)
+		case !h.isLaidProgram(image.Clean(s.Command)):
+			h.reportFinding(s.Name, at, "the MCP server %q runs %s, which is no program that the profile lays", s.Name, s.Command)
 		}
 		if s.Hidden {
-			h.found(s.Name, at, "the MCP server %q is hidden: its tools can be called and are not listed", s.Name)
+			h.reportFinding(s.Name, at, "the MCP server %q is hidden: its tools can be called and are not listed", s.Name)
 		}
 		for _, variable := range s.Env {
 			if loaders.MatchString(variable) || variable == "PATH" {
-				h.found(s.Name, at, "the MCP server %q is started with %s", s.Name, variable)
+				h.reportFinding(s.Name, at, "the MCP server %q is started with %s", s.Name, variable)
 			}
 		}
 		if s.Directory != "" {
-			h.found(s.Name, at, "the MCP server %q is started in %s", s.Name, s.Directory)
+			h.reportFinding(s.Name, at, "the MCP server %q is started in %s", s.Name, s.Directory)
 		}
-	})
+	}
 }
 
 func mcpTools(h *held) {
 	have := map[string]bool{}
-	h.eachMCP(func(s mcp.Server, _ *mcp.Config) {
+	for _, s := range h.Surface.MCP.Servers() {
 		for _, tool := range s.Tools {
 			have[tool] = true
 			if !slices.Contains(h.want.Tools, tool) {
-				h.found(tool, []tree.Place{s.Place}, "the MCP server %q has the tool %q; the profile has %s", s.Name, tool, list(h.want.Tools))
+				h.reportFinding(tool, []tree.Place{s.Place}, "the MCP server %q has the tool %q; the profile has %s", s.Name, tool, joinNames(h.want.Tools))
 			}
 		}
 		if s.Unknown {
-			h.found(s.Name, []tree.Place{s.Place}, "the tools of the MCP server %q are not known", s.Name)
+			h.reportFinding(s.Name, []tree.Place{s.Place}, "the tools of the MCP server %q are not known", s.Name)
 		}
-	})
+	}
 	for _, tool := range h.want.Tools {
 		if !have[tool] {
-			h.found(tool, nil, "no MCP server is known to have the tool %q", tool)
+			h.reportFinding(tool, nil, "no MCP server is known to have the tool %q", tool)
 		}
 	}
 }

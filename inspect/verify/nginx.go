@@ -3,12 +3,12 @@ package verify
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/nginx"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 var nginxRules = []rule{
@@ -54,11 +54,11 @@ var nginxRules = []rule{
 	}, each: nginxIncludes},
 }
 
-// nginxStreams finds what is no HTTP.
+// nginxStreams finds servers other than HTTP.
 func nginxStreams(h *held) {
 	h.eachServer(func(_ *nginx.Config, s *nginx.Server) {
 		if s.Protocol != "" {
-			h.found(serverName(s), []tree.Place{s.Place}, "the server %s is one for %s", serverName(s), s.Protocol)
+			h.reportFinding(serverName(s), []tree.Place{s.Place}, "the server %s is one for %s", serverName(s), s.Protocol)
 		}
 	})
 }
@@ -89,7 +89,7 @@ func nginxManyServers(h *held) {
 				places = append(places, s.Place)
 				names = append(names, fmt.Sprintf("%q", strings.Join(s.Names, " ")))
 			}
-			h.found(a, places, "%d servers listen on %s: %s", len(by[a]), a, list(names))
+			h.reportFinding(a, places, "%d servers listen on %s: %s", len(by[a]), a, joinNames(names))
 		}
 	}
 }
@@ -97,10 +97,10 @@ func nginxManyServers(h *held) {
 func nginxStarts(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, n := range c.Notes {
-			h.found("nginx", []tree.Place{n.Place}, "%s", n.Text)
+			h.reportFinding("nginx", []tree.Place{n.Place}, "%s", n.Text)
 		}
 		if len(c.Servers) == 0 {
-			h.found(c.Path, h.at(c.Path), "%s has no server", c.Path)
+			h.reportFinding(c.Path, h.at(c.Path), "%s has no server", c.Path)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func nginxStarts(h *held) {
 func nginxRegexes(h *held) {
 	h.eachLocation(func(l *location) {
 		if l.regex() && len(l.parents) == 0 {
-			h.found(l.name(), []tree.Place{l.Place}, "the route %s is a regular expression beside the others", l.name())
+			h.reportFinding(l.name(), []tree.Place{l.Place}, "the route %s is a regular expression beside the others", l.name())
 		}
 	})
 }
@@ -116,26 +116,26 @@ func nginxRegexes(h *held) {
 func nginxRawPaths(h *held) {
 	h.eachAnswer(func(a answer) {
 		if a.target.Kind == nginx.Proxy && a.target.RawURI {
-			h.found(a.name(), a.at, "the route %s leads to %s with the path as the client wrote it", a.name(), a.target.Value)
+			h.reportFinding(a.name(), a.at, "the route %s leads to %s with the path as the client wrote it", a.name(), a.target.Value)
 		}
 	})
 }
 
-// withQuery are the variables that hold the query.
-var withQuery = regexp.MustCompile(`\$\{?(request_uri|request|args|query_string|arg_\w+|is_args)\b`)
+// withQuery lists the variables that contain the query.
+var withQuery = lazyregexp.New(`\$\{?(request_uri|request|args|query_string|arg_\w+|is_args)\b`)
 
 func nginxRequestURI(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, m := range c.Maps {
 			parts := strings.Join(append(slices.Clip(m.Parts), m.Source), " ")
 			if len(m.Decides) > 0 && withQuery.MatchString(parts) {
-				h.found(m.Variable, []tree.Place{m.Place}, "%s is chosen by %s, which holds the query, and decides on %s", m.Variable, m.Source, list(m.Decides))
+				h.reportFinding(m.Variable, []tree.Place{m.Place}, "%s is chosen by %s, which holds the query, and decides on %s", m.Variable, m.Source, joinNames(m.Decides))
 			}
 		}
 	}
 	h.eachAnswer(func(a answer) {
 		if a.when != "" && answers(a.target) && withQuery.MatchString(a.when) {
-			h.found(a.name(), a.at, "the route %s %s: that holds the query", a.name(), does(a.target))
+			h.reportFinding(a.name(), a.at, "the route %s %s: that holds the query", a.name(), describeAction(a.target))
 		}
 	})
 }
@@ -143,14 +143,14 @@ func nginxRequestURI(h *held) {
 func nginxWritable(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, f := range append([]string{c.Path}, c.Files...) {
-			if who := h.writer(f); who != "" {
-				h.found(f, h.at(f), "nginx reads %s: %s", f, who)
+			if who := h.findWriter(f); who != "" {
+				h.reportFinding(f, h.at(f), "nginx reads %s: %s", f, who)
 			}
 		}
 		for _, i := range c.Includes {
 			if dir := path.Dir(i.Pattern); !strings.ContainsAny(dir, "*?[$") {
-				if who := h.writer(dir); who != "" {
-					h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s: %s", i.Pattern, who)
+				if who := h.findWriter(dir); who != "" {
+					h.reportFinding(i.Pattern, []tree.Place{i.Place}, "nginx includes %s: %s", i.Pattern, who)
 				}
 			}
 		}
@@ -161,18 +161,18 @@ func nginxIncludes(h *held) {
 	for _, c := range h.Surface.Nginx {
 		for _, i := range c.Includes {
 			if i.Glob || strings.ContainsAny(i.Pattern, "*?[") {
-				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes every %s", i.Pattern)
+				h.reportFinding(i.Pattern, []tree.Place{i.Place}, "nginx includes every %s", i.Pattern)
 			} else if i.Missing || len(i.Files) == 0 {
-				h.found(i.Pattern, []tree.Place{i.Place}, "nginx includes %s, which is not there", i.Pattern)
+				h.reportFinding(i.Pattern, []tree.Place{i.Place}, "nginx includes %s, which is not there", i.Pattern)
 			}
 			for _, f := range i.Files {
-				if !h.lays(f) {
-					h.found(f, []tree.Place{i.Place}, "nginx includes %s, which the profile does not lay", f)
+				if !h.isLaid(f) {
+					h.reportFinding(f, []tree.Place{i.Place}, "nginx includes %s, which the profile does not lay", f)
 				}
 			}
 		}
-		if !h.lays(c.Path) {
-			h.found(c.Path, h.at(c.Path), "nginx starts with %s, which the profile does not lay", c.Path)
+		if !h.isLaid(c.Path) {
+			h.reportFinding(c.Path, h.at(c.Path), "nginx starts with %s, which the profile does not lay", c.Path)
 		}
 	}
 }

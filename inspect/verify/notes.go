@@ -18,7 +18,7 @@ var noteRules = []rule{
 }
 
 func notUnderstood(h *held) {
-	other := map[tree.Note]bool{} // that other rules have
+	other := map[tree.Note]bool{} // covered by other rules
 	for _, c := range h.Surface.Nginx {
 		for _, n := range c.Notes {
 			other[n] = true
@@ -29,13 +29,13 @@ func notUnderstood(h *held) {
 	}
 	for _, n := range h.Surface.Notes {
 		if !other[n] {
-			h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
+			h.reportFinding(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
 		}
 	}
 }
 
 func packagesNotUnderstood(h *held) {
 	for _, n := range h.Packages.Notes {
-		h.found(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
+		h.reportFinding(n.Place.Path, []tree.Place{n.Place}, "%s", n.Text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
@@ -21,53 +22,56 @@ func matchesAny(globs []string, p string) bool {
 	})
 }
 
-// writer says who but root may change what is at p, by it or by a directory above it, symlinks followed; empty when nobody
-// may. What isn't there can be made by who may write the directory that it would be in.
-func (h *held) writer(p string) string {
-	p = image.Clean(p)
-	if to, err := h.Files.Resolve(p); err == nil {
-		p = to
-	}
-	for range 40 {
-		e, ok := h.Files.Lookup(p)
-		if !ok || e.Type != image.TypeSymlink {
-			break
-		}
-		next := e.Link
-		if !path.IsAbs(next) {
-			next = path.Join(path.Dir(p), next)
-		}
-		to, err := h.Files.Resolve(next)
-		if err != nil {
-			return fmt.Sprintf("%s leads nowhere", p)
-		}
-		p = to
-	}
-	sticky := false
-	for _, at := range append(image.Parents(p), p) {
-		e, ok := h.Files.Lookup(at)
+// findWriter returns an account other than root that can change the content of p: at p, through a directory above it, or
+// through a symlink on the way, which is followed as the kernel does. It returns "" if there is none. A missing path can
+// be created by a writer of its directory.
+func (h *held) findWriter(p string) string {
+	at, rest := "/", elements(p)
+	sticky := false // whether anybody may make files in at
+	for links := 0; len(rest) > 0; {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
+		e, ok := h.Files.Lookup(next)
 		if !ok {
 			if sticky {
-				return fmt.Sprintf("anybody may make %s", at)
+				return fmt.Sprintf("anybody may make %s", next)
 			}
 			return ""
 		}
-		// In a directory with the sticky bit nobody may replace what is another's.
-		if who := h.mayWrite(e); who != "" && (e.Mode&0o1000 == 0 || !e.IsDir()) {
-			return fmt.Sprintf("%s may write %s", who, at)
-		} else if who != "" {
-			sticky = true
+		who := h.mayWrite(e)
+		switch {
+		// In a directory with the sticky bit nobody but its owner can replace another's files.
+		case who != "" && (e.Mode&0o1000 == 0 || !e.IsDir() || e.UID != 0):
+			return fmt.Sprintf("%s may write %s", who, next)
+		case sticky && e.UID != 0: // a symlink
+			return fmt.Sprintf("user %d may replace %s", e.UID, next)
 		}
+		if e.Type != image.TypeSymlink {
+			at, sticky = next, who != ""
+			continue
+		}
+		if links++; links > 40 {
+			return fmt.Sprintf("%s leads nowhere", next)
+		}
+		if path.IsAbs(e.Link) {
+			at, sticky = "/", false
+		}
+		rest = append(elements(e.Link), rest...)
 	}
 	return ""
 }
 
-// mayWrite names an account other than root that may write e itself.
+// elements returns the elements of a path, without empty ones and ".".
+func elements(p string) []string {
+	return slices.DeleteFunc(strings.Split(p, "/"), func(name string) bool { return name == "" || name == "." })
+}
+
+// mayWrite returns an account other than root that can write e itself.
 func (h *held) mayWrite(e tree.Entry) string {
 	_, list := e.Xattrs["system.posix_acl_access"]
 	switch {
 	case e.Type == image.TypeSymlink:
-		return "" // a link has no mode
+		return "" // a symlink has no mode
 	case list:
 		return "who is on its access list"
 	case e.UID != 0:
@@ -80,12 +84,9 @@ func (h *held) mayWrite(e tree.Entry) string {
 	return ""
 }
 
-// inGroup says whether an account other than root is in a group. An unread /etc/group has everybody.
+// inGroup reports whether an account other than root is in a group.
 func (h *held) inGroup(gid int) bool {
 	p := h.Surface.Privilege
-	if p == nil {
-		return true
-	}
 	for _, u := range p.Users {
 		if u.UID != 0 && u.GID == gid {
 			return true

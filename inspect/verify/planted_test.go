@@ -56,7 +56,7 @@ func env(set ...string) func(*v1.ConfigFile) {
 	return func(c *v1.ConfigFile) { c.Config.Env = append(slices.Clip(c.Config.Env), set...) }
 }
 
-// replaced gives one variable, which must be there, another value.
+// replaced sets one variable, which must be there, to another value.
 func replaced(old, line string) func(*v1.ConfigFile) {
 	return func(c *v1.ConfigFile) { c.Config.Env[slices.Index(c.Config.Env, old)] = line }
 }

@@ -18,18 +18,18 @@ func platforms(k *checker) {
 		p := platformOf(img)
 		have[p]++
 		if k.in.Expect[p] == nil {
-			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("the image is there for %s, which the profile does not have", p)})
+			k.addFinding(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("the image is there for %s, which the profile does not have", p)})
 		}
 		if have[p] == 2 {
-			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there are several images for %s: which one is run is up to who pulls", p)})
+			k.addFinding(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there are several images for %s: which one is run is up to who pulls", p)})
 		}
 	}
 	for _, entry := range k.in.Ignored {
-		k.add(Finding{Subject: entry, Message: "the index has an entry that some runtimes run: " + entry})
+		k.addFinding(Finding{Subject: entry, Message: "the index has an entry that some runtimes run: " + entry})
 	}
 	for _, p := range sortedKeys(k.in.Expect) {
 		if have[p] == 0 {
-			k.add(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there is no image for %s, which profile %s publishes", p, k.in.Expect[p].Profile)})
+			k.addFinding(Finding{Platform: p, Subject: p, Message: fmt.Sprintf("there is no image for %s, which profile %s publishes", p, k.in.Expect[p].Profile)})
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (h *held) eachPrivileged(visit func(f privilege.File)) {
 func privilegedFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
 		if k := difference(f.Kinds, []string{privilege.WorldWritable, privilege.Device}); len(k) > 0 {
-			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s", strings.TrimSpace(fmt.Sprintf("%s (%d:%d, %04o) is %s %s", f.Entry.Path, f.Entry.UID, f.Entry.GID, f.Entry.Mode, strings.Join(k, ", "), f.Capabilities)))
+			h.reportFinding(f.Entry.Path, []tree.Place{f.Place}, "%s", strings.TrimSpace(fmt.Sprintf("%s (%d:%d, %04o) is %s %s", f.Entry.Path, f.Entry.UID, f.Entry.GID, f.Entry.Mode, strings.Join(k, ", "), f.Capabilities)))
 		}
 	})
 }
@@ -62,7 +62,7 @@ func privilegedFiles(h *held) {
 func writableFiles(h *held) {
 	h.eachPrivileged(func(f privilege.File) {
 		if slices.Contains(f.Kinds, privilege.WorldWritable) {
-			h.found(f.Entry.Path, []tree.Place{f.Place}, "everybody may write %s (%04o)", f.Entry.Path, f.Entry.Mode)
+			h.reportFinding(f.Entry.Path, []tree.Place{f.Place}, "everybody may write %s (%04o)", f.Entry.Path, f.Entry.Mode)
 		}
 	})
 }
@@ -70,7 +70,7 @@ func writableFiles(h *held) {
 func deviceFiles(h *held) {
 	for _, f := range h.Surface.Privilege.Files {
 		if slices.Contains(f.Kinds, privilege.Device) {
-			h.found(f.Entry.Path, []tree.Place{f.Place}, "%s is a %s device", f.Entry.Path, f.Entry.Type)
+			h.reportFinding(f.Entry.Path, []tree.Place{f.Place}, "%s is a %s device", f.Entry.Path, f.Entry.Type)
 		}
 	}
 }
@@ -79,15 +79,16 @@ func sudoRules(h *held) {
 	p := h.Surface.Privilege
 	_, there := h.Files.Stat("/usr/bin/sudo")
 	for _, n := range p.Sudo {
-		if !there && h.nobodys(n.Text) {
+		if !there && h.grantsNothing(n.Text) {
 			continue
 		}
-		h.found(n.Place.Path, []tree.Place{n.Place}, "a rule of sudo: %s", n.Text)
+		h.reportFinding(n.Place.Path, []tree.Place{n.Place}, "a rule of sudo: %s", n.Text)
 	}
 }
 
-// nobodys says whether a line of sudoers gives nothing to anybody: it is about root, a group that nobody is in, or a setting.
-func (h *held) nobodys(line string) bool {
+// grantsNothing reports whether a line of sudoers grants nothing to anyone: it is about root or an empty group, or is a
+// setting.
+func (h *held) grantsNothing(line string) bool {
 	who, _, _ := strings.Cut(strings.TrimSpace(line), " ")
 	who, _, _ = strings.Cut(who, "\t")
 	if who == "root" || who == "Defaults" {
@@ -105,41 +106,36 @@ func (h *held) nobodys(line string) bool {
 	return true
 }
 
-// noShells are what an account has that nobody logs in to.
+// noShells lists shells of accounts without login.
 var noShells = []string{"nologin", "false"}
 
 func accountLogins(h *held) {
 	p := h.Surface.Privilege
 	for _, u := range p.Users {
 		at := []tree.Place{u.Place}
-		if !slices.Contains(noShells, path.Base(u.Shell)) { // an empty one is /bin/sh (passwd(5))
-			h.found(u.Name, at, "the account %s has the shell %q", u.Name, u.Shell)
+		if !slices.Contains(noShells, path.Base(u.Shell)) { // an empty shell is /bin/sh (passwd(5))
+			h.reportFinding(u.Name, at, "the account %s has the shell %q", u.Name, u.Shell)
 		}
 		if u.Password != "locked" {
-			h.found(u.Name, at, "the password of %s is %s", u.Name, map[string]string{"none": "empty: anybody gets in"}[u.Password]+strings.TrimPrefix(u.Password, "none"))
+			h.reportFinding(u.Name, at, "the password of %s is %s", u.Name, map[string]string{"none": "empty: anybody gets in"}[u.Password]+strings.TrimPrefix(u.Password, "none"))
 		}
 	}
 }
 
 func accountRoots(h *held) {
 	p := h.Surface.Privilege
-	names := map[string]bool{}
 	for _, u := range p.Users {
 		at := []tree.Place{u.Place}
 		if u.UID == 0 && u.Name != "root" {
-			h.found(u.Name, at, "the account %s is root by another name", u.Name)
+			h.reportFinding(u.Name, at, "the account %s is root by another name", u.Name)
 		}
 		if u.GID == 0 && u.UID != 0 {
-			h.found(u.Name, at, "the account %s is in root's group", u.Name)
+			h.reportFinding(u.Name, at, "the account %s is in root's group", u.Name)
 		}
-		if names[u.Name] {
-			h.found(u.Name, at, "the account %s is there twice", u.Name)
-		}
-		names[u.Name] = true
 	}
 	for _, g := range p.Groups {
 		if members := difference(g.Members, []string{"root"}); len(members) > 0 {
-			h.found(g.Name, []tree.Place{g.Place}, "the group %s has %s", g.Name, list(members))
+			h.reportFinding(g.Name, []tree.Place{g.Place}, "the group %s has %s", g.Name, joinNames(members))
 		}
 	}
 }

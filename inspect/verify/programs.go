@@ -2,11 +2,11 @@ package verify
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 var programRules = []rule{
@@ -67,18 +67,18 @@ func programs(h *held) {
 	for _, p := range h.Surface.Programs {
 		have = append(have, p.Name)
 		if !slices.Contains(h.want.Programs, p.Name) {
-			h.found(p.Name, []tree.Place{p.Place}, "the program %q runs %s; the profile does not name it", p.Name, firstWord(p.Command))
+			h.reportFinding(p.Name, []tree.Place{p.Place}, "the program %q runs %s; the profile does not name it", p.Name, firstWord(p.Command))
 		}
 		if p.Kind != "program" {
-			h.found(p.Name, []tree.Place{p.Place}, "%q is a %s: the profile names plain programs", p.Name, p.Kind)
+			h.reportFinding(p.Name, []tree.Place{p.Place}, "%q is a %s: the profile names plain programs", p.Name, p.Kind)
 		}
 	}
 	for _, name := range difference(h.want.Programs, have) {
-		h.found(name, nil, "the program %q is not there", name)
+		h.reportFinding(name, nil, "the program %q is not there", name)
 	}
 	for i, name := range have {
 		if slices.Contains(have[:i], name) {
-			h.found(name, []tree.Place{h.Surface.Programs[i].Place}, "there are two programs %q", name)
+			h.reportFinding(name, []tree.Place{h.Surface.Programs[i].Place}, "there are two programs %q", name)
 		}
 	}
 }
@@ -86,10 +86,10 @@ func programs(h *held) {
 func programsDormant(h *held) {
 	for _, c := range h.Surface.Dormant {
 		for _, p := range c.Programs {
-			h.found(c.Path, []tree.Place{p.Place}, "%s holds the program %q and nothing reads it", c.Path, p.Name)
+			h.reportFinding(c.Path, []tree.Place{p.Place}, "%s holds the program %q and nothing reads it", c.Path, p.Name)
 		}
 		if len(c.Programs) == 0 {
-			h.found(c.Path, h.at(c.Path), "%s looks like a part of supervisord's configuration and nothing reads it", c.Path)
+			h.reportFinding(c.Path, h.at(c.Path), "%s looks like a part of supervisord's configuration and nothing reads it", c.Path)
 		}
 	}
 }
@@ -100,11 +100,11 @@ func programIncludes(h *held) {
 		return
 	}
 	for _, pattern := range c.Includes {
-		h.found(pattern, h.at(c.Path), "%s includes %s", c.Path, pattern)
+		h.reportFinding(pattern, h.at(c.Path), "%s includes %s", c.Path, pattern)
 	}
 	for _, f := range c.Files {
 		if f != c.Path {
-			h.found(f, h.at(f), "supervisord reads %s besides %s", f, c.Path)
+			h.reportFinding(f, h.at(f), "supervisord reads %s besides %s", f, c.Path)
 		}
 	}
 }
@@ -119,22 +119,22 @@ func programSockets(h *held) {
 		owner, _, _ := strings.Cut(s.Owner, ":")
 		switch {
 		case !path.IsAbs(s.Address):
-			h.found(s.Address, at, "supervisord is controlled over the network at %s", s.Address)
+			h.reportFinding(s.Address, at, "supervisord is controlled over the network at %s", s.Address)
 		case s.Mode != "" && (len(mode) != 3 || !strings.HasSuffix(mode, "00")):
-			h.found(s.Address, at, "the socket %s has mode %s: others than its owner reach it", s.Address, s.Mode)
+			h.reportFinding(s.Address, at, "the socket %s has mode %s: others than its owner reach it", s.Address, s.Mode)
 		case owner != "" && owner != "root" && owner != "0":
-			h.found(s.Address, at, "the socket %s belongs to %s", s.Address, s.Owner)
+			h.reportFinding(s.Address, at, "the socket %s belongs to %s", s.Address, s.Owner)
 		}
 	}
 }
 
-// setByInit are the variables that `browser-shell init` gives supervisord, each checked by it.
+// setByInit lists the variables that `browser-shell init` checks and sets for supervisord.
 var setByInit = []string{"SLIM_SUPERVISOR_USER", "SLIM_DESKTOP_USER", "SLIM_SERVICE_USER", "SLIM_NGINX_CONF", "SLIM_SCREEN", "SLIM_WINDOW", "SLIM_LANG"}
 
 func programVariables(h *held) {
 	for _, p := range h.Surface.Programs {
 		if bad := difference(p.Variables, setByInit); len(bad) > 0 {
-			h.found(p.Name, []tree.Place{p.Place}, "the program %q depends on %s", p.Name, list(bad))
+			h.reportFinding(p.Name, []tree.Place{p.Place}, "the program %q depends on %s", p.Name, joinNames(bad))
 		}
 	}
 }
@@ -143,13 +143,13 @@ func programAccounts(h *held) {
 	for _, p := range h.Surface.Programs {
 		account, _, _ := strings.Cut(p.User, ":")
 		if p.Name != "nginx" && slices.Contains([]string{"", "root", "0", "%(ENV_SLIM_SUPERVISOR_USER)s"}, account) {
-			h.found(p.Name, []tree.Place{p.Place}, "the program %q runs as root where supervisord does", p.Name)
+			h.reportFinding(p.Name, []tree.Place{p.Place}, "the program %q runs as root where supervisord does", p.Name)
 		}
 	}
 }
 
-// interpreters run what their arguments say, or another program that PATH leads to.
-var interpreters = regexp.MustCompile(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
+// interpreters lists programs that execute their arguments, or another program found through PATH.
+var interpreters = lazyregexp.New(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
 
 func programPaths(h *held) {
 	for _, p := range h.Surface.Programs {
@@ -157,14 +157,14 @@ func programPaths(h *held) {
 		program := firstWord(p.Command)
 		switch {
 		case program == "":
-			h.found(p.Name, at, "the program %q has no command", p.Name)
+			h.reportFinding(p.Name, at, "the program %q has no command", p.Name)
 		case !path.IsAbs(program):
-			h.found(p.Name, at, "the program %q runs %q, which is looked up in PATH", p.Name, program)
+			h.reportFinding(p.Name, at, "the program %q runs %q, which is looked up in PATH", p.Name, program)
 		case interpreters.MatchString(path.Base(program)):
-			h.found(p.Name, at, "the program %q runs %s, which starts what its arguments name", p.Name, program)
+			h.reportFinding(p.Name, at, "the program %q runs %s, which starts what its arguments name", p.Name, program)
 		default:
-			if who := h.writer(program); who != "" {
-				h.found(p.Name, at, "the program %q runs %s: %s", p.Name, program, who)
+			if who := h.findWriter(program); who != "" {
+				h.reportFinding(p.Name, at, "the program %q runs %s: %s", p.Name, program, who)
 			}
 		}
 		for dir := range strings.SplitSeq(p.Environment["PATH"], ":") {
@@ -172,39 +172,39 @@ func programPaths(h *held) {
 				continue
 			}
 			if !path.IsAbs(dir) {
-				h.found(p.Name, at, "the program %q has %q in its PATH, which depends on where it runs", p.Name, dir)
-			} else if who := h.writer(dir); who != "" {
-				h.found(p.Name, at, "the program %q has %s in its PATH: %s", p.Name, dir, who)
+				h.reportFinding(p.Name, at, "the program %q has %q in its PATH, which depends on where it runs", p.Name, dir)
+			} else if who := h.findWriter(dir); who != "" {
+				h.reportFinding(p.Name, at, "the program %q has %s in its PATH: %s", p.Name, dir, who)
 			}
 		}
 	}
 }
 
-// loaders are variables by which a program loads code or settings that are not its own: ld.so(8), python(1), node(1),
-// bash(1), perlrun(1), openssl-env(7).
-var loaders = regexp.MustCompile(`^(LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|GETCONF_DIR|MALLOC_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|WARNINGS|EXECUTABLE|PLATLIBDIR|CASEOK|PYCACHEPREFIX)|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|IFS|CDPATH|PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|XDG_(CONFIG|DATA)_(DIRS|HOME)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|FONTCONFIG_.*|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy)$`)
+// loaders lists variables by which a program loads other code or settings: ld.so(8), python(1), node(1), bash(1),
+// perlrun(1), openssl-env(7).
+var loaders = lazyregexp.New(`^(LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|GETCONF_DIR|MALLOC_.*|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|WARNINGS|EXECUTABLE|PLATLIBDIR|CASEOK|PYCACHEPREFIX)|NODE_(OPTIONS|PATH|EXTRA_CA_CERTS|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|IFS|CDPATH|PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|SSL_CERT_(FILE|DIR)|SSLKEYLOGFILE|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|XDG_(CONFIG|DATA)_(DIRS|HOME)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|FONTCONFIG_.*|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy)$`)
 
 func programLoaders(h *held) {
 	if c := h.Surface.Supervisord; c != nil {
 		for _, name := range sortedKeys(c.Environment) {
 			if loaders.MatchString(name) || name == "PATH" {
-				h.found("supervisord", h.at(c.Path), "supervisord gives every program %s", name)
+				h.reportFinding("supervisord", h.at(c.Path), "supervisord gives every program %s", name)
 			}
 		}
 	}
 	for _, p := range h.Surface.Programs {
 		for _, name := range sortedKeys(p.Environment) {
 			if loaders.MatchString(name) {
-				h.found(p.Name, []tree.Place{p.Place}, "the program %q is started with %s", p.Name, name)
+				h.reportFinding(p.Name, []tree.Place{p.Place}, "the program %q is started with %s", p.Name, name)
 			}
 		}
 	}
 }
 
-// openFlags are Chromium's switches that open it (content/public/common/content_switches.cc and others of Chromium).
-var openFlags = regexp.MustCompile(`^--(remote-debugging-(address|pipe)|remote-allow-origins|disable-web-security|disable-site-isolation.*|disable-features=.*(IsolateOrigins|SitePerProcess).*|allow-running-insecure-content|allow-file-access-from-files|allow-file-access|ignore-certificate-errors.*|load-extension|disable-extensions-except|load-component-extension|allow-legacy-extension-manifests|enable-automation|utility-cmd-prefix|renderer-cmd-prefix|gpu-launcher|ppapi-plugin-launcher|browser-subprocess-path|crash-dumps-dir|no-proxy-server|proxy-auto-detect|proxy-pac-url|ssl-key-log-file|log-net-log|policy-.*|allow-chrome-.*|enable-logging|auth-server-allowlist|js-flags|enable-blink-features|register-pepper-plugins|use-system-proxy-resolver|disable-policy.*|guest|app-shell.*)(=.*)?$`)
+// openFlags lists Chromium's flags that open it (content/public/common/content_switches.cc and others of Chromium).
+var openFlags = lazyregexp.New(`^--(remote-debugging-(address|pipe)|remote-allow-origins|disable-web-security|disable-site-isolation.*|disable-features=.*(IsolateOrigins|SitePerProcess).*|allow-running-insecure-content|allow-file-access-from-files|allow-file-access|ignore-certificate-errors.*|load-extension|disable-extensions-except|load-component-extension|allow-legacy-extension-manifests|enable-automation|utility-cmd-prefix|renderer-cmd-prefix|gpu-launcher|ppapi-plugin-launcher|browser-subprocess-path|crash-dumps-dir|no-proxy-server|proxy-auto-detect|proxy-pac-url|ssl-key-log-file|log-net-log|policy-.*|allow-chrome-.*|enable-logging|auth-server-allowlist|js-flags|enable-blink-features|register-pepper-plugins|use-system-proxy-resolver|disable-policy.*|guest|app-shell.*)(=.*)?$`)
 
-// proxyFlags send every request through the egress proxy; the managed policy says the same.
+// proxyFlags lists flags that send every request through the egress proxy; the managed policy does the same.
 var proxyFlags = []string{"--proxy-server=http://127.0.0.1:8118", "--proxy-bypass-list=<-loopback>"}
 
 func browserFlags(h *held) {
@@ -216,18 +216,18 @@ func browserFlags(h *held) {
 		words := strings.Fields(p.Command)
 		for _, w := range words {
 			if openFlags.MatchString(strings.Trim(w, `"'`)) {
-				h.found(w, at, "the browser is started with %s", w)
+				h.reportFinding(w, at, "the browser is started with %s", w)
 			}
 		}
 		for _, want := range proxyFlags {
 			name, _, _ := strings.Cut(want, "=")
 			for _, w := range words {
 				if w = strings.Trim(w, `"'`); strings.HasPrefix(w, name+"=") && w != want {
-					h.found(name, at, "the browser is started with %s instead of %s", w, want)
+					h.reportFinding(name, at, "the browser is started with %s instead of %s", w, want)
 				}
 			}
 			if !slices.Contains(words, want) {
-				h.found(name, at, "the browser is started without %s", want)
+				h.reportFinding(name, at, "the browser is started without %s", want)
 			}
 		}
 	}
@@ -240,13 +240,13 @@ func supervisordMain(h *held) {
 	}
 	switch {
 	case s.Start.Supervisord == "" || s.Supervisord == nil:
-		h.found("", nil, "no supervisord is seen to start, so nothing is known of programs")
-	case !h.lays(s.Start.Supervisord):
-		h.found(s.Start.Supervisord, h.at(s.Start.Supervisord), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
+		h.reportFinding("", nil, "no supervisord is seen to start, so nothing is known of programs")
+	case !h.isLaid(s.Start.Supervisord):
+		h.reportFinding(s.Start.Supervisord, h.at(s.Start.Supervisord), "supervisord starts with %s, which the profile does not lay", s.Start.Supervisord)
 	}
 }
 
-// firstWord is the program of a command, without quotes.
+// firstWord returns the program of a command, without quotes.
 func firstWord(command string) string {
 	words := strings.Fields(command)
 	if len(words) == 0 {

@@ -11,14 +11,14 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Reach returns a finding for each file of the base that programs opened where the image has all of the base, and that the image
-// lacks. opened has the files, with the program that opened each.
+// Reach returns a finding for each file of the base that the image lacks and programs opened in the image with the
+// complete base. opened maps files to the program that opened them.
 func Reach(platform string, opened map[string]string, base, files *tree.Image) []Finding {
 	rule := byID()[reachRule]
 	var out []Finding
 	for _, p := range slices.Sorted(maps.Keys(opened)) {
 		if e, ok := base.Lookup(p); !ok || e.IsDir() {
-			continue // of a layer of ours, or made while it ran
+			continue // from our layers, or created at run time
 		}
 		if _, ok := files.Lookup(p); ok {
 			continue
@@ -38,11 +38,11 @@ func opener(program string) string {
 	return program
 }
 
-// Use tells how much of an image was opened.
+// Use is the amount of an image that was opened.
 type Use struct {
 	Opened Amount `json:"opened"`
 	All    Amount `json:"all"`
-	// Idle are files that were never opened, the largest first.
+	// Idle lists files that were never opened, largest first.
 	Idle []IdleFile `json:"idle"`
 }
 
@@ -60,10 +60,10 @@ type IdleFile struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// maxIdle is how many idle files are named.
+// maxIdle limits the number of listed idle files.
 const maxIdle = 100
 
-// UseOf counts what of the files was opened.
+// UseOf counts the opened files.
 func UseOf(files *tree.Image, opened map[string]string) *Use {
 	u := &Use{Idle: []IdleFile{}}
 	for e := range files.Walk("/") {

@@ -3,12 +3,12 @@ package verify
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect/nginx"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 var routeRules = []rule{
@@ -44,7 +44,7 @@ var routeRules = []rule{
 	}, each: routesStatic},
 }
 
-// location is a location as it stands: in which configuration, server and other locations.
+// location is a location with its configuration, server and outer locations.
 type location struct {
 	*nginx.Location
 	config  *nginx.Config
@@ -52,7 +52,7 @@ type location struct {
 	parents []*nginx.Location // outermost first
 }
 
-// What a server block does itself, and what answers where there is no location, have these instead of a pattern.
+// The patterns for a server block's own directives, and for requests without a location.
 const (
 	wholeServer = "(server)"
 	noLocation  = "(no location)"
@@ -61,7 +61,7 @@ const (
 func (l *location) regex() bool { return strings.HasPrefix(l.Modifier, "~") }
 func (l *location) named() bool { return l.Modifier == "@" || strings.HasPrefix(l.Pattern, "@") }
 
-// name is modifier and pattern as written.
+// name returns modifier and pattern as in the file.
 func (l *location) name() string {
 	if l.Modifier == "" || l.Modifier == "@" {
 		return l.Modifier + strings.TrimPrefix(l.Pattern, l.Modifier)
@@ -69,16 +69,16 @@ func (l *location) name() string {
 	return l.Modifier + " " + l.Pattern
 }
 
-// answer is one of the ends that a request at a location can come to.
+// answer is one possible end of a request at a location.
 type answer struct {
 	*location
-	when   string // the condition, as written; empty for what answers without one
+	when   string // the condition in the file; empty for the end without one
 	target nginx.Target
 	auth   string
 	at     []tree.Place
 }
 
-// name is the location with the condition.
+// name returns the location with the condition.
 func (a answer) name() string {
 	if a.when == "" {
 		return a.location.name()
@@ -95,7 +95,7 @@ func (h *held) eachServer(visit func(c *nginx.Config, s *nginx.Server)) {
 	}
 }
 
-// eachLocation visits every location of every server, nested ones after those that they are in.
+// eachLocation visits every location of every server, nested ones after the outer ones.
 func (h *held) eachLocation(visit func(l *location)) {
 	h.eachServer(func(c *nginx.Config, s *nginx.Server) {
 		var walk func(locations []nginx.Location, parents []*nginx.Location)
@@ -109,8 +109,8 @@ func (h *held) eachLocation(visit func(l *location)) {
 	})
 }
 
-// eachAnswer visits every end: of each location, of each case of it, of what a server does before any location, and of what
-// answers without one.
+// eachAnswer visits every end: of each location and its cases, of a server's directives before any location, and of
+// requests without a location.
 func (h *held) eachAnswer(visit func(a answer)) {
 	ends := func(l *location) {
 		visit(answer{l, "", l.Target, l.Auth, []tree.Place{l.Place}})
@@ -133,7 +133,7 @@ func (h *held) eachAnswer(visit func(a answer)) {
 	h.eachLocation(ends)
 }
 
-// answers says whether something else than a refusal answers. What is not known answers.
+// answers reports whether the end may be something other than a refusal.
 func answers(t nginx.Target) bool {
 	switch t.Kind {
 	case nginx.Deny:
@@ -144,8 +144,8 @@ func answers(t nginx.Target) bool {
 	return true
 }
 
-// expected says whether the profile has a route like this one: as it stands, when it is exact or a prefix that ends in a
-// slash, or below one.
+// expected reports whether the profile has this route: the route itself, if it is exact or a prefix that ends in a
+// slash, or a route above it.
 func (h *held) expected(l *location) bool {
 	for _, p := range l.parents {
 		if h.expected(&location{p, l.config, l.server, nil}) && strings.HasSuffix(p.Pattern, "/") {
@@ -156,41 +156,41 @@ func (h *held) expected(l *location) bool {
 	return exact && slices.Contains(h.want.Routes, l.Pattern)
 }
 
-// asked has the server and URI of each auth_request, as serverKey and the pattern of an exact location.
+// asked maps the server and URI of each auth_request, as serverKey and the pattern of an exact location.
 func (h *held) asked() map[string]bool {
 	asked := map[string]bool{}
 	h.eachAnswer(func(a answer) { asked[serverKey(a.location)+a.auth] = true })
 	return asked
 }
 
-// question says whether an internal location is what auth_request asks, which routesGate looks at.
+// question reports whether an internal location is the target of an auth_request, which routesGate checks.
 func (a answer) question(asked map[string]bool) bool {
 	return a.Internal && a.Modifier == "=" && a.when == "" && a.target.Kind == nginx.Proxy && asked[serverKey(a.location)+a.Pattern]
 }
 
-// routesUnexpected takes internal locations for reached: an error_page, try_files or index may lead there, and any server that
-// requests are passed to may by X-Accel-Redirect. The gate's question has no body that goes out, and a text
-// without variables says nothing of the request and nothing of what runs.
+// routesUnexpected treats internal locations as reachable: an error_page, try_files or index may lead there, and so may
+// an upstream by X-Accel-Redirect. The target of auth_request sends no body to the client, and a text without variables
+// reveals nothing about the request or the programs.
 func routesUnexpected(h *held) {
 	asked := h.asked()
 	h.eachAnswer(func(a answer) {
 		switch {
 		case a.named():
-			h.found(a.name(), a.at, "the named location %s %s: others lead to it", a.name(), does(a.target))
+			h.reportFinding(a.name(), a.at, "the named location %s %s: others lead to it", a.name(), describeAction(a.target))
 		case !answers(a.target) || h.expected(a.location) || a.question(asked):
 		case a.Internal && a.target.Kind == nginx.Return && a.target.Status == 200 && !strings.Contains(a.target.Value, "$"):
 		case a.Internal:
-			h.found(a.name(), a.at, "the internal location %s %s: an error page, a try_files or the server behind a route leads there", a.name(), does(a.target))
+			h.reportFinding(a.name(), a.at, "the internal location %s %s: an error page, a try_files or the server behind a route leads there", a.name(), describeAction(a.target))
 		case slices.Contains(h.want.Routes, a.Pattern):
-			h.found(a.name(), a.at, "the route %s is no exact one: it answers every path that starts so, too", a.name())
+			h.reportFinding(a.name(), a.at, "the route %s is no exact one: it answers every path that starts so, too", a.name())
 		default:
-			h.found(a.name(), a.at, "the route %s answers: it %s", a.name(), does(a.target))
+			h.reportFinding(a.name(), a.at, "the route %s answers: it %s", a.name(), describeAction(a.target))
 		}
 	})
 }
 
-// does says what a target does, for a sentence.
-func does(t nginx.Target) string {
+// describeAction describes a target's action, for a sentence.
+func describeAction(t nginx.Target) string {
 	switch t.Kind {
 	case nginx.Proxy:
 		return "leads to " + t.Value
@@ -218,7 +218,7 @@ func serverName(s *nginx.Server) string {
 
 func routesMissing(h *held) {
 	if len(h.Surface.Nginx) == 0 && len(h.want.Routes) > 0 {
-		h.found("", nil, "no nginx is seen to start, so no route answers")
+		h.reportFinding("", nil, "no nginx is seen to start, so no route answers")
 	}
 	there := map[*nginx.Config]map[string]bool{}
 	h.eachAnswer(func(a answer) {
@@ -233,14 +233,14 @@ func routesMissing(h *held) {
 		c := &h.Surface.Nginx[i]
 		for _, want := range h.want.Routes {
 			if !there[c][want] {
-				h.found(want, h.at(c.Path), "the route %s does not answer", want)
+				h.reportFinding(want, h.at(c.Path), "the route %s does not answer", want)
 			}
 		}
 	}
 }
 
-// assets is what a location without a key may serve: files by their endings, below one that asks for it.
-var assets = regexp.MustCompile(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
+// assets lists the file endings that a location without a key may serve, below one that asks for it.
+var assets = lazyregexp.New(`\\\.\(\?:([a-z0-9?|]+)\)(\\z|\$)$`)
 
 func routesAuth(h *held) {
 	asked := h.asked()
@@ -249,14 +249,14 @@ func routesAuth(h *held) {
 			return
 		}
 		switch a.target.Kind {
-		case nginx.Return, nginx.Redirect, nginx.Rewrite: // where they lead asks; what they say is their own
+		case nginx.Return, nginx.Redirect, nginx.Rewrite: // their targets ask; they have no content of their own
 			return
 		case nginx.Static:
 			if n := len(a.parents); n > 0 && a.Modifier == "~" && assets.MatchString(a.Pattern) && a.parents[n-1].Auth != "" {
 				return
 			}
 		}
-		h.found(a.name(), a.at, "the route %s %s and asks nobody", a.name(), does(a.target))
+		h.reportFinding(a.name(), a.at, "the route %s %s and asks nobody", a.name(), describeAction(a.target))
 	})
 }
 
@@ -264,8 +264,8 @@ func serverKey(l *location) string {
 	return l.config.Path + "\x00" + l.config.Variant + "\x00" + l.server.Place.String() + "\x00" + serverName(l.server) + "\x00"
 }
 
-// isGate says whether a target is where browser-shell answers nginx's question (server/gate): no other path of its and no
-// other program decides who is let in.
+// isGate reports whether a target is browser-shell's answer to auth_request (server/gate): no other path or program may
+// decide about access.
 func isGate(t nginx.Target) bool {
 	return strings.HasSuffix(t.Value, "/auth") && len(t.Addresses) > 0 &&
 		!slices.ContainsFunc(t.Addresses, func(to string) bool { return !strings.HasPrefix(to, "unix:/") || path.Base(to) != "gate.sock" })
@@ -278,49 +278,49 @@ func routesGate(h *held) {
 		}
 		gate := a.server.Match(a.auth)
 		if strings.Contains(a.auth, "$") || gate == nil {
-			h.found(a.name(), a.at, "the route %s asks %s, and no location answers that", a.name(), a.auth)
+			h.reportFinding(a.name(), a.at, "the route %s asks %s, and no location answers that", a.name(), a.auth)
 			return
 		}
 		both := append(slices.Clip(a.at), gate.Place)
 		switch {
 		case gate.Target.Kind != nginx.Proxy:
-			h.found(a.name(), both, "the route %s asks %s, which %s by itself", a.name(), a.auth, does(gate.Target))
+			h.reportFinding(a.name(), both, "the route %s asks %s, which %s by itself", a.name(), a.auth, describeAction(gate.Target))
 		case !gate.Internal || gate.Modifier != "=":
-			h.found(a.name(), both, "the route %s asks %s, which is no exact internal location", a.name(), a.auth)
+			h.reportFinding(a.name(), both, "the route %s asks %s, which is no exact internal location", a.name(), a.auth)
 		case !isGate(gate.Target):
-			h.found(a.name(), both, "the route %s asks %s, which %s: that is not the gate", a.name(), a.auth, does(gate.Target))
+			h.reportFinding(a.name(), both, "the route %s asks %s, which %s: that is not the gate", a.name(), a.auth, describeAction(gate.Target))
 		case gate.Auth != "":
-			h.found(a.name(), both, "the route %s asks %s, which asks %s again", a.name(), a.auth, gate.Auth)
+			h.reportFinding(a.name(), both, "the route %s asks %s, which asks %s again", a.name(), a.auth, gate.Auth)
 		case len(gate.Cases) > 0:
-			h.found(a.name(), both, "the route %s asks %s, which answers otherwise %s", a.name(), a.auth, gate.Cases[0].When)
+			h.reportFinding(a.name(), both, "the route %s asks %s, which answers otherwise %s", a.name(), a.auth, gate.Cases[0].When)
 		}
 	})
 }
 
 func routesUpstream(h *held) {
 	h.eachAnswer(func(a answer) {
-		byQuery := withQuery.MatchString(strings.Join(a.target.Chosen, " ")) // which nginx-auth-by-request-uri finds
+		byQuery := withQuery.MatchString(strings.Join(a.target.Chosen, " ")) // covered by nginx-auth-by-request-uri
 		if a.target.Kind == nginx.Proxy || a.target.Kind == nginx.Rewrite && !byQuery {
 			for _, part := range a.target.Chosen {
-				h.found(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
+				h.reportFinding(a.name(), a.at, "the route %s leads to %s, and %s chooses where", a.name(), a.target.Value, part)
 			}
 		}
 		if a.target.Kind != nginx.Proxy {
 			return
 		}
 		if len(a.target.Addresses) == 0 && len(a.target.Chosen) == 0 {
-			h.found(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
+			h.reportFinding(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
 		}
 		for _, to := range a.target.Addresses {
-			if !h.full() && !h.listens(to) {
-				h.found(a.name(), a.at, "the route %s leads to %s", a.name(), to)
+			if !h.isFull() && !h.hasListener(to) {
+				h.reportFinding(a.name(), a.at, "the route %s leads to %s", a.name(), to)
 			}
 		}
 	})
 }
 
-// unserved are directories whose content is not for strangers.
-var unserved = regexp.MustCompile(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
+// unserved lists directories with private content.
+var unserved = lazyregexp.New(`^/($|(etc|root|home|run|var|proc|sys|dev|tmp|usr|bin|sbin|lib|output|opt/gem|opt/agent-browser)(/|$)|opt/?$)`)
 
 func routesStatic(h *held) {
 	h.eachAnswer(func(a answer) {
@@ -330,14 +330,14 @@ func routesStatic(h *held) {
 		dir := a.target.Value
 		switch {
 		case strings.Contains(dir, "$"):
-			h.found(a.name(), a.at, "the route %s serves %s, which the request chooses", a.name(), dir)
+			h.reportFinding(a.name(), a.at, "the route %s serves %s, which the request chooses", a.name(), dir)
 		case !path.IsAbs(dir) || unserved.MatchString(path.Clean(dir)):
-			h.found(a.name(), a.at, "the route %s serves files of %s", a.name(), dir)
+			h.reportFinding(a.name(), a.at, "the route %s serves files of %s", a.name(), dir)
 		case a.target.Escapes || a.Modifier != "=" && !a.regex() && strings.HasSuffix(a.Pattern, "/") != strings.HasSuffix(dir, "/"):
-			h.found(a.name(), a.at, "the route %s serves %s: only one of them ends in /", a.name(), dir)
+			h.reportFinding(a.name(), a.at, "the route %s serves %s: only one of them ends in /", a.name(), dir)
 		default:
 			if e, ok := h.Files.Stat(dir); ok && unserved.MatchString(e.Path) {
-				h.found(a.name(), a.at, "the route %s serves %s, which is %s", a.name(), dir, e.Path)
+				h.reportFinding(a.name(), a.at, "the route %s serves %s, which is %s", a.name(), dir, e.Path)
 			}
 		}
 	})

@@ -6,19 +6,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/expect"
 )
 
-// rule is a Rule with what checks it: each looks at the image of one platform, all at everything together.
+// rule is a Rule with its checks: each checks the image of one platform, all checks everything together.
 type rule struct {
 	Rule
 	each func(*held)
 	all  func(*checker)
 }
 
-// surfaceRules are checked on every image: they check the profile, on the tree that it gives.
+// surfaceRules lists the rules for every image: they check the profile, on its resulting tree.
 var surfaceRules = slices.Concat(
 	mcpRules, programRules, startRules, routeRules, nginxRules, listenerRules, fileRules, privilegeRules, secretRules, platformRules, noteRules,
 )
@@ -28,29 +30,29 @@ type checker struct {
 	ctx    context.Context
 	in     Input
 	held   []*held
-	rule   Rule // the one that is being checked
+	rule   Rule // the current one
 	report *Report
 	count  map[[2]string]int // of findings, by rule and platform
-	err    error             // the first trouble with reading
+	err    error             // the first error of reading
 }
 
-// mostOfARule is how many findings a rule has on one platform before the others are only counted: an image can be made to
+// mostOfARule limits the findings of a rule on one platform; further ones are only counted. An image can be made to
 // have a million.
 const mostOfARule = 500
 
-// full says that nothing more need be looked for.
-func (h *held) full() bool {
+// isFull reports whether further findings would only be counted.
+func (h *held) isFull() bool {
 	return h.count[[2]string{h.rule.ID, platformOf(h.Image)}] > 10*mostOfARule
 }
 
-// held is an image with what it is held against.
+// held is an image with its expectation.
 type held struct {
 	*checker
 	*inspect.Image
 	want *expect.Expect
 }
 
-// platformOf is os/arch with the variant, if any; linux/arm64/v8 is what linux/arm64 means (OCI image index, "variant").
+// platformOf returns os/arch with the variant, if any; linux/arm64/v8 equals linux/arm64 (OCI image index, "variant").
 func platformOf(img *inspect.Image) string {
 	p := img.Platform
 	s := p.OS + "/" + p.Architecture
@@ -60,19 +62,19 @@ func platformOf(img *inspect.Image) string {
 	return s
 }
 
-// found reports a finding of the rule that is being checked. what is its subject.
-func (h *held) found(what string, places []tree.Place, format string, args ...any) {
-	h.foundIn("", what, places, format, args...)
+// reportFinding adds a finding of the current rule; what is its subject.
+func (h *held) reportFinding(what string, places []tree.Place, format string, args ...any) {
+	h.reportFindingAt("", what, places, format, args...)
 }
 
-// foundIn is found with the profile's line that it is held against.
-func (h *held) foundIn(source, what string, places []tree.Place, format string, args ...any) {
-	h.add(Finding{
+// reportFindingAt adds a finding with the profile's line to which it relates.
+func (h *held) reportFindingAt(source, what string, places []tree.Place, format string, args ...any) {
+	h.addFinding(Finding{
 		Platform: platformOf(h.Image), Subject: what, Places: places, Source: source, Message: fmt.Sprintf(format, args...),
 	})
 }
 
-func (k *checker) add(f Finding) {
+func (k *checker) addFinding(f Finding) {
 	of := [2]string{k.rule.ID, f.Platform}
 	if k.count[of]++; k.count[of] > mostOfARule {
 		return
@@ -81,22 +83,22 @@ func (k *checker) add(f Finding) {
 	k.report.Findings = append(k.report.Findings, f)
 }
 
-// more tells of the findings that were only counted.
-func (k *checker) more() {
+// addCounted adds a finding with the number of those that were only counted.
+func (k *checker) addCounted() {
 	for _, platform := range append(k.report.Platforms, "") {
 		if n := k.count[[2]string{k.rule.ID, platform}] - mostOfARule; n > 0 {
 			k.report.Findings = append(k.report.Findings, Finding{
 				Rule: k.rule.ID, Severity: k.rule.Severity, Fix: k.rule.Fix, Platform: platform,
-				Message: fmt.Sprintf("%d more findings of this rule are not listed", n),
+				Message: english.Plural(n, "more finding of this rule is not listed", "more findings of this rule are not listed"),
 			})
 		}
 	}
 }
 
-// at is the file at p as evidence.
+// at returns the file at p as evidence.
 func (h *held) at(p string) []tree.Place { return []tree.Place{h.Files.Place(p, 0)} }
 
-// difference lists what of a the list b has not, in a's order, each once.
+// difference returns the unique elements of a that b lacks, in a's order.
 func difference(a, b []string) []string {
 	var out []string
 	for _, s := range a {
@@ -107,8 +109,8 @@ func difference(a, b []string) []string {
 	return out
 }
 
-// list writes names for a sentence; "none" when there is none, and the first few of many.
-func list(names []string) string {
+// joinNames joins names for a sentence; "none" if there is none, and the first few of many.
+func joinNames(names []string) string {
 	const most = 8
 	switch n := len(names); {
 	case n == 0:

@@ -299,6 +299,27 @@ var broken = map[string]map[string]func(*fixture){
 			f.base = append(f.base, image.Symlink("/usr/bin/linked", "/home/gem/nginx"))
 			f.surface.Programs[1].Command = "/usr/bin/linked"
 		},
+		"a link that is gem's": func(f *fixture) {
+			f.base = append(f.base, image.Symlink("/home/gem/linked", "/usr/sbin/nginx"))
+			f.surface.Programs[1].Command = "/home/gem/linked"
+		},
+		"by a directory's link that is gem's": func(f *fixture) {
+			f.base = append(f.base, image.Symlink("/home/gem/sbin", "/usr/sbin"))
+			f.surface.Programs[1].Command = "/home/gem/sbin/nginx"
+		},
+		"a link that is gem's in everybody's directory": func(f *fixture) {
+			f.base = append(f.base, image.Dir("/all", 0o1777), owned(image.Symlink("/all/linked", "/usr/sbin/nginx"), 1000, 1000))
+			f.surface.Programs[1].Command = "/all/linked"
+		},
+		"in gem's directory with the sticky bit": func(f *fixture) {
+			f.base = append(f.base, owned(image.Dir("/all", 0o1755), 1000, 1000), image.Symlink("/all/linked", "/usr/sbin/nginx"))
+			f.surface.Programs[1].Command = "/all/linked"
+		},
+		"through a link and back": func(f *fixture) {
+			f.base = append(f.base, image.Symlink("/usr/bin/linked", "alias/../nginx"), image.Symlink("/usr/bin/alias", "/home/gem/below"),
+				image.Dir("/home/gem/below", 0o755), image.Bytes("/usr/bin/nginx", 0o755, program(0x3e)), image.Bytes("/home/gem/nginx", 0o755, program(0x3e)))
+			f.surface.Programs[1].Command = "/usr/bin/linked"
+		},
 		"PATH":          func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/home/gem/.local/bin:/usr/bin" },
 		"relative PATH": func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/usr/bin:" },
 	},

@@ -50,17 +50,17 @@ func startEntrypoint(h *held) {
 	c := h.Surface.Config
 	command := slices.Concat(c.Entrypoint, c.Cmd)
 	if len(command) == 0 {
-		h.found("entrypoint", nil, "the image has neither entrypoint nor command: whoever starts it chooses")
+		h.reportFinding("entrypoint", nil, "the image has neither entrypoint nor command: whoever starts it chooses")
 		return
 	}
-	if !h.laysProgram(command[0]) {
-		h.found(command[0], h.at(command[0]), "the image starts %s, which is no program that the profile lays", command[0])
+	if !h.isLaidProgram(command[0]) {
+		h.reportFinding(command[0], h.at(command[0]), "the image starts %s, which is no program that the profile lays", command[0])
 	}
 }
 
 func startScripts(h *held) {
 	for _, s := range h.Surface.Start.Scripts {
-		h.found(s.Path, []tree.Place{s.Place}, "%s is run at the start, by %s", s.Path, s.By)
+		h.reportFinding(s.Path, []tree.Place{s.Place}, "%s is run at the start, by %s", s.Path, s.By)
 	}
 }
 
@@ -70,19 +70,19 @@ func startEnvironment(h *held) {
 		if len(s.Command) > 0 {
 			at = h.at(s.Command[0])
 		}
-		h.found("", at, "programs get the environment that the container is started with")
+		h.reportFinding("", at, "programs get the environment that the container is started with")
 	}
 }
 
 func switches(h *held) {
 	for _, s := range h.Surface.Start.Switches {
 		if !slices.Contains(h.want.Switches, s.Name) {
-			h.found(s.Name, s.Places, "%s changes what the image does (%s): %s", s.Name, s.Kind, s.Effect)
+			h.reportFinding(s.Name, s.Places, "%s changes what the image does (%s): %s", s.Name, s.Kind, s.Effect)
 		}
 	}
 }
 
-// harmlessSwitch is the one that opens nothing, whatever it says: browser-shell init takes names of time zones only.
+// harmlessSwitch is safe with any value: browser-shell init accepts names of time zones only.
 const harmlessSwitch = "TZ"
 
 func switchesSet(h *held) {
@@ -91,13 +91,13 @@ func switchesSet(h *held) {
 	for _, s := range h.Surface.Start.Switches {
 		names = append(names, s.Name)
 		if s.Kind == start.Auth && s.Set && s.Value != "" && set[s.Name] == "" {
-			h.found(s.Name, s.Places, "the image sets %s", s.Name)
+			h.reportFinding(s.Name, s.Places, "the image sets %s", s.Name)
 		}
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		if value := set[name]; value != "" && value != h.want.Env[name] && name != harmlessSwitch {
-			h.found(name, nil, "the image sets %s", name)
+			h.reportFinding(name, nil, "the image sets %s", name)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func loadersSet(h *held) {
 	for _, name := range sortedKeys(h.Surface.Config.Env) {
 		value := h.Surface.Config.Env[name]
 		if _, ours := h.want.Env[name]; value != "" && !ours && loaders.MatchString(name) {
-			h.found(name, nil, "the image sets %s", name)
+			h.reportFinding(name, nil, "the image sets %s", name)
 		}
 	}
 }
@@ -114,6 +114,6 @@ func loadersSet(h *held) {
 func autoload(h *held) {
 	const preload = "/etc/ld.so.preload"
 	if e, ok := h.Files.Lookup(preload); ok && (e.Size > 0 || e.Type != image.TypeFile) {
-		h.found(preload, h.at(preload), "%s loads code into every program", preload)
+		h.reportFinding(preload, h.at(preload), "%s loads code into every program", preload)
 	}
 }

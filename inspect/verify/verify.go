@@ -1,4 +1,4 @@
-// Package verify holds an image against what a profile expects, and tells every difference as a finding.
+// Package verify compares an image with a profile's expectation, and reports every difference as a finding.
 package verify
 
 import (
@@ -14,60 +14,60 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 )
 
-// Severities of a finding, by SARIF's words (SARIF 2.1.0, section 3.27.10).
+// Severities of a finding, in SARIF's words (SARIF 2.1.0, section 3.27.10).
 const (
-	Error   = "error"   // the image is not closed: the gate fails
-	Warning = "warning" // worth a look: the gate holds
+	Error   = "error"   // the image is not closed: verification fails
+	Warning = "warning" // needs attention: verification passes
 	Info    = "note"
 )
 
-// Rule is one thing that is checked.
+// Rule is one check.
 type Rule struct {
 	// ID is stable: "nginx-upstream".
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Severity string `json:"severity"`
-	// Why describes what an attacker does with an image that breaks the rule; Fix is the remedy.
+	// Why describes the attack on an image that violates the rule; Fix is the remedy.
 	Why string `json:"why"`
 	Fix string `json:"fix"`
-	// Holes are the letters of facts/aio-base.md 4.4 that the rule finds, for example "b".
+	// Holes lists the letters in facts/aio-base.md 4.4 of the holes that the rule finds, for example "b".
 	Holes []string `json:"holes,omitempty"`
-	// Dynamic is true for what only a running image shows.
+	// Dynamic is true if the rule needs a running image.
 	Dynamic bool `json:"dynamic,omitempty"`
 }
 
-// Finding is one difference between an image and what the profile expects.
+// Finding is one difference between an image and the profile's expectation.
 type Finding struct {
 	Rule     string `json:"rule"`
 	Severity string `json:"severity"`
 	Platform string `json:"platform,omitempty"`
-	// Message says what is wrong, with names.
+	// Message describes the problem, with names.
 	Message string `json:"message"`
-	// Places are the evidence; Subject what it is about: a route, a program, a variable.
+	// Places are the evidence; Subject is a route, a program or a variable.
 	Places  []tree.Place `json:"places,omitempty"`
 	Subject string       `json:"subject,omitempty"`
-	// Source is the profile's line that it is held against, as file:line:column.
+	// Source is the relevant line of the profile, as file:line:column.
 	Source string `json:"source,omitempty"`
 	Fix    string `json:"fix,omitempty"`
 }
 
-// Input is what Check works on.
+// Input is the input of Check.
 type Input struct {
-	// Images are as inspect.Read gives them.
+	// Images are results of inspect.Read.
 	Images []*inspect.Image
-	// Expect is one for each image, by platform.
+	// Expect has one entry for each image, by platform.
 	Expect map[string]*expect.Expect
-	// Ignored names the entries of the index that are neither images nor attestations; see image.Source.Ignored.
+	// Ignored lists the entries of the index that are neither images nor attestations; see image.Source.Ignored.
 	Ignored []string
-	// Index is the index as it is stored; nil for an image without one.
+	// Index is the stored index; nil for an image without one.
 	Index []byte
-	// Ledgers are the digests of the ledgers that refer to the images, by platform.
+	// Ledgers maps platforms to the digest of the ledger that refers to the image.
 	Ledgers map[string][]string
-	// FromDocker is true for an image that Docker kept, without its annotations.
+	// FromDocker is true for an image that Docker stored, without its annotations.
 	FromDocker bool
-	// Want is what the images are compared with; nil compares nothing.
+	// Want is the expected image; nil disables the comparison.
 	Want *Want
-	// SurfaceOnly lets an image pass that was compared with nothing: one that was built just now, or a stranger's.
+	// SurfaceOnly lets an image pass without a comparison: one that was just built, or a foreign one.
 	SurfaceOnly bool
 }
 
@@ -76,42 +76,43 @@ type Report struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
 	Profile   string `json:"profile"`
-	// Base is the base that the image was compared on, with its digest; empty where it was compared with nothing.
+	// Base is the base used for the comparison, with its digest; empty without a comparison.
 	Base string `json:"base,omitempty"`
 	// OtherBase is the digest of the base that the image's annotations name, if it isn't Base. The text begins with it.
 	OtherBase string   `json:"-"`
 	Platforms []string `json:"platforms"`
-	// Rules are the IDs of every rule that was checked.
+	// Rules lists the IDs of all checked rules.
 	Rules    []string  `json:"rules"`
 	Findings []Finding `json:"findings"`
-	// Proven says that the image is the one that the profile gives: ByDigest or ByTree; empty where it isn't, or was compared
-	// with nothing.
+	// Proven states that the image equals the expected one: ByDigest or ByTree. It is empty otherwise, or without a
+	// comparison.
 	Proven string `json:"proven,omitempty"`
-	// SurfaceOnly is true where the image was compared with nothing on purpose.
+	// SurfaceOnly is true if the comparison was disabled.
 	SurfaceOnly bool `json:"surfaceOnly,omitempty"`
-	// Passed is true when no finding is an Error, and the image is proven or SurfaceOnly.
+	// Passed is true if no finding is an Error, and the image is proven or SurfaceOnly.
 	Passed bool `json:"passed"`
-	// Use tells how much of an image with layers of its own was opened when it was booted.
+	// Use is the amount of an image with layers of its own that was opened when it was booted.
 	Use *Use `json:"use,omitempty"`
-	// Unchecked says what could not be looked at, and why.
+	// Unchecked lists impossible checks with their reasons.
 	Unchecked []string `json:"unchecked,omitempty"`
 }
 
-// Rules lists every rule, static ones first, sorted by ID.
+// Rules returns all rules, static ones first, sorted by ID.
 func Rules() []Rule {
 	var out []Rule
 	for _, r := range slices.Concat(surfaceRules, compareRules, treeRules) {
 		out = append(out, r.Rule)
 	}
 	slices.SortFunc(out, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
-	for _, r := range dynamicRules { // which are in order
+	for _, r := range dynamicRules { // already sorted
 		r.Dynamic = true
 		out = append(out, r)
 	}
 	return out
 }
 
-// Check checks every static rule. An error is trouble with reading an image; what an image does not say is a finding.
+// Check checks every static rule. An error reports that reading an image failed; missing content of an image is a
+// finding.
 func Check(ctx context.Context, in Input) (*Report, error) {
 	if len(in.Images) == 0 {
 		return nil, errors.New("no image to verify")
@@ -154,7 +155,7 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 				return nil, fmt.Errorf("rule %s, %s: %w", r.ID, platformOf(h.Image), err)
 			}
 		}
-		k.more()
+		k.addCounted()
 	}
 	slices.Sort(k.report.Rules)
 	slices.Sort(k.report.Unchecked)
@@ -163,8 +164,7 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 	return k.report, nil
 }
 
-// Add adds findings, puts all in order and says anew whether the image passed. Findings that differ in nothing but their
-// places become one.
+// Add adds findings, sorts all and updates Passed. Findings that differ only in their places become one.
 func (r *Report) Add(findings ...Finding) {
 	type key struct{ rule, platform, subject, message string }
 	at := map[key]int{}
@@ -195,10 +195,10 @@ func (r *Report) Add(findings ...Finding) {
 		(r.Proven != "" || r.SurfaceOnly)
 }
 
-// mostPlacesKept is how many places a finding has at most.
+// mostPlacesKept limits the places of a finding.
 const mostPlacesKept = 100
 
-// rank puts the gravest first; a severity that isn't one counts as an error.
+// rank sorts the gravest first; an unknown severity counts as an error.
 func rank(severity string) int {
 	switch severity {
 	case Info:

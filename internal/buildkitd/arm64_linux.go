@@ -17,13 +17,13 @@ import (
 const (
 	binfmtDir   = "/proc/sys/fs/binfmt_misc"
 	binfmtArm64 = binfmtDir + "/qemu-aarch64"
-	// Debian's qemu-user-static puts it there: flags POF, so that it works inside containers.
+	// binfmtConf is from Debian's qemu-user-static, with the flags POF, which make it work inside containers.
 	binfmtConf = "/usr/lib/binfmt.d/qemu-aarch64.conf"
 )
 
-// RegisterArm64 makes the kernel run linux/arm64 programs through qemu, so that a daemon started after it can do
-// RUN for that platform. It needs root and qemu-user-static: otherwise the test is skipped, or fails when CI is "true".
-// What it registered is taken back when the last test process that needs it is done.
+// RegisterArm64 makes the kernel run linux/arm64 programs with qemu, so that a daemon started afterwards can RUN for
+// that platform. It needs root and qemu-user-static; otherwise the test is skipped, or fails in CI. The last test
+// process that needs the registration removes it.
 func RegisterArm64(t testing.TB) {
 	t.Helper()
 	if runtime.GOARCH == "arm64" {
@@ -37,7 +37,7 @@ func RegisterArm64(t testing.TB) {
 	if err := lock.RLock(); err != nil {
 		t.Fatal(err)
 	}
-	// These say that a process of ours made the registration or the mount, and so may take it back.
+	// These files record that a process of ours made the registration or the mount, and so may remove it.
 	registered, mounted := lock.Path()+".registered", lock.Path()+".mounted"
 	t.Cleanup(func() {
 		lock.Unlock()

@@ -67,7 +67,7 @@ func TestArm64IsRegisteredForTheTestOnly(t *testing.T) {
 	}
 }
 
-// registration gives what is registered for arm64, and false while another process holds it.
+// registration returns what is registered for arm64, and false while another process holds it.
 func registration(t *testing.T) (text string, alone bool) {
 	t.Helper()
 	dir, err := toolsDir()

@@ -25,38 +25,38 @@ const (
 	stopTimeout  = 10 * time.Second
 )
 
-// Daemon is a private buildkitd of one test.
+// Daemon is a private buildkitd for one test.
 type Daemon struct {
-	// Addr is what client.New and buildctl's --addr take.
+	// Addr is the address for client.New and buildctl's --addr.
 	Addr string
-	// Root is where the daemon keeps its content and snapshots.
+	// Root is the directory of the daemon's content and snapshots.
 	Root string
-	// CanRun reports whether there is an OCI runtime, so that RUN works.
+	// CanRun reports whether RUN works, which needs an OCI runtime.
 	CanRun bool
 }
 
-// Start runs a buildkitd that listens on a unix socket, keeps everything in a temporary directory, collects no
-// garbage, and lets RUN steps use the host's network. It takes overlayfs snapshots where the kernel and the file
-// system allow, native ones elsewhere. Without runc in PATH it runs all but RUN. The daemon ends with the test, which
-// shows the daemon's log when it fails. More arguments are passed on. Start needs root: otherwise the test is skipped, or
-// fails when CI is "true".
+// Start starts a buildkitd that listens on a unix socket, keeps its state in a temporary directory, collects no
+// garbage, and gives RUN the host's network. It uses overlayfs snapshots if the kernel and the file system support
+// them, otherwise native ones. Without runc in PATH, RUN fails. The daemon ends with the test, which prints the
+// daemon's log if it fails. args are further arguments. Start needs root; otherwise the test is skipped, or fails in
+// CI.
 func Start(t testing.TB, args ...string) *Daemon {
 	t.Helper()
 	bin, _ := Ensure(t)
 	if os.Getuid() != 0 {
 		need.Missing(t, "buildkitd with file operations and RUN needs root")
 	}
-	// Not t.TempDir: a socket's path may have no more than 107 bytes.
+	// t.TempDir is too long: a socket's path is limited to 107 bytes.
 	sockDir := tempDir(t, "/tmp", "bkd-")
 	root := tempDir(t, "", "slimctl-buildkitd-")
 	d := &Daemon{Addr: "unix://" + filepath.Join(sockDir, "s"), Root: root}
-	runtimeBinary := "/bin/true" // never run: the daemon only insists on finding one
+	runtimeBinary := "/bin/true" // the daemon insists on a runtime, but never runs it
 	if runc, err := exec.LookPath("runc"); err == nil {
 		runtimeBinary, d.CanRun = runc, true
 	}
 	cmd := exec.Command(bin, append([]string{
 		"--config", os.DevNull, "--root", root, "--addr", d.Addr,
-		"--otel-socket-path", filepath.Join(sockDir, "t"), // daemons that start at once would remove one another's at its default
+		"--otel-socket-path", filepath.Join(sockDir, "t"), // at the default, daemons that start at once would remove each other's
 		"--containerd-worker=false", "--oci-worker=true", "--oci-worker-binary=" + runtimeBinary,
 		"--oci-worker-snapshotter=auto", "--oci-worker-net=host", "--oci-worker-gc=false",
 	}, args...)...)
@@ -64,7 +64,7 @@ func Start(t testing.TB, args ...string) *Daemon {
 	return d
 }
 
-// RequireRun ends the test unless RUN steps work.
+// RequireRun skips the test unless RUN works, or fails it in CI.
 func (d *Daemon) RequireRun(t testing.TB) {
 	t.Helper()
 	if !d.CanRun {
@@ -72,7 +72,7 @@ func (d *Daemon) RequireRun(t testing.TB) {
 	}
 }
 
-// Client opens a connection that ends with the test.
+// Client returns a connection that is closed at the end of the test.
 func (d *Daemon) Client(t testing.TB) *client.Client {
 	t.Helper()
 	c, err := client.New(t.Context(), d.Addr)
@@ -109,7 +109,7 @@ func (d *Daemon) run(t testing.TB, cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started, ended := make(chan error, 1), make(chan struct{})
 	go func() {
-		// The kernel sends Pdeathsig when the thread that started the child ends.
+		// The kernel sends Pdeathsig when the child's parent thread ends.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -125,7 +125,7 @@ func (d *Daemon) run(t testing.TB, cmd *exec.Cmd) {
 		stop(cmd.Process, ended)
 		if t.Failed() {
 			if out, err := os.ReadFile(logName); err == nil {
-				t.Logf("end of buildkitd's log:\n%s", tail(out, 60))
+				t.Logf("end of buildkitd's log:\n%s", tail(string(out), 60))
 			}
 		}
 	})
@@ -163,11 +163,11 @@ func stop(p *os.Process, ended <-chan struct{}) {
 	case <-ended:
 	case <-time.After(stopTimeout):
 	}
-	syscall.Kill(-p.Pid, syscall.SIGKILL) // its process group: also what RUN steps left behind
+	syscall.Kill(-p.Pid, syscall.SIGKILL) // its process group, with the remains of RUN steps
 	<-ended
 }
 
-// removeAll unmounts what is mounted below dir, deepest first, and removes dir.
+// removeAll unmounts everything below dir, deepest first, and removes dir.
 func removeAll(dir string) error {
 	mounts, err := mountsBelow(dir)
 	if err != nil {
@@ -190,7 +190,7 @@ func mountsBelow(dir string) ([]string, error) {
 	var out []string
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		// proc(5): the fifth field is the mount point, with white space as octal escapes; ours has none.
+		// The fifth field is the mount point, with white space as octal escapes (proc(5)); ours has none.
 		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
 			out = append(out, fields[4])
 		}

@@ -11,13 +11,13 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// Daemon is a private buildkitd of one test.
+// Daemon is a private buildkitd for one test.
 type Daemon struct {
 	Addr, Root string
 	CanRun     bool
 }
 
-// Start ends the test: buildkitd runs on Linux only.
+// Start ends the test, because buildkitd runs on Linux only.
 func Start(t testing.TB, _ ...string) *Daemon {
 	t.Helper()
 	Ensure(t)

@@ -1,5 +1,5 @@
-// Package buildkitd gives tests a real BuildKit: it builds buildkitd and buildctl once, from the Go module proxy, and
-// starts private daemons. It is for tests on Linux only; nothing of slimctl's product imports it.
+// Package buildkitd provides a real BuildKit for tests on Linux: it builds buildkitd and buildctl once, from the Go
+// module proxy, and starts private daemons. slimctl itself doesn't import it.
 package buildkitd
 
 import (
@@ -21,15 +21,15 @@ import (
 // Version is the BuildKit release that tests run: the one in go.mod.
 const Version = "v0.33.1"
 
-// buildTimeout is in minutes what a first build needs on two busy cores, three times over.
+// buildTimeout is three times the duration of a first build on two busy cores.
 const buildTimeout = 15 * time.Minute
 
-// The cache directory is read before any test can set HOME or XDG_CACHE_HOME to a directory of its own.
+// The cache directory is determined before any test can change HOME or XDG_CACHE_HOME.
 var cacheDir, cacheErr = os.UserCacheDir()
 
-// Ensure gives the paths of buildkitd and buildctl. The first call on a machine builds both (about two minutes) into
-// slimctl/tools/buildkit-VERSION of the user's cache directory; a file lock keeps test packages that run at the same
-// time from building twice. When they can't be had the test is skipped, or fails when CI is "true".
+// Ensure returns the paths of buildkitd and buildctl. The first call on a machine builds both (about a minute) into
+// slimctl/tools/buildkit-VERSION of the user's cache directory; a file lock prevents concurrent builds. If the build
+// fails, the test is skipped, or fails in CI.
 func Ensure(t testing.TB) (buildkitd, buildctl string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -53,7 +53,7 @@ func toolsDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// build makes buildctl first and buildkitd last, so that a buildkitd tells that both are there.
+// build makes buildctl first and buildkitd last, so that an existing buildkitd means that both exist.
 func build(dir string) error {
 	if present(dir) {
 		return nil
@@ -72,9 +72,13 @@ func build(dir string) error {
 	if err := writeModule(ctx, src); err != nil {
 		return err
 	}
+	overlay, err := writeOverlay(ctx, src)
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{"buildctl", "buildkitd"} {
 		tmp := filepath.Join(dir, name+".tmp")
-		if err := run(ctx, src, "go", "build", "-trimpath", "-mod=mod", "-gcflags=all=-dwarf=false",
+		if _, err := output(ctx, src, "go", "build", "-trimpath", "-mod=mod", "-overlay="+overlay,
 			"-ldflags", "-s -w -X github.com/moby/buildkit/version.Version="+Version,
 			"-o", tmp, "github.com/moby/buildkit/cmd/"+name); err != nil {
 			return err
@@ -95,9 +99,9 @@ func present(dir string) bool {
 	return true
 }
 
-// writeModule writes a module that BuildKit is built in. One of its own keeps the daemon's dependencies out of slimctl's, and
-// `go install PKG@VERSION` can't build it because BuildKit's go.mod has exclude directives. It begins with slimctl's go.mod:
-// what both compile is compiled once, if the versions are the same.
+// writeModule writes a module to build BuildKit in. It is separate, so that the daemon's dependencies stay out of
+// slimctl's, and needed because `go install PKG@VERSION` refuses BuildKit's exclude directives. It starts from
+// slimctl's go.mod, so that packages of the same version are compiled only once. GOFLAGS stays for the same reason.
 func writeModule(ctx context.Context, dir string) error {
 	ours, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
@@ -119,19 +123,22 @@ func writeModule(ctx context.Context, dir string) error {
 	return nil
 }
 
-func run(ctx context.Context, dir, name string, args ...string) error {
+// output runs a program in dir and returns its output without the final line end.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=", "GOGC=400", "PWD="+dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args[:2], " "), err, tail(out, 20))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=", "GOARCH=", "GOGC=400", "PWD="+dir)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args[:2], " "), err, tail(stderr.String(), 20))
 	}
-	return nil
+	return strings.TrimSpace(stdout.String()), nil
 }
 
-// tail gives the last n lines of out.
-func tail(out []byte, n int) string {
-	lines := strings.Split(strings.TrimRight(string(out), "\n"), "\n")
+// tail returns the last n lines of out.
+func tail(out string, n int) string {
+	lines := strings.Split(strings.TrimRight(out, "\n"), "\n")
 	if len(lines) > n {
 		lines = lines[len(lines)-n:]
 	}

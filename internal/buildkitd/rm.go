@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Rm compiles a static rm for platform, such as "linux/arm64", that knows `rm -rf -- PATH...` only: the one program
-// that RUN in a generated Dockerfile needs of a base. Put it at /bin/rm.
+// Rm compiles a static rm for platform, such as "linux/arm64". It supports only `rm -rf -- PATH...`, the one program
+// that a generated Dockerfile runs from the base. Put it at /bin/rm.
 func Rm(t testing.TB, platform string) []byte {
 	t.Helper()
 	_, arch, _ := strings.Cut(platform, "/")

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// accessTime returns when a file was last read; zero where that isn't noted.
+// accessTime returns the time of a file's last read, or zero if it isn't recorded.
 func accessTime(info fs.FileInfo) time.Time {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return time.Unix(st.Atim.Unix())

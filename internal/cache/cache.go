@@ -1,7 +1,8 @@
-// Package cache reports what slimctl's cache directory holds, and removes what was not used for a while. The packages that
-// write an entry own it; this one knows only the entries' names and the locks that their users hold.
+// Package cache lists the entries of slimctl's cache directory and removes unused ones. The packages that write entries
+// own them; this package knows only the entries' names and their users' locks.
 //
-// Nothing outside the directory is read or removed: all paths go through an os.Root, and a symbolic link is left as it is.
+// It reads and removes nothing outside the directory: all paths go through an os.Root, and symbolic links are not
+// followed.
 package cache
 
 import (
@@ -10,35 +11,36 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Room is one kind of what the cache holds.
+// Room is one kind of cache entries.
 type Room struct {
 	Name string `json:"name"`
-	// What says in a few words what the entries are.
+	// What describes the entries in a few words.
 	What    string `json:"what"`
 	Entries int    `json:"entries"`
 	// Bytes is the size of all files.
 	Bytes int64 `json:"bytes"`
-	// Used is when an entry was last read or written, as far as the file system notes it; zero for an empty room.
+	// Used is the time of the last use of an entry, as far as the file system records it; zero if there are none.
 	Used time.Time `json:"used,omitzero"`
-	// Kept counts, by the reason, the entries that Prune didn't remove though they were due.
+	// Kept counts, by reason, the due entries that Prune didn't remove.
 	Kept map[string]int `json:"kept,omitempty"`
 }
 
-// room is a Room's name and what its entries are called: slash paths in the cache directory.
+// room is a Room's name and the patterns of its entries: slash-separated paths in the cache directory.
 type room struct {
 	name, what string
-	entry      *regexp.Regexp
+	entry      *lazyregexp.Regexp
 }
 
-// temporary is the age below which an unfinished entry may belong to a running process.
+// temporary is the age up to which an unfinished entry may belong to a running process.
 const temporary = 24 * time.Hour
 
 const (
@@ -48,37 +50,37 @@ const (
 )
 
 var rooms = []room{
-	{"payload", "agent-browser, fetched by npm", regexp.MustCompile(`^payload/([0-9a-f]{64}(\.tgz)?|\.slimctl-tmp-\d+)$`)},
-	{"server", "browser-shell, compiled", regexp.MustCompile(`^server/([a-z0-9]+-[0-9a-f]{64}|\.slimctl-tmp-\d+)$`)},
-	{"layers", "layers that builds add", regexp.MustCompile(`^layers/v\d+(-\d)?/\.?[0-9a-f]{64}(-[0-9a-f]{64})?\.tar\.(gz|zst)(\.\d+)?$`)},
-	{"stripped", "layers of what stays of a base", regexp.MustCompile(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json|pins)(\.\d+)?$`)},
-	{"index", "lists of the files in layers", regexp.MustCompile(`^index/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
-	{"contents", "files of layers that diff compares", regexp.MustCompile(`^contents/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
-	{"verified", "blobs whose digest was checked", regexp.MustCompile(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},
-	{unpackedRoom, "layers that containers run from", regexp.MustCompile(`^unpacked/sha256/[0-9a-f]{64}(\.tmp)?$`)},
-	{"standin", "stand-ins of the base", regexp.MustCompile(`^\.?standin-[a-z]+(-[a-z])?-[0-9a-f]{16}(\.\d+)?$`)},
-	{"docker", "images that Docker has, as it saves them", regexp.MustCompile(`^docker/[^/]+$`)},
-	{"buildkitd", "state of --builder auto", regexp.MustCompile(`^buildkitd-\d+$`)},
-	{otherRoom, "anything else; never pruned", regexp.MustCompile(`^[^/]+$`)},
+	{"payload", "agent-browser, fetched by npm", lazyregexp.New(`^payload/([0-9a-f]{64}(\.tgz)?|\.slimctl-tmp-\d+)$`)},
+	{"server", "browser-shell, compiled", lazyregexp.New(`^server/([a-z0-9]+-[0-9a-f]{64}|\.slimctl-tmp-\d+)$`)},
+	{"layers", "layers that builds add", lazyregexp.New(`^layers/v\d+(-\d)?/\.?[0-9a-f]{64}(-[0-9a-f]{64})?\.tar\.(gz|zst)(\.\d+)?$`)},
+	{"stripped", "layers of what stays of a base", lazyregexp.New(`^stripped/v\d+/\.?[0-9a-f]{64}\.(tar\.(gz|zst)|json|pins)(\.\d+)?$`)},
+	{"index", "lists of the files in layers", lazyregexp.New(`^index/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
+	{"contents", "files of layers that diff compares", lazyregexp.New(`^contents/v\d+/\.?sha256-[0-9a-f]{64}\.idx(\.\d+)?$`)},
+	{"verified", "blobs whose digest was checked", lazyregexp.New(`^verified/\.?sha256-[0-9a-f]{64}\.json(\.\d+)?$`)},
+	{unpackedRoom, "layers that containers run from", lazyregexp.New(`^unpacked/sha256/[0-9a-f]{64}(\.tmp)?$`)},
+	{"standin", "stand-ins of the base", lazyregexp.New(`^\.?standin-[a-z]+(-[a-z])?-[0-9a-f]{16}(\.\d+)?$`)},
+	{"docker", "images that Docker has, as it saves them", lazyregexp.New(`^docker/[^/]+$`)},
+	{"buildkitd", "state of --builder auto", lazyregexp.New(`^buildkitd-\d+$`)},
+	{otherRoom, "anything else; never pruned", lazyregexp.New(`^[^/]+$`)},
 }
 
-// Options says what Prune removes.
+// Options selects what Prune removes.
 type Options struct {
-	// Unused is how long an entry must not have been used; 0 for any.
+	// Unused is the minimum time since an entry's last use; 0 is any.
 	Unused time.Duration
-	// DryRun removes nothing.
+	// DryRun only reports.
 	DryRun bool
-	// Now is the time that Unused counts back from; zero for the present.
+	// Now is the end of the time Unused; zero is the present.
 	Now time.Time
 }
 
-// Usage returns all rooms of the cache in dir. A dir that isn't there is an empty cache.
+// Usage returns all rooms of the cache in dir. A missing dir is an empty cache.
 func Usage(dir string) ([]Room, error) {
 	return visit(dir, func(*os.Root, entry, *Room) error { return nil })
 }
 
-// Prune removes from the cache in dir what wasn't used for o.Unused and what no other process holds locked. It returns the
-// rooms with what it removed, or would remove.
+// Prune removes entries that weren't used for o.Unused and that no other process locks. It returns the rooms with the
+// entries that it removed, or would remove with DryRun.
 func Prune(dir string, o Options) ([]Room, error) {
 	if o.Now.IsZero() {
 		o.Now = time.Now()
@@ -128,20 +130,20 @@ func Prune(dir string, o Options) ([]Room, error) {
 	return out, err
 }
 
-// entry is what is removed as one.
+// entry is a file or directory that is removed as a whole.
 type entry struct {
 	path string
 	size int64
 	used time.Time
 }
 
-// unfinished reports whether e is being written, or was when its process was killed.
+// unfinished reports whether e is being written, or was when its process died.
 func (e entry) unfinished() bool {
 	name := path.Base(e.path)
 	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasPrefix(name, "buildkitd-")
 }
 
-// visit calls do for each entry in dir, after it was counted in its room.
+// visit calls do for each entry in dir, after counting it in its room.
 func visit(dir string, do func(*os.Root, entry, *Room) error) ([]Room, error) {
 	if dir == "" {
 		return nil, errors.New("no cache directory: set HOME, or name one with --cache-dir DIR")
@@ -166,7 +168,7 @@ func visit(dir string, do func(*os.Root, entry, *Room) error) ([]Room, error) {
 		i := slices.IndexFunc(rooms, func(r room) bool { return r.entry.MatchString(name) })
 		e := entry{path: name}
 		if err := measure(root, &e); errors.Is(err, fs.ErrNotExist) {
-			continue // its process has just finished with it
+			continue // its process has just finished it
 		} else if err != nil {
 			return nil, err
 		}
@@ -182,7 +184,7 @@ func visit(dir string, do func(*os.Root, entry, *Room) error) ([]Room, error) {
 	return out, nil
 }
 
-// list returns the entries below dir: what a room claims, and at the top whatever no room is in.
+// list returns the entries below dir: those that match a room, and at the top everything outside the rooms.
 func list(root *os.Root, dir string) (out []string, err error) {
 	children, err := fs.ReadDir(root.FS(), dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +194,7 @@ func list(root *os.Root, dir string) (out []string, err error) {
 		name := path.Join(dir, c.Name())
 		switch {
 		case c.Type()&fs.ModeSymlink != 0, strings.HasSuffix(name, ".lock"):
-		case claimed(name):
+		case isClaimed(name):
 			out = append(out, name)
 		case c.IsDir() && (dir != "." || holdsRoom(name)):
 			below, berr := list(root, name)
@@ -204,18 +206,18 @@ func list(root *os.Root, dir string) (out []string, err error) {
 	return out, err
 }
 
-// claimed reports whether a room has an entry of that path.
-func claimed(name string) bool {
+// isClaimed reports whether a room's pattern matches the path.
+func isClaimed(name string) bool {
 	return slices.ContainsFunc(rooms[:len(rooms)-1], func(r room) bool { return r.entry.MatchString(name) })
 }
 
-// holdsRoom reports whether a directory at the top is a room's.
+// holdsRoom reports whether a top-level directory belongs to a room.
 func holdsRoom(name string) bool {
 	return slices.ContainsFunc(rooms[:len(rooms)-1], func(r room) bool { return r.name == name })
 }
 
-// measure fills in the size of an entry and when it was used. Only files count for the second: listing a directory, as
-// this does, reads it.
+// measure sets the size of an entry and the time of its last use. For the time only files count, because reading a
+// directory, as measure does, changes its access time.
 func measure(root *os.Root, e *entry) error {
 	return fs.WalkDir(root.FS(), e.path, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -238,7 +240,7 @@ func measure(root *os.Root, e *entry) error {
 				used = read
 			}
 		}
-		// The files of an unpacked layer and of a payload have times of their own: those beside them tell the use.
+		// Files of unpacked layers and payloads have original times; only the files beside them show the use.
 		if strings.Count(name, "/")-strings.Count(e.path, "/") <= 1 && used.After(e.used) {
 			e.used = used
 		}
@@ -246,12 +248,12 @@ func measure(root *os.Root, e *entry) error {
 	})
 }
 
-// lockEntry takes the lock that who makes or uses an entry holds. held reports that another process has it. An entry whose
-// lock file isn't there has no user.
+// lockEntry takes the lock that the maker or user of an entry holds. held reports that another process has it. An entry
+// without a lock file has no user.
 func lockEntry(root *os.Root, name string) (unlock func() error, held bool, err error) {
 	file := strings.TrimSuffix(name, ".tmp") + ".lock"
 	if strings.HasPrefix(name, "buildkitd-") {
-		file = path.Join(name, "buildkitd.lock") // its own
+		file = path.Join(name, "buildkitd.lock") // buildkitd's own
 	}
 	return lockFile(root, file, os.O_RDWR)
 }
@@ -274,8 +276,8 @@ func lockFile(root *os.Root, name string, flag int) (unlock func() error, held b
 	return f.Close, false, nil
 }
 
-// holdRuns keeps containers from starting until release. running says what uses the unpacked layers: a run, which is there
-// also after its slimctl was killed, until the next `slimctl run` ends its container.
+// holdRuns prevents containers from starting until release. running names a run that uses the unpacked layers. A run
+// exists also after its slimctl was killed, until the next `slimctl run` ends its container.
 func holdRuns(root *os.Root) (release func() error, running string, err error) {
 	if err := root.Mkdir(runsDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, "", err

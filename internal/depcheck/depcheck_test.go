@@ -26,14 +26,14 @@ var rooms = map[string][]string{
 		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
 
 	"build":                   {"build/ledger", "image", "image/output"},
-	"build/profile":           {},
+	"build/profile":           {"internal/lazyregexp", "internal/nearest"},
 	"build/resolve":           {"build", "build/keep", "build/ledger", "build/lock", "build/profile", "build/strip", "image", "image/tree", "internal/version"},
 	"build/lock":              {"build/profile", "build/strip", "image", "image/elf", "image/tree", "internal/rawname"},
 	"build/keep":              {"build/profile", "image", "image/deb822", "image/elf", "image/tree"},
 	"build/strip":             {"image", "image/tree", "internal/rawname"},
-	"build/ledger":            {"image", "internal/rawname"},
+	"build/ledger":            {"image", "internal/nearest", "internal/rawname"},
 	"build/ledger/ledgertest": {"build/ledger"},
-	"build/overlays":          {"image", "internal/version"},
+	"build/overlays":          {"image", "internal/capture", "internal/lazyregexp", "internal/version"},
 	"build/llb":               {"build", "image"},
 	"build/dockerfile":        {"build", "image"},
 	"build/embedded":          {"build", "build/ledger", "image"},
@@ -49,10 +49,10 @@ var rooms = map[string][]string{
 	"server/hub":          {"internal/lazyregexp", "server/audit", "server/hub/*", "server/output", "server/policy", "server/protocol", "server/strictjson"},
 	"server/hub/admin":    {"server/hub/upstream", "server/output"},
 	"server/hub/guard":    {"internal/lazyregexp", "server/strictjson"},
-	"server/hub/upstream": {"server/process"},
+	"server/hub/upstream": {"internal/capture", "server/process"},
 	"server/output":       {"internal/lazyregexp"},
 	"server/policy":       {"internal/lazyregexp", "server/strictjson"},
-	"server/process":      {},
+	"server/process":      {"internal/capture"},
 	"server/protocol":     {"internal/lazyregexp"},
 	"server/strictjson":   {},
 
@@ -65,24 +65,26 @@ var rooms = map[string][]string{
 	"inspect/size":        {"image", "image/tree", "inspect/packages"},
 	"inspect/shell":       {"image", "image/tree"},
 	"inspect/start":       {"image/tree", "inspect/shell"},
-	"inspect/supervisord": {"image", "image/tree"},
+	"inspect/supervisord": {"image", "image/tree", "internal/lazyregexp"},
 	"inspect/expect":      {},
-	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*"},
-	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
+	"inspect/diff":        {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
+	"inspect/verify":      {"image", "image/tree", "inspect", "inspect/*", "internal/lazyregexp", "internal/rawname"},
 	"inspect/acceptance":  {"image", "inspect/expect", "inspect/verify", "inspect/sandbox", "server/policy"}, // which page an image may open
 	"inspect/report":      {"image", "image/tree", "inspect", "inspect/*", "internal/rawname"},
 
-	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/tether", "server/audit", "server/egress", "server/policy", "internal/rawname"}, // one chain, one set of codes, what lets out
-	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "server", "server/policy", "server/protocol"},                                              // its tool, as the image has it
+	"inspect/sandbox":                            {"image", "inspect/sandbox/rootfs", "internal/capture", "internal/lazyregexp", "internal/tether", "server/audit", "server/egress", "server/policy", "internal/rawname"}, // one chain, one set of codes, what lets out
+	"inspect/sandbox/bridge":                     {"image/tree", "inspect/sandbox", "internal/rawname", "server", "server/policy", "server/protocol"},                                                                     // its tool, as the image has it
 	"inspect/sandbox/rootfs":                     {"image"},
 	"inspect/sandbox/sandboxtest":                {},
 	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},
-	"inspect/sandbox/compose":                    {"inspect/sandbox"},
+	"inspect/sandbox/compose":                    {"inspect/sandbox", "internal/lazyregexp"},
 
 	"internal/buildkitd":             {"internal/need"},
-	"internal/cache":                 {},
+	"internal/cache":                 {"internal/lazyregexp"},
+	"internal/nearest":               {},
 	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
+	"internal/capture":               {},
 	"internal/depcheck":              {},
 	"internal/docstest":              {},
 	"internal/version":               {},
@@ -104,12 +106,12 @@ var rooms = map[string][]string{
 	"bench/inspect":     {"bench/harness", "image", "image/output"},
 	"bench/strip":       {"bench/harness", "build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
 	"bench":             {"bench/harness", "internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
-	"cmd/browser-shell": {"internal/lazyregexp", "internal/tether", "internal/version", "server", "server/*"},
+	"cmd/browser-shell": {"internal/lazyregexp", "internal/rawname", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",
 		"internal/cache", "internal/standin", "internal/standin/live", // rooms of one command each
 		"build", "build/profile", "build/resolve", "image", "image/output", "image/tree", "inspect", "inspect/diff", "inspect/report", "inspect/verify",
-		"internal/progress", "internal/rawname", "internal/version", "profiles", "server/egress", "server/policy"}, // what it prints, and reads of flags
+		"internal/nearest", "internal/progress", "internal/rawname", "internal/version", "profiles", "server/egress", "server/policy"}, // what it prints, and reads of flags
 }
 
 // speakers are the packages that may import BuildKit, which weighs more than all the rest.

@@ -1,20 +1,20 @@
-// Package docstest runs the commands of a Markdown page as its reader would, and compares what they print with what the
-// page says. [Run] is all there is to it.
+// Package docstest runs the commands of a Markdown page and compares their output with the page. [Run] is its only
+// function.
 //
-// A page's console blocks are run, one after the other, in one directory:
+// The page's console blocks are run one after the other in one directory:
 //
 //	```console
 //	$ slimctl build --profile l0 --base standin:B --output type=oci,dest=out
 //	sha256:…
 //	```
 //
-// A line that begins with "$ " is a command, continued while it ends in a backslash; what follows up to the next one is what
-// it prints on standard output and error. There … stands for any text in a line, and a line of nothing else for any lines. A
-// command with no lines below it may print anything. A last line "[exit 3]" says that it ends with that status. One bash
-// runs all commands of a page, so that variables last; what is in the background at the end is ended. Blocks in an HTML
-// comment are run too, for what a reader has and a test has not.
+// A line that begins with "$ " is a command, which continues while lines end in a backslash. The lines up to the next
+// command are its expected standard output and error. There, … stands for any text in a line, and a line with only …
+// stands for any lines. The output of a command without such lines isn't checked. A last line "[exit 3]" is the expected
+// exit status. One bash runs all commands of a page, so variables persist; background processes are ended with it.
+// Blocks in HTML comments are run, too, for steps that a reader has done already.
 //
-// A block that names a file, as in "```yaml file=my.yaml", is written to that file. Every other block is left alone.
+// A block with a file name, as in "```yaml file=my.yaml", is written to that file. Other blocks are ignored.
 package docstest
 
 import (
@@ -33,23 +33,24 @@ import (
 
 // Options configures [Run].
 type Options struct {
-	// Dir is the directory that commands run in and files are written to.
+	// Dir is the working directory of the commands, and of the files to write.
 	Dir string
 	// Env is the environment of the commands.
 	Env []string
-	// Replace has pairs of old and new text: the old is replaced in files and commands before they are used, the new by
-	// the old in what is printed. So a page may name a public registry, and a test may run it on a private one.
+	// Replace holds pairs of old and new text. Run replaces the old by the new in files and commands, and the new by
+	// the old in the output. For example, a page names a public registry, and a test runs it with a private one.
 	Replace []string
 }
 
 // block is a fenced block of a page.
 type block struct {
-	line  int // of the fence, from 1
+	line  int // line of the fence, from 1
 	info  string
 	lines []string
 }
 
-// Run runs a page. It ends the test at the first command that prints or ends as the page doesn't say, naming the page's line.
+// Run runs a page. It ends the test at the first command whose output or exit status differs from the page, and names
+// the page's line.
 func Run(t testing.TB, page string, o Options) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -107,7 +108,7 @@ func Run(t testing.TB, page string, o Options) {
 type shell struct {
 	in  io.WriteCloser
 	out *bufio.Reader
-	end string // a line of its own after each command's output, with the exit status behind it
+	end string // a line printed after each command's output, followed by the exit status
 }
 
 func startShell(t testing.TB, o Options) *shell {
@@ -136,9 +137,9 @@ func startShell(t testing.TB, o Options) *shell {
 	return &shell{in: in, out: bufio.NewReader(read), end: rand.Text()}
 }
 
-// run returns what a command prints and its exit status.
+// run returns the output of a command and its exit status.
 func (s *shell) run(command string) (output string, exit int, err error) {
-	check := exec.Command("bash", "-n") // an open quotation mark would make bash wait for ever
+	check := exec.Command("bash", "-n") // an open quote would make bash wait forever
 	check.Stdin = strings.NewReader(command + "\n")
 	if said, err := check.CombinedOutput(); err != nil {
 		return string(said), 0, err
@@ -166,7 +167,7 @@ func (s *shell) run(command string) (output string, exit int, err error) {
 
 var fence = regexp.MustCompile("^(```+)(.*)$")
 
-// parseBlocks returns the fenced blocks of a page in their order.
+// parseBlocks returns the fenced blocks of a page in order.
 func parseBlocks(text string) []block {
 	var blocks []block
 	end := ""
@@ -186,7 +187,7 @@ func parseBlocks(text string) []block {
 	return blocks
 }
 
-// fileOf returns the file that a block is written to.
+// fileOf returns the file in a block's info string, file=NAME.
 func fileOf(info string) (name string, ok bool) {
 	for _, word := range strings.Fields(info) {
 		if name, ok = strings.CutPrefix(word, "file="); ok {
@@ -196,7 +197,7 @@ func fileOf(info string) (name string, ok bool) {
 	return "", false
 }
 
-// step is one command and what it prints.
+// step is one command with its expected output.
 type step struct {
 	line    int
 	command string
@@ -233,7 +234,7 @@ func parseSteps(b block) []step {
 	return steps
 }
 
-// pattern returns an expression that matches what a page says.
+// pattern returns a regular expression for the expected output.
 func pattern(lines []string) *regexp.Regexp {
 	var re strings.Builder
 	re.WriteString(`^`)

@@ -30,7 +30,7 @@ var (
 	ARM64 = v1.Platform{OS: "linux", Architecture: "arm64"}
 )
 
-// Layer makes a layer whose gzip is a little more than size bytes.
+// Layer returns a layer with a gzip of slightly more than size bytes.
 func Layer(t testing.TB, seed uint64, size int) v1.Layer {
 	t.Helper()
 	data := make([]byte, size)
@@ -62,7 +62,7 @@ func Layer(t testing.TB, seed uint64, size int) v1.Layer {
 	return l
 }
 
-// Image makes an image of layers.
+// Image returns an image of layers.
 func Image(t testing.TB, p v1.Platform, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	img := mutate.MediaType(empty.Image, ocitypes.OCIManifestSchema1)
@@ -79,7 +79,7 @@ func Image(t testing.TB, p v1.Platform, layers ...v1.Layer) v1.Image {
 	return img
 }
 
-// Index makes an index of images, the one at i for the platform at i.
+// Index returns an index of images; images[i] is for the platform ps[i].
 func Index(t testing.TB, ps []v1.Platform, images []v1.Image) v1.ImageIndex {
 	t.Helper()
 	idx := mutate.IndexMediaType(empty.Index, ocitypes.OCIImageIndex)
@@ -89,10 +89,10 @@ func Index(t testing.TB, ps []v1.Platform, images []v1.Image) v1.ImageIndex {
 	return idx
 }
 
-// LayersEach is how many layers each platform of Base has, one of them shared.
+// LayersEach is the number of layers per platform of Base, one of which is shared.
 const LayersEach = 4
 
-// Base is an index of two platforms with an attestation beside them; size is that of each layer, in bytes.
+// Base returns an index of two platforms with an attestation. size is the size of each layer, in bytes.
 func Base(t testing.TB, size int) v1.ImageIndex {
 	t.Helper()
 	shared := Layer(t, 1, size)
@@ -113,7 +113,7 @@ func Base(t testing.TB, size int) v1.ImageIndex {
 	}})
 }
 
-// WriteBase writes a base by go-containerregistry's own layout writer, under a tag, and gives the directory.
+// WriteBase writes a base with go-containerregistry's layout writer, under a tag, and returns the directory.
 func WriteBase(t testing.TB, idx v1.ImageIndex, tag string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")
@@ -127,7 +127,7 @@ func WriteBase(t testing.TB, idx v1.ImageIndex, tag string) string {
 	return dir
 }
 
-// Serve starts a registry for the time of the test.
+// Serve starts a registry that stops at the end of the test.
 func Serve(t testing.TB, o registry.Options) *registry.Server {
 	t.Helper()
 	s, err := registry.Serve(context.Background(), "", o)
@@ -138,7 +138,7 @@ func Serve(t testing.TB, o registry.Options) *registry.Server {
 	return s
 }
 
-// Digest is b's.
+// Digest returns b's digest.
 func Digest(t testing.TB, b interface{ Digest() (v1.Hash, error) }) v1.Hash {
 	t.Helper()
 	h, err := b.Digest()
@@ -148,7 +148,7 @@ func Digest(t testing.TB, b interface{ Digest() (v1.Hash, error) }) v1.Hash {
 	return h
 }
 
-// Tag reads a tag.
+// Tag parses a tag.
 func Tag(t testing.TB, s string) name.Tag {
 	t.Helper()
 	n, err := name.NewTag(s)
@@ -158,7 +158,7 @@ func Tag(t testing.TB, s string) name.Tag {
 	return n
 }
 
-// Files lists what is in dir, so that tests see whether anything half-written stayed.
+// Files lists the files in dir, to find half-written ones.
 func Files(t testing.TB, dir string) []string {
 	t.Helper()
 	es, err := os.ReadDir(dir)
@@ -172,7 +172,7 @@ func Files(t testing.TB, dir string) []string {
 	return out
 }
 
-// Flip changes one bit of a file in place, and gives the file its old times back.
+// Flip changes one bit of a file in place and restores its times.
 func Flip(t testing.TB, file string, off int64) {
 	t.Helper()
 	info, err := os.Stat(file)
@@ -197,7 +197,7 @@ func Flip(t testing.TB, file string, off int64) {
 	}
 }
 
-// Content reads a layer's blob to its end.
+// Content returns a layer's blob.
 func Content(t testing.TB, l v1.Layer) ([]byte, error) {
 	t.Helper()
 	rc, err := l.Compressed()

@@ -1,5 +1,5 @@
-// Package lazyregexp compiles regular expressions at their first use. A program that starts often and idles long, such
-// as browser-shell, then neither waits for nor keeps those that it doesn't need: `{1,256}` alone takes 60 kB.
+// Package lazyregexp compiles regular expressions at their first use. Programs that start often, and use few of theirs or
+// idle long, save the time and the memory: `{1,256}` alone takes 60 kB.
 package lazyregexp
 
 import (
@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// inTest compiles expressions at once, so that a wrong one fails every test of its package.
+// inTest is set in tests, where expressions are compiled at once so that an invalid one fails every test of its
+// package.
 var inTest = strings.HasSuffix(os.Args[0], ".test")
 
 // Regexp is a regular expression for package-level variables. Its methods are those of [regexp.Regexp].
@@ -18,7 +19,7 @@ type Regexp struct {
 	compiled func() *regexp.Regexp
 }
 
-// New returns a regular expression that is compiled when it is first used; a wrong one panics then.
+// New returns a regular expression that is compiled at its first use. An invalid one panics then.
 func New(expr string) *Regexp {
 	r := &Regexp{expr, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
 	if inTest {
@@ -29,5 +30,19 @@ func New(expr string) *Regexp {
 
 func (r *Regexp) String() string                       { return r.text }
 func (r *Regexp) MatchString(s string) bool            { return r.compiled().MatchString(s) }
+func (r *Regexp) Match(b []byte) bool                  { return r.compiled().Match(b) }
 func (r *Regexp) FindStringSubmatch(s string) []string { return r.compiled().FindStringSubmatch(s) }
 func (r *Regexp) FindSubmatch(b []byte) [][]byte       { return r.compiled().FindSubmatch(b) }
+func (r *Regexp) ReplaceAllString(src, by string) string {
+	return r.compiled().ReplaceAllString(src, by)
+}
+
+func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
+	return r.compiled().FindAllStringSubmatch(s, n)
+}
+func (r *Regexp) FindAllSubmatch(b []byte, n int) [][][]byte {
+	return r.compiled().FindAllSubmatch(b, n)
+}
+func (r *Regexp) ReplaceAllStringFunc(s string, by func(string) string) string {
+	return r.compiled().ReplaceAllStringFunc(s, by)
+}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// CPU gives the processor time of this process while do runs, which other work on the machine doesn't lengthen.
+// CPU returns the processor time of this process while do runs. Other processes don't affect it.
 func CPU(t testing.TB, do func()) time.Duration {
 	t.Helper()
 	used := func() time.Duration {

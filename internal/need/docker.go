@@ -16,8 +16,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Docker returns the address of a Docker daemon: the one of DOCKER_HOST, or its default, if it answers. Otherwise it starts
-// a private one, which ends with this process; for that it needs root and dockerd.
+// Docker returns the address of a Docker daemon: DOCKER_HOST or the default, if it answers. Otherwise it starts a
+// private one, which ends with this process. That requires root and dockerd.
 func Docker(t testing.TB) string {
 	t.Helper()
 	host := client.DefaultDockerHost
@@ -38,14 +38,14 @@ func Docker(t testing.TB) string {
 	return host
 }
 
-// privateDocker starts this process's own daemon. Its network namespace is empty, so that it leaves the machine's bridges
-// and firewall alone.
+// privateDocker starts a daemon for this process. Its network namespace is empty, so that it doesn't change the
+// machine's bridges and firewall.
 var privateDocker = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "slimctl-docker-")
 	if err != nil {
 		return "", err
 	}
-	if err := os.Chmod(dir, 0o711); err != nil { // the socket is for its group
+	if err := os.Chmod(dir, 0o711); err != nil { // the socket belongs to its group
 		return "", err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "daemon.json"), []byte("{}"), 0o600); err != nil {
@@ -56,7 +56,7 @@ var privateDocker = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer log.Close()
-	// The shell ends the daemon and removes the directory when this process has ended, however it does: that closes the pipe.
+	// The shell ends the daemon and removes the directory when this process ends in any way, which closes the pipe.
 	cmd := exec.Command("/bin/sh", "-c", `PATH=$PATH:/usr/sbin:/sbin
 unshare --net dockerd --config-file "$0/daemon.json" --host "unix://$0/socket" --data-root "$0/data" --exec-root "$0/exec" \
 	--pidfile "$0/pid" --bridge none --iptables=false --ip-forward=false --ip-masq=false </dev/null &
@@ -65,7 +65,7 @@ kill $!
 wait $!
 rm -rf "$0"`, dir)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal is for the tests
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal is for the tests only
 	alive, err := cmd.StdinPipe()
 	if err != nil {
 		return "", err
@@ -88,7 +88,8 @@ rm -rf "$0"`, dir)
 	}
 })
 
-// aliveUntilExit is the pipe whose end ends the daemon. Being reachable, it is not closed before.
+// aliveUntilExit holds the pipe that ends the daemon when it is closed. It must stay reachable, so that it isn't closed
+// early.
 var aliveUntilExit any
 
 func pingDocker(ctx context.Context, host string) error {

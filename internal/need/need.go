@@ -1,8 +1,10 @@
-// Package need says what a test needs of the machine it runs on. Where that is missing the test is skipped; in CI
-// (CI=true) it fails, since there nothing may be missing.
+// Package need provides what tests need from the machine. If it is missing, the test is skipped; in CI (CI=true) it
+// fails.
 package need
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,13 +12,13 @@ import (
 	"testing"
 )
 
-// Program gives the path of a program.
+// Program returns the path of a program.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	if p, err := exec.LookPath(name); err == nil {
 		return p
 	}
-	for _, dir := range []string{"/usr/sbin", "/sbin"} { // where Debian has nginx, outside of a user's PATH
+	for _, dir := range []string{"/usr/sbin", "/sbin"} { // Debian's place of nginx, which users don't have in PATH
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p
 		}
@@ -25,7 +27,7 @@ func Program(t testing.TB, name string) string {
 	return ""
 }
 
-// Missing ends a test that lacks something.
+// Missing skips a test that lacks something, or fails it in CI.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -34,71 +36,61 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Chromium gives the path of a real browser, for a long test.
+// Chromium returns the path of a real browser. The test must be a long one.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	long(t, "with a real Chromium")
+	requireLong(t, "with a real Chromium")
 	return Program(t, "chromium")
 }
 
-// Containers is for a long test that boots images: it needs root and runc.
+// Containers requires root and runc. The test must be a long one.
 func Containers(t testing.TB) {
 	t.Helper()
-	long(t, "in real containers")
+	requireLong(t, "in real containers")
 	if os.Geteuid() != 0 {
 		Missing(t, "containers need root")
 	}
 	Program(t, "runc")
 }
 
-// long skips tests that take minutes, unless SLIMCTL_LONG_TESTS=1 or in CI.
-func long(t testing.TB, how string) {
+// requireLong skips tests that take minutes, unless SLIMCTL_LONG_TESTS=1 or CI is set.
+func requireLong(t testing.TB, how string) {
 	t.Helper()
 	if os.Getenv("SLIMCTL_LONG_TESTS") != "1" && os.Getenv("CI") != "true" {
 		Missing(t, "set SLIMCTL_LONG_TESTS=1 to run it %s", how)
 	}
 }
 
-// SDKClient installs the pinned MCP SDKs of a directory with package.json, package-lock.json and client.mjs, once a machine.
-// It returns the path of client.mjs beside them.
+// SDKClient returns the path of client.mjs beside the MCP SDKs pinned in source (package.json, package-lock.json). npm
+// installs them once per machine.
 func SDKClient(t testing.TB, source string) string {
 	t.Helper()
 	npm := Program(t, "npm")
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, "slimctl", "e2e-client")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	fresh := true
+	files, sum := map[string][]byte{}, sha256.New()
 	for _, name := range []string{"package.json", "package-lock.json", "client.mjs"} {
 		text, err := os.ReadFile(filepath.Join(source, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		old, _ := os.ReadFile(filepath.Join(dir, name)) // not there: not the same
-		if string(old) == string(text) {
-			continue
+		files[name] = text
+		fmt.Fprintf(sum, "%d %s", len(text), text)
+	}
+	dir := cached(t, fmt.Sprintf("e2e-client-%.8x", sum.Sum(nil)), filepath.Join("node_modules", ".package-lock.json"), func(tmp string) {
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
-		fresh = fresh && name == "client.mjs"
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			t.Fatal(err)
+		cmd := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+		cmd.Dir = tmp
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("npm ci: %v\n%s", err, out)
 		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", ".package-lock.json")); err == nil && fresh {
-		return filepath.Join(dir, "client.mjs")
-	}
-	cmd := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
+	})
 	return filepath.Join(dir, "client.mjs")
 }
 
-// AgentBrowser gives the program of one agent-browser version, which npm installs once a machine. The versions before 0.20
+// AgentBrowser returns the program of an agent-browser version. npm installs it once per machine. Versions before 0.20
 // need node.
 func AgentBrowser(t testing.TB, version string) string {
 	t.Helper()
@@ -106,8 +98,8 @@ func AgentBrowser(t testing.TB, version string) string {
 	return installed(t, filepath.Join("agent-browser-tested", version), "agent-browser@"+version, "agent-browser/bin/agent-browser-linux-"+arch)
 }
 
-// FilesystemServer gives the script of an MCP server for node that reads and writes files of the directories named in its
-// arguments, one of the protocol's own. npm installs it once a machine.
+// FilesystemServer returns the script of an MCP server for node, one of the protocol's own, that accesses the
+// directories in its arguments. npm installs it once per machine.
 func FilesystemServer(t testing.TB) string {
 	t.Helper()
 	const server, version = "@modelcontextprotocol/server-filesystem", "2026.8.31"
@@ -115,7 +107,8 @@ func FilesystemServer(t testing.TB) string {
 	return installed(t, "mcp-server-filesystem-"+version, server+"@"+version, server+"/dist/index.js")
 }
 
-// DebianPackage returns the directory into which a package of this machine's Debian is unpacked, once a machine.
+// DebianPackage returns a directory with the unpacked content of a Debian package. It downloads the package once per
+// machine.
 func DebianPackage(t testing.TB, name string) string {
 	t.Helper()
 	apt, dpkg := Program(t, "apt-get"), Program(t, "dpkg-deb")
@@ -126,7 +119,7 @@ func DebianPackage(t testing.TB, name string) string {
 			out, err := cmd.CombinedOutput()
 			return string(out), err
 		}
-		if _, err := run(apt, "-q", "download", name); err != nil { // on a new machine apt has no lists yet
+		if _, err := run(apt, "-q", "download", name); err != nil { // a new machine has no package lists
 			_, _ = run(apt, "-q", "update")
 			if out, err := run(apt, "-q", "download", name); err != nil {
 				Missing(t, "apt-get download %s: %v\n%s", name, err, out)
@@ -145,7 +138,8 @@ func DebianPackage(t testing.TB, name string) string {
 	})
 }
 
-// installed returns the path of a file of an npm package, which it installs into dir of the cache if it isn't there.
+// installed returns the path of a file of an npm package. It installs the package in dir of the cache if the file isn't
+// there.
 func installed(t testing.TB, dir, pkg, file string) string {
 	t.Helper()
 	npm := Program(t, "npm")
@@ -156,14 +150,14 @@ func installed(t testing.TB, dir, pkg, file string) string {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			Missing(t, "npm install %s: %v\n%s", pkg, err, out)
 		}
-		if err := os.Chmod(filepath.Join(tmp, file), 0o755); err != nil { // npm gives agent-browser without the execute bit
+		if err := os.Chmod(filepath.Join(tmp, file), 0o755); err != nil { // agent-browser's package has no execute bit
 			t.Fatal(err)
 		}
 	})
 	return filepath.Join(dir, file)
 }
 
-// cached returns a directory of slimctl's cache, which fill makes when file isn't in it.
+// cached returns a directory of slimctl's cache. If file isn't in it, fill creates the content.
 func cached(t testing.TB, name, file string, fill func(dir string)) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

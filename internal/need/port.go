@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// lastPort is the port that FreePort returned last, at random at first: other test processes look for some, too.
+// lastPort is the last result of FreePort. It starts at random, because other test processes choose ports, too.
 var lastPort atomic.Int32
 
 func init() { lastPort.Store(20000 + rand.Int32N(10000)) }
 
-// FreePort returns a TCP port of the loopback address that nobody listens on, and never the same twice. It lies below those
-// that the kernel chooses from, so that nothing else on the machine takes it before it is used.
+// FreePort returns a TCP port of the loopback address that nobody listens on, each time another one. It is below the
+// kernel's range of ephemeral ports, so no other program gets it before its use.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for what has to happen. It is far longer than anything takes, since a machine that
-// runs many tests at once may leave one of them without a processor for seconds.
+// Patience is the longest wait for a condition. It is far longer than needed, because a machine that runs many tests at
+// once may leave one without a processor for seconds.
 const Patience = time.Minute
 
-// Eventually waits until ok says so, and ends the test when it never does; state says what there is instead.
+// Eventually waits until ok returns true, or ends the test with the text of state.
 func Eventually(t testing.TB, ok func() bool, state func() string) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -19,8 +19,8 @@ func Eventually(t testing.TB, ok func() bool, state func() string) {
 	}
 }
 
-// Within repeats do until it tells of a time of at most limit. Other work on the machine makes a short limit be missed
-// now and then; code that is slow misses it each time.
+// Within repeats do until it returns at most limit. Other work on the machine makes single runs miss a short limit;
+// slow code misses it each time.
 func Within(t testing.TB, limit time.Duration, do func() time.Duration) {
 	t.Helper()
 	least := do()

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// maxLines is how many differences Diff prints before it only counts them.
+// maxLines limits the differences that Diff prints; the others are only counted.
 const maxLines = 40
 
-// Diff says how got differs from want, one line a path or key, or gives "". V is Node for trees, any for configs.
+// Diff returns the differences of got from want, one line per path or key, or "". V is Node for trees, any for configs.
 func Diff[V any](want, got map[string]V) string {
 	all := maps.Clone(want)
 	if all == nil {

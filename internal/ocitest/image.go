@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// Layout gives the images of the OCI layout in dir by platform, as "linux/amd64" or "linux/arm/v7". An image that
-// isn't part of an index is there by its config's platform; attestation manifests are left out.
+// Layout returns the images of the OCI layout in dir by platform, such as "linux/amd64" or "linux/arm/v7". An image
+// outside of an index has its config's platform. Attestations are left out.
 func Layout(t testing.TB, dir string) map[string]v1.Image {
 	t.Helper()
 	index, err := layout.ImageIndexFromPath(dir)
@@ -25,7 +25,7 @@ func Layout(t testing.TB, dir string) map[string]v1.Image {
 	return out
 }
 
-// Index gives the images of idx as Layout does.
+// Index returns the images of idx, like Layout.
 func Index(t testing.TB, idx v1.ImageIndex) map[string]v1.Image {
 	t.Helper()
 	out := map[string]v1.Image{}
@@ -69,9 +69,9 @@ func collect(index v1.ImageIndex, out map[string]v1.Image) error {
 	return nil
 }
 
-// Config gives what counts of an image's config: its platform, and all keys of its "config" object, those that slimctl
-// doesn't know too. Empty values are left out, and so is ArgsEscaped, which BuildKit sets on every image with an
-// ENTRYPOINT or CMD and which says something for Windows only; times, history and layers are not in it.
+// Config returns the parts of an image's config that matter at run time: its platform, and all keys of its "config"
+// object, including unknown ones. It omits empty values, and ArgsEscaped, which BuildKit sets with ENTRYPOINT or CMD
+// and which matters for Windows only.
 func Config(t testing.TB, img v1.Image) map[string]any {
 	t.Helper()
 	raw, err := img.RawConfigFile()
@@ -114,8 +114,8 @@ func isEmpty(v any) bool {
 	return v == nil || v == "" || v == false || v == float64(0)
 }
 
-// environment returns the variables of an image config by name, without the blank ones: a Dockerfile can't take a variable of
-// its base away, only blank it, so two configs that differ in blank variables alone are the same.
+// environment returns the variables of an image config by name, without empty ones: a Dockerfile can only empty a
+// variable of its base, so configs that differ only in empty variables are equal.
 func environment(env []string) map[string]string {
 	out := map[string]string{}
 	for _, kv := range env {

@@ -1,6 +1,5 @@
-// Package ocitest reads images for tests: their merged trees and configs in a form that two images can be compared in.
-// It is written independently of package image, so that a test which compares images made by slimctl with images made
-// by BuildKit doesn't see both through slimctl's own eyes.
+// Package ocitest reads images in tests: merged trees and configs in a form for comparing two images. It doesn't use
+// package image, so that a comparison of slimctl's images with BuildKit's is independent of slimctl's own reader.
 package ocitest
 
 import (
@@ -25,19 +24,19 @@ import (
 type Node struct {
 	Path string
 	Type image.Type
-	// Mode holds permissions, setuid, setgid and sticky; 0777 for a symlink.
+	// Mode holds the permissions with setuid, setgid and sticky; it is 0777 for a symlink.
 	Mode     int64
 	UID, GID int
 	Size     int64
-	// SHA256 is that of a regular file's content, in hex.
+	// SHA256 is the digest of a regular file's content, in hex.
 	SHA256 string
-	// Link is a symlink's target as written, or for a file with several names the first of them in byte order.
+	// Link is a symlink's target as written, or for a hard-linked file its first name in byte order.
 	Link         string
 	Major, Minor int64
 	Xattrs       map[string]string
 }
 
-// Tree gives the merged tree of img's layers by path, the root left out. It ends the test when a layer can't be read.
+// Tree returns the merged tree of img's layers by path, without the root. It ends the test if a layer can't be read.
 func Tree(t testing.TB, img v1.Image) map[string]Node {
 	t.Helper()
 	tree, err := merge(img)
@@ -54,25 +53,26 @@ func merge(img v1.Image) (*tree, error) {
 	}
 	m := &tree{inodes: map[string]*Node{}}
 	for i, l := range layers {
-		if err := m.layer(l); err != nil {
+		if err := m.applyLayer(l); err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
 	return m, nil
 }
 
-// tree maps paths to inodes; the names of a hard-linked file share one.
+// tree maps paths to inodes. The names of a hard-linked file share one.
 type tree struct{ inodes map[string]*Node }
 
-// entry is one header of an archive, and the node that it makes; nil for a whiteout and a hard link.
+// entry is one header of an archive with its node, which is nil for a whiteout and a hard link.
 type entry struct {
 	path   string
 	header *tar.Header
 	node   *Node
 }
 
-// layer lays l on the tree. Its whiteouts come first: each hides what the layers below have, wherever in the archive it stands.
-func (m *tree) layer(l v1.Layer) error {
+// applyLayer applies l to the tree. It applies whiteouts first, because they hide only lower layers, at any place in
+// the archive.
+func (m *tree) applyLayer(l v1.Layer) error {
 	entries, err := read(l)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func read(l v1.Layer) (entries []entry, err error) {
 	for {
 		h, err := archive.Next()
 		if err == io.EOF {
-			// What stands behind the end of the archive counts for the layer's digest.
+			// Data after the end of the archive is part of the layer's digest.
 			_, err = io.Copy(io.Discard, r)
 			return entries, err
 		}
@@ -196,7 +196,7 @@ func xattrs(h *tar.Header) map[string]string {
 	return out
 }
 
-// makeDirs makes p where it is missing, as an unpacker does, and gives its path with symlinks followed.
+// makeDirs creates missing directories of p, like an unpacker, and returns its path with symlinks followed.
 func (m *tree) makeDirs(p string) string {
 	p = m.real(p)
 	for dir := p; dir != "/"; dir = path.Dir(dir) {
@@ -207,7 +207,7 @@ func (m *tree) makeDirs(p string) string {
 	return p
 }
 
-// real follows every symlink in p inside the tree. A loop ends after 40 links, the kernel's limit, where it stands.
+// real follows every symlink in p inside the tree. It stops after 40 links, the kernel's limit.
 func (m *tree) real(p string) string {
 	for range 40 {
 		next, found := m.step(p)
@@ -236,7 +236,7 @@ func (m *tree) step(p string) (string, bool) {
 	return p, false
 }
 
-// clear removes what is below p.
+// clear removes everything below p.
 func (m *tree) clear(p string) {
 	below := strings.TrimSuffix(p, "/") + "/"
 	maps.DeleteFunc(m.inodes, func(at string, _ *Node) bool { return strings.HasPrefix(at, below) })

@@ -10,8 +10,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// bars draws a bar for each task that is under way; one that has ended goes away, so that an image of a hundred
-// layers still fits on a screen.
+// bars shows a bar for each running task. A finished bar disappears, so that an image of a hundred layers fits on a
+// screen.
 type bars struct {
 	p      *mpb.Progress
 	closed atomic.Bool
@@ -42,13 +42,13 @@ func (b *bars) Task(name string, total int64) image.Task {
 		options = append(options, mpb.AppendDecorators(decor.CurrentKiloByte("% .1f", decor.WCSyncSpace)))
 	}
 	bar, err := b.p.Add(total, filler.Build(), options...)
-	if err != nil { // closed meanwhile
+	if err != nil { // closed in the meantime
 		return image.NoProgress.Task(name, total)
 	}
 	return &barTask{bar: bar}
 }
 
-// Close takes the bars away and waits for the last drawing.
+// Close removes the bars and waits for the last drawing.
 func (b *bars) Close() error {
 	if !b.closed.Swap(true) {
 		b.p.Shutdown()

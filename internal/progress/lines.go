@@ -11,31 +11,31 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// How often a task that goes on is spoken of.
+// The intervals of reports on a running task.
 const (
 	lineEvery   = 5 * time.Second
 	objectEvery = 200 * time.Millisecond
 )
 
-// event is one line of JSON, and what the plain lines are made from.
+// event is one line of JSON, and the source of a plain line.
 type event struct {
 	Event string `json:"event"` // "start", "progress" or "done"
 	ID    int64  `json:"id"`
 	Task  string `json:"task"`
-	// Bytes is how many are done and Total how many there are; Total is left out when it is not known.
+	// Bytes is the number of bytes done, and Total of all; Total is omitted if unknown.
 	Bytes   int64   `json:"bytes"`
 	Total   int64   `json:"total,omitempty"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error,omitempty"`
 }
 
-// eventual turns tasks into events.
+// eventual reports tasks as events.
 type eventual struct {
 	sink
 	every   time.Duration
-	format  func(event) []byte // nil for an event that is not shown
+	format  func(event) []byte // returns nil for an event to hide
 	ids     atomic.Int64
-	objects bool // JSON rather than words
+	objects bool // JSON instead of words
 }
 
 func newLines(w io.Writer) Reporter {
@@ -66,7 +66,7 @@ func plainLine(e event) []byte {
 	return fmt.Appendf(nil, "%s: %s", clean(e.Task), size(e.Bytes))
 }
 
-// size words a number of bytes in powers of 1000, as registries and docker do.
+// size formats a number of bytes in powers of 1000, like registries and docker.
 func size(n int64) string {
 	f, unit := float64(n), "B"
 	for _, u := range []string{"kB", "MB", "GB"} {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// Printf writes one line above the bars.
+// Printf writes a line above the bars.
 func (b *bars) Printf(format string, args ...any) {
 	fmt.Fprintln(b.p, clean(fmt.Sprintf(format, args...)))
 }
 
-// Printf writes one line, or an event "note".
+// Printf writes a line, or an event "note".
 func (r *eventual) Printf(format string, args ...any) {
 	text := clean(fmt.Sprintf(format, args...))
 	if !r.objects {

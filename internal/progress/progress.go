@@ -1,4 +1,5 @@
-// Package progress shows long work on standard error: bars on a terminal, lines elsewhere, JSON for a machine.
+// Package progress reports long work on standard error: as bars on a terminal, as lines elsewhere, as JSON for
+// programs.
 package progress
 
 import (
@@ -12,29 +13,29 @@ import (
 	"golang.org/x/term"
 )
 
-// The modes.
+// The modes of reporting.
 const (
 	Auto  = "auto"  // tty on a terminal, plain elsewhere
 	TTY   = "tty"   // bars
-	Plain = "plain" // a line when something ends, and now and then in between
-	JSON  = "json"  // one object a line
+	Plain = "plain" // a line at the end of a task, and sometimes before
+	JSON  = "json"  // one object per line
 	Quiet = "quiet" // nothing
 )
 
-// Modes lists the modes in the order of a help text.
+// Modes lists the modes in the order of help texts.
 var Modes = []string{Auto, TTY, Plain, JSON, Quiet}
 
 // Reporter is an image.Progress that writes. It is safe for concurrent use.
 type Reporter interface {
 	image.Progress
-	// Printf says something in one line.
+	// Printf writes one line.
 	Printf(format string, args ...any)
-	// Close ends what is still shown and flushes. Tasks that end or are opened later write nothing.
+	// Close finishes the display and flushes. Tasks that end or start later write nothing.
 	Close() error
 }
 
-// New makes a reporter that writes to w. Auto chooses bars when w is a terminal that can move its cursor (TERM is not
-// "dumb"). No mode writes colours, so NO_COLOR needs no care.
+// New returns a reporter that writes to w. Auto selects bars if w is a terminal that can move its cursor (TERM is not
+// "dumb"). No mode writes colours, so NO_COLOR has no effect.
 func New(mode string, w io.Writer) (Reporter, error) {
 	switch mode {
 	case Auto, "":
@@ -63,7 +64,7 @@ type quiet struct{ image.Progress }
 
 func (quiet) Close() error { return nil }
 
-// sink writes whole lines, until it is closed.
+// sink writes whole lines until it is closed.
 type sink struct {
 	mu     sync.Mutex
 	w      io.Writer
@@ -80,7 +81,7 @@ func (s *sink) line(text []byte) {
 	_, s.err = s.w.Write(append(text, '\n'))
 }
 
-// Close gives the first error of a write.
+// Close returns the first write error.
 func (s *sink) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +89,7 @@ func (s *sink) Close() error {
 	return s.err
 }
 
-// clean keeps names and errors on one line and control characters from the terminal.
+// clean replaces control characters and line breaks, which would change the display.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || (r >= 0x7f && r < 0xa0) {

@@ -1,5 +1,5 @@
-// Package rawname carries file names through JSON. A name on Linux is bytes; encoding/json replaces each byte that is no UTF-8
-// by U+FFFD, so that two names may become one and none leads back to its file.
+// Package rawname encodes file names for JSON. A name on Linux is a string of bytes, but encoding/json replaces invalid
+// UTF-8 by U+FFFD, so that different names become equal and can't be restored.
 package rawname
 
 import (
@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Quote returns s in Go's quotes if it is not UTF-8, and as it is otherwise. No two strings have the same result: a string
-// that already looks like one is quoted, too.
+// Quote returns s in Go's quotes if it is not UTF-8, otherwise unchanged. Different strings have different results: a
+// string that looks quoted is quoted, too.
 func Quote(s string) string {
 	if special(s) {
 		return strconv.Quote(s)
@@ -20,7 +20,7 @@ func Quote(s string) string {
 	return s
 }
 
-// Unquote returns the string that Quote was given.
+// Unquote reverses Quote.
 func Unquote(s string) string {
 	if u, ok := unquote(s); ok && special(u) {
 		return u
@@ -44,21 +44,21 @@ func unquote(s string) (string, bool) {
 	return u, err == nil
 }
 
-// Quoted returns a copy of v with Quote applied to each string that encoding/json would write as one, map keys included.
-// Values that marshal themselves stay as they are.
+// Quoted returns a copy of v with Quote applied to each string that encoding/json would write, including map keys. It
+// copies values that marshal themselves unchanged.
 func Quoted[T any](v T) T { return apply(v, Quote) }
 
-// Unquoted undoes Quoted.
+// Unquoted reverses Quoted.
 func Unquoted[T any](v T) T { return apply(v, Unquote) }
 
 func apply[T any](v T, f func(string) string) T {
 	out := reflect.ValueOf(&v).Elem()
-	out.Set(mapped(out, f))
+	out.Set(mapStrings(out, f))
 	return v
 }
 
-// mapped copies v as deep as its strings lie.
-func mapped(v reflect.Value, f func(string) string) reflect.Value {
+// mapStrings returns a copy of v with f applied to its strings.
+func mapStrings(v reflect.Value, f func(string) string) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	out.Set(v)
 	switch t := v.Type(); {
@@ -66,7 +66,7 @@ func mapped(v reflect.Value, f func(string) string) reflect.Value {
 		if v.IsNil() {
 			return out
 		}
-		inner := mapped(v.Elem(), f)
+		inner := mapStrings(v.Elem(), f)
 		if t.Kind() == reflect.Pointer {
 			out.Set(reflect.New(t.Elem()))
 			out.Elem().Set(inner)
@@ -79,18 +79,18 @@ func mapped(v reflect.Value, f func(string) string) reflect.Value {
 	case t.Kind() == reflect.Struct:
 		for i := range v.NumField() {
 			if t.Field(i).IsExported() && t.Field(i).Tag.Get("json") != "-" {
-				out.Field(i).Set(mapped(v.Field(i), f))
+				out.Field(i).Set(mapStrings(v.Field(i), f))
 			}
 		}
 	case t.Kind() == reflect.Slice && !v.IsNil() && t.Elem().Kind() != reflect.Uint8:
 		out.Set(reflect.MakeSlice(t, v.Len(), v.Len()))
 		for i := range v.Len() {
-			out.Index(i).Set(mapped(v.Index(i), f))
+			out.Index(i).Set(mapStrings(v.Index(i), f))
 		}
 	case t.Kind() == reflect.Map && !v.IsNil():
 		out.Set(reflect.MakeMapWithSize(t, v.Len()))
 		for k, e := range v.Seq2() {
-			out.SetMapIndex(mapped(k, f), mapped(e, f))
+			out.SetMapIndex(mapStrings(k, f), mapStrings(e, f))
 		}
 	}
 	return out

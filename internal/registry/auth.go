@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// auth knows the tokens that were given out and the scopes of each, as "name:action".
+// auth holds the issued tokens with their scopes, as "name:action".
 type auth struct {
 	o      Options
 	mu     sync.Mutex
 	tokens map[string]map[string]bool
 }
 
-// authorize checks that the request may do what it wants in the named repository; name is empty for a ping.
-func (r *Registry) authorize(x *exchange, name string) error {
+// authorize returns an error unless the request is allowed in the repository. repo is empty for a ping.
+func (r *Registry) authorize(x *exchange, repo string) *apiError {
 	a := &r.auth
 	if a.o.User == "" {
 		return nil
@@ -29,7 +29,7 @@ func (r *Registry) authorize(x *exchange, name string) error {
 		x.Header().Set("Www-Authenticate", `Basic realm="registry"`)
 		return errUnauthorized("user or password missing or wrong")
 	}
-	need := needs(x.req, name)
+	need := needs(x.req, repo)
 	token, ok := strings.CutPrefix(x.req.Header.Get("Authorization"), "Bearer ")
 	if ok && a.grants(token, need) {
 		return nil
@@ -38,8 +38,8 @@ func (r *Registry) authorize(x *exchange, name string) error {
 	return errUnauthorized("token missing, unknown or without the scope needed")
 }
 
-func errUnauthorized(message string) error {
-	return &apiError{http.StatusUnauthorized, "UNAUTHORIZED", message, nil}
+func errUnauthorized(message string) *apiError {
+	return &apiError{http.StatusUnauthorized, "UNAUTHORIZED", message}
 }
 
 func (a *auth) valid(user, pass string) bool {
@@ -48,16 +48,16 @@ func (a *auth) valid(user, pass string) bool {
 	return u&p == 1
 }
 
-// needs lists the scopes of a request as "name:action".
-func needs(req *http.Request, name string) []string {
-	if name == "" {
+// needs returns the scopes of a request, as "name:action".
+func needs(req *http.Request, repo string) []string {
+	if repo == "" {
 		return nil
 	}
 	if req.Method == http.MethodGet || req.Method == http.MethodHead {
-		return []string{name + ":pull"}
+		return []string{repo + ":pull"}
 	}
-	need := []string{name + ":push"}
-	if q := req.URL.Query(); q.Has("mount") && q.Has("from") && validName(q.Get("from")) {
+	need := []string{repo + ":push"}
+	if q := req.URL.Query(); q.Has("mount") && q.Has("from") && nameRE.MatchString(q.Get("from")) {
 		need = append(need, q.Get("from")+":pull")
 	}
 	return need
@@ -73,7 +73,7 @@ func (a *auth) grants(token string, need []string) bool {
 	return ok
 }
 
-// challenge follows the distribution registry's token specification. The token endpoint is this registry's own.
+// challenge follows the distribution registry's token specification, with this registry's token endpoint.
 func challenge(req *http.Request, need []string) string {
 	scheme := "http"
 	if req.TLS != nil {
@@ -91,14 +91,14 @@ func challenge(req *http.Request, need []string) string {
 	return c
 }
 
-// token gives out a token for each scope asked for: whoever knows the password may do everything.
-func (r *Registry) token(x *exchange, _, _ string) error {
+// token issues a token for all requested scopes, because anyone with the password may do everything.
+func (r *Registry) token(x *exchange) *apiError {
 	a := &r.auth
 	if a.o.User == "" || !a.o.Bearer {
-		return &apiError{http.StatusNotFound, "NOT_FOUND", "this registry gives out no tokens", nil}
+		return &apiError{http.StatusNotFound, "NOT_FOUND", "this registry gives out no tokens"}
 	}
 	if err := x.req.ParseForm(); err != nil {
-		return &apiError{http.StatusBadRequest, "UNKNOWN", fmt.Sprintf("bad form: %v", err), nil}
+		return &apiError{http.StatusBadRequest, "UNKNOWN", fmt.Sprintf("bad form: %v", err)}
 	}
 	user, pass, _ := x.req.BasicAuth()
 	if x.req.Method == http.MethodPost && x.req.PostForm.Get("grant_type") == "password" {
@@ -113,7 +113,7 @@ func (r *Registry) token(x *exchange, _, _ string) error {
 	return nil
 }
 
-// issue reads scopes like "repository:a/b:pull,push", several in one string apart by spaces.
+// issue parses scopes such as "repository:a/b:pull,push", of which one string may hold several, separated by spaces.
 func (a *auth) issue(asked []string) string {
 	scopes := map[string]bool{}
 	for _, s := range strings.Fields(strings.Join(asked, " ")) {

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// Fault spoils one request. The zero value spoils nothing.
+// Fault is a failure to play for one request. The zero value is none.
 type Fault struct {
-	// Status, when not 0, is answered instead of serving the request, with Body.
+	// Status, if not 0, is the status of the answer instead of serving the request, with Body.
 	Status int
 	Body   string
-	// Header is added to the answer, also to a good one.
+	// Header is added to the answer, even to a successful one.
 	Header http.Header
-	// Hang reads the request's body and then answers nothing until the client goes away or the server is closed.
+	// Hang reads the request's body and then answers nothing until the client disconnects or the server is closed.
 	Hang bool
-	// CutAfter closes the connection after that many bytes of body, in either direction: of a GET's answer or of an
-	// upload. Below 0: before the answer's first byte, after the request was carried out. 0: never.
+	// CutAfter closes the connection after that many bytes of the body of a GET's answer or of an upload. A negative
+	// value closes it before the answer's first byte, after executing the request; 0 never.
 	CutAfter int64
 	// Corrupt flips one bit in the middle of the body of a successful answer.
 	Corrupt bool
 }
 
-// Fault sets the function that is asked about each request, before authorization; nil from it, or a nil f, spoils
-// nothing. f is called by many goroutines and must not read the request's body.
+// Fault sets the function that is called for each request, before authorization. If f or its result is nil, no fault is
+// played. f is called concurrently and must not read the request's body.
 func (r *Registry) Fault(f func(*http.Request) *Fault) {
 	r.config.Lock()
 	defer r.config.Unlock()
 	r.config.fault = f
 }
 
-// exchange is one request and its answer on the way through latency, faults and the recorder.
+// exchange is a request with its answer.
 type exchange struct {
 	http.ResponseWriter
 	req     *http.Request
@@ -39,8 +39,8 @@ type exchange struct {
 	fault   Fault
 	entry   *entry
 	wrote   bool
-	sent    int64 // bytes of answer
-	flip    int64 // offset of the byte to spoil, -1 for none
+	sent    int64 // bytes of the answer
+	flip    int64 // offset of the byte to corrupt, or -1
 }
 
 func (r *Registry) begin(w http.ResponseWriter, req *http.Request) *exchange {
@@ -53,14 +53,14 @@ func (r *Registry) begin(w http.ResponseWriter, req *http.Request) *exchange {
 			x.fault = *f
 		}
 	}
-	// A shallow copy, as handlers may not change the request they were given.
+	// Copy it, because handlers must not change their request.
 	clone := *req
 	clone.Body = &requestBody{ReadCloser: req.Body, x: x}
 	x.req = &clone
 	return x
 }
 
-// finish runs also when a fault aborts the handler.
+// finish runs even if a fault aborts the handler.
 func (r *Registry) finish(x *exchange) {
 	rec := x.entry.end()
 	if r.o.Log == nil {
@@ -71,18 +71,18 @@ func (r *Registry) finish(x *exchange) {
 	r.o.Log(rec)
 }
 
-// playFault reports whether the fault took the place of an answer.
+// playFault reports whether the fault replaced the answer.
 func (x *exchange) playFault() bool {
 	switch f := x.fault; {
 	case f.Hang:
 		x.setKind("fault")
-		// net/http notices that a client has gone only once the body is read.
+		// net/http notices a disconnected client only after reading the body.
 		_, _ = io.Copy(io.Discard, x.req.Body)
 		<-x.req.Context().Done()
 		panic(http.ErrAbortHandler)
 	case f.Status != 0:
 		x.setKind("fault")
-		writeBody(x, f.Status, "application/json", []byte(f.Body))
+		writeBody(x, f.Status, []byte(f.Body))
 		return true
 	}
 	return false
@@ -90,13 +90,12 @@ func (x *exchange) playFault() bool {
 
 func (x *exchange) setKind(kind string) { x.entry.update(func(rec *Record) { rec.Kind = kind }) }
 
-// WriteHeader waits for the latency, once.
+// WriteHeader plays faults, once.
 func (x *exchange) WriteHeader(status int) {
 	if x.wrote {
 		return
 	}
 	x.wrote = true
-	x.wait()
 	if x.fault.CutAfter < 0 {
 		panic(http.ErrAbortHandler)
 	}
@@ -124,7 +123,7 @@ func (x *exchange) wait() {
 	}
 }
 
-// Write counts before it sends: what a client has received is in the statistics.
+// Write counts before it sends, so that the statistics include everything that a client has received.
 func (x *exchange) Write(p []byte) (int, error) {
 	x.WriteHeader(http.StatusOK)
 	p, cut := x.spoil(p)
@@ -144,7 +143,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// spoil applies Corrupt and CutAfter to the next bytes of the answer; cut says that they are the last.
+// spoil applies Corrupt and CutAfter to the next bytes of the answer. cut reports that they are the last.
 func (x *exchange) spoil(p []byte) (out []byte, cut bool) {
 	if i := x.flip - x.sent; x.flip >= 0 && i >= 0 && i < int64(len(p)) {
 		p = append([]byte(nil), p...) // p may be the stored blob itself
@@ -156,7 +155,7 @@ func (x *exchange) spoil(p []byte) (out []byte, cut bool) {
 	return p, false
 }
 
-// requestBody counts and cuts the body of a request.
+// requestBody counts the bytes of a request's body and cuts it.
 type requestBody struct {
 	io.ReadCloser
 	x    *exchange

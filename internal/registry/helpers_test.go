@@ -76,10 +76,11 @@ func (s *Server) try(t *testing.T, method, path string, body []byte, header ...s
 	return answer{res.StatusCode, res.Header, b, err}, nil
 }
 
-// push uploads a blob in one request.
+// push uploads a blob.
 func (s *Server) push(t *testing.T, repo string, blob []byte) string {
 	t.Helper()
-	if a := s.do(t, "POST", "/v2/"+repo+"/blobs/uploads/?digest="+sum(blob), blob); a.status != http.StatusCreated {
+	a := s.do(t, "POST", "/v2/"+repo+"/blobs/uploads/?digest="+sum(blob), nil) // the digest counts for nothing
+	if a = s.do(t, "PUT", a.header.Get("Location")+"?digest="+sum(blob), blob); a.status != http.StatusCreated {
 		t.Fatalf("push: %d %s", a.status, a.body)
 	}
 	return sum(blob)

@@ -2,12 +2,9 @@ package registry
 
 import (
 	"bytes"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 
@@ -15,22 +12,18 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// LoadLayout puts an OCI layout into a repository under a tag, without a request and without counting. The tag is what
-// the layout's index.json names when it names one thing, else index.json itself. Everything it refers to comes along.
+// LoadLayout loads an OCI layout into a repository under a tag, without requests or counting. The tag points at the one
+// entry of index.json, or at index.json itself if there are several. Everything that it refers to is loaded, too.
 //
-// Blobs are hard links of the layout's files, or copies where the file system has none (then their digests are
-// checked); in memory mode the layout's files are served where they are. So the layout must stay as it is. Manifests'
-// digests and blobs' sizes are checked. It fails when a file is missing, of another size or no regular file; the tag
-// is then not set.
+// The registry serves the layout's files in place, so they must not change. LoadLayout checks the digests of manifests
+// and the sizes of blobs. It fails if a file is missing, has another size or isn't a regular file; then the tag is not
+// set.
 func (r *Registry) LoadLayout(repo, tag, layoutDir string) error {
-	if !validName(repo) {
-		return errName(repo)
+	dir, err := filepath.Abs(layoutDir)
+	if err == nil {
+		err = loader{r, repo, dir}.load(tag)
 	}
-	if !tagRE.MatchString(tag) {
-		return fmt.Errorf("invalid tag %q", tag)
-	}
-	l := loader{r: r, repo: repo, dir: layoutDir}
-	if err := l.load(tag); err != nil {
+	if err != nil {
 		return fmt.Errorf("load %s into %s:%s: %w", layoutDir, repo, tag, err)
 	}
 	return nil
@@ -42,52 +35,73 @@ type loader struct {
 }
 
 func (l loader) load(tag string) error {
+	if !nameRE.MatchString(l.repo) {
+		return fmt.Errorf("invalid repository name %q", l.repo)
+	}
 	data, err := os.ReadFile(filepath.Join(l.dir, "index.json"))
 	if err != nil {
 		return err
 	}
-	var top manifest
-	if err := json.Unmarshal(data, &top); err != nil {
+	top, err := parseManifest(data)
+	if err != nil {
 		return fmt.Errorf("index.json: %w", err)
 	}
 	if len(top.Manifests) == 1 {
-		d := top.Manifests[0]
-		if data, err = l.read(d); err != nil {
-			return err
-		}
-		return l.manifest(tag, d.MediaType, data)
+		return l.readManifest(tag, top.Manifests[0])
 	}
-	return l.manifest(tag, types.OCIImageIndex, data)
+	return l.putManifest(tag, types.OCIImageIndex, data)
 }
 
-// manifest stores one manifest after all that it refers to. Digests are checked, so that there are no circles.
-func (l loader) manifest(tag string, mediaType types.MediaType, data []byte) error {
-	m, err := parseManifest(string(mediaType), data)
+// readManifest loads the manifest of a descriptor, under its digest if tag is empty.
+func (l loader) readManifest(tag string, d v1.Descriptor) error {
+	path, err := l.file(d)
+	if err != nil {
+		return err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if h := hashOf(data); h != d.Digest {
+		return fmt.Errorf("%s has digest %s", path, h)
+	}
+	return l.putManifest(tag, d.MediaType, data)
+}
+
+// putManifest stores a manifest after everything that it refers to. Since digests are checked, there are no cycles.
+func (l loader) putManifest(tag string, mediaType types.MediaType, data []byte) error {
+	m, err := parseManifest(data)
 	if err != nil {
 		return err
 	}
 	for _, d := range m.Manifests {
-		child, err := l.read(d)
-		if err != nil {
-			return err
-		}
-		if err := l.manifest("", d.MediaType, child); err != nil {
+		if err := l.readManifest("", d); err != nil {
 			return err
 		}
 	}
 	for _, d := range m.blobs() {
-		if err := l.blob(d); err != nil {
+		path, err := l.file(d)
+		if err != nil {
 			return err
 		}
+		l.r.blobs.add(l.repo, d.Digest, content{path: path, size: d.Size})
 	}
-	h, _, err := v1.SHA256(bytes.NewReader(data))
+	if tag == "" {
+		tag = hashOf(data).String()
+	}
+	req, err := http.NewRequest(http.MethodPut, "/v2/"+l.repo+"/manifests/"+tag, bytes.NewReader(data))
 	if err != nil {
 		return err
 	}
-	return l.r.storeManifest(l.repo, tag, h, m, data)
+	req.Header.Set("Content-Type", string(mediaType))
+	w := httptest.NewRecorder()
+	if l.r.inner.ServeHTTP(w, req); w.Code != http.StatusCreated {
+		return fmt.Errorf("manifest %s: %d %s", tag, w.Code, w.Body)
+	}
+	return nil
 }
 
-// file is the path of a blob in the layout. A link could lead anywhere, so only a regular file will do.
+// file returns the path of a blob in the layout. It must be a regular file, because a link could lead anywhere.
 func (l loader) file(d v1.Descriptor) (string, error) {
 	path := filepath.Join(l.dir, "blobs", d.Digest.Algorithm, d.Digest.Hex)
 	fi, err := os.Lstat(path)
@@ -101,82 +115,4 @@ func (l loader) file(d v1.Descriptor) (string, error) {
 		return "", fmt.Errorf("%s has %d bytes, its descriptor says %d", path, fi.Size(), d.Size)
 	}
 	return path, nil
-}
-
-func (l loader) read(d v1.Descriptor) ([]byte, error) {
-	path, err := l.file(d)
-	if err != nil {
-		return nil, err
-	}
-	if d.Size > maxManifest {
-		return nil, fmt.Errorf("manifest %s is larger than %d bytes", d.Digest, maxManifest)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if h, _, err := v1.SHA256(bytes.NewReader(data)); err != nil || h != d.Digest {
-		return nil, fmt.Errorf("%s has digest %s", path, h)
-	}
-	return data, nil
-}
-
-func (l loader) blob(d v1.Descriptor) error {
-	path, err := l.file(d)
-	if err != nil {
-		return err
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return err
-	}
-	if l.r.o.Dir != "" {
-		if path, err = l.bring(path, d.Digest); err != nil {
-			return err
-		}
-	}
-	l.r.mu.Lock()
-	defer l.r.mu.Unlock()
-	l.r.link(l.repo, d.Digest, content{path: path, size: d.Size})
-	return nil
-}
-
-// bring links or copies a layout's file into the registry's directory.
-func (l loader) bring(path string, h v1.Hash) (string, error) {
-	dst, err := filepath.Abs(l.r.blobPath(h))
-	if err != nil {
-		return "", err
-	}
-	tmp := filepath.Join(l.r.o.Dir, "uploads", rand.Text())
-	// Renaming one link of a file onto another does nothing, so the temporary name has to go either way.
-	defer os.Remove(tmp)
-	if err := os.Link(path, tmp); err != nil {
-		if err := copyVerified(tmp, path, h); err != nil {
-			return "", err
-		}
-	}
-	return dst, os.Rename(tmp, dst)
-}
-
-func copyVerified(dst, src string, want v1.Hash) error {
-	in, err := os.Open(src)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	sum := sha256.New()
-	_, err = io.Copy(io.MultiWriter(out, sum), in)
-	if cerr := out.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != want.Hex {
-		return fmt.Errorf("%s has digest sha256:%s", src, got)
-	}
-	return nil
 }

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Server is a Registry that listens.
+// Server is a listening Registry.
 type Server struct {
 	*Registry
-	// Host is host:port, ready to be the first part of an image reference.
+	// Host is host:port, for image references.
 	Host string
 	http *http.Server
 }
 
-// Serve starts a registry on addr (empty: a free port of 127.0.0.1) until Stop is called or ctx is done.
+// Serve starts a registry on addr (empty: a free port of 127.0.0.1). It runs until Stop is called or ctx ends.
 func Serve(ctx context.Context, addr string, o Options) (*Server, error) {
 	r, err := New(o)
 	if err != nil {
@@ -27,7 +27,7 @@ func Serve(ctx context.Context, addr string, o Options) (*Server, error) {
 	return r.Listen(ctx, addr, r)
 }
 
-// Listen serves h, which is r or wraps it, as Serve does.
+// Listen serves h, which is r or wraps it, like Serve.
 func (r *Registry) Listen(ctx context.Context, addr string, h http.Handler) (*Server, error) {
 	if addr == "" {
 		addr = "127.0.0.1:0"
@@ -39,12 +39,12 @@ func (r *Registry) Listen(ctx context.Context, addr string, h http.Handler) (*Se
 	s := &Server{Registry: r, Host: l.Addr().String(), http: &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          log.New(io.Discard, "", 0), // clients that go away are what tests do
+		ErrorLog:          log.New(io.Discard, "", 0), // tests disconnect on purpose
 	}}
 	go s.http.Serve(l)
 	context.AfterFunc(ctx, s.Stop)
 	return s, nil
 }
 
-// Stop closes the listener and each connection, also those of requests that hang. It may be called twice.
+// Stop closes the listener and all connections, including those of hanging requests. It may be called twice.
 func (s *Server) Stop() { _ = s.http.Close() }

@@ -8,51 +8,50 @@ import (
 	"time"
 )
 
-// Record is one request.
+// Record describes one request.
 type Record struct {
 	Method string `json:"method"`
 	Path   string `json:"path"`
 	Query  string `json:"query,omitempty"`
-	// Kind is the method and what it is about: "GET blob", "HEAD blob", "GET manifest", "HEAD manifest",
-	// "PUT manifest", "POST upload", "PATCH upload", "PUT upload", "GET upload", "DELETE upload", "GET tags", "GET ping",
-	// "GET token", "POST token"; or "mount" (done), "mount refused", "fault" (answered by a Fault), "other".
+	// Kind is the method and the object: "GET blob", "HEAD blob", "GET manifest", "HEAD manifest", "PUT manifest",
+	// "POST upload", "PATCH upload", "PUT upload", "GET upload", "DELETE upload", "GET tags", "GET ping", "GET token",
+	// "POST token"; or "mount" (done), "mount refused", "fault" (answered by a Fault), "other".
 	Kind string `json:"kind"`
-	// Status is what was answered; 0 while nothing is, and for ever when the connection was cut before.
+	// Status is the status of the answer, or 0 if there is none yet or the connection was cut.
 	Status int       `json:"status"`
 	Start  time.Time `json:"start"`
-	// End is when the last piece of the answer was handed over, so that a request sent because of the answer always
-	// starts after End; zero while nothing was answered.
+	// End is the time of the answer's last write, or zero. A request that the answer causes always starts after End.
 	End time.Time `json:"end"`
-	// BytesIn and BytesOut are the bodies' lengths, without headers; BytesIn is what the registry read.
+	// BytesIn and BytesOut are the sizes of the bodies, without headers. BytesIn counts what the registry read.
 	BytesIn  int64 `json:"bytesIn"`
 	BytesOut int64 `json:"bytesOut"`
 }
 
-// Stats sums up the requests since New or the last Reset. Requests under way count with what they did so far.
+// Stats sums the requests since New or the last Reset, including unfinished ones.
 type Stats struct {
 	Requests int            `json:"requests"`
 	ByKind   map[string]int `json:"byKind"` // by Record.Kind
-	// BytesIn and BytesOut are all bodies: blobs, manifests, errors, tokens.
+	// BytesIn and BytesOut sum all bodies: blobs, manifests, errors, tokens.
 	BytesIn  int64 `json:"bytesIn"`
 	BytesOut int64 `json:"bytesOut"`
-	// BlobBytesIn is what uploads brought, whatever became of them; BlobBytesOut what a successful GET blob took.
+	// BlobBytesIn sums the bodies of uploads, successful or not, and BlobBytesOut those of successful GET blob
+	// requests.
 	BlobBytesIn  int64 `json:"blobBytesIn"`
 	BlobBytesOut int64 `json:"blobBytesOut"`
 	Mounts       int   `json:"mounts"` // blobs linked instead of uploaded
-	// RoundTrips is the length of the longest chain of requests of which each started after the one before had
-	// ended. It is never less than the longest chain of requests that depend on each other. It can be more when
-	// independent requests happen not to overlap, so set a latency well above the time that a request takes
-	// (20 ms is good) where the number matters.
+	// RoundTrips is the length of the longest chain of requests that each started after the end of the one before. It
+	// is at least the longest chain of dependent requests. It is larger if independent requests don't overlap, so use a
+	// latency well above the duration of a request (such as 20 ms) where the number matters.
 	RoundTrips int `json:"roundTrips"`
 }
 
-// Stats sums up the requests so far.
+// Stats returns the sums of the requests so far.
 func (r *Registry) Stats() Stats { return summarize(r.Records(), time.Now()) }
 
-// Records returns the requests so far in the order in which they started.
+// Records returns the requests so far, in the order of their start.
 func (r *Registry) Records() []Record { return r.stats.all() }
 
-// Reset forgets all records; a request under way is forgotten too. What the repositories hold stays.
+// Reset forgets all records, including unfinished requests. The repositories stay unchanged.
 func (r *Registry) Reset() { r.stats.reset() }
 
 func summarize(recs []Record, now time.Time) Stats {
@@ -73,8 +72,8 @@ func summarize(recs []Record, now time.Time) Stats {
 	return s
 }
 
-// longestChain is interval scheduling: taking the request that ends first, again and again, gives the most requests
-// that do not overlap. A request without an end lasts until now.
+// longestChain returns the largest number of requests that don't overlap, by interval scheduling: it repeatedly takes
+// the one that ends first. A request without an end lasts until now.
 func longestChain(recs []Record, now time.Time) int {
 	recs = slices.Clone(recs)
 	for i := range recs {
@@ -92,7 +91,7 @@ func longestChain(recs []Record, now time.Time) int {
 	return n
 }
 
-// recorder holds the records of requests, including those under way.
+// recorder holds the records of requests, including unfinished ones.
 type recorder struct {
 	mu      sync.Mutex
 	entries []*entry

@@ -53,20 +53,20 @@ func TestStatsCountBodies(t *testing.T) {
 	s.do(t, "PUT", "/v2/a/manifests/v1", m, "Content-Type", ociManifest)
 	s.do(t, "GET", "/v2/a/manifests/v1", nil)
 	want := Stats{
-		Requests: 8,
+		Requests: 9,
 		ByKind: map[string]int{
-			"POST upload": 1, "GET blob": 2, "HEAD blob": 1, "mount": 1, "mount refused": 1,
+			"POST upload": 1, "PUT upload": 1, "GET blob": 2, "HEAD blob": 1, "mount": 1, "mount refused": 1,
 			"PUT manifest": 1, "GET manifest": 1,
 		},
 		BytesIn:     int64(10 + len(m)),
 		BytesOut:    int64(4 + len(missing.body) + len(m)),
 		BlobBytesIn: 10, BlobBytesOut: 4, Mounts: 1,
-		RoundTrips: 8, // one client, one request at a time
+		RoundTrips: 9, // one client, one request at a time
 	}
 	if diff := cmp.Diff(want, s.Stats()); diff != "" {
 		t.Error(diff)
 	}
-	if r := s.Records()[1]; r.Method != "GET" || r.Status != 206 || r.Path != "/v2/a/blobs/"+sum(blob) || r.End.Before(r.Start) {
+	if r := s.Records()[2]; r.Method != "GET" || r.Status != 206 || r.Path != "/v2/a/blobs/"+sum(blob) || r.End.Before(r.Start) {
 		t.Errorf("%+v", r)
 	}
 	s.Reset()

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// arch is what differs between two platforms' files.
+// arch holds what differs between the files of two platforms.
 type arch struct {
-	name    string // as GOARCH says it
-	npm     string // as npm packages say it
+	name    string // GOARCH
+	npm     string // npm's name
 	triplet string // Debian's multiarch directory
 	machine uint16 // e_machine of an ELF header
 	exit    []byte // machine code of exit(69)
@@ -31,7 +31,7 @@ var arches = map[string]arch{
 
 func archOf(platform string) arch { return arches[platform] }
 
-// elf is a program that does nothing but exit with 69 (EX_UNAVAILABLE); name makes each one's content its own.
+// elf returns a program that only exits with 69 (EX_UNAVAILABLE). name makes its content unique.
 func (a arch) elf(name string) []byte {
 	const header, programHeader, base = 64, 56, 0x400000
 	code := a.exit
@@ -45,14 +45,14 @@ func (a arch) elf(name string) []byte {
 		uint32(0), uint16(header), uint16(programHeader), uint16(1), uint16(0), uint16(0), uint16(0),
 		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(0x1000), // one segment, r-x
 	} {
-		_ = binary.Write(&b, binary.LittleEndian, v) // to a buffer: cannot fail
+		_ = binary.Write(&b, binary.LittleEndian, v) // writing to a buffer never fails
 	}
 	b.Write(code)
 	b.WriteString(note)
 	return b.Bytes()
 }
 
-// prose gives n bytes of words, which compress to about a fifth, and depend on seed only.
+// prose returns n bytes of words, which compress to about a fifth and depend only on seed.
 func prose(seed string, n int) []byte {
 	r := rand.New(rand.NewChaCha8(sha256.Sum256([]byte(seed))))
 	var words [256]string

@@ -20,10 +20,10 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// refName is the annotation by which an OCI layout names what it holds (OCI image specification, annotations.md).
+// refName is the annotation with an image's name in an OCI layout (OCI image specification, annotations.md).
 const refName = "org.opencontainers.image.ref.name"
 
-// writeLayout fills dir with the layout and returns the image index's digest.
+// writeLayout writes the layout to dir and returns the image index's digest.
 func writeLayout(ctx context.Context, dir string, l line, platforms []string, o Options) (v1.Hash, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
 		return v1.Hash{}, err
@@ -83,7 +83,7 @@ func writeImage(ctx context.Context, dir string, l line, platform string, o Opti
 		return v1.Descriptor{}, err
 	}
 	if o.Rootfs != nil {
-		if err := o.Rootfs.below(dir, &m, config); err != nil {
+		if err := o.Rootfs.putBelow(dir, &m, config); err != nil {
 			return v1.Descriptor{}, err
 		}
 	}
@@ -93,7 +93,7 @@ func writeImage(ctx context.Context, dir string, l line, platform string, o Opti
 	return writeJSON(dir, types.OCIManifestSchema1, m)
 }
 
-// writeLayer streams a layer into its blob; the blob gets its name when its digest is known.
+// writeLayer streams a layer to its blob, and names it after its digest.
 func writeLayer(ctx context.Context, dir string, l layer) (v1.Descriptor, v1.Hash, error) {
 	f, err := os.CreateTemp(dir, "layer-")
 	if err != nil {
@@ -110,7 +110,7 @@ func writeLayer(ctx context.Context, dir string, l layer) (v1.Descriptor, v1.Has
 	if err != nil {
 		return v1.Descriptor{}, v1.Hash{}, err
 	}
-	zw.OS = 255 // unknown, so that the header does not tell where it was written
+	zw.OS = 255 // unknown, so that the header is independent of the machine
 	if err := image.WriteTar(io.MultiWriter(stopper{ctx}, zw, raw), files); err != nil {
 		return v1.Descriptor{}, v1.Hash{}, err
 	}
@@ -151,7 +151,7 @@ func blobPath(dir string, h v1.Hash) string { return filepath.Join(dir, "blobs",
 
 func hash(sum []byte) v1.Hash { return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum)} }
 
-// stopper is a writer that ends the writing when its context ends.
+// stopper is a writer that fails when its context ends.
 type stopper struct{ ctx context.Context }
 
 func (s stopper) Write(p []byte) (int, error) { return len(p), s.ctx.Err() }

@@ -7,17 +7,17 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// line is what tells one stand-in from another, besides its files.
+// line holds what distinguishes the stand-ins of the lines, besides their files.
 type line struct {
 	name    string
-	tag     string // the version, as /etc/aio_version and the layout's tag say it
+	tag     string // the version in /etc/aio_version and in the layout's tag
 	created time.Time
-	trees   []string // directories below files/; of two files with one path the later tree's counts
+	trees   []string // directories below files/; a later tree's file replaces an earlier one's
 	node    map[string]string
 	env     []string
 }
 
-// lines holds one entry per line. Line C's Node versions, other than 22, are line B's.
+// lines has one entry per line. Line C's Node versions, other than 22, are line B's.
 var lines = map[string]line{
 	"A": {
 		name: "A", tag: "1.0.0.152", created: time.Date(2025, 11, 20, 8, 0, 0, 0, time.UTC),
@@ -35,10 +35,10 @@ var lines = map[string]line{
 	},
 }
 
-// old tells line A from the two that followed it.
-func (l line) old() bool { return l.name == "A" }
+// isOld reports whether the line is A, from which the two later ones differ.
+func (l line) isOld() bool { return l.name == "A" }
 
-// config is the image config without history and root file system.
+// config returns the image config without history and root file system.
 func (l line) config(platform string) *v1.ConfigFile {
 	c := &v1.ConfigFile{
 		OS: "linux", Architecture: archOf(platform).name, Created: v1.Time{Time: l.created},
@@ -52,7 +52,7 @@ func (l line) config(platform string) *v1.ConfigFile {
 			},
 		},
 	}
-	if l.old() {
+	if l.isOld() {
 		c.Config.Entrypoint = []string{"/opt/gem/run.sh"}
 		c.Config.Healthcheck = &v1.HealthConfig{
 			Test:     []string{"CMD-SHELL", `/bin/bash -lc 'nc -z localhost "${BROWSER_REMOTE_DEBUGGING_PORT}" || exit 1'`},
@@ -65,13 +65,14 @@ func (l line) config(platform string) *v1.ConfigFile {
 	return c
 }
 
-// The steps in the history by which an image made from a stand-in is known.
+// The steps in the history that mark an image made from a stand-in.
 const (
 	standinStep = "ENV the other variables"
 	liveStep    = "ADD debian.tar /" // of one that boots
 )
 
-// IsPlain reports whether an image was made from a stand-in without a Debian below: nothing in it runs.
+// IsPlain reports whether an image was made from a stand-in without a root file system below, so that no program in it
+// runs.
 func IsPlain(c *v1.ConfigFile) bool {
 	has := func(step string) bool {
 		return slices.ContainsFunc(c.History, func(h v1.History) bool { return h.CreatedBy == step })
@@ -79,7 +80,7 @@ func IsPlain(c *v1.ConfigFile) bool {
 	return has(standinStep) && !has(liveStep)
 }
 
-// history has an entry per layer, and the empty ones that a Dockerfile's other instructions leave.
+// history returns an entry per layer, and the empty ones that other instructions of a Dockerfile leave.
 func (l line) history(layers []layer) []v1.History {
 	var out []v1.History
 	add := func(by string, empty bool) {
@@ -94,7 +95,7 @@ func (l line) history(layers []layer) []v1.History {
 	}
 	add(standinStep, true)
 	add("EXPOSE [8080/tcp]", true)
-	if l.old() {
+	if l.isOld() {
 		add(`HEALTHCHECK --interval=10s --timeout=5s --retries=8 CMD /bin/bash -lc 'nc -z localhost "${BROWSER_REMOTE_DEBUGGING_PORT}" || exit 1'`, true)
 		add(`ENTRYPOINT ["/opt/gem/run.sh"]`, true)
 	} else {
@@ -104,7 +105,7 @@ func (l line) history(layers []layer) []v1.History {
 	return out
 }
 
-// browserFlags is what both lines have in BROWSER_COMMANDLINE_ARGS; line A adds --disable-web-security.
+// browserFlags is BROWSER_COMMANDLINE_ARGS in lines B and C; line A adds --disable-web-security.
 const browserFlags = "--disable-background-timer-throttling --disable-backgrounding-occluded-windows" +
 	" --disable-blink-features=AutomationControlled --disable-dev-shm-usage --disable-gpu --disable-infobars" +
 	" --disable-popup-blocking --disable-site-isolation-trials --mute-audio --no-default-browser-check --no-first-run" +

@@ -14,9 +14,9 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// News returns what a later base of the line might bring, each at a place that is read by name or by glob when something
-// starts: files for Options.Extra and variables for Options.Env. told are the names under which slimctl must say that each
-// was removed.
+// News returns what a later base of the line might add, in places that are read by name or by glob when something
+// starts: files for Options.Extra and variables for Options.Env. told are the names that slimctl must report as
+// removed.
 func News(line string) (files []image.File, env, told []string) {
 	add := func(p string, mode int64, text string) {
 		files, told = append(files, image.Bytes(p, mode, []byte(text))), append(told, p)
@@ -68,22 +68,22 @@ func News(line string) (files []image.File, env, told []string) {
 	servers.MCPServers["newtool"] = map[string]any{"command": "/opt/gem/newtool.sh", "args": []string{}}
 	text, err := json.Marshal(servers)
 	if err != nil {
-		panic(err) // it was read as JSON
+		panic(err) // it was decoded from JSON
 	}
 	files, told = append(files, image.Bytes(hub, 0o644, text)), append(told, "MCP server newtool")
 	env = []string{"NEWTOOL_PORT=4711", "NODE_OPTIONS=--require=/opt/gem/newtool.js", "LD_PRELOAD=/usr/lib/newtool.so"}
 	return files, env, append(told, "env NEWTOOL_PORT", "env NODE_OPTIONS", "env LD_PRELOAD")
 }
 
-// Renamed are directories whose files are called otherwise in a stand-in with Options.Rename. What the closed image takes from
-// the base lies elsewhere.
+// Renamed lists directories whose files have other names in a stand-in with Options.Rename. The files that the closed
+// image takes from the base are elsewhere.
 var Renamed = []string{
 	"/opt/gem", "/opt/application", "/opt/skills", "/opt/aio", "/opt/terminal", "/opt/browser-ui", "/opt/repl-servers", "/opt/aio-staged-configs",
 	"/etc/browser/policies/managed", "/etc/profile.d", "/etc/sudoers.d",
 }
 
-// rename gives each file and directory below Renamed a name by seed, in paths, in links and wherever a text names it by its
-// path.
+// rename renames each file and directory below Renamed to a name derived from seed, in paths, in links and in texts that
+// contain the path.
 func rename(layers []layer, seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 12))
 	names := map[string]string{} // old path to new

@@ -13,23 +13,23 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// Rootfs is a real root file system, as one layer, for the stand-in's files to lie on. Then the stand-in boots: what the
-// root file system has is left out above it, and the programs that stay placeholders otherwise lead to it.
+// Rootfs is a real root file system, as one layer below the stand-in's files, with which the stand-in boots. Files that
+// it has are left out above it, and placeholders of programs become links to its programs.
 type Rootfs struct {
-	// File is the blob, which a layout gets as a hard link where the file system can.
+	// File is the blob, which is hard-linked to layouts if possible.
 	File   string
 	Layer  v1.Descriptor
 	DiffID v1.Hash
-	// Tree is what the layer holds.
+	// Tree is the content of the layer.
 	Tree *tree.Tree
 }
 
-// overReal are the stand-in's files that hide the root file system's: links that the base has at these names.
+// overReal lists the stand-in's files that replace the root file system's, because the base has links at these paths.
 var overReal = map[string]bool{
-	"/usr/bin/supervisord": true, // lines B and C have pip's, which files/live brings
+	"/usr/bin/supervisord": true, // lines B and C have pip's, from files/live
 }
 
-// realPrograms are where the programs are that the base has elsewhere.
+// realPrograms maps paths of programs in the base to their paths in the root file system.
 var realPrograms = map[string]string{
 	"/opt/browser/chrome":            "/usr/lib/chromium/chromium",
 	"/opt/browser/current/chrome":    "/usr/lib/chromium/chromium",
@@ -38,15 +38,16 @@ var realPrograms = map[string]string{
 	"/usr/bin/python3.10":            "/usr/bin/python3",
 }
 
-// realNode stands for each of the base's copies of Node. It is a file and no link, since some have a second name.
+// realNode replaces each of the base's copies of Node. It is a file, not a link, because some copies have a second
+// name.
 const realNode = "#!/bin/sh\nexec /usr/bin/node \"$@\"\n"
 
-// lay changes a line's files so that they go on the root file system; a nil r leaves them as they are.
-func (r *Rootfs) lay(tree map[string]image.File) {
+// adapt changes a line's files so that they fit on the root file system. A nil r changes nothing.
+func (r *Rootfs) adapt(tree map[string]image.File) {
 	if r == nil {
 		return
 	}
-	// Debian's Chromium looks here on every line.
+	// Debian's Chromium reads this directory on every line.
 	tree["/etc/chromium"] = image.Symlink("/etc/chromium", "/etc/browser")
 	for p, f := range tree {
 		if _, ok := r.Tree.Lookup(p); ok && (f.Type != image.TypeSymlink || !overReal[p]) {
@@ -67,7 +68,8 @@ func (r *Rootfs) lay(tree map[string]image.File) {
 	}
 }
 
-// program is what takes the place of a placeholder that the root file system has a program for; any other file stays.
+// program returns the replacement of a placeholder whose program the root file system has. It returns other files
+// unchanged.
 func (r *Rootfs) program(f image.File) image.File {
 	if target, ok := realPrograms[f.Path]; ok {
 		return image.Symlink(f.Path, target)
@@ -81,7 +83,7 @@ func (r *Rootfs) program(f image.File) image.File {
 	return f
 }
 
-// dirAt is the directory p as the root file system has it, or else the stand-in.
+// dirAt returns the directory p of the root file system, or else of the stand-in.
 func (r *Rootfs) dirAt(p string) image.File {
 	if r != nil {
 		if e, ok := r.Tree.Lookup(p); ok && e.IsDir() {
@@ -91,8 +93,8 @@ func (r *Rootfs) dirAt(p string) image.File {
 	return dirAt(p)
 }
 
-// below puts the root file system below an image's layers, in the layout at dir.
-func (r *Rootfs) below(dir string, m *v1.Manifest, c *v1.ConfigFile) error {
+// putBelow adds the root file system below an image's layers, in the layout at dir.
+func (r *Rootfs) putBelow(dir string, m *v1.Manifest, c *v1.ConfigFile) error {
 	m.Layers = append([]v1.Descriptor{r.Layer}, m.Layers...)
 	c.RootFS.DiffIDs = append([]v1.Hash{r.DiffID}, c.RootFS.DiffIDs...)
 	c.History = append([]v1.History{{Created: c.Created, CreatedBy: liveStep}}, c.History...)

@@ -1,6 +1,6 @@
-// Package standin writes stand-ins for the base image, the AIO Sandbox, of lines A, B and C: OCI layouts with the real
-// paths, names, environment, start scripts and open holes, and with stubs instead of the services. They serve tests and
-// trying slimctl with no registry at hand. README.md says what is a guess and what a stand-in cannot do.
+// Package standin writes stand-ins for the base image, the AIO Sandbox, of lines A, B and C. They are OCI layouts with
+// the real paths, names, environment, start scripts and open holes, but stubs instead of the services. They serve
+// tests, and trying slimctl without a registry. README.md lists guesses and limits.
 package standin
 
 import (
@@ -24,29 +24,29 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// Options says which stand-in to write.
+// Options selects the stand-in to write.
 type Options struct {
 	// Line is "A", "B" or "C".
 	Line string
-	// Platforms are linux/amd64 and linux/arm64, or one of them; both when empty.
+	// Platforms are linux/amd64, linux/arm64 or both; empty means both.
 	Platforms []string
-	// Weight is a number of extra bytes per platform, as they are in the blobs: within a tenth from 1 MB on, more when it is
-	// less. They are gzip of about 2.5 times as many, in small and large files as in a real image, the same at every
-	// call, in 10 layers of their own. Contents are streamed, never held in memory.
+	// Weight is the number of additional bytes in the blobs of a platform, within a tenth from 1 MB on, otherwise more.
+	// They are gzip of about 2.5 times as many, in small and large files like a real image's, always the same, in 10
+	// layers of their own. Their content is streamed, never held in memory.
 	Weight int64
-	// Extra is laid as one more, topmost layer on every platform.
+	// Extra is the content of one more, topmost layer on every platform.
 	Extra []image.File
-	// Env is appended to the image's environment.
+	// Env is added to the image's environment.
 	Env []string
-	// Rename, when it isn't 0, is the seed of other names for all that only the base's own programs know by name.
+	// Rename, if not 0, is a seed for new names of everything that only the base's own programs refer to by name.
 	Rename uint64
-	// Rootfs goes below the stand-in's files when it is not nil, and is of the one platform in Platforms.
+	// Rootfs, if not nil, is below the stand-in's files. It must be for the one platform in Platforms.
 	Rootfs *Rootfs
 }
 
 var defaultPlatforms = []string{"linux/amd64", "linux/arm64"}
 
-// Check refuses options that Write refuses, before anything is made.
+// Check returns the error that Write would return for invalid options.
 func (o Options) Check() error {
 	_, _, err := o.check()
 	return err
@@ -78,9 +78,8 @@ func (o Options) check() (line, []string, error) {
 	return l, platforms, nil
 }
 
-// Write writes an OCI layout to dir, which must not exist or must be empty, and returns the digest of the one image index
-// that its index.json points to. The same options give the same digest. The layout appears whole or not at all; an
-// existing destination is an error that wraps fs.ErrExist.
+// Write writes an OCI layout to dir atomically and returns the digest of its one image index. dir must be empty or not
+// exist; otherwise the error wraps fs.ErrExist. Equal options give equal digests.
 func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
 	l, platforms, err := o.check()
 	if err != nil {
@@ -97,7 +96,7 @@ func Write(ctx context.Context, dir string, o Options) (v1.Hash, error) {
 	return digest, nil
 }
 
-// CheckLine refuses a line that there is no stand-in of.
+// CheckLine refuses a line without a stand-in.
 func CheckLine(line string) error {
 	if line != "A" && line != "B" && line != "C" {
 		return fmt.Errorf("stand-in: no line %q; there are A, B and C", line)
@@ -107,15 +106,15 @@ func CheckLine(line string) error {
 
 var generating singleflight.Group
 
-// Cached returns the layout of line's stand-in (both platforms, no weight) below cacheRoot, and writes it when it is not
-// there. The directory is named by the content, so that a changed stand-in gets a new one. Any number of callers, in any
-// number of processes, may ask at once.
+// Cached returns the layout of line's stand-in (both platforms, no weight) below cacheRoot, and writes it if it doesn't
+// exist. The directory's name depends on the content, so a changed stand-in gets a new one. It may be called
+// concurrently, also by several processes.
 func Cached(ctx context.Context, cacheRoot, line string) (dir string, err error) {
 	key, err := cacheKey(line)
 	if err != nil {
 		return "", err
 	}
-	return kept(ctx, filepath.Join(cacheRoot, "standin-"+strings.ToLower(line)+"-"+key[:16]), Options{Line: line})
+	return writeOnce(ctx, filepath.Join(cacheRoot, "standin-"+strings.ToLower(line)+"-"+key[:16]), Options{Line: line})
 }
 
 // CachedOn is Cached for a stand-in on a real root file system.
@@ -125,11 +124,11 @@ func CachedOn(ctx context.Context, cacheRoot, line, platform string, rootfs *Roo
 	if err != nil {
 		return "", err
 	}
-	return kept(ctx, filepath.Join(cacheRoot, "standin-live-"+strings.ToLower(line)+"-"+key[:16]), o)
+	return writeOnce(ctx, filepath.Join(cacheRoot, "standin-live-"+strings.ToLower(line)+"-"+key[:16]), o)
 }
 
-// kept writes a stand-in to dir unless it is there.
-func kept(ctx context.Context, dir string, o Options) (string, error) {
+// writeOnce writes a stand-in to dir unless it exists.
+func writeOnce(ctx context.Context, dir string, o Options) (string, error) {
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "index.json")); err == nil {
 			return dir, nil
@@ -145,9 +144,9 @@ func kept(ctx context.Context, dir string, o Options) (string, error) {
 			case ctx.Err() != nil:
 				return "", ctx.Err()
 			case errors.Is(r.Err, context.Canceled), errors.Is(r.Err, context.DeadlineExceeded):
-				// It was another caller's context that ended: try again with our own.
+				// Another caller's context ended: try again with our own.
 			case errors.Is(r.Err, fs.ErrExist):
-				// Another process was quicker.
+				// Another process was faster.
 				if _, err := os.Stat(filepath.Join(dir, "index.json")); err != nil {
 					return "", r.Err
 				}
@@ -160,7 +159,7 @@ func kept(ctx context.Context, dir string, o Options) (string, error) {
 
 var cacheKeys sync.Map // of line to string
 
-// cacheKey is the fingerprint of line's stand-in, worked out once in a process.
+// cacheKey returns the fingerprint of line's stand-in, computed once per process.
 func cacheKey(line string) (string, error) {
 	if key, ok := cacheKeys.Load(line); ok {
 		return key.(string), nil
@@ -172,7 +171,7 @@ func cacheKey(line string) (string, error) {
 	return key, err
 }
 
-// fingerprint hashes what o's stand-in would hold, without compressing it; of the files of heavy how they begin.
+// fingerprint returns a digest of the content of o's stand-in, uncompressed, with only the beginning of heavy's files.
 func fingerprint(o Options) (string, error) {
 	l, platforms, err := o.check()
 	if err != nil {

@@ -139,7 +139,7 @@ func TestProgramsOnlyExit(t *testing.T) {
 }
 
 func TestWeight(t *testing.T) {
-	const weight = 45_000_003
+	const weight = 12_000_003
 	dir := filepath.Join(t.TempDir(), "layout")
 	if _, err := Write(t.Context(), dir, Options{Line: "B", Weight: weight}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ type special struct {
 	xattrs   map[string]string
 }
 
-// specialDirs are the directories that are not root's with mode 0755.
+// specialDirs lists the directories that have another owner than root or another mode than 0755.
 var specialDirs = map[string]special{
 	"/tmp":                       {mode: 0o1777},
 	"/var/tmp":                   {mode: 0o1777},
@@ -30,12 +30,12 @@ var specialDirs = map[string]special{
 	"/home/gem":                  {mode: 0o755, uid: 1000, gid: 1000},
 	"/home/gem/.npm-global":      {mode: 0o755, uid: 1000, gid: 1000},
 	"/home/gem/.npm-global/bin":  {mode: 0o755, uid: 1000, gid: 1000},
-	// A removal below this one must leave mode, owner and attribute as they are.
+	// A removal below this directory must keep its mode, owner and attribute.
 	"/srv/app":      {mode: 0o750, uid: 1000, gid: 1000, xattrs: map[string]string{"user.standin": "app"}},
 	"/srv/app/data": {mode: 0o2770, uid: 1000, gid: 1000},
 }
 
-// specialFiles are the embedded files whose mode or owner a script's or a plain file's is not.
+// specialFiles lists the embedded files with an unusual mode or owner.
 var specialFiles = map[string]special{
 	"/etc/shadow":  {mode: 0o640, gid: 42},
 	"/etc/sudoers": {mode: 0o440},
@@ -44,7 +44,7 @@ var specialFiles = map[string]special{
 // capNetRaw is the value of security.capability for cap_net_raw=ep (linux/capability.h, revision 2).
 const capNetRaw = "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
-// skeleton is what a root file system has before any package.
+// skeleton returns the files of a root file system without packages.
 func skeleton(a arch) []image.File {
 	out := []image.File{
 		image.Symlink("/bin", "usr/bin"), image.Symlink("/sbin", "usr/sbin"), image.Symlink("/lib", "usr/lib"),
@@ -53,7 +53,7 @@ func skeleton(a arch) []image.File {
 		image.Symlink("/etc/localtime", "/usr/share/zoneinfo/Asia/Singapore"),
 		image.Bytes("/usr/lib/"+a.triplet+"/libc.so.6", 0o755, a.elf("libc.so.6")),
 		image.Bytes("/usr/share/zoneinfo/Asia/Singapore", 0o644, []byte("TZif2 stand-in\n")),
-		// For finish: a file that is replaced, one that is removed, one that becomes a directory, a removed directory.
+		// For finish: a file to replace, one to remove, one that becomes a directory, a directory to remove.
 		image.Bytes("/etc/motd", 0o644, []byte("replaced by the topmost layer\n")),
 		image.Bytes("/usr/share/standin/removed.txt", 0o644, []byte("removed by the topmost layer\n")),
 		image.Bytes("/usr/share/standin/kind", 0o644, []byte("a directory in the topmost layer\n")),
@@ -79,7 +79,7 @@ func skeleton(a arch) []image.File {
 	return out
 }
 
-// programs is what the packages bring, most of it programs that only exit.
+// programs returns the packages' files, mostly programs that only exit.
 func programs(l line, a arch) []image.File {
 	out := []image.File{
 		elfAt(a, "/usr/bin/sudo", 0o4755), elfAt(a, "/usr/bin/su", 0o4755), elfAt(a, "/usr/bin/passwd", 0o4755),
@@ -88,7 +88,7 @@ func programs(l line, a arch) []image.File {
 		image.Symlink("/usr/bin/nc", "/etc/alternatives/nc"), image.Symlink("/etc/alternatives/nc", "/bin/nc.openbsd"),
 		image.Symlink("/usr/bin/Xvnc", "/etc/alternatives/Xvnc"), image.Symlink("/etc/alternatives/Xvnc", "/usr/bin/Xtigervnc"),
 		image.Symlink("/usr/local/bin/python", "/usr/bin/python3"),
-		// One file with two names, as in Ubuntu.
+		// One file has two names, as in Ubuntu.
 		elfAt(a, "/usr/bin/perl", 0o755), hardLink("/usr/bin/perl5.34.0", "/usr/bin/perl"),
 		elfAt(a, "/usr/sbin/nginx", 0o755), elfAt(a, "/usr/sbin/useradd", 0o755), elfAt(a, "/usr/sbin/groupadd", 0o755),
 		elfAt(a, "/usr/local/bin/websocat", 0o755), elfAt(a, "/usr/local/bin/uv", 0o755),
@@ -97,7 +97,7 @@ func programs(l line, a arch) []image.File {
 		image.Symlink("/etc/alternatives/browser", "/opt/browser/chrome"),
 		image.Symlink("/usr/local/bin/browser", "/etc/alternatives/browser"),
 		image.Symlink("/usr/local/bin/xdg-settings", "/opt/gem/xdg-settings"),
-		// A copy on line B; line A answers /vnc/index.html too.
+		// It is a copy on line B; line A also answers /vnc/index.html.
 		image.Bytes("/opt/novnc/index.html", 0o644, mustRead("files/common/opt/novnc/vnc.html")),
 		shared("/opt/python3.12/lib/python3.12/site-packages/app/stub.py", "stub.py"),
 		shared("/opt/python3.12/bin/jupyter", "jupyter"),
@@ -115,7 +115,7 @@ func programs(l line, a arch) []image.File {
 	return out
 }
 
-// onlyA is line A's share of the tables.
+// onlyA returns the files of line A only.
 func onlyA(a arch) []image.File {
 	return append(nodeServers("/usr/lib/node_modules"),
 		shared("/usr/lib/node_modules/@agent-infra/mcp-hub/dist/mcp.cjs", "mcp.cjs"),
@@ -128,7 +128,7 @@ func onlyA(a arch) []image.File {
 		image.Symlink("/usr/bin/mcp-server-browser", "../lib/node_modules/@agent-infra/mcp-server-browser/dist/index.cjs"),
 		image.Symlink("/usr/bin/chrome-devtools-mcp", "../lib/node_modules/chrome-devtools-mcp/build/src/index.js"),
 		image.Symlink("/usr/bin/code-server", "/opt/runtime/code-server/bin/code-server"),
-		// The kept name of this pair points to the one that a purge of code-server takes away.
+		// The kept name of this pair is a link to the one that a purge of code-server removes.
 		elfAt(a, "/opt/runtime/code-server/lib/node", 0o755),
 		hardLink("/opt/runtime/nodejs/bin/node", "/opt/runtime/code-server/lib/node"),
 		elfAt(a, "/opt/browser/current/chrome", 0o755), elfAt(a, "/opt/browser/current/chrome-sandbox", 0o4755),
@@ -137,7 +137,7 @@ func onlyA(a arch) []image.File {
 	)
 }
 
-// nodeServers is what npm put into a directory of packages on every line.
+// nodeServers returns what npm installs in a directory of packages on every line.
 func nodeServers(modules string) []image.File {
 	return []image.File{
 		shared(modules+"/@agent-infra/mcp-server-browser/dist/index.cjs", "mcp-server-browser.cjs"),
@@ -147,7 +147,7 @@ func nodeServers(modules string) []image.File {
 	}
 }
 
-// onlyB is line B's share of the tables, and C's.
+// onlyB returns the files of lines B and C only.
 func onlyB(l line, a arch) []image.File {
 	out := []image.File{
 		image.Symlink("/usr/bin/supervisord", "/usr/local/bin/supervisord"),
@@ -167,7 +167,7 @@ func onlyB(l line, a arch) []image.File {
 	for _, name := range []string{"chromium", "chromium-browser", "chromium-browser-stable"} {
 		out = append(out, image.Symlink("/usr/local/bin/"+name, "/usr/local/bin/browser"))
 	}
-	if a.name == "amd64" { // Google Chrome there, Playwright's Chromium on arm64
+	if a.name == "amd64" { // Google Chrome on amd64, Playwright's Chromium on arm64
 		out = append(out, elfAt(a, "/opt/browser/chrome-sandbox", 0o4755),
 			image.Bytes("/opt/browser/product", 0o644, []byte("Google Chrome 139.0.7258.127\n")),
 			image.Symlink("/etc/opt/chrome", "/etc/browser"))
@@ -189,7 +189,7 @@ func onlyB(l line, a arch) []image.File {
 	for _, b := range []string{"node", "npm", "npx", "bun", "mcp-server-browser", "chrome-devtools-mcp", "agent-browser-real"} {
 		out = append(out, image.Symlink("/usr/local/bin/"+b, "/opt/nodejs/22/bin/"+b))
 	}
-	// The kept name of this pair points to the one that a purge of Node 20 takes away.
+	// The kept name of this pair is a link to the one that a purge of Node 20 removes.
 	out = append(out, hardLink("/opt/runtime/nodejs/bin/node", l.nodeDir("20")+"/bin/node"))
 	if l.name == "C" {
 		out = append(out, dirAt("/run/gem"), elfAt(a, "/usr/local/go/bin/go", 0o755))
@@ -201,9 +201,9 @@ func (l line) nodeDir(version string) string {
 	return "/opt/fnm/node-versions/" + l.node[version] + "/installation"
 }
 
-// node22 is what npm put beside line B's and C's default Node.
+// node22 returns what npm installs beside the default Node of lines B and C.
 func (l line) node22(a arch) []image.File {
-	if l.old() {
+	if l.isOld() {
 		return nil
 	}
 	bin, modules := l.nodeDir("22")+"/bin/", l.nodeDir("22")+"/lib/node_modules"
@@ -213,7 +213,7 @@ func (l line) node22(a arch) []image.File {
 		image.Symlink(bin+"chrome-devtools-mcp", "../lib/node_modules/chrome-devtools-mcp/build/src/index.js"),
 		image.Symlink(bin+"agent-browser-real", "../lib/node_modules/agent-browser/bin/agent-browser-linux-"+a.npm),
 	)
-	for _, other := range arches { // the package brings every platform's program, executable only where it was made so
+	for _, other := range arches { // the package brings every platform's program, but only its own is executable
 		mode := int64(0o644)
 		if other.npm == a.npm {
 			mode = 0o755
@@ -230,7 +230,7 @@ func (l line) node22(a arch) []image.File {
 	return out
 }
 
-// finish is the topmost layer: what an image's own last layers do to those below.
+// finish returns the topmost layer, which changes those below like an image's own last layers.
 func finish() []image.File {
 	return []image.File{
 		image.Bytes("/etc/motd", 0o644, []byte("AIO sandbox stand-in\n")),
@@ -247,23 +247,24 @@ func finish() []image.File {
 	}
 }
 
-// components are what L1 may purge, and where it lies.
+// components lists what L1 may purge, with the directories.
 var components = []string{
 	"/opt/python3.11", "/opt/python3.12", "/opt/runtime/code-server", "/opt/runtime/nodejs", "/usr/local/code-server-4.104.0",
 	"/usr/lib/node_modules", "/opt/fnm", "/usr/share/fonts", "/usr/local/share/jupyter", "/opt/browser", "/opt/gem-server",
 	"/opt/repl-servers", "/opt/skills", "/opt/browser-ui",
 }
 
-// heavySize is the size of a file of heavy, and heavySample what fingerprint takes of it: most of its time would be making them.
+// heavySize is the size of a file of heavy, and heavySample the part that fingerprint hashes, since making the files
+// takes most of its time.
 const heavySize, heavySample = 128 << 10, 256
 
-// heavy is dummy weight: compressible, so that the layout stays small, and in the places where the real weight lies.
+// heavy returns dummy files in the places of the real weight. They are compressible, so that the layout stays small.
 func (l line) heavy(size int) []image.File {
 	dirs := []string{
 		"/opt/python3.11/lib/python3.11/site-packages/heavy", "/opt/python3.12/lib/python3.12/site-packages/heavy",
 		"/usr/share/fonts/truetype/noto", "/opt/runtime/nodejs/lib/node_modules/heavy", "/usr/local/share/jupyter/kernels/heavy",
 	}
-	if l.old() {
+	if l.isOld() {
 		dirs = append(dirs, "/opt/runtime/code-server/lib/vscode", "/usr/lib/node_modules/heavy", "/opt/browser/current/locales")
 	} else {
 		dirs = append(dirs, "/usr/local/code-server-4.104.0/lib/vscode", l.nodeDir("20")+"/lib/node_modules/heavy",
@@ -286,12 +287,12 @@ func owned(f image.File, uid, gid int) image.File {
 	return f
 }
 
-// hardLink is p as another name of target, which must sort before it and lie in the same layer.
+// hardLink returns p as another name of target, which must sort before it and be in the same layer.
 func hardLink(p, target string) image.File {
 	return image.File{Entry: image.Entry{Path: p, Type: image.TypeLink, Mode: 0o755, Link: target}}
 }
 
-// shared is p as a copy of a file in files/shared; a script is executable.
+// shared returns p as a copy of a file in files/shared. Scripts are executable.
 func shared(p, name string) image.File {
 	data := mustRead("files/shared/" + name)
 	return image.Bytes(p, modeOf(name, data), data)

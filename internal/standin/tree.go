@@ -14,21 +14,21 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// files holds what can be read as a file: files/common is in every line, files/a and files/b are their line's, and
-// files/c lies over files/b; files/shared has what goes to more than one place, and files/live what takes a placeholder's
-// place on a real root file system. Modes, owners, links and programs are in tables.go.
+// files holds the content of plain files: files/common is for every line, files/a and files/b for their line, and
+// files/c replaces files of files/b. files/shared has what goes to several places, and files/live what replaces
+// placeholders on a real root file system. Modes, owners, links and programs are in tables.go.
 //
 //go:embed all:files
 var files embed.FS
 
 // layer is one layer of a stand-in.
 type layer struct {
-	by     string // what the history says made it
+	by     string // the step in the history
 	files  []image.File
-	weight func() []image.File // instead of files, which are too many to hold those of all layers at once
+	weight func() []image.File // instead of files, which would take too much memory for all layers at once
 }
 
-// stages are the layers from the bottom up. A path belongs to the stage with the longest prefix of it.
+// stages lists the layers from the bottom up. A path belongs to the stage with its longest prefix.
 var stages = []struct {
 	by    string
 	under []string
@@ -51,8 +51,8 @@ var stages = []struct {
 	}},
 }
 
-// layers makes the layers of one platform, bottom first, without weight, Options.Extra and the root file system below. The files
-// of heavy have size bytes.
+// layers returns the layers of a platform, bottom first, without weight, Options.Extra and the root file system below.
+// The files of heavy have size bytes.
 func (l line) layers(platform string, o Options, size int) ([]layer, error) {
 	below := o.Rootfs
 	a := archOf(platform)
@@ -72,14 +72,14 @@ func (l line) layers(platform string, o Options, size int) ([]layer, error) {
 	put(skeleton(a)...)
 	put(programs(l, a)...)
 	put(l.node22(a)...)
-	if l.old() {
+	if l.isOld() {
 		put(onlyA(a)...)
 	} else {
 		put(onlyB(l, a)...)
 	}
 	put(image.Bytes("/etc/aio_version", 0o644, []byte(l.tag+"\n")), image.Symlink("/opt/application/run.sh", "/opt/gem/run.sh"))
 
-	below.lay(tree)
+	below.adapt(tree)
 	out := make([]layer, len(stages))
 	for i, s := range stages {
 		out[i].by = s.by
@@ -124,8 +124,8 @@ func stageOf(p string) int {
 	return best
 }
 
-// embedded reads one tree of files. Scripts are executable; "@node22" stands for the directory of line B's and C's
-// default Node.
+// embedded reads a tree of files. Scripts are executable. "@node22" stands for the default Node's directory of lines B
+// and C.
 func (l line) embedded(name string) ([]image.File, error) {
 	root := path.Join("files", name)
 	var out []image.File
@@ -161,7 +161,7 @@ func modeOf(name string, data []byte) int64 {
 	return 0o644
 }
 
-// extraLayer lays a test's own files on top, with the parents as the base below has them.
+// extraLayer adds a test's files as the topmost layer, with the parents as the layers below have them.
 func extraLayer(layers []layer, extra []image.File, below *Rootfs) []layer {
 	if len(extra) == 0 {
 		return nil
@@ -175,8 +175,8 @@ func extraLayer(layers []layer, extra []image.File, below *Rootfs) []layer {
 	return []layer{{by: "COPY extra / # planted by a test", files: withParents(slices.Clone(extra), notDirs, below)}}
 }
 
-// withParents adds the directories above files, as below or dirAt has them, where files does not hold them itself. A parent
-// that is known not to be a directory (a symbolic link below) is left out: an entry would replace it.
+// withParents adds the directories above files that files doesn't have, as in below or dirAt. It omits a parent that is
+// not a directory (a symbolic link below), because an entry would replace it.
 func withParents(files []image.File, notDirs map[string]bool, below *Rootfs) []image.File {
 	have := map[string]bool{}
 	for _, f := range files {
@@ -193,7 +193,7 @@ func withParents(files []image.File, notDirs map[string]bool, below *Rootfs) []i
 	return files
 }
 
-// dirAt is the directory p with its mode, owner and attributes, the same in every layer.
+// dirAt returns the directory p with its mode, owner and attributes, equal in every layer.
 func dirAt(p string) image.File {
 	f := image.Dir(p, 0o755)
 	if s, ok := specialDirs[p]; ok {
@@ -202,7 +202,7 @@ func dirAt(p string) image.File {
 	return f
 }
 
-// sizes is the manifest of what each removable component weighs, so that a purge can be measured.
+// sizes returns the manifest with the sizes of the removable components, to measure purges.
 func sizes(tree map[string]image.File) image.File {
 	type weight struct {
 		Bytes int64 `json:"bytes"`
@@ -223,7 +223,7 @@ func sizes(tree map[string]image.File) image.File {
 	}
 	data, err := json.MarshalIndent(total, "", "  ")
 	if err != nil {
-		panic(err) // a map of plain structs
+		panic(err) // a map of plain structs can always be encoded
 	}
 	return image.Bytes("/usr/share/standin/sizes.json", 0o644, append(data, '\n'))
 }

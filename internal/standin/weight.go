@@ -13,13 +13,13 @@ import (
 const (
 	weightLayerCount = 10
 	weightDir        = "/usr/share/standin/weight"
-	// weightRaw tenths of a byte become one byte of blob: measured, see TestWeight.
+	// weightRaw is the number of tenths of a byte that compress to one byte: measured, see TestWeight.
 	weightRaw = 25
-	// weightDirSize bounds the entries of a directory, but for the topmost.
+	// weightDirSize limits the entries of a directory, except the topmost.
 	weightDirSize = 64
 )
 
-// weightLayers spreads what compresses to about total bytes over layers of their own.
+// weightLayers returns separate layers that compress to about total bytes together.
 func weightLayers(platform string, total int64) []layer {
 	var out []layer
 	for i := range int64(weightLayerCount) {
@@ -36,7 +36,7 @@ func weightLayers(platform string, total int64) []layer {
 	return out
 }
 
-// weightFiles are total bytes in files below dir.
+// weightFiles returns files below dir of total bytes together.
 func weightFiles(platform, dir string, total int64) []image.File {
 	sizes := seeded(platform + dir)
 	var out []image.File
@@ -49,7 +49,7 @@ func weightFiles(platform, dir string, total int64) []image.File {
 	return withParents(out, nil, nil)
 }
 
-// weightSize is 1 to 64 KiB, the small more often than the large, and 1 to 8 MiB for one file in 64: 90 KB on average.
+// weightSize returns 1 to 64 KiB, preferring small sizes, and 1 to 8 MiB for one file in 64: 90 KB on average.
 func weightSize(r *rand.PCG) int64 {
 	u := r.Uint64()
 	low := int64(1<<10) << (u >> 8 % 6)
@@ -77,17 +77,17 @@ func seeded(seed string) *rand.PCG {
 const (
 	phraseOffsets = 2048
 	phraseMax     = 8 + 31
-	noiseMax      = 11 // so that gzip makes one byte of two and a half
+	noiseMax      = 11 // so that gzip compresses to two fifths
 )
 
 var phrases = prose("weight", phraseOffsets+phraseMax)
 
-// mixture is an endless stream of phrases, each followed by noise. gzip finds a phrase again and again and has to keep the
-// noise, so that it unpacks as real files do: in short copies and literals.
+// mixture is an endless stream of phrases, each followed by noise. gzip finds phrases and keeps the noise, so it
+// decompresses like real files: in short copies and literals.
 type mixture struct {
 	random *rand.PCG
 	buf    [2048]byte
-	left   []byte // of buf
+	left   []byte // unread part of buf
 }
 
 func (m *mixture) Read(p []byte) (n int, err error) {

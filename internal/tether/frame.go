@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// A frame of yamux (its spec.md): version, type, flags, stream and length, twelve bytes, big-endian; after a data frame as
-// many bytes as length says.
+// A yamux frame (its spec.md) has a header of twelve bytes, big-endian: version, type, flags, stream and length. A data
+// frame has length further bytes.
 const (
 	frameHead = 12
 	frameData = 0
@@ -21,25 +21,25 @@ const (
 	window    = 256 << 10 // yamux's initial window, the greatest body
 )
 
-// errFrame means that what the other end sent is no frame that a tether has.
+// errFrame is the error for input that isn't a frame of a tether.
 var errFrame = errors.New("tether: the container's output is no tether")
 
-// frameReader hands frames to yamux whole: one that stops in the middle would have it wait with a lock held, and with it
-// everybody who reads that stream. It refuses what yamux answers at a cost, and a tether never sends: pings, each of which
-// would start a goroutine; streams numbered as our own, or too many; bodies beyond the window.
+// frameReader passes only whole frames to yamux, because yamux would hold a lock while it waits for the rest of one,
+// and block every reader of that stream. It refuses frames that a tether never sends and that cost memory or time:
+// pings, which start goroutines; streams with our own numbers, or too many of them; bodies larger than the window.
 type frameReader struct {
 	from   io.Reader
-	parity uint32 // of the streams that the other end opens
+	parity uint32 // parity of the other end's stream numbers
 
-	open  map[uint32]bool // streams that the other end opened and has not ended
-	frame []byte          // what has been read of it is not handed out yet
+	open  map[uint32]bool // streams opened by the other end
+	frame []byte          // the unread part of the current frame
 	buf   [frameHead + window]byte
 
 	mu  sync.Mutex
 	err error
 }
 
-// Read hands out the frame that was read last, and reads the next when it is used up.
+// Read returns the current frame, and reads the next one after its end.
 func (r *frameReader) Read(p []byte) (int, error) {
 	if len(r.frame) == 0 {
 		if err := r.next(); err != nil {
@@ -70,7 +70,7 @@ func (r *frameReader) next() error {
 	return nil
 }
 
-// check gives the length of the body that follows a frame's head.
+// check returns the length of the body after a frame's header.
 func (r *frameReader) check(head []byte) (int, error) {
 	version, kind := head[0], head[1]
 	flags, id, length := binary.BigEndian.Uint16(head[2:]), binary.BigEndian.Uint32(head[4:]), binary.BigEndian.Uint32(head[8:])
@@ -80,9 +80,9 @@ func (r *frameReader) check(head []byte) (int, error) {
 	case kind == frameAway && id == 0:
 		return 0, nil
 	case kind != frameData && kind != frameSize:
-		return 0, fmt.Errorf("%w: a frame of type %d", errFrame, kind)
+		return 0, fmt.Errorf("%w: unknown frame type %d", errFrame, kind)
 	case id == 0:
-		return 0, fmt.Errorf("%w: a frame of stream 0", errFrame)
+		return 0, fmt.Errorf("%w: a data frame on stream 0", errFrame)
 	case flags&flagSYN != 0 && id%2 != r.parity:
 		return 0, fmt.Errorf("%w: it opens stream %d, which is not its own", errFrame, id)
 	case kind == frameData && length > window:
@@ -103,7 +103,7 @@ func (r *frameReader) check(head []byte) (int, error) {
 	return int(length), nil
 }
 
-// refused gives the reason why a frame was refused.
+// refused returns the reason for refusing a frame.
 func (r *frameReader) refused() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

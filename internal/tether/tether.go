@@ -1,11 +1,10 @@
-// Package tether carries the connections of a container that has no network over its standard input and output: streams,
+// Package tether carries the connections of a container without network over its standard input and output: streams,
 // multiplexed by yamux, between slimctl (Open) and the container's first process (Hold).
 //
-// A stream that slimctl opens leads to the one port that the container serves. A stream that the container opens asks for
-// something outside, in HTTP as a proxy takes it. Neither has a header of our own: which end opened it says all.
+// A stream that slimctl opens goes to the container's one port. A stream that the container opens carries an HTTP proxy
+// request to the outside. Streams need no header, because their direction decides.
 //
-// Slimctl believes nothing of what comes out of the container: frames are checked before yamux reads them, and streams are
-// counted.
+// Slimctl trusts nothing from the container: it checks frames before yamux reads them, and counts streams.
 package tether
 
 import (
@@ -24,27 +23,27 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// Bounds on streams that are open at a time. One end opens maxDials at most, and waits then; it loses the tether when
-// maxOpen of its streams are open, or maxStreams of both ends' with those that it does not close.
+// Limits on concurrent streams. One end opens at most maxDials and then waits. It ends the tether when the other end
+// has maxOpen streams open, or when both have maxStreams, counting streams that the other end doesn't close.
 const (
 	maxDials   = 512
 	maxOpen    = 1024
 	maxStreams = 2048
 )
 
-// writeTime bounds how long the other end may leave a frame unread. It is far beyond what a busy machine needs.
+// writeTime limits how long the other end may leave a frame unread. A busy machine needs far less.
 var writeTime = time.Minute
 
-// closeTime is how long a stream stays half open that one end has closed.
+// closeTime limits how long a stream stays half-open after one end has closed it.
 const closeTime = time.Minute
 
 var errFlood = fmt.Errorf("the container holds more than %d connections open", maxOpen)
 
-// Tether is one end.
+// Tether is one end of the connection.
 type Tether struct {
 	session *yamux.Session
 	frames  *frameReader
-	slots   chan struct{} // streams that Dial opened and are not closed
+	slots   chan struct{} // streams of Dial that aren't closed
 
 	mu    sync.Mutex
 	cause error
@@ -52,15 +51,15 @@ type Tether struct {
 
 func config() *yamux.Config {
 	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false // the end of a pipe is seen at once, and a busy machine is no dead one
-	c.StreamOpenTimeout = 0   // the same: it would end the session
+	c.EnableKeepAlive = false // the end of a pipe is noticed at once, and a busy machine isn't dead
+	c.StreamOpenTimeout = 0   // for the same reason; it would end the session
 	c.ConnectionWriteTimeout = writeTime
 	c.StreamCloseTimeout = closeTime
-	c.LogOutput, c.Logger = nil, log.New(io.Discard, "", 0) // it quotes what the other end sends
+	c.LogOutput, c.Logger = nil, log.New(io.Discard, "", 0) // it quotes the other end
 	return c
 }
 
-// Open opens slimctl's end. conn ends when the container does.
+// Open opens slimctl's end. conn ends with the container.
 func Open(conn io.ReadWriteCloser) *Tether {
 	return newTether(conn, func(c io.ReadWriteCloser) (*yamux.Session, error) { return yamux.Client(c, config()) }, 0)
 }
@@ -73,14 +72,14 @@ func newTether(conn io.ReadWriteCloser, start func(io.ReadWriteCloser) (*yamux.S
 		io.Writer
 		io.Closer
 	}{t.frames, conn, conn})
-	if err != nil { // the configuration is wrong
+	if err != nil { // only for an invalid configuration
 		panic(err)
 	}
 	t.session = session
 	return t
 }
 
-// Dial opens a stream to the other end. It waits while too many are open.
+// Dial opens a stream to the other end. It waits while maxDials are open.
 func (t *Tether) Dial(ctx context.Context) (net.Conn, error) {
 	select {
 	case t.slots <- struct{}{}:
@@ -94,7 +93,7 @@ func (t *Tether) Dial(ctx context.Context) (net.Conn, error) {
 		err  error
 	}
 	opened := make(chan result, 1)
-	go func() { // yamux waits for an end that accepts nothing, whatever the context
+	go func() { // yamux ignores the context and waits for an end that accepts nothing
 		s, err := t.session.OpenStream()
 		if err != nil {
 			<-t.slots
@@ -116,10 +115,11 @@ func (t *Tether) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Accept waits for a stream of the other end. It makes a Tether a net.Listener; an error is the end of the tether.
+// Accept waits for a stream of the other end. It makes a Tether a net.Listener. An error means that the tether has
+// ended.
 func (t *Tether) Accept() (net.Conn, error) {
 	s, err := t.session.AcceptStream()
-	for range maxStreams { // a stream that was still accepted says only that the session has ended, not why
+	for range maxStreams { // the error of an accepted stream says only that the session has ended, not why
 		if !errors.Is(err, yamux.ErrSessionShutdown) {
 			break
 		}
@@ -136,13 +136,13 @@ func (t *Tether) Accept() (net.Conn, error) {
 	return &stream{Stream: s, closed: func() {}}, nil
 }
 
-// Addr is of net.Listener.
+// Addr implements net.Listener.
 func (t *Tether) Addr() net.Addr { return addr{} }
 
-// Done is closed when the tether has ended.
+// Done returns a channel that is closed when the tether ends.
 func (t *Tether) Done() <-chan struct{} { return t.session.CloseChan() }
 
-// Err says what the other end did that ended the tether; nil when it only went away.
+// Err returns the error of the other end that ended the tether, or nil if it just closed.
 func (t *Tether) Err() error { return t.explain(nil) }
 
 // Close ends the tether and all its streams.
@@ -159,7 +159,7 @@ func (t *Tether) end(cause error) {
 	_ = t.session.Close() // never an error
 }
 
-// explain prefers the reason that a frame was refused for to yamux's, which knows only that reading failed.
+// explain returns the reason for refusing a frame, if any, because yamux's error only says that reading failed.
 func (t *Tether) explain(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,22 +172,22 @@ func (t *Tether) explain(err error) error {
 	return err
 }
 
-// addr is the address of either end.
+// addr is the address of both ends.
 type addr struct{}
 
 func (addr) Network() string { return "tether" }
 func (addr) String() string  { return "tether" }
 
-// stream is a net.Conn whose two directions end apart, as a TCP connection's.
+// stream is a net.Conn whose two directions end separately, like TCP's.
 type stream struct {
 	*yamux.Stream
 	closed func()
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite ends the sending direction.
 func (s *stream) CloseWrite() error { return s.Stream.Close() }
 
-// Close ends both directions. What the other end sends on is not read: a minute later it is reset.
+// Close ends both directions. Data that still arrives is not read; the stream is reset after closeTime.
 func (s *stream) Close() error {
 	err := s.Stream.Close()
 	_ = s.SetReadDeadline(time.Unix(1, 0)) // never an error
@@ -195,14 +195,14 @@ func (s *stream) Close() error {
 	return err
 }
 
-// LocalAddr and RemoteAddr are of net.Conn.
+// LocalAddr implements net.Conn.
 func (s *stream) LocalAddr() net.Addr { return addr{} }
 
-// RemoteAddr see LocalAddr.
+// RemoteAddr implements net.Conn.
 func (s *stream) RemoteAddr() net.Addr { return addr{} }
 
-// Pump copies both ways between two connections until both directions have ended. The end of one direction is passed on and
-// leaves the other open; an error ends both. It closes neither.
+// Pump copies between two connections in both directions until both have ended. It passes the end of one direction on
+// and leaves the other open; an error ends both. It closes neither connection.
 func Pump(a, b net.Conn) {
 	var both sync.WaitGroup
 	both.Go(func() { copyOneWay(a, b) })
@@ -217,11 +217,11 @@ func copyOneWay(to, from net.Conn) {
 		return
 	}
 	if half, ok := to.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // an error is that it is closed
+		_ = half.CloseWrite() // it fails if the direction is already closed
 	}
 }
 
-// Hold serves the container's end on standard input and output until the input ends: streams from slimctl go to port, the
+// Hold serves the container's end on standard input and output until the input ends. Streams from slimctl go to port;
 // connections that l accepts go to slimctl.
 func Hold(ctx context.Context, in, out *os.File, port string, l net.Listener) error {
 	conn := &pair{in, out}
@@ -236,7 +236,7 @@ func Hold(ctx context.Context, in, out *os.File, port string, l net.Listener) er
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
-				time.Sleep(10 * time.Millisecond) // too many open files, say
+				time.Sleep(10 * time.Millisecond) // such as too many open files
 				continue
 			}
 			go join(c, t.Dial)
@@ -261,7 +261,7 @@ func join(c net.Conn, dial func(context.Context) (net.Conn, error)) {
 	Pump(c, other)
 }
 
-// pair is a connection over two files.
+// pair is a connection made of two files.
 type pair struct{ in, out *os.File }
 
 func (p *pair) Read(b []byte) (int, error)  { return p.in.Read(b) }

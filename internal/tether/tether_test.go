@@ -207,7 +207,6 @@ func again(make func(uint32) string) func() io.Reader {
 // TestHostile: whatever comes out of a container ends its tether, with a word why, also when it reads nothing.
 func TestHostile(t *testing.T) {
 	patience := writeTime
-	writeTime = 100 * time.Millisecond // of an end that reads nothing
 	defer func() { writeTime = patience }()
 	for name, says := range map[string]struct {
 		from func() io.Reader
@@ -215,9 +214,9 @@ func TestHostile(t *testing.T) {
 	}{
 		"text":               {once("Traceback (most recent call last):\n"), `it begins with "Traceback (m"`},
 		"zero bytes":         {again(func(uint32) string { return "\x00" }), "tether"},
-		"pings":              {again(func(n uint32) string { return frame(2, flagSYN, 0, n, "") }), "a frame of type 2"},
+		"pings":              {again(func(n uint32) string { return frame(2, flagSYN, 0, n, "") }), "frame type 2"},
 		"our own streams":    {once(frame(1, flagSYN, 1, 0, "")), "opens stream 1, which is not its own"},
-		"stream 0":           {once(frame(0, flagSYN, 0, 0, "")), "a frame of stream 0"},
+		"stream 0":           {once(frame(0, flagSYN, 0, 0, "")), "frame on stream 0"},
 		"a stream twice":     {again(func(uint32) string { return frame(1, flagSYN, 2, 0, "") }), "tether"},
 		"a million streams":  {again(func(n uint32) string { return frame(1, flagSYN, 2+2*n, 0, "") }), "holds more than"},
 		"a large body":       {once(frame(0, flagSYN, 2, 1<<31, "")), "a frame of 2147483648 bytes"},
@@ -227,6 +226,9 @@ func TestHostile(t *testing.T) {
 	} {
 		for _, deaf := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, deaf %v", name, deaf), func(t *testing.T) {
+				if writeTime = patience; deaf {
+					writeTime = 100 * time.Millisecond
+				}
 				h := &hostile{deaf: deaf, closed: make(chan struct{})}
 				h.Reader = io.MultiReader(says.from(), waits{h.closed})
 				tied := Open(h)
@@ -250,7 +252,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// waits gives nothing until closed is.
+// waits returns nothing until closed is.
 type waits struct{ closed chan struct{} }
 
 func (w waits) Read([]byte) (int, error) {

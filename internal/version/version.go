@@ -1,5 +1,5 @@
-// Package version reads which version a program is of from what the Go linker wrote into it. Read is for the program that
-// runs, Of for another one's build information.
+// Package version reads a program's version from its build information. Read is for the running program, Of for another
+// one.
 package version
 
 import (
@@ -10,19 +10,19 @@ import (
 	"runtime/debug"
 )
 
-// Devel is the version of a program that was built from no known commit.
+// Devel is the version of a program without a known commit.
 const Devel = "(devel)"
 
-// Info says which program it is.
+// Info describes a program's build.
 type Info struct {
 	Version  string `json:"version"`            // a tag, or a pseudo-version with time and commit
-	Commit   string `json:"commit,omitempty"`   // empty if the build saw no repository
+	Commit   string `json:"commit,omitempty"`   // empty if the build had no repository
 	Modified bool   `json:"modified,omitempty"` // the commit's files were changed before the build
 	Go       string `json:"go"`
 	Platform string `json:"platform"` // os/arch
 }
 
-// Read returns the running program's version. stamp is what -X gave main.version; it wins if it is not empty.
+// Read returns the running program's version. stamp is the value of main.version, set by -X; if not empty, it wins.
 func Read(stamp string) Info {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -36,7 +36,7 @@ func Read(stamp string) Info {
 	return i
 }
 
-// Of returns the version of the program that has this build information.
+// Of returns the version in a program's build information.
 func Of(info *debug.BuildInfo) Info {
 	i := Info{Version: info.Main.Version, Go: info.GoVersion}
 	if i.Version == "" {
@@ -51,7 +51,7 @@ func Of(info *debug.BuildInfo) Info {
 	return i
 }
 
-// String is one line: the version, the commit, Go and the platform.
+// String returns one line: the version, the commit, Go's version and the platform.
 func (i Info) String() string {
 	commit := "commit unknown"
 	if i.Commit != "" {
@@ -63,11 +63,11 @@ func (i Info) String() string {
 	return fmt.Sprintf("%s (%s, %s, %s)", i.Version, commit, i.Go, i.Platform)
 }
 
-// Program returns an identity of the running program, for caches: its version with the size and time of its file. If the file
-// can't be found it differs at each start.
+// Program returns an identifier of the running program for caches: its version with the size and time of its file. If
+// the file can't be found, each start has another identifier.
 func Program() string { return program }
 
-// program is asked for at the start, before another file takes the place of the program's.
+// program is computed at the start, before another file can replace the program's.
 var program = func() string {
 	file, err := os.Executable()
 	if err != nil {

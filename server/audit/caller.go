@@ -5,20 +5,20 @@ import (
 	"unicode/utf8"
 )
 
-// MetaCaller is the key of _meta by which the hub tells a program that it started who makes a call. What a client sends
-// under this key is dropped by the hub.
+// MetaCaller is the key of _meta by which the hub names a request's caller to a program that it started. The hub drops
+// the key from clients' requests.
 const MetaCaller = "io.github.slimctl/caller"
 
-// Caller is who makes a call.
+// Caller identifies the caller of a request.
 type Caller struct {
-	RequestID string // of the request; nginx, hub and tool record the same
-	Subject   string // key:ID, sub:SUBJECT or anonymous, as the gate has it
-	Session   string // a hash of the MCP session's id; empty where there is none
+	RequestID string // of the request, the same in the logs of nginx, hub and tool
+	Subject   string // key:ID, sub:SUBJECT or anonymous, from the gate
+	Session   string // a hash of the MCP session's id; empty without one
 
-	ClientName, ClientVersion string // what the MCP client says of itself
+	ClientName, ClientVersion string // the MCP client's own claim
 }
 
-// Meta gives the value for MetaCaller.
+// Meta returns the value for MetaCaller.
 func (c Caller) Meta() map[string]any {
 	m := map[string]any{}
 	for key, text := range c.fields() {
@@ -29,7 +29,7 @@ func (c Caller) Meta() map[string]any {
 	return m
 }
 
-// CallerOf reads the value of MetaCaller. What isn't a text is left out.
+// CallerOf parses the value of MetaCaller. It ignores fields that aren't text.
 func CallerOf(meta any) (c Caller) {
 	m, _ := meta.(map[string]any)
 	for key, text := range c.fields() {
@@ -39,13 +39,13 @@ func CallerOf(meta any) (c Caller) {
 	return c
 }
 
-// metaEnded is the key, beside a Caller's, of the MCP sessions that are over.
+// metaEnded is the key, beside a Caller's, of the MCP sessions that have ended.
 const metaEnded = "ended"
 
-// maxEnded is as many as the hub keeps.
+// maxEnded is the number of ended sessions that the hub keeps.
 const maxEnded = 1024
 
-// MetaWith gives the value for MetaCaller, with MCP sessions that are over.
+// MetaWith returns the value for MetaCaller, with MCP sessions that have ended.
 func (c Caller) MetaWith(ended []string) map[string]any {
 	m := c.Meta()
 	if len(ended) > 0 {
@@ -54,7 +54,7 @@ func (c Caller) MetaWith(ended []string) map[string]any {
 	return m
 }
 
-// EndedOf reads the MCP sessions that are over from the value of MetaCaller.
+// EndedOf returns the ended MCP sessions in the value of MetaCaller.
 func EndedOf(meta any) (ended []string) {
 	m, _ := meta.(map[string]any)
 	list, _ := m[metaEnded].([]any)
@@ -72,7 +72,7 @@ func (c *Caller) fields() map[string]*string {
 	}
 }
 
-// BoundText cuts what a client says of itself to 128 bytes as they are written, and replaces control characters.
+// BoundText cuts a client's text to 128 bytes in JSON, and replaces control characters.
 func BoundText(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxSaid)], "")
 	return cutWritten(strings.Map(func(r rune) rune {

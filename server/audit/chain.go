@@ -17,7 +17,7 @@ type head struct {
 	hash string
 }
 
-// genesis is what the first line of all names as its predecessor.
+// genesis is the prev of the very first line.
 var genesis = head{hash: strings.Repeat("0", hashLen)}
 
 const (
@@ -25,7 +25,7 @@ const (
 	timeFormat = "2006-01-02T15:04:05.000Z"
 )
 
-func sum(b []byte) string {
+func hashLine(b []byte) string {
 	s := sha256.Sum256(b)
 	return hex.EncodeToString(s[:])
 }
@@ -33,26 +33,26 @@ func sum(b []byte) string {
 // hashField replaces the closing brace of a line.
 func hashField(hash string) string { return `,"hash":"` + hash + "\"}\n" }
 
-// entry is a line that was read back.
+// entry is a parsed line.
 type entry struct {
 	head
 	prev string
 	ts   time.Time
 	ok   bool // it has the form of a line
-	true bool // its hash is the one of its content
+	true bool // its hash matches its content
 }
 
-// How a line begins and ends.
+// The beginning and the end of a line.
 var (
 	lineHead = lazyregexp.New(`^\{"ts":"(.{24})","seq":([0-9]+),`)
 	lineTail = lazyregexp.New(`^,"prev":"([0-9a-f]{64})"(,"hash":"([0-9a-f]{64})"\})$`)
 )
 
-// tailLen is the length of what lineTail matches.
+// tailLen is the length of lineTail's match.
 const tailLen = len(`,"prev":""`) + hashLen + len(`,"hash":""}`) + hashLen
 
-// parse reads a line without its newline.
-func parse(b []byte) entry {
+// parseLine parses a line without its newline.
+func parseLine(b []byte) entry {
 	if len(b) < tailLen || len(b) >= maxLine || !json.Valid(b) {
 		return entry{}
 	}
@@ -74,7 +74,7 @@ func parse(b []byte) entry {
 	return e
 }
 
-// follows says whether e is the next line after h.
+// follows reports whether e is the next line after h.
 func (e entry) follows(h head) bool {
 	return e.ok && e.true && e.prev == h.hash && e.seq == h.seq+1
 }

@@ -17,10 +17,9 @@ import (
 	"time"
 )
 
-// openPrivate opens a file of the log that nobody else can have put there or
-// can read. flags are added to O_RDWR.
+// openPrivate opens a file of the log that nobody else can have created or can read. It adds flags to O_RDWR.
 func openPrivate(path string, flags int) (*os.File, error) {
-	// O_NONBLOCK: a FIFO must not hold us up.
+	// O_NONBLOCK: opening a FIFO must not block.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|flags, 0o600)
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, fmt.Errorf("audit log %s is a symbolic link; name the file itself", path)
@@ -28,14 +27,14 @@ func openPrivate(path string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	if err := private(f); err != nil {
+	if err := checkPrivate(f); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func private(f *os.File) error {
+func checkPrivate(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
@@ -54,7 +53,7 @@ func private(f *os.File) error {
 	return nil
 }
 
-// checkDir refuses a directory in which others may rename files.
+// checkDir refuses a directory in which others can rename files.
 func checkDir(path string) error {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
@@ -67,11 +66,11 @@ func checkDir(path string) error {
 	return nil
 }
 
-// lockWait is how long another process may hold the file.
+// lockWait is the time for which another process may hold the file.
 const lockWait = 5 * time.Second
 
-// lock takes the file for this open file description.
-func lock(f *os.File) error {
+// lockFile locks the file for this open file description.
+func lockFile(f *os.File) error {
 	deadline := time.Now().Add(lockWait)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -87,9 +86,9 @@ func lock(f *os.File) error {
 	}
 }
 
-func unlock(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+func unlockFile(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
-// isAt says whether path still names the open file.
+// isAt reports whether path still names the open file.
 func isAt(f *os.File, path string) (bool, error) {
 	var here, there syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &here); err != nil {
@@ -103,7 +102,7 @@ func isAt(f *os.File, path string) (bool, error) {
 	return here.Dev == there.Dev && here.Ino == there.Ino, nil
 }
 
-func size(f *os.File) (int64, error) {
+func fileSize(f *os.File) (int64, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
 		return 0, fmt.Errorf("audit log: %w", err)
@@ -111,8 +110,8 @@ func size(f *os.File) (int64, error) {
 	return st.Size, nil
 }
 
-// numbered lists the files of a log that are written no more, the oldest first.
-func numbered(path string) ([]string, error) {
+// listNumbered returns the completed files of a log, the oldest first.
+func listNumbered(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
@@ -135,10 +134,10 @@ func numbered(path string) ([]string, error) {
 	return files, nil
 }
 
-// last reads the file's last line. It gives the offset behind it, which is not
-// the file's size when the rest is torn (has no newline).
-func last(f *os.File) (entry, int64, error) {
-	total, err := size(f)
+// readLast reads the file's last line. It returns the offset after it, which is less than the file's size if the rest
+// is torn (has no newline).
+func readLast(f *os.File) (entry, int64, error) {
+	total, err := fileSize(f)
 	if err != nil {
 		return entry{}, 0, err
 	}
@@ -154,7 +153,7 @@ func last(f *os.File) (entry, int64, error) {
 		}
 		return entry{}, 0, nil
 	}
-	e := parse(b[bytes.LastIndexByte(b[:n], '\n')+1 : n])
+	e := parseLine(b[bytes.LastIndexByte(b[:n], '\n')+1 : n])
 	if !e.ok || !e.true {
 		return entry{}, 0, errNotOurs(f.Name())
 	}
@@ -165,30 +164,29 @@ func errNotOurs(name string) error {
 	return fmt.Errorf("audit log %s: its last line is not one of this log's; see what happened with `browser-shell audit verify %s`, then move the file away", name, name)
 }
 
-// follow reads the lines from offset on, which must go on from h. It gives the
-// last one and the offset behind it.
-func follow(f *os.File, offset int64, h head) (head, int64, error) {
+// readFollowing reads the lines from offset on, which must continue from h. It returns the last one and the offset
+// after it.
+func readFollowing(f *os.File, offset int64, h head) (head, int64, error) {
 	r := bufio.NewReaderSize(io.NewSectionReader(f, offset, 1<<62), maxLine)
 	for {
 		b, err := r.ReadSlice('\n')
 		switch {
 		case errors.Is(err, io.EOF):
-			return h, offset, nil // b is torn, if there is any
+			return h, offset, nil // the rest in b is torn, if there is any
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return h, offset, fmt.Errorf("audit log: %w", err)
 		}
-		e := parse(bytes.TrimSuffix(b, []byte("\n")))
+		e := parseLine(bytes.TrimSuffix(b, []byte("\n")))
 		if err != nil || !e.follows(h) {
-			return h, offset, tampered("audit log %s: what follows line seq %d was not written by this log", f.Name(), h.seq)
+			return h, offset, newTamperError("audit log %s: what follows line seq %d was not written by this log", f.Name(), h.seq)
 		}
 		h, offset = e.head, offset+int64(len(b))
 	}
 }
 
-// setAside moves what lies behind offset, a line without an end, into a file
-// of its own and says so.
+// setAside moves an incomplete line at offset to a file of its own and returns a note about it.
 func setAside(f *os.File, offset int64, now time.Time) (string, error) {
-	total, err := size(f)
+	total, err := fileSize(f)
 	if err != nil {
 		return "", err
 	}
@@ -212,5 +210,5 @@ func setAside(f *os.File, offset int64, now time.Time) (string, error) {
 		_ = os.Remove(name)
 		return "", fmt.Errorf("audit log: a torn line cannot be put aside: %w", err)
 	}
-	return fmt.Sprintf("a last line without an end (%d bytes, sha256 %s) was moved to %s", len(torn), sum(torn), filepath.Base(name)), nil
+	return fmt.Sprintf("a last line without an end (%d bytes, sha256 %s) was moved to %s", len(torn), hashLine(torn), filepath.Base(name)), nil
 }

@@ -1,5 +1,5 @@
-// Package audit writes and verifies the audit log: JSON lines of which each
-// names the one before it by hash.
+// Package audit writes and verifies the audit log: JSON lines, each with the hash
+// of the line before.
 //
 // # The chain
 //
@@ -8,23 +8,22 @@
 // hexadecimal digits. To check one without this program:
 //
 //  1. remove the newline and the last field, `,"hash":"…"`, and keep the brace;
-//  2. the SHA-256 of what is left must be the hash that was removed
-//     (prev is part of it);
+//  2. the SHA-256 of the rest must be the removed hash (prev is part of it);
 //  3. prev must be the hash of the line before, and seq that line's plus one;
-//  4. the first line of a file names the last one of the next older file
+//  4. the first line of a file continues from the last one of the next older file
 //     (FILE.N ends with seq N); the very first line has seq 1 and 64 zeros.
 //
-// The chain has no key. It shows what changed, was removed, put in, moved or
-// torn; but who may write the file can compute a new chain, or cut its end. So
+// The chain has no key. It reveals lines that were changed, removed, inserted, moved
+// or torn. But whoever can write the file can compute a new chain, or cut its end. So
 // keep an anchor (the number and the hash of a line) elsewhere from time to
-// time: Verify with that anchor finds both.
+// time: Verify with that anchor detects both.
 //
-// # What a client can do to it
+// # Protection against clients
 //
-// A client writes lines, so it must not be able to empty the log by that. What
-// it says of itself has at most 128 bytes, and a refused call a few hundred,
-// as they are written. Refusals that are alike are counted (repeat.go). A full log
-// takes no more calls (ErrFull), unless its Limits choose to lose old lines.
+// A client causes lines, so it must not be able to push others out of the log. Its
+// claims about itself are limited to 128 bytes of JSON, a refused call to a few
+// hundred. Similar refusals are counted (repeat.go). A full log accepts no more
+// calls (ErrFull), unless its Limits rotate old lines out.
 package audit
 
 import (
@@ -36,56 +35,52 @@ import (
 	"time"
 )
 
-// Log is an open audit log. Several goroutines may use it, and several
-// processes may write one file.
+// Log is an open audit log. It is safe for concurrent use, also by several processes with one file.
 type Log struct {
 	path   string
 	limits Limits
 	now    func() time.Time
 
 	mu     sync.Mutex
-	file   *os.File // nil: not open now
-	size   int64    // of the lines in file that are known to be whole
+	file   *os.File // nil: not open
+	size   int64    // of the complete lines in file
 	head   head
-	bad    error  // for good: someone else changed the file
-	owed   string // the note of a Repaired line that must come first
+	bad    error  // permanent: someone else changed the file
+	owed   string // note of a Repaired line to write first
 	missed int    // records that could not be written
 	turned bool   // this process has just rotated the file
 	closed bool
 	repeats
 }
 
-// Limits bound a log.
+// Limits limits the size of a log.
 type Limits struct {
-	MaxBytes int64 // of a file; one that would become larger gets a number
-	Keep     int   // files with a number, at least 1
+	MaxBytes int64 // of a file; a larger one is renamed with a number
+	Keep     int   // number of renamed files, at least 1
 
-	// Rotate removes the oldest file when there are too many. Without it the log is full then, until somebody takes files
-	// with a number away. The newest of them may be taken when it is a minute old.
+	// Rotate removes the oldest file if there are too many. Without it the log is full then, until somebody removes
+	// renamed files. The newest of them may be removed once it is a minute old.
 	Rotate bool
 }
 
-// ErrFull is for a log that takes no more calls.
+// ErrFull reports a log that accepts no more calls.
 var ErrFull = errors.New("the audit log is full")
 
-// tamperError is for a file that someone else changed: only a new Open goes on.
+// tamperError reports a file that someone else changed: only a new Open continues.
 type tamperError struct{ text string }
 
 func (e *tamperError) Error() string { return e.text }
 
-func tampered(format string, args ...any) error {
+func newTamperError(format string, args ...any) error {
 	return &tamperError{fmt.Sprintf(format, args...) + "; keep the files, run `browser-shell audit verify`, and start again"}
 }
 
-// Open makes a log or goes on with one, also with a full one. A file that would
-// become larger than its limit is renamed to path.N, where N is the number of
-// its last line.
+// Open creates a log or continues one, also a full one. A file that would exceed its limit is renamed to path.N, where
+// N is the number of its last line.
 //
-// It refuses a symbolic link, a file that is not regular, has another owner,
-// other names or a mode wider than 0600, a directory where others may rename
-// files, and a file whose last line is not a line of such a log. A last line
-// without an end (a crash, a full disk) is moved to path.torn-TIME, and a line
-// with event Repaired says so.
+// It refuses a symbolic link, a file that is not regular, has another owner, other names or a mode wider than 0600, a
+// directory where others can rename files, and a file whose last line is not a line of such a log. An incomplete last
+// line (after a crash or on a full disk) is moved to path.torn-TIME, and a line with event Repaired records this.
 func Open(path string, limits Limits) (*Log, error) {
 	if limits.Keep < 1 || limits.MaxBytes < 1 {
 		return nil, errors.New("audit log: it needs a size and at least one rotated file")
@@ -101,73 +96,68 @@ func Open(path string, limits Limits) (*Log, error) {
 	return l, nil
 }
 
-// Write adds a line about something that begins or was refused, and returns
-// when write(2) has taken it whole. (It does not wait for the disk.) A refusal
-// like an earlier one may be counted instead. After an error, which is ErrFull
-// for a full log, the record is not in the log, and the first line that can be
-// written again says how many are missing.
+// Write appends a line about the start of something or a refusal, and returns when write(2) has accepted it. (It does
+// not wait for the disk.) A refusal like an earlier one may be counted instead. After an error, such as ErrFull, the
+// record is not in the log, and the next line that is written has the number of missing ones.
 func (l *Log) Write(rec Record) error {
 	return l.write(func() error {
-		switch err := l.room(); {
+		switch err := l.checkRoom(); {
 		case err != nil:
 			return err
 		case rec.Refused:
-			return l.refuse(rec)
+			return l.countRefusal(rec)
 		}
 		return l.append(rec)
 	})
 }
 
-// Finish adds a line about something that Write or Ready let begin, or about
-// the log's writer itself. A full log takes it too.
+// Finish appends a line about something that Write or Ready permitted, or about the log's writer itself, also to a full
+// log.
 func (l *Log) Finish(rec Record) error { return l.write(func() error { return l.append(rec) }) }
 
 func (l *Log) write(do func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.locked(do)
+	err := l.withLock(do)
 	if err != nil {
 		l.missed++
 	}
 	return err
 }
 
-// Ready says whether a line can be written now: the file is still there, the
-// same and not shorter, what other processes added follows in the chain, there
-// is room, and the last write did not fail (or else a line about that could be
-// written). When the file was removed, replaced, shortened or changed by
-// someone else it stays broken until the next Open.
+// Ready returns nil if a line can be written now. The file must be the same and not shorter, lines of other processes
+// must follow in the chain, and there must be room. After a failed write it first writes a line about that. If someone
+// else removed, replaced, shortened or changed the file, it fails until the next Open.
 func (l *Log) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.locked(l.room)
+	return l.withLock(l.checkRoom)
 }
 
-// room returns ErrFull if the log takes no more calls.
-func (l *Log) room() error {
+// checkRoom returns ErrFull if the log accepts no more calls.
+func (l *Log) checkRoom() error {
 	if l.limits.Rotate || l.size < l.limits.MaxBytes {
 		return nil
 	}
-	old, err := numbered(l.path)
+	old, err := listNumbered(l.path)
 	if err == nil && len(old) >= l.limits.Keep {
 		err = fmt.Errorf("%w: %s and %d older files; move the older ones away, or set audit.when_full", ErrFull, l.path, len(old))
 	}
 	return err
 }
 
-// Name is the path of the file that is written.
+// Name returns the path of the current file.
 func (l *Log) Name() string { return l.path }
 
-// Head gives the number and the hash of the last line that this process knows
-// of: the anchor for Verify. Before the first line they are 0 and zeros.
+// Head returns the number and the hash of the last known line: the anchor for Verify. Before the first line they are 0
+// and zeros.
 func (l *Log) Head() (seq int64, hash string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.head.seq, l.head.hash
 }
 
-// Close writes what is counted and flushes the file to the disk. A closed log
-// takes no more lines.
+// Close writes the counts and flushes the file to the disk. A closed log accepts no more lines.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +166,7 @@ func (l *Log) Close() error {
 	}
 	var err error
 	if !l.closed && len(l.repeats.kinds) > 0 {
-		err = l.locked(l.flush)
+		err = l.withLock(l.writeCounts)
 	}
 	l.closed = true
 	if l.file == nil {
@@ -187,8 +177,8 @@ func (l *Log) Close() error {
 	return err
 }
 
-// locked runs do while no other process writes, with head and size up to date.
-func (l *Log) locked(do func() error) error {
+// withLock runs do while no other process writes, with head and size up to date.
+func (l *Log) withLock(do func() error) error {
 	switch {
 	case l.closed:
 		return fmt.Errorf("audit log %s is closed", l.path)
@@ -197,7 +187,7 @@ func (l *Log) locked(do func() error) error {
 	}
 	err := l.acquire()
 	if err == nil {
-		err = l.settle()
+		err = l.writeOwed()
 	}
 	if err == nil {
 		err = do()
@@ -207,15 +197,15 @@ func (l *Log) locked(do func() error) error {
 		l.bad = err
 	}
 	if l.file != nil {
-		unlock(l.file)
+		unlockFile(l.file)
 	}
 	return err
 }
 
-// acquire locks the file that path names and reads what others added to it.
+// acquire locks the file at path and reads the lines that others appended.
 func (l *Log) acquire() error {
 	if l.file != nil {
-		if err := lock(l.file); err != nil {
+		if err := lockFile(l.file); err != nil {
 			return err
 		}
 		same, err := isAt(l.file, l.path)
@@ -226,28 +216,28 @@ func (l *Log) acquire() error {
 			return l.catchUp()
 		}
 	}
-	return l.attach()
+	return l.openCurrent()
 }
 
 func (l *Log) catchUp() error {
-	total, err := size(l.file)
+	total, err := fileSize(l.file)
 	switch {
 	case err != nil:
 		return err
 	case total < l.size:
-		return tampered("audit log %s was shortened from %d to %d bytes", l.path, l.size, total)
+		return newTamperError("audit log %s was shortened from %d to %d bytes", l.path, l.size, total)
 	case total == l.size:
 		return nil
 	}
-	l.head, l.size, err = follow(l.file, l.size, l.head)
+	l.head, l.size, err = readFollowing(l.file, l.size, l.head)
 	if err != nil {
 		return err
 	}
-	return l.mend(total)
+	return l.setTornAside(total)
 }
 
-// mend puts a torn last line aside.
-func (l *Log) mend(total int64) error {
+// setTornAside moves a torn last line aside.
+func (l *Log) setTornAside(total int64) error {
 	if total == l.size {
 		return nil
 	}
@@ -258,14 +248,14 @@ func (l *Log) mend(total int64) error {
 	return err
 }
 
-// attach opens the file that path names now, which may be a new one.
-func (l *Log) attach() error {
+// openCurrent opens the file at path, which may be a new one.
+func (l *Log) openCurrent() error {
 	if l.file != nil {
-		l.file.Close() // and its lock is gone
+		l.file.Close() // releases its lock
 		l.file = nil
 	}
 	for range 100 {
-		replaced, err := l.tryAttach()
+		replaced, err := l.tryOpenCurrent()
 		if !replaced {
 			return err
 		}
@@ -273,8 +263,8 @@ func (l *Log) attach() error {
 	return fmt.Errorf("audit log %s is replaced all the time", l.path)
 }
 
-// tryAttach tells whether another process rotated the file before it was locked.
-func (l *Log) tryAttach() (replaced bool, err error) {
+// tryOpenCurrent reports whether another process rotated the file before it was locked.
+func (l *Log) tryOpenCurrent() (replaced bool, err error) {
 	f, err := openPrivate(l.path, os.O_CREATE)
 	if err != nil {
 		return false, err
@@ -284,23 +274,23 @@ func (l *Log) tryAttach() (replaced bool, err error) {
 			f.Close()
 		}
 	}()
-	if err := lock(f); err != nil {
+	if err := lockFile(f); err != nil {
 		return false, err
 	}
 	same, err := isAt(f, l.path)
 	if err != nil || !same {
 		return err == nil, err
 	}
-	return false, l.adopt(f)
+	return false, l.switchTo(f)
 }
 
-// adopt goes on with f, if its chain has not gone back behind what is known.
-func (l *Log) adopt(f *os.File) error {
-	total, err := size(f)
+// switchTo switches to f, if its chain doesn't end before the last known line.
+func (l *Log) switchTo(f *os.File) error {
+	total, err := fileSize(f)
 	if err != nil {
 		return err
 	}
-	e, whole, err := last(f)
+	e, whole, err := readLast(f)
 	if err != nil {
 		return err
 	}
@@ -309,20 +299,20 @@ func (l *Log) adopt(f *os.File) error {
 		if h, err = l.rotatedHead(); err != nil {
 			return err
 		}
-		if l.turned && h.seq < l.head.seq { // the file is gone already that it got its number just now
+		if l.turned && h.seq < l.head.seq { // the file that was just renamed is already removed
 			h = l.head
 		}
 	}
 	if h.seq < l.head.seq || h.seq == l.head.seq && h.hash != l.head.hash {
-		return tampered("audit log %s was removed or replaced: it has lost lines up to seq %d", l.path, l.head.seq)
+		return newTamperError("audit log %s was removed or replaced: it has lost lines up to seq %d", l.path, l.head.seq)
 	}
 	l.file, l.size, l.head = f, whole, h
-	return l.mend(total)
+	return l.setTornAside(total)
 }
 
-// rotatedHead is the last line of the newest rotated file.
+// rotatedHead returns the last line of the newest renamed file.
 func (l *Log) rotatedHead() (head, error) {
-	old, err := numbered(l.path)
+	old, err := listNumbered(l.path)
 	if err != nil || len(old) == 0 {
 		return genesis, err
 	}
@@ -331,18 +321,17 @@ func (l *Log) rotatedHead() (head, error) {
 		return head{}, err
 	}
 	defer f.Close()
-	e, whole, err := last(f)
+	e, whole, err := readLast(f)
 	if err == nil && whole == 0 {
 		err = errNotOurs(f.Name())
 	}
 	return e.head, err
 }
 
-// settle writes the line that is owed: it also proves that lines can be
-// written again.
-func (l *Log) settle() error {
+// writeOwed writes the owed line, which also proves that the log is writable again.
+func (l *Log) writeOwed() error {
 	note := l.owed
-	if l.missed > 0 && l.room() == nil {
+	if l.missed > 0 && l.checkRoom() == nil {
 		if note != "" {
 			note += "; "
 		}
@@ -352,8 +341,8 @@ func (l *Log) settle() error {
 		return nil
 	}
 	missed := l.missed
-	if l.room() != nil {
-		missed = 0 // they are told when there is room
+	if l.checkRoom() != nil {
+		missed = 0 // reported once there is room
 	}
 	if err := l.append(Record{Event: Repaired, Note: note}); err != nil {
 		return err
@@ -380,8 +369,8 @@ func (l *Log) append(rec Record) error {
 		}
 	}
 	if _, err := l.file.Write(b); err != nil {
-		// What was written of it is ours and no line: take it back. If that
-		// fails too, the next one who locks the file puts it aside.
+		// Remove the part of the line that was written. If that fails, too, the next process that locks the file moves
+		// it aside.
 		_ = l.file.Truncate(l.size)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			err = fmt.Errorf("%w: %w", ErrFull, err)
@@ -392,10 +381,10 @@ func (l *Log) append(rec Record) error {
 	return nil
 }
 
-// rotate begins a new file, if there may be one more. In a log that keeps all
-// lines what begins when there is room may end beyond it.
+// rotate begins a new file, if there may be one more. In a log without Rotate, a line that Write permitted may exceed
+// the last file's limit.
 func (l *Log) rotate() (bool, error) {
-	old, err := numbered(l.path)
+	old, err := listNumbered(l.path)
 	if err != nil {
 		return false, err
 	}
@@ -416,5 +405,5 @@ func (l *Log) rotate() (bool, error) {
 	}
 	l.turned = true
 	defer func() { l.turned = false }()
-	return true, l.attach()
+	return true, l.openCurrent()
 }

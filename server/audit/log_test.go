@@ -168,7 +168,7 @@ func TestLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		bare := strings.Replace(strings.TrimSuffix(s, "\n"), `,"hash":"`+v.Hash+`"`, "", 1)
-		if v.Prev != prev || v.Hash != sum([]byte(bare)) {
+		if v.Prev != prev || v.Hash != hashLine([]byte(bare)) {
 			t.Errorf("prev %s, hash %s of %s", v.Prev, v.Hash, bare)
 		}
 		prev = v.Hash
@@ -226,7 +226,7 @@ func TestGoesOn(t *testing.T) {
 // files lists a log's, the oldest first.
 func files(t *testing.T, path string) []string {
 	t.Helper()
-	old, err := numbered(path)
+	old, err := listNumbered(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestRotation(t *testing.T) {
 	if err != nil || r.OK || r.Break.Kind != Removed || r.Complete || r.LastSeq != 30 || r.FirstSeq != int64(30-n+1) {
 		t.Errorf("%+v, %+v, %v", r, r.Break, err)
 	}
-	before := parse([]byte(strings.TrimSuffix(lines(t, all[0])[0], "\n"))).prev
+	before := parseLine([]byte(strings.TrimSuffix(lines(t, all[0])[0], "\n"))).prev
 	for anchor, ok := range map[string]bool{
 		fmt.Sprintf("%d:%s", r.FirstSeq-1, before): true, before: true, "30:" + r.Head: true, r.Head: true,
 		fmt.Sprintf("%d:%s", r.FirstSeq, before): false, "29:" + r.Head: false, strings.Repeat("0", 64): false,
@@ -465,7 +465,7 @@ func TestRepeatsArePatient(t *testing.T) {
 		l.mu.Lock()
 		good := l.file
 		l.file = full
-		err = l.flush()
+		err = l.writeCounts()
 		l.file = good
 		l.mu.Unlock()
 		if !errors.Is(err, ErrFull) {
@@ -579,7 +579,7 @@ func TestTornLine(t *testing.T) {
 			write(t, other, 1)
 			write(t, l, 1)
 			r := wantWhole(t, 6, path)
-			if got := lines(t, path)[3]; !strings.Contains(got, Repaired) || !strings.Contains(got, sum([]byte(torn))) {
+			if got := lines(t, path)[3]; !strings.Contains(got, Repaired) || !strings.Contains(got, hashLine([]byte(torn))) {
 				t.Errorf("%s", got)
 			}
 			kept, _ := filepath.Glob(path + ".torn-*")
@@ -708,10 +708,10 @@ func TestVerify(t *testing.T) {
 	l := open(t, path)
 	write(t, l, 10)
 	good := lines(t, path)
-	hash := func(i int) string { return parse([]byte(strings.TrimSuffix(good[i], "\n"))).hash }
+	hash := func(i int) string { return parseLine([]byte(strings.TrimSuffix(good[i], "\n"))).hash }
 	// forge makes a line that is right in itself.
 	forge := func(after int) string {
-		e := parse([]byte(strings.TrimSuffix(good[after], "\n")))
+		e := parseLine([]byte(strings.TrimSuffix(good[after], "\n")))
 		b, _, _ := call("forged").encode(e.ts, e.head)
 		return string(b)
 	}
@@ -804,7 +804,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(bytes.TrimSuffix(b, []byte("\n")))
 	f.Add([]byte(`{"ts":"","seq":1,"prev":"","hash":""}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e := parse(b)
+		e := parseLine(b)
 		if e.true && !e.ok || e.ok && (!json.Valid(b) || e.seq < 1) {
 			t.Errorf("%+v of %q", e, b)
 		}

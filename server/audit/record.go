@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Names for Record.Event and Record.Events. A call has one line: Event is its
-// outcome (ToolFinished or PolicyBlocked), Events lists all that happened, in
-// order.
+// Values of Record.Event and Record.Events. A call has one line: Event is its outcome (ToolFinished or PolicyBlocked),
+// Events lists everything that happened, in order.
 const (
 	ToolCall       = "MCP_TOOL_CALL"
 	PolicyBlocked  = "POLICY_BLOCKED"
@@ -24,40 +23,40 @@ const (
 	Stop           = "STOP"
 	Reload         = "RELOAD"
 
-	// Repaired is the log's own: a torn last line was put aside, or lines
-	// could not be written for a while. Note says which.
+	// Repaired is written by the log itself: a torn last line was moved aside, or lines could not be written for a
+	// while. Note has the details.
 	Repaired = "AUDIT_REPAIRED"
 )
 
-// Record is one line of the log. Empty fields are left out. Texts must be
-// redacted by the caller; long ones are cut so that a line has at most 64 KiB.
-// ts, seq, prev and hash are the log's own.
+// Record is one line of the log. Empty fields are omitted. The caller must redact texts; long ones are cut so that a
+// line has at most 64 KiB. The log adds ts, seq, prev and hash.
 type Record struct {
 	Event  string
 	Events []string
 
 	RequestID                 string   // the same in the lines of nginx, hub and tool
-	Requests                  []string // of the egress proxy: of all calls that ran, when there were several
+	Requests                  []string // of the egress proxy: of all running calls, if there are several
 	TraceID                   string
-	Subject                   string // who called: key:ID, sub:SUBJECT or anonymous
+	Subject                   string // the caller: key:ID, sub:SUBJECT or anonymous
 	Session                   string // a hash of the session's id
 	ClientName, ClientVersion string
 	Protocol                  string // MCP revision
 
 	Tool, Subcommand string
 	Argv             []string
-	URLHost          string // never the whole URL
+	URLHost          string // never the complete URL
 
-	Host    string // of the egress proxy: what was asked for
+	Host    string // of the egress proxy: the requested host
 	Port    int
-	Address string // of the egress proxy: what was dialled or refused
+	Address string // of the egress proxy: the dialled or refused address
 
 	Decision, Rule, ErrorName string // allow or deny; the rule's id; POLICY_BLOCKED and so on
 
-	// Refused is for what did not happen. Such records are short, and only the first of those that are alike has a line.
+	// Refused marks something that did not happen. Such records are short, and only the first of several alike has a
+	// line.
 	Refused bool
 
-	// Of a call, that is, where Tool is not empty; also when they are 0.
+	// Of a call (Tool is not empty); written even if 0.
 	ExitCode   int
 	DurationMS int64
 	BytesOut   int
@@ -66,12 +65,11 @@ type Record struct {
 	PolicySHA256, RunID string
 	Note                string
 
-	// Data is what else an event has, as a JSON object. One of more than 32 KiB is left out, and data says so.
+	// Data holds an event's other fields, as a JSON object. If it is larger than 32 KiB, a note replaces it.
 	Data any
 }
 
-// line is a Record as it is written. Verify relies on ts and seq being first,
-// prev and hash last.
+// line is the written form of a Record. Verify relies on ts and seq being first, prev and hash last.
 type line struct {
 	TS       string   `json:"ts"`
 	Seq      int64    `json:"seq"`
@@ -114,25 +112,25 @@ type outcome struct {
 	Truncated  bool  `json:"truncated,omitempty"`
 }
 
-// maxLine bounds a line, newline included.
+// maxLine limits a line, newline included.
 const maxLine = 64 << 10
 
-// Bounds on what a record has, in bytes as they are written.
+// Limits for parts of a record, in bytes of JSON.
 const (
 	maxData    = 32 << 10
 	maxText    = 4096 // of a text, and of all words of Argv together
-	maxRefused = 256  // the same of a refusal
-	maxSaid    = 128  // of what a client says of itself
+	maxRefused = 256  // the same for a refusal
+	maxSaid    = 128  // of a client's own claims
 )
 
-// encode gives the record's line, newline included, and its hash.
+// encode returns the record's line, newline included, and its hash.
 func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
 	for most := maxText; ; most /= 2 {
-		b, err := r.cut(most).marshal(at, last)
+		b, err := r.cutTexts(most).marshal(at, last)
 		if err != nil {
 			return nil, head{}, err
 		}
-		next := head{seq: last.seq + 1, hash: sum(b)}
+		next := head{seq: last.seq + 1, hash: hashLine(b)}
 		if len(b)+len(hashField(next.hash)) > maxLine && most > 1 {
 			continue
 		}
@@ -141,7 +139,7 @@ func (r Record) encode(at time.Time, last head) ([]byte, head, error) {
 	}
 }
 
-// marshal gives the line without hash and newline.
+// marshal returns the line without hash and newline.
 func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 	l := line{
 		TS: at.UTC().Format(timeFormat), Seq: last.seq + 1, Event: r.Event, Events: r.Events,
@@ -175,8 +173,8 @@ func (r Record) marshal(at time.Time, last head) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// cut bounds every text to most bytes as they are written, and every list to 64 elements.
-func (r Record) cut(most int) Record {
+// cutTexts limits every text to most bytes of JSON, and every list to 64 elements.
+func (r Record) cutTexts(most int) Record {
 	if r.Refused {
 		most = min(most, maxRefused)
 	}
@@ -209,20 +207,20 @@ func cutList(list []string, most int) []string {
 	return out
 }
 
-// cutWords bounds all words together.
+// cutWords limits all words together.
 func cutWords(argv []string, most int) []string {
 	out := cutList(argv, most)
 	for i, s := range out {
-		if most -= written(s) + len(`"",`); most < 0 {
+		if most -= sizeOf(s) + len(`"",`); most < 0 {
 			return append(out[:i], fmt.Sprintf("[%d more cut]", len(argv)-i))
 		}
 	}
 	return out
 }
 
-// cutText cuts a text so that it has at most `most` bytes as it is written.
+// cutText cuts a text to at most `most` bytes of JSON.
 func cutText(s string, most int) string {
-	if len(s) <= most && written(s) <= most {
+	if len(s) <= most && sizeOf(s) <= most {
 		return s
 	}
 	room := most - len(fmt.Sprintf("[%d bytes cut]", len(s)))
@@ -230,7 +228,7 @@ func cutText(s string, most int) string {
 	return kept + fmt.Sprintf("[%d bytes cut]", len(s)-len(kept))
 }
 
-// cutWritten returns as much of the beginning of s as has at most `most` bytes as it is written.
+// cutWritten returns the longest beginning of s with at most `most` bytes of JSON.
 func cutWritten(s string, most int) string {
 	for i, r := range s {
 		if most -= writtenRune(r); most < 0 {
@@ -240,8 +238,8 @@ func cutWritten(s string, most int) string {
 	return s
 }
 
-// written is the size of a text in JSON as encode writes it, without the quotes.
-func written(s string) (n int) {
+// sizeOf returns the size of a text in encode's JSON, without the quotes.
+func sizeOf(s string) (n int) {
 	for _, r := range s {
 		n += writtenRune(r)
 	}
@@ -252,7 +250,7 @@ func writtenRune(r rune) int {
 	switch {
 	case r == '"', r == '\\', r == '\b', r == '\f', r == '\n', r == '\r', r == '\t':
 		return 2
-	case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029': // the second may stand for a byte that is no UTF-8
+	case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029': // RuneError may stand for a byte that is not UTF-8
 		return 6
 	}
 	return utf8.RuneLen(r)

@@ -7,18 +7,19 @@ import (
 )
 
 const (
-	// repeatTime is the time between two lines that count refusals which are alike.
+	// repeatTime is the interval between two lines that count similar refusals.
 	repeatTime = time.Minute
-	// maxKinds is the number of kinds that are told apart in that time. Beyond it only the rule tells one from another.
+	// maxKinds is the number of kinds that are counted separately in that time. Beyond it only the rule distinguishes
+	// refusals.
 	maxKinds = 32
 )
 
-// repeats keeps a client from pushing all else out of the log with what is refused anyway. The first refusal of a kind is
-// written at once; the others are counted, and a line says how many there were and when.
+// repeats prevents a client from filling the log with refusals. The first refusal of a kind is written immediately;
+// later ones are counted, and a line has their number and time.
 type repeats struct {
 	every time.Duration
 	kinds map[string]*repeat
-	timer *time.Timer // while there are kinds
+	timer *time.Timer // runs while there are kinds
 }
 
 // repeat counts the refusals that are not in the log yet.
@@ -28,14 +29,14 @@ type repeat struct {
 	first, last time.Time
 }
 
-// kindOf returns what refusals that are alike have in common.
+// kindOf returns the common part of similar refusals.
 func kindOf(r Record) string {
 	return strings.Join(append([]string{r.Event, r.Subject, r.Tool, r.Subcommand, r.Host, fmt.Sprint(r.Port), r.Decision, r.Rule, r.ErrorName}, r.Argv...), "\x00")
 }
 
-// refuse writes or counts a refusal; the log is locked.
-func (l *Log) refuse(rec Record) error {
-	rec = rec.cut(maxText)
+// countRefusal writes or counts a refusal; the log is locked.
+func (l *Log) countRefusal(rec Record) error {
+	rec = rec.cutTexts(maxText)
 	kind := kindOf(rec)
 	known := l.repeats.kinds[kind]
 	if known == nil && len(l.repeats.kinds) >= maxKinds {
@@ -54,29 +55,29 @@ func (l *Log) refuse(rec Record) error {
 	if err := l.append(rec); err != nil {
 		return err
 	}
-	rec.RequestID, rec.Requests, rec.TraceID, rec.Session = "", nil, "", "" // of the first one alone
+	rec.RequestID, rec.Requests, rec.TraceID, rec.Session = "", nil, "", "" // they belong to the first refusal alone
 	l.repeats.kinds[kind] = &repeat{like: rec}
 	if l.repeats.timer == nil {
-		l.repeats.timer = time.AfterFunc(l.repeats.every, l.tick)
+		l.repeats.timer = time.AfterFunc(l.repeats.every, l.flushRepeats)
 	}
 	return nil
 }
 
-func (l *Log) tick() {
+func (l *Log) flushRepeats() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	_ = l.locked(l.flush) // what could not be written is tried again
+	_ = l.withLock(l.writeCounts) // retried after an error
 	l.repeats.timer = nil
 	if len(l.repeats.kinds) > 0 {
-		l.repeats.timer = time.AfterFunc(l.repeats.every, l.tick)
+		l.repeats.timer = time.AfterFunc(l.repeats.every, l.flushRepeats)
 	}
 }
 
-// flush writes the counts. It forgets a kind of which nothing came since the last time.
-func (l *Log) flush() error {
+// writeCounts writes the counts. It forgets a kind without refusals since the last time.
+func (l *Log) writeCounts() error {
 	for kind, r := range l.repeats.kinds {
 		if r.count == 0 {
 			delete(l.repeats.kinds, kind)

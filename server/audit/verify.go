@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -20,27 +21,26 @@ import (
 const (
 	Changed   = "changed"   // the content does not have the line's hash
 	Removed   = "removed"   // one or more lines are missing before this one
-	Inserted  = "inserted"  // the line does not belong here; the next one goes on without it
-	Reordered = "reordered" // the line stands before one that came earlier
-	Torn      = "torn"      // the last line has no end
-	Cut       = "cut"       // the anchor given is not in the chain: the end is missing, or it was written anew
+	Inserted  = "inserted"  // the line does not belong here; the next one continues without it
+	Reordered = "reordered" // the line's place is before an earlier one
+	Torn      = "torn"      // the last line is incomplete
+	Cut       = "cut"       // the anchor is not in the chain: the end is missing, or was rewritten
 )
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
 	OK       bool      `json:"ok"`
-	Lines    int       `json:"lines"` // that follow each other, from the first on
+	Lines    int       `json:"lines"` // consecutive valid lines, from the first on
 	FirstSeq int64     `json:"first_seq"`
 	First    time.Time `json:"first"`
 	Last     time.Time `json:"last"`
 	LastSeq  int64     `json:"last_seq"`
 	Head     string    `json:"head"`     // hash of the last good line
-	Complete bool      `json:"complete"` // it begins with the very first line
+	Complete bool      `json:"complete"` // it begins with the log's very first line
 	Break    *Break    `json:"break,omitempty"`
 }
 
-// Break is the first place where the chain does not hold. What comes after it
-// proves nothing.
+// Break is the first place where the chain is broken. Later lines prove nothing.
 type Break struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // from 1
@@ -48,7 +48,7 @@ type Break struct {
 	Text string `json:"text"`
 }
 
-// place is a line with where it was read.
+// place is a line with its position.
 type place struct {
 	entry
 	file string
@@ -58,7 +58,7 @@ type place struct {
 
 var isAnchor = lazyregexp.New(`^(?:([1-9][0-9]{0,17}):)?([0-9a-f]{64})$`)
 
-// parseAnchor reads [SEQ:]HASH. Without a number seq is 0, and without an anchor hash is empty.
+// parseAnchor parses [SEQ:]HASH. Without a number seq is 0, and without an anchor hash is empty.
 func parseAnchor(text string) (head, error) {
 	if text == "" {
 		return head{}, nil
@@ -71,14 +71,14 @@ func parseAnchor(text string) (head, error) {
 	return head{seq, m[2]}, nil
 }
 
-// is reports whether h is the line that the anchor names.
-func (anchor head) is(h head) bool {
+// isAnchor reports whether h is the line of the anchor.
+func (anchor head) isAnchor(h head) bool {
 	return anchor.hash == h.hash && (anchor.seq == 0 || anchor.seq == h.seq)
 }
 
-// Verify walks the files of one log, in any order. anchor is SEQ:HASH or HASH of a line that must be in the chain, or come
-// before its first line; "" for none. Without an anchor the first line must be the log's very first. The error is for files
-// that cannot be read; a broken chain is not an error.
+// Verify verifies the files of one log, in any order. anchor is SEQ:HASH or HASH of a line that must be in the chain,
+// or directly before its first line; "" for none. Without an anchor the first line must be the log's very first. The
+// error is for unreadable files; a broken chain is not an error.
 func Verify(anchor string, files ...string) (Report, error) {
 	from, err := parseAnchor(anchor)
 	if err != nil {
@@ -86,7 +86,7 @@ func Verify(anchor string, files ...string) (Report, error) {
 	}
 	var chains [][]place
 	for _, name := range files {
-		lines, err := read(name)
+		lines, err := readLines(name)
 		if err != nil {
 			return Report{}, err
 		}
@@ -94,10 +94,10 @@ func Verify(anchor string, files ...string) (Report, error) {
 			chains = append(chains, lines)
 		}
 	}
-	// Oldest first. Whether they fit is for the chain to say.
+	// Oldest first; the walk checks whether they fit together.
 	slices.SortStableFunc(chains, func(a, b []place) int { return int(a[0].seq - b[0].seq) })
 	lines := slices.Concat(chains...)
-	r := walk(lines, from)
+	r := walkChain(lines, from)
 	if len(lines) == 0 && anchor != "" {
 		r.Break = &Break{File: files[0], Line: 1, Kind: Cut, Text: "there is no line at all"}
 	}
@@ -105,17 +105,17 @@ func Verify(anchor string, files ...string) (Report, error) {
 	return r, nil
 }
 
-// maxStrange is how many lines of another form are read of a file.
+// maxStrange limits the lines of another form that are read from a file.
 const maxStrange = 1000
 
-func read(name string) ([]place, error) {
+func readLines(name string) ([]place, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, quoteName(err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), err)
+		return nil, errors.Join(fmt.Errorf("%q is not a regular file", name), quoteName(err))
 	}
 	var lines []place
 	strange := 0
@@ -129,7 +129,7 @@ func read(name string) ([]place, error) {
 				_, err = r.ReadSlice('\n')
 			}
 			if err != nil && !errors.Is(err, io.EOF) {
-				return nil, err
+				return nil, quoteName(err)
 			}
 		case errors.Is(err, io.EOF):
 			if len(b) > 0 {
@@ -138,28 +138,36 @@ func read(name string) ([]place, error) {
 			}
 			return lines, nil
 		case err != nil:
-			return nil, err
+			return nil, quoteName(err)
 		default:
-			p.entry = parse(bytes.TrimSuffix(b, []byte("\n")))
+			p.entry = parseLine(bytes.TrimSuffix(b, []byte("\n")))
 		}
 		lines = append(lines, p)
 		if !p.ok {
 			strange++
 		}
-		if strange > maxStrange { // somebody else's file, of any size; the first such line is told
+		if strange > maxStrange { // a foreign file of any size; the first such line is reported
 			return lines, nil
 		}
 	}
 }
 
-func walk(lines []place, anchor head) Report {
+// quoteName quotes the name in an error about a file, since a collector may choose any name.
+func quoteName(err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return fmt.Errorf("%s %q: %w", e.Op, e.Path, e.Err)
+	}
+	return err
+}
+
+func walkChain(lines []place, anchor head) Report {
 	var r Report
 	last := genesis
 	found := anchor.hash == ""
 	for i, p := range lines {
 		if i == 0 && p.ok && p.true && (p.seq > 1 || p.prev == genesis.hash) {
 			last = head{p.seq - 1, p.prev} // older files may be elsewhere: the anchor decides
-			found = found || anchor.is(last)
+			found = found || anchor.isAnchor(last)
 			r.FirstSeq, r.First, r.Complete = p.seq, p.ts, p.seq == 1
 		}
 		if !p.follows(last) {
@@ -167,7 +175,7 @@ func walk(lines []place, anchor head) Report {
 			return r
 		}
 		last = p.head
-		found = found || anchor.is(p.head)
+		found = found || anchor.isAnchor(p.head)
 		r.Lines, r.Last, r.LastSeq, r.Head = i+1, p.ts, p.seq, p.hash
 	}
 	switch {
@@ -183,7 +191,7 @@ func walk(lines []place, anchor head) Report {
 	return r
 }
 
-// diagnose says what is wrong with line i, which does not follow last.
+// diagnose returns the Break at line i, which does not follow last.
 func diagnose(lines []place, i int, last head) *Break {
 	p := lines[i]
 	b := &Break{File: p.file, Line: p.line}
@@ -194,7 +202,7 @@ func diagnose(lines []place, i int, last head) *Break {
 	switch {
 	case p.torn:
 		b.Kind, b.Text = Torn, "the line has no end"
-	case goesOn == 0 && !known(lines[i+1:], p.prev):
+	case goesOn == 0 && !hasHash(lines[i+1:], p.prev):
 		b.Kind, b.Text = Inserted, "the line does not belong here: the next one goes on without it"
 	case !p.ok:
 		b.Kind, b.Text = Changed, "this is not a line of an audit log"
@@ -213,6 +221,6 @@ func diagnose(lines []place, i int, last head) *Break {
 	return b
 }
 
-func known(lines []place, hash string) bool {
+func hasHash(lines []place, hash string) bool {
 	return slices.ContainsFunc(lines, func(q place) bool { return q.ok && q.hash == hash })
 }

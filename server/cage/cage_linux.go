@@ -94,10 +94,10 @@ func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
 	return parts, listener, nil
 }
 
-// startScore is added to the OOM score of a program until it connects to the display. What it has started by then, and what
-// that starts, keeps it (proc_pid_oom_score_adj(5)): of Chromium those are the zygotes with all renderers. When a page takes
-// too much memory its renderer is killed, not the browser with the pages of all sessions. Chromium sets such scores itself, by
-// files in /proc that it can't write from its cage.
+// startScore is added to the OOM score of a program until it connects to the display. What it has started by then, and
+// what that starts, keeps it (proc_pid_oom_score_adj(5)): of Chromium those are the zygotes with all renderers. When a
+// page takes too much memory its renderer is killed, not the browser with the pages of all sessions. Chromium sets such
+// scores itself, by files in /proc that it can't write from its cage.
 const startScore = 300
 
 // setScore makes the OOM score of a process larger than this one's. Without the right it stays as it is.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,15 +43,23 @@ func install(t *testing.T, c *chromium, version string, flags ...string) *agent 
 	return a
 }
 
-// killDaemons kills all daemons: one that was slow to start may have lost its file to the next one.
+// killDaemons kills all daemons.
 func (a *agent) killDaemons() {
+	for _, pid := range a.daemons() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// daemons returns the processes of agent-browser, by their environment: one that is still starting has no pid file.
+func (a *agent) daemons() (pids []int) {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, f := range environs {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 		if text, _ := os.ReadFile(f); err == nil && strings.Contains(string(text), "AGENT_BROWSER_SOCKET_DIR="+filepath.Join(a.dir, "s")+"\x00") {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			pids = append(pids, pid)
 		}
 	}
+	return pids
 }
 
 func (a *agent) kill(pidFile string) {
@@ -69,7 +78,7 @@ func (a *agent) pin(t *testing.T, session string, tab *cdp.Tab) {
 	}
 }
 
-// run gives success, the data and the error text of one command.
+// run returns success, the data and the error text of one command.
 func (a *agent) run(t *testing.T, session string, argv ...string) (bool, map[string]any, string) {
 	t.Helper()
 	cmd := exec.Command(a.program, append(append([]string{"--session", session, "--cdp", strconv.Itoa(a.port), "--json"}, a.flags...), argv...)...)
@@ -91,26 +100,49 @@ func (a *agent) run(t *testing.T, session string, argv ...string) (bool, map[str
 	return v.Success, v.Data, v.Code + " " + v.Error
 }
 
+// timeLimit matches the words of a command that failed for its time alone.
+var timeLimit = regexp.MustCompile(`(?i)\btime(d )?out\b`)
+
+// ok runs a command that must succeed. agent-browser waits only 5 s for a new daemon and connects 5 times, which is too short on a
+// busy machine; it has done nothing then, and ok runs it again once the daemon listens, as the server does.
 func (a *agent) ok(t *testing.T, session string, argv ...string) map[string]any {
 	t.Helper()
-	for try := range 4 {
+	for deadline := time.Now().Add(patience); ; {
 		ok, data, e := a.run(t, session, argv...)
 		if ok {
 			return data
 		}
-		if try == 3 {
+		// A click before moved the page on, or the page took more than the 10 s that agent-browser on Node gives it.
+		again := (argv[0] != "click" || argv[1] == "#ask" || argv[1] == "#b") && (strings.Contains(e, "Inspected target navigated or closed") || timeLimit.MatchString(e))
+		notSent := strings.Contains(e, "Daemon failed to start") || strings.Contains(e, "Failed to connect: ")
+		if !again && !notSent || time.Now().After(deadline) {
 			t.Fatalf("%q: %s", argv, e)
 		}
-		if strings.Contains(e, "Inspected target navigated or closed") && argv[0] != "click" { // a click before moved it on
-			continue
-		}
-		// It waits 5 s for its daemon, which a busy machine may not start in time.
-		if !strings.Contains(e, "Daemon failed to start") {
-			t.Fatalf("%q: %s", argv, e)
-		}
-		a.killDaemons() // or it comes later, and takes the place of the next one
+		socket := filepath.Join(a.dir, "s", session+".sock")
+		eventually(t, func() bool {
+			_, err := os.Lstat(socket)
+			return err == nil || len(a.daemons()) == 0 // one that has ended is started by the next command
+		}, func() string { return fmt.Sprintf("%q: %s; the daemon has not opened %s", argv, e, socket) })
 	}
-	return nil
+}
+
+// click clicks, and waits for what comes of it. One that failed for its time may have clicked, so it is made again only if nothing
+// came.
+func (a *agent) click(t *testing.T, session, selector string, came func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		ok, _, e := a.run(t, session, "click", selector)
+		if ok {
+			break
+		}
+		if !timeLimit.MatchString(e) || time.Now().After(deadline) {
+			t.Fatalf("click %s: %s", selector, e)
+		}
+		if came() {
+			return
+		}
+	}
+	eventually(t, came, func() string { return "nothing comes of a click on " + selector })
 }
 
 // at checks where the tab is after one Sync, as the server does after a command.
@@ -154,8 +186,7 @@ func TestNativeSessionsAreApart(t *testing.T) {
 					t.Errorf("%s sent the cookie %q", who, got)
 				}
 				c.at(t, tab, "/links?"+who)
-				a.ok(t, who, "click", "#pop")
-				eventually(t, func() bool { sync_(t, tab); return len(tab.Pages()) == 2 }, func() string { return "no popup" })
+				a.click(t, who, "#pop", func() bool { sync_(t, tab); return len(tab.Pages()) == 2 })
 				if got := a.ok(t, who, "get", "url")["url"]; got != c.site.URL+"/links?"+who {
 					t.Errorf("after a popup %s is at %v", who, got)
 				}
@@ -227,16 +258,16 @@ func TestNodeDrivesOurTab(t *testing.T) {
 		t.Error("the page came around the proxy")
 	}
 	a.ok(t, "s", "open", c.site.URL+"/links")
-	a.ok(t, "s", "click", "#pop")
-	eventually(t, func() bool { sync_(t, tab); return len(tab.Pages()) == 2 }, func() string { return "no popup" })
+	popup := func() bool { sync_(t, tab); return len(tab.Pages()) == 2 }
+	a.click(t, "s", "#pop", popup)
 	alone()
 	a.ok(t, "s", "open", c.site.URL+"/links")
 	c.at(t, tab, "/links")
-	a.ok(t, "s", "click", "#next")
+	a.click(t, "s", "#next", func() bool { sync_(t, tab); return tab.Pages()[0].URL == c.site.URL+"/next" })
 	a.ok(t, "s", "snapshot")
 	c.comes(t, tab, "/next")
 	a.ok(t, "s", "open", c.site.URL+"/links")
-	a.ok(t, "s", "click", "#pop")
+	a.click(t, "s", "#pop", popup)
 	// The daemon dies while there is a popup: without it the next one drives
 	// the tab again.
 	a.kill(filepath.Join(a.dir, "s", "s.pid"))

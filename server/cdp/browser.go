@@ -1,6 +1,5 @@
-// Package cdp is the part of the Chrome DevTools Protocol that browser-shell
-// itself speaks: a tab in a BrowserContext of its own for each session, and
-// where the pages of that context are. It runs no script and reads no page.
+// Package cdp implements the part of the Chrome DevTools Protocol that browser-shell uses: a tab in a BrowserContext of
+// its own for each session, and the addresses of that context's pages. It runs no script in a page's world.
 //
 // Protocol: https://chromedevtools.github.io/devtools-protocol/tot/Target/
 package cdp
@@ -16,25 +15,24 @@ import (
 	"time"
 )
 
-// poll is how often it is looked whether a page that closes is gone.
+// poll is the interval between checks that a closing page is gone.
 const poll = 20 * time.Millisecond
 
-// askEvery is the time after which a page that did not close is told to again.
+// askEvery is the time after which a page that did not close is asked again.
 const askEvery = time.Second
 
-// Browser is a connection to a running Chromium. All BrowserContexts made over
-// it, with their tabs, cookies and storage, are gone when it ends, however it
-// ends: Chromium disposes them.
+// Browser is a connection to a running Chromium. When it ends, for whatever reason, Chromium disposes all
+// BrowserContexts made over it, with their tabs, cookies and storage.
 type Browser struct {
 	conn *conn
 	port int
 
 	mu   sync.Mutex
 	tabs map[string]*Tab // by BrowserContext id
-	sole *Tab            // the one that CloseOthers left
+	sole *Tab            // the tab that CloseOthers kept
 }
 
-// target is the protocol's TargetInfo, as far as it is used.
+// target holds the used fields of the protocol's TargetInfo.
 type target struct {
 	ID      string `json:"targetId"`
 	Type    string `json:"type"`
@@ -42,15 +40,14 @@ type target struct {
 	Context string `json:"browserContextId"`
 }
 
-// filter keeps targets that are not pages (workers, frames, parts of the
-// browser's own window) from being told of.
+// filter excludes targets that are not pages: workers, frames, parts of the browser's own window.
 var filter = []map[string]any{{"type": "page"}}
 
-// Dial connects to the Chromium whose DevTools listen on 127.0.0.1:port.
+// Dial connects to the Chromium with its DevTools port on 127.0.0.1:port.
 func Dial(ctx context.Context, port int) (*Browser, error) {
 	b := &Browser{port: port, tabs: map[string]*Tab{}}
 	var err error
-	if b.conn, err = dial(ctx, port, b.event); err != nil {
+	if b.conn, err = dial(ctx, port, b.handleEvent); err != nil {
 		return nil, err
 	}
 	if err := b.call(ctx, "Target.setDiscoverTargets", map[string]any{"discover": true, "filter": filter}, nil); err != nil {
@@ -60,20 +57,19 @@ func Dial(ctx context.Context, port int) (*Browser, error) {
 	return b, nil
 }
 
-// Done is closed as soon as Chromium has ended or closed the connection, or
-// Close was called. Then all tabs are gone.
+// Done returns a channel that is closed when Chromium has ended or closed the connection, or Close was called. All tabs
+// are gone then.
 func (b *Browser) Done() <-chan struct{} { return b.conn.alive.Done() }
 
-// Close ends the connection and with it all tabs. Chromium lives on, but for
-// one with a window whose last tab was ours: close tabs first.
+// Close ends the connection and all tabs. A Chromium with a window ends if its last tab was ours, so close tabs first.
 func (b *Browser) Close() { b.conn.end(nil) }
 
 func (b *Browser) call(ctx context.Context, method string, params, result any) error {
 	return b.conn.call(ctx, "", method, params, result, nil)
 }
 
-// event keeps the tabs' pages current.
-func (b *Browser) event(_, method string, params json.RawMessage) {
+// handleEvent updates the tabs' pages.
+func (b *Browser) handleEvent(_, method string, params json.RawMessage) {
 	var p struct {
 		Info target `json:"targetInfo"`
 		ID   string `json:"targetId"`
@@ -86,7 +82,7 @@ func (b *Browser) event(_, method string, params json.RawMessage) {
 	switch method {
 	case "Target.targetCreated", "Target.targetInfoChanged":
 		if p.Info.Type == "page" {
-			b.put(p.Info)
+			b.recordPage(p.Info)
 		}
 	case "Target.targetDestroyed":
 		for _, t := range b.tabs {
@@ -99,19 +95,19 @@ func (b *Browser) event(_, method string, params json.RawMessage) {
 	}
 }
 
-// put notes where a page is. One of another context ends the tab that has to be
-// the only one. The caller holds b.mu.
-func (b *Browser) put(info target) {
+// recordPage records the address of a page. If it belongs to another context, it ends the tab that CloseOthers kept.
+// The caller holds b.mu.
+func (b *Browser) recordPage(info target) {
 	if b.sole != nil && b.sole.context != info.Context {
 		b.sole.err = errNotAlone
 	}
 	if t := b.tabs[info.Context]; t != nil {
-		t.put(info)
+		t.recordPage(info)
 	}
 }
 
-// targets asks for all pages there are and makes every tab's state current.
-func (b *Browser) targets(ctx context.Context) ([]target, error) {
+// fetchTargets fetches all pages and updates the state of every tab.
+func (b *Browser) fetchTargets(ctx context.Context) ([]target, error) {
 	var pages []target
 	err := b.conn.call(ctx, "", "Target.getTargets", map[string]any{"filter": filter}, nil, func(result json.RawMessage) error {
 		var all struct {
@@ -121,7 +117,7 @@ func (b *Browser) targets(ctx context.Context) ([]target, error) {
 			return err
 		}
 		pages = slices.DeleteFunc(all.Infos, func(t target) bool { return t.Type != "page" })
-		b.replace(pages)
+		b.replacePages(pages)
 		return nil
 	})
 	if err != nil {
@@ -130,8 +126,8 @@ func (b *Browser) targets(ctx context.Context) ([]target, error) {
 	return pages, nil
 }
 
-// replace takes pages for all there are.
-func (b *Browser) replace(pages []target) {
+// replacePages replaces the pages of all tabs.
+func (b *Browser) replacePages(pages []target) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	open := map[string]bool{}
@@ -142,14 +138,12 @@ func (b *Browser) replace(pages []target) {
 		maps.DeleteFunc(t.pages, func(id, _ string) bool { return !open[id] })
 	}
 	for _, p := range pages {
-		b.put(p)
+		b.recordPage(p)
 	}
 }
 
-// NewTab opens an empty tab in a BrowserContext of its own: own cookies and
-// storage, every request (to loopback too) through proxy ("host:port"), no
-// downloads, no dialogs. The tab has its own window, so it is never hidden
-// behind another.
+// NewTab opens an empty tab in a BrowserContext of its own: separate cookies and storage, every request (to loopback
+// too) through proxy ("host:port"), no downloads, no dialogs. The tab has its own window, so no other tab hides it.
 func (b *Browser) NewTab(ctx context.Context, proxy string) (*Tab, error) {
 	if proxy == "" {
 		return nil, errors.New("open a tab: there has to be a proxy, or pages could reach this machine's own ports")
@@ -163,7 +157,7 @@ func (b *Browser) NewTab(ctx context.Context, proxy string) (*Tab, error) {
 		}
 		select {
 		case opened <- err:
-		case <-ctx.Done(): // nobody wants it any more
+		case <-ctx.Done(): // the caller has left
 			_ = t.close()
 		}
 	}()
@@ -179,11 +173,9 @@ func (b *Browser) NewTab(ctx context.Context, proxy string) (*Tab, error) {
 	return t, nil
 }
 
-// CloseOthers closes every page of Chromium but keep's own tab, whoever's they
-// are, and waits until they are gone: agent-browser 0.8 to 0.19 drives the
-// first tab that it finds when its daemon starts, and since 0.10 goes on to any
-// that is opened. From then on a page that somebody else opens makes keep
-// unusable, so that nothing of that page is shown.
+// CloseOthers closes every page of Chromium except keep's own tab, whoever owns it, and waits until they are gone.
+// agent-browser 0.8 to 0.19 uses the first tab that it finds when its daemon starts; since 0.10 it switches to any new
+// one. From then on a page that somebody else opens makes keep unusable, so that nothing of that page is shown.
 func (b *Browser) CloseOthers(ctx context.Context, keep *Tab) error {
 	if err := b.closeAll(ctx, func(p target) bool { return p.ID != keep.id }); err != nil {
 		return err
@@ -191,13 +183,13 @@ func (b *Browser) CloseOthers(ctx context.Context, keep *Tab) error {
 	b.mu.Lock()
 	b.sole = keep
 	b.mu.Unlock()
-	return keep.Sync(ctx) // what came meanwhile
+	return keep.Sync(ctx) // includes events that arrived meanwhile
 }
 
 func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
 	asked := map[string]time.Time{}
 	for {
-		pages, err := b.targets(ctx)
+		pages, err := b.fetchTargets(ctx)
 		if err != nil {
 			return fmt.Errorf("close tabs: %w", err)
 		}
@@ -207,9 +199,9 @@ func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
 				continue
 			}
 			open = true
-			if time.Since(asked[p.ID]) > askEvery { // a page that is just leaving for another place may stay
+			if time.Since(asked[p.ID]) > askEvery { // a page that is navigating may miss the order
 				asked[p.ID] = time.Now()
-				_ = b.call(ctx, "Target.closeTarget", map[string]any{"targetId": p.ID}, nil) // gone meanwhile, or seen next time
+				_ = b.call(ctx, "Target.closeTarget", map[string]any{"targetId": p.ID}, nil) // gone meanwhile, or asked again
 			}
 		}
 		if !open {
@@ -221,10 +213,9 @@ func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
 	}
 }
 
-// keepOne sees to it that there is a page that is no session's: a Chromium
-// with a window ends with its last tab.
+// keepOne makes sure that there is a page outside all sessions: a Chromium with a window ends with its last tab.
 func (b *Browser) keepOne(ctx context.Context) error {
-	pages, err := b.targets(ctx)
+	pages, err := b.fetchTargets(ctx)
 	if err != nil {
 		return err
 	}

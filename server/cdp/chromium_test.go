@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// share gives the common Chromium, with a site and a proxy of the test's own. What it opens there is closed with it: by the
+// share returns the common Chromium, with a site and a proxy of the test's own. What it opens there is closed with it: by the
 // connection that dial gives.
 func share(t testing.TB) *chromium {
 	t.Helper()
@@ -71,7 +71,7 @@ func share(t testing.TB) *chromium {
 	return c
 }
 
-// start gives a Chromium of the test's own.
+// start returns a Chromium of the test's own.
 func start(t testing.TB) *chromium {
 	t.Helper()
 	program := need.Chromium(t)

@@ -20,18 +20,17 @@ import (
 const (
 	maxMessage = 16 << 20         // bytes of one message from Chromium
 	maxVersion = 64 << 10         // bytes of /json/version
-	writeTime  = 2 * time.Second  // a browser that takes no bytes for so long is given up
-	callTime   = 30 * time.Second // bounds what has no deadline
+	writeTime  = 2 * time.Second  // a browser that reads nothing for this time is given up
+	callTime   = 30 * time.Second // limits calls without a deadline
 )
 
-// conn is a DevTools connection: commands with numbered answers, and events
-// between them, all in the order that Chromium sent them.
+// conn is a DevTools connection: numbered commands and answers, and events between them, in Chromium's order.
 type conn struct {
 	ws    *websocket.Conn
 	addr  string
 	event func(session, method string, params json.RawMessage) // called by the reader
 
-	alive context.Context // over when the connection has ended; its cause tells why
+	alive context.Context // ends with the connection; its cause is the reason
 	stop  context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -59,14 +58,13 @@ func dial(ctx context.Context, port int, event func(session, method string, para
 	c := &conn{ws: ws, addr: addr, event: event, pending: map[int64]*pending{}}
 	c.alive, c.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	go func() {
-		c.end(c.read())
+		c.end(c.readMessages())
 		_ = ws.CloseNow() // it may be closed already
 	}()
 	return c, nil
 }
 
-// dialSocket takes only the path from what the port answers, so that nothing
-// there can send us elsewhere.
+// dialSocket uses only the path of the port's answer, so that the answer can't redirect us to another host.
 func dialSocket(ctx context.Context, addr string) (*websocket.Conn, error) {
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // no proxy
@@ -78,8 +76,8 @@ func dialSocket(ctx context.Context, addr string) (*websocket.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No Origin header: Chromium since 111 refuses those it was not told of.
-	ws, _, err := websocket.Dial(ctx, "ws://"+addr+path, &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // it closes it
+	// Without an Origin header: Chromium since 111 refuses unknown ones.
+	ws, _, err := websocket.Dial(ctx, "ws://"+addr+path, &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // websocket closes it
 	return ws, err
 }
 
@@ -110,7 +108,7 @@ func socketPath(ctx context.Context, client *http.Client, addr string) (string, 
 	return u.EscapedPath(), nil
 }
 
-// command is what Chromium is sent; a session is a tab's that is attached to.
+// command is a message to Chromium; session identifies an attached tab.
 type command struct {
 	ID      int64  `json:"id"`
 	Session string `json:"sessionId,omitempty"`
@@ -118,18 +116,17 @@ type command struct {
 	Params  any    `json:"params,omitempty"`
 }
 
-// call sends a command and waits for its answer, which is put into result
-// (nil: not wanted). apply, if not nil, gets the answer before any event that
-// follows it.
+// call sends a command and waits for its answer, which it decodes into result if that isn't nil. apply, if not nil,
+// receives the answer before any later event.
 func (c *conn) call(ctx context.Context, session, method string, params, result any, apply func(json.RawMessage) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	p := &pending{apply: apply, ready: make(chan struct{})}
 	id := c.expect(p)
-	defer c.take(id)
+	defer c.takePending(id)
 	err := ctx.Err()
 	if err == nil {
-		go c.send(command{id, session, method, params}) // it may take longer than ctx
+		go c.send(command{id, session, method, params}) // may take longer than ctx
 		err = c.await(ctx, p)
 	}
 	if err == nil && result != nil {
@@ -142,8 +139,8 @@ func (c *conn) call(ctx context.Context, session, method string, params, result 
 }
 
 func (c *conn) send(cmd command) {
-	msg, _ := json.Marshal(cmd) // texts, bools, and maps of them: cannot fail
-	// Not a caller's context: the end of its time would end the connection of all.
+	msg, _ := json.Marshal(cmd) // texts, bools, and maps of them: can't fail
+	// Not a caller's context: its end would close the connection of all callers.
 	within, stop := context.WithTimeout(c.alive, writeTime)
 	defer stop()
 	if c.ws.Write(within, websocket.MessageText, msg) != nil {
@@ -156,7 +153,7 @@ func (c *conn) await(ctx context.Context, p *pending) error {
 	case <-p.ready:
 		return p.err
 	case <-c.alive.Done():
-		return c.ended()
+		return c.endReason()
 	case <-ctx.Done():
 		return fmt.Errorf("no answer from Chromium in time: %w", ctx.Err())
 	}
@@ -170,8 +167,8 @@ func (c *conn) expect(p *pending) int64 {
 	return c.last
 }
 
-// take gives who waits for an answer, once.
-func (c *conn) take(id int64) *pending {
+// takePending returns the pending call with this id, once.
+func (c *conn) takePending(id int64) *pending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pending[id]
@@ -191,9 +188,9 @@ type message struct {
 	} `json:"error"`
 }
 
-// read hands out what comes, until the connection ends. Its error is why, where
-// that tells something.
-func (c *conn) read() error {
+// readMessages processes messages until the connection ends. It returns the reason, or nil if there is none worth
+// reporting.
+func (c *conn) readMessages() error {
 	for {
 		_, b, err := c.ws.Read(c.alive)
 		if errors.Is(err, websocket.ErrMessageTooBig) {
@@ -208,7 +205,7 @@ func (c *conn) read() error {
 		}
 		if m.ID == 0 {
 			c.event(m.Session, m.Method, m.Params)
-		} else if p := c.take(m.ID); p != nil {
+		} else if p := c.takePending(m.ID); p != nil {
 			p.answer(m)
 		}
 	}
@@ -224,7 +221,7 @@ func (p *pending) answer(m message) {
 	close(p.ready)
 }
 
-// end ends the connection; the first reason, which may be nil, stays.
+// end ends the connection. The first reason, which may be nil, is kept.
 func (c *conn) end(reason error) {
 	err := fmt.Errorf("the connection to Chromium on %s has ended", c.addr)
 	if reason != nil {
@@ -233,10 +230,10 @@ func (c *conn) end(reason error) {
 	c.stop(err)
 }
 
-// ended is why the connection has ended; nil if it has not.
-func (c *conn) ended() error { return context.Cause(c.alive) }
+// endReason returns the reason for the connection's end, or nil if it has not ended.
+func (c *conn) endReason() error { return context.Cause(c.alive) }
 
-// pause waits a little before looking again.
+// pause waits for one interval of poll, or until ctx ends.
 func pause(ctx context.Context) error {
 	select {
 	case <-time.After(poll):

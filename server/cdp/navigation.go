@@ -7,34 +7,31 @@ import (
 	"sync"
 )
 
-// Navigation is how the tab's page was loaded.
+// Navigation is the result of loading the tab's page.
 type Navigation struct {
-	URL    string // last asked for, after redirects
-	Status int    // of the HTTP answer; 0 if there was none
-	Error  string // Chromium's, for instance net::ERR_CONNECTION_RESET; empty when it was loaded
+	URL    string // last request, after redirects
+	Status int    // of the HTTP answer; 0 without one
+	Error  string // Chromium's, for instance net::ERR_CONNECTION_RESET; empty if the page was loaded
 
-	Header map[string]string // of the answer, names in lower case
+	Header map[string]string // of the answer, with lower-case names
 }
 
-// maxHeaders bounds what is kept of an answer's headers, in bytes.
+// maxHeaders limits the size of an answer's kept headers, in bytes.
 const maxHeaders = 256 << 10
 
-// navigation gathers a Navigation from the events of the tab's own session,
-// until the page has an answer.
+// navigation collects a Navigation from the events of the tab's own session, until the page has an answer.
 type navigation struct {
 	session, frame, href string
 
 	mu      sync.Mutex
-	request string // of the page itself
+	request string // id of the page's own request
 	seen    Navigation
 	done    bool
 }
 
-// WatchNavigation watches how the page at href is loaded in the tab from now on,
-// until stop, which gives what was seen: nothing if it was not asked for. The
-// tab may go elsewhere meanwhile, for instance load again what failed before.
-// Chromium tells of every request meanwhile, in
-// messages that the page may make large: so stop soon.
+// WatchNavigation watches the loading of the page at href in the tab. stop ends it and returns the result, which is
+// empty if the page was not requested. The tab may load other pages meanwhile, for instance repeat a failed request.
+// Chromium reports every request meanwhile, in messages that the page can make large, so call stop soon.
 func (t *Tab) WatchNavigation(ctx context.Context, href string) (stop func(context.Context) Navigation, err error) {
 	href, _, _ = strings.Cut(href, "#")
 	n := &navigation{session: t.watch.session, frame: t.id, href: href}
@@ -47,7 +44,7 @@ func (t *Tab) WatchNavigation(ctx context.Context, href string) (stop func(conte
 		return nil, err
 	}
 	return func(ctx context.Context) Navigation {
-		// Its answer comes after all events before it.
+		// The answer comes after all earlier events.
 		_ = t.watch.call(ctx, t.watch.session, "Network.disable", nil, nil, nil)
 		t.watch.navigation.Store(nil)
 		n.mu.Lock()
@@ -56,8 +53,8 @@ func (t *Tab) WatchNavigation(ctx context.Context, href string) (stop func(conte
 	}, nil
 }
 
-// event takes one event; it tells whether the page has its answer.
-func (n *navigation) event(method string, params json.RawMessage) (answered bool) {
+// handleEvent processes one event. It reports whether the page has its answer.
+func (n *navigation) handleEvent(method string, params json.RawMessage) (answered bool) {
 	switch method {
 	case "Network.requestWillBeSent", "Network.responseReceived", "Network.loadingFailed":
 	default:
@@ -96,16 +93,16 @@ func (n *navigation) event(method string, params json.RawMessage) (answered bool
 			}
 			n.seen.Header[strings.ToLower(name)] = value
 		}
-		n.done = p.Response.Status < 400 // an error without a page fails after this
+		n.done = p.Response.Status < 400 // an error status without a page reports a failure later
 	case method == "Network.loadingFailed":
 		n.seen.Error, n.done = p.Error, true
 	}
 	return n.done
 }
 
-// opening notes a page that one of the tab's pages opens: Chromium tells its address
-// only later, when it has an answer.
-func (w *watch) opening(params json.RawMessage) {
+// recordOpening records the address of a page that one of the tab's pages opens. Chromium reports the address of such a
+// page only when it has an answer.
+func (w *watch) recordOpening(params json.RawMessage) {
 	var p struct {
 		URL string `json:"url"`
 	}
@@ -119,10 +116,8 @@ func (w *watch) opening(params json.RawMessage) {
 	}
 }
 
-// maxOpened bounds the addresses that are kept of pages opened in one command,
-// and the dialogs.
+// maxOpened limits the recorded addresses of pages opened in one command, and the dialogs.
 const maxOpened = 10
 
-// Opened returns the addresses of the pages that the tab's pages opened since
-// Opened was last called, ten at most.
+// Opened returns the addresses of the pages that the tab's pages have opened since the last call, ten at most.
 func (t *Tab) Opened() []string { return takeNoted(t.watch, &t.watch.opened.urls) }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// passwordScript gives what stands in password fields: of the page, of frames of its origin and of open shadow trees. It runs
-// in a world of its own, where the page has changed nothing.
+// passwordScript returns the content of password fields: in the page, in frames of its origin and in open shadow trees.
+// It runs in a world of its own, which the page can't modify.
 const passwordScript = `(() => {
 	const found = [];
 	const look = (root) => {
@@ -24,14 +24,14 @@ const passwordScript = `(() => {
 	return found;
 })()`
 
-// Passwords gives the values of the password fields of the tab's page, at most 64 and of each the first 1,024 characters.
+// Passwords returns the values of the password fields of the tab's page: at most 64, each cut to 1,024 characters.
 func (t *Tab) Passwords(ctx context.Context) ([]string, error) {
 	for {
 		values, err := t.passwords(ctx)
 		if err == nil {
 			return values, nil
 		}
-		if t.usable() != nil || pause(ctx) != nil { // an error is usual while one page replaces the other
+		if t.checkUsable() != nil || pause(ctx) != nil { // errors are usual while a page is replaced
 			return nil, fmt.Errorf("the page's password fields: %w", err)
 		}
 	}
@@ -41,7 +41,7 @@ func (t *Tab) passwords(ctx context.Context) ([]string, error) {
 	var world struct {
 		ID int `json:"executionContextId"`
 	}
-	params := map[string]any{"frameId": t.id, "worldName": "browser-shell"} // a page's first frame has its target's id
+	params := map[string]any{"frameId": t.id, "worldName": "browser-shell"} // a page's main frame has its target's id
 	if err := t.watch.call(ctx, t.watch.session, "Page.createIsolatedWorld", params, &world, nil); err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ import (
 
 const (
 	maxPages  = 100             // of one context; a page may open popups
-	maxSeen   = 1000            // places the pages of one context went to in one command
+	maxSeen   = 1000            // addresses of one context's pages during one command
 	maxURL    = 64 << 10        // bytes kept of a URL
-	leaveTime = 2 * time.Second // bounds what a hanging page can delay
+	leaveTime = 2 * time.Second // limits the delay that a hanging page causes
 
 	respondTime = time.Second
 
@@ -31,23 +31,23 @@ var (
 	errRestless = fmt.Errorf("the page went to more than %d places at once", maxSeen)
 )
 
-// Page is a page of a tab's BrowserContext: the tab itself or a popup. The URL
-// is the page's own choice; of a longer one the first 64 KiB are kept.
+// Page is a page of a tab's BrowserContext: the tab itself or a popup. The page chooses its URL; only the first 64 KiB
+// of it are kept.
 type Page struct{ ID, URL string }
 
 // Tab is a tab in a BrowserContext of its own.
 type Tab struct {
 	b           *Browser
 	id, context string
-	close       func() error // closes it once
+	close       func() error // runs once
 	watch       *watch
 
-	// Under b.mu.
+	// Guarded by b.mu.
 	pages   map[string]string // id -> URL
-	unsure  map[string]bool   // ids of pages whose URL is the last one known
+	unsure  map[string]bool   // ids of pages whose current URL is unknown
 	seen    []Page
 	crashed bool
-	err     error // why the tab may not be used any more
+	err     error // why the tab is unusable
 }
 
 func newTab(b *Browser) *Tab {
@@ -56,7 +56,7 @@ func newTab(b *Browser) *Tab {
 	return t
 }
 
-// open makes the context, which allows no downloads, and the tab itself.
+// open creates the context, which allows no downloads, and the tab itself.
 func (t *Tab) open(ctx context.Context, proxy string) (err error) {
 	if t.watch, err = dialWatch(ctx, t.b.port, t.b.conn); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (t *Tab) open(ctx context.Context, proxy string) (err error) {
 	if made.ID == "" {
 		return errors.New("no target from Chromium")
 	}
-	if t.watch.session, err = t.watch.page(ctx, made.ID); err != nil {
+	if t.watch.session, err = t.watch.watchPage(ctx, made.ID); err != nil {
 		return err
 	}
 	t.b.mu.Lock()
@@ -85,7 +85,7 @@ func (t *Tab) open(ctx context.Context, proxy string) (err error) {
 	return t.Sync(ctx)
 }
 
-// makeContext does not end with ctx: one made later would be nobody's.
+// makeContext does not end with ctx: a context made later would have no owner.
 func (t *Tab) makeContext(ctx context.Context, proxy string) error {
 	var made target
 	err := t.b.call(context.WithoutCancel(ctx), "Target.createBrowserContext", map[string]any{
@@ -104,10 +104,9 @@ func (t *Tab) makeContext(ctx context.Context, proxy string) error {
 	return nil
 }
 
-// put notes where a page is. No URL at all is said of a popup that has nothing
-// to show yet, and for a moment of a page that moves to another process: where
-// that one is has to be asked again. The caller holds b.mu.
-func (t *Tab) put(info target) {
+// recordPage records the address of a page. The URL is empty for a popup that shows nothing yet, and briefly for a page
+// that moves to another process; the latter's address must be fetched again. The caller holds b.mu.
+func (t *Tab) recordPage(info target) {
 	url := strings.Clone(info.URL[:min(len(info.URL), maxURL)])
 	old, known := t.pages[info.ID]
 	if !known && len(t.pages) >= maxPages {
@@ -115,7 +114,7 @@ func (t *Tab) put(info target) {
 		return
 	}
 	if !known && t.id != "" && info.ID != t.id {
-		go t.watch.popup(info.ID)
+		go t.watch.watchPopup(info.ID)
 	}
 	delete(t.unsure, info.ID)
 	if url == "" && (old != "" || info.ID == t.id) {
@@ -127,27 +126,26 @@ func (t *Tab) put(info target) {
 	case len(t.seen) >= maxSeen:
 		t.err = errRestless
 	default:
-		t.seen = append(t.seen, page(info.ID, url))
+		t.seen = append(t.seen, visiblePage(info.ID, url))
 	}
 }
 
-// page is what a caller gets: a page that has nothing to show yet is blank.
-func page(id, url string) Page {
+// visiblePage returns a Page for callers: one that shows nothing yet is about:blank.
+func visiblePage(id, url string) Page {
 	if url == "" {
 		url = blank
 	}
 	return Page{id, url}
 }
 
-// ID is the tab's target id; ContextID that of its BrowserContext.
+// ID returns the tab's target id, ContextID that of its BrowserContext.
 func (t *Tab) ID() string        { return t.id }
 func (t *Tab) ContextID() string { return t.context }
 
-// TargetFile is the file SESSION.target that holds agent-browser to the tab
-// (with --pin-tab): an internal format of the native versions, tried with
-// 0.34.0 and 0.41.2.
+// TargetFile returns the content of SESSION.target, the file that pins agent-browser to the tab (with --pin-tab). It is
+// an internal format of the native versions, tried with 0.34.0 and 0.41.2.
 func (t *Tab) TargetFile() []byte {
-	b, _ := json.Marshal(struct { // strings and a bool: cannot fail
+	b, _ := json.Marshal(struct { // strings and a bool: can't fail
 		ID     string `json:"targetId"`
 		URL    string `json:"url"`
 		Pinned bool   `json:"pinned"`
@@ -155,11 +153,11 @@ func (t *Tab) TargetFile() []byte {
 	return b
 }
 
-// Alive says, at no cost, whether the tab can be used, as last heard.
-func (t *Tab) Alive() bool { return t.usable() == nil }
+// Alive reports whether the tab is usable, from the last event. It sends nothing.
+func (t *Tab) Alive() bool { return t.checkUsable() == nil }
 
-func (t *Tab) usable() error {
-	if err := cmp.Or(t.b.conn.ended(), t.watch.ended()); err != nil {
+func (t *Tab) checkUsable() error {
+	if err := cmp.Or(t.b.conn.endReason(), t.watch.endReason()); err != nil {
 		return err
 	}
 	t.b.mu.Lock()
@@ -173,26 +171,25 @@ func (t *Tab) usable() error {
 	return nil
 }
 
-// Pages gives all pages of the tab's BrowserContext as last heard, at no cost:
-// the tab first, then popups.
+// Pages returns all pages of the tab's BrowserContext, from the last events: the tab first, then popups. It sends
+// nothing.
 func (t *Tab) Pages() []Page {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
 	var out []Page
 	if url, open := t.pages[t.id]; open {
-		out = append(out, page(t.id, url))
+		out = append(out, visiblePage(t.id, url))
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.pages)) {
 		if id != t.id {
-			out = append(out, page(id, t.pages[id]))
+			out = append(out, visiblePage(id, t.pages[id]))
 		}
 	}
 	return out
 }
 
-// Seen gives every place that a page of the tab's BrowserContext went to since
-// Seen was last called, in order. A page may go to a forbidden place, be read
-// there, and be back when it is asked where it is: Pages does not show that.
+// Seen returns every address that a page of the tab's BrowserContext has had since the last call, in order. A page may
+// visit a forbidden address, be read there, and be back before Pages is called.
 func (t *Tab) Seen() []Page {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
@@ -201,21 +198,18 @@ func (t *Tab) Seen() []Page {
 	return out
 }
 
-// Sync makes the state current, in one round trip (a few while a page moves to
-// another process; 2 s at most). An error means that where
-// the pages are is not known, or that the tab is not usable any more.
+// Sync updates the state, in one round trip (a few while a page moves to another process). ctx limits it. An error means
+// that the addresses of the pages are unknown, or that the tab is unusable.
 func (t *Tab) Sync(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, leaveTime)
-	defer cancel()
 	for {
-		if err := t.usable(); err != nil {
+		if err := t.checkUsable(); err != nil {
 			return err
 		}
-		if _, err := t.b.targets(ctx); err != nil {
+		if _, err := t.b.fetchTargets(ctx); err != nil {
 			return err
 		}
 		if !t.moving() {
-			return t.usable()
+			return t.checkUsable()
 		}
 		if err := pause(ctx); err != nil {
 			return fmt.Errorf("where a page is: %w", err)
@@ -234,15 +228,14 @@ func (t *Tab) moving() bool {
 	return false
 }
 
-// Front brings the tab to front: a hidden one paints late or never.
+// Front brings the tab to the front: a hidden one paints late or never.
 func (t *Tab) Front(ctx context.Context) error {
 	return t.b.call(ctx, "Target.activateTarget", map[string]any{"targetId": t.id}, nil)
 }
 
-// Leave makes a page of the tab's BrowserContext leave where it is, within
-// 4 s: a popup is closed, the tab itself goes to about:blank and
-// forgets where it was. A tab that hangs is closed, which is an error. After an
-// error the session has to end.
+// Leave makes a page of the tab's BrowserContext leave its address, within 4 s. It closes a popup; it sends the tab
+// itself to about:blank and clears its history. It closes a tab that hangs, and returns an error. After an error the
+// session must end.
 func (t *Tab) Leave(ctx context.Context, pageID string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*leaveTime)
 	defer cancel()
@@ -264,13 +257,13 @@ func (t *Tab) closePage(ctx context.Context, id string) error {
 	return t.b.closeAll(ctx, func(p target) bool { return p.ID == id && p.Context == t.context })
 }
 
-// goBlank sends the tab to about:blank and sees that it is there.
+// goBlank navigates the tab to about:blank and waits until it shows.
 func (t *Tab) goBlank(ctx context.Context) error {
 	if err := t.watch.call(ctx, t.watch.session, "Page.navigate", map[string]any{"url": blank}, nil, nil); err != nil {
 		return err
 	}
-	// It is answered before the new page is there, and from then on TargetInfo
-	// has the new URL; only the history tells which page is shown.
+	// The answer comes before the new page is there, and TargetInfo has the new URL from then on. Only the history
+	// names the page that is shown.
 	for !t.atBlank(ctx) {
 		if err := pause(ctx); err != nil {
 			return fmt.Errorf("it does not answer: %w", err)
@@ -287,18 +280,18 @@ func (t *Tab) atBlank(ctx context.Context) bool {
 		Index   int                    `json:"currentIndex"`
 		Entries []struct{ URL string } `json:"entries"`
 	}
-	// An error is usual while one page replaces the other.
+	// Errors are usual while a page is replaced.
 	err := t.watch.call(ctx, t.watch.session, "Page.getNavigationHistory", nil, &h, nil)
 	return err == nil && h.Index >= 0 && h.Index < len(h.Entries) && h.Entries[h.Index].URL == blank
 }
 
-// Responds tells whether the tab's renderer answers within 1 s: false for one
-// that runs a script without end, or opens dialog after dialog.
+// Responds reports whether the tab's renderer answers within 1 s. One that runs an endless script, or opens dialog
+// after dialog, doesn't.
 func (t *Tab) Responds(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, respondTime)
 	defer cancel()
 	for t.Alive() {
-		// An error is usual while one page replaces the other.
+		// Errors are usual while a page is replaced.
 		if t.watch.call(ctx, t.watch.session, "Page.getLayoutMetrics", nil, nil, nil) == nil {
 			return true
 		}
@@ -309,10 +302,9 @@ func (t *Tab) Responds(ctx context.Context) bool {
 	return false
 }
 
-// Close closes the tab and all its popups and forgets its cookies and storage,
-// within 4 s, and goes on to do so if ctx ends before. If Chromium does not do
-// it in time, the connection is closed, so that it does when it wakes; that is
-// an error, and all other tabs are gone too. A second Close does nothing more.
+// Close closes the tab and all its popups and deletes its cookies and storage, within 4 s, also if ctx ends earlier. If
+// Chromium is too slow, Close closes the connection and returns an error: Chromium then disposes all tabs when it
+// continues. A second Close does nothing.
 func (t *Tab) Close(ctx context.Context) error {
 	closed := make(chan error, 1)
 	go func() { closed <- t.close() }()
@@ -331,8 +323,8 @@ func (t *Tab) dispose() error {
 	if t.context == "" {
 		return nil
 	}
-	_ = bounded(t.b.keepOne) // without it a Chromium with a window ends, and is started again
-	err := bounded(func(ctx context.Context) error {
+	_ = callBounded(t.b.keepOne) // otherwise a Chromium with a window ends and is restarted
+	err := callBounded(func(ctx context.Context) error {
 		return t.b.call(ctx, "Target.disposeBrowserContext", map[string]any{"browserContextId": t.context}, nil)
 	})
 	t.b.mu.Lock()
@@ -341,7 +333,7 @@ func (t *Tab) dispose() error {
 		t.b.sole = nil
 	}
 	t.b.mu.Unlock()
-	if err == nil || t.b.conn.ended() != nil {
+	if err == nil || t.b.conn.endReason() != nil {
 		return nil
 	}
 	err = fmt.Errorf("a tab could not be closed (%w), so all were", err)
@@ -349,7 +341,7 @@ func (t *Tab) dispose() error {
 	return err
 }
 
-func bounded(f func(context.Context) error) error {
+func callBounded(f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
 	return f(ctx)

@@ -9,16 +9,15 @@ import (
 	"sync/atomic"
 )
 
-// watch has a session on every page of one tab and dismisses the dialogs, which
-// would block the page and agent-browser. It is a connection of its own because
-// a page can make the events of its session long and many: that must end its
-// own tab only.
+// watch has a session on every page of one tab and dismisses dialogs, which would block the page and agent-browser. It
+// has a connection of its own, since a page can make its session's events long and many: that must end its own tab
+// only.
 type watch struct {
 	*conn
-	session string // the tab's own page
+	session string // of the tab's own page
 	dialogs chan dialog
 
-	navigation atomic.Pointer[navigation] // while one is watched
+	navigation atomic.Pointer[navigation] // set while a navigation is watched
 
 	opened struct {
 		sync.Mutex
@@ -27,31 +26,31 @@ type watch struct {
 	}
 }
 
-// Dialog is one that a page opened. It was dismissed; a beforeunload dialog was
-// accepted, so that the page could be left.
+// Dialog is a dialog that a page opened. It was dismissed; a beforeunload dialog was accepted, so that the page could
+// be left.
 type Dialog struct {
 	Type    string `json:"type"` // alert, confirm, prompt or beforeunload
 	Message string `json:"message"`
 }
 
-// maxDialog bounds the message of a Dialog, in bytes.
+// maxDialog limits the message of a Dialog, in bytes.
 const maxDialog = 200
 
 type dialog struct{ session, kind string }
 
-// dialWatch connects for one tab; browser is the connection that it ends with.
+// dialWatch connects for one tab. The watch ends with the connection browser.
 func dialWatch(ctx context.Context, port int, browser *conn) (*watch, error) {
 	w := &watch{dialogs: make(chan dialog, maxPages)}
 	var err error
-	if w.conn, err = dial(ctx, port, w.event); err != nil {
+	if w.conn, err = dial(ctx, port, w.handleEvent); err != nil {
 		return nil, err
 	}
-	go w.dismiss(browser)
+	go w.dismissDialogs(browser)
 	return w, nil
 }
 
-// page watches a page and gives its session.
-func (w *watch) page(ctx context.Context, id string) (session string, err error) {
+// watchPage watches a page and returns its session.
+func (w *watch) watchPage(ctx context.Context, id string) (session string, err error) {
 	var s struct {
 		ID string `json:"sessionId"`
 	}
@@ -64,8 +63,8 @@ func (w *watch) page(ctx context.Context, id string) (session string, err error)
 	return s.ID, w.denySecurityKeys(ctx, s.ID)
 }
 
-// denySecurityKeys gives a page two authenticators of Chromium's own that recognize nobody, so that a request for one is refused
-// at once. Otherwise a dialog would lie over the tab; no policy and no flag keeps it off.
+// denySecurityKeys gives a page two virtual authenticators that recognize nobody, so that a request for one fails
+// immediately. Otherwise a dialog covers the tab, which no policy or flag prevents.
 func (w *watch) denySecurityKeys(ctx context.Context, session string) error {
 	err := w.call(ctx, session, "WebAuthn.enable", nil, nil, nil)
 	for _, transport := range []string{"usb", "internal"} {
@@ -76,38 +75,37 @@ func (w *watch) denySecurityKeys(ctx context.Context, session string) error {
 	return err
 }
 
-// popup watches a page that may be gone already, or hang.
-func (w *watch) popup(id string) {
-	_ = bounded(func(ctx context.Context) error {
-		_, err := w.page(ctx, id)
+// watchPopup watches a page that may be gone already, or hang.
+func (w *watch) watchPopup(id string) {
+	_ = callBounded(func(ctx context.Context) error {
+		_, err := w.watchPage(ctx, id)
 		return err
 	})
 }
 
-func (w *watch) event(session, method string, params json.RawMessage) {
-	if n := w.navigation.Load(); n != nil && session == n.session && n.event(method, params) {
+func (w *watch) handleEvent(session, method string, params json.RawMessage) {
+	if n := w.navigation.Load(); n != nil && session == n.session && n.handleEvent(method, params) {
 		go func() {
-			_ = bounded(func(ctx context.Context) error { return w.call(ctx, session, "Network.disable", nil, nil, nil) })
+			_ = callBounded(func(ctx context.Context) error { return w.call(ctx, session, "Network.disable", nil, nil, nil) })
 		}()
 	}
 	if method == "Page.windowOpen" {
-		w.opening(params)
+		w.recordOpening(params)
 	}
 	if method != "Page.javascriptDialogOpening" {
 		return
 	}
 	var p Dialog
-	_ = json.Unmarshal(params, &p) // a type that is not known is dismissed
-	w.asked(p)
+	_ = json.Unmarshal(params, &p) // an unknown type is dismissed
+	w.recordDialog(p)
 	select {
 	case w.dialogs <- dialog{session, p.Type}:
-	default: // only a page that opens them without end
+	default: // only a page that opens dialogs endlessly fills the queue
 	}
 }
 
-// asked notes a dialog. Of many the first are kept: they say what the page
-// wanted.
-func (w *watch) asked(d Dialog) {
+// recordDialog records a dialog. It keeps the first ones, which show what the page wanted.
+func (w *watch) recordDialog(d Dialog) {
 	w.opened.Lock()
 	defer w.opened.Unlock()
 	if len(w.opened.dialogs) < maxOpened {
@@ -116,8 +114,7 @@ func (w *watch) asked(d Dialog) {
 	}
 }
 
-// Dialogs returns the dialogs that the tab's pages opened since Dialogs was last
-// called, ten at most.
+// Dialogs returns the dialogs that the tab's pages have opened since the last call, ten at most.
 func (t *Tab) Dialogs() []Dialog { return takeNoted(t.watch, &t.watch.opened.dialogs) }
 
 // takeNoted returns a list of watch.opened and empties it.
@@ -129,9 +126,9 @@ func takeNoted[T any](w *watch, list *[]T) []T {
 	return out
 }
 
-// dismiss closes the dialogs, one after the other and 50 a second at most: a
-// page may open them without end. A page may be left.
-func (w *watch) dismiss(browser *conn) {
+// dismissDialogs closes the dialogs one after the other, at most 50 a second: a page may open them endlessly. It
+// accepts leaving a page.
+func (w *watch) dismissDialogs(browser *conn) {
 	for {
 		select {
 		case <-browser.alive.Done():
@@ -140,7 +137,7 @@ func (w *watch) dismiss(browser *conn) {
 		case <-w.alive.Done():
 			return
 		case d := <-w.dialogs:
-			_ = bounded(func(ctx context.Context) error { // agent-browser may have closed it
+			_ = callBounded(func(ctx context.Context) error { // agent-browser may have closed it
 				err := w.call(ctx, d.session, "Page.handleJavaScriptDialog", map[string]any{"accept": d.kind == "beforeunload"}, nil, nil)
 				_ = pause(ctx)
 				return err

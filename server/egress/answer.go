@@ -41,7 +41,7 @@ var (
 	}
 )
 
-// refusalFor returns the refusal that an error of connecting is answered with.
+// refusalFor returns the refusal that answers a failed connection.
 func refusalFor(err error) *policy.Refusal {
 	var (
 		outside refusedOutside
@@ -64,16 +64,14 @@ func blocked(rule, format string, args ...any) *policy.Refusal {
 	return &policy.Refusal{Code: policy.PolicyBlocked, Rule: rule, Message: fmt.Sprintf(format, args...)}
 }
 
-// answer is all that a refused request gets: no header that would let a page
-// of another origin read it, nothing to follow, nothing to keep, and the
-// connection ends. There is no body: it would be shown as the site's page, and
-// without one Chromium shows its own page and says that the navigation failed.
+// sendRefusal sends a refusal. It has no header that would let a page of another origin read it, nothing to follow or to
+// cache, and the connection ends. It has no body, which would be shown as the site's page; without one Chromium shows
+// its own page and reports a failed navigation.
 //
-// Why is in a header, where no page can read it: of a tunnel Chromium hides
-// the answer, and no page can send a header that begins with Proxy- to ask for
-// it. Others, which may be a page's own script, get a number to ask with.
-func (q *request) answer(w http.ResponseWriter, r *policy.Refusal) {
-	if q.ended.Load() { // the error of its connection says less
+// The reason is in a header that no page can read: Chromium hides the answer to a CONNECT, and no page can send the
+// Proxy- header that asks for the reason. Other clients, which may be a page's own script, get a number for Why.
+func (q *request) sendRefusal(w http.ResponseWriter, r *policy.Refusal) {
+	if q.ended.Load() { // the error of the connection is less specific
 		r = tooMany
 	}
 	h := w.Header()
@@ -81,16 +79,16 @@ func (q *request) answer(w http.ResponseWriter, r *policy.Refusal) {
 	if q.Method == http.MethodConnect || q.asks {
 		h.Set(policy.RefusalHeader, r.Header())
 	} else {
-		h.Set(policy.RefusalHeader, q.told.keep(r))
+		h.Set(policy.RefusalHeader, q.told.keepRefusal(r))
 	}
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Connection", "close")
 	h.Set("Content-Length", "0")
-	w.WriteHeader(status(r))
+	w.WriteHeader(statusFor(r))
 }
 
-// told keeps the last refusals that were answered with a number alone.
+// told holds the last refusals that were answered with a number only.
 type told struct {
 	mu   sync.Mutex
 	last [256]struct {
@@ -100,7 +98,7 @@ type told struct {
 	next int
 }
 
-func (t *told) keep(r *policy.Refusal) (number string) {
+func (t *told) keepRefusal(r *policy.Refusal) (number string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	number = rand.Text()
@@ -109,8 +107,8 @@ func (t *told) keep(r *policy.Refusal) (number string) {
 	return number
 }
 
-// find gives the refusal of a number, nil if it is not known any more.
-func (t *told) find(number string) *policy.Refusal {
+// findRefusal returns the refusal with a number, or nil if it is no longer known.
+func (t *told) findRefusal(number string) *policy.Refusal {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.last {
@@ -121,8 +119,8 @@ func (t *told) find(number string) *policy.Refusal {
 	return nil
 }
 
-// Why asks the proxy at addr why it refused a request, by the number that it
-// answered with. Nil is that it doesn't know any more.
+// Why asks the proxy at addr for the refusal with the number from its answer. It returns nil if the proxy no longer
+// knows it.
 func Why(ctx context.Context, addr, number string) *policy.Refusal {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/", nil)
 	if err != nil {
@@ -137,7 +135,7 @@ func Why(ctx context.Context, addr, number string) *policy.Refusal {
 	return policy.ParseRefusal(res.Header.Get(policy.RefusalHeader))
 }
 
-func status(r *policy.Refusal) int {
+func statusFor(r *policy.Refusal) int {
 	switch r.Rule {
 	case "egress.form", "url.port":
 		return http.StatusBadRequest

@@ -85,7 +85,7 @@ type object map[string]any
 // call makes one DevTools call; in a page if session is set.
 func (b *browser) call(session, method string, params object) object {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), need.Patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 3*need.Patience) // a renderer may have all attacks to load
 	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -379,7 +379,7 @@ func wantSafe(t *testing.T, l *lab, a *arena, b *browser, where string) {
 	t.Logf("decisions: %v; the browser's own hosts: %v", rules, outside)
 }
 
-// took tells whether the attacks took place.
+// took reports whether the attacks took place.
 func took(rules map[string]int) bool {
 	return rules["allowed site.test"] >= len(attacks) && rules["allowed flip.test"] > 0 && rules["url.loopback"] > 0 && rules["url.private"] > 0
 }
@@ -446,7 +446,7 @@ func TestAttack(t *testing.T) {
 	})
 }
 
-// managed gives a command that starts Chromium where the policy of an egress
+// managed returns a command that starts Chromium where the policy of an egress
 // proxy at addr is installed: in a mount namespace, for that Chromium only.
 func managed(t *testing.T, chromium string, pol *policy.Policy, allow ...string) []string {
 	t.Helper()
@@ -472,7 +472,7 @@ func managed(t *testing.T, chromium string, pol *policy.Policy, allow ...string)
 	return instead(etc, "/etc/chromium", chromium)
 }
 
-// instead gives a command that runs a program for which path is another one.
+// instead returns a command that runs a program for which path is another one.
 func instead(other, path string, command ...string) []string {
 	return append([]string{"unshare", "--mount", "sh", "-c", `mount --bind "$0" "$1" && shift && exec "$@"`, other, path}, command...)
 }
@@ -544,7 +544,7 @@ if(e.shadowRoot)walk(e.shadowRoot)}};walk(document);return out})()`
 	})
 }
 
-// refused tells whether Chromium's policy keeps an address from being opened.
+// refused reports whether Chromium's policy keeps an address from being opened.
 func (b *browser) refused(url string) bool {
 	b.t.Helper()
 	page, text := b.open("", url), ""

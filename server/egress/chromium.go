@@ -9,16 +9,15 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// bypass takes away Chromium's own rule that loopback needs no proxy.
+// bypass removes Chromium's implicit rule that loopback bypasses the proxy.
 const bypass = "<-loopback>"
 
-// Flags gives the command line of a Chromium whose traffic all goes through
-// the policy's proxy, one flag an element.
+// Flags returns the command-line flags of a Chromium whose whole traffic goes through the policy's proxy.
 func Flags(p *policy.Policy) []string {
 	return append([]string{
 		"--proxy-server=http://" + p.Egress.Proxy,
 		"--proxy-bypass-list=" + bypass,
-		// The proxy resolves; whatever else asks for a name gets none.
+		// The proxy resolves names; every other lookup fails.
 		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE " + proxyHost(p),
 		"--webrtc-ip-handling-policy=disable_non_proxied_udp",
 		"--disable-features=" + strings.Join(features, ","),
@@ -27,19 +26,19 @@ func Flags(p *policy.Policy) []string {
 	}, quiet...)
 }
 
-// features make requests of their own, some of them by multicast.
+// features lists the disabled features that make requests of their own, some by multicast.
 var features = []string{
 	"AutofillServerCommunication", "DialMediaRouteProvider", "MediaRouter", "NetworkTimeServiceQuerying",
 	"OptimizationHints", "Translate", "WebTransport",
-	// These ask by a window over the tab, which takes the agent's clicks; no managed policy keeps them off.
+	// These open a window over the tab, which takes the agent's clicks; no managed policy disables them.
 	"FedCm", "WebIdentityDigitalCredentials", "WebPayments",
 }
 
-// interfaces would ask by a window over the tab or take its clicks; a page
-// finds them missing. --deny-permission-prompts refuses what is a permission.
+// interfaces lists the disabled interfaces that open a window over the tab or take its clicks; pages find them missing.
+// --deny-permission-prompts covers those that are permissions.
 var interfaces = []string{"DocumentPictureInPictureAPI", "EyeDropperAPI", "NavigatorContentUtils", "WebOTP"}
 
-// quiet keeps Chromium from what no page asked for.
+// quiet lists flags against traffic and windows that no page requested.
 var quiet = strings.Fields(`--disable-quic --disable-background-networking --disable-breakpad --disable-component-update
 	--disable-default-apps --disable-domain-reliability --disable-extensions --disable-field-trial-config
 	--disable-search-engine-choice-screen --disable-sync --metrics-recording-only --no-default-browser-check
@@ -50,17 +49,17 @@ func proxyHost(p *policy.Policy) string {
 	return strings.Trim(host, "[]")
 }
 
-// Managed gives Chromium's managed policy for the policy file, as JSON: what
-// Flags does and what no flag can.
+// Managed returns Chromium's managed policy for the policy file, as JSON. It repeats Flags and adds settings without a
+// flag.
 func Managed(p *policy.Policy) ([]byte, error) {
 	m := maps.Clone(fixed)
 	for _, name := range off {
 		m[name] = false
 	}
 	for _, name := range denied {
-		m[name] = 2 // sites may not even ask
+		m[name] = 2 // 2: block without a prompt
 	}
-	m["PrintingEnabled"] = slices.Contains(p.Commands, "pdf") // nothing prints but that
+	m["PrintingEnabled"] = slices.Contains(p.Commands, "pdf") // only pdf prints
 	m["ProxySettings"] = map[string]string{"ProxyMode": "fixed_servers", "ProxyServer": "http://" + p.Egress.Proxy, "ProxyBypassList": bypass}
 	m["URLBlocklist"], m["URLAllowlist"] = urlLists(p)
 	b, err := json.MarshalIndent(m, "", "  ") // its keys are sorted
@@ -70,33 +69,29 @@ func Managed(p *policy.Policy) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// urlLists returns what may not be opened, which is all, and the exceptions.
-// Whatever scheme Chromium doesn't know it would hand to a program of the
-// desktop, or ask whether to: an agent can't see that question, which takes
-// its clicks. Chromium's own pages are not in "*", so they are named.
+// urlLists returns the blocked URLs, which are all, and the exceptions. Chromium hands an unknown scheme to a program
+// of the desktop, or asks first. An agent can't see that question, which takes its clicks. "*" doesn't cover Chromium's
+// own pages, so they are listed.
 func urlLists(p *policy.Policy) (block, allow []string) {
 	block = []string{"*", "chrome://*", "chrome-untrusted://*", "devtools://*", "view-source:*"}
-	// What a page makes of its own, and parts of Chromium's own window, without
-	// which a tab never gets ready.
+	// Content that pages create, and parts of Chromium's window, without which a tab never becomes ready.
 	allow = []string{"about:*", "blob:*", "data:*", "chrome://top-chrome"}
 	for _, scheme := range p.Open.AllowSchemes {
 		for _, h := range p.Open.AllowHosts {
 			if below, ok := strings.CutPrefix(h, "*."); ok {
-				allow = append(allow, scheme+"://"+below) // Chromium's form admits the name itself, too; the proxy doesn't
+				allow = append(allow, scheme+"://"+below) // Chromium's form also matches the name itself; the proxy's doesn't
 			} else if h == policy.AnyHost {
 				allow = append(allow, scheme+"://*")
 			} else {
-				allow = append(allow, scheme+"://."+h) // the dot: not what is below it
+				allow = append(allow, scheme+"://."+h) // the dot excludes subdomains
 			}
 		}
 	}
 	return block, allow
 }
 
-// off, denied and fixed are the settings that are the same for every policy
-// file. They leave out DeveloperToolsAvailability, RemoteDebuggingAllowed and
-// IncognitoModeAvailability: agent-browser and the sessions' own contexts need
-// their defaults.
+// off, denied and fixed are settings that don't depend on the policy file. They leave out DeveloperToolsAvailability,
+// RemoteDebuggingAllowed and IncognitoModeAvailability: agent-browser and the sessions' contexts need their defaults.
 var (
 	off = strings.Fields(`AllowFileSelectionDialogs AlternateErrorPagesEnabled AudioCaptureAllowed AutofillAddressEnabled
 		AutofillCreditCardEnabled BackgroundModeEnabled BrowserNetworkTimeQueriesEnabled BuiltInAIAPIsEnabled
@@ -113,13 +108,12 @@ var (
 		DefaultWebBluetoothGuardSetting DefaultWebHidGuardSetting DefaultWebUsbGuardSetting DefaultWindowManagementSetting`)
 
 	fixed = map[string]any{
-		// None: a site that asks for a name and a password by HTTP is shown as it answers, with status 401. Chromium's own
-		// dialog would lie over the tab.
+		// None: a site with HTTP authentication is shown with its answer, status 401. Chromium's own dialog would cover
+		// the tab.
 		"AuthSchemes":   "",
 		"BrowserSignin": 0, // off
-		// A name server that cannot be reached, and no other: behind the proxy
-		// Chromium needs none, but WebRTC would still ask for the names of TURN
-		// servers, and a name alone can carry data out.
+		// An unreachable name server, and no other. Behind the proxy Chromium needs none, but WebRTC would still look
+		// up TURN servers, and a name alone can carry data out.
 		"DnsOverHttpsMode":            "secure",
 		"DnsOverHttpsTemplates":       "https://127.0.0.1:1/{?dns}",
 		"DownloadRestrictions":        3, // no download at all

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// localTime is how long the list of this machine's addresses is kept.
+// localTime is the time for which the list of this machine's addresses is cached.
 const localTime = 3 * time.Second
 
-// localAddresses are the addresses of this machine's interfaces. One of them
-// may look public; what listens there is internal all the same.
+// localAddresses caches the addresses of this machine's interfaces. One may look public, but its listeners are
+// internal.
 type localAddresses struct {
 	mu    sync.Mutex
 	read  time.Time
@@ -41,8 +41,8 @@ func (l *localAddresses) contains(a netip.Addr) (bool, error) {
 	return slices.Contains(l.addrs, a), nil
 }
 
-// mayDial reports whether an address is public, or one that the policy has for
-// the request's host, and not this machine's.
+// mayDial reports whether an address is public, or allowed by the policy for the request's host, and not one of this
+// machine's.
 func (q *request) mayDial(a netip.Addr) bool {
 	a = a.Unmap()
 	if own := q.listen.Load(); own != nil && *own == a {
@@ -54,9 +54,8 @@ func (q *request) mayDial(a netip.Addr) bool {
 
 var errNotChecked = errors.New("egress: an address that was not checked")
 
-// connect dials the checked addresses in order until one answers. The ones that
-// follow always keep their share of the time. With an outgoing proxy it has that
-// connect to the host.
+// connect dials the checked addresses in order until one answers. It divides the time so that each later address gets
+// its share. An outgoing proxy, if there is one, connects instead.
 func (q *request) connect(ctx context.Context) (*siteConn, error) {
 	if q.outgoing != nil {
 		return q.dialOutgoing(ctx, true)
@@ -75,8 +74,7 @@ func (q *request) connect(ctx context.Context) (*siteConn, error) {
 	return nil, err
 }
 
-// dialer connects to one address only. The check is made again on the socket,
-// right before it connects, whatever led there.
+// dialer returns a dialer for one address only. It repeats the check on the socket immediately before connecting.
 func (q *request) dialer(want netip.Addr) *net.Dialer {
 	return &net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
@@ -87,13 +85,12 @@ func (q *request) dialer(want netip.Addr) *net.Dialer {
 	}}
 }
 
-// siteConn is a connection to a site. It counts bytes, and ends the request
-// when none pass for the idle time.
+// siteConn is a connection to a site. It counts bytes, and ends the request if none pass for the idle time.
 type siteConn struct {
 	net.Conn // not *net.TCPConn, whose ReadFrom and WriteTo would go around the count
 	addr     netip.Addr
 	in, out  atomic.Int64
-	last     atomic.Int64 // when a byte passed, in nanoseconds since start
+	last     atomic.Int64 // when a byte last passed, in nanoseconds since start
 	start    time.Time
 	timer    *time.Timer
 }
@@ -134,7 +131,7 @@ func (s *siteConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the site that no more will be sent.
+// CloseWrite sends the end of the stream to the site.
 func (s *siteConn) CloseWrite() error { return s.Conn.(halfConn).CloseWrite() }
 
 func (s *siteConn) Close() error {

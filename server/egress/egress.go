@@ -1,8 +1,6 @@
-// Package egress is the forward proxy that all traffic of the browser goes
-// through. It is the boundary that a check of addresses is not: it resolves a
-// name, checks every answer and connects to one of the checked addresses, in
-// one step and for each request, so neither a redirect nor a name that changes
-// its address gets past.
+// Package egress is the forward proxy for all traffic of the browser. Unlike a check of addresses, it is a boundary:
+// for each request it resolves the name, checks every address and connects to one of those. So neither a redirect nor a
+// name that changes its address gets past it.
 package egress
 
 import (
@@ -23,51 +21,52 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// Bounds on one connection.
+// Limits of one connection.
 const (
 	dialTime   = 10 * time.Second // for all addresses of a host together
 	idleTime   = 5 * time.Minute  // without a byte from or to the site
 	headerTime = 10 * time.Second // for a request's head to arrive
 	keepTime   = 30 * time.Second // between two requests
-	endTime    = 5 * time.Second  // for what runs when the proxy ends
+	endTime    = 5 * time.Second  // for running requests when the proxy ends
 	maxHeader  = 64 << 10         // of a request
-	maxAnswer  = 256 << 10        // the head of an answer
-	maxTries   = 8                // addresses of a host that are tried
+	maxAnswer  = 256 << 10        // of the head of an answer
+	maxTries   = 8                // attempted addresses of a host
 	maxMethod  = 16               // bytes of a method in a Decision
 )
 
-// Decision tells about one request. A refused one is told once; an allowed
-// one before anything is sent out, and again with Done when it has ended.
+// Decision describes one request. A refused request is reported once. An allowed one is reported before anything is
+// sent, and again with Done set when it has ended.
 type Decision struct {
 	Time     time.Time
 	Method   string // CONNECT or the method of a plain request
-	Host     string // canonical; empty when the request named none that can be read
+	Host     string // canonical; empty if the request named none that is valid
 	Port     int
 	Allowed  bool
-	Rule     string     // of the refusal, or of what went wrong with an allowed one
-	Address  netip.Addr // the site's; before Done the first that will be tried
-	Private  bool       // an address of the host is one that egress.private_hosts admits
+	Rule     string     // of the refusal, or of the failure of an allowed request
+	Address  netip.Addr // the site's; before Done the first one to try
+	Private  bool       // egress.private_hosts admits an address of the host
 	Done     bool
 	BytesIn  int64         // from the site, heads included
 	BytesOut int64         // to the site
 	Duration time.Duration // from the request to its end
 }
 
-// Proxy is a forward proxy for plain http and CONNECT. It serves nothing else.
+// Proxy is a forward proxy for plain HTTP and CONNECT.
 type Proxy struct {
 	policy  atomic.Pointer[policy.Policy]
-	network policy.Network // as it was given
+	network policy.Network // as passed to New
 	record  func(Decision) error
 	told    told
 	plain   http.Handler
-	// Pace is waited for by each request that is let out; nil: none waits. It is set before Serve.
+	// Pace limits the rate of allowed requests; nil means no limit. Set it before Serve.
 	Pace *rate.Limiter
-	// Sites are served here instead of going out, by host: http requests, and the CONNECT of an https one. It is set before Serve.
+	// Sites maps hosts to handlers that serve them here: http requests, and the CONNECT of https ones. Set it before
+	// Serve.
 	Sites map[string]http.Handler
-	// outgoing is the proxy that everything goes through, or nil.
+	// outgoing is the upstream proxy for all traffic, or nil.
 	outgoing *Outgoing
 	local    localAddresses
-	listen   atomic.Pointer[netip.Addr] // where it listens
+	listen   atomic.Pointer[netip.Addr] // own listening address
 	active   atomic.Int64               // requests and tunnels
 	open     openRequests
 	clients  atomic.Int64 // connections that are not tunnels
@@ -77,11 +76,9 @@ type Proxy struct {
 	header   time.Duration
 }
 
-// New makes a proxy. record is told every decision, from many goroutines; while
-// it fails nothing gets out.
+// New returns a proxy. It calls record for every decision, from many goroutines; while record fails, nothing gets out.
 //
-// With an outgoing proxy, which may be nil, everything goes through that, and
-// it resolves names.
+// If outgoing is not nil, all traffic goes through that proxy, which resolves names.
 func New(p *policy.Policy, network policy.Network, outgoing *Outgoing, record func(Decision) error) *Proxy {
 	network.Remote = outgoing != nil
 	proxy := &Proxy{network: network, outgoing: outgoing, record: record, idle: idleTime, dial: dialTime, header: headerTime}
@@ -90,24 +87,24 @@ func New(p *policy.Policy, network policy.Network, outgoing *Outgoing, record fu
 	return proxy
 }
 
-// Reload makes p the policy of all later requests; tunnels that are open stay.
+// Reload replaces the policy for later requests; open tunnels stay.
 func (p *Proxy) Reload(pol *policy.Policy) { p.policy.Store(pol) }
 
-// request is one request on its way.
+// request is a request in progress.
 type request struct {
 	*Proxy
 	Decision
-	sites  policy.Network // the proxy's, with the private addresses that the policy has for the host
-	addrs  []netip.Addr   // checked; the only ones that may be dialled
+	sites  policy.Network // the proxy's, with the private addresses that the policy allows for the host
+	addrs  []netip.Addr   // checked; no others may be dialled
 	cancel func()         // ends the request
-	asks   bool           // it is another proxy's, which is told why it is refused
+	asks   bool           // from another proxy of ours, which receives the reason for a refusal
 	conn   atomic.Pointer[siteConn]
-	ended  atomic.Bool // for a later request
+	ended  atomic.Bool // by endOne, for a later request
 }
 
 type requestKey struct{}
 
-// tell is what slimctl's own proxies send in policy.RefusalHeader.
+// tell is the value of policy.RefusalHeader in requests of slimctl's own proxies.
 const tell = "tell"
 
 // ServeHTTP answers one request to the proxy.
@@ -118,7 +115,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if number := r.Header.Get(policy.RefusalHeader); number == tell {
 		q.asks = true
 	} else if number != "" && r.URL.Host == "" && r.Method == http.MethodGet {
-		if refusal := p.told.find(number); refusal != nil {
+		if refusal := p.told.findRefusal(number); refusal != nil {
 			w.Header().Set(policy.RefusalHeader, refusal.Header())
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -126,27 +123,27 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	pol, active := p.policy.Load(), p.active.Add(1)
 	defer p.active.Add(-1)
-	if active > int64(pol.Egress.MaxConnections) && !p.open.endOne() {
-		q.deny(w, tooMany)
+	if active > int64(pol.Egress.MaxConnections) && !p.open.endQuietest() {
+		q.denyRequest(w, tooMany)
 		return
 	}
-	if refusal := q.check(r, pol); refusal != nil {
-		q.deny(w, refusal)
+	if refusal := q.checkTarget(r, pol); refusal != nil {
+		q.denyRequest(w, refusal)
 		return
 	}
 	if p.Pace != nil && p.Pace.Wait(r.Context()) != nil {
-		return // the client has gone
+		return // the client has left
 	}
 	q.Allowed = true
 	if len(q.addrs) > 0 {
 		q.Address = q.addrs[0]
 	}
 	if q.record(q.Decision) != nil {
-		q.answer(w, unrecorded)
+		q.sendRefusal(w, unrecorded)
 		return
 	}
-	defer q.done()
-	if site := q.site(); site != nil {
+	defer q.recordEnd()
+	if site := q.findSite(); site != nil {
 		site.ServeHTTP(w, r)
 		return
 	}
@@ -162,13 +159,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.forward(w, r)
 }
 
-// authority is held so narrow that no two parsers read a different host.
+// authority is so narrow that all parsers read the same host.
 var authority = lazyregexp.New(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
 
-// check reads where a request wants to go, holds it against the policy and
-// finds the addresses for it.
-func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
-	scheme, host, refusal := q.target(r)
+// checkTarget parses the target of a request, checks it against the policy and resolves its addresses.
+func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refusal {
+	scheme, host, refusal := q.parseTarget(r)
 	if refusal != nil {
 		return refusal
 	}
@@ -183,7 +179,7 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 		return blocked("egress.port", "the policy does not allow this port")
 	}
 	q.sites = pol.NetworkFor(q.network, host)
-	if q.site() != nil {
+	if q.findSite() != nil {
 		return nil
 	}
 	sites := q.sites
@@ -194,12 +190,11 @@ func (q *request) check(r *http.Request, pol *policy.Policy) *policy.Refusal {
 	return refusal
 }
 
-// site gives what serves a request here.
-func (q *request) site() http.Handler { return q.Sites[q.Host] }
+// findSite returns the handler that serves the request here, or nil.
+func (q *request) findSite() http.Handler { return q.Sites[q.Host] }
 
-// target reads a request's port, host and what it must be for: a tunnel carries
-// https.
-func (q *request) target(r *http.Request) (scheme, host string, refusal *policy.Refusal) {
+// parseTarget parses a request's port and host. It returns the scheme that the request implies: https for a tunnel.
+func (q *request) parseTarget(r *http.Request) (scheme, host string, refusal *policy.Refusal) {
 	scheme, target, defaultPort := "http", r.URL.Host, "80"
 	if r.Method == http.MethodConnect {
 		scheme, target, defaultPort = "https", r.RequestURI, ""
@@ -213,25 +208,24 @@ func (q *request) target(r *http.Request) (scheme, host string, refusal *policy.
 	if m == nil {
 		return "", "", blocked("egress.form", "the request must name host and port plainly")
 	}
-	q.Port, _ = strconv.Atoi(cmp.Or(m[2], defaultPort)) // none: 0
+	q.Port, _ = strconv.Atoi(cmp.Or(m[2], defaultPort)) // 0 if there is none
 	if q.Port < 1 || q.Port > 65535 {
 		return "", "", blocked("url.port", "the port must lie between 1 and 65535")
 	}
 	return scheme, m[1], nil
 }
 
-// deny records a refusal and answers with it.
-func (q *request) deny(w http.ResponseWriter, r *policy.Refusal) {
+// denyRequest records a refusal and sends it.
+func (q *request) denyRequest(w http.ResponseWriter, r *policy.Refusal) {
 	q.Rule, q.Duration = r.Rule, time.Since(q.Time)
 	if q.record(q.Decision) != nil {
 		r = unrecorded
 	}
-	q.answer(w, r)
+	q.sendRefusal(w, r)
 }
 
-// done records the end of a request that was let out. There is nobody left to
-// tell when that fails; the next request will be refused for it.
-func (q *request) done() {
+// recordEnd records the end of an allowed request. If that fails, later requests are refused.
+func (q *request) recordEnd() {
 	q.Done, q.Duration = true, time.Since(q.Time)
 	if q.ended.Load() {
 		q.Rule = tooMany.Rule

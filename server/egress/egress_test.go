@@ -441,10 +441,10 @@ func TestWhy(t *testing.T) {
 	var kept told
 	numbers := []string{}
 	for range len(kept.last) + 1 {
-		numbers = append(numbers, kept.keep(timedOut))
+		numbers = append(numbers, kept.keepRefusal(timedOut))
 	}
 	for i, number := range append(numbers, "", "x") {
-		if known := kept.find(number) == timedOut; known != (i > 0 && i < len(numbers)) {
+		if known := kept.findRefusal(number) == timedOut; known != (i > 0 && i < len(numbers)) {
 			t.Errorf("number %d (%q): known is %v", i, number, known)
 		}
 	}
@@ -841,7 +841,7 @@ func TestPrivateHosts(t *testing.T) {
 		l.names.mu.Unlock()
 		q := &request{Proxy: l.Proxy}
 		r := httptest.NewRequest("GET", "http://"+tt.host+"/", nil)
-		switch refusal := q.check(r, l.policy.Load()); {
+		switch refusal := q.checkTarget(r, l.policy.Load()); {
 		case refusal == nil && (tt.rule != "" || !q.Private || len(q.addrs) != len(strings.Fields(tt.answer))):
 			t.Errorf("%s at %s: private %v, %v; want %q", tt.host, tt.answer, q.Private, q.addrs, tt.rule)
 		case refusal != nil && refusal.Rule != tt.rule:
@@ -849,7 +849,7 @@ func TestPrivateHosts(t *testing.T) {
 		}
 	}
 	q := &request{Proxy: l.Proxy}
-	if r := q.check(httptest.NewRequest("GET", "http://site.test/", nil), l.policy.Load()); r != nil || q.Private {
+	if r := q.checkTarget(httptest.NewRequest("GET", "http://site.test/", nil), l.policy.Load()); r != nil || q.Private {
 		t.Errorf("a public host: %v, private %v", r, q.Private)
 	}
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// newPlain makes the handler for plain requests that were let out.
+// newPlain returns the handler for allowed plain requests.
 func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite: rewrite,
+		Rewrite: rewriteRequest,
 		Transport: &http.Transport{
 			Proxy: func(*http.Request) (*url.URL, error) {
 				if outgoing == nil {
 					return nil, nil
 				}
-				return outgoing.url(), nil
+				return outgoing.proxyURL(), nil
 			},
-			// Only to the addresses of the request's own decision; a connection is
-			// never kept, so it serves no other decision.
+			// Only to the addresses of the request's own decision. Connections are never reused, so none serves another
+			// decision.
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				q, ok := ctx.Value(requestKey{}).(*request)
 				if !ok {
@@ -39,12 +39,12 @@ func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 				return q.connect(ctx)
 			},
 			DisableKeepAlives:      true,
-			DisableCompression:     true, // the browser's own affair
+			DisableCompression:     true, // left to the browser
 			MaxResponseHeaderBytes: maxAnswer,
 		},
 		ModifyResponse: func(r *http.Response) error {
-			if outgoing != nil && outgoing.ours() && r.Header.Get(policy.RefusalHeader) != "" {
-				return outgoing.refusal(r)
+			if outgoing != nil && outgoing.isOurs() && r.Header.Get(policy.RefusalHeader) != "" {
+				return outgoing.readRefusal(r)
 			}
 			dropProxyHeaders(r.Header)
 			return nil
@@ -53,19 +53,18 @@ func newPlain(outgoing *Outgoing) *httputil.ReverseProxy {
 			q := r.Context().Value(requestKey{}).(*request)
 			refusal := refusalFor(err)
 			q.Rule = refusal.Rule
-			q.answer(w, refusal)
+			q.sendRefusal(w, refusal)
 		},
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 }
 
-// rewrite makes the request for the site: the target as it was written, the
-// host that was checked, no word of the proxy.
-func rewrite(pr *httputil.ProxyRequest) {
+// rewriteRequest builds the request for the site: the target unchanged, the checked host, and no trace of the proxy.
+func rewriteRequest(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	dropProxyHeaders(out.Header)
 	q := in.Context().Value(requestKey{}).(*request)
-	if q.outgoing != nil && q.outgoing.ours() {
+	if q.outgoing != nil && q.outgoing.isOurs() {
 		out.Header.Set(policy.RefusalHeader, tell)
 	}
 	out.Host = q.Host
@@ -74,18 +73,18 @@ func rewrite(pr *httputil.ProxyRequest) {
 	}
 	out.URL.Host = out.Host
 	out.URL.RawQuery = in.URL.RawQuery
-	out.Header.Del("Expect") // answered here
-	// The path as it was written: net/url would escape it in its own way. It
-	// takes an Opaque that begins with two slashes for a host.
+	out.Header.Del("Expect") // answered by this proxy
+	// The path stays unchanged: net/url would escape it differently. net/url takes an Opaque that begins with two
+	// slashes for a host.
 	if path := rawPath(in.RequestURI); strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") {
 		out.URL.Opaque = path
-		if q.outgoing != nil { // which is told the whole address
+		if q.outgoing != nil { // an upstream proxy needs the whole address
 			out.URL.Opaque = "//" + out.Host + path
 		}
 	}
 }
 
-// rawPath gives the path of an absolute URI, escaped as it is there.
+// rawPath returns the path of an absolute URI, with its own escapes.
 func rawPath(uri string) string {
 	_, rest, _ := strings.Cut(uri, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -104,21 +103,21 @@ func dropProxyHeaders(h http.Header) {
 }
 
 func (q *request) forward(w http.ResponseWriter, r *http.Request) {
-	w.Header()["Content-Type"] = nil // if the site sends none, guess none
-	// A browser that stopped reading would hold the request for ever.
+	w.Header()["Content-Type"] = nil // don't guess a missing type
+	// A browser that stops reading would hold the request forever.
 	defer context.AfterFunc(r.Context(), func() {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Second))
 	})()
 	q.plain.ServeHTTP(w, r)
 }
 
-// tunnel carries bytes between the browser and the site.
+// tunnel copies bytes between the browser and the site.
 func (q *request) tunnel(w http.ResponseWriter, r *http.Request) {
 	site, err := q.connect(r.Context())
 	if err != nil {
 		refusal := refusalFor(err)
 		q.Rule = refusal.Rule
-		q.answer(w, refusal)
+		q.sendRefusal(w, refusal)
 		return
 	}
 	defer site.Close()
@@ -128,27 +127,27 @@ func (q *request) tunnel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	client := conn.(halfConn) // of a listener on TCP
+	client := conn.(halfConn) // the listener is TCP
 	defer context.AfterFunc(r.Context(), func() { client.Close(); site.Close() })()
-	_ = client.SetDeadline(time.Time{}) // the server's own deadlines
+	_ = client.SetDeadline(time.Time{}) // removes the server's own deadlines
 	if _, err := io.WriteString(client, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	// What came with the request, then the connection itself: the server's
-	// reader would end the request's context when the browser half-closes.
+	// The bytes that arrived with the request, then the connection itself: the server's reader would end the request's
+	// context when the browser half-closes.
 	early := io.LimitReader(buffered, int64(buffered.Reader.Buffered()))
-	pump(client, io.MultiReader(early, client), site)
+	copyBoth(client, io.MultiReader(early, client), site)
 }
 
-// halfConn is a connection whose two directions end apart.
+// halfConn is a connection whose directions are closed separately.
 type halfConn interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// pump copies both ways until both sides have ended. An end is passed on as a
-// half-close; an error ends both.
-func pump(client halfConn, sent io.Reader, site halfConn) {
+// copyBoth copies both ways until both sides have ended. It forwards an end as a half-close; an error ends both
+// directions.
+func copyBoth(client halfConn, sent io.Reader, site halfConn) {
 	one := func(dst halfConn, src io.Reader) {
 		_, err := io.Copy(dst, src)
 		if err == nil {

@@ -42,7 +42,7 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		q := &request{Proxy: p}
-		if q.check(r, policy.Default()) != nil {
+		if q.checkTarget(r, policy.Default()) != nil {
 			return
 		}
 		u, err := url.Parse(prefix + r.RequestURI)

@@ -9,13 +9,13 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// tooMany refuses a request for which none of the open ones can be ended, and is the end of one that was.
+// tooMany refuses a request if none of the open ones can be ended. It is also the cause for ending one.
 var tooMany = &policy.Refusal{
 	Code: policy.BudgetExceeded, Rule: "egress.connections", Retryable: true,
 	Message: "too many connections are open; close some pages or try again later",
 }
 
-// openRequests are the requests and tunnels that go out.
+// openRequests holds the outgoing requests and tunnels.
 type openRequests struct {
 	mu  sync.Mutex
 	all map[*request]struct{}
@@ -36,9 +36,10 @@ func (o *openRequests) removeRequest(q *request) {
 	delete(o.all, q)
 }
 
-// endOne ends a request to make room for another, and reports whether there was one: of the network that most of them go to
-// the one that has been quiet for longest. A page that takes all connections loses its own, not those of other sessions.
-func (o *openRequests) endOne() bool {
+// endQuietest ends a request to make room for another, and reports whether it found one. It ends the longest idle one
+// of the network with the most requests. So a page that takes all connections loses its own, not those of other
+// sessions.
+func (o *openRequests) endQuietest() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	count := map[string]int{}
@@ -63,8 +64,8 @@ func (o *openRequests) endOne() bool {
 	return true
 }
 
-// destination names the network that a request goes to, or the host's last two labels where another proxy resolves: one who
-// has a site has as many names and neighbouring addresses as he likes.
+// destination returns the network of a request, or the host's last two labels if another proxy resolves. The owner of a
+// site can have any number of names and neighbouring addresses.
 func (q *request) destination() string {
 	if bits := 24; q.Address.IsValid() {
 		if q.Address.Is6() {
@@ -76,7 +77,7 @@ func (q *request) destination() string {
 	return strings.Join(labels[max(0, len(labels)-2):], ".")
 }
 
-// quiet returns the time since a byte passed.
+// quiet returns the time since the last byte.
 func (q *request) quiet() time.Duration {
 	if c := q.conn.Load(); c != nil {
 		return c.quiet()

@@ -21,17 +21,17 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// Outgoing is a proxy that everything goes out through: slimctl's, at the other end of the container's tether, or that of a
-// company. It resolves names, so it is what keeps private addresses out; addresses that a request names are checked before.
+// Outgoing is the proxy for all outgoing traffic: slimctl's, at the other end of the container's tether, or a
+// company's. It resolves names, so it must refuse private addresses; addresses in requests are checked before.
 type Outgoing struct {
 	// Proxy is unix:PATH, or http://[USER:PASSWORD@]HOST[:PORT].
 	Proxy string `json:"proxy,omitempty"`
 }
 
-// DefaultOutgoing is the file that `browser-shell init` writes.
+// DefaultOutgoing is the path of the file that `browser-shell init` writes.
 const DefaultOutgoing = "/run/browser-shell/outgoing.json"
 
-// LoadOutgoing reads an Outgoing; without the file there is none, which is nil.
+// LoadOutgoing reads an Outgoing from a file. Without the file it returns nil.
 func LoadOutgoing(path string) (*Outgoing, error) {
 	text, err := strictjson.Read(path, 64<<10)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func LoadOutgoing(path string) (*Outgoing, error) {
 	return &o, o.Check()
 }
 
-// Check says what is wrong with it; never the password.
+// Check returns an error if o is invalid. The error never contains the password.
 func (o Outgoing) Check() error {
 	if path, ok := strings.CutPrefix(o.Proxy, "unix:"); ok {
 		if !strings.HasPrefix(path, "/") {
@@ -70,34 +70,35 @@ func (o Outgoing) Check() error {
 	return nil
 }
 
-// url is the proxy as net/http's Transport takes it. That of a socket stands for it alone.
-func (o Outgoing) url() *url.URL {
+// proxyURL returns the proxy's URL for net/http's Transport. For a unix socket it is a placeholder.
+func (o Outgoing) proxyURL() *url.URL {
 	if u, err := url.Parse(o.Proxy); err == nil && u.Scheme == "http" {
 		return u
 	}
 	return &url.URL{Scheme: "http", Host: "tether"}
 }
 
-// dial connects to the proxy.
-func (o Outgoing) dial(ctx context.Context) (net.Conn, error) {
+// dialProxy connects to the proxy.
+func (o Outgoing) dialProxy(ctx context.Context) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(o.Proxy, "unix:"); ok {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}
-	u := o.url()
+	u := o.proxyURL()
 	return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")))
 }
 
-// refusedOutside is what the proxy refused.
+// refusedOutside is a refusal by the outgoing proxy.
 type refusedOutside struct{ *policy.Refusal }
 
 func (e refusedOutside) Error() string { return e.Refusal.Error() }
 
-// ours tells whether the proxy is slimctl's: then it says why it refuses, and lets no site say it.
-func (o Outgoing) ours() bool { return strings.HasPrefix(o.Proxy, "unix:") }
+// isOurs reports whether the proxy is slimctl's. Such a proxy returns the reason for a refusal, and accepts none from a
+// site.
+func (o Outgoing) isOurs() bool { return strings.HasPrefix(o.Proxy, "unix:") }
 
-// tunnel has the proxy connect to host and port.
-func (o Outgoing) tunnel(ctx context.Context, host string, port int) (_ net.Conn, err error) {
-	c, err := o.dial(ctx)
+// openTunnel makes the proxy connect to host and port.
+func (o Outgoing) openTunnel(ctx context.Context, host string, port int) (_ net.Conn, err error) {
+	c, err := o.dialProxy(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (o Outgoing) tunnel(ctx context.Context, host string, port int) (_ net.Conn
 	}()
 	target := host + ":" + strconv.Itoa(port)
 	head := "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n"
-	if user := o.url().User; user != nil {
+	if user := o.proxyURL().User; user != nil {
 		password, _ := user.Password()
 		head += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)) + "\r\n"
 	}
@@ -127,14 +128,14 @@ func (o Outgoing) tunnel(ctx context.Context, host string, port int) (_ net.Conn
 	}
 	answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, o.refusal(answer)
+		return nil, o.readRefusal(answer)
 	}
 	return &tunnelConn{Conn: c, reader: io.MultiReader(io.LimitReader(r, int64(r.Buffered())), c)}, nil
 }
 
-// refusal reads why the proxy refused a tunnel.
-func (o Outgoing) refusal(answer *http.Response) error {
-	if r := policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)); r != nil && o.ours() {
+// readRefusal reads the proxy's reason for refusing a tunnel.
+func (o Outgoing) readRefusal(answer *http.Response) error {
+	if r := policy.ParseRefusal(answer.Header.Get(policy.RefusalHeader)); r != nil && o.isOurs() {
 		return refusedOutside{r}
 	}
 	switch answer.StatusCode {
@@ -146,7 +147,7 @@ func (o Outgoing) refusal(answer *http.Response) error {
 	return fmt.Errorf("the outgoing proxy answers %d", answer.StatusCode)
 }
 
-// tunnelConn is a connection whose first bytes have been read already.
+// tunnelConn is a connection whose first bytes have already been read.
 type tunnelConn struct {
 	net.Conn
 	reader io.Reader
@@ -154,12 +155,13 @@ type tunnelConn struct {
 
 func (c *tunnelConn) Read(b []byte) (int, error) { return c.reader.Read(b) }
 
-// CloseWrite see halfConn.
+// CloseWrite implements halfConn.
 func (c *tunnelConn) CloseWrite() error { return c.Conn.(halfConn).CloseWrite() }
 
-// Refuse answers every request with a refusal: the outside of a container without a network. It serves as Proxy.Serve does.
+// Refuse answers every request with a refusal, in place of Proxy.Serve. It is the outside of a container without a
+// network.
 func Refuse(ctx context.Context, l net.Listener) error {
-	srv := newServer(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { (&request{asks: true}).answer(w, noNetwork) }), headerTime)
+	srv := newServer(ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { (&request{asks: true}).sendRefusal(w, noNetwork) }), headerTime)
 	defer context.AfterFunc(ctx, func() { srv.Close() })()
 	if err := srv.Serve(l); ctx.Err() == nil {
 		return err
@@ -167,13 +169,13 @@ func Refuse(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// dialOutgoing connects to the outgoing proxy, and has it connect to the host if tunnel says so.
+// dialOutgoing connects to the outgoing proxy and, if tunnel is set, makes it connect to the host.
 func (q *request) dialOutgoing(ctx context.Context, tunnel bool) (*siteConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*q.dial) // its own attempts take up to once that
+	ctx, cancel := context.WithTimeout(ctx, 2*q.dial) // the proxy's own attempts may take the first half
 	defer cancel()
-	open := q.outgoing.dial
+	open := q.outgoing.dialProxy
 	if tunnel {
-		open = func(ctx context.Context) (net.Conn, error) { return q.outgoing.tunnel(ctx, q.Host, q.Port) }
+		open = func(ctx context.Context) (net.Conn, error) { return q.outgoing.openTunnel(ctx, q.Host, q.Port) }
 	}
 	c, err := open(ctx)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Listen opens ip:port. The address must be loopback, since the proxy asks for
-// no credentials; port 0 is any free one.
+// Listen opens ip:port. The address must be loopback, since the proxy asks for no credentials; port 0 means any free
+// port.
 func Listen(address string) (net.Listener, error) {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil || !ap.Addr().IsLoopback() {
@@ -22,15 +22,14 @@ func Listen(address string) (net.Listener, error) {
 	return net.Listen("tcp", address)
 }
 
-// Serve answers on l until ctx ends, which also ends what is open. It can't be
-// called again.
+// Serve serves on l until ctx ends, which also ends open requests. It can't be called again.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	if ap, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 		own := ap.Addr().Unmap()
 		p.listen.Store(&own)
 	}
 	srv := newServer(ctx, p, p.header)
-	srv.ConnState = p.bound
+	srv.ConnState = p.limitConnections
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {
@@ -46,7 +45,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
-	case <-ended: // tunnels are recorded
+	case <-ended: // tunnels have been recorded
 		return nil
 	case <-within.Done():
 		return fmt.Errorf("egress proxy on %s: requests did not end in time", l.Addr())
@@ -56,18 +55,18 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 func newServer(ctx context.Context, h http.Handler, header time.Duration) *http.Server {
 	return &http.Server{
 		Handler:                      h,
-		DisableGeneralOptionsHandler: true, // OPTIONS * would be answered
+		DisableGeneralOptionsHandler: true, // by default OPTIONS * is answered
 		ReadHeaderTimeout:            header,
 		IdleTimeout:                  keepTime,
 		MaxHeaderBytes:               maxHeader,
-		ErrorLog:                     log.New(io.Discard, "", 0), // full of what clients send
+		ErrorLog:                     log.New(io.Discard, "", 0), // would contain client data
 		BaseContext:                  func(net.Listener) context.Context { return ctx },
 	}
 }
 
-// bound closes connections to the proxy beyond twice max_connections: those
-// that send nothing never become a request that is counted.
-func (p *Proxy) bound(c net.Conn, state http.ConnState) {
+// limitConnections closes connections to the proxy beyond twice max_connections: an idle connection never becomes a
+// counted request.
+func (p *Proxy) limitConnections(c net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
 		if p.clients.Add(1) > 2*int64(p.policy.Load().Egress.MaxConnections) {

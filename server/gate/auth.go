@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	maxURI   = 16 << 10 // bytes; nginx passes no longer line
+	maxURI   = 16 << 10 // bytes; nginx forwards no longer line
 	maxToken = 8 << 10  // bytes of a JWT
 )
 
-// desktopPath are the paths that a ticket opens. nginx picks a location after it has decoded and cleaned a path; what is
-// here has one reading only: nothing encoded, no segment that is empty or begins with a dot.
+// desktopPath matches the paths that a ticket opens. nginx selects a location after it has decoded and cleaned a path.
+// These paths are unambiguous: nothing is encoded, no segment is empty or begins with a dot.
 var desktopPath = lazyregexp.New(`^/(websockify|vnc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*([A-Za-z0-9_-][A-Za-z0-9._-]*)?)$`)
 
-// asked gives what a request is for: nginx tells it in X-Original-URI, otherwise it is the request's own. That header
-// opens nothing by itself; it is only where the ticket is looked for. What has two readings is not ok.
-func asked(r *http.Request) (path string, query url.Values, ok bool) {
+// parseTarget returns the target of a request: X-Original-URI from nginx, otherwise the request's own. That header
+// grants nothing by itself; it only locates the ticket. ok is false for an ambiguous target.
+func parseTarget(r *http.Request) (path string, query url.Values, ok bool) {
 	uri := r.RequestURI
 	switch v := r.Header.Values("X-Original-URI"); len(v) {
 	case 0:
@@ -45,24 +45,25 @@ func asked(r *http.Request) (path string, query url.Values, ok bool) {
 	return path, query, err == nil
 }
 
-// checks decide on keys and tokens. There is no limit on failed attempts: a key that may be set here cannot be found by
-// guessing, and a limit would shut out the owner while a stranger guesses.
+// checks verifies keys and tokens. Failed attempts are unlimited: the minimum length prevents guessing a key, and a
+// limit would lock out the owner while a stranger guesses.
 type checks struct {
 	anonymous bool
 	key       []byte         // SHA-256 of the API key, or nil
-	token     *rsa.PublicKey // of the tokens, or nil
+	token     *rsa.PublicKey // for the tokens, or nil
 	parser    *jwt.Parser
 }
 
-// holder is who has a good credential.
+// holder is the owner of a valid credential.
 type holder struct {
 	subject string    // key:ID, sub:SUBJECT, token, or "" for nobody
 	until   time.Time // the credential's end, or zero
 }
 
-// known returns whose credential a request has: the API key in X-AIO-API-Key, as api_key in the query or as Bearer, or a
-// token as Bearer. A request with two of them, of whatever kind, has none: who reads the other one would see another caller.
-func (k checks) known(h http.Header, query url.Values) holder {
+// identifyHolder returns the owner of a request's credential: the API key in X-AIO-API-Key, as api_key in the query or
+// as Bearer, or a token as Bearer. A request with two credentials, of whatever kind, has no owner: another reader might
+// use the other one.
+func (k checks) identifyHolder(h http.Header, query url.Values) holder {
 	given := append(slices.Clone(h.Values("X-AIO-API-Key")), query["api_key"]...)
 	authorization := h.Values("Authorization")
 	for _, v := range authorization {
@@ -87,11 +88,12 @@ func (k checks) isKey(s string) bool {
 	return len(k.key) == len(sum) && subtle.ConstantTimeCompare(sum[:], k.key) == 1
 }
 
-// keyID is "key:" and the first 8 hexadecimal digits of the key's SHA-256: enough to tell keys apart, too little to find one.
+// keyID returns "key:" and the first 8 hexadecimal digits of the key's SHA-256: enough to distinguish keys, too little
+// to find one.
 func (k checks) keyID() string { return "key:" + hex.EncodeToString(k.key[:4]) }
 
-// newParser pins RS256 (RFC 8725 3.1). The base took tokens without exp for good. What audience and issuer name a token must
-// have, if they are not empty.
+// newParser returns a parser that accepts RS256 only (RFC 8725 3.1) and requires exp; the base accepted tokens without
+// it. If audience and issuer are not empty, a token must match them.
 func newParser(audience, issuer string) *jwt.Parser {
 	options := []jwt.ParserOption{jwt.WithValidMethods([]string{"RS256"}), jwt.WithExpirationRequired(), jwt.WithStrictDecoding()}
 	if audience != "" {
@@ -103,17 +105,17 @@ func newParser(audience, issuer string) *jwt.Parser {
 	return jwt.NewParser(options...)
 }
 
-// maxSubject bounds what is told of a token's sub, in bytes.
+// maxSubject limits the reported part of a token's sub, in bytes.
 const maxSubject = 120
 
-// readToken returns "sub:" and the subject of a good token, "token" for one without a subject, and nobody for a bad one. It
-// checks with the one key there is, whatever kid, jku, x5u or jwk in the token say.
+// readToken returns "sub:" and the subject of a valid token, "token" for one without a subject, and no holder for an
+// invalid one. It verifies with the one configured key, whatever kid, jku, x5u or jwk the token has.
 func (k checks) readToken(s string) holder {
 	if k.token == nil || s == "" || len(s) > maxToken {
 		return holder{}
 	}
 	t, err := k.parser.Parse(s, func(t *jwt.Token) (any, error) {
-		if _, ok := t.Header["crit"]; ok { // RFC 7515 4.1.11: not understood, so refused
+		if _, ok := t.Header["crit"]; ok { // RFC 7515 4.1.11: unsupported, so refused
 			return nil, errors.New("crit")
 		}
 		return k.token, nil
@@ -130,7 +132,7 @@ func (k checks) readToken(s string) holder {
 		return holder{"token", end.Time}
 	}
 	subject = url.PathEscape(subject) // it becomes a header
-	if len(subject) > maxSubject {    // two that begin alike are two callers
+	if len(subject) > maxSubject {    // subjects with a common beginning stay distinct
 		sum := sha256.Sum256([]byte(subject))
 		id := "#" + hex.EncodeToString(sum[:16])
 		subject = subject[:maxSubject-len(id)] + id

@@ -678,3 +678,12 @@ func TestCaller(t *testing.T) {
 		t.Errorf("anonymous: %q", got)
 	}
 }
+
+func TestNewUUID(t *testing.T) {
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	for range 100 {
+		if a, b := newUUID(), newUUID(); a == b || !form.MatchString(a) {
+			t.Fatal(a, b)
+		}
+	}
+}

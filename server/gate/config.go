@@ -24,21 +24,20 @@ import (
 )
 
 const (
-	minKey     = 16 // characters of an API key; there is no limit on guesses, so it must not be guessable
+	minKey     = 16 // characters of an API key; guesses are unlimited, so it must be long
 	maxKey     = 1024
 	minRSA     = 2048 // bits
-	maxRSA     = 8192 // bits; a check costs with their square
+	maxRSA     = 8192 // bits; the cost of a check grows with their square
 	minTTL     = time.Second
 	maxTTL     = 24 * time.Hour
-	defaultTTL = time.Hour // who watches is sent away then
+	defaultTTL = time.Hour // then a viewer is disconnected
 	maxConfig  = 64 << 10  // bytes
 	maxClaim   = 1024      // bytes of an audience or issuer
 )
 
-// FromEnv reads SANDBOX_API_KEY, JWT_PUBLIC_KEY, JWT_AUDIENCE, JWT_ISSUER, TICKET_TTL_SECONDS, SLIM_ALLOW_ANONYMOUS and
-// SLIM_LISTEN. Without any key it
-// is an error unless SLIM_ALLOW_ANONYMOUS is true or SLIM_LISTEN is loopback; with a key these two open nothing. It says
-// which variables are wrong, all of them, never their values.
+// FromEnv returns the Config that SANDBOX_API_KEY, JWT_PUBLIC_KEY, JWT_AUDIENCE, JWT_ISSUER, TICKET_TTL_SECONDS,
+// SLIM_ALLOW_ANONYMOUS and SLIM_LISTEN define. Without a key, SLIM_ALLOW_ANONYMOUS must be true or SLIM_LISTEN
+// loopback; with a key these two have no effect. The error names all wrong variables, never their values.
 func FromEnv(getenv func(string) string) (Config, error) {
 	c := Config{TicketTTL: defaultTTL}
 	var errs []error
@@ -54,8 +53,8 @@ func FromEnv(getenv func(string) string) (Config, error) {
 	if text := strings.TrimSpace(getenv("JWT_PUBLIC_KEY")); text != "" {
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
-			wrong("JWT_PUBLIC_KEY: must be the base64 of a PEM file: %w", err)
-		} else if _, err = publicKey(key); err != nil {
+			wrong("JWT_PUBLIC_KEY: must be the base64 of a PEM file; make it with: base64 -w0 FILE.pem")
+		} else if _, err = parsePublicKey(key); err != nil {
 			wrong("JWT_PUBLIC_KEY: %w", err)
 		}
 		c.JWTPublicKey = string(key)
@@ -64,7 +63,7 @@ func FromEnv(getenv func(string) string) (Config, error) {
 		name string
 		into *string
 	}{{"JWT_AUDIENCE", &c.JWTAudience}, {"JWT_ISSUER", &c.JWTIssuer}} {
-		if *claim.into = getenv(claim.name); !plainClaim(*claim.into) {
+		if *claim.into = getenv(claim.name); !isPlainClaim(*claim.into) {
 			wrong("%s: must be at most %d bytes without spaces and control characters", claim.name, maxClaim)
 		}
 	}
@@ -95,23 +94,23 @@ func FromEnv(getenv func(string) string) (Config, error) {
 	return c, nil
 }
 
-// Load reads a Config that was written as JSON. Unknown and doubled keys are an error, and so is a file that another user
-// owns or may write, that is no regular file or is larger than 64 KiB.
+// Load reads a Config in JSON. It refuses unknown and repeated keys, a file that another user owns or can write, one
+// that isn't regular and one larger than 64 KiB.
 func Load(path string) (Config, error) {
 	text, err := readFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("gate configuration: %w", err)
 	}
-	c, err := parse(text)
+	c, err := parseConfig(text)
 	if err != nil {
 		return Config{}, fmt.Errorf("gate configuration %s: %w", path, err)
 	}
 	return c, nil
 }
 
-// readFile checks what it opened, so that nothing can be put in its place.
+// readFile checks the opened file, so that it can't be replaced after the check.
 func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would block
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +138,7 @@ func readFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-func parse(text []byte) (Config, error) {
+func parseConfig(text []byte) (Config, error) {
 	var c Config
 	if err := checkKeys(text); err != nil {
 		return Config{}, err
@@ -147,13 +146,13 @@ func parse(text []byte) (Config, error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return Config{}, err
 	}
-	if _, err := c.checks(); err != nil {
+	if _, err := c.newChecks(); err != nil {
 		return Config{}, err
 	}
 	return c, nil
 }
 
-// checkKeys is there because encoding/json takes keys in any case, lets a second one win and takes null for nothing.
+// checkKeys compensates for encoding/json, which accepts keys in any case, lets a repeated key win and ignores null.
 func checkKeys(text []byte) error {
 	left := []string{"api_key_sha256", "jwt_public_key", "jwt_audience", "jwt_issuer", "ticket_ttl", "anonymous"}
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -165,7 +164,7 @@ func checkKeys(text []byte) error {
 		if err != nil {
 			return err
 		}
-		name, _ := key.(string) // the decoder yields only strings here
+		name, _ := key.(string) // an object's keys are always strings
 		i := slices.Index(left, name)
 		if i < 0 {
 			return fmt.Errorf("key %q is unknown or given twice", name)
@@ -175,11 +174,11 @@ func checkKeys(text []byte) error {
 			return fmt.Errorf("key %q has no value", name)
 		}
 	}
-	return nil // the rest is json.Unmarshal's
+	return nil // json.Unmarshal reports the error
 }
 
-// checks makes ready what decides on a key or a token.
-func (c Config) checks() (checks, error) {
+// newChecks returns the verifiers for keys and tokens.
+func (c Config) newChecks() (checks, error) {
 	k := checks{anonymous: c.Anonymous}
 	if c.TicketTTL < minTTL || c.TicketTTL > maxTTL {
 		return k, fmt.Errorf("ticket_ttl: must be %d to %d nanoseconds", minTTL, maxTTL)
@@ -192,14 +191,14 @@ func (c Config) checks() (checks, error) {
 		k.key = sum
 	}
 	if c.JWTPublicKey != "" {
-		key, err := publicKey([]byte(c.JWTPublicKey))
+		key, err := parsePublicKey([]byte(c.JWTPublicKey))
 		if err != nil {
 			return k, fmt.Errorf("jwt_public_key: %w", err)
 		}
 		k.token = key
 	}
 	for name, claim := range map[string]string{"jwt_audience": c.JWTAudience, "jwt_issuer": c.JWTIssuer} {
-		if !plainClaim(claim) {
+		if !isPlainClaim(claim) {
 			return k, fmt.Errorf("%s: must be at most %d bytes without spaces and control characters", name, maxClaim)
 		}
 	}
@@ -210,13 +209,13 @@ func (c Config) checks() (checks, error) {
 	return k, nil
 }
 
-// plainClaim reports whether a token's claim can be held to s.
-func plainClaim(s string) bool {
+// isPlainClaim reports whether a token's claim can be compared with s.
+func isPlainClaim(s string) bool {
 	return len(s) <= maxClaim && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
-// publicKey reads a PEM file that holds one RSA public key and nothing else.
-func publicKey(text []byte) (*rsa.PublicKey, error) {
+// parsePublicKey parses a PEM file with one RSA public key and nothing else.
+func parsePublicKey(text []byte) (*rsa.PublicKey, error) {
 	text = bytes.TrimSpace(text)
 	block, rest := pem.Decode(text)
 	if block == nil || !bytes.HasPrefix(text, []byte("-----BEGIN ")) || block.Type != "PUBLIC KEY" && block.Type != "RSA PUBLIC KEY" || len(rest) > 0 {

@@ -83,7 +83,7 @@ func TestFromEnv(t *testing.T) {
 		"long":                  {env: env{"SANDBOX_API_KEY": strings.Repeat("a", 1025)}, err: "SANDBOX_API_KEY: must be"},
 		"newline at the end":    {env: env{"SANDBOX_API_KEY": apiKey + "\n"}, err: "SANDBOX_API_KEY: must be"},
 		"umlaut":                {env: env{"SANDBOX_API_KEY": apiKey + "ä"}, err: "SANDBOX_API_KEY: must be"},
-		"not base64":            {env: env{"JWT_PUBLIC_KEY": good}, err: "JWT_PUBLIC_KEY: must be the base64 of a PEM file"},
+		"not base64":            {env: env{"JWT_PUBLIC_KEY": good}, err: "JWT_PUBLIC_KEY: must be the base64 of a PEM file; make it with: base64 -w0"},
 		"not PEM":               {env: env{"JWT_PUBLIC_KEY": b64("key")}, err: "JWT_PUBLIC_KEY: must be one public key"},
 		"private key":           {env: env{"JWT_PUBLIC_KEY": b64(pemOf("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(signer())))}, err: "JWT_PUBLIC_KEY: must be one public key"},
 		"private after public":  {env: env{"JWT_PUBLIC_KEY": b64(good + pemOf("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(signer())))}, err: "JWT_PUBLIC_KEY: must be one public key"},

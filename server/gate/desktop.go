@@ -15,19 +15,19 @@ import (
 
 const (
 	maxMessage   = 1 << 20  // bytes of a client's message; the largest is a clipboard
-	chunk        = 64 << 10 // bytes that are on their way to a viewer
-	clientBuffer = 4 << 10  // bytes that are on their way from it
+	chunk        = 64 << 10 // bytes in flight to a viewer
+	clientBuffer = 4 << 10  // bytes in flight from it
 	dialTime     = 5 * time.Second
 )
 
-// desktop is the bridge between a client's WebSocket and the VNC server's TCP. It holds a bounded part of each direction, so
-// a side that doesn't read makes the other one wait.
+// desktop connects a client's WebSocket to the VNC server. Its buffers are limited, so a side that doesn't read makes
+// the other one wait.
 type desktop struct {
 	vnc       string
 	places    places
-	pingEvery time.Duration // nothing may happen on a screen for hours, so a client's life is seen only by its pongs
-	pongTime  time.Duration // and a slow line may have megabytes to bring before the ping
-	endTime   time.Duration // for both sides to take what is left
+	pingEvery time.Duration // a screen may be still for hours, so only pongs show that a client is alive
+	pongTime  time.Duration // a slow connection may have to transfer megabytes before the ping
+	endTime   time.Duration // for both sides to read the remaining data
 	leaveTime time.Duration // the same, while a newer desktop waits for the place
 }
 
@@ -38,13 +38,13 @@ func newDesktop(vnc string) desktop {
 	}
 }
 
-// serve serves a client that may come in, until its ticket or other credential ends. Only with a ticket for input it may act.
-// A page of another site may not come in, even then: Origin, if there is one, must name the Host of the request.
+// serve connects a permitted client to the desktop until its ticket or other credential ends. Only a ticket with input
+// may send input. A page of another site is always refused: Origin, if present, must name the Host of the request.
 func (d *desktop) serve(w http.ResponseWriter, r *http.Request, e entry) {
-	silent := &silent{ResponseWriter: w}
+	silent := &hiddenErrors{ResponseWriter: w}
 	ws, err := websocket.Accept(silent, r, &websocket.AcceptOptions{Subprotocols: []string{"binary"}})
 	if err != nil {
-		return // and answered
+		return // already answered
 	}
 	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(maxMessage)
@@ -57,44 +57,45 @@ func (d *desktop) serve(w http.ResponseWriter, r *http.Request, e entry) {
 	} else if !e.until.IsZero() {
 		defer time.AfterFunc(time.Until(e.until), func() { end(errTicketEnded) }).Stop()
 	}
-	ctx, leave := d.places.take(ctx, ticket)
+	ctx, leave := d.places.takePlace(ctx, ticket)
 	defer leave()
 	if ctx.Err() != nil {
 		return
 	}
 	suffix, act := " (view only)", (func() error)(nil)
 	if e.ticket != nil && e.ticket.input {
-		suffix, act = "", e.ticket.act
+		suffix, act = "", e.ticket.countInput
 	}
 	d.bridge(ctx, ws, silent.conn, suffix, act)
 }
 
-// silent keeps the explanations of a refused handshake from the client, and the connection of an accepted one for us.
-type silent struct {
+// hiddenErrors hides the error text of a refused handshake from the client, and keeps the connection of an accepted one
+// for us.
+type hiddenErrors struct {
 	http.ResponseWriter
 	conn net.Conn
 }
 
-func (s *silent) Write(p []byte) (int, error) { return len(p), nil }
+func (s *hiddenErrors) Write(p []byte) (int, error) { return len(p), nil }
 
 // Hijack is http.Hijacker's.
-func (s *silent) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (s *hiddenErrors) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(s.ResponseWriter).Hijack()
 	s.conn = conn
 	return conn, rw, err
 }
 
-// bridge runs until one side ends, or ctx; conn is what is below ws. The viewer gets 1000 when the VNC server ends the
-// connection, 1001 when we do, 1002 for a message that is none of RFB, 1003 for text, 1008 when its ticket or token ends, 1009
-// for a message that is too large, 1011 when the VNC server breaks off and 1013 when it doesn't answer. The viewer sees the
-// desktop's name with suffix; see copyMessages for act.
+// bridge copies messages until one side or ctx ends; conn is the connection below ws. The viewer's close code is 1000
+// when the VNC server ends the connection, 1001 when we do, 1002 for a message that isn't RFB, 1003 for text, 1008 when
+// its ticket or token ends, 1009 for a message that is too large, 1011 when the VNC server fails and 1013 when it
+// doesn't answer. suffix is appended to the desktop's name; see copyMessages for act.
 func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn, suffix string, act func() error) {
 	end := func(code websocket.StatusCode) {
-		force := time.AfterFunc(d.endTime, func() { conn.Close() }) // Close would wait for the rest of a frame for ever
+		force := time.AfterFunc(d.endTime, func() { conn.Close() }) // Close would wait forever for the rest of a frame
 		defer force.Stop()
-		_ = ws.Close(code, "") // the client may be gone
+		_ = ws.Close(code, "") // the client may have left
 	}
-	defer d.hurry(ctx, conn)()
+	defer d.closeIfReplaced(ctx, conn)()
 	dialer := net.Dialer{Timeout: dialTime}
 	to, err := dialer.DialContext(ctx, "tcp", d.vnc)
 	if err != nil {
@@ -102,7 +103,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 		return
 	}
 	defer to.Close()
-	defer d.hurry(ctx, to)()
+	defer d.closeIfReplaced(ctx, to)()
 	vnc := to.(*net.TCPConn)
 	init, err := greetServer(ctx, vnc)
 	if err != nil {
@@ -114,7 +115,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 		return
 	}
 
-	// A context that ends would break the socket off before a close code is out.
+	// The end of ctx would break the connection before a close code is sent.
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	ended := make(chan websocket.StatusCode, 3)
@@ -124,7 +125,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 		func() websocket.StatusCode {
 			c := &client{ctx: whole, ws: ws}
 			r := bufio.NewReaderSize(c, clientBuffer)
-			err := greetViewer(r, c, rename(init, suffix))
+			err := greetViewer(r, c, renameScreen(init, suffix))
 			if err == nil {
 				close(greeted)
 				err = copyMessages(vnc, r, act)
@@ -134,12 +135,12 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 		func() websocket.StatusCode {
 			select {
 			case <-greeted:
-				return toClient(whole, ws, vnc)
+				return copyToViewer(whole, ws, vnc)
 			case <-whole.Done():
 				return websocket.StatusGoingAway
 			}
 		},
-		func() websocket.StatusCode { return d.watch(whole, ws) },
+		func() websocket.StatusCode { return d.pingViewer(whole, ws) },
 	} {
 		running.Go(func() { ended <- part() })
 	}
@@ -152,8 +153,8 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 		}
 	}
 
-	// Closing at once could reset the connection, and the VNC server would lose what the client sent last.
-	_ = vnc.SetDeadline(time.Now().Add(d.endTime)) // these two only fail on a connection that has ended
+	// Closing immediately could reset the connection, and the VNC server would lose the client's last messages.
+	_ = vnc.SetDeadline(time.Now().Add(d.endTime)) // fails only on a connection that has ended
 	_ = vnc.CloseWrite()
 	end(code)
 	cancel()
@@ -161,7 +162,7 @@ func (d *desktop) bridge(ctx context.Context, ws *websocket.Conn, conn net.Conn,
 	_, _ = io.Copy(io.Discard, vnc)
 }
 
-// greetServer is openScreen with a bound on its time.
+// greetServer calls openScreen with a time limit.
 func greetServer(ctx context.Context, vnc net.Conn) ([]byte, error) {
 	defer context.AfterFunc(ctx, func() { vnc.Close() })()
 	if err := vnc.SetDeadline(time.Now().Add(dialTime)); err != nil {
@@ -174,8 +175,8 @@ func greetServer(ctx context.Context, vnc net.Conn) ([]byte, error) {
 	return init, vnc.SetDeadline(time.Time{})
 }
 
-// hurry breaks c off, whatever goes on there, when a newer desktop waits for the place of ctx's.
-func (d *desktop) hurry(ctx context.Context, c net.Conn) (stop func() bool) {
+// closeIfReplaced closes c immediately when a newer desktop waits for the place of ctx's.
+func (d *desktop) closeIfReplaced(ctx context.Context, c net.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), errReplaced) {
 			time.AfterFunc(d.leaveTime, func() { c.Close() })
@@ -183,14 +184,14 @@ func (d *desktop) hurry(ctx context.Context, c net.Conn) (stop func() bool) {
 	})
 }
 
-// client is the stream of a viewer's messages, which don't begin and end where the WebSocket's do.
+// client reads the stream of a viewer's messages, whose boundaries differ from those of the WebSocket.
 type client struct {
 	ctx  context.Context
 	ws   *websocket.Conn
-	part io.Reader // what is left of a WebSocket's message, or nil
+	part io.Reader // rest of a WebSocket message, or nil
 }
 
-// Read is io.Reader's. Its errors have a close code.
+// Read implements io.Reader. Its errors carry a close code.
 func (c *client) Read(p []byte) (int, error) {
 	for {
 		if c.part == nil {
@@ -204,7 +205,7 @@ func (c *client) Read(p []byte) (int, error) {
 			c.part = part
 		}
 		n, err := c.part.Read(p)
-		if err != nil { // the end of the message; of the connection the next Reader tells
+		if err != nil { // the end of the message; the next Reader reports that of the connection
 			c.part = nil
 		}
 		if n > 0 {
@@ -213,7 +214,7 @@ func (c *client) Read(p []byte) (int, error) {
 	}
 }
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (c *client) Write(p []byte) (int, error) {
 	if err := c.ws.Write(c.ctx, websocket.MessageBinary, p); err != nil {
 		return 0, closing(websocket.StatusGoingAway)
@@ -221,12 +222,12 @@ func (c *client) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// closing is an error that says with which code a viewer's connection ends.
+// closing is an error with the close code for a viewer's connection.
 type closing websocket.StatusCode
 
 func (c closing) Error() string { return websocket.StatusCode(c).String() }
 
-// closeCode returns the code for what ended copyMessages.
+// closeCode returns the close code for an error of copyMessages.
 func closeCode(err error) websocket.StatusCode {
 	var c closing
 	switch {
@@ -240,7 +241,7 @@ func closeCode(err error) websocket.StatusCode {
 	return websocket.StatusInternalError
 }
 
-func toClient(ctx context.Context, ws *websocket.Conn, vnc io.Reader) websocket.StatusCode {
+func copyToViewer(ctx context.Context, ws *websocket.Conn, vnc io.Reader) websocket.StatusCode {
 	buf := make([]byte, chunk)
 	for {
 		n, err := vnc.Read(buf)
@@ -256,8 +257,8 @@ func toClient(ctx context.Context, ws *websocket.Conn, vnc io.Reader) websocket.
 	}
 }
 
-// watch returns when a client doesn't answer, which is also the end of one that doesn't read.
-func (d *desktop) watch(ctx context.Context, ws *websocket.Conn) websocket.StatusCode {
+// pingViewer pings a client and returns when it doesn't answer, as a client that doesn't read.
+func (d *desktop) pingViewer(ctx context.Context, ws *websocket.Conn) websocket.StatusCode {
 	every := time.NewTicker(d.pingEvery)
 	defer every.Stop()
 	for {

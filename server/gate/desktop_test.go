@@ -76,7 +76,7 @@ func fakeVNC(t testing.TB, serve func(*net.TCPConn)) string {
 
 func echo(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, c) }
 
-// serve gives an anonymous gate before vnc and its address; change may change the gate before it serves.
+// serve returns an anonymous gate before vnc and its address; change may change the gate before it serves.
 func serve(t testing.TB, vnc string, change func(*Gate, *http.Server)) (*Gate, string) {
 	t.Helper()
 	g := newAnonymous(t)
@@ -369,7 +369,7 @@ func TestLastInputArrives(t *testing.T) {
 	}
 }
 
-// isOpen says whether a desktop whose VNC server is echo answers.
+// isOpen reports whether a desktop whose VNC server is echo answers.
 func isOpen(t testing.TB, c *websocket.Conn) bool {
 	t.Helper()
 	if c.Write(soon(t), websocket.MessageBinary, []byte(question)) != nil {
@@ -411,7 +411,7 @@ func TestPlaces(t *testing.T) {
 			var p places
 			var all []context.Context
 			take := func(who string) {
-				ctx, leave := p.take(t.Context(), strings.TrimPrefix(who, "key"))
+				ctx, leave := p.takePlace(t.Context(), strings.TrimPrefix(who, "key"))
 				context.AfterFunc(ctx, leave)
 				all = append(all, ctx)
 			}

@@ -8,11 +8,11 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// ownPage says whether a request may come from the page it comes from, if a page sent it: a browser tells the page's site
-// in Origin. It must be the site of the Host that was asked. Where no key is asked for that is not enough: a page of any
-// name has the same site when its name leads here for a moment (DNS rebinding). Then Host must be no such name.
-// nginx tells both headers in X-Original-…, otherwise they are the request's own.
-func (g *Gate) ownPage(r *http.Request) bool {
+// isOwnPage reports whether the page that sent the request, if one did, may do so. The browser names the page's site in
+// Origin, which must be the site of the requested Host. Without a key that isn't enough: a page of any name has the
+// same site if its name temporarily resolves here (DNS rebinding). Then Host must not be such a name. nginx passes both
+// headers as X-Original-…; otherwise they are the request's own.
+func (g *Gate) isOwnPage(r *http.Request) bool {
 	origin, host := r.Header.Values("Origin"), []string{r.Host}
 	original, asked := r.Header.Values("X-Original-Origin"), r.Header.Values("X-Original-Host")
 	if len(original)+len(asked) > 0 {
@@ -25,15 +25,15 @@ func (g *Gate) ownPage(r *http.Request) bool {
 		return false
 	}
 	site, name := strings.ToLower(origin[0]), strings.ToLower(host[0])
-	return (site == "http://"+name || site == "https://"+name) && (!g.anonymous || fixed(name))
+	return (site == "http://"+name || site == "https://"+name) && (!g.anonymous || isFixedHost(name))
 }
 
-// hostPort is a Host of lower case. A name has no dots.
+// hostPort matches a Host in lower case whose name has no dots.
 var hostPort = lazyregexp.New(`^(?:\[([0-9a-f:.]+)\]|([0-9]+(?:\.[0-9]+){3})|[a-z0-9_-]+)(?::[0-9]{1,5})?$`)
 
-// fixed says whether nobody outside can lead a Host elsewhere: an IP address, localhost, or a name without dots, such as
-// containers have among themselves.
-func fixed(host string) bool {
+// isFixedHost reports whether nobody outside can make a Host resolve elsewhere: an IP address, localhost, or a name
+// without dots, as used between containers.
+func isFixedHost(host string) bool {
 	m := hostPort.FindStringSubmatch(host)
 	if m == nil {
 		return false

@@ -12,30 +12,30 @@ const (
 	maxPerTicket = 8  // of them with one ticket
 )
 
-// errReplaced is why the context of a desktop ends that a newer one takes the place of.
+// errReplaced ends the context of a desktop that a newer one replaces.
 var errReplaced = errors.New("a newer desktop takes the place")
 
-// places are the desktops that are open, oldest first. There is always room for one more, so nobody is kept out by
-// however many others: the oldest of the same ticket goes if that has its share, otherwise the oldest of any ticket, and
-// one that a key opened only when there is no other. So tickets take at most one place from keys.
+// places holds the open desktops, oldest first. There is always room for one more, so nobody can be kept out. The
+// oldest desktop of the same ticket goes if that ticket has its share, otherwise the oldest of any ticket. One opened
+// with a key goes only if there is no other. So tickets take at most one place from keys.
 type places struct {
 	mu   sync.Mutex
 	open []*place
 }
 
 type place struct {
-	ticket string // empty: of a key
+	ticket string // empty: opened with a key
 	end    context.CancelCauseFunc
 	ended  chan struct{}
 }
 
-// take gives the context of a new desktop, and what gives its place back. It waits until the one that has to go has
-// gone, which was told so and doesn't take long.
-func (p *places) take(ctx context.Context, ticket string) (context.Context, func()) {
+// takePlace returns the context of a new desktop, and a function that frees its place. It waits until the replaced
+// desktop has ended, which is immediately told to.
+func (p *places) takePlace(ctx context.Context, ticket string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	own := &place{ticket, cancel, make(chan struct{})}
 	p.mu.Lock()
-	old := p.surplus(ticket)
+	old := p.findSurplus(ticket)
 	if old != nil {
 		p.open = slices.DeleteFunc(p.open, func(o *place) bool { return o == old })
 	}
@@ -43,7 +43,7 @@ func (p *places) take(ctx context.Context, ticket string) (context.Context, func
 	p.mu.Unlock()
 	if old != nil {
 		old.end(errReplaced)
-		<-old.ended // whatever ctx says: who waits for us counts on it
+		<-old.ended // regardless of ctx: a newer desktop may wait for us
 	}
 	return ctx, func() {
 		p.mu.Lock()
@@ -54,8 +54,8 @@ func (p *places) take(ctx context.Context, ticket string) (context.Context, func
 	}
 }
 
-// surplus gives the desktop that has to go before one more opens, or nil.
-func (p *places) surplus(ticket string) *place {
+// findSurplus returns the desktop that must end before one more opens, or nil.
+func (p *places) findSurplus(ticket string) *place {
 	of := func(is func(string) bool) (first *place, n int) {
 		for _, o := range p.open {
 			if is(o.ticket) {

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// version is the one that this side speaks with both others.
+// version is the RFB version spoken with viewers and the VNC server.
 const version = "RFB 003.008\n"
 
 const (
@@ -19,12 +19,12 @@ const (
 	maxEncodings  = 1024    // of one SetEncodings; viewers send about 30
 	maxFence      = 64      // bytes of a fence's payload
 
-	// extendedMouse is the pseudo-encoding of ExtendedMouseButtons. With it a PointerEvent's size depends on what the VNC
-	// server has announced; no server hears of it, so that a PointerEvent has one size.
+	// extendedMouse is the pseudo-encoding ExtendedMouseButtons. With it the size of a PointerEvent depends on the VNC
+	// server's announcements. The server never receives it, so that a PointerEvent has one size.
 	extendedMouse = -316
 )
 
-// openScreen shakes hands with a VNC server that asks for no password, as one client among several, and returns its
+// openScreen performs the handshake with a VNC server without a password, as one client among several, and returns its
 // ServerInit (RFC 6143, section 7.3.2).
 func openScreen(vnc io.ReadWriter) ([]byte, error) {
 	var buf [256]byte
@@ -67,15 +67,15 @@ func openScreen(vnc io.ReadWriter) ([]byte, error) {
 	return init, err
 }
 
-// rename returns a ServerInit whose name has suffix behind it.
-func rename(init []byte, suffix string) []byte {
+// renameScreen returns a ServerInit with suffix appended to its name.
+func renameScreen(init []byte, suffix string) []byte {
 	init = append(bytes.Clone(init), suffix...)
 	binary.BigEndian.PutUint32(init[serverInit-4:], uint32(len(init)-serverInit))
 	return init
 }
 
-// greetViewer shakes hands with a viewer, in RFB 3.3, 3.7 or 3.8, and sends it init. Nothing of what the viewer says here
-// reaches the VNC server.
+// greetViewer performs the handshake with a viewer, in RFB 3.3, 3.7 or 3.8, and sends it init. The VNC server receives
+// nothing of it.
 func greetViewer(r io.Reader, w io.Writer, init []byte) error {
 	if _, err := io.WriteString(w, version); err != nil {
 		return err
@@ -115,7 +115,7 @@ func greetViewer(r io.Reader, w io.Writer, init []byte) error {
 	return err
 }
 
-// kind is the type of a viewer's message (RFC 6143, section 7.5; 150 and up from the community's rfbproto).
+// kind is the type of a viewer's message (RFC 6143, section 7.5; from 150 the community's rfbproto).
 type kind int
 
 const (
@@ -131,17 +131,17 @@ const (
 	setDesktopSize    kind = 251
 	gii               kind = 253
 	qemu              kind = 255 // a key with its scan code
-	qemuAudio         kind = 256 // which shares its type
+	qemuAudio         kind = 256 // has the same type on the wire
 )
 
-// heads has how many bytes of a message say how long it is.
+// heads maps kinds to the number of bytes that determine a message's length.
 var heads = map[kind]int{
 	setPixelFormat: 1, setEncodings: 4, updateRequest: 1, keyEvent: 1, pointerEvent: 1, cutText: 8,
 	continuousUpdates: 1, fence: 9, xvp: 1, setDesktopSize: 7, gii: 4, qemu: 4,
 }
 
-// looks reports whether a message changes only what its viewer gets to see.
-func (k kind) looks() bool {
+// onlyLooks reports whether a message only affects what its viewer sees.
+func (k kind) onlyLooks() bool {
 	switch k {
 	case setPixelFormat, setEncodings, updateRequest, continuousUpdates, fence:
 		return true
@@ -149,15 +149,16 @@ func (k kind) looks() bool {
 	return false
 }
 
-// acts reports whether a message is a key, the pointer or the clipboard.
-func (k kind) acts() bool { return k == keyEvent || k == pointerEvent || k == cutText || k == qemu }
+// isInput reports whether a message is a key, the pointer or the clipboard.
+func (k kind) isInput() bool { return k == keyEvent || k == pointerEvent || k == cutText || k == qemu }
 
-// errNotRFB ends a viewer that sends what has no known length: where its next message begins can't be known.
+// errNotRFB reports a message of unknown length: the start of the next one can't be found.
 var errNotRFB = errors.New("not a message of RFB")
 
-// copyMessages passes a viewer's messages to the VNC server until one of the two fails. With a nil act it drops those that
-// are more than looking; otherwise it calls act before each key, pointer and clipboard message that it passes, and an error
-// of act is the end. What could resize, reboot or reconfigure the desktop is always dropped. It holds 4 KiB at most.
+// copyMessages copies a viewer's messages to the VNC server until one of them fails. If act is nil, it drops messages
+// that do more than look. Otherwise it calls act before each key, pointer and clipboard message, and an error of act
+// ends the copying. Messages that could resize, reboot or reconfigure the desktop are always dropped. It buffers at
+// most 4 KiB.
 func copyMessages(w io.Writer, r *bufio.Reader, act func() error) error {
 	buf := make([]byte, 4+4*maxEncodings)
 	for {
@@ -165,8 +166,8 @@ func copyMessages(w io.Writer, r *bufio.Reader, act func() error) error {
 		if err != nil {
 			return err
 		}
-		pass := kind.looks()
-		if act != nil && kind.acts() {
+		pass := kind.onlyLooks()
+		if act != nil && kind.isInput() {
 			if err := act(); err != nil {
 				return err
 			}
@@ -190,7 +191,7 @@ func copyMessages(w io.Writer, r *bufio.Reader, act func() error) error {
 	}
 }
 
-// dropEncoding takes extendedMouse out of a whole SetEncodings.
+// dropEncoding removes extendedMouse from a complete SetEncodings.
 func dropEncoding(message []byte) []byte {
 	kept := message[:4]
 	for at := 4; at < len(message); at += 4 {
@@ -202,8 +203,7 @@ func dropEncoding(message []byte) []byte {
 	return kept
 }
 
-// measureMessage returns the type and the size in bytes, its type included, of the message that r begins with. It takes
-// nothing from r.
+// measureMessage returns the type and the size in bytes, type included, of the next message in r. It consumes nothing.
 func measureMessage(r *bufio.Reader) (k kind, size int64, err error) {
 	head, err := r.Peek(1)
 	if err != nil {
@@ -232,7 +232,7 @@ func measureMessage(r *bufio.Reader) (k kind, size int64, err error) {
 		size = 8
 	case pointerEvent:
 		size = 6
-	case cutText: // a negative length is that of the extended clipboard
+	case cutText: // a negative length means the extended clipboard
 		n := int64(int32(binary.BigEndian.Uint32(head[4:])))
 		size = 8 + max(n, -n)
 	case fence:
@@ -244,7 +244,7 @@ func measureMessage(r *bufio.Reader) (k kind, size int64, err error) {
 		size = 4
 	case setDesktopSize:
 		size = 8 + 16*int64(head[6])
-	case gii: // the highest bit of the second byte says in which order the length is
+	case gii: // the highest bit of the second byte is the byte order of the length
 		size = 4 + int64(binary.LittleEndian.Uint16(head[2:]))
 		if head[1]&0x80 != 0 {
 			size = 4 + int64(binary.BigEndian.Uint16(head[2:]))

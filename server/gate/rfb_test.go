@@ -122,7 +122,7 @@ func FuzzOpenScreen(f *testing.F) {
 		if err != nil {
 			return
 		}
-		named := rename(init, " x")
+		named := renameScreen(init, " x")
 		if size := int(binary.BigEndian.Uint32(named[serverInit-4:])); len(named) != serverInit+size || !bytes.HasSuffix(named, []byte(" x")) {
 			t.Fatalf("%x", named)
 		}

@@ -2,36 +2,36 @@ package gate
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 )
 
-// maxTickets bounds the memory. Only holders of a key get tickets, so when there are more, the oldest goes: a new ticket
-// always works, and who is on the desktop already stays.
+// maxTickets limits memory. Only holders of a key get tickets. Beyond the limit the oldest ticket is removed: a new
+// ticket always works, and open desktops stay.
 const maxTickets = 1024
 
-// errTicketEnded is why the context of a ticket's desktops ends with the ticket.
+// errTicketEnded ends the context of a ticket's desktops together with the ticket.
 var errTicketEnded = errors.New("the ticket has ended")
 
 // Names of an Event.
 const (
 	InputGranted = "DESKTOP_INPUT_GRANTED" // a ticket with input was issued
 	InputBegan   = "DESKTOP_INPUT_BEGAN"   // its first input
-	InputEnded   = "DESKTOP_INPUT_ENDED"   // the end of a ticket that was used for input
+	InputEnded   = "DESKTOP_INPUT_ENDED"   // a ticket used for input has ended
 )
 
-// Event is something that happened to a ticket with input. However its holder behaves, a ticket has three.
+// Event is an event of a ticket with input. A ticket has at most three, however its holder behaves.
 type Event struct {
 	Name     string     `json:"-"`
-	Subject  string     `json:"-"`                  // whose key or token the ticket was asked with
+	Subject  string     `json:"-"`                  // owner of the key or token
 	Ticket   string     `json:"ticket"`             // the first 16 hexadecimal digits of the ticket's SHA-256
-	Until    time.Time  `json:"until"`              // its end, if nobody revokes it
-	Messages int        `json:"messages,omitempty"` // of InputEnded: keys, pointer moves and clipboards that were passed
+	Until    time.Time  `json:"until"`              // its end, unless revoked
+	Messages int        `json:"messages,omitempty"` // of InputEnded: keys, pointer moves and clipboards
 	First    *time.Time `json:"first,omitempty"`
 	Last     *time.Time `json:"last,omitempty"`
 }
@@ -51,12 +51,12 @@ type ticket struct {
 	first, last time.Time
 }
 
-func (t *ticket) event(name string) Event {
+func (t *ticket) newEvent(name string) Event {
 	return Event{Name: name, Subject: t.subject, Ticket: t.id, Until: t.until.UTC().Truncate(time.Second)}
 }
 
-// act counts a message that acts. It returns an error when the ticket has ended, or its first use can't be recorded.
-func (t *ticket) act() error {
+// countInput counts an input message. It returns an error if the ticket has ended, or if its first use can't be logged.
+func (t *ticket) countInput() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ctx.Err() != nil {
@@ -64,7 +64,7 @@ func (t *ticket) act() error {
 	}
 	now := time.Now()
 	if t.messages == 0 {
-		if err := t.log(t.event(InputBegan)); err != nil {
+		if err := t.log(t.newEvent(InputBegan)); err != nil {
 			return err
 		}
 		t.first = now
@@ -74,22 +74,22 @@ func (t *ticket) act() error {
 	return nil
 }
 
-// close records what a ticket that has ended was used for.
+// close logs the use of a ticket that has ended.
 func (t *ticket) close() {
-	t.end(nil) // its timer
+	t.end(nil) // stops its timer
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.messages == 0 {
 		return
 	}
-	e := t.event(InputEnded)
+	e := t.newEvent(InputEnded)
 	first, last := t.first.UTC(), t.last.UTC()
 	e.Messages, e.First, e.Last = t.messages, &first, &last
-	_ = t.log(e) // nothing is left to be refused
+	_ = t.log(e) // too late to refuse anything
 }
 
-// tickets are those that still count. They are kept by their SHA-256, so a look-up tells no ticket by its time. One is good
-// for any number of uses: noVNC uses it for its page and again for its socket.
+// tickets holds the valid tickets. The map's key is their SHA-256, so the time of a look-up reveals no ticket. A ticket
+// has any number of uses: noVNC uses it for its page and again for its socket.
 type tickets struct {
 	ttl    time.Duration
 	log    func(Event) error
@@ -108,17 +108,17 @@ func newTickets(ttl time.Duration, log func(Event) error) *tickets {
 	return &tickets{ttl: ttl, log: log, ctx: ctx, cancel: cancel, by: map[[sha256.Size]byte]*ticket{}}
 }
 
-// issue makes a ticket, a random UUID of 122 bits. It ends no later than the credential that it was asked with, whose end is
+// issue creates a ticket, a random UUID of 122 bits. It ends no later than the credential of its owner, whose end is
 // zero if it has none.
 func (ts *tickets) issue(who holder, input bool) (string, *ticket, error) {
-	text := uuid.NewString()
+	text := newUUID()
 	sum := sha256.Sum256([]byte(text))
 	t := &ticket{id: hex.EncodeToString(sum[:8]), subject: who.subject, input: input, until: time.Now().Add(ts.ttl), log: ts.log}
 	if !who.until.IsZero() && who.until.Before(t.until) {
 		t.until = who.until
 	}
 	if input {
-		if err := ts.log(t.event(InputGranted)); err != nil {
+		if err := ts.log(t.newEvent(InputGranted)); err != nil {
 			return "", nil, err
 		}
 	}
@@ -143,7 +143,15 @@ func (ts *tickets) issue(who holder, input bool) (string, *ticket, error) {
 	return text, t, nil
 }
 
-// remove forgets a ticket, if it is there; ts.mu is held.
+// newUUID returns a random UUID (RFC 9562, version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// remove removes a ticket if it exists; ts.mu is held.
 func (ts *tickets) remove(sum [sha256.Size]byte) {
 	if _, ok := ts.by[sum]; !ok {
 		return
@@ -168,7 +176,7 @@ func (ts *tickets) find(text string) *ticket {
 	return nil
 }
 
-// close ends all tickets, and returns when that is recorded.
+// close ends all tickets, and returns when that is logged.
 func (ts *tickets) close() {
 	ts.cancel()
 	ts.running.Wait()

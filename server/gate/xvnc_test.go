@@ -21,7 +21,7 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// startXvnc gives the address of a real VNC server. It gets its listening socket from us, as from inetd, and finds a free
+// startXvnc returns the address of a real VNC server. It gets its listening socket from us, as from inetd, and finds a free
 // display by itself, so nothing has to be guessed.
 func startXvnc(t *testing.T) string {
 	t.Helper()

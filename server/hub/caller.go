@@ -17,8 +17,8 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// Headers by which the program in front tells who asks. They count on a unix socket alone, whose directory says who may
-// connect; on a port any client could send them.
+// Headers by which the program in front names the caller. They are trusted on a unix socket only, whose directory
+// limits access; on a port any client could send them.
 const (
 	headerRequest = "X-Request-Id"
 	headerCaller  = "X-Browser-Shell-Caller"
@@ -30,7 +30,7 @@ var (
 	subject   = lazyregexp.New(`^[!-~]{1,256}$`)
 )
 
-// identify leaves a request one id and at most one caller, and drops what can't be believed.
+// identify leaves at most one id and one caller in a request, and removes untrusted headers.
 func identify(r *http.Request) *http.Request {
 	ids, callers, ends := r.Header.Values(headerRequest), r.Header.Values(headerCaller), r.Header.Values(headerUntil)
 	header := r.Header.Clone()
@@ -55,7 +55,7 @@ func identify(r *http.Request) *http.Request {
 
 func newRequestID() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never an error
+	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
@@ -65,17 +65,18 @@ func callerOf(h http.Header) audit.Caller {
 	return audit.Caller{RequestID: h.Get(headerRequest), Subject: h.Get(headerCaller)}
 }
 
-// withCaller keeps who makes a request: its own headers say so, or for a transport that hands none on those of the stream.
+// withCaller adds the caller to the context of a request: from its own headers, or for a transport without them from
+// those of the stream.
 func withCaller(ctx context.Context, req mcp.Request) context.Context {
 	c, _ := ctx.Value(callerKey{}).(audit.Caller)
 	if extra := req.GetExtra(); extra != nil && extra.Header != nil {
 		c = callerOf(extra.Header)
 	} else {
-		c.RequestID = newRequestID() // a stream has many
+		c.RequestID = newRequestID() // a stream has many requests
 	}
 	if ss, ok := req.GetSession().(*mcp.ServerSession); ok {
-		if stateful(ss) { // of a request without a session the id is what the client says
-			c.Session = hashOf(ss.ID())
+		if isStateful(ss) { // without a session, the client chooses the id
+			c.Session = hashSession(ss.ID())
 		}
 		if p := ss.InitializeParams(); p != nil && p.ClientInfo != nil {
 			c.ClientName, c.ClientVersion = audit.BoundText(p.ClientInfo.Name), audit.BoundText(p.ClientInfo.Version)
@@ -84,8 +85,8 @@ func withCaller(ctx context.Context, req mcp.Request) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// hashOf names an MCP session, whose id is a credential. "" is for none.
-func hashOf(id string) string {
+// hashSession returns a name for an MCP session, whose id is a credential; "" for none.
+func hashSession(id string) string {
 	if id == "" {
 		return ""
 	}
@@ -98,13 +99,13 @@ func callerFrom(ctx context.Context) audit.Caller {
 	return c
 }
 
-// calls are the ids of the requests whose tool calls run now.
+// calls holds the request ids of the running tool calls.
 type calls struct {
 	mu sync.Mutex
 	by map[string]int
 }
 
-func (c *calls) begin(id string) (end func()) {
+func (c *calls) beginCall(id string) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.by == nil {
@@ -120,7 +121,7 @@ func (c *calls) begin(id string) (end func()) {
 	}
 }
 
-// Calls lists the request ids of the tool calls that run now, sorted.
+// Calls returns the request ids of the running tool calls, sorted.
 func (h *Hub) Calls() []string {
 	h.calls.mu.Lock()
 	defer h.calls.mu.Unlock()

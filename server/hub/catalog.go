@@ -13,24 +13,24 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxName bounds a name that clients see: some models take no longer ones.
+// maxName limits a name that clients see, since some models take no longer ones.
 const maxName = 64
 
-// catalog is what all servers offer together. It is never changed.
+// catalog is everything that the servers offer together. It is immutable.
 type catalog struct {
 	tools     map[string]*tool
 	prompts   map[string]*prompt
 	resources map[string]*resource
 	templates map[string]*template
-	problems  []error // what is offered but can't be
+	problems  []error // offers that can't be listed
 }
 
 type tool struct {
 	server  *server
 	alias   string
-	tool    *mcp.Tool // as the server has it
+	tool    *mcp.Tool // as the server defined it
 	blocked bool
-	schema  func() *jsonschema.Resolved // nil: not checked here
+	schema  func() *jsonschema.Resolved // nil: the hub doesn't check arguments
 }
 
 type prompt struct {
@@ -49,8 +49,8 @@ type template struct {
 	template *mcp.ResourceTemplate
 }
 
-// listed returns the names of the tools that tools/list shows, in order.
-func (c *catalog) listed() []string {
+// listNames returns the names of the tools that tools/list shows, in order.
+func (c *catalog) listNames() []string {
 	var names []string
 	for alias, t := range c.tools {
 		if !t.blocked {
@@ -61,9 +61,9 @@ func (c *catalog) listed() []string {
 	return names
 }
 
-// gather makes the catalog. Where two servers offer the same name, the one
-// that the file has first keeps it, so that no other can take its calls over.
-func gather(servers []*server, naming Naming, policy checker) *catalog {
+// gatherCatalog builds the catalog. If two servers offer the same name, the one that comes first in the file keeps it,
+// so that no other can take over its calls.
+func gatherCatalog(servers []*server, naming Naming, policy checker) *catalog {
 	c := &catalog{tools: map[string]*tool{}, prompts: map[string]*prompt{}, resources: map[string]*resource{}, templates: map[string]*template{}}
 	for _, s := range servers {
 		s.mu.Lock()
@@ -72,33 +72,33 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 		name := s.config.Name
 		for _, t := range o.tools {
 			alias := naming.alias(name, t.Name)
-			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias, readOnly(t)), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
+			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias, isReadOnly(t)), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
 			switch old := c.tools[alias]; {
-			case old != nil && here.blocked: // nobody sees it
+			case old != nil && here.blocked: // hidden from clients
 			case old != nil && !old.blocked:
-				c.collision("tool", alias, old.server, s, naming)
-			case c.fits("tool", alias, s):
+				c.addCollision("tool", alias, old.server, s, naming)
+			case c.checkLength("tool", alias, s):
 				c.tools[alias] = here
 			}
 		}
 		for _, p := range o.prompts {
 			alias := naming.alias(name, p.Name)
 			if old, ok := c.prompts[alias]; ok {
-				c.collision("prompt", alias, old.server, s, naming)
-			} else if c.fits("prompt", alias, s) {
+				c.addCollision("prompt", alias, old.server, s, naming)
+			} else if c.checkLength("prompt", alias, s) {
 				c.prompts[alias] = &prompt{s, alias, p}
 			}
 		}
 		for _, r := range o.resources {
 			if old, ok := c.resources[r.URI]; ok {
-				c.collision("resource", r.URI, old.server, s, naming)
+				c.addCollision("resource", r.URI, old.server, s, naming)
 			} else {
 				c.resources[r.URI] = &resource{s, r}
 			}
 		}
 		for _, t := range o.templates {
 			if old, ok := c.templates[t.URITemplate]; ok {
-				c.collision("resource template", t.URITemplate, old.server, s, naming)
+				c.addCollision("resource template", t.URITemplate, old.server, s, naming)
 			} else {
 				c.templates[t.URITemplate] = &template{s, t}
 			}
@@ -107,10 +107,10 @@ func gather(servers []*server, naming Naming, policy checker) *catalog {
 	return c
 }
 
-// readOnly reports a tool's readOnlyHint; it is false by default (MCP, ToolAnnotations).
-func readOnly(t *mcp.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnlyHint }
+// isReadOnly returns a tool's readOnlyHint; the default is false (MCP, ToolAnnotations).
+func isReadOnly(t *mcp.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnlyHint }
 
-// alias is the name that clients see.
+// alias returns the name that clients see.
 func (n Naming) alias(server, name string) string {
 	if n == Prefixed {
 		return server + "__" + name
@@ -118,17 +118,17 @@ func (n Naming) alias(server, name string) string {
 	return name
 }
 
-func (c *catalog) collision(kind, name string, first, second *server, naming Naming) {
+func (c *catalog) addCollision(kind, name string, first, second *server, naming Naming) {
 	if first == second {
 		c.problems = append(c.problems, fmt.Errorf("server %s offers the %s %q twice; the first is taken", first.config.Name, kind, name))
 		return
 	}
-	remedy := "remove one of the servers" // an address is the same with any naming
+	remedy := "remove one of the servers" // addresses don't depend on the naming
 	switch {
 	case kind == "resource" || kind == "resource template":
 	case naming == Flat:
 		remedy = `set "naming": "server__tool" in mcp-hub.json`
-	default: // a__b of c and b of c__a, for instance
+	default: // for instance a__b of c and b of c__a
 		remedy = "give one of the servers another name in mcp-hub.json"
 	}
 	if kind == "tool" {
@@ -139,7 +139,7 @@ func (c *catalog) collision(kind, name string, first, second *server, naming Nam
 		first.config.Name, second.config.Name, kind, name, first.config.Name, remedy))
 }
 
-func (c *catalog) fits(kind, alias string, s *server) bool {
+func (c *catalog) checkLength(kind, alias string, s *server) bool {
 	if len(alias) <= maxName {
 		return true
 	}
@@ -148,7 +148,7 @@ func (c *catalog) fits(kind, alias string, s *server) bool {
 	return false
 }
 
-// shown is what the MCP server was told, by kind and key.
+// shown is the state of the MCP server, by kind and key.
 type shown [4]map[string]digest
 
 type digest = [sha256.Size]byte
@@ -170,10 +170,9 @@ const (
 	resources kinds = 1 << kindResource
 )
 
-// forget has lists of a server told again, which tells the clients: the server
-// said that something changed, and whoever waits for that must hear it even if
-// it looks the same.
-func (h *Hub) forget(s *server, said kinds) {
+// forgetShown makes publish repeat lists of a server, which notifies the clients. The server reported a change, and
+// subscribers must hear of it even if the list looks the same.
+func (h *Hub) forgetShown(s *server, said kinds) {
 	h.publishing.Lock()
 	defer h.publishing.Unlock()
 	h.mu.Lock()
@@ -190,17 +189,17 @@ func (h *Hub) forget(s *server, said kinds) {
 	}
 }
 
-// publish tells the MCP server what has changed; it tells the clients.
+// publish updates the MCP server, which notifies the clients.
 func (h *Hub) publish() {
 	h.publishing.Lock()
 	defer h.publishing.Unlock()
 	h.mu.Lock()
-	c := gather(h.servers, h.naming, h.policy)
+	c := gatherCatalog(h.servers, h.naming, h.policy)
 	h.catalog = c
 	h.mu.Unlock()
-	h.warn(c.problems)
+	h.logProblems(c.problems)
 	var next shown
-	next[kindTool] = update(h.shown[kindTool], c.tools, h.log.Warn, func(alias string, t *tool) *mcp.Tool {
+	next[kindTool] = updateFeatures(h.shown[kindTool], c.tools, h.log.Warn, func(alias string, t *tool) *mcp.Tool {
 		if t.blocked {
 			return nil
 		}
@@ -208,24 +207,23 @@ func (h *Hub) publish() {
 		seen.Name = alias
 		return &seen
 	}, func(t *mcp.Tool) { h.mcp.AddTool(t, h.callTool) }, h.mcp.RemoveTools)
-	next[kindPrompt] = update(h.shown[kindPrompt], c.prompts, h.log.Warn, func(alias string, p *prompt) *mcp.Prompt {
+	next[kindPrompt] = updateFeatures(h.shown[kindPrompt], c.prompts, h.log.Warn, func(alias string, p *prompt) *mcp.Prompt {
 		seen := *p.prompt
 		seen.Name = alias
 		return &seen
 	}, func(p *mcp.Prompt) { h.mcp.AddPrompt(p, h.getPrompt) }, h.mcp.RemovePrompts)
-	next[kindResource] = update(h.shown[kindResource], c.resources, h.log.Warn, func(_ string, r *resource) *mcp.Resource {
+	next[kindResource] = updateFeatures(h.shown[kindResource], c.resources, h.log.Warn, func(_ string, r *resource) *mcp.Resource {
 		return r.resource
 	}, func(r *mcp.Resource) { h.mcp.AddResource(r, h.readResource) }, h.mcp.RemoveResources)
-	next[kindTemplate] = update(h.shown[kindTemplate], c.templates, h.log.Warn, func(_ string, t *template) *mcp.ResourceTemplate {
+	next[kindTemplate] = updateFeatures(h.shown[kindTemplate], c.templates, h.log.Warn, func(_ string, t *template) *mcp.ResourceTemplate {
 		return t.template
 	}, func(t *mcp.ResourceTemplate) { h.mcp.AddResourceTemplate(t, h.readResource) }, h.mcp.RemoveResourceTemplates)
 	h.shown = next
 }
 
-// update adds what is new or different and removes what is gone. go-sdk panics
-// on features that break its rules, for instance a schema that is no object:
-// those are left out.
-func update[K, V any](old map[string]digest, now map[string]*K, warn func(string, ...any), see func(string, *K) *V, add func(*V), remove func(...string)) map[string]digest {
+// updateFeatures adds new or changed features and removes missing ones. go-sdk panics on invalid features, for instance
+// a schema that isn't an object: those are left out.
+func updateFeatures[K, V any](old map[string]digest, now map[string]*K, warn func(string, ...any), see func(string, *K) *V, add func(*V), remove func(...string)) map[string]digest {
 	next := map[string]digest{}
 	var gone []string
 	for key, item := range now {
@@ -236,7 +234,7 @@ func update[K, V any](old map[string]digest, now map[string]*K, warn func(string
 		text, err := json.Marshal(seen)
 		sum := sha256.Sum256(text)
 		if err == nil && old[key] != sum {
-			err = try(func() { add(seen) })
+			err = callRecovered(func() { add(seen) })
 		}
 		if err != nil {
 			warn("what a server offers can't be served", "name", key, "error", err)
@@ -256,7 +254,7 @@ func update[K, V any](old map[string]digest, now map[string]*K, warn func(string
 	return next
 }
 
-func try(f func()) (err error) {
+func callRecovered(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v", p)

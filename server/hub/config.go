@@ -18,18 +18,18 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// DefaultConfig is where the image has its file.
+// DefaultConfig is the path of the file in the image.
 const DefaultConfig = "/opt/gem/mcp-hub.json"
 
-// Naming says how the hub names what several servers offer.
+// Naming is the scheme for names that the hub offers.
 type Naming string
 
 const (
-	Flat     Naming = "flat"         // as the server does; the default for one server
-	Prefixed Naming = "server__tool" // the server's name before it; the default for several
+	Flat     Naming = "flat"         // the server's name; the default for one server
+	Prefixed Naming = "server__tool" // prefixed by the server's name; the default for several
 )
 
-// Config is a read mcp-hub.json.
+// Config is a parsed mcp-hub.json.
 type Config struct {
 	Naming  Naming
 	Servers []Server // in the file's order
@@ -39,14 +39,13 @@ type Config struct {
 type Server struct {
 	upstream.Config
 
-	// PerSession says which sessions of the older era have a process of their
-	// own, as stdio was meant to be: all, none, or if it is nil those whose
-	// client can be asked for something, so that what the server asks has one
-	// client to go to. All other requests share one process.
+	// PerSession selects the sessions of the older era that have a process of their own, as intended for stdio: all,
+	// none, or, if nil, those whose client accepts requests, so that a server's request has one destination. All other
+	// requests share one process.
 	PerSession *bool
 }
 
-// entry is what the file says of a server.
+// entry is the file's entry for a server.
 type entry struct {
 	Type, Transport string
 	Command         string
@@ -68,15 +67,15 @@ var (
 	envName    = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Bounds on a configuration.
+// Limits of a configuration.
 const (
 	maxConfig  = 1 << 20 // bytes
 	maxServers = 64
 	maxTimeout = time.Hour
 )
 
-// LoadConfig reads a file. It refuses unknown and doubled keys, null, and
-// files that others may write; errors say where: file:line:column.
+// LoadConfig reads a file. It refuses unknown and repeated keys, null, and files that others can write; errors begin
+// with file:line:column.
 func LoadConfig(path string) (*Config, error) {
 	text, err := strictjson.Read(path, maxConfig)
 	if err != nil {
@@ -89,7 +88,7 @@ func LoadConfig(path string) (*Config, error) {
 	return c, nil
 }
 
-// ParseConfig reads the text of a configuration; errors begin with line:column.
+// ParseConfig parses the text of a configuration; errors begin with line:column.
 func ParseConfig(text []byte) (*Config, error) {
 	c, err := readConfig(text)
 	if err != nil {
@@ -112,9 +111,9 @@ func readConfig(text []byte) (*Config, error) {
 	for _, m := range members {
 		switch m.Name {
 		case "$schema":
-			err = decode(m, new(string))
+			err = decodeEntry(m, new(string))
 		case "naming":
-			naming, err = m.Node.At, decode(m, &c.Naming)
+			naming, err = m.Node.At, decodeEntry(m, &c.Naming)
 		case "mcpServers":
 			c.Servers, err = readServers(m.Node)
 		}
@@ -155,9 +154,9 @@ func readServers(n strictjson.Node) (list []Server, err error) {
 	return list, nil
 }
 
-func decode(m strictjson.Member, into any) error {
+func decodeEntry(m strictjson.Member, into any) error {
 	if _, isMap := into.(*map[string]string); isMap {
-		if _, err := m.Object(m.Name); err != nil { // of two variables of one name the second would win
+		if _, err := m.Object(m.Name); err != nil { // if a variable is repeated, the second would win
 			return err
 		}
 	}
@@ -170,7 +169,7 @@ func decode(m strictjson.Member, into any) error {
 	return nil
 }
 
-// mustBe says what a key's value must be.
+// mustBe returns the error for a key with a wrong value.
 var mustBe = map[string]string{
 	"$schema": "a string", "naming": "a string", "type": "a string", "transport": "a string", "command": "a string", "cwd": "a string", "url": "a string",
 	"args": "a list of strings", "env": "an object of strings", "timeout": "a number of seconds", "shell": "true or false", "perSession": "true or false",
@@ -193,14 +192,14 @@ func readServer(m strictjson.Member) (Server, error) {
 	places := map[string]int64{}
 	for _, k := range members {
 		places[k.Name] = k.At
-		if err := decode(k, into[k.Name]); err != nil {
+		if err := decodeEntry(k, into[k.Name]); err != nil {
 			return Server{}, err
 		}
 	}
 	if e.Enabled != nil && !*e.Enabled {
 		return Server{}, nil
 	}
-	s, key, why := e.server(m.Name, places)
+	s, key, why := e.checkEntry(m.Name, places)
 	if why != "" {
 		at, ok := places[key]
 		if !ok {
@@ -211,8 +210,8 @@ func readServer(m strictjson.Member) (Server, error) {
 	return s, nil
 }
 
-// server checks an entry. If something is wrong it says why, and at which key.
-func (e entry) server(name string, given map[string]int64) (s Server, key, why string) {
+// checkEntry checks an entry. On an error it also returns the key.
+func (e entry) checkEntry(name string, given map[string]int64) (s Server, key, why string) {
 	s = Server{PerSession: e.PerSession, Config: upstream.Config{
 		Name: name, Command: e.Command, Args: e.Args, Env: e.Env, Cwd: e.Cwd, URL: e.URL,
 		CallTimeout: time.Duration(e.Timeout * float64(time.Second)), Shell: e.Shell,
@@ -232,7 +231,7 @@ func (e entry) server(name string, given map[string]int64) (s Server, key, why s
 		return s, "", "it needs a command or a url, and not both"
 	}
 	if e.URL != "" {
-		return s.remote(kind, given)
+		return s.checkRemote(kind, given)
 	}
 	switch {
 	case kind != "" && kind != "stdio":
@@ -259,8 +258,8 @@ func (e entry) server(name string, given map[string]int64) (s Server, key, why s
 	return s, "", ""
 }
 
-// remote checks what belongs to an address only.
-func (s Server) remote(kind string, given map[string]int64) (_ Server, key, why string) {
+// checkRemote checks the keys of a server with an address.
+func (s Server) checkRemote(kind string, given map[string]int64) (_ Server, key, why string) {
 	for _, k := range []string{"args", "cwd", "env", "path", "perSession"} {
 		if _, ok := given[k]; ok {
 			return s, k, k + " is for a command, not for a url"

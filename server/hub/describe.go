@@ -7,11 +7,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// capabilities is what the servers can do together. Of one that has never been
-// up nothing is known, so tools are said to be there.
+// capabilities returns the capabilities of all servers together. A server that was never up is assumed to have tools.
 func (h *Hub) capabilities() *mcp.ServerCapabilities {
 	all := &mcp.ServerCapabilities{}
-	for _, s := range h.all() {
+	for _, s := range h.listServers() {
 		s.mu.Lock()
 		c := s.offer.capabilities
 		s.mu.Unlock()
@@ -38,8 +37,7 @@ func (h *Hub) capabilities() *mcp.ServerCapabilities {
 	return all
 }
 
-// offers tells whether some server has the family of a method; go-sdk would
-// answer with an empty list.
+// offers reports whether a server supports the family of a method; go-sdk would answer with an empty list.
 func (h *Hub) offers(method string) bool {
 	c := h.capabilities()
 	family, _, _ := strings.Cut(method, "/")
@@ -58,8 +56,8 @@ func (h *Hub) offers(method string) bool {
 	return true
 }
 
-// describe says in go-sdk's answer what the servers can do and how to use them.
-func (h *Hub) describe(res mcp.Result) {
+// describeServers adds the servers' capabilities and instructions to go-sdk's answer.
+func (h *Hub) describeServers(res mcp.Result) {
 	capabilities, instructions := h.capabilities(), h.instructions()
 	switch r := res.(type) {
 	case *mcp.InitializeResult:
@@ -70,7 +68,7 @@ func (h *Hub) describe(res mcp.Result) {
 }
 
 func (h *Hub) instructions() string {
-	servers := h.all()
+	servers := h.listServers()
 	var parts []string
 	for _, s := range servers {
 		s.mu.Lock()

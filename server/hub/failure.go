@@ -19,8 +19,8 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// failure is what the hub says of a call that it could not bring to an end. It
-// is a result with isError: the model can do something about it.
+// failure is the hub's error for a call that it could not complete. It becomes a result with isError, so that the model
+// can react.
 type failure struct {
 	name, rule, text string
 	code             int // 0: none
@@ -30,10 +30,10 @@ type failure struct {
 
 const codeTimeout = int(policy.Timeout)
 
-// Error is for what is no call of a tool, and has no such result.
+// Error returns the text for requests that are not tool calls.
 func (f *failure) Error() string { return f.text }
 
-// meta is what a program can read of it, as in the results of browser-shell.
+// meta returns the machine-readable part, as in the results of browser-shell.
 func (f *failure) meta() mcp.Meta {
 	meta := mcp.Meta{"name": f.name, "rule": f.rule, "retryable": f.retryable, "retry_after_ms": f.after.Milliseconds()}
 	if f.code != 0 {
@@ -57,7 +57,8 @@ func denied(d *guard.Denial) *failure {
 	return &failure{name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: d.Rule, text: d.Message}
 }
 
-// noExecutor refuses a tool that promises to run anything, and that no server has; nil is for any other name.
+// noExecutor returns the refusal for a missing tool whose name promises to run arbitrary commands; nil for any other
+// name.
 func noExecutor(tool string) *failure {
 	if !policy.IsExecutor(tool) {
 		return nil
@@ -77,8 +78,8 @@ func unrecorded(err error) *mcp.CallToolResult {
 	return f.result()
 }
 
-// coded gives an error of no code one: go-sdk would say 0.
-func coded(err error) error {
+// withCode adds a code to an error without one: go-sdk would send 0.
+func withCode(err error) error {
 	var known *jsonrpc.Error
 	if err == nil || errors.As(err, &known) {
 		return err
@@ -93,7 +94,7 @@ func coded(err error) error {
 	return own
 }
 
-// errorType is the attribute error.type of the OTel MCP conventions.
+// errorType returns the attribute error.type of the OTel MCP conventions.
 func errorType(res mcp.Result, err error) string {
 	var known *jsonrpc.Error
 	if errors.As(err, &known) {
@@ -112,8 +113,8 @@ func errorType(res mcp.Result, err error) string {
 	return ""
 }
 
-// failed gives the error that a client gets to see.
-func (h *Hub) failed(outer context.Context, s *server, err error) error {
+// clientError converts an error to the one for the client.
+func (h *Hub) clientError(outer context.Context, s *server, err error) error {
 	var theirs *jsonrpc.Error
 	var down *upstream.DownError
 	var own *failure

@@ -21,15 +21,14 @@ import (
 
 // Bounds on requests.
 const (
-	// maxRequests run at once. Connections are bounded too, but a call of the
-	// older era goes on when its connection has gone.
+	// maxRequests limits concurrent requests. Connections are limited, too, but a call of the older era continues after
+	// its connection has ended.
 	maxRequests = 256
-	// patience is how long after its making a server is waited for that has
-	// never been up.
+	// patience is the time after its creation during which requests wait for a server that was never up.
 	patience = 10 * time.Second
 )
 
-// receive is put before go-sdk's own handling of each request.
+// receive is middleware before go-sdk's own handling of each request.
 func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
 		if method == "ping" || strings.HasPrefix(method, "notifications/") {
@@ -38,7 +37,7 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		begin, tool := time.Now(), ""
 		defer func() {
-			err = coded(err)
+			err = withCode(err)
 			h.meter.Operation(false, method, tool, errorType(res, err), time.Since(begin))
 		}()
 		defer rescue(method, &err)
@@ -48,26 +47,26 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		defer h.running.Add(-1)
 		ctx = withCaller(ctx, req)
-		h.settled(ctx, method)
+		h.awaitSettled(ctx, method)
 		if !h.offers(method) {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no server behind the hub offers " + method}
 		}
 		switch method {
 		case "initialize", "server/discover":
 			if res, err = next(ctx, method, req); err == nil {
-				h.describe(res)
+				h.describeServers(res)
 			}
 			return res, err
 		case "tools/call":
-			res, tool, err = h.guarded(ctx, next, req.(*mcp.CallToolRequest))
+			res, tool, err = h.guardCall(ctx, next, req.(*mcp.CallToolRequest))
 			return res, err
 		case "resources/read":
-			return h.read(ctx, next, req.(*mcp.ReadResourceRequest))
+			return h.readUnlisted(ctx, next, req.(*mcp.ReadResourceRequest))
 		case "logging/setLevel":
 			if p, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
 				ss := req.GetSession().(*mcp.ServerSession)
-				h.levels.set(ss, p.Level)
-				h.watch(ss)
+				h.levels.setLevel(ss, p.Level)
+				h.cleanUpAfter(ss)
 			}
 		}
 		return next(ctx, method, req)
@@ -76,7 +75,7 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 
 // rescue is deferred at the edge of a goroutine. It logs a panic and sets *err.
 func rescue(where string, err *error) {
-	if recover() == nil { // its value may hold arguments
+	if recover() == nil { // its value may contain arguments
 		return
 	}
 	slog.Error("panic", "in", where, "stack", string(debug.Stack()))
@@ -85,13 +84,12 @@ func rescue(where string, err *error) {
 	}
 }
 
-// settled waits for the first start of every server before a client is told
-// what there is, so that one which comes at once sees all of it.
-func (h *Hub) settled(ctx context.Context, method string) {
+// awaitSettled waits for the first start of every server, so that a client that connects immediately sees all tools.
+func (h *Hub) awaitSettled(ctx context.Context, method string) {
 	if method != "initialize" && method != "server/discover" && !strings.HasSuffix(method, "/list") {
 		return
 	}
-	for _, s := range h.all() {
+	for _, s := range h.listServers() {
 		late := time.After(time.Until(s.made.Add(patience)))
 		select {
 		case <-s.settled:
@@ -102,46 +100,46 @@ func (h *Hub) settled(ctx context.Context, method string) {
 	}
 }
 
-// guarded lets a call through if the policy does and it can be recorded.
-func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.CallToolRequest) (_ mcp.Result, name string, err error) {
+// guardCall admits a call if the policy does and its line can be logged.
+func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.CallToolRequest) (_ mcp.Result, name string, err error) {
 	h.mu.Lock()
 	t, policy := h.catalog.tools[req.Params.Name], h.policy
-	listed := h.catalog.listed()
+	listed := h.catalog.listNames()
 	h.mu.Unlock()
 	var s *server
 	if t != nil {
 		s = t.server
 	}
-	r := h.record.begin(ctx, req.Session, s, req.Params.Meta)
+	r := h.record.beginLine(ctx, req.Session, s, req.Params.Meta)
 	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
 	if err := h.record.log.Ready(); err != nil {
 		return unrecorded(err), "", nil
 	}
 	if refusal := noExecutor(req.Params.Name); t == nil && refusal != nil {
 		res := refusal.result()
-		if e := r.end(res, refusal.rule, nil); e != nil {
+		if e := r.writeLine(res, refusal.rule, nil); e != nil {
 			res = unrecorded(e)
 		}
 		return res, "", nil
 	}
 	if t == nil {
-		return nil, "", r.end(nil, "tool.unknown", protocol.UnknownTool(listed))
+		return nil, "", r.writeLine(nil, "tool.unknown", protocol.UnknownTool(listed))
 	}
 	server := t.server.config
-	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, ReadOnly: readOnly(t.tool), Shell: server.Shell})
+	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, ReadOnly: isReadOnly(t.tool), Shell: server.Shell})
 	if d != nil {
 		h.meter.Denied(server.Name, t.alias, d.Rule)
 		res := denied(d).result()
-		if e := r.end(res, d.Rule, nil); e != nil {
+		if e := r.writeLine(res, d.Rule, nil); e != nil {
 			res = unrecorded(e)
 		}
 		return res, t.alias, nil
 	}
-	defer h.calls.begin(callerFrom(ctx).RequestID)()
+	defer h.calls.beginCall(callerFrom(ctx).RequestID)()
 	if policy.ChecksArguments(server.Name) {
 		if f := t.checkArguments(req.Params.Arguments); f != nil {
 			res := f.result()
-			if e := r.end(res, "", nil); e != nil {
+			if e := r.writeLine(res, "", nil); e != nil {
 				res = unrecorded(e)
 			}
 			return res, t.alias, nil
@@ -150,7 +148,7 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	var as written
 	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)
-	if e := r.end(answer, "", err); e != nil && err == nil {
+	if e := r.writeLine(answer, "", err); e != nil && err == nil {
 		return unrecorded(e), t.alias, nil
 	}
 	if err == nil && answer != nil && answer == as.CallToolResult {
@@ -159,8 +157,8 @@ func (h *Hub) guarded(ctx context.Context, next mcp.MethodHandler, req *mcp.Call
 	return res, t.alias, err
 }
 
-// admits checks what reaches a server otherwise than by a call of a tool.
-func (h *Hub) admits(ctx context.Context, s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...string) error {
+// admitText checks requests to a server other than tool calls.
+func (h *Hub) admitText(ctx context.Context, s *server, ss *mcp.ServerSession, meta mcp.Meta, texts ...string) error {
 	h.mu.Lock()
 	policy := h.policy
 	h.mu.Unlock()
@@ -169,7 +167,7 @@ func (h *Hub) admits(ctx context.Context, s *server, ss *mcp.ServerSession, meta
 		return nil
 	}
 	h.meter.Denied(s.config.Name, "", d.Rule)
-	if err := h.record.begin(ctx, ss, s, meta).end(nil, d.Rule, nil); err != nil {
+	if err := h.record.beginLine(ctx, ss, s, meta).writeLine(nil, d.Rule, nil); err != nil {
 		h.log.Warn("a denial is not in the audit log", "error", err)
 	}
 	return denied(d)
@@ -184,7 +182,7 @@ func (h *Hub) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Call
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the tool is gone; list the tools again"}
 	}
 	var res *mcp.CallToolResult
-	err := h.forward(ctx, t.server, "tools/call", t.alias, req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+	err := h.forwardRequest(ctx, t.server, "tools/call", t.alias, req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
 		params := &mcp.CallToolParams{Meta: meta, Name: t.tool.Name, InputResponses: req.Params.InputResponses, RequestState: req.Params.RequestState}
 		if req.Params.Arguments != nil {
 			params.Arguments = req.Params.Arguments
@@ -192,7 +190,7 @@ func (h *Hub) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Call
 		ctx, tap := upstream.WithTap(ctx)
 		res, err = up.CallTool(ctx, params)
 		if text := tap.Result(); err == nil && text != nil {
-			keep(ctx, written{res, text, !older(req.Session) && !newer(up)})
+			keep(ctx, written{res, text, !isOlder(req.Session) && !isNewer(up)})
 		}
 		return err
 	})
@@ -209,11 +207,11 @@ func (h *Hub) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.Ge
 	if p == nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the prompt is gone; list the prompts again"}
 	}
-	if err := h.admits(ctx, p.server, req.Session, req.Params.Meta, slices.Collect(maps.Values(req.Params.Arguments))...); err != nil {
+	if err := h.admitText(ctx, p.server, req.Session, req.Params.Meta, slices.Collect(maps.Values(req.Params.Arguments))...); err != nil {
 		return nil, err
 	}
 	var res *mcp.GetPromptResult
-	err := h.forward(ctx, p.server, "prompts/get", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+	err := h.forwardRequest(ctx, p.server, "prompts/get", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
 		params := *req.Params
 		params.Meta, params.Name = meta, p.prompt.Name
 		res, err = up.GetPrompt(ctx, &params)
@@ -222,8 +220,8 @@ func (h *Hub) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.Ge
 	return res, err
 }
 
-// read asks the one server of a hub also for what it does not list.
-func (h *Hub) read(ctx context.Context, next mcp.MethodHandler, req *mcp.ReadResourceRequest) (mcp.Result, error) {
+// readUnlisted also asks the only server of a hub for resources that it doesn't list.
+func (h *Hub) readUnlisted(ctx context.Context, next mcp.MethodHandler, req *mcp.ReadResourceRequest) (mcp.Result, error) {
 	h.mu.Lock()
 	_, listed := h.catalog.resources[req.Params.URI]
 	alone := len(h.servers) == 1
@@ -232,8 +230,8 @@ func (h *Hub) read(ctx context.Context, next mcp.MethodHandler, req *mcp.ReadRes
 		return next(ctx, "resources/read", req)
 	}
 	res, err := h.readResource(ctx, req)
-	if err == nil && res.NeedsInput() && older(req.Session) {
-		return next(ctx, "resources/read", req) // go-sdk asks the client
+	if err == nil && res.NeedsInput() && isOlder(req.Session) {
+		return next(ctx, "resources/read", req) // go-sdk sends requests to the client
 	}
 	if err != nil {
 		return nil, err
@@ -242,22 +240,22 @@ func (h *Hub) read(ctx context.Context, next mcp.MethodHandler, req *mcp.ReadRes
 }
 
 func (h *Hub) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	s := h.owner(req.Params.URI)
+	s := h.findOwner(req.Params.URI)
 	if s == nil {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	if err := h.admits(ctx, s, req.Session, req.Params.Meta, req.Params.URI); err != nil {
+	if err := h.admitText(ctx, s, req.Session, req.Params.Meta, req.Params.URI); err != nil {
 		return nil, err
 	}
 	var res *mcp.ReadResourceResult
-	err := h.forward(ctx, s, "resources/read", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) error {
+	err := h.forwardRequest(ctx, s, "resources/read", "", req.Session, req.Params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) error {
 		params := *req.Params
 		params.Meta = meta
 		got, err := up.ReadResource(ctx, &params)
 		if err != nil {
 			return err
 		}
-		own := *got // it may be the session's own copy
+		own := *got // the original may be shared by the session
 		own.Meta = maps.Clone(own.Meta)
 		res = &own
 		return nil
@@ -265,7 +263,7 @@ func (h *Hub) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*
 	return res, err
 }
 
-func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+func (h *Hub) forwardCompletion(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	params := *req.Params
 	ref := *params.Ref
 	var s *server
@@ -285,11 +283,11 @@ func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.Comp
 	if params.Context != nil {
 		texts = slices.AppendSeq(texts, maps.Values(params.Context.Arguments))
 	}
-	if err := h.admits(ctx, s, req.Session, params.Meta, texts...); err != nil {
+	if err := h.admitText(ctx, s, req.Session, params.Meta, texts...); err != nil {
 		return nil, err
 	}
 	var res *mcp.CompleteResult
-	err := h.forward(ctx, s, "completion/complete", "", req.Session, params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
+	err := h.forwardRequest(ctx, s, "completion/complete", "", req.Session, params.Meta, func(ctx context.Context, up *mcp.ClientSession, meta mcp.Meta) (err error) {
 		params.Meta, params.Ref = meta, &ref
 		res, err = up.Complete(ctx, &params)
 		return err
@@ -297,9 +295,9 @@ func (h *Hub) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.Comp
 	return res, err
 }
 
-// owner is the server that a resource belongs to: the one that lists it, or
-// the only one, or the one with the template that begins most alike.
-func (h *Hub) owner(uri string) *server {
+// findOwner returns the server of a resource: the one that lists it, the only one, or the one whose template has the
+// longest matching prefix.
+func (h *Hub) findOwner(uri string) *server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r, ok := h.catalog.resources[uri]; ok {
@@ -319,27 +317,27 @@ func (h *Hub) owner(uri string) *server {
 	return best
 }
 
-// forward hands a request on to a server. What the server says of it while it
-// runs goes to the client. Errors are the server's own, or a *failure.
-func (h *Hub) forward(ctx context.Context, s *server, method, tool string, ss *mcp.ServerSession, meta mcp.Meta,
+// forwardRequest sends a request to a server. The server's messages about it go to the client. It returns the server's
+// own error, or a *failure.
+func (h *Hub) forwardRequest(ctx context.Context, s *server, method, tool string, ss *mcp.ServerSession, meta mcp.Meta,
 	do func(context.Context, *mcp.ClientSession, mcp.Meta) error,
 ) error {
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, h.callTimeout(s))
 	defer cancel()
-	session, flight, done, err := s.session(ctx, ss)
+	session, flight, done, err := s.findSession(ctx, ss)
 	if err != nil {
-		return h.failed(outer, s, err)
+		return h.clientError(outer, s, err)
 	}
 	defer done()
 	begin := time.Now()
 	meta = h.upstreamMeta(ctx, s, session, ss, meta)
 	h.setLevel(ctx, session, flight, meta)
-	c, meta := flight.begin(ctx, ss, strip(session, meta))
+	c, meta := flight.beginCall(ctx, ss, stripNewEra(session, meta))
 	err = do(ctx, session, meta)
-	flight.end(c)
-	h.meter.Operation(true, method, tool, errorType(nil, coded(err)), time.Since(begin))
-	return h.failed(outer, s, err)
+	flight.endCall(c)
+	h.meter.Operation(true, method, tool, errorType(nil, withCode(err)), time.Since(begin))
+	return h.clientError(outer, s, err)
 }
 
 func (h *Hub) callTimeout(s *server) time.Duration {

@@ -328,7 +328,7 @@ func TestPerSession(t *testing.T) {
 		}
 		pids[a] = true
 	}
-	server := h.all()[0]
+	server := h.listServers()[0]
 	server.mu.Lock()
 	if len(server.own) != maxOwn {
 		t.Errorf("%d processes", len(server.own))

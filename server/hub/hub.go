@@ -1,10 +1,8 @@
-// Package hub puts MCP servers behind one endpoint: it runs those of
-// mcp-hub.json, gathers what they offer, and hands requests on to them, over
-// streamable HTTP for both protocol eras and over HTTP+SSE for old clients.
+// Package hub serves several MCP servers at one endpoint. It runs the servers of mcp-hub.json, merges what they offer,
+// and forwards requests to them, over streamable HTTP for both protocol eras and over HTTP+SSE for old clients.
 //
-// What a server answers reaches the client as it is: results, errors with code
-// and data, progress, log messages, requests for input. The hub itself says
-// something only where a call is denied, a server is down, or a name is not known.
+// A server's answers reach the client unchanged: results, errors with code and data, progress, log messages, requests
+// for input. The hub answers itself only if a call is denied, a server is down, or a name is unknown.
 package hub
 
 import (
@@ -30,10 +28,10 @@ import (
 	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
-// Path is the one path that is served.
+// Path is the only path served.
 const Path = "/mcp"
 
-// Options are what a hub is made from.
+// Options configures a hub.
 type Options struct {
 	Config  string // path of mcp-hub.json
 	Policy  string // path of hub.policy.json
@@ -42,7 +40,7 @@ type Options struct {
 	Audit       string       // path of the audit log
 	AuditLimits audit.Limits // zero: 16 MiB a file, 7 old ones
 
-	// Lock is a file of which one hub at a time may hold the lock. Empty: none.
+	// Lock is a file that only one hub at a time can lock; empty means no lock.
 	Lock string
 
 	Metrics *admin.Metrics // nil: a new one
@@ -53,7 +51,7 @@ type Options struct {
 	metrics meter
 }
 
-// checker is what the hub needs of a guard.Policy.
+// checker is the part of guard.Policy that the hub uses.
 type checker interface {
 	Check(guard.Call) *guard.Denial
 	CheckText(server string, marked bool, texts ...string) *guard.Denial
@@ -63,13 +61,13 @@ type checker interface {
 	Timeout(server string, configured time.Duration) time.Duration
 }
 
-// meter is what the hub needs of admin.Metrics.
+// meter is the part of admin.Metrics that the hub uses.
 type meter interface {
 	Operation(client bool, method, tool, errorType string, d time.Duration)
 	Denied(server, tool, rule string)
 }
 
-// Hub is a running hub. Its methods may be called from anywhere.
+// Hub is a running hub. Its methods are safe for concurrent use.
 type Hub struct {
 	opts    Options
 	mcp     *mcp.Server
@@ -81,7 +79,7 @@ type Hub struct {
 	closing func() error
 	web     *web
 	levels  levels
-	watched sync.Map // *mcp.ServerSession: those with something to free
+	watched sync.Map // *mcp.ServerSession: those with resources to free
 
 	running atomic.Int64 // requests
 	calls   calls
@@ -99,8 +97,7 @@ type Hub struct {
 	shown      shown // what the MCP server was told
 }
 
-// New reads the configuration and the policy. Nothing is started yet, but the
-// lock and the audit log are held until Close.
+// New reads the configuration and the policy. It starts no server, but holds the lock and the audit log until Close.
 func New(o Options) (_ *Hub, err error) {
 	if o.policy == nil {
 		o.policy = func() (checker, error) { return guard.Load(o.Policy) }
@@ -114,13 +111,13 @@ func New(o Options) (_ *Hub, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Version = cmp.Or(o.Version, "(devel)") // clients want one
+	o.Version = cmp.Or(o.Version, "(devel)") // required by clients
 	h := &Hub{opts: o, log: o.Log, meter: o.metrics, catalog: &catalog{}}
-	config, policy, err := h.load()
+	config, policy, err := h.loadFiles()
 	if err != nil {
 		return nil, err
 	}
-	if h.lock, err = acquire(o.Lock); err != nil {
+	if h.lock, err = lockFile(o.Lock); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -131,25 +128,25 @@ func New(o Options) (_ *Hub, err error) {
 	if h.record, err = newRecord(o); err != nil {
 		return nil, err
 	}
-	if o.Lock != "" { // so no other hub of this name runs
+	if o.Lock != "" { // guarantees that no other hub of this name runs
 		sum := sha256.Sum256([]byte(o.Lock))
 		h.name = hex.EncodeToString(sum[:8])
 		if n := upstream.Sweep(h.name); n > 0 {
 			h.log.Warn("programs of an earlier hub do not end", "processes", n)
 		}
 	}
-	h.closing = sync.OnceValue(h.end)
+	h.closing = sync.OnceValue(h.endAll)
 	h.mcp = newMCP(h)
 	h.web = newWeb(h.mcp)
 	h.policy, h.naming = policy, config.Naming
 	for _, c := range config.Servers {
 		h.servers = append(h.servers, h.newServer(c))
 	}
-	h.warn(h.Warnings())
+	h.logProblems(h.Warnings())
 	return h, nil
 }
 
-func (h *Hub) load() (*Config, checker, error) {
+func (h *Hub) loadFiles() (*Config, checker, error) {
 	c, err := LoadConfig(h.opts.Config)
 	if err != nil {
 		return nil, nil, err
@@ -158,8 +155,8 @@ func (h *Hub) load() (*Config, checker, error) {
 	return c, p, err
 }
 
-// newMCP makes the server that clients see. What it can do is said in
-// middleware, because that changes with the servers behind.
+// newMCP returns the server that clients see. Middleware reports its capabilities, since they change with the servers
+// behind it.
 func newMCP(h *Hub) *mcp.Server {
 	s := mcp.NewServer(
 		&mcp.Implementation{Name: "browser-shell hub", Version: h.opts.Version},
@@ -170,7 +167,7 @@ func newMCP(h *Hub) *mcp.Server {
 				Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
 				Logging:   &mcp.LoggingCapabilities{},
 			},
-			CompletionHandler:  h.complete,
+			CompletionHandler:  h.forwardCompletion,
 			SubscribeHandler:   h.subscribe,
 			UnsubscribeHandler: h.unsubscribe,
 		},
@@ -179,80 +176,77 @@ func newMCP(h *Hub) *mcp.Server {
 	return s
 }
 
-// StartAll begins to start all servers and returns at once.
+// StartAll starts all servers and returns immediately.
 func (h *Hub) StartAll() error {
-	if err := h.record.note(audit.Start, "hub"); err != nil {
+	if err := h.record.recordEvent(audit.Start, "hub"); err != nil {
 		return err
 	}
-	for _, s := range h.all() {
+	for _, s := range h.listServers() {
 		s.up.Start()
 	}
 	return nil
 }
 
-// Serve answers on l until ctx ends; calls that run are ended then. So are the
-// servers: their end and that of the clients may take 2 s each, and both together
-// must not take longer.
+// Serve serves on l until ctx ends, and then ends the running calls and the servers. The servers and the clients may
+// take 2 s each, which is the limit for both together.
 func (h *Hub) Serve(ctx context.Context, l net.Listener) error {
 	return Serve(ctx, l, h.web.handler(), func() {
-		go func() { _ = h.Close() }() // the caller's own Close gives the error
+		go func() { _ = h.Close() }() // Serve's caller gets the error from its own Close
 	})
 }
 
-// Close ends all servers, with everything that they started. It takes 4 s at
-// most, even if a server can't be ended.
+// Close ends all servers with everything that they have started. It takes at most 4 s, even if a server can't be ended.
 func (h *Hub) Close() error { return h.closing() }
 
-func (h *Hub) end() error {
+func (h *Hub) endAll() error {
 	h.web.end()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 	defer cancel()
 	h.mu.Lock()
-	h.closed = true // so Reload starts nothing more
+	h.closed = true // Reload starts nothing any more
 	h.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		var wg sync.WaitGroup
 		for ss := range h.mcp.Sessions() {
-			wg.Go(func() { ss.Close() }) // it waits for its calls, which end with their servers
+			wg.Go(func() { ss.Close() }) // waits for its calls, which end with their servers
 		}
 		wg.Wait()
 	}()
-	err := h.stop(ctx, h.all())
-	h.changing.Lock() // a Reload stops others
+	err := h.stopServers(ctx, h.listServers())
+	h.changing.Lock() // a Reload may be stopping others
 	defer h.changing.Unlock()
 	select {
-	case <-ended: // and have written the audit log
+	case <-ended: // all have written the audit log
 	case <-ctx.Done():
 	}
-	return errors.Join(err, h.record.note(audit.Stop, "hub"), h.record.log.Close(), h.lock.Close())
+	return errors.Join(err, h.record.recordEvent(audit.Stop, "hub"), h.record.log.Close(), h.lock.Close())
 }
 
-// stopTime bounds the end of servers: of the 5 s that the hub has in all.
+// stopTime limits the end of servers, within the hub's total of 5 s.
 const stopTime = 4 * time.Second
 
-// stop ends servers, all at once.
-func (h *Hub) stop(ctx context.Context, servers []*server) error {
+// stopServers ends servers, all at once.
+func (h *Hub) stopServers(ctx context.Context, servers []*server) error {
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
-		wg.Go(func() { errs[i] = s.end(ctx) })
+		wg.Go(func() { errs[i] = s.endAll(ctx) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// Reload reads both files again. Servers whose entry is the same run on
-// untouched; of a broken file nothing is taken.
+// Reload reads both files again. Servers with an unchanged entry keep running; if a file is invalid, nothing changes.
 func (h *Hub) Reload() error {
 	h.changing.Lock()
 	defer h.changing.Unlock()
-	config, policy, err := h.load()
+	config, policy, err := h.loadFiles()
 	if err != nil {
 		return err
 	}
-	if err := h.record.note(audit.Reload, "hub"); err != nil {
+	if err := h.record.recordEvent(audit.Reload, "hub"); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -274,10 +268,10 @@ func (h *Hub) Reload() error {
 	h.policy, h.naming, h.servers = policy, config.Naming, next
 	h.mu.Unlock()
 	gone := slices.DeleteFunc(slices.Clone(old), func(s *server) bool { return slices.Contains(next, s) })
-	h.warn(h.Warnings())
+	h.logProblems(h.Warnings())
 	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 	defer cancel()
-	err = h.stop(ctx, gone) // first, since two of one kind may want the same port
+	err = h.stopServers(ctx, gone) // before the new ones, which may need the same port
 	h.mu.Lock()
 	if !h.closed {
 		for _, s := range fresh {
@@ -289,20 +283,20 @@ func (h *Hub) Reload() error {
 	return err
 }
 
-func (h *Hub) warn(problems []error) {
+func (h *Hub) logProblems(problems []error) {
 	for _, p := range problems {
 		h.log.Warn(p.Error())
 	}
 }
 
-func (h *Hub) all() []*server {
+func (h *Hub) listServers() []*server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.servers)
 }
 
-func (h *Hub) find(name string) (*server, bool) {
-	for _, s := range h.all() {
+func (h *Hub) findServer(name string) (*server, bool) {
+	for _, s := range h.listServers() {
 		if s.config.Name == name {
 			return s, true
 		}

@@ -104,7 +104,7 @@ func dial(t *testing.T, a net.Addr) net.Conn {
 	return c
 }
 
-// serve gives the address of a hub.
+// serve returns the address of a hub.
 func serve(t *testing.T) net.Addr {
 	t.Helper()
 	u, err := url.Parse(newTestHub(t, servers(t, "bare")).serve(t))

@@ -8,16 +8,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// verbosity orders the levels, the most verbose one first.
+// verbosity orders the levels, the most verbose first.
 var verbosity = []mcp.LoggingLevel{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// levels are what clients of the older era want to be logged.
+// levels holds the log levels that clients of the older era requested.
 type levels struct {
 	mu sync.Mutex
 	by map[*mcp.ServerSession]mcp.LoggingLevel
 }
 
-func (l *levels) set(ss *mcp.ServerSession, level mcp.LoggingLevel) {
+func (l *levels) setLevel(ss *mcp.ServerSession, level mcp.LoggingLevel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.by == nil {
@@ -26,20 +26,20 @@ func (l *levels) set(ss *mcp.ServerSession, level mcp.LoggingLevel) {
 	l.by[ss] = level
 }
 
-func (l *levels) drop(ss *mcp.ServerSession) {
+func (l *levels) dropSession(ss *mcp.ServerSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.by, ss)
 }
 
-func (l *levels) of(ss *mcp.ServerSession) mcp.LoggingLevel {
+func (l *levels) levelOf(ss *mcp.ServerSession) mcp.LoggingLevel {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.by[ss]
 }
 
-// most gives the most verbose level that anybody wants, "" if nobody does.
-func (l *levels) most(wanted mcp.LoggingLevel) mcp.LoggingLevel {
+// mostVerbose returns the most verbose requested level, or "" for none.
+func (l *levels) mostVerbose(wanted mcp.LoggingLevel) mcp.LoggingLevel {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	best := slices.Index(verbosity, wanted)
@@ -54,7 +54,7 @@ func (l *levels) most(wanted mcp.LoggingLevel) mcp.LoggingLevel {
 	return verbosity[best]
 }
 
-// levelOf is what a request wants to be logged.
+// levelOf returns the log level that a request asks for.
 func levelOf(meta mcp.Meta) mcp.LoggingLevel {
 	switch level := meta[mcp.MetaKeyLogLevel].(type) {
 	case mcp.LoggingLevel:
@@ -65,14 +65,14 @@ func levelOf(meta mcp.Meta) mcp.LoggingLevel {
 	return ""
 }
 
-// setLevel tells a server of the older era, which has one level for all, what
-// to log; go-sdk leaves out what a client doesn't want.
+// setLevel sets the log level of a server of the older era, which has one level for all; go-sdk filters for each
+// client.
 func (h *Hub) setLevel(ctx context.Context, session *mcp.ClientSession, f *flight, meta mcp.Meta) {
 	init := session.InitializeResult()
-	if newer(session) || init.Capabilities == nil || init.Capabilities.Logging == nil {
+	if isNewer(session) || init.Capabilities == nil || init.Capabilities.Logging == nil {
 		return
 	}
-	wanted := h.levels.most(levelOf(meta))
+	wanted := h.levels.mostVerbose(levelOf(meta))
 	f.mu.Lock()
 	same := wanted == "" || f.session == session && f.level == wanted
 	f.session, f.level = session, wanted

@@ -16,22 +16,21 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// shutdownTime bounds how long running calls may hold up an orderly end.
+// shutdownTime limits the wait for running calls at an orderly end.
 const shutdownTime = 2 * time.Second
 
-// Bounds on clients; how long a call may run is not theirs.
+// Limits for clients; a call's duration is limited elsewhere.
 const (
 	maxBody    = protocol.MaxFrame
 	maxClients = 2304             // connections; further ones wait to be accepted
 	headerTime = 5 * time.Second  // for a request's headers to arrive
 	readTime   = 30 * time.Second // for all of it
-	writeTime  = 30 * time.Second // for the client to take what was written to it
+	writeTime  = 30 * time.Second // for the client to read a write
 	idleTime   = 30 * time.Second // between two requests of a connection
 )
 
-// Listen opens host:port, or a unix socket for unix:/absolute/path, which its
-// owner and group may use (0660). Any other address but a literal loopback one
-// needs remote, because the endpoint asks for no credentials.
+// Listen opens host:port, or a unix socket for unix:/absolute/path, which its owner and group can use (0660). Any
+// address other than a literal loopback one requires remote, because the endpoint asks for no credentials.
 func Listen(address string, remote bool) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		l, err := admin.ListenUnix(path, 0o660)
@@ -50,8 +49,7 @@ func Listen(address string, remote bool) (net.Listener, error) {
 	return net.Listen("tcp", address)
 }
 
-// Serve answers on l until ctx ends. end is called first then, to end the
-// calls that still run.
+// Serve serves on l until ctx ends. It then calls end first, which must end the running calls.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, end func()) error {
 	srv := newServer(h, readTime, writeTime)
 	l = netutil.LimitListener(l, maxClients)
@@ -71,8 +69,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, end func()) erro
 	return nil
 }
 
-// newServer bounds how long a request may take to arrive and an answer to be
-// taken, not how long a call may run.
+// newServer returns a server that limits the time for a request to arrive and an answer to be read, not the duration of
+// a call.
 func newServer(h http.Handler, read, write time.Duration) *http.Server {
 	timely := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(&timed{w, http.NewResponseController(w), write}, r)
@@ -80,33 +78,32 @@ func newServer(h http.Handler, read, write time.Duration) *http.Server {
 	return &http.Server{Handler: timely, ReadHeaderTimeout: headerTime, ReadTimeout: read, IdleTimeout: idleTime, MaxHeaderBytes: 64 << 10}
 }
 
-// timed is a ResponseWriter that gives each write a deadline of its own.
-// http.Server's WriteTimeout would begin with the request.
+// timed is a ResponseWriter with a deadline for each write. http.Server's WriteTimeout would begin with the request.
 type timed struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	most    time.Duration
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (t *timed) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 func (t *timed) WriteHeader(status int) {
-	t.extend()
+	t.extendDeadline()
 	t.ResponseWriter.WriteHeader(status)
 }
 
 func (t *timed) Write(p []byte) (int, error) {
-	t.extend()
+	t.extendDeadline()
 	return t.ResponseWriter.Write(p)
 }
 
-// FlushError is for http.ResponseController.
+// FlushError supports http.ResponseController.
 func (t *timed) FlushError() error {
-	t.extend()
+	t.extendDeadline()
 	return t.control.Flush()
 }
 
-func (t *timed) extend() {
+func (t *timed) extendDeadline() {
 	_ = t.control.SetWriteDeadline(time.Now().Add(t.most)) // TCP connections have deadlines
 }

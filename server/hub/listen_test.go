@@ -39,7 +39,7 @@ func TestListenUnix(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	go func() { ended <- Serve(ctx, l, local(ok), func() {}) }()
+	go func() { ended <- Serve(ctx, l, refuseForeign(ok), func() {}) }()
 	client := &http.Client{Timeout: need.Patience, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}

@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// acquire takes the lock of a file until it is closed; the kernel gives it
-// back when the process ends in whatever way.
-func acquire(path string) (io.Closer, error) {
+// lockFile locks a file until it is closed; the kernel releases the lock when the process ends.
+func lockFile(path string) (io.Closer, error) {
 	if path == "" {
 		return io.NopCloser(nil), nil
 	}

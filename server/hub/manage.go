@@ -12,46 +12,46 @@ import (
 	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
-// What follows is for the management API.
+// The following methods serve the management API.
 var (
 	_ admin.Hub     = (*Hub)(nil)
 	_ admin.Careful = (*Hub)(nil)
 )
 
-// Servers tells the state of all, in the order of the file.
+// Servers returns the status of all servers, in the order of the file.
 func (h *Hub) Servers() []upstream.Status {
 	var list []upstream.Status
-	for _, s := range h.all() {
+	for _, s := range h.listServers() {
 		list = append(list, s.up.Status())
 	}
 	return list
 }
 
-// Server tells the state of one.
+// Server returns the status of one server.
 func (h *Hub) Server(name string) (upstream.Status, bool) {
-	s, ok := h.find(name)
+	s, ok := h.findServer(name)
 	if !ok {
 		return upstream.Status{}, false
 	}
 	return s.up.Status(), true
 }
 
-// Log gives what a server wrote last; nil if there is none of that name.
+// Log returns the last output of a server; nil if none has that name.
 func (h *Hub) Log(name string) []byte {
-	if s, ok := h.find(name); ok {
+	if s, ok := h.findServer(name); ok {
 		return s.up.Log()
 	}
 	return nil
 }
 
-func (h *Hub) must(name string) (*server, error) {
+func (h *Hub) findOpen(name string) (*server, error) {
 	h.mu.Lock()
 	closed := h.closed
 	h.mu.Unlock()
 	if closed {
 		return nil, errors.New("the hub is ending")
 	}
-	s, ok := h.find(name)
+	s, ok := h.findServer(name)
 	if !ok {
 		return nil, fmt.Errorf("there is no server %q in %s", name, h.opts.Config)
 	}
@@ -60,7 +60,7 @@ func (h *Hub) must(name string) (*server, error) {
 
 // Start starts one server.
 func (h *Hub) Start(name string) error {
-	s, err := h.must(name)
+	s, err := h.findOpen(name)
 	if err != nil {
 		return err
 	}
@@ -68,32 +68,31 @@ func (h *Hub) Start(name string) error {
 	return nil
 }
 
-// Stop ends one server until it is started again; its tools are not listed
-// then.
+// Stop ends one server until it is started again; its tools disappear from the list.
 func (h *Hub) Stop(ctx context.Context, name string) error {
-	s, err := h.must(name)
+	s, err := h.findOpen(name)
 	if err != nil {
 		return err
 	}
-	return s.stop(ctx)
+	return s.stopAll(ctx)
 }
 
 // Restart ends one server and starts it.
 func (h *Hub) Restart(ctx context.Context, name string) error {
-	s, err := h.must(name)
+	s, err := h.findOpen(name)
 	if err != nil {
 		return err
 	}
-	return s.restart(ctx)
+	return s.restartAll(ctx)
 }
 
-// AuditLog gives the log of calls, which Close closes.
+// AuditLog returns the log of calls, which Close closes.
 func (h *Hub) AuditLog() *audit.Log { return h.record.log }
 
-// Ready says what keeps the hub from serving everything as it should.
+// Ready returns the reason why the hub can't serve everything, or nil.
 func (h *Hub) Ready() error {
 	errs := []error{h.record.log.Ready()}
-	for _, s := range h.all() {
+	for _, s := range h.listServers() {
 		if st := s.up.Status(); st.State != upstream.Running {
 			errs = append(errs, fmt.Errorf("server %s is %s", st.Name, st.State))
 		}
@@ -103,20 +102,20 @@ func (h *Hub) Ready() error {
 	return errors.Join(append(errs, h.catalog.problems...)...)
 }
 
-// Warnings give the rules that hold for nothing.
+// Warnings returns the policy's rules that match nothing.
 func (h *Hub) Warnings() (errs []error) {
 	h.mu.Lock()
 	p := h.policy
 	h.mu.Unlock()
 	for _, name := range p.Servers() {
-		if _, ok := h.find(name); !ok {
+		if _, ok := h.findServer(name); !ok {
 			errs = append(errs, fmt.Errorf("%s has rules for server %q, which %s does not have: they hold for nothing", h.opts.Policy, name, h.opts.Config))
 		}
 	}
 	return errs
 }
 
-// Tools lists what the servers offer, also what the policy hides.
+// Tools returns the tools of all servers, including hidden ones.
 func (h *Hub) Tools() []admin.Tool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -411,7 +411,7 @@ func TestFollow(t *testing.T) {
 			if err := s.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: "test://new"}); err != nil {
 				t.Fatal(err)
 			}
-			server := h.all()[0]
+			server := h.listServers()[0]
 			until(t, "nobody follows", func() bool {
 				server.mu.Lock()
 				defer server.mu.Unlock()

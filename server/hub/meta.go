@@ -10,52 +10,51 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// newEra is the revision that has no sessions any more.
+// newEra is the first revision without sessions.
 const newEra = "2026-07-28"
 
-func older(ss *mcp.ServerSession) bool {
+func isOlder(ss *mcp.ServerSession) bool {
 	p := ss.InitializeParams()
 	return p != nil && p.ProtocolVersion < newEra
 }
 
-func newer(session *mcp.ClientSession) bool {
+func isNewer(session *mcp.ClientSession) bool {
 	r := session.InitializeResult()
 	return r != nil && r.ProtocolVersion >= newEra
 }
 
-// upstreamMeta is a request's _meta for the server: in the newer era each
-// request says who the client is and what it can do. A program that the hub
-// started is told who calls, a server elsewhere is not.
+// upstreamMeta returns a request's _meta for the server: in the newer era each request describes the client and its
+// capabilities. Only a program that the hub started learns the caller.
 func (h *Hub) upstreamMeta(ctx context.Context, s *server, session *mcp.ClientSession, ss *mcp.ServerSession, meta mcp.Meta) mcp.Meta {
 	m := maps.Clone(meta)
 	if m == nil {
 		m = mcp.Meta{}
 	}
-	delete(m, audit.MetaCaller) // a client does not say who it is
+	delete(m, audit.MetaCaller) // clients can't name the caller
 	if s.config.Command != "" {
-		// Each end is told once. A program that doesn't hear of one bounds the idle time of what it has.
+		// Each end is reported once. A program that misses one limits the idle time of its sessions.
 		ended, ends := h.web.sessions.endedSince(s.toldEnds.Load())
 		s.toldEnds.Store(ends)
 		m[audit.MetaCaller] = callerFrom(ctx).MetaWith(ended)
 	}
-	if p := ss.InitializeParams(); older(ss) {
+	if p := ss.InitializeParams(); isOlder(ss) {
 		m[mcp.MetaKeyClientCapabilities] = capabilitiesOf(p)
 		if p.ClientInfo != nil {
 			m[mcp.MetaKeyClientInfo] = p.ClientInfo
 		}
-		if level := h.levels.of(ss); level != "" {
+		if level := h.levels.levelOf(ss); level != "" {
 			m[mcp.MetaKeyLogLevel] = level
 		}
 	}
-	if newer(session) {
+	if isNewer(session) {
 		m[mcp.MetaKeyProtocolVersion] = session.InitializeResult().ProtocolVersion
 	}
 	return m
 }
 
-// strip removes what a server of the older era would take for the newer one.
-func strip(session *mcp.ClientSession, m mcp.Meta) mcp.Meta {
-	if !newer(session) {
+// stripNewEra removes fields that would make a server of the older era assume the newer one.
+func stripNewEra(session *mcp.ClientSession, m mcp.Meta) mcp.Meta {
+	if !isNewer(session) {
 		for _, key := range []string{mcp.MetaKeyProtocolVersion, mcp.MetaKeyClientInfo, mcp.MetaKeyClientCapabilities, mcp.MetaKeyLogLevel} {
 			delete(m, key)
 		}
@@ -63,8 +62,7 @@ func strip(session *mcp.ClientSession, m mcp.Meta) mcp.Meta {
 	return m
 }
 
-// capabilitiesOf gives a client's capabilities as they go over the wire, which
-// go-sdk's type does not of itself: it always has roots.
+// capabilitiesOf returns a client's capabilities in wire form; go-sdk's type always includes roots.
 func capabilitiesOf(p *mcp.InitializeParams) map[string]any {
 	m := map[string]any{}
 	if p.Capabilities == nil {

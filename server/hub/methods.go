@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Methods that a server of any revision has, and those of them that are nothing without params.
+// Methods of servers of all revisions, and those of them that require params.
 var (
 	requestMethods = []string{
 		"completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list", "resources/list",
@@ -24,10 +24,10 @@ var (
 	}
 )
 
-// refuse answers a frame of the older era that go-sdk would answer with 400 and a text, which clients don't take for an answer
-// to their request; it reports whether it did. status is that of an answer.
-func refuse(w http.ResponseWriter, body []byte, status int) bool {
-	var frame map[string]json.RawMessage // a struct would take Method too
+// refuseFrame answers a frame of the older era that go-sdk would answer with 400 and plain text, which clients don't
+// recognize as an answer. It reports whether it did. status is the HTTP status of an answer.
+func refuseFrame(w http.ResponseWriter, body []byte, status int) bool {
+	var frame map[string]json.RawMessage // a struct would also accept Method
 	if json.Unmarshal(body, &frame) != nil || frame["method"] == nil {
 		return false
 	}
@@ -47,7 +47,7 @@ func refuse(w http.ResponseWriter, body []byte, status int) bool {
 	default:
 		err.Code, err.Message = jsonrpc.CodeInvalidParams, "params are missing"
 	}
-	if !call { // nothing answers a notification; one of a later revision is no error
+	if !call { // notifications have no answer; one of a later revision is not an error
 		status = http.StatusBadRequest
 		if err.Code == jsonrpc.CodeMethodNotFound {
 			status = http.StatusAccepted

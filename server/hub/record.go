@@ -17,8 +17,7 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// record writes the audit log: a line a call, before its answer leaves. No
-// argument is in it.
+// record writes the audit log: one line per call, before its answer leaves. It contains no arguments.
 type record struct {
 	log      *audit.Log
 	redactor *output.Redactor
@@ -36,12 +35,12 @@ func newRecord(o Options) (*record, error) {
 	return &record{log, redactor}, nil
 }
 
-// note records an event that is no call.
-func (r *record) note(event, what string) error {
+// recordEvent records an event that is not a call.
+func (r *record) recordEvent(event, what string) error {
 	return r.log.Finish(audit.Record{Event: event, Note: what})
 }
 
-// line is a call that is being recorded.
+// line is the record of a running call.
 type line struct {
 	record *record
 	since  time.Time
@@ -51,11 +50,11 @@ type line struct {
 // traceparent is version-trace-parent-flags (W3C Trace Context, section 3.2).
 var traceparent = lazyregexp.New(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// begin is given no server if the tool is of none.
-func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {
+// beginLine starts the record of a call; server is nil for an unknown tool.
+func (r *record) beginLine(ctx context.Context, ss *mcp.ServerSession, s *server, meta mcp.Meta) *line {
 	l := &line{record: r, since: time.Now()}
 	c := callerFrom(ctx)
-	l.RequestID, l.Subject = c.RequestID, c.Subject // not redacted: they are the gate's words, such as key:1a2b3c4d
+	l.RequestID, l.Subject = c.RequestID, c.Subject // from the gate, so not redacted: for instance key:1a2b3c4d
 	l.ClientName, l.ClientVersion = r.redactor.String(c.ClientName), r.redactor.String(c.ClientVersion)
 	if s != nil {
 		l.Note = "server " + s.config.Name
@@ -63,7 +62,7 @@ func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, me
 	if p := ss.InitializeParams(); p != nil {
 		l.Protocol = r.redactor.String(p.ProtocolVersion)
 	}
-	l.Session = hashOf(ss.ID())
+	l.Session = hashSession(ss.ID())
 	if s, ok := meta["traceparent"].(string); ok {
 		if m := traceparent.FindStringSubmatch(s); m != nil {
 			l.TraceID = m[1]
@@ -72,8 +71,8 @@ func (r *record) begin(ctx context.Context, ss *mcp.ServerSession, s *server, me
 	return l
 }
 
-// end writes the line. It gives err, or why it could not be written.
-func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
+// writeLine writes the line. It returns err, or the error of writing.
+func (l *line) writeLine(res *mcp.CallToolResult, rule string, err error) error {
 	l.Event, l.Decision, l.Rule = audit.ToolFinished, "allow", rule
 	l.DurationMS = time.Since(l.since).Milliseconds()
 	if rule != "" {
@@ -92,11 +91,11 @@ func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
 		l.ExitCode = max(l.ExitCode, 1)
 		if name, ok := res.Meta["name"].(string); ok && (rule != "" || res.Meta["rule"] != nil) {
 			l.ErrorName = l.record.redactor.String(fmt.Sprintf("%.64s", name))
-			l.Refused = true // by the server, whose own line says more
+			l.Refused = true // by the server, whose own line has the details
 		}
 	}
 	if res != nil {
-		l.BytesOut = size(res)
+		l.BytesOut = textSize(res)
 	}
 	write := l.record.log.Finish
 	if l.Refused {
@@ -108,8 +107,8 @@ func (l *line) end(res *mcp.CallToolResult, rule string, err error) error {
 	return err
 }
 
-// size is about how much text a result has.
-func size(res *mcp.CallToolResult) int {
+// textSize returns the approximate length of a result's text.
+func textSize(res *mcp.CallToolResult) int {
 	n := 0
 	for _, c := range res.Content {
 		switch c := c.(type) {

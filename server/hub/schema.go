@@ -8,11 +8,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxChecked bounds a schema, and the arguments that are checked against it, in bytes.
+// maxChecked limits a schema, and the arguments checked against it, in bytes.
 const maxChecked = 64 << 10
 
-// compileSchema returns what checks a tool's arguments, or nil if the server has to do it by itself: the schema is too
-// large, of a draft that is not known, or has references. Nothing is ever fetched, and a reference may lead to itself.
+// compileSchema returns a checker for a tool's arguments. It returns nil if only the server can check them: the schema
+// is too large, of an unknown draft, or has references. Nothing is ever fetched, and a reference may be recursive.
 func compileSchema(t *mcp.Tool) *jsonschema.Resolved {
 	text, err := json.Marshal(t.InputSchema)
 	if err != nil || len(text) > maxChecked || strings.Contains(string(text), `Ref"`) || strings.Contains(string(text), `"$ref"`) {
@@ -32,7 +32,7 @@ func compileSchema(t *mcp.Tool) *jsonschema.Resolved {
 	return resolved
 }
 
-// checkArguments returns a failure for arguments that the tool's inputSchema does not admit.
+// checkArguments returns a failure for arguments that violate the tool's inputSchema.
 func (t *tool) checkArguments(arguments json.RawMessage) *failure {
 	if len(arguments) > maxChecked {
 		return nil
@@ -44,7 +44,7 @@ func (t *tool) checkArguments(arguments json.RawMessage) *failure {
 	value := any(map[string]any{})
 	if len(arguments) > 0 {
 		if json.Unmarshal(arguments, &value) != nil {
-			return nil // the guard has seen that it is JSON
+			return nil // the guard has checked that it is JSON
 		}
 	}
 	if value == nil { // null
@@ -53,14 +53,14 @@ func (t *tool) checkArguments(arguments json.RawMessage) *failure {
 	if err := schema.Validate(value); err != nil {
 		return &failure{
 			name: "INVALID_ARGUMENTS", rule: "arguments.schema",
-			text: "the arguments of " + t.alias + " do not fit its inputSchema: " + short(err.Error()) + "; see tools/list",
+			text: "the arguments of " + t.alias + " do not fit its inputSchema: " + shorten(err.Error()) + "; see tools/list",
 		}
 	}
 	return nil
 }
 
-// short cuts a text that may quote an argument.
-func short(s string) string {
+// shorten truncates a text that may quote an argument.
+func shorten(s string) string {
 	if len(s) > 300 {
 		s = strings.ToValidUTF8(s[:300], "") + "…"
 	}

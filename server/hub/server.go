@@ -16,36 +16,36 @@ import (
 )
 
 const (
-	listTime  = 30 * time.Second // for a server to tell what it offers
-	listAgain = 5 * time.Second  // until it is asked again, if it doesn't
+	listTime  = 30 * time.Second // for a server to list its offer
+	listAgain = 5 * time.Second  // until the next attempt after a failure
 )
 
-// server is one server behind the hub, with the calls that it runs.
+// server is one server behind the hub, with its running calls.
 type server struct {
 	hub    *Hub
 	config Server
 	up     *upstream.Server
-	flight flight // of up
+	flight flight // of the shared process
 
 	made    time.Time
 	settled chan struct{} // closed when the first start has succeeded or failed
 	settle  func()
-	changed chan kinds // the lists are to be read again; which the server says have changed
+	changed chan kinds // lists to read again, and which of them the server reported as changed
 	done    chan struct{}
 	finish  func()
 
-	restarting atomic.Bool  // so that its tools stay meanwhile
-	toldEnds   atomic.Int64 // of how many sessions' ends its program was told
+	restarting atomic.Bool  // keeps its tools listed meanwhile
+	toldEnds   atomic.Int64 // number of session ends reported to its program
 
 	mu         sync.Mutex
 	ended      bool
 	offer      offer
-	own        map[*mcp.ServerSession]*process // of sessions; nil: it had none and shares the one of all
+	own        map[*mcp.ServerSession]*process // of sessions; nil: the session shares the common process
 	subscribed subscriptions
 	following  *mcp.ClientSession // where they were made
 }
 
-// process is one that a client's session has for itself.
+// process is a process for one client's session.
 type process struct {
 	up      *upstream.Server
 	flight  flight
@@ -54,8 +54,8 @@ type process struct {
 	used    time.Time
 }
 
-// offer is what a server has. It stays while the server is down, so that a
-// call says that it is down, and not that there is no such tool.
+// offer is everything that a server offers. It remains while the server is down, so that a call gets that reason
+// instead of an unknown tool.
 type offer struct {
 	capabilities *mcp.ServerCapabilities // nil: not known yet
 	instructions string
@@ -69,8 +69,8 @@ func (h *Hub) newServer(c Server) *server {
 	s := &server{hub: h, config: c, made: time.Now(), settled: make(chan struct{}), changed: make(chan kinds, 1), done: make(chan struct{})}
 	s.settle = sync.OnceFunc(func() { close(s.settled) })
 	s.finish = sync.OnceFunc(func() { close(s.done) })
-	s.up = upstream.New(c.Config, s.options(&s.flight, s.onState))
-	go s.follow()
+	s.up = upstream.New(c.Config, s.clientOptions(&s.flight, s.onState))
+	go s.followOffer()
 	return s
 }
 
@@ -78,14 +78,14 @@ func (h *Hub) newServer(c Server) *server {
 func (s *server) onState(st upstream.Status) {
 	switch st.State {
 	case upstream.Running, upstream.Stopped:
-		s.again(0)
+		s.requestRefresh(0)
 	case upstream.Error:
 		s.settle()
 	}
 }
 
-// again has the lists read once more.
-func (s *server) again(said kinds) {
+// requestRefresh requests another reading of the lists.
+func (s *server) requestRefresh(said kinds) {
 	for {
 		select {
 		case s.changed <- said:
@@ -96,19 +96,19 @@ func (s *server) again(said kinds) {
 	}
 }
 
-// follow keeps the offer up to date until the server is no more.
-func (s *server) follow() {
+// followOffer keeps the offer up to date until the server is removed.
+func (s *server) followOffer() {
 	for {
 		select {
 		case said := <-s.changed:
-			s.up.Try("its lists", func() { s.refresh(said) })
+			s.up.Try("its lists", func() { s.refreshOffer(said) })
 		case <-s.done:
 			return
 		}
 	}
 }
 
-func (s *server) refresh(said kinds) {
+func (s *server) refreshOffer(said kinds) {
 	session, err := s.up.Session()
 	if err != nil {
 		var down *upstream.DownError
@@ -119,11 +119,11 @@ func (s *server) refresh(said kinds) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), listTime)
 	defer cancel()
-	o, err := list(ctx, session)
+	o, err := readOffer(ctx, session)
 	if err != nil {
 		s.hub.log.Warn("a server does not say what it offers", "server", s.config.Name, "error", err)
 		s.settle()
-		time.AfterFunc(listAgain, func() { s.again(said) })
+		time.AfterFunc(listAgain, func() { s.requestRefresh(said) })
 		return
 	}
 	s.setOffer(o, said)
@@ -136,18 +136,17 @@ func (s *server) setOffer(o offer, said kinds) {
 	s.mu.Lock()
 	s.offer = o
 	s.mu.Unlock()
-	s.hub.forget(s, said)
+	s.hub.forgetShown(s, said)
 	s.hub.publish()
 }
 
-// maxOffer bounds each list of a server.
+// maxOffer limits each list of a server.
 const maxOffer = 5000
 
 var errTooMuch = errors.New("it offers more than 5000 of a kind")
 
-// list reads what a server offers. Most that it says it can do has a list; a
-// server that has none of a kind is not asked for it.
-func list(ctx context.Context, session *mcp.ClientSession) (offer, error) {
+// readOffer reads a server's offer. It requests only lists that match the server's capabilities.
+func readOffer(ctx context.Context, session *mcp.ClientSession) (offer, error) {
 	init := session.InitializeResult()
 	o := offer{capabilities: init.Capabilities, instructions: init.Instructions}
 	if o.capabilities == nil {
@@ -176,7 +175,7 @@ func list(ctx context.Context, session *mcp.ClientSession) (offer, error) {
 		}
 		for t, e := range session.ResourceTemplates(ctx, nil) {
 			if e != nil {
-				break // a server without templates need not know the method
+				break // a server without templates may lack the method
 			}
 			if o.templates, err = add(o.templates, t, e); err != nil {
 				return o, err
@@ -198,24 +197,24 @@ func add[T any](list []*T, item *T, err error) ([]*T, error) {
 	return append(list, item), nil
 }
 
-// maxOwn bounds the processes that sessions have for themselves, of one server.
+// maxOwn limits the session-owned processes of one server.
 const maxOwn = 8
 
-// session gives the live session for a client, and what ends the use of it. A
-// process of its own is waited for, since the client's own call starts it.
-func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.ClientSession, _ *flight, done func(), err error) {
-	if !s.alone(ss) {
-		return s.shared()
+// findSession returns the live session for a client, and a function that ends its use. It waits for a session-owned
+// process, which the client's own call starts.
+func (s *server) findSession(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.ClientSession, _ *flight, done func(), err error) {
+	if !s.needsOwn(ss) {
+		return s.sharedSession()
 	}
 	if st := s.up.Status().State; st == upstream.Stopped {
 		return nil, nil, nil, &upstream.DownError{Name: s.config.Name, State: st}
 	}
-	p, err := s.processOf(ss)
+	p, err := s.ownProcess(ss)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	if p == nil {
-		return s.shared()
+		return s.sharedSession()
 	}
 	session, err := p.up.Await(ctx)
 	s.mu.Lock()
@@ -226,12 +225,12 @@ func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.Cli
 		if p.ran || s.config.PerSession != nil || ctx.Err() != nil {
 			return nil, nil, nil, err
 		}
-		// The server may be one that there can be only one of, or that knows the newer era only.
+		// The server may be a singleton, or may support the newer era only.
 		if s.own[ss] == p {
 			s.own[ss] = nil
-			go s.endOwn(p) //nolint:gosec // it ends whether or not this client waits
+			go s.endOwn(p) //nolint:gosec // must end even if this client leaves
 		}
-		return s.shared()
+		return s.sharedSession()
 	}
 	return session, &p.flight, func() {
 		s.mu.Lock()
@@ -241,14 +240,14 @@ func (s *server) session(ctx context.Context, ss *mcp.ServerSession) (_ *mcp.Cli
 	}, nil
 }
 
-func (s *server) shared() (*mcp.ClientSession, *flight, func(), error) {
+func (s *server) sharedSession() (*mcp.ClientSession, *flight, func(), error) {
 	session, err := s.up.Session()
 	return session, &s.flight, func() {}, err
 }
 
-// alone tells whether a session is to have a process of its own.
-func (s *server) alone(ss *mcp.ServerSession) bool {
-	if s.config.Command == "" || !stateful(ss) {
+// needsOwn reports whether a session needs a process of its own.
+func (s *server) needsOwn(ss *mcp.ServerSession) bool {
+	if s.config.Command == "" || !isStateful(ss) {
 		return false
 	}
 	if s.config.PerSession != nil {
@@ -258,15 +257,15 @@ func (s *server) alone(ss *mcp.ServerSession) bool {
 	return c.Sampling != nil || c.Elicitation != nil
 }
 
-// stateful tells whether a client has a session of the older era, which it can
-// be asked things in. go-sdk makes up one for a request without a session.
-func stateful(ss *mcp.ServerSession) bool {
+// isStateful reports whether a client has a session of the older era, in which it can receive requests. go-sdk invents
+// one for a request without a session.
+func isStateful(ss *mcp.ServerSession) bool {
 	p := ss.InitializeParams()
-	return older(ss) && p.Capabilities != nil
+	return isOlder(ss) && p.Capabilities != nil
 }
 
-// processOf gives nil to a session that shares the process of all.
-func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
+// ownProcess returns the session's own process; nil if it shares the common one.
+func (s *server) ownProcess(ss *mcp.ServerSession) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -277,23 +276,23 @@ func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
 		if s.own == nil {
 			s.own = map[*mcp.ServerSession]*process{}
 		}
-		full := s.processes() >= maxOwn
+		full := s.countProcesses() >= maxOwn
 		switch {
-		case full && s.config.PerSession == nil: // for good: it may begin something there
-		case full && !s.evict():
+		case full && s.config.PerSession == nil: // the decision is final: its state would be there
+		case full && !s.evictIdlest():
 			return nil, &failure{
 				name: "SERVER_BUSY", rule: "server.sessions", retryable: true,
 				text: fmt.Sprintf("%d sessions are at work at server %s, each with a process of its own", maxOwn, s.config.Name),
 			}
 		default:
 			p = &process{}
-			o := s.options(&p.flight, nil)
+			o := s.clientOptions(&p.flight, nil)
 			o.Sending = []mcp.Middleware{noDiscover}
 			p.up = upstream.New(s.config.Config, o)
 			p.up.Start()
 		}
 		s.own[ss] = p
-		s.hub.watch(ss)
+		s.hub.cleanUpAfter(ss)
 	}
 	if p != nil {
 		p.running++
@@ -301,8 +300,8 @@ func (s *server) processOf(ss *mcp.ServerSession) (*process, error) {
 	return p, nil
 }
 
-// processes counts; s.mu is held.
-func (s *server) processes() (n int) {
+// countProcesses returns the number of processes; the caller holds s.mu.
+func (s *server) countProcesses() (n int) {
 	for _, p := range s.own {
 		if p != nil {
 			n++
@@ -311,9 +310,9 @@ func (s *server) processes() (n int) {
 	return n
 }
 
-// evict ends the session that was idle longest, with its process: without the
-// process, what the client has built up in it is lost, and it must know.
-func (s *server) evict() bool {
+// evictIdlest ends the longest idle session together with its process: the client's state is lost with the process, and
+// the client must learn that.
+func (s *server) evictIdlest() bool {
 	var idle *mcp.ServerSession
 	for ss, p := range s.own {
 		if p != nil && p.running == 0 && (idle == nil || p.used.Before(s.own[idle].used)) {
@@ -340,8 +339,7 @@ func (s *server) endOwn(p *process) {
 	}
 }
 
-// noDiscover makes a session one of the older era: the client takes an error
-// for a server that knows no newer one.
+// noDiscover forces the older era: on an error the client assumes a server without the newer one.
 func noDiscover(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "server/discover" {
@@ -351,8 +349,8 @@ func noDiscover(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// stop ends all processes of the server.
-func (s *server) stop(ctx context.Context) error {
+// stopAll ends all processes of the server.
+func (s *server) stopAll(ctx context.Context) error {
 	s.mu.Lock()
 	own := slices.DeleteFunc(slices.Collect(maps.Values(s.own)), func(p *process) bool { return p == nil })
 	clear(s.own)
@@ -367,21 +365,21 @@ func (s *server) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (s *server) restart(ctx context.Context) error {
+func (s *server) restartAll(ctx context.Context) error {
 	s.restarting.Store(true)
 	defer s.restarting.Store(false)
-	if err := s.stop(ctx); err != nil {
+	if err := s.stopAll(ctx); err != nil {
 		return err
 	}
 	return s.up.Restart(ctx)
 }
 
-// end is for a server that the hub has no more.
-func (s *server) end(ctx context.Context) error {
+// endAll ends a server that the hub no longer has.
+func (s *server) endAll(ctx context.Context) error {
 	defer s.settle()
 	defer s.finish()
 	s.mu.Lock()
 	s.ended = true
 	s.mu.Unlock()
-	return s.stop(ctx)
+	return s.stopAll(ctx)
 }

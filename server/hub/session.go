@@ -10,15 +10,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Bounds on sessions of the older era.
+// Limits for sessions of the older era.
 const (
 	maxSessions = 1024
 	sessionIdle = 30 * time.Minute // without a request; an open stream is none
 )
 
-// sessions knows which sessions there are, whose they are and how long they
-// have been idle. When there are too many one makes room that nobody misses,
-// so that clients which never say goodbye can't keep others out.
+// sessions holds the sessions with their owners and idle times. If there are too many, one that nobody misses makes
+// room, so that abandoned sessions can't keep clients out.
 type sessions struct {
 	delete func(id string)
 
@@ -29,35 +28,35 @@ type sessions struct {
 }
 
 type use struct {
-	caller  string // of initialize; to others it doesn't exist
+	caller  string // of initialize; invisible to others
 	last    time.Time
 	used    bool // after initialize
 	running int  // requests
 }
 
-// idleEnough is how long a session that was used must be idle to make room for another.
+// idleEnough is the idle time after which a used session may make room for another.
 const idleEnough = 5 * time.Minute
 
-// end forgets a session; s.mu is held.
-func (s *sessions) end(id string) {
+// removeSession removes a session; the caller holds s.mu.
+func (s *sessions) removeSession(id string) {
 	delete(s.by, id)
 	s.ends++
-	if s.ended = append(s.ended, hashOf(id)); len(s.ended) > maxSessions {
+	if s.ended = append(s.ended, hashSession(id)); len(s.ended) > maxSessions {
 		s.ended = s.ended[1:]
 	}
 }
 
-// endedSince lists the sessions that ended after the first n, and how many have by now: what the tools have for their clients
-// is nobody's any more.
+// endedSince returns the sessions that have ended after the first n, and the total. The tools' state for their clients
+// is abandoned.
 func (s *sessions) endedSince(n int64) (list []string, ends int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.ended[max(0, int64(len(s.ended))-(s.ends-n)):]), s.ends
 }
 
-// begin serves an initialize.
-func (s *sessions) begin(next http.Handler, w *stream, r *http.Request) {
-	if !s.room() {
+// serveInitialize serves an initialize.
+func (s *sessions) serveInitialize(next http.Handler, w *stream, r *http.Request) {
+	if !s.makeRoom() {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many sessions are at work; try again", http.StatusServiceUnavailable)
 		return
@@ -75,9 +74,9 @@ func (s *sessions) begin(next http.Handler, w *stream, r *http.Request) {
 	next.ServeHTTP(w, r)
 }
 
-// room ends a session if there is no place for another: one that nothing was asked in since its initialize, or else the one
-// that was idle longest, and long enough. It is false if there is none.
-func (s *sessions) room() bool {
+// makeRoom ends a session if there is no place for another: one without a request since its initialize, or else the
+// longest idle one, if it is idle long enough. It returns false if there is none.
+func (s *sessions) makeRoom() bool {
 	s.mu.Lock()
 	var oldest string
 	for id, u := range s.by {
@@ -85,15 +84,15 @@ func (s *sessions) room() bool {
 		switch {
 		case u.running > 0:
 		case idle > sessionIdle: // go-sdk has ended it
-			s.end(id)
+			s.removeSession(id)
 		case u.used && idle < idleEnough:
-		case oldest == "" || u.before(s.by[oldest]):
+		case oldest == "" || u.goesBefore(s.by[oldest]):
 			oldest = id
 		}
 	}
 	full := len(s.by) >= maxSessions
 	if full && oldest != "" {
-		s.end(oldest)
+		s.removeSession(oldest)
 	}
 	s.mu.Unlock()
 	if full && oldest != "" {
@@ -102,28 +101,28 @@ func (s *sessions) room() bool {
 	return !full || oldest != ""
 }
 
-// before reports whether u makes room rather than v.
-func (u *use) before(v *use) bool {
+// goesBefore reports whether u makes room before v.
+func (u *use) goesBefore(v *use) bool {
 	if u.used != v.used {
 		return v.used
 	}
 	return u.last.Before(v.last)
 }
 
-// serve serves a request of a session. A stream alone keeps none alive.
-func (s *sessions) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
+// serveSession serves a request of a session. A stream alone doesn't keep a session alive.
+func (s *sessions) serveSession(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerSession)
 	s.mu.Lock()
 	u := s.by[id]
 	if u != nil && u.caller != r.Header.Get(headerCaller) {
-		u = nil // another's key
+		u = nil // owned by another key
 	}
 	if u != nil && r.Method == http.MethodPost {
 		u.running++
 	}
 	s.mu.Unlock()
 	if u == nil {
-		http.Error(w, "session not found", http.StatusNotFound) // the client begins another then
+		http.Error(w, "session not found", http.StatusNotFound) // makes the client begin another
 		return
 	}
 	next.ServeHTTP(w, r)
@@ -135,12 +134,11 @@ func (s *sessions) serve(next http.Handler, w http.ResponseWriter, r *http.Reque
 		u.used = true
 		u.last = time.Now()
 	case http.MethodDelete:
-		s.end(id)
+		s.removeSession(id)
 	}
 }
 
-// oldSSE is the transport of revision 2024-11-05: a stream for the answers,
-// and requests that name it in the query.
+// oldSSE is the transport of revision 2024-11-05: a stream for the answers, and requests that name it in the query.
 type oldSSE struct {
 	mu sync.Mutex
 	by map[string]oldStream
@@ -148,11 +146,11 @@ type oldSSE struct {
 
 type oldStream struct {
 	*mcp.SSEServerTransport
-	caller string // to others it doesn't exist
+	caller string // invisible to others
 }
 
-// open serves a stream until its client or the session ends.
-func (o *oldSSE) open(server *mcp.Server, w http.ResponseWriter, r *http.Request) {
+// serveStream serves a stream until its client or the session ends.
+func (o *oldSSE) serveStream(server *mcp.Server, w http.ResponseWriter, r *http.Request) {
 	id := rand.Text()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
@@ -185,8 +183,8 @@ func (o *oldSSE) open(server *mcp.Server, w http.ResponseWriter, r *http.Request
 	}
 }
 
-// post serves a request of a stream.
-func (o *oldSSE) post(w http.ResponseWriter, r *http.Request) {
+// servePost serves a request of a stream.
+func (o *oldSSE) servePost(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	t := o.by[r.URL.Query().Get("sessionId")]
 	o.mu.Unlock()

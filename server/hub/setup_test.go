@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/hub/guard"
 )
 
@@ -117,7 +118,7 @@ func (h *testHub) write(t testing.TB, config string) {
 	}
 }
 
-// serve gives the endpoint.
+// serve returns the endpoint.
 func (h *testHub) serve(t testing.TB) string {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", false)
@@ -157,7 +158,7 @@ func entryOf(t testing.TB, kind string) map[string]any {
 	return map[string]any{"command": program, "env": map[string]string{childVar: kind}}
 }
 
-// with gives a configuration of one child with more keys.
+// with returns a configuration of one child with more keys.
 func with(t testing.TB, kind string, more map[string]any) string {
 	t.Helper()
 	e := entryOf(t, kind)
@@ -184,7 +185,7 @@ func client(t testing.TB, url, revision string, o *mcp.ClientOptions) *mcp.Clien
 	return s
 }
 
-// run gives the text of a tool's answer.
+// run returns the text of a tool's answer.
 func run(t testing.TB, s *mcp.ClientSession, tool string, args any) (string, *mcp.CallToolResult) {
 	t.Helper()
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
@@ -220,13 +221,7 @@ func names(t testing.TB, s *mcp.ClientSession) []string {
 // until waits for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	late := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(late) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	need.Eventually(t, ok, func() string { return "waited in vain: " + what })
 }
 
 func exists(path string) bool {

@@ -10,29 +10,29 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxSubscribed bounds the resources that clients follow at one server.
+// maxSubscribed limits the resources that clients follow at one server.
 const maxSubscribed = 1024
 
-// subscriptions are who follows which resource of a server.
+// subscriptions holds the clients that follow each resource of a server.
 type subscriptions map[string]map[*mcp.ServerSession]bool
 
 // subscribe follows a resource at its server when the first client does.
 func (h *Hub) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	uri := req.Params.URI
-	s := h.owner(uri)
+	s := h.findOwner(uri)
 	if s == nil {
 		return mcp.ResourceNotFoundError(uri)
 	}
-	if err := h.admits(ctx, s, req.Session, req.Params.Meta, uri); err != nil {
+	if err := h.admitText(ctx, s, req.Session, req.Params.Meta, uri); err != nil {
 		return err
 	}
 	session, err := s.up.Session()
 	if err != nil {
-		return h.failed(ctx, s, err)
+		return h.clientError(ctx, s, err)
 	}
 	if !s.follows(uri) {
 		if err := session.Subscribe(ctx, &mcp.SubscribeParams{URI: uri}); err != nil {
-			return h.failed(ctx, s, err)
+			return h.clientError(ctx, s, err)
 		}
 	}
 	s.mu.Lock()
@@ -49,7 +49,7 @@ func (h *Hub) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 		s.subscribed[uri] = who
 	}
 	who[req.Session] = true
-	h.watch(req.Session)
+	h.cleanUpAfter(req.Session)
 	return nil
 }
 
@@ -60,14 +60,14 @@ func (s *server) follows(uri string) bool {
 }
 
 func (h *Hub) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
-	for _, s := range h.all() {
-		s.leave(req.Params.URI, req.Session)
+	for _, s := range h.listServers() {
+		s.leaveResource(req.Params.URI, req.Session)
 	}
 	return nil
 }
 
-// leave stops following a resource when the last client does.
-func (s *server) leave(uri string, ss *mcp.ServerSession) {
+// leaveResource unsubscribes from a resource when the last client does.
+func (s *server) leaveResource(uri string, ss *mcp.ServerSession) {
 	s.mu.Lock()
 	who := s.subscribed[uri]
 	was := len(who)
@@ -91,37 +91,37 @@ func (s *server) leave(uri string, ss *mcp.ServerSession) {
 	}
 }
 
-// watch sees to what a session leaves: its client may go without a word.
-func (h *Hub) watch(ss *mcp.ServerSession) {
+// cleanUpAfter cleans up after a session, since its client may leave without a word.
+func (h *Hub) cleanUpAfter(ss *mcp.ServerSession) {
 	if _, known := h.watched.LoadOrStore(ss, true); known {
 		return
 	}
 	go func() {
 		_ = ss.Wait() // how it ended is the client's affair
 		h.watched.Delete(ss)
-		h.levels.drop(ss)
-		for _, s := range h.all() {
-			s.left(ss)
+		h.levels.dropSession(ss)
+		for _, s := range h.listServers() {
+			s.dropSession(ss)
 		}
 	}()
 }
 
-// left frees what the server has for a session that is over.
-func (s *server) left(ss *mcp.ServerSession) {
+// dropSession frees the server's resources for a session that has ended.
+func (s *server) dropSession(ss *mcp.ServerSession) {
 	s.mu.Lock()
 	p := s.own[ss]
 	delete(s.own, ss)
 	uris := slices.Collect(maps.Keys(s.subscribed))
 	s.mu.Unlock()
 	for _, uri := range uris {
-		s.leave(uri, ss)
+		s.leaveResource(uri, ss)
 	}
 	if p != nil {
 		s.endOwn(p)
 	}
 }
 
-// resubscribe is for a server that was started again.
+// resubscribe subscribes again at a restarted server.
 func (s *server) resubscribe(ctx context.Context, session *mcp.ClientSession) {
 	s.mu.Lock()
 	again := s.following != session
@@ -138,12 +138,12 @@ func (s *server) resubscribe(ctx context.Context, session *mcp.ClientSession) {
 	}
 }
 
-// updated must not block: it is called by what reads from the server.
-func (s *server) updated(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) {
+// forwardUpdate must not block: the server's reader calls it.
+func (s *server) forwardUpdate(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) {
 	params := *req.Params
-	delete(params.Meta, mcp.MetaKeySubscriptionID) // the server's, not the client's
+	delete(params.Meta, mcp.MetaKeySubscriptionID) // the id is the server's, not the client's
 	go func() {                                    //nolint:gosec // to all clients, not for the one request
 		defer rescue("notifications/resources/updated", nil)
-		_ = s.hub.mcp.ResourceUpdated(context.Background(), &params) // who has gone hears nothing
+		_ = s.hub.mcp.ResourceUpdated(context.Background(), &params) // clients that have left receive nothing
 	}()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// web is the HTTP side: three ways to speak MCP on one path.
+// web is the HTTP side: three transports of MCP on one path.
 type web struct {
 	server    *mcp.Server
 	stateless http.Handler // the newer era, and requests of the older one that need no session
@@ -38,25 +38,25 @@ func newWeb(s *mcp.Server) *web {
 		stateless: mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true}),
 		stateful:  mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{MaxRequestBodyBytes: maxBody, SessionTimeout: sessionIdle}),
 	}
-	w.sessions.delete = w.drop
+	w.sessions.delete = w.dropSession
 	w.ctx, w.end = context.WithCancel(context.Background())
 	return w
 }
 
 func (w *web) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(Path, local(protocol.Frames(w)))
+	mux.Handle(Path, refuseForeign(protocol.Frames(w)))
 	return mux
 }
 
-// Headers that tell the ways apart.
+// Headers that distinguish the transports.
 const (
 	headerSession  = "Mcp-Session-Id"
 	headerProtocol = "Mcp-Protocol-Version"
 	headerMethod   = "Mcp-Method"
 )
 
-// ServeHTTP takes checked frames.
+// ServeHTTP accepts checked frames only.
 func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	r = identify(r)
 	ctx, cancel := context.WithCancel(r.Context())
@@ -78,32 +78,31 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != "" {
 			status = http.StatusBadRequest // the answer of this transport is on its stream, where go-sdk alone writes
 		}
-		if refuse(out, body, status) {
+		if refuseFrame(out, body, status) {
 			return
 		}
 	}
 	switch {
 	case r.Method == http.MethodPost && !newer && r.URL.RawQuery != "":
-		w.old.post(out, r)
+		w.old.servePost(out, r)
 	case r.Method == http.MethodPost && (newer || session == ""):
-		w.post(out, r, newer, cancel)
+		w.servePost(out, r, newer, cancel)
 	case r.Method == http.MethodPost || r.Method == http.MethodDelete && session != "":
-		w.sessions.serve(w.stateful, out, r)
+		w.sessions.serveSession(w.stateful, out, r)
 	case r.Method == http.MethodGet && session != "" && !newer:
-		defer w.streams.open(out, r, cancel)()
-		w.sessions.serve(w.stateful, out, r)
+		defer w.streams.addStream(out, r, cancel)()
+		w.sessions.serveSession(w.stateful, out, r)
 	case r.Method == http.MethodGet && r.Header.Get(headerProtocol) == "" && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
-		defer w.streams.open(out, r, cancel)()
-		w.old.open(w.server, out, r)
+		defer w.streams.addStream(out, r, cancel)()
+		w.old.serveStream(w.server, out, r)
 	default:
 		out.Header().Set("Allow", "POST")
 		http.Error(out, "Method Not Allowed", http.StatusMethodNotAllowed)
 	}
 }
 
-// post serves a request that belongs to no session: one that begins one, or
-// one that needs none.
-func (w *web) post(out *stream, r *http.Request, newer bool, cancel func()) {
+// servePost serves a request outside a session: one that begins a session, or one that needs none.
+func (w *web) servePost(out *stream, r *http.Request, newer bool, cancel func()) {
 	body, err := io.ReadAll(r.Body) // it is in memory already
 	if err != nil {
 		return
@@ -111,10 +110,10 @@ func (w *web) post(out *stream, r *http.Request, newer bool, cancel func()) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch {
 	case !newer && methodOf(body) == "initialize":
-		w.sessions.begin(w.stateful, out, r)
+		w.sessions.serveInitialize(w.stateful, out, r)
 		return
 	case newer && r.Header.Get(headerMethod) == "subscriptions/listen": // go-sdk compares it with the body
-		defer w.streams.open(out, r, cancel)()
+		defer w.streams.addStream(out, r, cancel)()
 	}
 	w.stateless.ServeHTTP(out, r)
 }
@@ -127,8 +126,8 @@ func methodOf(body []byte) (method string) {
 	return method
 }
 
-// drop ends a session.
-func (w *web) drop(id string) {
+// dropSession ends a session.
+func (w *web) dropSession(id string) {
 	for ss := range w.server.Sessions() {
 		if ss.ID() == id {
 			ss.Close()
@@ -136,15 +135,14 @@ func (w *web) drop(id string) {
 	}
 }
 
-// local refuses what a web page may have sent: a request of another origin,
-// whatever its method, and one for a name that was made to lead here (MCP
-// basic/transports "Security Warning").
-func local(next http.Handler) http.Handler {
+// refuseForeign refuses requests that a web page may have sent: those of another origin, whatever the method, and those
+// for a name that was rebound to this machine (MCP basic/transports "Security Warning").
+func refuseForeign(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		as := *r
 		as.Method = http.MethodPost // a stream, too, is not for another site's page
-		if origin.Check(&as) != nil || rebound(r) {
+		if origin.Check(&as) != nil || isRebound(r) {
 			http.Error(w, "Forbidden", http.StatusForbidden)
 			return
 		}
@@ -152,9 +150,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// rebound tells whether a request that came in by loopback, or by a unix
-// socket, names another host.
-func rebound(r *http.Request) bool {
+// isRebound reports whether a request over loopback or a unix socket names another host.
+func isRebound(r *http.Request) bool {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
 		return false
@@ -174,26 +171,25 @@ func rebound(r *http.Request) bool {
 	return err != nil || !ip.Unmap().IsLoopback()
 }
 
-// Bounds on what lasts.
+// Limits for streams.
 const (
-	// maxStreams is one for each session, as SDKs open them, and leaves more than
-	// half of maxClients: streams that only wait can't keep requests out.
+	// maxStreams is one per session, as SDKs open them. It leaves more than half of maxClients: idle streams can't keep
+	// requests out.
 	maxStreams = maxSessions
-	// keepAlive is how often a stream that says nothing shows that it is there:
-	// proxies end silent ones, often after 60 s.
+	// keepAlive is the interval of signs of life on an idle stream: proxies end idle ones, often after 60 s.
 	keepAlive = 25 * time.Second
 )
 
-// streams are the connections that last as long as their client wants. When
-// there are too many the oldest one is ended; its client opens another. So
-// nobody can be kept out for ever, by however many.
+// streams holds the long-lived connections. If there are too many, the oldest is ended, and its client opens another.
+// So nobody can be kept out.
 type streams struct {
 	mu   sync.Mutex
 	list []*func()
 }
 
-// open gives what to call at the end. The connection ends with the stream, and the stream with the token of its caller.
-func (s *streams) open(w http.ResponseWriter, r *http.Request, cancel func()) func() {
+// addStream returns a function to call at the end. The connection ends with the stream, and the stream with its
+// caller's token.
+func (s *streams) addStream(w http.ResponseWriter, r *http.Request, cancel func()) func() {
 	w.Header().Set("Connection", "close")
 	stop := func() bool { return true }
 	if text := r.Header.Get(headerUntil); text != "" {
@@ -221,7 +217,7 @@ func (s *streams) open(w http.ResponseWriter, r *http.Request, cancel func()) fu
 	}
 }
 
-// stream is a ResponseWriter that sends comments while it has nothing to say.
+// stream is a ResponseWriter that sends comments while it is idle.
 type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -234,33 +230,33 @@ type stream struct {
 	closed bool
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (s *stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 func (s *stream) WriteHeader(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begin()
+	s.detectStream()
 	s.ResponseWriter.WriteHeader(status)
 }
 
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begin()
+	s.detectStream()
 	return s.ResponseWriter.Write(p)
 }
 
-// FlushError is for http.ResponseController.
+// FlushError supports http.ResponseController.
 func (s *stream) FlushError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.begin()
+	s.detectStream()
 	return s.control.Flush()
 }
 
-// begin sees whether it is a stream of events.
-func (s *stream) begin() {
+// detectStream detects a stream of events.
+func (s *stream) detectStream() {
 	if s.begun {
 		return
 	}
@@ -270,11 +266,11 @@ func (s *stream) begin() {
 	}
 	if strings.HasPrefix(s.Header().Get("Content-Type"), "text/event-stream") {
 		s.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold events back
-		s.timer = time.AfterFunc(keepAlive, s.comment)
+		s.timer = time.AfterFunc(keepAlive, s.sendComments)
 	}
 }
 
-func (s *stream) comment() {
+func (s *stream) sendComments() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -7,15 +7,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// written is a result that goes to the client as the server wrote it.
+// written is a result in the form in which the server wrote it.
 type written struct {
 	*mcp.CallToolResult
 	text  json.RawMessage
-	dress bool // its server is of the older era, its client is not
+	dress bool // its server is of the older era, its client of the newer
 }
 
-// writtenKey is of the place in a request's context for its *written: a
-// handler gives go-sdk its own type.
+// writtenKey is the context key of a request's *written: a handler returns go-sdk's own type.
 type writtenKey struct{}
 
 func keep(ctx context.Context, w written) {
@@ -24,7 +23,7 @@ func keep(ctx context.Context, w written) {
 	}
 }
 
-// MarshalJSON adds what each result of the newer era has, as go-sdk does.
+// MarshalJSON adds the fields of every result of the newer era, as go-sdk does.
 func (w written) MarshalJSON() ([]byte, error) {
 	if !w.dress {
 		return w.text, nil

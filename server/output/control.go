@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// EscapeControls returns the same JSON with \u00XX for the control characters that JSON allows in a string as they are.
-// Terminals obey some of them.
+// EscapeControls returns the same JSON with \u00XX for control characters that JSON strings may contain. A terminal may
+// interpret them.
 func EscapeControls(stdout string) string {
 	allowed := func(r rune) bool { return r >= 0x7f && r <= 0x9f }
 	if !strings.ContainsFunc(stdout, allowed) {
@@ -25,7 +25,7 @@ func EscapeControls(stdout string) string {
 	return b.String()
 }
 
-// ReplaceControls returns text with U+FFFD for each control character but line feed and tab.
+// ReplaceControls returns text with U+FFFD for each control character except line feed and tab.
 func ReplaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// minEncoded is the length of the shortest token that is decoded, and maxEncoded that of the longest.
+// minEncoded and maxEncoded limit the length of the tokens that are decoded.
 const (
 	minEncoded = 16
 	maxEncoded = 16 << 10
-	maxCells   = 64 // values of a text that are looked for in all of it
+	maxCells   = 64 // values from cells that are searched in the whole text
 )
 
-// encoded finds the tokens that hold a secret once they are decoded: percent-encoded, or in base64.
+// encoded finds tokens that contain a secret after percent- or base64-decoding.
 func (r *Redactor) encoded(s string) (found []span) {
 	for i := 0; i < len(s); {
 		j := i
@@ -57,7 +57,7 @@ func (r *Redactor) decoded(s string, from, to int, percent bool) []span {
 	return nil
 }
 
-// unescape decodes what is percent-encoded, and tells where each byte was.
+// unescape decodes percent-encoding, and returns the original offset of each byte.
 func unescape(s string) (string, []int) {
 	var b strings.Builder
 	var at []int
@@ -75,8 +75,8 @@ func unescape(s string) (string, []int) {
 	return b.String(), append(at, len(s))
 }
 
-// cells finds the values that stand in a table or a list of terms beside the name of a secret: in a snapshot the cell after
-// the one with the name. The row's own name has the value, too.
+// cells finds values beside the name of a secret in a table or a list of terms. In a snapshot that is the cell after
+// the one with the name; the row's own name contains the value, too.
 func (r *Redactor) cells(s string) (found []span) {
 	var name bool
 	var depth int
@@ -115,7 +115,7 @@ func (r *Redactor) cells(s string) (found []span) {
 	return found
 }
 
-// With returns a Redactor that hides these values too, of 4 bytes or more.
+// With returns a Redactor that also hides these values, of 4 bytes or more.
 func (r *Redactor) With(values []string) *Redactor {
 	own := *r
 	own.needles = make(map[string][]string, len(r.needles)+len(values))

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// argMarker stands where a request argument was.
+	// argMarker replaces a request argument.
 	argMarker = "[argument]"
-	// minArgument: shorter arguments would take words apart.
+	// minArgument is the length below which an argument isn't replaced, since it would break up words.
 	minArgument = 4
-	// maxWords bounds what is kept of the program's words, in bytes.
+	// maxWords limits the kept part of the program's text, in bytes.
 	maxWords = 64 << 10
 )
 
 var isReference = lazyregexp.New(`^@?(ref=)?e[0-9]{1,6}$`)
 
-// echoes are the forms in which the program may repeat request arguments.
+// echoes holds the forms in which the program may repeat request arguments.
 type echoes []string
 
 func newEchoes(args []string) echoes {
@@ -40,9 +40,8 @@ func newEchoes(args []string) echoes {
 	return all
 }
 
-// echoForms gives an argument as it is, without blanks around it, as a URL
-// without the slash at its end, and each of these escaped for URLs, JSON, Go
-// and HTML.
+// echoForms returns an argument unchanged, without surrounding blanks, as a URL without the final slash, and each of
+// these escaped for URLs, JSON, Go and HTML.
 func echoForms(arg string) []string {
 	bare := strings.TrimSpace(arg)
 	plain := []string{arg, bare, strings.TrimSuffix(bare, "/")}
@@ -62,14 +61,13 @@ func echoForms(arg string) []string {
 	return all
 }
 
-// words gives what the program said, without the arguments, without the parts
-// of it that are for its developers, and no more than maxWords of it.
+// words returns the program's text without the arguments and without the parts for its developers, at most maxWords of
+// it.
 func (e echoes) words(said string) string {
 	return withoutTraces(e.hide(valid(said)))
 }
 
-// hide puts a marker in the place of each argument that begins in the first
-// maxWords of s, and drops the rest.
+// hide replaces each argument that begins in the first maxWords of s by a marker, and drops the rest.
 func (e echoes) hide(s string) string {
 	most := min(len(s), maxWords)
 	var spans []span
@@ -90,7 +88,7 @@ func (e echoes) hide(s string) string {
 	return valid(replace(s[:most], spans, argMarker))
 }
 
-// withoutTraces cuts Playwright's call log and stack traces.
+// withoutTraces removes Playwright's call log and stack traces.
 func withoutTraces(s string) string {
 	var b strings.Builder
 	inLog := false

@@ -9,12 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds how deep JSON may be nested. agent-browser's answers have
-// about 5 levels.
+// maxDepth limits the nesting of JSON. agent-browser's answers have about 5 levels.
 const maxDepth = 200
 
-// node is a JSON value that keeps what it does not change as it was written:
-// numbers of any size, the order of keys, escapes.
+// node is a JSON value that preserves unchanged parts exactly: numbers of any size, the order of keys, escapes.
 type node struct {
 	kind byte     // { [ " or 0 for a number, true, false, null
 	raw  string   // of a string (with quotes) or a scalar
@@ -28,8 +26,7 @@ var (
 	errDeep    = errors.New("nested too deep")
 )
 
-// parse reads one JSON value. strict refuses a key that is given twice and
-// more than maxDepth levels.
+// parse parses one JSON value. strict refuses a repeated key and more than maxDepth levels.
 func parse(s string, strict bool) (node, error) {
 	if !json.Valid([]byte(s)) {
 		return node{}, errNotJSON
@@ -38,7 +35,7 @@ func parse(s string, strict bool) (node, error) {
 	return p.value(0)
 }
 
-// parser reads text that json.Valid accepted.
+// parser parses text that json.Valid accepted.
 type parser struct {
 	s      string
 	i      int
@@ -119,7 +116,7 @@ func (p *parser) container(open byte, depth int) (node, error) {
 	}
 }
 
-// keySet finds a key that comes twice; most objects are small.
+// keySet finds repeated keys; most objects are small.
 type keySet struct {
 	few  []string
 	many map[string]bool
@@ -170,7 +167,7 @@ func (n *node) String() string {
 	return b.String()
 }
 
-// size is the length of String.
+// size returns the length of String's result.
 func (n *node) size() int {
 	if n.kind != '{' && n.kind != '[' {
 		return len(n.raw)
@@ -185,7 +182,7 @@ func (n *node) size() int {
 	return total
 }
 
-// member gives the value of a key, nil if there is none.
+// member returns the value of a key, or nil.
 func (n *node) member(key string) *node {
 	for i, k := range n.keys {
 		if unquote(k) == key {
@@ -200,7 +197,7 @@ func (n *node) drop(names ...string) {
 	n.keep(func(key string) bool { return !slices.Contains(names, key) })
 }
 
-// keep removes the members whose names are not wanted.
+// keep removes all members except the named ones.
 func (n *node) keep(wanted func(key string) bool) {
 	var keys []string
 	var kids []node
@@ -214,7 +211,7 @@ func (n *node) keep(wanted func(key string) bool) {
 	}
 }
 
-// eachString calls f for every string, keys included, and takes what it gives.
+// eachString calls f for every string, keys included, and replaces it by the result.
 func (n *node) eachString(f func(raw string) string) {
 	if n.kind == '"' {
 		n.raw = f(n.raw)
@@ -258,7 +255,7 @@ func unquote(raw string) string {
 
 var escaped = [256]byte{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '/': '/'}
 
-// quote encodes a string: only what JSON demands is escaped.
+// quote encodes a string and escapes only the necessary characters.
 func quote(s string) string {
 	const hex = "0123456789abcdef"
 	b := make([]byte, 0, len(s)+len(s)/16+2)
@@ -267,7 +264,7 @@ func quote(s string) string {
 		c := s[i]
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])
-			b = utf8.AppendRune(b, r) // U+FFFD for what is not UTF-8
+			b = utf8.AppendRune(b, r) // U+FFFD for invalid UTF-8
 			i += n
 			continue
 		}
@@ -290,7 +287,7 @@ func quote(s string) string {
 	return string(append(b, '"'))
 }
 
-// wholeRunes replaces halves of surrogate pairs in a raw string.
+// wholeRunes replaces unpaired surrogates in a raw string.
 func wholeRunes(raw string) string {
 	for i := 0; i+6 <= len(raw); i++ {
 		if raw[i] != '\\' {
@@ -302,12 +299,12 @@ func wholeRunes(raw string) string {
 			}
 			i += 6
 		}
-		i++ // over what the backslash escapes
+		i++ // skips the escaped character
 	}
 	return raw
 }
 
-// escape reads \uXXXX at the beginning of s; -1 if it is none.
+// escape parses \uXXXX at the beginning of s; it returns -1 if there is none.
 func escape(s string) rune {
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
 		return -1

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// grade says how surely a name belongs to a secret.
+// grade is the certainty with which a name belongs to a secret.
 type grade int
 
 const (
 	plain  grade = iota
 	weak         // its value is hidden if it looks random
-	strong       // its value is hidden
+	strong       // its value is always hidden
 	header       // its value is the rest of the line
 )
 
-// Whole words of a name that make its value a secret, wherever they stand.
+// Words of a name that make its value a secret, at any position.
 var strongWords = words(`password passwords passwd passphrase passcode passwort kennwort pwd secret token
 	authorization cookie credential credentials bearer apikey`)
 
@@ -27,11 +27,11 @@ var weakWords = words(`session sessions sessionid sessid sid jsessionid phpsessi
 
 var headers = words(`authorization proxyauthorization cookie setcookie xapikey xauthtoken`)
 
-// A name that ends so says something about a secret, but is none.
+// Endings of names that describe a secret but aren't one.
 var about = words(`type name policy expires expiry expiration expired in at ttl url uri endpoint file path dir sock socket field label
 	length count limit hint help placeholder strength manager required enabled disabled visible page form settings notice banner consent preferences`)
 
-// In a snapshot or a selector, a field with such a word takes a secret.
+// In a snapshot or a selector, a field with such a word contains a secret.
 var fieldWords = words(`pw pass pin otp cvv cvc csc ssn tan totp mfa 2fa iban`)
 
 func words(list string) map[string]bool {
@@ -42,7 +42,7 @@ func words(list string) map[string]bool {
 	return m
 }
 
-// hints has a part of every name that could be graded: a quick no for the rest.
+// hints has a part of every name that can be graded: a fast rejection of all others.
 var hints = func() (t trigrams) {
 	for _, h := range strings.Fields("pas sec tok key coo cre aut ses sid otp pin sig pwd srf ken bea") {
 		t.add(h)
@@ -50,7 +50,7 @@ var hints = func() (t trigrams) {
 	return t
 }()
 
-// grade tells what a name means: "apiKey", "DB_PASSWORD", "set-cookie".
+// grade returns the grade of a name, for instance "apiKey", "DB_PASSWORD", "set-cookie".
 func (r *Redactor) grade(name string) grade {
 	if len(r.keys) == 0 && !hinted(name) {
 		return plain
@@ -82,7 +82,7 @@ func (r *Redactor) grade(name string) grade {
 	return plain
 }
 
-// field says whether the text that names a field names a secret.
+// field reports whether the label of a field names a secret.
 func (r *Redactor) field(name string) bool {
 	list := split(name)
 	for i, w := range list {
@@ -105,7 +105,7 @@ func hinted(name string) bool {
 	return false
 }
 
-// split gives the lower-case words of a name, without the digits at their end.
+// split returns the lower-case words of a name, without the digits at their end.
 func split(name string) []string {
 	var list []string
 	from := 0
@@ -133,7 +133,7 @@ func split(name string) []string {
 	return list
 }
 
-// isWord: letters, digits, _ and -.
+// isWord admits letters, digits, _ and -.
 func isWord(c byte) bool { return wordBytes[c] }
 
 var wordBytes = func() (t [256]bool) {
@@ -143,8 +143,8 @@ var wordBytes = func() (t [256]bool) {
 	return t
 }()
 
-// random reports whether a value looks as if nobody thought of it. Markers don't count: what is left beside one would look
-// more random than the whole value did, and be hidden the second time only.
+// random reports whether a value looks random. Markers don't count: the rest beside a marker would look more random
+// than the whole value did, and be hidden only in a second pass.
 func random(v string) bool {
 	v = strings.ReplaceAll(v, Marker, "")
 	if len(v) < 8 {

@@ -1,6 +1,5 @@
-// Package output is what happens to agent-browser's output between the run and
-// the answer: Normalise makes data or words of it, a Redactor hides secrets,
-// and Truncate bounds it, in this order.
+// Package output processes agent-browser's output for the answer. Normalise converts it to data or an error text, a
+// Redactor hides secrets, and Truncate limits the size, in this order.
 package output
 
 import (
@@ -16,20 +15,18 @@ type Run struct {
 	ExitCode       int
 }
 
-// Exit codes that Normalise gives where agent-browser's own was 0.
+// Exit codes of Normalise if agent-browser's own was 0.
 const (
 	ExitFailed   = 1  // it reported failure
-	ExitProtocol = 70 // it did not answer with the JSON that it promises
+	ExitProtocol = 70 // it did not print the promised JSON
 )
 
-// Normalise gives the data of a success as one line of JSON, or words in
-// stderr and an exit code other than 0. Nothing but the promised JSON (one
-// object, no key twice, at most 200 levels) passes as data. Request arguments
-// are not echoed: data is without those that agent-browser repeats by itself,
-// and "[argument]" takes the place of each of args (positionals and values of
-// options, from 4 bytes on, but for references such as @e12) in agent-browser's
-// words, of which 64 KiB are kept, without stack traces. subcommand is the one
-// that ran.
+// Normalise returns the data of a success as one line of JSON, or an error text in stderr and an exit code other than
+// 0. Data must be the promised JSON: one object, no repeated key, at most 200 levels.
+//
+// Request arguments are not echoed. Normalise removes those that agent-browser repeats in the data. In its texts
+// "[argument]" replaces each of args: positionals and values of options, from 4 bytes on, except references such as
+// @e12. 64 KiB of a text are kept, without stack traces. subcommand is the executed one.
 func Normalise(subcommand string, args []string, run Run) (stdout, stderr string, exitCode int) {
 	echoes := newEchoes(args)
 	words := echoes.words(string(run.Stderr))
@@ -48,15 +45,14 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 		why := fmt.Sprintf("agent-browser exited with %d although it reported success; take a snapshot to see the page's state", run.ExitCode)
 		return "", joinLines(why, words), run.ExitCode
 	}
-	data.drop("lifecycle") // the native daemon's own state
+	data.drop("lifecycle") // the native daemon's internal state
 	withoutEchoes(subcommand, data)
 	data.eachString(wholeRunes)
 	return data.String() + "\n", joinLines(words), 0
 }
 
-// staleReference gives the reference among args that the program's words say
-// it does not know; of the native one "Unknown ref: e99", of 0.8 that its
-// selector engine cannot read "@e99".
+// staleReference returns the reference among args that the program's text calls unknown: the native one prints "Unknown
+// ref: e99", 0.8 that its selector engine can't parse "@e99".
 func staleReference(args []string, reported string) string {
 	for _, arg := range args {
 		if !isReference.MatchString(arg) {
@@ -79,8 +75,7 @@ func orElse(code, other int) int {
 
 const noReason = "agent-browser reported failure without a reason"
 
-// readAnswer gives the data of a success, or nil and the reason of a failure, if
-// there is one.
+// readAnswer returns the data of a success. Otherwise it returns nil and the reason for a failure, if there is one.
 func readAnswer(out string) (data *node, reported string, err error) {
 	if strings.TrimSpace(out) == "" {
 		return nil, "", errors.New("it printed nothing")
@@ -109,16 +104,15 @@ func readAnswer(out string) (data *node, reported string, err error) {
 	return data, "", nil
 }
 
-// done has, for a subcommand, the key under which agent-browser 0.8 says true
-// and the native one repeats the selector, or even the text that was typed.
+// done maps a subcommand to the key under which agent-browser 0.8 prints true and the native one repeats the selector,
+// or even the typed text.
 var done = map[string]string{
 	"click": "clicked", "dblclick": "clicked", "fill": "filled", "type": "typed", "press": "pressed",
 	"check": "checked", "uncheck": "unchecked", "hover": "hovered", "focus": "focused",
 }
 
-// withoutEchoes takes request arguments out of the data. A text under the
-// subcommand's own key becomes true; the values under `selected` become their
-// number (0 says that none fitted); of `wait` stays what was waited for.
+// withoutEchoes removes request arguments from the data. A text under the subcommand's own key becomes true. The values
+// under `selected` become their number (0: none matched). For `wait` the kind of the condition remains.
 func withoutEchoes(subcommand string, data *node) {
 	if key, ok := done[subcommand]; ok {
 		data.drop("selector", "text", "value", "key", "ref")
@@ -140,7 +134,7 @@ func withoutEchoes(subcommand string, data *node) {
 		}
 	case "wait":
 		if w := data.member("waited"); w != nil && w.raw == `"url"` {
-			data.drop("url") // the pattern; agent-browser 0.8 gives the page's address
+			data.drop("url") // the pattern; agent-browser 0.8 prints the page's address
 		}
 		data.drop("selector", "text", "ms", "pattern")
 	}
@@ -148,7 +142,7 @@ func withoutEchoes(subcommand string, data *node) {
 
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// joinLines puts each part on lines of its own.
+// joinLines joins the parts, each on lines of its own.
 func joinLines(parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {

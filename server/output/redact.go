@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// Marker stands where a secret was.
+// Marker replaces a secret.
 const Marker = "[redacted]"
 
-// Redactor hides secrets: values of names that tell of a secret, texts that
-// have the form of one, and given values in several encodings. It never hides
-// a snapshot's refs. It is safe for use by several goroutines.
+// Redactor hides secrets: values whose name indicates a secret, texts in the form of one, and given values in several
+// encodings. It never hides a snapshot's refs. It is safe for concurrent use.
 //
-// It works on what it can see in one text. A secret that a page spreads over
-// several elements, spells out, or encrypts gets through.
+// It only finds secrets in one text. A secret that a page spreads over several elements, spells out, or encrypts is not
+// found.
 type Redactor struct {
 	keys     map[string]bool // joined words, lower case
 	patterns []*regexp.Regexp
@@ -23,10 +22,9 @@ type Redactor struct {
 	start    trigrams            // of needles and shapes
 }
 
-// NewRedactor makes a Redactor. keys are names whose values are hidden too, in
-// any case and with any separator ("api key" is also apiKey and API_KEY);
-// patterns are RE2 expressions; secrets are values of 8 bytes or more (shorter
-// ones are left out), see Secrets.
+// NewRedactor returns a Redactor. keys are further names of secrets, in any case and with any separator ("api key" is
+// also apiKey and API_KEY); patterns are RE2 expressions; secrets are values of 8 bytes or more (shorter ones are
+// ignored), see Secrets.
 func NewRedactor(keys, patterns, secrets []string) (*Redactor, error) {
 	r := &Redactor{keys: map[string]bool{}, needles: map[string][]string{}}
 	for _, k := range keys {
@@ -60,9 +58,9 @@ func NewRedactor(keys, patterns, secrets []string) (*Redactor, error) {
 	return r, nil
 }
 
-// String hides the secrets of a text. What it gives has nothing more to hide.
+// String hides the secrets of a text. It is idempotent.
 func (r *Redactor) String(s string) string {
-	for range 4 { // what is left may look different with a marker beside it
+	for range 4 { // the rest may match with a marker beside it
 		t := r.once(s)
 		if t == s {
 			break
@@ -84,15 +82,15 @@ func (r *Redactor) once(s string) string {
 	return replace(s, spans, Marker)
 }
 
-// touchesMarker says whether the span has a byte in common with a marker.
+// touchesMarker reports whether the span overlaps a marker.
 func touchesMarker(s string, from, to int) bool {
 	return strings.Contains(s[max(0, from-len(Marker)+1):min(len(s), to+len(Marker)-1)], Marker)
 }
 
-// span is a part of a text that is to be hidden.
+// span is a part of a text to hide.
 type span struct{ from, to int }
 
-// replace puts one mark in the place of spans that overlap or touch.
+// replace replaces spans that overlap or touch by one mark.
 func replace(s string, spans []span, mark string) string {
 	if len(spans) == 0 {
 		return s
@@ -113,9 +111,8 @@ func replace(s string, spans []span, mark string) string {
 	return b.String()
 }
 
-// JSON hides the secrets of a JSON text, keys included; it stays valid JSON,
-// and what is not touched stays as it is written. Strings are decoded before
-// they are looked at. Text that is not JSON is treated by String.
+// JSON hides the secrets of a JSON text, keys included. The result is valid JSON, and its other parts are unchanged.
+// Strings are decoded before the search. Text that is not JSON is handled by String.
 func (r *Redactor) JSON(s string) string {
 	n, err := parse(s, false)
 	if err != nil {
@@ -131,7 +128,7 @@ func (r *Redactor) JSON(s string) string {
 	return out
 }
 
-// node treats a value whose key has the grade; it says whether it changed.
+// node processes a value whose key has the grade; it reports whether it changed.
 func (r *Redactor) node(n *node, g grade) bool {
 	changed := false
 	switch {
@@ -159,7 +156,7 @@ func (r *Redactor) node(n *node, g grade) bool {
 	return changed
 }
 
-// text treats a raw string.
+// text processes a raw string.
 func (r *Redactor) text(raw *string, g grade) bool {
 	s := unquote(*raw)
 	t := r.String(s)
@@ -173,9 +170,8 @@ func (r *Redactor) text(raw *string, g grade) bool {
 	return true
 }
 
-// Argv hides the secrets of a command's words: in each word, the word after
-// an option that names a secret, and the text for a field whose selector names
-// one.
+// Argv hides the secrets of a command's words: in each word, the word after an option that names a secret, and the text
+// for a field whose selector names one.
 func (r *Redactor) Argv(argv []string) []string {
 	out := make([]string, len(argv))
 	hide := false

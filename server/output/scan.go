@@ -4,30 +4,29 @@ import (
 	"strings"
 )
 
-// trigrams says which three bytes, in any case, can begin something.
+// trigrams is the set of three-byte beginnings of matches, in any case.
 type trigrams [1 << 15]bool
 
-// trigram takes five bits of each byte, which tell letters apart, in any case.
+// trigram combines five bits of each byte, which distinguish letters regardless of case.
 func trigram(a, b, c byte) uint32 {
 	return uint32(a&31)<<10 | uint32(b&31)<<5 | uint32(c&31)
 }
 
 func (t *trigrams) add(s string) { t[trigram(s[0], s[1], s[2])] = true }
 
-// scanner walks once over a text. To stay linear it looks at no byte again
-// that is hidden already, and remembers what it did not find.
+// scanner scans a text once. To stay linear it skips hidden bytes, and remembers failed searches.
 type scanner struct {
 	r       *Redactor
 	s       string
 	spans   []span
-	covered int // up to here all is decided
-	runFrom int // the run of word bytes that was looked at last
+	covered int // everything before is decided
+	runFrom int // the last run of word bytes
 	run     int // its end
 	noJWT   int // no token of three parts begins before this
 	noEnd   bool
 }
 
-// hide adds a part, without a snapshot's refs in it.
+// hide adds a span, without a snapshot's refs in it.
 func (p *scanner) hide(from, to int) {
 	p.covered = max(p.covered, to)
 	for from < to {
@@ -54,7 +53,7 @@ func (p *scanner) add(from, to int) {
 	}
 }
 
-// bracket finds the [...] around s[at], which is a ref's; -1 if there is none.
+// bracket returns the span of the [...] around s[at] if it contains a ref; otherwise -1.
 func bracket(s string, from, at, to int) (open, shut int) {
 	lo := max(from, at-200)
 	open = strings.LastIndexByte(s[lo:at], '[')
@@ -65,7 +64,7 @@ func bracket(s string, from, at, to int) (open, shut int) {
 	return lo + open, at + shut + 1
 }
 
-// isRef: ref=e and at most six digits, then the end or other attributes.
+// isRef matches ref=e and at most six digits, followed by the end or other attributes.
 func isRef(s string) bool {
 	s = strings.TrimPrefix(s, "ref=e")
 	n := 0
@@ -75,7 +74,7 @@ func isRef(s string) bool {
 	return n > 0 && n <= 6 && (n == len(s) || s[n] == ',' || s[n] == ' ')
 }
 
-// refAt says whether a bracket with a ref begins at i.
+// refAt reports whether a bracket with a ref begins at i.
 func refAt(s string, i int) bool {
 	if s[i] != '[' {
 		return false
@@ -88,7 +87,7 @@ func refAt(s string, i int) bool {
 	return n > 0 && isRef(s[i+n:i+end])
 }
 
-// acts are the bytes at which a name's value may begin, or a line.
+// acts holds the bytes at which a name's value, or a line, may begin.
 var acts = func() (t [256]bool) {
 	for _, c := range []byte(":=>% \n") {
 		t[c] = true
@@ -141,7 +140,7 @@ func has(s string, sh shape) bool {
 	return strings.HasPrefix(s, sh.prefix)
 }
 
-// act looks whether a name ends before i and a value begins behind it.
+// act looks for a name that ends before i and its value after i.
 func (p *scanner) act(i int) {
 	s := p.s
 	switch s[i] {
@@ -164,7 +163,7 @@ func (p *scanner) act(i int) {
 	}
 }
 
-// named: NAME=value, "name": "value", Name: value. The name ends before at.
+// named handles NAME=value, "name": "value", Name: value. The name ends before at.
 func (p *scanner) named(at, value int, sep byte) {
 	s := p.s
 	if value < len(s) && (s[value] == ':' || s[value] == '/' && sep == ':') || at > 0 && s[at-1] == ':' {
@@ -197,7 +196,7 @@ func (p *scanner) value(name, i int, g grade, sep byte, spaced bool) {
 	if q, n := quoteAt(s, i); n > 0 {
 		from := i + n
 		if from >= len(s) || s[from] == ' ' || s[from] == '\n' || s[from] == ']' || s[from] == '}' {
-			return // it closes what began before the name
+			return // closes something that began before the name
 		}
 		if to := closing(s, from, q); to > from && (g >= strong || random(s[from:to])) {
 			p.hide(from, to)
@@ -221,8 +220,7 @@ func (p *scanner) value(name, i int, g grade, sep byte, spaced bool) {
 	}
 }
 
-// nameBefore reads the name that ends before at, past spaces, a quote and
-// a bracket.
+// nameBefore returns the name that ends before at, skipping spaces, a quote and a bracket.
 func nameBefore(s string, at int) (name string, from int) {
 	end := at
 	for end > 0 && s[end-1] == ' ' && at-end < 3 {
@@ -246,7 +244,7 @@ func wordStart(s string, end int) int {
 	return from
 }
 
-// quoteAt reads an opening quote, also one that is escaped.
+// quoteAt reads an opening quote, possibly escaped.
 func quoteAt(s string, i int) (quote string, n int) {
 	j := i
 	for j < len(s) && s[j] == '\\' && j-i < 3 {
@@ -265,7 +263,7 @@ func quoteBefore(s string, i int) byte {
 	return 0
 }
 
-// closing finds the quote that ends a value, or the end of its line.
+// closing returns the end of a quoted value, or of its line.
 func closing(s string, i int, quote string) int {
 	for j := i; j < len(s); j++ {
 		switch {
@@ -280,7 +278,7 @@ func closing(s string, i int, quote string) int {
 	return len(s)
 }
 
-// lineEnd is the end of a header's value.
+// lineEnd returns the end of a header's value.
 func lineEnd(s string, i int, quote byte) int {
 	for j := i; j < len(s); j++ {
 		switch {
@@ -295,7 +293,7 @@ func lineEnd(s string, i int, quote byte) int {
 	return len(s)
 }
 
-// wordEnd is the end of a value without quotes; in a URL's query & ends it.
+// wordEnd returns the end of an unquoted value; in a URL's query & ends it.
 func wordEnd(s string, i int, query bool) int {
 	j := i
 loop:
@@ -323,14 +321,14 @@ loop:
 	}
 	for j > first && strings.IndexByte(")]},.;:!?\\", s[j-1]) >= 0 {
 		if open := strings.IndexByte(")]}", s[j-1]); open >= 0 && strings.IndexByte(s[first:j], "([{"[open]) >= 0 {
-			break // it was opened in the value
+			break // the bracket was opened in the value
 		}
 		j--
 	}
 	return j
 }
 
-// ordinary values stand where a secret could, in documentation and forms.
+// ordinary lists values that documentation and forms have in place of a secret.
 var ordinaryWords = words(`null nil none true false undefined`)
 
 var proseWords = words(`string number boolean bytes str int any required optional must should is are was the a an your yes no not n/a
@@ -344,7 +342,7 @@ func ordinary(v string, spaced bool) bool {
 	return ordinaryWords[v] || spaced && proseWords[v]
 }
 
-// option: --name value.
+// option handles --name value.
 func (p *scanner) option(i int) {
 	s := p.s
 	end := i
@@ -356,8 +354,7 @@ func (p *scanner) option(i int) {
 	}
 }
 
-// prose: "password is value1", where the value is no word. The space behind
-// the name is at i.
+// prose handles "password is value1", where the value is not a word. The space after the name is at i.
 func (p *scanner) prose(i int) {
 	s := p.s
 	rest, ok := strings.CutPrefix(s[i:], " is ")
@@ -377,7 +374,7 @@ func (p *scanner) prose(i int) {
 	}
 }
 
-// element: <name>value</name>.
+// element handles <name>value</name>.
 func (p *scanner) element(i int) {
 	name, from := nameBefore(p.s, i)
 	if from == 0 || p.s[from-1] != '<' || p.r.grade(name) < strong {
@@ -388,8 +385,8 @@ func (p *scanner) element(i int) {
 	}
 }
 
-// field: a line of a snapshot at i that shows what is in a field for a secret,
-// `- textbox "Password" [ref=e2]: value`, or has it in the lines below.
+// field handles a line of a snapshot at i with the content of a field for a secret: `- textbox "Password" [ref=e2]:
+// value`, or the content in the lines below.
 func (p *scanner) field(i int) {
 	line, indent := p.line(i)
 	role, rest, ok := strings.Cut(line, ` "`)
@@ -421,7 +418,7 @@ func (p *scanner) field(i int) {
 	}
 }
 
-// line gives the line at i without its indentation.
+// line returns the line at i without its indentation.
 func (p *scanner) line(i int) (line string, indent int) {
 	line = p.s[i:]
 	if n := strings.IndexByte(line, '\n'); n >= 0 {

@@ -10,13 +10,11 @@ import (
 	"strings"
 )
 
-// minSecret: shorter values are not looked for, since words of a page would
-// vanish.
+// minSecret is the minimum length of a value to search for; shorter ones would hide a page's ordinary words.
 const minSecret = 8
 
-// Secrets picks, from an environment of NAME=value, the values for
-// NewRedactor: of at least 8 bytes, and named as a secret, or long and random,
-// or the password of a URL. Paths, addresses and digests of known names stay.
+// Secrets returns the values of an environment (NAME=value) for NewRedactor. They have at least 8 bytes, and are named
+// as a secret, or long and random, or the password of a URL. It leaves out paths, addresses and digests of known names.
 func Secrets(environ []string) []string {
 	var r Redactor
 	var list []string
@@ -44,7 +42,7 @@ func public(name string) bool {
 	return slices.ContainsFunc(split(name), func(w string) bool { return publicWords[w] })
 }
 
-// entropic: one long word of letters and digits with at least 3.5 bits each.
+// entropic matches one long word of letters and digits with at least 3.5 bits each.
 func entropic(v string) bool {
 	if len(v) < 20 || len(v) > 4096 || !random(v) {
 		return false
@@ -66,9 +64,8 @@ func entropic(v string) bool {
 	return bits >= 3.5
 }
 
-// forms gives a secret as it may stand in a text: as it is, escaped for URLs,
-// JSON and HTML, in hexadecimal, and inside base64 at each of its three
-// offsets (without the characters that its neighbours share).
+// forms returns the forms of a secret in a text: unchanged, escaped for URLs, JSON and HTML, in hexadecimal, and inside
+// base64 at each of its three offsets (without the characters shared with its neighbours).
 func forms(secret string) []string {
 	if len(secret) < minSecret {
 		return nil

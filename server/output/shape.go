@@ -6,18 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// shape is the form of a secret: what it begins with, and where it ends.
+// shape is the form of a secret: its prefix, and a function for its extent.
 type shape struct {
 	prefix  string
 	anyCase bool
-	match   func(p *scanner, i int) (from, to int) // from == to: it is none
+	match   func(p *scanner, i int) (from, to int) // from == to: no match
 }
 
-// shapes lists the forms by what they begin with. The prefixes are so odd that
-// most need no word boundary before them.
+// shapes lists the forms by prefix. Most prefixes are so unusual that they need no word boundary before them.
 var shapes = func() map[string]shape {
 	m := map[string]shape{}
-	for prefix, most := range map[string]int{ // bytes after the prefix, at least
+	for prefix, most := range map[string]int{ // minimum number of bytes after the prefix
 		"ghp_": 20, "gho_": 20, "ghu_": 20, "ghs_": 20, "ghr_": 20, "github_pat_": 20,
 		"glpat-": 16, "gldt-": 16, "glrt-": 16, "glptt-": 16, "glcbt-": 16, "gloas-": 16,
 		"xoxb-": 10, "xoxa-": 10, "xoxp-": 10, "xoxe-": 10, "xoxo-": 10, "xoxr-": 10, "xoxs-": 10, "xoxc-": 10, "xoxd-": 10, "xapp-": 10,
@@ -56,8 +55,7 @@ var shapesAt = func() map[uint32][]shape {
 	return m
 }()
 
-// runOf is the end of the run at i of word bytes and bytes of more, at most most
-// bytes long.
+// runOf returns the end of the run at i of word bytes and bytes of more, limited to most bytes.
 func (p *scanner) runOf(i, most int, more string) int {
 	end := min(len(p.s), i+most)
 	for i < end && (isWord(p.s[i]) || strings.IndexByte(more, p.s[i]) >= 0) {
@@ -66,7 +64,7 @@ func (p *scanner) runOf(i, most int, more string) int {
 	return i
 }
 
-// wordRun is the end of the run of word bytes at i.
+// wordRun returns the end of the run of word bytes at i.
 func (p *scanner) wordRun(i int) int {
 	if i < p.run && i >= p.runFrom {
 		return p.run
@@ -75,7 +73,7 @@ func (p *scanner) wordRun(i int) int {
 	return p.run
 }
 
-// token is the end of a token whose body is a run of word bytes, or i.
+// token returns the end of a token whose body is a run of word bytes, or i.
 func (p *scanner) token(i, body, least int) int {
 	if end := p.wordRun(body); end-body >= least {
 		return end
@@ -94,7 +92,7 @@ func awsKey(p *scanner, i int) (int, int) {
 	return i, j
 }
 
-// skKey: sk-…, where a run of letters and digits is too long for words.
+// skKey matches sk-…, where a run of letters and digits is too long for words.
 func skKey(p *scanner, i int) (int, int) {
 	if i > 0 && isWord(p.s[i-1]) {
 		return i, i // risk-, task-
@@ -119,7 +117,7 @@ func sendGrid(p *scanner, i int) (int, int) {
 	return i, max(i, p.token(i, dot+1, 16))
 }
 
-// jwt: header.payload.signature, and the five parts of an encrypted one.
+// jwt matches header.payload.signature, and the five parts of an encrypted one.
 func jwt(p *scanner, i int) (int, int) {
 	if i < p.noJWT {
 		return i, i
@@ -141,7 +139,7 @@ func jwt(p *scanner, i int) (int, int) {
 	return i, end
 }
 
-// pem: a private key, up to its END or to where it stops looking like one.
+// pem matches a private key, up to its END or to the first text unlike a key.
 func pem(p *scanner, i int) (int, int) {
 	s := p.s
 	head := s[i:min(len(s), i+80)]
@@ -164,8 +162,7 @@ func pem(p *scanner, i int) (int, int) {
 	return p.lines(i, body, p.runOf(body, len(s), "+/=\\\r\n\t :,."))
 }
 
-// lines hides a key. If a snapshot's elements are between its lines, only what
-// looks like base64 goes.
+// lines hides a key. If a snapshot's elements are between its lines, it hides only text like base64.
 func (p *scanner) lines(from, body, to int) (int, int) {
 	if !strings.Contains(p.s[from:to], "ref=e") {
 		return from, to
@@ -182,8 +179,8 @@ func (p *scanner) lines(from, body, to int) (int, int) {
 	return from, from
 }
 
-// userinfo: the user and password of scheme://user:password@host, or a long
-// user without a password, which is a token.
+// userinfo matches the user and password of scheme://user:password@host, or a long user without a password, which is a
+// token.
 func userinfo(p *scanner, i int) (int, int) {
 	from := i + len("://")
 	at, to := -1, min(len(p.s), from+1024)
@@ -204,7 +201,7 @@ func userinfo(p *scanner, i int) (int, int) {
 	return from, at
 }
 
-// bearer: a token after the word, as no word of a language is.
+// bearer matches a token after the word, unlike a word of a language.
 func bearer(p *scanner, i int) (int, int) {
 	from := p.after(i, len("bearer"))
 	to := p.runOf(from, 8192, ".~+/=%")
@@ -219,7 +216,7 @@ func bearer(p *scanner, i int) (int, int) {
 	return from, from + len(v)
 }
 
-// basic: base64 of user:password after the word.
+// basic matches base64 of user:password after the word.
 func basic(p *scanner, i int) (int, int) {
 	from := p.after(i, len("basic"))
 	to := p.runOf(from, 4096, "+/=")
@@ -237,7 +234,7 @@ func basic(p *scanner, i int) (int, int) {
 	return from, to
 }
 
-// after is where what follows a word and its space (or %20) begins.
+// after returns the position after a word and its space (or %20).
 func (p *scanner) after(i, word int) int {
 	i += word
 	if strings.HasPrefix(p.s[i:], "%20") {

@@ -7,17 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// askLess ends a snapshot that was cut.
+// askLess ends a cut snapshot.
 const askLess = "; ask for less: snapshot -i, -c, -d 3 or -s SELECTOR"
 
-// room is what a marker takes at most, its escaped newline included.
+// room is the maximum size of a marker, its escaped newline included.
 const room = len(`\n[truncated:  characters removed]`) + 20
 
-// Truncate bounds a line of JSON to limit bytes (of UTF-8, newline included)
-// and gives the number of characters that were cut. What it gives is valid
-// JSON. It cuts the snapshot between two lines, then the longest texts; a marker
-// inside says how much is missing. If that is not enough the whole becomes
-// {"truncated":true,"removed":N}.
+// Truncate limits a line of JSON to limit bytes (of UTF-8, newline included) and returns the number of removed
+// characters. The result is valid JSON. It cuts the snapshot between two lines, then the longest texts; a marker has
+// the size of the missing part. If that is not enough, the result is {"truncated":true,"removed":N}.
 func Truncate(stdout string, limit int) (string, int) {
 	if len(stdout) <= limit {
 		return stdout, 0
@@ -79,8 +77,7 @@ func cutSnapshot(data, snapshot *node, limit int) int {
 	return mark(snapshot, text, strings.TrimSuffix(text[:kept], "\n"), askLess)
 }
 
-// beforeBracket is the length of text without a bracket that was cut: half a
-// ref is a wrong one.
+// beforeBracket returns the length of text before an incomplete bracket: half a ref is a wrong one.
 func beforeBracket(text string) int {
 	i := strings.LastIndexByte(text, '[')
 	if i >= 0 && len(text)-i < 200 && strings.IndexByte(text[i:], ']') < 0 {
@@ -89,7 +86,7 @@ func beforeBracket(text string) int {
 	return len(text)
 }
 
-// cutTexts cuts the longest texts by over bytes in all.
+// cutTexts cuts the longest texts by over bytes in total.
 func cutTexts(data *node, over int) int {
 	var texts []*node
 	var collect func(n *node)
@@ -121,8 +118,7 @@ func cutTexts(data *node, over int) int {
 	return cut
 }
 
-// fitting is the length of the longest beginning of whole runes that takes at
-// most most bytes in JSON.
+// fitting returns the length of the longest beginning of complete runes with at most most bytes of JSON.
 func fitting(text string, most int) int {
 	size := 0
 	for i, r := range text {
@@ -133,7 +129,7 @@ func fitting(text string, most int) int {
 	return len(text)
 }
 
-// width is what a rune takes in a raw string; see quote.
+// width returns the size of a rune in a raw string; see quote.
 func width(r rune) int {
 	switch {
 	case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':
@@ -144,7 +140,7 @@ func width(r rune) int {
 	return utf8.RuneLen(r)
 }
 
-// mark sets n to keep, a beginning of text, and a word about the rest.
+// mark sets n to keep, the beginning of text, and a note about the rest.
 func mark(n *node, text, keep, hint string) int {
 	cut := utf8.RuneCountInString(text) - utf8.RuneCountInString(keep)
 	if cut == 0 {
@@ -154,8 +150,7 @@ func mark(n *node, text, keep, hint string) int {
 	return cut
 }
 
-// TruncateText bounds plain text to limit bytes and gives the number of
-// characters that were cut.
+// TruncateText limits plain text to limit bytes and returns the number of removed characters.
 func TruncateText(stderr string, limit int) (string, int) {
 	if len(stderr) <= limit {
 		return stderr, 0

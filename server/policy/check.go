@@ -10,16 +10,16 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Command is an argv that passed the grammar, in canonical form.
+// Command is an argv that the grammar admits, in canonical form.
 type Command struct {
 	Name    string   // the subcommand
 	Args    []string // positionals, without the name of a file to write
-	Options []string // long names, each followed by its value if it has one
-	File    string   // screenshot and pdf only: the file name asked for, may be empty
+	Options []string // long names, each followed by its value, if any
+	File    string   // screenshot and pdf only: the requested file name, may be empty
 }
 
-// Argv is what to hand to agent-browser after the forced options. path is the
-// absolute path that a screenshot or a PDF is written to, and empty for the rest.
+// Argv returns the arguments for agent-browser after the forced options. path is the absolute path for a screenshot or
+// a PDF, and empty for other commands.
 func (c Command) Argv(path string) []string {
 	argv := append([]string{c.Name}, c.Args...)
 	if path != "" {
@@ -28,20 +28,19 @@ func (c Command) Argv(path string) []string {
 	return append(argv, c.Options...)
 }
 
-// Check reads argv by the grammar of one generation. What it gives may be run;
-// everything else is a refusal. Where several rules apply the class decides:
-// TIMEOUT, BUDGET_EXCEEDED, SANDBOX_VIOLATION, POLICY_BLOCKED, INVALID_PARAMS.
+// Check checks argv against the grammar of one generation. The returned Command may be run. If several rules refuse
+// argv, the class decides: TIMEOUT, BUDGET_EXCEEDED, SANDBOX_VIOLATION, POLICY_BLOCKED, INVALID_PARAMS.
 func (p *Policy) Check(gen Generation, argv []string) (Command, *Refusal) {
 	if r := checkSize(argv); r != nil {
 		return Command{}, r
 	}
 	unclean := checkCharacters(argv)
-	row, r := p.lookup(argv)
+	row, r := p.findRow(argv)
 	if r = Worst(unclean, r); r != nil && row.name == "" {
 		return Command{}, r
 	}
 	c := reader{policy: p, gen: gen, row: row}
-	c.read(argv)
+	c.checkWords(argv)
 	if r = Worst(append([]*Refusal{r}, c.refusals...)...); r != nil {
 		return Command{}, r
 	}
@@ -68,8 +67,8 @@ func checkSize(argv []string) *Refusal {
 	return nil
 }
 
-// checkCharacters refuses what cannot be carried (NUL), what a decoder had to
-// replace (U+FFFD) and control characters other than line feed and tab.
+// checkCharacters refuses NUL, which can't be passed, U+FFFD, which replaces invalid bytes, and control characters
+// other than line feed and tab.
 func checkCharacters(argv []string) *Refusal {
 	for i, a := range argv {
 		if !utf8.ValidString(a) || strings.ContainsRune(a, utf8.RuneError) {
@@ -84,26 +83,26 @@ func checkCharacters(argv []string) *Refusal {
 	return nil
 }
 
-// lookup finds the row for argv, or says what would be right.
-func (p *Policy) lookup(argv []string) (command, *Refusal) {
+// findRow returns the row for argv, or a refusal with a hint.
+func (p *Policy) findRow(argv []string) (command, *Refusal) {
 	sub := argv[0]
 	if bare, _, _ := strings.Cut(sub, "="); forced[bare] {
 		return command{}, blocked("option.forced", "%s is an option that browser-shell sets itself; leave it out (the session comes from session_id)", bare)
 	}
-	if flagLike(sub) || strings.HasPrefix(sub, "-") {
+	if isFlagLike(sub) || strings.HasPrefix(sub, "-") {
 		return command{}, blocked("command.first", "argv[0] must be the subcommand; one of %s", p.allowedList())
 	}
 	if right, ok := aliases[sub]; ok {
 		return command{}, blocked("command.alias", "this is another name for %s; send %s", right, right)
 	}
-	rows := rowsOf(sub)
+	rows := findRows(sub)
 	if !slices.Contains(p.Commands, sub) {
 		if len(rows) > 0 {
 			return command{}, blocked("command.off", "%s is switched off by the policy; one of %s", sub, p.allowedList())
 		}
-		return command{}, blocked("command.not-allowed", "this subcommand is not allowed%s; one of %s", p.nearest(sub), p.allowedList())
+		return command{}, blocked("command.not-allowed", "this subcommand is not allowed%s; one of %s", p.suggestNearest(sub), p.allowedList())
 	}
-	if len(rows) > 1 { // told apart by their first word
+	if len(rows) > 1 { // distinguished by their first word
 		for _, r := range rows {
 			if len(argv) > 1 {
 				if _, no := r.args[0](p, "", argv[1]); no == nil {
@@ -116,7 +115,7 @@ func (p *Policy) lookup(argv []string) (command, *Refusal) {
 	return rows[0], nil
 }
 
-func rowsOf(sub string) []command {
+func findRows(sub string) []command {
 	var rows []command
 	for _, r := range table {
 		if r.name == sub {
@@ -128,8 +127,8 @@ func rowsOf(sub string) []command {
 
 func (p *Policy) allowedList() string { return strings.Join(p.Commands, ", ") }
 
-// nearest gives a hint for a mistyped subcommand.
-func (p *Policy) nearest(sub string) string {
+// suggestNearest returns a hint for a mistyped subcommand.
+func (p *Policy) suggestNearest(sub string) string {
 	if right, ok := nearMisses[strings.ReplaceAll(strings.ToLower(sub), "_", "-")]; ok {
 		if slices.Contains(p.Commands, "get") {
 			return " (did you mean " + right + "?)"
@@ -146,7 +145,7 @@ func (p *Policy) nearest(sub string) string {
 		if len(sub) < 32 {
 			d = levenshtein.Distance(sub, c, nil)
 		}
-		if d < within && d*3 <= len(c) { // one slip in three letters
+		if d < within && d*3 <= len(c) { // one error per three letters
 			best, within = c, d
 		}
 	}
@@ -156,29 +155,29 @@ func (p *Policy) nearest(sub string) string {
 	return fmt.Sprintf(" (did you mean %s?)", best)
 }
 
-// reader walks one argv along one row.
+// reader checks one argv against one row.
 type reader struct {
 	policy   *Policy
 	gen      Generation
 	row      command
 	args     []string
 	options  []string
-	forms    int // options that are not modifiers
+	forms    int // number of options that are not modifiers
 	seen     map[string]bool
 	refusals []*Refusal
 }
 
 func (c *reader) refuse(r *Refusal) { c.refusals = append(c.refusals, r) }
 
-func (c *reader) read(argv []string) {
+func (c *reader) checkWords(argv []string) {
 	var positionals, at []string
 	for i := 1; i < len(argv); i++ {
 		place := fmt.Sprintf("argv[%d]", i)
-		if !flagLike(argv[i]) {
+		if !isFlagLike(argv[i]) {
 			positionals, at = append(positionals, argv[i]), append(at, place)
 			continue
 		}
-		opt := c.option(place, argv[i])
+		opt := c.admitOption(place, argv[i])
 		if opt == nil || opt.value == nil {
 			continue
 		}
@@ -199,8 +198,8 @@ func (c *reader) read(argv []string) {
 	}
 }
 
-// option admits an option, or refuses it with the most telling rule.
-func (c *reader) option(at, word string) *option {
+// admitOption admits an option, or refuses it by the most specific rule.
+func (c *reader) admitOption(at, word string) *option {
 	for _, o := range c.row.options {
 		if word != o.long && (o.short == "" || word != o.short) || o.only != "" && o.only != c.gen {
 			continue
@@ -232,7 +231,7 @@ func (c *reader) option(at, word string) *option {
 }
 
 func (c *reader) value(o *option, at, s string) {
-	if flagLike(s) {
+	if isFlagLike(s) {
 		c.refuse(blocked("option.value", "%s must be the value of %s but looks like an option", at, o.long))
 		return
 	}

@@ -139,7 +139,7 @@ const out = [];
 document.body.textContent = 'BEGIN ' + btoa(unescape(encodeURIComponent(JSON.stringify(out).toWellFormed()))) + ' END';
 </script>`
 
-// askChromium gives Chromium's reading of the addresses in which it sees
+// askChromium returns Chromium's reading of the addresses in which it sees
 // anything else than we do. Each has the input, our canonical form and host.
 func askChromium(t *testing.T, program string, urls [][3]string) []seen {
 	t.Helper()

@@ -1,17 +1,14 @@
-// Package policy decides what browser-shell may hand to agent-browser: a
-// positive grammar of argv (grammar.go), a check of addresses (url.go) and the
-// policy file that narrows or widens both within fixed bounds.
+// Package policy decides which commands browser-shell passes to agent-browser: a positive grammar of argv (grammar.go),
+// a check of addresses (url.go), and the policy file, which narrows or widens both within fixed bounds.
 package policy
 
-// DefaultPath is where the image keeps the policy file.
+// DefaultPath is the path of the policy file in the image.
 const DefaultPath = "/etc/agent-browser/browser-shell.policy.json"
 
-// Policy is the policy file. A key that the file leaves out has the value of the
-// file that the image carries.
+// Policy is the content of the policy file. A missing key has the value of the image's own file.
 //
-// The tags of these types say what a key means (doc) and what it may hold
-// (least and most, enum, pattern and what it must be in words). The check of a file and its JSON Schema are
-// both made from them.
+// The tags of these types define a key's meaning (doc) and its values (least and most, enum, pattern, and must in
+// words). The check of a file and its JSON Schema are both generated from them.
 type Policy struct {
 	Version      int          `json:"version" least:"1" most:"1" doc:"the version of this format"`
 	ToolName     string       `json:"tool_name" enum:"browser-shell,sandbox_execute_bash" doc:"the one tool's name; the second for clients that know only that"`
@@ -28,14 +25,13 @@ type Policy struct {
 	StateDir     string       `json:"state_dir" pattern:"^(/|$)" must:"be an absolute path" doc:"absolute; empty: a private directory of this user under the temporary directory"`
 }
 
-// The names that the one tool may have.
+// The possible names of the tool.
 const (
 	ToolName   = "browser-shell"
 	CompatName = "sandbox_execute_bash"
 )
 
-// Egress is the forward proxy that every request of a session's tab goes
-// through. It cannot be switched off.
+// Egress configures the forward proxy for every request of a session's tab. It can't be switched off.
 type Egress struct {
 	Proxy          string   `json:"proxy" pattern:"^(127\\.[0-9.]+|\\[::1\\]):[0-9]+$" must:"be a loopback address and port, for instance 127.0.0.1:8118" doc:"loopback address and port, where browser-shell egress listens"`
 	MaxConnections int      `json:"max_connections" least:"1" most:"4096" doc:"connections that may be open at a time"`
@@ -43,14 +39,13 @@ type Egress struct {
 	PrivateHosts   []string `json:"private_hosts" pattern:"^[a-z0-9_.-]+=[0-9a-f.:]+/[0-9]{1,3}$" must:"be NAME=RANGE, for instance wiki.corp.example=10.1.2.0/24" doc:"hosts of open.allow_hosts that may have private addresses, each with its range: \"wiki.corp.example=10.1.2.0/24\"; loopback, link-local and cloud metadata addresses stay refused"`
 }
 
-// Redaction adds to what is hidden in answers, errors and the audit log. The
-// built-in rules cannot be switched off.
+// Redaction adds patterns to hide in answers, errors and the audit log. The built-in rules can't be switched off.
 type Redaction struct {
 	Keys     []string `json:"keys" pattern:"." must:"not be empty" doc:"names whose values are hidden, in any case"`
 	Patterns []string `json:"patterns" pattern:"." must:"not be empty" doc:"RE2 expressions; what they match is hidden"`
 }
 
-// Audit is the log of calls.
+// Audit configures the log of calls.
 type Audit struct {
 	File     string `json:"file" pattern:"^(/|$)" must:"be an absolute path" doc:"absolute; empty: state_dir/audit.jsonl"`
 	MaxBytes int64  `json:"max_bytes" least:"65536" most:"1073741824" doc:"a file that would grow beyond gets a number, and a new one begins; 64 KiB to 1 GiB"`
@@ -58,24 +53,24 @@ type Audit struct {
 	WhenFull string `json:"when_full" enum:"stop,rotate" doc:"when there would be more: stop refuses calls until older files are taken away, rotate removes the oldest"`
 }
 
-// Rotate is the value of audit.when_full with which old lines are lost. The default is "stop": who may call could
-// otherwise remove what he did.
+// Rotate is the value of audit.when_full that deletes old lines. The default is "stop": otherwise a caller could remove
+// the traces of his own calls.
 const Rotate = "rotate"
 
-// AgentBrowser says which program runs and which Chromium it drives.
+// AgentBrowser configures the program to run and the Chromium that it drives.
 type AgentBrowser struct {
 	Path       string `json:"path" pattern:"^/" must:"be an absolute path" doc:"absolute path of the program"`
 	SearchPath string `json:"search_path" pattern:"^(/[^:]*(:/[^:]*)*)?$" must:"hold absolute directories only" doc:"its PATH, absolute directories; 0.8 to 0.19 look for node there"`
 	CDPPort    int    `json:"cdp_port" least:"1" most:"65535" doc:"Chromium's DevTools port on this machine"`
 }
 
-// Screenshot says how screenshots come back.
+// Screenshot configures the form in which screenshots are returned.
 type Screenshot struct {
 	ReturnImage   bool `json:"return_image" doc:"whether they come as image content besides the JSON"`
 	MaxImageBytes int  `json:"max_image_bytes" least:"0" most:"16777216" doc:"a larger one is kept but not returned; at most 16 MiB"`
 }
 
-// Limits bound calls and sessions.
+// Limits limits calls and sessions.
 type Limits struct {
 	TimeoutSec    int `json:"timeout_sec" least:"1" most:"120" doc:"when the call names none; at most max_timeout_sec"`
 	MaxTimeoutSec int `json:"max_timeout_sec" least:"1" most:"120" doc:"what a call may ask for"`
@@ -93,8 +88,8 @@ type Limits struct {
 	ArtifactBytes  int64 `json:"artifact_bytes" least:"1048576" most:"17179869184" doc:"of all screenshots and PDFs of one run; 1 MiB to 16 GiB"`
 }
 
-// Default returns the policy of a browser-shell without a policy file, on a
-// developer's machine. forImage returns the values of keys that a file leaves out.
+// Default returns the policy of a browser-shell without a policy file, on a developer's machine. forImage returns the
+// values of keys that a file omits.
 func Default() *Policy {
 	return &Policy{
 		Version:  1,
@@ -118,12 +113,12 @@ func Default() *Policy {
 	}
 }
 
-// forImage returns what the image's own file says,
-// assets/policy/browser-shell.policy.json: Default with the image's directories.
-func forImage() *Policy {
+// imageDefault returns the policy of the image's own file, assets/policy/browser-shell.policy.json: Default with the
+// image's directories.
+func imageDefault() *Policy {
 	p := Default()
 	p.ArtifactsDir, p.StateDir = "/output", "/var/lib/browser-shell/state"
-	p.Audit.File = "/var/log/browser-shell/audit/audit.jsonl" // a volume may be mounted above it
+	p.Audit.File = "/var/log/browser-shell/audit/audit.jsonl" // a volume may be mounted on its grandparent
 	return p
 }
 

@@ -39,7 +39,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := forImage()
+	want := imageDefault()
 	want.Commands, want.Limits.TimeoutSec = []string{"open", "get"}, 5
 	if d := cmp.Diff(want, p); d != "" {
 		t.Error(d)
@@ -205,7 +205,7 @@ func TestLoad(t *testing.T) {
 			case tt.want == "" && err != nil:
 				t.Error(err)
 			case tt.want == "":
-				want := forImage()
+				want := imageDefault()
 				if tt.optional {
 					want = Default() // there is no file
 				}

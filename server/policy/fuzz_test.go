@@ -56,7 +56,7 @@ func FuzzGrammar(f *testing.F) {
 			}
 		}
 		for _, word := range cmd.Argv("/private/x.png") {
-			if flagLike(word) && !known[word] {
+			if isFlagLike(word) && !known[word] {
 				t.Errorf("%q lets %q through", joined, word)
 			}
 			if strings.ContainsRune(word, 0) {
@@ -75,8 +75,8 @@ func rowFor(t *testing.T, p *Policy, cmd Command) command {
 	if !slices.Contains(p.Commands, cmd.Name) {
 		t.Fatalf("%s was let through", cmd.Name)
 	}
-	for _, row := range rowsOf(cmd.Name) {
-		if len(rowsOf(cmd.Name)) == 1 {
+	for _, row := range findRows(cmd.Name) {
+		if len(findRows(cmd.Name)) == 1 {
 			return row
 		}
 		if len(cmd.Args) > 0 {
@@ -123,7 +123,7 @@ func FuzzPolicy(f *testing.F) {
 			t.Errorf("%q gives the proxy %q", text, p.Egress.Proxy)
 		}
 		for _, c := range p.Commands {
-			if len(rowsOf(c)) == 0 {
+			if len(findRows(c)) == 0 {
 				t.Errorf("%q gives the subcommand %q", text, c)
 			}
 		}

@@ -8,17 +8,17 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Generation is the family of agent-browser builds that share one grammar.
+// Generation is a family of agent-browser builds with a common grammar.
 type Generation string
 
 // The two generations. The empty Generation in a table row means both.
 const (
 	Node   Generation = "0.8"    // 0.8 to 0.19: Rust CLI, Node daemon
-	Native Generation = "native" // 0.34 and later: one native binary that pins its tab
+	Native Generation = "native" // 0.34 and later: one native binary that can pin its tab
 )
 
-// The minor versions whose behaviour is known; others are refused. 0.20 to
-// 0.33 are native without a way to hold a session to its tab.
+// The minor versions with known behaviour; others are refused. 0.20 to 0.33 are native but can't pin a session to its
+// tab.
 const (
 	firstMinor  = 8
 	lastNode    = 19
@@ -33,9 +33,8 @@ var install = fmt.Sprintf("install a version from 0.%d to 0.%d or from 0.%d to 0
 
 var versionLine = lazyregexp.New(`^agent-browser 0\.([0-9]{1,3})\.([0-9]{1,4})$`)
 
-// ParseVersion reads the output of `agent-browser --version`. It refuses
-// anything but a version with a known grammar: a newer one may have options
-// that the table does not know.
+// ParseVersion parses the output of `agent-browser --version`. It refuses versions without a known grammar: a newer one
+// may have options that the table lacks.
 func ParseVersion(out string) (Version, error) {
 	m := versionLine.FindStringSubmatch(strings.TrimSpace(out))
 	if m == nil {
@@ -52,7 +51,7 @@ func ParseVersion(out string) (Version, error) {
 
 func (v Version) String() string { return fmt.Sprintf("0.%d.%d", v.Minor, v.Patch) }
 
-// Generation tells which rows of the grammar apply.
+// Generation returns the generation whose rows of the grammar apply.
 func (v Version) Generation() Generation {
 	if v.Minor >= firstNative {
 		return Native

@@ -2,12 +2,11 @@ package policy
 
 import "slices"
 
-// This file is the whole grammar: what is not written here cannot be run.
+// This file is the whole grammar: nothing else can be run.
 //
-// A row reads: subcommand, its positionals, its options. A positional or an
-// option's value is checked by its slot (slot.go). An option that is not in the
-// row is refused wherever it stands, text positions included, because
-// agent-browser reads options anywhere in argv and has no `--`.
+// A row reads: subcommand, its positionals, its options. A slot (slot.go) checks each positional and option value. An
+// option that is not in the row is refused at any position, text positions included, because agent-browser reads
+// options anywhere in argv and has no `--`.
 
 // command is one row.
 type command struct {
@@ -20,10 +19,9 @@ type command struct {
 	repeat   int    // how many more times the last slot may follow
 
 	options []option
-	// oneForm: exactly one of the positional and the options that are not
-	// modifiers must be given.
+	// oneForm requires exactly one of the positional and the options that are not modifiers.
 	oneForm bool
-	// denied names options that deserve a rule of their own.
+	// denied maps options with a rule of their own.
 	denied map[string]denial
 }
 
@@ -33,7 +31,7 @@ type option struct {
 	value       slot       // nil: takes no value
 	only        Generation // empty: both
 	modifier    bool       // see command.oneForm
-	withArgs    bool       // only besides a positional
+	withArgs    bool       // only together with a positional
 }
 
 type denial struct {
@@ -74,7 +72,7 @@ var table = []command{
 			"-d":         {SandboxViolation, "wait.download", "a wait for a download writes a file; downloads are not available"},
 		},
 	},
-	// A selector and/or a bare file name; the path is browser-shell's own.
+	// A selector, a bare file name, or both; browser-shell chooses the path.
 	{name: "screenshot", args: []slot{shotTarget, shotTarget}, optional: 2, options: []option{
 		{long: "--full", short: "-f"},
 		{long: "--annotate", only: Native},
@@ -96,30 +94,29 @@ var table = []command{
 	{name: "back", off: true, read: true},
 	{name: "forward", off: true, read: true},
 	{name: "reload", off: true, read: true},
-	// A bare file name; the path is browser-shell's own.
+	// A bare file name; browser-shell chooses the path.
 	{name: "pdf", off: true, args: []slot{pdfTarget}, optional: 1},
 }
 
-// aliases are agent-browser's other names for allowed subcommands. They are
-// refused, with the right name in the error, so that logs know one name only.
+// aliases maps agent-browser's other names for allowed subcommands to the right name. They are refused with that name
+// in the error, so that logs contain one name only.
 var aliases = map[string]string{
 	"goto": "open", "navigate": "open", "key": "press", "quit": "close", "exit": "close",
 }
 
-// nearMisses are words that agents make of two, with the right form.
+// nearMisses maps frequent mistakes of agents, made of two words, to the right form.
 var nearMisses = map[string]string{
 	"get-title": `["get","title"]`, "title": `["get","title"]`,
 	"get-url": `["get","url"]`, "url": `["get","url"]`,
 	"get-text": `["get","text",SELECTOR]`, "get-html": `["get","html",SELECTOR]`, "get-value": `["get","value",SELECTOR]`,
 }
 
-// Read is the group of subcommands that a policy's commands may name in one
-// word: those that are off by default and read the page or move in it.
+// Read is the word in a policy's commands for a group of subcommands: those that are off by default and read the page
+// or move in it.
 const Read = "+read"
 
-// expand puts the subcommands of Read in its place. A list that has nothing
-// else adds them to the default ones.
-func expand(commands []string) []string {
+// expandRead replaces Read by its subcommands. If the list has nothing else, they are added to the default ones.
+func expandRead(commands []string) []string {
 	i := slices.Index(commands, Read)
 	if i < 0 {
 		return commands
@@ -136,7 +133,7 @@ func expand(commands []string) []string {
 	return rest
 }
 
-// forced are the options that browser-shell sets itself on every call.
+// forced lists the options that browser-shell sets itself on every call.
 var forced = map[string]bool{
 	"--session": true, "--cdp": true, "--json": true, "--pin-tab": true, "--no-pin-tab": true,
 }

@@ -12,10 +12,10 @@ import (
 // nothing need answer there.
 const SchemaID = "https://github.com/slimctl/slimctl/schema/policy/v1"
 
-// Schema gives the JSON Schema (2020-12) of the policy file, made from the
+// Schema returns the JSON Schema (2020-12) of the policy file, made from the
 // tags that Load checks a file by. assets/policy/schema.json is this text.
 func Schema() ([]byte, error) {
-	root := objectSchema(reflect.ValueOf(*forImage()))
+	root := objectSchema(reflect.ValueOf(*imageDefault()))
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["$id"] = SchemaID
 	root["title"] = "browser-shell policy"
@@ -67,7 +67,7 @@ func valueSchema(f reflect.StructField, kind reflect.Kind) map[string]any {
 	case reflect.Int, reflect.Int64:
 		s["type"] = "integer"
 	}
-	if least, most, ok := bounds(f); ok {
+	if least, most, ok := readBounds(f); ok {
 		s["minimum"], s["maximum"] = least, most
 	}
 	if pattern := f.Tag.Get("pattern"); pattern != "" {

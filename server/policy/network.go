@@ -9,20 +9,18 @@ import (
 	"time"
 )
 
-// resolveTime bounds the resolution of one name; maxAddresses what is kept.
+// resolveTime limits the resolution of one name; maxAddresses limits the kept addresses.
 const (
 	resolveTime  = 5 * time.Second
 	maxAddresses = 16
 )
 
-// system is Go's own resolver, the same in every build. It reads the hosts
-// file too, with a final dot as without, so a name that is there (a name with a
-// dot in it; CheckHost gives no other) has the addresses that are there.
+// system is Go's own resolver, the same in every build. It also reads the hosts file, with or without the final dot. So
+// a name in it (with a dot inside; CheckHost returns no other) has the addresses of that file.
 var system = &net.Resolver{PreferGo: true}
 
-// special are the address ranges that are not the public internet: loopback,
-// private, link-local, shared, documentation, benchmark, translated and
-// reserved ones, and Azure's WireServer. (IANA special-purpose registries.)
+// special lists the address ranges outside the public internet: loopback, private, link-local, shared, documentation,
+// benchmark, translated and reserved ones (IANA special-purpose registries), and Azure's WireServer.
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
@@ -39,41 +37,39 @@ func prefixes(all ...string) []netip.Prefix {
 	return out
 }
 
-// global is what IANA gives out of IPv6 as global unicast; the rest of the
-// space is special or not in use.
+// global is the range that IANA assigns as IPv6 global unicast; the rest is special or unused.
 var global = netip.MustParsePrefix("2000::/3")
 
-// Public tells whether an address is on the public internet.
+// Public reports whether an address is on the public internet.
 func Public(a netip.Addr) bool {
 	plain := a.Unmap()
-	return a.Zone() == "" && plain.IsGlobalUnicast() && (plain.Is4() || global.Contains(plain) && !isatap(plain)) &&
+	return a.Zone() == "" && plain.IsGlobalUnicast() && (plain.Is4() || global.Contains(plain) && !isISATAP(plain)) &&
 		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(plain) })
 }
 
-// isatap tells whether an IPv6 address has an IPv4 one in its interface part
-// (RFC 5214 6.1): a router of that kind delivers to the latter.
-func isatap(a netip.Addr) bool {
+// isISATAP reports whether the interface part of an IPv6 address contains an IPv4 address (RFC 5214 6.1), to which an
+// ISATAP router delivers.
+func isISATAP(a netip.Addr) bool {
 	b := a.As16()
 	return b[8]&^0x03 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe
 }
 
-// Resolver turns a name into addresses; *net.Resolver is one.
+// Resolver resolves names to addresses; *net.Resolver implements it.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Network is what lies outside: how names become addresses, and which of them
-// are public. The zero Network is the real one. No policy file reaches it:
-// other values are for tests (a local site that stands for a public one) and
-// for `explain`, which asks no resolver.
+// Network is the network outside: it resolves names and classifies addresses. The zero Network is the real one. No
+// policy file changes it: other values are for tests (a local site as a public one) and for `explain`, which contacts
+// no resolver.
 type Network struct {
 	Resolver Resolver              // nil: the system's
 	Public   func(netip.Addr) bool // nil: Public
-	// Remote means that an outgoing proxy resolves names, and checks what they resolve to: nothing here can.
+	// Remote states that an outgoing proxy resolves names and checks the addresses, since nothing here can.
 	Remote bool
 }
 
-// IsPublic tells whether an address counts as public here.
+// IsPublic reports whether an address is public in this network.
 func (n Network) IsPublic(a netip.Addr) bool {
 	if n.Public != nil {
 		return n.Public(a.Unmap())
@@ -81,12 +77,9 @@ func (n Network) IsPublic(a netip.Addr) bool {
 	return Public(a)
 }
 
-// Lookup gives the addresses of a canonical host (URL.Host, or what CheckHost
-// gave), sixteen at most. All that the resolver gave are public: one answer
-// that is not refuses the name, as do no answer, an error and silence for 5
-// seconds. What was looked up may be another answer the next time: who
-// connects must connect to these addresses. Of a name that is resolved remotely
-// it gives none.
+// Lookup returns the addresses of a canonical host (URL.Host or CheckHost's result), sixteen at most. It refuses the
+// name if one of the addresses is not public, if there is none, on an error, and after 5 seconds. The next lookup may
+// differ, so connect to the returned addresses. For a name that is resolved remotely it returns none.
 func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusal) {
 	if a, err := netip.ParseAddr(trimBrackets(host)); err == nil {
 		if !n.IsPublic(a) {
@@ -100,7 +93,7 @@ func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusa
 	if n.Remote {
 		return nil, nil
 	}
-	found, err := n.resolve(ctx, host)
+	found, err := n.resolveHost(ctx, host)
 	switch {
 	case ctx.Err() != nil:
 		r := refuse(Timeout, "timeout.resolve", "the name was not resolved in time; nothing was done: send the call again")
@@ -121,9 +114,8 @@ func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusa
 	return addrs[:min(len(addrs), maxAddresses)], nil
 }
 
-// resolve asks the resolver, and does not wait for one that ignores its
-// deadline.
-func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+// resolveHost calls the resolver, and returns at the deadline even if the resolver ignores it.
+func (n Network) resolveHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	var resolver Resolver = system
 	if n.Resolver != nil {
 		resolver = n.Resolver
@@ -136,7 +128,7 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		// The dot keeps the system's search list out.
+		// The dot disables the system's search list.
 		addrs, err := resolver.LookupNetIP(ctx, "ip", host+".")
 		answered <- answer{addrs, err}
 	}()

@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// private are the ranges that egress.private_hosts may name parts of: RFC 1918,
-// RFC 6598 and RFC 4193.
+// private lists the ranges within which egress.private_hosts may name addresses: RFC 1918, RFC 6598 and RFC 4193.
 var private = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 
-// never are ranges among the private ones that no policy opens: where clouds
-// serve a machine's credentials (Alibaba's 100.100.100.200, AWS's fd00:ec2::254,
-// Google's fd20:ce::254). The others, 169.254.169.254 first, are link-local.
+// never lists the ranges among the private ones that no policy opens: there clouds serve a machine's credentials
+// (Alibaba's 100.100.100.200, AWS's fd00:ec2::254, Google's fd20:ce::254). The others, such as 169.254.169.254, are
+// link-local.
 var never = prefixes("100.100.100.0/24", "fd00:ec2::/32", "fd20:ce::/32")
 
-// NetworkFor returns n with the private addresses that egress.private_hosts has
-// for a canonical host counted as public. Both must match: the name and the range.
+// NetworkFor returns n, with the private addresses that egress.private_hosts allows for a canonical host counted as
+// public. Both must match: the name and the range.
 func (p *Policy) NetworkFor(n Network, host string) Network {
 	var ranges []netip.Prefix
 	for _, entry := range p.Egress.PrivateHosts {
@@ -35,9 +34,9 @@ func (p *Policy) NetworkFor(n Network, host string) Network {
 	return n
 }
 
-// isPrivate reports whether a policy may open an address at all.
+// isPrivate reports whether a policy may open an address.
 func isPrivate(a netip.Addr) bool {
-	return a.Zone() == "" && contain(private, a) && !contain(never, a) && (a.Is4() || !isatap(a))
+	return a.Zone() == "" && contain(private, a) && !contain(never, a) && (a.Is4() || !isISATAP(a))
 }
 
 func contain(ranges []netip.Prefix, a netip.Addr) bool {

@@ -8,22 +8,21 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Code is the class of a refusal. The numbers are application codes inside a
-// tool result (`_meta.code`); they are never a JSON-RPC error.code, because the
-// MCP revision 2026-07-28 reserves that range.
+// Code is the class of a refusal. The numbers are application codes inside a tool result (`_meta.code`). They are never
+// a JSON-RPC error.code: the MCP revision 2026-07-28 reserves that range.
 type Code int
 
-// The classes, from the one that wins when several apply to the one that loses.
+// The classes, in descending precedence.
 const (
 	Timeout          Code = -32007 // the deadline passed
 	BudgetExceeded   Code = -32005 // size, rate or concurrency
 	SandboxViolation Code = -32006 // a path, an environment or a program slot
 	PolicyBlocked    Code = -32004 // URL, host, subcommand, option, value
 	InvalidParams    Code = -32602 // the arguments do not fit the tool's schema
-	Unreachable      Code = -32003 // nothing forbids it, but the site or the network does not answer
+	Unreachable      Code = -32003 // permitted, but the site or the network does not answer
 )
 
-// classes holds what is known of each code; rank 0 wins over rank 1.
+// classes holds the properties of each code; rank 0 has precedence over rank 1.
 var classes = map[Code]struct {
 	name string
 	rank int
@@ -37,32 +36,30 @@ var classes = map[Code]struct {
 	Unreachable:      {"UNREACHABLE", 5, 1},
 }
 
-// Name is the word for the code, for instance POLICY_BLOCKED.
+// Name returns the word for the code, for instance POLICY_BLOCKED.
 func (c Code) Name() string { return classes[c].name }
 
-// ExitCode is the exit_code of a result that was refused with this code.
+// ExitCode returns the exit_code of a result that was refused with this code.
 func (c Code) ExitCode() int { return classes[c].exit }
 
-// Refusal says why a call was not run or not finished. It never repeats the
-// caller's text, so that it can be logged and shown.
+// Refusal is the reason why a call was not run or not finished. It never contains the caller's text, so that it can be
+// logged and shown.
 type Refusal struct {
 	Code       Code
 	Rule       string        // stable id, for instance "wait.script"
-	Message    string        // what was wrong and what to do
+	Message    string        // the problem and the remedy
 	Retryable  bool          // the same call may succeed later
-	RetryAfter time.Duration // how long to wait first; 0 when unknown
+	RetryAfter time.Duration // how long to wait first; 0 if unknown
 }
 
-// Error gives the line that a caller reads in stderr:
-// "POLICY_BLOCKED (-32004) wait.script: what and what to do".
+// Error returns the line for stderr: "POLICY_BLOCKED (-32004) wait.script: problem and remedy".
 func (r *Refusal) Error() string {
 	return fmt.Sprintf("%s (%d) %s: %s", r.Code.Name(), int(r.Code), r.Rule, r.Message)
 }
 
-// RefusalHeader is the header in which the egress proxy says why it refused a
-// request, or a number to ask it with (egress.Why). No site can send it: the
-// proxy drops what begins with Proxy- from the answers of sites. Nor can a page:
-// browsers keep such headers for themselves.
+// RefusalHeader is the header with the egress proxy's reason for refusing a request, or a number for egress.Why. No
+// site can send it, since the proxy drops headers that begin with Proxy- from answers. No page can send it, since
+// browsers reserve such headers.
 const RefusalHeader = "Proxy-Browser-Shell-Refusal"
 
 var refusalLine = lazyregexp.New(`^(retryable )?[A-Z_]+ \((-[0-9]{1,6})\) ([a-z.-]{1,64}): ([ -~]{1,500})$`)
@@ -75,7 +72,7 @@ func (r *Refusal) Header() string {
 	return r.Error()
 }
 
-// ParseRefusal reads the value of RefusalHeader; nil if it is none.
+// ParseRefusal parses the value of RefusalHeader; it returns nil if it is invalid.
 func ParseRefusal(header string) *Refusal {
 	m := refusalLine.FindStringSubmatch(header)
 	if m == nil {
@@ -96,8 +93,8 @@ func blocked(rule, format string, args ...any) *Refusal {
 	return refuse(PolicyBlocked, rule, format, args...)
 }
 
-// Worst picks the refusal whose class wins, the first one among equals. Nil
-// entries are no refusal; of none it gives nil.
+// Worst returns the refusal with the highest precedence, the first among equals. It skips nil entries, and returns nil
+// if there is no other.
 func Worst(all ...*Refusal) *Refusal {
 	var w *Refusal
 	for _, r := range all {

@@ -9,21 +9,21 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// slot checks one positional or option value and gives the text to hand to
-// agent-browser. at names the place for the error ("argv[1]").
+// slot checks one positional or option value and returns the text for agent-browser. at names the position for the
+// error ("argv[1]").
 type slot func(p *Policy, at, s string) (string, *Refusal)
 
 const (
 	maxSelector = 2048
 	maxText     = 64 << 10
-	maxWaitMS   = 25000 // 0.8.x sends a command again after 30 s
+	maxWaitMS   = 25000 // 0.8.x repeats a command after 30 s
 	maxDepth    = 100
 	maxPixels   = 10000
 )
 
 var (
-	// flagWord and flagAssign are the words that either generation's parser
-	// could take for an option. "-5", "-" and "--- x" are plain text to both.
+	// flagWord and flagAssign match words that the parser of either generation could read as an option. "-5", "-" and
+	// "--- x" are plain text to both.
 	flagWord   = lazyregexp.New(`^(--[A-Za-z]\S*|-[A-Za-z])$`)
 	flagAssign = lazyregexp.New(`^--[A-Za-z][A-Za-z0-9-]*=`)
 
@@ -32,7 +32,7 @@ var (
 	digits   = lazyregexp.New(`^\+?[0-9]+$`)
 	number   = lazyregexp.New(`^[0-9]{1,5}$`)
 	attrName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
-	pasteKey = lazyregexp.New(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // there is one clipboard
+	pasteKey = lazyregexp.New(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // the clipboard is shared by all sessions
 	keyName  = lazyregexp.New(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
 	shotName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(png|jpg|jpeg|webp)$`)
 	shotExt  = lazyregexp.New(`(?i)\.(png|jpe?g|webp)$`)
@@ -40,10 +40,10 @@ var (
 	shotPath = lazyregexp.New(`(?i)^(~|file:)|[/\\]|\.\.`)
 )
 
-// flagLike tells whether agent-browser could read s as an option.
-func flagLike(s string) bool { return flagWord.MatchString(s) || flagAssign.MatchString(s) }
+// isFlagLike reports whether agent-browser could read s as an option.
+func isFlagLike(s string) bool { return flagWord.MatchString(s) || flagAssign.MatchString(s) }
 
-// oneLine refuses what only a text may hold, and a leading dash.
+// oneLine refuses characters that only a text may contain, and a leading dash.
 func oneLine(at, s string, limit int) *Refusal {
 	switch {
 	case s == "":
@@ -58,8 +58,8 @@ func oneLine(at, s string, limit int) *Refusal {
 	return nil
 }
 
-// selector: an element reference from a snapshot (@e1; without its @ and as
-// ref=e1 it means the same) or a CSS selector.
+// selector admits an element reference from a snapshot (@e1; without its @ and as ref=e1 it means the same) or a CSS
+// selector.
 func selector(_ *Policy, at, s string) (string, *Refusal) {
 	if r := oneLine(at, s, maxSelector); r != nil {
 		return "", r
@@ -73,12 +73,12 @@ func selector(_ *Policy, at, s string) (string, *Refusal) {
 	return s, nil
 }
 
-// pattern: a URL glob for `wait --url`.
+// pattern admits a URL glob for `wait --url`.
 func pattern(_ *Policy, at, s string) (string, *Refusal) {
 	return s, oneLine(at, s, maxSelector)
 }
 
-// text: what goes into a field; may be empty, may hold line breaks.
+// text admits the text for a field; it may be empty and contain line breaks.
 func text(_ *Policy, at, s string) (string, *Refusal) {
 	if len(s) > maxText {
 		return "", blocked("value.length", "%s is longer than %d bytes; use a shorter value", at, maxText)
@@ -86,13 +86,12 @@ func text(_ *Policy, at, s string) (string, *Refusal) {
 	return s, nil
 }
 
-// filledText: a text that may not be empty.
+// filledText admits a text that is not empty.
 func filledText(_ *Policy, at, s string) (string, *Refusal) {
 	return s, oneLine(at, s, maxText)
 }
 
-// key: one key, with modifiers: Enter, Control+a. Its usual other names are
-// taken too: Return, Esc, Ctrl+A.
+// key admits one key with modifiers: Enter, Control+a. It also admits common other names: Return, Esc, Ctrl+A.
 func key(_ *Policy, at, s string) (string, *Refusal) {
 	s = canonicalKey(s)
 	if !keyName.MatchString(s) {
@@ -104,7 +103,7 @@ func key(_ *Policy, at, s string) (string, *Refusal) {
 	return s, nil
 }
 
-// keyNames are the other names of keys and modifiers, in lower case.
+// keyNames maps other names of keys and modifiers, in lower case, to agent-browser's.
 var keyNames = map[string]string{
 	"ctrl": "Control", "control": "Control", "cmd": "Meta", "command": "Meta", "super": "Meta", "win": "Meta", "meta": "Meta",
 	"option": "Alt", "alt": "Alt", "shift": "Shift",
@@ -115,15 +114,14 @@ var keyNames = map[string]string{
 	"pgup": "PageUp", "pageup": "PageUp", "pgdn": "PageDown", "pgdown": "PageDown", "pagedown": "PageDown",
 }
 
-// canonicalKey gives a key under the name that agent-browser knows it by. A
-// letter with Control, Alt or Meta and without Shift is the small one: both
-// spellings name the same shortcut.
+// canonicalKey returns agent-browser's name of a key. A letter with Control, Alt or Meta and without Shift becomes
+// lower case: both spellings name the same shortcut.
 func canonicalKey(s string) string {
 	if s == " " {
 		return "Space"
 	}
 	parts := strings.Split(s, "+")
-	if s == "+" || strings.HasSuffix(s, "++") { // the key itself
+	if s == "+" || strings.HasSuffix(s, "++") { // the plus key itself
 		parts = append(parts[:len(parts)-2], "+")
 	}
 	for i, part := range parts {
@@ -137,7 +135,7 @@ func canonicalKey(s string) string {
 	return strings.Join(parts, "+")
 }
 
-// name: an attribute's name.
+// name admits the name of an attribute.
 func name(_ *Policy, at, s string) (string, *Refusal) {
 	if !attrName.MatchString(s) {
 		return "", blocked("value.name", "%s is not an attribute name", at)
@@ -149,7 +147,7 @@ func depth(_ *Policy, at, s string) (string, *Refusal)  { return bounded(at, s, 
 func millis(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 0, maxWaitMS) }
 func pixels(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 1, maxPixels) }
 
-// bounded: a whole number from least to most.
+// bounded admits a whole number from least to most.
 func bounded(at, s string, least, most int) (string, *Refusal) {
 	n, err := strconv.Atoi(s)
 	if err != nil || !number.MatchString(s) || n < least || n > most {
@@ -158,8 +156,8 @@ func bounded(at, s string, least, most int) (string, *Refusal) {
 	return strconv.Itoa(n), nil
 }
 
-// waitTarget: milliseconds or a selector. agent-browser reads "+30000" as a
-// number too, so whatever looks like one must be one within bounds.
+// waitTarget admits milliseconds or a selector. agent-browser also reads "+30000" as a number, so a word that looks
+// like a number must be one within bounds.
 func waitTarget(p *Policy, at, s string) (string, *Refusal) {
 	if digits.MatchString(s) {
 		return millis(p, at, s)
@@ -167,7 +165,7 @@ func waitTarget(p *Policy, at, s string) (string, *Refusal) {
 	return selector(p, at, s)
 }
 
-// oneOf: one of a few words.
+// oneOf admits one of a few words.
 func oneOf(words ...string) slot {
 	return func(_ *Policy, at, s string) (string, *Refusal) {
 		if !slices.Contains(words, s) {
@@ -177,8 +175,8 @@ func oneOf(words ...string) slot {
 	}
 }
 
-// shotTarget: a selector, or a bare file name with an image's ending.
-// agent-browser takes any word with a slash or an image's ending for a path.
+// shotTarget admits a selector, or a bare file name with an image's ending. agent-browser takes a word with a slash or
+// an image's ending for a path.
 func shotTarget(p *Policy, at, s string) (string, *Refusal) {
 	if shotPath.MatchString(s) || shotExt.MatchString(s) && !shotName.MatchString(s) {
 		return "", refuse(SandboxViolation, "screenshot.path", "%s is a path; browser-shell chooses the directory: give a bare file name (letters, digits, `.`, `_`, `-`, ending in .png, .jpg, .jpeg or .webp) or none", at)
@@ -189,7 +187,7 @@ func shotTarget(p *Policy, at, s string) (string, *Refusal) {
 	return selector(p, at, s)
 }
 
-// pdfTarget: a bare file name that ends in .pdf.
+// pdfTarget admits a bare file name that ends in .pdf.
 func pdfTarget(_ *Policy, at, s string) (string, *Refusal) {
 	if !pdfName.MatchString(s) {
 		return "", refuse(SandboxViolation, "pdf.path", "%s is no bare file name; browser-shell chooses the directory: give a name (letters, digits, `.`, `_`, `-`, ending in .pdf) or none", at)
@@ -197,7 +195,7 @@ func pdfTarget(_ *Policy, at, s string) (string, *Refusal) {
 	return s, nil
 }
 
-// webURL: a page that open may go to; see url.go.
+// webURL admits the address of a page to open; see url.go.
 func webURL(p *Policy, _, s string) (string, *Refusal) {
 	u, r := p.CheckURL(s)
 	return u.Href, r

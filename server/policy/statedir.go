@@ -9,10 +9,9 @@ import (
 	"syscall"
 )
 
-// OpenStateDir gives the directory that state_dir names; of "" it is
-// browser-shell-UID under the temporary directory. It makes it with mode 0700,
-// or checks that it is a real directory of this user that nobody else can
-// enter: someone else may have made it first.
+// OpenStateDir opens the directory that state_dir names; "" means browser-shell-UID in the temporary directory. It
+// creates it with mode 0700, or checks that it is a real directory of this user without access for others: another user
+// may have created it first.
 func OpenStateDir(dir string) (string, error) {
 	if dir == "" {
 		dir = filepath.Join(os.TempDir(), fmt.Sprintf("browser-shell-%d", os.Getuid()))

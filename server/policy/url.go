@@ -13,7 +13,7 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// Open says where `open` may go.
+// Open limits the addresses for `open`.
 type Open struct {
 	AllowSchemes    []string `json:"allow_schemes" enum:"https,http" doc:"some of https and http"`
 	AllowAboutBlank bool     `json:"allow_about_blank" doc:"whether about:blank may be opened, to leave a page"`
@@ -27,31 +27,29 @@ const (
 
 var (
 	urlScheme = lazyregexp.New(`^([A-Za-z][A-Za-z0-9+.-]*):`)
-	// The authority is split so narrowly that no two URL parsers can read a
-	// different host from it: no userinfo, no percent, one colon at most.
+	// The authority is matched so narrowly that all URL parsers read the same host from it: no userinfo, no percent,
+	// one colon at most.
 	bareHost  = lazyregexp.New(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 	authority = lazyregexp.New(`^([^\[\]/?#@%:]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]*))?$`)
 	hostLabel = lazyregexp.New(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
-	// remapped are characters that IDNA maps to others since Unicode 15.1.
+	// remapped holds characters that IDNA maps to others since Unicode 15.1.
 	remapped = &unicode.RangeTable{R16: []unicode.Range16{{0x1E9E, 0x1E9E, 1}}}
 	numeric  = lazyregexp.New(`^(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 )
 
-// URL is an address that passed the policy.
+// URL is an address that the policy admits.
 type URL struct {
-	Href string // canonical; what must be passed on instead of the input
+	Href string // canonical; pass this on instead of the input
 	Host string // canonical name or address ("[v6]" in brackets), without a port; empty for about:blank
 }
 
 func trimBrackets(host string) string { return strings.Trim(host, "[]") }
 
-// CheckURL reads an address for `open` and gives its canonical form (WHATWG URL
-// Standard), which is what must be passed on: then it does not matter whether
-// agent-browser or Chromium would read the input in another way.
+// CheckURL checks an address for `open` and returns its canonical form (WHATWG URL Standard). Pass that on, so that
+// agent-browser and Chromium can't interpret the input differently.
 //
-// It looks at the text only. It is NOT a boundary: a name may resolve to an
-// internal address, a page may redirect, and a click goes anywhere. The
-// boundary is the egress proxy, which checks the address it dials.
+// It checks the text only. It is NOT a boundary: a name may resolve to an internal address, a page may redirect, and a
+// click leads anywhere. The boundary is the egress proxy, which checks the address that it dials.
 func (p *Policy) CheckURL(s string) (URL, *Refusal) {
 	if strings.HasPrefix(s, "-") {
 		return URL{}, blocked("url.characters", "the address begins with a dash")
@@ -77,11 +75,10 @@ func (p *Policy) CheckURL(s string) (URL, *Refusal) {
 	if r != nil {
 		return URL{}, r
 	}
-	return canonical(scheme, host, port, tail)
+	return joinURL(scheme, host, port, tail)
 }
 
-// cutAuthority splits what follows "//" where the path, the query or the
-// fragment begins.
+// cutAuthority splits the text after "//" before the path, the query or the fragment.
 func cutAuthority(s string) (authority, tail string) {
 	if i := strings.IndexAny(s, "/?#"); i >= 0 {
 		return s[:i], s[i:]
@@ -110,9 +107,8 @@ func tooLong() *Refusal {
 	return blocked("url.length", "the address is longer than %d bytes", maxURL)
 }
 
-// splitScheme gives the scheme in lower case and what follows "//". A host
-// without a scheme, with a port and a path or without, is https; any other
-// address without a scheme is not guessed at.
+// splitScheme returns the scheme in lower case and the text after "//". A host without a scheme, with or without port
+// and path, gets https; any other address without a scheme is refused.
 func splitScheme(s string) (scheme, rest string, r *Refusal) {
 	if host, _ := cutAuthority(s); bareHost.MatchString(host) {
 		return "https", s, nil
@@ -129,8 +125,7 @@ func splitScheme(s string) (scheme, rest string, r *Refusal) {
 	return scheme, rest, nil
 }
 
-// checkAuthority checks host and port and gives them in canonical form; the
-// port with its colon.
+// checkAuthority checks host and port and returns them in canonical form; the port includes its colon.
 func (p *Policy) checkAuthority(auth string) (host, port string, r *Refusal) {
 	if strings.Contains(auth, "@") {
 		return "", "", blocked("url.userinfo", "the address may not hold a user name or password")
@@ -150,9 +145,9 @@ func (p *Policy) checkAuthority(auth string) (host, port string, r *Refusal) {
 	return host, ":" + strconv.FormatUint(n, 10), nil
 }
 
-// canonical puts checked parts together. The library must read the same host
-// from them; were it otherwise, the address is not let through.
-func canonical(scheme, host, port, tail string) (URL, *Refusal) {
+// joinURL joins checked parts. The URL library must read the same host from the result; otherwise the address is
+// refused.
+func joinURL(scheme, host, port, tail string) (URL, *Refusal) {
 	u, err := whatwg.Parse(scheme + "://" + host + port + tail)
 	if err != nil || u.Scheme() != scheme || u.Hostname() != host || u.Username()+u.Password() != "" {
 		return URL{}, blocked("url.form", "the address is not a well-formed URL; write it as %s://host/path", scheme)
@@ -164,9 +159,8 @@ func canonical(scheme, host, port, tail string) (URL, *Refusal) {
 	return URL{Href: href, Host: host}, nil
 }
 
-// CheckHost checks the host of an address, by its text and the policy's list
-// of hosts, and gives it in canonical form: a lower-case ASCII name (after
-// IDNA) without a final dot, or an address ("[v6]" in brackets).
+// CheckHost checks the host of an address, by its text and the policy's list of hosts. It returns the canonical form: a
+// lower-case ASCII name (after IDNA) without a final dot, or an address ("[v6]" in brackets).
 func (p *Policy) CheckHost(host string) (string, *Refusal) {
 	if r := urlCharacters(host); r != nil {
 		return "", r
@@ -177,7 +171,7 @@ func (p *Policy) CheckHost(host string) (string, *Refusal) {
 	if strings.HasPrefix(host, "[") {
 		return p.checkLiteral(host)
 	}
-	if ambiguous(host) {
+	if isAmbiguous(host) {
 		return "", badHost()
 	}
 	u, err := whatwg.Parse("http://" + host + "/")
@@ -196,9 +190,8 @@ func (p *Policy) CheckHost(host string) (string, *Refusal) {
 	return p.checkName(strings.TrimSuffix(u.Hostname(), "."))
 }
 
-// ambiguous tells of a name in other letters whether two IDNA implementations
-// could give it two ASCII forms.
-func ambiguous(host string) bool {
+// isAmbiguous reports whether two IDNA implementations could convert a non-ASCII name to different ASCII names.
+func isAmbiguous(host string) bool {
 	ascii := true
 	for _, c := range host {
 		ascii = ascii && c < utf8.RuneSelf
@@ -206,7 +199,7 @@ func ambiguous(host string) bool {
 			return true
 		}
 	}
-	// An xn-- label is ASCII; x/net/idna also decodes others.
+	// An xn-- label is ASCII; x/net/idna also decodes other labels.
 	return !ascii && (strings.Contains(host, "--") || strings.ContainsAny(host, "\uFF0D\uFE63"))
 }
 
@@ -218,7 +211,7 @@ func lastLabel(host string) string {
 func (p *Policy) checkName(name string) (string, *Refusal) {
 	labels := strings.Split(name, ".")
 	switch labels[len(labels)-1] {
-	case "localhost", "localdomain", "localdomain6": // Chromium resolves the first itself
+	case "localhost", "localdomain", "localdomain6": // Chromium resolves localhost itself
 		return "", blocked("url.loopback", "localhost is this machine; open a public site")
 	}
 	if len(labels) < 2 {
@@ -232,8 +225,8 @@ func (p *Policy) checkName(name string) (string, *Refusal) {
 	return name, p.checkAllowed(name, false)
 }
 
-// checkLiteral admits a public address. An IPv4 address has one spelling; the
-// odd ones (decimal, octal, hex, short, inside IPv6) are how filters are fooled.
+// checkLiteral admits a public address. Only one spelling of an IPv4 address is admitted; the others (decimal, octal,
+// hex, short, inside IPv6) serve to fool filters.
 func (p *Policy) checkLiteral(host string) (string, *Refusal) {
 	a, err := netip.ParseAddr(trimBrackets(host))
 	if err != nil || a.Zone() != "" || a.Is4() == strings.HasPrefix(host, "[") {
@@ -260,10 +253,10 @@ func oddAddress() *Refusal {
 	return blocked("url.address", "the host is an address in an unusual spelling; write it as a.b.c.d or [v6]")
 }
 
-// AnyHost in allow_hosts stands for any public host.
+// AnyHost is the entry of allow_hosts that admits any public host.
 const AnyHost = "*"
 
-// Hosts returns the policy's hosts in words, for what a program says when it starts.
+// Hosts returns the policy's hosts in words, for a program's start message.
 func (o Open) Hosts() string {
 	if slices.Contains(o.AllowHosts, AnyHost) {
 		return "any public host"
@@ -271,7 +264,7 @@ func (o Open) Hosts() string {
 	return strings.Join(o.AllowHosts, ", ")
 }
 
-// checkAllowed looks the host up in allow_hosts; *.NAME is for names, not for addresses.
+// checkAllowed checks the host against allow_hosts; *.NAME matches names, not addresses.
 func (p *Policy) checkAllowed(host string, address bool) *Refusal {
 	for _, allowed := range p.Open.AllowHosts {
 		parent, below := strings.CutPrefix(allowed, "*.")
@@ -282,11 +275,10 @@ func (p *Policy) checkAllowed(host string, address bool) *Refusal {
 	return blocked("url.host-not-allowed", "the policy does not allow this host")
 }
 
-// CheckPage tells whether a tab that shows this address, in Chromium's own
-// spelling, may be read. A web page and a blob: of one give their origin as
-// Href and their host, which is still to be looked up; an empty page gives no
-// host. Refused are hosts as in CheckURL and, as page.forbidden, whatever is
-// no page of a site: files, data:, Chromium's own pages and all else.
+// CheckPage checks whether a tab with this address, in Chromium's own spelling, may be read. For a web page and its
+// blob: URLs it returns the origin as Href and the host, which must still be resolved. For an empty page the host is
+// empty. It refuses hosts as CheckURL does and, as page.forbidden, everything that isn't a page of a site: files,
+// data:, Chromium's own pages and others.
 func (p *Policy) CheckPage(href string) (URL, *Refusal) {
 	if href == "about:blank" || href == "chrome-error://chromewebdata/" {
 		return URL{Href: href}, nil
@@ -296,7 +288,7 @@ func (p *Policy) CheckPage(href string) (URL, *Refusal) {
 	if !ok || scheme != "http" && scheme != "https" {
 		return URL{}, blocked("page.forbidden", "the tab shows something that is no web page; open a public site")
 	}
-	if i := strings.IndexAny(rest, "/?#"); i >= 0 { // the rest may be of any length
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 { // the rest may have any length
 		rest = rest[:i]
 	}
 	return p.CheckURL(scheme + "://" + rest + "/")

@@ -15,19 +15,19 @@ func (p *Policy) validate() error {
 	}
 	l := p.Limits
 	if l.TimeoutSec > l.MaxTimeoutSec {
-		return wrong("limits.timeout_sec", "must lie between 1 and max_timeout_sec, which is %d, not %d", l.MaxTimeoutSec, l.TimeoutSec)
+		return newKeyError("limits.timeout_sec", "must lie between 1 and max_timeout_sec, which is %d, not %d", l.MaxTimeoutSec, l.TimeoutSec)
 	}
 	if l.SessionQueue > l.MaxCalls {
-		return wrong("limits.session_queue", "must lie between 1 and max_calls, which is %d, not %d", l.MaxCalls, l.SessionQueue)
+		return newKeyError("limits.session_queue", "must lie between 1 and max_calls, which is %d, not %d", l.MaxCalls, l.SessionQueue)
 	}
 	ap, err := netip.ParseAddrPort(p.Egress.Proxy)
 	if err != nil || !ap.Addr().IsLoopback() || ap.Port() == 0 || ap.Addr().Is4In6() {
-		return wrong("egress.proxy", "must be a loopback address and port, for instance 127.0.0.1:8118")
+		return newKeyError("egress.proxy", "must be a loopback address and port, for instance 127.0.0.1:8118")
 	}
 	return p.validateLists()
 }
 
-// eachKey calls do for each key that is no object.
+// eachKey calls do for each key whose value is not an object.
 func eachKey(v reflect.Value, path string, do func(key string, f reflect.StructField, v reflect.Value) error) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -45,7 +45,7 @@ func eachKey(v reflect.Value, path string, do func(key string, f reflect.StructF
 	return nil
 }
 
-// validateKey holds one key, of a list each value, against its field's tags.
+// validateKey checks one key, of a list each value, against its field's tags.
 func validateKey(key string, f reflect.StructField, v reflect.Value) error {
 	var pattern *regexp.Regexp
 	if text := f.Tag.Get("pattern"); text != "" {
@@ -63,20 +63,20 @@ func validateKey(key string, f reflect.StructField, v reflect.Value) error {
 }
 
 func validateValue(key string, f reflect.StructField, pattern *regexp.Regexp, v reflect.Value) error {
-	if least, most, ok := bounds(f); ok && (v.Int() < least || v.Int() > most) {
-		return wrong(key, "must lie between %d and %d, not %d", least, most, v.Int())
+	if least, most, ok := readBounds(f); ok && (v.Int() < least || v.Int() > most) {
+		return newKeyError(key, "must lie between %d and %d, not %d", least, most, v.Int())
 	}
 	if words := f.Tag.Get("enum"); words != "" && !slices.Contains(strings.Split(words, ","), v.String()) {
-		return wrong(key, "must be one of %s", strings.ReplaceAll(words, ",", ", "))
+		return newKeyError(key, "must be one of %s", strings.ReplaceAll(words, ",", ", "))
 	}
 	if pattern != nil && (!pattern.MatchString(v.String()) || strings.ContainsRune(v.String(), 0)) {
-		return wrong(key, "must %s", f.Tag.Get("must"))
+		return newKeyError(key, "must %s", f.Tag.Get("must"))
 	}
 	return nil
 }
 
-// bounds reads the tags of a number's field.
-func bounds(f reflect.StructField) (least, most int64, ok bool) {
+// readBounds returns the limits in the tags of a number's field.
+func readBounds(f reflect.StructField) (least, most int64, ok bool) {
 	least, err1 := strconv.ParseInt(f.Tag.Get("least"), 10, 64)
 	most, err2 := strconv.ParseInt(f.Tag.Get("most"), 10, 64)
 	return least, most, err1 == nil && err2 == nil
@@ -84,30 +84,30 @@ func bounds(f reflect.StructField) (least, most int64, ok bool) {
 
 func (p *Policy) validateLists() error {
 	if len(p.Open.AllowHosts) == 0 {
-		return wrong("open.allow_hosts", `is empty, so nothing could be opened; write ["*"] for any public host, or names such as "example.com" and "*.example.com"`)
+		return newKeyError("open.allow_hosts", `is empty, so nothing could be opened; write ["*"] for any public host, or names such as "example.com" and "*.example.com"`)
 	}
 	for i, c := range p.Commands {
 		key := "commands[" + strconv.Itoa(i) + "]"
-		if c != Read && len(rowsOf(c)) == 0 {
-			return wrong(key, "is no subcommand of the grammar: %q", c)
+		if c != Read && len(findRows(c)) == 0 {
+			return newKeyError(key, "is no subcommand of the grammar: %q", c)
 		}
 		if slices.Contains(p.Commands[:i], c) {
-			return wrong(key, "is given twice: %q", c)
+			return newKeyError(key, "is given twice: %q", c)
 		}
 	}
 	for i, entry := range p.Egress.PrivateHosts {
 		if err := p.validatePrivate(entry); err != nil {
-			return wrong("egress.private_hosts["+strconv.Itoa(i)+"]", "%s", err)
+			return newKeyError("egress.private_hosts["+strconv.Itoa(i)+"]", "%s", err)
 		}
 	}
 	for i, expr := range p.Redaction.Patterns {
 		key := "redaction.patterns[" + strconv.Itoa(i) + "]"
 		re, err := regexp.Compile(expr)
 		if err != nil {
-			return wrong(key, "is no RE2 expression: %s", err)
+			return newKeyError(key, "is no RE2 expression: %s", err)
 		}
 		if re.MatchString("") {
-			return wrong(key, "matches the empty text")
+			return newKeyError(key, "matches the empty text")
 		}
 	}
 	return nil

@@ -9,20 +9,17 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Words splits the string form of a call into argv, for clients that know only
-// sandbox_execute_bash. No shell reads it: only what every shell reads the same
-// way is admitted, one command of plain and quoted words. A first word
-// agent-browser is dropped.
+// Words splits the string form of a call into argv, for clients that only know sandbox_execute_bash. No shell
+// interprets it: Words admits only one command of plain and quoted words, which every shell reads alike. It drops a
+// first word agent-browser.
 //
-// Such clients were also taught AGENT_BROWSER_SESSION=ID before the command and
-// --cdp PORT after agent-browser. The first gives session, as it was written;
-// the second is dropped if it names cdpPort. All else in front is refused.
+// Such clients were also taught AGENT_BROWSER_SESSION=ID before the command and --cdp PORT after agent-browser. The
+// first sets session, unchanged; the second is dropped if it names cdpPort. Other prefixes are refused.
 //
-// It refuses with argv.empty (no words), argv.size (more than 256 KiB),
-// argv.count (more than 68 words) and, for all that only a shell could
-// give a meaning, SANDBOX_VIOLATION shell.syntax.
+// The refusals are argv.empty (no words), argv.size (more than 256 KiB), argv.count (more than 68 words) and, for all
+// other shell syntax, SANDBOX_VIOLATION shell.syntax.
 func Words(cmd string, cdpPort int) (words []string, session string, r *Refusal) {
-	if r := scan(cmd); r != nil {
+	if r := limitInput(cmd); r != nil {
 		return nil, "", r
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(strings.NewReader(cmd), "")
@@ -45,11 +42,10 @@ func Words(cmd string, cdpPort int) (words []string, session string, r *Refusal)
 	return words, session, nil
 }
 
-// sessionVariable is the one assignment that may stand before the command.
+// sessionVariable is the one variable that may be assigned before the command.
 const sessionVariable = "AGENT_BROWSER_SESSION"
 
-// assignedSession reads the assignments before a command: none, or one that
-// gives the session.
+// assignedSession reads the assignments before a command: none, or the one that sets the session.
 func assignedSession(all []*syntax.Assign) (string, *Refusal) {
 	if len(all) == 0 {
 		return "", nil
@@ -58,7 +54,7 @@ func assignedSession(all []*syntax.Assign) (string, *Refusal) {
 	if len(all) > 1 || a.Name == nil || a.Name.Value != sessionVariable || a.Value == nil || a.Append || a.Naked || a.Index != nil || a.Array != nil {
 		return "", notWords("an assignment other than one " + sessionVariable + "=ID")
 	}
-	id, r := literal(a.Value.Parts)
+	id, r := joinLiteral(a.Value.Parts)
 	if r == nil && id == "" {
 		return "", notWords("an empty " + sessionVariable)
 	}
@@ -69,7 +65,7 @@ func notWords(what string) *Refusal {
 	return refuse(SandboxViolation, "shell.syntax", "the command holds %s, and no shell reads it: send one agent-browser command of plain words, and put a word with other characters in single quotes, for instance open 'https://example.com/?a=1&b=2'", what)
 }
 
-// unquoted are the characters that mean something to a shell outside quotes.
+// unquoted maps characters with a meaning to a shell outside quotes.
 var unquoted = map[rune]string{
 	'\n': "a line break outside quotes", '\\': "a backslash", '$': "an expansion ($)", '`': "a command substitution",
 	'*': "a pattern (*)", '?': "a pattern (?)", '[': "a pattern ([)", ']': "a pattern (])", '{': "a brace", '}': "a brace",
@@ -77,10 +73,9 @@ var unquoted = map[rune]string{
 	'|': "a pipe", '&': "a background or && sign", ';': "a second command (;)", '!': "an exclamation mark", '^': "a caret",
 }
 
-// scan bounds what the parser gets, since its recursion is not bounded: few
-// words, and outside quotes no character that opens a nested form. It also is
-// a second opinion: what either of the two does not take is refused.
-func scan(cmd string) *Refusal {
+// limitInput limits the parser's input, since its recursion is unlimited: few words, and outside quotes no character
+// that opens a nested form. It is also a second opinion: the input must pass both.
+func limitInput(cmd string) *Refusal {
 	if len(cmd) > maxArgvSize {
 		return refuse(BudgetExceeded, "argv.size", "the command is larger than %d bytes; send less", maxArgvSize)
 	}
@@ -117,14 +112,13 @@ func scan(cmd string) *Refusal {
 	if quote != 0 {
 		return notWords("a quote that is not closed")
 	}
-	if words > maxArgs+4 { // and what may stand in front
+	if words > maxArgs+4 { // and the words allowed in front
 		return refuse(BudgetExceeded, "argv.count", "the command has more than %d words; send fewer", maxArgs)
 	}
 	return nil
 }
 
-// simpleCommand gives the words of a file that is one simple command, and the
-// session that is set before it.
+// simpleCommand returns the words of a file that is one simple command, and the session set before it.
 func simpleCommand(file *syntax.File) (words []string, session string, r *Refusal) {
 	if len(file.Stmts) == 0 && len(file.Last) == 0 {
 		return nil, "", nil
@@ -144,7 +138,7 @@ func simpleCommand(file *syntax.File) (words []string, session string, r *Refusa
 		return nil, "", r
 	}
 	for _, w := range call.Args {
-		text, r := literal(w.Parts)
+		text, r := joinLiteral(w.Parts)
 		if r != nil {
 			return nil, "", r
 		}
@@ -153,8 +147,8 @@ func simpleCommand(file *syntax.File) (words []string, session string, r *Refusa
 	return words, session, nil
 }
 
-// literal joins the parts of a word if they are all plain or quoted text.
-func literal(parts []syntax.WordPart) (string, *Refusal) {
+// joinLiteral joins the parts of a word if all are plain or quoted text.
+func joinLiteral(parts []syntax.WordPart) (string, *Refusal) {
 	var b strings.Builder
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -168,7 +162,7 @@ func literal(parts []syntax.WordPart) (string, *Refusal) {
 			}
 		case *syntax.DblQuoted:
 			if !p.Dollar {
-				text, r := literal(p.Parts)
+				text, r := joinLiteral(p.Parts)
 				if r != nil {
 					return "", r
 				}

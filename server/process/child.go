@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a program that stays until it is ended. Its pipes are ours alone;
-// closing one interrupts whoever reads or writes it.
+// Child is a program that runs until it is ended. Its pipes belong to us alone; closing one interrupts its readers and
+// writers.
 type Child struct {
 	PID    int
 	Stdin  *os.File
@@ -28,25 +28,25 @@ type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 
-	mu     sync.Mutex // held while a signal is sent and while it is reaped
+	mu     sync.Mutex // held while signalling and reaping
 	reaped bool
 }
 
-// Start starts a program as Run does, but with pipes and none of Run's limits,
-// in a process group of its own. It gets SIGTERM when this process dies.
+// Start starts a program as Run does, but with pipes, without Run's limits, and in a process group of its own. It gets
+// SIGTERM when this process dies.
 func Start(p Program) (*Child, error) {
 	if !filepath.IsAbs(p.Path) {
 		return nil, fmt.Errorf("program %q: not an absolute path", p.Path)
 	}
 	c := &Child{mark: p.Mark, done: make(chan struct{})}
-	theirs, err := c.pipes()
+	theirs, err := c.openPipes()
 	defer closeAll(theirs)
 	if err != nil {
 		c.ClosePipes()
 		return nil, err
 	}
 	c.cmd = exec.Command(p.Path, p.Argv...)
-	c.cmd.Env = append([]string{}, p.Env...) // nil would mean ours
+	c.cmd.Env = append([]string{}, p.Env...) // nil would mean our own
 	if p.Mark != "" {
 		c.cmd.Env = append(c.cmd.Env, p.Mark)
 	}
@@ -58,12 +58,12 @@ func Start(p Program) (*Child, error) {
 		return nil, err
 	}
 	c.PID = c.cmd.Process.Pid
-	go c.wait()
+	go c.reap()
 	return c, nil
 }
 
-// pipes opens the three and gives the program's ends.
-func (c *Child) pipes() (theirs []*os.File, err error) {
+// openPipes opens the three pipes and returns the program's ends.
+func (c *Child) openPipes() (theirs []*os.File, err error) {
 	for i, ours := range []**os.File{&c.Stdin, &c.Stdout, &c.Stderr} {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -83,7 +83,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// ClosePipes closes our ends, for when nothing more is read.
+// ClosePipes closes our ends of the pipes, once nothing more is read.
 func (c *Child) ClosePipes() {
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr} {
 		if f != nil {
@@ -92,15 +92,14 @@ func (c *Child) ClosePipes() {
 	}
 }
 
-// startForGood starts cmd on a thread that lives as long as this process: the
-// kernel takes the end of the starting thread for the parent's death (prctl(2),
-// PR_SET_PDEATHSIG), and Go ends threads that a goroutine has locked.
+// startForGood starts cmd on a thread that lives as long as this process. The kernel treats the end of the starting
+// thread as the parent's death (prctl(2), PR_SET_PDEATHSIG), and Go ends threads that a goroutine has locked.
 func startForGood(cmd *exec.Cmd) error {
 	starter.Do(func() {
 		go func() {
 			runtime.LockOSThread()
 			for s := range starts {
-				s.err <- children.start(s.cmd)
+				s.err <- children.startChild(s.cmd)
 			}
 		}()
 	})
@@ -119,25 +118,24 @@ var (
 	starts  = make(chan starting)
 )
 
-// wait reaps the program, after its group was killed.
-func (c *Child) wait() {
+// reap reaps the program, after its group was killed.
+func (c *Child) reap() {
 	for unix.Waitid(unix.P_PID, c.PID, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	c.mu.Lock()
 	_ = unix.Kill(-c.PID, unix.SIGKILL)
-	_ = c.cmd.Wait() // how it ended is in ProcessState
+	_ = c.cmd.Wait() // the result is in ProcessState
 	c.reaped = true
 	c.mu.Unlock()
-	children.forget(c.PID)
+	children.forgetChild(c.PID)
 	close(c.done)
 }
 
-// Done is closed when the program has ended and was reaped. What it printed
-// last may still be in the pipes.
+// Done returns a channel that is closed when the program has ended and was reaped. Its last output may still be in the
+// pipes.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Ending says how the program ended, once it has: "exit status 3" or
-// "signal: killed".
+// Ending returns how the program ended, for instance "exit status 3" or "signal: killed". It is empty before that.
 func (c *Child) Ending() string {
 	select {
 	case <-c.done:
@@ -147,19 +145,16 @@ func (c *Child) Ending() string {
 	}
 }
 
-// End ends the program and all that it has started: the end of its stdin,
-// SIGTERM to its group a grace later, SIGKILL another grace later; then, with
-// SIGTERM and SIGKILL too, what has the mark in its environment, and with
-// SIGKILL what has not but descended from the program when it was killed. It
-// tells how many with the mark are left: 0 unless one can't be killed.
+// End ends the program and everything it has started: it closes its stdin, sends SIGTERM to its group after one grace
+// and SIGKILL after another. Processes with the mark in their environment get SIGTERM and SIGKILL, too; descendants of
+// the killed program without the mark get SIGKILL. It returns the number of remaining processes with the mark: 0 unless
+// one can't be killed.
 //
-// Where the last child and the last program of Run have ended, End also kills
-// what was handed to this process as an orphan (see Harden). So a process that
-// lets Run leave daemons must not use it.
+// When the last child and the last program of Run have ended, End also kills the orphans that this process has
+// inherited (see Harden). So a process whose Run leaves daemons must not use it.
 //
-// By nothing can be told whose it is what left the group, cleared its
-// environment and lost its parent while other children run. It lives until the
-// last one's End or EndChildren.
+// A process that left the group, cleared its environment and lost its parent can't be attributed while other children
+// run. It lives until the last child's End, or EndChildren.
 func (c *Child) End(grace time.Duration) int {
 	c.Stdin.Close()
 	if !c.endsWithin(grace) {
@@ -178,31 +173,30 @@ func (c *Child) End(grace time.Duration) int {
 
 // kill kills the program, its group and its descendants.
 func (c *Child) kill() {
-	// Held before the first of them loses its parent; those that come
-	// meanwhile have the mark or are strays.
+	// Collected before the first of them loses its parent; later ones have the mark or are strays.
 	var held processes
 	c.mu.Lock()
 	if !c.reaped {
-		held = descendants(c.PID, nil)
+		held = appendDescendants(c.PID, nil)
 		_ = unix.Kill(-c.PID, unix.SIGKILL)
 	}
 	c.mu.Unlock()
-	held.end(unix.SIGKILL, killGrace)
-	<-c.done // nothing refuses SIGKILL but the kernel itself
+	held.endAll(unix.SIGKILL, killGrace)
+	<-c.done // only the kernel can delay SIGKILL
 }
 
-// descendants adds to list a process's children, theirs and so on.
-func descendants(pid int, list processes) processes {
+// appendDescendants appends a process's children and their descendants to list.
+func appendDescendants(pid int, list processes) processes {
 	var held processes
-	for _, child := range childrenOf(pid) {
+	for _, child := range listChildren(pid) {
 		if p, err := os.FindProcess(child); err == nil {
 			held = append(held, p)
 		}
 	}
-	still := childrenOf(pid) // or the one that is held is another
+	still := listChildren(pid) // otherwise the handle is that of another process
 	for _, p := range held {
 		if slices.Contains(still, p.Pid) {
-			list = descendants(p.Pid, append(list, p))
+			list = appendDescendants(p.Pid, append(list, p))
 		} else {
 			_ = p.Release()
 		}
@@ -241,7 +235,7 @@ func (f *family) endStrays() {
 	}
 }
 
-// killStrays tells how many it found.
+// killStrays kills our orphans and returns their number.
 func (f *family) killStrays() int {
 	f.mu.Lock() // nothing is started or reaped meanwhile
 	defer f.mu.Unlock()
@@ -250,7 +244,7 @@ func (f *family) killStrays() int {
 	if len(f.pids) > 0 {
 		return 0
 	}
-	strays := childrenOf(os.Getpid())
+	strays := listChildren(os.Getpid())
 	for _, pid := range strays {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Child is nothing here.
+// Child is a placeholder; Start never returns one.
 type Child struct {
 	PID                   int
 	Stdin, Stdout, Stderr *os.File
 }
 
-// Start gives an error: it works on Linux alone.
+// Start returns an error: programs run on Linux only.
 func Start(Program) (*Child, error) { return nil, errors.New("programs are run on Linux only") }
 
-// Done is never closed.
+// Done returns nil.
 func (*Child) Done() <-chan struct{} { return nil }
 
-// Ending is empty.
+// Ending returns "".
 func (*Child) Ending() string { return "" }
 
 // End does nothing.

@@ -112,7 +112,7 @@ func TestChildEnd(t *testing.T) {
 			if got := says(t, c); got != "up" {
 				t.Fatalf("got %q", got)
 			}
-			held := descendants(c.PID, nil)
+			held := appendDescendants(c.PID, nil)
 			defer held.release()
 			if n := c.End(tc.grace); n != 0 {
 				t.Errorf("%d left", n)

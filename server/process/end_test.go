@@ -36,7 +36,7 @@ func daemon(t *testing.T, script string, env ...string) *exec.Cmd {
 }
 
 func alive(cmd *exec.Cmd) bool {
-	return cmd.Process.Signal(syscall.Signal(0)) == nil && !zombie(cmd.Process.Pid)
+	return cmd.Process.Signal(syscall.Signal(0)) == nil && !isZombie(cmd.Process.Pid)
 }
 
 // awaitDead waits for the end of a process that was killed: its environment is gone a moment before it is.

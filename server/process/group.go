@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// EndGroup kills the processes named name in a process group and waits until they have ended, at most for the time given.
+// EndGroup kills the processes named name in a process group and waits until they have ended, at most for within.
 func EndGroup(group int, name string, within time.Duration) {
-	found, _ := filepath.Glob("/proc/[0-9]*") // the pattern is good
+	found, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
 	var left processes
 	for _, dir := range found {
 		pid, _ := strconv.Atoi(filepath.Base(dir))
@@ -27,11 +27,11 @@ func EndGroup(group int, name string, within time.Duration) {
 		if err != nil {
 			continue
 		}
-		if !is() { // the one that is held is another
+		if !is() { // the handle is that of another process
 			_ = p.Release()
 			continue
 		}
 		left = append(left, p)
 	}
-	left.end(syscall.SIGKILL, within)
+	left.endAll(syscall.SIGKILL, within)
 }

@@ -19,14 +19,14 @@ import (
 
 // Harden prepares this process, once, at the start of main:
 //
-//   - what it writes is for this user only (umask 077);
-//   - it leaves no core file, and no other process of this user may trace it
+//   - its files are for this user only (umask 077);
+//   - it leaves no core file, and no other process of this user can trace it
 //     or read its memory and environment (PR_SET_DUMPABLE, prctl(2));
 //   - processes that lost their parent become its children
 //     (PR_SET_CHILD_SUBREAPER), and it reaps them when they end.
 //
-// From then on every process must be started by Run: another child's end
-// would be taken for an orphan's and its exit code be lost.
+// From then on every process must be started by Run or Start: another child
+// would be reaped like an orphan, and its exit code lost.
 func Harden() error {
 	unix.Umask(0o077)
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
@@ -38,8 +38,7 @@ func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the reaper of orphans: %w", err)
 	}
-	// The os package tries pidfds out once, with a child that must not be
-	// reaped under its hands.
+	// The os package tests pidfds once, with a child that must not be reaped by others.
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release()
 	}
@@ -53,46 +52,44 @@ func Harden() error {
 
 var hardened atomic.Bool
 
-// EndChildren kills what this process and its programs started and did not
-// end, whatever environment it has, and tells how many are left after a
-// second. It is for the very end, when nothing runs any more; without Harden
-// it does nothing.
+// EndChildren kills the remaining processes that this process and its programs have started, whatever their
+// environment, and returns the number left after a second. Call it last, when nothing runs any more. Without Harden it
+// does nothing.
 func EndChildren() int {
 	if !hardened.Load() {
 		return 0
 	}
 	for deadline := time.Now().Add(killGrace); ; time.Sleep(lookEvery) {
-		// Children of those that are killed become ours in turn.
-		left := childrenOf(os.Getpid())
+		// Children of killed processes become ours in turn.
+		left := listChildren(os.Getpid())
 		if len(left) == 0 || time.Now().After(deadline) {
 			return len(left)
 		}
-		children.mu.Lock() // none is reaped meanwhile: a number stays its own
-		for _, pid := range childrenOf(os.Getpid()) {
+		children.mu.Lock() // nothing is reaped meanwhile, so numbers stay valid
+		for _, pid := range listChildren(os.Getpid()) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		children.mu.Unlock()
 	}
 }
 
-// children are the programs that Run waits for.
+// children holds the programs for which Run waits.
 var children = &family{pids: map[int]bool{}, kick: make(chan struct{}, 1)}
 
-// family keeps apart the children that someone waits for and the orphans.
+// family separates children with a waiting caller from orphans.
 type family struct {
-	// mu is held for reading from before a child exists until pids has it,
-	// and for writing while orphans are reaped.
+	// mu is read-locked from before a child exists until pids contains it, and locked while orphans are reaped.
 	mu sync.RWMutex
 
 	pidsMu sync.Mutex
 	pids   map[int]bool
 
-	kick chan struct{} // look again
+	kick chan struct{} // requests another round of reaping
 }
 
-// start starts cmd as one of the family. no_new_privs is a thread's and what
-// it starts inherits it; the thread keeps it, and we never want any.
-func (f *family) start(cmd *exec.Cmd) error {
+// startChild starts cmd as one of the family. It sets no_new_privs on the thread, which the child inherits; the thread
+// keeps it.
+func (f *family) startChild(cmd *exec.Cmd) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	runtime.LockOSThread()
@@ -109,9 +106,8 @@ func (f *family) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// forget takes out a child that was waited for. Its number may be an orphan's
-// by now.
-func (f *family) forget(pid int) {
+// forgetChild removes a child that was waited for. Its number may belong to an orphan by now.
+func (f *family) forgetChild(pid int) {
 	f.pidsMu.Lock()
 	delete(f.pids, pid)
 	f.pidsMu.Unlock()
@@ -137,13 +133,13 @@ func (f *family) reap(ended <-chan os.Signal) {
 	}
 }
 
-// reapOrphans reaps until there is none, or a child of the family is first in
-// line: then forget has it called again.
+// reapOrphans reaps until there is none, or until a child of the family is first in line: forget triggers it again
+// then.
 func (f *family) reapOrphans() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
-		pid := firstEnded()
+		pid := findEnded()
 		if pid == 0 || f.has(pid) {
 			return
 		}
@@ -153,14 +149,14 @@ func (f *family) reapOrphans() {
 	}
 }
 
-// firstEnded gives a child that has ended, without reaping it, or 0.
-func firstEnded() int {
+// findEnded returns a child that has ended, without reaping it, or 0.
+func findEnded() int {
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
 		return 0
 	}
-	// si_pid is the first of the fields that x/sys leaves unnamed: after three
-	// ints and, on 64 bits, padding (siginfo in linux/siginfo.h).
+	// si_pid is the first of the fields without a name in x/sys: after three ints and, on 64 bits, padding (siginfo in
+	// linux/siginfo.h).
 	const offset = 12 + unsafe.Sizeof(uintptr(0)) - 4
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), offset))) //nolint:gosec // x/sys has no name for it
 }

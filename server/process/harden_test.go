@@ -106,7 +106,7 @@ func beHardened(mark string) (o observed, err error) {
 	for _, env := range []string{mark, "OTHER=x"} {
 		lasting(env)
 	}
-	ps := find([]string{mark})
+	ps := findMarked([]string{mark})
 	o.SeesChildMarks = len(ps) > 0
 	ps.release()
 	for range 20 { // some are faster than their limits
@@ -118,7 +118,7 @@ func beHardened(mark string) (o observed, err error) {
 	_ = exec.Command("/bin/sh", "-c", `x=$(setsid sh -c 'sleep 60 >/dev/null 2>&1 & echo up')`).Run()
 	limitOrphans()
 	o.Unlimited += unlimited()
-	o.Orphans = len(childrenOf(os.Getpid()))
+	o.Orphans = len(listChildren(os.Getpid()))
 	// Each may take two seconds, which are not always enough on a busy machine.
 	deadline := time.Now().Add(need.Patience)
 	for o.EndByMark = End(mark); o.EndByMark > 0 && time.Now().Before(deadline); o.EndByMark = End(mark) {
@@ -126,13 +126,13 @@ func beHardened(mark string) (o observed, err error) {
 	for o.EndAll = EndChildren(); o.EndAll > 0 && time.Now().Before(deadline); o.EndAll = EndChildren() {
 	}
 	for ; time.Now().Before(deadline); time.Sleep(lookEvery) {
-		o.Children = len(childrenOf(os.Getpid()))
-		if o.Children == 0 && runtime.NumGoroutine() == o.Goroutines[0] && openFiles() <= o.Files[0] {
+		o.Children = len(listChildren(os.Getpid()))
+		if o.Children == 0 && runtime.NumGoroutine() <= o.Goroutines[0] && openFiles() <= o.Files[0] {
 			break
 		}
 	}
-	for _, c := range childrenOf(os.Getpid()) {
-		if zombie(c) {
+	for _, c := range listChildren(os.Getpid()) {
+		if isZombie(c) {
 			o.Zombies++
 		}
 	}
@@ -165,7 +165,7 @@ func lasting(env string) {
 
 // unlimited counts our orphans without limits.
 func unlimited() (n int) {
-	for _, pid := range childrenOf(os.Getpid()) {
+	for _, pid := range listChildren(os.Getpid()) {
 		var got unix.Rlimit
 		if err := unix.Prlimit(pid, unix.RLIMIT_FSIZE, nil, &got); err == nil && got.Max > MaxFile {
 			n++

@@ -20,9 +20,8 @@ type rlimit struct {
 	value unix.Rlimit
 }
 
-// limits are the values for children: ours where ours are stricter, since
-// only root may raise a hard limit. CPU has a second between its signals, in
-// which the program is told (SIGXCPU) before it is killed.
+// limits returns the limits for children. A stricter limit of our own stays, since only root can raise a hard limit.
+// For CPU time there is one second between SIGXCPU and SIGKILL.
 var limits = sync.OnceValues(func() ([]rlimit, error) {
 	cpu := uint64(MaxCPU / time.Second)
 	list := []rlimit{
@@ -39,16 +38,15 @@ var limits = sync.OnceValues(func() ([]rlimit, error) {
 		v := &list[i].value
 		v.Max = min(v.Max, ours.Max)
 		v.Cur = min(v.Cur, v.Max)
-		if list[i].which != unix.RLIMIT_NOFILE { // Go raises its own soft one
+		if list[i].which != unix.RLIMIT_NOFILE { // Go raises its own soft limit
 			v.Cur = min(v.Cur, ours.Cur)
 		}
 	}
 	return list, nil
 })
 
-// limit sets the limits of a process; what it starts later inherits them. (Go
-// can't set them between fork and exec.)
-func limit(pid int) error {
+// setLimits sets the limits of a process; its later children inherit them. (Go can't set them between fork and exec.)
+func setLimits(pid int) error {
 	list, err := limits()
 	if err != nil {
 		return err
@@ -61,24 +59,21 @@ func limit(pid int) error {
 	return nil
 }
 
-// limitOrphans sets the limits of the daemons that are ours since their parent
-// has ended: one of a program that was faster than its own limits lacks them.
-// (A running program isn't looked at in /proc for this: it makes the kernel
-// take milliseconds to forget it.)
+// limitOrphans sets the limits of daemons that we have inherited: a program may start one before it has limits itself.
+// (It isn't looked up in /proc while it runs, since that makes the kernel take milliseconds to forget it.)
 func limitOrphans() {
 	if !hardened.Load() {
 		return
 	}
-	for _, pid := range childrenOf(os.Getpid()) {
+	for _, pid := range listChildren(os.Getpid()) {
 		if !children.has(pid) {
-			_ = limit(pid) // fails when it has ended
+			_ = setLimits(pid) // fails if it has ended
 		}
 	}
 }
 
-// childrenOf lists a process's children. It is empty on a kernel without
-// CONFIG_PROC_CHILDREN.
-func childrenOf(pid int) []int {
+// listChildren returns a process's children. It is empty on a kernel without CONFIG_PROC_CHILDREN.
+func listChildren(pid int) []int {
 	var list []int
 	tasks := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	threads, _ := os.ReadDir(tasks) // gone: no children

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Run gives an error: it works on Linux alone.
+// Run returns an error: programs run on Linux only.
 func Run(context.Context, Command) (Result, error) {
 	return Result{ExitCode: -1}, errors.New("programs are run on Linux only")
 }
@@ -17,10 +17,10 @@ func Run(context.Context, Command) (Result, error) {
 // End does nothing.
 func End(...string) int { return 0 }
 
-// Alive says no.
+// Alive returns false.
 func Alive(...string) bool { return false }
 
-// Ended says that it has.
+// Ended returns true.
 func Ended(*os.Process) bool { return true }
 
 // EndGroup does nothing.

@@ -14,23 +14,22 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slimctl/slimctl/internal/capture"
 )
 
-// pipeDelay is how long a process that left the group may hold the pipes open
-// after the program's end.
+// pipeDelay is the time for which a process that left the group may keep the pipes open after the program's end.
 const pipeDelay = 500 * time.Millisecond
 
 // killedCode is the exit code of a program that was killed.
 const killedCode = 128 + int(unix.SIGKILL)
 
-// Run starts a program with stdin from /dev/null, in a process group of its
-// own and without the right to gain privileges (no_new_privs), and waits for
-// its end. When ctx ends or it prints too much it is killed. Its group ends
-// with it; only what made a session of its own (setsid), as a daemon does,
-// lives on.
+// Run starts a program with stdin from /dev/null, in a process group of its own and without the right to gain
+// privileges (no_new_privs), and waits for its end. It kills the program when ctx ends or the output is too long. The
+// group ends with the program; only a process with a session of its own (setsid), such as a daemon, survives.
 //
-// The error is for a program that could not be started. A ctx that is over
-// before the start is not an error but a Result that was Killed.
+// The error reports a program that could not be started. If ctx has ended before the start, there is no error and the
+// Result is Killed.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if !filepath.IsAbs(c.Path) {
 		return Result{ExitCode: -1}, fmt.Errorf("program %q: not an absolute path", c.Path)
@@ -38,26 +37,26 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Path, c.Argv...)
-	cmd.Env = append([]string{}, c.Env...) // nil would mean ours
+	cmd.Env = append([]string{}, c.Env...) // nil would mean our own
 	cmd.Dir = c.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = pipeDelay
 	var cancelled atomic.Bool
 	cmd.Cancel = func() error {
 		cancelled.Store(true)
-		return cmd.Process.Kill() // awaitEnd does the rest of the group
+		return cmd.Process.Kill() // awaitEnd kills the rest of the group
 	}
-	stdout, stderr := &capped{room: c.MaxOutput, over: cancel}, &capped{room: c.MaxOutput, over: cancel}
+	stdout, stderr := &capture.Head{Max: int(c.MaxOutput), Over: cancel}, &capture.Head{Max: int(c.MaxOutput), Over: cancel}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 
 	if ctx.Err() != nil {
 		return Result{ExitCode: -1, Killed: true}, nil
 	}
-	if err := children.start(cmd); err != nil {
-		return Result{ExitCode: -1, Killed: ctx.Err() != nil}, unlessOver(ctx, err)
+	if err := children.startChild(cmd); err != nil {
+		return Result{ExitCode: -1, Killed: ctx.Err() != nil}, dropIfOver(ctx, err)
 	}
-	defer children.forget(cmd.Process.Pid)
-	limits := limit(cmd.Process.Pid)
+	defer children.forgetChild(cmd.Process.Pid)
+	limits := setLimits(cmd.Process.Pid)
 	if limits != nil {
 		cancel()
 	}
@@ -70,25 +69,25 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		limitOrphans()
 	}
 	res := Result{
-		Stdout:   stdout.data,
-		Stderr:   stderr.data,
+		Stdout:   stdout.Bytes(),
+		Stderr:   stderr.Bytes(),
 		ExitCode: exitCode(cmd.ProcessState),
-		TooMuch:  stdout.full || stderr.full,
+		TooMuch:  stdout.Truncated() || stderr.Truncated(),
 	}
 	res.Killed = res.TooMuch || cancelled.Load() && res.ExitCode == killedCode
-	return res, unlessEnded(err)
+	return res, dropExitError(err)
 }
 
-// unlessOver drops the error of a start that ctx prevented.
-func unlessOver(ctx context.Context, err error) error {
+// dropIfOver drops the error of a start that the end of ctx prevented.
+func dropIfOver(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// unlessEnded drops the errors that only say how a program ended.
-func unlessEnded(err error) error {
+// dropExitError drops the errors that only report how a program ended.
+func dropExitError(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) || errors.Is(err, exec.ErrWaitDelay) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
@@ -96,7 +95,7 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// exitCode is the program's, or 128 and the signal's number as a shell has it.
+// exitCode returns the program's exit code, or 128 plus the signal's number as in a shell.
 func exitCode(st *os.ProcessState) int {
 	if st == nil {
 		return -1
@@ -107,30 +106,10 @@ func exitCode(st *os.ProcessState) int {
 	return st.ExitCode()
 }
 
-// awaitEnd waits for a program's end and kills what is left of its group. The
-// group's number is the program's, which is its own until it is reaped.
+// awaitEnd waits for a program's end and kills the rest of its group. The group has the program's number, which isn't
+// reused before it is reaped.
 func awaitEnd(pid int) {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	_ = unix.Kill(-pid, unix.SIGKILL)
-}
-
-// capped keeps the first bytes and calls over when there are more.
-type capped struct {
-	data []byte
-	room int64 // for so many more
-	full bool
-	over func()
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	keep := p
-	if int64(len(p)) > c.room {
-		keep = p[:c.room]
-		c.full = true
-		c.over()
-	}
-	c.data = append(c.data, keep...)
-	c.room -= int64(len(keep))
-	return len(p), nil
 }

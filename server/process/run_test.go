@@ -143,7 +143,7 @@ func awaitNone(t *testing.T, mark string) {
 	t.Cleanup(func() { End(mark) })
 	var ps processes
 	need.Eventually(t, func() bool {
-		ps = find([]string{mark})
+		ps = findMarked([]string{mark})
 		ps.release()
 		return len(ps) == 0
 	}, func() string { return fmt.Sprint(len(ps), " processes are still there") })
@@ -169,7 +169,7 @@ func TestHelperLeftBehind(t *testing.T) {
 	if string(r.Stdout) != "up\n" || r.ExitCode != 0 || r.Killed || time.Since(begin) > need.Patience {
 		t.Errorf("got %+v after %s", r, time.Since(begin))
 	}
-	ps := find([]string{mark})
+	ps := findMarked([]string{mark})
 	ps.release()
 	if len(ps) != 1 {
 		t.Errorf("%d daemons live, want 1", len(ps))

@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// maxCalls bounds the requests that wait for their answer. Further ones are
-	// refused, for which nothing is read while a client takes no answers.
+	// maxCalls limits the unanswered requests. Further ones are refused; while a client doesn't read answers, nothing
+	// is read for refusals.
 	maxCalls = 128
-	// lastAnswers is how long after the end of input a request that was
-	// already read may take to be answered, before it is cancelled.
+	// lastAnswers is the time after the end of input for answering a request that was already read; then it is
+	// cancelled.
 	lastAnswers = 100 * time.Millisecond
-	// lastWrite is how long after that a client that doesn't read may hold up the end.
+	// lastWrite is the time after that for which a client that doesn't read may delay the end.
 	lastWrite = time.Second
 )
 
-// errAbandoned is for what is still to be written when there is no more time.
+// errAbandoned reports a write after that time.
 var errAbandoned = errors.New("nobody reads the output")
 
-// conn is an mcp.Connection over lines: what isn't a good frame never reaches
-// go-sdk, which would end the session, and what must not be answered isn't.
+// conn is an mcp.Connection over lines. Only valid frames reach go-sdk, which would end the session otherwise, and
+// messages that need no answer get none.
 type conn struct {
 	lines <-chan line
 	out   io.Writer
-	turn  chan struct{} // holds one token while a line is being written
+	turn  chan struct{} // contains a token while a line is being written
 
 	reading, writing         context.Context
 	stopReading, stopWriting context.CancelFunc
 
 	mu    sync.Mutex
-	calls map[jsonrpc.ID]bool // not yet answered; true: cancelled, so it won't be
+	calls map[jsonrpc.ID]bool // unanswered; true: cancelled, so it gets no answer
 }
 
 var _ mcp.Connection = (*conn)(nil)
@@ -51,10 +51,10 @@ func newConn(ctx context.Context, in io.Reader, out io.Writer) *conn {
 	return c
 }
 
-// Connect makes conn its own mcp.Transport.
+// Connect implements mcp.Transport: conn is its own transport.
 func (c *conn) Connect(context.Context) (mcp.Connection, error) { return c, nil }
 
-// SessionID is empty: there is one session.
+// SessionID returns "": there is only one session.
 func (c *conn) SessionID() string { return "" }
 
 // Close ends Read.
@@ -63,11 +63,11 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Read gives the next frame that go-sdk has to see. The end of the context is
-// the end of input to it: only that makes it cancel what runs.
+// Read returns the next frame for go-sdk. The end of the context counts as the end of input: only that makes go-sdk
+// cancel running calls.
 func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 	for {
-		msg, err := c.next()
+		msg, err := c.readFrame()
 		if err != nil {
 			time.AfterFunc(lastWrite, c.stopWriting)
 			return nil, err
@@ -78,8 +78,8 @@ func (c *conn) Read(context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// next reads one line; it gives neither message nor error if the line is dealt with.
-func (c *conn) next() (jsonrpc.Message, error) {
+// readFrame reads one line. It returns neither message nor error if the line needs no further handling.
+func (c *conn) readFrame() (jsonrpc.Message, error) {
 	var l line
 	select {
 	case l = <-c.lines:
@@ -87,27 +87,27 @@ func (c *conn) next() (jsonrpc.Message, error) {
 		return nil, io.EOF
 	}
 	if errors.Is(l.err, errTooLong) {
-		return nil, c.refuse(tooLong())
+		return nil, c.refuseFrame(tooLong())
 	}
 	if l.err != nil {
 		c.awaitAnswers()
 		return nil, l.err
 	}
-	msg, refused := parse(l.text)
+	msg, refused := parseFrame(l.text)
 	if refused == nil {
 		refused = checkVersion(msg)
 	}
 	if refused == nil {
-		msg, refused = c.admit(msg)
+		msg, refused = c.admitCall(msg)
 	}
 	if refused != nil {
-		return nil, c.refuse(refused)
+		return nil, c.refuseFrame(refused)
 	}
 	return msg, nil
 }
 
-// admit keeps count of the calls in flight. A nil message needs no handling.
-func (c *conn) admit(msg jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Response) {
+// admitCall updates the calls in flight. A nil message needs no handling.
+func (c *conn) admitCall(msg jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Response) {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok {
 		return msg, nil
@@ -115,7 +115,7 @@ func (c *conn) admit(msg jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !req.IsCall() {
-		return c.notified(req), nil
+		return c.filterNotification(req), nil
 	}
 	if _, used := c.calls[req.ID]; used {
 		return nil, invalid(req.ID, "the id belongs to a request that has not ended yet")
@@ -127,15 +127,15 @@ func (c *conn) admit(msg jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Response) {
 	return req, nil
 }
 
-// notified hands on the two notifications that mean something to a server of
-// tools; go-sdk would queue the others without bound.
-func (c *conn) notified(req *jsonrpc.Request) jsonrpc.Message {
+// filterNotification forwards the two notifications that matter to a server of tools; go-sdk would queue the others
+// without limit.
+func (c *conn) filterNotification(req *jsonrpc.Request) jsonrpc.Message {
 	switch req.Method {
 	case "notifications/initialized":
 		return req
 	case "notifications/cancelled":
-		var params map[string]json.RawMessage   // a struct would take requestID too
-		_ = json.Unmarshal(req.Params, &params) // not given: no id either
+		var params map[string]json.RawMessage   // a struct would accept requestID, too
+		_ = json.Unmarshal(req.Params, &params) // invalid params have no id
 		id := makeID(params["requestId"])
 		if _, runs := c.calls[id]; runs {
 			c.calls[id] = true
@@ -145,32 +145,31 @@ func (c *conn) notified(req *jsonrpc.Request) jsonrpc.Message {
 	return nil
 }
 
-// refuse answers a bad frame, once, and never in the name of another request.
-func (c *conn) refuse(refused *jsonrpc.Response) error {
+// refuseFrame answers a bad frame, once, and never with the id of another request.
+func (c *conn) refuseFrame(refused *jsonrpc.Response) error {
 	c.mu.Lock()
 	if cancelled, used := c.calls[refused.ID]; used && !cancelled {
 		refused.ID = noID
 	}
 	c.mu.Unlock()
-	return c.send(c.reading, refused, always)
+	return c.sendLine(c.reading, refused, always)
 }
 
-// Write writes a message of go-sdk as one line, but no answer to a call that
-// the client cancelled (MCP 2026-07-28 basic/utilities/cancellation: MUST NOT).
+// Write writes a message of go-sdk as one line. It drops the answer to a call that the client cancelled (MCP 2026-07-28
+// basic/utilities/cancellation: MUST NOT).
 func (c *conn) Write(_ context.Context, msg jsonrpc.Message) error {
 	res, isAnswer := msg.(*jsonrpc.Response)
 	if !isAnswer {
-		return c.send(c.writing, msg, always)
+		return c.sendLine(c.writing, msg, always)
 	}
-	return c.send(c.writing, plain(res), func() bool { return !c.end(res.ID) })
+	return c.sendLine(c.writing, plainAnswer(res), func() bool { return !c.endCall(res.ID) })
 }
 
 func always() bool { return true }
 
-// send writes a message as one line when it is its turn, if it is still wanted
-// then. It gives up when until is over, and its turn lasts on if the client
-// doesn't read.
-func (c *conn) send(until context.Context, msg jsonrpc.Message, wanted func() bool) error {
+// sendLine writes a message as one line when it is its turn, if it is still wanted then. It gives up when until ends;
+// the turn isn't released while the client doesn't read.
+func (c *conn) sendLine(until context.Context, msg jsonrpc.Message, wanted func() bool) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err
@@ -198,8 +197,8 @@ func (c *conn) send(until context.Context, msg jsonrpc.Message, wanted func() bo
 	}
 }
 
-// end frees the id of a call and tells whether it was cancelled.
-func (c *conn) end(id jsonrpc.ID) (cancelled bool) {
+// endCall frees the id of a call and reports whether it was cancelled.
+func (c *conn) endCall(id jsonrpc.ID) (cancelled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cancelled = c.calls[id]
@@ -207,16 +206,16 @@ func (c *conn) end(id jsonrpc.ID) (cancelled bool) {
 	return cancelled
 }
 
-func (c *conn) inFlight() int {
+func (c *conn) countCalls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.calls)
 }
 
-// awaitAnswers lets short requests end at the end of input.
+// awaitAnswers lets short requests finish at the end of input.
 func (c *conn) awaitAnswers() {
 	late := time.Now().Add(lastAnswers)
-	for c.inFlight() > 0 && c.reading.Err() == nil && time.Now().Before(late) {
+	for c.countCalls() > 0 && c.reading.Err() == nil && time.Now().Before(late) {
 		time.Sleep(100 * time.Microsecond)
 	}
 }

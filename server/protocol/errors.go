@@ -11,7 +11,7 @@ import (
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// texts are said in place of go-sdk's, which repeat names and params.
+// texts replaces go-sdk's texts, which repeat names and params.
 var texts = map[int64]string{
 	jsonrpc.CodeParseError:             "the frame is not JSON in UTF-8",
 	jsonrpc.CodeInvalidRequest:         "invalid request, or not at this time: initialize comes first, and once",
@@ -22,8 +22,8 @@ var texts = map[int64]string{
 	mcp.CodeUnsupportedProtocolVersion: "unsupported protocol version",
 }
 
-// ownError keeps the code of an error, or takes the one given, and says it in
-// our words. Only an unknown revision has data.
+// ownError keeps the code of an error, or uses code, and replaces its text by ours. Only the error for an unknown
+// revision has data.
 func ownError(err error, code int64) *jsonrpc.Error {
 	var given *jsonrpc.Error
 	if errors.As(err, &given) && given.Code != 0 {
@@ -38,24 +38,23 @@ func ownError(err error, code int64) *jsonrpc.Error {
 	}
 	if code == mcp.CodeUnsupportedProtocolVersion && given != nil {
 		var data mcp.UnsupportedProtocolVersionData
-		_ = json.Unmarshal(given.Data, &data) // not given: left out
+		_ = json.Unmarshal(given.Data, &data) // invalid data is omitted
 		own.Data = versionData(data.Requested)
 	}
 	return own
 }
 
-// unknownTool is all that an UnknownTool can say.
+// unknownTool is the complete text of an UnknownTool without names.
 var unknownTool = lazyregexp.New(`^unknown tool; tools/list shows [A-Za-z0-9_.-]{1,64}(, [A-Za-z0-9_.-]{1,64}){0,7}$`)
 
-// UnknownTool returns the error for a call of a tool that is not there, which
-// names those that are. With more than eight it leaves them to tools/list.
+// UnknownTool returns the error for a call of a missing tool. It lists the existing ones if there are at most eight.
 func UnknownTool(tools []string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown tool; tools/list shows " + strings.Join(tools, ", ")}
 }
 
-// plain makes an answer of go-sdk fit to be sent. An error without a code is of
-// a request that came at the wrong time: Middleware has seen to the others.
-func plain(res *jsonrpc.Response) *jsonrpc.Response {
+// plainAnswer converts go-sdk's error answer to ours. An error without a code belongs to a request at the wrong time:
+// Middleware has handled all others.
+func plainAnswer(res *jsonrpc.Response) *jsonrpc.Response {
 	if res.Error == nil {
 		return res
 	}
@@ -64,13 +63,13 @@ func plain(res *jsonrpc.Response) *jsonrpc.Response {
 
 var harmlessVersion = lazyregexp.New(`^[0-9A-Za-z.-]{1,32}$`)
 
-// versionData is the data of an unknown revision (MCP 2026-07-28 schema
-// UnsupportedProtocolVersionError), without one that looks like none.
+// versionData is the data of an error for an unknown revision (MCP 2026-07-28 schema UnsupportedProtocolVersionError).
+// It repeats a requested revision only if that looks like one.
 func versionData(requested string) json.RawMessage {
 	data := map[string]any{"supported": mcp.SupportedProtocolVersions()}
 	if harmlessVersion.MatchString(requested) {
 		data["requested"] = requested
 	}
-	text, _ := json.Marshal(data) // strings encode
+	text, _ := json.Marshal(data) // strings always encode
 	return text
 }

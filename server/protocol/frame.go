@@ -12,17 +12,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Bounds on a frame, which is one line on stdio and one body on HTTP.
+// Limits for a frame, which is one line on stdio and one body on HTTP.
 const (
 	MaxFrame = 1 << 20 // bytes, without the newline
-	MaxDepth = 64      // objects and arrays inside one another
+	MaxDepth = 64      // nested objects and arrays
 
 	MaxValues = 10_000 // in all objects and arrays: each costs memory beyond its bytes
 )
 
-const maxSafeInteger = 1<<53 - 1 // RFC 8259 section 6; what go-sdk keeps of an id
+const maxSafeInteger = 1<<53 - 1 // RFC 8259 section 6; go-sdk keeps ids exactly up to this
 
-// noID is for a refusal of a frame that has no id which is sure to be its own.
+// noID is the id of a refusal for a frame without a trustworthy id.
 var noID jsonrpc.ID
 
 func refuse(id jsonrpc.ID, code int64, message string) *jsonrpc.Response {
@@ -37,12 +37,10 @@ func tooLong() *jsonrpc.Response {
 	return invalid(noID, fmt.Sprintf("the frame is longer than %d bytes", MaxFrame))
 }
 
-// parse reads one frame as JSON-RPC 2.0 and MCP have it
-// (jsonrpc.org/specification section 4, MCP basic/index.mdx "Messages"), and
-// so that no two readers of it can differ. It gives the message or a refusal;
-// neither for a bad notification or a bad answer, which JSON-RPC leaves
-// unanswered.
-func parse(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
+// parseFrame parses one frame by JSON-RPC 2.0 and MCP (jsonrpc.org/specification section 4, MCP basic/index.mdx
+// "Messages"), so strictly that no two parsers can differ. It returns the message or a refusal. It returns neither for
+// a bad notification or a bad answer, which get no answer in JSON-RPC.
+func parseFrame(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	text = bytes.Trim(text, blanks)
 	if !utf8.Valid(text) || !json.Valid(text) {
 		return nil, refuse(noID, jsonrpc.CodeParseError, "the frame is not JSON in UTF-8")
@@ -50,12 +48,12 @@ func parse(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	if text[0] != '{' {
 		return nil, invalid(noID, "the frame is not an object; batches are not supported")
 	}
-	if values(text) > MaxValues {
+	if countValues(text) > MaxValues {
 		return nil, invalid(noID, fmt.Sprintf("the frame has more than %d values", MaxValues))
 	}
 	var top map[string]json.RawMessage
 	_ = json.Unmarshal(text, &top) // it is an object
-	id, fault := check(text, top["id"])
+	id, fault := checkFrame(text, top["id"])
 	if isAnswer(top) {
 		return parseAnswer(text, fault == "" && id.IsValid()), nil
 	}
@@ -72,17 +70,16 @@ func parse(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	return nil, refused
 }
 
-// check gives the frame's id, if it is one that can be trusted, and what is
-// wrong with the frame whatever it says.
-func check(text []byte, rawID json.RawMessage) (id jsonrpc.ID, fault string) {
+// checkFrame returns the frame's id, if it can be trusted, and the first error that any frame may have.
+func checkFrame(text []byte, rawID json.RawMessage) (id jsonrpc.ID, fault string) {
 	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber() // 1e999 is a number too
-	fault, own := walk(dec, 0)
-	if !own { // else it may be the id that is there twice
+	dec.UseNumber() // 1e999 is a number, too
+	fault, own := checkValue(dec, 0)
+	if !own { // otherwise id may be the repeated key
 		id = makeID(rawID)
 	}
 	if fault == "" {
-		fault = badEscape(text)
+		fault = findBadEscape(text)
 	}
 	if fault == "" && rawID != nil && !id.IsValid() {
 		fault = "id is not a string, nor an integer of at most 2^53-1 written without a fraction or an exponent"
@@ -90,7 +87,7 @@ func check(text []byte, rawID json.RawMessage) (id jsonrpc.ID, fault string) {
 	return id, fault
 }
 
-// isAnswer also says yes to a broken one: who answers those, starts a storm.
+// isAnswer also returns true for a broken answer: answering answers would cause a storm.
 func isAnswer(top map[string]json.RawMessage) bool {
 	return top["method"] == nil && (top["result"] != nil || top["error"] != nil)
 }
@@ -106,8 +103,7 @@ func parseAnswer(text []byte, good bool) jsonrpc.Message {
 	return msg
 }
 
-// parseRequest gives a request together with a refusal when only what it
-// carries is wrong.
+// parseRequest returns a request together with a refusal if only its params are wrong.
 func parseRequest(top map[string]json.RawMessage, id jsonrpc.ID) (*jsonrpc.Request, *jsonrpc.Response) {
 	if string(top["jsonrpc"]) != `"2.0"` {
 		return nil, invalid(id, `"jsonrpc" is not "2.0"`)
@@ -130,9 +126,8 @@ func parseRequest(top map[string]json.RawMessage, id jsonrpc.ID) (*jsonrpc.Reque
 	return req, nil
 }
 
-// checkVersion refuses a request of a revision that is not known (MCP
-// 2026-07-28 basic/versioning.mdx "Protocol Version Negotiation"). go-sdk takes
-// one that sorts below 2026-07-28 for no revision at all.
+// checkVersion refuses a request with an unknown revision (MCP 2026-07-28 basic/versioning.mdx "Protocol Version
+// Negotiation"). go-sdk ignores one that sorts before 2026-07-28.
 func checkVersion(msg jsonrpc.Message) *jsonrpc.Response {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok || !req.IsCall() {
@@ -151,10 +146,9 @@ func checkVersion(msg jsonrpc.Message) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: req.ID, Error: refused}
 }
 
-// versionOf reads the revision that a request names; ok tells that it is a
-// string.
+// versionOf returns the revision that a request names; ok reports whether it is a string.
 func versionOf(req *jsonrpc.Request) (version string, given, ok bool) {
-	var params, meta map[string]json.RawMessage // structs would take keys in other cases too
+	var params, meta map[string]json.RawMessage // structs would accept keys in other cases
 	if json.Unmarshal(req.Params, &params) != nil || json.Unmarshal(params["_meta"], &meta) != nil {
 		return "", false, false
 	}
@@ -163,20 +157,19 @@ func versionOf(req *jsonrpc.Request) (version string, given, ok bool) {
 	return version, raw != nil, ok
 }
 
-// makeID reads an id that go-sdk gives back as it came; of all else it makes
-// one that is not valid.
+// makeID returns an id that go-sdk preserves exactly; from any other value it returns an invalid one.
 func makeID(raw json.RawMessage) jsonrpc.ID {
 	var value any
 	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil && -maxSafeInteger <= n && n <= maxSafeInteger {
 		value = float64(n)
-	} else if s, ok := readString(raw); ok && badEscape(raw) == "" {
+	} else if s, ok := readString(raw); ok && findBadEscape(raw) == "" {
 		value = s
 	}
-	id, _ := jsonrpc.MakeID(value) // takes a float64, a string and nil
+	id, _ := jsonrpc.MakeID(value) // accepts a float64, a string and nil
 	return id
 }
 
-// readString reads a JSON string. (json.Unmarshal alone takes null for one.)
+// readString parses a JSON string. (json.Unmarshal alone accepts null.)
 func readString(raw json.RawMessage) (s string, ok bool) {
 	ok = len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &s) == nil
 	return s, ok

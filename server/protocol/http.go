@@ -11,17 +11,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Bounds on the memory of requests that no budget has counted yet.
+// Limits for the memory of requests that no budget has counted yet.
 const (
-	smallFrame = 64 << 10 // bytes of a body that any number of clients may take their time over
-	places     = 16       // frames that are parsed at once; requests with a larger body
+	smallFrame = 64 << 10 // bytes of a body that any number of clients may send slowly
+	places     = 16       // concurrently parsed frames; requests with a larger body
 	patience   = 5 * time.Second
 )
 
-// gate lets a few in at once.
+// gate limits concurrency.
 type gate chan struct{}
 
-// enter waits for a place; false if there is none in time.
+// enter waits for a place; it returns false if there is none in time.
 func (g gate) enter(ctx context.Context, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -35,18 +35,16 @@ func (g gate) enter(ctx context.Context, most time.Duration) bool {
 
 func (g gate) leave() { <-g }
 
-// handler reads and checks requests before next sees them.
+// handler reads and checks requests before next receives them.
 type handler struct {
 	next           http.Handler
 	large, parsing gate
 	patience       time.Duration
 }
 
-// Frames hands on only bodies that are good frames, by the rules that Serve
-// has for lines; others are answered with 400, or 413 if they are longer than
-// MaxFrame. 16 frames are parsed at once, and as many requests with more than
-// 64 KiB may be there; others wait for 5 s and are answered with 503 then.
-// It belongs inside of what checks the Origin.
+// Frames returns a handler that forwards only bodies that are valid frames, by the rules of Serve for lines. Others get
+// 400, or 413 if they are longer than MaxFrame. It parses 16 frames at once, and admits as many requests with more than
+// 64 KiB; others wait for 5 s and then get 503. Place it inside the check of the Origin.
 func Frames(next http.Handler) http.Handler {
 	return &handler{next: next, large: make(gate, places), parsing: make(gate, places), patience: patience}
 }
@@ -59,7 +57,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, smallFrame+1))
 	if err == nil && len(body) > smallFrame {
 		if !h.large.enter(r.Context(), h.patience) {
-			busy(w)
+			sendBusy(w)
 			return
 		}
 		defer h.large.leave() // after the call, which holds copies of the body
@@ -68,43 +66,43 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		w.Header().Set("Connection", "close")
-		answer(w, http.StatusRequestEntityTooLarge, tooLong())
+		sendRefusal(w, http.StatusRequestEntityTooLarge, tooLong())
 		return
 	}
 	if err != nil {
-		return // there is no one left to answer
+		return // nobody is left to answer
 	}
 	if !h.parsing.enter(r.Context(), h.patience) {
-		busy(w)
+		sendBusy(w)
 		return
 	}
-	good, refused := h.check(r, body)
+	good, refused := h.parseBody(r, body)
 	if !good {
-		answer(w, http.StatusBadRequest, refused)
+		sendRefusal(w, http.StatusBadRequest, refused)
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.next.ServeHTTP(w, r)
 }
 
-// check parses a body and frees the place for that.
-func (h *handler) check(r *http.Request, body []byte) (good bool, refused *jsonrpc.Response) {
+// parseBody parses a body and releases the place for parsing.
+func (h *handler) parseBody(r *http.Request, body []byte) (good bool, refused *jsonrpc.Response) {
 	defer h.parsing.leave()
-	msg, refused := parse(body)
+	msg, refused := parseFrame(body)
 	if sameVersion(r, msg) {
 		refused = checkVersion(msg)
 	}
 	return msg != nil && refused == nil, refused
 }
 
-func busy(w http.ResponseWriter) {
+func sendBusy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
-	w.Header().Set("Connection", "close") // its body may not be read yet
-	answer(w, http.StatusServiceUnavailable, refuse(noID, jsonrpc.CodeInternalError, "too many requests at once; try again"))
+	w.Header().Set("Connection", "close") // its body may be unread
+	sendRefusal(w, http.StatusServiceUnavailable, refuse(noID, jsonrpc.CodeInternalError, "too many requests at once; try again"))
 }
 
-// sameVersion tells whether header and body name the same revision; if not,
-// go-sdk answers with a HeaderMismatch error.
+// sameVersion reports whether header and body name the same revision; if not, go-sdk answers with a HeaderMismatch
+// error.
 func sameVersion(r *http.Request, msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok {
@@ -114,8 +112,8 @@ func sameVersion(r *http.Request, msg jsonrpc.Message) bool {
 	return ok && version == r.Header.Get("Mcp-Protocol-Version")
 }
 
-// answer writes a refusal, or the status alone if there is none.
-func answer(w http.ResponseWriter, status int, refused *jsonrpc.Response) {
+// sendRefusal writes a refusal, or only the status if there is none.
+func sendRefusal(w http.ResponseWriter, status int, refused *jsonrpc.Response) {
 	if refused == nil {
 		w.WriteHeader(status)
 		return
@@ -127,5 +125,5 @@ func answer(w http.ResponseWriter, status int, refused *jsonrpc.Response) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // who has gone needs no answer
+	_, _ = w.Write(data) // fails if the client has left
 }

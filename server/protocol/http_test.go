@@ -132,7 +132,7 @@ func TestCheckVersion(t *testing.T) {
 		`5`:            -32602,
 		`null`:         -32602,
 	} {
-		msg, r := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":` + version + `}}}`))
+		msg, r := parseFrame([]byte(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":` + version + `}}}`))
 		if r == nil {
 			r = checkVersion(msg)
 		}

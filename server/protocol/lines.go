@@ -8,19 +8,19 @@ import (
 	"io"
 )
 
-// line is one that isn't blank, or why there is none.
+// line is a line that isn't blank, or the reason why there is none.
 type line struct {
 	text []byte
-	err  error // errTooLong: the next one may be good; else the last
+	err  error // errTooLong: the next line may be valid; any other is final
 }
 
 var errTooLong = errors.New("line too long")
 
-// blanks around a frame mean nothing.
+// blanks around a frame have no meaning.
 const blanks = " \t\r\n"
 
-// readLines reads ahead by one line until the first error. The goroutine
-// stays in in.Read when ctx ends: not every reader can be interrupted.
+// readLines reads ahead by one line until the first error. Its goroutine stays in in.Read when ctx ends: not every
+// reader can be interrupted.
 func readLines(ctx context.Context, in io.Reader) <-chan line {
 	lines := make(chan line)
 	go func() {
@@ -43,8 +43,8 @@ func readLines(ctx context.Context, in io.Reader) <-chan line {
 	return lines
 }
 
-// readLine reads to the next newline, keeping no more than MaxFrame and one
-// buffer in memory. The last line needs no newline.
+// readLine reads to the next newline. It keeps at most MaxFrame and one buffer in memory. The last line needs no
+// newline.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var text []byte
 	long := false

@@ -1,14 +1,11 @@
-// Package protocol is what go-sdk leaves open of MCP: a stdio server that no
-// line can end, no answer to what was cancelled, and error codes that fit.
+// Package protocol completes go-sdk's MCP: a stdio server that no line can end, no answers to cancelled requests, and
+// correct error codes.
 //
-// A frame is refused if it is not UTF-8 or JSON (-32700), or not an object,
-// not JSON-RPC 2.0, has an id that is not a string or a plain integer of at
-// most 2^53-1, a key twice in one object, a \u0000, half a surrogate pair, more
-// than MaxDepth levels, MaxValues values or MaxFrame bytes (-32600), or params
-// that are no object (-32602). The answer has the id of the request, or no id where the
-// frame has none that is sure to be its own. Bad notifications and bad
-// responses get no answer. No error repeats what the client sent, but its id
-// and a revision that looks like one.
+// It refuses a frame that is not UTF-8 or JSON (-32700). It refuses one (-32600) that is not an object or not JSON-RPC
+// 2.0; whose id is not a string or an integer of at most 2^53-1; that has a repeated key, a \u0000 or half a surrogate
+// pair; or that has more than MaxDepth levels, MaxValues values or MaxFrame bytes. It refuses params that are not an
+// object (-32602). The answer has the id of the request, or none if the frame's id can't be trusted. Bad notifications
+// and bad responses get no answer. Errors repeat nothing of the client's frame except its id and a plausible revision.
 package protocol
 
 import (
@@ -27,16 +24,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Serve answers MCP on in and out, one frame a line, until the end of input or
-// of ctx, for which it gives nil. Running calls are cancelled then; Serve
-// waits for them. s needs Middleware.
+// Serve serves MCP on in and out, one frame per line, until the end of input or of ctx, and then returns nil. It
+// cancels the running calls then, and waits for them. s needs Middleware.
 //
-// At most 128 requests are in flight; further ones are refused (-32603), and
-// wait in the pipe while out takes nothing. While Serve runs, SIGPIPE doesn't
-// end the process. A Read of in that still blocks outlives Serve.
+// At most 128 requests are in flight. Further ones are refused (-32603), and wait in the pipe while the client doesn't
+// read. While Serve runs, SIGPIPE doesn't end the process. A blocked Read of in outlives Serve.
 func Serve(ctx context.Context, s *mcp.Server, in io.Reader, out io.Writer) error {
 	broken := make(chan os.Signal, 1)
-	signal.Notify(broken, syscall.SIGPIPE) // so that a write to a closed stdout fails
+	signal.Notify(broken, syscall.SIGPIPE) // makes a write to a closed stdout fail
 	defer signal.Stop(broken)
 	c := newConn(ctx, in, out)
 	defer c.stopReading()
@@ -48,17 +43,15 @@ func Serve(ctx context.Context, s *mcp.Server, in io.Reader, out io.Writer) erro
 	return fmt.Errorf("serve MCP: %w", err)
 }
 
-// methods are those of a server that has tools and nothing else.
+// methods lists the methods of a server that has only tools.
 var methods = []string{
 	"initialize", "ping", "server/discover", "subscriptions/listen", "tools/list", "tools/call",
 	"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/roots/list_changed",
 }
 
-// Middleware is for a server that has tools and nothing else: other methods
-// are not found (-32601), where go-sdk would answer with an empty list. An
-// error without a code is internal (-32603), or -32600 for an initialize that
-// comes twice; so is a panic, which would end every session.
-// It is for Server.AddReceivingMiddleware, added last.
+// Middleware restricts a server to tools: other methods are not found (-32601), where go-sdk would answer with an empty
+// list. An error without a code becomes internal (-32603), or -32600 for a second initialize. A panic becomes internal,
+// too; it would otherwise end every session. Add it last, with Server.AddReceivingMiddleware.
 func Middleware() mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
@@ -67,7 +60,7 @@ func Middleware() mcp.Middleware {
 			}
 			defer func() {
 				if p := recover(); p != nil {
-					slog.Error("panic", "method", method, "stack", string(debug.Stack())) // its value may hold arguments
+					slog.Error("panic", "method", method, "stack", string(debug.Stack())) // its value may contain arguments
 					res, err = nil, ownError(nil, jsonrpc.CodeInternalError)
 				}
 			}()

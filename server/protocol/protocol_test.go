@@ -34,7 +34,7 @@ var eras = []era{
 	{"2026-07-28", `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}`},
 }
 
-// params gives the members of params, with the era's own.
+// params returns the members of params, with the era's own.
 func (e era) params(members string) string {
 	if e.meta != "" && members != "" {
 		return "{" + members + "," + e.meta + "}"
@@ -42,7 +42,7 @@ func (e era) params(members string) string {
 	return "{" + members + e.meta + "}"
 }
 
-// request gives a frame; id is JSON.
+// request returns a frame; id is JSON.
 func (e era) request(id, method, members string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, e.params(members))
 }

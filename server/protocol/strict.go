@@ -8,11 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// walk reads a value of valid JSON and finds what two readers could understand
-// differently, a key that an object has twice, or what one could choke on, too
-// much depth. own tells that it is a key of the frame itself.
-func walk(dec *json.Decoder, depth int) (fault string, own bool) {
-	token, _ := dec.Token() // JSON that is valid has no errors
+// checkValue reads a value of valid JSON. It finds a repeated key, which parsers interpret differently, and excessive
+// depth. own reports that it is a key of the frame itself.
+func checkValue(dec *json.Decoder, depth int) (fault string, own bool) {
+	token, _ := dec.Token() // valid JSON has no errors
 	open, ok := token.(json.Delim)
 	if !ok {
 		return "", false
@@ -29,17 +28,17 @@ func walk(dec *json.Decoder, depth int) (fault string, own bool) {
 			}
 			keys[key] = true
 		}
-		if fault, own = walk(dec, depth+1); fault != "" {
+		if fault, own = checkValue(dec, depth+1); fault != "" {
 			return fault, own
 		}
 	}
-	_, _ = dec.Token() // the end of what was opened
+	_, _ = dec.Token() // the closing bracket
 	return "", false
 }
 
-// values is how many values valid JSON has in its objects and arrays, or a few
-// more: each has a comma before it or is the first. It allocates nothing.
-func values(text []byte) int {
+// countValues returns the number of values in the objects and arrays of valid JSON, or a few more. Each has a comma
+// before it or is the first. It allocates nothing.
+func countValues(text []byte) int {
 	n := 0
 	inString := false
 	for i := 0; i < len(text); i++ {
@@ -55,30 +54,30 @@ func values(text []byte) int {
 	return n
 }
 
-// badEscape looks through valid JSON for \u0000, which no argument of a
-// program can carry, and for half a surrogate pair, which is no character.
-func badEscape(text []byte) string {
+// findBadEscape finds in valid JSON a \u0000, which no program's argument can contain, or half a surrogate pair, which
+// is not a character.
+func findBadEscape(text []byte) string {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {
 			continue
 		}
-		r := escaped(text[i:])
+		r := parseEscape(text[i:])
 		switch {
 		case r == 0:
 			return `the frame has a \u0000`
 		case utf16.IsSurrogate(r):
-			if utf16.DecodeRune(r, escaped(text[i+6:])) == utf8.RuneError {
+			if utf16.DecodeRune(r, parseEscape(text[i+6:])) == utf8.RuneError {
 				return `the frame has half a surrogate pair`
 			}
 			i += 6
 		}
-		i++ // what is escaped may be a backslash
+		i++ // the escaped character may be a backslash
 	}
 	return ""
 }
 
-// escaped reads a \uXXXX; -1 for anything else.
-func escaped(text []byte) rune {
+// parseEscape parses a \uXXXX; it returns -1 for any other text.
+func parseEscape(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
 	}

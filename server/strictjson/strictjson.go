@@ -1,7 +1,5 @@
-// Package strictjson reads files that an operator writes by hand: it takes
-// nothing that could be meant otherwise and says where what is wrong stands.
-// encoding/json lets a second key win, takes keys in any case, takes null for
-// nothing and tells no places.
+// Package strictjson reads files that an operator writes by hand. It accepts nothing ambiguous, and its errors have
+// positions. encoding/json lets a repeated key win, accepts keys in any case, ignores null and reports no positions.
 package strictjson
 
 import (
@@ -18,11 +16,10 @@ import (
 
 const maxNest = 8 // levels
 
-// Read reads a file of at most so many bytes. It refuses what others may write
-// and what is no regular file. What was opened is checked, so that nothing can
-// be put in its place.
+// Read reads a file of at most so many bytes. It refuses a file that others can write and one that isn't regular. It
+// checks the opened file, so that it can't be replaced after the check.
 func Read(path string, most int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would wait for its writer
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would block
 	if err != nil {
 		return nil, err
 	}
@@ -48,24 +45,24 @@ func Read(path string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// Node is a JSON value with its place.
+// Node is a JSON value with its position.
 type Node struct {
 	At    int64           // offset of its first byte
-	Raw   json.RawMessage // as it is written
+	Raw   json.RawMessage // the value's own text
 	Value any             // string, bool or json.Number
-	Items []Node          // of a list, which is not nil
+	Items []Node          // of a list; not nil
 
-	Members []Member // of an object, which is not nil; see Object
+	Members []Member // of an object; not nil; see Object
 }
 
-// Member is a key of an object with its place, and its value.
+// Member is a key of an object with its position and value.
 type Member struct {
 	Name string
 	At   int64
 	Node
 }
 
-// fault is an error about a place.
+// fault is an error with a position.
 type fault struct {
 	at   int64
 	text string
@@ -73,12 +70,12 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
-// Errorf makes an error about a place.
+// Errorf returns an error with a position.
 func Errorf(at int64, format string, args ...any) error {
 	return &fault{at, fmt.Sprintf(format, args...)}
 }
 
-// Locate puts line:column before an error that was made by this package.
+// Locate prepends line:column to an error of this package.
 func Locate(text []byte, err error) error {
 	var f *fault
 	if !errors.As(err, &f) {
@@ -88,10 +85,10 @@ func Locate(text []byte, err error) error {
 	return fmt.Errorf("%d:%d: %w", 1+bytes.Count(head, []byte("\n")), len(head)-bytes.LastIndexByte(head, '\n'), err)
 }
 
-// Parse reads one JSON value without any null.
+// Parse parses one JSON value without null.
 func Parse(text []byte) (Node, error) { return parse(text, false) }
 
-// ParseNulls reads one JSON value, in which null is a Node without Value.
+// ParseNulls parses one JSON value; null becomes a Node without Value.
 func ParseNulls(text []byte) (Node, error) { return parse(text, true) }
 
 func parse(text []byte, nulls bool) (Node, error) {
@@ -111,10 +108,10 @@ func parse(text []byte, nulls bool) (Node, error) {
 type reader struct {
 	text  []byte
 	dec   *json.Decoder
-	nulls bool // allowed
+	nulls bool // null is allowed
 }
 
-// next is where the next token begins.
+// next returns the offset of the next token.
 func (r reader) next() int64 {
 	rest := r.text[r.dec.InputOffset():]
 	return int64(len(r.text) - len(bytes.TrimLeft(rest, ":, \t\r\n")))
@@ -150,7 +147,7 @@ func (r reader) value(depth int) (n Node, err error) {
 			if err != nil {
 				return n, err
 			}
-			m.Name, _ = key.(string) // the decoder yields only strings here
+			m.Name, _ = key.(string) // an object's keys are always strings
 			if m.Node, err = r.value(depth + 1); err != nil {
 				return n, err
 			}
@@ -178,7 +175,7 @@ func (r reader) value(depth int) (n Node, err error) {
 	return n, err
 }
 
-// Object gives an object's members, each of them once and known. No names: any.
+// Object returns an object's members. Each must be unique and one of names, unless names is empty.
 func (n Node) Object(what string, known ...string) ([]Member, error) {
 	if n.Members == nil {
 		return nil, Errorf(n.At, "%s must be an object", what)
@@ -196,7 +193,7 @@ func (n Node) Object(what string, known ...string) ([]Member, error) {
 	return n.Members, nil
 }
 
-// Has tells whether an object has a key.
+// Has reports whether an object has a key.
 func (n Node) Has(key string) bool {
 	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Name == key })
 }

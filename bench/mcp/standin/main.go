@@ -1,6 +1,5 @@
-// Command standin stands for agent-browser in the benchmark: it knows its
-// version, leaves a daemon that does nothing at the first command of a session
-// (`stream disable`), and every command succeeds at once.
+// Command standin replaces agent-browser in the benchmark. It prints its version, starts an idle daemon at a session's
+// first command (`stream disable`), and succeeds at once with every command.
 package main
 
 import (
@@ -20,7 +19,7 @@ func main() {
 		fmt.Println("agent-browser 0.41.2")
 		return
 	case slices.Contains(os.Args, "daemon"):
-		time.Sleep(time.Hour) // until it is ended
+		time.Sleep(time.Hour) // until it is killed
 		return
 	case slices.Contains(os.Args, "disable"):
 		if err := daemon(os.Args[1+slices.Index(os.Args[1:], "--session")+1]); err != nil {

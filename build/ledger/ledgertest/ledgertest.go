@@ -11,7 +11,7 @@ import (
 	"github.com/slimctl/slimctl/build/ledger"
 )
 
-// Layer returns a ledger by which the paths go.
+// Layer returns a ledger in which the paths are removed.
 func Layer(t testing.TB, gone ...string) v1.Layer {
 	t.Helper()
 	var text bytes.Buffer

@@ -17,9 +17,9 @@ shift 5
 
 ok() { printf '{"success":true,"data":%s,"error":null}\n' "$1"; }
 
-if [ -s "$D/daemon-late" ]; then # one line for each time that the daemon takes too long
+if [ -s "$D/daemon-late" ]; then # one line for each time that the daemon takes too long: what is said then
+	printf '{"success":false,"error":"%s"}\n' "$(head -n 1 "$D/daemon-late")"
 	sed -i 1d "$D/daemon-late"
-	printf '{"success":false,"error":"Daemon failed to start (socket: %s)"}\n' "$AGENT_BROWSER_SOCKET_DIR/$session.sock"
 	exit 1
 fi
 pid="$AGENT_BROWSER_SOCKET_DIR/$session.pid"

@@ -1,4 +1,4 @@
-// Package elftest makes ELF files for tests: whole for who loads them, with nothing to run.
+// Package elftest makes ELF files for tests. The loader accepts them, but they contain no code.
 package elftest
 
 import (
@@ -7,16 +7,16 @@ import (
 	"encoding/binary"
 )
 
-// File is what a file shall say.
+// File describes the ELF file to make.
 type File struct {
-	Machine elf.Machine // EM_X86_64 when zero
+	Machine elf.Machine // default EM_X86_64
 	Interp  string
 	Needed  []string
 	RPath   string
 	RunPath string
 }
 
-// Make makes the file.
+// Make returns the bytes of the file.
 func Make(f File) []byte {
 	if f.Machine == 0 {
 		f.Machine = elf.EM_X86_64
@@ -39,7 +39,7 @@ func Make(f File) []byte {
 		}
 	}
 	interp := put(f.Interp)
-	const load = 0x1000 // the address of the file's beginning
+	const load = 0x1000 // the address of the start of the file
 	textAt := uint64(headers + 3*program)
 	dynamicAt := textAt + uint64(text.Len())
 	tags = append(tags, elf.Dyn64{Tag: int64(elf.DT_STRTAB), Val: load + textAt}, elf.Dyn64{Tag: int64(elf.DT_STRSZ), Val: uint64(text.Len())}, elf.Dyn64{})
@@ -57,7 +57,7 @@ func Make(f File) []byte {
 	}
 	var out bytes.Buffer
 	for _, part := range []any{h, progs} {
-		_ = binary.Write(&out, binary.LittleEndian, part) // a buffer takes everything
+		_ = binary.Write(&out, binary.LittleEndian, part) // writing to a buffer never fails
 	}
 	out.Write(make([]byte, int(textAt)-out.Len()))
 	out.Write(text.Bytes())

@@ -11,7 +11,8 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// noteUnknown notes directives whose effect is not known: code, modules, and what nginx itself doesn't have. crossplane has the tables.
+// noteUnknown notes directives with unknown effect: code, modules, and those that nginx itself lacks. crossplane has
+// the tables.
 func (s *source) noteUnknown(block []*Statement) {
 	for _, st := range block {
 		s.checkName(st)
@@ -21,19 +22,18 @@ func (s *source) noteUnknown(block []*Statement) {
 	}
 }
 
-// known says whether nginx itself has the directive.
+// known reports whether nginx itself has the directive.
 func known(name string) bool {
 	_, latest := crossplane.MatchOssLatest(name)
 	_, old := crossplane.MatchOss124(name)
 	return latest || old
 }
 
-// notFollowed are directives by which something else answers, or somebody else is let in. Neither the base nor a closed image
-// has one.
+// notFollowed lists directives that change the answer or the access. Neither the base nor a closed image has one.
 var notFollowed = strings.Fields(`mirror add_before_body add_after_body post_action dav_methods satisfy stub_status empty_gif
 	random_index api status hls f4f upstream_conf grpc_pass fastcgi_pass uwsgi_pass scgi_pass memcached_pass geo split_clients`)
 
-// isElsewhere reports whether a name of index or try_files may lead to another file than the one of the path, or to a location.
+// isElsewhere reports whether a name of index or try_files may lead to a file other than the path's, or to a location.
 func isElsewhere(word string) bool {
 	rest := strings.NewReplacer("$uri", "", "${uri}", "", "$document_uri", "").Replace(word)
 	return strings.Contains(rest, "$") || strings.HasPrefix(word, "/")
@@ -58,11 +58,11 @@ func (s *source) checkName(st *Statement) {
 	}
 }
 
-// flat has words that only their number and their first letters count of.
+// flat lists arguments that are checked only by number and first letters.
 var flat = strings.NewReplacer(`"`, "'", `\`, "/", "\n", " ", "\r", " ")
 
-// lint notes directives that nginx doesn't take where they stand, or not with such arguments: crossplane reads what was read,
-// a statement a line.
+// lint notes directives that nginx doesn't accept at their place, or with their arguments: crossplane parses the
+// statements again, one per line.
 func (s *source) lint() {
 	var text strings.Builder
 	var lines []*Statement

@@ -1,6 +1,6 @@
-// Package conf reads the files of nginx's configuration out of an image as nginx reads them: words, blocks, includes, and
-// the templates that they are made from at start. What the directives mean is not its matter, but for what nginx refuses of
-// any of them by its name, its place and its arguments.
+// Package conf reads the files of nginx's configuration in an image like nginx: words, blocks, includes, and the
+// templates that are rendered at start. It doesn't interpret directives, except those that nginx refuses by their name,
+// place or arguments.
 package conf
 
 import (
@@ -18,18 +18,18 @@ import (
 type Config struct {
 	// Path is the main file.
 	Path string
-	// Variant names the choice of rendered templates where there are several, such as
-	// "/opt/gem/nginx-server-active.conf from /opt/gem/nginx-server-with-auth.conf".
+	// Variant names the choice among several rendered templates, such as "/opt/gem/nginx-server-active.conf from
+	// /opt/gem/nginx-server-with-auth.conf".
 	Variant string
-	// Files are all files read, in the order that nginx reads them; of a rendered file the template.
+	// Files lists all files read, in nginx's order; for a rendered file its template.
 	Files []string
 	// Includes are all include directives.
 	Includes []Include
-	// Block has the statements of the main file; those of the files that it includes stand in their places.
+	// Block holds the statements of the main file, with those of included files in place.
 	Block []*Statement
-	// Unfilled are the placeholders that nothing is known of, in lower case as nginx would look for them.
+	// Unfilled lists the unknown placeholders, in lower case like nginx's variables.
 	Unfilled map[string]bool
-	// Notes tell of what nginx would not start with, and of what is not read.
+	// Notes lists errors that prevent nginx from starting, and unread parts.
 	Notes []tree.Note
 
 	img   *tree.Image
@@ -38,41 +38,42 @@ type Config struct {
 
 // Include is an include directive.
 type Include struct {
-	// Pattern is as written; Files are the paths that nginx opens for it, in its order: of a rendered file the one that is
-	// made, not the template.
+	// Pattern is as written; Files are the paths that nginx opens for it, in its order: for a rendered file its own
+	// path, not the template's.
 	Pattern string     `json:"pattern"`
 	Files   []string   `json:"files,omitempty"`
 	Place   tree.Place `json:"place"`
-	// Glob is true for a pattern: whatever file appears there later is read too.
+	// Glob is true for a pattern: files that appear there later are read, too.
 	Glob bool `json:"glob,omitempty"`
-	// Missing is true for a file that is neither in the image nor made at start: whoever may write there brings it.
+	// Missing is true for a file that is neither in the image nor created at start: whoever can write there supplies
+	// it.
 	Missing bool `json:"missing,omitempty"`
 }
 
-// Options say what is known of a run.
+// Options configures a reading.
 type Options struct {
-	// Rendered maps a file that is made at start to the templates it can be made from. Where one has several, Read gives
-	// a Config for each. Templates that are not in the image make nothing.
+	// Rendered maps a file that is rendered at start to its possible templates. If one has several, Read returns a
+	// Config for each. Missing templates are ignored.
 	Rendered map[string][]Template
-	// Made are the paths of files that are made at start by other means, so that what will be in them is not known.
+	// Made lists files that are created at start by other means, with unknown content.
 	Made map[string]bool
-	// Env is the environment that placeholders are filled from. What it lacks stays as written: ${NAME}.
+	// Env is the environment that fills placeholders. Missing ones stay as written: ${NAME}.
 	Env map[string]string
 }
 
 // Template is a file that envsubst turns into another.
 type Template struct {
-	// Path is the template; empty for the choice that the file is not made.
+	// Template is a file to which envsubst is applied.
 	Path string
-	// Variables are those that envsubst replaces; nil for all.
+	// Variables lists those that envsubst replaces; nil for all.
 	Variables []string
-	// Once is true when the template is deleted after it was rendered, so that no include meets it.
+	// Once is true if the template is deleted after rendering, so that no include matches it.
 	Once bool
 }
 
-// Read gives each Config whose main file is at path: one for each choice of templates. A main file that isn't there is
-// fs.ErrNotExist; whatever else is wrong is a Note, and never an error or a panic, but for a ctx that ends. An error is the
-// last that it gives.
+// Read yields each Config whose main file is at path: one for each choice of templates. A missing main file is
+// fs.ErrNotExist, and the end of ctx is an error. Other problems become a Note, never an error or a panic. It yields
+// nothing after an error.
 func Read(ctx context.Context, img *tree.Image, path string, o Options) iter.Seq2[*Config, error] {
 	return func(yield func(*Config, error) bool) {
 		s := newSource(ctx, img, path, o)
@@ -119,7 +120,7 @@ func Read(ctx context.Context, img *tree.Image, path string, o Options) iter.Seq
 	}
 }
 
-// guarded makes a Note of a panic, which would be a fault of this package.
+// guarded converts a panic, which would be a bug of this package, to a Note.
 func (s *source) guarded(read func()) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -129,15 +130,15 @@ func (s *source) guarded(read func()) {
 	read()
 }
 
-// Place is where a statement stands.
+// Place returns the place of a statement.
 func (c *Config) Place(st *Statement) tree.Place { return c.img.Place(st.file, st.line) }
 
-// Note adds a note at a statement, in the way of fmt.Sprintf. One that is there already, or is too many, is not added.
+// Note adds a note at a statement, formatted like fmt.Sprintf. It ignores duplicates, and notes beyond the limit.
 func (c *Config) Note(st *Statement, format string, args ...any) {
 	c.NoteAt(c.Place(st), format, args...)
 }
 
-// NoteAt is Note for any place.
+// NoteAt is like Note for any place.
 func (c *Config) NoteAt(at tree.Place, format string, args ...any) {
 	n := tree.Note{Place: at, Text: fmt.Sprintf(format, args...)}
 	key := n.String()
@@ -151,7 +152,7 @@ func (c *Config) NoteAt(at tree.Place, format string, args ...any) {
 	c.Notes = append(c.Notes, n)
 }
 
-// Cut shortens what a note quotes.
+// Cut shortens a quotation in a note.
 func Cut(s string) string {
 	if len(s) > maxBrief {
 		return s[:maxBrief] + "…"

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// starting is the image as it is when nginx starts: files that are made at start are there, and templates that are deleted
-// then are not.
+// starting is the image at nginx's start: with the files created until then, and without the templates deleted until
+// then.
 type starting struct{ *source }
 
-// Names lists what will be in the directory dir.
+// Names returns the names in the directory dir at that time.
 func (s starting) Names(dir string) []string {
 	real := s.realDir(dir)
 	out := s.img.Names(real)
@@ -23,7 +23,7 @@ func (s starting) Names(dir string) []string {
 	return out
 }
 
-// realDir is where dir leads to.
+// realDir resolves dir.
 func (s *source) realDir(dir string) string {
 	dir = s.resolve(dir)
 	if e, ok := s.img.Stat(dir); ok {
@@ -32,12 +32,12 @@ func (s *source) realDir(dir string) string {
 	return dir
 }
 
-// Exists reports whether p will be there; with asDir, as a directory.
+// Exists reports whether p exists at that time; with asDir, as a directory.
 func (s starting) Exists(p string, asDir bool) bool {
 	if asDir {
 		real := s.realDir(p)
 		e, ok := s.img.Lookup(real)
-		for output := range s.outputs { // whatever makes it makes its directory
+		for output := range s.outputs { // its creator also creates its directory
 			ok = ok || strings.HasPrefix(output, real+"/")
 		}
 		return ok && (e.IsDir() || e.Path == "")

@@ -10,40 +10,42 @@ import (
 	"slices"
 	"strings"
 
+	crossplane "github.com/nginxinc/nginx-go-crossplane"
+
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
 
-// What one configuration may cost. nginx has no such limits; real files stay far below them.
+// Limits for one configuration. nginx has none; real files stay far below them.
 const (
 	maxVariants   = 16
 	maxInclusions = 2000
-	maxBytes      = 8 << 20
-	maxRead       = 4 * maxBytes // of all files that are read, whether they are included or not
-	maxRounds     = 100          // of reading, since each may go through a layer
+	maxBytes      = 1 << 20
+	maxRead       = 4 * maxBytes // of all files that are read, included or not
+	maxRounds     = 100          // of reading, since each may read a layer
 	maxStatements = 20_000
-	maxWords      = 100_000 // in all statements together
-	maxDepth      = 50      // of includes in each other, and of blocks in each other
+	maxWords      = 100_000 // in all statements
+	maxDepth      = 50      // of nested includes, and of nested blocks
 	maxNotes      = 500
 	maxBrief      = 200 // bytes of a statement in a text for people
 )
 
-// source reads one variant of a configuration into statements.
+// source parses one variant of a configuration.
 type source struct {
 	*Config
 	ctx  context.Context
 	img  *tree.Image
 	opt  Options
 	main string
-	// outputs are the files that are made at start, by resolved path; gone the templates that are deleted then.
+	// outputs maps the files created at start, by resolved path; gone holds the templates deleted by then.
 	outputs map[string][]Template
 	gone    map[string]bool
-	files   map[string][]byte // what was read of the image so far, by path: shared by all variants
-	likely  []tree.Entry      // files that are read along with another one of their layer
+	files   map[string][]byte // content read from the image so far, by path, for all variants
+	likely  []tree.Entry      // files to read together with another of their layer
 	spent   *spent
 
-	choice map[string]int // which of its templates an output is made from
-	// open is an output that needs a choice; firstOnly has the first template taken instead.
+	choice map[string]int // the selected template of each output
+	// open is an output that needs a choice; firstOnly selects the first template instead.
 	open      string
 	firstOnly bool
 
@@ -54,7 +56,7 @@ type source struct {
 	words      int
 }
 
-// spent is what reading has cost so far, for all variants.
+// spent is the work so far, for all variants.
 type spent struct {
 	rounds int
 	bytes  int64
@@ -83,7 +85,7 @@ func newSource(ctx context.Context, img *tree.Image, main string, o Options) *so
 	return s
 }
 
-// variant starts a reading with the given choice of templates.
+// variant begins a reading with the given choice of templates.
 func (s *source) variant(choice map[string]int) *source {
 	v := *s
 	v.choice, v.Config = choice, &Config{Path: s.main, Unfilled: map[string]bool{}, img: s.img, noted: map[string]bool{}}
@@ -100,8 +102,8 @@ func (s *source) variant(choice map[string]int) *source {
 	return &v
 }
 
-// resolve follows the symlinks among p's parents, one name after the other as the kernel does: "link/.." is the directory
-// above the one that the link leads to. What isn't there, or can't be followed, is taken as it is written.
+// resolve follows the symlinks among p's parents, one name after the other like the kernel: "link/.." is the parent of
+// the link's target. Missing and unresolvable parts stay as written.
 func (s *source) resolve(p string) string {
 	at := "/"
 	parts := strings.Split(p, "/")
@@ -123,8 +125,8 @@ func (s *source) resolve(p string) string {
 	return at
 }
 
-// likelyFiles are small files beside the main one and in nginx's own directory: reading one file of a layer means to go
-// through the layer, so whatever may be needed is read with it.
+// likelyFiles returns small files beside the main one and in nginx's own directory. Reading one file means reading its
+// layer, so files that may be needed are read together with it.
 func (s *source) likelyFiles() []tree.Entry {
 	var out []tree.Entry
 	visited := 0
@@ -152,7 +154,7 @@ func (s *source) likelyFiles() []tree.Entry {
 	return out
 }
 
-// shown is p as it is named in what is said of it.
+// shown returns the name of p for messages.
 func (s *source) shown(p string) string {
 	if strings.Contains(p, "..") {
 		return s.resolve(p)
@@ -160,7 +162,7 @@ func (s *source) shown(p string) string {
 	return image.Clean(p)
 }
 
-// readFile gives the file at p as it is in the image.
+// readFile returns the content of p in the image.
 func (s *source) readFile(p string) ([]byte, error) {
 	e, ok := s.img.Stat(s.resolve(p))
 	if !ok {
@@ -197,67 +199,63 @@ func (s *source) readFile(p string) ([]byte, error) {
 	return got[e.Path], nil
 }
 
-// content gives what nginx finds at p when it starts: from is the file that lines are counted in.
-func (s *source) content(p string) (t text, from string, err error) {
+// content returns the content of p at nginx's start, and the file of the image that supplies it.
+func (s *source) content(p string) (content, from string, err error) {
 	templates, ok := s.outputs[s.resolve(p)]
 	if !ok {
 		if s.gone[s.resolve(p)] {
-			return text{}, "", fmt.Errorf("it is deleted at start, after it was rendered: %w", fs.ErrNotExist)
+			return "", "", fmt.Errorf("it is deleted at start, after it was rendered: %w", fs.ErrNotExist)
 		}
 		data, err := s.readFile(p)
 		if err != nil {
-			return text{}, "", err
+			return "", "", err
 		}
-		return newText(string(data)), s.shown(p), nil
+		return string(data), s.shown(p), nil
 	}
 	n, chosen := s.choice[s.resolve(p)]
 	if !chosen && len(templates) > 1 && !s.firstOnly {
 		s.open = s.resolve(p)
-		return text{}, "", errors.New("no choice made")
+		return "", "", errors.New("no choice made")
 	}
 	tpl := templates[n]
 	if tpl.Path == "" {
-		return text{}, "", fs.ErrNotExist
+		return "", "", fs.ErrNotExist
 	}
 	data, err := s.readFile(tpl.Path)
 	if err != nil {
-		return text{}, "", err
+		return "", "", err
 	}
 	return s.render(string(data), tpl), tpl.Path, nil
 }
 
-// render does what envsubst does (GNU gettext, envsubst.c): $NAME and ${NAME} are replaced, nothing else is.
-func (s *source) render(content string, tpl Template) text {
+// render implements envsubst (GNU gettext, envsubst.c): it replaces only $NAME and ${NAME}.
+func (s *source) render(content string, tpl Template) string {
 	var out strings.Builder
-	t := text{starts: []int{0}}
+	line := 1
 	for i := 0; i < len(content); {
 		name, n := placeholder(content[i:])
-		value, known := s.opt.Env[name]
-		wanted := n > 0 && (tpl.Variables == nil || slices.Contains(tpl.Variables, name))
-		switch {
-		case wanted && known:
+		if n == 0 || tpl.Variables != nil && !slices.Contains(tpl.Variables, name) {
+			if out.WriteByte(content[i]); content[i] == '\n' {
+				line++
+			}
+			i++
+		} else if value, known := s.opt.Env[name]; known {
 			if strings.ContainsAny(value, "\n\r;{}#'\"\\") {
-				s.NoteAt(s.img.Place(tpl.Path, len(t.starts)), "the value of %s is more than a word: %q", name, Cut(value))
+				s.NoteAt(s.img.Place(tpl.Path, line), "the value of %s is more than a word: %q", name, Cut(value))
 			}
 			out.WriteString(value)
 			i += n
-		case wanted:
-			s.noteUnfilled(s.img.Place(tpl.Path, len(t.starts)), name, tpl)
+		} else {
+			s.noteUnfilled(s.img.Place(tpl.Path, line), name, tpl)
 			out.WriteString(content[i : i+n])
 			i += n
-		default:
-			out.WriteByte(content[i])
-			if i++; content[i-1] == '\n' {
-				t.starts = append(t.starts, out.Len())
-			}
 		}
 		if out.Len() > maxBytes {
-			s.NoteAt(s.img.Place(tpl.Path, len(t.starts)), "rendered it has more than the %d bytes that are read", maxBytes)
+			s.NoteAt(s.img.Place(tpl.Path, line), "rendered it has more than the %d bytes that are read", maxBytes)
 			break
 		}
 	}
-	t.content = out.String()
-	return t
+	return out.String()
 }
 
 func (s *source) noteUnfilled(at tree.Place, name string, tpl Template) {
@@ -274,7 +272,7 @@ func (s *source) noteUnfilled(at tree.Place, name string, tpl Template) {
 	}
 }
 
-// placeholder gives the name of the $NAME or ${NAME} that s starts with, and its length; 0 when there is none.
+// placeholder returns the name of the $NAME or ${NAME} at the beginning of s, and its length; 0 if there is none.
 func placeholder(s string) (name string, length int) {
 	if s[0] != '$' || len(s) < 2 {
 		return "", 0
@@ -293,7 +291,7 @@ func placeholder(s string) (name string, length int) {
 	return rest[:n], 1 + braces + n
 }
 
-// parse reads the file at p. by is the include that names it, nil for the main file.
+// parse parses the file at p. by is the include that names it, nil for the main file.
 func (s *source) parse(p string, by *Statement) []*Statement {
 	at := tree.Place{Path: p}
 	if by != nil {
@@ -320,7 +318,7 @@ func (s *source) parse(p string, by *Statement) []*Statement {
 		s.NoteAt(at, "%s is not read: more than %d files are included", p, maxInclusions)
 		return nil
 	}
-	t, from, err := s.content(p)
+	content, from, err := s.content(p)
 	switch {
 	case s.open != "":
 		return nil
@@ -334,57 +332,48 @@ func (s *source) parse(p string, by *Statement) []*Statement {
 		s.NoteAt(at, "%s can't be read: %v", p, err)
 		return nil
 	}
-	if s.bytes += len(t.content); s.bytes > maxBytes {
+	if s.bytes += len(content); s.bytes > maxBytes {
 		s.NoteAt(at, "%s is not read: all files together have more than %d bytes", p, maxBytes)
 		return nil
 	}
 	s.Files = append(s.Files, from)
-	if n := strings.IndexByte(t.content, 0); n >= 0 {
-		s.NoteAt(s.img.Place(from, t.line(n)), "there is a NUL byte, after which nginx may see another word than is written")
+	if n := strings.IndexByte(content, 0); n >= 0 {
+		at := s.img.Place(from, 1+strings.Count(content[:n], "\n"))
+		s.NoteAt(at, "there is a NUL byte, after which nginx may see another word than is written")
 	}
 	s.stack = append(s.stack, real)
 	defer func() { s.stack = s.stack[:len(s.stack)-1] }()
-	l := &lexer{text: t}
-	block, end := s.block(l, from, "", 0)
-	if end == endBlock {
-		s.NoteAt(s.img.Place(from, l.line(max(0, l.pos-1))), `unexpected "}": nginx would not start, and nothing after it is read`)
-	}
+	l := &lexer{tokens: crossplane.Lex(strings.NewReader(content))}
+	defer l.drain()
+	block, _ := s.block(l, from, "", 0)
 	return block
 }
 
-// block reads statements up to the end of the block or the file.
-func (s *source) block(l *lexer, file, parent string, depth int) (out []*Statement, end byte) {
+// block parses statements up to the end of the block or the file. ended reports that nothing after it is parsed.
+func (s *source) block(l *lexer, file, parent string, depth int) (out []*Statement, ended bool) {
 	for {
-		words, at, end, err := l.next()
+		words, lines, end, err := l.next()
 		if err != nil {
-			line := l.line(max(0, l.pos-1))
-			if len(at) > 0 {
-				line = l.line(at[0])
-			}
-			s.NoteAt(s.img.Place(file, line), "%v: nginx would not start, and nothing after it is read", err)
-			return out, endFile
+			s.NoteAt(s.img.Place(file, lines[0]), "%v: nginx would not start, and nothing after it is read", err)
+			return out, true
 		}
-		if len(words) == 0 {
-			if end == endFile && parent != "" {
-				s.NoteAt(s.img.Place(file, l.line(len(l.content))), `the file ends inside of %s: nginx would not start`, parent)
-			}
-			return out, end
+		if end == "" || end == "}" {
+			return out, end == ""
 		}
 		for len(words) > 0 && s.isUnfilled(words[0]) { // it stands for whole directives
-			s.NoteAt(s.img.Place(file, l.line(at[0])), "%s may bring directives of its own, which are not known", words[0])
-			words, at = words[1:], at[1:]
+			s.NoteAt(s.img.Place(file, lines[0]), "%s may bring directives of its own, which are not known", words[0])
+			words, lines = words[1:], lines[1:]
 		}
 		if len(words) == 0 {
 			continue
 		}
-		st := &Statement{Words: words, file: file, line: l.line(at[0]), IsBlock: end == startBlock}
+		st := &Statement{Words: words, file: file, line: lines[0], IsBlock: end == "{"}
 		s.statements++
 		s.words += len(words)
 		if s.statements > maxStatements || s.words > maxWords || depth > maxDepth {
 			s.Note(st, "there are more than %d directives of %d words, or blocks more than %d deep: nothing after it is read",
 				maxStatements, maxWords, maxDepth)
-			l.pos = len(l.content)
-			return out, endFile
+			return out, true
 		}
 		switch {
 		case st.Name() == "include" && len(words) == 2 && !st.IsBlock && parent != "split_clients":
@@ -392,12 +381,10 @@ func (s *source) block(l *lexer, file, parent string, depth int) (out []*Stateme
 			continue
 		case st.IsBlock && strings.HasSuffix(st.Name(), "_by_lua_block"):
 			s.Note(st, "%s: code decides what is answered; nothing after it is read", st.Brief())
-			return append(out, st), endFile
+			return append(out, st), true
 		case st.IsBlock:
-			inner, end := s.block(l, file, st.Name(), depth+1)
-			st.Block = inner
-			if end == endFile {
-				return append(out, st), endFile
+			if st.Block, ended = s.block(l, file, st.Name(), depth+1); ended {
+				return append(out, st), true
 			}
 		}
 		out = append(out, st)
@@ -409,7 +396,7 @@ func (s *source) isUnfilled(word string) bool {
 	return n > 0 && n == len(word) && s.Unfilled[strings.ToLower(name)]
 }
 
-// include reads what an include directive names: relative to the directory of the main file, as ngx_conf_include does.
+// include processes an include directive: relative to the directory of the main file, like ngx_conf_include.
 func (s *source) include(st *Statement) []*Statement {
 	pattern := st.Arg(1)
 	inc := Include{Pattern: pattern, Place: s.Place(st)}

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// IsNameByte tells what a variable's name is made of.
+// IsNameByte reports whether a variable's name may contain c.
 func IsNameByte(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// requestParts are variables that a client, or an upstream's answer, writes. A "_" at the end stands for any rest.
+// requestParts lists variables that a client, or an upstream's answer, supplies. A "_" at the end matches any rest.
 var requestParts = strings.Fields(`arg_ args content_length content_type cookie_ document_uri host http_ invalid_referer is_args
 	proxy_add_via proxy_add_x_forwarded_for proxy_protocol_addr proxy_protocol_port proxy_protocol_server_addr
 	proxy_protocol_server_port proxy_protocol_tlv_ query_string realip_remote_addr remote_user request request_body
@@ -20,7 +20,7 @@ var requestParts = strings.Fields(`arg_ args content_length content_type cookie_
 	ssl_preread_alpn_protocols ssl_preread_server_name ssl_server_name uid_got upstream_cookie_ upstream_http_
 	upstream_trailer_ uri`)
 
-// otherVariables are the rest of those that nginx has (https://nginx.org/en/docs/varindex.html).
+// otherVariables lists nginx's other variables (https://nginx.org/en/docs/varindex.html).
 var otherVariables = strings.Fields(`ancient_browser binary_remote_addr body_bytes_sent bytes_received bytes_sent connection
 	connection_requests connection_time connections_active connections_reading connections_waiting connections_writing
 	date_gmt date_local document_root fastcgi_path_info fastcgi_script_name geoip_area_code geoip_city
@@ -37,10 +37,12 @@ var otherVariables = strings.Fields(`ancient_browser binary_remote_addr body_byt
 	upstream_cache_etag upstream_cache_last_modified upstream_cache_status upstream_connect_time upstream_first_byte_time
 	upstream_header_time upstream_response_length upstream_response_time upstream_session_time upstream_status`)
 
-// FromRequest tells a variable, without its "$" and in lower case, that the request or an upstream's answer writes.
+// FromRequest reports whether the request or an upstream's answer supplies a variable, named without its "$" and in
+// lower case.
 func FromRequest(name string) bool { return listed(requestParts, name) }
 
-// KnownVariable tells a variable, without its "$" and in lower case, that nginx or a module of its own has.
+// KnownVariable reports whether nginx or one of its own modules has a variable, named without its "$" and in lower
+// case.
 func KnownVariable(name string) bool {
 	return listed(requestParts, name) || listed(otherVariables, name)
 }

@@ -8,48 +8,48 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/rawname"
 )
 
 // box is one container of the client, from the call that boots it to its end.
 type box struct {
 	bridge *Bridge
 
-	ready chan struct{} // closed when the tool answers, or never will
-	over  chan struct{} // closed when nothing of the container is left
+	ready chan struct{} // closed when the tool answers, or has failed
+	over  chan struct{} // closed when the container is completely removed
 
 	// These are set before ready is closed.
 	container Container
 	client    *client
-	failed    error // why the tool never will
+	failed    error // why the tool failed
 
 	// These are set before over is closed.
 	status sandbox.Status
-	err    error // what could not be cleaned up
+	err    error // failures of cleaning up
 
 	mu      sync.Mutex
 	running int // calls
 	idle    *time.Timer
-	closing bool // no call enters any more
+	closing bool // no call can enter any more
 }
 
-// enter gives the container for a call, and boots one when none runs.
+// enter returns the container for a call, and boots one if none runs.
 func (b *Bridge) enter() *box {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.box == nil || !b.box.enter() {
+	if b.box == nil || !b.box.beginCall() {
 		b.box = &box{bridge: b, ready: make(chan struct{}), over: make(chan struct{}), running: 1}
-		b.boxes.Go(b.box.live)
+		b.boxes.Go(b.box.runLife)
 	}
 	return b.box
 }
 
-// enter counts a call in; false when the container is ending.
-func (x *box) enter() bool {
+// beginCall counts a starting call; it returns false if the container is ending.
+func (x *box) beginCall() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closing {
@@ -62,18 +62,18 @@ func (x *box) enter() bool {
 	return true
 }
 
-// leave counts a call out. The container ends when no other one comes for a while.
-func (x *box) leave() {
+// endCall counts the end of a call. After an idle time without calls the container ends.
+func (x *box) endCall() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.running--
 	if x.running == 0 && x.bridge.conf.Idle > 0 {
-		x.idle = time.AfterFunc(x.bridge.conf.Idle, x.rest)
+		x.idle = time.AfterFunc(x.bridge.conf.Idle, x.endIdle)
 	}
 }
 
-// rest ends a container without calls.
-func (x *box) rest() {
+// endIdle ends a container without calls.
+func (x *box) endIdle() {
 	if x.close(func() bool { return x.running == 0 }) {
 		x.bridge.conf.Say("no call for %s: the container is ended; the next call boots another", x.bridge.conf.Idle)
 		<-x.ready
@@ -81,7 +81,7 @@ func (x *box) rest() {
 	}
 }
 
-// close lets no call enter any more, if that may be, and reports whether it is the first to do so.
+// close prevents further calls, if that is possible, and reports whether it is the first to do so.
 func (x *box) close(may func() bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -92,7 +92,7 @@ func (x *box) close(may func() bool) bool {
 	return true
 }
 
-// stop ends the container. How it ended is what Wait says.
+// stop ends the container; Wait returns the result.
 func (x *box) stop() {
 	x.close(func() bool { return true })
 	if x.container != nil {
@@ -100,8 +100,8 @@ func (x *box) stop() {
 	}
 }
 
-// live is the life of a container.
-func (x *box) live() {
+// runLife runs the life of a container.
+func (x *box) runLife() {
 	defer close(x.over)
 	key := rand.Text()
 	c, err := x.bridge.conf.Boot(x.bridge.ctx, key)
@@ -116,7 +116,7 @@ func (x *box) live() {
 		defer close(ended)
 		x.status, x.err = c.Wait(context.WithoutCancel(x.bridge.ctx))
 	}()
-	if err := x.await(ended); err != nil {
+	if err := x.awaitTool(ended); err != nil {
 		x.stop()
 		<-ended
 		x.fail(err)
@@ -128,7 +128,7 @@ func (x *box) live() {
 			x.stop()
 			<-ended
 		}
-		x.stop() // no call enters
+		x.stop() // no call can enter
 	}
 	if x.err != nil {
 		x.bridge.conf.Say("the container's end: %v", x.err)
@@ -138,7 +138,7 @@ func (x *box) live() {
 	}
 }
 
-// fail is for a container whose tool never answered.
+// fail ends a container whose tool never answered.
 func (x *box) fail(err error) {
 	x.stop()
 	if x.failed = err; x.bridge.ctx.Err() == nil {
@@ -147,11 +147,11 @@ func (x *box) fail(err error) {
 	close(x.ready)
 }
 
-// poll is the interval at which a container is asked whether its tool is there.
+// poll is the interval of checking whether a container's tool answers.
 const poll = 50 * time.Millisecond
 
-// await waits until the tool answers, and has clients see it as it is.
-func (x *box) await(ended <-chan struct{}) error {
+// awaitTool waits until the tool answers, and updates the tool that clients see.
+func (x *box) awaitTool(ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(x.bridge.ctx, x.bridge.conf.health)
 	defer cancel()
 	go func() {
@@ -178,7 +178,7 @@ func (x *box) await(ended <-chan struct{}) error {
 		case <-ctx.Done():
 			select {
 			case <-ended:
-				continue // to say how
+				continue // the next round returns the reason
 			default:
 			}
 			if x.bridge.ctx.Err() != nil {
@@ -189,30 +189,24 @@ func (x *box) await(ended <-chan struct{}) error {
 	}
 }
 
-// found compares what the image says with what its files said.
+// found compares the running image's tools with those described by its files.
 func (b *Bridge) found(tools []*mcp.Tool) {
 	select {
 	case <-b.described:
 	case <-b.ctx.Done():
 		return
 	}
-	if b.offer(tools) {
+	if b.setTools(tools) {
 		b.conf.Say("the tools of the image are not as its files had them; clients are told")
 	}
 }
 
-// lastLine is the end of what a container printed, fit for a sentence.
+// lastLine returns the end of a container's output, for a sentence.
 func lastLine(log []byte) string {
 	text := strings.TrimSpace(string(log[max(0, len(log)-4096):]))
 	text = strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
 	if text == "" {
 		return ""
 	}
-	return fmt.Sprintf(": %.300s", text)
+	return fmt.Sprintf(": %.300s", rawname.Line(text))
 }

@@ -1,9 +1,10 @@
-// Package bridge is an MCP server on stdio for the tool of an image: its first call boots the image, all calls go to the
-// tool inside, and the container ends with the client. initialize and tools/list are answered before anything runs.
+// Package bridge is an MCP server on stdio for the tool of an image. The first call boots the image, all calls are
+// forwarded to the tool inside, and the container ends with the client. It answers initialize and tools/list before
+// anything runs.
 //
-// What the container answers is hostile: its size, its depth and the time it takes are bounded, and nothing in it ends the
-// server. What goes wrong with a container is a result with isError, as all that browser-shell refuses, so that the model
-// reads it; see docs/mcp-clients.md for the codes.
+// The container's answers are hostile: their size, depth and time are limited, and none can end the server. Failures of
+// a container are results with isError, like browser-shell's refusals, so that the model reads them;
+// docs/mcp-clients.md has the codes.
 package bridge
 
 import (
@@ -27,22 +28,22 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// Bounds on what a client waits for.
+// Limits for a client's waiting.
 const (
-	// bootPatience is how long a call waits for the container. Clients give up after a minute, and what they say then is no
-	// help; the container boots on.
+	// bootPatience is the time for which a call waits for the container. Clients give up after a minute with an
+	// unhelpful error; the container continues to boot.
 	bootPatience = 45 * time.Second
-	// healthPatience is how long a container that runs may take until its tool answers.
+	// healthPatience is the time for the tool of a running container to answer.
 	healthPatience = 2 * time.Minute
-	// callPatience is how long a call may take: no tool of ours takes longer.
+	// callPatience limits a call; none of our tools takes longer.
 	callPatience = 10 * time.Minute
 	// tick is the interval of progress notifications while the container boots.
 	tick = 2 * time.Second
-	// endPatience is how long a call that failed waits to learn why its container has ended, when it seems to have.
+	// endPatience is the time for which a failed call waits for the reason, if its container seems to have ended.
 	endPatience = 15 * time.Second
 )
 
-// Container is a running image. *sandbox.Sandbox is one.
+// Container is a running image; *sandbox.Sandbox implements most of it.
 type Container interface {
 	// Dial connects to the public port of the image.
 	Dial(ctx context.Context) (net.Conn, error)
@@ -52,27 +53,27 @@ type Container interface {
 	Stop(ctx context.Context) (sandbox.Status, error)
 	// Record adds an event to its evidence.
 	Record(e sandbox.Event) error
-	// Logs are what it has printed.
+	// Logs returns its output.
 	Logs() []byte
-	// Directory is where what it leaves is kept on this machine; empty for nowhere.
+	// Directory returns the directory on this machine for its artifacts; empty for none.
 	Directory() string
 }
 
-// Config is what a Bridge is made of.
+// Config configures a Bridge.
 type Config struct {
-	// Describe gives the tool as the image's files have it. It is called once, at the start. With an error clients see the
-	// tool as it usually is until the image runs.
+	// Describe returns the tool as the image's files define it. It is called once, at the start. After an error clients
+	// see the usual tool until the image runs.
 	Describe func(ctx context.Context) (*mcp.Tool, error)
-	// Boot starts the image with the given key for its public port. The container ends with ctx.
+	// Boot starts the image with the given key for its public port. The container must end with ctx.
 	Boot func(ctx context.Context, key string) (Container, error)
-	// Idle is how long a container runs without a call; 0: until the end of input.
+	// Idle is the time without calls after which a container ends; 0: at the end of input.
 	Idle time.Duration
 	// Version is slimctl's own.
 	Version string
-	// Say takes words for a person, one line at a time.
+	// Say receives messages for people, one line at a time.
 	Say func(format string, args ...any)
 
-	// health and call are healthPatience and callPatience, but in tests.
+	// health and call replace healthPatience and callPatience in tests.
 	health, call time.Duration
 }
 
@@ -83,7 +84,7 @@ type Bridge struct {
 
 	ctx       context.Context // ends with Serve
 	described chan struct{}   // closed when the tool is known
-	news      atomic.Bool     // whether an image that runs has other tools than were shown before
+	news      atomic.Bool     // a running image has other tools than were shown before
 
 	mu    sync.Mutex
 	box   *box // nil: none runs
@@ -91,7 +92,7 @@ type Bridge struct {
 	tools map[string]*mcp.Tool
 }
 
-// New makes a Bridge.
+// New returns a Bridge.
 func New(conf Config) *Bridge {
 	conf.health, conf.call = cmp.Or(conf.health, healthPatience), cmp.Or(conf.call, callPatience)
 	b := &Bridge{conf: conf, described: make(chan struct{}), tools: map[string]*mcp.Tool{}}
@@ -108,8 +109,8 @@ func New(conf Config) *Bridge {
 	return b
 }
 
-// Serve answers MCP on in and out until the end of input or of ctx, then ends the container and waits until nothing of it
-// is left.
+// Serve serves MCP on in and out until the end of input or of ctx. It then ends the container and waits until it is
+// completely removed.
 func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	var cancel context.CancelFunc
 	b.ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -130,23 +131,23 @@ func (b *Bridge) describe() {
 	if t == nil {
 		t = server.Tool(policy.Default())
 	}
-	b.offer([]*mcp.Tool{t})
+	b.setTools([]*mcp.Tool{t})
 }
 
-// offer makes tools the ones that clients see, and reports whether they saw others before.
-func (b *Bridge) offer(tools []*mcp.Tool) (changed bool) {
+// setTools sets the tools that clients see, and reports whether they saw others before.
+func (b *Bridge) setTools(tools []*mcp.Tool) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	next := map[string]*mcp.Tool{}
 	for _, t := range tools {
 		next[t.Name] = t
-		if same(b.tools[t.Name], t) {
+		if sameTools(b.tools[t.Name], t) {
 			continue
 		}
 		if len(b.tools) > 0 {
 			b.news.Store(true)
 		}
-		if err := b.add(t); err != nil {
+		if err := b.addTool(t); err != nil {
 			b.conf.Say("tool %.64q of the image is left out: %v", t.Name, err)
 			delete(next, t.Name)
 			continue
@@ -164,19 +165,19 @@ func (b *Bridge) offer(tools []*mcp.Tool) (changed bool) {
 	return changed
 }
 
-// add gives a tool to go-sdk, which panics over one with a schema that is none.
-func (b *Bridge) add(t *mcp.Tool) (err error) {
+// addTool adds a tool to go-sdk, which panics on an invalid schema.
+func (b *Bridge) addTool(t *mcp.Tool) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%.200v", p)
 		}
 	}()
-	b.mcp.AddTool(t, nil) // calls don't get that far: see receive
+	b.mcp.AddTool(t, nil) // calls don't reach it: see receive
 	return nil
 }
 
-// same compares tools as clients see them.
-func same(a, b *mcp.Tool) bool {
+// sameTools reports whether clients see two tools as equal.
+func sameTools(a, b *mcp.Tool) bool {
 	return a != nil && reflect.DeepEqual(plain(a), plain(b))
 }
 
@@ -188,7 +189,7 @@ func plain(v any) (out any) {
 	return out
 }
 
-// receive is put before go-sdk's own handling of each request.
+// receive is middleware before go-sdk's own handling of each request.
 func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch method {
@@ -213,7 +214,7 @@ func (b *Bridge) receive(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// send drops go-sdk's news of the first list, which may come late: who asks for that list waits for it.
+// send drops go-sdk's notification of the first list, which may come late: a client waits for that list's answer.
 func (b *Bridge) send(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "notifications/tools/list_changed" && !b.news.Load() {

@@ -152,7 +152,7 @@ func (w *wire) send(line string) {
 	}
 }
 
-// next gives the next message that ok wants; others are passed over.
+// next returns the next message that ok wants; others are passed over.
 func (w *wire) next(ok func(map[string]any) bool) map[string]any {
 	w.t.Helper()
 	late := time.After(need.Patience)
@@ -202,7 +202,7 @@ func callLine(id int, argv string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"browser-shell","arguments":{"session_id":"s","argv":%s},"_meta":{"progressToken":"p%d"}}}`, id, argv, id)
 }
 
-// meta gives the _meta of a result, which has to be an error.
+// meta returns the _meta of a result, which has to be an error.
 func meta(t *testing.T, m map[string]any) map[string]any {
 	t.Helper()
 	res, _ := m["result"].(map[string]any)

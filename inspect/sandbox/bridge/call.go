@@ -17,11 +17,11 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// call answers one tools/call: by the tool inside, or by a failure.
+// call answers one tools/call with the result of the tool inside, or a failure.
 func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	x := b.enter()
-	defer x.leave()
-	if late := x.booted(ctx, req); late != nil {
+	defer x.endCall()
+	if late := x.awaitBoot(ctx, req); late != nil {
 		return late.result(), nil
 	}
 	if ctx.Err() != nil {
@@ -51,12 +51,12 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	return x.failure(within, err).result(), nil
 }
 
-// closedCode reports whether a code is of the range that MCP 2026-07-28 closes to new codes. go-sdk has its own there, for
-// connections that fail.
+// closedCode reports whether a code is in the range that MCP 2026-07-28 closes to new codes. go-sdk uses it for
+// connection failures.
 func closedCode(code int64) bool { return -32019 <= code && code <= -32000 }
 
-// booted waits for the container, and keeps the client informed if it asked for that.
-func (x *box) booted(ctx context.Context, req *mcp.CallToolRequest) (late *failure) {
+// awaitBoot waits for the container, and sends progress to a client that requested it.
+func (x *box) awaitBoot(ctx context.Context, req *mcp.CallToolRequest) (late *failure) {
 	began := time.Now()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -74,7 +74,7 @@ func (x *box) booted(ctx context.Context, req *mcp.CallToolRequest) (late *failu
 			return f
 		case <-ticker.C:
 			if token := req.Params.GetProgressToken(); token != nil {
-				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ // a client that has gone hears nothing
+				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ // fails if the client has left
 					ProgressToken: token, Progress: time.Since(began).Seconds(), Message: "booting the image",
 				})
 			}
@@ -82,7 +82,7 @@ func (x *box) booted(ctx context.Context, req *mcp.CallToolRequest) (late *failu
 	}
 }
 
-// cancelAtEnd calls cancel when the container ends before the function that it gives is called.
+// cancelAtEnd calls cancel if the container ends before the returned function is called.
 func (x *box) cancelAtEnd(cancel func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -95,14 +95,14 @@ func (x *box) cancelAtEnd(cancel func()) (stop func()) {
 	return func() { close(done) }
 }
 
-// commandOf is what the evidence has of a call: tool, session and subcommand, but no value that could be a secret. The audit
-// log inside has the values, redacted.
+// commandOf returns the evidence's form of a call: tool, session and subcommand, without values that could be secret.
+// The audit log inside has the values, redacted.
 func commandOf(req *mcp.CallToolRequest) []string {
 	var args struct {
 		SessionID string `json:"session_id"`
 		Argv      []any  `json:"argv"`
 	}
-	_ = json.Unmarshal(req.Params.Arguments, &args) // the tool refuses what is none
+	_ = json.Unmarshal(req.Params.Arguments, &args) // the tool refuses an invalid object
 	out := []string{fmt.Sprintf("%.64s", req.Params.Name), fmt.Sprintf("%.64s", args.SessionID)}
 	if len(args.Argv) > 0 {
 		out = append(out, fmt.Sprintf("%.32v", args.Argv[0]))
@@ -110,7 +110,7 @@ func commandOf(req *mcp.CallToolRequest) []string {
 	return out
 }
 
-// located tells where a file that a call wrote is on this machine, once the container has ended.
+// located adds the path on this machine of a file that a call wrote, valid once the container has ended.
 func (x *box) located(res *mcp.CallToolResult) *mcp.CallToolResult {
 	text, _ := json.Marshal(res.StructuredContent) // it was JSON
 	var result struct{ Stdout string }
@@ -129,10 +129,10 @@ func (x *box) located(res *mcp.CallToolResult) *mcp.CallToolResult {
 	return res
 }
 
-// failure is a call that came to no end inside. It becomes a result with isError, as the hub has its own.
+// failure is a call that was not completed inside. It becomes a result with isError, like the hub's.
 type failure struct {
 	code      policy.Code // 0: none
-	name      string      // of a failure without a code
+	name      string      // for a failure without a code
 	rule      string
 	text      string
 	retryable bool
@@ -148,11 +148,11 @@ var unrecorded = &failure{
 	text: "the call can't be recorded, so it is not run; tell the operator",
 }
 
-// failure tells why a call failed that neither the client nor the tool ended.
+// failure returns the reason for a call's failure that neither the client nor the tool caused.
 func (x *box) failure(within context.Context, err error) *failure {
 	select {
 	case <-x.over:
-		return x.ended()
+		return x.describeEnd()
 	default:
 	}
 	switch {
@@ -170,18 +170,18 @@ func (x *box) failure(within context.Context, err error) *failure {
 	}
 	wait, cancel := context.WithTimeout(x.bridge.ctx, endPatience)
 	defer cancel()
-	if _, gone := x.client.tools(wait); gone != nil { // a container that ends breaks its connections first
+	if _, gone := x.client.tools(wait); gone != nil { // an ending container breaks its connections first
 		select {
 		case <-x.over:
-			return x.ended()
+			return x.describeEnd()
 		case <-wait.Done():
 		}
 	}
 	return &failure{name: "SERVER_FAILED", rule: "container.answer", text: fmt.Sprintf("the tool gave no answer that can be understood: %.300q", err), retryable: true}
 }
 
-// ended tells how the container ended.
-func (x *box) ended() *failure {
+// describeEnd returns the reason for the container's end, in words.
+func (x *box) describeEnd() *failure {
 	const again = "; its sessions are gone, and the next call boots another"
 	f := &failure{code: x.status.Code, rule: "limit." + x.status.Reason, retryable: true}
 	switch x.status.Reason {

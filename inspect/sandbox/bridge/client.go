@@ -17,22 +17,22 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Bounds on what a container answers.
+// Limits for a container's answers.
 const (
-	maxAnswer = 16 << 20 // bytes of an answer with all that is said before it
+	maxAnswer = 16 << 20 // bytes of an answer with all messages before it
 	maxTools  = 100
 )
 
-// endpoint is where the image has its tool. The address is only a name here: connections are made by Container.Dial.
+// endpoint is the URL of the image's tool. Its address is only a name: Container.Dial makes the connections.
 const endpoint = "http://127.0.0.1:8080/mcp"
 
 var errTooLarge = fmt.Errorf("the answer is larger than %d bytes", maxAnswer)
 
-// overKey is of the place in a request's context that says whether its answer is too large: go-sdk's errors don't.
+// overKey is the context key of a flag for an answer that is too large, since go-sdk's errors don't report that.
 type overKey struct{}
 
-// client speaks to the tool of one container. Each request has a session of its own, so that one that goes wrong breaks no
-// other; from revision 2026-07-28 on a session is no more than that.
+// client is a client of one container's tool. Each request has a session of its own, so that a failing one breaks no
+// other; from revision 2026-07-28 on sessions don't exist anyway.
 type client struct {
 	http      *http.Client
 	transport *http.Transport
@@ -45,14 +45,14 @@ func newClient(dial func(context.Context) (net.Conn, error), key string) *client
 	}
 	return &client{transport: t, http: &http.Client{
 		Transport: &keyed{key, t},
-		// Nothing that the container says leads anywhere else.
+		// The container can't redirect requests.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
-// keyed adds the key to requests and bounds answers.
+// keyed adds the key to requests and limits answers.
 type keyed struct {
 	key  string
 	next http.RoundTripper
@@ -87,7 +87,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// connect opens a session in the name of the client outside.
+// connect opens a session with the outer client's name.
 func (c *client) connect(ctx context.Context, who *mcp.Implementation, o *mcp.ClientOptions) (*mcp.ClientSession, error) {
 	if who == nil {
 		who = &mcp.Implementation{Name: "slimctl mcp"}
@@ -99,7 +99,7 @@ func (c *client) connect(ctx context.Context, who *mcp.Implementation, o *mcp.Cl
 	}, nil)
 }
 
-// tools lists what the container offers.
+// tools returns the container's tools.
 func (c *client) tools(ctx context.Context) ([]*mcp.Tool, error) {
 	s, err := c.connect(ctx, nil, &mcp.ClientOptions{})
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *client) tools(ctx context.Context) ([]*mcp.Tool, error) {
 	return out, nil
 }
 
-// call hands a call on, and what is said of it while it runs back.
+// call forwards a call, and the progress of the call back.
 func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.CallToolResult, err error) {
 	over := &atomic.Bool{}
 	ctx = context.WithValue(ctx, overKey{}, over)
@@ -150,7 +150,7 @@ func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.Cal
 		return nil, errors.New("it asks for input, which no tool of ours does")
 	}
 	delete(res.Meta, mcp.MetaKeyServerInfo)
-	// A new one: what else a result has is between the container and us.
+	// A new result: other fields concern only the container and us.
 	own := &mcp.CallToolResult{Meta: res.Meta, Content: res.Content, StructuredContent: res.StructuredContent, IsError: res.IsError}
 	if own.Content == nil {
 		own.Content = []mcp.Content{}
@@ -159,7 +159,7 @@ func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.Cal
 	return own, nil
 }
 
-// clientOf gives the client that a request is from.
+// clientOf returns the client of a request.
 func clientOf(req *mcp.CallToolRequest) *mcp.Implementation {
 	if req.Session == nil || req.Session.InitializeParams() == nil {
 		return nil
@@ -167,7 +167,7 @@ func clientOf(req *mcp.CallToolRequest) *mcp.Implementation {
 	return req.Session.InitializeParams().ClientInfo
 }
 
-// metaOf gives a request's _meta without what go-sdk's client writes itself.
+// metaOf returns a request's _meta without the keys that go-sdk's client sets itself.
 func metaOf(req *mcp.CallToolRequest) mcp.Meta {
 	m := maps.Clone(req.Params.Meta)
 	maps.DeleteFunc(m, func(k string, _ any) bool {
@@ -176,7 +176,7 @@ func metaOf(req *mcp.CallToolRequest) mcp.Meta {
 	return m
 }
 
-// asWritten gives structured content the order of keys that it has in the text beside it.
+// asWritten restores in structured content the order of keys in the accompanying text.
 func asWritten(res *mcp.CallToolResult) {
 	if len(res.Content) == 0 {
 		return
@@ -188,7 +188,7 @@ func asWritten(res *mcp.CallToolResult) {
 	}
 }
 
-// news hands progress on to a client until its call has ended.
+// news forwards progress to a client until its call has ended.
 type news struct {
 	ctx     context.Context
 	session *mcp.ServerSession
@@ -207,7 +207,7 @@ func (n *news) progress(_ context.Context, req *mcp.ProgressNotificationClientRe
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.ended {
-		_ = n.session.NotifyProgress(n.ctx, &params) // a client that has gone hears nothing
+		_ = n.session.NotifyProgress(n.ctx, &params) // fails if the client has left
 	}
 }
 

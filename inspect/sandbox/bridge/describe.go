@@ -12,11 +12,11 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// maxOverlay is the largest layer that is read for a policy, in bytes: the base's own are larger, and have none.
+// maxOverlay limits the layers that are searched for a policy, in bytes: the base's own are larger, and have none.
 const maxOverlay = 64 << 20
 
-// Describe gives the tool of an image as the policy file in its layers has it. What is read of them is remembered below
-// cacheDir.
+// Describe returns the tool of an image as the policy file in its layers defines it. It caches the layers' content
+// below cacheDir.
 func Describe(ctx context.Context, img v1.Image, cacheDir string) (*mcp.Tool, error) {
 	manifest, err := img.Manifest()
 	if err != nil {

@@ -105,7 +105,7 @@ func TestCompose(t *testing.T) {
 			golden(t, name+".compose.yml", text)
 			c := load(t, text)
 			key, has := c.Environment[keyName]
-			if has == s.takesTokens() || has && (key == nil || *key != "the key $x") {
+			if has == (s.Settings.Env[tokenName] != "") || has && (key == nil || *key != "the key $x") {
 				t.Errorf("the key is %v", key)
 			}
 			if c.Image != s.Image || !c.ReadOnly || !slices.Equal(c.CapDrop, []string{"ALL"}) ||
@@ -166,7 +166,7 @@ func TestDockerComposeV1(t *testing.T) {
 			cmd.Dir, cmd.Stdin = t.TempDir(), bytes.NewReader(text)
 			cmd.Env = append(os.Environ(), keyName+"=the key", "DOCKER_HOST=unix:///nowhere")
 			out, err := cmd.CombinedOutput()
-			if err != nil || bytes.Contains(out, []byte("SANDBOX_API_KEY: the key")) == s.takesTokens() || !bytes.Contains(out, []byte(":8080")) {
+			if err != nil || bytes.Contains(out, []byte("SANDBOX_API_KEY: the key")) == (s.Settings.Env[tokenName] != "") || !bytes.Contains(out, []byte(":8080")) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -265,7 +265,7 @@ func TestKubernetes(t *testing.T) {
 			if got := c.Resources.Limits.Cpu().MilliValue(); got != int64(s.Settings.CPUs*1000) {
 				t.Errorf("cpu %d m", got)
 			}
-			if s.takesTokens() {
+			if s.Settings.Env[tokenName] != "" {
 				if len(c.Env) != 1 || c.Env[0].Name != tokenName || c.Env[0].ValueFrom != nil {
 					t.Errorf("environment %+v", c.Env)
 				}
@@ -306,7 +306,7 @@ func TestKubernetes(t *testing.T) {
 					t.Errorf("%s can't be written", p)
 				}
 			}
-			if len(s.Policy) > 0 && (m.configMap.Data[policyKey] != string(s.Policy) || !mounted[policyPath]) {
+			if len(s.Policy) > 0 && (m.configMap.Data[policyKey] != string(s.Policy) || !mounted["/etc/agent-browser/browser-shell.policy.json"]) {
 				t.Errorf("policy %+v", m.configMap)
 			}
 		})
@@ -332,7 +332,7 @@ func TestEgressIsPublicOnly(t *testing.T) {
 		return false
 	}
 	try := []netip.Addr{netip.MustParseAddr("8.8.8.8"), netip.MustParseAddr("2606:4700::1111"), netip.MustParseAddr("::1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fe80::1"), netip.MustParseAddr("64:ff9b::7f00:1")}
-	for _, p := range append(slices.Clone(special4), special6...) { // the edges of each range, and what is beside them
+	for _, p := range append(slices.Clone(np.Egress[1].To[0].IPBlock.Except), np.Egress[1].To[1].IPBlock.Except...) { // the edges of each range, and what is beside them
 		prefix := netip.MustParsePrefix(p)
 		if prefix.Masked() != prefix {
 			t.Errorf("%s isn't a range", p)

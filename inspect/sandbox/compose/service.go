@@ -1,5 +1,6 @@
-// Package compose writes the settings of a sandbox as files that other tools run: a docker-compose.yml and a Kubernetes
-// manifest. No file holds a key, nothing listens beyond loopback or the cluster, and the same service gives the same bytes.
+// Package compose writes the settings of a sandbox as files for other tools: a docker-compose.yml and a Kubernetes
+// manifest. No file contains a key, nothing listens beyond loopback or the cluster, and the same service gives the same
+// bytes.
 package compose
 
 import (
@@ -7,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -16,48 +16,47 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
-// What the closed image has inside.
+// Constants of the closed image.
 const (
-	port       = 8080
-	policyPath = "/etc/agent-browser/browser-shell.policy.json"
-	account    = 1000 // the uid and gid of a start without root
-	keyName    = "SANDBOX_API_KEY"
-	tokenName  = "JWT_PUBLIC_KEY"
+	port      = 8080
+	policyKey = "policy.json"
+	account   = 1000 // the uid and gid of a start without root
+	keyName   = "SANDBOX_API_KEY"
+	tokenName = "JWT_PUBLIC_KEY"
 )
 
-// health is the image's own health check, which Kubernetes doesn't read from the image.
-var health = []string{"/usr/local/bin/browser-shell", "health"}
-
-// maxPolicy is how long a policy file may be: a ConfigMap holds 1 MiB, and the whole object has to fit.
+// maxPolicy limits a policy file: a ConfigMap is limited to 1 MiB in total.
 const maxPolicy = 512 << 10
 
-// Service is the closed image as a service that stays.
+// Service is the closed image as a long-running service.
 type Service struct {
-	// Image is a registry reference, best with its digest.
+	// Image is a registry reference, preferably with its digest.
 	Image string
-	// Name is that of the service and of all objects: a DNS label of at most 40 characters, as room for endings.
+	// Name is the name of the service and of all objects: a DNS label of at most 40 characters, which leaves room for
+	// suffixes.
 	Name string
-	// Namespace is the Kubernetes namespace, empty for the one that kubectl has.
+	// Namespace is the Kubernetes namespace; empty for kubectl's default.
 	Namespace string
-	// Settings are taken but for three: a service has no Timeout, its Network is its own (a browser without one shows
-	// nothing), and what is in /output is collected from a directory, not copied at an end. Output is that directory.
-	// Publish is one address of this machine's loopback and a port, such as 127.0.0.1:8080.
+	// Settings apply with three exceptions. A service has no Timeout. It has a Network of its own, since a browser
+	// without a network shows nothing. Output is the directory for /output itself, not for a copy at the end. Publish
+	// is one loopback address with a port, such as 127.0.0.1:8080.
 	Settings sandbox.Settings
 	// Rootless starts the image as uid 1000, which needs no capability.
 	Rootless bool
-	// PolicyFile is an absolute path on this machine, and Policy what it holds; empty for the policy in the image.
+	// PolicyFile is an absolute path on this machine, and Policy its content; empty for the policy in the image.
 	PolicyFile string
 	Policy     []byte
 }
 
-var label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var label = lazyregexp.New(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-// volumeName is what Kubernetes allows for a volume (RFC 1123).
-var volumeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// volumeName matches the volume names that Kubernetes allows (RFC 1123).
+var volumeName = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// check refuses what can't be written, or would open more than the settings say.
+// check refuses settings that can't be written, or would open more than they state.
 func (s Service) check() error {
 	if err := checkImage(s.Image); err != nil {
 		return err
@@ -102,6 +101,11 @@ func (s Service) check() error {
 	if !utf8.Valid(s.Policy) {
 		return errors.New("the policy isn't UTF-8 text")
 	}
+	for _, word := range set.Command {
+		if err := checkText(word); err != nil {
+			return fmt.Errorf("command: %w", err)
+		}
+	}
 	return checkEnv(set.Env)
 }
 
@@ -109,14 +113,14 @@ func checkImage(ref string) error {
 	if kind, _, _ := strings.Cut(ref, ":"); kind == "oci" || strings.HasSuffix(kind, "-archive") {
 		return fmt.Errorf("image %q: Docker and Kubernetes take images from a registry; push it and give HOST/REPO@DIGEST", ref)
 	}
-	if _, err := name.ParseReference(ref, name.WeakValidation); err != nil { // it also bounds the characters
+	if _, err := name.ParseReference(ref, name.WeakValidation); err != nil { // also limits the characters
 		return fmt.Errorf("image %q: %w", ref, err)
 	}
 	return nil
 }
 
-// checkHostPath takes an empty path too. Quoted YAML can hold any text, but a person who reads the file must not be
-// misled by it.
+// checkHostPath also accepts an empty path. Quoted YAML can contain any text, but the path must not mislead a human
+// reader.
 func checkHostPath(p string) error {
 	if p == "" {
 		return nil
@@ -142,7 +146,7 @@ func checkText(s string) error {
 	return nil
 }
 
-// settable are the image's variables that hold no secret.
+// settable lists the image's variables without secrets.
 var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", tokenName, "JWT_AUDIENCE", "JWT_ISSUER"}
 
 func checkEnv(env map[string]string) error {
@@ -160,10 +164,7 @@ func checkEnv(env map[string]string) error {
 	return nil
 }
 
-// takesTokens reports whether callers show tokens. There is no key then: whoever signs the tokens decides alone.
-func (s Service) takesTokens() bool { return s.Settings.Env[tokenName] != "" }
-
-// published gives the one address of this machine that leads to the image.
+// published returns the address of this machine at which the image answers.
 func (s Service) published() (netip.AddrPort, error) {
 	if len(s.Settings.Publish) != 1 {
 		return netip.AddrPort{}, fmt.Errorf("publish %q: want one address, such as 127.0.0.1:%d", s.Settings.Publish, port)
@@ -177,28 +178,4 @@ func (s Service) published() (netip.AddrPort, error) {
 		return a, fmt.Errorf("port %q: the image speaks plain HTTP, so only this machine may reach it; let a proxy with TLS in front of it serve others", text)
 	}
 	return a, nil
-}
-
-// pinned tells whether the image's digest is in its reference.
-func (s Service) pinned() bool { return strings.Contains(s.Image, "@sha256:") }
-
-// rootless is also what a user in the settings asks for.
-func (s Service) rootless() bool { return s.Rootless || s.Settings.User != "" }
-
-// caps are sorted, so that the file is the same whatever their order was.
-func (s Service) caps() []string {
-	if s.rootless() {
-		return nil
-	}
-	return slices.Sorted(slices.Values(s.Settings.CapAdd))
-}
-
-// writable are the paths that need a file system in memory. The audit log has a volume that lasts.
-func (s Service) writable() []string {
-	if !s.Settings.ReadOnly {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(s.Settings.Tmpfs))), func(p string) bool {
-		return p == sandbox.AuditMount || p == "/output" && s.Settings.Output != ""
-	})
 }

@@ -36,7 +36,7 @@ type Layer struct {
 	dir string // its fs/
 }
 
-// Layers unpacks what the cache lacks, some at a time, and gives the image's layers, the lowest first.
+// Layers unpacks missing layers, several at once, and returns the image's layers, lowest first.
 func (c Cache) Layers(ctx context.Context, img v1.Image, p image.Progress) ([]Layer, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c Cache) Layers(ctx context.Context, img v1.Image, p image.Progress) ([]La
 }
 
 func (c Cache) layer(ctx context.Context, blob v1.Layer, diffID v1.Hash, p image.Progress) (*Layer, error) {
-	if diffID.Algorithm != "sha256" || len(diffID.Hex) != 64 { // it becomes a path
+	if diffID.Algorithm != "sha256" || len(diffID.Hex) != 64 { // it becomes part of a path
 		return nil, errors.New("its digest is no sha256")
 	}
 	dir := filepath.Join(c.Dir, "sha256", diffID.Hex)
@@ -81,7 +81,7 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, diffID v1.Hash, p image
 	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
-	defer func() { _ = lock.Unlock() }() // closing gives it back too
+	defer func() { _ = lock.Unlock() }() // closing releases it, too
 	if l, err := readLayer(dir); !errors.Is(err, fs.ErrNotExist) {
 		return l, err // another process was faster
 	}
@@ -109,7 +109,7 @@ func readLayer(dir string) (*Layer, error) {
 }
 
 func (c Cache) make(ctx context.Context, blob v1.Layer, diffID v1.Hash, tmp string, p image.Progress) (err error) {
-	if err := os.RemoveAll(tmp); err != nil { // of a process that was killed
+	if err := os.RemoveAll(tmp); err != nil { // left by a killed process
 		return err
 	}
 	content := filepath.Join(tmp, "fs")
@@ -141,13 +141,13 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Sweep removes what killed processes were unpacking.
+// Sweep removes incomplete layers of killed processes.
 func (c Cache) Sweep() error {
 	left, err := filepath.Glob(filepath.Join(c.Dir, "sha256", "*.tmp"))
 	for _, tmp := range left {
 		lock := flock.New(strings.TrimSuffix(tmp, ".tmp") + ".lock")
 		if held, lerr := lock.TryLock(); lerr != nil || !held {
-			continue // its process lives
+			continue // its process is alive
 		}
 		err = errors.Join(err, os.RemoveAll(tmp), lock.Unlock())
 	}

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLayers keeps the mount's options within the page that the kernel reads of them. Docker has 127.
+// maxLayers keeps the mount's options within the page that the kernel reads. Docker's limit is 127.
 const maxLayers = 150
 
-// Mount lays the layers over one another by overlayfs, the lowest first, and gives the directory. What is written there goes
-// to scratch, an empty directory, best a tmpfs of its own. Whoever calls it unmounts dir, also after an error.
+// Mount mounts the layers as an overlayfs, lowest first, and returns the directory. Writes go to scratch, an empty
+// directory, preferably a tmpfs of its own. The caller must unmount dir, also after an error.
 func Mount(layers []Layer, scratch string) (dir string, err error) {
 	for i := range slices.Backward(layers) {
 		if layers[i].OpaqueRoot {
@@ -41,7 +41,7 @@ func overlay(layers []Layer, scratch, dir string) error {
 	}
 	var lowers []string
 	for _, l := range slices.Backward(layers) {
-		// A path by file descriptor is short, and has none of the characters that part options.
+		// A path through a file descriptor is short, and has none of the characters that separate options.
 		f, err := os.OpenFile(l.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
@@ -55,12 +55,12 @@ func overlay(layers []Layer, scratch, dir string) error {
 	}
 	defer up.Close()
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lowers, ":"), at(up, "upper"), at(up, "work"))
-	// Device files of an image are of no use to it: those that a container needs are in its own /dev.
+	// An image's device files aren't needed: a container has its own /dev.
 	return unix.Mount("overlay", dir, "overlay", unix.MS_NODEV, options)
 }
 
-// inherit gives the root, and each directory that a layer has content in but doesn't name, the owner and mode that the
-// layers say it has. Overlayfs takes them from the uppermost layer that has the directory, and the root's from none.
+// inherit sets the owner and mode of the root, and of each directory in which a layer has content without naming it, to
+// those in the layers. Overlayfs uses the uppermost layer with the directory, and none for the root.
 func inherit(dir string, layers []Layer) error {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -86,7 +86,7 @@ func inherit(dir string, layers []Layer) error {
 	return nil
 }
 
-// named finds the uppermost layer that names the directory; nil when no layer that counts does.
+// named returns the uppermost layer that names the directory; nil if no relevant layer does.
 func named(p string, layers []Layer) (*unix.Stat_t, error) {
 	for _, l := range slices.Backward(layers) {
 		st, more, err := statDir(l.dir, p)
@@ -103,7 +103,7 @@ func named(p string, layers []Layer) (*unix.Stat_t, error) {
 	return nil, nil
 }
 
-// statDir looks for a directory of a layer without following any symlink. more tells that lower layers count too.
+// statDir examines a directory of a layer without following symlinks. more reports that lower layers are relevant, too.
 func statDir(root, p string) (st *unix.Stat_t, more bool, err error) {
 	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -141,7 +141,7 @@ func opaque(dir string) bool {
 func inheritDir(root *os.File, p string, st *unix.Stat_t) error {
 	dir, err := openIn(root, p, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
-		return nil // it isn't seen: an upper layer has hidden it
+		return nil // invisible: an upper layer hides it
 	}
 	defer dir.Close()
 	if err := unix.Fchownat(int(dir.Fd()), "", int(st.Uid), int(st.Gid), unix.AT_EMPTY_PATH); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// What one hostile layer can make us write at most.
+// Limits for the data written for one hostile layer.
 const (
 	maxLayerEntries = 5_000_000
 	maxLayerBytes   = 64 << 30
@@ -34,28 +34,29 @@ const (
 	paxXattr       = "SCHILY.xattr."
 )
 
-// unpacker lays one layer in a directory of its own, in the form that overlayfs takes: a whiteout is the character device
-// 0:0, an opaque directory has an attribute. The layer is taken as hostile: each path is resolved by the kernel with the
-// directory as its root (openat2, RESOLVE_IN_ROOT), and its last element is never followed.
+// unpacker unpacks one layer into a directory of its own in overlayfs's form: a whiteout is the character device 0:0,
+// an opaque directory has an attribute. The layer is hostile. The kernel resolves each path with the directory as its
+// root (openat2, RESOLVE_IN_ROOT), and its last element is never followed.
 type unpacker struct {
 	root     *os.File
 	entries  int
 	bytes    int64
-	implicit map[string]bool // directories that the layer has content in and doesn't name
+	implicit map[string]bool // directories with content that the layer doesn't name
 	dirs     []*tar.Header   // their times are set at the end
-	// Whiteouts are about lower layers only, wherever they stand in the archive, so they are laid at the end.
+	// Whiteouts affect lower layers only, whatever their position in the archive, so they are created at the end.
 	whiteouts, opaque []string
 }
 
-// unpacked is what overlayfs can't be told of a layer by the layer's own directory.
+// unpacked is the information about a layer that its directory can't express for overlayfs.
 type unpacked struct {
-	// Implicit are the directories that the layer has content in and doesn't name: what a lower layer says of them holds.
+	// Implicit lists directories in which the layer has content without naming them: the owner and mode of lower layers
+	// apply.
 	Implicit []string `json:"implicit"`
-	// OpaqueRoot tells that nothing of the lower layers is seen.
+	// OpaqueRoot states that the layer hides all lower layers.
 	OpaqueRoot bool `json:"opaque_root,omitempty"`
 }
 
-// unpack writes the layer's content into dir, which is empty. An error leaves part of the layer in dir.
+// unpack writes the layer's content into dir, which must be empty. After an error dir contains part of the layer.
 func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*unpacked, error) {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -68,7 +69,7 @@ func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*
 	if err := u.archive(content); err != nil {
 		return nil, err
 	}
-	if _, err := io.Copy(io.Discard, content); err != nil { // what follows the archive's end belongs to its digest
+	if _, err := io.Copy(io.Discard, content); err != nil { // data after the archive's end belongs to its digest
 		return nil, err
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != diffID.Hex {
@@ -77,7 +78,7 @@ func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*
 	return &unpacked{Implicit: slices.Sorted(maps.Keys(u.implicit)), OpaqueRoot: slices.Contains(u.opaque, "/")}, nil
 }
 
-// bounded reads until ctx ends or there is more than a layer may have.
+// bounded is a reader that ends with ctx, or at the size limit of a layer.
 type bounded struct {
 	ctx  context.Context
 	r    io.Reader
@@ -128,7 +129,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		switch {
 		case base == opaqueMarker:
 			u.opaque = append(u.opaque, image.Clean(dir))
-		case strings.HasPrefix(hidden, whiteoutPrefix): // AUFS's own records; no runtime acts on them
+		case strings.HasPrefix(hidden, whiteoutPrefix): // AUFS's own records; no runtime uses them
 		case hidden == "", hidden == ".", hidden == "..":
 			return errors.New("a whiteout of nothing")
 		default:
@@ -154,7 +155,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return u.create(h, content, parent, base)
 }
 
-// vacate takes away what an earlier entry of the same layer put there; a directory stays for a directory.
+// vacate removes an earlier entry of the same layer; a directory stays for a directory.
 func vacate(parent *os.File, base string, forDir bool) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(parent.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -167,7 +168,7 @@ func vacate(parent *os.File, base string, forDir bool) error {
 	return os.RemoveAll(at(parent, base))
 }
 
-// at is a path to base in an open directory, for calls that have no at-form. base is one element.
+// at returns a path to base in an open directory, for system calls without an at-form. base is one element.
 func at(dir *os.File, base string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), base) }
 
 func (u *unpacker) create(h *tar.Header, content io.Reader, parent *os.File, base string) error {
@@ -223,10 +224,10 @@ func file(h *tar.Header, content io.Reader, parent *os.File, base string) (err e
 	if err := f.Chown(h.Uid, h.Gid); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil { // after the owner: that clears setuid
+	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil { // after the owner, which clears setuid
 		return err
 	}
-	return meta(h, parent, base) // after the owner too: that clears security.capability
+	return meta(h, parent, base) // also after the owner, which clears security.capability
 }
 
 func (u *unpacker) dirMeta(h *tar.Header, parent *os.File, base string) error {
@@ -237,7 +238,7 @@ func (u *unpacker) dirMeta(h *tar.Header, parent *os.File, base string) error {
 	return unix.Fchmodat(int(parent.Fd()), base, uint32(h.Mode&0o7777), 0)
 }
 
-// meta sets owner, attributes and time; the mode, which a symlink has none of, is left to the caller.
+// meta sets owner, attributes and time; the caller sets the mode, which a symlink lacks.
 func meta(h *tar.Header, parent *os.File, base string) error {
 	fd := int(parent.Fd())
 	if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeGNUSparse {
@@ -266,14 +267,13 @@ func meta(h *tar.Header, parent *os.File, base string) error {
 
 func setTime(fd int, base string, t time.Time) error {
 	ts := unix.NsecToTimespec(max(0, t.UnixNano()))
-	if t.Year() > 2200 || t.Year() < 1970 { // UnixNano has no such years
+	if t.Year() > 2200 || t.Year() < 1970 { // outside of UnixNano's range
 		ts = unix.Timespec{}
 	}
 	return unix.UtimesNanoAt(fd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// keepXattr tells which attributes a layer may set. Those of overlayfs would tell the kernel to take a file's content from
-// elsewhere.
+// keepXattr reports whether a layer may set an attribute. Those of overlayfs could redirect a file's content.
 func keepXattr(name string) (bool, error) {
 	switch {
 	case strings.HasPrefix(name, "trusted.overlay."), strings.HasPrefix(name, "user.overlay."):
@@ -281,15 +281,15 @@ func keepXattr(name string) (bool, error) {
 	case name == "security.capability", strings.HasPrefix(name, "user."):
 		return true, nil
 	}
-	return false, nil // what another kernel or security module would do with it is not ours to say
+	return false, nil // its effect with another kernel or security module is unknown
 }
 
-// lookup opens a directory of the layer. Symlinks among its parents are followed with the layer's directory as their root.
+// lookup opens a directory of the layer. Symlinks among its parents are resolved with the layer's directory as root.
 func (u *unpacker) lookup(p string) (*os.File, error) {
 	return openIn(u.root, p, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// openIn opens a path with root as its root, whatever symlinks or dots it has.
+// openIn opens a path with root as its root, whatever symlinks or dots it contains.
 func openIn(root *os.File, p string, flags uint64) (*os.File, error) {
 	name := strings.TrimPrefix(p, "/")
 	if name == "" {
@@ -304,7 +304,7 @@ func openIn(root *os.File, p string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// open opens a directory of the layer and makes what is missing on the way to it.
+// open opens a directory of the layer and creates missing parents.
 func (u *unpacker) open(dir string) (*os.File, error) {
 	dir = image.Clean(dir)
 	f, err := u.lookup(dir)
@@ -317,7 +317,7 @@ func (u *unpacker) open(dir string) (*os.File, error) {
 	}
 	defer parent.Close()
 	if err := unix.Mkdirat(int(parent.Fd()), path.Base(dir), 0o755); err != nil {
-		return nil, fmt.Errorf("make %s: %w", dir, err) // EEXIST: a symlink that leads nowhere
+		return nil, fmt.Errorf("make %s: %w", dir, err) // EEXIST: a symlink to a missing target
 	}
 	u.implicit[dir] = true
 	return u.lookup(dir)
@@ -338,7 +338,7 @@ func (u *unpacker) finish() error {
 		p := image.Clean(h.Name)
 		parent, err := u.lookup(path.Dir(p))
 		if err != nil {
-			continue // a later entry took its place
+			continue // a later entry replaced it
 		}
 		base := path.Base(p)
 		if p == "/" {
@@ -353,7 +353,7 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// whiteout hides p of the lower layers. Where the layer has a directory itself, that becomes opaque.
+// whiteout hides p of the lower layers. If the layer itself has a directory there, that becomes opaque.
 func (u *unpacker) whiteout(p string) error {
 	parent, err := u.open(path.Dir(p))
 	if err != nil {

@@ -3,95 +3,58 @@ package rootfs
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
-// Account finds who USER[:GROUP] is in a root file system, as Docker does: names from its passwd and group files, which
-// can be missing when both are numbers. home is the account's own, or /.
-func Account(rootfs, spec string) (user specs.User, home string, err error) {
+// Account resolves USER[:GROUP] in a root file system like Docker: names from its passwd and group files, which may be
+// missing if both are numbers. home is the account's own, or /.
+func Account(rootfs, spec string) (account specs.User, home string, err error) {
 	root, err := os.OpenFile(rootfs, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return user, "", err
+		return account, "", err
 	}
 	defer root.Close()
-	name, group, hasGroup := strings.Cut(spec, ":")
-	if name == "" {
-		name = "0"
+	u, err := user.GetExecUser(spec, nil, strings.NewReader(readDatabase(root, "/etc/passwd")), strings.NewReader(readDatabase(root, "/etc/group")))
+	if err != nil {
+		return account, "", fmt.Errorf("user %q of the image: %w", spec, err)
 	}
-	home = "/"
-	known := ""
-	for _, f := range table(root, "/etc/passwd", 7) {
-		if f[0] != name && f[2] != name {
-			continue
-		}
-		uid, uerr := id(f[2])
-		gid, gerr := id(f[3])
-		if uerr != nil || gerr != nil {
-			continue
-		}
-		known, user.UID, user.GID = f[0], uid, gid
-		if strings.HasPrefix(f[5], "/") {
-			home = f[5]
-		}
-		break
-	}
-	if known == "" {
-		if user.UID, err = id(name); err != nil {
-			return user, "", fmt.Errorf("user %q is not in the image's /etc/passwd", name)
+	for _, id := range append([]int{u.Uid, u.Gid}, u.Sgids...) {
+		if id < 0 || id > math.MaxInt32 {
+			return account, "", fmt.Errorf("user %q of the image: its passwd and group files have the id %d", spec, id)
 		}
 	}
-	groups := table(root, "/etc/group", 4)
-	if hasGroup {
-		i := slices.IndexFunc(groups, func(f []string) bool { return f[0] == group })
-		if i >= 0 {
-			group = groups[i][2]
-		}
-		if user.GID, err = id(group); err != nil {
-			return user, "", fmt.Errorf("group %q is not in the image's /etc/group", group)
-		}
-		return user, home, nil
-	}
-	for _, f := range groups {
-		gid, err := id(f[2])
-		if known != "" && err == nil && gid != user.GID && slices.Contains(strings.Split(f[3], ","), known) {
-			user.AdditionalGids = append(user.AdditionalGids, gid)
+	account.UID, account.GID = uint32(u.Uid), uint32(u.Gid) //nolint:gosec // checked above
+	for _, gid := range u.Sgids {
+		if gid != u.Gid {
+			account.AdditionalGids = append(account.AdditionalGids, uint32(gid)) //nolint:gosec // checked above
 		}
 	}
-	return user, home, nil
+	if home = u.Home; !strings.HasPrefix(home, "/") {
+		home = "/"
+	}
+	return account, home, nil
 }
 
-func id(s string) (uint32, error) {
-	n, err := strconv.ParseUint(s, 10, 31)
-	return uint32(n), err
-}
-
-// table reads a file of lines with fields between colons. It belongs to the image: it may be missing, huge, no file at all
-// or a symlink out of the image.
-func table(root *os.File, file string, fields int) [][]string {
+// readDatabase returns the content of a file of accounts. The image's file is hostile: missing, huge, not regular or a
+// symlink out of the image.
+func readDatabase(root *os.File, file string) string {
 	f, err := openIn(root, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
-		return nil
+		return ""
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	if err != nil {
-		return nil
+		return ""
 	}
-	var out [][]string
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) >= fields {
-			out = append(out, f)
-		}
-	}
-	return out
+	return string(text)
 }

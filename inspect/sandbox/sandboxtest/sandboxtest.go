@@ -1,5 +1,5 @@
-// Package sandboxtest makes small images for tests: layers as a hostile or a careless builder writes them, and a guest, the
-// program of testdata/guest, which tells what it sees of its container and misbehaves on demand.
+// Package sandboxtest makes small images for tests: layers as a hostile or a careless builder writes them, and a guest,
+// the program of testdata/guest, which tells what it sees of its container and misbehaves on demand.
 package sandboxtest
 
 import (
@@ -62,7 +62,7 @@ func Hardlink(name, target string) Item {
 	return Item{Header: tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o755}} // Docker gives it to the file
 }
 
-// Own gives an item to a user and the group of that number.
+// Own assigns an item to a user and the group of that number.
 func Own(i Item, uid int) Item {
 	i.Uid, i.Gid = uid, uid
 	return i
@@ -126,7 +126,8 @@ func GuestLayer(t testing.TB) []byte {
 		Hardlink("usr/local/bin/browser-shell", "guest"))
 }
 
-// Tethered is the config of an image that starts as those that slimctl built do. What the guest does is in the variable GUEST.
+// Tethered is the config of an image that starts as those that slimctl built do. What the guest does is in the variable
+// GUEST.
 var Tethered = v1.Config{Entrypoint: []string{"/usr/local/bin/browser-shell", "init"}, WorkingDir: "/tmp"}
 
 // Guest is the config of an image whose entrypoint is the guest.

@@ -50,7 +50,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.StringVar(&o.Dir, "dir", "", "`directory` for blobs (default: in memory)")
 	fs.DurationVar(&o.Latency, "latency", 0, "`time` added to each request")
 	fs.BoolVar(&o.NoMount, "no-mount", false, "refuse mounts")
-	fs.BoolVar(&o.NoMonolithic, "no-monolithic", false, "refuse blobs in one POST")
 	fs.StringVar(&o.User, "user", "", "`name` to ask for; the password is $TESTREGISTRY_PASSWORD")
 	fs.BoolVar(&o.Bearer, "bearer", false, "with -user: bearer tokens instead of basic")
 	fs.Func("load", "`repo:tag=DIR`: an OCI layout to start with; repeatable", func(s string) error {

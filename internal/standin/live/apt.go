@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// aptSources gives the machine's own sources of the release, so that no mirror has to be named here: what its deb822 files
-// hold, and its one-line files. Sources of others for the same release are left out.
+// aptSources returns the machine's own sources of the release, so that no mirror is named here: from deb822 files and
+// one-line files. It omits third-party sources.
 func aptSources(etc string) ([]string, error) {
 	var stanzas, rows []string
 	deb822, _ := filepath.Glob(filepath.Join(etc, "sources.list.d", "*.sources"))
@@ -79,7 +79,7 @@ func ofRelease(suite string) bool {
 	return slices.Contains([]string{release, release + "-updates", release + "-security", release + "/updates"}, suite)
 }
 
-// aptOptions is how this machine reaches its sources: proxies, and whether the age of an archive is looked at.
+// aptOptions returns how this machine reaches its sources: proxies, and whether apt checks the age of an archive.
 func aptOptions(ctx context.Context) (string, error) {
 	dump, err := exec.CommandContext(ctx, "apt-config", "dump", "Acquire").Output()
 	if err != nil {

@@ -238,7 +238,7 @@ func (c *container) until(what func() string) {
 	c.t.Fatal(last)
 }
 
-// programs gives the supervisord programs in a state.
+// programs returns the supervisord programs in a state.
 func (c *container) programs(state string) []string {
 	out, _ := c.exec("supervisorctl", "-c", "/opt/gem/supervisord.conf", "status") // its exit code says that one is down
 	var names []string
@@ -251,7 +251,7 @@ func (c *container) programs(state string) []string {
 	return names
 }
 
-// listening gives the container's listening TCP sockets.
+// listening returns the container's listening TCP sockets.
 func (c *container) listening() []string {
 	c.t.Helper()
 	sockets, err := c.Sockets(c.t.Context())

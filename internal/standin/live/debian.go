@@ -25,7 +25,7 @@ import (
 	"github.com/slimctl/slimctl/image"
 )
 
-// packages are Debian's for what the base runs; npm is left out, whose 400 packages nothing here runs.
+// packages lists Debian's packages for what the base runs, without npm, whose 400 packages no test runs.
 var packages = []string{
 	"autocutsel", "ca-certificates", "chromium", "curl", "dbus-x11", "fonts-liberation", "gettext-base", "jq", "locales",
 	"netcat-openbsd", "nginx-light", "nodejs", "openbox", "openssl", "passwd", "procps", "python3",
@@ -33,19 +33,19 @@ var packages = []string{
 	"tinyproxy", "tmux", "xauth", "xclip",
 }
 
-// excluded is what dpkg does not even unpack: what nobody reads in a container, and the weight of 3D graphics, which
-// Chromium's own software renderer does without.
+// excluded lists what dpkg doesn't unpack: documentation, and the files for 3D graphics, which Chromium's software
+// renderer doesn't need.
 var excluded = []string{
 	"/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/lintian/*", "/usr/share/locale/*",
 	"/usr/share/poppler/*", "/usr/share/fonts/type1/*", "/usr/include/*",
 	"/usr/lib/*/libLLVM-*", "/usr/lib/*/libz3.*", "/usr/lib/*/dri/*", "/usr/lib/chromium/libVkLayer_*",
 }
 
-// bare are packages that come without what they depend on: numpy and OpenStack's libraries, which they do without.
+// bare lists packages to install without their dependencies, numpy and OpenStack's libraries, which they don't need.
 var bare = []string{"novnc", "python3-websockify"}
 
-// hooks run at the end, as root, with the new root file system as $1. noVNC gets the place that it has in the base;
-// /etc/chromium makes room for the base's link; nothing stays that tells of the machine this was made on.
+// hooks run at the end, as root, with the new root file system as $1. noVNC moves to its place in the base,
+// /etc/chromium makes room for the base's link, and files with data of this machine are removed.
 var hooks = []string{
 	`mkdir "$1/tmp/bare" && cd "$1/tmp/bare" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -q download ` + strings.Join(bare, " ") +
 		` && for deb in *.deb; do dpkg-deb --extract "$deb" "$1"; done; rm -rf "$1/tmp/bare"`,
@@ -55,13 +55,13 @@ var hooks = []string{
 		` etc/apt/sources.list* etc/apt/apt.conf.d/99mmdebstrap etc/dpkg/dpkg.cfg.d/99mmdebstrap etc/resolv.conf etc/hostname`,
 }
 
-// epoch is the time of the files that are younger; any would do.
+// epoch is an arbitrary time for younger files.
 const epoch = "1750000000"
 
-// release is the Debian that facts about nginx, supervisor and the rest were tried with.
+// release is the Debian release for which the facts about nginx, supervisor and others were checked.
 const release = "bookworm"
 
-// blob says what a root file system's layer is.
+// blob describes a root file system's layer.
 type blob struct {
 	Layer  v1.Descriptor `json:"layer"`
 	DiffID v1.Hash       `json:"diffID"`
@@ -69,7 +69,7 @@ type blob struct {
 
 func (b blob) file(dir string) string { return filepath.Join(dir, "layer.tar.gz") }
 
-// debianDir names the cached root file system by all that goes into it but the packages' versions.
+// debianDir returns the path of the cached root file system. Its name depends on all inputs but the packages' versions.
 func debianDir(cacheRoot, arch string) string {
 	h := sha256.New()
 	for _, part := range [][]string{packages, bare, excluded, hooks, {epoch, release, arch}} {
@@ -78,10 +78,11 @@ func debianDir(cacheRoot, arch string) string {
 	return filepath.Join(cacheRoot, "standin-debian-"+hex.EncodeToString(h.Sum(nil))[:16])
 }
 
-// FirstTime is what a person may be told when Ready doesn't hold.
+// FirstTime is a message for the user if Ready returns false.
 const FirstTime = "the live stand-ins' root file system is made now, once; that takes a few minutes"
 
-// Ready reports whether the root file system for an architecture is in the cache; without it Cached and Write take minutes.
+// Ready reports whether the root file system for an architecture is in the cache. Otherwise Cached and Write take
+// minutes.
 func Ready(cacheRoot, arch string) bool {
 	_, err := readBlob(debianDir(cacheRoot, arch))
 	return err == nil
@@ -98,8 +99,8 @@ func readBlob(dir string) (b blob, err error) {
 	return b, nil
 }
 
-// debian gives the directory and the layer of the root file system, and makes it when it is not there. Of several
-// processes one makes it and the others wait.
+// debian returns the directory and the layer of the root file system. It makes them if they don't exist; concurrent
+// processes wait for the first one.
 func debian(ctx context.Context, cacheRoot, arch string) (string, blob, error) {
 	dir := debianDir(cacheRoot, arch)
 	if b, err := readBlob(dir); err == nil {
@@ -126,7 +127,7 @@ func debian(ctx context.Context, cacheRoot, arch string) (string, blob, error) {
 // bootstrap makes the root file system in dir.
 func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	if os.Geteuid() != 0 {
-		return b, errors.New("it takes root: mmdebstrap mounts and changes its root")
+		return b, errors.New("it takes root: mmdebstrap mounts and changes its root; have root write one with `slimctl standin --live --output DIR`, and name it oci:DIR")
 	}
 	for _, program := range []string{"mmdebstrap", "unshare"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -149,7 +150,7 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	if err != nil {
 		return b, err
 	}
-	// In namespaces of its own nothing is left when it ends or is ended: no process and no mount.
+	// In its own namespaces it leaves no process and no mount when it ends or is killed.
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "mmdebstrap"}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+work, "SOURCE_DATE_EPOCH="+epoch, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
 	cmd.Cancel = func() error { return killBelow(cmd.Process) }
@@ -183,8 +184,8 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	return b, os.WriteFile(filepath.Join(dir, "layer.json"), raw, 0o644)
 }
 
-// killBelow ends all that unshare started. With the first process of a PID namespace the kernel ends the others, and unshare
-// goes only when all are gone: then nobody writes any more to what is removed next. See pid_namespaces(7).
+// killBelow kills everything that unshare started. The kernel kills a PID namespace with its first process, and unshare
+// ends after all of them, so nothing writes to the directory afterwards (pid_namespaces(7)).
 func killBelow(unshare *os.Process) error {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", unshare.Pid))
 	if err != nil {
@@ -192,7 +193,7 @@ func killBelow(unshare *os.Process) error {
 	}
 	var pid int
 	if _, err := fmt.Sscan(string(raw), &pid); err != nil {
-		return unshare.Kill() // it has not come to that
+		return unshare.Kill() // it has not started the process yet
 	}
 	first, err := os.FindProcess(pid)
 	if err != nil {
@@ -201,7 +202,7 @@ func killBelow(unshare *os.Process) error {
 	return first.Kill()
 }
 
-// mmdebstrap gives its arguments; the files they name go to work.
+// mmdebstrap returns its arguments, and writes the files that they name to work.
 func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 	sources, err := aptSources("/etc/apt")
 	if err != nil {
@@ -224,7 +225,7 @@ func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 		for _, hook := range hooks {
 			args = append(args, "--customize-hook="+hook)
 		}
-	} else { // it has hooks of one kind only, and knows neither essential nor required packages
+	} else { // it has only one kind of hooks, and knows neither essential nor required packages
 		args = append(args, "--variant=extract", "--include=?essential", "--include=?priority(required)", "--include=apt")
 		for _, hook := range append([]string{install()}, hooks...) {
 			args = append(args, "--extract-hook="+hook)
@@ -244,8 +245,8 @@ func mmdebstrap(ctx context.Context, work, arch string) ([]string, error) {
 	return args, nil
 }
 
-// install returns the hook that installs packages of another architecture, which mmdebstrap has extracted: this machine's dpkg
-// unpacks them, and only what configures them is emulated. An emulated dpkg takes an hour to unpack as much.
+// install returns the hook that installs the extracted packages of another architecture. This machine's dpkg unpacks
+// them, and only their configuration is emulated; an emulated dpkg needs an hour to unpack them.
 func install() string {
 	dpkg := `dpkg --root="$1" --no-triggers --force-architecture,depends,unsafe-io`
 	for _, pattern := range excluded {

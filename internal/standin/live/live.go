@@ -1,5 +1,5 @@
-// Package live makes stand-ins of the base image that boot: a real Debian 12 root file system with the stand-in's files on
-// it. internal/standin/README.md says what is real in them and what is a stub.
+// Package live makes stand-ins of the base image that boot: a real Debian 12 root file system with the stand-in's files
+// above. internal/standin/README.md lists what is real in them and what is a stub.
 package live
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/slimctl/slimctl/internal/standin"
 )
 
-// Platform is this machine's, and that of a live stand-in unless it is told otherwise.
+// Platform is this machine's platform, the default for live stand-ins.
 const Platform = "linux/" + runtime.GOARCH
 
-// Cached returns the directory of an OCI layout of line's ("A", "B" or "C") live stand-in below cacheRoot. The first call
-// makes the root file system that all lines share; that takes root, mmdebstrap, a Debian 12 machine's apt sources and
-// about two minutes. Any number of callers, in any number of processes, may ask at once. When ctx ends nothing is left:
-// no process, no mount, no half-made directory.
+// Cached returns the directory below cacheRoot with an OCI layout of the live stand-in of line ("A", "B" or "C"). The
+// first call makes the root file system that all lines share. That requires root, mmdebstrap and a Debian 12 machine's
+// apt sources, and takes about two minutes. It may be called concurrently, also by several processes. When ctx ends, no
+// process, mount or incomplete directory is left.
 func Cached(ctx context.Context, cacheRoot, line string) (layoutDir string, err error) {
 	rootfs, err := rootfs(ctx, cacheRoot, Platform)
 	if err != nil {
@@ -35,8 +35,8 @@ func Cached(ctx context.Context, cacheRoot, line string) (layoutDir string, err 
 	return standin.CachedOn(ctx, cacheRoot, line, Platform, rootfs)
 }
 
-// Write is standin.Write on the root file system that Cached keeps below cacheRoot. o's one platform is Platform where it names
-// none; one of another machine's has to run here, by qemu and binfmt_misc.
+// Write is standin.Write with the root file system that Cached keeps below cacheRoot. If o names no platform, it is
+// Platform. Programs of another platform must run here, by qemu and binfmt_misc.
 func Write(ctx context.Context, cacheRoot, dir string, o standin.Options) (v1.Hash, error) {
 	if len(o.Platforms) == 0 {
 		o.Platforms = []string{Platform}

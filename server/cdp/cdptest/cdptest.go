@@ -111,7 +111,7 @@ func (s *Server) Refuse(method, message string) {
 	s.refuse[method] = message
 }
 
-// Pages gives the pages there are.
+// Pages returns the pages there are.
 func (s *Server) Pages() []Page {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,14 +125,14 @@ func (s *Server) Contexts() int {
 	return len(s.contexts)
 }
 
-// Proxy gives the proxy of a context, and whether its downloads are denied.
+// Proxy returns the proxy of a context, and whether its downloads are denied.
 func (s *Server) Proxy(context string) (proxy string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proxies[context], s.denied[context]
 }
 
-// Calls gives the methods that were called, in order.
+// Calls returns the methods that were called, in order.
 func (s *Server) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *Server) Dialog(page, kind string) {
 	}
 }
 
-// Answers gives how the dialogs were closed: whether they were accepted.
+// Answers returns how the dialogs were closed: whether they were accepted.
 func (s *Server) Answers() []bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package admin is the hub's management API: a unix socket for those who run it.
+// Package admin is the hub's management API on a unix socket or a loopback port, for its operator.
 package admin
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/slimctl/slimctl/server/output"
 )
 
-// Tool is a tool as the hub lists it.
+// Tool is a tool in the hub's list.
 type Tool struct {
 	Name        string `json:"name"`   // as clients see it
-	Server      string `json:"server"` // whose it is
+	Server      string `json:"server"` // name of its server
 	Description string `json:"description,omitempty"`
-	Blocked     bool   `json:"blocked,omitempty"` // by hub.policy.json: clients don't see it
+	Blocked     bool   `json:"blocked,omitempty"` // by hub.policy.json: hidden from clients
 }
 
 // Hub is what the API manages.
@@ -40,27 +40,27 @@ type Hub interface {
 	Restart(ctx context.Context, name string) error
 	Tools() []Tool
 	Reload() error
-	// Ready says what keeps the hub from serving, nil when every server runs.
+	// Ready returns the reason why the hub can't serve, or nil if every server runs.
 	Ready() error
 }
 
-// Server is one server with the end of what it wrote besides MCP.
+// Server is the status of one server with the end of its log.
 type Server struct {
 	upstream.Status
 	Log string `json:"log"`
 }
 
-// Detail is how much /healthz tells.
+// Detail is the amount of detail of /healthz.
 type Detail string
 
-// Minimal is the default: a health page that others may see tells of no server, process or path.
+// Minimal is the default: a health page that others may see names no server, process or path.
 const (
 	Minimal Detail = "minimal" // the status
 	Basic   Detail = "basic"   // and each server's state
-	Full    Detail = "full"    // and why, with all that is known of the servers
+	Full    Detail = "full"    // and the reason, with everything known about the servers
 )
 
-// Careful is a Hub that can say what its operator may have meant otherwise.
+// Careful is a Hub with warnings about probable mistakes of its operator.
 type Careful interface {
 	Warnings() []error
 }
@@ -74,18 +74,18 @@ type Health struct {
 	Details  []upstream.Status         `json:"details,omitempty"`  // Full
 }
 
-// Bounds on clients.
+// Limits for clients.
 const (
 	maxClients = 32
 	headerTime = 5 * time.Second
 	idleTime   = 30 * time.Second
-	stopTime   = 30 * time.Second // for a server to end; it goes on when the client has gone
+	stopTime   = 30 * time.Second // for a server to end; the ending continues after the client has left
 	writeTime  = stopTime + 30*time.Second
 	endTime    = 5 * time.Second
 )
 
-// Serve answers on l until ctx ends. l is of Listen or ListenTCP; any other TCP address than a loopback one is refused, and so
-// is one without a token, which each request must bring as Bearer.
+// Serve serves on l until ctx ends. l comes from Listen or ListenTCP. It refuses a TCP address other than loopback, and
+// one without a token, which each request must send as Bearer.
 func Serve(ctx context.Context, l net.Listener, h Hub, m *Metrics, token string) error {
 	handler, err := newAPI(l.Addr(), h, m, token)
 	if err != nil {
@@ -117,7 +117,7 @@ type api struct {
 	mux      *http.ServeMux
 	redactor *output.Redactor
 	tcp      bool
-	token    []byte // SHA-256; nil: none is needed
+	token    []byte // SHA-256; nil: no token is required
 }
 
 func newAPI(addr net.Addr, h Hub, m *Metrics, token string) (*api, error) {
@@ -136,60 +136,60 @@ func newAPI(addr net.Addr, h Hub, m *Metrics, token string) (*api, error) {
 		sum := sha256.Sum256([]byte(token))
 		a.token = sum[:]
 	}
-	a.mux.HandleFunc("GET /healthz", a.health)
+	a.mux.HandleFunc("GET /healthz", a.writeHealth)
 	a.mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(a.metrics.text(a.Servers()))
+		_, _ = w.Write(a.metrics.formatText(a.Servers()))
 	})
 	a.mux.HandleFunc("GET /v1/mcp/servers", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]any{"servers": a.statuses()})
+		sendJSON(w, http.StatusOK, map[string]any{"servers": a.statuses()})
 	})
 	a.mux.HandleFunc("GET /v1/mcp/tools", func(w http.ResponseWriter, _ *http.Request) {
 		tools := append([]Tool{}, a.Tools()...)
 		slices.SortFunc(tools, func(a, b Tool) int { return cmp.Or(cmp.Compare(a.Server, b.Server), cmp.Compare(a.Name, b.Name)) })
-		reply(w, http.StatusOK, map[string]any{"tools": tools})
+		sendJSON(w, http.StatusOK, map[string]any{"tools": tools})
 	})
-	a.mux.HandleFunc("GET /v1/mcp/servers/{name}", a.known(func(w http.ResponseWriter, _ *http.Request, s upstream.Status) {
-		reply(w, http.StatusOK, Server{s, a.redactor.String(string(a.Log(s.Name)))})
+	a.mux.HandleFunc("GET /v1/mcp/servers/{name}", a.withServer(func(w http.ResponseWriter, _ *http.Request, s upstream.Status) {
+		sendJSON(w, http.StatusOK, Server{s, a.redactor.String(string(a.Log(s.Name)))})
 	}))
 	for action, do := range map[string]func(context.Context, string) error{
 		"start": func(_ context.Context, name string) error { return a.Start(name) }, "stop": a.Stop, "restart": a.Restart,
 	} {
-		a.mux.HandleFunc("POST /v1/mcp/servers/{name}/"+action, a.known(func(w http.ResponseWriter, r *http.Request, s upstream.Status) {
+		a.mux.HandleFunc("POST /v1/mcp/servers/{name}/"+action, a.withServer(func(w http.ResponseWriter, r *http.Request, s upstream.Status) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), stopTime)
 			defer cancel()
 			if err := do(ctx, s.Name); err != nil {
-				refuse(w, http.StatusInternalServerError, "%s %s: %s", action, s.Name, a.redactor.String(err.Error()))
+				sendRefusal(w, http.StatusInternalServerError, "%s %s: %s", action, s.Name, a.redactor.String(err.Error()))
 				return
 			}
 			now, _ := a.Server(s.Name)
-			reply(w, http.StatusOK, a.clean(now))
+			sendJSON(w, http.StatusOK, a.hideSecrets(now))
 		}))
 	}
 	a.mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, _ *http.Request) {
 		if err := a.Reload(); err != nil {
-			refuse(w, http.StatusUnprocessableEntity, "not reloaded, what was before stays: %s", a.redactor.String(err.Error()))
+			sendRefusal(w, http.StatusUnprocessableEntity, "not reloaded, what was before stays: %s", a.redactor.String(err.Error()))
 			return
 		}
-		reply(w, http.StatusOK, map[string]any{"servers": a.statuses()})
+		sendJSON(w, http.StatusOK, map[string]any{"servers": a.statuses()})
 	})
 	return a, nil
 }
 
-// known is for the routes of one server.
-func (a *api) known(do func(http.ResponseWriter, *http.Request, upstream.Status)) http.HandlerFunc {
+// withServer returns a handler for the routes of one server.
+func (a *api) withServer(do func(http.ResponseWriter, *http.Request, upstream.Status)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s, ok := a.Server(r.PathValue("name"))
 		if !ok {
-			refuse(w, http.StatusNotFound, "no server of this name; GET /v1/mcp/servers lists them")
+			sendRefusal(w, http.StatusNotFound, "no server of this name; GET /v1/mcp/servers lists them")
 			return
 		}
-		do(w, r, a.clean(s))
+		do(w, r, a.hideSecrets(s))
 	}
 }
 
-// clean hides secrets in what a server said.
-func (a *api) clean(s upstream.Status) upstream.Status {
+// hideSecrets hides secrets in a server's texts.
+func (a *api) hideSecrets(s upstream.Status) upstream.Status {
 	s.LastError = a.redactor.String(s.LastError)
 	return s
 }
@@ -197,12 +197,12 @@ func (a *api) clean(s upstream.Status) upstream.Status {
 func (a *api) statuses() []upstream.Status {
 	all := []upstream.Status{}
 	for _, s := range a.Servers() {
-		all = append(all, a.clean(s))
+		all = append(all, a.hideSecrets(s))
 	}
 	return all
 }
 
-func (a *api) health(w http.ResponseWriter, r *http.Request) {
+func (a *api) writeHealth(w http.ResponseWriter, r *http.Request) {
 	detail := Detail(r.URL.Query().Get("detail"))
 	h, status := Health{Status: "ok"}, http.StatusOK
 	err := a.Ready()
@@ -228,20 +228,20 @@ func (a *api) health(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	default:
-		refuse(w, http.StatusBadRequest, "detail must be minimal, basic or full")
+		sendRefusal(w, http.StatusBadRequest, "detail must be minimal, basic or full")
 		return
 	}
-	reply(w, status, h)
+	sendJSON(w, status, h)
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if why := a.foreign(r); why != "" {
-		refuse(w, http.StatusForbidden, "%s", why)
+	if why := a.isForeign(r); why != "" {
+		sendRefusal(w, http.StatusForbidden, "%s", why)
 		return
 	}
-	if !a.admitted(r) {
+	if !a.isAdmitted(r) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		refuse(w, http.StatusUnauthorized, "send the management token in the header Authorization: Bearer TOKEN")
+		sendRefusal(w, http.StatusUnauthorized, "send the management token in the header Authorization: Bearer TOKEN")
 		return
 	}
 	h, pattern := a.mux.Handler(r)
@@ -249,13 +249,13 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.mux.ServeHTTP(w, r)
 		return
 	}
-	p := probe{header: w.Header()} // the mux's own answer is text
+	p := probe{header: w.Header()} // the mux answers in plain text
 	h.ServeHTTP(&p, r)
-	refuse(w, p.status, "%s", http.StatusText(p.status))
+	sendRefusal(w, p.status, "%s", http.StatusText(p.status))
 }
 
-// admitted reports whether a request has the token, if one is needed.
-func (a *api) admitted(r *http.Request) bool {
+// isAdmitted reports whether a request has the token, if one is required.
+func (a *api) isAdmitted(r *http.Request) bool {
 	if a.token == nil {
 		return true
 	}
@@ -264,21 +264,21 @@ func (a *api) admitted(r *http.Request) bool {
 	return ok && subtle.ConstantTimeCompare(sum[:], a.token) == 1
 }
 
-// foreign refuses what a web page made. There are no credentials, so a browser on this machine is as good as its user;
-// none has business here. A name that was rebound to this machine shows in Host.
-func (a *api) foreign(r *http.Request) string {
+// isForeign reports whether a web page may have sent the request. The API has no credentials, so a browser on this
+// machine has its user's rights. Host reveals a name that was rebound to this machine.
+func (a *api) isForeign(r *http.Request) string {
 	for _, header := range []string{"Origin", "Sec-Fetch-Site"} {
 		if r.Header.Get(header) != "" {
 			return "a browser made this request (it has " + header + ")"
 		}
 	}
-	if a.tcp && !loopbackHost(r.Host) {
+	if a.tcp && !isLoopbackHost(r.Host) {
 		return "Host names another machine; use the loopback address"
 	}
 	return ""
 }
 
-func loopbackHost(host string) bool {
+func isLoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -286,7 +286,7 @@ func loopbackHost(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// probe keeps the status and the headers of an answer.
+// probe records the status and the headers of an answer.
 type probe struct {
 	header http.Header
 	status int
@@ -296,13 +296,13 @@ func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) WriteHeader(status int)      { p.status = status }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 
-func refuse(w http.ResponseWriter, status int, format string, args ...any) {
-	reply(w, status, map[string]string{"error": fmt.Sprintf(format, args...)})
+func sendRefusal(w http.ResponseWriter, status int, format string, args ...any) {
+	sendJSON(w, status, map[string]string{"error": fmt.Sprintf(format, args...)})
 }
 
-func reply(w http.ResponseWriter, status int, v any) {
+func sendJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client has gone
+	_ = json.NewEncoder(w).Encode(v) // fails if the client has left
 }

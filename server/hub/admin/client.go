@@ -17,16 +17,16 @@ import (
 	"github.com/slimctl/slimctl/server/hub/upstream"
 )
 
-// maxAnswer bounds what a Client takes, in bytes.
+// maxAnswer limits the answer that a Client accepts, in bytes.
 const maxAnswer = 32 << 20
 
-// Client speaks to a hub's management socket. Its errors name the socket, or are the hub's own words.
+// Client is a client of a hub's management socket. Its errors name the socket, or are the hub's own texts.
 type Client struct {
 	socket string
 	http   http.Client
 }
 
-// NewClient gives a client of the socket at a path; it connects when it is used.
+// NewClient returns a client of the socket at a path. It connects on use.
 func NewClient(socket string) *Client {
 	return &Client{socket, http.Client{
 		Timeout:       writeTime,
@@ -41,64 +41,64 @@ func NewClient(socket string) *Client {
 	}}
 }
 
-// Servers gives all servers.
+// Servers returns the status of all servers.
 func (c *Client) Servers(ctx context.Context) ([]upstream.Status, error) {
 	var out struct {
 		Servers []upstream.Status `json:"servers"`
 	}
-	err := c.json(ctx, http.MethodGet, "/v1/mcp/servers", &out)
+	err := c.getJSON(ctx, http.MethodGet, "/v1/mcp/servers", &out)
 	return out.Servers, err
 }
 
-// Server gives one server with its log.
+// Server returns the status of one server with its log.
 func (c *Client) Server(ctx context.Context, name string) (Server, error) {
 	var out Server
 	path, err := serverPath(name, "")
 	if err == nil {
-		err = c.json(ctx, http.MethodGet, path, &out)
+		err = c.getJSON(ctx, http.MethodGet, path, &out)
 	}
 	return out, err
 }
 
-// Start starts a server and gives how it is then; it may still be starting.
+// Start starts a server and returns its status, which may still be starting.
 func (c *Client) Start(ctx context.Context, name string) (upstream.Status, error) {
-	return c.act(ctx, name, "/start")
+	return c.actOnServer(ctx, name, "/start")
 }
 
 // Stop ends a server, until it is started again.
 func (c *Client) Stop(ctx context.Context, name string) (upstream.Status, error) {
-	return c.act(ctx, name, "/stop")
+	return c.actOnServer(ctx, name, "/stop")
 }
 
 // Restart ends a server and starts it again.
 func (c *Client) Restart(ctx context.Context, name string) (upstream.Status, error) {
-	return c.act(ctx, name, "/restart")
+	return c.actOnServer(ctx, name, "/restart")
 }
 
-func (c *Client) act(ctx context.Context, name, action string) (upstream.Status, error) {
+func (c *Client) actOnServer(ctx context.Context, name, action string) (upstream.Status, error) {
 	var out upstream.Status
 	path, err := serverPath(name, action)
 	if err == nil {
-		err = c.json(ctx, http.MethodPost, path, &out)
+		err = c.getJSON(ctx, http.MethodPost, path, &out)
 	}
 	return out, err
 }
 
-// Tools gives all tools, also those that clients don't see.
+// Tools returns all tools, including those hidden from clients.
 func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 	var out struct {
 		Tools []Tool `json:"tools"`
 	}
-	err := c.json(ctx, http.MethodGet, "/v1/mcp/tools", &out)
+	err := c.getJSON(ctx, http.MethodGet, "/v1/mcp/tools", &out)
 	return out.Tools, err
 }
 
-// Health gives the hub's health; that it is down is no error.
+// Health returns the hub's health; a hub that is down is not an error.
 func (c *Client) Health(ctx context.Context, d Detail) (Health, error) {
 	var out Health
-	status, body, err := c.do(ctx, http.MethodGet, "/healthz?detail="+url.QueryEscape(string(d)))
+	status, body, err := c.sendRequest(ctx, http.MethodGet, "/healthz?detail="+url.QueryEscape(string(d)))
 	if err == nil && status != http.StatusServiceUnavailable {
-		err = c.failure(status, body)
+		err = c.readFailure(status, body)
 	}
 	if err == nil {
 		err = json.Unmarshal(body, &out)
@@ -106,21 +106,21 @@ func (c *Client) Health(ctx context.Context, d Detail) (Health, error) {
 	return out, err
 }
 
-// Metrics gives the Prometheus text.
+// Metrics returns the metrics in the Prometheus text format.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
-	status, body, err := c.do(ctx, http.MethodGet, "/metrics")
+	status, body, err := c.sendRequest(ctx, http.MethodGet, "/metrics")
 	if err == nil {
-		err = c.failure(status, body)
+		err = c.readFailure(status, body)
 	}
 	return body, err
 }
 
-// Reload makes the hub read its files again and gives its servers then.
+// Reload makes the hub read its files again and returns its servers afterwards.
 func (c *Client) Reload(ctx context.Context) ([]upstream.Status, error) {
 	var out struct {
 		Servers []upstream.Status `json:"servers"`
 	}
-	err := c.json(ctx, http.MethodPost, "/v1/reload", &out)
+	err := c.getJSON(ctx, http.MethodPost, "/v1/reload", &out)
 	return out.Servers, err
 }
 
@@ -131,12 +131,12 @@ func serverPath(name, action string) (string, error) {
 	return "/v1/mcp/servers/" + url.PathEscape(name) + action, nil
 }
 
-func (c *Client) json(ctx context.Context, method, path string, out any) error {
-	status, body, err := c.do(ctx, method, path)
+func (c *Client) getJSON(ctx context.Context, method, path string, out any) error {
+	status, body, err := c.sendRequest(ctx, method, path)
 	if err != nil {
 		return err
 	}
-	if err := c.failure(status, body); err != nil {
+	if err := c.readFailure(status, body); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(body, out); err != nil {
@@ -145,7 +145,7 @@ func (c *Client) json(ctx context.Context, method, path string, out any) error {
 	return nil
 }
 
-func (c *Client) do(ctx context.Context, method, path string) (int, []byte, error) {
+func (c *Client) sendRequest(ctx context.Context, method, path string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://hub"+path, nil)
 	if err != nil {
 		return 0, nil, err
@@ -170,8 +170,8 @@ func (c *Client) do(ctx context.Context, method, path string) (int, []byte, erro
 	return resp.StatusCode, body, nil
 }
 
-// failure gives the hub's own words for a status other than 200.
-func (c *Client) failure(status int, body []byte) error {
+// readFailure returns the hub's error text for a status other than 200.
+func (c *Client) readFailure(status int, body []byte) error {
 	if status == http.StatusOK {
 		return nil
 	}

@@ -88,7 +88,7 @@ func (f *fake) Warnings() []error { return []error{errors.New("misspelt")} }
 
 var errDown = errors.New("server files is error: /opt/files is missing")
 
-// socket gives a path that is short enough for one.
+// socket returns a path that is short enough for one.
 func socket(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "hub.sock")

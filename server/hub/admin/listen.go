@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is where the image has its socket.
+// DefaultSocket is the path of the socket in the image.
 const DefaultSocket = "/run/browser-shell/hub.sock"
 
-// maxPath is what a socket's address holds on Linux, in bytes.
+// maxPath is the maximum length of a socket path on Linux, in bytes.
 const maxPath = 107
 
-// Listen opens a unix socket that its owner alone may use (0600), as ListenUnix does.
+// Listen opens a unix socket for its owner alone (0600); see ListenUnix.
 func Listen(path string) (net.Listener, error) {
 	l, err := ListenUnix(path, 0o600)
 	if err != nil {
@@ -30,9 +30,9 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenUnix opens a unix socket of a mode. A directory that others may write is refused: they could put a socket of
-// their own in its place. A socket that nobody answers on any more is replaced; one that somebody answers on, and what is
-// no socket, is an error. Closing the listener removes the socket.
+// ListenUnix opens a unix socket with a mode. It refuses a directory that others can write: they could replace the
+// socket. It replaces a socket on which nobody listens; one with a listener, or another kind of file, is an error.
+// Closing the listener removes the socket.
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if !filepath.IsAbs(path) || len(path) > maxPath {
 		return nil, fmt.Errorf("%q: give an absolute path of at most %d bytes", path, maxPath)
@@ -42,14 +42,14 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	// Of two hubs that start at once, the second finds the first's socket alive.
+	// If two hubs start at once, the second finds the first's socket alive.
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// Linux makes the socket's file with the mode of the socket itself, so it is never wider.
+	// Linux creates the file with the mode of the socket, so it is never wider.
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), uint32(mode)) }), err)
@@ -58,14 +58,14 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, mode); err != nil { // the umask made it narrower
+	if err := os.Chmod(path, mode); err != nil { // the umask may have narrowed it
 		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// openOwn opens a directory that only this user and root may write.
+// openOwn opens a directory that only this user and root can write.
 func openOwn(path string) (*os.File, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// ListenTCP opens a loopback port, which everyone on the machine can reach: Serve wants a token for it.
+// ListenTCP opens a loopback port. Everyone on the machine can connect to it, so Serve requires a token.
 func ListenTCP(address string) (net.Listener, error) {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil || !ap.Addr().IsLoopback() {

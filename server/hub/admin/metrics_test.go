@@ -93,7 +93,7 @@ func strict(t *testing.T, text string) map[string]float64 {
 
 func TestMetrics(t *testing.T) {
 	m := NewMetrics()
-	empty := strict(t, string(m.text(nil)))
+	empty := strict(t, string(m.formatText(nil)))
 	if len(empty) != 0 {
 		t.Errorf("%v", empty)
 	}
@@ -105,7 +105,7 @@ func TestMetrics(t *testing.T) {
 	m.Denied("files", "read", "arguments.path")
 	m.Denied("files", "read", "arguments.path")
 	m.Denied("a\"b\\c\nd\xff", "x", "y")
-	got := strict(t, string(m.text(newFake().Servers())))
+	got := strict(t, string(m.formatText(newFake().Servers())))
 	const ok = `{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call"}`
 	const failed = `{error_type="tool_error",gen_ai_tool_name="read",mcp_method_name="tools/call"}`
 	for key, want := range map[string]float64{
@@ -143,7 +143,7 @@ func TestCardinality(t *testing.T) {
 		m.Denied("s", fmt.Sprintf("other-%d", i), "tool.blocked")
 	}
 	m.Operation(false, "tools/call", strings.Repeat("x", 1000), "", time.Second)
-	text := string(m.text([]upstream.Status{{Name: "s", State: upstream.Running}}))
+	text := string(m.formatText([]upstream.Status{{Name: "s", State: upstream.Running}}))
 	got := strict(t, text)
 	if most := (2*maxTools + 100) * (len(buckets) + 3); len(got) > most {
 		t.Errorf("%d series, more than %d", len(got), most)
@@ -170,7 +170,7 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := string(NewMetrics().text(nil))
+	text := string(NewMetrics().formatText(nil))
 	names := regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(text, -1)
 	if len(names) != 5 {
 		t.Errorf("%d metrics", len(names))

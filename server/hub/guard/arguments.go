@@ -16,21 +16,21 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Bounds on what a server has to parse. More digits than maxNumber are slow to read for languages with big integers.
+// Limits for input that a server must parse. Languages with big integers read more digits than maxNumber slowly.
 const (
 	maxDepth  = 64
 	maxNumber = 128
 )
 
-// scan looks through the arguments of one call.
+// scan checks the arguments of one call.
 type scan struct {
-	paths []string // lower case; nil: not looked for
-	shell string   // characters; "": not looked for
+	paths []string // lower case; nil: not checked
+	shell string   // characters; "": not checked
 
-	denied, allowed []string // directories; nil: any may be used
+	denied, allowed []string // directories; nil: no restriction
 }
 
-func (s scan) arguments(raw json.RawMessage) *Denial {
+func (s scan) checkArguments(raw json.RawMessage) *Denial {
 	if text := string(bytes.TrimSpace(raw)); text == "" || text == "null" {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (s scan) arguments(raw json.RawMessage) *Denial {
 			}
 			name = len(open) > 0 && open[len(open)-1] == '{'
 		case string:
-			d = s.text(tok, name)
+			d = s.checkText(tok, name)
 			name = !name && open[len(open)-1] == '{'
 		default:
 			if n, ok := tok.(json.Number); ok && !inRange(n) {
@@ -82,9 +82,9 @@ func inRange(n json.Number) bool {
 	return err == nil && len(n) <= maxNumber
 }
 
-// text looks at one string. A key names what an argument is for ("password") and is a path only if it looks like one.
-func (s scan) text(t string, isName bool) *Denial {
-	folded := fold(t)
+// checkText checks one string. A key names an argument ("password"), and counts as a path only if it looks like one.
+func (s scan) checkText(t string, isName bool) *Denial {
+	folded := foldText(t)
 	if s.shell != "" && (strings.ContainsAny(t, s.shell) || strings.ContainsAny(folded, s.shell) || strings.ContainsFunc(t, unicode.IsControl)) {
 		return deny(RuleInjection, "an argument holds a control character or one of %s, which a shell takes for more than text; leave them out", s.shell)
 	}
@@ -93,13 +93,13 @@ func (s scan) text(t string, isName bool) *Denial {
 	}
 	forms := []string{folded}
 	if strings.Contains(folded, "%") {
-		forms = append(forms, fold(unescape(folded)))
+		forms = append(forms, foldText(unescapeAll(folded)))
 	}
-	if d := s.directory(t, s.allowed, nil); d != nil { // in its own spelling
+	if d := s.checkDirectory(t, s.allowed, nil); d != nil { // case-sensitive
 		return d
 	}
 	for _, f := range forms {
-		if d := s.directory(f, lower(s.allowed), lower(s.denied)); d != nil {
+		if d := s.checkDirectory(f, lower(s.allowed), lower(s.denied)); d != nil {
 			return d
 		}
 		if isName && !strings.ContainsAny(f, `/\`) && !strings.HasPrefix(f, ".") && !strings.HasPrefix(f, "~") {
@@ -115,8 +115,8 @@ func (s scan) text(t string, isName bool) *Denial {
 	return nil
 }
 
-// directory denies a string that is a path outside of what is allowed, or in what is denied. So is the rest after a "=".
-func (s scan) directory(t string, allowed, denied []string) *Denial {
+// checkDirectory denies a string that is a path outside allowed or inside denied. It also checks the text after a "=".
+func (s scan) checkDirectory(t string, allowed, denied []string) *Denial {
 	_, value, _ := strings.Cut(t, "=")
 	for _, text := range []string{t, value} {
 		p, ok := pathOf(text)
@@ -124,19 +124,19 @@ func (s scan) directory(t string, allowed, denied []string) *Denial {
 			continue
 		}
 		for _, dir := range denied {
-			if within(dir, p) {
+			if isWithin(dir, p) {
 				return deny(RulePath, "an argument is a path in %s, which the hub's policy lists under denied_directories; use another directory", dir)
 			}
 		}
-		if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(dir string) bool { return within(dir, p) }) {
+		if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(dir string) bool { return isWithin(dir, p) }) {
 			return deny(RulePath, "an argument is a path outside of allowed_directories (%s)", strings.Join(allowed, ", "))
 		}
 	}
 	return nil
 }
 
-// pathOf returns the cleaned path that a string is: an absolute one, also of a file: URL, or one that leads up or home.
-// Where the server is in the file system is not known, so a path that leads up is taken to begin at the root.
+// pathOf returns the cleaned path in a string: an absolute path, also of a file: URL, or one relative to a parent or
+// the home. The server's working directory is unknown, so a path to a parent is resolved from the root.
 func pathOf(t string) (string, bool) {
 	t = strings.ReplaceAll(strings.TrimSpace(t), `\`, "/")
 	if len(t) >= 5 && strings.EqualFold(t[:5], "file:") {
@@ -158,8 +158,8 @@ func pathOf(t string) (string, bool) {
 	return "", false
 }
 
-// within reports whether a path is dir or in it.
-func within(dir, p string) bool {
+// isWithin reports whether a path is dir or below it.
+func isWithin(dir, p string) bool {
 	dir = path.Clean(dir)
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
@@ -172,12 +172,12 @@ func lower(list []string) []string {
 	return out
 }
 
-// other stands for what is no ASCII, since no pattern has any.
+// other replaces non-ASCII characters, since patterns have none.
 var other = []byte("·")
 
-// fold makes one ASCII text of those that a file system, a URL parser or a careless server may take for the same: lower
-// case (also of ſ and K), no compatibility forms (．ｓｓｈ), no accents (credentİals), and nothing that is not seen.
-func fold(s string) string {
+// foldText converts texts that a file system, a URL parser or a careless server may treat as equal to one ASCII text.
+// It removes case (also of ſ and K), compatibility forms (．ｓｓｈ), accents (credentİals) and invisible characters.
+func foldText(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return strings.ToLower(s)
 	}
@@ -210,9 +210,9 @@ func appendFolded(out []byte, r rune) []byte {
 	return append(out, other...)
 }
 
-// unescape decodes percent-encoding until nothing is encoded any more (%252e is a dot), and the overlong UTF-8 of ASCII
-// (%c0%ae is one to old decoders). Each step back shortens the text, so the time is linear.
-func unescape(s string) string {
+// unescapeAll decodes percent-encoding repeatedly (%252e is a dot), and overlong UTF-8 of ASCII (%c0%ae is a dot to old
+// decoders). Each step back shortens the text, so the time is linear.
+func unescapeAll(s string) string {
 	var c [1]byte
 	out := make([]byte, 0, len(s))
 	for i := range len(s) {

@@ -16,18 +16,18 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// file is the first level of hub.policy.json.
+// file is the top level of hub.policy.json.
 type file struct {
 	def     []strictjson.Node // one, or none
 	servers []strictjson.Member
 }
 
-// serverName is what mcp-hub.json lets a server be called.
+// serverName matches the names that mcp-hub.json allows for a server.
 var serverName = lazyregexp.New(`^[a-z0-9_-]{1,32}$`)
 
-// Parse reads the text of a policy file over the built-in policy. A key that a server's entry leaves out keeps what the
-// built-in entry of that server says, or else what default says; block is the sum of all. Unknown, doubled and
-// differently cased keys and every null are refused; errors begin with line:column. "$schema" may name the JSON Schema.
+// Parse parses the text of a policy file over the built-in policy. A missing key of a server's entry has the value of
+// the server's built-in entry, or else of default; block is the union of all. It refuses unknown, repeated and
+// differently cased keys and every null; errors begin with line:column. "$schema" may name the JSON Schema.
 func Parse(b []byte) (*Policy, error) {
 	over, err := readPolicy(b)
 	if err != nil {
@@ -39,7 +39,7 @@ func Parse(b []byte) (*Policy, error) {
 	}
 	p := &Policy{servers: map[string]rules{}, timeouts: map[string]time.Duration{}}
 	for _, def := range slices.Concat(under.def, over.def) {
-		if err := p.base.bind(def, "default"); err != nil {
+		if err := p.base.setFields(def, "default"); err != nil {
 			return nil, strictjson.Locate(b, err)
 		}
 	}
@@ -53,7 +53,7 @@ func Parse(b []byte) (*Policy, error) {
 			r = p.base
 		}
 		block := r.Block
-		if err := r.bind(s.Node, "servers."+s.Name); err != nil {
+		if err := r.setFields(s.Node, "servers."+s.Name); err != nil {
 			return nil, strictjson.Locate(b, err)
 		}
 		if s.Has("block") {
@@ -102,8 +102,8 @@ func readPolicy(b []byte) (f file, err error) {
 	return f, err
 }
 
-// bind sets the keys that n has.
-func (r *rules) bind(n strictjson.Node, what string) error {
+// setFields sets the fields for the keys of n.
+func (r *rules) setFields(n strictjson.Node, what string) error {
 	fields := map[string]reflect.StructField{}
 	for f := range reflect.TypeFor[rules]().Fields() {
 		fields[f.Tag.Get("json")] = f
@@ -114,7 +114,7 @@ func (r *rules) bind(n strictjson.Node, what string) error {
 	}
 	for _, m := range members {
 		f := fields[m.Name]
-		if err := set(reflect.ValueOf(r).Elem().FieldByIndex(f.Index), m.Node, f.Tag, what+"."+m.Name); err != nil {
+		if err := setField(reflect.ValueOf(r).Elem().FieldByIndex(f.Index), m.Node, f.Tag, what+"."+m.Name); err != nil {
 			return err
 		}
 	}
@@ -124,8 +124,8 @@ func (r *rules) bind(n strictjson.Node, what string) error {
 	return nil
 }
 
-// set puts one value where it belongs if the field's tags let it.
-func set(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string) error {
+// setField sets one field if its tags admit the value.
+func setField(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string) error {
 	switch v.Interface().(type) {
 	case bool:
 		b, ok := n.Value.(bool)
@@ -136,7 +136,7 @@ func set(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string)
 	case int:
 		num, _ := n.Value.(json.Number)
 		i, err := strconv.Atoi(string(num))
-		if least, most := bounds(tag); err != nil || i < least || i > most {
+		if least, most := readBounds(tag); err != nil || i < least || i > most {
 			return strictjson.Errorf(n.At, "%s must be a whole number from %d to %d", what, least, most)
 		}
 		v.SetInt(int64(i))
@@ -152,7 +152,7 @@ func set(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string)
 		}
 		list := make([]string, len(n.Items))
 		for i, item := range n.Items {
-			if err := set(reflect.ValueOf(&list[i]).Elem(), item, tag, fmt.Sprintf("%s[%d]", what, i)); err != nil {
+			if err := setField(reflect.ValueOf(&list[i]).Elem(), item, tag, fmt.Sprintf("%s[%d]", what, i)); err != nil {
 				return err
 			}
 		}
@@ -161,11 +161,11 @@ func set(v reflect.Value, n strictjson.Node, tag reflect.StructTag, what string)
 	return nil
 }
 
-func bounds(tag reflect.StructTag) (least, most int) {
+func readBounds(tag reflect.StructTag) (least, most int) {
 	least, err1 := strconv.Atoi(tag.Get("least"))
 	most, err2 := strconv.Atoi(tag.Get("most"))
 	if err1 != nil || err2 != nil {
-		return 0, math.MaxInt // a test sees to the tags
+		return 0, math.MaxInt // a test checks the tags
 	}
 	return least, most
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// Bounds on a policy file.
+// Limits for a policy file.
 const (
 	maxFile  = 1 << 20 // bytes
 	maxList  = 64      // values of one list
 	maxNamed = 64      // servers
 )
 
-// Load reads a policy file. Only the default path may be missing: the built-in policy is taken then. Refused are also
-// files that others may write, that are no regular files and that are larger than 1 MiB.
+// Load reads a policy file. Only the default path may be missing, which means the built-in policy. Load also refuses a
+// file that others can write, that is not regular or that is larger than 1 MiB.
 func Load(path string) (*Policy, error) { return load(path, path == DefaultPath) }
 
 func load(path string, optional bool) (*Policy, error) {

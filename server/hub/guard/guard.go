@@ -1,7 +1,7 @@
-// Package guard decides which calls of tools a hub lets through to a server: tool security as data.
+// Package guard decides which tool calls a hub forwards to a server, by rules in a file.
 //
-// It looks at names and at arguments. It can't know what a server does with either: a server that may not read a file
-// has to be kept from it by its user and its file system. The guard is what comes before that.
+// It checks names and arguments only. It can't know what a server does with them: if a server must not read a file, its
+// user and file system must prevent that.
 package guard
 
 import (
@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// DefaultPath is where the image has its file.
+// DefaultPath is the path of the file in the image.
 const DefaultPath = "/etc/agent-browser/hub.policy.json"
 
-// The rules that a Denial names.
+// The rules in a Denial.
 const (
-	RuleBlocked   = "tool.blocked"        // by allow or block, or by a name that no glob can speak of
+	RuleBlocked   = "tool.blocked"        // by allow or block, or by a name that no glob can match
 	RuleSize      = "arguments.size"      // more bytes than max_argument_bytes
-	RuleJSON      = "arguments.json"      // no JSON object, nested too deep, a number out of range
-	RulePath      = "arguments.path"      // one of sensitive_paths, or a directory that may not be used
+	RuleJSON      = "arguments.json"      // not a JSON object, nested too deep, a number out of range
+	RulePath      = "arguments.path"      // one of sensitive_paths, or a forbidden directory
 	RuleInjection = "arguments.injection" // a character with a meaning to a shell
 )
 
-// Policy is a read hub.policy.json. It does not change, so calls may be checked at the same time.
+// Policy is a parsed hub.policy.json. It is immutable, so calls may be checked concurrently.
 type Policy struct {
-	// CallTimeout is for a server that sets none.
+	// CallTimeout is the timeout for a server without its own.
 	CallTimeout time.Duration
 
-	named    []string // servers that the file speaks of
+	named    []string // servers with an entry in the file
 	base     rules
 	servers  map[string]rules
 	timeouts map[string]time.Duration // of servers whose entry sets one
 }
 
-// rules are what holds for one server. The tags say what a key means (doc) and may hold (least and most, pattern and
-// what it must be in words); the check of a file and its JSON Schema are both made from them.
+// rules holds the rules for one server. The tags define a key's meaning (doc) and its values (least and most, pattern,
+// and must in words). The check of a file and its JSON Schema are both generated from them.
 type rules struct {
 	Allow              []string `json:"allow" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs (* and ?) of tools that may be called and are listed; exact case. With a / it is matched with server/tool, without one with the tool's own name and its alias"`
 	Block              []string `json:"block" pattern:"^[!-~]{1,256}$" must:"be 1 to 256 visible ASCII characters" doc:"globs of tools that may not, whatever allow says; any case, matched with the tool's own name, its alias and server/tool. A server's are added to the default's"`
@@ -50,9 +50,9 @@ type rules struct {
 	ShellCharacters    string   `json:"shell_characters" pattern:"^[!-/:-@\\[-\u0060{-~]+$" must:"be ASCII punctuation" doc:"what no string of a call to such a server may hold, besides control characters"`
 }
 
-// builtin is the policy without a file. The shell characters are those that POSIX.1-2024 (XCU 2.2) wants quoted, but
-// for blanks, ^, -, ",", = and %, which begin no command and end none. The browser types what an agent gives it
-// into pages, so a password there is no path; its tool ends calls after 120 s by itself and knows better why, so the hub
+// builtin is the policy without a file. The shell characters are those that POSIX.1-2024 (XCU 2.2) requires to be
+// quoted, except blanks, ^, -, ",", = and %, which neither begin nor end a command. The browser tool types an agent's
+// text into pages, so a password is not a path there. That tool ends calls after 120 s with a better error, so the hub
 // waits a little longer.
 const builtin = `{
   "default": {
@@ -74,7 +74,7 @@ const builtin = `{
   }
 }`
 
-// Default is the built-in policy, the same as the image's file.
+// Default returns the built-in policy, which equals the image's file.
 func Default() *Policy {
 	p, err := Parse([]byte("{}"))
 	if err != nil {
@@ -83,15 +83,15 @@ func Default() *Policy {
 	return p
 }
 
-// Servers gives the names that the file has an entry for, in its order. One that the hub does not know may be misspelt,
-// and then nothing of the entry holds: say so.
+// Servers returns the names that have an entry in the file, in its order. Report an unknown one: it may be misspelt,
+// and then its entry has no effect.
 func (p *Policy) Servers() []string { return p.named }
 
-// ChecksArguments reports whether calls to a server are checked against the tool's inputSchema.
+// ChecksArguments reports whether the hub checks calls to a server against the tool's inputSchema.
 func (p *Policy) ChecksArguments(server string) bool { return p.rules(server).CheckArguments }
 
-// Timeout gives how long a call to a server may run: as long as its entry here says, otherwise configured (what
-// mcp-hub.json says; 0: nothing), otherwise the default. It is never more than 10 minutes.
+// Timeout returns the limit for a call to a server: from its entry, otherwise configured (from mcp-hub.json; 0: none),
+// otherwise the default. It is at most 10 minutes.
 func (p *Policy) Timeout(server string, configured time.Duration) time.Duration {
 	if t, ok := p.timeouts[server]; ok {
 		return t
@@ -106,14 +106,14 @@ const maxTimeout = 10 * time.Minute
 
 // Call is one call of a tool.
 type Call struct {
-	Server, Tool string // Tool as the server names it; globs also match Alias
-	Alias        string // as the hub names it
+	Server, Tool string // Tool is the server's name for it; globs also match Alias
+	Alias        string // the hub's name for it
 	Arguments    json.RawMessage
 	ReadOnly     bool // the tool's readOnlyHint
-	Shell        bool // the server is marked so
+	Shell        bool // the server's entry sets shell
 }
 
-// Denial says why a call is not let through. Its text never holds an argument.
+// Denial is the reason for denying a call. Its text never contains an argument.
 type Denial struct {
 	Rule    string // one of the Rule constants
 	Message string
@@ -130,7 +130,7 @@ func (p *Policy) rules(server string) rules {
 	return p.base
 }
 
-// Check gives nil if the call may go on. It takes time in proportion to the arguments.
+// Check returns nil if the call is allowed. Its time is linear in the size of the arguments.
 func (p *Policy) Check(c Call) *Denial {
 	r := p.rules(c.Server)
 	if !p.Visible(c.Server, c.Tool, c.Alias, c.ReadOnly) {
@@ -146,11 +146,11 @@ func (p *Policy) Check(c Call) *Denial {
 	if c.Shell || r.Shell {
 		s.shell = r.ShellCharacters
 	}
-	return s.arguments(c.Arguments)
+	return s.checkArguments(c.Arguments)
 }
 
-// CheckText is for what reaches a server otherwise than by a call of a tool: the URI of resources/read, the arguments of
-// prompts/get. Paths are looked for unless path_tools is empty; marked says that the server is marked as Call.Shell does.
+// CheckText checks text outside tool calls: the URI of resources/read, the arguments of prompts/get. It looks for paths
+// unless path_tools is empty; marked has the meaning of Call.Shell.
 func (p *Policy) CheckText(server string, marked bool, texts ...string) *Denial {
 	r := p.rules(server)
 	var s scan
@@ -164,16 +164,15 @@ func (p *Policy) CheckText(server string, marked bool, texts ...string) *Denial 
 		if len(t) > r.MaxArgumentBytes {
 			return deny(RuleSize, "a value has %d bytes, more than the %d that the hub's policy allows; send less", len(t), r.MaxArgumentBytes)
 		}
-		if d := s.text(t, false); d != nil {
+		if d := s.checkText(t, false); d != nil {
 			return d
 		}
 	}
 	return nil
 }
 
-// Visible tells whether tools/list shows a tool: a call of a blocked one is denied, so it isn't shown. readOnly is the
-// tool's readOnlyHint.
+// Visible reports whether tools/list shows a tool; blocked ones are hidden. readOnly is the tool's readOnlyHint.
 func (p *Policy) Visible(server, tool, alias string, readOnly bool) bool {
 	r := p.rules(server)
-	return (readOnly || !r.ReadOnly) && wellFormed(server, tool, alias) && !matchesAny(r.Block, names(server, tool, alias)) && allowed(r.Allow, server, tool, alias)
+	return (readOnly || !r.ReadOnly) && checkNames(server, tool, alias) && !matchesAny(r.Block, names(server, tool, alias)) && matchesExact(r.Allow, server, tool, alias)
 }

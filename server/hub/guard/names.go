@@ -2,10 +2,10 @@ package guard
 
 import "strings"
 
-// wellFormed refuses names that globs can't speak of: other than ASCII, where two spellings may look or fold alike, and
-// a server's with a slash, which would make server/tool ambiguous. MCP's own advice is narrower (2025-11-25,
-// server/tools: 1 to 128 of A-Z a-z 0-9 _ - .), but servers don't all keep to it.
-func wellFormed(server, tool, alias string) bool {
+// checkNames refuses names that globs can't match: non-ASCII ones, where two spellings may look or fold alike, and a
+// server's name with a slash, which would make server/tool ambiguous. MCP's own advice is narrower (2025-11-25,
+// server/tools: 1 to 128 of A-Z a-z 0-9 _ - .), but not all servers follow it.
+func checkNames(server, tool, alias string) bool {
 	for _, name := range []string{server, tool, alias} {
 		if name == "" || len(name) > 512 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return false
@@ -14,31 +14,31 @@ func wellFormed(server, tool, alias string) bool {
 	return !strings.Contains(server, "/")
 }
 
-// names are all that a tool is called by.
+// names returns all names of a tool.
 func names(server, tool, alias string) []string {
 	return []string{tool, alias, server + "/" + tool}
 }
 
-// allowed matches with exact case. A server chooses its tools' names, so what one calls "github/read" is no tool of the
-// server github: a pattern with a slash is held against server/tool alone.
-func allowed(patterns []string, server, tool, alias string) bool {
+// matchesExact matches case-sensitively. A server chooses its tools' names, so a tool that is called "github/read" may
+// belong to any server. So a pattern with a slash is compared with server/tool only.
+func matchesExact(patterns []string, server, tool, alias string) bool {
 	for _, p := range patterns {
 		if strings.Contains(p, "/") {
-			if glob(p, server+"/"+tool) {
+			if matchGlob(p, server+"/"+tool) {
 				return true
 			}
-		} else if glob(p, tool) || glob(p, alias) {
+		} else if matchGlob(p, tool) || matchGlob(p, alias) {
 			return true
 		}
 	}
 	return false
 }
 
-// matchesAny matches each pattern with each name in any case: to take one tool too many is the safe side.
+// matchesAny matches each pattern with each name in any case: blocking one tool too many is safe.
 func matchesAny(patterns, names []string) bool {
 	for _, p := range patterns {
 		for _, name := range names {
-			if glob(strings.ToLower(p), strings.ToLower(name)) {
+			if matchGlob(strings.ToLower(p), strings.ToLower(name)) {
 				return true
 			}
 		}
@@ -46,9 +46,9 @@ func matchesAny(patterns, names []string) bool {
 	return false
 }
 
-// glob matches the whole of s; * stands for any text, also for none and for one with slashes, ? for one byte. It goes
-// back to the last star only, so it takes at most len(pattern) * len(s) steps.
-func glob(pattern, s string) bool {
+// matchGlob matches the whole of s. * stands for any text, including none and slashes; ? stands for one byte. It
+// backtracks to the last star only, so it takes at most len(pattern) * len(s) steps.
+func matchGlob(pattern, s string) bool {
 	p, i, star, mark := 0, 0, -1, 0
 	for i < len(s) {
 		switch {

@@ -55,7 +55,7 @@ func rulesSchema(base bool) map[string]any {
 			s["type"] = "boolean"
 		case reflect.Int:
 			s["type"] = "integer"
-			s["minimum"], s["maximum"] = bounds(f.Tag)
+			s["minimum"], s["maximum"] = readBounds(f.Tag)
 		case reflect.String:
 			s["type"], s["pattern"] = "string", f.Tag.Get("pattern")
 		case reflect.Slice:

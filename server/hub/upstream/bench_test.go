@@ -73,7 +73,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// usage gives the bytes of heap and stacks, and the goroutines.
+// usage returns the bytes of heap and stacks, and the goroutines.
 func usage() (bytes, goroutines int) {
 	runtime.GC()
 	var m runtime.MemStats

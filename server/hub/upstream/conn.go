@@ -18,31 +18,27 @@ import (
 )
 
 const (
-	// maxCalls bounds the requests of a server that wait for their answer;
-	// further ones are refused.
+	// maxCalls limits the unanswered requests of a server; further ones are refused.
 	maxCalls = 128
-	// maxNotes bounds its notifications that wait to be handled; go-sdk's queues
-	// have no bound.
+	// maxNotes limits its unhandled notifications; go-sdk's queues have no limit.
 	maxNotes = 1024
-	// fenceTime is how long they may hold up what comes after them; then further
-	// ones are dropped until they are handled.
+	// fenceTime limits the wait for a fence; afterwards notifications are dropped until it is handled.
 	fenceTime = time.Second
-	// maxRefusals bounds the refusals that wait to be written.
+	// maxRefusals limits the refusals that wait to be written.
 	maxRefusals = 16
 )
 
-// errStuck is for a program that leaves its stdin unread.
+// errStuck reports a program that doesn't read its stdin.
 var errStuck = errors.New("it does not read its stdin")
 
-// notes are the notifications that go-sdk's client knows.
+// notes lists the notifications that go-sdk's client handles.
 var notes = []string{
 	"notifications/cancelled", "notifications/elicitation/complete", "notifications/message",
 	"notifications/progress", "notifications/prompts/list_changed", "notifications/resources/list_changed",
 	"notifications/resources/updated", "notifications/subscriptions/acknowledged", "notifications/tools/list_changed",
 }
 
-// conn is an mcp.Connection over a program's pipes that no line of the program
-// can end.
+// conn is an mcp.Connection over a program's pipes. No line of the program can end it.
 type conn struct {
 	lines scanner
 	out   *os.File
@@ -50,34 +46,35 @@ type conn struct {
 	fuse  *fuse
 
 	read  chan []jsonrpc.Message
-	queue []jsonrpc.Message // Read's: what is left of a batch
+	queue []jsonrpc.Message // Read's: the rest of a batch
 
-	// Read's: notifications since the last fence, whether that is still on its
-	// way, and whether it has been waited for in vain.
+	// Read's: the number of notifications since the last fence, whether that fence is still pending, and whether a wait
+	// for it has timed out.
 	notes        int
 	fenced, slow bool
 
 	mark    string        // of a fence; no program can know it
-	passed  chan struct{} // holds one when the fence was handled
+	passed  chan struct{} // receives a value when the fence was handled
 	tooMany sync.Once
 
-	ended  chan struct{} // there is nothing more to read
+	ended  chan struct{} // closed when nothing more can be read
+	huge   bool          // valid after ended: a message was too long
 	closed chan struct{}
 	close  sync.Once
 
-	turn     chan struct{} // holds one token while a line is being written
-	refusals chan struct{} // holds one for each that waits
+	turn     chan struct{} // contains a token while a line is being written
+	refusals chan struct{} // contains a token for each that waits
 
 	mu    sync.Mutex
-	calls map[jsonrpc.ID]bool // the program's, not answered yet
-	taps  map[jsonrpc.ID]*Tap // of ours, not answered yet
-	probe jsonrpc.ID          // ours for server/discover, not answered yet
-	late  *time.Timer         // when it is given up
+	calls map[jsonrpc.ID]bool // the program's unanswered calls
+	taps  map[jsonrpc.ID]*Tap // of our unanswered calls
+	probe jsonrpc.ID          // our unanswered server/discover
+	late  *time.Timer         // gives it up
 }
 
 var _ mcp.Connection = (*conn)(nil)
 
-// newConn reads until the end of in, or Close and one more line.
+// newConn returns a conn that reads until the end of in, or until Close and one more line.
 func newConn(in io.Reader, out *os.File, log io.Writer, t *times, f *fuse) *conn {
 	c := &conn{
 		lines: scanner{bufio.NewReaderSize(in, 16<<10), log}, out: out, times: t, fuse: f,
@@ -85,17 +82,17 @@ func newConn(in io.Reader, out *os.File, log io.Writer, t *times, f *fuse) *conn
 		turn: make(chan struct{}, 1), refusals: make(chan struct{}, maxRefusals), calls: map[jsonrpc.ID]bool{}, taps: map[jsonrpc.ID]*Tap{},
 		mark: rand.Text(), passed: make(chan struct{}, 1),
 	}
-	go c.scan()
+	go c.readLines()
 	return c
 }
 
-// Connect makes conn its own mcp.Transport.
+// Connect implements mcp.Transport: conn is its own transport.
 func (c *conn) Connect(context.Context) (mcp.Connection, error) { return c, nil }
 
-// SessionID is empty: there is one session.
+// SessionID returns "": there is only one session.
 func (c *conn) SessionID() string { return "" }
 
-// Close ends Read and Write. The pipes are not conn's to close.
+// Close ends Read and Write. It doesn't close the pipes.
 func (c *conn) Close() error {
 	c.close.Do(func() { close(c.closed) })
 	c.mu.Lock()
@@ -106,19 +103,20 @@ func (c *conn) Close() error {
 	return nil
 }
 
-func (c *conn) scan() {
+func (c *conn) readLines() {
 	defer close(c.ended)
 	defer c.fuse.rescue("its lines", nil)
 	for {
-		msgs, err := c.lines.next()
-		if err != nil || !c.hand(msgs) {
+		msgs, err := c.lines.readMessages()
+		if err != nil || !c.handMessages(msgs) {
+			c.huge = errors.Is(err, errHuge)
 			return
 		}
 	}
 }
 
-// hand gives messages to Read.
-func (c *conn) hand(msgs []jsonrpc.Message) bool {
+// handMessages passes messages to Read.
+func (c *conn) handMessages(msgs []jsonrpc.Message) bool {
 	select {
 	case c.read <- msgs:
 		return true
@@ -127,25 +125,28 @@ func (c *conn) hand(msgs []jsonrpc.Message) bool {
 	}
 }
 
-// Read gives the next message that go-sdk has to see.
+// Read returns the next message for go-sdk.
 func (c *conn) Read(ctx context.Context) (_ jsonrpc.Message, err error) {
 	defer c.fuse.rescue("reading", &err)
 	for {
 		for len(c.queue) > 0 {
 			msg := c.queue[0]
 			if c.fenced {
-				c.pass(ctx)
+				c.awaitFence(ctx)
 			} else if _, answer := msg.(*jsonrpc.Response); c.notes == maxNotes || answer && c.notes > 0 {
 				return c.newFence(), nil
 			}
 			c.queue = c.queue[1:]
-			if c.admit(msg) {
+			if c.admitMessage(msg) {
 				return msg, nil
 			}
 		}
 		select {
 		case c.queue = <-c.read:
 		case <-c.ended:
+			if c.huge {
+				return nil, errHuge // the error of the running calls
+			}
 			return nil, io.EOF
 		case <-c.closed:
 			return nil, io.EOF
@@ -155,13 +156,13 @@ func (c *conn) Read(ctx context.Context) (_ jsonrpc.Message, err error) {
 	}
 }
 
-// admit tells whether go-sdk has to see a message, and keeps count.
-func (c *conn) admit(msg jsonrpc.Message) bool {
+// admitMessage reports whether go-sdk needs a message, and updates the counts.
+func (c *conn) admitMessage(msg jsonrpc.Message) bool {
 	req, ok := msg.(*jsonrpc.Request)
 	if !ok {
 		res := msg.(*jsonrpc.Response)
-		c.answered(res.ID)
-		c.tapped(res)
+		c.answersProbe(res.ID)
+		c.fillTap(res)
 		return true
 	}
 	if !req.IsCall() {
@@ -170,7 +171,7 @@ func (c *conn) admit(msg jsonrpc.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.calls) >= maxCalls || c.calls[req.ID] {
-		go c.refuse(req.ID)
+		go c.refuseCall(req.ID)
 		return false
 	}
 	c.calls[req.ID] = true
@@ -191,17 +192,16 @@ func (c *conn) admitNote(method string) bool {
 	return true
 }
 
-// newFence gives a notification of our own. go-sdk hands an answer on at once
-// but notifications one by one in another goroutine: when the fence is handled,
-// those before it have been, and the answer that waits may follow.
+// newFence returns a notification of our own. go-sdk delivers an answer immediately, but notifications one by one in
+// another goroutine. Once the fence is handled, so are the notifications before it, and the waiting answer may follow.
 func (c *conn) newFence() jsonrpc.Message {
 	c.notes, c.fenced, c.slow = 0, true, false
-	params, _ := json.Marshal(map[string]any{"progressToken": c.mark, "progress": 0}) // it encodes
+	params, _ := json.Marshal(map[string]any{"progressToken": c.mark, "progress": 0}) // always encodes
 	return &jsonrpc.Request{Method: "notifications/progress", Params: params}
 }
 
-// pass waits until the fence is handled, but not for ever.
-func (c *conn) pass(ctx context.Context) {
+// awaitFence waits until the fence is handled, at most fenceTime.
+func (c *conn) awaitFence(ctx context.Context) {
 	most := fenceTime
 	if c.slow {
 		most = 0
@@ -218,26 +218,26 @@ func (c *conn) pass(ctx context.Context) {
 	}
 }
 
-// handled is a middleware that sees the fences.
-func (c *conn) handled(next mcp.MethodHandler) mcp.MethodHandler {
+// detectFences is middleware that detects the fences.
+func (c *conn) detectFences(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if p, ok := req.GetParams().(*mcp.ProgressNotificationParams); ok && p.ProgressToken == c.mark {
-			c.passed <- struct{}{} // there is one fence at a time
+			c.passed <- struct{}{} // there is only one fence at a time
 			return nil, nil
 		}
 		return next(ctx, method, req)
 	}
 }
 
-// refuse answers a request that is one too many.
-func (c *conn) refuse(id jsonrpc.ID) {
+// refuseCall answers a request beyond the limit.
+func (c *conn) refuseCall(id jsonrpc.ID) {
 	select {
 	case c.refusals <- struct{}{}:
 		defer func() { <-c.refusals }()
-		_ = c.send(context.Background(), &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
+		_ = c.sendLine(context.Background(), &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
 			Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("%d requests are in flight; wait for their answers", maxCalls),
 		}})
-	default: // it doesn't read the ones before
+	default: // the program doesn't read the earlier ones
 	}
 }
 
@@ -253,28 +253,27 @@ func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		if m.Method == "server/discover" {
 			c.mu.Lock()
 			c.probe = m.ID
-			c.late = time.AfterFunc(c.times.probe, func() { c.giveUp(m.ID) })
+			c.late = time.AfterFunc(c.times.probe, func() { c.giveUpProbe(m.ID) })
 			c.mu.Unlock()
 		}
 		if tap, ok := ctx.Value(tapKey{}).(*Tap); ok && m.IsCall() {
-			c.tap(m.ID, tap)
+			c.addTap(m.ID, tap)
 		}
 	}
-	return c.send(ctx, msg)
+	return c.sendLine(ctx, msg)
 }
 
-// giveUp answers the probe of a program that knows no server/discover and
-// ignores what it doesn't know, so that initialize comes next.
-func (c *conn) giveUp(id jsonrpc.ID) {
-	if c.answered(id) {
-		c.hand([]jsonrpc.Message{&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
+// giveUpProbe answers the probe for a program that ignores server/discover, so that initialize follows.
+func (c *conn) giveUpProbe(id jsonrpc.ID) {
+	if c.answersProbe(id) {
+		c.handMessages([]jsonrpc.Message{&jsonrpc.Response{ID: id, Error: &jsonrpc.Error{
 			Code: jsonrpc.CodeMethodNotFound, Message: "no answer to server/discover",
 		}}})
 	}
 }
 
-// answered tells whether an answer is the first to the probe.
-func (c *conn) answered(id jsonrpc.ID) bool {
+// answersProbe reports whether an answer is the first one to the probe.
+func (c *conn) answersProbe(id jsonrpc.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	is := id.IsValid() && id == c.probe
@@ -285,9 +284,9 @@ func (c *conn) answered(id jsonrpc.ID) bool {
 	return is
 }
 
-// send writes a line when it is its turn. The caller doesn't wait longer than
-// ctx, but the line is always written whole, or the connection is over.
-func (c *conn) send(ctx context.Context, msg jsonrpc.Message) error {
+// sendLine writes a line when it is its turn. It waits for the turn until ctx ends. A line is always written
+// completely, or the connection ends.
+func (c *conn) sendLine(ctx context.Context, msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err
@@ -301,7 +300,7 @@ func (c *conn) send(ctx context.Context, msg jsonrpc.Message) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- c.write(append(data, '\n'))
+		done <- c.writeLine(append(data, '\n'))
 		<-c.turn
 	}()
 	select {
@@ -312,7 +311,7 @@ func (c *conn) send(ctx context.Context, msg jsonrpc.Message) error {
 	}
 }
 
-func (c *conn) write(line []byte) error {
+func (c *conn) writeLine(line []byte) error {
 	_ = c.out.SetWriteDeadline(time.Now().Add(c.times.write)) // pipes have deadlines
 	_, err := c.out.Write(line)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

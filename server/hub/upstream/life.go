@@ -11,16 +11,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// times are what the tests make shorter.
+// times holds the durations that tests shorten.
 type times struct {
 	start   time.Duration   // for a server to answer
-	probe   time.Duration   // of that, for server/discover, after which it is asked to initialize
-	hold    time.Duration   // of running, after which the attempts are counted anew
-	backoff []time.Duration // after the first failed attempt, the second …; the last one for ever
+	probe   time.Duration   // the part of it for server/discover, before initialize
+	hold    time.Duration   // running time after which attempts are counted from 0
+	backoff []time.Duration // after the first failed attempt, the second …; the last one repeats
 	grace   time.Duration   // after the end of stdin, and again after SIGTERM
-	drain   time.Duration   // for the last words of a program that has ended
-	write   time.Duration   // for a program to take a line
-	ping    time.Duration   // between two questions whether a remote server of the older era is there
+	drain   time.Duration   // for the last output of a program that has ended
+	write   time.Duration   // for a program to read a line
+	ping    time.Duration   // interval of pings to a remote server of the older era
 }
 
 var normal = times{
@@ -29,10 +29,9 @@ var normal = times{
 	grace:   time.Second, drain: 50 * time.Millisecond, write: 10 * time.Second, ping: 30 * time.Second,
 }
 
-// wait gives how long to wait after the nth attempt in a row that did not hold:
-// up to a fifth more or less than the table says, so that servers that fell
-// together don't come back together.
-func (t *times) wait(n int) time.Duration {
+// retryDelay returns the delay after the nth failed attempt in a row. It varies by up to a fifth, so that servers that
+// failed together don't restart together.
+func (t *times) retryDelay(n int) time.Duration {
 	if n == 0 {
 		return 0
 	}
@@ -40,34 +39,33 @@ func (t *times) wait(n int) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // jitter is no secret
 }
 
-// link is a program or a connection: one attempt.
+// link is one attempt: a program or a connection.
 type link interface {
 	transport() mcp.Transport
 	pid() int
-	gone() <-chan struct{}     // closed when it is sure that no more comes
-	cause(session error) error // why it is over, given what the session says
-	end() error                // ends it and waits for that
-	watch(*mcp.Client)         // before it is the client of this link
+	gone() <-chan struct{}     // closed when nothing more can arrive
+	cause(session error) error // the reason for the end, given the session's error
+	end() error                // ends it and waits for the end
+	watch(*mcp.Client)         // prepares the client of this link
 }
 
-func (s *Server) open(f *fuse) (link, error) {
+func (s *Server) openLink(f *fuse) (link, error) {
 	if s.config.URL != "" {
 		return dialRemote(s, f)
 	}
 	return startProgram(s, f)
 }
 
-// life is what is between a Start and a Stop.
+// life is the time between a Start and a Stop.
 type life struct {
 	server *Server
 	ctx    context.Context
 	cancel context.CancelFunc
-	before <-chan struct{} // the end of the life before
+	before <-chan struct{} // closed at the end of the previous life
 	ended  chan struct{}
-	err    error // when ended: what could not be ended
+	err    error // after ended: why something could not be ended
 
-	// legacy has an attempt begin with initialize: there are servers that
-	// server/discover ends. Each failed attempt changes it.
+	// legacy makes an attempt begin with initialize: server/discover ends some servers. Each failed attempt toggles it.
 	legacy bool
 }
 
@@ -87,7 +85,7 @@ func (l *life) run() {
 		<-l.before
 	}
 	for n := 1; l.ctx.Err() == nil; n++ {
-		held, next := l.attempt(n)
+		held, next := l.attemptStart(n)
 		if held {
 			n = 0
 		}
@@ -103,33 +101,33 @@ func (l *life) run() {
 	}
 }
 
-// change changes the status, unless the life was ordered to end.
-func (l *life) change(f func(*Status)) {
+// changeStatus changes the status, unless the life was stopped.
+func (l *life) changeStatus(f func(*Status)) {
 	l.server.mu.Lock()
 	defer l.server.mu.Unlock()
 	if l.server.life == l {
-		l.server.change(f)
+		l.server.changeStatus(f)
 	}
 }
 
-// attempt is one start and what comes of it, until nothing of it is left. It
-// tells whether the server was up for long enough, and when to try again.
-func (l *life) attempt(n int) (held bool, next time.Time) {
+// attemptStart is one start until its complete end. It reports whether the server was up for long enough, and when to
+// try again.
+func (l *life) attemptStart(n int) (held bool, next time.Time) {
 	s := l.server
 	f := newFuse(s.config.Name)
-	l.change(func(st *Status) {
-		st.down(Starting)
+	l.changeStatus(func(st *Status) {
+		st.clearRunning(Starting)
 		st.Attempt, st.Restarts = n, s.starts
 		s.starts++
 		s.fuse = f
 	})
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
-	k, session, held, err := l.try(ctx, cancel, f)
+	k, session, held, err := l.tryLink(ctx, cancel, f)
 	if held {
 		n = 0
 	}
-	next = l.failed(n, f.cause(err))
+	next = l.reportFailure(n, f.cause(err))
 	if k == nil {
 		return held, next
 	}
@@ -137,40 +135,39 @@ func (l *life) attempt(n int) (held bool, next time.Time) {
 		l.err = fmt.Errorf("server %s: %w", s.config.Name, l.err)
 	}
 	if session != nil {
-		// It waits for handlers, which ought to heed their contexts.
+		// It waits for handlers, which should respect their contexts.
 		go func() { _ = session.Close() }()
 	}
 	return held, next
 }
 
-// try opens a link, connects and waits for the end. It returns what is to be closed also with an error.
-func (l *life) try(ctx context.Context, cancel func(), f *fuse) (k link, session *mcp.ClientSession, held bool, err error) {
+// tryLink opens a link, connects and waits for the end. It also returns the resources to close with an error.
+func (l *life) tryLink(ctx context.Context, cancel func(), f *fuse) (k link, session *mcp.ClientSession, held bool, err error) {
 	defer f.rescue("its life", &err)
-	opened, err := l.server.open(f)
+	opened, err := l.server.openLink(f)
 	if err != nil {
 		return nil, nil, false, err
 	}
 	k = opened
-	l.change(func(st *Status) { st.PID = k.pid() })
-	if session, err = l.connect(ctx, cancel, k, f); err == nil {
-		held, err = l.follow(session, k, f)
+	l.changeStatus(func(st *Status) { st.PID = k.pid() })
+	if session, err = l.openSession(ctx, cancel, k, f); err == nil {
+		held, err = l.awaitEnd(session, k, f)
 	}
 	return k, session, held, err
 }
 
-// connect makes a session. ctx is the session's, not that of the start alone:
-// the SSE transport keeps it.
-func (l *life) connect(ctx context.Context, cancel func(), k link, f *fuse) (*mcp.ClientSession, error) {
+// openSession opens a session. ctx is that of the session, not only of the start: the SSE transport keeps it.
+func (l *life) openSession(ctx context.Context, cancel func(), k link, f *fuse) (*mcp.ClientSession, error) {
 	s := l.server
 	slow := time.AfterFunc(s.times.start, cancel)
-	session, err := s.client(k, f).Connect(ctx, k.transport(), l.era())
+	session, err := s.newClient(k, f).Connect(ctx, k.transport(), l.sessionOptions())
 	inTime := slow.Stop()
 	if err == nil && inTime {
 		return session, nil
 	}
 	l.legacy = !l.legacy
 	switch {
-	case l.ctx.Err() != nil: // it was ordered
+	case l.ctx.Err() != nil: // Stop was called
 		return session, l.ctx.Err()
 	case inTime:
 		return session, k.cause(err)
@@ -179,16 +176,16 @@ func (l *life) connect(ctx context.Context, cancel func(), k link, f *fuse) (*mc
 	}
 }
 
-// follow shows that the server runs, and waits for its end.
-func (l *life) follow(session *mcp.ClientSession, k link, f *fuse) (held bool, err error) {
+// awaitEnd reports that the server runs, and waits for its end.
+func (l *life) awaitEnd(session *mcp.ClientSession, k link, f *fuse) (held bool, err error) {
 	began := time.Now()
-	l.change(func(st *Status) {
+	l.changeStatus(func(st *Status) {
 		l.server.session = session
 		st.State = Running
 		if r := session.InitializeResult(); r != nil {
 			st.Protocol = r.ProtocolVersion // one that go-sdk knows
 			if r.ServerInfo != nil {
-				st.Server = short(r.ServerInfo.Name + " " + r.ServerInfo.Version)
+				st.Server = shorten(r.ServerInfo.Name + " " + r.ServerInfo.Version)
 			}
 		}
 	})
@@ -204,18 +201,17 @@ func (l *life) follow(session *mcp.ClientSession, k link, f *fuse) (held bool, e
 	return time.Since(began) >= l.server.times.hold, k.cause(err)
 }
 
-// failed shows why an attempt is over, unless that was ordered, and gives the
-// time of the next.
-func (l *life) failed(n int, err error) (next time.Time) {
-	next = time.Now().Add(l.server.times.wait(n))
+// reportFailure reports the end of an attempt, unless Stop caused it, and returns the time of the next.
+func (l *life) reportFailure(n int, err error) (next time.Time) {
+	next = time.Now().Add(l.server.times.retryDelay(n))
 	if l.ctx.Err() != nil {
 		return next
 	}
-	why := short(err.Error())
+	why := shorten(err.Error())
 	fmt.Fprintf(&l.server.log, "hub: %s\n", why)
-	l.change(func(st *Status) {
+	l.changeStatus(func(st *Status) {
 		l.server.session = nil
-		st.down(Error)
+		st.clearRunning(Error)
 		st.LastError = why
 		if !l.server.config.NoRestart {
 			st.NextRetry = next
@@ -224,8 +220,8 @@ func (l *life) failed(n int, err error) (next time.Time) {
 	return next
 }
 
-// short makes one short line of what may be the server's own words.
-func short(s string) string {
+// shorten returns a server's text as one short line.
+func shorten(s string) string {
 	line := func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -238,15 +234,15 @@ func short(s string) string {
 // latestLegacy is the last revision that begins with initialize.
 const latestLegacy = "2025-11-25"
 
-func (l *life) era() *mcp.ClientSessionOptions {
+func (l *life) sessionOptions() *mcp.ClientSessionOptions {
 	if l.legacy {
 		return &mcp.ClientSessionOptions{ProtocolVersion: latestLegacy}
 	}
 	return nil
 }
 
-// client makes the client for one session.
-func (s *Server) client(k link, f *fuse) *mcp.Client {
+// newClient returns the client for one session.
+func (s *Server) newClient(k link, f *fuse) *mcp.Client {
 	var o mcp.ClientOptions
 	if s.options.Client != nil {
 		o = *s.options.Client
@@ -263,7 +259,7 @@ func (s *Server) client(k link, f *fuse) *mcp.Client {
 	c.AddSendingMiddleware(s.options.Sending...)
 	c.AddReceivingMiddleware(s.options.Receiving...)
 	k.watch(c)
-	c.AddSendingMiddleware(f.edge) // the last is the first to be called
+	c.AddSendingMiddleware(f.edge) // the last one added is called first
 	c.AddReceivingMiddleware(f.edge)
 	return c
 }

@@ -14,62 +14,67 @@ import (
 )
 
 const (
-	// maxLine bounds a line of a server in bytes, as go-sdk does: results carry images.
+	// maxLine limits a server's line in bytes, as go-sdk does: results contain images.
 	maxLine = 16 << 20
-	// maxNoise is how much of a line that is no message goes to the log.
+	// maxNoise limits the logged part of a line that isn't a message.
 	maxNoise = 1 << 10
 )
 
-// scanner finds the messages among the lines of a program's stdout. The rest
-// goes to the log: one line of it would end go-sdk's session.
+// errHuge reports an answer longer than maxLine. Its id comes at its end, if at all, so it can't be assigned to a
+// waiting call.
+var errHuge = fmt.Errorf("it sent a message of more than %d bytes", maxLine)
+
+// scanner finds the messages in a program's stdout. It logs other lines, each of which would end go-sdk's session.
 type scanner struct {
 	in  *bufio.Reader
 	log io.Writer
 }
 
-// next gives the messages of the next line that has any: one, or those of a
-// batch (MCP 2025-03-26).
-func (s *scanner) next() ([]jsonrpc.Message, error) {
+// readMessages returns the messages of the next line that has any: one, or those of a batch (MCP 2025-03-26). It
+// returns errHuge for a message longer than maxLine.
+func (s *scanner) readMessages() ([]jsonrpc.Message, error) {
 	for {
-		text, size, err := s.line()
+		text, size, err := s.readLine()
 		if err != nil {
 			return nil, err
 		}
 		if size > maxLine {
-			s.noise(text, size)
+			s.logNoise(text, size)
 			continue
 		}
-		if msgs := decode(text); msgs != nil {
+		if msgs := decodeMessages(text); msgs != nil {
 			return msgs, nil
 		}
 		if len(bytes.TrimSpace(text)) > 0 {
-			s.noise(text, size)
+			s.logNoise(text, size)
 		}
 	}
 }
 
-// line reads to the next newline. Of a line longer than maxLine it gives the
-// beginning only. The last line needs no newline.
-func (s *scanner) line() (text []byte, size int, err error) {
+// readLine reads to the next newline. It returns only the beginning of a line longer than maxLine, or errHuge if that
+// begins a message. The last line needs no newline.
+func (s *scanner) readLine() (text []byte, size int, err error) {
 	for {
 		part, err := s.in.ReadSlice('\n')
 		size += len(part)
 		if size <= maxLine {
 			text = append(text, part...)
 		} else if len(text) > maxNoise {
-			text = bytes.Clone(text[:maxNoise]) // lets go of the rest
+			text = bytes.Clone(text[:maxNoise]) // frees the rest
 		}
 		switch {
+		case size > maxLine && looksLikeMessage(text):
+			return nil, size, errHuge
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil && size == 0:
 			return nil, 0, err
-		default: // an error comes again
+		default: // the error will be returned again
 			return text, size, nil
 		}
 	}
 }
 
-func (s *scanner) noise(text []byte, size int) {
+func (s *scanner) logNoise(text []byte, size int) {
 	text = bytes.TrimRight(text, "\r\n")
 	if len(text) <= maxNoise && size <= maxLine {
 		fmt.Fprintf(s.log, "stdout: %s\n", text)
@@ -79,10 +84,16 @@ func (s *scanner) noise(text []byte, size int) {
 	fmt.Fprintf(s.log, "stdout: %s... (a line of %d bytes)\n", text, size)
 }
 
-// decode gives nil for what is no message.
-func decode(text []byte) []jsonrpc.Message {
+// looksLikeMessage reports whether a line begins like an object or an array.
+func looksLikeMessage(line []byte) bool {
+	line = bytes.TrimSpace(line)
+	return len(line) > 0 && (line[0] == '{' || line[0] == '[')
+}
+
+// decodeMessages returns nil for a text that is not a message.
+func decodeMessages(text []byte) []jsonrpc.Message {
 	text = bytes.TrimSpace(text)
-	if len(text) == 0 || text[0] != '{' && text[0] != '[' || !utf8.Valid(text) {
+	if !looksLikeMessage(text) || !utf8.Valid(text) {
 		return nil
 	}
 	var batch []json.RawMessage
@@ -102,16 +113,15 @@ func decode(text []byte) []jsonrpc.Message {
 	return msgs
 }
 
-// decodeOne reads results itself: it is what most messages are, and
-// DecodeMessage takes 32 KiB of memory for each.
+// decodeOne decodes results itself: most messages are results, and DecodeMessage allocates 32 KiB for each.
 func decodeOne(text []byte) jsonrpc.Message {
-	var fields map[string]json.RawMessage // a struct would take keys in any case
+	var fields map[string]json.RawMessage // a struct would accept keys in any case
 	if json.Unmarshal(text, &fields) != nil {
 		return nil
 	}
-	id, err := strconv.ParseInt(string(fields["id"]), 10, 32) // we give small ones
+	id, err := strconv.ParseInt(string(fields["id"]), 10, 32) // our ids are small
 	if err == nil && fields["method"] == nil && fields["error"] == nil && fields["result"] != nil && string(fields["jsonrpc"]) == `"2.0"` {
-		id, _ := jsonrpc.MakeID(float64(id)) // it takes a number
+		id, _ := jsonrpc.MakeID(float64(id)) // accepts a number
 		return &jsonrpc.Response{ID: id, Result: fields["result"]}
 	}
 	msg, err := jsonrpc.DecodeMessage(text)

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// The transports of remote servers, as Config and Status name them.
+// The transports of remote servers in Config and Status.
 const (
 	streamable = "streamable-http"
 	sse        = "sse"
@@ -33,7 +34,7 @@ type httpLink struct {
 	stop context.CancelFunc // ends all requests
 
 	failing sync.Once
-	failed  chan struct{} // nobody is there
+	failed  chan struct{} // closed when the server is unreachable
 	why     error
 
 	mu   sync.Mutex
@@ -58,15 +59,14 @@ func dialRemote(s *Server, f *fuse) (*httpLink, error) {
 	}
 	client := &http.Client{Transport: &roundTripper{ctx: ctx, link: l, origin: u.Scheme + "://" + u.Host, headers: headers}}
 	if s.config.Transport == sse {
-		l.mcp = &mcp.SSEClientTransport{Endpoint: s.config.URL, HTTPClient: client}
+		l.mcp = &mcp.SSEClientTransport{Endpoint: s.config.URL, HTTPClient: client, MaxEventSize: maxEvent}
 	} else {
-		l.mcp = &mcp.StreamableClientTransport{Endpoint: s.config.URL, HTTPClient: client}
+		l.mcp = &mcp.StreamableClientTransport{Endpoint: s.config.URL, HTTPClient: client, MaxEventSize: maxEvent}
 	}
 	return l, nil
 }
 
-// Connect keeps the connection, since only it can be closed at once: a session
-// waits for what is in flight.
+// Connect keeps the connection, since only that can be closed immediately: a session waits for its requests.
 func (l *httpLink) Connect(ctx context.Context) (mcp.Connection, error) {
 	conn, err := l.mcp.Connect(ctx)
 	l.mu.Lock()
@@ -77,12 +77,12 @@ func (l *httpLink) Connect(ctx context.Context) (mcp.Connection, error) {
 
 func (l *httpLink) transport() mcp.Transport { return l }
 
-// straggle is how long an answer is held back of a request that the server may
-// have said something of: conn's way is not open here.
+// straggle is the delay of an answer if the server may have sent messages about the request: these arrive on another
+// stream here, without conn's fences.
 const straggle = 3 * time.Millisecond
 
 func (l *httpLink) watch(c *mcp.Client) {
-	var heard atomic.Bool // of a level that was set no request speaks
+	var heard atomic.Bool // setting a level triggers no messages
 	c.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			heard.Store(true)
@@ -127,7 +127,7 @@ func (l *httpLink) fail(err error) {
 	})
 }
 
-// end tells the server, if it listens, and ends all requests.
+// end notifies the server, if it is reachable, and ends all requests.
 func (l *httpLink) end() error {
 	late := time.AfterFunc(time.Second, l.stop)
 	defer late.Stop()
@@ -135,7 +135,7 @@ func (l *httpLink) end() error {
 	conn := l.conn
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // what it tells the server is a courtesy
+		_ = conn.Close() // notifying the server is a courtesy
 	}
 	l.stop()
 	l.http.CloseIdleConnections()
@@ -144,9 +144,8 @@ func (l *httpLink) end() error {
 
 var _ link = (*httpLink)(nil)
 
-// roundTripper keeps requests to the one origin that the configuration names,
-// whatever a redirect or an SSE endpoint event says, bounds answers, and ends
-// requests with the link.
+// roundTripper limits requests to the one configured origin, whatever a redirect or an SSE endpoint event says. It also
+// limits answers, and ends requests with the link.
 type roundTripper struct {
 	ctx    context.Context
 	link   *httpLink
@@ -155,10 +154,10 @@ type roundTripper struct {
 	headers http.Header // of each request
 }
 
-// maxHeader bounds a header's value, in bytes.
+// maxHeader limits a header's value, in bytes.
 const maxHeader = 8 << 10
 
-// readHeaders reads the values of headers. Its errors name where a value should be, never the value.
+// readHeaders reads the values of headers. Its errors name the source of a value, never the value.
 func readHeaders(sources map[string]Source) (http.Header, error) {
 	h := http.Header{}
 	for name, source := range sources {
@@ -201,38 +200,40 @@ func (t *roundTripper) RoundTrip(req *http.Request) (_ *http.Response, err error
 	maps.Copy(req.Header, t.headers)
 	res, err := t.link.http.RoundTrip(req)
 	if err != nil {
-		// Nobody is there. All else may be about this request alone.
+		// The server is unreachable. Other errors may concern this request only.
 		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" && ctx.Err() == nil {
 			t.link.fail(err)
 		}
 		done()
 		return nil, err
 	}
-	body := &body{ReadCloser: res.Body, done: done, room: maxLine}
-	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		body.room = -1 // go-sdk bounds each event
-	}
-	res.Body = body
+	stream := strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream")
+	res.Body = &body{ReadCloser: res.Body, link: t.link, done: done, stream: stream, room: maxLine}
 	return res, nil
 }
 
-// body bounds an answer: go-sdk reads those that are no streams as a whole.
+// maxEvent limits an event of a stream in bytes: a line of data, and its name and id.
+const maxEvent = maxLine + 64<<10
+
+// body limits an answer, or each line of a stream. A longer one ends the link: go-sdk wouldn't report it to the caller,
+// or would close the session without a reason.
 type body struct {
 	io.ReadCloser
-	done func()
-	room int64 // for so many more bytes; negative: any number
+	link   *httpLink
+	done   func()
+	stream bool
+	room   int // remaining bytes
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	if b.room == 0 {
-		return 0, fmt.Errorf("the answer is longer than %d bytes", maxLine)
+		b.link.fail(errHuge)
+		return 0, errHuge
 	}
-	if b.room > 0 && int64(len(p)) > b.room {
-		p = p[:b.room]
-	}
-	n, err := b.ReadCloser.Read(p)
-	if b.room > 0 {
-		b.room -= int64(n)
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.room)])
+	b.room -= n
+	if i := bytes.LastIndexByte(p[:n], '\n'); b.stream && i >= 0 {
+		b.room = maxLine - (n - i - 1)
 	}
 	return n, err
 }

@@ -32,6 +32,9 @@ func echoServer() *mcp.Server {
 		<-ctx.Done()
 		return nil, nothing{}, ctx.Err()
 	})
+	mcp.AddTool(s, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, nothing) (*mcp.CallToolResult, any, error) {
+		return hugeResult(), nil, nil
+	})
 	return s
 }
 
@@ -48,11 +51,19 @@ func far(t testing.TB, address string, h http.Handler) (*http.Server, string) {
 	return srv, l.Addr().String()
 }
 
-// handlers are remote servers of each kind.
-var handlers = []struct {
+type remoteKind struct {
 	name, transport, protocol string
 	handler                   func() http.Handler
-}{
+}
+
+// jsonHandler answers with a document, not a stream.
+var jsonHandler = remoteKind{"streamable, documents", "", "2026-07-28", func() http.Handler {
+	o := &mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return echoServer() }, o)
+}}
+
+// handlers are remote servers of each kind.
+var handlers = []remoteKind{
 	{"streamable, newer era", "", "2026-07-28", func() http.Handler {
 		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return echoServer() }, &mcp.StreamableHTTPOptions{Stateless: true})
 	}},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,7 +75,15 @@ func serve() {
 		<-ctx.Done()
 		return nil, nothing{}, ctx.Err()
 	})
+	mcp.AddTool(s, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, nothing) (*mcp.CallToolResult, any, error) {
+		return hugeResult(), nil, nil
+	})
 	_ = s.Run(context.Background(), &mcp.StdioTransport{})
+}
+
+// hugeResult returns a result that no line may hold.
+func hugeResult() *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 2*maxLine)}}}
 }
 
 func beNoisy() {
@@ -168,6 +177,7 @@ func beFlooding() {
 	go func() {
 		for many := strings.Repeat(line, 30); ; { // less than a pipe writes at once
 			_, _ = os.Stdout.WriteString(many)
+			runtime.Gosched() // with little of a processor, its answers would wait for stdout for ever
 		}
 	}()
 	serve()

@@ -16,7 +16,7 @@ import (
 	"github.com/slimctl/slimctl/server/process"
 )
 
-// inherited is what programs get of the hub's own environment.
+// inherited lists the variables that programs inherit from the hub's environment.
 var inherited = []string{"PATH", "HOME", "LANG"}
 
 // Names of the marks in a program's environment.
@@ -25,8 +25,8 @@ const (
 	serverVar = "BROWSER_SHELL_SERVER"
 )
 
-// Sweep ends what a hub of the same name (Options.Hub) left when it was
-// killed, and tells how many processes are left.
+// Sweep ends the processes that a killed hub of the same name (Options.Hub) has left, and returns the number of those
+// that remain.
 func Sweep(hub string) int {
 	if hub == "" {
 		return 0
@@ -34,7 +34,7 @@ func Sweep(hub string) int {
 	return process.End(hubVar + "=" + hub)
 }
 
-func environment(c Config, hub string) []string {
+func buildEnv(c Config, hub string) []string {
 	vars := map[string]string{}
 	for _, name := range inherited {
 		if v, ok := os.LookupEnv(name); ok {
@@ -48,7 +48,7 @@ func environment(c Config, hub string) []string {
 	if hub != "" {
 		vars[hubVar] = hub
 	}
-	delete(vars, serverVar) // Program.Mark is it
+	delete(vars, serverVar) // Program.Mark has it
 	env := make([]string, 0, len(vars))
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		env = append(env, name+"="+vars[name])
@@ -61,17 +61,17 @@ type stdioLink struct {
 	child  *process.Child
 	conn   *conn
 	times  *times
-	copied chan struct{} // its stderr has ended
+	copied chan struct{} // closed when its stderr has ended
 }
 
 func startProgram(s *Server, f *fuse) (*stdioLink, error) {
-	command, err := find(s.config)
+	command, err := findProgram(s.config)
 	if err != nil {
 		return nil, err
 	}
 	child, err := process.Start(process.Program{
 		Path: command, Argv: s.config.Args, Dir: s.config.Cwd,
-		Env: environment(s.config, s.options.Hub), Mark: s.mark,
+		Env: buildEnv(s.config, s.options.Hub), Mark: s.mark,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.config.Command, err)
@@ -86,9 +86,9 @@ func startProgram(s *Server, f *fuse) (*stdioLink, error) {
 	return l, nil
 }
 
-// find returns the path of a server's program. A name is looked up in the directories that the configuration lists, and
-// nowhere else.
-func find(c Config) (string, error) {
+// findProgram returns the path of a server's program. It looks up a name only in the directories that the configuration
+// lists.
+func findProgram(c Config) (string, error) {
 	if filepath.IsAbs(c.Command) {
 		return c.Command, nil
 	}
@@ -101,8 +101,8 @@ func find(c Config) (string, error) {
 	return "", fmt.Errorf("command %q is in none of path %q; install it there, or add its directory to path", c.Command, c.Path)
 }
 
-// drain ends the connection when the program has ended and what it said last
-// was read. Who else holds its pipes does not hold this up for long.
+// drain ends the connection when the program has ended and its last output was read. Other processes that hold its
+// pipes can't delay this for long.
 func (l *stdioLink) drain() {
 	<-l.child.Done()
 	late := time.NewTimer(l.times.drain)
@@ -120,15 +120,22 @@ func (l *stdioLink) drain() {
 
 func (l *stdioLink) transport() mcp.Transport { return l.conn }
 
-func (l *stdioLink) watch(c *mcp.Client) { c.AddReceivingMiddleware(l.conn.handled) }
+func (l *stdioLink) watch(c *mcp.Client) { c.AddReceivingMiddleware(l.conn.detectFences) }
 
 func (l *stdioLink) pid() int { return l.child.PID }
 
 func (l *stdioLink) gone() <-chan struct{} { return l.child.Done() }
 
-// cause waits a little for the end of a program whose pipe has ended.
+// cause waits briefly for the end of a program whose pipe has ended: a busy kernel takes its time.
 func (l *stdioLink) cause(session error) error {
-	late := time.NewTimer(l.times.drain)
+	select {
+	case <-l.conn.ended:
+		if l.conn.huge {
+			return errHuge
+		}
+	default:
+	}
+	late := time.NewTimer(l.times.grace)
 	defer late.Stop()
 	select {
 	case <-l.child.Done():
@@ -141,7 +148,7 @@ func (l *stdioLink) cause(session error) error {
 	return session
 }
 
-// end ends the program with all that it has started.
+// end ends the program with everything that it has started.
 func (l *stdioLink) end() error {
 	left := l.child.End(l.times.grace)
 	l.conn.Close()

@@ -7,24 +7,24 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// Tap keeps a result as the server wrote it: go-sdk's types lose the fields
-// that they don't have, and numbers that a float64 can't hold.
+// Tap keeps a result in the server's own form: go-sdk's types lose unknown fields, and numbers that a float64 can't
+// represent.
 type Tap struct {
 	conn   *conn
 	id     jsonrpc.ID
-	result json.RawMessage // conn.mu
+	result json.RawMessage // guarded by conn.mu
 }
 
 type tapKey struct{}
 
-// WithTap gives a context for one call, or for several one after the other.
+// WithTap returns a context for one call, or for several in sequence.
 func WithTap(ctx context.Context) (context.Context, *Tap) {
 	t := &Tap{}
 	return context.WithValue(ctx, tapKey{}, t), t
 }
 
-// Result gives the result of the last call after its end, nil if there is none
-// or if the server is no program of ours. Without it the Tap is not freed.
+// Result returns the result of the last call after its end. It returns nil if there is none, or if the server is not a
+// program of ours. It also frees the Tap.
 func (t *Tap) Result() json.RawMessage {
 	if t.conn == nil {
 		return nil
@@ -35,7 +35,7 @@ func (t *Tap) Result() json.RawMessage {
 	return t.result
 }
 
-func (c *conn) tap(id jsonrpc.ID, t *Tap) {
+func (c *conn) addTap(id jsonrpc.ID, t *Tap) {
 	t.Result()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +43,7 @@ func (c *conn) tap(id jsonrpc.ID, t *Tap) {
 	c.taps[id] = t
 }
 
-func (c *conn) tapped(res *jsonrpc.Response) {
+func (c *conn) fillTap(res *jsonrpc.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.taps[res.ID]; t != nil {

@@ -1,4 +1,5 @@
-// Package upstream runs one MCP server behind the hub: its process or its connection, from start to end and back again.
+// Package upstream runs one MCP server behind the hub: its process or its connection, from start to end and through
+// restarts.
 package upstream
 
 import (
@@ -10,16 +11,18 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/capture"
 )
 
-// State says where a server is in its life.
+// State is the state of a server.
 type State string
 
 const (
-	Stopped  State = "stopped"  // by order; nothing is tried
+	Stopped  State = "stopped"  // by Stop; no attempt is made
 	Starting State = "starting" // being started, or being connected to
 	Running  State = "running"  // answered initialize or server/discover
-	Error    State = "error"    // ended or unreachable; started again at NextRetry
+	Error    State = "error"    // ended or unreachable; restarted at NextRetry
 )
 
 // Config is one entry of mcpServers in mcp-hub.json.
@@ -27,10 +30,10 @@ type Config struct {
 	Name string
 
 	// A program that speaks MCP on stdio.
-	Command string   // absolute path, or a name that is looked up in Path
+	Command string   // absolute path, or a name to look up in Path
 	Path    []string // absolute directories; also the program's PATH, unless Env has one
 	Args    []string
-	Env     map[string]string // the whole environment but PATH, HOME, LANG
+	Env     map[string]string // the complete environment except PATH, HOME, LANG
 	Cwd     string
 
 	// Or an address. Transport is "streamable-http" (also when empty) or "sse".
@@ -38,55 +41,55 @@ type Config struct {
 	Transport string
 	Headers   map[string]Source // of each request
 
-	// NoRestart leaves the server in state error when it has ended, until it is started by order.
+	// NoRestart leaves the server in state error after its end, until Start.
 	NoRestart bool
 
-	// CallTimeout bounds one call; 0 is the guard's default.
+	// CallTimeout limits one call; 0 is the guard's default.
 	CallTimeout time.Duration
 	// Shell marks a server whose arguments reach a shell: the guard looks for injection.
 	Shell bool
 }
 
-// Source is where a header's value is: in a file, or in a variable of the hub's own environment. It is read at each
+// Source is the source of a header's value: a file, or a variable of the hub's own environment. It is read at each
 // connection and never logged.
 type Source struct{ File, Env string }
 
-// Status is what the management API shows of a server.
+// Status is a server's state in the management API.
 type Status struct {
 	Name      string    `json:"name"`
 	State     State     `json:"state"`
 	Transport string    `json:"transport"` // stdio, streamable-http or sse
 	PID       int       `json:"pid,omitempty"`
 	Since     time.Time `json:"since"`   // of State
-	Attempt   int       `json:"attempt"` // starts since the last that held; 0 while it holds
+	Attempt   int       `json:"attempt"` // starts since the last lasting one; 0 while it lasts
 	NextRetry time.Time `json:"next_retry,omitzero"`
 	LastError string    `json:"last_error,omitempty"`
-	Restarts  int       `json:"restarts"` // starts after the first, since the hub began
+	Restarts  int       `json:"restarts"` // starts after the first, since the hub started
 	Protocol  string    `json:"protocol,omitempty"`
 	Server    string    `json:"server,omitempty"` // its own name and version
-	Tools     int       `json:"tools"`            // by SetTools; 0 while it does not run
+	Tools     int       `json:"tools"`            // by SetTools; 0 while it isn't running
 }
 
-// Options are what all servers of a hub share.
+// Options configures all servers of a hub.
 type Options struct {
-	// Client options for the session with the server: what the hub offers it and hears from it.
+	// Client configures the session with the server: capabilities and handlers of the hub.
 	Client *mcp.ClientOptions
-	// Middleware is put on the client that speaks to the server, sending and receiving.
+	// Middleware is added to the client of the server, in both directions.
 	Sending, Receiving []mcp.Middleware
-	// OnState is called after each change, in order, never concurrently for one server, and must not block. It is
-	// never called by a method of Server, so locks may be held there; Stop may return before the last call.
+	// OnState is called after each change, in order and never concurrently for one server. It must not block. No method
+	// of Server calls it, so callers may hold locks; Stop may return before the last call.
 	OnState func(Status)
-	// Info is what the hub calls itself to servers; nil is browser-shell.
+	// Info is the hub's name for servers; nil is browser-shell.
 	Info *mcp.Implementation
-	// Hub names the hub to the programs it starts, for Sweep. It is a word that no other hub has, or empty.
+	// Hub is the hub's unique name for the programs that it starts, for Sweep; may be empty.
 	Hub string
 }
 
-// DownError is for a call while the server does not run.
+// DownError reports a call while the server isn't running.
 type DownError struct {
 	Name    string
 	State   State
-	RetryIn time.Duration // 0: not by itself
+	RetryIn time.Duration // 0: no automatic restart
 	Cause   string
 }
 
@@ -97,27 +100,30 @@ func (e *DownError) Error() string {
 	return fmt.Sprintf("server %s is %s", e.Name, e.State)
 }
 
-// Server is one server. Its methods may be called at any time from anywhere; Start and Stop are idempotent.
+// Server is one server. Its methods are safe for concurrent use; Start and Stop are idempotent.
 type Server struct {
 	config  Config
 	options Options
 	times   *times
-	mark    string // in the environment of all its programs; nobody else's
-	log     ring
+	mark    string // in the environment of all its programs, and no others
+	log     capture.Tail
 
 	mu      sync.Mutex
-	life    *life // nil: ordered to stop
-	last    *life // life, or the one before
+	life    *life // nil: stopped
+	last    *life // life, or the previous one
 	status  Status
 	starts  int
 	session *mcp.ClientSession
 	fuse    *fuse         // of the last attempt
 	changed chan struct{} // closed at the next change
-	news    []Status      // not yet told to OnState
+	news    []Status      // not yet passed to OnState
 	telling bool
 }
 
-// New gives a stopped server.
+// logSize limits a server's kept log, in bytes: its end.
+const logSize = 64 << 10
+
+// New returns a stopped server.
 func New(c Config, o Options) *Server {
 	transport := "stdio"
 	if c.URL != "" {
@@ -126,15 +132,16 @@ func New(c Config, o Options) *Server {
 	return &Server{
 		config: c, options: o, times: &normal, mark: serverVar + "=" + rand.Text(),
 		status:  Status{Name: c.Name, State: Stopped, Transport: transport, Since: time.Now()},
+		log:     capture.Tail{Max: logSize},
 		changed: make(chan struct{}),
 	}
 }
 
-// Start begins to start it and returns at once.
+// Start starts the server and returns immediately.
 func (s *Server) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life != nil && !s.ended() {
+	if s.life != nil && !s.hasEnded() {
 		return
 	}
 	if s.life != nil {
@@ -142,22 +149,22 @@ func (s *Server) Start() {
 	}
 	l := newLife(s, s.last)
 	s.life, s.last = l, l
-	s.change(func(st *Status) { st.State, st.Attempt, st.LastError = Starting, 1, "" })
+	s.changeStatus(func(st *Status) { st.State, st.Attempt, st.LastError = Starting, 1, "" })
 	go l.run()
 }
 
-// ended reports whether the server has failed and is not started again by itself. s.mu is held.
-func (s *Server) ended() bool { return s.config.NoRestart && s.status.State == Error }
+// hasEnded reports whether the server has failed and isn't restarted automatically. The caller holds s.mu.
+func (s *Server) hasEnded() bool { return s.config.NoRestart && s.status.State == Error }
 
-// Stop ends it, with everything it has started, and returns when nothing of it is left. If ctx ends first, so does
-// Stop, with an error; the ending goes on.
+// Stop ends the server with everything that it has started, and returns when nothing remains. If ctx ends first, Stop
+// returns an error, and the ending continues.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	last := s.last
 	if s.life != nil {
 		s.life.cancel()
 		s.life, s.session = nil, nil
-		s.change(func(st *Status) { st.down(Stopped) })
+		s.changeStatus(func(st *Status) { st.clearRunning(Stopped) })
 	}
 	s.mu.Unlock()
 	if last == nil {
@@ -171,15 +178,15 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 }
 
-// Restart is Stop and Start, with the count of attempts at 0. It starts it too when Stop gives an error, as soon as it
-// has ended.
+// Restart is Stop and Start, with the count of attempts at 0. If Stop returns an error, the server still starts as soon
+// as it has ended.
 func (s *Server) Restart(ctx context.Context) error {
 	err := s.Stop(ctx)
 	s.Start()
 	return err
 }
 
-// Session gives the live session, or at once a *DownError.
+// Session returns the live session, or immediately a *DownError.
 func (s *Server) Session() (*mcp.ClientSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +204,8 @@ func (s *Server) sessionLocked() (*mcp.ClientSession, error) {
 	return nil, e
 }
 
-// Await waits while it is being started. It gives a *DownError if it is stopped, if the attempt has failed, or when
-// ctx ends.
+// Await waits while the server is starting. It returns a *DownError if it is stopped, if the attempt has failed, or
+// when ctx ends.
 func (s *Server) Await(ctx context.Context) (*mcp.ClientSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +221,7 @@ func (s *Server) Await(ctx context.Context) (*mcp.ClientSession, error) {
 	return s.sessionLocked()
 }
 
-// Status tells its state.
+// Status returns its state.
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +232,7 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// SetTools sets the number that Status shows, if session is still the live one.
+// SetTools sets the number in Status, if session is still the live one.
 func (s *Server) SetTools(session *mcp.ClientSession, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,19 +241,19 @@ func (s *Server) SetTools(session *mcp.ClientSession, n int) {
 	}
 }
 
-// Log gives the last 64 KiB of its stderr, and of what was no MCP on its stdout.
+// Log returns the last 64 KiB of its stderr, and of other output than MCP on its stdout.
 func (s *Server) Log() []byte { return s.log.Bytes() }
 
-// Config gives what it was made from.
+// Config returns its configuration.
 func (s *Server) Config() Config { return s.config }
 
-// down empties what only a server that is up has.
-func (st *Status) down(to State) {
+// clearRunning clears the fields that only a running server has.
+func (st *Status) clearRunning(to State) {
 	st.State, st.PID, st.NextRetry, st.Protocol, st.Server, st.Tools = to, 0, time.Time{}, "", "", 0
 }
 
-// change changes the status and tells who waits for that. s.mu is held.
-func (s *Server) change(f func(*Status)) {
+// changeStatus changes the status and notifies waiters. The caller holds s.mu.
+func (s *Server) changeStatus(f func(*Status)) {
 	before := s.status
 	f(&s.status)
 	if s.status.State != before.State {
@@ -263,11 +270,11 @@ func (s *Server) change(f func(*Status)) {
 	s.news = append(s.news, s.status)
 	if !s.telling {
 		s.telling = true
-		go s.tell()
+		go s.reportStates()
 	}
 }
 
-func (s *Server) tell() {
+func (s *Server) reportStates() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.news) > 0 {

@@ -1,4 +1,4 @@
-// Command rm does what `rm -rf -- PATH...` does, for test images that have no other program.
+// Command rm implements `rm -rf -- PATH...` for test images without other programs.
 package main
 
 import (

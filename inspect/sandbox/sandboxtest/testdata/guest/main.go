@@ -1,4 +1,5 @@
-// Guest is the one program of the images that tests run: it tells what it sees of its container, and misbehaves on demand.
+// Guest is the one program of the images that tests run: it tells what it sees of its container, and misbehaves on
+// demand.
 package main
 
 import (
@@ -26,6 +27,7 @@ func main() {
 		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "exit": exit,
 		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood, "crowd": crowd,
 		"log": log, "ask": ask, "garbage": garbage, "streams": streams,
+		"-c": func([]string) { flood(nil) }, // as supervisorctl
 	}
 	if strings.Join(os.Args[1:], " ") == "init --tether" { // as an image that slimctl built
 		held := hold()
@@ -59,8 +61,8 @@ func hold() <-chan error {
 	return ended
 }
 
-// ask dials the first argument as any program would, and sends each other one outside: a request line without its version.
-// It is told why it is refused, as the image's own proxy is.
+// ask dials the first argument as any program would, and sends each other one outside: a request line without its
+// version. It is told why it is refused, as the image's own proxy is.
 func ask(args []string) {
 	_, err := (&net.Dialer{Timeout: 10 * time.Second}).Dial("tcp", args[0])
 	fmt.Println("dialled:", err)
@@ -215,7 +217,8 @@ func fork(args []string) {
 	deaf(nil)
 }
 
-// log writes each FILE=TEXT below the directory of the image's audit log, with a link beside them, and then takes no signal.
+// log writes each FILE=TEXT below the directory of the image's audit log, with a link beside them, and then takes no
+// signal.
 func log(args []string) {
 	const dir = "/var/log/browser-shell/audit"
 	check(os.MkdirAll(dir, 0o700))
@@ -284,16 +287,20 @@ func daemon([]string) {
 	fmt.Println("left", cmd.Process.Pid)
 }
 
-// flood prints so many bytes, and without a number goes on for ever.
+// flood prints so many bytes, and without a number goes on for ever: after four times the most that any reader keeps
+// more slowly, because the tests beside it need the processor, too.
 func flood(args []string) {
 	left := -1
 	if len(args) > 0 {
 		left, _ = strconv.Atoi(args[0])
 	}
 	line := bytes.Repeat([]byte("flood "), 10_000)
-	for ; left != 0; left = max(left-len(line), min(left, 0)) {
+	for printed := 0; left != 0; left = max(left-len(line), min(left, 0)) {
 		if _, err := os.Stdout.Write(line); err != nil {
 			time.Sleep(time.Second)
+		}
+		if printed += len(line); left < 0 && printed > 64<<20 {
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestOpened(t *testing.T) {
 func TestOpeningsAreBounded(t *testing.T) {
 	s := &Sandbox{}
 	for i := range maxOpened + 1 {
-		s.opened.addOpened(fmt.Sprintf("/rootfs/%d", i), "", "/rootfs")
+		s.addOpened(fmt.Sprintf("/rootfs/%d", i), "", "/rootfs")
 	}
 	opened, err := s.Opened()
 	if len(opened) != maxOpened || err == nil || opened[0].File != "/0" {
