@@ -117,7 +117,7 @@ func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteClose
 	if err != nil {
 		return nil, err
 	}
-	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{Config: config, HostConfig: host, Name: s.run.name()})
+	made, err := e.create(ctx, client.ContainerCreateOptions{Config: config, HostConfig: host, Name: s.run.name()})
 	if err != nil {
 		return nil, dockerStartError(err)
 	}

@@ -316,11 +316,20 @@ func (e *dockerEngine) createSecond(ctx context.Context, ref string) (string, er
 			})
 		}
 	}
-	made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+	made, err := e.create(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: ref, Cmd: []string{"/"}, Labels: e.labels()}, HostConfig: host,
 		Name: e.s.run.name() + secondSuffix,
 	})
 	return made.ID, err
+}
+
+// create creates a container. It waits for Docker's answer also after ctx has ended: Docker would create the container
+// when nobody is left to remove it.
+func (e *dockerEngine) create(ctx context.Context, o client.ContainerCreateOptions) (client.ContainerCreateResult, error) {
+	work := e.s.newEnding(context.WithoutCancel(ctx))
+	defer work.giveUp()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(work.time, work.giveUp) })()
+	return e.api.ContainerCreate(work, o)
 }
 
 // published reads the ports that Docker chose.

@@ -3,8 +3,10 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -408,6 +410,35 @@ func TestDockerHangs(t *testing.T) {
 	finish(t, e.start(guestImage(t), settings("exit", "0"))) // and no container is left
 	if r, err := audit.Verify("", filepath.Join(s.Audit, sb.ID, "audit.jsonl")); err != nil || !r.OK || r.Lines != 2 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestDockerCreatesLate guards that a start which is ended while Docker creates the container leaves none.
+func TestDockerCreatesLate(t *testing.T) {
+	useDocker(t)
+	e := dockerEngineUnderTest(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	watchDocker(t, func(r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/containers/create") {
+			return
+		}
+		body, err := io.ReadAll(r.Body) // or the server doesn't see that the client goes
+		if err != nil {
+			t.Error(err)
+		}
+		cancel()
+		select {
+		case <-r.Context().Done():
+			time.Sleep(time.Second) // in which it removes what isn't there yet
+		case <-time.After(time.Second):
+		}
+		went, stop := context.WithCancel(context.WithoutCancel(r.Context())) // Docker creates it all the same
+		t.Cleanup(stop)
+		*r = *r.WithContext(went)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	})
+	if sb, err := e.Start(ctx, guestImage(t), settings("exit", "0")); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", sb, err)
 	}
 }
 

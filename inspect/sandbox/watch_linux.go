@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,25 +32,30 @@ func startWatch(root string, flags uint, mask uint64, note func(group *os.File, 
 	}
 	go func() {
 		defer close(w.done)
-		if err := w.serve(note); !errors.Is(err, os.ErrClosed) {
-			w.group.Close() // waiting processes continue
+		defer w.group.Close() // waiting processes continue
+		err := w.serve(w.group.Read, note)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // by close: what is left in the queue
+			err = w.serve(func(b []byte) (int, error) { return unix.Read(fd, b) }, note)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
 			fail(err)
 		}
 	}()
 	return w, nil
 }
 
-// close ends the watch; the kernel then lets waiting processes continue.
+// close ends the watch of a container that has ended, once the events until then are processed.
 func (w *watch) close() {
-	w.group.Close()
+	_ = w.group.SetReadDeadline(time.Now()) // fails if the watch has failed
 	<-w.done
 }
 
-func (w *watch) serve(note func(*os.File, unix.FanotifyEventMetadata)) error {
+// serve processes events until a read fails.
+func (w *watch) serve(read func([]byte) (int, error), note func(*os.File, unix.FanotifyEventMetadata)) error {
 	size := binary.Size(unix.FanotifyEventMetadata{})
 	buf := make([]byte, 4096)
 	for {
-		n, err := w.group.Read(buf)
+		n, err := read(buf)
 		if err != nil {
 			return fmt.Errorf("fanotify: %w", err)
 		}

@@ -618,7 +618,8 @@ func TestManagedHostList(t *testing.T) {
 // Chromium asks no name server: a name alone can carry data out.
 func TestNoNames(t *testing.T) {
 	chromium := need.Chromium(t)
-	server, err := net.ListenPacket("udp", "127.77.9.9:53")
+	address := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, os.Getpid()&255) // another run has its own
+	server, err := net.ListenPacket("udp", address+":53")
 	if err != nil {
 		need.Missing(t, "no name server of our own (needs root): %v", err)
 	}
@@ -643,7 +644,7 @@ func TestNoNames(t *testing.T) {
 		}
 	}()
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(conf, []byte("nameserver 127.77.9.9\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
+	if err := os.WriteFile(conf, []byte("nameserver "+address+"\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
