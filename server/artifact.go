@@ -87,10 +87,10 @@ func (a *artifacts) removeEmpty(session string) { _ = a.root.Remove(session) }
 // follow.
 func (a *artifacts) prepareFile(name string) error {
 	if err := a.root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return fmt.Errorf("the file cannot be kept: %w", err)
+		return fmt.Errorf("the file cannot be saved: %w", err)
 	}
 	if err := a.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the file cannot be kept: %w", err)
+		return fmt.Errorf("the file cannot be saved: %w", err)
 	}
 	return nil
 }
@@ -109,17 +109,17 @@ func (a *artifacts) keepFile(tmp, name, want string, most int64) ([]byte, string
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(b)) > most {
-		err = fmt.Errorf("it has more than %d bytes", most)
+		err = fmt.Errorf("larger than %d bytes", most)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("the file cannot be read: %w", err)
 	}
 	kind := http.DetectContentType(b)
 	if !strings.HasPrefix(kind, want) {
-		return nil, "", fmt.Errorf("what agent-browser wrote is not %s", map[string]string{anImage: "an image", aPDF: "a PDF"}[want])
+		return nil, "", fmt.Errorf("the file that agent-browser wrote is not %s", map[string]string{anImage: "an image", aPDF: "a PDF"}[want])
 	}
 	if err := a.root.Rename(tmp, name); err != nil {
-		return nil, "", fmt.Errorf("the file cannot be kept: %w", err)
+		return nil, "", fmt.Errorf("the file cannot be saved: %w", err)
 	}
 	sum := sha256.Sum256(b)
 	return b, kind, a.addEvidence(artifact{Path: name, SHA256: hex.EncodeToString(sum[:]), Size: int64(len(b)), Type: kind, Created: time.Now().UTC()})

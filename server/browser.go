@@ -119,11 +119,11 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	case out.Killed:
 		return res.withRefusal(b.endHung(within, ses, killedRefusal(ctx, out)))
 	case lost && out.ExitCode == 0: // by a daemon that started after the command line gave up
-		return res.withFailure(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so what became of it is not known: take a snapshot before going on"))
+		return res.withFailure(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so its effect is unknown: take a snapshot before going on"))
 	}
 	if err := ses.tab.Sync(within); err != nil {
 		_ = b.endSession(ses) // the refusal reports it
-		return res.withFailure(exitUnavailable, errors.New("where the page is now cannot be checked, because Chromium has ended or hangs; so nothing of it is shown, and the session was ended: open a page again"))
+		return res.withFailure(exitUnavailable, errors.New("the page's address cannot be checked, because Chromium has ended or hangs; the output is withheld and the session was ended: open a page again"))
 	}
 	nav := loaded(within)
 	if r := b.checkPages(within, p, ses); r != nil {
@@ -134,7 +134,7 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	}
 	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // prints the content of fields
 		if res.secrets, err = ses.tab.Passwords(within); err != nil {
-			return res.withFailure(exitUnavailable, fmt.Errorf("%w; so nothing of it is shown: try again", err))
+			return res.withFailure(exitUnavailable, fmt.Errorf("%w; the output could contain passwords and is withheld: try again", err))
 		}
 	}
 	res.raw, res.status, res.newTabs, res.dialogs = &out, nav.Status, findNewTabs(before, ses.tab.Pages(), ses.tab.Opened()), ses.tab.Dialogs()
@@ -407,7 +407,7 @@ func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session
 		}
 	}
 	if refusal != nil && refusal.Code == policy.PolicyBlocked {
-		refusal.Message = "the page went where it may not go and was left, nothing of it is shown: " + refusal.Message
+		refusal.Message = "the page went to an address that the policy blocks, and was left; its content is withheld: " + refusal.Message
 	}
 	return refusal
 }

@@ -29,7 +29,7 @@ const versionTime = 10 * time.Second
 // readGeneration returns the program's generation. It runs the program once, at the first call.
 func (c *cli) readGeneration(ctx context.Context) (policy.Generation, error) {
 	if err := c.asking.lock(ctx); err != nil {
-		return "", errors.New("agent-browser --version takes its time; send the call again")
+		return "", errors.New("agent-browser --version has not answered yet; send the call again")
 	}
 	defer c.asking.unlock()
 	if c.generation != "" {
@@ -44,7 +44,7 @@ func (c *cli) readGeneration(ctx context.Context) (policy.Generation, error) {
 	case err != nil:
 		return "", err
 	case res.Killed || res.ExitCode != 0:
-		return "", fmt.Errorf("agent-browser --version ended with %d; see that it runs by hand", res.ExitCode)
+		return "", fmt.Errorf("agent-browser --version ended with %d; run it by hand to see why", res.ExitCode)
 	}
 	v, err := policy.ParseVersion(string(res.Stdout))
 	if err != nil {

@@ -80,7 +80,7 @@ func lockFile(f *os.File) error {
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return fmt.Errorf("audit log %s cannot be locked: %w", f.Name(), err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("audit log %s is locked by another process for more than %s", f.Name(), lockWait)
+			return fmt.Errorf("audit log %s has been locked by another process for more than %s", f.Name(), lockWait)
 		}
 		time.Sleep(pause)
 	}
@@ -161,7 +161,7 @@ func readLast(f *os.File) (entry, int64, error) {
 }
 
 func errNotOurs(name string) error {
-	return fmt.Errorf("audit log %s: its last line is not one of this log's; see what happened with `browser-shell audit verify %s`, then move the file away", name, name)
+	return fmt.Errorf("audit log %s: its last line is not a valid line of an audit log; see why with `browser-shell audit verify %s`, then move the file away", name, name)
 }
 
 // readFollowing reads the lines from offset on, which must continue from h. It returns the last one and the offset
@@ -178,7 +178,7 @@ func readFollowing(f *os.File, offset int64, h head) (head, int64, error) {
 		}
 		e := parseLine(bytes.TrimSuffix(b, []byte("\n")))
 		if err != nil || !e.follows(h) {
-			return h, offset, newTamperError("audit log %s: what follows line seq %d was not written by this log", f.Name(), h.seq)
+			return h, offset, newTamperError("audit log %s: the lines after seq %d were not written by this log", f.Name(), h.seq)
 		}
 		h, offset = e.head, offset+int64(len(b))
 	}
@@ -208,7 +208,7 @@ func setAside(f *os.File, offset int64, now time.Time) (string, error) {
 	}
 	if err != nil {
 		_ = os.Remove(name)
-		return "", fmt.Errorf("audit log: a torn line cannot be put aside: %w", err)
+		return "", fmt.Errorf("audit log %s: its incomplete last line cannot be moved to %s: %w", f.Name(), name, err)
 	}
 	return fmt.Sprintf("a last line without an end (%d bytes, sha256 %s) was moved to %s", len(torn), hashLine(torn), filepath.Base(name)), nil
 }

@@ -83,7 +83,7 @@ func newTamperError(format string, args ...any) error {
 // line (after a crash or on a full disk) is moved to path.torn-TIME, and a line with event Repaired records this.
 func Open(path string, limits Limits) (*Log, error) {
 	if limits.Keep < 1 || limits.MaxBytes < 1 {
-		return nil, errors.New("audit log: it needs a size and at least one rotated file")
+		return nil, fmt.Errorf("audit log: a size of %d bytes and %d rotated files: want at least 1 of each", limits.MaxBytes, limits.Keep)
 	}
 	if err := checkDir(path); err != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (l *Log) openCurrent() error {
 			return err
 		}
 	}
-	return fmt.Errorf("audit log %s is replaced all the time", l.path)
+	return fmt.Errorf("audit log %s was replaced at each of 100 attempts to open it", l.path)
 }
 
 // tryOpenCurrent reports whether another process rotated the file before it was locked.
@@ -304,7 +304,7 @@ func (l *Log) switchTo(f *os.File) error {
 		}
 	}
 	if h.seq < l.head.seq || h.seq == l.head.seq && h.hash != l.head.hash {
-		return newTamperError("audit log %s was removed or replaced: it has lost lines up to seq %d", l.path, l.head.seq)
+		return newTamperError("audit log %s was removed or replaced: lines up to seq %d are lost", l.path, l.head.seq)
 	}
 	l.file, l.size, l.head = f, whole, h
 	return l.setTornAside(total)

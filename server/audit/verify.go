@@ -205,7 +205,7 @@ func diagnose(lines []place, i int, last head) *Break {
 	case goesOn == 0 && !hasHash(lines[i+1:], p.prev):
 		b.Kind, b.Text = Inserted, "the line does not belong here: the next one goes on without it"
 	case !p.ok:
-		b.Kind, b.Text = Changed, "this is not a line of an audit log"
+		b.Kind, b.Text = Changed, "the line is not one of an audit log"
 	case !p.true:
 		b.Kind, b.Text = Changed, fmt.Sprintf("the content of seq %d does not have its hash", p.seq)
 	case goesOn >= 0:

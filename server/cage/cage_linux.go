@@ -193,7 +193,7 @@ func (r Rules) Enter(argv, env []string, whole bool, say func(format string, arg
 	if r.Connects() {
 		var err error
 		if parts.Supervisor, err = greetSupervisor(); err != nil {
-			return fmt.Errorf("greet the supervisor, who starts this: %w", err)
+			return fmt.Errorf("greet the cage's supervisor: %w", err)
 		}
 	}
 	listener, err := r.confineThread(&parts, whole)
@@ -244,7 +244,7 @@ func greetSupervisor() (readable bool, err error) {
 	answer := []byte{0}
 	n, err := unix.Read(fdEnter, answer)
 	if err == nil && n == 0 {
-		err = errors.New("it has gone")
+		err = errors.New("the supervisor has ended")
 	}
 	return answer[0] == 1, err
 }

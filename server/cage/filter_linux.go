@@ -55,7 +55,7 @@ var allow = bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
 func assembleFilter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if arch == 0 {
-		return nil, fmt.Errorf("there is no filter for %s", runtime.GOARCH)
+		return nil, fmt.Errorf("there is no seccomp filter for architecture %s", runtime.GOARCH)
 	}
 	prog := []bpf.Instruction{
 		// Numbers mean something else in another ABI, where none of the rules below would hold.

@@ -61,7 +61,7 @@ func (r Rules) restrictThread(abi int) error {
 	attr := handled(abi)
 	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errors.Is(e, unix.E2BIG) || errors.Is(e, unix.EINVAL) {
-		return fmt.Errorf("landlock: the kernel says version %d, and doesn't know its rights: %w", abi, e)
+		return fmt.Errorf("landlock: the kernel reports ABI %d and refuses its access rights: %w", abi, e)
 	}
 	if e != 0 {
 		return fmt.Errorf("landlock: %w", e)

@@ -208,11 +208,11 @@ func TestConnectionEnds(t *testing.T) {
 	}{
 		"killed":      {func(s *cdptest.Server, _ *cdp.Browser) { s.Stop() }, ""},
 		"closed":      {func(_ *cdptest.Server, b *cdp.Browser) { b.Close() }, ""},
-		"not JSON":    {func(s *cdptest.Server, _ *cdp.Browser) { s.Send(`{"method":`) }, ": it sent what is not JSON: unexpected end of JSON input"},
-		"wrong types": {func(s *cdptest.Server, _ *cdp.Browser) { s.Send(`{"id":"x"}`) }, ": it sent what is not JSON: "},
+		"not JSON":    {func(s *cdptest.Server, _ *cdp.Browser) { s.Send(`{"method":`) }, ": a message is not JSON: unexpected end of JSON input"},
+		"wrong types": {func(s *cdptest.Server, _ *cdp.Browser) { s.Send(`{"id":"x"}`) }, ": a message is not JSON: "},
 		"too long": {
 			func(s *cdptest.Server, _ *cdp.Browser) { s.Send(`"` + strings.Repeat("x", 17<<20) + `"`) },
-			": it sent a message of more than 16777216 bytes",
+			": a message has more than 16777216 bytes",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

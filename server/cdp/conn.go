@@ -69,7 +69,7 @@ func dialSocket(ctx context.Context, addr string) (*websocket.Conn, error) {
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // no proxy
 		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("it redirects, as Chromium never does")
+			return errors.New("the answer is a redirect, which Chromium never sends")
 		},
 	}
 	path, err := socketPath(ctx, client, addr)
@@ -99,11 +99,11 @@ func socketPath(ctx context.Context, client *http.Client, addr string) (string, 
 		return "", err
 	}
 	if resp.StatusCode != http.StatusOK || json.Unmarshal(b, &version) != nil {
-		return "", fmt.Errorf("/json/version is not a browser's (HTTP status %d)", resp.StatusCode)
+		return "", fmt.Errorf("the answer to /json/version is not a browser's (HTTP status %d)", resp.StatusCode)
 	}
 	u, err := url.Parse(version.URL)
 	if err != nil || !strings.HasPrefix(u.EscapedPath(), "/devtools/browser") {
-		return "", errors.New("/json/version names no browser WebSocket")
+		return "", errors.New("the answer to /json/version names no browser WebSocket")
 	}
 	return u.EscapedPath(), nil
 }
@@ -194,14 +194,14 @@ func (c *conn) readMessages() error {
 	for {
 		_, b, err := c.ws.Read(c.alive)
 		if errors.Is(err, websocket.ErrMessageTooBig) {
-			return fmt.Errorf("it sent a message of more than %d bytes", maxMessage)
+			return fmt.Errorf("a message has more than %d bytes", maxMessage)
 		}
 		if err != nil {
 			return nil
 		}
 		var m message
 		if err := json.Unmarshal(b, &m); err != nil {
-			return fmt.Errorf("it sent what is not JSON: %w", err)
+			return fmt.Errorf("a message is not JSON: %w", err)
 		}
 		if m.ID == 0 {
 			c.event(m.Session, m.Method, m.Params)

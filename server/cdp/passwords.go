@@ -32,7 +32,7 @@ func (t *Tab) Passwords(ctx context.Context) ([]string, error) {
 			return values, nil
 		}
 		if t.checkUsable() != nil || pause(ctx) != nil { // errors are usual while a page is replaced
-			return nil, fmt.Errorf("the page's password fields: %w", err)
+			return nil, fmt.Errorf("the page's password fields cannot be read: %w", err)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func (t *Tab) passwords(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if out.Failed != nil {
-		return nil, errors.New("the script failed")
+		return nil, errors.New("the script that reads them failed")
 	}
 	return out.Result.Value, nil
 }

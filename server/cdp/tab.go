@@ -27,8 +27,8 @@ const (
 var (
 	errGone     = errors.New("the tab is gone: it was closed or has crashed")
 	errCrowded  = fmt.Errorf("the page opened more than %d others", maxPages)
-	errNotAlone = errors.New("somebody else opened a page in this Chromium, which this version of agent-browser would go to")
-	errRestless = fmt.Errorf("the page went to more than %d places at once", maxSeen)
+	errNotAlone = errors.New("another client opened a page in this Chromium, and this version of agent-browser would use it")
+	errRestless = fmt.Errorf("the page went to more than %d addresses at once", maxSeen)
 )
 
 // Page is a page of a tab's BrowserContext: the tab itself or a popup. The page chooses its URL; only the first 64 KiB
@@ -212,7 +212,7 @@ func (t *Tab) Sync(ctx context.Context) error {
 			return t.checkUsable()
 		}
 		if err := pause(ctx); err != nil {
-			return fmt.Errorf("where a page is: %w", err)
+			return fmt.Errorf("read a page's address: %w", err)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (t *Tab) Leave(ctx context.Context, pageID string) error {
 		if err := t.closePage(ctx, t.id); err != nil {
 			return err
 		}
-		return fmt.Errorf("the page does not leave (%w), so its tab was closed", err)
+		return fmt.Errorf("the page cannot be left (%w), so its tab was closed", err)
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (t *Tab) goBlank(ctx context.Context) error {
 	// names the page that is shown.
 	for !t.atBlank(ctx) {
 		if err := pause(ctx); err != nil {
-			return fmt.Errorf("it does not answer: %w", err)
+			return fmt.Errorf("the page does not answer: %w", err)
 		}
 	}
 	if err := t.watch.call(ctx, t.watch.session, "Page.resetNavigationHistory", nil, nil, nil); err != nil {

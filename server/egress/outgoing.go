@@ -144,7 +144,7 @@ func (o Outgoing) readRefusal(answer *http.Response) error {
 	case http.StatusGatewayTimeout:
 		return refusedOutside{timedOut}
 	}
-	return fmt.Errorf("the outgoing proxy answers %d", answer.StatusCode)
+	return fmt.Errorf("the outgoing proxy answered with HTTP status %d", answer.StatusCode)
 }
 
 // tunnelConn is a connection whose first bytes have already been read.

@@ -13,7 +13,7 @@ const (
 )
 
 // errReplaced ends the context of a desktop that a newer one replaces.
-var errReplaced = errors.New("a newer desktop takes the place")
+var errReplaced = errors.New("a newer desktop replaced this one")
 
 // places holds the open desktops, oldest first. There is always room for one more, so nobody can be kept out. The
 // oldest desktop of the same ticket goes if that ticket has its share, otherwise the oldest of any ticket. One opened

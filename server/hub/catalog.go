@@ -120,7 +120,7 @@ func (n Naming) alias(server, name string) string {
 
 func (c *catalog) addCollision(kind, name string, first, second *server, naming Naming) {
 	if first == second {
-		c.problems = append(c.problems, fmt.Errorf("server %s offers the %s %q twice; the first is taken", first.config.Name, kind, name))
+		c.problems = append(c.problems, fmt.Errorf("server %s offers the %s %q twice; only the first is served", first.config.Name, kind, name))
 		return
 	}
 	remedy := "remove one of the servers" // addresses don't depend on the naming

@@ -228,7 +228,7 @@ func (e entry) checkEntry(name string, given map[string]int64) (s Server, key, w
 		return s, "timeout", "timeout must be 0.001 to 3600 seconds"
 	}
 	if (e.Command == "") == (e.URL == "") {
-		return s, "", "it needs a command or a url, and not both"
+		return s, "", "give a command or a url, not both"
 	}
 	if e.URL != "" {
 		return s.checkRemote(kind, given)

@@ -102,7 +102,7 @@ func TestBadConfig(t *testing.T) {
 		{`{"mcpServers": {"a": {"command": "/a", "timeout": 1e300}}}`, "timeout must be"},
 		{`{"mcpServers": {"a": {"command": "/a", "type": "sse"}}}`, "speaks stdio"},
 		{`{"mcpServers": {"a": {"command": "/a", "url": "http://h"}}}`, "not both"},
-		{`{"mcpServers": {"a": {}}}`, "needs a command or a url"},
+		{`{"mcpServers": {"a": {}}}`, "give a command or a url"},
 		{`{"mcpServers": {"a": {"url": "ftp://h"}}}`, "http:// or https://"},
 		{`{"mcpServers": {"a": {"url": "http://u:p@h"}}}`, "without a user"},
 		{`{"mcpServers": {"a": {"url": "http://h", "type": "stdio"}}}`, "streamable-http, http or sse"},

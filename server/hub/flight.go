@@ -143,7 +143,7 @@ func (f *flight) forwardRequest(next mcp.MethodHandler) mcp.MethodHandler {
 		c := f.findSole()
 		f.mu.Unlock()
 		if c == nil {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "it is not clear which client this is for: calls of none, or of several, run"}
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "this request cannot be assigned to one client: calls of none, or of several, are in flight"}
 		}
 		both, cancel := context.WithCancel(c.ctx) // its values identify the client's stream
 		defer cancel()

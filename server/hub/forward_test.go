@@ -300,7 +300,7 @@ func TestAskOthers(t *testing.T) {
 	}()
 	until(t, "the call runs", func() bool { return exists(began) })
 	s := client(t, url, "2025-11-25", &mcp.ClientOptions{ElicitationHandler: accept})
-	if text, _ := run(t, s, "ask", nil); !strings.Contains(text, "not clear which client") {
+	if text, _ := run(t, s, "ask", nil); !strings.Contains(text, "cannot be assigned to one client") {
 		t.Errorf("answered %q", text)
 	}
 	cancel()

@@ -109,7 +109,7 @@ func (h *Hub) Warnings() (errs []error) {
 	h.mu.Unlock()
 	for _, name := range p.Servers() {
 		if _, ok := h.findServer(name); !ok {
-			errs = append(errs, fmt.Errorf("%s has rules for server %q, which %s does not have: they hold for nothing", h.opts.Policy, name, h.opts.Config))
+			errs = append(errs, fmt.Errorf("%s has rules for server %q, which %s does not have: correct the name or remove them", h.opts.Policy, name, h.opts.Config))
 		}
 	}
 	return errs

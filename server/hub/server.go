@@ -143,7 +143,7 @@ func (s *server) setOffer(o offer, said kinds) {
 // maxOffer limits each list of a server.
 const maxOffer = 5000
 
-var errTooMuch = errors.New("it offers more than 5000 of a kind")
+var errTooMuch = fmt.Errorf("the server offers more than %d items of one kind", maxOffer)
 
 // readOffer reads a server's offer. It requests only lists that match the server's capabilities.
 func readOffer(ctx context.Context, session *mcp.ClientSession) (offer, error) {

@@ -78,11 +78,11 @@ const noReason = "agent-browser reported failure without a reason"
 // readAnswer returns the data of a success. Otherwise it returns nil and the reason for a failure, if there is one.
 func readAnswer(out string) (data *node, reported string, err error) {
 	if strings.TrimSpace(out) == "" {
-		return nil, "", errors.New("it printed nothing")
+		return nil, "", errors.New("its stdout is empty")
 	}
 	answer, err := parse(out, true)
 	if err != nil || answer.kind != '{' {
-		why := "what it printed is not one JSON object"
+		why := "its stdout is not one JSON object"
 		if err != nil && !errors.Is(err, errNotJSON) {
 			why += ": " + err.Error()
 		}
@@ -90,7 +90,7 @@ func readAnswer(out string) (data *node, reported string, err error) {
 	}
 	success := answer.member("success")
 	if success == nil || success.raw != "true" && success.raw != "false" {
-		return nil, "", errors.New("it did not say whether the command succeeded")
+		return nil, "", errors.New("its JSON object has no \"success\" of true or false")
 	}
 	if success.raw == "false" {
 		if e := answer.member("error"); e != nil && e.kind == '"' {
@@ -99,7 +99,7 @@ func readAnswer(out string) (data *node, reported string, err error) {
 		return nil, reported, nil
 	}
 	if data = answer.member("data"); data == nil {
-		return nil, "", errors.New("it reported success without data")
+		return nil, "", errors.New("its JSON object reports success and has no \"data\"")
 	}
 	return data, "", nil
 }

@@ -56,7 +56,7 @@ func (p *Policy) validatePrivate(entry string) error {
 	case r != r.Masked():
 		return fmt.Errorf("has bits beyond its prefix; write %s=%s", host, r.Masked())
 	case !within(private) || within(never):
-		return fmt.Errorf("has a range that is never opened: %s; it must lie in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 or fc00::/7, and hold no metadata addresses only", r)
+		return fmt.Errorf("has a range that is never opened: %s; it must lie in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 or fc00::/7, and not within a metadata service's addresses", r)
 	}
 	canonical, refusal := p.CheckHost(host)
 	switch _, err := netip.ParseAddr(host); {

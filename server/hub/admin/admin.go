@@ -127,7 +127,7 @@ func newAPI(addr net.Addr, h Hub, m *Metrics, token string) (*api, error) {
 	}
 	a := &api{Hub: h, metrics: m, mux: http.NewServeMux(), redactor: redactor, tcp: addr.Network() == "tcp"}
 	if t, ok := addr.(*net.TCPAddr); ok && !t.IP.IsLoopback() {
-		return nil, fmt.Errorf("management API on %s: it listens on loopback only", addr)
+		return nil, fmt.Errorf("management API on %s: give a loopback address, for instance 127.0.0.1:8787", addr)
 	}
 	if a.tcp {
 		if token == "" {

@@ -196,7 +196,7 @@ func TestServeRefusesOpenPorts(t *testing.T) {
 	if _, err := newAPI(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, newFake(), NewMetrics(), ""); err == nil || !strings.Contains(err.Error(), "needs a token") {
 		t.Errorf("without a token: %v", err)
 	}
-	if err := Serve(context.Background(), l, newFake(), NewMetrics(), "token"); err == nil || !strings.Contains(err.Error(), "loopback only") {
+	if err := Serve(context.Background(), l, newFake(), NewMetrics(), "token"); err == nil || !strings.Contains(err.Error(), "give a loopback address") {
 		t.Errorf("%v", err)
 	}
 }
@@ -308,11 +308,11 @@ func TestClientOfStrangers(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"hello", 200, "is no hub"},
-		{"[]", 200, "is no hub"},
-		{"hello", 500, "is no hub: HTTP status 500"},
+		{"hello", 200, "is not a hub"},
+		{"[]", 200, "is not a hub"},
+		{"hello", 500, "is not a hub; name the hub's socket with --socket: HTTP status 500"},
 		{`{"error":"x"}`, 500, "x"},
-		{`{}`, 302, "is no hub: HTTP status 302"},
+		{`{}`, 302, "is not a hub; name the hub's socket with --socket: HTTP status 302"},
 	} {
 		path := socket(t)
 		l := listen(t, path)

@@ -126,7 +126,7 @@ func (c *Client) Reload(ctx context.Context) ([]upstream.Status, error) {
 
 func serverPath(name, action string) (string, error) {
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
-		return "", fmt.Errorf("%q is not a server's name", name)
+		return "", fmt.Errorf("%q is not a server's name; browser-shell hub ctl servers lists them", name)
 	}
 	return "/v1/mcp/servers/" + url.PathEscape(name) + action, nil
 }
@@ -140,7 +140,7 @@ func (c *Client) getJSON(ctx context.Context, method, path string, out any) erro
 		return err
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("what answers on %s is no hub: %w", c.socket, err)
+		return fmt.Errorf("the program on %s is not a hub; name the hub's socket with --socket: %w", c.socket, err)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (c *Client) readFailure(status int, body []byte) error {
 		Error string `json:"error"`
 	}
 	if json.NewDecoder(bytes.NewReader(body)).Decode(&said) != nil || said.Error == "" {
-		return fmt.Errorf("what answers on %s is no hub: HTTP status %d", c.socket, status)
+		return fmt.Errorf("the program on %s is not a hub; name the hub's socket with --socket: HTTP status %d", c.socket, status)
 	}
 	return errors.New(said.Error)
 }

@@ -99,7 +99,7 @@ func removeStale(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s is there and is no socket; remove it or use another path", path)
+		return fmt.Errorf("%s exists and is not a socket; remove it or use another path", path)
 	}
 	c, err := net.DialTimeout("unix", path, 5*time.Second)
 	if err == nil {
@@ -107,7 +107,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("another hub answers on %s; stop it first", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("whether another hub answers on %s is not known: %w", path, err)
+		return fmt.Errorf("check whether another hub answers on %s: %w", path, err)
 	}
 	return os.Remove(path)
 }

@@ -58,7 +58,9 @@ func TestPath(t *testing.T) {
 	lost.times = quick()
 	cleanUp(t, lost)
 	lost.Start()
-	eventually(t, "it says where it looked", func() bool { return strings.Contains(lost.Status().LastError, `command "uvx" is in none of path`) })
+	eventually(t, "it says where it looked", func() bool {
+		return strings.Contains(lost.Status().LastError, `command "uvx" is in no directory of path`)
+	})
 	t.Setenv("PATH", "/usr/bin:/bin")
 	s := New(Config{Name: "found", Command: "uvx", Path: []string{t.TempDir(), dir}, Env: map[string]string{role: "env"}}, Options{})
 	s.times = quick()

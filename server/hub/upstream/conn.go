@@ -29,7 +29,7 @@ const (
 )
 
 // errStuck reports a program that doesn't read its stdin.
-var errStuck = errors.New("it does not read its stdin")
+var errStuck = errors.New("the program does not read its stdin")
 
 // notes lists the notifications that go-sdk's client handles.
 var notes = []string{

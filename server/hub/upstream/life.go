@@ -172,7 +172,7 @@ func (l *life) openSession(ctx context.Context, cancel func(), k link, f *fuse) 
 	case inTime:
 		return session, k.cause(err)
 	default:
-		return session, fmt.Errorf("it did not answer within %s", s.times.start)
+		return session, fmt.Errorf("the server did not answer within %s", s.times.start)
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 
 // errHuge reports an answer longer than maxLine. Its id comes at its end, if at all, so it can't be assigned to a
 // waiting call.
-var errHuge = fmt.Errorf("it sent a message of more than %d bytes", maxLine)
+var errHuge = fmt.Errorf("the server sent a message of more than %d bytes", maxLine)
 
 // scanner finds the messages in a program's stdout. It logs other lines, each of which would end go-sdk's session.
 type scanner struct {

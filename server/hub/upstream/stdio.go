@@ -98,7 +98,7 @@ func findProgram(c Config) (string, error) {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("command %q is in none of path %q; install it there, or add its directory to path", c.Command, c.Path)
+	return "", fmt.Errorf("command %q is in no directory of path %q; install it there, or add its directory to path", c.Command, c.Path)
 }
 
 // drain ends the connection when the program has ended and its last output was read. Other processes that hold its

@@ -251,7 +251,7 @@ func TestHugeAnswer(t *testing.T) {
 func TestFailing(t *testing.T) {
 	for _, tc := range []struct{ role, want string }{
 		{"exits", "the program ended: exit status 3"},
-		{"silent", "it did not answer within"},
+		{"silent", "the server did not answer within"},
 		{"closes", "closed its stdout"},
 	} {
 		t.Run(tc.role, func(t *testing.T) {
