@@ -88,21 +88,46 @@ func (e *dockerEngine) sweep(ctx context.Context, id, dir string) error {
 	return errors.Join(append(errs, sweepHost(id, dir))...)
 }
 
-// sweepContainers removes containers without a run: their directory was swept while Docker did not answer.
+// sweepContainers removes containers without a run: their directory was swept while Docker did not answer, or while it
+// was still creating them.
 func (e *dockerEngine) sweepContainers(ctx context.Context) error {
+	work := e.s.newEnding(ctx)
+	defer work.giveUp()
+	return work.runStep(func(ctx context.Context) error {
+		for {
+			creating, err := e.sweepOnce(ctx)
+			if err != nil || !creating {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+}
+
+// sweepOnce reports whether Docker is still creating such containers: it lists them, and can't remove them yet.
+func (e *dockerEngine) sweepOnce(ctx context.Context) (creating bool, err error) {
 	list, err := e.api.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: client.Filters{}.Add("label", labelOwner+"="+e.s.run.owner),
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, c := range list.Items {
-		if !isAlive(e.s.runner.CacheDir, c.Labels[labelRun]) {
-			_, rerr := e.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if isAlive(e.s.runner.CacheDir, c.Labels[labelRun]) {
+			continue
+		}
+		_, rerr := e.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if errdefs.IsNotFound(rerr) {
+			creating = true
+		} else {
 			err = errors.Join(err, rerr)
 		}
 	}
-	return err
+	return creating, err
 }
 
 func (e *dockerEngine) start(ctx context.Context, s *Sandbox) (io.ReadWriteCloser, error) {

@@ -442,6 +442,38 @@ func TestDockerCreatesLate(t *testing.T) {
 	}
 }
 
+// TestDockerSweepsLate guards that a container which Docker lists before it can be removed is removed all the same.
+func TestDockerSweepsLate(t *testing.T) {
+	useDocker(t)
+	e := dockerEngineUnderTest(t)
+	img := guestImage(t)
+	finish(t, e.start(img, settings("exit", "0"))) // loads it
+	owner, err := readOwner(filepath.Join(e.CacheDir, "runs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := dockerClient(t).ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{
+		Image: id.String(), Labels: map[string]string{labelRun: "20260101t000000-00000000", labelOwner: owner},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var early atomic.Bool
+	watchDocker(t, func(r *http.Request) {
+		if r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, left.ID) && early.CompareAndSwap(false, true) {
+			r.URL.Path += "0" // which Docker doesn't have
+		}
+	})
+	finish(t, e.start(img, settings("exit", "0")))
+	if !early.Load() {
+		t.Error("nobody removed it")
+	}
+}
+
 // TestDockerPortTaken guards that a port which is taken is said before the image is loaded, which takes minutes.
 func TestDockerPortTaken(t *testing.T) {
 	useDocker(t)
