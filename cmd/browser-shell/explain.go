@@ -25,7 +25,7 @@ func runExplain(ctx context.Context, args []string, std stdio) error {
 	flags.Func("resolve", "`host=addr[,addr]`, or host=NXDOMAIN, TIMEOUT, SERVFAIL or EMPTY; * is any host; a host that is not named does not exist", func(s string) error {
 		host, answer, ok := strings.Cut(s, "=")
 		if !ok {
-			return fmt.Errorf("no = in %q", s)
+			return errors.New("want HOST=ANSWER, such as example.com=NXDOMAIN")
 		}
 		return answers.Add(host, answer)
 	})

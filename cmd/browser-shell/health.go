@@ -75,7 +75,7 @@ func (i parts) check(ctx context.Context) (said string, err error) {
 		{"nginx's master", func(context.Context) error {
 			pid := readPID(i.nginxPID)
 			if pid == 0 {
-				return errors.New("no pid file")
+				return fmt.Errorf("no pid in %s", i.nginxPID)
 			}
 			return checkRuns(i.proc, "nginx", pid)
 		}},
@@ -229,7 +229,7 @@ func greetVNC(ctx context.Context, dial dialer) error {
 		return err
 	}
 	if string(version[:8]) != "RFB 003." {
-		return fmt.Errorf("%q is no VNC server's greeting", version)
+		return fmt.Errorf("%q is not a VNC server's greeting", version)
 	}
 	const none = 1
 	if _, err := io.WriteString(c, "RFB 003.008\n"); err != nil {
@@ -240,7 +240,7 @@ func greetVNC(ctx context.Context, dial dialer) error {
 		return err
 	}
 	if count[0] == 0 {
-		return fmt.Errorf("the VNC server lets nobody in: %s", readReason(c))
+		return fmt.Errorf("the VNC server refuses all viewers: %s", readReason(c))
 	}
 	types := make([]byte, count[0])
 	if _, err := io.ReadFull(c, types); err != nil {

@@ -128,11 +128,11 @@ func TestHealth(t *testing.T) {
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
 		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
-		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"no VNC server's greeting"}},
+		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"is not a VNC server's greeting"}},
 		{"a password", func(p *parts) { p.vnc = vnc(t, greeting, []byte{2}, nil, greeted) }, []string{"asks for a password"}},
-		{"refused", func(p *parts) { p.vnc = listener(t, refuse("\x00\x00\x00\x0dToo many\nauth")) }, []string{`desktop: the VNC server lets nobody in: "Too many\nauth"`}},
+		{"refused", func(p *parts) { p.vnc = listener(t, refuse("\x00\x00\x00\x0dToo many\nauth")) }, []string{`desktop: the VNC server refuses all viewers: "Too many\nauth"`}},
 		{"refused at length", func(p *parts) { p.vnc = listener(t, refuse("\xff\xff\xff\xff"+strings.Repeat("x", 1000))) }, []string{`"` + strings.Repeat("x", 200) + `"`}},
-		{"refused without a word", func(p *parts) { p.vnc = listener(t, refuse("")) }, []string{"lets nobody in: without a reason"}},
+		{"refused without a word", func(p *parts) { p.vnc = listener(t, refuse("")) }, []string{"refuses all viewers: without a reason"}},
 		{"shut out", func(p *parts) {
 			p.vnc = vnc(t, greeting, []byte{1}, []byte("\x00\x00\x00\x01\x00\x00\x00\x02no"), greeted)
 		}, []string{`the VNC server refuses: "no"`}},
@@ -143,7 +143,7 @@ func TestHealth(t *testing.T) {
 		{"workers without a master", func(p *parts) { p.proc = other("21 (nginx) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},
 		{"a stopped master", func(p *parts) { p.proc = other("20 (nginx) T 1 20 1") }, []string{"nginx's master: nginx can't work: its process is in state T"}},
 		{"a successor of the master's number", func(p *parts) { p.proc = other("20 (sh) S 1 20 1") }, []string{"nginx's master: nginx does not run"}},
-		{"no pid file", func(p *parts) { p.nginxPID = proc + "/none" }, []string{"nginx's master: no pid file"}},
+		{"no pid file", func(p *parts) { p.nginxPID = proc + "/none" }, []string{"nginx's master: no pid in " + proc + "/none"}},
 		{"two at once", func(p *parts) { p.browser, p.vnc = gone, gone }, []string{"browser: ", "; desktop: "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

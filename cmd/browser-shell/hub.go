@@ -375,7 +375,7 @@ func (all services) serve(ctx context.Context) error {
 			case stopped && errors.Is(err, context.DeadlineExceeded): // a client was cut off, which is not our failure
 				return nil
 			case !stopped && err == nil:
-				err = errors.New("it ended by itself")
+				err = errors.New("the service ended unexpectedly")
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)

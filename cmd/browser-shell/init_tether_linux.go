@@ -58,7 +58,7 @@ func (p plan) superviseTethered(ctx context.Context) error {
 	case code := <-ended:
 		return convertStatus(code)
 	case <-time.After(endingTime):
-		return errors.New("the programs did not end in time and are killed")
+		return fmt.Errorf("the programs did not end within %s and are killed", endingTime)
 	}
 }
 

@@ -181,7 +181,7 @@ func (f *buildFlags) parseTarget() (output.Target, error) {
 	}
 	for _, s := range f.tags {
 		if strings.Contains(s, "@") {
-			return t, fmt.Errorf("--tag %q: a digest can't be chosen, build prints it: give HOST/REPO:TAG", s)
+			return t, fmt.Errorf("--tag %q has a digest; give HOST/REPO:TAG, and build prints the digest", s)
 		}
 		tag, err := name.NewTag(s, insecure...)
 		if err != nil {

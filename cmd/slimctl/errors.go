@@ -45,7 +45,7 @@ const exitHelp = `Exit status:
   13   content isn't what its digest or integrity says
   130  interrupted`
 
-var errInterrupted = errors.New("interrupted; nothing half-written is left, and what was not finished yet is as it was")
+var errInterrupted = errors.New("interrupted; unfinished outputs are unchanged")
 
 func usageError(err error) error { return &slim.UsageError{Err: err} }
 
@@ -137,7 +137,7 @@ func platformHint(cmd *cobra.Command, e *image.PlatformError) string {
 	}
 	switch {
 	case cmd.Flags().Lookup("platform") == nil:
-		return fmt.Sprintf("it runs on a machine of its platform alone; build it for this one with `slimctl build --platform %s`", e.Want)
+		return fmt.Sprintf("the image runs only on a machine of its platform; build one for this machine with `slimctl build --platform %s`", e.Want)
 	case len(have) > 0:
 		return "for these alone, pass --platform " + strings.Join(have, ",")
 	}

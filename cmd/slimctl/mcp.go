@@ -83,7 +83,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		return usageError(fmt.Errorf("--idle-timeout %s: want 0 or more", f.idle))
 	}
 	if n := f.settings.Network; n != "" && n != sandbox.NetworkEgress && n != sandbox.NetworkNone {
-		return usageError(fmt.Errorf("--network %q: slimctl mcp reaches its tool with egress or none only", n))
+		return usageError(fmt.Errorf("--network %q: want egress or none", n))
 	}
 	if f.settings.Output == "" {
 		dir, err := findStateDir()

@@ -66,7 +66,7 @@ func (a *app) explain(r *slim.Resolved, what, format string) error {
 		Below    *slim.Below `json:"below,omitempty"`
 	}
 	if r.Profile.Keep == nil {
-		return usageError(fmt.Errorf("--explain: profile %s keeps the base's layers; slimctl why tells of a path", r.Profile.Name))
+		return usageError(fmt.Errorf("--explain: profile %s keeps the base's layers; run `slimctl why IMAGE PATH` for a path", r.Profile.Name))
 	}
 	accounts, err := r.Explain(what)
 	if err != nil {

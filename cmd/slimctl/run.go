@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -141,7 +139,7 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 		return usageError(err)
 	}
 	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
-		return usageError(fmt.Errorf("no program of a plain stand-in runs; standin-live:%s boots", line))
+		return usageError(fmt.Errorf("standin:%s has no program to run; use standin-live:%s", line, line))
 	}
 	access, err := a.access(f.registry, f.progress)
 	if err != nil {
@@ -347,7 +345,7 @@ func parseBytes(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/unit {
-		return 0, fmt.Errorf("want a number of bytes, with %s when it counts more of them", strings.Join(slices.Sorted(maps.Keys(units)), ", "))
+		return 0, errors.New("want a whole number, such as 512m; units are b, k, m and g")
 	}
 	return n * unit, nil
 }

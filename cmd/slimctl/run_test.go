@@ -150,7 +150,7 @@ func TestRunInterrupted(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(artifacts), os.WriteFile(artifacts, nil, 0o600), p.Process.Signal(syscall.SIGINT)); err != nil {
 			t.Fatal(err)
 		}
-		if code := p.end(t); code != exitInterrupted || !strings.Contains(p.stderr.String(), "slimctl: error: ") || strings.Contains(p.stderr.String(), "nothing half-written") {
+		if code := p.end(t); code != exitInterrupted || !strings.Contains(p.stderr.String(), "slimctl: error: ") || strings.Contains(p.stderr.String(), "unfinished outputs") {
 			t.Errorf("exit code %d: %s", code, p.stderr.String())
 		}
 	})

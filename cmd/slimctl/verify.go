@@ -91,15 +91,15 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 func (f *verifyFlags) checkCombination() error {
 	switch {
 	case f.rules && f.format != verify.Text && f.format != verify.JSON:
-		return fmt.Errorf("--rules are printed as text or json, not %s", f.format)
+		return fmt.Errorf("--rules with --format %s: pass --format text or json", f.format)
 	case f.surface && (f.Base != "" || f.Lock != "" || f.same != slim.SameDigest):
 		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
 	case f.reach && !f.run:
-		return errors.New("--reach is for --run")
+		return errors.New("--reach needs --run")
 	case f.reach && f.runtime == sandbox.Docker:
 		return errors.New("--reach observes a container of runc, not of Docker: pass --runtime runc")
 	case f.artifacts != "" && !f.run:
-		return errors.New("--artifacts is for what --run leaves")
+		return errors.New("--artifacts needs --run")
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func tellStories(ctx context.Context, o slim.InspectOptions, p *profile.Profile,
 		known = known || len(s.Steps) > 0 || len(s.Unread) > 0
 	}
 	if !known {
-		return nil, fmt.Errorf("%s: no layer of %s names it: %w", out[0].Path, o.Image, image.ErrNotFound)
+		return nil, fmt.Errorf("%s is in no layer of %s: %w", out[0].Path, o.Image, image.ErrNotFound)
 	}
 	return out, nil
 }
