@@ -125,7 +125,7 @@ expect:
 				found[f.Rule] += f.Message + "\n"
 			}
 		}
-		if code != exitGate || !strings.Contains(found["run-listeners"], "*:4444 is listened on, by") {
+		if code != exitGate || !strings.Contains(found["run-listeners"], "*:4444 has a listener, ") {
 			t.Errorf("exit code %d: %v, want run-listeners", code, found)
 		}
 		if !strings.Contains(found["run-tool"], `browser-shell can't do an agent's work: ["open" "http://example.com/"] has exit code`) || !strings.Contains(found["run-tool"], says) {

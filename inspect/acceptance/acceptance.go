@@ -150,7 +150,7 @@ func (t *trial) addFinding(rule, subject, format string, args ...any) {
 	case same > maxFindings:
 		return
 	case same == maxFindings:
-		f.Subject, f.Message = "", "there is more of this; it is not told"
+		f.Subject, f.Message = "", "further findings of this rule are left out"
 	}
 	t.findings = append(t.findings, f)
 }

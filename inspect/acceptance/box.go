@@ -88,9 +88,9 @@ func (b *box) end(ctx context.Context, how string) {
 	case err != nil:
 		b.addFinding("run-stop", how, "what the container left behind can't be removed: %s", quote(err.Error()))
 	case status.TimedOut:
-		b.addFinding("run-stop", how, "the container ran into the time that was set for it")
+		b.addFinding("run-stop", how, "the container did not end before its timeout")
 	case status.ExitCode != 0:
-		b.addFinding("run-stop", how, "told to end, the container ended with exit status %d", status.ExitCode)
+		b.addFinding("run-stop", how, "after the stop signal the container ended with exit status %d", status.ExitCode)
 	}
 }
 

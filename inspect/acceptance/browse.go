@@ -170,7 +170,7 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 	}
 	step("open", "http://"+b.site.host+"/")
 	if seen := step("snapshot", "-i"); seen.done && !strings.Contains(seen.stdout, "Send "+b.site.mark) {
-		return fmt.Errorf("its snapshot of a page with the button %q lacks it: %s", "Send "+b.site.mark, quote(seen.stdout))
+		return fmt.Errorf("the snapshot lacks the page's button %q: %s", "Send "+b.site.mark, quote(seen.stdout))
 	}
 	filled := step("fill", "#text", text).done
 	step("click", "#send")
@@ -186,11 +186,11 @@ func (b *box) visit(ctx context.Context, session *mcp.ClientSession, tool string
 	select {
 	case got := <-b.site.told:
 		if filled && got != text {
-			return fmt.Errorf("it typed %q, and the page has %s", text, quote(got))
+			return fmt.Errorf("fill typed %q, and the page received %s", text, quote(got))
 		}
 	default:
 		if waited {
-			return errors.New("it clicked, and the page was not clicked")
+			return errors.New("click succeeded, and the page received no click")
 		}
 	}
 	if shot.done && shot.image == nil {
@@ -212,9 +212,9 @@ func (b *box) distrust(ctx context.Context, session *mcp.ClientSession, tool str
 	case err != nil:
 		return fmt.Errorf("open %s: %s", address, quote(err.Error()))
 	case a.code == 0:
-		return fmt.Errorf("it opened %s, whose certificate nobody vouches for", address)
+		return fmt.Errorf("open %s succeeded, although its certificate is self-signed", address)
 	case !strings.Contains(a.stderr, "site.tls"): // docs/mcp.md
-		return fmt.Errorf("open %s has exit code %d, and not since its certificate is refused: %s", address, a.code, quote(a.stderr))
+		return fmt.Errorf("open %s has exit code %d for another reason than its self-signed certificate: %s", address, a.code, quote(a.stderr))
 	}
 	return nil
 }
@@ -226,14 +226,14 @@ const maxPixels = 16 << 20
 func checkPicture(data []byte) error {
 	config, err := png.DecodeConfig(bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("its screenshot is no PNG: %w", err)
+		return fmt.Errorf("the screenshot is not a PNG: %w", err)
 	}
 	if config.Width*config.Height > maxPixels {
-		return fmt.Errorf("its screenshot has %d x %d pixels", config.Width, config.Height)
+		return fmt.Errorf("the screenshot has %d x %d pixels, more than %d in all", config.Width, config.Height, maxPixels)
 	}
 	picture, err := png.Decode(bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("its screenshot is no PNG: %w", err)
+		return fmt.Errorf("the screenshot is not a PNG: %w", err)
 	}
 	r := picture.Bounds()
 	for y := r.Min.Y; y < r.Max.Y; y++ {
@@ -243,5 +243,5 @@ func checkPicture(data []byte) error {
 			}
 		}
 	}
-	return errors.New("its screenshot of a page with text is blank")
+	return errors.New("the screenshot of a page with text is blank")
 }

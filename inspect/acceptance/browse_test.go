@@ -88,31 +88,31 @@ func TestBrowse(t *testing.T) {
 			if strings.HasPrefix(argv[len(argv)-1], "https:") {
 				*a = answer{}
 			}
-		}, "it opened https://example.com/, whose certificate nobody vouches for"},
+		}, "open https://example.com/ succeeded, although its certificate is self-signed"},
 		"no NSS": {func(_ *site, argv []string, a *answer) {
 			if strings.HasPrefix(argv[len(argv)-1], "https:") {
 				*a = answer{code: 69, stderr: "Chromium has ended or hangs"}
 			}
-		}, "exit code 69, and not since its certificate is refused"},
+		}, "exit code 69 for another reason than its self-signed certificate"},
 		"another page": {func(_ *site, argv []string, a *answer) {
 			a.stdout = strings.ReplaceAll(a.stdout, "page", "stage")
-		}, "its snapshot of a page"},
+		}, "the snapshot lacks the page's button"},
 		"no click": {func(s *site, argv []string, _ *answer) {
 			if argv[0] == "click" {
 				<-s.told
 			}
-		}, "the page was not clicked"},
+		}, "the page received no click"},
 		"another text": {func(s *site, argv []string, _ *answer) {
 			if argv[0] == "click" {
 				<-s.told
 				s.told <- "another"
 			}
-		}, `and the page has "another"`},
+		}, `and the page received "another"`},
 		"a blank picture":  {func(_ *site, _ []string, a *answer) { a.image = picture(t, 40, 30, color.White) }, "is blank"},
-		"no picture":       {func(_ *site, _ []string, a *answer) { a.image = []byte("\x89PNG\r\n") }, "is no PNG"},
-		"half a picture":   {func(_ *site, _ []string, a *answer) { a.image = shot[:len(shot)-20] }, "is no PNG"},
+		"no picture":       {func(_ *site, _ []string, a *answer) { a.image = []byte("\x89PNG\r\n") }, "is not a PNG"},
+		"half a picture":   {func(_ *site, _ []string, a *answer) { a.image = shot[:len(shot)-20] }, "is not a PNG"},
 		"a picture bomb":   {func(_ *site, _ []string, a *answer) { a.image = picture(t, 20_000, 1000, color.Black) }, "20000 x 1000 pixels"},
-		"an empty picture": {func(_ *site, _ []string, a *answer) { a.image = []byte{} }, "is no PNG"},
+		"an empty picture": {func(_ *site, _ []string, a *answer) { a.image = []byte{} }, "is not a PNG"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

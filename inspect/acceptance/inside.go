@@ -26,7 +26,7 @@ import (
 const settle = 20 * time.Second
 
 // errElsewhere reports an engine on another machine, or in a virtual one: its processes are invisible here.
-var errElsewhere = errors.New("the container's processes can't be seen from this machine: take an engine that runs on it, on Linux")
+var errElsewhere = errors.New("the container's processes can't be seen from this machine: use an engine that runs on this machine, on Linux")
 
 // inside checks programs, processes and sockets. when is the prefix of each message.
 func (b *box) inside(ctx context.Context, when string) error {
@@ -56,7 +56,7 @@ func (b *box) inside(ctx context.Context, when string) error {
 		return err
 	}
 	if err != nil {
-		b.addFinding("run-programs", "", "%swhat runs can't be seen: %s", when, quote(err.Error()))
+		b.addFinding("run-programs", "", "%sthe processes can't be listed: %s", when, quote(err.Error()))
 	}
 	for _, w := range s.wrong {
 		b.addFinding(w.rule, w.subject, "%s%s", when, w.message)
@@ -140,7 +140,7 @@ func (b *box) supervised(ctx context.Context) (map[string]supervised, error) {
 		out[f[0]] = p
 	}
 	if len(out) == 0 || r.Truncated {
-		return nil, fmt.Errorf("supervisorctl tells of no program, or of too many: %.500s%.500s", r.Stdout, r.Stderr)
+		return nil, fmt.Errorf("supervisorctl lists no program, or too many: %.500s%.500s", r.Stdout, r.Stderr)
 	}
 	return out, nil
 }
@@ -207,11 +207,11 @@ func (b *box) lookAtSockets(s *state, sockets []sandbox.Socket, processes []sand
 			continue
 		}
 		seen[a] = true
-		by := "a process that can't be told"
+		by := "an unknown process"
 		if i := slices.IndexFunc(processes, func(p sandbox.Process) bool { return p.PID == l.PID }); i >= 0 {
 			by = quote(strings.Join(processes[i].Args, " "))
 		}
-		s.add("run-listeners", a, "%s is listened on, by %s; profile %s doesn't name it", a, by, b.Expect.Profile)
+		s.add("run-listeners", a, "%s has a listener, %s; profile %s doesn't name it", a, by, b.Expect.Profile)
 	}
 }
 

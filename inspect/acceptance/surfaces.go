@@ -39,7 +39,7 @@ func listed(ctx context.Context, session *mcp.ClientSession) ([]string, error) {
 			return nil, err
 		}
 		if names = append(names, t.Name); len(names) > maxTools {
-			return nil, fmt.Errorf("there are more than %d tools", maxTools)
+			return nil, fmt.Errorf("/mcp lists more than %d tools", maxTools)
 		}
 	}
 	slices.Sort(names)
@@ -215,7 +215,7 @@ func (b *box) desktop(ctx context.Context) {
 	}
 	a, err := b.sendRaw(ctx, "POST", request("POST", "/tickets?ticket="+ticket, "sandbox", "Content-Length: 0"))
 	if err != nil || a.status != http.StatusUnauthorized && a.status != http.StatusForbidden {
-		b.addFinding("run-tickets", "/tickets", "a ticket buys a ticket: %d %v", a.status, err)
+		b.addFinding("run-tickets", "/tickets", "a ticket alone gets a new ticket: %d %v", a.status, err)
 	}
 }
 
@@ -238,7 +238,7 @@ func (b *box) ticket(ctx context.Context) (string, error) {
 		return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' || r == '_'
 	}
 	if got.Ticket == "" || len(got.Ticket) > 256 || strings.ContainsFunc(got.Ticket, func(r rune) bool { return !plain(r) }) {
-		return "", errors.New("what it gives is no ticket")
+		return "", errors.New("the answer's ticket is not 1 to 256 letters, digits, - and _")
 	}
 	return got.Ticket, nil
 }
@@ -260,7 +260,7 @@ func (b *box) screen(ctx context.Context, at, ticket string) error {
 		return err
 	}
 	if !strings.HasPrefix(string(message), "RFB ") {
-		return fmt.Errorf("no VNC server greets: %s", quote(string(message)))
+		return fmt.Errorf("the first message is not a VNC server's greeting: %s", quote(string(message)))
 	}
 	return nil
 }

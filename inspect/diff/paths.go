@@ -26,7 +26,7 @@ func newFilter(paths []string) (filter, error) {
 			return nil, fmt.Errorf("a path to compare is empty; / is everything")
 		}
 		if !doublestar.ValidatePattern(p) {
-			return nil, fmt.Errorf("path %q is no glob: put a backslash before a bracket or brace that is part of a name", p)
+			return nil, fmt.Errorf("path %q is not a glob: put a backslash before a bracket or brace that is part of a name", p)
 		}
 		f[i] = image.Clean(p)
 	}

@@ -109,7 +109,7 @@ func Read(ctx context.Context, img *tree.Image, programs []string) (*Report, err
 	}
 	for _, p := range lookalikes {
 		if bytes.Contains(content[p], []byte("mcpServers")) {
-			r.addNote(p, 0, "it names MCP servers, but no hub is known to read it")
+			r.addNote(p, 0, "the file names MCP servers, but no hub is known to read it")
 		}
 	}
 	r.addBuiltIn(programs)
@@ -171,15 +171,15 @@ func (r *reader) readContents(ctx context.Context, paths []string) (map[string][
 		e, ok := r.img.Stat(p)
 		if !ok {
 			if _, there := r.img.Lookup(p); there {
-				r.addNote(p, 0, "it leads nowhere")
+				r.addNote(p, 0, "the link leads nowhere")
 			}
 			continue
 		}
 		switch {
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
-			r.addNote(p, 0, "it is a %s, no file", e.Type)
+			r.addNote(p, 0, "a %s, not a file", e.Type)
 		case e.Size > maxFile:
-			r.addNote(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+			r.addNote(p, 0, "the file has %d bytes; more than %d are not read", e.Size, maxFile)
 		default:
 			readable = append(readable, p)
 		}
@@ -210,13 +210,13 @@ func (r *reader) readPolicy(content map[string][]byte) {
 func (r *reader) readServers(p string, data []byte) []Server {
 	root, err := parseJSON(data)
 	if err != nil {
-		r.addNote(p, 0, "it is no JSON object, so no server in it is seen: %v", err)
+		r.addNote(p, 0, "not a JSON object, so no server in it is seen: %v", err)
 		return nil
 	}
 	r.noteDuplicates(p, data, root)
 	entries, ok := lastMember(root, "mcpServers")
 	if !ok {
-		r.addNote(p, 0, "it has no mcpServers")
+		r.addNote(p, 0, "the file has no mcpServers")
 		return nil
 	}
 	if entries.Members == nil {
@@ -232,7 +232,7 @@ func (r *reader) readServers(p string, data []byte) []Server {
 	prefixed := naming == "server__tool" || naming == "" && len(members) > 1
 	var out []Server
 	if len(members) > maxServers {
-		r.addNote(p, r.lineOf(data, members[maxServers].Node.At), "it has %d servers; more than %d are not read", len(members), maxServers)
+		r.addNote(p, r.lineOf(data, members[maxServers].Node.At), "the file has %d servers; more than %d are not read", len(members), maxServers)
 		members = members[:maxServers]
 	}
 	for _, m := range members {
@@ -282,7 +282,7 @@ func (r *reader) readServer(p string, data []byte, m strictjson.Member) Server {
 	case s.Type != "stdio" && s.Type != "sse" && s.Type != "streamable-http":
 		r.addNote(p, s.Place.Line, "server %q: type %q is not known", s.Name, s.Type)
 	case (s.Command == "") == (s.URL == ""):
-		r.addNote(p, s.Place.Line, "server %q: it needs a command or a URL, and not both", s.Name)
+		r.addNote(p, s.Place.Line, "server %q: want a command or a URL, not both", s.Name)
 	}
 	return s
 }
@@ -335,7 +335,7 @@ func parseJSON(data []byte) (strictjson.Node, error) {
 	return root, err
 }
 
-var errNoObject = errors.New("it is no object")
+var errNoObject = errors.New("not an object")
 
 // lastMember returns the last member of that name: of two with one name the last counts.
 func lastMember(o strictjson.Node, name string) (m strictjson.Member, ok bool) {

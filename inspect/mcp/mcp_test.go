@@ -185,25 +185,25 @@ func TestServers(t *testing.T) {
 		"a prefix":           {`{"mcpServers": {"x": {"url": "http://localhost:8091/mcp", "prefix": "p"}}}`, "python-server", []string{"x streamable-http [p_browser_get_info 11]"}, nil},
 		"not this machine's": {`{"mcpServers": {"x": {"url": "http://10.0.0.1:8091/mcp"}, "y": {"url": "http://127.0.0.1:18091/mcp"}}}`, "mcp-hub", []string{"x streamable-http [] +", "y streamable-http [] +"}, nil},
 		"transport":          {`{"mcpServers": {"x": {"transport": "sse", "url": "http://x"}}}`, "browser-shell", []string{"x sse [] +"}, nil},
-		"both":               {`{"mcpServers": {"x": {"command": "c", "url": "u"}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": it needs a command or a URL"}},
-		"neither":            {`{"mcpServers": {"x": {}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": it needs a command or a URL"}},
+		"both":               {`{"mcpServers": {"x": {"command": "c", "url": "u"}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": want a command or a URL"}},
+		"neither":            {`{"mcpServers": {"x": {}}}`, "", []string{"x streamable-http [] +"}, []string{":1: server \"x\": want a command or a URL"}},
 		"a strange type":     {`{"mcpServers": {"x": {"type": "exec", "command": "c"}}}`, "", []string{"x exec [] +"}, []string{":1: server \"x\": type \"exec\" is not known"}},
 		"twice": {
 			"{\"mcpServers\": {},\n\"mcpServers\": {\"x\": {\"url\": \"a\"},\n\"x\": {\"url\": \"b\",\n\"url\": \"c\"}}}", "",
 			[]string{"x streamable-http [] +", "x streamable-http [] +"},
 			[]string{":2: key \"mcpServers\" is there twice", ":3: key \"x\" is there twice", ":4: key \"url\" is there twice"},
 		},
-		"another case is another key": {`{"MCPSERVERS": {"x": {"url": "u"}}, "mcpServers": {"y": {"URL": "u"}}}`, "", []string{"y streamable-http [] +"}, []string{":1: server \"y\": it needs"}},
+		"another case is another key": {`{"MCPSERVERS": {"x": {"url": "u"}}, "mcpServers": {"y": {"URL": "u"}}}`, "", []string{"y streamable-http [] +"}, []string{":1: server \"y\": want a command"}},
 		"wrong types": {
 			`{"mcpServers": {"x": {"command": ["a"], "args": "b"}, "y": 1, "z": null}}`, "",
 			[]string{"x streamable-http [] +", "y  [] +", "z  [] +"},
-			[]string{":1: command: json", ":1: args: json", ":1: server \"x\": it needs", ":1: server \"y\": it is no object", ":1: server \"z\": it is no object"},
+			[]string{":1: command: json", ":1: args: json", ":1: server \"x\": want a command", ":1: server \"y\": not an object", ":1: server \"z\": not an object"},
 		},
-		"no JSON":            {`{"mcpServers": {"x": {"url": ${URL}}}}`, "", nil, []string{": it is no JSON object"}},
-		"something after it": {`{"mcpServers": {}} {"mcpServers": {"x": {}}}`, "", nil, []string{": it is no JSON object"}},
-		"a list":             {`[]`, "", nil, []string{": it is no JSON object"}},
-		"nothing":            {``, "", nil, []string{": it is no JSON object"}},
-		"no servers":         {`{}`, "", nil, []string{": it has no mcpServers"}},
+		"no JSON":            {`{"mcpServers": {"x": {"url": ${URL}}}}`, "", nil, []string{": not a JSON object"}},
+		"something after it": {`{"mcpServers": {}} {"mcpServers": {"x": {}}}`, "", nil, []string{": not a JSON object"}},
+		"a list":             {`[]`, "", nil, []string{": not a JSON object"}},
+		"nothing":            {``, "", nil, []string{": not a JSON object"}},
+		"no servers":         {`{}`, "", nil, []string{": the file has no mcpServers"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := read(t, files(t, hub, tt.json), strings.Fields(tt.programs)...)
@@ -258,8 +258,8 @@ func TestOtherFiles(t *testing.T) {
 	}
 	slices.Sort(notes)
 	want := []string{
-		"/etc/agent-browser/mcp-large.json: it has 1048577 bytes; more than 1048576 are not read", "/etc/mcp.json: it leads nowhere",
-		"/opt/gem/mcp-hub.json.template: it is a dir, no file", "/opt/gem/mcp.json: it names MCP servers, but no hub is known to read it",
+		"/etc/agent-browser/mcp-large.json: the file has 1048577 bytes; more than 1048576 are not read", "/etc/mcp.json: the link leads nowhere",
+		"/opt/gem/mcp-hub.json.template: a dir, not a file", "/opt/gem/mcp.json: the file names MCP servers, but no hub is known to read it",
 	}
 	if diff := cmp.Diff(want, notes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -297,7 +297,7 @@ func TestManyServers(t *testing.T) {
 		fmt.Fprintf(&keys, "\"type\": 1,\n")
 	}
 	for name, tt := range map[string]struct{ text, note string }{
-		"servers": {`{"mcpServers": {` + servers.String() + `"last": {}}}`, "it has 20001 servers"},
+		"servers": {`{"mcpServers": {` + servers.String() + `"last": {}}}`, "the file has 20001 servers"},
 		"keys":    {`{"mcpServers": {"a": {` + keys.String() + `"last": 1}}}`, "are left out"},
 	} {
 		r := read(t, files(t, hub, tt.text))

@@ -67,7 +67,7 @@ func (b *builder) listen(st *conf.Statement) []Listen {
 	case host == "" || strings.Contains(host, "$") && !b.isPlaceholder(host):
 		b.Note(st, "no host in %q: nginx would not start", conf.Cut(l.Value))
 	case to-from >= maxPorts:
-		b.Note(st, "it listens on %d ports; only the first %d are listed", to-from+1, maxPorts)
+		b.Note(st, "the range has %d ports; only the first %d are listed", to-from+1, maxPorts)
 		to = from + maxPorts - 1
 	}
 	var out []Listen

@@ -92,7 +92,7 @@ const maxPattern = 2000
 // compile compiles a regular expression of PCRE as one of Go's. An expression that Go doesn't support is an error.
 func compile(expr string, caseless bool) (*regexp.Regexp, error) {
 	if len(expr) > maxPattern {
-		return nil, errors.New("it is too long")
+		return nil, errors.New("too long")
 	}
 	if caseless {
 		expr = "(?i)" + expr

@@ -52,7 +52,7 @@ func (b *builder) passTo(st *conf.Statement, captures []string) Target {
 	add := func(addresses ...string) {
 		for _, a := range addresses {
 			if len(t.Addresses) == maxValues {
-				b.Note(st, "it leads to more than %d addresses: only these are listed", maxValues)
+				b.Note(st, "the target has more than %d addresses; only these are listed", maxValues)
 				return
 			}
 			if !slices.Contains(t.Addresses, a) {

@@ -254,10 +254,10 @@ func (r *reader) readFiles(ctx context.Context, f *found) error {
 		switch {
 		case !ok || e.Digest == (tree.Digest{}):
 			if _, there := r.img.Lookup(r.canonical(p)); there {
-				r.addNote(p, 0, "it is no file that can be read")
+				r.addNote(p, 0, "not a readable file")
 			}
 		case e.Size > tree.MaxRead:
-			r.addNote(p, 0, fmt.Sprintf("it has %d bytes, more than the %d that are read of a file", e.Size, tree.MaxRead))
+			r.addNote(p, 0, fmt.Sprintf("the file has %d bytes; at most %d are read", e.Size, tree.MaxRead))
 		case total+e.Size > maxDatabases, len(want) == maxFiles:
 			r.addNote(p, 0, "not read: the image's package databases are larger than any real one")
 		default:

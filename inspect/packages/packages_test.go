@@ -280,10 +280,10 @@ func TestStrangeFiles(t *testing.T) {
 		"pip a 1 in /x: 0 bytes, 1 files @ /x/a.dist-info/METADATA",
 	}, table(db))
 	check(t, "notes", []string{
-		"/var/lib/dpkg/status: it is no file that can be read",
-		"/var/lib/dpkg/diversions: it is no file that can be read",
-		"/usr/dpkg/status.d/x: it is no file that can be read",
-		"/x/node_modules/big/package.json: it has 16777217 bytes, more than the 16777216 that are read of a file",
+		"/var/lib/dpkg/status: not a readable file",
+		"/var/lib/dpkg/diversions: not a readable file",
+		"/usr/dpkg/status.d/x: not a readable file",
+		"/x/node_modules/big/package.json: the file has 16777217 bytes; at most 16777216 are read",
 	}, notes(db))
 }
 

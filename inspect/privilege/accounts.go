@@ -45,7 +45,7 @@ func (r *reader) records(file string, fields int) []record {
 		rec := record{line, strings.SplitN(l, ":", fields)}
 		name := rec.fields[0]
 		if n := strings.Count(l, ":") + 1; n != fields {
-			r.addNote(file, line, fmt.Sprintf("it has %d fields, not %d", n, fields)) // it counts nevertheless
+			r.addNote(file, line, fmt.Sprintf("the line has %d fields, not %d", n, fields)) // it counts nevertheless
 		}
 		if name == "" || name[0] == '+' || name[0] == '-' {
 			r.addNote(file, line, "not the name of an account: a lookup elsewhere, or nothing")

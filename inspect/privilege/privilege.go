@@ -123,7 +123,7 @@ func (r *reader) readFiles(paths ...string) error {
 		case !ok:
 			r.addNote(p, 0, "a symlink that leads nowhere")
 		case e.Digest == (tree.Digest{}):
-			r.addNote(p, 0, fmt.Sprintf("not read: it is a %s", e.Type))
+			r.addNote(p, 0, fmt.Sprintf("not read: a %s, not a file", e.Type))
 		case r.left < e.Size:
 			r.addNote(p, 0, fmt.Sprintf("not read: with %d bytes it is larger than any real one", e.Size))
 		default:
@@ -136,7 +136,7 @@ func (r *reader) readFiles(paths ...string) error {
 	}
 	if r.rounds++; r.rounds > maxRounds {
 		for _, p := range want {
-			r.addNote(p, 0, "not read: it is included by a file that is included, too many times over")
+			r.addNote(p, 0, fmt.Sprintf("not read: files include each other more than %d deep", maxRounds))
 		}
 		return nil
 	}

@@ -95,8 +95,8 @@ func TestAccounts(t *testing.T) {
 	}
 	notes := []string{
 		"/etc/shadow:4: nobody has no effect: line 3 has the same name",
-		"/etc/passwd:4: it has 4 fields, not 7",
-		"/etc/passwd:7: it has 8 fields, not 7",
+		"/etc/passwd:4: the line has 4 fields, not 7",
+		"/etc/passwd:7: the line has 8 fields, not 7",
 		"/etc/passwd:8: root has no effect: line 1 has the same name",
 		"/etc/passwd:12: not the name of an account: a lookup elsewhere, or nothing",
 		"/etc/passwd:13: not the name of an account: a lookup elsewhere, or nothing",
@@ -105,7 +105,7 @@ func TestAccounts(t *testing.T) {
 		`/etc/passwd:10: word has no effect: its id is "many"`,
 		`/etc/passwd:11: minus has no effect: its id is "-1"`,
 		`/etc/passwd:14: big has no effect: its id is "4294967296"`,
-		"/etc/group:7: it has 2 fields, not 4",
+		"/etc/group:7: the line has 2 fields, not 4",
 		`/etc/group:6: bad has no effect: its id is "x"`,
 		`/etc/group:7: short has no effect: its id is ""`,
 	}
@@ -175,8 +175,8 @@ func TestSudo(t *testing.T) {
 		"/etc/sudoers:13: /etc/missing is included and not there",
 		"/etc/sudoers.d/gems: sudo ignores it: others may write it (mode 0440, owner 1000:0)",
 		"/etc/sudoers.d/open: sudo ignores it: others may write it (mode 0666, owner 0:0)",
-		"/etc/sudoers:15: it includes a file by the host's name: /etc/sudoers.d/%h",
-		"/etc/sudoers:16: it includes /etc/sudoers again",
+		"/etc/sudoers:15: the included file depends on the host's name: /etc/sudoers.d/%h",
+		"/etc/sudoers:16: the file includes /etc/sudoers again",
 		`/etc/sudoers:17: sudo makes nothing of it: "this is nothing"`,
 	}
 	if diff := cmp.Diff(notes, texts(r.Notes)); diff != "" {

@@ -72,7 +72,7 @@ func (r *reader) sudoers(file string, done map[string]bool) error {
 func (r *reader) include(file string, line int, directive, arg string, done map[string]bool) error {
 	arg = strings.ReplaceAll(strings.Trim(arg, `"`), `\ `, " ")
 	if strings.Contains(arg, "%h") {
-		r.addNote(file, line, "it includes a file by the host's name: "+arg)
+		r.addNote(file, line, "the included file depends on the host's name: "+arg)
 		return nil
 	}
 	if !strings.HasPrefix(arg, "/") {
@@ -92,7 +92,7 @@ func (r *reader) include(file string, line int, directive, arg string, done map[
 	for _, p := range files {
 		switch _, ok := r.files[p]; {
 		case done[p]:
-			r.addNote(file, line, "it includes "+p+" again")
+			r.addNote(file, line, "the file includes "+p+" again")
 		case len(done) >= maxIncludes:
 			r.addNote(file, line, "not read: more files are included than any real image has")
 			return nil

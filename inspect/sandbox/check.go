@@ -89,7 +89,7 @@ func (s Settings) parse() (*plan, error) {
 	case ok && filepath.IsAbs(file):
 		p.netns = file
 	case ok:
-		bad("network %q: the path of a network namespace is absolute", s.Network)
+		bad("network %q: want an absolute path after path:", s.Network)
 	case s.Network != "" && !networkName.MatchString(s.Network):
 		bad("network %q: want egress, none, path:FILE or the name of a Docker network", s.Network)
 	case s.Network == "host":
@@ -156,7 +156,7 @@ func (s Settings) parse() (*plan, error) {
 		if err != nil {
 			bad("work: %w", err)
 		} else if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			bad("work %s is no directory", s.Work)
+			bad("work %s is not a directory", s.Work)
 		}
 		p.Work = dir
 	}

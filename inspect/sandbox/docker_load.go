@@ -104,7 +104,7 @@ func (b *boundedImage) count(blob io.Reader) error {
 		case b.entries < 0:
 			return fmt.Errorf("the image has more than %d files and directories", maxLoadedEntries)
 		case b.bytes < 0 || inflated.N <= 0:
-			return fmt.Errorf("the files of the image have more than %d bytes, and Docker would write them to its disk", int64(maxLoadedBytes))
+			return fmt.Errorf("the image's files have more than %d bytes, and Docker would write all of them to disk", int64(maxLoadedBytes))
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:

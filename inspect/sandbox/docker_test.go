@@ -317,7 +317,7 @@ func TestDockerKeepsImage(t *testing.T) {
 func TestDockerLoadEnds(t *testing.T) {
 	useDocker(t)
 	e := dockerEngineUnderTest(t)
-	if sb, err := e.Start(t.Context(), guestImage(t, sparseLayer(t, maxLoadedBytes)), settings("exit", "0")); err == nil || !strings.Contains(err.Error(), "Docker would write them") {
+	if sb, err := e.Start(t.Context(), guestImage(t, sparseLayer(t, maxLoadedBytes)), settings("exit", "0")); err == nil || !strings.Contains(err.Error(), "Docker would write all of them") {
 		t.Errorf("%v", err)
 		if err == nil {
 			finish(t, sb)

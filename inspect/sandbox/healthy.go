@@ -96,7 +96,7 @@ func (s *Sandbox) findFailing() string {
 func endOf(text []byte) string {
 	const most = 400
 	lines := strings.FieldsFunc(string(text[max(0, len(text)-most):]), func(r rune) bool { return r == '\n' || r == '\r' })
-	return cmp.Or(strings.TrimSpace(rawname.Line(strings.Join(lines, "; "))), "it printed nothing")
+	return cmp.Or(strings.TrimSpace(rawname.Line(strings.Join(lines, "; "))), "no output")
 }
 
 // The last maxProgramLog bytes of each program's log are kept.

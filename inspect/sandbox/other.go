@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-var errNotLinux = errors.New("this needs Linux")
+var errNotLinux = errors.New("sockets of a container can be listed on Linux only")
 
 func (r Runner) runc(context.Context, *Sandbox) (engine, error) {
 	return nil, errors.New("runc runs images on Linux only: start Docker")

@@ -101,7 +101,7 @@ func (c *collector) collectBelow(src *os.Root, name string) error {
 func (c *collector) collectDir(src *os.Root, name string) error {
 	d, err := src.Open(name)
 	if err != nil {
-		c.skip(name, "it can't be read")
+		c.skip(name, "can't be read")
 		return nil
 	}
 	entries, err := d.ReadDir(maxOutputFiles + 1)
@@ -164,7 +164,7 @@ func (c *collector) collectArchive(r io.Reader) error {
 		}
 		info := h.FileInfo()
 		if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir { // FileInfo treats a hard link as a file
-			c.skip(name, "it is no regular file: "+strings.TrimSpace(info.Mode().Type().String()+" link"))
+			c.skip(name, "not a regular file: "+strings.TrimSpace(info.Mode().Type().String()+" link"))
 			continue
 		}
 		if !c.admits(name, info) {
@@ -185,15 +185,15 @@ func (c *collector) collectArchive(r io.Reader) error {
 func (c *collector) admits(name string, info fs.FileInfo) bool {
 	switch {
 	case !utf8.ValidString(name):
-		c.skip(name, "its name is no UTF-8 text")
+		c.skip(name, "the name is not UTF-8")
 	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }):
 		c.skip(name, "its name has control characters, which a terminal would obey")
 	case c.count >= maxOutputFiles:
 		c.skip(name, fmt.Sprintf("there are more than %d files", maxOutputFiles))
 	case info.IsDir() && strings.Count(name, "/") >= maxOutputDepth:
-		c.skip(name, fmt.Sprintf("it is more than %d directories deep", maxOutputDepth))
+		c.skip(name, fmt.Sprintf("more than %d directories deep", maxOutputDepth))
 	case !info.IsDir() && !info.Mode().IsRegular():
-		c.skip(name, "it is no regular file: "+info.Mode().Type().String())
+		c.skip(name, "not a regular file: "+info.Mode().Type().String())
 	case info.Size() > maxOutputBytes-c.out.Bytes && !info.IsDir():
 		c.skip(name, fmt.Sprintf("with its %d bytes there would be more than %d", info.Size(), int64(maxOutputBytes)))
 	default:
@@ -215,7 +215,7 @@ func (c *collector) makeDir(name string) error {
 func (c *collector) copyFile(src *os.Root, name string, size int64) error {
 	in, err := src.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		c.skip(name, "it can't be read")
+		c.skip(name, "can't be read")
 		return nil
 	}
 	defer in.Close()

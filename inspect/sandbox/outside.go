@@ -45,7 +45,7 @@ func (s *Sandbox) chooseNetwork() error {
 	}
 	p := s.plan
 	if p.policy != nil && !ours {
-		return errors.New("policy: only an image that slimctl built has one; leave it out")
+		return errors.New("policy: only an image that slimctl built has one; leave out --policy")
 	}
 	if p.Network == "" {
 		p.Network = map[bool]string{true: NetworkEgress, false: NetworkNone}[ours && len(p.Command) == 0]
@@ -62,7 +62,7 @@ func (s *Sandbox) chooseNetwork() error {
 		}
 	}
 	if p.netns != "" && len(p.publish) > 0 {
-		return errors.New("publish: with network path:FILE the port is reached in that network")
+		return errors.New("publish: with network path:FILE no port is published; leave out -p and connect inside that network")
 	}
 	if p.Network != NetworkEgress && p.Network != NetworkNone {
 		return nil
@@ -78,7 +78,7 @@ func (s *Sandbox) chooseNetwork() error {
 		return nil
 	}
 	if p.Network == NetworkEgress {
-		return errors.New("network egress: it is for images that slimctl built, started without a command of your own; use --network none, " +
+		return errors.New("network egress: only for images that slimctl built, started without a command of your own; use --network none, " +
 			"or with Docker the name of a network, such as bridge")
 	}
 	if len(p.publish) > 0 {
@@ -110,7 +110,7 @@ func (s *Sandbox) openTether(ctx context.Context, conn io.ReadWriteCloser) error
 	return nil
 }
 
-var errUntied = errors.New("its tether broke")
+var errUntied = errors.New("the connection to the container's first process broke")
 
 // managedPolicy is the file of the closed image with Chromium's managed policy.
 const managedPolicy = "/etc/browser/policies/managed/zz-browser-shell.json"

@@ -214,7 +214,7 @@ const orphanInterval = 100 * time.Millisecond
 // startError returns the reason in runc's log why a program was not started.
 func (e *runcEngine) startError(log string, status int) *StartError {
 	text, _ := os.ReadFile(log)
-	why := fmt.Sprintf("it ended with status %d and gave no reason", status)
+	why := fmt.Sprintf("exit status %d without a message", status)
 	for line := range bytes.Lines(text) {
 		var entry struct{ Level, Msg string }
 		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {

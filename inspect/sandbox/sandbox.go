@@ -76,8 +76,8 @@ type Sandbox struct {
 }
 
 var (
-	errStopped = errors.New("it was stopped")
-	errTimeout = errors.New("it ran into its timeout")
+	errStopped = errors.New("the container was stopped")
+	errTimeout = errors.New("the container reached its timeout")
 )
 
 // Start runs an image. The end of ctx ends the container. However it ends, everything is cleaned up, and /output and

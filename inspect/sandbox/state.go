@@ -69,7 +69,7 @@ func newRun(cacheDir string, sweep func(id, dir string) error) (_ *run, left, er
 	r.lock = flock.New(filepath.Join(r.dir, "lock"))
 	held, err := r.lock.TryLock()
 	if err == nil && !held {
-		err = errors.New("it is held")
+		err = errors.New("another process holds it")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("lock %s: %w", r.lock.Path(), err)
@@ -156,7 +156,7 @@ func privateDir(dir string) error {
 	}
 	switch {
 	case !info.IsDir():
-		return fmt.Errorf("%s is no directory", dir)
+		return fmt.Errorf("%s is not a directory; remove it or choose another --cache-dir", dir)
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user; choose another --cache-dir", dir)
 	}

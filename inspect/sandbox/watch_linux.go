@@ -95,7 +95,7 @@ func watchOpens(root string, s *Sandbox) (*watch, error) {
 	self := int32(os.Getpid())
 	return startWatch(root, unix.FAN_CLASS_NOTIF, unix.FAN_OPEN, func(_ *os.File, e unix.FanotifyEventMetadata) {
 		if e.Mask&unix.FAN_Q_OVERFLOW != 0 {
-			s.opened.fail(errors.New("more files were opened at once than the kernel tells of"))
+			s.opened.fail(errors.New("incomplete: the kernel dropped records, because too many files were opened at once"))
 		}
 		if e.Fd < 0 || e.Pid == self {
 			return

@@ -29,8 +29,8 @@ const (
 )
 
 var (
-	errNotWatched  = errors.New("what is executed is watched with runc alone")
-	errNotObserved = errors.New("what is opened is observed with runc alone")
+	errNotWatched  = errors.New("executed files are recorded by runc only: pass --runtime runc")
+	errNotObserved = errors.New("opened files are recorded by runc only: pass --runtime runc")
 )
 
 // sightings collects the records of a watch. Its methods are safe for concurrent use.
@@ -45,7 +45,7 @@ func (s *sightings[K, V]) note(k K, most int, change func(V) V) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, known := s.all[k]; !known && len(s.all) == most {
-		s.err = fmt.Errorf("there were more than %d files", most)
+		s.err = fmt.Errorf("incomplete: more than %d different files", most)
 		return
 	}
 	if s.all == nil {

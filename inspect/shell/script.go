@@ -56,7 +56,7 @@ func (sh *Walk) runSource(f *frame, args []value, pos syntax.Pos) answer {
 		}
 		return answer{}
 	case s.why != "":
-		sh.Note(sh.img.Place(s.path, 0), "it is sourced, and can't be followed: %s", s.why)
+		sh.Note(sh.img.Place(s.path, 0), "this file is sourced, and can't be followed: %s", s.why)
 		return answer{}
 	case !sh.mayRecurse(f, s.path):
 		return answer{}
@@ -177,7 +177,7 @@ func (sh *Walk) runScript(f *frame, p string, s *script, args []value) answer {
 	}
 	if s.why != "" {
 		if !slices.Contains(foreignPrograms, path.Base(p)) {
-			sh.Note(sh.img.Place(s.path, 0), "%s runs it, and it can't be followed: %s", sh.callerOf(f), s.why)
+			sh.Note(sh.img.Place(s.path, 0), "%s runs this file, and it can't be followed: %s", sh.callerOf(f), s.why)
 		}
 		return sh.runUnknown(f, args)
 	}

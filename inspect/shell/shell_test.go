@@ -132,7 +132,7 @@ func TestScripts(t *testing.T) {
 		"other languages": {"#!/bin/sh\npython3 -c \"$P\"\nnode /x.js\nexec /tool\n", []string{"/tool", "#!/usr/bin/env perl\n"}, []string{
 			"hook P python3 -c @2",
 			"note /run.sh:2: a program for python3 is run, and can't be followed", "note /run.sh:3: /x.js is run by node, and can't be followed",
-			"note /tool: /run.sh runs it, and it can't be followed: it is a script for perl",
+			"note /tool: /run.sh runs this file, and it can't be followed: it is a script for perl",
 		}},
 		"rights": {
 			"#!/bin/sh\necho \"$U ALL=ALL\" | tee -a /etc/sudoers\nusermod -aG video,sudo x\nusermod -s /bin/sh x\nchmod 4755 /x\nchmod u+s /y\nchmod 755 /z\nsetcap cap_net_raw+ep /w\n", nil,
@@ -151,9 +151,9 @@ func TestScripts(t *testing.T) {
 			"note /run.sh:2: which configuration supervisord is started with can't be told, but it depends on CONF",
 		}},
 		"the command":      {"#!/bin/sh\necho start\nexec \"$@\"\n", nil, nil},
-		"not to be parsed": {"#!/bin/bash\nif then\n", nil, []string{"note /run.sh: the entrypoint runs it, and it can't be followed: it can't be parsed: 2:1: `if` must be followed by a statement list"}},
-		"too large":        {"#!/bin/bash\n" + strings.Repeat("# 456789\n", 40_000), nil, []string{"note /run.sh: it is what the image starts, and it can't be followed"}},
-		"no script":        {"\x7fELF\x02", nil, []string{"note /run.sh: it is what the image starts, and it can't be followed"}},
+		"not to be parsed": {"#!/bin/bash\nif then\n", nil, []string{"note /run.sh: the entrypoint runs this file, and it can't be followed: it can't be parsed: 2:1: `if` must be followed by a statement list"}},
+		"too large":        {"#!/bin/bash\n" + strings.Repeat("# 456789\n", 40_000), nil, []string{"note /run.sh: the image starts this file, and it can't be followed"}},
+		"no script":        {"\x7fELF\x02", nil, []string{"note /run.sh: the image starts this file, and it can't be followed"}},
 		"indirection": {"#!/bin/bash\nn=RUN_ME\nsh -c \"${!n}\"\nsh -c \"${!WHICH}\"\n", nil, []string{
 			"hook WHICH sh -c @4", "note /run.sh:3: what sh -c runs here can't be told",
 			"note /run.sh:3: which variable ${!n} reads isn't followed", "note /run.sh:4: which variable ${!WHICH} reads isn't followed",

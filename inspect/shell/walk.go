@@ -34,7 +34,7 @@ func (sh *Walk) Start(ctx context.Context, command []string) error {
 	}
 	sh.runExternal(f, args, syntax.Pos{})
 	if len(sh.Scripts) == 0 && sh.Supervisord == "" && len(sh.Notes) == 0 {
-		sh.Note(sh.img.Place(command[0], 0), "it is what the image starts, and it can't be followed")
+		sh.Note(sh.img.Place(command[0], 0), "the image starts this file, and it can't be followed")
 	}
 	return sh.err
 }

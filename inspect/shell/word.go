@@ -47,7 +47,7 @@ func (sh *Walk) expandFields(f *frame, words []*syntax.Word) []value {
 				size := 0
 				for text, err := range expand.FieldsSeq(c, plainWord(w, f.bash)) {
 					if size += len(text); err != nil || size > 2*maxScript || len(out) > 10*maxNames {
-						return nil, cmp.Or(err, errors.New("too many words of one"))
+						return nil, cmp.Or(err, errors.New("one word expands to too many words"))
 					}
 					out = append(out, text)
 				}

@@ -49,7 +49,7 @@ var initEnvironment = []Variable{
 func (r *Report) describeInit(command []string) {
 	at := r.img.Place(command[0], 0)
 	if _, ok := r.img.Stat(command[0]); !ok {
-		r.walk.Note(at, "it is what the image starts, and it isn't there")
+		r.walk.Note(at, "the image starts this file, and it isn't there")
 	}
 	if len(command) > 2 {
 		r.walk.Note(at, "browser-shell init takes no arguments, and does not start with any")

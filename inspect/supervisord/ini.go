@@ -50,7 +50,7 @@ var (
 // readFile adds a file of the directory dir. place returns the place of a line; note receives errors.
 func (c *ini) readFile(text, dir string, place func(line int) tree.Place, note func(line int, format string, args ...any)) {
 	if !utf8.ValidString(text) {
-		note(0, "it is not UTF-8, so supervisord may not start")
+		note(0, "the file is not UTF-8, so supervisord may not start")
 	}
 	var (
 		at     *section

@@ -444,7 +444,7 @@ func (l *listening) egress(o flags) string {
 	}
 	if data := l.content[shellPolicy]; data != nil {
 		if err := json.Unmarshal(data, &policy); err != nil {
-			l.addNote(shellPolicy, 0, "it is no policy: %v", err)
+			l.addNote(shellPolicy, 0, "not a policy: %v", err)
 		}
 	}
 	return cmp.Or(policy.Egress.Proxy, standard)

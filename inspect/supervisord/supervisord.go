@@ -242,13 +242,13 @@ func (r *reader) contents(ctx context.Context, paths ...string) (map[string][]by
 	for _, p := range paths {
 		switch e, ok := r.img.Stat(p); {
 		case !ok:
-			r.addNote(p, 0, "it leads nowhere")
+			r.addNote(p, 0, "the link leads nowhere")
 		case e.Type != image.TypeFile && e.Type != image.TypeLink:
-			r.addNote(p, 0, "it is a %s, no file", e.Type)
+			r.addNote(p, 0, "a %s, not a file", e.Type)
 		case e.Size > maxFile:
-			r.addNote(p, 0, "it has %d bytes; more than %d are not read", e.Size, maxFile)
+			r.addNote(p, 0, "the file has %d bytes; more than %d are not read", e.Size, maxFile)
 		case r.bytes+e.Size > maxBytes:
-			r.addNote(p, 0, "it is not read: there are more than %d bytes of configuration", maxBytes)
+			r.addNote(p, 0, "not read: there are more than %d bytes of configuration", maxBytes)
 		default:
 			r.bytes += e.Size
 			readable = append(readable, p)

@@ -238,7 +238,7 @@ func TestReadAs(t *testing.T) {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	for _, want := range []string{
-		"/opt/sub/broken.conf: it leads nowhere", "/opt/sub/dir.conf: it is a dir, no file", "/opt/sub/large.conf: it has 1048577 bytes",
+		"/opt/sub/broken.conf: the link leads nowhere", "/opt/sub/dir.conf: a dir, not a file", "/opt/sub/large.conf: the file has 1048577 bytes",
 		"/opt/main.conf:5: what \"/opt/%(ENV_NOT_SET)s/*.conf\" includes depends on the environment",
 		"/opt/sub/b.conf:1: [program:a] is also at /opt/sub/a.conf:3", "/var/where/x.conf:3: [rpcinterface:mine] loads Python code by \"mine:make\"",
 		"/var/where/x.conf:5: [programs:y] means nothing",

@@ -34,7 +34,7 @@ func pairs(text string) (map[string]string, error) {
 	for strings.TrimSpace(text) != "" {
 		m := pair.FindStringSubmatch(text)
 		if m == nil {
-			return out, errors.New("KEY=value is not what it has")
+			return out, errors.New("want KEY=value")
 		}
 		out[m[1]] = strings.Trim(m[2], `'"`)
 		text = text[len(m[0]):]

@@ -107,7 +107,7 @@ func (k *checker) compare(want *Want) error {
 	for _, h := range k.held {
 		p := &pair{comparison: c, have: h, want: want.Images[platformOf(h.Image)]}
 		if p.want == nil {
-			return fmt.Errorf("there is nothing to compare the image of %s with", platformOf(h.Image))
+			return fmt.Errorf("there is no other image for %s to compare with", platformOf(h.Image))
 		}
 		if bytes.Equal(p.have.RawManifest, p.want.RawManifest) {
 			continue

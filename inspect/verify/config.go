@@ -138,7 +138,7 @@ func parseConfig(raw []byte) (map[string]any, error) {
 	}
 	for _, key := range []string{"config", "rootfs"} {
 		if _, ok := top[key].(map[string]any); !ok && top[key] != nil {
-			return nil, fmt.Errorf("its %s is no object", key)
+			return nil, fmt.Errorf("%s is not an object", key)
 		}
 	}
 	return top, nil

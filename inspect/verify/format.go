@@ -38,7 +38,7 @@ func (r *Report) Write(w io.Writer, format string) error {
 	case SARIF:
 		return writeJSON(w, r.sarif())
 	}
-	return fmt.Errorf("a report can't be written as %q; there are text, json, junit and sarif", format)
+	return fmt.Errorf("report format %q: want text, json, junit or sarif", format)
 }
 
 // WriteRules writes every rule as Text or JSON.
@@ -48,7 +48,7 @@ func WriteRules(w io.Writer, format string) error {
 		return writeJSON(w, Rules())
 	case Text:
 	default:
-		return fmt.Errorf("the rules can't be written as %q; there are text and json", format)
+		return fmt.Errorf("rules format %q: want text or json", format)
 	}
 	var b bytes.Buffer
 	for i, r := range Rules() {

@@ -182,9 +182,9 @@ func (x *box) awaitTool(ended <-chan struct{}) error {
 			default:
 			}
 			if x.bridge.ctx.Err() != nil {
-				return errors.New("the client has gone")
+				return errors.New("the client has disconnected")
 			}
-			return fmt.Errorf("its tool did not answer within %s: %w", x.bridge.conf.health, last)
+			return fmt.Errorf("the image's tool did not answer within %s: %w", x.bridge.conf.health, last)
 		}
 	}
 }

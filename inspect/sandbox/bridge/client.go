@@ -112,12 +112,12 @@ func (c *client) tools(ctx context.Context) ([]*mcp.Tool, error) {
 			return nil, err
 		}
 		if len(out) == maxTools {
-			return nil, fmt.Errorf("it has more than %d tools", maxTools)
+			return nil, fmt.Errorf("the image has more than %d tools", maxTools)
 		}
 		out = append(out, t)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("it has no tool yet")
+		return nil, errors.New("the image has no tool yet")
 	}
 	return out, nil
 }
@@ -147,7 +147,7 @@ func (c *client) call(ctx context.Context, req *mcp.CallToolRequest) (_ *mcp.Cal
 		return nil, err
 	}
 	if res.NeedsInput() {
-		return nil, errors.New("it asks for input, which no tool of ours does")
+		return nil, errors.New("the tool asks for input, which slimctl mcp does not support")
 	}
 	delete(res.Meta, mcp.MetaKeyServerInfo)
 	// A new result: other fields concern only the container and us.

@@ -104,7 +104,7 @@ func Kubernetes(s Service) ([]byte, error) {
 		return nil, errors.New("a Pod has no directories of this machine: mount volumes of the cluster at /work and /output instead")
 	}
 	if s.PolicyFile != "" && len(s.Policy) == 0 {
-		return nil, fmt.Errorf("policy %s: it is empty", s.PolicyFile)
+		return nil, fmt.Errorf("policy %s is empty", s.PolicyFile)
 	}
 	for _, path := range p.Settings.Tmpfs {
 		if !volumeName.MatchString(volume(path)) {

@@ -136,12 +136,12 @@ func checkHostPath(p string) error {
 
 func checkText(s string) error {
 	if !utf8.ValidString(s) {
-		return errors.New("it isn't UTF-8")
+		return errors.New("not UTF-8")
 	}
 	if strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 	}) {
-		return errors.New("it has control characters")
+		return errors.New("contains control characters")
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ var settable = []string{"TZ", "SLIM_SCREEN", "SLIM_LANG", "TICKET_TTL_SECONDS", 
 func checkEnv(env map[string]string) error {
 	for k, v := range env {
 		if k == keyName {
-			return fmt.Errorf("%s is never written into a file: it comes from the environment or from a Secret", keyName)
+			return fmt.Errorf("%s is never written into a file: leave it out, and set it in the environment or in a Secret", keyName)
 		}
 		if !slices.Contains(settable, k) {
 			return fmt.Errorf("variable %q: the closed image reads none but %s and %s", k, keyName, strings.Join(settable, ", "))

@@ -71,7 +71,7 @@ func (c Cache) Layers(ctx context.Context, img v1.Image, p image.Progress) ([]La
 
 func (c Cache) layer(ctx context.Context, blob v1.Layer, diffID v1.Hash, p image.Progress) (*Layer, error) {
 	if diffID.Algorithm != "sha256" || len(diffID.Hex) != 64 { // it becomes part of a path
-		return nil, errors.New("its digest is no sha256")
+		return nil, errors.New("the digest is not a sha256")
 	}
 	dir := filepath.Join(c.Dir, "sha256", diffID.Hex)
 	if l, err := readLayer(dir); !errors.Is(err, fs.ErrNotExist) {

@@ -73,7 +73,7 @@ func unpack(ctx context.Context, layer io.Reader, diffID v1.Hash, dir string) (*
 		return nil, err
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != diffID.Hex {
-		return nil, fmt.Errorf("its content is sha256:%s, the image config says %s", got, diffID)
+		return nil, fmt.Errorf("the content is sha256:%s, the image config says %s", got, diffID)
 	}
 	return &unpacked{Implicit: slices.Sorted(maps.Keys(u.implicit)), OpaqueRoot: slices.Contains(u.opaque, "/")}, nil
 }
@@ -91,7 +91,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	if b.read += int64(n); b.read > maxLayerBytes {
-		return n, fmt.Errorf("it is larger than %d bytes", int64(maxLayerBytes))
+		return n, fmt.Errorf("larger than %d bytes", int64(maxLayerBytes))
 	}
 	return n, err
 }
@@ -110,10 +110,10 @@ func (u *unpacker) archive(r io.Reader) error {
 			continue
 		}
 		if u.entries++; u.entries > maxLayerEntries {
-			return fmt.Errorf("it has more than %d entries", maxLayerEntries)
+			return fmt.Errorf("more than %d entries", maxLayerEntries)
 		}
 		if u.bytes += h.Size; h.Size < 0 || u.bytes > maxLayerBytes {
-			return fmt.Errorf("%q: its files are larger than %d bytes", h.Name, int64(maxLayerBytes))
+			return fmt.Errorf("%q: the files up to this one have more than %d bytes", h.Name, int64(maxLayerBytes))
 		}
 		if err := u.entry(h, tr); err != nil {
 			return fmt.Errorf("%q: %w", h.Name, err)
@@ -131,7 +131,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 			u.opaque = append(u.opaque, image.Clean(dir))
 		case strings.HasPrefix(hidden, whiteoutPrefix): // AUFS's own records; no runtime uses them
 		case hidden == "", hidden == ".", hidden == "..":
-			return errors.New("a whiteout of nothing")
+			return errors.New("whiteout without a name")
 		default:
 			u.whiteouts = append(u.whiteouts, path.Join(dir, hidden))
 		}
@@ -140,7 +140,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	delete(u.implicit, p)
 	if p == "/" {
 		if h.Typeflag != tar.TypeDir {
-			return errors.New("the root is no directory")
+			return errors.New("the root's entry is not a directory")
 		}
 		return u.dirMeta(h, u.root, ".")
 	}
@@ -277,7 +277,7 @@ func setTime(fd int, base string, t time.Time) error {
 func keepXattr(name string) (bool, error) {
 	switch {
 	case strings.HasPrefix(name, "trusted.overlay."), strings.HasPrefix(name, "user.overlay."):
-		return false, fmt.Errorf("attribute %q is for overlayfs alone", name)
+		return false, fmt.Errorf("attribute %q is reserved for overlayfs: build the layer without it", name)
 	case name == "security.capability", strings.HasPrefix(name, "user."):
 		return true, nil
 	}

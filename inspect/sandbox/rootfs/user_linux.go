@@ -26,7 +26,7 @@ func Account(rootfs, spec string) (account specs.User, home string, err error) {
 	}
 	for _, id := range append([]int{u.Uid, u.Gid}, u.Sgids...) {
 		if id < 0 || id > math.MaxInt32 {
-			return account, "", fmt.Errorf("user %q of the image: its passwd and group files have the id %d", spec, id)
+			return account, "", fmt.Errorf("user %q of the image: id %d in its passwd or group file: want 0 to %d", spec, id, math.MaxInt32)
 		}
 	}
 	account.UID, account.GID = uint32(u.Uid), uint32(u.Gid) //nolint:gosec // checked above

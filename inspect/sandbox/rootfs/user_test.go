@@ -34,9 +34,9 @@ func TestAccount(t *testing.T) {
 		"bad":         "0 5 [] /",
 		"eve":         `user "eve"`,
 		"alice:eve":   `user "alice:eve"`,
-		"huge":        "the id 99999999999",
-		"minus":       "the id -7",
-		"0:minus":     "the id -44",
+		"huge":        ": id 99999999999 in its",
+		"minus":       ": id -7 in its",
+		"0:minus":     ": id -44 in its",
 		"-1":          `user "-1"`,
 		"4294967295":  `user "4294967295"`,
 	} {
