@@ -191,7 +191,7 @@ func (t *roundTripper) RoundTrip(req *http.Request) (_ *http.Response, err error
 		if req.Body != nil {
 			req.Body.Close()
 		}
-		return nil, fmt.Errorf("%s refers to %s; set url to that server's address if you trust it", t.origin, origin)
+		return nil, fmt.Errorf("%s refers to %s, which the configuration does not name", t.origin, origin)
 	}
 	ctx, cancel := context.WithCancel(req.Context())
 	unlink := context.AfterFunc(t.ctx, cancel)

@@ -209,7 +209,7 @@ func TestElsewhere(t *testing.T) {
 			s := remote(t, "http://"+address, tc.transport)
 			s.Start()
 			eventually(t, "it has failed both ways", func() bool { return s.Status().Restarts >= 2 })
-			if st := s.Status(); !strings.Contains(st.LastError, " refers to ") {
+			if st := s.Status(); !strings.Contains(st.LastError, "which the configuration does not name") {
 				t.Errorf("got %+v", st)
 			}
 			if err := s.Stop(t.Context()); err != nil {
