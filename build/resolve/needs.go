@@ -111,9 +111,8 @@ func (w *work) findProblem(p string, program bool, depth int) string {
 		case !ok:
 			return where + " is not there"
 		case e.Type == image.TypeSymlink:
-			at = e.Link
-			if !path.IsAbs(at) {
-				at = path.Join(path.Dir(real), at)
+			if at, err = w.resolveUps(path.Dir(real), e.Link); err != nil {
+				return err.Error()
 			}
 			continue
 		case !program:
@@ -138,6 +137,34 @@ func (w *work) findProblem(p string, program bool, depth int) string {
 		return w.findInterpreterProblem(where, w.base.Interpreter(real), depth)
 	}
 	return p + " leads through more than 40 symlinks"
+}
+
+// resolveUps returns the path of a symlink's target, seen from the real directory dir, without "..": that leads to the
+// parent of where the symlinks before it lead (path_resolution(7)).
+func (w *work) resolveUps(dir, target string) (string, error) {
+	if path.IsAbs(target) {
+		dir = "/"
+	}
+	at, isReal := dir, true
+	for name := range strings.SplitSeq(target, "/") {
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+		default:
+			at, isReal = path.Join(at, name), false
+			continue
+		}
+		if !isReal {
+			inside, err := w.resolveParents(path.Join(at, "x"))
+			if err != nil {
+				return "", err
+			}
+			at, isReal = path.Dir(inside), true
+		}
+		at = path.Dir(at)
+	}
+	return at, nil
 }
 
 // scripts is the longest chain of scripts as interpreters that Linux follows (execve(2)).
