@@ -2,6 +2,7 @@ package tree
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ type Dirs interface {
 // matches the leading dot of a name, and "[!x]" is "[^x]". If the paths may be incomplete, the error says why: an
 // unsupported pattern, or more than limit paths.
 func Glob(d Dirs, pattern string, limit int) (found []string, err error) {
+	if len(pattern) > maxPath { // path.Match reads the rest of a pattern at each mismatch
+		return nil, fmt.Errorf("the pattern has more than %d bytes", maxPath)
+	}
 	parts := strings.FieldsFunc(strings.ReplaceAll(pattern, "[!", "[^"), func(c rune) bool { return c == '/' })
 	for _, part := range parts {
 		if _, bad := path.Match(part, ""); bad != nil || strings.Contains(part, "[:") {

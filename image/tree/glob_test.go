@@ -2,6 +2,7 @@ package tree_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/slimctl/slimctl/image"
@@ -28,6 +29,7 @@ func TestGlobSaysWhatItLeavesOut(t *testing.T) {
 		{"/c/[a.conf", 9, nil, true},
 		{"/c/[x/a.conf]", 9, nil, true},
 		{"/c/[[:alpha:]].conf", 9, nil, true},
+		{"/c/" + strings.Repeat("*", 4096), 9, nil, true},
 	} {
 		got, err := tree.Glob(img, tt.pattern, tt.limit)
 		if !slices.Equal(got, tt.want) || (err != nil) != tt.told {
