@@ -19,7 +19,7 @@ type File struct {
 	Machine elf.Machine `json:"machine"`
 	// Interp is the loader's path; empty for libraries and static programs.
 	Interp string `json:"interp,omitempty"`
-	// Needed lists the names of the required libraries, DT_NEEDED.
+	// Needed lists the names of the required libraries, DT_NEEDED and DT_FILTER. The loader fails without either.
 	Needed []string `json:"needed,omitempty"`
 	// RPath and RunPath list the directories to search for them, DT_RPATH and DT_RUNPATH, with $ORIGIN unexpanded.
 	RPath   []string `json:"rpath,omitempty"`
@@ -149,7 +149,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 	names := 0
 	for _, t := range tags {
 		tag := elf.DynTag(t.Tag)
-		if tag != elf.DT_NEEDED && tag != elf.DT_RPATH && tag != elf.DT_RUNPATH {
+		if tag != elf.DT_NEEDED && tag != elf.DT_FILTER && tag != elf.DT_RPATH && tag != elf.DT_RUNPATH {
 			continue
 		}
 		s, err := text(t.Val)
@@ -160,7 +160,7 @@ func (f *File) dynamic(r io.ReaderAt, p elf.Prog64, progs []elf.Prog64) error {
 			return fmt.Errorf("its names have more than %d bytes", maxNames)
 		}
 		switch tag {
-		case elf.DT_NEEDED:
+		case elf.DT_NEEDED, elf.DT_FILTER:
 			f.Needed = append(f.Needed, s)
 		case elf.DT_RPATH:
 			f.RPath = append(f.RPath, strings.Split(s, ":")...)

@@ -39,7 +39,7 @@ type index struct {
 
 // indexVersion is part of the cache's path. Raise it when the file's format, the reading of layers or the choice of
 // kept contents changes.
-const indexVersion = "v14"
+const indexVersion = "v15"
 
 // indexFile returns the cache path of a layer's index, or "" without a cache.
 func (c Cache) indexFile(kind string, digest v1.Hash) string {

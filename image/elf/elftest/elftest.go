@@ -14,6 +14,7 @@ type File struct {
 	Needed  []string
 	RPath   string
 	RunPath string
+	Filter  string
 }
 
 // Make returns the bytes of the file.
@@ -33,7 +34,7 @@ func Make(f File) []byte {
 	for _, n := range f.Needed {
 		tags = append(tags, elf.Dyn64{Tag: int64(elf.DT_NEEDED), Val: put(n)})
 	}
-	for tag, s := range map[elf.DynTag]string{elf.DT_RPATH: f.RPath, elf.DT_RUNPATH: f.RunPath} {
+	for tag, s := range map[elf.DynTag]string{elf.DT_RPATH: f.RPath, elf.DT_RUNPATH: f.RunPath, elf.DT_FILTER: f.Filter} {
 		if s != "" {
 			tags = append(tags, elf.Dyn64{Tag: int64(tag), Val: put(s)})
 		}
