@@ -7,6 +7,7 @@
 package keep
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,8 @@ type keeper struct {
 	spec profile.Keep
 	elfs map[tree.Digest]*elf.File
 	db   *database
-	dirs []string // the loader's directories
+
+	confDirs, defaultDirs []string // the loader's directories
 
 	set    *Set
 	strong map[string]bool // files that stay even if dropped
@@ -134,7 +136,7 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 			Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db, spec: spec, dangling: map[string]bool{},
 		},
 	}
-	if k.dirs, err = k.listLoaderDirs(); err != nil {
+	if err := k.listLoaderDirs(); err != nil {
 		return nil, err
 	}
 	for _, r := range spec.Roots {
@@ -331,7 +333,7 @@ func (k *keeper) keepNeeds(p string) {
 			k.errs = append(k.errs, fmt.Errorf("%s needs the loader %s, which is not in the base", p, f.Interp))
 		}
 	}
-	found := k.findLibraries(p)
+	found := k.findLibraries(p, f.Needed)
 	if k.ctx.Err() != nil {
 		return
 	}
@@ -362,6 +364,14 @@ func (k *keeper) keepInterpreter(p string) {
 	data, err := k.img.ReadFile(k.ctx, p)
 	if err != nil {
 		k.errs = append(k.errs, err)
+		return
+	}
+	if elf.Is(data) {
+		_, err := elf.Read(bytes.NewReader(data))
+		if err == nil {
+			err = errors.New("its layer has too many ELF files")
+		}
+		k.errs = append(k.errs, fmt.Errorf("%s is an ELF file that can't be read, so its libraries are unknown: %w; choose a base with another build of it", p, err))
 		return
 	}
 	words := image.Interpreter(data)
@@ -424,7 +434,7 @@ func (k *keeper) keepDlopened() {
 			if strings.HasPrefix(o, "/") {
 				found = k.glob(o)
 			} else {
-				found = k.findLibrary(k.readELF(opener).Machine, o, k.listDirs(opener))
+				found = k.findLibraries(opener, []string{o})[o]
 			}
 			for _, p := range found {
 				if e, ok := k.img.Stat(p); ok && !e.IsDir() {
@@ -585,7 +595,7 @@ func (k *keeper) findBroken() []string {
 		if f == nil || k.ctx.Err() != nil {
 			continue
 		}
-		libraries := k.findLibraries(p)
+		libraries := k.findLibraries(p, f.Needed)
 		for _, name := range f.Needed {
 			found := libraries[name]
 			if len(found) > 0 && !slices.ContainsFunc(found, k.isKept) {

@@ -2,6 +2,7 @@ package keep_test
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +23,12 @@ import (
 // program makes a program of the base's.
 func program(p string, needed ...string) image.File {
 	return image.Bytes(p, 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", Needed: needed}))
+}
+
+// withoutStringSize returns an ELF file of elftest without DT_STRSZ, which the loader doesn't read.
+func withoutStringSize(file []byte) []byte {
+	binary.LittleEndian.PutUint64(file[len(file)-32:], uint64(elf.DT_DEBUG))
+	return file
 }
 
 func library(p string, needed ...string) image.File {
@@ -100,13 +107,15 @@ func TestFiles(t *testing.T) {
 	img := base(t, nil,
 		program("/usr/bin/real", "liba.so", "libarm.so"), image.Symlink("/usr/bin/link", "/etc/alternatives/link"), image.Symlink("/etc/alternatives/link", "../../bin/real"),
 		library("/usr/lib/x86_64-linux-gnu/liba.so.1", "libb.so"), image.Symlink("/usr/lib/x86_64-linux-gnu/liba.so", "liba.so.1"),
-		library("/opt/lib/libb.so"), library("/usr/lib/x86_64-linux-gnu/libb.so"), // ld.so.conf comes first
+		library("/opt/lib/libb.so"), library("/usr/lib/x86_64-linux-gnu/libb.so"), library("/usr/lib64/libb.so"), // the last is never loaded
 		arm, library("/usr/lib/libarm.so"),
 		image.Bytes("/usr/bin/script", 0o755, []byte("#!/usr/bin/env python\n")), program("/usr/bin/env"), image.Symlink("/usr/local/bin/python", "/opt/py/bin/py3"),
 		image.Bytes("/opt/py/bin/py3", 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", RunPath: "$ORIGIN/../lib", Needed: []string{"libpy.so"}})),
 		library("/opt/py/lib/libpy.so"), library("/opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so"), library("/opt/py/lib/libother.so"),
 		image.Bytes("/opt/old", 0o755, elftest.Make(elftest.File{RPath: "/opt/rpath", Needed: []string{"libold.so"}})),
 		library("/opt/rpath/libold.so", "libolder.so"), library("/opt/rpath/libolder.so"), // found by the RPATH of what loads it
+		image.Bytes("/opt/filter", 0o755, elftest.Make(elftest.File{Filter: "libarm.so"})),
+		image.Bytes("/usr/bin/odd", 0o755, withoutStringSize(elftest.Make(elftest.File{Needed: []string{"liba.so"}}))),
 		image.Bytes("/usr/bin/other", 0o755, []byte("#!/usr/bin/nowhere\n")),
 		image.Symlink("/usr/bin/via", "../share/alias/..//./tool"), image.Symlink("/usr/share/alias", "/opt/pkg/v1"), image.Dir("/opt/pkg/v1", 0o755),
 		image.Bytes("/opt/pkg/tool", 0o755, nil), image.Bytes("/usr/share/tool", 0o755, nil), // where ".." leads without links
@@ -116,7 +125,8 @@ func TestFiles(t *testing.T) {
 		root string
 		want string
 	}{
-		"links, libraries, the loader": {"/usr/bin/link", "/bin /etc/alternatives/link /lib /lib64 /opt/lib/libb.so /usr/bin/link /usr/bin/real /usr/lib/libarm.so /usr/lib/x86_64-linux-gnu/liba.so /usr/lib/x86_64-linux-gnu/liba.so.1 /usr/lib64/ld.so"},
+		"links, libraries, the loader": {"/usr/bin/link", "/bin /etc/alternatives/link /lib /lib64 /opt/lib/libb.so /usr/bin/link /usr/bin/real /usr/lib/libarm.so /usr/lib/x86_64-linux-gnu/liba.so /usr/lib/x86_64-linux-gnu/liba.so.1 /usr/lib/x86_64-linux-gnu/libb.so /usr/lib64/ld.so"},
+		"a filter":                     {"/opt/filter", "/lib /opt/filter /usr/lib/libarm.so"},
 		"a script":                     {"/usr/bin/script", "/lib64 /opt/py/bin/py3 /opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so /opt/py/lib/libpy.so /usr/bin/env /usr/bin/script /usr/lib64/ld.so /usr/local/bin/python"},
 		"RPATH":                        {"/opt/old", "/opt/old /opt/rpath/libold.so /opt/rpath/libolder.so"},
 		"a directory":                  {"/opt/py/lib/glibc-hwcaps", ""},
@@ -155,6 +165,7 @@ func TestFiles(t *testing.T) {
 	for root, want := range map[string]string{
 		"/usr/bin/nothing": "/usr/bin/nothing is not in the base (a test)",
 		"/usr/bin/loop":    "/usr/bin/loop is not in the base (a test)",
+		"/usr/bin/odd":     "/usr/bin/odd is an ELF file that can't be read, so its libraries are unknown: dynamic section: a name at offset 1, but its strings have 0 bytes; choose a base with another build of it",
 		"/usr/bin/other":   "/usr/bin/other needs the interpreter /usr/bin/nowhere, which is not in the base",
 	} {
 		if _, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(root)}); err == nil || err.Error() != want {
@@ -371,6 +382,10 @@ func TestTooMuch(t *testing.T) {
 		loop = append(loop, image.Bytes(fmt.Sprintf("/etc/ld.so.conf.d/%d.conf", i), 0o644, []byte("include *.conf\ninclude ../ld.so.conf\n")))
 	}
 	deep := "/" + strings.Repeat("a/", 2000)
+	wide := []image.File{image.Symlink("/link", deep), image.Dir(deep, 0o755)}
+	for i := range 300 {
+		wide = append(wide, image.Dir(fmt.Sprintf("%s/%d", deep, i), 0o755))
+	}
 	sprawl := elftest.File{Interp: "/lib64/ld.so", RunPath: strings.TrimPrefix(many(700, ":/a%d"), ":")}
 	for i := range 8000 {
 		sprawl.Needed = append(sprawl.Needed, fmt.Sprintf("l%d", i))
@@ -388,6 +403,7 @@ func TestTooMuch(t *testing.T) {
 			image.Bytes("/etc/ld.so.conf.d/y.conf", 0o644, []byte(many(900, "/link/%d/..\n"))), image.Symlink("/link", deep), image.Dir(deep, 0o755),
 			image.Bytes("/usr/bin/sprawl", 0o755, elftest.Make(elftest.File{Interp: "/lib64/ld.so", Needed: sprawl.Needed[:500]})),
 		}, want: "name too many libraries"},
+		"includes times deep links":   {file: append([]image.File{image.Bytes("/etc/ld.so.conf.d/y.conf", 0o644, []byte(many(900, "include /link/*/%d\n")))}, wide...), want: "name too many libraries"},
 		"packages in a link":          {file: []image.File{image.Symlink("/var/lib/dpkg/status", "status-old"), image.Bytes("/var/lib/dpkg/status-old", 0o644, nil)}, want: "/var/lib/dpkg/status leads to /var/lib/dpkg/status-old"},
 		"a list in a link":            {debs: []deb{{"all", "", nil}}, file: []image.File{image.Symlink("/var/lib/dpkg/info/all:amd64.list", "/etc/passwd")}, want: "/var/lib/dpkg/info/all:amd64.list is a symlink"},
 		"a package without a name":    {debs: []deb{{"", "", nil}}, want: `/var/lib/dpkg/status:1: "" is not the name of a package`},

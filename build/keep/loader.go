@@ -17,17 +17,24 @@ var multiarch = map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM
 // maxLdLines limits the lines of ld.so.conf with its includes, and so the globs and directories.
 const maxLdLines = 1000
 
-// listLoaderDirs returns the directories of ld.so.conf(5) in order, then the loader's default directories (ld.so(8)).
-func (k *keeper) listLoaderDirs() ([]string, error) {
+// readConfCost is the cost of reading a file of ld.so.conf, which may take a pass over a layer, in units of spend.
+const readConfCost = 5_000_000
+
+// listLoaderDirs sets the directories of ld.so.conf(5), in order, and the loader's default directories (ld.so(8)).
+func (k *keeper) listLoaderDirs() error {
 	var dirs []string
 	read, lines := map[string]bool{}, 0
 	var readConf func(file string) error
 	readConf = func(file string) error {
-		e, ok := k.img.Stat(file)
-		if !ok || e.IsDir() || read[e.Path] { // a repeated file adds no directory
+		real, _, ok := k.followLinks(file)
+		e, _ := k.img.Lookup(real)
+		if !ok || e.IsDir() || read[real] { // a repeated file adds no directory
 			return nil
 		}
-		read[e.Path] = true
+		read[real] = true
+		if !k.spend(file, readConfCost) {
+			return context.Cause(k.ctx)
+		}
 		data, err := k.img.ReadFile(k.ctx, file)
 		if err != nil {
 			return err
@@ -47,7 +54,7 @@ func (k *keeper) listLoaderDirs() ([]string, error) {
 				if !path.IsAbs(glob) {
 					glob = path.Join(path.Dir(file), glob)
 				}
-				files, err := tree.Glob(k.img, glob, maxLdLines)
+				files, err := tree.Glob(k, glob, maxLdLines)
 				if err != nil {
 					return fmt.Errorf("%s: include %s: %w", file, words[1], err)
 				}
@@ -63,44 +70,67 @@ func (k *keeper) listLoaderDirs() ([]string, error) {
 		return nil
 	}
 	if err := readConf("/etc/ld.so.conf"); err != nil {
-		return nil, err
+		return err
 	}
+	var defaults []string
 	for _, arch := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu"} {
-		dirs = append(dirs, "/lib/"+arch, "/usr/lib/"+arch)
+		defaults = append(defaults, "/lib/"+arch, "/usr/lib/"+arch)
 	}
-	dirs = append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-	dirs = slices.DeleteFunc(dirs, func(dir string) bool {
-		real, _, ok := k.followLinks(dir)
-		e, _ := k.img.Lookup(real)
-		return !ok || !e.IsDir()
-	})
-	return dirs, context.Cause(k.ctx)
+	defaults = append(defaults, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+	missing := func(dir string) bool { return !k.Exists(dir, true) }
+	k.confDirs, k.defaultDirs = slices.DeleteFunc(dirs, missing), slices.DeleteFunc(defaults, missing)
+	return context.Cause(k.ctx)
 }
 
-// findLibraries returns, for each library that the file at p needs, the paths at which the loader finds it
-// (findLibrary).
-func (k *keeper) findLibraries(p string) map[string][]string {
-	f := k.readELF(p)
-	dirs := k.listDirs(p)
-	if !k.spend(p, 1000*len(dirs)*(1+len(f.Needed))) {
+// Names and Exists make a keeper the tree.Dirs of its image, with the time that they take limited by spend.
+
+// Names returns the names in a directory.
+func (k *keeper) Names(dir string) []string {
+	real, _, ok := k.followLinks(dir)
+	if !ok {
+		return nil
+	}
+	names := k.img.Names(real)
+	k.spend(dir, 500*len(names))
+	return names
+}
+
+// Exists reports whether p exists; with asDir, whether it is a directory or a link to one.
+func (k *keeper) Exists(p string, asDir bool) bool {
+	real, _, ok := k.followLinks(p)
+	e, _ := k.img.Lookup(real)
+	return ok && (!asDir || e.IsDir())
+}
+
+// findLibraries returns, for each of the named libraries, the paths at which the loader may find it for the ELF file
+// at p.
+func (k *keeper) findLibraries(p string, names []string) map[string][]string {
+	machine, own := k.readELF(p).Machine, k.listOwnDirs(p)
+	if !k.spend(p, 1000*(len(own)+len(k.confDirs)+len(k.defaultDirs))*(1+len(names))) {
 		return nil
 	}
 	out := map[string][]string{}
-	for _, name := range f.Needed {
-		out[name] = k.findLibrary(f.Machine, name, dirs)
+	for _, name := range names {
+		if strings.Contains(name, "/") {
+			if k.isLoadable(name, machine) {
+				out[name] = []string{name}
+			}
+			continue
+		}
+		found := k.findInDirs(machine, name, own)
+		if len(found) == 0 {
+			// The loader reads ld.so.cache in place of ld.so.conf. If ldconfig wasn't run after a change, the
+			// cache names the file in a default directory, or none.
+			found = append(k.findInDirs(machine, name, k.confDirs), k.findInDirs(machine, name, k.defaultDirs)...)
+		}
+		out[name] = found
 	}
 	return out
 }
 
-// findLibrary returns the paths at which the loader finds a library for a machine: all variants for other processors
-// (glibc-hwcaps) in the first directory that has one.
-func (k *keeper) findLibrary(machine elf.Machine, name string, dirs []string) []string {
-	if strings.Contains(name, "/") {
-		if k.isLoadable(name, machine) {
-			return []string{name}
-		}
-		return nil
-	}
+// findInDirs returns the paths of a library for a machine in the first directory that has it: all variants for other
+// processors (glibc-hwcaps).
+func (k *keeper) findInDirs(machine elf.Machine, name string, dirs []string) []string {
 	for _, dir := range dirs {
 		var found []string
 		if at := path.Join(dir, name); k.isLoadable(at, machine) {
@@ -119,9 +149,6 @@ func (k *keeper) findLibrary(machine elf.Machine, name string, dirs []string) []
 	}
 	return nil
 }
-
-// listDirs returns the directories in which the loader searches for libraries of the file at p.
-func (k *keeper) listDirs(p string) []string { return append(k.listOwnDirs(p), k.dirs...) }
 
 // listOwnDirs returns the directories that a file names: its RUNPATH, or its RPATH and those of the files that load it.
 func (k *keeper) listOwnDirs(p string) []string {
