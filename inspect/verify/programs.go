@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/inspect/supervisord"
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
@@ -139,10 +140,15 @@ func programVariables(h *held) {
 	}
 }
 
+// runsAsSupervisord reports whether a program runs as supervisord's account, which may be root.
+func runsAsSupervisord(p supervisord.Program) bool {
+	account, _, _ := strings.Cut(p.User, ":")
+	return slices.Contains([]string{"", "root", "0", "%(ENV_SLIM_SUPERVISOR_USER)s"}, account)
+}
+
 func programAccounts(h *held) {
 	for _, p := range h.Surface.Programs {
-		account, _, _ := strings.Cut(p.User, ":")
-		if p.Name != "nginx" && slices.Contains([]string{"", "root", "0", "%(ENV_SLIM_SUPERVISOR_USER)s"}, account) {
+		if p.Name != "nginx" && runsAsSupervisord(p) {
 			h.reportFinding(p.Name, []tree.Place{p.Place}, "the program %q runs as root where supervisord does", p.Name)
 		}
 	}
@@ -152,8 +158,18 @@ func programAccounts(h *held) {
 var interpreters = lazyregexp.New(`^(ba|da|z|k|c|tc|fi|a)?sh$|^(busybox|env|xargs|eval|exec|python[0-9.]*|perl|ruby|node|nodejs|socat|nc|ncat|script|setsid|nohup|stdbuf|timeout|sudo|su|chroot|unshare)$`)
 
 func programPaths(h *held) {
+	if c := h.Surface.Supervisord; c != nil {
+		if who := h.findWriter(supervisordProgram); who != "" {
+			h.reportFinding("supervisord", h.at(c.Path), "init runs %s: %s", supervisordProgram, who)
+		}
+	}
 	for _, p := range h.Surface.Programs {
 		at := []tree.Place{p.Place}
+		if started := startedProgram(p.Command); interpreters.MatchString(path.Base(started)) {
+			h.reportFinding(p.Name, at, "the program %q runs %s, which starts what its arguments name", p.Name, started)
+		} else if who := h.findWriter(started); who != "" && runsAsSupervisord(p) {
+			h.reportFinding(p.Name, at, "the program %q runs %s: %s", p.Name, started, who)
+		}
 		program := firstWord(p.Command)
 		switch {
 		case program == "":
@@ -178,6 +194,23 @@ func programPaths(h *held) {
 			}
 		}
 	}
+}
+
+// supervisordProgram is what browser-shell init starts.
+const supervisordProgram = "/usr/bin/supervisord"
+
+// startedProgram returns the program that a command starts by browser-shell start, or "".
+func startedProgram(command string) string {
+	words := strings.Fields(command)
+	if len(words) < 2 || path.Base(firstWord(command)) != "browser-shell" || words[1] != "start" {
+		return ""
+	}
+	for words = words[2:]; len(words) > 1 && strings.HasPrefix(words[0], "-"); words = words[1:] {
+		if words[0] != "--" && !strings.Contains(words[0], "=") {
+			words = words[1:] // the flag; next is its value
+		}
+	}
+	return firstWord(strings.Join(words, " "))
 }
 
 // loaders lists variables by which a program loads other code or settings: ld.so(8), python(1), node(1), bash(1),

@@ -295,6 +295,18 @@ var broken = map[string]map[string]func(*fixture){
 			f.surface.Programs[1].Command = "/opt/mine"
 		},
 		"in gem's directory": func(f *fixture) { f.surface.Programs[1].Command = "/home/gem/nginx" },
+		"gem's, by browser-shell": func(f *fixture) {
+			f.surface.Programs[1].Command = `/usr/local/bin/browser-shell start --pidfile /run/nginx/pid /home/gem/nginx -g "daemon off;"`
+		},
+		"gem's, by browser-shell with a flag's value": func(f *fixture) {
+			f.surface.Programs[1].Command = "/usr/local/bin/browser-shell start --display=99 -- /home/gem/nginx"
+		},
+		"a shell, by browser-shell": func(f *fixture) {
+			f.surface.Programs[1].Command = "/usr/local/bin/browser-shell start --display 99 /bin/sh -c nginx"
+		},
+		"supervisord is gem's": func(f *fixture) {
+			f.base = append(f.base, owned(image.Bytes("/usr/bin/supervisord", 0o755, program(0x3e)), 1000, 1000))
+		},
 		"by gem's link": func(f *fixture) {
 			f.base = append(f.base, image.Symlink("/usr/bin/linked", "/home/gem/nginx"))
 			f.surface.Programs[1].Command = "/usr/bin/linked"
