@@ -51,7 +51,7 @@ func chooseRules(name, program string) (cage.Rules, error) {
 	}
 	switch name {
 	case "browser":
-		r.Read = append(slices.Clip(common), "/etc/chromium", "/etc/opt/chrome", "/etc/browser")
+		r.Read = append(slices.Clip(common), "/etc/chromium", "/etc/opt/chrome", "/etc/opt/chrome_for_testing", "/etc/browser")
 		r.Execute[0] = filepath.Dir(real) // includes its crash reporter
 		r.Listen, r.Proxy, r.Display = []uint16{9222}, 8118, display
 	case "desktop": // compiles its keyboard layout with a shell at each start

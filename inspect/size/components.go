@@ -38,8 +38,8 @@ var places = []struct {
 	patterns  []string
 }{
 	{browser, []string{
-		"/opt/browser", "/etc/browser", "/etc/chromium", "/etc/opt/chrome", "/opt/google", "/usr/lib/chromium*", "/usr/share/chromium*",
-		"/usr/bin/chromium*", "/usr/local/bin/browser", "/usr/local/bin/chromium*", "/root/.cache/ms-playwright",
+		"/opt/browser", "/etc/browser", "/etc/chromium", "/etc/opt/chrome", "/etc/opt/chrome_for_testing", "/opt/google", "/usr/lib/chromium*",
+		"/usr/share/chromium*", "/usr/bin/chromium*", "/usr/local/bin/browser", "/usr/local/bin/chromium*", "/root/.cache/ms-playwright",
 		"/home/*/.cache/ms-playwright",
 	}},
 	{"browser-shell", []string{"/usr/local/bin/browser-shell", "/var/lib/browser-shell", "/var/log/browser-shell", "/etc/agent-browser"}},
