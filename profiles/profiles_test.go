@@ -207,7 +207,9 @@ func TestEntry(t *testing.T) {
 var needed = []string{
 	"/usr/bin/supervisord", "/usr/bin/python3", "/usr/sbin/nginx", "/usr/bin/Xvnc", "/usr/bin/Xtigervnc", "/usr/bin/openbox",
 	"/usr/local/bin/browser", "/opt/browser/chrome", "/opt/novnc/index.html", "/opt/novnc/vnc.html",
+	"/opt/browser/icudtl.dat", "/usr/local/lib/python3.10/dist-packages/supervisor/supervisord.py",
 	// Ours.
+	"/etc/chromium", "/etc/opt/chrome", "/etc/opt/chrome_for_testing",
 	"/opt/gem/supervisord.conf", "/opt/gem/nginx.conf", "/opt/gem/nginx-ipv4.conf", "/opt/gem/nginx-loopback.conf",
 	"/opt/gem/nginx-loopback-ipv4.conf", "/opt/gem/nginx-main.conf", "/opt/gem/nginx-http.conf", "/opt/gem/nginx-server.conf",
 	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/agent-browser/hub.policy.json",
@@ -256,7 +258,10 @@ func TestStandinsAreClosed(t *testing.T) {
 func resolved(t *testing.T, p *profile.Profile, line profile.Line) (*build.Recipe, map[string]bool) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "base")
-	if _, err := standin.Write(t.Context(), dir, standin.Options{Line: string(line), Platforms: []string{"linux/amd64"}}); err != nil {
+	if _, err := standin.Write(t.Context(), dir, standin.Options{Line: string(line), Platforms: []string{"linux/amd64"}, Extra: []image.File{
+		// Files without a package that programs open by paths of their own.
+		image.Bytes("/opt/browser/icudtl.dat", 0o644, nil), image.Bytes("/usr/local/lib/python3.10/dist-packages/supervisor/supervisord.py", 0o644, nil),
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	src, err := image.Open(t.Context(), "oci:"+dir, image.Options{})
