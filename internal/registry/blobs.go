@@ -43,8 +43,8 @@ func newBlobs(dir string) (*blobs, error) {
 	return b, nil
 }
 
-// add adds a blob to a repository.
-func (b *blobs) add(repo string, h v1.Hash, c content) {
+// addBlob adds a blob to a repository.
+func (b *blobs) addBlob(repo string, h v1.Hash, c content) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.repos[repo] == nil {
@@ -67,7 +67,7 @@ func (b *blobs) find(repo string, h v1.Hash) (content, error) {
 func (b *blobs) link(repo, from string, h v1.Hash) bool {
 	c, err := b.find(from, h)
 	if err == nil {
-		b.add(repo, h, c)
+		b.addBlob(repo, h, c)
 	}
 	return err == nil
 }
@@ -105,7 +105,7 @@ func (b *blobs) Put(_ context.Context, repo string, h v1.Hash, in io.ReadCloser)
 	if b.dir == "" {
 		data, err := io.ReadAll(in)
 		if err == nil {
-			b.add(repo, h, content{data: data, size: int64(len(data))})
+			b.addBlob(repo, h, content{data: data, size: int64(len(data))})
 		}
 		return err
 	}
@@ -123,6 +123,6 @@ func (b *blobs) Put(_ context.Context, repo string, h v1.Hash, in io.ReadCloser)
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	b.add(repo, h, content{path: path, size: n})
+	b.addBlob(repo, h, content{path: path, size: n})
 	return nil
 }

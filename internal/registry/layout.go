@@ -84,7 +84,7 @@ func (l loader) putManifest(tag string, mediaType types.MediaType, data []byte) 
 		if err != nil {
 			return err
 		}
-		l.r.blobs.add(l.repo, d.Digest, content{path: path, size: d.Size})
+		l.r.blobs.addBlob(l.repo, d.Digest, content{path: path, size: d.Size})
 	}
 	if tag == "" {
 		tag = hashOf(data).String()
