@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/server/process"
 )
 
 // chaosCalls is how many calls TestChaos makes.
@@ -151,22 +152,22 @@ func killOne(l *lab, word string) bool {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
-			awaitGone(dir)
+		if err != nil {
+			continue
+		}
+		p, err := os.FindProcess(pid)
+		if err == nil && p.Kill() == nil {
+			awaitEnded(p)
 			return true
 		}
 	}
 	return false
 }
 
-// awaitGone waits until a killed process has died: a signal takes its time on a
-// busy machine, and nobody can tell before.
-func awaitGone(dir string) {
-	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		status, err := os.ReadFile(filepath.Join(dir, "status"))
-		if err != nil || bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX")) {
-			return
-		}
+// awaitEnded waits until all threads of a killed process have ended: a signal takes its time on a busy machine, and
+// nobody can tell before.
+func awaitEnded(p *os.Process) {
+	for deadline := time.Now().Add(need.Patience); !process.Ended(p) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 	}
 }
 
