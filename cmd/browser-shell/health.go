@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -39,13 +40,12 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	if err := parseFlags(flag.NewFlagSet("health", flag.ContinueOnError), args, std.err); err != nil {
 		return err
 	}
-	a, err := chooseAccounts(os.Getuid())
-	if err != nil {
+	if _, err := chooseAccounts(os.Getuid()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", a.dialHub, "/proc", "/run/nginx/pid", probeCages}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialHub(admin.DefaultSocket), "/proc", "/run/nginx/pid", probeCages}
 	said, err := i.check(ctx)
 	if err != nil {
 		return err
@@ -54,13 +54,19 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	return err
 }
 
-// dialHub connects to the management socket as the service account, which owns its directory.
-func (a accounts) dialHub(context.Context) (c net.Conn, err error) {
-	err = doAs(a.service, a.self, func() error {
-		c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: admin.DefaultSocket, Net: "unix"})
-		return err
-	})
-	return c, err
+// dialHub returns a dialer of the hub's management socket. In the image root can't open the directory of the service
+// account, and connects as that account.
+func dialHub(socket string) dialer {
+	return func(context.Context) (c net.Conn, err error) {
+		dial := func() error {
+			c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+			return err
+		}
+		if errors.Is(dial(), fs.ErrPermission) && os.Getuid() == root.uid {
+			err = doAs(serviceAccount, root, dial)
+		}
+		return c, err
+	}
 }
 
 // check asks all parts at once. Its error is one line that names each failing part. Otherwise it returns a line that

@@ -79,7 +79,9 @@ func runHubCtl(ctx context.Context, args []string, std stdio) error {
 		flags.Usage()
 		return errUsage
 	}
-	result, err := all[i].do(admin.NewClient(*socket), ctx, strings.Join(words[1:], ""))
+	client := admin.NewClient(*socket)
+	client.Dial = dialHub(*socket)
+	result, err := all[i].do(client, ctx, strings.Join(words[1:], ""))
 	if err != nil {
 		return err
 	}

@@ -22,23 +22,25 @@ const maxAnswer = 32 << 20
 
 // Client is a client of a hub's management socket. Its errors name the socket, or are the hub's own texts.
 type Client struct {
+	// Dial connects to the socket.
+	Dial   func(context.Context) (net.Conn, error)
 	socket string
 	http   http.Client
 }
 
 // NewClient returns a client of the socket at a path. It connects on use.
 func NewClient(socket string) *Client {
-	return &Client{socket, http.Client{
+	c := &Client{socket: socket}
+	c.Dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }
+	c.http = http.Client{
 		Timeout:       writeTime,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, "unix", socket)
-			},
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
 		},
-	}}
+	}
+	return c
 }
 
 // Servers returns the status of all servers.
