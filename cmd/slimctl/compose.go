@@ -131,7 +131,7 @@ func (a *app) readPolicy(file, format string, s *compose.Service) error {
 	if mode := info.Mode().Perm(); format == "compose" && mode&0o020 != 0 { // the host's group has no meaning in the container
 		return fmt.Errorf("policy file: the group may write %s (mode %04o), which the container refuses; chmod g-w %[1]s", file, mode)
 	}
-	s.Policy = text
+	s.Policy, s.Private = text, p.PrivateRanges()
 	if fits, err := slim.ChromiumFits(p); err != nil || fits {
 		return err
 	}

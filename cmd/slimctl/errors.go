@@ -111,6 +111,9 @@ func classifyError(cmd *cobra.Command, err error) (code int, hint string) {
 	case is(image.ErrRegistry), is(image.ErrUnreachable), is(image.ErrTimeout):
 		if errors.As(err, &registry) && strings.HasPrefix(registry.Op, "read ") {
 			hint = "an image that Docker has is docker-daemon:REF; without a registry, --base standin:B builds on a stand-in of the base"
+			if cmd.Name() == "compose" {
+				hint = "push the image first, or leave --resolve-image-digests out to name it by its tag"
+			}
 		}
 		return exitRegistry, hint
 	case is(overlays.ErrNoTool):

@@ -77,7 +77,7 @@ var rooms = map[string][]string{
 	"inspect/sandbox/rootfs":                     {"image"},
 	"inspect/sandbox/sandboxtest":                {},
 	"inspect/sandbox/sandboxtest/testdata/guest": {"internal/tether"},
-	"inspect/sandbox/compose":                    {"inspect/sandbox", "internal/lazyregexp"},
+	"inspect/sandbox/compose":                    {"inspect/sandbox", "internal/lazyregexp", "server/policy"},
 
 	"internal/buildkitd":             {"internal/need"},
 	"internal/cache":                 {"internal/lazyregexp"},

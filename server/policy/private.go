@@ -34,6 +34,27 @@ func (p *Policy) NetworkFor(n Network, host string) Network {
 	return n
 }
 
+// PrivateRange is a private range that a policy opens, but for the ranges within it that no policy opens.
+type PrivateRange struct {
+	Range  netip.Prefix
+	Except []netip.Prefix
+}
+
+// PrivateRanges returns the ranges of egress.private_hosts, each once.
+func (p *Policy) PrivateRanges() []PrivateRange {
+	var all []PrivateRange
+	for _, entry := range p.Egress.PrivateHosts {
+		_, text, _ := strings.Cut(entry, "=")
+		r, err := netip.ParsePrefix(text)
+		if err != nil || slices.ContainsFunc(all, func(o PrivateRange) bool { return o.Range == r }) {
+			continue
+		}
+		except := slices.DeleteFunc(slices.Clone(never), func(n netip.Prefix) bool { return !r.Overlaps(n) })
+		all = append(all, PrivateRange{r, except})
+	}
+	return all
+}
+
 // isPrivate reports whether a policy may open an address.
 func isPrivate(a netip.Addr) bool {
 	return a.Zone() == "" && contain(private, a) && !contain(never, a) && (a.Is4() || !isISATAP(a))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,7 @@ var variants = map[string]func(*Service){
 	"full": func(s *Service) {
 		s.Image, s.Name, s.Namespace = "registry.example/slim:1", "desk-2", "agents"
 		s.PolicyFile, s.Policy = "/etc/policies/a.json", []byte("{\n  \"commands\": [\"open\"]\n}\n")
+		s.Private = []policy.PrivateRange{{Range: netip.MustParsePrefix("10.1.2.0/24")}}
 		s.Settings.Publish = []string{"[::1]:9000"}
 		s.Settings.Env = map[string]string{"TZ": "Europe/Berlin", "TICKET_TTL_SECONDS": "60"}
 		s.Settings.Memory, s.Settings.CPUs = 1536<<20, 1.5
@@ -306,6 +308,9 @@ func TestKubernetes(t *testing.T) {
 					t.Errorf("%s can't be written", p)
 				}
 			}
+			if (len(m.deployment.Spec.Template.Annotations) > 0) != (len(s.Policy) > 0) {
+				t.Errorf("a changed policy has to start another Pod: annotations %v", m.deployment.Spec.Template.Annotations)
+			}
 			if len(s.Policy) > 0 && (m.configMap.Data[policyKey] != string(s.Policy) || !mounted["/etc/agent-browser/browser-shell.policy.json"]) {
 				t.Errorf("policy %+v", m.configMap)
 			}
@@ -360,6 +365,39 @@ func TestEgressIsPublicOnly(t *testing.T) {
 	}
 }
 
+// TestEgressToPrivateHosts: the NetworkPolicy lets through what the policy opens besides.
+func TestEgressToPrivateHosts(t *testing.T) {
+	p, err := policy.Parse([]byte(`{"open": {"allow_hosts": ["*.corp.example"]}, "egress": {"private_hosts": [
+		"a.corp.example=10.1.2.0/24", "b.corp.example=10.1.2.0/24", "c.corp.example=100.64.0.0/10"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := Kubernetes(service(func(s *Service) { s.Private = p.PrivateRanges() }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := decode(t, text).networkPolicy.Spec.Egress[1].To[2:]
+	want := []networkingv1.NetworkPolicyPeer{
+		{IPBlock: &networkingv1.IPBlock{CIDR: "10.1.2.0/24"}},
+		{IPBlock: &networkingv1.IPBlock{CIDR: "100.64.0.0/10", Except: []string{"100.100.100.0/24"}}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\n%s", got, text)
+	}
+}
+
+// TestClaimHoldsTheAuditLog: both logs fit on the volume before the log counts as full.
+func TestClaimHoldsTheAuditLog(t *testing.T) {
+	text, err := Kubernetes(service(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	audit := policy.Default().Audit
+	if claim := decode(t, text).claim.Spec.Resources.Requests.Storage().Value(); claim < 2*int64(audit.Keep+1)*audit.MaxBytes {
+		t.Errorf("%d bytes for two logs of %d files of %d bytes", claim, audit.Keep+1, audit.MaxBytes)
+	}
+}
+
 // TestRefused: what can't be written as it is meant, or would open more.
 func TestRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -370,6 +408,7 @@ func TestRefused(t *testing.T) {
 		"an image with a variable": {func(s *Service) { s.Image = "${IMAGE}" }, "image"},
 		"no image":                 {func(s *Service) { s.Image = "" }, "image"},
 		"an image's directory":     {func(s *Service) { s.Image = "oci:out/slim" }, "push it"},
+		"an image of Docker's":     {func(s *Service) { s.Image = "docker-daemon:slim:l0" }, "give slim:l0"},
 		"an image's archive":       {func(s *Service) { s.Image = "docker-archive:x.tar" }, "push it"},
 		"a name with YAML":         {func(s *Service) { s.Name = "a:\n  b" }, "name"},
 		"a name that is long":      {func(s *Service) { s.Name = strings.Repeat("a", 41) }, "name"},

@@ -2,6 +2,7 @@ package compose
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"verbatim": func(s string) (string, error) { return encode(strings.ReplaceAll(s, "$(", "$$(")) },
 	"volume":   volume,
 	"quantity": quantity,
+	"digest":   func(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) },
 	"milli":    func(cpus float64) string { return strconv.FormatInt(int64(cpus*1000), 10) + "m" },
 }).ParseFS(templateFiles, "*.tmpl"))
 

@@ -21,9 +21,9 @@ func TestReadme(t *testing.T) {
 	}{
 		{"compose", "docker-compose.yml", nil, false, []string{
 			"export SANDBOX_API_KEY=$(openssl rand -hex 32)\n    docker compose -f docker-compose.yml up --detach --wait",
-			"cp browser:/var/log/browser-shell/audit .", `"url": "http://127.0.0.1:8080/mcp"`, "http://127.0.0.1:8080/vnc/index.html?", pinned,
-		}, []string{"kubectl", "<no value>", "names these paths"}},
-		{"compose in full", "a b.yml", full, false, []string{"http://[::1]:9000/mcp", "cp desk-2:", "- `/etc/policies/a.json`\n- `/srv/work`\n", "-f FILE up"}, []string{"a b.yml"}},
+			`docker cp "$(docker compose -f docker-compose.yml ps -q browser)":/var/log/browser-shell/audit .`, `"type": "http", "url": "http://127.0.0.1:8080/mcp"`, "http://127.0.0.1:8080/vnc/index.html?", pinned,
+		}, []string{"kubectl", "<no value>", "names these paths", "restart"}},
+		{"compose in full", "a b.yml", full, false, []string{"http://[::1]:9000/mcp", "ps -q desk-2)", "-f FILE restart", "- `/etc/policies/a.json`\n- `/srv/work`\n", "-f FILE up"}, []string{"a b.yml"}},
 		{"tokens", "c.yml", variants["tokens"], false, []string{
 			"Start it:\n\n    docker compose -f c.yml up", `"headers": {"Authorization": "Bearer TOKEN"}}}}`, `-H "Authorization: Bearer TOKEN"`,
 		}, []string{"SANDBOX_API_KEY", "AIO-API", ".env", "<no value>"}},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/internal/lazyregexp"
+	"github.com/slimctl/slimctl/server/policy"
 )
 
 // Constants of the closed image.
@@ -49,6 +50,8 @@ type Service struct {
 	// PolicyFile is an absolute path on this machine, and Policy its content; empty for the policy in the image.
 	PolicyFile string
 	Policy     []byte
+	// Private lists the private ranges that Policy opens, for the NetworkPolicy.
+	Private []policy.PrivateRange
 }
 
 var label = lazyregexp.New(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
@@ -110,7 +113,11 @@ func (s Service) check() error {
 }
 
 func checkImage(ref string) error {
-	if kind, _, _ := strings.Cut(ref, ":"); kind == "oci" || strings.HasSuffix(kind, "-archive") {
+	kind, rest, _ := strings.Cut(ref, ":")
+	if kind == "docker-daemon" {
+		return fmt.Errorf("image %q: Docker knows its images without docker-daemon: in front; give %s", ref, rest)
+	}
+	if kind == "oci" || strings.HasSuffix(kind, "-archive") {
 		return fmt.Errorf("image %q: Docker and Kubernetes take images from a registry; push it and give HOST/REPO@DIGEST", ref)
 	}
 	if _, err := name.ParseReference(ref, name.WeakValidation); err != nil { // also limits the characters
