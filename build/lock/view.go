@@ -24,6 +24,7 @@ type View struct {
 	foot  *Footprint
 	known map[string]image.Entry // by path; one without a path doesn't exist
 	elfs  map[tree.Digest]*loader.File
+	spent int // by Resolve
 	// Err is the first error. It is set when the context ends, too.
 	Err error
 }
@@ -69,6 +70,10 @@ func (v *View) Lookup(p string) (image.Entry, bool) {
 	return e, e.Path != ""
 }
 
+// maxSpent limits the time of Resolve: the sum of the paths' bytes times their directories. l0 of stand-in B needs 31,000
+// besides its payload.
+const maxSpent = 1_000_000_000
+
 // Resolve returns p with the symlinks among its parents followed.
 func (v *View) Resolve(p string) (string, error) {
 	if v.files == nil {
@@ -77,7 +82,13 @@ func (v *View) Resolve(p string) (string, error) {
 		}
 		return p, nil
 	}
+	if !v.canAsk("%s", p) {
+		return "", v.Err
+	}
 	to, err := v.files.Resolve(p)
+	if v.spent += (len(p) + len(to)) * (strings.Count(p, "/") + strings.Count(to, "/")); v.spent > maxSpent {
+		v.Err = fmt.Errorf("%.100s… and other paths of the base lead through too many directories and symlinks; choose a base without them", p)
+	}
 	if err == nil && to != p {
 		v.foot.Links[p] = to
 	}

@@ -1,6 +1,8 @@
 package resolve
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/slimctl/slimctl/build/lock"
@@ -28,6 +30,25 @@ func TestFindProblemGoesUpLikeTheKernel(t *testing.T) {
 				if got := w.findProblem("/usr/bin/tool", false, scripts); got != c.want || w.base.Err != nil {
 					t.Errorf("got %q, want %q; %v", got, c.want, w.base.Err)
 				}
+			}
+		})
+	}
+}
+
+// Links through deep directories end the search by an error, and not after hours.
+func TestFindProblemGivesUp(t *testing.T) {
+	deep := "/" + strings.Repeat("a/", 1990)
+	for name, target := range map[string]string{"links": "l%d", "links and \"..\"": strings.Repeat("b/../", 10) + "l%d"} {
+		t.Run(name, func(t *testing.T) {
+			links := []image.File{image.Symlink("/usr/bin/tool", deep+"l0"), image.Bytes(deep+"b/x", 0o644, nil)}
+			for i := range 30 {
+				links = append(links, image.Symlink(fmt.Sprintf("%sl%d", deep, i), fmt.Sprintf(target, i+1)))
+			}
+			foot := lock.NewFootprint()
+			w := &work{base: lock.NewView(t.Context(), &tree.Image{Tree: treeOf(t, links...)}, &foot)}
+			w.findProblem("/usr/bin/tool", false, scripts)
+			if w.base.Err == nil || !strings.Contains(w.base.Err.Error(), "too many directories and symlinks") {
+				t.Errorf("got %v", w.base.Err)
 			}
 		})
 	}
