@@ -140,7 +140,7 @@ func testPorts(t *testing.T, w *world) {
 
 // forgottenKey is the only body that a refusal has: clients show it to whoever forgot the key. It is the same for everybody.
 const forgottenKey = `{"error":"access_denied","error_description":"Key or token missing, wrong, expired or given twice: send the value of SANDBOX_API_KEY in the header ` +
-	`X-AIO-API-Key, or a token as Authorization: Bearer, once. There is no OAuth here; see docs/gate.md."}`
+	`X-AIO-API-Key, or a token as Authorization: Bearer, once. A web browser needs a ticket for /vnc/; see docs/watch.md. There is no OAuth here; see docs/gate.md."}`
 
 // tellsNothing checks that a refusal says neither what refuses nor why.
 func tellsNothing(t *testing.T, a answer) {
