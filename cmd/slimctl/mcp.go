@@ -139,7 +139,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			if err != nil {
 				return nil, err
 			}
-			return bridge.Describe(ctx, img, a.cacheDir)
+			return bridge.Describe(ctx, img, f.settings.Policy, a.cacheDir)
 		},
 		Boot: func(ctx context.Context, key string) (bridge.Container, error) {
 			img, err := open()

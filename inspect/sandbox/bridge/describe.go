@@ -15,9 +15,16 @@ import (
 // maxOverlay limits the layers that are searched for a policy, in bytes: the base's own are larger, and have none.
 const maxOverlay = 64 << 20
 
-// Describe returns the tool of an image as the policy file in its layers defines it. It caches the layers' content
-// below cacheDir.
-func Describe(ctx context.Context, img v1.Image, cacheDir string) (*mcp.Tool, error) {
+// Describe returns the tool of an image as the policy file defines it: policyFile of this machine, or the one in the
+// image's layers if that is empty. It caches the layers' content below cacheDir.
+func Describe(ctx context.Context, img v1.Image, policyFile, cacheDir string) (*mcp.Tool, error) {
+	if policyFile != "" {
+		p, _, err := policy.ReadFile(policyFile)
+		if err != nil {
+			return nil, err
+		}
+		return server.Tool(p), nil
+	}
 	manifest, err := img.Manifest()
 	if err != nil {
 		return nil, err
