@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -141,12 +142,15 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	return res
 }
 
-// snapshotTries is the number of attempts at a snapshot of a page that navigates meanwhile, as after a click on a link.
+// snapshotTries is the number of attempts at a snapshot of a page that moves on meanwhile, as after a click on a link.
 const snapshotTries = 3
 
-// pageMovedOn reports whether a command failed because its page navigated. It compares the text of Chromium's error.
+// pageMovedOn reports whether a command failed because its page navigated or showed a dialog, which Tab closes. It compares
+// the texts of Chromium's errors and agent-browser's.
 func pageMovedOn(out process.Result) bool {
-	return out.ExitCode != 0 && (bytes.Contains(out.Stdout, []byte("Inspected target navigated or closed")) || bytes.Contains(out.Stdout, []byte("Not attached to an active page")))
+	return out.ExitCode != 0 && slices.ContainsFunc([]string{
+		"Inspected target navigated or closed", "Not attached to an active page", "dialog is blocking the page",
+	}, func(text string) bool { return bytes.Contains(out.Stdout, []byte(text)) })
 }
 
 // daemonTries is the number of runs of agent-browser while its daemon does not start.

@@ -190,19 +190,24 @@ func TestDaemonLate(t *testing.T) {
 	}
 }
 
-// TestPageMovesOn: a snapshot of a page that moves on meanwhile, as after a click on a link, is taken again.
+// TestPageMovesOn: a snapshot of a page that moves on meanwhile, as after a click on a link, or shows a dialog, is taken again.
 func TestPageMovesOn(t *testing.T) {
 	t.Parallel()
-	for moves, exit := range map[int]int{2: 0, 3: 1} {
-		l := newLab(t)
-		s := l.opened(t)
-		l.write(t, "moving", strings.Repeat("once\n", moves), 0o644)
-		a := s.do(t, "snapshot")
-		if a.ExitCode != exit || exit != 0 && !strings.Contains(a.Stderr, "Inspected target navigated") {
-			t.Errorf("it moves on %d times: %+v", moves, a)
-		}
-		if n := strings.Count(l.note(t, "calls"), "snapshot"); n != 3 {
-			t.Errorf("it moves on %d times: %d snapshots are taken, want 3", moves, n)
+	for _, said := range []string{
+		"CDP error (Accessibility.getFullAXTree): Inspected target navigated or closed",
+		"A JavaScript confirm dialog is blocking the page: x. Resolve it with `dialog accept` or `dialog dismiss`, then retry `snapshot`.",
+	} {
+		for moves, exit := range map[int]int{2: 0, 3: 1} {
+			l := newLab(t)
+			s := l.opened(t)
+			l.write(t, "moving", strings.Repeat(said+"\n", moves), 0o644)
+			a := s.do(t, "snapshot")
+			if a.ExitCode != exit || exit != 0 && !strings.Contains(a.Stderr, said[:20]) {
+				t.Errorf("%s, %d times: %+v", said, moves, a)
+			}
+			if n := strings.Count(l.note(t, "calls"), "snapshot"); n != 3 {
+				t.Errorf("%s, %d times: %d snapshots are taken, want 3", said, moves, n)
+			}
 		}
 	}
 }

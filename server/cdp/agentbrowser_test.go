@@ -112,8 +112,9 @@ func (a *agent) ok(t *testing.T, session string, argv ...string) map[string]any 
 		if ok {
 			return data
 		}
-		// A click before moved the page on, or the page took more than the 10 s that agent-browser on Node gives it.
-		again := (argv[0] != "click" || argv[1] == "#ask" || argv[1] == "#b") && (strings.Contains(e, "Inspected target navigated or closed") || timeLimit.MatchString(e))
+		// A click before moved the page on or opened a dialog, or the page took more than the 10 s that agent-browser on Node gives it.
+		again := (argv[0] != "click" || argv[1] == "#ask" || argv[1] == "#b") &&
+			(strings.Contains(e, "Inspected target navigated or closed") || strings.Contains(e, "dialog is blocking the page") || timeLimit.MatchString(e))
 		notSent := strings.Contains(e, "Daemon failed to start") || strings.Contains(e, "Failed to connect: ")
 		if !again && !notSent || time.Now().After(deadline) {
 			t.Fatalf("%q: %s", argv, e)

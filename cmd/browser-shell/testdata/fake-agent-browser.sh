@@ -71,9 +71,9 @@ case "$1 $2" in
 "screenshot #none") ok '{"path":"/etc/hostname"}' ;;
 "screenshot "*) shift; [ $# -gt 1 ] && shift; printf '\211PNG\r\n\032\n' >"$1"; ok '{"path":"'"$1"'","annotations":[]}' ;;
 "snapshot "*)
-	if [ -s "$D/moving" ]; then # one line for each page that moves on meanwhile
+	if [ -s "$D/moving" ]; then # one line for each time that the page moves on meanwhile: what is said then
+		printf '{"success":false,"error":"%s"}\n' "$(head -n 1 "$D/moving")"
 		sed -i 1d "$D/moving"
-		printf '{"success":false,"error":"CDP error (Accessibility.getFullAXTree): Inspected target navigated or closed"}\n'
 		exit 1
 	fi
 	if [ -e "$D/snapshot" ]; then ok "$(cat "$D/snapshot")"; else ok '{"done":true}'; fi ;;
