@@ -55,8 +55,6 @@ type Set struct {
 	Dirs  map[string]bool
 	// Packages maps the packages that stay, by name, to the reason.
 	Packages map[string]Reason
-	// Notes lists paths and packages of the profile that the base doesn't have, and cuts without effect.
-	Notes []string
 
 	db       *database
 	spec     profile.Keep
@@ -161,7 +159,6 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	k.removeDanglingLinks()
 	k.keepDatabases()
 	k.keepDirectories()
-	k.noteIdleCuts()
 	broken := k.findBroken()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -169,8 +166,6 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	if len(broken) > 0 {
 		return nil, &BrokenError{broken}
 	}
-	slices.Sort(k.set.Notes)
-	k.set.Notes = slices.Compact(k.set.Notes)
 	return k.set, nil
 }
 
@@ -291,15 +286,10 @@ func (k *keeper) keepPackage(name string, r Reason) {
 }
 
 func (k *keeper) keepPackagesNamed(glob string) {
-	found := false
 	for _, name := range slices.Sorted(maps.Keys(k.db.packages)) {
 		if matches(glob, name) {
-			found = true
 			k.keepPackage(name, Reason{Rule: ByName})
 		}
-	}
-	if !found {
-		k.set.Notes = append(k.set.Notes, fmt.Sprintf("package %s is not in the base", glob))
 	}
 }
 
@@ -441,9 +431,6 @@ func (k *keeper) keepDlopened() {
 					k.keepPath(p, r)
 				}
 			}
-			if len(found) == 0 {
-				k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s, which %s may load, is not in the base", o, opener))
-			}
 		}
 	}
 }
@@ -573,18 +560,6 @@ func (k *keeper) keepDirectories() {
 		}
 	}
 	maps.DeleteFunc(k.set.Dirs, func(p string, _ bool) bool { e, ok := k.img.Lookup(p); return !ok || !e.IsDir() })
-}
-
-// noteIdleCuts notes cuts whose packages stay nevertheless.
-func (k *keeper) noteIdleCuts() {
-	for _, c := range k.spec.Without {
-		_, from := k.set.Packages[c.From]
-		for _, name := range c.To {
-			if to, stays := k.set.Packages[name]; from && stays {
-				k.set.Notes = append(k.set.Notes, fmt.Sprintf("%s stays although its edge from %s is cut: %s of %s", name, c.From, to.Rule, to.From))
-			}
-		}
-	}
 }
 
 // findBroken returns an error for each file that stays and needs one that doesn't.
