@@ -29,12 +29,34 @@ func (p plan) prepare(root string) error {
 			return fmt.Errorf("%s: %w\n%s", d.path, err, d.remedy(p.self))
 		}
 	}
-	for _, step := range []func(string) error{p.dropLocks, p.checkLinks, p.writeGate, p.writeOutgoing} {
+	for _, step := range []func(string) error{p.dropLocks, p.checkLinks, p.checkLogs, p.writeGate, p.writeOutgoing} {
 		if err := step(root); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkLogs refuses an audit log of another account: a volume from a container that started as another user. The tool
+// couldn't write it, and would only say so in its own log.
+func (p plan) checkLogs(root string) error {
+	return doAs(p.service, p.self, func() error {
+		for _, name := range []string{"audit.jsonl", "egress.jsonl"} {
+			file := "/var/log/browser-shell/audit/" + name
+			info, err := os.Lstat(root + file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if uid := int(info.Sys().(*syscall.Stat_t).Uid); uid != p.service.uid {
+				return fmt.Errorf("%s belongs to user %d, and user %d writes the log\nstart the container as the user that it was started as before, or mount an empty volume at /var/log/browser-shell",
+					file, uid, p.service.uid)
+			}
+		}
+		return nil
+	})
 }
 
 // remedy returns the operator's next step for a place that can't be made.

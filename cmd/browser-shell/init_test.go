@@ -460,6 +460,28 @@ func TestPrepareRootless(t *testing.T) {
 	}
 }
 
+// TestPrepareRefusesLogOfAnotherUser: a container that was started with --user 1000:1000 is now started as root.
+func TestPrepareRefusesLogOfAnotherUser(t *testing.T) {
+	rootOnly(t)
+	root, p := system(t)
+	if err := p.prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(root, "var/log/browser-shell/audit/egress.jsonl")
+	if err := errors.Join(os.WriteFile(log, nil, 0o600), os.Chown(log, 4242, 4242)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.prepare(root); err == nil || !strings.Contains(err.Error(), "egress.jsonl belongs to user 4242") || !strings.Contains(err.Error(), "mount an empty volume") {
+		t.Errorf("error is %v", err)
+	}
+	if err := os.Chown(log, p.service.uid, p.service.gid); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.prepare(root); err != nil {
+		t.Error(err)
+	}
+}
+
 // A mount that is read-only is found out now, and not by a program that fails.
 func TestPrepareReadOnlyMount(t *testing.T) {
 	rootOnly(t)
