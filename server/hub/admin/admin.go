@@ -12,7 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -146,7 +146,10 @@ func newAPI(addr net.Addr, h Hub, m *Metrics, token string) (*api, error) {
 	})
 	a.mux.HandleFunc("GET /v1/mcp/tools", func(w http.ResponseWriter, _ *http.Request) {
 		tools := append([]Tool{}, a.Tools()...)
-		slices.SortFunc(tools, func(a, b Tool) int { return cmp.Or(cmp.Compare(a.Server, b.Server), cmp.Compare(a.Name, b.Name)) })
+		sort.Slice(tools, func(i, j int) bool { // slices.SortFunc adds 13 kB to the program
+			a, b := tools[i], tools[j]
+			return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Name, b.Name)) < 0
+		})
 		sendJSON(w, http.StatusOK, map[string]any{"tools": tools})
 	})
 	a.mux.HandleFunc("GET /v1/mcp/servers/{name}", a.withServer(func(w http.ResponseWriter, _ *http.Request, s upstream.Status) {
