@@ -43,12 +43,7 @@ func words(list string) map[string]bool {
 }
 
 // hints has a part of every name that can be graded: a fast rejection of all others.
-var hints = func() (t trigrams) {
-	for _, h := range strings.Fields("pas sec tok key coo cre aut ses sid otp pin sig pwd srf ken bea") {
-		t.add(h)
-	}
-	return t
-}()
+var hints = strings.Fields("pas sec tok key coo cre aut ses sid otp pin sig pwd srf ken bea")
 
 // grade returns the grade of a name, for instance "apiKey", "DB_PASSWORD", "set-cookie".
 func (r *Redactor) grade(name string) grade {
@@ -82,8 +77,8 @@ func (r *Redactor) grade(name string) grade {
 	return plain
 }
 
-// field reports whether the label of a field names a secret.
-func (r *Redactor) field(name string) bool {
+// isSecretField reports whether the label of a field names a secret.
+func (r *Redactor) isSecretField(name string) bool {
 	list := split(name)
 	for i, w := range list {
 		if fieldWords[w] || i > 0 && r.grade(list[i-1]+w) >= strong {
@@ -97,12 +92,8 @@ func (r *Redactor) field(name string) bool {
 }
 
 func hinted(name string) bool {
-	for i := 0; i+2 < len(name); i++ {
-		if hints[trigram(name[i], name[i+1], name[i+2])] {
-			return true
-		}
-	}
-	return false
+	name = strings.ToLower(name)
+	return slices.ContainsFunc(hints, func(hint string) bool { return strings.Contains(name, hint) })
 }
 
 // split returns the lower-case words of a name, without the digits at their end.

@@ -47,7 +47,6 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 	}
 	data.drop("lifecycle") // the native daemon's internal state
 	withoutEchoes(subcommand, data)
-	data.eachString(wholeRunes)
 	return data.String() + "\n", joinLines(words), 0
 }
 
@@ -89,12 +88,12 @@ func readAnswer(out string) (data *node, reported string, err error) {
 		return nil, "", errors.New(why)
 	}
 	success := answer.member("success")
-	if success == nil || success.raw != "true" && success.raw != "false" {
+	if success == nil || success.kind != 0 || success.text != "true" && success.text != "false" {
 		return nil, "", errors.New("its JSON object has no \"success\" of true or false")
 	}
-	if success.raw == "false" {
+	if success.text == "false" {
 		if e := answer.member("error"); e != nil && e.kind == '"' {
-			reported = unquote(e.raw)
+			reported = e.text
 		}
 		return nil, reported, nil
 	}
@@ -116,8 +115,8 @@ var done = map[string]string{
 func withoutEchoes(subcommand string, data *node) {
 	if key, ok := done[subcommand]; ok {
 		data.drop("selector", "text", "value", "key", "ref")
-		if v := data.member(key); v != nil && v.raw != "false" {
-			*v = node{raw: "true"}
+		if v := data.member(key); v != nil && (v.kind != 0 || v.text != "false") {
+			*v = node{text: "true"}
 		}
 	}
 	switch subcommand {
@@ -130,10 +129,10 @@ func withoutEchoes(subcommand string, data *node) {
 			if v.kind == '[' {
 				n = len(v.kids)
 			}
-			*v = node{raw: strconv.Itoa(n)}
+			*v = node{text: strconv.Itoa(n)}
 		}
 	case "wait":
-		if w := data.member("waited"); w != nil && w.raw == `"url"` {
+		if w := data.member("waited"); w != nil && w.text == "url" {
 			data.drop("url") // the pattern; agent-browser 0.8 prints the page's address
 		}
 		data.drop("selector", "text", "ms", "pattern")

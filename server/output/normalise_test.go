@@ -49,7 +49,7 @@ func TestNormalise(t *testing.T) {
 		{"too deep", `{"success":true,"data":` + deep(200) + `}`, "", 0, 70, "", "too deep"},
 		{"far too deep", `{"success":true,"data":` + deep(1<<20) + `}`, "", 0, 70, "", "not one JSON object"},
 		{"bad UTF-8", "{\"success\":true,\"data\":\"\xff\"}", "\xff", 0, 0, "\"\ufffd\"\n", "\ufffd"},
-		{"lone surrogate", `{"success":true,"data":["\ud800","\ud83d\ude00","\udc00x","\\ud800"]}`, "", 0, 0, "[\"\ufffd\",\"\\ud83d\\ude00\",\"\ufffdx\",\"\\\\ud800\"]\n", ""},
+		{"lone surrogate", `{"success":true,"data":["\ud800","\ud83d\ude00","\udc00x","\\ud800"]}`, "", 0, 0, "[\"\ufffd\",\"😀\",\"\ufffdx\",\"\\\\ud800\"]\n", ""},
 		{"spaces", " \n{\"success\": true , \"data\" : [ 1 , 2 ] }\r\n", "", 0, 0, "[1,2]\n", ""},
 	}
 	for _, tt := range tests {
@@ -208,8 +208,7 @@ func FuzzNormalise(f *testing.F) {
 			t.Errorf("%q becomes %q", data, again)
 		}
 		n, err := parse(data, true)
-		var v any
-		if err != nil || n.String()+"\n" != data || json.Unmarshal([]byte(data), &v) == nil && n.size() != len(data)-1 {
+		if err != nil || n.String()+"\n" != data {
 			t.Errorf("%q is read as %q, %v", data, n.String(), err)
 		}
 	})

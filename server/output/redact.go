@@ -5,28 +5,28 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Marker replaces a secret.
 const Marker = "[redacted]"
 
-// Redactor hides secrets: values whose name indicates a secret, texts in the form of one, and given values in several
-// encodings. It never hides a snapshot's refs. It is safe for concurrent use.
+// Redactor hides secrets: given values in several encodings, tokens with a known prefix, and values beside a name that
+// indicates a secret. It never hides a snapshot's refs. It is safe for concurrent use.
 //
-// It only finds secrets in one text. A secret that a page spreads over several elements, spells out, or encrypts is not
-// found.
+// It protects transcripts. A secret in prose, in a table, in an encoding of its own or in a screenshot is not found.
 type Redactor struct {
 	keys     map[string]bool // joined words, lower case
 	patterns []*regexp.Regexp
-	needles  map[string][]string // exact values by their first three bytes, longest first
-	start    trigrams            // of needles and shapes
+	values   []string // exact values in all their forms
 }
 
 // NewRedactor returns a Redactor. keys are further names of secrets, in any case and with any separator ("api key" is
 // also apiKey and API_KEY); patterns are RE2 expressions; secrets are values of 8 bytes or more (shorter ones are
 // ignored), see Secrets.
 func NewRedactor(keys, patterns, secrets []string) (*Redactor, error) {
-	r := &Redactor{keys: map[string]bool{}, needles: map[string][]string{}}
+	r := &Redactor{keys: map[string]bool{}}
 	for _, k := range keys {
 		joined := strings.Join(split(k), "")
 		if joined == "" {
@@ -41,27 +41,29 @@ func NewRedactor(keys, patterns, secrets []string) (*Redactor, error) {
 		}
 		r.patterns = append(r.patterns, re)
 	}
-	for prefix := range shapes {
-		r.start.add(prefix)
-	}
 	for _, s := range secrets {
-		for _, form := range forms(s) {
-			if !slices.Contains(r.needles[form[:3]], form) {
-				r.needles[form[:3]] = append(r.needles[form[:3]], form)
-				r.start.add(form)
-			}
-		}
-	}
-	for _, list := range r.needles {
-		slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+		r.values = append(r.values, forms(s)...)
 	}
 	return r, nil
+}
+
+// With returns a Redactor that also hides these values, of 4 bytes or more.
+func (r *Redactor) With(values []string) *Redactor {
+	own := *r
+	own.values = slices.Clone(r.values)
+	for _, v := range values {
+		if len(v) >= 4 {
+			quoted := quote(v)
+			own.values = append(own.values, append(forms(v), v, quoted[1:len(quoted)-1])...)
+		}
+	}
+	return &own
 }
 
 // String hides the secrets of a text. It is idempotent.
 func (r *Redactor) String(s string) string {
 	for range 4 { // the rest may match with a marker beside it
-		t := r.once(s)
+		t := replace(s, r.findSecrets(s), Marker)
 		if t == s {
 			break
 		}
@@ -70,27 +72,28 @@ func (r *Redactor) String(s string) string {
 	return s
 }
 
-func (r *Redactor) once(s string) string {
-	spans := slices.Concat(r.scan(s), r.encoded(s), r.cells(s))
+// span is a part of a text to hide.
+type span struct{ from, to int }
+
+func (r *Redactor) findSecrets(s string) []span {
+	spans := slices.Concat(findValues(s, r.values), findTokens(s), findKeys(s), findUsers(s), r.findNamed(s), r.findFields(s))
 	for _, re := range r.patterns {
 		for _, m := range re.FindAllStringIndex(s, -1) {
-			if m[0] < m[1] && !touchesMarker(s, m[0], m[1]) {
+			if !strings.Contains(s[max(0, m[0]-len(Marker)+1):min(len(s), m[1]+len(Marker)-1)], Marker) {
 				spans = append(spans, span{m[0], m[1]})
 			}
 		}
 	}
-	return replace(s, spans, Marker)
+	return slices.DeleteFunc(spans, func(sp span) bool {
+		text := strings.Trim(s[sp.from:sp.to], " \t\r\n\"'")
+		return text == "" || text == Marker
+	})
 }
 
-// touchesMarker reports whether the span overlaps a marker.
-func touchesMarker(s string, from, to int) bool {
-	return strings.Contains(s[max(0, from-len(Marker)+1):min(len(s), to+len(Marker)-1)], Marker)
-}
+// references matches the refs of a snapshot, with other attributes of the element.
+var references = lazyregexp.New(`\[(?:[a-z-]+(?:=[a-z0-9]+)?, )*ref=e[0-9]{1,6}(?:, [a-z-]+(?:=[a-z0-9]+)?)*\]`)
 
-// span is a part of a text to hide.
-type span struct{ from, to int }
-
-// replace replaces spans that overlap or touch by one mark.
+// replace replaces spans that overlap or touch by one mark, followed by the refs in them.
 func replace(s string, spans []span, mark string) string {
 	if len(spans) == 0 {
 		return s
@@ -105,20 +108,39 @@ func replace(s string, spans []span, mark string) string {
 		}
 		b.WriteString(s[done:from])
 		b.WriteString(mark)
+		if strings.Contains(s[from:to], "ref=e") {
+			for _, m := range references.FindAllStringSubmatch(s[from:to], -1) {
+				b.WriteString(" " + m[0])
+			}
+		}
 		done = to
 	}
 	b.WriteString(s[done:])
 	return b.String()
 }
 
-// JSON hides the secrets of a JSON text, keys included. The result is valid JSON, and its other parts are unchanged.
+func findValues(s string, values []string) (found []span) {
+	for _, v := range values {
+		for from := 0; ; {
+			at := strings.Index(s[from:], v)
+			if at < 0 {
+				break
+			}
+			found = append(found, span{from + at, from + at + len(v)})
+			from += at + len(v)
+		}
+	}
+	return found
+}
+
+// JSON hides the secrets of a JSON text, keys included. The result is valid JSON of the same meaning but for them.
 // Strings are decoded before the search. Text that is not JSON is handled by String.
 func (r *Redactor) JSON(s string) string {
 	n, err := parse(s, false)
 	if err != nil {
 		return r.String(s)
 	}
-	if !r.node(&n, plain) {
+	if !r.redactNode(&n, plain) {
 		return s
 	}
 	out := n.String()
@@ -128,46 +150,42 @@ func (r *Redactor) JSON(s string) string {
 	return out
 }
 
-// node processes a value whose key has the grade; it reports whether it changed.
-func (r *Redactor) node(n *node, g grade) bool {
+// redactNode processes a value whose key has the grade; it reports whether it changed.
+func (r *Redactor) redactNode(n *node, g grade) bool {
 	changed := false
 	switch {
 	case n.kind == '"':
-		changed = r.text(&n.raw, g)
-	case n.kind == 0 && g >= strong && n.raw[0] != 't' && n.raw[0] != 'f' && n.raw[0] != 'n':
-		n.raw, changed = quote(Marker), true // a number
+		changed = r.redactText(&n.text, g)
+	case n.kind == 0 && g >= strong && n.text[0] != 't' && n.text[0] != 'f' && n.text[0] != 'n':
+		*n, changed = node{kind: '"', text: Marker}, true // a number
 	}
 	pair := plain // {"name": "sid", "value": "…"}
 	for i := range n.kids {
 		of := g
 		if n.kind == '{' {
-			changed = r.text(&n.keys[i], plain) || changed
-			key := unquote(n.keys[i])
+			changed = r.redactText(&n.keys[i], plain) || changed
+			key := n.keys[i]
 			of = max(g, r.grade(key))
 			if key == "value" {
 				of = max(of, pair)
 			}
 			if (key == "name" || key == "key") && n.kids[i].kind == '"' {
-				pair = r.grade(r.String(unquote(n.kids[i].raw)))
+				pair = r.grade(r.String(n.kids[i].text))
 			}
 		}
-		changed = r.node(&n.kids[i], of) || changed
+		changed = r.redactNode(&n.kids[i], of) || changed
 	}
 	return changed
 }
 
-// text processes a raw string.
-func (r *Redactor) text(raw *string, g grade) bool {
-	s := unquote(*raw)
-	t := r.String(s)
-	if s != "" && (g >= strong || g == weak && random(s)) {
+func (r *Redactor) redactText(text *string, g grade) bool {
+	t := r.String(*text)
+	if *text != "" && (g >= strong || g == weak && random(*text)) {
 		t = Marker
 	}
-	if t == s {
-		return false
-	}
-	*raw = quote(t)
-	return true
+	changed := t != *text
+	*text = t
+	return changed
 }
 
 // Argv hides the secrets of a command's words: in each word, the word after an option that names a secret, and the text
@@ -183,12 +201,9 @@ func (r *Redactor) Argv(argv []string) []string {
 		name, isOption := strings.CutPrefix(a, "-")
 		hide = isOption && !strings.ContainsAny(a, "= ") && r.grade(strings.TrimPrefix(name, "-")) >= strong
 	}
-	if len(argv) > 2 && r.field(argv[1]) {
-		switch argv[0] {
-		case "fill", "type", "select":
-			for i := 2; i < len(argv); i++ {
-				out[i] = Marker
-			}
+	if len(argv) > 2 && slices.Contains([]string{"fill", "type", "select"}, argv[0]) && r.isSecretField(argv[1]) {
+		for i := 2; i < len(argv); i++ {
+			out[i] = Marker
 		}
 	}
 	return out

@@ -27,13 +27,13 @@ func Truncate(stdout string, limit int) (string, int) {
 		return lastResort(before, limit)
 	}
 	cut := 0
-	over := data.size() - limit
+	over := len(data.String()) - limit
 	if over <= 0 {
 		return data.String() + "\n", 0
 	}
 	if s := data.member("snapshot"); s != nil && s.kind == '"' {
 		cut += cutSnapshot(&data, s, limit)
-		over = data.size() - limit
+		over = len(data.String()) - limit
 	}
 	if over > 0 {
 		cut += cutTexts(&data, over)
@@ -55,9 +55,8 @@ func lastResort(removed, limit int) (string, int) {
 
 // cutSnapshot keeps as many lines of the snapshot as fit.
 func cutSnapshot(data, snapshot *node, limit int) int {
-	text := unquote(snapshot.raw)
-	snapshot.raw = quote(text)
-	total := data.size() - (len(snapshot.raw) - 2) + room + len(askLess) // without the text
+	text := snapshot.text
+	total := len(data.String()) - (len(quote(text)) - 2) + room + len(askLess) // without the text
 	kept := 0
 	for kept < len(text) {
 		end := kept + 1 + strings.IndexByte(text[kept:], '\n')
@@ -91,7 +90,7 @@ func cutTexts(data *node, over int) int {
 	var texts []*node
 	var collect func(n *node)
 	collect = func(n *node) {
-		if n.kind == '"' && len(n.raw) > 2*room {
+		if n.kind == '"' && len(n.text) > 2*room {
 			texts = append(texts, n)
 		}
 		for i := range n.kids {
@@ -99,21 +98,15 @@ func cutTexts(data *node, over int) int {
 		}
 	}
 	collect(data)
-	slices.SortStableFunc(texts, func(a, b *node) int { return len(b.raw) - len(a.raw) })
+	slices.SortStableFunc(texts, func(a, b *node) int { return len(b.text) - len(a.text) })
 	cut := 0
 	for _, n := range texts {
 		if over <= 0 {
 			break
 		}
-		was := len(n.raw)
-		text := unquote(n.raw)
-		n.raw = quote(text)
-		if over -= was - len(n.raw); over <= 0 {
-			break
-		}
-		was = len(n.raw)
+		text, was := n.text, len(quote(n.text))
 		cut += mark(n, text, text[:fitting(text, was-2-over-room)], "")
-		over -= was - len(n.raw)
+		over -= was - len(quote(n.text))
 	}
 	return cut
 }
@@ -129,12 +122,12 @@ func fitting(text string, most int) int {
 	return len(text)
 }
 
-// width returns the size of a rune in a raw string; see quote.
+// width returns the size of a rune in JSON; see quote.
 func width(r rune) int {
 	switch {
-	case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':
+	case strings.ContainsRune("\"\\\n\t\r\b\f", r):
 		return 2
-	case r < ' ':
+	case r < ' ', r == '\u2028', r == '\u2029':
 		return 6
 	}
 	return utf8.RuneLen(r)
@@ -146,7 +139,7 @@ func mark(n *node, text, keep, hint string) int {
 	if cut == 0 {
 		return 0
 	}
-	n.raw = quote(fmt.Sprintf("%s\n[truncated: %d characters removed%s]", keep, cut, hint))
+	n.text = fmt.Sprintf("%s\n[truncated: %d characters removed%s]", keep, cut, hint)
 	return cut
 }
 
