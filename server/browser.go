@@ -127,11 +127,11 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 		return res.withFailure(exitUnavailable, errors.New("the page's address cannot be checked, because Chromium has ended or hangs; the output is withheld and the session was ended: open a page again"))
 	}
 	nav := loaded(within)
-	if r := b.checkPages(within, p, ses); r != nil {
-		return res.withRefusal(r)
+	if r, at := b.checkPages(within, p, ses); r != nil {
+		return res.withRefusal(r).about(at)
 	}
 	if r := b.explainUnreachable(ctx, p, nav); r != nil {
-		return res.withRefusal(r)
+		return res.withRefusal(r).about(nav.URL)
 	}
 	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // prints the content of fields
 		if res.secrets, err = ses.tab.Passwords(within); err != nil {
@@ -270,8 +270,8 @@ func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *ses
 			return res.withFailure(exitUnavailable, err), false
 		}
 	}
-	if r := b.checkPages(ctx, p, ses); r != nil {
-		return res.withRefusal(r), false
+	if r, at := b.checkPages(ctx, p, ses); r != nil {
+		return res.withRefusal(r).about(at), false
 	}
 	if c.Generation == policy.Native && (ses.daemon == nil || process.Ended(ses.daemon)) {
 		if res, ok := b.startDaemon(ctx, ses, res); !ok {
@@ -391,12 +391,11 @@ func (b *browser) endDaemon(ses *session) {
 }
 
 // checkPages checks the address of every page of the session, and every address that a page had since the last check,
-// since it may have been read there. The tab leaves forbidden pages.
-func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session) *policy.Refusal {
-	var refusal *policy.Refusal
+// since it may have been read there. The tab leaves forbidden pages. It also returns the refused address.
+func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session) (refusal *policy.Refusal, at string) {
 	for _, page := range ses.tab.Seen() {
 		if r := b.checkPage(ctx, p, ses, page.URL); r != nil {
-			refusal = r
+			refusal, at = r, page.URL
 		}
 	}
 	for _, page := range ses.tab.Pages() {
@@ -404,7 +403,7 @@ func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session
 		if r == nil {
 			continue
 		}
-		refusal = r
+		refusal, at = r, page.URL
 		if err := ses.tab.Leave(ctx, page.ID); err != nil {
 			_ = b.endSession(ses) // the page is closed with it
 			break
@@ -413,7 +412,7 @@ func (b *browser) checkPages(ctx context.Context, p *policy.Policy, ses *session
 	if refusal != nil && refusal.Code == policy.PolicyBlocked {
 		refusal.Message = "the page went to an address that the policy blocks, and was left; its content is withheld: " + refusal.Message
 	}
-	return refusal
+	return refusal, at
 }
 
 func (b *browser) checkPage(ctx context.Context, p *policy.Policy, ses *session, href string) *policy.Refusal {

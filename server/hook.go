@@ -87,6 +87,7 @@ type Result struct {
 	ran       bool              // agent-browser was started
 	raw       *process.Result   // its output; nil if it may not be shown
 	secrets   []string          // content of the page's password fields
+	refusedAt string            // address of the page that was refused, for the audit log
 }
 
 // pass implements both methods of Hook without effect; hooks with one method embed it.
@@ -105,6 +106,12 @@ func (r Result) withRefusal(why *policy.Refusal) Result {
 		SessionID: r.SessionID, ExitCode: why.Code.ExitCode(), Stderr: why.Error() + "\n",
 		Refusal: why, Events: r.Events, ran: r.ran,
 	}
+}
+
+// about names the address of the page that was refused.
+func (r Result) about(address string) Result {
+	r.refusedAt = address
+	return r
 }
 
 // chain is an ordered list of hooks.

@@ -6,10 +6,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/audit"
 	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
@@ -64,7 +67,7 @@ func (h record) newRecord(c Call, r Result) audit.Record {
 		TraceID:    c.Origin.TraceID,
 		ClientName: h.redactor.String(c.Origin.ClientName), ClientVersion: h.redactor.String(c.Origin.ClientVersion), Protocol: h.redactor.String(c.Origin.Protocol),
 		RunID: h.runID, PolicySHA256: h.digest,
-		Tool: c.Tool, Subcommand: c.Command.Name, URLHost: h.openedHost(c),
+		Tool: c.Tool, Subcommand: c.Command.Name, URLHost: h.targetHost(c, r),
 		Decision: "allow", ExitCode: r.ExitCode, DurationMS: time.Since(c.Received).Milliseconds(),
 		BytesOut: len(r.Stdout) + len(r.Stderr), Truncated: r.Truncated,
 	}
@@ -110,12 +113,43 @@ func listEvents(r Result) []string {
 	return append(all, audit.ToolFinished)
 }
 
-func (h record) openedHost(c Call) string {
-	if c.Command.Name != "open" {
+// targetHost returns the host that a call is about: of the page that was refused, or of the address to open.
+func (h record) targetHost(c Call, r Result) string {
+	if r.refusedAt != "" {
+		return h.redactor.String(hostIn(r.refusedAt))
+	}
+	if c.Command.Name == "open" {
+		if u, refused := h.policy.CheckURL(c.Command.Args[0]); refused == nil {
+			return u.Host
+		}
+	}
+	if len(c.Argv) < 2 || !slices.Contains([]string{"open", "goto", "navigate"}, c.Argv[0]) {
 		return ""
 	}
-	u, _ := h.policy.CheckURL(c.Command.Args[0])
-	return u.Host
+	for _, word := range c.Argv[1:] {
+		if host := hostIn(word); host != "" && !strings.HasPrefix(word, "-") {
+			return h.redactor.String(host)
+		}
+	}
+	return ""
+}
+
+// writtenHost finds the host in an address that may have any form, as a browser would: a backslash is a slash, and http
+// needs none. An address of another scheme has no host without them.
+var writtenHost = lazyregexp.New(`(?i)^(?:https?:[/\\]*|[a-z][a-z0-9+.-]*:[/\\]{2}|(?:[/\\]{2})?)(?:[^/\\?#]*@)?(\[[^\]/\\?#]*\]|[^/\\?#:\[\]]*)(?::[0-9]*)?(?:[/\\?#]|$)`)
+
+// hostIn returns the host in a refused address as it is written, for the log alone. It has at most 128 bytes.
+func hostIn(address string) string {
+	m := writtenHost.FindStringSubmatch(strings.TrimSpace(address))
+	if m == nil {
+		return ""
+	}
+	return audit.BoundText(strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) || unicode.IsSpace(r) {
+			return utf8.RuneError
+		}
+		return unicode.ToLower(r)
+	}, m[1]))
 }
 
 // redactArgv returns the call's arguments without probable secrets: it omits texts for a field and hides parts of

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -218,5 +219,65 @@ func TestEgressNamesTheCall(t *testing.T) {
 	}
 	if named != 2 || slices.Contains(two.Requests, hub[0].Request) { // hub[0] is the first open
 		t.Errorf("%d of the calls %+v are named by %q", named, hub, two.Requests)
+	}
+}
+
+// TestRefusalsNameTheirTarget: each refused address has a line with its host, whatever was refused before, in this session
+// or in another one.
+func TestRefusalsNameTheirTarget(t *testing.T) {
+	l := newLab(t)
+	s := l.opened(t)
+	do := func(session string, argv ...string) {
+		t.Helper()
+		if a := s.raw(t, map[string]any{"session_id": session, "argv": argv}); a.ExitCode == 0 {
+			t.Fatalf("%q: %+v", argv, a)
+		}
+	}
+	do("noise", "open", "http://10.1.1.1/")
+	for i := range 40 {
+		do("noise", "eval", fmt.Sprint("x", i))
+	}
+	real := map[string]string{
+		"http://169.254.169.254/latest/meta-data/": "169.254.169.254", "http://192.168.1.77/admin": "192.168.1.77",
+		"http://127.0.0.1:9222/json": "127.0.0.1", "http://u:pass@evil.example/": "evil.example", "ftp://files.example/": "files.example",
+	}
+	for address := range real {
+		do("real", "open", address)
+	}
+	do("real", "screenshot", "/etc/passwd")
+	do("real", "state", "save", "/tmp/x")
+	l.browser.Navigate(l.tab(t).ID, "http://10.7.7.7/x") // the page of session s
+	s.settle(t)
+	do("s", "snapshot")
+	session := func(id string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]byte(id))) }
+	got := map[string][]string{}
+	for line := range strings.Lines(l.log(t, "audit.jsonl")) {
+		var a struct {
+			Decision, Session, Subcommand string
+			Argv                          []string
+			Host                          string `json:"url_host"`
+		}
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		if a.Decision == "deny" {
+			got[a.Session] = append(got[a.Session], strings.Join(append(a.Argv, a.Host), " "))
+		}
+		if strings.Contains(line, "pass@") {
+			t.Errorf("%s", line)
+		}
+	}
+	for _, host := range real {
+		if !slices.Contains(got[session("real")], "open [address] "+host) {
+			t.Errorf("no line names %s: %q", host, got[session("real")])
+		}
+	}
+	for _, want := range []string{"screenshot /etc/passwd ", "state save /tmp/x "} {
+		if !slices.Contains(got[session("real")], want) {
+			t.Errorf("no line has %s: %q", want, got[session("real")])
+		}
+	}
+	if !slices.Contains(got[session("s")], "snapshot 10.7.7.7") {
+		t.Errorf("no line names the host of the page that was left: %q", got[session("s")])
 	}
 }

@@ -106,9 +106,9 @@ func TestEgress(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &rec); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, strings.TrimSpace(rec.Event+" "+rec.Decision+" "+rec.Rule))
+		got = append(got, strings.TrimSpace(strings.Join([]string{rec.Event, rec.Decision, rec.Rule, rec.Host}, " ")))
 	}
-	want := "START, MCP_NETWORK_BLOCKED deny url.loopback, RELOAD, MCP_NETWORK_BLOCKED deny url.host-not-allowed, STOP"
+	want := "START, MCP_NETWORK_BLOCKED deny url.loopback 127.0.0.1, RELOAD, MCP_NETWORK_BLOCKED deny url.host-not-allowed other.example, STOP"
 	if text := strings.Join(got, ", "); text != want {
 		t.Errorf("recorded %s", text)
 	}

@@ -22,7 +22,7 @@
 //
 // A client causes lines, so it must not be able to push others out of the log. Its
 // claims about itself are limited to 128 bytes of JSON, a refused call to a few
-// hundred. Similar refusals are counted (repeat.go). A full log accepts no more
+// hundred. Similar refusals of a session are counted (repeat.go). A full log accepts no more
 // calls (ErrFull), unless its Limits rotate old lines out.
 package audit
 
@@ -88,7 +88,7 @@ func Open(path string, limits Limits) (*Log, error) {
 	if err := checkDir(path); err != nil {
 		return nil, err
 	}
-	l := &Log{path: path, limits: limits, now: time.Now, head: genesis, repeats: repeats{every: repeatTime, kinds: map[string]*repeat{}}}
+	l := &Log{path: path, limits: limits, now: time.Now, head: genesis, repeats: repeats{every: repeatTime}}
 	if err := l.Ready(); err != nil && !errors.Is(err, ErrFull) {
 		l.Close()
 		return nil, err
@@ -165,7 +165,7 @@ func (l *Log) Close() error {
 		l.repeats.timer.Stop()
 	}
 	var err error
-	if !l.closed && len(l.repeats.kinds) > 0 {
+	if !l.closed && l.repeats.size > 0 {
 		err = l.withLock(l.writeCounts)
 	}
 	l.closed = true

@@ -445,6 +445,140 @@ func TestRepeatsAreCounted(t *testing.T) {
 	}
 }
 
+// TestNoiseHidesNobody: whatever one subject or one of its sessions repeats, the refusals of others keep their subject,
+// session, client, request and host.
+func TestNoiseHidesNobody(t *testing.T) {
+	refused := func(subject, session, host string, argv ...string) Record {
+		return Record{
+			Event: PolicyBlocked, Decision: "deny", Refused: true, Rule: "url.private", Subject: subject, Session: session,
+			RequestID: "of " + session + " " + host, ClientName: "client of " + session, URLHost: host, Argv: argv,
+		}
+	}
+	kinds := func(subject, session string, n int) (all []Record) {
+		for i := range n {
+			all = append(all, refused(subject, session, "", "eval", fmt.Sprint("x", i)))
+		}
+		return all
+	}
+	for name, noise := range map[string][]Record{
+		"the same refusal of another session": {refused("key:1", "noise", "", "open", "[address]")},
+		"32 kinds of another session":         kinds("key:1", "noise", 32),
+		"thousands of kinds of another":       kinds("key:1", "noise", 3000),
+		"32 kinds of another subject":         kinds("key:2", "noise", 32),
+		"kinds in every session of another":   slices.Concat(kinds("key:2", "a", 40), kinds("key:2", "b", 40), kinds("key:2", "c", 40)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			l := open(t, path)
+			for _, rec := range noise {
+				if err := l.Write(rec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := len(lines(t, path))
+			for _, argv := range [][]string{{"screenshot", "/etc/passwd"}, {"state", "save", "/tmp/x"}, {"open", "[address]"}, {"open", "[address]"}} {
+				host := ""
+				if argv[0] == "open" {
+					host = fmt.Sprint("10.9.9.", len(lines(t, path)))
+				}
+				if err := l.Write(refused("key:1", "real", host, argv...)); err != nil {
+					t.Fatal(err)
+				}
+				all := lines(t, path)
+				got := all[len(all)-1]
+				for _, want := range append(argv, `"subject":"key:1"`, `"session":"real"`, "client of real", `"request_id":"of real `+host+`"`, host) {
+					if !strings.Contains(got, want) {
+						t.Errorf("no %s in %s", want, got)
+					}
+				}
+			}
+			if n := len(lines(t, path)) - before; n != 4 {
+				t.Errorf("4 refusals made %d lines", n)
+			}
+		})
+	}
+}
+
+// TestOverflowKeepsWho: beyond its kinds a session's refusals, and beyond its sessions a subject's, are counted by their
+// rule, and the line says of whom, of which sessions and for which hosts.
+func TestOverflowKeepsWho(t *testing.T) {
+	path := newPath(t)
+	l, err := Open(path, Limits{MaxBytes: 16 << 20, Keep: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sessions, perSession = 2 * maxSessions, 3 * maxKinds
+	for i := range sessions * perSession {
+		session := fmt.Sprint("session ", i/perSession)
+		if err := l.Write(Record{
+			Event: PolicyBlocked, Decision: "deny", Refused: true, Rule: "url.private", Subject: "key:1", Session: session,
+			RequestID: fmt.Sprint("r", i), URLHost: fmt.Sprintf("10.0.%d.%d", i/perSession, i%perSession),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(lines(t, path)); n > (maxSessions+1)*(maxKinds+1) {
+		t.Errorf("%d lines", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, total := "", 0
+	for _, line := range lines(t, path) {
+		var v struct {
+			Subject, Session string
+			Data             struct{ Count int }
+		}
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		if v.Subject != "key:1" || v.Session == "" {
+			t.Errorf("of whom? %s", line)
+		}
+		total += max(v.Data.Count, 1)
+		text += line
+	}
+	if total != sessions*perSession {
+		t.Errorf("%d are counted, of %d", total, sessions*perSession)
+	}
+	for i := range sessions {
+		if session := fmt.Sprintf("%q", fmt.Sprint("session ", i)); !strings.Contains(text, session) {
+			t.Errorf("no line names %s", session)
+		}
+	}
+	for i := range perSession {
+		if host := fmt.Sprintf(`"10.0.0.%d"`, i); !strings.Contains(text, host) {
+			t.Errorf("no line names %s", host)
+		}
+	}
+}
+
+// TestRepeatsAreBounded: the memory for what is counted has a bound, whoever comes; what is forgotten is written first.
+func TestRepeatsAreBounded(t *testing.T) {
+	path := newPath(t)
+	l, err := Open(path, Limits{MaxBytes: 64 << 20, Keep: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const subjects = 3 * maxRepeats
+	for i := range subjects {
+		for range 2 {
+			if err := l.Write(Record{Event: PolicyBlocked, Refused: true, Rule: "url.private", Subject: fmt.Sprint("sub:", i), Session: "s"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l.repeats.size > maxRepeats {
+			t.Fatalf("%d are held", l.repeats.size)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(lines(t, path)); n != 2*subjects {
+		t.Errorf("%d lines of %d subjects", n, subjects)
+	}
+}
+
 // TestRepeatsArePatient: counts wait for a log that can't be written, and a kind that is over is forgotten.
 func TestRepeatsArePatient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -479,7 +613,7 @@ func TestRepeatsArePatient(t *testing.T) {
 		time.Sleep(repeatTime)
 		synctest.Wait()
 		l.mu.Lock()
-		if len(l.repeats.kinds) != 0 || l.repeats.timer != nil {
+		if l.repeats.size != 0 || len(l.tables) != 0 || len(l.repeats.sessions) != 0 || l.repeats.timer != nil {
 			t.Error("what is over is not forgotten")
 		}
 		l.mu.Unlock()

@@ -39,7 +39,7 @@ const (
 type Decision struct {
 	Time     time.Time
 	Method   string // CONNECT or the method of a plain request
-	Host     string // canonical; empty if the request named none that is valid
+	Host     string // canonical; of a refused request as it is written, and empty if it named none
 	Port     int
 	Allowed  bool
 	Rule     string     // of the refusal, or of the failure of an allowed request
@@ -171,7 +171,8 @@ func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refus
 	if !slices.Contains(pol.Open.AllowSchemes, scheme) {
 		return blocked("url.scheme", "the policy does not allow %s", scheme)
 	}
-	if host, refusal = pol.CheckHost(strings.ToLower(host)); refusal != nil {
+	q.Host = strings.ToLower(host)
+	if host, refusal = pol.CheckHost(q.Host); refusal != nil {
 		return refusal
 	}
 	q.Host = host
