@@ -335,7 +335,7 @@ func testEnd(t *testing.T, e engineUnderTest) {
 	})
 	t.Run("deaf, with a timeout", func(t *testing.T) {
 		s := settings("deaf")
-		s.Timeout = time.Second
+		s.Timeout = 3 * time.Second // in which it has become deaf
 		runner := e.Runner
 		runner.StopGrace = hurry
 		if st := finish(t, engineUnderTest{runner, t}.start(img, s)); st != (Status{ExitCode: 137, TimedOut: true, Reason: ReasonTimeout, Code: policy.Timeout}) {

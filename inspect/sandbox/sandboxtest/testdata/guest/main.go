@@ -173,10 +173,13 @@ func serve(addrs []string) {
 	time.Sleep(math.MaxInt64) // without cgo the runtime calls select {} a deadlock
 }
 
-func sleep([]string) {
-	fmt.Println("ready")
+func sleep([]string) { awaitSignal("ready") }
+
+// awaitSignal prints a line when the guest can be signalled, not before, and ends at the signal.
+func awaitSignal(line string) {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGUSR1)
+	fmt.Println(line)
 	s := <-term
 	fmt.Println("got", s)
 	if s == syscall.SIGUSR1 {
@@ -198,8 +201,7 @@ func eat(args []string) {
 	for range n {
 		all = append(all, bytes.Repeat([]byte{1}, 1<<20))
 	}
-	fmt.Println("ate", len(all))
-	sleep(nil)
+	awaitSignal(fmt.Sprint("ate ", len(all)))
 }
 
 func fork(args []string) {
