@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/docstest"
 	"github.com/slimctl/slimctl/internal/need"
 )
@@ -52,7 +53,7 @@ func TestFirstHour(t *testing.T) {
 		need.Program(t, name)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "scripts", "first-hour"))
-	cmd.Env = append(os.Environ(), "RUNTIME=docker", "DOCKER_HOST="+need.Docker(t))
+	cmd.Env = append(os.Environ(), "RUNTIME=docker", "DOCKER_HOST="+dockerd.Host(t))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes what it made
 	cmd.WaitDelay = need.Patience
 	out, err := cmd.CombinedOutput()

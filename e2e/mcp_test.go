@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
@@ -27,7 +28,7 @@ func TestMCPOnStdio(t *testing.T) {
 			t.Parallel()
 			env := os.Environ()
 			if engine == "docker" {
-				env = append(env, "DOCKER_HOST="+need.Docker(t))
+				env = append(env, "DOCKER_HOST="+dockerd.Host(t))
 			}
 			artifacts := t.TempDir()
 			connect := func() (*mcp.ClientSession, *bytes.Buffer) {

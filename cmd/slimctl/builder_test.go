@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/internal/buildkitd"
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
@@ -173,7 +174,7 @@ func writeCertificates(t *testing.T) (dir string) {
 func TestBuilderInDocker(t *testing.T) {
 	daemon, buildctl := buildkitd.Ensure(t)
 	need.Containers(t)
-	t.Setenv("DOCKER_HOST", need.Docker(t))
+	t.Setenv("DOCKER_HOST", dockerd.Host(t))
 	dir := t.TempDir()
 	docker := func(args ...string) string {
 		t.Helper()

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/internal/dockerd"
 )
 
 // TestImageInDocker: what `build --load` gives Docker is an image for every command, though Docker keeps neither its digest nor
 // its annotations.
 func TestImageInDocker(t *testing.T) {
-	t.Setenv("DOCKER_HOST", need.Docker(t))
+	t.Setenv("DOCKER_HOST", dockerd.Host(t))
 	dir := t.TempDir()
 	if err := warmCache(filepath.Join(dir, "slimctl")); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/audit"
@@ -238,7 +239,7 @@ type dockerRelay struct {
 
 func newDockerRelay(t *testing.T) *dockerRelay {
 	t.Helper()
-	network, daemon, _ := strings.Cut(need.Docker(t), "://")
+	network, daemon, _ := strings.Cut(dockerd.Host(t), "://")
 	r := &dockerRelay{network: network, daemon: daemon, address: "127.0.0.1:0"}
 	r.open(t)
 	t.Cleanup(r.cut)
@@ -291,7 +292,7 @@ func TestMCPInDocker(t *testing.T) {
 	relay := newDockerRelay(t)
 	host := "tcp://" + relay.address
 	dir := t.TempDir()
-	containers := func() []string { return dockerContainers(t, need.Docker(t), dir) }
+	containers := func() []string { return dockerContainers(t, dockerd.Host(t), dir) }
 	start := func() (p *mcpProcess, name string) {
 		t.Helper()
 		before := containers()

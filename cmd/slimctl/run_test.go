@@ -28,6 +28,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
@@ -263,7 +264,7 @@ func TestRunWithoutReader(t *testing.T) {
 func TestRunDockerAsOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	img := guestLayoutOf(t, sandboxtest.Tethered)
-	host := need.Docker(t)
+	host := dockerd.Host(t)
 	const nobody = 65534
 	var groups []uint32
 	if socket, ok := strings.CutPrefix(host, "unix://"); ok {

@@ -17,6 +17,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/expect"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 )
 
@@ -25,7 +26,7 @@ func TestHostileImageInDocker(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need.Missing(t, "what runs in a container is seen by root alone")
 	}
-	t.Setenv("DOCKER_HOST", need.Docker(t))
+	t.Setenv("DOCKER_HOST", dockerd.Host(t))
 	for name, c := range map[string]struct {
 		does   string
 		health []string

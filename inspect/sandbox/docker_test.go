@@ -27,6 +27,7 @@ import (
 
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
+	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
 	"github.com/slimctl/slimctl/server/audit"
 )
@@ -38,7 +39,7 @@ func useDocker(t testing.TB) {
 	if os.Geteuid() != 0 {
 		need.Missing(t, "what these tests look at in a container's network and processes needs root")
 	}
-	t.Setenv("DOCKER_HOST", need.Docker(t))
+	t.Setenv("DOCKER_HOST", dockerd.Host(t))
 }
 
 func dockerEngineUnderTest(t testing.TB) engineUnderTest {

@@ -21,9 +21,6 @@ import (
 // Version is the BuildKit release that tests run: the one in go.mod.
 const Version = "v0.33.1"
 
-// buildTimeout is three times the duration of a first build on two busy cores.
-const buildTimeout = 15 * time.Minute
-
 // The cache directory is determined before any test can change HOME or XDG_CACHE_HOME.
 var cacheDir, cacheErr = os.UserCacheDir()
 
@@ -37,7 +34,7 @@ func Ensure(t testing.TB) (buildkitd, buildctl string) {
 	}
 	dir, err := toolsDir()
 	if err == nil {
-		err = build(dir)
+		err = build(t.Context(), dir)
 	}
 	if err != nil {
 		need.Missing(t, "no buildkitd: %v", err)
@@ -54,12 +51,10 @@ func toolsDir() (string, error) {
 }
 
 // build makes buildctl first and buildkitd last, so that an existing buildkitd means that both exist.
-func build(dir string) error {
+func build(ctx context.Context, dir string) error {
 	if present(dir) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
 	lock := flock.New(filepath.Join(dir, "lock"))
 	if _, err := lock.TryLockContext(ctx, 200*time.Millisecond); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Path(), err)

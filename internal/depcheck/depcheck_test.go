@@ -82,6 +82,7 @@ var rooms = map[string][]string{
 	"internal/buildkitd":             {"internal/need"},
 	"internal/cache":                 {"internal/lazyregexp"},
 	"internal/nearest":               {},
+	"internal/dockerd":               {"internal/need"},
 	"internal/need":                  {},
 	"internal/buildkitd/testdata/rm": {},
 	"internal/capture":               {},

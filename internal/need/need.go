@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // Program returns the path of a program.
@@ -157,7 +160,7 @@ func installed(t testing.TB, dir, pkg, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// cached returns a directory of slimctl's cache. If file isn't in it, fill creates the content.
+// cached returns a directory of slimctl's cache. If file isn't in it, fill creates the content; others wait meanwhile.
 func cached(t testing.TB, name, file string, fill func(dir string)) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -171,16 +174,29 @@ func cached(t testing.TB, name, file string, fill func(dir string)) string {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	defer Alone(t, dir+".lock")()
+	if _, err := os.Stat(filepath.Join(dir, file)); err == nil { // another one has made it
+		return dir
+	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(tmp)
 	fill(tmp)
-	if err := os.Rename(tmp, dir); err != nil { // another test may have been faster
-		if _, serr := os.Stat(filepath.Join(dir, file)); serr != nil {
-			t.Fatal(err)
-		}
+	if err := os.Rename(tmp, dir); err != nil {
+		t.Fatal(err)
 	}
 	return dir
+}
+
+// Alone waits until no other test of this machine holds the lock in file, and returns what frees it. A process that ends
+// frees its locks.
+func Alone(t testing.TB, file string) (free func()) {
+	t.Helper()
+	lock := flock.New(file)
+	if _, err := lock.TryLockContext(t.Context(), 50*time.Millisecond); err != nil {
+		t.Fatalf("lock %s: %v", file, err)
+	}
+	return func() { _ = lock.Unlock() }
 }

@@ -6,14 +6,21 @@ import (
 )
 
 // Patience is the longest wait for a condition. It is far longer than needed, because a machine that runs many tests at
-// once may leave one without a processor for seconds.
-const Patience = time.Minute
+// once may leave one without a processor for minutes. It is shorter than the limits of minutes that tests look for.
+const Patience = 4 * time.Minute
 
-// Eventually waits until ok returns true, or ends the test with the text of state.
+// Eventually waits until ok returns true, or ends the test with the text of state: after Patience, or shortly before go
+// test's own deadline, so that the test still cleans up.
 func Eventually(t testing.TB, ok func() bool, state func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	limit := time.Now().Add(Patience)
+	if own, is := t.(interface{ Deadline() (time.Time, bool) }); is {
+		if end, set := own.Deadline(); set && end.Add(-10*time.Second).Before(limit) {
+			limit = end.Add(-10 * time.Second)
+		}
+	}
+	for ; !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(limit) {
 			t.Fatalf("never so; at last: %s", state())
 		}
 	}

@@ -1,6 +1,7 @@
 //go:build unix
 
-package need
+// Package dockerd provides a Docker daemon for tests.
+package dockerd
 
 import (
 	"context"
@@ -14,33 +15,35 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
-// Docker returns the address of a Docker daemon: DOCKER_HOST or the default, if it answers. Otherwise it starts a
+// Host returns the address of a Docker daemon: DOCKER_HOST or the default, if it answers. Otherwise it starts a
 // private one, which ends with this process. That requires root and dockerd.
-func Docker(t testing.TB) string {
+func Host(t testing.TB) string {
 	t.Helper()
 	host := client.DefaultDockerHost
 	if env := os.Getenv(client.EnvOverrideHost); env != "" {
 		host = env
 	}
-	if pingDocker(t.Context(), host) == nil {
+	if ping(t.Context(), host) == nil {
 		return host
 	}
 	if os.Geteuid() != 0 {
-		Missing(t, "no Docker daemon answers at %s, and starting one needs root", host)
+		need.Missing(t, "no Docker daemon answers at %s, and starting one needs root", host)
 	}
-	Program(t, "dockerd")
-	host, err := privateDocker()
+	need.Program(t, "dockerd")
+	host, err := private()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return host
 }
 
-// privateDocker starts a daemon for this process. Its network namespace is empty, so that it doesn't change the
-// machine's bridges and firewall.
-var privateDocker = sync.OnceValues(func() (string, error) {
+// private starts a daemon for this process. Its network namespace is empty, so that it doesn't change the machine's
+// bridges and firewall.
+var private = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "slimctl-docker-")
 	if err != nil {
 		return "", err
@@ -75,8 +78,8 @@ rm -rf "$0"`, dir)
 	}
 	aliveUntilExit = alive
 	host := "unix://" + filepath.Join(dir, "socket")
-	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
-		err := pingDocker(context.Background(), host)
+	for deadline := time.Now().Add(need.Patience); ; time.Sleep(50 * time.Millisecond) {
+		err := ping(context.Background(), host)
 		if err == nil {
 			return host, nil
 		}
@@ -92,7 +95,7 @@ rm -rf "$0"`, dir)
 // early.
 var aliveUntilExit any
 
-func pingDocker(ctx context.Context, host string) error {
+func ping(ctx context.Context, host string) error {
 	api, err := client.New(client.FromEnv, client.WithHost(host))
 	if err != nil {
 		return err
