@@ -100,7 +100,7 @@ func Default() *Policy {
 			CDPPort:    9222,
 		},
 		Commands:   defaultCommands(),
-		Open:       Open{AllowSchemes: []string{"https", "http"}, AllowHosts: []string{AnyHost}},
+		Open:       Open{AllowSchemes: []string{"https", "http"}, AllowHosts: []string{AnyHost}, AllowHostSuffixes: []string{}},
 		Egress:     Egress{Proxy: "127.0.0.1:8118", MaxConnections: 256, AllowPorts: []int{}, PrivateHosts: []string{}},
 		Screenshot: Screenshot{ReturnImage: true, MaxImageBytes: 2 << 20},
 		Limits: Limits{

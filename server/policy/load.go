@@ -50,9 +50,16 @@ func Parse(b []byte) (*Policy, error) {
 	p := imageDefault()
 	err := w.walkFile(p)
 	if err == nil {
+		if w.has("open.allow_host_suffixes") && !w.has("open.allow_hosts") {
+			p.Open.AllowHosts = nil // not any host
+		}
 		err = json.Unmarshal(b, p)
 	}
 	if err == nil {
+		err = p.validateKeys()
+	}
+	if err == nil {
+		p.Open.addSuffixes()
 		err = p.validate()
 	}
 	if err != nil {
@@ -72,15 +79,15 @@ func newKeyError(key, format string, args ...any) error {
 	return &keyError{key, key + " " + fmt.Sprintf(format, args...)}
 }
 
-// renamed maps keys of earlier files to their replacement.
-var renamed = map[string]string{
-	"open.allow_host_suffixes": `is gone; write "*.example.com" (hosts below it) and "example.com" (the host itself) in open.allow_hosts`,
-}
-
 // walker compares a file with the keys of a policy.
 type walker struct {
 	text []byte
 	keys map[string]int64 // offset of each key
+}
+
+func (w walker) has(key string) bool {
+	_, ok := w.keys[key]
+	return ok
 }
 
 func (w walker) walkFile(model *Policy) error {
@@ -106,12 +113,10 @@ func (w walker) walkFile(model *Policy) error {
 func (w walker) walkObject(n strictjson.Node, known map[string]any, path string) error {
 	for _, m := range n.Members {
 		key := path + m.Name
-		_, twice := w.keys[key]
+		twice := w.has(key)
 		w.keys[key] = m.At
 		want, ok := known[m.Name]
 		switch {
-		case renamed[key] != "":
-			return newKeyError(key, "%s", renamed[key])
 		case !ok:
 			return &keyError{key, fmt.Sprintf("unknown key %q; known here: %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
 		case twice:

@@ -18,6 +18,18 @@ type Open struct {
 	AllowSchemes    []string `json:"allow_schemes" enum:"https,http" doc:"some of https and http"`
 	AllowAboutBlank bool     `json:"allow_about_blank" doc:"whether about:blank may be opened, to leave a page"`
 	AllowHosts      []string `json:"allow_hosts" pattern:"^(\\*|(\\*\\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)$" must:"be a lower-case host name, *.NAME for the hosts below it, or * for any public host (no scheme, no port)" doc:"lower-case names; \"*.example.com\" is every host below example.com, \"*\" any public host; not empty"`
+	// AllowHostSuffixes is part of a file only: Parse moves its entries to AllowHosts.
+	AllowHostSuffixes []string `json:"allow_host_suffixes" pattern:"^(\\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)+$" must:"be a dot and a lower-case host name, for instance .example.com" doc:"another spelling for allow_hosts: \".example.com\" is \"*.example.com\""`
+}
+
+// addSuffixes moves each entry .NAME of AllowHostSuffixes to AllowHosts, as *.NAME.
+func (o *Open) addSuffixes() {
+	for _, s := range o.AllowHostSuffixes {
+		if host := "*" + s; !slices.Contains(o.AllowHosts, host) {
+			o.AllowHosts = append(o.AllowHosts, host)
+		}
+	}
+	o.AllowHostSuffixes = []string{}
 }
 
 const (

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
+// validateKeys checks each value by itself.
+func (p *Policy) validateKeys() error { return eachKey(reflect.ValueOf(*p), "", validateKey) }
+
+// validate checks what several values, or all of a list, must be together.
 func (p *Policy) validate() error {
-	if err := eachKey(reflect.ValueOf(*p), "", validateKey); err != nil {
-		return err
-	}
 	l := p.Limits
 	if l.TimeoutSec > l.MaxTimeoutSec {
 		return newKeyError("limits.timeout_sec", "must lie between 1 and max_timeout_sec, which is %d, not %d", l.MaxTimeoutSec, l.TimeoutSec)
