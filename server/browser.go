@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server/cdp"
+	"github.com/slimctl/slimctl/server/output"
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/process"
 )
@@ -68,11 +69,6 @@ func (b *browser) runCall(ctx context.Context, p *policy.Policy, c Call) Result 
 		res.Stdout = "{\"closed\":true}\n"
 		return res
 	}
-	if c.Generation == policy.Node {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, nodeDeadline)
-		defer cancel()
-	}
 	if res, ok := b.prepareSession(ctx, p, ses, c, res); !ok {
 		if ctx.Err() != nil && res.Refusal == nil {
 			return res.withRefusal(unreadyRefusal())
@@ -97,15 +93,14 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 			return res.withFailure(exitUnavailable, err)
 		}
 	}
+	if c.Generation == policy.Node {
+		if ref := oldReference(ctx, ses, c.Command); ref != "" {
+			return res.withFailure(exitFailed, errors.New(ref+output.NotInSnapshot))
+		}
+	}
 	before := ses.tab.Pages()
 	ses.tab.Opened() // discards pages opened before this command
-	out, err := b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
-	for range snapshotTries - 1 {
-		if err != nil || c.Command.Name != "snapshot" || !pageMovedOn(out) || ctx.Err() != nil {
-			break
-		}
-		out, err = b.agentBrowser(ctx, ses, c.Run, ses.daemon == nil)
-	}
+	out, err := b.runLines(ctx, ses, c)
 	if err != nil {
 		return res.withFailure(exitNoRun, err)
 	}
@@ -116,9 +111,13 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	if lost {
 		b.endDaemon(ses)
 	}
+	waited := c.Command.Name == "wait" && timedOut(out)
 	switch {
 	case out.Killed:
-		return res.withRefusal(b.endHung(within, ses, killedRefusal(ctx, out)))
+		r := b.endHung(within, ses, killedRefusal(ctx, out))
+		if waited = c.Command.Name == "wait" && r.Rule == "timeout.run" && ses.tab != nil; !waited {
+			return res.withRefusal(r)
+		}
 	case lost && out.ExitCode == 0: // by a daemon that started after the command line gave up
 		return res.withFailure(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so its effect is unknown: take a snapshot before going on"))
 	}
@@ -129,6 +128,9 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	nav := loaded(within)
 	if r, at := b.checkPages(within, p, ses); r != nil {
 		return res.withRefusal(r).about(at)
+	}
+	if waited {
+		return res.withRefusal(waitedRefusal(ses, c))
 	}
 	if r := b.explainUnreachable(ctx, p, nav); r != nil {
 		return res.withRefusal(r).about(nav.URL)

@@ -63,6 +63,7 @@ type session struct {
 	chromium *cdp.Browser
 	tab      *cdp.Tab             // nil before the first command
 	alone    *os.File             // 0.8 to 0.19: the lock for exclusive use
+	document string               // 0.8 to 0.19: the page of the last snapshot, see cdp.Tab.Document
 	daemon   *os.Process          // 0.34 and later: the daemon with the closed port
 	checked  map[string]time.Time // hosts that resolved to public addresses, and when
 	gone     chan struct{}        // closed when a taken session has ended

@@ -39,7 +39,10 @@ func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 	if c.missing != nil {
 		c.Generation = policy.Node // the narrower grammar
 	}
-	c.Command, r = v.policy.Check(c.Generation, c.Argv)
+	c.Argv = policy.Canonical(c.Argv)
+	within := *v.policy
+	within.Limits.MaxTimeoutSec = int(c.Timeout / time.Second)
+	c.Command, r = within.Check(c.Generation, c.Argv)
 	return c, deny(r)
 }
 
@@ -165,10 +168,10 @@ func parseTimeout(raw json.RawMessage, limits policy.Limits) (time.Duration, *po
 		return time.Duration(limits.TimeoutSec) * time.Second, nil
 	}
 	var n *float64
-	if json.Unmarshal(raw, &n) != nil || n == nil || *n != math.Trunc(*n) || *n < 1 || *n > float64(limits.MaxTimeoutSec) {
-		return 0, invalidRefusal("args.timeout", "the timeout must be a whole number from 1 to %d", limits.MaxTimeoutSec)
+	if json.Unmarshal(raw, &n) != nil || n == nil || *n < 1 || *n > float64(limits.MaxTimeoutSec) {
+		return 0, invalidRefusal("args.timeout", "the timeout must be a number of seconds from 1 to %d", limits.MaxTimeoutSec)
 	}
-	return time.Duration(*n) * time.Second, nil
+	return time.Duration(math.Ceil(*n)) * time.Second, nil
 }
 
 // decodeObject decodes one JSON object. It requires exact and unrepeated keys; encoding/json doesn't.

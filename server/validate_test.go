@@ -62,7 +62,8 @@ var badArguments = []struct{ args, rule, session string }{
 	{`{"session_id":"s","argv":[{}]}`, "argv.type", "s"},
 	{`{"session_id":"s","argv":["close"],"timeout_sec":0}`, "args.timeout", "s"},
 	{`{"session_id":"s","argv":["close"],"timeout_sec":121}`, "args.timeout", "s"},
-	{`{"session_id":"s","argv":["close"],"timeout_sec":1.5}`, "args.timeout", "s"},
+	{`{"session_id":"s","argv":["close"],"timeout_sec":0.5}`, "args.timeout", "s"},
+	{`{"session_id":"s","argv":["close"],"timeout_sec":120.5}`, "args.timeout", "s"},
 	{`{"session_id":"s","argv":["close"],"timeout_sec":"5"}`, "args.timeout", "s"},
 	{`{"session_id":"s","argv":["close"],"timeout_sec":null}`, "args.timeout", "s"},
 	{`{"session_id":"s","argv":["close"],"timeout_sec":1e309}`, "args.timeout", "s"},
@@ -94,7 +95,7 @@ func TestSchemaAgrees(t *testing.T) {
 			t.Errorf("the schema accepts %s", tt.args)
 		}
 	}
-	v, _ := jsonschema.UnmarshalJSON(strings.NewReader(`{"session_id":"s","argv":["wait",200,true],"timeout_sec":120}`))
+	v, _ := jsonschema.UnmarshalJSON(strings.NewReader(`{"session_id":"s","argv":["wait",200,true],"timeout_sec":30.5}`))
 	if err := schema.Validate(v); err != nil {
 		t.Error(err)
 	}

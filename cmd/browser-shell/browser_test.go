@@ -200,6 +200,72 @@ func TestRealBrowser(t *testing.T) {
 	}
 }
 
+// TestWaitTime: the call's time decides how long a wait waits, with both generations, whose own limits are 25 s and
+// 10 s, and 28 s a run. One that waits in vain says where the page is, in no words of Playwright.
+func TestWaitTime(t *testing.T) {
+	for _, version := range []string{"0.8.10", "0.41.2"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.realBrowser(t, version)
+			s := l.connect(t)
+			where := site(t, servePage)
+			open := func() {
+				t.Helper()
+				var a answer
+				need.Eventually(t, func() bool { a = s.do(t, "open", where); return a.ExitCode == 0 }, func() string { return fmt.Sprintf("open: %+v", a) })
+			}
+			open()
+			for _, argv := range [][]any{{"wait", "31000"}, {"wait", "#never"}, {"wait", "--text", "never"}} {
+				began := time.Now()
+				a := s.raw(t, map[string]any{"session_id": "s", "argv": argv, "timeout_sec": 32.5})
+				took := time.Since(began)
+				if argv[1] == "31000" {
+					if a.ExitCode != 0 && a.rule() != "timeout.run" || took < 31*time.Second { // a busy machine needs more than the rest
+						t.Errorf("%v: %v %+v", argv, took, a)
+					}
+					continue
+				}
+				if a.ExitCode != 124 || a.rule() != "timeout.wait" || !strings.Contains(a.Stderr, "the page is "+where) || took < 30*time.Second {
+					t.Errorf("%v: %v %+v", argv, took, a)
+				}
+			}
+			if a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"wait", 60000}}); a.rule() != "value.number" || !strings.Contains(a.Stderr, "to 29000 in a call of 30 seconds; its timeout can be up to 120") {
+				t.Errorf("a wait that doesn't fit: %+v", a)
+			}
+		})
+	}
+}
+
+// TestReferenceOfLeftPage: a reference of a page that was left answers at once; agent-browser 0.8 looks for it for 10 s.
+func TestReferenceOfLeftPage(t *testing.T) {
+	for _, version := range []string{"0.8.10", "0.41.2"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.realBrowser(t, version)
+			s := l.connect(t)
+			where := site(t, servePage)
+			until := func(argv ...string) string {
+				t.Helper()
+				var a answer
+				need.Eventually(t, func() bool { a = s.do(t, argv...); return a.ExitCode == 0 }, func() string { return fmt.Sprintf("%q: %+v", argv, a) })
+				return a.Stdout
+			}
+			until("open", where)
+			until("snapshot", "-i")
+			until("focus", "e1")
+			until("goto", where+"?other")
+			for _, argv := range [][]string{{"click", "e1"}, {"click", "@e1"}, {"fill", "ref=e1", "x"}} {
+				if a := s.do(t, argv...); a.ExitCode != 1 || a.Stderr != "@e1 is not in the last snapshot; take snapshot -i\n" {
+					t.Errorf("%q: %+v", argv, a)
+				}
+			}
+			until("focus", regexp.MustCompile(`ref=(e[0-9]+)`).FindStringSubmatch(until("snapshot", "-i"))[1])
+		})
+	}
+}
+
 // wantNoDownload checks that no file is what the page offered.
 func (l *lab) wantNoDownload(t *testing.T) {
 	t.Helper()
@@ -324,7 +390,7 @@ func drive(t *testing.T, s *client, url string) {
 		t.Errorf("a stale reference: %+v", a)
 	}
 	for range 3 {
-		a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"wait", 20000}, "timeout_sec": 1})
+		a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"wait", "#never"}, "timeout_sec": 1})
 		if a.ExitCode != 124 {
 			t.Errorf("a long wait: %+v", a)
 		}

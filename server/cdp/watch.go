@@ -117,6 +117,19 @@ func (w *watch) recordDialog(d Dialog) {
 // Dialogs returns the dialogs that the tab's pages have opened since the last call, ten at most.
 func (t *Tab) Dialogs() []Dialog { return takeNoted(t.watch, &t.watch.opened.dialogs) }
 
+// Document returns the id of the document in the tab; each load of a page has another one.
+func (t *Tab) Document(ctx context.Context) (string, error) {
+	var tree struct {
+		Tree struct {
+			Frame struct {
+				Loader string `json:"loaderId"`
+			} `json:"frame"`
+		} `json:"frameTree"`
+	}
+	err := t.watch.call(ctx, t.watch.session, "Page.getFrameTree", nil, &tree, nil)
+	return tree.Tree.Frame.Loader, err
+}
+
 // takeNoted returns a list of watch.opened and empties it.
 func takeNoted[T any](w *watch, list *[]T) []T {
 	w.opened.Lock()

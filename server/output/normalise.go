@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // Run is a finished run of agent-browser.
@@ -36,7 +38,9 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 		return "", joinLines("agent-browser gave no valid answer: "+err.Error(), words), orElse(run.ExitCode, ExitProtocol)
 	case data == nil:
 		if ref := staleReference(args, reported); ref != "" {
-			reported = ref + " is not in the last snapshot; take snapshot -i"
+			reported = ref + NotInSnapshot
+		} else if strings.HasPrefix(reported, "page.") && ownLimit.MatchString(reported) {
+			reported = "agent-browser 0.8 to 0.19 gives a page 10 seconds for this, whatever the call's timeout is; it may still be loading: send wait --load load, then take a snapshot"
 		} else if reported = echoes.words(reported); strings.TrimSpace(reported) == "" {
 			reported = noReason
 		}
@@ -45,9 +49,21 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 		why := fmt.Sprintf("agent-browser exited with %d although it reported success; take a snapshot to see the page's state", run.ExitCode)
 		return "", joinLines(why, words), run.ExitCode
 	}
-	data.drop("lifecycle") // the native daemon's internal state
+	data.drop("lifecycle", "targetId") // the native daemon's internal state
 	withoutEchoes(subcommand, data)
 	return data.String() + "\n", joinLines(words), 0
+}
+
+// NotInSnapshot follows a reference that isn't valid any more.
+const NotInSnapshot = " is not in the last snapshot; take snapshot -i"
+
+// ownLimit matches the texts of a time limit of agent-browser itself: Playwright's and the native one's.
+var ownLimit = lazyregexp.New(`Timeout [0-9]+ms exceeded|^Wait timed out after [0-9]+ms`)
+
+// TimedOut reports whether a run failed by a time limit of agent-browser itself.
+func TimedOut(run Run) bool {
+	data, reported, err := readAnswer(valid(string(run.Stdout)))
+	return err == nil && data == nil && ownLimit.MatchString(reported)
 }
 
 // staleReference returns the reference among args that the program's text calls unknown: the native one prints "Unknown

@@ -34,6 +34,7 @@ func (p *Policy) Check(gen Generation, argv []string) (Command, *Refusal) {
 	if r := checkSize(argv); r != nil {
 		return Command{}, r
 	}
+	argv = Canonical(argv)
 	unclean := checkCharacters(argv)
 	row, r := p.findRow(argv)
 	if r = Worst(unclean, r); r != nil && row.name == "" {
@@ -91,9 +92,6 @@ func (p *Policy) findRow(argv []string) (command, *Refusal) {
 	}
 	if isFlagLike(sub) || strings.HasPrefix(sub, "-") {
 		return command{}, blocked("command.first", "argv[0] must be the subcommand; one of %s", p.allowedList())
-	}
-	if right, ok := aliases[sub]; ok {
-		return command{}, blocked("command.alias", "this is another name for %s; send %s", right, right)
 	}
 	rows := findRows(sub)
 	if !slices.Contains(p.Commands, sub) {
@@ -190,11 +188,11 @@ func (c *reader) checkWords(argv []string) {
 	c.positionals(positionals, at)
 	for _, o := range c.row.options {
 		if o.withArgs && c.seen[o.long] && len(positionals) == 0 {
-			c.refuse(blocked(c.row.name+".form", "%s goes with a selector", o.long))
+			c.refuse(refuse(InvalidParams, c.row.name+".form", "%s goes with a selector", o.long))
 		}
 	}
 	if c.row.oneForm && len(positionals)+c.forms != 1 {
-		c.refuse(blocked(c.row.name+".form", "%s takes exactly one of: a selector, milliseconds, %s", c.row.name, c.formList()))
+		c.refuse(refuse(InvalidParams, c.row.name+".form", "%s takes exactly one of: a selector, milliseconds, %s", c.row.name, c.formList()))
 	}
 }
 
@@ -246,7 +244,7 @@ func (c *reader) value(o *option, at, s string) {
 func (c *reader) positionals(words, at []string) {
 	least, most := len(c.row.args)-c.row.optional, len(c.row.args)+c.row.repeat
 	if len(words) < least || len(words) > most {
-		c.refuse(blocked("argv.arity", "%s takes %s, not %d", c.row.name, span(least, most), len(words)))
+		c.refuse(refuse(InvalidParams, "argv.arity", "%s takes %s, not %d", c.row.name, span(least, most), len(words)))
 	}
 	for i, w := range words {
 		if len(c.row.args) == 0 {
@@ -260,7 +258,7 @@ func (c *reader) positionals(words, at []string) {
 		c.args = append(c.args, v)
 	}
 	if c.row.name == "screenshot" && len(words) == 2 && (shotName.MatchString(words[0]) || !shotName.MatchString(words[1])) {
-		c.refuse(blocked("screenshot.form", "screenshot takes a selector, then a file name"))
+		c.refuse(refuse(InvalidParams, "screenshot.form", "screenshot takes a selector, then a file name"))
 	}
 }
 
@@ -300,8 +298,10 @@ func span(least, most int) string {
 	switch {
 	case most == 0:
 		return "no arguments"
+	case most == 1 && least == 1:
+		return "exactly 1 argument"
 	case least == most:
-		return fmt.Sprintf("exactly %d", most)
+		return fmt.Sprintf("exactly %d arguments", most)
 	}
 	return fmt.Sprintf("%d to %d arguments", least, most)
 }

@@ -70,30 +70,31 @@ func TestCheckRefuses(t *testing.T) {
 		{"screenshot hidden name", argv("screenshot", ".png"), "", SandboxViolation, "screenshot.path"},
 		{"screenshot odd name", argv("screenshot", "a b.png"), "", SandboxViolation, "screenshot.path"},
 		{"screenshot upper ending", argv("screenshot", "x.PNG"), "", SandboxViolation, "screenshot.path"},
-		{"screenshot two names", argv("screenshot", "a.png", "b.png"), "", PolicyBlocked, "screenshot.form"},
+		{"screenshot two names", argv("screenshot", "a.png", "b.png"), "", InvalidParams, "screenshot.form"},
 		{"screenshot dir", argv("screenshot", "--screenshot-dir", "tmp"), "", PolicyBlocked, "option.not-allowed"},
 
 		// Waits.
-		{"wait too long", argv("wait", "99999"), "", PolicyBlocked, "value.number"},
+		{"wait too long", argv("wait", "119001"), "", PolicyBlocked, "value.number"},
 		{"wait huge", argv("wait", "99999999999999999999"), "", PolicyBlocked, "value.number"},
 		{"wait signed", argv("wait", "+30000"), "", PolicyBlocked, "value.number"},
-		{"wait nothing", argv("wait"), "", PolicyBlocked, "wait.form"},
-		{"wait two forms", argv("wait", "@e1", "--text", "x"), "", PolicyBlocked, "wait.form"},
+		{"wait nothing", argv("wait"), "", InvalidParams, "wait.form"},
+		{"wait two forms", argv("wait", "@e1", "--text", "x"), "", InvalidParams, "wait.form"},
 		{"wait load word", argv("wait", "--load", "idle"), "", PolicyBlocked, "value.word"},
 		{"wait state is a file in 0.8", argv("wait", "@e1", "--state", "hidden"), Node, PolicyBlocked, "option.not-allowed"},
 		{"wait state as a file", argv("wait", "@e1", "--state", "x.json"), Native, PolicyBlocked, "value.word"},
-		{"wait state without a selector", argv("wait", "--text", "x", "--state", "hidden"), Native, PolicyBlocked, "wait.form"},
-		{"wait state alone", argv("wait", "--state", "hidden"), Native, PolicyBlocked, "wait.form"},
+		{"wait state without a selector", argv("wait", "--text", "x", "--state", "hidden"), Native, InvalidParams, "wait.form"},
+		{"wait state alone", argv("wait", "--state", "hidden"), Native, InvalidParams, "wait.form"},
 		{"wait timeout in 0.8", argv("wait", "@e1", "--timeout", "5"), Node, PolicyBlocked, "option.not-allowed"},
 		{"snapshot urls in 0.8", argv("snapshot", "-u"), Node, PolicyBlocked, "option.not-allowed"},
 
 		// Arity and values.
-		{"two URLs", argv("open", "https://example.com", "http://127.0.0.1"), "", PolicyBlocked, "argv.arity"},
-		{"no URL", argv("open"), "", PolicyBlocked, "argv.arity"},
-		{"text in two words", argv("fill", "@e1", "two", "words"), "", PolicyBlocked, "argv.arity"},
-		{"snapshot with a word", argv("snapshot", "x"), "", PolicyBlocked, "argv.arity"},
-		{"close with a word", argv("close", "x"), "", PolicyBlocked, "argv.arity"},
-		{"too many values", append(argv("select", "@e1"), many[:17]...), "", PolicyBlocked, "argv.arity"},
+		{"two URLs", argv("open", "https://example.com", "https://example.com"), "", InvalidParams, "argv.arity"},
+		{"two URLs, one of them bad", argv("open", "https://example.com", "http://127.0.0.1"), "", PolicyBlocked, "url.loopback"},
+		{"no URL", argv("open"), "", InvalidParams, "argv.arity"},
+		{"text in two words", argv("fill", "@e1", "two", "words"), "", InvalidParams, "argv.arity"},
+		{"snapshot with a word", argv("snapshot", "x"), "", InvalidParams, "argv.arity"},
+		{"close with a word", argv("close", "x"), "", InvalidParams, "argv.arity"},
+		{"too many values", append(argv("select", "@e1"), many[:17]...), "", InvalidParams, "argv.arity"},
 		{"unknown key", argv("press", "NoSuchKey"), "", PolicyBlocked, "press.key"},
 		{"depth no number", argv("snapshot", "-d", "x"), "", PolicyBlocked, "value.number"},
 		{"depth too large", argv("snapshot", "-d", "101"), "", PolicyBlocked, "value.number"},
@@ -133,7 +134,7 @@ func TestCheckRefuses(t *testing.T) {
 		{"upper case", argv("OPEN", "https://example.com"), "", PolicyBlocked, "command.not-allowed"},
 		{"blank", argv("open ", "https://example.com"), "", PolicyBlocked, "command.not-allowed"},
 		{"a whole line", argv("open https://example.com"), "", PolicyBlocked, "command.not-allowed"},
-		{"alias", argv("goto", "https://example.com"), "", PolicyBlocked, "command.alias"},
+		{"alias of a refused address", argv("goto", "file:///etc/hostname"), "", PolicyBlocked, "url.scheme"},
 		{"off by default", argv("get", "url"), "", PolicyBlocked, "command.off"},
 		{"off by default, no form", argv("scroll"), "", PolicyBlocked, "command.off"},
 		{"file URL", argv("open", "file:///etc/hostname"), "", PolicyBlocked, "url.scheme"},
@@ -168,6 +169,9 @@ func TestCheckAdmits(t *testing.T) {
 		want []string
 	}{
 		{argv("open", "example.com"), "", "", argv("open", "https://example.com/")},
+		{argv("goto", "example.com"), "", "", argv("open", "https://example.com/")},
+		{argv("key", "Enter"), "", "", argv("press", "Enter")},
+		{argv("quit"), "", "", argv("close")},
 		{argv("snapshot"), "", "", argv("snapshot")},
 		{argv("snapshot", "-d", "3", "-i", "-c", "-s", "#main"), "", "", argv("snapshot", "--depth", "3", "--interactive", "--compact", "--selector", "#main")},
 		{argv("snapshot", "-u"), Native, "", argv("snapshot", "--urls")},
@@ -202,6 +206,7 @@ func TestCheckAdmits(t *testing.T) {
 		{argv("click", "*"), "", "", argv("click", "*")},
 		{argv("select", "#c", "a", "b"), "", "", argv("select", "#c", "a", "b")},
 		{argv("wait", "0200"), "", "", argv("wait", "200")},
+		{argv("wait", "119000"), "", "", argv("wait", "119000")},
 		{argv("wait", "@e1"), "", "", argv("wait", "@e1")},
 		{argv("wait", "--text", "Hello you"), "", "", argv("wait", "--text", "Hello you")},
 		{argv("wait", "--url", "**/done"), "", "", argv("wait", "--url", "**/done")},
@@ -272,7 +277,7 @@ func TestReadGroup(t *testing.T) {
 
 // TestHints: a near miss is told the right form.
 func TestHints(t *testing.T) {
-	for word, want := range map[string]string{"goto": "send open", "key": "send press", "Open": "did you mean open?", "clik": "did you mean click?", "sanpshot": "did you mean snapshot?", " open": "did you mean open?", "open https://example.com": "send open and each", "get-title": `["get","title"] is switched off`, "get_url": `["get","url"] is switched off`} {
+	for word, want := range map[string]string{"Open": "did you mean open?", "clik": "did you mean click?", "sanpshot": "did you mean snapshot?", " open": "did you mean open?", "open https://example.com": "send open and each", "get-title": `["get","title"] is switched off`, "get_url": `["get","url"] is switched off`} {
 		_, r := Default().Check(Node, argv(word, "x"))
 		if r == nil || !strings.Contains(r.Message, want) {
 			t.Errorf("%s: got %v, want a hint %q", word, r, want)

@@ -98,8 +98,7 @@ var table = []command{
 	{name: "pdf", off: true, args: []slot{pdfTarget}, optional: 1},
 }
 
-// aliases maps agent-browser's other names for allowed subcommands to the right name. They are refused with that name
-// in the error, so that logs contain one name only.
+// aliases maps agent-browser's other names for allowed subcommands to the right name.
 var aliases = map[string]string{
 	"goto": "open", "navigate": "open", "key": "press", "quit": "close", "exit": "close",
 }
@@ -131,6 +130,14 @@ func expandRead(commands []string) []string {
 		}
 	}
 	return rest
+}
+
+// Canonical returns argv with the right name of its subcommand, so that logs contain one name only.
+func Canonical(argv []string) []string {
+	if len(argv) > 0 && aliases[argv[0]] != "" {
+		return append([]string{aliases[argv[0]]}, argv[1:]...)
+	}
+	return argv
 }
 
 // forced lists the options that browser-shell sets itself on every call.

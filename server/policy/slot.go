@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,6 @@ type slot func(p *Policy, at, s string) (string, *Refusal)
 const (
 	maxSelector = 2048
 	maxText     = 64 << 10
-	maxWaitMS   = 25000 // 0.8.x repeats a command after 30 s
 	maxDepth    = 100
 	maxPixels   = 10000
 )
@@ -30,7 +30,7 @@ var (
 	reference = lazyregexp.New(`^(?:ref=)?@?(e[0-9]{1,6})$`)
 
 	digits   = lazyregexp.New(`^\+?[0-9]+$`)
-	number   = lazyregexp.New(`^[0-9]{1,5}$`)
+	number   = lazyregexp.New(`^[0-9]{1,6}$`)
 	attrName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]{0,127}$`)
 	pasteKey = lazyregexp.New(`^(.*\+)?((Control|Meta)\+(.*\+)?[vV]|Shift\+(.*\+)?Insert)$`) // the clipboard is shared by all sessions
 	keyName  = lazyregexp.New(`^((Control|Alt|Shift|Meta)\+){0,3}(Enter|Tab|Escape|Backspace|Delete|Insert|Space|Home|End|PageUp|PageDown|Arrow(Up|Down|Left|Right)|F([1-9]|1[0-2])|[!-~])$`)
@@ -144,8 +144,16 @@ func name(_ *Policy, at, s string) (string, *Refusal) {
 }
 
 func depth(_ *Policy, at, s string) (string, *Refusal)  { return bounded(at, s, 0, maxDepth) }
-func millis(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 0, maxWaitMS) }
 func pixels(_ *Policy, at, s string) (string, *Refusal) { return bounded(at, s, 1, maxPixels) }
+
+// millis admits the milliseconds of a wait. A second of the call's time is left for everything else.
+func millis(p *Policy, at, s string) (string, *Refusal) {
+	v, r := bounded(at, s, 0, (p.Limits.MaxTimeoutSec-1)*1000)
+	if r != nil {
+		r.Message += fmt.Sprintf(" in a call of %d seconds; its timeout can be up to 120", p.Limits.MaxTimeoutSec)
+	}
+	return v, r
+}
 
 // bounded admits a whole number from least to most.
 func bounded(at, s string, least, most int) (string, *Refusal) {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -284,7 +285,26 @@ func (p *Policy) checkAllowed(host string, address bool) *Refusal {
 			return nil
 		}
 	}
-	return blocked("url.host-not-allowed", "the policy does not allow this host")
+	return blocked("url.host-not-allowed", "the policy does not allow this host; it allows %s", listHosts(p.Open.AllowHosts))
+}
+
+// listHosts lists up to ten hosts, and fewer long ones: a refusal has to fit into a header.
+func listHosts(hosts []string) string {
+	list, n := "", 0
+	for n < min(len(hosts), 10) && len(list)+len(hosts[n]) <= 300 {
+		if n > 0 {
+			list += ", "
+		}
+		list += hosts[n]
+		n++
+	}
+	if n == 0 {
+		return fmt.Sprintf("%d others", len(hosts))
+	}
+	if n < len(hosts) {
+		list += fmt.Sprintf(" and %d more", len(hosts)-n)
+	}
+	return list
 }
 
 // CheckPage checks whether a tab with this address, in Chromium's own spelling, may be read. For a web page and its

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
+	"github.com/slimctl/slimctl/server/output"
+	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/process"
+)
+
+// waitMargin is the part of a call's time that a native wait leaves for its answer.
+const waitMargin = time.Second
+
+// runLines runs a command. It takes a snapshot again of a page that moves on meanwhile. The call's time alone decides how
+// long a wait waits: the native agent-browser, which has 25 s of its own, is told; 0.8 to 0.19, which gives a condition
+// 10 s, runs again and again, and longer pauses are split.
+func (b *browser) runLines(ctx context.Context, ses *session, c Call) (process.Result, error) {
+	wait := c.Command.Name == "wait"
+	pause, timed := 0, false
+	if wait && len(c.Command.Args) > 0 {
+		ms, err := strconv.Atoi(c.Command.Args[0])
+		pause, timed = ms, err == nil
+	}
+	argv := c.Run
+	if wait && !timed && c.Generation == policy.Native && !slices.Contains(c.Command.Options, "--timeout") {
+		deadline, _ := ctx.Deadline()
+		left := time.Until(deadline)
+		argv = append(slices.Clone(argv), "--timeout", strconv.FormatInt(max(left-waitMargin, left/2, 1).Milliseconds(), 10))
+	}
+	for tries := 1; ; tries++ {
+		if pause > 0 && c.Generation == policy.Node {
+			step := min(pause, maxPause)
+			pause -= step
+			argv = append(slices.Clone(c.Run[:len(c.Run)-1]), strconv.Itoa(step))
+		}
+		out, err := b.runNodeLine(ctx, ses, c, argv)
+		switch {
+		case err != nil || out.Killed || ctx.Err() != nil:
+		case wait && c.Generation == policy.Node && (timedOut(out) || out.ExitCode == 0 && pause > 0):
+			continue
+		case c.Command.Name == "snapshot" && tries < snapshotTries && pageMovedOn(out):
+			continue
+		}
+		return out, err
+	}
+}
+
+// maxPause is the longest pause in one run of agent-browser 0.8 to 0.19, in milliseconds; see nodeDeadline.
+const maxPause = 20000
+
+// runNodeLine runs one command line, for at most nodeDeadline with agent-browser 0.8 to 0.19.
+func (b *browser) runNodeLine(ctx context.Context, ses *session, c Call, argv []string) (process.Result, error) {
+	if c.Generation == policy.Node {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, nodeDeadline)
+		defer cancel()
+	}
+	return b.agentBrowser(ctx, ses, argv, ses.daemon == nil)
+}
+
+// timedOut reports whether agent-browser gave up by itself.
+func timedOut(out process.Result) bool {
+	return out.ExitCode != 0 && output.TimedOut(output.Run{Stdout: out.Stdout})
+}
+
+// waitedRefusal returns the refusal for a wait in vain. The pages have been checked.
+func waitedRefusal(ses *session, c Call) *policy.Refusal {
+	where := ""
+	if pages := ses.tab.Pages(); len(pages) > 0 {
+		where = fmt.Sprintf("; the page is %.300s", pages[0].URL)
+	}
+	return &policy.Refusal{
+		Code: policy.Timeout, Rule: "timeout.wait", Retryable: true,
+		Message: fmt.Sprintf("what the call waited for did not come in %s%s: take a snapshot, or give a larger timeout", time.Since(c.Received).Round(time.Second), where),
+	}
+}
+
+// isReference matches a reference of a snapshot, as the grammar passes it on.
+var isReference = lazyregexp.New(`^@e[0-9]+$`)
+
+// documentTime limits the question which page the tab shows: a page that hangs doesn't answer.
+const documentTime = 2 * time.Second
+
+// oldReference returns a reference in a command for agent-browser 0.8 to 0.19 that belongs to a page that was left, for
+// which that version would look for 10 s. It returns "" if there is none, and notes which page a snapshot shows.
+func oldReference(ctx context.Context, ses *session, c policy.Command) string {
+	at := slices.IndexFunc(c.Args, isReference.MatchString)
+	if at < 0 && c.Name != "snapshot" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, documentTime)
+	defer cancel()
+	document, err := ses.tab.Document(ctx)
+	if err != nil {
+		return "" // agent-browser reports what is wrong with the page
+	}
+	if c.Name == "snapshot" {
+		ses.document = document
+	}
+	if at < 0 || document == ses.document {
+		return ""
+	}
+	return c.Args[at]
+}
