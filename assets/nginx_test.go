@@ -197,7 +197,7 @@ func (s *sandbox) start(t *testing.T) {
 	defer log.Close()
 	cmd := exec.Command(need.Program(t, "nginx"), "-c", s.conf, "-g", "daemon off;")
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -319,7 +319,7 @@ func TestSupervisord(t *testing.T) {
 			cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TZ=UTC", "HOME=/", "SLIM_SUPERVISOR_USER=" + self, "SLIM_DESKTOP_USER=" + tt.desktop, "SLIM_SERVICE_USER=" + tt.service, "SLIM_NGINX_CONF=/x", "SLIM_SCREEN=1280x1024", "SLIM_WINDOW=1280,1024", "SLIM_LANG=en-US,en"}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.uid}}
 			cmd.Stdout, cmd.Stderr = log, log
-			if err := cmd.Start(); err != nil {
+			if err := need.Start(t, cmd); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {

@@ -49,7 +49,7 @@ type box struct {
 func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *box {
 	t.Helper()
 	settings := sandbox.Default()
-	settings.Network, settings.Timeout = w.sandbox, 20*time.Minute
+	settings.Network, settings.Timeout = w.sandbox, time.Hour
 	settings.CPUs = 2
 	settings.Env = map[string]string{"SANDBOX_API_KEY": key, "TICKET_TTL_SECONDS": "600"} // a slow machine's browser takes its time
 	settings.Output = os.Getenv("ARTIFACTS")
@@ -73,7 +73,7 @@ func boot(t *testing.T, w *world, ref string, change func(*sandbox.Settings)) *b
 	}
 	b := &box{s, w, map[string][]byte{}}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), need.Patience)
 		defer cancel()
 		if t.Failed() {
 			t.Logf("%s", b.Logs())
@@ -112,7 +112,7 @@ func (b *box) startsNothing(t *testing.T) {
 func (b *box) healthy(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), need.Patience)
 	defer cancel()
 	if err := b.AwaitHealthy(ctx); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func (b *box) listening(t *testing.T) []string {
 func (b *box) closed(t *testing.T) {
 	t.Helper()
 	// One that came up before the display was there is started again.
-	await(t, time.Minute, "all programs and sockets", func() error {
+	await(t, need.Patience, "all programs and sockets", func() error {
 		if got := b.listening(t); !slices.Equal(got, inside) {
 			return fmt.Errorf("sockets: %v, want %v", got, inside)
 		}
@@ -470,7 +470,7 @@ func person(t *testing.T, b *box) {
 		for (let i = 0; i < d.length; i += 404) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
 		return seen.size;
 	})()`
-	await(t, 2*time.Minute, "the desktop in noVNC", func() error {
+	await(t, need.Patience, "the desktop in noVNC", func() error {
 		v, err := p.eval(t.Context(), colors)
 		if n, _ := v.(float64); err == nil && n < 20 {
 			err = fmt.Errorf("%v colours", v)

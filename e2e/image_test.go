@@ -188,13 +188,12 @@ func startSDK(t *testing.T, w *world, key, sdk, era string) *sdkClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		in.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		need.Kill(cmd)
 		if t.Failed() {
 			t.Logf("client.mjs: %s", errs.String())
 		}

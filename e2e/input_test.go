@@ -106,7 +106,7 @@ func testInput(t *testing.T, b *box, acted *inputs) {
 	}()
 	until := func(want string, do func()) (got []string) {
 		t.Helper()
-		await(t, time.Minute, want+" on the page", func() error {
+		await(t, need.Patience, want+" on the page", func() error {
 			do()
 			if got = append(got, acted.take()...); !slices.Contains(got, want) {
 				return fmt.Errorf("it got %q", got)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/internal/need"
@@ -72,7 +71,7 @@ func (b *box) seen(t *testing.T, signal syscall.Signal, names ...string) {
 			defer send(t, p, syscall.SIGCONT)
 		}
 	}
-	await(t, 3*time.Minute, "what the health check tells", func() error {
+	await(t, need.Patience, "what the health check tells", func() error {
 		r, err := b.Exec(t.Context(), []string{"/usr/local/bin/browser-shell", "health"}, sandbox.ExecOptions{})
 		if err == nil && r.ExitCode == 0 {
 			err = errors.New("that all is well")
@@ -103,7 +102,7 @@ func (b *box) processes(t *testing.T) []sandbox.Process {
 // process is a program's first process, once supervisord has one that runs.
 func (b *box) process(t *testing.T, name string) (p sandbox.Process) {
 	t.Helper()
-	await(t, time.Minute, name, func() error {
+	await(t, need.Patience, name, func() error {
 		all, err := b.supervised(t)
 		if err != nil {
 			return err

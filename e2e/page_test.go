@@ -46,7 +46,7 @@ func openPage(t *testing.T, w *world, address string) *page {
 		"--user-data-dir="+dir, "--remote-debugging-port=0", "about:blank")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -54,7 +54,7 @@ func openPage(t *testing.T, w *world, address string) *page {
 		_ = cmd.Wait()
 	})
 	var port string
-	await(t, time.Minute, "Chromium's debugging port", func() error {
+	await(t, need.Patience, "Chromium's debugging port", func() error {
 		text, err := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
 		port, _, _ = strings.Cut(string(text), "\n")
 		if err == nil && port == "" {
@@ -104,7 +104,7 @@ func (d devTools) tabs() (list []target, err error) {
 func (d devTools) attach(t *testing.T, wanted func(target) bool) *page {
 	t.Helper()
 	var found target
-	await(t, time.Minute, "a tab", func() error {
+	await(t, need.Patience, "a tab", func() error {
 		list, err := d.tabs()
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (d devTools) attach(t *testing.T, wanted func(target) bool) *page {
 
 // call makes one call of the DevTools protocol.
 func (p *page) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, need.Patience)
 	defer cancel()
 	p.id++
 	if err := wsjson.Write(ctx, p.conn, map[string]any{"id": p.id, "method": method, "params": params}); err != nil {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // rfb is a client of RFB 3.8 (RFC 6143) that can do one thing: take a picture.
@@ -159,7 +161,7 @@ func (c *rfb) must(t *testing.T) *image.NRGBA {
 // mustPart is picture, for what has to work.
 func (c *rfb) mustPart(t *testing.T, part image.Rectangle) *image.NRGBA {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), need.Patience)
 	defer cancel()
 	p, err := c.picture(ctx, part)
 	if err != nil {
@@ -172,7 +174,7 @@ func (c *rfb) mustPart(t *testing.T, part image.Rectangle) *image.NRGBA {
 func (c *rfb) awaitCorner(t *testing.T, why string, want color.NRGBA) {
 	t.Helper()
 	corner := image.Rect(c.Width-1, c.Height-1, c.Width, c.Height)
-	await(t, time.Minute, "the screen after "+why, func() error {
+	await(t, need.Patience, "the screen after "+why, func() error {
 		if got := c.mustPart(t, corner).NRGBAAt(corner.Min.X, corner.Min.Y); got != want {
 			return fmt.Errorf("its lower right corner is %v, want %v", got, want)
 		}

@@ -308,7 +308,7 @@ func TestDaemonStarts(t *testing.T) {
 	out := capture.Tail{Max: maxOutput}
 	cmd.Env = append(l.env, "AGENT_BROWSER_DAEMON=1", "AGENT_BROWSER_SESSION=s")
 	cmd.Stdout, cmd.Stderr = &out, &out
-	must(t, cmd.Start())
+	must(t, need.Start(t, cmd))
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); {
@@ -421,12 +421,7 @@ func startChromium(t *testing.T) string {
 		"--disable-back-forward-cache",
 		"--remote-debugging-port=0", "--user-data-dir="+data, "about:blank")
 	cmd.Env = append(os.Environ(), "TMPDIR="+data) // killed, it leaves its socket's directory behind
-	setGroup(cmd)
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = killGroup(cmd)
-		_ = cmd.Wait()
-	})
+	must(t, need.Start(t, cmd))
 	for deadline := time.Now().Add(need.Patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		port, _, found := strings.Cut(readString(filepath.Join(data, "DevToolsActivePort")), "\n")
 		if found {

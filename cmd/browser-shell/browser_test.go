@@ -56,13 +56,11 @@ func startChromium(t *testing.T, chromium string, port int, flags ...string) *os
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
 		fmt.Sprintf("--remote-debugging-port=%d", port), "--user-data-dir="+profile, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "about:blank")...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait()
+		need.Kill(cmd)
 		for range 20 { // its children may still be writing
 			if os.RemoveAll(profile) == nil {
 				return
@@ -124,7 +122,7 @@ func (l *lab) egress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -50,7 +50,7 @@ func startNginx(t *testing.T, h *runningHub) string {
 	cmd := exec.Command(need.Program(t, "nginx"), "-c", dir+"/nginx-loopback-ipv4.conf", "-g", "daemon off;")
 	var said said
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

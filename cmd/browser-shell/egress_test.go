@@ -32,10 +32,9 @@ func startEgress(t *testing.T, l *lab) (string, *exec.Cmd, *bufio.Scanner) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	lines := bufio.NewScanner(pipe)
 	if !lines.Scan() {
 		t.Fatal("it said nothing")

@@ -93,7 +93,7 @@ func startHubCommand(t *testing.T, cmd *exec.Cmd, socket string) *runningHub {
 	t.Helper()
 	h := &runningHub{cmd: cmd, on: map[string]string{}, ctl: admin.NewClient(socket)}
 	h.cmd.Stderr, h.cmd.Stdout = &h.said, &h.out
-	if err := h.cmd.Start(); err != nil {
+	if err := need.Start(t, h.cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -47,7 +47,7 @@ func (l *lab) wire(t *testing.T, version string) *wire {
 	if w.out, err = w.cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.cmd.Start(); err != nil {
+	if err := need.Start(t, w.cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // by its own way, or its daemons stay

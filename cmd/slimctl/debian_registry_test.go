@@ -61,13 +61,9 @@ func startDebianRegistry(t *testing.T) (host string, log *syncBuffer) {
 	log = &syncBuffer{}
 	cmd := exec.Command(program, "serve", config)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	var m []string
 	need.Eventually(t, func() bool { m = listening.FindStringSubmatch(log.String()); return m != nil },
 		func() string { return "docker-registry doesn't listen:\n" + log.take() })

@@ -39,10 +39,9 @@ func start(t *testing.T, s *site, args ...string) *process {
 	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), args...)}
 	p.Env, p.Dir = append(env, "TMPDIR="+tmp), s.dir
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	if err := p.Start(); err != nil {
+	if err := need.Start(t, p.Cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Process.Kill() })
 	return p
 }
 
@@ -190,10 +189,9 @@ func TestInterruptedWhileNpmRuns(t *testing.T) {
 	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), "--cache-dir", filepath.Join(s.dir, "cold"), "payload", "fetch", "-o", filepath.Join(s.dir, "out", "payload"))}
 	p.Env = append(slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }), "PATH="+bin+":"+os.Getenv("PATH"))
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	if err := p.Start(); err != nil {
+	if err := need.Start(t, p.Cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Process.Kill() })
 	need.Eventually(t, func() bool { _, err := os.Stat(mark); return err == nil }, func() string { return "npm was never run" })
 	if err := p.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -61,13 +61,9 @@ func startMCPWith(t *testing.T, dir, image, docker, runtime string) *mcpProcess 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	p.cmd, p.process, p.leave = cmd, cmd.Process, func() {
 		input.Close()
 		output.Close()

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -85,15 +84,10 @@ func runProcess(t *testing.T, dir, img string, command ...string) (*process, *sa
 	p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), append([]string{"run", "oci:" + img, "--artifacts", "artifacts", "--"}, command...)...)}
 	p.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
 	p.Dir, p.Stdout, p.Stderr = dir, out, &p.stderr
-	if err := p.Start(); err != nil {
+	if err := need.Start(t, p.Cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Process.Kill() })
-	for began := time.Now(); !strings.Contains(out.String(), "ready"); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("it was never ready: %s", p.stderr.String())
-		}
-	}
+	need.Eventually(t, func() bool { return strings.Contains(out.String(), "ready") }, p.stderr.String)
 	return p, out
 }
 
@@ -236,10 +230,9 @@ func TestRunWithoutReader(t *testing.T) {
 			p := &process{Cmd: exec.Command(need.Program(t, "slimctl"), append([]string{"run", "oci:" + img, "--artifacts", "artifacts", "--timeout", "0", "--"}, c.command...)...)}
 			p.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST=unix:///nowhere")
 			p.Dir, p.Stdout, p.Stderr = dir, write, &p.stderr
-			if err := p.Start(); err != nil {
+			if err := need.Start(t, p.Cmd); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = p.Process.Kill() })
 			write.Close()
 			if _, err := io.ReadFull(read, make([]byte, 5)); err != nil {
 				t.Fatal(err)
@@ -296,10 +289,9 @@ func TestRunDockerAsOrdinaryUser(t *testing.T) {
 			Dir:  dir, Env: append(os.Environ(), "HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+host),
 			Stderr: said, SysProcAttr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: groups}},
 		}}
-		if err := p.Start(); err != nil {
+		if err := need.Start(t, p.Cmd); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = p.Process.Kill() })
 		return p, said
 	}
 	start := func() (*process, *safeBuffer) {

@@ -78,7 +78,7 @@ func run(t testing.TB, dir, text, socket string) *live {
 	var stderr bytes.Buffer
 	cmd := exec.Command(program, "-p", dir, "-c", conf, "-e", "stderr")
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)

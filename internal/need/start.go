@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Start is cmd.Start for a program that must not outlive the test. Its process group is killed at the end of the test,
@@ -32,6 +33,7 @@ func StartShared(cmd *exec.Cmd) error { return start(cmd, nil) }
 // Kill kills the process group of a started program and waits for the program's end.
 func Kill(cmd *exec.Cmd) {
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	cmd.WaitDelay = time.Second                         // for programs that have left the group and hold its output
 	_ = cmd.Wait()
 }
 

@@ -364,7 +364,7 @@ func TestNginxHoles(t *testing.T) {
 			cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 			var out strings.Builder
 			cmd.Stdout, cmd.Stderr = io.Discard, &out
-			if err := cmd.Start(); err != nil {
+			if err := need.Start(t, cmd); err != nil {
 				t.Fatal(err)
 			}
 			defer func() { cancel(); _ = cmd.Wait() }()

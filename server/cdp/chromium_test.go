@@ -101,8 +101,7 @@ func (c *chromium) launch(program string) (err error) {
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
 		"--remote-debugging-port=0", "--user-data-dir="+c.profile, "about:blank")
 	cmd.Env = append(os.Environ(), "TMPDIR="+c.profile) // killed, it leaves its socket's directory behind
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := need.StartShared(cmd); err != nil {
 		return err
 	}
 	c.cmd = cmd
@@ -129,10 +128,7 @@ func (c *chromium) end() {
 	}
 }
 
-func (c *chromium) kill() {
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
-	_ = c.cmd.Wait()
-}
+func (c *chromium) kill() { need.Kill(c.cmd) }
 
 func (c *chromium) serve(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()

@@ -16,7 +16,6 @@ import (
 	"sort"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -48,13 +47,11 @@ func startBrowser(t *testing.T, argv []string, flags ...string) *browser {
 	argv = append(argv, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--user-data-dir="+profile)
 	cmd := exec.Command(argv[0], append(append(argv[1:], flags...), "about:blank")...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // killed, it leaves its socket's directory behind
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait()
+		need.Kill(cmd)
 		for range 20 { // its children may still be writing
 			if os.RemoveAll(profile) == nil {
 				return

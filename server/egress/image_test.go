@@ -114,7 +114,7 @@ func browserArgs(t *testing.T) []string {
 	cmd := exec.Command(daemon, "-n", "-c", filepath.Join(dir, "main"))
 	cmd.Env = []string{"SLIM_DESKTOP_USER=nobody", "SLIM_LANG=en-US,en", "SLIM_WINDOW=1280,1024", "PATH=/usr/bin:/bin"}
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	stop := func() {

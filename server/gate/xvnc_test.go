@@ -43,13 +43,9 @@ func startXvnc(t *testing.T) string {
 	cmd := exec.Command(need.Program(t, "Xvnc"), "-inetd", "-displayfd", "4", "-SecurityTypes", "None", "-AlwaysShared",
 		"-geometry", "320x200", "-depth", "24", "-nolisten", "tcp", "-retro")
 	cmd.Stdin, cmd.ExtraFiles = socket, []*os.File{nil, display} // 3 it takes for itself
-	if err := cmd.Start(); err != nil {
+	if err := need.Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	display.Close()
 	if _, err := bufio.NewReader(read).ReadString('\n'); err != nil { // it tells its display when it is ready
 		t.Fatalf("Xvnc did not start: %v", err)

@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a boot may take on a machine that does much else.
-const patience = 4 * time.Minute
+const patience = 4 * need.Patience
 
 // container is a booted live stand-in, in a network of its own with nothing but loopback.
 type container struct {
@@ -33,10 +33,12 @@ type container struct {
 	t      *testing.T
 	client *http.Client
 	key    string // the API key that requests carry; none when empty
+	booted func() // lets the next one boot
 }
 
-// boot starts line's entry with more environment, NAME=VALUE each, and waits for nginx. The stand-in comes from slimctl's own
-// cache, so that a machine makes the root file system once.
+// boot starts line's entry with more environment, NAME=VALUE each, and waits for nginx. Until booted is called no other one boots
+// on this machine: each has a dozen programs, and three at once share what time a busy machine has. The stand-in comes from
+// slimctl's own cache, so that a machine makes the root file system once.
 func boot(t *testing.T, line string, env ...string) *container {
 	t.Helper()
 	need.Containers(t)
@@ -67,12 +69,14 @@ func boot(t *testing.T, line string, env ...string) *container {
 		k, v, _ := strings.Cut(kv, "=")
 		s.Env[k] = v
 	}
+	booted := need.Alone(t, filepath.Join(cache, "slimctl", "boot.lock"))
+	t.Cleanup(booted)
 	sb, err := sandbox.Runner{Runtime: sandbox.Runc}.Start(context.WithoutCancel(t.Context()), img, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{Sandbox: sb, t: t}
-	c.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
+	c := &container{Sandbox: sb, t: t, booted: booted}
+	c.client = &http.Client{Timeout: need.Patience, Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -209,7 +213,7 @@ func (c *container) ticket(path string, headers ...string) string {
 // banner is the first message on a WebSocket: a VNC server speaks first.
 func (c *container) banner(path string) string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), need.Patience)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://127.0.0.1:8080"+path, &websocket.DialOptions{
 		HTTPClient: c.client, HTTPHeader: http.Header{"X-Aio-Api-Key": {c.key}}, Subprotocols: []string{"binary"},

@@ -129,7 +129,7 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	if os.Geteuid() != 0 {
 		return b, errors.New("it takes root: mmdebstrap mounts and changes its root; have root write one with `slimctl standin --live --output DIR`, and name it oci:DIR")
 	}
-	for _, program := range []string{"mmdebstrap", "unshare"} {
+	for _, program := range []string{"mmdebstrap", "setpriv", "unshare"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return b, fmt.Errorf("%w; apt-get install mmdebstrap util-linux", err)
 		}
@@ -150,8 +150,13 @@ func bootstrap(ctx context.Context, dir, arch string) (b blob, err error) {
 	if err != nil {
 		return b, err
 	}
-	// In its own namespaces it leaves no process and no mount when it ends or is killed.
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "mmdebstrap"}, args...)...)
+	// In its own namespaces it leaves no process and no mount when it ends or is killed, as it is when this process ends. For
+	// the kernel that is the end of the thread that started it (prctl(2), PR_SET_PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, "setpriv", append([]string{
+		"--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "mmdebstrap",
+	}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+work, "SOURCE_DATE_EPOCH="+epoch, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
 	cmd.Cancel = func() error { return killBelow(cmd.Process) }
 	cmd.WaitDelay = 30 * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -135,37 +136,56 @@ wait; sleep 1000`)
 		_, err := Cached(ctx, root, "A")
 		done <- err
 	}()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if raw, _ := os.ReadFile(note); len(raw) > 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("mmdebstrap was not started")
-		}
-	}
+	need.Eventually(t, func() bool { raw, _ := os.ReadFile(note); return len(raw) > 0 }, func() string { return "mmdebstrap was not started" })
 	cancel(stop)
 	select {
 	case err := <-done:
 		if !errors.Is(err, stop) {
 			t.Errorf("%v, want the cause", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(need.Patience):
 		t.Fatal("it goes on")
 	}
 	onlyLock(t, root)
 	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), root) {
 		t.Errorf("a mount is left (%v)", err)
 	}
-	lock, err := os.Open(note + ".lock")
+	awaitLock(t, note+".lock")
+}
+
+// TestKilledEndsMmdebstrap guards against an mmdebstrap that goes on for minutes beside the next one, when who waits for it is
+// killed.
+func TestKilledEndsMmdebstrap(t *testing.T) {
+	if root := os.Getenv("LIVE_ROOT"); root != "" {
+		_, err := Cached(t.Context(), root, "A")
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	note := filepath.Join(root, "note")
+	fake(t, "exec flock "+note+".lock sh -c 'trap \"\" TERM; echo >"+note+"; sleep 100000'")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKilledEndsMmdebstrap$")
+	cmd.Env = append(os.Environ(), "LIVE_ROOT="+root)
+	if err := need.Start(t, cmd); err != nil {
+		t.Fatal(err)
+	}
+	need.Eventually(t, func() bool { _, err := os.Stat(note); return err == nil }, func() string { return "mmdebstrap was not started" })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLock(t, note+".lock")
+}
+
+// awaitLock waits until no process holds a lock.
+func awaitLock(t *testing.T, file string) {
+	t.Helper()
+	lock, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	for end := time.Now().Add(need.Patience); syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a process of mmdebstrap's is left, and holds its lock")
-		}
-	}
+	need.Eventually(t, func() bool { return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }, func() string {
+		return "a process of mmdebstrap's is left, and holds its lock"
+	})
 }
 
 func onlyLock(t *testing.T, root string) {

@@ -118,6 +118,7 @@ func (c *container) is(l line) {
 	c.until(func() string { return cmp.Diff(l.programs, c.programs("RUNNING")) })
 	c.until(func() string { return cmp.Diff(l.sockets, c.listening()) })
 	c.until(func() string { return cmp.Diff(l.tools, c.tools()) })
+	c.booted()
 	c.t.Logf("%d programs, %d sockets, %d tools", len(l.programs), len(l.sockets), len(l.tools))
 	c.surfaces()
 	c.holes(l)
