@@ -70,24 +70,24 @@ func (o Origin) owner() string {
 	return o.Subject + "\x00" + o.Session
 }
 
-// Result is the answer to a call: the same four keys in this order for success, failure and refusal.
+// Result is the answer to a call; see protocol.NewResult.
 type Result struct {
-	SessionID string `json:"session_id"` // as given; empty if it was malformed
-	ExitCode  int    `json:"exit_code"`
-	Stdout    string `json:"stdout"` // one line of JSON, the command's data; empty unless exit_code is 0
-	Stderr    string `json:"stderr"` // the error, or a warning
+	SessionID string // as given; empty if it was malformed
+	ExitCode  int
+	Stdout    string // one line of JSON, the command's data; empty unless ExitCode is 0
+	Stderr    string // the error, or a warning
 
-	Refusal   *policy.Refusal   `json:"-"`
-	Image     *mcp.ImageContent `json:"-"` // the screenshot
-	Truncated bool              `json:"-"`
-	Events    []string          `json:"-"` // for the audit log, in order
-	status    int               // HTTP status of the page opened; 0 if unknown
-	newTabs   []string          // addresses of pages that the command opened
-	dialogs   []cdp.Dialog      // that pages opened since the last command
-	ran       bool              // agent-browser was started
-	raw       *process.Result   // its output; nil if it may not be shown
-	secrets   []string          // content of the page's password fields
-	refusedAt string            // address of the page that was refused, for the audit log
+	Refusal   *policy.Refusal
+	Image     *mcp.ImageContent // the screenshot
+	Truncated bool
+	Events    []string        // for the audit log, in order
+	status    int             // HTTP status of the page opened; 0 if unknown
+	newTabs   []string        // addresses of pages that the command opened
+	dialogs   []cdp.Dialog    // that pages opened since the last command
+	ran       bool            // agent-browser was started
+	raw       *process.Result // its output; nil if it may not be shown
+	secrets   []string        // content of the page's password fields
+	refusedAt string          // address of the page that was refused, for the audit log
 }
 
 // pass implements both methods of Hook without effect; hooks with one method embed it.

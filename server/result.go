@@ -1,10 +1,9 @@
 package server
 
 import (
-	"bytes"
-	"encoding/json"
-
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // Exit codes of browser-shell itself. A refusal has the code of its class (policy.Code.ExitCode), a failed command that
@@ -18,17 +17,9 @@ const (
 
 // toMCP converts a result to MCP.
 func (r Result) toMCP() *mcp.CallToolResult {
-	text := r.encodeJSON()
-	out := &mcp.CallToolResult{
-		Content:           []mcp.Content{&mcp.TextContent{Text: string(text)}},
-		StructuredContent: json.RawMessage(text),
-		IsError:           r.ExitCode != 0,
-	}
-	if r.Image != nil {
-		out.Content = append(out.Content, r.Image)
-	}
+	var meta mcp.Meta
 	if why := r.Refusal; why != nil {
-		out.Meta = mcp.Meta{
+		meta = mcp.Meta{
 			"code":           int(why.Code),
 			"name":           why.Code.Name(),
 			"rule":           why.Rule,
@@ -36,15 +27,9 @@ func (r Result) toMCP() *mcp.CallToolResult {
 			"retry_after_ms": why.RetryAfter.Milliseconds(),
 		}
 	}
-	return out
-}
-
-func (r Result) encodeJSON() []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(r); err != nil {
-		panic(err) // strings and an int always encode
+	out := protocol.NewResult(r.SessionID, r.ExitCode, r.Stdout, r.Stderr, meta)
+	if r.Image != nil {
+		out.Content = append(out.Content, r.Image)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return out
 }

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // validate parses the tool's arguments and checks argv against the grammar.
@@ -49,8 +49,6 @@ func (v validate) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 func deny(r *policy.Refusal) Decision { return Decision{Refusal: r} }
 
 var (
-	sessionID = lazyregexp.New(`^[a-zA-Z0-9._-]{1,64}$`)
-
 	argvKeys   = map[string]bool{"session_id": true, "argv": true, "timeout_sec": true}
 	compatKeys = map[string]bool{"session_id": true, "cmd": true, "timeout": true}
 )
@@ -134,7 +132,7 @@ func checkSession(id string) *policy.Refusal {
 	if strings.ContainsAny(id, "/\\\x00") {
 		return &policy.Refusal{Code: policy.SandboxViolation, Rule: "session.path", Message: "session_id is a name, not a path: 1 to 64 letters, digits, `.`, `_` or `-`"}
 	}
-	if !sessionID.MatchString(id) {
+	if !protocol.SessionID.MatchString(id) {
 		return invalidRefusal("session.format", "session_id must be 1 to 64 letters, digits, `.`, `_` or `-`")
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/slimctl/slimctl/server/policy"
@@ -104,7 +105,7 @@ func TestSchemaAgrees(t *testing.T) {
 func TestOutputSchema(t *testing.T) {
 	schema := compile(t, outputSchema)
 	for _, res := range []Result{{SessionID: "s", Stdout: "{}\n"}, Result{}.withRefusal(&policy.Refusal{Code: policy.PolicyBlocked, Rule: "x", Message: "y"})} {
-		v, err := jsonschema.UnmarshalJSON(strings.NewReader(string(res.encodeJSON())))
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(res.toMCP().Content[0].(*mcp.TextContent).Text))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -101,6 +101,7 @@ var rooms = map[string][]string{
 	"internal/standin/live":          {"image", "image/tree", "internal/standin"},
 
 	"e2e":               {},
+	"e2e/seeds":         {},
 	"bench/harness":     {"image"},
 	"bench/mcp":         {"bench/harness"},
 	"bench/mcp/standin": {},

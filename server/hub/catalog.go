@@ -31,6 +31,8 @@ type tool struct {
 	tool    *mcp.Tool // as the server defined it
 	blocked bool
 	schema  func() *jsonschema.Resolved // nil: the hub doesn't check arguments
+
+	fourKeys func() bool // see hasFourKeys
 }
 
 type prompt struct {
@@ -72,7 +74,7 @@ func gatherCatalog(servers []*server, naming Naming, policy checker) *catalog {
 		name := s.config.Name
 		for _, t := range o.tools {
 			alias := naming.alias(name, t.Name)
-			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias, isReadOnly(t)), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) })}
+			here := &tool{s, alias, t, !policy.Visible(name, t.Name, alias, isReadOnly(t)), sync.OnceValue(func() *jsonschema.Resolved { return compileSchema(t) }), sync.OnceValue(func() bool { return hasFourKeys(t) })}
 			switch old := c.tools[alias]; {
 			case old != nil && here.blocked: // hidden from clients
 			case old != nil && !old.blocked:

@@ -185,6 +185,11 @@ func readServer(m strictjson.Member) (Server, error) {
 	if !serverName.MatchString(m.Name) {
 		return Server{}, strictjson.Errorf(m.At, "a server's name has 1 to 32 of a-z 0-9 _ -, not %q", m.Name)
 	}
+	for _, k := range m.Members {
+		if k.Name == "security" {
+			return Server{}, strictjson.Errorf(k.At, "security of server %s belongs into hub.policy.json, as servers.%s.allowed_directories and read_only", m.Name, m.Name)
+		}
+	}
 	members, err := m.Object("server "+m.Name, slices.Sorted(maps.Keys(into))...)
 	if err != nil {
 		return Server{}, err

@@ -1,12 +1,14 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/slimctl/slimctl/server/hub/guard"
 	"github.com/slimctl/slimctl/server/hub/upstream"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // failure is the hub's error for a call that it could not complete. It becomes a result with isError, so that the model
@@ -42,15 +45,41 @@ func (f *failure) meta() mcp.Meta {
 	return meta
 }
 
-func (f *failure) result() *mcp.CallToolResult {
+// exitUnavailable is the exit_code of a failure without a code.
+const exitUnavailable = 69
+
+// result returns the failure as the result of a call of t, which is nil for a missing tool. A tool whose results have
+// the four keys of browser-shell keeps them.
+func (f *failure) result(t *tool, arguments json.RawMessage) *mcp.CallToolResult {
 	head := f.name
 	if f.code != 0 {
 		head = fmt.Sprintf("%s (%d)", f.name, f.code)
 	}
-	return &mcp.CallToolResult{
-		Meta: f.meta(), IsError: true,
-		Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf("%s %s: %s", head, f.rule, f.text)}},
+	text := fmt.Sprintf("%s %s: %s", head, f.rule, f.text)
+	if t != nil && !t.fourKeys() {
+		return &mcp.CallToolResult{Meta: f.meta(), IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 	}
+	return protocol.NewRefusal(arguments, cmp.Or(policy.Code(f.code).ExitCode(), exitUnavailable), text, f.meta())
+}
+
+// hasFourKeys reports whether a tool's results are those of browser-shell, by its outputSchema.
+func hasFourKeys(t *mcp.Tool) bool {
+	var schema struct{ Required []string }
+	text, err := json.Marshal(t.OutputSchema)
+	return err == nil && json.Unmarshal(text, &schema) == nil && slices.Equal(schema.Required, []string{"session_id", "exit_code", "stdout", "stderr"})
+}
+
+// tooMany returns the failure for an error by which browser-shell refuses a call beyond the number that it takes.
+func tooMany(err error) *failure {
+	var theirs *jsonrpc.Error
+	if errors.As(err, &theirs) && theirs.Code == protocol.CodeTooMany && string(theirs.Data) == protocol.TooMany {
+		return tooManyRequests(theirs.Message)
+	}
+	return nil
+}
+
+func tooManyRequests(text string) *failure {
+	return &failure{name: policy.BudgetExceeded.Name(), code: int(policy.BudgetExceeded), rule: "calls.count", text: text, retryable: true}
 }
 
 func denied(d *guard.Denial) *failure {
@@ -67,15 +96,15 @@ func noExecutor(tool string) *failure {
 	return &failure{name: r.Code.Name(), code: int(r.Code), rule: r.Rule, text: r.Message}
 }
 
-func unrecorded(err error) *mcp.CallToolResult {
-	f := failure{
+func unrecorded(err error) *failure {
+	f := &failure{
 		name: policy.PolicyBlocked.Name(), code: int(policy.PolicyBlocked), rule: "audit.unavailable", retryable: true,
 		text: "the audit log cannot be written, so nothing is run or shown; tell the operator",
 	}
 	if errors.Is(err, audit.ErrFull) {
 		f.rule, f.text = "audit.full", "the audit log is full, so nothing is run; tell the operator to move its older files away"
 	}
-	return f.result()
+	return f
 }
 
 // withCode adds a code to an error without one: go-sdk would send 0.

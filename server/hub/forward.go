@@ -43,7 +43,14 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		defer rescue(method, &err)
 		if h.running.Add(1); h.running.Load() > maxRequests {
 			h.running.Add(-1)
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many requests at once; try again"}
+			const text = "too many requests at once; try again"
+			if call, ok := req.(*mcp.CallToolRequest); ok {
+				h.mu.Lock()
+				t := h.catalog.tools[call.Params.Name]
+				h.mu.Unlock()
+				return tooManyRequests(text).result(t, call.Params.Arguments), nil
+			}
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: text}
 		}
 		defer h.running.Add(-1)
 		ctx = withCaller(ctx, req)
@@ -113,12 +120,12 @@ func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.Ca
 	r := h.record.beginLine(ctx, req.Session, s, req.Params.Meta)
 	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
 	if err := h.record.log.Ready(); err != nil {
-		return unrecorded(err), "", nil
+		return unrecorded(err).result(t, req.Params.Arguments), "", nil
 	}
 	if refusal := noExecutor(req.Params.Name); t == nil && refusal != nil {
-		res := refusal.result()
+		res := refusal.result(t, req.Params.Arguments)
 		if e := r.writeLine(res, refusal.rule, nil); e != nil {
-			res = unrecorded(e)
+			res = unrecorded(e).result(t, req.Params.Arguments)
 		}
 		return res, "", nil
 	}
@@ -129,18 +136,18 @@ func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.Ca
 	d := policy.Check(guard.Call{Server: server.Name, Tool: t.tool.Name, Alias: t.alias, Arguments: req.Params.Arguments, ReadOnly: isReadOnly(t.tool), Shell: server.Shell})
 	if d != nil {
 		h.meter.Denied(server.Name, t.alias, d.Rule)
-		res := denied(d).result()
+		res := denied(d).result(t, req.Params.Arguments)
 		if e := r.writeLine(res, d.Rule, nil); e != nil {
-			res = unrecorded(e)
+			res = unrecorded(e).result(t, req.Params.Arguments)
 		}
 		return res, t.alias, nil
 	}
 	defer h.calls.beginCall(callerFrom(ctx).RequestID)()
 	if policy.ChecksArguments(server.Name) {
 		if f := t.checkArguments(req.Params.Arguments); f != nil {
-			res := f.result()
+			res := f.result(t, req.Params.Arguments)
 			if e := r.writeLine(res, "", nil); e != nil {
-				res = unrecorded(e)
+				res = unrecorded(e).result(t, req.Params.Arguments)
 			}
 			return res, t.alias, nil
 		}
@@ -149,7 +156,7 @@ func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.Ca
 	res, err := next(context.WithValue(ctx, writtenKey{}, &as), "tools/call", req)
 	answer, _ := res.(*mcp.CallToolResult)
 	if e := r.writeLine(answer, "", err); e != nil && err == nil {
-		return unrecorded(e), t.alias, nil
+		return unrecorded(e).result(t, req.Params.Arguments), t.alias, nil
 	}
 	if err == nil && answer != nil && answer == as.CallToolResult {
 		res = as
@@ -194,8 +201,9 @@ func (h *Hub) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Call
 		}
 		return err
 	})
-	if f := (*failure)(nil); errors.As(err, &f) {
-		return f.result(), nil
+	f := tooMany(err)
+	if f != nil || errors.As(err, &f) {
+		return f.result(t, req.Params.Arguments), nil
 	}
 	return res, err
 }

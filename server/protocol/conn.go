@@ -121,7 +121,9 @@ func (c *conn) admitCall(msg jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Respons
 		return nil, invalid(req.ID, "the id belongs to a request that has not ended yet")
 	}
 	if len(c.calls) >= maxCalls {
-		return nil, refuse(req.ID, jsonrpc.CodeInternalError, fmt.Sprintf("%d requests are in flight; wait for their answers", maxCalls))
+		refusal := refuse(req.ID, CodeTooMany, fmt.Sprintf("%d requests are in flight; wait for their answers", maxCalls))
+		refusal.Error.(*jsonrpc.Error).Data = json.RawMessage(TooMany)
+		return nil, refusal
 	}
 	c.calls[req.ID] = false
 	return req, nil

@@ -22,6 +22,12 @@ var texts = map[int64]string{
 	mcp.CodeUnsupportedProtocolVersion: "unsupported protocol version",
 }
 
+// The error for a request beyond the number that the server takes at a time, and its data.
+const (
+	CodeTooMany = jsonrpc.CodeInternalError
+	TooMany     = `{"rule":"calls.count"}`
+)
+
 // ownError keeps the code of an error, or uses code, and replaces its text by ours. Only the error for an unknown
 // revision has data.
 func ownError(err error, code int64) *jsonrpc.Error {

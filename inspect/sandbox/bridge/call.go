@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/server/policy"
+	"github.com/slimctl/slimctl/server/protocol"
 )
 
 // call answers one tools/call with the result of the tool inside, or a failure.
@@ -22,17 +24,17 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	x := b.enter()
 	defer x.endCall()
 	if late := x.awaitBoot(ctx, req); late != nil {
-		return late.result(), nil
+		return late.result(req.Params.Arguments), nil
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if x.failed != nil {
-		return down("container.start", "the image did not start: %v", x.failed).result(), nil
+		return down("container.start", "the image did not start: %v", x.failed).result(req.Params.Arguments), nil
 	}
 	if err := x.container.Record(sandbox.Event{Event: sandbox.EventExec, Command: commandOf(req)}); err != nil {
 		b.conf.Say("a call can't be recorded, so it isn't run: %v", err)
-		return unrecorded.result(), nil
+		return unrecorded.result(req.Params.Arguments), nil
 	}
 	within, cancel := context.WithTimeout(ctx, b.conf.call)
 	defer cancel()
@@ -48,7 +50,7 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
-	return x.failure(within, err).result(), nil
+	return x.failure(within, err).result(req.Params.Arguments), nil
 }
 
 // closedCode reports whether a code is in the range that MCP 2026-07-28 closes to new codes. go-sdk uses it for
@@ -201,7 +203,11 @@ func (x *box) describeEnd() *failure {
 	return f
 }
 
-func (f *failure) result() *mcp.CallToolResult {
+// exitUnavailable is the exit_code of a failure without a code.
+const exitUnavailable = 69
+
+// result returns the failure as a result with the tool's four keys.
+func (f *failure) result(arguments json.RawMessage) *mcp.CallToolResult {
 	name, head := f.name, f.name
 	meta := mcp.Meta{"rule": f.rule, "retryable": f.retryable, "retry_after_ms": f.after.Milliseconds()}
 	if f.code != 0 {
@@ -209,8 +215,5 @@ func (f *failure) result() *mcp.CallToolResult {
 		head = fmt.Sprintf("%s (%d)", name, int(f.code))
 	}
 	meta["name"] = name
-	return &mcp.CallToolResult{
-		Meta: meta, IsError: true,
-		Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf("%s %s: %s", head, f.rule, f.text)}},
-	}
+	return protocol.NewRefusal(arguments, cmp.Or(f.code.ExitCode(), exitUnavailable), fmt.Sprintf("%s %s: %s", head, f.rule, f.text), meta)
 }
