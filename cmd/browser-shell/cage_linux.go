@@ -66,31 +66,30 @@ func chooseRules(name, program string) (cage.Rules, error) {
 	return r, nil
 }
 
-// startCaged replaces this process by the program in its cage. If the cage needs a supervisor, this process becomes it
-// and ends with the program.
+// startCaged starts the program in its cage. This process is the cage's supervisor and ends with the program; with
+// entered it becomes the program.
 func startCaged(name string, argv []string, entered bool, std stdio) error {
 	r, err := chooseRules(name, argv[0])
 	if err != nil {
 		return err
 	}
-	say := func(format string, args ...any) {
-		fmt.Fprintf(std.err, "cage of the "+name+": "+format+"\n", args...)
-	}
-	if entered || !r.Connects() {
+	if entered {
 		p, err := policy.Load(policy.DefaultPath)
 		if err != nil {
 			return err
 		}
-		return r.Enter(argv, os.Environ(), p.Cage == "required", say)
+		return r.Enter(argv, os.Environ(), p.Cage == "required")
 	}
 	// supervisord signals the whole process group; the supervisor must stay until the program in the cage has ended.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	enter := enterCommand(context.Background(), name, argv...)
 	enter.Stdin, enter.Stdout, enter.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = cage.Supervise(r, enter, say)
+	err = cage.Supervise(r, enter, func(format string, args ...any) {
+		fmt.Fprintf(std.err, "cage of the "+name+": "+format+"\n", args...)
+	})
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
-		return exitStatus(max(1, ended.ExitCode()))
+		return exitStatus{max(1, ended.ExitCode()), fmt.Sprintf("%s ended in its cage: %v", argv[0], ended)}
 	}
 	return err
 }
@@ -102,11 +101,6 @@ func enterCommand(ctx context.Context, name string, argv ...string) *exec.Cmd {
 
 // probeCages enters the browser's cage, which uses every mechanism, and returns the mechanisms that this machine lacks.
 func probeCages(ctx context.Context) (missing []string, err error) {
-	const program = "/dev/null" // never started
-	r, err := chooseRules("browser", program)
-	if err != nil {
-		return nil, err
-	}
-	have, err := cage.Probe(enterCommand(ctx, "browser", program))
-	return have.Missing(r), err
+	have, err := cage.Probe(enterCommand(ctx, "browser", "/dev/null")) // which is never started
+	return have.Missing(), err
 }

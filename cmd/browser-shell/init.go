@@ -207,10 +207,13 @@ const tetherSocket = "/run/browser-shell/tether.sock"
 // publicPort is the address at which the image answers.
 const publicPort = "127.0.0.1:8080"
 
-// exitStatus is the exit status of supervisord.
-type exitStatus int
+// exitStatus is the end of a program that this one was there for. Its status becomes this one's.
+type exitStatus struct {
+	code int
+	text string
+}
 
-func (e exitStatus) Error() string { return fmt.Sprintf("supervisord ended with status %d", int(e)) }
+func (e exitStatus) Error() string { return e.text }
 
 // runInit is the image's entry point: it prepares the programs' directories and becomes supervisord. With --tether it
 // starts supervisord and stays, to carry connections and to end the container when slimctl is gone.

@@ -66,7 +66,7 @@ func convertStatus(code int) error {
 	if code == 0 {
 		return nil
 	}
-	return exitStatus(code)
+	return exitStatus{code, fmt.Sprintf("supervisord ended with status %d", code)}
 }
 
 // listenTether opens the socket for the egress proxy as the service account, which owns its directory.

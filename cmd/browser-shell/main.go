@@ -115,7 +115,7 @@ func reportExit(err error, stderr io.Writer) int {
 	fmt.Fprintln(stderr, "browser-shell:", strings.Join(lines, "\n"))
 	var status exitStatus
 	if errors.As(err, &status) {
-		return int(status)
+		return status.code
 	}
 	if errors.Is(err, errConfig) {
 		return 78

@@ -2,9 +2,9 @@
 // talks to. A cage needs no privilege. It has three parts, each useful without the others:
 //
 //   - Landlock limits files, executables and TCP ports, and forbids signals to other processes (landlock(7)).
-//   - A seccomp filter allows TCP and local stream sockets only, and no tracing, namespaces or other ABI (seccomp(2)).
-//   - A supervisor makes each connection for the program, from its own copy of the address, which the program can't
-//     swap after the check (seccomp_unotify(2)).
+//   - A seccomp filter permits a list of system calls, and of sockets TCP and local streams only (seccomp(2)).
+//   - A supervisor makes each connection and each listening socket for the program, from its own copy of the address,
+//     which the program can't swap after the check (seccomp_unotify(2)).
 package cage
 
 import (
@@ -17,21 +17,18 @@ import (
 type Rules struct {
 	Read    []string // files and directory trees that it may read
 	Execute []string // files and directory trees that it may also execute
-	Write   []string // directory trees in which it may do everything but execute files
+	Write   []string // directory trees in which it may do everything but execute files; no path has a link
 	Devices []string // device files that it may read, write and control (ioctl)
-	Listen  []uint16 // TCP ports that it may listen on
+	Listen  []uint16 // TCP ports of the loopback interface that it may listen on
 	Proxy   uint16   // TCP port of 127.0.0.1 that it may connect to; 0 means none
 	Display string   // socket of the X server that it may connect to; "" means none
 }
-
-// Connects reports whether the program may connect to anything. If not, it needs no supervisor.
-func (r Rules) Connects() bool { return r.Proxy != 0 || r.Display != "" }
 
 // Parts reports which parts of a cage the kernel and the container runtime provide.
 type Parts struct {
 	Landlock   int  // ABI version, 0 for none; TCP ports need 4, signals 6
 	Filter     bool // seccomp
-	Supervisor bool // the supervisor makes the connections
+	Supervisor bool // the supervisor makes connections and listening sockets
 }
 
 // String returns one line for the log.
@@ -53,8 +50,8 @@ func (p Parts) String() string {
 // ErrIncomplete reports a cage with a missing part.
 var ErrIncomplete = errors.New("cage incomplete")
 
-// Missing names the parts that the rules need and that aren't there, each with what it needs.
-func (p Parts) Missing(r Rules) (missing []string) {
+// Missing names the parts that aren't there, each with what it needs.
+func (p Parts) Missing() (missing []string) {
 	if p.Landlock == 0 {
 		missing = append(missing, "Landlock (needs Linux 5.13, and a seccomp profile of the container that allows it)")
 	}
@@ -73,16 +70,16 @@ func (p Parts) Missing(r Rules) (missing []string) {
 	if !p.Filter {
 		missing = append(missing, "seccomp filters")
 	}
-	if r.Connects() && !p.Supervisor {
+	if !p.Supervisor {
 		missing = append(missing,
 			"supervised connections (need seccomp user notification, and access to a child's /proc/PID/mem)")
 	}
 	return missing
 }
 
-// Whole returns nil, or an ErrIncomplete that names the parts that the rules need and that are missing.
-func (p Parts) Whole(r Rules) error {
-	missing := p.Missing(r)
+// Whole returns nil, or an ErrIncomplete that names the parts that are missing.
+func (p Parts) Whole() error {
+	missing := p.Missing()
 	if missing == nil {
 		return nil
 	}

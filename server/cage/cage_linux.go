@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,14 +40,18 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 	if err != nil {
 		return err
 	}
+	if r.Display != "" {
+		setScore(enter.Process.Pid, startScore)
+	}
 	say("%s", parts)
 	if listener >= 0 {
 		go func() {
-			err := r.superviseConnections(listener, enter.Process.Pid, limitReports(say))
+			s := supervisor{rules: r, listener: listener, program: enter.Process.Pid}
+			err := s.run(limitReports(say))
 			unix.Close(listener)
 			if err != nil {
 				say("%v", err)
-				_ = enter.Process.Kill() // each of its connections would wait for ever
+				_ = enter.Process.Kill() // what it asks would wait for ever
 			}
 		}()
 	}
@@ -85,7 +88,6 @@ func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
 	if err != nil {
 		return Parts{}, -1, fmt.Errorf("start the cage: %w", err)
 	}
-	setScore(enter.Process.Pid, startScore)
 	parts, listener, err = receiveEntered(ours, enter.Process.Pid)
 	if err != nil {
 		_ = enter.Process.Kill()                                     // it may have ended
@@ -113,15 +115,17 @@ func setScore(pid, more int) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(own+more, 1000))), 0)
 }
 
-// limitReports returns a function that logs the first hundred refusals: the program decides how often it tries.
-func limitReports(say func(string, ...any)) func(pid int, to string) {
-	left := 100
-	return func(pid int, to string) {
-		switch left--; {
-		case left > 0:
-			say("process %d may not connect to %.200s", pid, to)
-		case left == 0:
-			say("process %d may not connect to %.200s; no more is said of others", pid, to)
+// limitReports returns a function that logs each refusal once, and the first hundred: the program decides what it tries.
+func limitReports(say func(string, ...any)) func(pid int, what string) {
+	known := map[string]bool{}
+	return func(pid int, what string) {
+		if known[what] || len(known) == 100 {
+			return
+		}
+		known[what] = true
+		say("process %d may not %.200s", pid, what)
+		if len(known) == 100 {
+			say("no more is said of others")
 		}
 	}
 }
@@ -184,25 +188,17 @@ func boolByte(b bool) byte {
 // word is the memory that the supervisor tries to read.
 var word = []byte("the supervisor reads this")
 
-// Enter makes this process the program in its cage: of rules that connect to something, a process that Supervise has
-// started. With whole it doesn't when a part is missing; the error is an ErrIncomplete then. It returns an error, or
-// not at all. say takes the line for the log that Supervise doesn't write.
-func (r Rules) Enter(argv, env []string, whole bool, say func(format string, args ...any)) error {
+// Enter makes this process, which Supervise has started, the program in its cage. With whole it doesn't when a part is
+// missing; the error is an ErrIncomplete then. It returns an error, or not at all.
+func (r Rules) Enter(argv, env []string, whole bool) error {
 	runtime.LockOSThread() // the filter is this thread's, and exec keeps the calling thread's
-	parts := Parts{Landlock: landlockABI()}
-	if r.Connects() {
-		var err error
-		if parts.Supervisor, err = greetSupervisor(); err != nil {
-			return fmt.Errorf("greet the cage's supervisor: %w", err)
-		}
-	}
-	listener, err := r.confineThread(&parts, whole)
-	if r.Connects() {
-		err = errors.Join(err, reportEntered(parts, err, listener))
-	} else if err == nil {
-		say("%s", parts)
-	}
+	readable, err := greetSupervisor()
 	if err != nil {
+		return fmt.Errorf("greet the cage's supervisor: %w", err)
+	}
+	parts := Parts{Landlock: landlockABI(), Supervisor: readable}
+	listener, err := r.confineThread(&parts, whole)
+	if err := errors.Join(err, reportEntered(parts, err, listener)); err != nil {
 		return err
 	}
 	if listener >= 0 {
@@ -221,7 +217,7 @@ func (r Rules) confineThread(parts *Parts, whole bool) (listener int, err error)
 	}
 	listener, err = r.chooseFilter(parts)
 	if err == nil && whole {
-		err = parts.Whole(r)
+		err = parts.Whole()
 	}
 	return listener, err
 }
@@ -268,14 +264,7 @@ func reportEntered(parts Parts, why error, listener int) error {
 
 // chooseFilter installs the strongest filter that the kernel takes, and records in parts which one that is.
 func (r Rules) chooseFilter(parts *Parts) (listener int, err error) {
-	connect := errno(unix.EACCES)
-	switch {
-	case parts.Supervisor:
-		connect = bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF}
-	case r.Connects():
-		connect = allow // Landlock's rule for TCP is left
-	}
-	prog, err := assembleFilter(connect)
+	prog, err := r.assembleFilter(parts.Supervisor)
 	if err != nil {
 		return -1, err
 	}

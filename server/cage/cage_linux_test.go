@@ -18,7 +18,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 		enter := exec.Command("/proc/self/exe")
 		enter.Env = append(os.Environ(), "CAGE_ROLE=enter", "CAGE_PROGRAM=/dev/null")
 		parts, err := Probe(enter)
-		fmt.Printf("%q\n", parts.Missing(testRules()))
+		fmt.Printf("%q\n", parts.Missing())
 		exitWith(err)
 	case "supervisor":
 		takeAway(os.Getenv("CAGE_LACKS"))
@@ -64,7 +63,7 @@ func TestMain(m *testing.M) {
 		if len(os.Args) > 1 {
 			argv = os.Args[1:]
 		}
-		exitWith(testRules().Enter(argv, os.Environ(), os.Getenv("CAGE_WHOLE") != "", func(string, ...any) {}))
+		exitWith(testRules().Enter(argv, os.Environ(), os.Getenv("CAGE_WHOLE") != ""))
 	case "inside":
 		var tried []string
 		if err := json.Unmarshal([]byte(os.Getenv("CAGE_TRY")), &tried); err != nil {
@@ -77,11 +76,21 @@ func TestMain(m *testing.M) {
 				got[name] = timeConnects()
 			case "scores":
 				got[name] = readScores()
+			case "sweep":
+				got[name] = sweep()
 			default:
 				got[name] = said(attempts[name]())
 			}
 		}
 		exitWith(json.NewEncoder(os.Stdout).Encode(got))
+	case "victim":
+		exitWith(beVictim())
+	case "worker":
+		from, err := strconv.Atoi(os.Getenv("CAGE_FROM"))
+		if err == nil {
+			err = sweepOn(from)
+		}
+		exitWith(err)
 	case "other": // a program that must not be started
 		fmt.Println("started")
 	}
@@ -93,17 +102,17 @@ func takeAway(part string) {
 		"landlock": {
 			bpf.LoadAbsolute{Off: offNumber, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_LANDLOCK_CREATE_RULESET, SkipTrue: 1},
-			allow,
-			errno(unix.ENOSYS),
+			allow[0],
+			errno(unix.ENOSYS)[0],
 		},
 		"notification": {
 			bpf.LoadAbsolute{Off: offNumber, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_SECCOMP, SkipTrue: 1},
-			allow,
+			allow[0],
 			bpf.LoadAbsolute{Off: offArg(1), Size: 4}, // flags
 			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, SkipTrue: 1},
-			allow,
-			errno(unix.EINVAL),
+			allow[0],
+			errno(unix.EINVAL)[0],
 		},
 	}
 	if filters[part] == nil {
@@ -274,8 +283,97 @@ var attempts = map[string]func() error{
 		to := &unix.SockaddrInet4{Port: port("OTHER"), Addr: [4]byte{127, 0, 0, 1}}
 		return unix.Sendto(fd, []byte("x"), unix.MSG_FASTOPEN, to)
 	},
-	"listen":             func() error { return listen(port("LISTEN")) },
-	"listen to more":     func() error { return listen(port("MORE")) },
+	"listen":                func() error { return listen(inet4("LISTEN", 127), nil) },
+	"listen, IPv6":          func() error { return listen(&unix.SockaddrInet6{Port: port("LISTEN"), Addr: [16]byte{15: 1}}, nil) },
+	"listen to more":        func() error { return listen(inet4("MORE", 127), nil) },
+	"listen to any port":    func() error { return listen(&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, nil) },
+	"listen to the network": func() error { return listen(inet4("LISTEN", 0), nil) },
+	"listen at no address":  func() error { return listen(nil, nil) },
+	"listen with a swapped socket": func() error {
+		return listen(inet4("LISTEN", 127), func(fd int) error {
+			other, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(other)
+			return unix.Dup3(other, fd, 0)
+		})
+	},
+	"listen twice": func() error {
+		return listen(inet4("LISTEN", 127), func(fd int) error { return unix.Listen(fd, 1) })
+	},
+	"listen at a path": func() error {
+		defer unix.Umask(unix.Umask(0o027))
+		err := listen(&unix.SockaddrUnix{Name: place("write/socket")}, nil)
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Stat(place("write/socket"), &st)
+		}
+		if err == nil && st.Mode != unix.S_IFSOCK|0o750 {
+			return fmt.Errorf("mode %o", st.Mode)
+		}
+		return err
+	},
+	"listen at a path twice": func() error {
+		if err := listen(&unix.SockaddrUnix{Name: place("write/taken")}, nil); err != nil {
+			return err
+		}
+		return listen(&unix.SockaddrUnix{Name: place("write/taken")}, nil)
+	},
+	"listen elsewhere": func() error { return listen(&unix.SockaddrUnix{Name: place("display/mine")}, nil) },
+	"listen by a way around": func() error {
+		return listen(&unix.SockaddrUnix{Name: place("write") + "/../display/mine"}, nil)
+	},
+	"listen by a link": func() error {
+		if err := os.Symlink(place("display"), place("write/there")); err != nil {
+			return err
+		}
+		return listen(&unix.SockaddrUnix{Name: place("write/there/mine")}, nil)
+	},
+	"listen at a name": func() error { return listen(&unix.SockaddrUnix{Name: "@" + place("mine")}, nil) },
+	"listen after many": func() error {
+		for i := range maxBound + 1 {
+			fd := unixSocket()
+			defer unix.Close(fd)
+			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: place(fmt.Sprintf("write/many%d", i))}); err != nil {
+				return err
+			}
+		}
+		return listen(&unix.SockaddrUnix{Name: place("write/last")}, nil)
+	},
+	"local raw":           func() error { return socket(unix.AF_UNIX, unix.SOCK_RAW, 0) },
+	"a pair of streams":   func() error { return pair(unix.SOCK_STREAM | unix.SOCK_CLOEXEC) },
+	"a pair of seqpacket": func() error { return pair(unix.SOCK_SEQPACKET | unix.SOCK_NONBLOCK) },
+	"a pair of datagrams": func() error { return pair(unix.SOCK_DGRAM | unix.SOCK_CLOEXEC) },
+	"a pair of raw":       func() error { return pair(unix.SOCK_RAW) },
+	"its own limit": func() error {
+		var limit unix.Rlimit
+		err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &limit)
+		if err != nil {
+			return err
+		}
+		return unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil)
+	},
+	"its own priority": func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, 19) },
+	"another's limit": func() error {
+		return unix.Prlimit(unix.Getppid(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 9, Max: 9}, nil)
+	},
+	"another's cores": func() error { return unix.SchedSetaffinity(unix.Getppid(), &unix.CPUSet{1}) },
+	"another's class": func() error {
+		return raw(unix.SYS_SCHED_SETSCHEDULER, uintptr(unix.Getppid()), unix.SCHED_IDLE, uintptr(unsafe.Pointer(new(int32))))
+	},
+	"another's class, by attributes": func() error {
+		return unix.SchedSetAttr(unix.Getppid(), &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
+	},
+	"another's priority":     func() error { return unix.Setpriority(unix.PRIO_PROCESS, unix.Getppid(), 19) },
+	"its group's priority":   func() error { return unix.Setpriority(unix.PRIO_PGRP, 0, 19) },
+	"its account's priority": func() error { return unix.Setpriority(unix.PRIO_USER, 0, 19) },
+	"another's disk priority": func() error {
+		return raw(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(unix.Getppid()), 2<<13|7)
+	},
+	"a file's mode":      func() error { return unix.Chmod(place("own"), 0) },
+	"a file's times":     func() error { return os.Chtimes(place("own"), time.Time{}, time.Unix(1, 0)) },
+	"a file's owner":     func() error { return unix.Chown(place("own"), os.Getuid(), os.Getgid()) },
 	"swapped":            swapped,
 	"read":               func() error { return open(place("read/file"), unix.O_RDONLY) },
 	"read a secret":      func() error { return open(place("secret"), unix.O_RDONLY) },
@@ -355,13 +453,48 @@ func unixSocket() int {
 	return fd
 }
 
-func listen(port int) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+func pair(kind int) error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind, 0)
+	if err == nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+	}
+	return err
+}
+
+func inet4(name string, first byte) *unix.SockaddrInet4 {
+	at := &unix.SockaddrInet4{Port: port(name)}
+	if first != 0 {
+		at.Addr = [4]byte{first, 0, 0, 1}
+	}
+	return at
+}
+
+// listen makes a socket listen at an address, or at none. between comes after bind.
+func listen(at unix.Sockaddr, between func(fd int) error) error {
+	family := unix.AF_INET
+	switch at.(type) {
+	case *unix.SockaddrInet6:
+		family = unix.AF_INET6
+	case *unix.SockaddrUnix:
+		family = unix.AF_UNIX
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	if at != nil {
+		if err := unix.Bind(fd, at); err != nil {
+			return err
+		}
+	}
+	if between != nil {
+		if err := between(fd); err != nil {
+			return err
+		}
+	}
+	return unix.Listen(fd, 5)
 }
 
 // swapped exchanges the address under the supervisor's eyes: the test's other listener hears of it if it ever works.
@@ -414,9 +547,14 @@ func newLab(t testing.TB) *lab {
 			t.Fatal(err)
 		}
 	}
-	for name, content := range map[string][]byte{"cage.test": text, "read/file": []byte("x"), "secret": []byte("x")} {
+	for name, content := range map[string][]byte{"cage.test": text, "read/file": []byte("x"), "secret": []byte("x"), "own": []byte("x")} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.WriteFile(path, content, 0o755), os.Chmod(path, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(filepath.Join(dir, "own"), 1000, 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -475,25 +613,15 @@ func newLab(t testing.TB) *lab {
 // try runs the attempts in a cage, as an account without rights where we may.
 func (l *lab) try(t *testing.T, env []string, names ...string) (map[string]string, string, error) {
 	t.Helper()
-	list, err := json.Marshal(names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(l.dir, "cage.test"))
 	role := "supervisor"
 	if slices.Contains(env, "CAGE_PROBE=yes") {
 		role = "probe"
 	}
-	if slices.Contains(env, "CAGE_CONNECTS=no") {
-		role = "enter"
-	}
-	cmd.Env = append(append(l.env, "CAGE_ROLE="+role, "CAGE_TRY="+string(list)), env...)
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
-	}
+	cmd := l.command(t, role, names...)
+	cmd.Env = append(cmd.Env, env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
+	err := cmd.Run()
 	got := map[string]string{}
 	if err == nil && role != "probe" {
 		if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
@@ -516,6 +644,8 @@ func TestCage(t *testing.T) {
 	l := newLab(t)
 	want := map[string]string{
 		"proxy": "done", "proxy, blocking": "done", "display": "done", "addresses": "done", "listen": "done",
+		"listen, IPv6": "done", "listen at a path": "done", "a pair of streams": "done", "a pair of seqpacket": "done",
+		"its own limit": "done", "its own priority": "done",
 		"read": "done", "write": "done", "itself": "done",
 		"swapped": "done", // the other listener tells
 
@@ -523,8 +653,16 @@ func TestCage(t *testing.T) {
 		"another socket":     "EACCES",
 		"an abstract socket": "ECONNREFUSED", "display by a way around": "EACCES", "a bad address": "EFAULT",
 		"UDP": "EACCES", "raw": "EACCES", "packets": "EACCES", "audit socket": "EACCES", "fast open": "EPERM",
-		"listen to more": "EACCES",
-		"read a secret":  "EACCES", "list": "EACCES", "write what is read": "EACCES", "write elsewhere": "EACCES",
+		"listen to more": "EACCES", "listen to any port": "EACCES", "listen to the network": "EACCES",
+		"listen at no address": "EACCES", "listen with a swapped socket": "EACCES", "listen twice": "EACCES",
+		"listen at a path twice": "EADDRINUSE", "listen elsewhere": "EACCES", "listen by a way around": "EACCES",
+		"listen by a link": "ELOOP", "listen at a name": "EACCES", "listen after many": "done",
+		"local raw": "EACCES", "a pair of datagrams": "EACCES", "a pair of raw": "EACCES",
+		"another's limit": "EPERM", "another's cores": "EPERM", "another's class": "EPERM",
+		"another's class, by attributes": "EPERM", "another's priority": "EPERM", "its group's priority": "EPERM",
+		"its account's priority": "EPERM", "another's disk priority": "EPERM",
+		"a file's mode": "EPERM", "a file's times": "EPERM", "a file's owner": "EPERM",
+		"read a secret": "EACCES", "list": "EACCES", "write what is read": "EACCES", "write elsewhere": "EACCES",
 		"a link at the display": "EACCES",
 		"another program":       "EACCES", "another program by the loader": "exit status 127", "a copy": "EACCES",
 		"a file in memory": "ENOSYS", "signal": "EPERM", "supervisor's environment": "EACCES",
@@ -566,12 +704,13 @@ func TestProgramIsKilledLast(t *testing.T) {
 	}
 }
 
-// TestCageWithoutConnections needs no supervisor: each connect is refused.
+// TestCageWithoutConnections: the X server connects to nothing, and listens.
 func TestCageWithoutConnections(t *testing.T) {
 	needWhole(t)
 	l := newLab(t)
-	got, log, err := l.try(t, []string{"CAGE_CONNECTS=no", "CAGE_WHOLE=1"}, "proxy", "display", "listen")
-	if err != nil || got["proxy"] != "EACCES" || got["display"] != "EACCES" || got["listen"] != "done" {
+	got, log, err := l.try(t, []string{"CAGE_CONNECTS=no", "CAGE_WHOLE=1"}, "proxy", "display", "listen", "listen at a path")
+	want := map[string]string{"proxy": "EACCES", "display": "EACCES", "listen": "done", "listen at a path": "done"}
+	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v\n%s", got, err, log)
 	}
 }
@@ -621,15 +760,15 @@ func TestOlderLandlock(t *testing.T) {
 	} {
 		p := Parts{Landlock: abi, Filter: true, Supervisor: true}
 		var got []string
-		for _, m := range p.Missing(Rules{Proxy: 1}) {
+		for _, m := range p.Missing() {
 			for _, word := range []string{"truncating", "TCP", "control", "signals"} {
 				if strings.Contains(m, word) && strings.Contains(m, fmt.Sprintf("here is ABI %d", abi)) {
 					got = append(got, word)
 				}
 			}
 		}
-		if strings.Join(got, ", ") != want || (p.Whole(Rules{}) == nil) != (want == "") {
-			t.Errorf("ABI %d lacks %v, want %s; %v", abi, got, want, p.Whole(Rules{}))
+		if strings.Join(got, ", ") != want || (p.Whole() == nil) != (want == "") {
+			t.Errorf("ABI %d lacks %v, want %s; %v", abi, got, want, p.Whole())
 		}
 	}
 }

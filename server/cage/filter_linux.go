@@ -2,7 +2,7 @@ package cage
 
 import (
 	"fmt"
-	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -19,126 +19,133 @@ const (
 // offArg returns the offset of the lower half of argument i on a little-endian machine.
 func offArg(i int) uint32 { return uint32(offArgs + 8*i) }
 
-// forbidden lists system calls that no program in a cage needs: they look into other processes, load code into the
-// kernel, or change namespaces and mounts. The default profiles of container runtimes refuse most of them, too, but a
-// container may run without one.
-var forbidden = []uint32{
-	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
-	unix.SYS_PERF_EVENT_OPEN, unix.SYS_BPF, unix.SYS_USERFAULTFD,
-	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
-	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT,
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
-	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_NAME_TO_HANDLE_AT,
-	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
-	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_SYSLOG, unix.SYS_ACCT, unix.SYS_QUOTACTL,
-	unix.SYS_SECCOMP, // no filter of its own whose supervisor would answer before ours
+// code is a part of a BPF program that ends in a verdict on the system call.
+type code []bpf.Instruction
+
+func errno(e unix.Errno) code { return code{bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(e)}} }
+
+var allow = code{bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}}
+
+// ifArg is yes where argument i, of which mask leaves the bits that count, is val; no elsewhere.
+func ifArg(i int, mask, val uint32, yes, no code) code {
+	return slices.Concat(code{
+		bpf.LoadAbsolute{Off: offArg(i), Size: 4},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: val, SkipFalse: uint8(len(yes))},
+	}, yes, no)
 }
 
-// absent lists system calls that fail as on a kernel without them, so that programs fall back: io_uring connects
-// unseen by filters, clone3 hides its flags from filters, and a memfd is an executable file that Landlock doesn't
-// cover.
-var absent = []uint32{
-	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_CLONE3, unix.SYS_MEMFD_CREATE,
-}
+const (
+	whole = 0xffffffff // of an int
+	// socketKind masks a socket's type; the rest are SOCK_NONBLOCK and SOCK_CLOEXEC (net/socket.c, SOCK_TYPE_MASK).
+	socketKind = 0xf
+	// namespaces are the flags of clone that make one (CLONE_NEWTIME is not among them: clone takes it for a signal).
+	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID |
+		unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+	ioprioProcess = 1 // IOPRIO_WHO_PROCESS (linux/ioprio.h)
+	ipcInfo       = 3 // IPC_INFO (linux/ipc.h)
+)
 
-// namespaces are the flags of clone that make one (CLONE_NEWTIME is not among them: clone takes it for a signal).
-const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID |
-	unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
-
-func errno(e unix.Errno) bpf.Instruction {
-	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(e)}
-}
-
-var allow = bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
-
-// assembleFilter returns the BPF program for the kernel. connect is the action for the system call connect.
-func assembleFilter(connect bpf.Instruction) ([]bpf.RawInstruction, error) {
-	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
-	if arch == 0 {
-		return nil, fmt.Errorf("there is no seccomp filter for architecture %s", runtime.GOARCH)
+// verdicts returns the verdict on each system call by its number; supervised, the supervisor decides some of them. One
+// that is missing is refused or absent.
+func (r Rules) verdicts(supervised bool) map[uint32]code {
+	eperm, eacces := errno(unix.EPERM), errno(unix.EACCES)
+	connect, bind := eacces, allow
+	switch {
+	case supervised:
+		connect, bind = askSupervisor, askSupervisor
+	case r.Proxy != 0 || r.Display != "":
+		connect = allow // Landlock's rule for TCP is left
 	}
-	prog := []bpf.Instruction{
-		// Numbers mean something else in another ABI, where none of the rules below would hold.
-		bpf.LoadAbsolute{Off: offArch, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: arch, SkipTrue: 1},
-		bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
-		bpf.LoadAbsolute{Off: offNumber, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: 0x40000000, SkipTrue: 1}, // x32 (asm/unistd.h, __X32_SYSCALL_BIT)
-		errno(unix.ENOSYS),
-	}
-	// on adds what a system call gets; code is for it alone and ends in a result.
-	on := func(number uint32, code ...bpf.Instruction) {
-		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: uint8(len(code))})
-		prog = append(prog, code...)
-	}
-	for _, n := range forbidden {
-		on(n, errno(unix.EPERM))
+	// TCP fast open connects by sending (tcp(7)). No other socket that it has sends to an address.
+	unlessFastOpen := func(flags int) code { return ifArg(flags, unix.MSG_FASTOPEN, 0, allow, eperm) }
+	// A thread's number may be any process's. Chromium and Mesa do without priorities of single threads.
+	forItself := ifArg(0, whole, 0, allow, eperm)
+	forItselfOf := func(process uint32) code { return ifArg(0, whole, process, ifArg(1, whole, 0, allow, eperm), eperm) }
+	// Linux makes a datagram socket of a local SOCK_RAW, and datagrams carry descriptors to any path.
+	local := ifArg(1, socketKind, unix.SOCK_STREAM, allow, ifArg(1, socketKind, unix.SOCK_SEQPACKET, allow, eacces))
+	tcp := ifArg(1, socketKind, unix.SOCK_STREAM, // MPTCP and SCTP are streams, too
+		ifArg(2, whole, 0, allow, ifArg(2, whole, unix.IPPROTO_TCP, allow, eacces)), eacces)
+	route := ifArg(2, whole, unix.NETLINK_ROUTE, allow, eacces) // libraries ask it for the machine's addresses
+	of := map[uint32]code{
+		unix.SYS_CLONE:              ifArg(0, namespaces, 0, allow, eperm),
+		unix.SYS_CONNECT:            connect,
+		unix.SYS_BIND:               bind,
+		unix.SYS_LISTEN:             bind,
+		unix.SYS_SENDTO:             unlessFastOpen(3),
+		unix.SYS_SENDMSG:            unlessFastOpen(2),
+		unix.SYS_SENDMMSG:           unlessFastOpen(3),
+		unix.SYS_PRLIMIT64:          forItself,
+		unix.SYS_SCHED_SETAFFINITY:  forItself,
+		unix.SYS_SCHED_SETSCHEDULER: forItself,
+		unix.SYS_SCHED_SETPARAM:     forItself,
+		unix.SYS_SCHED_SETATTR:      forItself,
+		unix.SYS_SETPRIORITY:        forItselfOf(unix.PRIO_PROCESS),
+		unix.SYS_IOPRIO_SET:         forItselfOf(ioprioProcess),
+		unix.SYS_SHMCTL: ifArg(1, whole, unix.IPC_RMID, allow,
+			ifArg(1, whole, unix.IPC_STAT, allow, ifArg(1, whole, ipcInfo, allow, eperm))),
+		unix.SYS_SOCKETPAIR: ifArg(0, whole, unix.AF_UNIX, local, eacces),
+		unix.SYS_SOCKET: ifArg(0, whole, unix.AF_UNIX, local, ifArg(0, whole, unix.AF_INET, tcp,
+			ifArg(0, whole, unix.AF_INET6, tcp, ifArg(0, whole, unix.AF_NETLINK, route, eacces)))),
 	}
 	for _, n := range absent {
-		on(n, errno(unix.ENOSYS))
+		of[n] = errno(unix.ENOSYS)
 	}
-	on(unix.SYS_CLONE,
-		bpf.LoadAbsolute{Off: offArg(0), Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1},
-		errno(unix.EPERM),
-		allow,
-	)
-	on(unix.SYS_SOCKET, filterSockets()...)
-	on(unix.SYS_CONNECT, connect)
-	// TCP fast open connects by sending (tcp(7), MSG_FASTOPEN). Local sockets and TCP need no address to send to, and
-	// what sendmsg is given can't be looked at; there is no socket for datagrams to others.
-	for _, send := range []struct {
-		number uint32
-		flags  int // which argument they are
-	}{{unix.SYS_SENDTO, 3}, {unix.SYS_SENDMSG, 2}, {unix.SYS_SENDMMSG, 3}} {
-		on(send.number,
-			bpf.LoadAbsolute{Off: offArg(send.flags), Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: unix.MSG_FASTOPEN, SkipTrue: 1},
-			errno(unix.EPERM),
-			allow,
-		)
+	for _, n := range slices.Concat(permitted, permittedHere) {
+		of[n] = allow
 	}
-	return bpf.Assemble(append(prog, allow))
+	return of
 }
 
-// filterSockets allows local streams, TCP and NETLINK_ROUTE, which libraries ask for the machine's addresses.
-func filterSockets() []bpf.Instruction {
-	const kind = 0xf // of the type; the rest are SOCK_NONBLOCK and SOCK_CLOEXEC (net/socket.c, SOCK_TYPE_MASK)
-	// Each family: is it this one? Then type and protocol decide.
-	local := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offArg(1), Size: 4},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: kind},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SOCK_DGRAM, SkipTrue: 1},
-		allow,
-		errno(unix.EACCES),
+// askSupervisor lets the supervisor decide. What isn't permitted it refuses, and reports.
+var askSupervisor = code{bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF}}
+
+// span is the system calls from a number on that have the same verdict.
+type span struct {
+	from    uint32
+	verdict code
+}
+
+// assembleFilter returns the BPF program for the kernel. The kernel runs it once for each call that is permitted
+// whatever its arguments, and remembers that (Linux 5.11, kernel/seccomp.c, seccomp_cache_prepare).
+func (r Rules) assembleFilter(supervised bool) ([]bpf.RawInstruction, error) {
+	verdicts, refused := r.verdicts(supervised), errno(unix.EPERM)
+	if supervised {
+		refused = askSupervisor
 	}
-	tcp := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offArg(1), Size: 4},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: kind},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SOCK_STREAM, SkipTrue: 4},
-		bpf.LoadAbsolute{Off: offArg(2), Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_TCP, SkipTrue: 1}, // MPTCP and SCTP are streams, too
-		allow,
-		errno(unix.EACCES),
+	var spans []span
+	for n := range uint32(firstNew + 100) { // the last span has no end; x32 (asm/unistd.h) is in it
+		verdict, ok := verdicts[n]
+		switch {
+		case !ok && n < firstNew:
+			verdict = refused
+		case !ok:
+			verdict = errno(unix.ENOSYS)
+		}
+		if spans == nil || !slices.Equal(spans[len(spans)-1].verdict, verdict) {
+			spans = append(spans, span{n, verdict})
+		}
 	}
-	route := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offArg(2), Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.NETLINK_ROUTE, SkipTrue: 1},
-		allow,
-		errno(unix.EACCES),
+	return bpf.Assemble(slices.Concat(code{
+		// Numbers mean something else in another ABI, where none of the rules would hold.
+		bpf.LoadAbsolute{Off: offArch, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
+		bpf.LoadAbsolute{Off: offNumber, Size: 4},
+	}, chooseSpan(spans)))
+}
+
+// chooseSpan finds the number's span by halves, and ends in its verdict.
+func chooseSpan(spans []span) code {
+	if len(spans) == 1 {
+		return spans[0].verdict
 	}
-	var out []bpf.Instruction
-	for _, f := range []struct {
-		family uint32
-		code   []bpf.Instruction
-	}{{unix.AF_UNIX, local}, {unix.AF_INET, tcp}, {unix.AF_INET6, tcp}, {unix.AF_NETLINK, route}} {
-		out = append(out,
-			bpf.LoadAbsolute{Off: offArg(0), Size: 4},
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: f.family, SkipTrue: uint8(len(f.code))})
-		out = append(out, f.code...)
-	}
-	return append(out, errno(unix.EACCES))
+	half := len(spans) / 2
+	low := chooseSpan(spans[:half])
+	return slices.Concat(code{
+		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: spans[half].from, SkipFalse: 1},
+		bpf.Jump{Skip: uint32(len(low))}, // may be more than JumpIf can skip
+	}, low, chooseSpan(spans[half:]))
 }
 
 // installFilter puts the filter on this thread and what it starts, for good. With listener it returns the descriptor

@@ -2,7 +2,6 @@ package cage
 
 import (
 	"encoding/binary"
-	"runtime"
 	"testing"
 
 	"golang.org/x/net/bpf"
@@ -16,8 +15,7 @@ func TestFilter(t *testing.T) {
 	refused, absent := uint32(unix.SECCOMP_RET_ERRNO|unix.EPERM), uint32(unix.SECCOMP_RET_ERRNO|unix.ENOSYS)
 	noSocket := uint32(unix.SECCOMP_RET_ERRNO | unix.EACCES)
 	const ok = uint32(unix.SECCOMP_RET_ALLOW)
-	native := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
-	raw, err := assembleFilter(bpf.RetConstant{Val: notify})
+	raw, err := Rules{}.assembleFilter(true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,15 +36,27 @@ func TestFilter(t *testing.T) {
 		"read":              {0, unix.SYS_READ, [4]uint32{}, ok},
 		"connect":           {0, unix.SYS_CONNECT, [4]uint32{}, notify},
 		"another ABI":       {unix.AUDIT_ARCH_I386, unix.SYS_READ, [4]uint32{}, unix.SECCOMP_RET_KILL_PROCESS},
+		"a call to come":    {0, 500, [4]uint32{}, absent},
+		"no call":           {0, 0xffffffff, [4]uint32{}, absent},
 		"x32":               {0, 0x40000000 | unix.SYS_CONNECT, [4]uint32{}, absent},
-		"ptrace":            {0, unix.SYS_PTRACE, [4]uint32{}, refused},
-		"unshare":           {0, unix.SYS_UNSHARE, [4]uint32{}, refused},
+		"ptrace":            {0, unix.SYS_PTRACE, [4]uint32{}, notify},
+		"unshare":           {0, unix.SYS_UNSHARE, [4]uint32{}, notify},
 		"io_uring":          {0, unix.SYS_IO_URING_SETUP, [4]uint32{}, absent},
 		"clone3":            {0, unix.SYS_CLONE3, [4]uint32{}, absent},
 		"a thread":          {0, unix.SYS_CLONE, [4]uint32{unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND}, ok},
 		"a user namespace":  {0, unix.SYS_CLONE, [4]uint32{unix.CLONE_NEWUSER | uint32(unix.SIGCHLD)}, refused},
 		"local stream":      {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_CLOEXEC}, ok},
 		"local seqpacket":   {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_SEQPACKET}, ok},
+		"local raw":         {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_RAW | unix.SOCK_CLOEXEC}, noSocket},
+		"a pair":            {0, unix.SYS_SOCKETPAIR, [4]uint32{unix.AF_UNIX, unix.SOCK_STREAM | unix.SOCK_NONBLOCK}, ok},
+		"a pair of TCP":     {0, unix.SYS_SOCKETPAIR, [4]uint32{unix.AF_INET, unix.SOCK_STREAM}, noSocket},
+		"a pair of raw":     {0, unix.SYS_SOCKETPAIR, [4]uint32{unix.AF_UNIX, unix.SOCK_RAW}, noSocket},
+		"bind":              {0, unix.SYS_BIND, [4]uint32{}, notify},
+		"listen":            {0, unix.SYS_LISTEN, [4]uint32{}, notify},
+		"its limits":        {0, unix.SYS_PRLIMIT64, [4]uint32{}, ok},
+		"another's limits":  {0, unix.SYS_PRLIMIT64, [4]uint32{1}, refused},
+		"X's memory":        {0, unix.SYS_SHMCTL, [4]uint32{7, unix.IPC_RMID}, ok},
+		"its owner":         {0, unix.SYS_SHMCTL, [4]uint32{7, 1}, refused}, // IPC_SET
 		"local datagrams":   {0, unix.SYS_SOCKET, [4]uint32{unix.AF_UNIX, unix.SOCK_DGRAM | unix.SOCK_NONBLOCK}, noSocket},
 		"TCP":               {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_NONBLOCK}, ok},
 		"TCP by its number": {0, unix.SYS_SOCKET, [4]uint32{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP}, ok},
@@ -70,7 +80,7 @@ func TestFilter(t *testing.T) {
 			data := make([]byte, 64)
 			arch := c.arch
 			if arch == 0 {
-				arch = native
+				arch = auditArch
 			}
 			binary.BigEndian.PutUint32(data[offNumber:], c.number)
 			binary.BigEndian.PutUint32(data[offArch:], arch)

@@ -1,0 +1,3 @@
+package cage
+
+var forks []int
