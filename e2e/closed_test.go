@@ -256,6 +256,7 @@ func TestClosed(t *testing.T) {
 			t.Run("agent", func(t *testing.T) { testAgent(t, b, sdk, line != "C") })
 			t.Run("routes", func(t *testing.T) { testRoutes(t, w, routes, "") })
 			t.Run("routes with a key", func(t *testing.T) { testRoutes(t, w, 2_000, key) })
+			t.Run("refused system calls", func(t *testing.T) { testRefusals(t, b) })
 			b.closed(t)
 			b.obeysNothing(t)
 		})

@@ -79,7 +79,7 @@ func testTakeover(t *testing.T, b *box) {
 
 // waysOut tries what a Chromium that runs an attacker's code would: each line is a way and what came of it.
 const waysOut = `
-import os, socket, sys
+import os, resource, socket, sys
 host = sys.argv[1]
 def way(name, do):
     try:
@@ -107,6 +107,11 @@ way("hub", connect(U, TCP, "/run/browser-shell-front/hub.sock"))
 way("supervisor", connect(U, TCP, "/run/supervisor/sock"))
 way("raw", lambda: socket.socket(I4, socket.SOCK_RAW, 1))
 way("packets", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+way("local raw", lambda: socket.socket(U, socket.SOCK_RAW))
+way("pair of datagrams", lambda: socket.socketpair(U, UDP))
+way("listen at no address", lambda: socket.socket(I4, TCP).listen())
+way("another's limit", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (9, 9)))
+way("another's priority", lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19))
 way("policy", read("/etc/agent-browser/browser-shell.policy.json"))
 way("audit log", read("/var/log/browser-shell/audit/audit.jsonl"))
 way("state", read("/var/lib/browser-shell"))
@@ -196,11 +201,30 @@ func testCage(t *testing.T, b *box) {
 			t.Errorf("%s: %s", name, what)
 		}
 	}
-	if n := reached.Load(); n > 0 || len(caged) < 16 {
+	if n := reached.Load(); n > 0 || len(caged) < 21 {
 		t.Errorf("the site was reached %d times; %v", n, caged)
 	}
 	if browser, renderer := b.readScores(t); len(browser) != 1 || len(renderer) == 0 || slices.Min(renderer) <= browser[0] {
 		t.Errorf("a page's memory can end the browser: OOM scores %v, of renderers %v", browser, renderer)
+	}
+}
+
+// testRefusals: what the browser and the desktop do by themselves needs no system call that their cages refuse.
+func testRefusals(t *testing.T, b *box) {
+	for _, name := range []string{"browser", "tigervnc", "openbox"} {
+		argv := []string{"/usr/bin/python3", "-c", "print(open('/var/log/gem/" + name + ".log').read())"}
+		r, err := b.Exec(t.Context(), argv, sandbox.ExecOptions{})
+		if err != nil || !strings.Contains(string(r.Stdout), "seccomp filter yes") {
+			t.Errorf("%v, %s%s", err, r.Stdout, r.Stderr)
+		}
+		for line := range strings.Lines(string(r.Stdout)) {
+			switch {
+			case strings.Contains(line, " may not make "), strings.Contains(line, " may not bind "), strings.Contains(line, " may not listen "):
+				t.Errorf("%s: %s", name, line)
+			case strings.Contains(line, "cage of"):
+				t.Logf("%s: %s", name, line)
+			}
+		}
 	}
 }
 
