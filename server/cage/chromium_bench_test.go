@@ -56,6 +56,33 @@ func BenchmarkChromium(b *testing.B) {
 	b.Log(table)
 }
 
+// BenchmarkCalls measures what the filter adds to a system call, in nanoseconds:
+//
+//	go test ./server/cage -run '^$' -bench Calls -benchtime 10x
+func BenchmarkCalls(b *testing.B) {
+	needWhole(b)
+	l := newLab(b)
+	times := map[string][]float64{}
+	for b.Loop() {
+		for name, role := range map[string]string{"free": "inside", "caged": "supervisor"} {
+			out, err := l.command(b, role, "calls").Output()
+			var got map[string]string
+			var plain, read float64
+			if err != nil || json.Unmarshal(out, &got) != nil {
+				b.Fatalf("%v: %s", err, out)
+			}
+			if _, err := fmt.Sscan(got["calls"], &plain, &read); err != nil {
+				b.Fatal(err)
+			}
+			times[name+"-ns"] = append(times[name+"-ns"], plain)
+			times[name+"-args-ns"] = append(times[name+"-args-ns"], read)
+		}
+	}
+	for name, values := range times {
+		b.ReportMetric(findMedian(values), name)
+	}
+}
+
 func findMedian(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
