@@ -115,5 +115,6 @@ func TestNativeGeneration(t *testing.T) {
 	if got := read("bob"); strings.Contains(got, "bobs") || strings.Contains(got, secret) {
 		t.Errorf("bob's next session: %s", got)
 	}
+	t.Run("refused system calls", func(t *testing.T) { testRefusals(t, b) })
 	b.closed(t)
 }
