@@ -36,12 +36,13 @@ type entered struct {
 // Supervise starts a program in a cage and waits for its end. enter is the command that calls Enter with the same
 // rules. The supervisor is this process: when it ends, so does the program. say takes lines for the log.
 func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) error {
-	parts, listener, err := startEnter(enter)
+	score := 0
+	if r.Display != "" {
+		score = startScore
+	}
+	parts, listener, err := startEnter(enter, score)
 	if err != nil {
 		return err
-	}
-	if r.Display != "" {
-		setScore(enter.Process.Pid, startScore)
 	}
 	say("%s", parts)
 	if listener >= 0 {
@@ -61,7 +62,7 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 // Probe returns the parts that a cage has here. enter is the command that calls Enter, for a program that can't be
 // started.
 func Probe(enter *exec.Cmd) (Parts, error) {
-	parts, listener, err := startEnter(enter)
+	parts, listener, err := startEnter(enter, 0)
 	if err != nil {
 		return Parts{}, err
 	}
@@ -73,8 +74,8 @@ func Probe(enter *exec.Cmd) (Parts, error) {
 }
 
 // startEnter starts the command that calls Enter, and waits until it is in its cage. listener is -1 without a
-// supervisor's part.
-func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
+// supervisor's part; score is for setScore.
+func startEnter(enter *exec.Cmd, score int) (parts Parts, listener int, err error) {
 	ours, theirs, err := openPair()
 	if err != nil {
 		return Parts{}, -1, err
@@ -88,6 +89,7 @@ func startEnter(enter *exec.Cmd) (parts Parts, listener int, err error) {
 	if err != nil {
 		return Parts{}, -1, fmt.Errorf("start the cage: %w", err)
 	}
+	setScore(enter.Process.Pid, score)
 	parts, listener, err = receiveEntered(ours, enter.Process.Pid)
 	if err != nil {
 		_ = enter.Process.Kill()                                     // it may have ended
