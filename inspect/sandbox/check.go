@@ -137,6 +137,9 @@ func (s Settings) parse() (*plan, error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
+		if !slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "size=") }) {
+			t.options = append(t.options, fmt.Sprintf("size=%d", s.TmpfsSize(t.path)))
+		}
 		p.tmpfs = append(p.tmpfs, t.ownedBy(s.User))
 	}
 	if slices.ContainsFunc(s.Command, func(a string) bool { return strings.ContainsRune(a, 0) }) {

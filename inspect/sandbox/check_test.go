@@ -78,8 +78,48 @@ func TestTmpfsOwner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(p.tmpfs[0].options, ","); got != c.want {
+		if got := strings.Replace(strings.Join(p.tmpfs[0].options, ","), ",size=268435456", "", 1); got != c.want {
 			t.Errorf("user %q, tmpfs %s: %s, want %s", c.user, c.tmpfs, got, c.want)
+		}
+	}
+}
+
+// TestTmpfsFit: whoever fills every tmpfs of the closed image doesn't take all of its memory, which would end Chromium
+// again and again (review 3, M5).
+func TestTmpfsFit(t *testing.T) {
+	t.Parallel()
+	const dev = 64 << 20
+	for _, memory := range []int64{1 << 30, 2 << 30, 8 << 30, 1<<30 + 12345} {
+		s := Default()
+		s.Memory = memory
+		p, err := s.parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(dev) + s.ShmSize
+		for _, m := range p.tmpfs {
+			size := int64(0)
+			for _, o := range m.options {
+				_, _ = fmt.Sscanf(o, "size=%d", &size) // of one option
+			}
+			if size == 0 {
+				t.Errorf("%s has no size: %q", m.path, m.options)
+			}
+			sum += size
+		}
+		if sum >= memory {
+			t.Errorf("memory %d: the tmpfs hold %d", memory, sum)
+		}
+	}
+	s := Default()
+	s.Memory, s.Tmpfs = 0, []string{"/x:size=7m", "/y"}
+	p, err := s.parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"size=7m", "size=67108864"} {
+		if got := strings.Join(p.tmpfs[i].options, ","); !strings.HasSuffix(got, want) || strings.Count(got, "size=") != 1 {
+			t.Errorf("%s: got %s, want %s", p.tmpfs[i].path, got, want)
 		}
 	}
 }

@@ -238,7 +238,9 @@ func (e *dockerEngine) replaceVolumes(h *container.HostConfig) error {
 			continue
 		}
 		mounted = append(mounted, target)
-		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeTmpfs, Target: target, TmpfsOptions: &mount.TmpfsOptions{Mode: 0o1777}})
+		h.Mounts = append(h.Mounts, mount.Mount{Type: mount.TypeTmpfs, Target: target, TmpfsOptions: &mount.TmpfsOptions{
+			Mode: 0o1777, SizeBytes: e.s.plan.TmpfsSize(target),
+		}})
 		e.s.addNote(fmt.Sprintf("VOLUME %q of the image is an empty tmpfs, since the root file system is read-only", volume))
 	}
 	return nil

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountScratch mounts the container's writable directories: a tmpfs for its root file system and one for each kept
-// directory. The container's memory limit limits each, and unmounting discards it.
+// mountScratch mounts the container's writable directories: a tmpfs for its root file system, which is as large as its
+// memory, and one for each kept directory. Unmounting discards them.
 func mountScratch(s *Sandbox) error {
 	size := s.plan.Memory
 	if size == 0 {
 		size = 1 << 30
 	}
-	mount := func(dir, mode string, flags uintptr) error {
+	mount := func(dir, mode string, flags uintptr, size int64) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -27,10 +27,10 @@ func mountScratch(s *Sandbox) error {
 		}
 		return nil
 	}
-	err := mount(scratch(s.run.dir), "700", unix.MS_NODEV)
+	err := mount(scratch(s.run.dir), "700", unix.MS_NODEV, size)
 	for _, k := range s.plan.keeps {
 		if err == nil {
-			err = mount(k.hostDir(s.run.dir), "755", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC)
+			err = mount(k.hostDir(s.run.dir), "755", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, s.plan.TmpfsSize(k.mount))
 		}
 	}
 	return err

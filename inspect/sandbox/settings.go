@@ -50,6 +50,19 @@ var CapsNeeded = []string{"CHOWN", "SETUID", "SETGID", "KILL"}
 // WritablePaths lists the paths that must be writable; with a read-only root each is a tmpfs or a volume.
 var WritablePaths = []string{"/run", "/tmp", "/home/gem", "/var/log/gem", AuditMount, "/var/lib/browser-shell", "/output"}
 
+// TmpfsSize returns the size of a tmpfs without a size of its own, in bytes. What the tmpfs of a container hold counts as
+// its memory: with /dev/shm and /dev, those of the closed image take less than its limit when all are full.
+func (s Settings) TmpfsSize(path string) int64 {
+	memory := s.Memory
+	if memory == 0 {
+		memory = 1 << 30
+	}
+	if path == "/tmp" { // what Chromium's processes share is there
+		return memory / 4
+	}
+	return memory / 16
+}
+
 // AuditMount is the closed image's mount point for the audit log's volume; the log is in AuditDir.
 const (
 	AuditMount = "/var/log/browser-shell"

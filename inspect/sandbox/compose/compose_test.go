@@ -142,6 +142,11 @@ func TestCompose(t *testing.T) {
 					t.Errorf("/work is %q", v.Source)
 				}
 			}
+			for _, m := range c.Tmpfs {
+				if !strings.Contains(m, ":size=") {
+					t.Errorf("tmpfs %s can take all memory", m)
+				}
+			}
 			for _, p := range sandbox.WritablePaths {
 				mounted := slices.ContainsFunc(c.Tmpfs, func(m string) bool { return strings.HasPrefix(m, p+":") }) ||
 					slices.ContainsFunc(c.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == p })
@@ -288,6 +293,9 @@ func TestKubernetes(t *testing.T) {
 					t.Errorf("volume %q: %q", v.Name, bad)
 				}
 				names[v.Name] = true
+				if v.EmptyDir != nil && v.EmptyDir.SizeLimit == nil {
+					t.Errorf("volume %s can take all memory", v.Name)
+				}
 			}
 			audit := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 			if audit < 0 || m.claim == nil || pod.Volumes[audit].PersistentVolumeClaim.ClaimName != m.claim.Name ||
