@@ -45,6 +45,9 @@ func Supervise(r Rules, enter *exec.Cmd, say func(format string, args ...any)) e
 		return err
 	}
 	say("%s", parts)
+	if r.Proxy != 0 { // a browser
+		go r.watchMemory(enter.Process.Pid, measureCgroup, say)
+	}
 	if listener >= 0 {
 		go func() {
 			s := supervisor{rules: r, listener: listener, program: enter.Process.Pid}
@@ -106,15 +109,14 @@ const startScore = 300
 
 // setScore makes the OOM score of a process larger than this one's. Without the right it stays as it is.
 func setScore(pid, more int) {
-	text, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil {
-		return
-	}
-	own, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return
-	}
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(own+more, 1000))), 0)
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(readOOMScore("self")+more, 1000))), 0)
+}
+
+// readOOMScore returns the oom_score_adj of a process, which is 0 if it can't be read.
+func readOOMScore(pid string) int {
+	text, _ := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+	score, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return score
 }
 
 // limitReports returns a function that logs each refusal once, and the first hundred: the program decides what it tries.
