@@ -11,6 +11,7 @@ import (
 	"github.com/slimctl/slimctl/assets"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // FuzzConfig reads any bytes as a main file and one that it includes, as it is and as a template.
@@ -45,7 +46,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		watch := time.AfterFunc(time.Minute, func() { panic("it takes more than a minute") })
+		watch := time.AfterFunc(need.Patience, func() { panic("it takes more than " + need.Patience.String()) })
 		defer watch.Stop()
 		for _, o := range []Options{
 			{},

@@ -199,10 +199,12 @@ func (c *chromium) dial(t testing.TB) *cdp.Browser {
 
 func (c *chromium) tab(t testing.TB, b *cdp.Browser) *cdp.Tab {
 	t.Helper()
-	tab, err := b.NewTab(within(t, patience), c.proxy.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var tab *cdp.Tab
+	var err error
+	eventually(t, func() bool { // a busy Chromium doesn't answer in a call's own time
+		tab, err = b.NewTab(within(t, patience), c.proxy.Listener.Addr().String())
+		return err == nil
+	}, func() string { return err.Error() })
 	return tab
 }
 

@@ -313,10 +313,11 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 		return len(h.web.streams.list)
 	}
 	kinds := []string{"old SSE", "session", "newer era"}
+	began := time.Now()
 	for _, kind := range kinds {
 		open(kind, "")
 	}
-	end := strconv.FormatInt(time.Now().Add(3*time.Second).Unix(), 10)
+	end := strconv.FormatInt(time.Now().Add(3*time.Second+4*time.Since(began)).Unix(), 10) // once all are open
 	var of []*http.Response
 	for _, kind := range kinds {
 		of = append(of, open(kind, end))
