@@ -235,6 +235,38 @@ func TestWaitTime(t *testing.T) {
 	}
 }
 
+// TestSlowPage: a page that needs longer than agent-browser's own 10 and 30 s is opened by one more call.
+func TestSlowPage(t *testing.T) {
+	for version, pause := range map[string]time.Duration{"0.8.10": 14 * time.Second, "0.41.2": 35 * time.Second} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			l.realBrowser(t, version)
+			s := l.connect(t)
+			where := site(t, func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case <-time.After(pause):
+				case <-r.Context().Done():
+				}
+				servePage(w, r)
+			})
+			a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"open", where}, "timeout_sec": 120})
+			if a.ExitCode == 0 {
+				return // a later version waits by itself
+			}
+			if !strings.Contains(a.Stderr, "send wait --load load") {
+				t.Fatalf("open: %+v", a)
+			}
+			if a := s.raw(t, map[string]any{"session_id": "s", "argv": []any{"wait", "--load", "load"}, "timeout_sec": 120}); a.ExitCode != 0 {
+				t.Errorf("wait: %+v", a)
+			}
+			if a := s.do(t, "snapshot", "-i"); !strings.Contains(a.Stdout, "Name") {
+				t.Errorf("snapshot: %+v", a)
+			}
+		})
+	}
+}
+
 // TestReferenceOfLeftPage: a reference of a page that was left answers at once; agent-browser 0.8 looks for it for 10 s.
 func TestReferenceOfLeftPage(t *testing.T) {
 	for _, version := range []string{"0.8.10", "0.41.2"} {

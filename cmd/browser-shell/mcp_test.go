@@ -115,7 +115,7 @@ func TestCompatibilityName(t *testing.T) {
 	if words := l.note(t, "argv"); !strings.HasSuffix(words, "|fill|#a b|x y|") {
 		t.Errorf("argv %s", words)
 	}
-	taught := fmt.Sprintf("AGENT_BROWSER_SESSION=shop-1 agent-browser --cdp %s open https://example.com", l.cdpPort())
+	taught := fmt.Sprintf("AGENT_BROWSER_SESSION=shop-1 agent-browser --cdp %s open https://example.com --json", l.cdpPort())
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "sandbox_execute_bash", Arguments: map[string]any{"cmd": taught}})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestCompatibilityName(t *testing.T) {
 	if a, err := read(res); err != nil || a.ExitCode != 0 || a.SessionID != "shop-1" {
 		t.Errorf("%s: %+v %v", taught, a, err)
 	}
-	if words := l.note(t, "argv"); strings.Count(words, "--cdp") != 1 || strings.Contains(words, "shop-1") {
+	if words := l.note(t, "argv"); strings.Count(words, "--cdp") != 1 || strings.Count(words, "--json") != 1 || strings.Contains(words, "shop-1") {
 		t.Errorf("argv %s", words)
 	}
 	if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{}}); err == nil {

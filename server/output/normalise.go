@@ -39,8 +39,8 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 	case data == nil:
 		if ref := staleReference(args, reported); ref != "" {
 			reported = ref + NotInSnapshot
-		} else if strings.HasPrefix(reported, "page.") && ownLimit.MatchString(reported) {
-			reported = "agent-browser 0.8 to 0.19 gives a page 10 seconds for this, whatever the call's timeout is; it may still be loading: send wait --load load, then take a snapshot"
+		} else if strings.HasPrefix(reported, "page.") && ownLimit.MatchString(reported) || strings.Contains(reported, noResponse) {
+			reported = "agent-browser gave up before the call's timeout (0.8 to 0.19 after 10 seconds, later versions after 30); the page may still be loading: send wait --load load, then take a snapshot"
 		} else if reported = echoes.words(reported); strings.TrimSpace(reported) == "" {
 			reported = noReason
 		}
@@ -59,6 +59,9 @@ const NotInSnapshot = " is not in the last snapshot; take snapshot -i"
 
 // ownLimit matches the texts of a time limit of agent-browser itself: Playwright's and the native one's.
 var ownLimit = lazyregexp.New(`Timeout [0-9]+ms exceeded|^Wait timed out after [0-9]+ms`)
+
+// noResponse is part of the native program's text when its daemon has not answered for 30 s.
+const noResponse = "reached the daemon but no response came back"
 
 // TimedOut reports whether a run failed by a time limit of agent-browser itself.
 func TimedOut(run Run) bool {

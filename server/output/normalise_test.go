@@ -62,6 +62,26 @@ func TestNormalise(t *testing.T) {
 	}
 }
 
+// TestOwnLimits: agent-browser's own time limits are told in our words, and those of a wait are known.
+func TestOwnLimits(t *testing.T) {
+	for reported, tt := range map[string]struct {
+		words    string
+		timedOut bool
+	}{
+		"page.goto: Timeout 10000ms exceeded.\nCall log:\n\x1b[2m  - navigating to \"https://a.test/\", waiting until \"load\"\x1b[22m\n":                                              {"send wait --load load", true},
+		"Failed to read: Resource temporarily unavailable (os error 11) (the command reached the daemon but no response came back; it may or may not have run, so it was not retried)": {"send wait --load load", false},
+		"Wait timed out after 50000ms":                   {"Wait timed out", true},
+		"Element not found: Wait timed out after 1ms":    {"Element not found", false},
+		"page.goto: net::ERR_ABORTED at https://a.test/": {"ERR_ABORTED", false},
+	} {
+		run := Run{Stdout: []byte(`{"success":false,"error":` + quote(reported) + `}`), ExitCode: 1}
+		_, words, code := Normalise("open", nil, run)
+		if code != 1 || !strings.Contains(words, tt.words) || TimedOut(run) != tt.timedOut {
+			t.Errorf("%s: %d %s", reported, code, words)
+		}
+	}
+}
+
 // TestNoEcho: the native agent-browser repeats what it was asked; both
 // generations read the same.
 func TestNoEcho(t *testing.T) {
