@@ -127,6 +127,9 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	}
 	nav := loaded(within)
 	if r, at := b.checkPages(within, p, ses); r != nil {
+		if r.Code == policy.Timeout { // the refusal's words are those of a call that wasn't run
+			r.Message = "the command ran, but the page's host was not resolved in time, so the output is withheld: take a snapshot"
+		}
 		return res.withRefusal(r).about(at)
 	}
 	if waited {
