@@ -2,6 +2,7 @@ package cage
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -292,8 +293,17 @@ func removeQueues(about string) {
 // sweepCalls is more than there are: 470 in Linux 6.18.
 const sweepCalls = 512
 
-// blockTime ends a call that waits for something. A call that is merely slow is then not made to its end.
+// blockTime ends a call that waits for something.
 const blockTime = 200 * time.Millisecond
+
+// waits reports whether all threads of a process sleep: the machine may only be slow.
+func waits(pid int) bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is good
+	return !slices.ContainsFunc(files, func(file string) bool {
+		text, _ := os.ReadFile(file) // it may have ended
+		return bytes.Contains(text, []byte(") R "))
+	})
+}
 
 // sweep makes all calls, in one worker after the other, since many of them end their process.
 func sweep() string {
@@ -317,7 +327,7 @@ func sweep() string {
 				steps <- lines.Text()
 			}
 		}()
-		wait := time.NewTimer(time.Minute) // for its start
+		wait, patience := time.NewTimer(time.Minute), 100 // for its start
 	worker:
 		for {
 			select {
@@ -332,7 +342,12 @@ func sweep() string {
 					made++
 				}
 				wait.Reset(blockTime)
+				patience = 100
 			case <-wait.C:
+				if patience--; patience > 0 && !waits(worker.Process.Pid) {
+					wait.Reset(blockTime)
+					continue
+				}
 				_ = worker.Process.Kill() // it may have ended
 				wait.Reset(time.Minute)
 			}
