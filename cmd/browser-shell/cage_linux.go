@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/slimctl/slimctl/server/cage"
@@ -82,6 +83,11 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 	}
 	// supervisord signals the whole process group; the supervisor must stay until the program in the cage has ended.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+	if name == "browser" {
+		if err := emptyDirs(r.Write); err != nil {
+			fmt.Fprintln(std.err, "browser-shell start: what an earlier browser wrote is left:", err)
+		}
+	}
 	enter := enterCommand(context.Background(), name, argv...)
 	enter.Stdin, enter.Stdout, enter.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cage.Supervise(r, enter, func(format string, args ...any) {
@@ -92,6 +98,31 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 		return exitStatus{max(1, ended.ExitCode()), fmt.Sprintf("%s ended in its cage: %v", argv[0], ended)}
 	}
 	return err
+}
+
+// emptyDirs removes what an earlier browser, or a page that took it over, has written: its profile with the locks, files
+// that take the container's memory. The X server's files stay, and those of other accounts.
+func emptyDirs(dirs []string) error {
+	var errs []error
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		errs = append(errs, err)
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil || strings.HasPrefix(e.Name(), ".X") || int(info.Sys().(*syscall.Stat_t).Uid) != os.Getuid() {
+				continue
+			}
+			path := filepath.Join(dir, e.Name())
+			_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, _ error) error {
+				if d != nil && d.IsDir() {
+					_ = os.Chmod(path, 0o700) // to remove what is in it
+				}
+				return nil
+			})
+			errs = append(errs, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // enterCommand returns the command that enters a cage and becomes the program; this process is its supervisor.
