@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/slimctl/slimctl/server/cage"
@@ -83,8 +82,9 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 	}
 	// supervisord signals the whole process group; the supervisor must stay until the program in the cage has ended.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
-	if name == "browser" {
-		if err := emptyDirs(r.Write); err != nil {
+	// By hand it runs beside a browser, or on a machine whose /tmp it must leave alone.
+	if name == "browser" && os.Getenv("SUPERVISOR_ENABLED") != "" && os.Getuid() == desktopAccount.uid {
+		if err := emptyDirs(append(slices.Clip(r.Write), filepath.Dir(display))); err != nil {
 			fmt.Fprintln(std.err, "browser-shell start: what an earlier browser wrote is left:", err)
 		}
 	}
@@ -109,7 +109,7 @@ func emptyDirs(dirs []string) error {
 		errs = append(errs, err)
 		for _, e := range entries {
 			info, err := e.Info()
-			if err != nil || strings.HasPrefix(e.Name(), ".X") || int(info.Sys().(*syscall.Stat_t).Uid) != os.Getuid() {
+			if err != nil || int(info.Sys().(*syscall.Stat_t).Uid) != os.Getuid() || ofDisplay(info) {
 				continue
 			}
 			path := filepath.Join(dir, e.Name())
@@ -123,6 +123,18 @@ func emptyDirs(dirs []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ofDisplay reports whether a file is the X server's: its sockets' directory, socket, lock, or the keyboard that it
+// compiles at its start. The browser can write them, too, so a large one is not.
+func ofDisplay(info fs.FileInfo) bool {
+	switch info.Name() {
+	case ".X11-unix":
+		return info.IsDir()
+	case "X99", ".X99-lock", "server-99.xkm":
+		return !info.IsDir() && info.Size() <= 64<<10
+	}
+	return false
 }
 
 // enterCommand returns the command that enters a cage and becomes the program; this process is its supervisor.

@@ -18,7 +18,8 @@ func TestEmptyDirs(t *testing.T) {
 		os.MkdirAll(filepath.Join(dir, ".config/browser"), 0o700), os.Symlink("host-7", filepath.Join(dir, ".config/browser/SingletonLock")),
 		os.MkdirAll(filepath.Join(shut, "in/in"), 0o700), os.WriteFile(filepath.Join(shut, "in/in/large"), make([]byte, 1<<20), 0),
 		os.Chmod(filepath.Join(shut, "in"), 0), os.Chmod(shut, 0),
-		os.WriteFile(filepath.Join(dir, ".X99-lock"), nil, 0o600), os.Mkdir(filepath.Join(dir, ".X11-unix"), 0o700),
+		os.WriteFile(filepath.Join(dir, ".X99-lock"), nil, 0o600), os.WriteFile(filepath.Join(dir, ".Xlarge"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "server-99.xkm"), make([]byte, 1<<20), 0o600), os.Mkdir(filepath.Join(dir, "X99"), 0o700), os.Mkdir(filepath.Join(dir, ".X11-unix"), 0o700),
 		os.WriteFile(filepath.Join(outside, "kept"), nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link")),
 	); err != nil {
 		t.Fatal(err)

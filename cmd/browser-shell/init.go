@@ -244,6 +244,9 @@ func runInit(ctx context.Context, args []string, std stdio) error {
 	if err := p.prepare("/"); err != nil {
 		return err
 	}
+	if err := p.dropProfileLocks("/"); err != nil {
+		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
+	}
 	if *tethered { // removes the key from the environment of the process that stays
 		return becomeProgram([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)
 	}

@@ -11,6 +11,8 @@ func (plan) prepare(string) error { return errors.New("the image starts on Linux
 
 func doAs(_, _ account, do func() error) error { return do() }
 
+func (plan) dropProfileLocks(string) error { return nil }
+
 func (plan) superviseTethered(context.Context) error {
 	return errors.New("the image starts on Linux only")
 }
