@@ -111,11 +111,11 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	if lost {
 		b.endDaemon(ses)
 	}
-	waited := c.Command.Name == "wait" && timedOut(out)
+	waited := awaits(c.Command) && timedOut(out)
 	switch {
 	case out.Killed:
 		r := b.endHung(within, ses, killedRefusal(ctx, out))
-		if waited = c.Command.Name == "wait" && r.Rule == "timeout.run" && ses.tab != nil; !waited {
+		if waited = awaits(c.Command) && r.Rule == "timeout.run" && ses.tab != nil; !waited {
 			return res.withRefusal(r)
 		}
 	case lost && out.ExitCode == 0: // by a daemon that started after the command line gave up

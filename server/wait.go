@@ -20,14 +20,10 @@ const waitMargin = time.Second
 // long a wait waits: the native agent-browser, which has 25 s of its own, is told; 0.8 to 0.19, which gives a condition
 // 10 s, runs again and again, and longer pauses are split.
 func (b *browser) runLines(ctx context.Context, ses *session, c Call) (process.Result, error) {
-	wait := c.Command.Name == "wait"
-	pause, timed := 0, false
-	if wait && len(c.Command.Args) > 0 {
-		ms, err := strconv.Atoi(c.Command.Args[0])
-		pause, timed = ms, err == nil
-	}
+	pause := readPause(c.Command)
+	wait := awaits(c.Command)
 	argv := c.Run
-	if wait && !timed && c.Generation == policy.Native && !slices.Contains(c.Command.Options, "--timeout") {
+	if wait && c.Generation == policy.Native && !slices.Contains(c.Command.Options, "--timeout") {
 		deadline, _ := ctx.Deadline()
 		left := time.Until(deadline)
 		argv = append(slices.Clone(argv), "--timeout", strconv.FormatInt(max(left-waitMargin, left/2, 1).Milliseconds(), 10))
@@ -41,7 +37,7 @@ func (b *browser) runLines(ctx context.Context, ses *session, c Call) (process.R
 		out, err := b.runNodeLine(ctx, ses, c, argv)
 		switch {
 		case err != nil || out.Killed || ctx.Err() != nil:
-		case wait && c.Generation == policy.Node && (timedOut(out) || out.ExitCode == 0 && pause > 0):
+		case c.Generation == policy.Node && (wait && timedOut(out) || out.ExitCode == 0 && pause > 0):
 			continue
 		case c.Command.Name == "snapshot" && tries < snapshotTries && pageMovedOn(out):
 			continue
@@ -49,6 +45,22 @@ func (b *browser) runLines(ctx context.Context, ses *session, c Call) (process.R
 		return out, err
 	}
 }
+
+// readPause returns the milliseconds of a wait for a time, and 0 for any other command.
+func readPause(c policy.Command) int {
+	if c.Name != "wait" || len(c.Args) == 0 {
+		return 0
+	}
+	ms, _ := strconv.Atoi(c.Args[0]) // 0 for a selector
+	return ms
+}
+
+// awaits reports whether a command waits for something other than a time.
+func awaits(c policy.Command) bool {
+	return c.Name == "wait" && (len(c.Args) == 0 || !digits.MatchString(c.Args[0]))
+}
+
+var digits = lazyregexp.New(`^[0-9]+$`)
 
 // maxPause is the longest pause in one run of agent-browser 0.8 to 0.19, in milliseconds; see nodeDeadline.
 const maxPause = 20000
