@@ -64,11 +64,15 @@ func newWorld(t *testing.T) *world {
 	if err := netlink.LinkAdd(cable); err != nil {
 		t.Fatal(err)
 	}
-	address(t, "out", clientIP, siteIP)
+	// The site isn't on the link: the proxy refuses a neighbour. The client is the router to it.
+	address(t, "out", clientIP+"/30", siteIP+"/32")
 	if err := netns.Set(handles[inside]); err != nil {
 		t.Fatal(err)
 	}
-	address(t, "eth0", sandboxIP)
+	address(t, "eth0", sandboxIP+"/30")
+	if err := netlink.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(siteIP)), Gw: net.ParseIP(clientIP)}); err != nil {
+		t.Fatal(err)
+	}
 	if err := netns.Set(own); err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +91,11 @@ func up(t *testing.T, name string) netlink.Link {
 	return link
 }
 
-func address(t *testing.T, name string, ips ...string) {
+func address(t *testing.T, name string, prefixes ...string) {
 	t.Helper()
 	link := up(t, name)
-	for _, ip := range ips {
-		a, err := netlink.ParseAddr(netip.PrefixFrom(netip.MustParseAddr(ip), 24).String())
+	for _, text := range prefixes {
+		a, err := netlink.ParseAddr(text)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,46 +10,94 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/slimctl/slimctl/server/policy"
 )
 
-// localTime is the time for which the list of this machine's addresses is cached.
+// localTime is the time for which the list of this machine's networks is cached.
 const localTime = 3 * time.Second
 
-// localAddresses caches the addresses of this machine's interfaces. One may look public, but its listeners are
-// internal.
-type localAddresses struct {
+// A network of neighbours has at least so many bits in its prefix. A shorter one, which no link fills, stands for all
+// that is beyond: a default route without a gateway, or a half of one.
+const (
+	leastBits4 = 8
+	leastBits6 = 16
+)
+
+// local caches the addresses of this machine and of its neighbours: those that it reaches without a router, by its
+// interfaces and its routes. They may look public, but what listens there is internal.
+type local struct {
 	mu    sync.Mutex
 	read  time.Time
-	addrs []netip.Addr
+	own   []netip.Addr
+	links []netip.Prefix
 }
 
-func (l *localAddresses) contains(a netip.Addr) (bool, error) {
+// find reports whether an address is this machine's own, and whether it is a neighbour's.
+func (l *local) find(a netip.Addr) (own, near bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Since(l.read) > localTime {
-		all, err := net.InterfaceAddrs()
-		if err != nil {
-			return false, err
+		if err := l.readAll(); err != nil {
+			return false, false, err
 		}
-		l.addrs, l.read = nil, time.Now()
-		for _, n := range all {
-			if prefix, err := netip.ParsePrefix(n.String()); err == nil {
-				l.addrs = append(l.addrs, prefix.Addr().WithZone("").Unmap())
-			}
-		}
+		l.read = time.Now()
 	}
-	return slices.Contains(l.addrs, a), nil
+	return slices.Contains(l.own, a), contains(l.links, a), nil
 }
 
-// mayDial reports whether an address is public, or allowed by the policy for the request's host, and not one of this
-// machine's.
-func (q *request) mayDial(a netip.Addr) bool {
-	a = a.Unmap()
-	if own := q.listen.Load(); own != nil && *own == a {
-		return false
+func (l *local) readAll() error {
+	links, err := readRoutes()
+	if err != nil {
+		return err
 	}
-	here, err := q.local.contains(a)
-	return err == nil && !here && q.sites.IsPublic(a)
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	l.own = nil
+	for _, n := range all {
+		if p, err := netip.ParsePrefix(n.String()); err == nil {
+			a := p.Addr().WithZone("").Unmap()
+			l.own, links = append(l.own, a), append(links, netip.PrefixFrom(a, p.Bits()))
+		}
+	}
+	l.links = slices.DeleteFunc(links, isBeyond)
+	return nil
+}
+
+func contains(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// isBeyond reports whether a prefix is too short for a network of neighbours, or loopback, which is no network.
+func isBeyond(p netip.Prefix) bool {
+	return p.Addr().IsLoopback() || p.Addr().Is4() && p.Bits() < leastBits4 || p.Addr().Is6() && p.Bits() < leastBits6
+}
+
+var (
+	errOwn       = blocked("url.private", "the address is this machine's own; open a public site")
+	errNeighbour = blocked("egress.neighbour", "the address is in a network that this machine is connected to, not on the public internet; open a public site, or ask the operator for egress.private_hosts")
+)
+
+// checkAddress returns why an address may not be dialled for the request, or nil: it must be public, and not this
+// machine's or a neighbour's, or be allowed by the policy for the request's host, and not be this machine's.
+func (q *request) checkAddress(a netip.Addr) *policy.Refusal {
+	a = a.Unmap()
+	if refusal := q.sites.Check(a); refusal != nil {
+		return refusal
+	}
+	own, near, err := q.local.find(a)
+	listen := q.listen.Load()
+	switch {
+	case contains(q.denied, a):
+		return policy.Denied()
+	case err != nil, own, listen != nil && *listen == a:
+		return errOwn
+	case near && !q.policy.Opens(q.Host, a):
+		return errNeighbour
+	}
+	return nil
 }
 
 var errNotChecked = errors.New("egress: an address that was not checked")
@@ -78,7 +126,7 @@ func (q *request) connect(ctx context.Context) (*siteConn, error) {
 func (q *request) dialer(want netip.Addr) *net.Dialer {
 	return &net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
-		if err != nil || ap.Addr().Unmap() != want || int(ap.Port()) != q.Port || !q.mayDial(want) {
+		if err != nil || ap.Addr().Unmap() != want || int(ap.Port()) != q.Port || q.checkAddress(want) != nil {
 			return errNotChecked
 		}
 		return nil

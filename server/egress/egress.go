@@ -44,7 +44,7 @@ type Decision struct {
 	Allowed  bool
 	Rule     string     // of the refusal, or of the failure of an allowed request
 	Address  netip.Addr // the site's; before Done the first one to try
-	Private  bool       // egress.private_hosts admits an address of the host
+	Private  bool       // egress.private_hosts names an address of the host
 	Done     bool
 	BytesIn  int64         // from the site, heads included
 	BytesOut int64         // to the site
@@ -65,7 +65,7 @@ type Proxy struct {
 	Sites map[string]http.Handler
 	// outgoing is the upstream proxy for all traffic, or nil.
 	outgoing *Outgoing
-	local    localAddresses
+	local    local
 	listen   atomic.Pointer[netip.Addr] // own listening address
 	active   atomic.Int64               // requests and tunnels
 	open     openRequests
@@ -94,7 +94,9 @@ func (p *Proxy) Reload(pol *policy.Policy) { p.policy.Store(pol) }
 type request struct {
 	*Proxy
 	Decision
-	sites  policy.Network // the proxy's, with the private addresses that the policy allows for the host
+	policy *policy.Policy
+	sites  policy.Network // the proxy's, as the policy has it for the host
+	denied []netip.Prefix // by another proxy of ours
 	addrs  []netip.Addr   // checked; no others may be dialled
 	cancel func()         // ends the request
 	asks   bool           // from another proxy of ours, which receives the reason for a refusal
@@ -168,6 +170,9 @@ func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refus
 	if refusal != nil {
 		return refusal
 	}
+	if q.denied, refusal = readDenied(r.Header); refusal != nil {
+		return refusal
+	}
 	if !slices.Contains(pol.Open.AllowSchemes, scheme) {
 		return blocked("url.scheme", "the policy does not allow %s", scheme)
 	}
@@ -179,15 +184,15 @@ func (q *request) checkTarget(r *http.Request, pol *policy.Policy) *policy.Refus
 	if ports := pol.Egress.AllowPorts; len(ports) > 0 && !slices.Contains(ports, q.Port) {
 		return blocked("egress.port", "the policy does not allow this port")
 	}
-	q.sites = pol.NetworkFor(q.network, host)
+	q.policy, q.sites = pol, pol.NetworkFor(q.network, host)
 	if q.findSite() != nil {
 		return nil
 	}
 	sites := q.sites
-	sites.Public = q.mayDial
+	sites.Refuse = q.checkAddress
 	addrs, refusal := sites.Lookup(r.Context(), host)
 	q.addrs = addrs[:min(len(addrs), maxTries)]
-	q.Private = slices.ContainsFunc(q.addrs, func(a netip.Addr) bool { return !q.network.IsPublic(a) })
+	q.Private = slices.ContainsFunc(q.addrs, func(a netip.Addr) bool { return pol.Opens(host, a) })
 	return refusal
 }
 

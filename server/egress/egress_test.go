@@ -261,21 +261,21 @@ func TestNotThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := New(policy.Default(), policy.Network{Public: func(netip.Addr) bool { return true }}, nil, nil)
-	q := &request{Proxy: p, sites: p.network}
-	if !q.mayDial(netip.MustParseAddr("8.8.8.8")) {
-		t.Fatal("8.8.8.8 is refused")
+	q := &request{Proxy: p, policy: policy.Default(), sites: p.network}
+	if r := q.checkAddress(netip.MustParseAddr("8.8.8.8")); r != nil {
+		t.Fatalf("8.8.8.8 is refused: %v", r)
 	}
 	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err != nil || q.mayDial(prefix.Addr()) {
+		if prefix, err := netip.ParsePrefix(a.String()); err != nil || q.checkAddress(prefix.Addr()) == nil {
 			t.Errorf("%s may be reached: %v", a, err)
 		}
 	}
 	own := netip.MustParseAddr("127.77.3.3")
-	if !q.mayDial(own) {
-		t.Fatal("the test's own address is refused")
+	if r := q.checkAddress(own); r != nil {
+		t.Fatalf("the test's own address is refused: %v", r)
 	}
 	p.listen.Store(&own)
-	if q.mayDial(own) || q.mayDial(netip.MustParseAddr("::ffff:127.77.3.3")) {
+	if q.checkAddress(own) == nil || q.checkAddress(netip.MustParseAddr("::ffff:127.77.3.3")) == nil {
 		t.Error("the proxy may be reached through itself")
 	}
 }
@@ -860,13 +860,15 @@ func TestPrivateHostsNotThisMachine(t *testing.T) {
 	l := newLab(t, func(p *policy.Policy) { p.Egress.PrivateHosts = []string{"wiki.test=10.0.0.0/8"} })
 	here, there := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.1.2.4")
 	l.local.mu.Lock()
-	l.local.addrs, l.local.read = []netip.Addr{here}, time.Now().Add(time.Hour) // as if an interface had it
+	l.local.own, l.local.read = []netip.Addr{here}, time.Now().Add(time.Hour) // as if an interface had it
 	l.local.mu.Unlock()
-	q := &request{Proxy: l.Proxy, sites: l.policy.Load().NetworkFor(l.network, "wiki.test")}
-	if q.mayDial(here) || !q.mayDial(there) {
-		t.Errorf("this machine: %v, another: %v", q.mayDial(here), q.mayDial(there))
+	pol := l.policy.Load()
+	q := &request{Proxy: l.Proxy, policy: pol, sites: pol.NetworkFor(l.network, "wiki.test")}
+	q.Host = "wiki.test"
+	if q.checkAddress(here) == nil || q.checkAddress(there) != nil {
+		t.Errorf("this machine: %v, another: %v", q.checkAddress(here), q.checkAddress(there))
 	}
-	other := &request{Proxy: l.Proxy, sites: l.policy.Load().NetworkFor(l.network, "else.test"), addrs: []netip.Addr{there}}
+	other := &request{Proxy: l.Proxy, policy: pol, sites: pol.NetworkFor(l.network, "else.test"), addrs: []netip.Addr{there}}
 	if _, err := other.connect(t.Context()); !errors.Is(err, errNotChecked) {
 		t.Errorf("another host's socket: %v", err)
 	}

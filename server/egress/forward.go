@@ -66,6 +66,9 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	q := in.Context().Value(requestKey{}).(*request)
 	if q.outgoing != nil && q.outgoing.isOurs() {
 		out.Header.Set(policy.RefusalHeader, tell)
+		if denied := q.policy.Egress.DenyRanges; len(denied) > 0 {
+			out.Header.Set(denyHeader, strings.Join(denied, " "))
+		}
 	}
 	out.Host = q.Host
 	if q.Port != 80 {

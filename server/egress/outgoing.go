@@ -96,8 +96,8 @@ func (e refusedOutside) Error() string { return e.Refusal.Error() }
 // site.
 func (o Outgoing) isOurs() bool { return strings.HasPrefix(o.Proxy, "unix:") }
 
-// openTunnel makes the proxy connect to host and port.
-func (o Outgoing) openTunnel(ctx context.Context, host string, port int) (_ net.Conn, err error) {
+// openTunnel makes the proxy connect to host and port. A proxy of ours refuses the denied ranges.
+func (o Outgoing) openTunnel(ctx context.Context, host string, port int, denied []string) (_ net.Conn, err error) {
 	c, err := o.dialProxy(ctx)
 	if err != nil {
 		return nil, err
@@ -116,6 +116,9 @@ func (o Outgoing) openTunnel(ctx context.Context, host string, port int) (_ net.
 	if user := o.proxyURL().User; user != nil {
 		password, _ := user.Password()
 		head += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)) + "\r\n"
+	}
+	if o.isOurs() && len(denied) > 0 {
+		head += denyHeader + ": " + strings.Join(denied, " ") + "\r\n"
 	}
 	if _, err := io.WriteString(c, head+"\r\n"); err != nil {
 		return nil, err
@@ -147,6 +150,22 @@ func (o Outgoing) readRefusal(answer *http.Response) error {
 	return fmt.Errorf("the outgoing proxy answered with HTTP status %d", answer.StatusCode)
 }
 
+// denyHeader is the header with the ranges that a proxy of ours denies to another, which resolves the names for it. No
+// page can send it, and it allows nothing.
+const denyHeader = "Proxy-Browser-Shell-Deny"
+
+// readDenied returns the ranges in denyHeader.
+func readDenied(h http.Header) (denied []netip.Prefix, refusal *policy.Refusal) {
+	for _, text := range strings.Fields(h.Get(denyHeader)) {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, blocked("egress.form", "the header %s must hold ranges", denyHeader)
+		}
+		denied = append(denied, r)
+	}
+	return denied, nil
+}
+
 // tunnelConn is a connection whose first bytes have already been read.
 type tunnelConn struct {
 	net.Conn
@@ -175,7 +194,9 @@ func (q *request) dialOutgoing(ctx context.Context, tunnel bool) (*siteConn, err
 	defer cancel()
 	open := q.outgoing.dialProxy
 	if tunnel {
-		open = func(ctx context.Context) (net.Conn, error) { return q.outgoing.openTunnel(ctx, q.Host, q.Port) }
+		open = func(ctx context.Context) (net.Conn, error) {
+			return q.outgoing.openTunnel(ctx, q.Host, q.Port, q.policy.Egress.DenyRanges)
+		}
 	}
 	c, err := open(ctx)
 	if err != nil {

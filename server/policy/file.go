@@ -36,7 +36,8 @@ type Egress struct {
 	Proxy          string   `json:"proxy" pattern:"^(127\\.[0-9.]+|\\[::1\\]):[0-9]+$" must:"be a loopback address and port, for instance 127.0.0.1:8118" doc:"loopback address and port, where browser-shell egress listens"`
 	MaxConnections int      `json:"max_connections" least:"1" most:"4096" doc:"connections that may be open at a time"`
 	AllowPorts     []int    `json:"allow_ports" least:"1" most:"65535" doc:"empty: any"`
-	PrivateHosts   []string `json:"private_hosts" pattern:"^[a-z0-9_.-]+=[0-9a-f.:]+/[0-9]{1,3}$" must:"be NAME=RANGE, for instance wiki.corp.example=10.1.2.0/24" doc:"hosts of open.allow_hosts that may have private addresses, each with its range: \"wiki.corp.example=10.1.2.0/24\"; loopback, link-local and cloud metadata addresses stay refused"`
+	PrivateHosts   []string `json:"private_hosts" pattern:"^[a-z0-9_.-]+=[0-9a-f.:]+/[0-9]{1,3}$" must:"be NAME=RANGE, for instance wiki.corp.example=10.1.2.0/24" doc:"hosts of open.allow_hosts that may have private addresses, each with its range: \"wiki.corp.example=10.1.2.0/24\"; loopback, link-local and cloud metadata addresses stay refused; a public range is for hosts in a network that the machine is connected to"`
+	DenyRanges     []string `json:"deny_ranges" pattern:"^[0-9a-f.:]+/[0-9]{1,3}$" must:"be a range, for instance 11.22.0.0/16" doc:"ranges whose addresses are refused for every host, whatever private_hosts says: \"11.22.0.0/16\""`
 }
 
 // Redaction adds patterns to hide in answers, errors and the audit log. The built-in rules can't be switched off.
@@ -101,7 +102,7 @@ func Default() *Policy {
 		},
 		Commands:   defaultCommands(),
 		Open:       Open{AllowSchemes: []string{"https", "http"}, AllowHosts: []string{AnyHost}, AllowHostSuffixes: []string{}},
-		Egress:     Egress{Proxy: "127.0.0.1:8118", MaxConnections: 256, AllowPorts: []int{}, PrivateHosts: []string{}},
+		Egress:     Egress{Proxy: "127.0.0.1:8118", MaxConnections: 256, AllowPorts: []int{}, PrivateHosts: []string{}, DenyRanges: []string{}},
 		Screenshot: Screenshot{ReturnImage: true, MaxImageBytes: 2 << 20},
 		Limits: Limits{
 			TimeoutSec: 30, MaxTimeoutSec: 120, OutputBytes: 30000, MaxSessions: 8,

@@ -65,6 +65,8 @@ type Resolver interface {
 type Network struct {
 	Resolver Resolver              // nil: the system's
 	Public   func(netip.Addr) bool // nil: Public
+	// Refuse returns why an address is not contacted although it is public or allowed. It may be nil, and return nil.
+	Refuse func(netip.Addr) *Refusal
 	// Remote states that an outgoing proxy resolves names and checks the addresses, since nothing here can.
 	Remote bool
 }
@@ -77,13 +79,24 @@ func (n Network) IsPublic(a netip.Addr) bool {
 	return Public(a)
 }
 
+// Check returns why an address is not contacted, or nil.
+func (n Network) Check(a netip.Addr) *Refusal {
+	switch {
+	case !n.IsPublic(a):
+		return notPublic()
+	case n.Refuse != nil:
+		return n.Refuse(a.Unmap())
+	}
+	return nil
+}
+
 // Lookup returns the addresses of a canonical host (URL.Host or CheckHost's result), sixteen at most. It refuses the
-// name if one of the addresses is not public, if there is none, on an error, and after 5 seconds. The next lookup may
+// name if one of the addresses is refused by Check, if there is none, on an error, and after 5 seconds. The next lookup may
 // differ, so connect to the returned addresses. For a name that is resolved remotely it returns none.
 func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusal) {
 	if a, err := netip.ParseAddr(trimBrackets(host)); err == nil {
-		if !n.IsPublic(a) {
-			return nil, notPublic()
+		if r := n.Check(a); r != nil {
+			return nil, r
 		}
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -106,8 +119,8 @@ func (n Network) Lookup(ctx context.Context, host string) ([]netip.Addr, *Refusa
 	}
 	addrs := make([]netip.Addr, len(found))
 	for i, a := range found {
-		if !n.IsPublic(a) {
-			return nil, notPublic()
+		if r := n.Check(a); r != nil {
+			return nil, r
 		}
 		addrs[i] = a.Unmap()
 	}

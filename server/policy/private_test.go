@@ -63,7 +63,7 @@ func TestPrivateHostsRefused(t *testing.T) {
 		"wiki.corp.example=10.1.2.0/33":         "has no range after the =",
 		"wiki.corp.example=10.1.2.3/24":         "write wiki.corp.example=10.1.2.0/24",
 		"wiki.corp.example=0.0.0.0/0":           "never opened",
-		"wiki.corp.example=8.0.0.0/8":           "never opened",
+		"wiki.corp.example=192.0.0.0/8":         "never opened",
 		"wiki.corp.example=127.0.0.0/8":         "never opened",
 		"wiki.corp.example=169.254.169.254/32":  "never opened",
 		"wiki.corp.example=100.100.100.200/32":  "never opened",

@@ -101,6 +101,9 @@ func (p *Policy) validateLists() error {
 			return newKeyError("egress.private_hosts["+strconv.Itoa(i)+"]", "%s", err)
 		}
 	}
+	if err := validateDenied(p.Egress.DenyRanges); err != nil {
+		return err
+	}
 	for i, expr := range p.Redaction.Patterns {
 		key := "redaction.patterns[" + strconv.Itoa(i) + "]"
 		re, err := regexp.Compile(expr)
