@@ -73,7 +73,7 @@ func expectProfile(p *profile.Profile, platform v1.Platform) *expect.Expect {
 	return &expect.Expect{
 		Profile: p.Name, Platform: platform.String(),
 		Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
-		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env,
+		Listeners: x.Listeners, Upstreams: x.Upstreams, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env,
 		Laid: map[string]string{}, Removed: map[string]string{},
 	}
 }

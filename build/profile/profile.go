@@ -214,9 +214,9 @@ type When struct {
 // Config changes the image config. Other settings stay as in the base, except variables.
 type Config struct {
 	// Env sets variables. A variable of the base is removed unless Env or KeepEnv names it.
-	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
+	Env map[string]string `yaml:"env,omitempty" keys:"setEnv" check:"value"`
 	// KeepEnv names variables that stay as in the base.
-	KeepEnv []string `yaml:"keepEnv,omitempty" check:"envName" list:"unique" merge:"union"`
+	KeepEnv []string `yaml:"keepEnv,omitempty" check:"setEnv" list:"unique" merge:"union"`
 	// Labels sets image labels.
 	Labels map[string]string `yaml:"labels,omitempty" keys:"label" check:"value"`
 	// WorkingDir is the absolute directory in which the image starts.
@@ -260,7 +260,7 @@ type Server struct {
 	// Args are the program's arguments; no shell reads them.
 	Args []string `yaml:"args,omitempty" check:"arg"`
 	// Env is added to the environment that the hub gives the program.
-	Env map[string]string `yaml:"env,omitempty" keys:"envName" check:"value"`
+	Env map[string]string `yaml:"env,omitempty" keys:"setEnv" check:"value"`
 }
 
 // Policy changes single keys of the tool's policy file, browser-shell.policy.json. For more changes, write the file in
@@ -283,6 +283,9 @@ type Expect struct {
 	// Listeners are the allowed listening addresses: "*:8080", "[::1]:8080", "127.0.0.1:5900", "unix:/run/x.sock". By
 	// default there are none. "*" is every IPv4 address, "[::]" every IPv6 one.
 	Listeners []string `yaml:"listeners,omitempty" check:"listener" list:"unique"`
+	// Upstreams are the addresses that nginx's routes may lead to: "unix:/run/x.sock", "127.0.0.1:3000". The browser's
+	// debugging port, the egress proxy, the desktop and the management sockets can't be among them.
+	Upstreams []string `yaml:"upstreams,omitempty" check:"upstream" list:"unique"`
 	// Switches are the environment variables that may change the image's behaviour. By default there are none.
 	Switches []string `yaml:"switches,omitempty" check:"envName" list:"unique"`
 }

@@ -48,6 +48,18 @@ func whole(p string) *lazyregexp.Regexp { return lazyregexp.New(`^(` + p + `)$`)
 // stars matches a ** that is not between two slashes.
 var stars = lazyregexp.New(`[^/{,]\*\*|\*\*[^/},]`)
 
+// loaders matches variables that make a program load or run somebody else's code: ld.so(8), python(1), node(1), bash(1),
+// perlrun(1), openssl-env(7), and the module paths of GTK, Qt and Mesa.
+var loaders = whole(`LD_.*|GCONV_PATH|GETCONF_DIR|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|EXECUTABLE|PLATLIBDIR|PYCACHEPREFIX)|` +
+	`NODE_(OPTIONS|PATH|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|` +
+	`PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|` +
+	`GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|` +
+	`CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*`)
+
+// internal matches the addresses that no route may lead to: the browser's debugging port, the egress proxy, the desktop
+// without the gate, and the management of supervisord and the hub.
+var internal = lazyregexp.New(`:(9222|8118|5900)$|^unix:/run/supervisor/|^unix:/run/browser-shell/`)
+
 var baseLines = []string{"A", "B", "C"}
 
 // rules maps the words in check and keys tags to rules.
@@ -93,15 +105,24 @@ var rules = map[string]rule{
 	"layers":      {want: "component or keep", values: []string{LayersByComponent, LayersKept}},
 	"ifMissing":   {want: "fail or ignore", values: []string{"fail", "ignore"}},
 	"envName":     {want: "a variable's name: letters, digits and '_', no digit first", pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), max: 256},
-	"label":       {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},
-	"value":       {want: "one line of text", pattern: whole(noControl + `*`)},
-	"arg":         {want: "text", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
-	"user":        {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
-	"port":        {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
+	"setEnv": {
+		want:    "a variable's name (letters, digits and '_', no digit first) that loads no code into programs, as LD_PRELOAD and NODE_OPTIONS do",
+		pattern: whole(`[A-Za-z_][A-Za-z0-9_]*`), reject: loaders, max: 256,
+	},
+	"label": {want: "a label's name: letters, digits, '.', '_', '/' and '-', a letter or digit first and last", pattern: whole(`[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?`), max: 256},
+	"value": {want: "one line of text", pattern: whole(noControl + `*`)},
+	"arg":   {want: "text", pattern: lazyregexp.New(`^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$`)},
+	"user":  {want: "a user, with :group if wanted", pattern: whole(account + `(:` + account + `)?`), max: 64},
+	"port":  {want: `a port, "8080" or "8080/tcp"`, pattern: whole(portRange + `(/(tcp|udp|sctp))?`)},
 	"listener": {
 		want:    `an address that is listened on, such as "*:8080", "[::1]:8080", "127.0.0.1:5900" or "unix:/run/x.sock"`,
 		pattern: whole(`(\*|[0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9a-f:.]+\]):` + portRange + `|unix:(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
 		check:   checkListener,
+	},
+	"upstream": {
+		want:    `an address that nginx may pass requests to, such as "unix:/run/x.sock" or "127.0.0.1:3000"`,
+		pattern: whole(`[0-9]{1,3}(\.[0-9]{1,3}){3}:` + portRange + `|\[[0-9a-f:.]+\]:` + portRange + `|unix:(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
+		reject:  internal, check: checkListener,
 	},
 	"host":      {want: `a host such as "example.com", "*.example.com" or "*"`, pattern: whole(`\*|(\*\.)?` + hostLabel + `(\.` + hostLabel + `)*`), max: 255},
 	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},

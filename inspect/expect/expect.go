@@ -13,6 +13,8 @@ type Expect struct {
 	Programs, Routes, MCPServers, Tools []string
 	// Listeners are the allowed listening addresses: "*:8080", "127.0.0.1:5900", "unix:/run/x.sock".
 	Listeners []string
+	// Upstreams are the addresses that routes may lead to, written like Listeners.
+	Upstreams []string
 	// Privileged lists paths (or globs) that may have setuid, setgid or capabilities, or be world-writable.
 	Privileged []string
 	// Switches are the allowed environment variables with an effect on the image; Env are those that the profile sets.

@@ -146,7 +146,7 @@ func expected(p *profile.Profile, r *build.Recipe) (*expect.Expect, error) {
 	x := p.Expect
 	e := &expect.Expect{
 		Profile: p.Name, Platform: r.Platform.String(), Programs: x.Programs, Routes: x.Routes, MCPServers: x.MCPServers, Tools: x.Tools,
-		Listeners: x.Listeners, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env, Laid: map[string]string{}, Removed: map[string]string{},
+		Listeners: x.Listeners, Upstreams: x.Upstreams, Privileged: p.Privileged, Switches: x.Switches, Env: p.Config.Env, Laid: map[string]string{}, Removed: map[string]string{},
 	}
 	for _, d := range r.Removals {
 		e.Removed[d.Path] = d.Source

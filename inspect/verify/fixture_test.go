@@ -124,7 +124,7 @@ func good() *fixture {
 	f.want = expect.Expect{
 		Profile: "l0", Platform: "linux/amd64",
 		Programs: []string{"browser", "nginx"}, Routes: []string{"/mcp", "/vnc/"}, MCPServers: []string{"browser_shell"}, Tools: []string{"browser-shell"},
-		Listeners: []string{"*:8080", "127.0.0.1:9222", "unix:/run/hub.sock", "unix:/run/gate.sock"}, Switches: []string{"SANDBOX_API_KEY", "JWT_PUBLIC_KEY", "SLIM_ALLOW_ANONYMOUS", "TZ"},
+		Listeners: []string{"*:8080", "127.0.0.1:9222", "unix:/run/hub.sock", "unix:/run/gate.sock"}, Upstreams: []string{"unix:/run/hub.sock", "unix:/run/gate.sock"}, Switches: []string{"SANDBOX_API_KEY", "JWT_PUBLIC_KEY", "SLIM_ALLOW_ANONYMOUS", "TZ"},
 		Env:     map[string]string{"PATH": "/usr/bin:/bin", "WAIT_PORTS": ""},
 		Removed: map[string]string{"/opt/gem/run.sh": "l0.yaml:2:2"}, Laid: map[string]string{},
 	}

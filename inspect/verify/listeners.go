@@ -55,16 +55,16 @@ func canonical(a string) string {
 	return address(a[:i], port)
 }
 
-// hasListener reports whether the profile has a listener with that address.
-func (h *held) hasListener(a string) bool {
+// hasAddress reports whether a list of the profile has that address.
+func hasAddress(list []string, a string) bool {
 	a = canonical(a)
-	return slices.ContainsFunc(h.want.Listeners, func(l string) bool { return canonical(l) == a })
+	return slices.ContainsFunc(list, func(l string) bool { return canonical(l) == a })
 }
 
 func listenersUnknown(h *held) {
 	for _, l := range h.Surface.Listeners {
 		a := address(l.Address, l.Port)
-		if h.hasListener(a) {
+		if hasAddress(h.want.Listeners, a) {
 			continue
 		}
 		who := "everybody who reaches the container"

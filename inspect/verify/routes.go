@@ -33,9 +33,9 @@ var routeRules = []rule{
 		Fix: "Let auth_request name an internal location that passes to the gate's socket.",
 	}, each: routesGate},
 	{Rule: Rule{
-		ID: "nginx-upstream", Title: "Routes lead to the profile's listeners only", Severity: Error, Holes: []string{"b", "c", "f"},
+		ID: "nginx-upstream", Title: "Routes lead to the profile's upstreams only", Severity: Error, Holes: []string{"b", "c", "f"},
 		Why: "A route to another port is the surface of whatever listens there, and one to another host hands keys and screens to it. Where the request chooses, by a name or a header such as x-aio-proxy-port, it chooses any local port.",
-		Fix: "Correct proxy_pass. Name the address in expect.listeners only if your profile adds it on purpose.",
+		Fix: "Correct proxy_pass. Name the address in expect.upstreams only if your profile adds it on purpose.",
 	}, each: routesUpstream},
 	{Rule: Rule{
 		ID: "nginx-static", Title: "Files are served from a directory that is for serving", Severity: Error,
@@ -312,7 +312,7 @@ func routesUpstream(h *held) {
 			h.reportFinding(a.name(), a.at, "the route %s leads to %s, and it is not known where that is", a.name(), a.target.Value)
 		}
 		for _, to := range a.target.Addresses {
-			if !h.isFull() && !h.hasListener(to) {
+			if !h.isFull() && !hasAddress(h.want.Upstreams, to) {
 				h.reportFinding(a.name(), a.at, "the route %s leads to %s", a.name(), to)
 			}
 		}
