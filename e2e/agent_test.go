@@ -31,23 +31,31 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 // newAgent connects one to the closed image.
 func newAgent(t *testing.T, w *world) *agent { return newAgentOf(t, w, nil) }
 
-// newAgentWithSession connects one of a protocol that has MCP sessions: it is another client than those with the same key.
+// newAgentWithSession connects one of a protocol that has MCP sessions: another client than those with the same key.
 func newAgentWithSession(t *testing.T, w *world) *agent {
 	return newAgentOf(t, w, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 }
 
 func newAgentOf(t *testing.T, w *world, options *mcp.ClientSessionOptions) *agent {
 	t.Helper()
+	a, err := connectAgent(t, w, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func connectAgent(t *testing.T, w *world, options *mcp.ClientSessionOptions) (*agent, error) {
 	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
 	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint: "http://" + public + "/mcp", DisableStandaloneSSE: true,
 		HTTPClient: &http.Client{Timeout: need.Patience, Transport: withKey{&http.Transport{DialContext: w.dial}}},
 	}, options)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(func() { _ = session.Close() })
-	return &agent{t, session}
+	return &agent{t, session}, nil
 }
 
 // timeLimit matches the words of a call that failed for its time alone: browser-shell's, and those of agent-browser, which on
@@ -91,20 +99,29 @@ type said struct {
 // call calls browser-shell for a session of the tool.
 func (a *agent) call(session string, argv ...string) said {
 	a.t.Helper()
-	r, err := a.session.CallTool(a.t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{"session_id": session, "argv": argv}})
+	got, err := a.try(session, argv...)
 	if err != nil {
 		a.t.Fatalf("%q: %v", argv, err)
+	}
+	return got
+}
+
+// try is call, for what may not reach the tool.
+func (a *agent) try(session string, argv ...string) (got said, err error) {
+	a.t.Helper()
+	r, err := a.session.CallTool(a.t.Context(), &mcp.CallToolParams{Name: "browser-shell", Arguments: map[string]any{"session_id": session, "argv": argv}})
+	if err != nil {
+		return got, err
 	}
 	raw, err := json.Marshal(r.StructuredContent)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	var got said
 	if err := json.Unmarshal(raw, &got); err != nil {
 		a.t.Fatalf("%q: %v: %s", argv, err, raw)
 	}
 	got.Rule, _ = r.Meta["rule"].(string)
-	return got
+	return got, nil
 }
 
 // must is call, for what has to work.

@@ -4,11 +4,17 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/internal/need"
@@ -35,6 +41,69 @@ func TestKilled(t *testing.T) {
 	b.seen(t, syscall.SIGKILL, programs...)
 	b.healthy(t)
 	b.closed(t)
+}
+
+// TestEveryProcessKilled kills a process of each kind in the image but the first, one after the other, by looking and not by
+// name: a kind is a program with its first arguments, and so each of Chromium's too. After each a page opens, and the image is
+// healthy again.
+func TestEveryProcessKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := boot(t, w, build(t, "l0-native", "standin-live:B"), nil)
+	b.healthy(t)
+	site := &httptest.Server{Listener: w.listen(t, siteIP+":80"), Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<!doctype html><title>fine</title>fine")
+	})}}
+	site.Start()
+	defer site.Close()
+	open := func(session string) {
+		t.Helper()
+		await(t, need.Patience, "a page", func() error {
+			a, err := connectAgent(t, w, nil)
+			if err != nil {
+				return err
+			}
+			r, err := a.try(session, "open", "http://"+siteIP+"/")
+			if err == nil && r.ExitCode != 0 {
+				err = fmt.Errorf("%+v", r)
+			}
+			if err == nil {
+				_, _ = a.try(session, "close") // its place is for the next one
+			}
+			return err
+		})
+	}
+	open("before")
+	newAgent(t, w).must("stays", "open", "http://"+siteIP+"/") // its processes are killed, too
+	killed := map[string]bool{}
+	next := func() (p sandbox.Process, kind string) {
+		for _, p := range b.processes(t) {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+			words := strings.Fields(strings.ReplaceAll(string(line), "\x00", " ")) // Chromium's are one text
+			kind := strings.Join(words[:min(3, len(words))], " ")
+			if err == nil && p.Inside != 1 && p.State != "Z" && !killed[kind] && kind != "" {
+				return p, kind
+			}
+		}
+		return p, ""
+	}
+	var slowest time.Duration
+	for p, kind := next(); kind != "" && len(killed) < 30; p, kind = next() {
+		killed[kind] = true
+		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil { // it has just ended
+			continue
+		}
+		began := time.Now()
+		open(fmt.Sprint("s", p.Inside))
+		slowest = max(slowest, time.Since(began))
+		t.Logf("%.1f s until a page opens: %s", time.Since(began).Seconds(), kind)
+	}
+	b.healthy(t)
+	b.closed(t)
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(killed)), func(kind string) bool { return strings.Contains(kind, "--type=zygote") }) || len(killed) < 8 {
+		t.Errorf("not all were found: %q", slices.Collect(maps.Keys(killed)))
+	}
+	t.Logf("%d kinds; a page opened after %.1f s at the latest", len(killed), slowest.Seconds())
 }
 
 // kill sends a signal to a program's first process.

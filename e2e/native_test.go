@@ -69,6 +69,12 @@ func TestNativeGeneration(t *testing.T) {
 	if got := read("ann"); !strings.Contains(got, "found: shared="+secret+" | "+secret) {
 		t.Fatalf("ann's page keeps nothing, so nothing is tried: %s", got)
 	}
+	// A client that starts again finds its page by its key and session_id (seed 002, 3.2).
+	newAgentWithSession(t, w).must("cleo", "open", page+"?leave=cleos")
+	if got := newAgentWithSession(t, w).must("cleo", "snapshot"); !strings.Contains(got, "cleos") {
+		t.Errorf("after a start cleo finds %s", got)
+	}
+	a.must("cleo", "close")
 	a.must("bob", "open", page)
 	for _, step := range [][]string{nil, {"click", "#other"}, {"fill", "#in", "bobs"}} {
 		if step != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/slimctl/slimctl/server/cdp"
@@ -38,10 +37,8 @@ type browser struct {
 	sessions  *sessions
 	artifacts *artifacts
 	network   policy.Network
-	proxy     string
-
-	dialing turn
-	conn    *cdp.Browser // nil or ended: dial again
+	chromium  *chromium
+	starts    admission
 }
 
 // runCall runs one call when it is its session's turn.
@@ -89,8 +86,7 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 	if c.Command.Name == "open" {
 		var err error
 		if loaded, err = ses.tab.WatchNavigation(ctx, c.Command.Args[0]); err != nil {
-			_ = b.endSession(ses) // err is the cause
-			return res.withFailure(exitUnavailable, err)
+			return b.giveUp(ctx, ses, res, err)
 		}
 	}
 	if c.Generation == policy.Node {
@@ -122,8 +118,11 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 		return res.withFailure(exitFailed, errors.New("agent-browser's daemon ended while the command ran, so its effect is unknown: take a snapshot before going on"))
 	}
 	if err := ses.tab.Sync(within); err != nil {
+		if ses.tab.Alive() {
+			return res.withFailure(exitUnavailable, errors.New("the page's address could not be checked in time, so the output is withheld: take a snapshot before going on"))
+		}
 		_ = b.endSession(ses) // the refusal reports it
-		return res.withFailure(exitUnavailable, errors.New("the page's address cannot be checked, because Chromium has ended or hangs; the output is withheld and the session was ended: open a page again"))
+		return res.withFailure(exitUnavailable, errors.New("the page's address cannot be checked, because Chromium has ended; the output is withheld and the session was ended: open a page again"))
 	}
 	nav := loaded(within)
 	if r, at := b.checkPages(within, p, ses); r != nil {
@@ -216,10 +215,20 @@ func (b *browser) daemonLost(ses *session, out process.Result) bool {
 	return out.Killed || ses.daemon != nil && process.Ended(ses.daemon) || out.ExitCode != 0 && !b.st.hasDaemon(ses.name)
 }
 
-// endHung ends the session of a command that took too long if the page no longer answers: the next command would wait,
-// too.
+// giveUp returns the failure of a command that has not run. It ends the session if its tab is gone; one that is only late
+// stays.
+func (b *browser) giveUp(ctx context.Context, ses *session, res Result, err error) Result {
+	if ctx.Err() != nil && ses.tab.Alive() {
+		return res.withRefusal(b.endHung(context.WithoutCancel(ctx), ses, unreadyRefusal()))
+	}
+	_ = b.endSession(ses) // err is the cause
+	return res.withFailure(exitUnavailable, err)
+}
+
+// endHung ends the session of a command that took too long if the page no longer answers although others do: the next
+// command would wait, too.
 func (b *browser) endHung(ctx context.Context, ses *session, r *policy.Refusal) *policy.Refusal {
-	if !ses.tab.Alive() || !ses.tab.Responds(ctx) {
+	if !ses.tab.Alive() || ses.tab.Hangs(ctx) {
 		_ = b.endSession(ses) // the refusal reports it
 		r.Message = "the page hung, so the session was ended: open a page again"
 	}
@@ -260,6 +269,11 @@ func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *ses
 		return res.withFailure(exitFailed, errors.New("the session has no page: open one (a session also ends when it was not used for some time, when its page closed itself and when Chromium was restarted)")), false
 	}
 	if ses.tab == nil {
+		leave, r := b.starts.enter(ctx, c.Origin.owner())
+		if r != nil {
+			return res.withRefusal(r), false
+		}
+		defer leave()
 		if err := b.openTab(ctx, ses, c.Generation); err != nil {
 			_ = b.endSession(ses) // err is the cause
 			var r *policy.Refusal
@@ -271,8 +285,7 @@ func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *ses
 	}
 	if c.Generation == policy.Node { // some of its versions also switch to a page that was just opened
 		if err := ses.chromium.CloseOthers(ctx, ses.tab); err != nil {
-			_ = b.endSession(ses) // err is the cause
-			return res.withFailure(exitUnavailable, err), false
+			return b.giveUp(ctx, ses, res, err), false
 		}
 	}
 	if r, at := b.checkPages(ctx, p, ses); r != nil {
@@ -304,10 +317,7 @@ func (b *browser) openTab(ctx context.Context, ses *session, gen policy.Generati
 			return overBudget("sessions.count", time.Second, "another browser-shell has a session, and this version of agent-browser can have one only; try again when it is closed")
 		}
 	}
-	if ses.chromium, err = b.connect(ctx); err != nil {
-		return err
-	}
-	if ses.tab, err = ses.chromium.NewTab(ctx, b.proxy); err != nil {
+	if ses.chromium, ses.tab, err = b.chromium.newTab(ctx); err != nil {
 		return err
 	}
 	clear(ses.checked)
@@ -317,48 +327,19 @@ func (b *browser) openTab(ctx context.Context, ses *session, gen policy.Generati
 	return b.st.writeTarget(ses.name, ses.tab.TargetFile())
 }
 
-// connect returns the connection to Chromium, and dials again if the last one has ended.
-func (b *browser) connect(ctx context.Context) (*cdp.Browser, error) {
-	if err := b.dialing.lock(ctx); err != nil {
-		return nil, err
+// enterProbe admits a probe of Chromium. agent-browser 0.8 to 0.19 would use its page, so there must be no such session.
+func (b *browser) enterProbe(ctx context.Context) (leave func(), ok bool) {
+	leave, r := b.starts.enter(ctx, "")
+	if r != nil {
+		return nil, false
 	}
-	defer b.dialing.unlock()
-	if b.conn != nil {
-		select {
-		case <-b.conn.Done():
-		default:
-			return b.conn, nil
-		}
+	alone, err := b.st.lockAlone()
+	if err != nil {
+		leave()
+		return nil, false
 	}
-	var err error
-	b.conn, err = dialWhenUp(ctx, func(ctx context.Context) (*cdp.Browser, error) { return cdp.Dial(ctx, b.cli.conf.CDPPort) })
-	return b.conn, err
-}
-
-// startTime limits the wait for a starting Chromium: after the boot of the image, or when supervisord restarts it.
-const startTime = 15 * time.Second
-
-// dialWhenUp dials until something listens, for half of the call's time and at most startTime. It returns every error
-// except a refused connection immediately.
-func dialWhenUp(ctx context.Context, dial func(context.Context) (*cdp.Browser, error)) (*cdp.Browser, error) {
-	wait := startTime
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
-	}
-	over := time.After(wait)
-	for {
-		conn, err := dial(ctx)
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return conn, err
-		}
-		select {
-		case <-time.After(comingUp):
-		case <-over:
-			return nil, err
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
+	_ = alone.Close()
+	return leave, true
 }
 
 // startDaemon starts a native daemon and closes its HTTP port, which is otherwise open to every local program and page.
@@ -436,7 +417,7 @@ func (b *browser) checkPage(ctx context.Context, p *policy.Policy, ses *session,
 }
 
 // endSession closes a session: its daemon, its tab with all cookies, and its files. If Chromium does not execute the
-// order, end returns an error, and Chromium drops the tab as soon as it answers again.
+// order in time, endSession returns an error, and Chromium closes the tab as soon as it answers again.
 func (b *browser) endSession(ses *session) error {
 	b.endDaemon(ses)
 	b.st.removeTarget(ses.name)
@@ -477,11 +458,4 @@ func (b *browser) evictSession(ses *session) {
 	_ = b.endSession(ses)                   // the owner's next call reports it
 	b.sessions.leaveTurn(ses)
 	b.sessions.releaseCall(ses, false, 0)
-}
-
-// close ends everything. No call may be running.
-func (b *browser) close() {
-	if b.conn != nil {
-		b.conn.Close()
-	}
 }

@@ -93,7 +93,8 @@ func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
 		bucket = own
 	}
 	var r *policy.Refusal
-	if closes := c.Command.Name == "close" && own != nil; !closes { // paid for when the session was opened
+	c.closes = c.Command.Name == "close" && own != nil
+	if !c.closes { // paid for when the session was opened
 		if wait := reserveTokens(bucket, 1+len(c.Arguments)>>10); wait > 0 {
 			r = overBudget("calls.rate", wait, "too many calls in a short time; wait before the next")
 		} else if tokens := log.Tokens(); tokens < 0 {

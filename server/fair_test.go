@@ -92,23 +92,96 @@ func TestOneClientDoesNotStarveAnother(t *testing.T) {
 	}
 }
 
-// TestSessionIsItsOwners: another client's session doesn't exist, whatever is done with its id.
+// TestSessionIsItsOwners: another subject's session doesn't exist, whatever is done with its id; nor does another MCP
+// session's where there is no subject, or no id.
 func TestSessionIsItsOwners(t *testing.T) {
-	l := newFairLab(t, func(*policy.Limits) {})
-	one := by("key:a", "1", callOf("s", "open", policy.Native))
-	if rule := l.call(one); rule != "" {
-		t.Fatal(rule)
-	}
-	for _, other := range []Call{by("key:a", "2", one), by("key:b", "1", one), by("key:b", "", one), by("", "", one)} {
-		if other.key() == one.key() || daemonName(other.key()) == daemonName(one.key()) {
-			t.Errorf("%+v is the same session", other.Origin)
+	s := callOf("s", "open", policy.Native)
+	unnamed := s
+	unnamed.unnamed = true
+	for name, tt := range map[string]struct {
+		one    Call
+		others []Call
+	}{
+		"key":       {by("key:a", "1", s), []Call{by("key:b", "1", s), by("key:b", "", s), by("", "1", s), by("", "", s), by("key:a", "1", unnamed)}},
+		"anonymous": {by("", "1", s), []Call{by("", "2", s), by("", "", s), by("key:a", "1", s)}},
+		"unnamed":   {by("key:a", "1", unnamed), []Call{by("key:a", "2", unnamed), by("key:b", "1", unnamed)}},
+	} {
+		l := newFairLab(t, func(*policy.Limits) {})
+		if rule := l.call(tt.one); rule != "" {
+			t.Fatal(rule)
 		}
-		other.Command.Name = "close"
-		l.call(other)
+		for _, other := range tt.others {
+			if other.key() == tt.one.key() || daemonName(other.key()) == daemonName(tt.one.key()) {
+				t.Errorf("%s: %+v is the same session", name, other.Origin)
+			}
+			other.Command.Name = "close"
+			l.call(other)
+		}
+		if ses := l.sessions.all[tt.one.key()]; ses == nil || !ses.open {
+			t.Errorf("%s: another client closed it", name)
+		}
 	}
-	if ses := l.sessions.all[one.key()]; ses == nil || !ses.open {
-		t.Error("another client closed it")
+}
+
+// TestSessionIsFoundAgain: a subject's client that has started again goes on in its session, whether the old MCP session has
+// ended or not, and the end of that one doesn't take it away. With another id, it waits for seconds only.
+func TestSessionIsFoundAgain(t *testing.T) {
+	for _, gen := range []policy.Generation{policy.Node, policy.Native} {
+		t.Run(fmt.Sprint(gen), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFairLab(t, func(l *policy.Limits) { l.MaxSessions = 1 })
+				open, use := callOf("u1", "open", gen), callOf("u1", "snapshot", gen)
+				l.call(by("key:a", "1", open))
+				ses := l.sessions.all[by("key:a", "1", open).key()]
+				if rule := l.call(by("key:a", "2", use)); rule != "" {
+					t.Errorf("after a start: %s", rule)
+				}
+				late := by("key:a", "3", use)
+				late.Origin.ended = []string{"1", "2"}
+				if rule := l.call(late); rule != "" || ses.taken || !ses.open {
+					t.Errorf("after the end of the old ones: %q, taken %v, open %v", rule, ses.taken, ses.open)
+				}
+				other := by("key:a", "4", callOf("u2", "open", gen))
+				if rule := l.call(other); rule != "sessions.count" {
+					t.Errorf("a session in use: %q", rule)
+				}
+				time.Sleep(ownIdle)
+				if rule := l.call(other); rule != "" {
+					t.Errorf("locked out by its own key: %q", rule)
+				}
+				synctest.Wait()
+			})
+		})
 	}
+}
+
+// TestLine: a place that gets free is for who asked first, however often others ask; who doesn't come back loses its place.
+func TestLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFairLab(t, func(l *policy.Limits) { l.MaxSessions = 1 })
+		open := callOf("s", "open", policy.Native)
+		closing := callOf("s", "close", policy.Native)
+		l.call(by("key:a", "", open))
+		for _, key := range []string{"key:b", "key:c", "key:d"} {
+			if rule := l.call(by(key, "", open)); rule != "sessions.count" {
+				t.Fatal(rule)
+			}
+		}
+		l.call(by("key:a", "", closing))
+		for _, key := range []string{"key:c", "key:e"} {
+			if rule := l.call(by(key, "", open)); rule != "sessions.count" {
+				t.Errorf("%s before its turn: %q", key, rule)
+			}
+		}
+		if rule := l.call(by("key:b", "", open)); rule != "" {
+			t.Errorf("whose turn it is: %s", rule)
+		}
+		l.call(by("key:b", "", closing))
+		time.Sleep(waitGap)
+		if rule := l.call(by("key:f", "", open)); rule != "" {
+			t.Errorf("nobody else comes: %s", rule)
+		}
+	})
 }
 
 // TestSessionIsHeldNotForEver: who has the only session keeps it for a time while another waits, and loses it to that one
@@ -116,7 +189,7 @@ func TestSessionIsItsOwners(t *testing.T) {
 func TestSessionIsHeldNotForEver(t *testing.T) {
 	open := callOf("s", "open", policy.Native)
 	use := callOf("s", "snapshot", policy.Native)
-	a, b := func(c Call) Call { return by("key:a", "1", c) }, func(c Call) Call { return by("key:a", "2", c) }
+	a, b := func(c Call) Call { return by("key:a", "1", c) }, func(c Call) Call { return by("key:b", "2", c) }
 	for _, tt := range []struct {
 		name       string
 		uses, over bool

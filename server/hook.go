@@ -35,6 +35,7 @@ type Call struct {
 
 	// Set by validate.
 	SessionID  string // empty if it was malformed
+	unnamed    bool   // the call has no session_id
 	Argv       []string
 	Timeout    time.Duration
 	Generation policy.Generation
@@ -47,6 +48,7 @@ type Call struct {
 	client *client
 	ses    *session      // nil: the call has no session
 	opened bool          // the call was admitted to open its session
+	closes bool          // the call closes a session that has a page
 	after  chan struct{} // closed when the session that this one replaces has ended; nil: it replaces none
 
 	// Set by inject.

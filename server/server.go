@@ -90,7 +90,8 @@ func New(conf Config) (_ *Server, err error) {
 	s.cli = &cli{conf: p.AgentBrowser, st: st, asking: newTurn()}
 	s.budget = newBudget(p.Limits, sessions)
 	sessions.end = func(ses *session) { s.browser.evictSession(ses) }
-	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network, proxy: p.Egress.Proxy, dialing: newTurn()}
+	s.browser = &browser{cli: s.cli, st: st, sessions: sessions, artifacts: s.artifacts, network: conf.Network,
+		chromium: newChromium(p.AgentBrowser.CDPPort, p.Egress.Proxy, st.base), starts: admission{served: map[string]int{}}}
 	if err := s.usePolicy(p, audit.Start); err != nil {
 		return nil, err
 	}
@@ -107,6 +108,7 @@ func New(conf Config) (_ *Server, err error) {
 	go s.browser.endIdle(s.ctx, func() time.Duration {
 		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second
 	})
+	go s.browser.chromium.probe(s.ctx, s.browser.enterProbe)
 	return s, nil
 }
 
@@ -206,7 +208,7 @@ func (s *Server) Close() {
 	}
 	s.cancel()
 	s.calls.Wait()
-	s.browser.close()
+	s.browser.chromium.close()
 	_ = s.recordEvent(audit.Stop, s.current.Load()) // too late to refuse anything
 	s.release()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -16,12 +17,17 @@ import (
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// key returns the name of a call's session among all clients' sessions: two clients may use one id for two sessions.
+// key returns the name of a call's session among all sessions. A subject finds its session by the id, also in another MCP
+// session, after its client has started again. Without a subject, or without an id, each MCP session has its own.
 func (c Call) key() string {
-	if owner := c.Origin.owner(); owner != "" {
-		return owner + "\x00" + c.SessionID
+	owner := c.Origin.owner()
+	if c.Origin.Subject != "" && !c.unnamed {
+		owner = c.Origin.Subject
 	}
-	return c.SessionID
+	if owner == "" {
+		return c.SessionID
+	}
+	return owner + "\x00" + c.SessionID
 }
 
 // daemonName returns agent-browser's name for the session with this key: a hash, since the id may contain dots and be
@@ -39,19 +45,26 @@ type sessions struct {
 
 	mu     sync.Mutex
 	all    map[string]*session // by key
+	line   []waiter            // clients that were refused a session, in the order in which they asked first
 	wanted time.Time           // since when a client has waited for a session of others
 	asked  time.Time           // when a client last asked for one
 }
 
+// waiter is a client in the line. It loses its place if it doesn't ask again in time.
+type waiter struct {
+	owner string
+	until time.Time
+}
+
 type session struct {
 	key, name string // name is agent-browser's
-	owner     string
-	client    string // the owner's MCP session, if any
 	turn      turn   // held by the running call
 
 	// Guarded by sessions.mu.
-	users   int // calls that run or wait
-	opening int // those of them that open a page
+	by      Origin // of the last call
+	left    bool   // the MCP session of the last call has ended
+	users   int    // calls that run or wait
+	opening int    // those of them that open a page
 	calls   int
 	bytes   int64
 	last    time.Time // when the last call ended
@@ -116,10 +129,10 @@ func (s *sessions) admitCall(c Call, l policy.Limits) (_ Call, r *policy.Refusal
 		return c, r
 	}
 	if ses == nil {
-		ses = &session{key: key, name: daemonName(key), owner: c.Origin.owner(), client: c.Origin.Session, turn: newTurn(), rate: newRate(l), checked: map[string]time.Time{}}
+		ses = &session{key: key, name: daemonName(key), turn: newTurn(), rate: newRate(l), last: time.Now(), checked: map[string]time.Time{}}
 		s.all[key] = ses
 	}
-	c.ses = ses
+	c.ses, ses.by, ses.left = ses, c.Origin, false
 	ses.users++
 	ses.calls++
 	if opening && r == nil {
@@ -136,6 +149,23 @@ func takenRefusal() *policy.Refusal {
 // hasPlace reports whether the session occupies one of the places.
 func (ses *session) hasPlace() bool { return !ses.taken && (ses.open || ses.opening > 0) }
 
+// isDead reports whether the tab is gone. Only the running call knows, if there is one.
+func (ses *session) isDead() bool {
+	return ses.users == 0 && ses.open && ses.tab != nil && !ses.tab.Alive()
+}
+
+// ownIdle is the time without a call after which a session makes room for another one of its subject.
+const ownIdle = 5 * time.Second
+
+// isSpare reports whether a session may be taken at once: its client has left, or it is an unused one of the same subject.
+func (ses *session) isSpare(c Call) bool {
+	if ses.users > 0 || !ses.hasPlace() {
+		return false
+	}
+	own := c.Origin.Subject != "" && c.Origin.Subject == ses.by.Subject && (c.Generation == policy.Node || c.Origin.Session != ses.by.Session)
+	return ses.left || own && time.Since(ses.last) >= ownIdle
+}
+
 // makeRoom makes room for one more session. It may take a session of another client, once that client's hold time is
 // over (limits.SessionHoldSec). The new session begins when the returned channel is closed; nil means immediately.
 func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Refusal) {
@@ -146,24 +176,42 @@ func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Ref
 	have := map[string]int{}
 	count := 0
 	var ending chan struct{}
+	var spare *session
 	for _, ses := range s.all {
+		if ses.isDead() {
+			s.takeSession(ses)
+		}
 		if ses.taken && c.Generation == policy.Node { // there must be no other tab
 			ending = ses.gone
 		}
 		if ses.hasPlace() {
-			have[ses.owner]++
+			have[ses.by.owner()]++
 			count++
 		}
+		if ses.isSpare(c) && (spare == nil || ses.last.Before(spare.last)) {
+			spare = ses
+		}
 	}
-	if count < most {
+	now := time.Now()
+	s.line = slices.DeleteFunc(s.line, func(w waiter) bool { return now.After(w.until) })
+	ahead := slices.IndexFunc(s.line, func(w waiter) bool { return w.owner == c.Origin.owner() })
+	if ahead < 0 {
+		ahead = len(s.line)
+	}
+	if most-count > ahead {
+		s.leaveLine(ahead)
 		return ending, nil
+	}
+	if spare != nil {
+		s.leaveLine(ahead)
+		s.takeSession(spare)
+		return spare.gone, nil
 	}
 	full := overBudget("sessions.count", time.Second, "too many sessions are open; send close for one that is done, or go on in one of them")
 	victim := s.findVictim(have, c.Origin.owner())
 	if victim == nil {
 		return nil, full
 	}
-	now := time.Now()
 	if now.Sub(s.asked) > waitGap {
 		s.wanted = now
 	}
@@ -173,24 +221,37 @@ func (s *sessions) makeRoom(c Call, l policy.Limits) (chan struct{}, *policy.Ref
 	if victim.users == 0 {
 		idle = hold/5 - now.Sub(victim.last)
 	}
-	if wait := min(held, idle); wait > 0 {
-		full.RetryAfter = min(wait, waitGap/2).Round(time.Millisecond)
-		full.Message = "other clients have all sessions; one of them ends when it is not used, or after a time; try again"
+	if wait := min(held, idle); wait > 0 || ahead > 0 {
+		full.RetryAfter = max(min(wait, waitGap/2, time.Duration(ahead+1)*time.Second), time.Second).Round(time.Millisecond)
+		full.Message = fmt.Sprintf("other clients have all sessions, and %d clients are ahead in the line; one of them ends when it is not used, or after a time; try again", ahead)
+		s.leaveLine(ahead)
+		s.line = slices.Insert(s.line, ahead, waiter{c.Origin.owner(), now.Add(full.RetryAfter + lineGrace)})
 		return nil, full
 	}
 	s.asked = time.Time{}
+	s.leaveLine(ahead)
 	s.takeSession(victim)
 	return victim.gone, nil
+}
+
+// lineGrace is the time by which a client may come late and keep its place in the line.
+const lineGrace = 2 * time.Second
+
+func (s *sessions) leaveLine(at int) {
+	if at < len(s.line) {
+		s.line = slices.Delete(s.line, at, at+1)
+	}
 }
 
 // findVictim returns the next session to take from another client: the least recently used one of the client with the
 // most sessions.
 func (s *sessions) findVictim(have map[string]int, owner string) (victim *session) {
 	for _, ses := range s.all {
+		by := ses.by.owner()
 		switch {
-		case !ses.hasPlace() || ses.owner == owner:
-		case victim == nil, have[ses.owner] > have[victim.owner],
-			have[ses.owner] == have[victim.owner] && ses.last.Before(victim.last):
+		case !ses.hasPlace() || by == owner:
+		case victim == nil, have[by] > have[victim.by.owner()],
+			have[by] == have[victim.by.owner()] && ses.last.Before(victim.last):
 			victim = ses
 		}
 	}
@@ -204,7 +265,8 @@ func (s *sessions) takeSession(ses *session) {
 	go s.end(ses)
 }
 
-// dropEnded ends the sessions of clients whose MCP session has ended. The hub reports each once, with its next call.
+// dropEnded ends the sessions of clients whose MCP session has ended. The hub reports each once, with its next call. A
+// subject's session stays, for it to come back, until somebody needs the place.
 func (s *sessions) dropEnded(ended []string) {
 	if len(ended) == 0 {
 		return
@@ -212,7 +274,10 @@ func (s *sessions) dropEnded(ended []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.all {
-		if ses.client != "" && ses.hasPlace() && slices.Contains(ended, ses.client) {
+		if ses.by.Session == "" || !ses.hasPlace() || !slices.Contains(ended, ses.by.Session) {
+			continue
+		}
+		if ses.left = ses.by.Subject != ""; !ses.left {
 			s.takeSession(ses)
 		}
 	}

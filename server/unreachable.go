@@ -28,7 +28,7 @@ func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav 
 	if number := nav.Header[strings.ToLower(policy.RefusalHeader)]; number != "" && strings.HasPrefix(nav.URL, "http:") {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 		defer cancel()
-		return cmp.Or(egress.Why(ctx, b.proxy, number), siteGone)
+		return cmp.Or(egress.Why(ctx, b.chromium.proxy, number), siteGone)
 	}
 	if nav.Error == "net::ERR_TUNNEL_CONNECTION_FAILED" {
 		return b.askProxy(ctx, p, nav.URL)
@@ -80,7 +80,7 @@ func (b *browser) askProxy(ctx context.Context, p *policy.Policy, href string) *
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.proxy)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.chromium.proxy)
 	if err != nil {
 		return faultRefusal("site.proxy", true, "the egress proxy does not answer, so no page can be opened; tell the operator")
 	}

@@ -66,7 +66,7 @@ func (v validate) parseArguments(c Call) (Call, *policy.Refusal) {
 	}
 	var r *policy.Refusal
 	if id := args["session_id"]; compat && id == nil {
-		c.SessionID = compatSession
+		c.SessionID, c.unnamed = compatSession, true
 	} else if c.SessionID, r = parseSession(id); r != nil {
 		return c, r
 	}
@@ -109,7 +109,7 @@ func (v validate) parseCommand(c Call, args map[string]json.RawMessage) (Call, *
 	if r := checkSession(session); r != nil {
 		return c, r
 	}
-	c.SessionID = session
+	c.SessionID, c.unnamed = session, false
 	return c, nil
 }
 

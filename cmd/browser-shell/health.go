@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/process"
 )
@@ -33,6 +34,7 @@ type parts struct {
 	hub                          dialer
 	proc                         string // directory of the processes
 	nginxPID                     string // pid file of nginx's master
+	chromium                     string // the tool's report about Chromium
 	cages                        func(context.Context) (missing []string, err error)
 }
 
@@ -45,7 +47,7 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialHub(admin.DefaultSocket), "/proc", "/run/nginx/pid", probeCages}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialHub(admin.DefaultSocket), "/proc", "/run/nginx/pid", filepath.Join(stateDir, server.ChromiumReport), probeCages}
 	said, err := i.check(ctx)
 	if err != nil {
 		return err
@@ -97,7 +99,8 @@ func (i parts) check(ctx context.Context) (said string, err error) {
 			return checkHub(ctx, i.hub)
 		}},
 		{"browser", func(ctx context.Context) error {
-			return checkStatus(ctx, dialTCP(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
+			err := checkStatus(ctx, dialTCP(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
+			return errors.Join(err, readReport(i.chromium))
 		}},
 		{"egress proxy", func(ctx context.Context) error {
 			c, err := dialTCP(i.egress)(ctx)
@@ -163,6 +166,30 @@ func sendGet(ctx context.Context, dial dialer, path string) (*http.Response, err
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
 	return t.RoundTrip(req)
+}
+
+// stateDir is the state directory of the image's policy file.
+const stateDir = "/var/lib/browser-shell/state"
+
+// readReport returns what the tool reports about Chromium, which answers by itself also if it can open no page. In the
+// image root can't open the directory of the service account, and reads as that account.
+func readReport(file string) error {
+	var text []byte
+	read := func() (err error) {
+		text, err = os.ReadFile(file)
+		return err
+	}
+	err := read()
+	if errors.Is(err, fs.ErrPermission) && os.Getuid() == root.uid {
+		err = doAs(serviceAccount, root, read)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("can open no page: %.200s", text)
 }
 
 // checkHub returns the hub's reason for not being ready, or nil.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slimctl/slimctl/server"
 	"github.com/slimctl/slimctl/server/cage"
 )
 
@@ -95,6 +96,10 @@ func TestHealth(t *testing.T) {
 		proc:    proc, nginxPID: nginxPID,
 		cages: func(context.Context) ([]string, error) { return nil, nil },
 	}
+	report := filepath.Join(t.TempDir(), server.ChromiumReport)
+	if err := os.WriteFile(report, []byte("no process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	missing := []string{"Landlock for signals", "supervised connections"}
 	full := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(503)
@@ -126,6 +131,7 @@ func TestHealth(t *testing.T) {
 		{"log full", func(p *parts) { p.hub = dialTCP(serve(t, full)) }, []string{"hub: the audit log is full"}},
 		{"hub down", func(p *parts) { p.hub = dialTCP(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
+		{"a browser without pages", func(p *parts) { p.chromium = report }, []string{"browser: can open no page: no process"}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
 		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
 		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"is not a VNC server's greeting"}},
@@ -174,7 +180,7 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, well.cages}.check(ctx)
+		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, "", well.cages}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)

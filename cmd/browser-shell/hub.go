@@ -76,7 +76,8 @@ func runHub(ctx context.Context, args []string, std stdio) (err error) {
 		return err
 	}
 	defer process.EndChildren()
-	debug.SetGCPercent(50) // with a heap of 2 MB: less memory for little work
+	process.LowerPriority() // Chromium does the work
+	debug.SetGCPercent(50)  // with a heap of 2 MB: less memory for little work
 	p, err := policy.Load(set.policy)
 	if err != nil {
 		return err

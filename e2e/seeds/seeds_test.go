@@ -464,9 +464,6 @@ var rows002 = []row{
 		want(t, "no address", argv(t, "open"), "argv.arity")
 		want(t, "goto, agent-browser's other name of open", argv(t, "goto", "https://example.com"), "")
 	}},
-	{"002 §3.2 one person's session after a restart of the client", "", func(t *testing.T) {
-		t.Skip("A4 of issue 21, in server/session.go: TODO its test's name")
-	}},
 }
 
 var rows003 = []row{

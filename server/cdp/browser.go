@@ -64,6 +64,43 @@ func (b *Browser) Done() <-chan struct{} { return b.conn.alive.Done() }
 // Close ends the connection and all tabs. A Chromium with a window ends if its last tab was ours, so close tabs first.
 func (b *Browser) Close() { b.conn.end(nil) }
 
+// End tells Chromium to end, and waits until it has or ctx ends.
+func (b *Browser) End(ctx context.Context) {
+	_ = b.call(ctx, "Browser.close", nil, nil) // it may end before it answers
+	select {
+	case <-b.Done():
+	case <-ctx.Done():
+	}
+}
+
+// responds reports whether any other tab answers within 1 s, or the browser itself if there is none.
+func (b *Browser) responds(ctx context.Context, except *Tab) bool {
+	b.mu.Lock()
+	var others []*Tab
+	for _, t := range b.tabs {
+		if t != except && t.ready {
+			others = append(others, t)
+		}
+	}
+	b.mu.Unlock()
+	if len(others) == 0 {
+		ctx, cancel := context.WithTimeout(ctx, respondTime)
+		defer cancel()
+		_, err := b.fetchTargets(ctx)
+		return err == nil
+	}
+	answers := make(chan bool, len(others))
+	for _, t := range others {
+		go func() { answers <- t.Responds(ctx) }()
+	}
+	for range others {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}
+
 func (b *Browser) call(ctx context.Context, method string, params, result any) error {
 	return b.conn.call(ctx, "", method, params, result, nil)
 }
@@ -71,8 +108,9 @@ func (b *Browser) call(ctx context.Context, method string, params, result any) e
 // handleEvent updates the tabs' pages.
 func (b *Browser) handleEvent(_, method string, params json.RawMessage) {
 	var p struct {
-		Info target `json:"targetInfo"`
-		ID   string `json:"targetId"`
+		Info   target `json:"targetInfo"`
+		ID     string `json:"targetId"`
+		Status string `json:"status"`
 	}
 	if json.Unmarshal(params, &p) != nil {
 		return
@@ -90,7 +128,12 @@ func (b *Browser) handleEvent(_, method string, params json.RawMessage) {
 		}
 	case "Target.targetCrashed":
 		for _, t := range b.tabs {
-			t.crashed = t.crashed || t.id == p.ID
+			if t.id == p.ID {
+				t.crashed = true
+				if p.Status == "failed to launch" {
+					t.failed(ErrNoProcess)
+				}
+			}
 		}
 	}
 }
@@ -153,7 +196,7 @@ func (b *Browser) NewTab(ctx context.Context, proxy string) (*Tab, error) {
 	go func() {
 		err := t.open(ctx, proxy)
 		if err != nil {
-			_ = t.close()
+			_ = callBounded(t.Close)
 		}
 		select {
 		case opened <- err:

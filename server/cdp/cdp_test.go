@@ -243,25 +243,48 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
-// Chromium does not answer any more: it must not keep a page when it wakes.
-func TestCloseUnanswered(t *testing.T) {
+// TestNewTabWithoutProcess: a tab whose process doesn't start is known at once, and nothing of it stays.
+func TestNewTabWithoutProcess(t *testing.T) {
+	s, b := dialFake(t)
+	neighbour := fakeTab(t, b)
+	s.FailToLaunch(1)
+	if _, err := b.NewTab(within(t, patience), "127.0.0.1:8118"); !errors.Is(err, cdp.ErrNoProcess) {
+		t.Errorf("got %v", err)
+	}
+	if s.Contexts() != 1 || !neighbour.Alive() {
+		t.Errorf("%d contexts, neighbour alive: %v", s.Contexts(), neighbour.Alive())
+	}
+	fakeTab(t, b)
+}
+
+// TestSlowChromium: a Chromium that is late loses nobody's tab. What came too late, and what was to be closed, goes when it
+// answers.
+func TestSlowChromium(t *testing.T) {
 	s, b := dialFake(t)
 	tab, neighbour := fakeTab(t, b), fakeTab(t, b)
 	s.Hang(true)
-	if err := tab.Close(within(t, 10*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("did not return in time: %v", err)
+	soon := 10 * time.Millisecond
+	if err := tab.Close(within(t, soon)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v", err)
 	}
-	if err := tab.Close(within(t, patience)); err == nil || !strings.Contains(err.Error(), "a tab could not be closed") {
-		t.Errorf("got %v", err)
+	if _, err := b.NewTab(within(t, soon), "127.0.0.1:8118"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a new tab: %v", err)
 	}
-	<-b.Done()
-	if neighbour.Alive() {
-		t.Error("the neighbour lives")
+	if neighbour.Hangs(within(t, patience)) {
+		t.Error("the neighbour is to blame for what all do")
 	}
-	if err := neighbour.Close(within(t, patience)); err != nil {
-		t.Error(err)
+	s.Hang(false)
+	eventually(t, func() bool { return s.Contexts() == 1 }, func() string { return fmt.Sprint(s.Contexts(), " contexts") })
+	if !neighbour.Alive() || neighbour.Hangs(within(t, patience)) {
+		t.Error("the neighbour is lost")
 	}
-	eventually(t, func() bool { return s.Contexts() == 0 && s.Clients() == 0 }, func() string { return "a context or a connection stays" })
+	if err := tab.Close(within(t, patience)); err != nil {
+		t.Errorf("close again: %v", err)
+	}
+	s.HangPage(neighbour.ID())
+	if other := fakeTab(t, b); !neighbour.Hangs(within(t, patience)) || other.Hangs(within(t, patience)) {
+		t.Error("a tab that alone doesn't answer does not hang, or another does")
+	}
 }
 
 func TestDialogs(t *testing.T) {

@@ -452,13 +452,8 @@ func TestCloseOfHangingPage(t *testing.T) {
 	c.open(t, tab, "/hang")
 	eventually(t, func() bool { return !tab.Responds(within(t, patience)) }, func() string { return "it does not hang" })
 	began := time.Now()
-	// A busy Chromium may not answer within the time that Close has; then the connection ends, and all its tabs.
 	if err := tab.Close(within(t, patience)); err != nil {
-		select {
-		case <-b.Done():
-		default:
-			t.Error(err)
-		}
+		t.Error(err)
 	}
 	t.Logf("closed in %v", time.Since(began))
 	o := c.other(t, "")
@@ -579,14 +574,14 @@ func TestCloseWhileFrozen(t *testing.T) {
 	c.open(t, tab, "/login?ann")
 	wake := c.stop(t)
 	defer wake()
-	began := time.Now()
-	err := tab.Close(within(t, patience)) // 4 s by itself
-	t.Logf("%v: %v", time.Since(began), err)
-	if err == nil || time.Since(began) > patience/2 || neighbour.Alive() {
-		t.Errorf("%v: %v, neighbour alive: %v", time.Since(began), err, neighbour.Alive())
+	if err := tab.Close(within(t, 300*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close: %v", err)
 	}
 	wake()
-	eventually(t, func() bool { return o.contexts() == 0 }, func() string { return "contexts stay" })
+	eventually(t, func() bool { return o.contexts() == 1 }, func() string { return "the context stays" })
+	if err := neighbour.Sync(within(t, patience)); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
 	infos := o.do("Target.getTargets", map[string]any{"filter": []any{map[string]any{"type": "page"}}})["targetInfos"].([]any)
 	for _, i := range infos {
 		if strings.Contains(fmt.Sprint(i), c.site.URL) {

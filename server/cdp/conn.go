@@ -121,6 +121,11 @@ type command struct {
 func (c *conn) call(ctx context.Context, session, method string, params, result any, apply func(json.RawMessage) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
+	return c.callUnlimited(ctx, session, method, params, result, apply)
+}
+
+// callUnlimited is call for as long as ctx and the connection last.
+func (c *conn) callUnlimited(ctx context.Context, session, method string, params, result any, apply func(json.RawMessage) error) error {
 	p := &pending{apply: apply, ready: make(chan struct{})}
 	id := c.expect(p)
 	defer c.takePending(id)

@@ -20,9 +20,13 @@ const (
 	leaveTime = 2 * time.Second // limits the delay that a hanging page causes
 
 	respondTime = time.Second
+	hangTries   = 3 // of Tab.Hangs
 
 	blank = "about:blank"
 )
+
+// ErrNoProcess means that Chromium could not start a process for a page.
+var ErrNoProcess = errors.New("Chromium cannot start a process for a page") //nolint:staticcheck // a name
 
 var (
 	errGone     = errors.New("the tab is gone: it was closed or has crashed")
@@ -46,8 +50,10 @@ type Tab struct {
 	pages   map[string]string // id -> URL
 	unsure  map[string]bool   // ids of pages whose current URL is unknown
 	seen    []Page
+	ready   bool // it was opened
 	crashed bool
-	err     error // why the tab is unusable
+	err     error                   // why the tab is unusable
+	failed  context.CancelCauseFunc // ends the opening of the tab
 }
 
 func newTab(b *Browser) *Tab {
@@ -58,6 +64,13 @@ func newTab(b *Browser) *Tab {
 
 // open creates the context, which allows no downloads, and the tab itself.
 func (t *Tab) open(ctx context.Context, proxy string) (err error) {
+	ctx, t.failed = context.WithCancelCause(ctx)
+	defer t.failed(nil)
+	defer func() {
+		if errors.Is(context.Cause(ctx), ErrNoProcess) {
+			err = ErrNoProcess
+		}
+	}()
 	if t.watch, err = dialWatch(ctx, t.b.port, t.b.conn); err != nil {
 		return err
 	}
@@ -68,32 +81,43 @@ func (t *Tab) open(ctx context.Context, proxy string) (err error) {
 	if err != nil {
 		return err
 	}
-	var made target
-	err = t.b.call(ctx, "Target.createTarget", map[string]any{"url": blank, "browserContextId": t.context, "newWindow": true}, &made)
+	err = t.b.conn.call(ctx, "", "Target.createTarget", map[string]any{"url": blank, "browserContextId": t.context, "newWindow": true}, nil, t.setID)
 	if err != nil {
+		return err
+	}
+	if t.watch.session, err = t.watch.watchPage(ctx, t.id); err != nil {
+		return err
+	}
+	if err := t.Sync(ctx); err != nil {
+		return err
+	}
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	t.ready = true
+	return nil
+}
+
+// setID reads the tab's id, before the event that its process did not start.
+func (t *Tab) setID(result json.RawMessage) error {
+	var made target
+	if err := json.Unmarshal(result, &made); err != nil {
 		return err
 	}
 	if made.ID == "" {
 		return errors.New("no target from Chromium")
 	}
-	if t.watch.session, err = t.watch.watchPage(ctx, made.ID); err != nil {
-		return err
-	}
 	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
 	t.id = made.ID
-	t.b.mu.Unlock()
-	return t.Sync(ctx)
+	return nil
 }
 
-// makeContext does not end with ctx: a context made later would have no owner.
+// makeContext waits for a slow Chromium without a limit: the context is disposed when it is there, also if ctx has ended.
 func (t *Tab) makeContext(ctx context.Context, proxy string) error {
 	var made target
-	err := t.b.call(context.WithoutCancel(ctx), "Target.createBrowserContext", map[string]any{
+	err := t.b.conn.callUnlimited(context.WithoutCancel(ctx), "", "Target.createBrowserContext", map[string]any{
 		"disposeOnDetach": true, "proxyServer": proxy, "proxyBypassList": "<-loopback>",
-	}, &made)
-	if errors.Is(err, context.DeadlineExceeded) {
-		t.b.conn.end(err)
-	}
+	}, &made, nil)
 	if err != nil {
 		return err
 	}
@@ -302,9 +326,19 @@ func (t *Tab) Responds(ctx context.Context) bool {
 	return false
 }
 
-// Close closes the tab and all its popups and deletes its cookies and storage, within 4 s, also if ctx ends earlier. If
-// Chromium is too slow, Close closes the connection and returns an error: Chromium then disposes all tabs when it
-// continues. A second Close does nothing.
+// Hangs reports whether the tab's renderer does not answer although Chromium does: three times in a row another tab
+// answers, or the browser itself if there is none, and the tab doesn't. If all are slow, the machine is.
+func (t *Tab) Hangs(ctx context.Context) bool {
+	for range hangTries {
+		if t.Responds(ctx) || !t.b.responds(ctx, t) {
+			return false
+		}
+	}
+	return true
+}
+
+// Close closes the tab and all its popups and deletes its cookies and storage. If ctx ends earlier, Close returns an
+// error, and the tab is closed as soon as Chromium answers. A second Close does nothing.
 func (t *Tab) Close(ctx context.Context) error {
 	closed := make(chan error, 1)
 	go func() { closed <- t.close() }()
@@ -324,20 +358,16 @@ func (t *Tab) dispose() error {
 		return nil
 	}
 	_ = callBounded(t.b.keepOne) // otherwise a Chromium with a window ends and is restarted
-	err := callBounded(func(ctx context.Context) error {
-		return t.b.call(ctx, "Target.disposeBrowserContext", map[string]any{"browserContextId": t.context}, nil)
-	})
+	err := t.b.conn.callUnlimited(context.Background(), "", "Target.disposeBrowserContext", map[string]any{"browserContextId": t.context}, nil, nil)
 	t.b.mu.Lock()
 	delete(t.b.tabs, t.context)
 	if t.b.sole == t {
 		t.b.sole = nil
 	}
 	t.b.mu.Unlock()
-	if err == nil || t.b.conn.endReason() != nil {
+	if t.b.conn.endReason() != nil {
 		return nil
 	}
-	err = fmt.Errorf("a tab could not be closed (%w), so all were", err)
-	t.b.conn.end(err)
 	return err
 }
 

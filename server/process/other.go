@@ -29,5 +29,8 @@ func EndGroup(int, string, time.Duration) {}
 // EndChildren does nothing.
 func EndChildren() int { return 0 }
 
+// LowerPriority does nothing.
+func LowerPriority() {}
+
 // Harden does nothing.
 func Harden() error { return nil }

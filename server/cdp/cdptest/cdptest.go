@@ -38,6 +38,9 @@ type Server struct {
 	calls    []string
 	refuse   map[string]string
 	hanging  bool
+	held     []func()        // the commands of that time
+	unborn   int             // pages to come whose process does not start
+	dead     map[string]bool // pages that never answer
 	dialogs  map[string]bool // pages that show one
 	answers  []bool
 
@@ -63,7 +66,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{
 		t: t, conns: map[*client]bool{}, contexts: map[string]*client{}, proxies: map[string]string{},
-		denied: map[string]bool{}, refuse: map[string]string{}, dialogs: map[string]bool{},
+		denied: map[string]bool{}, refuse: map[string]string{}, dialogs: map[string]bool{}, dead: map[string]bool{},
 		pages: []Page{{"first", "default", "about:blank"}},
 	}
 	mux := http.NewServeMux()
@@ -96,12 +99,31 @@ func (s *Server) Drop() {
 	}
 }
 
-// Hang makes the browser take commands and answer none, or answer again those
-// that follow.
+// Hang makes the browser answer nothing, or answer again: what came meanwhile first.
 func (s *Server) Hang(hanging bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hanging = hanging
+	if !hanging {
+		for _, answer := range s.held {
+			answer()
+		}
+		s.held = nil
+	}
+}
+
+// HangPage makes a page never answer again.
+func (s *Server) HangPage(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead[id] = true
+}
+
+// FailToLaunch makes the processes of the next n pages not start.
+func (s *Server) FailToLaunch(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unborn = n
 }
 
 // Refuse makes a method fail with a message; "" makes it work again.
@@ -274,20 +296,31 @@ type params struct {
 	Accept   bool   `json:"accept"`
 }
 
+type command struct {
+	ID      int64
+	Session string `json:"sessionId"`
+	Method  string
+	Params  params
+}
+
 func (s *Server) answer(c *client, b []byte) {
-	var m struct {
-		ID      int64
-		Session string `json:"sessionId"`
-		Method  string
-		Params  params
-	}
+	var m command
 	if json.Unmarshal(b, &m) != nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, m.Method)
-	if s.hanging || m.Method == "Page.getLayoutMetrics" && s.dialogs[c.sessions[m.Session]] {
+	if s.hanging {
+		s.held = append(s.held, func() { s.reply(c, m) })
+		return
+	}
+	s.reply(c, m)
+}
+
+// reply executes a command and answers it. The caller holds s.mu.
+func (s *Server) reply(c *client, m command) {
+	if page := c.sessions[m.Session]; s.dead[page] || m.Method == "Page.getLayoutMetrics" && s.dialogs[page] {
 		return
 	}
 	reply := map[string]any{"id": m.ID}
@@ -299,6 +332,15 @@ func (s *Server) answer(c *client, b []byte) {
 		reply["result"] = result
 	}
 	c.write(reply)
+	switch {
+	case m.Method == "Browser.close": // and is started again
+		go s.Drop()
+	case m.Method == "Target.createTarget" && s.unborn > 0:
+		s.unborn--
+		id := s.pages[len(s.pages)-1].ID
+		s.dead[id] = true
+		s.emit("Target.targetCrashed", object{"targetId": id, "status": "failed to launch", "errorCode": 1002})
+	}
 }
 
 func (c *client) write(v any) {
