@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/cdp"
+	"github.com/slimctl/slimctl/server/cdp/cdptest"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -102,9 +104,10 @@ func TestSessionIsItsOwners(t *testing.T) {
 		one    Call
 		others []Call
 	}{
-		"key":       {by("key:a", "1", s), []Call{by("key:b", "1", s), by("key:b", "", s), by("", "1", s), by("", "", s), by("key:a", "1", unnamed)}},
-		"anonymous": {by("", "1", s), []Call{by("", "2", s), by("", "", s), by("key:a", "1", s)}},
-		"unnamed":   {by("key:a", "1", unnamed), []Call{by("key:a", "2", unnamed), by("key:b", "1", unnamed)}},
+		"key":        {by("key:a", "1", s), []Call{by("key:b", "1", s), by("key:b", "", s), by("", "1", s), by("", "", s), by("key:a", "1", unnamed)}},
+		"anonymous":  {by("anonymous", "1", s), []Call{by("anonymous", "2", s), by("anonymous", "", s), by("key:a", "1", s)}},
+		"no subject": {by("", "1", s), []Call{by("", "2", s), by("", "", s), by("key:a", "1", s)}},
+		"unnamed":    {by("key:a", "1", unnamed), []Call{by("key:a", "2", unnamed), by("key:b", "1", unnamed)}},
 	} {
 		l := newFairLab(t, func(*policy.Limits) {})
 		if rule := l.call(tt.one); rule != "" {
@@ -146,12 +149,62 @@ func TestSessionIsFoundAgain(t *testing.T) {
 					t.Errorf("a session in use: %q", rule)
 				}
 				time.Sleep(ownIdle)
-				if rule := l.call(other); rule != "" {
+				if rule := l.call(other); (rule == "") != (gen == policy.Node) { // a native one has several sessions at once
 					t.Errorf("locked out by its own key: %q", rule)
 				}
 				synctest.Wait()
 			})
 		})
+	}
+}
+
+// TestAnonymousIsNobody: callers without a credential have one subject in the log, but they are strangers. None takes another's
+// unused session, and one that is over ends.
+func TestAnonymousIsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFairLab(t, func(l *policy.Limits) { l.MaxSessions = 1 })
+		one := by("anonymous", "1", callOf("s", "open", policy.Native))
+		l.call(one)
+		time.Sleep(ownIdle)
+		other := by("anonymous", "2", callOf("s", "open", policy.Native))
+		if rule := l.call(other); rule != "sessions.count" {
+			t.Errorf("an unused session of a stranger: %q", rule)
+		}
+		other.Origin.ended = []string{"1"}
+		l.call(other)
+		synctest.Wait()
+		if l.sessions.all[one.key()] != nil {
+			t.Error("a session outlives its client")
+		}
+	})
+}
+
+// TestDeadSessionHasNoPlace: a session whose tab is gone gives its place to the next client at once.
+func TestDeadSessionHasNoPlace(t *testing.T) {
+	for _, gen := range []policy.Generation{policy.Node, policy.Native} {
+		fake := cdptest.New(t)
+		conn, err := cdp.Dial(t.Context(), fake.Port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		tab, err := conn.NewTab(t.Context(), "127.0.0.1:8118")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newFairLab(t, func(l *policy.Limits) { l.MaxSessions = 1 })
+		one := by("key:a", "1", callOf("s", "open", gen))
+		l.call(one)
+		l.sessions.all[one.key()].tab = tab
+		two := by("key:b", "2", callOf("s", "open", gen))
+		if rule := l.call(two); rule != "sessions.count" {
+			t.Errorf("generation %v: alive: %q", gen, rule)
+		}
+		fake.Stop()
+		<-conn.Done()
+		if rule := l.call(two); rule != "" {
+			t.Errorf("generation %v: dead: %q", gen, rule)
+		}
 	}
 }
 

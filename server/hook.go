@@ -72,6 +72,14 @@ func (o Origin) owner() string {
 	return o.Subject + "\x00" + o.Session
 }
 
+// knownSubject returns the subject, or "" if the caller has shown no credential: strangers share the subject anonymous.
+func (o Origin) knownSubject() string {
+	if o.Subject == audit.Anonymous {
+		return ""
+	}
+	return o.Subject
+}
+
 // Result is the answer to a call; see protocol.NewResult.
 type Result struct {
 	SessionID string // as given; empty if it was malformed

@@ -21,8 +21,8 @@ import (
 // session, after its client has started again. Without a subject, or without an id, each MCP session has its own.
 func (c Call) key() string {
 	owner := c.Origin.owner()
-	if c.Origin.Subject != "" && !c.unnamed {
-		owner = c.Origin.Subject
+	if subject := c.Origin.knownSubject(); subject != "" && !c.unnamed {
+		owner = subject
 	}
 	if owner == "" {
 		return c.SessionID
@@ -154,7 +154,8 @@ func (ses *session) isDead() bool {
 	return ses.users == 0 && ses.open && ses.tab != nil && !ses.tab.Alive()
 }
 
-// ownIdle is the time without a call after which a session makes room for another one of its subject.
+// ownIdle is the time without a call after which the one session of agent-browser 0.8 to 0.19 makes room for another one of
+// its subject.
 const ownIdle = 5 * time.Second
 
 // isSpare reports whether a session may be taken at once: its client has left, or it is an unused one of the same subject.
@@ -162,7 +163,8 @@ func (ses *session) isSpare(c Call) bool {
 	if ses.users > 0 || !ses.hasPlace() {
 		return false
 	}
-	own := c.Origin.Subject != "" && c.Origin.Subject == ses.by.Subject && (c.Generation == policy.Node || c.Origin.Session != ses.by.Session)
+	subject := c.Origin.knownSubject()
+	own := c.Generation == policy.Node && subject != "" && subject == ses.by.Subject
 	return ses.left || own && time.Since(ses.last) >= ownIdle
 }
 
@@ -277,7 +279,7 @@ func (s *sessions) dropEnded(ended []string) {
 		if ses.by.Session == "" || !ses.hasPlace() || !slices.Contains(ended, ses.by.Session) {
 			continue
 		}
-		if ses.left = ses.by.Subject != ""; !ses.left {
+		if ses.left = ses.by.knownSubject() != ""; !ses.left {
 			s.takeSession(ses)
 		}
 	}

@@ -9,6 +9,9 @@ import (
 // the key from clients' requests.
 const MetaCaller = "io.github.slimctl/caller"
 
+// Anonymous is the subject of a caller without a credential.
+const Anonymous = "anonymous"
+
 // Caller identifies the caller of a request.
 type Caller struct {
 	RequestID string // of the request, the same in the logs of nginx, hub and tool
