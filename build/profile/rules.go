@@ -50,15 +50,15 @@ var stars = lazyregexp.New(`[^/{,]\*\*|\*\*[^/},]`)
 
 // loaders matches variables that make a program load or run somebody else's code: ld.so(8), python(1), node(1), bash(1),
 // perlrun(1), openssl-env(7), and the module paths of GTK, Qt and Mesa.
-var loaders = whole(`LD_.*|GCONV_PATH|GETCONF_DIR|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|EXECUTABLE|PLATLIBDIR|PYCACHEPREFIX)|` +
+var loaders = whole(`LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|MALLOC_.*|GETCONF_DIR|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT|USERBASE|EXECUTABLE|PLATLIBDIR|PYCACHEPREFIX)|` +
 	`NODE_(OPTIONS|PATH|REPL_EXTERNAL_MODULE|CHANNEL_FD)|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4|` +
-	`PERL5(LIB|OPT|DB)|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|` +
-	`GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|VK_.*|LIBGL_DRIVERS_PATH|__EGL_.*|` +
-	`CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*`)
+	`IFS|PERL5.*|PERLLIB|RUBY(OPT|LIB)|OPENSSL_(CONF|ENGINES|MODULES)|GTK_(MODULES|PATH|EXE_PREFIX)|GDK_PIXBUF_MODULE.*|` +
+	`GIO_(EXTRA_MODULES|MODULE_DIR)|QT_(PLUGIN_PATH|QPA_PLATFORM_PLUGIN_PATH)|VK_.*|LIBGL_DRIVERS_PATH|LIBVA_DRIVERS_PATH|GBM_BACKENDS_PATH|` +
+	`GST_PLUGIN_.*|__EGL_.*|(CHROME|BROWSER)_.*WRAPPER|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|BROWSER_WRAPPER|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*`)
 
 // internal matches the addresses that no route may lead to: the browser's debugging port, the egress proxy, the desktop
 // without the gate, and the management of supervisord and the hub.
-var internal = lazyregexp.New(`:(9222|8118|5900)$|^unix:/run/supervisor/|^unix:/run/browser-shell/`)
+var internal = lazyregexp.New(`:(9222|8118|59[0-9][0-9])$|^unix:/run/(supervisor|browser-shell)([/.]|$)`)
 
 var baseLines = []string{"A", "B", "C"}
 
@@ -120,8 +120,9 @@ var rules = map[string]rule{
 		check:   checkListener,
 	},
 	"upstream": {
-		want:    `an address that nginx may pass requests to, such as "unix:/run/x.sock" or "127.0.0.1:3000"`,
-		pattern: whole(`[0-9]{1,3}(\.[0-9]{1,3}){3}:` + portRange + `|\[[0-9a-f:.]+\]:` + portRange + `|unix:(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
+		want: `an address in the image that nginx may pass requests to, such as "unix:/run/x.sock" or "127.0.0.1:3000", and never ` +
+			`the browser's debugging port (9222), the egress proxy (8118), the desktop (5900) or a management socket`,
+		pattern: whole(`(127\.0\.0\.1|\[::1\]):` + portRange + `|unix:/run(/[^/*?\x00-\x1f\x7f-\x9f]+)+`),
 		reject:  internal, check: checkListener,
 	},
 	"host":      {want: `a host such as "example.com", "*.example.com" or "*"`, pattern: whole(`\*|(\*\.)?` + hostLabel + `(\.` + hostLabel + `)*`), max: 255},

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,6 +109,12 @@ func (h *Hub) awaitSettled(ctx context.Context, method string) {
 	}
 }
 
+// closesSession reports whether a call gives back a session of browser-shell, which is possible also when the log is full.
+func closesSession(server string, arguments json.RawMessage) bool {
+	var call struct{ Argv []string }
+	return server == "browser_shell" && json.Unmarshal(arguments, &call) == nil && len(call.Argv) == 1 && call.Argv[0] == "close"
+}
+
 // guardCall admits a call if the policy does and its line can be logged.
 func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.CallToolRequest) (_ mcp.Result, name string, err error) {
 	h.mu.Lock()
@@ -120,7 +127,7 @@ func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.Ca
 	}
 	r := h.record.beginLine(ctx, req.Session, s, req.Params.Meta)
 	r.Tool = h.record.redactor.String(fmt.Sprintf("%.64s", req.Params.Name))
-	if err := h.record.log.Ready(); err != nil && !(errors.Is(err, audit.ErrFull) && t != nil && !policy.ChecksArguments(s.config.Name)) { // a tool that checks by itself, as ours
+	if err := h.record.log.Ready(); err != nil && !(errors.Is(err, audit.ErrFull) && s != nil && closesSession(s.config.Name, req.Params.Arguments)) {
 		return unrecorded(err).result(t, req.Params.Arguments), "", nil
 	}
 	if refusal := noExecutor(req.Params.Name); t == nil && refusal != nil {
