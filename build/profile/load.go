@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"gopkg.in/yaml.v3"
 )
 
 // maxChain is the largest number of profiles in a chain of `extends`.
@@ -95,6 +97,11 @@ func (l Loader) readChain(nameOrFile string) (chain, error) {
 		if IsFile(parent) && last.dir == "" {
 			return stop("an embedded profile can extend only an embedded one")
 		}
+		if IsFile(parent) {
+			if problem := c[0].confine(last.file, parent); problem != "" {
+				return stop(quote(parent) + ": " + problem)
+			}
+		}
 		src, data, err := l.open(parent, last.file)
 		if err != nil {
 			return stop(reason(err))
@@ -108,6 +115,43 @@ func (l Loader) readChain(nameOrFile string) (chain, error) {
 		}
 		c = append(c, next)
 	}
+}
+
+// confine returns the problem with a parent's file that child names, or "". The file must be YAML by its name, and lie in
+// the git work tree of s, the loaded profile; without one, in or below the directory of s. Symlinks can't lead out.
+func (s source) confine(child, parent string) (problem string) {
+	if ext := filepath.Ext(parent); ext != ".yaml" && ext != ".yml" {
+		return "not a .yaml or .yml file"
+	}
+	if !filepath.IsAbs(parent) {
+		parent = filepath.Join(filepath.Dir(child), parent)
+	}
+	abs, err := filepath.Abs(parent)
+	if err != nil {
+		return reason(err)
+	}
+	for dir := s.dir; ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			s.dir = dir
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	rel, err := filepath.Rel(s.dir, abs)
+	if err != nil {
+		return reason(err)
+	}
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return reason(err)
+	}
+	defer root.Close()
+	if _, err := root.Stat(rel); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "outside " + s.dir + " or not readable; keep it in the git work tree of " + s.file + ", or below its directory"
+	}
+	return ""
 }
 
 func (c chain) files() []string {
@@ -218,6 +262,13 @@ func readLink(src source, nameOrFile string, data []byte, assignments []string) 
 		out.errs, out.broken = Errors{err}, true
 		return out
 	}
+	if !isProfile(root) {
+		out.errs, out.broken = Errors{{
+			Position: Position{src.file, root.Line, root.Column}, Msg: "not a profile: it has none of the keys of one",
+			Hint: "a profile starts with \"version: 1\" and \"name:\"",
+		}}, true
+		return out
+	}
 	if err := set(root, assignments); err != nil {
 		out.errs, out.broken = Errors{err}, true
 		return out
@@ -233,6 +284,17 @@ func readLink(src source, nameOrFile string, data []byte, assignments []string) 
 		})
 	}
 	return out
+}
+
+// isProfile reports whether a document has a key of a profile. Errors quote nothing of another file.
+func isProfile(root *yaml.Node) bool {
+	known := fieldsOf(reflect.TypeFor[Profile]())
+	for i := 0; root.Kind == yaml.MappingNode && i+1 < len(root.Content); i += 2 {
+		if slices.ContainsFunc(known, func(f field) bool { return f.key == root.Content[i].Value }) {
+			return true
+		}
+	}
+	return false
 }
 
 func realPath(file string) string {

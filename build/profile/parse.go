@@ -84,6 +84,9 @@ func syntaxError(file string, data []byte, err error) *Error {
 		line, _ = strconv.Atoi(m[1])
 		msg = strings.TrimPrefix(msg, m[0])
 	}
+	if strings.HasPrefix(msg, "unknown anchor") {
+		msg = "unknown anchor" // without its name, since the file may not be a profile
+	}
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	line = min(max(line, firstBadLine(data, lines)), len(lines))
 	text := lines[line-1]

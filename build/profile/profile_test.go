@@ -371,6 +371,52 @@ func TestSourceEscapesBySymlink(t *testing.T) {
 	}
 }
 
+// TestExtendsIsConfined extends files that a profile must not read, and files that are no profiles.
+func TestExtendsIsConfined(t *testing.T) {
+	const secret = "root:s3cret:20781\n"
+	const parent = "version: 1\nname: parent\nextends: l0\n"
+	for _, tt := range []struct{ name, git, extends, want string }{
+		{"above the directory", "", "../base.yaml", `mine.yaml:3:1: extends: "../base.yaml": outside `},
+		{"above the work tree", "team", "../../out.yaml", `mine.yaml:3:1: extends: "../../out.yaml": outside `},
+		{"absolute", "team", "/etc/hosts.yaml", `mine.yaml:3:1: extends: "/etc/hosts.yaml": outside `},
+		{"another kind of file", "team", "./shadow", `mine.yaml:3:1: extends: "./shadow": not a .yaml or .yml file`},
+		{"a link that leads out", "team", "link.yaml", `mine.yaml:3:1: extends: "link.yaml": outside `},
+		{"a text", "team", "text.yaml", "text.yaml:1:1: not a profile: "},
+		{"a mapping", "team", "map.yaml", "map.yaml:1:1: not a profile: "},
+		{"no YAML", "team", "anchor.yaml", "anchor.yaml:1:1: not YAML: unknown anchor"},
+		{"below", "", "sub/base.yml", ""},
+		{"in the work tree", "team", "../base.yaml", ""},
+		{"in a linked work tree", "file", "../base.yaml", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, text := range map[string]string{
+				"out.yaml": parent, "team/base.yaml": parent, "team/p/sub/base.yml": parent,
+				"team/p/shadow": secret, "team/p/text.yaml": "s3cret", "team/p/map.yaml": "s3cret: [s3cret]\n",
+				"team/p/anchor.yaml": "*s3cret\n", "team/p/mine.yaml": "version: 1\nname: mine\nextends: " + tt.extends + "\n",
+			} {
+				write(t, filepath.Join(dir, file), text)
+			}
+			if err := os.Symlink("../../out.yaml", filepath.Join(dir, "team/p/link.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			switch tt.git {
+			case "team":
+				write(t, filepath.Join(dir, "team/.git/config"), secret)
+			case "file":
+				write(t, filepath.Join(dir, "team/.git"), "gitdir: /elsewhere\n")
+			}
+			_, err := testLoader.Load(filepath.Join(dir, "team/p/mine.yaml"))
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "s3cret")):
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestCircle(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "a.yaml", "version: 1\nname: a\nextends: sub/b.yaml\n")
