@@ -85,9 +85,7 @@ type Source struct {
 	dir         string
 	blobs       *blobs // of a local source
 	transport   http.RoundTripper
-	// part returns size bytes of a blob from offset off, unverified; nil if the source can't.
-	part      func(ctx context.Context, d v1.Descriptor, off, size int64) ([]byte, error)
-	referrers referrerLister // nil if the source has no list of referrers
+	referrers   referrerLister // nil if the source has no list of referrers
 }
 
 // child is one image of a source, read on first use.

@@ -87,7 +87,7 @@ func splitPath(spec string) (file, tag string, err error) {
 
 // openBlobs opens the image called tag, or the only one, of a layout.
 func openBlobs(ref, tag string, b *blobs) (*Source, error) {
-	s := &Source{ref: ref, blobs: b, part: b.part}
+	s := &Source{ref: ref, blobs: b}
 	marker, err := b.document("oci-layout")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: not an OCI image layout: the file oci-layout is missing", ref)

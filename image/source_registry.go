@@ -52,7 +52,6 @@ func openRegistry(ctx context.Context, ref string, o Options) (*Source, error) {
 	}
 	s := &Source{ref: ref, name: n, transport: Transport(nil, o)}
 	host := n.Context().RegistryStr()
-	s.part = registryPart(ctx, n, o, s.transport)
 	s.referrers = registryReferrers(n, o, s.transport)
 	manifestError := func(err error, h v1.Hash) error {
 		if de := asDigestError(err, h, ref); de != nil {

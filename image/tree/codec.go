@@ -34,7 +34,7 @@ type index struct {
 	elfs    Digest
 	elfSize int64
 
-	unread, claimed bool
+	unread bool
 }
 
 // indexVersion is part of the cache's path. Raise it when the file's format, the reading of layers or the choice of

@@ -3,7 +3,6 @@
 package tree
 
 import (
-	"archive/tar"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -94,9 +93,6 @@ type Layer struct {
 	Foreign string
 	// Unread reports that Options.Skip skipped the layer: Entries is empty, and the tree lacks them.
 	Unread bool
-	// Claimed reports that Entries comes from the layer's table of contents: an unverified claim of its maker. Files
-	// that are read are verified nevertheless.
-	Claimed bool
 }
 
 // Image is an open image that answers questions about its files.
@@ -122,9 +118,6 @@ type Options struct {
 	Skip func(digest v1.Hash) bool
 	// Stash receives likely files of the layers to read; may be nil.
 	Stash *Stash
-	// TOC reads a layer's table of contents, if it has one, instead of the layer: (*image.Source).TOC of the image's
-	// source. Nil ignores tables of contents.
-	TOC func(ctx context.Context, layer v1.Descriptor, each func(h *tar.Header, digest v1.Hash) error) error
 }
 
 // Cache stores the index of each layer by the layer's digest, without expiry. The zero value stores nothing.
@@ -234,7 +227,7 @@ func (c Cache) load(ctx context.Context, im *Image, layers []v1.Descriptor, l *l
 				x := x.at(i, n == 0 && !shared)
 				im.indexes[i] = x
 				layer := &im.Layers[i]
-				layer.Entries, layer.Odd, layer.Unpacked, layer.Unread, layer.Claimed = x.entries, x.odd, unpacked, x.unread, x.claimed
+				layer.Entries, layer.Odd, layer.Unpacked, layer.Unread = x.entries, x.odd, unpacked, x.unread
 				layer.Compression, layer.Foreign = x.compression, x.foreign
 			}
 			return nil
@@ -265,7 +258,7 @@ func (im *Image) known(layer *Layer) *index {
 		return nil
 	}
 	for i := range im.Layers {
-		if l := &im.Layers[i]; l.Digest == layer.Digest && l.DiffID == layer.DiffID && !l.Unread && !l.Claimed {
+		if l := &im.Layers[i]; l.Digest == layer.Digest && l.DiffID == layer.DiffID && !l.Unread {
 			return im.indexes[i]
 		}
 	}
@@ -298,51 +291,11 @@ func (c Cache) layer(ctx context.Context, blob v1.Layer, d v1.Descriptor, layer 
 		}
 		return readIndex(file, digest, diffID, nil) // it is smaller than x, and is what others read later
 	}
-	if o.TOC != nil {
-		file := c.indexFile("claimed-index", layer.Digest)
-		x, err := readIndex(file, digest, diffID, l)
-		if err != nil {
-			if x, err = readClaimed(ctx, d, l, o); err == nil {
-				x, err = keep(file, x)
-			}
-		}
-		if err == nil {
-			x.claimed = true
-			return x, nil
-		}
-		if err := context.Cause(ctx); err != nil {
-			return nil, err
-		} // otherwise read the layer itself
-	}
 	x, err := scan(ctx, blob, layer.DiffID, l, o)
 	if err != nil {
 		return nil, err
 	}
 	return keep(file, x)
-}
-
-// readClaimed returns the index from a layer's table of contents.
-func readClaimed(ctx context.Context, d v1.Descriptor, l *limits, o Options) (*index, error) {
-	mine := newLimits() // the limits don't count what a bad table contains
-	u := newUnpacker(mine)
-	err := o.TOC(ctx, d, func(h *tar.Header, digest v1.Hash) error {
-		e, ok, err := entryOf(h)
-		if err == nil && e.Type == image.TypeFile {
-			e.Digest, err = digestOf(digest)
-		}
-		if err != nil || !ok {
-			return err
-		}
-		return u.add(e)
-	})
-	if err != nil {
-		return nil, err
-	}
-	entries, err := u.finish()
-	if err != nil {
-		return nil, err
-	}
-	return &index{entries: entries, odd: u.odd}, l.take(maxEntries-mine.entries.Load(), maxNames-mine.names.Load())
 }
 
 // FromFiles returns an image with one layer of files, for tests. config may be nil.

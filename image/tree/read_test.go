@@ -2,10 +2,8 @@ package tree_test
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -118,23 +116,6 @@ func TestReadFilesRefuses(t *testing.T) {
 	cancel(reason)
 	if _, err := im.ReadFile(ctx, "/f"); !errors.Is(err, reason) {
 		t.Errorf("error is %v, want %v", err, reason)
-	}
-	var paths []string
-	im, err = tree.Cache{}.Open(t.Context(), newImage(t, plainLayer(archive())), tree.Options{TOC: func(
-		_ context.Context, _ v1.Descriptor, each func(*tar.Header, v1.Hash) error,
-	) error {
-		for i := range tree.MaxReadAll/tree.MaxRead + 1 {
-			h := tar.Header{Name: fmt.Sprintf("/large-%d", i), Typeflag: tar.TypeReg, Size: tree.MaxRead}
-			paths = append(paths, h.Name)
-			must(each(&h, hashOf(bytes.Repeat([]byte{byte(1 + i)}, 32))))
-		}
-		return nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := im.ReadFiles(t.Context(), paths...); err == nil || !strings.Contains(err.Error(), "read at once") {
-		t.Errorf("error is %v", err)
 	}
 }
 
