@@ -502,8 +502,11 @@ var rows003 = []row{
 			}
 		}
 	}},
-	{"003 evidence.json.files[], EXEC of a command", "003: `evidence.json.files[]`", func(t *testing.T) {
-		t.Skip("A5 of issue 21, in inspect/sandbox: TODO its test's name")
+	{"003 evidence.json.files[]", "", func(t *testing.T) { // EXEC of a command: inspect/sandbox, TestEvents
+		var text strings.Builder
+		if err := (sandbox.Evidence{Files: []sandbox.File{{Path: "a.png"}}}).Write(&text); err != nil || !strings.Contains(text.String(), "\n  \"files\": [\n    {\n      \"path\": \"a.png\"") {
+			t.Errorf("%v: %s", err, text.String())
+		}
 	}},
 	{"003 network: none, readonly_rootfs, user, cap_drop, memory, cpus: as flags", "", func(t *testing.T) {
 		help, _, _ := run(t, "", "slimctl", "run", "--help")

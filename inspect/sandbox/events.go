@@ -144,13 +144,17 @@ func cutCommand(argv []string) []string {
 	return argv
 }
 
-// recordSpawn records the start with the image's limits.
+// recordSpawn records the start with the image's limits, and the user's command if there is one.
 func (s *Sandbox) recordSpawn() error {
 	set := s.plan.Settings
-	return s.Record(Event{
+	err := s.Record(Event{
 		Event: EventSpawn, Detail: s.image.Reference, ImageDigest: s.evident.Image.Digest.String(),
 		Limits: &Limits{Memory: set.Memory, CPUs: set.CPUs, PIDs: set.PIDs, TimeoutSec: set.Timeout.Seconds()},
 	})
+	if err == nil && len(set.Command) > 0 {
+		err = s.Record(Event{Event: EventExec, Command: set.Command})
+	}
+	return err
 }
 
 // Reasons for a container's end.

@@ -36,7 +36,7 @@ func testEvents(t *testing.T, e engineUnderTest) {
 		command []string
 		set     func(*Settings)
 		stop    bool
-		events  []string // between SPAWN and CLEANUP
+		events  []string // between the EXEC of the command and CLEANUP
 		reason  string
 		code    policy.Code
 	}{
@@ -88,7 +88,7 @@ func testEvents(t *testing.T, e engineUnderTest) {
 			for _, e := range ev.Events {
 				names = append(names, e.Event)
 			}
-			if want := slices.Concat([]string{EventSpawn}, tt.events, []string{EventCleanup}); !slices.Equal(names, want) {
+			if want := slices.Concat([]string{EventSpawn, EventExec}, tt.events, []string{EventCleanup}); !slices.Equal(names, want) {
 				t.Errorf("events %q, want %q", names, want)
 			}
 			first, last := ev.Events[0], ev.Events[len(ev.Events)-1]
@@ -98,13 +98,16 @@ func testEvents(t *testing.T, e engineUnderTest) {
 			if last.ExitCode == nil || *last.ExitCode != st.ExitCode || last.Reason != tt.reason || last.Code != tt.code {
 				t.Errorf("%+v", last)
 			}
+			if !slices.Equal(ev.Events[1].Command, tt.command) {
+				t.Errorf("%+v", ev.Events[1])
+			}
 			if tt.code != 0 {
-				if limit := ev.Events[1]; limit.Code != tt.code || limit.Name != tt.code.Name() || limit.Rule != "limit."+tt.reason {
+				if limit := ev.Events[2]; limit.Code != tt.code || limit.Name != tt.code.Name() || limit.Rule != "limit."+tt.reason {
 					t.Errorf("%+v", limit)
 				}
 			}
 			if tt.stop {
-				if call := ev.Events[1]; call.Name != "POLICY_BLOCKED" || call.RequestID != "r1" || len(call.Command) != 2 || len(call.Command[1]) > 100 {
+				if call := ev.Events[2]; call.Name != "POLICY_BLOCKED" || call.RequestID != "r1" || len(call.Command) != 2 || len(call.Command[1]) > 100 {
 					t.Errorf("%+v", call)
 				}
 			}

@@ -53,6 +53,7 @@ type Evidence struct {
 	NotApplied []string `json:"not_applied"`
 	Notes      []string `json:"notes,omitempty"`
 	Error      string   `json:"error,omitempty"` // why it could not be started or cleaned up
+	Files      []File   `json:"files"`           // those of Output
 	Output     Output   `json:"output"`
 	// Audit lists the audit logs collected into AuditDir.
 	Audit    []AuditLog `json:"audit,omitempty"`
@@ -66,7 +67,7 @@ const logTail = 16 << 10
 func (s *Sandbox) describe() error {
 	e := &s.evident
 	e.Run, e.Started, e.Settings = s.ID, time.Now().UTC(), s.plan.Settings
-	e.Events, e.Output.Files, e.NotApplied = []Event{}, []File{}, append([]string{}, e.NotApplied...)
+	e.Events, e.Files, e.Output.Files, e.NotApplied = []Event{}, []File{}, []File{}, append([]string{}, e.NotApplied...)
 	e.Host.OS, e.Host.Arch = runtime.GOOS, runtime.GOARCH
 	if e.Settings.Env != nil {
 		e.Settings.Env = maps.Clone(e.Settings.Env)

@@ -67,7 +67,7 @@ func (s *Sandbox) collect(ctx context.Context) error {
 		if k == keepOutput {
 			out, err := s.collectKeep(ctx, k, filepath.Join(s.artifacts(), "output"), 0o644)
 			s.mu.Lock()
-			s.evident.Output = out
+			s.evident.Output, s.evident.Files = out, out.Files
 			s.mu.Unlock()
 			errs = append(errs, err)
 			continue

@@ -109,7 +109,7 @@ func testOutput(t *testing.T, e engineUnderTest) {
 		ev.Ended.Before(ev.Started) || ev.Error != "" || ev.ExitCode != 0 || ev.Settings.Memory != s.Memory {
 		t.Errorf("%s", text)
 	}
-	if len(ev.Events) != 2 || ev.Events[0].Event != EventSpawn || ev.Events[1].Event != EventCleanup {
+	if len(ev.Events) != 3 || ev.Events[0].Event != EventSpawn || ev.Events[2].Event != EventCleanup {
 		t.Errorf("events: %+v", ev.Events)
 	}
 	if strings.Contains(string(text), "very-secret") || ev.Settings.Env["KEY"] != "(set)" {
@@ -118,6 +118,9 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	good := slices.IndexFunc(ev.Output.Files, func(f File) bool { return f.Path == "a/b/good" })
 	if want := (File{"a/b/good", "770e607624d689265ca6c44884d0807d9b054d23c473c106c72be9de08b7376c", 4, "text/plain; charset=utf-8"}); good < 0 || ev.Output.Files[good] != want {
 		t.Errorf("files: %+v", ev.Output.Files)
+	}
+	if !slices.Equal(ev.Files, ev.Output.Files) {
+		t.Errorf("files at the top: %+v", ev.Files)
 	}
 	if len(ev.Output.Skipped) != ev.Output.Left || !slices.ContainsFunc(ev.Output.Skipped, func(s string) bool { return strings.Contains(s, `"huge"`) }) {
 		t.Errorf("output: %+v", ev.Output)
