@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/sandbox/bridge"
 	"github.com/slimctl/slimctl/internal/version"
-	"github.com/slimctl/slimctl/slim"
 )
 
 // keyVariable is the environment variable from which the image reads its API key.
@@ -30,6 +28,9 @@ const keyVariable = "SANDBOX_API_KEY"
 // stopGrace is the time for a container to stop. Clients kill a server two to four seconds after its end of input; the
 // evidence must be written by then. A container's other output is already on disk.
 const stopGrace = time.Second
+
+// openPatience is the time for which a slow registry may delay the first answer.
+const openPatience = 5 * time.Second
 
 type mcpFlags struct {
 	runFlags
@@ -58,7 +59,7 @@ there when the container ends. A container without calls ends after
   slimctl mcp oci:out --memory 2g --artifacts ~/browser`,
 		Args: oneArg("the image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.serveMCP(cmd.Context(), cmd.InOrStdin(), args[0], f)
+			return a.serveMCP(cmd, args[0], f)
 		},
 	}
 	flags := cmd.Flags()
@@ -72,7 +73,8 @@ there when the container ends. A container without calls ends after
 
 // serveMCP serves MCP until the end of input. Standard output belongs to the client; messages for people go to standard
 // error.
-func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *mcpFlags) error {
+func (a *app) serveMCP(cmd *cobra.Command, reference string, f *mcpFlags) error {
+	ctx := cmd.Context()
 	if err := f.parse(); err != nil {
 		return usageError(err)
 	}
@@ -106,16 +108,12 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		if err != nil {
 			return sandbox.Image{}, err
 		}
-		src, err := slim.Open(ctx, access, reference)
-		if err != nil {
-			return sandbox.Image{}, err
-		}
-		img, err := sandbox.From(src)
+		img, err := openBootable(ctx, access, reference)
 		if err != nil {
 			return img, err
 		}
 		if ours, err := img.Ours(); err != nil || !ours {
-			return img, cmp.Or(err, fmt.Errorf("%s is not an image that slimctl built, so it has no tool; make one with `slimctl build`", reference))
+			return img, cmp.Or(err, usageError(fmt.Errorf("%s is not an image that slimctl built, so it has no tool; make one with `slimctl build`", reference)))
 		}
 		return img, nil
 	}
@@ -132,6 +130,20 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 			opened = &img
 		}
 		return img, err
+	}
+	found := make(chan error, 1)
+	go func() {
+		_, err := open()
+		found <- err
+	}()
+	select {
+	case err := <-found: // a registry that isn't reached now may be at the first call
+		if code, _ := classifyError(cmd, err); err != nil && code != exitRegistry {
+			return err
+		}
+	case <-time.After(openPatience):
+	case <-ctx.Done():
+		return nil
 	}
 	return bridge.New(bridge.Config{
 		Describe: func(ctx context.Context) (*mcp.Tool, error) {
@@ -163,7 +175,7 @@ func (a *app) serveMCP(ctx context.Context, in io.Reader, reference string, f *m
 		Say: func(format string, args ...any) {
 			fmt.Fprintln(a.stderr, "slimctl: "+printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 		},
-	}).Serve(ctx, in, a.stdout)
+	}).Serve(ctx, cmd.InOrStdin(), a.stdout)
 }
 
 // mcpContainer implements bridge.Container.

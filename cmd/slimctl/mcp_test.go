@@ -20,6 +20,7 @@ import (
 	"github.com/slimctl/slimctl/inspect/sandbox/sandboxtest"
 	"github.com/slimctl/slimctl/internal/dockerd"
 	"github.com/slimctl/slimctl/internal/need"
+	"github.com/slimctl/slimctl/internal/registry"
 	"github.com/slimctl/slimctl/internal/tether"
 	"github.com/slimctl/slimctl/server/audit"
 )
@@ -42,14 +43,20 @@ func (p *mcpProcess) Close() {
 // startMCP starts `slimctl mcp` as a client's configuration does.
 func startMCP(t *testing.T, dir, image string) *mcpProcess {
 	t.Helper()
-	return startMCPWith(t, dir, image, "unix:///nowhere", "auto")
+	return startMCPOf(t, dir, "oci:"+image)
+}
+
+// startMCPOf is the same with an image anywhere.
+func startMCPOf(t *testing.T, dir, reference string) *mcpProcess {
+	t.Helper()
+	return startMCPWith(t, dir, reference, "unix:///nowhere", "auto")
 }
 
 // startMCPWith is the same with a Docker daemon and a runtime.
-func startMCPWith(t *testing.T, dir, image, docker, runtime string) *mcpProcess {
+func startMCPWith(t *testing.T, dir, reference, docker, runtime string) *mcpProcess {
 	t.Helper()
 	p := &mcpProcess{stderr: &safeBuffer{}}
-	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", "artifacts", "--runtime", runtime)
+	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", reference, "--artifacts", "artifacts", "--runtime", runtime)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+docker)
 	cmd.Stderr = p.stderr
@@ -90,7 +97,6 @@ func (p *mcpProcess) failing(t *testing.T) (text string, meta mcp.Meta) {
 // TestMCPNoStart guards that an image which doesn't boot is told in the answer and on stderr, and that nothing of it is left.
 func TestMCPNoStart(t *testing.T) {
 	t.Parallel()
-	foreign := guestLayout(t)
 	config := sandboxtest.Tethered
 	config.Env = []string{"GUEST=cat /nothing"}
 	guest := guestLayoutOf(t, config)
@@ -98,12 +104,9 @@ func TestMCPNoStart(t *testing.T) {
 	broken := guestLayoutOf(t, config)
 	for name, c := range map[string]struct {
 		image, text string
-		runs        int
 	}{
-		"ends at once": {guest, "exit status 1 while it started: guest: open /nothing: no such file", 1},
-		"can't start":  {broken, "not a directory", 1},
-		"another's":    {foreign, "is not an image that slimctl built", 0},
-		"no image":     {"/nowhere", "/nowhere", 0},
+		"ends at once": {guest, "exit status 1 while it started: guest: open /nothing: no such file"},
+		"can't start":  {broken, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +134,7 @@ func TestMCPNoStart(t *testing.T) {
 				t.Errorf("left: %q", left)
 			}
 			files, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "events.jsonl"))
-			if len(files) != c.runs {
+			if len(files) != 1 {
 				t.Fatalf("%d runs are on record", len(files))
 			}
 			for _, file := range files {
@@ -146,20 +149,23 @@ func TestMCPNoStart(t *testing.T) {
 	}
 }
 
-// TestMCPOpensAgain guards that an image which can't be read at first is read by a later call.
+// TestMCPOpensAgain guards that an image whose registry isn't reached at first is read by a later call.
 func TestMCPOpensAgain(t *testing.T) {
 	t.Parallel()
 	config := sandboxtest.Tethered
 	config.Env = []string{"GUEST=cat /nothing"}
-	image := guestLayoutOf(t, config)
-	if err := os.Rename(image, image+"-away"); err != nil {
+	layout := guestLayoutOf(t, config)
+	host := fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))
+	p := startMCPOf(t, t.TempDir(), host+"/guest:1")
+	if text, _ := p.failing(t); !strings.Contains(text, "connection refused") {
+		t.Errorf("a registry that isn't there: %s", text)
+	}
+	s, err := registry.Serve(t.Context(), host, registry.Options{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	p := startMCP(t, t.TempDir(), image)
-	if text, _ := p.failing(t); !strings.Contains(text, image) {
-		t.Errorf("an image that isn't there: %s", text)
-	}
-	if err := os.Rename(image+"-away", image); err != nil {
+	t.Cleanup(s.Stop)
+	if err := s.LoadLayout("guest", "1", layout); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := p.failing(t); !strings.Contains(text, "guest: open /nothing") {
@@ -292,7 +298,7 @@ func TestMCPInDocker(t *testing.T) {
 	start := func() (p *mcpProcess, name string) {
 		t.Helper()
 		before := containers()
-		p = startMCPWith(t, dir, image, host, sandbox.Docker)
+		p = startMCPWith(t, dir, "oci:"+image, host, sandbox.Docker)
 		go func() { _, _ = p.CallTool(t.Context(), closeCall) }() // it comes to nothing
 		need.Eventually(t, func() bool {
 			name = ""

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,21 +139,11 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 	if err := f.parse(); err != nil {
 		return usageError(err)
 	}
-	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
-		return usageError(fmt.Errorf("standin:%s has no program to run; use standin-live:%s", line, line))
-	}
 	access, err := a.access(f.registry, f.progress)
 	if err != nil {
 		return err
 	}
-	src, err := slim.Open(ctx, access, reference)
-	if err != nil {
-		return err
-	}
-	img, err := sandbox.From(src)
-	if err == nil {
-		err = slim.CheckBoots(reference, src)
-	}
+	img, err := openBootable(ctx, access, reference)
 	if err != nil {
 		return err
 	}
@@ -204,6 +195,19 @@ func (a *app) runImage(ctx context.Context, reference string, f *runFlags) (err 
 		return statusError{code: st.ExitCode}
 	}
 	return nil
+}
+
+// openBootable opens an image to run on this machine.
+func openBootable(ctx context.Context, access slim.Access, reference string) (sandbox.Image, error) {
+	if line, ok := strings.CutPrefix(reference, "standin:"); ok {
+		return sandbox.Image{}, usageError(fmt.Errorf("standin:%s has no program to run; use standin-live:%s", line, line))
+	}
+	src, err := slim.Open(ctx, access, reference)
+	if err != nil {
+		return sandbox.Image{}, err
+	}
+	img, err := sandbox.From(src)
+	return img, cmp.Or(err, slim.CheckBoots(reference, src))
 }
 
 // stopWithReader returns a context that ends at SIGPIPE, when nobody reads standard output or error any more. By

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/moby/moby/client"
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -41,10 +42,15 @@ func guestLayoutOf(t *testing.T, config v1.Config) string {
 		need.Missing(t, "runc needs root")
 	}
 	need.Program(t, "runc")
+	return writeLayout(t, sandboxtest.Image(t, config, sandboxtest.GuestLayer(t)))
+}
+
+func writeLayout(t *testing.T, img v1.Image) string {
+	t.Helper()
 	dir := t.TempDir()
 	p, err := layout.Write(dir, empty.Index)
 	if err == nil {
-		err = p.AppendImage(sandboxtest.Image(t, config, sandboxtest.GuestLayer(t)))
+		err = p.AppendImage(img)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +61,17 @@ func guestLayoutOf(t *testing.T, config v1.Config) string {
 // TestRunScripts runs testdata/run, whose scripts have an image at $IMAGE.
 func TestRunScripts(t *testing.T) {
 	img, closed := guestLayout(t), guestLayoutOf(t, sandboxtest.Tethered)
+	foreign := sandboxtest.Image(t, sandboxtest.Guest)
+	file, err := foreign.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = file.DeepCopy()
+	file.Architecture = "s390x"
+	if foreign, err = mutate.ConfigFile(foreign, file); err != nil {
+		t.Fatal(err)
+	}
+	other := writeLayout(t, foreign)
 	config := sandboxtest.Guest
 	config.Cmd = []string{"sleep"}
 	config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD", "/guest", "both"}}
@@ -66,6 +83,7 @@ func TestRunScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("IMAGE", img)
+			e.Setenv("OTHER", other)
 			e.Setenv("HEALTHY", healthy)
 			e.Setenv("CLOSED", closed) // starts as an image that slimctl built; GUEST says what it does
 			e.Setenv("PORT", strconv.Itoa(need.FreePort(t)))
