@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/slimctl/slimctl/internal/need"
 )
 
 // TestCrowd: many clients at once that open pages, and after a refusal wait a second, take nothing from one that has a session,
@@ -61,6 +63,7 @@ func (b *box) crowd(t *testing.T, n int, lasts time.Duration, address string) in
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
+	began := time.Now()
 	var pages, refused, failed, held atomic.Int64
 	var all sync.WaitGroup
 	call := func(a *agent, session string, argv ...string) (ok bool, words string) {
@@ -76,7 +79,7 @@ func (b *box) crowd(t *testing.T, n int, lasts time.Duration, address string) in
 	for i, a := range clients {
 		all.Go(func() {
 			session := fmt.Sprint("c", i)
-			for ctx.Err() == nil {
+			for ctx.Err() == nil || pages.Load() == 0 && time.Since(began) < need.Patience {
 				ok, words := call(a, session, "open", address)
 				switch {
 				case ok:
