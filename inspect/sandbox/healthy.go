@@ -103,7 +103,7 @@ func endOf(text []byte) string {
 const (
 	maxProgramLog  = 1 << 20
 	maxProgramLogs = 32
-	logTime        = 10 * time.Second // for all of them
+	logTime        = 30 * time.Second // for all of them
 )
 
 // logsCommand is the command that prints the programs' logs in an image that slimctl built, which has no other program
