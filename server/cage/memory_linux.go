@@ -23,7 +23,7 @@ type holder struct {
 	score   int   // its oom_score_adj
 }
 
-// identity tells a process from a later one with the same number.
+// identity distinguishes a process from a later one with the same number.
 type identity struct {
 	pid     int
 	started uint64 // in ticks since the machine's start

@@ -64,7 +64,7 @@ func (b *Browser) Done() <-chan struct{} { return b.conn.alive.Done() }
 // Close ends the connection and all tabs. A Chromium with a window ends if its last tab was ours, so close tabs first.
 func (b *Browser) Close() { b.conn.end(nil) }
 
-// End tells Chromium to end, and waits until it has or ctx ends.
+// End asks Chromium to end, and waits until it has or ctx ends.
 func (b *Browser) End(ctx context.Context) {
 	_ = b.call(ctx, "Browser.close", nil, nil) // it may end before it answers
 	select {
