@@ -35,12 +35,14 @@ embed: ## browser-shell for both architectures, where -tags embedserver looks fo
 	    -o $(BIN)/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
 	done
 
-release: embed ## dist/: slimctl with browser-shell for both architectures inside, browser-shell by itself, manual pages
+release: embed ## dist/: slimctl with browser-shell for both architectures inside, browser-shell by itself, mcp-hub, manual pages
 	mkdir -p dist
 	cp $(BIN)/browser-shell-linux-* dist/
 	for target in linux/amd64 linux/arm64 darwin/arm64; do \
 	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -tags embedserver -trimpath -buildvcs=true -ldflags '-s -w' \
-	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl || exit 1; \
+	    -o dist/slimctl-$${target%/*}-$${target#*/} ./cmd/slimctl && \
+	  CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -trimpath -buildvcs=true -ldflags '-s -w' \
+	    -o dist/mcp-hub-$${target%/*}-$${target#*/} ./cmd/mcp-hub || exit 1; \
 	done
 	epoch=$$(git log -1 --format=%ct) && man=$$(mktemp -d) && SOURCE_DATE_EPOCH=$$epoch go run ./cmd/slimctl man $$man && \
 	  tar -C $$man --sort=name --mtime=@$$epoch --owner=0 --group=0 --numeric-owner --mode=u=rw,go=r -cf dist/slimctl-man.tar $$(ls $$man) && \

@@ -11,8 +11,8 @@ import (
 	"github.com/slimctl/slimctl/internal/registry"
 )
 
-// bootPages are the task pages whose commands run containers; package e2e tests them.
-var bootPages = []string{"troubleshooting.md", "watch.md"}
+// bootPages are the task pages whose commands run containers; package e2e tests them. cmd/mcp-hub tests hub.md.
+var bootPages = []string{"hub.md", "troubleshooting.md", "watch.md"}
 
 // TestDocs runs the commands of the task pages and compares what they print. The pages' registry is a private one with the
 // stand-in of line B for the base.

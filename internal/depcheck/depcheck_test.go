@@ -56,6 +56,9 @@ var rooms = map[string][]string{
 	"server/protocol":     {"internal/lazyregexp"},
 	"server/strictjson":   {},
 
+	"hub":       {"hub/guard", "internal/capture", "internal/lazyregexp", "server/audit", "server/strictjson"},
+	"hub/guard": {},
+
 	"inspect":             {"image", "image/tree", "inspect/mcp", "inspect/nginx", "inspect/packages", "inspect/privilege", "inspect/size", "inspect/start", "inspect/supervisord"},
 	"inspect/mcp":         {"image", "image/tree", "server/strictjson"},
 	"inspect/nginx":       {"image/tree", "inspect/nginx/*"},
@@ -108,6 +111,7 @@ var rooms = map[string][]string{
 	"bench/inspect":     {"bench/harness", "image", "image/output"},
 	"bench/strip":       {"bench/harness", "build/lock", "build/strip", "image", "image/tree", "inspect/sandbox", "inspect/sandbox/rootfs", "slim"}, // its compressor is the floor; what boots
 	"bench":             {"bench/harness", "internal/*", "image", "image/*", "build", "build/*", "inspect", "inspect/*"},
+	"cmd/mcp-hub":       {"hub", "internal/version", "server/audit", "server/strictjson"}, // on the host; the image's program may not import hub
 	"cmd/browser-shell": {"internal/lazyregexp", "internal/rawname", "internal/tether", "internal/version", "server", "server/*"},
 	"cmd/slimctl": {"slim",
 		"build/buildkit", "build/dockerfile", "build/ledger", "build/llb", "build/overlays", "inspect/sandbox", "inspect/sandbox/bridge", "inspect/sandbox/compose",

@@ -41,7 +41,7 @@ func TestParseConfig(t *testing.T) {
 
 // TestDocsConfig: the configurations that docs/hub.md shows are ones.
 func TestDocsConfig(t *testing.T) {
-	doc, err := os.ReadFile(filepath.FromSlash("../../docs/hub.md"))
+	doc, err := os.ReadFile(filepath.FromSlash("hub.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

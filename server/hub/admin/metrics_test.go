@@ -166,7 +166,7 @@ func BenchmarkOperation(b *testing.B) {
 
 // TestDocs: the guide names every metric.
 func TestDocs(t *testing.T) {
-	doc, err := os.ReadFile(filepath.FromSlash("../../../docs/hub.md"))
+	doc, err := os.ReadFile(filepath.FromSlash("../hub.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // TestDocs: the guide names every key and rule, and its example is a policy that does what the guide says.
 func TestDocs(t *testing.T) {
-	b, err := os.ReadFile(filepath.FromSlash("../../../docs/hub.md"))
+	b, err := os.ReadFile(filepath.FromSlash("../hub.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
