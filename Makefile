@@ -22,16 +22,15 @@ conformance: ## the MCP conformance suite and Inspector against browser-shell; s
 bench: ## embedded engine against buildkitd; see bench/README.md
 	bash bench/run
 
-# A slimctl that carries browser-shell has the bytes that any other of the same version and Go compiles (build/overlays, serverFlags).
+# A slimctl that carries browser-shell has the bytes that any other of the same source compiles (build/overlays: serverFlags, goEnv).
 BIN = build/overlays/bin
-STAMP = $(shell git diff --quiet HEAD 2>/dev/null && git describe --exact-match --tags --match 'v[0-9]*' 2>/dev/null)
+GO = $(shell sed -n 's/^go //p' go.mod)
 ARCHES = amd64 arm64
 embed: ## browser-shell for both architectures, where -tags embedserver looks for it
 	mkdir -p $(BIN)
 	for arch in $(ARCHES); do \
-	  env -u GOEXPERIMENT -u GODEBUG CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOWORK=off GOFIPS140=off \
-	    go build -tags nethttpomithttp2 -trimpath -buildvcs=false -gcflags=all=-dwarf=false \
-	    -ldflags '-s -w -buildid=$(if $(STAMP), -X main.stamp=$(STAMP))' \
+	  env -u GOEXPERIMENT -u GODEBUG CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOAMD64=v1 GOARM64=v8.0 GOFLAGS=-trimpath GOWORK=off GOFIPS140=off GOTOOLCHAIN=go$(GO) \
+	    go build -tags nethttpomithttp2 -trimpath -buildvcs=false -gcflags=all=-dwarf=false -ldflags '-s -w -buildid=' \
 	    -o $(BIN)/browser-shell-linux-$$arch ./cmd/browser-shell || exit 1; \
 	done
 

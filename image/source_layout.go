@@ -22,8 +22,6 @@ import (
 const (
 	AnnotationBaseName   = "org.opencontainers.image.base.name"
 	AnnotationBaseDigest = "org.opencontainers.image.base.digest"
-	// AnnotationVersion is the version of the slimctl that made an image.
-	AnnotationVersion = "slimctl.version"
 )
 
 // AnnotationReferrers, on an entry of index.json, is the digest of an index of the artifacts that refer to the image.

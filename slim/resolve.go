@@ -23,7 +23,6 @@ import (
 	"github.com/slimctl/slimctl/build/resolve"
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
-	"github.com/slimctl/slimctl/internal/version"
 )
 
 // ResolveOptions selects a profile and its base.
@@ -163,8 +162,7 @@ func lockBefore(o ResolveOptions) *lock.File {
 	return before
 }
 
-// Annotations returns own with the image specification's annotations for the base (annotations.md) and slimctl's
-// version.
+// Annotations returns own with the image specification's annotations for the base (annotations.md).
 func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 	base := map[string]string{image.AnnotationBaseDigest: r.Source.Digest().String()}
 	if r.Source.Name() != nil {
@@ -172,9 +170,6 @@ func (r *Resolved) Annotations(own build.Annotations) build.Annotations {
 		if n, err := image.ParseReference(r.Recipes[0].Base.Reference, false); err == nil {
 			base[image.AnnotationBaseName] = n.Name()
 		}
-	}
-	if v := version.Read("").Version; v != version.Devel {
-		base[image.AnnotationVersion] = v
 	}
 	over := func(own map[string]string) map[string]string {
 		out := maps.Clone(base)

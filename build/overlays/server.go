@@ -20,12 +20,8 @@ import (
 	"strings"
 	"time"
 
-	versions "golang.org/x/mod/module"
-	"golang.org/x/mod/semver"
-
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/internal/lazyregexp"
-	"github.com/slimctl/slimctl/internal/version"
 )
 
 // serverPath is the path of our binary in the image.
@@ -38,7 +34,7 @@ const (
 
 // Server returns the static browser-shell binary for an architecture ("amd64" or "arm64"), at its path in the image. A
 // release build (build tag embedserver) has it embedded; any other compiles it from the checkout that slimctl was built
-// from. The same source and Go version give the same bytes.
+// from. The same source gives the same bytes.
 func Server(ctx context.Context, arch string, o Options) ([]image.File, error) {
 	return makeServer(ctx, arch, serverPackage, o)
 }
@@ -113,18 +109,10 @@ func sourceRoot() (string, error) {
 	return moduleRoot(cmp.Or(checkout, filepath.Dir(caller)))
 }
 
-// stampFlag returns the linker flag for browser-shell's version. A tagged slimctl (go install …@v1.2.3) passes its
-// version on. Any other stamps none, so the same source gives the same bytes at every commit.
-func stampFlag(slimctl string) string {
-	if !semver.IsValid(slimctl) || versions.IsPseudoVersion(slimctl) || semver.Build(slimctl) != "" {
-		return ""
-	}
-	return " -X main.stamp=" + slimctl
-}
-
-// serverFlags are the flags of go build. HTTP/2 is left out because nothing in the image speaks it. Debug information
-// isn't linked anyway, and omitting it saves a tenth of the time.
-var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -buildid=" + stampFlag(version.Read("").Version)}
+// serverFlags are the flags of go build, those of the Makefile too. No version, commit or path is in the binary, so the
+// same source gives the same bytes. HTTP/2 is left out because nothing in the image speaks it. Debug information isn't
+// linked anyway, and omitting it saves a tenth of the time.
+var serverFlags = []string{"-tags", "nethttpomithttp2", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -buildid="}
 
 // keptServers is the number of compiled binaries per architecture that stay in the cache.
 const keptServers = 4
@@ -137,7 +125,14 @@ func compileIn(ctx context.Context, root, arch, pkg string, o Options) ([]byte, 
 	}
 	removeStale(room)
 	env, homeless := goEnv(os.Environ(), arch, filepath.Dir(room))
-	key, err := sourceKey(ctx, root, arch, pkg, env)
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return nil, err
+	}
+	if m := goLine.FindSubmatch(mod); m != nil {
+		env = append(env, "GOTOOLCHAIN=go"+string(m[1])) // a newer Go makes other bytes
+	}
+	key, err := sourceKey(root, arch, pkg)
 	if err != nil {
 		return nil, compileError(arch, err)
 	}
@@ -176,19 +171,15 @@ func compileError(arch string, err error) error {
 	return fmt.Errorf("browser-shell for %s: %w", arch, err)
 }
 
-// sourceKey returns a digest of all inputs of the compilation: this module's files, the versions of the other modules,
-// the flags, and Go's version. It parses imports itself, because `go list` takes as long as the rest of a small build.
-func sourceKey(ctx context.Context, root, arch, pkg string, env []string) (string, error) {
-	var version bytes.Buffer
-	if err := run(ctx, root, env, &version, "go", "env", "GOVERSION"); err != nil {
-		return "", err
-	}
+// sourceKey returns a digest of all inputs of the compilation: this module's files, the versions of the other modules
+// and of Go, and the flags. It parses imports itself, because `go list` takes as long as the rest of a small build.
+func sourceKey(root, arch, pkg string) (string, error) {
 	files, err := sourceFiles(root, arch, pkg)
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %q\n", version.Bytes(), pkg, serverFlags)
+	fmt.Fprintf(h, "%s %q\n", pkg, serverFlags)
 	for _, file := range append(files, "go.mod", "go.sum") {
 		data, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil && !(errors.Is(err, fs.ErrNotExist) && file == "go.sum") {
@@ -300,7 +291,10 @@ func goEnv(env []string, arch, dir string) (out []string, homeless bool) {
 	return append(out, fixed...), homeless // the last value of a name wins (os/exec)
 }
 
-var moduleLine = lazyregexp.New(`(?m)^module[ \t]+(\S+)`)
+var (
+	moduleLine = lazyregexp.New(`(?m)^module[ \t]+(\S+)`)
+	goLine     = lazyregexp.New(`(?m)^go[ \t]+(\S+)`)
+)
 
 // moduleRoot returns the first directory, from dir upwards, whose go.mod is slimctl's. It fails if dir doesn't exist,
 // as with a path from another machine or with -trimpath.

@@ -27,9 +27,6 @@ import (
 	"github.com/slimctl/slimctl/server/protocol"
 )
 
-// stamp is the version that the linker sets where the build sees no tag: -X main.stamp=v1.2.3.
-var stamp string
-
 // stdio holds the standard streams of a command.
 type stdio struct {
 	in       io.Reader
@@ -129,7 +126,7 @@ func runVersion(_ context.Context, args []string, std stdio) error {
 	if err := parseFlags(flags, args, std.err); err != nil {
 		return err
 	}
-	info := version.Read(stamp)
+	info := version.Read()
 	switch *format {
 	case "text":
 		_, err := fmt.Fprintln(std.out, "browser-shell", info)
@@ -141,7 +138,7 @@ func runVersion(_ context.Context, args []string, std stdio) error {
 	return errUsage
 }
 
-func ownVersion() string { return version.Read(stamp).Version }
+func ownVersion() string { return version.Read().Version }
 
 // parseFlags parses the flags of a command that takes no arguments.
 func parseFlags(flags *flag.FlagSet, args []string, stderr io.Writer) error {

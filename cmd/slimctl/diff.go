@@ -139,7 +139,7 @@ func (a *app) diffImages(ctx context.Context, base, of string, f *diffFlags) (di
 	if err != nil {
 		return false, err
 	}
-	f.report.options.Version = version.Read("").String()
+	f.report.options.Version = version.Read().String()
 	if f.profile != "" {
 		o := slim.VerifyOptions{Image: of}
 		o.Access, o.Profile, o.Base, o.Platforms = access, f.profile, base, f.platforms

@@ -171,7 +171,7 @@ func (a *app) serveMCP(cmd *cobra.Command, reference string, f *mcpFlags) error 
 			}
 			return mcpContainer{sb, filepath.Join(settings.Output, sb.ID)}, nil
 		},
-		Idle: f.idle, Version: version.Read("").Version,
+		Idle: f.idle, Version: version.Read().Version,
 		Say: func(format string, args ...any) {
 			fmt.Fprintln(a.stderr, "slimctl: "+printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 		},

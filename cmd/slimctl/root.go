@@ -67,7 +67,7 @@ base and what of it stays; the rest is removed.
 		SilenceErrors: true,
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
-		Version:       version.Read("").Version,
+		Version:       version.Read().Version,
 		RunE:          runGroup,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			return a.chooseCache()

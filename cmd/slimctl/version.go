@@ -33,7 +33,7 @@ func (a *app) version() *cobra.Command {
 puts into images. A release carries browser-shell; any other slimctl compiles it from its source.`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versions{Info: version.Read("")}
+			v := versions{Info: version.Read()}
 			source, info, err := overlays.ServerOrigin()
 			switch {
 			case err != nil:

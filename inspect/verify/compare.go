@@ -223,9 +223,6 @@ func (c *comparison) compareAnnotations(of, platform string, docker bool, have, 
 		f := Finding{Platform: platform, Subject: cut(key)}
 		switch {
 		case is && was && reflect.DeepEqual(a, b), c.want.SameTree && strings.HasPrefix(key, describes) && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName:
-		case key == image.AnnotationVersion && c.want.SameTree:
-		case key == image.AnnotationVersion && is && was:
-			c.addDifference(annotationRule, f, "%s was made by slimctl %s, and this is %s: verify with that version, or build again", of, cutAny(a), cutAny(b))
 		case none:
 		case !is && key == image.AnnotationBaseName:
 			c.addDifference(annotationRule, f, "%s lacks the annotation %s=%s: it was built with another --base; pass that one", of, cut(key), cutAny(b))

@@ -664,11 +664,10 @@ var broken = map[string]map[string]func(*fixture){
 		"another of a tree":   asTree(func(f *fixture) { f.annotations["org.opencontainers.image.base.digest"] = "sha256:0" }),
 		"none":                asTree(func(f *fixture) { f.annotations = nil }),
 		"one of Docker's": asTree(func(f *fixture) {
-			f.annotations, f.fromDocker = map[string]string{"slimctl.version": "v0.0.1"}, true
+			f.annotations, f.fromDocker = map[string]string{"a": "b"}, true
 		}),
-		"no base":         asTree(func(f *fixture) { delete(f.annotations, "org.opencontainers.image.base.digest") }),
-		"a title":         func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
-		"another slimctl": func(f *fixture) { f.annotations["slimctl.version"] = "v0.0.1" },
+		"no base": asTree(func(f *fixture) { delete(f.annotations, "org.opencontainers.image.base.digest") }),
+		"a title": func(f *fixture) { f.annotations["org.opencontainers.image.title"] = "slim" },
 	},
 	"config": {
 		"a variable twice": asTree(func(f *fixture) { f.config.Config.Env = []string{"A=", "B=", "A="} }),

@@ -22,7 +22,7 @@ var rooms = map[string][]string{
 	"assets":            {},
 	"profiles":          {},
 
-	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "internal/version", "profiles",
+	"slim": {"assets", "build", "build/*", "image", "image/*", "inspect", "inspect/*", "internal/standin", "internal/standin/live", "profiles",
 		"server/egress", "server/gate", "server/hub", "server/hub/guard", "server/policy"}, // what reads the files that a profile lays
 
 	"build":                   {"build/ledger", "image", "image/output"},
@@ -33,7 +33,7 @@ var rooms = map[string][]string{
 	"build/strip":             {"image", "image/tree", "internal/rawname"},
 	"build/ledger":            {"image", "internal/nearest", "internal/rawname"},
 	"build/ledger/ledgertest": {"build/ledger"},
-	"build/overlays":          {"image", "internal/capture", "internal/lazyregexp", "internal/version"},
+	"build/overlays":          {"image", "internal/capture", "internal/lazyregexp"},
 	"build/llb":               {"build", "image"},
 	"build/dockerfile":        {"build", "image"},
 	"build/embedded":          {"build", "build/ledger", "image"},

@@ -22,16 +22,13 @@ type Info struct {
 	Platform string `json:"platform"` // os/arch
 }
 
-// Read returns the running program's version. stamp is the value of main.version, set by -X; if not empty, it wins.
-func Read(stamp string) Info {
+// Read returns the running program's version.
+func Read() Info {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{GoVersion: runtime.Version()}
 	}
 	i := Of(info)
-	if stamp != "" {
-		i.Version = stamp
-	}
 	i.Platform = runtime.GOOS + "/" + runtime.GOARCH
 	return i
 }
@@ -77,5 +74,5 @@ var program = func() string {
 	if err != nil {
 		return rand.Text()
 	}
-	return fmt.Sprintf("%s %d %d", Read(""), info.Size(), info.ModTime().UnixNano())
+	return fmt.Sprintf("%s %d %d", Read(), info.Size(), info.ModTime().UnixNano())
 }()

@@ -19,7 +19,7 @@ func TestOf(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := Read("v9.9.9"); got.Version != "v9.9.9" || got.Go == "" {
-		t.Errorf("stamped: %+v", got)
+	if got := Read(); got.Go == "" || got.Platform == "" {
+		t.Errorf("%+v", got)
 	}
 }
