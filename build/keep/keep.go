@@ -110,14 +110,18 @@ type keeper struct {
 	files  []string        // files whose needs must be followed
 	names  []string        // packages whose needs must be followed
 	errs   []error
+	broken []string // findings of BrokenError
+
+	searched []string // values of PATH by which env(1) finds interpreters
 
 	globbed map[string][]string
 	spent   int // by spend
 }
 
 // Resolve computes which files of img stay by the rules of spec. It ignores the conditions of spec's roots, which must
-// all exist. It fails if a root is missing, or if a file would stay without a file that it needs.
-func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, error) {
+// all exist. It fails if a root is missing, or if a file would stay without a file that it needs. env(1) finds the
+// interpreters of roots by each of the searched values of PATH.
+func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep, searched ...string) (*Set, error) {
 	elfs, err := img.ELF()
 	if err != nil {
 		return nil, err
@@ -129,7 +133,7 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	k := &keeper{
-		ctx: ctx, stop: stop, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{}, globbed: map[string][]string{},
+		ctx: ctx, stop: stop, img: img, spec: spec, elfs: elfs, db: db, strong: map[string]bool{}, searched: searched, globbed: map[string][]string{},
 		set: &Set{
 			Paths: map[string]Reason{}, Dirs: map[string]bool{}, Packages: map[string]Reason{}, db: db, spec: spec, dangling: map[string]bool{},
 		},
@@ -159,12 +163,12 @@ func Resolve(ctx context.Context, img *tree.Image, spec profile.Keep) (*Set, err
 	k.removeDanglingLinks()
 	k.keepDatabases()
 	k.keepDirectories()
-	broken := k.findBroken()
+	k.findBroken()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if len(broken) > 0 {
-		return nil, &BrokenError{broken}
+	if len(k.broken) > 0 {
+		return nil, &BrokenError{k.broken}
 	}
 	return k.set, nil
 }
@@ -313,7 +317,7 @@ func (k *keeper) followNeeds() {
 func (k *keeper) keepNeeds(p string) {
 	f := k.readELF(p)
 	if f == nil {
-		if k.set.Paths[p].Rule == ByRoot || k.set.Paths[p].Rule == ByTarget {
+		if slices.Contains([]string{ByRoot, ByTarget, ByInterpreter}, k.set.Paths[p].Rule) {
 			k.keepInterpreter(p)
 		}
 		return
@@ -368,18 +372,57 @@ func (k *keeper) keepInterpreter(p string) {
 	if len(words) == 0 {
 		return
 	}
-	if _, ok := k.keepPath(words[0], Reason{Rule: ByInterpreter, From: p}); !ok {
-		k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[0]))
-	}
-	if path.Base(words[0]) != "env" || len(words) < 2 {
-		return
-	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
-		if _, ok := k.keepPath(path.Join(dir, words[len(words)-1]), Reason{Rule: ByInterpreter, From: p}); ok {
-			return
+	name, found := words[0], k.keepProgram(p, words[0])
+	if path.Base(name) == "env" && len(words) > 1 && found {
+		name, found = words[len(words)-1], false
+		for _, list := range k.searched {
+			found = slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
+				return path.IsAbs(dir) && k.keepProgram(p, path.Join(dir, name))
+			}) || found
 		}
 	}
-	k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, words[len(words)-1]))
+	if !found {
+		k.errs = append(k.errs, fmt.Errorf("%s needs the interpreter %s, which is not in the base", p, name))
+	}
+}
+
+// keepProgram keeps the interpreter at p of a script and reports whether it exists. It notes one that no package owns
+// and the profile doesn't name, because such an interpreter would stay without its own files.
+func (k *keeper) keepProgram(script, p string) bool {
+	real, ok := k.keepPath(p, Reason{Rule: ByInterpreter, From: script})
+	if !ok {
+		return false
+	}
+	_, links, _ := k.followLinks(p)
+	for _, l := range append(links, link{real, true}) {
+		prefix := path.Dir(path.Dir(l.path))
+		shared := slices.Contains([]string{"/", "/etc", "/opt", "/usr", "/usr/local"}, prefix) // of many programs
+		if _, owned := k.db.owner[l.path]; owned || !l.last || k.isNamed(l.path) || shared && (l.path != real || len(k.db.packages) == 0) {
+			continue
+		}
+		own := prefix
+		if shared {
+			own = l.path
+			if lib := path.Join(prefix, "lib", path.Base(real)); k.isDir(lib) {
+				own += ", " + lib
+			}
+		}
+		k.broken = append(k.broken, fmt.Sprintf("%s is a script for %s, which no package owns: its files would go, and it couldn't start. Keep them by this line of the profile:\nkeep: {paths: [%s]}", script, l.path, own))
+		break
+	}
+	return true
+}
+
+// isNamed reports whether the profile's paths name p or a directory above it.
+func (k *keeper) isNamed(p string) bool {
+	return slices.ContainsFunc(k.spec.Paths, func(glob string) bool {
+		return slices.ContainsFunc(k.glob(glob), func(named string) bool { return image.Within(p, named) })
+	})
+}
+
+func (k *keeper) isDir(p string) bool {
+	e, ok := k.img.Lookup(p)
+	return ok && e.IsDir()
 }
 
 // keepDependencies keeps the packages that a package depends on.
@@ -562,9 +605,8 @@ func (k *keeper) keepDirectories() {
 	maps.DeleteFunc(k.set.Dirs, func(p string, _ bool) bool { e, ok := k.img.Lookup(p); return !ok || !e.IsDir() })
 }
 
-// findBroken returns an error for each file that stays and needs one that doesn't.
-func (k *keeper) findBroken() []string {
-	var out []string
+// findBroken notes each file that stays and needs one that doesn't.
+func (k *keeper) findBroken() {
 	for _, p := range slices.Sorted(maps.Keys(k.set.Paths)) {
 		f := k.readELF(p)
 		if f == nil || k.ctx.Err() != nil {
@@ -585,11 +627,10 @@ func (k *keeper) findBroken() []string {
 				if owner, ok := k.db.owner[p]; ok {
 					text += fmt.Sprintf(": drop it with the edge from %s, or don't cut or drop what it needs", owner)
 				}
-				out = append(out, text)
+				k.broken = append(k.broken, text)
 			}
 		}
 	}
-	return out
 }
 
 // isKept reports whether the file at p and every link on the way stay.

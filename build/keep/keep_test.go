@@ -122,18 +122,19 @@ func TestFiles(t *testing.T) {
 		image.Symlink("/usr/bin/loop", "../../../../etc/loop"), image.Symlink("/etc/loop", "/usr/bin/loop"),
 	)
 	for name, tt := range map[string]struct {
-		root string
-		want string
+		root  string
+		want  string
+		paths string
 	}{
-		"links, libraries, the loader": {"/usr/bin/link", "/bin /etc/alternatives/link /lib /lib64 /opt/lib/libb.so /usr/bin/link /usr/bin/real /usr/lib/libarm.so /usr/lib/x86_64-linux-gnu/liba.so /usr/lib/x86_64-linux-gnu/liba.so.1 /usr/lib/x86_64-linux-gnu/libb.so /usr/lib64/ld.so"},
-		"a filter":                     {"/opt/filter", "/lib /opt/filter /usr/lib/libarm.so"},
-		"a script":                     {"/usr/bin/script", "/lib64 /opt/py/bin/py3 /opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so /opt/py/lib/libpy.so /usr/bin/env /usr/bin/script /usr/lib64/ld.so /usr/local/bin/python"},
-		"RPATH":                        {"/opt/old", "/opt/old /opt/rpath/libold.so /opt/rpath/libolder.so"},
-		"a directory":                  {"/opt/py/lib/glibc-hwcaps", ""},
-		"\"..\" after a link":          {"/usr/bin/via", "/opt/pkg/tool /usr/bin/via /usr/share/alias"},
+		"links, libraries, the loader": {"/usr/bin/link", "/bin /etc/alternatives/link /lib /lib64 /opt/lib/libb.so /usr/bin/link /usr/bin/real /usr/lib/libarm.so /usr/lib/x86_64-linux-gnu/liba.so /usr/lib/x86_64-linux-gnu/liba.so.1 /usr/lib/x86_64-linux-gnu/libb.so /usr/lib64/ld.so", ""},
+		"a filter":                     {"/opt/filter", "/lib /opt/filter /usr/lib/libarm.so", ""},
+		"a script":                     {"/usr/bin/script", "/lib64 /opt/py/bin/py3 /opt/py/lib/glibc-hwcaps/x86-64-v3/libpy.so /opt/py/lib/libpy.so /usr/bin/env /usr/bin/script /usr/lib64/ld.so /usr/local/bin/python", "/opt/py/bin/py3"},
+		"RPATH":                        {"/opt/old", "/opt/old /opt/rpath/libold.so /opt/rpath/libolder.so", ""},
+		"a directory":                  {"/opt/py/lib/glibc-hwcaps", "", ""},
+		"\"..\" after a link":          {"/usr/bin/via", "/opt/pkg/tool /usr/bin/via /usr/share/alias", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(tt.root)})
+			set, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(tt.root), Paths: strings.Fields(tt.paths)}, "/usr/bin:/usr/local/bin")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,6 +172,65 @@ func TestFiles(t *testing.T) {
 		if _, err := keep.Resolve(t.Context(), img, profile.Keep{Roots: roots(root)}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", root, err)
 		}
+	}
+}
+
+// TestInterpreters: a script stays with an interpreter that can start. Where no package owns one, its files would go: the
+// error has the line of the profile that keeps them, and with it the script stays.
+func TestInterpreters(t *testing.T) {
+	script := func(p, interpreter string) image.File { return image.Bytes(p, 0o755, []byte("#!"+interpreter+" -s\n")) }
+	debs := []deb{
+		{"python3.11", "", []image.File{program("/usr/bin/python3.11"), image.Bytes("/usr/lib/python3.11/os.py", 0o644, nil)}},
+		{"coreutils", "", []image.File{program("/usr/bin/env"), image.Bytes("/usr/bin/by-env", 0o755, []byte("#!/usr/bin/env tool\n"))}},
+	}
+	files := []image.File{
+		image.Symlink("/usr/bin/python3", "/etc/alternatives/python3"), image.Symlink("/etc/alternatives/python3", "/usr/bin/python3.11"),
+		program("/opt/python3.12/bin/python3.12"), image.Bytes("/opt/python3.12/lib/python3.12/os.py", 0o644, nil),
+		image.Symlink("/opt/python3.12/bin/tool", "python3.12"), image.Symlink("/usr/local/bin/py", "/opt/python3.12/bin/tool"),
+		program("/usr/local/bin/python3.13"), image.Bytes("/usr/local/lib/python3.13/os.py", 0o644, nil), program("/usr/local/bin/lua"),
+		image.Symlink("/opt/venv/bin/python", "/usr/bin/python3.11"), image.Bytes("/opt/venv/pyvenv.cfg", 0o644, nil),
+		script("/opt/wrapped/bin/python", "/opt/python3.12/bin/python3.12"),
+		program("/usr/bin/tool"),
+	}
+	for name, tt := range map[string]struct {
+		interpreter string // or a script
+		paths       string
+		needs       string // the profile's line, without its beginning and end
+		stays       string
+	}{
+		"of a package":           {interpreter: "/usr/bin/python3.11", stays: "/usr/lib/python3.11/os.py"},
+		"an alternative":         {interpreter: "/usr/bin/python3", stays: "/usr/lib/python3.11/os.py"},
+		"of no package":          {interpreter: "/opt/python3.12/bin/python3.12", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"a link to it":           {interpreter: "/usr/local/bin/py", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"by the first PATH":      {interpreter: "/usr/bin/by-env", needs: "/usr/bin/tool", stays: "/usr/bin/tool", paths: "/opt/python3.12"},
+		"by the second PATH":     {interpreter: "/usr/bin/by-env", needs: "/opt/python3.12", stays: "/opt/python3.12/bin/tool", paths: "/usr/bin/tool"},
+		"in a directory of many": {interpreter: "/usr/local/bin/python3.13", needs: "/usr/local/bin/python3.13, /usr/local/lib/python3.13", stays: "/usr/local/lib/python3.13/os.py"},
+		"by itself":              {interpreter: "/usr/local/bin/lua", needs: "/usr/local/bin/lua"},
+		"a virtual environment":  {interpreter: "/opt/venv/bin/python", needs: "/opt/venv", stays: "/opt/venv/pyvenv.cfg"},
+		"a script":               {interpreter: "/opt/wrapped/bin/python", paths: "/opt/python3.12", needs: "/opt/wrapped"},
+		"the interpreter of one": {interpreter: "/opt/wrapped/bin/python", paths: "/opt/wrapped", needs: "/opt/python3.12", stays: "/opt/python3.12/lib/python3.12/os.py"},
+		"named by a glob":        {interpreter: "/opt/python3.12/bin/python3.12", paths: "/opt/py*", stays: "/opt/python3.12/lib/python3.12/os.py"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img := base(t, debs, append(files, script("/usr/bin/root", tt.interpreter))...)
+			spec := profile.Keep{Roots: roots("/usr/bin/root"), Paths: strings.Fields(tt.paths)}
+			search := []string{"/usr/local/sbin:/usr/bin", ":relative:/opt/python3.12/bin:/usr/bin"}
+			set, err := keep.Resolve(t.Context(), img, spec, search...)
+			if tt.needs != "" {
+				var broken *keep.BrokenError
+				if !errors.As(err, &broken) || !strings.HasSuffix(err.Error(), "\nkeep: {paths: ["+tt.needs+"]}") {
+					t.Fatalf("got %v, want %s", err, tt.needs)
+				}
+				spec.Paths = append(spec.Paths, strings.Split(tt.needs, ", ")...)
+				set, err = keep.Resolve(t.Context(), img, spec, search...)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.stays != "" && !set.Has(tt.stays) {
+				t.Errorf("%s doesn't stay: %v", tt.stays, slices.Sorted(maps.Keys(set.Paths)))
+			}
+		})
 	}
 }
 

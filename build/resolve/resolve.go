@@ -161,7 +161,7 @@ func (in Input) openBase(ctx context.Context, img v1.Image, stash *tree.Stash) (
 // for overlays on a base.
 const smallLevel = 7
 
-// NeedsError lists what the image needs and the base doesn't have.
+// NeedsError lists what the image needs and wouldn't have.
 type NeedsError struct {
 	Missing []string
 }

@@ -39,6 +39,8 @@ type work struct {
 	laid    map[string]laid
 	// met are the paths of the base that the image needs.
 	met []profile.Root
+	// imagePath is the PATH in the image's config.
+	imagePath string
 }
 
 // laid describes the entry that an overlay puts at a path.
@@ -456,8 +458,12 @@ func (w *work) configChange() (build.ConfigChange, error) {
 	if err != nil {
 		return change, err
 	}
+	w.imagePath = c.Env["PATH"]
 	for _, kv := range config.Config.Env {
-		name, _, _ := strings.Cut(kv, "=")
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "PATH" && slices.Contains(c.KeepEnv, name) {
+			w.imagePath = cmp.Or(w.imagePath, value)
+		}
 		if _, set := c.Env[name]; !set && !slices.Contains(c.KeepEnv, name) && !slices.Contains(change.UnsetEnv, name) {
 			change.UnsetEnv = append(change.UnsetEnv, name)
 		}

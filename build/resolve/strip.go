@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -87,7 +88,7 @@ func (w *work) stripBase(ctx context.Context, img v1.Image, files *tree.Image, s
 // stripKey returns a digest of everything that the layers and their ledger depend on.
 func (w *work) stripKey(spec profile.Keep) string {
 	p, key := w.in.Profile, sha256.New()
-	fmt.Fprintf(key, "%q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest)
+	fmt.Fprintf(key, "%q %q %q %q %q %q %q\n", version.Program(), p.Name, p.Compression, w.platform, w.line, w.recipe.Base.Manifest, w.imagePath)
 	_ = json.NewEncoder(key).Encode(spec) // writing to a hash never fails
 	for _, path := range slices.Sorted(maps.Keys(w.removed)) {
 		fmt.Fprintf(key, "%q %q\n", path, w.removed[path].Why)
@@ -126,7 +127,10 @@ func (w *work) keepSpec() (profile.Keep, error) {
 
 // resolveKeep returns the files of the base that stay.
 func (w *work) resolveKeep(ctx context.Context, files *tree.Image, spec profile.Keep) (*keep.Set, error) {
-	set, err := keep.Resolve(ctx, files, spec)
+	set, err := keep.Resolve(ctx, files, spec, strings.Join(searched, ":"), w.imagePath)
+	if broken := new(keep.BrokenError); errors.As(err, &broken) {
+		err = &NeedsError{Missing: broken.Findings}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("profile %s: %w", w.in.Profile.Name, err)
 	}
