@@ -51,7 +51,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mcp-hub",
 		Short:         "Run several MCP servers and serve them at one address",
-		Version:       version.Read("").Version,
+		Version:       version.Read().Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -154,7 +154,7 @@ func (f *files) open(stderr io.Writer) (*hub.Hub, error) {
 	if err := os.MkdirAll(filepath.Dir(f.audit), 0o700); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	return hub.New(hub.Options{Config: config, Audit: f.audit, Version: version.Read("").Version, Log: slog.New(slog.NewTextHandler(stderr, nil))})
+	return hub.New(hub.Options{Config: config, Audit: f.audit, Version: version.Read().Version, Log: slog.New(slog.NewTextHandler(stderr, nil))})
 }
 
 // defaultAudit returns the path of the audit log in the user's state directory (XDG Base Directory).
