@@ -69,21 +69,35 @@ func TestMCPOnStdio(t *testing.T) {
 					t.Errorf("a loopback address: %+v", res)
 				}
 			}
-			one.Close()
-			two.Close()
 			runs, _ := filepath.Glob(filepath.Join(artifacts, "*"))
 			if len(runs) != 2 {
 				t.Fatalf("%d containers left their evidence, want 2: %s", len(runs), said)
 			}
-			for _, run := range runs {
-				text, err := os.ReadFile(filepath.Join(run, "evidence.json"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, want := range []string{"MCP_CONTAINER_SPAWN", "MCP_CONTAINER_EXEC", "MCP_CONTAINER_CLEANUP", `"reason": "stopped"`} {
-					if !strings.Contains(string(text), want) {
-						t.Errorf("%s is not in %s", want, text)
+			for _, run := range runs { // as soon as the calls are answered
+				logs, _ := filepath.Glob(filepath.Join(run, "audit", "*.jsonl"))
+				text := ""
+				for _, log := range logs {
+					lines, err := os.ReadFile(log)
+					if err != nil {
+						t.Error(err)
 					}
+					text += string(lines)
+				}
+				for _, want := range []string{`"close"`, "url.loopback"} {
+					if !strings.Contains(text, want) {
+						t.Errorf("%s: the call's line is not in the audit log: %s", want, text)
+					}
+				}
+			}
+			one.Close()
+			two.Close()
+			for _, run := range runs {
+				for _, want := range []string{"MCP_CONTAINER_SPAWN", "MCP_CONTAINER_EXEC", "MCP_CONTAINER_CLEANUP", `"reason": "stopped"`} {
+					var text []byte
+					need.Eventually(t, func() bool { // the container's end goes on after the client's
+						text, _ = os.ReadFile(filepath.Join(run, "evidence.json"))
+						return strings.Contains(string(text), want)
+					}, func() string { return want + " is not in " + string(text) })
 				}
 				if logs, _ := filepath.Glob(filepath.Join(run, "audit", "*.jsonl")); len(logs) == 0 {
 					t.Errorf("%s has no audit log", run)

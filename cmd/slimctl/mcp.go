@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -25,9 +27,8 @@ import (
 // keyVariable is the environment variable from which the image reads its API key.
 const keyVariable = "SANDBOX_API_KEY"
 
-// stopGrace is the time for a container to stop. Clients kill a server two to four seconds after its end of input; the
-// evidence must be written by then. A container's other output is already on disk.
-const stopGrace = time.Second
+// servingVariable is the environment variable of a process that detach started.
+const servingVariable = "SLIMCTL_MCP_SERVING"
 
 // openPatience is the time for which a slow registry may delay the first answer.
 const openPatience = 5 * time.Second
@@ -50,8 +51,8 @@ container, as slimctl run does, and the end of input ends it. No port is opened
 and no key is needed.
 
 Evidence, screenshots and audit are in --artifacts, by default
-~/.local/state/slimctl/mcp, in a directory for each container; screenshots come
-there when the container ends. A container without calls ends after
+~/.local/state/slimctl/mcp, in a directory for each container; what a call adds
+is there before its answer. A container without calls ends after
 --idle-timeout, and the next call boots another.`,
 		Example: `  # In the configuration of Claude, Cursor or VS Code, as "browser":
   #   {"command": "slimctl", "args": ["mcp", "ghcr.io/you/browser-shell:l0"]}
@@ -103,6 +104,11 @@ func (a *app) serveMCP(cmd *cobra.Command, reference string, f *mcpFlags) error 
 	unread := make(chan os.Signal, 1) // if the client was killed, SIGPIPE must not prevent the container's removal
 	signal.Notify(unread, syscall.SIGPIPE)
 	defer signal.Stop(unread)
+	if os.Getenv(servingVariable) == "" {
+		return a.detach(ctx, cmd.InOrStdin())
+	}
+	served := os.NewFile(3, "served")
+	syscall.CloseOnExec(3)
 	openImage := func() (sandbox.Image, error) {
 		access, err := a.access(f.registry, "")
 		if err != nil {
@@ -163,19 +169,67 @@ func (a *app) serveMCP(cmd *cobra.Command, reference string, f *mcpFlags) error 
 			for k, v := range f.settings.Env {
 				settings.Env[k] = v
 			}
-			runner := f.runner(a)
-			runner.StopGrace = stopGrace
-			sb, err := runner.Start(ctx, img, settings)
+			sb, err := f.runner(a).Start(ctx, img, settings)
 			if err != nil {
 				return nil, err
 			}
 			return mcpContainer{sb, filepath.Join(settings.Output, sb.ID)}, nil
+		},
+		Served: func() {
+			os.Stdout.Close()
+			_, _ = served.Write([]byte{0}) // fails if the client's process is gone
 		},
 		Idle: f.idle, Version: version.Read().Version,
 		Say: func(format string, args ...any) {
 			fmt.Fprintln(a.stderr, "slimctl: "+printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 		},
 	}).Serve(ctx, cmd.InOrStdin(), a.stdout)
+}
+
+// detach runs this command in a process of a session of its own, and passes the client's streams on until the service
+// has ended. Clients kill the process that they started within seconds; the container's end takes longer, and goes on.
+func (a *app) detach(ctx context.Context, in io.Reader) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	served, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer served.Close()
+	child := exec.Command(program, os.Args[1:]...)
+	child.Args[0], child.Env = os.Args[0], append(os.Environ(), servingVariable+"=1")
+	child.SysProcAttr, child.ExtraFiles = &syscall.SysProcAttr{Setsid: true}, []*os.File{tell}
+	child.Stderr = struct{ io.Writer }{a.stderr} // a client waits until nobody has the file itself
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	tell.Close()
+	context.AfterFunc(ctx, func() { _ = child.Process.Signal(syscall.SIGTERM) }) // fails if it has ended
+	go func() {
+		_, _ = io.Copy(stdin, in)
+		stdin.Close()
+	}()
+	_, _ = io.Copy(a.stdout, stdout) // fails if the client has left
+	stdout.Close()
+	if n, _ := served.Read(make([]byte, 1)); n == 1 {
+		return nil
+	}
+	err = child.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return statusError{code: max(exit.ExitCode(), 1)} // it has said why
+	}
+	return err
 }
 
 // mcpContainer implements bridge.Container.

@@ -9,10 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -40,6 +42,35 @@ func (p *mcpProcess) Close() {
 	_ = p.cmd.Wait()
 }
 
+// serving returns the process that the started one started: it has the container.
+func (p *mcpProcess) serving(t *testing.T) *os.Process {
+	t.Helper()
+	var children []string
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.process.Pid))
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		children = append(children, strings.Fields(string(text))...)
+	}
+	if len(children) != 1 {
+		t.Fatalf("the processes of %d are %q", p.process.Pid, children)
+	}
+	pid, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return child
+}
+
+// nothingRuns waits until the last container of a directory's cache is removed, which goes on after slimctl's end.
+func nothingRuns(t *testing.T, dir string) {
+	t.Helper()
+	need.Eventually(t, func() bool { return len(traces(t, dir)) == 0 }, func() string { return fmt.Sprintf("left: %q", traces(t, dir)) })
+}
+
 // startMCP starts `slimctl mcp` as a client's configuration does.
 func startMCP(t *testing.T, dir, image string) *mcpProcess {
 	t.Helper()
@@ -56,6 +87,7 @@ func startMCPOf(t *testing.T, dir, reference string) *mcpProcess {
 func startMCPWith(t *testing.T, dir, reference, docker, runtime string) *mcpProcess {
 	t.Helper()
 	p := &mcpProcess{stderr: &safeBuffer{}}
+	t.Cleanup(func() { nothingRuns(t, dir) }) // of dir's other tests, too
 	cmd := exec.Command(need.Program(t, "slimctl"), "mcp", reference, "--artifacts", "artifacts", "--runtime", runtime)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "DOCKER_HOST="+docker)
@@ -130,9 +162,7 @@ func TestMCPNoStart(t *testing.T) {
 					t.Errorf("on stderr, without %q: %s", want, p.stderr.String())
 				}
 			}
-			if left := traces(t, dir); len(left) > 0 {
-				t.Errorf("left: %q", left)
-			}
+			nothingRuns(t, dir)
 			files, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "events.jsonl"))
 			if len(files) != 1 {
 				t.Fatalf("%d runs are on record", len(files))
@@ -190,15 +220,15 @@ func checkEvents(t *testing.T, file string, want ...string) {
 	}
 }
 
-// TestMCPKilled guards that a slimctl which is told to end while an image boots leaves nothing, and one that is killed nothing
-// that the next one doesn't remove.
+// TestMCPKilled guards that a slimctl which is told to end while an image boots, or is killed, leaves nothing; and that nothing
+// stays of one whose every process is killed, once the next one starts.
 func TestMCPKilled(t *testing.T) {
 	t.Parallel()
 	config := sandboxtest.Tethered
 	config.Env = []string{"GUEST=sleep"} // it boots for ever
 	image := guestLayoutOf(t, config)
-	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		t.Run(signal.String(), func(t *testing.T) {
+	for _, how := range []string{"SIGTERM", "SIGKILL", "SIGKILL of all"} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			boot := func(before string) (p *mcpProcess, id string) {
@@ -212,20 +242,165 @@ func TestMCPKilled(t *testing.T) {
 				return p, filepath.Base(runs[0])
 			}
 			p, id := boot("")
-			end := func(signal syscall.Signal) { // Close would wait for the call
-				if err := p.process.Signal(signal); err != nil {
-					t.Fatal(err)
-				}
-				_ = p.cmd.Wait() // it ends as it is told to
-			}
-			end(signal)
-			if signal == syscall.SIGKILL {
+			p.end(t, how)
+			if how == "SIGKILL of all" {
 				p, _ = boot(id)
-				end(syscall.SIGTERM)
+				p.end(t, "SIGTERM")
 			}
-			if left := append(traces(t, dir), cgroupsOf(id)...); len(left) > 0 {
+			nothingRuns(t, dir)
+			if left := cgroupsOf(id); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}
+		})
+	}
+}
+
+// end ends a slimctl in a way, and waits for the started process.
+func (p *mcpProcess) end(t *testing.T, how string) {
+	t.Helper()
+	signal := syscall.SIGKILL
+	switch how {
+	case "end of input":
+		p.leave()
+	case "SIGTERM":
+		signal = syscall.SIGTERM
+	case "SIGKILL of all":
+		if err := p.serving(t).Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if how != "end of input" {
+		_ = p.process.Signal(signal) // it may have ended
+	}
+	_ = p.cmd.Wait()
+}
+
+// toolLayout is an image with a tool that answers.
+func toolLayout(t *testing.T) string {
+	t.Helper()
+	config := sandboxtest.Tethered
+	config.Env = []string{"GUEST=tool"}
+	return guestLayoutOf(t, config)
+}
+
+// checkArtifacts checks what so many calls have left in the directory of a container.
+func checkArtifacts(t *testing.T, run string, calls int) {
+	t.Helper()
+	want := map[string]string{"audit/audit.jsonl": ""}
+	for i := range calls {
+		want["audit/audit.jsonl"] += fmt.Sprintf("line %d\n", i+1)
+		want[fmt.Sprintf("output/run/%d.png", i+1)] = fmt.Sprintf("picture %d", i+1)
+	}
+	for file, want := range want {
+		if got, err := os.ReadFile(filepath.Join(run, file)); err != nil || string(got) != want {
+			t.Errorf("after %d calls, %s is %q (%v), want %q", calls, file, got, err, want)
+		}
+	}
+	events, err := os.ReadFile(filepath.Join(run, "events.jsonl"))
+	if got := strings.Count(string(events), sandbox.EventExec) / 2; err != nil || got != calls { // each line has it twice
+		t.Errorf("%d calls are on record as %d: %v", calls, got, err)
+	}
+}
+
+// TestMCPEvidence guards that what a call leaves is in the artifacts when it is answered, however slimctl ends after that, and
+// that the evidence is completed and the container removed, by the next start if nobody else is left.
+func TestMCPEvidence(t *testing.T) {
+	t.Parallel()
+	image := toolLayout(t)
+	for _, how := range []string{"end of input", "SIGTERM", "SIGKILL", "SIGKILL of all"} {
+		for calls := 1; calls <= 3; calls++ {
+			t.Run(fmt.Sprintf("%s after %d", how, calls), func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				p := startMCP(t, dir, image)
+				var run string
+				for i := range calls {
+					res, err := p.CallTool(t.Context(), closeCall)
+					if err != nil || res.IsError {
+						t.Fatalf("%v: %+v\n%s", err, res, p.stderr.String())
+					}
+					runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*"))
+					if len(runs) != 1 {
+						t.Fatalf("%q", runs)
+					}
+					run = runs[0]
+					checkArtifacts(t, run, i+1)
+					text, err := os.ReadFile(filepath.Join(run, "evidence.json"))
+					if err != nil || !strings.Contains(string(text), `"reason": "running"`) || strings.Contains(string(text), `"exit_code"`) {
+						t.Errorf("%v: %s", err, text)
+					}
+				}
+				p.end(t, how)
+				checkArtifacts(t, run, calls)
+				want := []string{`"reason": "stopped"`, sandbox.EventCleanup, fmt.Sprintf("run/%d.png", calls)}
+				if how == "SIGKILL of all" {
+					next := startMCP(t, dir, image)
+					if res, err := next.CallTool(t.Context(), closeCall); err != nil || res.IsError {
+						t.Errorf("%v: %+v", err, res)
+					}
+					next.end(t, "SIGTERM")
+					want = nil
+				}
+				need.Eventually(t, func() bool {
+					text, _ := os.ReadFile(filepath.Join(run, "evidence.json"))
+					return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(string(text), w) })
+				}, func() string {
+					text, _ := os.ReadFile(filepath.Join(run, "evidence.json"))
+					return string(text)
+				})
+				checkArtifacts(t, run, calls)
+			})
+		}
+	}
+}
+
+// TestMCPEndsInTime guards against clients that end a server as the official TypeScript SDKs do: SIGTERM two seconds after the
+// end of input, SIGKILL after two more.
+func TestMCPEndsInTime(t *testing.T) {
+	t.Parallel()
+	node := need.Program(t, "node")
+	sdk := filepath.Dir(need.SDKClient(t, filepath.Join("..", "..", "e2e", "testdata", "client")))
+	image := toolLayout(t)
+	for module, stdio := range map[string]string{
+		"@modelcontextprotocol/sdk/client/index.js": "@modelcontextprotocol/sdk/client/stdio.js", "@modelcontextprotocol/client": "@modelcontextprotocol/client/stdio",
+	} {
+		t.Run(module, func(t *testing.T) {
+			t.Parallel()
+			script := fmt.Sprintf(`
+import { Client } from %q;
+import { StdioClientTransport } from %q;
+const [command, ...args] = process.argv.slice(1);
+const client = new Client({ name: "sdk", version: "1" });
+await client.connect(new StdioClientTransport({ command, args, env: process.env, stderr: "pipe" }));
+await client.callTool({ name: "browser-shell", arguments: { session_id: "s", argv: ["screenshot"] } });
+const began = Date.now();
+await client.close();
+process.stdout.write(String(Date.now() - began));
+`, module, stdio)
+			need.Within(t, 1500*time.Millisecond, func() time.Duration {
+				dir := t.TempDir()
+				cmd := exec.Command(node, "--input-type=module", "-e", script, need.Program(t, "slimctl"), "mcp", "oci:"+image, "--artifacts", filepath.Join(dir, "artifacts"), "--runtime", "runc")
+				cmd.Dir = sdk
+				cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
+				stderr := &safeBuffer{}
+				cmd.Stderr = stderr
+				out, err := cmd.Output()
+				ms, perr := strconv.Atoi(string(out))
+				if err != nil || perr != nil {
+					t.Fatalf("%v, %v: %s", err, perr, stderr.String())
+				}
+				nothingRuns(t, dir)
+				runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*"))
+				if len(runs) != 1 {
+					t.Fatalf("%q", runs)
+				}
+				checkArtifacts(t, runs[0], 1)
+				text, err := os.ReadFile(filepath.Join(runs[0], "evidence.json"))
+				if err != nil || !strings.Contains(string(text), sandbox.EventCleanup) || !strings.Contains(string(text), "run/1.png") {
+					t.Errorf("%v: %s", err, text)
+				}
+				return time.Duration(ms) * time.Millisecond
+			})
 		})
 	}
 }
@@ -329,10 +504,7 @@ func TestMCPInDocker(t *testing.T) {
 	if left := containers(); !slices.Contains(left, two) {
 		t.Errorf("the other client's container has ended with it: %q", left)
 	}
-	if err := second.process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = second.cmd.Wait()
+	second.end(t, "SIGKILL of all")
 	if left := containers(); !slices.Contains(left, two) {
 		t.Fatalf("a killed slimctl leaves %q: it should have left a container for this test", left)
 	}
@@ -357,7 +529,7 @@ func TestMCPInDocker(t *testing.T) {
 		})
 	evidence, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*", "evidence.json"))
 	runs, _ := filepath.Glob(filepath.Join(dir, "artifacts", "*"))
-	if len(evidence) != len(runs)-1 { // of the killed one there is none
+	if len(evidence) != len(runs) {
 		t.Errorf("evidence of %d runs, not of %d", len(evidence), len(runs))
 	}
 }

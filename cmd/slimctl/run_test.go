@@ -186,7 +186,7 @@ func TestRunInterrupted(t *testing.T) {
 		}
 		text, err := os.ReadFile(files[0])
 		var ev sandbox.Evidence
-		if err := errors.Join(err, json.Unmarshal(text, &ev)); err != nil || ev.ExitCode != 7 || ev.Events[len(ev.Events)-1].Event != sandbox.EventCleanup {
+		if err := errors.Join(err, json.Unmarshal(text, &ev)); err != nil || ev.ExitCode == nil || *ev.ExitCode != 7 || ev.Events[len(ev.Events)-1].Event != sandbox.EventCleanup {
 			t.Errorf("%v: %s", err, text)
 		}
 		if left := cgroupsOf(ev.Run); len(left) > 0 {

@@ -67,7 +67,7 @@ type plan struct {
 	publish []Publication
 	caps    []string
 	tmpfs   []tmpfs
-	keeps   []keep
+	keeps   []*keep
 	policy  *policy.Policy // of Settings.Policy, with its text; nil without one
 	text    []byte
 	binds   []bind

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,15 +232,14 @@ func (e *dockerEngine) exec(ctx context.Context, argv []string, o ExecOptions, s
 	if err != nil {
 		return -1, fmt.Errorf("docker: %w", err)
 	}
-	streams, err := e.api.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	// It starts the program, which only its number can end; so it isn't broken off.
+	streams, err := e.api.ExecAttach(context.WithoutCancel(ctx), made.ID, client.ExecAttachOptions{})
 	if err != nil {
 		return startCode(err.Error()), nil
 	}
 	defer streams.Close()
 	stop := context.AfterFunc(ctx, func() {
-		if now, err := e.api.ExecInspect(context.WithoutCancel(ctx), made.ID, client.ExecInspectOptions{}); err == nil && now.Running {
-			e.kill(now.PID)
-		}
+		e.killExec(context.WithoutCancel(ctx), made.ID)
 		streams.Close()
 	})
 	defer stop()
@@ -255,15 +255,27 @@ func (e *dockerEngine) exec(ctx context.Context, argv []string, o ExecOptions, s
 	return end.ExitCode, nil
 }
 
-// kill kills a process of the container, if the engine's processes are this machine's.
-func (e *dockerEngine) kill(pid int) {
-	if !belongsTo(pid, e.id) {
+// killExec kills a program, as soon as it has a number, if the engine's processes are this machine's.
+func (e *dockerEngine) killExec(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(e.s.runner.answerTime, answerTime))
+	defer cancel()
+	for ; ; time.Sleep(execInterval) {
+		now, err := e.api.ExecInspect(ctx, id, client.ExecInspectOptions{})
+		if err != nil || now.ExitCode != 0 { // it can't be started, or has ended
+			return
+		}
+		if now.PID == 0 {
+			continue
+		}
+		if p, err := os.FindProcess(now.PID); err == nil && now.Running && belongsTo(now.PID, e.id) {
+			_ = p.Kill() // fails if it has ended
+		}
 		return
 	}
-	if p, err := os.FindProcess(pid); err == nil {
-		_ = p.Kill() // fails if it has ended
-	}
 }
+
+// execInterval is the interval of looking for the number of a program that Docker is starting.
+const execInterval = 20 * time.Millisecond
 
 func (e *dockerEngine) pids(ctx context.Context) ([]int, error) {
 	info, err := e.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
@@ -320,16 +332,16 @@ func (e *dockerEngine) memory(ctx context.Context) (Memory, error) {
 }
 
 // collect reads a volume through Docker, which may be on another machine.
-func (e *dockerEngine) collect(ctx context.Context, id, _ string, k keep, c *collector) error {
-	files, err := e.api.CopyFromContainer(ctx, namePrefix+id, client.CopyFromContainerOptions{SourcePath: k.from})
+func (e *dockerEngine) collect(ctx context.Context, id, _ string, k *keep, file string, c *collector) error {
+	files, err := e.api.CopyFromContainer(ctx, namePrefix+id, client.CopyFromContainerOptions{SourcePath: path.Join(k.From, file)})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("docker: copy %s: %w", k.from, err)
+		return fmt.Errorf("docker: copy %s: %w", k.From, err)
 	}
 	defer files.Content.Close()
-	return c.collectArchive(files.Content)
+	return c.collectArchive(files.Content, file)
 }
 
 func (e *dockerEngine) remove(ctx context.Context) error {

@@ -193,7 +193,7 @@ func (e *dockerEngine) config(ref string) (*container.Config, *container.HostCon
 	}
 	for _, k := range p.keeps { // volumes: an ordinary user can't read another account's files in his directory
 		h.Mounts = append(h.Mounts, mount.Mount{
-			Type: mount.TypeVolume, Target: k.mount, VolumeOptions: &mount.VolumeOptions{NoCopy: true}, // without the image's content at the target
+			Type: mount.TypeVolume, Target: k.Mount, VolumeOptions: &mount.VolumeOptions{NoCopy: true}, // without the image's content at the target
 		})
 	}
 	if err := e.replaceVolumes(h); err != nil {
@@ -278,7 +278,7 @@ func (e *dockerEngine) giveVolumes(ctx context.Context, ref string) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, k := range e.s.plan.keeps {
-		h := tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(k.mount, "/") + "/", Mode: 0o755}
+		h := tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(k.Mount, "/") + "/", Mode: 0o755}
 		if m := numericUser.FindStringSubmatch(user); m != nil {
 			h.Uid, _ = strconv.Atoi(m[1])
 			h.Gid, _ = strconv.Atoi(cmp.Or(m[2], "0"))

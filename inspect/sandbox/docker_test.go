@@ -71,7 +71,7 @@ func TestDocker(t *testing.T) {
 		"closed": testClosed, "user": testUser, "end": testEnd, "no start": testNoStart, "network": testNetwork, "exec": testExec,
 		"limits": testLimits, "output": testOutput, "events": testEvents, "audit": testAuditLasts, "audit of a killed process": testAuditOfKilledProcess,
 		"egress": testEgress, "network none": testNetworkNone, "hostile tether": testHostileTether, "policy file": testPolicyFile,
-		"hostile image": testHostileImage, "bad images": testBadImages, "flood": testFlood, "planted output": testPlantedOutput,
+		"hostile image": testHostileImage, "bad images": testBadImages, "flood": testFlood, "planted output": testPlantedOutput, "mirror": testMirror,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

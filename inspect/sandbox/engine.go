@@ -62,8 +62,8 @@ type engine interface {
 	// pids returns the container's processes with this machine's numbers, the first process first.
 	pids(ctx context.Context) ([]int, error)
 	memory(ctx context.Context) (Memory, error)
-	// collect passes the files of a kept directory. A missing directory has none.
-	collect(ctx context.Context, id, dir string, k keep, c *collector) error
+	// collect passes the files of a kept directory, or one file below it. A missing directory has none.
+	collect(ctx context.Context, id, dir string, k *keep, file string, c *collector) error
 	// remove removes everything: processes, container, cgroups, mounts. It is idempotent and can be called at any time.
 	remove(ctx context.Context) error
 }

@@ -151,7 +151,7 @@ func (s *Sandbox) recordSpawn() error {
 		Event: EventSpawn, Detail: s.image.Reference, ImageDigest: s.evident.Image.Digest.String(),
 		Limits: &Limits{Memory: set.Memory, CPUs: set.CPUs, PIDs: set.PIDs, TimeoutSec: set.Timeout.Seconds()},
 	})
-	if err == nil && len(set.Command) > 0 {
+	if err == nil && len(set.Command) > 0 && !s.tethered {
 		err = s.Record(Event{Event: EventExec, Command: set.Command})
 	}
 	return err
@@ -159,6 +159,7 @@ func (s *Sandbox) recordSpawn() error {
 
 // Reasons for a container's end.
 const (
+	ReasonRunning = "running" // it has not ended, or this process was killed
 	ReasonExited  = "exited"  // its program ended by itself
 	ReasonStopped = "stopped" // by Stop, the end of the context or Ctrl-C
 	ReasonTimeout = "timeout" // Settings.Timeout

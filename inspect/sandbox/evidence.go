@@ -43,7 +43,8 @@ type Evidence struct {
 	// EventsHead is the hash of the last line of events.jsonl, for audit.Verify.
 	EventsHead string `json:"events_head,omitempty"`
 	Status
-	PeakMemory int64 `json:"peak_memory"` // bytes
+	ExitCode   *int  `json:"exit_code,omitempty"` // that of Status; absent if unknown
+	PeakMemory int64 `json:"peak_memory"`         // bytes
 	// Health is the output of the image's own health check when it passed; it names missing parts of the cages.
 	Health string `json:"health,omitempty"`
 	// Executed lists executed files if the runner watched; NotWatched is the reason if they are unknown.
@@ -112,6 +113,12 @@ func (s *Sandbox) artifacts() string {
 	return filepath.Join(s.plan.Output, s.ID)
 }
 
+// writeRunning writes the evidence that remains if this process is killed.
+func (s *Sandbox) writeRunning() error {
+	s.status = Status{ExitCode: -1, Reason: ReasonRunning}
+	return s.writeEvidence(nil)
+}
+
 // closeEvidence closes the journal and writes the evidence, after all other artifacts.
 func (s *Sandbox) closeEvidence(err error) error {
 	err = errors.Join(err, s.closeJournal())
@@ -122,7 +129,13 @@ func (s *Sandbox) closeEvidence(err error) error {
 func (s *Sandbox) writeEvidence(err error) error {
 	s.mu.Lock()
 	e := &s.evident
-	e.Ended, e.Status, e.PeakMemory = time.Now().UTC(), s.status, s.peak.Peak
+	e.Status, e.PeakMemory = s.status, s.peak.Peak
+	if e.Status.ExitCode >= 0 {
+		e.ExitCode = &e.Status.ExitCode
+	}
+	if e.Reason != ReasonRunning {
+		e.Ended = time.Now().UTC()
+	}
 	if err != nil {
 		e.Error = err.Error()
 	}

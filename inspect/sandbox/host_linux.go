@@ -30,7 +30,7 @@ func mountScratch(s *Sandbox) error {
 	err := mount(scratch(s.run.dir), "700", unix.MS_NODEV, size)
 	for _, k := range s.plan.keeps {
 		if err == nil {
-			err = mount(k.hostDir(s.run.dir), "755", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, s.plan.TmpfsSize(k.mount))
+			err = mount(k.hostDir(s.run.dir), "755", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, s.plan.TmpfsSize(k.Mount))
 		}
 	}
 	return err

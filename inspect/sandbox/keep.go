@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,17 +15,16 @@ import (
 	"github.com/slimctl/slimctl/server/audit"
 )
 
-// keep is a directory of the container whose files are kept, however the container ends: they are collected when no
-// process of it is left.
+// keep is a directory of the container whose regular files are copied to directories of this machine: some by Mirror while
+// the container runs, all of them when no process of it is left, however it ended.
 type keep struct {
-	mount string // where it is mounted
-	from  string // collected part: mount, or a directory below
-}
+	Mount string      // where it is mounted
+	From  string      // the copied directory: Mount, or one below
+	Mode  fs.FileMode // of the copies
+	Dirs  []string    // where the copies are
 
-var (
-	keepOutput = keep{"/output", "/output"}
-	keepAudit  = keep{AuditMount, AuditDir}
-)
+	into []*collector // for each of Dirs
+}
 
 // keepsOf returns the kept directories: /output with Output, the audit log with Audit and, if the image has one, with
 // Output.
@@ -35,20 +35,93 @@ func (p *plan) keepsOf(img Image) error {
 	}
 	logs := slices.Equal(config.Config.Entrypoint, entry)
 	if p.Output != "" {
-		p.keeps = append(p.keeps, keepOutput)
+		p.keeps = append(p.keeps, &keep{Mount: outputMount, From: outputMount, Mode: 0o644})
 	}
 	if p.Audit != "" || p.Output != "" && logs {
-		p.keeps = append(p.keeps, keepAudit)
+		p.keeps = append(p.keeps, &keep{Mount: AuditMount, From: AuditDir, Mode: 0o600}) // private: it records an agent's actions
 	}
 	p.tmpfs = slices.DeleteFunc(p.tmpfs, func(t tmpfs) bool {
-		return slices.ContainsFunc(p.keeps, func(k keep) bool { return k.mount == t.path })
+		return slices.ContainsFunc(p.keeps, func(k *keep) bool { return k.Mount == t.path })
 	})
 	return nil
 }
 
+const outputMount = "/output"
+
 // hostDir returns the directory on this machine for an engine that mounts kept directories.
-func (k keep) hostDir(runDir string) string {
-	return filepath.Join(scratch(runDir), strings.ReplaceAll(strings.Trim(k.mount, "/"), "/", "-"))
+func (k *keep) hostDir(runDir string) string {
+	return filepath.Join(scratch(runDir), strings.ReplaceAll(strings.Trim(k.Mount, "/"), "/", "-"))
+}
+
+// openKeeps creates the directories for the copies. It notes them in the run's directory, for the next run to complete
+// them if this process is killed.
+func (s *Sandbox) openKeeps() error {
+	for _, k := range s.plan.keeps {
+		if k.Mount == outputMount {
+			k.Dirs = []string{filepath.Join(s.artifacts(), "output")}
+			continue
+		}
+		if s.plan.Audit != "" {
+			k.Dirs = append(k.Dirs, filepath.Join(s.plan.Audit, s.ID))
+		}
+		if s.plan.Output != "" {
+			k.Dirs = append(k.Dirs, filepath.Join(s.artifacts(), "audit"))
+		}
+	}
+	text, err := json.Marshal(s.plan.keeps)
+	for _, k := range s.plan.keeps {
+		err = errors.Join(err, k.open())
+	}
+	return errors.Join(err, os.WriteFile(filepath.Join(s.run.dir, keepsFile), text, 0o600))
+}
+
+const keepsFile = "keeps.json"
+
+func (k *keep) open() error {
+	for _, dir := range k.Dirs {
+		c, err := collectInto(dir, k.Mode)
+		if err != nil {
+			return err
+		}
+		k.into = append(k.into, c)
+	}
+	return nil
+}
+
+func (k *keep) close() {
+	for _, c := range k.into {
+		c.dst.Close()
+	}
+	k.into = nil
+}
+
+// copy copies a file below From; "" means all of them.
+func (k *keep) copy(ctx context.Context, e engine, id, dir, file string) (err error) {
+	for i, c := range k.into {
+		c.out.Skipped, c.out.Left = nil, 0
+		if i == 0 {
+			err = e.collect(ctx, id, dir, k, file, c)
+		} else {
+			err = errors.Join(err, c.collectTree(k.Dirs[0]))
+		}
+	}
+	return err
+}
+
+// Mirror copies the audit log, and a file below /output unless that is "", to the artifacts while the container runs. When
+// it has ended, Mirror waits until everything is copied.
+func (s *Sandbox) Mirror(ctx context.Context, file string) error {
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	var err error
+	for _, k := range s.plan.keeps {
+		if k.Mount != outputMount {
+			err = errors.Join(err, k.copy(ctx, s.engine, s.ID, s.run.dir, ""))
+		} else if file != "" {
+			err = errors.Join(err, k.copy(ctx, s.engine, s.ID, s.run.dir, file))
+		}
+	}
+	return err
 }
 
 // AuditLog describes a collected audit log of the image.
@@ -60,101 +133,51 @@ type AuditLog struct {
 	Break    string `json:"break,omitempty"` // the first place where the chain is broken
 }
 
-// collect copies the container's files to the directories in the settings.
+// collect copies all kept files after the container's end, and describes them in the evidence.
 func (s *Sandbox) collect(ctx context.Context) error {
+	s.copying.Lock()
+	defer s.copying.Unlock()
 	var errs []error
 	for _, k := range s.plan.keeps {
-		if k == keepOutput {
-			out, err := s.collectKeep(ctx, k, filepath.Join(s.artifacts(), "output"), 0o644)
+		if len(k.into) == 0 { // it failed to open
+			continue
+		}
+		errs = append(errs, k.copy(ctx, s.engine, s.ID, s.run.dir, ""))
+		out := k.into[0].describe()
+		k.close()
+		if k.Mount == outputMount {
 			s.mu.Lock()
 			s.evident.Output, s.evident.Files = out, out.Files
 			s.mu.Unlock()
-			errs = append(errs, err)
 			continue
 		}
-		dirs := s.auditDirs()
-		out, err := s.collectKeep(ctx, k, dirs[0], 0o600) // private: it records an agent's actions
-		if err == nil && len(dirs) > 1 {
-			err = copyDir(dirs[0], dirs[1])
-		}
-		logs, verr := verifyLogs(dirs[0], out.Files)
+		logs, err := verifyLogs(k.Dirs[0], out.Files)
+		errs = append(errs, err)
 		s.mu.Lock()
-		s.evident.Audit, s.evident.AuditDir = logs, dirs[0]
+		s.evident.Audit, s.evident.AuditDir = logs, k.Dirs[0]
 		s.mu.Unlock()
 		for _, why := range out.Skipped {
 			s.addNote("audit log: " + why)
 		}
-		errs = append(errs, err, verr)
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Sandbox) collectKeep(ctx context.Context, k keep, dir string, mode os.FileMode) (Output, error) {
-	c, err := collectInto(dir, mode)
-	if err != nil {
-		return Output{}, err
-	}
-	defer c.dst.Close()
-	err = s.engine.collect(ctx, s.run.id, s.run.dir, k, c)
-	return c.out, err
-}
-
-// auditDirs returns the directories for the audit log.
-func (s *Sandbox) auditDirs() (dirs []string) {
-	if s.plan.Audit != "" {
-		dirs = append(dirs, filepath.Join(s.plan.Audit, s.ID))
-	}
-	if s.plan.Output != "" {
-		dirs = append(dirs, filepath.Join(s.artifacts(), "audit"))
-	}
-	return dirs
-}
-
-// noteAuditDirs writes the audit log's destinations to the run's directory, for the next run to use if this process is
-// killed.
-func (s *Sandbox) noteAuditDirs() error {
-	if !slices.Contains(s.plan.keeps, keepAudit) {
-		return nil
-	}
-	text, err := json.Marshal(s.auditDirs())
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(s.run.dir, auditDirsFile), text, 0o600)
-}
-
-const auditDirsFile = "audit-dirs.json"
-
-// rescueAudit collects the audit log of a run whose process was killed.
-func (s *Sandbox) rescueAudit(ctx context.Context, id, dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, auditDirsFile))
+// rescue copies all kept files of a run whose process was killed.
+func (s *Sandbox) rescue(ctx context.Context, id, dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, keepsFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	var dirs []string
+	var keeps []*keep
 	if err == nil {
-		err = json.Unmarshal(text, &dirs)
+		err = json.Unmarshal(text, &keeps)
 	}
-	for _, to := range dirs {
-		c, cerr := collectInto(to, 0o600)
-		if errors.Is(cerr, os.ErrExist) {
-			continue // it was killed afterwards
-		}
-		if cerr == nil {
-			cerr = errors.Join(s.engine.collect(ctx, id, dir, keepAudit, c), c.dst.Close())
-		}
-		err = errors.Join(err, cerr)
+	for _, k := range keeps {
+		err = errors.Join(err, k.open(), k.copy(ctx, s.engine, id, dir, ""))
+		k.close()
 	}
 	return err
-}
-
-func copyDir(from, to string) error {
-	c, err := collectInto(to, 0o600)
-	if err != nil {
-		return err
-	}
-	defer c.dst.Close()
-	return c.collectTree(from)
 }
 
 // logFile splits the name of a log's file into the log's name and the number of a rotated file.

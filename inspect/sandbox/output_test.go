@@ -106,7 +106,7 @@ func testOutput(t *testing.T, e engineUnderTest) {
 		t.Fatal(err)
 	}
 	if ev.Run != sb.ID || ev.Image.Digest != digest || ev.Engine.Name == "" || ev.Engine.Version == "" || ev.Engine.RootFS == "" || ev.PeakMemory < 0 ||
-		ev.Ended.Before(ev.Started) || ev.Error != "" || ev.ExitCode != 0 || ev.Settings.Memory != s.Memory {
+		ev.Ended.Before(ev.Started) || ev.Error != "" || ev.ExitCode == nil || *ev.ExitCode != 0 || ev.Settings.Memory != s.Memory {
 		t.Errorf("%s", text)
 	}
 	if len(ev.Events) != 3 || ev.Events[0].Event != EventSpawn || ev.Events[2].Event != EventCleanup {
@@ -124,6 +124,107 @@ func testOutput(t *testing.T, e engineUnderTest) {
 	}
 	if len(ev.Output.Skipped) != ev.Output.Left || !slices.ContainsFunc(ev.Output.Skipped, func(s string) bool { return strings.Contains(s, `"huge"`) }) {
 		t.Errorf("output: %+v", ev.Output)
+	}
+}
+
+// TestMirror guards that what a running container has written is copied whole when it is asked for, and the rest of it by the
+// next run if this process is killed; that a link leads nowhere; and that a file stays which the container removes again.
+func TestMirror(t *testing.T) {
+	t.Parallel()
+	testMirror(t, runcEngineUnderTest(t))
+}
+
+func testMirror(t *testing.T, e engineUnderTest) {
+	e.CacheDir = t.TempDir() // no other run sweeps it
+	e.StopGrace = hurry
+	s := settings("deaf")
+	s.Output, s.Audit = t.TempDir(), t.TempDir()
+	sb, err := e.Start(t.Context(), guestImage(t), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ready", says(sb, "ready"))
+	top := filepath.Join(s.Output, sb.ID)
+	put := func(files ...string) {
+		t.Helper()
+		if r, err := sb.Exec(t.Context(), append([]string{"/guest", "put"}, files...), ExecOptions{}); err != nil || r.ExitCode != 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	has := func(file, want string) {
+		t.Helper()
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v, want %q", file, got, err, want)
+		}
+	}
+	mirror := func(file, log string) {
+		t.Helper()
+		if err := sb.Mirror(t.Context(), file); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		has(filepath.Join(top, "audit", "audit.jsonl"), log)
+		has(filepath.Join(s.Audit, sb.ID, "audit.jsonl"), log)
+	}
+	put(AuditDir + "/audit.jsonl=1\n")
+	mirror("", "1\n")
+	put("/output/run/s/a.png=one", "/output/other=x", AuditDir+"/audit.jsonl=1\n2\n", AuditDir+"/audit.jsonl.9=old")
+	mirror("run/s/a.png", "1\n2\n")
+	has(filepath.Join(top, "output/run/s/a.png"), "one")
+	has(filepath.Join(top, "audit/audit.jsonl.9"), "old")
+	put("/output/run/s/a.png=another", "/output/gone=x")
+	mirror("run/s/a.png", "1\n2\n")
+	mirror("gone", "1\n2\n")
+	has(filepath.Join(top, "output/run/s/a.png"), "another")
+	put("/output/gone", "/output/run/s/a.png", "/output/run/s/a.png/below=x", "/output/"+partial+"=x")
+	for _, none := range []string{"nowhere/at/all", "run", "run/s/a.png/below", partial, "../../../guest"} {
+		mirror(none, "1\n2\n")
+	}
+	if _, err := os.Lstat(filepath.Join(top, "output", "nowhere")); err == nil {
+		t.Error("a directory is made for a file that isn't there")
+	}
+	put("/output/late=x", AuditDir+"/audit.jsonl=1\n2\n3\n")
+	if err := sb.run.lock.Unlock(); err != nil { // as if its process had been killed
+		t.Fatal(err)
+	}
+	finish(t, e.start(guestImage(t), settings("exit", "0")))
+	has(filepath.Join(top, "audit/audit.jsonl"), "1\n2\n3\n")
+	for file, want := range map[string]string{"run/s/a.png": "another", "gone": "x", "late": "x", "other": "x"} {
+		has(filepath.Join(top, "output", file), want)
+	}
+	err = filepath.WalkDir(s.Output, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && (!d.Type().IsRegular() || d.Name() == partial) {
+			t.Errorf("%s is left", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	_, _ = sb.Stop(t.Context()) // its own cleaning up finds nothing
+}
+
+// TestMirrorWhileSwapped guards that a file which becomes a link or a FIFO while it is copied is not followed and holds up nobody.
+func TestMirrorWhileSwapped(t *testing.T) {
+	t.Parallel()
+	s := settings("swap")
+	s.Output = t.TempDir()
+	sb := runcEngineUnderTest(t).start(guestImage(t), s)
+	until(t, "ready", says(sb, "ready"))
+	var copies int
+	for range 2000 {
+		if err := sb.Mirror(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(s.Output, sb.ID, "output", "x"))
+		if err == nil {
+			copies++
+		}
+		if strings.Trim(string(got), "god") != "" {
+			t.Fatalf("copied: %q", got)
+		}
+	}
+	if copies == 0 {
+		t.Error("nothing was ever copied")
 	}
 }
 
@@ -168,7 +269,7 @@ func TestCollectOutput(t *testing.T) {
 		}
 	}
 	c := newCollector(t, to)
-	if err := c.collectTree(from); err != nil || len(c.out.Files) != 2 || c.out.Bytes != 200<<20 || c.out.Left != 5 {
+	if err := c.collectTree(from); err != nil || len(c.files) != 2 || c.out.Bytes != 200<<20 || c.out.Left != 5 {
 		t.Errorf("%+v, %v", c.out, err)
 	}
 	if err := c.collectTree(filepath.Join(from, "nowhere")); err == nil {
@@ -217,7 +318,7 @@ func TestCollectArchive(t *testing.T) {
 		sandboxtest.Symlink("output/link", outside), file("output/link", "x"), sandboxtest.Symlink("output/up", ".."), file("output/up/outside", "x"),
 		sandboxtest.Hardlink("output/hard", "/etc/passwd"), file("output/d/good", "again"), file("output/none/x", "x"), file("output/\xff", "x"),
 		sandboxtest.Item{Header: tar.Header{Typeflag: tar.TypeChar, Name: "output/dev", Devmajor: 1, Devminor: 3}},
-	)))
+	)), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,17 +332,17 @@ func TestCollectArchive(t *testing.T) {
 	if got[0] = want[0]; !slices.Equal(got, want) {
 		t.Errorf("%q\n%+v", got, c.out)
 	}
-	if len(c.out.Files) != 2 || c.out.Left != 12 {
+	if len(c.files) != 2 || c.out.Left != 11 {
 		t.Errorf("%+v", c.out)
 	}
 	huge := sandboxtest.Layer(t, sandboxtest.Dir("output/", 0o777), file("output/a", "ok"))
 	huge = append(huge[:len(huge)-1024], header(t, "output/huge", 1<<40)...)
 	c = newCollector(t, t.TempDir())
-	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge), neverRead{t})); err != nil || len(c.out.Files) != 1 || c.out.Left != 1 {
+	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge), neverRead{t}), ""); err != nil || len(c.files) != 1 || c.out.Left != 1 {
 		t.Errorf("a huge file: %+v, %v", c.out, err)
 	}
 	for name, text := range map[string]string{"empty": "", "garbage": strings.Repeat("garbage", 1000)} {
-		if err := newCollector(t, t.TempDir()).collectArchive(strings.NewReader(text)); (err != nil) != (text != "") {
+		if err := newCollector(t, t.TempDir()).collectArchive(strings.NewReader(text), ""); (err != nil) != (text != "") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -277,7 +378,7 @@ func TestCollectArchiveIsBounded(t *testing.T) {
 				parts = append(parts, bytes.NewReader(header(t, name, size)), &io.LimitedReader{R: &zeros{size}, N: size})
 			}
 			c := newCollector(t, t.TempDir())
-			if err := c.collectArchive(io.MultiReader(append(parts, &zeros{})...)); err != nil || len(c.out.Files) != 1 ||
+			if err := c.collectArchive(io.MultiReader(append(parts, &zeros{})...), ""); err != nil || len(c.files) != 1 ||
 				!slices.ContainsFunc(c.out.Skipped, func(s string) bool { return strings.Contains(s, "nothing after it is read") }) {
 				t.Errorf("%+v, %v", c.out, err)
 			}
@@ -285,7 +386,7 @@ func TestCollectArchiveIsBounded(t *testing.T) {
 	}
 	huge := [][]byte{header(t, "output/\xff", maxPassed-1), header(t, "output/huge", 1<<62)}
 	c := newCollector(t, t.TempDir())
-	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge[0]), &io.LimitedReader{R: &zeros{maxPassed}, N: maxPassed}, bytes.NewReader(huge[1]), neverRead{t})); err != nil || c.out.Left != 2 {
+	if err := c.collectArchive(io.MultiReader(bytes.NewReader(huge[0]), &io.LimitedReader{R: &zeros{maxPassed}, N: maxPassed}, bytes.NewReader(huge[1]), neverRead{t}), ""); err != nil || c.out.Left != 2 {
 		t.Errorf("%+v, %v", c.out, err)
 	}
 }
@@ -304,10 +405,12 @@ func TestCollectNames(t *testing.T) {
 	}
 	for what, collect := range map[string]func(*collector) error{
 		"directory": func(c *collector) error { return c.collectTree(from) },
-		"archive":   func(c *collector) error { return c.collectArchive(bytes.NewReader(sandboxtest.Layer(t, archive...))) },
+		"archive": func(c *collector) error {
+			return c.collectArchive(bytes.NewReader(sandboxtest.Layer(t, archive...)), "")
+		},
 	} {
 		c := newCollector(t, t.TempDir())
-		if err := collect(c); err != nil || len(c.out.Files) != 1 || c.out.Left != len(odd) {
+		if err := collect(c); err != nil || len(c.files) != 1 || c.out.Left != len(odd) {
 			t.Errorf("%s: %+v, %v", what, c.out, err)
 		}
 	}

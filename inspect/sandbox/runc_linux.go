@@ -302,7 +302,7 @@ func (e *runcEngine) exec(ctx context.Context, argv []string, o ExecOptions, std
 }
 
 // collect reads a directory that is mounted from this machine.
-func (e *runcEngine) collect(_ context.Context, _, run string, k keep, c *collector) error {
+func (e *runcEngine) collect(_ context.Context, _, run string, k *keep, file string, c *collector) error {
 	dir, err := os.OpenRoot(k.hostDir(run))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // it was never started
@@ -311,11 +311,11 @@ func (e *runcEngine) collect(_ context.Context, _, run string, k keep, c *collec
 		return err
 	}
 	defer dir.Close()
-	below, err := filepath.Rel(k.mount, k.from)
+	below, err := filepath.Rel(k.Mount, k.From)
 	if err != nil {
 		return err
 	}
-	return c.collectBelow(dir, below)
+	return c.collectBelow(dir, below, file)
 }
 
 // remove doesn't use runc, like sweep.

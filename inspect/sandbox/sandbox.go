@@ -42,7 +42,7 @@ type Status struct {
 	OOMKilled   bool        `json:"oom_killed"`
 	TimedOut    bool        `json:"timed_out"`
 	PIDsRefused int64       `json:"pids_refused"`   // processes refused by the limit; unknown with Docker
-	Reason      string      `json:"reason"`         // exited, stopped, timeout, memory, pids or failed
+	Reason      string      `json:"reason"`         // running, exited, stopped, timeout, memory, pids or failed
 	Code        policy.Code `json:"code,omitempty"` // -32007 after a timeout, -32006 after another limit
 }
 
@@ -68,6 +68,7 @@ type Sandbox struct {
 	done    chan struct{} // closed when everything is cleaned up
 	status  Status
 	err     error
+	copying sync.Mutex // guards plan.keeps
 	mu      sync.Mutex // guards the fields below
 	evident Evidence
 	peak    Memory
@@ -81,7 +82,7 @@ var (
 )
 
 // Start runs an image. The end of ctx ends the container. However it ends, everything is cleaned up, and /output and
-// evidence.json are in Settings.Output/ID when Wait returns. A *StartError reports that the image itself can't be run.
+// the complete evidence.json are in Settings.Output/ID when Wait returns. A *StartError reports that the image itself can't be run.
 func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *Sandbox, err error) {
 	p, err := settings.parse()
 	if err != nil {
@@ -128,16 +129,17 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 		timer := time.AfterFunc(p.Timeout, func() { s.stop(errTimeout) })
 		context.AfterFunc(ctx, func() { timer.Stop() })
 	}
+	_ = s.writeEvidence(nil) // again, with what the start found
 	go s.supervise(ctx)
 	return s, nil
 }
 
-// sweep ends and removes the remains of a killed process's run, and keeps its audit log.
+// sweep ends and removes the remains of a killed process's run, and keeps its files.
 func (s *Sandbox) sweep(ctx context.Context, id, dir string) error {
 	work := s.newEnding(ctx)
 	defer work.giveUp()
 	return work.runStep(func(ctx context.Context) error {
-		return errors.Join(s.rescueAudit(ctx, id, dir), s.engine.sweep(ctx, id, dir))
+		return errors.Join(s.rescue(ctx, id, dir), s.engine.sweep(ctx, id, dir))
 	})
 }
 
@@ -149,11 +151,10 @@ func (s *Sandbox) startContainer(ctx context.Context) error {
 	if err := errors.Join(s.describe(), s.bindPolicy()); err != nil {
 		return err
 	}
-	if err := errors.Join(s.openJournal(), s.noteAuditDirs()); err != nil {
-		return err
-	}
-	if err := s.recordSpawn(); err != nil {
-		return err
+	for _, step := range []func() error{s.openJournal, s.openKeeps, s.recordSpawn, s.writeRunning} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	if s.tethered { // before minutes go by until the container runs
 		for _, pub := range s.plan.publish {
@@ -213,9 +214,6 @@ func (s *Sandbox) supervise(ctx context.Context) {
 	select {
 	case e = <-ended:
 	case <-ctx.Done():
-		s.status = Status{ExitCode: -1, TimedOut: context.Cause(ctx) == errTimeout} //nolint:errorlint // as in end
-		s.status.setReason(nil, true)
-		_ = s.writeEvidence(nil) // for a client that kills this process before the container has stopped
 		if err := work.runStep(s.keepLogs); err != nil {
 			s.addNote("the programs' logs: " + err.Error())
 		}

@@ -173,7 +173,7 @@ func (b *bundle) mounts(uid, gid int) ([]specs.Mount, error) {
 		if err := os.Chown(dir, uid, gid); err != nil {
 			return nil, err
 		}
-		out = append(out, specs.Mount{Destination: k.mount, Type: "bind", Source: dir, Options: with("bind", "rw")})
+		out = append(out, specs.Mount{Destination: k.Mount, Type: "bind", Source: dir, Options: with("bind", "rw")})
 	}
 	slices.SortStableFunc(out[7:], func(a, b specs.Mount) int { // a nested mount comes after the outer one
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")

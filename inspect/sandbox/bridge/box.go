@@ -109,6 +109,9 @@ func (x *box) runLife() {
 		x.fail(err)
 		return
 	}
+	if dir := c.Directory(); dir != "" {
+		x.bridge.conf.Say("evidence, screenshots and audit: %s", dir)
+	}
 	x.container, x.client = c, newClient(c.Dial, key)
 	defer x.client.close()
 	ended := make(chan struct{})
@@ -132,9 +135,6 @@ func (x *box) runLife() {
 	}
 	if x.err != nil {
 		x.bridge.conf.Say("the container's end: %v", x.err)
-	}
-	if dir := c.Directory(); dir != "" {
-		x.bridge.conf.Say("evidence, screenshots and audit: %s", dir)
 	}
 }
 

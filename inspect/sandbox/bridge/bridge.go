@@ -53,6 +53,8 @@ type Container interface {
 	Stop(ctx context.Context) (sandbox.Status, error)
 	// Record adds an event to its evidence.
 	Record(e sandbox.Event) error
+	// Mirror copies the audit log, and a file below /output unless that is "", to Directory.
+	Mirror(ctx context.Context, file string) error
 	// Logs returns its output.
 	Logs() []byte
 	// Directory returns the directory on this machine for its artifacts; empty for none.
@@ -68,6 +70,8 @@ type Config struct {
 	Boot func(ctx context.Context, key string) (Container, error)
 	// Idle is the time without calls after which a container ends; 0: at the end of input.
 	Idle time.Duration
+	// Served is called when no answer will come any more; the container's end may take longer.
+	Served func()
 	// Version is slimctl's own.
 	Version string
 	// Say receives messages for people, one line at a time.
@@ -117,6 +121,7 @@ func (b *Bridge) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	go b.describe()
 	err := protocol.Serve(ctx, b.mcp, in, out)
 	cancel()
+	b.conf.Served()
 	b.boxes.Wait()
 	return err
 }

@@ -33,8 +33,10 @@ type fake struct {
 	end      func()
 	dir      string
 
-	mu     sync.Mutex
-	events []sandbox.Event
+	mu       sync.Mutex
+	events   []sandbox.Event
+	mirrored []string
+	full     error // of Mirror
 }
 
 func newFake(t *testing.T, h http.Handler) *fake {
@@ -77,6 +79,13 @@ func (f *fake) Record(e sandbox.Event) error {
 	defer f.mu.Unlock()
 	f.events = append(f.events, e)
 	return nil
+}
+
+func (f *fake) Mirror(_ context.Context, file string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mirrored = append(f.mirrored, file)
+	return f.full
 }
 
 func (f *fake) Logs() []byte      { return []byte("starting\nno \x1b[31mplace\x1b[0m to go\n") }
@@ -124,6 +133,9 @@ func serveCtx(ctx context.Context, t *testing.T, conf Config) *wire {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.said = append(w.said, fmt.Sprintf(format, args...))
+	}
+	if conf.Served == nil {
+		conf.Served = func() {}
 	}
 	go func() {
 		w.served <- New(conf).Serve(ctx, inR, outW)
@@ -276,9 +288,14 @@ func TestOneContainer(t *testing.T) {
 			return m["id"] != nil && m["id"] != 1.0
 		})
 		text := fmt.Sprint(m)
-		if answers[m["id"]] = true; !strings.Contains(text, "/artifacts/RUN/output/run/s/a.png") {
+		if answers[m["id"]] = true; !strings.Contains(text, "The file is at /artifacts/RUN/output/run/s/a.png ") {
 			t.Errorf("the answer doesn't say where the file is: %s", text)
 		}
+		f.mu.Lock()
+		if len(f.mirrored) < len(answers) || f.mirrored[0] != "run/s/a.png" {
+			t.Errorf("%d answers, mirrored is %q", len(answers), f.mirrored)
+		}
+		f.mu.Unlock()
 	}
 	w.end()
 	if len(keys) != 1 || len(keys[0]) < 20 || len(answers) != calls || len(f.events) != calls {
@@ -291,6 +308,29 @@ func TestOneContainer(t *testing.T) {
 	case <-f.ended:
 	default:
 		t.Error("the container runs on")
+	}
+}
+
+// TestMirror guards what is copied before an answer: the file that the tool names, if that is below /output, and always the
+// audit log. Without the copies there is no answer.
+func TestMirror(t *testing.T) {
+	for stdout, want := range map[string]string{
+		`{"path":"/output/run/s/a.png"}`: "run/s/a.png", `{"path":"/output/../etc/passwd"}`: "", `{"path":"/output/a/../../../x"}`: "", `{"path":"/outputs/x"}`: "", `{"path":"output/x"}`: "",
+		`{"path":"/output/` + strings.Repeat("x", 2000) + `"}`: "", `{"path":["/output/x"]}`: "", "no JSON": "", "": "",
+	} {
+		f := newFake(t, tool(func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return done(stdout), nil }))
+		w := serve(t, Config{Boot: booting(f)})
+		w.send(hello)
+		w.send(callLine(2, `["screenshot"]`))
+		if m := fmt.Sprint(w.answer(2)); !slices.Equal(f.mirrored, []string{want}) || strings.Contains(m, "The file is at") != (want != "") {
+			t.Errorf("%.100s: mirrored is %.100q, want %q: %.500s", stdout, f.mirrored, want, m)
+		}
+		f.full = errors.New("no space left on device")
+		w.send(callLine(3, `["screenshot"]`))
+		if m := meta(t, w.answer(3)); m["rule"] != "audit.unavailable" || m["retryable"] != false || !strings.Contains(w.words(), "no space left") {
+			t.Errorf("a copy that fails: %v; on stderr: %s", m, w.words())
+		}
+		w.end()
 	}
 }
 

@@ -40,8 +40,14 @@ func (b *Bridge) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallT
 	defer cancel()
 	defer x.cancelAtEnd(cancel)()
 	res, err := x.client.call(within, req)
+	file := outputOf(res)
+	uncopied := x.container.Mirror(within, file)
+	if err == nil && uncopied != nil {
+		b.conf.Say("a call's record or file can't be copied, so it isn't answered: %v", uncopied)
+		return unkept.result(req.Params.Arguments), nil
+	}
 	if err == nil {
-		return x.located(res), nil
+		return x.located(res, file), nil
 	}
 	var theirs *jsonrpc.Error
 	switch {
@@ -112,22 +118,31 @@ func commandOf(req *mcp.CallToolRequest) []string {
 	return out
 }
 
-// located adds the path on this machine of a file that a call wrote, valid once the container has ended.
-func (x *box) located(res *mcp.CallToolResult) *mcp.CallToolResult {
-	text, _ := json.Marshal(res.StructuredContent) // it was JSON
+// outputOf returns the path below /output of a file that a call wrote; "" if there is none.
+func outputOf(res *mcp.CallToolResult) string {
 	var result struct{ Stdout string }
 	var data struct{ Path string }
-	if json.Unmarshal(text, &result) != nil || json.Unmarshal([]byte(result.Stdout), &data) != nil {
-		return res
+	if res == nil {
+		return ""
+	}
+	text, _ := json.Marshal(res.StructuredContent) // it was JSON
+	if json.Unmarshal(text, &result) != nil || json.Unmarshal([]byte(result.Stdout), &data) != nil || len(data.Path) > 1024 {
+		return ""
 	}
 	below, ok := strings.CutPrefix(path.Clean(data.Path), "/output/")
-	dir := x.container.Directory()
-	if !ok || dir == "" || len(below) > 1024 {
-		return res
+	if !ok {
+		return ""
 	}
-	res.Content = append(res.Content, &mcp.TextContent{
-		Text: fmt.Sprintf("At the end of this session the file is at %s on the user's machine.", filepath.Join(dir, "output", below)),
-	})
+	return below
+}
+
+// located adds the path on this machine of a file that a call wrote.
+func (x *box) located(res *mcp.CallToolResult, file string) *mcp.CallToolResult {
+	if dir := x.container.Directory(); file != "" && dir != "" {
+		res.Content = append(res.Content, &mcp.TextContent{
+			Text: fmt.Sprintf("The file is at %s on the user's machine.", filepath.Join(dir, "output", file)),
+		})
+	}
 	return res
 }
 
@@ -148,6 +163,11 @@ func down(rule, format string, args ...any) *failure {
 var unrecorded = &failure{
 	code: policy.PolicyBlocked, rule: "audit.unavailable", retryable: true,
 	text: "the call can't be recorded, so it is not run; tell the operator",
+}
+
+var unkept = &failure{
+	code: policy.PolicyBlocked, rule: "audit.unavailable",
+	text: "the call has run, but its record or its file can't be copied to the artifacts directory; tell the operator",
 }
 
 // failure returns the reason for a call's failure that neither the client nor the tool caused.

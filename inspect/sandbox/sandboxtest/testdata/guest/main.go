@@ -11,9 +11,11 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +28,7 @@ func main() {
 	verbs := map[string]func([]string){
 		"report": report, "serve": serve, "sleep": sleep, "deaf": deaf, "eat": eat, "fork": fork, "exit": exit,
 		"cat": cat, "both": both, "mess": mess, "daemon": daemon, "flood": flood, "crowd": crowd,
-		"log": log, "ask": ask, "garbage": garbage, "streams": streams,
+		"log": log, "ask": ask, "garbage": garbage, "streams": streams, "put": put, "swap": swap, "tool": tool,
 		"-c": func([]string) { flood(nil) }, // as supervisorctl
 	}
 	if strings.Join(os.Args[1:], " ") == "init --tether" { // as an image that slimctl built
@@ -232,6 +234,63 @@ func log(args []string) {
 	check(os.Symlink("/etc/passwd", dir+"/link.jsonl"))
 	_ = os.Chown(dir, 1001, 1001) // as the image's own account has it; an ordinary user can't
 	deaf(nil)
+}
+
+// put writes each FILE=TEXT, and removes each FILE.
+func put(args []string) {
+	for _, a := range args {
+		file, text, write := strings.Cut(a, "=")
+		check(os.RemoveAll(file))
+		if write {
+			check(os.MkdirAll(filepath.Dir(file), 0o755))
+			check(os.WriteFile(file, []byte(text), 0o600))
+		}
+	}
+}
+
+// swap makes /output/x a file, a link and a FIFO by turns, for ever.
+func swap([]string) {
+	fmt.Println("ready")
+	for n := 0; ; n++ {
+		check(os.WriteFile("/output/new", bytes.Repeat([]byte("good"), n%3), 0o644))
+		check(os.Rename("/output/new", "/output/x"))
+		check(os.Symlink("/etc/passwd", "/output/new"))
+		check(os.Rename("/output/new", "/output/x"))
+		check(syscall.Mkfifo("/output/new", 0o644))
+		check(os.Rename("/output/new", "/output/x"))
+	}
+}
+
+// tool answers MCP as the tool of an image that slimctl built. Each call adds a line to the audit log and writes a picture.
+func tool([]string) {
+	const dir = "/var/log/browser-shell/audit"
+	check(os.MkdirAll(dir, 0o700))
+	calls := 0
+	check(http.ListenAndServe("127.0.0.1:8080", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if json.NewDecoder(r.Body).Decode(&req) != nil || req.ID == nil {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"guest","version":"1"}}`
+		switch req.Method {
+		case "tools/list":
+			result = `{"tools":[{"name":"browser-shell","inputSchema":{"type":"object"}}]}`
+		case "tools/call":
+			calls++
+			log, err := os.OpenFile(dir+"/audit.jsonl", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+			check(err)
+			fmt.Fprintf(log, "line %d\n", calls)
+			log.Close()
+			put([]string{fmt.Sprintf("/output/run/%d.png=picture %d", calls, calls)})
+			result = fmt.Sprintf(`{"content":[],"structuredContent":{"stdout":"{\"path\":\"/output/run/%d.png\"}"}}`, calls)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, req.ID, result)
+	})))
 }
 
 // crowd ends with status 1 when it can't have as many processes as it wants.
