@@ -98,18 +98,16 @@ func (h *Hub) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		case *mcp.ServerRequest[*mcp.SetLoggingLevelParams]:
 			h.levels.set(r.Session, r.Params.Level)
 		}
-		res, err = next(ctx, method, req)
+		if res, err = next(ctx, method, req); err != nil {
+			return nil, wireError(err)
+		}
 		switch r := res.(type) {
 		case *mcp.InitializeResult:
-			if err == nil {
-				r.Instructions = h.instructions()
-			}
+			r.Instructions = h.instructions()
 		case *mcp.DiscoverResult:
-			if err == nil {
-				r.Instructions = h.instructions()
-			}
+			r.Instructions = h.instructions()
 		}
-		return res, wireError(err)
+		return res, nil
 	}
 }
 
@@ -158,35 +156,32 @@ func (h *Hub) guardCall(ctx context.Context, next mcp.MethodHandler, req *mcp.Ca
 	if h.record.log.Ready() != nil {
 		return unrecorded().result(), nil
 	}
-	var f *failure
 	if t == nil {
 		err := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf("unknown tool %.80q; tools/list names those that are there", req.Params.Name)}
-		return nil, line.write(nil, "tool.unknown", err)
+		return recorded(line, nil, "tool.unknown", err)
 	}
 	s := t.server
 	if d := s.Rules.Check(guard.Call{Server: s.Name, Tool: t.tool.Name, Arguments: req.Params.Arguments, ReadOnly: isReadOnly(t.tool)}); d != nil {
-		f = denied(d)
-	} else if f = t.checkArguments(req.Params.Arguments); f == nil {
-		params := *req.Params
-		params.Name = t.alias
-		own := *req
-		own.Params = &params
-		res, err := next(ctx, "tools/call", &own)
-		answer, _ := res.(*mcp.CallToolResult)
-		if e := line.write(answer, "", err); e != nil && err == nil {
-			return unrecorded().result(), nil
-		}
-		return res, wireError(err)
+		return recorded(line, denied(d).result(), d.Rule, nil)
 	}
-	res := f.result()
-	rule := f.rule
-	if f.code != codeBlocked {
-		rule = ""
+	if f := t.checkArguments(req.Params.Arguments); f != nil {
+		return recorded(line, f.result(), "", nil)
 	}
-	if line.write(res, rule, nil) != nil {
-		res = unrecorded().result()
+	params := *req.Params
+	params.Name = t.alias
+	own := *req
+	own.Params = &params
+	res, err := next(ctx, "tools/call", &own)
+	answer, _ := res.(*mcp.CallToolResult)
+	return recorded(line, answer, "", err)
+}
+
+// recorded returns the answer to a call once its line is written.
+func recorded(l *line, res *mcp.CallToolResult, rule string, err error) (mcp.Result, error) {
+	if l.write(res, rule, err) != nil && err == nil {
+		return unrecorded().result(), nil
 	}
-	return res, nil
+	return asResult(res, wireError(err))
 }
 
 // admitText checks requests to a server other than tool calls.
@@ -301,7 +296,7 @@ func (s *server) do(ctx context.Context, client *mcp.ServerSession, meta mcp.Met
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	l, err := s.linkFor(client)
+	l, err := s.linkFor(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -309,18 +304,17 @@ func (s *server) do(ctx context.Context, client *mcp.ServerSession, meta mcp.Met
 	c := l.beginCall(ctx, client, meta)
 	err = send(ctx, l.session, meta)
 	l.endCall(c)
-	if outer.Err() != nil {
-		return cmpError(err, outer.Err())
+	if err != nil && outer.Err() != nil {
+		return outer.Err()
 	}
 	return s.clientError(ctx, l, err)
 }
 
-// cmpError returns instead for an error, and nil for none.
-func cmpError(err, instead error) error {
-	if err == nil {
-		return nil
+func (s *server) timedOut() *failure {
+	return &failure{
+		name: "TIMEOUT", code: codeTimeout, rule: "call.timeout", retryable: true,
+		text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.Name, s.Timeout),
 	}
-	return instead
 }
 
 // endings are the errors of a request whose link has ended.
@@ -334,10 +328,7 @@ func (s *server) clientError(ctx context.Context, l *link, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &failure{
-			name: "TIMEOUT", code: codeTimeout, rule: "call.timeout", retryable: true,
-			text: fmt.Sprintf("server %s did not answer within %s; it may still be at work", s.Name, s.Timeout),
-		}
+		return s.timedOut()
 	case errors.As(err, &unreached):
 		l.fail(unreached)
 	case l.isGone() || slices.ContainsFunc(endings, func(e error) bool { return errors.Is(err, e) }):

@@ -64,7 +64,7 @@ func (r *record) begin(client *mcp.ServerSession, name string, t *tool) *line {
 	return l
 }
 
-// write writes the line. It returns err, or the error of writing.
+// write writes the line of a call that returned res or err.
 func (l *line) write(res *mcp.CallToolResult, rule string, err error) error {
 	l.Event, l.Decision, l.Rule = audit.ToolFinished, "allow", rule
 	l.DurationMS = time.Since(l.since).Milliseconds()
@@ -101,5 +101,5 @@ func (l *line) write(res *mcp.CallToolResult, rule string, err error) error {
 	if l.Refused {
 		write = l.record.log.Write
 	}
-	return errors.Join(write(l.Record), err)
+	return write(l.Record)
 }

@@ -253,8 +253,8 @@ func (s *server) Status() Status {
 	return st
 }
 
-// linkFor returns the link for a client's request, or a *failure.
-func (s *server) linkFor(client *mcp.ServerSession) (*link, error) {
+// linkFor returns the link for a client's request, or a *failure. ctx limits the start of a second one.
+func (s *server) linkFor(ctx context.Context, client *mcp.ServerSession) (*link, error) {
 	s.mu.Lock()
 	l, st := s.link, s.status
 	s.mu.Unlock()
@@ -275,8 +275,15 @@ func (s *server) linkFor(client *mcp.ServerSession) (*link, error) {
 	} else if s.noMore {
 		return l, nil
 	}
-	second, err := s.openLink(l.scope, true, false)
-	if err != nil { // the server may be the only one of its kind, or may know the newer era only
+	scope, cancel := context.WithCancel(l.scope)
+	defer context.AfterFunc(ctx, cancel)()
+	second, err := s.openLink(scope, true, false)
+	if ctx.Err() != nil {
+		if err == nil {
+			second.close()
+		}
+		return nil, s.timedOut()
+	} else if err != nil { // the server may be the only one of its kind, or may know the newer era only
 		s.hub.log.Warn("no second connection, for clients that can be asked", "server", s.Name, "error", err)
 		s.noMore = true
 		return l, nil

@@ -8,7 +8,6 @@ package seeds
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,14 +37,14 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir, "github.com/slimctl/slimctl/cmd/slimctl", "github.com/slimctl/slimctl/cmd/browser-shell")
+	cmd := exec.Command("go", "build", "-o", dir, "github.com/slimctl/slimctl/cmd/slimctl", "github.com/slimctl/slimctl/cmd/browser-shell", "github.com/slimctl/slimctl/cmd/mcp-hub")
 	cmd.Stderr = os.Stderr
 	return dir, cmd.Run()
 })
 
 func TestMain(m *testing.M) {
 	// Having looked at the source of the programs, `go test` runs these tests again when that has changed.
-	for _, dir := range []string{"cmd", "server", "slim", "build", "inspect", "assets", "profiles", "docs"} {
+	for _, dir := range []string{"cmd", "hub", "server", "slim", "build", "inspect", "assets", "profiles", "docs"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(_ string, _ fs.DirEntry, err error) error { return err })
 		if err != nil && !os.IsNotExist(err) { // another room's test made it, and has removed it
 			fmt.Fprintln(os.Stderr, err)
@@ -538,57 +537,125 @@ func withoutComment(text string) string {
 	return rest
 }
 
-var rows004 = []row{
-	{"004 §5.2 mcp_server.json", "004 §3: servers by `uvx`", func(t *testing.T) {
-		wantHubRefuses(t, withoutComment(testdata(t, "004-5.2.mcp_server.json")), "filesystem", "path")
-	}},
-	{"004 §9.1 canonical_config.json", "004 §9.1: `canonical_config.json`", func(t *testing.T) {
-		wantHubRefuses(t, withoutComment(testdata(t, "004-9.1.canonical_config.json")), "mcp")
-	}},
-	{"004 §9.2 security of a server", "004 §9.2: `security`", func(t *testing.T) {
-		wantHubRefuses(t, testdata(t, "004-9.2.mcp_server.json"), "security", "hub.policy.json")
-	}},
-	{"004 §5.1 management", "004 §5.1: management", func(t *testing.T) {
-		dir, err := programs()
+// hostHub is mcp-hub with the document's own files. Its uvx and npx are on the PATH, and are browser-shell.
+type hostHub struct{ url, audit string }
+
+func startHostHub(t *testing.T) hostHub {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, state := t.TempDir(), t.TempDir()
+	if err := os.Chmod(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"uvx", "npx"} {
+		short, err := os.MkdirTemp("", "seeds-") // a short name: sockets are below it
 		if err != nil {
 			t.Fatal(err)
 		}
-		const token = "0123456789abcdef0123"
-		listen, manage := fmt.Sprintf("127.0.0.1:%d", need.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))
-		ctx, cancel := context.WithCancel(t.Context())
-		hub := exec.CommandContext(ctx, filepath.Join(dir, "browser-shell"), "hub", "--listen", listen, "--manage", manage, "--manage-token", file(t, "token", token),
-			"--audit", filepath.Join(t.TempDir(), "audit.jsonl"), "--config", file(t, "hub.json", `{"mcpServers": {"filesystem": {"command": "/bin/cat"}}}`))
-		hub.Stderr = os.Stderr
-		if err := hub.Start(); err != nil {
+		t.Cleanup(func() { os.RemoveAll(short) })
+		policy := file(t, "policy.json", fmt.Sprintf(`{"state_dir": %q, "artifacts_dir": %q, "audit": {"file": ""}}`, short, t.TempDir()))
+		script := fmt.Sprintf("#!/bin/sh\nexec %s mcp --policy %s\n", filepath.Join(dir, "browser-shell"), policy)
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { cancel(); _ = hub.Wait() })
-		ask := func(method, path, key string) int {
-			req, err := http.NewRequestWithContext(ctx, method, "http://"+manage+path, nil)
-			if err != nil {
-				t.Fatal(err)
+	}
+	h := hostHub{fmt.Sprintf("127.0.0.1:%d", need.FreePort(t)), filepath.Join(state, "security_audit.jsonl")}
+	hub := exec.Command(filepath.Join(dir, "mcp-hub"), "serve", "--listen", h.url, "--audit", h.audit,
+		"--config", file(t, "mcp_server.json", strings.Replace(withoutComment(testdata(t, "004-5.2.mcp_server.json")), `"env": {}`, `"env": {}, "security": {"allowed_directories": ["/home/user/docs"], "read_only": false}`, 1)),
+		"--config", file(t, "canonical_config.json", withoutComment(testdata(t, "004-9.1.canonical_config.json"))))
+	hub.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HTTP_PROXY=http://127.0.0.1:1") // nobody asks for remote-host
+	hub.Stderr = t.Output()
+	if err := hub.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = hub.Process.Signal(os.Interrupt)
+		_ = hub.Wait()
+	})
+	need.Eventually(t, func() bool { return h.state(t, "filesystem") == "running" && h.state(t, "git") == "running" }, func() string { return "the servers don't run" })
+	return h
+}
+
+// ask returns the status and the answer of a management route.
+func (h hostHub) ask(t *testing.T, method, path string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+h.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func (h hostHub) state(t *testing.T, name string) string {
+	_, text := h.ask(t, "GET", "/v1/mcp/servers/"+name)
+	var status struct{ State string }
+	_ = json.Unmarshal([]byte(text), &status) // not yet
+	return status.State
+}
+
+// connect returns a client's session.
+func (h hostHub) connect(t *testing.T) *mcp.ClientSession {
+	t.Helper()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "seeds", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: "http://" + h.url + "/mcp"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+var rows004 = []row{
+	{"004 §5.2, §9.1, §9.2 mcp_server.json with security, canonical_config.json", "", func(t *testing.T) {
+		h := startHostHub(t)
+		_, all := h.ask(t, "GET", "/v1/mcp/servers")
+		for _, want := range []string{`{"name":"filesystem","transport":"stdio","state":"running"`, `{"name":"git","transport":"stdio","state":"running"`, `{"name":"remote-server","transport":"sse","state":"`} {
+			if !strings.Contains(all, want) {
+				t.Errorf("%s isn't in %s", want, all)
 			}
-			if key != "" {
-				req.Header.Set("Authorization", "Bearer "+key)
-			}
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return 0
-			}
-			defer res.Body.Close()
-			_, _ = io.Copy(io.Discard, res.Body)
-			return res.StatusCode
 		}
-		need.Eventually(t, func() bool { return ask("GET", "/healthz", token) != 0 }, func() string { return "the hub doesn't listen" })
-		for _, r := range []struct{ method, path string }{
-			{"GET", "/v1/mcp/servers"}, {"GET", "/v1/mcp/servers/filesystem"}, {"GET", "/v1/mcp/tools"}, {"POST", "/v1/mcp/servers/filesystem/stop"},
-			{"POST", "/v1/mcp/servers/filesystem/start"}, {"POST", "/v1/mcp/servers/filesystem/restart"},
+		list, err := h.connect(t).ListTools(t.Context(), nil)
+		if err != nil || len(list.Tools) != 2 || list.Tools[0].Name != "filesystem.browser-shell" || list.Tools[1].Name != "git.browser-shell" {
+			t.Errorf("%+v %v", list, err)
+		}
+	}},
+	{"004 §5.3, §8 a call, and what is denied", "004 §8.4: `event_logs", func(t *testing.T) {
+		h := startHostHub(t)
+		s := h.connect(t)
+		for path, rule := range map[string]string{"/home/user/docs/readme.md": "", "/home/user/.ssh/id_rsa": "arguments.path", "/etc/passwd": "arguments.path", "/home/user/other": "arguments.path"} {
+			res := call(t, s, "filesystem.browser-shell", map[string]any{"session_id": "u1", "argv": []string{"eval", path}})
+			if got, _ := res.Meta["rule"].(string); (rule != "" || strings.HasPrefix(got, "arguments.path")) && got != rule {
+				t.Errorf("%s: rule %q, want %q", path, got, rule)
+			}
+		}
+		text, err := os.ReadFile(h.audit)
+		if err != nil || !strings.Contains(string(text), `"tool":"filesystem.browser-shell","decision":"deny","rule":"arguments.path"`) || !strings.Contains(string(text), `"tool":"filesystem.browser-shell","decision":"allow"`) {
+			t.Errorf("%s %v", text, err)
+		}
+	}},
+	{"004 §5.1 management, §6.2 states", "", func(t *testing.T) {
+		h := startHostHub(t)
+		for _, r := range []struct{ method, path, want string }{
+			{"GET", "/v1/mcp/servers", `"state":"running"`}, {"GET", "/v1/mcp/servers/filesystem", `"state":"running"`}, {"GET", "/v1/mcp/tools", "filesystem.browser-shell"},
+			{"POST", "/v1/mcp/servers/filesystem/stop", `"state":"stopped"`}, {"POST", "/v1/mcp/servers/filesystem/start", `"state":"starting"`}, {"POST", "/v1/mcp/servers/git/restart", `"state":"starting"`},
 		} {
-			if without, with := ask(r.method, r.path, ""), ask(r.method, r.path, token); without != 401 || with != 200 {
-				t.Errorf("%s %s: %d without the token, %d with it", r.method, r.path, without, with)
+			if status, text := h.ask(t, r.method, r.path); status != 200 || !strings.Contains(text, r.want) {
+				t.Errorf("%s %s: %d %s", r.method, r.path, status, text)
 			}
 		}
-		if status := ask("POST", "/v1/runs", token); status != 404 { // docs/decisions.md, first table
+		need.Eventually(t, func() bool { return h.state(t, "remote-server") == "error" }, func() string { return "an address that is none isn't an error" })
+		if status, _ := h.ask(t, "POST", "/v1/runs"); status != 404 { // docs/decisions.md, first table
 			t.Errorf("POST /v1/runs: %d", status)
 		}
 	}},
