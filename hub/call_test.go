@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -352,5 +353,47 @@ func TestAuditAll(t *testing.T) {
 	lines := h.lines(t)[before:]
 	if len(lines) != 2 || lines[0]["error_name"] != "tool_error" || lines[1]["rule"] != "arguments.path" {
 		t.Errorf("lines %v", lines)
+	}
+}
+
+// TestFilesystemServer: a server that others made, of the older era, once with all its tools and once with read_only.
+// Tools that write are not listed then, and a call of one that the client knows by heart writes nothing.
+func TestFilesystemServer(t *testing.T) {
+	script := need.FilesystemServer(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.txt"), []byte("what is in it"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	entry := func(readOnly bool) fields {
+		return fields{"command": need.Program(t, "node"), "args": []string{script, dir}, "security": fields{"read_only": readOnly, "allowed_directories": []string{dir}}}
+	}
+	h := startHub(t, fields{"all": entry(false), "ro": entry(true)}, nil)
+	for _, era := range eras {
+		s := client(t, h.url, era, nil)
+		listed := names(t, s)
+		for _, tt := range []struct {
+			tool, file   string
+			listed, runs bool
+		}{
+			{"all.write_file", "new-" + era, true, true},
+			{"ro.read_text_file", "a.txt", true, true},
+			{"ro.read_text_file", "../b.txt", true, false},
+			{"ro.write_file", "never", false, false},
+		} {
+			if slices.Contains(listed, tt.tool) != tt.listed {
+				t.Errorf("%s is listed: %v (%v)", tt.tool, !tt.listed, listed)
+			}
+			arguments := fields{"path": dir + "/" + tt.file}
+			if strings.HasSuffix(tt.tool, "write_file") {
+				arguments["content"] = "written"
+			}
+			text, res := run(t, s, tt.tool, arguments)
+			if res.IsError == tt.runs || strings.HasSuffix(tt.tool, "text_file") && tt.runs && !strings.Contains(text, "what is in it") {
+				t.Errorf("%s %s: %s", tt.tool, tt.file, text)
+			}
+		}
+		if !exists(filepath.Join(dir, "new-"+era)) || exists(filepath.Join(dir, "never")) {
+			t.Errorf("%s: the wrong call wrote", era)
+		}
 	}
 }

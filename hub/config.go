@@ -192,14 +192,16 @@ func decodeValue(m strictjson.Member, what string, into any) error {
 	switch into := into.(type) {
 	case func(strictjson.Node) error:
 		return into(m.Node)
-	case *bool, **bool:
+	case *bool:
 		must = "true or false"
+	case **bool:
+		must, *into = "true or false", nil // json would write to the memory of an outer key
 	case *int:
 		must = "a whole number"
 	case *float64:
 		must = "a number of seconds"
 	case *[]string:
-		must = "a list of strings"
+		must, *into = "a list of strings", nil
 	case *map[string]string:
 		must = "an object of strings"
 		if _, err := m.Object(what); err != nil { // if a key is repeated, the second would win
@@ -223,8 +225,6 @@ func decodeRules(n strictjson.Node, what string, r *guard.Rules, all *bool) erro
 	if all != nil {
 		into["audit_all_calls"] = all
 	}
-	r.Allowed, r.PathTools, r.Sensitive = slices.Clone(r.Allowed), slices.Clone(r.PathTools), slices.Clone(r.Sensitive)
-	r.DeniedDirs, r.AllowedDirs = slices.Clone(r.DeniedDirs), slices.Clone(r.AllowedDirs) // json reuses a slice's memory
 	if err := decode(n, what, into); err != nil {
 		return err
 	}
@@ -234,9 +234,7 @@ func decodeRules(n strictjson.Node, what string, r *guard.Rules, all *bool) erro
 			return strictjson.Errorf(m.Node.At, "%s.%s %s", what, m.Name, why)
 		}
 	}
-	for i, p := range r.Sensitive {
-		r.Sensitive[i] = strings.ToLower(p)
-	}
+	r.Sensitive = strings.Fields(strings.ToLower(strings.Join(r.Sensitive, " "))) // they have no blanks
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/slimctl/slimctl/hub/guard"
 )
 
 // TestConfigSaysWhere: the place is that of the key or the value that is wrong.
@@ -89,18 +92,21 @@ func TestConfigForms(t *testing.T) {
 
 // TestConfigLayers: a server's rules are those of mcp.security with the keys of its own entry; blocked_tools only grow.
 func TestConfigLayers(t *testing.T) {
-	servers := writeFile(t, `{"mcpServers": {"a": {"command": "x", "security": {"blocked_tools": ["b"], "sensitive_paths": [".KEY"], "read_only": true}}, "b": {"command": "y"}}}`)
+	servers := writeFile(t, `{"mcpServers": {"a": {"command": "x", "security": {"blocked_tools": ["b"], "sensitive_paths": [".KEY"], "read_only": true, "whitelist_mode": false}}, "b": {"command": "y"}, "c": {"command": "z", "security": {"sensitive_paths": []}}}}`)
 	security := writeFile(t, `{"mcp": {"enabled": false, "security": {"whitelist_mode": true, "allowed_tools": ["a.*"], "blocked_tools": ["c"], "audit_all_calls": false}}}`)
 	c, err := LoadConfig(servers, security)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, b := c.Servers[0].Rules, c.Servers[1].Rules
-	if d := cmp.Diff([]any{[]string{"c", "b"}, []string{".key"}, true, []string{"a.*"}}, []any{a.Blocked, a.Sensitive, a.ReadOnly, a.Allowed}); d != "" {
+	if d := cmp.Diff([]any{[]string{"c", "b"}, []string{".key"}, true, []string{"a.*"}, false}, []any{a.Blocked, a.Sensitive, a.ReadOnly, a.Allowed, *a.Whitelist}); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]any{[]string{"c"}, ".ssh", false, []string{"a.*"}, false, true}, []any{b.Blocked, b.Sensitive[0], b.ReadOnly, b.Allowed, c.AuditAll, c.Disabled}); d != "" {
+	if d := cmp.Diff([]any{[]string{"c"}, ".ssh", false, []string{"a.*"}, true, false, true}, []any{b.Blocked, b.Sensitive[0], b.ReadOnly, b.Allowed, *b.Whitelist, c.AuditAll, c.Disabled}); d != "" {
 		t.Error(d)
+	}
+	if d := c.Servers[2].Rules.CheckText("a password"); d != nil {
+		t.Errorf("no sensitive paths: %v", d)
 	}
 	if _, err := LoadConfig(servers, servers); err == nil || !strings.Contains(err.Error(), ":1:2: mcpServers stands in "+servers+" too") {
 		t.Errorf("the same key in two files: %v", err)
@@ -129,5 +135,27 @@ func TestConfigFile(t *testing.T) {
 	}
 	if _, err := LoadConfig(foreign); err == nil || !strings.Contains(err.Error(), "belongs to user 1234") {
 		t.Errorf("another user's file: %v", err)
+	}
+}
+
+// TestDocsNameAll: docs/hub.md names every key and every rule of a denial.
+func TestDocsNameAll(t *testing.T) {
+	page, err := os.ReadFile(filepath.FromSlash("../docs/hub.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := []string{guard.RuleBlocked, guard.RuleSize, guard.RuleJSON, guard.RulePath, guard.RuleInjection}
+	for _, text := range []string{`{"mcpServers": {"a": {"x": 1}}}`, `{"mcpServers": {"a": {"security": {"x": 1}}}}`, `{"mcp": {"security": {"x": 1}}}`} {
+		_, err := LoadConfig(writeFile(t, text))
+		_, known, ok := strings.Cut(fmt.Sprint(err), "known here: ")
+		if !ok {
+			t.Fatal(err)
+		}
+		words = append(words, strings.Split(known, ", ")...)
+	}
+	for _, w := range words {
+		if !strings.Contains(string(page), "`"+w+"`") {
+			t.Errorf("docs/hub.md does not name %s", w)
+		}
 	}
 }

@@ -203,3 +203,25 @@ func TestReconnect(t *testing.T) {
 		})
 	}
 }
+
+// TestPanic: a message over which the hub panics ends its server, and no other.
+func TestPanic(t *testing.T) {
+	hurry(t)
+	h := startHub(t, fields{"bad": childEntry(t, "new", fields{"restart": false}), "good": childEntry(t, "new", nil)}, nil)
+	h.awaitState(t, "good", Running)
+	h.awaitState(t, "bad", Running)
+	s := h.find(t, "bad")
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	broken := l.receive(func(context.Context, string, mcp.Request) (mcp.Result, error) { panic("secret") })
+	if _, err := broken(t.Context(), "notifications/message", &mcp.LoggingMessageRequest{Params: &mcp.LoggingMessageParams{}}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("answered %v", err)
+	}
+	if st := h.awaitState(t, "bad", Failed); st.LastError != "a message notifications/message made the hub panic" {
+		t.Errorf("%+v", st)
+	}
+	if text, res := run(t, client(t, h.url, newEra, nil), "good.echo", nil); res.IsError {
+		t.Error(text)
+	}
+}
