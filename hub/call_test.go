@@ -290,8 +290,8 @@ func TestNaming(t *testing.T) {
 
 // TestGuard: what is denied never reaches the server, and has a line that says so.
 func TestGuard(t *testing.T) {
-	h := startHub(t, fields{"fs": childEntry(t, "new", fields{"timeout": 1, "security": fields{"allowed_directories": []string{"/home/user/docs"}}}), "ro": childEntry(t, "old", fields{"security": fields{"read_only": true}})},
-		fields{"mcp": fields{"security": fields{"whitelist_mode": true, "allowed_tools": []string{"fs.*", "ro.*"}, "blocked_tools": []string{"*.crash"}, "max_argument_size_bytes": 1000}}})
+	h := startHub(t, fields{"slow": childEntry(t, "new", fields{"timeout": 0.2}), "fs": childEntry(t, "new", fields{"security": fields{"allowed_directories": []string{"/home/user/docs"}}}), "ro": childEntry(t, "old", fields{"security": fields{"read_only": true}})},
+		fields{"mcp": fields{"security": fields{"whitelist_mode": true, "allowed_tools": []string{"fs.*", "ro.*", "slow.*"}, "blocked_tools": []string{"*.crash"}, "max_argument_size_bytes": 1000}}})
 	s := client(t, h.url, newEra, nil)
 	listed, seen := names(t, s), map[string]bool{}
 	for _, tt := range []struct {
@@ -309,7 +309,7 @@ func TestGuard(t *testing.T) {
 		{"fs.crash", nil, "tool.blocked", false},
 		{"ro.echo", nil, "", true},
 		{"ro.structured", nil, "tool.blocked", false}, // no readOnlyHint
-		{"fs.wait", nil, "call.timeout", true},
+		{"slow.wait", nil, "call.timeout", true},
 		{"fs.gone", nil, "tool.unknown", false},
 	} {
 		if got := slices.Contains(listed, tt.tool); got != tt.listed {

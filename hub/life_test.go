@@ -3,12 +3,12 @@ package hub
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -156,46 +156,38 @@ func TestReconnect(t *testing.T) {
 		},
 	} {
 		t.Run(transport, func(t *testing.T) {
-			var header string
-			serve := func(l net.Listener) *httptest.Server {
-				next := handler()
-				srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					header = r.Header.Get("Authorization")
-					next.ServeHTTP(w, r)
-				})}}
-				srv.Start()
-				return srv
-			}
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			srv := serve(l)
+			var header atomic.Value
+			var down atomic.Bool
+			next := handler()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if down.Load() {
+					panic(http.ErrAbortHandler) // as if nobody listened
+				}
+				header.Store(r.Header.Get("Authorization"))
+				next.ServeHTTP(w, r)
+			}))
+			t.Cleanup(srv.Close)
+			t.Cleanup(srv.CloseClientConnections)
 			t.Setenv("HUB_TEST_TOKEN", "s3cret")
 			kind := transport
 			if kind == "new" {
 				kind = "http"
 			}
-			h := startHub(t, fields{"far": fields{"type": kind, "url": "http://" + l.Addr().String(), "headers": fields{"Authorization": "Bearer ${HUB_TEST_TOKEN}"}}}, nil)
+			h := startHub(t, fields{"far": fields{"type": kind, "url": srv.URL, "headers": fields{"Authorization": "Bearer ${HUB_TEST_TOKEN}"}}}, nil)
 			h.awaitState(t, "far", Running)
 			s := client(t, h.url, newEra, nil)
-			if text, res := run(t, s, "far.echo", nil); res.IsError || header != "Bearer s3cret" {
-				t.Errorf("%s, header %q", text, header)
+			if text, res := run(t, s, "far.echo", nil); res.IsError || header.Load() != "Bearer s3cret" {
+				t.Errorf("%s, header %q", text, header.Load())
 			}
+			down.Store(true)
 			srv.CloseClientConnections()
-			srv.Config.Close()
 			until(t, "it is down", func() bool {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "far.echo"})
 				return err == nil && res.IsError && h.find(t, "far").Status().State != Running
 			})
-			if l, err = net.Listen("tcp", l.Addr().String()); err != nil {
-				t.Fatal(err)
-			}
-			srv = serve(l)
-			defer srv.Close()
-			defer srv.CloseClientConnections()
+			down.Store(false)
 			h.awaitState(t, "far", Running)
 			if text, res := run(t, s, "far.echo", nil); res.IsError {
 				t.Error(text)

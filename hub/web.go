@@ -14,15 +14,19 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sessionIdle is the time without a request after which a client's session of the older era ends.
-const sessionIdle = 30 * time.Minute
+const (
+	// sessionIdle is the time without a request after which a client's session of the older era ends.
+	sessionIdle = 30 * time.Minute
+	// maxBody is the size of a request, which holds the largest arguments that the rules may allow.
+	maxBody = 17 << 20
+)
 
 // Handler returns the handler of /mcp, /v1/mcp and /healthz. Each request needs the token as Bearer, if there is one. It
 // refuses requests that a web page may have sent.
 func (h *Hub) Handler(token string) http.Handler {
 	get := func(*http.Request) *mcp.Server { return h.mcp }
-	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{SessionTimeout: sessionIdle})
-	newer := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
+	older := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{SessionTimeout: sessionIdle, MaxRequestBodyBytes: maxBody})
+	newer := mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxBody})
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Protocol-Version") >= newEra {

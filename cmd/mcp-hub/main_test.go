@@ -163,6 +163,10 @@ func TestStdio(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, p.words)
 	}
+	need.Eventually(t, func() bool {
+		list, err := s.ListTools(t.Context(), nil)
+		return err == nil && len(list.Tools) == 2
+	}, func() string { return "the tools are never listed" })
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "fs.read_file", Arguments: map[string]any{"path": config}})
 	if err != nil || res.IsError {
 		t.Errorf("%+v %v", res, err)
