@@ -86,6 +86,10 @@ type Source struct {
 	blobs       *blobs // of a local source
 	transport   http.RoundTripper
 	referrers   referrerLister // nil if the source has no list of referrers
+	top         []byte         // index.json of a layout
+	inTop       bool           // top is the image's own index
+	names       []string       // see Names
+	wrong       []string       // what is wrong with them
 }
 
 // child is one image of a source, read on first use.

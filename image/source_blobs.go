@@ -199,7 +199,7 @@ func (b *blobs) blob(d v1.Descriptor) (span, error) {
 	if _, err := v1.Hasher(d.Digest.Algorithm); err != nil {
 		return span{}, fmt.Errorf("%s: digest %q: %w", b.root, d.Digest, err)
 	}
-	s, err := b.find("blobs/" + d.Digest.Algorithm + "/" + d.Digest.Hex)
+	s, err := b.find(blobName(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		return span{}, fmt.Errorf("%s: blob %s is missing: %w", b.root, d.Digest, err)
 	}

@@ -86,6 +86,7 @@ func openDockerArchive(ctx context.Context, spec string, o Options) (*Source, er
 		return nil, err
 	}
 	s := &Source{ref: ref}
+	s.addDockerNames(entry.RepoTags)
 	if s.children, err = singleChild(ref, img); err != nil {
 		return nil, err
 	}
@@ -257,6 +258,7 @@ func (s *Source) checkDockerFiles(tag string) error {
 		if err := s.checkDockerEntry(e); err != nil {
 			return err
 		}
+		s.addDockerNames(e.RepoTags)
 	}
 	return nil
 }

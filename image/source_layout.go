@@ -115,7 +115,8 @@ func openBlobs(ref, tag string, b *blobs) (*Source, error) {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	get := func(d v1.Descriptor) (v1.Image, error) { return b.image(d) }
-	s.get = get
+	s.get, s.top, s.inTop = get, raw, d == nil
+	s.addNames(top.Manifests, d)
 	if d != nil {
 		s.referrers = b.layoutReferrers(d.Annotations[AnnotationReferrers])
 	}

@@ -87,15 +87,10 @@ func (b *blobs) layoutReferrers(annotation string) referrerLister {
 		if annotation == "" {
 			return nil, nil, nil
 		}
-		h, err := v1.NewHash(annotation)
+		d, err := b.referrers(annotation)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: annotation %s: %w", b.root, AnnotationReferrers, err)
+			return nil, nil, err
 		}
-		at, err := b.find("blobs/" + h.Algorithm + "/" + h.Hex)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: annotation %s: %w", b.root, AnnotationReferrers, err)
-		}
-		d := v1.Descriptor{Digest: h, Size: at.size}
 		raw, err := b.readBlob(d)
 		if err != nil {
 			return nil, nil, err

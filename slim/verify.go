@@ -102,6 +102,10 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 	if in.Ignored, err = ignored(f.source); err != nil {
 		return nil, err
 	}
+	if in.Outside, err = f.source.Outside(); err != nil {
+		return nil, err
+	}
+	in.Names = f.source.Names()
 	chosen := len(o.Platforms) > 0
 	alone, missing := onlyPlatform(p, f)
 	if !chosen && alone != "" {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -106,6 +107,53 @@ func (f *tampered) save() {
 			f.blob(d.descriptor, d.document)
 		}
 	}
+	raw, err := json.Marshal(top)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.write("index.json", raw)
+	f.removeUnused()
+}
+
+var hexDigest = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// removeUnused removes the blobs that no document names any more.
+func (f *tampered) removeUnused() {
+	f.Helper()
+	used := map[string]bool{}
+	var use func(file string)
+	use = func(file string) {
+		raw, err := os.ReadFile(filepath.Join(f.dir, file))
+		if err != nil || !bytes.HasPrefix(raw, []byte("{")) && !bytes.HasPrefix(raw, []byte("[")) {
+			return
+		}
+		for _, hex := range hexDigest.FindAllString(string(raw), -1) {
+			if blob := "blobs/sha256/" + hex; !used[blob] {
+				used[blob] = true
+				use(blob)
+			}
+		}
+	}
+	use("index.json")
+	use("manifest.json")
+	all, err := filepath.Glob(filepath.Join(f.dir, "blobs/sha256", strings.Repeat("[0-9a-f]", 64)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range all {
+		if !used["blobs/sha256/"+filepath.Base(file)] {
+			if err := os.Remove(file); err != nil {
+				f.Fatal(err)
+			}
+		}
+	}
+}
+
+// annotate sets an annotation of the image's entry in index.json.
+func (f *tampered) annotate(key, value string) {
+	f.Helper()
+	top := f.document("index.json")
+	entry(top, "manifests", 0)["annotations"] = object{key: value}
 	raw, err := json.Marshal(top)
 	if err != nil {
 		f.Fatal(err)
@@ -310,7 +358,12 @@ func TestTamperedImagesAreFound(t *testing.T) {
 		"repositories and manifest.json": {func(f *tampered) {
 			f.write("repositories", []byte(`{}`))
 			f.write("manifest.json", []byte("["+f.dockerEntry()+"]"))
-		}, ""},
+		}, "error layout"},
+		"a file more in the layout": {func(f *tampered) { f.write("README", []byte("x")) }, "error layout"},
+		"a blob more":               {func(f *tampered) { f.write("blobs/sha256/x", []byte("x")) }, "error layout"},
+		"a runtime in index.json":   {func(f *tampered) { f.annotate("run.oci.handler", "krun") }, "error layout"},
+		"a name that is none":       {func(f *tampered) { f.annotate("io.containerd.image.name", "\x1b[2J") }, "error layout"},
+		"another image's name":      {func(f *tampered) { f.annotate("io.containerd.image.name", "docker.io/library/alpine:latest") }, ""},
 
 		// Beside the images of the index.
 		"an attestation": {func(f *tampered) { push(f.index, "manifests", f.attestation(inToto, unknownConfig())) }, ""},
@@ -507,6 +560,9 @@ func TestTamperedImagesAreFound(t *testing.T) {
 			case c.want != "" && (code != exitGate && code != exitError && code != exitIntegrity || !strings.Contains(stdout+stderr, c.want)):
 				t.Errorf("exit code %d, want %q in:\n%s%s", code, c.want, stdout, stderr)
 			}
+			if name == "another image's name" && !strings.Contains(stdout, "note name: ") || strings.ContainsRune(stdout+stderr, '\x1b') {
+				t.Errorf("the name isn't told in:\n%s%s", stdout, stderr)
+			}
 			if sameTree[name] != "" {
 				code, stdout, stderr = slimctl(t.Context(), "verify", "--same", "tree", "--base", "standin:B", "--progress", "quiet", "oci:"+f.dir)
 				if passes := sameTree[name] == "passes"; passes != (code == exitOK) || !passes && !strings.Contains(stdout, sameTree[name]) {
@@ -584,7 +640,8 @@ func TestTamperedArchivesAreRefused(t *testing.T) {
 		"an entry that climbs":    {add(file("../index.json", 3)), "../index.json"},
 		"one that climbs within":  {add(file("blobs/../manifest.json", 3)), "blobs/../manifest.json"},
 		"one from the root":       {add(file("/manifest.json", 3)), "/manifest.json"},
-		"one by a dot":            {add(file("./x", 3)), ""}, // as tar -C DIR . writes them
+		"one by a dot":            {add(&tar.Header{Typeflag: tar.TypeDir, Name: "./blobs/", Mode: 0o755}), ""}, // as tar -C DIR . writes them
+		"a file more":             {add(file("./x", 3)), "error layout"},
 		"the same file twice":     {add(file("index.json", 3)), "two entries"},
 		"the same by another":     {add(file("./index.json", 3)), "two entries"},
 		"a directory in its way":  {add(&tar.Header{Typeflag: tar.TypeDir, Name: "index.json/", Mode: 0o755}), "two entries"},
@@ -603,7 +660,7 @@ func TestTamperedArchivesAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, stdout, stderr := slimctl(t.Context(), "verify", "--base", "standin:B", "--progress", "quiet", "oci-archive:"+archive)
-			if c.want == "" && code != exitOK || c.want != "" && (code != exitError || !strings.Contains(stderr, c.want)) {
+			if c.want == "" && code != exitOK || c.want != "" && (code != exitError && code != exitGate || !strings.Contains(stdout+stderr, c.want)) {
 				t.Errorf("exit code %d, want %q in:\n%s%s", code, c.want, stdout, stderr)
 			}
 		})

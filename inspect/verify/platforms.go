@@ -10,6 +10,28 @@ var platformRules = []rule{
 		Why: "A tag is pulled by machines of both kinds. A platform that nobody verified is pulled like the others.",
 		Fix: "Build all platforms of the profile into one index, or name those that it has with verify --platform.",
 	}, all: platforms},
+	{Rule: Rule{
+		ID: "layout", Title: "A layout holds the image and nothing else", Severity: Error,
+		Why: "What no digest reaches can be anything, and goes wherever the layout is copied: programs act on keys of index.json.",
+		Fix: "Write the layout again with slimctl build, or copy the image alone into a new one, for example with skopeo copy.",
+	}, all: outside},
+	{Rule: Rule{
+		ID: "name", Title: "The image has these names where it is loaded", Severity: Info,
+		Why: "docker load and ctr import give the image the names in the file, and take them from other images. No digest covers a name.",
+		Fix: "Load it only if these are names that you expect.",
+	}, all: names},
+}
+
+func outside(k *checker) {
+	for _, what := range k.in.Outside {
+		k.addFinding(Finding{Subject: what, Message: what})
+	}
+}
+
+func names(k *checker) {
+	for _, name := range k.in.Names {
+		k.addFinding(Finding{Subject: name, Message: "loading the file gives the image the name " + cut(name)})
+	}
 }
 
 func platforms(k *checker) {

@@ -3,6 +3,7 @@ package verify_test
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -772,6 +773,12 @@ var broken = map[string]map[string]func(*fixture){
 	"platform": {
 		"missing": func(*fixture) {}, // TestPlatforms has the others
 	},
+	"layout": {
+		"a file more": func(*fixture) {}, // image.TestOutside has the others
+	},
+	"name": {
+		"another's": func(*fixture) {}, // likewise
+	},
 	"not-understood": {
 		"a note": func(f *fixture) { f.surface.Notes = []tree.Note{{Text: "what is this?"}} },
 	},
@@ -813,6 +820,10 @@ func TestEveryRuleFinds(t *testing.T) {
 				switch rule.ID {
 				case "index":
 					in.Index = []byte("{}")
+				case "layout":
+					in.Outside = []string{"the file \"x\" belongs to no image of index.json"}
+				case "name":
+					in.Names = []string{"docker.io/library/alpine:latest"}
 				case "ledger":
 					in.Ledgers = map[string][]string{"linux/amd64": {"sha256:1"}}
 				}
@@ -829,7 +840,7 @@ func TestEveryRuleFinds(t *testing.T) {
 					if found.Rule != rule.ID {
 						continue
 					}
-					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && rule.ID != "index" {
+					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && !slices.Contains([]string{"index", "layout", "name"}, rule.ID) {
 						t.Errorf("%+v", found)
 					}
 					if r.Passed != (rule.Severity != verify.Error && !hasError(r) && r.Proven != "") {

@@ -59,6 +59,8 @@ type Input struct {
 	Expect map[string]*expect.Expect
 	// Ignored lists the entries of the index that are neither images nor attestations; see image.Source.Ignored.
 	Ignored []string
+	// Outside lists what a layout holds that no digest covers, and Names what it calls the image; see image.Source.
+	Outside, Names []string
 	// Index is the stored index; nil for an image without one.
 	Index []byte
 	// Ledgers maps platforms to the digest of the ledger that refers to the image.
