@@ -6,5 +6,5 @@ import "embed"
 // FS holds every asset by its path below this directory, such as nginx/nginx.conf.
 //
 //go:embed all:nginx all:supervisord all:openbox all:accounts all:chromium all:fonts all:skill
-//go:embed policy/browser-shell.policy.json policy/hub.policy.json mcp-hub.json.template
+//go:embed policy/browser-shell.policy.json mcp-hub.json.template
 var FS embed.FS

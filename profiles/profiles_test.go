@@ -2,12 +2,10 @@ package profiles_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -127,60 +125,12 @@ func TestNoAssetIsLeftOver(t *testing.T) {
 	}
 }
 
-// template is what assets/mcp-hub.json.template says.
-func template(t *testing.T) map[string]profile.Server {
-	t.Helper()
-	raw, err := fs.ReadFile(assets.FS, "mcp-hub.json.template")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		MCPServers map[string]struct {
-			Type, Command string
-			Args          []string
-		}
-	}
-	if err := json.Unmarshal(raw, &file); err != nil {
-		t.Fatal(err)
-	}
-	servers := map[string]profile.Server{}
-	for name, s := range file.MCPServers {
-		if s.Type != "stdio" {
-			t.Errorf("mcp-hub.json.template: %s is %s", name, s.Type)
-		}
-		servers[name] = profile.Server{Command: s.Command, Args: s.Args}
-	}
-	return servers
-}
-
-// One MCP server with one tool, and the hub's policy knows it.
+// One MCP server with one tool.
 func TestOneServer(t *testing.T) {
-	raw, err := fs.ReadFile(assets.FS, "policy/hub.policy.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var policy struct {
-		Servers map[string]json.RawMessage `json:"servers"`
-	}
-	if err := json.Unmarshal(raw, &policy); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range names(t) {
 		p := load(t, name)
-		want := map[string]profile.Server{"browser_shell": {Command: "/usr/local/bin/browser-shell", Args: []string{"mcp"}}}
-		if !reflect.DeepEqual(want, p.Hub.Servers) {
-			t.Errorf("%s: hub is %+v", name, p.Hub.Servers)
-		}
 		if !slices.Equal(p.Expect.MCPServers, []string{"browser_shell"}) || !slices.Equal(p.Expect.Tools, []string{"browser-shell"}) {
 			t.Errorf("%s: expects %v with %v", name, p.Expect.MCPServers, p.Expect.Tools)
-		}
-		if got := template(t); !reflect.DeepEqual(got, p.Hub.Servers) {
-			t.Errorf("%s: mcp-hub.json.template is %+v", name, got)
-		}
-		for server := range policy.Servers {
-			if _, ok := p.Hub.Servers[server]; !ok {
-				t.Errorf("%s: the hub's policy is about %s, which isn't there", name, server)
-			}
 		}
 	}
 }
@@ -212,7 +162,7 @@ var needed = []string{
 	"/etc/chromium", "/etc/opt/chrome", "/etc/opt/chrome_for_testing",
 	"/opt/gem/supervisord.conf", "/opt/gem/nginx.conf", "/opt/gem/nginx-ipv4.conf", "/opt/gem/nginx-loopback.conf",
 	"/opt/gem/nginx-loopback-ipv4.conf", "/opt/gem/nginx-main.conf", "/opt/gem/nginx-http.conf", "/opt/gem/nginx-server.conf",
-	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/agent-browser/hub.policy.json",
+	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow",
 	"/etc/agent-browser/browser-shell.policy.json",
 	// Where it writes.
 	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/browser-shell/audit", "/var/log/gem", "/run/browser-shell", "/run/browser-shell-front", "/run/nginx",

@@ -84,7 +84,6 @@ func (b *budget) beginCall(o Origin) (cl *client, log *rate.Limiter, limits poli
 // OnBefore counts the call, whatever its result. A session with a page has a rate of its own, so that other calls can't
 // keep it from its work. All other calls of a client share one rate.
 func (b *budget) OnBefore(ctx context.Context, c Call) (Call, Decision) {
-	b.sessions.dropEnded(c.Origin.ended)
 	cl, log, limits, running := b.beginCall(c.Origin)
 	c.client = cl
 	own := b.sessions.findRate(c)
@@ -139,8 +138,8 @@ func (cl *client) delayRefusal(ctx context.Context) {
 	}
 }
 
-// logged is the approximate size of the hub's and the tool's log lines for a call, without its words, in bytes.
-const logged = 1400
+// logged is the approximate size of a call's line in the log, without its words, in bytes.
+const logged = 900
 
 // OnAfter counts the end of the call.
 func (b *budget) OnAfter(_ context.Context, c Call, r Result) Result {

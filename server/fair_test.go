@@ -140,7 +140,8 @@ func TestSessionIsFoundAgain(t *testing.T) {
 					t.Errorf("after a start: %s", rule)
 				}
 				late := by("key:a", "3", use)
-				late.Origin.ended = []string{"1", "2"}
+				l.sessions.dropEnded("1")
+				l.sessions.dropEnded("2")
 				if rule := l.call(late); rule != "" || ses.taken || !ses.open {
 					t.Errorf("after the end of the old ones: %q, taken %v, open %v", rule, ses.taken, ses.open)
 				}
@@ -170,7 +171,7 @@ func TestAnonymousIsNobody(t *testing.T) {
 		if rule := l.call(other); rule != "sessions.count" {
 			t.Errorf("an unused session of a stranger: %q", rule)
 		}
-		other.Origin.ended = []string{"1"}
+		l.sessions.dropEnded("1")
 		l.call(other)
 		synctest.Wait()
 		if l.sessions.all[one.key()] != nil {
@@ -265,9 +266,7 @@ func TestSessionIsHeldNotForEver(t *testing.T) {
 					for {
 						c := b(open)
 						if tt.over {
-							bad := b(use) // any call, for whatever session, and also one that is refused
-							bad.Origin.ended, bad.SessionID, bad.denied = []string{"1"}, "", true
-							l.call(bad)
+							l.sessions.dropEnded("1")
 						}
 						rule := l.call(c)
 						if rule == "" {

@@ -61,7 +61,6 @@ type Origin struct {
 	audit.Caller
 	TraceID  string
 	Protocol string
-	ended    []string // MCP sessions that have ended, in the form of Caller.Session
 }
 
 // owner returns the client that owns sessions and budgets: its key and its MCP session, as far as they exist.

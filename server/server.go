@@ -36,8 +36,8 @@ type Config struct {
 	Network policy.Network // the zero value is the real network
 }
 
-// listTTL is the time for which a client may cache the tool's description, in milliseconds. The description never
-// changes while the process lives.
+// listTTL is the time for which a client may cache the tool's description, in milliseconds. Only a reload of the policy
+// changes it, and clients are told.
 const listTTL = 5 * 60 * 1000
 
 // Server serves the one tool. Without Close its daemons remain.
@@ -49,6 +49,7 @@ type Server struct {
 	browser   *browser
 	budget    *budget
 	mcp       *mcp.Server
+	running   running
 
 	current atomic.Pointer[rules]
 
@@ -99,7 +100,7 @@ func New(conf Config) (_ *Server, err error) {
 	s.mcp = mcp.NewServer(
 		&mcp.Implementation{Name: policy.ToolName, Title: "Browser", Version: conf.Version},
 		&mcp.ServerOptions{
-			Logger: conf.Log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+			Logger: conf.Log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
 			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs = listTTL },
 		},
 	)
@@ -197,6 +198,21 @@ func (s *Server) recordEvent(event string, now *rules) error {
 // MCP returns the protocol server, which a transport runs.
 func (s *Server) MCP() *mcp.Server { return s.mcp }
 
+// Policy returns the current policy.
+func (s *Server) Policy() *policy.Policy { return s.current.Load().policy }
+
+// AuditLog returns the log, which others in this process write, too.
+func (s *Server) AuditLog() *audit.Log { return s.log }
+
+// Ready returns nil if calls can be recorded, which each needs.
+func (s *Server) Ready() error { return s.log.Ready() }
+
+// EndClient ends the browser's sessions of an MCP session that has ended; see audit.Caller.
+func (s *Server) EndClient(session string) { s.browser.sessions.dropEnded(session) }
+
+// EndCalls ends the running calls, and later ones at once.
+func (s *Server) EndCalls() { s.cancel() }
+
 // Close ends the running calls, then the daemons and tabs, and removes their files. Later calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
@@ -246,7 +262,11 @@ func (s *Server) handleCall(ctx context.Context, req *mcp.CallToolRequest) (*mcp
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	res := s.runCall(ctx, Call{Tool: req.Params.Name, Arguments: req.Params.Arguments, Origin: readOrigin(req), Received: time.Now()})
+	by := readOrigin(req)
+	if by.RequestID != "" {
+		defer s.running.beginCall(by.RequestID)()
+	}
+	res := s.runCall(ctx, Call{Tool: req.Params.Name, Arguments: req.Params.Arguments, Origin: by, Received: time.Now()})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

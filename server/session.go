@@ -267,16 +267,13 @@ func (s *sessions) takeSession(ses *session) {
 	go s.end(ses)
 }
 
-// dropEnded ends the sessions of clients whose MCP session has ended. The hub reports each once, with its next call. A
-// subject's session stays, for it to come back, until somebody needs the place.
-func (s *sessions) dropEnded(ended []string) {
-	if len(ended) == 0 {
-		return
-	}
+// dropEnded ends the sessions of a client whose MCP session has ended. A subject's session stays, for it to come back,
+// until somebody needs the place.
+func (s *sessions) dropEnded(ended string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.all {
-		if ses.by.Session == "" || !ses.hasPlace() || !slices.Contains(ended, ses.by.Session) {
+		if ses.by.Session != ended || !ses.hasPlace() {
 			continue
 		}
 		if ses.left = ses.by.knownSubject() != ""; !ses.left {

@@ -15,9 +15,8 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 	"github.com/slimctl/slimctl/profiles"
 	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/front"
 	"github.com/slimctl/slimctl/server/gate"
-	"github.com/slimctl/slimctl/server/hub"
-	"github.com/slimctl/slimctl/server/hub/guard"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
@@ -29,9 +28,8 @@ const maxConfig = 1 << 20
 
 // configReaders maps paths in the image to the code that reads the overlay's file at run time.
 var configReaders = map[string]func([]byte) error{
-	policy.DefaultPath:              func(text []byte) error { _, err := policy.Parse(text); return err },
-	guard.DefaultPath:               func(text []byte) error { _, err := guard.Parse(text); return err },
-	hub.DefaultConfig + ".template": func(text []byte) error { _, err := hub.ParseConfig(text); return err },
+	policy.DefaultPath:                func(text []byte) error { _, err := policy.Parse(text); return err },
+	front.DefaultConfig + ".template": front.ParseConfig,
 }
 
 // Profiles returns the built-in profiles.

@@ -74,7 +74,7 @@ func run(ctx context.Context, dir, program string, p plan) (err error) {
 		ours:    &contestant{name: "browser-shell", argv: []string{program, "mcp", "--policy", policy}},
 		node:    &contestant{name: "Node", argv: []string{"node", filepath.Join(dir, "node", "server.mjs"), standin}},
 	}
-	for _, phase := range []func(context.Context) error{b.starts, b.serve, b.hub} {
+	for _, phase := range []func(context.Context) error{b.starts, b.serve, b.http} {
 		if err := phase(ctx); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ type bench struct {
 	program, standin, policy string
 	ours, node               *contestant
 	bare                     []time.Duration // of the command line without a server
-	hubIdle                  int64           // resident bytes of hub and tool
+	httpIdle                 int64           // resident bytes of browser-shell serve
 }
 
 // starts measures the time from before the process exists to the first answer, with the servers in turn.

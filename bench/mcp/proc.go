@@ -59,12 +59,6 @@ func descendants(pid int) (int, error) {
 	return n, nil
 }
 
-// children returns the direct children of a process.
-func children(pid int) ([]int, error) {
-	all, err := parents()
-	return all[pid], err
-}
-
 // parents maps each process to its children.
 func parents() (map[int][]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")

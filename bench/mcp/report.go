@@ -57,7 +57,7 @@ func (b *bench) report(w io.Writer) error {
 	row(fmt.Sprintf("open files after %d such rounds", b.rounds), grown(o, files), grown(n, files), "–", "no more", o.after.files <= o.before.files && o.after.files >= 0)
 	row("processes below it", grown(o, processes), grown(n, processes), "–", "no more", o.after.processes <= o.before.processes)
 	row("resident", grown(o, memoryOf), grown(n, memoryOf), "–", "≤ 4 MiB more", o.after.resident <= o.before.resident+4*mib)
-	row("hub + tool, resident, idle", inMiB(b.hubIdle), "–", "–", "≤ 30 MiB", b.hubIdle <= 30*mib)
+	row("over HTTP with gate and proxy, resident, idle", inMiB(b.httpIdle), "–", "–", "≤ 20 MiB", b.httpIdle <= 20*mib)
 	row("size of the program", fmt.Sprintf("%.2f MB", float64(info.Size())/1e6), "–", "–", "≤ 12 MB", info.Size() <= 12e6)
 	return t.End()
 }

@@ -96,8 +96,8 @@ func (s *source) resolve(rel string) (abs, problem string) {
 	return filepath.Join(s.dir, filepath.FromSlash(rel)), ""
 }
 
-// HubPath is the path where the start script and the hub of every line read the hub's configuration, which slimctl writes
-// from Hub.
+// HubPath is the path where the start script and the hub of every line read their MCP servers. slimctl writes
+// asset:mcp-hub.json.template there.
 const HubPath = "/opt/gem/mcp-hub.json"
 
 // findClashes returns an error for each two files that overlays would write at the same time to the same path, or one
@@ -120,7 +120,7 @@ func findClashes(p *Profile) (errs Errors) {
 		if above := strings.HasPrefix(HubPath, l.Path+"/") && !l.Dir; above || strings.HasPrefix(l.Path+"/", HubPath+"/") {
 			errs = append(errs, &Error{
 				Position: l.Position, Path: "overlays", Msg: fmt.Sprintf("%s can't be laid: slimctl writes %s", quote(l.Path), HubPath),
-				Hint: "drop it, and name MCP servers in hub.servers",
+				Hint: "drop it",
 			})
 		}
 		for dir := l.Path; len(dir) > 1; dir = path.Dir(dir) {

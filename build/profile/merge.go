@@ -48,8 +48,6 @@ func clone(v reflect.Value) reflect.Value {
 	switch x := v.Interface().(type) {
 	case map[string]string:
 		return reflect.ValueOf(maps.Clone(x))
-	case map[string]Server:
-		return reflect.ValueOf(maps.Clone(x))
 	case []string:
 		return reflect.ValueOf(slices.Clone(x))
 	}

@@ -16,7 +16,7 @@ package profile
 // Profile is a profile after its `extends` chain was merged. docs/profile.md describes every key.
 //
 // A profile is merged with the one it extends by these rules. Single values and maps: the child's value wins, key by
-// key (a server of `hub.servers` is one value). Lists: the child's list, even an empty one, replaces the parent's.
+// key. Lists: the child's list, even an empty one, replaces the parent's.
 // Three kinds of lists differ. In `own`, `remove`, `needs` and the lists of `keep`, the parent's items come first, then
 // the child's; a child's item replaces every parent's item with the same path or glob. In `overlays`, an item is merged
 // with the parent's of the same name, and its files replace those with the same path. `config.keepEnv` and the lists of
@@ -55,8 +55,6 @@ type Profile struct {
 	Needs []Need `yaml:"needs,omitempty" merge:"key"`
 	// Config changes the image config. Other settings stay as in the base, except variables.
 	Config Config `yaml:"config,omitempty"`
-	// Hub is the content of mcp-hub.json and of its template.
-	Hub Hub `yaml:"hub"`
 	// Policy changes single keys of the tool's policy file, and of the Chromium policy made from it.
 	Policy Policy `yaml:"policy,omitempty"`
 	// Expect lists what may remain in the image.
@@ -247,22 +245,6 @@ type Healthcheck struct {
 	Retries int `yaml:"retries,omitempty" range:"1,1000"`
 }
 
-// Hub is the content of mcp-hub.json and of its template.
-type Hub struct {
-	// Servers holds exactly one server, browser_shell.
-	Servers map[string]Server `yaml:"servers" keys:"hubServer" list:"min"`
-}
-
-// Server is one stdio MCP server of the hub.
-type Server struct {
-	// Command is the absolute path of the program.
-	Command string `yaml:"command" check:"path"`
-	// Args are the program's arguments; no shell reads them.
-	Args []string `yaml:"args,omitempty" check:"arg"`
-	// Env is added to the environment that the hub gives the program.
-	Env map[string]string `yaml:"env,omitempty" keys:"setEnv" check:"value"`
-}
-
 // Policy changes single keys of the tool's policy file, browser-shell.policy.json. For more changes, write the file in
 // an overlay.
 type Policy struct {
@@ -277,7 +259,7 @@ type Expect struct {
 	// Routes are the nginx routes that may answer.
 	Routes []string `yaml:"routes" check:"text" list:"unique"`
 	// MCPServers are the servers of mcp-hub.json: browser_shell.
-	MCPServers []string `yaml:"mcpServers" check:"hubServer" list:"min,unique"`
+	MCPServers []string `yaml:"mcpServers" check:"mcpServer" list:"min,unique"`
 	// Tools are the tools that /mcp lists: browser-shell, or sandbox_execute_bash if the policy's tool_name is that.
 	Tools []string `yaml:"tools" check:"tool" list:"min,unique"`
 	// Listeners are the allowed listening addresses: "*:8080", "[::1]:8080", "127.0.0.1:5900", "unix:/run/x.sock". By

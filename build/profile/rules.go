@@ -57,7 +57,7 @@ var loaders = whole(`LD_.*|GCONV_PATH|GLIBC_TUNABLES|LOCPATH|NLSPATH|MALLOC_.*|G
 	`GST_PLUGIN_.*|__EGL_.*|(CHROME|BROWSER)_.*WRAPPER|CHROME_(WRAPPER|USER_FLAGS|DEVEL_SANDBOX)|BROWSER_WRAPPER|CHROMIUM_(USER_)?FLAGS|AGENT_BROWSER_.*`)
 
 // internal matches the addresses that no route may lead to: the browser's debugging port, the egress proxy, the desktop
-// without the gate, and the management of supervisord and the hub.
+// without the gate, and the management of supervisord.
 var internal = lazyregexp.New(`:(9222|8118|59[0-9][0-9])$|^unix:/run/(supervisor|browser-shell)([/.]|$)`)
 
 var baseLines = []string{"A", "B", "C"}
@@ -127,7 +127,7 @@ var rules = map[string]rule{
 	},
 	"host":      {want: `a host such as "example.com", "*.example.com" or "*"`, pattern: whole(`\*|(\*\.)?` + hostLabel + `(\.` + hostLabel + `)*`), max: 255},
 	"duration":  {want: `a Go duration such as "10s"`, pattern: whole(`([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+`), check: checkDuration},
-	"hubServer": {want: "browser_shell, the one server of the hub", values: []string{"browser_shell"}},
+	"mcpServer": {want: "browser_shell, the one MCP server", values: []string{"browser_shell"}},
 	"tool":      {want: "browser-shell or sandbox_execute_bash, the one tool", values: []string{"browser-shell", "sandbox_execute_bash"}},
 }
 

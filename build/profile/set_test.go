@@ -19,7 +19,7 @@ func TestSet(t *testing.T) {
 		{name: "replaces", set: "base.reference=example.org/other:1", want: "reference: example.org/other:1"},
 		// A mistake is told at the flag, and at no line of the file.
 		{name: "unknown key", set: "config.evn.A=b", err: "--set config.evn.A=b: config.evn: unknown key; valid keys: env"},
-		{name: "unknown key beside others", set: "hub.servers.browser_shell.comand=x", err: "--set hub.servers.browser_shell.comand=x: hub.servers.browser_shell.comand: unknown key"},
+		{name: "unknown key beside others", set: "config.healthcheck.tst=x", err: "--set config.healthcheck.tst=x: config.healthcheck.tst: unknown key"},
 		{name: "wrong value", set: "platforms=[plan9/386]", err: "--set platforms=[plan9/386]: platforms[0]: "},
 		{name: "twice", set: "platforms=[linux/arm64, linux/arm64]", err: `platforms[1]: "linux/arm64" is here twice`},
 		{name: "no value", set: "config", err: "--set config: want KEY.KEY=VALUE"},
@@ -55,6 +55,5 @@ name: p
 base: {reference: example.org/base, lines: [B]}
 platforms: [linux/amd64]
 payload: {agentBrowser: {version: 0.8.10, integrity: "sha512-tL5ZfnAa+vZQfEUkEVyyZQFzF6+r9nE07UnjCFMhNFZA709dRc9KYIK1AOXwzBKNHrnxrCaAMgeNJin7NO7j5g=="}}
-hub: {servers: {browser_shell: {command: /usr/local/bin/browser-shell, args: [mcp]}}}
 expect: {programs: [], routes: [], mcpServers: [browser_shell], tools: [browser-shell]}
 `

@@ -70,7 +70,7 @@ func (w *work) findDrift(before *lock.File) []build.Gone {
 	}
 	for _, name := range w.servers {
 		if !slices.Contains(servers, name) {
-			out = append(out, build.Gone{Path: "MCP server " + name, Why: "the hub serves the profile's MCP servers and no other"})
+			out = append(out, build.Gone{Path: "MCP server " + name, Why: "the image serves one MCP server and no other"})
 		}
 	}
 	return out

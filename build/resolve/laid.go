@@ -12,7 +12,7 @@ import (
 	"github.com/slimctl/slimctl/build/profile"
 )
 
-// Laid returns the overlays of a profile without a base: own, the profile's and the hub's, at the paths as written. It
+// Laid returns the overlays of a profile without a base: own, the profile's and mcp-hub.json's, at the paths as written. It
 // omits files whose condition depends on the base and lists them in unsure.
 func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.Lay) (lays []build.Lay, unsure []string, err error) {
 	lays = slices.Clone(own)
@@ -39,7 +39,7 @@ func Laid(p *profile.Profile, platform v1.Platform, assets fs.FS, own []build.La
 		}
 		lays = append(lays, lay)
 	}
-	hub, err := hubOverlay(p.Hub)
+	hub, err := hubOverlay(assets)
 	return append(lays, hub), unsure, errors.Join(append(errs, err)...)
 }
 

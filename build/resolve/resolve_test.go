@@ -27,7 +27,6 @@ name: test
 base: {reference: example.org/base, lines: [B]}
 platforms: [linux/amd64]
 payload: {agentBrowser: {version: 0.8.10, integrity: "sha512-tL5ZfnAa+vZQfEUkEVyyZQFzF6+r9nE07UnjCFMhNFZA709dRc9KYIK1AOXwzBKNHrnxrCaAMgeNJin7NO7j5g=="}}
-hub: {servers: {browser_shell: {command: /usr/local/bin/browser-shell, args: [mcp]}}}
 `
 
 const expect = "expect: {programs: [], routes: [], mcpServers: [browser_shell], tools: [browser-shell]}\n"

@@ -2,10 +2,10 @@ package resolve
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -85,7 +85,7 @@ func (w *work) run() error {
 			overlays = append(overlays, lay)
 		}
 	}
-	hub, err := hubOverlay(p.Hub)
+	hub, err := hubOverlay(w.in.Assets)
 	if err != nil {
 		return err
 	}
@@ -339,27 +339,15 @@ func (w *work) makeFile(f profile.File) (image.File, error) {
 	return out, nil
 }
 
-// hubOverlay returns the overlay with the hub's configuration: the profile's servers and no other. perSession is false,
-// so all clients share one process per server: two browser-shells would compete for the one browser.
-func hubOverlay(h profile.Hub) (build.Lay, error) {
-	type server struct {
-		Type    string            `json:"type"`
-		Command string            `json:"command"`
-		Args    []string          `json:"args,omitempty"`
-		Env     map[string]string `json:"env,omitempty"`
-		Many    bool              `json:"perSession"`
-	}
-	servers := map[string]server{}
-	for name, s := range h.Servers {
-		servers[name] = server{Type: "stdio", Command: s.Command, Args: s.Args, Env: s.Env}
-	}
-	data, err := json.MarshalIndent(map[string]any{"mcpServers": servers}, "", "  ")
+// hubOverlay returns the overlay with mcp-hub.json, which names browser-shell and no other server.
+func hubOverlay(assets fs.FS) (build.Lay, error) {
+	data, err := fs.ReadFile(assets, "mcp-hub.json.template")
 	if err != nil {
 		return build.Lay{}, err
 	}
 	return build.Lay{
-		Name: "hub", Why: "the hub serves the profile's MCP servers and no other",
-		Files: []image.File{image.Bytes(profile.HubPath, 0o644, append(data, '\n'))},
+		Name: "hub", Why: "the image serves one MCP server and no other",
+		Files: []image.File{image.Bytes(profile.HubPath, 0o644, data)},
 	}, nil
 }
 

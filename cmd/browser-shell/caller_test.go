@@ -1,10 +1,10 @@
 package main_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -34,100 +34,71 @@ func (f fronted) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // auditLine is what these tests read of a line.
 type auditLine struct {
-	Event   string
-	Rule    string
-	Request string `json:"request_id"`
-	Subject string
-	Tool    string
-	Policy  string `json:"policy_sha256"` // the tool's lines have it, the hub's don't
-	Client  struct{ Name, Version string }
+	Event    string
+	Rule     string
+	Request  string `json:"request_id"`
+	Subject  string
+	Tool     string
+	Decision string
+	Client   struct{ Name, Version string }
 }
 
-// calls reads the lines of calls: the hub's and the tool's.
-func (l *lab) calls(t *testing.T) (hub, tool []auditLine) {
+// calls reads the lines of calls.
+func (l *lab) calls(t *testing.T) (all []auditLine) {
 	t.Helper()
 	for line := range strings.Lines(l.log(t, "audit.jsonl")) {
 		var a auditLine
 		if err := json.Unmarshal([]byte(line), &a); err != nil {
 			t.Fatal(err)
 		}
-		switch {
-		case a.Tool == "":
-		case a.Policy == "":
-			hub = append(hub, a)
-		default:
-			tool = append(tool, a)
+		if a.Tool != "" {
+			all = append(all, a)
 		}
 	}
-	return hub, tool
+	return all
 }
 
-// TestHubSaysWhoCalls: the lines of hub and tool about a call have one id, the caller that the gate knows and the client's
-// own name, over each transport; a client's own word for any of them counts for nothing.
-func TestHubSaysWhoCalls(t *testing.T) {
+// TestLineSaysWhoCalls: the one line about a call has the id and the caller that the gate knows and the client's own name,
+// over each transport; a client's own word for any of them counts for nothing.
+func TestLineSaysWhoCalls(t *testing.T) {
 	const id, caller = "0123456789abcdef0123456789abcdef", "key:1a2b3c4d" // not taken for a secret
-	older := func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			if method == "server/discover" {
-				return nil, errors.New("not here")
-			}
-			return next(ctx, method, req)
-		}
-	}
-	streamable := func(url string, c *http.Client) mcp.Transport {
-		return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: c}
-	}
-	sse := func(url string, c *http.Client) mcp.Transport {
-		return &mcp.SSEClientTransport{Endpoint: url, HTTPClient: c}
-	}
 	for _, tt := range []struct {
-		name      string
-		transport func(string, *http.Client) mcp.Transport
-		older     bool
-		own       bool // the tool gets a process of the session's own
-		tcp       bool
-		id        string // "": one of the hub's own
-		caller    string
+		name, revision string
+		tcp            bool
+		id, caller     string // "": one of the server's own
 	}{
-		{"newer era", streamable, false, false, false, id, caller},
-		{"older era", streamable, true, false, false, id, caller},
-		{"older era, own process", streamable, true, true, false, id, caller},
-		{"2024-11-05", sse, true, false, false, "", caller},
-		{"on a port", streamable, false, false, true, "", ""},
+		{"newer era", "2026-07-28", false, id, caller},
+		{"older era", "2025-11-25", false, id, caller},
+		{"on a port", "2026-07-28", true, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
-			l.perSession = tt.own
 			args, network, address := []string{}, "tcp", ""
 			if !tt.tcp {
 				network, address = "unix", filepath.Join(l.dir, "front.sock")
 				args = []string{"--listen", "unix:" + address}
 			}
-			h := startHub(t, l, args...)
+			h := startServe(t, l, args...)
 			url := h.url
 			if !tt.tcp {
 				url = "http://127.0.0.1/mcp"
 			}
 			dial := &http.Transport{DialContext: func(ctx context.Context, _, asked string) (net.Conn, error) {
-				if address == "" {
-					return (&net.Dialer{}).DialContext(ctx, network, asked)
-				}
-				return (&net.Dialer{}).DialContext(ctx, network, address)
+				return (&net.Dialer{}).DialContext(ctx, network, cmp.Or(address, asked))
 			}}
 			t.Cleanup(dial.CloseIdleConnections)
 			client := mcp.NewClient(&mcp.Implementation{Name: "real\n" + strings.Repeat("x", 1000), Version: "7"}, nil)
-			if tt.older {
-				client.AddSendingMiddleware(older)
-			}
-			s, err := client.Connect(t.Context(), tt.transport(url, &http.Client{Transport: fronted{dial, id, caller}}), nil)
+			s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
+				Endpoint: url, HTTPClient: &http.Client{Transport: fronted{dial, id, caller}},
+			}, &mcp.ClientSessionOptions{ProtocolVersion: tt.revision})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			forged := mcp.Meta{audit.MetaCaller: map[string]any{"request_id": "forged", "subject": "forged", "client_name": "forged"}}
 			call := func(tool string) *mcp.CallToolResult {
 				res, err := s.CallTool(t.Context(), &mcp.CallToolParams{
-					Meta: forged, Name: tool, Arguments: map[string]any{"session_id": "s", "argv": []string{"eval", "1"}},
+					Meta: mcp.Meta{"io.github.slimctl/caller": map[string]any{"request_id": "forged", "subject": "forged"}},
+					Name: tool, Arguments: map[string]any{"session_id": "s", "argv": []string{"eval", "1"}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -139,20 +110,20 @@ func TestHubSaysWhoCalls(t *testing.T) {
 			if res := call("run_shell"); !res.IsError || res.Meta["code"] != float64(-32004) || res.Meta["name"] != "POLICY_BLOCKED" || res.Meta["rule"] != "tool.executor" {
 				t.Errorf("run_shell: %+v", res)
 			}
-			hub, tool := l.calls(t)
-			if len(hub) != 2 || len(tool) != 1 {
-				t.Fatalf("hub %+v, tool %+v", hub, tool)
+			lines := l.calls(t)
+			if len(lines) != 2 || lines[0].Rule != "command.not-allowed" || lines[1].Rule != "tool.executor" {
+				t.Fatalf("%+v", lines)
 			}
-			if hub[1].Rule != "tool.executor" || hub[1].Event != audit.PolicyBlocked {
-				t.Errorf("run_shell: %+v", hub[1])
-			}
-			for _, a := range append(hub, tool...) {
-				if a.Subject != tt.caller || !strings.HasPrefix(a.Client.Name, "real\ufffdxxx") || len(a.Client.Name) > 200 || a.Client.Version != "7" {
+			for _, a := range lines {
+				if a.Event != audit.PolicyBlocked || a.Decision != "deny" || a.Subject != tt.caller || !strings.HasPrefix(a.Client.Name, "real\ufffdxxx") || len(a.Client.Name) > 200 || a.Client.Version != "7" {
 					t.Errorf("%+v", a)
 				}
+				if tt.id != "" && a.Request != tt.id || tt.id == "" && (len(a.Request) != 32 || a.Request == id) {
+					t.Errorf("request id %q", a.Request)
+				}
 			}
-			if got := tool[0].Request; got != hub[0].Request || tt.id != "" && got != tt.id || tt.id == "" && (len(got) != 32 || got == id || got == hub[1].Request) {
-				t.Errorf("request ids: hub %q and %q, tool %q", hub[0].Request, hub[1].Request, got)
+			if tt.id == "" && lines[0].Request == lines[1].Request {
+				t.Errorf("two requests have the id %q", lines[0].Request)
 			}
 		})
 	}
@@ -163,7 +134,7 @@ func TestEgressNamesTheCall(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.policy["egress"] = map[string]any{"proxy": fmt.Sprintf("127.0.0.1:%d", need.FreePort(t)), "allow_ports": []int{80}}
-	h := startHub(t, l, "--egress")
+	h := startServe(t, l, "--egress")
 	s := h.connect(t)
 	type line struct {
 		Host     string
@@ -209,16 +180,16 @@ func TestEgressNamesTheCall(t *testing.T) {
 	}
 	first()
 	second()
-	need.Eventually(t, func() bool { hub, _ := l.calls(t); return len(hub) == 4 }, func() string { return l.log(t, "audit.jsonl") })
-	hub, _ := l.calls(t)
+	need.Eventually(t, func() bool { return len(l.calls(t)) == 4 }, func() string { return l.log(t, "audit.jsonl") })
+	lines := l.calls(t)
 	var named int
-	for _, a := range hub {
+	for _, a := range lines {
 		if slices.Contains(two.Requests, a.Request) {
 			named++
 		}
 	}
-	if named != 2 || slices.Contains(two.Requests, hub[0].Request) { // hub[0] is the first open
-		t.Errorf("%d of the calls %+v are named by %q", named, hub, two.Requests)
+	if named != 2 || slices.Contains(two.Requests, lines[0].Request) { // the first open
+		t.Errorf("%d of the calls %+v are named by %q", named, lines, two.Requests)
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/slimctl/slimctl/internal/need"
 )
 
-// startNginx puts the image's nginx before a hub and its gate, and gives its address.
-func startNginx(t *testing.T, h *runningHub) string {
+// startNginx puts the image's nginx before a server and its gate, and gives its address.
+func startNginx(t *testing.T, h *running) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // nginx's workers are nobody
@@ -31,7 +31,7 @@ func startNginx(t *testing.T, h *runningHub) string {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", need.FreePort(t))
 	move := strings.NewReplacer("/opt/gem/", dir+"/", "/run/nginx/", dir+"/tmp/", "/dev/stdout", dir+"/access.log",
-		"unix:/run/browser-shell-front/hub.sock", strings.TrimSuffix(strings.TrimPrefix(h.url, "http://"), "/mcp"),
+		"unix:/run/browser-shell-front/mcp.sock", strings.TrimSuffix(strings.TrimPrefix(h.url, "http://"), "/mcp"),
 		"unix:/run/browser-shell-front/gate.sock", h.on["gate"],
 		"user nobody browser-shell;", "user nobody daemon;", "listen 127.0.0.1:8080 ", "listen "+address+" ")
 	files, err := filepath.Glob("../../assets/nginx/*.conf")
@@ -88,7 +88,7 @@ func memoryOf(t *testing.T, pid int, what string) int {
 func TestThousandSessions(t *testing.T) {
 	const (
 		clients = 1000
-		most    = 320 << 10 // KiB of the hub's memory: 0.14 MiB a session were measured
+		most    = 320 << 10 // KiB of the process's memory: 0.14 MiB a session were measured
 
 		initialize  = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 		initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
@@ -130,7 +130,7 @@ func TestThousandSessions(t *testing.T) {
 	before := memoryOf(t, h.cmd.Process.Pid, "VmRSS")
 
 	var open, all errgroup.Group
-	open.SetLimit(200) // the hub has 256 requests at once, and each waits until the tool is up
+	open.SetLimit(200)
 	var sessions [clients]string
 	for i := range clients {
 		open.Go(func() error {
@@ -173,8 +173,8 @@ func TestThousandSessions(t *testing.T) {
 		t.Errorf("one after them: %v", err)
 	}
 	if n := memoryOf(t, h.cmd.Process.Pid, "VmHWM"); n > most {
-		t.Errorf("the hub had %d KiB", n)
+		t.Errorf("it had %d KiB", n)
 	} else {
-		t.Logf("the hub had %d KiB at most, %d before", n, before)
+		t.Logf("it had %d KiB at most, %d before", n, before)
 	}
 }

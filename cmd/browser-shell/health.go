@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +20,6 @@ import (
 	"time"
 
 	"github.com/slimctl/slimctl/server"
-	"github.com/slimctl/slimctl/server/hub/admin"
 	"github.com/slimctl/slimctl/server/process"
 )
 
@@ -31,7 +29,7 @@ const healthTime = 4 * time.Second
 // parts holds the addresses of the running image's parts.
 type parts struct {
 	public, browser, egress, vnc string // host:port
-	hub                          dialer
+	mcp                          dialer
 	proc                         string // directory of the processes
 	nginxPID                     string // pid file of nginx's master
 	chromium                     string // the tool's report about Chromium
@@ -47,7 +45,7 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialHub(admin.DefaultSocket), "/proc", "/run/nginx/pid", filepath.Join(stateDir, server.ChromiumReport), probeCages}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialService(mcpSocket), "/proc", "/run/nginx/pid", filepath.Join(stateDir, server.ChromiumReport), probeCages}
 	said, err := i.check(ctx)
 	if err != nil {
 		return err
@@ -56,9 +54,12 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	return err
 }
 
-// dialHub returns a dialer of the hub's management socket. In the image root can't open the directory of the service
+// mcpSocket is the socket of MCP in the image.
+const mcpSocket = "/run/browser-shell-front/mcp.sock"
+
+// dialService returns a dialer of a socket of browser-shell. In the image root can't open the directory of the service
 // account, and connects as that account.
-func dialHub(socket string) dialer {
+func dialService(socket string) dialer {
 	return func(context.Context) (c net.Conn, err error) {
 		dial := func() error {
 			c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
@@ -90,14 +91,12 @@ func (i parts) check(ctx context.Context) (said string, err error) {
 		{"nginx", func(ctx context.Context) error {
 			return checkStatus(ctx, dialTCP(i.public), "/", func(status int) bool { return status == http.StatusForbidden })
 		}},
-		{"/mcp", func(ctx context.Context) error { // 401 if a key is set; otherwise the hub rejects a plain GET
+		{"/mcp", func(ctx context.Context) error { // 401 if a key is set; otherwise a plain GET is rejected
 			return checkStatus(ctx, dialTCP(i.public), "/mcp", func(status int) bool {
 				return status < http.StatusInternalServerError && status != http.StatusForbidden && status != http.StatusNotFound
 			})
 		}},
-		{"hub", func(ctx context.Context) error {
-			return checkHub(ctx, i.hub)
-		}},
+		{"browser-shell", func(ctx context.Context) error { return checkReady(ctx, i.mcp) }},
 		{"browser", func(ctx context.Context) error {
 			err := checkStatus(ctx, dialTCP(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
 			return errors.Join(err, readReport(i.chromium))
@@ -192,20 +191,19 @@ func readReport(file string) error {
 	return fmt.Errorf("can open no page: %.200s", text)
 }
 
-// checkHub returns the hub's reason for not being ready, or nil.
-func checkHub(ctx context.Context, dial dialer) error {
-	resp, err := sendGet(ctx, dial, "/healthz?detail=full")
+// checkReady returns browser-shell's reason for not being ready, or nil.
+func checkReady(ctx context.Context, dial dialer) error {
+	resp, err := sendGet(ctx, dial, "/healthz")
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	var h admin.Health
-	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&h)
-	switch {
-	case resp.StatusCode == http.StatusOK:
+	if resp.StatusCode == http.StatusOK {
 		return nil
-	case err == nil && h.Reason != "":
-		return errors.New(h.Reason)
+	}
+	reason, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if text := strings.TrimSpace(string(reason)); err == nil && text != "" {
+		return errors.New(text)
 	}
 	return fmt.Errorf("GET /healthz: status %d", resp.StatusCode)
 }

@@ -92,7 +92,7 @@ func TestHealth(t *testing.T) {
 		browser: serve(t, status(200)),
 		egress:  gone,
 		vnc:     vnc(t, greeting, []byte{1}, make([]byte, 4), greeted),
-		hub:     dialTCP(serve(t, status(200))),
+		mcp:     dialTCP(serve(t, status(200))),
 		proc:    proc, nginxPID: nginxPID,
 		cages: func(context.Context) ([]string, error) { return nil, nil },
 	}
@@ -103,7 +103,7 @@ func TestHealth(t *testing.T) {
 	missing := []string{"Landlock for signals", "supervised connections"}
 	full := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(503)
-		_, _ = io.WriteString(w, `{"status":"down","reason":"the audit log is full"}`)
+		_, _ = io.WriteString(w, "the audit log is full\n")
 	}
 	other := func(lines ...string) string {
 		dir := t.TempDir()
@@ -128,8 +128,8 @@ func TestHealth(t *testing.T) {
 		{"no route", func(p *parts) { p.public = serve(t, routes(403, 403)) }, []string{"/mcp: GET /mcp: status 403"}},
 		{"leads away", func(p *parts) { p.public = serve(t, routes(301, 401)) }, []string{"nginx: GET /: status 301"}},
 		{"no nginx", func(p *parts) { p.public = gone }, []string{"nginx: ", "/mcp: "}},
-		{"log full", func(p *parts) { p.hub = dialTCP(serve(t, full)) }, []string{"hub: the audit log is full"}},
-		{"hub down", func(p *parts) { p.hub = dialTCP(serve(t, status(503))) }, []string{"hub: GET /healthz: status 503"}},
+		{"log full", func(p *parts) { p.mcp = dialTCP(serve(t, full)) }, []string{"browser-shell: the audit log is full"}},
+		{"not ready", func(p *parts) { p.mcp = dialTCP(serve(t, status(503))) }, []string{"browser-shell: GET /healthz: status 503"}},
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
 		{"a browser without pages", func(p *parts) { p.chromium = report }, []string{"browser: can open no page: no process"}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
@@ -181,7 +181,7 @@ func TestHealth(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, "", well.cages}.check(ctx)
-		for _, part := range []string{"nginx", "/mcp", "hub", "browser", "desktop"} {
+		for _, part := range []string{"nginx", "/mcp", "browser-shell", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)
 			}

@@ -14,13 +14,12 @@ import (
 
 	"github.com/slimctl/slimctl/internal/lazyregexp"
 	"github.com/slimctl/slimctl/server/egress"
+	"github.com/slimctl/slimctl/server/front"
 	"github.com/slimctl/slimctl/server/gate"
-	"github.com/slimctl/slimctl/server/hub"
-	"github.com/slimctl/slimctl/server/hub/guard"
 	"github.com/slimctl/slimctl/server/policy"
 )
 
-// gateFile is the file that `init` writes for `hub --gate`.
+// gateFile is the file that `init` writes for `serve --gate`.
 const gateFile = "/run/browser-shell/gate.json"
 
 // supervisor is the command that `init` becomes.
@@ -71,7 +70,7 @@ func (a accounts) places() []place {
 		{"/home/gem", a.desktop, 0o700},
 		{"/output", a.service, 0o755},
 		{"/run/browser-shell", a.service, 0o700},
-		{"/run/browser-shell-front", a.service, 0o710}, // the sockets of hub and gate; nginx's worker is in the group
+		{"/run/browser-shell-front", a.service, 0o710}, // the sockets of MCP and gate; nginx's worker is in the group
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
@@ -188,13 +187,11 @@ func checkLanguages(tags string) (string, error) {
 	return tags, nil
 }
 
-// checkFiles reads the hub's files before anything starts. Otherwise supervisord would restart a failing hub again and
+// checkFiles reads the files of browser-shell before anything starts. Otherwise supervisord would restart it again and
 // again, with the reason only in a log inside the container.
 func checkFiles() error {
 	_, err1 := policy.Load(policy.DefaultPath)
-	_, err2 := guard.Load(guard.DefaultPath)
-	_, err3 := hub.LoadConfig(hub.DefaultConfig)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if err := errors.Join(err1, front.CheckConfig(front.DefaultConfig)); err != nil {
 		return fmt.Errorf("%w: %w", errConfig, err)
 	}
 	return nil

@@ -87,7 +87,7 @@ func TestInit(t *testing.T) {
 				}
 			}
 			hubConfig, policy := filepath.Join(root, "opt/gem/mcp-hub.json"), filepath.Join(root, "etc/agent-browser/browser-shell.policy.json")
-			for file, text := range map[string]string{hubConfig: `{"mcpServers": {"x": {"command": "/bin/x"}}}`, policy: `{"version": 1}`} {
+			for file, text := range map[string]string{hubConfig: `{"mcpServers": {"browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}}}`, policy: `{"version": 1}`} {
 				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
 					t.Fatal(err)
 				}

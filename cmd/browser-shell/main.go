@@ -1,4 +1,4 @@
-// Command browser-shell is the one tool of the slim image: it serves MCP over stdio (`mcp`) or streamable HTTP (`hub`).
+// Command browser-shell is the one tool of the slim image: it serves MCP over stdio (`mcp`) or streamable HTTP (`serve`).
 //
 // Exit codes: 0 done (end of input, SIGTERM), 1 could not start or serve, 2 wrong usage, 78 wrong settings of the
 // container (init).
@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/slimctl/slimctl/internal/version"
 	"github.com/slimctl/slimctl/server"
@@ -42,8 +43,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"mcp", "[--policy FILE]", "MCP over stdio", runMCP},
-		{"hub", "[--config FILE] [--listen IP:PORT] [--gate FILE] [--egress]", "MCP servers behind HTTP at /mcp, and what the image serves besides", runHub},
-		{"hub ctl", "servers|server|start|stop|restart|tools|health|metrics|reload", "what a hub does, and orders for it", runHubCtl},
+		{"serve", "[--policy FILE] [--listen IP:PORT] [--gate FILE] [--egress]", "MCP over HTTP at /mcp, and what the image serves besides", runServe},
 		{"explain", "[--policy FILE] [--generation 0.8|native] [--resolve HOST=ANSWER]...", "what would become of calls, without running them", runExplain},
 		{"audit", "verify FILE... [--anchor SEQ:HASH] [--json]", "whether an audit log is as it was written", runAudit},
 		{"egress", "[--policy FILE] [--listen IP:PORT]", "the proxy that the browser's traffic goes through", runEgress},
@@ -120,6 +120,19 @@ func reportExit(err error, stderr io.Writer) int {
 	return 1
 }
 
+// showSafely removes from a text all characters that move the cursor or colour, hide or reverse text.
+func showSafely(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}
+
 func runVersion(_ context.Context, args []string, std stdio) error {
 	flags := flag.NewFlagSet("version", flag.ContinueOnError)
 	format := flags.String("format", "text", "text or json")
@@ -163,11 +176,13 @@ func policyFlag(flags *flag.FlagSet) *string {
 // serving is a running server with the reloading of its policy.
 type serving struct {
 	*server.Server
-	stop func()
+	egress *egressProxy // nil: none; its policy is reloaded, too
+
+	path    string // of the policy
+	hangups <-chan os.Signal
 }
 
-// openServer opens the server for a policy file. SIGHUP reads the file again; if it is invalid, the error is logged and
-// the old policy stays.
+// openServer opens the server for a policy file.
 func openServer(path string, stderr io.Writer) (*serving, error) {
 	hangups, err := hardenProcess()
 	if err != nil {
@@ -191,7 +206,24 @@ func openServer(path string, stderr io.Writer) (*serving, error) {
 		return nil, err
 	}
 	s.MCP().AddReceivingMiddleware(protocol.Middleware())
-	return &serving{s, onHangup(hangups, stderr, reloadPolicy(path, s.Reload))}, nil
+	return &serving{Server: s, path: path, hangups: hangups}, nil
+}
+
+// watchHangups reads the policy file again at each SIGHUP, until the returned function is called. If the file is
+// invalid, the error is printed and the old policy stays.
+func (s *serving) watchHangups(stderr io.Writer) (stop func()) {
+	return onHangup(s.hangups, stderr, reloadPolicy(s.path, func(p *policy.Policy) error {
+		if err := s.Reload(p); err != nil || s.egress == nil {
+			return err
+		}
+		return s.egress.Reload(p)
+	}))
+}
+
+// Close ends the server.
+func (s *serving) Close() {
+	s.Server.Close()
+	process.EndChildren()
 }
 
 // hardenProcess prepares a long-running process: nobody can trace it, and SIGHUP doesn't end it. It returns a channel
@@ -200,13 +232,6 @@ func hardenProcess() (<-chan os.Signal, error) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	return hangups, process.Harden()
-}
-
-// Close ends the server.
-func (s *serving) Close() {
-	s.stop()
-	s.Server.Close()
-	process.EndChildren()
 }
 
 // onHangup calls reload at each SIGHUP, until the returned function is called.
@@ -257,5 +282,6 @@ func runMCP(ctx context.Context, args []string, std stdio) error {
 		return err
 	}
 	defer s.Close()
+	defer s.watchHangups(std.err)()
 	return protocol.Serve(ctx, s.MCP(), std.in, std.out)
 }

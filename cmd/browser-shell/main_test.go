@@ -111,8 +111,6 @@ type lab struct {
 	site    string // the address of every name
 	browser *cdptest.Server
 	policy  map[string]any
-
-	perSession bool // of mcp-hub.json
 }
 
 func newLab(t *testing.T) *lab {

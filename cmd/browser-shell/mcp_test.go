@@ -650,7 +650,7 @@ func TestStartRefused(t *testing.T) {
 		{[]string{"mcp", "--policy", broken}, 1, "broken.json:1:"},
 		{[]string{"mcp", "--policy", filepath.Join(dir, "missing.json")}, 1, "missing.json"},
 		{[]string{"mcp", "--policy", open}, 1, "mode 0700"},
-		{[]string{"hub", "--no-such"}, 2, "no-such"},
+		{[]string{"serve", "--no-such"}, 2, "no-such"},
 		{[]string{"mcp", "extra"}, 2, "unexpected argument"},
 		{[]string{"mcp", "--no-such"}, 2, "no-such"},
 		{[]string{"shell"}, 2, "no command"},

@@ -30,7 +30,7 @@ func TestClosedImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"= /mcp: unix:/run/browser-shell-front/hub.sock, asks /_auth, GET POST DELETE",
+		"= /mcp: unix:/run/browser-shell-front/mcp.sock, asks /_auth, GET POST DELETE",
 		"= /tickets: unix:/run/browser-shell-front/gate.sock, asks /_auth, POST DELETE",
 		"= /vnc: redirect /vnc/$is_args$args",
 		"/vnc/: static /opt/novnc/, asks /_auth, GET",

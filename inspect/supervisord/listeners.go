@@ -411,13 +411,10 @@ func (l *listening) tinyproxy() {
 // browserShell adds the listeners of the closed image's own program (cmd/browser-shell).
 func (l *listening) browserShell(o flags) {
 	switch o.words[0] {
-	case "hub":
+	case "serve":
 		l.hostPort(o.get("127.0.0.1:8079", "listen"), "")
 		if o.has("gate") {
 			l.hostPort(o.get("127.0.0.1:8088", "gate-listen"), "")
-		}
-		if s := o.get("", "socket"); s != "" {
-			l.unix(s)
 		}
 		if o.has("egress") && o.get("", "egress") != "false" {
 			l.hostPort(l.egress(o), "")

@@ -342,7 +342,7 @@ func TestListeners(t *testing.T) {
 			"browser": scripts["browser"], "nginx": scripts["nginx"], "openbox": scripts["openbox"],
 			"tigervnc": {{"/usr/bin/Xvnc", ":99", "-localhost", "-nolisten", "tcp", "-rfbport", "5900"}},
 		}, []string{
-			"supervisord unix:/run/supervisor/sock", "browser-shell unix:/run/browser-shell-front/hub.sock", "browser-shell unix:/run/browser-shell-front/gate.sock",
+			"supervisord unix:/run/supervisor/sock", "browser-shell unix:/run/browser-shell-front/mcp.sock", "browser-shell unix:/run/browser-shell-front/gate.sock",
 			"browser-shell unix:/run/browser-shell/hub.sock", "browser-shell 127.0.0.1:8118", "tigervnc unix:/tmp/.X11-unix/X99", "tigervnc 127.0.0.1:5900",
 			"tigervnc [::1]:5900", "browser 127.0.0.1:9222",
 		}, 0},

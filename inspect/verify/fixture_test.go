@@ -103,7 +103,7 @@ func good() *fixture {
 				Names: []string{"_"}, Place: place(nginxConf, 5),
 				Listen: []nginx.Listen{{Value: "8080", Address: "*", Port: 8080, Default: true, Place: place(nginxConf, 6)}},
 				Locations: []nginx.Location{
-					{Modifier: "=", Pattern: "/mcp", Auth: "/_auth", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://hub/mcp", Addresses: []string{"unix:/run/hub.sock"}}, Place: place(nginxConf, 10)},
+					{Modifier: "=", Pattern: "/mcp", Auth: "/_auth", Target: nginx.Target{Kind: nginx.Proxy, Value: "http://mcp/mcp", Addresses: []string{"unix:/run/hub.sock"}}, Place: place(nginxConf, 10)},
 					{Pattern: "/vnc/", Auth: "/_auth", Target: nginx.Target{Kind: nginx.Static, Value: "/opt/novnc/"}, Place: place(nginxConf, 20), Locations: []nginx.Location{
 						{Modifier: "~", Pattern: `^/vnc/[^.].*\.(?:js|css)\z`, Target: nginx.Target{Kind: nginx.Static, Value: "/opt/novnc/"}, Place: place(nginxConf, 22)},
 					}},

@@ -84,7 +84,7 @@ func holes(t testing.TB) map[string]struct {
 		plant
 		rule string
 	}{
-		"a": {plant{files: []image.File{serverWith(t, "location /v1 { set $asked $uri; auth_request /_auth; proxy_pass http://hub/v1; }")}}, "nginx-longer-location"},
+		"a": {plant{files: []image.File{serverWith(t, "location /v1 { set $asked $uri; auth_request /_auth; proxy_pass http://mcp/v1; }")}}, "nginx-longer-location"},
 		"b": {plant{files: []image.File{nginxWith(portProxy)}}, "nginx-upstream"},
 		"c": {plant{files: []image.File{nginxWith("server { listen 8080; server_name open; include /opt/gem/nginx-server.conf; }")}}, "nginx-many-servers"},
 		"d": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "auth_request /_auth;", "")}}, "nginx-no-auth"},
@@ -94,14 +94,14 @@ func holes(t testing.TB) map[string]struct {
 			serverWith(t, "location @aio { proxy_pass http://127.0.0.1:$aio_proxy_port; }"),
 		}}, "nginx-upstream"},
 		"g": {plant{files: []image.File{serverWith(t, "location ~ .* { return 403; }")}}, "nginx-regex-order"},
-		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args $mcp_query;", "", "proxy_pass http://hub/mcp;", "proxy_pass http://hub;")}}, "nginx-raw-path"},
+		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args $mcp_query;", "", "proxy_pass http://mcp/mcp;", "proxy_pass http://mcp;")}}, "nginx-raw-path"},
 		"i": {plant{files: []image.File{
 			httpWith(t, `map "$request_method:$request_uri" $way { default @closed; "~*^GET:.+\.(js|css)$" @open; }`),
 			asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf",
 				"client_max_body_size 0;\n    return 403;", `client_max_body_size 0;
     try_files "" $way;`, "# What is sent has the code", `
-location @open { proxy_pass http://hub; }
-location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://hub; }
+location @open { proxy_pass http://mcp; }
+location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://mcp; }
 # What is sent has the code`),
 		}}, "nginx-auth-by-request-uri"},
 		"j": {plant{files: []image.File{text("/opt/gem/nginx/nginx.python_srv.conf", "location /v1 { proxy_pass http://127.0.0.1:${SANDBOX_SRV_PORT}; }")}}, "file"},
@@ -184,7 +184,7 @@ func attacks(t testing.TB) map[string]struct {
 		"browser-shell its own user's":  {files(owned(image.Bytes(shell, 0o755, program(0x3e)), 1000, 1000)), "file"},
 		"a name of AUFS":                {files(text("/usr/bin/.wh..wh.nginx", "")), "not-understood"},
 		"a link of AUFS":                {files(text("/.wh..wh.plnk/1.2", "x")), "not-understood"},
-		"no policy":                     {files(image.Whiteout("/etc/agent-browser/hub.policy.json")), "file"},
+		"no policy":                     {files(image.Whiteout("/etc/agent-browser/browser-shell.policy.json")), "file"},
 		"a module away":                 {files(image.Whiteout("/opt/agent-browser/node_modules/ws/index.js")), "file"},
 		"the payload away":              {files(text("/opt/agent-browser/.wh..wh..opq", "")), "file"},
 		"a module beside":               {files(text("/opt/agent-browser/node_modules/net/index.js", "evil")), "file"},
@@ -222,7 +222,7 @@ func attacks(t testing.TB) map[string]struct {
 		"flags of the environment":      {files(supervisordWith(t, "--no-pings", "--no-pings %(ENV_BROWSER_EXTRA_ARGS)s")), "program-environment"},
 		"debugging for all":             {files(supervisordWith(t, "--no-pings", "--remote-debugging-address=0.0.0.0")), "browser-flag"},
 		"the desktop for all":           {files(supervisordWith(t, "-localhost ", "")), "listener-unknown"},
-		"the hub for all":               {files(supervisordWith(t, "--listen unix:/run/browser-shell-front/hub.sock", "--listen 0.0.0.0:9999")), "listener-unknown"},
+		"the hub for all":               {files(supervisordWith(t, "--listen unix:/run/browser-shell-front/mcp.sock", "--listen 0.0.0.0:9999")), "listener-unknown"},
 		"past the proxy":                {files(supervisordWith(t, "--proxy-bypass-list=<-loopback>", "--proxy-bypass-list=*")), "browser-flag"},
 		"a library for a program":       {files(supervisordWith(t, `environment=HOME="/"`, `environment=LD_PRELOAD="/home/gem/x.so",HOME="/"`)), "program-loader"},
 		"a library for all programs":    {files(supervisordWith(t, "nodaemon=true", "nodaemon=true\nenvironment=LD_PRELOAD=\"/home/gem/x.so\"")), "program-loader"},

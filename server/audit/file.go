@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
@@ -66,27 +65,17 @@ func checkDir(path string) error {
 	return nil
 }
 
-// lockWait is the time for which another process may hold the file.
-const lockWait = 5 * time.Second
-
-// lockFile locks the file for this open file description.
+// lockFile makes this process the only writer of the file, until it closes it or ends.
 func lockFile(f *os.File) error {
-	deadline := time.Now().Add(lockWait)
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
-			return fmt.Errorf("audit log %s cannot be locked: %w", f.Name(), err)
-		case time.Now().After(deadline):
-			return fmt.Errorf("audit log %s has been locked by another process for more than %s", f.Name(), lockWait)
-		}
-		time.Sleep(pause)
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return fmt.Errorf("audit log %s: another process writes it; stop that one, or set audit.file in this one's policy", f.Name())
+	case err != nil:
+		return fmt.Errorf("audit log %s cannot be locked: %w", f.Name(), err)
 	}
+	return nil
 }
-
-func unlockFile(f *os.File) { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
 // isAt reports whether path still names the open file.
 func isAt(f *os.File, path string) (bool, error) {
@@ -162,26 +151,6 @@ func readLast(f *os.File) (entry, int64, error) {
 
 func errNotOurs(name string) error {
 	return fmt.Errorf("audit log %s: its last line is not a valid line of an audit log; see why with `browser-shell audit verify %s`, then move the file away", name, name)
-}
-
-// readFollowing reads the lines from offset on, which must continue from h. It returns the last one and the offset
-// after it.
-func readFollowing(f *os.File, offset int64, h head) (head, int64, error) {
-	r := bufio.NewReaderSize(io.NewSectionReader(f, offset, 1<<62), maxLine)
-	for {
-		b, err := r.ReadSlice('\n')
-		switch {
-		case errors.Is(err, io.EOF):
-			return h, offset, nil // the rest in b is torn, if there is any
-		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return h, offset, fmt.Errorf("audit log: %w", err)
-		}
-		e := parseLine(bytes.TrimSuffix(b, []byte("\n")))
-		if err != nil || !e.follows(h) {
-			return h, offset, newTamperError("audit log %s: the lines after seq %d were not written by this log", f.Name(), h.seq)
-		}
-		h, offset = e.head, offset+int64(len(b))
-	}
 }
 
 // setAside moves an incomplete line at offset to a file of its own and returns a note about it.

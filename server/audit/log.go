@@ -35,7 +35,7 @@ import (
 	"time"
 )
 
-// Log is an open audit log. It is safe for concurrent use, also by several processes with one file.
+// Log is an open audit log, which this process alone writes. It is safe for concurrent use.
 type Log struct {
 	path   string
 	limits Limits
@@ -48,7 +48,6 @@ type Log struct {
 	bad    error  // permanent: someone else changed the file
 	owed   string // note of a Repaired line to write first
 	missed int    // records that could not be written
-	turned bool   // this process has just rotated the file
 	closed bool
 	repeats
 }
@@ -79,8 +78,9 @@ func newTamperError(format string, args ...any) error {
 // N is the number of its last line.
 //
 // It refuses a symbolic link, a file that is not regular, has another owner, other names or a mode wider than 0600, a
-// directory where others can rename files, and a file whose last line is not a line of such a log. An incomplete last
-// line (after a crash or on a full disk) is moved to path.torn-TIME, and a line with event Repaired records this.
+// directory where others can rename files, a file that another process writes, and a file whose last line is not a line
+// of such a log. An incomplete last line (after a crash) is moved to path.torn-TIME, and a line with event Repaired
+// records this.
 func Open(path string, limits Limits) (*Log, error) {
 	if limits.Keep < 1 || limits.MaxBytes < 1 {
 		return nil, fmt.Errorf("audit log: a size of %d bytes and %d rotated files: want at least 1 of each", limits.MaxBytes, limits.Keep)
@@ -118,20 +118,20 @@ func (l *Log) Finish(rec Record) error { return l.write(func() error { return l.
 func (l *Log) write(do func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.withLock(do)
+	err := l.withFile(do)
 	if err != nil {
 		l.missed++
 	}
 	return err
 }
 
-// Ready returns nil if a line can be written now. The file must be the same and not shorter, lines of other processes
-// must follow in the chain, and there must be room. After a failed write it first writes a line about that. If someone
-// else removed, replaced, shortened or changed the file, it fails until the next Open.
+// Ready returns nil if a line can be written now. The file must be the same, as long as this process left it, and there
+// must be room. After a failed write it first writes a line about that. If someone else removed, replaced or changed the
+// file, it fails until the next Open.
 func (l *Log) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.withLock(l.checkRoom)
+	return l.withFile(l.checkRoom)
 }
 
 // checkRoom returns ErrFull if the log accepts no more calls.
@@ -166,7 +166,7 @@ func (l *Log) Close() error {
 	}
 	var err error
 	if !l.closed && l.repeats.size > 0 {
-		err = l.withLock(l.writeCounts)
+		err = l.withFile(l.writeCounts)
 	}
 	l.closed = true
 	if l.file == nil {
@@ -177,15 +177,15 @@ func (l *Log) Close() error {
 	return err
 }
 
-// withLock runs do while no other process writes, with head and size up to date.
-func (l *Log) withLock(do func() error) error {
+// withFile runs do when the file is open and nobody else has touched it.
+func (l *Log) withFile(do func() error) error {
 	switch {
 	case l.closed:
 		return fmt.Errorf("audit log %s is closed", l.path)
 	case l.bad != nil:
 		return l.bad
 	}
-	err := l.acquire()
+	err := l.checkFile()
 	if err == nil {
 		err = l.writeOwed()
 	}
@@ -196,44 +196,26 @@ func (l *Log) withLock(do func() error) error {
 	if errors.As(err, &t) {
 		l.bad = err
 	}
-	if l.file != nil {
-		unlockFile(l.file)
-	}
 	return err
 }
 
-// acquire locks the file at path and reads the lines that others appended.
-func (l *Log) acquire() error {
-	if l.file != nil {
-		if err := lockFile(l.file); err != nil {
-			return err
-		}
-		same, err := isAt(l.file, l.path)
-		if err != nil {
-			return err
-		}
-		if same {
-			return l.catchUp()
-		}
+// checkFile opens the file, or checks that the open one is as this process left it.
+func (l *Log) checkFile() error {
+	if l.file == nil {
+		return l.openCurrent()
 	}
-	return l.openCurrent()
-}
-
-func (l *Log) catchUp() error {
-	total, err := fileSize(l.file)
-	switch {
-	case err != nil:
-		return err
-	case total < l.size:
-		return newTamperError("audit log %s was shortened from %d to %d bytes", l.path, l.size, total)
-	case total == l.size:
-		return nil
-	}
-	l.head, l.size, err = readFollowing(l.file, l.size, l.head)
+	same, err := isAt(l.file, l.path)
 	if err != nil {
 		return err
 	}
-	return l.setTornAside(total)
+	if !same {
+		return newTamperError("audit log %s was removed or replaced: lines up to seq %d may be lost", l.path, l.head.seq)
+	}
+	total, err := fileSize(l.file)
+	if err == nil && total != l.size {
+		err = newTamperError("audit log %s was changed from %d to %d bytes", l.path, l.size, total)
+	}
+	return err
 }
 
 // setTornAside moves a torn last line aside.
@@ -248,26 +230,12 @@ func (l *Log) setTornAside(total int64) error {
 	return err
 }
 
-// openCurrent opens the file at path, which may be a new one.
+// openCurrent opens and locks the file at path, which may be a new one. Its chain must not end before the last known
+// line.
 func (l *Log) openCurrent() error {
-	if l.file != nil {
-		l.file.Close() // releases its lock
-		l.file = nil
-	}
-	for range 100 {
-		replaced, err := l.tryOpenCurrent()
-		if !replaced {
-			return err
-		}
-	}
-	return fmt.Errorf("audit log %s was replaced at each of 100 attempts to open it", l.path)
-}
-
-// tryOpenCurrent reports whether another process rotated the file before it was locked.
-func (l *Log) tryOpenCurrent() (replaced bool, err error) {
 	f, err := openPrivate(l.path, os.O_CREATE)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() {
 		if l.file != f {
@@ -275,17 +243,8 @@ func (l *Log) tryOpenCurrent() (replaced bool, err error) {
 		}
 	}()
 	if err := lockFile(f); err != nil {
-		return false, err
+		return err
 	}
-	same, err := isAt(f, l.path)
-	if err != nil || !same {
-		return err == nil, err
-	}
-	return false, l.switchTo(f)
-}
-
-// switchTo switches to f, if its chain doesn't end before the last known line.
-func (l *Log) switchTo(f *os.File) error {
 	total, err := fileSize(f)
 	if err != nil {
 		return err
@@ -295,13 +254,12 @@ func (l *Log) switchTo(f *os.File) error {
 		return err
 	}
 	h := e.head
-	if whole == 0 {
+	if whole == 0 && l.head == genesis {
 		if h, err = l.rotatedHead(); err != nil {
 			return err
 		}
-		if l.turned && h.seq < l.head.seq { // the file that was just renamed is already removed
-			h = l.head
-		}
+	} else if whole == 0 {
+		h = l.head // the file is new, after a rotation
 	}
 	if h.seq < l.head.seq || h.seq == l.head.seq && h.hash != l.head.hash {
 		return newTamperError("audit log %s was removed or replaced: lines up to seq %d are lost", l.path, l.head.seq)
@@ -351,7 +309,7 @@ func (l *Log) writeOwed() error {
 	return nil
 }
 
-// append writes one line; the file is locked and head is up to date.
+// append writes one line.
 func (l *Log) append(rec Record) error {
 	b, next, err := rec.encode(l.now(), l.head)
 	if err != nil {
@@ -369,8 +327,7 @@ func (l *Log) append(rec Record) error {
 		}
 	}
 	if _, err := l.file.Write(b); err != nil {
-		// Remove the part of the line that was written. If that fails, too, the next process that locks the file moves
-		// it aside.
+		// Remove the part of the line that was written. If that fails, too, the next Open moves it aside.
 		_ = l.file.Truncate(l.size)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			err = fmt.Errorf("%w: %w", ErrFull, err)
@@ -403,7 +360,7 @@ func (l *Log) rotate() (bool, error) {
 		}
 		old = old[1:]
 	}
-	l.turned = true
-	defer func() { l.turned = false }()
+	l.file.Close()
+	l.file = nil
 	return true, l.openCurrent()
 }

@@ -72,7 +72,7 @@ func kindOf(r Record, target bool) string {
 	return strings.Join(kind, "\x00")
 }
 
-// countRefusal writes or counts a refusal; the log is locked.
+// countRefusal writes or counts a refusal.
 func (l *Log) countRefusal(rec Record) error {
 	rec = rec.cutTexts(maxText)
 	who := owner{subject: rec.Subject, session: rec.Session}
@@ -141,7 +141,7 @@ func (l *Log) flushRepeats() {
 	if l.closed {
 		return
 	}
-	_ = l.withLock(l.writeCounts) // retried after an error
+	_ = l.withFile(l.writeCounts) // retried after an error
 	l.repeats.timer = nil
 	if l.repeats.size > 0 {
 		l.repeats.timer = time.AfterFunc(l.repeats.every, l.flushRepeats)

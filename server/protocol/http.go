@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -76,23 +78,68 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		sendBusy(w)
 		return
 	}
-	good, refused := h.parseBody(r, body)
-	if !good {
+	msg, refused := h.parseBody(r, body)
+	if msg == nil || refused != nil {
 		sendRefusal(w, http.StatusBadRequest, refused)
 		return
+	}
+	if req, ok := msg.(*jsonrpc.Request); ok {
+		if r.Header.Get("Mcp-Protocol-Version") < newEra {
+			if status, refused := checkMethod(req); status != 0 {
+				sendRefusal(w, status, refused)
+				return
+			}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), methodKey{}, req.Method))
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.next.ServeHTTP(w, r)
 }
 
+type methodKey struct{}
+
+// MethodOf returns the method of a request that Frames has checked; "" if it is no request of JSON-RPC.
+func MethodOf(r *http.Request) string {
+	method, _ := r.Context().Value(methodKey{}).(string)
+	return method
+}
+
+// newEra is the first revision for which go-sdk answers an unknown method with JSON-RPC.
+const newEra = "2026-07-28"
+
+// checkMethod refuses requests of the older era that go-sdk would answer with 400 and plain text, which clients don't
+// recognize as an answer. The status is 0 if the request is good.
+func checkMethod(req *jsonrpc.Request) (status int, refused *jsonrpc.Response) {
+	code := int64(0)
+	switch known := slices.Contains(methods, req.Method); {
+	case !known && !req.IsCall():
+		return http.StatusAccepted, nil // a notification of another revision is not an error
+	case !known:
+		code = jsonrpc.CodeMethodNotFound
+	case strings.HasPrefix(req.Method, "notifications/") == req.IsCall():
+		code = jsonrpc.CodeInvalidRequest
+	case req.Params == nil && slices.Contains(needParams, req.Method):
+		code = jsonrpc.CodeInvalidParams
+	default:
+		return 0, nil
+	}
+	if !req.IsCall() {
+		return http.StatusBadRequest, nil
+	}
+	return http.StatusOK, &jsonrpc.Response{ID: req.ID, Error: ownError(nil, code)}
+}
+
+// needParams lists the methods that require params.
+var needParams = []string{"initialize", "tools/call", "subscriptions/listen", "notifications/progress"}
+
 // parseBody parses a body and releases the place for parsing.
-func (h *handler) parseBody(r *http.Request, body []byte) (good bool, refused *jsonrpc.Response) {
+func (h *handler) parseBody(r *http.Request, body []byte) (msg jsonrpc.Message, refused *jsonrpc.Response) {
 	defer h.parsing.leave()
-	msg, refused := parseFrame(body)
+	msg, refused = parseFrame(body)
 	if sameVersion(r, msg) {
 		refused = checkVersion(msg)
 	}
-	return msg != nil && refused == nil, refused
+	return msg, refused
 }
 
 func sendBusy(w http.ResponseWriter) {

@@ -158,7 +158,7 @@ func TestAsItIs(t *testing.T) {
 		_, _ = w.Write([]byte(answer))
 	}))
 	rec := httptest.NewRecorder()
-	h.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"x"}`)))
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)))
 	if got := rec.Body.String(); rec.Code != http.StatusNotFound || got != answer {
 		t.Errorf("%d %s", rec.Code, got)
 	}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/slimctl/slimctl/server/audit"
+	"github.com/slimctl/slimctl/server/front"
+	"github.com/slimctl/slimctl/server/gate"
+)
+
+// vncAddress is the address of the desktop; tests replace it.
+var vncAddress = "127.0.0.1:5900"
+
+// Limits for the gate's only client, nginx. It asks about each of its up to 2000 requests and keeps a connection for 20
+// s. The time that a desktop stays connected has no limit.
+const (
+	gateClients = 2048            // connections; further ones wait to be accepted
+	gateHeader  = 5 * time.Second // for a request's head to arrive
+	gateHead    = 64 << 10        // bytes of it: nginx accepts 8 KiB a line and forwards four lines
+	gateIdle    = time.Minute     // longer than nginx's 20 s: nginx must not use a connection that is being closed
+	gateEnd     = 3 * time.Second // for desktops to close their connections
+)
+
+// openGate opens the gate, which serves /tickets, /auth and /websockify for nginx. The gate logs the use of each ticket
+// with input.
+func openGate(set serveSettings, log *audit.Log) (service, error) {
+	c, err := gate.Load(set.gate)
+	if err != nil {
+		return service{}, err
+	}
+	g, err := gate.New(c, vncAddress, func(e gate.Event) error {
+		return log.Write(audit.Record{Event: e.Name, Subject: e.Subject, Data: e})
+	})
+	if err != nil {
+		return service{}, err
+	}
+	l, err := front.Listen(set.gateListen, false)
+	if err != nil {
+		return service{}, fmt.Errorf("gate: %w", err)
+	}
+	serve := func(ctx context.Context) error {
+		err := serveGate(ctx, l, g)
+		g.Close()
+		return err
+	}
+	return service{"gate", l, serve, l.Close}, nil
+}
+
+// serveGate serves on l until ctx ends and then closes the desktops.
+func serveGate(ctx context.Context, l net.Listener, h http.Handler) error {
+	var running sync.WaitGroup
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Done()
+			h.ServeHTTP(w, r)
+		}),
+		DisableGeneralOptionsHandler: true, // by default OPTIONS * is answered
+		ReadHeaderTimeout:            gateHeader,
+		IdleTimeout:                  gateIdle,
+		MaxHeaderBytes:               gateHead,
+		BaseContext:                  func(net.Listener) context.Context { return ctx },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(netutil.LimitListener(l, gateClients)) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), gateEnd)
+	defer cancel()
+	if err := srv.Shutdown(within); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	select {
+	case <-ended: // Shutdown doesn't wait for WebSockets
+	case <-within.Done(): // a client that doesn't answer is not an error
+	}
+	return nil
+}
