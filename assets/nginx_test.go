@@ -42,7 +42,7 @@ var front = struct {
 	group    string
 }{2, 1, "daemon"}
 
-// startUpstream listens as the image's hub and gate do: its socket is its own's and its group's.
+// startUpstream listens as the image's MCP endpoint and gate do: its socket is its own's and its group's.
 func startUpstream(t *testing.T, path string, answer http.HandlerFunc) *upstream {
 	t.Helper()
 	u := &upstream{}
@@ -83,7 +83,7 @@ func (u *upstream) take() []*http.Request {
 type sandbox struct {
 	addr      string // a unix socket
 	conf      string
-	hub, gate *upstream
+	mcp, gate *upstream
 }
 
 // gate answers as the real one does: a ticket in the query of the original URI counts alone for the desktop, keys for all.
@@ -156,7 +156,7 @@ func place(t *testing.T, main string, anonymous bool) *sandbox {
 	s := &sandbox{
 		addr: filepath.Join(dir, "socket"),
 		conf: filepath.Join(dir, main),
-		hub:  startUpstream(t, dir+"/front/hub.sock", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hub") }),
+		mcp:  startUpstream(t, dir+"/front/mcp.sock", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "mcp") }),
 		gate: startUpstream(t, dir+"/front/gate.sock", gate(anonymous)),
 	}
 	move := strings.NewReplacer(
@@ -316,7 +316,7 @@ type request struct {
 	host   string   // "sandbox" when empty
 	body   string
 	want   []int
-	reach  string // "hub /mcp": which stub gets it, and under which target
+	reach  string // "mcp /mcp": which stub gets it, and under which target
 }
 
 func (r request) raw() string {
@@ -359,19 +359,19 @@ func (s *sandbox) check(t *testing.T, r request) {
 		t.Errorf("%s: Server: %s", r.line, v)
 	}
 	var reached []string
-	for name, u := range map[string]*upstream{"hub": s.hub, "gate": s.gate} {
+	for name, u := range map[string]*upstream{"mcp": s.mcp, "gate": s.gate} {
 		for _, got := range u.take() {
 			if got.URL.Path == "/auth" && name == "gate" {
 				continue
 			}
 			reached = append(reached, name+" "+got.URL.RequestURI())
 			for _, h := range []string{"Authorization", "X-Aio-Api-Key", "Cookie", "Origin", "Forwarded", "Referer"} {
-				if got.Header.Get(h) != "" && (name == "hub" && h != "Forwarded" && h != "Referer" || name == "gate" && h != "Authorization" && h != "X-Aio-Api-Key") {
+				if got.Header.Get(h) != "" && (name == "mcp" && h != "Forwarded" && h != "Referer" || name == "gate" && h != "Authorization" && h != "X-Aio-Api-Key") {
 					t.Errorf("%s: %s gets the caller's %s", r.line, name, h)
 				}
 			}
-			if v := got.Header.Get("X-Forwarded-For"); name == "hub" && v != "unix:" {
-				t.Errorf("%s: the hub is told of the address %q", r.line, v)
+			if v := got.Header.Get("X-Forwarded-For"); name == "mcp" && v != "unix:" {
+				t.Errorf("%s: browser-shell is told of the address %q", r.line, v)
 			}
 		}
 	}
@@ -446,25 +446,21 @@ func TestRoutesWithoutKey(t *testing.T) {
 	s := place(t, "nginx.conf", true)
 	s.start(t)
 	for _, r := range append(anyway(), []request{
-		{line: "POST /mcp", body: "{}", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", body: strings.Repeat("x", 1<<20), want: []int{200}, reach: "hub /mcp"},
-		{line: "GET /mcp", want: []int{200}, reach: "hub /mcp"},
-		{line: "DELETE /mcp", want: []int{200}, reach: "hub /mcp"},
-		{line: "GET /mcp?search=shell", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp?sessionId=aB-9_x", want: []int{200}, reach: "hub /mcp?sessionId=aB-9_x"},
-		{line: "POST /mcp?a=b&sessionId=x&ticket=good", want: []int{200}, reach: "hub /mcp?sessionId=x"},
-		{line: "POST /mcp?sessionid=x", want: []int{200}, reach: "hub /mcp?sessionId=x"},
-		{line: "POST /mcp?sessionId=a%26b=c", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp?sessionId=../x", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp?sessionId=x%0a", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp?sessionId=" + strings.Repeat("x", 129), want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", header: []string{"X-Forwarded-For: 1.2.3.4"}, want: []int{200}, reach: "hub /mcp"},
+		{line: "POST /mcp", body: "{}", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", body: strings.Repeat("x", 1<<20), want: []int{200}, reach: "mcp /mcp"},
+		{line: "GET /mcp", want: []int{200}, reach: "mcp /mcp"},
+		{line: "DELETE /mcp", want: []int{200}, reach: "mcp /mcp"},
+		{line: "GET /mcp?search=shell", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp?sessionId=aB-9_x", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp?a=b&sessionId=x&ticket=good", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp?sessionid=x", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", header: []string{"X-Forwarded-For: 1.2.3.4"}, want: []int{200}, reach: "mcp /mcp"},
 		{line: "POST /tickets", body: "{}", want: []int{200}, reach: "gate /tickets"},
-		{line: "POST /%6dcp", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", host: "9222-x", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", header: []string{"Authorization: Bearer x", "X-AIO-API-Key: x", "Cookie: a=b"}, want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", header: []string{"Origin: http://sandbox"}, want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", host: "localhost:8080", header: []string{"Origin: https://LOCALHOST:8080"}, want: []int{200}, reach: "hub /mcp"},
+		{line: "POST /%6dcp", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", host: "9222-x", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", header: []string{"Authorization: Bearer x", "X-AIO-API-Key: x", "Cookie: a=b"}, want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", header: []string{"Origin: http://sandbox"}, want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", host: "localhost:8080", header: []string{"Origin: https://LOCALHOST:8080"}, want: []int{200}, reach: "mcp /mcp"},
 		{line: "POST /mcp", header: []string{"Origin: http://evil.example"}, want: closed},
 		{line: "POST /mcp", header: []string{"Origin: http://sandbox.evil.example"}, want: closed},
 		{line: "POST /mcp", header: []string{"Origin: http://evil.example/ sandbox"}, want: closed},
@@ -517,9 +513,9 @@ func TestRoutesWithKey(t *testing.T) {
 		{line: "POST /mcp", header: []string{"Referer: http://sandbox/vnc/?ticket=good"}, want: no},
 		{line: "POST /mcp", host: "8081-x", want: no},
 		{line: "POST http://8081-x/mcp", want: no},
-		{line: "POST /mcp", header: key, body: "{}", want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp?ticket=bad", header: key, want: []int{200}, reach: "hub /mcp"},
-		{line: "POST /mcp", header: []string{"X-AIO-API-Key: key"}, want: []int{200}, reach: "hub /mcp"},
+		{line: "POST /mcp", header: key, body: "{}", want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp?ticket=bad", header: key, want: []int{200}, reach: "mcp /mcp"},
+		{line: "POST /mcp", header: []string{"X-AIO-API-Key: key"}, want: []int{200}, reach: "mcp /mcp"},
 		{line: "POST /mcp", header: append([]string{"Origin: http://evil.example"}, key...), want: closed},
 		{line: "PUT /mcp", header: key, want: closed},
 		{line: "POST /tickets", want: no},
@@ -617,7 +613,7 @@ func TestLogsHaveNoQuery(t *testing.T) {
 			"GET /vnc/?api_key=secret HTTP/9.9\r\nHost: x\r\n\r\n",
 			"GET /vnc/\x01?api_key=secret HTTP/1.1\r\nHost: x\r\n\r\n",
 		}},
-		{s.hub.Close, []string{raw("POST /mcp?api_key=secret", end)}}, // its socket is gone
+		{s.mcp.Close, []string{raw("POST /mcp?api_key=secret", end)}}, // its socket is gone
 		{s.gate.Close, []string{raw("POST /mcp?api_key=secret", end), raw("GET /websockify?ticket=secret", ws...)}},
 		{func() { // a socket at which nobody listens any more
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/front/gate.sock", Net: "unix"})
@@ -674,9 +670,9 @@ func TestGateHearsHostAndOrigin(t *testing.T) {
 	}
 }
 
-// TestHubHearsWhoAsks: the hub hears the caller from the gate, and an id that is in the access log, too; what a client says
+// TestMCPHearsWhoAsks: browser-shell hears the caller from the gate, and an id that is in the access log, too; what a client says
 // of both ends at nginx.
-func TestHubHearsWhoAsks(t *testing.T) {
+func TestMCPHearsWhoAsks(t *testing.T) {
 	s := place(t, "nginx.conf", true)
 	answer := s.gate.Config.Handler
 	s.gate.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -690,9 +686,9 @@ func TestHubHearsWhoAsks(t *testing.T) {
 	forged := []string{"X-Browser-Shell-Caller: forged", "X-Browser-Shell-Until: 4999999999", "X-Request-Id: forged", "Connection: close"}
 	s.send(t, request{line: "POST /mcp", header: forged}.raw())
 	s.send(t, request{line: "POST /mcp", header: append(forged, "X-AIO-API-Key: key")}.raw())
-	seen := s.hub.take()
+	seen := s.mcp.take()
 	if len(seen) != 2 {
-		t.Fatalf("%d requests reached the hub", len(seen))
+		t.Fatalf("%d requests reached browser-shell", len(seen))
 	}
 	if with, without := seen[0].Header.Values("X-Browser-Shell-Until"), seen[1].Header.Values("X-Browser-Shell-Until"); !slices.Equal(with, []string{"4000000000"}) || without != nil {
 		t.Errorf("a token ends at %q, a key at %q", with, without)
@@ -718,7 +714,7 @@ func TestHubHearsWhoAsks(t *testing.T) {
 func TestErrorsHaveNoBody(t *testing.T) {
 	s := place(t, "nginx.conf", true)
 	s.start(t)
-	s.hub.Close()
+	s.mcp.Close()
 	for _, r := range []request{
 		{line: "POST /mcp", want: []int{502}},
 		{line: "GET /vnc/nothing", want: []int{404}},
@@ -741,7 +737,7 @@ func TestErrorsHaveNoBody(t *testing.T) {
 		"GET /websockify HTTP/1.0\r\n\r\n",
 	} {
 		got := s.exchange(t, raw)
-		if bytes.Contains(bytes.ToLower(got), []byte("<html")) || bytes.Contains(got, []byte("hub")) {
+		if bytes.Contains(bytes.ToLower(got), []byte("<html")) || bytes.Contains(got, []byte("mcp")) {
 			t.Errorf("%.60q: %s", raw, got)
 		}
 		if bytes.HasPrefix(got, []byte("HTTP/1.1 2")) {
@@ -767,14 +763,14 @@ func (s *sandbox) exchange(t *testing.T, raw string) []byte {
 	return got
 }
 
-// The hub gets no more requests at a time than it takes; one more fails at once. The desktop goes on.
-func TestRequestsAtTheHub(t *testing.T) {
+// Browser-shell gets no more requests at a time than it takes; one more fails at once. The desktop goes on.
+func TestRequestsAtMCP(t *testing.T) {
 	const most = 2200
 	s := place(t, "nginx.conf", true)
 	block := make(chan struct{})
 	defer close(block)
 	var got atomic.Int32
-	s.hub.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.mcp.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got.Add(1)
 		select {
 		case <-block:
@@ -813,7 +809,7 @@ func TestRequestsAtTheHub(t *testing.T) {
 	}
 	need.Eventually(t, func() bool { return got.Load() >= most }, func() string { return "requests that were let through don't come" })
 	if n := got.Load(); n != most {
-		t.Errorf("the hub got %d requests, want %d", n, most)
+		t.Errorf("browser-shell got %d requests, want %d", n, most)
 	}
 	if got := s.send(t, request{line: "GET /vnc/"}.raw()).StatusCode; got != http.StatusOK {
 		t.Errorf("the desktop's page: %d", got)
@@ -860,9 +856,9 @@ func TestSlowStrangers(t *testing.T) {
 			t.Errorf("the owner is answered %d", got)
 		}
 	}
-	for _, r := range s.hub.take() {
+	for _, r := range s.mcp.take() {
 		if r.ContentLength > 0 {
-			t.Error("a stranger reaches the hub")
+			t.Error("a stranger reaches browser-shell")
 		}
 	}
 }
@@ -895,7 +891,7 @@ func TestSlowClients(t *testing.T) {
 			t.Errorf("%q: %q, %v", head, got, err)
 		}
 	}
-	if got := s.hub.take(); len(got) > 0 {
-		t.Errorf("the hub got %d requests", len(got))
+	if got := s.mcp.take(); len(got) > 0 {
+		t.Errorf("browser-shell got %d requests", len(got))
 	}
 }

@@ -68,7 +68,7 @@ func load(t *testing.T, text string) *profile.Profile {
 func input(src *image.Source, p *profile.Profile) resolve.Input {
 	return resolve.Input{
 		Profile: p, Reference: "base", Source: src, Platforms: []v1.Platform{{OS: "linux", Architecture: "amd64"}},
-		Assets: fstest.MapFS{"x.conf": {Data: []byte("asset")}},
+		Assets: fstest.MapFS{"x.conf": {Data: []byte("asset")}, "mcp-hub.json.template": {}},
 	}
 }
 

@@ -217,7 +217,7 @@ func TestServeEgress(t *testing.T) {
 	if code, body := through(t, proxy, "http://127.0.0.1:9/"); code != 403 || !strings.Contains(body, "url.loopback") {
 		t.Errorf("got %d %q", code, body)
 	}
-	if out, err := output(l.command(t, "egress")); err == nil || !strings.Contains(out, "address already in use") {
+	if out, err := output(l.command(t, "egress")); err == nil || !strings.Contains(out, "egress.jsonl: another process writes it") {
 		t.Errorf("a second proxy: %v %s", err, out)
 	}
 	l.policy["open"] = map[string]any{"allow_hosts": []string{"site.example"}}

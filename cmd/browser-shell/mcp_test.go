@@ -487,9 +487,11 @@ func TestScreenshot(t *testing.T) {
 // TestPDF: a PDF is kept as a screenshot is, when the policy names the command.
 func TestPDF(t *testing.T) {
 	l := newLab(t)
-	if a := l.opened(t).do(t, "pdf"); a.rule() != "command.off" {
+	without := l.opened(t)
+	if a := without.do(t, "pdf"); a.rule() != "command.off" {
 		t.Errorf("without the policy: %+v", a)
 	}
+	without.Close()
 	l.policy["commands"] = []string{"open", "pdf"}
 	s := l.opened(t)
 	a := s.do(t, "pdf", "page.pdf")
@@ -618,6 +620,7 @@ func TestTwoAtOnce(t *testing.T) {
 	l := newLab(t)
 	first := l.connect(t)
 	first.do(t, "open", "https://example.com")
+	l.policy["audit"] = map[string]any{"file": filepath.Join(l.dir, "second.jsonl")}
 	second := l.connect(t)
 	second.do(t, "open", "https://example.com")
 	l.wantProcesses(t, 2)

@@ -216,6 +216,7 @@ func TestOneOldSession(t *testing.T) {
 	if n := len(l.browser.Pages()); n != 1 {
 		t.Errorf("%d pages", n)
 	}
+	l.policy["audit"] = map[string]any{"file": filepath.Join(l.dir, "second.jsonl")}
 	second := l.connect(t)
 	open := map[string]any{"session_id": "other", "argv": []string{"open", "https://example.com"}}
 	for _, c := range []*client{first, second} {

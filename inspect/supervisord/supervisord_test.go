@@ -343,7 +343,7 @@ func TestListeners(t *testing.T) {
 			"tigervnc": {{"/usr/bin/Xvnc", ":99", "-localhost", "-nolisten", "tcp", "-rfbport", "5900"}},
 		}, []string{
 			"supervisord unix:/run/supervisor/sock", "browser-shell unix:/run/browser-shell-front/mcp.sock", "browser-shell unix:/run/browser-shell-front/gate.sock",
-			"browser-shell unix:/run/browser-shell/hub.sock", "browser-shell 127.0.0.1:8118", "tigervnc unix:/tmp/.X11-unix/X99", "tigervnc 127.0.0.1:5900",
+			"browser-shell 127.0.0.1:8118", "tigervnc unix:/tmp/.X11-unix/X99", "tigervnc 127.0.0.1:5900",
 			"tigervnc [::1]:5900", "browser 127.0.0.1:9222",
 		}, 0},
 	} {
@@ -400,17 +400,17 @@ func TestListenersOfCommands(t *testing.T) {
 		"python-server":                       "*:8091",
 		"mcp-server-browser --browser chrome": "",
 		"jupyter lab --ServerApp.ip=* --ServerApp.port=1": "*:1",
-		"browser-shell hub":                             "127.0.0.1:8079",
-		"browser-shell hub --listen 0.0.0.0:1 --gate f": "*:1 127.0.0.1:8088",
-		"browser-shell egress --listen [::1]:7":         "[::1]:7",
-		"browser-shell mcp":                             "",
-		"browser-shell health":                          "+ a note",
-		"/usr/bin/sshd -D":                              "+ a note",
-		"python3 -m http.server":                        "+ a note",
-		"nc -l 9":                                       "+ a note",
-		"nc -lk -p 9 -e /bin/sh":                        "+ a note",
-		"sleep infinity":                                "+ a note",
-		"/bin/sh -c 'socat TCP-LISTEN:1 EXEC:sh'":       "+ a note",
+		"browser-shell serve":                             "127.0.0.1:8079",
+		"browser-shell serve --listen 0.0.0.0:1 --gate f": "*:1 127.0.0.1:8088",
+		"browser-shell egress --listen [::1]:7":           "[::1]:7",
+		"browser-shell mcp":                               "",
+		"browser-shell health":                            "+ a note",
+		"/usr/bin/sshd -D":                                "+ a note",
+		"python3 -m http.server":                          "+ a note",
+		"nc -l 9":                                         "+ a note",
+		"nc -lk -p 9 -e /bin/sh":                          "+ a note",
+		"sleep infinity":                                  "+ a note",
+		"/bin/sh -c 'socat TCP-LISTEN:1 EXEC:sh'":         "+ a note",
 	} {
 		img := files(t, "/s.conf", "[supervisord]\n[program:p]\ncommand="+command+"\n")
 		got, notes := listeners(t, img, read(t, img, "/s.conf", nil), nil, nil)

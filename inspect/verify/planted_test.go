@@ -94,7 +94,7 @@ func holes(t testing.TB) map[string]struct {
 			serverWith(t, "location @aio { proxy_pass http://127.0.0.1:$aio_proxy_port; }"),
 		}}, "nginx-upstream"},
 		"g": {plant{files: []image.File{serverWith(t, "location ~ .* { return 403; }")}}, "nginx-regex-order"},
-		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args $mcp_query;", "", "proxy_pass http://mcp/mcp;", "proxy_pass http://mcp;")}}, "nginx-raw-path"},
+		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args \"\";", "", "proxy_pass http://mcp/mcp;", "proxy_pass http://mcp;")}}, "nginx-raw-path"},
 		"i": {plant{files: []image.File{
 			httpWith(t, `map "$request_method:$request_uri" $way { default @closed; "~*^GET:.+\.(js|css)$" @open; }`),
 			asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf",
