@@ -100,7 +100,7 @@ func New(conf Config) (_ *Server, err error) {
 	s.mcp = mcp.NewServer(
 		&mcp.Implementation{Name: policy.ToolName, Title: "Browser", Version: conf.Version},
 		&mcp.ServerOptions{
-			Logger: conf.Log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
+			Logger: conf.Log, Instructions: instructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}},
 			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.TTLMs = listTTL },
 		},
 	)

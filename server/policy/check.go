@@ -84,6 +84,12 @@ func checkCharacters(argv []string) *Refusal {
 	return nil
 }
 
+// instead names what helps in the place of a command that is switched off by default.
+var instead = map[string]string{
+	"get": "snapshot -c shows the page's text; ", "is": "snapshot -i shows what is checked or disabled; ", "pdf": "screenshot --full keeps the whole page; ",
+	"scroll": "snapshot shows the whole page, and click scrolls by itself; ", "back": "open the address; ", "forward": "open the address; ", "reload": "open the address; ",
+}
+
 // findRow returns the row for argv, or a refusal with a hint.
 func (p *Policy) findRow(argv []string) (command, *Refusal) {
 	sub := argv[0]
@@ -96,7 +102,7 @@ func (p *Policy) findRow(argv []string) (command, *Refusal) {
 	rows := findRows(sub)
 	if !slices.Contains(p.Commands, sub) {
 		if len(rows) > 0 {
-			return command{}, blocked("command.off", "%s is switched off by the policy; one of %s", sub, p.allowedList())
+			return command{}, blocked("command.off", "%s is switched off by the policy; %sone of %s", sub, instead[sub], p.allowedList())
 		}
 		return command{}, blocked("command.not-allowed", "this subcommand is not allowed%s; one of %s", p.suggestNearest(sub), p.allowedList())
 	}
