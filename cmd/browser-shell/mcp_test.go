@@ -672,7 +672,7 @@ func TestStartRefused(t *testing.T) {
 
 func TestVersionAndSize(t *testing.T) {
 	out, err := exec.Command(binary, "version").Output()
-	if line := regexp.MustCompile(`^browser-shell v9\.9\.9-test \(commit [^,]+,( modified,)? go[^,]+, linux/\w+\)\n$`); err != nil || !line.Match(out) {
+	if line := regexp.MustCompile(`^browser-shell \(devel\) \(commit unknown, go[^,]+, linux/\w+\)\n$`); err != nil || !line.Match(out) {
 		t.Errorf("%q %v", out, err)
 	}
 	info, err := os.Stat(binary)
