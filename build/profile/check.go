@@ -76,7 +76,8 @@ func (f *File) check(src *source, fail func(key, msg, hint string)) {
 	f.Source = abs
 }
 
-// resolve returns the absolute path of a regular file below the profile's directory, or the problem with it.
+// resolve returns the absolute path of a regular file below the profile's directory, or the problem with it. A file in
+// .git, where CI keeps its token, is refused by its real path.
 func (s *source) resolve(rel string) (abs, problem string) {
 	if s.dir == "" {
 		return "", "an embedded profile has no directory; only asset:NAME can be used"
@@ -93,7 +94,15 @@ func (s *source) resolve(rel string) (abs, problem string) {
 	case !info.Mode().IsRegular():
 		return "", "not a regular file"
 	}
-	return filepath.Join(s.dir, filepath.FromSlash(rel)), ""
+	abs = filepath.Join(s.dir, filepath.FromSlash(rel))
+	real, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return "", reason(err)
+	}
+	if slices.ContainsFunc(strings.Split(real, string(filepath.Separator)), func(name string) bool { return strings.EqualFold(name, ".git") }) {
+		return "", "it lies in .git, which may hold a token"
+	}
+	return abs, ""
 }
 
 // HubPath is the path where the start script and the hub of every line read their MCP servers. slimctl writes

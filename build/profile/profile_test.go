@@ -371,6 +371,25 @@ func TestSourceEscapesBySymlink(t *testing.T) {
 	}
 }
 
+// TestSourceOfGit lays files of .git into an image, where CI keeps its token.
+func TestSourceOfGit(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, ".git/config"), "token")
+	write(t, filepath.Join(dir, "sub/.git"), "gitdir: /elsewhere")
+	write(t, filepath.Join(dir, ".gitignore"), "*.o")
+	if err := errors.Join(os.Symlink(".git/config", filepath.Join(dir, "link")), os.Symlink(".git", filepath.Join(dir, "repo"))); err != nil {
+		t.Fatal(err)
+	}
+	for source, refused := range map[string]bool{".git/config": true, "sub/.git": true, "link": true, "repo/config": true, ".gitignore": false} {
+		file := filepath.Join(dir, "p.yaml")
+		write(t, file, "version: 1\nname: p\nextends: l0\noverlays:\n  - {name: o, why: w, files: [{path: /a, source: "+source+"}]}\n")
+		_, err := testLoader.Load(file)
+		if refused != (err != nil) || refused && !strings.Contains(err.Error(), `p.yaml:5:50: overlays[0].files[0].source: "`+source+`": it lies in .git`) {
+			t.Errorf("%s: got %v", source, err)
+		}
+	}
+}
+
 // TestExtendsIsConfined extends files that a profile must not read, and files that are no profiles.
 func TestExtendsIsConfined(t *testing.T) {
 	const secret = "root:s3cret:20781\n"
