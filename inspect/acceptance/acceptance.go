@@ -168,7 +168,6 @@ func (t *trial) asOperated(ctx context.Context) error {
 			return err
 		}
 		b.secrets(ctx, nil)
-		b.setuid(ctx)
 		b.strangers(ctx)
 		b.routes(ctx, "")
 		b.routes(ctx, t.key)

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/slimctl/slimctl/inspect/sandbox"
 )
 
@@ -295,44 +293,6 @@ func (b *box) root(ctx context.Context) (*os.Root, error) {
 		return nil, errElsewhere
 	}
 	return os.OpenRoot(fmt.Sprintf("/proc/%d/root", processes[i].PID))
-}
-
-// setuid looks for files with special rights in the running file system.
-func (b *box) setuid(ctx context.Context) {
-	root, err := b.root(ctx)
-	if err != nil {
-		b.unchecked("files with setuid in the running image: %s; root may look", quote(err.Error()))
-		return
-	}
-	defer root.Close()
-	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			return nil // removed meanwhile
-		case d.IsDir() && (p == "proc" || p == "sys" || p == "dev"):
-			return fs.SkipDir // the kernel's own
-		case !d.Type().IsRegular():
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) == 0 {
-			return nil
-		}
-		file := "/" + p
-		allowed := slices.ContainsFunc(b.Expect.Privileged, func(glob string) bool {
-			ok, _ := doublestar.Match(glob, file) // an invalid glob allows nothing
-			return ok
-		})
-		if !allowed {
-			b.addFinding("run-setuid", file, "%s has setuid or setgid", quote(file))
-		}
-		return nil
-	})
-	if err != nil {
-		b.unchecked("files with setuid in the running image: %s", quote(err.Error()))
-	}
 }
 
 // obeyed looks for the files that commands in the variables would have created.

@@ -59,11 +59,6 @@ var dynamicRules = []Rule{
 		Fix:   "Serve the profile's nginx.conf alone, with exact locations and one server.",
 	},
 	{
-		ID: "run-setuid", Title: "No file has setuid or setgid but what the profile names", Severity: Error,
-		Why: "It is a step from a program's account to root.",
-		Fix: "Remove the file. Name it in privileged only if your profile adds it on purpose.",
-	},
-	{
 		ID: "run-start", Title: "The image starts, with a read-only root and few capabilities, and gets healthy", Severity: Error,
 		Why: "An image that needs more than it is given is run with more by somebody.",
 		Fix: "See the container's log in evidence.json, among the artifacts.",
