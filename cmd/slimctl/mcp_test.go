@@ -276,10 +276,10 @@ func (p *mcpProcess) end(t *testing.T, how string) {
 }
 
 // toolLayout is an image with a tool that answers.
-func toolLayout(t *testing.T) string {
+func toolLayout(t *testing.T, guest string) string {
 	t.Helper()
 	config := sandboxtest.Tethered
-	config.Env = []string{"GUEST=tool"}
+	config.Env = []string{"GUEST=" + guest}
 	return guestLayoutOf(t, config)
 }
 
@@ -302,11 +302,21 @@ func checkArtifacts(t *testing.T, run string, calls int) {
 	}
 }
 
+// awaitEvidence waits until the evidence of a container has these words.
+func awaitEvidence(t *testing.T, run string, want ...string) {
+	t.Helper()
+	var text []byte
+	need.Eventually(t, func() bool {
+		text, _ = os.ReadFile(filepath.Join(run, "evidence.json"))
+		return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(string(text), w) })
+	}, func() string { return fmt.Sprintf("want %q: %s", want, text) })
+}
+
 // TestMCPEvidence guards that what a call leaves is in the artifacts when it is answered, however slimctl ends after that, and
 // that the evidence is completed and the container removed, by the next start if nobody else is left.
 func TestMCPEvidence(t *testing.T) {
 	t.Parallel()
-	image := toolLayout(t)
+	image := toolLayout(t, "tool")
 	for _, how := range []string{"end of input", "SIGTERM", "SIGKILL", "SIGKILL of all"} {
 		for calls := 1; calls <= 3; calls++ {
 			t.Run(fmt.Sprintf("%s after %d", how, calls), func(t *testing.T) {
@@ -341,13 +351,7 @@ func TestMCPEvidence(t *testing.T) {
 					next.end(t, "SIGTERM")
 					want = nil
 				}
-				need.Eventually(t, func() bool {
-					text, _ := os.ReadFile(filepath.Join(run, "evidence.json"))
-					return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(string(text), w) })
-				}, func() string {
-					text, _ := os.ReadFile(filepath.Join(run, "evidence.json"))
-					return string(text)
-				})
+				awaitEvidence(t, run, want...)
 				checkArtifacts(t, run, calls)
 			})
 		}
@@ -360,7 +364,7 @@ func TestMCPEndsInTime(t *testing.T) {
 	t.Parallel()
 	node := need.Program(t, "node")
 	sdk := filepath.Dir(need.SDKClient(t, filepath.Join("..", "..", "e2e", "testdata", "client")))
-	image := toolLayout(t)
+	image := toolLayout(t, "tool deaf") // the container's end takes ten seconds
 	for module, stdio := range map[string]string{
 		"@modelcontextprotocol/sdk/client/index.js": "@modelcontextprotocol/sdk/client/stdio.js", "@modelcontextprotocol/client": "@modelcontextprotocol/client/stdio",
 	} {
@@ -395,10 +399,7 @@ process.stdout.write(String(Date.now() - began));
 					t.Fatalf("%q", runs)
 				}
 				checkArtifacts(t, runs[0], 1)
-				text, err := os.ReadFile(filepath.Join(runs[0], "evidence.json"))
-				if err != nil || !strings.Contains(string(text), sandbox.EventCleanup) || !strings.Contains(string(text), "run/1.png") {
-					t.Errorf("%v: %s", err, text)
-				}
+				awaitEvidence(t, runs[0], sandbox.EventCleanup, "run/1.png")
 				return time.Duration(ms) * time.Millisecond
 			})
 		})

@@ -113,12 +113,6 @@ func (s *Sandbox) artifacts() string {
 	return filepath.Join(s.plan.Output, s.ID)
 }
 
-// writeRunning writes the evidence that remains if this process is killed.
-func (s *Sandbox) writeRunning() error {
-	s.status = Status{ExitCode: -1, Reason: ReasonRunning}
-	return s.writeEvidence(nil)
-}
-
 // closeEvidence closes the journal and writes the evidence, after all other artifacts.
 func (s *Sandbox) closeEvidence(err error) error {
 	err = errors.Join(err, s.closeJournal())

@@ -127,14 +127,11 @@ func (c *collector) collectBelow(src *os.Root, name, file string) error {
 
 // makeParents creates the directories above a file.
 func (c *collector) makeParents(file string) error {
-	for i, r := range file {
-		if r == '/' && i > 0 {
-			if err := c.makeDir(file[:i]); err != nil {
-				return err
-			}
-		}
+	if _, err := c.dst.Stat(path.Dir(file)); err == nil {
+		return nil
 	}
-	return nil
+	c.count += strings.Count(file, "/")
+	return c.skipClash(file, c.dst.MkdirAll(path.Dir(file), 0o755))
 }
 
 func (c *collector) collectDir(src *os.Root, name string) error {

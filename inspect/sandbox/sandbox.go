@@ -104,7 +104,7 @@ func (r Runner) Start(ctx context.Context, img Image, settings Settings) (_ *San
 	if r.CacheDir, err = filepath.Abs(r.CacheDir); err != nil {
 		return nil, err
 	}
-	s := &Sandbox{runner: r, image: img, plan: p, logs: capture.Tail{Max: maxLogs}, done: make(chan struct{})}
+	s := &Sandbox{runner: r, image: img, plan: p, logs: capture.Tail{Max: maxLogs}, done: make(chan struct{}), status: Status{ExitCode: -1, Reason: ReasonRunning}}
 	if s.engine, err = r.engine(ctx, s); err != nil {
 		return nil, err
 	}
@@ -151,10 +151,11 @@ func (s *Sandbox) startContainer(ctx context.Context) error {
 	if err := errors.Join(s.describe(), s.bindPolicy()); err != nil {
 		return err
 	}
-	for _, step := range []func() error{s.openJournal, s.openKeeps, s.recordSpawn, s.writeRunning} {
-		if err := step(); err != nil {
-			return err
-		}
+	if err := s.openJournal(); err != nil {
+		return err
+	}
+	if err := errors.Join(s.openKeeps(), s.recordSpawn(), s.writeEvidence(nil)); err != nil {
+		return err
 	}
 	if s.tethered { // before minutes go by until the container runs
 		for _, pub := range s.plan.publish {

@@ -261,8 +261,12 @@ func swap([]string) {
 	}
 }
 
-// tool answers MCP as the tool of an image that slimctl built. Each call adds a line to the audit log and writes a picture.
-func tool([]string) {
+// tool answers MCP as the tool of an image that slimctl built. Each call adds a line to the audit log and writes a picture. With
+// an argument it takes no signal but SIGKILL.
+func tool(args []string) {
+	if len(args) > 0 {
+		signal.Ignore(syscall.SIGTERM)
+	}
 	const dir = "/var/log/browser-shell/audit"
 	check(os.MkdirAll(dir, 0o700))
 	calls := 0
