@@ -34,7 +34,7 @@ type Status struct {
 	Protocol  string     `json:"protocol,omitempty"`   // MCP revision
 	Server    string     `json:"server,omitempty"`     // its own name and version
 	Tools     int        `json:"tools"`                // number of tools, blocked ones too
-	Attempt   int        `json:"attempt,omitempty"`    // failed starts in a row
+	Attempt   int        `json:"attempt,omitempty"`    // in a row; of state error
 	Restarts  int        `json:"restarts"`             // by itself, since the hub runs
 	NextRetry *time.Time `json:"next_retry,omitempty"` // of state error; none: POST …/start
 	LastError string     `json:"last_error,omitempty"`
@@ -223,7 +223,7 @@ func (s *server) setRunning(l *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.link = l
-	s.status.State, s.status.LastError, s.status.Protocol = Running, "", l.session.InitializeResult().ProtocolVersion
+	s.status.State, s.status.Attempt, s.status.LastError, s.status.Protocol = Running, 0, "", l.session.InitializeResult().ProtocolVersion
 	if info := l.session.InitializeResult().ServerInfo; info != nil {
 		s.status.Server = oneLine(info.Name + " " + info.Version)
 	}
