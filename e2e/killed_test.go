@@ -41,6 +41,10 @@ func TestKilled(t *testing.T) {
 	b.seen(t, syscall.SIGKILL, programs...)
 	b.healthy(t)
 	b.closed(t)
+	starts, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/run/desktop/starts", b.first(t).PID))
+	if err != nil || bytes.Count(starts, []byte(",")) < 2 { // health reads them
+		t.Errorf("three starts of Chromium: %s, %v", starts, err)
+	}
 }
 
 // TestEveryProcessKilled kills a process of each kind in the image but the first, one after the other, by looking and not by

@@ -116,6 +116,7 @@ way("another's priority", lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 
 way("policy", read("/etc/agent-browser/browser-shell.policy.json"))
 way("audit log", read("/var/log/browser-shell/audit/audit.jsonl"))
 way("state", read("/var/lib/browser-shell"))
+way("times of its starts", lambda: os.close(os.open("/run/desktop/starts", os.O_WRONLY)))
 way("environment of the first process", read("/proc/1/environ"))
 if len(sys.argv) > 2: way("program", lambda: os.execv("/usr/sbin/nginx", ["nginx", "-v"])) # else the watch would tell of it
 `
@@ -202,7 +203,7 @@ func testCage(t *testing.T, b *box) {
 			t.Errorf("%s: %s", name, what)
 		}
 	}
-	if n := reached.Load(); n > 0 || len(caged) < 21 {
+	if n := reached.Load(); n > 0 || len(caged) < 22 {
 		t.Errorf("the site was reached %d times; %v", n, caged)
 	}
 	if browser, renderer := b.readScores(t); len(browser) != 1 || len(renderer) == 0 || slices.Min(renderer) <= browser[0] {

@@ -165,7 +165,7 @@ var needed = []string{
 	"/opt/gem/openbox.xml", "/etc/passwd", "/etc/group", "/etc/shadow",
 	"/etc/agent-browser/browser-shell.policy.json",
 	// Where it writes.
-	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/browser-shell/audit", "/var/log/gem", "/run/browser-shell", "/run/browser-shell-front", "/run/nginx",
+	"/home/gem", "/output", "/var/lib/browser-shell", "/var/log/browser-shell/audit", "/var/log/gem", "/run/browser-shell", "/run/browser-shell-front", "/run/desktop", "/run/nginx",
 	"/run/supervisor",
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 		}
 	}
 	if c.Generation == policy.Node {
-		if ref := oldReference(ctx, ses, c.Command); ref != "" {
+		if ref := oldReference(ses, c.Command); ref != "" {
 			return res.withFailure(exitFailed, errors.New(ref+output.NotInSnapshot))
 		}
 	}
@@ -131,11 +132,13 @@ func (b *browser) runCommand(ctx context.Context, p *policy.Policy, ses *session
 		}
 		return res.withRefusal(r).about(at)
 	}
+	_, failed := ses.tab.Document()
+	if r := b.explainUnreachable(ctx, p, nav, failed); r != nil {
+		b.leaveErrorPage(ctx, ses)
+		return res.withRefusal(r).about(cmp.Or(nav.URL, failed))
+	}
 	if waited {
 		return res.withRefusal(waitedRefusal(ses, c))
-	}
-	if r := b.explainUnreachable(ctx, p, nav); r != nil {
-		return res.withRefusal(r).about(nav.URL)
 	}
 	if name := c.Command.Name; name == "get" || name == "snapshot" && bytes.Contains(out.Stdout, []byte("textbox")) { // prints the content of fields
 		if res.secrets, err = ses.tab.Passwords(within); err != nil {
@@ -291,6 +294,11 @@ func (b *browser) prepareSession(ctx context.Context, p *policy.Policy, ses *ses
 	if r, at := b.checkPages(ctx, p, ses); r != nil {
 		return res.withRefusal(r).about(at), false
 	}
+	// A page often fails after the click that requested it has been answered.
+	if _, failed := ses.tab.Document(); failed != "" && c.Command.Name != "open" {
+		b.leaveErrorPage(ctx, ses)
+		return res.withRefusal(b.explainUnreachable(ctx, p, cdp.Navigation{}, failed)).about(failed), false
+	}
 	if c.Generation == policy.Native && (ses.daemon == nil || process.Ended(ses.daemon)) {
 		if res, ok := b.startDaemon(ctx, ses, res); !ok {
 			return res, false
@@ -414,6 +422,14 @@ func (b *browser) checkPage(ctx context.Context, p *policy.Policy, ses *session,
 	}
 	ses.checked[u.Host] = time.Now()
 	return nil
+}
+
+// leaveErrorPage sends the tab to about:blank: an agent must not read or operate Chromium's error page. If the tab cannot
+// leave it, the session ends.
+func (b *browser) leaveErrorPage(ctx context.Context, ses *session) {
+	if ses.tab.LeaveError(context.WithoutCancel(ctx)) != nil {
+		_ = b.endSession(ses) // the refusal reports the failed page
+	}
 }
 
 // endSession closes a session: its daemon, its tab with all cookies, and its files. If Chromium does not execute the

@@ -23,8 +23,9 @@ import (
 const askTime = 12 * time.Second
 
 // explainUnreachable returns why a page could not be opened: the egress proxy's refusal, or a fault of the site or the
-// network. It returns nil if the page was loaded, and for errors that agent-browser explains better.
-func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation) *policy.Refusal {
+// network. failed is the address whose error page the tab shows. explainUnreachable returns nil if there is none, unless
+// nav failed for a known reason.
+func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav cdp.Navigation, failed string) *policy.Refusal {
 	if number := nav.Header[strings.ToLower(policy.RefusalHeader)]; number != "" && strings.HasPrefix(nav.URL, "http:") {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 		defer cancel()
@@ -40,6 +41,9 @@ func (b *browser) explainUnreachable(ctx context.Context, p *policy.Policy, nav 
 		if slices.ContainsFunc(f.prefixes, func(prefix string) bool { return strings.HasPrefix(nav.Error, "net::"+prefix) }) {
 			return faultRefusal(f.rule, f.retryable, "%s", f.message)
 		}
+	}
+	if failed != "" {
+		return faultRefusal("site.unreachable", true, "%s: the tab is blank now, open an address", cmp.Or(nav.Error, "the page could not be loaded"))
 	}
 	return nil
 }

@@ -95,22 +95,14 @@ func waitedRefusal(ses *session, c Call) *policy.Refusal {
 // isReference matches a reference of a snapshot, as the grammar passes it on.
 var isReference = lazyregexp.New(`^@e[0-9]+$`)
 
-// documentTime limits the question which page the tab shows: a page that hangs doesn't answer.
-const documentTime = 2 * time.Second
-
 // oldReference returns a reference in a command for agent-browser 0.8 to 0.19 that belongs to a page that was left, for
 // which that version would look for 10 s. It returns "" if there is none, and notes which page a snapshot shows.
-func oldReference(ctx context.Context, ses *session, c policy.Command) string {
+func oldReference(ses *session, c policy.Command) string {
 	at := slices.IndexFunc(c.Args, isReference.MatchString)
 	if at < 0 && c.Name != "snapshot" {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, documentTime)
-	defer cancel()
-	document, err := ses.tab.Document(ctx)
-	if err != nil {
-		return "" // agent-browser reports what is wrong with the page
-	}
+	document, _ := ses.tab.Document()
 	if c.Name == "snapshot" {
 		ses.document = document
 	}

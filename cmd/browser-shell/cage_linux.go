@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/slimctl/slimctl/server/cage"
 	"github.com/slimctl/slimctl/server/policy"
@@ -84,6 +85,9 @@ func startCaged(name string, argv []string, entered bool, std stdio) error {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	// By hand it runs beside a browser, or on a machine whose /tmp it must leave alone.
 	if name == "browser" && os.Getenv("SUPERVISOR_ENABLED") != "" && os.Getuid() == desktopAccount.uid {
+		if err := recordStart(startsFile, time.Now()); err != nil {
+			fmt.Fprintln(std.err, "browser-shell start: health does not know of this start:", err)
+		}
 		if err := emptyDirs(append(slices.Clip(r.Write), filepath.Dir(display))); err != nil {
 			fmt.Fprintln(std.err, "browser-shell start: what an earlier browser wrote is left:", err)
 		}

@@ -33,6 +33,7 @@ type parts struct {
 	proc                         string // directory of the processes
 	nginxPID                     string // pid file of nginx's master
 	chromium                     string // the tool's report about Chromium
+	starts                       string // startsFile
 	cages                        func(context.Context) (missing []string, err error)
 }
 
@@ -45,7 +46,7 @@ func runHealth(ctx context.Context, args []string, std stdio) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialService(mcpSocket), "/proc", "/run/nginx/pid", filepath.Join(stateDir, server.ChromiumReport), probeCages}
+	i := parts{"127.0.0.1:8080", "127.0.0.1:9222", "127.0.0.1:8118", "127.0.0.1:5900", dialService(mcpSocket), "/proc", "/run/nginx/pid", filepath.Join(stateDir, server.ChromiumReport), startsFile, probeCages}
 	said, err := i.check(ctx)
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (i parts) check(ctx context.Context) (said string, err error) {
 		{"browser-shell", func(ctx context.Context) error { return checkReady(ctx, i.mcp) }},
 		{"browser", func(ctx context.Context) error {
 			err := checkStatus(ctx, dialTCP(i.browser), "/json/version", func(status int) bool { return status == http.StatusOK })
-			return errors.Join(err, readReport(i.chromium))
+			return errors.Join(err, readReport(i.chromium), checkStarts(i.starts, time.Now()))
 		}},
 		{"egress proxy", func(ctx context.Context) error {
 			c, err := dialTCP(i.egress)(ctx)
@@ -189,6 +190,15 @@ func readReport(file string) error {
 		return err
 	}
 	return fmt.Errorf("can open no page: %.200s", text)
+}
+
+// checkStarts returns an error if Chromium starts again and again. Between two starts it answers.
+func checkStarts(file string, now time.Time) error {
+	starts := readStarts(file)
+	if n := len(starts); n < maxStarts || starts[n-1].Sub(starts[0]) > startsTime || now.Sub(starts[n-1]) > startsTime {
+		return nil
+	}
+	return fmt.Errorf("Chromium has started %d times in a minute, see %s/browser.log", maxStarts, logDir) //nolint:staticcheck // a name
 }
 
 // checkReady returns browser-shell's reason for not being ready, or nil.

@@ -100,6 +100,12 @@ func TestHealth(t *testing.T) {
 	if err := os.WriteFile(report, []byte("no process"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	flapping := filepath.Join(t.TempDir(), "starts")
+	for range maxStarts {
+		if err := recordStart(flapping, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	missing := []string{"Landlock for signals", "supervised connections"}
 	full := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(503)
@@ -132,6 +138,7 @@ func TestHealth(t *testing.T) {
 		{"not ready", func(p *parts) { p.mcp = dialTCP(serve(t, status(503))) }, []string{"browser-shell: GET /healthz: status 503"}},
 		{"no browser", func(p *parts) { p.browser = gone }, []string{"browser: "}},
 		{"a browser without pages", func(p *parts) { p.chromium = report }, []string{"browser: can open no page: no process"}},
+		{"a browser that starts again and again", func(p *parts) { p.starts = flapping }, []string{"browser: Chromium has started 4 times in a minute"}},
 		{"no proxy", func(p *parts) { p.egress = "127.0.0.1:1" }, []string{"egress proxy: "}},
 		{"no desktop", func(p *parts) { p.vnc = gone }, []string{"desktop: "}},
 		{"another server", func(p *parts) { p.vnc = vnc(t, "SSH-2.0-OpenS", nil, nil, greeted) }, []string{"is not a VNC server's greeting"}},
@@ -180,13 +187,45 @@ func TestHealth(t *testing.T) {
 	t.Run("nobody answers", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, "", well.cages}.check(ctx)
+		_, err := parts{silent, silent, silent, silent, dialTCP(silent), proc, nginxPID, "", "", well.cages}.check(ctx)
 		for _, part := range []string{"nginx", "/mcp", "browser-shell", "browser", "desktop"} {
 			if err == nil || !strings.Contains(err.Error(), part+": ") {
 				t.Errorf("%s isn't named: %v", part, err)
 			}
 		}
 	})
+}
+
+// TestCheckStarts: a Chromium that dies a third time within a minute isn't healthy until it lives for a minute.
+func TestCheckStarts(t *testing.T) {
+	const file = "starts"
+	for _, tt := range []struct {
+		name   string
+		starts []int // seconds before now
+		red    bool
+	}{
+		{"none", nil, false},
+		{"booted", []int{1}, false},
+		{"died twice", []int{20, 10, 0}, false},
+		{"died a third time", []int{30, 20, 10, 0}, true},
+		{"and lives since", []int{80, 70, 60, 50}, true},
+		{"for a minute", []int{100, 90, 80, 61}, false},
+		{"died now and then", []int{90, 60, 30, 0}, false},
+		{"and then again and again", []int{900, 600, 50, 45, 40, 35}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			now := time.Now()
+			for _, before := range tt.starts {
+				if err := recordStart(file, now.Add(-time.Duration(before)*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := checkStarts(file, now); (err != nil) != tt.red {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
 }
 
 func routes(root, mcp int) http.HandlerFunc {

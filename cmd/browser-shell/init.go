@@ -71,6 +71,7 @@ func (a accounts) places() []place {
 		{"/output", a.service, 0o755},
 		{"/run/browser-shell", a.service, 0o700},
 		{"/run/browser-shell-front", a.service, 0o710}, // the sockets of MCP and gate; nginx's worker is in the group
+		{"/run/desktop", a.desktop, 0o755},
 		{"/run/nginx", a.self, 0o755},
 		{"/run/supervisor", a.self, 0o700},
 		{"/var/lib/browser-shell", a.service, 0o700},
@@ -240,9 +241,6 @@ func runInit(ctx context.Context, args []string, std stdio) error {
 	}
 	if err := p.prepare("/"); err != nil {
 		return err
-	}
-	if err := p.dropProfileLocks("/"); err != nil {
-		fmt.Fprintln(std.err, "browser-shell init: the browser may not start:", err)
 	}
 	if *tethered { // removes the key from the environment of the process that stays
 		return becomeProgram([]string{"/usr/local/bin/browser-shell", "init", "--hold"}, p.env)

@@ -231,19 +231,6 @@ func (p plan) dropLock(dir, name string) error {
 	return nil
 }
 
-// dropProfileLocks removes the locks in the browser's profile. Any obstacle there is gem's own doing.
-func (p plan) dropProfileLocks(root string) error {
-	return doAs(p.desktop, p.self, func() error { // as gem: a link leads nowhere that gem can't go
-		for _, name := range []string{"SingletonLock", "SingletonSocket", "SingletonCookie"} {
-			err := os.Remove(filepath.Join(root, "home/gem/.config/browser", name))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // checkLinks refuses links and special files that root's programs would open in their directories.
 func (p plan) checkLinks(root string) error {
 	for _, dir := range []string{logDir, "/run/nginx", "/run/supervisor"} {

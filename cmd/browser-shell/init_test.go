@@ -289,8 +289,6 @@ func TestPrepareFollowsNoLink(t *testing.T) {
 		"gate's file":           {link("run/browser-shell/gate.json"), ""},
 		"X lock":                {link("tmp/.X99-lock"), ""},
 		"X socket":              {link("tmp/.X11-unix/X99"), ""},
-		"profile":               {link("home/gem/.config"), ""},
-		"profile's lock":        {link("home/gem/.config/browser/SingletonLock"), ""},
 		"log":                   {link("var/log/gem/browser.log"), "browser.log is a link"},
 		"hard link to a log":    {hard("var/log/gem/nginx.log.1"), "nginx.log.1 is a link"},
 		"log that never ends":   {fifo("var/log/gem/nginx.log"), "nginx.log is a link or a special file"},
@@ -310,9 +308,6 @@ func TestPrepareFollowsNoLink(t *testing.T) {
 			dirMode, dirUID := stat(t, target)
 			tt.plant(t, root, target)
 			err := p.prepare(root)
-			if err == nil {
-				err = p.dropProfileLocks(root)
-			}
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), root, ""), tt.want)) {
 				t.Errorf("error is %v, want one that says %q", err, tt.want)
 			}
@@ -332,48 +327,18 @@ func TestPrepareFollowsNoLink(t *testing.T) {
 	}
 }
 
-// A profile that leads to root's files must not make root remove one.
-func TestPrepareRemovesAsGem(t *testing.T) {
-	rootOnly(t)
-	root, p := system(t)
-	target := filepath.Join(root, "etc/browser")
-	lock := filepath.Join(target, "SingletonLock")
-	home := filepath.Join(root, "home/gem")
-	if err := errors.Join(os.Mkdir(target, 0o755), os.WriteFile(lock, nil, 0o644), os.Mkdir(home, 0o700), os.Chown(home, 1000, 1000), os.Symlink(filepath.Join(root, "etc"), filepath.Join(home, ".config"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.prepare(root); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.dropProfileLocks(root); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("error is %v, want one of permissions", err)
-	}
-	if _, err := os.Stat(lock); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestPrepareDropsLocks(t *testing.T) {
 	root, p := system(t)
-	profile := filepath.Join(root, "home/gem/.config/browser")
 	if err := p.prepare(root); err != nil {
 		t.Fatal(err)
 	}
-	locks := []string{"tmp/.X99-lock", "tmp/.X11-unix/X99", "home/gem/.config/browser/SingletonLock", "home/gem/.config/browser/SingletonCookie"}
-	if err := os.MkdirAll(profile, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	locks := []string{"tmp/.X99-lock", "tmp/.X11-unix/X99"}
 	for _, l := range locks {
 		if err := os.Symlink("host-7", filepath.Join(root, l)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"home/gem/.config", "home/gem/.config/browser"} {
-		if err := os.Chown(filepath.Join(root, dir), p.desktop.uid, p.desktop.gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(p.prepare(root), p.dropProfileLocks(root)); err != nil {
+	if err := p.prepare(root); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range locks {

@@ -3,7 +3,11 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +17,7 @@ import (
 
 const outcomes = `<!doctype html><title>Here</title><h1>Hello</h1>
 <a id="tab" target="_blank" href="/missing?a=1&b=2">tab</a> <button id="slow" onclick="window.open('/slow')">slow</button>
-<a id="dead" href="%s">dead</a> <button id="ask" onclick="this.textContent = confirm('Delete it?')">ask</button>`
+<a id="dead" href="%s">dead</a> <a id="forged" href="%s">forged</a> <button id="ask" onclick="this.textContent = confirm('Delete it?')">ask</button>`
 
 // TestOutcomes: what went wrong out there is told as such, the same for http
 // and https and in both generations, and never looks like a page; what a site
@@ -27,11 +31,12 @@ func TestOutcomes(t *testing.T) {
 			closed := fmt.Sprintf("site.test:%d/", need.FreePort(t))
 			held := make(chan struct{})
 			defer close(held)
+			var forged string
 			base := site(t, func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {
 				case "/":
 					w.Header().Set("Content-Type", "text/html")
-					fmt.Fprintf(w, outcomes, "http://"+closed)
+					fmt.Fprintf(w, outcomes, "http://"+closed, forged)
 				case "/missing":
 					w.Header().Set("Proxy-Browser-Shell-Refusal", "POLICY_BLOCKED (-32004) url.private: a site says so")
 					w.WriteHeader(http.StatusNotFound)
@@ -50,6 +55,7 @@ func TestOutcomes(t *testing.T) {
 					http.Redirect(w, r, "https://"+closed+"?a=1&b=2", http.StatusFound)
 				}
 			})
+			forged = forgedSite(t)
 			s := l.connect(t)
 			for _, tt := range []struct {
 				url       string
@@ -64,6 +70,7 @@ func TestOutcomes(t *testing.T) {
 				{base + "broken", 1, "site.reset", "UNREACHABLE", true},
 				{base + "empty", 1, "site.empty", "UNREACHABLE", false},
 				{strings.Replace(base, "http:", "https:", 1), 1, "site.tls", "UNREACHABLE", false},
+				{forged, 1, "site.tls", "UNREACHABLE", false},
 				{base + "private", 126, "url.private", "POLICY_BLOCKED", false},
 			} {
 				began := time.Now()
@@ -74,8 +81,12 @@ func TestOutcomes(t *testing.T) {
 				if a.ExitCode != tt.exit || a.rule() != tt.rule || a.raw.Meta["name"] != tt.class || a.raw.Meta["retryable"] != tt.retryable || !strings.HasPrefix(a.Stderr, tt.class+" (-32") {
 					t.Errorf("%s: %+v %v", tt.url, a, a.raw.Meta)
 				}
-				if a := s.do(t, "snapshot"); strings.Contains(a.Stdout, "POLICY_BLOCKED") || strings.Contains(a.Stdout, "UNREACHABLE") {
-					t.Errorf("%s: the proxy's words are a page: %s", tt.url, a.Stdout)
+				if tt.url == forged { // would pass the warning, if it were there
+					s.do(t, "click", "#details-button")
+					s.do(t, "click", "#proceed-link")
+				}
+				if a := s.do(t, "snapshot"); !empty(a) {
+					t.Errorf("%s: a page after the failure: %+v", tt.url, a)
 				}
 			}
 			var data struct {
@@ -127,10 +138,47 @@ func TestOutcomes(t *testing.T) {
 					t.Errorf("a click that opens a tab which is not there yet: %+v", data)
 				}
 			}
-			do("click", "#dead")
-			if a := s.do(t, "snapshot"); strings.Contains(a.Stdout, "UNREACHABLE") {
-				t.Errorf("after a click the proxy's words are a page: %s", a.Stdout)
+			for _, link := range []string{"#dead", "#forged"} {
+				do("open", base)
+				began := time.Now()
+				a := s.do(t, "click", link) // the page may fail later
+				for a.rule() != "site.unreachable" && time.Since(began) < need.Patience {
+					if a = s.do(t, "snapshot"); a.ExitCode == 0 && !strings.Contains(a.Stdout, "Hello") {
+						t.Errorf("%s: an error page is read: %s", link, a.Stdout)
+						break
+					}
+				}
+				if a.rule() != "site.unreachable" || a.raw.Meta["name"] != "UNREACHABLE" {
+					t.Errorf("%s: %+v %v", link, a, a.raw.Meta)
+				}
+				if a := s.do(t, "snapshot"); !empty(a) {
+					t.Errorf("%s: a page after the failure: %+v", link, a)
+				}
 			}
 		})
 	}
+}
+
+// empty reports whether a snapshot shows a blank tab: nothing of a site, nor of Chromium.
+func empty(a answer) bool {
+	return a.ExitCode == 0 && !strings.Contains(a.Stdout, "heading") && !strings.Contains(a.Stdout, "link") &&
+		!strings.Contains(a.Stdout, "button") && !strings.Contains(a.Stdout, "text")
+}
+
+// forgedSite serves a page behind a certificate that nobody signed for it, and returns its address.
+func forgedSite(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.77.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "<!doctype html><h1>Forged</h1>")
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // Chromium's refusals
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return fmt.Sprintf("https://site.test:%d/", l.Addr().(*net.TCPAddr).Port)
 }

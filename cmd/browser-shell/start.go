@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -60,6 +61,31 @@ func readPID(file string) int {
 	text, _ := os.ReadFile(file)
 	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return pid
+}
+
+// startsFile holds the times of Chromium's last starts. The cage keeps Chromium from writing there.
+const startsFile = "/run/desktop/starts"
+
+// maxStarts is the number of starts within startsTime that `health` reports, until there is none for startsTime.
+const (
+	maxStarts  = 4
+	startsTime = time.Minute
+)
+
+// recordStart adds a start to the file. It keeps the last maxStarts.
+func recordStart(file string, now time.Time) error {
+	starts := append(readStarts(file), now)
+	text, err := json.Marshal(starts[max(0, len(starts)-maxStarts):])
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
+}
+
+func readStarts(file string) (starts []time.Time) {
+	text, _ := os.ReadFile(file)
+	_ = json.Unmarshal(text, &starts) // without the file, health knows of no start
+	return starts
 }
 
 // awaitDisplay waits until an X server accepts connections at its socket. supervisord and health report one that never

@@ -50,7 +50,8 @@ func Dial(ctx context.Context, port int) (*Browser, error) {
 	if b.conn, err = dial(ctx, port, b.handleEvent); err != nil {
 		return nil, err
 	}
-	if err := b.call(ctx, "Target.setDiscoverTargets", map[string]any{"discover": true, "filter": filter}, nil); err != nil {
+	discover := map[string]any{"discover": true, "filter": append(filter, map[string]any{"type": "iframe"})}
+	if err := b.call(ctx, "Target.setDiscoverTargets", discover, nil); err != nil {
 		b.Close()
 		return nil, err
 	}
@@ -121,18 +122,22 @@ func (b *Browser) handleEvent(_, method string, params json.RawMessage) {
 	case "Target.targetCreated", "Target.targetInfoChanged":
 		if p.Info.Type == "page" {
 			b.recordPage(p.Info)
+		} else if t := b.tabs[p.Info.Context]; t != nil { // a frame
+			if t.frames[p.Info.ID] = true; len(t.frames) > maxFrames {
+				t.fail(errCrowded)
+			}
 		}
-	case "Target.targetDestroyed":
+	case "Target.targetDestroyed", "Target.targetCrashed":
 		for _, t := range b.tabs {
-			delete(t.pages, p.ID)
-		}
-	case "Target.targetCrashed":
-		for _, t := range b.tabs {
+			if method == "Target.targetDestroyed" {
+				delete(t.pages, p.ID)
+				delete(t.frames, p.ID)
+			}
 			if t.id == p.ID {
-				t.crashed = true
 				if p.Status == "failed to launch" {
 					t.failed(ErrNoProcess)
 				}
+				t.fail(errGone)
 			}
 		}
 	}
@@ -142,7 +147,7 @@ func (b *Browser) handleEvent(_, method string, params json.RawMessage) {
 // The caller holds b.mu.
 func (b *Browser) recordPage(info target) {
 	if b.sole != nil && b.sole.context != info.Context {
-		b.sole.err = errNotAlone
+		b.sole.fail(errNotAlone)
 	}
 	if t := b.tabs[info.Context]; t != nil {
 		t.recordPage(info)
@@ -256,13 +261,21 @@ func (b *Browser) closeAll(ctx context.Context, which func(target) bool) error {
 	}
 }
 
-// keepOne makes sure that there is a page outside all sessions: a Chromium with a window ends with its last tab.
-func (b *Browser) keepOne(ctx context.Context) error {
+// keepOne makes sure that a page stays when closing is gone: one outside all sessions, or the one that CloseOthers kept. A
+// Chromium with a window ends with its last tab.
+func (b *Browser) keepOne(ctx context.Context, closing *Tab) error {
 	pages, err := b.fetchTargets(ctx)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(pages, func(p target) bool { return b.tab(p.Context) == nil }) {
+	b.mu.Lock()
+	sole := b.sole
+	b.mu.Unlock()
+	stays := func(p target) bool {
+		t := b.tab(p.Context)
+		return t == nil || t == sole && t != closing
+	}
+	if slices.ContainsFunc(pages, stays) {
 		return nil
 	}
 	return b.call(ctx, "Target.createTarget", map[string]any{"url": blank}, nil)

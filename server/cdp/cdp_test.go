@@ -139,6 +139,34 @@ func TestLeaveClosesWhatStays(t *testing.T) {
 	}
 }
 
+func TestDocument(t *testing.T) {
+	s, b := dialFake(t)
+	tab := fakeTab(t, b)
+	pop := s.Popup(tab.ID(), "http://b.test/")
+	for _, tt := range []struct{ frame, loader, failed, wantID, want string }{
+		{tab.ID(), "1", "", "1", ""},
+		{"inner", "2", "https://a.test/", "1", ""},
+		{pop, "3", "https://a.test/", "1", ""},
+		{tab.ID(), "4", "https://a.test/", "4", "https://a.test/"},
+		{"inner", "5", "", "4", "https://a.test/"},
+		{tab.ID(), "6", "https://c.test/", "6", "https://c.test/"},
+		{tab.ID(), "7", "", "7", ""},
+		{tab.ID(), "8", "https://" + strings.Repeat("a", 1<<20), "8", "https://" + strings.Repeat("a", 64<<10-8)},
+	} {
+		s.SendPage(tab.ID(), fmt.Sprintf(`{"method":"Page.frameNavigated","params":{"frame":{"id":%q,"loaderId":%q,"url":"chrome-error://chromewebdata/","unreachableUrl":%q}}}`, tt.frame, tt.loader, tt.failed))
+		sync_(t, tab)
+		if id, failed := tab.Document(); id != tt.wantID || failed != tt.want {
+			t.Errorf("%s went to %.40q: %q, %.40q", tt.frame, tt.failed, id, failed)
+		}
+	}
+	if err := tab.LeaveError(within(t, patience)); err != nil {
+		t.Error(err)
+	}
+	if id, failed := tab.Document(); failed != "" || id == "8" {
+		t.Errorf("after leaving: %q, %.40q", id, failed)
+	}
+}
+
 func TestTabGone(t *testing.T) {
 	for name, end := range map[string]func(*cdptest.Server, *cdp.Tab){
 		"closed":  func(s *cdptest.Server, tab *cdp.Tab) { s.ClosePage(tab.ID()) },
@@ -146,6 +174,11 @@ func TestTabGone(t *testing.T) {
 		"crowded": func(s *cdptest.Server, tab *cdp.Tab) {
 			for range 101 {
 				s.Popup(tab.ID(), "http://a.test/")
+			}
+		},
+		"frames of many sites": func(s *cdptest.Server, tab *cdp.Tab) {
+			for range 51 {
+				s.Frame(tab.ID())
 			}
 		},
 		"restless": func(s *cdptest.Server, tab *cdp.Tab) {
@@ -161,6 +194,8 @@ func TestTabGone(t *testing.T) {
 			if err := tab.Sync(within(t, patience)); err == nil || tab.Alive() {
 				t.Errorf("alive (%v)", err)
 			}
+			// Nobody has to notice: its popups and frames take memory.
+			eventually(t, func() bool { return s.Contexts() == 1 }, func() string { return "the context stays" })
 			if err := neighbour.Sync(within(t, patience)); err != nil {
 				t.Errorf("the neighbour: %v", err)
 			}
@@ -169,6 +204,21 @@ func TestTabGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFrames: frames that are gone don't count, nor those of others.
+func TestFrames(t *testing.T) {
+	s, b := dialFake(t)
+	tab, neighbour := fakeTab(t, b), fakeTab(t, b)
+	for range 150 {
+		s.CloseFrame(s.Frame(tab.ID()))
+	}
+	for range 40 {
+		s.Frame(tab.ID())
+		s.Frame(neighbour.ID())
+	}
+	sync_(t, tab)
+	sync_(t, neighbour)
 }
 
 func TestCloseOthersKeepsOne(t *testing.T) {

@@ -99,7 +99,7 @@ func (c *chromium) launch(program string) (err error) {
 	}
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync",
-		"--remote-debugging-port=0", "--user-data-dir="+c.profile, "about:blank")
+		"--remote-debugging-port=0", "--disable-back-forward-cache", "--user-data-dir="+c.profile, "about:blank")
 	cmd.Env = append(os.Environ(), "TMPDIR="+c.profile) // killed, it leaves its socket's directory behind
 	if err := need.StartShared(cmd); err != nil {
 		return err
@@ -138,6 +138,9 @@ func (c *chromium) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/login":
 		http.SetCookie(w, &http.Cookie{Name: "who", Value: r.URL.RawQuery})
+	case "/tunnel":
+		w.Header().Set("Location", "https://closed.test/")
+		w.WriteHeader(http.StatusFound)
 	case "/file":
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Disposition", "attachment; filename=canary.bin")
@@ -157,6 +160,10 @@ func (c *chromium) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `<script>document.title=confirm(1)+','+prompt(2)+','+alert(3)</script>`)
 	case "/links":
 		io.WriteString(w, `<a id=pop href=/pop target=_blank>pop</a> <a id=next href=/next>next</a>`)
+	case "/frames":
+		io.WriteString(w, `<iframe src=http://a.test/></iframe><iframe src=http://b.test/nest></iframe><iframe src=/mine></iframe>`)
+	case "/nest":
+		io.WriteString(w, `<iframe src=http://c.test/></iframe>`)
 	case "/fields":
 		io.WriteString(w, `<input type=password value=one-secret><input value=shown><input type=PassWord value=two><div id=d></div>
 <iframe srcdoc="<input type=password value=in-a-frame>"></iframe><script>
@@ -174,6 +181,9 @@ Object.defineProperty(HTMLInputElement.prototype,'value',{get(){return 'lie'}});
 func (c *chromium) forward(w http.ResponseWriter, r *http.Request) {
 	c.hits.Add(1)
 	r.RequestURI = ""
+	if strings.HasSuffix(r.Host, ".test") {
+		r.URL.Host = c.site.Listener.Addr().String()
+	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
@@ -412,6 +422,20 @@ func TestPopupsArePages(t *testing.T) {
 	}
 }
 
+// TestFramesOfOtherSites: Chromium reports each frame that has a process of its own, and its end.
+func TestFramesOfOtherSites(t *testing.T) {
+	c := share(t)
+	tab := c.tab(t, c.dial(t))
+	for _, path := range []string{"/frames", "/frames?again", "/"} { // with a back-forward cache the first one's would stay
+		want := 3
+		if path == "/" {
+			want = 0
+		}
+		c.open(t, tab, path)
+		eventually(t, func() bool { return tab.Frames() == want }, func() string { return fmt.Sprintf("%d frames, want %d", tab.Frames(), want) })
+	}
+}
+
 var eventually = need.Eventually
 
 func TestLeave(t *testing.T) {
@@ -442,6 +466,24 @@ func TestLeave(t *testing.T) {
 				return took
 			})
 		})
+	}
+}
+
+// TestLeaveError: a tab whose navigation has just failed becomes blank and stays usable, also before its error page is there.
+func TestLeaveError(t *testing.T) {
+	c := share(t)
+	tab := c.tab(t, c.dial(t))
+	for _, address := range []string{c.site.URL + "/tunnel", "https://a.test/", c.site.URL + "/tunnel", "http://127.0.0.1:1/", "https://a.test/", c.site.URL + "/", "https://b.test/"} {
+		o := c.other(t, "/devtools/page/"+tab.ID())
+		o.do("Page.navigate", map[string]any{"url": address})
+		began := time.Now()
+		if err := tab.LeaveError(within(t, patience)); err != nil {
+			t.Fatalf("%s, after %s: %v", address, time.Since(began), err)
+		}
+		t.Logf("%s: left in %s", address, time.Since(began))
+		if _, failed := tab.Document(); failed != "" || !slices.Equal(urls(tab.Pages()), []string{"about:blank"}) {
+			t.Errorf("%s: left to %q, %q", address, urls(tab.Pages()), failed)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 const (
 	maxPages  = 100             // of one context; a page may open popups
+	maxFrames = 50              // of one context and of other sites: each is a process
 	maxSeen   = 1000            // addresses of one context's pages during one command
 	maxURL    = 64 << 10        // bytes kept of a URL
 	leaveTime = 2 * time.Second // limits the delay that a hanging page causes
@@ -30,7 +31,7 @@ var ErrNoProcess = errors.New("Chromium cannot start a process for a page") //no
 
 var (
 	errGone     = errors.New("the tab is gone: it was closed or has crashed")
-	errCrowded  = fmt.Errorf("the page opened more than %d others", maxPages)
+	errCrowded  = fmt.Errorf("the page opened more than %d others, or %d frames of other sites", maxPages, maxFrames)
 	errNotAlone = errors.New("another client opened a page in this Chromium, and this version of agent-browser would use it")
 	errRestless = fmt.Errorf("the page went to more than %d addresses at once", maxSeen)
 )
@@ -47,17 +48,25 @@ type Tab struct {
 	watch       *watch
 
 	// Guarded by b.mu.
-	pages   map[string]string // id -> URL
-	unsure  map[string]bool   // ids of pages whose current URL is unknown
-	seen    []Page
-	ready   bool // it was opened
-	crashed bool
-	err     error                   // why the tab is unusable
-	failed  context.CancelCauseFunc // ends the opening of the tab
+	pages  map[string]string // id -> URL
+	unsure map[string]bool   // ids of pages whose current URL is unknown
+	seen   []Page
+	frames map[string]bool // ids of frames with a process of their own
+	shown  document
+	ready  bool                    // it was opened
+	err    error                   // why the tab is unusable
+	failed context.CancelCauseFunc // ends the opening of the tab
+}
+
+// document is what the tab shows, as Page.frameNavigated reports it.
+type document struct {
+	Frame  string `json:"id"`
+	Loader string `json:"loaderId"` // each load of a page has another one
+	Failed string `json:"unreachableUrl"`
 }
 
 func newTab(b *Browser) *Tab {
-	t := &Tab{b: b, pages: map[string]string{}, unsure: map[string]bool{}}
+	t := &Tab{b: b, pages: map[string]string{}, unsure: map[string]bool{}, frames: map[string]bool{}}
 	t.close = sync.OnceValue(t.dispose)
 	return t
 }
@@ -71,7 +80,7 @@ func (t *Tab) open(ctx context.Context, proxy string) (err error) {
 			err = ErrNoProcess
 		}
 	}()
-	if t.watch, err = dialWatch(ctx, t.b.port, t.b.conn); err != nil {
+	if t.watch, err = dialWatch(ctx, t); err != nil {
 		return err
 	}
 	if err := t.makeContext(ctx, proxy); err != nil {
@@ -128,13 +137,22 @@ func (t *Tab) makeContext(ctx context.Context, proxy string) error {
 	return nil
 }
 
+// fail makes the tab unusable and closes it, since it takes memory from others until its session notices. The caller
+// holds b.mu.
+func (t *Tab) fail(err error) {
+	if t.err == nil {
+		t.err = err
+		go t.close() //nolint:errcheck // its session closes it again
+	}
+}
+
 // recordPage records the address of a page. The URL is empty for a popup that shows nothing yet, and briefly for a page
 // that moves to another process; the latter's address must be fetched again. The caller holds b.mu.
 func (t *Tab) recordPage(info target) {
 	url := strings.Clone(info.URL[:min(len(info.URL), maxURL)])
 	old, known := t.pages[info.ID]
 	if !known && len(t.pages) >= maxPages {
-		t.err = errCrowded
+		t.fail(errCrowded)
 		return
 	}
 	if !known && t.id != "" && info.ID != t.id {
@@ -148,10 +166,32 @@ func (t *Tab) recordPage(info target) {
 	switch {
 	case known && old == url:
 	case len(t.seen) >= maxSeen:
-		t.err = errRestless
+		t.fail(errRestless)
 	default:
 		t.seen = append(t.seen, visiblePage(info.ID, url))
 	}
+}
+
+// recordDocument records what the tab shows.
+func (t *Tab) recordDocument(params json.RawMessage) {
+	var p struct{ Frame document }
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	if p.Frame.Frame == t.id { // not a frame within the page, nor a popup
+		p.Frame.Failed = strings.Clone(p.Frame.Failed[:min(len(p.Frame.Failed), maxURL)])
+		t.shown = p.Frame
+	}
+}
+
+// Document returns the id of the document in the tab; each load of a page has another one. If the tab shows Chromium's
+// error page, failed is the address that could not be loaded: by Pages it looks like a page of that site.
+func (t *Tab) Document() (id, failed string) {
+	t.b.mu.Lock()
+	defer t.b.mu.Unlock()
+	return t.shown.Loader, t.shown.Failed
 }
 
 // visiblePage returns a Page for callers: one that shows nothing yet is about:blank.
@@ -162,9 +202,8 @@ func visiblePage(id, url string) Page {
 	return Page{id, url}
 }
 
-// ID returns the tab's target id, ContextID that of its BrowserContext.
-func (t *Tab) ID() string        { return t.id }
-func (t *Tab) ContextID() string { return t.context }
+// ID returns the tab's target id.
+func (t *Tab) ID() string { return t.id }
 
 // TargetFile returns the content of SESSION.target, the file that pins agent-browser to the tab (with --pin-tab). It is
 // an internal format of the native versions, tried with 0.34.0 and 0.41.2.
@@ -181,18 +220,13 @@ func (t *Tab) TargetFile() []byte {
 func (t *Tab) Alive() bool { return t.checkUsable() == nil }
 
 func (t *Tab) checkUsable() error {
-	if err := cmp.Or(t.b.conn.endReason(), t.watch.endReason()); err != nil {
-		return err
-	}
+	ended := cmp.Or(t.b.conn.endReason(), t.watch.endReason())
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
-	if t.err != nil {
-		return t.err
-	}
-	if _, open := t.pages[t.id]; !open || t.crashed || t.b.tabs[t.context] != t {
+	if _, open := t.pages[t.id]; t.err == nil && ended == nil && (!open || t.b.tabs[t.context] != t) {
 		return errGone
 	}
-	return nil
+	return cmp.Or(t.err, ended)
 }
 
 // Pages returns all pages of the tab's BrowserContext, from the last events: the tab first, then popups. It sends
@@ -222,8 +256,8 @@ func (t *Tab) Seen() []Page {
 	return out
 }
 
-// Sync updates the state, in one round trip (a few while a page moves to another process). ctx limits it. An error means
-// that the addresses of the pages are unknown, or that the tab is unusable.
+// Sync updates the state, in two round trips (a few more while a page moves to another process). ctx limits it. An error
+// means that the addresses of the pages are unknown, or that the tab is unusable.
 func (t *Tab) Sync(ctx context.Context) error {
 	for {
 		if err := t.checkUsable(); err != nil {
@@ -233,6 +267,10 @@ func (t *Tab) Sync(ctx context.Context) error {
 			return err
 		}
 		if !t.moving() {
+			// The answer comes after all earlier events of the watch. A page that hangs does not delay it.
+			if err := t.watch.call(ctx, "", "Browser.getVersion", nil, nil, nil); err != nil {
+				return err
+			}
 			return t.checkUsable()
 		}
 		if err := pause(ctx); err != nil {
@@ -261,12 +299,19 @@ func (t *Tab) Front(ctx context.Context) error {
 // itself to about:blank and clears its history. It closes a tab that hangs, and returns an error. After an error the
 // session must end.
 func (t *Tab) Leave(ctx context.Context, pageID string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*leaveTime)
+	return t.leave(ctx, pageID, leaveTime)
+}
+
+// LeaveError is Leave for Chromium's error page. It takes up to 16 s: no script runs there, so only the machine is slow.
+func (t *Tab) LeaveError(ctx context.Context) error { return t.leave(ctx, t.id, 4*leaveTime) }
+
+func (t *Tab) leave(ctx context.Context, pageID string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*limit)
 	defer cancel()
 	if pageID != t.id {
 		return t.closePage(ctx, pageID)
 	}
-	within, stop := context.WithTimeout(ctx, leaveTime)
+	within, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	if err := t.goBlank(within); err != nil {
 		if err := t.closePage(ctx, t.id); err != nil {
@@ -281,32 +326,29 @@ func (t *Tab) closePage(ctx context.Context, id string) error {
 	return t.b.closeAll(ctx, func(p target) bool { return p.ID == id && p.Context == t.context })
 }
 
-// goBlank navigates the tab to about:blank and waits until it shows.
+// goBlank navigates the tab to about:blank until it shows that: a page can navigate at the same time, and win.
 func (t *Tab) goBlank(ctx context.Context) error {
-	if err := t.watch.call(ctx, t.watch.session, "Page.navigate", map[string]any{"url": blank}, nil, nil); err != nil {
-		return err
-	}
-	// The answer comes before the new page is there, and TargetInfo has the new URL from then on. Only the history
-	// names the page that is shown.
-	for !t.atBlank(ctx) {
-		if err := pause(ctx); err != nil {
-			return fmt.Errorf("the page does not answer: %w", err)
+	for {
+		before, _ := t.Document()
+		var to struct{ LoaderID, ErrorText string }
+		// Errors are usual while a page is replaced. The answer comes before the new page is there.
+		err := t.watch.call(ctx, t.watch.session, "Page.navigate", map[string]any{"url": blank}, &to, nil)
+		for id := before; err == nil && id == before && to.ErrorText == ""; id, _ = t.Document() {
+			err = pause(ctx)
+		}
+		if err := t.Sync(ctx); err != nil {
+			return err
+		}
+		pages := t.Pages()
+		if id, _ := t.Document(); err == nil && id == to.LoaderID && len(pages) > 0 && pages[0] == (Page{t.id, blank}) {
+			if err = t.watch.call(ctx, t.watch.session, "Page.resetNavigationHistory", nil, nil, nil); err == nil {
+				return nil
+			}
+		}
+		if pause(ctx) != nil {
+			return fmt.Errorf("the page does not answer: %w", cmp.Or(err, ctx.Err()))
 		}
 	}
-	if err := t.watch.call(ctx, t.watch.session, "Page.resetNavigationHistory", nil, nil, nil); err != nil {
-		return err
-	}
-	return t.Sync(ctx)
-}
-
-func (t *Tab) atBlank(ctx context.Context) bool {
-	var h struct {
-		Index   int                    `json:"currentIndex"`
-		Entries []struct{ URL string } `json:"entries"`
-	}
-	// Errors are usual while a page is replaced.
-	err := t.watch.call(ctx, t.watch.session, "Page.getNavigationHistory", nil, &h, nil)
-	return err == nil && h.Index >= 0 && h.Index < len(h.Entries) && h.Entries[h.Index].URL == blank
 }
 
 // Responds reports whether the tab's renderer answers within 1 s. One that runs an endless script, or opens dialog
@@ -357,7 +399,7 @@ func (t *Tab) dispose() error {
 	if t.context == "" {
 		return nil
 	}
-	_ = callBounded(t.b.keepOne) // otherwise a Chromium with a window ends and is restarted
+	_ = callBounded(func(ctx context.Context) error { return t.b.keepOne(ctx, t) })
 	err := t.b.conn.callUnlimited(context.Background(), "", "Target.disposeBrowserContext", map[string]any{"browserContextId": t.context}, nil, nil)
 	t.b.mu.Lock()
 	delete(t.b.tabs, t.context)

@@ -14,6 +14,7 @@ import (
 // only.
 type watch struct {
 	*conn
+	tab     *Tab
 	session string // of the tab's own page
 	dialogs chan dialog
 
@@ -38,14 +39,14 @@ const maxDialog = 200
 
 type dialog struct{ session, kind string }
 
-// dialWatch connects for one tab. The watch ends with the connection browser.
-func dialWatch(ctx context.Context, port int, browser *conn) (*watch, error) {
-	w := &watch{dialogs: make(chan dialog, maxPages)}
+// dialWatch connects for one tab. The watch ends with the browser's own connection.
+func dialWatch(ctx context.Context, t *Tab) (*watch, error) {
+	w := &watch{tab: t, dialogs: make(chan dialog, maxPages)}
 	var err error
-	if w.conn, err = dial(ctx, port, w.handleEvent); err != nil {
+	if w.conn, err = dial(ctx, t.b.port, w.handleEvent); err != nil {
 		return nil, err
 	}
-	go w.dismissDialogs(browser)
+	go w.dismissDialogs(t.b.conn)
 	return w, nil
 }
 
@@ -89,8 +90,11 @@ func (w *watch) handleEvent(session, method string, params json.RawMessage) {
 			_ = callBounded(func(ctx context.Context) error { return w.call(ctx, session, "Network.disable", nil, nil, nil) })
 		}()
 	}
-	if method == "Page.windowOpen" {
+	switch method {
+	case "Page.windowOpen":
 		w.recordOpening(params)
+	case "Page.frameNavigated":
+		w.tab.recordDocument(params)
 	}
 	if method != "Page.javascriptDialogOpening" {
 		return
@@ -116,19 +120,6 @@ func (w *watch) recordDialog(d Dialog) {
 
 // Dialogs returns the dialogs that the tab's pages have opened since the last call, ten at most.
 func (t *Tab) Dialogs() []Dialog { return takeNoted(t.watch, &t.watch.opened.dialogs) }
-
-// Document returns the id of the document in the tab; each load of a page has another one.
-func (t *Tab) Document(ctx context.Context) (string, error) {
-	var tree struct {
-		Tree struct {
-			Frame struct {
-				Loader string `json:"loaderId"`
-			} `json:"frame"`
-		} `json:"frameTree"`
-	}
-	err := t.watch.call(ctx, t.watch.session, "Page.getFrameTree", nil, &tree, nil)
-	return tree.Tree.Frame.Loader, err
-}
 
 // takeNoted returns a list of watch.opened and empties it.
 func takeNoted[T any](w *watch, list *[]T) []T {

@@ -585,6 +585,36 @@ func TestPageCannotReadWhy(t *testing.T) {
 	}
 }
 
+// TestWarningStays: nobody gets past the warning of a wrong certificate, an agent or a person. Without the policy the same
+// script does.
+func TestWarningStays(t *testing.T) {
+	chromium := need.Chromium(t)
+	l := newLab(t, nil)
+	port, _ := serveTLS(t, publicIP, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "<title>forged</title>") })
+	pol := policy.Default()
+	pol.Egress.Proxy = l.addr
+	const proceed = `(document.querySelector('#details-button')||document.body).click();document.querySelector('#proceed-link')?.click();
+globalThis.certificateErrorPageController?.proceed();location.protocol+document.title+document.documentElement.outerText`
+	for name, argv := range map[string][]string{"control": {chromium}, "managed": managed(t, chromium, pol)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := startBrowser(t, argv, Flags(pol)...)
+			page, text := b.open("", "https://site.test:"+port+"/"), ""
+			warned := 0
+			need.Eventually(t, func() bool {
+				text, _ = b.eval(page, proceed).(string)
+				if strings.HasPrefix(text, "chrome-error:") && strings.Contains(text, "ERR_CERT_") {
+					warned++
+				}
+				return strings.HasPrefix(text, "https:") || name == "managed" && warned >= 20
+			}, func() string { return fmt.Sprintf("warned %d times, then %q", warned, text) })
+			if passed := strings.HasPrefix(text, "https:forged"); passed != (name == "control") {
+				t.Errorf("passed the warning: %v; %q", passed, text)
+			}
+		})
+	}
+}
+
 func TestManagedHostList(t *testing.T) {
 	chromium := need.Chromium(t)
 	pol := policy.Default()

@@ -312,7 +312,7 @@ func listHosts(hosts []string) string {
 // empty. It refuses hosts as CheckURL does and, as page.forbidden, everything that isn't a page of a site: files,
 // data:, Chromium's own pages and others.
 func (p *Policy) CheckPage(href string) (URL, *Refusal) {
-	if href == "about:blank" || href == "chrome-error://chromewebdata/" {
+	if href == "about:blank" {
 		return URL{Href: href}, nil
 	}
 	web := strings.TrimPrefix(href, "blob:")

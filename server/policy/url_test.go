@@ -197,7 +197,6 @@ func TestCheckPage(t *testing.T) {
 	p := Default()
 	for _, tt := range []struct{ page, href, host, rule string }{
 		{"about:blank", "about:blank", "", ""},
-		{"chrome-error://chromewebdata/", "chrome-error://chromewebdata/", "", ""},
 		{"https://example.com/a?b#c", "https://example.com/", "example.com", ""},
 		{"http://example.com:8080/", "http://example.com:8080/", "example.com", ""},
 		{"https://example.com/" + long, "https://example.com/", "example.com", ""},
@@ -223,7 +222,7 @@ func TestCheckPage(t *testing.T) {
 		{"data:text/html,https://example.com/", "", "", "page.forbidden"},
 		{"file:///etc/passwd", "", "", "page.forbidden"},
 		{"chrome://version/", "", "", "page.forbidden"},
-		{"chrome-error://other/", "", "", "page.forbidden"},
+		{"chrome-error://chromewebdata/", "", "", "page.forbidden"},
 		{"chrome-extension://abcdef/x.html", "", "", "page.forbidden"},
 		{"devtools://devtools/bundled/inspector.html", "", "", "page.forbidden"},
 		{"view-source:https://example.com/", "", "", "page.forbidden"},

@@ -197,15 +197,7 @@ func (s *Server) Dialog(page, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dialogs[page] = true
-	for c := range s.conns {
-		for session, id := range c.sessions {
-			if id == page && c.enabled[session] {
-				e := event("Page.javascriptDialogOpening", object{"type": kind, "message": "x", "hasBrowserHandler": false})
-				e["sessionId"] = session
-				c.write(e)
-			}
-		}
-	}
+	s.emitPage(page, "Page.javascriptDialogOpening", object{"type": kind, "message": "x", "hasBrowserHandler": false})
 }
 
 // Answers returns how the dialogs were closed: whether they were accepted.
@@ -220,6 +212,22 @@ func (s *Server) Crash(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.emit("Target.targetCrashed", map[string]any{"targetId": id, "status": "crashed", "errorCode": 5})
+}
+
+// Frame gives a page's context a frame with a process of its own, and its id.
+func (s *Server) Frame(page string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.id("F")
+	s.emit("Target.targetCreated", object{"targetInfo": object{"targetId": id, "type": "iframe", "browserContextId": s.pages[s.index(page)].Context}})
+	return id
+}
+
+// CloseFrame ends a frame's process.
+func (s *Server) CloseFrame(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.emit("Target.targetDestroyed", object{"targetId": id})
 }
 
 // Send sends any text to all clients.
@@ -395,6 +403,7 @@ func (s *Server) do(c *client, method, session string, p params) (object, error)
 		id := s.id("S")
 		c.sessions[id] = p.Target
 		return object{"sessionId": id}, nil
+	case "Browser.getVersion":
 	case "Page.enable":
 		c.enabled[session] = true
 	default:
@@ -409,16 +418,12 @@ var errNoTarget = fmt.Errorf("No target with given id found") //nolint:staticche
 
 // page answers a command to one page.
 func (s *Server) page(id, method string, p params) (object, error) {
-	i := s.index(id)
-	if i < 0 {
+	if s.index(id) < 0 {
 		return nil, fmt.Errorf("'%s' wasn't found", method)
 	}
 	switch method {
 	case "Page.navigate":
-		s.navigate(id, p.URL)
-		return object{"frameId": id}, nil
-	case "Page.getNavigationHistory":
-		return object{"currentIndex": 0, "entries": []object{{"id": 1, "url": s.pages[i].URL}}}, nil
+		return object{"frameId": id, "loaderId": s.navigate(id, p.URL)}, nil
 	case "Page.createIsolatedWorld":
 		return object{"executionContextId": 1}, nil
 	case "Runtime.evaluate":
@@ -453,14 +458,30 @@ func (s *Server) open(context, url string) string {
 	return p.ID
 }
 
-func (s *Server) navigate(id, url string) {
+func (s *Server) navigate(id, url string) (loader string) {
 	i := s.index(id)
 	if i < 0 {
 		s.t.Errorf("no page %s", id)
-		return
+		return ""
 	}
 	s.pages[i].URL = url
 	s.emit("Target.targetInfoChanged", object{"targetInfo": info(s.pages[i])})
+	loader = s.id("L")
+	s.emitPage(id, "Page.frameNavigated", object{"frame": object{"id": id, "loaderId": loader, "url": url}})
+	return loader
+}
+
+// emitPage sends an event to the sessions that watch a page.
+func (s *Server) emitPage(page, method string, params object) {
+	for c := range s.conns {
+		for session, id := range c.sessions {
+			if id == page && c.enabled[session] {
+				e := event(method, params)
+				e["sessionId"] = session
+				c.write(e)
+			}
+		}
+	}
 }
 
 func (s *Server) close(id string) bool {
