@@ -242,7 +242,7 @@ func TestClosed(t *testing.T) {
 			ready := b.healthy(t)
 			b.closed(t)
 			own, whole := b.resident(t)
-			t.Logf("line %s: ready after %s; %d MiB, of which hub and tool %d MiB", line, ready.Round(10*time.Millisecond), whole>>20, own>>20)
+			t.Logf("line %s: ready after %s; %d MiB, of which browser-shell %d MiB", line, ready.Round(10*time.Millisecond), whole>>20, own>>20)
 			if line == "B" { // on each line b.closed compares all sockets that listen with those of B
 				t.Run("ports", func(t *testing.T) { testPorts(t, w) })
 			}

@@ -63,7 +63,7 @@ func unrecordedRefusal(err error) *policy.Refusal {
 func (h record) newRecord(c Call, r Result) audit.Record {
 	rec := audit.Record{
 		Event: audit.ToolFinished, Events: listEvents(r),
-		RequestID: c.Origin.RequestID, Subject: c.Origin.Subject, // from the hub, so not redacted: "key:1a2b3c4d" would match
+		RequestID: c.Origin.RequestID, Subject: c.Origin.Subject, // from the gate, so not redacted: "key:1a2b3c4d" would match
 		TraceID:    c.Origin.TraceID,
 		ClientName: h.redactor.String(c.Origin.ClientName), ClientVersion: h.redactor.String(c.Origin.ClientVersion), Protocol: h.redactor.String(c.Origin.Protocol),
 		RunID: h.runID, PolicySHA256: h.digest,

@@ -34,7 +34,7 @@ export const applies = {
 
 const noFeature = "browser-shell does not have this feature and does not declare it, so the method is not found (-32601)";
 const noTool = "the check calls a tool of the suite's own, which browser-shell does not have";
-const notFound = /the method is not offered/;
+const notFound = /the method is not offered|method not found/;
 
 // [scenario, check, status, what its message has to match, why it is right]
 export const expected = [

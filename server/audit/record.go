@@ -34,7 +34,7 @@ type Record struct {
 	Event  string
 	Events []string
 
-	RequestID                 string   // the same in the lines of nginx, hub and tool
+	RequestID                 string   // the same in the lines of nginx
 	Requests                  []string // of the egress proxy: of all running calls, if there are several
 	TraceID                   string
 	Subject                   string // the caller: key:ID, sub:SUBJECT or anonymous

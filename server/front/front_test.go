@@ -223,7 +223,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// serveUnix serves a hub on a unix socket, where alone callers are believed, and returns a client of it.
+// serveUnix serves on a unix socket, where alone callers are believed, and returns a client of it.
 func serveUnix(t *testing.T, h *testFront) *http.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

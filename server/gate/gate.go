@@ -20,7 +20,7 @@ import (
 	"github.com/slimctl/slimctl/server/strictjson"
 )
 
-// Config configures the gate; `browser-shell init` writes it as JSON for the hub's process. It holds verifiers, not
+// Config configures the gate; `browser-shell init` writes it as JSON for `serve`. It holds verifiers, not
 // keys.
 type Config struct {
 	APIKeySHA256 string        `json:"api_key_sha256,omitempty"` // hex
@@ -73,7 +73,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/auth":
 		if e := g.findEntry(r); checkMethod(w, r, http.MethodGet) && g.checkAccess(w, r, e.subject != "") {
-			// nginx forwards these to the hub.
+			// nginx forwards these to MCP.
 			w.Header().Set("X-Browser-Shell-Caller", cmp.Or(e.subject, anonymous))
 			if !e.until.IsZero() {
 				w.Header().Set("X-Browser-Shell-Until", strconv.FormatInt(e.until.Unix(), 10))
