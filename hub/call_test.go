@@ -240,12 +240,12 @@ func TestNews(t *testing.T) {
 				} else if err := s.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
 					t.Fatal(err)
 				}
-				for range 10 { // go-sdk's client of the server may see the answer first
+				for range 100 { // each message comes right before its answer
 					if _, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "log", Meta: mcp.Meta(meta)}); err != nil {
 						t.Fatal(err)
 					}
+					await("log hello")
 				}
-				await("log hello")
 				if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "test://" + kind}); err != nil {
 					t.Fatal(err)
 				}

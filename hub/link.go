@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode"
@@ -27,6 +28,8 @@ const (
 	endTime = 2 * time.Second
 	// pingTime is the interval of pings to an address, where the protocol has them.
 	pingTime = 30 * time.Second
+	// newsTime limits the time for which an answer waits for the messages before it.
+	newsTime = time.Second
 	// maxPending limits the queued messages for a client that doesn't read; more are dropped.
 	maxPending = 256
 
@@ -38,7 +41,8 @@ const (
 type link struct {
 	server  *server
 	session *mcp.ClientSession
-	conn    mcp.Connection  // of session
+	conn    mcp.Connection // of session
+	news    *news
 	cmd     *exec.Cmd       // nil for an address
 	scope   context.Context // of the link
 	cancel  context.CancelFunc
@@ -55,13 +59,65 @@ type link struct {
 // keeper keeps a transport's connection, to close it without waiting for running calls.
 type keeper struct {
 	mcp.Transport
+	news *news
 	conn mcp.Connection
 }
 
 // Connect implements mcp.Transport.
 func (k *keeper) Connect(ctx context.Context) (c mcp.Connection, err error) {
 	k.conn, err = k.Transport.Connect(ctx)
+	if _, program := k.Transport.(*mcp.CommandTransport); program && err == nil {
+		return &ordered{Connection: k.conn, news: k.news}, nil
+	}
 	return k.conn, err
+}
+
+// news counts a program's progress and log messages.
+type news struct {
+	read, handled atomic.Int64
+	moved         chan struct{}
+}
+
+// isNews reports whether a method's messages belong before the answer that follows them.
+func isNews(method string) bool {
+	return method == "notifications/progress" || method == "notifications/message"
+}
+
+// handleOne counts a handled message.
+func (n *news) handleOne() {
+	n.handled.Add(1)
+	select {
+	case n.moved <- struct{}{}:
+	default:
+	}
+}
+
+// ordered is a connection whose answers wait for the messages before them: go-sdk queues these, and delivers answers at
+// once.
+type ordered struct {
+	mcp.Connection
+	news *news
+}
+
+// Read implements mcp.Connection.
+func (o *ordered) Read(ctx context.Context) (jsonrpc.Message, error) {
+	msg, err := o.Connection.Read(ctx)
+	switch m := msg.(type) {
+	case *jsonrpc.Request:
+		if isNews(m.Method) {
+			o.news.read.Add(1)
+		}
+	case *jsonrpc.Response:
+		late := time.After(newsTime)
+		for o.news.handled.Load() < o.news.read.Load() {
+			select {
+			case <-o.news.moved:
+			case <-late: // a question before them, which a client has to answer
+				return msg, err
+			}
+		}
+	}
+	return msg, err
 }
 
 // openLink starts the program or connects to the address. ctx is that of the link, not only of the start. legacy begins
@@ -69,7 +125,8 @@ func (k *keeper) Connect(ctx context.Context) (c mcp.Connection, err error) {
 func (s *server) openLink(ctx context.Context, legacy, main bool) (_ *link, err error) {
 	l := &link{server: s, gone: make(chan struct{}), calls: map[*call]bool{}, tokens: map[float64]*call{}}
 	l.scope, l.cancel = context.WithCancel(ctx)
-	k := &keeper{}
+	k := &keeper{news: &news{moved: make(chan struct{}, 1)}}
+	l.news = k.news
 	if k.Transport, err = l.transport(); err != nil {
 		l.cancel()
 		return nil, err
@@ -271,6 +328,9 @@ func (l *link) receive(next mcp.MethodHandler) mcp.MethodHandler {
 				err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 			}
 		}()
+		if isNews(method) {
+			defer l.news.handleOne()
+		}
 		switch p := req.GetParams().(type) {
 		case *mcp.CreateMessageWithToolsParams, *mcp.ElicitParams, *mcp.ListRootsParams:
 			return l.ask(ctx, p)

@@ -402,10 +402,11 @@ func (k *keeper) keepProgram(script, p string) bool {
 		}
 		own := prefix
 		if shared {
-			own = l.path
-			if lib := path.Join(prefix, "lib", path.Base(real)); k.isDir(lib) {
-				own += ", " + lib
+			lib := path.Join(prefix, "lib", path.Base(real))
+			if !k.isDir(lib) { // it has no files but itself
+				continue
 			}
+			own = l.path + ", " + lib
 		}
 		k.broken = append(k.broken, fmt.Sprintf("%s is a script for %s, which no package owns: its files would go, and it couldn't start. Keep them by this line of the profile:\nkeep: {paths: [%s]}", script, l.path, own))
 		break
