@@ -113,7 +113,7 @@ func TestResolve(t *testing.T) {
 		{name: "when a file is missing", profile: "remove: [{path: /t/a.conf, why: w, when: {missing: /none}}]", want: []string{"- /t/a.conf"}},
 		{name: "nothing to remove", profile: "remove: [{path: /none, why: w, ifMissing: ignore}]"},
 
-		{name: "a removal of nothing", profile: "remove:\n  - {path: /t/gone, why: w}", err: "test.yaml:8:5: remove[0]: /t/gone matches nothing in base base (line B)"},
+		{name: "a removal of nothing", profile: "remove:\n  - {path: /t/gone, why: w}", err: "test.yaml:7:5: remove[0]: /t/gone matches nothing in base base (line B)"},
 		{name: "a glob of nothing", profile: "remove: [{glob: /t/*.none, why: w}]", err: "glob /t/*.none matches nothing"},
 		{name: "all that is wrong at once", profile: "remove: [{path: /n1, why: w}, {path: /n2, why: w}]", err: "/n1 matches nothing in base base (line B); correct it, or write `ifMissing: ignore`\n"},
 		{name: "a loop in the base", profile: "remove: [{path: /t/loop/x, why: w}]", err: "symlinks to follow"},

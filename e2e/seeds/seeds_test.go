@@ -344,7 +344,7 @@ var rows001 = []row{
 	}},
 	{"001 §9.3.1 one tool, described in its own form", "", func(t *testing.T) {
 		tool := wantOneTool(t, connect(t, compat), "sandbox_execute_bash")
-		if strings.Contains(tool.Description, `["`) || !strings.Contains(tool.Description, "then snapshot -i to list") {
+		if strings.Contains(tool.Description, `["`) || !strings.Contains(tool.Description, "snapshot -i lists") {
 			t.Errorf("it shows the other form: %s", tool.Description)
 		}
 	}},

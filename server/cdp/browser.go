@@ -27,9 +27,10 @@ type Browser struct {
 	conn *conn
 	port int
 
-	mu   sync.Mutex
-	tabs map[string]*Tab // by BrowserContext id
-	sole *Tab            // the tab that CloseOthers kept
+	mu    sync.Mutex
+	tabs  map[string]*Tab // by BrowserContext id
+	sole  *Tab            // the tab that CloseOthers kept
+	stays *Tab            // the same, already while it closes others
 }
 
 // target holds the used fields of the protocol's TargetInfo.
@@ -225,6 +226,9 @@ func (b *Browser) NewTab(ctx context.Context, proxy string) (*Tab, error) {
 // agent-browser 0.8 to 0.19 uses the first tab that it finds when its daemon starts; since 0.10 it switches to any new
 // one. From then on a page that somebody else opens makes keep unusable, so that nothing of that page is shown.
 func (b *Browser) CloseOthers(ctx context.Context, keep *Tab) error {
+	b.mu.Lock()
+	b.stays = keep
+	b.mu.Unlock()
 	if err := b.closeAll(ctx, func(p target) bool { return p.ID != keep.id }); err != nil {
 		return err
 	}
@@ -269,11 +273,11 @@ func (b *Browser) keepOne(ctx context.Context, closing *Tab) error {
 		return err
 	}
 	b.mu.Lock()
-	sole := b.sole
+	kept := b.stays
 	b.mu.Unlock()
 	stays := func(p target) bool {
 		t := b.tab(p.Context)
-		return t == nil || t == sole && t != closing
+		return t == nil || t == kept && t != closing
 	}
 	if slices.ContainsFunc(pages, stays) {
 		return nil

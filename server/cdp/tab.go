@@ -403,8 +403,8 @@ func (t *Tab) dispose() error {
 	err := t.b.conn.callUnlimited(context.Background(), "", "Target.disposeBrowserContext", map[string]any{"browserContextId": t.context}, nil, nil)
 	t.b.mu.Lock()
 	delete(t.b.tabs, t.context)
-	if t.b.sole == t {
-		t.b.sole = nil
+	if t.b.stays == t {
+		t.b.sole, t.b.stays = nil, nil
 	}
 	t.b.mu.Unlock()
 	if t.b.conn.endReason() != nil {
