@@ -203,12 +203,15 @@ func testSchemes(t *testing.T, b *box) {
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, d.conn) }() // answers pings
-	list, err := d.tools.tabs()
-	i := slices.IndexFunc(list, func(tab target) bool { return tab.Type == "page" })
-	if err != nil || i < 0 {
-		t.Fatalf("tabs: %v %v", list, err)
-	}
-	d.tab = list[i]
+	await(t, need.Patience, "one tab", func() error {  // browser-shell may just be trying an idle Chromium
+		list, err := d.tools.tabs()
+		list = slices.DeleteFunc(list, func(tab target) bool { return tab.Type != "page" })
+		if err != nil || len(list) != 1 {
+			return fmt.Errorf("tabs: %v %v", list, err)
+		}
+		d.tab = list[0]
+		return nil
+	})
 
 	n := 0
 	for name, keys := range shortcuts {

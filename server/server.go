@@ -50,6 +50,7 @@ type Server struct {
 	budget    *budget
 	mcp       *mcp.Server
 	running   running
+	people    atomic.Int32 // that type or click at the desktop
 
 	current atomic.Pointer[rules]
 
@@ -109,7 +110,12 @@ func New(conf Config) (_ *Server, err error) {
 	go s.browser.endIdle(s.ctx, func() time.Duration {
 		return time.Duration(s.current.Load().policy.Limits.SessionIdleSec) * time.Second
 	})
-	go s.browser.chromium.probe(s.ctx, s.browser.enterProbe)
+	go s.browser.chromium.probe(s.ctx, func(ctx context.Context) (leave func(), ok bool) {
+		if s.people.Load() > 0 { // a probe's window would take the keys from them
+			return nil, false
+		}
+		return s.browser.enterProbe(ctx)
+	})
 	return s, nil
 }
 
@@ -209,6 +215,9 @@ func (s *Server) Ready() error { return s.log.Ready() }
 
 // EndClient ends the browser's sessions of an MCP session that has ended; see audit.Caller.
 func (s *Server) EndClient(session string) { s.browser.sessions.dropEnded(session) }
+
+// CountPeople adds to the number of people that use the desktop. While there are any, an idle Chromium isn't probed.
+func (s *Server) CountPeople(n int32) { s.people.Add(n) }
 
 // EndCalls ends the running calls, and later ones at once.
 func (s *Server) EndCalls() { s.cancel() }

@@ -31,13 +31,19 @@ const (
 
 // openGate opens the gate, which serves /tickets, /auth and /websockify for nginx. The gate logs the use of each ticket
 // with input.
-func openGate(set serveSettings, log *audit.Log) (service, error) {
+func openGate(set serveSettings, s *serving) (service, error) {
 	c, err := gate.Load(set.gate)
 	if err != nil {
 		return service{}, err
 	}
 	g, err := gate.New(c, vncAddress, func(e gate.Event) error {
-		return log.Write(audit.Record{Event: e.Name, Subject: e.Subject, Data: e})
+		switch e.Name {
+		case gate.InputBegan:
+			s.CountPeople(1)
+		case gate.InputEnded:
+			s.CountPeople(-1)
+		}
+		return s.AuditLog().Write(audit.Record{Event: e.Name, Subject: e.Subject, Data: e})
 	})
 	if err != nil {
 		return service{}, err

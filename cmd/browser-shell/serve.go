@@ -107,7 +107,7 @@ func openServices(set serveSettings, s *serving) (all services, err error) {
 		return front.Serve(ctx, l, h)
 	}, l.Close})
 	if set.gate != "" {
-		g, err := openGate(set, s.AuditLog())
+		g, err := openGate(set, s)
 		if err != nil {
 			return all, err
 		}
