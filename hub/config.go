@@ -286,7 +286,7 @@ func (r *reader) readServer(m strictjson.Member) (Server, error) {
 	} else if s.Transport = cmp.Or(kind, transport); seconds < 0.001 || seconds > maxTimeout {
 		key, why = "timeout", fmt.Sprintf("timeout must be 0.001 to %d seconds", maxTimeout)
 	} else if key, why = s.expand(); why == "" {
-		key, why = s.check()
+		key, why = s.checkKeys()
 	}
 	if why == "" {
 		return s, nil
@@ -329,8 +329,8 @@ func (s *Server) expand() (key, why string) {
 	return key, why
 }
 
-// check returns the key of a wrong value and what is wrong, or "".
-func (s *Server) check() (key, why string) {
+// checkKeys returns the key of a wrong value and what is wrong, or "".
+func (s *Server) checkKeys() (key, why string) {
 	if (s.Command == "") == (s.URL == "") {
 		return "", "give a command or a url, not both"
 	}

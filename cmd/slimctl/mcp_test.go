@@ -242,10 +242,10 @@ func TestMCPKilled(t *testing.T) {
 				return p, filepath.Base(runs[0])
 			}
 			p, id := boot("")
-			p.end(t, how)
+			p.endBy(t, how)
 			if how == "SIGKILL of all" {
 				p, _ = boot(id)
-				p.end(t, "SIGTERM")
+				p.endBy(t, "SIGTERM")
 			}
 			nothingRuns(t, dir)
 			if left := cgroupsOf(id); len(left) > 0 {
@@ -255,8 +255,8 @@ func TestMCPKilled(t *testing.T) {
 	}
 }
 
-// end ends a slimctl in a way, and waits for the started process.
-func (p *mcpProcess) end(t *testing.T, how string) {
+// endBy ends a slimctl in a way, and waits for the started process.
+func (p *mcpProcess) endBy(t *testing.T, how string) {
 	t.Helper()
 	signal := syscall.SIGKILL
 	switch how {
@@ -340,7 +340,7 @@ func TestMCPEvidence(t *testing.T) {
 						t.Errorf("%v: %s", err, text)
 					}
 				}
-				p.end(t, how)
+				p.endBy(t, how)
 				checkArtifacts(t, run, calls)
 				want := []string{`"reason": "stopped"`, sandbox.EventCleanup, fmt.Sprintf("run/%d.png", calls)}
 				if how == "SIGKILL of all" {
@@ -348,7 +348,7 @@ func TestMCPEvidence(t *testing.T) {
 					if res, err := next.CallTool(t.Context(), closeCall); err != nil || res.IsError {
 						t.Errorf("%v: %+v", err, res)
 					}
-					next.end(t, "SIGTERM")
+					next.endBy(t, "SIGTERM")
 					want = nil
 				}
 				awaitEvidence(t, run, want...)
@@ -505,7 +505,7 @@ func TestMCPInDocker(t *testing.T) {
 	if left := containers(); !slices.Contains(left, two) {
 		t.Errorf("the other client's container has ended with it: %q", left)
 	}
-	second.end(t, "SIGKILL of all")
+	second.endBy(t, "SIGKILL of all")
 	if left := containers(); !slices.Contains(left, two) {
 		t.Fatalf("a killed slimctl leaves %q: it should have left a container for this test", left)
 	}

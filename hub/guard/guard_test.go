@@ -51,7 +51,7 @@ func TestNames(t *testing.T) {
 		{"a.read", "", nil, "a", "read", true},
 		{"rea?", "", nil, "a", "read", true},
 		{"rea??", "", nil, "a", "read", false},
-		// whitelist_mode says whether the list counts; without it a list that isn't empty does.
+		// The list counts if whitelist_mode is true, or if it is unset and the list isn't empty.
 		{"", "", &yes, "a", "read", false},
 		{"x", "", &no, "a", "read", true},
 		{"x", "", nil, "a", "read", false},

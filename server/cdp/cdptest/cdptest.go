@@ -214,7 +214,7 @@ func (s *Server) Crash(id string) {
 	s.emit("Target.targetCrashed", map[string]any{"targetId": id, "status": "crashed", "errorCode": 5})
 }
 
-// Frame gives a page's context a frame with a process of its own, and its id.
+// Frame adds a frame with a process of its own to a page's context and returns its id.
 func (s *Server) Frame(page string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
