@@ -204,9 +204,6 @@ func decodeValue(m strictjson.Member, what string, into any) error {
 		must, *into = "a list of strings", nil
 	case *map[string]string:
 		must = "an object of strings"
-		if _, err := m.Object(what); err != nil { // if a key is repeated, the second would win
-			return err
-		}
 	}
 	if json.Unmarshal(m.Raw, into) != nil {
 		return strictjson.Errorf(m.Node.At, "%s must be %s, not %.40s", what, must, m.Raw)

@@ -90,13 +90,13 @@ func (e Explainer) Line(ctx context.Context, line []byte) Plan {
 	if len(line) > MaxLine {
 		return deniedPlan(invalidRefusal("explain.line", "the line is longer than %d bytes; send less", MaxLine))
 	}
-	keys, err := decodeObject(line)
+	keys, err := readArguments(line)
 	if err != nil {
 		return deniedPlan(invalidRefusal("explain.line", "%s", err))
 	}
 	var own map[string]string
 	if text, ok := keys["resolve"]; ok {
-		if json.Unmarshal(text, &own) != nil {
+		if json.Unmarshal(text.Raw, &own) != nil {
 			return deniedPlan(invalidRefusal("explain.resolve", "resolve must be an object of host: answer"))
 		}
 		delete(keys, "resolve")
@@ -111,11 +111,15 @@ func (e Explainer) Line(ctx context.Context, line []byte) Plan {
 		}
 	}
 	p := *e.Policy
+	raw := map[string]json.RawMessage{}
+	for key, n := range keys {
+		raw[key] = n.Raw
+	}
 	if url, ok := keys["url"]; ok && len(keys) == 1 {
 		p.ToolName = policy.ToolName // its arguments can express any address
-		keys = map[string]json.RawMessage{"session_id": json.RawMessage(`"explain"`), "argv": json.RawMessage(`["open",` + string(url) + `]`)}
+		raw = map[string]json.RawMessage{"session_id": json.RawMessage(`"explain"`), "argv": json.RawMessage(`["open",` + string(url.Raw) + `]`)}
 	}
-	arguments, err := json.Marshal(keys)
+	arguments, err := json.Marshal(raw)
 	if err != nil {
 		return deniedPlan(invalidRefusal("explain.line", "%s", err))
 	}

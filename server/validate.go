@@ -1,21 +1,19 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/slimctl/slimctl/server/policy"
 	"github.com/slimctl/slimctl/server/protocol"
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 // validate parses the tool's arguments and checks argv against the grammar.
@@ -60,12 +58,12 @@ const compatSession = "default"
 // well-formed.
 func (v validate) parseArguments(c Call) (Call, *policy.Refusal) {
 	compat := c.Tool == policy.CompatName
-	args, err := decodeObject(c.Arguments)
+	args, err := readArguments(c.Arguments)
 	if err != nil {
 		return c, invalidRefusal("args.object", "%s", err)
 	}
 	var r *policy.Refusal
-	if id := args["session_id"]; compat && id == nil {
+	if id := args["session_id"]; compat && id.Raw == nil {
 		c.SessionID, c.unnamed = compatSession, true
 	} else if c.SessionID, r = parseSession(id); r != nil {
 		return c, r
@@ -90,12 +88,12 @@ func (v validate) parseArguments(c Call) (Call, *policy.Refusal) {
 }
 
 // parseCommand parses cmd. A session in it becomes the call's and must equal session_id.
-func (v validate) parseCommand(c Call, args map[string]json.RawMessage) (Call, *policy.Refusal) {
-	var cmd *string
-	if json.Unmarshal(args["cmd"], &cmd) != nil || cmd == nil {
+func (v validate) parseCommand(c Call, args map[string]strictjson.Node) (Call, *policy.Refusal) {
+	cmd, ok := args["cmd"].Value.(string)
+	if !ok {
 		return c, invalidRefusal("cmd.type", "cmd must be a string, for instance \"open https://example.com\"")
 	}
-	argv, session, r := policy.Words(*cmd, v.policy.AgentBrowser.CDPPort)
+	argv, session, r := policy.Words(cmd, v.policy.AgentBrowser.CDPPort)
 	if r != nil {
 		return c, r
 	}
@@ -103,7 +101,7 @@ func (v validate) parseCommand(c Call, args map[string]json.RawMessage) (Call, *
 	if session == "" || session == c.SessionID {
 		return c, nil
 	}
-	if args["session_id"] != nil {
+	if args["session_id"].Raw != nil {
 		return c, invalidRefusal("session.twice", "session_id and AGENT_BROWSER_SESSION name two sessions; leave one out")
 	}
 	if r := checkSession(session); r != nil {
@@ -117,15 +115,15 @@ func invalidRefusal(rule, format string, args ...any) *policy.Refusal {
 	return &policy.Refusal{Code: policy.InvalidParams, Rule: rule, Message: fmt.Sprintf(format, args...)}
 }
 
-func parseSession(raw json.RawMessage) (string, *policy.Refusal) {
-	var s *string
-	if json.Unmarshal(raw, &s) != nil || s == nil {
+func parseSession(n strictjson.Node) (string, *policy.Refusal) {
+	s, ok := n.Value.(string)
+	if !ok {
 		return "", invalidRefusal("session.format", "session_id must be a string of 1 to 64 letters, digits, `.`, `_` or `-`")
 	}
-	if r := checkSession(*s); r != nil {
+	if r := checkSession(s); r != nil {
 		return "", r
 	}
-	return *s, nil
+	return s, nil
 }
 
 func checkSession(id string) *policy.Refusal {
@@ -138,22 +136,17 @@ func checkSession(id string) *policy.Refusal {
 	return nil
 }
 
-func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var elems []any
-	if err := dec.Decode(&elems); err != nil || elems == nil {
+func parseArgv(n strictjson.Node) ([]string, *policy.Refusal) {
+	if n.Items == nil {
 		return nil, invalidRefusal("argv.type", "argv must be an array of strings, numbers or booleans, for instance [\"open\",\"https://example.com\"]")
 	}
-	argv := make([]string, len(elems))
-	for i, e := range elems {
-		switch v := e.(type) {
+	argv := make([]string, len(n.Items))
+	for i, item := range n.Items {
+		switch v := item.Value.(type) {
 		case string:
 			argv[i] = v
-		case json.Number:
-			argv[i] = v.String()
-		case bool:
-			argv[i] = strconv.FormatBool(v)
+		case json.Number, bool:
+			argv[i] = string(item.Raw)
 		default:
 			return nil, invalidRefusal("argv.type", "argv[%d] must be a string, a number or a boolean", i)
 		}
@@ -161,44 +154,30 @@ func parseArgv(raw json.RawMessage) ([]string, *policy.Refusal) {
 	return argv, nil
 }
 
-func parseTimeout(raw json.RawMessage, limits policy.Limits) (time.Duration, *policy.Refusal) {
-	if raw == nil {
+func parseTimeout(n strictjson.Node, limits policy.Limits) (time.Duration, *policy.Refusal) {
+	if n.Raw == nil {
 		return time.Duration(limits.TimeoutSec) * time.Second, nil
 	}
-	var n *float64
-	if json.Unmarshal(raw, &n) != nil || n == nil || *n < 1 || *n > float64(limits.MaxTimeoutSec) {
+	number, _ := n.Value.(json.Number) // "" of another type is none
+	seconds, err := number.Float64()
+	if err != nil || seconds < 1 || seconds > float64(limits.MaxTimeoutSec) {
 		return 0, invalidRefusal("args.timeout", "the timeout must be a number of seconds from 1 to %d", limits.MaxTimeoutSec)
 	}
-	return time.Duration(math.Ceil(*n)) * time.Second, nil
+	return time.Duration(math.Ceil(seconds)) * time.Second, nil
 }
 
-// decodeObject decodes one JSON object. It requires exact and unrepeated keys; encoding/json doesn't.
-func decodeObject(raw json.RawMessage) (map[string]json.RawMessage, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if tok, err := dec.Token(); err != nil || tok != json.Delim('{') {
+// readArguments reads one JSON object without repeated keys.
+func readArguments(raw json.RawMessage) (map[string]strictjson.Node, error) {
+	n, err := strictjson.ParseData(raw)
+	switch {
+	case n.Members == nil:
 		return nil, errors.New("the arguments must be a JSON object")
+	case err != nil: // its words may repeat the client's
+		return nil, errors.New("the arguments are not one JSON object with each key once; give each key once")
 	}
-	out := map[string]json.RawMessage{}
-	for dec.More() {
-		tok, err := dec.Token()
-		if err != nil {
-			return nil, errors.New("the arguments are not valid JSON")
-		}
-		key, _ := tok.(string) // an object's keys are always strings
-		if _, twice := out[key]; twice {
-			return nil, errors.New("a key is given twice; give each key once")
-		}
-		var v json.RawMessage
-		if err := dec.Decode(&v); err != nil {
-			return nil, errors.New("the arguments are not valid JSON")
-		}
-		out[key] = v
+	args := map[string]strictjson.Node{}
+	for _, m := range n.Members {
+		args[m.Name] = m.Node
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, errors.New("the arguments are not valid JSON")
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("there is text after the arguments")
-	}
-	return out, nil
+	return args, nil
 }

@@ -44,7 +44,7 @@ var rooms = map[string][]string{
 	"build/embedded":          {"build", "build/ledger", "image"},
 	"build/buildkit":          {"build", "build/llb", "image", "image/output"},
 
-	"server":             {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/front", "server/output", "server/policy", "server/process", "server/protocol"},
+	"server":             {"internal/lazyregexp", "server/audit", "server/cdp", "server/egress", "server/front", "server/output", "server/policy", "server/process", "server/protocol", "server/strictjson"},
 	"server/audit":       {"internal/lazyregexp"},
 	"server/cage":        {},
 	"server/cdp":         {},
@@ -52,7 +52,7 @@ var rooms = map[string][]string{
 	"server/egress":      {"internal/lazyregexp", "server/audit", "server/policy", "server/strictjson"},
 	"server/gate":        {"internal/lazyregexp", "server/strictjson"},
 	"server/front":       {"internal/lazyregexp", "server/audit", "server/protocol", "server/strictjson"},
-	"server/output":      {"internal/lazyregexp"},
+	"server/output":      {"internal/lazyregexp", "server/strictjson"},
 	"server/policy":      {"internal/lazyregexp", "server/strictjson"},
 	"server/process":     {"internal/capture"},
 	"server/protocol":    {"internal/lazyregexp"},

@@ -11,16 +11,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/slimctl/slimctl/server/strictjson"
 )
 
 const (
@@ -97,51 +95,24 @@ func FromEnv(getenv func(string) string) (Config, error) {
 // Load reads a Config in JSON. It refuses unknown and repeated keys, a file that another user owns or can write, one
 // that isn't regular and one larger than 64 KiB.
 func Load(path string) (Config, error) {
-	text, err := readFile(path)
+	text, err := strictjson.ReadOwn(path, maxConfig)
 	if err != nil {
 		return Config{}, fmt.Errorf("gate configuration: %w", err)
 	}
 	c, err := parseConfig(text)
 	if err != nil {
-		return Config{}, fmt.Errorf("gate configuration %s: %w", path, err)
+		return Config{}, fmt.Errorf("gate configuration %s:%w", path, err)
 	}
 	return c, nil
 }
 
-// readFile checks the opened file, so that it can't be replaced after the check.
-func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would block
+func parseConfig(text []byte) (c Config, err error) {
+	node, err := strictjson.Parse(text)
+	if err == nil {
+		_, err = node.Object("the file", "api_key_sha256", "jwt_public_key", "jwt_audience", "jwt_issuer", "ticket_ttl", "anonymous")
+	}
 	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case !ok || st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("%s belongs to another user; chown it to user %d or root", path, os.Geteuid())
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("others may write %s (mode %04o); chmod go-w", path, info.Mode().Perm())
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxConfig {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxConfig)
-	}
-	return text, nil
-}
-
-func parseConfig(text []byte) (Config, error) {
-	var c Config
-	if err := checkKeys(text); err != nil {
-		return Config{}, err
+		return Config{}, strictjson.Locate(text, err)
 	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return Config{}, err
@@ -150,31 +121,6 @@ func parseConfig(text []byte) (Config, error) {
 		return Config{}, err
 	}
 	return c, nil
-}
-
-// checkKeys compensates for encoding/json, which accepts keys in any case, lets a repeated key win and ignores null.
-func checkKeys(text []byte) error {
-	left := []string{"api_key_sha256", "jwt_public_key", "jwt_audience", "jwt_issuer", "ticket_ttl", "anonymous"}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
-		return errors.New("must be a JSON object")
-	}
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return err
-		}
-		name, _ := key.(string) // an object's keys are always strings
-		i := slices.Index(left, name)
-		if i < 0 {
-			return fmt.Errorf("key %q is unknown or given twice", name)
-		}
-		left = slices.Delete(left, i, i+1)
-		if value, err := dec.Token(); err != nil || value == nil {
-			return fmt.Errorf("key %q has no value", name)
-		}
-	}
-	return nil // json.Unmarshal reports the error
 }
 
 // newChecks returns the verifiers for keys and tokens.

@@ -160,12 +160,12 @@ func TestPlaces(t *testing.T) {
 		"{\n  \"limits\": {\"max_calls\": 8}}":                                                "2:3: limits.session_queue", // the file has only its block
 		"{\n  \"open\": {\n \t\"allow_hosts\":\n [\"a.b\", \"*.\"]}}":                         "3:3: open.allow_hosts[1]",
 		"{\"version\":1,\n\"commands\":[\"eval\"]}":                                           "2:1: commands[0]",
-		"{\"version\":1,\n \"commands\":[],\n  \"commands\":[]}":                              "3:3: commands is given twice",
-		"{\"version\":1,\n \"\\u0063ommands\":[],\n \"commands\":[]}":                         "3:2: commands is given twice",
+		"{\"version\":1,\n \"commands\":[],\n  \"commands\":[]}":                              `3:3: key "commands" is given twice`,
+		"{\"version\":1,\n \"\\u0063ommands\":[],\n \"commands\":[]}":                         `3:2: key "commands" is given twice`,
 		"{\"limits\":{\n  \"timeout_sec\": \"5\"}}":                                           "2:3: limits.timeout_sec",
 		"{\"commands\":\n [\"open\", 5]}":                                                     "1:2: commands",
 		"{\n\n  \"version\" 1}":                                                               "3:13: not JSON",
-		"{\"open\":{},\n \"open\":{\"allow_hosts\":[]}}":                                      "2:2: open is given twice",
+		"{\"open\":{},\n \"open\":{\"allow_hosts\":[]}}":                                      `2:2: key "open" is given twice`,
 		"{\"agent_browser\":{\"path\":\"/x\"},\n\"state_dir\":\"/\", \"audit\":{\"keep\":0}}": "2:27: audit.keep",
 	} {
 		_, err := Parse([]byte(text))

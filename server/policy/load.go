@@ -50,7 +50,8 @@ func Parse(b []byte) (*Policy, error) {
 	p := imageDefault()
 	err := w.walkFile(p)
 	if err == nil {
-		if w.has("open.allow_host_suffixes") && !w.has("open.allow_hosts") {
+		_, suffixes := w.keys["open.allow_host_suffixes"]
+		if _, hosts := w.keys["open.allow_hosts"]; suffixes && !hosts {
 			p.Open.AllowHosts = nil // not any host
 		}
 		err = json.Unmarshal(b, p)
@@ -85,11 +86,6 @@ type walker struct {
 	keys map[string]int64 // offset of each key
 }
 
-func (w walker) has(key string) bool {
-	_, ok := w.keys[key]
-	return ok
-}
-
 func (w walker) walkFile(model *Policy) error {
 	text, err := json.Marshal(model)
 	if err != nil {
@@ -113,14 +109,10 @@ func (w walker) walkFile(model *Policy) error {
 func (w walker) walkObject(n strictjson.Node, known map[string]any, path string) error {
 	for _, m := range n.Members {
 		key := path + m.Name
-		twice := w.has(key)
 		w.keys[key] = m.At
 		want, ok := known[m.Name]
-		switch {
-		case !ok:
+		if !ok {
 			return &keyError{key, fmt.Sprintf("unknown key %q; known here: %s", key, strings.Join(slices.Sorted(maps.Keys(known)), ", "))}
-		case twice:
-			return newKeyError(key, "is given twice")
 		}
 		if sub, ok := want.(map[string]any); ok {
 			if m.Members == nil {

@@ -38,8 +38,8 @@ func tooLong() *jsonrpc.Response {
 }
 
 // parseFrame parses one frame by JSON-RPC 2.0 and MCP (jsonrpc.org/specification section 4, MCP basic/index.mdx
-// "Messages"), so strictly that no two parsers can differ. It returns the message or a refusal. It returns neither for
-// a bad notification or a bad answer, which get no answer in JSON-RPC.
+// "Messages"). Of a repeated key the last counts. It returns the message or a refusal. It returns neither for a bad
+// notification or a bad answer, which get no answer in JSON-RPC.
 func parseFrame(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	text = bytes.Trim(text, blanks)
 	if !utf8.Valid(text) || !json.Valid(text) {
@@ -48,12 +48,20 @@ func parseFrame(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	if text[0] != '{' {
 		return nil, invalid(noID, "the frame is not an object; batches are not supported")
 	}
-	if countValues(text) > MaxValues {
+	values, depth := measure(text)
+	if values > MaxValues {
 		return nil, invalid(noID, fmt.Sprintf("the frame has more than %d values", MaxValues))
 	}
 	var top map[string]json.RawMessage
 	_ = json.Unmarshal(text, &top) // it is an object
-	id, fault := checkFrame(text, top["id"])
+	id := makeID(top["id"])
+	fault := ""
+	switch {
+	case depth > MaxDepth:
+		fault = fmt.Sprintf("the frame is nested deeper than %d", MaxDepth)
+	case top["id"] != nil && !id.IsValid():
+		fault = "id is not a string, nor an integer of at most 2^53-1 written without a fraction or an exponent"
+	}
 	if isAnswer(top) {
 		return parseAnswer(text, fault == "" && id.IsValid()), nil
 	}
@@ -70,21 +78,28 @@ func parseFrame(text []byte) (jsonrpc.Message, *jsonrpc.Response) {
 	return nil, refused
 }
 
-// checkFrame returns the frame's id, if it can be trusted, and the first error that any frame may have.
-func checkFrame(text []byte, rawID json.RawMessage) (id jsonrpc.ID, fault string) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber() // 1e999 is a number, too
-	fault, own := checkValue(dec, 0)
-	if !own { // otherwise id may be the repeated key
-		id = makeID(rawID)
+// measure returns the number of values in the objects and arrays of valid JSON, or a few more, and the levels of its
+// nesting. It allocates nothing.
+func measure(text []byte) (values, depth int) {
+	inString, level := false, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			inString = !inString
+		case inString && c == '\\':
+			i++
+		case inString:
+		case c == ',':
+			values++
+		case c == '[' || c == '{':
+			values++ // its first one
+			level++
+			depth = max(depth, level)
+		case c == ']' || c == '}':
+			level--
+		}
 	}
-	if fault == "" {
-		fault = findBadEscape(text)
-	}
-	if fault == "" && rawID != nil && !id.IsValid() {
-		fault = "id is not a string, nor an integer of at most 2^53-1 written without a fraction or an exponent"
-	}
-	return id, fault
+	return values, depth
 }
 
 // isAnswer also returns true for a broken answer: answering answers would cause a storm.
@@ -133,12 +148,12 @@ func checkVersion(msg jsonrpc.Message) *jsonrpc.Response {
 	if !ok || !req.IsCall() {
 		return nil
 	}
-	version, given, ok := versionOf(req)
-	known := mcp.SupportedProtocolVersions()
+	raw := versionOf(req)
+	version, isString := readString(raw)
 	switch {
-	case !given || slices.Contains(known, version):
+	case raw == nil || slices.Contains(mcp.SupportedProtocolVersions(), version):
 		return nil
-	case !ok:
+	case !isString:
 		return refuse(req.ID, jsonrpc.CodeInvalidParams, "_meta."+mcp.MetaKeyProtocolVersion+" is not a string")
 	}
 	refused := ownError(nil, mcp.CodeUnsupportedProtocolVersion)
@@ -146,15 +161,13 @@ func checkVersion(msg jsonrpc.Message) *jsonrpc.Response {
 	return &jsonrpc.Response{ID: req.ID, Error: refused}
 }
 
-// versionOf returns the revision that a request names; ok reports whether it is a string.
-func versionOf(req *jsonrpc.Request) (version string, given, ok bool) {
-	var params, meta map[string]json.RawMessage // structs would accept keys in other cases
-	if json.Unmarshal(req.Params, &params) != nil || json.Unmarshal(params["_meta"], &meta) != nil {
-		return "", false, false
+// versionOf returns the revision that a request names, as JSON, or nil.
+func versionOf(req *jsonrpc.Request) json.RawMessage {
+	var params struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
 	}
-	raw := meta[mcp.MetaKeyProtocolVersion]
-	version, ok = readString(raw)
-	return version, raw != nil, ok
+	_ = json.Unmarshal(req.Params, &params) // params of another form name none
+	return params.Meta[mcp.MetaKeyProtocolVersion]
 }
 
 // makeID returns an id that go-sdk preserves exactly; from any other value it returns an invalid one.
@@ -162,7 +175,7 @@ func makeID(raw json.RawMessage) jsonrpc.ID {
 	var value any
 	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil && -maxSafeInteger <= n && n <= maxSafeInteger {
 		value = float64(n)
-	} else if s, ok := readString(raw); ok && findBadEscape(raw) == "" {
+	} else if s, ok := readString(raw); ok {
 		value = s
 	}
 	id, _ := jsonrpc.MakeID(value) // accepts a float64, a string and nil

@@ -136,8 +136,11 @@ var needParams = []string{"initialize", "tools/call", "subscriptions/listen", "n
 func (h *handler) parseBody(r *http.Request, body []byte) (msg jsonrpc.Message, refused *jsonrpc.Response) {
 	defer h.parsing.leave()
 	msg, refused = parseFrame(body)
-	if sameVersion(r, msg) {
-		refused = checkVersion(msg)
+	if req, ok := msg.(*jsonrpc.Request); ok {
+		// If header and body differ, go-sdk answers with a HeaderMismatch error.
+		if version, ok := readString(versionOf(req)); ok && version == r.Header.Get("Mcp-Protocol-Version") {
+			refused = checkVersion(msg)
+		}
 	}
 	return msg, refused
 }
@@ -146,17 +149,6 @@ func sendBusy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("Connection", "close") // its body may be unread
 	sendRefusal(w, http.StatusServiceUnavailable, refuse(noID, jsonrpc.CodeInternalError, "too many requests at once; try again"))
-}
-
-// sameVersion reports whether header and body name the same revision; if not, go-sdk answers with a HeaderMismatch
-// error.
-func sameVersion(r *http.Request, msg jsonrpc.Message) bool {
-	req, ok := msg.(*jsonrpc.Request)
-	if !ok {
-		return false
-	}
-	version, _, ok := versionOf(req)
-	return ok && version == r.Header.Get("Mcp-Protocol-Version")
 }
 
 // sendRefusal writes a refusal, or only the status if there is none.

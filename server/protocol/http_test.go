@@ -28,7 +28,7 @@ func TestFrames(t *testing.T) {
 		"batch":            {`[` + supported + `]`, "", 400, -32600},
 		"null id":          {`{"jsonrpc":"2.0","id":null,"method":"ping"}`, "", 400, -32600},
 		"fraction":         {`{"jsonrpc":"2.0","id":1.5,"method":"ping"}`, "", 400, -32600},
-		"name twice":       {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}`, "", 400, -32600},
+		"name twice":       {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","name":"b"}}`, "", 200, 0},
 		"deep":             {`{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}}`, "", 400, -32600},
 		"too long":         {strings.Repeat(" ", MaxFrame) + supported, "", 413, -32600},
 		"unknown version":  {unknown, "1900-01-01", 400, -32022},

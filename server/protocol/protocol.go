@@ -2,9 +2,8 @@
 // correct error codes.
 //
 // It refuses a frame that is not UTF-8 or JSON (-32700). It refuses one (-32600) that is not an object or not JSON-RPC
-// 2.0; whose id is not a string or an integer of at most 2^53-1; that has a repeated key, a \u0000 or half a surrogate
-// pair; or that has more than MaxDepth levels, MaxValues values or MaxFrame bytes. It refuses params that are not an
-// object (-32602). The answer has the id of the request, or none if the frame's id can't be trusted. Bad notifications
+// 2.0; whose id is not a string or an integer of at most 2^53-1; or that has more than MaxDepth levels, MaxValues values
+// or MaxFrame bytes. It refuses params that are not an object (-32602). The answer has the id of the request, or none if the frame's id can't be trusted. Bad notifications
 // and bad responses get no answer. Errors repeat nothing of the client's frame except its id and a plausible revision.
 package protocol
 

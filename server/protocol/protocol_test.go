@@ -258,7 +258,6 @@ func TestBadFrames(t *testing.T) {
 				{"id 1e0", args("1e0", `{}`), -32600, none},
 				{"id 2^53", args("9007199254740992", `{}`), -32600, none},
 				{"id beyond int64", args("18446744073709551616", `{}`), -32600, none},
-				{"id half a pair", args(`"\ud800"`, `{}`), -32600, none},
 				{"params an array", `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":[1]}`, -32602, "7"},
 				{"params a string", `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":"x"}`, -32602, "7"},
 				{"deep", args("7", `{"a":`+nested(protocol.MaxDepth)+`}`), -32600, "7"},
@@ -268,23 +267,7 @@ func TestBadFrames(t *testing.T) {
 				{"many values", args("7", `{"a":[`+strings.Repeat("1,", protocol.MaxValues)+`1]}`), -32600, none},
 				{"many keys", args("7", "{"+manyKeys(protocol.MaxValues)+"}"), -32600, none},
 				{"many empty objects", args("7", `{"a":[`+strings.Repeat("{},", protocol.MaxValues/2)+`1]}`), -32600, none},
-				{"a key twice", args("7", `{"argv":["a"],"argv":["b"]}`), -32600, "7"},
-				{"a key twice in an array", args("7", `{"a":[1,{"b":1,"c":{},"b":2}]}`), -32600, "7"},
-				{"a key twice, escaped", args("7", `{"argv":1,"\u0061rgv":2}`), -32600, "7"},
-				{"id twice", `{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}`, -32600, none},
-				{"id twice, escaped", `{"jsonrpc":"2.0","id":1,"\u0069d":2,"method":"tools/list"}`, -32600, none},
-				{"method twice", `{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call"}`, -32600, none},
-				{"params twice", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{},"params":{}}`, -32600, none},
-				{"an escaped NUL", args("7", `{"argv":["a\u0000b"]}`), -32600, "7"},
-				{"an escaped NUL in a key", args("7", `{"a\u0000":1}`), -32600, "7"},
-				{"a NUL after a backslash", args("7", `{"a":"\\\u0000"}`), -32600, "7"},
-				{"a high surrogate", args("7", `{"a":"\ud800"}`), -32600, "7"},
-				{"a low surrogate", args("7", `{"a":"\udc00"}`), -32600, "7"},
-				{"two high ones", args("7", `{"a":"\ud800\ud800"}`), -32600, "7"},
-				{"a pair the wrong way round", args("7", `{"a":"\udc00\ud800"}`), -32600, "7"},
-				{"a high one, then a character", args("7", `{"a":"\ud800\u0041"}`), -32600, "7"},
 
-				{"bad notification", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":1,"a":2}}`, 0, none},
 				{"notification with an array", `{"jsonrpc":"2.0","method":"notifications/progress","params":[]}`, 0, none},
 				{"unknown notification", `{"jsonrpc":"2.0","method":"notifications/x"}`, 0, none},
 				{"call without an id", `{"jsonrpc":"2.0","method":"tools/call","params":` + e.params(`"name":"block"`) + `}`, 0, none},
@@ -295,7 +278,6 @@ func TestBadFrames(t *testing.T) {
 				{"our own error back", `{"jsonrpc":"2.0","error":{"code":-32700,"message":"x"}}`, 0, none},
 				{"error with id null", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}`, 0, none},
 				{"error of another shape", `{"id":1,"error":"x"}`, 0, none},
-				{"bad result", `{"jsonrpc":"2.0","id":1,"result":{"a":1,"a":2}}`, 0, none},
 				{"blank", "", 0, none},
 				{"blank, CRLF", " \t\r", 0, none},
 			} {
@@ -345,6 +327,9 @@ func TestGoodFrames(t *testing.T) {
 				{"an escaped backslash before u0000", e.request("9", "tools/call", `"name":"ok","arguments":{"a":"\\u0000\\ud800"}`), "9"},
 				{"many commas in a string", e.request("12", "tools/call", `"name":"ok","arguments":{"a":"`+strings.Repeat(`,[{\\\"`, 50_000)+`"}`), "12"},
 				{"as many values as may be", e.request("13", "tools/call", `"name":"ok","arguments":{"a":[`+strings.Repeat("1,", protocol.MaxValues-50)+`1]}`), "13"},
+				{"a key twice", e.request("14", "tools/call", `"name":"nope","name":"ok","arguments":{"a":1,"\u0061":2}`), "14"},
+				{"id twice", `{"id":1,` + strings.TrimPrefix(e.call("15", "ok"), "{"), "15"},
+				{"what no argument holds", e.request("16", "tools/call", `"name":"ok","arguments":{"a":"\u0000\ud800"}`), "16"},
 				{"a pair", e.request("10", "tools/call", `"name":"ok","arguments":{"a":"\ud83d\ude00\u00e9"}`), "10"},
 			} {
 				t.Run(tt.name, func(t *testing.T) {
@@ -452,7 +437,7 @@ func TestErrorsRepeatNothing(t *testing.T) {
 			e.request("1", "s3cret", ""),
 			e.request("1", "prompts/s3cret", ""),
 			`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":["s3cret"],` + eras[4].meta + `}}`,
-			`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"s3cret":1,"s3cret":2}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":"s3cret"}`,
 			version("s3cret, and more"), version(strings.Repeat("s3cret", 6)),
 			e.call("1", "panic"), e.call("1", "fail"),
 		} {
@@ -532,7 +517,7 @@ func TestIDInUse(t *testing.T) {
 	p.send(e.call("5", "block"))
 	<-p.started
 	for _, frame := range []string{
-		e.call("5", "ok"), e.request("5", "tools/call", `"name":"ok","arguments":{"a":1,"a":2}`),
+		e.call("5", "ok"),
 		`{"id":5,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":5,"method":"tools/list","params":[]}`,
 	} {
 		p.send(frame)

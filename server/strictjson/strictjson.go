@@ -1,5 +1,6 @@
-// Package strictjson reads files that an operator writes by hand. It accepts nothing ambiguous, and its errors have
-// positions. encoding/json lets a repeated key win, accepts keys in any case, ignores null and reports no positions.
+// Package strictjson is the one strict JSON reader: of files that an operator writes by hand, of a call's arguments and
+// of agent-browser's answers. It accepts nothing ambiguous, and its errors have positions. encoding/json lets a repeated
+// key win, accepts keys in any case, ignores null and reports no positions.
 package strictjson
 
 import (
@@ -14,35 +15,55 @@ import (
 	"syscall"
 )
 
-const maxNest = 8 // levels
+const (
+	maxNest  = 8   // levels of a file
+	dataNest = 200 // levels of data
+)
 
 // Read reads a file of at most so many bytes. It refuses a file that others can write and one that isn't regular. It
 // checks the opened file, so that it can't be replaced after the check.
 func Read(path string, most int64) ([]byte, error) {
+	text, st, err := readRegular(path, most)
+	switch mode := st.Mode & 0o777; {
+	case err != nil:
+	case mode&0o002 != 0:
+		err = fmt.Errorf("anyone may write %s (mode %04o); chmod o-w", path, mode)
+	case mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
+		err = fmt.Errorf("group %d may write %s (mode %04o); chmod g-w", st.Gid, path, mode)
+	}
+	return text, err
+}
+
+// ReadOwn is Read for a file that belongs to this user or root, and that nobody else may write.
+func ReadOwn(path string, most int64) ([]byte, error) {
+	text, st, err := readRegular(path, most)
+	switch mode := st.Mode & 0o777; {
+	case err != nil:
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		err = fmt.Errorf("%s belongs to another user; chown it to user %d or root", path, os.Geteuid())
+	case mode&0o022 != 0:
+		err = fmt.Errorf("others may write %s (mode %04o); chmod go-w", path, mode)
+	}
+	return text, err
+}
+
+func readRegular(path string, most int64) (text []byte, st syscall.Stat_t, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would block
 	if err != nil {
-		return nil, err
+		return nil, st, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, st, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return nil, st, fmt.Errorf("%s is not a regular file", path)
 	}
-	mode := info.Mode().Perm()
-	if mode&0o002 != 0 {
-		return nil, fmt.Errorf("anyone may write %s (mode %04o); chmod o-w", path, mode)
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid() {
-		return nil, fmt.Errorf("group %d may write %s (mode %04o); chmod g-w", st.Gid, path, mode)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	text, err = io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(text)) > most {
 		err = fmt.Errorf("%s is larger than %d bytes", path, most)
 	}
-	return text, err
+	return text, st, err
 }
 
 // Node is a JSON value with its position.
@@ -85,14 +106,19 @@ func Locate(text []byte, err error) error {
 	return fmt.Errorf("%d:%d: %w", 1+bytes.Count(head, []byte("\n")), len(head)-bytes.LastIndexByte(head, '\n'), err)
 }
 
-// Parse parses one JSON value without null.
-func Parse(text []byte) (Node, error) { return parse(text, false) }
+// Parse parses the JSON value of a file: at most 8 levels, without null and repeated keys.
+func Parse(text []byte) (Node, error) { return parse(text, reader{depth: maxNest}) }
 
-// ParseNulls parses one JSON value; null becomes a Node without Value.
-func ParseNulls(text []byte) (Node, error) { return parse(text, true) }
+// ParseData parses a JSON value of at most 200 levels without repeated keys; null becomes a Node without Value.
+func ParseData(text []byte) (Node, error) { return parse(text, reader{depth: dataNest, nulls: true}) }
 
-func parse(text []byte, nulls bool) (Node, error) {
-	r := reader{text, json.NewDecoder(bytes.NewReader(text)), nulls}
+// ParseNulls parses what others read less strictly: null becomes a Node without Value, and repeated keys are kept.
+func ParseNulls(text []byte) (Node, error) {
+	return parse(text, reader{depth: maxNest, nulls: true, repeats: true})
+}
+
+func parse(text []byte, r reader) (Node, error) {
+	r.text, r.dec = text, json.NewDecoder(bytes.NewReader(text))
 	r.dec.UseNumber()
 	root, err := r.value(0)
 	if err != nil {
@@ -106,9 +132,11 @@ func parse(text []byte, nulls bool) (Node, error) {
 }
 
 type reader struct {
-	text  []byte
-	dec   *json.Decoder
-	nulls bool // null is allowed
+	text    []byte
+	dec     *json.Decoder
+	depth   int
+	nulls   bool // null is allowed
+	repeats bool // so are repeated keys
 }
 
 // next returns the offset of the next token.
@@ -135,12 +163,13 @@ func (r reader) value(depth int) (n Node, err error) {
 	if err != nil {
 		return n, err
 	}
-	if depth > maxNest {
-		return n, Errorf(n.At, "nested more than %d levels deep", maxNest)
+	if depth > r.depth {
+		return n, Errorf(n.At, "nested more than %d levels deep", r.depth)
 	}
 	switch tok {
 	case json.Delim('{'):
 		n.Members = []Member{}
+		seen := map[string]bool{}
 		for r.dec.More() {
 			m := Member{At: r.next()}
 			key, err := r.token()
@@ -148,6 +177,10 @@ func (r reader) value(depth int) (n Node, err error) {
 				return n, err
 			}
 			m.Name, _ = key.(string) // an object's keys are always strings
+			if seen[m.Name] && !r.repeats {
+				return n, Errorf(m.At, "key %q is given twice", m.Name)
+			}
+			seen[m.Name] = true
 			if m.Node, err = r.value(depth + 1); err != nil {
 				return n, err
 			}
@@ -175,25 +208,15 @@ func (r reader) value(depth int) (n Node, err error) {
 	return n, err
 }
 
-// Object returns an object's members. Each must be unique and one of names, unless names is empty.
+// Object returns an object's members. Each must be one of known, unless that is empty.
 func (n Node) Object(what string, known ...string) ([]Member, error) {
 	if n.Members == nil {
 		return nil, Errorf(n.At, "%s must be an object", what)
 	}
-	seen := map[string]bool{}
 	for _, m := range n.Members {
 		if len(known) > 0 && !slices.Contains(known, m.Name) {
 			return nil, Errorf(m.At, "unknown key %q in %s; known here: %s", m.Name, what, strings.Join(known, ", "))
 		}
-		if seen[m.Name] {
-			return nil, Errorf(m.At, "%s: %q is given twice", what, m.Name)
-		}
-		seen[m.Name] = true
 	}
 	return n.Members, nil
-}
-
-// Has reports whether an object has a key.
-func (n Node) Has(key string) bool {
-	return slices.ContainsFunc(n.Members, func(m Member) bool { return m.Name == key })
 }
