@@ -3,6 +3,7 @@ package output
 import (
 	"html"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,16 +51,24 @@ func echoForms(arg string) []string {
 	}
 	var all []string
 	for _, s := range plain {
-		if len(s) < minArgument {
-			continue
+		if len(s) >= minArgument {
+			whole, quoted, ascii := (&url.URL{Path: s}).EscapedPath(), strconv.Quote(s), strconv.QuoteToASCII(s)
+			all = append(append(all, escape(s)...), whole, lowerHex(whole), quoted[1:len(quoted)-1], ascii[1:len(ascii)-1])
 		}
-		query, path, whole := url.QueryEscape(s), url.PathEscape(s), (&url.URL{Path: s}).EscapedPath()
-		quoted, goQuoted, ascii := quote(s), strconv.Quote(s), strconv.QuoteToASCII(s)
-		all = append(all, s, query, path, whole, lowerHex(query), lowerHex(path), lowerHex(whole), html.EscapeString(s),
-			quoted[1:len(quoted)-1], goQuoted[1:len(goQuoted)-1], ascii[1:len(ascii)-1])
 	}
 	return all
 }
+
+// escape returns a text unchanged and escaped for URLs, JSON and HTML.
+func escape(s string) []string {
+	quoted, query, path := quote(s), url.QueryEscape(s), url.PathEscape(s)
+	return []string{s, quoted[1 : len(quoted)-1], query, path, lowerHex(query), lowerHex(path), html.EscapeString(s)}
+}
+
+// lowerHex writes %2F as %2f.
+func lowerHex(s string) string { return escapedByte.ReplaceAllStringFunc(s, strings.ToLower) }
+
+var escapedByte = lazyregexp.New(`%[0-9A-F]{2}`)
 
 // words returns the program's text without the arguments and without the parts for its developers, at most maxWords of
 // it.
@@ -69,23 +78,16 @@ func (e echoes) words(said string) string {
 
 // hide replaces each argument that begins in the first maxWords of s by a marker, and drops the rest.
 func (e echoes) hide(s string) string {
-	most := min(len(s), maxWords)
-	var spans []span
+	end, longest := min(len(s), maxWords), 0
 	for _, form := range e {
-		window := s[:min(len(s), maxWords+len(form)-1)]
-		for from := 0; ; {
-			at := strings.Index(window[from:], form)
-			if at < 0 {
-				break
-			}
-			spans = append(spans, span{from + at, from + at + len(form)})
-			from += at + len(form)
-		}
+		longest = max(longest, len(form))
 	}
+	spans := findValues(s[:min(len(s), maxWords+longest)], e)
+	spans = slices.DeleteFunc(spans, func(sp span) bool { return sp.from >= maxWords })
 	for _, sp := range spans {
-		most = max(most, sp.to)
+		end = max(end, sp.to)
 	}
-	return valid(replace(s[:most], spans, argMarker))
+	return valid(replace(s[:end], spans, argMarker))
 }
 
 // withoutTraces removes Playwright's call log and stack traces.

@@ -3,6 +3,8 @@ package output
 import (
 	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // grade is the certainty with which a name belongs to a secret.
@@ -15,143 +17,87 @@ const (
 	header       // its value is the rest of the line
 )
 
-// Words of a name that make its value a secret, at any position.
-var strongWords = words(`password passwords passwd passphrase passcode passwort kennwort pwd secret token
-	authorization cookie credential credentials bearer apikey`)
+// The expressions for names as splitName returns them, for instance api-key.
+var (
+	headerName = lazyregexp.New(`^(?:(?:proxy-?)?authorization|(?:set-?)?cookie|x-?api-?key|x-?auth-?token)$`)
+	strongName = lazyregexp.New(`(?:passwords?|passwd|passphrase|secret|token|authorization|cookie|credentials?|(?:signing|encryption|account|master)-?key)(?:-|$)` +
+		`|(?:^|-)(?:passcode|passwort|kennwort|bearer)(?:-|$)|-pwd(?:-|$)|^pwd-|(?:api|private|access|secret)-?key`)
+	weakName = lazyregexp.New(`(?:^|-)(?:sessions?|session-?id|sessid|sid|jsessionid|phpsessid|auth|otp|pin|tokens|secrets|cookies|signature|sig|csrf|xsrf|key)(?:-id)?$`)
+	// aboutName matches the endings of names that describe a secret but aren't one.
+	aboutName = lazyregexp.New(`-(?:type|name|policy|expires|expiry|expiration|expired|in|at|ttl|url|uri|endpoint|file|path|dir|sock|socket|field|label` +
+		`|length|count|limit|hint|help|placeholder|strength|manager|required|enabled|disabled|visible|page|form|settings|notice|banner|consent|preferences)$`)
+	// fieldName matches the label or the selector of a field that contains a secret.
+	fieldName = lazyregexp.New(`(?:^|-)(?:pw|pass|pin|otp|cvv|cvc|csc|ssn|tan|totp|mfa|2fa|iban)(?:-|$)`)
 
-// The same without separators, also at the end of a word (dbpassword).
-var strongParts = strings.Fields(`password passwd passphrase secret token authorization cookie credential credentials
-	apikey privatekey accesskey secretkey signingkey encryptionkey accountkey masterkey sharedaccesskey`)
-
-var weakWords = words(`session sessions sessionid sessid sid jsessionid phpsessid auth otp pin tokens secrets cookies signature sig csrf xsrf key`)
-
-var headers = words(`authorization proxyauthorization cookie setcookie xapikey xauthtoken`)
-
-// Endings of names that describe a secret but aren't one.
-var about = words(`type name policy expires expiry expiration expired in at ttl url uri endpoint file path dir sock socket field label
-	length count limit hint help placeholder strength manager required enabled disabled visible page form settings notice banner consent preferences`)
-
-// In a snapshot or a selector, a field with such a word contains a secret.
-var fieldWords = words(`pw pass pin otp cvv cvc csc ssn tan totp mfa 2fa iban`)
-
-func words(list string) map[string]bool {
-	m := map[string]bool{}
-	for _, w := range strings.Fields(list) {
-		m[w] = true
-	}
-	return m
-}
+	innerCapital = lazyregexp.New(`([a-z])([A-Z])`)
+	separators   = lazyregexp.New(`[0-9]*(?:[\x00-/:-@\[-` + "`" + `{-\x7f]+|$)`)
+)
 
 // hints has a part of every name that can be graded: a fast rejection of all others.
 var hints = strings.Fields("pas sec tok key coo cre aut ses sid otp pin sig pwd srf ken bea")
 
 // grade returns the grade of a name, for instance "apiKey", "DB_PASSWORD", "set-cookie".
 func (r *Redactor) grade(name string) grade {
-	if len(r.keys) == 0 && !hinted(name) {
+	lower := strings.ToLower(name)
+	if len(r.keys) == 0 && !slices.ContainsFunc(hints, func(hint string) bool { return strings.Contains(lower, hint) }) {
 		return plain
 	}
-	list := split(name)
-	if len(list) == 0 {
-		return plain
-	}
-	joined := strings.Join(list, "")
-	for i := range list {
-		if len(r.keys) > 0 && r.keys[strings.Join(list[i:], "")] {
-			return strong
-		}
-	}
-	switch last := list[len(list)-1]; {
-	case headers[joined]:
+	name = splitName(name)
+	switch {
+	case r.isKey(name):
+		return strong
+	case headerName.MatchString(name):
 		return header
-	case len(list) > 1 && about[last]:
+	case aboutName.MatchString(name):
 		return plain
-	case slices.ContainsFunc(list, func(w string) bool { return strongWords[w] && (w != "pwd" || len(list) > 1) }):
+	case strongName.MatchString(name):
 		return strong
-	case slices.ContainsFunc(strongParts, func(p string) bool { return strings.HasSuffix(joined, p) }):
-		return strong
-	case strings.Contains(joined, "apikey"), strings.Contains(joined, "privatekey"), strings.Contains(joined, "accesskey"), strings.Contains(joined, "secretkey"):
-		return strong
-	case weakWords[last], weakWords[joined], len(list) > 1 && last == "id" && weakWords[list[len(list)-2]]:
+	case weakName.MatchString(name):
 		return weak
 	}
 	return plain
 }
 
-// isSecretField reports whether the label of a field names a secret.
-func (r *Redactor) isSecretField(name string) bool {
-	list := split(name)
-	for i, w := range list {
-		if fieldWords[w] || i > 0 && r.grade(list[i-1]+w) >= strong {
-			return true
-		}
-		if g := r.grade(w); g >= strong {
-			return true
+// isSecretField reports whether the label or the selector of a field names a secret.
+func (r *Redactor) isSecretField(label string) bool {
+	label = splitName(label)
+	return r.isKey(label) || fieldName.MatchString(label) || strongName.MatchString(label)
+}
+
+// isKey reports whether up to four words in a row are one of the policy's keys.
+func (r *Redactor) isKey(name string) bool {
+	if len(r.keys) == 0 {
+		return false
+	}
+	words := strings.Split(name, "-")
+	for i := range words {
+		for n := range min(4, len(words)-i) {
+			if r.keys[strings.Join(words[i:i+n+1], "")] {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-func hinted(name string) bool {
-	name = strings.ToLower(name)
-	return slices.ContainsFunc(hints, func(hint string) bool { return strings.Contains(name, hint) })
+// splitName returns the words of a name in lower case, joined by dashes, without the digits at their end.
+func splitName(name string) string {
+	name = strings.ToLower(innerCapital.ReplaceAllString(name, "$1-$2"))
+	return strings.Trim(separators.ReplaceAllString(name, "-"), "-")
 }
 
-// split returns the lower-case words of a name, without the digits at their end.
-func split(name string) []string {
-	var list []string
-	from := 0
-	flush := func(to int) {
-		w := strings.ToLower(name[from:to])
-		if w != "2fa" {
-			w = strings.TrimRight(w, "0123456789")
-		}
-		if w != "" {
-			list = append(list, w)
-		}
-	}
-	for i := range len(name) {
-		c := name[i]
-		switch {
-		case !isWord(c) && c < 0x80 || c == '_' || c == '-':
-			flush(i)
-			from = i + 1
-		case i > from && c >= 'A' && c <= 'Z' && name[i-1] >= 'a' && name[i-1] <= 'z':
-			flush(i)
-			from = i
-		}
-	}
-	flush(len(name))
-	return list
-}
-
-// isWord admits letters, digits, _ and -.
-func isWord(c byte) bool { return wordBytes[c] }
-
-var wordBytes = func() (t [256]bool) {
-	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") {
-		t[c] = true
-	}
-	return t
-}()
-
-// random reports whether a value looks random. Markers don't count: the rest beside a marker would look more random
+// isRandom reports whether a value looks random. Markers don't count: the rest beside a marker would look more random
 // than the whole value did, and be hidden only in a second pass.
-func random(v string) bool {
+func isRandom(v string) bool {
 	v = strings.ReplaceAll(v, Marker, "")
-	if len(v) < 8 {
-		return false
-	}
-	var digit, lower, upper int
-	for i := range len(v) {
-		switch c := v[i]; {
-		case c >= '0' && c <= '9':
-			digit++
-		case c >= 'a' && c <= 'z':
-			lower++
-		case c >= 'A' && c <= 'Z':
-			upper++
+	count := func(first, last byte) (n int) {
+		for i := range len(v) {
+			if first <= v[i] && v[i] <= last {
+				n++
+			}
 		}
+		return n
 	}
-	letters := lower + upper
-	return digit > 0 && letters > 0 || len(v) >= 20 && lower > 3 && upper > 3 || digit >= 16
+	digit, lower, upper := count('0', '9'), count('a', 'z'), count('A', 'Z')
+	return len(v) >= 8 && (digit > 0 && lower+upper > 0 || len(v) >= 20 && lower > 3 && upper > 3 || digit >= 16)
 }

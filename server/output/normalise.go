@@ -49,9 +49,9 @@ func Normalise(subcommand string, args []string, run Run) (stdout, stderr string
 		why := fmt.Sprintf("agent-browser exited with %d although it reported success; take a snapshot to see the page's state", run.ExitCode)
 		return "", joinLines(why, words), run.ExitCode
 	}
-	data.drop("lifecycle", "targetId") // the native daemon's internal state
+	dropMembers(data, "lifecycle", "targetId") // the native daemon's internal state
 	withoutEchoes(subcommand, data)
-	return data.String() + "\n", joinLines(words), 0
+	return format(*data) + "\n", joinLines(words), 0
 }
 
 // NotInSnapshot follows a reference that isn't valid any more.
@@ -98,25 +98,21 @@ func readAnswer(out string) (data *node, reported string, err error) {
 	if strings.TrimSpace(out) == "" {
 		return nil, "", errors.New("its stdout is empty")
 	}
-	answer, err := parse(out, true)
-	if err != nil || answer.kind != '{' {
-		why := "its stdout is not one JSON object"
-		if err != nil && !errors.Is(err, errNotJSON) {
-			why += ": " + err.Error()
-		}
-		return nil, "", errors.New(why)
+	answer, err := parse(out)
+	if err != nil || answer.Members == nil {
+		return nil, "", errors.New("its stdout is not one JSON object of at most 200 levels with each key once")
 	}
-	success := answer.member("success")
-	if success == nil || success.kind != 0 || success.text != "true" && success.text != "false" {
+	success := findMember(&answer, "success")
+	if success == nil || success.Value != true && success.Value != false {
 		return nil, "", errors.New("its JSON object has no \"success\" of true or false")
 	}
-	if success.text == "false" {
-		if e := answer.member("error"); e != nil && e.kind == '"' {
-			reported = e.text
+	if success.Value == false {
+		if e := findMember(&answer, "error"); e != nil {
+			reported, _ = e.Value.(string)
 		}
 		return nil, reported, nil
 	}
-	if data = answer.member("data"); data == nil {
+	if data = findMember(&answer, "data"); data == nil {
 		return nil, "", errors.New("its JSON object reports success and has no \"data\"")
 	}
 	return data, "", nil
@@ -133,28 +129,28 @@ var done = map[string]string{
 // under `selected` become their number (0: none matched). For `wait` the kind of the condition remains.
 func withoutEchoes(subcommand string, data *node) {
 	if key, ok := done[subcommand]; ok {
-		data.drop("selector", "text", "value", "key", "ref")
-		if v := data.member(key); v != nil && (v.kind != 0 || v.text != "false") {
-			*v = node{text: "true"}
+		dropMembers(data, "selector", "text", "value", "key", "ref")
+		if v := findMember(data, key); v != nil && v.Value != false {
+			*v = newScalar("true")
 		}
 	}
 	switch subcommand {
 	case "snapshot":
-		data.drop("refs") // the tree has them too
+		dropMembers(data, "refs") // the tree has them too
 	case "select":
-		data.drop("selector", "value", "values", "ref")
-		if v := data.member("selected"); v != nil {
+		dropMembers(data, "selector", "value", "values", "ref")
+		if v := findMember(data, "selected"); v != nil {
 			n := 1
-			if v.kind == '[' {
-				n = len(v.kids)
+			if v.Items != nil {
+				n = len(v.Items)
 			}
-			*v = node{text: strconv.Itoa(n)}
+			*v = newScalar(strconv.Itoa(n))
 		}
 	case "wait":
-		if w := data.member("waited"); w != nil && w.text == "url" {
-			data.drop("url") // the pattern; agent-browser 0.8 prints the page's address
+		if w := findMember(data, "waited"); w != nil && w.Value == "url" {
+			dropMembers(data, "url") // the pattern; agent-browser 0.8 prints the page's address
 		}
-		data.drop("selector", "text", "ms", "pattern")
+		dropMembers(data, "selector", "text", "ms", "pattern")
 	}
 }
 

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -28,7 +29,7 @@ type Redactor struct {
 func NewRedactor(keys, patterns, secrets []string) (*Redactor, error) {
 	r := &Redactor{keys: map[string]bool{}}
 	for _, k := range keys {
-		joined := strings.Join(split(k), "")
+		joined := strings.ReplaceAll(splitName(k), "-", "")
 		if joined == "" {
 			return nil, fmt.Errorf("redaction key %q has no letters", k)
 		}
@@ -53,8 +54,7 @@ func (r *Redactor) With(values []string) *Redactor {
 	own.values = slices.Clone(r.values)
 	for _, v := range values {
 		if len(v) >= 4 {
-			quoted := quote(v)
-			own.values = append(own.values, append(forms(v), v, quoted[1:len(quoted)-1])...)
+			own.values = append(own.values, append(forms(v), escape(v)[:2]...)...)
 		}
 	}
 	return &own
@@ -76,7 +76,7 @@ func (r *Redactor) String(s string) string {
 type span struct{ from, to int }
 
 func (r *Redactor) findSecrets(s string) []span {
-	spans := slices.Concat(findValues(s, r.values), findTokens(s), findKeys(s), findUsers(s), r.findNamed(s), r.findFields(s))
+	spans := slices.Concat(findValues(s, r.values), findTokens(s), findUsers(s), r.findNamed(s), r.findFields(s))
 	for _, re := range r.patterns {
 		for _, m := range re.FindAllStringIndex(s, -1) {
 			if !strings.Contains(s[max(0, m[0]-len(Marker)+1):min(len(s), m[1]+len(Marker)-1)], Marker) {
@@ -136,14 +136,14 @@ func findValues(s string, values []string) (found []span) {
 // JSON hides the secrets of a JSON text, keys included. The result is valid JSON of the same meaning but for them.
 // Strings are decoded before the search. Text that is not JSON is handled by String.
 func (r *Redactor) JSON(s string) string {
-	n, err := parse(s, false)
+	n, err := parse(s)
 	if err != nil {
 		return r.String(s)
 	}
 	if !r.redactNode(&n, plain) {
 		return s
 	}
-	out := n.String()
+	out := format(n)
 	if strings.HasSuffix(s, "\n") {
 		out += "\n"
 	}
@@ -151,41 +151,42 @@ func (r *Redactor) JSON(s string) string {
 }
 
 // redactNode processes a value whose key has the grade; it reports whether it changed.
-func (r *Redactor) redactNode(n *node, g grade) bool {
-	changed := false
-	switch {
-	case n.kind == '"':
-		changed = r.redactText(&n.text, g)
-	case n.kind == 0 && g >= strong && n.text[0] != 't' && n.text[0] != 'f' && n.text[0] != 'n':
-		*n, changed = node{kind: '"', text: Marker}, true // a number
+func (r *Redactor) redactNode(n *node, g grade) (changed bool) {
+	switch v := n.Value.(type) {
+	case string:
+		t := r.redactText(v, g)
+		n.Value, changed = t, t != v
+	case json.Number:
+		if g >= strong {
+			n.Value, changed = Marker, true
+		}
+	}
+	for i := range n.Items {
+		changed = r.redactNode(&n.Items[i], g) || changed
 	}
 	pair := plain // {"name": "sid", "value": "…"}
-	for i := range n.kids {
-		of := g
-		if n.kind == '{' {
-			changed = r.redactText(&n.keys[i], plain) || changed
-			key := n.keys[i]
-			of = max(g, r.grade(key))
-			if key == "value" {
-				of = max(of, pair)
-			}
-			if (key == "name" || key == "key") && n.kids[i].kind == '"' {
-				pair = r.grade(r.String(n.kids[i].text))
-			}
+	for i := range n.Members {
+		m := &n.Members[i]
+		name := r.String(m.Name)
+		changed = changed || name != m.Name
+		m.Name = name
+		of := max(g, r.grade(name))
+		if name == "value" {
+			of = max(of, pair)
 		}
-		changed = r.redactNode(&n.kids[i], of) || changed
+		if text, isText := m.Value.(string); isText && (name == "name" || name == "key") {
+			pair = r.grade(r.String(text))
+		}
+		changed = r.redactNode(&m.Node, of) || changed
 	}
 	return changed
 }
 
-func (r *Redactor) redactText(text *string, g grade) bool {
-	t := r.String(*text)
-	if *text != "" && (g >= strong || g == weak && random(*text)) {
-		t = Marker
+func (r *Redactor) redactText(text string, g grade) string {
+	if text != "" && (g >= strong || g == weak && isRandom(text)) {
+		return Marker
 	}
-	changed := t != *text
-	*text = t
-	return changed
+	return r.String(text)
 }
 
 // Argv hides the secrets of a command's words: in each word, the word after an option that names a secret, and the text

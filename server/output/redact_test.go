@@ -270,7 +270,7 @@ func TestJSONByKey(t *testing.T) {
 		`{"a":1,"a":"password=x"}`:                            `{"a":1,"a":"password=[redacted]"}`,
 		`not json, password=x`:                                `not json, password=[redacted]`,
 		`{"refs":{"e1":{"name":"Password","role":"t"}}}`:      `{"refs":{"e1":{"name":"Password","role":"t"}}}`,
-		strings.Repeat("[", 5000) + strings.Repeat("]", 5000): strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+		strings.Repeat("[", 5000) + strings.Repeat("]", 5000): strings.Repeat("[", 5000) + strings.Repeat("]", 5000), // as a text
 	} {
 		if got := r.JSON(in); got != want {
 			t.Errorf("%.200s\n gives %.200s\n want  %.200s", in, got, want)

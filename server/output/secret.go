@@ -3,11 +3,10 @@ package output
 import (
 	"encoding/base64"
 	"encoding/hex"
-	"html"
-	"math"
 	"net/url"
-	"slices"
 	"strings"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
 )
 
 // minSecret is the minimum length of a value to search for; shorter ones would hide a page's ordinary words.
@@ -29,40 +28,19 @@ func Secrets(environ []string) []string {
 		if len(v) < minSecret || strings.HasPrefix(v, "/") || strings.HasPrefix(v, "~/") {
 			continue
 		}
-		if r.grade(name) >= strong || strings.Contains(v, "PRIVATE KEY-----") || !public(name) && entropic(v) {
+		random := len(v) <= 4096 && longWord.MatchString(v) && isRandom(v)
+		if r.grade(name) >= strong || strings.Contains(v, "PRIVATE KEY-----") || random && !publicName.MatchString(splitName(name)) {
 			list = append(list, v)
 		}
 	}
 	return list
 }
 
-var publicWords = words(`path home pwd oldpwd lang lc term shell user logname hostname host display commit sha digest version revision ref image tag build release flags options opts args`)
-
-func public(name string) bool {
-	return slices.ContainsFunc(split(name), func(w string) bool { return publicWords[w] })
-}
-
-// entropic matches one long word of letters and digits with at least 3.5 bits each.
-func entropic(v string) bool {
-	if len(v) < 20 || len(v) > 4096 || !random(v) {
-		return false
-	}
-	var count [256]int
-	for i := range len(v) {
-		if !isWord(v[i]) && strings.IndexByte("+/=~", v[i]) < 0 {
-			return false
-		}
-		count[v[i]]++
-	}
-	bits := 0.0
-	for _, n := range count {
-		if n > 0 {
-			f := float64(n) / float64(len(v))
-			bits -= f * math.Log2(f)
-		}
-	}
-	return bits >= 3.5
-}
+var (
+	publicName = lazyregexp.New(`(?:^|-)(?:path|home|pwd|oldpwd|lang|lc|term|shell|user|logname|hostname|host|display|commit|sha|digest` +
+		`|version|revision|ref|image|tag|build|release|flags|options|opts|args)(?:-|$)`)
+	longWord = lazyregexp.New(`^[\w+/=~-]{20,}$`)
+)
 
 // forms returns the forms of a secret in a text: unchanged, escaped for URLs, JSON and HTML, in hexadecimal, and inside
 // base64 at each of its three offsets (without the characters shared with its neighbours).
@@ -70,13 +48,9 @@ func forms(secret string) []string {
 	if len(secret) < minSecret {
 		return nil
 	}
-	quoted := quote(secret)
-	quoted = quoted[1 : len(quoted)-1]
-	query, path := url.QueryEscape(secret), url.PathEscape(secret)
-	all := []string{
-		secret, quoted, strings.ReplaceAll(quoted, "/", `\/`), query, path, lowerHex(query), lowerHex(path),
-		html.EscapeString(secret), hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret))),
-	}
+	all := escape(secret)
+	digits := hex.EncodeToString([]byte(secret))
+	all = append(all, strings.ReplaceAll(all[1], "/", `\/`), digits, strings.ToUpper(digits))
 	for offset := range 3 {
 		b := append(make([]byte, offset), secret...)
 		first := (offset*8 + 5) / 6
@@ -91,15 +65,4 @@ func forms(secret string) []string {
 		}
 	}
 	return all
-}
-
-// lowerHex writes %2F as %2f.
-func lowerHex(s string) string {
-	b := []byte(s)
-	for i := 0; i+2 < len(b); i++ {
-		if b[i] == '%' {
-			copy(b[i+1:], strings.ToLower(s[i+1:i+3]))
-		}
-	}
-	return string(b)
 }

@@ -22,26 +22,38 @@ func Truncate(stdout string, limit int) (string, int) {
 	}
 	before := utf8.RuneCountInString(strings.TrimSuffix(stdout, "\n"))
 	limit-- // the newline
-	data, err := parse(stdout, false)
+	data, err := parse(stdout)
 	if err != nil {
 		return lastResort(before, limit)
 	}
 	cut := 0
-	over := len(data.String()) - limit
+	over := len(format(data)) - limit
 	if over <= 0 {
-		return data.String() + "\n", 0
+		return format(data) + "\n", 0
 	}
-	if s := data.member("snapshot"); s != nil && s.kind == '"' {
-		cut += cutSnapshot(&data, s, limit)
-		over = len(data.String()) - limit
+	if s := findMember(&data, "snapshot"); s != nil && isText(s) {
+		cut += cutText(s, over, askLess)
+		over = len(format(data)) - limit
 	}
-	if over > 0 {
-		cut += cutTexts(&data, over)
+	texts := findTexts(&data, nil)
+	slices.SortStableFunc(texts, func(a, b *node) int { return len(b.Value.(string)) - len(a.Value.(string)) })
+	for _, text := range texts {
+		if over <= 0 {
+			break
+		}
+		was := len(format(*text))
+		cut += cutText(text, over, "")
+		over -= was - len(format(*text))
 	}
-	if out := data.String(); len(out) <= limit {
+	if out := format(data); len(out) <= limit {
 		return out + "\n", cut
 	}
 	return lastResort(before, limit)
+}
+
+func isText(n *node) bool {
+	_, ok := n.Value.(string)
+	return ok
 }
 
 func lastResort(removed, limit int) (string, int) {
@@ -53,60 +65,33 @@ func lastResort(removed, limit int) (string, int) {
 	return "", removed
 }
 
-// cutSnapshot keeps as many lines of the snapshot as fit.
-func cutSnapshot(data, snapshot *node, limit int) int {
-	text := snapshot.text
-	total := len(data.String()) - (len(quote(text)) - 2) + room + len(askLess) // without the text
-	kept := 0
-	for kept < len(text) {
-		end := kept + 1 + strings.IndexByte(text[kept:], '\n')
-		if end == kept {
-			end = len(text)
-		}
-		line := text[kept:end]
-		size := len(quote(line)) - 2
-		if total+size > limit {
-			if kept == 0 { // one long line
-				kept = beforeBracket(line[:fitting(line, limit-total)])
-			}
-			break
-		}
-		total, kept = total+size, end
+// findTexts adds the texts that can be cut to all.
+func findTexts(n *node, all []*node) []*node {
+	if isText(n) && len(n.Value.(string)) > 2*room {
+		all = append(all, n)
 	}
-	return mark(snapshot, text, strings.TrimSuffix(text[:kept], "\n"), askLess)
+	for i := range n.Items {
+		all = findTexts(&n.Items[i], all)
+	}
+	for i := range n.Members {
+		all = findTexts(&n.Members[i].Node, all)
+	}
+	return all
 }
 
-// beforeBracket returns the length of text before an incomplete bracket: half a ref is a wrong one.
-func beforeBracket(text string) int {
-	i := strings.LastIndexByte(text, '[')
-	if i >= 0 && len(text)-i < 200 && strings.IndexByte(text[i:], ']') < 0 {
-		return i
+// cutText cuts a text by over bytes of JSON, as far as it can. With a hint, which follows the number of removed
+// characters, it cuts between two lines.
+func cutText(n *node, over int, hint string) (cut int) {
+	text := n.Value.(string)
+	keep := text[:fitting(text, len(quote(text))-2-over-room-len(hint))]
+	if line := strings.LastIndexByte(keep, '\n'); hint == "" || strings.HasPrefix(text[len(keep):], "\n") {
+	} else if line >= 0 {
+		keep = keep[:line]
+	} else if open := strings.LastIndexByte(keep, '['); open >= 0 && len(keep)-open < 200 && strings.IndexByte(keep[open:], ']') < 0 {
+		keep = keep[:open] // half a ref is a wrong one
 	}
-	return len(text)
-}
-
-// cutTexts cuts the longest texts by over bytes in total.
-func cutTexts(data *node, over int) int {
-	var texts []*node
-	var collect func(n *node)
-	collect = func(n *node) {
-		if n.kind == '"' && len(n.text) > 2*room {
-			texts = append(texts, n)
-		}
-		for i := range n.kids {
-			collect(&n.kids[i])
-		}
-	}
-	collect(data)
-	slices.SortStableFunc(texts, func(a, b *node) int { return len(b.text) - len(a.text) })
-	cut := 0
-	for _, n := range texts {
-		if over <= 0 {
-			break
-		}
-		text, was := n.text, len(quote(n.text))
-		cut += mark(n, text, text[:fitting(text, was-2-over-room)], "")
-		over -= was - len(quote(n.text))
+	if cut = utf8.RuneCountInString(text[len(keep):]); cut > 0 {
+		n.Value = fmt.Sprintf("%s\n[truncated: %d characters removed%s]", keep, cut, hint)
 	}
 	return cut
 }
@@ -131,16 +116,6 @@ func width(r rune) int {
 		return 6
 	}
 	return utf8.RuneLen(r)
-}
-
-// mark sets n to keep, the beginning of text, and a note about the rest.
-func mark(n *node, text, keep, hint string) int {
-	cut := utf8.RuneCountInString(text) - utf8.RuneCountInString(keep)
-	if cut == 0 {
-		return 0
-	}
-	n.text = fmt.Sprintf("%s\n[truncated: %d characters removed%s]", keep, cut, hint)
-	return cut
 }
 
 // TruncateText limits plain text to limit bytes and returns the number of removed characters.

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxNest  = 8   // levels of a file
-	dataNest = 200 // levels of data
+	maxNest  = 8   // levels below the root, in a file
+	dataNest = 199 // in data
 )
 
 // Read reads a file of at most so many bytes. It refuses a file that others can write and one that isn't regular. It

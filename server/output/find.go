@@ -1,0 +1,236 @@
+package output
+
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/slimctl/slimctl/internal/lazyregexp"
+)
+
+// tokenHints has a part of every token: a fast rejection of texts without one.
+var tokenHints = strings.Fields(`xox xapp- k_live_ k_test_ glpat- gldt- glrt- glptt- glcbt- gloas- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ dckr_pat_ GOCSPX- whsec_ tskey- hvs. ya29.
+	AIza npm_ hf_ shpat_ shpss_ pypi-AgEI lin_api_ r8_ gsk_ dop_v1_ doo_v1_ AGE-SECRET-KEY-1 EAAC xai- AKIA ASIA ABIA ACCA eyJ SG. hooks.slack.com sk-
+	Bearer bearer BEARER Basic basic BASIC -----BEGIN`)
+
+// tokens matches tokens by their prefixes, which are so unusual that most need no word boundary before them. A group is
+// the part to hide; the last one is of basic authentication.
+var tokens = lazyregexp.New(strings.Join([]string{
+	`(?:xox[bapeorscd]-|xapp-|[sr]k_live_|[sr]k_test_)[\w-]{10,}`,
+	`(?:gl(?:pat|dt|rt|ptt|cbt|oas)-)[\w-]{16,}`,
+	`(?:gh[pousr]_|github_pat_|dckr_pat_|GOCSPX-|whsec_|tskey-|hvs\.|ya29\.)[\w-]{20,}`,
+	`(?:AIza|npm_|hf_|shp(?:at|ss)_|pypi-AgEI|lin_api_|r8_|gsk_|do[po]_v1_|AGE-SECRET-KEY-1)[\w-]{30,}`,
+	`(?:EAAC|xai-)[\w-]{60,}`,
+	`A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}`,
+	`eyJ[\w-]*\.[\w-]*\.[\w-]*(?:\.[\w-]+){0,2}`, // RFC 7519, signed or encrypted
+	`SG\.[\w-]{16,}\.[\w-]{16,}`,
+	`hooks\.slack\.com/services/([\w/-]{16,})`,
+	`\bsk-(?:[a-z]+[0-9]*-)*[A-Za-z0-9_]{20,}[\w-]*`, // not task-list-item, sk-container-fluid
+	`\bsk-(?:ant|proj|svcacct|admin|or)-[\w-]{16,}`,
+	`-----BEGIN[A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:(?:-?[^-])*-----END[A-Z0-9 ]*-----|[\w+/=\\\s:,.-]*)`,                  // RFC 7468; cut off: up to what no key holds
+	`(?i:bearer)(?: +|%20)([A-Za-z.-]*[0-9_=+/~%][\w.~+/=%-]{4,}|[A-Za-z.-]{7,}[0-9_=+/~%][\w.~+/=%-]*|[\w.~+/=%-]{24,})`, // RFC 6750, not prose
+	`(?i:basic)(?: +|%20)([\w+/-]{4,}=*)`, // RFC 7617
+}, "|"))
+
+func findTokens(s string) (found []span) {
+	if !slices.ContainsFunc(tokenHints, func(hint string) bool { return strings.Contains(s, hint) }) {
+		return nil
+	}
+	for _, m := range tokens.FindAllStringSubmatchIndex(s, -1) {
+		found = append(found, lastGroup(m))
+		if m[len(m)-1] >= 0 && !isBasic(s[m[len(m)-2]:m[len(m)-1]]) {
+			found = found[:len(found)-1]
+		}
+	}
+	return found
+}
+
+// lastGroup returns the last group of a match, or the whole.
+func lastGroup(m []int) span {
+	for m[len(m)-1] < 0 {
+		m = m[:len(m)-2]
+	}
+	return span{m[len(m)-2], m[len(m)-1]}
+}
+
+// isBasic reports whether a word after "basic" is USER:PASSWORD in base64, and not prose.
+func isBasic(text string) bool {
+	text = strings.NewReplacer("-", "+", "_", "/", "=", "").Replace(text)
+	decoded, err := base64.RawStdEncoding.DecodeString(text)
+	return err == nil && utf8.Valid(decoded) && strings.Contains(string(decoded), ":")
+}
+
+// users matches scheme://user:password@host, and a long user without a password, which is a token.
+var users = lazyregexp.New(`://([^/?#\\\s"'<>` + "`" + `@:]*:[^/?#\\\s"'<>` + "`" + `]*|[^/?#\\\s"'<>` + "`" + `@:]{16,})@`)
+
+func findUsers(s string) (found []span) {
+	if !strings.Contains(s, "://") || !strings.Contains(s, "@") {
+		return nil
+	}
+	for _, m := range users.FindAllStringSubmatchIndex(s, -1) {
+		found = append(found, lastGroup(m))
+	}
+	return found
+}
+
+// fields matches a snapshot's field with its content: `- textbox "Password" [ref=e2]: value`, or the content in the
+// lines below.
+var fields = lazyregexp.New(`- (?:textbox|searchbox|spinbutton|combobox) "((?:[^"\\\n]|\\.)+)"[^:\n]*:(?: (.+)|(?:\n +- /[a-z]+: .*)*\n +- (?:text:|StaticText) (.+))`)
+
+// findFields finds the content of fields for secrets.
+func (r *Redactor) findFields(s string) (found []span) {
+	if !strings.Contains(s, "box \"") && !strings.Contains(s, "spinbutton \"") {
+		return nil
+	}
+	for _, m := range fields.FindAllStringSubmatchIndex(s, -1) {
+		if r.isSecretField(s[m[2]:m[3]]) {
+			found = append(found, lastGroup(m))
+		}
+	}
+	return found
+}
+
+// findNamed finds the values of NAME=value, "name": "value" and Name: value whose name indicates a secret.
+func (r *Redactor) findNamed(s string) (found []span) {
+	for at := 0; at < len(s); at++ {
+		n := strings.IndexAny(s[at:], ":=%")
+		if n < 0 {
+			break
+		}
+		at += n
+		if sp := r.findValue(s, at); sp.from < sp.to {
+			found = append(found, sp)
+			at = sp.to - 1
+		}
+	}
+	return found
+}
+
+const (
+	quotes    = "\"'`"
+	nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+)
+
+// findValue returns the value after the separator at a position, if the name before it indicates a secret.
+func (r *Redactor) findValue(s string, at int) (none span) {
+	value, sep := at+1, s[at]
+	if sep == '%' { // = or : in a URL inside a URL
+		if escaped := strings.ToUpper(s[at:min(at+3, len(s))]); escaped != "%3D" && escaped != "%3A" {
+			return none
+		}
+		value, sep = at+3, '='
+	}
+	if sep == ':' && value < len(s) && (s[value] == ':' || s[value] == '/') {
+		return none // :: and ://
+	}
+	name, before := cutName(s[max(0, at-80):at])
+	g := r.grade(name)
+	if g == plain {
+		return none
+	}
+	if value < len(s) && (s[value] == '=' || s[value] == '>') {
+		value++
+	}
+	rest := strings.TrimLeft(s[value:], " \t")
+	spaced := len(rest) < len(s)-value
+	value = len(s) - len(rest)
+	if g == weak {
+		rest = rest[:min(len(rest), 256)]
+	}
+	inQuery := strings.HasSuffix(before, "?") || strings.HasSuffix(before, "&")
+	if rest == "" || rest[0] == '\n' || sep == '=' && spaced && inQuery { // an empty parameter at the end of a URL
+		return none
+	}
+	if quote := openingQuote(rest); quote != "" {
+		value += len(quote)
+		rest = cutQuoted(rest[len(quote):], quote)
+		if rest == "" || strings.IndexByte(" ]}", rest[0]) >= 0 { // it closes what began before the name
+			return none
+		}
+	} else if g == header && sep == ':' {
+		end := "\n\r"
+		if before != "" && strings.IndexByte(quotes, before[len(before)-1]) >= 0 {
+			end += quotes
+		}
+		rest = strings.TrimRight(cutAny(rest, end), " ")
+	} else if rest = cutWord(rest, inQuery); isPlaceholder(rest, spaced) {
+		return none
+	}
+	if g == weak && !isRandom(rest) {
+		return none
+	}
+	return span{value, value + len(rest)}
+}
+
+// cutName returns the name at the end of a text, without the spaces, the quote and the bracket after it, and what is
+// before.
+func cutName(s string) (name, before string) {
+	s = strings.TrimRight(strings.TrimRight(s, " "), quotes+`\]`)
+	before = strings.TrimRight(s, nameBytes)
+	if name = s[len(before):]; strings.EqualFold(name, "key") && strings.HasSuffix(before, " ") { // "API key"
+		before = strings.TrimRight(strings.TrimRight(before, " "), nameBytes)
+		name = s[len(before):]
+	}
+	return name, before
+}
+
+// openingQuote returns the quote, possibly escaped, with which s begins.
+func openingQuote(s string) string {
+	bare := strings.TrimLeft(s[:min(len(s), 4)], `\`)
+	if bare == "" || strings.IndexByte(quotes, bare[0]) < 0 {
+		return ""
+	}
+	return s[:min(len(s), 4)-len(bare)+1]
+}
+
+// cutQuoted returns s up to the closing quote, or the line's end.
+func cutQuoted(s, quote string) string {
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\n' || strings.HasPrefix(s[i:], quote) {
+			return s[:i]
+		}
+		if s[i] == '\\' {
+			i++
+		}
+	}
+	return s
+}
+
+func cutAny(s, end string) string {
+	if i := strings.IndexAny(s, end); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+// cutWord returns the unquoted value with which s begins; in a URL's query & ends it.
+func cutWord(s string, inQuery bool) string {
+	s = cutAny(s, " \t\r\n<>"+quotes)
+	if inQuery {
+		s = cutAny(s, "&#")
+	}
+	for {
+		bare := strings.TrimRight(s, `,.;:!?\`)
+		if n := len(bare) - 1; n >= 0 {
+			if open := strings.IndexByte(")]}", bare[n]); open >= 0 && strings.IndexByte(bare, "([{"[open]) < 0 {
+				bare = bare[:n] // the bracket was not opened in the value
+			}
+		}
+		if len(bare) == len(s) {
+			return s
+		}
+		s = bare
+	}
+}
+
+// placeholder matches what documentation and forms have in place of a secret, proseWord also after a space.
+var (
+	placeholder = lazyregexp.New(`^(?i:null|nil|none|true|false|undefined|)$`)
+	proseWord   = lazyregexp.New(`^(?i:string|number|boolean|bytes|str|int|any|required|optional|must|should|is|are|was|the|an?|your|yes|not?|n/a` +
+		`|please|enter|change|reset|show|hide|forgot|minimum|at|least|and|or|for|we|you|this|that|what|how|why|when|with|of|to|in|uses?|used)$`)
+)
+
+func isPlaceholder(v string, spaced bool) bool {
+	return v == Marker || placeholder.MatchString(v) || spaced && proseWord.MatchString(v)
+}
