@@ -83,8 +83,10 @@ func setupScript(e *testscript.Env) error {
 			}
 		}
 	}
+	assets, err := filepath.Abs("../../assets")
+	e.Setenv("ASSETS", assets)
 	e.Values[registryKey{}] = new(atomic.Pointer[registry.Server])
-	return nil
+	return err
 }
 
 type registryKey struct{}

@@ -499,11 +499,11 @@ func TestTamperedImagesAreFound(t *testing.T) {
 		"a file more":           {func(f *tampered) { f.added(image.Bytes("/usr/bin/x", 0o644, []byte("x"))) }, "/usr/bin/x is a file, and the profile does not say so"},
 		"an empty layer":        {func(f *tampered) { f.added() }, "error layer"},
 		"two of ours swapped":   {func(f *tampered) { f.swap(top(f), top(f)-1) }, "error layer"},
-		"two of the base's":     {func(f *tampered) { f.swap(0, 1) }, "error base-layer"},
-		"ours below the base's": {func(f *tampered) { f.swap(0, top(f)) }, "error base-layer"},
+		"two of the base's":     {func(f *tampered) { f.swap(0, 1) }, "error layer"},
+		"ours below the base's": {func(f *tampered) { f.swap(0, top(f)) }, "error layer"},
 		"the base's compressed by another": {func(f *tampered) {
 			f.relayer(0, func(b []byte) []byte { return gzipped(f, b, func(h *gzip.Header) { h.Comment = "x" }) })
-		}, "error base-layer"},
+		}, "error layer"},
 		"not compressed": {func(f *tampered) {
 			f.relayer(top(f), func(b []byte) []byte { return b })
 			entry(f.manifest, "layers", top(f))["mediaType"] = "application/vnd.oci.image.layer.v1.tar"
@@ -521,13 +521,13 @@ func TestTamperedImagesAreFound(t *testing.T) {
 		"a variable":        {func(f *tampered) { push(f.config["config"].(object), "Env", "X=1") }, "error config"},
 		"a label":           {func(f *tampered) { f.config["config"].(object)["Labels"] = object{"traefik.enable": "true"} }, "error config"},
 		"a volume":          {func(f *tampered) { f.config["config"].(object)["Volumes"] = object{"/etc": object{}} }, "error config"},
-		"another history":   {func(f *tampered) { entry(f.config, "history", 0)["created_by"] = "evil" }, "error history"},
-		"one step more":     {func(f *tampered) { push(f.config, "history", object{"created_by": "evil", "empty_layer": true}) }, "error history"},
-		"a runtime":         {func(f *tampered) { f.manifest["annotations"] = object{"run.oci.handler": "krun"} }, "error annotation"},
+		"another history":   {func(f *tampered) { entry(f.config, "history", 0)["created_by"] = "evil" }, "error config"},
+		"one step more":     {func(f *tampered) { push(f.config, "history", object{"created_by": "evil", "empty_layer": true}) }, "error config"},
+		"a runtime":         {func(f *tampered) { f.manifest["annotations"] = object{"run.oci.handler": "krun"} }, "error manifest"},
 		"another base": {func(f *tampered) {
 			f.index["annotations"].(object)["org.opencontainers.image.base.digest"] = "sha256:" + strings.Repeat("0", 64)
-		}, "error annotation"},
-		"no annotation": {func(f *tampered) { delete(f.manifest, "annotations") }, "error annotation"},
+		}, "error index"},
+		"no annotation": {func(f *tampered) { delete(f.manifest, "annotations") }, "error manifest"},
 
 		// Other platforms, and an index in the index.
 		"a platform more": {func(f *tampered) {
@@ -577,11 +577,11 @@ func TestTamperedImagesAreFound(t *testing.T) {
 var sameTree = map[string]string{
 	"compressed by another": "passes", "an empty layer": "passes", "two of ours swapped": "passes", "another time": "passes", "another history": "passes",
 	"an attestation": "passes", "nothing": "passes",
-	"more in gzip's header": "error layer-archive", "a name in gzip's header": "error layer-archive", "two gzip members": "error layer-archive",
-	"an empty gzip member": "error layer-archive", "a user's name": "error layer-archive", "a group's name": "error layer-archive",
-	"parts of a second": "error layer-archive", "the year 3000": "error layer-archive", "of GNU tar": "error layer-archive",
+	"more in gzip's header": "error layer", "a name in gzip's header": "error layer", "two gzip members": "error layer",
+	"an empty gzip member": "error layer", "a user's name": "error layer", "a group's name": "error layer",
+	"parts of a second": "error layer", "the year 3000": "error layer", "of GNU tar": "error layer",
 	"not compressed": "error", "nginx in the removals": "error file", "the top away": "error file", "a file more": "error file",
-	"a variable": "error config", "a runtime": "error annotation", "no annotation": "error annotation",
+	"a variable": "error config", "a runtime": "error manifest", "no annotation": "error manifest",
 	"data of the base's layer": "error manifest", "a table of contents": "error manifest", "urls in the index's entry": "error index",
 }
 
@@ -711,7 +711,7 @@ func TestGateWithoutTheBase(t *testing.T) {
 	}
 	f.added(image.Bytes("/usr/bin/helper", 0o4755, []byte("x")))
 	f.save()
-	if code, stdout, stderr := slimctl(t.Context(), "verify", "--surface-only", "--progress", "quiet", "oci:"+f.dir); code != exitGate || !strings.Contains(stdout, "error privilege-file") {
+	if code, stdout, stderr := slimctl(t.Context(), "verify", "--surface-only", "--progress", "quiet", "oci:"+f.dir); code != exitGate || !strings.Contains(stdout, "error privileged") {
 		t.Errorf("the surface of an open image: exit code %d\n%s%s", code, stdout, stderr)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff/lcs"
+	"github.com/dustin/go-humanize/english"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/slimctl/slimctl/image"
@@ -41,54 +42,40 @@ const (
 	ByTree   = "tree"   // Want.SameTree: tree and config equal the profile's
 )
 
-// The rules of a comparison. The rule platform belongs to them, but is also checked without a comparison.
-var (
-	indexRule = Rule{
+// compareRules lists the rules of a comparison, for an image with an expected image. The rule platform belongs to them,
+// but is also checked without a comparison.
+var compareRules = []rule{
+	{Rule: Rule{
 		ID: "index", Title: "The index is the one that the profile gives", Severity: Error,
-		Why: "Programs choose the image by the index: another media type, a URL, data in an entry or a key that one of them knows leads to something that nobody verified.",
-		Fix: "Publish the index as it was built.",
-	}
-	manifestRule = Rule{
+		Why: "Programs choose the image by the index: another media type, a URL, data in an entry or an unknown key leads to something that nobody verified.",
+		Fix: "Publish the index as it was built. Repeat build's --annotation and --base.",
+	}},
+	{Rule: Rule{
 		ID: "manifest", Title: "The manifest is the one that the profile gives", Severity: Error,
-		Why: "Programs go by the media types: what one of them unpacks another passes over or takes for an artifact. A subject attaches the image to another, data stands for a blob that nobody looked at, and a URL has a layer come from elsewhere.",
-		Fix: "Publish the image as it was built, its layers compressed by gzip, or by zstd if the profile says so.",
-	}
-	annotationRule = Rule{
-		ID: "annotation", Title: "The annotations are those of the build", Severity: Error,
-		Why: "Runtimes act on annotations: with some of them another runtime, a systemd property or all privileges come with the image (run.oci.handler, org.systemd.property, io.podman.annotations.privileged). Scanners look the base up by them.",
-		Fix: "Build again without it. One of your own, of build --annotation x=y, is accepted by verify --annotation x=y.",
-	}
-	configRule = Rule{
+		Why: "Programs go by media types, subject, data and URLs. Runtimes act on annotations: with run.oci.handler, org.systemd.property or io.podman.annotations.privileged another runtime or all privileges come with the image.",
+		Fix: "Publish the image as it was built. Repeat build's --annotation and --base; another --base changes base.name and base.digest.",
+	}},
+	{Rule: Rule{
 		ID: "config", Title: "The image config is the one that the profile gives", Severity: Error,
-		Why: "Variables, user, directory, ports, volumes, labels and health check are what a container starts with, and what machines act on: a label has an editor start it with all privileges.",
+		Why: "A container starts with its variables, user, ports, volumes and health check, and machines act on labels. People and scanners read from the history what made a layer.",
 		Fix: "Give verify the --profile and --set that built the image; else build again. A label of your own, of build --label x=y, is accepted by verify --set config.labels.x=y; write config.labels.\"a.b\"=y for a name with dots.",
-	}
-	historyRule = Rule{
-		ID: "history", Title: "The history is the base's and the build's", Severity: Error,
-		Why: "People and scanners read from it what made a layer; a wrong one gives a layer another maker.",
-		Fix: "Build again.",
-	}
-	baseLayerRule = Rule{
-		ID: "base-layer", Title: "The lowest layers are the base's", Severity: Error,
-		Why: "What an image is made from cannot be told by its annotations: whoever publishes it writes them. Layers have digests.",
-		Fix: "Name the base that the image was built from with --base or --lock; else build again from the base that the lock names.",
-	}
-	layerRule = Rule{
-		ID: "layer", Title: "The layers above the base are those that the profile gives", Severity: Error,
-		Why: "A layer that the profile does not give can replace any program of the base under its own name: nginx, Node, a library that all of them load. One that holds the same and is written otherwise may be unpacked otherwise.",
-		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again. verify --same tree accepts other layers that hold the same.",
-	}
-	ledgerRule = Rule{
+	}},
+	{Rule: Rule{
+		ID: "layer", Title: "The layers are the base's and those that the profile gives", Severity: Error,
+		Why: "Another layer can replace any program of the base under its own name. An archive can be written so that one program unpacks other files than the next.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image, and its base by --base or --lock; else build again. verify --same tree accepts other layers that hold the same.",
+	}},
+	{Rule: Rule{
+		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error, Holes: []string{"c", "g", "h", "j", "l"},
+		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; one file more may be read by any program, and one less opens what it closed.",
+		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again.",
+	}},
+	{Rule: Rule{
 		ID: "ledger", Title: "The ledger beside the image is the one that the profile gives", Severity: Error,
 		Why: "Slimctl why and diff answer from the ledger. Anyone who may push to the repository can attach one that explains away what the image has, or lacks.",
 		Fix: "Remove it from the registry, or publish the image under another name.",
-	}
-	fileRule = Rule{
-		ID: "file", Title: "Every file is the one that the profile gives", Severity: Error, Holes: []string{"j"},
-		Why: "A changed browser-shell, policy or supervisord.conf is another product under the same name; one file more may be read by any program, and one less opens what it closed.",
-		Fix: "Give verify the --profile, --set and --allow-host that built the image; else build again.",
-	}
-)
+	}},
+}
 
 // comparison compares the images of one run of Check with Want.
 type comparison struct {
@@ -100,20 +87,20 @@ type comparison struct {
 // compare runs the rules of a comparison, and sets Report.Proven.
 func (k *checker) compare(want *Want) error {
 	c := &comparison{checker: k, want: want}
-	if err := c.compareIndex(); err != nil {
-		return err
+	if k.in.Index != nil && !bytes.Equal(k.in.Index, want.Index) {
+		c.compareIndex()
 	}
 	same := true // all manifests are equal
 	for _, h := range k.held {
-		p := &pair{comparison: c, have: h, want: want.Images[platformOf(h.Image)]}
-		if p.want == nil {
+		made := want.Images[platformOf(h.Image)]
+		if made == nil {
 			return fmt.Errorf("there is no other image for %s to compare with", platformOf(h.Image))
 		}
-		if bytes.Equal(p.have.RawManifest, p.want.RawManifest) {
+		if bytes.Equal(h.RawManifest, made.RawManifest) {
 			continue
 		}
 		same = false
-		if err := p.compare(); err != nil {
+		if err := c.compareImage(h, made); err != nil {
 			return fmt.Errorf("%s: %w", platformOf(h.Image), err)
 		}
 	}
@@ -138,331 +125,322 @@ func (k *checker) compare(want *Want) error {
 func (c *comparison) compareLedgers() {
 	for _, h := range c.held {
 		platform := platformOf(h.Image)
-		want := c.want.Ledgers[platform]
-		for _, have := range c.in.Ledgers[platform] {
-			if have == want {
-				continue
-			}
-			c.rule = ledgerRule
-			c.addFinding(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(want, "none"))})
+		for _, have := range difference(c.in.Ledgers[platform], []string{c.want.Ledgers[platform]}) {
+			c.rule = byID()["ledger"]
+			c.addFinding(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(c.want.Ledgers[platform], "none"))})
 		}
 	}
 }
 
 // addDifference adds a difference, a finding of a rule.
-func (c *comparison) addDifference(r Rule, f Finding, format string, args ...any) {
+func (c *comparison) addDifference(rule string, f Finding, format string, args ...any) {
 	c.n++
-	c.rule, f.Message = r, fmt.Sprintf(format, args...)
+	c.rule, f.Message = byID()[rule], fmt.Sprintf(format, args...)
 	c.addFinding(f)
 }
 
-// compareIndex compares the index. The rule platform finds missing and additional platforms, and false attestations.
-func (c *comparison) compareIndex() error {
-	if c.in.Index == nil || bytes.Equal(c.in.Index, c.want.Index) {
-		return nil
-	}
+// compareIndex compares the index. The rule platform finds missing and additional platforms, and false attestations: of
+// an attestation's entry only the keys are compared.
+func (c *comparison) compareIndex() {
 	have, err := image.Object(c.in.Index)
 	if err != nil {
-		c.addDifference(indexRule, Finding{}, "the index can't be read in one way only: %v", err)
-		return nil
+		c.addDifference("index", Finding{}, "the index can't be read in one way only: %v", err)
+		return
 	}
 	docker := c.want.SameTree && have["mediaType"] == string(types.DockerManifestList)
-	tell := func(where string) func(key string, have, want any) {
-		return func(key string, have, want any) {
-			c.addDifference(indexRule, Finding{Subject: where + key}, "%s of the index is %s; a build writes %s", where+key, written(have), written(want))
-		}
-	}
-	before := c.n
-	different(have, map[string]any{
-		"schemaVersion": json.Number("2"), "mediaType": mediaType(docker, string(types.OCIImageIndex)),
-		"manifests": have["manifests"], "annotations": have["annotations"],
-	}, tell(""))
-	c.compareAnnotations("the index", "", docker, object(have["annotations"]), stringValues(c.want.Annotations))
-	entries, _ := have["manifests"].([]any)
-	extra := false
-	for i, e := range entries {
-		e := object(e)
-		platform := object(e["platform"])
-		name := fmt.Sprintf("%v/%v", platform["os"], platform["architecture"])
-		img := c.want.Images[name]
-		if img == nil {
+	want := object{"schemaVersion": json.Number("2"), "mediaType": string(types.OCIImageIndex), "annotations": annotations(c.want.Annotations)}
+	entries, extra := []any{}, false
+	for _, e := range asList(have["manifests"]) {
+		e := asObject(e)
+		made := object{"mediaType": string(types.OCIManifestSchema1), "digest": e["digest"], "size": e["size"]}
+		p := asObject(e["platform"])
+		switch img := c.want.Images[fmt.Sprintf("%v/%v", p["os"], p["architecture"])]; {
+		case img != nil:
+			made["platform"] = object{"os": img.Platform.OS, "architecture": img.Platform.Architecture}
+		case p["os"] == "unknown": // see (*image.Source).Ignored
 			extra = true
-			if platform["os"] == "unknown" { // an attestation; see (*image.Source).Ignored
-				different(e, map[string]any{
-					"mediaType": e["mediaType"], "digest": e["digest"], "size": e["size"], "annotations": e["annotations"], "artifactType": e["artifactType"],
-					"platform": map[string]any{"os": "unknown", "architecture": "unknown"},
-				}, tell(fmt.Sprintf("manifests[%d].", i)))
+			made["platform"] = object{"os": "unknown", "architecture": "unknown"}
+			for _, key := range []string{"mediaType", "annotations", "artifactType"} {
+				made[key] = e[key]
 			}
-			continue
+		default:
+			extra, made = true, e
 		}
-		different(e, map[string]any{
-			"mediaType": mediaType(docker, string(types.OCIManifestSchema1)), "digest": e["digest"], "size": e["size"],
-			"platform": map[string]any{"os": img.Platform.OS, "architecture": img.Platform.Architecture},
-		}, tell(fmt.Sprintf("manifests[%d].", i)))
+		entries = append(entries, made)
 	}
+	want["manifests"] = entries
+	before := c.n
+	c.compareDocuments("index", "", have, want, docker)
 	if c.want.Index == nil || extra || c.want.SameTree || c.n > before {
-		return nil
+		return
 	}
 	for _, h := range c.held {
-		if want := c.want.Images[platformOf(h.Image)]; want == nil || !bytes.Equal(h.RawManifest, want.RawManifest) {
-			return nil // reported for the image
+		if made := c.want.Images[platformOf(h.Image)]; made == nil || !bytes.Equal(h.RawManifest, made.RawManifest) {
+			return // reported for the image
 		}
 	}
-	c.addDifference(indexRule, Finding{}, "the index says what a build's says, and is written otherwise")
+	c.addDifference("index", Finding{}, "the index has a build's values in other bytes: another order or other spaces")
+}
+
+// compareImage compares manifest, image config and files of one platform.
+func (c *comparison) compareImage(h *held, made *inspect.Image) error {
+	before, platform := c.n, platformOf(h.Image)
+	want, err := image.Object(made.RawManifest)
+	if err != nil {
+		return fmt.Errorf("the manifest to compare with: %w", err)
+	}
+	have, err := image.Object(h.RawManifest)
+	if err != nil {
+		c.addDifference("manifest", Finding{Platform: platform}, "the manifest can't be read in one way only: %v", err)
+		return nil
+	}
+	if len(asList(have["layers"])) != len(h.Files.Layers) || len(asList(want["layers"])) != len(made.Files.Layers) {
+		return fmt.Errorf("the manifest names %d layers, of which %d were opened", len(asList(have["layers"])), len(h.Files.Layers))
+	}
+	docker := c.want.SameTree && have["mediaType"] == string(types.DockerManifestSchema2)
+	sameConfig := asObject(have["config"])["digest"] == asObject(want["config"])["digest"]
+	if !sameConfig {
+		if err := c.compareConfigs(platform, h.RawConfig, made.RawConfig); err != nil {
+			return err
+		}
+	}
+	if config := asObject(want["config"]); !sameConfig || c.want.SameTree { // the config's own differences are told
+		config["digest"], config["size"] = asObject(have["config"])["digest"], asObject(have["config"])["size"]
+	}
+	if c.want.SameTree {
+		want["layers"] = c.acceptLayers(h, asList(have["layers"]), asList(want["layers"]))
+	}
+	c.compareDocuments("manifest", platform, have, want, docker)
+	if err := c.compareTrees(h, made); err != nil {
+		return err
+	}
+	if c.n == before && !c.want.SameTree {
+		c.addDifference("manifest", Finding{Platform: platform}, "the manifest has a build's values in other bytes: another order or other spaces")
+	}
 	return nil
 }
 
-// compareAnnotations compares those of an index or a manifest. With SameTree, additional annotations that describe an
-// image to people are accepted. All may be missing where there is no place for them: in a document of Docker's own
-// media type (docker is true) and in an image that Docker stored.
-func (c *comparison) compareAnnotations(of, platform string, docker bool, have, want map[string]any) {
-	none := len(have) == 0 && c.want.SameTree && (docker || c.in.FromDocker)
-	for _, key := range union(have, want) {
-		a, is := have[key]
-		b, was := want[key]
-		f := Finding{Platform: platform, Subject: cut(key)}
-		switch {
-		case is && was && reflect.DeepEqual(a, b), c.want.SameTree && strings.HasPrefix(key, describes) && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName:
-		case none:
-		case !is && key == image.AnnotationBaseName:
-			c.addDifference(annotationRule, f, "%s lacks the annotation %s=%s: it was built with another --base; pass that one", of, cut(key), cutAny(b))
-		case !is:
-			c.addDifference(annotationRule, f, "%s lacks the annotation %s=%s", of, cut(key), cutAny(b))
-		case !was:
-			c.addDifference(annotationRule, f, "%s has the annotation %s=%s, which the build was not told", of, cut(key), cutAny(a))
-		default:
-			c.addDifference(annotationRule, f, "%s has the annotation %s=%s; it should be %s", of, cut(key), cutAny(a), cutAny(b))
+// compareConfigs compares stored image configs. Runtimes decode them with Go's encoding/json, others' JSON packages or by
+// hand; content that these interpret differently is a difference.
+func (c *comparison) compareConfigs(platform string, rawHave, rawWant []byte) error {
+	want, err := image.Object(rawWant)
+	if err != nil {
+		return fmt.Errorf("the image config to compare with: %w", err)
+	}
+	before, f := c.n, Finding{Platform: platform}
+	have, err := image.Object(rawHave)
+	for _, o := range []object{have, asObject(have["config"]), asObject(have["rootfs"]), asObject(asObject(have["config"])["Healthcheck"])} {
+		err = cmp.Or(err, image.SameKeys(o))
+	}
+	names := map[string]bool{}
+	for _, v := range asList(asObject(have["config"])["Env"]) {
+		name, _, ok := strings.Cut(fmt.Sprint(v), "=")
+		if !ok || name == "" || names[name] {
+			err = cmp.Or(err, fmt.Errorf("the variable %q is there twice, or has no name or no value", cut(name)))
+		}
+		names[name] = true
+	}
+	if err != nil {
+		c.addDifference("config", f, "the image config can't be read in one way only: %v", err)
+		return nil
+	}
+	c.compareDocuments("config", platform, have, want, false)
+	if c.n == before && !c.want.SameTree {
+		c.addDifference("config", f, "the image config has a build's values in other bytes: another order or other spaces")
+	}
+	return nil
+}
+
+// compareDocuments reports the differences of two documents by their paths. With SameTree what means the same is no
+// difference; docker is true for a document of Docker's own media type.
+func (c *comparison) compareDocuments(rule, platform string, have, want object, docker bool) {
+	if c.want.SameTree {
+		for _, o := range []object{have, want} {
+			normalize(o)
+		}
+		if len(asObject(have["annotations"])) == 0 && (docker || c.in.FromDocker) { // they have no place there
+			delete(want, "annotations")
+			delete(have, "annotations")
+		}
+		if docker {
+			renameTypes(have)
+		}
+	}
+	eachDifference("", have, want, func(at string, a, b any) {
+		of := rule
+		if strings.HasPrefix(at, "layers[") && strings.HasSuffix(at, "]") || strings.HasSuffix(at, "].digest") && rule == "manifest" {
+			of = "layer"
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(at, "config.Env."), "=")
+		c.addDifference(of, Finding{Platform: platform, Subject: at}, "%s of the %s is %s; a build writes %s", at, rule, shown(name, a), shown(name, b))
+	})
+}
+
+// eachDifference calls tell for each path at which two JSON values differ. The members of lists are aligned first.
+func eachDifference(at string, have, want any, tell func(at string, have, want any)) {
+	a, b := asObject(have), asObject(want)
+	list, other := asList(have), asList(want)
+	switch {
+	case reflect.DeepEqual(have, want):
+	case a != nil && b != nil:
+		for _, key := range union(a, b) {
+			if key == "size" && a["digest"] != b["digest"] {
+				continue
+			}
+			eachDifference(strings.TrimPrefix(at+"."+cut(key), "."), a[key], b[key], tell)
+		}
+	case list != nil && other != nil:
+		for _, pair := range align(written(list), written(other)) {
+			var x, y any
+			i := pair.want
+			if pair.want >= 0 {
+				y = other[pair.want]
+			}
+			if pair.have >= 0 {
+				x, i = list[pair.have], pair.have
+			}
+			eachDifference(fmt.Sprintf("%s[%d]", at, i), x, y, tell)
+		}
+	default:
+		tell(at, have, want)
+	}
+}
+
+// normalize gives equal documents of images with the same tree the same values: it drops times, history and what layers
+// there are, empty values, and annotations and labels that describe an image to people. Variables become an object. A
+// variable may be empty instead of absent: a Dockerfile can set one but never unset it.
+func normalize(o object) {
+	describes := func(m object) object {
+		for key := range m {
+			if strings.HasPrefix(key, "org.opencontainers.image.") && key != image.AnnotationBaseDigest && key != image.AnnotationBaseName {
+				delete(m, key)
+			}
+		}
+		return m
+	}
+	describes(asObject(o["annotations"]))
+	config := asObject(o["config"])
+	if o["rootfs"] == nil || config == nil { // an index or a manifest
+		return
+	}
+	delete(asObject(o["rootfs"]), "diff_ids")
+	for _, key := range []string{"created", "history"} {
+		delete(o, key)
+	}
+	delete(config, "ArgsEscaped") // only meaningful on Windows
+	describes(asObject(config["Labels"]))
+	env := object{}
+	for _, v := range asList(config["Env"]) {
+		if name, value, _ := strings.Cut(fmt.Sprint(v), "="); value != "" {
+			env[name] = value
+		}
+	}
+	config["Env"] = env
+	for _, m := range []object{o, config} {
+		for key, v := range m {
+			if isNothing(v) {
+				delete(m, key)
+			}
 		}
 	}
 }
 
-// describes lists prefixes of annotations and labels that describe an image to people (OCI image specification,
-// annotations.md).
-const describes = "org.opencontainers.image."
+// ociTypes maps Docker's media types, which docker build may write, to OCI's.
+var ociTypes = map[any]string{
+	string(types.DockerManifestList): string(types.OCIImageIndex), string(types.DockerManifestSchema2): string(types.OCIManifestSchema1),
+	string(types.DockerConfigJSON): string(types.OCIConfigJSON), string(types.DockerLayer): string(types.OCILayer),
+}
 
-func stringValues(m map[string]string) map[string]any {
-	out := map[string]any{}
-	for k, v := range m {
-		out[k] = v
+// renameTypes replaces Docker's media types of a document and its entries. Mixed ones stay.
+func renameTypes(o object) {
+	entries := append(append(asList(o["manifests"]), asList(o["layers"])...), o["config"], any(o))
+	if slices.ContainsFunc(entries, func(e any) bool { return asObject(e) != nil && ociTypes[asObject(e)["mediaType"]] == "" && asObject(e)["mediaType"] != string(types.OCILayerZStd) }) {
+		return
+	}
+	for _, e := range entries {
+		if t := ociTypes[asObject(e)["mediaType"]]; t != "" {
+			asObject(e)["mediaType"] = t
+		}
+	}
+}
+
+// rewrittenTimestamp is an annotation of BuildKit's exporter with rewrite-timestamp=true on each layer whose times it
+// changed: the time in seconds since 1970. Only BuildKit uses it, to skip repeated work.
+const rewrittenTimestamp = "buildkit/rewritten-timestamp"
+
+// acceptLayers returns what a build would write of other layers, with SameTree, and checks how those are archived that
+// belong neither to the base nor to the expected image.
+func (c *comparison) acceptLayers(h *held, have, want []any) (out []any) {
+	by := []string{"gzip"}
+	if slices.ContainsFunc(want, func(w any) bool { return asObject(w)["mediaType"] == string(types.OCILayerZStd) }) {
+		by = append(by, "zstd")
+	}
+	for i, l := range have {
+		l := asObject(l)
+		layer := h.Files.Layers[i]
+		made := object{"mediaType": string(types.OCILayer), "digest": l["digest"], "size": l["size"]}
+		if len(by) > 1 && l["mediaType"] == string(types.OCILayerZStd) {
+			made["mediaType"] = l["mediaType"]
+		}
+		same := slices.IndexFunc(want, func(w any) bool { return asObject(w)["digest"] == l["digest"] })
+		if same >= 0 {
+			made = asObject(want[same])
+		}
+		ofBase := same == i && i < len(h.want.Base)
+		if seconds, ok := asObject(l["annotations"])[rewrittenTimestamp]; ok && !ofBase && isSeconds(seconds) {
+			made["annotations"] = object{rewrittenTimestamp: seconds}
+		}
+		out = append(out, made)
+		if same >= 0 || slices.Contains(h.want.Base, layer.DiffID.String()) {
+			continue
+		}
+		f := Finding{Platform: platformOf(h.Image), Subject: fmt.Sprintf("layer %d", i+1), Places: []tree.Place{{Path: "/", Layer: layer.Digest.String()}}}
+		if layer.Foreign != "" {
+			c.addDifference("layer", f, "layer %d (%s) is not written as a build writes it: %s", i+1, image.Short(layer.Digest), layer.Foreign)
+		}
+		if layer.Compression != "" && !slices.Contains(by, layer.Compression) {
+			c.addDifference("layer", f, "layer %d (%s) has the compression %s; a build writes %s", i+1, image.Short(layer.Digest), layer.Compression, english.OxfordWordSeries(by, "or"))
+		}
 	}
 	return out
 }
 
-func cutAny(v any) string {
-	if s, ok := v.(string); ok {
-		return cut(s)
+// isSeconds reports whether v is a number of seconds in BuildKit's form.
+func isSeconds(v any) bool {
+	s, _ := v.(string)
+	return s != "" && len(s) < 12 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
+}
+
+// compareTrees compares the merged trees. Without SameTree layers of the base are usually unread; files are compared only
+// if the same layers of both images are.
+func (c *comparison) compareTrees(h *held, made *inspect.Image) error {
+	unread := func(layers []tree.Layer) (out []string) {
+		for _, l := range layers {
+			if l.Unread {
+				out = append(out, l.Digest.String())
+			}
+		}
+		return out
 	}
-	return written(v)
-}
-
-// pair is an image and its expected image.
-type pair struct {
-	*comparison
-	have *held
-	want *inspect.Image
-}
-
-func (p *pair) addDifference(r Rule, f Finding, format string, args ...any) {
-	f.Platform = platformOf(p.have.Image)
-	p.comparison.addDifference(r, f, format, args...)
-}
-
-// compare compares manifest, config and layers, in this order.
-func (p *pair) compare() error {
-	before := p.n
-	want, err := image.Object(p.want.RawManifest)
-	if err != nil {
-		return fmt.Errorf("the manifest to compare with: %w", err)
-	}
-	have, err := image.Object(p.have.RawManifest)
-	if err != nil {
-		p.addDifference(manifestRule, Finding{}, "the manifest can't be read in one way only: %v", err)
+	mine, theirs := unread(h.Files.Layers), unread(made.Files.Layers)
+	switch {
+	case c.want.SameTree && len(mine)+len(theirs) > 0:
+		return fmt.Errorf("layer %s was not read, and merged trees are compared", append(mine, theirs...)[0])
+	case !slices.Equal(mine, theirs):
+		h.addUnchecked("files: %s", english.Plural(max(len(mine), len(theirs)), "layer was not read", "layers were not read"))
 		return nil
 	}
-	docker := p.comparison.want.SameTree && have["mediaType"] == string(types.DockerManifestSchema2)
-	config, wantConfig := object(have["config"]), object(want["config"])
-	p.compareDocument("", have, map[string]any{
-		"schemaVersion": want["schemaVersion"], "mediaType": mediaType(docker, string(types.OCIManifestSchema1)),
-		"annotations": have["annotations"], "layers": have["layers"], "config": have["config"],
-	})
-	p.compareDocument("config.", config, map[string]any{
-		"mediaType": mediaType(docker, string(types.OCIConfigJSON)), "digest": config["digest"], "size": config["size"],
-	})
-	p.compareAnnotations("the manifest", platformOf(p.have.Image), docker, object(have["annotations"]), object(want["annotations"]))
-	if config["digest"] != wantConfig["digest"] {
-		if err := p.compareConfig(); err != nil {
-			return err
-		}
-	}
-	layers, wantLayers := asList(have["layers"]), asList(want["layers"])
-	if len(layers) != len(p.have.Files.Layers) || len(wantLayers) != len(p.want.Files.Layers) {
-		return fmt.Errorf("the manifest names %d layers, of which %d were opened", len(layers), len(p.have.Files.Layers))
-	}
-	if p.comparison.want.SameTree {
-		p.plainLayers(layers, wantLayers, docker)
-		return p.compareTrees()
-	}
-	p.compareLayers(layers, wantLayers)
-	if p.n == before {
-		p.addDifference(manifestRule, Finding{}, "the manifest says what a build's says, and is written otherwise")
+	for _, change := range diff.Trees(made.Files, h.Files) {
+		f := Finding{Platform: platformOf(h.Image), Subject: change.Path, Places: h.at(change.Path), Source: h.line(change.Path)}
+		c.addDifference("file", f, "%s", describeChange(change))
 	}
 	return nil
 }
 
-// compareDocument compares the keys of two objects of a manifest.
-func (p *pair) compareDocument(where string, have, want map[string]any) {
-	different(have, want, func(key string, a, b any) {
-		p.addDifference(manifestRule, Finding{Subject: where + key}, "%s of the manifest is %s; a build writes %s", where+key, written(a), written(b))
-	})
-}
-
-// different calls tell for each key with different values in two objects.
-func different(have, want map[string]any, tell func(key string, have, want any)) {
-	for _, key := range union(have, want) {
-		if a, b := have[key], want[key]; !reflect.DeepEqual(a, b) {
-			tell(cut(key), a, b)
-		}
-	}
-}
-
-// mediaType returns the equivalent OCI media type; docker build may write Docker's.
-func mediaType(docker bool, oci string) string {
-	if !docker {
-		return oci
-	}
-	switch types.MediaType(oci) {
-	case types.OCIImageIndex:
-		return string(types.DockerManifestList)
-	case types.OCIManifestSchema1:
-		return string(types.DockerManifestSchema2)
-	case types.OCIConfigJSON:
-		return string(types.DockerConfigJSON)
-	case types.OCILayer:
-		return string(types.DockerLayer)
-	}
-	return oci
-}
-
-// place returns a layer as evidence.
-func place(p string, l tree.Layer) []tree.Place {
-	return []tree.Place{{Path: p, Layer: l.Digest.String()}}
-}
-
-// compareLayers compares the layers one by one. Layers in the same order in both manifests are equal by their digests.
-func (p *pair) compareLayers(have, want []any) {
-	digests := func(layers []any) (out []string) {
-		for _, l := range layers {
-			out = append(out, fmt.Sprint(object(l)["digest"]))
-		}
-		return out
-	}
-	mine, theirs := digests(have), digests(want)
-	for _, at := range align(mine, theirs) {
-		switch {
-		case at.have >= 0 && at.want >= 0 && mine[at.have] == theirs[at.want]:
-			p.compareDocument(fmt.Sprintf("layers[%d].", at.have), object(have[at.have]), object(want[at.want]))
-		case at.have < 0:
-			l := p.want.Files.Layers[at.want]
-			p.addDifference(p.layerRule(at.want), Finding{Subject: p.layerName(at.want)}, "%s is missing", p.layerName(at.want))
-			if rule := p.layerRule(at.want); rule.ID == layerRule.ID {
-				p.compareEntries(nil, l, nil)
-			}
-		case at.want < 0:
-			l := p.have.Files.Layers[at.have]
-			name := p.have.layer(at.have)
-			p.addDifference(layerRule, Finding{Subject: fmt.Sprintf("layer %d", at.have+1), Places: place("/", l)}, "%s is none that a build makes: %s", name, summarize(l))
-			p.compareEntries(&l, tree.Layer{}, p.want.Files)
-		default:
-			p.describeChange(at.have, at.want)
-		}
-	}
-}
-
-// describeChange returns the differences between a layer and its expected layer.
-func (p *pair) describeChange(i, j int) {
-	have, want := p.have.Files.Layers[i], p.want.Files.Layers[j]
-	f := Finding{Subject: p.layerName(j), Places: place("/", have)}
-	what := fmt.Sprintf("%s is not %s: its digest is %s instead of %s", p.have.layer(i), p.layerName(j), image.Short(have.Digest), image.Short(want.Digest))
-	switch {
-	case have.DiffID == want.DiffID:
-		p.addDifference(p.layerRule(j), f, "%s; it holds the same, compressed otherwise", what)
-	case have.Unread || want.Unread:
-		p.addDifference(p.layerRule(j), f, "%s", what)
-	default:
-		if p.compareEntries(&have, want, nil) == 0 {
-			p.addDifference(p.layerRule(j), f, "%s; it holds the same, written otherwise", what)
-			return
-		}
-		p.addDifference(p.layerRule(j), f, "%s", what)
-	}
-}
-
-// layerRule returns the rule for the expected layer at j.
-func (p *pair) layerRule(j int) Rule {
-	if j < len(p.have.want.Base) {
-		return baseLayerRule
-	}
-	return layerRule
-}
-
-// layerName returns the name of the expected layer at j.
-func (p *pair) layerName(j int) string {
-	l := p.want.Files.Layers[j]
-	if j < len(p.have.want.Base) {
-		return fmt.Sprintf("the base's layer %d (%s)", j+1, image.Short(l.Digest))
-	}
-	return fmt.Sprintf("the build's layer %d (%s, %s)", j+1, image.Short(l.Digest), cut(l.CreatedBy))
-}
-
-// summarize returns a summary of a layer's content.
-func summarize(l tree.Layer) string {
-	var names []string
-	for _, e := range l.Entries {
-		if !e.IsDir() {
-			names = append(names, e.Path)
-		}
-	}
-	if l.Unread {
-		return "it was not read"
-	}
-	return "it holds " + joinNames(names)
-}
-
-// compareEntries returns the differences between two layers by path, and counts them. have is nil for a missing layer.
-// Directories that equal those of lower layers don't count.
-func (p *pair) compareEntries(have *tree.Layer, want tree.Layer, below *tree.Image) (n int) {
-	var mine []tree.Entry
-	layer := want
-	if have != nil {
-		mine, layer = have.Entries, *have
-	}
-	for _, change := range diff.Entries(want.Entries, mine) {
-		if change.Kind == diff.Added && change.New.IsDir() && below != nil {
-			if e, ok := below.Lookup(change.Path); ok && e.IsDir() && e.Mode == change.New.Mode && e.UID == change.New.UID && e.GID == change.New.GID {
-				continue
-			}
-		}
-		n++
-		p.compareFile(change, layer)
-	}
-	return n
-}
-
-// compareFile reports the difference at one path.
-func (p *pair) compareFile(change diff.Change, l tree.Layer) {
-	f := Finding{Subject: change.Path, Places: place(change.Path, l), Source: p.have.line(change.Path)}
-	p.addDifference(fileRule, f, "%s", p.describeDifference(change))
-}
-
-// describeDifference describes the difference at a path.
-func (p *pair) describeDifference(c diff.Change) string {
+// describeChange describes the difference at a path.
+func describeChange(c diff.Change) string {
 	kind := func(e *tree.Entry) string {
-		switch e.Type {
-		case tree.TypeWhiteout:
-			return "removed"
-		case tree.TypeOpaque:
-			return "emptied"
-		case image.TypeSymlink:
+		if e.Type == image.TypeSymlink {
 			return "a symlink to " + cut(e.Link)
 		}
 		return "a " + string(e.Type)
@@ -471,28 +449,22 @@ func (p *pair) describeDifference(c diff.Change) string {
 	case diff.Added:
 		return fmt.Sprintf("%s is %s, and the profile does not say so", c.Path, kind(c.New))
 	case diff.Removed:
-		if c.Old.Type == tree.TypeWhiteout {
-			return c.Path + " is not removed, and the profile removes it"
-		}
 		return fmt.Sprintf("%s is not there; it should be %s", c.Path, kind(c.Old))
 	case diff.Type:
 		return fmt.Sprintf("%s is %s; it should be %s", c.Path, kind(c.New), kind(c.Old))
 	}
 	var parts []string
 	for _, field := range c.Fields {
+		old, new := c.Old, c.New
 		switch field {
 		case "content":
-			parts = append(parts, fmt.Sprintf("another content: %s instead of %s", shortDigest(c.New.Digest.String()), shortDigest(c.Old.Digest.String())))
+			parts = append(parts, fmt.Sprintf("another content: %s instead of %s", shortDigest(new.Digest.String()), shortDigest(old.Digest.String())))
 		case "mode":
-			parts = append(parts, fmt.Sprintf("mode %04o instead of %04o", c.New.Mode, c.Old.Mode))
+			parts = append(parts, fmt.Sprintf("mode %04o instead of %04o", new.Mode, old.Mode))
 		case "owner":
-			parts = append(parts, fmt.Sprintf("owner %d:%d instead of %d:%d", c.New.UID, c.New.GID, c.Old.UID, c.Old.GID))
+			parts = append(parts, fmt.Sprintf("owner %d:%d instead of %d:%d", new.UID, new.GID, old.UID, old.GID))
 		case "link":
-			parts = append(parts, fmt.Sprintf("a link to %s instead of %s", cut(c.New.Link), cut(c.Old.Link)))
-		case "time":
-			parts = append(parts, fmt.Sprintf("time %s instead of %s", c.New.ModTime.UTC().Format(timeFormat), c.Old.ModTime.UTC().Format(timeFormat)))
-		case "xattr":
-			parts = append(parts, fmt.Sprintf("the extended attributes %s instead of %s", joinNames(sortedKeys(c.New.Xattrs)), joinNames(sortedKeys(c.Old.Xattrs))))
+			parts = append(parts, fmt.Sprintf("a link to %s instead of %s", cut(new.Link), cut(old.Link)))
 		case "size":
 		default:
 			parts = append(parts, "another "+field)
@@ -500,8 +472,6 @@ func (p *pair) describeDifference(c diff.Change) string {
 	}
 	return fmt.Sprintf("%s has %s", c.Path, strings.Join(parts, ", "))
 }
-
-const timeFormat = "2006-01-02T15:04:05.999999999Z"
 
 // line returns the profile's line that adds or removes a path or a directory above it.
 func (h *held) line(p string) string {
@@ -544,61 +514,84 @@ func align(have, want []string) (out []aligned) {
 	return out
 }
 
-// plainLayers checks, with SameTree, that the manifest's layer entries have only fields that a build writes.
-func (p *pair) plainLayers(layers, wanted []any, docker bool) {
-	zstd := slices.ContainsFunc(wanted, func(w any) bool { return object(w)["mediaType"] == string(types.OCILayerZStd) })
-	for i, l := range layers {
-		l := object(l)
-		annotations, kind := any(nil), string(types.OCILayer)
-		same := slices.IndexFunc(wanted, func(w any) bool { return object(w)["digest"] == l["digest"] })
-		ofBase := same == i && i < len(p.have.want.Base)
-		switch {
-		case same >= 0:
-			annotations, kind = object(wanted[same])["annotations"], fmt.Sprint(object(wanted[same])["mediaType"])
-		case zstd && l["mediaType"] == string(types.OCILayerZStd):
-			kind = string(types.OCILayerZStd)
-		}
-		if !ofBase && isSeconds(object(l["annotations"])[rewrittenTimestamp]) {
-			annotations = map[string]any{rewrittenTimestamp: object(l["annotations"])[rewrittenTimestamp]}
-		}
-		p.compareDocument(fmt.Sprintf("layers[%d].", i), l, drop(map[string]any{
-			"mediaType": mediaType(docker, kind), "digest": l["digest"], "size": l["size"], "annotations": annotations,
-		}))
-	}
-}
+// object is a JSON object.
+type object = map[string]any
 
-func drop(o map[string]any) map[string]any {
-	for k, v := range o {
-		if v == nil {
-			delete(o, k)
-		}
-	}
+// asObject returns v if it is an object; otherwise nil, which has no keys.
+func asObject(v any) object {
+	o, _ := v.(object)
 	return o
 }
 
-// rewrittenTimestamp is an annotation of BuildKit's exporter with rewrite-timestamp=true on each layer whose times it
-// changed: the time in seconds since 1970. Only BuildKit uses it, to skip repeated work.
-const rewrittenTimestamp = "buildkit/rewritten-timestamp"
-
-// isSeconds reports whether v is a number of seconds in BuildKit's form.
-func isSeconds(v any) bool {
-	s, _ := v.(string)
-	return s != "" && len(s) < 12 && strings.Trim(s, "0123456789") == "" && (s == "0" || s[0] != '0')
+func asList(v any) []any {
+	l, _ := v.([]any)
+	return l
 }
 
-// compareTrees compares the merged trees; all layers must have been read.
-func (p *pair) compareTrees() error {
-	for _, files := range []*tree.Image{p.have.Files, p.want.Files} {
-		if i := slices.IndexFunc(files.Layers, func(l tree.Layer) bool { return l.Unread }); i >= 0 {
-			return fmt.Errorf("layer %s was not read, and merged trees are compared", files.Layers[i].Digest)
-		}
+func annotations(m map[string]string) any {
+	if len(m) == 0 {
+		return nil
 	}
-	for _, change := range diff.Trees(p.want.Files, p.have.Files) {
-		l := tree.Layer{}
-		if e := change.New; e != nil && e.Layer >= 0 {
-			l = p.have.Files.Layers[e.Layer]
-		}
-		p.compareFile(change, l)
+	out := object{}
+	for k, v := range m {
+		out[k] = v
 	}
-	return nil
+	return out
+}
+
+// isNothing reports whether a value is equivalent to the key's absence.
+func isNothing(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return len(v) == 0
+	case object:
+		return len(v) == 0
+	case json.Number:
+		return v == "0"
+	}
+	return v == nil || v == "" || v == false
+}
+
+func union(a, b object) []string {
+	keys := append(sortedKeys(a), sortedKeys(b)...)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// mostShown limits a value in a message, in bytes.
+const mostShown = 300
+
+func cut(s string) string {
+	if len(s) > mostShown {
+		return strings.ToValidUTF8(s[:mostShown], "") + "…"
+	}
+	return s
+}
+
+// written returns the members of a list as JSON.
+func written(list []any) (out []string) {
+	for _, v := range list {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(v) // it was decoded from JSON
+		out = append(out, strings.TrimSpace(b.String()))
+	}
+	return out
+}
+
+// shown returns a value as JSON for a message, unless it looks like a secret. name is a variable's.
+func shown(name string, v any) string {
+	if v == nil {
+		return "none"
+	}
+	text := written([]any{v})[0]
+	value := strings.Trim(text, `"`)
+	if secretIn(text) != "" || secretVariable(name, value) {
+		return "something that looks like a secret (it is not shown)"
+	}
+	if key, rest, ok := strings.Cut(value, "="); ok && secretVariable(key, rest) {
+		return "something that looks like a secret (it is not shown)"
+	}
+	return cut(text)
 }

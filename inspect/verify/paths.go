@@ -2,25 +2,13 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/slimctl/slimctl/image"
 	"github.com/slimctl/slimctl/image/tree"
 )
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-func matchesAny(globs []string, p string) bool {
-	return slices.ContainsFunc(globs, func(g string) bool {
-		ok, err := doublestar.Match(g, p)
-		return ok && err == nil
-	})
-}
 
 // findWriter returns an account other than root that can change the content of p: at p, through a directory above it, or
 // through a symlink on the way, which is followed as the kernel does. It returns "" if there is none. A missing path can

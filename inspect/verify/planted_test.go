@@ -84,17 +84,17 @@ func holes(t testing.TB) map[string]struct {
 		plant
 		rule string
 	}{
-		"a": {plant{files: []image.File{serverWith(t, "location /v1 { set $asked $uri; auth_request /_auth; proxy_pass http://mcp/v1; }")}}, "nginx-longer-location"},
-		"b": {plant{files: []image.File{nginxWith(portProxy)}}, "nginx-upstream"},
-		"c": {plant{files: []image.File{nginxWith("server { listen 8080; server_name open; include /opt/gem/nginx-server.conf; }")}}, "nginx-many-servers"},
-		"d": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "auth_request /_auth;", "")}}, "nginx-no-auth"},
-		"e": {plant{files: []image.File{serverWith(t, "location / { return 403; }")}}, "nginx-does-not-start"},
+		"a": {plant{files: []image.File{serverWith(t, "location /v1 { set $asked $uri; auth_request /_auth; proxy_pass http://mcp/v1; }")}}, "routes"},
+		"b": {plant{files: []image.File{nginxWith(portProxy)}}, "upstreams"},
+		"c": {plant{files: []image.File{nginxWith("server { listen 8080; server_name open; include /opt/gem/nginx-server.conf; }")}}, "file"},
+		"d": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "auth_request /_auth;", "")}}, "gate"},
+		"e": {plant{files: []image.File{serverWith(t, "location / { return 403; }")}}, "not-understood"},
 		"f": {plant{files: []image.File{
 			httpWith(t, `map $http_x_aio_proxy_port $aio_proxy_port { ~^\d+$ $http_x_aio_proxy_port; default ""; }`),
 			serverWith(t, "location @aio { proxy_pass http://127.0.0.1:$aio_proxy_port; }"),
-		}}, "nginx-upstream"},
-		"g": {plant{files: []image.File{serverWith(t, "location ~ .* { return 403; }")}}, "nginx-regex-order"},
-		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args \"\";", "", "proxy_pass http://mcp/mcp;", "proxy_pass http://mcp;")}}, "nginx-raw-path"},
+		}}, "upstreams"},
+		"g": {plant{files: []image.File{serverWith(t, "location ~ .* { return 403; }")}}, "file"},
+		"h": {plant{files: []image.File{asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $args \"\";", "", "proxy_pass http://mcp/mcp;", "proxy_pass http://mcp;")}}, "file"},
 		"i": {plant{files: []image.File{
 			httpWith(t, `map "$request_method:$request_uri" $way { default @closed; "~*^GET:.+\.(js|css)$" @open; }`),
 			asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf",
@@ -103,21 +103,21 @@ func holes(t testing.TB) map[string]struct {
 location @open { proxy_pass http://mcp; }
 location @closed { set $asked $uri; auth_request /_auth; proxy_pass http://mcp; }
 # What is sent has the code`),
-		}}, "nginx-auth-by-request-uri"},
+		}}, "gate"},
 		"j": {plant{files: []image.File{text("/opt/gem/nginx/nginx.python_srv.conf", "location /v1 { proxy_pass http://127.0.0.1:${SANDBOX_SRV_PORT}; }")}}, "file"},
 		"k": {plant{files: []image.File{
 			image.Bytes("/opt/gem/run.sh", 0o755, []byte("#!/bin/bash\nset -e\nenvsubst '${PORT}' </opt/gem/nginx.legacy.conf >/opt/gem/nginx/legacy.conf\nexec /usr/bin/supervisord -n -c /opt/gem/supervisord.conf\n")),
 			text("/opt/gem/nginx.legacy.conf", "location /json { proxy_pass http://127.0.0.1:${PORT}; }"),
-		}, config: starts("/opt/gem/run.sh")}, "start-script"},
+		}, config: starts("/opt/gem/run.sh")}, "laid"},
 		"l": {plant{files: []image.File{
 			text("/opt/gem/mcp.disabled", ""), text("/opt/gem/supervisord.mcp.conf", "[program:mcp]\ncommand=/usr/bin/mcp-server-browser\n"),
 			text("/opt/gem/nginx.mcp.conf", "location ~ ^/(sse|message|mcp) { proxy_pass http://127.0.0.1:8089; }"),
-		}}, "program-dormant"},
-		"m, a listener": {plant{files: []image.File{asset(t, "nginx/nginx.conf", nginxConf, "listen 8080 default_server;", "listen 8080 default_server;\n        listen 0.0.0.0:8091;")}}, "listener-unknown"},
-		"m, a program":  {plant{files: []image.File{supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server --host 0.0.0.0 --port 8091\nuser=gem\n[program:nginx]")}}, "listener-unknown"},
+		}}, "file"},
+		"m, a listener": {plant{files: []image.File{asset(t, "nginx/nginx.conf", nginxConf, "listen 8080 default_server;", "listen 8080 default_server;\n        listen 0.0.0.0:8091;")}}, "listeners"},
+		"m, a program":  {plant{files: []image.File{supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server --host 0.0.0.0 --port 8091\nuser=gem\n[program:nginx]")}}, "listeners"},
 		"m, an include": {plant{files: []image.File{
 			httpWith(t, "include /opt/gem/nginx-proxy-map.conf;"), owned(text("/opt/gem/nginx-proxy-map.conf", ""), 1000, 1000),
-		}}, "nginx-writable-include"},
+		}}, "writable"},
 	}
 }
 
@@ -168,16 +168,16 @@ func attacks(t testing.TB) map[string]struct {
 		plant
 		rule string
 	}{
-		"a second MCP server":           {hub(good + `, "x": {"type": "stdio", "command": "/bin/sh"}}}`), "mcp-server"},
+		"a second MCP server":           {hub(good + `, "x": {"type": "stdio", "command": "/bin/sh"}}}`), "mcp-servers"},
 		"servers twice":                 {hub(good + `}, "mcpServers": {"x": {"type": "stdio", "command": "/bin/sh"}}}`), "not-understood"},
-		"a server by URL":               {hub(`{"mcpServers": {"browser_shell": {"type": "sse", "url": "http://evil.example/sse"}}}`), "mcp-command"},
-		"a server by a shell":           {hub(`{"mcpServers": {"browser_shell": {"type": "stdio", "command": "/bin/sh", "args": ["-c", "x"]}}}`), "mcp-command"},
-		"a server with a library":       {hub(strings.TrimSuffix(good, "}") + `, "env": {"LD_PRELOAD": "/home/gem/x.so"}}}}`), "mcp-command"},
-		"a server elsewhere":            {hub(strings.TrimSuffix(good, "}") + `, "cwd": "/home/gem"}}}`), "mcp-command"},
-		"a server of another name":      {hub(`{"mcpServers": {"Browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}}}`), "mcp-server"},
+		"a server by URL":               {hub(`{"mcpServers": {"browser_shell": {"type": "sse", "url": "http://evil.example/sse"}}}`), "laid"},
+		"a server by a shell":           {hub(`{"mcpServers": {"browser_shell": {"type": "stdio", "command": "/bin/sh", "args": ["-c", "x"]}}}`), "laid"},
+		"a server with a library":       {hub(strings.TrimSuffix(good, "}") + `, "env": {"LD_PRELOAD": "/home/gem/x.so"}}}}`), "code"},
+		"a server elsewhere":            {hub(strings.TrimSuffix(good, "}") + `, "cwd": "/home/gem"}}}`), "file"},
+		"a server of another name":      {hub(`{"mcpServers": {"Browser_shell": {"type": "stdio", "command": "/usr/local/bin/browser-shell", "args": ["mcp"]}}}`), "mcp-servers"},
 		"no JSON":                       {hub("{"), "not-understood"},
-		"the tool under another name":   {files(text("/etc/agent-browser/browser-shell.policy.json", `{"tool_name": "bash"}`)), "mcp-tool"},
-		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "mcp-tool"},
+		"the tool under another name":   {files(text("/etc/agent-browser/browser-shell.policy.json", `{"tool_name": "bash"}`)), "tools"},
+		"python-server":                 {files(supervisordWith(t, "[program:nginx]", "[program:python-server]\ncommand=/usr/local/bin/python-server\nuser=gem\n[program:nginx]")), "tools"},
 		"another browser-shell":         {files(image.Bytes(shell, 0o755, append(program(0x3e), "evil"...))), "file"},
 		"arm64 in amd64":                {files(image.Bytes(shell, 0o755, program(0xb7))), "file"},
 		"browser-shell a link":          {files(image.Symlink(shell, "/home/gem/x")), "file"},
@@ -191,17 +191,17 @@ func attacks(t testing.TB) map[string]struct {
 		"another Chromium policy":       {files(text("/etc/browser/policies/managed/zz-browser-shell.json", "{}")), "file"},
 		"one more Chromium policy":      {files(text("/etc/browser/policies/managed/zzz.json", `{"ProxySettings": {"ProxyMode": "direct"}}`)), "file"},
 		"policies elsewhere":            {files(image.Whiteout("/etc/chromium"), text("/etc/chromium/policies/managed/x.json", "{}")), "file"},
-		"setuid":                        {files(setuid), "privilege-file"},
-		"a capability":                  {files(capable), "privilege-file"},
-		"a device":                      {files(disk), "privilege-device"},
-		"everybody's directory":         {files(image.Dir("/srv/all", 0o777)), "privilege-writable"},
-		"sudo":                          {files(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privilege-sudo"},
-		"sudo in the main file":         {files(text("/etc/sudoers", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privilege-sudo"},
-		"a user with a shell":           {files(asset(t, "accounts/passwd", "/etc/passwd", "gem:x:1000:1000:desktop and browser:/home/gem:/usr/sbin/nologin", "gem:x:1000:1000::/home/gem:/bin/bash")), "account-login"},
-		"a user without a password":     {files(withMode(asset(t, "accounts/shadow", "/etc/shadow", "gem:*:", "gem::"), 0o640)), "account-login"},
-		"root by another name":          {files(asset(t, "accounts/passwd", "/etc/passwd", "games:x:5:60", "games:x:0:0")), "account-root"},
-		"gem in a second group":         {files(asset(t, "accounts/group", "/etc/group", "disk:x:6:", "disk:x:6:gem")), "account-root"},
-		"/opt/gem is gem's":             {files(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)), "file-directory"},
+		"setuid":                        {files(setuid), "privileged"},
+		"a capability":                  {files(capable), "privileged"},
+		"a device":                      {files(disk), "privileged"},
+		"everybody's directory":         {files(image.Dir("/srv/all", 0o777)), "privileged"},
+		"sudo":                          {files(text("/etc/sudoers.d/gem", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privileged"},
+		"sudo in the main file":         {files(text("/etc/sudoers", "gem ALL=(ALL) NOPASSWD:ALL\n")), "privileged"},
+		"a user with a shell":           {files(asset(t, "accounts/passwd", "/etc/passwd", "gem:x:1000:1000:desktop and browser:/home/gem:/usr/sbin/nologin", "gem:x:1000:1000::/home/gem:/bin/bash")), "accounts"},
+		"a user without a password":     {files(withMode(asset(t, "accounts/shadow", "/etc/shadow", "gem:*:", "gem::"), 0o640)), "accounts"},
+		"root by another name":          {files(asset(t, "accounts/passwd", "/etc/passwd", "nobody:x:65534:65534", "nobody:x:0:0")), "accounts"},
+		"gem in a second group":         {files(asset(t, "accounts/group", "/etc/group", "nogroup:x:65534:", "nogroup:x:65534:gem")), "accounts"},
+		"/opt/gem is gem's":             {files(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)), "writable"},
 		"/opt/gem is somewhere else":    {files(image.Whiteout("/opt/gem"), image.Symlink("/opt/gem", "/home/gem/opt")), "file"},
 		"another nginx":                 {files(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "layer"},
 		"another library":               {files(image.Bytes("/usr/lib/x86_64-linux-gnu/libc.so.6", 0o755, program(0x3e))), "layer"},
@@ -209,49 +209,49 @@ func attacks(t testing.TB) map[string]struct {
 		"certificates away":             {files(image.Whiteout("/usr/bin/openbox")), "layer"},
 		"a program in /home/gem":        {files(image.Bytes("/home/gem/.local/bin/nc", 0o755, nil)), "file"},
 		"a start script again":          {files(image.Bytes("/opt/gem/entrypoint.sh", 0o755, []byte("#!/bin/sh\n"))), "file"},
-		"ld.so.preload":                 {files(text("/etc/ld.so.preload", "/home/gem/x.so")), "autoload"},
+		"ld.so.preload":                 {files(text("/etc/ld.so.preload", "/home/gem/x.so")), "code"},
 		"profile.d":                     {files(text("/etc/profile.d/zz.sh", "evil")), "file"},
 		"a start file of Python":        {files(text("/usr/lib/python3/dist-packages/evil.pth", "import os; os.system('x')")), "file"},
-		"a program":                     {files(supervisordWith(t, "[program:nginx]", "[program:shell]\ncommand=/bin/sh\n[program:nginx]")), "program"},
-		"a program through an include":  {files(supervisordWith(t, "[program:nginx]", "[include]\nfiles=/opt/gem/supervisord/*.conf\n[program:nginx]"), text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-include"},
-		"a program in wait":             {files(text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "program-dormant"},
-		"an event listener":             {files(supervisordWith(t, "[program:nginx]", "[eventlistener:x]\ncommand=/bin/sh\nevents=TICK_5\n[program:nginx]")), "program"},
+		"a program":                     {files(supervisordWith(t, "[program:nginx]", "[program:shell]\ncommand=/bin/sh\n[program:nginx]")), "programs"},
+		"a program through an include":  {files(supervisordWith(t, "[program:nginx]", "[include]\nfiles=/opt/gem/supervisord/*.conf\n[program:nginx]"), text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "laid"},
+		"a program in wait":             {files(text("/opt/gem/supervisord/x.conf", "[program:x]\ncommand=/bin/sh\n")), "file"},
+		"an event listener":             {files(supervisordWith(t, "[program:nginx]", "[eventlistener:x]\ncommand=/bin/sh\nevents=TICK_5\n[program:nginx]")), "programs"},
 		"code in supervisord":           {files(supervisordWith(t, "supervisor.rpcinterface:make_main_rpcinterface", "evil:make")), "not-understood"},
-		"control by network":            {files(supervisordWith(t, "[rpcinterface:supervisor]", "[inet_http_server]\nport=*:9001\n[rpcinterface:supervisor]")), "program-socket"},
-		"control by the group":          {files(supervisordWith(t, "chmod=0700", "chmod=0770\nchown=root:gem")), "program-socket"},
-		"flags of the environment":      {files(supervisordWith(t, "--no-pings", "--no-pings %(ENV_BROWSER_EXTRA_ARGS)s")), "program-environment"},
-		"debugging for all":             {files(supervisordWith(t, "--no-pings", "--remote-debugging-address=0.0.0.0")), "browser-flag"},
-		"the desktop for all":           {files(supervisordWith(t, "-localhost ", "")), "listener-unknown"},
-		"the hub for all":               {files(supervisordWith(t, "--listen unix:/run/browser-shell-front/mcp.sock", "--listen 0.0.0.0:9999")), "listener-unknown"},
-		"past the proxy":                {files(supervisordWith(t, "--proxy-bypass-list=<-loopback>", "--proxy-bypass-list=*")), "browser-flag"},
-		"a library for a program":       {files(supervisordWith(t, `environment=HOME="/"`, `environment=LD_PRELOAD="/home/gem/x.so",HOME="/"`)), "program-loader"},
-		"a library for all programs":    {files(supervisordWith(t, "nodaemon=true", "nodaemon=true\nenvironment=LD_PRELOAD=\"/home/gem/x.so\"")), "program-loader"},
-		"the browser as root":           {files(supervisordWith(t, "user=%(ENV_SLIM_DESKTOP_USER)s\npriority=400", "priority=400")), "program-account"},
-		"a module in nginx":             {files(asset(t, "nginx/nginx-main.conf", "/opt/gem/nginx-main.conf", "worker_processes 1;", "load_module /home/gem/x.so;\nworker_processes 1;")), "nginx-does-not-start"},
-		"an include of what is to come": {files(httpWith(t, "include /run/nginx/later.conf;")), "nginx-include-missing"},
-		"an include by glob":            {files(httpWith(t, "include /opt/gem/nginx/*.conf;")), "nginx-include-missing"},
-		"a gate that lets in":           {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "proxy_pass http://gate/auth;", "return 200;")), "nginx-no-auth"},
-		"a gate for all":                {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /_auth {\n    internal;", "location = /_auth {")), "nginx-gate"},
-		"another gate":                  {files(asset(t, "nginx/nginx-http.conf", "/opt/gem/nginx-http.conf", "server unix:/run/browser-shell-front/gate.sock", "server 192.0.2.1:80")), "nginx-upstream"},
-		"every file":                    {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "alias /opt/novnc/;", "alias /;")), "nginx-static"},
-		"an open case":                  {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "client_max_body_size 0;\n    return 403;", "if ($http_x_open) { return 200 ok; }\n    return 403;")), "nginx-longer-location"},
-		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "nginx-does-not-start"},
-		"TCP":                           {files(asset(t, "nginx/nginx.conf", nginxConf, "http {", "stream { server { listen 9000; proxy_pass 127.0.0.1:9222; } }\nhttp {")), "nginx-stream"},
-		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "nginx-longer-location"},
+		"control by network":            {files(supervisordWith(t, "[rpcinterface:supervisor]", "[inet_http_server]\nport=*:9001\n[rpcinterface:supervisor]")), "listeners"},
+		"control by the group":          {files(supervisordWith(t, "chmod=0700", "chmod=0770\nchown=root:gem")), "writable"},
+		"flags of the environment":      {files(supervisordWith(t, "--no-pings", "--no-pings %(ENV_BROWSER_EXTRA_ARGS)s")), "switches"},
+		"debugging for all":             {files(supervisordWith(t, "--no-pings", "--remote-debugging-address=0.0.0.0")), "file"},
+		"the desktop for all":           {files(supervisordWith(t, "-localhost ", "")), "listeners"},
+		"the hub for all":               {files(supervisordWith(t, "--listen unix:/run/browser-shell-front/mcp.sock", "--listen 0.0.0.0:9999")), "listeners"},
+		"past the proxy":                {files(supervisordWith(t, "--proxy-bypass-list=<-loopback>", "--proxy-bypass-list=*")), "file"},
+		"a library for a program":       {files(supervisordWith(t, `environment=HOME="/"`, `environment=LD_PRELOAD="/home/gem/x.so",HOME="/"`)), "code"},
+		"a library for all programs":    {files(supervisordWith(t, "nodaemon=true", "nodaemon=true\nenvironment=LD_PRELOAD=\"/home/gem/x.so\"")), "code"},
+		"the browser as root":           {files(supervisordWith(t, "user=%(ENV_SLIM_DESKTOP_USER)s\npriority=400", "priority=400")), "accounts"},
+		"a module in nginx":             {files(asset(t, "nginx/nginx-main.conf", "/opt/gem/nginx-main.conf", "worker_processes 1;", "load_module /home/gem/x.so;\nworker_processes 1;")), "not-understood"},
+		"an include of what is to come": {files(httpWith(t, "include /run/nginx/later.conf;")), "laid"},
+		"an include by glob":            {files(httpWith(t, "include /opt/gem/nginx/*.conf;")), "laid"},
+		"a gate that lets in":           {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "proxy_pass http://gate/auth;", "return 200;")), "gate"},
+		"a gate for all":                {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /_auth {\n    internal;", "location = /_auth {")), "gate"},
+		"another gate":                  {files(asset(t, "nginx/nginx-http.conf", "/opt/gem/nginx-http.conf", "server unix:/run/browser-shell-front/gate.sock", "server 192.0.2.1:80")), "upstreams"},
+		"every file":                    {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "alias /opt/novnc/;", "alias /;")), "upstreams"},
+		"an open case":                  {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "client_max_body_size 0;\n    return 403;", "if ($http_x_open) { return 200 ok; }\n    return 403;")), "routes"},
+		"anybody who is satisfied":      {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "set $asked $uri;", "satisfy any; allow all; set $asked $uri;")), "not-understood"},
+		"TCP":                           {files(asset(t, "nginx/nginx.conf", nginxConf, "http {", "stream { server { listen 9000; proxy_pass 127.0.0.1:9222; } }\nhttp {")), "gate"},
+		"mcp as a prefix":               {files(asset(t, "nginx/nginx-server.conf", "/opt/gem/nginx-server.conf", "location = /mcp {", "location /mcp {")), "routes"},
 
-		"a shell first":           {plant{config: starts("/bin/sh", "-c", "x & exec /usr/local/bin/browser-shell init")}, "start-entrypoint"},
+		"a shell first":           {plant{config: starts("/bin/sh", "-c", "x & exec /usr/local/bin/browser-shell init")}, "laid"},
 		"arguments":               {plant{config: func(c *v1.ConfigFile) { c.Config.Cmd = []string{"--open"} }}, "config"},
 		"another of its commands": {plant{config: starts(shell, "hub", "--listen", "0.0.0.0:8080")}, "config"},
-		"LD_PRELOAD":              {plant{config: env("LD_PRELOAD=/home/gem/x.so")}, "env-loader"},
-		"open to all":             {plant{config: env("SLIM_ALLOW_ANONYMOUS=true")}, "switch-set"},
-		"my key":                  {plant{config: env("JWT_PUBLIC_KEY=LS0tLS1CRUdJTg==")}, "switch-set"},
-		"a key in it":             {plant{config: env("OPENAI_API_KEY=sk-" + strings.Repeat("a", 40))}, "secret-env"},
+		"LD_PRELOAD":              {plant{config: env("LD_PRELOAD=/home/gem/x.so")}, "code"},
+		"open to all":             {plant{config: env("SLIM_ALLOW_ANONYMOUS=true")}, "switches"},
+		"my key":                  {plant{config: env("JWT_PUBLIC_KEY=LS0tLS1CRUdJTg==")}, "switches"},
+		"a key in it":             {plant{config: env("OPENAI_API_KEY=sk-" + strings.Repeat("a", 40))}, "secrets"},
 		"a variable twice":        {plant{config: env("PATH=/home/gem/bin")}, "config"},
 		"a health check":          {plant{config: func(c *v1.ConfigFile) { c.Config.Healthcheck = &v1.HealthConfig{Test: []string{"CMD-SHELL", "x"}} }}, "config"},
 		"another directory":       {plant{config: func(c *v1.ConfigFile) { c.Config.WorkingDir = "/home/gem" }}, "config"},
 		"for who builds on it":    {plant{config: func(c *v1.ConfigFile) { c.Config.OnBuild = []string{"RUN x"} }}, "config"},
 		"a port":                  {plant{config: func(c *v1.ConfigFile) { c.Config.ExposedPorts = map[string]struct{}{"8080/tcp": {}, "9222/tcp": {}} }}, "config"},
-		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config-volume"},
+		"a volume":                {plant{config: func(c *v1.ConfigFile) { c.Config.Volumes = map[string]struct{}{"/etc/agent-browser": {}} }}, "config"},
 		"a variable of the base":  {plant{config: replaced("TZ=Asia/Singapore", "TZ=Evil/Place")}, "config"},
 		"a variable that went":    {plant{config: env("DISPLAY=evil.example:0")}, "config"},
 		"one more variable":       {plant{config: env("MALLOC_CONF=stats_print:true")}, "config"},
@@ -263,12 +263,12 @@ func attacks(t testing.TB) map[string]struct {
 		"another kernel":          {plant{config: func(c *v1.ConfigFile) { c.OSVersion = "10.0.1" }}, "config"},
 		"a token in the history": {plant{config: func(c *v1.ConfigFile) {
 			c.History = append(c.History, v1.History{EmptyLayer: true, CreatedBy: "ENV NPM_TOKEN=npm_" + strings.Repeat("a", 36)})
-		}}, "secret-history"},
-		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "secret-file"},
-		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "secret-file"},
+		}}, "secrets"},
+		"a key of ssh":             {files(text("/root/.ssh/id_ed25519", "x")), "file"},
+		"a token of npm":           {files(text("/root/.npmrc", "//registry.example/:_authToken=abcdef")), "file"},
 		"privileges by a label":    {plant{config: func(c *v1.ConfigFile) { c.Config.Labels["devcontainer.metadata"] = `[{"privileged":true}]` }}, "config"},
-		"another runtime":          {plant{manifest: map[string]string{"run.oci.handler": "krun"}}, "annotation"},
-		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "annotation"},
+		"another runtime":          {plant{manifest: map[string]string{"run.oci.handler": "krun"}}, "manifest"},
+		"another base by its name": {plant{manifest: map[string]string{"org.opencontainers.image.base.digest": "sha256:" + strings.Repeat("0", 64)}}, "manifest"},
 	}
 }
 
@@ -284,7 +284,7 @@ func TestAttacksAreFound(t *testing.T) {
 // What every attack has in common is that it is another image: each is found by comparison alone, and none passes that was
 // compared with nothing.
 func TestAttacksAreOtherImages(t *testing.T) {
-	compared := []string{"index", "manifest", "annotation", "config", "history", "base-layer", "layer", "file"}
+	compared := []string{"index", "manifest", "manifest", "config", "config", "layer", "layer", "file"}
 	for name, attack := range attacks(t) {
 		t.Run(name, func(t *testing.T) {
 			in := closeLine(t, "B").input(t, attack.plant, "linux/amd64")
@@ -381,12 +381,12 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		tree   string // the rule where other layers are accepted; empty where the tree is the same
 	}{
 		"written by another": {func(l []v1.Layer) []v1.Layer { return l }, "config", ""},
-		"the lowest":         {func(l []v1.Layer) []v1.Layer { l[0] = evil; return l }, "base-layer", "file"},
+		"the lowest":         {func(l []v1.Layer) []v1.Layer { l[0] = evil; return l }, "layer", "file"},
 		"on the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n, evil) }, "layer", "file"},
 		"in the base":        {func(l []v1.Layer) []v1.Layer { return slices.Insert(l, n-1, evil) }, "layer", "file"},
-		"one away":           {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "base-layer", "file"},
-		"all away":           {func([]v1.Layer) []v1.Layer { return nil }, "base-layer", "file"},
-		"two swapped":        {func(l []v1.Layer) []v1.Layer { l[0], l[1] = l[1], l[0]; return l }, "base-layer", ""},
+		"one away":           {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n-1, n) }, "layer", "file"},
+		"all away":           {func([]v1.Layer) []v1.Layer { return nil }, "layer", "file"},
+		"two swapped":        {func(l []v1.Layer) []v1.Layer { l[0], l[1] = l[1], l[0]; return l }, "layer", ""},
 		"no removals":        {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n, n+1) }, "file", "file"},
 		"no payload":         {func(l []v1.Layer) []v1.Layer { return slices.Delete(l, n+1, n+2) }, "file", "file"},
 		"an empty one":       {func(l []v1.Layer) []v1.Layer { return append(l, layerOf(t, nil)) }, "layer", ""},
@@ -408,9 +408,9 @@ func TestRebuiltImagesAreFound(t *testing.T) {
 		}, "layer", ""},
 		"the same by other tools":  {with(), "layer", ""},
 		"with a program":           {with(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))), "file", "file"},
-		"with a removal":           {with(image.Whiteout("/opt/gem/run.sh")), "file", ""},
-		"with its own removal":     {with(image.Whiteout(shell)), "file", ""},
-		"with another's file":      {with(lays[0].Files[2]), "file", ""},
+		"with a removal":           {with(image.Whiteout("/opt/gem/run.sh")), "layer", ""},
+		"with its own removal":     {with(image.Whiteout(shell)), "layer", ""},
+		"with another's file":      {with(lays[0].Files[2]), "layer", ""},
 		"one in another's place":   {func(l []v1.Layer) []v1.Layer { l[ours], l[ours-1] = l[ours-1], l[ours]; return l }, "layer", ""},
 		"another order":            {func(l []v1.Layer) []v1.Layer { l[n], l[len(l)-1] = l[len(l)-1], l[n]; return l }, "layer", "file"},
 		"another index of a layer": {func(l []v1.Layer) []v1.Layer { l[ours] = annotatedLayer{l[ours]}; return l }, "manifest", "manifest"},
@@ -456,11 +456,11 @@ func TestIndexes(t *testing.T) {
 		"an index's entry":       {func(o object) { entry(o, 0)["mediaType"] = "application/vnd.oci.image.index.v1+json" }, "index"},
 		"an OS feature":          {func(o object) { entry(o, 0)["platform"].(object)["os.features"] = []any{"x"} }, "index"},
 		"a variant":              {func(o object) { entry(o, 1)["platform"].(object)["variant"] = "v8" }, "index"},
-		"another base":           {func(o object) { o["annotations"].(object)["org.opencontainers.image.base.digest"] = "sha256:0" }, "annotation"},
-		"no base":                {func(o object) { delete(o, "annotations") }, "annotation"},
-		"a runtime":              {func(o object) { o["annotations"].(object)["org.systemd.property.ExecStartPre"] = "x" }, "annotation"},
-		"annotations of objects": {func(o object) { o["annotations"] = object{"a": object{"b": []any{}}} }, "annotation"},
-		"annotations of a list":  {func(o object) { o["annotations"] = []any{"a"} }, "annotation"},
+		"another base":           {func(o object) { o["annotations"].(object)["org.opencontainers.image.base.digest"] = "sha256:0" }, "index"},
+		"no base":                {func(o object) { delete(o, "annotations") }, "index"},
+		"a runtime":              {func(o object) { o["annotations"].(object)["org.systemd.property.ExecStartPre"] = "x" }, "index"},
+		"annotations of objects": {func(o object) { o["annotations"] = object{"a": object{"b": []any{}}} }, "index"},
+		"annotations of a list":  {func(o object) { o["annotations"] = []any{"a"} }, "index"},
 		"an attestation": {func(o object) {
 			o["manifests"] = append(o["manifests"].([]any), object{
 				"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:0", "size": 1, "platform": object{"os": "unknown", "architecture": "unknown"},
@@ -512,17 +512,12 @@ func (l annotatedLayer) Descriptor() (*v1.Descriptor, error) {
 
 // The base itself has its holes, and more.
 func TestBaseIsOpen(t *testing.T) {
-	const everywhere = `nginx-longer-location nginx-upstream nginx-many-servers nginx-no-auth nginx-raw-path nginx-auth-by-request-uri
-		nginx-include-missing listener-unknown
-		program program-environment program-include program-socket program-path start-entrypoint start-script
-		start-environment switch mcp-server mcp-tool privilege-file account-login layer file config browser-flag`
-	for line, more := range map[string]string{
-		"A": "program-dormant", "B": "", "C": "",
-	} {
+	const everywhere = "programs routes upstreams listeners mcp-servers tools switches privileged gate laid code writable accounts layer file config"
+	for _, line := range []string{"A", "B", "C"} {
 		t.Run(line, func(t *testing.T) {
 			r := check(t, closeLine(t, line).input(t, plant{base: true}, "linux/amd64"))
 			have := ruleIDs(r)
-			for _, id := range strings.Fields(everywhere + " " + more) {
+			for _, id := range strings.Fields(everywhere) {
 				if !slices.Contains(have, id) {
 					t.Errorf("nothing is found by %s", id)
 				}

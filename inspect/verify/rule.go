@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -20,10 +21,14 @@ type rule struct {
 	all  func(*checker)
 }
 
-// surfaceRules lists the rules for every image: they check the profile, on its resulting tree.
-var surfaceRules = slices.Concat(
-	mcpRules, programRules, startRules, routeRules, nginxRules, listenerRules, fileRules, privilegeRules, secretRules, platformRules, noteRules,
-)
+// surfaceRules returns the rules for every image: they check the profile, on its resulting tree.
+func surfaceRules() []rule {
+	var out []rule
+	for _, l := range lists {
+		out = append(out, rule{Rule: l.Rule, each: l.compare})
+	}
+	return slices.Concat(out, invariants, platformRules)
+}
 
 // checker is one run of Check.
 type checker struct {
@@ -39,11 +44,6 @@ type checker struct {
 // mostOfARule limits the findings of a rule on one platform; further ones are only counted. An image can be made to
 // have a million.
 const mostOfARule = 500
-
-// isFull reports whether further findings would only be counted.
-func (h *held) isFull() bool {
-	return h.count[[2]string{h.rule.ID, platformOf(h.Image)}] > 10*mostOfARule
-}
 
 // held is an image with its expectation.
 type held struct {
@@ -62,16 +62,14 @@ func platformOf(img *inspect.Image) string {
 	return s
 }
 
-// reportFinding adds a finding of the current rule; what is its subject.
+// reportFinding adds a finding of the current rule; what is its subject. Its source is the profile's line that adds the
+// first place.
 func (h *held) reportFinding(what string, places []tree.Place, format string, args ...any) {
-	h.reportFindingAt("", what, places, format, args...)
-}
-
-// reportFindingAt adds a finding with the profile's line to which it relates.
-func (h *held) reportFindingAt(source, what string, places []tree.Place, format string, args ...any) {
-	h.addFinding(Finding{
-		Platform: platformOf(h.Image), Subject: what, Places: places, Source: source, Message: fmt.Sprintf(format, args...),
-	})
+	f := Finding{Platform: platformOf(h.Image), Subject: what, Places: places, Message: fmt.Sprintf(format, args...)}
+	if len(places) > 0 {
+		f.Source = h.want.Laid[places[0].Path]
+	}
+	h.addFinding(f)
 }
 
 func (k *checker) addFinding(f Finding) {
@@ -79,7 +77,7 @@ func (k *checker) addFinding(f Finding) {
 	if k.count[of]++; k.count[of] > mostOfARule {
 		return
 	}
-	f.Rule, f.Severity, f.Fix = k.rule.ID, k.rule.Severity, k.rule.Fix
+	f.Rule, f.Severity, f.Fix = k.rule.ID, cmp.Or(f.Severity, k.rule.Severity), k.rule.Fix
 	k.report.Findings = append(k.report.Findings, f)
 }
 
@@ -119,4 +117,31 @@ func joinNames(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n-most)
 	}
 	return strings.Join(names, ", ")
+}
+
+// shortDigest returns the first twelve digits of a digest.
+func shortDigest(digest string) string {
+	algorithm, hex, ok := strings.Cut(digest, ":")
+	if !ok || len(hex) < 12 {
+		return digest
+	}
+	return algorithm + ":" + hex[:12]
+}
+
+// addUnchecked reports a check that was impossible, and the reason.
+func (h *held) addUnchecked(format string, args ...any) {
+	h.report.Unchecked = append(h.report.Unchecked, platformOf(h.Image)+": "+fmt.Sprintf(format, args...))
+}
+
+// noteUnread reports the number of unread layers of a platform.
+func (h *held) noteUnread() {
+	n := 0
+	for _, l := range h.Files.Layers {
+		if l.Unread {
+			n++
+		}
+	}
+	if n > 0 {
+		h.addUnchecked("what %s hold, which were not read", english.Plural(n, "layer", ""))
+	}
 }

@@ -2,7 +2,9 @@ package verify_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +56,29 @@ func (f *fixture) addAbove(files ...image.File) { f.above = append(f.above, file
 
 func (f *fixture) privileged(p string, mode int64, kind string) {
 	f.surface.Privilege.Files = append(f.surface.Privilege.Files, privilege.File{Kinds: []string{kind}, Entry: tree.Entry{Entry: image.Entry{Path: p, Type: image.TypeFile, Mode: mode}}, Place: tree.Place{Path: p}})
+}
+
+// python adds supervisord as a script for a Python of Debian's package, with or without its library.
+func (f *fixture) python(library bool) {
+	dirs := strings.Fields("/usr/lib /usr/lib/python3.11 /var /var/lib /var/lib/dpkg /var/lib/dpkg/info")
+	for _, dir := range dirs {
+		f.base = append(f.base, image.Dir(dir, 0o755))
+	}
+	f.base = append(f.base, image.Bytes("/usr/bin/supervisord", 0o755, []byte("#!/usr/bin/python3\n")), image.Symlink("/usr/bin/python3", "python3.11"),
+		image.Bytes("/usr/bin/python3.11", 0o755, program(0x3e)), text("/var/lib/dpkg/status", "Package: libpython3.11-minimal\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\n\n"),
+		text("/var/lib/dpkg/info/libpython3.11-minimal.list", "/.\n/usr/lib/python3.11/os.py\n"))
+	if library {
+		f.base = append(f.base, text("/usr/lib/python3.11/os.py", ""))
+	}
+}
+
+// An interpreter with its library is found by nothing.
+func TestInterpreterWithLibrary(t *testing.T) {
+	f := good()
+	f.python(true)
+	if r := check(t, f.input(t)); slices.Contains(ruleIDs(r), "interpreter") {
+		t.Error(describe(r))
+	}
 }
 
 var proxied = nginx.Target{Kind: nginx.Proxy, Value: "http://127.0.0.1:8091/", Addresses: []string{"127.0.0.1:8091"}}
@@ -243,9 +268,6 @@ var broken = map[string]map[string]func(*fixture){
 		"an URL": func(f *fixture) {
 			f.surface.MCP.Configs[0].Servers[0] = mcp.Server{Name: "browser_shell", Type: "streamable-http", URL: "http://evil.example/mcp", Tools: []string{"browser-shell"}}
 		},
-		"hidden":         func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Hidden = true },
-		"with a library": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Env = []string{"LD_PRELOAD"} },
-		"elsewhere":      func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Directory = "/tmp" },
 	},
 	"mcp-tool": {
 		"another": func(f *fixture) {
@@ -260,12 +282,6 @@ var broken = map[string]map[string]func(*fixture){
 		"twice":         func(f *fixture) { f.addProgram(f.surface.Programs[1]) },
 		"eventlistener": func(f *fixture) { f.surface.Programs[0].Kind = "eventlistener" },
 	},
-	"program-dormant": {
-		"a copy": func(f *fixture) {
-			f.surface.Dormant = []supervisord.Config{{Path: "/opt/gem/supervisord.browser.conf", Programs: []supervisord.Program{{Name: "browser"}}}}
-		},
-		"an empty one": func(f *fixture) { f.surface.Dormant = []supervisord.Config{{Path: "/opt/x.conf"}} },
-	},
 	"program-include": {
 		"a glob":         func(f *fixture) { f.surface.Supervisord.Includes = []string{"/opt/gem/supervisord/*.conf"} },
 		"a file by name": func(f *fixture) { f.surface.Supervisord.Files = []string{conf, "/opt/gem/supervisord/x.conf"} },
@@ -274,9 +290,6 @@ var broken = map[string]map[string]func(*fixture){
 		"the group's": func(f *fixture) { f.surface.Supervisord.Sockets[0].Mode = "0770" },
 		"everybody's": func(f *fixture) { f.surface.Supervisord.Sockets[0].Mode = "0o777" },
 		"gem's":       func(f *fixture) { f.surface.Supervisord.Sockets[0].Owner = "gem:gem" },
-		"the network's": func(f *fixture) {
-			f.surface.Supervisord.Sockets = append(f.surface.Supervisord.Sockets, supervisord.Socket{Address: "*:9001"})
-		},
 	},
 	"program-environment": {
 		"of the container": func(f *fixture) { f.surface.Programs[0].Variables = []string{"BROWSER_EXTRA_ARGS"} },
@@ -333,24 +346,26 @@ var broken = map[string]map[string]func(*fixture){
 				image.Dir("/home/gem/below", 0o755), image.Bytes("/usr/bin/nginx", 0o755, program(0x3e)), image.Bytes("/home/gem/nginx", 0o755, program(0x3e)))
 			f.surface.Programs[1].Command = "/usr/bin/linked"
 		},
+		"a library": func(f *fixture) {
+			f.base = append(f.base, image.Dir("/usr/lib", 0o755), owned(text("/usr/lib/libx.so.1", ""), 1000, 1000))
+		},
+		"a directory of libraries": func(f *fixture) { f.base = append(f.base, image.Dir("/usr/local/lib", 0o777)) },
+		"a Python module": func(f *fixture) {
+			f.base = append(f.base, image.Dir("/usr/lib", 0o755), image.Dir("/usr/lib/python3", 0o755), image.Dir("/usr/lib/python3/dist-packages", 0o755),
+				owned(image.Dir("/usr/lib/python3/dist-packages/supervisor", 0o755), 1000, 1000))
+		},
 		"PATH":          func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/home/gem/.local/bin:/usr/bin" },
 		"relative PATH": func(f *fixture) { f.surface.Programs[1].Environment["PATH"] = "/usr/bin:" },
 	},
 	"program-loader": {
-		"LD_PRELOAD":     func(f *fixture) { f.surface.Programs[1].Environment["LD_PRELOAD"] = "/x.so" },
-		"of supervisord": func(f *fixture) { f.surface.Supervisord.Environment = map[string]string{"PATH": "/tmp"} },
-		"PYTHONPATH":     func(f *fixture) { f.surface.Programs[1].Environment["PYTHONPATH"] = "/x" },
-	},
-	"browser-flag": {
-		"debugging for all": func(f *fixture) { f.surface.Programs[0].Command += " --remote-debugging-address=0.0.0.0" },
-		"for pages":         func(f *fixture) { f.surface.Programs[0].Command += ` "--remote-allow-origins=*"` },
-		"no proxy":          func(f *fixture) { f.surface.Programs[0].Command = "/usr/local/bin/browser" },
-		"another proxy":     func(f *fixture) { f.surface.Programs[0].Command += " --proxy-server=http://evil:1" },
-		"a bypass":          func(f *fixture) { f.surface.Programs[0].Command += " --proxy-bypass-list=*" },
+		"of an MCP server": func(f *fixture) { f.surface.MCP.Configs[0].Servers[0].Env = []string{"LD_PRELOAD"} },
+		"LD_PRELOAD":       func(f *fixture) { f.surface.Programs[1].Environment["LD_PRELOAD"] = "/x.so" },
+		"of supervisord":   func(f *fixture) { f.surface.Supervisord.Environment = map[string]string{"PATH": "/tmp"} },
+		"PYTHONPATH":       func(f *fixture) { f.surface.Programs[1].Environment["PYTHONPATH"] = "/x" },
 	},
 	"supervisord": {
-		"another file": func(f *fixture) { f.surface.Start.Supervisord = "/etc/supervisor/supervisord.conf" },
-		"none":         func(f *fixture) { f.surface.Start.Supervisord = "" },
+		"another file": func(f *fixture) { f.surface.Supervisord.Path = "/etc/supervisor/supervisord.conf" },
+		"none":         func(f *fixture) { f.surface.Supervisord = nil },
 	},
 	"start-script": {
 		"one": func(f *fixture) {
@@ -361,6 +376,7 @@ var broken = map[string]map[string]func(*fixture){
 		"the container's": func(f *fixture) { f.surface.Start.Clean = false },
 	},
 	"switch": {
+		"listed in vain": func(f *fixture) { f.want.Switches = append(f.want.Switches, "NOBODY_READS") },
 		"another": func(f *fixture) {
 			f.surface.Start.Switches = append(f.surface.Start.Switches, start.Switch{Name: "DISABLE_JUPYTER", Kind: start.Program})
 		},
@@ -434,6 +450,7 @@ var broken = map[string]map[string]func(*fixture){
 		"asks once more": func(f *fixture) { f.server().Locations[3].Auth = "/other" },
 	},
 	"nginx-upstream": {
+		"listed in vain": func(f *fixture) { f.want.Upstreams = append(f.want.Upstreams, "127.0.0.1:1") },
 		"by the host": func(f *fixture) {
 			f.server().Locations[0].Target = nginx.Target{Kind: nginx.Proxy, Value: "http://$host", Chosen: []string{"$host"}}
 		},
@@ -457,36 +474,20 @@ var broken = map[string]map[string]func(*fixture){
 			f.base = append(f.base, image.Symlink("/opt/pages", "/home/gem"))
 			f.server().Locations[1].Target.Value = "/opt/pages/"
 		},
-		"without a slash": func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/novnc" },
-		"by the request":  func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/$arg_dir/" },
-	},
-	"nginx-many-servers": {
-		"two": func(f *fixture) { f.addServer([]string{"open"}, nginx.Listen{Address: "0.0.0.0", Port: 8080}) },
+		"by the request": func(f *fixture) { f.server().Locations[1].Target.Value = "/opt/$arg_dir/" },
 	},
 	"nginx-does-not-start": {
 		"a note": func(f *fixture) {
-			f.surface.Nginx[0].Notes = []tree.Note{{Place: tree.Place{Path: nginxConf, Line: 7}, Text: `duplicate location "/"`}}
+			f.surface.Notes = []tree.Note{{Place: tree.Place{Path: nginxConf, Line: 7}, Text: `duplicate location "/"`}}
 		},
 		"no server": func(f *fixture) { f.surface.Nginx[0].Servers = nil },
 	},
 	"nginx-regex-order": {
-		"denies": func(f *fixture) {
-			f.addLocation(nginx.Location{Modifier: "~", Pattern: ".*", Target: nginx.Target{Kind: nginx.Return, Status: 403}})
-		},
 		"answers": func(f *fixture) {
 			f.addLocation(nginx.Location{Modifier: "~*", Pattern: "^/mcp$", Auth: "/_auth", Target: proxied})
 		},
 	},
-	"nginx-raw-path": {
-		"no URI": func(f *fixture) { f.server().Locations[0].Target.RawURI = true },
-	},
 	"nginx-auth-by-request-uri": {
-		"the base's": func(f *fixture) {
-			f.surface.Nginx[0].Maps = []nginx.Map{{Source: "$request_method:$request_uri", Variable: "$target_workflow", Decides: []string{"location"}}}
-		},
-		"through another": func(f *fixture) {
-			f.surface.Nginx[0].Maps = []nginx.Map{{Source: "$x", Parts: []string{"$args"}, Variable: "$gate", Decides: []string{"if"}}}
-		},
 		"by a condition": func(f *fixture) {
 			f.server().Locations[0].Cases = []nginx.Case{{When: `if ($request_uri ~ "\.js$")`, Target: f.server().Locations[0].Target}}
 		},
@@ -501,7 +502,7 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"everybody's directory": func(f *fixture) {
 			f.base = append(f.base, image.Dir("/opt/conf", 0o777))
-			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/conf/*.conf", Place: tree.Place{Path: nginxConf}}}
+			f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/opt/conf/x.conf")
 		},
 		"in a temporary directory": func(f *fixture) { f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/tmp/x.conf") },
 	},
@@ -509,13 +510,12 @@ var broken = map[string]map[string]func(*fixture){
 		"all of a directory": func(f *fixture) {
 			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/nginx/*.conf", Place: tree.Place{Path: nginxConf, Line: 3}}}
 		},
-		"not there": func(f *fixture) { f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/later.conf"}} },
-		"not laid": func(f *fixture) {
-			f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/etc/nginx/mime.types", Files: []string{"/etc/nginx/mime.types"}}}
-		},
+		"not there":     func(f *fixture) { f.surface.Nginx[0].Includes = []nginx.Include{{Pattern: "/opt/gem/later.conf"}} },
+		"not laid":      func(f *fixture) { f.surface.Nginx[0].Files = append(f.surface.Nginx[0].Files, "/etc/nginx/mime.types") },
 		"the main file": func(f *fixture) { f.surface.Nginx[0].Path = "/etc/nginx/nginx.conf" },
 	},
 	"listener-unknown": {
+		"listed in vain": func(f *fixture) { f.want.Listeners = append(f.want.Listeners, "*:9999") },
 		"public": func(f *fixture) {
 			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "*", Port: 8091, By: "python-server"})
 		},
@@ -533,13 +533,11 @@ var broken = map[string]map[string]func(*fixture){
 			f.surface.Listeners = append(f.surface.Listeners, inspect.Listener{Address: "${PUBLIC_LISTEN}", By: "nginx"})
 		},
 	},
-	"config-volume": {
-		"the policy": func(f *fixture) { f.surface.Config.Volumes = []string{"/etc/agent-browser"} },
-	},
 	"privilege-file": {
-		"setuid":     func(f *fixture) { f.privileged("/usr/bin/x", 0o4755, privilege.Setuid) },
-		"setgid":     func(f *fixture) { f.privileged("/usr/bin/x", 0o2755, privilege.Setgid) },
-		"capability": func(f *fixture) { f.privileged("/usr/bin/x", 0o755, privilege.Capability) },
+		"listed in vain": func(f *fixture) { f.want.Privileged = []string{"/usr/bin/nothing"} },
+		"setuid":         func(f *fixture) { f.privileged("/usr/bin/x", 0o4755, privilege.Setuid) },
+		"setgid":         func(f *fixture) { f.privileged("/usr/bin/x", 0o2755, privilege.Setgid) },
+		"capability":     func(f *fixture) { f.privileged("/usr/bin/x", 0o755, privilege.Capability) },
 	},
 	"privilege-writable": {
 		"a file": func(f *fixture) { f.privileged("/etc/x", 0o666, privilege.WorldWritable) },
@@ -592,29 +590,6 @@ var broken = map[string]map[string]func(*fixture){
 		},
 		"an empty layer's comment": func(f *fixture) { f.config.History = []v1.History{{EmptyLayer: true, Comment: "PASSWORD=hunter2"}} },
 	},
-	"secret-base": {
-		"ssh": func(f *fixture) { f.base = append(f.base, text("/root/.ssh/id_ed25519", "key")) },
-		"npm": func(f *fixture) { f.base = append(f.base, text("/root/.npmrc", "//registry/:_authToken=abc")) },
-	},
-	"secret-file": {
-		"ssh":        func(f *fixture) { f.addAbove(text("/root/.ssh/id_ed25519", "key")) },
-		"npm":        func(f *fixture) { f.addAbove(text("/root/.npmrc", "//registry/:_authToken=abc")) },
-		"docker":     func(f *fixture) { f.addAbove(text("/root/.docker/config.json", `{"auths":{"x":{"auth":"dXNlcg=="}}}`)) },
-		"netrc":      func(f *fixture) { f.addAbove(text("/root/.netrc", "machine x login y password z")) },
-		"git":        func(f *fixture) { f.addAbove(text("/root/.git-credentials", "https://u:p@x")) },
-		"aws":        func(f *fixture) { f.addAbove(text("/root/.aws/credentials", "[default]")) },
-		"history":    func(f *fixture) { f.addAbove(text("/home/gem/.bash_history", "ls")) },
-		"by content": func(f *fixture) { f.addAbove(text("/srv/notes.txt", "-----BEGIN OPENSSH PRIVATE KEY-----\n")) },
-		"env file":   func(f *fixture) { f.addAbove(text("/app/.env", "DB_PASSWORD=hunter2")) },
-		"hidden": func(f *fixture) {
-			f.addAbove(text("/root/.ssh/id_rsa", "key"))
-			f.addAbove(image.Whiteout("/root/.ssh/id_rsa"))
-		},
-		"in an unknown base": func(f *fixture) {
-			f.want.Base = []string{}
-			f.base = append(f.base, text("/root/.netrc", "machine x login y password z"))
-		},
-	},
 	"start-entrypoint": {
 		"the base's": func(f *fixture) { f.surface.Config.Entrypoint = []string{"/opt/gem/run.sh"} },
 		"none":       func(f *fixture) { f.surface.Config.Entrypoint = nil },
@@ -629,6 +604,12 @@ var broken = map[string]map[string]func(*fixture){
 		"gem's":       func(f *fixture) { f.addAbove(owned(image.Dir("/opt/gem", 0o755), 1000, 1000)) },
 		"everybody's": func(f *fixture) { f.addAbove(image.Dir("/etc/agent-browser", 0o777)) },
 		"the group's": func(f *fixture) { f.addAbove(owned(image.Dir("/usr/local/bin", 0o775), 0, 1000)) },
+	},
+	"interpreter": {
+		"no library": func(f *fixture) { f.python(false) },
+		"no interpreter": func(f *fixture) {
+			f.base = append(f.base, image.Bytes("/usr/bin/supervisord", 0o755, []byte("#!/usr/bin/python3\n")))
+		},
 	},
 	"index": {
 		"a key": func(*fixture) {}, // TestIndexes has the others
@@ -797,27 +778,46 @@ func TestGoodImagePasses(t *testing.T) {
 	for _, f := range r.Findings {
 		t.Errorf("%s: %s %v", f.Rule, f.Message, f.Places)
 	}
-	if !r.Passed || len(r.Rules) < 50 {
+	if !r.Passed || len(r.Rules) < 20 {
 		t.Errorf("passed %v with %d rules", r.Passed, len(r.Rules))
 	}
 }
 
+// successors maps the ids of earlier versions to the rules that find the same today. docs/verify.md has the table, too.
+var successors = map[string]string{
+	"account-login": "accounts", "account-root": "accounts", "autoload": "code", "env-loader": "code", "file-directory": "writable",
+	"listener-unknown": "listeners", "mcp-command": "laid", "mcp-server": "mcp-servers", "mcp-tool": "tools", "nginx-auth-by-request-uri": "gate",
+	"nginx-does-not-start": "not-understood", "nginx-gate": "gate", "nginx-include-missing": "laid", "nginx-longer-location": "routes",
+	"nginx-no-auth": "gate", "nginx-regex-order": "routes", "nginx-route-missing": "routes", "nginx-static": "upstreams", "nginx-stream": "gate",
+	"nginx-upstream": "upstreams", "nginx-writable-include": "writable", "package-not-understood": "not-understood", "privilege-device": "privileged",
+	"privilege-file": "privileged", "privilege-sudo": "privileged", "privilege-writable": "privileged", "program": "programs",
+	"program-account": "accounts", "program-environment": "switches", "program-include": "laid", "program-loader": "code", "program-path": "writable",
+	"program-socket": "writable", "secret-env": "secrets", "secret-history": "secrets", "start-entrypoint": "laid", "start-environment": "laid",
+	"start-script": "laid", "supervisord": "laid", "switch": "switches", "switch-set": "switches",
+	"annotation": "manifest", "base-layer": "layer", "history": "config", "layer-archive": "layer",
+	// By comparison: of what slimctl embeds the rest is a test of assets.
+	"browser-flag": "file", "config-volume": "config", "nginx-many-servers": "file", "nginx-raw-path": "file", "program-dormant": "file", "secret-file": "file",
+}
+
 // Every rule finds what it is about, and says all that a reader needs.
 func TestEveryRuleFinds(t *testing.T) {
+	rules, tried := map[string]verify.Rule{}, map[string]bool{}
 	for _, rule := range verify.Rules() {
-		if rule.Dynamic {
-			continue
+		rules[rule.ID] = rule
+	}
+	for aspect, cases := range broken {
+		id := cmp.Or(successors[aspect], aspect)
+		rule, ok := rules[id]
+		if !ok {
+			t.Errorf("there is no rule %s", id)
 		}
-		cases := broken[rule.ID]
-		if len(cases) == 0 {
-			t.Errorf("rule %s has no case", rule.ID)
-		}
+		tried[id] = true
 		for name, breakIt := range cases {
-			t.Run(rule.ID+"/"+name, func(t *testing.T) {
+			t.Run(aspect+"/"+name, func(t *testing.T) {
 				f := good()
 				breakIt(f)
 				in := f.input(t)
-				switch rule.ID {
+				switch id {
 				case "index":
 					in.Index = []byte("{}")
 				case "layout":
@@ -826,39 +826,47 @@ func TestEveryRuleFinds(t *testing.T) {
 					in.Names = []string{"docker.io/library/alpine:latest"}
 				case "ledger":
 					in.Ledgers = map[string][]string{"linux/amd64": {"sha256:1"}}
-				}
-				if strings.HasPrefix(rule.ID, "platform") {
+				case "platform":
 					in = twoPlatforms(t)
-					if rule.ID == "platform" {
-						in.Images = in.Images[:1]
-					} else {
-						in.Images[1].Surface.Config.Env["ONLY"] = "here"
-					}
+					in.Images = in.Images[:1]
+				}
+				severity := rule.Severity
+				if name == "listed in vain" || aspect == "package-not-understood" {
+					severity = verify.Warning
 				}
 				r := check(t, in)
 				for _, found := range r.Findings {
-					if found.Rule != rule.ID {
+					if found.Rule != id || found.Severity != severity {
 						continue
 					}
-					if found.Message == "" || found.Severity != rule.Severity || found.Fix == "" || found.Platform == "" && !slices.Contains([]string{"index", "layout", "name"}, rule.ID) {
+					if found.Message == "" || found.Fix == "" || found.Platform == "" && !slices.Contains([]string{"index", "layout", "name"}, id) {
 						t.Errorf("%+v", found)
 					}
-					if r.Passed != (rule.Severity != verify.Error && !hasError(r) && r.Proven != "") {
+					if r.Passed != (severity != verify.Error && !hasError(r) && r.Proven != "") {
 						t.Errorf("passed is %v", r.Passed)
 					}
 					return
 				}
-				t.Errorf("nothing found; there are %v", ruleIDs(r))
+				t.Errorf("nothing found; there are %v\n%s", ruleIDs(r), describe(r))
 			})
 		}
 	}
-	for id := range broken {
-		found := false
-		for _, rule := range verify.Rules() {
-			found = found || rule.ID == id
+	for id, rule := range rules {
+		if !tried[id] && !rule.Dynamic {
+			t.Errorf("rule %s has no case", id)
 		}
-		if !found {
-			t.Errorf("there is no rule %s", id)
+	}
+}
+
+// docs/verify.md has a line for each id of earlier versions.
+func TestSuccessorsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/verify.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for old, id := range successors {
+		if row := "| `" + old + "` | `" + id + "` |"; !strings.Contains(string(text), row) {
+			t.Errorf("docs/verify.md lacks %q", row)
 		}
 	}
 }

@@ -102,7 +102,7 @@ type Report struct {
 // Rules returns all rules, static ones first, sorted by ID.
 func Rules() []Rule {
 	var out []Rule
-	for _, r := range slices.Concat(surfaceRules, compareRules, treeRules) {
+	for _, r := range slices.Concat(surfaceRules(), compareRules) {
 		out = append(out, r.Rule)
 	}
 	slices.SortFunc(out, func(a, b Rule) int { return strings.Compare(a.ID, b.ID) })
@@ -129,18 +129,15 @@ func Check(ctx context.Context, in Input) (*Report, error) {
 		if want != nil {
 			k.report.Profile = want.Profile
 			k.held = append(k.held, &held{checker: k, Image: img, want: want})
-			unread(k.held[len(k.held)-1])
+			k.held[len(k.held)-1].noteUnread()
 		}
 	}
 	slices.Sort(k.report.Platforms)
 	k.report.Platforms = slices.Compact(k.report.Platforms)
-	rules := surfaceRules
+	rules := surfaceRules()
 	if in.Want != nil {
 		if err := k.compare(in.Want); err != nil {
 			return nil, fmt.Errorf("compare: %w", err)
-		}
-		if in.Want.SameTree {
-			rules = slices.Concat(rules, treeRules)
 		}
 	}
 	for _, r := range rules {
