@@ -31,7 +31,7 @@ func verifyRun(t *testing.T, ref string, flags ...string) (code int, report veri
 	}
 	artifacts := t.TempDir()
 	args := append([]string{"verify", "--run", "--runtime", sandbox.Runc, "--artifacts", artifacts,
-		"--platform", "linux/" + runtime.GOARCH, "--format", verify.JSON, "--progress", "quiet", ref}, flags...)
+		"--platform", "linux/" + runtime.GOARCH, "--format", "json", "--progress", "quiet", ref}, flags...)
 	cmd := exec.CommandContext(t.Context(), bin, args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -21,6 +21,7 @@ import (
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/acceptance"
 	"github.com/slimctl/slimctl/inspect/expect"
+	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/server/policy"
@@ -31,7 +32,7 @@ type FindingsError struct{ Report *verify.Report }
 
 func (e *FindingsError) Error() string {
 	var text strings.Builder
-	if err := e.Report.Write(&text, verify.Text); err != nil {
+	if err := report.Findings(&text, report.Text, e.Report); err != nil {
 		return err.Error()
 	}
 	return Verdict(e.Report) + "; nothing was written (--verify=false leaves this out)\n" + strings.TrimSpace(text.String())
@@ -138,20 +139,20 @@ func Verify(ctx context.Context, o VerifyOptions) (*Verified, error) {
 		unchecked = append(unchecked, fmt.Sprintf("%s: profile %s publishes it, too, but this image is for %s only", m, p.Name, alone))
 	}
 	in.Images = f.images
-	report, err := verify.Check(ctx, in)
+	checked, err := verify.Check(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	report.Reference, report.Digest, report.Profile = o.Image, f.source.Digest().String(), p.Name
+	checked.Reference, checked.Digest, checked.Profile = o.Image, f.source.Digest().String(), p.Name
 	if r != nil {
-		report.Base = r.Recipes[0].Base.Reference
-		if digest := r.Source.Digest().String(); !strings.Contains(report.Base, digest) {
-			report.Base += "@" + digest
+		checked.Base = r.Recipes[0].Base.Reference
+		if digest := r.Source.Digest().String(); !strings.Contains(checked.Base, digest) {
+			checked.Base += "@" + digest
 		}
-		report.OtherBase, err = f.otherBase(r.Source.Digest())
+		checked.OtherBase, err = f.otherBase(r.Source.Digest())
 	}
-	report.Unchecked = append(report.Unchecked, unchecked...)
-	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: report, access: o.Access, made: r, expect: in.Expect}, err
+	checked.Unchecked = append(checked.Unchecked, unchecked...)
+	return &Verified{Inspected: Inspected{f.source, f.images}, Profile: p, Report: checked, access: o.Access, made: r, expect: in.Expect}, err
 }
 
 // found is the image to verify.
@@ -559,19 +560,19 @@ func (r *Resolved) verify(ctx context.Context, a Access, built image.Built) (*ve
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	report, err := verify.Check(ctx, in)
+	checked, err := verify.Check(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	report.Profile = r.Profile.Name
+	checked.Profile = r.Profile.Name
 	if unread := unreadLayers(in.Images); unread > 0 {
 		a.Log("verify: %s never read, so what they hold is not checked; slimctl verify reads them",
 			english.Plural(unread, "layer of the base was", "layers of the base were"))
 	}
-	if !report.Passed {
-		return nil, &FindingsError{report}
+	if !checked.Passed {
+		return nil, &FindingsError{checked}
 	}
-	return report, nil
+	return checked, nil
 }
 
 func imagesOf(b image.Built) ([]v1.Image, error) {

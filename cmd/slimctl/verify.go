@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/inspect/sandbox"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/slim"
@@ -64,7 +65,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 				return usageError(err)
 			}
 			if f.rules {
-				return a.writeReport(f.file, func(w io.Writer) error { return verify.WriteRules(w, f.format) })
+				return a.writeReport(f.file, func(w io.Writer) error { return report.Rules(w, f.format) })
 			}
 			return a.runVerify(cmd.Context(), args[0], f)
 		},
@@ -77,7 +78,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 	addChoice(flags, &f.same, "same", "what has to be the same: digest, or tree for other layers", slim.SameDigest, slim.SameTree)
 	flags.BoolVar(&f.surface, "surface-only", false, "check the surface alone, and prove nothing")
 	flags.StringArrayVar(&f.annotations, "annotation", nil, "accept an annotation that build's --annotation set (repeatable)")
-	addChoice(flags, &f.format, "format", "", verify.Text, verify.JSON, verify.JUnit, verify.SARIF)
+	addChoice(flags, &f.format, "format", "", report.Text, report.JSON, report.SARIF)
 	flags.StringVarP(&f.file, "output", "o", "", "write the report to this `FILE` instead of standard output")
 	addChoice(flags, &f.severity, "severity", "fail at findings of at least this severity: error or warning", verify.Error, verify.Warning)
 	flags.BoolVar(&f.rules, "rules", false, "print every rule, with why and fix, and look at no image")
@@ -90,7 +91,7 @@ the base is not known. For the forms of IMAGE see slimctl help images.`,
 
 func (f *verifyFlags) checkCombination() error {
 	switch {
-	case f.rules && f.format != verify.Text && f.format != verify.JSON:
+	case f.rules && f.format != report.Text && f.format != report.JSON:
 		return fmt.Errorf("--rules with --format %s: pass --format text or json", f.format)
 	case f.surface && (f.Base != "" || f.Lock != "" || f.same != slim.SameDigest):
 		return errors.New("--surface-only can't be combined with --base, --lock or --same, which compare")
@@ -127,18 +128,18 @@ func (a *app) runVerify(ctx context.Context, reference string, f *verifyFlags) e
 
 // judgeReport writes the report. It fails if a finding has at least the severity of the flag, or if the base is
 // unknown.
-func (a *app) judgeReport(f *verifyFlags, report *verify.Report) error {
-	if f.severity == verify.Warning && report.Count(verify.Warning) > 0 {
-		report.Passed = false
+func (a *app) judgeReport(f *verifyFlags, r *verify.Report) error {
+	if f.severity == verify.Warning && r.Count(verify.Warning) > 0 {
+		r.Passed = false
 	}
-	if err := a.writeReport(f.file, func(w io.Writer) error { return report.Write(w, f.format) }); err != nil {
+	if err := a.writeReport(f.file, func(w io.Writer) error { return report.Findings(w, f.format, r) }); err != nil {
 		return err
 	}
 	switch {
-	case report.Passed:
+	case r.Passed:
 		return nil
-	case report.Count(verify.Error) == 0 && f.severity == verify.Error:
-		return statusError{exitUnproven, fmt.Sprintf("nothing was found in %s, but its base is not known: name it with --base IMAGE or --lock FILE", report.Reference)}
+	case r.Count(verify.Error) == 0 && f.severity == verify.Error:
+		return statusError{exitUnproven, fmt.Sprintf("nothing was found in %s, but its base is not known: name it with --base IMAGE or --lock FILE", r.Reference)}
 	}
-	return statusError{exitGate, slim.Verdict(report)}
+	return statusError{exitGate, slim.Verdict(r)}
 }

@@ -5,42 +5,100 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"reflect"
 	"strings"
 
+	"github.com/slimctl/slimctl/inspect/diff"
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-// writeJSON writes the documents in the form of json.MarshalIndent, but element by element. An image may have a million
-// files, and its JSON is larger than the image's data in memory.
-func writeJSON[T any](w io.Writer, platforms []T) error {
-	if platforms == nil {
-		platforms = []T{}
-	}
-	j := jsonWriter{w: bufio.NewWriterSize(w, 1<<16), lists: map[reflect.Type]bool{}}
-	j.value(reflect.ValueOf(struct {
-		SchemaVersion int `json:"schemaVersion"`
-		Platforms     []T `json:"platforms"`
-	}{SchemaVersion, platforms}), "")
-	j.put("\n")
-	if j.err != nil {
-		return j.err
-	}
-	return j.w.Flush()
-}
-
-// jsonWriter writes values; the first error ends it.
-type jsonWriter struct {
-	w       *bufio.Writer
-	scratch bytes.Buffer
-	lists   map[reflect.Type]bool // cached results of holdsList
-	err     error
-}
-
-const jsonIndent = "  "
-
 // replaced is encoding/json's replacement for a byte that is not UTF-8.
 const replaced = `\ufffd`
+
+// encode returns the JSON of v with that prefix and indent of lines, which may be empty, and with an escape for every
+// character that a terminal or HTML interprets; JSON readers decode it.
+func encode(v any, prefix, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent(prefix, indent)
+	err := enc.Encode(v)
+	if err == nil && bytes.Contains(b.Bytes(), []byte(replaced)) {
+		b.Reset()
+		err = enc.Encode(rawname.Quoted(v))
+	}
+	return rawname.Printable(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), err
+}
+
+// writeDocument writes one JSON document.
+func writeDocument(w io.Writer, v any) error {
+	data, err := encode(v, "", "  ")
+	if err == nil {
+		_, err = w.Write(append(data, '\n'))
+	}
+	return err
+}
+
+// platforms is the top of the JSON of surfaces and differences.
+type platforms[T any] struct {
+	SchemaVersion int `json:"schemaVersion"`
+	Platforms     []T `json:"platforms"`
+}
+
+// Parts of the JSON of differences whose files are written one by one. No other line begins so: strings have no line
+// feeds.
+const (
+	noFiles    = "\n      \"files\": null"
+	fileIndent = "        "
+)
+
+// writeDiffs writes the differences in the form of one document, with the changed files one by one: an image may have a
+// million, and their JSON is larger than the image's data in memory.
+func writeDiffs(w io.Writer, diffs []*diff.Diff) error {
+	without := make([]*diff.Diff, len(diffs))
+	for i, d := range diffs {
+		if d != nil {
+			clone := *d
+			without[i] = &clone
+		}
+		if d != nil && len(d.Files) > 0 {
+			without[i].Files = nil
+		}
+	}
+	data, err := encode(platforms[*diff.Diff]{SchemaVersion, without}, "", "  ")
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(w, 1<<16) // keeps the first error
+	rest := string(data)
+	for _, d := range diffs {
+		if d == nil || d.Files != nil && len(d.Files) == 0 {
+			continue
+		}
+		before, after, _ := strings.Cut(rest, noFiles)
+		rest = after
+		_, _ = out.WriteString(before + noFiles[:len(noFiles)-len("null")])
+		if d.Files == nil {
+			_, _ = out.WriteString("null")
+			continue
+		}
+		for i := range d.Files {
+			change, err := encode(d.Files[i], fileIndent, "  ")
+			if err != nil {
+				return err
+			}
+			_, _ = out.WriteString(map[bool]string{true: "[\n", false: ",\n"}[i == 0] + fileIndent)
+			_, _ = out.Write(change)
+		}
+		_, _ = out.WriteString("\n      ]")
+	}
+	_, _ = out.WriteString(rest + "\n")
+	return out.Flush()
+}
+
+// jsonWriter writes values for a script element; the first error ends it.
+type jsonWriter struct {
+	w   *bufio.Writer
+	err error
+}
 
 // put writes the printable form of text.
 func (j *jsonWriter) put(s string) {
@@ -49,116 +107,11 @@ func (j *jsonWriter) put(s string) {
 	}
 }
 
-// value writes v on a line with indent. It splits lists of structs, and values that contain one.
-func (j *jsonWriter) value(v reflect.Value, indent string) {
-	inner := indent + jsonIndent
-	lists, ok := j.lists[v.Type()]
-	if !ok {
-		lists = holdsList(v.Type())
-		j.lists[v.Type()] = lists
-	}
-	switch {
-	case j.err != nil:
-	case !lists, v.Kind() == reflect.Pointer && v.IsNil(), v.Kind() == reflect.Slice && v.Len() == 0:
-		j.whole(v, indent)
-	case v.Kind() == reflect.Pointer:
-		j.value(v.Elem(), indent)
-	case v.Kind() == reflect.Slice:
-		for i := range v.Len() {
-			j.put(map[bool]string{true: "[", false: ","}[i == 0] + "\n" + inner)
-			j.value(v.Index(i), inner)
-		}
-		j.put("\n" + indent + "]")
-	default:
-		n := 0
-		for i := range v.NumField() {
-			name, omit, _ := jsonField(v.Type().Field(i))
-			if omit && isEmpty(v.Field(i)) {
-				continue
-			}
-			j.put(map[bool]string{true: "{", false: ","}[n == 0] + "\n" + inner + `"` + name + `": `)
-			j.value(v.Field(i), inner)
-			n++
-		}
-		if n == 0 {
-			j.put("{")
-			indent = ""
-		} else {
-			indent = "\n" + indent
-		}
-		j.put(indent + "}")
-	}
-}
-
-// whole writes v with encoding/json.
-func (j *jsonWriter) whole(v reflect.Value, indent string) {
-	j.scratch.Reset()
-	enc := json.NewEncoder(&j.scratch)
-	enc.SetIndent(indent, jsonIndent)
-	if j.err = enc.Encode(v.Interface()); j.err == nil && bytes.Contains(j.scratch.Bytes(), []byte(replaced)) {
-		j.scratch.Reset()
-		j.err = enc.Encode(rawname.Quoted(v.Interface()))
-	}
-	if j.err == nil {
-		_, j.err = j.w.Write(rawname.Printable(bytes.TrimSuffix(j.scratch.Bytes(), []byte("\n"))))
-	}
-}
-
-// compact writes v on one line with encoding/json. That escapes <, > and &, so no string can end a script element.
+// compact writes v on one line.
 func (j *jsonWriter) compact(v any) {
-	if j.err != nil {
-		return
-	}
 	var data []byte
-	if data, j.err = json.Marshal(v); j.err == nil && bytes.Contains(data, []byte(replaced)) {
-		data, j.err = json.Marshal(rawname.Quoted(v))
-	}
 	if j.err == nil {
-		_, j.err = j.w.Write(rawname.Printable(data))
+		data, j.err = encode(v, "", "")
 	}
-}
-
-// holdsList reports whether a value is a list of structs, or a struct or pointer that leads to one and that value can
-// split. Other values are written as a whole, which is always correct.
-func holdsList(t reflect.Type) bool {
-	if t.Implements(reflect.TypeFor[json.Marshaler]()) || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
-		return false
-	}
-	switch t.Kind() {
-	case reflect.Pointer:
-		return holdsList(t.Elem())
-	case reflect.Slice:
-		e := t.Elem()
-		return e.Kind() == reflect.Struct || e.Kind() == reflect.Pointer && e.Elem().Kind() == reflect.Struct
-	case reflect.Struct:
-		holds := false
-		for i := range t.NumField() {
-			if _, _, plain := jsonField(t.Field(i)); !plain {
-				return false
-			}
-			holds = holds || holdsList(t.Field(i).Type)
-		}
-		return holds
-	default:
-		return false
-	}
-}
-
-// jsonField parses a field's tag. plain is true if that has only a name and omitempty.
-func jsonField(f reflect.StructField) (name string, omit, plain bool) {
-	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-	plain = f.IsExported() && !f.Anonymous && name != "" && name != "-" && (options == "" || options == "omitempty")
-	return name, options == "omitempty", plain
-}
-
-// isEmpty reports whether omitempty omits v.
-func isEmpty(v reflect.Value) bool {
-	switch v.Kind() {
-	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
-		return v.Len() == 0
-	case reflect.Struct:
-		return false
-	default:
-		return v.IsZero()
-	}
+	j.put(string(data))
 }

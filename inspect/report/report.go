@@ -63,7 +63,10 @@ func Surfaces(w io.Writer, format string, surfaces []*inspect.Surface, o Options
 	case Text:
 		return surfacesText(w, surfaces, o)
 	case JSON:
-		return writeJSON(w, surfaces)
+		if surfaces == nil {
+			surfaces = []*inspect.Surface{}
+		}
+		return writeDocument(w, platforms[*inspect.Surface]{SchemaVersion, surfaces})
 	case Markdown:
 		return surfacesMarkdown(w, surfaces)
 	case HTML:
@@ -78,7 +81,7 @@ func Diffs(w io.Writer, format string, diffs []*diff.Diff, o Options) error {
 	case Text:
 		return diffsText(w, diffs, o)
 	case JSON:
-		return writeJSON(w, diffs)
+		return writeDiffs(w, diffs)
 	case Markdown:
 		return diffsMarkdown(w, diffs, o)
 	case HTML:

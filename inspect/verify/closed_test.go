@@ -24,6 +24,7 @@ import (
 	"github.com/slimctl/slimctl/image/tree"
 	"github.com/slimctl/slimctl/inspect"
 	"github.com/slimctl/slimctl/inspect/expect"
+	"github.com/slimctl/slimctl/inspect/report"
 	"github.com/slimctl/slimctl/inspect/verify"
 	"github.com/slimctl/slimctl/internal/standin"
 	"github.com/slimctl/slimctl/profiles"
@@ -252,7 +253,7 @@ func planted(t testing.TB, img v1.Image, p plant) v1.Image {
 
 func describe(r *verify.Report) string {
 	var b bytes.Buffer
-	_ = r.Write(&b, verify.Text)
+	_ = report.Findings(&b, report.Text, r)
 	return b.String()
 }
 

@@ -126,7 +126,7 @@ func (c *comparison) compareLedgers() {
 	for _, h := range c.held {
 		platform := platformOf(h.Image)
 		for _, have := range difference(c.in.Ledgers[platform], []string{c.want.Ledgers[platform]}) {
-			c.rule = byID()["ledger"]
+			c.rule = ByID()["ledger"]
 			c.addFinding(Finding{Platform: platform, Subject: have, Message: fmt.Sprintf("the ledger %s refers to the image; a build gives %s", have, cmp.Or(c.want.Ledgers[platform], "none"))})
 		}
 	}
@@ -135,7 +135,7 @@ func (c *comparison) compareLedgers() {
 // addDifference adds a difference, a finding of a rule.
 func (c *comparison) addDifference(rule string, f Finding, format string, args ...any) {
 	c.n++
-	c.rule, f.Message = byID()[rule], fmt.Sprintf(format, args...)
+	c.rule, f.Message = ByID()[rule], fmt.Sprintf(format, args...)
 	c.addFinding(f)
 }
 
@@ -354,7 +354,9 @@ var ociTypes = map[any]string{
 // renameTypes replaces Docker's media types of a document and its entries. Mixed ones stay.
 func renameTypes(o object) {
 	entries := append(append(asList(o["manifests"]), asList(o["layers"])...), o["config"], any(o))
-	if slices.ContainsFunc(entries, func(e any) bool { return asObject(e) != nil && ociTypes[asObject(e)["mediaType"]] == "" && asObject(e)["mediaType"] != string(types.OCILayerZStd) }) {
+	if slices.ContainsFunc(entries, func(e any) bool {
+		return asObject(e) != nil && ociTypes[asObject(e)["mediaType"]] == "" && asObject(e)["mediaType"] != string(types.OCILayerZStd)
+	}) {
 		return
 	}
 	for _, e := range entries {

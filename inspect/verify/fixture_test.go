@@ -90,7 +90,7 @@ func good() *fixture {
 			Entrypoint: []string{shell, "init"}, WorkingDir: "/", Env: map[string]string{"PATH": "/usr/bin:/bin", "TZ": "Asia/Singapore", "WAIT_PORTS": ""},
 			ExposedPorts: []string{"8080/tcp"}, Healthcheck: []string{"CMD", shell, "health"}, Labels: map[string]string{"title": "slim"},
 		},
-		Start: start.Report{Clean: true, Command: []string{shell, "init"}, Supervisord: conf, Switches: []start.Switch{{Name: "SANDBOX_API_KEY", Kind: start.Auth}, {Name: "TZ", Kind: start.Other}}},
+		Start: start.Report{Clean: true, Command: []string{shell, "init"}, Supervisord: conf, Switches: []start.Switch{{Name: "JWT_PUBLIC_KEY", Kind: start.Auth}, {Name: "SANDBOX_API_KEY", Kind: start.Auth}, {Name: "SLIM_ALLOW_ANONYMOUS", Kind: start.Auth}, {Name: "TZ", Kind: start.Other}}},
 		Programs: []supervisord.Program{
 			{Name: "browser", Kind: "program", Command: "/usr/local/bin/browser --proxy-server=http://127.0.0.1:8118 --proxy-bypass-list=<-loopback>", User: "gem", Autostart: "true", Place: place(conf, 30)},
 			{Name: "nginx", Kind: "program", Command: "/usr/sbin/nginx -c %(ENV_SLIM_NGINX_CONF)s", Autostart: "true", Variables: []string{"SLIM_NGINX_CONF"}, Environment: map[string]string{"PATH": "/usr/sbin:/usr/bin"}, Place: place(conf, 40)},
@@ -124,7 +124,7 @@ func good() *fixture {
 	f.want = expect.Expect{
 		Profile: "l0", Platform: "linux/amd64",
 		Programs: []string{"browser", "nginx"}, Routes: []string{"/mcp", "/vnc/"}, MCPServers: []string{"browser_shell"}, Tools: []string{"browser-shell"},
-		Listeners: []string{"*:8080", "127.0.0.1:9222", "unix:/run/hub.sock", "unix:/run/gate.sock"}, Upstreams: []string{"unix:/run/hub.sock", "unix:/run/gate.sock"}, Switches: []string{"SANDBOX_API_KEY", "JWT_PUBLIC_KEY", "SLIM_ALLOW_ANONYMOUS", "TZ"},
+		Listeners: []string{"*:8080", "127.0.0.1:9222"}, Upstreams: []string{"unix:/run/hub.sock", "unix:/run/gate.sock"}, Switches: []string{"SANDBOX_API_KEY", "JWT_PUBLIC_KEY", "SLIM_ALLOW_ANONYMOUS", "TZ"},
 		Env:     map[string]string{"PATH": "/usr/bin:/bin", "WAIT_PORTS": ""},
 		Removed: map[string]string{"/opt/gem/run.sh": "l0.yaml:2:2"}, Laid: map[string]string{},
 	}

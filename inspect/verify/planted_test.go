@@ -512,7 +512,7 @@ func (l annotatedLayer) Descriptor() (*v1.Descriptor, error) {
 
 // The base itself has its holes, and more.
 func TestBaseIsOpen(t *testing.T) {
-	const everywhere = "programs routes upstreams listeners mcp-servers tools switches privileged gate laid code writable accounts layer file config"
+	const everywhere = "programs routes upstreams listeners mcp-servers tools switches privileged gate laid writable accounts layer file config"
 	for _, line := range []string{"A", "B", "C"} {
 		t.Run(line, func(t *testing.T) {
 			r := check(t, closeLine(t, line).input(t, plant{base: true}, "linux/amd64"))

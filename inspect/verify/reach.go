@@ -14,7 +14,7 @@ import (
 // Reach returns a finding for each file of the base that the image lacks and programs opened in the image with the
 // complete base. opened maps files to the program that opened them.
 func Reach(platform string, opened map[string]string, base, files *tree.Image) []Finding {
-	rule := byID()[reachRule]
+	rule := ByID()[reachRule]
 	var out []Finding
 	for _, p := range slices.Sorted(maps.Keys(opened)) {
 		if e, ok := base.Lookup(p); !ok || e.IsDir() {

@@ -713,7 +713,7 @@ var broken = map[string]map[string]func(*fixture){
 		"other times":  func(f *fixture) { f.laid[5].ModTime = time.Unix(1e9, 0) },
 	},
 	"file": {
-		"a program of the base":     func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0x3e))) },
+		"a program of the base":     func(f *fixture) { f.addAbove(image.Bytes("/usr/sbin/nginx", 0o755, program(0xb7))) },
 		"a directory's mode":        func(f *fixture) { f.addAbove(image.Dir("/usr/bin", 0o777)) },
 		"a new directory":           func(f *fixture) { f.addAbove(image.Dir("/srv/x", 0o755)) },
 		"a removal":                 func(f *fixture) { f.addAbove(image.Whiteout("/usr/bin/Xvnc")) },

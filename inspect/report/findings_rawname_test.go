@@ -1,4 +1,4 @@
-package verify_test
+package report
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ func TestRawNames(t *testing.T) {
 	r := &verify.Report{Rules: []string{"file-closed"}}
 	r.Add(verify.Finding{Rule: "file-closed", Severity: verify.Error, Message: "there is " + path, Subject: path, Places: []tree.Place{{Path: path}}})
 	var b bytes.Buffer
-	if err := r.Write(&b, verify.JSON); err != nil {
+	if err := Findings(&b, JSON, r); err != nil {
 		t.Fatal(err)
 	}
 	var got verify.Report
@@ -28,7 +28,7 @@ func TestRawNames(t *testing.T) {
 		t.Errorf("JSON: %q", got.Findings)
 	}
 	b.Reset()
-	if err := r.Write(&b, verify.SARIF); err != nil {
+	if err := Findings(&b, SARIF, r); err != nil {
 		t.Fatal(err)
 	}
 	if s := b.String(); strings.Contains(s, "\uFFFD") || strings.Contains(s, `\ufffd`) || !strings.Contains(s, "opt/%FF%E2%80%AE") {

@@ -1,12 +1,9 @@
-package verify_test
+package report
 
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -19,53 +16,34 @@ import (
 	"github.com/slimctl/slimctl/internal/rawname"
 )
 
-var update = flag.Bool("update", false, "write testdata and docs/verify.md anew")
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
-}
-
-// sample is a report with all that a report can have.
-func sample() *verify.Report {
+// sampleFindings is a report with all that a report can have.
+func sampleFindings() *verify.Report {
 	layer := "sha256:" + strings.Repeat("ab", 32)
 	r := &verify.Report{
 		Reference: "example.org/slim:1", Digest: "sha256:" + strings.Repeat("cd", 32), Profile: "l0", Platforms: []string{"linux/amd64", "linux/arm64"},
-		Rules: []string{"config-label", "mcp-server", "nginx-upstream", "program"}, Unchecked: []string{"linux/amd64: layer 3 (abcdef), which was not read"},
+		Rules: []string{"config", "mcp-servers", "programs", "upstreams"}, Unchecked: []string{"linux/amd64: layer 3 (abcdef), which was not read"},
 	}
 	r.Add(
-		verify.Finding{Rule: "program", Severity: verify.Error, Platform: "linux/amd64", Subject: "jupyter", Message: `the program "jupyter" runs /usr/bin/jupyter; the profile does not name it`, Fix: "Remove it.", Places: []tree.Place{{Path: "/opt/gem/supervisord.conf", Line: 7, Layer: layer}}},
-		verify.Finding{Rule: "program", Severity: verify.Error, Platform: "linux/arm64", Subject: "jupyter", Message: `the program "jupyter" runs /usr/bin/jupyter; the profile does not name it`, Fix: "Remove it.", Places: []tree.Place{{Path: "/opt/gem/supervisord.conf", Line: 7, Layer: layer}}},
-		verify.Finding{Rule: "mcp-server", Severity: verify.Error, Platform: "linux/arm64", Subject: "evil", Message: "an MCP server too many", Fix: "Remove it.", Source: "l0.yaml:3:4", Places: []tree.Place{{Path: "/a dir/ü:é", Line: 0}, {Path: "a:b"}, {Path: "/3"}, {Path: "/4"}, {Path: "/5"}}},
-		verify.Finding{Rule: "config-label", Severity: verify.Warning, Platform: "linux/amd64", Subject: "title", Message: "another label", Fix: "Set it."},
+		verify.Finding{Rule: "programs", Severity: verify.Error, Platform: "linux/amd64", Subject: "jupyter", Message: `the program "jupyter" runs /usr/bin/jupyter; the profile does not name it`, Fix: "Remove it.", Places: []tree.Place{{Path: "/opt/gem/supervisord.conf", Line: 7, Layer: layer}}},
+		verify.Finding{Rule: "programs", Severity: verify.Error, Platform: "linux/arm64", Subject: "jupyter", Message: `the program "jupyter" runs /usr/bin/jupyter; the profile does not name it`, Fix: "Remove it.", Places: []tree.Place{{Path: "/opt/gem/supervisord.conf", Line: 7, Layer: layer}}},
+		verify.Finding{Rule: "mcp-servers", Severity: verify.Error, Platform: "linux/arm64", Subject: "evil", Message: "an MCP server too many", Fix: "Remove it.", Source: "l0.yaml:3:4", Places: []tree.Place{{Path: "/a dir/ü:é", Line: 0}, {Path: "a:b"}, {Path: "/3"}, {Path: "/4"}, {Path: "/5"}}},
+		verify.Finding{Rule: "config", Severity: verify.Warning, Platform: "linux/amd64", Subject: "title", Message: "another label", Fix: "Set it."},
 	)
 	return r
 }
 
 func TestFormats(t *testing.T) {
-	for format, ext := range map[string]string{verify.Text: "txt", verify.JSON: "json", verify.JUnit: "xml", verify.SARIF: "sarif"} {
+	for format, ext := range map[string]string{Text: "txt", JSON: "json", SARIF: "sarif"} {
 		var b bytes.Buffer
-		if err := sample().Write(&b, format); err != nil {
+		if err := Findings(&b, format, sampleFindings()); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, "report."+ext, b.Bytes())
+		golden(t, "findings."+ext, b.Bytes())
 	}
-	if err := sample().Write(&bytes.Buffer{}, "pdf"); err == nil || !strings.Contains(err.Error(), "sarif") {
+	if err := Findings(&bytes.Buffer{}, "pdf", sampleFindings()); err == nil || !strings.Contains(err.Error(), "sarif") {
 		t.Errorf("pdf: %v", err)
 	}
-	if err := verify.WriteRules(&bytes.Buffer{}, "sarif"); err == nil {
+	if err := Rules(&bytes.Buffer{}, "sarif"); err == nil {
 		t.Error("the rules are written as sarif")
 	}
 }
@@ -98,7 +76,7 @@ func TestSARIFIsValid(t *testing.T) {
 	schema := sarifSchema(t)
 	fingerprints := func(r *verify.Report) []string {
 		var b bytes.Buffer
-		if err := r.Write(&b, verify.SARIF); err != nil {
+		if err := Findings(&b, SARIF, r); err != nil {
 			t.Fatal(err)
 		}
 		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b.Bytes()))
@@ -124,7 +102,7 @@ func TestSARIFIsValid(t *testing.T) {
 		}
 		return out
 	}
-	a, moved := sample(), sample()
+	a, moved := sampleFindings(), sampleFindings()
 	for i := range moved.Findings {
 		for j := range moved.Findings[i].Places {
 			moved.Findings[i].Places[j].Line += 5
@@ -135,53 +113,43 @@ func TestSARIFIsValid(t *testing.T) {
 	if diff := cmp.Diff(before, fingerprints(moved)); diff != "" || len(before) != 4 || before[0] == before[1] {
 		t.Errorf("%q: %s", before, diff)
 	}
-	fingerprints(hostile())
+	fingerprints(hostileFindings())
 	fingerprints(&verify.Report{})
 	if err := schema.Validate(map[string]any{"version": "2.1.0"}); err == nil {
 		t.Error("the schema takes anything")
 	}
 }
 
-// hostile is a report on an image whose names are made for a terminal, for XML and for JSON.
-func hostile() *verify.Report {
+// hostileFindings is a report on an image whose names are made for a terminal, for XML and for JSON.
+func hostileFindings() *verify.Report {
 	const evil = "\x1b]0;owned\x07\u009b2J\u202egnp.exe\x00\xff]]><script>\"'\r\n\U000e0041"
-	r := &verify.Report{Reference: evil, Profile: evil, Platforms: []string{"linux/amd64"}, Rules: []string{"program"}, Unchecked: []string{evil}}
-	r.Add(verify.Finding{Rule: "program", Severity: verify.Error, Platform: "linux/amd64", Subject: evil, Message: evil, Source: evil, Fix: "Remove it.", Places: []tree.Place{{Path: "/" + evil, Line: 1, Layer: evil}}})
+	r := &verify.Report{Reference: evil, Profile: evil, Platforms: []string{"linux/amd64"}, Rules: []string{"programs"}, Unchecked: []string{evil}}
+	r.Add(verify.Finding{Rule: "programs", Severity: verify.Error, Platform: "linux/amd64", Subject: evil, Message: evil, Source: evil, Fix: "Remove it.", Places: []tree.Place{{Path: "/" + evil, Line: 1, Layer: evil}}})
 	return r
 }
 
 // Nothing that an image says acts on a terminal, and each format can be read again.
 func TestHostileNames(t *testing.T) {
-	for _, format := range []string{verify.Text, verify.JSON, verify.JUnit, verify.SARIF} {
+	for _, format := range []string{Text, JSON, SARIF} {
 		var b bytes.Buffer
-		if err := hostile().Write(&b, format); err != nil {
+		if err := Findings(&b, format, hostileFindings()); err != nil {
 			t.Fatalf("%s: %v", format, err)
 		}
 		for _, r := range b.String() {
-			if r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == unicode.ReplacementChar && format == verify.Text {
+			if r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == unicode.ReplacementChar && format == Text {
 				t.Errorf("%s holds %U", format, r)
 			}
 		}
 		var any any
 		switch format {
-		case verify.JUnit:
-			d := xml.NewDecoder(&b)
-			for {
-				if _, err := d.Token(); err != nil {
-					if err.Error() != "EOF" {
-						t.Error(err)
-					}
-					break
-				}
-			}
-		case verify.JSON, verify.SARIF:
+		case JSON, SARIF:
 			if err := json.Unmarshal(b.Bytes(), &any); err != nil {
 				t.Errorf("%s: %v", format, err)
 			}
 		}
 	}
 	var b bytes.Buffer
-	if err := hostile().Write(&b, verify.JSON); err != nil {
+	if err := Findings(&b, JSON, hostileFindings()); err != nil {
 		t.Fatal(err)
 	}
 	var back verify.Report
@@ -192,7 +160,7 @@ func TestHostileNames(t *testing.T) {
 
 // docs/verify.md has every rule, in its table.
 func TestDocs(t *testing.T) {
-	const file, begin, end = "../../docs/verify.md", "<!-- rules: made by go test ./inspect/verify -run TestDocs -update -->\n", "<!-- end of rules -->\n"
+	const file, begin, end = "../../docs/verify.md", "<!-- rules: made by go test ./inspect/report -run TestDocs -update -->\n", "<!-- end of rules -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -228,6 +196,6 @@ func TestDocs(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("docs/verify.md is stale; go test ./inspect/verify -run TestDocs -update (-want +have):\n%s", diff)
+		t.Errorf("docs/verify.md is stale; go test ./inspect/report -run TestDocs -update (-want +have):\n%s", diff)
 	}
 }
