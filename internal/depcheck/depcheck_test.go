@@ -182,7 +182,7 @@ func matches(patterns []string, name string) bool {
 var budgets = map[string]int{
 	"server cmd/browser-shell": 18_355,
 	"hub cmd/mcp-hub":          2_950,
-	"inspect":                  26_900,
+	"inspect":                  25_800,
 	"build":                    12_260,
 	"image":                    9_310,
 	"slim cmd/slimctl":         6_050,
