@@ -26,19 +26,13 @@ type echoes []string
 
 func newEchoes(args []string) echoes {
 	var all echoes
-	seen := map[string]bool{}
 	for _, arg := range args {
-		if isReference.MatchString(arg) {
-			continue
-		}
-		for _, form := range echoForms(arg) {
-			if len(form) >= minArgument && !seen[form] {
-				seen[form] = true
-				all = append(all, form)
-			}
+		if !isReference.MatchString(arg) {
+			all = append(all, echoForms(arg)...)
 		}
 	}
-	return all
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(form string) bool { return len(form) < minArgument })
 }
 
 // echoForms returns an argument unchanged, without surrounding blanks, as a URL without the final slash, and each of
@@ -73,7 +67,7 @@ var escapedByte = lazyregexp.New(`%[0-9A-F]{2}`)
 // words returns the program's text without the arguments and without the parts for its developers, at most maxWords of
 // it.
 func (e echoes) words(said string) string {
-	return withoutTraces(e.hide(valid(said)))
+	return stackLine.ReplaceAllString(callLog.ReplaceAllString(e.hide(valid(said)), "\n"), "")
 }
 
 // hide replaces each argument that begins in the first maxWords of s by a marker, and drops the rest.
@@ -90,22 +84,8 @@ func (e echoes) hide(s string) string {
 	return valid(replace(s[:end], spans, argMarker))
 }
 
-// withoutTraces removes Playwright's call log and stack traces.
-func withoutTraces(s string) string {
-	var b strings.Builder
-	inLog := false
-	for line := range strings.Lines(s) {
-		if inLog && strings.TrimLeft(line, " \t\r\n-\x1b") != line {
-			continue
-		}
-		if strings.HasPrefix(line, "    at ") {
-			continue
-		}
-		line, _, inLog = strings.Cut(line, "Call log:")
-		b.WriteString(line)
-		if inLog && line != "" {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
-}
+// callLog and stackLine match Playwright's call log and the lines of a stack trace.
+var (
+	callLog   = lazyregexp.New(`\n?Call log:.*(?:\n(?:[ \t\r\x1b-].*)?)*`)
+	stackLine = lazyregexp.New(`(?m)^    at .*\n?`)
+)

@@ -129,22 +129,19 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 	if g == plain {
 		return none
 	}
-	if value < len(s) && (s[value] == '=' || s[value] == '>') {
-		value++
+	rest := strings.TrimLeft(strings.TrimPrefix(strings.TrimPrefix(s[value:], "="), ">"), " \t")
+	inQuery := strings.HasSuffix(before, "?") || strings.HasSuffix(before, "&")
+	spaced := value+len(rest) < len(s) && strings.IndexByte(" \t", s[len(s)-len(rest)-1]) >= 0
+	if rest == "" || rest[0] == '\n' || sep == '=' && spaced && inQuery { // an empty parameter at the end of a URL
+		return none
 	}
-	rest := strings.TrimLeft(s[value:], " \t")
-	spaced := len(rest) < len(s)-value
 	value = len(s) - len(rest)
 	if g == weak {
 		rest = rest[:min(len(rest), 256)]
 	}
-	inQuery := strings.HasSuffix(before, "?") || strings.HasSuffix(before, "&")
-	if rest == "" || rest[0] == '\n' || sep == '=' && spaced && inQuery { // an empty parameter at the end of a URL
-		return none
-	}
-	if quote := openingQuote(rest); quote != "" {
-		value += len(quote)
-		rest = cutQuoted(rest[len(quote):], quote)
+	if m := quoted.FindAllStringSubmatchIndex(rest, 1); m != nil {
+		at := lastGroup(m[0])
+		value, rest = value+at.from, rest[at.from:at.to]
 		if rest == "" || strings.IndexByte(" ]}", rest[0]) >= 0 { // it closes what began before the name
 			return none
 		}
@@ -163,6 +160,10 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 	return span{value, value + len(rest)}
 }
 
+// quoted matches a value in quotes, which may be escaped themselves, up to the closing quote or the line's end.
+var quoted = lazyregexp.New(strings.ReplaceAll(
+	`^(?:"((?:[^"\\\n]|\\.)*)|'((?:[^'\\\n]|\\.)*)|´((?:[^´\\\n]|\\.)*)|\\+["'´]((?:[^"'´\\\n]|\\+[^"'´\\\n])*))`, "´", "`"))
+
 // cutName returns the name at the end of a text, without the spaces, the quote and the bracket after it, and what is
 // before.
 func cutName(s string) (name, before string) {
@@ -173,28 +174,6 @@ func cutName(s string) (name, before string) {
 		name = s[len(before):]
 	}
 	return name, before
-}
-
-// openingQuote returns the quote, possibly escaped, with which s begins.
-func openingQuote(s string) string {
-	bare := strings.TrimLeft(s[:min(len(s), 4)], `\`)
-	if bare == "" || strings.IndexByte(quotes, bare[0]) < 0 {
-		return ""
-	}
-	return s[:min(len(s), 4)-len(bare)+1]
-}
-
-// cutQuoted returns s up to the closing quote, or the line's end.
-func cutQuoted(s, quote string) string {
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\n' || strings.HasPrefix(s[i:], quote) {
-			return s[:i]
-		}
-		if s[i] == '\\' {
-			i++
-		}
-	}
-	return s
 }
 
 func cutAny(s, end string) string {
