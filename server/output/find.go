@@ -15,7 +15,7 @@ var tokenHints = strings.Fields(`xox xapp- k_live_ k_test_ glpat- gldt- glrt- gl
 	Bearer bearer BEARER Basic basic BASIC -----BEGIN`)
 
 // tokens matches tokens by their prefixes, which are so unusual that most need no word boundary before them. A group is
-// the part to hide; the last one is of basic authentication.
+// the part to hide.
 var tokens = lazyregexp.New(strings.Join([]string{
 	`(?:xox[bapeorscd]-|xapp-|[sr]k_live_|[sr]k_test_)[\w-]{10,}`,
 	`(?:gl(?:pat|dt|rt|ptt|cbt|oas)-)[\w-]{16,}`,
@@ -26,24 +26,40 @@ var tokens = lazyregexp.New(strings.Join([]string{
 	`eyJ[\w-]*\.[\w-]*\.[\w-]*(?:\.[\w-]+){0,2}`, // RFC 7519, signed or encrypted
 	`SG\.[\w-]{16,}\.[\w-]{16,}`,
 	`hooks\.slack\.com/services/([\w/-]{16,})`,
-	`\bsk-(?:[a-z]+[0-9]*-)*[A-Za-z0-9_]{20,}[\w-]*`, // not task-list-item, sk-container-fluid
-	`\bsk-(?:ant|proj|svcacct|admin|or)-[\w-]{16,}`,
-	`-----BEGIN[A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:(?:-?[^-])*-----END[A-Z0-9 ]*-----|[\w+/=\\\s:,.-]*)`,                  // RFC 7468; cut off: up to what no key holds
-	`(?i:bearer)(?: +|%20)([A-Za-z.-]*[0-9_=+/~%][\w.~+/=%-]{4,}|[A-Za-z.-]{7,}[0-9_=+/~%][\w.~+/=%-]*|[\w.~+/=%-]{24,})`, // RFC 6750, not prose
-	`(?i:basic)(?: +|%20)([\w+/-]{4,}=*)`, // RFC 7617
+	`\bsk-[\w-]{20,}`,
+	`-----BEGIN[A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:(?:-?[^-])*-----END[A-Z0-9 ]*-----|[\w+/=\\\s:,.-]*)`, // RFC 7468; cut off: up to what no key holds
+	`(?:Bearer|bearer|BEARER)(?: +|%20)([\w.~+/=%-]{8,})`,                                                // RFC 6750
+	`(?:Basic|basic|BASIC)(?: +|%20)([\w+/-]{4,}=*)`,                                                     // RFC 7617
 }, "|"))
 
+// findTokens finds tokens, but for words that look alike.
 func findTokens(s string) (found []span) {
 	if !slices.ContainsFunc(tokenHints, func(hint string) bool { return strings.Contains(s, hint) }) {
 		return nil
 	}
 	for _, m := range tokens.FindAllStringSubmatchIndex(s, -1) {
-		found = append(found, lastGroup(m))
-		if m[len(m)-1] >= 0 && !isBasic(s[m[len(m)-2]:m[len(m)-1]]) {
-			found = found[:len(found)-1]
+		at := lastGroup(m)
+		text, isToken := s[at.from:at.to], true
+		switch {
+		case m[4] >= 0: // bearer
+			isToken = len(text) >= 24 || strings.ContainsAny(text, "0123456789_=+/~")
+		case m[6] >= 0:
+			isToken = isBasic(text)
+		case strings.HasPrefix(text, "sk-"):
+			isToken = hasLongPart(text[len("sk-"):])
+		}
+		if isToken {
+			found = append(found, at)
 		}
 	}
 	return found
+}
+
+// hasLongPart reports whether a run of letters and digits is too long for a word.
+func hasLongPart(s string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(s, func(r rune) bool { return r == '-' || r == '_' }), func(part string) bool {
+		return len(part) >= 20 || len(part) >= 12 && strings.ContainsAny(part, "0123456789")
+	})
 }
 
 // lastGroup returns the last group of a match, or the whole.
@@ -62,7 +78,7 @@ func isBasic(text string) bool {
 }
 
 // users matches scheme://user:password@host, and a long user without a password, which is a token.
-var users = lazyregexp.New(`://([^/?#\\\s"'<>` + "`" + `@:]*:[^/?#\\\s"'<>` + "`" + `]*|[^/?#\\\s"'<>` + "`" + `@:]{16,})@`)
+var users = lazyregexp.New(`://([^/?#\\\s"'<>` + "`" + `:]*:[^/?#\\\s"'<>` + "`" + `]*|[^/?#\\\s"'<>` + "`" + `:]{16,})@`)
 
 func findUsers(s string) (found []span) {
 	if !strings.Contains(s, "://") || !strings.Contains(s, "@") {
@@ -136,6 +152,11 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 		return none
 	}
 	value = len(s) - len(rest)
+	if near := rest[:min(len(rest), 4096)]; strings.Contains(near, "ref=e") { // no value contains a snapshot's ref
+		if m := references.FindAllStringSubmatchIndex(near, 1); m != nil {
+			rest = rest[:m[0][0]]
+		}
+	}
 	if g == weak {
 		rest = rest[:min(len(rest), 256)]
 	}
@@ -161,8 +182,14 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 }
 
 // quoted matches a value in quotes, which may be escaped themselves, up to the closing quote or the line's end.
-var quoted = lazyregexp.New(strings.ReplaceAll(
-	`^(?:"((?:[^"\\\n]|\\.)*)|'((?:[^'\\\n]|\\.)*)|´((?:[^´\\\n]|\\.)*)|\\+["'´]((?:[^"'´\\\n]|\\+[^"'´\\\n])*))`, "´", "`"))
+var quoted = func() *lazyregexp.Regexp {
+	var forms []string
+	for _, quote := range quotes {
+		form := strings.ReplaceAll(`Q((?:[^Q\\\n]|\\.)*)|\\+Q((?:[^\\\n]|\\+[^Q\\\n])*)`, "Q", string(quote))
+		forms = append(forms, form)
+	}
+	return lazyregexp.New("^(?:" + strings.Join(forms, "|") + ")")
+}()
 
 // cutName returns the name at the end of a text, without the spaces, the quote and the bracket after it, and what is
 // before.

@@ -108,6 +108,11 @@ var planted = []string{
 	`https://«x0123456789abcdefx»@example.com/`,
 	`Bearer «abc123def456»`,
 	`bearer «abcdefghijklmnopqrstuvwxyz»`,
+	`Bearer «abcd1234»`,
+	`«s|k-lf-ad4f2e10-1234-4f5a-9abc-0123456789ab»`,
+	`postgres://«bob@corp.example:hunter2»@db.example/x`,
+	`{\"password\":\"«it's me»\"}`,
+	"password=`«x »[ref=e3]--token=`«a1b2c3»",
 	`Basic «dXNlcjpwYXNz»`,
 	`basic «dXNlcjpwYXNzMTI=»`,
 	// by value
