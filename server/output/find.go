@@ -11,8 +11,9 @@ import (
 
 // tokenHints has a part of every token: a fast rejection of texts without one.
 var tokenHints = strings.Fields(`xox xapp- k_live_ k_test_ glpat- gldt- glrt- glptt- glcbt- gloas- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ dckr_pat_ GOCSPX- whsec_ tskey- hvs. ya29.
-	AIza npm_ hf_ shpat_ shpss_ pypi-AgEI lin_api_ r8_ gsk_ dop_v1_ doo_v1_ AGE-SECRET-KEY-1 EAAC xai- AKIA ASIA ABIA ACCA eyJ SG. hooks.slack.com sk-
-	Bearer bearer BEARER Basic basic BASIC -----BEGIN`)
+	AIza npm_ hf_ shpat_ shpss_ pypi-AgEI lin_api_ r8_ gsk_ dop_v1_ doo_v1_ AGE-SECRET-KEY-1 EAAC xai- AKIA ASIA ABIA ACCA eyJ SG. hooks.slack.com sk- -----BEGIN`)
+
+var schemeHints = strings.Fields("earer BEARER asic BASIC")
 
 // tokens matches tokens by their prefixes, which are so unusual that most need no word boundary before them. A group is
 // the part to hide.
@@ -28,28 +29,29 @@ var tokens = lazyregexp.New(strings.Join([]string{
 	`hooks\.slack\.com/services/([\w/-]{16,})`,
 	`\bsk-[\w-]{20,}`,
 	`-----BEGIN[A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:(?:-?[^-])*-----END[A-Z0-9 ]*-----|[\w+/=\\\s:,.-]*)`, // RFC 7468; cut off: up to what no key holds
-	`(?:Bearer|bearer|BEARER)(?: +|%20)([\w.~+/=%-]{8,})`,                                                // RFC 6750
-	`(?:Basic|basic|BASIC)(?: +|%20)([\w+/-]{4,}=*)`,                                                     // RFC 7617
 }, "|"))
+
+// credentials matches the schemes of HTTP's authorization: RFC 6750 and RFC 7617. The groups are the part to hide.
+var credentials = lazyregexp.New(`(?:[Bb]earer|BEARER)(?: +|%20)([\w.~+/=%-]{8,})|(?:[Bb]asic|BASIC)(?: +|%20)([\w+/-]{4,}=*)`)
 
 // findTokens finds tokens, but for words that look alike.
 func findTokens(s string) (found []span) {
-	if !slices.ContainsFunc(tokenHints, func(hint string) bool { return strings.Contains(s, hint) }) {
-		return nil
-	}
-	for _, m := range tokens.FindAllStringSubmatchIndex(s, -1) {
-		at := lastGroup(m)
-		text, isToken := s[at.from:at.to], true
-		switch {
-		case m[4] >= 0: // bearer
-			isToken = len(text) >= 24 || strings.ContainsAny(text, "0123456789_=+/~")
-		case m[6] >= 0:
-			isToken = isBasic(text)
-		case strings.HasPrefix(text, "sk-"):
-			isToken = hasLongPart(text[len("sk-"):])
+	hasHint := func(hint string) bool { return strings.Contains(s, hint) }
+	if slices.ContainsFunc(tokenHints, hasHint) {
+		for _, m := range tokens.FindAllStringSubmatchIndex(s, -1) {
+			at := lastGroup(m)
+			if text, short := strings.CutPrefix(s[at.from:at.to], "sk-"); !short || hasLongPart(text) {
+				found = append(found, at)
+			}
 		}
-		if isToken {
-			found = append(found, at)
+	}
+	if slices.ContainsFunc(schemeHints, hasHint) {
+		for _, m := range credentials.FindAllStringSubmatchIndex(s, -1) {
+			at := lastGroup(m)
+			text := s[at.from:at.to]
+			if bearer := m[2] >= 0; bearer && (len(text) >= 24 || strings.ContainsAny(text, "0123456789_=+/~")) || !bearer && isBasic(text) {
+				found = append(found, at)
+			}
 		}
 	}
 	return found
@@ -72,7 +74,7 @@ func lastGroup(m []int) span {
 
 // isBasic reports whether a word after "basic" is USER:PASSWORD in base64, and not prose.
 func isBasic(text string) bool {
-	text = strings.NewReplacer("-", "+", "_", "/", "=", "").Replace(text)
+	text = strings.ReplaceAll(strings.ReplaceAll(strings.TrimRight(text, "="), "-", "+"), "_", "/")
 	decoded, err := base64.RawStdEncoding.DecodeString(text)
 	return err == nil && utf8.Valid(decoded) && strings.Contains(string(decoded), ":")
 }
@@ -152,7 +154,7 @@ func (r *Redactor) findValue(s string, at int) (none span) {
 		return none
 	}
 	value = len(s) - len(rest)
-	if near := rest[:min(len(rest), 4096)]; strings.Contains(near, "ref=e") { // no value contains a snapshot's ref
+	if near := rest[:min(len(rest), 256)]; strings.Contains(near, "ref=e") { // no value contains a snapshot's ref
 		if m := references.FindAllStringSubmatchIndex(near, 1); m != nil {
 			rest = rest[:m[0][0]]
 		}

@@ -13,9 +13,6 @@ type node = strictjson.Node
 
 func parse(s string) (node, error) { return strictjson.ParseData([]byte(s)) }
 
-// newScalar returns a number or a bool.
-func newScalar(text string) node { return node{Raw: json.RawMessage(text)} }
-
 // format returns the compact form of a value, in which only the necessary characters are escaped.
 func format(n node) string {
 	var b strings.Builder

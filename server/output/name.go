@@ -39,7 +39,7 @@ var hints = strings.Fields("pas sec tok key coo cre aut ses sid otp pin sig pwd 
 // grade returns the grade of a name, for instance "apiKey", "DB_PASSWORD", "set-cookie".
 func (r *Redactor) grade(name string) grade {
 	lower := strings.ToLower(name)
-	if len(r.keys) == 0 && !slices.ContainsFunc(hints, func(hint string) bool { return strings.Contains(lower, hint) }) {
+	if name == "" || len(r.keys) == 0 && !slices.ContainsFunc(hints, func(hint string) bool { return strings.Contains(lower, hint) }) {
 		return plain
 	}
 	name = splitName(name)

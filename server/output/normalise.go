@@ -131,7 +131,7 @@ func withoutEchoes(subcommand string, data *node) {
 	if key, ok := done[subcommand]; ok {
 		dropMembers(data, "selector", "text", "value", "key", "ref")
 		if v := findMember(data, key); v != nil && v.Value != false {
-			*v = newScalar("true")
+			*v = node{Raw: []byte("true")}
 		}
 	}
 	switch subcommand {
@@ -144,7 +144,7 @@ func withoutEchoes(subcommand string, data *node) {
 			if v.Items != nil {
 				n = len(v.Items)
 			}
-			*v = newScalar(strconv.Itoa(n))
+			*v = node{Raw: []byte(strconv.Itoa(n))}
 		}
 	case "wait":
 		if w := findMember(data, "waited"); w != nil && w.Value == "url" {

@@ -360,7 +360,7 @@ func TestLinear(t *testing.T) {
 	for _, unit := range []string{
 		"a", " ", "\n", "=", ":", "]: ", "token=", "token= ", "session=", "eyJ", "eyJ.", "eyJa.eyJb.", "sk-", "ghp_", "-----BEGIN PRIVATE KEY-----", "-----END",
 		"://", "://a:", "://a@", "Bearer ", "bearer a", "basic a", "basic dXNlcjpwYXNz", "- textbox \"Password\"", "- textbox \"Password\" [ref=e1]:\n", " - textbox \"Password\":\n",
-		"[ref=e1]", "[ref=e", "token=[ref=e1]", "token=\"", "\"token\":\"", "cookie: ", "cookie: \"", "--token ", "password is ", "<token>", "\\", "\\\"", "%3D", "key key ", envSecret[:5], "xoxb-", "SG.", "[redacted]", "token=[redacted]", "ref=e1 token=",
+		"[ref=e1]", "[ref=e", "token=[ref=e1]", "token=\"", "\"token\":\"", "cookie: ", "cookie: \"", "--token ", "password is ", "<token>", "\\", "\\\"", "%3D", "key key ", envSecret[:5], "xoxb-", "SG.", "[redacted]", "token=[redacted]", "ref=e1 token=", "password: a ref=e1 [",
 	} {
 		s := strings.Repeat(unit, size/len(unit))
 		t.Run(unit, func(t *testing.T) {
